@@ -1,0 +1,230 @@
+/* DeepReduce: how a codec is written. C11 and C++20; needs nothing but <stddef.h> and <stdint.h>.
+ *
+ * A codec turns one stream of one sparse tensor into bytes and back. There are four roles:
+ *   index   the support: r ascending indices below a universe          in: u32 list    out: bytes
+ *   value   count * width numbers in the order of the support          in: f32/f16/bf16
+ *   order   a permutation of 0..count-1                                in: u32 list
+ *   bytes   any bytes, behind another codec (written `+name`)          in: bytes
+ * Every operation takes an array of jobs: the streams of all tensors of a batch that share codec, data
+ * type and wire header. A CPU codec may loop over them; a CUDA codec covers them in at most `launches`
+ * launches. No operation allocates, synchronises, prints, throws or aborts; what data can get wrong
+ * becomes the fault of its job, and the other jobs go on.
+ *
+ * Version 0: may change until the CUDA back end has proved it.
+ */
+#ifndef DEEPREDUCE_CODEC_H
+#define DEEPREDUCE_CODEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Named for who must act. */
+typedef int32_t dr_status;
+enum {
+  DR_OK = 0,
+  DR_E_ARGUMENT = 1,    /* you: an argument, a plan or an input value is wrong */
+  DR_E_CAPACITY = 2,    /* give more: a buffer is too small, or a limit too low */
+  DR_E_CORRUPT = 3,     /* the bytes: not a frame, or damaged */
+  DR_E_UNSUPPORTED = 4, /* the bytes or the plan ask for what this build lacks */
+  DR_E_MEMORY = 5,      /* the allocator said no */
+  DR_E_DEVICE = 6,      /* the accelerator said no */
+  DR_E_INTERNAL = 7,    /* us: please report it */
+  DR_E_PEER = 8         /* the frame is another rank's statement that it could not encode */
+};
+
+typedef uint32_t dr_dtype;
+enum { DR_F32 = 1, DR_F16 = 2, DR_BF16 = 3, DR_U32 = 4, DR_I32 = 5, DR_U64 = 6, DR_I64 = 7 };
+#define DR_DTYPE_BIT(dtype) (1u << (dtype))
+
+typedef uint32_t dr_role;
+enum {
+  DR_ROLE_INDEX = 1,
+  DR_ROLE_VALUE = 2,
+  DR_ROLE_ORDER = 3,
+  DR_ROLE_BYTES = 4,
+  DR_ROLE_PAIR = 5,     /* reserved: joint coding of indices and values */
+  DR_ROLE_TENSOR = 6,   /* reserved: a dense tensor as a whole (low rank) */
+  DR_ROLE_SPARSIFY = 7, /* listed like codecs, built in only; they never travel */
+  DR_ROLE_FEEDBACK = 8
+};
+
+typedef uint32_t dr_form; /* how an index codec sees a support */
+enum { DR_FORM_LIST = 1, DR_FORM_BITMAP = 2, DR_FORM_ALL = 3 };
+
+/* Traits decide the order in which the pipeline runs the stages; each has a property test. */
+enum {
+  DR_EXACT = 1u << 0,            /* decode(encode(x)) is x, bit for bit */
+  DR_REPLACES_SUPPORT = 1u << 1, /* index: the support told differs from the one given */
+  DR_REORDERS = 1u << 2,         /* value: decodes to another order, and tells it */
+  DR_CARRIES_ORDER = 1u << 3,    /* index: takes its indices in any order and keeps it */
+  DR_LINEAR = 1u << 4,           /* payloads may be added up (all-reduce) */
+  DR_FIXED_SIZE = 1u << 5,       /* payload size follows from header and count; not stored */
+  DR_NEEDS_FINITE = 1u << 6,     /* value: NaN and infinities are refused before encode */
+  DR_SHARED_RANDOM = 1u << 7,    /* draws from job.shared_key: the same on every rank */
+  DR_PRIVATE_RANDOM = 1u << 8,   /* draws from job.private_key: independent between ranks */
+  DR_HOST_ONLY = 1u << 9         /* runs on the CPU only */
+};
+
+/* Streams of a tensor, as faults, traces and statistics name them. */
+enum { DR_STREAM_NONE = 0, DR_STREAM_INDEX = 1, DR_STREAM_VALUE = 2, DR_STREAM_ORDER = 3 };
+
+/* The first thing that went wrong in a job. `message` is a static string or NULL. */
+typedef struct dr_fault {
+  dr_status code;
+  uint32_t stream;
+  uint64_t where; /* an element, or for bytes off the wire a byte offset in the payload */
+  uint64_t what;  /* the offending value */
+  const char *message;
+} dr_fault;
+
+/* Of the values that the sparsifier kept; exact, so they may decide bytes. NULL where unknown. */
+typedef struct dr_stats {
+  float min_abs, max_abs;
+} dr_stats;
+
+/* ---- Parameters: declared by the codec, given in the plan's text, local to the encoder ---------------- */
+
+typedef uint32_t dr_param_type;
+enum { DR_PARAM_INT = 1, DR_PARAM_REAL = 2, DR_PARAM_CHOICE = 3 };
+
+typedef struct dr_param {
+  size_t struct_size;
+  const char *name, *summary;
+  dr_param_type type;
+  uint32_t required;            /* 1: the plan must give it */
+  double minimum, maximum;      /* inclusive; of the number */
+  double fallback;              /* the default (a choice: its position), unless required */
+  const char *choices;          /* of a choice: "p0|leftmost" */
+} dr_param;
+
+typedef struct dr_value {
+  uint32_t given; /* 1: the plan named it */
+  uint32_t reserved;
+  double number; /* of the number or, of a choice, its position */
+} dr_value;
+
+/* ---- Wire header: up to DR_FIELDS_MAX integers that decode needs and that no data decides ------------- */
+
+#define DR_FIELDS_MAX 8
+
+typedef struct dr_field {
+  const char *name;
+  uint64_t minimum, maximum; /* inclusive; anything else in a frame is corrupt before the codec sees it */
+  uint64_t fallback;         /* trailing fields that equal theirs are left out of the frame */
+} dr_field;
+
+/* What an operation knows besides its jobs. Encode has both; decode has fields only (values is NULL). */
+typedef struct dr_params {
+  size_t struct_size;
+  const dr_value *values; /* one for each declared param */
+  const uint64_t *fields; /* one for each declared field */
+} dr_params;
+
+/* ---- Jobs --------------------------------------------------------------------------------------------- */
+
+/* One stream of one tensor. The array is host memory, read during the call only. What data decides is
+ * a pointer that lives where the data lives, beside a host-side upper bound. */
+typedef struct dr_job {
+  size_t struct_size;
+  uint64_t universe;       /* index: indices are below it (< 2^32); value, order: the same, for scale */
+  uint64_t count_max;      /* host: sizes grid, scratch and bound */
+  const uint64_t *count;   /* elements of the stream (rows of `width` for values); NULL: count_max */
+  uint32_t dtype, width;   /* of the values; index and order streams are u32 of width 1 */
+  uint32_t form, reserved; /* index: DR_FORM_LIST */
+  const void *in;          /* encode: the elements; decode: the payload, perhaps unaligned */
+  uint64_t in_max;         /* bytes */
+  const uint64_t *in_size; /* bytes; NULL: in_max */
+  void *out;               /* encode: the payload; decode: the elements. 16-byte aligned */
+  uint64_t out_capacity;   /* bytes; encode: at least need.payload. Never write past it */
+  uint64_t *out_size;      /* bytes written; for an index decode, 4 * size of the support */
+  void *tell;              /* encode. index: the support that decode will give (u32, ascending);
+                              value that REORDERS: order[j], u32. NULL where nobody asked */
+  uint64_t tell_capacity;  /* elements. An index codec that would tell more faults with DR_E_CAPACITY, and
+                              the pipeline sends this tensor's keys raw */
+  uint64_t *tell_count;    /* elements */
+  const dr_stats *stats;
+  uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
+  dr_fault *fault;         /* code != DR_OK on entry: skip the job */
+} dr_job;
+
+/* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone. Where
+ * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. */
+typedef struct dr_need {
+  size_t struct_size;
+  uint64_t payload;        /* bytes that encode may write */
+  uint64_t tell;           /* elements that encode may tell (index codecs that replace the support) */
+  uint64_t encode_scratch; /* bytes; a CPU call gets the maximum over its jobs for each worker, */
+  uint64_t decode_scratch; /*        a CUDA call gets their sum */
+} dr_need;
+
+/* Where an operation runs. `parallel` calls f(arg, item, worker) for each item below n, worker < workers;
+ * scratch of worker w begins at scratch + w * scratch_size and is 64-byte aligned. */
+typedef struct dr_exec {
+  size_t struct_size;
+  void *scratch;
+  uint64_t scratch_size;
+  void *stream; /* cudaStream_t, or NULL on the CPU */
+  uint32_t workers, reserved;
+  void *pool;
+  void (*parallel)(void *pool, size_t n, void (*f)(void *arg, size_t item, size_t worker), void *arg);
+} dr_exec;
+
+typedef struct dr_ops {
+  size_t struct_size;
+  /* Params -> wire fields, on the host, from a job's bounds alone. NULL: no fields. */
+  dr_status (*resolve)(const dr_params *, const dr_job *, uint64_t *fields, dr_fault *);
+  /* Bounds of each job; also the gate that refuses wire fields which do not fit a job (DR_E_CORRUPT). */
+  dr_status (*need)(const dr_params *, const dr_job *, size_t n, dr_need *);
+  /* Optional: exact payload bytes of each job, without writing them. CPU. */
+  dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);
+  dr_status (*encode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
+  dr_status (*decode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
+  uint16_t launches[2]; /* encode, decode: at most, whatever n is */
+} dr_ops;
+
+typedef struct dr_codec {
+  size_t struct_size;
+  const char *name, *summary; /* name: [a-z][a-z0-9_]* */
+  uint32_t id;                /* built in: below 0x8000; private: DR_PRIVATE_ID of a reverse-DNS name */
+  dr_role role;
+  uint32_t traits;
+  uint32_t dtypes;            /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
+  uint32_t forms;             /* index: bit set of 1 << DR_FORM_* */
+  uint16_t version, oldest;   /* of its payload: written, and the oldest still read */
+  const dr_param *params;
+  size_t param_count;
+  const dr_field *fields;
+  size_t field_count;
+  const dr_ops *cpu, *cuda;   /* both read and write the same bytes; NULL: not there */
+} dr_codec;
+
+/* ---- Plug-ins ----------------------------------------------------------------------------------------- */
+
+/* What the library offers a plug-in. */
+typedef struct dr_host {
+  size_t struct_size;
+  uint32_t codec_abi; /* DR_CODEC_ABI_VERSION of the library */
+  uint32_t reserved;
+} dr_host;
+
+/* A plug-in exports this one symbol. It returns `*count` codecs that live as long as the process, or NULL
+ * if it cannot work with this host. Never unloaded. */
+typedef const dr_codec *const *(*dr_plugin_fn)(const dr_host *, size_t *count);
+#define DR_PLUGIN_SYMBOL "dr_plugin_v0"
+
+/* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits,
+ * with the top bit set. A clash of two loaded codecs is refused. */
+static inline uint32_t dr_private_id(const char *name) {
+  uint32_t hash = 2166136261u;
+  while (*name) hash = (hash ^ (uint8_t)*name++) * 16777619u;
+  return 0x8000u | ((hash ^ (hash >> 15)) & 0x7fffu);
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

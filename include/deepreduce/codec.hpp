@@ -1,0 +1,89 @@
+// DeepReduce: what a codec in C++20 would write again and again. Header only; built-ins and plug-ins use it alike.
+#ifndef DEEPREDUCE_CODEC_HPP
+#define DEEPREDUCE_CODEC_HPP
+
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+
+#include "codec.h"
+
+namespace dr {
+
+inline uint64_t job_count(const dr_job& job) { return job.count ? *job.count : job.count_max; }
+inline uint64_t job_in_size(const dr_job& job) { return job.in_size ? *job.in_size : job.in_max; }
+
+template <class T>
+const T* job_in(const dr_job& job) { return static_cast<const T*>(job.in); }
+template <class T>
+T* job_out(const dr_job& job) { return static_cast<T*>(job.out); }
+inline uint32_t* job_tell(const dr_job& job) { return static_cast<uint32_t*>(job.tell); }
+
+// Records the first fault of a job; `message` is a static string. Returns false, for `return fault(…)`.
+inline bool fault(const dr_job& job, dr_status code, uint64_t where, uint64_t what, const char* message) {
+  if (job.fault->code == DR_OK) {
+    job.fault->code = code;
+    job.fault->where = where;
+    job.fault->what = what;
+    job.fault->message = message;
+  }
+  return false;
+}
+
+// A dr_ops operation that calls F(params, job, scratch) for every job without a fault, on as many workers as there
+// are. Scratch is as `need` asked. DR_OK always: what goes wrong is the fault of a job.
+template <auto F>
+dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
+  struct call {
+    const dr_exec* exec;
+    const dr_params* params;
+    const dr_job* jobs;
+  } call{exec, params, jobs};
+  const auto one = [](void* arg, size_t item, size_t worker) {
+    const auto& c = *static_cast<struct call*>(arg);
+    if (c.jobs[item].fault->code != DR_OK) return;
+    F(*c.params, c.jobs[item], static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size);
+  };
+  exec->parallel(exec->pool, n, one, &call);
+  return DR_OK;
+}
+
+// A dr_ops `need` that calls F(params, job, need), which returns false for fields that do not fit.
+template <auto F>
+dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_need* needs) {
+  for (size_t i = 0; i < n; ++i) {
+    needs[i] = dr_need{sizeof(dr_need), 0, 0, 0, 0};
+    if (!F(*params, jobs[i], needs[i])) return DR_E_CORRUPT;
+  }
+  return DR_OK;
+}
+
+// An index codec that keeps its support tells it so.
+inline void tell_same(const dr_job& job) {
+  if (!job.tell) return;
+  const uint64_t n = job_count(job);
+  for (uint64_t i = 0; i < n; ++i) job_tell(job)[i] = job_in<uint32_t>(job)[i];
+  *job.tell_count = n;
+}
+
+constexpr dr_param param_int(const char* name, const char* summary, double minimum, double maximum, double fallback) {
+  return {sizeof(dr_param), name, summary, DR_PARAM_INT, 0, minimum, maximum, fallback, nullptr};
+}
+constexpr dr_param param_real(const char* name, const char* summary, double minimum, double maximum, double fallback) {
+  return {sizeof(dr_param), name, summary, DR_PARAM_REAL, 0, minimum, maximum, fallback, nullptr};
+}
+constexpr dr_param param_choice(const char* name, const char* summary, const char* choices, double fallback) {
+  return {sizeof(dr_param), name, summary, DR_PARAM_CHOICE, 0, 0, 0, fallback, choices};
+}
+
+// A `resolve` for codecs whose wire fields are their first N parameters, all integers.
+template <size_t N>
+dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fields, dr_fault*) {
+  for (size_t i = 0; i < N; ++i) fields[i] = static_cast<uint64_t>(params->values[i].number);
+  return DR_OK;
+}
+
+inline constexpr uint32_t all_value_dtypes = DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
+
+}  // namespace dr
+#endif

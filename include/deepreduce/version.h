@@ -1,0 +1,18 @@
+/* DeepReduce: versions. Included by the build to name the shared library, so one macro a line. */
+#ifndef DEEPREDUCE_VERSION_H
+#define DEEPREDUCE_VERSION_H
+
+#define DR_VERSION_MAJOR 0
+#define DR_VERSION_MINOR 1
+#define DR_VERSION_PATCH 0
+#define DR_VERSION_STRING "0.1.0"
+
+/* Grows when a program built against an older header could no longer run. It is the soname. */
+#define DR_ABI_VERSION 0
+
+/* What a plug-in speaks (codec.h), and what a frame says of itself (FORMAT.md). Both stay 0, and may
+ * change, until the CUDA back end has proved them. */
+#define DR_CODEC_ABI_VERSION 0
+#define DR_FORMAT_VERSION 0
+
+#endif
