@@ -1,0 +1,13 @@
+// The built-in codecs, one a folder.
+#pragma once
+
+#include "deepreduce/codec.h"
+
+namespace dr {
+
+extern const dr_codec index_raw_codec, golomb_codec, rice_codec, bloom_codec;
+extern const dr_codec value_raw_codec, qsgd_codec, fit_poly_codec;
+extern const dr_codec bitpack_codec;
+extern const dr_codec deflate_codec;
+
+}  // namespace dr

@@ -1,0 +1,45 @@
+// index=raw: the keys themselves (SPEC.md).
+#include <cstring>
+
+#include "codecs/builtin.hpp"
+#include "deepreduce/codec.hpp"
+#include "primitive/bits.hpp"
+
+namespace dr {
+namespace {
+
+bool need(const dr_params&, const dr_job& job, dr_need& need) {
+  need.payload = 4 * job.count_max;
+  need.tell = job.count_max;
+  return true;
+}
+
+void encode(const dr_params&, const dr_job& job, std::byte*) {
+  *job.out_size = 4 * job_count(job);
+  if (*job.out_size) std::memcpy(job.out, job.in, *job.out_size);
+  tell_same(job);
+}
+
+// Order and duplicates are the pipeline's to judge: only it knows whether the keys carry an order.
+void decode(const dr_params&, const dr_job& job, std::byte*) {
+  const uint64_t n = job_count(job);
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto key = load<uint32_t>(job_in<uint8_t>(job) + 4 * i);
+    if (key >= job.universe) {
+      fault(job, DR_E_CORRUPT, i, key, "a key is not below the universe");
+      return;
+    }
+    job_out<uint32_t>(job)[i] = key;
+  }
+  *job.out_size = 4 * n;
+}
+
+constexpr dr_ops cpu{sizeof(dr_ops), nullptr, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+
+}  // namespace
+
+constinit const dr_codec index_raw_codec{sizeof(dr_codec), "raw", "the keys, 32 bits each", 1, DR_ROLE_INDEX,
+                                         DR_EXACT | DR_CARRIES_ORDER | DR_FIXED_SIZE, 0, 1u << DR_FORM_LIST, 0, 0,
+                                         nullptr, 0, nullptr, 0, &cpu, nullptr};
+
+}  // namespace dr

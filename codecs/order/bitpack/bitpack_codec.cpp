@@ -1,0 +1,42 @@
+// order=bitpack (SPEC.md).
+#include "codecs/builtin.hpp"
+#include "deepreduce/codec.hpp"
+#include "primitive/bits.hpp"
+
+namespace dr {
+namespace {
+
+bool need(const dr_params&, const dr_job& job, dr_need& need) {
+  need.payload = ceil_div(job.count_max * ceil_log2(job.count_max), 8);
+  return true;
+}
+
+void encode(const dr_params&, const dr_job& job, std::byte*) {
+  const uint64_t n = job_count(job);
+  const unsigned bits = ceil_log2(n);
+  bit_writer out(job_out<uint8_t>(job));
+  for (uint64_t i = 0; i < n; ++i) out.put(job_in<uint32_t>(job)[i], bits);
+  *job.out_size = static_cast<uint64_t>(out.finish() - job_out<uint8_t>(job));
+}
+
+// That it is a permutation is the pipeline's to judge, for any order codec.
+void decode(const dr_params&, const dr_job& job, std::byte*) {
+  const uint64_t n = job_count(job);
+  const unsigned bits = ceil_log2(n);
+  bit_reader in(job_in<uint8_t>(job), n * bits);
+  for (uint64_t i = 0; i < n; ++i) job_out<uint32_t>(job)[i] = static_cast<uint32_t>(in.get(bits));
+  if (!padding_is_zero(job_in<uint8_t>(job), n * bits)) {
+    fault(job, DR_E_CORRUPT, job_in_size(job), 0, "bitpack: padding is not zero");
+    return;
+  }
+  *job.out_size = 4 * n;
+}
+
+constexpr dr_ops cpu{sizeof(dr_ops), nullptr, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+
+}  // namespace
+
+constinit const dr_codec bitpack_codec{sizeof(dr_codec), "bitpack", "each position in as many bits as the largest needs", 1, DR_ROLE_ORDER,
+                                       DR_EXACT | DR_FIXED_SIZE, 0, 0, 0, 0, nullptr, 0, nullptr, 0, &cpu, nullptr};
+
+}  // namespace dr

@@ -1,0 +1,465 @@
+#include "container/frame.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "core/registry.hpp"
+#include "primitive/check.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint64_t short_header_max = 28;  // so that header and padding cost at most 32 bytes
+constexpr uint64_t short_limit = uint64_t{1} << 24;
+constexpr size_t general_size = 24, check_at = 4;
+enum column : size_t { col_info, col_universe, col_count, col_support, col_size };  // three sizes, in wire order
+constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST | DR_FRAME_STATUS;
+
+// ---- Plan entries -----------------------------------------------------------------------------------------
+
+void put_varint(std::vector<uint8_t>& out, uint64_t x) {
+  for (; x >= 0x80; x >>= 7) out.push_back(static_cast<uint8_t>(x | 0x80));
+  out.push_back(static_cast<uint8_t>(x));
+}
+
+void put_stage(std::vector<uint8_t>& out, const stage& s) {
+  size_t given = s.codec->field_count;
+  while (given && s.fields[given - 1] == s.codec->fields[given - 1].fallback) --given;
+  put_varint(out, uint64_t{s.codec->id} * 2 + (given > 0));
+  if (!given) return;
+  std::vector<uint8_t> fields;
+  for (size_t i = 0; i < given; ++i) put_varint(fields, s.fields[i]);
+  out.push_back(static_cast<uint8_t>(fields.size()));
+  out.insert(out.end(), fields.begin(), fields.end());
+}
+
+std::vector<uint8_t> serialise(const wire_plan& plan) {
+  std::vector<uint8_t> out;
+  out.push_back(static_cast<uint8_t>(plan.value().count | plan.index().count << 3 | plan.order().count << 6));
+  out.push_back(static_cast<uint8_t>(plan.dtype | (plan.carries_order ? 16u : 0u) | (plan.width > 1 ? 32u : 0u)));
+  if (plan.width > 1) put_varint(out, plan.width);
+  for (const stage_list& list : plan.lists)
+    for (const stage& s : list) put_stage(out, s);
+  return out;
+}
+
+// A reader that never passes its end.
+struct cursor {
+  const uint8_t* at;
+  const uint8_t* end;
+
+  uint64_t left() const { return static_cast<uint64_t>(end - at); }
+  bool u8(uint32_t& x) {
+    if (at == end) return false;
+    x = *at++;
+    return true;
+  }
+  bool varint(uint64_t& x) {
+    x = 0;
+    for (unsigned shift = 0; shift < 70 && at < end; shift += 7) {
+      const uint64_t byte = *at++;
+      if (shift == 63 && byte > 1) return false;
+      x |= (byte & 0x7f) << shift;
+      if (byte < 0x80) return byte != 0 || shift == 0;  // no superfluous group
+    }
+    return false;
+  }
+};
+
+dr_status bad(dr_error& error, const char* what, uint64_t value) {
+  return fail(error, DR_E_CORRUPT, "frame: %s (%" PRIu64 ")", what, value);
+}
+
+dr_status read_stage(cursor& in, dr_role role, stage& out, dr_error& error) {
+  uint64_t head;
+  if (!in.varint(head)) return bad(error, "the plan table breaks off in a codec's id", in.left());
+  const uint64_t id = head >> 1;
+  out.codec = id <= 0xffff ? find_codec(role, static_cast<uint32_t>(id)) : nullptr;
+  uint32_t length = 0;
+  if (head & 1) {
+    if (!in.u8(length) || length == 0 || length > in.left()) return bad(error, "a codec's fields do not fit the plan table", length);
+  }
+  if (!out.codec)
+    return fail(error, DR_E_UNSUPPORTED, "frame: %s codec 0x%" PRIx64 " is not known here; load its plug-in", role_name(role), id);
+  cursor fields{in.at, in.at + length};
+  in.at += length;
+  size_t given = 0;
+  for (; fields.left(); ++given) {
+    uint64_t x;
+    if (given == out.codec->field_count || !fields.varint(x)) return bad(error, "a codec has other fields than it declares", given);
+    const dr_field& f = out.codec->fields[given];
+    if (x < f.minimum || x > f.maximum)
+      return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name, f.name, x, f.minimum, f.maximum);
+    out.fields[given] = x;
+  }
+  if (given && out.fields[given - 1] == out.codec->fields[given - 1].fallback) return bad(error, "a trailing field has its default", given - 1);
+  for (size_t i = given; i < out.codec->field_count; ++i) out.fields[i] = out.codec->fields[i].fallback;
+  return DR_OK;
+}
+
+dr_status read_plan(cursor& in, wire_plan& out, dr_error& error) {
+  uint32_t counts, type;
+  if (!in.u8(counts) || !in.u8(type)) return bad(error, "the plan table breaks off", in.left());
+  out.dtype = type & 15;
+  out.carries_order = type & 16;
+  if (!is_value_type(out.dtype) || type >> 6) return bad(error, "unknown value type in the plan table", type);
+  if (type & 32) {
+    uint64_t width;
+    if (!in.varint(width) || width < 2 || width > universe_max) return bad(error, "a row's width is not 2 … 2^32 - 1", out.width);
+    out.width = static_cast<uint32_t>(width);
+  }
+  const uint32_t count[section_count] = {counts & 7, counts >> 6, counts >> 3 & 7};
+  constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
+  for (uint32_t s = 0; s < section_count; ++s) {
+    if (count[s] > stages_max || (count[s] == 0 && s != section_order)) return bad(error, "a stream has no codec, or more than 5", count[s]);
+    stage_list& list = out.lists[s];
+    for (; list.count < count[s]; ++list.count)
+      if (const dr_status status = read_stage(in, list.count ? dr_role{DR_ROLE_BYTES} : role[s], list.stages[list.count], error)) return status;
+  }
+  const bool reorders = out.value().has(DR_REORDERS);
+  if ((out.value().front().codec->dtypes & DR_DTYPE_BIT(out.dtype)) == 0 || (reorders && out.width != 1))
+    return bad(error, "a value codec does not take this type or width", type);
+  if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER))) return bad(error, "the keys cannot carry an order", type);
+  if ((out.order().count != 0) != (reorders && !out.carries_order)) return bad(error, "an order is missing or in excess", counts);
+  return DR_OK;
+}
+
+// Sizes that are not stored, and bounds on those that are.
+dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_error& error) {
+  const auto corrupt = [&](const char* what, uint64_t value) {
+    return fail(error, DR_E_CORRUPT, "frame: row %" PRIu64 ": %s (%" PRIu64 ")", number, what, value);
+  };
+  const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
+  if (row.mode == mode_dense) {
+    if (row.size[section_value] || row.size[section_order] || row.size[section_index] || row.support) return corrupt("a dense row stores sizes", row.payload());
+    row.support = row.universe;
+    row.size[section_value] = row.universe * row_bytes;  // < 2^32 · 2^32 · 4: checked below
+    if (row.universe && row.size[section_value] / row.universe != row_bytes) return corrupt("its size overflows", row.universe);
+    return DR_OK;
+  }
+  if (row.count == 0) {
+    if (row.payload() || row.support) return corrupt("an empty row has a payload or a support", row.payload());
+    return DR_OK;
+  }
+  for (uint32_t s = 0; s < section_count; ++s) {
+    const stage_list& list = plan.lists[s];
+    const bool raw_index = s == section_index && row.mode == mode_raw_index;
+    if (list.count == 0 || raw_index) {
+      if (row.size[s]) return corrupt("a size is stored of a stream that is not there", row.size[s]);
+      if (raw_index) row.size[s] = 4 * row.count;
+      continue;
+    }
+    const uint64_t count = s == section_index ? row.count : row.support;
+    if (count && row_bytes > UINT64_MAX / 16 / count) return corrupt("its size overflows", count);
+    list_need need;
+    if (list_needs(list, {row.universe, count, plan.dtype, plan.width}, need)) return corrupt("the fields of a codec do not fit it", s);
+    if (list.fixed_size()) {
+      if (row.size[s]) return corrupt("a size is stored of a stream of fixed size", row.size[s]);
+      row.size[s] = need.last(list);
+    }
+  }
+  return DR_OK;
+}
+
+}  // namespace
+
+// ---- Writing ----------------------------------------------------------------------------------------------
+
+dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag, header_layout& out, dr_error& error) {
+  out = {};
+  out.has_tag = has_tag;
+  out.rows = rows.size();
+  for (const wire_plan& plan : plans) {
+    const auto bytes = serialise(plan);
+    out.table.insert(out.table.end(), bytes.begin(), bytes.end());
+  }
+  if (plans.size() > 8192 || out.table.size() > 0xffff || rows.size() > UINT32_MAX)
+    return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu rows: more than a header holds", plans.size(), out.table.size(), rows.size());
+  uint64_t most[7] = {}, payloads = 0;
+  bool fits_short = rows.size() == 1 && !has_tag;
+  for (const row_bound& r : rows) {
+    const wire_plan& plan = plans[r.plan];
+    const uint64_t size[section_count] = {r.value, r.order, r.index};
+    most[col_universe] = std::max(most[col_universe], r.universe);
+    most[col_count] = std::max(most[col_count], r.count);
+    if (plan.replaces_support()) most[col_support] = std::max(most[col_support], std::max(r.support, r.count));
+    for (uint32_t s = 0; s < section_count; ++s)
+      if (plan.lists[s].count && !plan.lists[s].fixed_size()) {
+        most[col_size + s] = std::max(most[col_size + s], std::max<uint64_t>(size[s], 1));
+        fits_short = fits_short && size[s] < short_limit;
+      }
+    fits_short = fits_short && r.universe < short_limit && r.count < short_limit;
+    payloads += padded(r.payload);
+  }
+  if (fits_short) {
+    uint64_t size = 18 + out.table.size() + (most[col_support] ? 3 : 0);
+    for (uint32_t s = 0; s < section_count; ++s) size += most[col_size + s] ? 3 : 0;
+    out.short_form = size <= short_header_max;
+    out.header_size = padded(size);
+  }
+  if (!out.short_form) {
+    out.width[col_info] = plans.size() > 32 ? 2 : 1;
+    out.width[col_universe] = static_cast<uint8_t>(std::max(1u, bytes_for(most[col_universe])));
+    for (size_t c = col_count; c < out.width.size(); ++c) out.width[c] = static_cast<uint8_t>(bytes_for(most[c]));
+    uint64_t row = rows.size() == 1 ? 0 : 8;
+    for (const uint8_t w : out.width) row += w;
+    out.header_size = padded(general_size + (has_tag ? 8 : 0) + out.table.size() + row * rows.size());
+  }
+  out.frame_bound = out.header_size + payloads;
+  return DR_OK;
+}
+
+uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows) {
+  uint64_t at = layout.header_size;
+  for (wire_row& row : rows) {
+    row.offset = at;
+    at += padded(row.payload());
+  }
+  return at;
+}
+
+void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows, uint64_t tag, bool list, uint8_t* frame) {
+  // What a row stores of itself, column by column.
+  const auto stored = [&](const wire_row& row, size_t c) -> uint64_t {
+    const wire_plan& plan = plans[row.plan];
+    switch (c) {
+      case col_info: return row.mode | (row.continues ? 4u : 0u) | row.plan << 3;
+      case col_universe: return row.universe;
+      case col_count: return row.count;
+      case col_support: return row.mode == mode_dense ? 0 : row.support;
+      default: {
+        const uint32_t s = static_cast<uint32_t>(c - col_size);
+        const bool absent = row.mode == mode_dense || (s == section_index && row.mode == mode_raw_index);
+        return absent || plan.lists[s].fixed_size() ? 0 : row.size[s];
+      }
+    }
+  };
+  std::memset(frame, 0, layout.header_size);
+  frame[0] = 'D';
+  frame[1] = 'R';
+  frame[2] = DR_FORMAT_VERSION;
+  frame[3] = static_cast<uint8_t>((list ? uint32_t{DR_FRAME_LIST} : 0u) | (layout.has_tag ? uint32_t{DR_FRAME_TAG} : 0u));
+  uint64_t frame_size = layout.header_size;
+  for (const wire_row& row : rows) frame_size += padded(row.payload());
+  if (layout.short_form) {
+    const wire_row& row = rows[0];
+    const wire_plan& plan = plans[0];
+    frame[3] = static_cast<uint8_t>(frame[3] | DR_FRAME_SHORT | row.mode << 4);
+    store_bytes(frame + 12, row.universe, 3);
+    store_bytes(frame + 15, row.count, 3);
+    std::copy(layout.table.begin(), layout.table.end(), frame + 18);
+    uint8_t* at = frame + 18 + layout.table.size();
+    const auto put = [&](size_t c) {
+      store_bytes(at, stored(row, c), 3);
+      at += 3;
+    };
+    if (plan.replaces_support()) put(col_support);
+    for (uint32_t s = 0; s < section_count; ++s)
+      if (plan.lists[s].count && !plan.lists[s].fixed_size()) put(col_size + s);
+  } else {
+    store(frame + 12, static_cast<uint32_t>(rows.size()));
+    store(frame + 18, static_cast<uint16_t>(layout.table.size()));
+    uint32_t widths = 0;
+    for (size_t c = 0; c < layout.width.size(); ++c) widths |= static_cast<uint32_t>(layout.width[c]) << (4 * c);
+    store(frame + 20, widths);
+    uint8_t* at = frame + general_size;
+    if (layout.has_tag) {
+      store(at, tag);
+      at += 8;
+    }
+    at = std::copy(layout.table.begin(), layout.table.end(), at);
+    if (rows.size() != 1)
+      for (const wire_row& row : rows) {
+        store(at, check(frame + row.offset, padded(row.payload())));
+        at += 8;
+      }
+    for (size_t c = 0; c < layout.width.size(); ++c)
+      if (layout.width[c])
+        for (const wire_row& row : rows) {
+          store_bytes(at, stored(row, c), layout.width[c]);
+          at += layout.width[c];
+        }
+  }
+  store(frame + check_at, check_with_hole(frame, rows.size() == 1 ? frame_size : layout.header_size, check_at));
+}
+
+size_t write_status_frame(dr_status status, const char* message, bool has_tag, uint64_t tag, uint8_t* frame) {
+  const size_t length = std::min<size_t>(std::strlen(message), 255), at = general_size + (has_tag ? 8 : 0), size = padded(at + length);
+  std::memset(frame, 0, size);
+  frame[0] = 'D';
+  frame[1] = 'R';
+  frame[2] = DR_FORMAT_VERSION;
+  frame[3] = static_cast<uint8_t>(DR_FRAME_STATUS | (has_tag ? uint32_t{DR_FRAME_TAG} : 0u));
+  frame[16] = static_cast<uint8_t>(status);
+  store(frame + 18, static_cast<uint16_t>(length));
+  if (has_tag) store(frame + general_size, tag);
+  std::memcpy(frame + at, message, length);
+  store(frame + check_at, check_with_hole(frame, size, check_at));
+  return size;
+}
+
+// ---- Reading ----------------------------------------------------------------------------------------------
+
+namespace {
+
+dr_status truncated(dr_error& error, uint64_t size, uint64_t wanted) {
+  return fail(error, DR_E_CORRUPT, "frame: %" PRIu64 " bytes, but it has at least %" PRIu64 ": cut off", size, wanted);
+}
+
+bool zeros(const uint8_t* from, const uint8_t* to) {
+  return std::all_of(from, to, [](uint8_t b) { return b == 0; });
+}
+
+dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
+  if (out.flags & (DR_FRAME_TAG | DR_FRAME_STATUS)) return bad(error, "a short frame has neither tag nor status", out.flags);
+  if (size < 18) return truncated(error, size, 18);
+  wire_row row;
+  row.mode = data[3] >> 4 & 3;
+  row.universe = load_bytes(data + 12, 3);
+  row.count = load_bytes(data + 15, 3);
+  cursor in{data + 18, data + size};
+  if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
+  const wire_plan& plan = out.plans.back();
+  const auto take = [&](uint64_t& x) {
+    if (in.left() < 3) return false;
+    x = load_bytes(in.at, 3);
+    in.at += 3;
+    return true;
+  };
+  row.support = row.mode == mode_dense ? 0 : row.count;
+  if (plan.replaces_support() && !take(row.support)) return truncated(error, size, size + 3);
+  for (uint32_t s = 0; s < section_count; ++s)
+    if (plan.lists[s].count && !plan.lists[s].fixed_size() && !take(row.size[s])) return truncated(error, size, size + 3);
+  const uint64_t used = static_cast<uint64_t>(in.at - data);
+  out.header_size = padded(used);
+  if (size < out.header_size) return truncated(error, size, out.header_size);
+  if (!zeros(data + used, data + out.header_size)) return bad(error, "the header's padding is not zero", used);
+  out.rows.push_back(row);
+  return DR_OK;
+}
+
+dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::vector<uint64_t>& checks, dr_error& error) {
+  const bool tagged = out.flags & DR_FRAME_TAG;
+  const size_t head = general_size + (tagged ? 8 : 0);
+  if (size < head) return truncated(error, size, head);
+  const uint64_t rows = load<uint32_t>(data + 12), table = load<uint16_t>(data + 18);
+  const uint32_t widths = load<uint32_t>(data + 20);
+  if (tagged) out.tag = load<uint64_t>(data + general_size);
+  if (data[17] || data[3] >> 4) return bad(error, "reserved bits are set", data[17]);
+  out.status = data[16];
+  if (((out.flags & DR_FRAME_STATUS) != 0) != (out.status != DR_OK)) return bad(error, "status and its flag disagree", data[16]);
+  if (size < head + table) return truncated(error, size, head + table);
+  if (out.status) {
+    if (rows || widths || table > 255) return bad(error, "a status frame has rows", rows);
+    if (out.status > DR_E_INTERNAL) return bad(error, "unknown status", data[16]);
+    std::memcpy(out.message, data + head, table);
+    out.header_size = padded(head + table);
+    if (size < out.header_size) return truncated(error, size, out.header_size);
+    return zeros(data + head + table, data + out.header_size) ? DR_OK : bad(error, "padding is not zero", table);
+  }
+  uint64_t width[7], row_size = rows == 1 ? 0 : 8;
+  for (size_t c = 0; c < 7; ++c) {
+    width[c] = widths >> (4 * c) & 15;
+    if (width[c] > 8) return bad(error, "a column is wider than 8 bytes", width[c]);
+    row_size += width[c];
+  }
+  if (widths >> 28 || width[col_info] < 1 || width[col_info] > 2 || width[col_universe] < 1) return bad(error, "impossible column widths", widths);
+  if (rows > (size - head - table) / row_size) return truncated(error, size, head + table + rows * row_size);
+  out.header_size = padded(head + table + rows * row_size);
+  if (size < out.header_size) return truncated(error, size, out.header_size);
+  cursor in{data + head, data + head + table};
+  while (in.left())
+    if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
+  bool replaces = false;
+  for (const wire_plan& p : out.plans) replaces = replaces || p.replaces_support();
+  if (replaces != (width[col_support] != 0) && rows) return bad(error, "the support column is missing or in excess", width[col_support]);
+
+  out.rows.resize(rows);
+  const uint8_t* at = in.end;
+  if (rows != 1) {
+    checks.resize(rows);
+    if (rows) std::memcpy(checks.data(), at, 8 * rows);
+    at += 8 * rows;
+  }
+  const auto column = [&](size_t c, auto&& set) {
+    if (width[c] == 0) return;
+    for (wire_row& row : out.rows) {
+      set(row, load_bytes(at, static_cast<unsigned>(width[c])));
+      at += width[c];
+    }
+  };
+  column(col_info, [](wire_row& row, uint64_t x) {
+    row.mode = x & 3;
+    row.continues = x & 4;
+    row.plan = static_cast<uint32_t>(x >> 3);
+  });
+  column(col_universe, [](wire_row& row, uint64_t x) { row.universe = x; });
+  column(col_count, [](wire_row& row, uint64_t x) { row.count = x; });
+  if (width[col_support] == 0)
+    for (wire_row& row : out.rows) row.support = row.mode == mode_dense ? 0 : row.count;
+  column(col_support, [](wire_row& row, uint64_t x) { row.support = x; });
+  for (size_t s = 0; s < section_count; ++s) column(col_size + s, [s](wire_row& row, uint64_t x) { row.size[s] = x; });
+  return zeros(at, data + out.header_size) ? DR_OK : bad(error, "the header's padding is not zero", out.header_size);
+}
+
+}  // namespace
+
+dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
+  out = {};
+  out.data = data;
+  if (size < 12) return truncated(error, size, 12);
+  if (data[0] != 'D' || data[1] != 'R') return bad(error, "it does not begin with \"DR\"", data[0]);
+  out.version = data[2];
+  if (out.version != DR_FORMAT_VERSION)
+    return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version, DR_FORMAT_VERSION);
+  out.flags = data[3] & known_flags;
+  if (data[3] >> 6) return bad(error, "reserved flags are set", data[3]);
+  std::vector<uint64_t> checks;
+  const bool is_short = out.flags & DR_FRAME_SHORT;
+  if (const dr_status s = is_short ? read_short(data, size, out, error) : read_general(data, size, out, checks, error)) return s;
+
+  uint64_t at = out.header_size;
+  for (size_t i = 0; i < out.rows.size(); ++i) {
+    wire_row& row = out.rows[i];
+    if (row.plan >= out.plans.size()) return bad(error, "a row names a plan that is not there", row.plan);
+    const wire_plan& plan = out.plans[row.plan];
+    if (row.mode > mode_dense) return bad(error, "unknown mode of a row", row.mode);
+    if (row.universe > universe_max || row.count > row.universe || row.support > row.universe) return bad(error, "a row is larger than its universe", row.count);
+    if (row.mode != mode_dense && !(plan.replaces_support() && row.mode == mode_plan) && row.support != row.count)
+      return bad(error, "a support differs from the count", row.support);
+    if (row.continues) {
+      if (i == 0) return bad(error, "the first row continues", 0);
+      const wire_plan& before = out.plans[out.rows[i - 1].plan];
+      if (before.dtype != plan.dtype || before.width != plan.width) return bad(error, "a segment differs in type from the one before", i);
+    } else {
+      ++out.tensors;
+    }
+    if (const dr_status s = judge_row(plan, row, i, error)) return s;
+    row.offset = at;
+    for (const uint64_t part : row.size) {
+      if (part > size - at) return truncated(error, size, part > UINT64_MAX - at ? UINT64_MAX : at + part);
+      at += part;
+    }
+    const uint64_t end = row.offset + padded(row.payload());
+    if (end > size) return truncated(error, size, end);
+    if (!zeros(data + at, data + end)) return bad(error, "padding behind a row is not zero", i);
+    at = end;
+  }
+  out.frame_size = at;
+  const bool one_check = out.rows.size() == 1 || out.status;
+  if (load<uint64_t>(data + check_at) != check_with_hole(data, one_check ? out.frame_size : out.header_size, check_at))
+    return fail(error, DR_E_CORRUPT, "frame: its check does not match: damaged");
+  for (size_t i = 0; i < checks.size(); ++i) {
+    const wire_row& row = out.rows[i];
+    if (checks[i] != check(data + row.offset, padded(row.payload()))) {
+      fail(error, DR_E_CORRUPT, "frame: the check of row %zu does not match: damaged", i);
+      error.tensor = i;
+      return DR_E_CORRUPT;
+    }
+  }
+  return DR_OK;
+}
+
+}  // namespace dr

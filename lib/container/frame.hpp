@@ -1,0 +1,89 @@
+// The frame: bytes of a batch, and what a reader makes of them (FORMAT.md is normative).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/stage_list.hpp"
+
+namespace dr {
+
+// Sections of a row, in their order on the wire.
+enum section : uint32_t { section_value = 0, section_order = 1, section_index = 2, section_count = 3 };
+
+// An entry of the plan table.
+struct wire_plan {
+  uint32_t dtype = DR_F32, width = 1;
+  bool carries_order = false;  // the keys do
+  std::array<stage_list, section_count> lists{};
+
+  const stage_list& value() const { return lists[section_value]; }
+  const stage_list& order() const { return lists[section_order]; }
+  const stage_list& index() const { return lists[section_index]; }
+  bool replaces_support() const { return index().has(DR_REPLACES_SUPPORT); }
+};
+
+enum row_mode : uint32_t { mode_plan = DR_FALLBACK_NONE, mode_raw_index = DR_FALLBACK_RAW_INDEX, mode_dense = DR_FALLBACK_DENSE };
+
+struct wire_row {
+  uint32_t plan = 0, mode = mode_plan;
+  bool continues = false;  // the tensor of the row before
+  uint64_t universe = 0, count = 0, support = 0;
+  std::array<uint64_t, section_count> size{};
+  uint64_t offset = 0;  // of the payload in the frame (set by the reader and by the writer)
+
+  uint64_t payload() const { return size[0] + size[1] + size[2]; }
+};
+
+constexpr uint64_t padded(uint64_t size) { return (size + 3) & ~uint64_t{3}; }
+constexpr uint64_t universe_max = 0xffffffff;  // of a row
+
+// ---- Writing ----------------------------------------------------------------------------------------------
+
+struct row_bound {
+  uint32_t plan;
+  uint64_t universe, count, support, value, order, index, payload;
+};
+
+// Everything of a header that no data decides: so a GPU knows its offsets before it starts.
+struct header_layout {
+  bool short_form = false, has_tag = false;
+  uint64_t rows = 0;
+  std::vector<uint8_t> table;  // serialised plan entries
+  std::array<uint8_t, 7> width{};  // row info, universe, count, support, value, order, index
+  uint64_t header_size = 0, frame_bound = 0;
+};
+
+// UNSUPPORTED: more plans or bytes of them than a header can hold.
+dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag, header_layout& out, dr_error& error);
+
+// Sets the rows' offsets; returns the frame's size.
+uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows);
+
+// Writes the header; padding and payloads are there already. Ends with the checks.
+void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows, uint64_t tag, bool list, uint8_t* frame);
+
+inline constexpr size_t status_frame_max = 24 + 8 + 256;
+// Returns bytes written, at most status_frame_max.
+size_t write_status_frame(dr_status status, const char* message, bool has_tag, uint64_t tag, uint8_t* frame);
+
+// ---- Reading ----------------------------------------------------------------------------------------------
+
+struct frame_view {
+  const uint8_t* data = nullptr;
+  uint32_t version = 0, flags = 0;
+  dr_status status = DR_OK;
+  uint64_t tag = 0, header_size = 0, frame_size = 0;
+  uint32_t tensors = 0;
+  std::vector<wire_plan> plans;
+  std::vector<wire_row> rows;
+  char message[256] = {};
+};
+
+// Judges a whole header once, and every check. `size` may exceed the frame. CORRUPT, UNSUPPORTED.
+dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error);
+
+}  // namespace dr

@@ -1,0 +1,66 @@
+#include "core/pool.hpp"
+
+#include <cfenv>
+
+namespace dr {
+
+pool::pool(uint32_t workers) {
+  for (uint32_t w = 1; w < workers; ++w) threads_.emplace_back([this, w] { serve(w); });
+}
+
+pool::~pool() {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  start_.notify_all();
+  for (auto& thread : threads_) thread.join();
+}
+
+void pool::run(size_t n, task f, void* arg) {
+  if (threads_.empty() || n < 2) {
+    for (size_t i = 0; i < n; ++i) f(arg, i, 0);
+    return;
+  }
+  {
+    std::lock_guard lock(mutex_);
+    f_ = f, arg_ = arg, n_ = n, next_ = 0;
+    busy_ = threads_.size();
+    ++round_;
+  }
+  start_.notify_all();
+  take(0);
+  std::unique_lock lock(mutex_);
+  done_.wait(lock, [this] { return busy_ == 0; });
+}
+
+// Items are whole tensors, so one lock an item costs nothing.
+void pool::take(size_t worker) {
+  for (;;) {
+    size_t item;
+    {
+      std::lock_guard lock(mutex_);
+      if (next_ >= n_) return;
+      item = next_++;
+    }
+    f_(arg_, item, worker);
+  }
+}
+
+void pool::serve(size_t worker) {
+  std::fesetenv(FE_DFL_ENV);
+  uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      start_.wait(lock, [&] { return stop_ || round_ != seen; });
+      if (stop_) return;
+      seen = round_;
+    }
+    take(worker);
+    std::lock_guard lock(mutex_);
+    if (--busy_ == 0) done_.notify_one();
+  }
+}
+
+}  // namespace dr

@@ -1,0 +1,39 @@
+// Fork and join over a fixed set of threads. Serial (no thread at all) unless asked for more.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace dr {
+
+class pool {
+ public:
+  using task = void (*)(void* arg, size_t item, size_t worker);
+
+  explicit pool(uint32_t workers);
+  ~pool();
+  pool(const pool&) = delete;
+  pool& operator=(const pool&) = delete;
+
+  uint32_t workers() const { return static_cast<uint32_t>(threads_.size()) + 1; }
+  void run(size_t n, task f, void* arg);
+
+ private:
+  void serve(size_t worker);
+  void take(size_t worker);
+
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable start_, done_;
+  task f_ = nullptr;
+  void* arg_ = nullptr;
+  size_t n_ = 0, next_ = 0, busy_ = 0;
+  uint64_t round_ = 0;
+  bool stop_ = false;
+};
+
+}  // namespace dr

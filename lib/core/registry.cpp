@@ -1,0 +1,113 @@
+#include "core/registry.hpp"
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <iterator>
+#include <mutex>
+
+namespace dr {
+namespace {
+
+// Fixed room, so that readers need no lock: the count is published after the entry.
+struct registry {
+  std::array<const dr_codec*, 1024> entries{};
+  std::atomic<size_t> count{0};
+  std::mutex mutex;
+
+  registry() {
+    size_t n = 0;
+    for (const dr_codec* codec : builtin_codecs()) entries[n++] = codec;
+    count.store(n, std::memory_order_release);
+  }
+};
+
+registry& all() {
+  static registry instance;
+  return instance;
+}
+
+bool valid_name(const char* name) {
+  if (!name || *name < 'a' || *name > 'z') return false;
+  for (const char* c = name; *c; ++c)
+    if (!((*c >= 'a' && *c <= 'z') || (*c >= '0' && *c <= '9') || *c == '_') || c - name >= 48) return false;
+  return true;
+}
+
+bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
+
+dr_status check(const dr_codec* c, dr_error& error) {
+  if (!c || c->struct_size < sizeof(dr_codec)) return fail(error, DR_E_ARGUMENT, "codec: struct_size is smaller than dr_codec of this version");
+  if (!valid_name(c->name)) return fail(error, DR_E_ARGUMENT, "codec %u: its name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
+  if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: role %u cannot be registered (index, value, order and bytes can)", c->name, c->role);
+  if (c->id < 0x8000 || c->id > 0xffff) return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
+  if (!c->cpu || c->cpu->struct_size < sizeof(dr_ops) || !c->cpu->need || !c->cpu->encode || !c->cpu->decode)
+    return fail(error, DR_E_ARGUMENT, "codec %s: need, encode and decode on the CPU are required", c->name);
+  if (c->role == DR_ROLE_INDEX && !(c->forms & 1u << DR_FORM_LIST))
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: index codecs take the list form in this version", c->name);
+  if (c->field_count > DR_FIELDS_MAX) return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
+  if (c->field_count && !c->cpu->resolve) return fail(error, DR_E_ARGUMENT, "codec %s: wire fields without resolve", c->name);
+  if (c->param_count > 32) return fail(error, DR_E_ARGUMENT, "codec %s: %zu parameters, at most 32", c->name, c->param_count);
+  for (size_t i = 0; i < c->field_count; ++i) {
+    const dr_field& f = c->fields[i];
+    if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
+      return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: its default is not in its range", c->name, i);
+  }
+  for (size_t i = 0; i < c->param_count; ++i) {
+    const dr_param& p = c->params[i];
+    const bool choice = p.type == DR_PARAM_CHOICE;
+    if (p.struct_size != sizeof(dr_param) || !valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
+        (!choice && !(p.minimum <= p.maximum)) || (!choice && !p.required && !(p.fallback >= p.minimum && p.fallback <= p.maximum)))
+      return fail(error, DR_E_ARGUMENT, "codec %s: parameter %zu is malformed (name, type, range or default)", c->name, i);
+  }
+  return DR_OK;
+}
+
+}  // namespace
+
+size_t codec_count() { return all().count.load(std::memory_order_acquire); }
+const dr_codec* codec_at(size_t position) { return position < codec_count() ? all().entries[position] : nullptr; }
+
+const dr_codec* find_codec(dr_role role, std::string_view name) {
+  for (size_t i = 0, n = codec_count(); i < n; ++i)
+    if (const dr_codec* c = codec_at(i); c->role == role && name == c->name) return c;
+  return nullptr;
+}
+
+const dr_codec* find_codec(dr_role role, uint32_t id) {
+  for (size_t i = 0, n = codec_count(); i < n; ++i)
+    if (const dr_codec* c = codec_at(i); c->role == role && c->id == id) return c;
+  return nullptr;
+}
+
+dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& error) {
+  registry& r = all();
+  std::lock_guard lock(r.mutex);
+  const size_t before = codec_count();
+  size_t added = before;
+  for (size_t i = 0; i < n; ++i) {
+    if (const dr_status s = check(codecs[i], error)) return s;
+    bool known = false;
+    for (size_t j = 0; j < added && !known; ++j) {
+      const dr_codec& other = *r.entries[j];
+      if (&other == codecs[i]) {
+        known = true;
+      } else if (same_name(other, *codecs[i]) || (other.role == codecs[i]->role && other.id == codecs[i]->id)) {
+        return fail(error, DR_E_ARGUMENT, "codec %s, id 0x%x: taken by %s, id 0x%x", codecs[i]->name, codecs[i]->id, other.name, other.id);
+      }
+    }
+    if (known) continue;
+    if (added == r.entries.size()) return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", codecs[i]->name, added);
+    r.entries[added++] = codecs[i];  // past the published count: seen by nobody until all are sound
+  }
+  r.count.store(added, std::memory_order_release);
+  return DR_OK;
+}
+
+const char* role_name(dr_role role) {
+  static constexpr const char* names[] = {"?", "index", "value", "order", "bytes", "pair", "tensor", "sparsify", "feedback"};
+  return role < std::size(names) ? names[role] : "?";
+}
+
+}  // namespace dr

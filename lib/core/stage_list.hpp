@@ -1,0 +1,80 @@
+// A stream's codecs: the first of the stream's role, those behind it of role bytes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "deepreduce/codec.h"
+
+namespace dr {
+
+inline constexpr uint32_t stages_max = 5;
+
+struct stage {
+  const dr_codec* codec = nullptr;
+  const dr_value* values = nullptr;  // encode only; owned by the plan
+  std::array<uint64_t, DR_FIELDS_MAX> fields{};
+
+  dr_params params() const { return {sizeof(dr_params), values, fields.data()}; }
+};
+
+struct stage_list {
+  std::array<stage, stages_max> stages{};
+  uint32_t count = 0;
+
+  const stage* begin() const { return stages.data(); }
+  const stage* end() const { return stages.data() + count; }
+  const stage& front() const { return stages[0]; }
+  bool has(uint32_t trait) const { return count && (stages[0].codec->traits & trait); }
+  // Its size follows from header and count, so frames do not store it.
+  bool fixed_size() const { return count == 1 && has(DR_FIXED_SIZE); }
+  bool exact() const { return count && has(DR_EXACT); }  // bytes stages always are
+};
+
+// What a stream's bounds depend on.
+struct stream_shape {
+  uint64_t universe = 0, count_max = 0;
+  uint32_t dtype = 0, width = 1;
+};
+
+inline dr_job shape_job(const stream_shape& s) {
+  dr_job job{};
+  job.struct_size = sizeof job;
+  job.universe = s.universe;
+  job.count_max = s.count_max;
+  job.dtype = s.dtype;
+  job.width = s.width;
+  job.form = DR_FORM_LIST;
+  return job;
+}
+
+// Bounds of each stage of a list.
+struct list_need {
+  std::array<uint64_t, stages_max> payload{};
+  uint64_t tell = 0, encode_scratch = 0, decode_scratch = 0;
+  uint64_t last(const stage_list& list) const { return payload[list.count - 1]; }
+  uint64_t largest() const {
+    uint64_t most = 0;
+    for (const uint64_t p : payload) most = p > most ? p : most;
+    return most;
+  }
+};
+
+// CORRUPT if wire fields do not fit the shape.
+inline dr_status list_needs(const stage_list& list, const stream_shape& shape, list_need& out) {
+  out = {};
+  dr_job job = shape_job(shape);
+  for (uint32_t s = 0; s < list.count; ++s) {
+    dr_need need{sizeof(dr_need), 0, 0, 0, 0};
+    const dr_params params = list.stages[s].params();
+    if (const dr_status status = list.stages[s].codec->cpu->need(&params, &job, 1, &need)) return status;
+    out.payload[s] = need.payload;
+    if (s == 0) out.tell = need.tell;
+    if (need.encode_scratch > out.encode_scratch) out.encode_scratch = need.encode_scratch;
+    if (need.decode_scratch > out.decode_scratch) out.decode_scratch = need.decode_scratch;
+    job.in_max = need.payload;
+  }
+  return DR_OK;
+}
+
+}  // namespace dr

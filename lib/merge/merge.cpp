@@ -1,0 +1,76 @@
+#include "merge/merge.hpp"
+
+#include <cstring>
+
+namespace dr {
+namespace {
+
+template <class From, class To>
+typename To::bits converted(typename From::bits b) {
+  if constexpr (std::is_same_v<From, To>) return b;
+  else return To::from_f64(double{From::to_f32(b)});
+}
+
+template <class F>
+void with_two_types(uint32_t from_type, uint32_t to_type, F&& f) {
+  with_value_type(from_type, [&](auto from) { with_value_type(to_type, [&](auto to) { f(from, to); }); });
+}
+
+// Calls each(dense position, stream position) for every value of a support.
+template <class F>
+void each_value(const uint32_t* support, uint64_t count, uint32_t width, F&& each) {
+  if (!support) {
+    for (uint64_t i = 0; i < count * width; ++i) each(i, i);
+  } else if (width == 1) {
+    for (uint64_t i = 0; i < count; ++i) each(uint64_t{support[i]}, i);
+  } else {
+    for (uint64_t i = 0; i < count; ++i)
+      for (uint32_t w = 0; w < width; ++w) each(uint64_t{support[i]} * width + w, i * width + w);
+  }
+}
+
+}  // namespace
+
+void convert(uint32_t from_type, const void* from, uint64_t n, uint32_t to_type, void* to) { scatter(from_type, nullptr, from, n, 1, to_type, to); }
+
+void scatter(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width, uint32_t to_type, void* out) {
+  if (!support && from_type == to_type) {
+    if (count) std::memcpy(out, values, count * width * value_size(to_type));
+    return;
+  }
+  with_two_types(from_type, to_type, [&](auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    const auto* v = static_cast<const typename From::bits*>(values);
+    auto* o = static_cast<typename To::bits*>(out);
+    each_value(support, count, width, [&](uint64_t at, uint64_t i) { o[at] = converted<From, To>(v[i]); });
+  });
+}
+
+void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width, float weight, uint32_t to_type,
+                 void* out) {
+  with_two_types(from_type, to_type, [&](auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    const auto* v = static_cast<const typename From::bits*>(values);
+    auto* o = static_cast<typename To::bits*>(out);
+    each_value(support, count, width, [&](uint64_t at, uint64_t i) {
+      const float term = weight * From::to_f32(v[i]), sum = To::to_f32(o[at]) + term;
+      o[at] = To::from_f64(double{sum});
+    });
+  });
+}
+
+void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint32_t index_type, void* out) {
+  const auto write = [&](auto* to) {
+    for (uint64_t i = 0; i < count; ++i) to[i] = static_cast<std::remove_reference_t<decltype(*to)>>(first + (support ? support[i] : i));
+  };
+  switch (index_type) {
+    case DR_U32: return write(static_cast<uint32_t*>(out));
+    case DR_I32: return write(static_cast<int32_t*>(out));
+    case DR_U64: return write(static_cast<uint64_t*>(out));
+    default: return write(static_cast<int64_t*>(out));
+  }
+}
+
+}  // namespace dr

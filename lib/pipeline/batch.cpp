@@ -1,0 +1,213 @@
+#include "pipeline/batch.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+#include <cstring>
+
+#include "feedback/residual.hpp"
+#include "pipeline/encode.hpp"
+#include "primitive/value_type.hpp"
+#include "sparsify/select.hpp"
+#include "sparsify/sparsifiers.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint64_t elements_max = uint64_t{1} << 56;
+
+[[gnu::format(printf, 4, 5)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, const char* format, ...) {
+  char sentence[200];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(sentence, sizeof sentence, format, args);
+  va_end(args);
+  fail(error, code, "tensor %" PRIu64 ": %s", tensor, sentence);
+  error.tensor = tensor;
+  return code;
+}
+
+dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error) {
+  const uint32_t width = t.width ? t.width : 1;
+  if (!is_value_type(t.dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "dtype %u is not f32, f16 or bf16", t.dtype);
+  if (t.index_dtype && !is_index_type(t.index_dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)", t.index_dtype);
+  if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES}) return bad_tensor(error, i, DR_E_ARGUMENT, "unknown flags 0x%x", t.flags);
+  if (t.universe > elements_max / width) return bad_tensor(error, i, DR_E_ARGUMENT, "%" PRIu64 " rows of %u values: more than 2^56", t.universe, width);
+  if (t.index_dtype && t.count > elements_max / width) return bad_tensor(error, i, DR_E_ARGUMENT, "count %" PRIu64 " is beyond 2^56 values", t.count);
+  out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
+  return DR_OK;
+}
+
+// Rows that a sparsifier may keep of `elements` (of which a sparse source holds `present`).
+uint64_t kept_bound(const plan& p, uint64_t universe, uint64_t present) {
+  const bound_stage& s = p.sparsify;
+  if (s.codec->id == sparsify_topr) return std::min(present, topr_target(s.value(topr_ratio), s.value(topr_count), universe));
+  return present;
+}
+
+wire_plan wire_of(const plan& p, const unit& u) {
+  wire_plan out;
+  out.dtype = u.dtype;
+  out.width = u.width;
+  out.carries_order = p.carries_order();
+  const std::vector<bound_stage>* lists[section_count] = {&p.value, &p.order, &p.index};
+  for (uint32_t s = 0; s < section_count; ++s)
+    for (const bound_stage& b : *lists[s]) {
+      stage& stage = out.lists[s].stages[out.lists[s].count++];
+      stage.codec = b.codec;
+      stage.values = b.values.data();
+    }
+  return out;
+}
+
+bool same_on_wire(const wire_plan& a, const wire_plan& b) {
+  if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order) return false;
+  for (uint32_t s = 0; s < section_count; ++s) {
+    if (a.lists[s].count != b.lists[s].count) return false;
+    for (uint32_t i = 0; i < a.lists[s].count; ++i) {
+      const stage &x = a.lists[s].stages[i], &y = b.lists[s].stages[i];
+      // Parameters that do not travel still tell plans apart: they run apart.
+      if (x.codec != y.codec || x.values != y.values || x.fields != y.fields) return false;
+    }
+  }
+  return true;
+}
+
+// Wire fields of every codec of a row, from its bounds.
+dr_status resolve(wire_plan& wire, const batch_row& row, uint64_t tensor, dr_error& error) {
+  for (stage_list& list : wire.lists)
+    for (uint32_t i = 0; i < list.count; ++i) {
+      stage& s = list.stages[i];
+      if (!s.codec->cpu->resolve) continue;
+      const dr_job job = shape_job({row.universe, row.count_max, wire.dtype, wire.width});
+      const dr_params params = s.params();
+      dr_fault fault{};
+      if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
+        if (fault.code == DR_OK) fault.code = DR_E_ARGUMENT;
+        return fail(error, fault, tensor, s.codec->name);
+      }
+    }
+  return DR_OK;
+}
+
+dr_status bound_row(const plan& p, const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
+  const auto needs = [&](section s, uint64_t count) -> dr_status {
+    if (wire.lists[s].count == 0) return DR_OK;
+    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, row.need[s]))
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
+                        wire.lists[s].front().codec->name, count, row.universe, wire.width);
+    return DR_OK;
+  };
+  if (const dr_status s = needs(section_index, row.count_max)) return s;
+  row.support_max = wire.replaces_support() ? std::clamp(row.need[section_index].tell, row.count_max, row.universe) : row.count_max;
+  if (const dr_status s = needs(section_value, row.support_max)) return s;
+  if (const dr_status s = needs(section_order, row.support_max)) return s;
+
+  const auto size = [&](section s) { return wire.lists[s].count ? row.need[s].last(wire.lists[s]) : 0; };
+  row_bound& b = row.bound;
+  b = {row.plan, row.universe, row.count_max, row.support_max, size(section_value), size(section_order), size(section_index), 0};
+  // Raw keys instead of what replaces the support, and never more than the dense row.
+  const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
+  const uint64_t index = wire.replaces_support() ? std::max(b.index, 4 * row.count_max) : b.index;
+  b.payload = std::min(dense, b.value + b.order + index);
+  (void)p;
+  return DR_OK;
+}
+
+dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
+  const plan& p = *u.method;
+  for (const bound_stage& s : p.value) {
+    if (s.codec->role == DR_ROLE_VALUE && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take this dtype", s.codec->name);
+    if ((s.codec->traits & DR_REORDERS) && u.width != 1)
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s reorders values, so it takes width 1, not %u", s.codec->name, u.width);
+  }
+  if (u.width != 1 && p.sparsify.codec->id != sparsify_none)
+    return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)", p.sparsify.codec->name, u.width);
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors, std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error) {
+  out = {};
+  out.workers = request.workers;
+  if (tensors.size() > UINT32_MAX / 2) return fail(error, DR_E_ARGUMENT, "%zu tensors in a batch", tensors.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (const dr_status s = read_shape(tensors[i], i, out.shapes.emplace_back(), error)) return s;
+    const auto& p = plans[i] ? plans[i] : request.method;
+    if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, "it has no plan, and the call has none");
+    if (std::find(out.plans.begin(), out.plans.end(), p) == out.plans.end()) out.plans.push_back(p);
+    const tensor_shape& shape = out.shapes.back();
+    const bool joins = i > 0 && p->flat && out.units.back().method == p.get();
+    if (p->flat && (shape.sparse() || shape.width != 1)) return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes dense tensors of width 1");
+    if (joins) {
+      unit& u = out.units.back();
+      if (u.dtype != shape.dtype) return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes tensors of one dtype");
+      ++u.tensors;
+      u.universe += shape.universe;
+    } else {
+      out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width, shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, p.get()});
+    }
+  }
+  const uint64_t segment = std::clamp<uint64_t>(request.segment_rows ? request.segment_rows : universe_max, 1, universe_max);
+  for (unit& u : out.units) {
+    if (const dr_status s = check_unit(u, u.first_tensor, error)) return s;
+    u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, elements_max) : u.universe;
+    u.kept_max = kept_bound(*u.method, u.universe, u.source_max);
+    const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
+    if (segments > (1u << 20)) return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
+    u.first_row = static_cast<uint32_t>(out.rows.size());
+    u.rows = static_cast<uint32_t>(segments);
+    for (uint64_t k = 0; k < segments; ++k) {
+      batch_row row{};
+      row.unit = static_cast<uint32_t>(&u - out.units.data());
+      row.continues = k > 0;
+      row.first = k * segment;
+      row.universe = std::min(segment, u.universe - row.first);
+      row.count_max = std::min(row.universe, u.kept_max);
+      wire_plan wire = wire_of(*u.method, u);
+      if (const dr_status s = resolve(wire, row, u.first_tensor, error)) return s;
+      const auto same = std::find_if(out.wire.begin(), out.wire.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
+      row.plan = static_cast<uint32_t>(same - out.wire.begin());
+      if (same == out.wire.end()) out.wire.push_back(wire);
+      if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
+      for (const list_need& n : row.need) out.scratch = std::max({out.scratch, n.encode_scratch, n.decode_scratch});
+      out.rows.push_back(row);
+    }
+  }
+  std::vector<row_bound> bounds;
+  for (const batch_row& row : out.rows) bounds.push_back(row.bound);
+  for (const bool tag : {false, true})
+    if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
+  out.workspace = encode_workspace(out);
+  out.too_large = out.workspace > SIZE_MAX / 4;
+  return DR_OK;
+}
+
+dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr_error& error) {
+  if (tensors.size() != b.shapes.size()) return fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
+  for (const unit& u : b.units)
+    for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
+      const tensor_view& t = tensors[i];
+      tensor_shape shape;
+      if (const dr_status s = read_shape(t, i, shape, error)) return s;
+      const tensor_shape& was = b.shapes[i];
+      if (shape.dtype != was.dtype || shape.index_dtype != was.index_dtype || shape.width != was.width || shape.universe != was.universe || shape.count > was.count)
+        return bad_tensor(error, i, DR_E_ARGUMENT, "not the shape that the batch was prepared for");
+      const uint64_t present = shape.sparse() ? shape.count : shape.universe;
+      if (present && (!t.values || (shape.sparse() && !t.indices))) return bad_tensor(error, i, DR_E_ARGUMENT, "%s is NULL", t.values ? "indices" : "values");
+      if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "values are not aligned to their dtype");
+      const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
+      if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size) return bad_tensor(error, i, DR_E_ARGUMENT, "indices are not aligned to their dtype");
+      if (u.method->keeps_feedback())
+        if (check_residual(t.state, t.state_size, shape.elements(), nullptr, error)) {
+          const dr_error inner = error;
+          return bad_tensor(error, i, DR_E_ARGUMENT, "%s", inner.message);
+        }
+    }
+  return DR_OK;
+}
+
+}  // namespace dr

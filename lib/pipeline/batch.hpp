@@ -1,0 +1,71 @@
+// A prepared batch: what bounds decide, worked out once. Immutable; shared by any number of threads.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "container/frame.hpp"
+#include "core/error.hpp"
+#include "pipeline/bind.hpp"
+
+namespace dr {
+
+// A tensor as the pipeline sees it, whatever version of dr_tensor the caller has.
+using tensor_view = dr_tensor;
+
+struct tensor_shape {
+  uint32_t dtype, index_dtype, width, flags;
+  uint64_t universe, count;  // count: of a sparse tensor, a bound
+
+  uint64_t elements() const { return universe * width; }
+  bool sparse() const { return index_dtype != 0; }
+};
+
+// What is selected, split and fed back together: one tensor, or with bucket=flat all of them.
+struct unit {
+  uint32_t first_tensor, tensors;
+  uint32_t first_row, rows;
+  uint32_t dtype, width;
+  bool sparse;         // the source is sparse: so not with feedback, which has a dense one
+  uint64_t universe;
+  uint64_t source_max; // rows that the source has: universe, or the count of a sparse tensor
+  uint64_t kept_max;   // rows that are kept, over all its segments
+  const plan* method;
+};
+
+// A segment of a unit.
+struct batch_row {
+  uint32_t unit, plan;  // plan: position in `wire`
+  bool continues;
+  uint64_t first, universe, count_max, support_max;
+  list_need need[section_count];
+  row_bound bound;
+};
+
+struct batch {
+  std::vector<std::shared_ptr<const plan>> plans;  // kept alive
+  std::vector<tensor_shape> shapes;
+  std::vector<unit> units;
+  std::vector<batch_row> rows;
+  std::vector<wire_plan> wire;
+  header_layout layout[2];  // without and with a tag
+  uint64_t scratch = 0;     // a worker
+  uint64_t workspace = 0;
+  uint32_t workers = 1;
+  bool too_large = false;   // the workspace does not fit an address
+};
+
+struct batch_request {
+  std::shared_ptr<const plan> method;  // for tensors without their own; may be null
+  uint64_t segment_rows = 0;
+  uint32_t workers = 1;
+};
+
+// tensors [n], with plans [n] (null: the request's).
+dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors, std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error);
+
+// Whether tensors have the shapes that a batch was prepared for, and pointers to go with them.
+dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr_error& error);
+
+}  // namespace dr

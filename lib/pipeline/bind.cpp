@@ -1,0 +1,212 @@
+#include "pipeline/bind.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "core/registry.hpp"
+#include "plan/syntax.hpp"
+#include "sparsify/sparsifiers.hpp"
+
+namespace dr {
+namespace {
+
+// The choices of a parameter, "p0|leftmost", one by one.
+template <class F>
+void each_choice(const char* choices, F&& f) {
+  const std::string_view all(choices);
+  size_t begin = 0;
+  for (double number = 0; begin <= all.size(); ++number) {
+    const size_t end = std::min(all.find('|', begin), all.size());
+    f(all.substr(begin, end - begin), number);
+    begin = end + 1;
+  }
+}
+
+// "did you mean": names of the role, for the sentence.
+std::string names_of(dr_role role) {
+  std::string text;
+  for (size_t i = 0; i < codec_count(); ++i)
+    if (codec_at(i)->role == role) text += (text.empty() ? "" : ", ") + std::string(codec_at(i)->name);
+  return text;
+}
+
+dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::string& text, dr_value& out, dr_error& error) {
+  out.given = 1;
+  if (param.type == DR_PARAM_CHOICE) {
+    bool found = false;
+    each_choice(param.choices, [&](std::string_view choice, double number) {
+      if (choice != text) return;
+      found = true;
+      out.number = number;
+    });
+    if (found) return DR_OK;
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not one of %s", codec.name, param.name, text.c_str(), param.choices);
+  }
+  if (!read_number(text, out.number)) return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not a number", codec.name, param.name, text.c_str());
+  if (out.number == 0) out.number = 0;  // -0 has no text of its own
+  if (param.type == DR_PARAM_INT && out.number != std::floor(out.number))
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not an integer", codec.name, param.name, text.c_str());
+  if (out.number < param.minimum || out.number > param.maximum)
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not in %s … %s", codec.name, param.name, text.c_str(),
+                print_number(param.minimum).c_str(), print_number(param.maximum).c_str());
+  return DR_OK;
+}
+
+dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_error& error) {
+  out.codec = find_codec(role, call.name);
+  if (!out.codec)
+    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s", role_name(role), call.name.c_str(), names_of(role).c_str());
+  const dr_codec& codec = *out.codec;
+  for (size_t i = 0; i < codec.param_count; ++i) out.values.push_back({0, 0, codec.params[i].fallback});
+  for (const plan_argument& a : call.arguments) {
+    size_t p = 0;
+    while (p < codec.param_count && a.key != codec.params[p].name) ++p;
+    if (p == codec.param_count) {
+      std::string known;
+      for (size_t i = 0; i < codec.param_count; ++i) known += (i ? ", " : "") + std::string(codec.params[i].name);
+      return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", codec.name, a.key.c_str(), known.empty() ? "none" : known.c_str());
+    }
+    if (const dr_status s = bind_value(codec, codec.params[p], a.value, out.values[p], error)) return s;
+  }
+  for (size_t p = 0; p < codec.param_count; ++p)
+    if (codec.params[p].required && !out.values[p].given)
+      return fail(error, DR_E_ARGUMENT, "plan: %s needs %s=…", codec.name, codec.params[p].name);
+  return DR_OK;
+}
+
+dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_stage>& out, dr_error& error) {
+  if (stage.calls.size() > stages_max)
+    return fail(error, DR_E_ARGUMENT, "plan: %s= has %zu codecs; at most %u", stage.role.c_str(), stage.calls.size(), stages_max);
+  for (const plan_call& call : stage.calls) {
+    if (const dr_status s = bind_call(role, call, out.emplace_back(), error)) return s;
+    role = DR_ROLE_BYTES;
+  }
+  return DR_OK;
+}
+
+plan_call canonical_call(const bound_stage& stage) {
+  plan_call call{stage.codec->name, {}};
+  for (size_t p = 0; p < stage.codec->param_count; ++p) {
+    const dr_param& param = stage.codec->params[p];
+    const double number = stage.values[p].number;
+    if (!param.required && number == param.fallback) continue;
+    std::string text = print_number(number);
+    if (param.type == DR_PARAM_CHOICE)
+      each_choice(param.choices, [&](std::string_view choice, double i) {
+        if (i == number) text = choice;
+      });
+    call.arguments.push_back({param.name, std::move(text)});
+  }
+  return call;
+}
+
+std::string canonical_text(const plan& p) {
+  std::vector<plan_stage> stages;
+  const auto add = [&](const char* role, const std::vector<bound_stage>& list) {
+    plan_stage& stage = stages.emplace_back(plan_stage{role, {}});
+    for (const bound_stage& s : list) stage.calls.push_back(canonical_call(s));
+  };
+  if (p.sparsify.codec->id != sparsify_none) add("sparsify", {p.sparsify});
+  if (p.keeps_feedback()) add("feedback", {p.feedback});
+  add("index", p.index);
+  add("value", p.value);
+  if (p.order.size() > 1 || (p.order.size() == 1 && canonical_call(p.order[0]).name != "bitpack")) add("order", p.order);
+  if (!p.regather) stages.push_back({"regather", {{"off", {}}}});
+  if (p.flat) stages.push_back({"bucket", {{"flat", {}}}});
+  return print_plan(stages);
+}
+
+// bloom(policy=naive) is leftmost that keeps the original values, in the paper's words.
+void expand_naive(std::vector<plan_stage>& stages) {
+  bool naive = false;
+  for (plan_stage& stage : stages)
+    if (stage.role == "index" && stage.calls[0].name == "bloom")
+      for (plan_argument& a : stage.calls[0].arguments)
+        if (a.key == "policy" && a.value == "naive") {
+          a.value = "leftmost";
+          naive = true;
+        }
+  if (!naive) return;
+  std::erase_if(stages, [](const plan_stage& s) { return s.role == "regather"; });
+  stages.push_back({"regather", {{"off", {}}}});
+}
+
+dr_status bind_switch(const plan_stage& stage, const char* on, const char* off, bool& out, dr_error& error) {
+  const std::string& word = stage.calls[0].name;
+  if (stage.calls.size() != 1 || !stage.calls[0].arguments.empty() || (word != on && word != off))
+    return fail(error, DR_E_ARGUMENT, "plan: %s= takes %s or %s", stage.role.c_str(), on, off);
+  out = word == on;
+  return DR_OK;
+}
+
+dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, dr_error& error) {
+  if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= takes one name", stage.role.c_str());
+  return bind_call(role, stage.calls[0], out, error);
+}
+
+dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
+  if (stage.role == "sparsify") return bind_single(DR_ROLE_SPARSIFY, stage, out.sparsify, error);
+  if (stage.role == "feedback") {
+    if (stage.calls.size() == 1 && stage.calls[0].name == "none" && stage.calls[0].arguments.empty()) return DR_OK;
+    return bind_single(DR_ROLE_FEEDBACK, stage, out.feedback, error);
+  }
+  if (stage.role == "index") return bind_list(DR_ROLE_INDEX, stage, out.index, error);
+  if (stage.role == "value") return bind_list(DR_ROLE_VALUE, stage, out.value, error);
+  if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
+  if (stage.role == "regather") return bind_switch(stage, "on", "off", out.regather, error);
+  if (stage.role == "bucket") return bind_switch(stage, "flat", "none", out.flat, error);
+  return fail(error, DR_E_ARGUMENT, "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket", stage.role.c_str());
+}
+
+dr_status check_topr(const bound_stage& s, dr_error& error) {
+  if (s.codec->id != sparsify_topr) return DR_OK;
+  const bool ratio = s.values[topr_ratio].given, count = s.values[topr_count].given;
+  if (ratio == count) return fail(error, DR_E_ARGUMENT, "plan: topr takes either ratio or count");
+  if (ratio ? s.value(topr_ratio) <= 0 : s.value(topr_count) < 1)
+    return fail(error, DR_E_ARGUMENT, "plan: topr(%s) must be above 0", ratio ? "ratio" : "count");
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
+  std::vector<plan_stage> stages;
+  if (const dr_status s = parse_plan(text, stages, error)) return s;
+  expand_naive(stages);
+  auto p = std::make_shared<plan>();
+  for (const plan_stage& stage : stages)
+    if (const dr_status s = bind_stage(stage, *p, error)) return s;
+  const auto fall_back = [&](dr_role role, const char* name, auto& list) {
+    if (list.empty()) (void)bind_call(role, {name, {}}, list.emplace_back(), error);
+  };
+  if (!p->sparsify.codec) (void)bind_call(DR_ROLE_SPARSIFY, {"none", {}}, p->sparsify, error);
+  fall_back(DR_ROLE_INDEX, "raw", p->index);
+  fall_back(DR_ROLE_VALUE, "raw", p->value);
+  if (const dr_status s = check_topr(p->sparsify, error)) return s;
+
+  const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
+  if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))
+    return fail(error, DR_E_UNSUPPORTED, "plan: %s both replaces the support and carries the order: no sequence of stages can do that", p->index[0].codec->name);
+  // What changes nothing has no place in the canonical text.
+  if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
+  if ((value & DR_REORDERS) && !p->carries_order()) fall_back(DR_ROLE_ORDER, "bitpack", p->order);
+  else p->order.clear();
+  p->text = canonical_text(*p);
+  out = std::move(p);
+  return DR_OK;
+}
+
+std::string describe_list(const stage_list& list) {
+  std::string text;
+  for (const stage& s : list) {
+    if (!text.empty()) text += '+';
+    text += s.codec->name;
+    for (size_t f = 0; f < s.codec->field_count; ++f)
+      text += (f ? "," : "(") + std::string(s.codec->fields[f].name) + '=' + std::to_string(s.fields[f]);
+    if (s.codec->field_count) text += ')';
+  }
+  return text;
+}
+
+}  // namespace dr

@@ -1,0 +1,36 @@
+// A plan: its text bound to the codecs that it names.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.hpp"
+#include "core/stage_list.hpp"
+
+namespace dr {
+
+struct bound_stage {
+  const dr_codec* codec = nullptr;
+  std::vector<dr_value> values;  // one for each declared parameter
+
+  double value(size_t param) const { return values[param].number; }
+};
+
+struct plan {
+  bound_stage sparsify, feedback;  // feedback.codec is nullptr without one
+  std::vector<bound_stage> value, order, index;
+  bool regather = true, flat = false;
+  std::string text;  // canonical
+
+  bool keeps_feedback() const { return feedback.codec != nullptr; }
+  bool carries_order() const { return (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER); }
+};
+
+dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
+
+// Stages with wire fields, as an inspector shows them: golomb(block=12).
+std::string describe_list(const stage_list& list);
+
+}  // namespace dr

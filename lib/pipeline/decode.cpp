@@ -1,0 +1,391 @@
+#include "pipeline/decode.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "merge/merge.hpp"
+#include "primitive/bits.hpp"
+#include "split/split.hpp"
+#include "stage/chain.hpp"
+
+namespace dr {
+namespace {
+
+struct row_work {
+  dr_fault fault;
+  uint64_t out_size[section_count];
+  uint32_t* support;
+  void* values;
+  uint32_t* order;
+  uint8_t* seen;       // to judge a permutation, one bit an element
+  uint64_t* sorted;    // of keys that carry the order: key and position
+  void* in_order;      // values, once they are in index order
+  stream_slot slots[section_count];
+};
+
+uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
+bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
+bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
+
+row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload, uint64_t& scratch) {
+  row_work o{};
+  if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.payload());
+  if (!coded(row)) return o;
+  for (uint32_t s = 0; s < section_count; ++s) {
+    const stage_list& list = plan.lists[s];
+    if (list.count == 0 || (s == section_index && row.mode == mode_raw_index)) continue;
+    const uint64_t count = s == section_index ? row.count : row.support;
+    list_need need;
+    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
+    o.slots[s] = stream_slot::take(memory, list, need, true);
+    scratch = std::max(scratch, need.decode_scratch);
+  }
+  o.support = memory.take<uint32_t>(row.support);
+  o.values = memory.take<std::byte>(row.support * row_bytes(plan));
+  if (plan.value().has(DR_REORDERS)) {
+    o.in_order = memory.take<std::byte>(row.support * row_bytes(plan));
+    if (plan.carries_order) {
+      o.sorted = memory.take<uint64_t>(row.support);
+    } else {
+      o.order = memory.take<uint32_t>(row.support);
+      o.seen = memory.take<uint8_t>(row.support / 8 + 1);
+    }
+  }
+  return o;
+}
+
+// The workspace of frames; with a measuring arena, its size.
+struct work {
+  row_work* rows;
+  job_list jobs;
+  uint32_t* selected;
+  std::byte* scratch;
+  uint64_t scratch_stride;
+};
+
+work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
+  size_t n = 0, most = 0;
+  for (const frame_view& f : frames) {
+    n += f.rows.size();
+    most = std::max(most, f.rows.size());
+  }
+  work w{};
+  w.rows = memory.take<row_work>(n);
+  w.jobs = job_list::take(memory, most);
+  w.selected = memory.take<uint32_t>(most);
+  uint64_t scratch = 0;
+  size_t i = 0;
+  for (const frame_view& f : frames)
+    for (const wire_row& row : f.rows) {
+      const row_work o = take_row(memory, f.plans[row.plan], row, f.data + row.offset, scratch);
+      if (!memory.measures() && memory.fits()) w.rows[i] = o;
+      ++i;
+    }
+  w.scratch_stride = ceil_div(scratch, arena::alignment) * arena::alignment;
+  w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
+  return w;
+}
+
+class decoder {
+ public:
+  decoder(const frame_view& frame, const work& w, row_work* rows, pool& workers, dr_error& error)
+      : f_(frame), w_(w), rows_(rows), error_(error), run_{w.scratch, w.scratch_stride, &workers} {}
+
+  dr_status run(decoded_row* out) {
+    for (uint32_t p = 0; p < f_.plans.size(); ++p)
+      for (const uint32_t s : {section_index, section_value, section_order})
+        if (const dr_status status = section(p, s)) return status;
+    for (size_t i = 0; i < f_.rows.size(); ++i)
+      if (const dr_status status = finish(i, out[i])) return status;
+    return DR_OK;
+  }
+
+ private:
+  const wire_plan& plan_of(size_t i) const { return f_.plans[f_.rows[i].plan]; }
+
+  dr_status section(uint32_t p, uint32_t s) {
+    static constexpr uint32_t stream[] = {DR_STREAM_VALUE, DR_STREAM_ORDER, DR_STREAM_INDEX};
+    const wire_plan& plan = f_.plans[p];
+    const stage_list& list = plan.lists[s];
+    if (list.count == 0) return DR_OK;
+    w_.jobs.n = 0;
+    for (size_t i = 0; i < f_.rows.size(); ++i) {
+      const wire_row& row = f_.rows[i];
+      if (row.plan != p || !coded(row) || (s == section_index && row.mode == mode_raw_index)) continue;
+      row_work& o = rows_[i];
+      uint64_t at = row.offset;
+      for (uint32_t before = 0; before < s; ++before) at += row.size[before];
+      o.slots[s].data = f_.data + at;
+      o.slots[s].size = row.size[s];
+      o.fault = {};
+      o.fault.stream = stream[s];
+      dr_job job = shape_job({row.universe, s == section_index ? row.count : row.support, plan.dtype, plan.width});
+      if (s == section_order) job.universe = row.support;
+      job.fault = &o.fault;
+      void* const outs[] = {o.values, o.order, o.support};
+      job.out = outs[s];
+      job.out_capacity = row.support * (s == section_value ? row_bytes(plan) : 4);
+      job.out_size = &o.out_size[s];
+      w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
+      w_.jobs.add(job, o.slots[s]);
+    }
+    if (w_.jobs.n == 0) return DR_OK;
+    if (decode_chain(list, run_, w_.jobs)) return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+    for (size_t j = 0; j < w_.jobs.n; ++j)
+      if (rows_[w_.selected[j]].fault.code) return fail(error_, rows_[w_.selected[j]].fault, tensor_of(w_.selected[j]), list.front().codec->name);
+    return DR_OK;
+  }
+
+  uint64_t tensor_of(size_t row) const {
+    uint64_t t = 0;
+    for (size_t i = 1; i <= row; ++i) t += !f_.rows[i].continues;
+    return t;
+  }
+
+  dr_status corrupt(size_t i, uint32_t stream, uint64_t where, uint64_t what, const char* message) {
+    return fail(error_, dr_fault{DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
+  }
+
+  // Support ascending, values in its order, whatever the codecs were: nobody below has to judge again.
+  dr_status finish(size_t i, decoded_row& out) {
+    const wire_row& row = f_.rows[i];
+    const wire_plan& plan = plan_of(i);
+    row_work& o = rows_[i];
+    if (row.mode == mode_dense) {
+      out = {nullptr, f_.data + row.offset};
+      if (o.values && row.payload()) std::memcpy(o.values, out.values, row.payload());
+      if (o.values) out.values = o.values;
+      return DR_OK;
+    }
+    if (row.mode == mode_raw_index && row.count) std::memcpy(o.support, f_.data + row.offset + row.size[section_value] + row.size[section_order], 4 * row.support);
+    out = {o.support, o.values};
+    if (row.support == 0 || row.count == 0) return DR_OK;
+    if (plan.carries_order) return finish_keys(i, out);
+    for (uint64_t k = 0; k < row.support; ++k)
+      if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1])) return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
+    if (!o.order) return DR_OK;
+    std::memset(o.seen, 0, row.support / 8 + 1);
+    for (uint64_t k = 0; k < row.support; ++k) {
+      const uint32_t to = o.order[k];
+      if (to >= row.support || (o.seen[to / 8] >> (to % 8) & 1)) return corrupt(i, DR_STREAM_ORDER, k, to, "not a permutation");
+      o.seen[to / 8] |= static_cast<uint8_t>(1u << (to % 8));
+    }
+    permute(row_bytes(plan), o.values, o.order, row.support, o.in_order);
+    out.values = o.in_order;
+    return DR_OK;
+  }
+
+  dr_status finish_keys(size_t i, decoded_row& out) {
+    const wire_row& row = f_.rows[i];
+    row_work& o = rows_[i];
+    for (uint64_t k = 0; k < row.support; ++k) {
+      if (o.support[k] >= row.universe) return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "a key is not below the universe");
+      o.sorted[k] = uint64_t{o.support[k]} << 32 | k;
+    }
+    std::sort(o.sorted, o.sorted + row.support);
+    const uint64_t bytes = row_bytes(plan_of(i));
+    for (uint64_t k = 0; k < row.support; ++k) {
+      o.support[k] = static_cast<uint32_t>(o.sorted[k] >> 32);
+      if (k && o.support[k] == o.support[k - 1]) return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.support[k], "a key comes twice");
+      std::memcpy(static_cast<std::byte*>(o.in_order) + k * bytes, static_cast<const std::byte*>(o.values) + static_cast<uint32_t>(o.sorted[k]) * bytes, bytes);
+    }
+    out.values = o.in_order;
+    return DR_OK;
+  }
+
+  const frame_view& f_;
+  work w_;
+  row_work* rows_;
+  dr_error& error_;
+  stage_runner run_;
+};
+
+// Calls f(first row, rows behind it, universe) for each tensor of a frame.
+template <class F>
+void each_tensor(const frame_view& frame, F&& f) {
+  for (size_t i = 0; i < frame.rows.size();) {
+    size_t end = i;
+    uint64_t universe = 0;
+    do universe += frame.rows[end++].universe;
+    while (end < frame.rows.size() && frame.rows[end].continues);
+    f(i, end, universe);
+    i = end;
+  }
+}
+
+bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
+
+void* at_element(void* values, uint32_t dtype, uint64_t element) { return static_cast<std::byte*>(values) + element * value_size(dtype); }
+
+// Calls f(row, output, the row's first element in it) for each row of a frame.
+template <class F>
+void each_row(const frame_view& frame, std::span<tensor_out* const> outs, F&& f) {
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
+    uint64_t first = 0;
+    for (size_t i = begin; i < end; ++i) {
+      f(i, *outs[next], first);
+      first += frame.rows[i].universe;
+    }
+    ++next;
+  });
+}
+
+// Calls put(plan, support, values, count, output, address in it) so that every value of the frame reaches its dense output. One
+// tensor may be cut over many (bucket=flat): then an element at a time where a support is given.
+template <class Put>
+void to_dense(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs, Put&& put) {
+  if (!is_cut(frame, outs.size())) {
+    each_row(frame, outs, [&](size_t i, tensor_out& o, uint64_t first) {
+      const wire_plan& p = frame.plans[frame.rows[i].plan];
+      if (!o.index_dtype) put(p, rows[i].support, rows[i].values, frame.rows[i].support, o, at_element(o.values, o.dtype, first * p.width));
+    });
+    return;
+  }
+  uint64_t row_first = 0, out_first = 0;
+  size_t next = 0;
+  for (size_t i = 0; i < frame.rows.size(); ++i) {
+    const wire_plan& p = frame.plans[frame.rows[i].plan];
+    for (uint64_t k = 0; k < frame.rows[i].support; ++k) {
+      const uint64_t element = row_first + (rows[i].support ? rows[i].support[k] : k);
+      while (element - out_first >= outs[next]->universe) out_first += outs[next++]->universe;
+      tensor_out& o = *outs[next];
+      put(p, nullptr, static_cast<const std::byte*>(rows[i].values) + k * row_bytes(p), 1, o, at_element(o.values, o.dtype, (element - out_first) * p.width));
+    }
+    row_first += frame.rows[i].universe;
+  }
+}
+
+}  // namespace
+
+dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+  for (const frame_view& frame : frames) {
+    uint64_t elements = 0;
+    for (const wire_row& row : frame.rows) {
+      const uint64_t width = frame.plans[row.plan].width;
+      if (!limits.max_elements) continue;
+      if (row.universe > (limits.max_elements - elements) / width)
+        return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements, limits.max_elements);
+      elements += row.universe * width;
+    }
+  }
+  arena memory;
+  take(memory, frames, workers);
+  bytes = memory.used();
+  if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
+  if (limits.max_workspace && bytes > limits.max_workspace)
+    return fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes, limits.max_workspace);
+  return DR_OK;
+}
+
+dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error) {
+  const auto bad = [&](uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
+    fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
+    error.tensor = i;
+    return code;
+  };
+  const bool cut = is_cut(frame, outs.size());
+  if (!cut && outs.size() != frame.tensors) return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
+  uint64_t total = 0;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const tensor_out& o = outs[i];
+    if (!is_value_type(o.dtype)) return bad(i, DR_E_ARGUMENT, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
+    if (o.index_dtype && !is_index_type(o.index_dtype)) return bad(i, DR_E_ARGUMENT, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
+    if (o.flags) return bad(i, DR_E_ARGUMENT, "unknown flags", o.flags, 0);
+    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype)) return bad(i, DR_E_ARGUMENT, "values are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && (cut || dense_only)) return bad(i, DR_E_ARGUMENT, "a dense output is wanted here", o.index_dtype, 0);
+    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, DR_E_ARGUMENT, "values is NULL", 0, 0);
+    if (o.universe > UINT64_MAX - total) return bad(i, DR_E_ARGUMENT, "universe overflows", o.universe, 0);
+    total += o.universe;
+  }
+  const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
+    const tensor_out& o = outs[i];
+    const uint32_t width = o.width ? o.width : 1;
+    if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
+    if (o.dtype != p.dtype && o.dtype != DR_F32) return bad(i, DR_E_ARGUMENT, "dtype must be the frame's, or f32", o.dtype, p.dtype);
+    return DR_OK;
+  };
+  dr_status status = DR_OK;
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
+    const wire_plan& p = frame.plans[frame.rows[begin].plan];
+    if (cut) {
+      for (size_t i = 0; i < outs.size() && !status; ++i) status = type_fits(i, p);
+      if (!status && total != universe) status = fail(error, DR_E_ARGUMENT, "%zu outputs hold %" PRIu64 " rows together; the frame's one tensor has %" PRIu64, outs.size(), total, universe);
+      return;
+    }
+    if (status) return;
+    const size_t i = next++;
+    const tensor_out& o = outs[i];
+    if ((status = type_fits(i, p))) return;
+    if (o.universe != universe) {
+      status = bad(i, DR_E_ARGUMENT, "universe differs", o.universe, universe);
+      return;
+    }
+    if (!o.index_dtype) return;
+    uint64_t support = 0;
+    for (size_t r = begin; r < end; ++r) support += frame.rows[r].support;
+    const uint64_t top = o.index_dtype == DR_U32 ? uint64_t{1} << 32 : o.index_dtype == DR_I32 ? uint64_t{1} << 31 : o.index_dtype == DR_I64 ? uint64_t{1} << 63 : UINT64_MAX;
+    if (universe > top) status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
+    else if (support > o.capacity) status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
+    else if (support && !o.indices) status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);
+    else if (reinterpret_cast<uintptr_t>(o.indices) % (o.index_dtype == DR_U32 || o.index_dtype == DR_I32 ? 4 : 8)) status = bad(i, DR_E_ARGUMENT, "indices are not aligned to their dtype", 0, 0);
+  });
+  return status;
+}
+
+dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows, dr_error& error) {
+  const work w = take(memory, frames, workers.workers());
+  if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
+  size_t first = 0;
+  for (size_t k = 0; k < frames.size(); ++k) {
+    decoder d(frames[k], w, w.rows + first, workers, error);
+    if (const dr_status s = d.run(rows + first)) {
+      if (frames.size() > 1) {
+        const dr_error inner = error;
+        fail(error, inner.code, "frame %zu: %s", k, inner.message);
+        error.tensor = inner.tensor;
+        error.stream = inner.stream;
+        error.where = inner.where;
+      }
+      return s;
+    }
+    first += frames[k].rows.size();
+  }
+  return DR_OK;
+}
+
+void clear(std::span<tensor_out* const> outs) {
+  for (tensor_out* o : outs) {
+    o->count = 0;
+    if (!o->index_dtype && o->universe) std::memset(o->values, 0, o->universe * (o->width ? o->width : 1) * value_size(o->dtype));
+  }
+}
+
+void deliver(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs) {
+  clear(outs);
+  to_dense(frame, rows, outs, [](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
+    scatter(p.dtype, support, values, count, p.width, o.dtype, to);
+    o.count += count;
+  });
+  if (is_cut(frame, outs.size())) return;
+  each_row(frame, outs, [&](size_t i, tensor_out& o, uint64_t first) {
+    if (!o.index_dtype) return;
+    const wire_row& row = frame.rows[i];
+    const wire_plan& p = frame.plans[row.plan];
+    const unsigned index_size = o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4;
+    write_indices(rows[i].support, row.support, first, o.index_dtype, static_cast<std::byte*>(o.indices) + o.count * index_size);
+    convert(p.dtype, rows[i].values, row.support * p.width, o.dtype, at_element(o.values, o.dtype, o.count * p.width));
+    o.count += row.support;
+  });
+}
+
+void add(const frame_view& frame, const decoded_row* rows, float weight, std::span<tensor_out* const> outs) {
+  to_dense(frame, rows, outs, [&](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
+    scatter_add(p.dtype, support, values, count, p.width, weight, o.dtype, to);
+    o.count += count;
+  });
+}
+
+}  // namespace dr

@@ -1,0 +1,580 @@
+// The sentence of the house, read from `encode` at the end of this file:
+//   sparsify, split, index, regather, value, order, container, feedback.
+#include "pipeline/encode.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "feedback/residual.hpp"
+#include "merge/merge.hpp"
+#include "pipeline/trace.hpp"
+#include "primitive/rng.hpp"
+#include "sparsify/select.hpp"
+#include "sparsify/sparsifiers.hpp"
+#include "split/split.hpp"
+#include "stage/chain.hpp"
+
+namespace dr {
+namespace {
+
+struct unit_work {
+  // The source: dense values[universe], or sparse (indices, values) ascending.
+  const void* source;
+  uint64_t* indices;
+  uint64_t rows;
+  sparse_entry* entries;
+  void* buffer;  // of sorted or joined values
+  float* acc;    // with feedback,
+  void* rounded; // and in the tensor's type
+  bool dense_fallback;
+  dr_error error;
+};
+
+struct row_work {
+  dr_fault fault;
+  dr_stats stats;
+  uint64_t count, told;
+  uint64_t source_first, source_rows;  // of a sparse source: its part in this segment
+  uint32_t* positions;                 // [count] in the source
+  uint32_t* support;                   // [count] in the segment
+  uint32_t* tell;                      // [told]
+  void* kept;                          // values at the support
+  void* sent;                          // values at the told support
+  uint32_t* order;                     // of a value codec that reorders
+  uint32_t* keys;                      // the told support in that order
+  void* decoded;                       // what the receiver will see, with feedback
+  uint64_t order_told, decoded_size;
+  stream_slot slots[section_count], decode_slot;
+  uint64_t shared_key, private_key;
+};
+
+struct work {
+  unit_work* units;
+  row_work* rows;
+  wire_row* wire;
+  job_list jobs;
+  uint32_t* selected;  // rows of one call
+  std::byte* scratch;
+};
+
+// Of a worker, so that each begins aligned.
+uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alignment) * arena::alignment; }
+
+// The workspace of a batch; with a measuring arena, its size.
+work take(arena& memory, const batch& b) {
+  work w{};
+  w.units = memory.take<unit_work>(b.units.size());
+  w.rows = memory.take<row_work>(b.rows.size());
+  w.wire = memory.take<wire_row>(b.rows.size());
+  w.jobs = job_list::take(memory, b.rows.size());
+  w.selected = memory.take<uint32_t>(b.rows.size());
+  w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
+  const bool real = !memory.measures() && memory.fits();
+  for (size_t i = 0; i < b.units.size(); ++i) {
+    const unit& u = b.units[i];
+    unit_work o{};
+    const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
+    if (const tensor_shape& shape = b.shapes[u.first_tensor]; shape.sparse()) {
+      o.entries = memory.take<sparse_entry>(shape.count);
+      o.indices = memory.take<uint64_t>(shape.count);
+      o.buffer = memory.take<std::byte>(shape.count * row_bytes);
+    } else if (u.tensors > 1 && !u.method->keeps_feedback()) {
+      o.buffer = memory.take<std::byte>(u.universe * row_bytes);
+    }
+    if (u.method->keeps_feedback()) {
+      o.acc = memory.take<float>(u.universe * u.width);
+      if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
+    }
+    if (real) w.units[i] = o;
+  }
+  for (size_t i = 0; i < b.rows.size(); ++i) {
+    const batch_row& r = b.rows[i];
+    const unit& u = b.units[r.unit];
+    const wire_plan& wire = b.wire[r.plan];
+    const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
+    row_work o{};
+    o.positions = memory.take<uint32_t>(r.count_max);
+    o.support = u.sparse ? memory.take<uint32_t>(r.count_max) : o.positions;
+    o.kept = memory.take<std::byte>(r.count_max * row_bytes);
+    if (wire.replaces_support()) {
+      o.tell = memory.take<uint32_t>(r.support_max);
+      o.sent = memory.take<std::byte>(r.support_max * row_bytes);
+    }
+    if (wire.value().has(DR_REORDERS)) {
+      o.order = memory.take<uint32_t>(r.support_max);
+      o.keys = memory.take<uint32_t>(r.support_max);
+    }
+    for (uint32_t s = 0; s < section_count; ++s) o.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
+    if (u.method->keeps_feedback() && !wire.value().exact()) {
+      o.decoded = memory.take<std::byte>(r.support_max * row_bytes);
+      o.decode_slot = stream_slot::take(memory, wire.value(), r.need[section_value], true);
+    }
+    if (real) w.rows[i] = o;
+  }
+  return w;
+}
+
+class encoder {
+ public:
+  encoder(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, const work& w, dr_error& error)
+      : b_(b), call_(call), tensors_(tensors), pool_(workers), w_(w), error_(error) {
+    run_ = {w.scratch, scratch_stride(b), &workers};
+    for (size_t i = 0; i < b.rows.size(); ++i) {
+      const batch_row& r = b.rows[i];
+      const unit& u = b.units[r.unit];
+      wire_row& wire = w.wire[i];
+      wire = wire_row{};
+      wire.plan = r.plan;
+      wire.continues = r.continues;
+      wire.universe = r.universe;
+      const uint64_t key = tensors[u.first_tensor].key;
+      uint64_t shared = combine(combine(combine(0, call.seed), call.step), key ? key : u.first_tensor);
+      if (r.first) shared = combine(shared, i - u.first_row);
+      w.rows[i].shared_key = shared;
+      w.rows[i].private_key = combine(shared, call.private_seed);
+    }
+  }
+
+  dr_status sparsify_and_split() {
+    trace_span span(call_.trace, call_.trace_user, "sparsify");
+    pool_.run(b_.units.size(), [](void* self, size_t i, size_t) { static_cast<encoder*>(self)->split_unit(i); }, this);
+    for (size_t i = 0; i < b_.units.size(); ++i)
+      if (w_.units[i].error.code) {
+        error_ = w_.units[i].error;
+        error_.tensor = b_.units[i].first_tensor;
+        return error_.code;
+      }
+    for (size_t i = 0; i < b_.rows.size(); ++i) span.bytes += w_.rows[i].count * (4 + row_bytes(i));
+    return DR_OK;
+  }
+
+  // The four sequences: plain; index first if it replaces the support; value first if the keys carry its order; both
+  // couplings, with an order stream.
+  dr_status streams() {
+    for (uint32_t p = 0; p < b_.wire.size(); ++p) {
+      const wire_plan& plan = b_.wire[p];
+      if (plan.replaces_support()) {
+        if (const dr_status s = index(p)) return s;
+        regather(p);
+      } else {
+        keep_support(p);
+      }
+      if (const dr_status s = value(p)) return s;
+      if (!plan.replaces_support())
+        if (const dr_status s = index(p)) return s;
+      if (plan.order().count)
+        if (const dr_status s = order(p)) return s;
+    }
+    return DR_OK;
+  }
+
+  // What would cost more than the dense row is sent as that.
+  void choose_modes() {
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      const row_work& row = w_.rows[i];
+      wire_row& wire = w_.wire[i];
+      wire.count = row.count;
+      if (row.count == 0 && !w_.units[b_.rows[i].unit].dense_fallback) continue;
+      const uint64_t dense = b_.rows[i].universe * row_bytes(i);
+      wire.support = row.told;
+      for (uint32_t s = 0; s < section_count; ++s) wire.size[s] = plan_of(i).lists[s].count ? row.slots[s].size : 0;
+      if (wire.mode == mode_raw_index) wire.size[section_index] = 4 * row.count;
+      if (w_.units[b_.rows[i].unit].dense_fallback || wire.payload() > dense) {
+        wire.mode = mode_dense;
+        wire.support = b_.rows[i].universe;
+        wire.size = {dense, 0, 0};
+      }
+    }
+  }
+
+  dr_status container(uint8_t* frame, uint64_t capacity, uint64_t& size) {
+    trace_span span(call_.trace, call_.trace_user, "container");
+    const header_layout& layout = b_.layout[(call_.flags & DR_CALL_TAG) != 0];
+    const std::span<wire_row> rows(w_.wire, b_.rows.size());
+    const uint64_t wanted = place_rows(layout, rows);
+    if (wanted > capacity)
+      return fail(error_, DR_E_CAPACITY, "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")", wanted, capacity, layout.frame_bound);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const row_work& row = w_.rows[i];
+      uint8_t* at = frame + rows[i].offset;
+      uint8_t* const end = at + padded(rows[i].payload());
+      if (rows[i].mode == mode_dense) {
+        std::memset(at, 0, rows[i].payload());
+        const unit& u = b_.units[b_.rows[i].unit];
+        scatter(u.dtype, row.support, row.kept, row.count, u.width, u.dtype, at);
+        at += rows[i].payload();
+      } else {
+        for (uint32_t s = 0; s < section_count; ++s) {
+          const bool raw = s == section_index && rows[i].mode == mode_raw_index;
+          if (rows[i].size[s]) std::memcpy(at, raw ? static_cast<const void*>(row.support) : row.slots[s].data, rows[i].size[s]);
+          at += rows[i].size[s];
+        }
+      }
+      std::memset(at, 0, static_cast<size_t>(end - at));
+    }
+    write_header(layout, b_.wire, rows, call_.tag, call_.flags & DR_CALL_LIST, frame);
+    size = span.bytes = wanted;
+    return DR_OK;
+  }
+
+  // What the receiver will see is decoded from the payload itself, then leaves the residual. Nothing before can have
+  // changed a state, and nothing after can fail.
+  dr_status keep_feedback() {
+    trace_span span(call_.trace, call_.trace_user, "feedback");
+    for (uint32_t p = 0; p < b_.wire.size(); ++p)
+      if (const dr_status s = decode_sent(p)) return s;
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      const unit& u = b_.units[b_.rows[i].unit];
+      if (!u.method->keeps_feedback()) continue;
+      const row_work& row = w_.rows[i];
+      float* const acc = w_.units[b_.rows[i].unit].acc + b_.rows[i].first * u.width;
+      if (w_.wire[i].mode == mode_dense) subtract_sent(u.dtype, row.support, row.kept, row.count, u.width, acc);
+      else if (row.decoded) subtract_sent(u.dtype, row.order ? row.keys : told(i), row.decoded, row.told, u.width, acc);
+      else subtract_sent(u.dtype, told(i), sent(i), row.told, u.width, acc);
+    }
+    for (size_t i = 0; i < b_.units.size(); ++i)
+      if (b_.units[i].method->keeps_feedback()) span.bytes += store_states(i);
+    return DR_OK;
+  }
+
+  dr_status first_fault(encode_result& result) {
+    for (size_t i = 0; i < b_.rows.size(); ++i)
+      if (w_.rows[i].fault.code) {
+        result.tensor = b_.units[b_.rows[i].unit].first_tensor;
+        result.fault = w_.rows[i].fault;
+        const uint32_t section = result.fault.stream == DR_STREAM_INDEX ? section_index : result.fault.stream == DR_STREAM_ORDER ? section_order : section_value;
+        const stage_list& list = plan_of(i).lists[section];
+        return fail(error_, result.fault, result.tensor, list.count ? list.front().codec->name : nullptr);
+      }
+    return DR_OK;
+  }
+
+ private:
+  const wire_plan& plan_of(size_t row) const { return b_.wire[b_.rows[row].plan]; }
+  uint64_t row_bytes(size_t row) const { return uint64_t{plan_of(row).width} * value_size(plan_of(row).dtype); }
+  bool replaced(size_t row) const { return plan_of(row).replaces_support() && w_.wire[row].mode == mode_plan; }
+  uint32_t* told(size_t row) const { return replaced(row) ? w_.rows[row].tell : w_.rows[row].support; }
+  void* sent(size_t row) const { return replaced(row) ? w_.rows[row].sent : w_.rows[row].kept; }
+
+  // ---- sparsify, split --------------------------------------------------------------------------------------
+
+  void split_unit(size_t i) {
+    unit_work& o = w_.units[i];
+    o.error = dr_error{};
+    o.dense_fallback = false;
+    if (load_source(i)) return;
+    const unit& u = b_.units[i];
+    const plan& p = *u.method;
+    selection s{};
+    if (p.sparsify.codec->id == sparsify_topr)
+      s = select_largest(u.dtype, o.source, o.rows, topr_target(p.sparsify.value(topr_ratio), p.sparsify.value(topr_count), u.universe));
+    if (p.sparsify.codec->id == sparsify_threshold) {
+      s = select_from(u.dtype, o.source, o.rows, p.sparsify.value(threshold_value));
+      o.dense_fallback = static_cast<double>(s.kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
+    }
+    for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) split_row(o, u, k, s);
+  }
+
+  // The values to select from: the caller's, or sorted, joined or with what earlier steps left.
+  dr_status load_source(size_t i) {
+    const unit& u = b_.units[i];
+    unit_work& o = w_.units[i];
+    const tensor_view& t = tensors_[u.first_tensor];
+    const bool sparse = b_.shapes[u.first_tensor].sparse();
+    o.source = t.values;
+    o.rows = u.universe;
+    if (sparse) {
+      if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries, o.error)) {
+        const dr_error inner = o.error;
+        fail(o.error, inner.code, "tensor %u: %s", u.first_tensor, inner.message);
+        o.error.where = inner.where;
+        return o.error.code;
+      }
+      o.rows = gather_entries(u.dtype, u.width, t.values, o.entries, t.count, o.indices, o.buffer);
+      o.source = o.buffer;
+    } else if (o.buffer) {
+      each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
+        if (elements) std::memcpy(static_cast<std::byte*>(o.buffer) + first * value_size(u.dtype), tensors_[tensor].values, elements * value_size(u.dtype));
+      });
+      o.source = o.buffer;
+    }
+    if (!o.acc) return DR_OK;
+    const auto beta = static_cast<float>(u.method->feedback.value(residual_beta)), gamma = static_cast<float>(u.method->feedback.value(residual_gamma));
+    each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
+      const float* residual = residual_of(tensors_[tensor].state);
+      accumulate(u.dtype, sparse ? o.source : tensors_[tensor].values, sparse ? o.indices : nullptr, o.rows, u.width, beta, gamma, residual, elements, o.acc + first);
+    });
+    if (o.rounded) round_values(u.dtype, o.acc, u.universe * u.width, o.rounded);
+    o.source = o.rounded ? o.rounded : o.acc;
+    o.rows = u.universe;
+    return DR_OK;
+  }
+
+  // Calls f(tensor, first element in the unit, elements) for each tensor of a unit.
+  template <class F>
+  void each_part(const unit& u, F&& f) const {
+    uint64_t first = 0;
+    for (uint32_t k = u.first_tensor; k < u.first_tensor + u.tensors; ++k) {
+      f(k, first, b_.shapes[k].elements());
+      first += b_.shapes[k].elements();
+    }
+  }
+
+  void split_row(const unit_work& o, const unit& u, uint32_t k, selection& s) {
+    const batch_row& r = b_.rows[k];
+    row_work& row = w_.rows[k];
+    row.fault = {};
+    row.source_first = r.first;
+    row.source_rows = r.universe;
+    if (u.sparse) {
+      const uint64_t* const end = o.indices + o.rows;
+      const uint64_t* const low = std::lower_bound(static_cast<const uint64_t*>(o.indices), end, r.first);
+      row.source_first = static_cast<uint64_t>(low - o.indices);
+      row.source_rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
+    }
+    const void* const values = static_cast<const std::byte*>(o.source) + row.source_first * row_bytes(k);
+    if (u.method->sparsify.codec->id != sparsify_none) {
+      row.count = compact_selected(u.dtype, values, row.source_rows, s, row.positions);
+    } else if (u.sparse) {
+      row.count = row.source_rows;
+      for (uint64_t i = 0; i < row.count; ++i) row.positions[i] = static_cast<uint32_t>(i);
+    } else {
+      row.count = compact_rows(u.dtype, values, row.source_rows, u.width, row.positions);
+    }
+    if (u.sparse)
+      for (uint64_t i = 0; i < row.count; ++i) row.support[i] = static_cast<uint32_t>(o.indices[row.source_first + row.positions[i]] - r.first);
+    gather(row_bytes(k), values, row.positions, row.count, row.kept);
+    row.told = row.count;
+  }
+
+  // ---- streams ----------------------------------------------------------------------------------------------
+
+  // Calls add(row) for the rows of a plan that have a stream to code.
+  template <class F>
+  void each_coded(uint32_t plan, F&& add) {
+    w_.jobs.n = 0;
+    for (size_t i = 0; i < b_.rows.size(); ++i)
+      if (b_.rows[i].plan == plan && w_.rows[i].count && !w_.rows[i].fault.code && !w_.units[b_.rows[i].unit].dense_fallback) add(i);
+  }
+
+  dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max) {
+    row_work& row = w_.rows[i];
+    dr_job job = shape_job({b_.rows[i].universe, count_max, plan_of(i).dtype, plan_of(i).width});
+    job.count = count;
+    job.in = in;
+    job.in_max = in_max;
+    job.shared_key = row.shared_key;
+    job.private_key = row.private_key;
+    row.fault.stream = stream;
+    job.fault = &row.fault;
+    return job;
+  }
+
+  void keep_support(uint32_t p) {
+    each_coded(p, [&](size_t i) { w_.rows[i].told = w_.rows[i].count; });
+  }
+
+  dr_status index(uint32_t p) {
+    trace_span span(call_.trace, call_.trace_user, "index");
+    const wire_plan& plan = b_.wire[p];
+    each_coded(p, [&](size_t i) {
+      row_work& row = w_.rows[i];
+      dr_job job = job_of(i, DR_STREAM_INDEX, plan.carries_order ? row.keys : row.support, b_.rows[i].count_max, &row.count, 4 * b_.rows[i].count_max);
+      if (plan.replaces_support()) {
+        job.tell = row.tell;
+        job.tell_capacity = b_.rows[i].support_max;
+        job.tell_count = &row.told;
+      }
+      w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
+      w_.jobs.add(job, row.slots[section_index]);
+    });
+    if (const dr_status s = encode_list(plan.index())) return s;
+    for (size_t j = 0; j < w_.jobs.n; ++j) {
+      row_work& row = w_.rows[w_.selected[j]];
+      span.bytes += row.slots[section_index].size;
+      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY) continue;
+      // More support than the plan allows: the keys go raw.
+      row.fault = {};
+      row.told = row.count;
+      w_.wire[w_.selected[j]].mode = mode_raw_index;
+    }
+    return DR_OK;
+  }
+
+  // Values at the support that decode will give: of the source if the plan says so, else what was selected, in order.
+  void regather(uint32_t p) {
+    trace_span span(call_.trace, call_.trace_user, "regather");
+    each_coded(p, [&](size_t i) {
+      if (!replaced(i)) return;
+      const unit& u = b_.units[b_.rows[i].unit];
+      const unit_work& o = w_.units[b_.rows[i].unit];
+      const row_work& row = w_.rows[i];
+      const uint64_t bytes = row_bytes(i);
+      const auto* values = static_cast<const std::byte*>(o.source) + row.source_first * bytes;
+      span.bytes += row.told * bytes;
+      if (!u.method->regather) {
+        const uint64_t common = std::min(row.told, row.count);
+        if (common) std::memcpy(row.sent, row.kept, common * bytes);
+        std::memset(static_cast<std::byte*>(row.sent) + common * bytes, 0, (row.told - common) * bytes);
+      } else if (u.sparse) {
+        gather_known(bytes, o.indices + row.source_first, values, row.source_rows, b_.rows[i].first, row.tell, row.told, row.sent);
+      } else {
+        gather(bytes, values, row.tell, row.told, row.sent);
+      }
+    });
+  }
+
+  dr_status value(uint32_t p) {
+    trace_span span(call_.trace, call_.trace_user, "value");
+    const wire_plan& plan = b_.wire[p];
+    const bool lossy = plan.value().has(DR_NEEDS_FINITE);
+    each_coded(p, [&](size_t i) {
+      row_work& row = w_.rows[i];
+      row.fault.stream = DR_STREAM_VALUE;
+      if (lossy && !survey(i)) return;
+      dr_job job = job_of(i, DR_STREAM_VALUE, sent(i), b_.rows[i].support_max, &row.told, b_.rows[i].support_max * row_bytes(i));
+      if (lossy) job.stats = &row.stats;
+      job.tell = row.order;
+      job.tell_capacity = row.order ? b_.rows[i].support_max : 0;
+      job.tell_count = &row.order_told;
+      w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
+      w_.jobs.add(job, row.slots[section_value]);
+    });
+    if (const dr_status s = encode_list(plan.value())) return s;
+    for (size_t j = 0; j < w_.jobs.n; ++j) {
+      row_work& row = w_.rows[w_.selected[j]];
+      span.bytes += row.slots[section_value].size;
+      if (!row.order || row.fault.code) continue;
+      if (row.order_told != row.told) return fail(error_, DR_E_INTERNAL, "%s told an order of %" PRIu64 " for %" PRIu64 " values", plan.value().front().codec->name, row.order_told, row.told);
+      const uint32_t* support = told(w_.selected[j]);
+      for (uint64_t k = 0; k < row.told; ++k) row.keys[k] = support[row.order[k]];
+    }
+    return DR_OK;
+  }
+
+  // Smallest and largest magnitude; false, and a fault, if a value is not finite.
+  bool survey(size_t i) {
+    row_work& row = w_.rows[i];
+    return with_value_type(plan_of(i).dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto* v = static_cast<const typename T::bits*>(sent(i));
+      uint32_t least = ~0u, most = 0;
+      for (uint64_t k = 0; k < row.told * plan_of(i).width; ++k) {
+        const uint32_t m = magnitude<T>(v[k]);
+        if (m >= T::infinity) {
+          const uint64_t at = b_.rows[i].first + told(i)[k / plan_of(i).width];
+          row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k], m == T::infinity ? "the gradient is infinite; this codec takes finite values" : "the gradient is NaN; this codec takes finite values"};
+          return false;
+        }
+        least = std::min(least, m);
+        most = std::max(most, m);
+      }
+      row.stats = {T::to_f32(static_cast<typename T::bits>(least & T::magnitude_mask)), T::to_f32(static_cast<typename T::bits>(most))};
+      return true;
+    });
+  }
+
+  dr_status order(uint32_t p) {
+    trace_span span(call_.trace, call_.trace_user, "order");
+    each_coded(p, [&](size_t i) {
+      row_work& row = w_.rows[i];
+      dr_job job = job_of(i, DR_STREAM_ORDER, row.order, b_.rows[i].support_max, &row.told, 4 * b_.rows[i].support_max);
+      job.universe = row.told;
+      w_.jobs.add(job, row.slots[section_order]);
+      w_.selected[w_.jobs.n - 1] = static_cast<uint32_t>(i);
+    });
+    if (const dr_status s = encode_list(b_.wire[p].order())) return s;
+    for (size_t j = 0; j < w_.jobs.n; ++j) span.bytes += w_.jobs.slots[j]->size;
+    return DR_OK;
+  }
+
+  dr_status encode_list(const stage_list& list) {
+    if (w_.jobs.n == 0) return DR_OK;
+    const dr_status s = encode_chain(list, run_, w_.jobs);
+    return s ? fail(error_, s, "%s broke its contract while encoding", list.front().codec->name) : DR_OK;
+  }
+
+  // ---- feedback ---------------------------------------------------------------------------------------------
+
+  dr_status decode_sent(uint32_t p) {
+    const stage_list& list = b_.wire[p].value();
+    each_coded(p, [&](size_t i) {
+      row_work& row = w_.rows[i];
+      if (!row.decoded || w_.wire[i].mode == mode_dense) return;
+      dr_job job = job_of(i, DR_STREAM_VALUE, nullptr, row.told, nullptr, 0);
+      job.out = row.decoded;
+      job.out_capacity = row.told * row_bytes(i);
+      job.out_size = &row.decoded_size;
+      row.decode_slot.data = row.slots[section_value].data;
+      row.decode_slot.size = row.slots[section_value].size;
+      // The bounds of what was encoded, for as many values as there are now: exact sizes depend on it.
+      (void)list_needs(list, {b_.rows[i].universe, row.told, plan_of(i).dtype, plan_of(i).width}, row.decode_slot.need);
+      w_.jobs.add(job, row.decode_slot);
+    });
+    if (w_.jobs.n == 0) return DR_OK;
+    if (decode_chain(list, run_, w_.jobs)) return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+    for (size_t j = 0; j < w_.jobs.n; ++j)
+      if (w_.jobs.jobs[j].fault->code) return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name, w_.jobs.jobs[j].fault->message);
+    return DR_OK;
+  }
+
+  uint64_t store_states(size_t i) {
+    const unit& u = b_.units[i];
+    uint64_t bytes = 0;
+    each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
+      const residual_state head{residual_state::magic_value, residual_state::version_value, elements};
+      std::memcpy(tensors_[tensor].state, &head, sizeof head);
+      if (elements) std::memcpy(residual_of(tensors_[tensor].state), w_.units[i].acc + first, 4 * elements);
+      bytes += residual_size(elements);
+    });
+    return bytes;
+  }
+
+  const batch& b_;
+  const encode_call& call_;
+  std::span<const tensor_view> tensors_;
+  pool& pool_;
+  work w_;
+  stage_runner run_;
+  dr_error& error_;
+};
+
+bool keeps_feedback(const batch& b) {
+  return std::any_of(b.plans.begin(), b.plans.end(), [](const auto& p) { return p->keeps_feedback(); });
+}
+
+}  // namespace
+
+uint64_t encode_workspace(const batch& b) {
+  arena memory;
+  take(memory, b);
+  return memory.used();
+}
+
+dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, void* workspace, uint64_t workspace_size,
+                 uint8_t* frame, uint64_t capacity, encode_result& result, dr_error& error) {
+  result = {};
+  if (const dr_status s = check_tensors(b, tensors, error)) return s;
+  arena memory(workspace, workspace_size);
+  const work w = take(memory, b);
+  if (!memory.fits() || (!workspace && memory.used())) return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size, b.workspace);
+
+  encoder e(b, call, tensors, workers, w, error);
+  if (const dr_status s = e.sparsify_and_split()) {
+    result.tensor = error.tensor;
+    result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
+    return s;
+  }
+  if (const dr_status s = e.streams()) return s;
+  if (const dr_status s = e.first_fault(result)) return s;
+  e.choose_modes();
+  uint64_t size = 0;
+  if (const dr_status s = e.container(frame, capacity, size)) return s;
+  if (keeps_feedback(b))
+    if (const dr_status s = e.keep_feedback()) return s;
+  result.size = size;
+  return DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,36 @@
+// The text of a plan as a tree, and back. Knows no codec.
+//   plan = stage (space stage)*      stage = role "=" call ("+" call)*
+//   call = name [ "(" [ key "=" value ("," key "=" value)* ] ")" ]
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/error.hpp"
+
+namespace dr {
+
+struct plan_argument {
+  std::string key, value;
+};
+struct plan_call {
+  std::string name;
+  std::vector<plan_argument> arguments;
+};
+struct plan_stage {
+  std::string role;
+  std::vector<plan_call> calls;
+};
+
+// ARGUMENT with the column of the first thing that does not fit.
+dr_status parse_plan(std::string_view text, std::vector<plan_stage>& stages, dr_error& error);
+
+std::string print_plan(const std::vector<plan_stage>& stages);
+
+// Shortest text that reads back as the same number; never depends on the locale.
+std::string print_number(double number);
+// The whole of `text` as a finite number.
+bool read_number(std::string_view text, double& number);
+
+}  // namespace dr

@@ -1,0 +1,107 @@
+// Little-endian loads and stores, bit strings (low bit of a byte first), and integer logarithms.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/host_device.hpp"
+
+namespace dr {
+
+static_assert(std::endian::native == std::endian::little, "big-endian hosts are not supported");
+
+template <class T>
+T load(const void* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+template <class T>
+void store(void* to, T value) {
+  std::memcpy(to, &value, sizeof value);
+}
+
+// The `bytes` lowest bytes of an integer.
+inline uint64_t load_bytes(const uint8_t* from, unsigned bytes) {
+  uint64_t value = 0;
+  std::memcpy(&value, from, bytes);
+  return value;
+}
+inline void store_bytes(uint8_t* to, uint64_t value, unsigned bytes) { std::memcpy(to, &value, bytes); }
+
+DR_HD constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+DR_HD constexpr unsigned ceil_log2(uint64_t x) { return x <= 1 ? 0 : static_cast<unsigned>(std::bit_width(x - 1)); }
+DR_HD constexpr unsigned bytes_for(uint64_t maximum) {  // bytes that hold 0 … maximum
+  return maximum == 0 ? 0 : (static_cast<unsigned>(std::bit_width(maximum)) + 7) / 8;
+}
+DR_HD constexpr uint64_t low_mask(unsigned bits) { return bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
+
+// An upper bound of 65536 * log2(a / b), a >= b > 0, by less than 0.1 * 65536. log2 is concave, so the chord between
+// powers of two lies below it, by at most 0.0861 (at 1/ln 2 - 1): 5643/65536 is just above that.
+DR_HD constexpr uint64_t log2_q16_above(uint64_t a, uint64_t b) {
+  const uint64_t x = (a << 16) / b + 1;  // a < 2^48
+  const unsigned e = static_cast<unsigned>(std::bit_width(x)) - 1;
+  const uint64_t fraction = e >= 16 ? (x - (uint64_t{1} << e)) >> (e - 16) : (x - (uint64_t{1} << e)) << (16 - e);
+  return ((uint64_t{e} - 16) << 16) + fraction + 1 + 5643;
+}
+
+class bit_writer {
+ public:
+  explicit bit_writer(uint8_t* out) : out_(out) {}
+
+  void put(uint64_t value, unsigned bits) {  // value < 2^bits, bits <= 32
+    word_ |= value << fill_;
+    fill_ += bits;
+    while (fill_ >= 8) {
+      *out_++ = static_cast<uint8_t>(word_);
+      word_ >>= 8;
+      fill_ -= 8;
+    }
+  }
+  void put_unary(uint64_t zeros) {  // zeros, then a one
+    for (; zeros >= 32; zeros -= 32) put(0, 32);
+    put(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
+  }
+  uint8_t* finish() {  // pads to a byte
+    if (fill_) *out_++ = static_cast<uint8_t>(word_);
+    word_ = fill_ = 0;
+    return out_;
+  }
+
+ private:
+  uint8_t* out_;
+  uint64_t word_ = 0;
+  unsigned fill_ = 0;
+};
+
+// Reads a bit string of known length; the caller has checked that it lies in the payload.
+class bit_reader {
+ public:
+  bit_reader(const uint8_t* in, uint64_t bits) : in_(in), bits_(bits) {}
+
+  uint64_t get(unsigned bits) {  // bits <= 32; past the end reads zeros
+    while (fill_ < bits) {
+      word_ |= static_cast<uint64_t>(8 * next_ < bits_ ? in_[next_] : 0) << fill_;
+      ++next_;
+      fill_ += 8;
+    }
+    const uint64_t value = word_ & low_mask(bits);
+    word_ >>= bits;
+    fill_ -= bits;
+    return value;
+  }
+
+ private:
+  const uint8_t* in_;
+  uint64_t bits_, next_ = 0, word_ = 0;
+  unsigned fill_ = 0;
+};
+
+// Whether the bits behind the first `bits` of the byte that holds them are zero.
+inline bool padding_is_zero(const uint8_t* in, uint64_t bits) {
+  return bits % 8 == 0 || in[bits / 8] >> (bits % 8) == 0;
+}
+
+}  // namespace dr

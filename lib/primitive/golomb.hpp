@@ -1,0 +1,176 @@
+// Split Golomb: gaps of ascending numbers as three bit strings (Golomb 1966; layout: codecs/index/golomb/SPEC.md).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "primitive/bits.hpp"
+
+namespace dr {
+
+// The divisor of a block and what follows from it. Integers only, so that both ends agree.
+struct golomb_code {
+  uint64_t divisor;    // M
+  unsigned low_bits;   // k: bits of v
+  uint64_t short_low;  // s: remainders below it have no extra bit
+
+  DR_HD static constexpr golomb_code of(uint64_t divisor) {
+    const unsigned c = ceil_log2(divisor);
+    return {divisor, c ? c - 1 : 0, (uint64_t{1} << c) - divisor};
+  }
+};
+
+// span < 2^33, n <= 2^13: no product overflows.
+DR_HD constexpr uint64_t golomb_divisor(uint64_t span, uint64_t n) {
+  const uint64_t m = ((2 * span - n) * 22713 + n * 32768) / (n * 65536);  // 22713 / 65536 = ln 2 / 2
+  return m ? m : 1;
+}
+// The power of two nearest to golomb_divisor on a logarithmic scale. M < 2^32 · ln 2, so 2·M² fits.
+DR_HD constexpr uint64_t rice_divisor(uint64_t span, uint64_t n) {
+  const uint64_t m = golomb_divisor(span, n);
+  return uint64_t{1} << ((std::bit_width(2 * m * m) - 1) / 2);
+}
+
+using divisor_rule = uint64_t (*)(uint64_t span, uint64_t n);
+
+inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13, golomb_block_log2 = 12;
+
+// Bits of a body, but for the padding of its three strings, at most n·(log2(span/n) + 2.92). Proof: an index costs
+// k + 1 (extra) + 1 + q bits, k + 1 = c. Over a block Σ q <= (span − n)/M, so n·(c + 1) + (span − n)/M is a bound. With
+// a = span/n and M = ⌊0.69315·a + 0.1534⌋ >= 1, c + 1 + (a − 1)/M − log2(a) is largest just above M = 2^j + 1 for j → ∞:
+// 0.4712 + 1 + 1.4427 = 2.914 (computed for all M up to 2^16; for M = 1 it is 1.3). Rice: the same with M' within a factor
+// √2 of M, where c' <= log2(M) + 1/2 and the unary part is at most √2 times as long: 2.1. log2 is concave, so the sum
+// over blocks is at most r·(log2(universe/r) + 2.92), and that grows with r, so it holds for fewer indices too.
+constexpr uint64_t golomb_bound(uint64_t universe, uint64_t count_max, unsigned block_log2) {
+  if (count_max == 0) return 0;
+  const uint64_t blocks = ceil_div(count_max, uint64_t{1} << block_log2);
+  const uint64_t q16 = log2_q16_above(universe, count_max) + 191366;  // 2.92 · 65536
+  const uint64_t bits = count_max / 65536 * q16 + (count_max % 65536 * q16 >> 16) + 1;
+  return bits / 8 + 1 + blocks * (6 + 3);  // table entry, three paddings
+}
+
+// Writes the body of one block: n >= 1 ascending indices in [base, base + span). Returns its end. Cannot fail.
+inline uint8_t* golomb_encode_block(const uint32_t* x, size_t n, uint64_t base, golomb_code code, uint8_t* out) {
+  const auto gaps = [&](auto&& each) {
+    uint64_t previous = base;  // first gap: x_0 - base
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t gap = x[i] - previous;
+      each(gap / code.divisor, gap % code.divisor);
+      previous = uint64_t{x[i]} + 1;
+    }
+  };
+  if (code.divisor > 1) {
+    bit_writer low(out);
+    gaps([&](uint64_t, uint64_t r) { low.put(r < code.short_low ? r : (r + code.short_low) >> 1, code.low_bits); });
+    out = low.finish();
+  }
+  bit_writer unary(out);
+  gaps([&](uint64_t q, uint64_t) { unary.put_unary(q); });
+  out = unary.finish();
+  if (code.divisor > 1) {
+    bit_writer extra(out);
+    gaps([&](uint64_t, uint64_t r) {
+      if (r >= code.short_low) extra.put((r + code.short_low) & 1, 1);
+    });
+    out = extra.finish();
+  }
+  return out;
+}
+
+// Reads n >= 1 indices of a block that ends at `end`; `size` bytes of body, all of which must be used. False if the body
+// is corrupt; x then holds anything. Looks at no byte outside the body, in time O(n + size).
+inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code,
+                                uint32_t* x) {
+  const bool has_low = code.divisor > 1;
+  const uint64_t low_total = has_low ? uint64_t{code.low_bits} * n : 0;
+  const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
+  if (low_size > size || !padding_is_zero(body, low_total)) return false;
+
+  // Select: the i-th one of the unary string, less i, is the sum of the quotients so far.
+  const uint8_t* unary = body + low_size;
+  const size_t unary_max = size - low_size;
+  uint64_t unary_bits = 0;
+  size_t found = 0;
+  for (size_t at = 0; found < n; at += 8) {
+    if (at >= unary_max) return false;
+    const size_t rest = unary_max - at;
+    uint64_t word = load_bytes(unary + at, rest < 8 ? static_cast<unsigned>(rest) : 8);
+    for (; word && found < n; word &= word - 1) {
+      unary_bits = 8 * at + static_cast<unsigned>(std::countr_zero(word)) + 1;
+      x[found] = static_cast<uint32_t>(unary_bits - 1 - found);
+      ++found;
+    }
+  }
+  if (!padding_is_zero(unary, unary_bits)) return false;
+
+  const size_t unary_size = static_cast<size_t>(ceil_div(unary_bits, 8));
+  const uint8_t* extra = unary + unary_size;
+  const size_t extra_max = unary_max - unary_size;
+  bit_reader low(body, low_total), extras(extra, 8 * uint64_t{extra_max});
+  uint64_t extra_bits = 0, remainders = 0, last = 0;
+  for (size_t i = 0; i < n; ++i) {
+    if (has_low) {
+      uint64_t r = low.get(code.low_bits);
+      if (r >= code.short_low) {
+        r = 2 * r + extras.get(1) - code.short_low;
+        ++extra_bits;
+      }
+      remainders += r;
+    }
+    last = base + code.divisor * x[i] + remainders + i;
+    x[i] = static_cast<uint32_t>(last);  // strictly ascending in 64 bits, so `last` below bounds them all
+  }
+  if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
+  return last + 1 == end;
+}
+
+// A whole payload: table of block ends and body sizes, bodies.
+//   x [n] strictly ascending, each < universe < 2^32, n >= 1     out: golomb_bound bytes
+// Returns bytes written. Cannot fail.
+inline size_t golomb_encode(const uint32_t* x, uint64_t n, uint64_t universe, unsigned block_log2, divisor_rule rule,
+                            uint8_t* out) {
+  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
+  const unsigned end_size = blocks == 1 ? bytes_for(universe) : 4;
+  uint8_t* body = out + (blocks == 1 ? end_size : 6 * blocks);
+  uint64_t base = 0;
+  for (uint64_t b = 0; b < blocks; ++b) {
+    const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
+    const uint32_t* first = x + b * block;
+    const uint64_t end = uint64_t{first[length - 1]} + 1;
+    uint8_t* const begin = body;
+    body = golomb_encode_block(first, length, base, golomb_code::of(rule(end - base, length)), body);
+    store_bytes(out + 6 * b, end, end_size);
+    if (blocks > 1) store(out + 6 * b + 4, static_cast<uint16_t>(body - begin));
+    base = end;
+  }
+  return static_cast<size_t>(body - out);
+}
+
+// Returns false and sets *where (a byte of the payload) if it is corrupt.
+inline bool golomb_decode(const uint8_t* in, size_t size, uint64_t n, uint64_t universe, unsigned block_log2,
+                          divisor_rule rule, uint32_t* x, uint64_t* where) {
+  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
+  const unsigned end_size = blocks == 1 ? bytes_for(universe) : 4;
+  const uint64_t table = blocks == 1 ? end_size : 6 * blocks;
+  *where = 0;
+  if (table > size) return false;
+  uint64_t at = table, base = 0;
+  for (uint64_t b = 0; b < blocks; ++b) {
+    *where = 6 * b;
+    const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
+    const uint64_t end = load_bytes(in + 6 * b, end_size);
+    const uint64_t body = blocks == 1 ? size - at : load<uint16_t>(in + 6 * b + 4);
+    // An honest body has at most 2^13 · (31 + 2.7) / 8 + 3 bytes, so positions in it fit 32 bits.
+    if (end > universe || end < base || end - base < length || body > size - at || body > 0xffff) return false;
+    *where = at;
+    if (!golomb_decode_block(in + at, static_cast<size_t>(body), length, base, end,
+                             golomb_code::of(rule(end - base, length)), x + b * block))
+      return false;
+    at += body;
+    base = end;
+  }
+  *where = at;
+  return at == size;
+}
+
+}  // namespace dr

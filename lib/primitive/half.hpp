@@ -1,0 +1,51 @@
+// f16 and bf16 as bits. Every rounding is to nearest, ties to even, and happens once, also from f64.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "core/host_device.hpp"
+
+namespace dr {
+
+DR_HD inline float f16_to_f32(uint16_t h) {
+  const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
+  if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
+  if (exponent) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
+  const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
+  return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
+}
+DR_HD inline float bf16_to_f32(uint16_t h) { return std::bit_cast<float>(uint32_t{h} << 16); }
+
+// Rounds to a small float of `mantissa_bits` and `exponent_bits` in integers: no double rounding, no rounding mode.
+template <int mantissa_bits, int exponent_bits>
+DR_HD inline uint16_t round_to_half(double value) {
+  constexpr int bias = (1 << (exponent_bits - 1)) - 1, top = (1 << exponent_bits) - 1;
+  const uint64_t bits = std::bit_cast<uint64_t>(value);
+  const uint16_t sign = static_cast<uint16_t>(bits >> 63 << 15);
+  const int exponent = static_cast<int>((bits >> 52) & 0x7ff);
+  uint64_t mantissa = bits & ((uint64_t{1} << 52) - 1);
+  if (exponent == 0x7ff) {  // infinity, or NaN: keeps the top of its payload, quiet
+    const uint64_t payload = mantissa ? (mantissa >> (52 - mantissa_bits)) | (uint64_t{1} << (mantissa_bits - 1)) : 0;
+    return static_cast<uint16_t>(sign | top << mantissa_bits | payload);
+  }
+  int e = exponent - 1023 + bias;
+  if (e < -mantissa_bits) return sign;  // below half of the smallest subnormal (f64 subnormals too)
+  mantissa |= uint64_t{1} << 52;
+  int shift = 52 - mantissa_bits;
+  if (e < 1) {
+    shift += 1 - e;
+    e = 0;
+  } else {
+    mantissa &= (uint64_t{1} << 52) - 1;
+  }
+  const uint64_t half = uint64_t{1} << (shift - 1), rest = mantissa & (2 * half - 1);
+  uint64_t rounded = (static_cast<uint64_t>(e) << mantissa_bits) + (mantissa >> shift);
+  rounded += rest > half || (rest == half && (rounded & 1));
+  if (rounded >= static_cast<uint64_t>(top) << mantissa_bits) rounded = static_cast<uint64_t>(top) << mantissa_bits;
+  return static_cast<uint16_t>(sign | rounded);
+}
+DR_HD inline uint16_t f64_to_f16(double value) { return round_to_half<10, 5>(value); }
+DR_HD inline uint16_t f64_to_bf16(double value) { return round_to_half<7, 8>(value); }
+
+}  // namespace dr

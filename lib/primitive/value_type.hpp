@@ -1,0 +1,57 @@
+// The three types of values behind one interface: their bits, their order of magnitude, their numbers.
+#pragma once
+
+#include <cfloat>
+#include <cstdint>
+
+#include "deepreduce/codec.h"
+#include "primitive/bits.hpp"
+#include "primitive/half.hpp"
+
+namespace dr {
+
+struct f32_type {
+  using bits = uint32_t;
+  static constexpr bits magnitude_mask = 0x7fffffff, infinity = 0x7f800000;
+  static constexpr double largest = FLT_MAX;
+  DR_HD static float to_f32(bits b) { return std::bit_cast<float>(b); }
+  DR_HD static bits from_f64(double v) { return std::bit_cast<bits>(static_cast<float>(v)); }
+};
+struct f16_type {
+  using bits = uint16_t;
+  static constexpr bits magnitude_mask = 0x7fff, infinity = 0x7c00;
+  static constexpr double largest = 65504;
+  DR_HD static float to_f32(bits b) { return f16_to_f32(b); }
+  DR_HD static bits from_f64(double v) { return f64_to_f16(v); }
+};
+struct bf16_type {
+  using bits = uint16_t;
+  static constexpr bits magnitude_mask = 0x7fff, infinity = 0x7f80;
+  static constexpr double largest = 0x1.fep127;
+  DR_HD static float to_f32(bits b) { return bf16_to_f32(b); }
+  DR_HD static bits from_f64(double v) { return f64_to_bf16(v); }
+};
+
+// Order of magnitude: NaN above infinity, 0 below everything.
+template <class T>
+DR_HD constexpr uint32_t magnitude(typename T::bits b) { return b & T::magnitude_mask; }
+template <class T>
+DR_HD constexpr bool is_finite(typename T::bits b) { return (b & T::magnitude_mask) < T::infinity; }
+
+// A finite number beyond the largest of the type becomes that one, with its sign.
+template <class T>
+DR_HD inline double saturate(double v) { return v > T::largest ? T::largest : v < -T::largest ? -T::largest : v; }
+
+// Calls f with the type's description. dtype has been checked.
+template <class F>
+decltype(auto) with_value_type(uint32_t dtype, F&& f) {
+  if (dtype == DR_F32) return f(f32_type{});
+  if (dtype == DR_F16) return f(f16_type{});
+  return f(bf16_type{});
+}
+
+constexpr unsigned value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
+constexpr bool is_index_type(uint32_t dtype) { return dtype >= DR_U32 && dtype <= DR_I64; }
+
+}  // namespace dr

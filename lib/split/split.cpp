@@ -1,0 +1,116 @@
+#include "split/split.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+namespace dr {
+namespace {
+
+template <class I>
+dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_duplicates, sparse_entry* entries, dr_error& error) {
+  bool ascending = true;
+  for (uint64_t i = 0; i < n; ++i) {
+    const I index = indices[i];
+    if (index < I{0} || static_cast<uint64_t>(index) >= universe) {
+      error.where = i;
+      if constexpr (static_cast<I>(-1) < I{0})
+        if (index < 0) {
+          fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRId64 " is negative", i, static_cast<int64_t>(index));
+          error.where = i;
+          return DR_E_ARGUMENT;
+        }
+      fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRIu64 " is not below the universe of %" PRIu64 " rows", i, static_cast<uint64_t>(index), universe);
+      error.where = i;
+      return DR_E_ARGUMENT;
+    }
+    entries[i] = {static_cast<uint64_t>(index), i};
+    ascending = ascending && (i == 0 || entries[i - 1].index < entries[i].index);
+  }
+  if (ascending) return DR_OK;
+  std::sort(entries, entries + n, [](const sparse_entry& a, const sparse_entry& b) {
+    return a.index != b.index ? a.index < b.index : a.position < b.position;
+  });
+  if (sum_duplicates) return DR_OK;
+  for (uint64_t i = 1; i < n; ++i)
+    if (entries[i - 1].index == entries[i].index) {
+      fail(error, DR_E_ARGUMENT, "index %" PRIu64 " comes twice, at %" PRIu64 " and at %" PRIu64 " (DR_TENSOR_SUM_DUPLICATES adds their values)",
+           entries[i].index, entries[i - 1].position, entries[i].position);
+      error.where = entries[i].position;
+      return DR_E_ARGUMENT;
+    }
+  return DR_OK;
+}
+
+// Copies n rows, with a width known to the compiler where that is a single value.
+template <class Move>
+void each_row(uint64_t row_bytes, uint64_t n, Move&& move) {
+  if (row_bytes == 4) for (uint64_t i = 0; i < n; ++i) move(i, 4);
+  else if (row_bytes == 2) for (uint64_t i = 0; i < n; ++i) move(i, 2);
+  else for (uint64_t i = 0; i < n; ++i) move(i, row_bytes);
+}
+
+}  // namespace
+
+dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, uint64_t universe, bool sum_duplicates, sparse_entry* entries,
+                       dr_error& error) {
+  switch (index_dtype) {
+    case DR_U32: return sort_as(static_cast<const uint32_t*>(indices), n, universe, sum_duplicates, entries, error);
+    case DR_I32: return sort_as(static_cast<const int32_t*>(indices), n, universe, sum_duplicates, entries, error);
+    case DR_U64: return sort_as(static_cast<const uint64_t*>(indices), n, universe, sum_duplicates, entries, error);
+    default: return sort_as(static_cast<const int64_t*>(indices), n, universe, sum_duplicates, entries, error);
+  }
+}
+
+uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n, uint64_t* indices,
+                        void* out) {
+  return with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto* from = static_cast<const typename T::bits*>(values);
+    auto* to = static_cast<typename T::bits*>(out);
+    uint64_t rows = 0;
+    for (uint64_t i = 0; i < n;) {
+      uint64_t end = i + 1;
+      while (end < n && entries[end].index == entries[i].index) ++end;
+      for (uint32_t w = 0; w < width; ++w) {
+        typename T::bits value = from[entries[i].position * width + w];
+        if (end > i + 1) {
+          float sum = T::to_f32(value);
+          for (uint64_t j = i + 1; j < end; ++j) sum += T::to_f32(from[entries[j].position * width + w]);
+          value = T::from_f64(double{sum});
+        }
+        to[rows * width + w] = value;
+      }
+      indices[rows++] = entries[i].index;
+      i = end;
+    }
+    return rows;
+  });
+}
+
+void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
+  const auto* from = static_cast<const char*>(values);
+  auto* to = static_cast<char*>(out);
+  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) { std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes); });
+}
+
+void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
+  const auto* from = static_cast<const char*>(values);
+  auto* to = static_cast<char*>(out);
+  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) { std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes); });
+}
+
+void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first, const uint32_t* wanted,
+                  uint64_t wanted_count, void* out) {
+  const auto* from = static_cast<const char*>(values);
+  auto* to = static_cast<char*>(out);
+  uint64_t at = 0;
+  each_row(row_bytes, wanted_count, [&](uint64_t i, uint64_t bytes) {
+    const uint64_t index = first + wanted[i];
+    while (at < n && indices[at] < index) ++at;
+    if (at < n && indices[at] == index) std::memcpy(to + i * bytes, from + at * bytes, bytes);
+    else std::memset(to + i * bytes, 0, bytes);
+  });
+}
+
+}  // namespace dr

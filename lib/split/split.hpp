@@ -1,0 +1,36 @@
+// From a gradient to its two streams: sorting what arrives sparse, gathering values at a support.
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+// An index and where its row of values stands.
+struct sparse_entry {
+  uint64_t index, position;
+};
+
+// Reads n indices of a framework's type into ascending entries. ARGUMENT: one is negative or not below universe, or
+// (unless they are to be summed) comes twice. Stable: equal indices stay in input order.
+dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, uint64_t universe, bool sum_duplicates,
+                       sparse_entry* entries, dr_error& error);
+
+// Copies the rows of values that `entries` name, in their order; rows of equal index are added up in f32, in order, and
+// rounded to the type. Returns how many rows there are then; indices [n] gets theirs.
+uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n, uint64_t* indices,
+                        void* out);
+
+// out[i] = values[positions[i]], in rows of row_bytes.
+void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
+
+// out[positions[i]] = values[i].
+void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
+
+// Values of ascending `wanted` (below a segment's first + 2^32) among n ascending `indices`; +0 where unknown.
+void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first, const uint32_t* wanted,
+                  uint64_t wanted_count, void* out);
+
+}  // namespace dr

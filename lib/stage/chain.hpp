@@ -1,0 +1,65 @@
+// Runs a stream's codecs over the rows that share them, one call a codec.
+#pragma once
+
+#include <cstdint>
+
+#include "core/arena.hpp"
+#include "core/pool.hpp"
+#include "core/stage_list.hpp"
+
+namespace dr {
+
+// Where codecs run: scratch for the largest of them, and who works.
+struct stage_runner {
+  void* scratch = nullptr;
+  uint64_t scratch_size = 0;  // a worker
+  pool* workers = nullptr;
+
+  dr_exec exec() const {
+    const auto parallel = [](void* p, size_t n, void (*f)(void*, size_t, size_t), void* arg) { static_cast<pool*>(p)->run(n, f, arg); };
+    return {sizeof(dr_exec), scratch, scratch_size, nullptr, workers->workers(), 0, workers, parallel};
+  }
+};
+
+// A stream of a row between its codecs: two buffers take turns where bytes stages follow.
+struct stream_slot {
+  list_need need;
+  uint8_t* buffer[2] = {nullptr, nullptr};
+  uint64_t sizes[2] = {0, 0};
+  const uint8_t* data = nullptr;  // the payload
+  uint64_t size = 0;
+
+  // Room to encode, or to undo the bytes stages; what decode reads last is the caller's.
+  static stream_slot take(arena& memory, const stage_list& list, const list_need& need, bool decodes) {
+    stream_slot slot;
+    slot.need = need;
+    const uint32_t buffers = decodes ? list.count - (list.count > 0) : list.count;
+    for (uint32_t b = 0; b < buffers && b < 2; ++b) slot.buffer[b] = memory.take<uint8_t>(need.largest());
+    return slot;
+  }
+};
+
+// The jobs of one call: of the first codec, and n more for the bytes stages behind it.
+struct job_list {
+  dr_job* jobs = nullptr;
+  dr_job* bytes = nullptr;
+  stream_slot** slots = nullptr;
+  size_t n = 0;
+
+  static job_list take(arena& memory, size_t n) {
+    return {memory.take<dr_job>(n), memory.take<dr_job>(n), memory.take<stream_slot*>(n), 0};
+  }
+  void add(const dr_job& job, stream_slot& slot) {
+    jobs[n] = job;
+    slots[n++] = &slot;
+  }
+};
+
+// Encodes: jobs[i] describes the elements of a row (in, count, tell, fault, keys); the payload ends in slots[i]->data.
+// Faults of the data are in the jobs; INTERNAL if a codec breaks its contract.
+dr_status encode_chain(const stage_list& list, const stage_runner& run, const job_list& rows);
+
+// Decodes slots[i]->data to jobs[i].out: exactly out_capacity bytes, or it is a CORRUPT fault of the job.
+dr_status decode_chain(const stage_list& list, const stage_runner& run, const job_list& rows);
+
+}  // namespace dr
