@@ -1,0 +1,191 @@
+"""datasets/: the bundled gradients are what the manifest says, and capture.py records what it promises."""
+
+import hashlib
+import json
+import math
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+DATASETS = Path(__file__).resolve().parents[2] / "datasets"
+RESNET20_PARAMETERS = 269_722  # 0.27M in table 6 of He et al. 2016; summed by hand below
+CAPTURES = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
+
+of_each_capture = pytest.mark.parametrize("entry", CAPTURES, ids=lambda entry: entry["file"])
+
+
+@pytest.fixture
+def np():
+    return pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+
+@pytest.fixture
+def torch(np):
+    return pytest.importorskip("torch", reason="torch is missing: pip install torch")
+
+
+@pytest.fixture
+def capture(torch, monkeypatch):
+    """The module datasets/capture.py."""
+    monkeypatch.syspath_prepend(str(DATASETS))
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    import capture
+
+    return capture
+
+
+@pytest.fixture
+def model(torch):
+    torch.manual_seed(1)
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.PReLU(), torch.nn.Linear(4, 2))
+
+
+def backward(torch, model):
+    model.zero_grad()
+    model(torch.randn(5, 3)).square().mean().backward()
+
+
+# ---- the bundled files
+
+
+def test_manifest_lists_every_bundled_file_once():
+    listed = [entry["file"] for entry in CAPTURES]
+    assert listed == sorted(path.relative_to(DATASETS).as_posix() for path in DATASETS.glob("gradients/*.npz"))
+    assert [entry["step"] for entry in CAPTURES] == [10, 150, 300]
+
+
+@of_each_capture
+def test_checksum_matches(entry):
+    assert hashlib.sha256((DATASETS / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
+
+
+@of_each_capture
+def test_arrays_match_the_manifest(entry, np):
+    with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
+        assert [{"name": name, "shape": list(arrays[name].shape)} for name in arrays.files] == entry["tensors"]
+        for name in arrays.files:
+            assert arrays[name].dtype == np.dtype("<f4"), name
+            assert np.isfinite(arrays[name]).all() and arrays[name].any(), name
+        assert sum(arrays[name].size for name in arrays.files) == RESNET20_PARAMETERS == entry["parameters"]
+
+
+@of_each_capture
+def test_holds_the_convolution_of_36864_elements(entry):
+    assert 36_864 in [math.prod(tensor["shape"]) for tensor in entry["tensors"]]
+
+
+def test_the_model_had_learned():
+    assert CAPTURES[-1]["metrics"]["test_accuracy"] > 0.95
+    losses = [entry["metrics"]["loss"] for entry in CAPTURES]
+    assert losses == sorted(losses, reverse=True)
+
+
+# ---- Capture
+
+
+def test_records_grad_at_the_chosen_steps_and_no_others(np, torch, capture, model, tmp_path):
+    recorder = capture.Capture(model, steps=[2, 4], directory=tmp_path / "out", name="tiny", seed=1)
+    expected = {}
+    for step in range(1, 6):
+        backward(torch, model)
+        expected[step] = {name: p.grad.clone().numpy() for name, p in model.named_parameters()}
+        assert (recorder.record(step, loss=step / 10) is not None) == (step in (2, 4))
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [
+        "manifest.json",
+        "tiny_step0002.npz",
+        "tiny_step0004.npz",
+    ]
+    entries = json.loads((tmp_path / "out/manifest.json").read_text("utf-8"))["captures"]
+    assert [entry["step"] for entry in entries] == [2, 4]
+    for entry in entries:
+        path = tmp_path / "out" / entry["file"]
+        assert entry["sha256"] == hashlib.sha256(path.read_bytes()).hexdigest()
+        assert (entry["parameters"], entry["metrics"]) == (27, {"loss": entry["step"] / 10})
+        with np.load(path) as arrays:
+            assert arrays.files == ["0.weight", "0.bias", "1.weight", "2.weight", "2.bias"]
+            for name, grad in expected[entry["step"]].items():
+                assert arrays[name].shape == grad.shape and arrays[name].tobytes() == grad.tobytes(), name
+
+
+def test_records_unused_sparse_scalar_and_half_parameters(np, torch, capture):
+    class Odd(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.unused = torch.nn.Parameter(torch.ones(3))
+            self.table = torch.nn.Embedding(5, 2, sparse=True)
+            self.scale = torch.nn.Parameter(torch.tensor(2.0))
+            self.low = torch.nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+
+    odd = Odd()
+    (odd.table(torch.tensor([1, 1, 4])).sum() * odd.scale.detach() + 3 * odd.scale + odd.low.sum()).backward()
+    arrays = capture.gradients(odd)
+    assert list(arrays) == ["scale", "low", "table.weight"]  # a module's own parameters come before its children's
+    assert arrays["table.weight"].tolist() == [[0, 0], [4, 4], [0, 0], [0, 0], [2, 2]]
+    assert arrays["scale"].shape == () and arrays["scale"] == 3
+    assert arrays["low"].dtype == np.float32
+
+
+def test_refuses_a_model_without_gradients(capture, model, tmp_path):
+    with pytest.raises(RuntimeError, match="step 7: no parameter has a gradient"):
+        capture.Capture(model, steps=[7], directory=tmp_path).record(7)
+
+
+def test_recording_again_gives_the_same_bytes_and_replaces_the_entry(torch, capture, model, tmp_path):
+    backward(torch, model)
+    recorder = capture.Capture(model, steps=[1, 2], directory=tmp_path)
+    recorder.record(2)
+    first, manifest = recorder.record(1).read_bytes(), recorder.manifest.read_bytes()
+    assert recorder.record(1).read_bytes() == first
+    assert recorder.manifest.read_bytes() == manifest
+
+
+def test_transposed_gradient_is_written_in_c_order(np, torch, capture, tmp_path):
+    model = torch.nn.Linear(2, 3, bias=False)
+    model.weight.grad = torch.arange(6.0).reshape(2, 3).t()
+    capture.write_npz(tmp_path / "a.npz", capture.gradients(model))
+    assert b"'fortran_order': False" in (tmp_path / "a.npz").read_bytes()
+    with np.load(tmp_path / "a.npz") as arrays:
+        assert arrays["weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
+
+
+def test_example_in_the_readme_runs(torch, capture, model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (example,) = re.findall(r"```python\n(.*?)```", (DATASETS / "README.md").read_text("utf-8"), re.DOTALL)
+    names = {
+        "model": model,
+        "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
+        "loss_function": torch.nn.functional.mse_loss,
+        "batches": [(torch.randn(5, 3), torch.randn(5, 2)) for _ in range(500)],
+    }
+    exec(example, names)
+    written = sorted(path.name for path in Path("my_gradients").iterdir())
+    assert written == ["manifest.json", "mymodel_step0010.npz", "mymodel_step0500.npz"]
+
+
+# ---- ResNet-20
+
+
+def test_resnet20_is_the_network_of_the_paper(torch, capture):
+    model = capture.ResNet20()
+    convolutions = [m for m in model.modules() if isinstance(m, torch.nn.Conv2d)]
+    assert len(convolutions) == 19 and all(m.bias is None for m in convolutions)
+    # 19 kernels of 3x3 (so a 1x1 projection in a shortcut would show), 19 normalisations, one linear layer
+    kernels = 9 * (3 * 16 + 6 * 16 * 16 + 16 * 32 + 5 * 32 * 32 + 32 * 64 + 5 * 64 * 64)
+    assert all(m.kernel_size == (3, 3) for m in convolutions)
+    assert RESNET20_PARAMETERS == kernels + 2 * (7 * 16 + 6 * 32 + 6 * 64) + 64 * 10 + 10
+    assert sum(p.numel() for p in model.parameters()) == RESNET20_PARAMETERS
+    assert [list(p.shape) for p in model.parameters()] == [tensor["shape"] for tensor in CAPTURES[0]["tensors"]]
+    assert [name for name, _ in model.named_parameters()] == [tensor["name"] for tensor in CAPTURES[0]["tensors"]]
+
+
+@pytest.mark.parametrize("stride, channels", [(1, 4), (2, 8)])
+def test_shortcut_strides_and_pads_with_zero_channels(torch, capture, stride, channels):
+    block = capture.Block(4, channels, stride).eval()
+    torch.nn.init.zeros_(block.bn2.weight)  # leaves the shortcut alone
+    x = torch.rand(2, 4, 6, 6)
+    y = block(x)
+    assert torch.equal(y[:, :4], x[:, :, ::stride, ::stride])
+    assert not y[:, 4:].any()
