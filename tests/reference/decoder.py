@@ -1,0 +1,700 @@
+"""A second decoder of DeepReduce frames, version 0: a specification in code.
+
+Written from lib/container/FORMAT.md and codecs/*/*/SPEC.md alone, in plain Python, without a look at the
+library. It is slow. Where a document leaves a choice, a comment that begins with "Reading:" says which was taken.
+
+    frame = decode_frame(data)         Corrupt: the bytes are not a frame; Unsupported: a newer version or codec
+    frame.tensors[0].indices           ascending; of the tensor, not of the segment
+    frame.tensors[0].values            bit patterns (ints), width for each index
+    dense(frame.tensors[0])            bit patterns, universe * width
+"""
+import struct
+import zlib
+from dataclasses import dataclass, field
+from typing import Callable
+
+MASK32, MASK64 = 2**32 - 1, 2**64 - 1
+PHI = 0x9e3779b97f4a7c15
+TYPES = {1: "f32", 2: "f16", 3: "bf16"}
+EXPONENT_BITS = {"f32": 8, "f16": 5, "bf16": 8}
+MANTISSA_BITS = {"f32": 23, "f16": 10, "bf16": 7}
+VALUE_SIZE = {"f32": 4, "f16": 2, "bf16": 2}
+SHORT, TAG, LIST, STATUS = 1, 2, 4, 8
+
+
+class Corrupt(Exception):
+    """The bytes are not a frame of version 0."""
+
+
+class Unsupported(Exception):
+    """A version or a codec that these documents do not describe."""
+
+
+def refuse(condition, message):
+    if condition:
+        raise Corrupt(message)
+
+
+@dataclass
+class Codec:
+    role: str
+    name: str
+    fields: tuple = ()                    # (name, lowest, highest, default) of each wire field
+    fixed: Callable | None = None         # (shape, fields) -> size in bytes
+    bound: Callable | None = None         # as fixed, the most it may write
+    decode: Callable | None = None        # (payload, shape, fields) -> indices | bit patterns | order
+    reorders: bool = False
+    replaces: bool = False
+    carries: bool = False
+    width_one: bool = False
+
+
+@dataclass
+class Stage:
+    codec: Codec
+    fields: dict
+
+
+@dataclass
+class Entry:
+    """An entry of the plan table."""
+    dtype: str
+    width: int
+    carries: bool                         # the keys carry the order
+    value: list
+    order: list
+    index: list
+
+
+@dataclass
+class Shape:
+    """What a codec is told about its row."""
+    universe: int
+    count: int
+    support: int
+    width: int = 1
+    dtype: str = "f32"
+    carries: bool = False
+
+
+@dataclass
+class Row:
+    """A row of the tensor table, as the header says it; sizes are those of the sections."""
+    entry: Entry
+    mode: int
+    continues: bool
+    universe: int
+    count: int
+    support: int
+    sizes: dict
+    check: int | None = None
+
+    def shape(self):
+        e = self.entry
+        return Shape(self.universe, self.count, self.support, e.width, e.dtype, e.carries)
+
+
+@dataclass
+class Tensor:
+    universe: int
+    width: int
+    dtype: str
+    indices: list = field(default_factory=list)
+    values: list = field(default_factory=list)
+    rows: list = field(default_factory=list)      # the Row of each segment: mode, count, support, sizes
+
+
+@dataclass
+class Frame:
+    version: int
+    flags: int
+    tag: int | None
+    status: int
+    message: str
+    tensors: list
+    size: int                             # bytes of the frame; what lies behind is not part of it
+
+
+# ---- bytes and bits ----
+
+class Reader:
+    def __init__(self, data, position=0):
+        self.data, self.position = data, position
+
+    def take(self, n):
+        refuse(n > len(self.data) - self.position, f"ends at byte {len(self.data)}, {self.position + n} needed")
+        self.position += n
+        return self.data[self.position - n:self.position]
+
+    def uint(self, size):
+        return int.from_bytes(self.take(size), "little")
+
+    def varint(self):
+        value = 0
+        for i in range(10):
+            byte = self.uint(1)
+            value |= (byte & 127) << 7 * i
+            if byte < 128:
+                refuse(i > 0 and byte == 0, "varint with superfluous zero groups")
+                refuse(value > MASK64, "varint above 64 bits")    # Reading: ten bytes hold 70 bits; 64 are meant
+                return value
+        raise Corrupt("varint of more than 10 bytes")
+
+    def zeros_to(self, multiple, what):
+        refuse(any(self.take(-self.position % multiple)), f"{what}: padding is not zero")
+
+
+class Bits:
+    """Bit strings, low bit of a byte first."""
+
+    def __init__(self, data):
+        self.data, self.position = data, 0
+
+    def take(self, n):
+        first, self.position = self.position, self.position + n
+        refuse(self.position > 8 * len(self.data), "bit string ends too early")
+        return int.from_bytes(self.data[first >> 3:(self.position + 7) >> 3], "little") >> (first & 7) & ((1 << n) - 1)
+
+    def pad(self):
+        refuse(self.take(-self.position % 8), "bit string: padding is not zero")
+
+
+def log2_ceil(n):
+    return (n - 1).bit_length()
+
+
+# ---- check ----
+
+def mix64(x):
+    x ^= x >> 30
+    x = x * 0xbf58476d1ce4e5b9 & MASK64
+    x ^= x >> 27
+    x = x * 0x94d049bb133111eb & MASK64
+    return x ^ x >> 31
+
+
+CHECK_FACTORS = [mix64((i + 1) * PHI & MASK64) >> 32 | 1 for i in range(1024)]
+
+
+def check(data):
+    """data: a multiple of 4 bytes."""
+    total = 0
+    for c, start in enumerate(range(0, len(data), 4096)):
+        chunk = data[start:start + 4096]
+        words = struct.unpack(f"<{len(chunk) // 4}I", chunk)
+        total += mix64(sum((w + 1) * t for w, t in zip(words, CHECK_FACTORS)) + c * PHI & MASK64)
+    return total & MASK64
+
+
+def without_check(data):
+    return data[:4] + bytes(8) + data[12:]
+
+
+# ---- numbers ----
+
+def round_to(x, dtype):
+    """The bit pattern of a double rounded once to the type: to nearest, ties to even; beyond the largest number to infinity."""
+    exponent_bits, mantissa_bits = EXPONENT_BITS[dtype], MANTISSA_BITS[dtype]
+    bits = struct.unpack("<Q", struct.pack("<d", x))[0]
+    sign = bits >> 63 << (exponent_bits + mantissa_bits)
+    exponent, mantissa = bits >> 52 & 2047, bits & (1 << 52) - 1
+    infinity = ((1 << exponent_bits) - 1) << mantissa_bits
+    if exponent == 2047:
+        return sign | infinity | (1 << mantissa_bits - 1 if mantissa else 0)
+    if exponent:
+        mantissa |= 1 << 52
+    else:
+        exponent = 1                                        # subnormal: no leading one
+    # |x| = mantissa * 2^(exponent - 1075). One unit of the type's last place is 2^(e - bias - mantissa_bits), where e,
+    # the stored exponent, is at least 1: below that the numbers are subnormal and equally spaced.
+    bias = (1 << exponent_bits - 1) - 1
+    e = max(1, exponent - 1023 + bias)
+    shift = e - bias - mantissa_bits - (exponent - 1075)
+    units, rest, half = mantissa >> shift, mantissa & (1 << shift) - 1, 1 << shift - 1
+    if rest > half or rest == half and units & 1:
+        units += 1
+    # units holds the leading one where there is one, and a carry out of the mantissa is the next exponent
+    return sign | min(((e - 1) << mantissa_bits) + units, infinity)
+
+
+def to_double(bits, dtype):
+    if dtype == "f16":
+        return struct.unpack("<e", struct.pack("<H", bits))[0]
+    return struct.unpack("<f", struct.pack("<I", bits << 16 if dtype == "bf16" else bits))[0]
+
+
+def largest(dtype):
+    return to_double((((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]) - 1, dtype)
+
+
+def finite_f32(data):
+    x = struct.unpack("<f", data)[0]
+    refuse(x != x or abs(x) == float("inf"), "a number that is not finite")
+    return x
+
+
+def murmur3(data, seed):
+    """murmur3_x86_32"""
+    def rotate(x, r):
+        return (x << r | x >> 32 - r) & MASK32
+
+    h, whole = seed, len(data) & ~3
+    for i in range(0, whole, 4):
+        k = int.from_bytes(data[i:i + 4], "little")
+        h ^= rotate(k * 0xcc9e2d51 & MASK32, 15) * 0x1b873593 & MASK32
+        h = rotate(h, 13) * 5 + 0xe6546b64 & MASK32
+    tail = int.from_bytes(data[whole:], "little")
+    h ^= rotate(tail * 0xcc9e2d51 & MASK32, 15) * 0x1b873593 & MASK32
+    h ^= len(data)
+    h = (h ^ h >> 16) * 0x85ebca6b & MASK32
+    h = (h ^ h >> 13) * 0xc2b2ae35 & MASK32
+    return h ^ h >> 16
+
+
+# ---- index codecs ----
+
+def decode_index_raw(payload, shape, fields):
+    keys = list(struct.unpack(f"<{shape.count}I", payload))
+    refuse(any(key >= shape.universe for key in keys), "index raw: a key is not below universe")
+    refuse(len(set(keys)) != len(keys), "index raw: a key comes twice")
+    refuse(not shape.carries and keys != sorted(keys), "index raw: keys do not ascend")
+    return keys
+
+
+def golomb_parameter(span, n):
+    return max(1, ((2 * span - n) * 22713 + n * 32768) // (n * 65536))
+
+
+def rice_parameter(span, n):
+    m = golomb_parameter(span, n)
+    return 1 << ((2 * m * m).bit_length() - 1) // 2
+
+
+def decode_split(parameter):
+    def decode(payload, shape, fields):
+        size, reader, indices = 1 << fields["block"], Reader(payload), []
+        counts = [min(size, shape.count - i) for i in range(0, shape.count, size)]
+        if len(counts) == 1:
+            ends = [reader.uint((shape.universe.bit_length() + 7) // 8)]
+            bodies = [payload[reader.position:]]
+        else:
+            table = [(reader.uint(4), reader.uint(2)) for _ in counts]
+            ends = [end for end, _ in table]
+            bodies = [reader.take(body_size) for _, body_size in table]
+            refuse(reader.position != len(payload), "split: bytes behind the last body")
+        base = 0
+        for n, end, body in zip(counts, ends, bodies):
+            refuse(len(body) > 65535, "split: a body of more than 65535 bytes")
+            refuse(end > shape.universe, "split: a block ends above universe")
+            refuse(end - base < n, "split: a span shorter than its number of indices")
+            indices += decode_split_block(body, n, base, end, parameter(end - base, n))
+            base = end
+        return indices
+    return decode
+
+
+def decode_split_block(body, n, base, end, m):
+    c = log2_ceil(m)
+    k, s = max(c, 1) - 1, (1 << c) - m
+    bits = Bits(body)
+    vs = [bits.take(k) for _ in range(n)]
+    bits.pad()
+    qs = []
+    for _ in range(n):
+        q = 0
+        while not bits.take(1):
+            q += 1
+        qs.append(q)
+    bits.pad()
+    indices, x = [], base - 1
+    for v, q in zip(vs, qs):
+        r = 0 if m == 1 else v if v < s else 2 * v + bits.take(1) - s
+        x += q * m + r + 1
+        refuse(x >= end, "split: an index past the end of its block")
+        indices.append(x)
+    bits.pad()
+    refuse(bits.position != 8 * len(body), "split: a body that is not used up")
+    refuse(x != end - 1, "split: a block that does not reach its end")
+    return indices
+
+
+def split_bound(shape, fields):
+    # k <= 31, the extra bit, and by the choice of M less than 3.4 bits of q and its one: below 5 bytes an index. Three
+    # paddings and the six bytes of the table a block.
+    return 5 * shape.count + 9 * -(-shape.count >> fields["block"])
+
+
+def bloom_bits(shape, fields):
+    m = max(32, ((shape.count * fields["c"] >> 16) + 31) // 32 * 32)
+    refuse(m >= 2**32, "bloom: more than 2^32 - 1 bits")
+    return m
+
+
+def decode_bloom(payload, shape, fields):
+    m, positives = bloom_bits(shape, fields), []
+    seeds = [fields["seed"] + j & MASK32 for j in range(fields["k"])]
+    leftmost = fields["policy"] == 0
+    for i in range(shape.universe):
+        key = i.to_bytes(4, "little")
+        if all(payload[b >> 3] >> (b & 7) & 1 for b in (murmur3(key, seed) % m for seed in seeds)):
+            positives.append(i)
+            if leftmost and len(positives) == shape.count:
+                break
+    if leftmost:
+        refuse(shape.support != shape.count, "bloom leftmost: support is not count")
+        refuse(len(positives) < shape.count, "bloom leftmost: fewer positives than count")
+    else:
+        refuse(len(positives) != shape.support, f"bloom p0: {len(positives)} positives, the frame says {shape.support}")
+    return positives
+
+
+# ---- value codecs: bit patterns in the order decoded ----
+
+def decode_value_raw(payload, shape, fields):
+    return list(struct.unpack(f"<{shape.support * shape.width}{'I' if shape.dtype == 'f32' else 'H'}", payload))
+
+
+def qsgd_size(shape, fields):
+    n = shape.support * shape.width
+    return 4 * -(-n // fields["bucket"]) + (n * (1 + log2_ceil(fields["levels"] + 1)) + 7) // 8
+
+
+def decode_qsgd(payload, shape, fields):
+    n, levels, bucket = shape.support * shape.width, fields["levels"], fields["bucket"]
+    reader, norms, values = Reader(payload), [], []
+    for _ in range(0, n, bucket):
+        word = reader.take(4)
+        refuse(word[3] & 128, "qsgd: a negative norm")
+        norms.append(finite_f32(word))
+    bits, width = Bits(payload[reader.position:]), 1 + log2_ceil(levels + 1)
+    for i in range(n):
+        code = bits.take(width)
+        level = code >> 1
+        refuse(level > levels, "qsgd: a level above levels")
+        y = norms[i // bucket] * level / levels
+        # Reading: a norm above the largest number of a 16-bit type is allowed, and rounds to infinity.
+        values.append(round_to(-y if code & 1 else y, shape.dtype))
+    bits.pad()
+    return values
+
+
+def fit_poly_segments(positives, n):
+    """(is positive, points) of each segment, in the order of the payload."""
+    def pieces(n):
+        lengths = [n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f > 30]
+        return lengths, n - sum(lengths)
+
+    segments = []
+    if positives:
+        lengths, remainder = pieces(positives)
+        segments += [(True, length) for length in sorted(lengths) + [remainder]]
+    if n - positives:
+        lengths, remainder = pieces(n - positives)
+        segments += [(False, length) for length in [remainder] + sorted(lengths, reverse=True)]
+    return segments
+
+
+def gram(u, n, j, p, p_before):
+    """P_{j+1} at u, from P_j and P_{j-1}."""
+    return u * p - gram_b(n, j) * p_before
+
+
+def gram_b(n, j):
+    jj = float(j * j)
+    return (jj * (1.0 - jj / (float(n) * float(n)))) / (4.0 * jj - 1.0)
+
+
+def decode_fit_poly(payload, shape, fields):
+    reader, values, top = Reader(payload), [], largest(shape.dtype)
+    positives = reader.uint(4)
+    refuse(positives > shape.support, "fit_poly: more positives than values")
+    segments = fit_poly_segments(positives, shape.support)
+    sizes = [min(fields["degree"], n - 1) + 1 for _, n in segments]
+    refuse(len(payload) != 4 + 4 * sum(sizes), f"fit_poly: {len(payload)} bytes instead of {4 + 4 * sum(sizes)}")
+    for (positive, n), size in zip(segments, sizes):
+        coefficients = [finite_f32(reader.take(4)) for _ in range(size)]
+        for x in range(n):
+            u = (2 * x - (n - 1)) / n
+            y, p_before, p = coefficients[0], 1.0, u
+            for j in range(1, size):
+                y = y + coefficients[j] * p
+                p_before, p = p, gram(u, n, j, p, p_before)
+            if y < 0 if positive else y > 0:
+                y = 0.0
+            # Reading: a y of -0 (c_0 = -0 alone can give it) is neither, and stays.
+            values.append(round_to(max(-top, min(top, y)), shape.dtype))
+    return values
+
+
+# ---- order and bytes codecs ----
+
+def bitpack_size(shape, fields):
+    return (shape.support * log2_ceil(max(1, shape.support)) + 7) // 8
+
+
+def decode_bitpack(payload, shape, fields):
+    n, bits = shape.support, Bits(payload)
+    order = [bits.take(log2_ceil(max(1, n))) for _ in range(n)]
+    bits.pad()
+    refuse(any(position >= n for position in order), "bitpack: a position that is not below the number of values")
+    refuse(len(set(order)) != n, "bitpack: a position comes twice")
+    return order
+
+
+def inflate(data, exact, bound):
+    stream = zlib.decompressobj(-15)
+    try:
+        out = stream.decompress(data, bound + 1)
+    except zlib.error as error:
+        raise Corrupt(f"deflate: {error}") from None
+    refuse(len(out) > bound, "deflate: more bytes than the codec before it may write")
+    refuse(not stream.eof or stream.unused_data, "deflate: the stream does not end with the payload")
+    refuse(exact and len(out) != bound, f"deflate: {len(out)} bytes instead of {bound}")
+    return out
+
+
+BLOCK = (("block", 9, 13, 12),)
+CODECS = {
+    ("value", 1): Codec("value", "raw", decode=decode_value_raw,
+                        fixed=lambda shape, _: shape.support * shape.width * VALUE_SIZE[shape.dtype]),
+    ("value", 2): Codec("value", "qsgd", (("levels", 1, 32767, 127), ("bucket", 1, 2**20, 512)), decode=decode_qsgd,
+                        fixed=qsgd_size),
+    ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5),), decode=decode_fit_poly, reorders=True, width_one=True,
+                        bound=lambda _, fields: 4 + 22 * 4 * (fields["degree"] + 1)),
+    ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
+    ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
+    ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter), bound=split_bound),
+    ("index", 3): Codec("index", "rice", BLOCK, decode=decode_split(rice_parameter), bound=split_bound),
+    ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
+                                           ("seed", 0, MASK32, 0)),
+                        decode=decode_bloom, replaces=True, fixed=lambda shape, f: bloom_bits(shape, f) // 8),
+    ("bytes", 1): Codec("bytes", "deflate"),
+}
+
+
+# ---- stage lists ----
+
+def read_stage(reader, role):
+    number = reader.varint()
+    # Reading: an id that no document names is Unsupported, not Corrupt; ids are counted for each role.
+    codec = CODECS.get((role, number >> 1))
+    if codec is None:
+        raise Unsupported(f"{role} codec {number >> 1}")
+    fields = {name: default for name, _, _, default in codec.fields}
+    if number & 1:
+        length = reader.uint(1)
+        refuse(length == 0, f"{codec.name}: wire fields of no bytes")
+        wire = Reader(reader.take(length))
+        last = None
+        for name, low, high, default in codec.fields:
+            if wire.position == length:
+                break
+            fields[name] = wire.varint()
+            refuse(not low <= fields[name] <= high, f"{codec.name}: {name} = {fields[name]}")
+            last = fields[name] == default
+        refuse(wire.position != length, f"{codec.name}: more wire fields than it has")
+        refuse(last, f"{codec.name}: a last field that equals its default")
+    return Stage(codec, fields)
+
+
+def read_entry(reader):
+    counts, kind = reader.uint(1), reader.uint(1)
+    values, indices, orders = counts & 7, counts >> 3 & 7, counts >> 6
+    refuse(not 1 <= values <= 5 or not 1 <= indices <= 5, f"{values} value and {indices} index codecs")
+    refuse((kind & 15) not in TYPES, f"type {kind & 15}")
+    refuse(kind >> 6, "reserved bits of the type")
+    width = 1
+    if kind & 32:
+        width = reader.varint()
+        refuse(width < 2, "a written width below 2")
+    entry = Entry(TYPES[kind & 15], width, bool(kind & 16), [], [], [])
+    for role, n in (("value", values), ("order", orders), ("index", indices)):
+        stages = [read_stage(reader, role if i == 0 else "bytes") for i in range(n)]
+        setattr(entry, role, stages)
+    first = entry.value[0].codec
+    refuse(entry.carries and not (first.reorders and entry.index[0].codec.carries), "the keys cannot carry the order")
+    refuse(bool(orders) != (first.reorders and not entry.carries), "an order list too many, or none")
+    refuse(first.width_one and width != 1, f"{first.name}: width {width}")
+    return entry
+
+
+def is_fixed(stages):
+    return all(stage.codec.fixed for stage in stages)
+
+
+def replaces(entry):
+    return entry.index[0].codec.replaces
+
+
+def run_list(stages, data, shape):
+    """Undoes the codecs of a list, the last one first."""
+    limits = []                           # for each stage: (the size is exactly this, size)
+    for stage in stages:
+        codec = stage.codec
+        if codec.role == "bytes":
+            # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
+            limits.append((False, 2 * limits[-1][1] + 64))
+        else:
+            limits.append((bool(codec.fixed), (codec.fixed or codec.bound)(shape, stage.fields)))
+    for limit in reversed(limits[:-1]):
+        data = inflate(data, *limit)
+    return stages[0].codec.decode(data, shape, stages[0].fields)
+
+
+# ---- headers ----
+
+def settle_row(row, stored_support, stored):
+    """Checks what a header stores of a row against the rules, and sets support and the sizes of its sections."""
+    entry = row.entry
+    refuse(row.mode == 3, "mode 3")
+    refuse(row.universe > MASK32, "universe above 2^32 - 1")
+    refuse(row.count > row.universe, "count above universe")
+    if row.mode == 2:
+        refuse(stored_support, "a stored support in mode 2")
+        row.support = row.universe
+    else:
+        row.support = row.count if stored_support is None else stored_support
+        refuse(row.support > row.universe, "support above universe")
+        refuse((row.mode == 1 or not replaces(entry)) and row.support != row.count, "support is not count")
+        refuse(row.count == 0 and row.support, "support without count")
+    shape = row.shape()
+    for role in ("value", "order", "index"):
+        stages = getattr(entry, role)
+        used = stages and row.mode != 2 and row.count and not (role == "index" and row.mode == 1)
+        # Reading: in a size column, the entry of a list of fixed size is 0.
+        refuse(stored[role] and (not used or is_fixed(stages)), f"a stored {role} size where none belongs")
+        row.sizes[role] = stages[0].codec.fixed(shape, stages[0].fields) if used and is_fixed(stages) else stored[role]
+    if row.mode == 1:
+        row.sizes["index"] = 4 * row.count
+    if row.mode == 2:
+        row.sizes["value"] = row.universe * entry.width * VALUE_SIZE[entry.dtype]
+    return row
+
+
+def read_short_header(reader, flags):
+    refuse(flags & ~(SHORT | LIST | 48), f"flags {flags:#x}")
+    universe, count = reader.uint(3), reader.uint(3)
+    entry = read_entry(reader)
+    support = reader.uint(3) if replaces(entry) else None
+    stored = {role: 0 if is_fixed(getattr(entry, role)) else reader.uint(3) for role in ("value", "order", "index")}
+    reader.zeros_to(4, "header")
+    return [settle_row(Row(entry, flags >> 4 & 3, False, universe, count, 0, {}), support, stored)]
+
+
+def read_general_header(reader, flags):
+    """Returns status, tag, message, rows."""
+    refuse(flags & ~(TAG | LIST | STATUS), f"flags {flags:#x}")
+    n_rows, status, zero, table_size, widths = (reader.uint(size) for size in (4, 1, 1, 2, 4))
+    refuse(zero, "byte 17 is not zero")
+    tag = reader.uint(8) if flags & TAG else None
+    if flags & STATUS:
+        refuse(not 1 <= status <= 7, f"status {status}")
+        refuse(n_rows or widths, "a status frame with rows")
+        refuse(table_size > 255, "a message of more than 255 bytes")
+        message = reader.take(table_size)
+        reader.zeros_to(4, "header")
+        try:
+            return status, tag, message.decode("utf-8"), []
+        except UnicodeDecodeError:
+            raise Corrupt("a message that is not UTF-8") from None
+    refuse(status, "a status in a frame that is not a status frame")
+
+    table = Reader(reader.take(table_size))
+    entries = []
+    while table.position < table_size:
+        entries.append(read_entry(table))
+    nibbles = [widths >> 4 * i & 15 for i in range(8)]
+    refuse(nibbles[0] not in (1, 2) or not 1 <= nibbles[1] <= 8 or max(nibbles[2:7]) > 8 or nibbles[7],
+           f"column widths {widths:#x}")
+    names = ["check", "info", "universe", "count", "support", "value", "order", "index"]
+    columns = {}
+    for name, width in zip(names, [8 if n_rows != 1 else 0] + nibbles):
+        data = reader.take(width * n_rows)
+        if width:
+            columns[name] = [int.from_bytes(data[i:i + width], "little") for i in range(0, len(data), width)]
+    reader.zeros_to(4, "header")
+
+    rows = []
+    for i in range(n_rows):
+        stored = {name: column[i] for name, column in columns.items()}
+        info = stored["info"]
+        refuse(info >> 3 >= len(entries), f"entry {info >> 3} of a plan table of {len(entries)}")
+        row = Row(entries[info >> 3], info & 3, bool(info & 4), stored["universe"], stored.get("count", 0), 0, {},
+                  stored.get("check"))
+        if row.continues:
+            refuse(not rows, "the first row continues")
+            before = rows[-1].entry
+            refuse((before.dtype, before.width) != (row.entry.dtype, row.entry.width), "a continuing row of another type or width")
+        rows.append(settle_row(row, stored.get("support"), {role: stored.get(role, 0) for role in ("value", "order", "index")}))
+    return 0, tag, "", rows
+
+
+# ---- rows and frames ----
+
+def decode_row(row, payload):
+    """Returns the indices, ascending, and the bit patterns, width for each."""
+    shape, entry, reader = row.shape(), row.entry, Reader(payload)
+    value, order, index = (reader.take(row.sizes[role]) for role in ("value", "order", "index"))
+    if row.mode == 2:
+        return list(range(row.universe)), decode_value_raw(value, shape, {})
+    if row.count == 0:
+        return [], []
+    indices = decode_index_raw(index, shape, {}) if row.mode == 1 else run_list(entry.index, index, shape)
+    values = run_list(entry.value, value, shape)
+    width = entry.width
+    if entry.carries:
+        position_of = {key: i for i, key in enumerate(sorted(indices))}
+        permutation = [position_of[key] for key in indices]
+    elif entry.order:
+        permutation = run_list(entry.order, order, shape)
+    else:
+        return indices, values
+    placed = [0] * len(values)
+    for j, position in enumerate(permutation):
+        placed[position * width:(position + 1) * width] = values[j * width:(j + 1) * width]
+    return sorted(indices), placed
+
+
+def decode_frame(data):
+    data = bytes(data)
+    reader = Reader(data)
+    refuse(reader.take(2) != b"DR", "does not begin with DR")
+    version = reader.uint(1)
+    if version != 0:
+        raise Unsupported(f"version {version}")
+    flags, stored_check = reader.uint(1), reader.uint(8)
+    if flags & SHORT:
+        status, tag, message, rows = 0, None, "", read_short_header(reader, flags)
+    else:
+        status, tag, message, rows = read_general_header(reader, flags)
+    header_size = reader.position
+
+    payloads = []
+    for row in rows:
+        start = reader.position
+        reader.take(sum(row.sizes.values()))
+        reader.zeros_to(4, "payload")
+        payloads.append(data[start:reader.position])
+    covered = reader.position if len(rows) == 1 else header_size
+    refuse(check(without_check(data[:covered])) != stored_check, "the check of the header differs")
+    refuse(any(row.check is not None and check(p) != row.check for row, p in zip(rows, payloads)),
+           "the check of a row differs")
+
+    tensors = []
+    for row, payload in zip(rows, payloads):
+        if not row.continues:
+            tensors.append(Tensor(0, row.entry.width, row.entry.dtype))
+        tensor = tensors[-1]
+        indices, values = decode_row(row, payload)
+        tensor.indices += [tensor.universe + i for i in indices]
+        tensor.values += values
+        tensor.universe += row.universe
+        tensor.rows.append(row)
+    return Frame(version, flags, tag, status, message, tensors, reader.position)
+
+
+def dense(tensor):
+    out, width = [0] * (tensor.universe * tensor.width), tensor.width
+    for j, i in enumerate(tensor.indices):
+        out[i * width:(i + 1) * width] = tensor.values[j * width:(j + 1) * width]
+    return out

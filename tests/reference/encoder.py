@@ -1,0 +1,331 @@
+"""A tiny encoder of DeepReduce frames, version 0, written like decoder.py from the documents alone.
+
+It makes frames for the decoders, valid ones and, as every header field can be set by hand, invalid ones.
+
+    plan = entry("f32", [stage("value", "raw")], [stage("index", "golomb")])
+    data = encode([(1000, {3: [0x3f800000], 17: [0xc0200000]})], plan)          one tensor
+
+A row of values is a dict index -> [bit pattern] * width; absent indices hold zeros.
+"""
+import math
+import struct
+import zlib
+from dataclasses import dataclass, replace
+
+from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
+                     bloom_bits, check, fit_poly_segments, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
+                     mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
+
+IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
+
+
+def pack_bits(numbers):
+    """[(number, bits)], low bit first, padded to a byte."""
+    text = "".join(format(n, f"0{bits}b")[::-1] for n, bits in numbers if bits)
+    return int("0" + text[::-1], 2).to_bytes((len(text) + 7) // 8, "little")
+
+
+def varint(n):
+    out = bytearray()
+    while n > 127:
+        out.append(n & 127 | 128)
+        n >>= 7
+    return bytes(out + bytes([n]))
+
+
+# ---- codecs: (what to encode, shape, fields) -> payload ----
+
+def encode_index_raw(indices, shape, fields):
+    return struct.pack(f"<{len(indices)}I", *indices)
+
+
+def encode_split(parameter):
+    def encode(indices, shape, fields):
+        size, base, table, bodies = 1 << fields["block"], 0, b"", b""
+        blocks = [indices[i:i + size] for i in range(0, len(indices), size)]
+        for block in blocks:
+            end = block[-1] + 1
+            body = encode_split_block(block, base, parameter(end - base, len(block)))
+            if len(blocks) == 1:
+                table += end.to_bytes((shape.universe.bit_length() + 7) // 8, "little")
+            else:
+                table += struct.pack("<IH", end, len(body))
+            bodies += body
+            base = end
+        return table + bodies
+    return encode
+
+
+def encode_split_block(block, base, m):
+    c = log2_ceil(m)
+    s, vs, qs, extras = (1 << c) - m, [], [], []
+    for x, before in zip(block, [base - 1] + block):
+        q, r = divmod(x - before - 1, m)
+        qs += [(0, 1)] * q + [(1, 1)]
+        if m > 1:
+            vs.append((r if r < s else (r + s) >> 1, max(c, 1) - 1))
+            extras += [] if r < s else [(r + s & 1, 1)]
+    return pack_bits(vs) + pack_bits(qs) + pack_bits(extras)
+
+
+def encode_bloom(indices, shape, fields):
+    m = bloom_bits(shape, fields)
+    bits = bytearray(m // 8)
+    for i in indices:
+        for j in range(fields["k"]):
+            b = murmur3(struct.pack("<I", i), fields["seed"] + j & MASK32) % m
+            bits[b // 8] |= 1 << b % 8
+    return bytes(bits)
+
+
+def bloom_fields(fpr):
+    """k and c for a false-positive rate."""
+    bits = math.log2(1 / fpr)
+    return {"k": max(1, round(bits)), "c": round(65536 * bits / math.log(2))}
+
+
+def encode_value_raw(values, shape, fields):
+    return b"".join(v.to_bytes(VALUE_SIZE[shape.dtype], "little") for v in values)
+
+
+def tree_sum(numbers):
+    """Tiles of 1024 by halving, the tiles in order."""
+    total = 0.0
+    for start in range(0, len(numbers), 1024):
+        a = numbers[start:start + 1024]
+        a += [0.0] * (1024 - len(a))
+        h = 512
+        while h:
+            a = [a[i] + a[i + h] for i in range(h)]
+            h //= 2
+        total += a[0]
+    return total
+
+
+def f32(x):
+    """Rounded to f32; beyond the largest finite number that number."""
+    top = largest("f32")
+    return to_double(round_to(max(-top, min(top, x)), "f32"), "f32")
+
+
+def encode_qsgd(values, shape, fields, private_key=0):
+    levels, bucket, norms, codes = fields["levels"], fields["bucket"], [], []
+    width = 1 + log2_ceil(levels + 1)
+    for start in range(0, len(values), bucket):
+        numbers = [to_double(v, shape.dtype) for v in values[start:start + bucket]]
+        norm = min(f32(math.sqrt(tree_sum([v * v for v in numbers]))), largest(shape.dtype))
+        norms.append(struct.pack("<f", norm))
+        for i, v in enumerate(numbers, start):
+            u = (mix64(private_key + (i + 1) * PHI & MASK64) >> 40) / 2**24
+            level = min(levels, math.floor(levels * abs(v) / norm + u)) if norm else 0
+            codes.append((2 * level + (v < 0 and level > 0), width))
+    return b"".join(norms) + pack_bits(codes)
+
+
+def encode_fit_poly(values, shape, fields):
+    """values in decoded order: the non-negative ones from the largest, then the negative ones."""
+    numbers = [to_double(v, shape.dtype) for v in values]
+    positives = sum(math.copysign(1, v) > 0 for v in numbers)
+    out, start = [struct.pack("<I", positives)], 0
+    for _, n in fit_poly_segments(positives, len(numbers)):
+        ys, start = numbers[start:start + n], start + n
+        us = [(2 * x - (n - 1)) / n for x in range(n)]
+        before, now, norm = [0.0] * n, [1.0] * n, float(n)
+        for j in range(min(fields["degree"], n - 1) + 1):
+            if j == 1:
+                before, now = now, us
+            elif j > 1:
+                before, now = now, [gram(u, n, j - 1, p, b) for u, p, b in zip(us, now, before)]
+            if j:
+                norm *= gram_b(n, j)
+            out.append(struct.pack("<f", f32(tree_sum([y * p for y, p in zip(ys, now)]) / norm)))
+    return b"".join(out)
+
+
+def encode_bitpack(order, shape, fields):
+    return pack_bits([(position, log2_ceil(max(1, len(order)))) for position in order])
+
+
+def deflate(data, level=6):
+    stream = zlib.compressobj(level, zlib.DEFLATED, -15)
+    return stream.compress(data) + stream.flush()
+
+
+ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter),
+            ("index", "rice"): encode_split(rice_parameter), ("index", "bloom"): encode_bloom,
+            ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
+            ("order", "bitpack"): encode_bitpack}
+
+
+def run_list(stages, what, shape):
+    data = ENCODERS["index" if stages[0].codec.role == "index" else stages[0].codec.role,
+                    stages[0].codec.name](what, shape, stages[0].fields)
+    for _ in stages[1:]:
+        data = deflate(data)
+    return data
+
+
+# ---- plan ----
+
+def stage(role, name, **fields):
+    codec = CODECS[role, IDS[role, name]]
+    return Stage(codec, {**{name: default for name, _, _, default in codec.fields}, **fields})
+
+
+def entry(dtype, value, index, order=(), width=1, carries=False):
+    return Entry(dtype, width, carries, list(value), list(order), list(index))
+
+
+def stage_bytes(s):
+    wire = [(s.fields[name], default) for name, _, _, default in s.codec.fields]
+    while wire and wire[-1][0] == wire[-1][1]:
+        wire.pop()
+    data = b"".join(varint(value) for value, _ in wire)
+    number = IDS[s.codec.role, s.codec.name] * 2 + bool(wire)
+    return varint(number) + (bytes([len(data)]) + data if wire else b"")
+
+
+def entry_bytes(e):
+    kind = {name: number for number, name in TYPES.items()}[e.dtype]
+    kind |= 16 * e.carries | 32 * (e.width != 1)
+    head = bytes([len(e.value) | len(e.index) << 3 | len(e.order) << 6, kind])
+    return head + (varint(e.width) if e.width != 1 else b"") + b"".join(map(stage_bytes, e.value + e.order + e.index))
+
+
+# ---- rows ----
+
+@dataclass
+class EncodedRow:
+    """What a header needs to know, and the payload, padded. Any of it may be falsified."""
+    entry: Entry
+    mode: int
+    universe: int
+    count: int
+    support: int                  # as stored
+    value: int = 0                # sizes as stored: 0 for a list of fixed size
+    order: int = 0
+    index: int = 0
+    continues: bool = False
+    payload: bytes = b""
+
+
+def encode_row(e, universe, row, mode=0, indices=None, continues=False):
+    """indices: those that go in; without it all that row holds."""
+    width, zeros = e.width, [0] * e.width
+    keys = sorted(row if indices is None else indices)
+    count = len(keys)
+    out = EncodedRow(e, mode, universe, count, 0 if mode == 2 else count, continues=continues)
+    shape = Shape(universe, count, count, width, e.dtype, e.carries)
+    if mode == 2:
+        out.payload = encode_value_raw([v for i in range(universe) for v in row.get(i, zeros)], shape, {})
+    elif count:
+        index = None
+        if mode == 0 and replaces(e):
+            index = run_list(e.index, keys, shape)
+            keys = bloom_support(keys, shape, e.index[0].fields)
+            out.support = shape.support = len(keys)
+        values = [v for i in keys for v in row.get(i, zeros)]
+        order = b""
+        if e.value[0].codec.reorders:
+            numbers = [to_double(v, e.dtype) for v in values]
+            # the order of fit_poly; sorted() is stable, so ties ascend
+            permutation = sorted(range(len(keys)), key=lambda i: (math.copysign(1, numbers[i]) < 0, -numbers[i]))
+            values = [values[i] for i in permutation]
+            if e.carries:
+                keys = [keys[i] for i in permutation]
+            else:
+                order = run_list(e.order, permutation, shape)
+        value = run_list(e.value, values, shape)
+        if index is None:
+            index = encode_index_raw(keys, shape, {}) if mode == 1 else run_list(e.index, keys, shape)
+        out.value = 0 if is_fixed(e.value) else len(value)
+        out.order = 0 if is_fixed(e.order) else len(order)
+        out.index = 0 if is_fixed(e.index) or mode == 1 else len(index)
+        out.payload = value + order + index
+    out.payload += bytes(-len(out.payload) % 4)
+    return out
+
+
+def bloom_support(keys, shape, fields):
+    m, chosen = bloom_bits(shape, fields), []
+    bits = encode_bloom(keys, shape, fields)
+    for i in range(shape.universe):
+        places = [murmur3(struct.pack("<I", i), fields["seed"] + j & MASK32) % m for j in range(fields["k"])]
+        if all(bits[b // 8] >> b % 8 & 1 for b in places):
+            chosen.append(i)
+    return chosen[:shape.count] if fields["policy"] == 0 else chosen
+
+
+# ---- frames, field by field ----
+
+def seal(header, payload=b"", whole=True, extra=b""):
+    """Pads the header and writes its check. whole: the check covers the payload."""
+    header += bytes(-len(header) % 4)
+    covered = without_check(header + (payload if whole else b""))
+    return header[:4] + struct.pack("<Q", check(covered)) + header[12:] + payload + extra
+
+
+def short_frame(row, flags=SHORT, version=0, magic=b"DR", plan=None, support=None, sizes=None, payload=None, behind=b""):
+    """Every argument but row falsifies one field; behind: bytes behind the last field, before the padding."""
+    e = row.entry
+    if support is None:
+        support = row.support.to_bytes(3, "little") if replaces(e) else b""
+    if sizes is None:
+        sizes = b"".join(size.to_bytes(3, "little") for stages, size in
+                         ((e.value, row.value), (e.order, row.order), (e.index, row.index)) if not is_fixed(stages))
+    header = magic + bytes([version, flags | row.mode << 4]) + bytes(8)
+    header += row.universe.to_bytes(3, "little") + row.count.to_bytes(3, "little")
+    header += (entry_bytes(e) if plan is None else plan) + support + sizes + behind
+    return seal(header, row.payload if payload is None else payload)
+
+
+def general_frame(rows, flags=0, version=0, tag=None, n_rows=None, status=0, zero=0, plan=None, table_size=None, widths=None,
+                  info=None, checks=None, whole=None, payload=None, behind=b""):
+    """widths: [row info, universe, count, support, value, order, index, 0]; info: the row info column, as numbers."""
+    n_rows = len(rows) if n_rows is None else n_rows
+    table = []
+    for row in rows:
+        if entry_bytes(row.entry) not in table:
+            table.append(entry_bytes(row.entry))
+    if info is None:
+        info = [row.mode | 4 * row.continues | table.index(entry_bytes(row.entry)) << 3 for row in rows]
+    columns = [info, [r.universe for r in rows], [r.count for r in rows],
+               [r.support for r in rows] if any(replaces(r.entry) for r in rows) else [0],
+               [r.value for r in rows], [r.order for r in rows], [r.index for r in rows], []]
+    if widths is None:
+        widths = [(max(column, default=0).bit_length() + 7) // 8 for column in columns]
+        widths[0], widths[1] = max(1, widths[0]), max(1, widths[1])
+    plan = b"".join(table) if plan is None else plan
+    header = b"DR" + bytes([version, flags | (TAG if tag is not None else 0)]) + bytes(8)
+    header += struct.pack("<IBBHI", n_rows, status, zero, len(plan) if table_size is None else table_size,
+                          sum(w << 4 * i for i, w in enumerate(widths)))
+    header += struct.pack("<Q", tag) if tag is not None else b""
+    header += plan
+    if n_rows != 1:
+        header += b"".join(struct.pack("<Q", c) for c in ([check(r.payload) for r in rows] if checks is None else checks))
+    for column, width in zip(columns, widths):
+        header += b"".join(n.to_bytes(width, "little") for n in column) if width else b""
+    payload = b"".join(r.payload for r in rows) if payload is None else payload
+    return seal(header + behind, payload, n_rows == 1 if whole is None else whole)
+
+
+def status_frame(status, message, tag=None, flags=STATUS, **fields):
+    return general_frame([], flags, tag=tag, status=status, plan=message, widths=fields.pop("widths", [0] * 8), **fields)
+
+
+def encode(tensors, plan, tag=None, short=None, segment=None, mode=0, is_list=False):
+    """tensors: [(universe, row)]; segment: rows of a segment at most; short: None for where it is allowed."""
+    rows = []
+    for universe, row in tensors:
+        step = segment or max(1, universe)
+        for start in range(0, max(1, universe), step):
+            part = {i - start: v for i, v in row.items() if start <= i < start + step}
+            rows.append(encode_row(plan, min(step, universe - start), part, mode, continues=start > 0))
+    flags = LIST if is_list else 0
+    if short is None:
+        short = len(rows) == 1 and tag is None and rows[0].universe < 2**24 and len(short_header(rows[0])) <= 28
+    return short_frame(rows[0], SHORT | flags) if short else general_frame(rows, flags, tag=tag)
+
+
+def short_header(row):
+    return short_frame(replace(row, payload=b""))

@@ -1,0 +1,565 @@
+"""The plain decoder against the plain encoder, public vectors, worked examples, and bytes that must be refused."""
+import itertools
+import json
+import math
+import random
+import re
+import struct
+import zlib
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+import decoder
+import encoder
+from decoder import (CODECS, Corrupt, Shape, Unsupported, check, decode_frame, dense, fit_poly_segments, golomb_parameter,
+                     mix64, murmur3, rice_parameter, round_to, to_double)
+from encoder import (EncodedRow, bloom_fields, deflate, encode, encode_row, entry, entry_bytes, general_frame, seal,
+                     short_frame, stage, status_frame, varint)
+
+ROOT = Path(__file__).parents[2]
+
+
+def pattern(x, dtype="f32"):
+    return round_to(x, dtype)
+
+
+def sample(universe, count, dtype="f32", width=1, seed=1):
+    rng = random.Random(f"{universe} {count} {seed}")
+    return {i: [pattern(rng.gauss(0, 1), dtype) for _ in range(width)] for i in sorted(rng.sample(range(universe), count))}
+
+
+def same(tensor, universe, row):
+    assert (tensor.universe, tensor.indices) == (universe, sorted(row))
+    assert tensor.values == [v for i in sorted(row) for v in row[i]]
+
+
+RAW = stage("value", "raw")
+KEYS = stage("index", "raw")
+DEFLATE = stage("bytes", "deflate")
+PLAIN = entry("f32", [RAW], [KEYS])
+FIT, PACK = stage("value", "fit_poly"), stage("order", "bitpack")
+BLOOM = {name: stage("index", "bloom", policy=policy, seed=9, **bloom_fields(0.02)) for policy, name in enumerate(("leftmost", "p0"))}
+
+
+# ---- public vectors ----
+
+@pytest.mark.parametrize("data, seed, want", [
+    (b"", 0, 0), (b"", 1, 0x514e28b7), (b"", 0xffffffff, 0x81f16f39), (b"test", 0x9747b28c, 0x704b81dc),
+    (b"Hello, world!", 0x9747b28c, 0x24884cba), (b"\0\0\0\0", 0, 0x2362f9de), (b"\xff\xff\xff\xff", 0, 0x76293b50),
+    (b"!Ce\x87", 0, 0xf55b516b), (b"!Ce\x87", 0x5082edee, 0x2362f9de), (b"!Ce", 0, 0x7e4a8634), (b"!", 0, 0x72661cf4)])
+def test_murmur3(data, seed, want):
+    assert murmur3(data, seed) == want
+
+
+def test_mix64_is_splitmix64():
+    assert [mix64(i * decoder.PHI & 2**64 - 1) for i in (1, 2)] == [0xe220a8397b1dcdaf, 0x6e789e6aa1b965f4]
+
+
+def test_check_worked_by_hand():
+    assert check(b"") == 0
+    # one word w: mix64((w + 1) * T[0]), and T[0] = 0xe220a839 | 1
+    assert check(struct.pack("<I", 6)) == mix64(7 * 0xe220a839)
+    # the second chunk begins again with T[0], and its number is mixed in
+    words = struct.pack("<1025I", *[0] * 1025)
+    assert check(words) == (check(words[:4096]) + mix64((0xe220a839 + decoder.PHI) & 2**64 - 1)) & 2**64 - 1
+
+
+# ---- rounding ----
+
+def hard_doubles():
+    rng = random.Random(5)
+    for dtype in ("f32", "f16", "bf16"):
+        top = (1 << decoder.EXPONENT_BITS[dtype] + decoder.MANTISSA_BITS[dtype]) - 1
+        infinity = pattern(math.inf, dtype)
+        for bits in [0, 1, 2, 3, infinity - 1, infinity - 2] + [rng.randrange(min(top, infinity - 1)) for _ in range(300)]:
+            low = to_double(bits, dtype)
+            high = to_double(bits + 1, dtype) if bits + 1 < infinity else 2 * low - to_double(bits - 1, dtype)
+            middle = (low + high) / 2
+            yield from (low, middle, math.nextafter(middle, 0), math.nextafter(middle, math.inf), high, low + (high - low) * rng.random())
+    yield from (5e-324, 1e-310, 1e308, 1.7976931348623157e308)
+
+
+def nearest(x, dtype):
+    """By comparing fractions; infinity stands where the next number would."""
+    infinity = pattern(math.inf, dtype)
+    low, high = 0, infinity                             # patterns of non-negative numbers ascend as the numbers do
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if to_double(middle, dtype) <= x else (low, middle)
+    a = Fraction(to_double(low, dtype))
+    b = 2 * a - Fraction(to_double(low - 1, dtype)) if high == infinity else Fraction(to_double(high, dtype))
+    below, above = Fraction(x) - a, b - Fraction(x)
+    return low if below < above or below == above and low % 2 == 0 else high
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_round_to_is_exact(dtype):
+    for x in hard_doubles():
+        want = nearest(x, dtype)
+        assert round_to(x, dtype) == want, x.hex()
+        sign = 1 << decoder.EXPONENT_BITS[dtype] + decoder.MANTISSA_BITS[dtype]
+        assert round_to(-x, dtype) == want | sign
+        if dtype != "bf16":
+            letter = {"f32": "f", "f16": "e"}[dtype]
+            try:
+                packed = int.from_bytes(struct.pack("<" + letter, x), "little")
+            except OverflowError:
+                packed = pattern(math.inf, dtype)
+            assert want == packed
+
+
+def test_bf16_does_not_round_twice():
+    # just above the middle of 1 and the next bf16; rounded to f32 first it would be the middle, and then 1
+    assert round_to(1 + 2**-8 + 2**-40, "bf16") == 0x3f81
+    assert round_to(1 + 2**-8, "bf16") == 0x3f80
+
+
+# ---- golomb and rice by hand ----
+
+def test_golomb_block_worked_by_hand():
+    # universe 12, indices 0 2 11: end = 12 (4 bits: 1 byte), span 12, n 3:
+    # M = (21 * 22713 + 3 * 32768) div (3 * 65536) = 575277 div 196608 = 2; c = 1, k = 0, s = 0. Gaps 0 1 8:
+    # q 0 0 4, r 0 1 0: 1 1 00001 -> bits 0, 1, 6; extra 0 1 0
+    payload = bytes([12, 0b1000011, 0b010])
+    shape, fields = Shape(12, 3, 3), {"block": 12}
+    assert decoder.decode_split(golomb_parameter)(payload, shape, fields) == [0, 2, 11]
+    assert encoder.encode_split(golomb_parameter)([0, 2, 11], shape, fields) == payload
+
+
+def test_golomb_m_1_by_hand():
+    # all of 0 … 7 in 8: M = 1: neither v nor extra, eight ones
+    assert decoder.decode_split(golomb_parameter)(b"\x08\xff", Shape(8, 8, 8), {"block": 12}) == list(range(8))
+
+
+def test_rice_parameter_is_the_nearest_power():
+    for m in range(1, 3000):
+        span = next(s for s in itertools.count(int(m / 0.34657 / 2)) if golomb_parameter(s, 1) == m)
+        power = rice_parameter(span, 1)
+        assert power & power - 1 == 0 and Fraction(power)**2 <= 2 * m * m < 4 * Fraction(power)**2
+
+
+@pytest.mark.parametrize("kind", ["golomb", "rice"])
+@pytest.mark.parametrize("universe, count", [(1, 1), (2, 1), (2**32 - 1, 1), (255, 3), (256, 3), (700, 512), (5000, 513),
+                                             (10**6, 1500), (2**32 - 1, 1100), (1024, 1024), (1100, 1030)])
+def test_split_codecs_over_block_borders(kind, universe, count):
+    row = sample(universe, count)
+    if count > 1:
+        row[universe - 1] = row.pop(max(row))
+    for block in (9, 10, 12):
+        frame = decode_frame(encode([(universe, row)], entry("f32", [RAW], [stage("index", kind, block=block)])))
+        same(frame.tensors[0], universe, row)
+
+
+# ---- all pairs ----
+
+INDEX = {"raw": [KEYS], "golomb": [stage("index", "golomb")], "golomb9": [stage("index", "golomb", block=9)],
+         "rice": [stage("index", "rice")], "leftmost": [BLOOM["leftmost"]], "p0": [BLOOM["p0"]]}
+INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items()}
+INDEX["golomb+deflate+deflate"] = INDEX["golomb"] + [DEFLATE, DEFLATE]
+VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [stage("value", "qsgd", levels=1)],
+         "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
+VALUE |= {name + "+deflate": stages + [DEFLATE] for name, stages in VALUE.items()}
+ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "keys": []}
+
+
+@pytest.mark.parametrize("index", INDEX)
+@pytest.mark.parametrize("value", VALUE)
+def test_all_pairs(index, value):
+    reorders = value.startswith("fit_poly")
+    for order, dtype, count, mode in itertools.product(ORDER, ("f32", "f16", "bf16"), (0, 1, 60), (0, 1, 2)):
+        if reorders == (order == "none") or order == "keys" and not index.startswith("raw"):
+            continue
+        plan = entry(dtype, VALUE[value], INDEX[index], ORDER[order] or [], carries=order == "keys")
+        universe, row = 250, sample(250, count, dtype)
+        frames = [decode_frame(encode([(universe, row)], plan, short=short, mode=mode)) for short in (True, False)]
+        assert frames[0].tensors == frames[1].tensors
+        tensor = frames[0].tensors[0]
+        assert (tensor.rows[0].mode, tensor.rows[0].count) == (mode, count)
+        values = dict(zip(tensor.indices, tensor.values))
+        want = {i: row[i][0] for i in row}
+        if mode == 2:
+            assert dense(tensor) == [want.get(i, 0) for i in range(universe)]
+            continue
+        exact_index = mode == 1 or not ("leftmost" in index or "p0" in index)
+        if exact_index:
+            assert tensor.indices == sorted(row)
+        elif "p0" in index:
+            assert set(row) <= set(tensor.indices)
+        else:
+            assert len(tensor.indices) == count
+        source = {i: to_double(want.get(i, 0), dtype) for i in values}
+        decoded = {i: to_double(v, dtype) for i, v in values.items()}
+        if value.startswith("raw"):
+            assert values == {i: want.get(i, 0) for i in values}
+        elif value.startswith("qsgd") and count:
+            levels, bucket = VALUE[value][0].fields["levels"], VALUE[value][0].fields["bucket"]
+            for start in range(0, len(values), bucket):
+                part = sorted(values)[start:start + bucket]
+                norm = math.sqrt(sum(source[i]**2 for i in part))
+                assert all(abs(source[i] - decoded[i]) <= norm * (1 / levels + 0.01) for i in part)
+        elif count > 1:
+            # sorted normals in a few pieces: the fit is close, and the order puts each value back in its place
+            assert sum((source[i] - decoded[i])**2 for i in values) < 0.05 * sum(x * x for x in source.values())
+            assert all(decoded[i] >= 0 if math.copysign(1, source[i]) > 0 else decoded[i] <= 0 for i in values)
+        elif count:
+            assert abs(source[tensor.indices[0]] - decoded[tensor.indices[0]]) < 1e-6 or len(values) > 1
+
+
+@pytest.mark.parametrize("index", INDEX)
+def test_width(index):
+    for value in ([RAW], [stage("value", "qsgd", levels=32767, bucket=1)], [RAW, DEFLATE]):
+        plan = entry("f16", value, INDEX[index], width=3)
+        row = sample(300, 20, "f16", 3)
+        for mode in (0, 1, 2):
+            tensor = decode_frame(encode([(300, row)], plan, mode=mode)).tensors[0]
+            assert tensor.width == 3 and len(tensor.values) == 3 * len(tensor.indices)
+            if value[0] is RAW:
+                assert all(v in ([0] * 3, row.get(i)) for i, v in
+                           ((i, tensor.values[3 * j:3 * j + 3]) for j, i in enumerate(tensor.indices)))
+
+
+# ---- fit_poly and qsgd ----
+
+def test_fit_poly_pieces():
+    assert fit_poly_segments(0, 0) == []
+    assert fit_poly_segments(0, 7) == [(False, 7)]
+    assert fit_poly_segments(154, 154) == [(True, 154)]                       # 154 / 5 = 30, not more than 30
+    assert fit_poly_segments(155, 155) == [(True, 31), (True, 124)]
+    # 3100: 620, 310, 103, 31, and 10 no more
+    assert fit_poly_segments(3100, 3300) == [(True, n) for n in (31, 103, 310, 620, 2036)] + [(False, 160), (False, 40)]
+
+
+def test_fit_poly_meets_polynomials():
+    # a curve of degree 5 is met to the rounding of its coefficients
+    n = 150
+    curve = [3 - x / n - (x / n)**5 for x in range(n)]
+    payload = encoder.encode_fit_poly([pattern(y) for y in curve], Shape(n, n, n), {"degree": 9})
+    got = decoder.decode_fit_poly(payload, Shape(n, n, n), {"degree": 9})
+    assert max(abs(to_double(a, "f32") - y) for a, y in zip(got, curve)) < 1e-4
+
+
+def fit_poly(coefficients, positives, n, dtype="f32", degree=0):
+    payload = struct.pack(f"<I{len(coefficients)}f", positives, *coefficients)
+    return decoder.decode_fit_poly(payload, Shape(n, n, n, 1, dtype), {"degree": degree})
+
+
+def test_fit_poly_clamps():
+    assert fit_poly([-1.0], 2, 2) == [0, 0] and fit_poly([1.0], 0, 2) == [0, 0]
+    assert fit_poly([1e30, -1e30], 1, 2, "f16") == [0x7bff, 0xfbff]
+    assert fit_poly([3.4028234663852886e38], 1, 1, "bf16") == [0x7f7f]
+
+
+def test_qsgd_is_sign_level_norm():
+    payload = struct.pack("<f", 3.0) + bytes([0x5e])    # levels 7: 4 bits; codes 14 = + 7, 5 = - 2
+    got = decoder.decode_qsgd(payload, Shape(2, 2, 2), {"levels": 7, "bucket": 512})
+    assert [to_double(v, "f32") for v in got] == [3.0, to_double(pattern(-6 / 7), "f32")]
+    minus_zero = decoder.decode_qsgd(struct.pack("<fB", 3.0, 1), Shape(1, 1, 1), {"levels": 7, "bucket": 512})
+    assert minus_zero == [0x80000000]
+
+
+# ---- frames ----
+
+def test_many_tensors_and_segments():
+    tensors = [(1000, sample(1000, 50)), (1, {}), (0, {}), (300, sample(300, 300)), (2500, sample(2500, 3))]
+    frame = decode_frame(encode(tensors, PLAIN, tag=2**64 - 1, segment=700, is_list=True) + b"behind")
+    assert frame.tag == 2**64 - 1 and frame.flags == decoder.TAG | decoder.LIST and len(frame.tensors) == 5
+    assert [len(t.rows) for t in frame.tensors] == [2, 1, 1, 1, 4]
+    for tensor, (universe, row) in zip(frame.tensors, tensors):
+        same(tensor, universe, row)
+
+
+def test_a_tensor_of_more_than_2_32_rows():
+    row = {5: [1], 2**32 + 7: [2], 3 * 2**32: [3]}
+    frame = decode_frame(encode([(3 * 2**32 + 1, row)], entry("f32", [RAW], INDEX["golomb"]), segment=2**32 - 1))
+    same(frame.tensors[0], 3 * 2**32 + 1, row)
+
+
+def test_one_table_with_many_entries_and_modes():
+    row = sample(200, 30)
+    plans = [entry("f32", VALUE[v], INDEX[i], [PACK] if v == "fit_poly" else []) for v, i in itertools.product(("raw", "qsgd", "fit_poly"), INDEX)]
+    plans += [entry("bf16", [RAW], [KEYS], width=w) for w in range(1, 30)]      # more than 31: two bytes of row info
+    rows = [encode_row(p, 200, {i: v * p.width for i, v in row.items()} if p.dtype == "f32" else {}, mode) for p in plans for mode in (0, 1, 2)]
+    frame = decode_frame(general_frame(rows))
+    assert len(frame.tensors) == len(rows) and [t.rows[0].mode for t in frame.tensors] == [0, 1, 2] * len(plans)
+    assert all(t.universe == 200 for t in frame.tensors)
+    short_forms = [decode_frame(short_frame(row)).tensors[0] for row in rows]
+    assert [(t.indices, t.values) for t in frame.tensors] == [(t.indices, t.values) for t in short_forms]
+
+
+def test_wide_columns_and_no_tensors():
+    rows = [encode_row(PLAIN, 100, sample(100, 9)) for _ in range(2)]
+    for widths in ([2, 8, 8, 0, 0, 0, 0, 0], [1, 3, 5, 0, 0, 0, 0, 0]):
+        same(decode_frame(general_frame(rows, widths=widths)).tensors[1], 100, sample(100, 9))
+    assert decode_frame(general_frame([])).tensors == []
+
+
+def test_status_frame():
+    for tag in (None, 77):
+        frame = decode_frame(status_frame(6, "Gerät fehlt".encode(), tag))
+        assert (frame.status, frame.message, frame.tag, frame.tensors) == (6, "Gerät fehlt", tag, [])
+
+
+def test_figure_8_sized_frame():
+    row = sample(36864, 368)
+    for policy in (0, 1):
+        plan = entry("f32", [RAW], [stage("index", "bloom", policy=policy, k=10, c=round(65536 * 14.4), seed=3)])
+        tensor = decode_frame(encode([(36864, row)], plan)).tensors[0]
+        assert len(tensor.indices) == 368 if policy == 0 else set(row) <= set(tensor.indices)
+
+
+# ---- refusals ----
+
+def short(e=PLAIN, universe=100, row=None, mode=0, **fields):
+    return short_frame(encode_row(e, universe, row if row is not None else sample(universe, 9), mode), **fields)
+
+
+def general(e=PLAIN, n=2, **fields):
+    return general_frame([encode_row(e, 100, sample(100, 9)) for _ in range(n)], **fields)
+
+
+def raw_row(keys, universe=100, carries=False, values=None, **fields):
+    e = entry("f32", [FIT] if carries else [RAW], [KEYS], carries=carries)
+    value = b"\0\0\0\0" * len(keys)
+    if carries:
+        value = encoder.encode_fit_poly([0x3f800000] * len(keys), Shape(universe, len(keys), len(keys)), FIT.fields)
+    return short_frame(EncodedRow(e, 0, universe, len(keys), len(keys), value=len(value) if carries else 0,
+                                  payload=value + struct.pack(f"<{len(keys)}I", *keys), **fields))
+
+
+def index_frame(e, universe, count, payload, support=None):
+    """A short frame with a written index section and raw f32 zeros."""
+    support = count if support is None else support
+    data = bytes(4 * support) + payload
+    size = 0 if decoder.is_fixed(e.index) else len(payload)
+    return short_frame(EncodedRow(e, 0, universe, count, support, index=size, payload=data + bytes(-len(data) % 4)))
+
+
+def value_frame(stages, n, payload, order=None, dtype="f32", order_payload=b"", width=1):
+    e = entry(dtype, stages, [KEYS], order or [], width=width)
+    data = payload + order_payload + struct.pack(f"<{n}I", *range(n))
+    sizes = {"value": 0 if decoder.is_fixed(stages) else len(payload), "order": 0 if decoder.is_fixed(order or []) else len(order_payload)}
+    return short_frame(EncodedRow(e, 0, 100, n, n, payload=data + bytes(-len(data) % 4), **sizes))
+
+
+GOLOMB, GOLOMB9 = entry("f32", [RAW], INDEX["golomb"]), entry("f32", [RAW], INDEX["golomb9"])
+P0, LEFT = entry("f32", [RAW], [BLOOM["p0"]]), entry("f32", [RAW], [BLOOM["leftmost"]])
+QSGD = [stage("value", "qsgd", levels=5)]
+FIT0 = [stage("value", "fit_poly", degree=0)]
+GOOD_PLAN = entry_bytes(PLAIN)
+
+
+def bloom_all(policy, count, support, k=1):
+    e = entry("f32", [RAW], [stage("index", "bloom", policy=policy, k=k, c=65536)])
+    return index_frame(e, 40, count, b"\xff" * 4, support)
+
+
+def two_blocks(**change):
+    """512 + 1 indices 0 … 511, 600 in blocks of 512."""
+    t = {"end0": 512, "size0": 64, "end1": 601, "size1": None, "behind": b""} | change
+    body = encoder.encode_split_block([600], 512, golomb_parameter(89, 1))
+    t["size1"] = len(body) if t["size1"] is None else t["size1"]
+    payload = struct.pack("<IHIH", t["end0"], t["size0"], t["end1"], t["size1"]) + b"\xff" * 64 + body + t["behind"]
+    return index_frame(GOLOMB9, 1000, 513, payload)
+
+
+REFUSED = {
+    "nothing": b"", "a truncated header": short()[:17], "a truncated payload": short()[:-1], "magic": short(magic=b"DX"),
+    "short: flag bit 1": short(flags=3), "short: flag bit 3": short(flags=9), "short: flag bit 6": short(flags=65),
+    "short: flag bit 7": short(flags=129), "short: mode 3": short(flags=1 | 48),
+    "general: flag bit 4": general(flags=16), "general: flag bit 7": general(flags=128),
+    "general: byte 17": general(zero=1), "general: a status without its flag": general(status=1),
+    "general: padding of the header": general(behind=b"\1"),
+    "short: padding of the header": short(row=sample(100, 9), behind=b"\1"),
+    "padding of the payload": short_frame(replace(encode_row(entry("f16", [RAW], [KEYS]), 100, {1: [2]}), payload=bytes.fromhex("0200 01000000 0100"))),
+    "count above universe": raw_row(list(range(9)), universe=8),
+    "universe of 2^32": general_frame([replace(encode_row(PLAIN, 100, {}), universe=2**32)]),
+    "a row table longer than the frame": general(n_rows=2**32 - 1),
+    "widths: row info 0": general(widths=[0, 1, 1, 0, 0, 0, 0, 0]), "widths: row info 3": general(info=[0, 0], widths=[3, 1, 1, 0, 0, 0, 0, 0]),
+    "widths: universe 0": general(widths=[1, 0, 1, 0, 0, 0, 0, 0]), "widths: 9": general(widths=[1, 9, 1, 0, 0, 0, 0, 0]),
+    "widths: top": seal((lambda h: h[:23] + bytes([h[23] | 0x10]) + h[24:])(general(n=0)), whole=False),
+    "entry past the table": general(info=[8, 0]), "mode 3": general(info=[3, 0]), "the first row continues": general(info=[4, 0]),
+    "a continuing row of another type": general_frame([encode_row(PLAIN, 9, {}), encode_row(entry("f16", [RAW], [KEYS]), 9, {}, continues=True)]),
+    "a continuing row of another width": general_frame([encode_row(PLAIN, 9, {}), encode_row(entry("f32", [RAW], [KEYS], width=2), 9, {}, continues=True)]),
+    "a plan table that ends in an entry": general(plan=GOOD_PLAN[:-1]),
+    "no plan table": general(plan=b""),
+    # status frames
+    "status 0": status_frame(0, b""), "status 8": status_frame(8, b""), "status: 256 bytes": status_frame(1, b"x" * 256),
+    "status: not UTF-8": status_frame(1, b"\xff"), "status: rows": status_frame(1, b"", n_rows=1), "status: widths": status_frame(1, b"", widths=[1] + [0] * 7),
+    "status: padding": status_frame(1, b"x", table_size=1, behind=b"\0\1"), "status: short": status_frame(1, b"", flags=9),
+    # plan entries
+    "no value codec": short(plan=bytes([8, 1, 2])), "6 value codecs": short(plan=bytes([8 | 6, 1] + [2] * 7)), "no index codec": short(plan=bytes([1, 1, 2])),
+    "7 index codecs": short(plan=bytes([1 | 56, 1] + [2] * 8)), "type 0": short(plan=b"\x09\x00\x02\x02"), "type 4": short(plan=b"\x09\x04\x02\x02"),
+    "type bit 6": short(plan=b"\x09\x41\x02\x02"), "type bit 7": short(plan=b"\x09\x81\x02\x02"), "width 1 written": short(plan=b"\x09\x21\x01\x02\x02"),
+    "width 0": short(plan=b"\x09\x21\x00\x02\x02"), "varint with a zero group": short(plan=b"\x09\x01\x82\x00\x02"),
+    "varint of 11 bytes": short(plan=b"\x09\x21" + b"\x80" * 10 + b"\1\2\2"), "varint of 65 bits": short(plan=b"\x09\x21" + b"\x80" * 9 + b"\2\2\2"),
+    "keys carry an order that is not there": short(plan=b"\x09\x11\x02\x02"),
+    "golomb carries the order": short(plan=b"\x09\x11\x06\x04"), "an order list for a codec that keeps order": short(plan=b"\x49\x01\x02\x02\x02"),
+    "no order list": short(plan=b"\x09\x01\x06\x02"), "an order list beside keys that carry it": short(plan=b"\x49\x11\x06\x02\x02"),
+    "fit_poly of width 2": short(plan=b"\x49\x21\x02\x06\x02\x02"),
+    "fields of no bytes": short(plan=b"\x09\x01\x02\x05\x00"), "a field equal to its default": short(plan=b"\x09\x01\x02\x05\x01\x0c"),
+    "a field below its range": short(plan=b"\x09\x01\x02\x05\x01\x08"), "a field above its range": short(plan=b"\x09\x01\x02\x05\x01\x0e"),
+    "a field too many": short(plan=b"\x09\x01\x02\x05\x02\x09\x09"), "a field cut off": short(plan=b"\x09\x01\x02\x05\x01\x89\x00"),
+    "a field of raw": short(plan=b"\x09\x01\x02\x03\x01\x01"),
+    # support and stored sizes
+    "support is not count": general_frame([replace(encode_row(PLAIN, 100, sample(100, 9)), support=8), encode_row(P0, 100, {})]),
+    "support in mode 2": short_frame(replace(encode_row(P0, 100, {}, 2), support=1)),
+    "support of mode 1": short_frame(replace(encode_row(P0, 100, {3: [1]}, 1), support=2)),
+    "support without count": short_frame(replace(encode_row(P0, 100, {}), support=1)),
+    "support above universe": bloom_all(1, 1, 41),
+    "a size without count": short_frame(replace(encode_row(GOLOMB, 100, {}), index=4, payload=bytes(4))),
+    "an index size in mode 1": short_frame(replace(encode_row(GOLOMB, 100, {3: [1]}, 1), index=4)),
+    "an index size in mode 2": short_frame(replace(encode_row(GOLOMB, 100, {3: [1]}, 2), index=4)),
+    "a value size of fixed size": general_frame([replace(encode_row(PLAIN, 100, {3: [1]}), value=4)]),
+    # index raw
+    "raw: not below universe": raw_row([3, 100]), "raw: twice": raw_row([3, 3]), "raw: not ascending": raw_row([4, 3]),
+    "raw: twice where the order is carried": raw_row([4, 3, 4], carries=True),
+    # golomb: hand-made from universe 12, indices 0 2 11 = 0c 43 02
+    "golomb: end above universe": index_frame(GOLOMB, 12, 3, b"\x0d\x43\x02"), "golomb: span below n": index_frame(GOLOMB, 12, 3, b"\x02\x07"),
+    "golomb: a byte too many": index_frame(GOLOMB, 12, 3, b"\x0c\x43\x02\x00"), "golomb: a byte too few": index_frame(GOLOMB, 12, 3, b"\x0c\x43"),
+    "golomb: padding of q": index_frame(GOLOMB, 12, 3, b"\x0c\xc3\x02"), "golomb: padding of extra": index_frame(GOLOMB, 12, 3, b"\x0c\x43\x0a"),
+    "golomb: past its end": index_frame(GOLOMB, 12, 3, b"\x0c\x83\x02"), "golomb: short of its end": index_frame(GOLOMB, 12, 3, b"\x0c\x23\x02"),
+    "golomb: no ones": index_frame(GOLOMB, 12, 3, b"\x0c\x00\x00"), "golomb: empty": index_frame(GOLOMB, 12, 3, b""),
+    "golomb: bytes behind the bodies": two_blocks(behind=b"\0"), "golomb: a body past the payload": two_blocks(size1=60),
+    "golomb: a block before its base": two_blocks(end1=511), "golomb: an empty span": two_blocks(end1=512),
+    "golomb: body sizes shifted": two_blocks(size0=63),
+    "golomb: 65536 bytes of body": index_frame(GOLOMB, 12, 3, b"\x0c\x43\x02" + bytes(65534)),
+    # bloom
+    "leftmost: too few": index_frame(LEFT, 40, 20, bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM["leftmost"].fields))),
+    "leftmost: another support": bloom_all(0, 20, 21), "p0: another support": bloom_all(1, 20, 39),
+    "bloom: 2^32 bits": general_frame([EncodedRow(entry("f32", [RAW], [stage("index", "bloom", c=2**32 - 1)]), 0, 2**32 - 1, 2**17, 2**17)]),
+    # values
+    "qsgd: -0": value_frame(QSGD, 1, bytes.fromhex("00000080 00")), "qsgd: negative": value_frame(QSGD, 1, bytes.fromhex("000080bf 00")),
+    "qsgd: infinite": value_frame(QSGD, 1, bytes.fromhex("0000807f 00")), "qsgd: NaN": value_frame(QSGD, 1, bytes.fromhex("0100807f 00")),
+    "qsgd: level": value_frame(QSGD, 1, bytes.fromhex("0000803f 0c")), "qsgd: padding": value_frame(QSGD, 1, bytes.fromhex("0000803f 10")),
+    "fit_poly: positives": value_frame(FIT0, 2, struct.pack("<If", 3, 1.0), [PACK], order_payload=b"\2"),
+    "fit_poly: short": value_frame(FIT0, 2, struct.pack("<I", 2), [PACK], order_payload=b"\2"),
+    "fit_poly: long": value_frame(FIT0, 2, struct.pack("<Iff", 2, 1.0, 1.0), [PACK], order_payload=b"\2"),
+    "fit_poly: empty": value_frame(FIT0, 2, b"", [PACK], order_payload=b"\2"),
+    "fit_poly: infinite": value_frame(FIT0, 2, struct.pack("<If", 2, math.inf), [PACK], order_payload=b"\2"),
+    "fit_poly: NaN": value_frame(FIT0, 2, struct.pack("<If", 2, math.nan), [PACK], order_payload=b"\2"),
+    "bitpack: twice": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\0"),
+    "bitpack: not below N": value_frame(FIT0, 3, struct.pack("<If", 3, 1.0), [PACK], order_payload=bytes([3 | 0 << 2 | 1 << 4])),
+    "bitpack: padding": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\6"),
+    # deflate; 8 bytes of raw f32
+    "deflate: too short": value_frame([RAW, DEFLATE], 2, deflate(bytes(7))), "deflate: too long": value_frame([RAW, DEFLATE], 2, deflate(bytes(9))),
+    "deflate: behind its end": value_frame([RAW, DEFLATE], 2, deflate(bytes(8)) + b"\0"), "deflate: cut off": value_frame([RAW, DEFLATE], 2, deflate(bytes(8))[:-1]),
+    "deflate: a bomb": value_frame(FIT0 + [DEFLATE], 2, deflate(bytes(10**6)), [PACK], order_payload=b"\2"),
+    "deflate: zlib wrapper": value_frame([RAW, DEFLATE], 2, zlib.compress(bytes(8))), "deflate: block type 3": value_frame([RAW, DEFLATE], 2, b"\7"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refuses(name):
+    with pytest.raises(Corrupt) as error:
+        decode_frame(REFUSED[name])
+    assert "check" not in str(error.value), "refused for its check, not for its fault"
+
+
+def test_refuses_wrong_checks():
+    for data, where in ((general(checks=[1, 2]), "row"), (general()[:-1] + b"\xff", "row"), (short()[:-1] + b"\xff", "header"),
+                        (general(n=1)[:-1] + b"\xff", "header"), (general(whole=True), "header"), (general(n=1, whole=False), "header")):
+        with pytest.raises(Corrupt, match=f"the check of (the|a) {where} differs"):
+            decode_frame(data)
+
+
+def test_what_the_refusals_were_made_from_is_read():
+    for data in (short(), general(), raw_row([3, 4]), raw_row([4, 3, 9], carries=True), two_blocks(), bloom_all(0, 20, 20), bloom_all(1, 20, 40),
+                 index_frame(GOLOMB, 12, 3, b"\x0c\x43\x02"), value_frame(QSGD, 1, bytes.fromhex("0000803f 0b")),
+                 value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8)))):
+        decode_frame(data)
+
+
+@pytest.mark.parametrize("data", [short(version=1), general(version=1), short(plan=b"\x09\x01\x10\x02"), short(plan=b"\x09\x01\x02\x0a"),
+                                  short(plan=b"\x0a\x01\x02\x04\x02"), short(plan=b"\x49\x01\x06\x04\x02")])
+def test_unsupported(data):
+    with pytest.raises(Unsupported):
+        decode_frame(data)
+
+
+def test_every_flipped_bit_is_caught():
+    plan = entry("f32", [FIT], [BLOOM["p0"]], [PACK])
+    for data in (short(), general(), encode([(60, sample(60, 4))], plan, tag=5), status_frame(3, b"abcde")):
+        for bit in range(8 * len(data)):
+            broken = bytearray(data)
+            broken[bit // 8] ^= 1 << bit % 8
+            with pytest.raises((Corrupt, Unsupported)):
+                decode_frame(broken)
+
+
+def test_sealed_nonsense_is_refused_or_read_but_never_fails_otherwise():
+    rng = random.Random(11)
+    plans = [(entry("f32", VALUE[v], INDEX[i], [PACK, DEFLATE] if v.startswith("fit") else []), v, i) for v in VALUE for i in INDEX]
+    read = 0
+    for plan, *_ in plans:
+        good = short_frame(encode_row(plan, 200, sample(200, 24)))
+        for _ in range(20):
+            broken = bytearray(good)
+            for _ in range(rng.randrange(1, 3)):
+                broken[rng.randrange(15, len(good))] = rng.choice((0, 1, 255, rng.randrange(256)))    # byte 12 on is universe: kept small
+            sealed = seal(bytes(broken))
+            try:
+                decode_frame(sealed)
+                read += 1
+            except (Corrupt, Unsupported):
+                pass
+    assert read
+
+
+# ---- the documents ----
+
+def examples(path, title):
+    """[(json, hex)]: the json blocks and the hex blocks in pairs, or all json blocks with the only hex block."""
+    text = path.read_text("utf-8").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"^```(json|hex)\n(.*?)^```$", text, re.S | re.M)
+    dumps = [hex_bytes(body) for kind, body in blocks if kind == "hex"]
+    cases = [json.loads(body) for kind, body in blocks if kind == "json"]
+    assert cases and dumps and len(dumps) in (1, len(cases))
+    return list(zip(cases, dumps * len(cases) if len(dumps) == 1 else dumps))
+
+
+def hex_bytes(block):
+    """Bytes, one space apart; two spaces or the end of the line end them."""
+    return b"".join(bytes.fromhex(re.match(r"(?:[0-9a-f]{2}(?: (?=[0-9a-f]{2}(?: |$))|(?=  |$)))*", line)[0]) for line in block.splitlines())
+
+
+SPECS = sorted((role, name) for role, name in encoder.IDS)
+
+
+def test_every_spec_has_a_codec_here():
+    assert sorted(p.parts[-3:-1] for p in ROOT.glob("codecs/*/*/SPEC.md")) == SPECS
+
+
+@pytest.mark.parametrize("role, name", SPECS)
+def test_example_of_spec(role, name):
+    for case, data in examples(ROOT / "codecs" / role / name / "SPEC.md", "Example"):
+        if role == "bytes":
+            want = bytes.fromhex(case["bytes"])
+            assert decoder.inflate(data, True, len(want)) == want
+            continue
+        s = stage(role, name, **case.get("fields", {}))
+        count = case.get("count", case.get("support"))
+        shape = Shape(case.get("universe", 2**20), count, case.get("support", count), 1, case.get("dtype", "f32"), case.get("carries", False))
+        if s.codec.fixed:
+            assert s.codec.fixed(shape, s.fields) == len(data)
+        want = next(case[key] for key in ("indices", "values", "order") if key in case)
+        if role == "value":
+            want = [pattern(x, shape.dtype) for x in want]
+        assert s.codec.decode(data, shape, s.fields) == want
+        if name != "bloom":
+            assert encoder.ENCODERS[role, name](want, shape, s.fields) == data
+        else:
+            assert encoder.encode_bloom([5, 17, 40], shape, s.fields) == data
+
+
+def test_example_of_format():
+    (case, data), = examples(ROOT / "lib/container/FORMAT.md", "Worked example")
+    frame = decode_frame(data)
+    tensor, = frame.tensors
+    assert frame.size == len(data)
+    assert (tensor.universe, tensor.width, tensor.dtype, tensor.indices) == tuple(case[k] for k in ("universe", "width", "dtype", "indices"))
+    assert tensor.values == [pattern(x) for x in case["values"]]
+    row = {i: [v] for i, v in zip(tensor.indices, tensor.values)}
+    assert encode([(1000, row)], entry("f32", [RAW], INDEX["golomb"])) == data
