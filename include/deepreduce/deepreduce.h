@@ -77,7 +77,8 @@ DR_API const dr_error *dr_last_error(const dr_context *context);
 /* Parses and checks a plan. error may be NULL. ARGUMENT (syntax, unknown codec or parameter, a value out of
  * range, stages that do not fit together), MEMORY. */
 DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error);
-/* Canonical text: stages in a fixed order, parameters that differ from their default, shortest numbers.
+/* Canonical text: index and value and whatever else is not the default, in a fixed order; parameters that
+ * differ from their default; shortest numbers.
  * Two plans do the same if and only if their texts are equal. Lives as long as the plan. */
 DR_API const char *dr_plan_text(const dr_plan *plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is fine */
@@ -245,7 +246,7 @@ typedef struct dr_tensor_info {
   char plan[224];   /* stages with their wire fields, cut off if longer */
 } dr_tensor_info;
 
-/* Reads headers and verifies every check; decodes nothing. infos may be NULL; at most `capacity` are
+/* Reads headers and verifies every check; decodes nothing. A frame may lie at any address. infos may be NULL; at most `capacity` are
  * written. size may exceed the frame. CORRUPT, UNSUPPORTED (a codec that is not loaded). A status frame
  * is no error here. */
 DR_API dr_status dr_inspect(const void *frame, size_t size, dr_frame_info *info, dr_tensor_info *infos, size_t stride,

@@ -179,8 +179,8 @@ class context {
   }
 
   void decode(std::span<const std::byte> bytes, std::span<dr_tensor_out> outs, const dr_limits* limits = nullptr) {
-    check(dr_decode(get(), nullptr, bytes.data(), bytes.size(), limits, outs.data(), sizeof(dr_tensor_out),
-                    outs.size()));
+    check(
+        dr_decode(get(), nullptr, bytes.data(), bytes.size(), limits, outs.data(), sizeof(dr_tensor_out), outs.size()));
   }
   // A frame of one tensor; returns the rows of its support.
   uint64_t decode(std::span<const std::byte> bytes, dr_tensor_out out, const dr_limits* limits = nullptr) {

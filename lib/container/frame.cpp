@@ -13,6 +13,7 @@ namespace {
 
 constexpr uint64_t short_header_max = 28;  // so that header and padding cost at most 32 bytes
 constexpr uint64_t short_limit = uint64_t{1} << 24;
+constexpr uint32_t short_small = 1u << 6;  // flag: counts and sizes have 2 bytes
 constexpr size_t general_size = 24, check_at = 4;
 enum column : size_t { col_info, col_universe, col_count, col_support, col_size };  // three sizes, in wire order
 constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST | DR_FRAME_STATUS;
@@ -184,19 +185,20 @@ dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_b
     const uint64_t size[section_count] = {r.value, r.order, r.index};
     most[col_universe] = std::max(most[col_universe], r.universe);
     most[col_count] = std::max(most[col_count], r.count);
-    if (plan.replaces_support()) most[col_support] = std::max(most[col_support], std::max(r.support, r.count));
+    if (plan.replaces_support()) most[col_support] = std::max({most[col_support], r.support, r.count, uint64_t{1}});
     for (uint32_t s = 0; s < section_count; ++s)
       if (plan.lists[s].count && !plan.lists[s].fixed_size()) {
         most[col_size + s] = std::max(most[col_size + s], std::max<uint64_t>(size[s], 1));
-        fits_short = fits_short && size[s] < short_limit;
       }
-    fits_short = fits_short && r.universe < short_limit && r.count < short_limit;
+    fits_short = fits_short && r.universe < short_limit;
     payloads += padded(r.payload);
   }
   if (fits_short) {
-    uint64_t size = 18 + out.table.size() + (most[col_support] ? 3 : 0);
-    for (uint32_t s = 0; s < section_count; ++s) size += most[col_size + s] ? 3 : 0;
-    out.short_form = size <= short_header_max;
+    const uint64_t largest = *std::max_element(most + col_count, most + 7);
+    out.short_width = largest < 1u << 16 ? 2 : 3;
+    uint64_t size = 15 + out.short_width + out.table.size();
+    for (size_t c = col_support; c < 7; ++c) size += most[c] ? out.short_width : 0;
+    out.short_form = size <= short_header_max && largest < short_limit;
     out.header_size = padded(size);
   }
   if (!out.short_form) {
@@ -246,15 +248,15 @@ void write_header(const header_layout& layout, std::span<const wire_plan> plans,
   if (layout.short_form) {
     const wire_row& row = rows[0];
     const wire_plan& plan = plans[0];
-    frame[3] = static_cast<uint8_t>(frame[3] | DR_FRAME_SHORT | row.mode << 4);
+    frame[3] = static_cast<uint8_t>(frame[3] | DR_FRAME_SHORT | row.mode << 4 | (layout.short_width == 2 ? short_small : 0));
     store_bytes(frame + 12, row.universe, 3);
-    store_bytes(frame + 15, row.count, 3);
-    std::copy(layout.table.begin(), layout.table.end(), frame + 18);
-    uint8_t* at = frame + 18 + layout.table.size();
+    uint8_t* at = frame + 15;
     const auto put = [&](size_t c) {
-      store_bytes(at, stored(row, c), 3);
-      at += 3;
+      store_bytes(at, stored(row, c), layout.short_width);
+      at += layout.short_width;
     };
+    put(col_count);
+    at = std::copy(layout.table.begin(), layout.table.end(), at);
     if (plan.replaces_support()) put(col_support);
     for (uint32_t s = 0; s < section_count; ++s)
       if (plan.lists[s].count && !plan.lists[s].fixed_size()) put(col_size + s);
@@ -315,23 +317,24 @@ bool zeros(const uint8_t* from, const uint8_t* to) {
 dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
   if (out.flags & (DR_FRAME_TAG | DR_FRAME_STATUS)) return bad(error, "a short frame has neither tag nor status", out.flags);
   if (size < 18) return truncated(error, size, 18);
+  const unsigned width = data[3] & short_small ? 2 : 3;
   wire_row row;
   row.mode = data[3] >> 4 & 3;
   row.universe = load_bytes(data + 12, 3);
-  row.count = load_bytes(data + 15, 3);
-  cursor in{data + 18, data + size};
+  row.count = load_bytes(data + 15, width);
+  cursor in{data + 15 + width, data + size};
   if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
   const wire_plan& plan = out.plans.back();
   const auto take = [&](uint64_t& x) {
-    if (in.left() < 3) return false;
-    x = load_bytes(in.at, 3);
-    in.at += 3;
+    if (in.left() < width) return false;
+    x = load_bytes(in.at, width);
+    in.at += width;
     return true;
   };
   row.support = row.mode == mode_dense ? 0 : row.count;
-  if (plan.replaces_support() && !take(row.support)) return truncated(error, size, size + 3);
+  if (plan.replaces_support() && !take(row.support)) return truncated(error, size, size + width);
   for (uint32_t s = 0; s < section_count; ++s)
-    if (plan.lists[s].count && !plan.lists[s].fixed_size() && !take(row.size[s])) return truncated(error, size, size + 3);
+    if (plan.lists[s].count && !plan.lists[s].fixed_size() && !take(row.size[s])) return truncated(error, size, size + width);
   const uint64_t used = static_cast<uint64_t>(in.at - data);
   out.header_size = padded(used);
   if (size < out.header_size) return truncated(error, size, out.header_size);
@@ -415,7 +418,7 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
   if (out.version != DR_FORMAT_VERSION)
     return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version, DR_FORMAT_VERSION);
   out.flags = data[3] & known_flags;
-  if (data[3] >> 6) return bad(error, "reserved flags are set", data[3]);
+  if (data[3] >> 7) return bad(error, "reserved flags are set", data[3]);
   std::vector<uint64_t> checks;
   const bool is_short = out.flags & DR_FRAME_SHORT;
   if (const dr_status s = is_short ? read_short(data, size, out, error) : read_general(data, size, out, checks, error)) return s;

@@ -51,6 +51,7 @@ struct row_bound {
 // Everything of a header that no data decides: so a GPU knows its offsets before it starts.
 struct header_layout {
   bool short_form = false, has_tag = false;
+  uint8_t short_width = 3;  // of count, support and sizes in the short form: 2 or 3
   uint64_t rows = 0;
   std::vector<uint8_t> table;  // serialised plan entries
   std::array<uint8_t, 7> width{};  // row info, universe, count, support, value, order, index

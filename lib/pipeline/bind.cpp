@@ -27,7 +27,10 @@ void each_choice(const char* choices, F&& f) {
 std::string names_of(dr_role role) {
   std::string text;
   for (size_t i = 0; i < codec_count(); ++i)
-    if (codec_at(i)->role == role) text += (text.empty() ? "" : ", ") + std::string(codec_at(i)->name);
+    if (codec_at(i)->role == role) {
+      if (!text.empty()) text += ", ";
+      text += codec_at(i)->name;
+    }
   return text;
 }
 
@@ -64,7 +67,10 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
     while (p < codec.param_count && a.key != codec.params[p].name) ++p;
     if (p == codec.param_count) {
       std::string known;
-      for (size_t i = 0; i < codec.param_count; ++i) known += (i ? ", " : "") + std::string(codec.params[i].name);
+      for (size_t i = 0; i < codec.param_count; ++i) {
+        known += i ? ", " : "";
+        known += codec.params[i].name;
+      }
       return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", codec.name, a.key.c_str(), known.empty() ? "none" : known.c_str());
     }
     if (const dr_status s = bind_value(codec, codec.params[p], a.value, out.values[p], error)) return s;
@@ -202,8 +208,12 @@ std::string describe_list(const stage_list& list) {
   for (const stage& s : list) {
     if (!text.empty()) text += '+';
     text += s.codec->name;
-    for (size_t f = 0; f < s.codec->field_count; ++f)
-      text += (f ? "," : "(") + std::string(s.codec->fields[f].name) + '=' + std::to_string(s.fields[f]);
+    for (size_t f = 0; f < s.codec->field_count; ++f) {
+      text += f ? ',' : '(';
+      text += s.codec->fields[f].name;
+      text += '=';
+      text += std::to_string(s.fields[f]);
+    }
     if (s.codec->field_count) text += ')';
   }
   return text;

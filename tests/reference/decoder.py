@@ -381,17 +381,14 @@ def decode_qsgd(payload, shape, fields):
 def fit_poly_segments(positives, n):
     """(is positive, points) of each segment, in the order of the payload."""
     def pieces(n):
-        lengths = [n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f > 30]
-        return lengths, n - sum(lengths)
+        """Towards the extreme."""
+        lengths = sorted((n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f > 30), reverse=True)
+        lengths.insert(0, n - sum(lengths))
+        if n > 30:
+            lengths[-1:] = [lengths[-1] - 1, 1]
+        return lengths if n else []
 
-    segments = []
-    if positives:
-        lengths, remainder = pieces(positives)
-        segments += [(True, length) for length in sorted(lengths) + [remainder]]
-    if n - positives:
-        lengths, remainder = pieces(n - positives)
-        segments += [(False, length) for length in [remainder] + sorted(lengths, reverse=True)]
-    return segments
+    return [(True, length) for length in reversed(pieces(positives))] + [(False, length) for length in pieces(n - positives)]
 
 
 def gram(u, n, j, p, p_before):
@@ -460,7 +457,7 @@ CODECS = {
     ("value", 2): Codec("value", "qsgd", (("levels", 1, 32767, 127), ("bucket", 1, 2**20, 512)), decode=decode_qsgd,
                         fixed=qsgd_size),
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5),), decode=decode_fit_poly, reorders=True, width_one=True,
-                        bound=lambda _, fields: 4 + 22 * 4 * (fields["degree"] + 1)),
+                        bound=lambda _, fields: 4 + 24 * 4 * (fields["degree"] + 1)),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter), bound=split_bound),
@@ -572,11 +569,12 @@ def settle_row(row, stored_support, stored):
 
 
 def read_short_header(reader, flags):
-    refuse(flags & ~(SHORT | LIST | 48), f"flags {flags:#x}")
-    universe, count = reader.uint(3), reader.uint(3)
+    refuse(flags & ~(SHORT | LIST | 112), f"flags {flags:#x}")
+    size = 2 if flags & 64 else 3
+    universe, count = reader.uint(3), reader.uint(size)
     entry = read_entry(reader)
-    support = reader.uint(3) if replaces(entry) else None
-    stored = {role: 0 if is_fixed(getattr(entry, role)) else reader.uint(3) for role in ("value", "order", "index")}
+    support = reader.uint(size) if replaces(entry) else None
+    stored = {role: 0 if is_fixed(getattr(entry, role)) else reader.uint(size) for role in ("value", "order", "index")}
     reader.zeros_to(4, "header")
     return [settle_row(Row(entry, flags >> 4 & 3, False, universe, count, 0, {}), support, stored)]
 
@@ -593,10 +591,7 @@ def read_general_header(reader, flags):
         refuse(table_size > 255, "a message of more than 255 bytes")
         message = reader.take(table_size)
         reader.zeros_to(4, "header")
-        try:
-            return status, tag, message.decode("utf-8"), []
-        except UnicodeDecodeError:
-            raise Corrupt("a message that is not UTF-8") from None
+        return status, tag, message.decode("utf-8", errors="replace"), []
     refuse(status, "a status in a frame that is not a status frame")
 
     table = Reader(reader.take(table_size))
@@ -606,6 +601,7 @@ def read_general_header(reader, flags):
     nibbles = [widths >> 4 * i & 15 for i in range(8)]
     refuse(nibbles[0] not in (1, 2) or not 1 <= nibbles[1] <= 8 or max(nibbles[2:7]) > 8 or nibbles[7],
            f"column widths {widths:#x}")
+    refuse(n_rows and bool(nibbles[3]) != any(replaces(entry) for entry in entries), "the support column is missing or in excess")
     names = ["check", "info", "universe", "count", "support", "value", "order", "index"]
     columns = {}
     for name, width in zip(names, [8 if n_rows != 1 else 0] + nibbles):

@@ -265,16 +265,18 @@ def seal(header, payload=b"", whole=True, extra=b""):
     return header[:4] + struct.pack("<Q", check(covered)) + header[12:] + payload + extra
 
 
-def short_frame(row, flags=SHORT, version=0, magic=b"DR", plan=None, support=None, sizes=None, payload=None, behind=b""):
-    """Every argument but row falsifies one field; behind: bytes behind the last field, before the padding."""
+def short_frame(row, flags=SHORT, version=0, magic=b"DR", plan=None, support=None, sizes=None, payload=None, behind=b"", size_bytes=None):
+    """Every argument but row falsifies one field; behind: bytes behind the last field, before the padding. size_bytes: 2 or 3."""
     e = row.entry
+    width = size_bytes or (2 if max(row.count, row.support, row.value, row.order, row.index) < 65536 else 3)
+    flags |= 64 if width == 2 else 0
     if support is None:
-        support = row.support.to_bytes(3, "little") if replaces(e) else b""
+        support = row.support.to_bytes(width, "little") if replaces(e) else b""
     if sizes is None:
-        sizes = b"".join(size.to_bytes(3, "little") for stages, size in
+        sizes = b"".join(size.to_bytes(width, "little") for stages, size in
                          ((e.value, row.value), (e.order, row.order), (e.index, row.index)) if not is_fixed(stages))
     header = magic + bytes([version, flags | row.mode << 4]) + bytes(8)
-    header += row.universe.to_bytes(3, "little") + row.count.to_bytes(3, "little")
+    header += row.universe.to_bytes(3, "little") + row.count.to_bytes(width, "little")
     header += (entry_bytes(e) if plan is None else plan) + support + sizes + behind
     return seal(header, row.payload if payload is None else payload)
 
@@ -295,6 +297,7 @@ def general_frame(rows, flags=0, version=0, tag=None, n_rows=None, status=0, zer
     if widths is None:
         widths = [(max(column, default=0).bit_length() + 7) // 8 for column in columns]
         widths[0], widths[1] = max(1, widths[0]), max(1, widths[1])
+        widths[3] = max(any(replaces(r.entry) for r in rows), widths[3])
     plan = b"".join(table) if plan is None else plan
     header = b"DR" + bytes([version, flags | (TAG if tag is not None else 0)]) + bytes(8)
     header += struct.pack("<IBBHI", n_rows, status, zero, len(plan) if table_size is None else table_size,

@@ -14,28 +14,28 @@ inline constexpr uint64_t fit_poly_points_min = 31;  // of a piece that is not t
 
 // Parts of a side, as in the published GPU code: fine pieces where the curve bends most.
 inline constexpr uint64_t fit_poly_parts[] = {5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000};
-inline constexpr unsigned fit_poly_segments_max = 2 * (static_cast<unsigned>(sizeof fit_poly_parts / sizeof *fit_poly_parts) + 1);
+inline constexpr unsigned fit_poly_parts_count = sizeof fit_poly_parts / sizeof *fit_poly_parts;
+inline constexpr unsigned fit_poly_segments_max = 2 * (fit_poly_parts_count + 2);  // the remainder, the extreme value
 
 // Lengths of the segments of a curve of n values, the first `positives` of one sign. Returns how many there are.
 inline unsigned fit_poly_segments(uint64_t n, uint64_t positives, uint64_t* length) {
-  constexpr unsigned parts = fit_poly_segments_max / 2 - 1;
   unsigned count = 0;
   for (int side = 0; side < 2; ++side) {
     const uint64_t total = side == 0 ? positives : n - positives;
     if (total == 0) continue;
-    uint64_t piece[parts], rest = total;
-    unsigned pieces = 0;  // by decreasing length
-    while (pieces < parts && total / fit_poly_parts[pieces] >= fit_poly_points_min) {
-      piece[pieces] = total / fit_poly_parts[pieces];
-      rest -= piece[pieces++];
+    // Towards the extreme: the remainder, pieces by decreasing length, the extreme value.
+    uint64_t piece[fit_poly_parts_count + 2];
+    unsigned pieces = 1;
+    piece[0] = total;
+    while (pieces <= fit_poly_parts_count && total / fit_poly_parts[pieces - 1] >= fit_poly_points_min) {
+      piece[pieces] = total / fit_poly_parts[pieces - 1];
+      piece[0] -= piece[pieces++];
     }
-    if (side == 0) {
-      for (unsigned i = pieces; i > 0; --i) length[count++] = piece[i - 1];
-      length[count++] = rest;
-    } else {
-      length[count++] = rest;
-      for (unsigned i = 0; i < pieces; ++i) length[count++] = piece[i];
+    if (total >= fit_poly_points_min) {
+      --piece[pieces - 1];
+      piece[pieces++] = 1;
     }
+    for (unsigned i = 0; i < pieces; ++i) length[count++] = piece[side == 0 ? pieces - 1 - i : i];
   }
   return count;
 }

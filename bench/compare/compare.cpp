@@ -1,0 +1,227 @@
+#include "compare.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <map>
+
+#include "kept.hpp"
+#include "metrics.hpp"
+#include "number.hpp"
+#include "plan_text.hpp"
+#include "verify.hpp"
+
+namespace dr::compare {
+namespace {
+
+double now_ns() {
+  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+struct candidate {
+  const plan* method;
+  plan_reading reading;
+  std::vector<std::byte> frame;  // as it was verified
+  std::vector<uint64_t> state;   // of feedback; always fresh, so each encode is a first step
+  row facts;
+  std::vector<double> sparsify_ns, encode_ns, decode_ns;
+};
+
+void add_sparsify(void* total_ns, const dr_trace* trace) {
+  if (std::strcmp(trace->stage, "sparsify") == 0)
+    *static_cast<double*>(total_ns) += static_cast<double>(trace->end_ns - trace->begin_ns);
+}
+
+class measurement {
+ public:
+  measurement(context& c, const tensor& g, const measure_settings& settings, console& console)
+      : context_(c), g_(g), settings_(settings), console_(console), received_(g.data.size()) {}
+
+  measured run(std::span<const plan> plans) {
+    for (const plan& p : plans) {
+      progress(fmt::format("verifying {}", p.text()));
+      attempt(p.text(), [&] { candidates_.push_back(verified(p)); });
+    }
+    kept_.clear();
+    time_memcpy();
+    std::erase_if(candidates_, [&](candidate& x) { return !attempt(x.reading.text, [&] { warm_up(x); }); });
+    copy_ns_.clear();
+    for (uint32_t round = 1; round <= settings_.repeat; ++round) {
+      progress(fmt::format("round {} of {}", round, settings_.repeat));
+      time_memcpy();
+      for (candidate& x : candidates_) time_plan(x);
+    }
+    result_.rows.push_back(memcpy_row());
+    for (candidate& x : candidates_) result_.rows.push_back(finished(x));
+    return std::move(result_);
+  }
+
+ private:
+  std::string label() const { return g_.input + (g_.name.empty() ? "" : " ") + g_.name; }
+  void progress(const std::string& what) { console_.progress(what + ": " + label()); }
+
+  // What a plan gets wrong is a line on the console, and the others go on.
+  template <class F>
+  bool attempt(std::string_view plan_text, F&& f) {
+    try {
+      f();
+      return true;
+    } catch (const std::runtime_error& e) {
+      console_.line(fmt::format("{}: {}: {}", label(), plan_text, e.what()));
+      ++result_.failures;
+      return false;
+    }
+  }
+
+  row tensor_row() const {
+    row r;
+    r.input = g_.input;
+    r.tensor = g_.name;
+    r.dtype = name_of(g_.type);
+    r.d = g_.elements;
+    return r;
+  }
+
+  dr_tensor source(candidate& x) const {
+    dr_tensor t = dense(abi_dtype(g_.type), g_.data.data(), g_.elements);
+    if (x.state.empty()) return t;
+    std::fill(x.state.begin(), x.state.end(), 0);
+    t.state = x.state.data();
+    t.state_size = 8 * x.state.size();
+    return t;
+  }
+  dr_call call() const {
+    auto call = sized<dr_call>();
+    call.seed = call.private_seed = settings_.seed;
+    return call;
+  }
+
+  const std::vector<uint64_t>& kept_of(const plan_stage& sparsify) {
+    const auto [at, added] = kept_.try_emplace(sparsify.text);
+    if (!added) return at->second;
+    auto kept = kept_by(sparsify, g_);
+    if (!kept) {
+      kept_.erase(at);
+      throw verify_error("no reference for " + sparsify.text + " to check the round trip against");
+    }
+    return at->second = std::move(*kept);
+  }
+
+  candidate verified(const plan& method) {
+    candidate x{&method, read_plan(method.text()), {}, {}, tensor_row(), {}, {}, {}};
+    x.state.resize((state_size(method, dense(abi_dtype(g_.type), nullptr, g_.elements)) + 7) / 8);
+    const dr_call now = call();
+    const dr_tensor t = source(x);
+    room_.resize(std::max(room_.size(), context_.bound(method, {&t, 1})));
+    const size_t size = context_.encode_into(room_, method, {&t, 1}, &now);
+    x.frame.assign(room_.begin(), room_.begin() + static_cast<ptrdiff_t>(size));
+    const dr_tensor_info info = inspect(x.frame).tensors.at(0);
+    const auto& kept = kept_of(x.reading.sparsify);
+    const decoded_tensor decoded = verify(context_, g_, x.reading, kept, x.frame, info);
+    describe_sizes(x, info);
+    const distortion d = measure_distortion(g_, kept, decoded.dense, decoded.support);
+    x.facts.index_recall = d.index_recall;
+    x.facts.relative_l2_error = d.relative_l2_error;
+    x.facts.max_relative_error = d.max_relative_error;
+    x.facts.cosine_similarity = d.cosine_similarity;
+    x.facts.contraction = d.contraction;
+    return x;
+  }
+
+  void describe_sizes(candidate& x, const dr_tensor_info& info) const {
+    constexpr const char* fallbacks[] = {"none", "raw_index", "dense"};
+    row& f = x.facts;
+    const auto d = static_cast<double>(f.d), r = static_cast<double>(info.count);
+    f.r = info.count;
+    f.support = info.support;
+    f.plan = x.reading.text;
+    f.fallback = info.fallback < std::size(fallbacks) ? fallbacks[info.fallback] : "?";
+    f.bytes = x.frame.size();
+    f.index_bytes = info.index_size;
+    f.value_bytes = info.value_size;
+    f.order_bytes = info.order_size;
+    f.header_bytes = f.bytes - info.index_size - info.value_size - info.order_size;
+    f.relative_volume = static_cast<double>(f.bytes) / (4 * d);
+    f.index_bits_per_nonzero = quotient(8 * static_cast<double>(info.index_size), r);
+    f.value_bits_per_nonzero = quotient(8 * static_cast<double>(info.value_size), r);
+    f.index_bound_bits_per_nonzero = index_bound_bits(f.d, info.count);
+  }
+
+  // Encodes into room_ and decodes that. The trace costs a few clock readings a stage; sparsify is known from
+  // nothing else.
+  size_t time_plan(candidate& x) {
+    double sparsify = 0;
+    dr_call now = call();
+    now.trace = add_sparsify;
+    now.trace_user = &sparsify;
+    const dr_tensor t = source(x);
+    const dr_tensor_out out = dense_out(abi_dtype(g_.type), received_.data(), g_.elements);
+    const double begin = now_ns();
+    const size_t size = context_.encode_into(room_, *x.method, {&t, 1}, &now);
+    const double encoded = now_ns();
+    context_.decode(std::span(room_).first(size), out);
+    x.decode_ns.push_back(now_ns() - encoded);
+    x.encode_ns.push_back(std::max(0.0, encoded - begin - sparsify));
+    x.sparsify_ns.push_back(sparsify);
+    return size;
+  }
+
+  // Not counted, but it shows whether encode repeats itself.
+  void warm_up(candidate& x) {
+    const size_t size = time_plan(x);
+    if (!std::ranges::equal(x.frame, std::span(room_).first(size)))
+      throw verify_error("the same input gave another frame the second time");
+    x.sparsify_ns.clear();
+    x.encode_ns.clear();
+    x.decode_ns.clear();
+  }
+
+  void time_memcpy() {
+    const double begin = now_ns();
+    std::memcpy(received_.data(), g_.data.data(), g_.data.size());
+    copy_ns_.push_back(now_ns() - begin);
+  }
+
+  row memcpy_row() const {
+    row r = tensor_row();
+    r.plan = "memcpy";
+    r.bytes = g_.data.size();
+    r.relative_volume = static_cast<double>(r.bytes) / (4 * static_cast<double>(r.d));
+    const timing copy = summarize(copy_ns_);
+    r.encode_ns = r.decode_ns = copy.median;
+    r.encode_ns_spread = r.decode_ns_spread = copy.spread;
+    return r;
+  }
+
+  static row finished(candidate& x) {
+    row r = std::move(x.facts);
+    const timing encode = summarize(std::move(x.encode_ns)), decode = summarize(std::move(x.decode_ns));
+    r.sparsify_ns = summarize(std::move(x.sparsify_ns)).median;
+    r.encode_ns = encode.median;
+    r.encode_ns_spread = encode.spread;
+    r.decode_ns = decode.median;
+    r.decode_ns_spread = decode.spread;
+    return r;
+  }
+
+  context& context_;
+  const tensor& g_;
+  measure_settings settings_;
+  console& console_;
+  std::vector<std::byte> received_, room_;
+  std::map<std::string, std::vector<uint64_t>> kept_;
+  std::vector<candidate> candidates_;
+  std::vector<double> copy_ns_;
+  measured result_;
+};
+
+}  // namespace
+
+measured compare_plans(context& c, const tensor& g, std::span<const plan> plans, const measure_settings& settings,
+                       console& console) {
+  return measurement(c, g, settings, console).run(plans);
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,29 @@
+// The measurement: plans against a tensor, verified, then timed in turns.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "console.hpp"
+#include "deepreduce/deepreduce.hpp"
+#include "inputs.hpp"
+#include "row.hpp"
+
+namespace dr::compare {
+
+struct measure_settings {
+  uint32_t repeat = 15;  // timed rounds, after one that warms up and is not counted
+  uint64_t seed = 0;     // shared and private
+};
+
+struct measured {
+  std::vector<row> rows;  // memcpy first, then the plans that passed, in their order
+  uint32_t failures = 0;  // plans that did not; each has its line on the console
+};
+
+// g has at least one element. Each round runs every plan once, so that a machine that slows down or speeds up
+// does it to all of them.
+measured compare_plans(context& c, const tensor& g, std::span<const plan> plans, const measure_settings& settings,
+                       console& console);
+
+}  // namespace dr::compare

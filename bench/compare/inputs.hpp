@@ -1,0 +1,112 @@
+// What `deepreduce compare` reads: gradients in .npy, .npz, .safetensors or raw files, or made on the spot.
+//
+// Files are taken as hostile: a size is checked against the bytes that are there before memory is asked for,
+// products are checked, and whatever disagrees with itself is refused. Nothing is executed (no pickles).
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cassert>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+namespace dr::compare {
+
+enum class dtype { f32, f16, bf16 };
+
+struct tensor {
+  std::string input;  // the argument it came from: a file's path or a `synth:` text
+  std::string name;   // of the member, "" where the file holds one array
+  dtype type = dtype::f32;
+  std::vector<uint64_t> shape;  // () is one element
+  std::vector<std::byte> data;  // little-endian, C order
+  uint64_t elements = 0;
+};
+
+// "FILE: TENSOR: byte OFFSET: what is wrong, with the value; what to do". Offsets are those of the file, but inside
+// an .npz they are those of the unpacked member once it has been opened.
+struct input_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// The array may be well-formed, but its elements are no floating-point numbers. An .npz skips such a member.
+struct not_float : input_error {
+  using input_error::input_error;
+};
+
+// Reads one argument of the command line:
+//   X.npy  X.npz  X.safetensors        float16, bfloat16, float32; float64 becomes float32, and what that cannot
+//                                      hold becomes infinity
+//   X.bin  X.f32  X.raw                little-endian float32 from the first byte to the last
+//   a directory                        every file of these names in it, by name; folders in it are not entered
+//   synth:d=...,support=...            see synth.hpp
+// Members that are no float arrays are skipped, with a line in `notes` (which may be null). Throws input_error.
+std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes = nullptr);
+
+// ---- What the readers share -----------------------------------------------------------------------------------
+
+// Throws Error with the text described at input_error. `where` names the file and, where there is one, the tensor.
+template <class Error = input_error>
+[[noreturn]] void refuse(std::string_view where, uint64_t offset, std::string_view what) {
+  throw Error(std::string(where) + ": byte " + std::to_string(offset) + ": " + std::string(what));
+}
+
+// Text from a file, made fit for a terminal and for JSON: controls, quotes and all that is not ASCII are escaped.
+std::string printable(std::string_view text);
+
+inline void note(std::vector<std::string>* notes, std::string text) {
+  if (notes != nullptr) notes->push_back(std::move(text));
+}
+
+constexpr std::optional<uint64_t> checked_multiply(uint64_t a, uint64_t b) {
+  if (b != 0 && a > UINT64_MAX / b) return std::nullopt;
+  return a * b;
+}
+
+// The product of the shape. Zeros do not hide an overflow: no order of multiplying the others wraps either.
+uint64_t count_elements(std::span<const uint64_t> shape, std::string_view where, uint64_t offset);
+
+// bytes[at, at + size), or an error that says that the file ends too early. `what` says what was to be read.
+std::span<const std::byte> take(std::span<const std::byte> bytes, uint64_t at, uint64_t size, std::string_view where,
+                                std::string_view what);
+
+template <class T>
+T load_le(std::span<const std::byte> bytes, size_t at) {
+  assert(at <= bytes.size() && sizeof(T) <= bytes.size() - at);
+  std::array<std::byte, sizeof(T)> raw;
+  std::memcpy(raw.data(), bytes.data() + at, sizeof(T));
+  if constexpr (std::endian::native == std::endian::big) std::reverse(raw.begin(), raw.end());
+  return std::bit_cast<T>(raw);
+}
+
+template <class T>
+void store_le(std::span<std::byte> bytes, size_t at, T value) {
+  assert(at <= bytes.size() && sizeof(T) <= bytes.size() - at);
+  auto raw = std::bit_cast<std::array<std::byte, sizeof(T)>>(value);
+  if constexpr (std::endian::native == std::endian::big) std::reverse(raw.begin(), raw.end());
+  std::memcpy(bytes.data() + at, raw.data(), sizeof(T));
+}
+
+// How a file stores an element: `width` bytes each; f32 of width 8 is a float64 that is converted on the way in.
+struct element {
+  dtype type;
+  unsigned width;
+};
+
+// The array whose elements are exactly `bytes`, which begin at `offset`; its `input` is `where`.
+tensor make_tensor(element stored, std::vector<uint64_t> shape, std::span<const std::byte> bytes,
+                   std::string_view where, uint64_t offset);
+
+// A raw file: float32, one dimension.
+tensor parse_raw(std::span<const std::byte> file, std::string_view where);
+
+}  // namespace dr::compare

@@ -1,0 +1,148 @@
+// The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+#include <new>
+
+#include "codec_list.hpp"
+#include "compare.hpp"
+#include "frame_text.hpp"
+#include "options.hpp"
+#include "output.hpp"
+#include "report.hpp"
+#include "verify.hpp"
+
+namespace dr::compare {
+namespace {
+
+enum status { fine = 0, failed = 1, misused = 2 };
+
+struct usage_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+plan parse_plan(const std::string& text) {
+  try {
+    return plan(text);
+  } catch (const error& e) {
+    throw usage_error("--plan '" + text + "': " + e.detail.message);
+  }
+}
+
+void load_plugins(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) try {
+      load_plugin(path);
+    } catch (const error& e) {
+      throw usage_error("--plugin '" + path + "': " + e.detail.message);
+    }
+}
+
+std::vector<plan> parse_plans(const std::vector<std::string>& texts) {
+  std::vector<plan> plans;
+  for (const std::string& text : texts) plans.push_back(parse_plan(text));
+  return plans;
+}
+
+std::string report(const compare_options& o, std::span<const row> rows) {
+  switch (o.form) {
+    case format::json: return json_report(rows, {o.seed, o.repeat, o.threads});
+    case format::csv: return csv_report(rows);
+    case format::table: break;
+  }
+  return table_report(rows);
+}
+
+int run(const compare_options& o) {
+  load_plugins(o.plugins);
+  const std::vector<plan> given = parse_plans(o.plans);
+  console console;
+  context context(o.threads);
+  std::vector<row> rows;
+  uint32_t failures = 0;
+  for (const tensor& g : read_subjects(o.subjects, console)) {
+    const std::vector<plan> own = parse_plans(given.empty() ? default_plans(g) : std::vector<std::string>());
+    measured m = compare_plans(context, g, given.empty() ? own : given, {o.repeat, o.seed}, console);
+    std::move(m.rows.begin(), m.rows.end(), std::back_inserter(rows));
+    failures += m.failures;
+  }
+  console.clear();
+  write_output(o.output, report(o, rows));
+  return failures ? failed : fine;
+}
+
+int run(const codecs_options& o) {
+  load_plugins(o.plugins);
+  write_output("", o.form == format::json ? codec_json() : codec_table());
+  return fine;
+}
+
+std::string read_frame(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
+  try {
+    return {std::istreambuf_iterator<char>(file), {}};
+  } catch (const std::ios_base::failure& e) {  // a directory, say
+    throw input_error(path + ": cannot be read: " + e.code().message());
+  }
+}
+
+int run(const inspect_options& o) {
+  load_plugins(o.plugins);
+  const std::string bytes = read_frame(o.file);
+  try {
+    write_output("", describe_frame(std::as_bytes(std::span(bytes))));
+  } catch (const error& e) {
+    throw std::runtime_error(o.file + ": " + e.what());
+  }
+  return fine;
+}
+
+int run(const encode_options& o) {
+  load_plugins(o.plugins);
+  const plan method = parse_plan(o.plan);
+  console console;
+  std::vector<std::string> notes;
+  const std::vector<tensor> tensors = read_input(o.input, &notes);
+  for (const std::string& note : notes) console.line("note: " + note);
+  std::vector<dr_tensor> sources;
+  std::vector<std::vector<uint64_t>> states;
+  for (const tensor& g : tensors) {
+    dr_tensor& t = sources.emplace_back(dense(abi_dtype(g.type), g.data.data(), g.elements));
+    t.state_size = state_size(method, t);
+    if (t.state_size) t.state = states.emplace_back((t.state_size + 7) / 8).data();
+  }
+  auto call = sized<dr_call>();
+  call.seed = call.private_seed = o.seed;
+  call.flags = tensors.size() == 1 ? 0 : DR_CALL_LIST;
+  context context(o.threads);
+  const std::vector<std::byte> frame = context.encode(method, sources, &call);
+  write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});
+  return fine;
+}
+
+int run(const finished& f) { return f.status; }
+
+}  // namespace
+}  // namespace dr::compare
+
+int main(int argc, char** argv) {
+  using namespace dr::compare;
+  int status = failed;
+  std::string message;
+  try {
+    return std::visit([](const auto& o) { return run(o); }, parse_options(argc, argv));
+  } catch (const input_error& e) {
+    status = misused, message = e.what();
+  } catch (const usage_error& e) {
+    status = misused, message = e.what();
+  } catch (const output_error& e) {
+    status = misused, message = e.what();
+  } catch (const std::bad_alloc&) {
+    message = "out of memory";
+  } catch (const std::exception& e) {
+    message = e.what();
+  }
+  std::fprintf(stderr, "deepreduce: %s\n", message.c_str());
+  return status;
+}

@@ -1,0 +1,188 @@
+#include "npy.hpp"
+
+#include <fmt/format.h>
+#include <utility>
+
+namespace dr::compare {
+
+namespace {
+
+constexpr std::string_view magic = "\x93NUMPY";
+
+// NumPy writes 118 bytes for an array of floats and itself reads at most 10 000.
+constexpr uint64_t header_size_max = 65536;
+
+// NumPy's own limit: 32, and 64 since 2.0.
+constexpr size_t dimensions_max = 64;
+
+struct header {
+  std::string descr;
+  bool fortran_order = false;
+  std::vector<uint64_t> shape;
+};
+
+// The part of a Python literal that NumPy writes: one dict of a string, a bool and a tuple of integers.
+class literal {
+ public:
+  literal(std::string_view text, uint64_t offset, std::string_view where)
+      : text_(text), offset_(offset), where_(where) {}
+
+  header read() {
+    header result;
+    bool have_descr = false, have_order = false, have_shape = false;
+    expect('{');
+    while (!accept('}')) {
+      const std::string key = string();
+      expect(':');
+      if (key == "descr" && !std::exchange(have_descr, true)) {
+        result.descr = descr();
+      } else if (key == "fortran_order" && !std::exchange(have_order, true)) {
+        result.fortran_order = boolean();
+      } else if (key == "shape" && !std::exchange(have_shape, true)) {
+        result.shape = tuple();
+      } else {
+        fail(fmt::format("key '{}' is not known or stands here twice", printable(key)));
+      }
+      if (!accept(',')) {
+        expect('}');
+        break;
+      }
+    }
+    if (!have_descr || !have_order || !have_shape) fail("the header lacks one of descr, fortran_order and shape");
+    peek();
+    if (at_ != text_.size()) fail("the header goes on after its dict");
+    return result;
+  }
+
+ private:
+  [[noreturn]] void fail(std::string_view what) const {
+    refuse(where_, offset_ + at_, fmt::format("{}; the file is damaged or was not written by NumPy", what));
+  }
+
+  // Skips to the next character that is no space; '\0' at the end.
+  char peek() {
+    at_ = std::min(text_.find_first_not_of(" \t\n\r", at_), text_.size());
+    return at_ == text_.size() ? '\0' : text_[at_];
+  }
+
+  bool accept(char c) {
+    if (peek() != c) return false;
+    ++at_;
+    return true;
+  }
+
+  void expect(char c) {
+    if (!accept(c)) fail(fmt::format("expected '{}', found '{}'", c, printable(text_.substr(at_, 1))));
+  }
+
+  std::string string() {
+    const char quote = peek();
+    if (quote != '\'' && quote != '"') expect('\'');
+    const size_t end = text_.find(quote, at_ + 1);
+    if (end == std::string_view::npos) fail("a string does not end");
+    const std::string_view inside = text_.substr(at_ + 1, end - at_ - 1);
+    if (inside.find('\\') != std::string_view::npos) fail("a string with an escape");
+    at_ = end + 1;
+    return std::string(inside);
+  }
+
+  std::string descr() {
+    if (peek() == '[' || peek() == '(') {
+      refuse<not_float>(where_, offset_ + at_, "a structured dtype; save each field as an array of its own");
+    }
+    return string();
+  }
+
+  bool boolean() {
+    peek();
+    for (const std::string_view word : {"True", "False"}) {
+      if (text_.substr(at_).starts_with(word)) {
+        at_ += word.size();
+        return word == "True";
+      }
+    }
+    fail("expected True or False");
+  }
+
+  std::vector<uint64_t> tuple() {
+    std::vector<uint64_t> values;
+    expect('(');
+    while (!accept(')')) {
+      if (values.size() == dimensions_max) fail(fmt::format("more than {} dimensions", dimensions_max));
+      values.push_back(integer());
+      if (accept(',')) continue;
+      if (values.size() == 1) fail("(n) is no tuple");
+      expect(')');
+      break;
+    }
+    return values;
+  }
+
+  uint64_t integer() {
+    peek();
+    const size_t begin = at_;
+    uint64_t value = 0;
+    for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+      const auto digit = static_cast<uint64_t>(text_[at_] - '0');
+      const auto shifted = checked_multiply(value, 10);
+      if (!shifted || *shifted > UINT64_MAX - digit) fail("an extent is beyond 64 bits");
+      value = *shifted + digit;
+    }
+    if (at_ == begin) fail("expected an extent");
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // Python 2 wrote its long integers so
+    return value;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  uint64_t offset_;  // of the text in the file
+  std::string_view where_;
+};
+
+element element_of(const std::string& descr, std::string_view where, uint64_t offset) {
+  if (descr == "<f4") return {dtype::f32, 4};
+  if (descr == "<f2") return {dtype::f16, 2};
+  if (descr == "<f8") return {dtype::f32, 8};
+  if (descr == "<V2" || descr == "|V2") return {dtype::bf16, 2};
+
+  if (descr.size() > 1 && descr[1] == 'f') {  // another byte order, or a long double
+    refuse(where, offset, fmt::format("dtype '{}' is not read; save x.astype('<f4')", printable(descr)));
+  }
+  if (descr.ends_with('O')) {
+    refuse<not_float>(where, offset, "dtype object is a pickle, which is never opened; save x.astype('<f4')");
+  }
+  refuse<not_float>(where, offset,
+                    fmt::format("dtype '{}' is not a float; save x.astype('<f4'){}", printable(descr),
+                                descr == "<u2" ? ", or x.view('V2') if it is bfloat16" : ""));
+}
+
+}  // namespace
+
+tensor parse_npy(std::span<const std::byte> file, std::string_view where) {
+  const auto start = take(file, 0, magic.size() + 2, where, "the magic and version of .npy");
+  if (std::memcmp(start.data(), magic.data(), magic.size()) != 0) {
+    refuse(where, 0, "does not begin with \\x93NUMPY; is it an .npy file?");
+  }
+  const auto major = load_le<uint8_t>(start, magic.size()), minor = load_le<uint8_t>(start, magic.size() + 1);
+  if (major < 1 || major > 3 || minor != 0) {
+    refuse(where, magic.size(), fmt::format("format {}.{} is not 1.0, 2.0 or 3.0; save it again", major, minor));
+  }
+  const uint64_t size_at = start.size(), size_width = major == 1 ? 2 : 4, header_at = size_at + size_width;
+  const auto size_field = take(file, size_at, size_width, where, "the size of the header");
+  const uint64_t header_size = major == 1 ? load_le<uint16_t>(size_field, 0) : load_le<uint32_t>(size_field, 0);
+  if (header_size > header_size_max) {
+    refuse(where, size_at,
+           fmt::format("a header of {} bytes, above {}; the file is damaged", header_size, header_size_max));
+  }
+  const auto text = take(file, header_at, header_size, where, "the header");
+  header head = literal({reinterpret_cast<const char*>(text.data()), text.size()}, header_at, where).read();
+
+  const element stored = element_of(head.descr, where, header_at);
+  if (head.fortran_order && head.shape.size() > 1) {
+    refuse(where, header_at, "is in Fortran order; save numpy.ascontiguousarray(x)");
+  }
+  const uint64_t data_at = header_at + header_size;
+  return make_tensor(stored, std::move(head.shape), file.subspan(data_at), where, data_at);
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,260 @@
+#include "npz.hpp"
+
+#include <fmt/format.h>
+#include <zlib.h>
+#include <initializer_list>
+#include <memory>
+#include <set>
+
+#include "npy.hpp"
+
+namespace dr::compare {
+
+namespace {
+
+using bytes = std::span<const std::byte>;
+
+constexpr uint32_t end_signature = 0x06054b50, end64_signature = 0x06064b50, locator_signature = 0x07064b50;
+constexpr uint32_t entry_signature = 0x02014b50, local_signature = 0x04034b50;
+constexpr uint64_t end_size = 22, end64_size = 56, locator_size = 20, entry_size = 46, local_size = 30;
+constexpr uint64_t comment_size_max = 0xffff;
+
+// A 32-bit field that holds this has its value in the zip64 extra field.
+constexpr uint32_t in_zip64 = 0xffffffff;
+
+constexpr uint16_t stored_method = 0, deflate_method = 8;
+
+// Flags: encrypted; strongly encrypted; headers masked. With the fourth, sizes and CRC follow the data.
+constexpr uint16_t secret_flags = 1 << 0 | 1 << 6 | 1 << 13, sizes_follow_flag = 1 << 3;
+
+// A match gives at most 258 bytes and costs at least two bits, one for its length and one for its distance.
+constexpr uint64_t deflate_ratio_max = 258 * 8 / 2;
+
+constexpr std::string_view damaged = "the file is cut off or damaged";
+
+struct directory {
+  uint64_t offset, size, entries;
+};
+
+struct member {
+  std::string name, where;
+  uint16_t flags, method;
+  uint32_t crc;
+  uint64_t packed_size, size, header_offset;
+  bytes packed;
+};
+
+std::string_view text(bytes data) { return {reinterpret_cast<const char*>(data.data()), data.size()}; }
+
+bytes take_record(bytes file, uint64_t at, uint64_t size, uint32_t signature, std::string_view where,
+                  std::string_view what) {
+  const bytes record = take(file, at, size, where, what);
+  if (load_le<uint32_t>(record, 0) != signature) {
+    refuse(where, at,
+           fmt::format("{} should begin here, found {:#010x}; {}", what, load_le<uint32_t>(record, 0), damaged));
+  }
+  return record;
+}
+
+// The end record is the last thing in the file but for its comment, whose size it knows.
+uint64_t find_end(bytes file, std::string_view where) {
+  for (uint64_t after = end_size; after <= std::min<uint64_t>(file.size(), end_size + comment_size_max); ++after) {
+    const uint64_t at = file.size() - after;
+    if (load_le<uint32_t>(file, at) == end_signature && load_le<uint16_t>(file, at + 20) == after - end_size) return at;
+  }
+  refuse(where, file.size(), fmt::format("no end of a zip archive here; {}, or is no .npz", damaged));
+}
+
+directory find_directory(bytes file, std::string_view where) {
+  const uint64_t end_at = find_end(file, where);
+  const bytes end = file.subspan(end_at, end_size);
+  const directory narrow{load_le<uint32_t>(end, 16), load_le<uint32_t>(end, 12), load_le<uint16_t>(end, 10)};
+  directory result = narrow;
+  uint64_t directory_end = end_at;
+  bool one_disk = load_le<uint32_t>(end, 4) == 0 && load_le<uint16_t>(end, 8) == narrow.entries;
+
+  if (end_at >= locator_size && load_le<uint32_t>(file, end_at - locator_size) == locator_signature) {
+    const uint64_t locator_at = end_at - locator_size;
+    directory_end = load_le<uint64_t>(file, locator_at + 8);
+    const bytes end64 = take_record(file, directory_end, end64_size, end64_signature, where, "the zip64 end record");
+    result = {load_le<uint64_t>(end64, 48), load_le<uint64_t>(end64, 40), load_le<uint64_t>(end64, 32)};
+    // Its size leaves out its own first 12 bytes. It may be longer than what we know of it, but ends at the locator.
+    if (load_le<uint64_t>(end64, 4) != locator_at - directory_end - 12) {
+      refuse(where, directory_end + 4,
+             fmt::format("the zip64 end record has the wrong size {}; {}", load_le<uint64_t>(end64, 4), damaged));
+    }
+    const bool agree = (narrow.offset == in_zip64 || narrow.offset == result.offset) &&
+                       (narrow.size == in_zip64 || narrow.size == result.size) &&
+                       (narrow.entries == 0xffff || narrow.entries == result.entries);
+    if (!agree) refuse(where, end_at, fmt::format("the two end records disagree; {}", damaged));
+    one_disk = load_le<uint64_t>(end64, 16) == 0 && load_le<uint64_t>(end64, 24) == result.entries;
+  }
+  if (!one_disk) refuse(where, end_at, "is a part of a split archive; save it again with numpy.savez");
+  if (result.offset > directory_end || result.size != directory_end - result.offset) {
+    refuse(where, end_at,
+           fmt::format("a directory of {} bytes at {} does not end at {}; {}", result.size, result.offset,
+                       directory_end, damaged));
+  }
+  return result;
+}
+
+// Takes from the zip64 extra field what the 32-bit fields leave to it, in their order. The extra field begins at `at`
+// and ends with `head`, a beginning of the file.
+void widen(bytes head, uint64_t at, std::initializer_list<uint64_t*> fields, std::string_view where) {
+  const uint64_t extra_at = at;
+  bytes wide;
+  while (head.size() - at >= 4) {  // fewer bytes than a block's own head are padding
+    const bytes block = take(head, at + 4, load_le<uint16_t>(head, at + 2), where, "an extra field");
+    if (load_le<uint16_t>(head, at) == 1) wide = block;
+    at += 4 + block.size();
+  }
+  for (uint64_t* field : fields) {
+    if (*field != in_zip64) continue;
+    if (wide.size() < 8) refuse(where, extra_at, fmt::format("the zip64 field of a size is missing; {}", damaged));
+    *field = load_le<uint64_t>(wide, 0);
+    wide = wide.subspan(8);
+  }
+}
+
+std::vector<member> read_directory(bytes file, const directory& place, std::string_view where) {
+  const bytes head = file.first(place.offset + place.size);
+  std::vector<member> members;
+  std::set<std::string_view> names;
+  for (uint64_t at = place.offset; at < head.size();) {
+    const bytes entry = take_record(head, at, entry_size, entry_signature, where, "an entry of the directory");
+    const uint64_t name_size = load_le<uint16_t>(entry, 28), extra_size = load_le<uint16_t>(entry, 30);
+    const uint64_t name_at = at + entry_size, extra_at = name_at + name_size;
+    const std::string_view name = text(take(head, name_at, name_size, where, "an entry's name"));
+    member m{std::string(name),
+             fmt::format("{}: {}", where, printable(name)),
+             load_le<uint16_t>(entry, 8),
+             load_le<uint16_t>(entry, 10),
+             load_le<uint32_t>(entry, 16),
+             load_le<uint32_t>(entry, 20),
+             load_le<uint32_t>(entry, 24),
+             load_le<uint32_t>(entry, 42),
+             {}};
+    take(head, extra_at, extra_size, m.where, "an entry's extra field");
+    widen(head.first(extra_at + extra_size), extra_at, {&m.size, &m.packed_size, &m.header_offset}, m.where);
+    if (!names.insert(name).second) refuse(m.where, at, "stands twice in the archive; save it again");
+    if ((m.flags & secret_flags) != 0) refuse(m.where, at, "is encrypted; save it without a password");
+    if (m.method != stored_method && m.method != deflate_method) {
+      refuse(m.where, at, fmt::format("is packed by method {}; save it with numpy.savez_compressed", m.method));
+    }
+    members.push_back(std::move(m));
+    at = extra_at + extra_size;
+    at += take(head, at, load_le<uint16_t>(entry, 32), where, "an entry's comment").size();
+  }
+  if (members.size() != place.entries) {
+    refuse(where, place.offset,
+           fmt::format("{} entries where {} are declared; {}", members.size(), place.entries, damaged));
+  }
+  return members;
+}
+
+// Finds the member's bytes behind its local header, which repeats the directory's entry and must agree with it.
+void locate(bytes file, member& m) {
+  const bytes local = take_record(file, m.header_offset, local_size, local_signature, m.where, "the member's header");
+  const uint64_t name_size = load_le<uint16_t>(local, 26), extra_size = load_le<uint16_t>(local, 28);
+  const uint64_t tail_at = m.header_offset + local_size;
+  const bytes tail = take(file, tail_at, name_size + extra_size, m.where, "the member's name");
+  uint64_t packed_size = load_le<uint32_t>(local, 18), size = load_le<uint32_t>(local, 22);
+  widen(file.first(tail_at + tail.size()), tail_at + name_size, {&size, &packed_size}, m.where);
+  const bool sizes_agree = packed_size == m.packed_size && size == m.size && load_le<uint32_t>(local, 14) == m.crc;
+  if (load_le<uint16_t>(local, 6) != m.flags || load_le<uint16_t>(local, 8) != m.method ||
+      text(tail.first(name_size)) != m.name || (!sizes_agree && (m.flags & sizes_follow_flag) == 0)) {
+    refuse(m.where, m.header_offset, fmt::format("the member's header disagrees with the directory; {}", damaged));
+  }
+  m.packed = take(file, tail_at + tail.size(), m.packed_size, m.where, "the member");
+}
+
+// Members that share bytes are how a small archive unpacks to a huge one (D. Fifield, WOOT 2019).
+void refuse_overlap(std::span<const member> members, bytes file, uint64_t directory_offset) {
+  std::vector<const member*> by_offset;
+  for (const member& m : members) by_offset.push_back(&m);
+  std::ranges::sort(by_offset, {}, &member::header_offset);
+  for (size_t i = 0; i < by_offset.size(); ++i) {
+    const member& m = *by_offset[i];
+    const auto end = static_cast<uint64_t>(m.packed.data() - file.data()) + m.packed.size();
+    const uint64_t next = i + 1 < by_offset.size() ? by_offset[i + 1]->header_offset : directory_offset;
+    if (end > next)
+      refuse(m.where, m.header_offset,
+             fmt::format("ends at {}, past {} where the next begins; {}", end, next, damaged));
+  }
+}
+
+std::vector<std::byte> inflate_member(const member& m) {
+  if (m.size / deflate_ratio_max > m.packed.size()) {
+    refuse(m.where, m.header_offset, fmt::format("{} bytes cannot unpack to {}; {}", m.packed.size(), m.size, damaged));
+  }
+  std::vector<std::byte> out(std::max<uint64_t>(m.size, 1));  // zlib wants an address even for nothing
+  z_stream stream{};
+  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
+  const std::unique_ptr<z_stream, decltype(&inflateEnd)> owner(&stream, inflateEnd);
+  constexpr uint64_t step = 1u << 30;  // zlib counts in 32 bits
+  uint64_t read = 0, written = 0;
+  int status = Z_OK;
+  while (status == Z_OK) {  // which means progress; without any it is Z_BUF_ERROR
+    const auto in_size = static_cast<uInt>(std::min(m.packed.size() - read, step));
+    const auto out_size = static_cast<uInt>(std::min(m.size - written, step));
+    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(m.packed.data() + read));
+    stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
+    stream.avail_in = in_size;
+    stream.avail_out = out_size;
+    status = inflate(&stream, Z_NO_FLUSH);
+    read += in_size - stream.avail_in;
+    written += out_size - stream.avail_out;
+  }
+  if (status != Z_STREAM_END || read != m.packed.size() || written != m.size) {
+    refuse(m.where, m.header_offset,
+           fmt::format("{} bytes unpack to {} where {} to {} are declared ({}); {}", read, written, m.packed.size(),
+                       m.size, stream.msg != nullptr ? stream.msg : "sizes", damaged));
+  }
+  out.resize(m.size);
+  return out;
+}
+
+tensor read_member(const member& m, const std::string& name) {
+  std::vector<std::byte> inflated;
+  bytes unpacked = m.packed;
+  if (m.method == deflate_method) {
+    inflated = inflate_member(m);
+    unpacked = inflated;
+  } else if (m.packed.size() != m.size) {
+    refuse(m.where, m.header_offset,
+           fmt::format("is stored in {} bytes, declared as {}; {}", m.packed.size(), m.size, damaged));
+  }
+  const auto crc = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(unpacked.data()), unpacked.size()));
+  if (crc != m.crc) {
+    refuse(m.where, m.header_offset, fmt::format("CRC-32 is {:#010x}, declared {:#010x}; {}", crc, m.crc, damaged));
+  }
+  tensor result = parse_npy(unpacked, m.where);
+  result.name = name;
+  return result;
+}
+
+}  // namespace
+
+std::vector<tensor> parse_npz(bytes file, std::string_view where, std::vector<std::string>* notes) {
+  const directory place = find_directory(file, where);
+  std::vector<member> members = read_directory(file, place, where);
+  for (member& m : members) locate(file, m);
+  refuse_overlap(members, file, place.offset);
+
+  std::vector<tensor> tensors;
+  for (const member& m : members) {
+    if (!m.name.ends_with(".npy")) {
+      note(notes, m.where + ": skipped, is no .npy");
+      continue;
+    }
+    try {
+      tensors.push_back(read_member(m, printable(m.name.substr(0, m.name.size() - 4))));
+      tensors.back().input = where;
+    } catch (const not_float& error) {
+      note(notes, fmt::format("skipped: {}", error.what()));
+    }
+  }
+  return tensors;
+}
+
+}  // namespace dr::compare

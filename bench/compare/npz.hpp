@@ -1,0 +1,14 @@
+// Reads NumPy's .npz: a ZIP archive of .npy members, stored or deflated (PKWARE APPNOTE 6.3, with zip64).
+#pragma once
+
+#include "inputs.hpp"
+
+namespace dr::compare {
+
+// The float arrays in the order of the archive's directory, named as numpy.load names them. Members that are no .npy
+// or hold no floats are skipped with a note. Refuses encrypted, overlapping or repeated members, other methods than
+// stored and deflate, and any size or CRC-32 that is not what was declared.
+std::vector<tensor> parse_npz(std::span<const std::byte> file, std::string_view where,
+                              std::vector<std::string>* notes = nullptr);
+
+}  // namespace dr::compare

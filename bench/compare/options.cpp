@@ -1,0 +1,148 @@
+#include "options.hpp"
+
+#include <CLI/CLI.hpp>
+#include <iostream>
+#include <map>
+
+#include "deepreduce/deepreduce.h"
+
+namespace dr::compare {
+namespace {
+
+constexpr const char* about =
+    "Compresses gradients by plans, and tells what became of them.\n"
+    "A plan is one line, such as 'sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)';\n"
+    "`deepreduce codecs` lists what may stand in it.";
+
+constexpr const char* compare_footer =
+    R"(INPUT is a .npy, .npz or .safetensors file, raw little-endian f32 (.f32, .bin, .raw), a directory of these,
+or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
+Without INPUT the bundled gradients of a ResNet-20 are taken (the folder above gradients/ may be given as DEEPREDUCE_DATASETS).
+A file of several tensors is compared as one, its tensors joined and called '*'.
+
+Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
+('memcpy': one copy is its encode and its decode); the first round does not count. Times are medians, a spread is
+(75th - 25th percentile) / median. A plan with feedback is shown at its first step.
+
+Columns of csv and of the rows in json (with machine, commit, build, seed around them):
+  input tensor dtype d      what was compressed: d elements of that type
+  r support                 nonzeros that the sparsifier kept, and that decode gives back
+  plan fallback             the canonical plan; none, raw_index or dense where the frame fell back to less
+  bytes index_bytes value_bytes order_bytes header_bytes
+  relative_volume           bytes / (4 d): of dense f32, whatever the type
+  index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero     by r; the bound is log2 C(d,r) / r
+  sparsify_ns encode_ns decode_ns encode_ns_spread decode_ns_spread              encode without sparsify
+  index_recall              share of what was kept that decode's support has
+  relative_l2_error max_relative_error          of what decode gives, against what was kept
+  cosine_similarity contraction                 the same against the dense tensor; contraction is |g - c|^2 / |g|^2
+0/0 is 0; what is undefined is null, empty in csv.
+
+Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 usage, input or output.
+
+  deepreduce compare
+  deepreduce compare grad.npz --plan 'sparsify=topr(ratio=0.001) index=golomb value=raw' --plan 'index=raw value=qsgd'
+  deepreduce compare model.safetensors --tensor 'layer3.*' --format json --output rows.json
+  deepreduce compare synth:d=36864,density=0.01 --format csv)";
+
+const std::map<std::string, format> every_format{
+    {"table", format::table}, {"csv", format::csv}, {"json", format::json}};
+const std::map<std::string, format> list_formats{{"table", format::table}, {"json", format::json}};
+
+// `--name TEXT`, as often as one likes, one TEXT each.
+CLI::Option* add_list(CLI::App& app, const char* name, std::vector<std::string>& list, const char* help) {
+  return app.add_option(name, list, help)->allow_extra_args(false)->type_name("TEXT");
+}
+
+void add_plugins(CLI::App& app, std::vector<std::string>& plugins) {
+  add_list(app, "--plugin", plugins, "Shared object with more codecs; may be repeated")->type_name("PATH");
+}
+
+void add_format(CLI::App& app, format& form, const std::map<std::string, format>& names, const char* type_name) {
+  app.add_option_function<std::string>(
+         "--format", [&](const std::string& text) { form = names.at(text); },
+         "How the result is printed; default: table")
+      ->check([&names, type_name](const std::string& text) {
+        return names.contains(text) ? std::string() : "'" + text + "' is not one of " + type_name;
+      })
+      ->type_name(type_name);
+}
+
+// CLI11 takes -1 for an unsigned number, as strtoull does.
+std::string no_sign(const std::string& text) {
+  return text.starts_with('-') ? "'" + text + "' is negative" : std::string();
+}
+
+std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
+
+void add_output(CLI::App& app, std::string& path, const char* help) {
+  app.add_option("--output", path, help)->check(no_empty_path)->type_name("FILE");
+}
+
+void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed) {
+  app.add_option("--threads", threads, "Threads of the library; 0 and 1: none are started")
+      ->check(CLI::Range(0, 256))
+      ->type_name("N");
+  app.add_option("--seed", seed, "Of codecs that draw random numbers; default: 0")->check(no_sign)->type_name("N");
+}
+
+void add_compare(CLI::App& app, compare_options& o) {
+  app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
+  add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set of ten")->type_name("PLAN");
+  add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name ('layer3.*'), a row each; may be repeated")
+      ->type_name("GLOB");
+  auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
+  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input (the default), also those that --tensor picks")
+      ->excludes(each);
+  add_format(app, o.form, every_format, "table|csv|json");
+  add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
+  app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");
+  add_run(app, o.threads, o.seed);
+  add_plugins(app, o.plugins);
+  app.footer(compare_footer);
+}
+
+void add_encode(CLI::App& app, encode_options& o) {
+  app.add_option("INPUT", o.input, "Gradients, as for compare; all tensors go into one frame")
+      ->required()
+      ->type_name("");
+  app.add_option("--plan", o.plan, "The plan")->required()->type_name("PLAN");
+  add_output(app, o.output, "The frame; default: stdout");
+  add_run(app, o.threads, o.seed);
+  add_plugins(app, o.plugins);
+}
+
+}  // namespace
+
+command parse_options(int argc, const char* const* argv) {
+  compare_options compare;
+  codecs_options codecs;
+  inspect_options inspect;
+  encode_options encode;
+  CLI::App app(about, "deepreduce");
+  app.require_subcommand(1);
+  app.footer("Each command has its own --help.");
+  app.set_version_flag("--version", dr_version());
+  auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
+  auto* codecs_app = app.add_subcommand("codecs", "Lists the codecs with what they promise and take");
+  auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
+  auto* encode_app = app.add_subcommand("encode", "Writes the frame of one input");
+  add_compare(*compare_app, compare);
+  add_format(*codecs_app, codecs.form, list_formats, "table|json");
+  add_plugins(*codecs_app, codecs.plugins);
+  inspect_app->add_option("FRAME", inspect.file, "File with a frame")->required()->type_name("");
+  add_plugins(*inspect_app, inspect.plugins);
+  add_encode(*encode_app, encode);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& e) {
+    if (app.get_subcommands().empty() && !app.remaining().empty())  // CLI11 would ask for a subcommand only
+      std::cerr << "no command '" << app.remaining().front() << "'\n";
+    return finished{app.exit(e, std::cout, std::cerr) == 0 ? 0 : 2};
+  }
+  if (compare_app->parsed()) return compare;
+  if (codecs_app->parsed()) return codecs;
+  if (inspect_app->parsed()) return inspect;
+  return encode;
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,48 @@
+// The command line as structs.
+#pragma once
+
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "subjects.hpp"
+
+namespace dr::compare {
+
+enum class format { table, csv, json };
+
+struct compare_options {
+  subject_options subjects;
+  std::vector<std::string> plans, plugins;
+  format form = format::table;
+  std::string output;
+  uint32_t repeat = 15, threads = 0;
+  uint64_t seed = 0;
+};
+
+struct codecs_options {
+  std::vector<std::string> plugins;
+  format form = format::table;
+};
+
+struct inspect_options {
+  std::string file;
+  std::vector<std::string> plugins;
+};
+
+struct encode_options {
+  std::string input, plan, output;
+  std::vector<std::string> plugins;
+  uint32_t threads = 0;
+  uint64_t seed = 0;
+};
+
+struct finished {
+  int status;  // help was printed, or the usage was wrong and has been said
+};
+
+using command = std::variant<finished, compare_options, codecs_options, inspect_options, encode_options>;
+
+command parse_options(int argc, const char* const* argv);
+
+}  // namespace dr::compare

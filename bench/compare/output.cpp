@@ -1,0 +1,82 @@
+#include "output.hpp"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+
+namespace dr::compare {
+namespace {
+
+namespace fs = std::filesystem;
+
+[[noreturn]] void give_up(const std::string& path) {
+  throw output_error("cannot write " + path + ": " + std::strerror(errno));
+}
+
+void write_all(int file, std::string_view bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(file, bytes.data(), bytes.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) give_up(name);
+    bytes.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+void write_in_place(const std::string& path, std::string_view bytes) {
+  const int file = ::open(path.c_str(), O_WRONLY | O_CLOEXEC);
+  if (file < 0) give_up(path);
+  try {
+    write_all(file, bytes, path);
+  } catch (...) {
+    ::close(file);
+    throw;
+  }
+  if (::close(file) != 0) give_up(path);
+}
+
+// mkstemp's file is for its owner only; a result has the rights that any new file would have.
+mode_t usual_mode() {
+  const mode_t mask = ::umask(0);
+  ::umask(mask);
+  return 0666 & ~mask;
+}
+
+void replace_file(const std::string& path, std::string_view bytes) {
+  std::string temporary = path + ".XXXXXX";
+  const int file = ::mkstemp(temporary.data());
+  if (file < 0) give_up(path);
+  try {
+    write_all(file, bytes, path);
+    if (::fchmod(file, usual_mode()) != 0) give_up(path);
+  } catch (...) {
+    ::close(file);
+    ::unlink(temporary.c_str());
+    throw;
+  }
+  if (::close(file) != 0 || ::rename(temporary.c_str(), path.c_str()) != 0) {
+    const int why = errno;
+    ::unlink(temporary.c_str());
+    errno = why;
+    give_up(path);
+  }
+}
+
+}  // namespace
+
+void write_output(const std::string& path, std::string_view bytes) {
+  if (path.empty()) return write_all(STDOUT_FILENO, bytes, "standard output");
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) throw output_error("cannot write " + path + ": it is a directory");
+  if (fs::exists(status) && !fs::is_regular_file(status)) return write_in_place(path, bytes);
+  const fs::path place =
+      fs::is_symlink(fs::symlink_status(path, error)) ? fs::weakly_canonical(path, error) : fs::path(path);
+  replace_file(error ? path : place.string(), bytes);
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,18 @@
+// Where results go.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+
+namespace dr::compare {
+
+struct output_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+// To stdout if `path` is empty. A file is there whole or not at all: it is written beside its place and renamed;
+// devices and pipes are written to as they are. Throws output_error.
+void write_output(const std::string& path, std::string_view bytes);
+
+}  // namespace dr::compare

@@ -1,0 +1,101 @@
+#include "plan_text.hpp"
+
+#include <algorithm>
+#include <charconv>
+
+#include "deepreduce/deepreduce.hpp"
+
+namespace dr::compare {
+namespace {
+
+// Cuts at `separator` outside of parentheses; empty pieces are left out.
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> pieces(1);
+  int depth = 0;
+  for (const char c : text) {
+    depth += (c == '(') - (c == ')');
+    if (c == separator && depth == 0)
+      pieces.emplace_back();
+    else
+      pieces.back() += c;
+  }
+  std::erase(pieces, "");
+  return pieces;
+}
+
+plan_part read_part(const std::string& text) {
+  const size_t open = text.find('(');
+  plan_part part{text.substr(0, open), {}};
+  if (open == std::string::npos) return part;
+  for (const std::string& argument : split(std::string_view(text).substr(open + 1, text.size() - open - 2), ',')) {
+    const size_t equals = argument.find('=');
+    part.arguments[argument.substr(0, equals)] = equals == std::string::npos ? "" : argument.substr(equals + 1);
+  }
+  return part;
+}
+
+plan_stage read_stage(const std::string& text) {
+  const size_t equals = text.find('=');
+  plan_stage stage{text, text.substr(0, equals), {}};
+  for (const std::string& part : split(std::string_view(text).substr(equals + 1), '+'))
+    stage.parts.push_back(read_part(part));
+  return stage;
+}
+
+// Whether each part of the stage gives back what it was given.
+bool is_exact(dr_role role, const plan_stage& stage) {
+  for (size_t i = 0; i < stage.parts.size(); ++i) {
+    const dr_codec* codec = find_codec(i == 0 ? role : dr_role{DR_ROLE_BYTES}, stage.parts[i].name);
+    if (codec == nullptr || !(codec->traits & DR_EXACT)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+plan_reading read_plan(std::string_view text) {
+  // What a canonical text leaves out has its default.
+  std::map<std::string, plan_stage> stages{{"sparsify", read_stage("sparsify=none")},
+                                           {"index", read_stage("index=raw")},
+                                           {"value", read_stage("value=raw")},
+                                           {"regather", read_stage("regather=on")}};
+  plan_reading reading;
+  reading.text = text;
+  for (const std::string& piece : split(text, ' ')) {
+    plan_stage stage = read_stage(piece);
+    if (stage.role != "sparsify") reading.without_sparsify += (reading.without_sparsify.empty() ? "" : " ") + piece;
+    stages[stage.role] = std::move(stage);
+  }
+  reading.sparsify = stages["sparsify"];
+  reading.exact_index = is_exact(DR_ROLE_INDEX, stages["index"]);
+  reading.exact_value = is_exact(DR_ROLE_VALUE, stages["value"]);
+  reading.regather = stages["regather"].text != "regather=off";
+  reading.feedback = stages.contains("feedback");
+  return reading;
+}
+
+const char* role_name(dr_role role) {
+  constexpr const char* names[] = {"?", "index", "value", "order", "bytes", "pair", "tensor", "sparsify", "feedback"};
+  return names[role < std::size(names) ? role : 0];
+}
+
+const dr_codec* find_codec(dr_role role, std::string_view name) {
+  for (const dr_codec* codec : codecs())
+    if (codec->role == role && codec->name == name) return codec;
+  return nullptr;
+}
+
+double number_argument(const plan_part& part, dr_role role, std::string_view name) {
+  double number = 0;
+  if (const auto given = part.arguments.find(std::string(name)); given != part.arguments.end()) {
+    const std::string& text = given->second;
+    std::from_chars(text.data(), text.data() + text.size(), number);
+    return number;
+  }
+  const dr_codec* codec = find_codec(role, part.name);
+  for (size_t i = 0; codec != nullptr && i < codec->param_count; ++i)
+    if (codec->params[i].name == name) return codec->params[i].fallback;
+  return number;
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,20 @@
+// Rows as a person, a spreadsheet or a program reads them.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "row.hpp"
+
+namespace dr::compare {
+
+struct run_facts {
+  uint64_t seed = 0;
+  uint32_t repeat = 0, threads = 0;
+};
+
+std::string json_report(std::span<const row> rows, const run_facts& run);  // one object; see --help
+std::string csv_report(std::span<const row> rows);                         // RFC 4180, undefined is empty
+std::string table_report(std::span<const row> rows);                       // at most 140 columns
+
+}  // namespace dr::compare

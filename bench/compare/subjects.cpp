@@ -1,0 +1,141 @@
+#include "subjects.hpp"
+
+#include <fmt/core.h>
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+
+#include "kept.hpp"
+#include "number.hpp"
+
+// Where the bundled data sets may be, separated by colons; the build says it.
+#ifndef DR_DATASETS
+#define DR_DATASETS ""
+#endif
+
+namespace dr::compare {
+namespace {
+
+// Smaller ones (biases, normalisation) are sent as they are by any framework; --tensor takes them all the same.
+constexpr uint64_t smallest_tensor = 1000;
+
+std::vector<std::string> npz_files(const std::filesystem::path& folder) {
+  std::vector<std::string> files;
+  std::error_code error;
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end; at.increment(error))
+    if (at->path().extension() == ".npz") files.push_back(at->path().string());
+  std::sort(files.begin(), files.end());
+  return files;
+}
+
+std::vector<std::string> bundled_inputs() {
+  const char* set = std::getenv("DEEPREDUCE_DATASETS");
+  const std::string places = set != nullptr && *set != 0 ? set : DR_DATASETS;
+  std::string tried;
+  for (size_t begin = 0; begin < places.size();) {
+    const size_t end = std::min(places.find(':', begin), places.size());
+    const std::filesystem::path folder = std::filesystem::path(places.substr(begin, end - begin)) / "gradients";
+    if (auto files = npz_files(folder); !files.empty()) return files;
+    tried += (tried.empty() ? "" : ", ") + folder.string();
+    begin = end + 1;
+  }
+  throw input_error("no INPUT given, and no bundled gradients (*.npz) in " + (tried.empty() ? "any place" : tried) +
+                    "; set DEEPREDUCE_DATASETS to the folder that holds gradients/");
+}
+
+// Tensors of one input and type, one behind the other; a single one stays as it is.
+void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
+  for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
+    std::vector<tensor> same;
+    std::copy_if(std::move_iterator(tensors.begin()), std::move_iterator(tensors.end()), std::back_inserter(same),
+                 [&](const tensor& t) { return t.type == type; });
+    if (same.size() <= 1) {
+      std::move(same.begin(), same.end(), std::back_inserter(out));
+      continue;
+    }
+    tensor all = std::move(same.front());
+    all.name = same.size() == tensors.size() ? "*" : fmt::format("* ({})", name_of(type));
+    for (size_t i = 1; i < same.size(); ++i) {
+      all.data.insert(all.data.end(), same[i].data.begin(), same[i].data.end());
+      all.elements += same[i].elements;
+      same[i].data = {};
+    }
+    all.shape = {all.elements};
+    out.push_back(std::move(all));
+  }
+}
+
+// Leaves the tensors that a glob names. `matched` notes which globs found something.
+void pick(std::vector<tensor>& tensors, const std::vector<std::string>& globs, std::vector<bool>& matched) {
+  if (globs.empty()) return;
+  std::erase_if(tensors, [&](const tensor& t) {
+    bool wanted = false;
+    for (size_t i = 0; i < globs.size(); ++i)
+      if (fnmatch(globs[i].c_str(), t.name.c_str(), 0) == 0) wanted = matched[i] = true;
+    return !wanted;
+  });
+}
+
+void drop_small(std::vector<tensor>& tensors, uint64_t least, const char* what, console& console) {
+  if (tensors.empty()) return;
+  const std::string input = tensors.front().input;
+  if (const size_t dropped = std::erase_if(tensors, [&](const tensor& t) { return t.elements < least; }))
+    console.line(fmt::format("note: {}: left out {} tensor{} {}", input, dropped, dropped == 1 ? "" : "s", what));
+}
+
+// The files of a directory come in one list, one behind the other.
+std::vector<std::vector<tensor>> by_input(std::vector<tensor> tensors) {
+  std::vector<std::vector<tensor>> groups;
+  for (tensor& t : tensors) {
+    if (groups.empty() || groups.back().front().input != t.input) groups.emplace_back();
+    groups.back().push_back(std::move(t));
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<tensor> read_subjects(const subject_options& options, console& console) {
+  std::vector<tensor> subjects;
+  std::vector<bool> matched(options.globs.size());
+  const bool joined = options.flat || (!options.per_tensor && options.globs.empty());
+  for (const std::string& input : options.inputs.empty() ? bundled_inputs() : options.inputs) {
+    console.progress("reading " + input);
+    std::vector<std::string> notes;
+    std::vector<tensor> tensors = read_input(input, &notes);
+    for (const std::string& note : notes) console.line("note: " + note);
+    pick(tensors, options.globs, matched);
+    for (auto& group : by_input(std::move(tensors))) {
+      drop_small(group, 1, "without elements", console);
+      if (options.per_tensor && options.globs.empty())
+        drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor takes them)", console);
+      if (joined)
+        join(std::move(group), subjects);
+      else
+        std::move(group.begin(), group.end(), std::back_inserter(subjects));
+    }
+  }
+  for (size_t i = 0; i < matched.size(); ++i)
+    if (!matched[i]) throw input_error(fmt::format("--tensor '{}': no tensor has such a name", options.globs[i]));
+  if (subjects.empty()) throw input_error("there is no tensor to compare in what was given");
+  return subjects;
+}
+
+std::vector<std::string> default_plans(const tensor& g) {
+  // 5 %: what has fewer nonzeros was sparsified already, or is the gradient of an embedding.
+  const bool sparse = count_nonzeros(g) * 20 < g.elements;
+  const std::string before = sparse ? "sparsify=none " : "sparsify=topr(ratio=0.01) ";
+  std::vector<std::string> plans;
+  for (const char* streams :
+       {"index=raw value=raw", "index=golomb value=raw", "index=rice value=raw", "index=golomb value=raw+deflate",
+        "index=golomb value=qsgd", "index=golomb value=fit_poly", "index=raw value=fit_poly",
+        "index=bloom(policy=leftmost,fpr=0.001) value=raw", "index=bloom(policy=p0,fpr=0.001) value=raw",
+        "index=bloom(policy=p0,fpr=0.001) value=qsgd"})
+    plans.push_back(before + streams);
+  return plans;
+}
+
+}  // namespace dr::compare

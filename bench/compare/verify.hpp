@@ -1,0 +1,34 @@
+// Whether a frame decodes to what its plan promises.
+#pragma once
+
+#include <span>
+#include <stdexcept>
+#include <vector>
+
+#include "deepreduce/deepreduce.hpp"
+#include "inputs.hpp"
+#include "plan_text.hpp"
+
+namespace dr::compare {
+
+struct verify_error : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+struct decoded_tensor {
+  std::vector<std::byte> dense;   // [d] of g's type
+  std::vector<uint64_t> support;  // ascending
+};
+
+dr_dtype abi_dtype(dtype type);
+
+// Decodes both ways and throws verify_error unless
+// - the header tells the tensor's shape, and both ways give the same tensor;
+// - an exact index codec (or raw keys, as a fallback) gives the support `kept`;
+// - an exact value codec gives the values of g at the decoded support, bit for bit, or without regather those at
+//   `kept` in order; a dense fallback gives s itself.
+// With feedback a frame holds more than g, and only the first is asked for.
+decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> kept,
+                      std::span<const std::byte> frame, const dr_tensor_info& info);
+
+}  // namespace dr::compare

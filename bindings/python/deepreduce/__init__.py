@@ -1,0 +1,68 @@
+"""DeepReduce: sparse gradient compression.
+
+A gradient is sparsified (or arrives sparse), its indices and values are coded, and what comes out is a frame:
+bytes that any rank can decode. A plan, one line of text, says what is done. Examples here and below assume
+`import numpy, deepreduce`.
+
+>>> gradient = numpy.linspace(-1, 1, 1000, dtype=numpy.float32)
+>>> plan = "sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)"
+>>> frame = deepreduce.encode(gradient, plan, step=1, private_seed=0)
+>>> gradient.nbytes, len(frame) < 100
+(4000, True)
+>>> deepreduce.decode(frame).shape
+(1000,)
+
+encode, decode, merge   tensors to frames and back
+inspect                 what a frame holds
+Plan, codecs            what can be done; load_plugin adds to it
+State                   what feedback keeps from step to step
+Sparse                  a sparse tensor
+Error                   base of the exceptions
+
+The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
+the system. Each thread may call everything at any time; a State serves one call at a time.
+"""
+
+from ._abi import DR_VERSION_STRING as __version__
+from .api import Frame, FrameTensor, decode, encode, inspect, merge
+from .errors import (
+    ArgumentError,
+    CapacityError,
+    CorruptFrame,
+    DeviceError,
+    Error,
+    InternalError,
+    LibraryError,
+    OutOfMemory,
+    PeerError,
+    Unsupported,
+)
+from .plan import Codec, Parameter, Plan, codecs, load_plugin
+from .tensor import Sparse, State
+
+__all__ = [
+    "ArgumentError",
+    "CapacityError",
+    "Codec",
+    "CorruptFrame",
+    "DeviceError",
+    "Error",
+    "Frame",
+    "FrameTensor",
+    "InternalError",
+    "LibraryError",
+    "OutOfMemory",
+    "Parameter",
+    "PeerError",
+    "Plan",
+    "Sparse",
+    "State",
+    "Unsupported",
+    "__version__",
+    "codecs",
+    "decode",
+    "encode",
+    "inspect",
+    "load_plugin",
+    "merge",
+]

@@ -1,0 +1,201 @@
+"""Borrows the memory of arrays: numpy, torch, and whatever speaks DLPack, buffers or `__array__`."""
+
+from __future__ import annotations
+
+import functools
+import math
+import sys
+from typing import Any, NamedTuple, Optional, Tuple
+
+import numpy
+
+from . import _abi
+from .errors import ArgumentError, OutOfMemory
+
+NAMES = {
+    _abi.DR_F32: "float32",
+    _abi.DR_F16: "float16",
+    _abi.DR_BF16: "bfloat16",
+    _abi.DR_U32: "uint32",
+    _abi.DR_I32: "int32",
+    _abi.DR_U64: "uint64",
+    _abi.DR_I64: "int64",
+}
+CODES = {name: code for code, name in NAMES.items()}
+FLOATS = (_abi.DR_F32, _abi.DR_F16, _abi.DR_BF16)
+INTEGERS = (_abi.DR_U32, _abi.DR_I32, _abi.DR_U64, _abi.DR_I64)
+
+_DLPACK_CPU = 1
+
+
+class Memory(NamedTuple):
+    """Contiguous, aligned memory on the CPU. It lives as long as `owner`."""
+
+    address: int
+    dtype: int  # DR_*
+    shape: Tuple[int, ...]
+    owner: object
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+
+class Bytes(NamedTuple):
+    address: int
+    size: int
+    owner: object
+
+
+@functools.lru_cache(maxsize=None)
+def bfloat16() -> Optional[numpy.dtype[Any]]:
+    """numpy's bfloat16, which is ml_dtypes' matter; None if that is not installed."""
+    try:
+        import ml_dtypes
+    except ImportError:
+        return None
+    narrow: numpy.dtype[Any] = numpy.dtype(ml_dtypes.bfloat16)
+    return narrow
+
+
+def result_dtype(code: int) -> Tuple[numpy.dtype[Any], int]:
+    """The numpy type that values of the frame's type are decoded to, and its DR_*."""
+    if code == _abi.DR_BF16:
+        narrow = bfloat16()
+        return (narrow, code) if narrow is not None else (numpy.dtype(numpy.float32), _abi.DR_F32)
+    return numpy.dtype(NAMES[code]), code
+
+
+def empty(shape: Tuple[int, ...], dtype: Any) -> numpy.ndarray[Any, Any]:
+    """numpy.empty that says what it was for. numpy answers a size past the address space with ValueError."""
+    try:
+        return numpy.empty(shape, dtype)
+    except (MemoryError, ValueError) as error:
+        raise OutOfMemory(f"no memory for {shape} elements of {numpy.dtype(dtype)}: {error}") from None
+
+
+def torch_tensor(x: object) -> bool:
+    """Whether x is a torch tensor, without importing torch: if nobody has, it is none."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
+
+
+def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS) -> Memory:
+    """The memory of an input of any shape, in row-major order. A copy only if x is not contiguous or not
+    aligned. ArgumentError, which calls x `what`, if x is no array on the CPU of one of the types `allowed`."""
+    if torch_tensor(x):
+        _require_cpu_tensor(x, what)
+        x = x.detach().contiguous()
+        return _of_tensor(x if _aligned(x) else x.clone(), what, allowed)
+    array = numpy.require(_host_array(x, what), requirements=["C_CONTIGUOUS", "ALIGNED"])
+    return _of_array(array, what, allowed)
+
+
+def borrow_output(x: Any, what: str) -> Memory:
+    """The memory of an output, which must be writable, contiguous and aligned: a copy would be lost."""
+    if torch_tensor(x):
+        _require_cpu_tensor(x, what)
+        if x.requires_grad:
+            raise ArgumentError(f"{what} requires grad; pass {what}.detach(), which shares its memory")
+        if not x.is_contiguous():
+            raise ArgumentError(f"{what} is not contiguous")
+        if not _aligned(x):
+            raise ArgumentError(f"{what} is not aligned to its type")
+        return _of_tensor(x, what, FLOATS)
+    array = _host_array(x, what)
+    if not array.flags.c_contiguous:
+        raise ArgumentError(f"{what} is not contiguous (row-major)")
+    if not array.flags.writeable:
+        raise ArgumentError(f"{what} is read-only")
+    if not array.flags.aligned:
+        raise ArgumentError(f"{what} is not aligned to its type")
+    return _of_array(array, what, FLOATS)
+
+
+def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
+    """The bytes of a frame: bytes, bytearray, memoryview, or a one-byte array or tensor."""
+    if torch_tensor(frame):
+        _require_cpu_tensor(frame, what)
+        frame = frame.detach().contiguous()
+        if frame.element_size() != 1:
+            raise ArgumentError(f"{what} is {frame.dtype}, not bytes")
+        return Bytes(frame.data_ptr(), frame.numel(), frame)
+    try:
+        view = memoryview(frame)
+    except (TypeError, ValueError, BufferError):  # ValueError: numpy, of a type that buffers cannot name
+        raise ArgumentError(f"{what} is {_kind(frame)}, not bytes") from None
+    if view.itemsize != 1 or not view.c_contiguous:
+        raise ArgumentError(f"{what} is not contiguous bytes (items of {view.itemsize} bytes)")
+    array = numpy.asarray(view)
+    return Bytes(array.ctypes.data, array.size, array)
+
+
+def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
+    """x as a numpy array; bfloat16 of torch widened to float32 if ml_dtypes is not installed."""
+    if not torch_tensor(x):
+        return _host_array(x, what)
+    _require_cpu_tensor(x, what)
+    x = x.detach()
+    if str(x.dtype) != "torch.bfloat16":
+        return x.numpy()  # type: ignore[no-any-return]
+    narrow = bfloat16()
+    if narrow is None:
+        return x.float().numpy()  # type: ignore[no-any-return]
+    return x.contiguous().view(sys.modules["torch"].int16).numpy().view(narrow)  # type: ignore[no-any-return]
+
+
+def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
+    return Memory(x.data_ptr(), _code(str(x.dtype)[len("torch.") :], what, allowed), tuple(x.shape), x)
+
+
+def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...]) -> Memory:
+    name = array.dtype.name if array.dtype.isnative else str(array.dtype)
+    return Memory(array.ctypes.data, _code(name, what, allowed), array.shape, array)
+
+
+def _code(name: str, what: str, allowed: Tuple[int, ...]) -> int:
+    code = CODES.get(name)
+    if code not in allowed:
+        names = [NAMES[each] for each in allowed]
+        raise ArgumentError(f"{what} is {name}, not {', '.join(names[:-1])} or {names[-1]}")
+    return code
+
+
+def _host_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
+    """x as a numpy array that shares its memory, if x is an array of some kind. Numbers and nested lists are
+    not: they would become float64, which is not what a gradient is."""
+    if isinstance(x, numpy.ndarray):
+        return x
+    if hasattr(x, "__dlpack__"):
+        _require_cpu(x, what)
+        try:
+            return numpy.from_dlpack(x)
+        except (BufferError, RuntimeError, TypeError, NotImplementedError):
+            pass  # a type or a flag that numpy's DLPack lacks (bfloat16, read-only): the next ways may do
+    if hasattr(x, "__array__") or hasattr(x, "__array_interface__"):
+        return numpy.asarray(x)
+    try:
+        return numpy.asarray(memoryview(x))
+    except (TypeError, ValueError, BufferError):
+        raise ArgumentError(f"{what} is {_kind(x)}, not an array") from None
+
+
+def _require_cpu(x: Any, what: str) -> None:
+    device = getattr(x, "__dlpack_device__", None)
+    if device is not None and int(device()[0]) != _DLPACK_CPU:
+        raise ArgumentError(f"{what} is not in the memory of the CPU; copy it there first")
+
+
+def _require_cpu_tensor(x: Any, what: str) -> None:
+    if x.device.type != "cpu":
+        raise ArgumentError(f"{what} is on {x.device}; copy it to the CPU first")
+    if str(x.layout) != "torch.strided":
+        raise ArgumentError(f"{what} has layout {x.layout}; pass a Sparse of its indices and values")
+
+
+def _aligned(x: Any) -> bool:
+    return int(x.data_ptr()) % int(x.element_size()) == 0
+
+
+def _kind(x: object) -> str:
+    return "None" if x is None else f"a {type(x).__name__}"

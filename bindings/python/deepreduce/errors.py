@@ -1,0 +1,102 @@
+"""Exceptions, one for each dr_status: named for who must act."""
+
+from __future__ import annotations
+
+from typing import Dict, Optional, Type
+
+from . import _abi
+
+
+class Error(Exception):
+    """Base of all that this package raises.
+
+    code    the dr_status, as a number
+    tensor  position of the tensor in the list (0 if there was no list); None if none is to blame
+    where   element, or byte of a frame, that the message speaks of; 0 if there is none
+
+    >>> try:
+    ...     deepreduce.decode(b"not a frame")
+    ... except deepreduce.Error as error:
+    ...     print(type(error).__name__, error.code, error.tensor)
+    CorruptFrame 3 None
+    """
+
+    code: int = _abi.DR_E_INTERNAL
+
+    def __init__(
+        self, message: str, *, code: Optional[int] = None, tensor: Optional[int] = None, where: int = 0
+    ) -> None:
+        super().__init__(message)
+        if code is not None:
+            self.code = code
+        self.tensor = tensor
+        self.where = where
+
+
+class ArgumentError(Error, ValueError):
+    """An argument, a plan or an input value is wrong."""
+
+    code = _abi.DR_E_ARGUMENT
+
+
+class CapacityError(Error):
+    """A limit (`max_elements`) is too low for the frame."""
+
+    code = _abi.DR_E_CAPACITY
+
+
+class CorruptFrame(Error):
+    """The bytes are not a frame, or are damaged."""
+
+    code = _abi.DR_E_CORRUPT
+
+
+class Unsupported(Error):
+    """The frame or the plan asks for what this build lacks: a codec that is not loaded, a newer format."""
+
+    code = _abi.DR_E_UNSUPPORTED
+
+
+class OutOfMemory(Error, MemoryError):
+    """The memory for a result or for the work could not be had."""
+
+    code = _abi.DR_E_MEMORY
+
+
+class DeviceError(Error):
+    """The accelerator refused."""
+
+    code = _abi.DR_E_DEVICE
+
+
+class InternalError(Error):
+    """A fault of the library: please report it."""
+
+    code = _abi.DR_E_INTERNAL
+
+
+class PeerError(Error):
+    """The frame is another rank's statement that it could not encode."""
+
+    code = _abi.DR_E_PEER
+
+
+class LibraryError(Error, ImportError):
+    """The shared library was not found or does not fit; the message lists the paths tried."""
+
+    code = _abi.DR_E_UNSUPPORTED
+
+
+BY_CODE: Dict[int, Type[Error]] = {
+    kind.code: kind
+    for kind in (
+        ArgumentError,
+        CapacityError,
+        CorruptFrame,
+        Unsupported,
+        OutOfMemory,
+        DeviceError,
+        InternalError,
+        PeerError,
+    )
+}

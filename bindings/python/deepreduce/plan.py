@@ -1,0 +1,208 @@
+"""Plans, and the codecs they are made of."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import functools
+import math
+import os
+from typing import Any, List, Optional, Tuple, Union
+
+from . import _abi, _library
+from ._call import c_string, check, new, read, text
+from ._memory import NAMES
+from .errors import ArgumentError
+
+
+class Plan:
+    """What is done to a tensor, parsed and checked. Immutable; serves any number of threads.
+
+    text  stages, each `role=codec(parameter=value,…)`, separated by spaces
+
+    `str(plan)` is the canonical text: two plans are equal if and only if they do the same.
+    Raises ArgumentError for a text that is no plan.
+
+    >>> plan = deepreduce.Plan("index=golomb(block=12)   sparsify=topr(ratio=0.010)")
+    >>> str(plan)
+    'sparsify=topr(ratio=0.01) index=golomb value=raw'
+    >>> plan == deepreduce.Plan("index=golomb sparsify=topr(ratio=0.01)")
+    True
+    """
+
+    __slots__ = ("handle", "_text", "_destroy")
+
+    def __init__(self, text: str) -> None:
+        if not isinstance(text, str):
+            raise ArgumentError(f"the text of a plan is a str, not a {type(text).__name__}")
+        library = _library.load()
+        self.handle = ctypes.POINTER(_abi.dr_plan)()
+        self._destroy = library.dr_plan_destroy
+        error = new(_abi.dr_error)
+        status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
+        check(status, error)
+        self._text: str = library.dr_plan_text(self.handle).decode()
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"Plan({self._text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self._text == other._text if isinstance(other, Plan) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Plan, (self._text,)
+
+    def __del__(self) -> None:
+        if getattr(self, "handle", None):
+            self._destroy(self.handle)
+
+
+@functools.lru_cache(maxsize=256)
+def _parsed(text: str) -> Plan:
+    return Plan(text)
+
+
+def as_plan(plan: Union[str, Plan]) -> Plan:
+    return plan if isinstance(plan, Plan) else _parsed(plan) if isinstance(plan, str) else Plan(plan)
+
+
+# ---- Codecs -------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter of a codec, as plans name it.
+
+    type is "int", "real" or "choice"; range the least and the most, inclusive, of a number; choices the words
+    of a choice. default is None if the parameter is required, or if the codec works it out.
+    """
+
+    name: str
+    type: str
+    range: Optional[Tuple[float, float]]
+    default: Union[None, int, float, str]
+    choices: Tuple[str, ...]
+    required: bool
+    summary: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Codec:
+    """A codec, or a sparsifier or feedback, which are listed like codecs but never travel.
+
+    role is "index", "value", "order", "bytes", "sparsify" or "feedback"; traits are the words of DR_EXACT and so
+    on in codec.h, in lower case; dtypes the types of values it takes, if that has a meaning.
+    """
+
+    name: str
+    role: str
+    id: int
+    summary: str
+    version: int
+    oldest: int
+    traits: Tuple[str, ...]
+    dtypes: Tuple[str, ...]
+    parameters: List[Parameter]
+
+
+_ROLES = {
+    _abi.DR_ROLE_INDEX: "index",
+    _abi.DR_ROLE_VALUE: "value",
+    _abi.DR_ROLE_ORDER: "order",
+    _abi.DR_ROLE_BYTES: "bytes",
+    _abi.DR_ROLE_PAIR: "pair",
+    _abi.DR_ROLE_TENSOR: "tensor",
+    _abi.DR_ROLE_SPARSIFY: "sparsify",
+    _abi.DR_ROLE_FEEDBACK: "feedback",
+}
+_TRAITS = {
+    _abi.DR_EXACT: "exact",
+    _abi.DR_REPLACES_SUPPORT: "replaces_support",
+    _abi.DR_REORDERS: "reorders",
+    _abi.DR_CARRIES_ORDER: "carries_order",
+    _abi.DR_LINEAR: "linear",
+    _abi.DR_FIXED_SIZE: "fixed_size",
+    _abi.DR_NEEDS_FINITE: "needs_finite",
+    _abi.DR_SHARED_RANDOM: "shared_random",
+    _abi.DR_PRIVATE_RANDOM: "private_random",
+    _abi.DR_HOST_ONLY: "host_only",
+}
+_PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PARAM_CHOICE: "choice"}
+
+
+def codecs() -> List[Codec]:
+    """All codecs, in order of registration: the library's own, then those of plug-ins.
+
+    >>> golomb = next(codec for codec in deepreduce.codecs() if codec.name == "golomb")
+    >>> golomb.role, [(p.name, p.type, p.range, p.default) for p in golomb.parameters]
+    ('index', [('block', 'int', (9, 13), 12)])
+    """
+    library = _library.load()
+    found = []
+    for position in range(library.dr_codec_count()):
+        codec = read(library.dr_codec_at(position), _abi.dr_codec)
+        found.append(
+            Codec(
+                name=text(codec.name),
+                role=_ROLES.get(codec.role, "?"),
+                id=codec.id,
+                summary=text(codec.summary),
+                version=codec.version,
+                oldest=codec.oldest,
+                traits=tuple(name for bit, name in _TRAITS.items() if codec.traits & bit),
+                dtypes=tuple(name for code, name in NAMES.items() if codec.dtypes >> code & 1),
+                parameters=_parameters(codec),
+            )
+        )
+    return found
+
+
+def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
+    """Loads a shared object with codecs and registers them for the rest of the process. Twice is fine.
+
+    Raises Unsupported if it cannot be loaded or speaks another version, ArgumentError if a name or an id is taken.
+
+    >>> deepreduce.load_plugin("/nonexistent/libcodec.so")
+    Traceback (most recent call last):
+    deepreduce.errors.Unsupported: ...
+    """
+    error = new(_abi.dr_error)
+    check(_library.load().dr_plugin_load(c_string(os.fspath(path), "path"), ctypes.byref(error)), error)
+
+
+def _parameters(codec: _abi.dr_codec) -> List[Parameter]:
+    if not codec.param_count:
+        return []
+    # A plug-in's structs have the size that its header gave them: it is the stride.
+    address = ctypes.addressof(codec.params.contents)
+    stride = codec.params[0].struct_size
+    found = []
+    for i in range(codec.param_count):
+        param = read(ctypes.cast(address + i * stride, ctypes.POINTER(_abi.dr_param)), _abi.dr_param)
+        kind = _PARAM_TYPES.get(param.type, "?")
+        choices = tuple(text(param.choices).split("|")) if kind == "choice" else ()
+        default: Union[None, int, float, str] = None
+        if not param.required and math.isfinite(param.fallback):
+            default = choices[int(param.fallback)] if choices else _number(param.fallback, kind)
+        found.append(
+            Parameter(
+                name=text(param.name),
+                type=kind,
+                range=None if choices else (_number(param.minimum, kind), _number(param.maximum, kind)),
+                default=default,
+                choices=choices,
+                required=bool(param.required),
+                summary=text(param.summary),
+            )
+        )
+    return found
+
+
+def _number(value: float, kind: str) -> float:
+    return int(value) if kind == "int" and math.isfinite(value) else value

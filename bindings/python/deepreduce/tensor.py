@@ -1,0 +1,205 @@
+"""Tensors that no array type covers, and what feedback keeps of a tensor."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import operator
+from typing import Any, List, Optional, Sequence, Tuple, Union
+
+import numpy
+
+from . import _abi, _library, _memory
+from ._call import check, fail_without_words, new, unsigned
+from .errors import ArgumentError
+from .plan import Plan, as_plan
+
+Array = numpy.ndarray[Any, Any]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Sparse:
+    """Some rows of a tensor; the others are zero.
+
+    indices  [r] uint32, int32, uint64 or int64; for encode in any order
+    values   [r], or [r, width]; float32, float16 or bfloat16
+    shape    (universe,), or (universe, width); an int is (universe,)
+
+    decode gives numpy arrays, ascending int64 indices, and 1-D values where width is 1. encode takes whatever
+    arrays it takes elsewhere.
+
+    >>> x = deepreduce.Sparse(numpy.array([1, 4]), numpy.array([2, -3], dtype=numpy.float32), (6,))
+    >>> x.to_dense().tolist()
+    [0.0, 2.0, 0.0, 0.0, -3.0, 0.0]
+    """
+
+    indices: Any
+    values: Any
+    shape: Tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        try:
+            shape = tuple(operator.index(n) for n in self.shape)
+        except TypeError:
+            shape = (unsigned(self.shape, "shape"),)
+        if len(shape) not in (1, 2) or min(shape) < 0 or (len(shape) == 2 and not 1 <= shape[1] < 2**32):
+            raise ArgumentError(f"shape {shape} is neither (universe,) nor (universe, width)")
+        object.__setattr__(self, "shape", shape)
+
+    def to_dense(self) -> Array:
+        """A new array of `shape`. Of an index that is there twice, the last value counts.
+
+        Raises ArgumentError for an index out of range, or values that do not fit.
+        """
+        indices, values = _memory.as_array(self.indices, "indices"), _memory.as_array(self.values, "values")
+        _rows(self, indices.shape, values.shape, "")
+        if indices.size and not (0 <= int(indices.min()) and int(indices.max()) < self.shape[0]):
+            raise ArgumentError(f"indices are not all below universe = {self.shape[0]}")
+        dense = numpy.zeros(self.shape, values.dtype)
+        dense[indices] = values.reshape(indices.shape + self.shape[1:])
+        return dense
+
+
+def _rows(x: Sparse, indices: Tuple[int, ...], values: Tuple[int, ...], what: str) -> int:
+    """Rows of x (r), whose arrays have these shapes. ArgumentError if those do not go together."""
+    width = x.shape[1] if len(x.shape) == 2 else 1
+    if len(indices) != 1:
+        raise ArgumentError(f"{what}indices have shape {indices}, not (r,)")
+    if values != (indices[0], width) and (width != 1 or values != indices):
+        raise ArgumentError(
+            f"{what}values have shape {values}, which does not go with {indices[0]} indices and shape {x.shape}"
+        )
+    return indices[0]
+
+
+def borrow_tensor(x: Any, what: str, sum_duplicates: bool = False) -> Tuple[_abi.dr_tensor, object]:
+    """x as the library sees it, and what must be kept alive meanwhile."""
+    tensor = new(_abi.dr_tensor)
+    tensor.width = 1
+    if not isinstance(x, Sparse):
+        dense = _memory.borrow(x, what)
+        tensor.dtype, tensor.values, tensor.universe = dense.dtype, dense.address, dense.elements
+        return tensor, dense.owner
+    indices = _memory.borrow(x.indices, f"{what}.indices", _memory.INTEGERS)
+    values = _memory.borrow(x.values, f"{what}.values")
+    tensor.count = _rows(x, indices.shape, values.shape, f"{what}.")
+    tensor.index_dtype, tensor.indices = indices.dtype, indices.address
+    tensor.dtype, tensor.values = values.dtype, values.address
+    tensor.universe = unsigned(x.shape[0], f"{what}.shape[0]")
+    tensor.width = x.shape[1] if len(x.shape) == 2 else 1
+    tensor.flags = _abi.DR_TENSOR_SUM_DUPLICATES if sum_duplicates else 0
+    return tensor, (indices.owner, values.owner)
+
+
+# ---- State --------------------------------------------------------------------------------------
+
+
+class State:
+    """What feedback keeps of one tensor from step to step. Opaque; encode changes it in place.
+
+    plan  a plan; one without feedback wants a state of no bytes, which is fine
+    x     the tensor, or any of its shape and type: the values are not read
+
+    One state a tensor, and one encode at a time with it. A failed encode leaves it as it was. The bytes may be
+    loaded on any machine, and another plan with the same feedback may go on with them.
+    Raises ArgumentError for what encode would refuse too.
+
+    >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
+    >>> plan = deepreduce.Plan("sparsify=topr(count=1) feedback=residual")
+    >>> state = deepreduce.State(plan, x)
+    >>> lost = deepreduce.encode(x, plan, state=state)
+    >>> state.residual.tolist()                     # what the receiver does not see
+    [0.0, 3.0, 2.0, 1.0]
+    >>> deepreduce.merge([lost], out=state.residual).tolist()    # the frame never arrived: take it back
+    [4.0, 3.0, 2.0, 1.0]
+    >>> saved = state.to_bytes()
+    >>> state = deepreduce.State.from_bytes(saved)
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, plan: Union[str, Plan], x: Any) -> None:
+        plan = as_plan(plan)
+        tensor, _alive = borrow_tensor(x, "x")
+        size, error = ctypes.c_size_t(), new(_abi.dr_error)
+        status = _library.load().dr_state_size(
+            plan.handle, ctypes.byref(tensor), ctypes.byref(size), ctypes.byref(error)
+        )
+        check(status, error)
+        self.memory = _state_memory(size.value)
+
+    @classmethod
+    def for_(cls, plan: Plans, x: Any) -> Any:
+        """Fresh states in the structure of x: a State, or for a list of tensors a list of them.
+
+        plan is a plan, or for a list of tensors a list of plans. Raises as State does.
+
+        >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.ones(9, dtype=numpy.float32)]
+        >>> len(deepreduce.State.for_("sparsify=topr(count=1) feedback=residual", x))
+        2
+        """
+        items, is_list = as_list(x)
+        plans = one_each(plan, len(items), is_list, "plan")
+        states = [cls(each, item) for each, item in zip(plans, items)]
+        return states if is_list else states[0]
+
+    @classmethod
+    def from_bytes(cls, data: Any) -> State:
+        """A state from the bytes of `to_bytes`. Bytes that are no state are refused by the encode that gets them."""
+        source = _memory.borrow_bytes(data, "data")
+        state = cls.__new__(cls)
+        state.memory = _state_memory(source.size)
+        ctypes.memmove(state.memory.ctypes.data, source.address, source.size)
+        return state
+
+    def to_bytes(self) -> bytes:
+        """A copy of the state, the same bytes on every machine."""
+        return self.memory.tobytes()
+
+    @property
+    def residual(self) -> Array:
+        """[universe * width] float32, a view into the state: writing to it changes the state.
+
+        Raises ArgumentError if no encode has used the state yet.
+        """
+        start, elements = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
+        base = self.memory.ctypes.data
+        status = _library.load().dr_state_residual(base, self.memory.size, ctypes.byref(start), ctypes.byref(elements))
+        if status:
+            fail_without_words(status, "no residual: the state is fresh, or is none")
+        if not elements.value:
+            return numpy.empty(0, numpy.float32)
+        begin = ctypes.addressof(start.contents) - base
+        return self.memory[begin : begin + 4 * elements.value].view(numpy.float32)
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return State.from_bytes, (self.to_bytes(),)
+
+    def __repr__(self) -> str:
+        return f"<State of {self.memory.size} bytes>"
+
+
+def _state_memory(size: int) -> Array:
+    """[size] bytes of zero, aligned to 8."""
+    return numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
+
+
+Plans = Union[str, Plan, Sequence[Union[str, Plan]]]
+States = Union[None, State, Sequence[Optional[State]]]
+
+
+def as_list(x: Any) -> Tuple[List[Any], bool]:
+    return (list(x), True) if isinstance(x, (list, tuple)) else ([x], False)
+
+
+def one_each(given: Any, n: int, is_list: bool, what: str) -> List[Any]:
+    """`given` for each of n tensors: a plan may be shared, a list must have n, and one tensor takes no list."""
+    if not isinstance(given, (list, tuple)):
+        if is_list and what == "state":
+            raise ArgumentError("a list of tensors takes a list of states, one each")
+        return [given] * n
+    if not is_list:
+        raise ArgumentError(f"one tensor takes one {what}, not a list")
+    if len(given) != n:
+        raise ArgumentError(f"there are {len(given)} {what}s for {n} tensors")
+    return list(given)

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# Installs a build into an empty folder and uses it as a stranger would.
+#   check.sh BUILD SOURCE
+set -euo pipefail
+
+build=$(cd "$1" && pwd)
+source=$(cd "$2" && pwd)
+version_h=$source/include/deepreduce/version.h
+map=$source/capi/deepreduce.map
+
+fail() { echo "FAIL: $*"; exit 1; }
+skip() { echo "skipped: $*"; exit 77; }
+
+for tool in meson pkg-config readelf nm "${CC:=cc}"; do
+  command -v "${tool%% *}" >/dev/null || skip "no $tool"
+done
+options=$(meson introspect --buildoptions "$build" | tr -d ' \n')
+if [[ $options == *'"name":"b_sanitize"'* && $options != *'"name":"b_sanitize","value":"none"'* ]]; then
+  skip 'a sanitized library cannot serve a plain program'
+fi
+
+stage=$(mktemp -d)
+trap 'rm -rf "$stage"' EXIT
+DESTDIR=$stage meson install --no-rebuild -C "$build" >"$stage/install.log" 2>&1 ||
+  { cat "$stage/install.log"; fail 'meson install'; }
+
+pc=$(find "$stage" -name deepreduce.pc)
+[[ $pc && $pc != *$'\n'* ]] || fail "one deepreduce.pc expected, found: ${pc:-none}"
+libdir=$(dirname "$(dirname "$pc")")
+library=$libdir/libdeepreduce.so
+[[ -e $library ]] || fail "no libdeepreduce.so beside $pc"
+
+# The soname is the ABI version.
+abi=$(awk '$2 == "DR_ABI_VERSION" { print $3 }' "$version_h")
+soname=$(readelf -d "$library" | sed -n 's/.*(SONAME).*\[\(.*\)\]/\1/p')
+[[ $soname == "libdeepreduce.so.$abi" ]] || fail "soname is '$soname', DR_ABI_VERSION is '$abi'"
+[[ -e $libdir/$soname ]] || fail "$soname was not installed"
+version=$(awk '$2 == "DR_VERSION_STRING" { gsub(/"/, "", $3); print $3 }' "$version_h")
+found=$(PKG_CONFIG_PATH=$(dirname "$pc") pkg-config --modversion deepreduce)
+[[ $found == "$version" ]] || fail "pkg-config says version $found, version.h says $version"
+
+# Exported: dr_* under the version node, the node, and nothing else.
+node=$(sed -n 's/^\([A-Za-z0-9_.]*\) *{.*/\1/p' "$map" | head -n 1)
+[[ $node ]] || fail "no version node in $map"
+symbols=$(nm -D --defined-only --with-symbol-versions "$library" | awk '{ print $NF }')
+strangers=$(grep -vxE "dr_[a-z0-9_]+@@$node|$node(@@$node)?" <<<"$symbols" || true)
+[[ ! $strangers ]] || fail "exported beside dr_*@@$node: ${strangers//$'\n'/ }"
+grep -q "^dr_encode@@$node$" <<<"$symbols" || fail "dr_encode is not exported under $node"
+
+# A C program that knows only pkg-config, and the manual's text of it.
+awk '/^```c$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$source/README.md" >"$stage/readme.c"
+diff -u "$source/tests/install/example.c" "$stage/readme.c" || fail "README.md's C example is not tests/install/example.c"
+export PKG_CONFIG_PATH=${pc%/*} PKG_CONFIG_SYSROOT_DIR=$stage
+read -ra flags <<<"$(pkg-config --cflags --libs deepreduce)"
+read -ra compiler <<<"$CC"
+"${compiler[@]}" -std=c11 -Wall -Wextra -Werror "$source/tests/install/example.c" "${flags[@]}" -o "$stage/example" ||
+  fail "example.c does not compile with: ${flags[*]}"
+LD_LIBRARY_PATH=$libdir "$stage/example" || fail "example.c exits with $?"
+
+# The tool, if it was built, finds its library and its codecs.
+tool=$(find "$stage" -path '*/bin/deepreduce')
+if [[ $tool ]]; then
+  LD_LIBRARY_PATH=$libdir "$tool" codecs >"$stage/codecs" || fail "deepreduce codecs exits with $?"
+  grep -q golomb "$stage/codecs" || fail 'deepreduce codecs does not list golomb'
+fi
+echo "installed, linked and run: $soname, $(grep -c '^dr_' <<<"$symbols") functions under $node"

@@ -1,0 +1,263 @@
+"""deepreduce._abi says what the headers say: constants, structs, functions. Needs no library.
+
+The headers are read with a few regular expressions, and once more by the C compiler, which tells sizes and
+offsets.
+"""
+
+import ctypes
+import functools
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+
+import pytest
+
+pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+from deepreduce import _abi  # noqa: E402
+
+INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
+HEADERS = ("version.h", "codec.h", "deepreduce.h")
+
+# Of codec.h: what only codecs written in C use.
+NOT_MIRRORED = {"dr_stats", "dr_value", "dr_params", "dr_job", "dr_need", "dr_exec", "dr_ops", "dr_host"}
+NOT_MIRRORED_TYPEDEFS = {"dr_plugin_fn"}
+
+SCALARS = {
+    "char": ctypes.c_char,
+    "double": ctypes.c_double,
+    "float": ctypes.c_float,
+    "int32_t": ctypes.c_int32,
+    "size_t": ctypes.c_size_t,
+    "uint8_t": ctypes.c_uint8,
+    "uint16_t": ctypes.c_uint16,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+}
+
+
+# ---- A reader of these headers ------------------------------------------------------------------
+
+
+def header(name):
+    text = (INCLUDE / "deepreduce" / name).read_text(encoding="utf-8")
+    text = re.sub(r"/\*.*?\*/", " ", text, flags=re.S)
+    return re.sub(r"//[^\n]*", " ", text)
+
+
+TEXT = "\n".join(header(name) for name in HEADERS)
+
+
+def constant(text):
+    """Value of a C constant: a number, a shift, a string, UINT64_MAX."""
+    text = text.strip()
+    if text.startswith('"'):
+        return text.strip('"')
+    if text == "UINT64_MAX":
+        return 2**64 - 1
+    plain = re.sub(r"\b(0x[0-9a-fA-F]+|\d+)[uUlL]*\b", r"\1", text)
+    assert re.fullmatch(r"[0-9a-fA-Fx\s<()|+-]+", plain), f"unforeseen constant: {text}"
+    return eval(plain)  # noqa: S307 (digits and operators only, as just checked)
+
+
+@functools.lru_cache(maxsize=None)
+def macros():
+    """Object-like macros with a value, but for the include guards and DR_API."""
+    found = dict(re.findall(r"^[ \t]*#define[ \t]+(DR_\w+)[ \t]+(\S[^\n]*)$", TEXT, flags=re.M))
+    found.pop("DR_API", None)
+    return {name: constant(value) for name, value in found.items() if not name.startswith("DR_API")}
+
+
+def enumerators():
+    found = {}
+    for body in re.findall(r"\benum\s*\w*\s*\{([^}]*)\}", TEXT):
+        following = 0
+        for entry in filter(None, (each.strip() for each in body.split(","))):
+            name, _, value = (part.strip() for part in entry.partition("="))
+            found[name] = constant(value) if value else following
+            following = found[name] + 1
+    return found
+
+
+@functools.lru_cache(maxsize=None)
+def typedefs():
+    """Names for scalars: typedef int32_t dr_status."""
+    return dict((name, kind) for kind, name in re.findall(r"\btypedef\s+(\w+)\s+(dr_\w+)\s*;", TEXT))
+
+
+def opaque():
+    return set(re.findall(r"\btypedef\s+struct\s+(\w+)\s+\1\s*;", TEXT))
+
+
+def bodies():
+    """name: text between the braces of a struct"""
+    found = re.findall(r"\btypedef\s+struct\s+(\w+)\s*\{(.*?)\}\s*\1\s*;", TEXT, flags=re.S)
+    return {name: " ".join(body.split()) for name, body in found}
+
+
+def structs():
+    """name: [(member, its ctypes type)]"""
+    return {
+        name: [member for each in body.split(";") if each.strip() for member in members(each.strip())]
+        for name, body in bodies().items()
+        if name not in NOT_MIRRORED
+    }
+
+
+def members(declaration):
+    """[(name, type)] of `uint64_t a, b`, `const T *a, *b`, `char a[8]`, `R (*f)(A, B)`."""
+    pointer = re.fullmatch(r"(.+?)\(\s*\*\s*(\w+)\s*\)\s*\((.*)\)", declaration)
+    if pointer:
+        result, name, arguments = pointer.groups()
+        return [(name, function_type(result, arguments))]
+    base, declarators = re.fullmatch(r"((?:const\s+)?\w+)\s*(.*)", declaration).groups()
+    found = []
+    for declarator in declarators.split(","):
+        stars, name, length = re.fullmatch(r"\s*((?:\*|const|\s)*)(\w+)\s*(?:\[(\w+)\])?\s*", declarator).groups()
+        kind = ctype(base + " " + stars)
+        if length:
+            kind = kind * (int(length) if length.isdigit() else macros()[length])
+        found.append((name, kind))
+    return found
+
+
+def ctype(text):
+    """The ctypes type of a C type: void* and pointers to unknown things are c_void_p, char* is c_char_p."""
+    words = text.replace("*", " * ").replace("const", " ").split()
+    base, depth = words[0], words.count("*")
+    assert len(words) == 1 + depth, f"unforeseen type: {text}"
+    if base == "void":
+        if depth == 0:
+            return None
+        kind, depth = ctypes.c_void_p, depth - 1
+    elif base == "char" and depth:
+        kind, depth = ctypes.c_char_p, depth - 1
+    elif base in SCALARS:
+        kind = SCALARS[base]
+    elif base in typedefs():
+        kind = SCALARS[typedefs()[base]]
+    else:
+        kind = getattr(_abi, base)
+    for _ in range(depth):
+        kind = ctypes.POINTER(kind)
+    return kind
+
+
+def function_type(result, arguments):
+    return ctypes.CFUNCTYPE(ctype(result), *argument_types(arguments))
+
+
+def argument_types(text):
+    """Types of `const dr_plan *plan, size_t n`, names or not."""
+    text = " ".join(text.split())
+    if text in ("", "void"):
+        return []
+    found = []
+    for argument in text.split(","):
+        type_only = re.fullmatch(r"\s*((?:const\s+)?\w+\s*(?:\*|const|\s)*?(?:\*\s*)*)\s*(\w+)?\s*", argument)
+        found.append(ctype(type_only.group(1)))
+    return found
+
+
+def functions():
+    """name: (restype, argtypes)"""
+    found = {}
+    for result, name, arguments in re.findall(
+        r"^DR_API\s+((?:const\s+)?\w+[\s*]*?)\s*\b(dr_\w+)\s*\(([^;]*)\)\s*;", TEXT, flags=re.M
+    ):
+        found[name] = (ctype(result), argument_types(arguments))
+    return found
+
+
+# ---- The reader reads all there is --------------------------------------------------------------
+
+
+def test_the_reader_misses_no_function():
+    assert len(functions()) == len(re.findall(r"^DR_API\b", TEXT, flags=re.M)) > 20
+
+
+def test_the_reader_misses_no_struct():
+    assert len(bodies()) + len(opaque()) == len(re.findall(r"\btypedef\s+struct\b", TEXT)) > 20
+
+
+def test_the_reader_misses_no_typedef():
+    plain = re.findall(r"\btypedef\b(?!\s+struct\b)[^;]*;", TEXT)
+    assert len(typedefs()) + len(NOT_MIRRORED_TYPEDEFS) == len(plain)
+
+
+def test_the_reader_misses_no_constant():
+    names = set(re.findall(r"\bDR_[A-Z0-9_]+\b", "".join(re.findall(r"\benum\s*\w*\s*\{([^}]*)\}", TEXT))))
+    assert names == set(enumerators())
+
+
+# ---- Comparison ---------------------------------------------------------------------------------
+
+
+def test_constants():
+    expected = {**macros(), **enumerators()}
+    mirrored = {name: value for name, value in vars(_abi).items() if name.startswith("DR_")}
+    assert mirrored == expected
+
+
+def test_typedefs():
+    for name, kind in typedefs().items():
+        assert getattr(_abi, name) is SCALARS[kind], name
+
+
+def test_structs_are_all_there():
+    expected = set(structs()) | opaque()
+    mirrored = {
+        name
+        for name, value in vars(_abi).items()
+        if isinstance(value, type) and issubclass(value, ctypes.Structure) and value is not ctypes.Structure
+    }
+    assert mirrored - {"dr_ops"} == expected
+    assert NOT_MIRRORED <= set(bodies())
+
+
+@pytest.mark.parametrize("name", sorted(structs()))
+def test_struct(name):
+    mirrored = [(field[0], field[1]) for field in getattr(_abi, name)._fields_]
+    assert [field for field, _ in mirrored] == [field for field, _ in structs()[name]]
+    for (field, kind), (_, expected) in zip(mirrored, structs()[name]):
+        assert kind is expected, f"{name}.{field}: {kind} in _abi.py, {expected} in the header"
+
+
+@pytest.mark.parametrize("name", sorted(set(functions()) | set(_abi.FUNCTIONS)))
+def test_function(name):
+    assert name in functions(), "not in the header"
+    assert name in _abi.FUNCTIONS, "not in _abi.py"
+    assert _abi.FUNCTIONS[name] == functions()[name]
+
+
+def test_a_struct_that_may_grow_begins_with_its_size():
+    for name, fields in structs().items():
+        if "struct_size" in dict(fields):
+            assert fields[0] == ("struct_size", ctypes.c_size_t), name
+
+
+def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
+    compiler = shutil.which(os.environ.get("CC", "cc").split()[0])
+    if compiler is None:
+        pytest.skip("no C compiler (CC, or cc in PATH)")
+    names = sorted(structs())
+    lines = ["#include <deepreduce/deepreduce.h>", "#include <stdio.h>", "int main(void) {"]
+    for name in names:
+        lines.append(f'  printf("{name} %zu\\n", sizeof({name}));')
+        for field, _ in structs()[name]:
+            lines.append(f'  printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
+    source = tmp_path / "layout.c"
+    source.write_text("\n".join(lines + ["  return 0;", "}", ""]))
+    program = tmp_path / "layout"
+    subprocess.run([compiler, "-std=c11", "-I", INCLUDE, source, "-o", program], check=True)
+    expected = dict(line.split() for line in subprocess.check_output([program], text=True).splitlines())
+
+    mirrored = {}
+    for name in names:
+        struct = getattr(_abi, name)
+        mirrored[name] = str(ctypes.sizeof(struct))
+        for field, _ in structs()[name]:
+            mirrored[f"{name}.{field}"] = str(getattr(struct, field).offset)
+    assert mirrored == expected

@@ -1,0 +1,851 @@
+"""What the Python package promises. Expected values come from numpy, never from the library."""
+
+import array
+import ctypes.util
+import os
+import pickle
+import random
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce import Plan, Sparse, State, _memory, decode, encode, inspect, merge  # noqa: E402
+
+F32 = numpy.float32
+RAW = "index=raw value=raw"
+KEEP_2 = "sparsify=topr(count=2) feedback=residual"
+SEED = int(os.environ.get("DEEPREDUCE_TEST_SEED", random.SystemRandom().randrange(2**32)))
+
+
+@pytest.fixture
+def rng():
+    print(f"DEEPREDUCE_TEST_SEED={SEED}")
+    return numpy.random.default_rng(SEED)
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="torch is missing: pip install torch")
+
+
+@pytest.fixture
+def bfloat16():
+    return pytest.importorskip("ml_dtypes", reason="ml_dtypes is missing: pip install ml_dtypes").bfloat16
+
+
+def f32(*values):
+    return numpy.array(values, F32)
+
+
+def largest(x, ratio):
+    """Ascending positions of the topr of a 1-D x: of equals the lower one, never a zero."""
+    count = min(x.size, max(1, int(ratio * x.size + 1e-9)))
+    order = numpy.lexsort((numpy.arange(x.size), -numpy.abs(x)))[:count]
+    return numpy.sort(order[x[order] != 0])
+
+
+def same_bits(a, b):
+    return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+# ---- Codecs -------------------------------------------------------------------------------------
+
+
+def plans_of(role):
+    """`name`, or `name(parameter=…)` with the least of what is required, for every codec of the role."""
+    try:
+        codecs = [codec for codec in deepreduce.codecs() if codec.role == role]
+    except deepreduce.LibraryError:
+        return ["no-library"]  # conftest.py skips these tests
+    texts = []
+    for codec in codecs:
+        required = [f"{p.name}={p.choices[0] if p.choices else p.range[0]}" for p in codec.parameters if p.required]
+        texts.append(codec.name + (f"({','.join(required)})" if required else ""))
+    return texts
+
+
+def codec_of(role, stage):
+    name = stage.partition("(")[0]
+    return next(codec for codec in deepreduce.codecs() if (codec.role, codec.name) == (role, name))
+
+
+@pytest.mark.parametrize("value", plans_of("value"))
+@pytest.mark.parametrize("index", plans_of("index"))
+def test_every_index_codec_goes_with_every_value_codec(index, value, rng):
+    x = rng.standard_normal(3000).astype(F32)
+    frame = encode(x, f"sparsify=topr(ratio=0.1) index={index} value={value}")
+    sparse = decode(frame, sparse=True)
+    if "replaces_support" not in codec_of("index", index).traits:
+        assert numpy.array_equal(sparse.indices, largest(x, 0.1))
+    expected = numpy.zeros_like(x)
+    expected[sparse.indices] = x[sparse.indices]
+    dense = decode(frame)
+    assert dense.shape == x.shape and dense.dtype == F32
+    assert same_bits(dense, sparse.to_dense())
+    if "exact" in codec_of("value", value).traits:
+        assert same_bits(dense, expected)
+    else:
+        assert numpy.linalg.norm(dense - expected) < 0.25 * numpy.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("stage", plans_of("bytes"))
+def test_bytes_codecs_go_behind_others(stage, rng):
+    x = rng.standard_normal(3000).astype(F32)
+    frame = encode(x, f"sparsify=topr(ratio=0.1) index=golomb+{stage} value=raw+{stage}")
+    assert numpy.array_equal(decode(frame, sparse=True).values, x[largest(x, 0.1)])
+
+
+def test_codecs_tells_roles_and_parameters():
+    found = {(codec.role, codec.name): codec for codec in deepreduce.codecs()}
+    assert {("sparsify", "topr"), ("index", "raw"), ("index", "golomb"), ("value", "raw"), ("value", "qsgd")} <= set(
+        found
+    )
+    levels = next(p for p in found["value", "qsgd"].parameters if p.name == "levels")
+    assert (levels.type, levels.range, levels.default, levels.choices) == ("int", (1, 32767), 127, ())
+    assert levels.summary and found["value", "qsgd"].summary
+    policy = next(p for p in found["index", "bloom"].parameters if p.name == "policy")
+    assert (policy.type, policy.range) == ("choice", None)
+    assert {"leftmost", "p0"} <= set(policy.choices) and policy.default in policy.choices
+    assert "exact" in found["index", "golomb"].traits
+    assert "float32" in found["value", "raw"].dtypes
+
+
+@pytest.mark.parametrize("path", ["/nonexistent/libcodec.so", os.devnull])
+def test_what_is_no_plugin_is_unsupported(path):
+    with pytest.raises(deepreduce.Unsupported, match=path):
+        deepreduce.load_plugin(path)
+
+
+# ---- Plans --------------------------------------------------------------------------------------
+
+
+def test_a_plan_prints_canonically():
+    plan = Plan("value=qsgd(bucket=512,levels=63)   index=golomb(block=12) sparsify=topr(ratio=0.0100)")
+    assert str(plan) == "sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=63)"
+    assert repr(plan) == f"Plan({str(plan)!r})"
+    assert Plan(str(plan)) == plan
+
+
+def test_plans_that_do_the_same_are_equal():
+    a, b, c = Plan("index=golomb(block=12)"), Plan("value=raw index=golomb"), Plan("index=rice")
+    assert a == b != c
+    assert hash(a) == hash(b)
+    assert a != str(a)
+    assert len({a, b, c}) == 2
+    assert pickle.loads(pickle.dumps(a)) == a
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "index",
+        "index=",
+        "index=nothing",
+        "nothing=raw",
+        "index=raw index=raw",
+        "index=golomb(block=99)",
+        "index=golomb(block=12",
+        "index=golomb(nothing=1)",
+        "index=golomb(block=x)",
+        "value=qsgd(levels=0)",
+        "sparsify=topr(ratio=nan)",
+        "index=qsgd",
+        "index=raw\0value=raw",
+        None,
+        7,
+    ],
+)
+def test_what_is_no_plan_is_an_argument_error(text):
+    with pytest.raises(deepreduce.ArgumentError) as caught:
+        Plan(text)
+    assert str(caught.value)
+    with pytest.raises(ValueError):
+        encode(f32(1), text)
+
+
+def test_an_error_in_a_plan_names_the_culprit():
+    with pytest.raises(deepreduce.ArgumentError, match="zipzap"):
+        Plan("index=zipzap")
+    with pytest.raises(deepreduce.ArgumentError, match="levels"):
+        Plan("value=qsgd(levels=0)")
+
+
+# ---- Inputs -------------------------------------------------------------------------------------
+
+
+def test_float32_and_float16_keep_every_bit(rng):
+    for dtype in (numpy.float32, numpy.float16):
+        x = rng.standard_normal(500).astype(dtype)
+        x[::3] = 0
+        assert same_bits(decode(encode(x, RAW)), x)
+
+
+def test_bfloat16_keeps_every_bit(bfloat16, rng):
+    x = rng.standard_normal(500).astype(bfloat16)
+    assert same_bits(decode(encode(x, RAW)), x)
+
+
+def test_bfloat16_comes_as_float32_without_ml_dtypes(bfloat16, rng, monkeypatch):
+    x = rng.standard_normal(500).astype(bfloat16)
+    frame = encode(x, RAW)
+    monkeypatch.setattr(_memory, "bfloat16", lambda: None)
+    assert same_bits(decode(frame), x.astype(F32))
+    assert same_bits(decode(frame, sparse=True).to_dense(), x.astype(F32))
+
+
+def test_dense_input_is_taken_row_major(rng):
+    x = rng.standard_normal((3, 4, 5)).astype(F32)
+    frame = encode(x, RAW)
+    assert same_bits(decode(frame), x.ravel())
+    for other in (x.T.copy().T, numpy.asfortranarray(x), numpy.repeat(x, 2, axis=1)[:, ::2]):
+        assert not other.flags.c_contiguous and encode(other, RAW) == frame
+
+
+def test_unaligned_input_is_copied():
+    data = numpy.frombuffer(b"\0" + f32(1, 2, 3).tobytes(), numpy.uint8)[1:]
+    x = numpy.ndarray(3, F32, data)
+    assert encode(x, RAW) == encode(f32(1, 2, 3), RAW)
+
+
+def test_contiguous_input_is_not_copied():
+    x = numpy.ones((3, 4), F32)
+    assert _memory.borrow(x, "x").address == x.ctypes.data
+    x.flags.writeable = False
+    assert _memory.borrow(x, "x").address == x.ctypes.data
+    y = array.array("f", [1, 2])
+    assert _memory.borrow(y, "y").address == y.buffer_info()[0]
+
+
+class OnlyDlpack:
+    def __init__(self, x, device=None):
+        self.x, self.device = x, device
+
+    def __dlpack__(self, **arguments):
+        return self.x.__dlpack__(**arguments)
+
+    def __dlpack_device__(self):
+        return self.device or self.x.__dlpack_device__()
+
+
+def test_arrays_of_other_kinds():
+    x = f32(1, 0, -3)
+    frame = encode(x, RAW)
+    assert encode(array.array("f", x.tolist()), RAW) == frame
+    assert encode(memoryview(x), RAW) == frame
+    assert encode(OnlyDlpack(x), RAW) == frame
+    assert encode(numpy.float32(1), RAW) == encode(f32(1), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="CPU"):
+        encode(OnlyDlpack(x, (2, 0)), RAW)
+
+
+@pytest.mark.parametrize(
+    "x, word",
+    [
+        (numpy.ones(3), "float64"),
+        (numpy.ones(3, numpy.int32), "int32"),
+        (numpy.ones(3, ">f4"), ">f4"),
+        (numpy.array([None]), "object"),
+        (None, "None"),
+        (1.5, "float"),
+        ("text", "str"),
+        (b"text", "int8"),
+        ([1.0, 2.0], r"x\[0\]"),
+        ([numpy.ones(1, F32), None], r"x\[1\]"),
+    ],
+)
+def test_what_is_no_gradient_is_an_argument_error(x, word):
+    with pytest.raises(deepreduce.ArgumentError, match=word):
+        encode(x, RAW)
+
+
+@pytest.mark.parametrize("plan", ["index=raw", "index=golomb", "index=rice value=qsgd", "sparsify=topr(ratio=0.5)"])
+@pytest.mark.parametrize("x", [f32(), f32(0), f32(7), f32(0, 0, 0)], ids=["empty", "zero", "one", "zeros"])
+def test_the_smallest_tensors(x, plan):
+    assert numpy.array_equal(decode(encode(x, plan)), x)
+    assert numpy.array_equal(decode(encode(x, plan), sparse=True).to_dense(), x)
+
+
+# ---- Torch --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_torch_in_and_out(torch, dtype):
+    x = torch.tensor([[0.0, 1.5], [-2.0, 0.0]], dtype=getattr(torch, dtype))
+    frame = encode(x, RAW)
+    out = torch.full_like(x, 9)
+    assert decode(frame, out=out) is out
+    assert torch.equal(out, x)
+    wide = torch.empty(4)
+    decode(frame, out=wide)
+    assert torch.equal(wide, x.flatten().float())
+    assert merge([frame, frame], out=out) is out
+    assert torch.equal(out, 3 * x)
+
+
+def test_torch_input_is_not_copied(torch):
+    x = torch.ones(3, requires_grad=True)
+    assert _memory.borrow(x, "x").address == x.data_ptr()
+    assert encode(x, RAW) == encode(f32(1, 1, 1), RAW)
+
+
+def test_torch_input_of_every_layout(torch):
+    x = torch.arange(6, dtype=torch.float32).reshape(2, 3)
+    assert encode(x.T, RAW) == encode(x.T.numpy().copy(), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="layout"):
+        encode(x.to_sparse(), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="meta"):
+        encode(x.to("meta"), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="float64"):
+        encode(x.double(), RAW)
+
+
+def test_torch_output_that_does_not_do(torch):
+    frame = encode(f32(1, 2, 3, 4), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="grad"):
+        decode(frame, out=torch.ones(4, requires_grad=True))
+    with pytest.raises(deepreduce.ArgumentError, match="contiguous"):
+        decode(frame, out=torch.ones(2, 2).T)
+
+
+def test_torch_sparse_parts(torch):
+    x = Sparse(torch.tensor([4, 1]), torch.tensor([5.0, 6.0], dtype=torch.bfloat16), (6,))
+    assert x.to_dense().astype(F32).tolist() == [0, 6, 0, 0, 5, 0]
+    out = torch.empty(6, dtype=torch.bfloat16)
+    assert decode(encode(x, RAW), out=out).tolist() == [0, 6, 0, 0, 5, 0]
+
+
+def test_torch_frame(torch):
+    frame = encode(f32(1, 2), RAW)
+    padded = torch.tensor(list(frame) + [0] * 5, dtype=torch.uint8)
+    assert decode(padded).tolist() == [1, 2]
+
+
+# ---- Sparse -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["uint32", "int32", "uint64", "int64"])
+def test_sparse_input_in_any_order_and_index_type(dtype, rng):
+    indices = rng.choice(1000, 50, replace=False)
+    values = rng.standard_normal(50).astype(F32)
+    out = decode(encode(Sparse(indices.astype(dtype), values, (1000,)), "index=golomb"), sparse=True)
+    order = numpy.argsort(indices)
+    assert out.indices.dtype == numpy.int64 and numpy.array_equal(out.indices, indices[order])
+    assert same_bits(out.values, values[order])
+    assert out.shape == (1000,)
+
+
+def test_sparse_rows(rng):
+    indices, values = numpy.array([7, 2, 5]), rng.standard_normal((3, 4)).astype(F32)
+    x = Sparse(indices, values, (9, 4))
+    frame = encode(x, "index=golomb")
+    out = decode(frame, sparse=True)
+    assert out.indices.tolist() == [2, 5, 7] and same_bits(out.values, values[[1, 2, 0]]) and out.shape == (9, 4)
+    assert same_bits(decode(frame), x.to_dense())
+    flat = numpy.empty(36, F32)
+    assert numpy.array_equal(decode(frame, out=flat).reshape(9, 4), x.to_dense())
+
+
+def test_sparse_rows_of_one_come_back_flat():
+    x = Sparse(numpy.array([1]), f32(5).reshape(1, 1), (3, 1))
+    assert decode(encode(x, RAW)).tolist() == [0, 5, 0]
+    assert x.to_dense().tolist() == [[0], [5], [0]]
+
+
+def test_sparse_without_rows():
+    x = Sparse(numpy.zeros(0, numpy.int64), numpy.zeros(0, F32), 5)
+    assert x.shape == (5,)
+    out = decode(encode(x, "index=golomb"), sparse=True)
+    assert out.indices.size == 0 and out.to_dense().tolist() == [0] * 5
+
+
+def test_sparse_keeps_a_zero_that_is_given():
+    out = decode(encode(Sparse(numpy.array([3]), f32(0), (5,)), RAW), sparse=True)
+    assert out.indices.tolist() == [3] and out.values.tolist() == [0]
+
+
+def test_duplicates_are_refused_or_summed():
+    x = Sparse(numpy.array([3, 1, 3, 3]), f32(1, 2, 10, 100), (5,))
+    with pytest.raises(deepreduce.ArgumentError, match="3"):
+        encode(x, RAW)
+    assert decode(encode(x, RAW, sum_duplicates=True)).tolist() == [0, 2, 0, 111, 0]
+
+
+@pytest.mark.parametrize(
+    "indices, values, shape",
+    [
+        ([5], [1], (5,)),
+        ([-1], [1], (5,)),
+        ([2**40], [1], (5,)),
+        ([1, 2], [1], (5,)),
+        ([1], [[1, 2]], (5,)),
+        ([1], [1], (5, 2)),
+        ([[1]], [1], (5,)),
+        ([1], [1], (2**64,)),
+    ],
+)
+def test_sparse_that_does_not_fit(indices, values, shape):
+    x = Sparse(numpy.array(indices), numpy.array(values, F32), shape)
+    with pytest.raises(deepreduce.ArgumentError):
+        encode(x, RAW)
+
+
+@pytest.mark.parametrize("shape", [(), (1, 2, 3), (-1,), (5, 0), (5.5,), "ab", None])
+def test_sparse_of_no_shape(shape):
+    with pytest.raises(deepreduce.ArgumentError):
+        Sparse(numpy.array([1]), f32(1), shape)
+
+
+def test_sparse_indices_of_a_wrong_type():
+    with pytest.raises(deepreduce.ArgumentError, match="indices"):
+        encode(Sparse(numpy.array([1.0]), f32(1), (5,)), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="values"):
+        encode(Sparse(numpy.array([1]), numpy.array([1.0]), (5,)), RAW)
+
+
+# ---- Lists --------------------------------------------------------------------------------------
+
+
+def test_a_list_comes_back_as_a_list(rng):
+    x = [rng.standard_normal(n).astype(F32) for n in (3, 0, 100)]
+    x[1:1] = [Sparse(numpy.array([2, 0]), f32(1, 2), (4,)), f32(1, 2).astype(numpy.float16)]
+    for given in (x, tuple(x)):
+        out = decode(encode(given, RAW))
+        assert isinstance(out, list) and len(out) == 5
+        assert same_bits(out[0], x[0]) and same_bits(out[2], x[2]) and same_bits(out[4], x[4])
+        assert out[1].tolist() == [2, 0, 1, 0] and out[3].shape == (0,)
+    assert [type(each) for each in decode(encode(x, RAW), sparse=True)] == [Sparse] * 5
+
+
+def test_a_list_of_one_and_of_none():
+    assert [each.tolist() for each in decode(encode([f32(1, 2)], RAW))] == [[1, 2]]
+    assert decode(encode([], RAW)) == []
+    assert decode(encode([], RAW), sparse=True) == []
+    assert merge([encode([], RAW)]) == []
+
+
+def test_a_long_list():
+    x = [f32(i) for i in range(200)]
+    assert [each.tolist() for each in decode(encode(x, RAW))] == [[i] for i in range(200)]
+    assert len(inspect(encode(x, RAW)).tensors) == 200
+
+
+def test_a_plan_for_each_tensor():
+    x = [f32(1, 2, 3), f32(1, 2, 3)]
+    out = decode(encode(x, [RAW, Plan("sparsify=topr(count=1)")]))
+    assert [each.tolist() for each in out] == [[1, 2, 3], [0, 0, 3]]
+    with pytest.raises(deepreduce.ArgumentError, match="1 plans for 2"):
+        encode(x, [RAW])
+    with pytest.raises(deepreduce.ArgumentError):
+        encode(x[0], [RAW])
+
+
+def test_an_error_names_the_tensor():
+    with pytest.raises(deepreduce.ArgumentError) as caught:
+        encode([f32(1), f32(float("nan")), f32(2)], "value=qsgd")
+    assert caught.value.tensor == 1
+    with pytest.raises(deepreduce.ArgumentError) as caught:
+        encode([f32(1), numpy.ones(1)], RAW)
+    assert caught.value.tensor == 1
+
+
+# ---- Encode -------------------------------------------------------------------------------------
+
+
+def test_the_same_call_gives_the_same_frame(rng):
+    x = rng.standard_normal(5000).astype(F32)
+    plan = Plan("sparsify=topr(ratio=0.1) index=golomb value=qsgd")
+    frame = encode(x, plan, step=3, seed=4, private_seed=5)
+    assert encode(x, str(plan), step=3, seed=4, private_seed=5, threads=2) == frame
+    assert encode(x, plan, step=4, seed=4, private_seed=5) != frame
+    assert encode(x, plan, step=3, seed=4, private_seed=6) != frame
+
+
+def test_threads_of_python_do_not_disturb_one_another(rng):
+    x = [rng.standard_normal(20000).astype(F32) for _ in range(8)]
+    plan = "sparsify=topr(ratio=0.05) index=golomb value=qsgd"
+    expected = [encode(each, plan) for each in x]
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(lambda each: encode(each, plan), x)) == expected
+        assert all(map(numpy.array_equal, pool.map(decode, expected), map(decode, expected)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no os.fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_has_a_context_of_its_own(rng):
+    x = rng.standard_normal(5000).astype(F32)
+    frame = encode(x, RAW, threads=2)
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if encode(x, RAW, threads=2) == frame else 1)
+        finally:
+            os._exit(2)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+@pytest.mark.parametrize("plan", ["value=qsgd", "value=fit_poly"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_lossy_codecs_refuse_what_is_not_finite(plan, bad):
+    with pytest.raises(deepreduce.ArgumentError) as caught:
+        encode(f32(1, 2, bad, 4), plan)
+    assert caught.value.tensor == 0 and caught.value.code == 1
+    x = f32(1, bad)
+    assert same_bits(decode(encode(x, RAW)), x)
+
+
+@pytest.mark.parametrize("name", ["step", "seed", "private_seed", "tag"])
+@pytest.mark.parametrize("bad", [-1, 2**64, 1.5, "1"])
+def test_numbers_that_would_wrap_are_refused(name, bad):
+    with pytest.raises(deepreduce.ArgumentError, match=name):
+        encode(f32(1), RAW, **{name: bad})
+
+
+def test_threads_out_of_range():
+    for bad in (-1, 10**6, 1.5):
+        with pytest.raises(deepreduce.ArgumentError):
+            encode(f32(1), RAW, threads=bad)
+
+
+# ---- Inspect ------------------------------------------------------------------------------------
+
+
+def test_inspect_tells_what_is_in_a_frame():
+    x = numpy.zeros(1000, F32)
+    x[[3, 500]] = 1, 2
+    frame = encode(x, "index=golomb value=raw")
+    info = inspect(frame + b"behind")
+    assert (info.size, info.status, info.tag, info.is_list) == (len(frame), None, None, False)
+    (tensor,) = info.tensors
+    assert (tensor.universe, tensor.width, tensor.dtype) == (1000, 1, "float32")
+    assert (tensor.count, tensor.support, tensor.fallback, tensor.segments) == (2, 2, "none", 1)
+    assert tensor.value_size == 8 and tensor.index_size > 0 and tensor.order_size == 0
+    assert "golomb" in tensor.plan and "raw" in tensor.plan
+    assert info.header_size + tensor.value_size + tensor.index_size <= len(frame)
+
+
+@pytest.mark.parametrize("tag", [0, 1, 2**64 - 1])
+def test_a_tag_comes_back(tag):
+    assert inspect(encode(f32(1), RAW, tag=tag)).tag == tag
+
+
+def test_inspect_tells_lists_and_rows():
+    info = inspect(encode([f32(1), Sparse(numpy.array([1]), f32(1, 2).reshape(1, 2), (4, 2))], RAW))
+    assert info.is_list and [(t.universe, t.width) for t in info.tensors] == [(1, 1), (4, 2)]
+
+
+# ---- Decode -------------------------------------------------------------------------------------
+
+
+def test_decode_takes_every_kind_of_buffer():
+    frame = encode(f32(1, 2), RAW)
+    shifted = memoryview(b"x" + frame)[1:]
+    for each in (
+        bytearray(frame),
+        memoryview(frame),
+        numpy.frombuffer(frame, numpy.uint8),
+        shifted,
+        frame + b"\0" * 99,
+    ):
+        assert decode(each).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("frame", [None, 5, "text", [1], f32(1, 2)])
+def test_decode_of_what_is_no_buffer_of_bytes(frame):
+    with pytest.raises(deepreduce.ArgumentError, match="frame"):
+        decode(frame)
+
+
+def test_out_is_overwritten_whatever_its_shape():
+    frame = encode(f32(1, 0, 0, 4), RAW)
+    for out in (numpy.full(4, 9, F32), numpy.full((2, 2), 9, F32), numpy.full((1, 4, 1), 9, F32)):
+        assert decode(frame, out=out) is out and out.ravel().tolist() == [1, 0, 0, 4]
+    buffer = array.array("f", [9] * 4)
+    assert decode(frame, out=buffer).tolist() == [1, 0, 0, 4]
+
+
+def test_out_of_half_frames_may_be_float32():
+    frame = encode(numpy.array([1, 0.1], numpy.float16), RAW)
+    assert decode(frame, out=numpy.empty(2, F32)).tolist() == [1, float(numpy.float16(0.1))]
+    with pytest.raises(deepreduce.ArgumentError):
+        decode(encode(f32(1, 2), RAW), out=numpy.empty(2, numpy.float16))
+
+
+def test_out_of_lists():
+    frame = encode([f32(1), f32(2, 3)], RAW)
+    out = [numpy.empty(1, F32), numpy.empty((2, 1), F32)]
+    assert decode(frame, out=out) is out and out[0].tolist() == [1] and out[1].tolist() == [[2], [3]]
+
+
+def test_out_that_does_not_fit():
+    one, many = encode(f32(1, 2), RAW), encode([f32(1, 2)], RAW)
+    read_only = numpy.empty(2, F32)
+    read_only.flags.writeable = False
+    for frame, out, word in [
+        (one, numpy.empty(3, F32), "3 elements"),
+        (one, numpy.empty(2), "float64"),
+        (one, numpy.empty(4, F32)[::2], "contiguous"),
+        (one, read_only, "read-only"),
+        (one, [numpy.empty(2, F32)], "single"),
+        (many, numpy.empty(2, F32), "list"),
+        (many, [], "0 arrays"),
+        (one, 5, "out"),
+    ]:
+        with pytest.raises(deepreduce.ArgumentError, match=word):
+            decode(frame, out=out)
+    with pytest.raises(deepreduce.ArgumentError, match="sparse"):
+        decode(one, out=numpy.empty(2, F32), sparse=True)
+
+
+def test_max_elements():
+    frame = encode([f32(1, 2), f32(3)], RAW)
+    assert len(decode(frame, max_elements=3)) == 2
+    for most in (0, 2):
+        with pytest.raises(deepreduce.CapacityError, match=f"max_elements is {most}"):
+            decode(frame, max_elements=most)
+        with pytest.raises(deepreduce.CapacityError):
+            merge([frame], max_elements=most)
+
+
+def test_every_changed_bit_is_noticed():
+    frame = encode(f32(0, 3, 0, -1), "index=golomb value=raw")
+    for i in range(8 * len(frame)):
+        bad = bytearray(frame)
+        bad[i // 8] ^= 1 << i % 8
+        with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported)) as caught:
+            decode(bad)
+        assert str(caught.value)
+        with pytest.raises(deepreduce.Error):
+            merge([frame, bad])
+
+
+def test_every_truncation_is_noticed():
+    frame = encode([f32(0, 3, 0, -1), f32(1)], "index=golomb value=raw")
+    for size in range(len(frame)):
+        for read in (decode, inspect):
+            with pytest.raises(deepreduce.CorruptFrame):
+                read(frame[:size])
+
+
+def test_noise_is_no_frame(rng):
+    for size in (0, 1, 11, 12, 100, 5000):
+        with pytest.raises(deepreduce.CorruptFrame):
+            decode(rng.bytes(size))
+
+
+# ---- Status frames ------------------------------------------------------------------------------
+
+
+def test_a_status_frame_is_an_error_on_every_rank():
+    frame = encode([f32(1), f32(float("nan"))], "value=qsgd", status_frame=True)
+    info = inspect(frame)
+    assert info.status == "ARGUMENT" and info.message and info.tensors == []
+    good = encode([f32(1), f32(2)], "value=qsgd", status_frame=True)
+    assert len(decode(good)) == 2
+    for read in (
+        lambda: decode(frame),
+        lambda: decode(frame, sparse=True),
+        lambda: decode(frame, out=[numpy.empty(1, F32)] * 2),
+        lambda: merge([frame, good]),
+        lambda: merge([good, frame]),
+        lambda: merge([frame]),
+    ):
+        with pytest.raises(deepreduce.PeerError) as caught:
+            read()
+        assert info.message in str(caught.value) and caught.value.code == 8
+
+
+def test_a_status_frame_of_what_has_no_bound():
+    x = Sparse(numpy.array([1]), f32(1, 2).reshape(1, 2), (4, 2))
+    with pytest.raises((deepreduce.ArgumentError, deepreduce.Unsupported)):
+        encode(x, "value=fit_poly")
+    with pytest.raises(deepreduce.PeerError):
+        decode(encode(x, "value=fit_poly", status_frame=True))
+
+
+# ---- Merge --------------------------------------------------------------------------------------
+
+
+def test_merge_adds_up(rng):
+    x = [rng.standard_normal(300).astype(F32) for _ in range(3)]
+    frames = [encode(each, "index=golomb") for each in x]
+    expected = numpy.zeros(300, F32)
+    for each in x:
+        expected += each
+    assert same_bits(merge(frames), expected)
+    assert same_bits(merge(tuple(frames), threads=2), expected)
+
+
+def test_merge_weighs():
+    frames = [encode(f32(1, 0), RAW), encode(f32(2, 8), RAW)]
+    assert merge(frames, weights=[0.5, -1]).tolist() == [-1.5, -8]
+    assert merge(frames, weights=f32(0.25, 0.5)).tolist() == [1.25, 4]
+    with pytest.raises(deepreduce.ArgumentError, match="1 weights for 2"):
+        merge(frames, weights=[1])
+
+
+def test_merge_adds_to_out():
+    frames = [encode(f32(1, 0, 0, 1), RAW), encode(f32(2, 8, 0, 0), RAW)]
+    out = f32(100, 0, 1, 0).reshape(2, 2)
+    assert merge(frames, out=out) is out and out.tolist() == [[103, 8], [1, 1]]
+    with pytest.raises(deepreduce.ArgumentError):
+        merge(frames, out=f32(1, 2, 3))
+
+
+def test_merge_of_lists_halves_and_rows():
+    half = encode(numpy.array([1, 2], numpy.float16), RAW)
+    assert merge([half, encode(f32(10, 20), RAW)]).tolist() == [11, 22]
+    assert merge([half]).dtype == F32
+    lists = [encode([f32(1), f32(2, 3)], RAW)] * 2
+    assert [each.tolist() for each in merge(lists)] == [[2], [4, 6]]
+    rows = encode(Sparse(numpy.array([1]), f32(1, 2).reshape(1, 2), (2, 2)), RAW)
+    assert merge([rows, rows]).tolist() == [[0, 0], [2, 4]]
+
+
+def test_merge_leaves_out_alone_if_a_frame_is_unsound():
+    good = encode(f32(1, 2, 3), RAW)
+    bad = bytearray(good)
+    bad[-1] ^= 1
+    out = f32(7, 8, 9)
+    for frames, error in [
+        ([good, bad], deepreduce.CorruptFrame),
+        ([bad, good], deepreduce.CorruptFrame),
+        ([good, encode(f32(1), RAW)], deepreduce.ArgumentError),
+        ([good, encode([f32(1, 2, 3)] * 2, RAW)], deepreduce.ArgumentError),
+    ]:
+        with pytest.raises(error) as caught:
+            merge(frames, out=out)
+        assert str(frames.index(bad) if bad in frames else 1) in str(caught.value)
+        assert out.tolist() == [7, 8, 9]
+
+
+@pytest.mark.parametrize("frames", [[], b"DR", 5, [None]])
+def test_merge_of_what_is_no_list_of_frames(frames):
+    with pytest.raises(deepreduce.ArgumentError):
+        merge(frames)
+
+
+# ---- State --------------------------------------------------------------------------------------
+
+
+def test_the_residual_is_what_was_not_sent():
+    x = f32(1, -5, 2, 4)
+    state = State(KEEP_2, x)
+    assert decode(encode(x, KEEP_2, state=state)).tolist() == [0, -5, 0, 4]
+    assert state.residual.tolist() == [1, 0, 2, 0]
+    assert decode(encode(x, KEEP_2, step=1, state=state)).tolist() == [0, -5, 4, 0]
+    assert state.residual.dtype == F32 and state.residual.shape == (4,)
+
+
+def test_a_saved_state_goes_on_as_if_nothing_had_happened(rng):
+    plan = Plan("sparsify=topr(ratio=0.05) feedback=residual(beta=0.9) index=golomb value=qsgd(levels=31)")
+    x = rng.standard_normal((8, 2000)).astype(F32)
+    state = State.for_(plan, x[0])
+    for step in range(4):
+        encode(x[step], plan, step=step, state=state)
+    saved = state.to_bytes()
+    loaded, pickled = State.from_bytes(saved), pickle.loads(pickle.dumps(state))
+    assert loaded.to_bytes() == saved
+    for step in range(4, 8):
+        frame = encode(x[step], plan, step=step, state=state)
+        assert encode(x[step], plan, step=step, state=loaded) == frame
+        assert encode(x[step], plan, step=step, state=pickled) == frame
+    assert state.to_bytes() == loaded.to_bytes() != saved
+
+
+def test_a_failed_encode_leaves_the_states_alone():
+    plan = KEEP_2 + " value=qsgd"
+    x = [f32(1, 2, 3), f32(4, 5, 6)]
+    states = State.for_(plan, x)
+    encode(x, plan, state=states)
+    before = [state.to_bytes() for state in states]
+    for status_frame in (False, True):
+        try:
+            encode([x[0], f32(1, float("nan"), 2)], plan, state=states, status_frame=status_frame)
+        except deepreduce.ArgumentError:
+            assert not status_frame
+    assert [state.to_bytes() for state in states] == before
+
+
+def test_states_of_lists():
+    x = [f32(1, 2, 3), f32(4, 5, 6)]
+    states = State.for_(KEEP_2, x)
+    encode(x, KEEP_2, state=states)
+    assert [state.residual.tolist() for state in states] == [[1, 0, 0], [4, 0, 0]]
+    for bad in (states[:1], states[0], [1, 2]):
+        with pytest.raises(deepreduce.ArgumentError):
+            encode(x, KEEP_2, state=bad)
+    with pytest.raises(deepreduce.ArgumentError):
+        encode(x[0], KEEP_2, state=[states[0]])
+
+
+def test_a_lost_frame_goes_back_into_the_residual():
+    x = f32(1, -5, 2, 4)
+    state = State(KEEP_2, x)
+    merge([encode(x, KEEP_2, state=state)], out=state.residual)
+    assert state.residual.tolist() == x.tolist()
+
+
+def test_a_state_that_does_not_fit():
+    x = f32(1, 2, 3, 4)
+    with pytest.raises(deepreduce.ArgumentError):
+        State(KEEP_2, x).residual
+    with pytest.raises(deepreduce.ArgumentError):
+        encode(f32(*range(100)), KEEP_2, state=State(KEEP_2, x))
+    with pytest.raises(deepreduce.ArgumentError):
+        encode(x, KEEP_2, state=State.from_bytes(b"\xff" * len(State(KEEP_2, x).to_bytes())))
+
+
+def test_a_plan_without_feedback_has_an_empty_state():
+    x = f32(1, 2)
+    state = State(RAW, x)
+    assert state.to_bytes() == b""
+    assert decode(encode(x, RAW, state=state)).tolist() == [1, 2]
+
+
+# ---- Errors and the library ---------------------------------------------------------------------
+
+
+def test_errors_are_what_python_expects():
+    assert issubclass(deepreduce.ArgumentError, ValueError)
+    assert issubclass(deepreduce.OutOfMemory, MemoryError)
+    assert issubclass(deepreduce.LibraryError, ImportError)
+    error = deepreduce.CorruptFrame("why", tensor=3, where=7)
+    again = pickle.loads(pickle.dumps(error))
+    assert (str(again), again.code, again.tensor, again.where) == ("why", 3, 3, 7)
+
+
+def run_python(code, **environment):
+    package = os.path.dirname(os.path.dirname(deepreduce.__file__))
+    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        [sys.executable, "-B", "-c", code],
+        env={**os.environ, "PYTHONPATH": path, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_a_missing_library_is_an_error_that_lists_the_paths():
+    code = "import deepreduce\ntry: deepreduce.codecs()\nexcept deepreduce.LibraryError as e: print(e)"
+    ran = run_python(code, DEEPREDUCE_LIBRARY="/nonexistent/libdeepreduce.so")
+    assert ran.returncode == 0 and "/nonexistent/libdeepreduce.so: " in ran.stdout, ran.stderr
+    other = ctypes.util.find_library("c")
+    if other:
+        ran = run_python(code, DEEPREDUCE_LIBRARY=other)
+        assert ran.returncode == 0 and "not a libdeepreduce" in ran.stdout, ran.stderr
+
+
+def test_torch_and_ml_dtypes_are_not_imported_without_need():
+    code = (
+        "import sys, numpy, deepreduce as d\n"
+        f"d.decode(d.encode(numpy.ones(3, numpy.float32), {RAW!r}))\n"
+        "print(sorted({'torch', 'ml_dtypes'} & set(sys.modules)))"
+    )
+    ran = run_python(code)
+    assert ran.stdout.strip() == "[]", ran.stderr

@@ -1,0 +1,320 @@
+"""The tool `deepreduce`: what its reports say, in which form, and how it fails."""
+
+import csv
+import io
+import json
+import math
+import os
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+
+TOOL = os.environ.get("DEEPREDUCE_TOOL")
+pytestmark = pytest.mark.skipif(not TOOL, reason="DEEPREDUCE_TOOL does not name the tool")
+
+DATASETS = Path(__file__).resolve().parents[2] / "datasets"
+SYNTH = "synth:d=20000,values=laplace,seed=7"
+TOPR = "sparsify=topr(ratio=0.01) "
+EXACT = TOPR + "index=golomb value=raw"
+LOSSY = TOPR + "index=golomb value=qsgd"
+NO_SPARSIFIER = "index=golomb value=raw"
+
+# Stable: what others read. New names may join at any place.
+COLUMNS = """input tensor dtype d r support plan fallback bytes index_bytes value_bytes order_bytes header_bytes
+    relative_volume index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero sparsify_ns encode_ns
+    decode_ns encode_ns_spread decode_ns_spread index_recall relative_l2_error max_relative_error cosine_similarity
+    contraction""".split()
+
+
+def run(*arguments, status=0, **options):
+    done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, timeout=120, **options)
+    assert done.returncode == status, done.stderr.decode(errors="replace")
+    return done
+
+
+def compare(*arguments, plans=(EXACT,), status=0, form="json", repeat=2, **options):
+    """The report: an object (json), a list of dicts (csv) or text (table)."""
+    chosen = [word for plan in plans for word in ("--plan", plan)]
+    done = run("compare", *arguments, *chosen, "--format", form, "--repeat", repeat, status=status, **options)
+    text = done.stdout.decode()
+    if form == "json":
+        return json.loads(text)
+    return list(csv.DictReader(io.StringIO(text, newline=""))) if form == "csv" else text
+
+
+def rows_of(report):
+    """Without memcpy."""
+    return [row for row in report["rows"] if row["plan"] != "memcpy"]
+
+
+def refusal(*arguments, status=2):
+    """The one line on stderr of a run that fails and says nothing on stdout."""
+    done = run(*arguments, status=status)
+    assert done.stdout == b""
+    return done.stderr.decode()
+
+
+def write_npy(path, values, dtype="<f4", code="f"):
+    """Without numpy: version 1.0, one dimension."""
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({len(values)},), }}"
+    header = header.ljust((64 - 10) % 64 - 1 + 64 * (len(header) // 64 + 1)) + "\n"
+    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
+                     + struct.pack(f"<{len(values)}{code}", *values))
+    return path
+
+
+@pytest.fixture
+def bundled():
+    return sorted((DATASETS / "gradients").glob("*.npz"))[0]
+
+
+def test_json_is_one_object_with_all_stable_names():
+    report = compare(SYNTH, "--seed", 5, plans=(EXACT, LOSSY))
+    assert {"machine", "commit", "build", "seed", "rows"} <= report.keys()
+    assert report["seed"] == 5 and report["commit"]
+    assert {"cpu", "cores", "flags", "os"} <= report["machine"].keys()
+    assert {"compiler", "version", "buildtype"} <= report["build"].keys()
+    for row in report["rows"]:
+        assert set(COLUMNS) <= row.keys()
+    assert [row["plan"] for row in report["rows"]] == ["memcpy", EXACT, LOSSY]
+
+
+def test_csv_has_the_same_columns_and_the_formats_agree_on_bytes():
+    plans = (EXACT, LOSSY, TOPR + "index=bloom(policy=p0,fpr=0.001) value=fit_poly")
+    report = compare(SYNTH, plans=plans)
+    lines = compare(SYNTH, plans=plans, form="csv")
+    assert list(lines[0]) == list(report["rows"][0])
+    timed = {name for name in COLUMNS if "_ns" in name}
+    for line, row in zip(lines, report["rows"], strict=True):
+        for name in set(row) - timed:
+            assert line[name] == ("" if row[name] is None else str(row[name])), name
+    table = compare(SYNTH, plans=plans, form="table")
+    for row in report["rows"]:
+        assert f"{row['bytes']:,}" in table
+
+
+def test_exact_plan_has_no_error():
+    row, = rows_of(compare(SYNTH))
+    assert (row["d"], row["r"], row["support"], row["fallback"]) == (20000, 200, 200, "none")
+    assert row["index_recall"] == 1
+    assert row["relative_l2_error"] == row["max_relative_error"] == 0
+    assert 0 < row["contraction"] < 1 and 0 < row["cosine_similarity"] < 1
+    assert row["contraction"] == pytest.approx(1 - row["cosine_similarity"] ** 2)  # true of any projection
+
+
+def test_dense_exact_plan_changes_nothing(tmp_path):
+    row, = rows_of(compare(write_npy(tmp_path / "g.npy", [1.0, -2.5, 3.25] * 50), plans=(NO_SPARSIFIER,)))
+    assert row["cosine_similarity"] == 1 and row["contraction"] == 0
+
+
+def test_sizes_add_up_and_bits_follow_from_them():
+    plans = (EXACT, TOPR + "index=golomb value=fit_poly", TOPR + "index=bloom(policy=p0,fpr=0.001) value=raw")
+    for row in rows_of(compare(SYNTH, plans=plans)):
+        sections = row["index_bytes"] + row["value_bytes"] + row["order_bytes"]
+        assert row["bytes"] == sections + row["header_bytes"]
+        assert 0 < row["header_bytes"] <= 64
+        assert row["relative_volume"] == pytest.approx(row["bytes"] / (4 * row["d"]))
+        assert row["index_bits_per_nonzero"] == pytest.approx(8 * row["index_bytes"] / row["r"])
+        assert row["value_bits_per_nonzero"] == pytest.approx(8 * row["value_bytes"] / row["r"])
+        bound = math.log2(math.comb(row["d"], row["r"])) / row["r"]
+        assert row["index_bound_bits_per_nonzero"] == pytest.approx(bound, rel=1e-9)
+        assert row["support"] >= row["r"]
+
+
+def test_errors_are_those_of_plain_arithmetic(tmp_path):
+    # A polynomial of degree 0 sends 3 and 4 as their mean, twice; the 1 is not kept.
+    file = write_npy(tmp_path / "g.npy", [0.0] * 16 + [1.0, 3.0, 4.0])
+    row, = rows_of(compare(file, plans=("sparsify=topr(count=2) index=golomb value=fit_poly(degree=0)",)))
+    assert row["r"] == row["support"] == 2 and row["fallback"] == "none" and row["index_recall"] == 1
+    assert row["relative_l2_error"] == pytest.approx(math.sqrt(0.5) / 5)
+    assert row["max_relative_error"] == 0.5 / 4
+    assert row["cosine_similarity"] == pytest.approx(7 * 3.5 / math.sqrt(26 * 2 * 3.5**2))
+    assert row["contraction"] == pytest.approx((1 + 0.5) / 26)
+
+
+def test_recall_of_a_replaced_support():
+    plans = [TOPR + f"index=bloom(policy={policy},fpr=0.01) value=raw" for policy in ("leftmost", "p0", "naive")]
+    leftmost, p0, naive = rows_of(compare(SYNTH, plans=plans))
+    assert 0 < leftmost["index_recall"] < 1 and leftmost["support"] == leftmost["r"] == 200
+    assert p0["index_recall"] == 1 and p0["support"] > 200
+    assert naive["index_recall"] == leftmost["index_recall"]  # the same filter, with other values
+    assert naive["relative_l2_error"] > leftmost["relative_l2_error"] > 0
+    # false positives bring values of g along, so they are errors against s but bring us nearer to g
+    assert p0["relative_l2_error"] > 0 and p0["contraction"] < rows_of(compare(SYNTH))[0]["contraction"]
+
+
+def test_memcpy_row_says_only_what_is_defined():
+    copy = compare(SYNTH)["rows"][0]
+    assert copy["plan"] == "memcpy" and copy["bytes"] == 80000 and copy["relative_volume"] == 1
+    assert copy["sparsify_ns"] == 0 and copy["encode_ns"] == copy["decode_ns"] > 0
+    assert copy["r"] is copy["support"] is copy["index_bytes"] is copy["relative_l2_error"] is None
+
+
+def test_all_zero_and_single_element(tmp_path):
+    zero, = rows_of(compare(write_npy(tmp_path / "zero.npy", [0.0] * 100)))
+    assert zero["r"] == zero["support"] == zero["relative_l2_error"] == zero["index_bound_bits_per_nonzero"] == 0
+    one, = rows_of(compare(write_npy(tmp_path / "one.npy", [2.0])))
+    assert one["r"] == 1 and one["fallback"] == "dense" and one["index_recall"] == 1
+
+
+def test_nan_is_carried_by_an_exact_plan_and_fails_a_lossy_one_alone(tmp_path):
+    file = write_npy(tmp_path / "nan.npy", [math.nan, math.inf, -0.0, 1.0] * 100)
+    plans = (NO_SPARSIFIER, "index=golomb value=qsgd", "sparsify=threshold(value=1) index=golomb value=raw")
+    done = run("compare", file, "--repeat", 1, "--format", "json", *[w for p in plans for w in ("--plan", p)], status=1)
+    rows = rows_of(json.loads(done.stdout))
+    assert [row["plan"] for row in rows] == [plans[0], plans[2]]
+    assert rows[0]["relative_l2_error"] is None  # 0 / NaN
+    assert rows[1]["r"] == 300  # NaN ranks above infinity
+    message = done.stderr.decode()
+    assert str(file) in message and "qsgd" in message and "NaN" in message
+
+
+def test_half_precision_is_compared_in_its_own_type(tmp_path):
+    file = write_npy(tmp_path / "h.npy", [math.sin(i) * 2.0**-20 for i in range(2000)], "<f2", "e")  # subnormals too
+    row, = rows_of(compare(file))
+    assert row["dtype"] == "f16" and row["r"] == 20 and row["value_bits_per_nonzero"] == 16
+    assert row["relative_l2_error"] == 0
+
+
+def test_same_seed_same_bytes_and_values_other_seed_other_values():
+    def errors(seed):
+        return [(r["bytes"], r["relative_l2_error"]) for r in rows_of(compare(SYNTH, "--seed", seed, plans=(LOSSY,)))]
+
+    assert errors(1) == errors(1) != errors(2)
+
+
+def test_threads_do_not_change_a_frame():
+    def frame(threads):
+        return run("encode", SYNTH, "--plan", LOSSY, "--seed", 3, "--threads", threads).stdout
+
+    assert frame(0) == frame(4)
+
+
+def test_bundled_gradients_are_the_default(bundled):
+    report = compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(DATASETS)})
+    rows = rows_of(report)
+    assert len(rows) == 3 and {row["d"] for row in rows} == {269_722} and {row["tensor"] for row in rows} == {"*"}
+    assert rows[0]["input"] == str(bundled)
+
+
+def test_missing_bundled_gradients_name_the_place(tmp_path):
+    done = subprocess.run([TOOL, "compare"], capture_output=True, env={**os.environ, "DEEPREDUCE_DATASETS": str(tmp_path)})
+    assert done.returncode == 2 and str(tmp_path / "gradients") in done.stderr.decode()
+
+
+def test_default_plans_on_dense_and_on_sparse_input(tmp_path):
+    dense = {row["plan"] for row in rows_of(compare(SYNTH, plans=()))}
+    assert len(dense) >= 8 and all(plan.startswith("sparsify=topr(ratio=0.01) ") for plan in dense)
+    sparse = {row["plan"] for row in rows_of(compare("synth:d=20000,density=0.01", plans=()))}
+    assert len(sparse) == len(dense) and not any("sparsify" in plan for plan in sparse)
+
+
+def test_per_tensor_rows_leave_out_small_tensors_and_say_so(bundled):
+    done = run("compare", bundled, "--per-tensor", "--plan", EXACT, "--repeat", 1, "--format", "json")
+    rows = rows_of(json.loads(done.stdout))
+    assert len(rows) > 1 and all(row["d"] >= 1000 for row in rows)
+    assert "left out" in done.stderr.decode()
+    assert "layer3.0.conv2.weight" in {row["tensor"] for row in rows}
+
+
+def test_tensors_are_picked_by_glob_and_joined_if_asked(bundled):
+    each = rows_of(compare(bundled, "--tensor", "linear.*"))
+    assert {row["tensor"]: row["d"] for row in each} == {"linear.weight": 640, "linear.bias": 10}
+    joined, = rows_of(compare(bundled, "--tensor", "linear.*", "--flat"))
+    assert (joined["tensor"], joined["d"]) == ("*", 650)
+    assert "'nothing.*'" in refusal("compare", bundled, "--tensor", "nothing.*", "--tensor", "linear.*")
+
+
+def test_output_is_a_whole_file_or_none(tmp_path):
+    target = tmp_path / "rows.csv"
+    assert run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--format", "csv", "--output", target).stdout == b""
+    assert target.read_text().startswith("input,tensor,") and list(tmp_path.iterdir()) == [target]
+    target.write_text("kept")
+    assert refusal("compare", SYNTH, "--plan", "index=nope", "--output", target)
+    assert target.read_text() == "kept" and list(tmp_path.iterdir()) == [target]
+    message = refusal("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", tmp_path / "no" / "rows.csv")
+    assert str(tmp_path / "no" / "rows.csv") in message
+
+
+def test_table_fits_140_columns():
+    plans = (EXACT, TOPR + "index=bloom(policy=p0,fpr=0.00123456789,seed=4000000000) value=fit_poly(degree=4)+deflate(level=9)",
+             NO_SPARSIFIER, "sparsify=threshold(value=1e30) index=golomb value=fit_poly")
+    table = compare(SYNTH, plans=plans, form="table")
+    assert max(map(len, table.splitlines())) <= 140
+    assert "pays below" in table and "memcpy" in table and "dense" in table
+
+
+@pytest.mark.parametrize("arguments, sentence", [
+    (["compare", SYNTH, "--plan", "index=nope"], "no index codec is called 'nope'"),
+    (["compare", SYNTH, "--plan", "sparsify=topr(ratio=2)"], "topr(ratio=2)"),
+    (["compare", "/no/such/file.npy", "--plan", EXACT], "/no/such/file.npy"),
+    (["compare", "", "--plan", EXACT], "empty"),
+    (["compare", "synth:d=nonsense"], "synth:d=nonsense"),
+    (["compare", SYNTH, "--format", "xml"], "xml"),
+    (["compare", SYNTH, "--repeat", "0"], "repeat"),
+    (["compare", SYNTH, "--seed", "-1"], "negative"),
+    (["compare", SYNTH, "--per-tensor", "--flat"], "--flat"),
+    (["compare", SYNTH, "--output", ""], "empty"),
+    (["compare", SYNTH, "--plugin", "/no/such/plugin.so"], "/no/such/plugin.so"),
+    (["codecs", "--format", "csv"], "csv"),
+    (["inspect", "/no/such/frame"], "/no/such/frame"),
+    (["inspect", "/"], "directory"),
+    (["encode", SYNTH], "--plan"),
+    (["nonsense"], "'nonsense'"),
+    ([], "subcommand"),
+])
+def test_misuse_exits_2_and_says_what_and_where(arguments, sentence):
+    assert sentence in refusal(*arguments)
+
+
+def test_full_disk_is_an_error():
+    if not os.path.exists("/dev/full"):
+        pytest.skip("no /dev/full")
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run([TOOL, "codecs"], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2 and b"standard output" in done.stderr
+
+
+def test_inspect_tells_what_is_in_a_frame(bundled, tmp_path):
+    file = tmp_path / "frame"
+    run("encode", bundled, "--plan", EXACT, "--output", file)
+    text = run("inspect", file).stdout.decode()
+    assert "59 tensors" in text and "a list" in text and f"{file.stat().st_size:,} bytes" in text
+    assert text.count("golomb") == 59
+    run("encode", SYNTH, "--plan", EXACT, "--output", file)
+    text = run("inspect", file).stdout.decode()
+    assert "short form" in text and "1 tensor in 1 row" in text and "20,000" in text
+
+
+def test_inspect_refuses_every_truncation_and_a_flipped_bit(tmp_path):
+    frame = run("encode", "synth:d=2000", "--plan", EXACT).stdout
+    file = tmp_path / "frame"
+    for size in range(0, len(frame), 7):
+        file.write_bytes(frame[:size])
+        assert str(file) in refusal("inspect", file, status=1)
+    file.write_bytes(frame[:-1] + bytes([frame[-1] ^ 1]))
+    assert "CORRUPT" in refusal("inspect", file, status=1)
+    file.write_bytes(frame + b"more")
+    assert "4 bytes behind the frame" in run("inspect", file).stdout.decode()
+
+
+def test_codecs_are_listed_with_what_they_take():
+    text = run("codecs").stdout.decode()
+    listing = json.loads(run("codecs", "--format", "json").stdout)
+    assert {"role", "name", "id", "summary", "traits", "dtypes", "parameters"} <= listing[0].keys()
+    for codec in listing:
+        assert f"{codec['role']}={codec['name']}" in text
+    by_name = {(codec["role"], codec["name"]): codec for codec in listing}
+    assert "exact" in by_name["index", "golomb"]["traits"]
+    levels, = [p for p in by_name["value", "qsgd"]["parameters"] if p["name"] == "levels"]
+    assert (levels["type"], levels["minimum"], levels["maximum"], levels["default"]) == ("integer", 1, 32767, 127)
+
+
+def test_help_is_printed_for_every_command():
+    assert b"compare" in run("--help").stdout
+    for command in ("compare", "codecs", "inspect", "encode"):
+        assert b"Usage" in run(command, "--help").stdout
+    described = run("compare", "--help").stdout.decode()
+    assert all(name in described for name in COLUMNS)

@@ -1,0 +1,76 @@
+"""The library against the second implementation: every frame of the one is decoded by the other, bit for bit."""
+
+import itertools
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+numpy = pytest.importorskip("numpy")
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "bindings" / "python"))
+if not os.environ.get("DEEPREDUCE_LIBRARY"):
+    pytest.skip("no library: DEEPREDUCE_LIBRARY is not set", allow_module_level=True)
+
+import decoder  # noqa: E402
+import deepreduce  # noqa: E402
+
+INDEX = ["raw", "golomb", "golomb(block=9)", "rice", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "raw+deflate", "golomb+deflate"]
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate"]
+FLAT = list(itertools.product(INDEX, VALUE))
+
+
+def gradient(d, seed, dtype="float32"):
+    """Laplace, a few exact ties and zeros among it."""
+    random = numpy.random.Generator(numpy.random.Philox(seed))
+    g = random.laplace(scale=1e-3, size=d)
+    g[::17] = 0
+    g[5::31] = 2e-3
+    return g.astype(dtype)
+
+
+def bits(array):
+    return numpy.ascontiguousarray(array).view({4: "u4", 2: "u2"}[array.dtype.itemsize]).ravel().tolist()
+
+
+def same(frame, expected=None):
+    """The frame read by both, sparse and dense, is the same."""
+    theirs = decoder.decode_frame(frame).tensors
+    ours = deepreduce.decode(frame, sparse=True)
+    dense = deepreduce.decode(frame)
+    if not isinstance(ours, list):
+        ours, dense = [ours], [dense]
+    assert len(ours) == len(theirs)
+    for mine, flat, other in zip(ours, dense, theirs):
+        assert mine.indices.tolist() == other.indices
+        assert bits(mine.values) == [int(v) for v in numpy.ravel(other.values)]
+        assert bits(flat) == decoder.dense(other)
+
+
+@pytest.mark.parametrize("index,value", FLAT)
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_every_pair_is_read_the_same(index, value, dtype):
+    g = gradient(3000, seed=len(index) * 100 + len(value), dtype=dtype)
+    same(deepreduce.encode(g, f"sparsify=topr(ratio=0.05) index={index} value={value}", seed=3, private_seed=5, step=9))
+
+
+@pytest.mark.parametrize("index,value", [p for p in FLAT if "fit_poly" not in p[1]])
+def test_a_list_with_rows_empty_and_tiny_tensors_is_read_the_same(index, value):
+    random = numpy.random.Generator(numpy.random.Philox(1))
+    rows = deepreduce.Sparse(numpy.array([40, 2, 17, 5]), random.laplace(size=(4, 4)).astype("f4"), (50, 4))
+    tensors = [gradient(700, 2), numpy.zeros(0, "f4"), numpy.zeros(33, "f4"), rows, gradient(9, 3)]
+    if "bloom" in index:
+        tensors.pop()  # full tensors need no filter; one that small goes dense
+    same(deepreduce.encode(tensors, f"index={index} value={value}", tag=77))
+
+
+def test_fig_8_sized_frames_are_read_the_same():
+    g = gradient(36864, 8)
+    for index, value in [("golomb", "qsgd"), ("golomb", "fit_poly"), ("raw", "fit_poly"), ("bloom(policy=p0,fpr=0.001)", "fit_poly")]:
+        same(deepreduce.encode(g, f"sparsify=topr(ratio=0.01) index={index} value={value}"))
+
+
+def test_worked_polynomials_over_many_segments_are_read_the_same():
+    g = gradient(60000, 4)
+    same(deepreduce.encode(g, "index=golomb value=fit_poly(degree=9)"))

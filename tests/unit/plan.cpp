@@ -1,0 +1,89 @@
+// The text of plans.
+#include <doctest/doctest.h>
+
+#include <clocale>
+#include <string>
+
+#include "pipeline/bind.hpp"
+
+namespace {
+
+std::string canonical(const std::string& text) {
+  std::shared_ptr<const dr::plan> p;
+  dr_error error{};
+  if (dr::bind_plan(text, p, error)) return std::string("error: ") + error.message;
+  std::shared_ptr<const dr::plan> again;
+  CHECK(dr::bind_plan(p->text, again, error) == DR_OK);
+  CHECK(again->text == p->text);
+  return p->text;
+}
+
+bool refused(const std::string& text, const std::string& word) {
+  const std::string message = canonical(text);
+  CAPTURE(text);
+  CAPTURE(message);
+  return message.starts_with("error: plan: ") && message.find(word) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("canonical text: fixed order, no defaults, shortest numbers") {
+  CHECK(canonical("") == "index=raw value=raw");
+  CHECK(canonical("value=qsgd(bucket=512,levels=127) index=golomb(block=12)") == "index=golomb value=qsgd");
+  CHECK(canonical(" value=qsgd(levels=63)\tindex=rice( block = 9 ) feedback=residual(gamma=0.50)  sparsify=topr(ratio=1e-2)") ==
+        "sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=rice(block=9) value=qsgd(levels=63)");
+  CHECK(canonical("index=raw+deflate+deflate(level=9) value=raw+deflate(level=6)") == "index=raw+deflate+deflate(level=9) value=raw+deflate");
+  CHECK(canonical("sparsify=topr(count=1000000)") == "sparsify=topr(count=1e+06) index=raw value=raw");
+  CHECK(canonical("sparsify=threshold(value=0)") == "sparsify=threshold(value=0) index=raw value=raw");
+  CHECK(canonical("feedback=none sparsify=none bucket=none regather=on") == "index=raw value=raw");
+  CHECK(canonical("bucket=flat") == "index=raw value=raw bucket=flat");
+}
+
+TEST_CASE("what changes nothing is not in the canonical text") {
+  CHECK(canonical("index=golomb regather=off") == "index=golomb value=raw");
+  CHECK(canonical("index=golomb value=fit_poly order=bitpack") == "index=golomb value=fit_poly");
+  CHECK(canonical("index=raw value=fit_poly order=bitpack+deflate") == "index=raw value=fit_poly");
+  CHECK(canonical("index=golomb value=fit_poly order=bitpack+deflate") == "index=golomb value=fit_poly order=bitpack+deflate");
+}
+
+TEST_CASE("naive is leftmost without re-gathering") {
+  CHECK(canonical("index=bloom(policy=naive,fpr=0.01)") == "index=bloom(fpr=0.01) value=raw regather=off");
+  CHECK(canonical("index=bloom(policy=naive) regather=on") == "index=bloom value=raw regather=off");
+}
+
+TEST_CASE("a plan that says nothing sensible is refused, with the word that is wrong") {
+  CHECK(refused("index", "'='"));
+  CHECK(refused("index=", "a name"));
+  CHECK(refused("index=golomb(", "a key"));
+  CHECK(refused("index=golomb(12)", "'='"));
+  CHECK(refused("index=golomb(block=12", "',' or ')'"));
+  CHECK(refused("index=golomb)", "a space"));
+  CHECK(refused("index=golomb index=rice", "given twice"));
+  CHECK(refused("index=golomb(block=12,block=12)", "given twice"));
+  CHECK(refused("indices=golomb", "'indices' is no stage"));
+  CHECK(refused("index=golom", "golomb"));
+  CHECK(refused("index=qsgd", "no index codec"));
+  CHECK(refused("index=golomb+qsgd", "no bytes codec"));
+  CHECK(refused("index=golomb(blok=12)", "it has: block"));
+  CHECK(refused("index=golomb(block=8)", "9 … 13"));
+  CHECK(refused("index=golomb(block=9.5)", "not an integer"));
+  CHECK(refused("index=golomb(block=nan)", "not a number"));
+  CHECK(refused("index=golomb(block=1e999)", "not a number"));
+  CHECK(refused("index=bloom(policy=left)", "leftmost|p0"));
+  CHECK(refused("sparsify=topr", "either ratio or count"));
+  CHECK(refused("sparsify=topr(ratio=0.1,count=3)", "either ratio or count"));
+  CHECK(refused("sparsify=topr(ratio=0)", "above 0"));
+  CHECK(refused("sparsify=threshold", "needs value"));
+  CHECK(refused("sparsify=topr(ratio=0.1)+deflate", "one name"));
+  CHECK(refused("regather=maybe", "on or off"));
+  CHECK(refused("value=raw+deflate+deflate+deflate+deflate+deflate", "at most 5"));
+  CHECK(refused("index=\x01", "0x01"));
+  CHECK(refused(std::string(5000, 'x'), "at most 4096"));
+}
+
+TEST_CASE("numbers do not depend on the locale") {
+  const char* const found = std::setlocale(LC_NUMERIC, "de_DE.UTF-8");
+  CHECK(canonical("sparsify=topr(ratio=0.01)") == "sparsify=topr(ratio=0.01) index=raw value=raw");
+  if (!found) MESSAGE("no locale with a decimal comma here: only the default one was tried");
+  std::setlocale(LC_NUMERIC, "C");
+}
