@@ -134,7 +134,7 @@ typedef struct dr_job {
   uint64_t count_max;      /* host: sizes grid, scratch and bound */
   const uint64_t *count;   /* elements of the stream (rows of `width` for values); NULL: count_max */
   uint32_t dtype, width;   /* of the values; index and order streams are u32 of width 1 */
-  uint32_t form, reserved; /* index: DR_FORM_LIST */
+  uint32_t form, round;    /* index: DR_FORM_LIST; round: of a codec with several, from 0 */
   const void *in;          /* encode: the elements; decode: the payload, perhaps unaligned */
   uint64_t in_max;         /* bytes */
   const uint64_t *in_size; /* bytes; NULL: in_max */
@@ -148,6 +148,7 @@ typedef struct dr_job {
   uint64_t *tell_count;    /* elements */
   const dr_stats *stats;
   uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
+  void *state;             /* what a codec keeps from step to step, need.state bytes behind the residual */
   dr_fault *fault;         /* code != DR_OK on entry: skip the job */
 } dr_job;
 
@@ -159,6 +160,7 @@ typedef struct dr_need {
   uint64_t tell;           /* elements that encode may tell (index codecs that replace the support) */
   uint64_t encode_scratch; /* bytes; a CPU call gets the maximum over its jobs for each worker, */
   uint64_t decode_scratch; /*        a CUDA call gets their sum */
+  uint64_t state;          /* bytes kept from step to step; index, value, order and bytes codecs: 0 */
 } dr_need;
 
 /* Where an operation runs. `parallel` calls f(arg, item, worker) for each item below n, worker < workers;
@@ -194,6 +196,7 @@ typedef struct dr_codec {
   uint32_t traits;
   uint32_t dtypes;            /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
   uint32_t forms;             /* index: bit set of 1 << DR_FORM_* */
+  uint32_t rounds;            /* exchanges that an encode is cut into by all-reduces; 0 and 1: one */
   uint16_t version, oldest;   /* of its payload: written, and the oldest still read */
   const dr_param *params;
   size_t param_count;

@@ -4,7 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <span>
 
 #include "codec.h"
 
@@ -52,7 +52,7 @@ dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* j
 template <auto F>
 dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_need* needs) {
   for (size_t i = 0; i < n; ++i) {
-    needs[i] = dr_need{sizeof(dr_need), 0, 0, 0, 0};
+    needs[i] = dr_need{sizeof(dr_need), 0, 0, 0, 0, 0};
     if (!F(*params, jobs[i], needs[i])) return DR_E_CORRUPT;
   }
   return DR_OK;
@@ -76,6 +76,25 @@ constexpr dr_param param_choice(const char* name, const char* summary, const cha
   return {sizeof(dr_param), name, summary, DR_PARAM_CHOICE, 0, 0, 0, fallback, choices};
 }
 
+// Operations on the CPU, from functions of one job.
+template <auto Need, auto Encode, auto Decode>
+constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, uint64_t*, dr_fault*) = nullptr) {
+  return {sizeof(dr_ops), resolve, each_need<Need>, nullptr, each_job<Encode>, each_job<Decode>, {0, 0}};
+}
+
+// What a codec's table says beside name, traits and operations; none of it is needed by all.
+struct codec_parts {
+  uint32_t dtypes = 0, forms = 0;
+  std::span<const dr_param> params{};
+  std::span<const dr_field> fields{};
+};
+
+constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id, dr_role role, uint32_t traits, const dr_ops* cpu,
+                              const codec_parts& parts = {}) {
+  return {sizeof(dr_codec), name, summary, id, role, traits, parts.dtypes, parts.forms, 1, 0, 0,
+          parts.params.data(), parts.params.size(), parts.fields.data(), parts.fields.size(), cpu, nullptr};
+}
+
 // A `resolve` for codecs whose wire fields are their first N parameters, all integers.
 template <size_t N>
 dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fields, dr_fault*) {
@@ -83,6 +102,7 @@ dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fi
   return DR_OK;
 }
 
+inline constexpr uint32_t list_form = 1u << DR_FORM_LIST;
 inline constexpr uint32_t all_value_dtypes = DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
 
 }  // namespace dr

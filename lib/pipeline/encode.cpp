@@ -371,6 +371,11 @@ class encoder {
     return job;
   }
 
+  void add_job(size_t i, const dr_job& job, section s) {
+    w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
+    w_.jobs.add(job, w_.rows[i].slots[s]);
+  }
+
   void keep_support(uint32_t p) {
     each_coded(p, [&](size_t i) { w_.rows[i].told = w_.rows[i].count; });
   }
@@ -386,8 +391,7 @@ class encoder {
         job.tell_capacity = b_.rows[i].support_max;
         job.tell_count = &row.told;
       }
-      w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
-      w_.jobs.add(job, row.slots[section_index]);
+      add_job(i, job, section_index);
     });
     if (const dr_status s = encode_list(plan.index())) return s;
     for (size_t j = 0; j < w_.jobs.n; ++j) {
@@ -438,8 +442,7 @@ class encoder {
       job.tell = row.order;
       job.tell_capacity = row.order ? b_.rows[i].support_max : 0;
       job.tell_count = &row.order_told;
-      w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
-      w_.jobs.add(job, row.slots[section_value]);
+      add_job(i, job, section_value);
     });
     if (const dr_status s = encode_list(plan.value())) return s;
     for (size_t j = 0; j < w_.jobs.n; ++j) {
@@ -481,8 +484,7 @@ class encoder {
       row_work& row = w_.rows[i];
       dr_job job = job_of(i, DR_STREAM_ORDER, row.order, b_.rows[i].support_max, &row.told, 4 * b_.rows[i].support_max);
       job.universe = row.told;
-      w_.jobs.add(job, row.slots[section_order]);
-      w_.selected[w_.jobs.n - 1] = static_cast<uint32_t>(i);
+      add_job(i, job, section_order);
     });
     if (const dr_status s = encode_list(b_.wire[p].order())) return s;
     for (size_t j = 0; j < w_.jobs.n; ++j) span.bytes += w_.jobs.slots[j]->size;

@@ -33,7 +33,11 @@ struct golomb_index {
   static constexpr dr_param params[] = {param_int("block", "log2 of the indices in a block", golomb_block_log2_min,
                                                   golomb_block_log2_max, golomb_block_log2)};
   static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2}};
-  static constexpr dr_ops cpu{sizeof(dr_ops), fields_are_params<1>, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+  static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
+
+  static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id) {
+    return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu, {.forms = list_form, .params = params, .fields = fields});
+  }
 };
 
 }  // namespace dr

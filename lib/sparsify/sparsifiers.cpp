@@ -19,7 +19,7 @@ constexpr dr_param residual_params[] = {param_real("beta", "weight of what earli
                                         param_real("gamma", "weight of the gradient", -FLT_MAX, FLT_MAX, 1)};
 
 constexpr dr_codec entry(const char* name, const char* summary, uint32_t id, dr_role role, std::span<const dr_param> params) {
-  return {sizeof(dr_codec), name, summary, id, role, 0, all_value_dtypes, 0, 0, 0, params.data(), params.size(), nullptr, 0, nullptr, nullptr};
+  return make_codec(name, summary, id, role, 0, nullptr, {.dtypes = all_value_dtypes, .params = params});
 }
 
 }  // namespace

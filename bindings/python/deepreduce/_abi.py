@@ -141,6 +141,7 @@ class dr_codec(Structure):
         ("traits", c_uint32),
         ("dtypes", c_uint32),
         ("forms", c_uint32),
+        ("rounds", c_uint32),
         ("version", c_uint16),
         ("oldest", c_uint16),
         ("params", POINTER(dr_param)),

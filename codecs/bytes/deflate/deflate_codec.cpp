@@ -95,11 +95,12 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   inflateEnd(&z);
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), nullptr, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
-constinit const dr_codec deflate_codec{sizeof(dr_codec), "deflate", "Deflate (RFC 1951) by zlib, on the CPU", 1, DR_ROLE_BYTES,
-                                       DR_EXACT | DR_HOST_ONLY, 0, 0, 0, 0, params, std::size(params), nullptr, 0, &cpu, nullptr};
+constinit const dr_codec deflate_codec =
+    make_codec("deflate", "Deflate (RFC 1951) by zlib, on the CPU", 1, DR_ROLE_BYTES,
+               DR_EXACT | DR_HOST_ONLY, &cpu, {.params = params});
 
 }  // namespace dr

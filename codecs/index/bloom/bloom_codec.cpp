@@ -102,12 +102,12 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   *job.out_size = 4 * told;
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), resolve, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, encode, decode>(resolve);
 
 }  // namespace
 
-constinit const dr_codec bloom_codec{sizeof(dr_codec), "bloom", "a Bloom filter, asked for every element of the universe", 4,
-                                     DR_ROLE_INDEX, DR_REPLACES_SUPPORT | DR_FIXED_SIZE, 0, 1u << DR_FORM_LIST, 0, 0,
-                                     params, std::size(params), fields, std::size(fields), &cpu, nullptr};
+constinit const dr_codec bloom_codec =
+    make_codec("bloom", "a Bloom filter, asked for every element of the universe", 4, DR_ROLE_INDEX,
+               DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &cpu, {.forms = list_form, .params = params, .fields = fields});
 
 }  // namespace dr

@@ -34,12 +34,12 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   *job.out_size = 4 * n;
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), nullptr, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
-constinit const dr_codec index_raw_codec{sizeof(dr_codec), "raw", "the keys, 32 bits each", 1, DR_ROLE_INDEX,
-                                         DR_EXACT | DR_CARRIES_ORDER | DR_FIXED_SIZE, 0, 1u << DR_FORM_LIST, 0, 0,
-                                         nullptr, 0, nullptr, 0, &cpu, nullptr};
+constinit const dr_codec index_raw_codec =
+    make_codec("raw", "the keys, 32 bits each", 1, DR_ROLE_INDEX,
+               DR_EXACT | DR_CARRIES_ORDER | DR_FIXED_SIZE, &cpu, {.forms = list_form});
 
 }  // namespace dr

@@ -32,11 +32,12 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   *job.out_size = 4 * n;
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), nullptr, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
-constinit const dr_codec bitpack_codec{sizeof(dr_codec), "bitpack", "each position in as many bits as the largest needs", 1, DR_ROLE_ORDER,
-                                       DR_EXACT | DR_FIXED_SIZE, 0, 0, 0, 0, nullptr, 0, nullptr, 0, &cpu, nullptr};
+constinit const dr_codec bitpack_codec =
+    make_codec("bitpack", "each position in as many bits as the largest needs", 1, DR_ROLE_ORDER,
+               DR_EXACT | DR_FIXED_SIZE, &cpu);
 
 }  // namespace dr

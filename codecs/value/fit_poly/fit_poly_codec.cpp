@@ -95,12 +95,12 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   *job.out_size = n * value_size(job.dtype);
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), fields_are_params<1>, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
 
 }  // namespace
 
-constinit const dr_codec fit_poly_codec{sizeof(dr_codec), "fit_poly", "the sorted values as polynomial pieces; sends their order beside", 3,
-                                        DR_ROLE_VALUE, DR_REORDERS | DR_NEEDS_FINITE, all_value_dtypes, 0, 0, 0,
-                                        params, std::size(params), fields, std::size(fields), &cpu, nullptr};
+constinit const dr_codec fit_poly_codec =
+    make_codec("fit_poly", "the sorted values as polynomial pieces; sends their order beside", 3, DR_ROLE_VALUE,
+               DR_REORDERS | DR_NEEDS_FINITE, &cpu, {.dtypes = all_value_dtypes, .params = params, .fields = fields});
 
 }  // namespace dr

@@ -79,12 +79,12 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   });
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), fields_are_params<2>, each_need<need>, nullptr, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<2>);
 
 }  // namespace
 
-constinit const dr_codec qsgd_codec{sizeof(dr_codec), "qsgd", "stochastic uniform levels of a bucket's norm; unbiased", 2, DR_ROLE_VALUE,
-                                    DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, all_value_dtypes, 0, 0, 0,
-                                    params, std::size(params), fields, std::size(fields), &cpu, nullptr};
+constinit const dr_codec qsgd_codec =
+    make_codec("qsgd", "stochastic uniform levels of a bucket's norm; unbiased", 2, DR_ROLE_VALUE,
+               DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &cpu, {.dtypes = all_value_dtypes, .params = params, .fields = fields});
 
 }  // namespace dr

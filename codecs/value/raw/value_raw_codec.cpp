@@ -20,12 +20,12 @@ void copy(const dr_params&, const dr_job& job, std::byte*) {
   if (*job.out_size) std::memcpy(job.out, job.in, *job.out_size);
 }
 
-constexpr dr_ops cpu{sizeof(dr_ops), nullptr, each_need<need>, nullptr, each_job<copy>, each_job<copy>, {0, 0}};
+constexpr dr_ops cpu = cpu_ops<need, copy, copy>();
 
 }  // namespace
 
-constinit const dr_codec value_raw_codec{sizeof(dr_codec), "raw", "the values, bit for bit", 1, DR_ROLE_VALUE,
-                                         DR_EXACT | DR_LINEAR | DR_FIXED_SIZE, all_value_dtypes, 0, 0, 0,
-                                         nullptr, 0, nullptr, 0, &cpu, nullptr};
+constinit const dr_codec value_raw_codec =
+    make_codec("raw", "the values, bit for bit", 1, DR_ROLE_VALUE,
+               DR_EXACT | DR_LINEAR | DR_FIXED_SIZE, &cpu, {.dtypes = all_value_dtypes});
 
 }  // namespace dr
