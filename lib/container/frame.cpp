@@ -20,18 +20,18 @@ constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST |
 
 // ---- Plan entries -----------------------------------------------------------------------------------------
 
-void put_varint(std::vector<uint8_t>& out, uint64_t x) {
-  for (; x >= 0x80; x >>= 7) out.push_back(static_cast<uint8_t>(x | 0x80));
-  out.push_back(static_cast<uint8_t>(x));
+void append_varint(std::vector<uint8_t>& out, uint64_t x) {
+  uint8_t bytes[10];
+  out.insert(out.end(), bytes, put_varint(bytes, x));
 }
 
 void put_stage(std::vector<uint8_t>& out, const stage& s) {
   size_t given = s.codec->field_count;
   while (given && s.fields[given - 1] == s.codec->fields[given - 1].fallback) --given;
-  put_varint(out, uint64_t{s.codec->id} * 2 + (given > 0));
+  append_varint(out, uint64_t{s.codec->id} * 2 + (given > 0));
   if (!given) return;
   std::vector<uint8_t> fields;
-  for (size_t i = 0; i < given; ++i) put_varint(fields, s.fields[i]);
+  for (size_t i = 0; i < given; ++i) append_varint(fields, s.fields[i]);
   out.push_back(static_cast<uint8_t>(fields.size()));
   out.insert(out.end(), fields.begin(), fields.end());
 }
@@ -40,7 +40,7 @@ std::vector<uint8_t> serialise(const wire_plan& plan) {
   std::vector<uint8_t> out;
   out.push_back(static_cast<uint8_t>(plan.value().count | plan.index().count << 3 | plan.order().count << 6));
   out.push_back(static_cast<uint8_t>(plan.dtype | (plan.carries_order ? 16u : 0u) | (plan.width > 1 ? 32u : 0u)));
-  if (plan.width > 1) put_varint(out, plan.width);
+  if (plan.width > 1) append_varint(out, plan.width);
   for (const stage_list& list : plan.lists)
     for (const stage& s : list) put_stage(out, s);
   return out;
@@ -58,14 +58,9 @@ struct cursor {
     return true;
   }
   bool varint(uint64_t& x) {
-    x = 0;
-    for (unsigned shift = 0; shift < 70 && at < end; shift += 7) {
-      const uint64_t byte = *at++;
-      if (shift == 63 && byte > 1) return false;
-      x |= (byte & 0x7f) << shift;
-      if (byte < 0x80) return byte != 0 || shift == 0;  // no superfluous group
-    }
-    return false;
+    const uint8_t* const behind = get_varint(at, end, x);
+    if (behind) at = behind;
+    return behind;
   }
 };
 

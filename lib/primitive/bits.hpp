@@ -47,6 +47,24 @@ DR_HD constexpr uint64_t log2_q16_above(uint64_t a, uint64_t b) {
   return ((uint64_t{e} - 16) << 16) + fraction + 1 + 5643;
 }
 
+// LEB128: 7 bits a byte, low first. Returns the end.
+inline uint8_t* put_varint(uint8_t* out, uint64_t x) {
+  for (; x >= 0x80; x >>= 7) *out++ = static_cast<uint8_t>(x | 0x80);
+  *out++ = static_cast<uint8_t>(x);
+  return out;
+}
+// Returns the end, or nullptr: cut off, beyond 64 bits, or with a superfluous group.
+inline const uint8_t* get_varint(const uint8_t* in, const uint8_t* end, uint64_t& x) {
+  x = 0;
+  for (unsigned shift = 0; shift < 70 && in < end; shift += 7) {
+    const uint64_t byte = *in++;
+    if (shift == 63 && byte > 1) return nullptr;
+    x |= (byte & 0x7f) << shift;
+    if (byte < 0x80) return byte != 0 || shift == 0 ? in : nullptr;
+  }
+  return nullptr;
+}
+
 class bit_writer {
  public:
   explicit bit_writer(uint8_t* out) : out_(out) {}

@@ -31,7 +31,24 @@ DR_HD constexpr uint64_t rice_divisor(uint64_t span, uint64_t n) {
   return uint64_t{1} << ((std::bit_width(2 * m * m) - 1) / 2);
 }
 
-using divisor_rule = uint64_t (*)(uint64_t span, uint64_t n);
+// What a block may take instead, where many gaps are tiny and few are long: a little below the power of two, so that tiny
+// remainders have no extra bit. 1: there is nothing below.
+DR_HD constexpr uint64_t clustered_divisor(uint64_t divisor) {
+  const uint64_t power = std::bit_floor(divisor), less = power >> 4;
+  return power > 1 ? power - (less ? less : 1) : 1;
+}
+
+// How an index codec chooses a block's divisor.
+struct divisor_rule {
+  uint64_t (*plain)(uint64_t span, uint64_t n);
+  bool may_cluster;  // may flag a block as clustered
+
+  DR_HD constexpr golomb_code code(uint64_t span, uint64_t n, bool clustered) const {
+    const uint64_t divisor = plain(span, n);
+    return golomb_code::of(clustered ? clustered_divisor(divisor) : divisor);
+  }
+};
+inline constexpr divisor_rule golomb_rule{golomb_divisor, true}, rice_rule{rice_divisor, false};
 
 inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13, golomb_block_log2 = 12;
 
@@ -40,25 +57,41 @@ inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13,
 // a = span/n and M = ⌊0.69315·a + 0.1534⌋ >= 1, c + 1 + (a − 1)/M − log2(a) is largest just above M = 2^j + 1 for j → ∞:
 // 0.4712 + 1 + 1.4427 = 2.914 (computed for all M up to 2^16; for M = 1 it is 1.3). Rice: the same with M' within a factor
 // √2 of M, where c' <= log2(M) + 1/2 and the unary part is at most √2 times as long: 2.1. log2 is concave, so the sum
-// over blocks is at most r·(log2(universe/r) + 2.92), and that grows with r, so it holds for fewer indices too.
+// over blocks is at most r·(log2(universe/r) + 2.92), and that grows with r, so it holds for fewer indices too. A clustered
+// divisor is taken only where it makes the body shorter.
 constexpr uint64_t golomb_bound(uint64_t universe, uint64_t count_max, unsigned block_log2) {
   if (count_max == 0) return 0;
   const uint64_t blocks = ceil_div(count_max, uint64_t{1} << block_log2);
   const uint64_t q16 = log2_q16_above(universe, count_max) + 191366;  // 2.92 · 65536
   const uint64_t bits = count_max / 65536 * q16 + (count_max % 65536 * q16 >> 16) + 1;
-  return bits / 8 + 1 + blocks * (6 + 3);  // table entry, three paddings
+  return bits / 8 + 1 + blocks * (6 + 3);  // table entry (a lone block's has at most 5 bytes), three paddings
+}
+
+// Calls each(q, r) for the gaps of a block: n >= 1 ascending indices from base.
+template <class F>
+void golomb_gaps(const uint32_t* x, size_t n, uint64_t base, uint64_t divisor, F&& each) {
+  uint64_t previous = base;  // first gap: x_0 - base
+  for (size_t i = 0; i < n; ++i) {
+    const uint64_t gap = x[i] - previous;
+    each(gap / divisor, gap % divisor);
+    previous = uint64_t{x[i]} + 1;
+  }
+}
+
+// Bytes of a block's body, without writing it.
+inline uint64_t golomb_block_size(const uint32_t* x, size_t n, uint64_t base, golomb_code code) {
+  uint64_t unary = n, extra = 0;
+  golomb_gaps(x, n, base, code.divisor, [&](uint64_t q, uint64_t r) {
+    unary += q;
+    extra += r >= code.short_low;
+  });
+  if (code.divisor == 1) extra = 0;
+  return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
 }
 
 // Writes the body of one block: n >= 1 ascending indices in [base, base + span). Returns its end. Cannot fail.
 inline uint8_t* golomb_encode_block(const uint32_t* x, size_t n, uint64_t base, golomb_code code, uint8_t* out) {
-  const auto gaps = [&](auto&& each) {
-    uint64_t previous = base;  // first gap: x_0 - base
-    for (size_t i = 0; i < n; ++i) {
-      const uint64_t gap = x[i] - previous;
-      each(gap / code.divisor, gap % code.divisor);
-      previous = uint64_t{x[i]} + 1;
-    }
-  };
+  const auto gaps = [&](auto&& each) { golomb_gaps(x, n, base, code.divisor, each); };
   if (code.divisor > 1) {
     bit_writer low(out);
     gaps([&](uint64_t, uint64_t r) { low.put(r < code.short_low ? r : (r + code.short_low) >> 1, code.low_bits); });
@@ -124,23 +157,35 @@ inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint
   return last + 1 == end;
 }
 
+// In a table entry, beside the size of a body: at most 2^13 · (19 + 3) / 8 + 3 bytes, for 2^13 indices below 2^32 have M < 2^19.
+inline constexpr uint16_t golomb_clustered = 0x8000;
+
 // A whole payload: table of block ends and body sizes, bodies.
 //   x [n] strictly ascending, each < universe < 2^32, n >= 1     out: golomb_bound bytes
 // Returns bytes written. Cannot fail.
 inline size_t golomb_encode(const uint32_t* x, uint64_t n, uint64_t universe, unsigned block_log2, divisor_rule rule,
                             uint8_t* out) {
   const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
-  const unsigned end_size = blocks == 1 ? bytes_for(universe) : 4;
-  uint8_t* body = out + (blocks == 1 ? end_size : 6 * blocks);
+  uint8_t* body = out + (blocks == 1 ? 0 : 6 * blocks);
   uint64_t base = 0;
   for (uint64_t b = 0; b < blocks; ++b) {
     const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
     const uint32_t* first = x + b * block;
     const uint64_t end = uint64_t{first[length - 1]} + 1;
+    golomb_code code = rule.code(end - base, length, false);
+    bool clustered = false;
+    if (rule.may_cluster && code.divisor > 1) {
+      const golomb_code other = rule.code(end - base, length, true);
+      clustered = golomb_block_size(first, length, base, other) < golomb_block_size(first, length, base, code);
+      if (clustered) code = other;
+    }
+    if (blocks == 1) body = put_varint(body, 2 * (universe - end) + clustered);
     uint8_t* const begin = body;
-    body = golomb_encode_block(first, length, base, golomb_code::of(rule(end - base, length)), body);
-    store_bytes(out + 6 * b, end, end_size);
-    if (blocks > 1) store(out + 6 * b + 4, static_cast<uint16_t>(body - begin));
+    body = golomb_encode_block(first, length, base, code, body);
+    if (blocks > 1) {
+      store(out + 6 * b, static_cast<uint32_t>(end));
+      store(out + 6 * b + 4, static_cast<uint16_t>((body - begin) | (clustered ? golomb_clustered : 0)));
+    }
     base = end;
   }
   return static_cast<size_t>(body - out);
@@ -150,21 +195,27 @@ inline size_t golomb_encode(const uint32_t* x, uint64_t n, uint64_t universe, un
 inline bool golomb_decode(const uint8_t* in, size_t size, uint64_t n, uint64_t universe, unsigned block_log2,
                           divisor_rule rule, uint32_t* x, uint64_t* where) {
   const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
-  const unsigned end_size = blocks == 1 ? bytes_for(universe) : 4;
-  const uint64_t table = blocks == 1 ? end_size : 6 * blocks;
   *where = 0;
-  if (table > size) return false;
-  uint64_t at = table, base = 0;
+  uint64_t at = 6 * blocks, base = 0, lone = 0;
+  if (blocks == 1) {
+    const uint8_t* const behind = get_varint(in, in + size, lone);
+    if (!behind || lone / 2 > universe) return false;
+    at = static_cast<uint64_t>(behind - in);
+  }
+  if (at > size) return false;
   for (uint64_t b = 0; b < blocks; ++b) {
     *where = 6 * b;
     const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
-    const uint64_t end = load_bytes(in + 6 * b, end_size);
-    const uint64_t body = blocks == 1 ? size - at : load<uint16_t>(in + 6 * b + 4);
-    // An honest body has at most 2^13 · (31 + 2.7) / 8 + 3 bytes, so positions in it fit 32 bits.
-    if (end > universe || end < base || end - base < length || body > size - at || body > 0xffff) return false;
+    const uint64_t entry = blocks == 1 ? 0 : load<uint16_t>(in + 6 * b + 4);
+    const uint64_t end = blocks == 1 ? universe - lone / 2 : load<uint32_t>(in + 6 * b);
+    const uint64_t body = blocks == 1 ? size - at : entry & (golomb_clustered - 1u);
+    const bool clustered = blocks == 1 ? lone & 1 : entry >> 15;
+    // Positions in a body fit 32 bits.
+    if (end > universe || end < base || end - base < length || body > size - at || body >= golomb_clustered) return false;
+    if (clustered && (!rule.may_cluster || rule.plain(end - base, length) == 1)) return false;
     *where = at;
     if (!golomb_decode_block(in + at, static_cast<size_t>(body), length, base, end,
-                             golomb_code::of(rule(end - base, length)), x + b * block))
+                             rule.code(end - base, length, clustered), x + b * block))
       return false;
     at += body;
     base = end;

@@ -6,7 +6,7 @@
 
 namespace dr {
 
-template <divisor_rule rule>
+template <const divisor_rule& rule>
 struct golomb_index {
   static unsigned block_log2(const dr_params& p) { return static_cast<unsigned>(p.fields[0]); }
 

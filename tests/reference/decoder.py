@@ -270,24 +270,33 @@ def rice_parameter(span, n):
     return 1 << ((2 * m * m).bit_length() - 1) // 2
 
 
-def decode_split(parameter):
+def clustered_parameter(m):
+    power = 1 << m.bit_length() - 1
+    return power - max(1, power // 16)
+
+
+def decode_split(parameter, may_cluster):
     def decode(payload, shape, fields):
         size, reader, indices = 1 << fields["block"], Reader(payload), []
         counts = [min(size, shape.count - i) for i in range(0, shape.count, size)]
         if len(counts) == 1:
-            ends = [reader.uint((shape.universe.bit_length() + 7) // 8)]
+            lone = reader.varint()
+            refuse(lone // 2 > shape.universe, "split: a block ends below 0")
+            table = [(shape.universe - lone // 2, lone & 1)]
             bodies = [payload[reader.position:]]
         else:
             table = [(reader.uint(4), reader.uint(2)) for _ in counts]
-            ends = [end for end, _ in table]
-            bodies = [reader.take(body_size) for _, body_size in table]
+            bodies = [reader.take(body_size & 0x7fff) for _, body_size in table]
+            table = [(end, body_size >> 15) for end, body_size in table]
             refuse(reader.position != len(payload), "split: bytes behind the last body")
         base = 0
-        for n, end, body in zip(counts, ends, bodies):
-            refuse(len(body) > 65535, "split: a body of more than 65535 bytes")
+        for n, (end, clustered), body in zip(counts, table, bodies):
+            refuse(len(body) > 32767, "split: a body of 2^15 bytes or more")
             refuse(end > shape.universe, "split: a block ends above universe")
             refuse(end - base < n, "split: a span shorter than its number of indices")
-            indices += decode_split_block(body, n, base, end, parameter(end - base, n))
+            m = parameter(end - base, n)
+            refuse(clustered and (m == 1 or not may_cluster), "split: a block cannot be clustered")
+            indices += decode_split_block(body, n, base, end, clustered_parameter(m) if clustered else m)
             base = end
         return indices
     return decode
@@ -460,8 +469,8 @@ CODECS = {
                         bound=lambda _, fields: 4 + 24 * 4 * (fields["degree"] + 1)),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
-    ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter), bound=split_bound),
-    ("index", 3): Codec("index", "rice", BLOCK, decode=decode_split(rice_parameter), bound=split_bound),
+    ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter, True), bound=split_bound),
+    ("index", 3): Codec("index", "rice", BLOCK, decode=decode_split(rice_parameter, False), bound=split_bound),
     ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
                                            ("seed", 0, MASK32, 0)),
                         decode=decode_bloom, replaces=True, fixed=lambda shape, f: bloom_bits(shape, f) // 8),

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, check, fit_poly_segments, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
+                     bloom_bits, check, fit_poly_segments, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
                      mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -39,17 +39,22 @@ def encode_index_raw(indices, shape, fields):
     return struct.pack(f"<{len(indices)}I", *indices)
 
 
-def encode_split(parameter):
+def encode_split(parameter, may_cluster):
     def encode(indices, shape, fields):
         size, base, table, bodies = 1 << fields["block"], 0, b"", b""
         blocks = [indices[i:i + size] for i in range(0, len(indices), size)]
         for block in blocks:
             end = block[-1] + 1
-            body = encode_split_block(block, base, parameter(end - base, len(block)))
+            m, clustered = parameter(end - base, len(block)), 0
+            body = encode_split_block(block, base, m)
+            if may_cluster and m > 1:
+                other = encode_split_block(block, base, clustered_parameter(m))
+                if len(other) < len(body):
+                    body, clustered = other, 1
             if len(blocks) == 1:
-                table += end.to_bytes((shape.universe.bit_length() + 7) // 8, "little")
+                table += varint(2 * (shape.universe - end) + clustered)
             else:
-                table += struct.pack("<IH", end, len(body))
+                table += struct.pack("<IH", end, len(body) + 0x8000 * clustered)
             bodies += body
             base = end
         return table + bodies
@@ -151,8 +156,8 @@ def deflate(data, level=6):
     return stream.compress(data) + stream.flush()
 
 
-ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter),
-            ("index", "rice"): encode_split(rice_parameter), ("index", "bloom"): encode_bloom,
+ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
+            ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
             ("order", "bitpack"): encode_bitpack}
 

@@ -120,18 +120,18 @@ def test_bf16_does_not_round_twice():
 # ---- golomb and rice by hand ----
 
 def test_golomb_block_worked_by_hand():
-    # universe 12, indices 0 2 11: end = 12 (4 bits: 1 byte), span 12, n 3:
+    # universe 12, indices 0 2 11: end = 12, so 2 * (12 - 12) = 0 in front, span 12, n 3; clustered (M = 1) is no shorter:
     # M = (21 * 22713 + 3 * 32768) div (3 * 65536) = 575277 div 196608 = 2; c = 1, k = 0, s = 0. Gaps 0 1 8:
     # q 0 0 4, r 0 1 0: 1 1 00001 -> bits 0, 1, 6; extra 0 1 0
-    payload = bytes([12, 0b1000011, 0b010])
+    payload = bytes([0, 0b1000011, 0b010])
     shape, fields = Shape(12, 3, 3), {"block": 12}
-    assert decoder.decode_split(golomb_parameter)(payload, shape, fields) == [0, 2, 11]
-    assert encoder.encode_split(golomb_parameter)([0, 2, 11], shape, fields) == payload
+    assert decoder.decode_split(golomb_parameter, True)(payload, shape, fields) == [0, 2, 11]
+    assert encoder.encode_split(golomb_parameter, True)([0, 2, 11], shape, fields) == payload
 
 
 def test_golomb_m_1_by_hand():
     # all of 0 … 7 in 8: M = 1: neither v nor extra, eight ones
-    assert decoder.decode_split(golomb_parameter)(b"\x08\xff", Shape(8, 8, 8), {"block": 12}) == list(range(8))
+    assert decoder.decode_split(golomb_parameter, True)(b"\x00\xff", Shape(8, 8, 8), {"block": 12}) == list(range(8))
 
 
 def test_rice_parameter_is_the_nearest_power():
@@ -345,6 +345,7 @@ def value_frame(stages, n, payload, order=None, dtype="f32", order_payload=b"", 
 
 
 GOLOMB, GOLOMB9 = entry("f32", [RAW], INDEX["golomb"]), entry("f32", [RAW], INDEX["golomb9"])
+RICE = entry("f32", [RAW], [stage("index", "rice")])
 P0, LEFT = entry("f32", [RAW], [BLOOM["p0"]]), entry("f32", [RAW], [BLOOM["leftmost"]])
 QSGD = [stage("value", "qsgd", levels=5)]
 FIT0 = [stage("value", "fit_poly", degree=0)]
@@ -416,16 +417,17 @@ REFUSED = {
     # index raw
     "raw: not below universe": raw_row([3, 100]), "raw: twice": raw_row([3, 3]), "raw: not ascending": raw_row([4, 3]),
     "raw: twice where the order is carried": raw_row([4, 3, 4], carries=True),
-    # golomb: hand-made from universe 12, indices 0 2 11 = 0c 43 02
-    "golomb: end above universe": index_frame(GOLOMB, 12, 3, b"\x0d\x43\x02"), "golomb: span below n": index_frame(GOLOMB, 12, 3, b"\x02\x07"),
-    "golomb: a byte too many": index_frame(GOLOMB, 12, 3, b"\x0c\x43\x02\x00"), "golomb: a byte too few": index_frame(GOLOMB, 12, 3, b"\x0c\x43"),
-    "golomb: padding of q": index_frame(GOLOMB, 12, 3, b"\x0c\xc3\x02"), "golomb: padding of extra": index_frame(GOLOMB, 12, 3, b"\x0c\x43\x0a"),
-    "golomb: past its end": index_frame(GOLOMB, 12, 3, b"\x0c\x83\x02"), "golomb: short of its end": index_frame(GOLOMB, 12, 3, b"\x0c\x23\x02"),
-    "golomb: no ones": index_frame(GOLOMB, 12, 3, b"\x0c\x00\x00"), "golomb: empty": index_frame(GOLOMB, 12, 3, b""),
+    # golomb: hand-made from universe 12, indices 0 2 11 = 00 43 02
+    "golomb: end below 0": index_frame(GOLOMB, 12, 3, b"\x1a\x43\x02"), "golomb: span below n": index_frame(GOLOMB, 12, 3, b"\x14\x07"),
+    "golomb: a byte too many": index_frame(GOLOMB, 12, 3, b"\x00\x43\x02\x00"), "golomb: a byte too few": index_frame(GOLOMB, 12, 3, b"\x00\x43"),
+    "golomb: padding of q": index_frame(GOLOMB, 12, 3, b"\x00\xc3\x02"), "golomb: padding of extra": index_frame(GOLOMB, 12, 3, b"\x00\x43\x0a"),
+    "golomb: past its end": index_frame(GOLOMB, 12, 3, b"\x00\x83\x02"), "golomb: short of its end": index_frame(GOLOMB, 12, 3, b"\x00\x23\x02"),
+    "golomb: no ones": index_frame(GOLOMB, 12, 3, b"\x00\x00\x00"), "golomb: a varint cut off": index_frame(GOLOMB, 12, 3, b"\x80"), "golomb: clustered with M = 1": index_frame(GOLOMB, 8, 8, b"\x01\xff"),
+    "rice: clustered": index_frame(RICE, 12, 3, b"\x01\x43\x02"), "golomb: empty": index_frame(GOLOMB, 12, 3, b""),
     "golomb: bytes behind the bodies": two_blocks(behind=b"\0"), "golomb: a body past the payload": two_blocks(size1=60),
     "golomb: a block before its base": two_blocks(end1=511), "golomb: an empty span": two_blocks(end1=512),
     "golomb: body sizes shifted": two_blocks(size0=63),
-    "golomb: 65536 bytes of body": index_frame(GOLOMB, 12, 3, b"\x0c\x43\x02" + bytes(65534)),
+    "golomb: 32768 bytes of body": index_frame(GOLOMB, 12, 3, b"\x00\x43\x02" + bytes(32766)),
     # bloom
     "leftmost: too few": index_frame(LEFT, 40, 20, bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM["leftmost"].fields))),
     "leftmost: another support": bloom_all(0, 20, 21), "p0: another support": bloom_all(1, 20, 39),
@@ -467,7 +469,7 @@ def test_refuses_wrong_checks():
 
 def test_what_the_refusals_were_made_from_is_read():
     for data in (short(), general(), raw_row([3, 4]), raw_row([4, 3, 9], carries=True), two_blocks(), bloom_all(0, 20, 20), bloom_all(1, 20, 40),
-                 index_frame(GOLOMB, 12, 3, b"\x0c\x43\x02"), value_frame(QSGD, 1, bytes.fromhex("0000803f 0b")),
+                 index_frame(GOLOMB, 12, 3, b"\x00\x43\x02"), value_frame(QSGD, 1, bytes.fromhex("0000803f 0b")),
                  value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8)))):
         decode_frame(data)
 
