@@ -85,6 +85,14 @@ dr_status no_device(const dr_place* place, dr_error& error) {
   return fail(error, DR_E_ARGUMENT, "place: kind %u is unknown", p.kind);
 }
 
+// Whether struct i of a caller's array is one: it begins with a size, and that fits the stride.
+dr_status check_struct(const void* array, size_t stride, size_t i, const char* what, dr_error& error) {
+  size_t size;
+  std::memcpy(&size, static_cast<const char*>(array) + i * stride, sizeof size);
+  if (size <= sizeof(size_t) || size > stride) return fail(error, DR_E_ARGUMENT, "%s %zu: struct_size %zu does not fit a stride of %zu", what, i, size, stride);
+  return DR_OK;
+}
+
 // An array of caller's structs, `stride` apart.
 template <class T>
 dr_status read_array(const void* from, size_t stride, size_t n, const char* what, std::vector<T>& out, dr_error& error) {
@@ -93,11 +101,8 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
   if (stride < sizeof(size_t)) return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
   out.reserve(n);
   for (size_t i = 0; i < n; ++i) {
-    const char* const at = static_cast<const char*>(from) + i * stride;
-    size_t size;
-    std::memcpy(&size, at, sizeof size);
-    if (size <= sizeof(size_t) || size > stride) return fail(error, DR_E_ARGUMENT, "%s %zu: struct_size %zu does not fit a stride of %zu", what, i, size, stride);
-    out.push_back(read_struct<T>(at));
+    if (const dr_status s = check_struct(from, stride, i, what, error)) return s;
+    out.push_back(read_struct<T>(static_cast<const char*>(from) + i * stride));
   }
   return DR_OK;
 }
@@ -394,6 +399,9 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
     if (infos && capacity && stride < sizeof(size_t)) return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than a struct", stride);
     dr::frame_view f;
     if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, f, e)) return s;
+    const size_t wanted = infos ? std::min<size_t>(capacity, f.tensors) : 0;
+    for (size_t k = 0; k < wanted; ++k)
+      if (const dr_status s = check_struct(infos, stride, k, "infos", e)) return s;
     dr_frame_info i{};
     i.version = f.version;
     i.flags = f.flags;
@@ -407,7 +415,7 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
     std::memcpy(i.message, f.message, sizeof i.message);
     write_struct(i, info);
     size_t n = 0;
-    for (size_t begin = 0; begin < f.rows.size() && n < capacity && infos;) {
+    for (size_t begin = 0; n < wanted;) {
       size_t end = begin + 1;
       while (end < f.rows.size() && f.rows[end].continues) ++end;
       dr_tensor_info t{};

@@ -5,10 +5,18 @@
 namespace dr {
 
 pool::pool(uint32_t workers) {
-  for (uint32_t w = 1; w < workers; ++w) threads_.emplace_back([this, w] { serve(w); });
+  try {
+    threads_.reserve(workers);
+    for (uint32_t w = 1; w < workers; ++w) threads_.emplace_back([this, w] { serve(w); });
+  } catch (...) {
+    stop();  // those that started; a thread that nobody joins would end the process
+    throw;
+  }
 }
 
-pool::~pool() {
+pool::~pool() { stop(); }
+
+void pool::stop() {
   {
     std::lock_guard lock(mutex_);
     stop_ = true;

@@ -25,6 +25,7 @@ class pool {
  private:
   void serve(size_t worker);
   void take(size_t worker);
+  void stop();
 
   std::vector<std::thread> threads_;
   std::mutex mutex_;

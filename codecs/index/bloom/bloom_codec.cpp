@@ -27,6 +27,7 @@ constexpr dr_field fields[] = {
 // Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's support).
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
   double fpr = p->values[param_fpr].number;
+  if (job->universe == 0) fpr = 0.5;  // nothing to filter, whatever the rate
   if (fpr == 0) {
     if (job->count_max >= job->universe) {
       *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max,

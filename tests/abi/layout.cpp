@@ -1,0 +1,329 @@
+// Where everything lies in the public structs, and what the public names are worth, on LP64. Compiled by a test. A struct may grow
+// at its end (that is a line more here); a line that has to change is a new ABI: DR_ABI_VERSION, or DR_CODEC_ABI_VERSION for codec.h.
+#include <deepreduce/deepreduce.h>
+
+#define SIZE(type, bytes) static_assert(sizeof(type) == bytes, #type " has another size")
+#define FIELD(type, name, at, bytes) \
+  static_assert(offsetof(type, name) == at && sizeof(static_cast<type*>(nullptr)->name) == bytes, #type "::" #name " has moved")
+#define VALUE(name, number) static_assert(static_cast<long long>(name) == number, #name " means something else")
+
+static_assert(sizeof(void*) == 8 && sizeof(long) == 8, "the numbers below are those of LP64");
+
+SIZE(dr_fault, 32);
+FIELD(dr_fault, code, 0, 4);
+FIELD(dr_fault, stream, 4, 4);
+FIELD(dr_fault, where, 8, 8);
+FIELD(dr_fault, what, 16, 8);
+FIELD(dr_fault, message, 24, 8);
+
+SIZE(dr_stats, 8);
+FIELD(dr_stats, min_abs, 0, 4);
+FIELD(dr_stats, max_abs, 4, 4);
+
+SIZE(dr_param, 64);
+FIELD(dr_param, struct_size, 0, 8);
+FIELD(dr_param, name, 8, 8);
+FIELD(dr_param, summary, 16, 8);
+FIELD(dr_param, type, 24, 4);
+FIELD(dr_param, required, 28, 4);
+FIELD(dr_param, minimum, 32, 8);
+FIELD(dr_param, maximum, 40, 8);
+FIELD(dr_param, fallback, 48, 8);
+FIELD(dr_param, choices, 56, 8);
+
+SIZE(dr_value, 16);
+FIELD(dr_value, given, 0, 4);
+FIELD(dr_value, reserved, 4, 4);
+FIELD(dr_value, number, 8, 8);
+
+SIZE(dr_field, 32);
+FIELD(dr_field, name, 0, 8);
+FIELD(dr_field, minimum, 8, 8);
+FIELD(dr_field, maximum, 16, 8);
+FIELD(dr_field, fallback, 24, 8);
+
+SIZE(dr_params, 24);
+FIELD(dr_params, struct_size, 0, 8);
+FIELD(dr_params, values, 8, 8);
+FIELD(dr_params, fields, 16, 8);
+
+SIZE(dr_job, 160);
+FIELD(dr_job, struct_size, 0, 8);
+FIELD(dr_job, universe, 8, 8);
+FIELD(dr_job, count_max, 16, 8);
+FIELD(dr_job, count, 24, 8);
+FIELD(dr_job, dtype, 32, 4);
+FIELD(dr_job, width, 36, 4);
+FIELD(dr_job, form, 40, 4);
+FIELD(dr_job, round, 44, 4);
+FIELD(dr_job, in, 48, 8);
+FIELD(dr_job, in_max, 56, 8);
+FIELD(dr_job, in_size, 64, 8);
+FIELD(dr_job, out, 72, 8);
+FIELD(dr_job, out_capacity, 80, 8);
+FIELD(dr_job, out_size, 88, 8);
+FIELD(dr_job, tell, 96, 8);
+FIELD(dr_job, tell_capacity, 104, 8);
+FIELD(dr_job, tell_count, 112, 8);
+FIELD(dr_job, stats, 120, 8);
+FIELD(dr_job, shared_key, 128, 8);
+FIELD(dr_job, private_key, 136, 8);
+FIELD(dr_job, state, 144, 8);
+FIELD(dr_job, fault, 152, 8);
+
+SIZE(dr_need, 48);
+FIELD(dr_need, struct_size, 0, 8);
+FIELD(dr_need, payload, 8, 8);
+FIELD(dr_need, tell, 16, 8);
+FIELD(dr_need, encode_scratch, 24, 8);
+FIELD(dr_need, decode_scratch, 32, 8);
+FIELD(dr_need, state, 40, 8);
+
+SIZE(dr_exec, 56);
+FIELD(dr_exec, struct_size, 0, 8);
+FIELD(dr_exec, scratch, 8, 8);
+FIELD(dr_exec, scratch_size, 16, 8);
+FIELD(dr_exec, stream, 24, 8);
+FIELD(dr_exec, workers, 32, 4);
+FIELD(dr_exec, reserved, 36, 4);
+FIELD(dr_exec, pool, 40, 8);
+FIELD(dr_exec, parallel, 48, 8);
+
+SIZE(dr_ops, 56);
+FIELD(dr_ops, struct_size, 0, 8);
+FIELD(dr_ops, resolve, 8, 8);
+FIELD(dr_ops, need, 16, 8);
+FIELD(dr_ops, cost, 24, 8);
+FIELD(dr_ops, encode, 32, 8);
+FIELD(dr_ops, decode, 40, 8);
+FIELD(dr_ops, launches, 48, 4);
+
+SIZE(dr_codec, 104);
+FIELD(dr_codec, struct_size, 0, 8);
+FIELD(dr_codec, name, 8, 8);
+FIELD(dr_codec, summary, 16, 8);
+FIELD(dr_codec, id, 24, 4);
+FIELD(dr_codec, role, 28, 4);
+FIELD(dr_codec, traits, 32, 4);
+FIELD(dr_codec, dtypes, 36, 4);
+FIELD(dr_codec, forms, 40, 4);
+FIELD(dr_codec, rounds, 44, 4);
+FIELD(dr_codec, version, 48, 2);
+FIELD(dr_codec, oldest, 50, 2);
+FIELD(dr_codec, params, 56, 8);
+FIELD(dr_codec, param_count, 64, 8);
+FIELD(dr_codec, fields, 72, 8);
+FIELD(dr_codec, field_count, 80, 8);
+FIELD(dr_codec, cpu, 88, 8);
+FIELD(dr_codec, cuda, 96, 8);
+
+SIZE(dr_host, 16);
+FIELD(dr_host, struct_size, 0, 8);
+FIELD(dr_host, codec_abi, 8, 4);
+FIELD(dr_host, reserved, 12, 4);
+
+SIZE(dr_error, 288);
+FIELD(dr_error, struct_size, 0, 8);
+FIELD(dr_error, code, 8, 4);
+FIELD(dr_error, stream, 12, 4);
+FIELD(dr_error, tensor, 16, 8);
+FIELD(dr_error, where, 24, 8);
+FIELD(dr_error, message, 32, 256);
+
+SIZE(dr_context_options, 40);
+FIELD(dr_context_options, struct_size, 0, 8);
+FIELD(dr_context_options, allocate, 8, 8);
+FIELD(dr_context_options, release, 16, 8);
+FIELD(dr_context_options, user, 24, 8);
+FIELD(dr_context_options, threads, 32, 4);
+FIELD(dr_context_options, reserved, 36, 4);
+
+SIZE(dr_tensor, 88);
+FIELD(dr_tensor, struct_size, 0, 8);
+FIELD(dr_tensor, dtype, 8, 4);
+FIELD(dr_tensor, index_dtype, 12, 4);
+FIELD(dr_tensor, universe, 16, 8);
+FIELD(dr_tensor, width, 24, 4);
+FIELD(dr_tensor, flags, 28, 4);
+FIELD(dr_tensor, values, 32, 8);
+FIELD(dr_tensor, indices, 40, 8);
+FIELD(dr_tensor, count, 48, 8);
+FIELD(dr_tensor, plan, 56, 8);
+FIELD(dr_tensor, state, 64, 8);
+FIELD(dr_tensor, state_size, 72, 8);
+FIELD(dr_tensor, key, 80, 8);
+
+SIZE(dr_place, 24);
+FIELD(dr_place, struct_size, 0, 8);
+FIELD(dr_place, kind, 8, 4);
+FIELD(dr_place, device, 12, 4);
+FIELD(dr_place, stream, 16, 8);
+
+SIZE(dr_trace, 40);
+FIELD(dr_trace, struct_size, 0, 8);
+FIELD(dr_trace, stage, 8, 8);
+FIELD(dr_trace, begin_ns, 16, 8);
+FIELD(dr_trace, end_ns, 24, 8);
+FIELD(dr_trace, bytes, 32, 8);
+
+SIZE(dr_call, 72);
+FIELD(dr_call, struct_size, 0, 8);
+FIELD(dr_call, step, 8, 8);
+FIELD(dr_call, seed, 16, 8);
+FIELD(dr_call, private_seed, 24, 8);
+FIELD(dr_call, flags, 32, 4);
+FIELD(dr_call, learning_rate, 36, 4);
+FIELD(dr_call, tag, 40, 8);
+FIELD(dr_call, segment_rows, 48, 8);
+FIELD(dr_call, trace, 56, 8);
+FIELD(dr_call, trace_user, 64, 8);
+
+SIZE(dr_result, 64);
+FIELD(dr_result, struct_size, 0, 8);
+FIELD(dr_result, size, 8, 8);
+FIELD(dr_result, status, 16, 4);
+FIELD(dr_result, reserved, 20, 4);
+FIELD(dr_result, tensor, 24, 8);
+FIELD(dr_result, fault, 32, 32);
+
+SIZE(dr_batch_info, 40);
+FIELD(dr_batch_info, struct_size, 0, 8);
+FIELD(dr_batch_info, bound, 8, 8);
+FIELD(dr_batch_info, workspace, 16, 8);
+FIELD(dr_batch_info, tensors, 24, 4);
+FIELD(dr_batch_info, rows, 28, 4);
+FIELD(dr_batch_info, launches, 32, 4);
+FIELD(dr_batch_info, reserved, 36, 4);
+
+SIZE(dr_frame_info, 312);
+FIELD(dr_frame_info, struct_size, 0, 8);
+FIELD(dr_frame_info, version, 8, 4);
+FIELD(dr_frame_info, flags, 12, 4);
+FIELD(dr_frame_info, status, 16, 4);
+FIELD(dr_frame_info, tensors, 20, 4);
+FIELD(dr_frame_info, rows, 24, 4);
+FIELD(dr_frame_info, plans, 28, 4);
+FIELD(dr_frame_info, frame_size, 32, 8);
+FIELD(dr_frame_info, header_size, 40, 8);
+FIELD(dr_frame_info, tag, 48, 8);
+FIELD(dr_frame_info, message, 56, 256);
+
+SIZE(dr_tensor_info, 296);
+FIELD(dr_tensor_info, struct_size, 0, 8);
+FIELD(dr_tensor_info, universe, 8, 8);
+FIELD(dr_tensor_info, width, 16, 4);
+FIELD(dr_tensor_info, dtype, 20, 4);
+FIELD(dr_tensor_info, count, 24, 8);
+FIELD(dr_tensor_info, support, 32, 8);
+FIELD(dr_tensor_info, segments, 40, 4);
+FIELD(dr_tensor_info, fallback, 44, 4);
+FIELD(dr_tensor_info, index_size, 48, 8);
+FIELD(dr_tensor_info, value_size, 56, 8);
+FIELD(dr_tensor_info, order_size, 64, 8);
+FIELD(dr_tensor_info, plan, 72, 224);
+
+SIZE(dr_tensor_out, 64);
+FIELD(dr_tensor_out, struct_size, 0, 8);
+FIELD(dr_tensor_out, dtype, 8, 4);
+FIELD(dr_tensor_out, index_dtype, 12, 4);
+FIELD(dr_tensor_out, universe, 16, 8);
+FIELD(dr_tensor_out, width, 24, 4);
+FIELD(dr_tensor_out, flags, 28, 4);
+FIELD(dr_tensor_out, values, 32, 8);
+FIELD(dr_tensor_out, indices, 40, 8);
+FIELD(dr_tensor_out, capacity, 48, 8);
+FIELD(dr_tensor_out, count, 56, 8);
+
+SIZE(dr_limits, 24);
+FIELD(dr_limits, struct_size, 0, 8);
+FIELD(dr_limits, max_elements, 8, 8);
+FIELD(dr_limits, max_workspace, 16, 8);
+
+SIZE(dr_bytes, 16);
+FIELD(dr_bytes, data, 0, 8);
+FIELD(dr_bytes, size, 8, 8);
+
+SIZE(dr_merge_options, 40);
+FIELD(dr_merge_options, struct_size, 0, 8);
+FIELD(dr_merge_options, flags, 8, 4);
+FIELD(dr_merge_options, reserved, 12, 4);
+FIELD(dr_merge_options, limits, 16, 24);
+
+VALUE(DR_OK, 0);
+VALUE(DR_E_ARGUMENT, 1);
+VALUE(DR_E_CAPACITY, 2);
+VALUE(DR_E_CORRUPT, 3);
+VALUE(DR_E_UNSUPPORTED, 4);
+VALUE(DR_E_MEMORY, 5);
+VALUE(DR_E_DEVICE, 6);
+VALUE(DR_E_INTERNAL, 7);
+VALUE(DR_E_PEER, 8);
+
+VALUE(DR_F32, 1);
+VALUE(DR_F16, 2);
+VALUE(DR_BF16, 3);
+VALUE(DR_U32, 4);
+VALUE(DR_I32, 5);
+VALUE(DR_U64, 6);
+VALUE(DR_I64, 7);
+
+VALUE(DR_ROLE_INDEX, 1);
+VALUE(DR_ROLE_VALUE, 2);
+VALUE(DR_ROLE_ORDER, 3);
+VALUE(DR_ROLE_BYTES, 4);
+VALUE(DR_ROLE_PAIR, 5);
+VALUE(DR_ROLE_TENSOR, 6);
+VALUE(DR_ROLE_SPARSIFY, 7);
+VALUE(DR_ROLE_FEEDBACK, 8);
+
+VALUE(DR_FORM_LIST, 1);
+VALUE(DR_FORM_BITMAP, 2);
+VALUE(DR_FORM_ALL, 3);
+
+VALUE(DR_EXACT, 1);
+VALUE(DR_REPLACES_SUPPORT, 2);
+VALUE(DR_REORDERS, 4);
+VALUE(DR_CARRIES_ORDER, 8);
+VALUE(DR_LINEAR, 16);
+VALUE(DR_FIXED_SIZE, 32);
+VALUE(DR_NEEDS_FINITE, 64);
+VALUE(DR_SHARED_RANDOM, 128);
+VALUE(DR_PRIVATE_RANDOM, 256);
+VALUE(DR_HOST_ONLY, 512);
+
+VALUE(DR_STREAM_NONE, 0);
+VALUE(DR_STREAM_INDEX, 1);
+VALUE(DR_STREAM_VALUE, 2);
+VALUE(DR_STREAM_ORDER, 3);
+
+VALUE(DR_PARAM_INT, 1);
+VALUE(DR_PARAM_REAL, 2);
+VALUE(DR_PARAM_CHOICE, 3);
+
+VALUE(DR_TENSOR_SUM_DUPLICATES, 1);
+
+VALUE(DR_PLACE_CPU, 0);
+VALUE(DR_PLACE_CUDA, 1);
+
+VALUE(DR_CALL_TAG, 1);
+VALUE(DR_CALL_STATUS_FRAME, 2);
+VALUE(DR_CALL_LIST, 4);
+
+VALUE(DR_FRAME_SHORT, 1);
+VALUE(DR_FRAME_TAG, 2);
+VALUE(DR_FRAME_LIST, 4);
+VALUE(DR_FRAME_STATUS, 8);
+
+VALUE(DR_FALLBACK_NONE, 0);
+VALUE(DR_FALLBACK_RAW_INDEX, 1);
+VALUE(DR_FALLBACK_DENSE, 2);
+
+VALUE(DR_MERGE_ADD, 1);
+
+VALUE(DR_FIELDS_MAX, 8);
+VALUE(DR_CODEC_ABI_VERSION, 0);
+VALUE(DR_FORMAT_VERSION, 0);
+VALUE(DR_ABI_VERSION, 0);
+VALUE(DR_DTYPE_BIT(DR_BF16), 8);
+
+static_assert(DR_DTYPE_BIT(DR_F32) == 2);

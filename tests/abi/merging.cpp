@@ -1,0 +1,185 @@
+// Merge is a plain loop over frames: weights, order, adding to what is there, and all or nothing.
+#include "client.hpp"
+#include "fuzz/fix_check.hpp"
+
+namespace {
+
+using client::bytes;
+using client::floats;
+
+dr_tensor_out out_of(floats& values) {
+  dr_tensor_out o{};
+  o.struct_size = sizeof o;
+  o.dtype = DR_F32;
+  o.universe = values.size();
+  o.values = values.data();
+  return o;
+}
+
+dr_status merge(client::context& c, const std::vector<bytes>& frames, const float* weights, uint32_t flags, std::vector<dr_tensor_out> outs) {
+  std::vector<dr_bytes> list;
+  for (const bytes& f : frames) list.push_back({f.data(), f.size()});
+  dr_merge_options options{};
+  options.struct_size = sizeof options;
+  options.flags = flags;
+  return dr_merge(c.handle, nullptr, list.data(), weights, list.size(), &options, outs.data(), sizeof(dr_tensor_out), outs.size());
+}
+
+// Three frames of two tensors each, by three methods.
+struct fixture {
+  client::context c;
+  std::vector<bytes> frames;
+  std::vector<floats> first, second;  // what each decodes to
+  fixture() {
+    const char* plans[] = {"sparsify=topr(ratio=0.2) index=golomb value=qsgd", "sparsify=topr(ratio=0.3) index=bloom(fpr=0.03) value=fit_poly", "index=raw value=raw"};
+    for (uint64_t i = 0; i < 3; ++i) {
+      const floats a = client::laplace(700, 10 + i), b = client::laplace(90, 20 + i);
+      frames.push_back(client::encode(c, plans[i], {client::dense(a), client::dense(b)}));
+      floats x(700), y(90);
+      dr_tensor_out outs[] = {out_of(x), out_of(y)};
+      REQUIRE(dr_decode(c.handle, nullptr, frames[i].data(), frames[i].size(), nullptr, outs, sizeof *outs, 2) == DR_OK);
+      first.push_back(x);
+      second.push_back(y);
+    }
+  }
+};
+
+void add(floats& to, const floats& from, float weight) {
+  for (size_t i = 0; i < to.size(); ++i) {
+    const float term = weight * from[i];
+    to[i] = to[i] + term;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("merge adds weight times frame, in the order of the frames, in f32") {
+  fixture f;
+  const float some[] = {0.1f, -0.7f, 3e5f};
+  for (const float* weights : {static_cast<const float*>(nullptr), some}) {
+    floats x(700, 5), y(90, 5), expected_x(700), expected_y(90);
+    REQUIRE(merge(f.c, f.frames, weights, 0, {out_of(x), out_of(y)}) == DR_OK);
+    for (size_t i = 0; i < 3; ++i) {
+      add(expected_x, f.first[i], weights ? weights[i] : 1);
+      add(expected_y, f.second[i], weights ? weights[i] : 1);
+    }
+    CHECK(x == expected_x);
+    CHECK(y == expected_y);
+  }
+}
+
+TEST_CASE("another order of frames is another order of adds") {
+  client::context c;
+  const std::vector<floats> g = {{1e30f}, {1.0f}, {-1e30f}};
+  std::vector<bytes> frames;
+  for (const floats& v : g) frames.push_back(client::encode(c, "index=raw", {client::dense(v)}));
+  floats x(1);
+  REQUIRE(merge(c, frames, nullptr, 0, {out_of(x)}) == DR_OK);
+  CHECK(x[0] == 0);
+  std::swap(frames[1], frames[2]);
+  REQUIRE(merge(c, frames, nullptr, 0, {out_of(x)}) == DR_OK);
+  CHECK(x[0] == 1);
+}
+
+TEST_CASE("DR_MERGE_ADD adds to what the outputs hold; without it they start from zero") {
+  fixture f;
+  floats x = client::laplace(700, 1), y = client::laplace(90, 2), expected_x(x), expected_y(y);
+  REQUIRE(merge(f.c, f.frames, nullptr, DR_MERGE_ADD, {out_of(x), out_of(y)}) == DR_OK);
+  for (size_t i = 0; i < 3; ++i) {
+    add(expected_x, f.first[i], 1);
+    add(expected_y, f.second[i], 1);
+  }
+  CHECK(x == expected_x);
+  CHECK(y == expected_y);
+  REQUIRE(merge(f.c, {}, nullptr, DR_MERGE_ADD, {out_of(x)}) == DR_OK);
+  CHECK(x == expected_x);
+  REQUIRE(merge(f.c, {}, nullptr, 0, {out_of(x)}) == DR_OK);
+  CHECK(x == floats(700));
+}
+
+TEST_CASE("outputs in the frame's 16-bit type are rounded after each add, outputs in f32 are not") {
+  client::context c;
+  const std::vector<uint16_t> one = {0x3f80}, small = {0x3b00};  // bf16: 1 and 2^-9, a quarter of 1's last place
+  const auto encode = [&](const std::vector<uint16_t>& v) {
+    dr_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype = DR_BF16;
+    t.universe = 1;
+    t.values = v.data();
+    return client::encode(c, "index=raw", {t});
+  };
+  const std::vector<bytes> frames = {encode(one), encode(small), encode(small), encode(small), encode(small)};
+  uint16_t half = 0;
+  dr_tensor_out o{};
+  o.struct_size = sizeof o;
+  o.dtype = DR_BF16;
+  o.universe = 1;
+  o.values = &half;
+  REQUIRE(merge(c, frames, nullptr, 0, {o}) == DR_OK);
+  CHECK(half == 0x3f80);
+  floats full(1);
+  REQUIRE(merge(c, frames, nullptr, 0, {out_of(full)}) == DR_OK);
+  CHECK(full[0] == 1 + 4 * 0x1p-9f);
+}
+
+TEST_CASE("outputs are untouched unless every frame is sound, however late the damage shows") {
+  fixture f;
+  const bytes good = f.frames[2];
+  const auto untouched = [&](const bytes& bad, dr_status status) {
+    for (const uint32_t flags : {0u, uint32_t{DR_MERGE_ADD}}) {
+      floats x(700, 5), y(90, 6);
+      CHECK(merge(f.c, {good, bad, good}, nullptr, flags, {out_of(x), out_of(y)}) == status);
+      INFO(f.c.error());
+      CHECK(f.c.error().find("frame 1") != std::string::npos);
+      CHECK(x == floats(700, 5));
+      CHECK(y == floats(90, 6));
+    }
+  };
+  bytes bad = f.frames[0];
+  bad.back() ^= 0x40;
+  untouched(bad, DR_E_CORRUPT);  // the check says so
+  bad = f.frames[0];
+  bad.resize(bad.size() - 4);
+  untouched(bad, DR_E_CORRUPT);
+  // A payload that only its codec can judge: the norm of qsgd is a NaN, and all checks are right.
+  bad = f.frames[0];
+  dr_frame_info info{};
+  client::inspect(bad, &info);
+  bad[info.header_size + 3] = 0x7f;
+  bad[info.header_size + 2] = 0xc0;
+  REQUIRE(frame_check::fix(bad.data(), bad.size()));
+  client::inspect(bad);
+  untouched(bad, DR_E_CORRUPT);
+  // Sound, but of other tensors.
+  untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1)), client::dense(floats(91, 1))}), DR_E_ARGUMENT);
+  untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1))}), DR_E_ARGUMENT);
+}
+
+TEST_CASE("merge takes dense outputs of the frame's shape only") {
+  fixture f;
+  floats x(700), y(90);
+  dr_tensor_out sparse = out_of(x);
+  uint32_t indices[700];
+  sparse.index_dtype = DR_U32;
+  sparse.indices = indices;
+  sparse.capacity = 700;
+  CHECK(merge(f.c, f.frames, nullptr, 0, {sparse, out_of(y)}) == DR_E_ARGUMENT);
+  CHECK(merge(f.c, f.frames, nullptr, 0, {out_of(x)}) == DR_E_ARGUMENT);
+  CHECK(merge(f.c, f.frames, nullptr, 2, {out_of(x), out_of(y)}) == DR_E_ARGUMENT);
+  dr_tensor_out half = out_of(y);
+  half.dtype = DR_F16;  // the frame's is f32
+  CHECK(merge(f.c, f.frames, nullptr, 0, {out_of(x), half}) == DR_E_ARGUMENT);
+}
+
+TEST_CASE("weights that are zero, infinite or NaN do what arithmetic does") {
+  client::context c;
+  const bytes frame = client::encode(c, "index=raw", {client::dense({2.0f, 0.0f})});
+  floats x(2);
+  const float zero = 0, infinite = INFINITY, nan = NAN;
+  REQUIRE(merge(c, {frame}, &zero, 0, {out_of(x)}) == DR_OK);
+  CHECK(x == floats{0, 0});
+  REQUIRE(merge(c, {frame}, &infinite, 0, {out_of(x)}) == DR_OK);
+  CHECK(x[0] == INFINITY);
+  REQUIRE(merge(c, {frame}, &nan, 0, {out_of(x)}) == DR_OK);
+  CHECK(std::isnan(x[0]));
+}

@@ -1,0 +1,294 @@
+// Structs grow and old clients stay: what a client's struct has no room for is zero going in and not written coming out.
+#include "abi/client_struct.hpp"
+#include "client.hpp"
+
+namespace {
+
+using abi::structs;
+using client::bytes;
+using client::floats;
+
+constexpr const char* plan_text = "sparsify=topr(ratio=0.1) index=golomb value=qsgd";
+
+struct fixture {
+  client::context context;
+  client::plan plan{plan_text};
+  floats a = client::laplace(300, 1), b = client::laplace(70, 2);
+  bytes frame = client::encode(context, plan_text, {client::dense(a), client::dense(b)});
+
+  bytes encode(structs<dr_tensor>& tensors, size_t n) {
+    bytes out(4096, 0);
+    dr_result result{};
+    result.struct_size = sizeof result;
+    const dr_status s = dr_encode(context.handle, plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), n, out.data(), out.size(), &result);
+    INFO(context.error());
+    CHECK(s == DR_OK);
+    out.resize(result.size);
+    return out;
+  }
+  dr_tensor_out out(floats& values) const {
+    dr_tensor_out o{};
+    o.dtype = DR_F32;
+    o.universe = values.size();
+    o.values = values.data();
+    return o;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("tensors of older and newer clients encode to the same bytes, and stay as they are") {
+  fixture f;
+  const std::vector<dr_tensor> two = {client::dense(f.a), client::dense(f.b)};
+  struct {
+    size_t size, stride;
+  } const versions[] = {{offsetof(dr_tensor, plan), offsetof(dr_tensor, plan)},           // ends behind count
+                        {offsetof(dr_tensor, plan), sizeof(dr_tensor) + 40},              // the same, spread out
+                        {offsetof(dr_tensor, indices), offsetof(dr_tensor, indices)},     // knew dense tensors only
+                        {sizeof(dr_tensor), sizeof(dr_tensor)},
+                        {sizeof(dr_tensor) + 24, sizeof(dr_tensor) + 24},                 // has fields that we do not know
+                        {sizeof(dr_tensor) + 24, sizeof(dr_tensor) + 64}};
+  for (const auto& v : versions) {
+    CAPTURE(v.size);
+    CAPTURE(v.stride);
+    structs<dr_tensor> tensors(two, v.size, v.stride);
+    CHECK(f.encode(tensors, 2) == f.frame);
+    CHECK(tensors.intact());
+    size_t bound = 0;
+    CHECK(dr_bound(f.context.handle, f.plan.handle, tensors.data(), tensors.stride(), 2, &bound) == DR_OK);
+    CHECK(bound >= f.frame.size());
+  }
+}
+
+TEST_CASE("outputs of older and newer clients are filled and nothing behind them is written") {
+  fixture f;
+  const floats expected_a = [&] {
+    floats x(f.a.size()), y(f.b.size());
+    dr_tensor_out outs[] = {f.out(x), f.out(y)};
+    for (auto& o : outs) o.struct_size = sizeof o;
+    REQUIRE(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs, sizeof *outs, 2) == DR_OK);
+    CHECK(outs[0].count == 30);
+    return x;
+  }();
+  struct {
+    size_t size, stride;
+    bool has_count;
+  } const versions[] = {{offsetof(dr_tensor_out, indices), offsetof(dr_tensor_out, indices), false},  // knew dense outputs only
+                        {offsetof(dr_tensor_out, count), offsetof(dr_tensor_out, count), false},
+                        {sizeof(dr_tensor_out), sizeof(dr_tensor_out) + 16, true},
+                        {sizeof(dr_tensor_out) + 16, sizeof(dr_tensor_out) + 16, true}};
+  for (const auto& v : versions) {
+    CAPTURE(v.size);
+    floats x(f.a.size(), 9), y(f.b.size(), 9);
+    structs<dr_tensor_out> outs({f.out(x), f.out(y)}, v.size, v.stride);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+    CHECK(outs.intact());
+    CHECK(client::same_bits(x, expected_a));
+    CHECK(outs.read(0).count == (v.has_count ? 30 : 0));
+    CHECK(outs.read(1).count == (v.has_count ? 7 : 0));
+    const dr_bytes frames[] = {{f.frame.data(), f.frame.size()}};
+    CHECK(dr_merge(f.context.handle, nullptr, frames, nullptr, 1, nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+    CHECK(outs.intact());
+    CHECK(client::same_bits(x, expected_a));
+  }
+}
+
+TEST_CASE("the call of an older client lacks what came later, and that is zero") {
+  fixture f;
+  const dr_tensor t = client::dense(f.a);
+  dr_call full{};
+  full.step = 3;
+  full.seed = 4;
+  const bytes expected = client::encode(f.context, plan_text, {t}, full);
+  full.tag = 99;  // what the older client has no room for
+  full.flags = DR_CALL_TAG;
+  full.segment_rows = 10;
+  for (const size_t size : {offsetof(dr_call, private_seed), sizeof(dr_call), sizeof(dr_call) + 32}) {
+    if (size >= sizeof(dr_call)) full.flags = 0, full.segment_rows = 0;
+    structs<dr_call> call(full, size);
+    bytes out(4096);
+    dr_result result{};
+    result.struct_size = sizeof result;
+    CHECK(dr_encode(f.context.handle, f.plan.handle, call.data(), nullptr, &t, sizeof t, 1, out.data(), out.size(), &result) == DR_OK);
+    out.resize(result.size);
+    CHECK(out == expected);
+    CHECK(call.intact());
+  }
+}
+
+TEST_CASE("a result is written as far as the client's struct reaches") {
+  fixture f;
+  const dr_tensor t = client::dense(f.a);
+  for (const size_t size : {offsetof(dr_result, status), offsetof(dr_result, fault), sizeof(dr_result), sizeof(dr_result) + 40}) {
+    CAPTURE(size);
+    structs<dr_result> result(dr_result{}, size);
+    bytes out(4096);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), out.size(), result.data()) == DR_OK);
+    CHECK(result.read().size > 30);
+    CHECK(result.intact());
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), 10, result.data()) == DR_E_CAPACITY);
+    CHECK(result.read().size == 0);
+    CHECK(result.intact());
+    if (size > offsetof(dr_result, status)) CHECK(result.read().status == DR_E_CAPACITY);
+  }
+}
+
+TEST_CASE("an error is written as far as the client's struct reaches, and its message always ends") {
+  for (const size_t size : {offsetof(dr_error, stream), offsetof(dr_error, message) + 8, offsetof(dr_error, message) + 20, sizeof(dr_error), sizeof(dr_error) + 64}) {
+    CAPTURE(size);
+    structs<dr_error> error(dr_error{}, size);
+    dr_plan* p = nullptr;
+    CHECK(dr_plan_parse("index=nothing_of_the_kind", &p, error.data()) == DR_E_ARGUMENT);
+    const dr_error e = error.read();
+    CHECK(e.code == DR_E_ARGUMENT);
+    if (size <= sizeof(dr_error)) CHECK(error.intact());
+    if (size > offsetof(dr_error, message)) {
+      const size_t room = std::min(size, sizeof(dr_error)) - offsetof(dr_error, message);
+      CHECK(strnlen(e.message, room) < room);
+      CHECK(std::string(e.message).substr(0, 5) == "plan:");
+    }
+  }
+}
+
+TEST_CASE("a newer client's error keeps what we do not know") {
+  structs<dr_error> error(dr_error{}, sizeof(dr_error) + 64);
+  dr_plan* p = nullptr;
+  CHECK(dr_plan_parse("index=nothing_of_the_kind", &p, error.data()) == DR_E_ARGUMENT);
+  CHECK(std::string(error.read().message).substr(0, 5) == "plan:");
+  dr_error e{};
+  std::memcpy(&e, error.data(), sizeof e);
+  CHECK(e.struct_size <= sizeof(dr_error) + 64);
+  e.struct_size = sizeof(dr_error) + 64;
+  std::memcpy(static_cast<void*>(error.data()), &e, sizeof e.struct_size);
+  CHECK(error.intact());
+}
+
+TEST_CASE("a zeroed error is one of our version") {
+  dr_error error{};
+  dr_plan* p = nullptr;
+  CHECK(dr_plan_parse("=", &p, &error) == DR_E_ARGUMENT);
+  CHECK(error.struct_size == sizeof error);
+  CHECK(error.message[0]);
+}
+
+TEST_CASE("inspection fills older and newer structs, one a tensor, and nothing between them") {
+  fixture f;
+  for (const size_t size : {offsetof(dr_frame_info, tensors), offsetof(dr_frame_info, message), sizeof(dr_frame_info), sizeof(dr_frame_info) + 8}) {
+    structs<dr_frame_info> info(dr_frame_info{}, size);
+    CHECK(dr_inspect(f.frame.data(), f.frame.size(), info.data(), nullptr, 0, 0, nullptr) == DR_OK);
+    CHECK(info.intact());
+    if (size > offsetof(dr_frame_info, message)) CHECK(info.read().frame_size == f.frame.size());
+  }
+  struct {
+    size_t size, stride;
+  } const versions[] = {{offsetof(dr_tensor_info, count), offsetof(dr_tensor_info, count)},
+                        {offsetof(dr_tensor_info, plan), offsetof(dr_tensor_info, plan) + 48},
+                        {offsetof(dr_tensor_info, plan) + 8, offsetof(dr_tensor_info, plan) + 8},
+                        {sizeof(dr_tensor_info), sizeof(dr_tensor_info)},
+                        {sizeof(dr_tensor_info) + 24, sizeof(dr_tensor_info) + 24}};
+  for (const auto& v : versions) {
+    CAPTURE(v.size);
+    structs<dr_tensor_info> infos({dr_tensor_info{}, dr_tensor_info{}}, v.size, v.stride);
+    structs<dr_frame_info> info(dr_frame_info{}, sizeof(dr_frame_info));
+    CHECK(dr_inspect(f.frame.data(), f.frame.size(), info.data(), infos.data(), infos.stride(), 2, nullptr) == DR_OK);
+    CHECK(infos.intact());
+    CHECK(infos.read(0).universe == f.a.size());
+    CHECK(infos.read(1).universe == f.b.size());
+  }
+  // Room for one of two: the other is not written.
+  structs<dr_tensor_info> infos({dr_tensor_info{}, dr_tensor_info{}}, sizeof(dr_tensor_info), sizeof(dr_tensor_info));
+  structs<dr_frame_info> info(dr_frame_info{}, sizeof(dr_frame_info));
+  CHECK(dr_inspect(f.frame.data(), f.frame.size(), info.data(), infos.data(), infos.stride(), 1, nullptr) == DR_OK);
+  CHECK(info.read().tensors == 2);
+  CHECK(infos.read(0).universe == f.a.size());
+  CHECK(infos.read(1).universe == 0);
+}
+
+TEST_CASE("options, limits, places and batch infos of older and newer clients are taken") {
+  fixture f;
+  dr_context_options options{};
+  options.threads = 2;
+  for (const size_t size : {offsetof(dr_context_options, threads), sizeof(dr_context_options), sizeof(dr_context_options) + 16}) {
+    structs<dr_context_options> s(options, size);
+    dr_context* c = nullptr;
+    CHECK(dr_context_create(s.data(), &c) == DR_OK);
+    CHECK(s.intact());
+    dr_context_destroy(c);
+  }
+  dr_limits limits{};
+  limits.max_elements = 1000;
+  limits.max_workspace = 1;  // refuses anything, where the client's struct has it
+  floats x(f.a.size()), y(f.b.size());
+  structs<dr_tensor_out> outs({f.out(x), f.out(y)}, sizeof(dr_tensor_out), sizeof(dr_tensor_out));
+  for (const size_t size : {offsetof(dr_limits, max_workspace), sizeof(dr_limits), sizeof(dr_limits) + 16}) {
+    structs<dr_limits> s(limits, size);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), s.data(), outs.data(), outs.stride(), 2) ==
+          (size < sizeof(dr_limits) ? DR_OK : DR_E_CAPACITY));
+  }
+  dr_place place{};
+  place.kind = DR_PLACE_CPU;
+  for (const size_t size : {offsetof(dr_place, device), sizeof(dr_place), sizeof(dr_place) + 16}) {
+    structs<dr_place> s(place, size);
+    CHECK(dr_decode(f.context.handle, s.data(), f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+  }
+  dr_merge_options add{};
+  add.flags = DR_MERGE_ADD;
+  const dr_bytes frames[] = {{f.frame.data(), f.frame.size()}};
+  const floats once = x;
+  for (const size_t size : {offsetof(dr_merge_options, limits), sizeof(dr_merge_options), sizeof(dr_merge_options) + 16}) {
+    structs<dr_merge_options> s(add, size);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+    CHECK(dr_merge(f.context.handle, nullptr, frames, nullptr, 1, s.data(), outs.data(), outs.stride(), 2) == DR_OK);
+    floats twice(once);
+    for (float& v : twice) v += v;
+    CHECK(client::same_bits(x, twice));
+  }
+  const dr_tensor t = client::dense(f.a);
+  dr_batch* batch = nullptr;
+  REQUIRE(dr_batch_create(f.context.handle, f.plan.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
+  for (const size_t size : {offsetof(dr_batch_info, tensors), sizeof(dr_batch_info), sizeof(dr_batch_info) + 16}) {
+    structs<dr_batch_info> s(dr_batch_info{}, size);
+    CHECK(dr_batch_describe(batch, s.data()) == DR_OK);
+    CHECK(s.intact());
+    CHECK(s.read().bound > 0);
+  }
+  dr_batch_destroy(batch);
+}
+
+TEST_CASE("arrays whose struct_size is zero, too small or beyond the stride are refused, by number") {
+  fixture f;
+  std::vector<dr_tensor> tensors = {client::dense(f.a), client::dense(f.b)};
+  floats x(f.a.size(), 5), y(f.b.size(), 5);
+  std::vector<dr_tensor_out> outs = {f.out(x), f.out(y)};
+  for (const size_t bad : {size_t{0}, size_t{1}, size_t{7}, sizeof(size_t), sizeof(dr_tensor) + 1, SIZE_MAX}) {
+    CAPTURE(bad);
+    tensors[1].struct_size = bad;
+    bytes out(4096);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), 2, out.data(), out.size(), nullptr) == DR_E_ARGUMENT);
+    CHECK(f.context.error().find("tensors 1") != std::string::npos);
+    outs[0].struct_size = sizeof(dr_tensor_out);
+    outs[1].struct_size = bad == sizeof(dr_tensor) + 1 ? sizeof(dr_tensor_out) + 1 : bad;
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), sizeof(dr_tensor_out), 2) == DR_E_ARGUMENT);
+    CHECK(f.context.error().find("outputs 1") != std::string::npos);
+    CHECK(x == floats(x.size(), 5));
+  }
+  for (const size_t stride : {size_t{0}, size_t{4}}) {
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), stride, 2) == DR_E_ARGUMENT);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), stride, 2, x.data(), 4, nullptr) == DR_E_ARGUMENT);
+  }
+}
+
+TEST_CASE("inspection refuses infos whose struct_size is zero or beyond the stride, and writes into none") {
+  fixture f;
+  for (const size_t bad : {size_t{0}, sizeof(size_t), offsetof(dr_tensor_info, plan) + 1, sizeof(dr_tensor_info)}) {
+    CAPTURE(bad);
+    const size_t stride = offsetof(dr_tensor_info, plan);
+    std::vector<uint8_t> memory(2 * stride + sizeof(dr_tensor_info), abi::canary);
+    for (size_t i = 0; i < 2; ++i) std::memcpy(memory.data() + i * stride, &bad, sizeof bad);
+    const std::vector<uint8_t> before(memory);
+    dr_frame_info info{};
+    info.struct_size = sizeof info;
+    CHECK(dr_inspect(f.frame.data(), f.frame.size(), &info, reinterpret_cast<dr_tensor_info*>(memory.data()), stride, 2, nullptr) == DR_E_ARGUMENT);
+    CHECK(memory == before);
+  }
+}

@@ -1,0 +1,342 @@
+// The i-th allocation fails, for every i: MEMORY, nothing leaks, nothing changes, and the next try works. Both allocators count:
+// the context's callbacks (workspaces), and operator new (all else), which this program replaces for the library too.
+#include <atomic>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <new>
+
+#include "client.hpp"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<long> until_failure{-1};  // < 0: never
+std::atomic<long> live{0};            // blocks of operator new made while counting
+
+// Blocks made while counting carry a mark, so that those of doctest and of the test itself do not matter.
+constexpr size_t head = 64;
+
+void* take(size_t size, size_t alignment) {
+  const bool ours = counting;
+  if (ours && until_failure >= 0 && until_failure-- == 0) return nullptr;
+  const size_t offset = alignment > head ? alignment : head;
+  char* const block = static_cast<char*>(std::aligned_alloc(offset, (size + offset + offset - 1) / offset * offset));
+  if (!block) return nullptr;
+  block[offset - 1] = ours;
+  *reinterpret_cast<size_t*>(block + offset - 16) = offset;
+  live += ours;
+  return block + offset;
+}
+
+void give(void* memory) {
+  if (!memory) return;
+  char* const at = static_cast<char*>(memory);
+  live -= at[-1] != 0;
+  std::free(at - *reinterpret_cast<size_t*>(at - 16));
+}
+
+void* take_or_throw(size_t size, size_t alignment) {
+  void* const memory = take(size, alignment);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return take_or_throw(size, head); }
+void* operator new[](size_t size) { return take_or_throw(size, head); }
+void* operator new(size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
+void* operator new[](size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return take(size, head); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return take(size, head); }
+void operator delete(void* memory) noexcept { give(memory); }
+void operator delete[](void* memory) noexcept { give(memory); }
+void operator delete(void* memory, size_t) noexcept { give(memory); }
+void operator delete[](void* memory, size_t) noexcept { give(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { give(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { give(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { give(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { give(memory); }
+void operator delete(void* memory, const std::nothrow_t&) noexcept { give(memory); }
+void operator delete[](void* memory, const std::nothrow_t&) noexcept { give(memory); }
+
+namespace {
+
+using client::bytes;
+using client::floats;
+
+// Runs f with the allocation number `fail_at` of the library failing; -1: none.
+dr_status run(long fail_at, const std::function<dr_status()>& f) {
+  until_failure = fail_at;
+  counting = true;
+  const dr_status s = f();
+  counting = false;
+  until_failure = -1;
+  return s;
+}
+
+// f must give MEMORY wherever memory runs out, leave as many blocks as there were, and succeed in the end. `undo` frees what f made.
+long fails_everywhere(const std::function<dr_status()>& f, const std::function<void()>& undo = [] {}) {
+  for (long i = 0; i < 10000; ++i) {
+    CAPTURE(i);
+    const long before = live;
+    const dr_status s = run(i, f);
+    if (s == DR_OK) {
+      undo();
+      CHECK(live == before);
+      return i;
+    }
+    REQUIRE(s == DR_E_MEMORY);
+    REQUIRE(live == before);
+  }
+  FAIL("never succeeds");
+  return 0;
+}
+
+// The caller's allocator: checks what it is asked and given back, and fails when told to.
+struct allocator {
+  std::map<void*, size_t> blocks;
+  std::mutex mutex;
+  long calls = 0, until_failure = -1;
+  bool sound = true;
+
+  static void* allocate(void* user, size_t size, size_t alignment) {
+    auto& a = *static_cast<allocator*>(user);
+    std::lock_guard lock(a.mutex);
+    a.sound = a.sound && size > 0 && alignment > 0 && alignment <= 64 && (alignment & (alignment - 1)) == 0;
+    ++a.calls;
+    if (a.until_failure >= 0 && a.until_failure-- == 0) return nullptr;
+    void* const memory = std::aligned_alloc(64, (size + 63) / 64 * 64);
+    a.blocks[memory] = size;
+    return memory;
+  }
+  static void release(void* user, void* memory, size_t size) {
+    auto& a = *static_cast<allocator*>(user);
+    std::lock_guard lock(a.mutex);
+    const auto block = a.blocks.find(memory);
+    a.sound = a.sound && block != a.blocks.end() && block->second == size;
+    a.blocks.erase(block);
+    std::free(memory);
+  }
+  dr_context* context(uint32_t threads = 1) {
+    dr_context_options options{};
+    options.struct_size = sizeof options;
+    options.allocate = allocate;
+    options.release = release;
+    options.user = this;
+    options.threads = threads;
+    dr_context* c = nullptr;
+    REQUIRE(dr_context_create(&options, &c) == DR_OK);
+    return c;
+  }
+};
+
+constexpr const char* plan_text = "sparsify=topr(ratio=0.1) feedback=residual index=bloom(policy=p0,fpr=0.05)+deflate value=fit_poly+deflate";
+
+struct fixture {
+  client::plan plan{plan_text};
+  floats gradient = client::laplace(500, 1);
+  std::vector<uint64_t> state = std::vector<uint64_t>(2 + 250);
+  dr_tensor tensor = client::dense(gradient);
+  bytes frame = bytes(8192);
+  dr_result result{};
+  floats decoded = floats(500);
+  dr_tensor_out out{};
+
+  fixture() {
+    tensor.state = state.data();
+    tensor.state_size = 8 * state.size();
+    result.struct_size = sizeof result;
+    out.struct_size = sizeof out;
+    out.dtype = DR_F32;
+    out.universe = 500;
+    out.values = decoded.data();
+  }
+  dr_status encode(dr_context* c) {
+    return dr_encode(c, plan.handle, nullptr, nullptr, &tensor, sizeof tensor, 1, frame.data(), frame.size(), &result);
+  }
+  dr_status decode(dr_context* c) { return dr_decode(c, nullptr, frame.data(), result.size, nullptr, &out, sizeof out, 1); }
+  dr_status merge(dr_context* c) {
+    const dr_bytes frames[] = {{frame.data(), result.size}, {frame.data(), result.size}};
+    return dr_merge(c, nullptr, frames, nullptr, 2, nullptr, &out, sizeof out, 1);
+  }
+};
+
+}  // namespace
+
+TEST_CASE("the library allocates through this program's operator new") {
+  dr_plan* p = nullptr;
+  const long calls = fails_everywhere([&] { return dr_plan_parse(plan_text, &p, nullptr); }, [&] { dr_plan_destroy(p); });
+  CHECK(calls > 3);
+}
+
+TEST_CASE("a plan that is refused for want of memory leaves no plan, and its error says MEMORY") {
+  dr_plan* p = nullptr;
+  dr_error error{};
+  error.struct_size = sizeof error;
+  CHECK(run(0, [&] { return dr_plan_parse(plan_text, &p, &error); }) == DR_E_MEMORY);
+  CHECK(p == nullptr);
+  CHECK(error.code == DR_E_MEMORY);
+  CHECK(error.message[0]);
+}
+
+TEST_CASE("plans that are refused leak nothing, wherever memory runs out on the way") {
+  for (const char* text : {"index=nowhere", "index=bloom(fpr=2)", "value=raw+nothing", "sparsify=topr", "x", "index=raw index=raw"}) {
+    INFO(std::string(text));
+    for (long i = 0; i < 200; ++i) {
+      const long before = live;
+      dr_plan* p = nullptr;
+      const dr_status s = run(i, [&] { return dr_plan_parse(text, &p, nullptr); });
+      REQUIRE((s == DR_E_MEMORY || s == DR_E_ARGUMENT));
+      REQUIRE(live == before);
+    }
+  }
+}
+
+TEST_CASE("a context: creating it fails cleanly, with and without threads") {
+  for (const uint32_t threads : {0u, 1u, 2u, 4u}) {
+    CAPTURE(threads);
+    dr_context_options options{};
+    options.struct_size = sizeof options;
+    options.threads = threads;
+    dr_context* c = nullptr;
+    fails_everywhere([&] { return dr_context_create(&options, &c); }, [&] { dr_context_destroy(c); });
+  }
+}
+
+TEST_CASE("encode: MEMORY wherever operator new fails, the state stays, and the context goes on") {
+  fixture f;
+  client::context c;
+  const std::vector<uint64_t> fresh = f.state;
+  REQUIRE(f.encode(c.handle) == DR_OK);  // has its workspace now, and a state
+  const bytes expected(f.frame.begin(), f.frame.begin() + static_cast<long>(f.result.size));
+  f.state = fresh;
+  for (long i = 0;; ++i) {
+    CAPTURE(i);
+    REQUIRE(i < 10000);
+    const long before = live;
+    const dr_status s = run(i, [&] { return f.encode(c.handle); });
+    CHECK(live == before);
+    if (s == DR_OK) break;
+    REQUIRE(s == DR_E_MEMORY);
+    CHECK(f.state == fresh);
+    CHECK(f.result.size == 0);
+    CHECK(f.result.status == DR_E_MEMORY);
+    CHECK(dr_last_error(c.handle)->code == DR_E_MEMORY);
+    CHECK(c.error() != "");
+  }
+  CHECK(bytes(f.frame.begin(), f.frame.begin() + static_cast<long>(f.result.size)) == expected);
+}
+
+TEST_CASE("every other call: MEMORY wherever operator new fails, and no leak") {
+  fixture f;
+  client::context c;
+  REQUIRE(f.encode(c.handle) == DR_OK);
+  size_t size = 0;
+  dr_batch* batch = nullptr;
+  dr_frame_info info{};
+  info.struct_size = sizeof info;
+  dr_tensor_info tensor_info{};
+  tensor_info.struct_size = sizeof tensor_info;
+  REQUIRE(f.merge(c.handle) == DR_OK);
+  fails_everywhere([&] { return dr_bound(c.handle, f.plan.handle, &f.tensor, sizeof f.tensor, 1, &size); });
+  fails_everywhere([&] { return dr_batch_create(c.handle, f.plan.handle, nullptr, &f.tensor, sizeof f.tensor, 1, 100, &batch); }, [&] { dr_batch_destroy(batch); });
+  fails_everywhere([&] { return dr_inspect(f.frame.data(), f.result.size, &info, &tensor_info, sizeof tensor_info, 1, nullptr); });
+  fails_everywhere([&] { return f.decode(c.handle); });
+  fails_everywhere([&] { return f.merge(c.handle); });
+}
+
+TEST_CASE("merge leaves its outputs alone when memory runs out") {
+  fixture f;
+  client::context c;
+  REQUIRE(f.encode(c.handle) == DR_OK);
+  REQUIRE(f.merge(c.handle) == DR_OK);
+  const floats before = f.decoded = floats(500, 3);
+  for (long i = 0; run(i, [&] { return f.merge(c.handle); }) == DR_E_MEMORY; ++i) REQUIRE(client::same_bits(f.decoded, before));
+}
+
+TEST_CASE("the caller's allocator: MEMORY wherever it says no, balanced, asked for nothing odd, and the context goes on") {
+  for (const uint32_t threads : {1u, 3u}) {
+    CAPTURE(threads);
+    fixture f;
+    allocator counts;
+    const std::vector<uint64_t> fresh = f.state;
+    // One after the other on one context: encode, decode, merge; a larger frame each time, so that workspaces grow.
+    const auto all = [&](dr_context* c, long fail_at, dr_status* failed) {
+      counts.until_failure = fail_at;
+      *failed = DR_OK;
+      f.state = fresh;
+      const auto step = [&](dr_status s) {
+        if (s != DR_OK) *failed = s;
+        return s == DR_OK;
+      };
+      const bool done = step(f.encode(c)) && step(f.decode(c)) && step(f.merge(c));
+      counts.until_failure = -1;
+      return done;
+    };
+    long i = 0;
+    for (;; ++i) {
+      CAPTURE(i);
+      REQUIRE(i < 100);
+      dr_context* const c = counts.context(threads);
+      dr_status failed;
+      const bool done = all(c, i, &failed);
+      if (!done) {
+        CHECK(failed == DR_E_MEMORY);
+        CHECK(std::string(dr_last_error(c)->message) != "");
+        CHECK(all(c, -1, &failed));  // the same context, once there is memory again
+      }
+      dr_context_destroy(c);
+      CHECK(counts.blocks.empty());
+      if (done) break;
+    }
+    CHECK(i > 0);
+    CHECK(counts.sound);
+  }
+}
+
+TEST_CASE("a context that has worked allocates no workspace for the same work again") {
+  fixture f;
+  allocator counts;
+  dr_context* const c = counts.context();
+  REQUIRE(f.encode(c) == DR_OK);
+  REQUIRE(f.merge(c) == DR_OK);
+  const long calls = counts.calls;
+  for (int step = 0; step < 5; ++step) {
+    REQUIRE(f.encode(c) == DR_OK);
+    REQUIRE(f.decode(c) == DR_OK);
+    REQUIRE(f.merge(c) == DR_OK);
+  }
+  CHECK(counts.calls == calls);
+  dr_context_destroy(c);
+  CHECK(counts.blocks.empty());
+}
+
+TEST_CASE("an allocation that no machine has is MEMORY or an argument, never a crash") {
+  client::context c;
+  client::plan p("index=raw");
+  const float value = 1;
+  const uint64_t index = 0;
+  dr_tensor t{};
+  t.struct_size = sizeof t;
+  t.dtype = DR_F32;
+  t.index_dtype = DR_U64;
+  t.values = &value;
+  t.indices = &index;
+  t.count = 1;
+  size_t bytes = 0;
+  for (const uint64_t universe : {uint64_t{1} << 40, uint64_t{1} << 55, uint64_t{1} << 56, uint64_t{1} << 60, UINT64_MAX}) {
+    CAPTURE(universe);
+    t.universe = universe;
+    const dr_status s = dr_bound(c.handle, p.handle, &t, sizeof t, 1, &bytes);
+    CHECK((s == DR_OK || s == DR_E_ARGUMENT || s == DR_E_UNSUPPORTED || s == DR_E_MEMORY));
+    if (s) CHECK(c.error() != "");
+  }
+  t.universe = uint64_t{1} << 40;
+  t.count = uint64_t{1} << 39;
+  unsigned char frame[64];
+  const dr_status s = dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, frame, sizeof frame, nullptr);
+  CHECK((s == DR_E_MEMORY || s == DR_E_UNSUPPORTED || s == DR_E_ARGUMENT));
+}

@@ -1,0 +1,17 @@
+// The written list of cases, in the order of the codecs' own (codecs/builtin.cpp). A file a codec: ROLE_NAME.cpp.
+#include "cases/case.hpp"
+
+namespace dr::cases {
+
+codec_case index_raw(), index_golomb(), index_rice(), index_bloom();
+codec_case value_raw(), value_qsgd(), value_fit_poly();
+codec_case order_bitpack();
+codec_case bytes_deflate();
+
+std::span<const codec_case> all() {
+  static const codec_case list[] = {index_raw(),  index_golomb(), index_rice(),    index_bloom(),  value_raw(),
+                                    value_qsgd(), value_fit_poly(), order_bitpack(), bytes_deflate()};
+  return list;
+}
+
+}  // namespace dr::cases

@@ -1,0 +1,46 @@
+// What a codec says of itself once, for property tests, fuzzers and benches alike: its parameterisations, the inputs that
+// may hurt it, and plain code, written from its SPEC.md, that judges it. Needs codec.h and the standard library only.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "deepreduce/codec.h"
+
+namespace dr::cases {
+
+// One stream of one tensor, as an encoder is handed it.
+struct input {
+  std::string name;
+  uint64_t universe = 0, count = 0;  // of a bytes stage: both 0
+  uint32_t dtype = 0, width = 1;     // of values
+  std::vector<uint8_t> elements;     // u32 indices or positions, values, or bytes
+};
+
+// What came of it.
+struct observation {
+  const input& in;
+  std::span<const uint64_t> fields;   // of the wire header
+  std::span<const uint8_t> payload;
+  std::span<const uint32_t> told;     // support or order
+  std::span<const uint8_t> decoded;
+};
+
+struct codec_case {
+  dr_role role;
+  const char* name;
+  std::vector<const char*> plans;            // in the plan's words: "golomb(block=9)"; the first is the default
+  std::vector<input> inputs;
+  std::string (*judge)(const observation&);  // "" if right, else what is wrong; nullptr where the round trip says it all
+};
+
+// One for each built-in codec: a written list, in all.cpp.
+std::span<const codec_case> all();
+
+// Of all random inputs: DEEPREDUCE_TEST_SEED, or a fixed one. Printed when it is first asked for.
+uint64_t seed();
+
+}  // namespace dr::cases

@@ -1,0 +1,118 @@
+/* A plug-in codec in C11: index `byte_gaps`, the gaps between ascending indices as LEB128 varints.
+ *
+ * Payload: for each index x_i the gap x_i - x_{i-1} - 1 (x_{-1} = -1), 7 bits a byte, low first, the top bit says that
+ * another byte follows. Refuse: a varint that breaks off, is longer than 5 bytes or has a superfluous zero group; an
+ * index that is not below the universe; bytes behind the last one. No parameters, no wire fields. */
+#include <deepreduce/codec.h>
+#include <deepreduce/version.h>
+
+/* dr_private_id("org.example.byte_gaps"), which C cannot work out before the program runs; the entry point compares. */
+#define BYTE_GAPS_ID 0xad7du
+
+/* 5 = ceil(32 / 7): a gap is below the universe, so below 2^32. */
+enum { bytes_per_gap_max = 5 };
+
+static uint64_t count_of(const dr_job *job) { return job->count ? *job->count : job->count_max; }
+
+static dr_status corrupt(const dr_job *job, uint64_t where, uint64_t what, const char *message) {
+  job->fault->code = DR_E_CORRUPT;
+  job->fault->where = where;
+  job->fault->what = what;
+  job->fault->message = message;
+  return DR_E_CORRUPT;
+}
+
+static dr_status need(const dr_params *params, const dr_job *jobs, size_t n, dr_need *needs) {
+  (void)params;
+  for (size_t i = 0; i < n; ++i) {
+    needs[i] = (dr_need){.struct_size = sizeof(dr_need)};
+    needs[i].payload = bytes_per_gap_max * jobs[i].count_max; /* count_max <= universe < 2^32: no overflow */
+    needs[i].tell = jobs[i].count_max;
+  }
+  return DR_OK;
+}
+
+static void encode_one(void *arg, size_t item, size_t worker) {
+  (void)worker;
+  const dr_job *const job = (const dr_job *)arg + item;
+  if (job->fault->code != DR_OK) return;
+  const uint32_t *const x = job->in;
+  uint8_t *out = job->out;
+  const uint64_t n = count_of(job);
+  for (uint64_t i = 0; i < n; ++i) {
+    uint32_t gap = i ? x[i] - x[i - 1] - 1 : x[0];
+    for (; gap >= 0x80; gap >>= 7) *out++ = (uint8_t)(gap | 0x80);
+    *out++ = (uint8_t)gap;
+  }
+  *job->out_size = (uint64_t)(out - (uint8_t *)job->out);
+  if (!job->tell) return; /* somebody asked which support decode will give: the same */
+  for (uint64_t i = 0; i < n; ++i) ((uint32_t *)job->tell)[i] = x[i];
+  *job->tell_count = n;
+}
+
+static void decode_one(void *arg, size_t item, size_t worker) {
+  (void)worker;
+  const dr_job *const job = (const dr_job *)arg + item;
+  if (job->fault->code != DR_OK) return;
+  const uint8_t *const in = job->in;
+  uint32_t *const x = job->out;
+  const uint64_t n = count_of(job), size = job->in_size ? *job->in_size : job->in_max;
+  uint64_t at = 0, next = 0; /* next: the smallest index that may come */
+  for (uint64_t i = 0; i < n; ++i) {
+    uint64_t gap = 0;
+    unsigned group = 0;
+    uint8_t byte;
+    do {
+      if (at == size || group == bytes_per_gap_max) {
+        corrupt(job, at, i, "byte_gaps: a gap breaks off or is too long");
+        return;
+      }
+      byte = in[at++];
+      gap |= (uint64_t)(byte & 0x7f) << (7 * group++);
+    } while (byte & 0x80);
+    if (byte == 0 && group > 1) {
+      corrupt(job, at - 1, i, "byte_gaps: a superfluous zero group");
+      return;
+    }
+    next += gap; /* < 2^32 + 2^35 */
+    if (next >= job->universe) {
+      corrupt(job, at, next, "byte_gaps: an index is not below the universe");
+      return;
+    }
+    x[i] = (uint32_t)next++;
+  }
+  if (at != size) {
+    corrupt(job, at, size - at, "byte_gaps: bytes behind the last gap");
+    return;
+  }
+  *job->out_size = 4 * n;
+}
+
+static dr_status encode(const dr_exec *exec, const dr_params *params, const dr_job *jobs, size_t n) {
+  (void)params;
+  exec->parallel(exec->pool, n, encode_one, (void *)jobs);
+  return DR_OK;
+}
+
+static dr_status decode(const dr_exec *exec, const dr_params *params, const dr_job *jobs, size_t n) {
+  (void)params;
+  exec->parallel(exec->pool, n, decode_one, (void *)jobs);
+  return DR_OK;
+}
+
+static const dr_ops cpu = {.struct_size = sizeof(dr_ops), .need = need, .encode = encode, .decode = decode};
+static const dr_codec byte_gaps = {.struct_size = sizeof(dr_codec),
+                                   .name = "byte_gaps",
+                                   .summary = "gaps as varints",
+                                   .id = BYTE_GAPS_ID,
+                                   .role = DR_ROLE_INDEX,
+                                   .traits = DR_EXACT,
+                                   .forms = 1u << DR_FORM_LIST,
+                                   .cpu = &cpu};
+static const dr_codec *const all[] = {&byte_gaps};
+
+__attribute__((visibility("default"))) const dr_codec *const *dr_plugin_v0(const dr_host *host, size_t *count) {
+  if (host->codec_abi != DR_CODEC_ABI_VERSION || dr_private_id("org.example.byte_gaps") != BYTE_GAPS_ID) return NULL;
+  *count = sizeof all / sizeof *all;
+  return all;
+}

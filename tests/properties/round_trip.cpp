@@ -1,0 +1,77 @@
+// What goes in comes out: values, supports, sizes.
+#include <algorithm>
+
+#include "properties/harness.hpp"
+
+namespace dr::properties {
+namespace {
+
+TEST_CASE("an exact codec gives back every bit") {
+  each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
+    if (!s.has(DR_EXACT)) return;
+    const bool same = decode_one(s, fields, claim_of(s, in, e), e.payload) == in.elements;
+    CHECK(same);
+  });
+}
+
+TEST_CASE("a lossy value codec gives back finite numbers, the same ones each time") {
+  each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
+    if (!s.is(DR_ROLE_VALUE) || s.has(DR_EXACT)) return;
+    const auto once = decode_one(s, fields, claim_of(s, in, e), e.payload);
+    const auto again = decode_one(s, fields, claim_of(s, in, e), e.payload, {1, 0xff});
+    const bool same = once == again;
+    CHECK(same);
+    CHECK(std::ranges::all_of(cases::numbers(in.dtype, once), [](double v) { return std::isfinite(v); }));
+  });
+}
+
+TEST_CASE("what an index codec tells is the support that decode gives, ascending and below the universe") {
+  each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
+    if (!s.is(DR_ROLE_INDEX)) return;
+    const bool same = decode_one(s, fields, claim_of(s, in, e), e.payload) == cases::bytes_of(e.told);
+    CHECK(same);
+    CHECK(std::ranges::adjacent_find(e.told, std::greater_equal()) == e.told.end());
+    CHECK(e.told.back() < in.universe);
+  });
+}
+
+TEST_CASE("plain code written from the specification agrees") {
+  each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
+    if (!s.described->judge) return;
+    const auto decoded = decode_one(s, fields, claim_of(s, in, e), e.payload);
+    CHECK(s.described->judge({in, fields, e.payload, e.told, decoded}) == "");
+  });
+}
+
+TEST_CASE("a payload may lie at any address") {
+  each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
+    const claim says = claim_of(s, in, e);
+    const auto expected = decode_one(s, fields, says, e.payload);
+    std::vector<std::unique_ptr<incoming>> streams;
+    for (size_t gap = 1; gap < 4; ++gap) streams.push_back(std::make_unique<incoming>(s, says, e.payload, gap));
+    streams.push_back(std::make_unique<incoming>(s, says, e.payload, 0, placement::front));
+    std::vector<incoming*> all;
+    for (const auto& stream : streams) all.push_back(stream.get());
+    const bool inside = decode(s, fields, all);
+    CHECK(inside);
+    CHECK(std::ranges::all_of(all, [&](incoming* o) { return o->fault.code == DR_OK && std::ranges::equal(o->decoded(), expected); }));
+  });
+}
+
+// encode() itself refuses a payload beyond need.payload, for either.
+TEST_CASE("a bound above the count decides no byte") {
+  const auto with_spare = [](const subject& s, const group& g, const std::vector<encoded>& made) {
+    const auto exact = encode(s, g);
+    for (size_t i = 0; i < made.size(); ++i) {
+      INFO(s.text << ": " << g.inputs[i]->name);
+      CHECK(made[i].fault.code == DR_OK);
+      CHECK(made[i].need.payload >= exact[i].need.payload);
+      const bool same = made[i].payload == exact[i].payload && made[i].told == exact[i].told;
+      CHECK(same);
+    }
+  };
+  each_group(with_spare, true);
+}
+
+}  // namespace
+}  // namespace dr::properties
