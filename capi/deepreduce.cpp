@@ -89,16 +89,19 @@ dr_status no_device(const dr_place* place, dr_error& error) {
 dr_status check_struct(const void* array, size_t stride, size_t i, const char* what, dr_error& error) {
   size_t size;
   std::memcpy(&size, static_cast<const char*>(array) + i * stride, sizeof size);
-  if (size <= sizeof(size_t) || size > stride) return fail(error, DR_E_ARGUMENT, "%s %zu: struct_size %zu does not fit a stride of %zu", what, i, size, stride);
+  if (size <= sizeof(size_t) || size > stride)
+    return fail(error, DR_E_ARGUMENT, "%s %zu: struct_size %zu does not fit a stride of %zu", what, i, size, stride);
   return DR_OK;
 }
 
 // An array of caller's structs, `stride` apart.
 template <class T>
-dr_status read_array(const void* from, size_t stride, size_t n, const char* what, std::vector<T>& out, dr_error& error) {
+dr_status read_array(const void* from, size_t stride, size_t n, const char* what, std::vector<T>& out,
+                     dr_error& error) {
   if (n == 0) return DR_OK;
   if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
-  if (stride < sizeof(size_t)) return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
+  if (stride < sizeof(size_t))
+    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
   out.reserve(n);
   for (size_t i = 0; i < n; ++i) {
     if (const dr_status s = check_struct(from, stride, i, what, error)) return s;
@@ -124,9 +127,7 @@ dr_status prepare(dr_context& context, const dr_plan* plan, const tensors& t, ui
 }
 
 // The batch's bound, or a status frame if that is longer.
-uint64_t bound_of(const dr::batch& b) {
-  return std::max<uint64_t>(b.layout[1].frame_bound, dr::status_frame_max);
-}
+uint64_t bound_of(const dr::batch& b) { return std::max<uint64_t>(b.layout[1].frame_bound, dr::status_frame_max); }
 
 struct encode_request {
   const dr_call* call;
@@ -143,7 +144,8 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   dr::encode_result made;
   const dr_status status = guarded(context.error, [&]() -> dr_status {
     if (const dr_status s = no_device(request.place, context.error)) return s;
-    if (c.flags & ~uint32_t{DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST}) return fail(context.error, DR_E_ARGUMENT, "call: unknown flags 0x%x", c.flags);
+    if (c.flags & ~uint32_t{DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST})
+      return fail(context.error, DR_E_ARGUMENT, "call: unknown flags 0x%x", c.flags);
     if (!request.frame && request.capacity) return fail(context.error, DR_E_ARGUMENT, "frame is NULL");
     const dr::encode_call call{c.step, c.seed, c.private_seed, c.tag, c.flags, c.trace, c.trace_user};
     return attempt(c, call, made);
@@ -156,24 +158,28 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   if (status) {
     result.size = 0;
     if ((c.flags & DR_CALL_STATUS_FRAME) && request.frame && request.capacity >= dr::status_frame_max)
-      result.size = dr::write_status_frame(status, context.error.message, c.flags & DR_CALL_TAG, c.tag, static_cast<uint8_t*>(request.frame));
+      result.size = dr::write_status_frame(status, context.error.message, c.flags & DR_CALL_TAG, c.tag,
+                                           static_cast<uint8_t*>(request.frame));
   }
   if (request.result) write_struct(result, request.result);
   return status;
 }
 
-dr_status run_encode(dr_context& context, const dr::batch& b, const dr::encode_call& call, const tensors& t, void* workspace, uint64_t workspace_size,
-                     const encode_request& request, dr::encode_result& made) {
+dr_status run_encode(dr_context& context, const dr::batch& b, const dr::encode_call& call, const tensors& t,
+                     void* workspace, uint64_t workspace_size, const encode_request& request, dr::encode_result& made) {
   // A batch has scratch for the workers that it was prepared for.
   dr::pool serial(1);
   dr::pool& workers = context.workers->workers() <= b.workers ? *context.workers : serial;
-  return dr::encode(b, call, t.views, workers, workspace, workspace_size, static_cast<uint8_t*>(request.frame), request.capacity, made, context.error);
+  return dr::encode(b, call, t.views, workers, workspace, workspace_size, static_cast<uint8_t*>(request.frame),
+                    request.capacity, made, context.error);
 }
 
 dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, dr_error& error) {
   if (!frame) return fail(error, DR_E_ARGUMENT, "frame is NULL");
   if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, out, error)) return s;
-  if (out.status) return fail(error, DR_E_PEER, "frame: the rank that sent it could not encode (%s): %s", dr::status_name(out.status), out.message);
+  if (out.status)
+    return fail(error, DR_E_PEER, "frame: the rank that sent it could not encode (%s): %s", dr::status_name(out.status),
+                out.message);
   return DR_OK;
 }
 
@@ -192,9 +198,11 @@ struct outputs {
   }
 };
 
-dr_status decode_into(dr_context& context, std::span<const dr::frame_view> frames, const dr_limits& limits, std::vector<dr::decoded_row>& rows) {
+dr_status decode_into(dr_context& context, std::span<const dr::frame_view> frames, const dr_limits& limits,
+                      std::vector<dr::decoded_row>& rows) {
   uint64_t bytes = 0;
-  if (const dr_status s = dr::decode_workspace(frames, limits, context.workers->workers(), bytes, context.error)) return s;
+  if (const dr_status s = dr::decode_workspace(frames, limits, context.workers->workers(), bytes, context.error))
+    return s;
   if (const dr_status s = context.reserve(bytes)) return s;
   size_t n = 0;
   for (const auto& f : frames) n += f.rows.size();
@@ -290,14 +298,16 @@ dr_status dr_plugin_load(const char* path, dr_error* error) {
     static constexpr dr_host host{sizeof(dr_host), DR_CODEC_ABI_VERSION, 0};
     size_t n = 0;
     const dr_codec* const* const codecs = reinterpret_cast<dr_plugin_fn>(symbol)(&host, &n);
-    if (!codecs || !n) return fail(e, DR_E_UNSUPPORTED, "plug-in %s: it offers no codec to version %d", path, DR_CODEC_ABI_VERSION);
+    if (!codecs || !n)
+      return fail(e, DR_E_UNSUPPORTED, "plug-in %s: it offers no codec to version %d", path, DR_CODEC_ABI_VERSION);
     return dr::register_codecs(codecs, n, e);
   });
 }
 
 // ---- Encode -----------------------------------------------------------------------------------------------
 
-dr_status dr_bound(dr_context* context, const dr_plan* plan, const dr_tensor* list, size_t stride, size_t n, size_t* bytes) {
+dr_status dr_bound(dr_context* context, const dr_plan* plan, const dr_tensor* list, size_t stride, size_t n,
+                   size_t* bytes) {
   return in_context(context, [&](dr_context& c) -> dr_status {
     if (!bytes) return fail(c.error, DR_E_ARGUMENT, "bytes is NULL");
     tensors t;
@@ -309,22 +319,23 @@ dr_status dr_bound(dr_context* context, const dr_plan* plan, const dr_tensor* li
   });
 }
 
-dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* call, const dr_place* place, const dr_tensor* list, size_t stride,
-                    size_t n, void* frame, size_t capacity, dr_result* result) {
+dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* call, const dr_place* place,
+                    const dr_tensor* list, size_t stride, size_t n, void* frame, size_t capacity, dr_result* result) {
   if (!context) return DR_E_ARGUMENT;
   const encode_request request{call, place, frame, capacity, result};
-  return finish_encode(*context, request, [&](const dr_call& c, const dr::encode_call& made_call, dr::encode_result& made) -> dr_status {
-    tensors t;
-    if (const dr_status s = t.read(list, stride, n, context->error)) return s;
-    dr::batch b;
-    if (const dr_status s = prepare(*context, plan, t, c.segment_rows, b)) return s;
-    if (const dr_status s = context->reserve(b.workspace)) return s;
-    return run_encode(*context, b, made_call, t, context->workspace, context->workspace_size, request, made);
-  });
+  return finish_encode(
+      *context, request, [&](const dr_call& c, const dr::encode_call& made_call, dr::encode_result& made) -> dr_status {
+        tensors t;
+        if (const dr_status s = t.read(list, stride, n, context->error)) return s;
+        dr::batch b;
+        if (const dr_status s = prepare(*context, plan, t, c.segment_rows, b)) return s;
+        if (const dr_status s = context->reserve(b.workspace)) return s;
+        return run_encode(*context, b, made_call, t, context->workspace, context->workspace_size, request, made);
+      });
 }
 
-dr_status dr_batch_create(dr_context* context, const dr_plan* plan, const dr_place* place, const dr_tensor* list, size_t stride, size_t n,
-                          uint64_t segment_rows, dr_batch** batch) {
+dr_status dr_batch_create(dr_context* context, const dr_plan* plan, const dr_place* place, const dr_tensor* list,
+                          size_t stride, size_t n, uint64_t segment_rows, dr_batch** batch) {
   return in_context(context, [&](dr_context& c) -> dr_status {
     if (!batch) return fail(c.error, DR_E_ARGUMENT, "batch is NULL");
     *batch = nullptr;
@@ -352,17 +363,20 @@ dr_status dr_batch_describe(const dr_batch* batch, dr_batch_info* info) {
   return DR_OK;
 }
 
-dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_call* call, const dr_place* place, const dr_tensor* list, size_t stride,
-                          size_t n, void* workspace, size_t workspace_size, void* frame, size_t capacity, dr_result* result) {
+dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_call* call, const dr_place* place,
+                          const dr_tensor* list, size_t stride, size_t n, void* workspace, size_t workspace_size,
+                          void* frame, size_t capacity, dr_result* result) {
   if (!context) return DR_E_ARGUMENT;
   const encode_request request{call, place, frame, capacity, result};
-  return finish_encode(*context, request, [&](const dr_call&, const dr::encode_call& made_call, dr::encode_result& made) -> dr_status {
-    if (!batch) return fail(context->error, DR_E_ARGUMENT, "batch is NULL");
-    if (reinterpret_cast<uintptr_t>(workspace) % dr::arena::alignment) return fail(context->error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
-    tensors t;
-    if (const dr_status s = t.read(list, stride, n, context->error)) return s;
-    return run_encode(*context, batch->prepared, made_call, t, workspace, workspace_size, request, made);
-  });
+  return finish_encode(
+      *context, request, [&](const dr_call&, const dr::encode_call& made_call, dr::encode_result& made) -> dr_status {
+        if (!batch) return fail(context->error, DR_E_ARGUMENT, "batch is NULL");
+        if (reinterpret_cast<uintptr_t>(workspace) % dr::arena::alignment)
+          return fail(context->error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
+        tensors t;
+        if (const dr_status s = t.read(list, stride, n, context->error)) return s;
+        return run_encode(*context, batch->prepared, made_call, t, workspace, workspace_size, request, made);
+      });
 }
 
 // ---- State ------------------------------------------------------------------------------------------------
@@ -372,7 +386,8 @@ dr_status dr_state_size(const dr_plan* plan, const dr_tensor* tensor, size_t* by
     if (!tensor || !bytes || (!plan && !tensor->plan)) return fail(e, DR_E_ARGUMENT, "plan, tensor or bytes is NULL");
     const auto t = read_struct<dr_tensor>(tensor);
     const uint64_t width = t.width ? t.width : 1;
-    if (t.universe > (UINT64_MAX >> 8) / width) return fail(e, DR_E_ARGUMENT, "tensor: %" PRIu64 " rows of %" PRIu64 " values", t.universe, width);
+    if (t.universe > (UINT64_MAX >> 8) / width)
+      return fail(e, DR_E_ARGUMENT, "tensor: %" PRIu64 " rows of %" PRIu64 " values", t.universe, width);
     const dr::plan& p = *(t.plan ? t.plan : plan)->bound;
     *bytes = p.keeps_feedback() ? dr::residual_size(t.universe * width) : 0;
     return DR_OK;
@@ -385,7 +400,9 @@ dr_status dr_state_residual(void* state, size_t state_size, float** residual, ui
   std::memcpy(&head, state, sizeof head);
   bool fresh = false;
   dr_error error{};
-  if (head.elements > (state_size - sizeof head) / 4 || dr::check_residual(state, state_size, head.elements, &fresh, error) || fresh) return DR_E_ARGUMENT;
+  if (head.elements > (state_size - sizeof head) / 4 ||
+      dr::check_residual(state, state_size, head.elements, &fresh, error) || fresh)
+    return DR_E_ARGUMENT;
   *residual = dr::residual_of(state);
   *elements = head.elements;
   return DR_OK;
@@ -393,10 +410,12 @@ dr_status dr_state_residual(void* state, size_t state_size, float** residual, ui
 
 // ---- Inspect, decode, merge -------------------------------------------------------------------------------
 
-dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_tensor_info* infos, size_t stride, size_t capacity, dr_error* error) {
+dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_tensor_info* infos, size_t stride,
+                     size_t capacity, dr_error* error) {
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!frame || !info) return fail(e, DR_E_ARGUMENT, "%s is NULL", frame ? "info" : "frame");
-    if (infos && capacity && stride < sizeof(size_t)) return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than a struct", stride);
+    if (infos && capacity && stride < sizeof(size_t))
+      return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than a struct", stride);
     dr::frame_view f;
     if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, f, e)) return s;
     const size_t wanted = infos ? std::min<size_t>(capacity, f.tensors) : 0;
@@ -427,8 +446,8 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
   });
 }
 
-dr_status dr_decode(dr_context* context, const dr_place* place, const void* frame, size_t size, const dr_limits* limits, dr_tensor_out* outs, size_t stride,
-                    size_t n) {
+dr_status dr_decode(dr_context* context, const dr_place* place, const void* frame, size_t size, const dr_limits* limits,
+                    dr_tensor_out* outs, size_t stride, size_t n) {
   return in_context(context, [&](dr_context& c) -> dr_status {
     if (const dr_status s = no_device(place, c.error)) return s;
     dr::frame_view f;
@@ -444,13 +463,14 @@ dr_status dr_decode(dr_context* context, const dr_place* place, const void* fram
   });
 }
 
-dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* frames, const float* weights, size_t k, const dr_merge_options* options,
-                   dr_tensor_out* outs, size_t stride, size_t n) {
+dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* frames, const float* weights, size_t k,
+                   const dr_merge_options* options, dr_tensor_out* outs, size_t stride, size_t n) {
   return in_context(context, [&](dr_context& c) -> dr_status {
     if (const dr_status s = no_device(place, c.error)) return s;
     if (!frames && k) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
     const auto option = read_struct<dr_merge_options>(options);
-    if (option.flags & ~uint32_t{DR_MERGE_ADD}) return fail(c.error, DR_E_ARGUMENT, "merge: unknown flags 0x%x", option.flags);
+    if (option.flags & ~uint32_t{DR_MERGE_ADD})
+      return fail(c.error, DR_E_ARGUMENT, "merge: unknown flags 0x%x", option.flags);
     outputs o;
     if (const dr_status s = o.read(outs, stride, n, c.error)) return s;
     std::vector<dr::frame_view> views(k);

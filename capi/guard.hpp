@@ -56,7 +56,8 @@ void write_struct(const T& from, void* to) {
   std::memcpy(&size, to, sizeof size);
   if (size > sizeof from) size = sizeof from;
   if (size > sizeof size)
-    std::memcpy(static_cast<char*>(to) + sizeof size, reinterpret_cast<const char*>(&from) + sizeof size, size - sizeof size);
+    std::memcpy(static_cast<char*>(to) + sizeof size, reinterpret_cast<const char*>(&from) + sizeof size,
+                size - sizeof size);
 }
 
 }  // namespace dr

@@ -51,7 +51,8 @@ inline dr_tensor dense(const floats& values) {
   return t;
 }
 
-inline dr_tensor sparse(const std::vector<uint64_t>& indices, const floats& values, uint64_t universe, uint32_t width = 1) {
+inline dr_tensor sparse(const std::vector<uint64_t>& indices, const floats& values, uint64_t universe,
+                        uint32_t width = 1) {
   dr_tensor t{};
   t.struct_size = sizeof t;
   t.dtype = DR_F32;
@@ -64,15 +65,18 @@ inline dr_tensor sparse(const std::vector<uint64_t>& indices, const floats& valu
   return t;
 }
 
-inline dr_status try_encode(context& c, const std::string& text, const std::vector<dr_tensor>& tensors, bytes& frame, dr_call call = {}) {
+inline dr_status try_encode(context& c, const std::string& text, const std::vector<dr_tensor>& tensors, bytes& frame,
+                            dr_call call = {}) {
   const plan p(text);
   size_t bound = 0;
-  if (const dr_status s = dr_bound(c.handle, p.handle, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound)) return s;
+  if (const dr_status s = dr_bound(c.handle, p.handle, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
+    return s;
   frame.assign(bound, 0xcc);
   dr_result result{};
   result.struct_size = sizeof result;
   call.struct_size = sizeof call;
-  const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), frame.data(), bound, &result);
+  const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                                frame.data(), bound, &result);
   frame.resize(result.size);
   return s;
 }
@@ -159,6 +163,8 @@ inline floats laplace(uint64_t d, uint64_t seed, double scale = 1e-3) {
   return values;
 }
 
-inline bool same_bits(const floats& a, const floats& b) { return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0); }
+inline bool same_bits(const floats& a, const floats& b) {
+  return a.size() == b.size() && (a.empty() || std::memcmp(a.data(), b.data(), 4 * a.size()) == 0);
+}
 
 }  // namespace client

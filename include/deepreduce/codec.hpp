@@ -14,9 +14,13 @@ inline uint64_t job_count(const dr_job& job) { return job.count ? *job.count : j
 inline uint64_t job_in_size(const dr_job& job) { return job.in_size ? *job.in_size : job.in_max; }
 
 template <class T>
-const T* job_in(const dr_job& job) { return static_cast<const T*>(job.in); }
+const T* job_in(const dr_job& job) {
+  return static_cast<const T*>(job.in);
+}
 template <class T>
-T* job_out(const dr_job& job) { return static_cast<T*>(job.out); }
+T* job_out(const dr_job& job) {
+  return static_cast<T*>(job.out);
+}
 inline uint32_t* job_tell(const dr_job& job) { return static_cast<uint32_t*>(job.tell); }
 
 // Records the first fault of a job; `message` is a static string. Returns false, for `return fault(…)`.
@@ -89,10 +93,25 @@ struct codec_parts {
   std::span<const dr_field> fields{};
 };
 
-constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id, dr_role role, uint32_t traits, const dr_ops* cpu,
-                              const codec_parts& parts = {}) {
-  return {sizeof(dr_codec), name, summary, id, role, traits, parts.dtypes, parts.forms, 1, 0, 0,
-          parts.params.data(), parts.params.size(), parts.fields.data(), parts.fields.size(), cpu, nullptr};
+constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id, dr_role role, uint32_t traits,
+                              const dr_ops* cpu, const codec_parts& parts = {}) {
+  return {sizeof(dr_codec),
+          name,
+          summary,
+          id,
+          role,
+          traits,
+          parts.dtypes,
+          parts.forms,
+          1,
+          0,
+          0,
+          parts.params.data(),
+          parts.params.size(),
+          parts.fields.data(),
+          parts.fields.size(),
+          cpu,
+          nullptr};
 }
 
 // A `resolve` for codecs whose wire fields are their first N parameters, all integers.

@@ -75,22 +75,27 @@ dr_status read_stage(cursor& in, dr_role role, stage& out, dr_error& error) {
   out.codec = id <= 0xffff ? find_codec(role, static_cast<uint32_t>(id)) : nullptr;
   uint32_t length = 0;
   if (head & 1) {
-    if (!in.u8(length) || length == 0 || length > in.left()) return bad(error, "a codec's fields do not fit the plan table", length);
+    if (!in.u8(length) || length == 0 || length > in.left())
+      return bad(error, "a codec's fields do not fit the plan table", length);
   }
   if (!out.codec)
-    return fail(error, DR_E_UNSUPPORTED, "frame: %s codec 0x%" PRIx64 " is not known here; load its plug-in", role_name(role), id);
+    return fail(error, DR_E_UNSUPPORTED, "frame: %s codec 0x%" PRIx64 " is not known here; load its plug-in",
+                role_name(role), id);
   cursor fields{in.at, in.at + length};
   in.at += length;
   size_t given = 0;
   for (; fields.left(); ++given) {
     uint64_t x;
-    if (given == out.codec->field_count || !fields.varint(x)) return bad(error, "a codec has other fields than it declares", given);
+    if (given == out.codec->field_count || !fields.varint(x))
+      return bad(error, "a codec has other fields than it declares", given);
     const dr_field& f = out.codec->fields[given];
     if (x < f.minimum || x > f.maximum)
-      return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name, f.name, x, f.minimum, f.maximum);
+      return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name,
+                  f.name, x, f.minimum, f.maximum);
     out.fields[given] = x;
   }
-  if (given && out.fields[given - 1] == out.codec->fields[given - 1].fallback) return bad(error, "a trailing field has its default", given - 1);
+  if (given && out.fields[given - 1] == out.codec->fields[given - 1].fallback)
+    return bad(error, "a trailing field has its default", given - 1);
   for (size_t i = given; i < out.codec->field_count; ++i) out.fields[i] = out.codec->fields[i].fallback;
   return DR_OK;
 }
@@ -103,22 +108,28 @@ dr_status read_plan(cursor& in, wire_plan& out, dr_error& error) {
   if (!is_value_type(out.dtype) || type >> 6) return bad(error, "unknown value type in the plan table", type);
   if (type & 32) {
     uint64_t width;
-    if (!in.varint(width) || width < 2 || width > universe_max) return bad(error, "a row's width is not 2 … 2^32 - 1", out.width);
+    if (!in.varint(width) || width < 2 || width > universe_max)
+      return bad(error, "a row's width is not 2 … 2^32 - 1", out.width);
     out.width = static_cast<uint32_t>(width);
   }
   const uint32_t count[section_count] = {counts & 7, counts >> 6, counts >> 3 & 7};
   constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
   for (uint32_t s = 0; s < section_count; ++s) {
-    if (count[s] > stages_max || (count[s] == 0 && s != section_order)) return bad(error, "a stream has no codec, or more than 5", count[s]);
+    if (count[s] > stages_max || (count[s] == 0 && s != section_order))
+      return bad(error, "a stream has no codec, or more than 5", count[s]);
     stage_list& list = out.lists[s];
     for (; list.count < count[s]; ++list.count)
-      if (const dr_status status = read_stage(in, list.count ? dr_role{DR_ROLE_BYTES} : role[s], list.stages[list.count], error)) return status;
+      if (const dr_status status =
+              read_stage(in, list.count ? dr_role{DR_ROLE_BYTES} : role[s], list.stages[list.count], error))
+        return status;
   }
   const bool reorders = out.value().has(DR_REORDERS);
   if ((out.value().front().codec->dtypes & DR_DTYPE_BIT(out.dtype)) == 0 || (reorders && out.width != 1))
     return bad(error, "a value codec does not take this type or width", type);
-  if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER))) return bad(error, "the keys cannot carry an order", type);
-  if ((out.order().count != 0) != (reorders && !out.carries_order)) return bad(error, "an order is missing or in excess", counts);
+  if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER)))
+    return bad(error, "the keys cannot carry an order", type);
+  if ((out.order().count != 0) != (reorders && !out.carries_order))
+    return bad(error, "an order is missing or in excess", counts);
   return DR_OK;
 }
 
@@ -129,10 +140,12 @@ dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_er
   };
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
   if (row.mode == mode_dense) {
-    if (row.size[section_value] || row.size[section_order] || row.size[section_index] || row.support) return corrupt("a dense row stores sizes", row.payload());
+    if (row.size[section_value] || row.size[section_order] || row.size[section_index] || row.support)
+      return corrupt("a dense row stores sizes", row.payload());
     row.support = row.universe;
     row.size[section_value] = row.universe * row_bytes;  // < 2^32 · 2^32 · 4: checked below
-    if (row.universe && row.size[section_value] / row.universe != row_bytes) return corrupt("its size overflows", row.universe);
+    if (row.universe && row.size[section_value] / row.universe != row_bytes)
+      return corrupt("its size overflows", row.universe);
     return DR_OK;
   }
   if (row.count == 0) {
@@ -150,7 +163,8 @@ dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_er
     const uint64_t count = s == section_index ? row.count : row.support;
     if (count && row_bytes > UINT64_MAX / 16 / count) return corrupt("its size overflows", count);
     list_need need;
-    if (list_needs(list, {row.universe, count, plan.dtype, plan.width}, need)) return corrupt("the fields of a codec do not fit it", s);
+    if (list_needs(list, {row.universe, count, plan.dtype, plan.width}, need))
+      return corrupt("the fields of a codec do not fit it", s);
     if (list.fixed_size()) {
       if (row.size[s]) return corrupt("a size is stored of a stream of fixed size", row.size[s]);
       row.size[s] = need.last(list);
@@ -163,7 +177,8 @@ dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_er
 
 // ---- Writing ----------------------------------------------------------------------------------------------
 
-dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag, header_layout& out, dr_error& error) {
+dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
+                         header_layout& out, dr_error& error) {
   out = {};
   out.has_tag = has_tag;
   out.rows = rows.size();
@@ -172,7 +187,8 @@ dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_b
     out.table.insert(out.table.end(), bytes.begin(), bytes.end());
   }
   if (plans.size() > 8192 || out.table.size() > 0xffff || rows.size() > UINT32_MAX)
-    return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu rows: more than a header holds", plans.size(), out.table.size(), rows.size());
+    return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu rows: more than a header holds",
+                plans.size(), out.table.size(), rows.size());
   uint64_t most[7] = {}, payloads = 0;
   bool fits_short = rows.size() == 1 && !has_tag;
   for (const row_bound& r : rows) {
@@ -217,7 +233,8 @@ uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows) {
   return at;
 }
 
-void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows, uint64_t tag, bool list, uint8_t* frame) {
+void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows,
+                  uint64_t tag, bool list, uint8_t* frame) {
   // What a row stores of itself, column by column.
   const auto stored = [&](const wire_row& row, size_t c) -> uint64_t {
     const wire_plan& plan = plans[row.plan];
@@ -237,13 +254,15 @@ void write_header(const header_layout& layout, std::span<const wire_plan> plans,
   frame[0] = 'D';
   frame[1] = 'R';
   frame[2] = DR_FORMAT_VERSION;
-  frame[3] = static_cast<uint8_t>((list ? uint32_t{DR_FRAME_LIST} : 0u) | (layout.has_tag ? uint32_t{DR_FRAME_TAG} : 0u));
+  frame[3] =
+      static_cast<uint8_t>((list ? uint32_t{DR_FRAME_LIST} : 0u) | (layout.has_tag ? uint32_t{DR_FRAME_TAG} : 0u));
   uint64_t frame_size = layout.header_size;
   for (const wire_row& row : rows) frame_size += padded(row.payload());
   if (layout.short_form) {
     const wire_row& row = rows[0];
     const wire_plan& plan = plans[0];
-    frame[3] = static_cast<uint8_t>(frame[3] | DR_FRAME_SHORT | row.mode << 4 | (layout.short_width == 2 ? short_small : 0));
+    frame[3] =
+        static_cast<uint8_t>(frame[3] | DR_FRAME_SHORT | row.mode << 4 | (layout.short_width == 2 ? short_small : 0));
     store_bytes(frame + 12, row.universe, 3);
     uint8_t* at = frame + 15;
     const auto put = [&](size_t c) {
@@ -283,7 +302,8 @@ void write_header(const header_layout& layout, std::span<const wire_plan> plans,
 }
 
 size_t write_status_frame(dr_status status, const char* message, bool has_tag, uint64_t tag, uint8_t* frame) {
-  const size_t length = std::min<size_t>(std::strlen(message), 255), at = general_size + (has_tag ? 8 : 0), size = padded(at + length);
+  const size_t length = std::min<size_t>(std::strlen(message), 255), at = general_size + (has_tag ? 8 : 0),
+               size = padded(at + length);
   std::memset(frame, 0, size);
   frame[0] = 'D';
   frame[1] = 'R';
@@ -310,7 +330,8 @@ bool zeros(const uint8_t* from, const uint8_t* to) {
 }
 
 dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
-  if (out.flags & (DR_FRAME_TAG | DR_FRAME_STATUS)) return bad(error, "a short frame has neither tag nor status", out.flags);
+  if (out.flags & (DR_FRAME_TAG | DR_FRAME_STATUS))
+    return bad(error, "a short frame has neither tag nor status", out.flags);
   if (size < 18) return truncated(error, size, 18);
   const unsigned width = data[3] & short_small ? 2 : 3;
   wire_row row;
@@ -329,7 +350,8 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   row.support = row.mode == mode_dense ? 0 : row.count;
   if (plan.replaces_support() && !take(row.support)) return truncated(error, size, size + width);
   for (uint32_t s = 0; s < section_count; ++s)
-    if (plan.lists[s].count && !plan.lists[s].fixed_size() && !take(row.size[s])) return truncated(error, size, size + width);
+    if (plan.lists[s].count && !plan.lists[s].fixed_size() && !take(row.size[s]))
+      return truncated(error, size, size + width);
   const uint64_t used = static_cast<uint64_t>(in.at - data);
   out.header_size = padded(used);
   if (size < out.header_size) return truncated(error, size, out.header_size);
@@ -338,7 +360,8 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   return DR_OK;
 }
 
-dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::vector<uint64_t>& checks, dr_error& error) {
+dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::vector<uint64_t>& checks,
+                       dr_error& error) {
   const bool tagged = out.flags & DR_FRAME_TAG;
   const size_t head = general_size + (tagged ? 8 : 0);
   if (size < head) return truncated(error, size, head);
@@ -347,7 +370,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::v
   if (tagged) out.tag = load<uint64_t>(data + general_size);
   if (data[17] || data[3] >> 4) return bad(error, "reserved bits are set", data[17]);
   out.status = data[16];
-  if (((out.flags & DR_FRAME_STATUS) != 0) != (out.status != DR_OK)) return bad(error, "status and its flag disagree", data[16]);
+  if (((out.flags & DR_FRAME_STATUS) != 0) != (out.status != DR_OK))
+    return bad(error, "status and its flag disagree", data[16]);
   if (size < head + table) return truncated(error, size, head + table);
   if (out.status) {
     if (rows || widths || table > 255) return bad(error, "a status frame has rows", rows);
@@ -363,7 +387,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::v
     if (width[c] > 8) return bad(error, "a column is wider than 8 bytes", width[c]);
     row_size += width[c];
   }
-  if (widths >> 28 || width[col_info] < 1 || width[col_info] > 2 || width[col_universe] < 1) return bad(error, "impossible column widths", widths);
+  if (widths >> 28 || width[col_info] < 1 || width[col_info] > 2 || width[col_universe] < 1)
+    return bad(error, "impossible column widths", widths);
   if (rows > (size - head - table) / row_size) return truncated(error, size, head + table + rows * row_size);
   out.header_size = padded(head + table + rows * row_size);
   if (size < out.header_size) return truncated(error, size, out.header_size);
@@ -372,7 +397,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::v
     if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
   bool replaces = false;
   for (const wire_plan& p : out.plans) replaces = replaces || p.replaces_support();
-  if (replaces != (width[col_support] != 0) && rows) return bad(error, "the support column is missing or in excess", width[col_support]);
+  if (replaces != (width[col_support] != 0) && rows)
+    return bad(error, "the support column is missing or in excess", width[col_support]);
 
   out.rows.resize(rows);
   const uint8_t* at = in.end;
@@ -411,12 +437,14 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
   if (data[0] != 'D' || data[1] != 'R') return bad(error, "it does not begin with \"DR\"", data[0]);
   out.version = data[2];
   if (out.version != DR_FORMAT_VERSION)
-    return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version, DR_FORMAT_VERSION);
+    return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version,
+                DR_FORMAT_VERSION);
   out.flags = data[3] & known_flags;
   if (data[3] >> 7) return bad(error, "reserved flags are set", data[3]);
   std::vector<uint64_t> checks;
   const bool is_short = out.flags & DR_FRAME_SHORT;
-  if (const dr_status s = is_short ? read_short(data, size, out, error) : read_general(data, size, out, checks, error)) return s;
+  if (const dr_status s = is_short ? read_short(data, size, out, error) : read_general(data, size, out, checks, error))
+    return s;
 
   uint64_t at = out.header_size;
   for (size_t i = 0; i < out.rows.size(); ++i) {
@@ -424,13 +452,15 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
     if (row.plan >= out.plans.size()) return bad(error, "a row names a plan that is not there", row.plan);
     const wire_plan& plan = out.plans[row.plan];
     if (row.mode > mode_dense) return bad(error, "unknown mode of a row", row.mode);
-    if (row.universe > universe_max || row.count > row.universe || row.support > row.universe) return bad(error, "a row is larger than its universe", row.count);
+    if (row.universe > universe_max || row.count > row.universe || row.support > row.universe)
+      return bad(error, "a row is larger than its universe", row.count);
     if (row.mode != mode_dense && !(plan.replaces_support() && row.mode == mode_plan) && row.support != row.count)
       return bad(error, "a support differs from the count", row.support);
     if (row.continues) {
       if (i == 0) return bad(error, "the first row continues", 0);
       const wire_plan& before = out.plans[out.rows[i - 1].plan];
-      if (before.dtype != plan.dtype || before.width != plan.width) return bad(error, "a segment differs in type from the one before", i);
+      if (before.dtype != plan.dtype || before.width != plan.width)
+        return bad(error, "a segment differs in type from the one before", i);
     } else {
       ++out.tensors;
     }

@@ -26,7 +26,11 @@ struct wire_plan {
   bool replaces_support() const { return index().has(DR_REPLACES_SUPPORT); }
 };
 
-enum row_mode : uint32_t { mode_plan = DR_FALLBACK_NONE, mode_raw_index = DR_FALLBACK_RAW_INDEX, mode_dense = DR_FALLBACK_DENSE };
+enum row_mode : uint32_t {
+  mode_plan = DR_FALLBACK_NONE,
+  mode_raw_index = DR_FALLBACK_RAW_INDEX,
+  mode_dense = DR_FALLBACK_DENSE
+};
 
 struct wire_row {
   uint32_t plan = 0, mode = mode_plan;
@@ -53,19 +57,21 @@ struct header_layout {
   bool short_form = false, has_tag = false;
   uint8_t short_width = 3;  // of count, support and sizes in the short form: 2 or 3
   uint64_t rows = 0;
-  std::vector<uint8_t> table;  // serialised plan entries
+  std::vector<uint8_t> table;      // serialised plan entries
   std::array<uint8_t, 7> width{};  // row info, universe, count, support, value, order, index
   uint64_t header_size = 0, frame_bound = 0;
 };
 
 // UNSUPPORTED: more plans or bytes of them than a header can hold.
-dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag, header_layout& out, dr_error& error);
+dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
+                         header_layout& out, dr_error& error);
 
 // Sets the rows' offsets; returns the frame's size.
 uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows);
 
 // Writes the header; padding and payloads are there already. Ends with the checks.
-void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows, uint64_t tag, bool list, uint8_t* frame);
+void write_header(const header_layout& layout, std::span<const wire_plan> plans, std::span<const wire_row> rows,
+                  uint64_t tag, bool list, uint8_t* frame);
 
 inline constexpr size_t status_frame_max = 24 + 8 + 256;
 // Returns bytes written, at most status_frame_max.

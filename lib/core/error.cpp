@@ -18,9 +18,10 @@ dr_status fail(dr_error& error, dr_status code, const char* format, ...) {
 dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const char* codec) {
   static constexpr const char* streams[] = {"", ", index stream", ", value stream", ", order stream"};
   const char* stream = fault.stream < 4 ? streams[fault.stream] : "";
-  fail(error, fault.code, "tensor %llu%s%s%s%s: %s (at %llu, value %llu)", static_cast<unsigned long long>(tensor), stream,
-       codec ? " (" : "", codec ? codec : "", codec ? ")" : "", fault.message ? fault.message : status_name(fault.code),
-       static_cast<unsigned long long>(fault.where), static_cast<unsigned long long>(fault.what));
+  fail(error, fault.code, "tensor %llu%s%s%s%s: %s (at %llu, value %llu)", static_cast<unsigned long long>(tensor),
+       stream, codec ? " (" : "", codec ? codec : "", codec ? ")" : "",
+       fault.message ? fault.message : status_name(fault.code), static_cast<unsigned long long>(fault.where),
+       static_cast<unsigned long long>(fault.what));
   error.tensor = tensor;
   error.stream = fault.stream;
   error.where = fault.where;

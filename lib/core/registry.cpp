@@ -37,18 +37,25 @@ bool valid_name(const char* name) {
 bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
 
 dr_status check(const dr_codec* c, dr_error& error) {
-  if (!c || c->struct_size < sizeof(dr_codec)) return fail(error, DR_E_ARGUMENT, "codec: struct_size is smaller than dr_codec of this version");
-  if (!valid_name(c->name)) return fail(error, DR_E_ARGUMENT, "codec %u: its name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
+  if (!c || c->struct_size < sizeof(dr_codec))
+    return fail(error, DR_E_ARGUMENT, "codec: struct_size is smaller than dr_codec of this version");
+  if (!valid_name(c->name))
+    return fail(error, DR_E_ARGUMENT, "codec %u: its name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
   if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
-    return fail(error, DR_E_UNSUPPORTED, "codec %s: role %u cannot be registered (index, value, order and bytes can)", c->name, c->role);
-  if (c->id < 0x8000 || c->id > 0xffff) return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: role %u cannot be registered (index, value, order and bytes can)",
+                c->name, c->role);
+  if (c->id < 0x8000 || c->id > 0xffff)
+    return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
   if (!c->cpu || c->cpu->struct_size < sizeof(dr_ops) || !c->cpu->need || !c->cpu->encode || !c->cpu->decode)
     return fail(error, DR_E_ARGUMENT, "codec %s: need, encode and decode on the CPU are required", c->name);
   if (c->role == DR_ROLE_INDEX && !(c->forms & 1u << DR_FORM_LIST))
     return fail(error, DR_E_UNSUPPORTED, "codec %s: index codecs take the list form in this version", c->name);
-  if (c->field_count > DR_FIELDS_MAX) return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
-  if (c->field_count && !c->cpu->resolve) return fail(error, DR_E_ARGUMENT, "codec %s: wire fields without resolve", c->name);
-  if (c->param_count > 32) return fail(error, DR_E_ARGUMENT, "codec %s: %zu parameters, at most 32", c->name, c->param_count);
+  if (c->field_count > DR_FIELDS_MAX)
+    return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
+  if (c->field_count && !c->cpu->resolve)
+    return fail(error, DR_E_ARGUMENT, "codec %s: wire fields without resolve", c->name);
+  if (c->param_count > 32)
+    return fail(error, DR_E_ARGUMENT, "codec %s: %zu parameters, at most 32", c->name, c->param_count);
   for (size_t i = 0; i < c->field_count; ++i) {
     const dr_field& f = c->fields[i];
     if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
@@ -57,9 +64,11 @@ dr_status check(const dr_codec* c, dr_error& error) {
   for (size_t i = 0; i < c->param_count; ++i) {
     const dr_param& p = c->params[i];
     const bool choice = p.type == DR_PARAM_CHOICE;
-    if (p.struct_size != sizeof(dr_param) || !valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
-        (!choice && !(p.minimum <= p.maximum)) || (!choice && !p.required && !(p.fallback >= p.minimum && p.fallback <= p.maximum)))
-      return fail(error, DR_E_ARGUMENT, "codec %s: parameter %zu is malformed (name, type, range or default)", c->name, i);
+    if (p.struct_size != sizeof(dr_param) || !valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE ||
+        (choice && !p.choices) || (!choice && !(p.minimum <= p.maximum)) ||
+        (!choice && !p.required && !(p.fallback >= p.minimum && p.fallback <= p.maximum)))
+      return fail(error, DR_E_ARGUMENT, "codec %s: parameter %zu is malformed (name, type, range or default)", c->name,
+                  i);
   }
   return DR_OK;
 }
@@ -94,11 +103,13 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
       if (&other == codecs[i]) {
         known = true;
       } else if (same_name(other, *codecs[i]) || (other.role == codecs[i]->role && other.id == codecs[i]->id)) {
-        return fail(error, DR_E_ARGUMENT, "codec %s, id 0x%x: taken by %s, id 0x%x", codecs[i]->name, codecs[i]->id, other.name, other.id);
+        return fail(error, DR_E_ARGUMENT, "codec %s, id 0x%x: taken by %s, id 0x%x", codecs[i]->name, codecs[i]->id,
+                    other.name, other.id);
       }
     }
     if (known) continue;
-    if (added == r.entries.size()) return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", codecs[i]->name, added);
+    if (added == r.entries.size())
+      return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", codecs[i]->name, added);
     r.entries[added++] = codecs[i];  // past the published count: seen by nobody until all are sound
   }
   r.count.store(added, std::memory_order_release);
@@ -106,7 +117,8 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
 }
 
 const char* role_name(dr_role role) {
-  static constexpr const char* names[] = {"?", "index", "value", "order", "bytes", "pair", "tensor", "sparsify", "feedback"};
+  static constexpr const char* names[] = {"?",    "index",  "value",    "order",   "bytes",
+                                          "pair", "tensor", "sparsify", "feedback"};
   return role < std::size(names) ? names[role] : "?";
 }
 

@@ -9,9 +9,14 @@
 namespace dr {
 
 dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool* fresh, dr_error& error) {
-  if (!state) return fail(error, DR_E_ARGUMENT, "state: the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)", residual_size(elements));
+  if (!state)
+    return fail(error, DR_E_ARGUMENT,
+                "state: the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)",
+                residual_size(elements));
   if (reinterpret_cast<uintptr_t>(state) % 8) return fail(error, DR_E_ARGUMENT, "state: not aligned to 8 bytes");
-  if (state_size < residual_size(elements)) return fail(error, DR_E_ARGUMENT, "state: %" PRIu64 " bytes, but %" PRIu64 " are needed", state_size, residual_size(elements));
+  if (state_size < residual_size(elements))
+    return fail(error, DR_E_ARGUMENT, "state: %" PRIu64 " bytes, but %" PRIu64 " are needed", state_size,
+                residual_size(elements));
   residual_state head;
   std::memcpy(&head, state, sizeof head);
   const bool is_fresh = head.magic == 0 && head.version == 0 && head.elements == 0;
@@ -19,12 +24,14 @@ dr_status check_residual(const void* state, uint64_t state_size, uint64_t elemen
   if (is_fresh) return DR_OK;
   if (head.magic != residual_state::magic_value || head.version != residual_state::version_value)
     return fail(error, DR_E_ARGUMENT, "state: not a residual of this version (a fresh state is all zeros)");
-  if (head.elements != elements) return fail(error, DR_E_ARGUMENT, "state: of a tensor of %" PRIu64 " elements, not %" PRIu64, head.elements, elements);
+  if (head.elements != elements)
+    return fail(error, DR_E_ARGUMENT, "state: of a tensor of %" PRIu64 " elements, not %" PRIu64, head.elements,
+                elements);
   return DR_OK;
 }
 
-void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta, float gamma, const float* m,
-                uint64_t elements, float* acc) {
+void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta,
+                float gamma, const float* m, uint64_t elements, float* acc) {
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(g);
@@ -49,7 +56,8 @@ void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out
   });
 }
 
-void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width, float* acc) {
+void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+                   float* acc) {
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(values);

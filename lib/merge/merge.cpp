@@ -7,8 +7,10 @@ namespace {
 
 template <class From, class To>
 typename To::bits converted(typename From::bits b) {
-  if constexpr (std::is_same_v<From, To>) return b;
-  else return To::from_f64(double{From::to_f32(b)});
+  if constexpr (std::is_same_v<From, To>)
+    return b;
+  else
+    return To::from_f64(double{From::to_f32(b)});
 }
 
 template <class F>
@@ -31,9 +33,12 @@ void each_value(const uint32_t* support, uint64_t count, uint32_t width, F&& eac
 
 }  // namespace
 
-void convert(uint32_t from_type, const void* from, uint64_t n, uint32_t to_type, void* to) { scatter(from_type, nullptr, from, n, 1, to_type, to); }
+void convert(uint32_t from_type, const void* from, uint64_t n, uint32_t to_type, void* to) {
+  scatter(from_type, nullptr, from, n, 1, to_type, to);
+}
 
-void scatter(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width, uint32_t to_type, void* out) {
+void scatter(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+             uint32_t to_type, void* out) {
   if (!support && from_type == to_type) {
     if (count) std::memcpy(out, values, count * width * value_size(to_type));
     return;
@@ -47,8 +52,8 @@ void scatter(uint32_t from_type, const uint32_t* support, const void* values, ui
   });
 }
 
-void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width, float weight, uint32_t to_type,
-                 void* out) {
+void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+                 float weight, uint32_t to_type, void* out) {
   with_two_types(from_type, to_type, [&](auto from, auto to) {
     using From = decltype(from);
     using To = decltype(to);
@@ -63,7 +68,8 @@ void scatter_add(uint32_t from_type, const uint32_t* support, const void* values
 
 void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint32_t index_type, void* out) {
   const auto write = [&](auto* to) {
-    for (uint64_t i = 0; i < count; ++i) to[i] = static_cast<std::remove_reference_t<decltype(*to)>>(first + (support ? support[i] : i));
+    for (uint64_t i = 0; i < count; ++i)
+      to[i] = static_cast<std::remove_reference_t<decltype(*to)>>(first + (support ? support[i] : i));
   };
   switch (index_type) {
     case DR_U32: return write(static_cast<uint32_t*>(out));

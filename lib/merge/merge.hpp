@@ -11,11 +11,12 @@ namespace dr {
 void convert(uint32_t from_type, const void* from, uint64_t n, uint32_t to_type, void* to);
 
 // out[support[i]] = values[i], rows of `width`; support nullptr: all rows from 0.
-void scatter(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width, uint32_t to_type, void* out);
+void scatter(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+             uint32_t to_type, void* out);
 
 // out[support[i]] += weight · values[i], in f32, rounded to out's type.
-void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width, float weight, uint32_t to_type,
-                 void* out);
+void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+                 float weight, uint32_t to_type, void* out);
 
 // first + support[i] as a framework's index type; support nullptr: i.
 void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint32_t index_type, void* out);

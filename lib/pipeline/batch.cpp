@@ -17,7 +17,8 @@ namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 56;
 
-[[gnu::format(printf, 4, 5)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, const char* format, ...) {
+[[gnu::format(printf, 4, 5)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, const char* format,
+                                                   ...) {
   char sentence[200];
   va_list args;
   va_start(args, format);
@@ -31,10 +32,14 @@ constexpr uint64_t elements_max = uint64_t{1} << 56;
 dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error) {
   const uint32_t width = t.width ? t.width : 1;
   if (!is_value_type(t.dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "dtype %u is not f32, f16 or bf16", t.dtype);
-  if (t.index_dtype && !is_index_type(t.index_dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)", t.index_dtype);
-  if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES}) return bad_tensor(error, i, DR_E_ARGUMENT, "unknown flags 0x%x", t.flags);
-  if (t.universe > elements_max / width) return bad_tensor(error, i, DR_E_ARGUMENT, "%" PRIu64 " rows of %u values: more than 2^56", t.universe, width);
-  if (t.index_dtype && t.count > elements_max / width) return bad_tensor(error, i, DR_E_ARGUMENT, "count %" PRIu64 " is beyond 2^56 values", t.count);
+  if (t.index_dtype && !is_index_type(t.index_dtype))
+    return bad_tensor(error, i, DR_E_ARGUMENT, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)", t.index_dtype);
+  if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
+    return bad_tensor(error, i, DR_E_ARGUMENT, "unknown flags 0x%x", t.flags);
+  if (t.universe > elements_max / width)
+    return bad_tensor(error, i, DR_E_ARGUMENT, "%" PRIu64 " rows of %u values: more than 2^56", t.universe, width);
+  if (t.index_dtype && t.count > elements_max / width)
+    return bad_tensor(error, i, DR_E_ARGUMENT, "count %" PRIu64 " is beyond 2^56 values", t.count);
   out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
   return DR_OK;
 }
@@ -42,7 +47,8 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
 // Rows that a sparsifier may keep of `elements` (of which a sparse source holds `present`).
 uint64_t kept_bound(const plan& p, uint64_t universe, uint64_t present) {
   const bound_stage& s = p.sparsify;
-  if (s.codec->id == sparsify_topr) return std::min(present, topr_target(s.value(topr_ratio), s.value(topr_count), universe));
+  if (s.codec->id == sparsify_topr)
+    return std::min(present, topr_target(s.value(topr_ratio), s.value(topr_count), universe));
   return present;
 }
 
@@ -95,18 +101,27 @@ dr_status bound_row(const plan& p, const wire_plan& wire, batch_row& row, uint64
   const auto needs = [&](section s, uint64_t count) -> dr_status {
     if (wire.lists[s].count == 0) return DR_OK;
     if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, row.need[s]))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
+      return bad_tensor(error, tensor, DR_E_ARGUMENT,
+                        "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
                         wire.lists[s].front().codec->name, count, row.universe, wire.width);
     return DR_OK;
   };
   if (const dr_status s = needs(section_index, row.count_max)) return s;
-  row.support_max = wire.replaces_support() ? std::clamp(row.need[section_index].tell, row.count_max, row.universe) : row.count_max;
+  row.support_max =
+      wire.replaces_support() ? std::clamp(row.need[section_index].tell, row.count_max, row.universe) : row.count_max;
   if (const dr_status s = needs(section_value, row.support_max)) return s;
   if (const dr_status s = needs(section_order, row.support_max)) return s;
 
   const auto size = [&](section s) { return wire.lists[s].count ? row.need[s].last(wire.lists[s]) : 0; };
   row_bound& b = row.bound;
-  b = {row.plan, row.universe, row.count_max, row.support_max, size(section_value), size(section_order), size(section_index), 0};
+  b = {row.plan,
+       row.universe,
+       row.count_max,
+       row.support_max,
+       size(section_value),
+       size(section_order),
+       size(section_index),
+       0};
   // Raw keys instead of what replaces the support, and never more than the dense row.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
   const uint64_t index = wire.replaces_support() ? std::max(b.index, 4 * row.count_max) : b.index;
@@ -121,16 +136,20 @@ dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
     if (s.codec->role == DR_ROLE_VALUE && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take this dtype", s.codec->name);
     if ((s.codec->traits & DR_REORDERS) && u.width != 1)
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s reorders values, so it takes width 1, not %u", s.codec->name, u.width);
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s reorders values, so it takes width 1, not %u", s.codec->name,
+                        u.width);
   }
   if (u.width != 1 && p.sparsify.codec->id != sparsify_none)
-    return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)", p.sparsify.codec->name, u.width);
+    return bad_tensor(error, tensor, DR_E_ARGUMENT,
+                      "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)",
+                      p.sparsify.codec->name, u.width);
   return DR_OK;
 }
 
 }  // namespace
 
-dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors, std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error) {
+dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors,
+                  std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error) {
   out = {};
   out.workers = request.workers;
   if (tensors.size() > UINT32_MAX / 2) return fail(error, DR_E_ARGUMENT, "%zu tensors in a batch", tensors.size());
@@ -141,23 +160,28 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     if (std::find(out.plans.begin(), out.plans.end(), p) == out.plans.end()) out.plans.push_back(p);
     const tensor_shape& shape = out.shapes.back();
     const bool joins = i > 0 && p->flat && out.units.back().method == p.get();
-    if (p->flat && (shape.sparse() || shape.width != 1)) return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes dense tensors of width 1");
+    if (p->flat && (shape.sparse() || shape.width != 1))
+      return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes dense tensors of width 1");
     if (joins) {
       unit& u = out.units.back();
       if (u.dtype != shape.dtype) return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes tensors of one dtype");
       ++u.tensors;
       u.universe += shape.universe;
     } else {
-      out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width, shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, p.get()});
+      out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width,
+                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, p.get()});
     }
   }
-  const uint64_t segment = std::clamp<uint64_t>(request.segment_rows ? request.segment_rows : universe_max, 1, universe_max);
+  const uint64_t segment =
+      std::clamp<uint64_t>(request.segment_rows ? request.segment_rows : universe_max, 1, universe_max);
   for (unit& u : out.units) {
     if (const dr_status s = check_unit(u, u.first_tensor, error)) return s;
     u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, elements_max) : u.universe;
     u.kept_max = kept_bound(*u.method, u.universe, u.source_max);
     const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
-    if (segments > (1u << 20)) return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
+    if (segments > (1u << 20))
+      return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED,
+                        "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
     u.first_row = static_cast<uint32_t>(out.rows.size());
     u.rows = static_cast<uint32_t>(segments);
     for (uint64_t k = 0; k < segments; ++k) {
@@ -169,7 +193,8 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       row.count_max = std::min(row.universe, u.kept_max);
       wire_plan wire = wire_of(*u.method, u);
       if (const dr_status s = resolve(wire, row, u.first_tensor, error)) return s;
-      const auto same = std::find_if(out.wire.begin(), out.wire.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
+      const auto same =
+          std::find_if(out.wire.begin(), out.wire.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
       row.plan = static_cast<uint32_t>(same - out.wire.begin());
       if (same == out.wire.end()) out.wire.push_back(wire);
       if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
@@ -187,20 +212,25 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
 }
 
 dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr_error& error) {
-  if (tensors.size() != b.shapes.size()) return fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
+  if (tensors.size() != b.shapes.size())
+    return fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
   for (const unit& u : b.units)
     for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
       const tensor_view& t = tensors[i];
       tensor_shape shape;
       if (const dr_status s = read_shape(t, i, shape, error)) return s;
       const tensor_shape& was = b.shapes[i];
-      if (shape.dtype != was.dtype || shape.index_dtype != was.index_dtype || shape.width != was.width || shape.universe != was.universe || shape.count > was.count)
+      if (shape.dtype != was.dtype || shape.index_dtype != was.index_dtype || shape.width != was.width ||
+          shape.universe != was.universe || shape.count > was.count)
         return bad_tensor(error, i, DR_E_ARGUMENT, "not the shape that the batch was prepared for");
       const uint64_t present = shape.sparse() ? shape.count : shape.universe;
-      if (present && (!t.values || (shape.sparse() && !t.indices))) return bad_tensor(error, i, DR_E_ARGUMENT, "%s is NULL", t.values ? "indices" : "values");
-      if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "values are not aligned to their dtype");
+      if (present && (!t.values || (shape.sparse() && !t.indices)))
+        return bad_tensor(error, i, DR_E_ARGUMENT, "%s is NULL", t.values ? "indices" : "values");
+      if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
+        return bad_tensor(error, i, DR_E_ARGUMENT, "values are not aligned to their dtype");
       const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
-      if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size) return bad_tensor(error, i, DR_E_ARGUMENT, "indices are not aligned to their dtype");
+      if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
+        return bad_tensor(error, i, DR_E_ARGUMENT, "indices are not aligned to their dtype");
       if (u.method->keeps_feedback())
         if (check_residual(t.state, t.state_size, shape.elements(), nullptr, error)) {
           const dr_error inner = error;

@@ -27,10 +27,10 @@ struct unit {
   uint32_t first_tensor, tensors;
   uint32_t first_row, rows;
   uint32_t dtype, width;
-  bool sparse;         // the source is sparse: so not with feedback, which has a dense one
+  bool sparse;  // the source is sparse: so not with feedback, which has a dense one
   uint64_t universe;
-  uint64_t source_max; // rows that the source has: universe, or the count of a sparse tensor
-  uint64_t kept_max;   // rows that are kept, over all its segments
+  uint64_t source_max;  // rows that the source has: universe, or the count of a sparse tensor
+  uint64_t kept_max;    // rows that are kept, over all its segments
   const plan* method;
 };
 
@@ -53,7 +53,7 @@ struct batch {
   uint64_t scratch = 0;     // a worker
   uint64_t workspace = 0;
   uint32_t workers = 1;
-  bool too_large = false;   // the workspace does not fit an address
+  bool too_large = false;  // the workspace does not fit an address
 };
 
 struct batch_request {
@@ -63,7 +63,8 @@ struct batch_request {
 };
 
 // tensors [n], with plans [n] (null: the request's).
-dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors, std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error);
+dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors,
+                  std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error);
 
 // Whether tensors have the shapes that a batch was prepared for, and pointers to go with them.
 dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr_error& error);

@@ -34,7 +34,8 @@ std::string names_of(dr_role role) {
   return text;
 }
 
-dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::string& text, dr_value& out, dr_error& error) {
+dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::string& text, dr_value& out,
+                     dr_error& error) {
   out.given = 1;
   if (param.type == DR_PARAM_CHOICE) {
     bool found = false;
@@ -44,9 +45,11 @@ dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::st
       out.number = number;
     });
     if (found) return DR_OK;
-    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not one of %s", codec.name, param.name, text.c_str(), param.choices);
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not one of %s", codec.name, param.name, text.c_str(),
+                param.choices);
   }
-  if (!read_number(text, out.number)) return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not a number", codec.name, param.name, text.c_str());
+  if (!read_number(text, out.number))
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not a number", codec.name, param.name, text.c_str());
   if (out.number == 0) out.number = 0;  // -0 has no text of its own
   if (param.type == DR_PARAM_INT && out.number != std::floor(out.number))
     return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not an integer", codec.name, param.name, text.c_str());
@@ -59,7 +62,8 @@ dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::st
 dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_error& error) {
   out.codec = find_codec(role, call.name);
   if (!out.codec)
-    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s", role_name(role), call.name.c_str(), names_of(role).c_str());
+    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s", role_name(role),
+                call.name.c_str(), names_of(role).c_str());
   const dr_codec& codec = *out.codec;
   for (size_t i = 0; i < codec.param_count; ++i) out.values.push_back({0, 0, codec.params[i].fallback});
   for (const plan_argument& a : call.arguments) {
@@ -71,7 +75,8 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
         known += i ? ", " : "";
         known += codec.params[i].name;
       }
-      return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", codec.name, a.key.c_str(), known.empty() ? "none" : known.c_str());
+      return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", codec.name, a.key.c_str(),
+                  known.empty() ? "none" : known.c_str());
     }
     if (const dr_status s = bind_value(codec, codec.params[p], a.value, out.values[p], error)) return s;
   }
@@ -83,7 +88,8 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
 
 dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_stage>& out, dr_error& error) {
   if (stage.calls.size() > stages_max)
-    return fail(error, DR_E_ARGUMENT, "plan: %s= has %zu codecs; at most %u", stage.role.c_str(), stage.calls.size(), stages_max);
+    return fail(error, DR_E_ARGUMENT, "plan: %s= has %zu codecs; at most %u", stage.role.c_str(), stage.calls.size(),
+                stages_max);
   for (const plan_call& call : stage.calls) {
     if (const dr_status s = bind_call(role, call, out.emplace_back(), error)) return s;
     role = DR_ROLE_BYTES;
@@ -117,7 +123,8 @@ std::string canonical_text(const plan& p) {
   if (p.keeps_feedback()) add("feedback", {p.feedback});
   add("index", p.index);
   add("value", p.value);
-  if (p.order.size() > 1 || (p.order.size() == 1 && canonical_call(p.order[0]).name != "bitpack")) add("order", p.order);
+  if (p.order.size() > 1 || (p.order.size() == 1 && canonical_call(p.order[0]).name != "bitpack"))
+    add("order", p.order);
   if (!p.regather) stages.push_back({"regather", {{"off", {}}}});
   if (p.flat) stages.push_back({"bucket", {{"flat", {}}}});
   return print_plan(stages);
@@ -162,7 +169,9 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
   if (stage.role == "regather") return bind_switch(stage, "on", "off", out.regather, error);
   if (stage.role == "bucket") return bind_switch(stage, "flat", "none", out.flat, error);
-  return fail(error, DR_E_ARGUMENT, "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket", stage.role.c_str());
+  return fail(error, DR_E_ARGUMENT,
+              "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket",
+              stage.role.c_str());
 }
 
 dr_status check_topr(const bound_stage& s, dr_error& error) {
@@ -193,11 +202,15 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
   if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))
-    return fail(error, DR_E_UNSUPPORTED, "plan: %s both replaces the support and carries the order: no sequence of stages can do that", p->index[0].codec->name);
+    return fail(error, DR_E_UNSUPPORTED,
+                "plan: %s both replaces the support and carries the order: no sequence of stages can do that",
+                p->index[0].codec->name);
   // What changes nothing has no place in the canonical text.
   if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
-  if ((value & DR_REORDERS) && !p->carries_order()) fall_back(DR_ROLE_ORDER, "bitpack", p->order);
-  else p->order.clear();
+  if ((value & DR_REORDERS) && !p->carries_order())
+    fall_back(DR_ROLE_ORDER, "bitpack", p->order);
+  else
+    p->order.clear();
   p->text = canonical_text(*p);
   out = std::move(p);
   return DR_OK;

@@ -25,7 +25,9 @@ struct plan {
   std::string text;  // canonical
 
   bool keeps_feedback() const { return feedback.codec != nullptr; }
-  bool carries_order() const { return (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER); }
+  bool carries_order() const {
+    return (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);
+  }
 };
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);

@@ -18,9 +18,9 @@ struct row_work {
   uint32_t* support;
   void* values;
   uint32_t* order;
-  uint8_t* seen;       // to judge a permutation, one bit an element
-  uint64_t* sorted;    // of keys that carry the order: key and position
-  void* in_order;      // values, once they are in index order
+  uint8_t* seen;     // to judge a permutation, one bit an element
+  uint64_t* sorted;  // of keys that carry the order: key and position
+  void* in_order;    // values, once they are in index order
   stream_slot slots[section_count];
 };
 
@@ -28,7 +28,8 @@ uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p
 bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
 bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
-row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload, uint64_t& scratch) {
+row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
+                  uint64_t& scratch) {
   row_work o{};
   if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.payload());
   if (!coded(row)) return o;
@@ -131,9 +132,11 @@ class decoder {
       w_.jobs.add(job, o.slots[s]);
     }
     if (w_.jobs.n == 0) return DR_OK;
-    if (decode_chain(list, run_, w_.jobs)) return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+    if (decode_chain(list, run_, w_.jobs))
+      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
     for (size_t j = 0; j < w_.jobs.n; ++j)
-      if (rows_[w_.selected[j]].fault.code) return fail(error_, rows_[w_.selected[j]].fault, tensor_of(w_.selected[j]), list.front().codec->name);
+      if (rows_[w_.selected[j]].fault.code)
+        return fail(error_, rows_[w_.selected[j]].fault, tensor_of(w_.selected[j]), list.front().codec->name);
     return DR_OK;
   }
 
@@ -158,17 +161,20 @@ class decoder {
       if (o.values) out.values = o.values;
       return DR_OK;
     }
-    if (row.mode == mode_raw_index && row.count) std::memcpy(o.support, f_.data + row.offset + row.size[section_value] + row.size[section_order], 4 * row.support);
+    if (row.mode == mode_raw_index && row.count)
+      std::memcpy(o.support, f_.data + row.offset + row.size[section_value] + row.size[section_order], 4 * row.support);
     out = {o.support, o.values};
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
     for (uint64_t k = 0; k < row.support; ++k)
-      if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1])) return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
+      if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
+        return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
     if (!o.order) return DR_OK;
     std::memset(o.seen, 0, row.support / 8 + 1);
     for (uint64_t k = 0; k < row.support; ++k) {
       const uint32_t to = o.order[k];
-      if (to >= row.support || (o.seen[to / 8] >> (to % 8) & 1)) return corrupt(i, DR_STREAM_ORDER, k, to, "not a permutation");
+      if (to >= row.support || (o.seen[to / 8] >> (to % 8) & 1))
+        return corrupt(i, DR_STREAM_ORDER, k, to, "not a permutation");
       o.seen[to / 8] |= static_cast<uint8_t>(1u << (to % 8));
     }
     permute(row_bytes(plan), o.values, o.order, row.support, o.in_order);
@@ -180,15 +186,18 @@ class decoder {
     const wire_row& row = f_.rows[i];
     row_work& o = rows_[i];
     for (uint64_t k = 0; k < row.support; ++k) {
-      if (o.support[k] >= row.universe) return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "a key is not below the universe");
+      if (o.support[k] >= row.universe)
+        return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "a key is not below the universe");
       o.sorted[k] = uint64_t{o.support[k]} << 32 | k;
     }
     std::sort(o.sorted, o.sorted + row.support);
     const uint64_t bytes = row_bytes(plan_of(i));
     for (uint64_t k = 0; k < row.support; ++k) {
       o.support[k] = static_cast<uint32_t>(o.sorted[k] >> 32);
-      if (k && o.support[k] == o.support[k - 1]) return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.support[k], "a key comes twice");
-      std::memcpy(static_cast<std::byte*>(o.in_order) + k * bytes, static_cast<const std::byte*>(o.values) + static_cast<uint32_t>(o.sorted[k]) * bytes, bytes);
+      if (k && o.support[k] == o.support[k - 1])
+        return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.support[k], "a key comes twice");
+      std::memcpy(static_cast<std::byte*>(o.in_order) + k * bytes,
+                  static_cast<const std::byte*>(o.values) + static_cast<uint32_t>(o.sorted[k]) * bytes, bytes);
     }
     out.values = o.in_order;
     return DR_OK;
@@ -216,7 +225,9 @@ void each_tensor(const frame_view& frame, F&& f) {
 
 bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
 
-void* at_element(void* values, uint32_t dtype, uint64_t element) { return static_cast<std::byte*>(values) + element * value_size(dtype); }
+void* at_element(void* values, uint32_t dtype, uint64_t element) {
+  return static_cast<std::byte*>(values) + element * value_size(dtype);
+}
 
 // Calls f(row, output, the row's first element in it) for each row of a frame.
 template <class F>
@@ -239,7 +250,9 @@ void to_dense(const frame_view& frame, const decoded_row* rows, std::span<tensor
   if (!is_cut(frame, outs.size())) {
     each_row(frame, outs, [&](size_t i, tensor_out& o, uint64_t first) {
       const wire_plan& p = frame.plans[frame.rows[i].plan];
-      if (!o.index_dtype) put(p, rows[i].support, rows[i].values, frame.rows[i].support, o, at_element(o.values, o.dtype, first * p.width));
+      if (!o.index_dtype)
+        put(p, rows[i].support, rows[i].values, frame.rows[i].support, o,
+            at_element(o.values, o.dtype, first * p.width));
     });
     return;
   }
@@ -251,7 +264,8 @@ void to_dense(const frame_view& frame, const decoded_row* rows, std::span<tensor
       const uint64_t element = row_first + (rows[i].support ? rows[i].support[k] : k);
       while (element - out_first >= outs[next]->universe) out_first += outs[next++]->universe;
       tensor_out& o = *outs[next];
-      put(p, nullptr, static_cast<const std::byte*>(rows[i].values) + k * row_bytes(p), 1, o, at_element(o.values, o.dtype, (element - out_first) * p.width));
+      put(p, nullptr, static_cast<const std::byte*>(rows[i].values) + k * row_bytes(p), 1, o,
+          at_element(o.values, o.dtype, (element - out_first) * p.width));
     }
     row_first += frame.rows[i].universe;
   }
@@ -259,14 +273,16 @@ void to_dense(const frame_view& frame, const decoded_row* rows, std::span<tensor
 
 }  // namespace
 
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers,
+                           uint64_t& bytes, dr_error& error) {
   for (const frame_view& frame : frames) {
     uint64_t elements = 0;
     for (const wire_row& row : frame.rows) {
       const uint64_t width = frame.plans[row.plan].width;
       if (!limits.max_elements) continue;
       if (row.universe > (limits.max_elements - elements) / width)
-        return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements, limits.max_elements);
+        return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
+                    limits.max_elements);
       elements += row.universe * width;
     }
   }
@@ -275,7 +291,8 @@ dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& 
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
   if (limits.max_workspace && bytes > limits.max_workspace)
-    return fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes, limits.max_workspace);
+    return fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes,
+                limits.max_workspace);
   return DR_OK;
 }
 
@@ -286,15 +303,19 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     return code;
   };
   const bool cut = is_cut(frame, outs.size());
-  if (!cut && outs.size() != frame.tensors) return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
+  if (!cut && outs.size() != frame.tensors)
+    return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
   uint64_t total = 0;
   for (size_t i = 0; i < outs.size(); ++i) {
     const tensor_out& o = outs[i];
     if (!is_value_type(o.dtype)) return bad(i, DR_E_ARGUMENT, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
-    if (o.index_dtype && !is_index_type(o.index_dtype)) return bad(i, DR_E_ARGUMENT, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
+    if (o.index_dtype && !is_index_type(o.index_dtype))
+      return bad(i, DR_E_ARGUMENT, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
     if (o.flags) return bad(i, DR_E_ARGUMENT, "unknown flags", o.flags, 0);
-    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype)) return bad(i, DR_E_ARGUMENT, "values are not aligned to their dtype", 0, 0);
-    if (o.index_dtype && (cut || dense_only)) return bad(i, DR_E_ARGUMENT, "a dense output is wanted here", o.index_dtype, 0);
+    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
+      return bad(i, DR_E_ARGUMENT, "values are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && (cut || dense_only))
+      return bad(i, DR_E_ARGUMENT, "a dense output is wanted here", o.index_dtype, 0);
     if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, DR_E_ARGUMENT, "values is NULL", 0, 0);
     if (o.universe > UINT64_MAX - total) return bad(i, DR_E_ARGUMENT, "universe overflows", o.universe, 0);
     total += o.universe;
@@ -303,7 +324,8 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     const tensor_out& o = outs[i];
     const uint32_t width = o.width ? o.width : 1;
     if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
-    if (o.dtype != p.dtype && o.dtype != DR_F32) return bad(i, DR_E_ARGUMENT, "dtype must be the frame's, or f32", o.dtype, p.dtype);
+    if (o.dtype != p.dtype && o.dtype != DR_F32)
+      return bad(i, DR_E_ARGUMENT, "dtype must be the frame's, or f32", o.dtype, p.dtype);
     return DR_OK;
   };
   dr_status status = DR_OK;
@@ -312,7 +334,10 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     const wire_plan& p = frame.plans[frame.rows[begin].plan];
     if (cut) {
       for (size_t i = 0; i < outs.size() && !status; ++i) status = type_fits(i, p);
-      if (!status && total != universe) status = fail(error, DR_E_ARGUMENT, "%zu outputs hold %" PRIu64 " rows together; the frame's one tensor has %" PRIu64, outs.size(), total, universe);
+      if (!status && total != universe)
+        status = fail(error, DR_E_ARGUMENT,
+                      "%zu outputs hold %" PRIu64 " rows together; the frame's one tensor has %" PRIu64, outs.size(),
+                      total, universe);
       return;
     }
     if (status) return;
@@ -326,16 +351,24 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     if (!o.index_dtype) return;
     uint64_t support = 0;
     for (size_t r = begin; r < end; ++r) support += frame.rows[r].support;
-    const uint64_t top = o.index_dtype == DR_U32 ? uint64_t{1} << 32 : o.index_dtype == DR_I32 ? uint64_t{1} << 31 : o.index_dtype == DR_I64 ? uint64_t{1} << 63 : UINT64_MAX;
-    if (universe > top) status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
-    else if (support > o.capacity) status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
-    else if (support && !o.indices) status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);
-    else if (reinterpret_cast<uintptr_t>(o.indices) % (o.index_dtype == DR_U32 || o.index_dtype == DR_I32 ? 4 : 8)) status = bad(i, DR_E_ARGUMENT, "indices are not aligned to their dtype", 0, 0);
+    const uint64_t top = o.index_dtype == DR_U32   ? uint64_t{1} << 32
+                         : o.index_dtype == DR_I32 ? uint64_t{1} << 31
+                         : o.index_dtype == DR_I64 ? uint64_t{1} << 63
+                                                   : UINT64_MAX;
+    if (universe > top)
+      status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
+    else if (support > o.capacity)
+      status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
+    else if (support && !o.indices)
+      status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);
+    else if (reinterpret_cast<uintptr_t>(o.indices) % (o.index_dtype == DR_U32 || o.index_dtype == DR_I32 ? 4 : 8))
+      status = bad(i, DR_E_ARGUMENT, "indices are not aligned to their dtype", 0, 0);
   });
   return status;
 }
 
-dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows, dr_error& error) {
+dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,
+                      dr_error& error) {
   const work w = take(memory, frames, workers.workers());
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   size_t first = 0;
@@ -359,33 +392,39 @@ dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& 
 void clear(std::span<tensor_out* const> outs) {
   for (tensor_out* o : outs) {
     o->count = 0;
-    if (!o->index_dtype && o->universe) std::memset(o->values, 0, o->universe * (o->width ? o->width : 1) * value_size(o->dtype));
+    if (!o->index_dtype && o->universe)
+      std::memset(o->values, 0, o->universe * (o->width ? o->width : 1) * value_size(o->dtype));
   }
 }
 
 void deliver(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs) {
   clear(outs);
-  to_dense(frame, rows, outs, [](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
-    scatter(p.dtype, support, values, count, p.width, o.dtype, to);
-    o.count += count;
-  });
+  to_dense(
+      frame, rows, outs,
+      [](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
+        scatter(p.dtype, support, values, count, p.width, o.dtype, to);
+        o.count += count;
+      });
   if (is_cut(frame, outs.size())) return;
   each_row(frame, outs, [&](size_t i, tensor_out& o, uint64_t first) {
     if (!o.index_dtype) return;
     const wire_row& row = frame.rows[i];
     const wire_plan& p = frame.plans[row.plan];
     const unsigned index_size = o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4;
-    write_indices(rows[i].support, row.support, first, o.index_dtype, static_cast<std::byte*>(o.indices) + o.count * index_size);
+    write_indices(rows[i].support, row.support, first, o.index_dtype,
+                  static_cast<std::byte*>(o.indices) + o.count * index_size);
     convert(p.dtype, rows[i].values, row.support * p.width, o.dtype, at_element(o.values, o.dtype, o.count * p.width));
     o.count += row.support;
   });
 }
 
 void add(const frame_view& frame, const decoded_row* rows, float weight, std::span<tensor_out* const> outs) {
-  to_dense(frame, rows, outs, [&](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
-    scatter_add(p.dtype, support, values, count, p.width, weight, o.dtype, to);
-    o.count += count;
-  });
+  to_dense(
+      frame, rows, outs,
+      [&](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
+        scatter_add(p.dtype, support, values, count, p.width, weight, o.dtype, to);
+        o.count += count;
+      });
 }
 
 }  // namespace dr

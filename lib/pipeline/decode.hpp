@@ -18,13 +18,15 @@ struct decoded_row {
 using tensor_out = dr_tensor_out;
 
 // Workspace to decode these frames; also refuses what is beyond the limits, before anything is allocated.
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
+dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers,
+                           uint64_t& bytes, dr_error& error);
 
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);
 
 // Decodes every row of every frame; rows [Σ rows of the frames].
-dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows, dr_error& error);
+dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,
+                      dr_error& error);
 
 // Hands a frame's rows over.
 void deliver(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs);

@@ -24,9 +24,9 @@ struct unit_work {
   uint64_t* indices;
   uint64_t rows;
   sparse_entry* entries;
-  void* buffer;  // of sorted or joined values
-  float* acc;    // with feedback,
-  void* rounded; // and in the tensor's type
+  void* buffer;   // of sorted or joined values
+  float* acc;     // with feedback,
+  void* rounded;  // and in the tensor's type
   bool dense_fallback;
   dr_error error;
 };
@@ -105,7 +105,8 @@ work take(arena& memory, const batch& b) {
       o.order = memory.take<uint32_t>(r.support_max);
       o.keys = memory.take<uint32_t>(r.support_max);
     }
-    for (uint32_t s = 0; s < section_count; ++s) o.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
+    for (uint32_t s = 0; s < section_count; ++s)
+      o.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
     if (u.method->keeps_feedback() && !wire.value().exact()) {
       o.decoded = memory.take<std::byte>(r.support_max * row_bytes);
       o.decode_slot = stream_slot::take(memory, wire.value(), r.need[section_value], true);
@@ -117,7 +118,8 @@ work take(arena& memory, const batch& b) {
 
 class encoder {
  public:
-  encoder(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, const work& w, dr_error& error)
+  encoder(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, const work& w,
+          dr_error& error)
       : b_(b), call_(call), tensors_(tensors), pool_(workers), w_(w), error_(error) {
     run_ = {w.scratch, scratch_stride(b), &workers};
     for (size_t i = 0; i < b.rows.size(); ++i) {
@@ -138,7 +140,8 @@ class encoder {
 
   dr_status sparsify_and_split() {
     trace_span span(call_.trace, call_.trace_user, "sparsify");
-    pool_.run(b_.units.size(), [](void* self, size_t i, size_t) { static_cast<encoder*>(self)->split_unit(i); }, this);
+    pool_.run(
+        b_.units.size(), [](void* self, size_t i, size_t) { static_cast<encoder*>(self)->split_unit(i); }, this);
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (w_.units[i].error.code) {
         error_ = w_.units[i].error;
@@ -194,7 +197,9 @@ class encoder {
     const std::span<wire_row> rows(w_.wire, b_.rows.size());
     const uint64_t wanted = place_rows(layout, rows);
     if (wanted > capacity)
-      return fail(error_, DR_E_CAPACITY, "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")", wanted, capacity, layout.frame_bound);
+      return fail(error_, DR_E_CAPACITY,
+                  "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")", wanted, capacity,
+                  layout.frame_bound);
     for (size_t i = 0; i < rows.size(); ++i) {
       const row_work& row = w_.rows[i];
       uint8_t* at = frame + rows[i].offset;
@@ -207,7 +212,8 @@ class encoder {
       } else {
         for (uint32_t s = 0; s < section_count; ++s) {
           const bool raw = s == section_index && rows[i].mode == mode_raw_index;
-          if (rows[i].size[s]) std::memcpy(at, raw ? static_cast<const void*>(row.support) : row.slots[s].data, rows[i].size[s]);
+          if (rows[i].size[s])
+            std::memcpy(at, raw ? static_cast<const void*>(row.support) : row.slots[s].data, rows[i].size[s]);
           at += rows[i].size[s];
         }
       }
@@ -229,9 +235,12 @@ class encoder {
       if (!u.method->keeps_feedback()) continue;
       const row_work& row = w_.rows[i];
       float* const acc = w_.units[b_.rows[i].unit].acc + b_.rows[i].first * u.width;
-      if (w_.wire[i].mode == mode_dense) subtract_sent(u.dtype, row.support, row.kept, row.count, u.width, acc);
-      else if (row.decoded) subtract_sent(u.dtype, row.order ? row.keys : told(i), row.decoded, row.told, u.width, acc);
-      else subtract_sent(u.dtype, told(i), sent(i), row.told, u.width, acc);
+      if (w_.wire[i].mode == mode_dense)
+        subtract_sent(u.dtype, row.support, row.kept, row.count, u.width, acc);
+      else if (row.decoded)
+        subtract_sent(u.dtype, row.order ? row.keys : told(i), row.decoded, row.told, u.width, acc);
+      else
+        subtract_sent(u.dtype, told(i), sent(i), row.told, u.width, acc);
     }
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (b_.units[i].method->keeps_feedback()) span.bytes += store_states(i);
@@ -243,7 +252,9 @@ class encoder {
       if (w_.rows[i].fault.code) {
         result.tensor = b_.units[b_.rows[i].unit].first_tensor;
         result.fault = w_.rows[i].fault;
-        const uint32_t section = result.fault.stream == DR_STREAM_INDEX ? section_index : result.fault.stream == DR_STREAM_ORDER ? section_order : section_value;
+        const uint32_t section = result.fault.stream == DR_STREAM_INDEX   ? section_index
+                                 : result.fault.stream == DR_STREAM_ORDER ? section_order
+                                                                          : section_value;
         const stage_list& list = plan_of(i).lists[section];
         return fail(error_, result.fault, result.tensor, list.count ? list.front().codec->name : nullptr);
       }
@@ -268,10 +279,12 @@ class encoder {
     const plan& p = *u.method;
     selection s{};
     if (p.sparsify.codec->id == sparsify_topr)
-      s = select_largest(u.dtype, o.source, o.rows, topr_target(p.sparsify.value(topr_ratio), p.sparsify.value(topr_count), u.universe));
+      s = select_largest(u.dtype, o.source, o.rows,
+                         topr_target(p.sparsify.value(topr_ratio), p.sparsify.value(topr_count), u.universe));
     if (p.sparsify.codec->id == sparsify_threshold) {
       s = select_from(u.dtype, o.source, o.rows, p.sparsify.value(threshold_value));
-      o.dense_fallback = static_cast<double>(s.kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
+      o.dense_fallback =
+          static_cast<double>(s.kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
     }
     for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) split_row(o, u, k, s);
   }
@@ -285,7 +298,8 @@ class encoder {
     o.source = t.values;
     o.rows = u.universe;
     if (sparse) {
-      if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries, o.error)) {
+      if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries,
+                       o.error)) {
         const dr_error inner = o.error;
         fail(o.error, inner.code, "tensor %u: %s", u.first_tensor, inner.message);
         o.error.where = inner.where;
@@ -295,15 +309,19 @@ class encoder {
       o.source = o.buffer;
     } else if (o.buffer) {
       each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
-        if (elements) std::memcpy(static_cast<std::byte*>(o.buffer) + first * value_size(u.dtype), tensors_[tensor].values, elements * value_size(u.dtype));
+        if (elements)
+          std::memcpy(static_cast<std::byte*>(o.buffer) + first * value_size(u.dtype), tensors_[tensor].values,
+                      elements * value_size(u.dtype));
       });
       o.source = o.buffer;
     }
     if (!o.acc) return DR_OK;
-    const auto beta = static_cast<float>(u.method->feedback.value(residual_beta)), gamma = static_cast<float>(u.method->feedback.value(residual_gamma));
+    const auto beta = static_cast<float>(u.method->feedback.value(residual_beta)),
+               gamma = static_cast<float>(u.method->feedback.value(residual_gamma));
     each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
       const float* residual = residual_of(tensors_[tensor].state);
-      accumulate(u.dtype, sparse ? o.source : tensors_[tensor].values, sparse ? o.indices : nullptr, o.rows, u.width, beta, gamma, residual, elements, o.acc + first);
+      accumulate(u.dtype, sparse ? o.source : tensors_[tensor].values, sparse ? o.indices : nullptr, o.rows, u.width,
+                 beta, gamma, residual, elements, o.acc + first);
     });
     if (o.rounded) round_values(u.dtype, o.acc, u.universe * u.width, o.rounded);
     o.source = o.rounded ? o.rounded : o.acc;
@@ -343,7 +361,8 @@ class encoder {
       row.count = compact_rows(u.dtype, values, row.source_rows, u.width, row.positions);
     }
     if (u.sparse)
-      for (uint64_t i = 0; i < row.count; ++i) row.support[i] = static_cast<uint32_t>(o.indices[row.source_first + row.positions[i]] - r.first);
+      for (uint64_t i = 0; i < row.count; ++i)
+        row.support[i] = static_cast<uint32_t>(o.indices[row.source_first + row.positions[i]] - r.first);
     gather(row_bytes(k), values, row.positions, row.count, row.kept);
     row.told = row.count;
   }
@@ -355,7 +374,9 @@ class encoder {
   void each_coded(uint32_t plan, F&& add) {
     w_.jobs.n = 0;
     for (size_t i = 0; i < b_.rows.size(); ++i)
-      if (b_.rows[i].plan == plan && w_.rows[i].count && !w_.rows[i].fault.code && !w_.units[b_.rows[i].unit].dense_fallback) add(i);
+      if (b_.rows[i].plan == plan && w_.rows[i].count && !w_.rows[i].fault.code &&
+          !w_.units[b_.rows[i].unit].dense_fallback)
+        add(i);
   }
 
   dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max) {
@@ -385,7 +406,8 @@ class encoder {
     const wire_plan& plan = b_.wire[p];
     each_coded(p, [&](size_t i) {
       row_work& row = w_.rows[i];
-      dr_job job = job_of(i, DR_STREAM_INDEX, plan.carries_order ? row.keys : row.support, b_.rows[i].count_max, &row.count, 4 * b_.rows[i].count_max);
+      dr_job job = job_of(i, DR_STREAM_INDEX, plan.carries_order ? row.keys : row.support, b_.rows[i].count_max,
+                          &row.count, 4 * b_.rows[i].count_max);
       if (plan.replaces_support()) {
         job.tell = row.tell;
         job.tell_capacity = b_.rows[i].support_max;
@@ -422,7 +444,8 @@ class encoder {
         if (common) std::memcpy(row.sent, row.kept, common * bytes);
         std::memset(static_cast<std::byte*>(row.sent) + common * bytes, 0, (row.told - common) * bytes);
       } else if (u.sparse) {
-        gather_known(bytes, o.indices + row.source_first, values, row.source_rows, b_.rows[i].first, row.tell, row.told, row.sent);
+        gather_known(bytes, o.indices + row.source_first, values, row.source_rows, b_.rows[i].first, row.tell, row.told,
+                     row.sent);
       } else {
         gather(bytes, values, row.tell, row.told, row.sent);
       }
@@ -437,7 +460,8 @@ class encoder {
       row_work& row = w_.rows[i];
       row.fault.stream = DR_STREAM_VALUE;
       if (lossy && !survey(i)) return;
-      dr_job job = job_of(i, DR_STREAM_VALUE, sent(i), b_.rows[i].support_max, &row.told, b_.rows[i].support_max * row_bytes(i));
+      dr_job job =
+          job_of(i, DR_STREAM_VALUE, sent(i), b_.rows[i].support_max, &row.told, b_.rows[i].support_max * row_bytes(i));
       if (lossy) job.stats = &row.stats;
       job.tell = row.order;
       job.tell_capacity = row.order ? b_.rows[i].support_max : 0;
@@ -449,7 +473,9 @@ class encoder {
       row_work& row = w_.rows[w_.selected[j]];
       span.bytes += row.slots[section_value].size;
       if (!row.order || row.fault.code) continue;
-      if (row.order_told != row.told) return fail(error_, DR_E_INTERNAL, "%s told an order of %" PRIu64 " for %" PRIu64 " values", plan.value().front().codec->name, row.order_told, row.told);
+      if (row.order_told != row.told)
+        return fail(error_, DR_E_INTERNAL, "%s told an order of %" PRIu64 " for %" PRIu64 " values",
+                    plan.value().front().codec->name, row.order_told, row.told);
       const uint32_t* support = told(w_.selected[j]);
       for (uint64_t k = 0; k < row.told; ++k) row.keys[k] = support[row.order[k]];
     }
@@ -467,13 +493,16 @@ class encoder {
         const uint32_t m = magnitude<T>(v[k]);
         if (m >= T::infinity) {
           const uint64_t at = b_.rows[i].first + told(i)[k / plan_of(i).width];
-          row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k], m == T::infinity ? "the gradient is infinite; this codec takes finite values" : "the gradient is NaN; this codec takes finite values"};
+          row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
+                       m == T::infinity ? "the gradient is infinite; this codec takes finite values"
+                                        : "the gradient is NaN; this codec takes finite values"};
           return false;
         }
         least = std::min(least, m);
         most = std::max(most, m);
       }
-      row.stats = {T::to_f32(static_cast<typename T::bits>(least & T::magnitude_mask)), T::to_f32(static_cast<typename T::bits>(most))};
+      row.stats = {T::to_f32(static_cast<typename T::bits>(least & T::magnitude_mask)),
+                   T::to_f32(static_cast<typename T::bits>(most))};
       return true;
     });
   }
@@ -515,9 +544,12 @@ class encoder {
       w_.jobs.add(job, row.decode_slot);
     });
     if (w_.jobs.n == 0) return DR_OK;
-    if (decode_chain(list, run_, w_.jobs)) return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+    if (decode_chain(list, run_, w_.jobs))
+      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
     for (size_t j = 0; j < w_.jobs.n; ++j)
-      if (w_.jobs.jobs[j].fault->code) return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name, w_.jobs.jobs[j].fault->message);
+      if (w_.jobs.jobs[j].fault->code)
+        return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name,
+                    w_.jobs.jobs[j].fault->message);
     return DR_OK;
   }
 
@@ -554,13 +586,16 @@ uint64_t encode_workspace(const batch& b) {
   return memory.used();
 }
 
-dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, void* workspace, uint64_t workspace_size,
-                 uint8_t* frame, uint64_t capacity, encode_result& result, dr_error& error) {
+dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers,
+                 void* workspace, uint64_t workspace_size, uint8_t* frame, uint64_t capacity, encode_result& result,
+                 dr_error& error) {
   result = {};
   if (const dr_status s = check_tensors(b, tensors, error)) return s;
   arena memory(workspace, workspace_size);
   const work w = take(memory, b);
-  if (!memory.fits() || (!workspace && memory.used())) return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size, b.workspace);
+  if (!memory.fits() || (!workspace && memory.used()))
+    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
+                b.workspace);
 
   encoder e(b, call, tensors, workers, w, error);
   if (const dr_status s = e.sparsify_and_split()) {

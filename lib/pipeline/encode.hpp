@@ -22,7 +22,8 @@ struct encode_result {
 // Bytes of workspace that encode takes for a batch. (What the same code takes when it only measures.)
 uint64_t encode_workspace(const batch& b);
 
-dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, void* workspace,
-                 uint64_t workspace_size, uint8_t* frame, uint64_t capacity, encode_result& result, dr_error& error);
+dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers,
+                 void* workspace, uint64_t workspace_size, uint8_t* frame, uint64_t capacity, encode_result& result,
+                 dr_error& error);
 
 }  // namespace dr

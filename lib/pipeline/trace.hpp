@@ -9,7 +9,8 @@ namespace dr {
 
 class trace_span {
  public:
-  trace_span(void (*trace)(void*, const dr_trace*), void* user, const char* stage) : trace_(trace), user_(user), stage_(stage), begin_(trace ? now() : 0) {}
+  trace_span(void (*trace)(void*, const dr_trace*), void* user, const char* stage)
+      : trace_(trace), user_(user), stage_(stage), begin_(trace ? now() : 0) {}
   ~trace_span() {
     if (!trace_) return;
     const dr_trace t{sizeof(dr_trace), stage_, begin_, now(), bytes};
@@ -22,7 +23,9 @@ class trace_span {
 
  private:
   static uint64_t now() {
-    return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count());
+    return static_cast<uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+            .count());
   }
   void (*trace_)(void*, const dr_trace*);
   void* user_;

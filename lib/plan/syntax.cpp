@@ -34,7 +34,8 @@ struct parser {
   dr_status expected(const char* what) {
     if (done()) return fail(error, DR_E_ARGUMENT, "plan: %s expected at the end", what);
     const unsigned char c = static_cast<unsigned char>(text[at]);
-    if (c < 0x20 || c > 0x7e) return fail(error, DR_E_ARGUMENT, "plan: %s expected at column %zu, not byte 0x%02x", what, at + 1, c);
+    if (c < 0x20 || c > 0x7e)
+      return fail(error, DR_E_ARGUMENT, "plan: %s expected at column %zu, not byte 0x%02x", what, at + 1, c);
     return fail(error, DR_E_ARGUMENT, "plan: %s expected at column %zu, not '%c'", what, at + 1, c);
   }
 
@@ -78,7 +79,8 @@ struct parser {
 }  // namespace
 
 dr_status parse_plan(std::string_view text, std::vector<plan_stage>& stages, dr_error& error) {
-  if (text.size() > text_max) return fail(error, DR_E_ARGUMENT, "plan: %zu characters; at most %zu", text.size(), text_max);
+  if (text.size() > text_max)
+    return fail(error, DR_E_ARGUMENT, "plan: %zu characters; at most %zu", text.size(), text_max);
   parser p{text, error};
   for (p.skip_spaces(); !p.done(); p.skip_spaces()) {
     if (const dr_status s = p.stage(stages.emplace_back())) return s;

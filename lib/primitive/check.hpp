@@ -30,7 +30,8 @@ inline uint64_t check(const uint8_t* from, size_t size) {
   uint64_t total = 0;
   const size_t words = size / 4;
   for (size_t i = 0; i < words; i += check_chunk_words)
-    total += check_term(from + 4 * i, words - i < check_chunk_words ? words - i : check_chunk_words, i / check_chunk_words);
+    total +=
+        check_term(from + 4 * i, words - i < check_chunk_words ? words - i : check_chunk_words, i / check_chunk_words);
   return total;
 }
 
@@ -43,7 +44,8 @@ inline uint64_t check_with_hole(const uint8_t* from, size_t size, size_t hole) {
   uint64_t total = check_term(first, head / 4, 0);
   const size_t words = size / 4;
   for (size_t i = check_chunk_words; i < words; i += check_chunk_words)
-    total += check_term(from + 4 * i, words - i < check_chunk_words ? words - i : check_chunk_words, i / check_chunk_words);
+    total +=
+        check_term(from + 4 * i, words - i < check_chunk_words ? words - i : check_chunk_words, i / check_chunk_words);
   return total;
 }
 

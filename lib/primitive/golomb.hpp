@@ -112,8 +112,8 @@ inline uint8_t* golomb_encode_block(const uint32_t* x, size_t n, uint64_t base, 
 
 // Reads n >= 1 indices of a block that ends at `end`; `size` bytes of body, all of which must be used. False if the body
 // is corrupt; x then holds anything. Looks at no byte outside the body, in time O(n + size).
-inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code,
-                                uint32_t* x) {
+inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end,
+                                golomb_code code, uint32_t* x) {
   const bool has_low = code.divisor > 1;
   const uint64_t low_total = has_low ? uint64_t{code.low_bits} * n : 0;
   const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
@@ -211,7 +211,8 @@ inline bool golomb_decode(const uint8_t* in, size_t size, uint64_t n, uint64_t u
     const uint64_t body = blocks == 1 ? size - at : entry & (golomb_clustered - 1u);
     const bool clustered = blocks == 1 ? lone & 1 : entry >> 15;
     // Positions in a body fit 32 bits.
-    if (end > universe || end < base || end - base < length || body > size - at || body >= golomb_clustered) return false;
+    if (end > universe || end < base || end - base < length || body > size - at || body >= golomb_clustered)
+      return false;
     if (clustered && (!rule.may_cluster || rule.plain(end - base, length) == 1)) return false;
     *where = at;
     if (!golomb_decode_block(in + at, static_cast<size_t>(body), length, base, end,

@@ -17,14 +17,16 @@ struct golomb_index {
   }
 
   static void encode(const dr_params& p, const dr_job& job, std::byte*) {
-    *job.out_size = golomb_encode(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule, job_out<uint8_t>(job));
+    *job.out_size =
+        golomb_encode(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule, job_out<uint8_t>(job));
     tell_same(job);
   }
 
   static void decode(const dr_params& p, const dr_job& job, std::byte*) {
     const uint64_t n = job_count(job);
     uint64_t where = 0;
-    if (golomb_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, block_log2(p), rule, job_out<uint32_t>(job), &where))
+    if (golomb_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, block_log2(p), rule,
+                      job_out<uint32_t>(job), &where))
       *job.out_size = 4 * n;
     else
       fault(job, DR_E_CORRUPT, where, n, "a block does not decode");
@@ -36,7 +38,8 @@ struct golomb_index {
   static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
 
   static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id) {
-    return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu, {.forms = list_form, .params = params, .fields = fields});
+    return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu,
+                      {.forms = list_form, .params = params, .fields = fields});
   }
 };
 

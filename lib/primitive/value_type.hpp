@@ -34,13 +34,19 @@ struct bf16_type {
 
 // Order of magnitude: NaN above infinity, 0 below everything.
 template <class T>
-DR_HD constexpr uint32_t magnitude(typename T::bits b) { return b & T::magnitude_mask; }
+DR_HD constexpr uint32_t magnitude(typename T::bits b) {
+  return b & T::magnitude_mask;
+}
 template <class T>
-DR_HD constexpr bool is_finite(typename T::bits b) { return (b & T::magnitude_mask) < T::infinity; }
+DR_HD constexpr bool is_finite(typename T::bits b) {
+  return (b & T::magnitude_mask) < T::infinity;
+}
 
 // A finite number beyond the largest of the type becomes that one, with its sign.
 template <class T>
-DR_HD inline double saturate(double v) { return v > T::largest ? T::largest : v < -T::largest ? -T::largest : v; }
+DR_HD inline double saturate(double v) {
+  return v > T::largest ? T::largest : v < -T::largest ? -T::largest : v;
+}
 
 // Calls f with the type's description. dtype has been checked.
 template <class F>

@@ -53,8 +53,10 @@ selection select_from(uint32_t dtype, const void* values, uint64_t n, double thr
     uint32_t low = 1, high = T::infinity;  // the smallest magnitude that is at least `threshold`; infinity is
     while (low < high) {
       const uint32_t middle = low + (high - low) / 2;
-      if (double{T::to_f32(static_cast<typename T::bits>(middle))} >= threshold) high = middle;
-      else low = middle + 1;
+      if (double{T::to_f32(static_cast<typename T::bits>(middle))} >= threshold)
+        high = middle;
+      else
+        low = middle + 1;
     }
     const auto* v = static_cast<const typename T::bits*>(values);
     uint64_t kept = 0;

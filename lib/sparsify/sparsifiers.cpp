@@ -18,7 +18,8 @@ constexpr dr_param threshold_params[] = {
 constexpr dr_param residual_params[] = {param_real("beta", "weight of what earlier steps did not send", 0, 1, 1),
                                         param_real("gamma", "weight of the gradient", -FLT_MAX, FLT_MAX, 1)};
 
-constexpr dr_codec entry(const char* name, const char* summary, uint32_t id, dr_role role, std::span<const dr_param> params) {
+constexpr dr_codec entry(const char* name, const char* summary, uint32_t id, dr_role role,
+                         std::span<const dr_param> params) {
   return make_codec(name, summary, id, role, 0, nullptr, {.dtypes = all_value_dtypes, .params = params});
 }
 
@@ -26,10 +27,10 @@ constexpr dr_codec entry(const char* name, const char* summary, uint32_t id, dr_
 
 constinit const dr_codec sparsify_none_entry =
     entry("none", "keeps what is not zero; takes rows of any width", sparsify_none, DR_ROLE_SPARSIFY, {});
-constinit const dr_codec topr_entry =
-    entry("topr", "the largest magnitudes, exactly; ties by lower index; never zeros", sparsify_topr, DR_ROLE_SPARSIFY, topr_params);
-constinit const dr_codec threshold_entry =
-    entry("threshold", "every magnitude from a threshold upward", sparsify_threshold, DR_ROLE_SPARSIFY, threshold_params);
+constinit const dr_codec topr_entry = entry("topr", "the largest magnitudes, exactly; ties by lower index; never zeros",
+                                            sparsify_topr, DR_ROLE_SPARSIFY, topr_params);
+constinit const dr_codec threshold_entry = entry("threshold", "every magnitude from a threshold upward",
+                                                 sparsify_threshold, DR_ROLE_SPARSIFY, threshold_params);
 constinit const dr_codec residual_entry =
     entry("residual", "error feedback: adds what earlier steps did not send (Seide et al. 2014; Stich et al. 2018)",
           feedback_residual, DR_ROLE_FEEDBACK, residual_params);

@@ -8,7 +8,8 @@ namespace dr {
 namespace {
 
 template <class I>
-dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_duplicates, sparse_entry* entries, dr_error& error) {
+dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_duplicates, sparse_entry* entries,
+                  dr_error& error) {
   bool ascending = true;
   for (uint64_t i = 0; i < n; ++i) {
     const I index = indices[i];
@@ -20,7 +21,8 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
           error.where = i;
           return DR_E_ARGUMENT;
         }
-      fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRIu64 " is not below the universe of %" PRIu64 " rows", i, static_cast<uint64_t>(index), universe);
+      fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRIu64 " is not below the universe of %" PRIu64 " rows", i,
+           static_cast<uint64_t>(index), universe);
       error.where = i;
       return DR_E_ARGUMENT;
     }
@@ -34,7 +36,9 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
   if (sum_duplicates) return DR_OK;
   for (uint64_t i = 1; i < n; ++i)
     if (entries[i - 1].index == entries[i].index) {
-      fail(error, DR_E_ARGUMENT, "index %" PRIu64 " comes twice, at %" PRIu64 " and at %" PRIu64 " (DR_TENSOR_SUM_DUPLICATES adds their values)",
+      fail(error, DR_E_ARGUMENT,
+           "index %" PRIu64 " comes twice, at %" PRIu64 " and at %" PRIu64
+           " (DR_TENSOR_SUM_DUPLICATES adds their values)",
            entries[i].index, entries[i - 1].position, entries[i].position);
       error.where = entries[i].position;
       return DR_E_ARGUMENT;
@@ -45,15 +49,18 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
 // Copies n rows, with a width known to the compiler where that is a single value.
 template <class Move>
 void each_row(uint64_t row_bytes, uint64_t n, Move&& move) {
-  if (row_bytes == 4) for (uint64_t i = 0; i < n; ++i) move(i, 4);
-  else if (row_bytes == 2) for (uint64_t i = 0; i < n; ++i) move(i, 2);
-  else for (uint64_t i = 0; i < n; ++i) move(i, row_bytes);
+  if (row_bytes == 4)
+    for (uint64_t i = 0; i < n; ++i) move(i, 4);
+  else if (row_bytes == 2)
+    for (uint64_t i = 0; i < n; ++i) move(i, 2);
+  else
+    for (uint64_t i = 0; i < n; ++i) move(i, row_bytes);
 }
 
 }  // namespace
 
-dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, uint64_t universe, bool sum_duplicates, sparse_entry* entries,
-                       dr_error& error) {
+dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, uint64_t universe, bool sum_duplicates,
+                       sparse_entry* entries, dr_error& error) {
   switch (index_dtype) {
     case DR_U32: return sort_as(static_cast<const uint32_t*>(indices), n, universe, sum_duplicates, entries, error);
     case DR_I32: return sort_as(static_cast<const int32_t*>(indices), n, universe, sum_duplicates, entries, error);
@@ -62,8 +69,8 @@ dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, ui
   }
 }
 
-uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n, uint64_t* indices,
-                        void* out) {
+uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n,
+                        uint64_t* indices, void* out) {
   return with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* from = static_cast<const typename T::bits*>(values);
@@ -91,25 +98,29 @@ uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, cons
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
-  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) { std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes); });
+  each_row(row_bytes, n,
+           [&](uint64_t i, uint64_t bytes) { std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes); });
 }
 
 void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
-  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) { std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes); });
+  each_row(row_bytes, n,
+           [&](uint64_t i, uint64_t bytes) { std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes); });
 }
 
-void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first, const uint32_t* wanted,
-                  uint64_t wanted_count, void* out) {
+void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,
+                  const uint32_t* wanted, uint64_t wanted_count, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
   uint64_t at = 0;
   each_row(row_bytes, wanted_count, [&](uint64_t i, uint64_t bytes) {
     const uint64_t index = first + wanted[i];
     while (at < n && indices[at] < index) ++at;
-    if (at < n && indices[at] == index) std::memcpy(to + i * bytes, from + at * bytes, bytes);
-    else std::memset(to + i * bytes, 0, bytes);
+    if (at < n && indices[at] == index)
+      std::memcpy(to + i * bytes, from + at * bytes, bytes);
+    else
+      std::memset(to + i * bytes, 0, bytes);
   });
 }
 

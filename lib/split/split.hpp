@@ -20,8 +20,8 @@ dr_status sort_indices(uint32_t index_dtype, const void* indices, uint64_t n, ui
 
 // Copies the rows of values that `entries` name, in their order; rows of equal index are added up in f32, in order, and
 // rounded to the type. Returns how many rows there are then; indices [n] gets theirs.
-uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n, uint64_t* indices,
-                        void* out);
+uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, const sparse_entry* entries, uint64_t n,
+                        uint64_t* indices, void* out);
 
 // out[i] = values[positions[i]], in rows of row_bytes.
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
@@ -30,7 +30,7 @@ void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, u
 void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
 
 // Values of ascending `wanted` (below a segment's first + 2^32) among n ascending `indices`; +0 where unknown.
-void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first, const uint32_t* wanted,
-                  uint64_t wanted_count, void* out);
+void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,
+                  const uint32_t* wanted, uint64_t wanted_count, void* out);
 
 }  // namespace dr

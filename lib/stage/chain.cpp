@@ -66,7 +66,8 @@ dr_status decode_chain(const stage_list& list, const stage_runner& run, const jo
       slot.size = slot.sizes[now];
       // What a codec of fixed size wrote has that size; every other judges what it is given.
       if (s == 1 && list.has(DR_FIXED_SIZE) && slot.size != slot.need.payload[0])
-        fault(rows.bytes[i], DR_E_CORRUPT, 0, slot.size, "a bytes stage gives another size than the codec before it writes");
+        fault(rows.bytes[i], DR_E_CORRUPT, 0, slot.size,
+              "a bytes stage gives another size than the codec before it writes");
     }
   }
   for (size_t i = 0; i < rows.n; ++i) {
@@ -78,7 +79,8 @@ dr_status decode_chain(const stage_list& list, const stage_runner& run, const jo
   if (const dr_status status = list.front().codec->cpu->decode(&exec, &params, rows.jobs, rows.n)) return status;
   for (size_t i = 0; i < rows.n; ++i)
     if (!rows.jobs[i].fault->code && *rows.jobs[i].out_size != rows.jobs[i].out_capacity)
-      fault(rows.jobs[i], DR_E_CORRUPT, 0, *rows.jobs[i].out_size, "a payload decodes to another size than the frame says");
+      fault(rows.jobs[i], DR_E_CORRUPT, 0, *rows.jobs[i].out_size,
+            "a payload decodes to another size than the frame says");
   return DR_OK;
 }
 

@@ -16,7 +16,9 @@ struct stage_runner {
   pool* workers = nullptr;
 
   dr_exec exec() const {
-    const auto parallel = [](void* p, size_t n, void (*f)(void*, size_t, size_t), void* arg) { static_cast<pool*>(p)->run(n, f, arg); };
+    const auto parallel = [](void* p, size_t n, void (*f)(void*, size_t, size_t), void* arg) {
+      static_cast<pool*>(p)->run(n, f, arg);
+    };
     return {sizeof(dr_exec), scratch, scratch_size, nullptr, workers->workers(), 0, workers, parallel};
   }
 };

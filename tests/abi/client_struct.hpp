@@ -17,7 +17,8 @@ inline constexpr uint8_t canary = 0xa5;
 template <class T>
 class structs {
  public:
-  structs(std::vector<T> from, size_t size, size_t stride) : size_(size), stride_(stride), n_(from.size()), memory_(from.size() * stride + 64, canary) {
+  structs(std::vector<T> from, size_t size, size_t stride)
+      : size_(size), stride_(stride), n_(from.size()), memory_(from.size() * stride + 64, canary) {
     for (size_t i = 0; i < n_; ++i) {
       std::memcpy(at(i), &from[i], std::min(size, sizeof(T)));
       std::memcpy(at(i), &size, sizeof size);

@@ -55,7 +55,8 @@ TEST_CASE("max_elements counts universe times width over the whole frame") {
 TEST_CASE("max_workspace bounds what decode allocates: the limit that suffices is found by trying") {
   client::context c;
   const floats g = client::laplace(2000, 1);
-  const bytes frame = client::encode(c, "sparsify=topr(ratio=0.2) index=golomb+deflate value=fit_poly", {client::dense(g)});
+  const bytes frame =
+      client::encode(c, "sparsify=topr(ratio=0.2) index=golomb+deflate value=fit_poly", {client::dense(g)});
   floats x(2000);
   dr_tensor_out out = dense_out(x);
   uint64_t low = 1, high = 1 << 24;  // refuses at low, suffices at high
@@ -77,7 +78,8 @@ TEST_CASE("max_workspace bounds what decode allocates: the limit that suffices i
 TEST_CASE("a frame decodes at any address, and whatever lies behind it is ignored") {
   client::context c;
   const floats g = client::laplace(300, 1);
-  for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb value=qsgd", "index=raw value=raw", "sparsify=topr(ratio=0.2) index=bloom(fpr=0.01) value=fit_poly"}) {
+  for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb value=qsgd", "index=raw value=raw",
+                           "sparsify=topr(ratio=0.2) index=bloom(fpr=0.01) value=fit_poly"}) {
     const bytes frame = client::encode(c, text, {client::dense(g)});
     const floats expected = client::decode(c, frame, g.size());
     for (size_t offset = 0; offset < 8; ++offset) {
@@ -86,7 +88,8 @@ TEST_CASE("a frame decodes at any address, and whatever lies behind it is ignore
       moved.insert(moved.end(), 13, 0xff);
       floats x(g.size(), 9);
       dr_tensor_out out = dense_out(x);
-      REQUIRE(dr_decode(c.handle, nullptr, moved.data() + offset, moved.size() - offset, nullptr, &out, sizeof out, 1) == DR_OK);
+      REQUIRE(dr_decode(c.handle, nullptr, moved.data() + offset, moved.size() - offset, nullptr, &out, sizeof out,
+                        1) == DR_OK);
       REQUIRE(client::same_bits(x, expected));
     }
   }
@@ -161,13 +164,15 @@ TEST_CASE("every truncation of a frame is CORRUPT, in both forms and with severa
   const floats g = client::laplace(200, 1);
   dr_call call{};
   call.segment_rows = 70;
-  for (const bytes& frame : {client::encode(c, "sparsify=topr(ratio=0.1) index=golomb value=qsgd", {client::dense(g)}),
-                             client::encode(c, "sparsify=topr(ratio=0.1) index=golomb value=fit_poly", {client::dense(g), client::dense(g)}),
-                             abi::encode_segmented(c, "index=raw", {client::dense(g)}, call)}) {
+  for (const bytes& frame :
+       {client::encode(c, "sparsify=topr(ratio=0.1) index=golomb value=qsgd", {client::dense(g)}),
+        client::encode(c, "sparsify=topr(ratio=0.1) index=golomb value=fit_poly", {client::dense(g), client::dense(g)}),
+        abi::encode_segmented(c, "index=raw", {client::dense(g)}, call)}) {
     dr_frame_info info{};
     info.struct_size = sizeof info;
     for (size_t n = 1; n < frame.size(); ++n) {
-      const bytes cut(frame.begin(), frame.begin() + static_cast<long>(n));  // of its own, so that a sanitizer sees reads behind it
+      const bytes cut(frame.begin(),
+                      frame.begin() + static_cast<long>(n));  // of its own, so that a sanitizer sees reads behind it
       REQUIRE(dr_inspect(cut.data(), n, &info, nullptr, 0, 0, nullptr) == DR_E_CORRUPT);
     }
     CHECK(dr_inspect(frame.data(), 0, &info, nullptr, 0, 0, nullptr) == DR_E_CORRUPT);
@@ -193,7 +198,8 @@ TEST_CASE("a place that is not the CPU is refused as long as there is no other")
   for (const auto& k : kinds) {
     place.kind = k.kind;
     CHECK(dr_decode(c.handle, &place, frame.data(), frame.size(), nullptr, &out, sizeof out, 1) == k.status);
-    CHECK(dr_encode(c.handle, p.handle, nullptr, &place, &t, sizeof t, 1, room.data(), room.size(), nullptr) == k.status);
+    CHECK(dr_encode(c.handle, p.handle, nullptr, &place, &t, sizeof t, 1, room.data(), room.size(), nullptr) ==
+          k.status);
     CHECK(dr_batch_create(c.handle, p.handle, &place, &t, sizeof t, 1, 0, &batch) == k.status);
     if (k.status == DR_OK) dr_batch_destroy(batch);
   }

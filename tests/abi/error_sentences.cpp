@@ -73,14 +73,40 @@ TEST_CASE("a failing call leaves one sentence in the context: what, where, which
     dr_status status;
     std::vector<std::string> parts;
   } cases[] = {
-      {"NaN", [&] { return client::try_encode(c, "value=qsgd", {client::dense(g), client::dense(nan)}, frame); }, DR_E_ARGUMENT, {"tensor 1", "value", "qsgd", "NaN", "41"}},
-      {"infinity", [&] { return client::try_encode(c, "value=fit_poly", {client::dense(infinite)}, frame); }, DR_E_ARGUMENT, {"tensor 0", "fit_poly", "infinite", "at 7"}},
-      {"index", [&] { return client::try_encode(c, "index=raw", {client::sparse(three, g, 100)}, frame); }, DR_E_ARGUMENT, {"tensor 0", "index 1", "200", "100"}},
-      {"width", [&] { return client::try_encode(c, "value=fit_poly", {client::sparse(few, g, 10, 4)}, frame); }, DR_E_ARGUMENT, {"fit_poly", "width", "4"}},
-      {"width of topr", [&] { return client::try_encode(c, "sparsify=topr(ratio=0.1)", {client::sparse(few, g, 10, 4)}, frame); }, DR_E_ARGUMENT, {"topr", "4"}},
-      {"bloom without fpr", [&] { return client::try_encode(c, "index=bloom", {client::dense(g)}, frame); }, DR_E_ARGUMENT, {"bloom", "fpr"}},
-      {"segments", [&] { return client::try_encode(c, "index=raw", {client::sparse(few, g, uint64_t{1} << 55)}, frame); }, DR_E_UNSUPPORTED, {"tensor 0", std::to_string(uint64_t{1} << 55)}},
-      {"elements", [&] { return client::try_encode(c, "index=raw", {client::sparse(few, g, UINT64_MAX)}, frame); }, DR_E_ARGUMENT, {"tensor 0", "18446744073709551615"}},
+      {"NaN",
+       [&] {
+         return client::try_encode(c, "value=qsgd", {client::dense(g), client::dense(nan)}, frame);
+       },
+       DR_E_ARGUMENT,
+       {"tensor 1", "value", "qsgd", "NaN", "41"}},
+      {"infinity",
+       [&] { return client::try_encode(c, "value=fit_poly", {client::dense(infinite)}, frame); },
+       DR_E_ARGUMENT,
+       {"tensor 0", "fit_poly", "infinite", "at 7"}},
+      {"index",
+       [&] { return client::try_encode(c, "index=raw", {client::sparse(three, g, 100)}, frame); },
+       DR_E_ARGUMENT,
+       {"tensor 0", "index 1", "200", "100"}},
+      {"width",
+       [&] { return client::try_encode(c, "value=fit_poly", {client::sparse(few, g, 10, 4)}, frame); },
+       DR_E_ARGUMENT,
+       {"fit_poly", "width", "4"}},
+      {"width of topr",
+       [&] { return client::try_encode(c, "sparsify=topr(ratio=0.1)", {client::sparse(few, g, 10, 4)}, frame); },
+       DR_E_ARGUMENT,
+       {"topr", "4"}},
+      {"bloom without fpr",
+       [&] { return client::try_encode(c, "index=bloom", {client::dense(g)}, frame); },
+       DR_E_ARGUMENT,
+       {"bloom", "fpr"}},
+      {"segments",
+       [&] { return client::try_encode(c, "index=raw", {client::sparse(few, g, uint64_t{1} << 55)}, frame); },
+       DR_E_UNSUPPORTED,
+       {"tensor 0", std::to_string(uint64_t{1} << 55)}},
+      {"elements",
+       [&] { return client::try_encode(c, "index=raw", {client::sparse(few, g, UINT64_MAX)}, frame); },
+       DR_E_ARGUMENT,
+       {"tensor 0", "18446744073709551615"}},
   };
   for (const auto& k : cases) {
     INFO(k.what);
@@ -132,8 +158,10 @@ TEST_CASE("a trace names the stages, on a clock that runs forward, and the bytes
   dr_call call{};
   call.trace = [](void* user, const dr_trace* trace) { static_cast<std::vector<dr_trace>*>(user)->push_back(*trace); };
   call.trace_user = &seen;
-  const bytes frame = client::encode(c, "sparsify=topr(ratio=0.1) feedback=residual index=bloom value=fit_poly", {t}, call);
-  const std::set<std::string> known = {"sparsify", "index", "regather", "value", "order", "feedback", "container", "decode", "merge"};
+  const bytes frame =
+      client::encode(c, "sparsify=topr(ratio=0.1) feedback=residual index=bloom value=fit_poly", {t}, call);
+  const std::set<std::string> known = {"sparsify", "index",     "regather", "value", "order",
+                                       "feedback", "container", "decode",   "merge"};
   std::set<std::string> stages;
   uint64_t last = 0;
   for (const dr_trace& trace : seen) {
@@ -151,7 +179,8 @@ TEST_CASE("a trace names the stages, on a clock that runs forward, and the bytes
 TEST_CASE("tag and list travel; flags that nobody knows are refused") {
   client::context c;
   const floats g = client::laplace(100, 1);
-  for (const uint32_t flags : {0u, uint32_t{DR_CALL_TAG}, uint32_t{DR_CALL_LIST}, uint32_t{DR_CALL_TAG | DR_CALL_LIST}}) {
+  for (const uint32_t flags :
+       {0u, uint32_t{DR_CALL_TAG}, uint32_t{DR_CALL_LIST}, uint32_t{DR_CALL_TAG | DR_CALL_LIST}}) {
     dr_call call{};
     call.flags = flags;
     call.tag = UINT64_MAX;
@@ -167,7 +196,8 @@ TEST_CASE("tag and list travel; flags that nobody knows are refused") {
   dr_call call{};
   call.struct_size = sizeof call;
   call.flags = 1u << 20;
-  CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr) ==
+        DR_E_ARGUMENT);
   CHECK(has(c.error(), "0x100000"));
 }
 
@@ -219,7 +249,11 @@ TEST_CASE("a codec that is malformed is not registered, and the sentence says wh
   refused([](dr_codec& c, dr_ops&) { c.params = shouting, c.param_count = 1; }, DR_E_ARGUMENT, "parameter 0");
   refused([](dr_codec& c, dr_ops&) { c.param_count = 1000; }, DR_E_ARGUMENT, "1000");
   refused([](dr_codec& c, dr_ops&) { c.field_count = 9; }, DR_E_ARGUMENT, "9 wire fields");
-  refused([](dr_codec& c, dr_ops& o) { c.fields = outside, c.field_count = 1, o.resolve = [](const dr_params*, const dr_job*, uint64_t*, dr_fault*) -> dr_status { return DR_OK; }; },
-          DR_E_ARGUMENT, "wire field 0");
+  refused(
+      [](dr_codec& c, dr_ops& o) {
+        c.fields = outside, c.field_count = 1,
+        o.resolve = [](const dr_params*, const dr_job*, uint64_t*, dr_fault*) -> dr_status { return DR_OK; };
+      },
+      DR_E_ARGUMENT, "wire field 0");
   refused([](dr_codec& c, dr_ops&) { c.name = "qsgd"; }, DR_E_ARGUMENT, "taken");
 }

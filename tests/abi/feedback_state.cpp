@@ -93,7 +93,8 @@ TEST_CASE("beta and gamma weigh as they say, in f32, each product rounded") {
   s.give_to(t);
   floats residual(g.size());
   for (uint64_t step = 0; step < 3; ++step) {
-    const bytes frame = client::encode(c, "sparsify=topr(count=30) feedback=residual(beta=0.9,gamma=0.3) index=raw", {t}, at_step(step));
+    const bytes frame = client::encode(c, "sparsify=topr(count=30) feedback=residual(beta=0.9,gamma=0.3) index=raw",
+                                       {t}, at_step(step));
     const floats sent = client::decode(c, frame, g.size());
     for (size_t i = 0; i < g.size(); ++i) {
       const float fresh = 0.3f * g[i], kept = 0.9f * residual[i];
@@ -122,7 +123,8 @@ TEST_CASE("halves keep their residual in f32, and what rounding took is in it") 
   s.give_to(t);
   floats residual(g.size());
   for (uint64_t step = 0; step < 4; ++step) {
-    const bytes frame = client::encode(c, "sparsify=topr(ratio=0.2) feedback=residual(beta=0.7) index=golomb value=raw", {t}, at_step(step));
+    const bytes frame = client::encode(c, "sparsify=topr(ratio=0.2) feedback=residual(beta=0.7) index=golomb value=raw",
+                                       {t}, at_step(step));
     const floats sent = client::decode(c, frame, g.size());
     for (size_t i = 0; i < g.size(); ++i) {
       const float kept = 0.7f * residual[i];
@@ -141,7 +143,8 @@ TEST_CASE("what arrives sparse leaves a residual, too: of what it brings and of 
   s.give_to(t);
   floats residual(100);
   for (uint64_t step = 0; step < 5; ++step) {
-    const bytes frame = client::encode(c, "sparsify=topr(count=1) feedback=residual index=raw value=raw", {t}, at_step(step));
+    const bytes frame =
+        client::encode(c, "sparsify=topr(count=1) feedback=residual index=raw value=raw", {t}, at_step(step));
     const client::pairs sent = client::decode_sparse(c, frame);
     for (size_t k = 0; k < indices.size(); ++k) residual[indices[k]] += values[k];
     REQUIRE(sent.indices.size() == 1);
@@ -165,7 +168,8 @@ TEST_CASE("a zeroed state is a fresh one, and a saved state goes on as if nothin
     dr_tensor other = t;
     saved.give_to(other);
     client::context another(2);
-    for (uint64_t step = 2; step < 5; ++step) REQUIRE(client::encode(c, text, {t}, at_step(step)) == client::encode(another, text, {other}, at_step(step)));
+    for (uint64_t step = 2; step < 5; ++step)
+      REQUIRE(client::encode(c, text, {t}, at_step(step)) == client::encode(another, text, {other}, at_step(step)));
     CHECK(s.memory == saved.memory);
   }
 }
@@ -203,7 +207,8 @@ TEST_CASE("an encode that fails leaves the state's bytes as they were, whoever f
   const auto before2 = s2.memory;
   bytes frame(1 << 14);
   const std::vector<dr_tensor> both = {t, bad};  // the second fails: the first keeps its state, too
-  CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, both.data(), sizeof(dr_tensor), 2, frame.data(), frame.size(), nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, both.data(), sizeof(dr_tensor), 2, frame.data(), frame.size(),
+                  nullptr) == DR_E_ARGUMENT);
   CHECK(dr_last_error(c.handle)->tensor == 1);
   CHECK(s.memory == before);
   CHECK(s2.memory == before2);
@@ -274,7 +279,8 @@ TEST_CASE("states of another size, another tensor, another place or another kind
   const auto good = s.memory;
   bytes frame(4096);
   const auto refused = [&](dr_tensor bad, const char* word) {
-    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, &bad, sizeof bad, 1, frame.data(), frame.size(), nullptr) == DR_E_ARGUMENT);
+    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, &bad, sizeof bad, 1, frame.data(), frame.size(), nullptr) ==
+          DR_E_ARGUMENT);
     INFO(c.error());
     CHECK(c.error().find("state") != std::string::npos);
     CHECK(c.error().find(word) != std::string::npos);

@@ -46,7 +46,8 @@ floats awkward() {
 }
 
 // All that a client may do, one behind the other; its bytes.
-bytes everything(client::context& c, const std::string& plan_text, dr_dtype dtype, const floats& g, const std::vector<uint16_t>& halves) {
+bytes everything(client::context& c, const std::string& plan_text, dr_dtype dtype, const floats& g,
+                 const std::vector<uint16_t>& halves) {
   const client::plan p(plan_text);
   dr_tensor t = client::dense(g);
   t.dtype = dtype;
@@ -77,7 +78,9 @@ bytes everything(client::context& c, const std::string& plan_text, dr_dtype dtyp
     const float weights[] = {0.3f, 1e-3f};
     if (dr_merge(c.handle, nullptr, frames, weights, 2, &add, &o, sizeof o, 1)) return {};
   }
-  const auto append = [&](const void* from, size_t size) { all.insert(all.end(), static_cast<const uint8_t*>(from), static_cast<const uint8_t*>(from) + size); };
+  const auto append = [&](const void* from, size_t size) {
+    all.insert(all.end(), static_cast<const uint8_t*>(from), static_cast<const uint8_t*>(from) + size);
+  };
   append(out.data(), 4 * out.size());
   append(state.data(), 8 * state.size());
   return all;
@@ -90,7 +93,8 @@ TEST_CASE("frames, decoded values and states are the same bytes under flushed de
   std::vector<uint16_t> halves(g.size());
   client::rng r{9};
   for (auto& h : halves) h = static_cast<uint16_t>(r.next() & 0xbbff);  // finite in both types, denormals among them
-  const char* plans[] = {"feedback=residual index=golomb value=qsgd", "sparsify=topr(ratio=0.3) feedback=residual(beta=0.9,gamma=0.3) index=rice value=fit_poly",
+  const char* plans[] = {"feedback=residual index=golomb value=qsgd",
+                         "sparsify=topr(ratio=0.3) feedback=residual(beta=0.9,gamma=0.3) index=rice value=fit_poly",
                          "sparsify=threshold(value=1e-40) feedback=residual index=bloom(policy=p0,fpr=0.003) value=raw",
                          "sparsify=topr(ratio=0.2) feedback=residual index=bloom value=qsgd(levels=5)+deflate"};
   for (const uint32_t threads : {1u, 3u})
@@ -123,7 +127,8 @@ TEST_CASE("a plan's numbers are read and printed the same in any environment") {
   CHECK(dr_plan_text(client::plan(text).handle) == expected);
 }
 
-TEST_CASE("the caller's environment comes back after every call, failing ones included, and no exception flag is raised") {
+TEST_CASE(
+    "the caller's environment comes back after every call, failing ones included, and no exception flag is raised") {
   const floats g = awkward();
   client::context c;
   client::plan p("index=golomb value=qsgd");
@@ -153,7 +158,8 @@ TEST_CASE("the caller's environment comes back after every call, failing ones in
   note(0, dr_bound(c.handle, p.handle, &good, sizeof good, 1, &bound));
   note(1, dr_encode(c.handle, p.handle, nullptr, nullptr, &good, sizeof good, 1, frame.data(), frame.size(), &result));
   note(2, dr_decode(c.handle, nullptr, frame.data(), result.size, nullptr, &o, sizeof o, 1));
-  note(3, dr_encode(c.handle, p.handle, nullptr, nullptr, &bad, sizeof bad, 1, frame.data() + result.size, frame.size() - result.size, nullptr));
+  note(3, dr_encode(c.handle, p.handle, nullptr, nullptr, &bad, sizeof bad, 1, frame.data() + result.size,
+                    frame.size() - result.size, nullptr));
   frame[20] ^= 1;
   note(4, dr_decode(c.handle, nullptr, frame.data(), result.size, nullptr, &o, sizeof o, 1));
   dr_plan* none = nullptr;
@@ -179,7 +185,8 @@ TEST_CASE("a caller that traps floating-point exceptions is not trapped in here"
   std::fegetenv(&saved);
   std::feclearexcept(FE_ALL_EXCEPT);
   feenableexcept(FE_ALL_EXCEPT);
-  const dr_status s = dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr);
+  const dr_status s =
+      dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr);
   const int trapping = fegetexcept();
   std::fesetenv(&saved);
   CHECK(s == DR_OK);

@@ -3,8 +3,9 @@
 #include <deepreduce/deepreduce.h>
 
 #define SIZE(type, bytes) static_assert(sizeof(type) == bytes, #type " has another size")
-#define FIELD(type, name, at, bytes) \
-  static_assert(offsetof(type, name) == at && sizeof(static_cast<type*>(nullptr)->name) == bytes, #type "::" #name " has moved")
+#define FIELD(type, name, at, bytes)                                                              \
+  static_assert(offsetof(type, name) == at && sizeof(static_cast<type*>(nullptr)->name) == bytes, \
+                #type "::" #name " has moved")
 #define VALUE(name, number) static_assert(static_cast<long long>(name) == number, #name " means something else")
 
 static_assert(sizeof(void*) == 8 && sizeof(long) == 8, "the numbers below are those of LP64");

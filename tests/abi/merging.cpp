@@ -16,13 +16,15 @@ dr_tensor_out out_of(floats& values) {
   return o;
 }
 
-dr_status merge(client::context& c, const std::vector<bytes>& frames, const float* weights, uint32_t flags, std::vector<dr_tensor_out> outs) {
+dr_status merge(client::context& c, const std::vector<bytes>& frames, const float* weights, uint32_t flags,
+                std::vector<dr_tensor_out> outs) {
   std::vector<dr_bytes> list;
   for (const bytes& f : frames) list.push_back({f.data(), f.size()});
   dr_merge_options options{};
   options.struct_size = sizeof options;
   options.flags = flags;
-  return dr_merge(c.handle, nullptr, list.data(), weights, list.size(), &options, outs.data(), sizeof(dr_tensor_out), outs.size());
+  return dr_merge(c.handle, nullptr, list.data(), weights, list.size(), &options, outs.data(), sizeof(dr_tensor_out),
+                  outs.size());
 }
 
 // Three frames of two tensors each, by three methods.
@@ -31,13 +33,15 @@ struct fixture {
   std::vector<bytes> frames;
   std::vector<floats> first, second;  // what each decodes to
   fixture() {
-    const char* plans[] = {"sparsify=topr(ratio=0.2) index=golomb value=qsgd", "sparsify=topr(ratio=0.3) index=bloom(fpr=0.03) value=fit_poly", "index=raw value=raw"};
+    const char* plans[] = {"sparsify=topr(ratio=0.2) index=golomb value=qsgd",
+                           "sparsify=topr(ratio=0.3) index=bloom(fpr=0.03) value=fit_poly", "index=raw value=raw"};
     for (uint64_t i = 0; i < 3; ++i) {
       const floats a = client::laplace(700, 10 + i), b = client::laplace(90, 20 + i);
       frames.push_back(client::encode(c, plans[i], {client::dense(a), client::dense(b)}));
       floats x(700), y(90);
       dr_tensor_out outs[] = {out_of(x), out_of(y)};
-      REQUIRE(dr_decode(c.handle, nullptr, frames[i].data(), frames[i].size(), nullptr, outs, sizeof *outs, 2) == DR_OK);
+      REQUIRE(dr_decode(c.handle, nullptr, frames[i].data(), frames[i].size(), nullptr, outs, sizeof *outs, 2) ==
+              DR_OK);
       first.push_back(x);
       second.push_back(y);
     }
@@ -151,7 +155,8 @@ TEST_CASE("outputs are untouched unless every frame is sound, however late the d
   client::inspect(bad);
   untouched(bad, DR_E_CORRUPT);
   // Sound, but of other tensors.
-  untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1)), client::dense(floats(91, 1))}), DR_E_ARGUMENT);
+  untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1)), client::dense(floats(91, 1))}),
+            DR_E_ARGUMENT);
   untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1))}), DR_E_ARGUMENT);
 }
 

@@ -59,24 +59,62 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
       {"dr_bound: no plan at all", [&] { return dr_bound(c, nullptr, &t, sizeof t, 1, &bytes); }},
       {"dr_bound: tensors", [&] { return dr_bound(c, plan.handle, nullptr, sizeof t, 1, &bytes); }},
       {"dr_bound: bytes", [&] { return dr_bound(c, plan.handle, &t, sizeof t, 1, nullptr); }},
-      {"dr_encode: context", [&] { return dr_encode(nullptr, plan.handle, nullptr, nullptr, &t, sizeof t, 1, to.data(), to.size(), nullptr); }},
-      {"dr_encode: no plan at all", [&] { return dr_encode(c, nullptr, nullptr, nullptr, &t, sizeof t, 1, to.data(), to.size(), nullptr); }},
-      {"dr_encode: tensors", [&] { return dr_encode(c, plan.handle, nullptr, nullptr, nullptr, sizeof t, 1, to.data(), to.size(), nullptr); }},
-      {"dr_encode: frame", [&] { return dr_encode(c, plan.handle, nullptr, nullptr, &t, sizeof t, 1, nullptr, to.size(), nullptr); }},
-      {"dr_encode: values", [&] { return dr_encode(c, plan.handle, nullptr, nullptr, &no_values, sizeof t, 1, to.data(), to.size(), nullptr); }},
-      {"dr_encode: indices", [&] { return dr_encode(c, plan.handle, nullptr, nullptr, &no_indices, sizeof t, 1, to.data(), to.size(), nullptr); }},
-      {"dr_encode: state", [&] { return dr_encode(c, nullptr, nullptr, nullptr, &no_state, sizeof t, 1, to.data(), to.size(), nullptr); }},
-      {"dr_batch_create: context", [&] { return dr_batch_create(nullptr, plan.handle, nullptr, &t, sizeof t, 1, 0, &batch); }},
-      {"dr_batch_create: no plan at all", [&] { return dr_batch_create(c, nullptr, nullptr, &t, sizeof t, 1, 0, &batch); }},
-      {"dr_batch_create: tensors", [&] { return dr_batch_create(c, plan.handle, nullptr, nullptr, sizeof t, 1, 0, &batch); }},
+      {"dr_encode: context",
+       [&] {
+         return dr_encode(nullptr, plan.handle, nullptr, nullptr, &t, sizeof t, 1, to.data(), to.size(), nullptr);
+       }},
+      {"dr_encode: no plan at all",
+       [&] { return dr_encode(c, nullptr, nullptr, nullptr, &t, sizeof t, 1, to.data(), to.size(), nullptr); }},
+      {"dr_encode: tensors",
+       [&] {
+         return dr_encode(c, plan.handle, nullptr, nullptr, nullptr, sizeof t, 1, to.data(), to.size(), nullptr);
+       }},
+      {"dr_encode: frame",
+       [&] { return dr_encode(c, plan.handle, nullptr, nullptr, &t, sizeof t, 1, nullptr, to.size(), nullptr); }},
+      {"dr_encode: values",
+       [&] {
+         return dr_encode(c, plan.handle, nullptr, nullptr, &no_values, sizeof t, 1, to.data(), to.size(), nullptr);
+       }},
+      {"dr_encode: indices",
+       [&] {
+         return dr_encode(c, plan.handle, nullptr, nullptr, &no_indices, sizeof t, 1, to.data(), to.size(), nullptr);
+       }},
+      {"dr_encode: state",
+       [&] { return dr_encode(c, nullptr, nullptr, nullptr, &no_state, sizeof t, 1, to.data(), to.size(), nullptr); }},
+      {"dr_batch_create: context",
+       [&] { return dr_batch_create(nullptr, plan.handle, nullptr, &t, sizeof t, 1, 0, &batch); }},
+      {"dr_batch_create: no plan at all",
+       [&] { return dr_batch_create(c, nullptr, nullptr, &t, sizeof t, 1, 0, &batch); }},
+      {"dr_batch_create: tensors",
+       [&] { return dr_batch_create(c, plan.handle, nullptr, nullptr, sizeof t, 1, 0, &batch); }},
       {"dr_batch_create: batch", [&] { return dr_batch_create(c, plan.handle, nullptr, &t, sizeof t, 1, 0, nullptr); }},
       {"dr_batch_describe: batch", [&] { return dr_batch_describe(nullptr, &batch_info); }},
       {"dr_batch_describe: info", [&] { return dr_batch_describe(prepared, nullptr); }},
-      {"dr_batch_encode: context", [&] { return dr_batch_encode(nullptr, prepared, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace, to.data(), to.size(), nullptr); }},
-      {"dr_batch_encode: batch", [&] { return dr_batch_encode(c, nullptr, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace, to.data(), to.size(), nullptr); }},
-      {"dr_batch_encode: tensors", [&] { return dr_batch_encode(c, prepared, nullptr, nullptr, nullptr, sizeof t, 1, workspace, sizeof workspace, to.data(), to.size(), nullptr); }},
-      {"dr_batch_encode: workspace", [&] { return dr_batch_encode(c, prepared, nullptr, nullptr, &t, sizeof t, 1, nullptr, sizeof workspace, to.data(), to.size(), nullptr); }},
-      {"dr_batch_encode: frame", [&] { return dr_batch_encode(c, prepared, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace, nullptr, to.size(), nullptr); }},
+      {"dr_batch_encode: context",
+       [&] {
+         return dr_batch_encode(nullptr, prepared, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace,
+                                to.data(), to.size(), nullptr);
+       }},
+      {"dr_batch_encode: batch",
+       [&] {
+         return dr_batch_encode(c, nullptr, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace, to.data(),
+                                to.size(), nullptr);
+       }},
+      {"dr_batch_encode: tensors",
+       [&] {
+         return dr_batch_encode(c, prepared, nullptr, nullptr, nullptr, sizeof t, 1, workspace, sizeof workspace,
+                                to.data(), to.size(), nullptr);
+       }},
+      {"dr_batch_encode: workspace",
+       [&] {
+         return dr_batch_encode(c, prepared, nullptr, nullptr, &t, sizeof t, 1, nullptr, sizeof workspace, to.data(),
+                                to.size(), nullptr);
+       }},
+      {"dr_batch_encode: frame",
+       [&] {
+         return dr_batch_encode(c, prepared, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace, nullptr,
+                                to.size(), nullptr);
+       }},
       {"dr_state_size: plan", [&] { return dr_state_size(nullptr, &t, &bytes, nullptr); }},
       {"dr_state_size: tensor", [&] { return dr_state_size(plan.handle, nullptr, &bytes, nullptr); }},
       {"dr_state_size: bytes", [&] { return dr_state_size(plan.handle, &t, nullptr, nullptr); }},
@@ -85,14 +123,20 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
       {"dr_state_residual: elements", [&] { return dr_state_residual(state, sizeof state, &residual, nullptr); }},
       {"dr_inspect: frame", [&] { return dr_inspect(nullptr, 10, &info, nullptr, 0, 0, nullptr); }},
       {"dr_inspect: info", [&] { return dr_inspect(frame.data(), frame.size(), nullptr, nullptr, 0, 0, nullptr); }},
-      {"dr_decode: context", [&] { return dr_decode(nullptr, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1); }},
+      {"dr_decode: context",
+       [&] { return dr_decode(nullptr, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1); }},
       {"dr_decode: frame", [&] { return dr_decode(c, nullptr, nullptr, frame.size(), nullptr, &out, sizeof out, 1); }},
-      {"dr_decode: outputs", [&] { return dr_decode(c, nullptr, frame.data(), frame.size(), nullptr, nullptr, sizeof out, 1); }},
-      {"dr_decode: values", [&] { return dr_decode(c, nullptr, frame.data(), frame.size(), nullptr, &no_room, sizeof out, 1); }},
-      {"dr_decode: indices", [&] { return dr_decode(c, nullptr, frame.data(), frame.size(), nullptr, &no_index_room, sizeof out, 1); }},
-      {"dr_merge: context", [&] { return dr_merge(nullptr, nullptr, &good, nullptr, 1, nullptr, &out, sizeof out, 1); }},
+      {"dr_decode: outputs",
+       [&] { return dr_decode(c, nullptr, frame.data(), frame.size(), nullptr, nullptr, sizeof out, 1); }},
+      {"dr_decode: values",
+       [&] { return dr_decode(c, nullptr, frame.data(), frame.size(), nullptr, &no_room, sizeof out, 1); }},
+      {"dr_decode: indices",
+       [&] { return dr_decode(c, nullptr, frame.data(), frame.size(), nullptr, &no_index_room, sizeof out, 1); }},
+      {"dr_merge: context",
+       [&] { return dr_merge(nullptr, nullptr, &good, nullptr, 1, nullptr, &out, sizeof out, 1); }},
       {"dr_merge: frames", [&] { return dr_merge(c, nullptr, nullptr, nullptr, 1, nullptr, &out, sizeof out, 1); }},
-      {"dr_merge: a frame's data", [&] { return dr_merge(c, nullptr, &none, nullptr, 1, nullptr, &out, sizeof out, 1); }},
+      {"dr_merge: a frame's data",
+       [&] { return dr_merge(c, nullptr, &none, nullptr, 1, nullptr, &out, sizeof out, 1); }},
       {"dr_merge: outputs", [&] { return dr_merge(c, nullptr, &good, nullptr, 1, nullptr, nullptr, sizeof out, 1); }},
       {"dr_merge: values", [&] { return dr_merge(c, nullptr, &good, nullptr, 1, nullptr, &no_room, sizeof out, 1); }},
   };
@@ -138,7 +182,8 @@ TEST_CASE("what may be NULL may be NULL") {
   dr_tensor_out out{};
   out.struct_size = sizeof out;
   out.dtype = DR_F32;
-  CHECK(dr_encode(context.handle, plan.handle, nullptr, nullptr, &empty, sizeof empty, 1, frame, sizeof frame, &result) == DR_OK);
+  CHECK(dr_encode(context.handle, plan.handle, nullptr, nullptr, &empty, sizeof empty, 1, frame, sizeof frame,
+                  &result) == DR_OK);
   CHECK(dr_decode(context.handle, nullptr, frame, result.size, nullptr, &out, sizeof out, 1) == DR_OK);
 }
 

@@ -20,7 +20,8 @@ struct fixture {
     bytes out(4096, 0);
     dr_result result{};
     result.struct_size = sizeof result;
-    const dr_status s = dr_encode(context.handle, plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), n, out.data(), out.size(), &result);
+    const dr_status s = dr_encode(context.handle, plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), n,
+                                  out.data(), out.size(), &result);
     INFO(context.error());
     CHECK(s == DR_OK);
     out.resize(result.size);
@@ -42,11 +43,11 @@ TEST_CASE("tensors of older and newer clients encode to the same bytes, and stay
   const std::vector<dr_tensor> two = {client::dense(f.a), client::dense(f.b)};
   struct {
     size_t size, stride;
-  } const versions[] = {{offsetof(dr_tensor, plan), offsetof(dr_tensor, plan)},           // ends behind count
-                        {offsetof(dr_tensor, plan), sizeof(dr_tensor) + 40},              // the same, spread out
-                        {offsetof(dr_tensor, indices), offsetof(dr_tensor, indices)},     // knew dense tensors only
+  } const versions[] = {{offsetof(dr_tensor, plan), offsetof(dr_tensor, plan)},        // ends behind count
+                        {offsetof(dr_tensor, plan), sizeof(dr_tensor) + 40},           // the same, spread out
+                        {offsetof(dr_tensor, indices), offsetof(dr_tensor, indices)},  // knew dense tensors only
                         {sizeof(dr_tensor), sizeof(dr_tensor)},
-                        {sizeof(dr_tensor) + 24, sizeof(dr_tensor) + 24},                 // has fields that we do not know
+                        {sizeof(dr_tensor) + 24, sizeof(dr_tensor) + 24},  // has fields that we do not know
                         {sizeof(dr_tensor) + 24, sizeof(dr_tensor) + 64}};
   for (const auto& v : versions) {
     CAPTURE(v.size);
@@ -66,22 +67,25 @@ TEST_CASE("outputs of older and newer clients are filled and nothing behind them
     floats x(f.a.size()), y(f.b.size());
     dr_tensor_out outs[] = {f.out(x), f.out(y)};
     for (auto& o : outs) o.struct_size = sizeof o;
-    REQUIRE(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs, sizeof *outs, 2) == DR_OK);
+    REQUIRE(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs, sizeof *outs, 2) ==
+            DR_OK);
     CHECK(outs[0].count == 30);
     return x;
   }();
   struct {
     size_t size, stride;
     bool has_count;
-  } const versions[] = {{offsetof(dr_tensor_out, indices), offsetof(dr_tensor_out, indices), false},  // knew dense outputs only
-                        {offsetof(dr_tensor_out, count), offsetof(dr_tensor_out, count), false},
-                        {sizeof(dr_tensor_out), sizeof(dr_tensor_out) + 16, true},
-                        {sizeof(dr_tensor_out) + 16, sizeof(dr_tensor_out) + 16, true}};
+  } const versions[] = {
+      {offsetof(dr_tensor_out, indices), offsetof(dr_tensor_out, indices), false},  // knew dense outputs only
+      {offsetof(dr_tensor_out, count), offsetof(dr_tensor_out, count), false},
+      {sizeof(dr_tensor_out), sizeof(dr_tensor_out) + 16, true},
+      {sizeof(dr_tensor_out) + 16, sizeof(dr_tensor_out) + 16, true}};
   for (const auto& v : versions) {
     CAPTURE(v.size);
     floats x(f.a.size(), 9), y(f.b.size(), 9);
     structs<dr_tensor_out> outs({f.out(x), f.out(y)}, v.size, v.stride);
-    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(),
+                    2) == DR_OK);
     CHECK(outs.intact());
     CHECK(client::same_bits(x, expected_a));
     CHECK(outs.read(0).count == (v.has_count ? 30 : 0));
@@ -109,7 +113,8 @@ TEST_CASE("the call of an older client lacks what came later, and that is zero")
     bytes out(4096);
     dr_result result{};
     result.struct_size = sizeof result;
-    CHECK(dr_encode(f.context.handle, f.plan.handle, call.data(), nullptr, &t, sizeof t, 1, out.data(), out.size(), &result) == DR_OK);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, call.data(), nullptr, &t, sizeof t, 1, out.data(), out.size(),
+                    &result) == DR_OK);
     out.resize(result.size);
     CHECK(out == expected);
     CHECK(call.intact());
@@ -119,14 +124,17 @@ TEST_CASE("the call of an older client lacks what came later, and that is zero")
 TEST_CASE("a result is written as far as the client's struct reaches") {
   fixture f;
   const dr_tensor t = client::dense(f.a);
-  for (const size_t size : {offsetof(dr_result, status), offsetof(dr_result, fault), sizeof(dr_result), sizeof(dr_result) + 40}) {
+  for (const size_t size :
+       {offsetof(dr_result, status), offsetof(dr_result, fault), sizeof(dr_result), sizeof(dr_result) + 40}) {
     CAPTURE(size);
     structs<dr_result> result(dr_result{}, size);
     bytes out(4096);
-    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), out.size(), result.data()) == DR_OK);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), out.size(),
+                    result.data()) == DR_OK);
     CHECK(result.read().size > 30);
     CHECK(result.intact());
-    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), 10, result.data()) == DR_E_CAPACITY);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), 10,
+                    result.data()) == DR_E_CAPACITY);
     CHECK(result.read().size == 0);
     CHECK(result.intact());
     if (size > offsetof(dr_result, status)) CHECK(result.read().status == DR_E_CAPACITY);
@@ -134,7 +142,8 @@ TEST_CASE("a result is written as far as the client's struct reaches") {
 }
 
 TEST_CASE("an error is written as far as the client's struct reaches, and its message always ends") {
-  for (const size_t size : {offsetof(dr_error, stream), offsetof(dr_error, message) + 8, offsetof(dr_error, message) + 20, sizeof(dr_error), sizeof(dr_error) + 64}) {
+  for (const size_t size : {offsetof(dr_error, stream), offsetof(dr_error, message) + 8,
+                            offsetof(dr_error, message) + 20, sizeof(dr_error), sizeof(dr_error) + 64}) {
     CAPTURE(size);
     structs<dr_error> error(dr_error{}, size);
     dr_plan* p = nullptr;
@@ -173,7 +182,8 @@ TEST_CASE("a zeroed error is one of our version") {
 
 TEST_CASE("inspection fills older and newer structs, one a tensor, and nothing between them") {
   fixture f;
-  for (const size_t size : {offsetof(dr_frame_info, tensors), offsetof(dr_frame_info, message), sizeof(dr_frame_info), sizeof(dr_frame_info) + 8}) {
+  for (const size_t size : {offsetof(dr_frame_info, tensors), offsetof(dr_frame_info, message), sizeof(dr_frame_info),
+                            sizeof(dr_frame_info) + 8}) {
     structs<dr_frame_info> info(dr_frame_info{}, size);
     CHECK(dr_inspect(f.frame.data(), f.frame.size(), info.data(), nullptr, 0, 0, nullptr) == DR_OK);
     CHECK(info.intact());
@@ -208,7 +218,8 @@ TEST_CASE("options, limits, places and batch infos of older and newer clients ar
   fixture f;
   dr_context_options options{};
   options.threads = 2;
-  for (const size_t size : {offsetof(dr_context_options, threads), sizeof(dr_context_options), sizeof(dr_context_options) + 16}) {
+  for (const size_t size :
+       {offsetof(dr_context_options, threads), sizeof(dr_context_options), sizeof(dr_context_options) + 16}) {
     structs<dr_context_options> s(options, size);
     dr_context* c = nullptr;
     CHECK(dr_context_create(s.data(), &c) == DR_OK);
@@ -222,22 +233,25 @@ TEST_CASE("options, limits, places and batch infos of older and newer clients ar
   structs<dr_tensor_out> outs({f.out(x), f.out(y)}, sizeof(dr_tensor_out), sizeof(dr_tensor_out));
   for (const size_t size : {offsetof(dr_limits, max_workspace), sizeof(dr_limits), sizeof(dr_limits) + 16}) {
     structs<dr_limits> s(limits, size);
-    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), s.data(), outs.data(), outs.stride(), 2) ==
-          (size < sizeof(dr_limits) ? DR_OK : DR_E_CAPACITY));
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), s.data(), outs.data(), outs.stride(),
+                    2) == (size < sizeof(dr_limits) ? DR_OK : DR_E_CAPACITY));
   }
   dr_place place{};
   place.kind = DR_PLACE_CPU;
   for (const size_t size : {offsetof(dr_place, device), sizeof(dr_place), sizeof(dr_place) + 16}) {
     structs<dr_place> s(place, size);
-    CHECK(dr_decode(f.context.handle, s.data(), f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+    CHECK(dr_decode(f.context.handle, s.data(), f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(),
+                    2) == DR_OK);
   }
   dr_merge_options add{};
   add.flags = DR_MERGE_ADD;
   const dr_bytes frames[] = {{f.frame.data(), f.frame.size()}};
   const floats once = x;
-  for (const size_t size : {offsetof(dr_merge_options, limits), sizeof(dr_merge_options), sizeof(dr_merge_options) + 16}) {
+  for (const size_t size :
+       {offsetof(dr_merge_options, limits), sizeof(dr_merge_options), sizeof(dr_merge_options) + 16}) {
     structs<dr_merge_options> s(add, size);
-    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(), 2) == DR_OK);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(),
+                    2) == DR_OK);
     CHECK(dr_merge(f.context.handle, nullptr, frames, nullptr, 1, s.data(), outs.data(), outs.stride(), 2) == DR_OK);
     floats twice(once);
     for (float& v : twice) v += v;
@@ -264,17 +278,21 @@ TEST_CASE("arrays whose struct_size is zero, too small or beyond the stride are 
     CAPTURE(bad);
     tensors[1].struct_size = bad;
     bytes out(4096);
-    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), 2, out.data(), out.size(), nullptr) == DR_E_ARGUMENT);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), 2, out.data(),
+                    out.size(), nullptr) == DR_E_ARGUMENT);
     CHECK(f.context.error().find("tensors 1") != std::string::npos);
     outs[0].struct_size = sizeof(dr_tensor_out);
     outs[1].struct_size = bad == sizeof(dr_tensor) + 1 ? sizeof(dr_tensor_out) + 1 : bad;
-    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), sizeof(dr_tensor_out), 2) == DR_E_ARGUMENT);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(),
+                    sizeof(dr_tensor_out), 2) == DR_E_ARGUMENT);
     CHECK(f.context.error().find("outputs 1") != std::string::npos);
     CHECK(x == floats(x.size(), 5));
   }
   for (const size_t stride : {size_t{0}, size_t{4}}) {
-    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), stride, 2) == DR_E_ARGUMENT);
-    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), stride, 2, x.data(), 4, nullptr) == DR_E_ARGUMENT);
+    CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), stride, 2) ==
+          DR_E_ARGUMENT);
+    CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), stride, 2, x.data(), 4,
+                    nullptr) == DR_E_ARGUMENT);
   }
 }
 
@@ -288,7 +306,8 @@ TEST_CASE("inspection refuses infos whose struct_size is zero or beyond the stri
     const std::vector<uint8_t> before(memory);
     dr_frame_info info{};
     info.struct_size = sizeof info;
-    CHECK(dr_inspect(f.frame.data(), f.frame.size(), &info, reinterpret_cast<dr_tensor_info*>(memory.data()), stride, 2, nullptr) == DR_E_ARGUMENT);
+    CHECK(dr_inspect(f.frame.data(), f.frame.size(), &info, reinterpret_cast<dr_tensor_info*>(memory.data()), stride, 2,
+                     nullptr) == DR_E_ARGUMENT);
     CHECK(memory == before);
   }
 }

@@ -78,7 +78,8 @@ dr_status run(long fail_at, const std::function<dr_status()>& f) {
 }
 
 // f must give MEMORY wherever memory runs out, leave as many blocks as there were, and succeed in the end. `undo` frees what f made.
-long fails_everywhere(const std::function<dr_status()>& f, const std::function<void()>& undo = [] {}) {
+long fails_everywhere(
+    const std::function<dr_status()>& f, const std::function<void()>& undo = [] {}) {
   for (long i = 0; i < 10000; ++i) {
     CAPTURE(i);
     const long before = live;
@@ -133,7 +134,8 @@ struct allocator {
   }
 };
 
-constexpr const char* plan_text = "sparsify=topr(ratio=0.1) feedback=residual index=bloom(policy=p0,fpr=0.05)+deflate value=fit_poly+deflate";
+constexpr const char* plan_text =
+    "sparsify=topr(ratio=0.1) feedback=residual index=bloom(policy=p0,fpr=0.05)+deflate value=fit_poly+deflate";
 
 struct fixture {
   client::plan plan{plan_text};
@@ -157,7 +159,9 @@ struct fixture {
   dr_status encode(dr_context* c) {
     return dr_encode(c, plan.handle, nullptr, nullptr, &tensor, sizeof tensor, 1, frame.data(), frame.size(), &result);
   }
-  dr_status decode(dr_context* c) { return dr_decode(c, nullptr, frame.data(), result.size, nullptr, &out, sizeof out, 1); }
+  dr_status decode(dr_context* c) {
+    return dr_decode(c, nullptr, frame.data(), result.size, nullptr, &out, sizeof out, 1);
+  }
   dr_status merge(dr_context* c) {
     const dr_bytes frames[] = {{frame.data(), result.size}, {frame.data(), result.size}};
     return dr_merge(c, nullptr, frames, nullptr, 2, nullptr, &out, sizeof out, 1);
@@ -168,7 +172,8 @@ struct fixture {
 
 TEST_CASE("the library allocates through this program's operator new") {
   dr_plan* p = nullptr;
-  const long calls = fails_everywhere([&] { return dr_plan_parse(plan_text, &p, nullptr); }, [&] { dr_plan_destroy(p); });
+  const long calls =
+      fails_everywhere([&] { return dr_plan_parse(plan_text, &p, nullptr); }, [&] { dr_plan_destroy(p); });
   CHECK(calls > 3);
 }
 
@@ -183,7 +188,8 @@ TEST_CASE("a plan that is refused for want of memory leaves no plan, and its err
 }
 
 TEST_CASE("plans that are refused leak nothing, wherever memory runs out on the way") {
-  for (const char* text : {"index=nowhere", "index=bloom(fpr=2)", "value=raw+nothing", "sparsify=topr", "x", "index=raw index=raw"}) {
+  for (const char* text :
+       {"index=nowhere", "index=bloom(fpr=2)", "value=raw+nothing", "sparsify=topr", "x", "index=raw index=raw"}) {
     INFO(std::string(text));
     for (long i = 0; i < 200; ++i) {
       const long before = live;
@@ -242,8 +248,11 @@ TEST_CASE("every other call: MEMORY wherever operator new fails, and no leak") {
   tensor_info.struct_size = sizeof tensor_info;
   REQUIRE(f.merge(c.handle) == DR_OK);
   fails_everywhere([&] { return dr_bound(c.handle, f.plan.handle, &f.tensor, sizeof f.tensor, 1, &size); });
-  fails_everywhere([&] { return dr_batch_create(c.handle, f.plan.handle, nullptr, &f.tensor, sizeof f.tensor, 1, 100, &batch); }, [&] { dr_batch_destroy(batch); });
-  fails_everywhere([&] { return dr_inspect(f.frame.data(), f.result.size, &info, &tensor_info, sizeof tensor_info, 1, nullptr); });
+  fails_everywhere(
+      [&] { return dr_batch_create(c.handle, f.plan.handle, nullptr, &f.tensor, sizeof f.tensor, 1, 100, &batch); },
+      [&] { dr_batch_destroy(batch); });
+  fails_everywhere(
+      [&] { return dr_inspect(f.frame.data(), f.result.size, &info, &tensor_info, sizeof tensor_info, 1, nullptr); });
   fails_everywhere([&] { return f.decode(c.handle); });
   fails_everywhere([&] { return f.merge(c.handle); });
 }
@@ -254,10 +263,12 @@ TEST_CASE("merge leaves its outputs alone when memory runs out") {
   REQUIRE(f.encode(c.handle) == DR_OK);
   REQUIRE(f.merge(c.handle) == DR_OK);
   const floats before = f.decoded = floats(500, 3);
-  for (long i = 0; run(i, [&] { return f.merge(c.handle); }) == DR_E_MEMORY; ++i) REQUIRE(client::same_bits(f.decoded, before));
+  for (long i = 0; run(i, [&] { return f.merge(c.handle); }) == DR_E_MEMORY; ++i)
+    REQUIRE(client::same_bits(f.decoded, before));
 }
 
-TEST_CASE("the caller's allocator: MEMORY wherever it says no, balanced, asked for nothing odd, and the context goes on") {
+TEST_CASE(
+    "the caller's allocator: MEMORY wherever it says no, balanced, asked for nothing odd, and the context goes on") {
   for (const uint32_t threads : {1u, 3u}) {
     CAPTURE(threads);
     fixture f;
@@ -327,7 +338,8 @@ TEST_CASE("an allocation that no machine has is MEMORY or an argument, never a c
   t.indices = &index;
   t.count = 1;
   size_t bytes = 0;
-  for (const uint64_t universe : {uint64_t{1} << 40, uint64_t{1} << 55, uint64_t{1} << 56, uint64_t{1} << 60, UINT64_MAX}) {
+  for (const uint64_t universe :
+       {uint64_t{1} << 40, uint64_t{1} << 55, uint64_t{1} << 56, uint64_t{1} << 60, UINT64_MAX}) {
     CAPTURE(universe);
     t.universe = universe;
     const dr_status s = dr_bound(c.handle, p.handle, &t, sizeof t, 1, &bytes);

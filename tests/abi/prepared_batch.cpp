@@ -52,7 +52,8 @@ TEST_CASE("a prepared batch gives the bytes of dr_encode, again and again, in se
     client::context c;
     client::plan p(plan_text);
     batch b;
-    REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, segment_rows, &b.handle) == DR_OK);
+    REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, segment_rows,
+                            &b.handle) == DR_OK);
     const dr_batch_info info = describe(b);
     CHECK(info.tensors == 3);
     CHECK(info.rows == (segment_rows ? 5 + 1 + 2 : 3));
@@ -71,9 +72,10 @@ TEST_CASE("a prepared batch gives the bytes of dr_encode, again and again, in se
       bytes frame(info.bound, 0x11);
       dr_result result{};
       result.struct_size = sizeof result;
-      std::memset(workspace.data, 0xe0 + static_cast<int>(step), info.workspace);  // what lies in the workspace does not matter
-      REQUIRE(dr_batch_encode(c.handle, b.handle, &call, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, workspace.data, info.workspace, frame.data(),
-                              frame.size(), &result) == DR_OK);
+      std::memset(workspace.data, 0xe0 + static_cast<int>(step),
+                  info.workspace);  // what lies in the workspace does not matter
+      REQUIRE(dr_batch_encode(c.handle, b.handle, &call, nullptr, f.tensors.data(), sizeof(dr_tensor), 3,
+                              workspace.data, info.workspace, frame.data(), frame.size(), &result) == DR_OK);
       frame.resize(result.size);
       CHECK(frame == expected);
     }
@@ -92,8 +94,8 @@ TEST_CASE("a prepared batch takes fewer nonzeros than it was prepared for, and n
   dr_result result{};
   result.struct_size = sizeof result;
   const auto encode = [&](const std::vector<dr_tensor>& tensors) {
-    return dr_batch_encode(c.handle, b.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), workspace.data, info.workspace, frame.data(),
-                           frame.size(), &result);
+    return dr_batch_encode(c.handle, b.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                           workspace.data, info.workspace, frame.data(), frame.size(), &result);
   };
   auto changed = f.tensors;
   changed[2].count = 7;
@@ -140,7 +142,8 @@ TEST_CASE("a workspace that is too small or not aligned is refused, and one that
   std::memset(workspace.data, 0x5a, info.workspace + 64);
   bytes frame(info.bound);
   const auto encode = [&](uint8_t* memory, uint64_t size) {
-    return dr_batch_encode(c.handle, b.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, memory, size, frame.data(), frame.size(), nullptr);
+    return dr_batch_encode(c.handle, b.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, memory, size,
+                           frame.data(), frame.size(), nullptr);
   };
   CHECK(encode(workspace.data, info.workspace - 1) == DR_E_ARGUMENT);
   CHECK(c.error().find(std::to_string(info.workspace)) != std::string::npos);
@@ -180,7 +183,9 @@ TEST_CASE("threads share a batch and a plan, each with its own context, workspac
       bytes frame(info.bound);
       dr_result result{};
       result.struct_size = sizeof result;
-      if (dr_batch_encode(c, b.handle, &call, nullptr, &t, sizeof t, 1, workspace.data, info.workspace, frame.data(), frame.size(), &result)) break;
+      if (dr_batch_encode(c, b.handle, &call, nullptr, &t, sizeof t, 1, workspace.data, info.workspace, frame.data(),
+                          frame.size(), &result))
+        break;
       frame.resize(result.size);
       frames.push_back(frame);
     }
@@ -212,11 +217,13 @@ TEST_CASE("the bound holds: a buffer of the frame's size suffices, one byte less
   result.struct_size = sizeof result;
   for (const size_t capacity : {expected.size() - 1, expected.size() / 2, size_t{1}, size_t{0}}) {
     CAPTURE(capacity);
-    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, room.data(), capacity, &result) == DR_E_CAPACITY);
+    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, room.data(), capacity,
+                    &result) == DR_E_CAPACITY);
     CHECK(room == bytes(bound, 0x77));
     CHECK(c.error().find(std::to_string(expected.size())) != std::string::npos);
   }
-  CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, room.data(), expected.size(), &result) == DR_OK);
+  CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, room.data(),
+                  expected.size(), &result) == DR_OK);
   CHECK(bytes(room.begin(), room.begin() + static_cast<long>(expected.size())) == expected);
   for (size_t i = expected.size(); i < bound; ++i) REQUIRE(room[i] == 0x77);
 }
@@ -235,7 +242,8 @@ TEST_CASE("a batch outlives the plans that it was made from") {
   bytes frame(info.bound);
   dr_result result{};
   result.struct_size = sizeof result;
-  REQUIRE(dr_batch_encode(c.handle, b.handle, nullptr, nullptr, &t, sizeof t, 1, workspace.data, info.workspace, frame.data(), frame.size(), &result) == DR_OK);
+  REQUIRE(dr_batch_encode(c.handle, b.handle, nullptr, nullptr, &t, sizeof t, 1, workspace.data, info.workspace,
+                          frame.data(), frame.size(), &result) == DR_OK);
   frame.resize(result.size);
   CHECK(client::same_bits(client::decode(c, frame, 100), g));
 }

@@ -5,11 +5,13 @@
 
 namespace abi {
 
-inline client::bytes encode_segmented(client::context& c, const std::string& text, const std::vector<dr_tensor>& tensors, dr_call call) {
+inline client::bytes encode_segmented(client::context& c, const std::string& text,
+                                      const std::vector<dr_tensor>& tensors, dr_call call) {
   const client::plan p(text);
   dr_batch* batch = nullptr;
   INFO(text);
-  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), call.segment_rows, &batch) == DR_OK);
+  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                          call.segment_rows, &batch) == DR_OK);
   dr_batch_info info{};
   info.struct_size = sizeof info;
   CHECK(dr_batch_describe(batch, &info) == DR_OK);
@@ -18,7 +20,8 @@ inline client::bytes encode_segmented(client::context& c, const std::string& tex
   dr_result result{};
   result.struct_size = sizeof result;
   call.struct_size = sizeof call;
-  const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), frame.data(), frame.size(), &result);
+  const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                                frame.data(), frame.size(), &result);
   INFO(c.error());
   REQUIRE(s == DR_OK);
   frame.resize(result.size);

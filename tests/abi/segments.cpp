@@ -28,9 +28,12 @@ std::vector<uint64_t> far_apart(uint64_t universe) {
 TEST_CASE("segments of any size decode to what the whole decodes to, where codecs are exact") {
   const floats g = client::laplace(1000, 1);
   client::context c(2);
-  for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb value=raw", "sparsify=threshold(value=0.001) index=rice+deflate value=raw+deflate", "index=raw value=raw"}) {
+  for (const char* text :
+       {"sparsify=topr(ratio=0.1) index=golomb value=raw",
+        "sparsify=threshold(value=0.001) index=rice+deflate value=raw+deflate", "index=raw value=raw"}) {
     const floats whole = client::decode(c, client::encode(c, text, {client::dense(g)}), g.size());
-    for (const uint64_t rows : {uint64_t{1}, uint64_t{7}, uint64_t{333}, uint64_t{999}, uint64_t{1000}, uint64_t{1001}, UINT64_MAX}) {
+    for (const uint64_t rows :
+         {uint64_t{1}, uint64_t{7}, uint64_t{333}, uint64_t{999}, uint64_t{1000}, uint64_t{1001}, UINT64_MAX}) {
       CAPTURE(rows);
       const bytes frame = abi::encode_segmented(c, text, {client::dense(g)}, in_segments(rows));
       const dr_tensor_info info = client::inspect(frame);
@@ -51,7 +54,8 @@ TEST_CASE("segments of any size decode to what the whole decodes to, where codec
 TEST_CASE("segments of lossy codecs cover the tensor: each part is what its codec makes of it") {
   const floats g = client::laplace(1000, 1);
   client::context c;
-  for (const char* text : {"sparsify=topr(ratio=0.3) index=bloom(fpr=0.01,policy=p0) value=qsgd", "sparsify=topr(ratio=0.3) index=golomb value=fit_poly"}) {
+  for (const char* text : {"sparsify=topr(ratio=0.3) index=bloom(fpr=0.01,policy=p0) value=qsgd",
+                           "sparsify=topr(ratio=0.3) index=golomb value=fit_poly"}) {
     const bytes frame = abi::encode_segmented(c, text, {client::dense(g)}, in_segments(300));
     const floats x = client::decode(c, frame, g.size());
     double error = 0, norm = 0;
@@ -70,7 +74,8 @@ TEST_CASE("segments of lossy codecs cover the tensor: each part is what its code
 
 TEST_CASE("a universe beyond 2^32 goes in and comes out sparse, index by index") {
   client::context c;
-  for (const uint64_t universe : {(uint64_t{1} << 32) - 1, uint64_t{1} << 32, (uint64_t{1} << 33) + 5, (uint64_t{1} << 39) + 12345}) {
+  for (const uint64_t universe :
+       {(uint64_t{1} << 32) - 1, uint64_t{1} << 32, (uint64_t{1} << 33) + 5, (uint64_t{1} << 39) + 12345}) {
     CAPTURE(universe);
     const std::vector<uint64_t> indices = far_apart(universe);
     const floats values = client::laplace(indices.size(), universe);
@@ -90,7 +95,10 @@ TEST_CASE("an index type that cannot hold the universe is refused on the way out
   const struct {
     uint64_t universe;
     bool u32, i32;
-  } cases[] = {{uint64_t{1} << 31, true, true}, {(uint64_t{1} << 31) + 1, true, false}, {uint64_t{1} << 32, true, false}, {(uint64_t{1} << 32) + 1, false, false}};
+  } cases[] = {{uint64_t{1} << 31, true, true},
+               {(uint64_t{1} << 31) + 1, true, false},
+               {uint64_t{1} << 32, true, false},
+               {(uint64_t{1} << 32) + 1, false, false}};
   for (const auto& k : cases) {
     CAPTURE(k.universe);
     const std::vector<uint64_t> last = {k.universe - 1};
@@ -129,14 +137,19 @@ TEST_CASE("bucket=flat: many dense tensors become one, and decode gives the part
   all.insert(all.end(), b.begin(), b.end());
   all.insert(all.end(), d.begin(), d.end());
   for (const uint64_t segment_rows : {uint64_t{0}, uint64_t{250}}) {
-    const bytes frame =
-        abi::encode_segmented(c, "sparsify=topr(ratio=0.1) index=golomb value=fit_poly bucket=flat", {client::dense(a), client::dense(b), client::dense(none), client::dense(d)}, in_segments(segment_rows));
+    const bytes frame = abi::encode_segmented(
+        c, "sparsify=topr(ratio=0.1) index=golomb value=fit_poly bucket=flat",
+        {client::dense(a), client::dense(b), client::dense(none), client::dense(d)}, in_segments(segment_rows));
     dr_frame_info head{};
     CHECK(client::inspect(frame, &head).universe == all.size());
     CHECK(head.tensors == 1);
     CHECK(client::inspect(frame).count == 80);  // a tenth of all together, whoever holds it
     const floats whole = client::decode(c, frame, all.size());
-    CHECK(client::same_bits(whole, client::decode(c, abi::encode_segmented(c, "sparsify=topr(ratio=0.1) index=golomb value=fit_poly", {client::dense(all)}, in_segments(segment_rows)), all.size())));
+    CHECK(client::same_bits(
+        whole, client::decode(c,
+                              abi::encode_segmented(c, "sparsify=topr(ratio=0.1) index=golomb value=fit_poly",
+                                                    {client::dense(all)}, in_segments(segment_rows)),
+                              all.size())));
     floats parts(all.size(), 9);
     dr_tensor_out outs[4] = {};
     const size_t sizes[] = {a.size(), b.size(), 0, d.size()};
@@ -189,5 +202,6 @@ TEST_CASE("bucket=flat keeps feedback a tensor, and takes neither sparse tensors
   const std::vector<uint64_t> indices = {1};
   CHECK(client::try_encode(c, "bucket=flat", {client::dense(a), half}, none) == DR_E_ARGUMENT);
   CHECK(client::try_encode(c, "bucket=flat", {client::dense(a), rows}, none) == DR_E_ARGUMENT);
-  CHECK(client::try_encode(c, "bucket=flat", {client::dense(a), client::sparse(indices, b, 200)}, none) == DR_E_ARGUMENT);
+  CHECK(client::try_encode(c, "bucket=flat", {client::dense(a), client::sparse(indices, b, 200)}, none) ==
+        DR_E_ARGUMENT);
 }

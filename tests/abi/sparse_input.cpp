@@ -10,7 +10,10 @@ using client::floats;
 
 template <class I>
 constexpr dr_dtype type_of() {
-  return std::is_same_v<I, uint32_t> ? DR_U32 : std::is_same_v<I, int32_t> ? DR_I32 : std::is_same_v<I, uint64_t> ? DR_U64 : DR_I64;
+  return std::is_same_v<I, uint32_t>   ? DR_U32
+         : std::is_same_v<I, int32_t>  ? DR_I32
+         : std::is_same_v<I, uint64_t> ? DR_U64
+                                       : DR_I64;
 }
 
 template <class I>
@@ -29,12 +32,14 @@ dr_tensor sparse(const std::vector<I>& indices, const floats& values, uint64_t u
 
 }  // namespace
 
-TEST_CASE_TEMPLATE("sparse input in any order gives the frame of the sorted one", I, uint32_t, int32_t, uint64_t, int64_t) {
+TEST_CASE_TEMPLATE("sparse input in any order gives the frame of the sorted one", I, uint32_t, int32_t, uint64_t,
+                   int64_t) {
   const std::vector<I> indices = {90, 3, 17, 0, 99};
   const std::vector<I> sorted = {0, 3, 17, 90, 99};
   const floats values = {1, 2, 3, 4, 5}, sorted_values = {4, 2, 3, 1, 5};
   client::context c;
-  for (const char* text : {"index=golomb value=raw", "index=bloom(fpr=0.1,policy=p0) value=qsgd", "sparsify=topr(count=3) index=rice value=fit_poly"}) {
+  for (const char* text : {"index=golomb value=raw", "index=bloom(fpr=0.1,policy=p0) value=qsgd",
+                           "sparsify=topr(count=3) index=rice value=fit_poly"}) {
     const bytes frame = client::encode(c, text, {sparse(indices, values, 100)});
     CHECK(frame == client::encode(c, text, {sparse(sorted, sorted_values, 100)}));
     CHECK(frame == client::encode(c, text, {sparse(std::vector<uint64_t>{0, 3, 17, 90, 99}, sorted_values, 100)}));
@@ -44,7 +49,8 @@ TEST_CASE_TEMPLATE("sparse input in any order gives the frame of the sorted one"
   CHECK(p.values == sorted_values);
 }
 
-TEST_CASE_TEMPLATE("a duplicate is refused, and the sentence names it and both places", I, uint32_t, int32_t, uint64_t, int64_t) {
+TEST_CASE_TEMPLATE("a duplicate is refused, and the sentence names it and both places", I, uint32_t, int32_t, uint64_t,
+                   int64_t) {
   const std::vector<I> indices = {50, 7, 12, 7};
   const floats values = {1, 2, 3, 4};
   client::context c;
@@ -57,7 +63,8 @@ TEST_CASE_TEMPLATE("a duplicate is refused, and the sentence names it and both p
   CHECK(dr_last_error(c.handle)->tensor == 0);
 }
 
-TEST_CASE_TEMPLATE("DR_TENSOR_SUM_DUPLICATES adds them up in input order, in f32", I, uint32_t, int32_t, uint64_t, int64_t) {
+TEST_CASE_TEMPLATE("DR_TENSOR_SUM_DUPLICATES adds them up in input order, in f32", I, uint32_t, int32_t, uint64_t,
+                   int64_t) {
   const std::vector<I> indices = {7, 3, 7, 7, 3, 9};
   const floats values = {1e30f, 1, 5, -1e30f, 0.1f, 8};  // (1e30 + 5) - 1e30 = 0 in f32, 5 in any other order
   dr_tensor t = sparse(indices, values, 10);
@@ -79,13 +86,15 @@ TEST_CASE("rows that come twice are added up value by value") {
   CHECK(p.values == floats{3, 4, 51, 62});
 }
 
-TEST_CASE_TEMPLATE("an index that is not below the universe is refused by place and value", I, uint32_t, int32_t, uint64_t, int64_t) {
+TEST_CASE_TEMPLATE("an index that is not below the universe is refused by place and value", I, uint32_t, int32_t,
+                   uint64_t, int64_t) {
   for (const I wrong : {I{100}, std::numeric_limits<I>::max()}) {
     const std::vector<I> indices = {5, 6, wrong, 7};
     client::context c;
     bytes frame;
     const floats values(4, 1);
-    CHECK(client::try_encode(c, "index=golomb", {client::dense(values), sparse(indices, values, 100)}, frame) == DR_E_ARGUMENT);
+    CHECK(client::try_encode(c, "index=golomb", {client::dense(values), sparse(indices, values, 100)}, frame) ==
+          DR_E_ARGUMENT);
     INFO(c.error());
     CHECK(c.error().find("tensor 1: index 2: " + std::to_string(wrong) + " is not below") != std::string::npos);
     CHECK(c.error().find("100") != std::string::npos);
@@ -109,7 +118,8 @@ TEST_CASE_TEMPLATE("a negative index is refused by place and value", I, int32_t,
 TEST_CASE("no nonzero at all, and all of them, are sparse tensors like others") {
   client::context c;
   const floats none;
-  const client::pairs p = client::decode_sparse(c, client::encode(c, "index=golomb value=qsgd", {sparse(std::vector<int64_t>{}, none, 1000)}));
+  const client::pairs p = client::decode_sparse(
+      c, client::encode(c, "index=golomb value=qsgd", {sparse(std::vector<int64_t>{}, none, 1000)}));
   CHECK(p.indices.empty());
   std::vector<int64_t> all(50);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(49 - i);
@@ -123,7 +133,8 @@ TEST_CASE("explicit zeros of a sparse tensor are kept by sparsify=none and dropp
   const floats values = {0, 5, -0.0f};
   client::context c;
   CHECK(client::decode_sparse(c, client::encode(c, "index=raw", {sparse(indices, values, 10)})).indices == indices);
-  CHECK(client::decode_sparse(c, client::encode(c, "sparsify=topr(count=3) index=raw", {sparse(indices, values, 10)})).indices == std::vector<uint64_t>{2});
+  CHECK(client::decode_sparse(c, client::encode(c, "sparsify=topr(count=3) index=raw", {sparse(indices, values, 10)}))
+            .indices == std::vector<uint64_t>{2});
 }
 
 TEST_CASE("unaligned memory and unknown types and flags are refused in words") {
@@ -136,7 +147,8 @@ TEST_CASE("unaligned memory and unknown types and flags are refused in words") {
     change(t);
     bytes frame(1000);
     client::plan p("index=raw");
-    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr) == DR_E_ARGUMENT);
+    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr) ==
+          DR_E_ARGUMENT);
     INFO(c.error());
     CHECK(c.error().find(word) != std::string::npos);
   };

@@ -24,7 +24,8 @@ bytes failing(client::context& c, uint32_t flags, size_t capacity, dr_result& re
   result = {};
   result.struct_size = sizeof result;
   bytes frame(capacity, 0x33);
-  CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result) == DR_E_ARGUMENT);
+  CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result) ==
+        DR_E_ARGUMENT);
   return frame;
 }
 
@@ -111,7 +112,8 @@ TEST_CASE("a long sentence is cut to what a status frame holds, and still decode
   bytes frame(1024);
   dr_result result{};
   result.struct_size = sizeof result;
-  CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result) == DR_E_ARGUMENT);
+  CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result) ==
+        DR_E_ARGUMENT);
   REQUIRE(result.size > 0);  // an argument of the call gives one, too
   frame.resize(result.size);
   dr_frame_info info{};

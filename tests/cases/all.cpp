@@ -9,7 +9,7 @@ codec_case order_bitpack();
 codec_case bytes_deflate();
 
 std::span<const codec_case> all() {
-  static const codec_case list[] = {index_raw(),  index_golomb(), index_rice(),    index_bloom(),  value_raw(),
+  static const codec_case list[] = {index_raw(),  index_golomb(),   index_rice(),    index_bloom(),  value_raw(),
                                     value_qsgd(), value_fit_poly(), order_bitpack(), bytes_deflate()};
   return list;
 }

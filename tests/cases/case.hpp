@@ -23,18 +23,19 @@ struct input {
 // What came of it.
 struct observation {
   const input& in;
-  std::span<const uint64_t> fields;   // of the wire header
+  std::span<const uint64_t> fields;  // of the wire header
   std::span<const uint8_t> payload;
-  std::span<const uint32_t> told;     // support or order
+  std::span<const uint32_t> told;  // support or order
   std::span<const uint8_t> decoded;
 };
 
 struct codec_case {
   dr_role role;
   const char* name;
-  std::vector<const char*> plans;            // in the plan's words: "golomb(block=9)"; the first is the default
+  std::vector<const char*> plans;  // in the plan's words: "golomb(block=9)"; the first is the default
   std::vector<input> inputs;
-  std::string (*judge)(const observation&);  // "" if right, else what is wrong; nullptr where the round trip says it all
+  std::string (*judge)(
+      const observation&);  // "" if right, else what is wrong; nullptr where the round trip says it all
 };
 
 // One for each built-in codec: a written list, in all.cpp.

@@ -26,8 +26,10 @@ std::string judge(const observation& o) {
   const uint64_t m = std::max<uint64_t>(32, ((o.in.count * o.fields[bits_per_index] >> 16) + 31) / 32 * 32);
   const auto bits = [&](uint32_t i) {
     std::vector<uint64_t> all;
-    const uint8_t key[] = {static_cast<uint8_t>(i), static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i >> 16), static_cast<uint8_t>(i >> 24)};
-    for (uint64_t j = 0; j < o.fields[hashes]; ++j) all.push_back(murmur3(key, static_cast<uint32_t>(o.fields[first_seed] + j)) % m);
+    const uint8_t key[] = {static_cast<uint8_t>(i), static_cast<uint8_t>(i >> 8), static_cast<uint8_t>(i >> 16),
+                           static_cast<uint8_t>(i >> 24)};
+    for (uint64_t j = 0; j < o.fields[hashes]; ++j)
+      all.push_back(murmur3(key, static_cast<uint32_t>(o.fields[first_seed] + j)) % m);
     return all;
   };
   std::vector<bool> filter(m);
@@ -48,9 +50,12 @@ std::string judge(const observation& o) {
 
 // Decode asks the filter for every element, so universes are small here.
 codec_case index_bloom() {
-  return {DR_ROLE_INDEX, "bloom",
-          {"bloom", "bloom(policy=p0)", "bloom(policy=p0,fpr=0.3,max_ratio=1)", "bloom(policy=leftmost,fpr=0.5,seed=4294967290)", "bloom(fpr=1e-19)"},
-          supports("bloom", 70000), judge};
+  return {DR_ROLE_INDEX,
+          "bloom",
+          {"bloom", "bloom(policy=p0)", "bloom(policy=p0,fpr=0.3,max_ratio=1)",
+           "bloom(policy=leftmost,fpr=0.5,seed=4294967290)", "bloom(fpr=1e-19)"},
+          supports("bloom", 70000),
+          judge};
 }
 
 }  // namespace dr::cases

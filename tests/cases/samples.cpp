@@ -106,7 +106,11 @@ double squared_error(std::span<const double> a, std::span<const double> b) {
 
 input support(std::string name, uint64_t universe, std::span<const uint32_t> indices) {
   return {std::move(name) + " (" + std::to_string(indices.size()) + " of " + std::to_string(universe) + ")",
-          universe, indices.size(), DR_U32, 1, bytes_of(indices)};
+          universe,
+          indices.size(),
+          DR_U32,
+          1,
+          bytes_of(indices)};
 }
 
 std::vector<input> supports(std::string_view purpose, uint64_t universe_max) {
@@ -168,17 +172,20 @@ std::vector<input> supports(std::string_view purpose, uint64_t universe_max) {
 
 namespace {
 
-input bit_values(std::string name, uint32_t dtype, uint32_t width, uint64_t count, const std::function<uint32_t(uint64_t)>& bits) {
+input bit_values(std::string name, uint32_t dtype, uint32_t width, uint64_t count,
+                 const std::function<uint32_t(uint64_t)>& bits) {
   std::vector<uint32_t> list(count * width);
   for (uint64_t i = 0; i < list.size(); ++i) list[i] = bits(i);
   static constexpr const char* types[] = {"", "f32", "f16", "bf16"};
-  std::string full = std::move(name) + ", " + types[dtype] + " " + std::to_string(count) + " x " + std::to_string(width);
+  std::string full =
+      std::move(name) + ", " + types[dtype] + " " + std::to_string(count) + " x " + std::to_string(width);
   return {std::move(full), 100 * count, count, dtype, width, bytes_of(list, format_of(dtype).bytes)};
 }
 
 }  // namespace
 
-input values(std::string name, uint32_t dtype, uint32_t width, uint64_t count, const std::function<double(uint64_t)>& number) {
+input values(std::string name, uint32_t dtype, uint32_t width, uint64_t count,
+             const std::function<double(uint64_t)>& number) {
   return bit_values(std::move(name), dtype, width, count, [&](uint64_t i) { return bits_of(dtype, number(i)); });
 }
 
@@ -189,8 +196,12 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
   for (const uint32_t dtype : {DR_F32, DR_F16, DR_BF16})
     for (const uint32_t width : widths) {
       const number_format f = format_of(dtype);
-      const auto add = [&](const char* name, uint64_t count, auto&& number) { out.push_back(values(name, dtype, width, count, number)); };
-      const auto bits = [&](const char* name, uint64_t count, auto&& of) { out.push_back(bit_values(name, dtype, width, count, of)); };
+      const auto add = [&](const char* name, uint64_t count, auto&& number) {
+        out.push_back(values(name, dtype, width, count, number));
+      };
+      const auto bits = [&](const char* name, uint64_t count, auto&& of) {
+        out.push_back(bit_values(name, dtype, width, count, of));
+      };
       const auto laplace = [&](uint64_t) { return 0.01 * random.laplace(); };
       const auto signed_by = [&](uint64_t i) { return i % 3 ? f.sign() : 0; };
 
@@ -199,7 +210,8 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
       bits("zeros of both signs", 33, signed_by);
       bits("subnormals", 40, [&](uint64_t i) { return signed_by(i) | static_cast<uint32_t>(i); });
       bits("the largest of both signs", 40, [&](uint64_t i) { return signed_by(i) | f.largest(); });
-      bits("every magnitude there is", 64, [&](uint64_t i) { return signed_by(i) | static_cast<uint32_t>(i % 64 * (f.largest() / 63)); });
+      bits("every magnitude there is", 64,
+           [&](uint64_t i) { return signed_by(i) | static_cast<uint32_t>(i % 64 * (f.largest() / 63)); });
       add("a constant", 64, [](uint64_t) { return 0.375; });
       add("two values", 64, [](uint64_t i) { return i % 5 ? 0.25 : -4; });
       add("powers of two", 50, [](uint64_t i) { return std::ldexp(i % 2 ? 1 : -1, static_cast<int>(i) / 2 - 14); });
@@ -208,7 +220,9 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
       add("ascending", 64, [](uint64_t i) { return 0.125 * (static_cast<double>(i) - 20); });
       for (const uint64_t count : {2, 31, 64, 155, 310, 368, 511, 512, 513, 5000}) add("laplace", count, laplace);
       // What a sparsifier keeps of Laplace values: beyond a threshold the tail has the same shape.
-      const auto tail = [&](uint64_t) { return random.below(2) ? kept + std::fabs(random.laplace()) : -kept - std::fabs(random.laplace()); };
+      const auto tail = [&](uint64_t) {
+        return random.below(2) ? kept + std::fabs(random.laplace()) : -kept - std::fabs(random.laplace());
+      };
       for (const uint64_t count : {368, 3000}) add("largest of laplace", count, tail);
       // In the rank; all of one sign, so one side, whose pieces see polynomials of the same degree.
       add("polynomial of degree 5", 400, [](uint64_t i) {
@@ -216,7 +230,8 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
         return 3 + 4 * x + std::pow(x, 5);
       });
       if (finite) continue;
-      bits("NaNs and infinities", 64, [&](uint64_t i) { return signed_by(i) | (f.infinity() + static_cast<uint32_t>(i / 4 * i)) % f.sign(); });
+      bits("NaNs and infinities", 64,
+           [&](uint64_t i) { return signed_by(i) | (f.infinity() + static_cast<uint32_t>(i / 4 * i)) % f.sign(); });
     }
   return out;
 }
@@ -227,7 +242,8 @@ std::vector<input> permutations() {
   random_source random("permutations");
   std::vector<input> out;
   const auto add = [&](std::string name, const std::vector<uint32_t>& order) {
-    out.push_back({std::move(name) + " of " + std::to_string(order.size()), order.size(), order.size(), DR_U32, 1, bytes_of(order)});
+    out.push_back({std::move(name) + " of " + std::to_string(order.size()), order.size(), order.size(), DR_U32, 1,
+                   bytes_of(order)});
   };
   for (const uint32_t n : {1, 2, 3, 4, 5, 8, 9, 63, 64, 65, 255, 256, 257, 5000}) {
     std::vector<uint32_t> order(n);

@@ -61,7 +61,8 @@ input support(std::string name, uint64_t universe, std::span<const uint32_t> ind
 // Supports of every shape below a universe of at most so many.
 std::vector<input> supports(std::string_view purpose, uint64_t universe_max = largest_universe);
 
-input values(std::string name, uint32_t dtype, uint32_t width, uint64_t count, const std::function<double(uint64_t)>& number);
+input values(std::string name, uint32_t dtype, uint32_t width, uint64_t count,
+             const std::function<double(uint64_t)>& number);
 // Values of all three types; NaN and infinities too unless only finite ones are taken.
 std::vector<input> all_values(std::string_view purpose, bool finite, std::initializer_list<uint32_t> widths);
 

@@ -8,7 +8,8 @@
 
 namespace dr::cases {
 
-inline uint64_t split_golomb_size(std::span<const uint32_t> indices, uint64_t universe, uint64_t block_log2, bool power_of_two) {
+inline uint64_t split_golomb_size(std::span<const uint32_t> indices, uint64_t universe, uint64_t block_log2,
+                                  bool power_of_two) {
   const auto bytes = [](uint64_t bits) { return (bits + 7) / 8; };
   const auto length_of = [](uint64_t x) {  // in binary
     uint64_t bits = 0;
@@ -35,7 +36,8 @@ inline uint64_t split_golomb_size(std::span<const uint32_t> indices, uint64_t un
     if (power_of_two) m = uint64_t{1} << (length_of(2 * m * m) - 1) / 2;
     uint64_t size = body(part, base, m), clustered = 0;
     if (!power_of_two && m > 1) {
-      const uint64_t power = uint64_t{1} << (length_of(m) - 1), other = body(part, base, power - std::max<uint64_t>(1, power / 16));
+      const uint64_t power = uint64_t{1} << (length_of(m) - 1),
+                     other = body(part, base, power - std::max<uint64_t>(1, power / 16));
       clustered = other < size;
       size = std::min(size, other);
     }
@@ -51,12 +53,14 @@ inline std::string judge_split_golomb(const observation& o, bool power_of_two, d
   const auto indices = words(o.in.elements);
   const uint64_t expected = split_golomb_size(indices, o.in.universe, o.fields[0], power_of_two);
   if (o.payload.size() != expected)
-    return "a payload of " + std::to_string(o.payload.size()) + " bytes, where SPEC.md gives " + std::to_string(expected);
+    return "a payload of " + std::to_string(o.payload.size()) + " bytes, where SPEC.md gives " +
+           std::to_string(expected);
   const double d = static_cast<double>(o.in.universe), r = static_cast<double>(o.in.count);
   const double entropy = (std::lgamma(d + 1) - std::lgamma(r + 1) - std::lgamma(d - r + 1)) / std::log(2.0);
   if (o.in.name.starts_with("uniform (") && r >= 4000 && o.fields[0] >= 12 &&
       8 * static_cast<double>(o.payload.size()) > entropy + r * bits_above_entropy)
-    return "a uniform set costs " + std::to_string((8 * static_cast<double>(o.payload.size()) - entropy) / r) + " bits an index above its entropy";
+    return "a uniform set costs " + std::to_string((8 * static_cast<double>(o.payload.size()) - entropy) / r) +
+           " bits an index above its entropy";
   return "";
 }
 

@@ -22,9 +22,12 @@ std::string judge(const observation& o) {
   const uint64_t degree = o.fields[0];
   const double rounding = std::ldexp(1.0, -2 * format_of(o.in.dtype).mantissa_bits);
   const auto more_than = [&](double limit, const char* what) {
-    return error <= limit + rounding ? std::string() : std::string(what) + ": squared relative error " + std::to_string(1e6 * error) + "e-6";
+    return error <= limit + rounding
+               ? std::string()
+               : std::string(what) + ": squared relative error " + std::to_string(1e6 * error) + "e-6";
   };
-  if (o.in.name.starts_with("polynomial of degree 5") && degree >= 5) return more_than(1e-12, "a polynomial is not reproduced");
+  if (o.in.name.starts_with("polynomial of degree 5") && degree >= 5)
+    return more_than(1e-12, "a polynomial is not reproduced");
   if (o.in.name.starts_with("a constant")) return more_than(1e-12, "a constant is not reproduced");
   if (o.in.name.starts_with("largest of laplace") && degree >= 5) return more_than(2e-4, "the tail of Laplace values");
   return "";
@@ -33,7 +36,11 @@ std::string judge(const observation& o) {
 }  // namespace
 
 codec_case value_fit_poly() {
-  return {DR_ROLE_VALUE, "fit_poly", {"fit_poly", "fit_poly(degree=0)", "fit_poly(degree=1)", "fit_poly(degree=9)"}, all_values("fit_poly", true, {1}), judge};
+  return {DR_ROLE_VALUE,
+          "fit_poly",
+          {"fit_poly", "fit_poly(degree=0)", "fit_poly(degree=1)", "fit_poly(degree=9)"},
+          all_values("fit_poly", true, {1}),
+          judge};
 }
 
 }  // namespace dr::cases

@@ -20,10 +20,13 @@ std::string judge(const observation& o) {
     const double sent = number_of(DR_F32, element(o.payload, 4, b));
     if (std::fabs(sent - norm) > 1e-7 * norm + 0x1p-149) return "bucket " + std::to_string(b) + " has another norm";
     for (size_t i = begin; i < end; ++i) {
-      const double step = sent / static_cast<double>(o.fields[levels]), rounding = std::ldexp(std::fabs(got[i]), -f.mantissa_bits) + smallest;
+      const double step = sent / static_cast<double>(o.fields[levels]),
+                   rounding = std::ldexp(std::fabs(got[i]), -f.mantissa_bits) + smallest;
       // The norm that could not be told is the largest number: there, levels end before the value does.
-      if (std::fabs(got[i] - v[i]) > step * (1 + 1e-12) + rounding) return "value " + std::to_string(i) + " moves by more than a level";
-      if (got[i] != 0 && std::signbit(got[i]) != std::signbit(v[i])) return "value " + std::to_string(i) + " changes its sign";
+      if (std::fabs(got[i] - v[i]) > step * (1 + 1e-12) + rounding)
+        return "value " + std::to_string(i) + " moves by more than a level";
+      if (got[i] != 0 && std::signbit(got[i]) != std::signbit(v[i]))
+        return "value " + std::to_string(i) + " changes its sign";
     }
   }
   return "";
@@ -32,8 +35,12 @@ std::string judge(const observation& o) {
 }  // namespace
 
 codec_case value_qsgd() {
-  return {DR_ROLE_VALUE, "qsgd", {"qsgd", "qsgd(levels=63)", "qsgd(levels=1,bucket=7)", "qsgd(levels=32767,bucket=1048576)", "qsgd(levels=5,bucket=1)"},
-          all_values("qsgd", true, {1, 3}), judge};
+  return {DR_ROLE_VALUE,
+          "qsgd",
+          {"qsgd", "qsgd(levels=63)", "qsgd(levels=1,bucket=7)", "qsgd(levels=32767,bucket=1048576)",
+           "qsgd(levels=5,bucket=1)"},
+          all_values("qsgd", true, {1, 3}),
+          judge};
 }
 
 }  // namespace dr::cases

@@ -12,11 +12,13 @@ bytes sent(const gradient& g, const rows& kept, const std::vector<uint32_t>& sup
     return out;
   }
   const bytes all = g.sparse ? kept.scattered(g) : g.values;
-  for (size_t i = 0; i < support.size(); ++i) std::copy_n(&all[support[i] * g.row_size()], g.row_size(), &out[i * g.row_size()]);
+  for (size_t i = 0; i < support.size(); ++i)
+    std::copy_n(&all[support[i] * g.row_size()], g.row_size(), &out[i * g.row_size()]);
   return out;
 }
 
-void check_tensor(const pair_plan& plan, const gradient& g, const rows& kept, const dr_tensor_info& info, const bytes& dense, const rows& got) {
+void check_tensor(const pair_plan& plan, const gradient& g, const rows& kept, const dr_tensor_info& info,
+                  const bytes& dense, const rows& got) {
   const bool same = dense == got.scattered(g);
   CHECK(same);
   CHECK(info.count == kept.indices.size());
@@ -34,10 +36,12 @@ void check_tensor(const pair_plan& plan, const gradient& g, const rows& kept, co
   if (plan.value_has(DR_EXACT)) CHECK(same_values);
   // A lossy codec at its defaults: near, so each value is with its index.
   const bool by_default = plan.value.find('(') == std::string::npos;
-  if (by_default && info.count >= 100) CHECK(cases::squared_error(cases::numbers(g.dtype, expected), cases::numbers(g.dtype, got.values)) < 0.1);
+  if (by_default && info.count >= 100)
+    CHECK(cases::squared_error(cases::numbers(g.dtype, expected), cases::numbers(g.dtype, got.values)) < 0.1);
 }
 
-void check_batch(client::context& c, const pair_plan& plan, const std::string& sparsify, std::span<const gradient> batch, std::span<const rows> kept) {
+void check_batch(client::context& c, const pair_plan& plan, const std::string& sparsify,
+                 std::span<const gradient> batch, std::span<const rows> kept) {
   INFO(plan.text(sparsify));
   const bytes frame = client::encode(c, plan.text(sparsify), views(batch));
   const frame_facts facts = inspect(frame, batch.size());
@@ -58,13 +62,15 @@ TEST_CASE("every pair decodes to one tensor, dense or sparse, with the values th
     const gradient g = dense(random, universe, universe == 36864 ? DR_F32 : universe == 1000 ? DR_BF16 : DR_F16);
     const uint64_t count = universe == 36864 ? 368 : universe / 7;
     const rows kept = largest(g, count);
-    for (const pair_plan& plan : pair_plans()) check_batch(c, plan, "topr(count=" + std::to_string(count) + ")", {&g, 1}, {&kept, 1});
+    for (const pair_plan& plan : pair_plans())
+      check_batch(c, plan, "topr(count=" + std::to_string(count) + ")", {&g, 1}, {&kept, 1});
   }
 }
 
 // Three of the kinds that there are: one of the usual, one without rows, one whose rows are four values wide.
 std::vector<gradient> three(cases::random_source& random) {
-  return {sparse(random, 36864, random.subset(36864, 368)), without_rows(), sparse(random, 5000, random.subset(5000, 40), 4)};
+  return {sparse(random, 36864, random.subset(36864, 368)), without_rows(),
+          sparse(random, 5000, random.subset(5000, 40), 4)};
 }
 std::vector<rows> kept_of(std::span<const gradient> batch) {
   std::vector<rows> out;
@@ -94,8 +100,10 @@ TEST_CASE("every support of the cases goes through in one batch") {
     if (described.role != DR_ROLE_INDEX) continue;
     std::vector<gradient> batch;
     for (const cases::input& in : described.inputs)
-      if (in.count < in.universe && in.universe <= 70000) batch.push_back(sparse(random, in.universe, cases::words(in.elements)));
-    for (const char* value : {"raw", "qsgd", "fit_poly"}) check_batch(c, {described.name, value}, "none", batch, kept_of(batch));
+      if (in.count < in.universe && in.universe <= 70000)
+        batch.push_back(sparse(random, in.universe, cases::words(in.elements)));
+    for (const char* value : {"raw", "qsgd", "fit_poly"})
+      check_batch(c, {described.name, value}, "none", batch, kept_of(batch));
   }
 }
 
@@ -121,7 +129,8 @@ TEST_CASE("naive keeps the values and shifts them to the filter's first positive
   const gradient g = dense(random, 36864);
   const rows kept = largest(g, 368);
   receiver out({&g, 1});
-  REQUIRE(out.decode(c, client::encode(c, "sparsify=topr(count=368) index=bloom(policy=naive,fpr=0.01)", {g.view()}), DR_U32) == DR_OK);
+  REQUIRE(out.decode(c, client::encode(c, "sparsify=topr(count=368) index=bloom(policy=naive,fpr=0.01)", {g.view()}),
+                     DR_U32) == DR_OK);
   const rows got = out.sparse(0);
   CHECK(got.values == kept.values);
   CHECK(got.indices.size() == kept.indices.size());
@@ -150,7 +159,8 @@ TEST_CASE("a tensor that would cost more than dense goes dense, bit for bit") {
   for (const uint32_t dtype : {DR_F32, DR_F16, DR_BF16}) {
     gradient g = dense(random, 777, dtype);
     g.values[g.row_size() * 5 - 1] = 0x80;  // a negative zero, or nearly
-    for (const std::string& index : {std::string("raw"), std::string("golomb"), std::string("rice"), std::string("bloom(fpr=0.01)")}) {
+    for (const std::string& index :
+         {std::string("raw"), std::string("golomb"), std::string("rice"), std::string("bloom(fpr=0.01)")}) {
       const bytes frame = client::encode(c, "index=" + index, {g.view()});
       CHECK(inspect(frame, 1).tensors[0].fallback == DR_FALLBACK_DENSE);
       receiver out({&g, 1});
@@ -175,7 +185,8 @@ TEST_CASE("what lossy values cannot hold is refused, and told to the ranks that 
       bytes frame;
       INFO(plan.text());
       const bool lossy = plan.value_has(DR_NEEDS_FINITE);
-      CHECK(client::try_encode(c, plan.text("topr(count=10)"), {g.view()}, frame, call) == (lossy ? DR_E_ARGUMENT : DR_OK));
+      CHECK(client::try_encode(c, plan.text("topr(count=10)"), {g.view()}, frame, call) ==
+            (lossy ? DR_E_ARGUMENT : DR_OK));
       receiver out({&g, 1});
       CHECK(out.decode(c, frame, 0) == (lossy ? DR_E_PEER : DR_OK));
     }
@@ -189,7 +200,8 @@ TEST_CASE("one thread and four give the same frame") {
   for (const pair_plan& plan : pair_plans()) {
     const bytes one = client::encode(serial, plan.text(), views(batch));
     INFO(plan.text());
-    const bool same = one == client::encode(four, plan.text(), views(batch)) && one == client::encode(serial, plan.text(), views(batch));
+    const bool same = one == client::encode(four, plan.text(), views(batch)) &&
+                      one == client::encode(serial, plan.text(), views(batch));
     CHECK(same);
     receiver a(batch), b(batch);
     REQUIRE(a.decode(serial, one, 0) == DR_OK);
@@ -208,7 +220,8 @@ TEST_CASE("a frame of one tensor costs at most 64 bytes beside the payload, and 
   for (const uint64_t universe : {1, 64, 36864, 16777215}) {
     const gradient g = sparse(random, universe, random.subset(universe, std::min<uint64_t>(universe / 2 + 1, 368)));
     for (const pair_plan& plan : pair_plans()) {
-      if (plan.index_has(DR_REPLACES_SUPPORT) && (universe > 36864 || universe == 1)) continue;  // it asks every element
+      if (plan.index_has(DR_REPLACES_SUPPORT) && (universe > 36864 || universe == 1))
+        continue;  // it asks every element
       const frame_facts facts = inspect(client::encode(c, plan.text(), {g.view()}), 1);
       INFO(plan.text() << ", universe " << universe);
       const bool short_form = plan.index == "golomb" && (plan.value == "raw" || plan.value == "qsgd");

@@ -50,7 +50,8 @@ inline bytes laplace(cases::random_source& random, uint32_t dtype, uint64_t n) {
 inline gradient dense(cases::random_source& random, uint64_t universe, uint32_t dtype = DR_F32) {
   return {universe, laplace(random, dtype, universe), dtype, 1, {}, false};
 }
-inline gradient sparse(cases::random_source& random, uint64_t universe, std::vector<uint32_t> indices, uint32_t width = 1) {
+inline gradient sparse(cases::random_source& random, uint64_t universe, std::vector<uint32_t> indices,
+                       uint32_t width = 1) {
   const uint64_t n = indices.size();
   return {universe, laplace(random, DR_F32, n * width), DR_F32, width, std::move(indices), true};
 }
@@ -76,12 +77,14 @@ inline rows largest(const gradient& g, uint64_t target) {
   const auto v = cases::numbers(g.dtype, g.values);
   std::vector<uint32_t> order(v.size());
   std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return std::fabs(v[a]) > std::fabs(v[b]); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return std::fabs(v[a]) > std::fabs(v[b]); });
   order.resize(std::min<uint64_t>(target, order.size()));
   std::erase_if(order, [&](uint32_t i) { return v[i] == 0; });
   std::ranges::sort(order);
   rows out{order, {}};
-  for (const uint32_t i : order) out.values.insert(out.values.end(), &g.values[i * g.row_size()], &g.values[i * g.row_size()] + g.row_size());
+  for (const uint32_t i : order)
+    out.values.insert(out.values.end(), &g.values[i * g.row_size()], &g.values[i * g.row_size()] + g.row_size());
   return out;
 }
 
@@ -113,7 +116,8 @@ struct pair_plan {
   bool index_has(uint32_t trait) const { return codec_of(DR_ROLE_INDEX, index).traits & trait; }
   bool value_has(uint32_t trait) const { return codec_of(DR_ROLE_VALUE, value).traits & trait; }
   std::string text(const std::string& sparsify = "none") const {
-    return "sparsify=" + sparsify + " index=" + index + " value=" + value + (value_has(DR_REORDERS) && value.ends_with("deflate") ? " order=bitpack+deflate" : "") +
+    return "sparsify=" + sparsify + " index=" + index + " value=" + value +
+           (value_has(DR_REORDERS) && value.ends_with("deflate") ? " order=bitpack+deflate" : "") +
            (regather ? "" : " regather=off");
   }
 };
@@ -150,7 +154,8 @@ class receiver {
     for (guarded_bytes& v : values_) v.fill(0xee);
     dr_status status = DR_OK;
     const bool inside = stays_inside([&] {
-      status = dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, outs_.data(), sizeof(dr_tensor_out), outs_.size());
+      status = dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, outs_.data(), sizeof(dr_tensor_out),
+                         outs_.size());
     });
     REQUIRE(inside);
     for (const auto* all : {&values_, &indices_})
@@ -197,7 +202,8 @@ inline frame_facts inspect(const bytes& frame, size_t tensors) {
   out.tensors.resize(tensors);
   for (dr_tensor_info& t : out.tensors) t.struct_size = sizeof t;
   dr_error error{};
-  const dr_status status = dr_inspect(frame.data(), frame.size(), &out.head, out.tensors.data(), sizeof(dr_tensor_info), tensors, &error);
+  const dr_status status =
+      dr_inspect(frame.data(), frame.size(), &out.head, out.tensors.data(), sizeof(dr_tensor_info), tensors, &error);
   INFO(std::string(error.message));
   REQUIRE(status == DR_OK);
   REQUIRE(out.head.tensors == tensors);

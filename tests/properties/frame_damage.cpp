@@ -46,8 +46,10 @@ const std::vector<sample>& samples() {
     };
     const gradient figure = dense(random, 36864), small = dense(random, 60), half = dense(random, 50, DR_F16);
     add("sparsify=topr(count=368) index=golomb value=qsgd", {figure});
-    for (const char* index : {"raw", "golomb(block=9)", "rice+deflate", "bloom(seed=7)", "bloom(policy=p0,fpr=0.2)", "bloom(policy=naive,fpr=0.3)+deflate"})
-      for (const char* value : {"raw", "raw+deflate", "qsgd(levels=7,bucket=4)", "fit_poly(degree=2)", "fit_poly+deflate order=bitpack+deflate"})
+    for (const char* index : {"raw", "golomb(block=9)", "rice+deflate", "bloom(seed=7)", "bloom(policy=p0,fpr=0.2)",
+                              "bloom(policy=naive,fpr=0.3)+deflate"})
+      for (const char* value : {"raw", "raw+deflate", "qsgd(levels=7,bucket=4)", "fit_poly(degree=2)",
+                                "fit_poly+deflate order=bitpack+deflate"})
         add("sparsify=topr(count=9) index=" + std::string(index) + " value=" + value, {index[0] == 'r' ? half : small});
     add("sparsify=topr(count=9) index=bloom(policy=p0,fpr=0.3,max_ratio=1e-5) value=fit_poly", {small});
     add("index=golomb", {half});  // dense
@@ -70,7 +72,8 @@ dr_status inspect_status(std::span<const uint8_t> frame) {
   dr_frame_info info{};
   info.struct_size = sizeof info;
   dr_status status = DR_OK;
-  const bool inside = stays_inside([&] { status = dr_inspect(frame.data(), frame.size(), &info, nullptr, 0, 0, nullptr); });
+  const bool inside =
+      stays_inside([&] { status = dr_inspect(frame.data(), frame.size(), &info, nullptr, 0, 0, nullptr); });
   REQUIRE(inside);
   return status;
 }
@@ -132,7 +135,8 @@ TEST_CASE("a frame with any one bit flipped is refused") {
       uint8_t& byte = memory.data()[bit / 8];
       byte ^= static_cast<uint8_t>(1u << bit % 8);
       const dr_status inspected = inspect_status(memory.bytes()), decoded = out.decode(c, memory.bytes(), DR_U32);
-      if (!is_refusal(inspected) || !is_refusal(decoded)) FAIL_CHECK(s.text << ": bit " << bit << ": inspect " << inspected << ", decode " << decoded);
+      if (!is_refusal(inspected) || !is_refusal(decoded))
+        FAIL_CHECK(s.text << ": bit " << bit << ": inspect " << inspected << ", decode " << decoded);
       byte ^= static_cast<uint8_t>(1u << bit % 8);
     }
   }
@@ -150,7 +154,8 @@ TEST_CASE("a status frame that was cut off or damaged is refused") {
   REQUIRE(client::try_encode(c, "index=golomb value=qsgd", {g.view()}, frame, call) == DR_E_ARGUMENT);
   receiver out({&g, 1});
   REQUIRE(out.decode(c, frame, 0) == DR_E_PEER);
-  for (size_t size = 0; size < frame.size(); ++size) CHECK(out.decode(c, std::span(frame).first(size), 0) == DR_E_CORRUPT);
+  for (size_t size = 0; size < frame.size(); ++size)
+    CHECK(out.decode(c, std::span(frame).first(size), 0) == DR_E_CORRUPT);
   for (size_t bit = 0; bit < 8 * frame.size(); ++bit) {
     frame[bit / 8] ^= static_cast<uint8_t>(1u << bit % 8);
     CHECK(is_refusal(out.decode(c, frame, 0)));
@@ -165,7 +170,8 @@ void check_forged(client::context& c, receiver& out, std::span<const uint8_t> fr
   for (const dr_dtype index_dtype : {dr_dtype{DR_U32}, dr_dtype{0}}) {
     const dr_status status = out.decode(c, frame, index_dtype);
     const bool sound = status != DR_OK || index_dtype == 0 || out.in_range();
-    const bool expected = is_refusal(status) || status == DR_OK || status == DR_E_ARGUMENT || status == DR_E_CAPACITY || status == DR_E_PEER;
+    const bool expected = is_refusal(status) || status == DR_OK || status == DR_E_ARGUMENT || status == DR_E_CAPACITY ||
+                          status == DR_E_PEER;
     if (!sound || !expected) FAIL_CHECK("status " << status << ": " << c.error());
   }
 }

@@ -26,7 +26,10 @@ subject bind(const cases::codec_case& c, const char* text) {
   INFO(std::string(error.message));
   REQUIRE(status == DR_OK);
   const plan& p = *s.bound;
-  s.stage = c.role == DR_ROLE_INDEX ? &p.index[0] : c.role == DR_ROLE_VALUE ? &p.value[0] : c.role == DR_ROLE_ORDER ? &p.order[0] : &p.index[1];
+  s.stage = c.role == DR_ROLE_INDEX   ? &p.index[0]
+            : c.role == DR_ROLE_VALUE ? &p.value[0]
+            : c.role == DR_ROLE_ORDER ? &p.order[0]
+                                      : &p.index[1];
   REQUIRE(std::string(s.codec().name) == c.name);
   return s;
 }
@@ -37,20 +40,23 @@ dr_job shape_of(const subject& s, uint64_t universe, uint64_t count_max, uint32_
 
 dr_job job_of(const subject& s, const input& in, bool spare) {
   dr_job job = shape_of(s, in.universe, count_max_of(in, spare), in.dtype, in.width);
-  job.in_max = s.is(DR_ROLE_BYTES) ? in.elements.size() + (spare ? 1000 : 0) : job.count_max * in.width * element_size(s, in.dtype);
+  job.in_max = s.is(DR_ROLE_BYTES) ? in.elements.size() + (spare ? 1000 : 0)
+                                   : job.count_max * in.width * element_size(s, in.dtype);
   return job;
 }
 
 using operation = dr_status (*)(const dr_exec*, const dr_params*, const dr_job*, size_t);
 
 // Poisons the scratch of `scratch` bytes a worker and runs. False if the codec left its memory.
-bool run(operation what, const dr_params& params, std::span<const dr_job> jobs, uint64_t scratch, uint32_t workers, uint8_t poison) {
+bool run(operation what, const dr_params& params, std::span<const dr_job> jobs, uint64_t scratch, uint32_t workers,
+         uint8_t poison) {
   static std::map<uint32_t, std::unique_ptr<pool>> pools;
   static guarded_bytes memory(64, 64);
   auto& threads = pools[workers];
   if (!threads) threads = std::make_unique<pool>(workers);
   const uint64_t stride = (scratch + 63) / 64 * 64;
-  if (memory.size() < stride * workers || memory.size() > 8 * stride * workers + 64) memory = guarded_bytes(stride * workers, 64);
+  if (memory.size() < stride * workers || memory.size() > 8 * stride * workers + 64)
+    memory = guarded_bytes(stride * workers, 64);
   memory.fill(poison);
   const dr_exec exec = stage_runner{memory.data() + memory.size() - stride * workers, stride, threads.get()}.exec();
   dr_status status = DR_OK;
@@ -158,7 +164,8 @@ uint64_t claim::out_capacity(const subject& s) const {
 }
 
 claim claim_of(const subject& s, const input& in, const encoded& e) {
-  return {in.universe, in.count, s.is(DR_ROLE_INDEX) ? e.told.size() : in.count, in.dtype, in.width, in.elements.size()};
+  return {in.universe, in.count, s.is(DR_ROLE_INDEX) ? e.told.size() : in.count,
+          in.dtype,    in.width, in.elements.size()};
 }
 
 namespace {
@@ -179,7 +186,8 @@ incoming::incoming(const subject& s, const claim& c, std::span<const uint8_t> pa
   in.fill(payload);
 }
 
-bool decode(const subject& s, const wire_fields& fields, std::span<incoming* const> streams, const decode_options& options) {
+bool decode(const subject& s, const wire_fields& fields, std::span<incoming* const> streams,
+            const decode_options& options) {
   const dr_params params{sizeof params, nullptr, fields.data()};
   std::vector<dr_job> jobs;
   uint64_t scratch = 0;
@@ -198,11 +206,13 @@ bool decode(const subject& s, const wire_fields& fields, std::span<incoming* con
     job.fault = &o->fault;
   }
   return run(s.codec().cpu->decode, params, jobs, scratch, options.workers, options.poison) &&
-         std::ranges::all_of(streams, [](const incoming* o) { return o->in.intact() && o->out.intact() && o->out_size <= o->out.size(); });
+         std::ranges::all_of(streams, [](const incoming* o) {
+           return o->in.intact() && o->out.intact() && o->out_size <= o->out.size();
+         });
 }
 
-std::vector<uint8_t> decode_one(const subject& s, const wire_fields& fields, const claim& c, std::span<const uint8_t> payload,
-                                const decode_options& options) {
+std::vector<uint8_t> decode_one(const subject& s, const wire_fields& fields, const claim& c,
+                                std::span<const uint8_t> payload, const decode_options& options) {
   incoming stream(s, c, payload);
   incoming* const one[] = {&stream};
   const bool inside = decode(s, fields, one, options);

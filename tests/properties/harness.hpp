@@ -82,7 +82,8 @@ struct incoming {
   uint64_t out_size = 0;
   dr_fault fault{};
 
-  incoming(const subject& s, const claim& c, std::span<const uint8_t> payload, size_t gap = 0, placement where = placement::back);
+  incoming(const subject& s, const claim& c, std::span<const uint8_t> payload, size_t gap = 0,
+           placement where = placement::back);
   std::span<const uint8_t> decoded() const { return out.first(out_size); }
 };
 struct decode_options {
@@ -90,10 +91,11 @@ struct decode_options {
   uint8_t poison = 0x5a;
 };
 // False if the codec left its memory.
-bool decode(const subject& s, const wire_fields& fields, std::span<incoming* const> streams, const decode_options& options = {});
+bool decode(const subject& s, const wire_fields& fields, std::span<incoming* const> streams,
+            const decode_options& options = {});
 // Alone, and REQUIREd to succeed.
-std::vector<uint8_t> decode_one(const subject& s, const wire_fields& fields, const claim& c, std::span<const uint8_t> payload,
-                                const decode_options& options = {});
+std::vector<uint8_t> decode_one(const subject& s, const wire_fields& fields, const claim& c,
+                                std::span<const uint8_t> payload, const decode_options& options = {});
 
 // Calls f(subject, group, what encode made of each input) for everything there is.
 template <class F>

@@ -12,15 +12,20 @@ namespace {
 // What is wrong with a decode, "" if nothing. Whether keys ascend or positions are a permutation, the pipeline judges.
 std::string complaint(const subject& s, const incoming& o, bool inside) {
   if (!inside) return "it left its memory";
-  if (o.fault.code) return o.fault.code == DR_E_CORRUPT ? "" : "a fault that is not CORRUPT: " + std::to_string(o.fault.code);
+  if (o.fault.code)
+    return o.fault.code == DR_E_CORRUPT ? "" : "a fault that is not CORRUPT: " + std::to_string(o.fault.code);
   if (s.is(DR_ROLE_BYTES)) return "";
-  if (o.out_size != o.out.size()) return "it gives " + std::to_string(o.out_size) + " bytes of " + std::to_string(o.out.size());
-  if (s.has(DR_NEEDS_FINITE) && std::ranges::any_of(cases::numbers(o.says.dtype, o.decoded()), [](double v) { return std::isnan(v); }))
+  if (o.out_size != o.out.size())
+    return "it gives " + std::to_string(o.out_size) + " bytes of " + std::to_string(o.out.size());
+  if (s.has(DR_NEEDS_FINITE) &&
+      std::ranges::any_of(cases::numbers(o.says.dtype, o.decoded()), [](double v) { return std::isnan(v); }))
     return "finite numbers become NaN";
   if (!s.is(DR_ROLE_INDEX)) return "";
   const auto indices = cases::words(o.decoded());
-  if (std::ranges::any_of(indices, [&](uint32_t i) { return i >= o.says.universe; })) return "an index is not below the universe";
-  if (!s.has(DR_CARRIES_ORDER) && std::ranges::adjacent_find(indices, std::greater_equal()) != indices.end()) return "indices do not ascend";
+  if (std::ranges::any_of(indices, [&](uint32_t i) { return i >= o.says.universe; }))
+    return "an index is not below the universe";
+  if (!s.has(DR_CARRIES_ORDER) && std::ranges::adjacent_find(indices, std::greater_equal()) != indices.end())
+    return "indices do not ascend";
   return "";
 }
 
@@ -50,7 +55,8 @@ void each_small_stream(F&& f) {
 }
 
 // A payload of the size that the pipeline would hand over for such a claim: what there is, again and again.
-std::vector<uint8_t> fitted(const subject& s, const wire_fields& fields, const claim& says, std::span<const uint8_t> payload) {
+std::vector<uint8_t> fitted(const subject& s, const wire_fields& fields, const claim& says,
+                            std::span<const uint8_t> payload) {
   dr_need need{};
   REQUIRE(need_of(s, fields, says, need) == DR_OK);
   std::vector<uint8_t> out(payload.begin(), payload.end());
@@ -68,7 +74,8 @@ TEST_CASE("any bit of a payload may flip") {
       stream.in.data()[bit / 8] ^= mask;
       if (const auto wrong = attack(s, fields, stream); !wrong.empty()) FAIL_CHECK("bit " << bit << ": " << wrong);
       // An exact codec that takes other bytes for the same elements overlooks some: padding, say.
-      if (s.has(DR_EXACT) && !s.is(DR_ROLE_BYTES) && stream.fault.code == DR_OK && std::ranges::equal(stream.decoded(), in.elements))
+      if (s.has(DR_EXACT) && !s.is(DR_ROLE_BYTES) && stream.fault.code == DR_OK &&
+          std::ranges::equal(stream.decoded(), in.elements))
         FAIL_CHECK("bit " << bit << " makes no difference");
       stream.in.data()[bit / 8] ^= mask;
       refused += stream.fault.code != DR_OK;
@@ -85,7 +92,8 @@ TEST_CASE("a payload that ends early, or goes on by a byte, is refused") {
     const auto check = [&](std::span<const uint8_t> other) {
       incoming stream(s, claim_of(s, in, e), other);
       const auto wrong = attack(s, fields, stream);
-      if (!wrong.empty() || stream.fault.code == DR_OK) FAIL_CHECK(other.size() << " of " << e.payload.size() << " bytes: taken " << wrong);
+      if (!wrong.empty() || stream.fault.code == DR_OK)
+        FAIL_CHECK(other.size() << " of " << e.payload.size() << " bytes: taken " << wrong);
     };
     for (size_t size = 0; size < e.payload.size(); ++size) check(std::span(e.payload).first(size));
     auto longer = e.payload;
@@ -108,7 +116,8 @@ TEST_CASE("a payload may be any bytes") {
       if (density == 3)
         for (size_t i = 0; i < std::min(bytes.size(), e.payload.size()); ++i)
           if (random.below(8)) bytes[i] = e.payload[i];
-      if (const auto wrong = attack(s, fields, says, bytes); !wrong.empty()) FAIL_CHECK("round " << round << ": " << wrong);
+      if (const auto wrong = attack(s, fields, says, bytes); !wrong.empty())
+        FAIL_CHECK("round " << round << ": " << wrong);
     }
   });
 }
@@ -119,15 +128,18 @@ TEST_CASE("wire fields may be at their extremes") {
     const dr_codec& codec = s.codec();
     for (size_t f = 0; f < codec.field_count; ++f) {
       const dr_field& field = codec.fields[f];
-      for (const uint64_t extreme : {field.minimum, field.minimum + 1, field.fallback, field.maximum - 1, field.maximum}) {
+      for (const uint64_t extreme :
+           {field.minimum, field.minimum + 1, field.fallback, field.maximum - 1, field.maximum}) {
         if (extreme < field.minimum || extreme > field.maximum) continue;
         wire_fields other = fields;
         other[f] = extreme;
         dr_need need{};
         const dr_status status = need_of(s, other, says, need);
         INFO(std::string(field.name) << "=" << extreme);
-        if (status != DR_OK) CHECK(status == DR_E_CORRUPT);  // the gate for headers that do not fit
-        else CHECK(attack(s, other, says, fitted(s, other, says, e.payload)) == "");
+        if (status != DR_OK)
+          CHECK(status == DR_E_CORRUPT);  // the gate for headers that do not fit
+        else
+          CHECK(attack(s, other, says, fitted(s, other, says, e.payload)) == "");
       }
     }
   });
@@ -138,17 +150,22 @@ TEST_CASE("count, support and universe may be lies") {
     if (s.is(DR_ROLE_BYTES)) return;
     const claim truth = claim_of(s, in, e);
     const uint64_t far = s.has(DR_REPLACES_SUPPORT) ? 70000 : cases::largest_universe;
-    for (const uint64_t universe : {uint64_t{1}, truth.universe / 2, truth.universe - 1, truth.universe, truth.universe + 1, 2 * truth.universe, far})
-      for (const uint64_t count : {uint64_t{1}, truth.count / 2, truth.count - 1, truth.count, truth.count + 1, 2 * truth.count, uint64_t{20000}})
+    for (const uint64_t universe : {uint64_t{1}, truth.universe / 2, truth.universe - 1, truth.universe,
+                                    truth.universe + 1, 2 * truth.universe, far})
+      for (const uint64_t count : {uint64_t{1}, truth.count / 2, truth.count - 1, truth.count, truth.count + 1,
+                                   2 * truth.count, uint64_t{20000}})
         for (const int off : {-1, 0, 1}) {
           claim lie = truth;
           lie.universe = s.is(DR_ROLE_ORDER) ? count : universe;
           lie.count = lie.support = count;
-          if (s.has(DR_REPLACES_SUPPORT)) lie.support += static_cast<uint64_t>(off);
-          else if (off) continue;
+          if (s.has(DR_REPLACES_SUPPORT))
+            lie.support += static_cast<uint64_t>(off);
+          else if (off)
+            continue;
           // What the frame's reader lets through.
           dr_need need{};
-          if (count == 0 || std::max(count, lie.support) > lie.universe || need_of(s, fields, lie, need) != DR_OK) continue;
+          if (count == 0 || std::max(count, lie.support) > lie.universe || need_of(s, fields, lie, need) != DR_OK)
+            continue;
           INFO(universe << " rows, count " << count << ", support " << lie.support);
           CHECK(attack(s, fields, lie, fitted(s, fields, lie, e.payload)) == "");
         }
@@ -169,7 +186,8 @@ TEST_CASE("decode of a hostile payload ends") {
     INFO(s.text);
     for (const int kind : {0x00, 0x01, 0xff, 0x100}) {
       std::vector<uint8_t> bytes(need.payload);
-      for (uint8_t& b : bytes) b = static_cast<uint8_t>(kind == 0x100 ? random.below(256) : static_cast<uint64_t>(kind));
+      for (uint8_t& b : bytes)
+        b = static_cast<uint8_t>(kind == 0x100 ? random.below(256) : static_cast<uint64_t>(kind));
       const auto begin = clock::now();
       CHECK(attack(s, g.fields, says, bytes) == "");
       CHECK(clock::now() - begin < hang);
@@ -191,7 +209,8 @@ TEST_CASE("a bytes stage that gives another size than the codec before it writes
     list.count = 2;
     stream_slot slot;
     REQUIRE(list_needs(list, {says.universe, says.count, says.dtype, says.width}, slot.need) == DR_OK);
-    for (const size_t size : {size_t{0}, e.payload.size() / 2, e.payload.size() - 1, e.payload.size(), e.payload.size() + 1, 2 * e.payload.size()}) {
+    for (const size_t size : {size_t{0}, e.payload.size() / 2, e.payload.size() - 1, e.payload.size(),
+                              e.payload.size() + 1, 2 * e.payload.size()}) {
       auto inner = e.payload;
       inner.resize(size, 0);
       const input raw{"", 0, 0, 0, 1, inner};
@@ -209,7 +228,8 @@ TEST_CASE("a bytes stage that gives another size than the codec before it writes
       stream_slot* const slots[] = {&slot};
       dr_status status = DR_OK;
       const bool inside = stays_inside([&] {
-        status = decode_chain(list, {scratch.data(), (scratch.size() + 63) / 64 * 64, &serial}, {&job, &behind, const_cast<stream_slot**>(slots), 1});
+        status = decode_chain(list, {scratch.data(), (scratch.size() + 63) / 64 * 64, &serial},
+                              {&job, &behind, const_cast<stream_slot**>(slots), 1});
       });
       INFO(size << " bytes of " << e.payload.size());
       CHECK(inside);

@@ -28,7 +28,8 @@ TEST_CASE("encode gives the same bytes twice, over dirty buffers and for any num
 
 TEST_CASE("encode gives the same bytes alone and among others") {
   each_group([](const subject& s, const group& g, const std::vector<encoded>& made) {
-    for (size_t i = 0; i < made.size(); ++i) check_same(s, {g.fields, {g.inputs[i]}}, {made[i]}, encode(s, {g.fields, {g.inputs[i]}}));
+    for (size_t i = 0; i < made.size(); ++i)
+      check_same(s, {g.fields, {g.inputs[i]}}, {made[i]}, encode(s, {g.fields, {g.inputs[i]}}));
   });
 }
 
@@ -48,11 +49,13 @@ TEST_CASE("encode gives the same bytes where nobody asks it to tell") {
 // All payloads of a group, decoded in one call.
 std::vector<std::unique_ptr<incoming>> streams_of(const subject& s, const group& g, const std::vector<encoded>& made) {
   std::vector<std::unique_ptr<incoming>> streams;
-  for (size_t i = 0; i < made.size(); ++i) streams.push_back(std::make_unique<incoming>(s, claim_of(s, *g.inputs[i], made[i]), made[i].payload));
+  for (size_t i = 0; i < made.size(); ++i)
+    streams.push_back(std::make_unique<incoming>(s, claim_of(s, *g.inputs[i], made[i]), made[i].payload));
   return streams;
 }
 
-bool decode_all(const subject& s, const group& g, const std::vector<std::unique_ptr<incoming>>& streams, const decode_options& options = {}) {
+bool decode_all(const subject& s, const group& g, const std::vector<std::unique_ptr<incoming>>& streams,
+                const decode_options& options = {}) {
   std::vector<incoming*> all;
   for (const auto& stream : streams) all.push_back(stream.get());
   return decode(s, g.fields, all, options);
@@ -66,7 +69,8 @@ TEST_CASE("decode gives the same elements alone, among others, over dirty buffer
       CHECK(inside);
       for (size_t i = 0; i < made.size(); ++i) {
         INFO(s.text << ": " << g.inputs[i]->name);
-        const bool same = std::ranges::equal(streams[i]->decoded(), decode_one(s, g.fields, streams[i]->says, made[i].payload));
+        const bool same =
+            std::ranges::equal(streams[i]->decoded(), decode_one(s, g.fields, streams[i]->says, made[i].payload));
         CHECK(same);
       }
     }
@@ -81,7 +85,8 @@ TEST_CASE("a job with a fault is skipped, and the others go on") {
     const auto faulty = encode(s, g, options);
     CHECK(faulty[0].fault.code == DR_E_ARGUMENT);
     CHECK(faulty[0].payload.empty());
-    check_same(s, {g.fields, {g.inputs.begin() + 1, g.inputs.end()}}, {made.begin() + 1, made.end()}, {faulty.begin() + 1, faulty.end()});
+    check_same(s, {g.fields, {g.inputs.begin() + 1, g.inputs.end()}}, {made.begin() + 1, made.end()},
+               {faulty.begin() + 1, faulty.end()});
 
     const auto streams = streams_of(s, g, made);
     streams[0]->fault.code = DR_E_PEER;
@@ -106,7 +111,8 @@ TEST_CASE("a corrupt payload leaves the other jobs as they are") {
       if (streams[i].get() == bad) continue;
       INFO(s.text << ": " << g.inputs[i]->name);
       CHECK(streams[i]->fault.code == DR_OK);
-      const bool same = std::ranges::equal(streams[i]->decoded(), decode_one(s, g.fields, streams[i]->says, made[i].payload));
+      const bool same =
+          std::ranges::equal(streams[i]->decoded(), decode_one(s, g.fields, streams[i]->says, made[i].payload));
       CHECK(same);
     }
   });
@@ -121,7 +127,8 @@ TEST_CASE("an index codec that would tell more than there is room for faults wit
     options.tell_capacity = made[0].told.size() - 1;
     const auto tight = encode(s, g, options);
     CHECK(tight[0].fault.code == DR_E_CAPACITY);
-    check_same(s, {g.fields, {g.inputs.begin() + 1, g.inputs.end()}}, {made.begin() + 1, made.end()}, {tight.begin() + 1, tight.end()});
+    check_same(s, {g.fields, {g.inputs.begin() + 1, g.inputs.end()}}, {made.begin() + 1, made.end()},
+               {tight.begin() + 1, tight.end()});
   });
 }
 

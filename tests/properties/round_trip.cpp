@@ -54,7 +54,8 @@ TEST_CASE("a payload may lie at any address") {
     for (const auto& stream : streams) all.push_back(stream.get());
     const bool inside = decode(s, fields, all);
     CHECK(inside);
-    CHECK(std::ranges::all_of(all, [&](incoming* o) { return o->fault.code == DR_OK && std::ranges::equal(o->decoded(), expected); }));
+    CHECK(std::ranges::all_of(
+        all, [&](incoming* o) { return o->fault.code == DR_OK && std::ranges::equal(o->decoded(), expected); }));
   });
 }
 

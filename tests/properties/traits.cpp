@@ -84,7 +84,8 @@ TEST_CASE("CARRIES_ORDER: keys come back in the order in which they were given")
       const auto made = encode(s, g);
       for (size_t i = 0; i < made.size(); ++i) {
         INFO(s.text << ": " << shuffled[i].name);
-        const bool same = decode_one(s, g.fields, claim_of(s, shuffled[i], made[i]), made[i].payload) == shuffled[i].elements;
+        const bool same =
+            decode_one(s, g.fields, claim_of(s, shuffled[i], made[i]), made[i].payload) == shuffled[i].elements;
         CHECK(same);
       }
     }
@@ -109,7 +110,8 @@ TEST_CASE("PRIVATE_RANDOM and SHARED_RANDOM: bytes depend on the keys that these
   for (const subject& s : subjects()) {
     INFO(s.text);
     // A plan may leave nothing to chance (one value a bucket); the default one may not.
-    const bool by_chance = s.has(DR_PRIVATE_RANDOM) && s.text != s.described->plans[0] ? changed[s.text].by_private : s.has(DR_PRIVATE_RANDOM);
+    const bool by_chance = s.has(DR_PRIVATE_RANDOM) && s.text != s.described->plans[0] ? changed[s.text].by_private
+                                                                                       : s.has(DR_PRIVATE_RANDOM);
     CHECK(changed[s.text].by_private == by_chance);
     CHECK(changed[s.text].by_shared == s.has(DR_SHARED_RANDOM));
   }

@@ -120,7 +120,8 @@ TEST_CASE("p0 on sparse input without re-gathering sends zeros for what it does 
   const std::vector<uint64_t> indices{5, 900, 44, 3000, 17};
   const floats values{1, 2, 3, 4, 5};
   for (const char* regather : {"", " regather=off"}) {
-    const pairs p = decode_sparse(c, encode(c, std::string("index=bloom(policy=p0,fpr=0.05)") + regather, {sparse(indices, values, 5000)}));
+    const pairs p = decode_sparse(
+        c, encode(c, std::string("index=bloom(policy=p0,fpr=0.05)") + regather, {sparse(indices, values, 5000)}));
     CHECK(p.indices.size() > 5);
     float sum = 0;
     for (const float v : p.values) sum += v;
@@ -151,7 +152,9 @@ TEST_CASE("QSGD gives zeros for a zero bucket, and takes more levels than a byte
   for (size_t i = 0; i < all.size(); ++i) all[i] = i;
   for (const int levels : {1, 127, 128, 255, 256, 32767}) {
     CAPTURE(levels);
-    const floats decoded = decode(c, encode(c, "index=golomb value=qsgd(levels=" + std::to_string(levels) + ")", {sparse(all, g, g.size())}), g.size());
+    const floats decoded = decode(
+        c, encode(c, "index=golomb value=qsgd(levels=" + std::to_string(levels) + ")", {sparse(all, g, g.size())}),
+        g.size());
     for (size_t i = 0; i < 512; ++i) CHECK(decoded[i] == 0);
     for (size_t i = 512; i < 1200; ++i) CHECK(std::abs(decoded[i] - g[i]) <= 25.0f / static_cast<float>(levels));
   }
@@ -160,9 +163,11 @@ TEST_CASE("QSGD gives zeros for a zero bucket, and takes more levels than a byte
 TEST_CASE("NaN and infinities are carried bit for bit by exact codecs and refused by lossy ones, with the place") {
   context c;
   floats g = laplace(3000, 8);
-  for (const float odd : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(), -std::numeric_limits<float>::infinity()}) {
+  for (const float odd : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                          -std::numeric_limits<float>::infinity()}) {
     g[1234] = odd;
-    const floats decoded = decode(c, encode(c, std::string(topr) + "index=golomb value=raw+deflate", {dense(g)}), g.size());
+    const floats decoded =
+        decode(c, encode(c, std::string(topr) + "index=golomb value=raw+deflate", {dense(g)}), g.size());
     CHECK(std::memcmp(&decoded[1234], &g[1234], 4) == 0);
     for (const char* value : {"qsgd", "fit_poly"}) {
       bytes frame;
@@ -191,7 +196,8 @@ TEST_CASE("empty, all-zero, one-element and full tensors pass through every code
 
 TEST_CASE("universes beyond 2^31 and 2^32 work, in segments where they must") {
   context c;
-  for (const uint64_t universe : {(uint64_t{1} << 31) + 5, (uint64_t{1} << 32) - 1, uint64_t{1} << 32, (uint64_t{1} << 34) + 123}) {
+  for (const uint64_t universe :
+       {(uint64_t{1} << 31) + 5, (uint64_t{1} << 32) - 1, uint64_t{1} << 32, (uint64_t{1} << 34) + 123}) {
     CAPTURE(universe);
     const std::vector<uint64_t> indices{0, 1, 77, universe / 2, universe - 2, universe - 1};
     const floats values{1, -2, 3, -4, 5, -6};

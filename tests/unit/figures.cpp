@@ -31,7 +31,9 @@ double squared_relative_error(const floats& g, const floats& decoded) {
 // What holds for Fig. 8's tensor, wherever it comes from. Bits are per true nonzero.
 void check_fig8(const floats& g, double fit_poly_error) {
   context c;
-  const auto run = [&](const char* streams) { return encode(c, std::string("sparsify=topr(ratio=0.01) ") + streams, {dense(g)}); };
+  const auto run = [&](const char* streams) {
+    return encode(c, std::string("sparsify=topr(ratio=0.01) ") + streams, {dense(g)});
+  };
   REQUIRE(g.size() == 36864);
 
   const bytes golomb = run("index=golomb value=raw");

@@ -30,9 +30,12 @@ bool refused(const std::string& text, const std::string& word) {
 TEST_CASE("canonical text: fixed order, no defaults, shortest numbers") {
   CHECK(canonical("") == "index=raw value=raw");
   CHECK(canonical("value=qsgd(bucket=512,levels=127) index=golomb(block=12)") == "index=golomb value=qsgd");
-  CHECK(canonical(" value=qsgd(levels=63)\tindex=rice( block = 9 ) feedback=residual(gamma=0.50)  sparsify=topr(ratio=1e-2)") ==
-        "sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=rice(block=9) value=qsgd(levels=63)");
-  CHECK(canonical("index=raw+deflate+deflate(level=9) value=raw+deflate(level=6)") == "index=raw+deflate+deflate(level=9) value=raw+deflate");
+  CHECK(
+      canonical(
+          " value=qsgd(levels=63)\tindex=rice( block = 9 ) feedback=residual(gamma=0.50)  sparsify=topr(ratio=1e-2)") ==
+      "sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=rice(block=9) value=qsgd(levels=63)");
+  CHECK(canonical("index=raw+deflate+deflate(level=9) value=raw+deflate(level=6)") ==
+        "index=raw+deflate+deflate(level=9) value=raw+deflate");
   CHECK(canonical("sparsify=topr(count=1000000)") == "sparsify=topr(count=1e+06) index=raw value=raw");
   CHECK(canonical("sparsify=threshold(value=0)") == "sparsify=threshold(value=0) index=raw value=raw");
   CHECK(canonical("feedback=none sparsify=none bucket=none regather=on") == "index=raw value=raw");
@@ -43,7 +46,8 @@ TEST_CASE("what changes nothing is not in the canonical text") {
   CHECK(canonical("index=golomb regather=off") == "index=golomb value=raw");
   CHECK(canonical("index=golomb value=fit_poly order=bitpack") == "index=golomb value=fit_poly");
   CHECK(canonical("index=raw value=fit_poly order=bitpack+deflate") == "index=raw value=fit_poly");
-  CHECK(canonical("index=golomb value=fit_poly order=bitpack+deflate") == "index=golomb value=fit_poly order=bitpack+deflate");
+  CHECK(canonical("index=golomb value=fit_poly order=bitpack+deflate") ==
+        "index=golomb value=fit_poly order=bitpack+deflate");
 }
 
 TEST_CASE("naive is leftmost without re-gathering") {

@@ -6,8 +6,8 @@
 
 #include "primitive/check.hpp"
 #include "primitive/golomb.hpp"
-#include "primitive/hash.hpp"
 #include "primitive/half.hpp"
+#include "primitive/hash.hpp"
 #include "primitive/rng.hpp"
 #include "primitive/sum_tree.hpp"
 
@@ -23,7 +23,8 @@ TEST_CASE("murmur3 and splitmix64 give their published values") {
 TEST_CASE("log2_q16_above is above log2 by less than a tenth") {
   for (uint64_t a = 1; a < uint64_t{1} << 32; a = a * 5 / 3 + 1)
     for (uint64_t b = 1; b <= a; b = b * 7 / 4 + 1) {
-      const double exact = std::log2(static_cast<double>(a) / static_cast<double>(b)), bound = static_cast<double>(dr::log2_q16_above(a, b)) / 65536;
+      const double exact = std::log2(static_cast<double>(a) / static_cast<double>(b)),
+                   bound = static_cast<double>(dr::log2_q16_above(a, b)) / 65536;
       CHECK(bound >= exact);
       CHECK(bound < exact + 0.1);
     }
@@ -35,7 +36,8 @@ TEST_CASE("the bound of split Golomb and Rice holds for every mean gap") {
   for (uint64_t span = 4096; span < uint64_t{1} << 31; span += span / 997 + 1) {
     const auto cost = [&](uint64_t m) {
       const double a = static_cast<double>(span) / 4096;
-      return dr::ceil_log2(m) + 1 + std::floor(static_cast<double>(span - 4096) / static_cast<double>(m)) / 4096 - std::log2(a);
+      return dr::ceil_log2(m) + 1 + std::floor(static_cast<double>(span - 4096) / static_cast<double>(m)) / 4096 -
+             std::log2(a);
     };
     golomb = std::max(golomb, cost(dr::golomb_divisor(span, 4096)));
     rice = std::max(rice, cost(dr::rice_divisor(span, 4096)));
@@ -49,8 +51,10 @@ TEST_CASE("rounding to f16 and bf16 is to nearest, ties to even, once") {
   // Every finite number of the small type, and the two midpoints beside it, through the definition.
   const auto check = [](auto to, auto from, int count) {
     for (int i = 0; i + 1 < count; ++i) {
-      const double low = static_cast<double>(from(static_cast<uint16_t>(i))), high = static_cast<double>(from(static_cast<uint16_t>(i + 1)));
-      const double middle = low + (high - low) / 2, below = std::nextafter(middle, low), above = std::nextafter(middle, high);
+      const double low = static_cast<double>(from(static_cast<uint16_t>(i))),
+                   high = static_cast<double>(from(static_cast<uint16_t>(i + 1)));
+      const double middle = low + (high - low) / 2, below = std::nextafter(middle, low),
+                   above = std::nextafter(middle, high);
       CHECK(to(low) == i);
       CHECK(to(below) == i);
       CHECK(to(above) == i + 1);
@@ -85,7 +89,8 @@ TEST_CASE("the sum tree adds in its stated order") {
 TEST_CASE("the check sees every change of one word, and does not see where its hole is") {
   std::vector<uint8_t> bytes(4 * 1500);
   for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<uint8_t>(dr::draw(1, i));
-  const uint64_t whole = dr::check(bytes.data(), bytes.size()), holed = dr::check_with_hole(bytes.data(), bytes.size(), 4);
+  const uint64_t whole = dr::check(bytes.data(), bytes.size()),
+                 holed = dr::check_with_hole(bytes.data(), bytes.size(), 4);
   for (size_t at = 0; at < bytes.size(); at += 4) {
     const auto word = dr::load<uint32_t>(&bytes[at]);
     for (const uint32_t change : {1u, 0x80000000u, 0xffffffffu, static_cast<uint32_t>(dr::draw(2, at) | 1)}) {

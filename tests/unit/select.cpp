@@ -17,7 +17,8 @@ std::vector<uint32_t> largest(const std::vector<uint32_t>& bits, uint64_t target
   std::vector<uint32_t> order;
   for (uint32_t i = 0; i < bits.size(); ++i)
     if (bits[i] & 0x7fffffff) order.push_back(i);
-  std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return (bits[a] & 0x7fffffff) > (bits[b] & 0x7fffffff); });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](uint32_t a, uint32_t b) { return (bits[a] & 0x7fffffff) > (bits[b] & 0x7fffffff); });
   order.resize(std::min<uint64_t>(order.size(), target));
   std::sort(order.begin(), order.end());
   return order;
@@ -34,7 +35,8 @@ std::vector<std::vector<uint32_t>> inputs() {
   std::vector<uint32_t> random(3000), few(3000), constant(3000, 0xbf800000), odd(3000, 0);
   for (size_t i = 0; i < random.size(); ++i) {
     random[i] = static_cast<uint32_t>(dr::draw(1, i));  // NaN and infinities among them
-    few[i] = dr::draw(2, i) % 3 ? 0x3f800000 + static_cast<uint32_t>(dr::draw(3, i) % 3) : static_cast<uint32_t>(i % 2) << 31;
+    few[i] = dr::draw(2, i) % 3 ? 0x3f800000 + static_cast<uint32_t>(dr::draw(3, i) % 3)
+                                : static_cast<uint32_t>(i % 2) << 31;
     if (i % 100 == 7) odd[i] = static_cast<uint32_t>(i);
   }
   for (auto v : {random, few, constant, odd}) all.push_back(std::move(v));
@@ -45,7 +47,8 @@ std::vector<std::vector<uint32_t>> inputs() {
 
 TEST_CASE("topr keeps exactly the largest, ties by lower index, never zeros") {
   for (const auto& bits : inputs())
-    for (const uint64_t target : {uint64_t{1}, uint64_t{2}, uint64_t{29}, uint64_t{30}, uint64_t{31}, uint64_t{1500}, uint64_t{2999}, uint64_t{3000}}) {
+    for (const uint64_t target : {uint64_t{1}, uint64_t{2}, uint64_t{29}, uint64_t{30}, uint64_t{31}, uint64_t{1500},
+                                  uint64_t{2999}, uint64_t{3000}}) {
       const dr::selection s = dr::select_largest(DR_F32, bits.data(), bits.size(), target);
       const auto expected = largest(bits, target);
       CHECK(s.kept == expected.size());
@@ -90,7 +93,8 @@ TEST_CASE("a tensor selected as a whole may be compacted in segments") {
     dr::selection s = dr::select_largest(DR_F32, bits.data(), bits.size(), target);
     std::vector<uint32_t> joined, part(bits.size());
     for (size_t first = 0; first < bits.size(); first += 777) {
-      const uint64_t n = dr::compact_selected(DR_F32, bits.data() + first, std::min<size_t>(777, bits.size() - first), s, part.data());
+      const uint64_t n =
+          dr::compact_selected(DR_F32, bits.data() + first, std::min<size_t>(777, bits.size() - first), s, part.data());
       for (uint64_t i = 0; i < n; ++i) joined.push_back(static_cast<uint32_t>(first) + part[i]);
     }
     CHECK(joined == largest(bits, target));

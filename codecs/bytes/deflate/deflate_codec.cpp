@@ -49,7 +49,8 @@ bool drive(z_stream& z, const dr_job& job, Step&& step) {
   z.next_in = const_cast<Bytef*>(job_in<Bytef>(job));
   z.next_out = job_out<Bytef>(job);
   for (;;) {
-    const uInt in_now = static_cast<uInt>(std::min(in_left, piece)), out_now = static_cast<uInt>(std::min(out_left, piece));
+    const uInt in_now = static_cast<uInt>(std::min(in_left, piece)),
+               out_now = static_cast<uInt>(std::min(out_left, piece));
     z.avail_in = in_now;
     z.avail_out = out_now;
     const int result = step(z, in_left == in_now);
@@ -65,7 +66,8 @@ bool drive(z_stream& z, const dr_job& job, Step&& step) {
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   // zlib's deflateBound for any settings (deflate.c): no stored block is smaller than 2^(memory_level+6) / 2.
-  need.payload = job.in_max + (job.in_max >> 12) + (job.in_max >> 14) + (job.in_max >> 25) + 5 * (job.in_max >> 13) + 64;
+  need.payload =
+      job.in_max + (job.in_max >> 12) + (job.in_max >> 14) + (job.in_max >> 25) + 5 * (job.in_max >> 13) + 64;
   need.encode_scratch = deflate_memory;
   need.decode_scratch = inflate_memory;
   return true;
@@ -74,7 +76,8 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   bump memory{scratch, scratch + deflate_memory};
   z_stream z = stream(memory);
-  if (deflateInit2(&z, static_cast<int>(p.values[0].number), Z_DEFLATED, -window_bits, memory_level, Z_DEFAULT_STRATEGY) != Z_OK) {
+  if (deflateInit2(&z, static_cast<int>(p.values[0].number), Z_DEFLATED, -window_bits, memory_level,
+                   Z_DEFAULT_STRATEGY) != Z_OK) {
     fault(job, DR_E_INTERNAL, 0, 0, "deflate: zlib wants more memory than its documents say");
     return;
   }
@@ -99,8 +102,7 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 
 }  // namespace
 
-constinit const dr_codec deflate_codec =
-    make_codec("deflate", "Deflate (RFC 1951) by zlib, on the CPU", 1, DR_ROLE_BYTES,
-               DR_EXACT | DR_HOST_ONLY, &cpu, {.params = params});
+constinit const dr_codec deflate_codec = make_codec("deflate", "Deflate (RFC 1951) by zlib, on the CPU", 1,
+                                                    DR_ROLE_BYTES, DR_EXACT | DR_HOST_ONLY, &cpu, {.params = params});
 
 }  // namespace dr

@@ -18,8 +18,10 @@ constexpr dr_param params[] = {
     param_choice("policy", "which of the filter's positives are the support", "leftmost|p0", leftmost),
     param_real("fpr", "false-positive rate; 0: a tenth of the density", 0, 0.999, 0),
     param_int("seed", "of the hash functions", 0, 4294967295.0, 0),
-    param_real("max_ratio", "p0: the largest support, as a share of the universe, before falling back to raw keys; "
-                            "0: its expectation + 8 standard deviations", 0, 1, 0),
+    param_real("max_ratio",
+               "p0: the largest support, as a share of the universe, before falling back to raw keys; "
+               "0: its expectation + 8 standard deviations",
+               0, 1, 0),
 };
 constexpr dr_field fields[] = {
     {"policy", 0, 1, 0}, {"k", 1, 64, 1}, {"c", 1, 4294967295, 1}, {"seed", 0, 4294967295, 0}};
@@ -42,7 +44,8 @@ dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault
   out[field_c] = static_cast<uint64_t>(std::max(1.0, std::round(65536 * inverse_log2 / std::log(2.0))));
   out[field_seed] = static_cast<uint64_t>(p->values[param_seed].number);
   if (bloom_bits(job->count_max, out[field_c]) == 0) {
-    *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max, "bloom: the filter would have 2^32 bits or more; use smaller segments"};
+    *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max,
+              "bloom: the filter would have 2^32 bits or more; use smaller segments"};
     return DR_E_ARGUMENT;
   }
   return DR_OK;
@@ -54,7 +57,8 @@ uint64_t largest_support(const dr_params& p, const dr_job& job) {
   const double d = static_cast<double>(job.universe), r = static_cast<double>(job.count_max);
   if (const double ratio = p.values[param_max_ratio].number; ratio > 0)
     return std::clamp<uint64_t>(static_cast<uint64_t>(ratio * d), std::min(job.count_max, job.universe), job.universe);
-  const double k = static_cast<double>(p.fields[field_k]), m = static_cast<double>(bloom_bits(job.count_max, p.fields[field_c]));
+  const double k = static_cast<double>(p.fields[field_k]),
+               m = static_cast<double>(bloom_bits(job.count_max, p.fields[field_c]));
   const double empty = std::exp(-k * r / m), rate = std::pow(1 - empty, k), mean = rate * (d - r);
   const double fill_deviation = k * std::sqrt(empty * (1 - empty) / m) / std::max(1 - empty, 1e-9);
   const double bound = r + mean + 8 * (std::sqrt(mean) + mean * fill_deviation) + 8;
@@ -95,7 +99,8 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   const uint64_t r = job_count(job), capacity = job.out_capacity / 4;
   const bloom_shape s = shape(p, r);
   const uint64_t wanted = p.fields[field_policy] == p0 ? job.universe : r;
-  const uint64_t told = bloom_positives(s, job_in<uint8_t>(job), job.universe, wanted, job_out<uint32_t>(job), capacity);
+  const uint64_t told =
+      bloom_positives(s, job_in<uint8_t>(job), job.universe, wanted, job_out<uint32_t>(job), capacity);
   if (told != capacity) {
     fault(job, DR_E_CORRUPT, 0, told, "bloom: the filter's support is not the size that the frame says");
     return;

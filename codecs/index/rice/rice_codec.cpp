@@ -4,6 +4,7 @@
 
 namespace dr {
 
-constinit const dr_codec rice_codec = golomb_index<rice_rule>::codec("rice", "as golomb, with a power of two as divisor", 3);
+constinit const dr_codec rice_codec =
+    golomb_index<rice_rule>::codec("rice", "as golomb, with a power of two as divisor", 3);
 
 }  // namespace dr

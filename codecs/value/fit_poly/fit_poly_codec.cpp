@@ -41,7 +41,9 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
     const unsigned segments = fit_poly_segments(n, positives, length);
     for (unsigned s = 0; s < segments; ++s) {
       float c[fit_poly_degree_max + 1];
-      fit_poly_fit(length[s], degree(p), [&](uint64_t x) { return double{T::to_f32(values[static_cast<uint32_t>(sorted[first + x])])}; }, c);
+      fit_poly_fit(
+          length[s], degree(p),
+          [&](uint64_t x) { return double{T::to_f32(values[static_cast<uint32_t>(sorted[first + x])])}; }, c);
       const size_t size = 4 * fit_poly_coefficients(length[s], degree(p));
       std::memcpy(at, c, size);
       at += size;

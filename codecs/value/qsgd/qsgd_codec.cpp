@@ -18,8 +18,12 @@ struct layout {
   uint64_t bucket, n, buckets, norms_size, size;
 
   layout(const dr_params& p, const dr_job& job, uint64_t count)
-      : levels(static_cast<uint32_t>(p.fields[0])), code_bits(qsgd_code_bits(levels)), bucket(p.fields[1]),
-        n(count * job.width), buckets(ceil_div(n, bucket)), norms_size(4 * buckets),
+      : levels(static_cast<uint32_t>(p.fields[0])),
+        code_bits(qsgd_code_bits(levels)),
+        bucket(p.fields[1]),
+        n(count * job.width),
+        buckets(ceil_div(n, bucket)),
+        norms_size(4 * buckets),
         size(norms_size + ceil_div(n * code_bits, 8)) {}
 };
 
@@ -85,6 +89,7 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<2>);
 
 constinit const dr_codec qsgd_codec =
     make_codec("qsgd", "stochastic uniform levels of a bucket's norm; unbiased", 2, DR_ROLE_VALUE,
-               DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &cpu, {.dtypes = all_value_dtypes, .params = params, .fields = fields});
+               DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &cpu,
+               {.dtypes = all_value_dtypes, .params = params, .fields = fields});
 
 }  // namespace dr

@@ -26,7 +26,8 @@ float qsgd_norm(const typename T::bits* values, uint64_t n) {
 // sign + 2 · level
 DR_HD inline uint32_t qsgd_code(float value, float norm, uint32_t levels, uint64_t drawn) {
   if (!(norm > 0)) return 0;
-  const double scaled = static_cast<double>(levels) * static_cast<double>(value < 0 ? -value : value) / static_cast<double>(norm);
+  const double scaled =
+      static_cast<double>(levels) * static_cast<double>(value < 0 ? -value : value) / static_cast<double>(norm);
   const double level = scaled + unit_interval(drawn);
   const uint32_t whole = level >= levels ? levels : static_cast<uint32_t>(level);
   return whole ? 2 * whole + (value < 0) : 0;
