@@ -1,0 +1,165 @@
+// Hostile frames: inspect, decode sparse and dense, to one output and to parts, merge. Whatever the bytes are, every call answers, stays in its
+// memory, and its answers agree. Each input is taken as it is, then with its checks put right.
+#include <deepreduce/deepreduce.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "fuzz/fix_check.hpp"
+
+namespace {
+
+constexpr uint64_t dense_max = 1 << 16;      // values of an output
+constexpr uint64_t tensors_max = 64;         // of a frame that is decoded
+constexpr uint64_t workspace_max = 1 << 26;  // bytes
+// A filter is asked for every element of its universe, so time follows that and not the frame; what a receiver limits, we limit.
+constexpr uint64_t filter_max = 1 << 18;
+
+[[noreturn]] void wrong(const char* what, const char* sentence = "") {
+  std::fprintf(stderr, "wrong: %s %s\n", what, sentence);
+  std::abort();
+}
+
+dr_context* context(uint32_t threads) {
+  dr_context_options options{};
+  options.struct_size = sizeof options;
+  options.threads = threads;
+  dr_context* c = nullptr;
+  if (dr_context_create(&options, &c) != DR_OK) wrong("no context");
+  return c;
+}
+
+size_t value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+
+struct output {
+  std::vector<uint8_t> values;
+  std::vector<uint64_t> indices;
+};
+
+dr_tensor_out out_for(const dr_tensor_info& t, bool sparse, dr_dtype dtype, output& room) {
+  const uint64_t rows = sparse ? t.support : t.universe;
+  room.values.assign(rows * t.width * value_size(dtype), 0xcd);
+  room.indices.assign(sparse ? rows : 0, 0xcdcdcdcdcdcdcdcd);
+  dr_tensor_out o{};
+  o.struct_size = sizeof o;
+  o.dtype = dtype;
+  o.index_dtype = sparse ? DR_U64 : 0;
+  o.universe = t.universe;
+  o.width = t.width;
+  o.values = room.values.data();
+  o.indices = room.indices.data();
+  o.capacity = t.support;
+  return o;
+}
+
+// What a sound header may still come to. Anything else is a mistake of ours.
+bool judge(dr_context* c, dr_status s) {
+  if (s == DR_OK) return true;
+  if (s != DR_E_CORRUPT && s != DR_E_CAPACITY && s != DR_E_MEMORY) wrong(dr_status_name(s), dr_last_error(c)->message);
+  if (!dr_last_error(c)->message[0]) wrong("an error without a sentence");
+  return false;
+}
+
+bool small(const std::vector<dr_tensor_info>& infos, bool sparse) {
+  uint64_t total = 0;
+  for (const dr_tensor_info& t : infos) {
+    const uint64_t rows = sparse ? t.support : t.universe;
+    if (rows > dense_max || t.width > dense_max || rows * t.width > dense_max) return false;
+    if (std::strstr(t.plan, "bloom") && t.universe > filter_max) return false;
+    total += rows * t.width;
+  }
+  return total <= 4 * dense_max;
+}
+
+void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<dr_tensor_info>& infos) {
+  const size_t n = infos.size();
+  dr_limits limits{};
+  limits.struct_size = sizeof limits;
+  limits.max_workspace = workspace_max;
+  std::vector<output> sparse(n), dense(n), merged(n);
+  std::vector<dr_tensor_out> outs(n);
+  bool have_sparse = false;
+  if (small(infos, true)) {
+    for (size_t i = 0; i < n; ++i) outs[i] = out_for(infos[i], true, infos[i].dtype, sparse[i]);
+    have_sparse = judge(c, dr_decode(c, nullptr, data, size, &limits, outs.data(), sizeof(dr_tensor_out), n));
+    for (size_t i = 0; i < n && have_sparse; ++i) {
+      if (outs[i].count != infos[i].support) wrong("count is not the support");
+      for (size_t k = 0; k < sparse[i].indices.size(); ++k)
+        if (sparse[i].indices[k] >= infos[i].universe || (k && sparse[i].indices[k] <= sparse[i].indices[k - 1])) wrong("indices do not ascend below the universe");
+    }
+  }
+  if (!small(infos, false)) return;
+  for (size_t i = 0; i < n; ++i) outs[i] = out_for(infos[i], false, infos[i].dtype, dense[i]);
+  const bool have_dense = judge(c, dr_decode(c, nullptr, data, size, &limits, outs.data(), sizeof(dr_tensor_out), n));
+  for (size_t i = 0; i < n && have_sparse && have_dense; ++i) {
+    std::vector<uint8_t> scattered(dense[i].values.size());
+    const size_t row = infos[i].width * value_size(infos[i].dtype);
+    for (size_t k = 0; k < sparse[i].indices.size(); ++k) std::memcpy(scattered.data() + sparse[i].indices[k] * row, sparse[i].values.data() + k * row, row);
+    if (scattered != dense[i].values) wrong("sparse and dense outputs differ");
+  }
+  for (size_t i = 0; i < n; ++i) {
+    outs[i] = out_for(infos[i], false, DR_F32, merged[i]);
+    std::fill(merged[i].values.begin(), merged[i].values.end(), 0);
+  }
+  const dr_bytes frames[] = {{data, size}, {data, size}};
+  const float weights[] = {1, -0.5f};
+  dr_merge_options add{};
+  add.struct_size = sizeof add;
+  add.flags = DR_MERGE_ADD;
+  add.limits = limits;
+  if (judge(c, dr_merge(c, nullptr, frames, weights, 2, &add, outs.data(), sizeof(dr_tensor_out), n)) && !have_dense && !have_sparse)
+    wrong("merge takes what decode does not");
+  if (n != 1 || infos[0].universe < 2) return;
+  // The one tensor cut over three outputs, as bucket=flat has it.
+  output parts[3];
+  dr_tensor_info part = infos[0];
+  dr_tensor_out cut[3];
+  const uint64_t first = infos[0].universe / 3, sizes[] = {first, 0, infos[0].universe - first};
+  for (size_t i = 0; i < 3; ++i) {
+    part.universe = sizes[i];
+    cut[i] = out_for(part, false, part.dtype, parts[i]);
+  }
+  if (!judge(c, dr_decode(c, nullptr, data, size, &limits, cut, sizeof *cut, 3)) || !have_dense) return;
+  std::vector<uint8_t> joined;
+  for (const output& p : parts) joined.insert(joined.end(), p.values.begin(), p.values.end());
+  if (joined != dense[0].values) wrong("parts and whole differ");
+}
+
+void take(const uint8_t* data, size_t size) {
+  static dr_context* const contexts[] = {context(1), context(2)};
+  dr_error error{};
+  error.struct_size = sizeof error;
+  dr_frame_info info{};
+  info.struct_size = sizeof info;
+  if (const dr_status s = dr_inspect(data, size, &info, nullptr, 0, 0, &error); s != DR_OK) {
+    if (s != DR_E_CORRUPT && s != DR_E_UNSUPPORTED && s != DR_E_MEMORY) wrong(dr_status_name(s), error.message);
+    if (!error.message[0]) wrong("an error without a sentence");
+    return;
+  }
+  if (info.frame_size > size || info.header_size > info.frame_size) wrong("a frame longer than its bytes");
+  if (info.status) {
+    if (dr_decode(contexts[0], nullptr, data, size, nullptr, nullptr, 0, 0) != DR_E_PEER) wrong("a status frame that is no error");
+    return;
+  }
+  if (info.tensors > tensors_max) return;
+  dr_tensor_info empty{};
+  empty.struct_size = sizeof empty;
+  std::vector<dr_tensor_info> infos(info.tensors, empty);
+  if (dr_inspect(data, size, &info, infos.data(), sizeof empty, infos.size(), &error) != DR_OK) wrong("inspect changes its mind");
+  for (dr_context* c : contexts) decode(c, data, size, infos);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::vector<uint8_t> as_it_is(data, data + size);  // of its own length, so that a read behind it is seen
+  if (size == 0) return 0;
+  take(as_it_is.data(), size);
+  std::vector<uint8_t> fixed(as_it_is);
+  frame_check::fix(fixed.data(), size);
+  if (fixed != as_it_is) take(fixed.data(), size);
+  return 0;
+}

@@ -1,0 +1,323 @@
+// Frames made by the reference encoder (make.py): each decodes to the bits that the manifest says, or fails exactly as it says;
+// and the library encodes what the reference encodes, byte for byte.
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "client.hpp"
+
+namespace {
+
+using client::bytes;
+
+const std::string folder = DR_GOLDEN;
+
+bytes read_frame(const std::string& name) {
+  std::ifstream file(folder + "/frames/" + name + ".frame", std::ios::binary);
+  INFO(name);
+  REQUIRE(file.good());
+  return bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+}
+
+std::vector<std::string> split(const std::string& text, const std::string& by) {
+  std::vector<std::string> parts;
+  size_t begin = 0;
+  for (size_t end; (end = text.find(by, begin)) != std::string::npos; begin = end + by.size()) parts.push_back(text.substr(begin, end - begin));
+  parts.push_back(text.substr(begin));
+  return parts;
+}
+
+std::vector<std::vector<std::string>> read_table(const std::string& name, size_t columns) {
+  std::ifstream file(folder + '/' + name);
+  std::vector<std::vector<std::string>> rows;
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    rows.push_back(split(line, "\t"));
+    INFO(line);
+    REQUIRE(rows.back().size() == columns);
+  }
+  REQUIRE(!rows.empty());
+  return rows;
+}
+
+// `type ROWSxWIDTH [key=K] index:value,value …`
+struct tensor {
+  dr_dtype dtype = 0;
+  uint64_t rows = 0, key = 0;
+  uint32_t width = 1;
+  std::vector<uint64_t> indices;
+  std::vector<uint32_t> values;  // bit patterns
+
+  size_t value_size() const { return dtype == DR_F32 ? 4 : 2; }
+  bytes packed() const {
+    bytes out(values.size() * value_size());
+    for (size_t i = 0; i < values.size(); ++i) std::memcpy(out.data() + i * value_size(), &values[i], value_size());
+    return out;
+  }
+};
+
+tensor read_tensor(const std::string& text) {
+  std::istringstream in(text);
+  std::string type, shape, cell;
+  in >> type >> shape;
+  tensor t;
+  t.dtype = type == "f32" ? DR_F32 : type == "f16" ? DR_F16 : DR_BF16;
+  const auto sides = split(shape, "x");
+  t.rows = std::stoull(sides[0]);
+  t.width = static_cast<uint32_t>(std::stoul(sides[1]));
+  while (in >> cell) {
+    if (cell.rfind("key=", 0) == 0) {
+      t.key = std::stoull(cell.substr(4));
+      continue;
+    }
+    const auto parts = split(cell, ":");
+    t.indices.push_back(std::stoull(parts[0]));
+    for (const auto& v : split(parts[1], ",")) t.values.push_back(static_cast<uint32_t>(std::stoul(v, nullptr, 16)));
+  }
+  REQUIRE(t.values.size() == t.indices.size() * t.width);
+  return t;
+}
+
+dr_status status_of(const std::string& name) {
+  for (dr_status s = 0; s < 20; ++s)
+    if (name == dr_status_name(s)) return s;
+  FAIL("no status is called " << name);
+  return -1;
+}
+
+struct inspected {
+  dr_status status;
+  dr_frame_info info{};
+  std::vector<dr_tensor_info> tensors;
+  std::string sentence;
+
+  explicit inspected(const bytes& frame) {
+    dr_error error{};
+    info.struct_size = sizeof info;
+    status = dr_inspect(frame.data(), frame.size(), &info, nullptr, 0, 0, &error);
+    sentence = error.message;
+    if (status || info.tensors == 0) return;
+    dr_tensor_info empty{};
+    empty.struct_size = sizeof empty;
+    tensors.assign(info.tensors, empty);
+    CHECK(dr_inspect(frame.data(), frame.size(), &info, tensors.data(), sizeof empty, tensors.size(), nullptr) == DR_OK);
+  }
+};
+
+constexpr uint64_t workspace_max = 64 << 20, dense_max = 1 << 20;
+
+struct room {
+  bytes values;
+  std::vector<uint64_t> indices;
+};
+
+// To outputs as large as inspect says, sparse or dense, in the frame's type. Empty if they would be too large.
+dr_status decode(client::context& c, const bytes& frame, const inspected& seen, bool sparse, std::vector<room>& rooms) {
+  rooms.assign(seen.tensors.size(), {});
+  std::vector<dr_tensor_out> outs(seen.tensors.size());
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const dr_tensor_info& t = seen.tensors[i];
+    const uint64_t rows = sparse ? t.support : t.universe;
+    if (rows > dense_max || t.width > dense_max) {
+      CHECK((sparse && frame.size() < 200));  // a claim
+      rooms[i].values.resize(4);
+      rooms[i].indices.resize(1);
+    } else {
+      rooms[i].values.resize(rows * t.width * (t.dtype == DR_F32 ? 4 : 2) + 4, 0xcd);
+      rooms[i].indices.resize(rows + 1, UINT64_MAX);
+    }
+    dr_tensor_out& o = outs[i];
+    o = {};
+    o.struct_size = sizeof o;
+    o.dtype = t.dtype;
+    o.index_dtype = sparse ? DR_U64 : 0;
+    o.universe = t.universe;
+    o.width = t.width;
+    o.values = rooms[i].values.data();
+    o.indices = rooms[i].indices.data();
+    o.capacity = t.support;
+  }
+  dr_limits limits{};
+  limits.struct_size = sizeof limits;
+  limits.max_workspace = workspace_max;
+  const bytes exact(frame);  // so that a sanitizer sees a byte read behind it
+  const dr_status s = dr_decode(c.handle, nullptr, exact.data(), exact.size(), &limits, outs.data(), sizeof(dr_tensor_out), outs.size());
+  if (s == DR_OK && sparse)
+    for (size_t i = 0; i < outs.size(); ++i) CHECK(outs[i].count == seen.tensors[i].support);
+  return s;
+}
+
+void check_decodes(client::context& c, const bytes& frame, const std::string& tag, const std::string& expected) {
+  const inspected seen(frame);
+  INFO(seen.sentence);
+  REQUIRE(seen.status == DR_OK);
+  CHECK(seen.info.frame_size == frame.size());
+  CHECK(((seen.info.flags & DR_FRAME_TAG) != 0) == (tag != "-"));
+  if (tag != "-") CHECK(seen.info.tag == std::stoull(tag));
+  std::vector<tensor> tensors;
+  if (expected != "-")
+    for (const auto& text : split(expected, " | ")) tensors.push_back(read_tensor(text));
+  REQUIRE(seen.tensors.size() == tensors.size());
+  uint64_t largest = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    CHECK(seen.tensors[i].universe == tensors[i].rows);
+    CHECK(seen.tensors[i].width == tensors[i].width);
+    CHECK(seen.tensors[i].dtype == tensors[i].dtype);
+    REQUIRE(seen.tensors[i].support == tensors[i].indices.size());
+    largest = std::max(largest, tensors[i].rows * tensors[i].width);
+  }
+  std::vector<room> rooms;
+  REQUIRE(decode(c, frame, seen, true, rooms) == DR_OK);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    rooms[i].indices.pop_back();
+    rooms[i].values.resize(rooms[i].values.size() - 4);
+    CHECK(rooms[i].indices == tensors[i].indices);
+    CHECK(rooms[i].values == tensors[i].packed());
+  }
+  if (largest > dense_max) return;
+  REQUIRE(decode(c, frame, seen, false, rooms) == DR_OK);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const tensor& t = tensors[i];
+    bytes dense(t.rows * t.width * t.value_size());
+    const bytes packed = t.packed();
+    const size_t row = t.width * t.value_size();
+    for (size_t k = 0; k < t.indices.size(); ++k) std::memcpy(dense.data() + t.indices[k] * row, packed.data() + k * row, row);
+    rooms[i].values.resize(rooms[i].values.size() - 4);
+    CHECK(rooms[i].values == dense);
+  }
+}
+
+void check_refused(client::context& c, const bytes& frame, dr_status status, const std::string& noticed) {
+  const inspected seen(frame);
+  INFO(seen.sentence);
+  if (noticed == "inspect") {
+    CHECK(seen.status == status);
+    CHECK(seen.sentence != "");
+    dr_tensor_out none{};
+    none.struct_size = sizeof none;
+    CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &none, sizeof none, 1) == status);
+    return;
+  }
+  REQUIRE(seen.status == DR_OK);
+  for (const bool sparse : {true, false}) {
+    if (!sparse && seen.tensors[0].universe > dense_max) continue;
+    std::vector<room> rooms;
+    CHECK(decode(c, frame, seen, sparse, rooms) == status);
+    CHECK(c.error() != "");
+  }
+}
+
+}  // namespace
+
+TEST_CASE("every golden frame decodes to its bits, or fails with its status where it is said to") {
+  client::context c, threads(3);
+  for (const char* table : {"manifest.tsv", "library.tsv"})
+    for (const auto& row : read_table(table, 6)) {
+      const std::string &name = row[0], &status = row[1], &noticed = row[2], &tag = row[3], &expected = row[4], &why = row[5];
+      INFO(name << ": " << why);
+      const bytes frame = read_frame(name);
+      if (status == "OK") {
+        check_decodes(c, frame, tag, expected);
+        check_decodes(threads, frame, tag, expected);
+      } else if (status == "PEER") {
+        const inspected seen(frame);
+        CHECK(seen.status == DR_OK);
+        CHECK(seen.info.status != DR_OK);
+        CHECK(seen.info.message == expected);
+        CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, nullptr, 0, 0) == DR_E_PEER);
+      } else {
+        check_refused(c, frame, status_of(status), noticed);
+      }
+    }
+}
+
+TEST_CASE("every golden frame that is cut off, anywhere, is CORRUPT") {
+  for (const auto& row : read_table("manifest.tsv", 6)) {
+    if (row[1] != "OK" && row[1] != "PEER") continue;
+    INFO(row[0]);
+    const bytes frame = read_frame(row[0]);
+    for (size_t n = 1; n < frame.size(); ++n) {
+      const bytes cut(frame.begin(), frame.begin() + static_cast<long>(n));
+      REQUIRE(inspected(cut).status == DR_E_CORRUPT);
+    }
+  }
+}
+
+TEST_CASE("every bit of a golden frame counts: flipped, it is noticed") {
+  for (const char* name : {"worked_example", "short_plain", "three_plans", "segments", "tagged", "bloom_p0", "status_tagged", "empty_batch", "deflate_fixed"}) {
+    INFO(std::string(name));
+    const bytes frame = read_frame(name);
+    for (size_t bit = 0; bit < 8 * frame.size(); ++bit) {
+      bytes flipped(frame);
+      flipped[bit / 8] ^= static_cast<uint8_t>(1 << bit % 8);
+      REQUIRE(inspected(flipped).status != DR_OK);
+    }
+  }
+}
+
+TEST_CASE("the library encodes to the bytes of the reference encoder") {
+  client::context c, threads(3);
+  for (const auto& row : read_table("encode.tsv", 4)) {
+    INFO(row[0] << ": " << row[1]);
+    dr_call call{};
+    call.struct_size = sizeof call;
+    if (row[2] != "-")
+      for (const auto& word : split(row[2], " ")) {
+        const auto sides = split(word, "=");
+        const uint64_t number = std::stoull(sides[1]);
+        if (sides[0] == "seed") call.seed = number;
+        else if (sides[0] == "step") call.step = number;
+        else if (sides[0] == "private_seed") call.private_seed = number;
+        else if (sides[0] == "segment_rows") call.segment_rows = number;
+        else if (sides[0] == "tag") call.tag = number, call.flags |= DR_CALL_TAG;
+        else if (sides[0] == "list") call.flags |= number ? uint32_t{DR_CALL_LIST} : 0u;
+        else FAIL("what is " << word);
+      }
+    std::vector<tensor> inputs;
+    std::vector<bytes> memory;
+    std::vector<dr_tensor> tensors;
+    for (const auto& text : split(row[3], " | ")) inputs.push_back(read_tensor(text.substr(text.find(' ') + 1)));
+    const auto texts = split(row[3], " | ");
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const tensor& t = inputs[i];
+      const bool sparse = texts[i].rfind("sparse", 0) == 0;
+      bytes values = t.packed();
+      if (!sparse) {
+        const size_t row_size = t.width * t.value_size();
+        bytes all(t.rows * row_size);
+        for (size_t k = 0; k < t.indices.size(); ++k) std::memcpy(all.data() + t.indices[k] * row_size, values.data() + k * row_size, row_size);
+        values = all;
+      }
+      memory.push_back(values);
+      dr_tensor in{};
+      in.struct_size = sizeof in;
+      in.dtype = t.dtype;
+      in.universe = t.rows;
+      in.width = t.width;
+      in.key = t.key;
+      if (sparse) {
+        in.index_dtype = DR_U64;
+        in.indices = t.indices.data();
+        in.count = t.indices.size();
+      }
+      tensors.push_back(in);
+    }
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].values = memory[i].data();
+    const client::plan p(row[1]);
+    const bytes expected = read_frame(row[0]);
+    for (client::context* where : {&c, &threads}) {
+      bytes frame(1 << 17);
+      dr_result result{};
+      result.struct_size = sizeof result;
+      const dr_status s = dr_encode(where->handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), frame.data(), frame.size(), &result);
+      INFO(where->error());
+      REQUIRE(s == DR_OK);
+      frame.resize(result.size);
+      CHECK(frame.size() == expected.size());
+      const auto differ = std::mismatch(frame.begin(), frame.end(), expected.begin(), expected.end());
+      CAPTURE(differ.first - frame.begin());
+      CHECK(frame == expected);
+    }
+  }
+}

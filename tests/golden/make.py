@@ -1,0 +1,694 @@
+#!/usr/bin/env python3
+"""Makes the golden frames with the reference encoder, never with the library, and says what they decode to.
+
+    make.py                       writes frames/*.frame, manifest.tsv and encode.tsv
+    make.py --check               compares them with what is there (a test does)
+    make.py --library FILE        also makes those of the library anew: frames/library_*.frame, library.tsv
+
+manifest.tsv: name, status of decode, who notices ("inspect" or "decode"), tag, what it decodes to, why it is here.
+encode.tsv:   name of the frame that the library must give byte for byte, plan, call, tensors.
+A tensor is `type ROWSxWIDTH index:value,value …`, values as bit patterns; of inputs the first word says dense or sparse.
+Frames with Deflate are made by hand (stored blocks) or frozen here as hex, since zlib's bytes depend on its version.
+"""
+import argparse
+import functools
+import math
+import random
+import struct
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+here = Path(__file__).parent
+sys.path.insert(0, str(here.parent / "reference"))
+sys.dont_write_bytecode = True
+import decoder  # noqa: E402
+import encoder  # noqa: E402
+from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, mix64, to_double  # noqa: E402
+from encoder import (EncodedRow, encode, encode_row, entry, entry_bytes, general_frame, pack_bits, seal, short_frame, stage,  # noqa: E402
+                     status_frame, varint)
+
+frames, manifest, encodes = {}, [], []
+limit = 2048
+
+
+def tensor_text(t):
+    rows = (f"{i}:" + ",".join(f"{v:x}" for v in t.values[k * t.width:(k + 1) * t.width]) for k, i in enumerate(t.indices))
+    return " ".join([f"{t.dtype} {t.universe}x{t.width}", *rows])
+
+
+def add(name, why, data, *row):
+    assert name not in frames, name
+    assert len(data) < limit, (name, len(data))
+    frames[name] = data
+    manifest.append([name, *row, why])
+
+
+def good(name, why, data, table=None):
+    """Decodes; to what the reference decoder says."""
+    f = decode_frame(data)
+    assert f.size == len(data), name
+    tag = "-" if f.tag is None else str(f.tag)
+    if f.status:
+        add(name, why, data, "PEER", "decode", tag, f.message)
+    else:
+        add(name, why, data, "OK", "-", tag, " | ".join(map(tensor_text, f.tensors)) or "-")
+
+
+def bad(name, why, data, noticed="inspect", status="CORRUPT"):
+    """Must fail. noticed: by inspect, which judges headers and checks, or only by decode."""
+    if status in ("CORRUPT", "UNSUPPORTED"):
+        try:
+            decode_frame(data)
+            raise AssertionError(f"{name}: the reference decoder takes it")
+        except (Corrupt if status == "CORRUPT" else Unsupported) as error:
+            assert "check of" not in str(error) or "check" in name, f"{name}: refused for its check: {error}"
+    add(name, why, data, status, noticed, "-", "-")
+
+
+# ---- values: bit patterns, the same on every machine -----------------------------------------------------
+
+def patterns(n, seed, dtype="f32"):
+    """Finite values of many magnitudes and both signs."""
+    r = random.Random(seed)
+    if dtype == "f32":
+        return [r.getrandbits(1) << 31 | r.randrange(0x74, 0x7c) << 23 | r.getrandbits(23) for _ in range(n)]
+    if dtype == "bf16":
+        return [r.getrandbits(1) << 15 | r.randrange(0x74, 0x7c) << 7 | r.getrandbits(7) for _ in range(n)]
+    return [r.getrandbits(1) << 15 | r.randrange(6, 14) << 10 | r.getrandbits(10) for _ in range(n)]
+
+
+def sample(universe, count, seed=1, dtype="f32", width=1):
+    keys = sorted(random.Random(seed).sample(range(universe), count))
+    values = patterns(count * width, seed, dtype)
+    return {k: values[i * width:(i + 1) * width] for i, k in enumerate(keys)}
+
+
+ONE, TWO, HALF, MINUS = 0x3f800000, 0x40000000, 0x3f000000, 0xbf800000
+RAW, KEYS, PACK, DEFLATE = stage("value", "raw"), stage("index", "raw"), stage("order", "bitpack"), stage("bytes", "deflate")
+GOLOMB, RICE, FIT, QSGD = stage("index", "golomb"), stage("index", "rice"), stage("value", "fit_poly"), stage("value", "qsgd")
+PLAIN = entry("f32", [RAW], [KEYS])
+SIX = {3: [ONE], 17: [TWO], 18: [HALF], 40: [MINUS], 41: [0x80000000], 99: [0x7fc00001]}
+
+
+def values_index(value, index, dtype="f32", **more):
+    return entry(dtype, [value], [index], **more)
+
+
+def stored(data):
+    """Raw Deflate of one stored block: the same bytes everywhere."""
+    return b"\x01" + struct.pack("<HH", len(data), len(data) ^ 0xffff) + data
+
+
+# ---- the container ---------------------------------------------------------------------------------------
+
+def container():
+    good("empty_batch", "a frame of no tensor", general_frame([]))
+    good("empty_tensor", "a tensor of no element", encode([(0, {})], PLAIN))
+    good("all_zeros", "a tensor of which nothing is sent", encode([(1000, {})], values_index(RAW, GOLOMB)))
+    good("list_of_none", "an empty list, marked as such", general_frame([], LIST))
+    good("worked_example", "FORMAT.md's", encode([(1000, {3: [ONE], 17: [0xc0200000], 18: [HALF], 250: [0x40400000], 999: [0xbe800000]})], values_index(RAW, GOLOMB)))
+    good("short_plain", "the short form", encode([(100, SIX)], PLAIN))
+    good("short_list", "the short form, marked as a list", encode([(100, SIX)], PLAIN, is_list=True))
+    good("short_wide_sizes", "the short form with sizes of three bytes", short_frame(encode_row(values_index(RAW, GOLOMB), 100, SIX), size_bytes=3))
+    good("short_long_header", "a short header of more than 28 bytes: a reader takes any length",
+         short_frame(encode_row(entry("f32", [RAW, DEFLATE], [KEYS, DEFLATE]), 100, {})))
+    good("general_one_row", "the general form of one row: one check over all", encode([(100, SIX)], PLAIN, short=False))
+    good("tagged", "a tag", encode([(100, SIX)], PLAIN, tag=0x1122334455667788))
+    good("tag_zero", "a tag that is zero is a tag", encode([(100, SIX)], PLAIN, tag=0))
+    good("tag_largest", "a tag of 64 ones", encode([(100, SIX)], PLAIN, tag=MASK64))
+    good("batch_of_three", "three tensors by one plan, one of them empty", encode([(100, SIX), (0, {}), (7, {6: [TWO]})], PLAIN))
+    half, rows = entry("f16", [QSGD], [KEYS]), entry("bf16", [RAW], [GOLOMB], width=3)
+    good("three_plans", "each tensor by a plan of its own: type, width and codecs differ",
+         general_frame([encode_row(PLAIN, 100, SIX), encode_row(half, 50, sample(50, 9, 2, "f16")), encode_row(rows, 20, sample(20, 5, 3, "bf16", 3)), encode_row(PLAIN, 5, {})]))
+    good("unused_plan", "a plan that no row names", general_frame([encode_row(PLAIN, 100, SIX)], plan=entry_bytes(PLAIN) + entry_bytes(half)))
+    good("wide_columns", "columns of eight bytes: a reader takes any width", general_frame([encode_row(values_index(RAW, GOLOMB), 100, SIX)] * 2, widths=[2, 8, 8, 0, 8, 8, 8, 0]))
+    good("no_count_column", "no count column: all rows are empty", general_frame([encode_row(PLAIN, 9, {})] * 2, widths=[1, 1, 0, 0, 0, 0, 0, 0]))
+    good("segments", "one tensor in segments of 30", encode([(100, SIX)], values_index(RAW, GOLOMB), segment=30))
+    good("segments_of_two_plans", "segments may differ in codecs", general_frame(
+        [encode_row(PLAIN, 60, {3: [ONE]}), encode_row(values_index(QSGD, RICE), 40, {1: [TWO], 7: [HALF]}, continues=True), encode_row(PLAIN, 5, {0: [ONE]})]))
+    far = general_frame([encode_row(PLAIN, MASK32, {0: [ONE], MASK32 - 1: [TWO]}), encode_row(PLAIN, MASK32, {5: [HALF]}, continues=True),
+                         encode_row(PLAIN, 7, {6: [MINUS]}, continues=True)])
+    good("beyond_32_bits", "a tensor of 2^33 + 5 elements in three segments", far)
+    good("largest_row", "a row of 2^32 - 1 elements, its last one sent, by golomb", general_frame([encode_row(values_index(RAW, GOLOMB), MASK32, {7: [ONE], MASK32 - 1: [TWO]})]))
+    for name, e in (("short_dense_mode", PLAIN), ("dense_mode_replacing", values_index(RAW, stage("index", "bloom", k=2, c=262144)))):
+        good(name, "mode 2: the dense row itself, -0 and NaN kept", short_frame(encode_row(e, 6, {0: [0x80000000], 3: [0x7f800001], 5: [ONE]}, 2)))
+    bloom = values_index(RAW, stage("index", "bloom", policy=1, k=2, c=262144))
+    good("raw_index_mode", "mode 1: raw keys instead of a filter", short_frame(encode_row(bloom, 64, {5: [ONE], 17: [TWO], 40: [HALF]}, 1)))
+    good("three_modes", "one plan, a row in each mode", general_frame([encode_row(bloom, 64, {5: [ONE], 17: [TWO], 40: [HALF]}, mode) for mode in (0, 1, 2)]))
+    good("status", "a rank that could not encode", status_frame(1, "tensor 0, value stream (qsgd): the gradient is NaN".encode()))
+    good("status_tagged", "with a tag", status_frame(5, b"out of memory", tag=42))
+    good("status_no_words", "without a word", status_frame(7, b""))
+    good("status_longest", "the longest message, and not ASCII", status_frame(2, ("é" * 127 + ".").encode()))
+
+    plain = short_frame(encode_row(PLAIN, 100, SIX))
+    two = [encode_row(PLAIN, 100, SIX), encode_row(PLAIN, 50, {7: [ONE]})]
+    sealed = functools.partial(seal, whole=False)
+    bad("magic", "it begins with DX", short_frame(encode_row(PLAIN, 100, SIX), magic=b"DX"))
+    bad("version_1", "a newer version", short_frame(encode_row(PLAIN, 100, SIX), version=1), status="UNSUPPORTED")
+    bad("version_255_general", "a much newer version", general_frame(two, version=255), status="UNSUPPORTED")
+    bad("cut_in_magic", "11 bytes", plain[:11])
+    bad("cut_in_header", "cut off in the header", plain[:20])
+    bad("cut_in_payload", "cut off in the payload", plain[:-1])
+    bad("check_short", "a flipped bit of a payload: the check differs", plain[:-1] + bytes([plain[-1] ^ 1]))
+    bad("check_row", "a row's check differs, the header's is right", general_frame(two, checks=[1, 2]))
+    bad("check_of_header", "a flipped bit in a tag: the header's check differs", (lambda f: f[:25] + bytes([f[25] ^ 8]) + f[26:])(encode([(9, {})] * 2, PLAIN, tag=3)))
+    bad("check_whole_of_several", "several rows, but the header's check covers the payloads", general_frame(two, whole=True))
+    bad("flag_short_tag", "a short frame with a tag", short_frame(encode_row(PLAIN, 100, SIX), flags=3))
+    bad("flag_short_status", "a short status frame", short_frame(encode_row(PLAIN, 100, SIX), flags=9))
+    bad("flag_7", "a reserved flag", short_frame(encode_row(PLAIN, 100, SIX), flags=129))
+    bad("flag_mode_in_general", "mode bits in the general form", general_frame(two, flags=16))
+    bad("flag_small_in_general", "the flag of small sizes in the general form", general_frame(two, flags=64))
+    bad("byte_17", "a reserved byte", general_frame(two, zero=1))
+    bad("mode_3_short", "mode 3", short_frame(encode_row(PLAIN, 100, SIX), flags=1 | 48))
+    bad("mode_3_general", "mode 3", general_frame(two, info=[3, 0]))
+    bad("header_padding", "padding of the header", short_frame(encode_row(PLAIN, 100, SIX), behind=b"\1"))
+    bad("header_padding_general", "padding of the header", general_frame(two, behind=b"\1"))
+    bad("payload_padding", "padding behind a payload", short_frame(replace(encode_row(entry("f16", [RAW], [KEYS]), 100, {1: [2]}), payload=bytes.fromhex("0200 01000000 0100"))))
+    bad("count_above_universe", "more elements than there are", short_frame(replace(encode_row(PLAIN, 100, SIX), universe=5)))
+    bad("universe_2_32", "a row of 2^32 elements", general_frame([replace(encode_row(PLAIN, 100, {}), universe=2**32)]))
+    bad("universe_2_63", "a row of 2^63 elements", general_frame([replace(encode_row(PLAIN, 100, {}), universe=2**63)]))
+    bad("rows_beyond", "more rows than the frame has bytes", general_frame(two, n_rows=MASK32))
+    bad("width_of_info_0", "a row info column of no byte", general_frame(two, widths=[0, 1, 1, 0, 0, 0, 0, 0]))
+    bad("width_of_info_3", "a row info column of three", general_frame([], widths=[3, 1, 1, 0, 0, 0, 0, 0]))
+    bad("width_of_universe_0", "a universe column of no byte", general_frame(two, widths=[1, 0, 1, 0, 0, 0, 0, 0]))
+    bad("width_9", "a column of nine bytes", general_frame([], widths=[1, 9, 1, 0, 0, 0, 0, 0]))
+    bad("width_reserved", "the reserved width", sealed((lambda h: h[:23] + bytes([h[23] | 0x10]) + h[24:])(general_frame([]))))
+    bad("support_column_missing", "a filter, but no support column", general_frame([encode_row(bloom, 64, {5: [ONE]}, 1)] * 2, widths=[1, 1, 1, 0, 0, 0, 0, 0]))
+    bad("support_column_in_excess", "a support column, but nothing replaces the support", general_frame(two, widths=[1, 1, 1, 1, 0, 0, 0, 0]))
+    bad("entry_past_table", "a row names a plan that is not there", general_frame(two, info=[8, 0]))
+    bad("no_plan_table", "rows, but no plan", general_frame(two, plan=b""))
+    bad("plan_breaks_off", "a plan table that ends in an entry", general_frame(two, plan=entry_bytes(PLAIN)[:-1]))
+    bad("first_row_continues", "the first row continues", general_frame(two, info=[4, 0]))
+    bad("segment_of_another_type", "a segment of another type", general_frame([encode_row(PLAIN, 9, {}), encode_row(entry("f16", [RAW], [KEYS]), 9, {}, continues=True)]))
+    bad("segment_of_another_width", "a segment of another width", general_frame([encode_row(PLAIN, 9, {}), encode_row(entry("f32", [RAW], [KEYS], width=2), 9, {}, continues=True)]))
+    bad("size_without_count", "an empty row stores a size", short_frame(replace(encode_row(values_index(RAW, GOLOMB), 100, {}), index=4, payload=bytes(4))))
+    bad("size_in_mode_1", "a size of an index list that mode 1 does not use", short_frame(replace(encode_row(values_index(RAW, GOLOMB), 100, {3: [ONE]}, 1), index=4)))
+    bad("size_in_mode_2", "a size in a dense row", short_frame(replace(encode_row(values_index(RAW, GOLOMB), 100, {3: [ONE]}, 2), index=4)))
+    bad("size_of_fixed", "a size of a list of fixed size", general_frame([replace(encode_row(PLAIN, 100, SIX), value=24)]))
+    bad("size_overflows", "sizes whose sum overflows 64 bits", general_frame([replace(encode_row(entry("f32", [RAW, DEFLATE], [GOLOMB]), 100, SIX), value=MASK64 - 8, index=MASK64 - 8)]))
+    bad("support_differs", "a row whose list keeps the support stores another", general_frame([replace(encode_row(PLAIN, 100, SIX), support=5), encode_row(bloom, 64, {})]))
+    bad("support_in_mode_2", "a stored support in a dense row", short_frame(replace(encode_row(bloom, 64, {}, 2), support=1)))
+    bad("support_in_mode_1", "raw keys, but a support that is not their number", short_frame(replace(encode_row(bloom, 64, {3: [ONE]}, 1), support=2)))
+    bad("support_without_count", "a support of nothing", short_frame(replace(encode_row(bloom, 64, {}), support=1)))
+    bad("status_0", "the flag of a status frame without status", status_frame(0, b""))
+    bad("status_8", "a status that nobody may send: PEER", status_frame(8, b""))
+    bad("status_no_flag", "a status without its flag", general_frame(two, status=1))
+    bad("status_rows", "a status frame with a row", status_frame(1, b"", n_rows=1))
+    bad("status_widths", "a status frame with column widths", status_frame(1, b"", widths=[1] + [0] * 7))
+    bad("status_too_long", "a message of 256 bytes", status_frame(1, b"x" * 256))
+    bad("status_padding", "padding behind a message", status_frame(1, b"x", table_size=1, behind=b"\0\1"))
+
+    def plan(data):
+        return short_frame(encode_row(PLAIN, 100, SIX), plan=bytes.fromhex(data))
+    bad("plan_no_value", "a plan without a value codec", plan("08 01 02"))
+    bad("plan_no_index", "a plan without an index codec", plan("01 01 02"))
+    bad("plan_6_values", "six codecs in a list", plan("0e 01 02 02 02 02 02 02 02"))
+    bad("plan_type_0", "no type", plan("09 00 02 02"))
+    bad("plan_type_4", "a type that carries no values", plan("09 04 02 02"))
+    bad("plan_type_reserved", "a reserved bit of the type", plan("09 41 02 02"))
+    bad("plan_width_1", "a width of 1 is not written", plan("09 21 01 02 02"))
+    bad("plan_width_2_32", "a width of 2^32", plan("09 21 80 80 80 80 10 02 02"))
+    bad("plan_zero_group", "a varint with a superfluous zero group", plan("09 01 82 00 02"))
+    bad("plan_varint_65_bits", "a varint of 65 bits", plan("09 21" + "80" * 9 + "02 02 02"))
+    bad("plan_varint_11_bytes", "a varint of 11 bytes", plan("09 21" + "80" * 10 + "01 02 02"))
+    bad("plan_order_carried_by_raw", "keys carry an order that there is not", plan("09 11 02 02"))
+    bad("plan_order_carried_by_golomb", "golomb cannot carry the order", plan("09 11 06 04"))
+    bad("plan_order_missing", "fit_poly without an order", plan("09 01 06 02"))
+    bad("plan_order_in_excess", "an order for a codec that keeps it", plan("49 01 02 02 02"))
+    bad("plan_fields_of_no_bytes", "wire fields of no byte", plan("09 01 02 05 00"))
+    bad("plan_field_at_default", "a last field that equals its default", plan("09 01 02 05 01 0c"))
+    bad("plan_field_too_many", "more fields than the codec has", plan("09 01 02 05 02 09 09"))
+    bad("plan_field_of_raw", "a field of a codec that has none", plan("09 01 02 03 01 01"))
+    bad("unknown_value_codec", "an id that nobody has", plan("09 01 fe ff 03 02"), status="UNSUPPORTED")
+    bad("unknown_index_codec", "an id that nobody has", plan("09 01 02 fe ff 03"), status="UNSUPPORTED")
+    bad("unknown_bytes_codec", "an id that nobody has", plan("0a 01 02 fe ff 03 02"), status="UNSUPPORTED")
+    bad("unknown_large_id", "an id of 60 bits", plan("09 01 fe ff ff ff ff ff ff ff 0f 02"), status="UNSUPPORTED")
+    huge = general_frame([EncodedRow(values_index(RAW, GOLOMB, width=2**32 - 1), 0, MASK32, MASK32, MASK32, index=4)])
+    bad("size_beyond_64_bits", "values of 2^66 bytes", huge)
+    claim = EncodedRow(entry("f16", [QSGD, DEFLATE], [GOLOMB]), 0, MASK32, 2**31, 2**31, value=8, index=8, payload=bytes(16))
+    bad("claims_billions", "36 bytes that claim 2^31 elements: over any sensible limit", general_frame([claim]), "decode", "CAPACITY")
+
+
+# ---- one codec at a time ---------------------------------------------------------------------------------
+
+def index_frame(e, universe, count, payload, support=None):
+    """A short frame of a written index section and values of zeros."""
+    support = count if support is None else support
+    data = bytes(decoder.VALUE_SIZE[e.dtype] * support) + payload
+    return short_frame(EncodedRow(e, 0, universe, count, support, index=0 if decoder.is_fixed(e.index) else len(payload), payload=data + bytes(-len(data) % 4)))
+
+
+def value_frame(stages, n, payload, dtype="f32", order=None, order_payload=b"", width=1, universe=100):
+    """A short frame of a written value section at the indices 0 … n - 1."""
+    e = entry(dtype, stages, [KEYS], order or [], width=width)
+    data = payload + order_payload + struct.pack(f"<{n}I", *range(n))
+    return short_frame(EncodedRow(e, 0, universe, n, n, value=0 if decoder.is_fixed(stages) else len(payload),
+                                  order=0 if decoder.is_fixed(order or []) else len(order_payload), payload=data + bytes(-len(data) % 4)))
+
+
+def index_raw():
+    def keys(*numbers, universe=100):
+        return index_frame(PLAIN, universe, len(numbers), struct.pack(f"<{len(numbers)}I", *numbers))
+
+    carried = entry("f32", [FIT], [KEYS], carries=True)
+    good("raw_first_and_last", "both ends of the universe", keys(0, 99))
+    good("raw_carries_order", "keys in the order of the sorted values", encode([(100, SIX_FINITE)], carried))
+    bad("raw_not_below", "a key that is the universe", keys(3, 100), "decode")
+    bad("raw_largest", "a key of 2^32 - 1", keys(3, MASK32), "decode")
+    bad("raw_twice", "a key twice", keys(3, 3), "decode")
+    bad("raw_descends", "keys that do not ascend", keys(4, 3), "decode")
+    row = encode_row(carried, 100, SIX_FINITE)
+    bad("raw_carried_twice", "a key twice where the keys carry the order", short_frame(replace(row, payload=row.payload[:-4] + row.payload[-8:-4])), "decode")
+    bad("raw_carried_not_below", "a key not below the universe where the keys carry the order", short_frame(replace(row, payload=row.payload[:-4] + b"\x64\0\0\0")), "decode")
+
+
+SIX_FINITE = {3: [ONE], 17: [TWO], 18: [HALF], 40: [MINUS], 41: [0x80000000], 99: [0x40490fdb]}
+
+
+def one_block(universe, end, body, clustered=0):
+    """A payload of split Golomb or Rice of one block."""
+    return varint(2 * (universe - end) + clustered) + body
+
+
+def split(name, codec):
+    e, small = entry("f16", [RAW], [stage("index", codec)]), entry("f16", [RAW], [stage("index", codec, block=9)])
+    parameter = decoder.golomb_parameter if codec == "golomb" else decoder.rice_parameter
+
+    def body(indices, base, end, clustered=False):
+        m = parameter(end - base, len(indices))
+        return encoder.encode_split_block(indices, base, decoder.clustered_parameter(m) if clustered else m)
+
+    good(f"{name}_one_index", "one index, the first", encode([(1000, {0: [1]})], e))
+    good(f"{name}_last_index", "one index, the last", encode([(1000, {999: [1]})], e))
+    good(f"{name}_all", "every index: M = 1, one bit each", encode([(77, {i: [i + 1] for i in range(77)})], e))
+    good(f"{name}_sparse", "100 of 100000", encode([(100000, sample(100000, 100, 4, "f16"))], e))
+    good(f"{name}_two_clusters", "two clusters far apart", encode([(2**24 - 1, {**{i: [7] for i in range(20)}, **{2**23 + 3 * i: [9] for i in range(20)}})], e))
+    good(f"{name}_universe_2_24", "the general form", encode([(2**24, {5: [1], 2**24 - 1: [2]})], e, short=False))
+    good(f"{name}_512", "exactly one block of 512", encode([(3000, sample(3000, 512, 5, "f16"))], small))
+    good(f"{name}_513", "two blocks, the second of one index", encode([(3000, sample(3000, 513, 6, "f16"))], small))
+    good(f"{name}_two_densities", "two blocks with parameters of their own", encode([(200000, {**{i: [1] for i in range(512)}, 199999: [2]})], small))
+
+    def frame(payload, universe=12, n=3, code=e):
+        return index_frame(code, universe, n, payload)
+    three = body([0, 2, 11], 0, 12)
+    whole = one_block(12, 12, three)
+    assert decode_frame(frame(whole)).tensors[0].indices == [0, 2, 11]
+    good(f"{name}_end_below_universe", "a block that ends before the universe does", frame(one_block(40, 12, three), universe=40))
+    bad(f"{name}_end_below_0", "a block that ends below 0", frame(varint(26) + three), "decode")
+    bad(f"{name}_end_of_64_bits", "an end as far below 0 as a varint takes it", frame(varint(MASK64) + three), "decode")
+    bad(f"{name}_end_zero_group", "a varint with a superfluous zero group", frame(b"\x80\x00" + three), "decode")
+    bad(f"{name}_end_breaks_off", "a varint that breaks off", frame(b"\x80" * 3), "decode")
+    bad(f"{name}_span_below_n", "a span shorter than its number of indices", frame(one_block(12, 2, three)), "decode")
+    bad(f"{name}_byte_behind", "a body that is not used up", frame(whole + b"\0"), "decode")
+    bad(f"{name}_byte_missing", "a body that breaks off", frame(whole[:-1]), "decode")
+    bad(f"{name}_empty", "no payload at all for three indices", frame(b""), "decode")
+    bad(f"{name}_no_ones", "a unary string without its ones", frame(one_block(12, 12, bytes(len(three)))), "decode")
+    bad(f"{name}_short_of_end", "a block whose last index is not its end", frame(one_block(12, 12, body([0, 2, 10], 0, 12))), "decode")
+    bad(f"{name}_past_end", "an index past the end of its block", frame(one_block(20, 12, body([0, 2, 13], 0, 12)), universe=20), "decode")
+    bad(f"{name}_padding", "padding that is not zero", frame(whole[:-1] + bytes([whole[-1] | 0x80])), "decode")
+    bad(f"{name}_block_8", "a block of 2^8", short_frame(encode_row(e, 100, {3: [1]}), plan=b"\x09\x02\x02" + bytes([5 if codec == "golomb" else 7, 1, 8])))
+    bad(f"{name}_block_14", "a block of 2^14", short_frame(encode_row(e, 100, {3: [1]}), plan=b"\x09\x02\x02" + bytes([5 if codec == "golomb" else 7, 1, 14])))
+    if codec == "golomb":
+        good("golomb_clustered_chosen", "a clustered block where nobody asked for it", frame(one_block(1000, 1000, body([3, 17, 18, 150, 999], 0, 1000, True), 1), 1000, 5))
+        bad("golomb_clustered_dense", "a clustered block whose M is 1 without it", frame(one_block(4, 4, body([0, 1, 3], 0, 4), 1), 4), "decode")
+        bad("golomb_clustered_by_mistake", "a body that is not clustered, but marked so", frame(one_block(1000, 1000, body([3, 17, 18, 150, 999], 0, 1000), 1), 1000, 5), "decode")
+    else:
+        bad("rice_marked_clustered", "rice has no clustered blocks", frame(one_block(12, 12, three, 1)), "decode")
+
+    def two(end0=512, size0=None, end1=601, size1=None, behind=b"", universe=1000):
+        first, second = body(list(range(512)), 0, 512), body([600], 512, 601)
+        table = struct.pack("<IHIH", end0, len(first) if size0 is None else size0, end1, len(second) if size1 is None else size1)
+        return frame(table + first + second + behind, universe, 513, small)
+    assert len(decode_frame(two()).tensors[0].indices) == 513
+    bad(f"{name}_end_above_universe", "a block that ends above the universe", two(universe=600), "decode")
+    bad(f"{name}_behind_bodies", "bytes behind the last body", two(behind=b"\0"), "decode")
+    bad(f"{name}_body_past_payload", "a body longer than the payload", two(size1=60), "decode")
+    bad(f"{name}_bodies_shifted", "bodies cut at the wrong byte", two(size0=63), "decode")
+    bad(f"{name}_block_before_base", "a block that ends before the one before", two(end1=511), "decode")
+    bad(f"{name}_empty_span", "a block of no span", two(end1=512), "decode")
+    bad(f"{name}_table_cut", "a payload shorter than its table", frame(struct.pack("<IH", 512, 64), 1000, 513, small), "decode")
+
+
+def bloom():
+    def plan(**fields):
+        return entry("f16", [RAW], [stage("index", "bloom", **fields)])
+
+    keys = sample(400, 30, 8, "f16")
+    good("bloom_leftmost", "leftmost: as many as went in", short_frame(encode_row(plan(k=3, c=262144), 400, {i: [i + 1] for i in range(400)}, indices=list(keys))))
+    good("bloom_p0", "p0: all positives", short_frame(encode_row(plan(policy=1, k=3, c=262144), 400, {i: [i + 1] for i in range(400)}, indices=list(keys))))
+    good("bloom_smallest_filter", "a filter of 32 bits", encode([(400, {7: [1]})], plan(policy=1, k=1, c=1)))
+    good("bloom_64_hashes", "64 hashes", encode([(400, {7: [1], 300: [2]})], plan(policy=1, k=64, c=6500000)))
+    good("bloom_seed_wraps", "a seed that wraps around 2^32", encode([(400, {7: [1], 300: [2]})], plan(policy=1, k=4, c=500000, seed=MASK32 - 1)))
+    good("bloom_all_positive", "a filter of ones: p0 takes the universe", index_frame(plan(policy=1, c=65536), 40, 1, b"\xff" * 4, 40))
+    good("bloom_leftmost_of_ones", "a filter of ones: leftmost takes the first", index_frame(plan(c=65536), 40, 20, b"\xff" * 4))
+    bad("bloom_too_few", "leftmost: fewer positives than the count", index_frame(plan(k=1, c=65536), 40, 20, bytes(4)), "decode")
+    bad("bloom_p0_fewer", "p0: the frame promises more positives than there are", index_frame(plan(policy=1, c=65536), 40, 20, b"\xff" * 3 + b"\x7f", 40), "decode")
+    bad("bloom_p0_more", "p0: the frame promises fewer", index_frame(plan(policy=1, c=65536), 40, 20, b"\xff" * 4, 39), "decode")
+    bad("bloom_leftmost_support", "leftmost: a support that is not the count", index_frame(plan(c=65536), 40, 20, b"\xff" * 4, 21), "decode")
+    bad("bloom_policy_2", "a policy that there is not", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 01 02")))
+    bad("bloom_k_0", "no hash", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 02 00 00")))
+    bad("bloom_k_65", "65 hashes", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 02 00 41")))
+    bad("bloom_c_0", "no bits per index", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 03 00 01 00")))
+    bad("bloom_2_32_bits", "a filter of 2^32 bits", general_frame([EncodedRow(plan(c=MASK32), 0, MASK32, 2**17, 2**17)]))
+
+
+def value_raw():
+    odd = {0: [0], 1: [0x80000000], 2: [1], 3: [0x7f7fffff], 4: [0x7f800000], 5: [0xff800000], 6: [0x7fc00000], 7: [0xff800001]}
+    good("value_raw_f32", "zeros of both signs, a denormal, infinities, NaNs", encode([(8, odd)], PLAIN))
+    good("value_raw_f16", "f16", encode([(9, {i: [v] for i, v in enumerate([0x8000, 1, 0x7bff, 0x7c00, 0xfc00, 0x7e01, 0x3c00])})], entry("f16", [RAW], [KEYS])))
+    good("value_raw_bf16", "bf16", encode([(9, {i: [v] for i, v in enumerate([0x8000, 1, 0x7f7f, 0x7f80, 0xff80, 0x7fc1, 0x3f80])})], entry("bf16", [RAW], [KEYS])))
+    good("value_raw_rows", "rows of five, zeros within", encode([(9, {2: [ONE, 0, 0, TWO, 0], 8: [0, 0, 0, 0, HALF]})], entry("f32", [RAW], [KEYS], width=5)))
+    good("value_raw_row_of_300", "a width of two varint bytes", encode([(3, {1: patterns(300, 3, "f16")})], entry("f16", [RAW], [KEYS], width=300)))
+    row = encode_row(PLAIN, 100, SIX)
+    bad("value_raw_one_short", "a payload of a value less", short_frame(row, payload=row.payload[4:]))
+    bad("value_raw_halves", "twice as many values as bytes", short_frame(replace(encode_row(entry("f16", [RAW], [KEYS]), 100, sample(100, 9, 1, "f16")), entry=PLAIN)))
+    bad("value_raw_width", "values of another width", short_frame(replace(row, entry=entry("f32", [RAW], [KEYS], width=2))))
+
+
+def qsgd():
+    def codes(norms, numbers, width):
+        return b"".join(norms) + pack_bits([(n, width) for n in numbers])
+
+    one = struct.pack("<f", 1.0)
+    five = stage("value", "qsgd", levels=5)
+
+    def plan(dtype="f32", width=1, **fields):
+        return entry(dtype, [stage("value", "qsgd", **fields)], [KEYS], width=width)
+    good("qsgd_default", "127 levels, buckets of 512", encode([(300, sample(300, 100, 9))], plan()))
+    good("qsgd_1_level", "two bits a code", encode([(300, sample(300, 100, 10))], plan(levels=1)))
+    good("qsgd_most_levels", "32767 levels", encode([(300, sample(300, 50, 11))], plan(levels=32767)))
+    good("qsgd_buckets_of_1", "a norm a value", encode([(300, sample(300, 20, 12))], plan(levels=3, bucket=1)))
+    good("qsgd_short_bucket", "the last bucket is short", encode([(300, sample(300, 25, 13))], plan(levels=15, bucket=8)))
+    good("qsgd_rows", "buckets go across rows", encode([(30, sample(30, 7, 14, width=3))], plan(width=3, levels=100, bucket=4)))
+    good("qsgd_f16", "f16", encode([(300, sample(300, 30, 15, "f16"))], plan("f16")))
+    good("qsgd_bf16", "bf16", encode([(300, sample(300, 30, 16, "bf16"))], plan("bf16")))
+    good("qsgd_norm_0", "a bucket of zeros: the sign bit alone, also of level 0", value_frame([five], 3, codes([bytes(4)], [0, 1, 7], 4)))
+    good("qsgd_f16_overflow", "a norm above f16: what exceeds the type is infinite", value_frame([five], 3, codes([struct.pack("<f", 1e6)], [10, 11, 0], 4), "f16"))
+    good("qsgd_largest_norm", "the largest norm", value_frame([five], 2, codes([bytes.fromhex("ffff7f7f")], [10, 9], 4)))
+    for name, norm in (("minus_0", "00000080"), ("negative", "000080bf"), ("infinite", "0000807f"), ("nan", "0100807f"), ("negative_nan", "ffffffff")):
+        bad(f"qsgd_norm_{name}", "a norm that is negative or not finite", value_frame([five], 1, codes([bytes.fromhex(norm)], [2], 4)), "decode")
+    bad("qsgd_second_norm_nan", "the norm of the second bucket is a NaN", value_frame([stage("value", "qsgd", levels=5, bucket=1)], 2, codes([one, bytes.fromhex("0000c07f")], [2, 2], 4)), "decode")
+    bad("qsgd_level", "a level above the highest", value_frame([five], 1, codes([one], [12], 4)), "decode")
+    bad("qsgd_padding", "padding that is not zero", value_frame([five], 1, one + b"\x10"), "decode")
+    bad("qsgd_levels_0", "no level", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("09 01 05 01 00 02")))
+    bad("qsgd_levels_32768", "too many levels", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("09 01 05 03 80 80 02 02")))
+    bad("qsgd_bucket_0", "a bucket of nothing", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("09 01 05 02 05 00 02")))
+
+
+def fit_poly():
+    def plan(dtype="f32", **fields):
+        return entry(dtype, [stage("value", "fit_poly", **fields)], [KEYS], [PACK])
+
+    zero = stage("value", "fit_poly", degree=0)
+    positive = {k: [v[0] & 0x7fffffff] for k, v in sample(300, 60, 17).items()}
+    good("fit_poly_both_signs", "one segment a side", encode([(300, sample(300, 60, 17))], plan()))
+    good("fit_poly_positive", "no negative side", encode([(300, positive)], plan()))
+    good("fit_poly_negative", "no positive side", encode([(300, {k: [v[0] | 0x80000000] for k, v in positive.items()})], plan()))
+    good("fit_poly_one_value", "a segment of one point", encode([(300, {5: [TWO]})], plan()))
+    good("fit_poly_two_each", "fewer points than coefficients", encode([(300, {5: [TWO], 6: [ONE], 7: [MINUS], 9: [0xc0000000]})], plan(degree=9)))
+    good("fit_poly_pieces", "a piece of a fifth on the positive side", encode([(400, sample(400, 320, 18, "f16"))], plan("f16", degree=2)))
+    good("fit_poly_degree_0", "means", encode([(300, sample(300, 40, 19))], plan(degree=0)))
+    good("fit_poly_degree_9", "the highest degree", encode([(300, sample(300, 90, 20))], plan(degree=9)))
+    good("fit_poly_bf16", "bf16", encode([(300, sample(300, 50, 21, "bf16"))], plan("bf16")))
+    good("fit_poly_clipped", "what a piece gives of the other sign becomes zero",
+         value_frame([stage("value", "fit_poly", degree=1)], 4, struct.pack("<Iffff", 2, 0.0, 1.0, 0.0, 1.0), order=[PACK], order_payload=b"\xe4"))
+    good("fit_poly_minus_0", "a coefficient of -0 stays -0", value_frame([zero], 2, struct.pack("<Iff", 1, -0.0, -0.0), order=[PACK], order_payload=b"\2"))
+    good("fit_poly_saturates", "beyond f16 the largest number comes", value_frame([zero], 2, struct.pack("<Iff", 1, 1e30, -1e30), "f16", [PACK], b"\2"))
+    two = functools.partial(value_frame, [zero], 2, order=[PACK], order_payload=b"\2")
+    bad("fit_poly_positives", "more positive values than values", two(struct.pack("<If", 3, 1.0)), "decode")
+    bad("fit_poly_coefficient_missing", "a coefficient is missing", two(struct.pack("<I", 2)), "decode")
+    bad("fit_poly_coefficient_too_many", "a coefficient too many", two(struct.pack("<Iff", 2, 1.0, 1.0)), "decode")
+    bad("fit_poly_empty", "nothing", two(b""), "decode")
+    bad("fit_poly_three_bytes", "less than a count", two(b"\2\0\0"), "decode")
+    bad("fit_poly_infinite", "an infinite coefficient", two(struct.pack("<If", 2, math.inf)), "decode")
+    bad("fit_poly_nan", "a coefficient that is a NaN", two(struct.pack("<I", 2) + bytes.fromhex("010080ff")), "decode")
+    bad("fit_poly_width_2", "rows", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("49 21 02 06 02 02")))
+    bad("fit_poly_degree_10", "a degree above 9", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("49 01 07 01 0a 02 02")))
+
+
+def bitpack():
+    zero = stage("value", "fit_poly", degree=0)
+
+    def order(n, payload):
+        return value_frame([zero], n, struct.pack("<If", n, 1.0), order=[PACK], order_payload=payload)
+    one_each = stage("value", "fit_poly", degree=9)
+    for n in (1, 2, 3, 8, 9):
+        values = {7 * i % (7 * n): [patterns(9, 30)[i] & 0x7fffffff] for i in range(n)}
+        good(f"bitpack_{n}", f"{n} positions of {(n - 1).bit_length()} bits", encode([(100, values)], entry("f32", [one_each], [KEYS], [PACK])))
+    bad("bitpack_twice", "a position twice", order(2, b"\0"), "decode")
+    bad("bitpack_not_below", "a position that is not below the number of values", order(3, bytes([3 | 0 << 2 | 1 << 4])), "decode")
+    bad("bitpack_padding", "padding that is not zero", order(2, b"\6"), "decode")
+    bad("bitpack_last_twice", "the last position equals the first", order(5, pack_bits([(p, 3) for p in (4, 0, 1, 2, 4)])), "decode")
+
+
+def deflate():
+    fixed = bytes.fromhex("6360 68b0 67c0 8301")  # SPEC.md's: eight times 1.0 in fixed codes
+    eight = b"\0\0\x80\x3f" * 8
+    dynamic = DYNAMIC
+    good("deflate_stored", "a stored block", value_frame([RAW, DEFLATE], 8, stored(eight)))
+    good("deflate_fixed", "SPEC.md's, in fixed codes", value_frame([RAW, DEFLATE], 8, fixed))
+    good("deflate_dynamic", "dynamic codes, as zlib 1.2.13 made them", value_frame([RAW, DEFLATE], 90, dynamic))
+    good("deflate_two_blocks", "two stored blocks, the first empty", value_frame([RAW, DEFLATE], 8, b"\x00\x00\x00\xff\xff" + stored(eight)))
+    good("deflate_twice", "deflate behind deflate", value_frame([RAW, DEFLATE, DEFLATE], 8, stored(stored(eight))))
+    good("deflate_four", "the most that a list takes", value_frame([RAW] + [DEFLATE] * 4, 8, stored(stored(stored(fixed)))))
+    good("deflate_of_keys", "behind raw keys", index_frame(entry("f16", [RAW], [KEYS, DEFLATE]), 100, 3, stored(struct.pack("<3I", 1, 50, 99))))
+    good("deflate_of_golomb", "behind golomb", index_frame(entry("f16", [RAW], [GOLOMB, DEFLATE]), 12, 3, stored(one_block(12, 12, encoder.encode_split_block([0, 2, 11], 0, decoder.golomb_parameter(12, 3))))))
+    zero = stage("value", "fit_poly", degree=0)
+    good("deflate_of_order", "behind bitpack", value_frame([zero], 2, struct.pack("<If", 2, 1.0), order=[PACK, DEFLATE], order_payload=stored(b"\1")))
+    good("deflate_of_fit_poly", "behind fit_poly", value_frame([zero, DEFLATE], 2, stored(struct.pack("<If", 2, 1.0)), order=[PACK], order_payload=b"\2"))
+    raw = functools.partial(value_frame, [RAW, DEFLATE], 8)
+    bad("deflate_too_short", "a byte too few", raw(stored(eight[:-1])), "decode")
+    bad("deflate_too_long", "a byte too many", raw(stored(eight + b"\0")), "decode")
+    bad("deflate_behind_end", "a byte behind the stream's end", raw(stored(eight) + b"\0"), "decode")
+    bad("deflate_cut_off", "a stream that breaks off", raw(fixed[:-1]), "decode")
+    bad("deflate_no_last_block", "a stream without a last block", raw(b"\0" + stored(eight)[1:]), "decode")
+    bad("deflate_empty", "no byte at all", raw(b""), "decode")
+    bad("deflate_block_type_3", "a block type that there is not", raw(b"\7"), "decode")
+    bad("deflate_zlib_wrapper", "a zlib header", raw(b"\x78\x9c" + stored(eight)), "decode")
+    bad("deflate_length_complement", "a stored block whose lengths disagree", raw(b"\x01\x20\x00\x20\x00" + eight), "decode")
+    bad("deflate_inner_bad", "the inner of two streams is damaged", value_frame([RAW, DEFLATE, DEFLATE], 8, stored(stored(eight)[:-1])), "decode")
+    bad("deflate_golomb_bomb", "ten thousand bytes for three indices", index_frame(entry("f16", [RAW], [GOLOMB, DEFLATE]), 12, 3, BOMB), "decode")
+
+
+# ---- frozen streams of zlib 1.2.13 (see freeze) ----------------------------------------------------------
+
+DYNAMIC = bytes.fromhex("6d8fc1158030084399c159bc029dc2593c763356530b31edd3435e4b49c9474442528dea5e6f76df35f5f6f43cf6ed51f5ca3b4e9b7d531df40c69d5bafe41f698d598911c6b667772c0fbc930deb9d30fbb921ffbae3b17a7216f9a0d5ecc75b2c0237101")
+BOMB = bytes.fromhex("edc1010d000000c2a0f74f6d0e37a0000000000000000000e0df00")
+
+
+# ---- what the library must write, byte for byte ----------------------------------------------------------
+
+def combine(key, part):
+    return mix64(((key ^ part) + PHI) & MASK64)
+
+
+def row_keys(call, tensor_key, segment):
+    """FORMAT.md, random numbers: (shared, private)."""
+    shared = combine(combine(combine(0, call.get("seed", 0)), call.get("step", 0)), tensor_key)
+    if segment:
+        shared = combine(shared, segment)
+    return shared, combine(shared, call.get("private_seed", 0))
+
+
+def input_text(kind, dtype, universe, row, width, order=None, key=0):
+    cells = " ".join(f"{i}:" + ",".join(f"{v:x}" for v in row[i]) for i in (order or row))
+    return f"{kind} {dtype} {universe}x{width} key={key} {cells}".rstrip()
+
+
+def topr(row, dtype, count):
+    ranked = sorted((i for i in row if to_double(row[i][0], dtype) != 0), key=lambda i: (-abs(to_double(row[i][0], dtype)), i))
+    return sorted(ranked[:count])
+
+
+def threshold(row, dtype, value):
+    return sorted(i for i in row if abs(to_double(row[i][0], dtype)) >= value and to_double(row[i][0], dtype) != 0)
+
+
+def encoded(name, plan, e, tensors, call=None, pick=None, widths=None, mode=0):
+    """tensors: [(kind, universe, row, key)]; pick(row): the indices that the plan's sparsifier keeps; widths: of the columns in the general
+    form, which are the bytes that a column's bound needs: the encoder knows it before the data."""
+    call = call or {}
+    rows, texts = [], []
+    for position, (kind, universe, row, key) in enumerate(tensors):
+        texts.append(input_text(kind, e.dtype, universe, row, e.width, list(row), key))
+        segment = call.get("segment_rows") or max(1, universe)
+        chosen = pick(row) if pick else sorted(i for i in row if kind == "sparse" or any(row[i]))
+        for number, start in enumerate(range(0, max(1, universe), segment)):
+            _, private = row_keys(call, key or position, number)
+            encoder.ENCODERS["value", "qsgd"] = functools.partial(qsgd_with, private)
+            part = {i - start: v for i, v in row.items() if start <= i < start + segment}
+            keys = [i - start for i in chosen if start <= i < start + segment]
+            rows.append(encode_row(e, min(segment, universe - start), part, mode, keys, continues=number > 0))
+    encoder.ENCODERS["value", "qsgd"] = encoder.encode_qsgd
+    flags = LIST if call.get("list") else 0
+    if may_be_short(rows) and "tag" not in call:
+        data = short_frame(rows[0], SHORT | flags, size_bytes=call.get("size_bytes"))
+    else:
+        data = general_frame(rows, flags, tag=call.get("tag"), widths=widths)
+        assert widths, name
+    add_encoded(name, plan, call, texts, data)
+
+
+def may_be_short(rows):
+    return len(rows) == 1 and rows[0].universe < 2**24 and len(encoder.short_header(rows[0])) <= 28
+
+
+def qsgd_with(private, values, shape, fields):
+    return encoder.encode_qsgd(values, shape, fields, private)
+
+
+def add_encoded(name, plan, call, texts, data):
+    words = " ".join(f"{k}={int(v)}" for k, v in call.items() if k != "size_bytes")
+    encodes.append([name, plan, words or "-", " | ".join(texts)])
+    good(name, f"the library writes these bytes for {plan}", data)
+
+
+def encode_cases():
+    def bloom_plan(dtype="f32", value=RAW, fpr=0.1, policy=0, seed=0, order=None):
+        return entry(dtype, [value], [stage("index", "bloom", policy=policy, seed=seed, **encoder.bloom_fields(fpr))], order or [])
+
+    def dense(row, universe=200, key=0):
+        return [("dense", universe, row, key)]
+
+    row = sample(200, 60, 40)
+    ties = {i: [v] for i, v in enumerate([ONE, MINUS, TWO, ONE, 0, 0x80000000, HALF, MINUS, ONE])}
+    for index in ("raw", "golomb", "rice"):
+        for value in ("raw", "qsgd"):
+            encoded(f"encode_{index}_{value}", f"index={index} value={value}", values_index(stage("value", value), stage("index", index)), dense(row),
+                    {"seed": 7, "step": 3, "private_seed": 5})
+    encoded("encode_topr", "sparsify=topr(ratio=0.1) index=golomb value=raw", values_index(RAW, GOLOMB), dense(row), pick=lambda r: topr(r, "f32", 20))
+    encoded("encode_topr_ties", "sparsify=topr(count=4) index=raw value=raw", PLAIN, dense(ties, 9), pick=lambda r: topr(r, "f32", 4))
+    encoded("encode_topr_f16", "sparsify=topr(ratio=0.2) index=rice value=raw", entry("f16", [RAW], [RICE]), dense(sample(200, 90, 41, "f16")), pick=lambda r: topr(r, "f16", 40))
+    encoded("encode_threshold", "sparsify=threshold(value=0.03125) index=golomb value=raw", values_index(RAW, GOLOMB), dense(row), pick=lambda r: threshold(r, "f32", 0.03125))
+    encoded("encode_golomb_block_9", "index=golomb(block=9) value=raw", entry("bf16", [RAW], [stage("index", "golomb", block=9)]), 
+            [("sparse", 1000, sample(1000, 600, 42, "bf16"), 0)])
+    encoded("encode_rice_block_9", "index=rice(block=9) value=raw", entry("bf16", [RAW], [stage("index", "rice", block=9)]), [("sparse", 100000, sample(100000, 550, 43, "bf16"), 0)])
+    encoded("encode_qsgd_levels", "index=golomb value=qsgd(levels=15,bucket=16)", values_index(stage("value", "qsgd", levels=15, bucket=16), GOLOMB), dense(row), {"private_seed": 1})
+    encoded("encode_qsgd_step", "index=golomb value=qsgd(levels=15,bucket=16)", values_index(stage("value", "qsgd", levels=15, bucket=16), GOLOMB), dense(row), {"private_seed": 1, "step": 1})
+    encoded("encode_qsgd_key", "index=golomb value=qsgd(levels=15,bucket=16)", values_index(stage("value", "qsgd", levels=15, bucket=16), GOLOMB), dense(row, key=12345678901234567890), {"private_seed": 1})
+    encoded("encode_qsgd_1_level", "index=raw value=qsgd(levels=1)", values_index(stage("value", "qsgd", levels=1), KEYS), dense(row), {"seed": MASK64, "step": MASK64, "private_seed": MASK64})
+    encoded("encode_qsgd_f16", "index=golomb value=qsgd", entry("f16", [QSGD], [GOLOMB]), dense(sample(200, 60, 44, "f16")))
+    encoded("encode_qsgd_bf16", "index=golomb value=qsgd(levels=1000)", entry("bf16", [stage("value", "qsgd", levels=1000)], [GOLOMB]), dense(sample(200, 60, 45, "bf16")))
+    encoded("encode_qsgd_rows", "index=golomb value=qsgd(levels=7,bucket=5)", entry("f32", [stage("value", "qsgd", levels=7, bucket=5)], [GOLOMB], width=3), [("sparse", 50, sample(50, 12, 46, width=3), 0)])
+    encoded("encode_qsgd_segments", "index=raw value=qsgd", values_index(QSGD, KEYS), dense(row), {"segment_rows": 70, "private_seed": 9}, widths=[1, 1, 1, 0, 0, 0, 0, 0])
+    encoded("encode_two_tensors", "index=raw value=qsgd(levels=3)", values_index(stage("value", "qsgd", levels=3), KEYS), dense(row) + dense(sample(90, 20, 47), 90), {"seed": 2, "list": 1}, widths=[1, 1, 1, 0, 0, 0, 0, 0])
+    encoded("encode_tag", "index=raw value=raw", PLAIN, dense(SIX, 100), {"tag": 0xfedcba9876543210}, widths=[1, 1, 1, 0, 0, 0, 0, 0])
+    encoded("encode_list", "index=raw value=raw", PLAIN, dense(SIX, 100), {"list": 1})
+    encoded("encode_nothing", "index=golomb value=qsgd", values_index(QSGD, GOLOMB), dense({}, 100))
+    encoded("encode_wide_sizes", "index=rice value=raw", values_index(RAW, RICE), dense({5: [ONE], 69999: [TWO]}, 70000), {"size_bytes": 3})
+    encoded("encode_beyond_32_bits", "index=raw value=raw", PLAIN, [("sparse", 2**32 + 5, {0: [ONE], 2**32 - 2: [TWO], 2**32 - 1: [HALF], 2**32 + 4: [MINUS]}, 0)],
+            {"segment_rows": MASK32}, widths=[1, 4, 1, 0, 0, 0, 0, 0])
+    encoded("encode_sparse_unsorted", "index=golomb value=raw", values_index(RAW, GOLOMB), [("sparse", 100, dict(reversed(list(SIX.items()))), 0)])
+    encoded("encode_rows", "index=golomb value=raw", entry("bf16", [RAW], [GOLOMB], width=4), [("sparse", 40, sample(40, 9, 48, "bf16", 4), 0)])
+    encoded("encode_dense_fallback", "index=raw value=raw", PLAIN, dense({i: [ONE + i] for i in range(20) if i % 4}, 20), mode=2)
+
+    encoded("encode_fit_poly", "index=golomb value=fit_poly", entry("f32", [FIT], [GOLOMB], [PACK]), dense(row))
+    encoded("encode_fit_poly_carried", "index=raw value=fit_poly", entry("f32", [FIT], [KEYS], carries=True), dense(row))
+    encoded("encode_fit_poly_degrees", "index=golomb value=fit_poly(degree=9)", entry("f32", [stage("value", "fit_poly", degree=9)], [GOLOMB], [PACK]), dense(sample(200, 120, 49)))
+    encoded("encode_fit_poly_pieces", "index=rice value=fit_poly(degree=2)", entry("f16", [stage("value", "fit_poly", degree=2)], [RICE], [PACK]), dense(sample(800, 400, 50, "f16"), 800))
+    encoded("encode_fit_poly_ties", "index=golomb value=fit_poly(degree=0)", entry("f32", [stage("value", "fit_poly", degree=0)], [GOLOMB], [PACK]), dense({**ties, 40: [0x80000000], 50: [MINUS]}, 60))
+
+    every = {i: [v] for i, v in enumerate(patterns(300, 51))}  # what replaces the support gathers anew from the dense tensor
+    few = topr(every, "f32", 15)
+    for name, policy, support in (("leftmost", 0, 1), ("p0", 1, 2)):  # p0: of up to 300 values
+        topr_bloom = f"sparsify=topr(ratio=0.05) index=bloom(policy={name}"
+        encoded(f"encode_bloom_{name}", f"{topr_bloom},fpr=0.1,seed=11) value=raw", bloom_plan(policy=policy, seed=11), dense(every, 300), pick=lambda r: few,
+                widths=[1, 2, 1, 1, 0, 0, 0, 0])
+        encoded(f"encode_bloom_{name}_qsgd", f"{topr_bloom},fpr=0.02) value=qsgd", bloom_plan(value=QSGD, fpr=0.02, policy=policy), dense(every, 300), {"private_seed": 3},
+                pick=lambda r: few, widths=[1, 2, 1, 1, 0, 0, 0, 0])
+        encoded(f"encode_bloom_{name}_fit_poly", f"{topr_bloom},fpr=0.3) value=fit_poly", bloom_plan(value=FIT, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
+                pick=lambda r: few, widths=[1, 2, 1, 1, support, 0, 0, 0])
+    encoded("encode_bloom_of_sparse", "index=bloom(policy=p0,fpr=0.2) value=raw", bloom_plan(fpr=0.2, policy=1), [("sparse", 200, sample(200, 12, 52), 0)], widths=[1, 1, 1, 1, 0, 0, 0, 0])
+    naive()
+
+
+def naive():
+    """bloom's naive keeps the values of the support that went in, in order, at the support that comes out."""
+    every = {i: [v] for i, v in enumerate(patterns(300, 51))}
+    few = topr(every, "f32", 15)
+    e = entry("f32", [RAW], [stage("index", "bloom", **encoder.bloom_fields(0.3))])
+    told = encoder.bloom_support(few, Shape(300, 15, 15), e.index[0].fields)
+    data = general_frame([encode_row(e, 300, {t: every[k] for t, k in zip(told, few)}, 0, few)], widths=[1, 2, 1, 1, 0, 0, 0, 0])
+    add_encoded("encode_bloom_naive", "sparsify=topr(ratio=0.05) index=bloom(policy=naive,fpr=0.3) value=raw", {}, [input_text("dense", "f32", 300, every, 1, list(every))], data)
+
+
+# ---- writing, comparing ----------------------------------------------------------------------------------
+
+def make():
+    container()
+    index_raw()
+    split("golomb", "golomb")
+    split("rice", "rice")
+    for part in (bloom, value_raw, qsgd, fit_poly, bitpack, deflate, encode_cases):
+        part()
+
+
+def table(rows, comment):
+    assert not any("\t" in cell or "\n" in cell for row in rows for cell in row)
+    return "".join("\t".join(row) + "\n" for row in [["# " + comment], *sorted(rows)])
+
+
+def files():
+    out = {f"frames/{name}.frame": data for name, data in frames.items()}
+    out["manifest.tsv"] = table(manifest, "name, status, noticed by, tag, decodes to, why: made by make.py").encode()
+    out["encode.tsv"] = table(encodes, "frame, plan, call, tensors: made by make.py").encode()
+    return out
+
+
+def from_library(path):
+    """Frames that only the library makes: zlib's own streams, batches and bounds as it lays them out. What they decode to says the reference."""
+    import os
+    os.environ["DEEPREDUCE_LIBRARY"] = str(path)
+    sys.path.insert(0, str(here.parent.parent / "bindings" / "python"))
+    import deepreduce
+    import numpy
+    for old in (here / "frames").glob("library_*.frame"):
+        old.unlink()
+    made = []
+
+    def keep(name, plan, tensors, why, **call):
+        data = bytes(deepreduce.encode(tensors, plan, **call))
+        assert len(data) < limit, (name, len(data))
+        (here / "frames" / f"library_{name}.frame").write_bytes(data)
+        f = decode_frame(data)
+        made.append([f"library_{name}", "OK", "-", "-" if f.tag is None else str(f.tag), " | ".join(map(tensor_text, f.tensors)), f"{why}: {plan}"])
+
+    def values(n, seed, dtype="f32"):
+        kind = {"f32": ("<u4", "<f4"), "f16": ("<u2", "<f2")}[dtype]
+        return numpy.array(patterns(n, seed, dtype), kind[0]).view(kind[1])
+    keep("raw_deflate", "sparsify=topr(ratio=0.3) index=raw+deflate value=raw+deflate(level=9)", values(300, 60), "zlib's streams")
+    keep("golomb_deflate", "sparsify=topr(ratio=0.3) index=golomb+deflate value=qsgd(levels=3)+deflate", values(500, 61), "zlib behind golomb and qsgd")
+    keep("rice_batch", "sparsify=topr(ratio=0.1) index=rice value=fit_poly", [values(900, 62), values(40, 63), values(400, 64)], "three tensors, as the library lays them out", tag=5)
+    keep("bloom_batch", "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", [values(900, 65, "f16"), values(500, 66, "f16")], "filters, with their bounds", seed=3)
+    keep("fit_poly_order", "sparsify=topr(ratio=0.5) index=golomb value=fit_poly+deflate order=bitpack+deflate", values(400, 67), "deflate behind fit_poly and bitpack")
+    (here / "library.tsv").write_text(table(made, "name, status, noticed by, tag, decodes to, why: made by make.py --library"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("--library", type=Path)
+    arguments = parser.parse_args()
+    make()
+    found = files()
+    if arguments.check:
+        there = {str(p.relative_to(here)): p.read_bytes() for p in [*here.glob("frames/*.frame"), here / "manifest.tsv", here / "encode.tsv"] if not p.name.startswith("library_")}
+        wrong = sorted(name for name in found.keys() | there.keys() if found.get(name) != there.get(name))
+        if wrong:
+            sys.exit(f"not what make.py makes: {', '.join(wrong[:20])}{' …' if len(wrong) > 20 else ''} ({len(wrong)} files)")
+        print(f"{len(frames)} frames, {sum(map(len, frames.values()))} bytes, as make.py makes them")
+        return
+    for old in (here / "frames").glob("*.frame"):
+        if not old.name.startswith("library_"):
+            old.unlink()
+    for name, data in found.items():
+        (here / name).write_bytes(data)
+    if arguments.library:
+        from_library(arguments.library.resolve())
+    total = sum(p.stat().st_size for p in (here / "frames").iterdir())
+    print(f"{len(list((here / 'frames').iterdir()))} frames, {total} bytes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+#!/usr/bin/env python3
+"""The rules of dependency of ARCHITECTURE.md, read off the #include lines; and that every codec is documented and registered.
+
+    layering.py TREE [LIST]      LIST: a program that prints `role id name fields` of each built-in codec (list_codecs)
+    layering.py --self-test TREE plants one violation after the other in a copy of the tree and sees each of them caught
+
+Prints each violation as file:line: sentence. Exit 0 if there is none.
+"""
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+SOURCES = {".h", ".hpp", ".c", ".cpp", ".cu", ".cuh"}
+MIDDLE = {"plan", "sparsify", "split", "stage", "container", "merge", "feedback", "exchange"}
+# What a folder of lib/ may include beside itself.
+SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include", "core", "primitive"},
+        **{folder: {"include", "core", "primitive"} for folder in MIDDLE}, "pipeline": {"include", "core", "primitive", "cuda"} | MIDDLE}
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
+CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
+STANDARD_C = {"stddef.h", "stdint.h"}
+
+
+def skipped(path):
+    return any(part.startswith((".", "build")) or part == "__pycache__" for part in path.parts)
+
+
+def without_comments(text):
+    """The same lines, with block comments blanked: an #include in one is none."""
+    return re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
+
+
+class Tree:
+    def __init__(self, root):
+        self.root = root
+        paths = (p.relative_to(root) for p in sorted(root.rglob("*")) if not skipped(p.relative_to(root)))
+        self.files = [p for p in paths if (root / p).is_file()]
+        self.known = set(self.files)
+        self.sources = [p for p in self.files if p.suffix in SOURCES]
+
+    def includes(self, path):
+        """(line, name, the file in the tree or None) of each include."""
+        text = without_comments((self.root / path).read_text(encoding="utf-8"))
+        for match in INCLUDE.finditer(text):
+            name = match.group(1) or match.group(2)
+            line = text.count("\n", 0, match.start(0) + len(match.group(0)) - len(match.group(0).lstrip())) + 1
+            yield line, name, self.find(path, name, quoted=match.group(2) is not None)
+
+    def find(self, path, name, quoted):
+        places = [path.parent] if quoted else []
+        places += [Path("."), Path("lib"), Path("include"), Path("tests")]
+        for place in places:
+            candidate = Path(*normal((place / name).parts))
+            if candidate in self.known:
+                return candidate
+        return None
+
+
+def normal(parts):
+    out = []
+    for part in parts:
+        if part == ".." and out:
+            out.pop()
+        elif part != ".":
+            out.append(part)
+    return out
+
+
+def layer(path):
+    """Where a file belongs: "include", "core", …, "codec index/golomb", "builtin", "capi", "bench/compare", "bindings", "tests"."""
+    parts = path.parts
+    if parts[0] == "lib":
+        return parts[1]
+    if parts[0] == "codecs":
+        return f"codec {parts[1]}/{parts[2]}" if len(parts) > 3 else "builtin"
+    if parts[0] == "bench":
+        return "bench/compare" if parts[1] == "compare" else "bench"
+    return parts[0]
+
+
+def is_standard(name):
+    return "/" not in name and ("." not in name or name in STANDARD_C)
+
+
+def judge(path, name, target):
+    """Why `path` must not include `name`, or None."""
+    mine = layer(path)
+    theirs = layer(target) if target else None
+    if target is None and CUDA.match(name) and path.suffix not in {".cu", ".cuh"}:
+        return "CUDA's headers belong in .cu and .cuh"
+    if target is None and name == "mpi.h" and not any(part in {"mpi", "deepreduce_mpi"} or part.startswith("mpi_") for part in path.with_suffix("").parts):
+        return "MPI's header belongs in the MPI module"
+    if path.name.endswith(("_kernel.hpp", "_tile.hpp")) and not (theirs == "primitive" or (target is None and is_standard(name))):
+        return "a kernel or tile includes the standard library and primitive only"
+    if mine == "include":
+        if path.suffix == ".h":
+            allowed = STANDARD_C | ({"codec.h", "version.h", "exchange.h"} if path.name == "deepreduce.h" else set())
+            return None if name in allowed else f"a public C header includes {' and '.join(sorted(allowed))} only"
+        if theirs not in {"include", None} or (target is None and not is_standard(name)):
+            return "a public C++ header includes the standard library and public headers only"
+    elif mine in SEES:
+        if theirs not in SEES[mine] | {mine, None}:
+            return f"{mine} does not see {theirs}"
+    elif mine.startswith("codec "):
+        if theirs == "builtin":
+            return None if target.name == "builtin.hpp" else "a codec includes builtin.hpp of codecs/ only"
+        if theirs not in {"include", "core", "primitive", mine, None} | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()):
+            return f"a codec includes neither another codec nor more of the engine than core and primitive, so not {theirs}"
+    elif mine == "builtin":
+        if theirs not in {"include", "core", "builtin", None} and str(target) != "lib/sparsify/sparsifiers.hpp":
+            return f"the list of built-ins does not see {theirs}"
+    elif mine in {"bench/compare", "bindings"}:
+        if theirs not in {"include", mine, None}:
+            return f"{mine} sees include/ only"
+    elif mine not in {"capi", "tests", "bench", "datasets"}:
+        return f"no rule says what {mine} may include: give it one in layering.py"
+    return None
+
+
+def registry_rows(text):
+    """(role, id, name, fields) of each row with a number."""
+    rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
+    return [(r[0], int(r[1]), r[2].strip("`"), r[3] if len(r) > 3 else "") for r in rows if len(r) > 2 and r[1].isdigit()]
+
+
+def check_codecs(tree, listed):
+    folders = sorted({p.parts[:3] for p in tree.files if p.parts[0] == "codecs" and len(p.parts) > 3})
+    registry = Path("codecs/REGISTRY.md")
+    rows = registry_rows((tree.root / registry).read_text(encoding="utf-8")) if registry in tree.known else None
+    for folder in folders:
+        spec = Path(*folder) / "SPEC.md"
+        if spec not in tree.known:
+            yield f"{Path(*folder)}: no SPEC.md"
+            continue
+        heading = re.match(r"# (\w+) `(\w+)`, id (\d+)", (tree.root / spec).read_text(encoding="utf-8"))
+        if not heading or heading.group(1, 2) != folder[1:]:
+            yield f"{spec}:1: it does not begin with # {folder[1]} `{folder[2]}`, id N"
+        elif rows is not None and (heading.group(1), int(heading.group(3)), heading.group(2)) not in {r[:3] for r in rows}:
+            yield f"{spec}:1: {registry} has no row of {heading.group(1)}, {heading.group(3)}, {heading.group(2)}"
+    if rows is None:
+        return
+    for i, row in enumerate(rows):
+        for other in rows[:i]:
+            if row[0] == other[0] and (row[1] == other[1] or row[2] == other[2]):
+                yield f"{registry}: {row[0]} {row[1]} {row[2]}: id or name comes twice"
+    for codec in listed or []:
+        if codec not in rows:
+            yield f"{registry}: no row of {' | '.join(map(str, codec))}, which the library has"
+
+
+def check(root, listed=None):
+    tree = Tree(root)
+    for path in tree.sources:
+        for line, name, target in tree.includes(path):
+            why = judge(path, name, target)
+            if why:
+                yield f"{path}:{line}: includes {name}: {why}"
+    places = {}
+    for path in tree.sources + [p for p in tree.files if p.suffix == ".py" and p.name != "__init__.py"]:
+        places.setdefault(path.name, []).append(path)
+    for name, paths in places.items():
+        if len(paths) > 1:
+            yield f"{paths[1]}: the name is taken by {paths[0]}"
+    yield from check_codecs(tree, listed)
+
+
+def list_codecs(program):
+    lines = subprocess.run([program], check=True, capture_output=True, text=True).stdout.splitlines()
+    cells = (line.split("\t") for line in lines)
+    return [(role, int(number), name, fields) for role, number, name, fields in cells]
+
+
+# ---- the test of the test --------------------------------------------------------------------------------
+
+# (file, what is put at its end, or None to remove it, a part of the sentence that must be said)
+PLANTS = [
+    ("include/deepreduce/codec.h", "#include <stdlib.h>", "public C header"),
+    ("include/deepreduce/codec.h", '#include "version.h"', "public C header"),
+    ("include/deepreduce/version.h", "#include <stdbool.h>", "public C header"),
+    ("include/deepreduce/deepreduce.h", "#include <string.h>", "public C header"),
+    ("include/deepreduce/codec.hpp", '#include "core/error.hpp"', "public C++ header"),
+    ("include/deepreduce/deepreduce.hpp", "#include <zlib.h>", "public C++ header"),
+    ("lib/core/error.hpp", '#include "primitive/bits.hpp"', "core does not see primitive"),
+    ("lib/primitive/bits.hpp", '#include "stage/chain.hpp"', "primitive does not see stage"),
+    ("lib/merge/merge.cpp", '#include "split/split.hpp"', "merge does not see split"),
+    ("lib/split/split.cpp", "  #  include <container/frame.hpp>", "split does not see container"),
+    ("lib/container/frame.cpp", '#include "pipeline/encode.hpp"', "container does not see pipeline"),
+    ("lib/plan/syntax.cpp", '#include "codecs/builtin.hpp"', "plan does not see builtin"),
+    ("lib/stage/chain.cpp", '#include "../merge/merge.hpp"', "stage does not see merge"),
+    ("lib/pipeline/encode.cpp", '#include "codecs/value/qsgd/qsgd_kernel.hpp"', "pipeline does not see codec value/qsgd"),
+    ("lib/pipeline/encode.cpp", '#include "capi/guard.hpp"', "pipeline does not see capi"),
+    ("codecs/value/qsgd/qsgd_kernel.hpp", '#include "deepreduce/codec.h"', "kernel"),
+    ("codecs/value/qsgd/qsgd_kernel.hpp", "#include <zlib.h>", "kernel"),
+    ("codecs/index/bloom/bloom_kernel.hpp", '#include "core/error.hpp"', "kernel"),
+    ("codecs/index/rice/rice_codec.cpp", '#include "codecs/index/bloom/bloom_kernel.hpp"', "another codec"),
+    ("codecs/index/golomb/golomb_codec.cpp", '#include "container/frame.hpp"', "not container"),
+    ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/ring.hpp"', None),  # there is no such file: nothing to say
+    ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
+    ("bench/compare/main.cpp", '#include "core/pool.hpp"', "include/ only"),
+    ("bindings/python/deepreduce/fast.cpp", '#include "lib/core/error.hpp"', "include/ only"),
+    ("lib/primitive/bits.hpp", "#include <cuda_runtime.h>", "CUDA"),
+    ("lib/primitive/bits.hpp", "#include <cub/cub.cuh>", "CUDA"),
+    ("lib/cuda/compact.cu", "#include <cub/cub.cuh>", None),
+    ("lib/pipeline/decode.cpp", "#include <mpi.h>", "MPI"),
+    ("bindings/mpi/driver.cpp", "#include <mpi.h>", None),
+    ("lib/pipeline/decode.cpp", "/*\n#include <mpi.h>\n*/", None),
+    ("lib/newcomer/new.cpp", '#include "core/error.hpp"', "no rule says what newcomer"),
+    ("lib/split/merge.cpp", "", "the name is taken"),
+    ("tests/lint/decoder.py", "", "the name is taken"),
+    ("codecs/index/golomb/SPEC.md", None, "codecs/index/golomb: no SPEC.md"),
+    ("codecs/index/delta/delta_codec.cpp", "", "codecs/index/delta: no SPEC.md"),
+    ("codecs/value/qsgd/SPEC.md", "", "does not begin"),
+    ("codecs/REGISTRY.md", "| index | 2 | twice | |", "comes twice"),
+]
+
+
+def self_test(root):
+    failures = 0
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / "tree"
+        for path in Tree(root).files:
+            if path.suffix in SOURCES | {".py", ".md"}:
+                (copy / path).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(root / path, copy / path)
+        before = set(check(copy))
+        for name, text, sentence in PLANTS:
+            path = copy / name
+            if text is not None and path.suffix == ".md" and not path.exists():
+                continue
+            old = path.read_text(encoding="utf-8") if path.exists() else None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if text is None:
+                path.unlink()
+            else:
+                path.write_text("" if text == "" else (old or "") + "\n" + text + "\n", encoding="utf-8")
+            said = sorted(set(check(copy)) - before)
+            good = not said if sentence is None else any(sentence in s for s in said)
+            if not good:
+                failures += 1
+                print(f"planted in {name}: {text}\n  expected: {sentence or 'nothing'}\n  said: {said or 'nothing'}")
+            if old is None:
+                path.unlink()
+            else:
+                path.write_text(old, encoding="utf-8")
+        missing = [(role, 99, name, fields) for role, _, name, fields in registry_rows((copy / "codecs/REGISTRY.md").read_text())[:1]] if (copy / "codecs/REGISTRY.md").exists() else []
+        if missing and not any("no row of" in s for s in check(copy, missing)):
+            failures += 1
+            print("a codec of the library that REGISTRY.md does not have goes unnoticed")
+        if set(check(copy)) != before:
+            failures += 1
+            print("the self-test leaves its copy changed")
+    print(f"{len(PLANTS) - failures} of {len(PLANTS)} planted violations were judged right")
+    return failures
+
+
+def main():
+    arguments = sys.argv[1:]
+    if arguments[:1] == ["--self-test"]:
+        sys.exit(self_test(Path(arguments[1]).resolve()) != 0)
+    root = Path(arguments[0]).resolve()
+    found = sorted(check(root, list_codecs(arguments[1]) if len(arguments) > 1 else None))
+    print("\n".join(found) or "every include keeps to the rules")
+    sys.exit(found != [])
+
+
+if __name__ == "__main__":
+    main()
