@@ -143,6 +143,8 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   const auto c = read_struct<dr_call>(request.call);
   dr::encode_result made;
   const dr_status status = guarded(context.error, [&]() -> dr_status {
+    if (request.result && !dr::has_size(request.result))
+      return fail(context.error, DR_E_ARGUMENT, "result: struct_size is not set");
     if (const dr_status s = no_device(request.place, context.error)) return s;
     if (c.flags & ~uint32_t{DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST})
       return fail(context.error, DR_E_ARGUMENT, "call: unknown flags 0x%x", c.flags);
@@ -352,7 +354,7 @@ dr_status dr_batch_create(dr_context* context, const dr_plan* plan, const dr_pla
 void dr_batch_destroy(dr_batch* batch) { delete batch; }
 
 dr_status dr_batch_describe(const dr_batch* batch, dr_batch_info* info) {
-  if (!batch || !info) return DR_E_ARGUMENT;
+  if (!batch || !info || !dr::has_size(info)) return DR_E_ARGUMENT;
   const dr::batch& b = batch->prepared;
   dr_batch_info i{};
   i.bound = bound_of(b);
@@ -414,6 +416,7 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
                      size_t capacity, dr_error* error) {
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!frame || !info) return fail(e, DR_E_ARGUMENT, "%s is NULL", frame ? "info" : "frame");
+    if (!dr::has_size(info)) return fail(e, DR_E_ARGUMENT, "info: struct_size is not set");
     if (infos && capacity && stride < sizeof(size_t))
       return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than a struct", stride);
     dr::frame_view f;

@@ -49,6 +49,13 @@ T read_struct(const void* from) {
   return out;
 }
 
+// Whether a caller's struct says how large it is.
+inline bool has_size(const void* what) {
+  size_t size;
+  std::memcpy(&size, what, sizeof size);
+  return size > sizeof size;
+}
+
 // The other way, as much as the caller's version has room for; its struct_size stays.
 template <class T>
 void write_struct(const T& from, void* to) {

@@ -176,7 +176,8 @@ DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_ten
 /* Encodes n tensors into one frame. plan may be NULL if every tensor has its own; call, place and result
  * may be NULL. If it fails, states are as they were and the frame is untouched (or a status frame).
  * ARGUMENT (a NaN where the codec is lossy, an index twice or out of range, …), CAPACITY (the frame needs
- * more than `capacity`; with dr_bound bytes it never does), UNSUPPORTED, MEMORY. */
+ * more than `capacity`; with dr_bound bytes, or dr_batch_info's bound if there is
+ * segment_rows, it never does), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_encode(dr_context *context, const dr_plan *plan, const dr_call *call, const dr_place *place,
                            const dr_tensor *tensors, size_t stride, size_t n, void *frame, size_t capacity,
                            dr_result *result);
@@ -270,7 +271,8 @@ typedef struct dr_tensor_out {
   uint64_t count;       /* set: rows of the support */
 } dr_tensor_out;
 
-/* 0 means no limit of ours; outputs are the caller's and bound most things anyway. */
+/* 0 means no limit of ours. Outputs are the caller's and bound memory; time too if they are dense. A sparse output of a
+ * huge universe does not: a Bloom filter of a few bytes is asked for every element of it, so set max_elements there. */
 typedef struct dr_limits {
   size_t struct_size;
   uint64_t max_elements;  /* universe * width, summed over the frame */

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <numeric>
 
 #include "merge/merge.hpp"
 #include "primitive/bits.hpp"
@@ -60,7 +61,7 @@ row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, con
 struct work {
   row_work* rows;
   job_list jobs;
-  uint32_t* selected;
+  uint32_t *selected, *by_plan;
   std::byte* scratch;
   uint64_t scratch_stride;
 };
@@ -75,6 +76,7 @@ work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
   w.rows = memory.take<row_work>(n);
   w.jobs = job_list::take(memory, most);
   w.selected = memory.take<uint32_t>(most);
+  w.by_plan = memory.take<uint32_t>(most);
   uint64_t scratch = 0;
   size_t i = 0;
   for (const frame_view& f : frames)
@@ -94,9 +96,17 @@ class decoder {
       : f_(frame), w_(w), rows_(rows), error_(error), run_{w.scratch, w.scratch_stride, &workers} {}
 
   dr_status run(decoded_row* out) {
-    for (uint32_t p = 0; p < f_.plans.size(); ++p)
+    // Rows by plan, once: a hostile frame has as many plans and rows as it has bytes.
+    const size_t n = f_.rows.size();
+    std::iota(w_.by_plan, w_.by_plan + n, 0u);
+    std::sort(w_.by_plan, w_.by_plan + n, [&](uint32_t a, uint32_t b) {
+      return f_.rows[a].plan != f_.rows[b].plan ? f_.rows[a].plan < f_.rows[b].plan : a < b;
+    });
+    for (size_t begin = 0, end = 0; begin < n; begin = end) {
+      while (end < n && f_.rows[w_.by_plan[end]].plan == f_.rows[w_.by_plan[begin]].plan) ++end;
       for (const uint32_t s : {section_index, section_value, section_order})
-        if (const dr_status status = section(p, s)) return status;
+        if (const dr_status status = section({w_.by_plan + begin, w_.by_plan + end}, s)) return status;
+    }
     for (size_t i = 0; i < f_.rows.size(); ++i)
       if (const dr_status status = finish(i, out[i])) return status;
     return DR_OK;
@@ -105,15 +115,16 @@ class decoder {
  private:
   const wire_plan& plan_of(size_t i) const { return f_.plans[f_.rows[i].plan]; }
 
-  dr_status section(uint32_t p, uint32_t s) {
+  // One section of the rows of a plan.
+  dr_status section(std::span<const uint32_t> rows, uint32_t s) {
     static constexpr uint32_t stream[] = {DR_STREAM_VALUE, DR_STREAM_ORDER, DR_STREAM_INDEX};
-    const wire_plan& plan = f_.plans[p];
+    const wire_plan& plan = plan_of(rows[0]);
     const stage_list& list = plan.lists[s];
     if (list.count == 0) return DR_OK;
     w_.jobs.n = 0;
-    for (size_t i = 0; i < f_.rows.size(); ++i) {
+    for (const uint32_t i : rows) {
       const wire_row& row = f_.rows[i];
-      if (row.plan != p || !coded(row) || (s == section_index && row.mode == mode_raw_index)) continue;
+      if (!coded(row) || (s == section_index && row.mode == mode_raw_index)) continue;
       row_work& o = rows_[i];
       uint64_t at = row.offset;
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
@@ -128,7 +139,7 @@ class decoder {
       job.out = outs[s];
       job.out_capacity = row.support * (s == section_value ? row_bytes(plan) : 4);
       job.out_size = &o.out_size[s];
-      w_.selected[w_.jobs.n] = static_cast<uint32_t>(i);
+      w_.selected[w_.jobs.n] = i;
       w_.jobs.add(job, o.slots[s]);
     }
     if (w_.jobs.n == 0) return DR_OK;

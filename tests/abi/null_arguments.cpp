@@ -205,3 +205,25 @@ TEST_CASE("the library that was loaded is the one of these headers") {
   CHECK(std::string(dr_version()) == DR_VERSION_STRING);
   CHECK(dr_abi_version() == DR_ABI_VERSION);
 }
+
+TEST_CASE("a struct to fill that does not say its size is refused, and nothing is written to it") {
+  client::context c;
+  const client::floats g{1, 2, 3};
+  const client::bytes frame = client::encode(c, "index=golomb", {client::dense(g)});
+  dr_frame_info info{};
+  dr_error error{};
+  CHECK(dr_inspect(frame.data(), frame.size(), &info, nullptr, 0, 0, &error) == DR_E_ARGUMENT);
+  CHECK(info.frame_size == 0);
+  const client::plan p("index=golomb");
+  const dr_tensor t = client::dense(g);
+  client::bytes out(1000);
+  dr_result result{};
+  CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), out.size(), &result) ==
+        DR_E_ARGUMENT);
+  CHECK(result.size == 0);
+  dr_batch* batch = nullptr;
+  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
+  dr_batch_info batch_info{};
+  CHECK(dr_batch_describe(batch, &batch_info) == DR_E_ARGUMENT);
+  dr_batch_destroy(batch);
+}

@@ -41,7 +41,8 @@ inline uint64_t check(const uint8_t* data, uint64_t size) {
   uint64_t total = 0;
   for (uint64_t begin = 0; begin < size; begin += 4096) {
     uint64_t d = 0;
-    for (uint64_t i = begin; i < std::min(size, begin + 4096); i += 4) d += (number(data + i, 4) + 1) * factors[(i - begin) / 4];
+    for (uint64_t i = begin; i < std::min(size, begin + 4096); i += 4)
+      d += (number(data + i, 4) + 1) * factors[(i - begin) / 4];
     total += mix64(d + begin / 4096 * phi);
   }
   return total;
@@ -111,7 +112,8 @@ inline entry read_entry(reader& in) {
         for (size_t i = 0; i < dr_codec_count(); ++i)
           if (dr_codec_at(i)->role == role[l] && dr_codec_at(i)->id == head >> 1) to.first = dr_codec_at(i);
         if (!to.first) in.good = false;
-        for (size_t f = 0; in.good && f < to.first->field_count; ++f) to.fields[f] = in.at < begin + length ? in.varint() : to.first->fields[f].fallback;
+        for (size_t f = 0; in.good && f < to.first->field_count; ++f)
+          to.fields[f] = in.at < begin + length ? in.varint() : to.first->fields[f].fallback;
       }
       in.good = in.good && begin + length <= in.end;
       in.at = begin + length;
@@ -132,7 +134,9 @@ inline bool payload_size(const entry& e, const row& r, uint64_t& bytes) {
         bytes += 4 * r.count;
       } else if (e.lists[l].count && e.lists[l].fixed()) {
         for (size_t f = 0; f < e.lists[l].first->field_count; ++f)
-          if (e.lists[l].fields[f] < e.lists[l].first->fields[f].minimum || e.lists[l].fields[f] > e.lists[l].first->fields[f].maximum) return false;
+          if (e.lists[l].fields[f] < e.lists[l].first->fields[f].minimum ||
+              e.lists[l].fields[f] > e.lists[l].first->fields[f].maximum)
+            return false;
         dr_job job{};
         job.struct_size = sizeof job;
         job.universe = r.universe;
@@ -220,7 +224,9 @@ inline bool fix(uint8_t* frame, uint64_t size) {
   uint64_t at = header;
   for (uint64_t i = 0; i < rows; ++i) {
     uint64_t payload;
-    if (all[i].info >> 3 >= entries.size() || !payload_size(entries[all[i].info >> 3], all[i], payload) || payload > size - std::min(at, size)) return guess();
+    if (all[i].info >> 3 >= entries.size() || !payload_size(entries[all[i].info >> 3], all[i], payload) ||
+        payload > size - std::min(at, size))
+      return guess();
     if (rows != 1) put(checks + 8 * i, check(frame + at, payload));
     at += payload;
   }

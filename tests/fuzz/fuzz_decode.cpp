@@ -88,7 +88,8 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
     for (size_t i = 0; i < n && have_sparse; ++i) {
       if (outs[i].count != infos[i].support) wrong("count is not the support");
       for (size_t k = 0; k < sparse[i].indices.size(); ++k)
-        if (sparse[i].indices[k] >= infos[i].universe || (k && sparse[i].indices[k] <= sparse[i].indices[k - 1])) wrong("indices do not ascend below the universe");
+        if (sparse[i].indices[k] >= infos[i].universe || (k && sparse[i].indices[k] <= sparse[i].indices[k - 1]))
+          wrong("indices do not ascend below the universe");
     }
   }
   if (!small(infos, false)) return;
@@ -97,7 +98,8 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   for (size_t i = 0; i < n && have_sparse && have_dense; ++i) {
     std::vector<uint8_t> scattered(dense[i].values.size());
     const size_t row = infos[i].width * value_size(infos[i].dtype);
-    for (size_t k = 0; k < sparse[i].indices.size(); ++k) std::memcpy(scattered.data() + sparse[i].indices[k] * row, sparse[i].values.data() + k * row, row);
+    for (size_t k = 0; k < sparse[i].indices.size(); ++k)
+      std::memcpy(scattered.data() + sparse[i].indices[k] * row, sparse[i].values.data() + k * row, row);
     if (scattered != dense[i].values) wrong("sparse and dense outputs differ");
   }
   for (size_t i = 0; i < n; ++i) {
@@ -110,7 +112,8 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   add.struct_size = sizeof add;
   add.flags = DR_MERGE_ADD;
   add.limits = limits;
-  if (judge(c, dr_merge(c, nullptr, frames, weights, 2, &add, outs.data(), sizeof(dr_tensor_out), n)) && !have_dense && !have_sparse)
+  if (judge(c, dr_merge(c, nullptr, frames, weights, 2, &add, outs.data(), sizeof(dr_tensor_out), n)) && !have_dense &&
+      !have_sparse)
     wrong("merge takes what decode does not");
   if (n != 1 || infos[0].universe < 2) return;
   // The one tensor cut over three outputs, as bucket=flat has it.
@@ -141,14 +144,16 @@ void take(const uint8_t* data, size_t size) {
   }
   if (info.frame_size > size || info.header_size > info.frame_size) wrong("a frame longer than its bytes");
   if (info.status) {
-    if (dr_decode(contexts[0], nullptr, data, size, nullptr, nullptr, 0, 0) != DR_E_PEER) wrong("a status frame that is no error");
+    if (dr_decode(contexts[0], nullptr, data, size, nullptr, nullptr, 0, 0) != DR_E_PEER)
+      wrong("a status frame that is no error");
     return;
   }
   if (info.tensors > tensors_max) return;
   dr_tensor_info empty{};
   empty.struct_size = sizeof empty;
   std::vector<dr_tensor_info> infos(info.tensors, empty);
-  if (dr_inspect(data, size, &info, infos.data(), sizeof empty, infos.size(), &error) != DR_OK) wrong("inspect changes its mind");
+  if (dr_inspect(data, size, &info, infos.data(), sizeof empty, infos.size(), &error) != DR_OK)
+    wrong("inspect changes its mind");
   for (dr_context* c : contexts) decode(c, data, size, infos);
 }
 

@@ -50,7 +50,8 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
     std::vector<uint8_t> frame(bytes);
     dr_result result{};
     result.struct_size = sizeof result;
-    const dr_status s = dr_encode(context, plan, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);
+    const dr_status s =
+        dr_encode(context, plan, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);
     if (s == DR_E_ARGUMENT) return;  // a NaN, say
     if (s != DR_OK) wrong(dr_status_name(s), dr_last_error(context)->message);
     frame.resize(result.size);
@@ -60,7 +61,8 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
     o.dtype = DR_F32;
     o.universe = out.size();
     o.values = out.data();
-    if (dr_decode(context, nullptr, frame.data(), frame.size(), nullptr, &o, sizeof o, 1) != DR_OK) wrong(dr_plan_text(plan), dr_last_error(context)->message);
+    if (dr_decode(context, nullptr, frame.data(), frame.size(), nullptr, &o, sizeof o, 1) != DR_OK)
+      wrong(dr_plan_text(plan), dr_last_error(context)->message);
   }
 }
 
@@ -75,7 +77,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string canonical = dr_plan_text(first);
   dr_plan* const second = parse(canonical, error);
   if (!second) wrong("the canonical text does not parse", canonical.c_str());
-  if (canonical != dr_plan_text(second)) wrong("the canonical text of the canonical text differs", dr_plan_text(second));
+  if (canonical != dr_plan_text(second))
+    wrong("the canonical text of the canonical text differs", dr_plan_text(second));
   const uint8_t* const at = end == data + size ? end : end + 1;
   std::vector<float> values(std::min<size_t>(static_cast<size_t>(data + size - at) / 4, 2048));
   if (!values.empty()) std::memcpy(values.data(), at, 4 * values.size());

@@ -17,7 +17,8 @@ int main(int argc, char** argv) {
       std::fprintf(stderr, "replay: no %s\n", argv[i]);
       return 1;
     }
-    if (!fs::is_directory(argv[i])) files.insert(argv[i]);
+    if (!fs::is_directory(argv[i]))
+      files.insert(argv[i]);
     else
       for (const auto& entry : fs::recursive_directory_iterator(argv[i]))
         if (entry.is_regular_file()) files.insert(entry.path());

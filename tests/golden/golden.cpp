@@ -24,7 +24,8 @@ bytes read_frame(const std::string& name) {
 std::vector<std::string> split(const std::string& text, const std::string& by) {
   std::vector<std::string> parts;
   size_t begin = 0;
-  for (size_t end; (end = text.find(by, begin)) != std::string::npos; begin = end + by.size()) parts.push_back(text.substr(begin, end - begin));
+  for (size_t end; (end = text.find(by, begin)) != std::string::npos; begin = end + by.size())
+    parts.push_back(text.substr(begin, end - begin));
   parts.push_back(text.substr(begin));
   return parts;
 }
@@ -102,7 +103,8 @@ struct inspected {
     dr_tensor_info empty{};
     empty.struct_size = sizeof empty;
     tensors.assign(info.tensors, empty);
-    CHECK(dr_inspect(frame.data(), frame.size(), &info, tensors.data(), sizeof empty, tensors.size(), nullptr) == DR_OK);
+    CHECK(dr_inspect(frame.data(), frame.size(), &info, tensors.data(), sizeof empty, tensors.size(), nullptr) ==
+          DR_OK);
   }
 };
 
@@ -143,7 +145,8 @@ dr_status decode(client::context& c, const bytes& frame, const inspected& seen, 
   limits.struct_size = sizeof limits;
   limits.max_workspace = workspace_max;
   const bytes exact(frame);  // so that a sanitizer sees a byte read behind it
-  const dr_status s = dr_decode(c.handle, nullptr, exact.data(), exact.size(), &limits, outs.data(), sizeof(dr_tensor_out), outs.size());
+  const dr_status s = dr_decode(c.handle, nullptr, exact.data(), exact.size(), &limits, outs.data(),
+                                sizeof(dr_tensor_out), outs.size());
   if (s == DR_OK && sparse)
     for (size_t i = 0; i < outs.size(); ++i) CHECK(outs[i].count == seen.tensors[i].support);
   return s;
@@ -183,7 +186,8 @@ void check_decodes(client::context& c, const bytes& frame, const std::string& ta
     bytes dense(t.rows * t.width * t.value_size());
     const bytes packed = t.packed();
     const size_t row = t.width * t.value_size();
-    for (size_t k = 0; k < t.indices.size(); ++k) std::memcpy(dense.data() + t.indices[k] * row, packed.data() + k * row, row);
+    for (size_t k = 0; k < t.indices.size(); ++k)
+      std::memcpy(dense.data() + t.indices[k] * row, packed.data() + k * row, row);
     rooms[i].values.resize(rooms[i].values.size() - 4);
     CHECK(rooms[i].values == dense);
   }
@@ -215,7 +219,8 @@ TEST_CASE("every golden frame decodes to its bits, or fails with its status wher
   client::context c, threads(3);
   for (const char* table : {"manifest.tsv", "library.tsv"})
     for (const auto& row : read_table(table, 6)) {
-      const std::string &name = row[0], &status = row[1], &noticed = row[2], &tag = row[3], &expected = row[4], &why = row[5];
+      const std::string &name = row[0], &status = row[1], &noticed = row[2], &tag = row[3], &expected = row[4],
+                        &why = row[5];
       INFO(name << ": " << why);
       const bytes frame = read_frame(name);
       if (status == "OK") {
@@ -246,7 +251,8 @@ TEST_CASE("every golden frame that is cut off, anywhere, is CORRUPT") {
 }
 
 TEST_CASE("every bit of a golden frame counts: flipped, it is noticed") {
-  for (const char* name : {"worked_example", "short_plain", "three_plans", "segments", "tagged", "bloom_p0", "status_tagged", "empty_batch", "deflate_fixed"}) {
+  for (const char* name : {"worked_example", "short_plain", "three_plans", "segments", "tagged", "bloom_p0",
+                           "status_tagged", "empty_batch", "deflate_fixed"}) {
     INFO(std::string(name));
     const bytes frame = read_frame(name);
     for (size_t bit = 0; bit < 8 * frame.size(); ++bit) {
@@ -281,13 +287,20 @@ TEST_CASE("the library encodes to the bytes of the reference encoder") {
       for (const auto& word : split(row[2], " ")) {
         const auto sides = split(word, "=");
         const uint64_t number = std::stoull(sides[1]);
-        if (sides[0] == "seed") call.seed = number;
-        else if (sides[0] == "step") call.step = number;
-        else if (sides[0] == "private_seed") call.private_seed = number;
-        else if (sides[0] == "segment_rows") call.segment_rows = number;
-        else if (sides[0] == "tag") call.tag = number, call.flags |= DR_CALL_TAG;
-        else if (sides[0] == "list") call.flags |= number ? uint32_t{DR_CALL_LIST} : 0u;
-        else FAIL("what is " << word);
+        if (sides[0] == "seed")
+          call.seed = number;
+        else if (sides[0] == "step")
+          call.step = number;
+        else if (sides[0] == "private_seed")
+          call.private_seed = number;
+        else if (sides[0] == "segment_rows")
+          call.segment_rows = number;
+        else if (sides[0] == "tag")
+          call.tag = number, call.flags |= DR_CALL_TAG;
+        else if (sides[0] == "list")
+          call.flags |= number ? uint32_t{DR_CALL_LIST} : 0u;
+        else
+          FAIL("what is " << word);
       }
     std::vector<tensor> inputs;
     std::vector<bytes> memory;
@@ -301,7 +314,8 @@ TEST_CASE("the library encodes to the bytes of the reference encoder") {
       if (!sparse) {
         const size_t row_size = t.width * t.value_size();
         bytes all(t.rows * row_size);
-        for (size_t k = 0; k < t.indices.size(); ++k) std::memcpy(all.data() + t.indices[k] * row_size, values.data() + k * row_size, row_size);
+        for (size_t k = 0; k < t.indices.size(); ++k)
+          std::memcpy(all.data() + t.indices[k] * row_size, values.data() + k * row_size, row_size);
         values = all;
       }
       memory.push_back(values);
@@ -325,7 +339,8 @@ TEST_CASE("the library encodes to the bytes of the reference encoder") {
       bytes frame(1 << 17);
       dr_result result{};
       result.struct_size = sizeof result;
-      const dr_status s = dr_encode(where->handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), frame.data(), frame.size(), &result);
+      const dr_status s = dr_encode(where->handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor),
+                                    tensors.size(), frame.data(), frame.size(), &result);
       INFO(where->error());
       REQUIRE(s == DR_OK);
       frame.resize(result.size);

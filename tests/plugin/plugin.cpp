@@ -58,7 +58,8 @@ struct decoded {
   std::vector<uint32_t> out;
 };
 
-decoded decode_payload(const dr_codec& codec, const bytes& payload, uint64_t universe, uint64_t count, uint32_t dtype, uint64_t field) {
+decoded decode_payload(const dr_codec& codec, const bytes& payload, uint64_t universe, uint64_t count, uint32_t dtype,
+                       uint64_t field) {
   decoded d;
   d.out.assign(count + 1, 0xeeeeeeee);  // the last word must stay
   const bytes exact(payload);           // so that a sanitizer sees a byte read behind it
@@ -176,8 +177,9 @@ TEST_CASE("plug-ins and built-ins mix in a plan, and what decodes is bit-exact, 
   gradient[4] = std::nanf("7");
   gradient[5] = 1e-42f;
   client::context c;
-  for (const char* text : {"index=byte_gaps value=zigzag", "index=raw value=zigzag(stride=8)", "index=golomb value=zigzag(stride=3)+deflate",
-                           "index=byte_gaps+deflate value=raw", "index=byte_gaps value=zigzag+deflate+deflate"}) {
+  for (const char* text : {"index=byte_gaps value=zigzag", "index=raw value=zigzag(stride=8)",
+                           "index=golomb value=zigzag(stride=3)+deflate", "index=byte_gaps+deflate value=raw",
+                           "index=byte_gaps value=zigzag+deflate+deflate"}) {
     INFO(std::string(text));
     const bytes frame = client::encode(c, text, {client::dense(gradient)});
     CHECK(client::same_bits(client::decode(c, frame, gradient.size()), gradient));
@@ -250,7 +252,9 @@ TEST_CASE("zigzag: payloads worked by hand decode to their values, and every tru
   CHECK(d.size == 8);
   CHECK(d.out[0] == 0x3f800000);
   CHECK(d.out[1] == 0xbf800000);
-  for (size_t n = 0; n < two.size(); ++n) CHECK(decode_payload(zigzag, bytes(two.begin(), two.begin() + static_cast<long>(n)), 9, 2, DR_F32, 1).fault.code == DR_E_CORRUPT);
+  for (size_t n = 0; n < two.size(); ++n)
+    CHECK(decode_payload(zigzag, bytes(two.begin(), two.begin() + static_cast<long>(n)), 9, 2, DR_F32, 1).fault.code ==
+          DR_E_CORRUPT);
   for (const uint8_t behind : {0x00, 0x01, 0x80}) {
     bytes longer(two);
     longer.push_back(behind);
@@ -267,7 +271,9 @@ TEST_CASE("zigzag: payloads worked by hand decode to their values, and every tru
 TEST_CASE("zigzag: overlong and oversized varints are refused") {
   need_plugins();
   const dr_codec& zigzag = *find(DR_ROLE_VALUE, "zigzag");
-  const auto code = [&](const bytes& payload, uint32_t dtype) { return decode_payload(zigzag, payload, 9, 1, dtype, 1).fault.code; };
+  const auto code = [&](const bytes& payload, uint32_t dtype) {
+    return decode_payload(zigzag, payload, 9, 1, dtype, 1).fault.code;
+  };
   CHECK(code({0x00}, DR_F32) == DR_OK);
   CHECK(code({0x80, 0x00}, DR_F32) == DR_E_CORRUPT);                          // superfluous zero group
   CHECK(code({0xff, 0xff, 0xff, 0xff, 0x0f}, DR_F32) == DR_OK);               // 2^32 - 1
@@ -288,15 +294,18 @@ TEST_CASE("byte_gaps: a payload worked by hand decodes, and hostile ones are ref
   CHECK(d.out[0] == 3);
   CHECK(d.out[1] == 4);
   CHECK(d.out[2] == 987);
-  const auto code = [&](const bytes& payload, uint64_t universe, uint64_t n) { return decode_payload(gaps, payload, universe, n, DR_F32, 0).fault.code; };
-  for (size_t n = 0; n < three.size(); ++n) CHECK(code(bytes(three.begin(), three.begin() + static_cast<long>(n)), 988, 3) == DR_E_CORRUPT);
-  CHECK(code({0x03, 0x00, 0xd6, 0x07, 0x00}, 988, 3) == DR_E_CORRUPT);                      // a byte behind
-  CHECK(code(three, 987, 3) == DR_E_CORRUPT);                                               // 987 is not below 987
-  CHECK(code({0x80, 0x00}, 988, 1) == DR_E_CORRUPT);                                        // superfluous zero group
-  CHECK(code({0xff, 0xff, 0xff, 0xff, 0x7f}, 0xffffffff, 1) == DR_E_CORRUPT);               // 35 bits
-  CHECK(code({0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, 0xffffffff, 1) == DR_E_CORRUPT);         // 6 bytes
-  CHECK(code({0xfe, 0xff, 0xff, 0xff, 0x0f}, 0xffffffff, 1) == DR_OK);                      // the largest index there is
-  CHECK(code({0xfe, 0xff, 0xff, 0xff, 0x0f, 0x00}, 0xffffffff, 2) == DR_E_CORRUPT);         // and one behind it
+  const auto code = [&](const bytes& payload, uint64_t universe, uint64_t n) {
+    return decode_payload(gaps, payload, universe, n, DR_F32, 0).fault.code;
+  };
+  for (size_t n = 0; n < three.size(); ++n)
+    CHECK(code(bytes(three.begin(), three.begin() + static_cast<long>(n)), 988, 3) == DR_E_CORRUPT);
+  CHECK(code({0x03, 0x00, 0xd6, 0x07, 0x00}, 988, 3) == DR_E_CORRUPT);               // a byte behind
+  CHECK(code(three, 987, 3) == DR_E_CORRUPT);                                        // 987 is not below 987
+  CHECK(code({0x80, 0x00}, 988, 1) == DR_E_CORRUPT);                                 // superfluous zero group
+  CHECK(code({0xff, 0xff, 0xff, 0xff, 0x7f}, 0xffffffff, 1) == DR_E_CORRUPT);        // 35 bits
+  CHECK(code({0xff, 0xff, 0xff, 0xff, 0xff, 0x01}, 0xffffffff, 1) == DR_E_CORRUPT);  // 6 bytes
+  CHECK(code({0xfe, 0xff, 0xff, 0xff, 0x0f}, 0xffffffff, 1) == DR_OK);               // the largest index there is
+  CHECK(code({0xfe, 0xff, 0xff, 0xff, 0x0f, 0x00}, 0xffffffff, 2) == DR_E_CORRUPT);  // and one behind it
 }
 
 TEST_CASE("feedback, batches and merge work with plug-in codecs") {

@@ -8,8 +8,8 @@
 //
 // | wire field, parameter | range | default |
 // | `stride`              | 1–8   | 1       |      the width of a row, say, so that columns are compared with themselves
-#include <deepreduce/codec.hpp>
 #include <deepreduce/version.h>
+#include <deepreduce/codec.hpp>
 
 #include <bit>
 
@@ -63,7 +63,9 @@ bool decode_values(const dr_job& job, uint64_t n, uint64_t stride) {
     const Bits before = i < stride ? Bits{0} : std::rotl(values[i - stride], 1);
     values[i] = std::rotr(static_cast<Bits>(before + d), 1);
   }
-  if (at != end) return dr::fault(job, DR_E_CORRUPT, where(), static_cast<uint64_t>(end - at), "zigzag: bytes behind the last value");
+  if (at != end)
+    return dr::fault(job, DR_E_CORRUPT, where(), static_cast<uint64_t>(end - at),
+                     "zigzag: bytes behind the last value");
   *job.out_size = n * sizeof(Bits);
   return true;
 }
@@ -87,11 +89,14 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
 }
 
 void decode(const dr_params& p, const dr_job& job, std::byte*) {
-  if (job.dtype == DR_F32) decode_values<uint32_t>(job, values_of(job), p.fields[0]);
-  else decode_values<uint16_t>(job, values_of(job), p.fields[0]);
+  if (job.dtype == DR_F32)
+    decode_values<uint32_t>(job, values_of(job), p.fields[0]);
+  else
+    decode_values<uint16_t>(job, values_of(job), p.fields[0]);
 }
 
-constexpr dr_param params[] = {dr::param_int("stride", "values from one to the one it is compared with", 1, stride_max, 1)};
+constexpr dr_param params[] = {
+    dr::param_int("stride", "values from one to the one it is compared with", 1, stride_max, 1)};
 constexpr dr_field fields[] = {{"stride", 1, stride_max, 1}};
 constexpr dr_ops cpu{.struct_size = sizeof(dr_ops),
                      .resolve = dr::fields_are_params<1>,
@@ -103,7 +108,8 @@ constexpr dr_ops cpu{.struct_size = sizeof(dr_ops),
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v0(const dr_host* host, size_t* count) {
+extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v0(const dr_host* host,
+                                                                                      size_t* count) {
   static const dr_codec zigzag = [] {
     dr_codec c{};
     c.struct_size = sizeof c;
