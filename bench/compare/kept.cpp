@@ -39,7 +39,7 @@ uint64_t topr_count(const plan_part& topr, uint64_t d) {
 
 std::optional<std::vector<uint64_t>> kept_by(const plan_stage& sparsify, const tensor& g) {
   const plan_part& method = sparsify.parts.at(0);
-  if (method.name == "none") return positions_where(g, [](uint32_t bits) { return bits != 0; });
+  if (method.name == "none") return positions_where(g, [&](uint32_t bits) { return magnitude_of(g.type, bits) != 0; });
   if (method.name == "topr") return largest(g, topr_count(method, g.elements));
   if (method.name == "threshold") {
     const double least = number_argument(method, DR_ROLE_SPARSIFY, "value");
@@ -53,7 +53,7 @@ std::optional<std::vector<uint64_t>> kept_by(const plan_stage& sparsify, const t
 
 uint64_t count_nonzeros(const tensor& g) {
   uint64_t count = 0;
-  for (uint64_t i = 0; i < g.elements; ++i) count += bits_at(g.type, g.data, i) != 0;
+  for (uint64_t i = 0; i < g.elements; ++i) count += magnitude_of(g.type, bits_at(g.type, g.data, i)) != 0;
   return count;
 }
 

@@ -86,8 +86,8 @@ template <class T, class Keep>
 void for_rows(const void* values, uint64_t rows, uint32_t width, Keep&& keep) {
   const auto* v = static_cast<const typename T::bits*>(values);
   for (uint64_t i = 0; i < rows; ++i) {
-    typename T::bits any = 0;
-    for (uint32_t w = 0; w < width; ++w) any |= v[i * width + w];
+    uint32_t any = 0;
+    for (uint32_t w = 0; w < width; ++w) any |= magnitude<T>(v[i * width + w]);
     if (any) keep(i);
   }
 }

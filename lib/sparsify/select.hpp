@@ -26,7 +26,7 @@ selection select_from(uint32_t dtype, const void* values, uint64_t n, double thr
 // Positions of the kept among n values, from `first` on, below 2^32; `ties` goes down as they are taken.
 uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, selection& s, uint32_t* positions);
 
-// Rows of `width` values with any bit set.
+// Rows of `width` values that are not all zeros, of either sign: -0 is what a masked gradient has by the thousand.
 uint64_t count_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width);
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
 

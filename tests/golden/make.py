@@ -513,7 +513,7 @@ def encoded(name, plan, e, tensors, call=None, pick=None, widths=None, mode=0):
     for position, (kind, universe, row, key) in enumerate(tensors):
         texts.append(input_text(kind, e.dtype, universe, row, e.width, list(row), key))
         segment = call.get("segment_rows") or max(1, universe)
-        chosen = pick(row) if pick else sorted(i for i in row if kind == "sparse" or any(row[i]))
+        chosen = pick(row) if pick else sorted(i for i in row if kind == "sparse" or any(to_double(v, e.dtype) != 0 for v in row[i]))
         for number, start in enumerate(range(0, max(1, universe), segment)):
             _, private = row_keys(call, key or position, number)
             encoder.ENCODERS["value", "qsgd"] = functools.partial(qsgd_with, private)
