@@ -97,7 +97,7 @@ dr_status resolve(wire_plan& wire, const batch_row& row, uint64_t tensor, dr_err
   return DR_OK;
 }
 
-dr_status bound_row(const plan& p, const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
+dr_status bound_row(const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
   const auto needs = [&](section s, uint64_t count) -> dr_status {
     if (wire.lists[s].count == 0) return DR_OK;
     if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, row.need[s]))
@@ -126,7 +126,6 @@ dr_status bound_row(const plan& p, const wire_plan& wire, batch_row& row, uint64
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
   const uint64_t index = wire.replaces_support() ? std::max(b.index, 4 * row.count_max) : b.index;
   b.payload = std::min(dense, b.value + b.order + index);
-  (void)p;
   return DR_OK;
 }
 
@@ -197,7 +196,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
           std::find_if(out.wire.begin(), out.wire.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
       row.plan = static_cast<uint32_t>(same - out.wire.begin());
       if (same == out.wire.end()) out.wire.push_back(wire);
-      if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
+      if (const dr_status s = bound_row(wire, row, u.first_tensor, error)) return s;
       for (const list_need& n : row.need) out.scratch = std::max({out.scratch, n.encode_scratch, n.decode_scratch});
       out.rows.push_back(row);
     }
@@ -207,7 +206,6 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (const bool tag : {false, true})
     if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
   out.workspace = encode_workspace(out);
-  out.too_large = out.workspace > SIZE_MAX / 4;
   return DR_OK;
 }
 

@@ -53,7 +53,6 @@ struct batch {
   uint64_t scratch = 0;     // a worker
   uint64_t workspace = 0;
   uint32_t workers = 1;
-  bool too_large = false;  // the workspace does not fit an address
 };
 
 struct batch_request {

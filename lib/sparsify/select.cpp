@@ -80,32 +80,18 @@ uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, select
   });
 }
 
-namespace {
-
-template <class T, class Keep>
-void for_rows(const void* values, uint64_t rows, uint32_t width, Keep&& keep) {
-  const auto* v = static_cast<const typename T::bits*>(values);
-  for (uint64_t i = 0; i < rows; ++i) {
-    uint32_t any = 0;
-    for (uint32_t w = 0; w < width; ++w) any |= magnitude<T>(v[i * width + w]);
-    if (any) keep(i);
-  }
-}
-
-}  // namespace
-
-uint64_t count_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width) {
-  uint64_t count = 0;
-  with_value_type(dtype, [&](auto type) { for_rows<decltype(type)>(values, rows, width, [&](uint64_t) { ++count; }); });
-  return count;
-}
-
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions) {
-  uint64_t count = 0;
-  with_value_type(dtype, [&](auto type) {
-    for_rows<decltype(type)>(values, rows, width, [&](uint64_t i) { positions[count++] = static_cast<uint32_t>(i); });
+  return with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto* v = static_cast<const typename T::bits*>(values);
+    uint64_t count = 0;
+    for (uint64_t i = 0; i < rows; ++i) {
+      uint32_t any = 0;
+      for (uint32_t w = 0; w < width; ++w) any |= magnitude<T>(v[i * width + w]);
+      if (any) positions[count++] = static_cast<uint32_t>(i);
+    }
+    return count;
   });
-  return count;
 }
 
 }  // namespace dr

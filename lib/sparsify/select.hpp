@@ -27,7 +27,6 @@ selection select_from(uint32_t dtype, const void* values, uint64_t n, double thr
 uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, selection& s, uint32_t* positions);
 
 // Rows of `width` values that are not all zeros, of either sign: -0 is what a masked gradient has by the thousand.
-uint64_t count_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width);
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
 
 }  // namespace dr
