@@ -8,6 +8,7 @@
 #include <cstring>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace client {
@@ -51,18 +52,34 @@ inline dr_tensor dense(const floats& values) {
   return t;
 }
 
-inline dr_tensor sparse(const std::vector<uint64_t>& indices, const floats& values, uint64_t universe,
-                        uint32_t width = 1) {
+template <class I>
+constexpr dr_dtype index_type = std::is_same_v<I, uint32_t>   ? dr_dtype{DR_U32}
+                                : std::is_same_v<I, int32_t>  ? dr_dtype{DR_I32}
+                                : std::is_same_v<I, uint64_t> ? dr_dtype{DR_U64}
+                                                              : dr_dtype{DR_I64};
+
+template <class I>
+dr_tensor sparse(const std::vector<I>& indices, const floats& values, uint64_t universe, uint32_t width = 1) {
   dr_tensor t{};
   t.struct_size = sizeof t;
   t.dtype = DR_F32;
-  t.index_dtype = DR_U64;
+  t.index_dtype = index_type<I>;
   t.universe = universe;
   t.width = width;
   t.values = values.data();
   t.indices = indices.data();
   t.count = indices.size();
   return t;
+}
+
+inline dr_tensor_out dense_out(floats& values, uint32_t width = 1) {
+  dr_tensor_out o{};
+  o.struct_size = sizeof o;
+  o.dtype = DR_F32;
+  o.universe = values.size() / width;
+  o.width = width;
+  o.values = values.data();
+  return o;
 }
 
 inline dr_status try_encode(context& c, const std::string& text, const std::vector<dr_tensor>& tensors, bytes& frame,
@@ -104,12 +121,7 @@ inline dr_tensor_info inspect(const bytes& frame, dr_frame_info* head = nullptr)
 
 inline floats decode(context& c, const bytes& frame, uint64_t universe, uint32_t width = 1) {
   floats values(universe * width, -77);
-  dr_tensor_out out{};
-  out.struct_size = sizeof out;
-  out.dtype = DR_F32;
-  out.universe = universe;
-  out.width = width;
-  out.values = values.data();
+  dr_tensor_out out = dense_out(values, width);
   const dr_status s = dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1);
   INFO(c.error());
   REQUIRE(s == DR_OK);

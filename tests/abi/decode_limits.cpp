@@ -7,15 +7,6 @@ namespace {
 using client::bytes;
 using client::floats;
 
-dr_tensor_out dense_out(floats& values) {
-  dr_tensor_out o{};
-  o.struct_size = sizeof o;
-  o.dtype = DR_F32;
-  o.universe = values.size();
-  o.values = values.data();
-  return o;
-}
-
 dr_limits limits(uint64_t elements, uint64_t workspace) {
   dr_limits l{};
   l.struct_size = sizeof l;
@@ -34,7 +25,7 @@ TEST_CASE("max_elements counts universe times width over the whole frame") {
   wide.width = 3;
   const bytes frame = client::encode(c, "index=golomb", {client::dense(a), wide});
   floats x(100), y(60);
-  dr_tensor_out outs[] = {dense_out(x), dense_out(y)};
+  dr_tensor_out outs[] = {client::dense_out(x), client::dense_out(y)};
   outs[1].universe = 20;
   outs[1].width = 3;
   dr_limits l = limits(160, 0);
@@ -58,7 +49,7 @@ TEST_CASE("max_workspace bounds what decode allocates: the limit that suffices i
   const bytes frame =
       client::encode(c, "sparsify=topr(ratio=0.2) index=golomb+deflate value=fit_poly", {client::dense(g)});
   floats x(2000);
-  dr_tensor_out out = dense_out(x);
+  dr_tensor_out out = client::dense_out(x);
   uint64_t low = 1, high = 1 << 24;  // refuses at low, suffices at high
   while (high - low > 1) {
     const uint64_t middle = (low + high) / 2;
@@ -87,7 +78,7 @@ TEST_CASE("a frame decodes at any address, and whatever lies behind it is ignore
       moved.insert(moved.end(), frame.begin(), frame.end());
       moved.insert(moved.end(), 13, 0xff);
       floats x(g.size(), 9);
-      dr_tensor_out out = dense_out(x);
+      dr_tensor_out out = client::dense_out(x);
       REQUIRE(dr_decode(c.handle, nullptr, moved.data() + offset, moved.size() - offset, nullptr, &out, sizeof out,
                         1) == DR_OK);
       REQUIRE(client::same_bits(x, expected));
@@ -102,7 +93,7 @@ TEST_CASE("outputs that do not fit the frame are refused, and the sentence has b
   floats x(600);
   std::vector<uint64_t> indices(300);
   const auto status = [&](auto change) {
-    dr_tensor_out out = dense_out(x);
+    dr_tensor_out out = client::dense_out(x);
     out.universe = 300;
     change(out);
     return dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1);
@@ -129,7 +120,7 @@ TEST_CASE("outputs that do not fit the frame are refused, and the sentence has b
   CHECK((says("29") && says("30")));
   CHECK(status([&](auto& o) { sparse(o), o.indices = nullptr; }) == DR_E_ARGUMENT);
   CHECK(status([&](auto& o) { sparse(o), o.indices = reinterpret_cast<char*>(indices.data()) + 4; }) == DR_E_ARGUMENT);
-  dr_tensor_out two[] = {dense_out(x), dense_out(x)};
+  dr_tensor_out two[] = {client::dense_out(x), client::dense_out(x)};
   two[0].universe = two[1].universe = 300;
   CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, two, sizeof *two, 2) == DR_E_ARGUMENT);
   CHECK(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, two, sizeof *two, 0) == DR_E_ARGUMENT);
@@ -140,7 +131,7 @@ TEST_CASE("a dense output is written as a whole, a sparse one as far as its coun
   const floats g = client::laplace(300, 1);
   const bytes frame = client::encode(c, "sparsify=topr(count=30) index=golomb", {client::dense(g)});
   floats x(300, 7);
-  dr_tensor_out out = dense_out(x);
+  dr_tensor_out out = client::dense_out(x);
   REQUIRE(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1) == DR_OK);
   CHECK(out.count == 30);
   size_t zeros = 0;
@@ -148,7 +139,7 @@ TEST_CASE("a dense output is written as a whole, a sparse one as far as its coun
   CHECK(zeros == 270);
   floats y(40, 7);
   std::vector<int32_t> indices(40, -7);
-  dr_tensor_out sparse = dense_out(y);
+  dr_tensor_out sparse = client::dense_out(y);
   sparse.universe = 300;
   sparse.index_dtype = DR_I32;
   sparse.indices = indices.data();
@@ -186,7 +177,7 @@ TEST_CASE("a place that is not the CPU is refused as long as there is no other")
   const dr_tensor t = client::dense(g);
   const bytes frame = client::encode(c, "index=raw", {t});
   floats x(10);
-  dr_tensor_out out = dense_out(x);
+  dr_tensor_out out = client::dense_out(x);
   bytes room(1000);
   dr_batch* batch = nullptr;
   dr_place place{};

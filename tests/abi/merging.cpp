@@ -7,15 +7,6 @@ namespace {
 using client::bytes;
 using client::floats;
 
-dr_tensor_out out_of(floats& values) {
-  dr_tensor_out o{};
-  o.struct_size = sizeof o;
-  o.dtype = DR_F32;
-  o.universe = values.size();
-  o.values = values.data();
-  return o;
-}
-
 dr_status merge(client::context& c, const std::vector<bytes>& frames, const float* weights, uint32_t flags,
                 std::vector<dr_tensor_out> outs) {
   std::vector<dr_bytes> list;
@@ -39,7 +30,7 @@ struct fixture {
       const floats a = client::laplace(700, 10 + i), b = client::laplace(90, 20 + i);
       frames.push_back(client::encode(c, plans[i], {client::dense(a), client::dense(b)}));
       floats x(700), y(90);
-      dr_tensor_out outs[] = {out_of(x), out_of(y)};
+      dr_tensor_out outs[] = {client::dense_out(x), client::dense_out(y)};
       REQUIRE(dr_decode(c.handle, nullptr, frames[i].data(), frames[i].size(), nullptr, outs, sizeof *outs, 2) ==
               DR_OK);
       first.push_back(x);
@@ -62,7 +53,7 @@ TEST_CASE("merge adds weight times frame, in the order of the frames, in f32") {
   const float some[] = {0.1f, -0.7f, 3e5f};
   for (const float* weights : {static_cast<const float*>(nullptr), some}) {
     floats x(700, 5), y(90, 5), expected_x(700), expected_y(90);
-    REQUIRE(merge(f.c, f.frames, weights, 0, {out_of(x), out_of(y)}) == DR_OK);
+    REQUIRE(merge(f.c, f.frames, weights, 0, {client::dense_out(x), client::dense_out(y)}) == DR_OK);
     for (size_t i = 0; i < 3; ++i) {
       add(expected_x, f.first[i], weights ? weights[i] : 1);
       add(expected_y, f.second[i], weights ? weights[i] : 1);
@@ -78,26 +69,26 @@ TEST_CASE("another order of frames is another order of adds") {
   std::vector<bytes> frames;
   for (const floats& v : g) frames.push_back(client::encode(c, "index=raw", {client::dense(v)}));
   floats x(1);
-  REQUIRE(merge(c, frames, nullptr, 0, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(c, frames, nullptr, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(x[0] == 0);
   std::swap(frames[1], frames[2]);
-  REQUIRE(merge(c, frames, nullptr, 0, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(c, frames, nullptr, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(x[0] == 1);
 }
 
 TEST_CASE("DR_MERGE_ADD adds to what the outputs hold; without it they start from zero") {
   fixture f;
   floats x = client::laplace(700, 1), y = client::laplace(90, 2), expected_x(x), expected_y(y);
-  REQUIRE(merge(f.c, f.frames, nullptr, DR_MERGE_ADD, {out_of(x), out_of(y)}) == DR_OK);
+  REQUIRE(merge(f.c, f.frames, nullptr, DR_MERGE_ADD, {client::dense_out(x), client::dense_out(y)}) == DR_OK);
   for (size_t i = 0; i < 3; ++i) {
     add(expected_x, f.first[i], 1);
     add(expected_y, f.second[i], 1);
   }
   CHECK(x == expected_x);
   CHECK(y == expected_y);
-  REQUIRE(merge(f.c, {}, nullptr, DR_MERGE_ADD, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(f.c, {}, nullptr, DR_MERGE_ADD, {client::dense_out(x)}) == DR_OK);
   CHECK(x == expected_x);
-  REQUIRE(merge(f.c, {}, nullptr, 0, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(f.c, {}, nullptr, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(x == floats(700));
 }
 
@@ -122,7 +113,7 @@ TEST_CASE("outputs in the frame's 16-bit type are rounded after each add, output
   REQUIRE(merge(c, frames, nullptr, 0, {o}) == DR_OK);
   CHECK(half == 0x3f80);
   floats full(1);
-  REQUIRE(merge(c, frames, nullptr, 0, {out_of(full)}) == DR_OK);
+  REQUIRE(merge(c, frames, nullptr, 0, {client::dense_out(full)}) == DR_OK);
   CHECK(full[0] == 1 + 4 * 0x1p-9f);
 }
 
@@ -132,7 +123,7 @@ TEST_CASE("outputs are untouched unless every frame is sound, however late the d
   const auto untouched = [&](const bytes& bad, dr_status status) {
     for (const uint32_t flags : {0u, uint32_t{DR_MERGE_ADD}}) {
       floats x(700, 5), y(90, 6);
-      CHECK(merge(f.c, {good, bad, good}, nullptr, flags, {out_of(x), out_of(y)}) == status);
+      CHECK(merge(f.c, {good, bad, good}, nullptr, flags, {client::dense_out(x), client::dense_out(y)}) == status);
       INFO(f.c.error());
       CHECK(f.c.error().find("frame 1") != std::string::npos);
       CHECK(x == floats(700, 5));
@@ -163,17 +154,17 @@ TEST_CASE("outputs are untouched unless every frame is sound, however late the d
 TEST_CASE("merge takes dense outputs of the frame's shape only") {
   fixture f;
   floats x(700), y(90);
-  dr_tensor_out sparse = out_of(x);
+  dr_tensor_out sparse = client::dense_out(x);
   uint32_t indices[700];
   sparse.index_dtype = DR_U32;
   sparse.indices = indices;
   sparse.capacity = 700;
-  CHECK(merge(f.c, f.frames, nullptr, 0, {sparse, out_of(y)}) == DR_E_ARGUMENT);
-  CHECK(merge(f.c, f.frames, nullptr, 0, {out_of(x)}) == DR_E_ARGUMENT);
-  CHECK(merge(f.c, f.frames, nullptr, 2, {out_of(x), out_of(y)}) == DR_E_ARGUMENT);
-  dr_tensor_out half = out_of(y);
+  CHECK(merge(f.c, f.frames, nullptr, 0, {sparse, client::dense_out(y)}) == DR_E_ARGUMENT);
+  CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x)}) == DR_E_ARGUMENT);
+  CHECK(merge(f.c, f.frames, nullptr, 2, {client::dense_out(x), client::dense_out(y)}) == DR_E_ARGUMENT);
+  dr_tensor_out half = client::dense_out(y);
   half.dtype = DR_F16;  // the frame's is f32
-  CHECK(merge(f.c, f.frames, nullptr, 0, {out_of(x), half}) == DR_E_ARGUMENT);
+  CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x), half}) == DR_E_ARGUMENT);
 }
 
 TEST_CASE("weights that are zero, infinite or NaN do what arithmetic does") {
@@ -181,10 +172,10 @@ TEST_CASE("weights that are zero, infinite or NaN do what arithmetic does") {
   const bytes frame = client::encode(c, "index=raw", {client::dense({2.0f, 0.0f})});
   floats x(2);
   const float zero = 0, infinite = INFINITY, nan = NAN;
-  REQUIRE(merge(c, {frame}, &zero, 0, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(c, {frame}, &zero, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(x == floats{0, 0});
-  REQUIRE(merge(c, {frame}, &infinite, 0, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(c, {frame}, &infinite, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(x[0] == INFINITY);
-  REQUIRE(merge(c, {frame}, &nan, 0, {out_of(x)}) == DR_OK);
+  REQUIRE(merge(c, {frame}, &nan, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(std::isnan(x[0]));
 }

@@ -8,28 +8,6 @@ namespace {
 using client::bytes;
 using client::floats;
 
-template <class I>
-constexpr dr_dtype type_of() {
-  return std::is_same_v<I, uint32_t>   ? DR_U32
-         : std::is_same_v<I, int32_t>  ? DR_I32
-         : std::is_same_v<I, uint64_t> ? DR_U64
-                                       : DR_I64;
-}
-
-template <class I>
-dr_tensor sparse(const std::vector<I>& indices, const floats& values, uint64_t universe, uint32_t width = 1) {
-  dr_tensor t{};
-  t.struct_size = sizeof t;
-  t.dtype = DR_F32;
-  t.index_dtype = type_of<I>();
-  t.universe = universe;
-  t.width = width;
-  t.values = values.data();
-  t.indices = indices.data();
-  t.count = indices.size();
-  return t;
-}
-
 }  // namespace
 
 TEST_CASE_TEMPLATE("sparse input in any order gives the frame of the sorted one", I, uint32_t, int32_t, uint64_t,
@@ -40,11 +18,13 @@ TEST_CASE_TEMPLATE("sparse input in any order gives the frame of the sorted one"
   client::context c;
   for (const char* text : {"index=golomb value=raw", "index=bloom(fpr=0.1,policy=p0) value=qsgd",
                            "sparsify=topr(count=3) index=rice value=fit_poly"}) {
-    const bytes frame = client::encode(c, text, {sparse(indices, values, 100)});
-    CHECK(frame == client::encode(c, text, {sparse(sorted, sorted_values, 100)}));
-    CHECK(frame == client::encode(c, text, {sparse(std::vector<uint64_t>{0, 3, 17, 90, 99}, sorted_values, 100)}));
+    const bytes frame = client::encode(c, text, {client::sparse(indices, values, 100)});
+    CHECK(frame == client::encode(c, text, {client::sparse(sorted, sorted_values, 100)}));
+    CHECK(frame ==
+          client::encode(c, text, {client::sparse(std::vector<uint64_t>{0, 3, 17, 90, 99}, sorted_values, 100)}));
   }
-  const client::pairs p = client::decode_sparse(c, client::encode(c, "index=golomb", {sparse(indices, values, 100)}));
+  const client::pairs p =
+      client::decode_sparse(c, client::encode(c, "index=golomb", {client::sparse(indices, values, 100)}));
   CHECK(p.indices == std::vector<uint64_t>{0, 3, 17, 90, 99});
   CHECK(p.values == sorted_values);
 }
@@ -55,7 +35,7 @@ TEST_CASE_TEMPLATE("a duplicate is refused, and the sentence names it and both p
   const floats values = {1, 2, 3, 4};
   client::context c;
   bytes frame;
-  CHECK(client::try_encode(c, "index=golomb", {sparse(indices, values, 100)}, frame) == DR_E_ARGUMENT);
+  CHECK(client::try_encode(c, "index=golomb", {client::sparse(indices, values, 100)}, frame) == DR_E_ARGUMENT);
   INFO(c.error());
   CHECK(c.error().find("tensor 0") != std::string::npos);
   CHECK(c.error().find("index 7 comes twice, at 1 and at 3") != std::string::npos);
@@ -67,7 +47,7 @@ TEST_CASE_TEMPLATE("DR_TENSOR_SUM_DUPLICATES adds them up in input order, in f32
                    int64_t) {
   const std::vector<I> indices = {7, 3, 7, 7, 3, 9};
   const floats values = {1e30f, 1, 5, -1e30f, 0.1f, 8};  // (1e30 + 5) - 1e30 = 0 in f32, 5 in any other order
-  dr_tensor t = sparse(indices, values, 10);
+  dr_tensor t = client::sparse(indices, values, 10);
   t.flags = DR_TENSOR_SUM_DUPLICATES;
   client::context c;
   const client::pairs p = client::decode_sparse(c, client::encode(c, "index=raw", {t}));
@@ -78,7 +58,7 @@ TEST_CASE_TEMPLATE("DR_TENSOR_SUM_DUPLICATES adds them up in input order, in f32
 TEST_CASE("rows that come twice are added up value by value") {
   const std::vector<int64_t> indices = {4, 1, 4};
   const floats values = {1, 2, 3, 4, 50, 60};
-  dr_tensor t = sparse(indices, values, 5, 2);
+  dr_tensor t = client::sparse(indices, values, 5, 2);
   t.flags = DR_TENSOR_SUM_DUPLICATES;
   client::context c;
   const client::pairs p = client::decode_sparse(c, client::encode(c, "index=golomb", {t}));
@@ -93,7 +73,7 @@ TEST_CASE_TEMPLATE("an index that is not below the universe is refused by place 
     client::context c;
     bytes frame;
     const floats values(4, 1);
-    CHECK(client::try_encode(c, "index=golomb", {client::dense(values), sparse(indices, values, 100)}, frame) ==
+    CHECK(client::try_encode(c, "index=golomb", {client::dense(values), client::sparse(indices, values, 100)}, frame) ==
           DR_E_ARGUMENT);
     INFO(c.error());
     CHECK(c.error().find("tensor 1: index 2: " + std::to_string(wrong) + " is not below") != std::string::npos);
@@ -109,7 +89,7 @@ TEST_CASE_TEMPLATE("a negative index is refused by place and value", I, int32_t,
     client::context c;
     bytes frame;
     const floats values(2, 1);
-    CHECK(client::try_encode(c, "index=raw", {sparse(indices, values, 100)}, frame) == DR_E_ARGUMENT);
+    CHECK(client::try_encode(c, "index=raw", {client::sparse(indices, values, 100)}, frame) == DR_E_ARGUMENT);
     CHECK(c.error().find("index 1: " + std::to_string(wrong) + " is negative") != std::string::npos);
     CHECK(dr_last_error(c.handle)->where == 1);
   }
@@ -119,12 +99,12 @@ TEST_CASE("no nonzero at all, and all of them, are sparse tensors like others") 
   client::context c;
   const floats none;
   const client::pairs p = client::decode_sparse(
-      c, client::encode(c, "index=golomb value=qsgd", {sparse(std::vector<int64_t>{}, none, 1000)}));
+      c, client::encode(c, "index=golomb value=qsgd", {client::sparse(std::vector<int64_t>{}, none, 1000)}));
   CHECK(p.indices.empty());
   std::vector<int64_t> all(50);
   for (size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int64_t>(49 - i);
   const floats values = client::laplace(50, 1);
-  const floats back = client::decode(c, client::encode(c, "index=golomb", {sparse(all, values, 50)}), 50);
+  const floats back = client::decode(c, client::encode(c, "index=golomb", {client::sparse(all, values, 50)}), 50);
   CHECK(floats(back.rbegin(), back.rend()) == values);
 }
 
@@ -132,8 +112,10 @@ TEST_CASE("explicit zeros of a sparse tensor are kept by sparsify=none and dropp
   const std::vector<uint64_t> indices = {1, 2, 3};
   const floats values = {0, 5, -0.0f};
   client::context c;
-  CHECK(client::decode_sparse(c, client::encode(c, "index=raw", {sparse(indices, values, 10)})).indices == indices);
-  CHECK(client::decode_sparse(c, client::encode(c, "sparsify=topr(count=3) index=raw", {sparse(indices, values, 10)}))
+  CHECK(client::decode_sparse(c, client::encode(c, "index=raw", {client::sparse(indices, values, 10)})).indices ==
+        indices);
+  CHECK(client::decode_sparse(
+            c, client::encode(c, "sparsify=topr(count=3) index=raw", {client::sparse(indices, values, 10)}))
             .indices == std::vector<uint64_t>{2});
 }
 
@@ -143,7 +125,7 @@ TEST_CASE("unaligned memory and unknown types and flags are refused in words") {
   const floats values(4, 1);
   const std::vector<uint64_t> indices = {1, 2, 3, 4};
   const auto refused = [&](auto change, const char* word) {
-    dr_tensor t = sparse(indices, values, 10);
+    dr_tensor t = client::sparse(indices, values, 10);
     change(t);
     bytes frame(1000);
     client::plan p("index=raw");
