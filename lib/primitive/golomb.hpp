@@ -13,10 +13,16 @@ struct golomb_code {
   uint64_t divisor;    // M
   unsigned low_bits;   // k: bits of v
   uint64_t short_low;  // s: remainders below it have no extra bit
+  uint64_t inverse;    // 2^64 / M rounded up; 0 for M = 1
 
   DR_HD static constexpr golomb_code of(uint64_t divisor) {
     const unsigned c = ceil_log2(divisor);
-    return {divisor, c ? c - 1 : 0, (uint64_t{1} << c) - divisor};
+    return {divisor, c ? c - 1 : 0, (uint64_t{1} << c) - divisor, divisor == 1 ? 0 : ~uint64_t{0} / divisor + 1};
+  }
+  // gap / M, exact for gaps and divisors below 2^32 (Lemire, Kaser, Kurz 2019): a multiplication instead of a division.
+  DR_HD constexpr uint64_t quotient(uint64_t gap) const {
+    __extension__ using wide = unsigned __int128;
+    return inverse ? static_cast<uint64_t>(wide{inverse} * gap >> 64) : gap;
   }
 };
 
@@ -69,11 +75,12 @@ constexpr uint64_t golomb_bound(uint64_t universe, uint64_t count_max, unsigned 
 
 // Calls each(q, r) for the gaps of a block: n >= 1 ascending indices from base.
 template <class F>
-void golomb_gaps(const uint32_t* x, size_t n, uint64_t base, uint64_t divisor, F&& each) {
+void golomb_gaps(const uint32_t* x, size_t n, uint64_t base, const golomb_code& code, F&& each) {
   uint64_t previous = base;  // first gap: x_0 - base
   for (size_t i = 0; i < n; ++i) {
     const uint64_t gap = x[i] - previous;
-    each(gap / divisor, gap % divisor);
+    const uint64_t q = code.quotient(gap);
+    each(q, gap - q * code.divisor);
     previous = uint64_t{x[i]} + 1;
   }
 }
@@ -81,7 +88,7 @@ void golomb_gaps(const uint32_t* x, size_t n, uint64_t base, uint64_t divisor, F
 // Bytes of a block's body, without writing it.
 inline uint64_t golomb_block_size(const uint32_t* x, size_t n, uint64_t base, golomb_code code) {
   uint64_t unary = n, extra = 0;
-  golomb_gaps(x, n, base, code.divisor, [&](uint64_t q, uint64_t r) {
+  golomb_gaps(x, n, base, code, [&](uint64_t q, uint64_t r) {
     unary += q;
     extra += r >= code.short_low;
   });
@@ -91,7 +98,7 @@ inline uint64_t golomb_block_size(const uint32_t* x, size_t n, uint64_t base, go
 
 // Writes the body of one block: n >= 1 ascending indices in [base, base + span). Returns its end. Cannot fail.
 inline uint8_t* golomb_encode_block(const uint32_t* x, size_t n, uint64_t base, golomb_code code, uint8_t* out) {
-  const auto gaps = [&](auto&& each) { golomb_gaps(x, n, base, code.divisor, each); };
+  const auto gaps = [&](auto&& each) { golomb_gaps(x, n, base, code, each); };
   if (code.divisor > 1) {
     bit_writer low(out);
     gaps([&](uint64_t, uint64_t r) { low.put(r < code.short_low ? r : (r + code.short_low) >> 1, code.low_bits); });

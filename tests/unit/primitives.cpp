@@ -47,6 +47,15 @@ TEST_CASE("the bound of split Golomb and Rice holds for every mean gap") {
   CHECK(rice < 2.92);
 }
 
+TEST_CASE("a quotient by multiplication is the quotient") {
+  for (uint64_t m = 1; m < uint64_t{1} << 32; m = m * 9 / 8 + 1) {
+    const dr::golomb_code code = dr::golomb_code::of(m);
+    for (uint64_t q = 0; q * m < uint64_t{1} << 32; q = q * 11 / 8 + 1)
+      for (const uint64_t gap : {q * m, q * m + m - 1, q * m + m / 2, uint64_t{0xffffffff}})
+        if (gap >> 32 == 0) CHECK(code.quotient(gap) == gap / m);
+  }
+}
+
 TEST_CASE("rounding to f16 and bf16 is to nearest, ties to even, once") {
   // Every finite number of the small type, and the two midpoints beside it, through the definition.
   const auto check = [](auto to, auto from, int count) {
