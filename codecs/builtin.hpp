@@ -10,4 +10,9 @@ extern const dr_codec value_raw_codec, qsgd_codec, fit_poly_codec;
 extern const dr_codec bitpack_codec;
 extern const dr_codec deflate_codec;
 
+// Their CUDA operations, in NAME_device.cpp.
+extern const dr_ops index_raw_cuda, golomb_cuda, rice_cuda, bloom_cuda;
+extern const dr_ops value_raw_cuda, qsgd_cuda, fit_poly_cuda;
+extern const dr_ops bitpack_cuda;
+
 }  // namespace dr

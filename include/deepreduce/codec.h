@@ -95,10 +95,10 @@ typedef struct dr_param {
   size_t struct_size;
   const char *name, *summary;
   dr_param_type type;
-  uint32_t required;            /* 1: the plan must give it */
-  double minimum, maximum;      /* inclusive; of the number */
-  double fallback;              /* the default (a choice: its position), unless required */
-  const char *choices;          /* of a choice: "p0|leftmost" */
+  uint32_t required;       /* 1: the plan must give it */
+  double minimum, maximum; /* inclusive; of the number */
+  double fallback;         /* the default (a choice: its position), unless required */
+  const char *choices;     /* of a choice: "p0|leftmost" */
 } dr_param;
 
 typedef struct dr_value {
@@ -148,20 +148,52 @@ typedef struct dr_job {
   uint64_t *tell_count;    /* elements */
   const dr_stats *stats;
   uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
-  void *state;             /* what a codec keeps from step to step, need.state bytes behind the residual */
-  dr_fault *fault;         /* code != DR_OK on entry: skip the job */
+  void *state;                      /* what a codec keeps from step to step, need.state bytes behind the residual */
+  dr_fault *fault;                  /* code != DR_OK on entry: skip the job */
 } dr_job;
 
 /* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone. Where
- * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. */
+ * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. The `need` of cuda's operations gives the
+ * same payload and tell as the CPU's; scratch is its own. */
 typedef struct dr_need {
   size_t struct_size;
   uint64_t payload;        /* bytes that encode may write */
   uint64_t tell;           /* elements that encode may tell (index codecs that replace the support) */
   uint64_t encode_scratch; /* bytes; a CPU call gets the maximum over its jobs for each worker, */
-  uint64_t decode_scratch; /*        a CUDA call gets their sum */
-  uint64_t state;          /* bytes kept from step to step; index, value, order and bytes codecs: 0 */
+  uint64_t
+      decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
+  uint64_t state;     /* bytes kept from step to step; index, value, order and bytes codecs: 0 */
 } dr_need;
+
+/* ---- Kernels: how a codec's `cuda` operations reach the GPU --------------------------------------------- */
+
+/* A kernel takes one argument by value. `device` gives its __global__ function; `host` does what block `block` of a grid
+ * does, on the CPU: that is how machines without a GPU test whole pipelines (the library's own kernels are
+ * templates over both, lib/primitive/block.hpp). */
+typedef struct dr_kernel {
+  size_t struct_size;
+  const char *name;
+  uint32_t lanes;       /* threads of a block */
+  uint32_t args_size;   /* bytes of the argument, at most 32764 */
+  uint32_t shared_size; /* bytes of static shared memory that `host` wants */
+  uint32_t
+      grid_phases; /* above 1: a cooperative launch; no block begins a phase before all have ended the one before */
+  const void *(*device)(void);                                                     /* NULL: not compiled for a GPU */
+  void (*host)(void *grid, uint32_t block, uint32_t grid_phase, const void *args); /* NULL: not emulated */
+} dr_kernel;
+
+/* A stable sort of n pairs by bits [0, bits) of their keys, ascending. No input is kept. All in device memory. */
+typedef struct dr_sort {
+  size_t struct_size;
+  uint64_t n;
+  uint32_t bits, reserved;
+  uint64_t *keys, *other_keys; /* the result is in keys and values; both buffers of either are written */
+  uint32_t *values, *other_values;
+  void *temp;
+  uint64_t temp_size; /* at least dr_sort_temp(n) */
+} dr_sort;
+/* Radix sort of 64-bit keys in tiles of 2048 or more, 256 counters of 4 bytes each, and histograms; so for any sum of n too. */
+static inline uint64_t dr_sort_temp(uint64_t n) { return n / 2 + 32768; }
 
 /* Where an operation runs. `parallel` calls f(arg, item, worker) for each item below n, worker < workers;
  * scratch of worker w begins at scratch + w * scratch_size and is 64-byte aligned. */
@@ -169,10 +201,14 @@ typedef struct dr_exec {
   size_t struct_size;
   void *scratch;
   uint64_t scratch_size;
-  void *stream; /* cudaStream_t, or NULL on the CPU */
+  void *stream; /* cudaStream_t, or NULL on the CPU and where a GPU is emulated */
   uint32_t workers, reserved;
   void *pool;
   void (*parallel)(void *pool, size_t n, void (*f)(void *arg, size_t item, size_t worker), void *arg);
+  /* CUDA operations only: enqueue on the call's stream. DEVICE, UNSUPPORTED (no kernel for this place). */
+  void *device;
+  dr_status (*launch)(void *device, const dr_kernel *, uint32_t blocks, const void *args);
+  dr_status (*sort)(void *device, const dr_sort *);
 } dr_exec;
 
 typedef struct dr_ops {
@@ -194,15 +230,15 @@ typedef struct dr_codec {
   uint32_t id;                /* built in: below 0x8000; private: DR_PRIVATE_ID of a reverse-DNS name */
   dr_role role;
   uint32_t traits;
-  uint32_t dtypes;            /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
-  uint32_t forms;             /* index: bit set of 1 << DR_FORM_* */
-  uint32_t rounds;            /* exchanges that an encode is cut into by all-reduces; 0 and 1: one */
-  uint16_t version, oldest;   /* of its payload: written, and the oldest still read */
+  uint32_t dtypes;          /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
+  uint32_t forms;           /* index: bit set of 1 << DR_FORM_* */
+  uint32_t rounds;          /* exchanges that an encode is cut into by all-reduces; 0 and 1: one */
+  uint16_t version, oldest; /* of its payload: written, and the oldest still read */
   const dr_param *params;
   size_t param_count;
   const dr_field *fields;
   size_t field_count;
-  const dr_ops *cpu, *cuda;   /* both read and write the same bytes; NULL: not there */
+  const dr_ops *cpu, *cuda; /* both read and write the same bytes; NULL: not there */
 } dr_codec;
 
 /* ---- Plug-ins ----------------------------------------------------------------------------------------- */

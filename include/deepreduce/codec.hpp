@@ -86,11 +86,19 @@ constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, u
   return {sizeof(dr_ops), resolve, each_need<Need>, nullptr, each_job<Encode>, each_job<Decode>, {0, 0}};
 }
 
+// Operations on a GPU: encode and decode take all jobs at once. `encodes`, `decodes`: their launches.
+template <auto Need>
+constexpr dr_ops cuda_ops(decltype(dr_ops::encode) encode, decltype(dr_ops::decode) decode, uint16_t encodes,
+                          uint16_t decodes) {
+  return {sizeof(dr_ops), nullptr, each_need<Need>, nullptr, encode, decode, {encodes, decodes}};
+}
+
 // What a codec's table says beside name, traits and operations; none of it is needed by all.
 struct codec_parts {
   uint32_t dtypes = 0, forms = 0;
   std::span<const dr_param> params{};
   std::span<const dr_field> fields{};
+  const dr_ops* cuda = nullptr;
 };
 
 constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id, dr_role role, uint32_t traits,
@@ -111,7 +119,7 @@ constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id
           parts.fields.data(),
           parts.fields.size(),
           cpu,
-          nullptr};
+          parts.cuda};
 }
 
 // A `resolve` for codecs whose wire fields are their first N parameters, all integers.

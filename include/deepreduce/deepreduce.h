@@ -38,8 +38,8 @@ typedef struct dr_batch dr_batch;
 
 /* ---- Versions and errors ------------------------------------------------------------------------------ */
 
-DR_API const char *dr_version(void);      /* "0.1.0" */
-DR_API uint32_t dr_abi_version(void);     /* DR_ABI_VERSION of the library that was loaded */
+DR_API const char *dr_version(void);          /* "0.1.0" */
+DR_API uint32_t dr_abi_version(void);         /* DR_ABI_VERSION of the library that was loaded */
 DR_API const char *dr_status_name(dr_status); /* "CORRUPT"; "?" for a code it does not know */
 
 #define DR_NO_TENSOR UINT64_MAX
@@ -48,9 +48,9 @@ DR_API const char *dr_status_name(dr_status); /* "CORRUPT"; "?" for a code it do
 typedef struct dr_error {
   size_t struct_size;
   dr_status code;
-  uint32_t stream;  /* DR_STREAM_* */
-  uint64_t tensor;  /* position in the batch, or DR_NO_TENSOR */
-  uint64_t where;   /* element or byte */
+  uint32_t stream; /* DR_STREAM_* */
+  uint64_t tensor; /* position in the batch, or DR_NO_TENSOR */
+  uint64_t where;  /* element or byte */
   char message[256];
 } dr_error;
 
@@ -113,26 +113,37 @@ typedef struct dr_tensor {
   const void *values;
   const void *indices;
   uint64_t count;
-  const dr_plan *plan;  /* its own, or NULL for the call's */
-  void *state;          /* for plans with feedback; dr_state_size bytes, 8-byte aligned; or NULL */
+  const dr_plan *plan; /* its own, or NULL for the call's */
+  void *state;         /* for plans with feedback; dr_state_size bytes, 8-byte aligned; or NULL */
   uint64_t state_size;
-  uint64_t key;         /* names the tensor in random numbers; 0: its position in the batch */
+  uint64_t key; /* names the tensor in random numbers; 0: its position in the batch */
 } dr_tensor;
 
-/* Where memory is. NULL means the CPU. */
-enum { DR_PLACE_CPU = 0, DR_PLACE_CUDA = 1 };
+/* Where memory is: of tensors, states, frames, workspaces and results. NULL means the CPU. */
+enum {
+  DR_PLACE_CPU = 0,
+  DR_PLACE_CUDA = 1,
+  DR_PLACE_EMULATED =
+      2 /* host memory, worked on by CUDA's kernels, block by block on the CPU: for tests without a GPU, slow */
+};
+enum {
+  DR_PLACE_ALLOW_HOST = 1u << 0 /* a plan with a codec that has no CUDA operations (Deflate) is encoded and decoded on
+                                   the CPU, with copies and a wait; otherwise it is refused */
+};
 typedef struct dr_place {
   size_t struct_size;
   uint32_t kind;
-  int32_t device;
-  void *stream; /* cudaStream_t */
+  int32_t device; /* CUDA's number; EMULATED: the seed of the order in which lanes and blocks run, 0: ascending */
+  void *stream;   /* cudaStream_t */
+  uint32_t flags; /* DR_PLACE_* */
+  uint32_t reserved;
 } dr_place;
 
 /* ---- Encode ------------------------------------------------------------------------------------------- */
 
 typedef struct dr_trace {
   size_t struct_size;
-  const char *stage; /* "sparsify" "index" "regather" "value" "order" "feedback" "container" "decode" "merge" */
+  const char *stage;         /* "sparsify" "index" "regather" "value" "order" "feedback" "container" "decode" "merge" */
   uint64_t begin_ns, end_ns; /* a monotonic clock */
   uint64_t bytes;            /* that the stage made */
 } dr_trace;
@@ -161,7 +172,7 @@ typedef struct dr_call {
 /* What came of an encode; lives where the data lives. */
 typedef struct dr_result {
   size_t struct_size;
-  uint64_t size;   /* bytes of the frame; of a status frame if there is one; else 0 */
+  uint64_t size; /* bytes of the frame; of a status frame if there is one; else 0 */
   dr_status status;
   uint32_t reserved;
   uint64_t tensor; /* that failed */
@@ -189,7 +200,7 @@ typedef struct dr_batch_info {
   uint64_t bound;     /* bytes of frame */
   uint64_t workspace; /* bytes, 64-byte aligned */
   uint32_t tensors, rows;
-  uint32_t launches;  /* on a GPU, at most; 0 on the CPU */
+  uint32_t launches; /* on a GPU, at most; 0 on the CPU */
   uint32_t reserved;
 } dr_batch_info;
 
@@ -201,10 +212,9 @@ DR_API void dr_batch_destroy(dr_batch *batch);
 DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info);
 /* As dr_encode, without allocating: the workspace is the caller's, one for each call under way. The shapes
  * must be the prepared ones (a sparse count may be smaller). ARGUMENT if they are not. */
-DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call,
-                                 const dr_place *place, const dr_tensor *tensors, size_t stride, size_t n,
-                                 void *workspace, size_t workspace_size, void *frame, size_t capacity,
-                                 dr_result *result);
+DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
+                                 const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
+                                 size_t workspace_size, void *frame, size_t capacity, dr_result *result);
 
 /* ---- State of feedback: the caller's memory ----------------------------------------------------------- */
 
@@ -217,12 +227,7 @@ DR_API dr_status dr_state_residual(void *state, size_t state_size, float **resid
 
 /* ---- Inspect ------------------------------------------------------------------------------------------ */
 
-enum {
-  DR_FRAME_SHORT = 1u << 0,
-  DR_FRAME_TAG = 1u << 1,
-  DR_FRAME_LIST = 1u << 2,
-  DR_FRAME_STATUS = 1u << 3
-};
+enum { DR_FRAME_SHORT = 1u << 0, DR_FRAME_TAG = 1u << 1, DR_FRAME_LIST = 1u << 2, DR_FRAME_STATUS = 1u << 3 };
 
 typedef struct dr_frame_info {
   size_t struct_size;
@@ -230,7 +235,7 @@ typedef struct dr_frame_info {
   dr_status status;        /* of a status frame: why the peer could not encode */
   uint32_t tensors, rows, plans;
   uint64_t frame_size, header_size, tag;
-  char message[256];       /* of a status frame */
+  char message[256]; /* of a status frame */
 } dr_frame_info;
 
 enum { DR_FALLBACK_NONE = 0, DR_FALLBACK_RAW_INDEX = 1, DR_FALLBACK_DENSE = 2 };
@@ -243,9 +248,9 @@ typedef struct dr_tensor_info {
   uint64_t count;   /* rows that went in (r) */
   uint64_t support; /* rows that decode gives */
   uint32_t segments;
-  uint32_t fallback; /* the largest DR_FALLBACK_* of its segments */
+  uint32_t fallback;                           /* the largest DR_FALLBACK_* of its segments */
   uint64_t index_size, value_size, order_size; /* bytes */
-  char plan[224];   /* stages with their wire fields, cut off if longer */
+  char plan[224];                              /* stages with their wire fields, cut off if longer */
 } dr_tensor_info;
 
 /* Reads headers and verifies every check; decodes nothing. A frame may lie at any address. infos may be NULL; at most `capacity` are
@@ -263,12 +268,12 @@ typedef struct dr_tensor_out {
   dr_dtype dtype;       /* the frame's, or DR_F32 */
   dr_dtype index_dtype; /* 0: dense */
   uint64_t universe;
-  uint32_t width;       /* 0 means 1 */
-  uint32_t flags;       /* 0 */
+  uint32_t width; /* 0 means 1 */
+  uint32_t flags; /* 0 */
   void *values;
   void *indices;
-  uint64_t capacity;    /* sparse: rows there is room for */
-  uint64_t count;       /* set: rows of the support */
+  uint64_t capacity; /* sparse: rows there is room for */
+  uint64_t count;    /* set: rows of the support */
 } dr_tensor_out;
 
 /* 0 means no limit of ours. Outputs are the caller's and bound memory; time too if they are dense. A sparse output of a

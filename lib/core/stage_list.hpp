@@ -65,7 +65,8 @@ inline dr_status list_needs(const stage_list& list, const stream_shape& shape, l
   out = {};
   dr_job job = shape_job(shape);
   for (uint32_t s = 0; s < list.count; ++s) {
-    dr_need need{sizeof(dr_need), 0, 0, 0, 0, 0};
+    dr_need need{};
+    need.struct_size = sizeof need;
     const dr_params params = list.stages[s].params();
     if (const dr_status status = list.stages[s].codec->cpu->need(&params, &job, 1, &need)) return status;
     out.payload[s] = need.payload;

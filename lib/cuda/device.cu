@@ -1,0 +1,152 @@
+// CUDA behind cuda/device.hpp. Runtime API only, linked statically, so the library loads where there is no driver.
+#include <cuda_runtime.h>
+
+#include <cub/device/device_radix_sort.cuh>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "cuda/device.hpp"
+
+namespace dr {
+namespace {
+
+thread_local cudaError_t last = cudaSuccess;
+
+dr_status status(cudaError_t e) {
+  if (e == cudaSuccess) return DR_OK;
+  last = e;
+  (void)cudaGetLastError();  // so that it is not somebody else's
+  return e == cudaErrorMemoryAllocation ? DR_E_MEMORY : DR_E_DEVICE;
+}
+
+// The caller's current device is his; ours for the call.
+class on_device {
+ public:
+  explicit on_device(int number) {
+    if (cudaGetDevice(&before_) == cudaSuccess && before_ != number) changed_ = cudaSetDevice(number) == cudaSuccess;
+  }
+  ~on_device() {
+    if (changed_) (void)cudaSetDevice(before_);
+  }
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
+class cuda_device final : public device {
+ public:
+  cuda_device(int number, int processors) : number_(number), processors_(processors) {}
+
+  dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
+    if (!kernel.device) return DR_E_UNSUPPORTED;
+    const on_device here(number_);
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(blocks);
+    config.blockDim = dim3(kernel.lanes);
+    config.stream = static_cast<cudaStream_t>(stream);
+    cudaLaunchAttribute cooperative{};
+    cooperative.id = cudaLaunchAttributeCooperative;
+    cooperative.val.cooperative = 1;
+    if (kernel.grid_phases > 1) {
+      config.attrs = &cooperative;
+      config.numAttrs = 1;
+    }
+    void* argument = const_cast<void*>(args);
+    return status(cudaLaunchKernelExC(&config, kernel.device(), &argument));
+  }
+
+  dr_status sort(void* stream, const dr_sort& s) override {
+    const on_device here(number_);
+    cub::DoubleBuffer<uint64_t> keys(s.keys, s.other_keys);
+    cub::DoubleBuffer<uint32_t> values(s.values, s.other_values);
+    size_t temp = 0;
+    const auto n = static_cast<uint32_t>(s.n);
+    const auto run = [&](void* at) {
+      return cub::DeviceRadixSort::SortPairs(at, temp, keys, values, n, 0, static_cast<int>(s.bits),
+                                             static_cast<cudaStream_t>(stream));
+    };
+    if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
+    if (const dr_status e = status(run(nullptr))) return e;
+    if (temp > s.temp_size) return DR_E_INTERNAL;
+    temp = s.temp_size;
+    if (const dr_status e = status(run(s.temp))) return e;
+    if (keys.Current() != s.keys)
+      if (const dr_status e = copy(stream, s.keys, keys.Current(), 8 * s.n)) return e;
+    if (values.Current() != s.values) return copy(stream, s.values, values.Current(), 4 * s.n);
+    return DR_OK;
+  }
+
+  dr_status clear(void* stream, void* to, uint64_t size) override {
+    const on_device here(number_);
+    return status(cudaMemsetAsync(to, 0, size, static_cast<cudaStream_t>(stream)));
+  }
+  dr_status copy(void* stream, void* to, const void* from, uint64_t size) override {
+    const on_device here(number_);
+    return status(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));
+  }
+  dr_status wait(void* stream) override {
+    const on_device here(number_);
+    return status(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+  }
+  void* allocate(uint64_t size) override {
+    const on_device here(number_);
+    void* memory = nullptr;
+    return status(cudaMalloc(&memory, size)) ? nullptr : memory;
+  }
+  void release(void* memory) override {
+    const on_device here(number_);
+    (void)status(cudaFree(memory));
+  }
+  // Also loads the kernel, which a capture must not have to do.
+  uint32_t resident_blocks(const dr_kernel& kernel) override {
+    const on_device here(number_);
+    int blocks = 0;
+    if (!kernel.device || status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.device(),
+                                                                               static_cast<int>(kernel.lanes), 0)))
+      return 0;
+    return static_cast<uint32_t>(blocks * processors_);
+  }
+  const char* reason() const override { return cudaGetErrorString(last); }
+
+ private:
+  const int number_, processors_;
+};
+
+}  // namespace
+
+dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
+  static std::mutex mutex;
+  static std::vector<std::unique_ptr<device>> all;
+  std::lock_guard lock(mutex);
+  if (all.empty()) {
+    // Without a driver this gives 35 or 100: both mean that there is none.
+    int count = 0;
+    if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
+      (void)cudaGetLastError();
+      return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", cudaGetErrorString(e));
+    }
+    all.resize(static_cast<size_t>(count));
+  }
+  if (number < 0 || static_cast<size_t>(number) >= all.size())
+    return fail(error, DR_E_DEVICE, "place: CUDA device %d; there are %zu", number, all.size());
+  auto& d = all[static_cast<size_t>(number)];
+  if (!d) {
+    int processors = 0, major = 0;
+    cudaError_t e = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, number);
+    if (e == cudaSuccess) e = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
+    if (e != cudaSuccess) {
+      (void)cudaGetLastError();
+      return fail(error, DR_E_DEVICE, "place: CUDA device %d: %s", number, cudaGetErrorString(e));
+    }
+    if (major < 8)
+      return fail(error, DR_E_UNSUPPORTED, "place: CUDA device %d has compute capability %d; 8.0 is the least", number,
+                  major);
+    d = std::make_unique<cuda_device>(number, processors);
+  }
+  out = d.get();
+  return DR_OK;
+}
+
+}  // namespace dr

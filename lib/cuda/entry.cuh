@@ -1,0 +1,108 @@
+// The GPU's side of primitive/block.hpp: threads for lanes, and what .cu files say to make a kernel one of CUDA's.
+#pragma once
+
+#include <cooperative_groups.h>
+
+#include <cub/block/block_reduce.cuh>
+#include <cub/block/block_scan.cuh>
+
+#include "primitive/block.hpp"
+#include "primitive/tile_job.hpp"
+
+namespace dr {
+
+template <unsigned Lanes>
+class device_block {
+ public:
+  static constexpr unsigned lanes = Lanes;
+
+  template <class T>
+  struct each {
+    T value;
+    __device__ T& operator[](unsigned) { return value; }
+    __device__ const T& operator[](unsigned) const { return value; }
+  };
+
+  __device__ uint32_t index() const { return blockIdx.x; }
+  __device__ uint32_t blocks() const { return gridDim.x; }
+
+  template <class F>
+  __device__ void phase(F&& f) {
+    f(threadIdx.x);
+    __syncthreads();
+  }
+  template <class T>
+  __device__ T exclusive_sum(each<T>& x) {
+    using scan = cub::BlockScan<T, Lanes>;
+    __shared__ typename scan::TempStorage temp;
+    T total;
+    scan(temp).ExclusiveSum(x.value, x.value, total);
+    __syncthreads();
+    return total;
+  }
+  template <class T>
+  __device__ T sum(const each<T>& x) {
+    return reduce(x.value, [](T a, T b) { return a + b; });
+  }
+  template <class T>
+  __device__ T max(const each<T>& x) {
+    return reduce(x.value, [](T a, T b) { return a > b ? a : b; });
+  }
+  template <class T>
+  __device__ T min(const each<T>& x) {
+    return reduce(x.value, [](T a, T b) { return a < b ? a : b; });
+  }
+  template <class T>
+  __device__ T get(const T& shared) {
+    const T value = shared;
+    __syncthreads();
+    return value;
+  }
+  template <class T, class F>
+  __device__ T once(F&& f) {
+    __shared__ T value;
+    if (threadIdx.x == 0) value = f();
+    __syncthreads();
+    const T own = value;
+    __syncthreads();
+    return own;
+  }
+
+ private:
+  template <class T, class F>
+  __device__ T reduce(T x, F&& f) {
+    using reduction = cub::BlockReduce<T, Lanes>;
+    __shared__ typename reduction::TempStorage temp;
+    __shared__ T all;
+    const T result = reduction(temp).Reduce(x, f);
+    if (threadIdx.x == 0) all = result;
+    __syncthreads();
+    const T own = all;
+    __syncthreads();
+    return own;
+  }
+};
+
+template <class K>
+__global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typename K::args args) {
+  __shared__ alignas(16) unsigned char shared[sizeof(typename K::shared)];
+  device_block<K::lanes> block;
+  for (unsigned phase = 0; phase < K::grid_phases; ++phase) {
+    if (phase) cooperative_groups::this_grid().sync();
+    K::run(block, *reinterpret_cast<typename K::shared*>(shared), args, phase);
+  }
+}
+
+}  // namespace dr
+
+// Compiles kernel K (any number of template arguments) for the GPU.
+#define DR_DEVICE_KERNEL(...)                                      \
+  template <>                                                      \
+  const void* dr::device_entry<__VA_ARGS__>() {                    \
+    return reinterpret_cast<const void*>(&dr::entry<__VA_ARGS__>); \
+  }
+
+// Kernel template K over jobs that share a Common: both sizes of arguments.
+#define DR_DEVICE_JOB_KERNEL(K, ...)                            \
+  DR_DEVICE_KERNEL(K<dr::tile_args<__VA_ARGS__, dr::jobs_few>>) \
+  DR_DEVICE_KERNEL(K<dr::tile_args<__VA_ARGS__, dr::jobs_many>>)

@@ -1,0 +1,80 @@
+// Atomic operations of blocks that share global memory: CUDA's on a GPU, std::atomic_ref where the CPU emulates one.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "core/host_device.hpp"
+
+namespace dr {
+
+#if defined(__CUDA_ARCH__)
+#define DR_ATOMIC(cuda, host) return static_cast<T>(cuda)
+#else
+#define DR_ATOMIC(cuda, host) return host
+#endif
+
+// Each returns what was there before. T: uint32_t or uint64_t.
+template <class T>
+DR_HD inline T atomic_add(T* to, T x) {
+  DR_ATOMIC(atomicAdd(reinterpret_cast<device_word<T>*>(to), x), std::atomic_ref(*to).fetch_add(x));
+}
+template <class T>
+DR_HD inline T atomic_or(T* to, T x) {
+  DR_ATOMIC(atomicOr(reinterpret_cast<device_word<T>*>(to), x), std::atomic_ref(*to).fetch_or(x));
+}
+template <class T>
+DR_HD inline T atomic_cas(T* to, T expected, T wanted) {
+#if !defined(__CUDA_ARCH__)
+  std::atomic_ref(*to).compare_exchange_strong(expected, wanted);
+#endif
+  DR_ATOMIC(atomicCAS(reinterpret_cast<device_word<T>*>(to), expected, wanted), expected);
+}
+template <class T>
+DR_HD inline T atomic_min(T* to, T x) {
+#if !defined(__CUDA_ARCH__)
+  T was = std::atomic_ref(*to).load();
+  while (x < was && !std::atomic_ref(*to).compare_exchange_weak(was, x)) {
+  }
+#endif
+  DR_ATOMIC(atomicMin(reinterpret_cast<device_word<T>*>(to), x), was);
+}
+template <class T>
+DR_HD inline T atomic_max(T* to, T x) {
+#if !defined(__CUDA_ARCH__)
+  T was = std::atomic_ref(*to).load();
+  while (x > was && !std::atomic_ref(*to).compare_exchange_weak(was, x)) {
+  }
+#endif
+  DR_ATOMIC(atomicMax(reinterpret_cast<device_word<T>*>(to), x), was);
+}
+#undef DR_ATOMIC
+
+// What one block publishes and another waits for. Release: all that this lane has seen before is visible to who acquires.
+DR_HD inline void store_release(uint64_t* to, uint64_t x) {
+#if defined(__CUDA_ARCH__)
+  asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");
+#else
+  std::atomic_ref(*to).store(x, std::memory_order_release);
+#endif
+}
+DR_HD inline uint64_t load_acquire(const uint64_t* from) {
+#if defined(__CUDA_ARCH__)
+  uint64_t x;
+  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(x) : "l"(from) : "memory");
+  return x;
+#else
+  return std::atomic_ref(*const_cast<uint64_t*>(from)).load(std::memory_order_acquire);
+#endif
+}
+
+// Orders this lane's global writes before its later atomics, as other blocks see them.
+DR_HD inline void fence_grid() {
+#if defined(__CUDA_ARCH__)
+  __threadfence();
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+}  // namespace dr

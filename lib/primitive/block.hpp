@@ -1,0 +1,183 @@
+// Tile algorithms, written once: lanes that meet at the end of every phase. On the CPU a phase is a loop over lanes, in
+// whatever order a test likes; on a GPU it is the threads of a block and a barrier (cuda/entry.cuh).
+//
+//   struct my_kernel {
+//     static constexpr const char* name = "my_kernel";
+//     static constexpr unsigned lanes = 256;     // threads of a block
+//     static constexpr unsigned grid_phases = 1; // more: every block ends a phase before any begins the next
+//     struct args { … };                         // trivially copyable; at most 32764 bytes
+//     struct shared { … };                       // trivially default constructible; holds anything when a block begins
+//     template <class Block> DR_HD static void run(Block& b, shared& s, const args& a, unsigned grid_phase);
+//   };
+//
+// Rules of `run`. Shared memory is written in phases only, and what a phase wrote is read in later phases, or between them
+// through b.get(s.x), which all lanes call. Code between phases is uniform: every lane takes the same way. Registers that outlive
+// a phase are `typename Block::template each<T>`. Every store to global memory whose place depends on data is predicated on its
+// bound, there. Loops are bounded by constants or by bounds from the host. Nothing depends on the order of lanes or blocks.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <type_traits>
+
+#include "core/host_device.hpp"
+#include "deepreduce/codec.h"
+#include "primitive/atomics.hpp"
+
+namespace dr {
+
+// How the CPU runs the blocks of a grid.
+struct emulated_grid {
+  uint32_t blocks = 0;
+  std::span<const uint32_t> lane_order;  // a permutation, or empty: ascending
+  std::span<std::byte> shared;           // poisoned before each block
+  // Tests: leaves out the barrier behind this phase (counted from 1 in each block), as if it had been forgotten. 0: none.
+  uint32_t no_barrier = 0;
+  uint32_t phases_seen = 0;  // most of any block so far
+};
+
+template <unsigned Lanes>
+class host_block {
+ public:
+  static constexpr unsigned lanes = Lanes;
+
+  template <class T>
+  struct each {
+    T value[Lanes];
+    T& operator[](unsigned lane) { return value[lane]; }
+    const T& operator[](unsigned lane) const { return value[lane]; }
+  };
+
+  host_block(emulated_grid& grid, uint32_t index) : grid_(grid), index_(index) {}
+  ~host_block() {
+    flush();
+    if (phase_ > grid_.phases_seen) grid_.phases_seen = phase_;
+  }
+  host_block(const host_block&) = delete;
+  host_block& operator=(const host_block&) = delete;
+
+  uint32_t index() const { return index_; }
+  uint32_t blocks() const { return grid_.blocks; }
+
+  // f(lane) for every lane; then they meet.
+  template <class F>
+  void phase(F&& f) {
+    ++phase_;
+    if (!grid_.no_barrier) {
+      for (unsigned i = 0; i < Lanes; ++i) f(lane(i));
+    } else {
+      planted(f);
+    }
+  }
+
+  // Replaces each lane's x by the sum of those of the lanes before it; returns the sum of all.
+  template <class T>
+  T exclusive_sum(each<T>& x) {
+    flush();
+    T total{};
+    for (unsigned i = 0; i < Lanes; ++i) {
+      const T own = x[i];
+      x[i] = total;
+      total = total + own;
+    }
+    return total;
+  }
+  template <class T>
+  T sum(const each<T>& x) {
+    flush();
+    T total = x[0];
+    for (unsigned i = 1; i < Lanes; ++i) total = total + x[i];
+    return total;
+  }
+  template <class T>
+  T max(const each<T>& x) {
+    flush();
+    T most = x[0];
+    for (unsigned i = 1; i < Lanes; ++i) most = x[i] > most ? x[i] : most;
+    return most;
+  }
+  template <class T>
+  T min(const each<T>& x) {
+    flush();
+    T least = x[0];
+    for (unsigned i = 1; i < Lanes; ++i) least = x[i] < least ? x[i] : least;
+    return least;
+  }
+  // The value of shared memory, the same for all lanes; phases behind it may write there again.
+  template <class T>
+  T get(const T& shared) {
+    flush();
+    return shared;
+  }
+  // What one lane computes, for all of them.
+  template <class T, class F>
+  T once(F&& f) {
+    flush();
+    return f();
+  }
+
+ private:
+  unsigned lane(unsigned i) const { return grid_.lane_order.empty() ? i : grid_.lane_order[i]; }
+
+  // A phase whose barrier was left out: a lane may be through the next one before another has begun this one.
+  template <class F>
+  void planted(F&& f) {
+    using fn = std::remove_reference_t<F>;
+    if (phase_ == grid_.no_barrier) {
+      static_assert(std::is_trivially_copyable_v<fn> && sizeof(fn) <= sizeof held_);
+      std::memcpy(held_, &f, sizeof f);
+      run_held_ = [](host_block& b, unsigned lane) { (*reinterpret_cast<fn*>(b.held_))(lane); };
+      return;
+    }
+    for (unsigned i = 0; i < Lanes; ++i) {
+      if (run_held_) run_held_(*this, lane(i));
+      f(lane(i));
+    }
+    run_held_ = nullptr;
+  }
+  void flush() {
+    if (run_held_)
+      for (unsigned i = 0; i < Lanes; ++i) run_held_(*this, lane(i));
+    run_held_ = nullptr;
+  }
+
+  emulated_grid& grid_;
+  uint32_t index_, phase_ = 0;
+  void (*run_held_)(host_block&, unsigned) = nullptr;
+  alignas(16) std::byte held_[256];
+};
+
+template <class K>
+void run_on_host(void* grid, uint32_t block, uint32_t grid_phase, const void* args) {
+  auto& g = *static_cast<emulated_grid*>(grid);
+  host_block<K::lanes> b(g, block);
+  K::run(b, *reinterpret_cast<typename K::shared*>(g.shared.data()), *static_cast<const typename K::args*>(args),
+         grid_phase);
+}
+
+// The __global__ function of a kernel: defined in a .cu by DR_DEVICE_KERNEL (cuda/entry.cuh), so only with CUDA.
+template <class K>
+const void* device_entry();
+
+// A kernel as launches name it.
+template <class K>
+inline constexpr dr_kernel kernel = {
+    sizeof(dr_kernel), K::name, K::lanes, sizeof(typename K::args), sizeof(typename K::shared), K::grid_phases,
+#if defined(DR_WITH_CUDA)
+    &device_entry<K>,
+#else
+    nullptr,
+#endif
+    &run_on_host<K>};
+
+template <class K>
+dr_status launch(const dr_exec& exec, uint64_t blocks, const typename K::args& args) {
+  static_assert(std::is_trivially_copyable_v<typename K::args> && sizeof(typename K::args) <= 32764);
+  if (blocks == 0) return DR_OK;
+  if (blocks > 0x7fffffff) return DR_E_UNSUPPORTED;
+  return exec.launch(exec.device, &kernel<K>, static_cast<uint32_t>(blocks), &args);
+}
+
+}  // namespace dr

@@ -1,0 +1,24 @@
+// What data decides of a row (a segment of a tensor) on a GPU: in device memory, zero when a call begins.
+#pragma once
+
+#include <cstdint>
+
+#include "deepreduce/codec.h"
+
+namespace dr {
+
+struct device_row {
+  dr_fault fault;
+  uint64_t count;  // that the sparsifier kept
+  uint64_t told;   // of the support that decode gives
+  uint64_t order_told;
+  uint64_t size[3];       // payload bytes of the sections, in their order on the wire
+  uint64_t decoded_size;  // of what the receiver will see, with feedback
+  uint64_t not_finite;    // ~position of the first value of the support that is not finite; 0: there is none
+  uint32_t mode;          // row_mode
+  uint32_t reserved;
+  uint64_t offset;  // decode: of the payload in the frame
+};
+static_assert(sizeof(device_row) == 128);
+
+}  // namespace dr

@@ -1,0 +1,116 @@
+// The jobs of a call as kernels see them: 80 bytes each, so that 400 travel as one kernel argument, without a copy.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "deepreduce/codec.h"
+#include "primitive/atomics.hpp"
+#include "primitive/block.hpp"
+
+namespace dr {
+
+struct tile_job {
+  const void* in;
+  void* out;
+  const uint64_t* count;
+  union {
+    const uint64_t* in_size;  // decode
+    uint64_t key;             // encode: private_key
+  };
+  uint64_t* out_size;
+  void* tell;
+  uint64_t* tell_count;
+  dr_fault* fault;
+  union {
+    uint32_t universe;  // index
+    uint32_t width;     // value
+  };
+  uint32_t count_max;
+  uint32_t first_tile;  // of the launch
+  uint32_t extra;       // a codec's own: an offset in its scratch, a capacity
+};
+static_assert(sizeof(tile_job) == 80);
+
+inline constexpr size_t jobs_few = 40, jobs_many = 400;  // a launch's arguments come in two sizes
+
+// Arguments of a kernel over jobs. Common: what they share, at most 512 bytes.
+template <class Common, size_t N>
+struct tile_args {
+  static_assert(sizeof(Common) <= 512);
+  Common common;
+  uint32_t jobs, tiles;
+  tile_job job[N];
+};
+
+// The job that a tile belongs to: the last whose first tile is not behind it.
+template <class Args>
+DR_HD const tile_job& job_of_tile(const Args& a, uint32_t tile) {
+  uint32_t low = 0, high = a.jobs;
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (a.job[middle].first_tile <= tile)
+      low = middle;
+    else
+      high = middle;
+  }
+  return a.job[low];
+}
+
+// Elements of a job, or 0 if it has a fault. A count in device memory is never trusted beyond its bound.
+DR_HD inline uint64_t live_count(const tile_job& j) {
+  if (j.fault->code != DR_OK) return 0;
+  if (!j.count) return j.count_max;
+  return *j.count < j.count_max ? *j.count : j.count_max;
+}
+
+// The first to come keeps its fault. `message` stays NULL: device memory has no sentences.
+DR_HD inline void raise(dr_fault* fault, dr_status code, uint32_t stream, uint64_t where, uint64_t what) {
+  if (atomic_cas(reinterpret_cast<uint32_t*>(&fault->code), 0u, static_cast<uint32_t>(code)) != 0) return;
+  fault->stream = stream;
+  fault->where = where;
+  fault->what = what;
+}
+
+// On the host: what kernels need of a job.
+inline tile_job make_tile_job(const dr_job& j) {
+  tile_job t{};
+  t.in = j.in;
+  t.out = j.out;
+  t.count = j.count;
+  t.out_size = j.out_size;
+  t.tell = j.tell;
+  t.tell_count = j.tell_count;
+  t.fault = j.fault;
+  t.count_max = static_cast<uint32_t>(j.count_max);
+  return t;
+}
+
+// Launches K<tile_args<Common, N>> over jobs, 400 at a time. fill(i, job) completes job i and returns its tiles.
+template <template <class> class K, class Common, class Fill>
+dr_status launch_jobs(const dr_exec& exec, const dr_job* jobs, size_t n, const Common& common, Fill&& fill) {
+  const auto some = [&]<size_t N>(size_t begin, size_t end, std::integral_constant<size_t, N>) -> dr_status {
+    tile_args<Common, N> args;
+    args.common = common;
+    args.jobs = static_cast<uint32_t>(end - begin);
+    uint64_t tiles = 0;
+    for (size_t i = begin; i < end; ++i) {
+      tile_job& t = args.job[i - begin];
+      t = make_tile_job(jobs[i]);
+      t.first_tile = static_cast<uint32_t>(tiles);
+      tiles += fill(i, t);
+      if (tiles > 0x7fffffff) return DR_E_UNSUPPORTED;
+    }
+    args.tiles = static_cast<uint32_t>(tiles);
+    return launch<K<tile_args<Common, N>>>(exec, tiles, args);
+  };
+  for (size_t begin = 0; begin < n; begin += jobs_many) {
+    const size_t end = n - begin < jobs_many ? n : begin + jobs_many;
+    const dr_status s = n <= jobs_few ? some(begin, end, std::integral_constant<size_t, jobs_few>{})
+                                      : some(begin, end, std::integral_constant<size_t, jobs_many>{});
+    if (s) return s;
+  }
+  return DR_OK;
+}
+
+}  // namespace dr
