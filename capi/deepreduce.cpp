@@ -12,12 +12,15 @@
 #include <vector>
 
 #include "capi/guard.hpp"
+#include "capi/on_device.hpp"
 #include "container/frame.hpp"
 #include "core/pool.hpp"
 #include "core/registry.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/decode.hpp"
+#include "pipeline/device_decode.hpp"
 #include "pipeline/encode.hpp"
+#include "pipeline/host_detour.hpp"
 #include "pipeline/trace.hpp"
 
 struct dr_plan {
@@ -25,17 +28,59 @@ struct dr_plan {
 };
 struct dr_batch {
   dr::batch prepared;
+  dr::device* where = nullptr;  // NULL: the CPU
+  bool by_host = false;         // on a device, but with a codec that has no operations there
+  dr::device_headers headers;
+  dr::decode_shape frames;  // of this batch
+  uint64_t device_workspace = 0;
+  uint32_t launches = 0;
+
+  dr_status prepare_device(const dr::target& t, dr_error& error) {
+    where = t.where;
+    if (!where) return DR_OK;
+    bool host_would_do = false;
+    if (const dr_status s = dr::check_device_batch(prepared, host_would_do, error)) {
+      by_host = host_would_do && t.allows_host;
+      return by_host ? DR_OK : s;
+    }
+    device_workspace = dr::device_encode_workspace(prepared);
+    headers = dr::headers_of(prepared);
+    return dr::count_device_launches(prepared, headers, *where, launches, error);
+  }
+  bool runs_on_device() const { return where && !by_host; }
+  dr_status prepare_decode(dr_error& error) {
+    if (!runs_on_device()) return DR_OK;
+    if (const dr_status s = dr::shape_of_batch(prepared, frames, error)) return s;
+    dr::load_decode_kernels(frames, *where);
+    return DR_OK;
+  }
+};
+// A batch that dr_encode may need again.
+struct cached_batch {
+  std::shared_ptr<const dr::plan> method;
+  std::vector<std::shared_ptr<const dr::plan>> plans;
+  std::vector<dr::tensor_shape> shapes;
+  uint64_t segment_rows;
+  dr_batch batch;
 };
 struct dr_context {
   dr_context_options options{};
   std::unique_ptr<dr::pool> workers;
+  dr::pool serial{1};
   dr_error error{};
   void* workspace = nullptr;
   size_t workspace_size = 0;
+  dr::device_memory on_device;
+  // Of prepared calls: structs of the caller's version as ours.
+  std::vector<dr_tensor> views;
+  std::vector<dr_tensor_out> outs;
+  std::vector<std::unique_ptr<cached_batch>> batches;  // of dr_encode, the latest first
 
   ~dr_context() {
     if (workspace) options.release(options.user, workspace, workspace_size);
   }
+  // A batch has scratch for the workers that it was prepared for.
+  dr::pool& workers_for(const dr::batch& b) { return workers->workers() <= b.workers ? *workers : serial; }
   // Grows and stays: steady state allocates nothing.
   dr_status reserve(uint64_t size) {
     if (size <= workspace_size) return DR_OK;
@@ -78,11 +123,14 @@ dr_status in_context(dr_context* context, F&& f) noexcept {
   return guarded(context->error, [&] { return f(*context); });
 }
 
-dr_status no_device(const dr_place* place, dr_error& error) {
+dr_status find_target(const dr_place* place, dr::target& out, dr_error& error) {
   const auto p = read_struct<dr_place>(place);
+  out = {};
+  if (p.flags & ~uint32_t{DR_PLACE_ALLOW_HOST}) return fail(error, DR_E_ARGUMENT, "place: unknown flags 0x%x", p.flags);
   if (!place || p.kind == DR_PLACE_CPU) return DR_OK;
-  if (p.kind == DR_PLACE_CUDA) return fail(error, DR_E_UNSUPPORTED, "place: this library has no CUDA back end yet");
-  return fail(error, DR_E_ARGUMENT, "place: kind %u is unknown", p.kind);
+  out.stream = p.stream;
+  out.allows_host = p.flags & DR_PLACE_ALLOW_HOST;
+  return dr::find_device(p, out.where, error);
 }
 
 // Whether struct i of a caller's array is one: it begins with a size, and that fits the stride.
@@ -98,6 +146,7 @@ dr_status check_struct(const void* array, size_t stride, size_t i, const char* w
 template <class T>
 dr_status read_array(const void* from, size_t stride, size_t n, const char* what, std::vector<T>& out,
                      dr_error& error) {
+  out.clear();
   if (n == 0) return DR_OK;
   if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
   if (stride < sizeof(size_t))
@@ -137,21 +186,25 @@ struct encode_request {
   dr_result* result;
 };
 
-// Runs `attempt` and, whatever came of it, fills the result and the status frame that the caller asked for.
+// Runs `attempt` and, whatever came of it, fills the result and the status frame that the caller asked for. On a device the result is the
+// kernels' to fill; what went wrong before they began is in the status alone.
 template <class F>
 dr_status finish_encode(dr_context& context, const encode_request& request, F&& attempt) {
   const auto c = read_struct<dr_call>(request.call);
   dr::encode_result made;
+  dr::target target;
   const dr_status status = guarded(context.error, [&]() -> dr_status {
-    if (request.result && !dr::has_size(request.result))
+    if (const dr_status s = find_target(request.place, target, context.error)) return s;
+    if (request.result && !target.where && !dr::has_size(request.result))
       return fail(context.error, DR_E_ARGUMENT, "result: struct_size is not set");
-    if (const dr_status s = no_device(request.place, context.error)) return s;
     if (c.flags & ~uint32_t{DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST})
       return fail(context.error, DR_E_ARGUMENT, "call: unknown flags 0x%x", c.flags);
-    if (!request.frame && request.capacity) return fail(context.error, DR_E_ARGUMENT, "frame is NULL");
+    if (!request.frame && (request.capacity || target.where))
+      return fail(context.error, DR_E_ARGUMENT, "frame is NULL");
     const dr::encode_call call{c.step, c.seed, c.private_seed, c.tag, c.flags, c.trace, c.trace_user};
-    return attempt(c, call, made);
+    return attempt(c, call, target, made);
   });
+  if (target.where) return status;
   dr_result result{};
   result.status = status;
   result.size = made.size;
@@ -167,13 +220,68 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   return status;
 }
 
-dr_status run_encode(dr_context& context, const dr::batch& b, const dr::encode_call& call, const tensors& t,
-                     void* workspace, uint64_t workspace_size, const encode_request& request, dr::encode_result& made) {
-  // A batch has scratch for the workers that it was prepared for.
-  dr::pool serial(1);
-  dr::pool& workers = context.workers->workers() <= b.workers ? *context.workers : serial;
-  return dr::encode(b, call, t.views, workers, workspace, workspace_size, static_cast<uint8_t*>(request.frame),
-                    request.capacity, made, context.error);
+dr_status run_encode(dr_context& context, const dr::batch& b, const dr::encode_call& call,
+                     std::span<const dr_tensor> views, void* workspace, uint64_t workspace_size,
+                     const encode_request& request, dr::encode_result& made) {
+  return dr::encode(b, call, views, context.workers_for(b), workspace, workspace_size,
+                    static_cast<uint8_t*>(request.frame), request.capacity, made, context.error);
+}
+
+dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode_call& call, const dr::target& target,
+                        std::span<const dr_tensor> views, void* workspace, uint64_t workspace_size,
+                        const encode_request& request) {
+  dr::device_queue queue{target.where, nullptr, target.stream};
+  auto* const frame = static_cast<uint8_t*>(request.frame);
+  if (!b.by_host)
+    return dr::encode_on_device(b.prepared, b.headers, call, views, queue, workspace, workspace_size, frame,
+                                request.capacity, request.result, context.on_device.encoding, context.error);
+  dr::encode_result made;
+  const dr_status s = dr::encode_by_host(b.prepared, call, views, context.workers_for(b.prepared), *target.where,
+                                         target.stream, frame, request.capacity, made, context.error);
+  dr_result result{sizeof(dr_result), s ? 0 : made.size, s, 0, made.tensor, made.fault};
+  result.fault.message = nullptr;
+  uint8_t said[dr::status_frame_max];
+  dr_status copied = DR_OK;
+  if (s && (call.flags & DR_CALL_STATUS_FRAME) && request.capacity >= sizeof said) {
+    result.size = dr::write_status_frame(s, context.error.message, call.flags & DR_CALL_TAG, call.tag, said);
+    copied = target.where->copy(target.stream, frame, said, result.size);
+  }
+  if (request.result && !copied) copied = target.where->copy(target.stream, request.result, &result, sizeof result);
+  const dr_status waited = target.where->wait(target.stream);
+  return s ? s : copied ? copied : waited;
+}
+
+// The batch of these tensors: prepared before, if it is among the last few.
+dr_status find_batch(dr_context& context, const dr_plan* plan, const tensors& t, uint64_t segment_rows,
+                     const dr::target& target, const dr_batch*& out) {
+  constexpr size_t most = 8;
+  const auto method = plan ? plan->bound : nullptr;
+  const auto same_shape = [](const dr_tensor& v, const dr::tensor_shape& s) {
+    return v.dtype == s.dtype && v.index_dtype == s.index_dtype && std::max(1u, v.width) == s.width &&
+           v.flags == s.flags && v.universe == s.universe && (!v.index_dtype || v.count == s.count);
+  };
+  auto& all = context.batches;
+  const auto found = std::find_if(all.begin(), all.end(), [&](const auto& c) {
+    return c->method == method && c->segment_rows == segment_rows && c->batch.where == target.where &&
+           (!c->batch.by_host || target.allows_host) && c->plans == t.plans &&
+           std::equal(t.views.begin(), t.views.end(), c->shapes.begin(), c->shapes.end(), same_shape);
+  });
+  if (found != all.end()) {
+    std::rotate(all.begin(), found, found + 1);
+    out = &all.front()->batch;
+    return DR_OK;
+  }
+  auto made = std::make_unique<cached_batch>();
+  if (const dr_status s = prepare(context, plan, t, segment_rows, made->batch.prepared)) return s;
+  if (const dr_status s = made->batch.prepare_device(target, context.error)) return s;
+  made->method = method;
+  made->plans = t.plans;
+  made->shapes = made->batch.prepared.shapes;
+  made->segment_rows = segment_rows;
+  if (all.size() == most) all.pop_back();
+  all.insert(all.begin(), std::move(made));
+  out = &all.front()->batch;
+  return DR_OK;
 }
 
 dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, dr_error& error) {
@@ -230,6 +338,8 @@ void describe_tensor(const dr::frame_view& f, size_t begin, size_t end, dr_tenso
   }
   std::string text = "index=" + dr::describe_list(p.index()) + " value=" + dr::describe_list(p.value());
   if (p.order().count) text += " order=" + dr::describe_list(p.order());
+  for (const dr::stage_list& list : p.lists)
+    for (const dr::stage& s : list) t.host_only |= s.codec->cuda == nullptr;
   std::strncpy(t.plan, text.c_str(), sizeof t.plan - 1);
 }
 
@@ -325,15 +435,25 @@ dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* cal
                     const dr_tensor* list, size_t stride, size_t n, void* frame, size_t capacity, dr_result* result) {
   if (!context) return DR_E_ARGUMENT;
   const encode_request request{call, place, frame, capacity, result};
-  return finish_encode(
-      *context, request, [&](const dr_call& c, const dr::encode_call& made_call, dr::encode_result& made) -> dr_status {
-        tensors t;
-        if (const dr_status s = t.read(list, stride, n, context->error)) return s;
-        dr::batch b;
-        if (const dr_status s = prepare(*context, plan, t, c.segment_rows, b)) return s;
-        if (const dr_status s = context->reserve(b.workspace)) return s;
-        return run_encode(*context, b, made_call, t, context->workspace, context->workspace_size, request, made);
-      });
+  return finish_encode(*context, request,
+                       [&](const dr_call& c, const dr::encode_call& made_call, const dr::target& target,
+                           dr::encode_result& made) -> dr_status {
+                         tensors t;
+                         if (const dr_status s = t.read(list, stride, n, context->error)) return s;
+                         const dr_batch* b = nullptr;
+                         if (const dr_status s = find_batch(*context, plan, t, c.segment_rows, target, b)) return s;
+                         if (!target.where) {
+                           if (const dr_status s = context->reserve(b->prepared.workspace)) return s;
+                           return run_encode(*context, b->prepared, made_call, t.views, context->workspace,
+                                             context->workspace_size, request, made);
+                         }
+                         dr::device_memory& memory = context->on_device;
+                         if (!b->by_host)
+                           if (const dr_status s = memory.reserve(target, b->device_workspace, context->error))
+                             return s;
+                         return run_on_device(*context, *b, made_call, target, t.views, memory.at(), memory.size(),
+                                              request);
+                       });
 }
 
 dr_status dr_batch_create(dr_context* context, const dr_plan* plan, const dr_place* place, const dr_tensor* list,
@@ -341,11 +461,14 @@ dr_status dr_batch_create(dr_context* context, const dr_plan* plan, const dr_pla
   return in_context(context, [&](dr_context& c) -> dr_status {
     if (!batch) return fail(c.error, DR_E_ARGUMENT, "batch is NULL");
     *batch = nullptr;
-    if (const dr_status s = no_device(place, c.error)) return s;
+    dr::target target;
+    if (const dr_status s = find_target(place, target, c.error)) return s;
     tensors t;
     if (const dr_status s = t.read(list, stride, n, c.error)) return s;
     auto b = std::make_unique<dr_batch>();
     if (const dr_status s = prepare(c, plan, t, segment_rows, b->prepared)) return s;
+    if (const dr_status s = b->prepare_device(target, c.error)) return s;
+    if (const dr_status s = b->prepare_decode(c.error)) return s;
     *batch = b.release();
     return DR_OK;
   });
@@ -358,7 +481,8 @@ dr_status dr_batch_describe(const dr_batch* batch, dr_batch_info* info) {
   const dr::batch& b = batch->prepared;
   dr_batch_info i{};
   i.bound = bound_of(b);
-  i.workspace = b.workspace;
+  i.workspace = batch->where ? batch->device_workspace : b.workspace;
+  i.launches = batch->launches;
   i.tensors = static_cast<uint32_t>(b.shapes.size());
   i.rows = static_cast<uint32_t>(b.rows.size());
   write_struct(i, info);
@@ -371,14 +495,107 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
   if (!context) return DR_E_ARGUMENT;
   const encode_request request{call, place, frame, capacity, result};
   return finish_encode(
-      *context, request, [&](const dr_call&, const dr::encode_call& made_call, dr::encode_result& made) -> dr_status {
+      *context, request,
+      [&](const dr_call&, const dr::encode_call& made_call, const dr::target& target,
+          dr::encode_result& made) -> dr_status {
         if (!batch) return fail(context->error, DR_E_ARGUMENT, "batch is NULL");
+        if (batch->where != target.where)
+          return fail(context->error, DR_E_ARGUMENT, "place: not the one that the batch was prepared for");
         if (reinterpret_cast<uintptr_t>(workspace) % dr::arena::alignment)
           return fail(context->error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
-        tensors t;
-        if (const dr_status s = t.read(list, stride, n, context->error)) return s;
-        return run_encode(*context, batch->prepared, made_call, t, workspace, workspace_size, request, made);
+        auto& views = context->views;
+        if (const dr_status s = read_array(list, stride, n, "tensors", views, context->error)) return s;
+        if (target.where)
+          return run_on_device(*context, *batch, made_call, target, views, workspace, workspace_size, request);
+        return run_encode(*context, batch->prepared, made_call, views, workspace, workspace_size, request, made);
       });
+}
+
+// ---- Prepared decode, on a GPU ------------------------------------------------------------------------------
+
+namespace {
+
+dr_status on_its_device(const dr_batch* batch, const dr_place* place, dr::target& target, dr_error& error) {
+  if (!batch) return fail(error, DR_E_ARGUMENT, "batch is NULL");
+  if (const dr_status s = find_target(place, target, error)) return s;
+  if (batch->where != target.where)
+    return fail(error, DR_E_ARGUMENT, "place: not the one that the batch was prepared for");
+  if (!batch->runs_on_device())
+    return fail(error, DR_E_UNSUPPORTED, "batch: prepared decode is for GPUs; dr_decode and dr_merge do it on the CPU");
+  return DR_OK;
+}
+
+// Outputs of a prepared decode: dense, and shaped as the batch's tensors.
+dr_status check_batch_outputs(const dr::batch& b, std::span<const dr_tensor_out> outs, dr_error& error) {
+  if (outs.size() != b.shapes.size())
+    return fail(error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(), b.shapes.size());
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const dr_tensor_out& o = outs[i];
+    const dr::tensor_shape& s = b.shapes[i];
+    if (o.index_dtype || o.flags || o.universe != s.universe || std::max(1u, o.width) != s.width ||
+        (o.dtype != s.dtype && o.dtype != DR_F32) || (!o.values && s.universe) ||
+        reinterpret_cast<uintptr_t>(o.values) % dr::value_size(o.dtype)) {
+      fail(error, DR_E_ARGUMENT,
+           "output %zu: not dense, not of its tensor's shape and type (or f32), NULL or misaligned", i);
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  }
+  return DR_OK;
+}
+
+dr_status run_batch_decode(dr_context& c, const dr_batch* batch, const dr_place* place,
+                           const dr::decode_request& request, const dr_tensor_out* outs, size_t stride, size_t n,
+                           void* workspace, size_t workspace_size, dr_result* result) {
+  dr::target target;
+  if (const dr_status s = on_its_device(batch, place, target, c.error)) return s;
+  if (const dr_status s = read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
+  if (const dr_status s = check_batch_outputs(batch->prepared, c.outs, c.error)) return s;
+  dr::device_queue queue{target.where, nullptr, target.stream};
+  return dr::decode_on_device(batch->frames, request, c.outs, queue, workspace, workspace_size, result,
+                              c.on_device.decoding, c.error);
+}
+
+}  // namespace
+
+dr_status dr_batch_merge_workspace(const dr_batch* batch, size_t k, size_t* bytes) {
+  if (!batch || !bytes) return DR_E_ARGUMENT;
+  dr_error error{};
+  return guarded(error, [&]() -> dr_status {
+    dr::decode_shape shape;
+    if (!batch->runs_on_device())
+      if (const dr_status s = dr::shape_of_batch(batch->prepared, shape, error)) return s;
+    *bytes = dr::device_decode_workspace(batch->runs_on_device() ? batch->frames : shape, k);
+    return DR_OK;
+  });
+}
+
+dr_status dr_batch_decode(dr_context* context, const dr_batch* batch, const dr_place* place, const void* frame,
+                          size_t size, dr_tensor_out* outs, size_t stride, size_t n, void* workspace,
+                          size_t workspace_size, dr_result* result) {
+  return in_context(context, [&](dr_context& c) -> dr_status {
+    if (!frame) return fail(c.error, DR_E_ARGUMENT, "frame is NULL");
+    const dr_bytes bytes{frame, size};
+    dr::decode_request request{{&bytes, 1}};
+    request.copies = true;
+    return run_batch_decode(c, batch, place, request, outs, stride, n, workspace, workspace_size, result);
+  });
+}
+
+dr_status dr_batch_merge(dr_context* context, const dr_batch* batch, const dr_place* place, const dr_bytes* frames,
+                         const float* weights, size_t k, const dr_merge_options* options, dr_tensor_out* outs,
+                         size_t stride, size_t n, void* workspace, size_t workspace_size, dr_result* result) {
+  return in_context(context, [&](dr_context& c) -> dr_status {
+    const auto option = read_struct<dr_merge_options>(options);
+    if (option.flags & ~uint32_t{DR_MERGE_ADD})
+      return fail(c.error, DR_E_ARGUMENT, "merge: unknown flags 0x%x", option.flags);
+    if (!frames && k) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
+    for (size_t i = 0; i < k; ++i)
+      if (!frames[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
+    dr::decode_request request{{frames, k}, weights};
+    request.adds = option.flags & DR_MERGE_ADD;
+    return run_batch_decode(c, batch, place, request, outs, stride, n, workspace, workspace_size, result);
+  });
 }
 
 // ---- State ------------------------------------------------------------------------------------------------
@@ -400,10 +617,9 @@ dr_status dr_state_residual(void* state, size_t state_size, float** residual, ui
   if (!state || !residual || !elements || state_size < sizeof(dr::residual_state)) return DR_E_ARGUMENT;
   dr::residual_state head;
   std::memcpy(&head, state, sizeof head);
-  bool fresh = false;
   dr_error error{};
-  if (head.elements > (state_size - sizeof head) / 4 ||
-      dr::check_residual(state, state_size, head.elements, &fresh, error) || fresh)
+  if (head.magic == 0 || head.elements > (state_size - sizeof head) / 4 ||
+      dr::check_residual(state, state_size, head.elements, false, error))
     return DR_E_ARGUMENT;
   *residual = dr::residual_of(state);
   *elements = head.elements;
@@ -449,18 +665,173 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
   });
 }
 
+namespace {
+
+dr_status decode_on_host(dr_context& c, const void* frame, size_t size, const dr_limits& limits,
+                         std::span<dr_tensor_out> outs) {
+  dr::frame_view f;
+  if (const dr_status s = read_sound_frame(frame, size, f, c.error)) return s;
+  if (const dr_status s = dr::check_outputs(f, outs, false, c.error)) return s;
+  std::vector<dr::decoded_row> rows;
+  if (const dr_status s = decode_into(c, {&f, 1}, limits, rows)) return s;
+  std::vector<dr_tensor_out*> pointers;
+  for (dr_tensor_out& o : outs) pointers.push_back(&o);
+  dr::deliver(f, rows.data(), pointers);
+  return DR_OK;
+}
+
+dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const float* weights,
+                        const dr_merge_options& option, std::span<dr_tensor_out> outs) {
+  std::vector<dr::frame_view> views(frames.size());
+  for (size_t i = 0; i < frames.size(); ++i) {
+    dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error);
+    if (!s) s = dr::check_outputs(views[i], outs, true, c.error);
+    if (!s) continue;
+    const dr_error inner = c.error;
+    fail(c.error, s, "frame %zu: %s", i, inner.message);
+    c.error.tensor = inner.tensor;
+    return s;
+  }
+  std::vector<dr::decoded_row> rows;
+  if (const dr_status s = decode_into(c, views, option.limits, rows)) return s;
+  std::vector<dr_tensor_out*> pointers;
+  for (dr_tensor_out& o : outs) pointers.push_back(&o);
+  // Every frame is sound: from here on nothing fails.
+  if (!(option.flags & DR_MERGE_ADD)) dr::clear(pointers);
+  size_t first = 0;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    dr::add(views[i], rows.data() + first, weights ? weights[i] : 1, pointers);
+    first += views[i].rows.size();
+  }
+  return DR_OK;
+}
+
+// Frames of whatever shape, in device memory: their headers come to the host, which waits for them, and for the end.
+dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::decode_request& request,
+                         const dr_merge_options& option, std::span<dr_tensor_out> outs) {
+  dr::device& where = *target.where;
+  const auto failed = [&](dr_status s) { return s ? fail(c.error, s, "device: %s", where.reason()) : DR_OK; };
+  std::vector<dr::frame_view> views(request.frames.size());
+  std::vector<std::vector<uint8_t>> headers(views.size());
+  bool by_host = false;
+  for (size_t i = 0; i < views.size(); ++i) {
+    const dr_bytes& f = request.frames[i];
+    if (!f.data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
+    constexpr size_t usual = 65536;
+    dr_status s = DR_E_CORRUPT;
+    for (size_t part = std::min(f.size, usual); s; part = f.size) {
+      headers[i].resize(part);
+      if (part)
+        if (const dr_status e = failed(where.copy(target.stream, headers[i].data(), f.data, part))) return e;
+      if (const dr_status e = failed(where.wait(target.stream))) return e;
+      s = dr::read_header(headers[i].data(), part, f.size, views[i], c.error);
+      if (part == f.size) break;
+    }
+    // Of a frame without rows all is here, so no kernel has to verify it.
+    if (!s && views[i].rows.empty()) s = read_sound_frame(headers[i].data(), headers[i].size(), views[i], c.error);
+    if (!s && views[i].tensors == 1 && outs.size() > 1)
+      s = fail(c.error, DR_E_UNSUPPORTED, "frame: one tensor for many outputs (bucket=flat) has no CUDA path");
+    if (!s) s = dr::check_outputs(views[i], outs, !request.copies, c.error);
+    if (s) {
+      const dr_error inner = c.error;
+      if (!request.copies) fail(c.error, s, "frame %zu: %s", i, inner.message);
+      c.error.tensor = inner.tensor;
+      return s;
+    }
+  }
+  if (option.limits.max_elements || option.limits.max_workspace) {
+    uint64_t bytes = 0;
+    if (const dr_status s = dr::decode_workspace(views, option.limits, 1, bytes, c.error)) return s;
+  }
+  std::vector<dr::decode_shape> shapes;
+  for (const dr::frame_view& f : views) {
+    bool host_would_do = false;
+    if (const dr_status s = dr::shape_of_frame(f, shapes.emplace_back(), host_would_do, c.error)) {
+      if (!(host_would_do && target.allows_host)) return s;
+      by_host = true;
+    }
+  }
+  if (by_host) {
+    std::vector<std::vector<uint8_t>> kept;
+    if (const dr_status s = dr::fetch_frames(request.frames, where, target.stream, kept, c.error)) return s;
+    std::vector<dr_bytes> frames;
+    for (const auto& k : kept) frames.push_back({k.data(), k.size()});
+    dr::host_outputs host;
+    if (const dr_status s = host.fetch(outs, request.adds, where, target.stream, c.error)) return s;
+    if (const dr_status s = request.copies ? decode_on_host(c, frames[0].data, frames[0].size, option.limits, host.own)
+                                           : merge_on_host(c, frames, request.weights, option, host.own))
+      return s;
+    return host.give_back(outs, where, target.stream, c.error);
+  }
+  // Frames of one shape go together; otherwise each is judged before the first is added.
+  dr::join_shapes(shapes);
+  const auto run = [&](const dr::decode_shape& shape, const dr::decode_request& part) -> dr_status {
+    const uint64_t room = dr::device_decode_workspace(shape, part.frames.size());
+    if (const dr_status s = c.on_device.reserve(target, room + 64 + sizeof(dr_result), c.error)) return s;
+    auto* const result =
+        reinterpret_cast<dr_result*>(static_cast<std::byte*>(c.on_device.at()) + (room + 63) / 64 * 64);
+    dr::device_queue queue{target.where, nullptr, target.stream};
+    if (const dr_status s = dr::decode_on_device(shape, part, outs, queue, c.on_device.at(), room, result,
+                                                 c.on_device.decoding, c.error))
+      return s;
+    dr_result told{};
+    if (const dr_status s = failed(where.copy(target.stream, &told, result, sizeof told))) return s;
+    if (const dr_status s = failed(where.wait(target.stream))) return s;
+    if (!told.status) return DR_OK;
+    fail(c.error, told.fault, told.tensor, nullptr);
+    if (!request.copies) {
+      const dr_error inner = c.error;
+      fail(c.error, told.status, "frame %td: %s", part.frames.data() - request.frames.data() + told.reserved,
+           inner.message);
+    }
+    c.error.tensor = told.tensor;
+    return told.status;
+  };
+  if (views.empty() || shapes.size() == 1) {
+    if (shapes.empty()) {
+      if (request.adds) return DR_OK;
+      for (const dr_tensor_out& o : outs)
+        if (const dr_status s = failed(
+                where.clear(target.stream, o.values, o.universe * std::max(1u, o.width) * dr::value_size(o.dtype))))
+          return s;
+      return failed(where.wait(target.stream));
+    }
+    if (const dr_status s = run(shapes[0], request)) return s;
+  } else {
+    for (const bool delivers : {false, true})
+      for (size_t i = 0; i < views.size(); ++i) {
+        dr::decode_request part = request;
+        part.frames = request.frames.subspan(i, 1);
+        part.weights = request.weights ? request.weights + i : nullptr;
+        part.adds = request.adds || i > 0;
+        part.delivers = delivers;
+        if (const dr_status s = run(shapes[i], part)) return s;
+      }
+  }
+  if (!request.copies) return DR_OK;
+  size_t row = 0;
+  for (dr_tensor_out& o : outs) o.count = views[0].rows[row++].support;
+  return DR_OK;
+}
+
+}  // namespace
+
 dr_status dr_decode(dr_context* context, const dr_place* place, const void* frame, size_t size, const dr_limits* limits,
                     dr_tensor_out* outs, size_t stride, size_t n) {
   return in_context(context, [&](dr_context& c) -> dr_status {
-    if (const dr_status s = no_device(place, c.error)) return s;
-    dr::frame_view f;
-    if (const dr_status s = read_sound_frame(frame, size, f, c.error)) return s;
+    dr::target target;
+    if (const dr_status s = find_target(place, target, c.error)) return s;
     outputs o;
     if (const dr_status s = o.read(outs, stride, n, c.error)) return s;
-    if (const dr_status s = dr::check_outputs(f, o.own, false, c.error)) return s;
-    std::vector<dr::decoded_row> rows;
-    if (const dr_status s = decode_into(c, {&f, 1}, read_struct<dr_limits>(limits), rows)) return s;
-    dr::deliver(f, rows.data(), o.pointers);
+    const auto limit = read_struct<dr_limits>(limits);
+    const dr_bytes bytes{frame, size};
+    dr::decode_request request{{&bytes, 1}};
+    request.copies = true;
+    dr_merge_options option{};
+    option.limits = limit;
+    if (const dr_status s = target.where ? decode_unknown(c, target, request, option, o.own)
+                                         : decode_on_host(c, frame, size, limit, o.own))
+      return s;
     o.give_back(outs, stride);
     return DR_OK;
   });
@@ -469,32 +840,19 @@ dr_status dr_decode(dr_context* context, const dr_place* place, const void* fram
 dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* frames, const float* weights, size_t k,
                    const dr_merge_options* options, dr_tensor_out* outs, size_t stride, size_t n) {
   return in_context(context, [&](dr_context& c) -> dr_status {
-    if (const dr_status s = no_device(place, c.error)) return s;
+    dr::target target;
+    if (const dr_status s = find_target(place, target, c.error)) return s;
     if (!frames && k) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
     const auto option = read_struct<dr_merge_options>(options);
     if (option.flags & ~uint32_t{DR_MERGE_ADD})
       return fail(c.error, DR_E_ARGUMENT, "merge: unknown flags 0x%x", option.flags);
     outputs o;
     if (const dr_status s = o.read(outs, stride, n, c.error)) return s;
-    std::vector<dr::frame_view> views(k);
-    for (size_t i = 0; i < k; ++i) {
-      dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error);
-      if (!s) s = dr::check_outputs(views[i], o.own, true, c.error);
-      if (!s) continue;
-      const dr_error inner = c.error;
-      fail(c.error, s, "frame %zu: %s", i, inner.message);
-      c.error.tensor = inner.tensor;
+    dr::decode_request request{{frames, k}, weights};
+    request.adds = option.flags & DR_MERGE_ADD;
+    if (const dr_status s = target.where ? decode_unknown(c, target, request, option, o.own)
+                                         : merge_on_host(c, {frames, k}, weights, option, o.own))
       return s;
-    }
-    std::vector<dr::decoded_row> rows;
-    if (const dr_status s = decode_into(c, views, option.limits, rows)) return s;
-    // Every frame is sound: from here on nothing fails.
-    if (!(option.flags & DR_MERGE_ADD)) dr::clear(o.pointers);
-    size_t first = 0;
-    for (size_t i = 0; i < k; ++i) {
-      dr::add(views[i], rows.data() + first, weights ? weights[i] : 1, o.pointers);
-      first += views[i].rows.size();
-    }
     o.give_back(outs, stride);
     return DR_OK;
   });

@@ -106,8 +106,9 @@ std::string codec_table() {
     std::string promises;
     for (const auto& trait : names_of(c->traits, traits))
       promises += (promises.empty() ? "  [" : " ") + trait.get<std::string>();
-    text += fmt::format("{}={}{}\n    {}\n", role_name(c->role), c->name, promises.empty() ? "" : promises + "]",
-                        c->summary);
+    const bool codec = c->role <= DR_ROLE_BYTES;
+    text += fmt::format("{}={}{}{}\n    {}\n", role_name(c->role), c->name, promises.empty() ? "" : promises + "]",
+                        codec && !c->cuda ? "  (no CUDA: runs on the CPU)" : "", c->summary);
     for (size_t i = 0; i < c->param_count; ++i) {
       const dr_param& p = c->params[i];
       text += fmt::format("    {:<10} {}, {}: {}\n", p.name, range_text(p), fallback_text(p), p.summary);

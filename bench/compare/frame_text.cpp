@@ -59,6 +59,8 @@ std::string describe_frame(std::span<const std::byte> bytes) {
   number("value", [](const auto& x) { return x.value_size; });
   number("order", [](const auto& x) { return x.order_size; });
   t.column("fallback", left, cells(f.tensors, [](const auto& x) { return fallback_name(x.fallback); }));
+  t.column("runs on", left,
+           cells(f.tensors, [](const auto& x) { return std::string(x.host_only ? "CPU" : "CPU, CUDA"); }));
   t.column("plan", left, cells(f.tensors, [](const auto& x) { return std::string(x.plan); }));
   return header_text(f.info, bytes.size()) + (f.tensors.empty() ? "" : t.text(""));
 }

@@ -13,10 +13,12 @@ from setuptools.command.build_py import build_py
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
-# No MPI and no CUDA: one wheel runs everywhere. What else is off would not be in the wheel.
+# No MPI: one wheel runs everywhere. With CUDA, too (DEEPREDUCE_CUDA=enabled; building takes nvcc, loading nothing). What
+# else is off would not be in the wheel.
 OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
-    f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "cuda", "mpi")
+    f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi")
 ]
+OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
 
 
 def build_library(destination: pathlib.Path) -> None:

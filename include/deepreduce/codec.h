@@ -10,7 +10,7 @@
  * launches. No operation allocates, synchronises, prints, throws or aborts; what data can get wrong
  * becomes the fault of its job, and the other jobs go on.
  *
- * Version 0: may change until the CUDA back end has proved it.
+ * Version 1. Structs may grow at their end.
  */
 #ifndef DEEPREDUCE_CODEC_H
 #define DEEPREDUCE_CODEC_H
@@ -127,7 +127,13 @@ typedef struct dr_params {
 /* ---- Jobs --------------------------------------------------------------------------------------------- */
 
 /* One stream of one tensor. The array is host memory, read during the call only. What data decides is
- * a pointer that lives where the data lives, beside a host-side upper bound. */
+ * a pointer that lives where the data lives, beside a host-side upper bound.
+ *
+ * In CUDA operations all pointers but the array are of the device; count, in_size, out_size, tell_count and fault are never
+ * NULL where they mean something. Encode: `in` is aligned to its elements, `out` to 16, with room for need.payload rounded up
+ * to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up to a multiple of 16 and by 16 more. An
+ * index codec that replaces the support finds in tell_count, on decode, the support that the frame states. A fault has no
+ * message there. Bytes, tells and verdicts are the CPU operations'. */
 typedef struct dr_job {
   size_t struct_size;
   uint64_t universe;       /* index: indices are below it (< 2^32); value, order: the same, for scale */
@@ -152,6 +158,16 @@ typedef struct dr_job {
   dr_fault *fault;                  /* code != DR_OK on entry: skip the job */
 } dr_job;
 
+/* The payload of a codec of fixed size, in closed form, so that a GPU can judge a frame without asking the host: for each `bucket`
+ * values (rows · row_values of them; 0: none) 32 bits; and for the rows (rows · rate) >> 16 bits, of which at least `minimum`, rounded up to
+ * whole granules; if `logarithmic`, rate is 65536 · ⌈log2 rows⌉ instead. */
+typedef struct dr_size_rule {
+  uint64_t rate;
+  uint32_t minimum, granule; /* bits; granule: a multiple of 8 */
+  uint32_t bucket, row_values;
+  uint32_t logarithmic, reserved;
+} dr_size_rule;
+
 /* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone. Where
  * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. The `need` of cuda's operations gives the
  * same payload and tell as the CPU's; scratch is its own. */
@@ -163,6 +179,7 @@ typedef struct dr_need {
   uint64_t
       decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
   uint64_t state;     /* bytes kept from step to step; index, value, order and bytes codecs: 0 */
+  dr_size_rule rule;  /* CUDA: of a codec with DR_FIXED_SIZE */
 } dr_need;
 
 /* ---- Kernels: how a codec's `cuda` operations reach the GPU --------------------------------------------- */
@@ -241,6 +258,26 @@ typedef struct dr_codec {
   const dr_ops *cpu, *cuda; /* both read and write the same bytes; NULL: not there */
 } dr_codec;
 
+/* Bytes of a payload of `rows` rows by a rule; saturates below 2^61. (Marked for CUDA where a compiler of that reads it.) */
+#if defined(__CUDACC__)
+__host__ __device__
+#endif
+    static inline uint64_t
+    dr_rule_size(const dr_size_rule *r, uint64_t rows) {
+  uint64_t rate = r->rate, bits, buckets = 0;
+  if (r->logarithmic) {
+    rate = 0;
+    while (rows > (uint64_t)1 << (rate >> 16)) rate += 65536;
+  }
+  /* rows < 2^32, rate < 2^64: in two halves, so that nothing overflows unnoticed */
+  if (rows && rate / 65536 > (((uint64_t)1 << 60) / rows)) return (uint64_t)1 << 60;
+  bits = rate / 65536 * rows + ((rate % 65536 * rows) >> 16);
+  if (bits < r->minimum) bits = r->minimum;
+  bits = (bits + r->granule - 1) / r->granule * r->granule;
+  if (r->bucket) buckets = rows * r->row_values / r->bucket + (rows * r->row_values % r->bucket != 0);
+  return bits / 8 + 4 * buckets;
+}
+
 /* ---- Plug-ins ----------------------------------------------------------------------------------------- */
 
 /* What the library offers a plug-in. */
@@ -253,7 +290,7 @@ typedef struct dr_host {
 /* A plug-in exports this one symbol. It returns `*count` codecs that live as long as the process, or NULL
  * if it cannot work with this host. Never unloaded. */
 typedef const dr_codec *const *(*dr_plugin_fn)(const dr_host *, size_t *count);
-#define DR_PLUGIN_SYMBOL "dr_plugin_v0"
+#define DR_PLUGIN_SYMBOL "dr_plugin_v1"
 
 /* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits,
  * with the top bit set. A clash of two loaded codecs is refused. */

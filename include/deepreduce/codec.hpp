@@ -56,7 +56,8 @@ dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* j
 template <auto F>
 dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_need* needs) {
   for (size_t i = 0; i < n; ++i) {
-    needs[i] = dr_need{sizeof(dr_need), 0, 0, 0, 0, 0};
+    needs[i] = dr_need{};
+    needs[i].struct_size = sizeof(dr_need);
     if (!F(*params, jobs[i], needs[i])) return DR_E_CORRUPT;
   }
   return DR_OK;
@@ -85,6 +86,9 @@ template <auto Need, auto Encode, auto Decode>
 constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, uint64_t*, dr_fault*) = nullptr) {
   return {sizeof(dr_ops), resolve, each_need<Need>, nullptr, each_job<Encode>, each_job<Decode>, {0, 0}};
 }
+
+// The size of a payload of so many bits a row, rounded up to bytes.
+constexpr dr_size_rule fixed_rate(uint64_t bits) { return {bits << 16, 0, 8, 0, 0, 0, 0}; }
 
 // Operations on a GPU: encode and decode take all jobs at once. `encodes`, `decodes`: their launches.
 template <auto Need>

@@ -185,7 +185,8 @@ DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_ten
                           size_t *bytes);
 
 /* Encodes n tensors into one frame. plan may be NULL if every tensor has its own; call, place and result
- * may be NULL. If it fails, states are as they were and the frame is untouched (or a status frame).
+ * may be NULL. If it fails, states are as they were and the frame is untouched (or a status frame). A device adds the gradient
+ * to its state while it reads it: there, if the data are at fault, the state keeps that sum, but 0 where it is not finite.
  * ARGUMENT (a NaN where the codec is lossy, an index twice or out of range, …), CAPACITY (the frame needs
  * more than `capacity`; with dr_bound bytes, or dr_batch_info's bound if there is
  * segment_rows, it never does), UNSUPPORTED, MEMORY. */
@@ -215,6 +216,62 @@ DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info);
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
                                  size_t workspace_size, void *frame, size_t capacity, dr_result *result);
+
+/* ---- Outputs --------------------------------------------------------------------------------------- */
+
+/* Room for one tensor. Dense: values[universe * width], all of it is written. Sparse: indices[capacity]
+ * ascending and values[capacity * width]; `count` says how many. universe and width must be the frame's. */
+typedef struct dr_tensor_out {
+  size_t struct_size;
+  dr_dtype dtype;       /* the frame's, or DR_F32 */
+  dr_dtype index_dtype; /* 0: dense */
+  uint64_t universe;
+  uint32_t width; /* 0 means 1 */
+  uint32_t flags; /* 0 */
+  void *values;
+  void *indices;
+  uint64_t capacity; /* sparse: rows there is room for */
+  uint64_t count;    /* set: rows of the support */
+} dr_tensor_out;
+
+/* 0 means no limit of ours. Outputs are the caller's and bound memory; time too if they are dense. A sparse output of a
+ * huge universe does not: a Bloom filter of a few bytes is asked for every element of it, so set max_elements there. */
+typedef struct dr_limits {
+  size_t struct_size;
+  uint64_t max_elements;  /* universe * width, summed over the frame */
+  uint64_t max_workspace; /* bytes that decode may allocate */
+} dr_limits;
+
+typedef struct dr_bytes {
+  const void *data;
+  size_t size;
+} dr_bytes;
+
+enum { DR_MERGE_ADD = 1u << 0 /* add to what the outputs hold; otherwise they start from zero */ };
+
+typedef struct dr_merge_options {
+  size_t struct_size;
+  uint32_t flags, reserved;
+  dr_limits limits;
+} dr_merge_options;
+
+/* ---- Prepared decode, on a GPU ---------------------------------------------------------------------------- */
+
+/* Frames of a batch that was prepared for a device, decoded there without a wait: the sender's batch must have been prepared from the same
+ * plans, shapes and types (a sparse count: as large a bound). frames[i].size: bytes that are readable from frames[i].data, which is aligned to
+ * 16; a frame tells its own end. Outputs are dense and shaped as the batch's tensors (the frame's type, or f32). Whatever is wrong with a
+ * frame is in `result`, in device memory (reserved: which frame; tensor, fault as in dr_encode), and then the outputs
+ * are as they were. ARGUMENT, UNSUPPORTED (a batch for the CPU: dr_decode needs no preparation there), DEVICE. */
+DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
+                                 size_t size, dr_tensor_out *outs, size_t stride, size_t n, void *workspace,
+                                 size_t workspace_size, dr_result *result);
+/* As dr_merge: weights are host memory, read during the call. */
+DR_API dr_status dr_batch_merge(dr_context *context, const dr_batch *batch, const dr_place *place,
+                                const dr_bytes *frames, const float *weights, size_t k, const dr_merge_options *options,
+                                dr_tensor_out *outs, size_t stride, size_t n, void *workspace, size_t workspace_size,
+                                dr_result *result);
+/* Workspace, in device memory aligned to 64 bytes, for k frames at a time. */
+DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_t *bytes);
 
 /* ---- State of feedback: the caller's memory ----------------------------------------------------------- */
 
@@ -251,6 +308,8 @@ typedef struct dr_tensor_info {
   uint32_t fallback;                           /* the largest DR_FALLBACK_* of its segments */
   uint64_t index_size, value_size, order_size; /* bytes */
   char plan[224];                              /* stages with their wire fields, cut off if longer */
+  uint32_t host_only; /* 1: some codec of it has no CUDA operations: it is decoded on the CPU */
+  uint32_t reserved;
 } dr_tensor_info;
 
 /* Reads headers and verifies every check; decodes nothing. A frame may lie at any address. infos may be NULL; at most `capacity` are
@@ -261,46 +320,10 @@ DR_API dr_status dr_inspect(const void *frame, size_t size, dr_frame_info *info,
 
 /* ---- Decode and merge --------------------------------------------------------------------------------- */
 
-/* Room for one tensor. Dense: values[universe * width], all of it is written. Sparse: indices[capacity]
- * ascending and values[capacity * width]; `count` says how many. universe and width must be the frame's. */
-typedef struct dr_tensor_out {
-  size_t struct_size;
-  dr_dtype dtype;       /* the frame's, or DR_F32 */
-  dr_dtype index_dtype; /* 0: dense */
-  uint64_t universe;
-  uint32_t width; /* 0 means 1 */
-  uint32_t flags; /* 0 */
-  void *values;
-  void *indices;
-  uint64_t capacity; /* sparse: rows there is room for */
-  uint64_t count;    /* set: rows of the support */
-} dr_tensor_out;
-
-/* 0 means no limit of ours. Outputs are the caller's and bound memory; time too if they are dense. A sparse output of a
- * huge universe does not: a Bloom filter of a few bytes is asked for every element of it, so set max_elements there. */
-typedef struct dr_limits {
-  size_t struct_size;
-  uint64_t max_elements;  /* universe * width, summed over the frame */
-  uint64_t max_workspace; /* bytes that decode may allocate */
-} dr_limits;
-
 /* Decodes a frame of n tensors. If it fails, what the outputs hold is unspecified but for dr_merge.
  * ARGUMENT (an output does not fit the frame), CAPACITY, CORRUPT, UNSUPPORTED, MEMORY, PEER. */
 DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const void *frame, size_t size,
                            const dr_limits *limits, dr_tensor_out *outs, size_t stride, size_t n);
-
-typedef struct dr_bytes {
-  const void *data;
-  size_t size;
-} dr_bytes;
-
-enum { DR_MERGE_ADD = 1u << 0 /* add to what the outputs hold; otherwise they start from zero */ };
-
-typedef struct dr_merge_options {
-  size_t struct_size;
-  uint32_t flags, reserved;
-  dr_limits limits;
-} dr_merge_options;
 
 /* Sum of k frames, weights[i] * frame i, into dense outputs, added in the order of the frames, in f32 and
  * rounded to the output's type after each. weights NULL: all 1. Outputs are untouched unless every frame

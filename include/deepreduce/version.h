@@ -10,9 +10,8 @@
 /* Grows when a program built against an older header could no longer run. It is the soname. */
 #define DR_ABI_VERSION 0
 
-/* What a plug-in speaks (codec.h), and what a frame says of itself (FORMAT.md). Both stay 0, and may
- * change, until the CUDA back end has proved them. */
-#define DR_CODEC_ABI_VERSION 0
-#define DR_FORMAT_VERSION 0
+/* What a plug-in speaks (codec.h), and what a frame says of itself (FORMAT.md). Frames of version 1 stay readable. */
+#define DR_CODEC_ABI_VERSION 1
+#define DR_FORMAT_VERSION 1
 
 #endif

@@ -204,6 +204,8 @@ dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_b
     fits_short = fits_short && r.universe < short_limit;
     payloads += padded(r.payload);
   }
+  // Where there is the column, every row states its support: the count, if its codec keeps it.
+  if (most[col_support]) most[col_support] = std::max(most[col_support], most[col_count]);
   if (fits_short) {
     const uint64_t largest = *std::max_element(most + col_count, most + 7);
     out.short_width = largest < 1u << 16 ? 2 : 3;
@@ -341,6 +343,7 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   cursor in{data + 15 + width, data + size};
   if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
   const wire_plan& plan = out.plans.back();
+  const uint8_t* const table_end = in.at;
   const auto take = [&](uint64_t& x) {
     if (in.left() < width) return false;
     x = load_bytes(in.at, width);
@@ -357,6 +360,11 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   if (size < out.header_size) return truncated(error, size, out.header_size);
   if (!zeros(data + used, data + out.header_size)) return bad(error, "the header's padding is not zero", used);
   out.rows.push_back(row);
+  out.layout.short_form = true;
+  out.layout.short_width = static_cast<uint8_t>(width);
+  out.layout.rows = 1;
+  out.layout.table.assign(data + 15 + width, table_end);
+  out.layout.header_size = out.header_size;
   return DR_OK;
 }
 
@@ -425,15 +433,19 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::v
     for (wire_row& row : out.rows) row.support = row.mode == mode_dense ? 0 : row.count;
   column(col_support, [](wire_row& row, uint64_t x) { row.support = x; });
   for (size_t s = 0; s < section_count; ++s) column(col_size + s, [s](wire_row& row, uint64_t x) { row.size[s] = x; });
+  out.layout.rows = rows;
+  out.layout.table.assign(data + head, data + head + table);
+  for (size_t c = 0; c < out.layout.width.size(); ++c) out.layout.width[c] = static_cast<uint8_t>(width[c]);
+  out.layout.header_size = out.header_size - (tagged ? 8 : 0);
   return zeros(at, data + out.header_size) ? DR_OK : bad(error, "the header's padding is not zero", out.header_size);
 }
 
-}  // namespace
-
-dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
+// Header and rows; of the payloads only that they are there. `checks` gets the column of checks.
+dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_view& out,
+                    std::vector<uint64_t>& checks, dr_error& error) {
   out = {};
   out.data = data;
-  if (size < 12) return truncated(error, size, 12);
+  if (available < 12) return truncated(error, available, 12);
   if (data[0] != 'D' || data[1] != 'R') return bad(error, "it does not begin with \"DR\"", data[0]);
   out.version = data[2];
   if (out.version != DR_FORMAT_VERSION)
@@ -441,9 +453,9 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
                 DR_FORMAT_VERSION);
   out.flags = data[3] & known_flags;
   if (data[3] >> 7) return bad(error, "reserved flags are set", data[3]);
-  std::vector<uint64_t> checks;
   const bool is_short = out.flags & DR_FRAME_SHORT;
-  if (const dr_status s = is_short ? read_short(data, size, out, error) : read_general(data, size, out, checks, error))
+  if (const dr_status s =
+          is_short ? read_short(data, available, out, error) : read_general(data, available, out, checks, error))
     return s;
 
   uint64_t at = out.header_size;
@@ -470,12 +482,27 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
       if (part > size - at) return truncated(error, size, part > UINT64_MAX - at ? UINT64_MAX : at + part);
       at += part;
     }
-    const uint64_t end = row.offset + padded(row.payload());
-    if (end > size) return truncated(error, size, end);
-    if (!zeros(data + at, data + end)) return bad(error, "padding behind a row is not zero", i);
-    at = end;
+    at = row.offset + padded(row.payload());
+    if (at > size) return truncated(error, size, at);
   }
   out.frame_size = at;
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error) {
+  std::vector<uint64_t> checks;
+  return read_rows(data, available, size, out, checks, error);
+}
+
+dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
+  std::vector<uint64_t> checks;
+  if (const dr_status s = read_rows(data, size, size, out, checks, error)) return s;
+  for (size_t i = 0; i < out.rows.size(); ++i) {
+    const uint64_t end = out.rows[i].offset + out.rows[i].payload();
+    if (!zeros(data + end, data + padded(end))) return bad(error, "padding behind a row is not zero", i);
+  }
   const bool one_check = out.rows.size() == 1 || out.status;
   if (load<uint64_t>(data + check_at) != check_with_hole(data, one_check ? out.frame_size : out.header_size, check_at))
     return fail(error, DR_E_CORRUPT, "frame: its check does not match: damaged");

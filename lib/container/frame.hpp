@@ -87,8 +87,13 @@ struct frame_view {
   uint32_t tensors = 0;
   std::vector<wire_plan> plans;
   std::vector<wire_row> rows;
+  header_layout layout;  // as the writer laid it out, but without its tag
   char message[256] = {};
 };
+
+// Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,
+// UNSUPPORTED.
+dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error);
 
 // Judges a whole header once, and every check. `size` may exceed the frame. CORRUPT, UNSUPPORTED.
 dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error);

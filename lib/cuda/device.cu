@@ -99,7 +99,6 @@ class cuda_device final : public device {
     const on_device here(number_);
     (void)status(cudaFree(memory));
   }
-  // Also loads the kernel, which a capture must not have to do.
   uint32_t resident_blocks(const dr_kernel& kernel) override {
     const on_device here(number_);
     int blocks = 0;
@@ -108,17 +107,47 @@ class cuda_device final : public device {
       return 0;
     return static_cast<uint32_t>(blocks * processors_);
   }
+  // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for another's stream.
+  void load_sort() override {
+    std::lock_guard lock(loading_);
+    if (sort_loaded_) return;
+    const on_device here(number_);
+    constexpr uint64_t most = 16384;
+    void* const memory = allocate(24 * most + dr_sort_temp(most));
+    cudaStream_t own = nullptr;
+    if (memory && status(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking)) == DR_OK) {
+      dr_sort s{};
+      s.struct_size = sizeof s;
+      s.bits = 64;
+      s.keys = static_cast<uint64_t*>(memory);
+      s.other_keys = s.keys + most;
+      s.values = reinterpret_cast<uint32_t*>(s.other_keys + most);
+      s.other_values = s.values + most;
+      s.temp = s.other_values + most;
+      s.temp_size = dr_sort_temp(most);
+      sort_loaded_ = clear(own, memory, 24 * most) == DR_OK;
+      for (const uint64_t n : {uint64_t{1}, most}) {
+        s.n = n;
+        sort_loaded_ = sort_loaded_ && sort(own, s) == DR_OK;
+      }
+      (void)status(cudaStreamSynchronize(own));
+      (void)status(cudaStreamDestroy(own));
+    }
+    if (memory) release(memory);
+  }
   const char* reason() const override { return cudaGetErrorString(last); }
 
  private:
   const int number_, processors_;
+  std::mutex loading_;
+  bool sort_loaded_ = false;
 };
 
 }  // namespace
 
 dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
   static std::mutex mutex;
-  static std::vector<std::unique_ptr<device>> all;
+  static auto& all = *new std::vector<std::unique_ptr<device>>;  // contexts may end after main
   std::lock_guard lock(mutex);
   if (all.empty()) {
     // Without a driver this gives 35 or 100: both mean that there is none.

@@ -24,8 +24,10 @@ class device {
   virtual void* allocate(uint64_t size) = 0;  // aligned to 256, or nullptr
   virtual void release(void* memory) = 0;
 
-  // Blocks of a cooperative launch that run at once.
+  // Blocks of a cooperative launch that run at once. Also loads the kernel, which a capture must not have to do.
   virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
+  // Loads those of `sort`.
+  virtual void load_sort() = 0;
   // Why the last call of this thread failed.
   virtual const char* reason() const = 0;
 };
@@ -33,9 +35,11 @@ class device {
 // UNSUPPORTED (built without CUDA), DEVICE (no such device). Lives as long as the process.
 dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 
-// A call's launches, in order on one stream; or, without a device, how many there would be.
+// A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are loaded, on `loads`: in
+// a capture that would be too late).
 struct device_queue {
   device* where = nullptr;
+  device* loads = nullptr;
   void* stream = nullptr;
   uint32_t launches = 0;
 
@@ -45,13 +49,21 @@ struct device_queue {
 
 // ---- Emulation --------------------------------------------------------------------------------------------
 
+// What a kernel does behind a phase: the next phase; uniform code that reads what phases wrote (get, once); or it meets a barrier
+// anyhow (a collective, the end).
+enum class phase_then { phase, uniform, barrier };
+
 // For tests, of this process: what the emulator is told beside its seed, and what it has seen.
 struct emulator_control {
-  uint32_t threads = 1;                  // that run blocks at the same time
-  const char* planted_kernel = nullptr;  // leaves out one barrier of this kernel:
-  uint32_t planted_phase = 0;            // the one behind this phase, from 1
-  // Told of every launch.
-  std::function<void(const dr_kernel&, uint32_t blocks, uint32_t phases)> seen;
+  uint32_t threads = 1;  // that run blocks at the same time
+  uint32_t strands = 0;  // control flows that share the lanes of a block (cuda/strands.hpp); 0: a loop
+  // Strands leave out the barrier behind this phase of this kernel, as if it had been forgotten.
+  const char* planted_kernel = nullptr;
+  const char* planted_file = nullptr;
+  unsigned planted_line = 0;
+  // Told of every launch, and by strands of every phase.
+  std::function<void(const dr_kernel&, uint32_t blocks)> seen;
+  std::function<void(const dr_kernel&, const char* file, unsigned line, phase_then)> phase_seen;
 };
 emulator_control& emulator();
 

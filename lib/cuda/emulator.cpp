@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cuda/device.hpp"
+#include "cuda/strands.hpp"
 #include "primitive/block.hpp"
 #include "primitive/rng.hpp"
 
@@ -20,13 +21,23 @@ namespace dr {
 namespace {
 
 // 0 … n-1, shuffled (Fisher, Yates) unless seed is 0.
-std::vector<uint32_t> order_of(uint32_t n, uint64_t seed) {
-  std::vector<uint32_t> order(n);
+void set_order(std::vector<uint32_t>& order, uint32_t n, uint64_t seed) {
+  order.resize(n);
   std::iota(order.begin(), order.end(), 0u);
   if (seed)
     for (uint32_t i = n; i > 1; --i) std::swap(order[i - 1], order[draw(seed, i) % i]);
-  return order;
 }
+
+// Of a thread, and kept: a GPU allocates nothing either, and tests count.
+struct launch_room {
+  std::vector<uint32_t> blocks, lanes, descending, dealt;
+  std::vector<std::byte> shared;
+
+  static launch_room& own() {
+    static thread_local launch_room room;
+    return room;
+  }
+};
 
 class emulated_device final : public device {
  public:
@@ -36,29 +47,34 @@ class emulated_device final : public device {
     if (!kernel.host) return DR_E_UNSUPPORTED;
     const emulator_control& control = emulator();
     const uint64_t key = seed_ ? combine(seed_, launches_++) : 0;
-    const std::vector<uint32_t> order = order_of(blocks, key);
-    const auto lanes = order_of(kernel.lanes, seed_ % 3 == 2 ? 0 : key);
-    std::vector<uint32_t> descending(lanes.rbegin(), lanes.rend());
+    launch_room& room = launch_room::own();
+    const auto &order = room.blocks, &lanes = room.lanes, &descending = room.descending;
+    set_order(room.blocks, blocks, key);
+    set_order(room.lanes, kernel.lanes, seed_ % 3 == 2 ? 0 : key);
+    room.descending.assign(lanes.rbegin(), lanes.rend());
     // As on a GPU, blocks of one launch may run at the same time; look-back needs no more than that they begin in ticket order.
     const uint32_t threads = std::max(1u, std::min(control.threads, blocks));
-    std::atomic<uint32_t> phases{0};
+    std::atomic<bool> parted{false};
     for (uint32_t phase = 0; phase < std::max(1u, kernel.grid_phases); ++phase) {
       std::atomic<uint32_t> next{0};
       const auto work = [&] {
-        std::vector<std::byte> room(kernel.shared_size + 16);
-        const std::span shared{room.data() + (16 - reinterpret_cast<uintptr_t>(room.data()) % 16) % 16,
-                               kernel.shared_size};
+        launch_room& own = launch_room::own();
+        own.shared.resize(std::max<size_t>(own.shared.size(), kernel.shared_size + 16));
+        // At its end, so that a sanitizer sees who goes beyond.
+        std::byte* const at = own.shared.data() + own.shared.size() - kernel.shared_size;
+        const std::span shared{at - reinterpret_cast<uintptr_t>(at) % 16, kernel.shared_size};
+        strands split(kernel, std::min(control.strands, kernel.lanes));
         for (uint32_t i = next++; i < blocks; i = next++) {
           std::memset(shared.data(), 0xa5, shared.size());
           emulated_grid grid;
           grid.blocks = blocks;
-          if (seed_) grid.lane_order = i % 2 ? lanes : descending;
           grid.shared = shared;
-          if (control.planted_kernel && std::strcmp(control.planted_kernel, kernel.name) == 0)
-            grid.no_barrier = control.planted_phase;
-          kernel.host(&grid, order[i], phase, args);
-          uint32_t most = phases.load();
-          while (grid.phases_seen > most && !phases.compare_exchange_weak(most, grid.phases_seen)) {
+          if (control.strands) {
+            set_order(own.dealt, kernel.lanes, combine(seed_ + 1, i));
+            if (parted || !split.run(grid, own.dealt, order[i], phase, args)) parted = true;
+          } else {
+            if (seed_) grid.lane_order = i % 2 ? lanes : descending;
+            kernel.host(&grid, order[i], phase, args);
           }
         }
       };
@@ -67,24 +83,27 @@ class emulated_device final : public device {
       work();
       for (std::thread& t : others) t.join();
     }
-    if (control.seen) control.seen(kernel, blocks, phases);
-    return DR_OK;
+    if (control.seen) control.seen(kernel, blocks);
+    return parted ? DR_E_INTERNAL : DR_OK;
   }
 
   dr_status sort(void*, const dr_sort& s) override {
     if (s.temp_size < dr_sort_temp(s.n)) return DR_E_INTERNAL;
-    std::vector<uint64_t> order(s.n);
-    std::iota(order.begin(), order.end(), uint64_t{0});
+    if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
+    // Stable by the position, in the other buffer: std::stable_sort would allocate.
+    uint32_t* const order = s.other_values;
+    std::iota(order, order + s.n, 0u);
     const uint64_t mask = s.bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << s.bits) - 1;
-    std::stable_sort(order.begin(), order.end(),
-                     [&](uint64_t a, uint64_t b) { return (s.keys[a] & mask) < (s.keys[b] & mask); });
-    for (uint64_t i = 0; i < s.n; ++i) {
-      s.other_keys[i] = s.keys[order[i]];
-      s.other_values[i] = s.values[order[i]];
-    }
+    std::sort(order, order + s.n, [&](uint32_t a, uint32_t b) {
+      const uint64_t x = s.keys[a] & mask, y = s.keys[b] & mask;
+      return x != y ? x < y : a < b;
+    });
+    for (uint64_t i = 0; i < s.n; ++i) s.other_keys[i] = s.keys[order[i]];
+    for (uint64_t i = 0; i < s.n; ++i) s.keys[i] = s.values[order[i]];
+    for (uint64_t i = 0; i < s.n; ++i) s.values[i] = static_cast<uint32_t>(s.keys[i]);
     std::copy(s.other_keys, s.other_keys + s.n, s.keys);
-    std::copy(s.other_values, s.other_values + s.n, s.values);
     std::memset(s.temp, 0xa5, s.temp_size);
+    std::memset(s.other_values, 0xa5, 4 * s.n);
     return DR_OK;
   }
 
@@ -104,7 +123,8 @@ class emulated_device final : public device {
   }
   void release(void* memory) override { std::free(memory); }
   uint32_t resident_blocks(const dr_kernel&) override { return 5; }
-  const char* reason() const override { return "the emulated device has no such kernel"; }
+  void load_sort() override {}
+  const char* reason() const override { return "no such kernel on the emulated device, or its lanes parted"; }
 
  private:
   const uint64_t seed_;
@@ -121,7 +141,7 @@ emulator_control& emulator() {
 // One a seed, for as long as the process lives.
 device* emulated(int32_t seed) {
   static std::mutex mutex;
-  static std::unordered_map<int32_t, std::unique_ptr<device>> all;
+  static auto& all = *new std::unordered_map<int32_t, std::unique_ptr<device>>;  // contexts may end after main
   std::lock_guard lock(mutex);
   auto& d = all[seed];
   if (!d) d = std::make_unique<emulated_device>(static_cast<uint64_t>(static_cast<uint32_t>(seed)));

@@ -87,6 +87,9 @@ template <class K>
 __global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typename K::args args) {
   __shared__ alignas(16) unsigned char shared[sizeof(typename K::shared)];
   device_block<K::lanes> block;
+  // A kernel of many grid phases may say beforehand that there is nothing to do, the same for all blocks.
+  if constexpr (requires { K::idle(args); })
+    if (K::idle(args)) return;
   for (unsigned phase = 0; phase < K::grid_phases; ++phase) {
     if (phase) cooperative_groups::this_grid().sync();
     K::run(block, *reinterpret_cast<typename K::shared*>(shared), args, phase);

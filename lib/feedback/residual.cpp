@@ -8,7 +8,7 @@
 
 namespace dr {
 
-dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool* fresh, dr_error& error) {
+dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error) {
   if (!state)
     return fail(error, DR_E_ARGUMENT,
                 "state: the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)",
@@ -17,10 +17,10 @@ dr_status check_residual(const void* state, uint64_t state_size, uint64_t elemen
   if (state_size < residual_size(elements))
     return fail(error, DR_E_ARGUMENT, "state: %" PRIu64 " bytes, but %" PRIu64 " are needed", state_size,
                 residual_size(elements));
+  if (on_device) return DR_OK;  // its header is judged there
   residual_state head;
   std::memcpy(&head, state, sizeof head);
   const bool is_fresh = head.magic == 0 && head.version == 0 && head.elements == 0;
-  if (fresh) *fresh = is_fresh;
   if (is_fresh) return DR_OK;
   if (head.magic != residual_state::magic_value || head.version != residual_state::version_value)
     return fail(error, DR_E_ARGUMENT, "state: not a residual of this version (a fresh state is all zeros)");

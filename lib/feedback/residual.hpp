@@ -18,8 +18,8 @@ static_assert(sizeof(residual_state) == 16);
 
 constexpr uint64_t residual_size(uint64_t elements) { return sizeof(residual_state) + 4 * elements; }
 
-// ARGUMENT if it is too small, misaligned, or the state of something else. `fresh` may be nullptr.
-dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool* fresh, dr_error& error);
+// ARGUMENT if it is too small, misaligned, or the state of something else. A state on a device is not read.
+dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error);
 inline float* residual_of(void* state) {
   return reinterpret_cast<float*>(static_cast<char*>(state) + sizeof(residual_state));
 }

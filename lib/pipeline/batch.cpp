@@ -97,7 +97,12 @@ dr_status resolve(wire_plan& wire, const batch_row& row, uint64_t tensor, dr_err
   return DR_OK;
 }
 
-dr_status bound_row(const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
+// Whether rows of a plan go dense because there is too much of them, even where their codes would be shorter.
+bool may_be_told_dense(const plan& p) {
+  return p.sparsify.codec->id == sparsify_threshold && p.sparsify.value(threshold_max_ratio) < 1;
+}
+
+dr_status bound_row(const plan& method, const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
   const auto needs = [&](section s, uint64_t count) -> dr_status {
     if (wire.lists[s].count == 0) return DR_OK;
     if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, row.need[s]))
@@ -125,7 +130,7 @@ dr_status bound_row(const wire_plan& wire, batch_row& row, uint64_t tensor, dr_e
   // Raw keys instead of what replaces the support, and never more than the dense row.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
   const uint64_t index = wire.replaces_support() ? std::max(b.index, 4 * row.count_max) : b.index;
-  b.payload = std::min(dense, b.value + b.order + index);
+  b.payload = may_be_told_dense(method) ? dense : std::min(dense, b.value + b.order + index);
   return DR_OK;
 }
 
@@ -196,7 +201,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
           std::find_if(out.wire.begin(), out.wire.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
       row.plan = static_cast<uint32_t>(same - out.wire.begin());
       if (same == out.wire.end()) out.wire.push_back(wire);
-      if (const dr_status s = bound_row(wire, row, u.first_tensor, error)) return s;
+      if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
       for (const list_need& n : row.need) out.scratch = std::max({out.scratch, n.encode_scratch, n.decode_scratch});
       out.rows.push_back(row);
     }
@@ -209,7 +214,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   return DR_OK;
 }
 
-dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr_error& error) {
+dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bool on_device, dr_error& error) {
   if (tensors.size() != b.shapes.size())
     return fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
   for (const unit& u : b.units)
@@ -230,7 +235,7 @@ dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr
       if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
         return bad_tensor(error, i, DR_E_ARGUMENT, "indices are not aligned to their dtype");
       if (u.method->keeps_feedback())
-        if (check_residual(t.state, t.state_size, shape.elements(), nullptr, error)) {
+        if (check_residual(t.state, t.state_size, shape.elements(), on_device, error)) {
           const dr_error inner = error;
           return bad_tensor(error, i, DR_E_ARGUMENT, "%s", inner.message);
         }

@@ -66,6 +66,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
                   std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error);
 
 // Whether tensors have the shapes that a batch was prepared for, and pointers to go with them.
-dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, dr_error& error);
+// On a device nothing of theirs is read.
+dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bool on_device, dr_error& error);
 
 }  // namespace dr

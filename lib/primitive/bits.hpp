@@ -31,10 +31,28 @@ inline uint64_t load_bytes(const uint8_t* from, unsigned bytes) {
 }
 inline void store_bytes(uint8_t* to, uint64_t value, unsigned bytes) { std::memcpy(to, &value, bytes); }
 
+// What <bit> does, for devices too. There std::bit_width, bit_floor and popcount of 64 bits and std::countr_zero of any are
+// silently wrong: libstdc++ takes builtins (clzl, ctz, popcountl) that nvcc 13 has for the host only, and
+// --expt-relaxed-constexpr lets them through, as constants.
+DR_HD constexpr unsigned bit_width(uint64_t x) { return x ? 64 - static_cast<unsigned>(__builtin_clzll(x)) : 0; }
+DR_HD constexpr uint64_t bit_floor(uint64_t x) { return x ? uint64_t{1} << (bit_width(x) - 1) : 0; }
+DR_HD constexpr uint64_t bit_ceil(uint64_t x) { return x <= 1 ? 1 : uint64_t{1} << bit_width(x - 1); }
+DR_HD constexpr unsigned countr_zero(uint32_t x) {
+  return x ? 31 - static_cast<unsigned>(__builtin_clz(x & (0 - x))) : 32;
+}
+DR_HD constexpr unsigned popcount(uint32_t x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+DR_HD constexpr unsigned countr_zero(uint64_t x) {
+  const auto low = static_cast<uint32_t>(x);
+  return low ? countr_zero(low) : 32 + countr_zero(static_cast<uint32_t>(x >> 32));
+}
+DR_HD constexpr unsigned popcount(uint64_t x) {
+  return popcount(static_cast<uint32_t>(x)) + popcount(static_cast<uint32_t>(x >> 32));
+}
+
 DR_HD constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
-DR_HD constexpr unsigned ceil_log2(uint64_t x) { return x <= 1 ? 0 : static_cast<unsigned>(std::bit_width(x - 1)); }
+DR_HD constexpr unsigned ceil_log2(uint64_t x) { return x <= 1 ? 0 : bit_width(x - 1); }
 DR_HD constexpr unsigned bytes_for(uint64_t maximum) {  // bytes that hold 0 … maximum
-  return maximum == 0 ? 0 : (static_cast<unsigned>(std::bit_width(maximum)) + 7) / 8;
+  return maximum == 0 ? 0 : (bit_width(maximum) + 7) / 8;
 }
 DR_HD constexpr uint64_t low_mask(unsigned bits) { return bits >= 64 ? ~uint64_t{0} : (uint64_t{1} << bits) - 1; }
 
@@ -42,19 +60,19 @@ DR_HD constexpr uint64_t low_mask(unsigned bits) { return bits >= 64 ? ~uint64_t
 // powers of two lies below it, by at most 0.0861 (at 1/ln 2 - 1): 5643/65536 is just above that.
 DR_HD constexpr uint64_t log2_q16_above(uint64_t a, uint64_t b) {
   const uint64_t x = (a << 16) / b + 1;  // a < 2^48
-  const unsigned e = static_cast<unsigned>(std::bit_width(x)) - 1;
+  const unsigned e = bit_width(x) - 1;
   const uint64_t fraction = e >= 16 ? (x - (uint64_t{1} << e)) >> (e - 16) : (x - (uint64_t{1} << e)) << (16 - e);
   return ((uint64_t{e} - 16) << 16) + fraction + 1 + 5643;
 }
 
 // LEB128: 7 bits a byte, low first. Returns the end.
-inline uint8_t* put_varint(uint8_t* out, uint64_t x) {
+DR_HD inline uint8_t* put_varint(uint8_t* out, uint64_t x) {
   for (; x >= 0x80; x >>= 7) *out++ = static_cast<uint8_t>(x | 0x80);
   *out++ = static_cast<uint8_t>(x);
   return out;
 }
 // Returns the end, or nullptr: cut off, beyond 64 bits, or with a superfluous group.
-inline const uint8_t* get_varint(const uint8_t* in, const uint8_t* end, uint64_t& x) {
+DR_HD inline const uint8_t* get_varint(const uint8_t* in, const uint8_t* end, uint64_t& x) {
   x = 0;
   for (unsigned shift = 0; shift < 70 && in < end; shift += 7) {
     const uint64_t byte = *in++;
@@ -117,8 +135,39 @@ class bit_reader {
   unsigned fill_ = 0;
 };
 
+// Four words at once, where memory lies so that a GPU can.
+struct alignas(16) four_words {
+  uint32_t of[4];
+};
+DR_HD inline bool aligned_to_four(const void* p) { return reinterpret_cast<uintptr_t>(p) % sizeof(four_words) == 0; }
+// from[i … i+3], but for those at n and behind, which are not touched and count as 0. i is a multiple of 4.
+DR_HD inline four_words load_four(const uint32_t* from, uint64_t i, uint64_t n) {
+  four_words x{};
+  if (i + 4 <= n && aligned_to_four(from)) return *reinterpret_cast<const four_words*>(from + i);
+  for (unsigned j = 0; j < 4; ++j)
+    if (i + j < n) x.of[j] = from[i + j];
+  return x;
+}
+DR_HD inline void store_four(uint32_t* to, uint64_t i, uint64_t n, const four_words& x) {
+  if (i + 4 <= n && aligned_to_four(to)) {
+    *reinterpret_cast<four_words*>(to + i) = x;
+    return;
+  }
+  for (unsigned j = 0; j < 4; ++j)
+    if (i + j < n) to[i + j] = x.of[j];
+}
+// The 32 bits from bit `shift` < 32 of two words on.
+DR_HD constexpr uint32_t funnel(uint32_t low, uint32_t high, unsigned shift) {
+  return static_cast<uint32_t>((uint64_t{high} << 32 | low) >> shift);
+}
+// Up to 32 bits of a string in words. Looks at the word behind as well.
+DR_HD inline uint32_t bits_at(const uint32_t* words, uint32_t bit, unsigned bits) {
+  const uint32_t* const from = words + bit / 32;
+  return funnel(from[0], from[1], bit % 32) & static_cast<uint32_t>(low_mask(bits));
+}
+
 // Whether the bits behind the first `bits` of the byte that holds them are zero.
-inline bool padding_is_zero(const uint8_t* in, uint64_t bits) {
+DR_HD inline bool padding_is_zero(const uint8_t* in, uint64_t bits) {
   return bits % 8 == 0 || in[bits / 8] >> (bits % 8) == 0;
 }
 

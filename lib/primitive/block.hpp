@@ -11,14 +11,14 @@
 //   };
 //
 // Rules of `run`. Shared memory is written in phases only, and what a phase wrote is read in later phases, or between them
-// through b.get(s.x), which all lanes call. Code between phases is uniform: every lane takes the same way. Registers that outlive
-// a phase are `typename Block::template each<T>`. Every store to global memory whose place depends on data is predicated on its
+// through b.get(s.x), which all lanes call. Code between phases is uniform: every lane takes the same way, and each has its own
+// copy of what stands there, so that a phase may read it but not write it. Registers that outlive a phase are
+// `typename Block::template each<T>`. Every store to global memory whose place depends on data is predicated on its
 // bound, there. Loops are bounded by constants or by bounds from the host. Nothing depends on the order of lanes or blocks.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <type_traits>
 
@@ -28,14 +28,30 @@
 
 namespace dr {
 
+// Tests run the lanes of a block in several control flows, each with registers of its own, as the threads of a GPU have them
+// (cuda/strands.hpp). What the block of one of them says to the others.
+class strand {
+ public:
+  // Ends a phase: waits for the others, unless a test left this barrier out.
+  virtual void end_phase(const char* file, unsigned line) = 0;
+  // The value of shared memory was read.
+  virtual void end_get() = 0;
+  // x: an element of `size` bytes for each lane. Sets those of other strands' lanes.
+  virtual void complete(void* x, size_t size) = 0;
+  // Sets x to what it is in the strand of lane 0.
+  virtual void follow(void* x, size_t size) = 0;
+  virtual bool has_lane_0() const = 0;
+
+ protected:
+  ~strand() = default;
+};
+
 // How the CPU runs the blocks of a grid.
 struct emulated_grid {
   uint32_t blocks = 0;
-  std::span<const uint32_t> lane_order;  // a permutation, or empty: ascending
+  std::span<const uint32_t> lane_order;  // those that run, in this order; empty: all, ascending
   std::span<std::byte> shared;           // poisoned before each block
-  // Tests: leaves out the barrier behind this phase (counted from 1 in each block), as if it had been forgotten. 0: none.
-  uint32_t no_barrier = 0;
-  uint32_t phases_seen = 0;  // most of any block so far
+  strand* others = nullptr;
 };
 
 template <unsigned Lanes>
@@ -50,11 +66,7 @@ class host_block {
     const T& operator[](unsigned lane) const { return value[lane]; }
   };
 
-  host_block(emulated_grid& grid, uint32_t index) : grid_(grid), index_(index) {}
-  ~host_block() {
-    flush();
-    if (phase_ > grid_.phases_seen) grid_.phases_seen = phase_;
-  }
+  host_block(const emulated_grid& grid, uint32_t index) : grid_(grid), index_(index) {}
   host_block(const host_block&) = delete;
   host_block& operator=(const host_block&) = delete;
 
@@ -63,19 +75,18 @@ class host_block {
 
   // f(lane) for every lane; then they meet.
   template <class F>
-  void phase(F&& f) {
-    ++phase_;
-    if (!grid_.no_barrier) {
-      for (unsigned i = 0; i < Lanes; ++i) f(lane(i));
-    } else {
-      planted(f);
-    }
+  void phase(F&& f, const char* file = __builtin_FILE(), unsigned line = __builtin_LINE()) {
+    if (grid_.lane_order.empty())
+      for (unsigned lane = 0; lane < Lanes; ++lane) f(lane);
+    else
+      for (const unsigned lane : grid_.lane_order) f(lane);
+    if (grid_.others) grid_.others->end_phase(file, line);
   }
 
   // Replaces each lane's x by the sum of those of the lanes before it; returns the sum of all.
   template <class T>
   T exclusive_sum(each<T>& x) {
-    flush();
+    complete(x);
     T total{};
     for (unsigned i = 0; i < Lanes; ++i) {
       const T own = x[i];
@@ -86,21 +97,21 @@ class host_block {
   }
   template <class T>
   T sum(const each<T>& x) {
-    flush();
+    complete(x);
     T total = x[0];
     for (unsigned i = 1; i < Lanes; ++i) total = total + x[i];
     return total;
   }
   template <class T>
   T max(const each<T>& x) {
-    flush();
+    complete(x);
     T most = x[0];
     for (unsigned i = 1; i < Lanes; ++i) most = x[i] > most ? x[i] : most;
     return most;
   }
   template <class T>
   T min(const each<T>& x) {
-    flush();
+    complete(x);
     T least = x[0];
     for (unsigned i = 1; i < Lanes; ++i) least = x[i] < least ? x[i] : least;
     return least;
@@ -108,50 +119,35 @@ class host_block {
   // The value of shared memory, the same for all lanes; phases behind it may write there again.
   template <class T>
   T get(const T& shared) {
-    flush();
-    return shared;
+    const T value = shared;
+    if (grid_.others) grid_.others->end_get();
+    return value;
   }
   // What one lane computes, for all of them.
   template <class T, class F>
   T once(F&& f) {
-    flush();
-    return f();
+    if (!grid_.others) return f();
+    T value{};
+    if (grid_.others->has_lane_0()) value = f();
+    grid_.others->follow(&value, sizeof value);
+    return value;
   }
 
  private:
-  unsigned lane(unsigned i) const { return grid_.lane_order.empty() ? i : grid_.lane_order[i]; }
-
-  // A phase whose barrier was left out: a lane may be through the next one before another has begun this one.
-  template <class F>
-  void planted(F&& f) {
-    using fn = std::remove_reference_t<F>;
-    if (phase_ == grid_.no_barrier) {
-      static_assert(std::is_trivially_copyable_v<fn> && sizeof(fn) <= sizeof held_);
-      std::memcpy(held_, &f, sizeof f);
-      run_held_ = [](host_block& b, unsigned lane) { (*reinterpret_cast<fn*>(b.held_))(lane); };
-      return;
-    }
-    for (unsigned i = 0; i < Lanes; ++i) {
-      if (run_held_) run_held_(*this, lane(i));
-      f(lane(i));
-    }
-    run_held_ = nullptr;
-  }
-  void flush() {
-    if (run_held_)
-      for (unsigned i = 0; i < Lanes; ++i) run_held_(*this, lane(i));
-    run_held_ = nullptr;
+  template <class T>
+  void complete(const each<T>& x) {
+    static_assert(std::is_trivially_copyable_v<T>);
+    // What other strands' lanes have here is nobody's, so nobody sees it change.
+    if (grid_.others) grid_.others->complete(const_cast<T*>(x.value), sizeof(T));
   }
 
-  emulated_grid& grid_;
-  uint32_t index_, phase_ = 0;
-  void (*run_held_)(host_block&, unsigned) = nullptr;
-  alignas(16) std::byte held_[256];
+  const emulated_grid& grid_;
+  const uint32_t index_;
 };
 
 template <class K>
 void run_on_host(void* grid, uint32_t block, uint32_t grid_phase, const void* args) {
-  auto& g = *static_cast<emulated_grid*>(grid);
+  const auto& g = *static_cast<const emulated_grid*>(grid);
   host_block<K::lanes> b(g, block);
   K::run(b, *reinterpret_cast<typename K::shared*>(g.shared.data()), *static_cast<const typename K::args*>(args),
          grid_phase);

@@ -12,9 +12,12 @@ namespace dr {
 
 inline constexpr size_t check_chunk_words = 1024;
 
+// T[i]. A GPU computes it anew: cheaper there than a table.
+DR_HD constexpr uint32_t check_factor(uint32_t i) { return static_cast<uint32_t>(mix64((i + 1) * golden) >> 32) | 1; }
+
 inline constexpr auto check_table = [] {
   std::array<uint32_t, check_chunk_words> table{};
-  for (size_t i = 0; i < table.size(); ++i) table[i] = static_cast<uint32_t>(mix64((i + 1) * golden) >> 32) | 1;
+  for (uint32_t i = 0; i < table.size(); ++i) table[i] = check_factor(i);
   return table;
 }();
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "deepreduce/codec.h"
+#include "deepreduce/deepreduce.h"
 
 namespace dr {
 
@@ -16,9 +16,9 @@ struct device_row {
   uint64_t decoded_size;  // of what the receiver will see, with feedback
   uint64_t not_finite;    // ~position of the first value of the support that is not finite; 0: there is none
   uint32_t mode;          // row_mode
-  uint32_t reserved;
-  uint64_t offset;  // decode: of the payload in the frame
+  uint32_t accumulates;   // with feedback: its state is one, so what comes is added to it
+  uint64_t offset;        // decode: of the payload in the frame
 };
-static_assert(sizeof(device_row) == 128);
+static_assert(sizeof(device_row) == 112);
 
 }  // namespace dr

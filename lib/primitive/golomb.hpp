@@ -26,21 +26,22 @@ struct golomb_code {
   }
 };
 
-// span < 2^33, n <= 2^13: no product overflows.
+// span < 2^32, n <= 2^13: no product overflows, and what is divided has 32 bits, as the divisor.
 DR_HD constexpr uint64_t golomb_divisor(uint64_t span, uint64_t n) {
-  const uint64_t m = ((2 * span - n) * 22713 + n * 32768) / (n * 65536);  // 22713 / 65536 = ln 2 / 2
+  const uint64_t q16 = (2 * span - n) * 22713 + n * 32768;  // 22713 / 65536 = ln 2 / 2
+  const uint32_t m = static_cast<uint32_t>(q16 >> 16) / static_cast<uint32_t>(n);
   return m ? m : 1;
 }
 // The power of two nearest to golomb_divisor on a logarithmic scale. M < 2^32 · ln 2, so 2·M² fits.
 DR_HD constexpr uint64_t rice_divisor(uint64_t span, uint64_t n) {
   const uint64_t m = golomb_divisor(span, n);
-  return uint64_t{1} << ((std::bit_width(2 * m * m) - 1) / 2);
+  return uint64_t{1} << ((bit_width(2 * m * m) - 1) / 2);
 }
 
 // What a block may take instead, where many gaps are tiny and few are long: a little below the power of two, so that tiny
 // remainders have no extra bit. 1: there is nothing below.
 DR_HD constexpr uint64_t clustered_divisor(uint64_t divisor) {
-  const uint64_t power = std::bit_floor(divisor), less = power >> 4;
+  const uint64_t power = bit_floor(divisor), less = power >> 4;
   return power > 1 ? power - (less ? less : 1) : 1;
 }
 
@@ -136,7 +137,7 @@ inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint
     const size_t rest = unary_max - at;
     uint64_t word = load_bytes(unary + at, rest < 8 ? static_cast<unsigned>(rest) : 8);
     for (; word && found < n; word &= word - 1) {
-      unary_bits = 8 * at + static_cast<unsigned>(std::countr_zero(word)) + 1;
+      unary_bits = 8 * at + static_cast<unsigned>(std::countr_zero(word)) + 1;  // (on the host only)
       x[found] = static_cast<uint32_t>(unary_bits - 1 - found);
       ++found;
     }

@@ -37,9 +37,9 @@ struct golomb_index {
   static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2}};
   static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
 
-  static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id) {
+  static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id, const dr_ops* cuda) {
     return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu,
-                      {.forms = list_form, .params = params, .fields = fields});
+                      {.forms = list_form, .params = params, .fields = fields, .cuda = cuda});
   }
 };
 

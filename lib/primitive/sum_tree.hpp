@@ -2,11 +2,11 @@
 // Zero padding adds nothing, so a short tile may start from the smallest power of two that holds it.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 
 #include "core/host_device.hpp"
+#include "primitive/bits.hpp"
 
 namespace dr {
 
@@ -19,7 +19,7 @@ DR_HD double tree_sum(uint64_t n, F&& term) {
   double tile[sum_tile];
   for (uint64_t begin = 0; begin < n; begin += sum_tile) {
     const size_t length = n - begin < sum_tile ? static_cast<size_t>(n - begin) : sum_tile;
-    const size_t padded = std::bit_ceil(length);
+    const size_t padded = bit_ceil(length);
     for (size_t i = 0; i < length; ++i) tile[i] = term(begin + i);
     for (size_t i = length; i < padded; ++i) tile[i] = 0;
     for (size_t h = padded / 2; h > 0; h /= 2)

@@ -45,7 +45,7 @@ struct tile_args {
 
 // The job that a tile belongs to: the last whose first tile is not behind it.
 template <class Args>
-DR_HD const tile_job& job_of_tile(const Args& a, uint32_t tile) {
+DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {
   uint32_t low = 0, high = a.jobs;
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;

@@ -50,13 +50,13 @@ DR_HD inline double saturate(double v) {
 
 // Calls f with the type's description. dtype has been checked.
 template <class F>
-decltype(auto) with_value_type(uint32_t dtype, F&& f) {
+DR_HD decltype(auto) with_value_type(uint32_t dtype, F&& f) {
   if (dtype == DR_F32) return f(f32_type{});
   if (dtype == DR_F16) return f(f16_type{});
   return f(bf16_type{});
 }
 
-constexpr unsigned value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+DR_HD constexpr unsigned value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
 constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
 constexpr bool is_index_type(uint32_t dtype) { return dtype >= DR_U32 && dtype <= DR_I64; }
 

@@ -72,15 +72,47 @@ FIELD(dr_job, private_key, 136, 8);
 FIELD(dr_job, state, 144, 8);
 FIELD(dr_job, fault, 152, 8);
 
-SIZE(dr_need, 48);
+SIZE(dr_need, 80);
 FIELD(dr_need, struct_size, 0, 8);
 FIELD(dr_need, payload, 8, 8);
 FIELD(dr_need, tell, 16, 8);
 FIELD(dr_need, encode_scratch, 24, 8);
 FIELD(dr_need, decode_scratch, 32, 8);
 FIELD(dr_need, state, 40, 8);
+FIELD(dr_need, rule, 48, 32);
 
-SIZE(dr_exec, 56);
+SIZE(dr_size_rule, 32);
+FIELD(dr_size_rule, rate, 0, 8);
+FIELD(dr_size_rule, minimum, 8, 4);
+FIELD(dr_size_rule, granule, 12, 4);
+FIELD(dr_size_rule, bucket, 16, 4);
+FIELD(dr_size_rule, row_values, 20, 4);
+FIELD(dr_size_rule, logarithmic, 24, 4);
+FIELD(dr_size_rule, reserved, 28, 4);
+
+SIZE(dr_kernel, 48);
+FIELD(dr_kernel, struct_size, 0, 8);
+FIELD(dr_kernel, name, 8, 8);
+FIELD(dr_kernel, lanes, 16, 4);
+FIELD(dr_kernel, args_size, 20, 4);
+FIELD(dr_kernel, shared_size, 24, 4);
+FIELD(dr_kernel, grid_phases, 28, 4);
+FIELD(dr_kernel, device, 32, 8);
+FIELD(dr_kernel, host, 40, 8);
+
+SIZE(dr_sort, 72);
+FIELD(dr_sort, struct_size, 0, 8);
+FIELD(dr_sort, n, 8, 8);
+FIELD(dr_sort, bits, 16, 4);
+FIELD(dr_sort, reserved, 20, 4);
+FIELD(dr_sort, keys, 24, 8);
+FIELD(dr_sort, other_keys, 32, 8);
+FIELD(dr_sort, values, 40, 8);
+FIELD(dr_sort, other_values, 48, 8);
+FIELD(dr_sort, temp, 56, 8);
+FIELD(dr_sort, temp_size, 64, 8);
+
+SIZE(dr_exec, 80);
 FIELD(dr_exec, struct_size, 0, 8);
 FIELD(dr_exec, scratch, 8, 8);
 FIELD(dr_exec, scratch_size, 16, 8);
@@ -89,6 +121,9 @@ FIELD(dr_exec, workers, 32, 4);
 FIELD(dr_exec, reserved, 36, 4);
 FIELD(dr_exec, pool, 40, 8);
 FIELD(dr_exec, parallel, 48, 8);
+FIELD(dr_exec, device, 56, 8);
+FIELD(dr_exec, launch, 64, 8);
+FIELD(dr_exec, sort, 72, 8);
 
 SIZE(dr_ops, 56);
 FIELD(dr_ops, struct_size, 0, 8);
@@ -154,11 +189,13 @@ FIELD(dr_tensor, state, 64, 8);
 FIELD(dr_tensor, state_size, 72, 8);
 FIELD(dr_tensor, key, 80, 8);
 
-SIZE(dr_place, 24);
+SIZE(dr_place, 32);
 FIELD(dr_place, struct_size, 0, 8);
 FIELD(dr_place, kind, 8, 4);
 FIELD(dr_place, device, 12, 4);
 FIELD(dr_place, stream, 16, 8);
+FIELD(dr_place, flags, 24, 4);
+FIELD(dr_place, reserved, 28, 4);
 
 SIZE(dr_trace, 40);
 FIELD(dr_trace, struct_size, 0, 8);
@@ -209,7 +246,7 @@ FIELD(dr_frame_info, header_size, 40, 8);
 FIELD(dr_frame_info, tag, 48, 8);
 FIELD(dr_frame_info, message, 56, 256);
 
-SIZE(dr_tensor_info, 296);
+SIZE(dr_tensor_info, 304);
 FIELD(dr_tensor_info, struct_size, 0, 8);
 FIELD(dr_tensor_info, universe, 8, 8);
 FIELD(dr_tensor_info, width, 16, 4);
@@ -222,6 +259,8 @@ FIELD(dr_tensor_info, index_size, 48, 8);
 FIELD(dr_tensor_info, value_size, 56, 8);
 FIELD(dr_tensor_info, order_size, 64, 8);
 FIELD(dr_tensor_info, plan, 72, 224);
+FIELD(dr_tensor_info, host_only, 296, 4);
+FIELD(dr_tensor_info, reserved, 300, 4);
 
 SIZE(dr_tensor_out, 64);
 FIELD(dr_tensor_out, struct_size, 0, 8);
@@ -322,8 +361,8 @@ VALUE(DR_FALLBACK_DENSE, 2);
 VALUE(DR_MERGE_ADD, 1);
 
 VALUE(DR_FIELDS_MAX, 8);
-VALUE(DR_CODEC_ABI_VERSION, 0);
-VALUE(DR_FORMAT_VERSION, 0);
+VALUE(DR_CODEC_ABI_VERSION, 1);
+VALUE(DR_FORMAT_VERSION, 1);
 VALUE(DR_ABI_VERSION, 0);
 VALUE(DR_DTYPE_BIT(DR_BF16), 8);
 

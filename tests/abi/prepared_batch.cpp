@@ -1,4 +1,5 @@
 // The prepared form of encode: the same bytes, without allocating, shared between threads.
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <thread>
@@ -246,4 +247,20 @@ TEST_CASE("a batch outlives the plans that it was made from") {
                           frame.data(), frame.size(), &result) == DR_OK);
   frame.resize(result.size);
   CHECK(client::same_bits(client::decode(c, frame, 100), g));
+}
+
+TEST_CASE("a small support that is replaced and a large one that is kept share a frame") {
+  client::context c;
+  client::plan bloom("sparsify=topr(count=20) index=bloom(fpr=0.01)"), raw("sparsify=topr(count=4000) index=raw");
+  const floats a = client::laplace(1000, 1), b = client::laplace(70000, 2);
+  std::vector<dr_tensor> tensors = {client::dense(a), client::dense(b)};
+  tensors[0].plan = bloom.handle;
+  tensors[1].plan = raw.handle;
+  const bytes frame = client::encode(c, "index=raw", tensors);
+  floats x(a.size()), y(b.size());
+  dr_tensor_out outs[] = {client::dense_out(x), client::dense_out(y)};
+  const dr_status s = dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, outs, sizeof outs[0], 2);
+  INFO(c.error());
+  REQUIRE(s == DR_OK);
+  CHECK(std::count_if(y.begin(), y.end(), [](float v) { return v != 0; }) == 4000);
 }

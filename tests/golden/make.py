@@ -145,7 +145,7 @@ def container():
     two = [encode_row(PLAIN, 100, SIX), encode_row(PLAIN, 50, {7: [ONE]})]
     sealed = functools.partial(seal, whole=False)
     bad("magic", "it begins with DX", short_frame(encode_row(PLAIN, 100, SIX), magic=b"DX"))
-    bad("version_1", "a newer version", short_frame(encode_row(PLAIN, 100, SIX), version=1), status="UNSUPPORTED")
+    bad("version_0", "a version from before the first", short_frame(encode_row(PLAIN, 100, SIX), version=0), status="UNSUPPORTED")
     bad("version_255_general", "a much newer version", general_frame(two, version=255), status="UNSUPPORTED")
     bad("cut_in_magic", "11 bytes", plain[:11])
     bad("cut_in_header", "cut off in the header", plain[:20])

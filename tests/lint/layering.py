@@ -93,7 +93,8 @@ def judge(path, name, target):
     if target is None and name == "mpi.h" and not any(part in {"mpi", "deepreduce_mpi"} or part.startswith("mpi_") for part in path.with_suffix("").parts):
         return "MPI's header belongs in the MPI module"
     if path.name.endswith(("_kernel.hpp", "_tile.hpp")) and not (theirs == "primitive" or (target is None and is_standard(name))):
-        return "a kernel or tile includes the standard library and primitive only"
+        own = target is not None and target.parent == path.parent and target.name.endswith(("_kernel.hpp", "_tile.hpp"))
+        return None if own else "a kernel or tile includes the standard library, primitive, and the kernels beside it only"
     if mine == "include":
         if path.suffix == ".h":
             allowed = STANDARD_C | ({"codec.h", "version.h", "exchange.h"} if path.name == "deepreduce.h" else set())
@@ -101,7 +102,8 @@ def judge(path, name, target):
         if theirs not in {"include", None} or (target is None and not is_standard(name)):
             return "a public C++ header includes the standard library and public headers only"
     elif mine in SEES:
-        if theirs not in SEES[mine] | {mine, None}:
+        launches = path.suffix == ".cu" or path.name.endswith("_device.cpp")
+        if theirs not in SEES[mine] | {mine, None} | ({"cuda"} if launches else set()):
             return f"{mine} does not see {theirs}"
     elif mine.startswith("codec "):
         if theirs == "builtin":
@@ -117,6 +119,21 @@ def judge(path, name, target):
     elif mine not in {"capi", "tests", "bench", "datasets"}:
         return f"no rule says what {mine} may include: give it one in layering.py"
     return None
+
+
+# libstdc++ writes these with builtins that nvcc knows on the host alone; on a device they are silently constants. bits.hpp has its own.
+BITS = re.compile(r"std::(bit_width|bit_floor|bit_ceil|has_single_bit|popcount|count[lr]_(?:zero|one))\b")
+
+
+def check_bits(tree):
+    for path in tree.sources:
+        device = path.name.endswith(("_kernel.hpp", "_tile.hpp", ".cu", ".cuh")) or path.parts[:2] == ("lib", "primitive")
+        if not device or path.name == "bits.hpp":
+            continue
+        for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
+            found = BITS.search(line)
+            if found and "on the host only" not in line:
+                yield f"{path}:{number}: std::{found.group(1)} is wrong on a GPU: take primitive/bits.hpp's, or say that it is used on the host only"
 
 
 def registry_rows(text):
@@ -163,6 +180,7 @@ def check(root, listed=None):
     for name, paths in places.items():
         if len(paths) > 1:
             yield f"{paths[1]}: the name is taken by {paths[0]}"
+    yield from check_bits(tree)
     yield from check_codecs(tree, listed)
 
 
@@ -176,6 +194,7 @@ def list_codecs(program):
 
 # (file, what is put at its end, or None to remove it, a part of the sentence that must be said)
 PLANTS = [
+    ("lib/primitive/planted.hpp", "inline int f(unsigned x) { return std::popcount(x); }", "std::popcount is wrong on a GPU"),
     ("include/deepreduce/codec.h", "#include <stdlib.h>", "public C header"),
     ("include/deepreduce/codec.h", '#include "version.h"', "public C header"),
     ("include/deepreduce/version.h", "#include <stdbool.h>", "public C header"),

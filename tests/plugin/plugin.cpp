@@ -142,7 +142,7 @@ TEST_CASE("every refused plug-in says why and registers none of its codecs") {
   refused(DR_CLASH_NAME, DR_E_ARGUMENT, {"zigzag", "taken"});
   refused(DR_CLASH_ID, DR_E_ARGUMENT, {"zagzig", "taken by zigzag", "0xa7e1"});
   refused(DR_CLASH_BUILTIN_ID, DR_E_ARGUMENT, {"intruder", "0x11", "private"});
-  refused(DR_CLASH_VERSION, DR_E_UNSUPPORTED, {DR_CLASH_VERSION, "version 0"});
+  refused(DR_CLASH_VERSION, DR_E_UNSUPPORTED, {DR_CLASH_VERSION, "version 1"});
   refused(DR_CLASH_SYMBOL, DR_E_UNSUPPORTED, {DR_CLASH_SYMBOL, DR_PLUGIN_SYMBOL});
   refused("/nowhere/plugin.so", DR_E_UNSUPPORTED, {"/nowhere/plugin.so"});
   refused(__FILE__, DR_E_UNSUPPORTED, {"plugin.cpp"});  // there, but no shared object

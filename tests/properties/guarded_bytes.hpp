@@ -10,7 +10,9 @@
 #include <cstring>
 #include <new>
 #include <span>
+#include <unordered_map>
 #include <utility>
+#include <vector>
 
 namespace dr::properties {
 
@@ -25,11 +27,17 @@ class guarded_bytes {
       : size_(size), alignment_(alignment), gap_(gap), where_(where) {
     const size_t page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
     inside_ = (size + gap + alignment + page - 1) / page * page;
-    void* const all = mmap(nullptr, inside_ + 2 * page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (all == MAP_FAILED) throw std::bad_alloc();
-    first_ = static_cast<uint8_t*>(all) + page;
     mapped_ = inside_ + 2 * page;
-    if (mprotect(first_, inside_, PROT_READ | PROT_WRITE)) throw std::bad_alloc();
+    auto& spare = spares()[inside_];
+    if (spare.empty()) {
+      void* const all = mmap(nullptr, mapped_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      if (all == MAP_FAILED) throw std::bad_alloc();
+      first_ = static_cast<uint8_t*>(all) + page;
+      if (mprotect(first_, inside_, PROT_READ | PROT_WRITE)) throw std::bad_alloc();
+    } else {
+      first_ = spare.back();
+      spare.pop_back();
+    }
     std::memset(first_, canary, inside_);
   }
   guarded_bytes(guarded_bytes&& other) noexcept { *this = std::move(other); }
@@ -44,7 +52,11 @@ class guarded_bytes {
     return *this;
   }
   ~guarded_bytes() {
-    if (first_) munmap(first_ - (mapped_ - inside_) / 2, mapped_);
+    if (!first_) return;
+    if (auto& spare = spares()[inside_]; inside_ <= most_kept)
+      spare.push_back(first_);
+    else
+      munmap(first_ - (mapped_ - inside_) / 2, mapped_);
   }
 
   size_t size() const { return size_; }
@@ -68,6 +80,12 @@ class guarded_bytes {
 
  private:
   static constexpr uint8_t canary = 0xc9;
+  static constexpr size_t most_kept = size_t{1} << 16;
+  // To be used again: the kernel takes longer over a mapping than a codec over a small stream.
+  static std::unordered_map<size_t, std::vector<uint8_t*>>& spares() {
+    static thread_local auto* const all = new std::unordered_map<size_t, std::vector<uint8_t*>>;  // outlives statics
+    return *all;
+  }
   static bool clean(const uint8_t* from, const uint8_t* to) {
     return from == to || (*from == canary && std::memcmp(from, from + 1, static_cast<size_t>(to - from) - 1) == 0);
   }

@@ -22,7 +22,19 @@ INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
 HEADERS = ("version.h", "codec.h", "deepreduce.h")
 
 # Of codec.h: what only codecs written in C use.
-NOT_MIRRORED = {"dr_stats", "dr_value", "dr_params", "dr_job", "dr_need", "dr_exec", "dr_ops", "dr_host"}
+NOT_MIRRORED = {
+    "dr_stats",
+    "dr_value",
+    "dr_params",
+    "dr_job",
+    "dr_size_rule",
+    "dr_need",
+    "dr_kernel",
+    "dr_sort",
+    "dr_exec",
+    "dr_ops",
+    "dr_host",
+}
 NOT_MIRRORED_TYPEDEFS = {"dr_plugin_fn"}
 
 SCALARS = {

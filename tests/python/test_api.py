@@ -240,6 +240,8 @@ def test_arrays_of_other_kinds():
     assert encode(OnlyDlpack(x), RAW) == frame
     assert encode(numpy.float32(1), RAW) == encode(f32(1), RAW)
     with pytest.raises(deepreduce.ArgumentError, match="CPU"):
+        encode(OnlyDlpack(x, (8, 0)), RAW)
+    with pytest.raises(deepreduce.ArgumentError, match="stream"):  # numpy has none
         encode(OnlyDlpack(x, (2, 0)), RAW)
 
 

@@ -1,4 +1,4 @@
-"""A second decoder of DeepReduce frames, version 0: a specification in code.
+"""A second decoder of DeepReduce frames, version 1: a specification in code.
 
 Written from lib/container/FORMAT.md and codecs/*/*/SPEC.md alone, in plain Python, without a look at the
 library. It is slow. Where a document leaves a choice, a comment that begins with "Reading:" says which was taken.
@@ -23,7 +23,7 @@ SHORT, TAG, LIST, STATUS = 1, 2, 4, 8
 
 
 class Corrupt(Exception):
-    """The bytes are not a frame of version 0."""
+    """The bytes are not a frame of version 1."""
 
 
 class Unsupported(Exception):
@@ -665,7 +665,7 @@ def decode_frame(data):
     reader = Reader(data)
     refuse(reader.take(2) != b"DR", "does not begin with DR")
     version = reader.uint(1)
-    if version != 0:
+    if version != 1:
         raise Unsupported(f"version {version}")
     flags, stored_check = reader.uint(1), reader.uint(8)
     if flags & SHORT:

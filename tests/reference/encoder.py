@@ -1,4 +1,4 @@
-"""A tiny encoder of DeepReduce frames, version 0, written like decoder.py from the documents alone.
+"""A tiny encoder of DeepReduce frames, version 1, written like decoder.py from the documents alone.
 
 It makes frames for the decoders, valid ones and, as every header field can be set by hand, invalid ones.
 
@@ -270,7 +270,7 @@ def seal(header, payload=b"", whole=True, extra=b""):
     return header[:4] + struct.pack("<Q", check(covered)) + header[12:] + payload + extra
 
 
-def short_frame(row, flags=SHORT, version=0, magic=b"DR", plan=None, support=None, sizes=None, payload=None, behind=b"", size_bytes=None):
+def short_frame(row, flags=SHORT, version=1, magic=b"DR", plan=None, support=None, sizes=None, payload=None, behind=b"", size_bytes=None):
     """Every argument but row falsifies one field; behind: bytes behind the last field, before the padding. size_bytes: 2 or 3."""
     e = row.entry
     width = size_bytes or (2 if max(row.count, row.support, row.value, row.order, row.index) < 65536 else 3)
@@ -286,7 +286,7 @@ def short_frame(row, flags=SHORT, version=0, magic=b"DR", plan=None, support=Non
     return seal(header, row.payload if payload is None else payload)
 
 
-def general_frame(rows, flags=0, version=0, tag=None, n_rows=None, status=0, zero=0, plan=None, table_size=None, widths=None,
+def general_frame(rows, flags=0, version=1, tag=None, n_rows=None, status=0, zero=0, plan=None, table_size=None, widths=None,
                   info=None, checks=None, whole=None, payload=None, behind=b""):
     """widths: [row info, universe, count, support, value, order, index, 0]; info: the row info column, as numbers."""
     n_rows = len(rows) if n_rows is None else n_rows

@@ -474,7 +474,7 @@ def test_what_the_refusals_were_made_from_is_read():
         decode_frame(data)
 
 
-@pytest.mark.parametrize("data", [short(version=1), general(version=1), short(plan=b"\x09\x01\x10\x02"), short(plan=b"\x09\x01\x02\x0a"),
+@pytest.mark.parametrize("data", [short(version=0), general(version=2), short(plan=b"\x09\x01\x10\x02"), short(plan=b"\x09\x01\x02\x0a"),
                                   short(plan=b"\x0a\x01\x02\x04\x02"), short(plan=b"\x49\x01\x06\x04\x02")])
 def test_unsupported(data):
     with pytest.raises(Unsupported):

@@ -12,7 +12,8 @@ bytes that any rank can decode. A plan, one line of text, says what is done. Exa
 >>> deepreduce.decode(frame).shape
 (1000,)
 
-encode, decode, merge   tensors to frames and back
+encode, decode, merge   tensors to frames and back; of arrays on a GPU, to a DeviceFrame there
+Batch                   the same, prepared for tensors of known shapes
 inspect                 what a frame holds
 Plan, codecs            what can be done; load_plugin adds to it
 State                   what feedback keeps from step to step
@@ -20,11 +21,12 @@ Sparse                  a sparse tensor
 Error                   base of the exceptions
 
 The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
-the system. Each thread may call everything at any time; a State serves one call at a time.
+the system. Each thread may call everything at any time; a State and a Batch serve one call at a time.
 """
 
 from ._abi import DR_VERSION_STRING as __version__
 from .api import Frame, FrameTensor, decode, encode, inspect, merge
+from .batch import Batch
 from .errors import (
     ArgumentError,
     CapacityError,
@@ -37,15 +39,18 @@ from .errors import (
     PeerError,
     Unsupported,
 )
+from .frame import DeviceFrame
 from .plan import Codec, Parameter, Plan, codecs, load_plugin
 from .tensor import Sparse, State
 
 __all__ = [
     "ArgumentError",
+    "Batch",
     "CapacityError",
     "Codec",
     "CorruptFrame",
     "DeviceError",
+    "DeviceFrame",
     "Error",
     "Frame",
     "FrameTensor",

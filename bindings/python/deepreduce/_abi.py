@@ -28,8 +28,8 @@ DR_VERSION_MINOR = 1
 DR_VERSION_PATCH = 0
 DR_VERSION_STRING = "0.1.0"
 DR_ABI_VERSION = 0
-DR_CODEC_ABI_VERSION = 0
-DR_FORMAT_VERSION = 0
+DR_CODEC_ABI_VERSION = 1
+DR_FORMAT_VERSION = 1
 
 # ==== codec.h ====================================================================================
 
@@ -153,7 +153,7 @@ class dr_codec(Structure):
     ]
 
 
-DR_PLUGIN_SYMBOL = "dr_plugin_v0"
+DR_PLUGIN_SYMBOL = "dr_plugin_v1"
 
 # ==== deepreduce.h ===============================================================================
 
@@ -225,6 +225,8 @@ class dr_tensor(Structure):
 
 DR_PLACE_CPU = 0
 DR_PLACE_CUDA = 1
+DR_PLACE_EMULATED = 2
+DR_PLACE_ALLOW_HOST = 1 << 0
 
 
 class dr_place(Structure):
@@ -233,6 +235,8 @@ class dr_place(Structure):
         ("kind", c_uint32),
         ("device", c_int32),
         ("stream", c_void_p),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -338,6 +342,8 @@ class dr_tensor_info(Structure):
         ("value_size", c_uint64),
         ("order_size", c_uint64),
         ("plan", c_char * 224),
+        ("host_only", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -453,6 +459,41 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
             POINTER(dr_result),
         ],
     ),
+    "dr_batch_decode": (
+        dr_status,
+        [
+            POINTER(dr_context),
+            POINTER(dr_batch),
+            POINTER(dr_place),
+            c_void_p,
+            c_size_t,
+            POINTER(dr_tensor_out),
+            c_size_t,
+            c_size_t,
+            c_void_p,
+            c_size_t,
+            POINTER(dr_result),
+        ],
+    ),
+    "dr_batch_merge": (
+        dr_status,
+        [
+            POINTER(dr_context),
+            POINTER(dr_batch),
+            POINTER(dr_place),
+            POINTER(dr_bytes),
+            POINTER(c_float),
+            c_size_t,
+            POINTER(dr_merge_options),
+            POINTER(dr_tensor_out),
+            c_size_t,
+            c_size_t,
+            c_void_p,
+            c_size_t,
+            POINTER(dr_result),
+        ],
+    ),
+    "dr_batch_merge_workspace": (dr_status, [POINTER(dr_batch), c_size_t, POINTER(c_size_t)]),
     "dr_state_size": (
         dr_status,
         [POINTER(dr_plan), POINTER(dr_tensor), POINTER(c_size_t), POINTER(dr_error)],

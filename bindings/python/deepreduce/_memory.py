@@ -1,16 +1,22 @@
-"""Borrows the memory of arrays: numpy, torch, and whatever speaks DLPack, buffers or `__array__`."""
+"""Borrows the memory of arrays: numpy, torch, and whatever speaks DLPack, buffers or `__array__`.
+
+With a place (_device.Place) the memory is a GPU's; otherwise it is the CPU's.
+"""
 
 from __future__ import annotations
 
 import functools
 import math
 import sys
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
 
 import numpy
 
 from . import _abi
 from .errors import ArgumentError, OutOfMemory
+
+if TYPE_CHECKING:
+    from ._device import Place
 
 NAMES = {
     _abi.DR_F32: "float32",
@@ -29,7 +35,7 @@ _DLPACK_CPU = 1
 
 
 class Memory(NamedTuple):
-    """Contiguous, aligned memory on the CPU. It lives as long as `owner`."""
+    """Contiguous, aligned memory, on the CPU or on a GPU. It lives as long as `owner`."""
 
     address: int
     dtype: int  # DR_*
@@ -80,9 +86,11 @@ def torch_tensor(x: object) -> bool:
     return torch is not None and isinstance(x, getattr(torch, "Tensor", ()))
 
 
-def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS) -> Memory:
-    """The memory of an input of any shape, in row-major order. A copy only if x is not contiguous or not
-    aligned. ArgumentError, which calls x `what`, if x is no array on the CPU of one of the types `allowed`."""
+def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
+    """The memory of an input of any shape, in row-major order. A copy only if x is on the CPU and not contiguous
+    or not aligned. ArgumentError, which calls x `what`, if x is no array there of one of the types `allowed`."""
+    if place is not None:
+        return place.borrow(x, what, allowed)
     if torch_tensor(x):
         _require_cpu_tensor(x, what)
         x = x.detach().contiguous()
@@ -91,8 +99,10 @@ def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS) -> Memory:
     return _of_array(array, what, allowed)
 
 
-def borrow_output(x: Any, what: str) -> Memory:
+def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
     """The memory of an output, which must be writable, contiguous and aligned: a copy would be lost."""
+    if place is not None:
+        return place.borrow_output(x, what)
     if torch_tensor(x):
         _require_cpu_tensor(x, what)
         if x.requires_grad:
@@ -145,15 +155,15 @@ def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
 
 
 def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
-    return Memory(x.data_ptr(), _code(str(x.dtype)[len("torch.") :], what, allowed), tuple(x.shape), x)
+    return Memory(x.data_ptr(), code_of(str(x.dtype)[len("torch.") :], what, allowed), tuple(x.shape), x)
 
 
 def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...]) -> Memory:
     name = array.dtype.name if array.dtype.isnative else str(array.dtype)
-    return Memory(array.ctypes.data, _code(name, what, allowed), array.shape, array)
+    return Memory(array.ctypes.data, code_of(name, what, allowed), array.shape, array)
 
 
-def _code(name: str, what: str, allowed: Tuple[int, ...]) -> int:
+def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
     code = CODES.get(name)
     if code not in allowed:
         names = [NAMES[each] for each in allowed]
@@ -189,6 +199,10 @@ def _require_cpu(x: Any, what: str) -> None:
 def _require_cpu_tensor(x: Any, what: str) -> None:
     if x.device.type != "cpu":
         raise ArgumentError(f"{what} is on {x.device}; copy it to the CPU first")
+    require_strided(x, what)
+
+
+def require_strided(x: Any, what: str) -> None:
     if str(x.layout) != "torch.strided":
         raise ArgumentError(f"{what} has layout {x.layout}; pass a Sparse of its indices and values")
 

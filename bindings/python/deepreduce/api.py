@@ -8,11 +8,22 @@ from typing import Any, List, Literal, Optional, Sequence, Tuple, TypeVar, Union
 
 import numpy
 
-from . import _abi, _library, _memory
+from . import _abi, _device, _library, _memory
 from ._call import check, context_of_thread, fail, new, text, unsigned
-from .errors import ArgumentError, CapacityError, Error
-from .plan import as_plan
-from .tensor import Array, Plans, Sparse, State, States, as_list, borrow_tensor, one_each
+from ._tensors import (
+    OUT_STRIDE,
+    TENSOR_STRIDE,
+    dense_outputs,
+    make_call,
+    name_outputs,
+    read_inputs,
+    shape_of,
+    sparse_outputs,
+    weights_of,
+)
+from .errors import ArgumentError, CapacityError, CorruptFrame, Error
+from .frame import DeviceFrame, array_of, borrow_target
+from .tensor import Plans, Sparse, States
 
 Out = TypeVar("Out")
 
@@ -20,6 +31,8 @@ Out = TypeVar("Out")
 _STATUS_FRAME_CAPACITY = 1024
 # Infos that the first dr_inspect has room for. Longer frames take a second one.
 _INSPECT_CAPACITY = 16
+# Bytes that are copied from a GPU at first to read a frame that does not tell its size.
+_HEADER_USUALLY = 65536
 
 
 # ---- Encode --------------------------------------------------------------------------------------
@@ -36,13 +49,15 @@ def encode(
     tag: Optional[int] = None,
     sum_duplicates: bool = False,
     status_frame: bool = False,
+    allow_host: bool = False,
     threads: Optional[int] = None,
-) -> bytes:
+) -> Any:
     """Encodes a tensor, or a list of tensors, into one frame.
 
     x               an array of float32, float16 or bfloat16, of any shape, taken row-major as [d]; or a Sparse;
-                    or a list of these. numpy, torch, and what speaks DLPack or buffers, in the memory of the CPU.
-                    Contiguous arrays are not copied; of others a contiguous copy is made
+                    or a list of these. On the CPU: numpy, torch, and what speaks DLPack or buffers; contiguous
+                    arrays are not copied, of others a contiguous copy is made. On a GPU: torch, CuPy, and what
+                    speaks DLPack or has a __cuda_array_interface__; contiguous, never copied
     plan            a Plan or its text; for a list also a list with one for each tensor
     step, seed      the same on every rank; they and private_seed decide all random numbers
     private_seed    different on every rank: the rank will do
@@ -50,11 +65,18 @@ def encode(
     tag             a number that `inspect` gives back: step and name hash, say
     sum_duplicates  Sparse: add up the values of equal indices; otherwise a duplicate is an error
     status_frame    if the library cannot encode, return a frame that says why instead of raising: it decodes to
-                    PeerError on every rank, so that nobody waits. What is no tensor at all is still raised
-    threads         to work with; None: one. The frame does not depend on it
+                    PeerError on every rank, so that nobody waits. What is no tensor at all is still raised, and
+                    so is, on a GPU, what does not depend on the values
+    allow_host      on a GPU: encode what has no CUDA operations (deflate, …) on the CPU, with copies and a wait.
+                    Otherwise it is Unsupported
+    threads         to work with, on the CPU; None: one. The frame does not depend on it
 
-    Raises ArgumentError (what is no tensor, a NaN where the codec is lossy, an index twice or out of range),
-    Unsupported, OutOfMemory. States are then as they were.
+    On the CPU it returns bytes. On a GPU it works on the caller's current stream (torch's or CuPy's; else the one
+    that a __cuda_array_interface__ names, or the legacy default stream) and returns a DeviceFrame of the same
+    bytes, without waiting: what the values get wrong is raised when one asks the frame for anything.
+
+    Raises ArgumentError (what is no tensor, a NaN where the codec is lossy, an index twice or out of range, arrays
+    in different places), Unsupported, OutOfMemory, DeviceError. States are then as they were.
 
     >>> x = numpy.array([0, 3, 0, -1, 0.5], dtype=numpy.float32)
     >>> frame = deepreduce.encode(x, "sparsify=topr(count=2) index=golomb")
@@ -62,89 +84,42 @@ def encode(
     [0.0, 3.0, 0.0, -1.0, 0.0]
     """
     library, context = _library.load(), context_of_thread(threads)
-    items, is_list = as_list(x)
-    batch = _batch(items, is_list, sum_duplicates)
-    _give_plans(batch, plan, is_list)
-    _give_states(batch, state, is_list)
-
-    call = new(_abi.dr_call)
-    call.step = unsigned(step, "step")
-    call.seed = unsigned(seed, "seed")
-    call.private_seed = unsigned(private_seed, "private_seed")
-    call.tag = 0 if tag is None else unsigned(tag, "tag")
-    call.flags = (
-        (_abi.DR_CALL_LIST if is_list else 0)
-        | (_abi.DR_CALL_STATUS_FRAME if status_frame else 0)
-        | (0 if tag is None else _abi.DR_CALL_TAG)
-    )
-
-    stride, n = ctypes.sizeof(_abi.dr_tensor), len(items)
+    inputs = read_inputs(x, plan, state, sum_duplicates, [])
+    call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame)
     bound = ctypes.c_size_t()
-    status = library.dr_bound(context.handle, batch.plan, batch.tensors, stride, n, ctypes.byref(bound))
-    if status and not status_frame:
+    status = library.dr_bound(context.handle, inputs.plan, inputs.tensors, TENSOR_STRIDE, inputs.n, ctypes.byref(bound))
+    if status and not (status_frame and inputs.place is None):
         fail(status, context)
-    # Where dr_bound fails so does dr_encode, for the same reason; it is called for its status frame.
-    frame = _memory.empty((_STATUS_FRAME_CAPACITY if status else bound.value,), numpy.uint8)
-    result = new(_abi.dr_result)
+
+    place = inputs.place
+    if place is not None:
+        made = DeviceFrame(place, bound.value)
+        buffer, told = borrow_target(made, place, status_frame)
+        address, capacity, where = buffer.address, buffer.size, place.struct(allow_host)
+    else:
+        # Where dr_bound fails so does dr_encode, for the same reason; it is called for its status frame.
+        frame = _memory.empty((_STATUS_FRAME_CAPACITY if status else bound.value,), numpy.uint8)
+        result = new(_abi.dr_result)
+        address, capacity, where, told = frame.ctypes.data, frame.size, None, ctypes.pointer(result)
     status = library.dr_encode(
         context.handle,
-        batch.plan,
+        inputs.plan,
         ctypes.byref(call),
-        None,
-        batch.tensors,
-        stride,
-        n,
-        frame.ctypes.data,
-        frame.size,
-        ctypes.byref(result),
+        where,
+        inputs.tensors,
+        TENSOR_STRIDE,
+        inputs.n,
+        address,
+        capacity,
+        told,
     )
+    if place is not None:
+        if status:
+            fail(status, context)
+        return made
     if status and not (status_frame and result.size):
         fail(status, context)
     return frame[: result.size].tobytes()
-
-
-@dataclasses.dataclass
-class _Batch:
-    tensors: Any  # dr_tensor[n]
-    plan: Any  # dr_plan *, or None if each tensor has its own
-    alive: List[object]  # owners of what tensors and plan point to
-
-
-def _batch(items: Sequence[Any], is_list: bool, sum_duplicates: bool) -> _Batch:
-    batch = _Batch((_abi.dr_tensor * len(items))(), None, [])
-    for i, item in enumerate(items):
-        try:
-            batch.tensors[i], owner = borrow_tensor(item, f"x[{i}]" if is_list else "x", sum_duplicates)
-        except ArgumentError as error:
-            error.tensor = i
-            raise
-        batch.alive.append(owner)
-    return batch
-
-
-def _give_plans(batch: _Batch, plan: Plans, is_list: bool) -> None:
-    if isinstance(plan, (list, tuple)):
-        for tensor, each in zip(batch.tensors, one_each(plan, len(batch.tensors), is_list, "plan")):
-            parsed = as_plan(each)
-            tensor.plan = parsed.handle
-            batch.alive.append(parsed)
-    else:
-        parsed = as_plan(plan)  # type: ignore[arg-type]
-        batch.plan = parsed.handle
-        batch.alive.append(parsed)
-
-
-def _give_states(batch: _Batch, state: States, is_list: bool) -> None:
-    if state is None:
-        return
-    for i, each in enumerate(one_each(state, len(batch.tensors), is_list, "state")):
-        if each is None:
-            continue
-        if not isinstance(each, State):
-            raise ArgumentError(f"a state is a State, not a {type(each).__name__}", tensor=i)
-        if each.memory.size:
-            batch.tensors[i].state, batch.tensors[i].state_size = each.memory.ctypes.data, each.memory.size
-            batch.alive.append(each)
 
 
 # ---- Inspect -------------------------------------------------------------------------------------
@@ -155,7 +130,8 @@ class FrameTensor:
     """One tensor of a frame, as its header tells.
 
     count is what went in (r, in rows), support what decode gives; sizes are in bytes. fallback is "none",
-    "raw_index" or "dense", the furthest of its segments. plan tells the codecs and their wire fields.
+    "raw_index" or "dense", the furthest of its segments. plan tells the codecs and their wire fields; host_only
+    whether one of them has no CUDA operations, so that a GPU needs allow_host.
     """
 
     universe: int
@@ -169,6 +145,7 @@ class FrameTensor:
     value_size: int
     order_size: int
     plan: str
+    host_only: bool
 
 
 @dataclasses.dataclass(frozen=True)
@@ -201,7 +178,8 @@ _FALLBACKS = {
 def inspect(frame: Any) -> Frame:
     """Reads the header of a frame and verifies its checks; decodes nothing. A status frame is no error here.
 
-    frame  bytes, or what has a buffer of bytes. It may be longer than the frame is
+    frame  bytes, or what has a buffer of bytes; a DeviceFrame or an array of bytes on a GPU, which is copied to
+           the CPU for it. It may be longer than the frame is
 
     Raises CorruptFrame, Unsupported (a codec that is not loaded).
 
@@ -210,7 +188,8 @@ def inspect(frame: Any) -> Frame:
     >>> info.tag, len(info.tensors), info.tensors[0].universe, info.tensors[0].dtype
     (7, 1, 8, 'float32')
     """
-    info, tensors = _inspect(_memory.borrow_bytes(frame))
+    place = _device.find([("frame", array_of(frame))])
+    info, tensors = _header(frame, _borrow_frame(frame, "frame", place), place)
     return Frame(
         size=info.frame_size,
         header_size=info.header_size,
@@ -235,10 +214,36 @@ def inspect(frame: Any) -> Frame:
                 value_size=tensor.value_size,
                 order_size=tensor.order_size,
                 plan=text(tensor.plan),
+                host_only=bool(tensor.host_only),
             )
             for tensor in tensors
         ],
     )
+
+
+def _borrow_frame(frame: Any, what: str, place: Optional[_device.Place]) -> _memory.Bytes:
+    """The memory of a frame, where it is."""
+    if place is None:
+        return _memory.borrow_bytes(frame, what)
+    data = place.borrow_bytes(array_of(frame), what)
+    return data._replace(size=frame.size()) if isinstance(frame, DeviceFrame) else data
+
+
+def _header(
+    frame: Any, data: _memory.Bytes, place: Optional[_device.Place]
+) -> Tuple[_abi.dr_frame_info, List[_abi.dr_tensor_info]]:
+    """What the header of a frame tells. From a GPU it is copied for that."""
+    if place is None:
+        return _inspect(data)
+    array = array_of(frame)
+    framework = _device.framework_of(array)
+    for part in sorted({min(data.size, _HEADER_USUALLY), data.size}):
+        try:
+            return _inspect(_memory.borrow_bytes(framework.to_host(framework.part(array, 0, part))))
+        except CorruptFrame:
+            if part == data.size:  # otherwise it may only be longer
+                raise
+    raise AssertionError("not reached")
 
 
 def _inspect(frame: _memory.Bytes) -> Tuple[_abi.dr_frame_info, List[_abi.dr_tensor_info]]:
@@ -268,7 +273,13 @@ def _inspect(frame: _memory.Bytes) -> Tuple[_abi.dr_frame_info, List[_abi.dr_ten
 
 @overload
 def decode(
-    frame: Any, *, out: Out, sparse: bool = False, max_elements: Optional[int] = None, threads: Optional[int] = None
+    frame: Any,
+    *,
+    out: Out,
+    sparse: bool = False,
+    max_elements: Optional[int] = None,
+    allow_host: bool = False,
+    threads: Optional[int] = None,
 ) -> Out: ...
 
 
@@ -279,6 +290,7 @@ def decode(
     out: None = None,
     sparse: Literal[True],
     max_elements: Optional[int] = None,
+    allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Union[Sparse, List[Sparse]]: ...
 
@@ -290,6 +302,7 @@ def decode(
     out: None = None,
     sparse: bool = False,
     max_elements: Optional[int] = None,
+    allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any: ...
 
@@ -300,22 +313,26 @@ def decode(
     out: Any = None,
     sparse: bool = False,
     max_elements: Optional[int] = None,
+    allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any:
     """Decodes a frame to what was encoded: a tensor, or the list of them.
 
-    frame         bytes, or what has a buffer of bytes. It may be longer than the frame is
+    frame         bytes, or what has a buffer of bytes. It may be longer than the frame is. Of a DeviceFrame, or an
+                  array of bytes on a GPU (aligned to 16), what comes out is on that GPU too
     out           arrays to overwrite and return, one or a list as was encoded: numpy or torch, contiguous, of any
-                  shape with the right number of elements, of the frame's type or float32
+                  shape with the right number of elements, of the frame's type or float32; where the frame is
     sparse        give Sparse instead of dense arrays; not with `out`
     max_elements  raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
                   any number: set it for frames from strangers
-    threads       to work with; None: one
+    allow_host    on a GPU: decode what has no CUDA operations on the CPU; otherwise it is Unsupported
+    threads       to work with, on the CPU; None: one
 
-    Frames carry no shapes: an array is [universe], or [universe, width] if width > 1. bfloat16 comes as that if
-    ml_dtypes is installed, else as float32. If it fails, what `out` holds is unspecified.
+    Frames carry no shapes: an array is [universe], or [universe, width] if width > 1. bfloat16 comes as that from
+    a GPU to torch, and to numpy if ml_dtypes is installed; else as float32. If it fails, what `out` holds is
+    unspecified. On a GPU it works on the caller's current stream and waits for it: Batch.decode does not.
     Raises CorruptFrame, PeerError (a status frame), ArgumentError (`out` does not fit), CapacityError,
-    Unsupported (a codec that is not loaded), OutOfMemory.
+    Unsupported (a codec that is not loaded), OutOfMemory, DeviceError.
 
     >>> frame = deepreduce.encode(numpy.array([[0, 2], [0, 0]], dtype=numpy.float32), "index=rice")
     >>> deepreduce.decode(frame).tolist()
@@ -328,25 +345,28 @@ def decode(
     if sparse and out is not None:
         raise ArgumentError("sparse=True takes no out")
     context = context_of_thread(threads)
-    data = _memory.borrow_bytes(frame)
-    info, infos = _inspect(data)
+    place = _device.find([("frame", array_of(frame)), *name_outputs(out)])
+    data = _borrow_frame(frame, "frame", place)
+    info, infos = _header(frame, data, place)
     is_list = _is_list(info)
     limits = _limits(infos, max_elements)
-    outs = (_abi.dr_tensor_out * len(infos))()
+    results: List[Any] = []
+    outs: Any = (_abi.dr_tensor_out * len(infos))()
     if info.flags & _abi.DR_FRAME_STATUS:
-        results: List[Any] = []
+        pass
     elif sparse:
-        results = [_sparse_output(room, each) for room, each in zip(outs, infos)]
+        outs, results = sparse_outputs(infos, place)
     else:
-        results = _dense_outputs(outs, infos, out, is_list, None)
+        outs, results = dense_outputs([shape_of(each) for each in infos], out, is_list, None, place)
+    where = None if place is None else place.struct(allow_host)
     status = _library.load().dr_decode(
         context.handle,
-        None,
+        where,
         data.address,
         data.size,
         ctypes.byref(limits),
         outs,
-        ctypes.sizeof(_abi.dr_tensor_out),
+        OUT_STRIDE,
         len(infos),
     )
     if status:
@@ -366,6 +386,7 @@ def merge(
     weights: Optional[Sequence[float]] = None,
     out: Any = None,
     max_elements: Optional[int] = None,
+    allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any:
     """The sum of the dense tensors of several frames, in the structure of the frames.
@@ -373,7 +394,7 @@ def merge(
     frames   of tensors of the same sizes; added in this order, in float32
     weights  one for each frame; None: all 1
     out      arrays to add the sum to and to return, as for decode. A half type is rounded after each frame
-    max_elements, threads  as for decode
+    max_elements, allow_host, threads  as for decode
 
     Without `out` the result is float32, whatever the frames hold. `out` is untouched if any frame is unsound.
     Raises as decode does; the message names the frame.
@@ -388,29 +409,29 @@ def merge(
     if not frames:
         raise ArgumentError("merge needs at least one frame: it tells the sizes")
     context = context_of_thread(threads)
-    datas = [_memory.borrow_bytes(each, f"frames[{i}]") for i, each in enumerate(frames)]
-    if weights is not None and len(weights) != len(datas):
-        raise ArgumentError(f"there are {len(weights)} weights for {len(datas)} frames")
-    factors = None if weights is None else (ctypes.c_float * len(datas))(*(float(w) for w in weights))
-
-    info, infos = _inspect_first_sound(datas)
+    names = [f"frames[{i}]" for i in range(len(frames))]
+    place = _device.find([*zip(names, map(array_of, frames)), *name_outputs(out)])
+    factors = weights_of(weights, len(frames))
+    datas = [_borrow_frame(frame, name, place) for frame, name in zip(frames, names)]
+    info, infos = _first_sound_header(frames, datas, place)
     is_list = _is_list(info)
-    outs = (_abi.dr_tensor_out * len(infos))()
+    outs: Any = (_abi.dr_tensor_out * len(infos))()
     options = new(_abi.dr_merge_options)
     options.limits = _limits(infos, max_elements)
     options.flags = 0 if out is None else _abi.DR_MERGE_ADD
     results: List[Any] = []
     if not info.flags & _abi.DR_FRAME_STATUS:
-        results = _dense_outputs(outs, infos, out, is_list, _abi.DR_F32)
+        outs, results = dense_outputs([shape_of(each) for each in infos], out, is_list, _abi.DR_F32, place)
+    where = None if place is None else place.struct(allow_host)
     status = _library.load().dr_merge(
         context.handle,
-        None,
+        where,
         (_abi.dr_bytes * len(datas))(*(_abi.dr_bytes(data.address, data.size) for data in datas)),
         factors,
         len(datas),
         ctypes.byref(options),
         outs,
-        ctypes.sizeof(_abi.dr_tensor_out),
+        OUT_STRIDE,
         len(infos),
     )
     if status:
@@ -420,12 +441,14 @@ def merge(
     return results if is_list else results[0]
 
 
-def _inspect_first_sound(datas: Sequence[_memory.Bytes]) -> Tuple[_abi.dr_frame_info, List[_abi.dr_tensor_info]]:
+def _first_sound_header(
+    frames: Sequence[Any], datas: Sequence[_memory.Bytes], place: Optional[_device.Place]
+) -> Tuple[_abi.dr_frame_info, List[_abi.dr_tensor_info]]:
     """Header of the first frame that is no status frame: it tells the sizes. If all are, of the first."""
     first = None
-    for i, data in enumerate(datas):
+    for i, (frame, data) in enumerate(zip(frames, datas)):
         try:
-            found = _inspect(data)
+            found = _header(frame, data, place)
         except Error as error:
             error.args = (f"frame {i}: {error}",)
             raise
@@ -452,52 +475,5 @@ def _limits(infos: Sequence[_abi.dr_tensor_info], max_elements: Optional[int]) -
     return limits
 
 
-def _dense_outputs(
-    outs: Any, infos: Sequence[_abi.dr_tensor_info], out: Any, is_list: bool, dtype: Optional[int]
-) -> List[Any]:
-    """Points `outs` at the arrays in `out`, or if that is None at new ones of `dtype` (None: the frame's). These."""
-    if out is None:
-        arrays = [_new_dense(info, dtype) for info in infos]
-    else:
-        if isinstance(out, (list, tuple)) != is_list:
-            raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, out does not")
-        arrays = list(out) if is_list else [out]
-        if len(arrays) != len(infos):
-            raise ArgumentError(f"out has {len(arrays)} arrays, the frame {len(infos)} tensors")
-    for i, (room, info, array) in enumerate(zip(outs, infos, arrays)):
-        what = f"out[{i}]" if is_list else "out"
-        memory = _memory.borrow_output(array, what)
-        if memory.elements != info.universe * info.width:
-            raise ArgumentError(
-                f"{what} has {memory.elements} elements, the tensor {info.universe * info.width}", tensor=i
-            )
-        room.struct_size = ctypes.sizeof(room)
-        room.dtype, room.values = memory.dtype, memory.address
-        room.universe, room.width = info.universe, info.width
-    return arrays
-
-
-def _new_dense(info: _abi.dr_tensor_info, dtype: Optional[int]) -> Array:
-    numpy_dtype, _code = _memory.result_dtype(info.dtype if dtype is None else dtype)
-    return _memory.empty(_shape(info), numpy_dtype)
-
-
-def _sparse_output(room: _abi.dr_tensor_out, info: _abi.dr_tensor_info) -> Sparse:
-    numpy_dtype, code = _memory.result_dtype(info.dtype)
-    shape = _shape(info)
-    indices = _memory.empty((info.support,), numpy.int64)
-    values = _memory.empty((info.support,) + shape[1:], numpy_dtype)
-    room.struct_size = ctypes.sizeof(room)
-    room.dtype, room.values = code, values.ctypes.data
-    room.index_dtype, room.indices = _abi.DR_I64, indices.ctypes.data
-    room.universe, room.width = info.universe, info.width
-    room.capacity = info.support
-    return Sparse(indices, values, shape)
-
-
 def _first(x: Sparse, count: int) -> Sparse:
     return Sparse(x.indices[:count], x.values[:count], x.shape)
-
-
-def _shape(info: _abi.dr_tensor_info) -> Tuple[int, ...]:
-    return (info.universe, info.width) if info.width > 1 else (info.universe,)

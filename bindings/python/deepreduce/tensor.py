@@ -9,7 +9,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy
 
-from . import _abi, _library, _memory
+from . import _abi, _device, _library, _memory
 from ._call import check, fail_without_words, new, unsigned
 from .errors import ArgumentError
 from .plan import Plan, as_plan
@@ -25,8 +25,8 @@ class Sparse:
     values   [r], or [r, width]; float32, float16 or bfloat16
     shape    (universe,), or (universe, width); an int is (universe,)
 
-    decode gives numpy arrays, ascending int64 indices, and 1-D values where width is 1. encode takes whatever
-    arrays it takes elsewhere.
+    decode gives numpy arrays (of a frame on a GPU: arrays there), ascending int64 indices, and 1-D values where
+    width is 1. encode takes whatever arrays it takes elsewhere; on a GPU the indices must ascend.
 
     >>> x = deepreduce.Sparse(numpy.array([1, 4]), numpy.array([2, -3], dtype=numpy.float32), (6,))
     >>> x.to_dense().tolist()
@@ -72,16 +72,23 @@ def _rows(x: Sparse, indices: Tuple[int, ...], values: Tuple[int, ...], what: st
     return indices[0]
 
 
-def borrow_tensor(x: Any, what: str, sum_duplicates: bool = False) -> Tuple[_abi.dr_tensor, object]:
+def arrays_of(x: Any, what: str) -> List[Tuple[str, Any]]:
+    """The arrays that a tensor is made of, with their names."""
+    return [(f"{what}.indices", x.indices), (f"{what}.values", x.values)] if isinstance(x, Sparse) else [(what, x)]
+
+
+def borrow_tensor(
+    x: Any, what: str, sum_duplicates: bool = False, place: Optional[_device.Place] = None
+) -> Tuple[_abi.dr_tensor, object]:
     """x as the library sees it, and what must be kept alive meanwhile."""
     tensor = new(_abi.dr_tensor)
     tensor.width = 1
     if not isinstance(x, Sparse):
-        dense = _memory.borrow(x, what)
+        dense = _memory.borrow(x, what, place=place)
         tensor.dtype, tensor.values, tensor.universe = dense.dtype, dense.address, dense.elements
         return tensor, dense.owner
-    indices = _memory.borrow(x.indices, f"{what}.indices", _memory.INTEGERS)
-    values = _memory.borrow(x.values, f"{what}.values")
+    indices = _memory.borrow(x.indices, f"{what}.indices", _memory.INTEGERS, place)
+    values = _memory.borrow(x.values, f"{what}.values", place=place)
     tensor.count = _rows(x, indices.shape, values.shape, f"{what}.")
     tensor.index_dtype, tensor.indices = indices.dtype, indices.address
     tensor.dtype, tensor.values = values.dtype, values.address
@@ -101,7 +108,8 @@ class State:
     x     the tensor, or any of its shape and type: the values are not read
 
     One state a tensor, and one encode at a time with it. A failed encode leaves it as it was. The bytes may be
-    loaded on any machine, and another plan with the same feedback may go on with them.
+    loaded on any machine, and another plan with the same feedback may go on with them. The state of a tensor on a
+    GPU lives there; it is copied by to_bytes, from_bytes and pickle, which gives a state on the CPU.
     Raises ArgumentError for what encode would refuse too.
 
     >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
@@ -116,17 +124,26 @@ class State:
     >>> state = deepreduce.State.from_bytes(saved)
     """
 
-    __slots__ = ("memory",)
+    __slots__ = ("memory", "_place", "size")
 
     def __init__(self, plan: Union[str, Plan], x: Any) -> None:
         plan = as_plan(plan)
-        tensor, _alive = borrow_tensor(x, "x")
+        place = _device.find(arrays_of(x, "x"))
+        tensor, _alive = borrow_tensor(x, "x", place=place)
         size, error = ctypes.c_size_t(), new(_abi.dr_error)
         status = _library.load().dr_state_size(
             plan.handle, ctypes.byref(tensor), ctypes.byref(size), ctypes.byref(error)
         )
         check(status, error)
-        self.memory = _state_memory(size.value)
+        self._allocate(size.value, place)
+
+    def _allocate(self, size: int, place: Optional[_device.Place]) -> None:
+        """[size] bytes of zero, aligned to 8."""
+        self.size, self._place = size, place
+        if place is None:
+            self.memory: Any = numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
+        else:
+            self.memory = place.zeros(size)
 
     @classmethod
     def for_(cls, plan: Plans, x: Any) -> Any:
@@ -144,44 +161,57 @@ class State:
         return states if is_list else states[0]
 
     @classmethod
-    def from_bytes(cls, data: Any) -> State:
-        """A state from the bytes of `to_bytes`. Bytes that are no state are refused by the encode that gets them."""
+    def from_bytes(cls, data: Any, like: Any = None) -> State:
+        """A state from the bytes of `to_bytes`: on the GPU of the array `like`, if that is on one, else on the CPU.
+
+        Bytes that are no state are refused by the encode that gets them.
+        """
         source = _memory.borrow_bytes(data, "data")
         state = cls.__new__(cls)
-        state.memory = _state_memory(source.size)
-        ctypes.memmove(state.memory.ctypes.data, source.address, source.size)
+        state._allocate(source.size, _device.find(arrays_of(like, "like")))
+        if state._place is None:
+            ctypes.memmove(state.memory.ctypes.data, source.address, source.size)
+        elif source.size:
+            _device.framework_of(state.memory).put(state.memory, source)
         return state
 
     def to_bytes(self) -> bytes:
-        """A copy of the state, the same bytes on every machine."""
-        return self.memory.tobytes()
+        """A copy of the state, the same bytes on every machine. On a GPU it waits for the current stream."""
+        if self._place is None:
+            return self.memory.tobytes()  # type: ignore[no-any-return]
+        return _device.framework_of(self.memory).to_host(self.memory)
 
     @property
-    def residual(self) -> Array:
+    def residual(self) -> Any:
         """[universe * width] float32, a view into the state: writing to it changes the state.
 
+        A numpy array, or an array on the state's GPU: then the state is copied to the CPU and looked at first.
         Raises ArgumentError if no encode has used the state yet.
         """
         start, elements = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
-        base = self.memory.ctypes.data
-        status = _library.load().dr_state_residual(base, self.memory.size, ctypes.byref(start), ctypes.byref(elements))
+        host = self if self._place is None else State.from_bytes(self.to_bytes())
+        base = host.memory.ctypes.data
+        status = _library.load().dr_state_residual(base, self.size, ctypes.byref(start), ctypes.byref(elements))
         if status:
             fail_without_words(status, "no residual: the state is fresh, or is none")
-        if not elements.value:
-            return numpy.empty(0, numpy.float32)
-        begin = ctypes.addressof(start.contents) - base
-        return self.memory[begin : begin + 4 * elements.value].view(numpy.float32)
+        begin = ctypes.addressof(start.contents) - base if elements.value else 0
+        end = begin + 4 * elements.value
+        if self._place is None:
+            return self.memory[begin:end].view(numpy.float32)
+        return _device.framework_of(self.memory).part(self.memory, begin, end, "float32")
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return State.from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
-        return f"<State of {self.memory.size} bytes>"
+        return f"<State of {self.size} bytes{'' if self._place is None else f' on {self._place}'}>"
 
 
-def _state_memory(size: int) -> Array:
-    """[size] bytes of zero, aligned to 8."""
-    return numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
+def borrow_state(state: State) -> _memory.Bytes:
+    """A state's memory, where it is."""
+    if state._place is None:
+        return _memory.Bytes(state.memory.ctypes.data, state.size, state.memory)
+    return state._place.borrow_bytes(state.memory, "the state")
 
 
 Plans = Union[str, Plan, Sequence[Union[str, Plan]]]

@@ -5,19 +5,23 @@
 #include <cstdint>
 
 #include "primitive/bits.hpp"
+#include "primitive/divisor.hpp"
 #include "primitive/hash.hpp"
 
 namespace dr {
 
+enum bloom_policy : uint64_t { bloom_leftmost = 0, bloom_p0 = 1 };
+enum bloom_field : size_t { bloom_field_policy, bloom_field_k, bloom_field_c, bloom_field_seed };
+
 struct bloom_shape {
-  uint32_t bits;  // m, a multiple of 32
+  divisor bits;  // m, a multiple of 32
   uint32_t hashes, seed;
 
-  DR_HD uint32_t bit(uint32_t element, uint32_t j) const { return murmur3_32(element, seed + j) % bits; }
+  DR_HD uint32_t bit(uint32_t element, uint32_t j) const { return bits.remainder(murmur3_32(element, seed + j)); }
 };
 
 // m for r indices, or 0 if that is 2^32 or more. r < 2^32 and c < 2^32: no overflow.
-constexpr uint64_t bloom_bits(uint64_t r, uint64_t c) {
+DR_HD constexpr uint64_t bloom_bits(uint64_t r, uint64_t c) {
   const uint64_t bits = ceil_div(r * c >> 16, 32) * 32;
   return bits >= uint64_t{1} << 32 ? 0 : bits < 32 ? 32 : bits;
 }

@@ -4,7 +4,7 @@
 
 namespace dr {
 
-constinit const dr_codec golomb_codec =
-    golomb_index<golomb_rule>::codec("golomb", "gaps in split Golomb codes, near the entropy of a uniform set", 2);
+constinit const dr_codec golomb_codec = golomb_index<golomb_rule>::codec(
+    "golomb", "gaps in split Golomb codes, near the entropy of a uniform set", 2, &golomb_cuda);
 
 }  // namespace dr

@@ -5,6 +5,6 @@
 namespace dr {
 
 constinit const dr_codec rice_codec =
-    golomb_index<rice_rule>::codec("rice", "as golomb, with a power of two as divisor", 3);
+    golomb_index<rice_rule>::codec("rice", "as golomb, with a power of two as divisor", 3, &rice_cuda);
 
 }  // namespace dr

@@ -16,8 +16,7 @@ unsigned degree(const dr_params& p) { return static_cast<unsigned>(p.fields[0]);
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (job.width != 1) return false;
   const uint64_t n = job.count_max;
-  // A segment has degree + 1 coefficients, and never more than points.
-  need.payload = 4 + 4 * std::min<uint64_t>(n, uint64_t{fit_poly_segments_max} * (degree(p) + 1));
+  need.payload = fit_poly_size_max(n, degree(p));
   need.encode_scratch = n * sizeof(uint64_t);
   return true;
 }
@@ -103,6 +102,7 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
 
 constinit const dr_codec fit_poly_codec =
     make_codec("fit_poly", "the sorted values as polynomial pieces; sends their order beside", 3, DR_ROLE_VALUE,
-               DR_REORDERS | DR_NEEDS_FINITE, &cpu, {.dtypes = all_value_dtypes, .params = params, .fields = fields});
+               DR_REORDERS | DR_NEEDS_FINITE, &cpu,
+               {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &fit_poly_cuda});
 
 }  // namespace dr

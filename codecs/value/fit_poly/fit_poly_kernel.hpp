@@ -13,12 +13,15 @@ inline constexpr unsigned fit_poly_degree_max = 9;
 inline constexpr uint64_t fit_poly_points_min = 31;  // of a piece that is not the remainder
 
 // Parts of a side, as in the published GPU code: fine pieces where the curve bends most.
-inline constexpr uint64_t fit_poly_parts[] = {5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000};
-inline constexpr unsigned fit_poly_parts_count = sizeof fit_poly_parts / sizeof *fit_poly_parts;
+inline constexpr unsigned fit_poly_parts_count = 10;
+DR_HD constexpr uint64_t fit_poly_part(unsigned i) {
+  constexpr uint64_t parts[fit_poly_parts_count] = {5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000};
+  return parts[i];
+}
 inline constexpr unsigned fit_poly_segments_max = 2 * (fit_poly_parts_count + 2);  // the remainder, the extreme value
 
 // Lengths of the segments of a curve of n values, the first `positives` of one sign. Returns how many there are.
-inline unsigned fit_poly_segments(uint64_t n, uint64_t positives, uint64_t* length) {
+DR_HD inline unsigned fit_poly_segments(uint64_t n, uint64_t positives, uint64_t* length) {
   unsigned count = 0;
   for (int side = 0; side < 2; ++side) {
     const uint64_t total = side == 0 ? positives : n - positives;
@@ -27,8 +30,8 @@ inline unsigned fit_poly_segments(uint64_t n, uint64_t positives, uint64_t* leng
     uint64_t piece[fit_poly_parts_count + 2];
     unsigned pieces = 1;
     piece[0] = total;
-    while (pieces <= fit_poly_parts_count && total / fit_poly_parts[pieces - 1] >= fit_poly_points_min) {
-      piece[pieces] = total / fit_poly_parts[pieces - 1];
+    for (unsigned i = 0; i < fit_poly_parts_count && total / fit_poly_part(i) >= fit_poly_points_min; ++i) {
+      piece[pieces] = total / fit_poly_part(i);
       piece[0] -= piece[pieces++];
     }
     if (total >= fit_poly_points_min) {
@@ -40,6 +43,12 @@ inline unsigned fit_poly_segments(uint64_t n, uint64_t positives, uint64_t* leng
   return count;
 }
 
+// Bytes of a payload of n values at most: a segment has degree + 1 coefficients, and never more than points.
+constexpr uint64_t fit_poly_size_max(uint64_t n, unsigned degree) {
+  const uint64_t coefficients = uint64_t{fit_poly_segments_max} * (degree + 1);
+  return 4 + 4 * (n < coefficients ? n : coefficients);
+}
+
 DR_HD constexpr unsigned fit_poly_coefficients(uint64_t points, unsigned degree) {
   return points - 1 < degree ? static_cast<unsigned>(points) : degree + 1;
 }
@@ -49,12 +58,41 @@ DR_HD inline double fit_poly_b(uint64_t points, unsigned j) {
   return (square * (1 - square / (n * n))) / (4 * square - 1);
 }
 
+// Where point x of n lies in [-1, 1].
+DR_HD inline double fit_poly_u(uint64_t x, uint64_t points) {
+  return (2 * static_cast<double>(x) - static_cast<double>(points - 1)) / static_cast<double>(points);
+}
+
+// P_{j+1} of P_j = p and P_{j-1} = before. With b = B_0 = 0 and before = 0, P_1 of P_0 = 1 is u.
+DR_HD inline double fit_poly_next(double u, double b, double p, double before) { return u * p - b * before; }
+
 // P_0 … P_{count-1} at point x of n.
 DR_HD inline void fit_poly_basis(uint64_t x, uint64_t points, unsigned count, const double* b, double* p) {
-  const double u = (2 * static_cast<double>(x) - static_cast<double>(points - 1)) / static_cast<double>(points);
+  const double u = fit_poly_u(x, points);
   p[0] = 1;
   if (count > 1) p[1] = u;
-  for (unsigned j = 1; j + 1 < count; ++j) p[j + 1] = u * p[j] - b[j] * p[j - 1];
+  for (unsigned j = 1; j + 1 < count; ++j) p[j + 1] = fit_poly_next(u, b[j], p[j], p[j - 1]);
+}
+
+// c_j of Σ y·P_j.
+DR_HD inline float fit_poly_coefficient(double sum, uint64_t points, unsigned j, const double* b) {
+  double norm = static_cast<double>(points);
+  for (unsigned i = 1; i <= j; ++i) norm = norm * b[i];
+  return static_cast<float>(saturate<f32_type>(sum / norm));
+}
+
+// The curve at point x of n; b: B_1 … B_{count-1}.
+DR_HD inline double fit_poly_at(uint64_t x, uint64_t points, unsigned count, const double* b,
+                                const float* coefficients) {
+  const double u = fit_poly_u(x, points);
+  double y = static_cast<double>(coefficients[0]), before = 1, p = u;
+  for (unsigned j = 1; j < count; ++j) {
+    y = y + static_cast<double>(coefficients[j]) * p;
+    const double next = fit_poly_next(u, b[j], p, before);
+    before = p;
+    p = next;
+  }
+  return y;
 }
 
 // Least squares of y(0 … points-1); coefficients [fit_poly_coefficients].
@@ -63,14 +101,12 @@ void fit_poly_fit(uint64_t points, unsigned degree, F&& y, float* coefficients) 
   const unsigned count = fit_poly_coefficients(points, degree);
   double b[fit_poly_degree_max + 1] = {}, p[fit_poly_degree_max + 1];
   for (unsigned j = 1; j < count; ++j) b[j] = fit_poly_b(points, j);
-  double norm = static_cast<double>(points);
   for (unsigned j = 0; j < count; ++j) {
-    if (j) norm = norm * b[j];
     const double sum = tree_sum(points, [&](uint64_t x) {
       fit_poly_basis(x, points, count, b, p);
       return y(x) * p[j];
     });
-    coefficients[j] = static_cast<float>(saturate<f32_type>(sum / norm));
+    coefficients[j] = fit_poly_coefficient(sum, points, j, b);
   }
 }
 
@@ -78,17 +114,12 @@ void fit_poly_fit(uint64_t points, unsigned degree, F&& y, float* coefficients) 
 template <class F>
 void fit_poly_eval(uint64_t points, unsigned degree, const float* coefficients, F&& each) {
   const unsigned count = fit_poly_coefficients(points, degree);
-  double b[fit_poly_degree_max + 1] = {}, p[fit_poly_degree_max + 1];
+  double b[fit_poly_degree_max + 1] = {};
   for (unsigned j = 1; j < count; ++j) b[j] = fit_poly_b(points, j);
-  for (uint64_t x = 0; x < points; ++x) {
-    fit_poly_basis(x, points, count, b, p);
-    double y = static_cast<double>(coefficients[0]);
-    for (unsigned j = 1; j < count; ++j) y = y + static_cast<double>(coefficients[j]) * p[j];
-    each(x, y);
-  }
+  for (uint64_t x = 0; x < points; ++x) each(x, fit_poly_at(x, points, count, b, coefficients));
 }
 
-// Ascending in this key is: sign clear first, then by descending value.
+// Ascending in this key is: sign clear first, then by descending value. The key of the key is the value.
 template <class T>
 DR_HD constexpr uint32_t fit_poly_sort_key(typename T::bits b) {
   constexpr uint32_t sign = uint32_t{T::magnitude_mask} + 1;

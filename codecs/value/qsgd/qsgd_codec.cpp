@@ -12,20 +12,9 @@ constexpr dr_param params[] = {param_int("levels", "quantisation levels of a mag
 constexpr dr_field fields[] = {{"levels", 1, static_cast<uint64_t>(levels_max), 127},
                                {"bucket", 1, static_cast<uint64_t>(bucket_max), 512}};
 
-struct layout {
-  uint32_t levels;
-  unsigned code_bits;
-  uint64_t bucket, n, buckets, norms_size, size;
-
-  layout(const dr_params& p, const dr_job& job, uint64_t count)
-      : levels(static_cast<uint32_t>(p.fields[0])),
-        code_bits(qsgd_code_bits(levels)),
-        bucket(p.fields[1]),
-        n(count * job.width),
-        buckets(ceil_div(n, bucket)),
-        norms_size(4 * buckets),
-        size(norms_size + ceil_div(n * code_bits, 8)) {}
-};
+qsgd_layout layout(const dr_params& p, const dr_job& job, uint64_t count) {
+  return {p.fields[0], p.fields[1], count * job.width};
+}
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.payload = layout(p, job, job.count_max).size;
@@ -33,7 +22,7 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 }
 
 void encode(const dr_params& p, const dr_job& job, std::byte*) {
-  const layout l(p, job, job_count(job));
+  const qsgd_layout l = layout(p, job, job_count(job));
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* values = job_in<typename T::bits>(job);
@@ -52,7 +41,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
 }
 
 void decode(const dr_params& p, const dr_job& job, std::byte*) {
-  const layout l(p, job, job_count(job));
+  const qsgd_layout l = layout(p, job, job_count(job));
   const auto* in = job_in<uint8_t>(job);
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
@@ -90,6 +79,6 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<2>);
 constinit const dr_codec qsgd_codec =
     make_codec("qsgd", "stochastic uniform levels of a bucket's norm; unbiased", 2, DR_ROLE_VALUE,
                DR_FIXED_SIZE | DR_NEEDS_FINITE | DR_PRIVATE_RANDOM, &cpu,
-               {.dtypes = all_value_dtypes, .params = params, .fields = fields});
+               {.dtypes = all_value_dtypes, .params = params, .fields = fields, .cuda = &qsgd_cuda});
 
 }  // namespace dr

@@ -11,16 +11,39 @@
 
 namespace dr {
 
-constexpr unsigned qsgd_code_bits(uint64_t levels) { return 1 + ceil_log2(levels + 1); }
+DR_HD constexpr unsigned qsgd_code_bits(uint64_t levels) { return 1 + ceil_log2(levels + 1); }
+
+// The payload of n values: norms, then codes.
+struct qsgd_layout {
+  uint32_t levels;
+  unsigned code_bits;
+  uint64_t bucket, n, buckets, norms_size, size;
+
+  DR_HD constexpr qsgd_layout(uint64_t levels, uint64_t bucket, uint64_t n)
+      : levels(static_cast<uint32_t>(levels)),
+        code_bits(qsgd_code_bits(levels)),
+        bucket(bucket),
+        n(n),
+        buckets(ceil_div(n, bucket)),
+        norms_size(4 * buckets),
+        size(norms_size + ceil_div(n * code_bits, 8)) {}
+};
+
+template <class T>
+DR_HD double qsgd_square(typename T::bits value) {
+  const double v = T::to_f32(value);
+  return v * v;
+}
+
+template <class T>
+DR_HD float qsgd_norm_of(double squares) {
+  const double norm = std::sqrt(squares);
+  return static_cast<float>(norm > T::largest ? double{T::largest} : norm);
+}
 
 template <class T>
 float qsgd_norm(const typename T::bits* values, uint64_t n) {
-  const double squares = tree_sum(n, [&](uint64_t i) {
-    const double v = T::to_f32(values[i]);
-    return v * v;
-  });
-  const double norm = std::sqrt(squares);
-  return static_cast<float>(norm > T::largest ? T::largest : norm);
+  return qsgd_norm_of<T>(tree_sum(n, [&](uint64_t i) { return qsgd_square<T>(values[i]); }));
 }
 
 // sign + 2 · level

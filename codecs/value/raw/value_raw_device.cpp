@@ -9,6 +9,7 @@ namespace {
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = job.count_max * job.width * value_size(job.dtype);
+  need.rule = fixed_rate(8ull * job.width * value_size(job.dtype));
   return true;
 }
 

@@ -111,7 +111,7 @@ static const dr_codec byte_gaps = {.struct_size = sizeof(dr_codec),
                                    .cpu = &cpu};
 static const dr_codec *const all[] = {&byte_gaps};
 
-__attribute__((visibility("default"))) const dr_codec *const *dr_plugin_v0(const dr_host *host, size_t *count) {
+__attribute__((visibility("default"))) const dr_codec *const *dr_plugin_v1(const dr_host *host, size_t *count) {
   if (host->codec_abi != DR_CODEC_ABI_VERSION || dr_private_id("org.example.byte_gaps") != BYTE_GAPS_ID) return NULL;
   *count = sizeof all / sizeof *all;
   return all;

@@ -108,7 +108,7 @@ constexpr dr_ops cpu{.struct_size = sizeof(dr_ops),
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v0(const dr_host* host,
+extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v1(const dr_host* host,
                                                                                       size_t* count) {
   static const dr_codec zigzag = [] {
     dr_codec c{};

@@ -1,0 +1,74 @@
+// index=bloom: the host's side of its CUDA operations.
+#include <algorithm>
+
+#include "codecs/builtin.hpp"
+#include "codecs/index/bloom/bloom_tile.hpp"
+#include "deepreduce/codec.hpp"
+
+namespace dr {
+namespace {
+
+// Of a job whose filter, if it is built here, has this many bytes.
+uint64_t scratch_size(const dr_job& job, uint64_t filter_size) {
+  return bloom_scratch::filter_offset(job.universe) + (filter_size + 15) / 16 * 16;
+}
+
+bool need(const dr_params& p, const dr_job& job, dr_need& need) {
+  if (bloom_codec.cpu->need(&p, &job, 1, &need)) return false;
+  need.encode_scratch = scratch_size(job, need.payload);
+  need.decode_scratch = scratch_size(job, 0);
+  need.rule = {p.fields[bloom_field_c], 32, 32, 0, 0, 0, 0};
+  return true;
+}
+
+bloom_common common(const dr_exec& exec, const dr_params& p) {
+  return {static_cast<uint8_t*>(exec.scratch), p.fields[bloom_field_policy], p.fields[bloom_field_c],
+          static_cast<uint32_t>(p.fields[bloom_field_k]), static_cast<uint32_t>(p.fields[bloom_field_seed])};
+}
+
+// Where a job's scratch begins, in units of 64 bytes: asked for the jobs of a launch one after the other.
+struct scratch_places {
+  uint64_t next = 0;
+
+  uint32_t take(uint64_t size) {
+    const uint64_t own = next;
+    next += ceil_div(size, 64);
+    return static_cast<uint32_t>(own);
+  }
+};
+
+dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
+  const bloom_common c = common(*exec, *p);
+  const auto fill = [&](scratch_places& places, size_t i, tile_job& t) {
+    t.universe = static_cast<uint32_t>(jobs[i].universe);
+    t.key = jobs[i].tell_capacity;
+    t.extra = places.take(scratch_size(jobs[i], bloom_bits(jobs[i].count_max, c.c) / 8));
+  };
+  scratch_places building, telling;
+  const dr_status s = launch_jobs<bloom_build>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
+    fill(building, i, t);
+    return ceil_div(jobs[i].count_max, bloom_insert_tile);
+  });
+  if (s) return s;
+  return launch_jobs<bloom_tell>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
+    fill(telling, i, t);
+    return bloom_tiles(jobs[i].universe);
+  });
+}
+
+dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
+  scratch_places places;
+  return launch_jobs<bloom_decode>(*exec, jobs, n, common(*exec, *p), [&](size_t i, tile_job& t) {
+    t.universe = static_cast<uint32_t>(jobs[i].universe);
+    t.in_size = jobs[i].in_size;
+    t.tell = job_out<uint32_t>(jobs[i]) + jobs[i].out_capacity / 4;  // decode tells nobody: it is the end of `out`
+    t.extra = places.take(scratch_size(jobs[i], 0));
+    return bloom_tiles(jobs[i].universe);
+  });
+}
+
+}  // namespace
+
+constinit const dr_ops bloom_cuda = cuda_ops<need>(encode, decode, 2, 1);
+
+}  // namespace dr

@@ -1,0 +1,102 @@
+// value=fit_poly: the host's side of its CUDA operations.
+#include <algorithm>
+#include <span>
+
+#include "codecs/builtin.hpp"
+#include "codecs/value/fit_poly/fit_poly_tile.hpp"
+#include "deepreduce/codec.hpp"
+
+namespace dr {
+namespace {
+
+unsigned degree(const dr_params& p) { return static_cast<unsigned>(p.fields[0]); }
+
+bool sorted_together(const dr_job& job) { return job.count_max > fit_poly_small; }
+
+// Of a job that is sorted together with others: two pairs of buffers, its sums, its state, its share of the sort's own.
+uint64_t encode_scratch(const dr_job& job, unsigned degree) {
+  if (!sorted_together(job)) return 0;
+  const uint64_t n = job.count_max;
+  return (8 + 8 + 4 + 4) * n + 8 * fit_poly_tiles_max(n) * (degree + 1) + 8 + dr_sort_temp(n);
+}
+
+bool need(const dr_params& p, const dr_job& job, dr_need& need) {
+  if (job.width != 1) return false;
+  need.payload = fit_poly_size_max(job.count_max, degree(p));
+  need.encode_scratch = encode_scratch(job, degree(p));
+  return true;
+}
+
+// The same for all: what is a sum of jobs lies together, so the sum of their needs is enough.
+dr_status encode_sorted(const dr_exec& exec, std::span<const dr_job> jobs, fit_poly_common common, std::byte* scratch) {
+  uint64_t pairs = 0, tiles = 0, count = 0;
+  for (const dr_job& job : jobs) {
+    if (!sorted_together(job)) continue;
+    pairs += job.count_max;
+    tiles += fit_poly_tiles_max(job.count_max);
+    ++count;
+  }
+  if (count == 0) return DR_OK;
+  if (pairs > 0x7fffffff) return DR_E_UNSUPPORTED;  // as the sort does
+  const auto take = [&]<class T>(T*& to, uint64_t n) {
+    to = reinterpret_cast<T*>(scratch);
+    scratch += n * sizeof(T);
+  };
+  dr_sort sort{.struct_size = sizeof(dr_sort), .n = pairs};
+  sort.bits = 8 * value_size(common.dtype) + ceil_log2(count);
+  take(sort.keys, pairs);
+  take(sort.other_keys, pairs);
+  take(common.sums, tiles * (common.degree + 1));
+  take(common.state, 2 * count);
+  take(sort.values, pairs);
+  take(sort.other_values, pairs);
+  sort.temp = scratch;
+  sort.temp_size = dr_sort_temp(pairs);
+  common.keys = sort.keys;
+  common.positions = sort.values;
+
+  const auto fill = [&](auto tiles_of) {
+    return [&jobs, tiles_of, first = uint32_t{0}, number = uint64_t{0}](size_t i, tile_job& t) mutable -> uint64_t {
+      if (!sorted_together(jobs[i])) return 0;
+      t.extra = first;
+      t.key = number++;
+      first += t.count_max;
+      return tiles_of(jobs[i].count_max);
+    };
+  };
+  dr_status s = launch_jobs<fit_poly_keys>(exec, jobs.data(), jobs.size(), common,
+                                           fill([](uint64_t n) { return ceil_div(n, fit_poly_keys_tile); }));
+  if (s == DR_OK) s = exec.sort(exec.device, &sort);
+  if (s == DR_OK)
+    s = launch_jobs<fit_poly_fit_sorted>(exec, jobs.data(), jobs.size(), common, fill(fit_poly_tiles_max));
+  return s;
+}
+
+dr_status encode(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
+  const fit_poly_common common{.dtype = jobs[0].dtype, .degree = degree(*params)};
+  const auto small = [&](size_t i, tile_job&) -> uint64_t { return !sorted_together(jobs[i]); };
+  if (const dr_status s = launch_jobs<fit_poly_encode_small>(*exec, jobs, n, common, small)) return s;
+  auto* scratch = static_cast<std::byte*>(exec->scratch);
+  for (size_t begin = 0; begin < n; begin += jobs_many) {
+    const std::span some{jobs + begin, std::min(jobs_many, n - begin)};
+    if (const dr_status s = encode_sorted(*exec, some, common, scratch)) return s;
+    for (const dr_job& job : some) scratch += ceil_div(encode_scratch(job, common.degree), 64) * 64;
+  }
+  return DR_OK;
+}
+
+dr_status decode(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
+  const fit_poly_common common{.dtype = jobs[0].dtype, .degree = degree(*params)};
+  return launch_jobs<fit_poly_decode>(*exec, jobs, n, common, [&](size_t i, tile_job& t) {
+    t.in_size = jobs[i].in_size;
+    t.extra = static_cast<uint32_t>(std::min<uint64_t>(jobs[i].in_max, 0xffffffff));
+    return ceil_div(jobs[i].count_max, fit_poly_decode_tile);
+  });
+}
+
+}  // namespace
+
+// Encode: the small jobs; pairs, the sort and the fit of the others.
+constinit const dr_ops fit_poly_cuda = cuda_ops<need>(encode, decode, 4, 1);
+
+}  // namespace dr

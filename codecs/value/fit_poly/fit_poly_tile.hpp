@@ -1,0 +1,394 @@
+// value=fit_poly on a GPU. Jobs of up to 2048 values are encoded by a block each, which sorts in shared memory. The
+// others are sorted together by (job, key), so that each keeps its place; then a block sums a tile of the sum tree, and
+// the last block of a job makes the coefficients.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "codecs/value/fit_poly/fit_poly_kernel.hpp"
+#include "primitive/lookback.hpp"
+#include "primitive/tile_job.hpp"
+
+namespace dr {
+
+inline constexpr unsigned fit_poly_lanes = 256;
+inline constexpr uint32_t fit_poly_small = 2048;        // values of a job that one block sorts
+inline constexpr uint32_t fit_poly_keys_tile = 2048;    // values of a block
+inline constexpr uint32_t fit_poly_decode_tile = 1024;  // values of a block
+inline constexpr unsigned fit_poly_columns = fit_poly_degree_max + 1;
+static_assert(fit_poly_segments_max * fit_poly_columns <= fit_poly_lanes, "a lane a coefficient");
+static_assert(sum_tile == 4 * fit_poly_lanes);
+
+// Tiles of the sum tree in the segments of up to n values: beside full tiles, at most one a segment.
+constexpr uint64_t fit_poly_tiles_max(uint64_t n) {
+  unsigned parts = 0;
+  while (parts < fit_poly_parts_count && n / fit_poly_part(parts) >= fit_poly_points_min) ++parts;
+  const uint64_t tiles = n / sum_tile + 2 * (parts + 2);
+  return n < tiles ? n : tiles;
+}
+
+struct fit_poly_common {
+  uint32_t dtype, degree;
+  // Of the jobs that are sorted together, one behind the other, each with room for its count_max. A job's `extra` is
+  // the position of its first pair, its `key` its number among these jobs.
+  uint64_t* keys;
+  uint32_t* positions;
+  double* sums;     // degree + 1 a tile
+  uint32_t* state;  // two a job: positives, tiles done
+};
+
+// What count, positives and degree say of a curve: points, coefficients and tiles before each segment, and of all.
+struct fit_poly_curve {
+  uint32_t segments;
+  uint32_t first[fit_poly_segments_max + 1];
+  uint32_t coefficient[fit_poly_segments_max + 1];
+  uint32_t tile[fit_poly_segments_max + 1];
+  double b[fit_poly_segments_max][fit_poly_columns];  // B_j; B_0 = 0
+
+  DR_HD uint32_t points(uint32_t segment) const { return first[segment + 1] - first[segment]; }
+};
+
+// The segment that holds x: the last with start[segment] <= x.
+DR_HD inline uint32_t fit_poly_segment(const uint32_t* start, uint32_t segments, uint32_t x) {
+  uint32_t low = 0, high = segments;
+  while (high - low > 1) {
+    const uint32_t middle = (low + high) / 2;
+    if (start[middle] <= x)
+      low = middle;
+    else
+      high = middle;
+  }
+  return low;
+}
+
+// A job without values, or with a fault.
+template <class Block>
+DR_HD void fit_poly_nothing(Block& b, const tile_job& job, bool first) {
+  b.phase([&](unsigned lane) {
+    if (first && lane == 0 && job.fault->code == DR_OK) *job.out_size = 0;
+  });
+}
+
+// Makes the curve; positives <= n, n > 0. (Here and below arguments are references, so that a phase may outlive the
+// call: tests leave barriers out.)
+template <class Block>
+DR_HD void fit_poly_measure(Block& b, fit_poly_curve& c, const uint32_t& n, const uint32_t& positives,
+                            const uint32_t& degree) {
+  b.phase([&](unsigned lane) {
+    if (lane != 0) return;
+    uint64_t length[fit_poly_segments_max];
+    c.segments = fit_poly_segments(n, positives, length);
+    uint32_t first = 0, coefficient = 0, tile = 0;
+    for (uint32_t s = 0; s <= c.segments; ++s) {
+      c.first[s] = first;
+      c.coefficient[s] = coefficient;
+      c.tile[s] = tile;
+      if (s == c.segments) break;
+      first += static_cast<uint32_t>(length[s]);
+      coefficient += fit_poly_coefficients(length[s], degree);
+      tile += static_cast<uint32_t>(ceil_div(length[s], sum_tile));
+    }
+  });
+  b.phase([&](unsigned lane) {
+    const unsigned s = lane / fit_poly_columns, j = lane % fit_poly_columns;
+    if (s < c.segments) c.b[s][j] = j == 0 ? 0 : fit_poly_b(c.points(s), j);
+  });
+}
+
+// The number that a sort key stands for.
+DR_HD inline double fit_poly_number(uint32_t dtype, uint32_t key) {
+  return with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return double{T::to_f32(static_cast<typename T::bits>(fit_poly_sort_key<T>(static_cast<typename T::bits>(key))))};
+  });
+}
+// The sort key of value i.
+DR_HD inline uint32_t fit_poly_key(uint32_t dtype, const void* values, uint64_t i) {
+  return with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    return fit_poly_sort_key<T>(static_cast<const typename T::bits*>(values)[i]);
+  });
+}
+DR_HD inline bool fit_poly_positive(uint32_t dtype, uint32_t key) {
+  return key <= with_value_type(dtype, [](auto type) { return uint32_t{decltype(type)::magnitude_mask}; });
+}
+
+// Eight numbers, `stride` apart, halved pairwise as the sum tree does.
+DR_HD inline double fit_poly_halve(const double* v, unsigned stride) {
+  return ((v[0] + v[4 * stride]) + (v[2 * stride] + v[6 * stride])) +
+         ((v[stride] + v[5 * stride]) + (v[3 * stride] + v[7 * stride]));
+}
+
+// Σ y·P_j over a tile, j = 0 … degree, in the order of the sum tree, to `sums`. y(x): the x-th value of the job in its
+// order, called once a point. Behind a segment's last point is 0; what lies behind its last coefficient nobody reads.
+template <class Block, class Y>
+DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, double (&sum)[fit_poly_columns][fit_poly_lanes],
+                        const uint32_t& tile, const uint32_t& degree, const Y& y, double* const& sums) {
+  b.phase([&](unsigned lane) {
+    const uint32_t s = fit_poly_segment(c.tile, c.segments, tile), points = c.points(s);
+    double value[4], u[4], p[4], before[4];
+    for (unsigned k = 0; k < 4; ++k) {
+      const uint32_t x = static_cast<uint32_t>((tile - c.tile[s]) * sum_tile) + k * fit_poly_lanes + lane;
+      value[k] = x < points ? y(c.first[s] + x) : 0;
+      u[k] = fit_poly_u(x, points);
+      p[k] = 1;
+      before[k] = 0;
+    }
+    for (unsigned j = 0; j <= degree; ++j) {
+      sum[j][lane] = (value[0] * p[0] + value[2] * p[2]) + (value[1] * p[1] + value[3] * p[3]);
+      for (unsigned k = 0; k < 4; ++k) {
+        const double next = fit_poly_next(u[k], c.b[s][j], p[k], before[k]);
+        before[k] = p[k];
+        p[k] = next;
+      }
+    }
+  });
+  // 256 to 32 to 4 to 1.
+  b.phase([&](unsigned lane) {
+    for (unsigned task = lane; task < 32 * (degree + 1); task += fit_poly_lanes) {
+      double* const v = &sum[task / 32][task % 32];
+      *v = fit_poly_halve(v, 32);
+    }
+  });
+  b.phase([&](unsigned lane) {
+    if (lane >= 4 * (degree + 1)) return;
+    double* const v = &sum[lane / 4][lane % 4];
+    *v = fit_poly_halve(v, 4);
+  });
+  b.phase([&](unsigned lane) {
+    if (lane > degree) return;
+    const double* const v = sum[lane];
+    sums[lane] = (v[0] + v[2]) + (v[1] + v[3]);
+  });
+}
+
+// Sums of tiles, `stride` apart, added in order; eight loads at a time, or each would wait for the one before.
+DR_HD inline double fit_poly_add_tiles(const double* sums, uint32_t tiles, uint32_t stride) {
+  double total = 0;
+  for (uint32_t t = 0; t < tiles; t += 8) {
+    double some[8];
+    for (uint32_t k = 0; k < 8; ++k) some[k] = t + k < tiles ? sums[uint64_t{t + k} * stride] : 0;
+    for (uint32_t k = 0; k < 8; ++k) total += some[k];
+  }
+  return total;
+}
+
+// The payload, of the sums of all tiles. It has at most fit_poly_size_max(n, degree) bytes.
+template <class Block>
+DR_HD void fit_poly_write(Block& b, const fit_poly_curve& c, const tile_job& job, const uint32_t& n,
+                          const uint32_t& positives, const uint32_t& degree, const double* const& sums) {
+  b.phase([&](unsigned lane) {
+    const uint32_t all = c.coefficient[c.segments];
+    auto* out = static_cast<uint32_t*>(job.out);
+    if (lane < all) {
+      const uint32_t s = fit_poly_segment(c.coefficient, c.segments, lane), j = lane - c.coefficient[s];
+      const double sum =
+          fit_poly_add_tiles(sums + uint64_t{c.tile[s]} * (degree + 1) + j, c.tile[s + 1] - c.tile[s], degree + 1);
+      out[1 + lane] = std::bit_cast<uint32_t>(fit_poly_coefficient(sum, c.points(s), j, c.b[s]));
+    }
+    if (lane != 0) return;
+    out[0] = positives;
+    *job.out_size = 4 + 4 * uint64_t{all};
+    if (job.tell) *job.tell_count = n;
+  });
+}
+
+// Pairs of key and position of the jobs that are sorted together, and how many are positive.
+template <class Args>
+struct fit_poly_keys {
+  static constexpr const char* name = "fit_poly_keys";
+  static constexpr unsigned lanes = fit_poly_lanes, grid_phases = 1;
+  using args = Args;
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const tile_job& job = job_of_tile(a, b.index());
+    const auto n = static_cast<uint32_t>(live_count(job));
+    const uint32_t begin = (b.index() - job.first_tile) * fit_poly_keys_tile, dtype = a.common.dtype;
+    typename Block::template each<uint32_t> positives;
+    b.phase([&](unsigned lane) {
+      positives[lane] = 0;
+      const unsigned bits = 8 * value_size(dtype);
+      for (uint32_t k = 0; k < fit_poly_keys_tile / lanes; ++k) {
+        const uint32_t i = begin + k * lanes + lane;
+        if (i >= job.count_max) break;
+        // What lies behind the count comes last of its job: no key is higher, and the sort is stable.
+        const uint32_t key = i < n ? fit_poly_key(dtype, job.in, i) : static_cast<uint32_t>(low_mask(bits));
+        positives[lane] += fit_poly_positive(dtype, key);
+        a.common.keys[job.extra + i] = job.key << bits | key;
+        a.common.positions[job.extra + i] = i;
+      }
+    });
+    const uint32_t all = b.sum(positives);
+    b.phase([&](unsigned lane) {
+      if (lane == 0 && all) atomic_add(&a.common.state[2 * job.key], all);
+    });
+  }
+};
+
+// The order, and the payload, of the jobs that were sorted together.
+template <class Args>
+struct fit_poly_fit_sorted {
+  static constexpr const char* name = "fit_poly_fit";
+  static constexpr unsigned lanes = fit_poly_lanes, grid_phases = 1;
+  using args = Args;
+  struct shared {
+    fit_poly_curve curve;
+    double sum[fit_poly_columns][lanes];
+  };
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
+    const tile_job& job = job_of_tile(a, b.index());
+    const auto n = static_cast<uint32_t>(live_count(job));
+    const uint32_t tile = b.index() - job.first_tile, degree = a.common.degree;
+    if (n == 0) return fit_poly_nothing(b, job, tile == 0);
+    const uint32_t positives = a.common.state[2 * job.key];
+    fit_poly_measure(b, s.curve, n, positives, degree);
+    const uint32_t tiles = b.template once<uint32_t>([&] { return s.curve.tile[s.curve.segments]; });
+    if (tile >= tiles) return;
+
+    const uint64_t* const keys = a.common.keys + job.extra;
+    const uint32_t* const positions = a.common.positions + job.extra;
+    const auto y = [&](uint32_t x) {
+      if (job.tell) static_cast<uint32_t*>(job.tell)[x] = positions[x];
+      return fit_poly_number(a.common.dtype, static_cast<uint32_t>(keys[x]));
+    };
+    double* const sums = a.common.sums + uint64_t{job.first_tile} * (degree + 1);
+    double* const own = sums + uint64_t{tile} * (degree + 1);
+    fit_poly_sum(b, s.curve, s.sum, tile, degree, y, own);
+    if (!last_of(b, &a.common.state[2 * job.key + 1], tiles)) return;
+    fit_poly_write(b, s.curve, job, n, positives, degree, sums);
+  }
+};
+
+// A whole job of at most fit_poly_small values.
+template <class Args>
+struct fit_poly_encode_small {
+  static constexpr const char* name = "fit_poly_encode_small";
+  static constexpr unsigned lanes = fit_poly_lanes, grid_phases = 1;
+  using args = Args;
+  struct shared {
+    fit_poly_curve curve;
+    double sum[fit_poly_columns][lanes];
+    double sums[fit_poly_tiles_max(fit_poly_small) * fit_poly_columns];
+    uint64_t sorted[fit_poly_small];  // key, position: ties by position
+  };
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
+    const tile_job& job = job_of_tile(a, b.index());
+    const auto n = static_cast<uint32_t>(live_count(job));
+    const uint32_t dtype = a.common.dtype, degree = a.common.degree;
+    if (n == 0) return fit_poly_nothing(b, job, true);
+    typename Block::template each<uint32_t> positive;
+    const auto padded = static_cast<uint32_t>(bit_ceil(n));
+    b.phase([&](unsigned lane) {
+      positive[lane] = 0;
+      for (uint32_t i = lane; i < padded; i += lanes) {
+        const uint32_t key = i < n ? fit_poly_key(dtype, job.in, i) : ~uint32_t{0};
+        positive[lane] += fit_poly_positive(dtype, key);
+        s.sorted[i] = uint64_t{key} << 32 | i;
+      }
+    });
+    const uint32_t positives = b.sum(positive);
+    sort(b, s.sorted, padded);
+    fit_poly_measure(b, s.curve, n, positives, degree);
+    const uint32_t tiles = b.template once<uint32_t>([&] { return s.curve.tile[s.curve.segments]; });
+    const auto y = [&](uint32_t x) {
+      if (job.tell) static_cast<uint32_t*>(job.tell)[x] = static_cast<uint32_t>(s.sorted[x]);
+      return fit_poly_number(dtype, static_cast<uint32_t>(s.sorted[x] >> 32));
+    };
+    double* own = s.sums;
+    for (uint32_t tile = 0; tile < tiles; ++tile, own += degree + 1)
+      fit_poly_sum(b, s.curve, s.sum, tile, degree, y, own);
+    const double* const sums = s.sums;
+    fit_poly_write(b, s.curve, job, n, positives, degree, sums);
+  }
+
+  // Bitonic (Batcher 1968): n a power of two.
+  template <class Block>
+  DR_HD static void sort(Block& b, uint64_t (&x)[fit_poly_small], uint32_t n) {
+    for (uint32_t run = 2; run <= n; run *= 2) {
+      for (uint32_t apart = run / 2; apart > 0; apart /= 2) {
+        b.phase([&](unsigned lane) {
+          for (uint32_t t = lane; t < n / 2; t += lanes) {
+            const uint32_t i = 2 * t - (t & (apart - 1));
+            const uint64_t low = x[i], high = x[i + apart];
+            if ((low > high) == ((i & run) == 0)) {
+              x[i] = high;
+              x[i + apart] = low;
+            }
+          }
+        });
+      }
+    }
+  }
+};
+
+template <class Args>
+struct fit_poly_decode {
+  static constexpr const char* name = "fit_poly_decode";
+  static constexpr unsigned lanes = fit_poly_lanes, grid_phases = 1;
+  using args = Args;
+  struct shared {
+    fit_poly_curve curve;
+    float coefficients[fit_poly_segments_max * fit_poly_columns];
+  };
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
+    const tile_job& job = job_of_tile(a, b.index());
+    const uint32_t begin = (b.index() - job.first_tile) * fit_poly_decode_tile, degree = a.common.degree;
+    // Another block of this job may raise a fault meanwhile: all lanes go by what one has seen.
+    const uint32_t n = b.template once<uint32_t>([&] { return static_cast<uint32_t>(live_count(job)); });
+    if (n == 0) return fit_poly_nothing(b, job, begin == 0);
+    if (begin >= n) return;
+    // Every block looks whether the payload is good; the first of the job says so.
+    const auto* in = static_cast<const uint32_t*>(job.in);
+    const uint64_t size = job.in_size && *job.in_size < job.extra ? *job.in_size : job.extra;
+    const uint64_t claimed = size >= 4 ? in[0] : uint64_t{n} + 1;
+    const auto corrupt = [&](uint64_t where, uint64_t what) {
+      b.phase([&](unsigned lane) {
+        if (begin == 0 && lane == 0) raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, where, what);
+      });
+    };
+    if (claimed > n) return corrupt(0, claimed);
+    const auto positives = static_cast<uint32_t>(claimed);
+    fit_poly_measure(b, s.curve, n, positives, degree);
+    const uint32_t coefficients = b.template once<uint32_t>([&] { return s.curve.coefficient[s.curve.segments]; });
+    if (size != 4 + 4 * uint64_t{coefficients}) return corrupt(size, 4 + 4 * uint64_t{coefficients});
+    typename Block::template each<uint32_t> good;  // coefficients before the lane's own, if that is not finite
+    b.phase([&](unsigned lane) {
+      good[lane] = coefficients;
+      if (lane >= coefficients) return;
+      s.coefficients[lane] = std::bit_cast<float>(in[1 + lane]);
+      if (!is_finite<f32_type>(in[1 + lane])) good[lane] = lane;
+    });
+    const uint32_t finite = b.min(good);
+    if (finite < coefficients) return corrupt(4 + 4 * uint64_t{finite}, in[1 + finite]);
+    b.phase([&](unsigned lane) {
+      for (uint32_t k = 0; k < fit_poly_decode_tile / lanes; ++k)
+        if (const uint32_t i = begin + k * lanes + lane; i < n) put(a.common, s, job, i, positives);
+      if (begin == 0 && lane == 0) *job.out_size = uint64_t{n} * value_size(a.common.dtype);
+    });
+  }
+
+  // Value i, below the count.
+  DR_HD static void put(const fit_poly_common& common, const shared& s, const tile_job& job, uint32_t i,
+                        uint32_t positives) {
+    const fit_poly_curve& c = s.curve;
+    const uint32_t segment = fit_poly_segment(c.first, c.segments, i), points = c.points(segment);
+    double y = fit_poly_at(i - c.first[segment], points, fit_poly_coefficients(points, common.degree), c.b[segment],
+                           s.coefficients + c.coefficient[segment]);
+    if (i < positives ? y < 0 : y > 0) y = 0;
+    with_value_type(common.dtype, [&](auto type) {
+      using T = decltype(type);
+      static_cast<typename T::bits*>(job.out)[i] = T::from_f64(saturate<T>(y));
+    });
+  }
+};
+
+}  // namespace dr

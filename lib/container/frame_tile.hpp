@@ -1,0 +1,389 @@
+// Frames on a GPU: packing slots into a frame, and a frame's sections back into slots (FORMAT.md is normative).
+#pragma once
+
+#include <cstdint>
+
+#include "primitive/bits.hpp"
+#include "primitive/block.hpp"
+#include "primitive/check.hpp"
+#include "primitive/device_row.hpp"
+#include "primitive/lookback.hpp"
+#include "primitive/tile_job.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+inline constexpr unsigned frame_lanes = 256;
+inline constexpr uint64_t frame_tile = 4 * check_chunk_words;  // a block makes or reads one chunk of the check
+inline constexpr uint64_t no_tensor = ~uint64_t{0}, frame_check_at = 4, frame_columns_max = 7;
+
+enum frame_row_flags : uint32_t {
+  row_lists_section = 1,          // << section
+  row_stores_size = 8,            // << section
+  row_replaces_support = 1 << 6,  // stores it, too
+};
+// As frame.hpp has them, which includes more than a kernel may.
+enum device_mode : uint32_t { device_mode_plan = 0, device_mode_raw_index = 1, device_mode_dense = 2 };
+enum device_section : uint32_t { device_value = 0, device_order = 1, device_index = 2 };
+
+// A header, as bounds decide it.
+struct header_shape {
+  uint64_t header_size;
+  uint32_t rows, head_size;  // head: the bytes in front of the columns; of a short header, all of it
+  uint32_t short_at;         // of a short header: where support and sizes stand
+  uint8_t short_width, width[frame_columns_max];
+  uint8_t short_form, has_tag, reserved[2];
+
+  // Where column c begins: the table of checks, if there is one, stands before the first.
+  DR_HD uint64_t column(unsigned c) const {
+    uint64_t at = head_size + (rows == 1 ? 0 : uint64_t{8} * rows);
+    for (unsigned i = 0; i < c; ++i) at += uint64_t{width[i]} * rows;
+    return at;
+  }
+  // Chunks of the check that hold bytes of the header.
+  DR_HD uint32_t header_chunks() const { return static_cast<uint32_t>(ceil_div(header_size, frame_tile)); }
+};
+
+// A row on its way into a frame. Slots are 16-byte aligned and readable 16 bytes past their payload.
+struct pack_row {
+  const uint8_t* slot[3];
+  const uint32_t* support;  // what the sparsifier kept,
+  const uint8_t* kept;      // with its values: of dense rows, and of raw keys
+  const uint32_t* told;     // the support that decode will give,
+  const uint8_t* sent;      // with its values
+  uint32_t universe, width;
+  uint32_t first_tile;   // of the launch
+  uint32_t dense_above;  // more rows than that go dense
+  uint16_t plan;
+  uint8_t dtype, flags;
+  uint32_t tensor;
+};
+static_assert(sizeof(pack_row) == 80);
+
+// Σ over blocks, for one frame; zero when a call begins.
+struct pack_state {
+  uint32_t done, failed;
+};
+
+struct row_place {
+  uint32_t mode;
+  uint64_t size[3], support;
+  DR_HD uint64_t payload() const { return size[0] + size[1] + size[2]; }
+  DR_HD uint64_t padded() const { return (payload() + 3) & ~uint64_t{3}; }
+};
+
+DR_HD inline uint32_t device_value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+
+// A row that goes dense because there is too much of it has asked no codec.
+DR_HD inline bool goes_dense(const device_row& r, const pack_row& d) { return r.count > d.dense_above; }
+DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
+  return r.fault.code != DR_OK && !(goes_dense(r, d) && r.fault.stream != DR_STREAM_NONE);
+}
+
+// What would cost more than the dense row is sent as that.
+DR_HD inline row_place place_row(const device_row& r, const pack_row& d) {
+  row_place p{};
+  const bool must = goes_dense(r, d);
+  if (is_faulty(r, d) || (r.count == 0 && !must)) return p;
+  const uint64_t dense = uint64_t{d.universe} * d.width * device_value_size(d.dtype);
+  p.mode = r.mode;
+  p.support = r.told;
+  for (unsigned s = 0; s < 3; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
+  if (p.mode == device_mode_raw_index) p.size[device_index] = 4 * r.count;
+  if (must || p.payload() > dense) p = {device_mode_dense, {dense, 0, 0}, d.universe};
+  return p;
+}
+
+DR_HD inline uint32_t first_bytes(uint32_t word, uint64_t n) { return n >= 4 ? word : word & ((1u << (8 * n)) - 1); }
+// Four bytes at any position of 16-byte aligned memory.
+DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at) {
+  const auto* words = reinterpret_cast<const uint32_t*>(from) + at / 4;
+  const unsigned shift = 8 * (at % 4);
+  return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
+}
+
+// The position of `wanted` in an ascending list, or n.
+DR_HD inline uint64_t find_ascending(const uint32_t* list, uint64_t n, uint32_t wanted) {
+  uint64_t low = 0, high = n;
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (list[middle] < wanted)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return low < n && list[low] == wanted ? low : n;
+}
+
+// Four bytes of a dense row: +0 where nothing was kept. Rare, so it searches.
+DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at) {
+  const uint32_t size = device_value_size(d.dtype);
+  uint32_t word = 0;
+  for (uint32_t part = 0; part < 4; part += size) {
+    const uint64_t i = (at + part) / size;
+    if (i >= uint64_t{d.universe} * d.width) break;
+    const uint64_t k = find_ascending(d.support, r.count, static_cast<uint32_t>(i / d.width));
+    if (k == r.count) continue;
+    const uint8_t* const from = d.kept + (k * d.width + i % d.width) * size;
+    word |= size == 4 ? *reinterpret_cast<const uint32_t*>(from)
+                      : uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (8 * part);
+  }
+  return word;
+}
+
+// Four bytes of a row's payload: value, order, index and zeros, with nothing between them.
+DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_place& p, uint64_t at) {
+  if (p.mode == device_mode_dense) return dense_word(r, d, at);
+  uint32_t word = 0;
+  uint64_t begin = 0;
+  for (unsigned s = 0; s < 3; ++s) {
+    const uint64_t end = begin + p.size[s];
+    if (p.size[s] && at < end && at + 4 > begin) {
+      const bool raw = s == device_index && p.mode == device_mode_raw_index;
+      const uint8_t* const from = raw ? reinterpret_cast<const uint8_t*>(d.support) : d.slot[s];
+      if (at >= begin)
+        word |= first_bytes(word_at(from, at - begin), end - at);
+      else
+        word |= first_bytes(word_at(from, 0), p.size[s]) << (8 * (begin - at));
+    }
+    begin = end;
+  }
+  return word;
+}
+
+DR_HD inline void put_bytes(uint8_t* to, uint64_t x, unsigned bytes) {
+  for (unsigned i = 0; i < bytes; ++i) to[i] = static_cast<uint8_t>(x >> (8 * i));
+}
+DR_HD inline uint64_t get_bytes(const uint8_t* from, unsigned bytes) {
+  uint64_t x = 0;
+  for (unsigned i = 0; i < bytes; ++i) x |= uint64_t{from[i]} << (8 * i);
+  return x;
+}
+
+// Sums a chunk of the check, whose words come from word(i), over all lanes; returns its term.
+template <class Block, class F>
+DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
+  typename Block::template each<uint64_t> sum;
+  b.phase([&](unsigned lane) {
+    sum[lane] = 0;
+    for (unsigned k = 0; k < check_chunk_words / frame_lanes; ++k) {
+      const uint64_t i = k * frame_lanes + lane;
+      if (i < words) sum[lane] += (uint64_t{word(i)} + 1) * check_factor(static_cast<uint32_t>(i));
+    }
+  });
+  return mix64(b.sum(sum) + chunk * golden);
+}
+
+// What a block of pack_frame must know of all rows.
+struct pack_totals {
+  uint64_t rows, bytes;  // in front of the block's row
+  uint64_t all, faulty;  // bytes, rows
+  DR_HD friend pack_totals operator+(const pack_totals& a, const pack_totals& b) {
+    return {a.rows + b.rows, a.bytes + b.bytes, a.all + b.all, a.faulty + b.faulty};
+  }
+};
+
+// ---- Pack -------------------------------------------------------------------------------------------------
+
+// Copies the payloads of all rows to their places, one chunk a block; the last block writes the header, the checks and the result.
+struct pack_frame {
+  static constexpr const char* name = "pack_frame";
+  static constexpr unsigned lanes = frame_lanes, grid_phases = 1;
+  struct args {
+    device_row* rows;
+    const pack_row* place;  // one more than rows, whose first_tile ends the last
+    const uint8_t* head;    // with zeros where data decides
+    pack_state* state;
+    uint64_t* check;  // a row; zero when the call begins
+    uint8_t* frame;   // 16-byte aligned
+    uint64_t capacity;
+    dr_result* result;  // or NULL
+    uint64_t tag;
+    header_shape shape;
+    uint32_t status_frame;  // write one if a row failed,
+    char said[24];          // with this message
+  };
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const pack_totals totals = add_up(b, a);
+    // A frame that does not come to be leaves its place as it was.
+    if (totals.faulty == 0 && a.shape.header_size + totals.all <= a.capacity) place_payload(b, a, totals);
+    if (last_of(b, &a.state->done, b.blocks())) seal(b, a, totals);
+  }
+
+  template <class Block>
+  DR_HD static pack_totals add_up(Block& b, const args& a) {
+    const uint32_t tile = b.index(), n = a.shape.rows;
+    typename Block::template each<pack_totals> own;
+    b.phase([&](unsigned lane) {
+      pack_totals t{0, 0, 0, 0};
+      for (uint32_t i = lane; i < n; i += lanes) {
+        const uint64_t bytes = place_row(a.rows[i], a.place[i]).padded();
+        t.all += bytes;
+        t.faulty += is_faulty(a.rows[i], a.place[i]);
+        if (i + 1 == n || a.place[i + 1].first_tile > tile) continue;
+        ++t.rows;
+        t.bytes += bytes;
+      }
+      own[lane] = t;
+    });
+    return b.sum(own);
+  }
+
+  template <class Block>
+  DR_HD static void place_payload(Block& b, const args& a, const pack_totals& totals) {
+    const uint32_t tile = b.index(), n = a.shape.rows;
+    if (n == 0 || tile >= a.place[n].first_tile) return;
+    const device_row& r = a.rows[totals.rows];
+    const pack_row& d = a.place[totals.rows];
+    const row_place p = place_row(r, d);
+    // A lone row's chunks count from the frame's first byte, every other's from its own.
+    const uint64_t chunk = tile - d.first_tile, skipped = n == 1 ? a.shape.header_size : 0;
+    const uint64_t end = skipped + p.padded(), begin = chunk * frame_tile;
+    if (begin >= end) return;
+    uint8_t* const to = a.frame + (n == 1 ? 0 : a.shape.header_size + totals.bytes);
+    const bool has_header = n == 1 && chunk < a.shape.header_chunks();
+    const uint64_t words = (end - begin < frame_tile ? end - begin : frame_tile) / 4;
+    const uint64_t term = chunk_term(b, words, chunk, [&](uint64_t i) -> uint32_t {
+      const uint64_t at = begin + 4 * i;
+      if (at < skipped) return 0;
+      const uint32_t word = payload_word(r, d, p, at - skipped);
+      *reinterpret_cast<uint32_t*>(to + at) = word;
+      return word;
+    });
+    if (has_header) return;  // the last block sums this chunk, once the header is there
+    b.phase([&](unsigned lane) {
+      if (lane == 0) atomic_add(a.check + totals.rows, term);
+    });
+  }
+
+  template <class Block>
+  DR_HD static void seal(Block& b, const args& a, const pack_totals& totals) {
+    const uint32_t n = a.shape.rows;
+    if (totals.faulty) {
+      typename Block::template each<uint32_t> bad;
+      b.phase([&](unsigned lane) {
+        bad[lane] = n;
+        for (uint32_t i = lane; i < n; i += lanes)
+          if (is_faulty(a.rows[i], a.place[i]) && i < bad[lane]) bad[lane] = i;
+      });
+      const uint32_t first = b.min(bad);
+      return failed(b, a, refined(a, first), a.place[first].tensor);
+    }
+    const uint64_t total = a.shape.header_size + totals.all;
+    if (total > a.capacity) return failed(b, a, {DR_E_CAPACITY, DR_STREAM_NONE, total, a.capacity, nullptr}, no_tensor);
+    write_header(b, a, total);
+    b.phase([&](unsigned lane) {
+      if (lane == 0) tell(a, {DR_OK, 0, 0, 0, nullptr}, no_tensor, total);
+      // Feedback asks what became of a row.
+      for (uint32_t i = lane; i < n; i += lanes) a.rows[i].mode = place_row(a.rows[i], a.place[i]).mode;
+    });
+  }
+
+  // A value that is not finite is the lowest one, whoever saw it first.
+  DR_HD static dr_fault refined(const args& a, uint32_t row) {
+    const device_row& r = a.rows[row];
+    const pack_row& d = a.place[row];
+    dr_fault f = r.fault;
+    f.message = nullptr;
+    if (f.code != DR_E_ARGUMENT || f.stream != DR_STREAM_VALUE || r.not_finite == 0) return f;
+    const uint64_t at = ~r.not_finite;
+    if (at / d.width >= r.told) return f;
+    f.where = d.told[at / d.width];
+    f.what = d.dtype == DR_F32 ? reinterpret_cast<const uint32_t*>(d.sent)[at]
+                               : reinterpret_cast<const uint16_t*>(d.sent)[at];
+    return f;
+  }
+
+  DR_HD static void tell(const args& a, const dr_fault& fault, uint64_t tensor, uint64_t size) {
+    if (!a.result) return;
+    a.result->size = size;
+    a.result->status = fault.code;
+    a.result->reserved = 0;
+    a.result->tensor = tensor;
+    a.result->fault = fault;
+  }
+
+  // What a row stores of itself.
+  DR_HD static uint64_t stored(const device_row& r, const pack_row& d, const row_place& p, unsigned column) {
+    if (column == 0) return p.mode | uint32_t{d.plan} << 3;
+    if (column == 1) return d.universe;
+    if (column == 2) return r.count;
+    if (column == 3) return p.mode == device_mode_dense ? 0 : p.support;
+    const unsigned s = column - 4;
+    const bool absent = p.mode == device_mode_dense || (s == device_index && p.mode == device_mode_raw_index);
+    return absent || !(d.flags & row_stores_size << s) ? 0 : p.size[s];
+  }
+
+  template <class Block>
+  DR_HD static void write_header(Block& b, const args& a, uint64_t total) {
+    const header_shape& h = a.shape;
+    b.phase([&](unsigned lane) {
+      for (uint64_t i = lane; i < h.header_size; i += lanes) a.frame[i] = i < h.head_size ? a.head[i] : 0;
+    });
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < h.rows; i += lanes) {
+        const device_row& r = a.rows[i];
+        const pack_row& d = a.place[i];
+        const row_place p = place_row(r, d);
+        if (h.short_form) {
+          a.frame[3] = static_cast<uint8_t>(a.head[3] | p.mode << 4);
+          put_bytes(a.frame + 15, stored(r, d, p, 2), h.short_width);
+          uint8_t* at = a.frame + h.short_at;
+          for (unsigned c = 3; c < frame_columns_max; ++c) {
+            const bool there = c == 3 ? d.flags & row_replaces_support : d.flags & row_stores_size << (c - 4);
+            if (!there) continue;
+            put_bytes(at, stored(r, d, p, c), h.short_width);
+            at += h.short_width;
+          }
+          continue;
+        }
+        if (h.rows != 1) put_bytes(a.frame + h.head_size + uint64_t{8} * i, a.check[i], 8);
+        for (unsigned c = 0; c < frame_columns_max; ++c)
+          put_bytes(a.frame + h.column(c) + uint64_t{h.width[c]} * i, stored(r, d, p, c), h.width[c]);
+      }
+    });
+    uint64_t check = h.rows == 1 ? a.check[0] : 0;
+    const uint64_t end = h.rows == 1 ? total : h.header_size;
+    for (uint32_t c = 0; c < h.header_chunks(); ++c) {
+      const uint64_t begin = c * frame_tile, words = (end - begin < frame_tile ? end - begin : frame_tile) / 4;
+      check +=
+          chunk_term(b, words, c, [&](uint64_t i) { return reinterpret_cast<const uint32_t*>(a.frame + begin)[i]; });
+    }
+    b.phase([&](unsigned lane) {
+      if (lane == 0) put_bytes(a.frame + frame_check_at, check, 8);
+    });
+  }
+
+  // No frame; a status frame if the caller wants one: it decodes to DR_E_PEER everywhere.
+  template <class Block>
+  DR_HD static void failed(Block& b, const args& a, const dr_fault& fault, uint64_t tensor) {
+    constexpr uint64_t length = sizeof a.said;
+    const uint64_t at = 24 + (a.shape.has_tag ? 8 : 0), size = (at + length + 3) & ~uint64_t{3};
+    const bool writes = a.status_frame && a.capacity >= size;
+    b.phase([&](unsigned lane) {
+      if (lane != 0) return;
+      a.state->failed = 1;
+      if (writes) {
+        for (uint64_t i = 0; i < size; ++i) a.frame[i] = 0;
+        a.frame[0] = 'D';
+        a.frame[1] = 'R';
+        a.frame[2] = DR_FORMAT_VERSION;
+        a.frame[3] = static_cast<uint8_t>(8 | (a.shape.has_tag ? 2 : 0));
+        a.frame[16] = static_cast<uint8_t>(fault.code);
+        a.frame[18] = static_cast<uint8_t>(length);
+        if (a.shape.has_tag) put_bytes(a.frame + 24, a.tag, 8);
+        for (uint64_t i = 0; i < length; ++i) a.frame[at + i] = static_cast<uint8_t>(a.said[i]);
+        uint64_t sum = 0;
+        for (uint64_t i = 0; i < size / 4; ++i)
+          sum += (get_bytes(a.frame + 4 * i, 4) + 1) * check_factor(static_cast<uint32_t>(i));
+        put_bytes(a.frame + frame_check_at, mix64(sum), 8);
+      }
+      tell(a, fault, tensor, writes ? size : 0);
+    });
+  }
+};
+
+}  // namespace dr

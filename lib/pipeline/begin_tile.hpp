@@ -1,0 +1,70 @@
+// The first launch of a call: zeroes what must be zero, and brings descriptors to the device inside its own argument, so that nothing is
+// copied and a graph may be replayed.
+#pragma once
+
+#include <cstdint>
+
+#include "primitive/block.hpp"
+#include "primitive/device_row.hpp"
+#include "primitive/tile_job.hpp"
+
+namespace dr {
+
+inline constexpr uint64_t begin_few = 3840, begin_many = 32640;  // bytes that travel with a launch
+
+template <uint64_t Bytes>
+struct begin_call {
+  static constexpr const char* name = "begin_call";
+  static constexpr unsigned lanes = 256, grid_phases = 1;
+  static constexpr uint64_t tile = 16 * 16 * lanes;  // bytes that a block zeroes
+  struct args {
+    uint64_t* zero;  // `zero_words` of them; 16-byte aligned
+    uint64_t zero_words;
+    uint64_t* to;
+    uint64_t words;
+    uint64_t data[Bytes / 8];
+  };
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    b.phase([&](unsigned lane) {
+      const uint64_t first = uint64_t{b.index()} * lanes + lane, step = uint64_t{b.blocks()} * lanes;
+      for (uint64_t i = first; i < a.words; i += step) a.to[i] = a.data[i];
+      for (uint64_t i = first; i < a.zero_words; i += step) a.zero[i] = 0;
+    });
+  }
+};
+
+// Judges the states of feedback, and marks those that are fresh as used.
+template <class Args>
+struct open_states {
+  static constexpr const char* name = "open_states";
+  static constexpr unsigned lanes = 64, grid_phases = 1;
+  using args = Args;
+  struct shared {};
+
+  // job.out: the state; job.key: its elements; job.tell_count: the row (as a pointer). One tile a job.
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const tile_job& job = a.job[b.index()];
+    b.phase([&](unsigned lane) {
+      if (lane != 0) return;
+      auto* words = static_cast<uint32_t*>(job.out);
+      auto* elements = reinterpret_cast<uint64_t*>(words + 2);
+      if (words[0] == 0 && words[1] == 0 && *elements == 0) {
+        words[0] = a.common.magic;
+        words[1] = a.common.version;
+        *elements = job.key;
+      } else if (words[0] != a.common.magic || words[1] != a.common.version || *elements != job.key) {
+        return raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, *elements);
+      }
+      reinterpret_cast<device_row*>(job.tell_count)->accumulates = 1;
+    });
+  }
+};
+struct open_states_common {
+  uint32_t magic, version;
+};
+
+}  // namespace dr

@@ -1,0 +1,85 @@
+// Decode and merge on a GPU: header judged, checks verified, streams decoded, values delivered; nobody waited for.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "container/frame.hpp"
+#include "container/frame_device.hpp"
+#include "container/unpack_tile.hpp"
+#include "cuda/device.hpp"
+#include "merge/merge_tile.hpp"
+#include "pipeline/batch.hpp"
+#include "pipeline/decode.hpp"
+
+namespace dr {
+
+// What a GPU is told of frames before it reads them: of a prepared batch, or of one frame whose header the host has read.
+struct decode_shape {
+  struct row {
+    uint32_t plan;
+    uint64_t universe, count_max, support_max, payload;
+    uint64_t
+        coded_max;  // count that its index codec is asked for: of a frame that was read, 0 if the row has raw keys or is dense
+    uint64_t given_max;  // elements that it gives: support_max, or of a frame that was read, all of a dense row
+    std::array<uint64_t, section_count> size;  // of a frame that was read: another encoder's may be longer than ours
+  };
+  std::vector<wire_plan> wire;
+  std::vector<row> rows;
+  header_layout layout;  // without a tag
+  device_header header;
+};
+
+// Addresses on the device of what a row of a frame needs.
+struct device_decode_row {
+  uint8_t* slot[section_count];
+  uint64_t capacity[section_count];
+  uint32_t *support, *order, *sorted;  // sorted: of keys that carry the order
+  std::byte *values, *in_order;
+};
+
+// Host memory that a context keeps for the descriptors of a call, so that steady state allocates nothing.
+struct device_decode_scratch {
+  struct room {
+    std::byte* at;
+    uint64_t size;
+  };
+  std::vector<device_decode_row> rows;
+  std::vector<room> scratch;  // of a section of a plan
+  std::vector<uint32_t*> seen;
+  std::vector<dr_sort> sort;
+  std::vector<dr_job> jobs;
+  std::vector<unpack_row> unpack;
+  std::vector<unpack_frame> frames;
+  std::vector<plan_rule> rules;
+  std::vector<merge_row> merge;
+  std::vector<merge_out> outs;
+  std::vector<uint8_t> blob;
+};
+
+// UNSUPPORTED: codecs without CUDA operations, segments.
+dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error);
+dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_would_do, dr_error& error);
+
+struct decode_request {
+  std::span<const dr_bytes> frames;  // in device memory, 16-byte aligned
+  const float* weights = nullptr;    // in host memory; nullptr: all 1
+  bool adds = false;                 // to what the outputs hold
+  bool copies = false;               // one frame, bit for bit
+  bool delivers = true;              // otherwise they are judged only
+};
+
+// Leaves one shape, with the larger of each bound, if all frames have the same headers but for what data decides.
+void join_shapes(std::vector<decode_shape>& shapes);
+
+uint64_t device_decode_workspace(const decode_shape& shape, size_t frames);
+// Loads the kernels of prepared calls, whatever number of frames they get.
+void load_decode_kernels(const decode_shape& shape, device& where);
+
+// Enqueues. A frame's rows go to outs, one each; nothing is written unless all frames are sound. `result` is device memory, or nullptr.
+dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
+                           device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
+                           device_decode_scratch& host, dr_error& error);
+
+}  // namespace dr

@@ -1,0 +1,63 @@
+// Encode on a GPU: the sentence of encode.cpp in a constant number of launches, nothing allocated, nobody waited for.
+#pragma once
+
+#include <array>
+#include <span>
+#include <vector>
+
+#include "container/frame_device.hpp"
+#include "cuda/device.hpp"
+#include "merge/merge_tile.hpp"
+#include "pipeline/batch.hpp"
+#include "pipeline/encode.hpp"
+#include "sparsify/select_device.hpp"
+#include "split/regather_tile.hpp"
+
+namespace dr {
+
+// Addresses on the device of what a row needs.
+struct device_encode_row {
+  uint32_t *support, *told, *order, *keys;
+  std::byte *kept, *sent, *decoded;
+  uint8_t* slot[section_count];
+};
+struct codec_scratch {
+  std::byte* at;
+  uint64_t size;
+};
+
+// Host memory that a context keeps for the descriptors of a call, so that steady state allocates nothing.
+struct device_encode_scratch {
+  std::vector<device_encode_row> rows;
+  std::vector<codec_scratch> scratch;
+  std::vector<dr_job> jobs;
+  std::vector<device_select_job> select;
+  device_select_scratch selecting;
+  std::vector<regather_job> regather;
+  std::vector<subtract_job> subtract;
+  std::vector<uint8_t> blob;
+};
+
+// The headers of a batch: without and with a tag.
+using device_headers = std::array<device_header, 2>;
+device_headers headers_of(const batch& b);
+
+// What of a batch has no path on a GPU: UNSUPPORTED, with the reason. `host_would_do`: only for the want of CUDA operations.
+dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error);
+
+uint64_t device_encode_workspace(const batch& b);
+// Launches of an encode; their kernels are loaded on the way.
+dr_status count_device_launches(const batch& b, const device_headers& headers, device& where, uint32_t& launches,
+                                dr_error& error);
+
+// Enqueues. Tensors, states, workspace, frame and result are device memory; capacity and faults of the data are told by the result.
+dr_status encode_on_device(const batch& b, const device_headers& headers, const encode_call& call,
+                           std::span<const tensor_view> tensors, device_queue& queue, void* workspace,
+                           uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
+                           device_encode_scratch& host, dr_error& error);
+
+// Zeroes [zero, zero + zero_size) and brings `blob` to `to`, both multiples of 16 bytes.
+dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,
+                          std::span<const uint8_t> blob);
+
+}  // namespace dr

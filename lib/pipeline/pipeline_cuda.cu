@@ -1,0 +1,28 @@
+// The pipeline's own kernels, for a GPU.
+#include "container/frame_tile.hpp"
+#include "container/unpack_tile.hpp"
+#include "cuda/entry.cuh"
+#include "merge/merge_tile.hpp"
+#include "pipeline/begin_tile.hpp"
+#include "split/regather_tile.hpp"
+
+DR_DEVICE_KERNEL(dr::begin_call<dr::begin_few>)
+DR_DEVICE_KERNEL(dr::begin_call<dr::begin_many>)
+DR_DEVICE_JOB_KERNEL(dr::open_states, dr::open_states_common)
+DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_few>)
+DR_DEVICE_KERNEL(dr::regather_values<dr::jobs_many>)
+DR_DEVICE_JOB_KERNEL(dr::reorder_keys, dr::no_common)
+DR_DEVICE_KERNEL(dr::pack_frame)
+DR_DEVICE_KERNEL(dr::subtract_rows<dr::jobs_few>)
+DR_DEVICE_KERNEL(dr::subtract_rows<dr::jobs_many>)
+
+DR_DEVICE_KERNEL(dr::judge_frames)
+DR_DEVICE_KERNEL(dr::unpack_frames)
+DR_DEVICE_JOB_KERNEL(dr::apply_order, dr::apply_order_common)
+DR_DEVICE_JOB_KERNEL(dr::sort_keys, dr::sort_keys_common)
+DR_DEVICE_JOB_KERNEL(dr::take_keys, dr::sort_keys_common)
+DR_DEVICE_KERNEL(dr::judge_supports)
+DR_DEVICE_KERNEL(dr::add_rows)
+DR_DEVICE_KERNEL(dr::merge_tiles)
+DR_DEVICE_KERNEL(dr::hand_over_row)
+DR_DEVICE_KERNEL(dr::tell_decoded)

@@ -1,0 +1,225 @@
+#include "sparsify/select_device.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cuda/device.hpp"
+#include "primitive/value_type.hpp"
+#include "sparsify/select_tile.hpp"
+
+namespace dr {
+namespace {
+
+uint64_t rounded(uint64_t size) { return ceil_div(size, 64) * 64; }
+
+bool is_dense(const device_select_job& j) { return j.kind != device_select_job::adopt; }
+
+select_kind kind_of(const device_select_job& j) {
+  return j.kind == device_select_job::largest ? select_largest_kind
+         : j.kind == device_select_job::from  ? select_from_kind
+                                              : select_nonzero;
+}
+
+// As many values that six standard deviations of the r-th rank are about r/8; and room for the candidates that this gives, five standard
+// deviations away.
+void plan_sample(const device_select_job& j, select_unit& u) {
+  const double d = static_cast<double>(j.d), target = static_cast<double>(u.target);
+  const double wanted = std::clamp(2304 * d / target, 16384.0, 1048576.0);
+  const double blocks = std::max(1.0, std::floor(std::min(wanted, d / 2) / sample_tile));
+  u.sample_blocks = static_cast<uint16_t>(blocks);
+  const double expected = blocks * sample_tile * target / d, rank = expected + bracket_slack(expected);
+  const double candidates = (rank + 5 * std::sqrt(rank)) * d / (blocks * sample_tile) + 64;
+  u.capacity = static_cast<uint32_t>(std::min(d, std::ceil(candidates)));
+  // Then those in [lo, hi] are about r/4, or less.
+  if (expected >= 2000 && target >= 8192) u.flags |= select_keys_in_kept;
+}
+
+// All but where it is.
+select_unit unit_of(const device_select_job& j) {
+  select_unit u{};
+  u.d = static_cast<uint32_t>(j.d);
+  u.target = static_cast<uint32_t>(std::min(j.target, j.d));
+  u.count_max = static_cast<uint32_t>(j.count_max);
+  u.width = j.width;
+  u.capacity = u.d;
+  u.kind = kind_of(j);
+  if (u.kind == select_largest_kind && u.d > select_small) plan_sample(j, u);
+  if (j.needs_finite) u.flags |= select_needs_finite;
+  return u;
+}
+
+// The smallest key of at least `threshold`, never 0.
+uint32_t key_from(uint32_t dtype, double threshold) {
+  return with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    uint32_t low = 1, high = T::infinity;
+    while (low < high) {
+      const uint32_t middle = low + (high - low) / 2;
+      if (static_cast<double>(T::to_f32(static_cast<typename T::bits>(middle))) >= threshold)
+        high = middle;
+      else
+        low = middle + 1;
+    }
+    return low;
+  });
+}
+
+using placed = device_select_scratch::placed;
+
+bool together(const device_select_job& a, const device_select_job& b) {
+  return a.dtype == b.dtype && !a.residual == !b.residual && (!a.residual || (a.beta == b.beta && a.gamma == b.gamma));
+}
+
+// All dense jobs of one type and feedback, up to N.
+template <class Bits, size_t N>
+struct group {
+  const dr_exec& exec;
+  std::span<const placed> jobs;
+  std::byte *zeroed, *plain;
+  select_args<N> args{};
+
+  dr_status run() {
+    const device_select_job& first = *jobs[0].job;
+    const uint32_t infinity = with_value_type(first.dtype, [](auto type) -> uint32_t { return type.infinity; });
+    args.common = {zeroed, plain, first.beta, first.gamma, first.dtype, infinity};
+    args.jobs = static_cast<uint32_t>(jobs.size());
+    bool samples = false, solves = false, reads = false;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      const select_unit& u = args.job[i] = describe(jobs[i]);
+      const bool ranked = u.kind == select_largest_kind, small = ranked && u.d <= select_small;
+      samples |= ranked && !small;
+      solves |= small;
+      reads |= !small;
+    }
+    dr_status s = DR_OK;
+    if (samples || solves)
+      s = launch_tiles<select_bracket<Bits, N>>([](const select_unit& u, const select_layout&) -> uint32_t {
+        if (u.kind != select_largest_kind) return 0;
+        return u.d <= select_small ? 1 : u.sample_blocks;
+      });
+    if (s || !reads) return s;
+    const auto tiles = [](const select_unit&, const select_layout& at) { return at.tiles; };
+    s = first.residual ? launch_tiles<select_filter<Bits, true, N>>(tiles)
+                       : launch_tiles<select_filter<Bits, false, N>>(tiles);
+    if (!s)
+      s = launch_tiles<select_refine<Bits, N>>(
+          [](const select_unit&, const select_layout& at) { return at.refine_blocks; });
+    if (!s)
+      s = launch_tiles<select_compact<Bits, N>>([](const select_unit&, const select_layout& at) { return at.slices; });
+    return s || !samples ? s : fall_back();
+  }
+
+  select_unit describe(const placed& p) const {
+    const device_select_job& j = *p.job;
+    select_unit u = unit_of(j);
+    u.values = j.values;
+    u.residual = j.residual;
+    u.support = j.support;
+    u.kept = j.kept;
+    u.row = j.row;
+    u.low = j.kind == device_select_job::from ? key_from(j.dtype, j.threshold) : 1;
+    u.zeroed = static_cast<uint32_t>(p.zeroed / 64);
+    u.plain = static_cast<uint32_t>(p.plain / 64);
+    return u;
+  }
+
+  template <class K, class Tiles>
+  dr_status launch_tiles(Tiles&& tiles_of) {
+    uint64_t tiles = 0;
+    for (size_t i = 0; i < jobs.size(); ++i) {
+      args.job[i].first_tile = static_cast<uint32_t>(tiles);
+      tiles += tiles_of(args.job[i], select_layout::of(args.job[i], sizeof(Bits)));
+      if (tiles > 0x7fffffff) return DR_E_UNSUPPORTED;
+    }
+    args.tiles = static_cast<uint32_t>(tiles);
+    return launch<K>(exec, tiles, args);
+  }
+
+  // As many blocks as run at once, and no more than there is work for.
+  dr_status fall_back() {
+    device* const where = static_cast<device_queue*>(exec.device)->where;
+    const uint64_t resident = where ? where->resident_blocks(kernel<select_fallback<Bits, N>>) : 1;
+    uint64_t most = 1;
+    for (const placed& p : jobs) most = std::max(most, ceil_div(p.job->d, fallback_tile));
+    return launch<select_fallback<Bits, N>>(exec, std::clamp<uint64_t>(resident, 1, most), args);
+  }
+};
+
+template <class Bits>
+dr_status run_dense(const dr_exec& exec, std::span<const placed> jobs, std::byte* zeroed, std::byte* plain) {
+  for (size_t begin = 0; begin < jobs.size(); begin += jobs_many) {
+    const auto part = jobs.subspan(begin, std::min(jobs_many, jobs.size() - begin));
+    const dr_status s = part.size() <= jobs_few ? group<Bits, jobs_few>{exec, part, zeroed, plain}.run()
+                                                : group<Bits, jobs_many>{exec, part, zeroed, plain}.run();
+    if (s) return s;
+  }
+  return DR_OK;
+}
+
+// Sparse tensors of one index type and value type.
+dr_status run_sparse(const dr_exec& exec, std::span<const placed> jobs, std::vector<dr_job>& all) {
+  const device_select_job& first = *jobs[0].job;
+  all.clear();
+  for (const placed& p : jobs) {
+    dr_job j{};
+    j.in = p.job->indices;
+    j.out = p.job->support;
+    j.tell = const_cast<void*>(p.job->values);
+    j.tell_count = reinterpret_cast<uint64_t*>(p.job->row);
+    j.fault = &p.job->row->fault;
+    all.push_back(j);
+  }
+  const adopt_common common{first.index_dtype, first.dtype, first.needs_finite};
+  return launch_jobs<select_adopt>(exec, all.data(), all.size(), common, [&](size_t i, tile_job& t) {
+    const device_select_job& j = *jobs[i].job;
+    t.key = j.width;
+    t.universe = static_cast<uint32_t>(j.d);
+    t.extra = static_cast<uint32_t>(j.entries);
+    return std::max<uint64_t>(1, ceil_div(j.count_max, adopt_tile));
+  });
+}
+
+}  // namespace
+
+device_select_need select_need(const device_select_job& job) {
+  if (!is_dense(job)) return {0, 0};
+  const select_layout l = select_layout::of(unit_of(job), value_size(job.dtype));
+  return {l.zeroed, l.plain};
+}
+
+dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,
+                           std::byte* plain, device_select_scratch& host) {
+  auto& [left, now, later, sparse] = host;
+  left.clear();
+  uint64_t zeroed_at = 0, plain_at = 0;
+  for (const device_select_job& j : jobs) {
+    // Counts of 31 bits look back together; offsets of scratch have 32, of 64 bytes each.
+    if (j.d > 0xffffffff || j.count_max >= 0x7fffffff) return DR_E_UNSUPPORTED;
+    if (is_dense(j) && unit_of(j).capacity >= 0x7fffffff) return DR_E_UNSUPPORTED;
+    left.push_back({&j, zeroed_at, plain_at});
+    const device_select_need need = select_need(j);
+    zeroed_at += rounded(need.zeroed);
+    plain_at += rounded(need.plain);
+  }
+  if (plain_at / 64 > 0xffffffff) return DR_E_UNSUPPORTED;
+  while (!left.empty()) {
+    const device_select_job& first = *left[0].job;
+    now.clear();
+    later.clear();
+    for (const placed& p : left) {
+      const bool same =
+          is_dense(first) == is_dense(*p.job) && together(first, *p.job) &&
+          (is_dense(first) || (first.index_dtype == p.job->index_dtype && first.needs_finite == p.job->needs_finite));
+      (same ? now : later).push_back(p);
+    }
+    const dr_status s = !is_dense(first)        ? run_sparse(exec, now, sparse)
+                        : first.dtype == DR_F32 ? run_dense<uint32_t>(exec, now, zeroed, plain)
+                                                : run_dense<uint16_t>(exec, now, zeroed, plain);
+    if (s) return s;
+    left.swap(later);
+  }
+  return DR_OK;
+}
+
+}  // namespace dr

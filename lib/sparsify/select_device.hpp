@@ -1,0 +1,59 @@
+// Selection on a GPU (select_tile.hpp): what the host launches.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "deepreduce/codec.h"
+#include "primitive/device_row.hpp"
+
+namespace dr {
+
+// One tensor. Addresses are of the device.
+struct device_select_job {
+  enum kind_t : uint32_t { nonzero, largest, from, adopt };
+
+  const void* values;  // dense: [d] rows of `width`; sparse (adopt): [entries] rows
+  uint64_t d;          // below 2^32
+  uint32_t dtype, width;
+  kind_t kind;
+  uint64_t target;   // largest: how many
+  double threshold;  // from: |v| >= threshold, never zeros
+  const void*
+      indices;  // adopt: strictly ascending, below d, or it is an ARGUMENT fault of the row; `values` are used in place
+  uint32_t index_dtype;
+  uint64_t entries;
+  // Feedback (width 1): acc = gamma · g + beta · m is what is selected from, and m := acc. nullptr: there is none.
+  float* residual;
+  float beta, gamma;
+  uint64_t count_max;  // of what is kept
+  uint32_t* support;   // ascending positions,
+  void* kept;          // and their values, in rows
+  device_row* row;     // count, told, not_finite, fault
+  bool needs_finite;   // a kept value that is not finite is a fault
+};
+
+// Bytes of scratch: `zeroed` is zero when the call begins. From d, dtype, width, kind, target and count_max alone.
+struct device_select_need {
+  uint64_t zeroed, plain;
+};
+device_select_need select_need(const device_select_job& job);
+
+// Host memory that stays, so that a call allocates nothing once there is enough of it.
+struct device_select_scratch {
+  struct placed {
+    const device_select_job* job;
+    uint64_t zeroed, plain;  // where its scratch begins
+  };
+  std::vector<placed> left, now, later;
+  std::vector<dr_job> jobs;
+};
+
+// Enqueues. Scratch: the sums over jobs, each rounded up to 64, in their order. At most 5 launches for all jobs of one type and one kind of
+// feedback, one of which does nothing unless a sample misled; 1 more for the sparse.
+dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,
+                           std::byte* plain, device_select_scratch& host);
+
+}  // namespace dr

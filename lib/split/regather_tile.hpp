@@ -1,0 +1,156 @@
+// Between the streams, on a GPU: values at the support that decode will give, and keys in the order of the values.
+#pragma once
+
+#include <cstdint>
+
+#include "primitive/block.hpp"
+#include "primitive/device_row.hpp"
+#include "primitive/tile_job.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+inline constexpr uint32_t regather_tile = 2048;  // elements a block
+
+// What an index codec told of a row whose support it replaces; apart from the row's own, because too much support is no fault of it.
+struct replaced_row {
+  dr_fault fault;
+  uint64_t told, size;
+};
+
+enum regather_flags : uint8_t {
+  regather_from_source = 1,    // otherwise the values that were kept, and zeros behind them
+  regather_sparse = 2,         // the source is sparse: `values` at `support`
+  regather_from_residual = 4,  // the source is what feedback accumulated, in f32
+  regather_needs_finite = 8
+};
+
+struct regather_job {
+  const void* values;
+  const void* kept;
+  const uint32_t* support;
+  uint32_t* told;
+  void* sent;
+  device_row* row;
+  const replaced_row* replaced;
+  uint32_t width, told_max, first_tile;
+  uint8_t dtype, flags;
+  uint16_t reserved;
+  uint64_t unused;
+};
+static_assert(sizeof(regather_job) == 80);
+
+template <size_t N>
+struct regather_values {
+  static constexpr const char* name = "regather_values";
+  static constexpr unsigned lanes = 256, grid_phases = 1;
+  struct args {
+    uint32_t jobs, tiles;
+    regather_job job[N];
+  };
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const regather_job& j = job_of_tile(a, b.index());
+    // Whether the row has a fault is not asked: other blocks may raise it meanwhile, and the lowest value that is not finite is to be
+    // found whoever comes first. Of a row that had one before, what lies here is read only, and nobody will want what is written.
+    if (j.row->count == 0) return;
+    const dr_status index = j.replaced->fault.code;
+    // More support than the plan allows: the keys go raw.
+    const bool raw = index == DR_E_CAPACITY;
+    const uint64_t told = raw ? j.row->count : j.replaced->told < j.told_max ? j.replaced->told : j.told_max;
+    const uint64_t begin = uint64_t{b.index() - j.first_tile} * regather_tile;
+    b.phase([&](unsigned lane) {
+      if (begin == 0 && lane == 0) {
+        j.row->told = told;
+        j.row->size[2] = j.replaced->size;
+        if (raw) j.row->mode = 1;
+        if (index != DR_OK && !raw)
+          raise(&j.row->fault, index, DR_STREAM_INDEX, j.replaced->fault.where, j.replaced->fault.what);
+      }
+      for (unsigned k = 0; k < regather_tile / lanes; ++k) {
+        const uint64_t i = begin + k * lanes + lane;
+        if (i >= told || i >= j.told_max) continue;
+        if (raw) j.told[i] = j.support[i];
+        copy_row(j, j.told, i);
+      }
+    });
+  }
+
+  DR_HD static void copy_row(const regather_job& j, const uint32_t* told, uint64_t i) {
+    if (j.dtype == DR_F32) return copy_typed<f32_type>(j, told, i);
+    if (j.dtype == DR_F16) return copy_typed<f16_type>(j, told, i);
+    return copy_typed<bf16_type>(j, told, i);
+  }
+
+  template <class T>
+  DR_HD static void copy_typed(const regather_job& j, const uint32_t* told, uint64_t i) {
+    using bits = typename T::bits;
+    uint64_t from = i;
+    bool there = i < j.row->count;
+    if (j.flags & regather_from_source) {
+      from = told[i];
+      there = true;
+      if (j.flags & regather_sparse) {
+        from = lower(j.support, j.row->count, told[i]);
+        there = from < j.row->count && j.support[from] == told[i];
+      }
+    }
+    for (uint32_t w = 0; w < j.width; ++w) {
+      const uint64_t at = from * j.width + w;
+      bits value = 0;
+      if (there && !(j.flags & regather_from_source)) {
+        value = static_cast<const bits*>(j.kept)[at];
+      } else if (there && j.flags & regather_from_residual) {
+        const double acc = static_cast<const float*>(j.values)[at];
+        value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(j.values)[at]) ? saturate<T>(acc) : acc);
+      } else if (there) {
+        value = static_cast<const bits*>(j.values)[at];
+      }
+      static_cast<bits*>(j.sent)[i * j.width + w] = value;
+      if (j.flags & regather_needs_finite && !is_finite<T>(value)) {
+        atomic_max(&j.row->not_finite, ~(i * j.width + w));
+        raise(&j.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
+      }
+    }
+  }
+
+  DR_HD static uint64_t lower(const uint32_t* list, uint64_t n, uint32_t wanted) {
+    uint64_t low = 0, high = n;
+    while (low < high) {
+      const uint64_t middle = low + (high - low) / 2;
+      if (list[middle] < wanted)
+        low = middle + 1;
+      else
+        high = middle;
+    }
+    return low;
+  }
+};
+
+// keys[k] = support[order[k]]: the support in the order of the values. job.in: order, job.tell: support, job.out: keys.
+template <class Args>
+struct reorder_keys {
+  static constexpr const char* name = "reorder_keys";
+  static constexpr unsigned lanes = 256, grid_phases = 1;
+  using args = Args;
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const tile_job& job = job_of_tile(a, b.index());
+    const uint64_t n = live_count(job), begin = uint64_t{b.index() - job.first_tile} * regather_tile;
+    b.phase([&](unsigned lane) {
+      for (unsigned k = 0; k < regather_tile / lanes; ++k) {
+        const uint64_t i = begin + k * lanes + lane;
+        if (i >= n) continue;
+        const uint32_t from = static_cast<const uint32_t*>(job.in)[i];
+        static_cast<uint32_t*>(job.out)[i] = from < n ? static_cast<const uint32_t*>(job.tell)[from] : 0;
+      }
+    });
+  }
+};
+struct no_common {};
+
+}  // namespace dr

@@ -1,0 +1,181 @@
+// Prepared calls allocate nothing once they have run: neither by the context's callbacks nor by operator new, which this program replaces
+// for the library too. (The emulated device keeps what it needs, so it counts as well.)
+#include <atomic>
+#include <cstdlib>
+#include <limits>
+#include <new>
+
+#include "../client.hpp"
+
+namespace {
+
+std::atomic<bool> counting{false};
+std::atomic<long> allocations{0};
+
+void* take(size_t size, size_t alignment) {
+  if (counting) ++allocations;
+  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+}
+void* take_or_throw(size_t size, size_t alignment = 16) {
+  void* const memory = take(size, alignment);
+  if (!memory) throw std::bad_alloc();
+  return memory;
+}
+
+}  // namespace
+
+void* operator new(size_t size) { return take_or_throw(size); }
+void* operator new[](size_t size) { return take_or_throw(size); }
+void* operator new(size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
+void* operator new[](size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
+void* operator new(size_t size, const std::nothrow_t&) noexcept { return take(size, 16); }
+void* operator new[](size_t size, const std::nothrow_t&) noexcept { return take(size, 16); }
+void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete[](void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t) noexcept { std::free(memory); }
+void operator delete(void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, std::align_val_t) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { std::free(memory); }
+
+namespace {
+
+using namespace client;
+
+// What f allocates.
+template <class F>
+long counted(F&& f) {
+  allocations = 0;
+  counting = true;
+  f();
+  counting = false;
+  return allocations;
+}
+
+struct aligned {
+  std::vector<uint64_t> words;
+  explicit aligned(size_t size) : words(size / 8 + 16) {}
+  uint8_t* data() {
+    auto* const at = reinterpret_cast<uint8_t*>(words.data());
+    return at + (64 - reinterpret_cast<uintptr_t>(at) % 64) % 64;
+  }
+};
+
+dr_context* make_context() {
+  dr_context_options options{};
+  options.struct_size = sizeof options;
+  options.allocate = [](void*, size_t size, size_t alignment) { return take(size, alignment); };
+  options.release = [](void*, void* memory, size_t) { std::free(memory); };
+  dr_context* c = nullptr;
+  REQUIRE(dr_context_create(&options, &c) == DR_OK);
+  return c;
+}
+
+// Two tensors, dense and of different length, and one that is sparse unless the plan keeps feedback or sparsifies.
+struct workload {
+  std::vector<floats> values;
+  std::vector<std::vector<uint64_t>> states;
+  std::vector<dr_tensor> tensors;
+  plan own{"index=golomb value=qsgd"};
+  std::vector<uint32_t> indices;
+
+  explicit workload(const std::string& text) {
+    for (const uint64_t d : {30000, 700}) {
+      values.push_back(laplace(d, d));
+      states.emplace_back(d / 2 + 4);
+    }
+    for (size_t i = 0; i < 2; ++i) {
+      tensors.push_back(dense(values[i]));
+      if (text.find("feedback") == std::string::npos) continue;
+      tensors[i].state = states[i].data();
+      tensors[i].state_size = 8 * states[i].size();
+    }
+    for (uint32_t i = 0; i < 50; ++i) indices.push_back(7 * i);
+    values.push_back(laplace(50, 3));
+    tensors.push_back(sparse(indices, values[2], 1000));
+    tensors[2].plan = own.handle;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether the data are good or not") {
+  for (const bool device : {true, false})
+    for (const char* text :
+         {"sparsify=topr(ratio=0.01) index=golomb value=qsgd", "sparsify=topr(ratio=0.2) index=raw value=fit_poly",
+          "sparsify=threshold(value=0.002,max_ratio=0.5) index=rice value=fit_poly",
+          "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.1) value=raw",
+          "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=fit_poly"}) {
+      INFO(text << (device ? ", on a device" : ", on the CPU"));
+      workload w(text);
+      dr_place place{};
+      place.struct_size = sizeof place;
+      place.kind = device ? DR_PLACE_EMULATED : DR_PLACE_CPU;
+      place.device = 1;
+      dr_context* const c = make_context();
+      const plan p(text);
+      dr_batch* batch = nullptr;
+      dr_status status = DR_OK;
+      // (To see that it is counted.)
+      CHECK(counted([&] {
+              status = dr_batch_create(c, p.handle, &place, w.tensors.data(), sizeof(dr_tensor), 3, 0, &batch);
+            }) > 10);
+      REQUIRE(status == DR_OK);
+      dr_batch_info info{};
+      info.struct_size = sizeof info;
+      REQUIRE(dr_batch_describe(batch, &info) == DR_OK);
+      aligned workspace(info.workspace), frame(info.bound);
+      dr_result result{};
+      result.struct_size = sizeof result;
+      const auto encode = [&](uint64_t step, uint32_t flags) {
+        dr_call call{};
+        call.struct_size = sizeof call;
+        call.step = step;
+        call.flags = flags;
+        status = dr_batch_encode(c, batch, &call, &place, w.tensors.data(), sizeof(dr_tensor), 3, workspace.data(),
+                                 info.workspace, frame.data(), info.bound, &result);
+      };
+      // The second call may still grow what the first could not know.
+      for (uint64_t step = 0; step < 2; ++step) encode(step, DR_CALL_TAG | DR_CALL_LIST);
+      REQUIRE(status == DR_OK);
+      CHECK(counted([&] { encode(2, DR_CALL_TAG); }) == 0);
+      CHECK(counted([&] { encode(3, 0); }) == 0);
+      REQUIRE(status == DR_OK);
+      REQUIRE(result.status == DR_OK);
+      const uint64_t size = result.size;
+      if (device) {
+        constexpr size_t k = 5;
+        size_t room = 0;
+        REQUIRE(dr_batch_merge_workspace(batch, k, &room) == DR_OK);
+        aligned memory(room);
+        std::vector<floats> out{floats(30000), floats(700), floats(1000)};
+        std::vector<dr_tensor_out> outs;
+        for (floats& o : out) outs.push_back(dense_out(o));
+        std::vector<dr_bytes> frames(k, dr_bytes{frame.data(), size});
+        const auto decode = [&] {
+          status = dr_batch_decode(c, batch, &place, frame.data(), size, outs.data(), sizeof(dr_tensor_out), 3,
+                                   memory.data(), room, &result);
+        };
+        const auto merge = [&] {
+          status = dr_batch_merge(c, batch, &place, frames.data(), nullptr, k, nullptr, outs.data(),
+                                  sizeof(dr_tensor_out), 3, memory.data(), room, &result);
+        };
+        decode();
+        merge();
+        REQUIRE(status == DR_OK);
+        CHECK(counted(decode) == 0);
+        CHECK(result.status == DR_OK);
+        CHECK(counted(merge) == 0);
+        CHECK(result.status == DR_OK);
+        frame.data()[size - 1] ^= 1;
+        CHECK(counted(decode) == 0);
+        CHECK(result.status == DR_E_CORRUPT);
+      }
+      w.values[0][17] = std::numeric_limits<float>::quiet_NaN();
+      CHECK(counted([&] { encode(4, DR_CALL_STATUS_FRAME); }) == 0);
+      if (std::string(text).find("value=raw") == std::string::npos) CHECK(result.status == DR_E_ARGUMENT);
+      dr_batch_destroy(batch);
+      dr_context_destroy(c);
+    }
+}
