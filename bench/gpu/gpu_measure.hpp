@@ -1,0 +1,150 @@
+// Candidates, how their time is taken, and what is said of it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "bench/gpu/gpu_peers.hpp"
+#include "cuda/place.hpp"
+
+namespace gpu_bench {
+
+struct spread {
+  double median = 0, p10 = 0, p90 = 0;
+  size_t n = 0;
+};
+
+inline spread spread_of(std::vector<double> all) {
+  if (all.empty()) return {};
+  std::sort(all.begin(), all.end());
+  const auto at = [&](double share) { return all[static_cast<size_t>(share * static_cast<double>(all.size() - 1) + 0.5)]; };
+  return {at(0.5), at(0.1), at(0.9), all.size()};
+}
+
+// A row of the table. Times in microseconds.
+struct row {
+  std::string group, name, plan;
+  uint64_t elements = 0, kept = 0, tensors = 1;
+  uint64_t frame_bytes = 0;
+  uint64_t bytes = 0;           // of device memory, read and written, that no implementation can do without
+  uint64_t launches = 0;        // nodes of its graph
+  uint64_t launches_most = 0;   // 0: no gate
+  std::string verified;         // against what
+  std::string failed;           // why there is no time, or ""
+  std::string missing;          // what this build lacks for it, or ""
+  std::optional<double> gate, aim, stream_gate;  // of the median of graph replays, of plain launches
+  std::string gate_rule;        // where the gate follows from another row
+  spread graph, stream;
+  double back_to_back = 0;      // of replays one behind the other
+  bool cold = false;            // the caches were read over before each replay
+};
+
+// What is measured: enqueue(set) on the session's stream, for each of so many sets of inputs.
+struct candidate {
+  row about;
+  size_t sets = 1;
+  bool fits_cache = false;  // all sets together
+  std::function<void(size_t set)> enqueue;
+  std::shared_ptr<void> keeps;  // whatever its memory is
+};
+
+struct settings {
+  bool quick = false;
+  double group_seconds = 0.4;   // of replays, for a group
+  size_t replays_most = 200, replays_least = 15;
+};
+
+// The stream of all, and memory to drive others out of the caches.
+struct session {
+  place::stream stream;
+  settings how;
+  place::buffer large, sink;
+  uint64_t large_size;
+
+  explicit session(const settings& s)
+      : how(s), sink(64), large_size(std::max<uint64_t>(1 << 12, 3 * cache_size() / 256 * 256)) {
+    large = place::buffer(large_size);
+    clear(raw(), large.at(), large_size);
+    stream.wait();
+  }
+  void* raw() const { return stream.at().stream; }
+  void chill() { read_all(raw(), large.at(), large_size, reinterpret_cast<uint64_t*>(sink.at())); }
+};
+
+// Takes the times of a group, candidate by candidate in turn, so that what changes on the machine changes for all. Nothing waits between
+// replays: a GPU that always has the next one at hand shows no latency of launches in them. Plain launches are taken one at a time, from a
+// GPU that has nothing to do, so that it shows there.
+inline void measure(session& s, std::vector<candidate>& group) {
+  struct timed {
+    candidate* what;
+    std::vector<std::unique_ptr<place::graph>> graphs;
+    std::vector<double> replays, launches;
+  };
+  std::vector<timed> all;
+  for (candidate& c : group) {
+    if (!c.about.failed.empty() || !c.about.missing.empty()) continue;
+    timed t{&c, {}, {}, {}};
+    for (size_t i = 0; i < c.sets; ++i) {
+      t.graphs.push_back(std::make_unique<place::graph>(s.stream, [&c, i] { c.enqueue(i); }));
+      if (const size_t n = t.graphs.back()->kernels()) c.about.launches = n;
+    }
+    c.about.cold = c.fits_cache;
+    all.push_back(std::move(t));
+  }
+  if (all.empty()) return;
+
+  place::stopwatch round;
+  for (int i = 0; i < 3; ++i) {  // warms up; the last round tells how long a round takes
+    s.stream.wait();
+    round.start(s.stream);
+    for (timed& t : all) {
+      if (t.what->fits_cache) s.chill();
+      t.graphs[static_cast<size_t>(i) % t.graphs.size()]->launch(s.stream);
+    }
+    round.stop(s.stream);
+  }
+  const double round_us = std::max(1.0, round.microseconds());
+  const auto replays = std::clamp(static_cast<size_t>(1e6 * s.how.group_seconds / round_us), s.how.replays_least, s.how.replays_most);
+
+  std::vector<std::unique_ptr<place::stopwatch>> watches;
+  for (size_t i = 0; i < replays * all.size(); ++i) watches.push_back(std::make_unique<place::stopwatch>());
+  for (size_t r = 0; r < replays; ++r)
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (all[i].what->fits_cache) s.chill();
+      place::stopwatch& w = *watches[r * all.size() + i];
+      w.start(s.stream);
+      all[i].graphs[r % all[i].graphs.size()]->launch(s.stream);
+      w.stop(s.stream);
+    }
+  for (size_t i = 0; i < watches.size(); ++i) all[i % all.size()].replays.push_back(watches[i]->microseconds());
+
+  for (size_t r = 0; r < std::min<size_t>(replays, 40); ++r)
+    for (timed& t : all) {
+      if (t.what->fits_cache) s.chill();
+      s.stream.wait();
+      round.start(s.stream);
+      t.what->enqueue(r % t.what->sets);
+      round.stop(s.stream);
+      t.launches.push_back(round.microseconds());
+    }
+
+  for (timed& t : all) {
+    const size_t n = std::min<size_t>(replays, 50);
+    s.stream.wait();
+    round.start(s.stream);
+    for (size_t r = 0; r < n; ++r) t.graphs[r % t.graphs.size()]->launch(s.stream);
+    round.stop(s.stream);
+    t.what->about.back_to_back = round.microseconds() / static_cast<double>(n);
+    t.what->about.graph = spread_of(t.replays);
+    t.what->about.stream = spread_of(t.launches);
+  }
+  s.stream.wait();
+}
+
+}  // namespace gpu_bench

@@ -1,0 +1,36 @@
+// What the benchmark enqueues itself: inputs, copies that set the scale, and top-k as CUB's users write it. gpu_peers.cu is CUDA's;
+// gpu_peers_emulated.cpp plays it in plain loops, so that the benchmark can be rehearsed without a device.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "bench/gpu/gpu_inputs.hpp"
+
+namespace gpu_bench {
+
+// Streams are cudaStream_t. All enqueue; memory is the device's.
+void fill_dense(void* stream, float* to, uint64_t n, input_kind kind, uint64_t seed);
+void fill_pairs(void* stream, int64_t* indices, float* values, uint64_t count, uint64_t universe, uint64_t seed);
+void copy(void* stream, void* to, const void* from, uint64_t size);
+void clear(void* stream, void* to, uint64_t size);
+// Reads `size` bytes, a multiple of 16, in order; writes a word to `sink` where they are unlikely numbers.
+void read_all(void* stream, const void* from, uint64_t size, uint64_t* sink);
+
+uint64_t cache_size();  // L2, in bytes
+
+// The k largest by size, as indices and values; not in the order of the indices.
+class top_k {
+ public:
+  virtual ~top_k() = default;
+  virtual void enqueue(void* stream, const float* from) = 0;
+  virtual const uint32_t* indices() const = 0;
+  virtual const float* values() const = 0;
+};
+// Sorts all of it: cub::DeviceRadixSort of (size, index), then the first k are gathered.
+std::unique_ptr<top_k> sort_top_k(uint64_t n, uint64_t k);
+// What is at least `threshold`: cub::DeviceSelect, then a gather. The least that a selection does which knows its threshold. At most k.
+std::unique_ptr<top_k> select_top_k(uint64_t n, uint64_t k, float threshold);
+
+}  // namespace gpu_bench

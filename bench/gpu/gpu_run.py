@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Everything that only a GPU can show, in one command: build, tests, benchmark, peers, compute-sanitizer. Run by `./dev gpu`.
+
+    gpu_run.py --out DIR [--quick] [--seconds N] [--rehearse]
+    gpu_run.py --pack
+
+DIR gets gpu.json (machine, commit, what each step came to), gpu_bench.json, torch_topk.json, table.md and log.txt. A step that fails or runs
+out of time is noted, and the next goes on. Needs no network: what the machine lacks for a build can be brought along (--pack puts Debian's
+packages into .gpu/, which is unpacked to a folder of its own here). The commit is DR_COMMIT, or git's word.
+
+  --quick      a short benchmark, and no device tests of the CPU's
+  --seconds N  for all of it (460)
+  --rehearse   without a GPU: what can be run where the CPU plays it; it measures nothing
+
+Exit codes: 0 all passed, 1 something did not, 2 usage, 77 no CUDA device.
+"""
+import argparse
+import concurrent.futures
+import ctypes
+import datetime
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build-gpu"
+PACKED = ROOT / ".gpu"
+PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "pkgconf", "pkgconf-bin", "libpkgconf3"]
+LOG_MOST = 2 << 20  # bytes of a step
+
+
+def device_missing():
+    """Why there is no CUDA device, or None."""
+    for name in ("libcuda.so.1", "/usr/local/nvidia/lib64/libcuda.so.1"):
+        try:
+            cuda = ctypes.CDLL(name)
+            break
+        except OSError:
+            continue
+    else:
+        return "no CUDA driver (libcuda.so.1)"
+    if status := cuda.cuInit(0):
+        return f"no CUDA device (cuInit says {status})"
+    count = ctypes.c_int(0)
+    if status := cuda.cuDeviceGetCount(ctypes.byref(count)):
+        return f"no CUDA device (cuDeviceGetCount says {status})"
+    return None if count.value else "no CUDA device"
+
+
+def output_of(*command):
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def machine():
+    gpu = output_of("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm,clocks.max.mem", "--format=csv,noheader").splitlines()
+    name, driver, memory, *clocks = (gpu[0].split(", ") if gpu else ["", "", "", ""])
+    nvcc = re.search(r"release ([\d.]+)", output_of("nvcc", "--version"))
+    cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(encoding="utf-8"), re.M)
+    return {"GPU": name, "driver": driver, "memory": memory, "clocks at most": " ".join(clocks), "nvcc": nvcc.group(1) if nvcc else "",
+            "compiler": (output_of("c++", "--version").splitlines() or [""])[0], "CPU": cpu.group(1) if cpu else "", "cores": len(os.sched_getaffinity(0))}
+
+
+def commit():
+    return os.environ.get("DR_COMMIT") or output_of("git", "describe", "--always", "--dirty", "--abbrev=12") or "unknown"
+
+
+def pack():
+    """Downloads what a bare machine with a compiler, Meson and ninja lacks."""
+    PACKED.mkdir(exist_ok=True)
+    done = subprocess.run(["apt-get", "download", *PACKAGES], cwd=PACKED)
+    if done.returncode == 0:
+        print(f"{PACKED}: {len(list(PACKED.glob('*.deb')))} packages; git ignores the folder, so bring it along by name")
+    return done.returncode
+
+
+def unpack():
+    """Packages go to a folder of their own, never over the machine's; compilers and Meson are told of it."""
+    prefix = PACKED / "root"
+    packages = sorted(PACKED.glob("*.deb"))
+    if not packages:
+        return "no .gpu folder: the machine's own packages"
+    for package in packages:
+        subprocess.run(["dpkg", "-x", package, prefix], check=True)
+    for path in prefix.rglob("*"):  # links that name a place below /
+        if path.is_symlink() and os.readlink(path).startswith("/"):
+            target = prefix / os.readlink(path).lstrip("/")
+            path.unlink()
+            path.symlink_to(os.path.relpath(target, path.parent))
+    triple = next((p.name for p in (prefix / "usr/lib").iterdir() if p.name.endswith("-linux-gnu")), "x86_64-linux-gnu")
+    libraries = [prefix / "usr/lib" / triple, prefix / "lib" / triple]
+    for name, paths in {"PATH": [prefix / "usr/bin"], "CPATH": [prefix / "usr/include"], "LIBRARY_PATH": libraries, "LD_LIBRARY_PATH": libraries,
+                        "PKG_CONFIG_PATH": [p / "pkgconfig" for p in libraries], "CMAKE_PREFIX_PATH": [prefix / "usr"]}.items():
+        before = [os.environ[name]] if os.environ.get(name) else []
+        # The machine's own come first where it has them.
+        os.environ[name] = os.pathsep.join([*before, *map(str, paths)])
+    return f"{len(packages)} packages in {prefix}"
+
+
+class Run:
+    def __init__(self, out, seconds):
+        self.out, self.end = out, time.monotonic() + seconds
+        self.log = (out / "log.txt").open("w", encoding="utf-8", errors="replace")
+        self.report = {"commit": commit(), "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"), "machine": machine(), "steps": []}
+        os.environ["DR_COMMIT"] = self.report["commit"]
+        self.save()
+
+    def save(self):
+        steps = self.report["steps"]
+        self.report["passed"] = bool(steps) and all(s["result"] in ("passed", "skipped", "not here") for s in steps)
+        (self.out / "gpu.json").write_text(json.dumps(self.report, indent=1) + "\n", encoding="utf-8")
+
+    def note(self, name, result, seconds, note=""):
+        self.report["steps"].append({"name": name, "result": result, "seconds": round(seconds, 1), "note": note})
+        print(f"gpu: {name}: {result} ({seconds:.0f} s) {note}", flush=True)
+        self.save()
+
+    def call(self, name, command, limit, reserve=0, environment=None):
+        """Runs a command for at most `limit` seconds, and so that `reserve` are left for what follows. Returns (status, seconds, output)."""
+        limit = min(limit, self.end - time.monotonic() - reserve)
+        begin = time.monotonic()
+        if limit < 5:
+            return "no time", 0, ""
+        try:
+            process = subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=ROOT, start_new_session=True,
+                                       env={**os.environ, **(environment or {})})
+        except OSError as error:
+            return "absent", 0, str(error)
+        try:
+            output, _ = process.communicate(timeout=limit)
+            status = process.returncode
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+            status = "timeout"
+        text = output.decode("utf-8", "replace")
+        seconds = time.monotonic() - begin
+        shown = text if len(text) < LOG_MOST else text[:LOG_MOST // 2] + "\n[…]\n" + text[-LOG_MOST // 2:]
+        self.log.write(f"==== {name}: {' '.join(map(str, command))}\n{shown}\n==== {name}: status {status}, {seconds:.1f} s\n\n")
+        self.log.flush()
+        return status, seconds, text
+
+    def step(self, name, command, limit, reserve=0, environment=None, note=lambda text: ""):
+        status, seconds, text = self.call(name, command, limit, reserve, environment)
+        self.judge(name, status, seconds, text, limit, note)
+        return status == 0
+
+    def judge(self, name, status, seconds, text, limit, note=lambda text: ""):
+        last = (text.strip().splitlines() or [""])[-1]
+        if status == 0:
+            self.note(name, "passed", seconds, note(text))
+        elif status == 77:
+            self.note(name, "skipped", seconds, last)
+        elif status in ("no time", "timeout"):
+            self.note(name, "failed", seconds, "no time was left for it" if status == "no time" else f"stopped after {seconds:.0f} s; {note(text)}".rstrip("; "))
+        elif status == "absent":
+            self.note(name, "failed", seconds, text)
+        else:
+            self.note(name, "failed", seconds, f"status {status}; {note(text) or last}")
+
+
+def last_matching(pattern):
+    def find(text):
+        found = re.findall(pattern, text)
+        return found[-1].strip() if found else ""
+    return find
+
+
+def build(run, jobs):
+    """What has to do with the GPU first; the rest comes while nobody measures."""
+    if not (BUILD / "build.ninja").exists():
+        if not run.step("configure", ["meson", "setup", BUILD, "--buildtype=release", "-Dpython=disabled", "-Dtests=enabled", "-Dcuda=enabled"], 60):
+            return False
+    return run.step("build", ["ninja", "-C", BUILD, "-j", jobs, "tests/cuda/gpu_tests", "bench/gpu/gpu_bench"], 200,
+                    note=last_matching(r"\n(?:FAILED|ninja:|\[)[^\n]*"))
+
+
+def sanitize(run, tests):
+    """compute-sanitizer's four tools at once, each on a sample of the tests."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    names = ["memcheck", "racecheck", "initcheck", "synccheck"]
+    if not Path(tool).exists():
+        for name in names:
+            run.note(name, "not here", 0, "no compute-sanitizer")
+        return
+    options = {"memcheck": ["--leak-check", "no"], "racecheck": ["--racecheck-report", "all"]}
+    environment = {"memcheck": {"DR_TEST_EXACT": "1"}, "initcheck": {"DR_TEST_EXACT": "1"}}
+    limit = 100
+
+    def check(name):
+        command = [tool, "--tool", name, "--error-exitcode", "9", "--print-limit", "20", *options.get(name, []), tests, "-ts=sample", "-d"]
+        return name, *run.call(name, command, limit, 15, {"DR_TEST_SIZES": "small", **environment.get(name, {})})
+
+    with concurrent.futures.ThreadPoolExecutor(len(names)) as pool:
+        for name, status, seconds, text in pool.map(check, names):
+            run.judge(name, status, seconds, text, limit, last_matching(r"(?:ERROR|RACECHECK) SUMMARY: [^\n]*"))
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="./dev gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--seconds", type=float, default=460)
+    parser.add_argument("--rehearse", action="store_true")
+    parser.add_argument("--pack", action="store_true")
+    args = parser.parse_args()
+    if args.pack:
+        return pack()
+    if not args.out:
+        parser.error("--out DIR is needed")
+    if not args.rehearse and (why := device_missing()):
+        print(f"gpu: unsupported here: {why}", file=sys.stderr)
+        return 77
+    args.out.mkdir(parents=True, exist_ok=True)
+    out = args.out.resolve()
+    if Path("/usr/local/cuda/bin").is_dir():
+        os.environ["PATH"] += ":/usr/local/cuda/bin"
+    run = Run(out, args.seconds)
+    try:
+        steps(run, args, out)
+    except Exception as error:  # whatever it is, what came before is worth keeping
+        run.note("the run itself", "failed", 0, f"{type(error).__name__}: {error}")
+    status, _, text = run.call("table", [sys.executable, ROOT / "bench/gpu/gpu_table.py", out], 30)
+    if status == 0:
+        (out / "table.md").write_text(text, encoding="utf-8")
+        print(text)
+    return 0 if run.report["passed"] and status == 0 else 1
+
+
+def steps(run, args, out):
+    begin = time.monotonic()
+    jobs = len(os.sched_getaffinity(0))
+    try:
+        run.note("packages", "passed", time.monotonic() - begin, unpack())
+    except (OSError, subprocess.CalledProcessError) as error:
+        run.note("packages", "failed", time.monotonic() - begin, str(error))
+    if args.rehearse:
+        rehearse(run, out, jobs)
+        return
+    built = build(run, jobs)
+    tests, bench = BUILD / "tests/cuda/gpu_tests", BUILD / "bench/gpu/gpu_bench"
+    quick = ["--quick"] if args.quick else []
+    if built or tests.exists():
+        run.step("tests of a GPU", [tests, "-d"], 100, 120, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
+    if built or bench.exists():
+        run.step("benchmark", [bench, "--json", out / "gpu_bench.json", *quick], 180, 90, note=last_matching(r"\d+ rows, [^\n]*"))
+    run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", *quick], 45, 60)
+    if tests.exists():
+        sanitize(run, tests)
+    if not args.quick:
+        run.step("build of the rest", ["ninja", "-C", BUILD, "-j", jobs], 120, 20)
+        run.step("device tests, the CPU playing the GPU", ["meson", "test", "-C", BUILD, "--no-rebuild", "--suite", "device", "--print-errorlogs"], 90, 5,
+                 note=last_matching(r"\n(?:Ok|Fail): [^\n]*"))
+
+
+def rehearse(run, out, jobs):
+    """The same steps, as far as there can be any without a GPU."""
+    if not (BUILD / "build.ninja").exists():
+        if not run.step("configure", ["meson", "setup", BUILD, "--buildtype=release", "-Dpython=disabled", "-Dtests=enabled", "-Dcuda=disabled"], 60):
+            return
+    run.step("build", ["ninja", "-C", BUILD, "-j", jobs, "tests/cuda/gpu_tests_emulated", "bench/gpu/gpu_bench_rehearsal"], 3600)
+    run.step("tests of a GPU", [BUILD / "tests/cuda/gpu_tests_emulated", "-d"], 300, 20, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
+    run.step("benchmark", [BUILD / "bench/gpu/gpu_bench_rehearsal", "--json", out / "gpu_bench.json"], 180, 10, note=last_matching(r"\d+ rows, [^\n]*"))
+    run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", "--quick"], 45)
+    sanitize(run, BUILD / "tests/cuda/gpu_tests_emulated")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

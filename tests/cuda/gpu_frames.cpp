@@ -1,0 +1,369 @@
+// A GPU's frames are the CPU's, byte for byte, and either reads the other's.
+#include "cuda/gpu_case.hpp"
+
+using namespace client;
+
+namespace {
+
+constexpr dr_dtype value_types[] = {DR_F32, DR_F16, DR_BF16};
+
+// Dense tensors with everything sent need a codec that takes that; a filter with no rate for it does not.
+bool takes_all(const std::string& pair) { return pair.find("bloom") == std::string::npos; }
+
+}  // namespace
+
+TEST_CASE("every codec but Deflate runs on a GPU") {
+  for (size_t i = 0; i < dr_codec_count(); ++i) {
+    const dr_codec& c = *dr_codec_at(i);
+    if (c.role == DR_ROLE_SPARSIFY || c.role == DR_ROLE_FEEDBACK || c.role == DR_ROLE_BYTES) continue;
+    INFO(std::string(c.name));
+    CHECK(runs_on_gpu(c.name, c.role));
+  }
+}
+
+TEST_SUITE("sample") {
+  TEST_CASE("a little of everything, for compute-sanitizer") {
+    for (const std::string& pair : pairs_of_codecs()) {
+      both_ways("sparsify=topr(ratio=0.1) " + pair, {make(DR_F32, 257, 1), make(DR_F16, 33, 2), make(DR_F32, 0, 3)});
+      both_ways("sparsify=topr(ratio=0.05) " + pair, {make(DR_BF16, 20000, 4)});
+      both_ways(pair, {make_sparse(DR_F32, 5000, 300, 5)});
+    }
+    both_ways("sparsify=topr(ratio=0.02) index=golomb value=qsgd", {make(DR_F32, 300000, 1)});
+    both_ways("sparsify=topr(ratio=0.2) index=golomb value=fit_poly", {make(DR_F32, 200000, 1)});
+    both_ways("sparsify=threshold(value=2) index=golomb value=qsgd", {make(DR_F32, 70000, 1), make(DR_F32, 300, 2)});
+    for (const named_gradient& n : awkward(DR_F32, 40000))
+      both_ways("sparsify=topr(ratio=0.01) index=golomb value=qsgd", {n.g});
+    gradients own{make(DR_F32, 20000, 1), make(DR_F32, 400, 2)};
+    for (gradient& g : own) g.give_state();
+    both_ways("sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd", own);
+    gradients many;
+    for (uint64_t i = 0; i < 60; ++i) many.push_back(make(DR_F32, 10 + 17 * i, i));
+    both_ways("sparsify=topr(ratio=0.05) index=golomb value=qsgd", many);
+    require_no_trouble();
+  }
+}
+
+TEST_CASE("sizes around a warp, a block and a tile: every pair of codecs, every type") {
+  for (const std::string& pair : pairs_of_codecs())
+    for (const dr_dtype dtype : value_types)
+      for (const uint64_t d : edge_sizes()) {
+        INFO("d " << d << ", type " << dtype);
+        both_ways("sparsify=topr(ratio=0.1) " + pair, {make(dtype, d, d + dtype)}, {}, static_cast<int32_t>(d % 4));
+      }
+  require_no_trouble();
+}
+
+TEST_CASE("as many values kept as fill a warp, a block or a tile, one less, one more") {
+  for (const std::string& pair : pairs_of_codecs())
+    for (const uint64_t r : edge_sizes()) {
+      if (only_small() && r > 300 && pair.find("bloom") != std::string::npos) continue;
+      INFO("r " << r);
+      both_ways("sparsify=topr(count=" + std::to_string(r) + ") " + pair, {make(DR_F32, 3 * r + 5, r)});
+    }
+  require_no_trouble();
+}
+
+TEST_CASE("large tensors") {
+  if (only_small()) return;
+  for (const uint64_t d : {uint64_t{1000000}, uint64_t{25600000}}) {
+    const gradient g = make(DR_F32, d, 5), h = make(DR_BF16, d, 6);
+    for (const std::string& pair : pairs_of_codecs()) {
+      INFO("d " << d);
+      both_ways("sparsify=topr(ratio=0.01) " + pair, {g});
+      if (d == 1000000) both_ways("sparsify=topr(ratio=0.1) " + pair, {h});
+    }
+    both_ways("sparsify=topr(ratio=0.1) index=golomb value=qsgd", {g});
+    both_ways("sparsify=topr(ratio=0.001) index=golomb value=raw", {g});
+    both_ways("sparsify=threshold(value=4) index=golomb value=qsgd", {h});
+  }
+  require_no_trouble();
+}
+
+TEST_CASE("every sparsifier, and tensors that go dense") {
+  const uint64_t d = only_small() ? 5000 : 70000;
+  for (const std::string& pair : pairs_of_codecs())
+    for (const char* s : {"sparsify=topr(ratio=0.01)", "sparsify=topr(ratio=0.9)", "sparsify=topr(ratio=1)",
+                          "sparsify=threshold(value=2)", "sparsify=threshold(value=1,max_ratio=0.3)",
+                          "sparsify=threshold(value=100)", "sparsify=none"}) {
+      if (!takes_all(pair) && (std::string(s).find("none") != std::string::npos || std::string(s).find("=1)") != std::string::npos)) continue;
+      both_ways(std::string(s) + " " + pair, {make(DR_F32, d, 3, 0.6), make(DR_F32, d / 7, 4)});
+    }
+  require_no_trouble();
+}
+
+TEST_CASE("sparse tensors: indices of every type, rows of any width, off any alignment") {
+  for (const std::string& pair : pairs_of_codecs()) {
+    const bool rows_only = pair.find("fit_poly") != std::string::npos;
+    const bool asks_all = pair.find("bloom") != std::string::npos;  // a filter is asked for every element
+    for (const dr_dtype index : {DR_U32, DR_I32, DR_U64, DR_I64})
+      for (const size_t shift : {size_t{0}, size_t{1}}) {
+        INFO("index type " << index << ", shift " << shift);
+        both_ways(pair, {make_sparse(DR_F32, asks_all ? 70000 : 1000000, 3000, index, index)}, {}, 1, shift);
+      }
+    if (!asks_all)
+      both_ways(pair, {make_sparse(DR_F32, 4294967295, 300, 9, DR_U32), make_sparse(DR_BF16, 50, 49, 8, DR_I64)});
+    if (rows_only) continue;
+    for (const dr_dtype dtype : value_types)
+      both_ways(pair, {make_sparse(dtype, 30000, 700, 7, DR_I64, 3), make_sparse(dtype, 4000, 33, 7, DR_I32, 64)});
+  }
+  if (!only_small()) {
+    both_ways("index=golomb value=raw", {make_sparse(DR_F32, 25600000, 1000000, 4)});
+    both_ways("index=golomb value=qsgd", {make_sparse(DR_F32, 25600000, 1000000, 4)});
+  }
+  require_no_trouble();
+}
+
+TEST_CASE("dense rows of any width") {
+  for (const char* pair : {"index=raw value=raw", "index=golomb value=qsgd"})
+    for (const dr_dtype dtype : value_types)
+      for (const uint32_t width : {2u, 5u, 64u})
+        both_ways(pair, {make_of(dtype, 900, width, [&](uint64_t i, rng& r) { return i / width % 3 ? 0.0f : r.laplace(1); }, width)});
+  require_no_trouble();
+}
+
+TEST_CASE("values off any alignment but their own") {
+  for (const dr_dtype dtype : value_types)
+    for (const size_t shift : {size_t{1}, size_t{2}, size_t{3}, size_t{5}, size_t{7}})
+      for (const uint64_t d : {uint64_t{1}, uint64_t{8}, uint64_t{4099}, uint64_t{9000}})
+        both_ways("sparsify=topr(ratio=0.2) index=golomb value=raw", {make(dtype, d, d)}, {}, 1, shift);
+  require_no_trouble();
+}
+
+TEST_CASE("constant, two-valued, sorted and extreme gradients") {
+  const std::vector<std::string> plans{"index=raw value=raw", "index=golomb value=qsgd", "index=golomb value=fit_poly",
+                                       "index=bloom(policy=p0,fpr=0.01) value=qsgd"};
+  for (const uint64_t d : only_small() ? std::vector<uint64_t>{300, 5000} : std::vector<uint64_t>{300, 5000, 70000, 1000000})
+    for (const dr_dtype dtype : value_types)
+      for (const named_gradient& n : awkward(dtype, d)) {
+        INFO(n.name << ", d " << d << ", type " << dtype);
+        for (const std::string& p : plans)
+          for (const char* s : {"sparsify=topr(ratio=0.01) ", "sparsify=topr(ratio=0.3) ", "sparsify=threshold(value=0.5,max_ratio=0.4) "}) {
+            if (d > 5000 && p.find("bloom") != std::string::npos && dtype != DR_F32) continue;
+            both_ways(s + p, {n.g});
+          }
+      }
+  if (!only_small())
+    for (const named_gradient& n : awkward(DR_F32, 25600000)) {
+      INFO(n.name);
+      both_ways("sparsify=topr(ratio=0.01) index=golomb value=qsgd", {n.g});
+    }
+  require_no_trouble();
+}
+
+TEST_CASE("a value that is not finite is the same fault where it is one, and the same bytes where it is none") {
+  for (const uint64_t d : only_small() ? std::vector<uint64_t>{500, 5000} : std::vector<uint64_t>{500, 5000, 200000})
+    for (const dr_dtype dtype : value_types)
+      for (const named_gradient& n : not_finite(dtype, d)) {
+        INFO(n.name << ", d " << d << ", type " << dtype);
+        for (const char* p : {"index=raw value=raw", "index=golomb value=qsgd", "index=raw value=fit_poly", "index=bloom(fpr=0.01) value=qsgd"}) {
+          both_ways(std::string("sparsify=topr(ratio=0.1) ") + p, {make(dtype, 700, 1), n.g, make(dtype, 40, 2)});
+          both_ways(std::string("sparsify=threshold(value=2,max_ratio=0.9) ") + p, {n.g});
+        }
+      }
+  require_no_trouble();
+}
+
+TEST_CASE("feedback: states go on as on the CPU, step after step") {
+  const int steps = only_small() ? 3 : 6;
+  for (const char* p : {"index=raw value=raw", "index=golomb value=qsgd", "index=golomb value=fit_poly",
+                        "index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=bloom(fpr=0.02) value=raw"})
+    for (const char* s : {"sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ",
+                          "sparsify=threshold(value=2,max_ratio=0.2) feedback=residual "})
+      for (const dr_dtype dtype : value_types) {
+        INFO(std::string(s) << p << ", type " << dtype);
+        gradients own{make(dtype, only_small() ? 3000 : 40000, 1), make(dtype, 400, 2)};
+        for (gradient& g : own) g.give_state();
+        const placed_batch b(std::string(s) + p, own);
+        sender at(b, own);
+        for (int step = 0; step < steps; ++step) {
+          INFO("step " << step);
+          for (size_t i = 0; i < own.size(); ++i) own[i].values = make(dtype, own[i].universe, 10 * step + i).values;
+          dr_call call{};
+          call.step = static_cast<uint64_t>(step);
+          at.put(own);
+          at.forget();
+          const encoded want = encode_on_cpu(b.method, own, call), got = at.encode(call);
+          REQUIRE(want.status == DR_OK);
+          REQUIRE(got.status == DR_OK);
+          require_same(got.frame, want.frame, "frame");
+          for (size_t i = 0; i < own.size(); ++i) REQUIRE(at.state(i) == own[i].state);
+        }
+        at.check_guards();
+      }
+  require_no_trouble();
+}
+
+// Known: the sums are in the residual before a value among them is found wanting.
+TEST_CASE("a step that fails leaves states as they were" * doctest::should_fail()) {
+  for (const bool large : {false, true}) {
+    gradients own{make(DR_F32, large && !only_small() ? 300000 : 5000, 1), make(DR_F32, 900, 2)};
+    for (gradient& g : own) g.give_state();
+    const placed_batch b("sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd", own);
+    sender at(b, own);
+    REQUIRE(at.encode().status == DR_OK);
+    const auto before = std::pair(at.state(0), at.state(1));
+    own[1].set(17, std::numeric_limits<float>::infinity());
+    at.put(own);
+    CHECK(at.encode().status == DR_E_ARGUMENT);
+    CHECK(std::pair(at.state(0), at.state(1)) == before);
+  }
+}
+
+TEST_CASE("many tensors in one frame: none, one element, hundreds of all sizes") {
+  const std::vector<std::string> pairs = pairs_of_codecs();
+  for (const size_t n : {size_t{2}, size_t{41}, size_t{161}, size_t{401}}) {
+    gradients all;
+    for (size_t i = 0; i < n; ++i) {
+      const uint64_t d = i % 23 == 5 ? 0 : i % 31 == 7 ? 1 : (i * i * 37 + 5) % (only_small() ? 500 : 60000);
+      all.push_back(make(value_types[i % 7 == 3 ? 1 : i % 11 == 4 ? 2 : 0], d, i, i % 13 ? 0 : 1));
+    }
+    for (const std::string& pair : pairs) {
+      if (n == 401 && pair.find("fit_poly") != std::string::npos && only_small()) continue;
+      INFO(n << " tensors");
+      both_ways("sparsify=topr(ratio=0.05) " + pair, all);
+    }
+  }
+  require_no_trouble();
+}
+
+TEST_CASE("launches do not grow with the number of tensors") {
+  for (const std::string& pair : pairs_of_codecs()) {
+    const std::string text = "sparsify=topr(ratio=0.05) " + pair;
+    const auto launches = [&](size_t n) {
+      gradients all;
+      for (size_t i = 0; i < n; ++i) all.push_back(make(DR_F32, 100 + i, i));
+      return placed_batch(text, all).info.launches;
+    };
+    CHECK(launches(161) == launches(1));
+  }
+}
+
+TEST_CASE("tags, lists, seeds and steps; no tensor, no element") {
+  dr_call call{};
+  call.flags = DR_CALL_TAG | DR_CALL_LIST;
+  call.tag = 0x1122334455667788;
+  call.step = 9;
+  call.seed = 8;
+  call.private_seed = 7;
+  both_ways("sparsify=topr(ratio=0.1) index=golomb value=qsgd", {make(DR_F32, 5000, 3), make(DR_F32, 50, 3)}, call);
+  // A tag costs one tensor its short header, which a prepared decode expects: refused, not misread.
+  gradients one{make(DR_F32, 5000, 3)};
+  const placed_batch b("sparsify=topr(ratio=0.1) index=golomb value=qsgd", one);
+  sender s(b, one);
+  const encoded got = s.encode(call), want = encode_on_cpu(b.method, one, call);
+  require_same(got.frame, want.frame, "frame");
+  receiver r(b, one, 1, got.frame.size(), true);
+  const decoded d = r.decode(got.frame);
+  if (d.status == DR_OK)
+    require_same(d.values[0], decode_on_cpu(want.frame, one, true).values[0], "values");
+  else
+    CHECK(all_poison(d.values));
+  both_ways("index=golomb", {});
+  both_ways("sparsify=topr(ratio=0.5) index=golomb", {make(DR_F32, 0, 3), make(DR_F32, 40, 3)});
+}
+
+TEST_CASE("without a prepared batch, with the CPU's own waits: dense and sparse outputs") {
+  for (const std::string& pair : pairs_of_codecs()) {
+    INFO(pair);
+    const plan p("sparsify=topr(ratio=0.05) " + pair);
+    gradients g{make(DR_F32, 6000, 3)};
+    const encoded want = encode_on_cpu(p, g);
+    const place::stream stream;
+    const dr_place at = stream.at();
+    context c;
+    const place::buffer values = buffer_with(g[0].values.data(), g[0].values.size());
+    const place::buffer frame(want.frame.size() + 65536), result(sizeof(dr_result)), dense(4 * 6000);
+    dr_tensor t = g[0].tensor();
+    t.values = values.at();
+    dr_status s = dr_encode(c.handle, p.handle, nullptr, &at, &t, sizeof t, 1, frame.at(), frame.size(),
+                            reinterpret_cast<dr_result*>(result.at()));
+    INFO(c.error());
+    REQUIRE(s == DR_OK);
+    stream.wait();
+    dr_result told;
+    place::get(&told, result.at(), sizeof told);
+    REQUIRE(told.status == DR_OK);
+    require_same(frame.bytes(told.size), want.frame, "frame");
+
+    dr_tensor_out out = out_for(g[0], true, dense.at());
+    s = dr_decode(c.handle, &at, frame.at(), told.size, nullptr, &out, sizeof out, 1);
+    REQUIRE(s == DR_OK);
+    require_same(dense.bytes(), decode_on_cpu(want.frame, g, true).values[0], "dense values");
+
+    context host;
+    const pairs sparse = decode_sparse(host, want.frame);
+    const place::buffer kept(4 * sparse.values.size()), indices(8 * sparse.indices.size());
+    out.index_dtype = DR_U64;
+    out.values = kept.at();
+    out.indices = indices.at();
+    out.capacity = sparse.indices.size();
+    s = dr_decode(c.handle, &at, frame.at(), told.size, nullptr, &out, sizeof out, 1);
+    REQUIRE(s == DR_OK);
+    CHECK(out.count == sparse.indices.size());
+    std::vector<uint64_t> got(sparse.indices.size());
+    place::get(got.data(), indices.at(), 8 * got.size());
+    CHECK(got == sparse.indices);
+    floats got_values(sparse.values.size());
+    place::get(got_values.data(), kept.at(), 4 * got_values.size());
+    CHECK(same_bits(got_values, sparse.values));
+    for (const place::buffer* b : {&values, &frame, &result, &dense, &kept, &indices}) CHECK(b->intact());
+  }
+  require_no_trouble();
+}
+
+TEST_CASE("merges are the CPU's, to the bit: into nothing, into something, weighted, of every type") {
+  const std::string text = "sparsify=topr(ratio=0.1) index=golomb value=qsgd";
+  for (const std::string& pair : {text, std::string("sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=raw"),
+                                  std::string("sparsify=topr(ratio=0.2) index=golomb value=fit_poly")})
+    for (const dr_dtype dtype : value_types)
+      for (const size_t k : {size_t{0}, size_t{1}, size_t{2}, size_t{8}, size_t{17}}) {
+        const uint64_t d = only_small() ? 4500 : 300000;
+        std::vector<gradients> all;
+        std::vector<bytes> frames;
+        floats weights;
+        size_t room = 16;
+        const plan p(pair);
+        for (size_t i = 0; i < std::max<size_t>(k, 1); ++i) {
+          all.push_back({make(dtype, d, i), make(dtype, 77, 100 + i)});
+          if (i == k) break;
+          frames.push_back(encode_on_cpu(p, all.back()).frame);
+          weights.push_back(1 / static_cast<float>(i + 1));
+          room = std::max(room, frames.back().size());
+        }
+        const placed_batch b(pair, all[0]);
+        for (const bool as_f32 : {true, false})
+          for (const bool adds : {true, false}) {
+            INFO(pair << ", type " << dtype << ", " << k << " frames, as f32 " << as_f32 << ", adds " << adds);
+            std::vector<bytes> before;
+            for (const gradient& g : all[0]) before.push_back(make(as_f32 ? dr_dtype{DR_F32} : dtype, g.universe, 50).values);
+            receiver r(b, all[0], k, room, as_f32);
+            for (size_t i = 0; i < k; ++i) r.put_frame(i, frames[i]);
+            r.put_values(before);
+            r.enqueue_merge(weights, adds);
+            const decoded got = r.read(), want = merge_on_cpu(frames, weights, adds, all[0], as_f32, before);
+            r.check_guards();
+            REQUIRE(want.status == DR_OK);
+            REQUIRE(got.status == DR_OK);
+            for (size_t i = 0; i < got.values.size(); ++i) require_same(got.values[i], want.values[i], "sums");
+          }
+      }
+  require_no_trouble();
+}
+
+TEST_CASE("a frame of 64 senders") {
+  if (only_small()) return;
+  const std::string text = "sparsify=topr(count=256000) index=golomb value=qsgd";
+  const plan p(text);
+  gradients like{make(DR_F32, 25600000, 0)};
+  const bytes one = encode_on_cpu(p, like).frame;
+  const placed_batch b(text, like);
+  receiver r(b, like, 64, one.size(), true);
+  const std::vector<bytes> before{like[0].values};
+  for (size_t i = 0; i < 64; ++i) r.put_frame(i, one);
+  r.put_values(before);
+  r.enqueue_merge({}, true);
+  const decoded got = r.read(), want = merge_on_cpu(std::vector<bytes>(64, one), {}, true, like, true, before);
+  REQUIRE(got.status == DR_OK);
+  require_same(got.values[0], want.values[0], "sums");
+  require_no_trouble();
+}
