@@ -1,0 +1,80 @@
+// Which instructions this CPU has, and tables of one function at several levels of them. Scalar is the reference: every
+// level gives the same bytes (tests/kernels).
+#pragma once
+
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+
+// Code between DR_AVX2_BEGIN or DR_AVX512_BEGIN and DR_ISA_END may use those instructions, whatever the build's flags; only
+// functions written there do, so nothing of a header shared with other code is compiled for a CPU that may not be there. Include
+// everything before.
+#if defined(__x86_64__) && defined(__GNUC__)
+#define DR_X86 1
+#include <immintrin.h>
+#if defined(__clang__)
+#define DR_ISA_PUSH(isa) DR_ISA_PRAGMA(clang attribute push(__attribute__((target(isa))), apply_to = function))
+#define DR_ISA_END _Pragma("clang attribute pop")
+#else
+#define DR_ISA_PUSH(isa) _Pragma("GCC push_options") DR_ISA_PRAGMA(GCC target(isa))
+#define DR_ISA_END _Pragma("GCC pop_options")
+#endif
+#define DR_ISA_PRAGMA(x) _Pragma(#x)
+#define DR_AVX2_BEGIN DR_ISA_PUSH("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma")
+#define DR_AVX512_BEGIN                                                                                             \
+  DR_ISA_PUSH(                                                                                                     \
+      "avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,"     \
+      "avx512bitalg,avx512vpopcntdq")
+#else
+#define DR_X86 0
+#endif
+
+namespace dr {
+
+// avx2: Haswell, Zen (BMI2 too); avx512: Ice Lake, Zen 4 (with VBMI2).
+enum class cpu_level : uint32_t { scalar, avx2, avx512 };
+inline constexpr cpu_level cpu_levels[] = {cpu_level::scalar, cpu_level::avx2, cpu_level::avx512};
+inline constexpr const char* cpu_level_names[] = {"scalar", "avx2", "avx512"};
+
+inline cpu_level cpu_detected() {
+#if DR_X86
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+                    __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("fma");
+  const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                      __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+                      __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg") &&
+                      __builtin_cpu_supports("avx512vpopcntdq");
+  return !avx2 ? cpu_level::scalar : avx512 ? cpu_level::avx512 : cpu_level::avx2;
+#else
+  return cpu_level::scalar;
+#endif
+}
+
+// The level in use: the CPU's, or the one that the environment's DEEPREDUCE_CPU=scalar|avx2|avx512 takes it down to.
+// Read once.
+inline cpu_level cpu() {
+  static const cpu_level level = [] {
+    const cpu_level found = cpu_detected();
+    if (const char* wanted = std::getenv("DEEPREDUCE_CPU"))
+      for (const cpu_level l : cpu_levels)
+        if (!std::strcmp(wanted, cpu_level_names[static_cast<uint32_t>(l)])) return l < found ? l : found;
+    return found;
+  }();
+  return level;
+}
+
+// A function pointer for each level; a level without its own has the one below's.
+template <class F>
+struct cpu_table {
+  F scalar, avx2 = nullptr, avx512 = nullptr;
+
+  F at(cpu_level level) const {
+    if (level >= cpu_level::avx512 && avx512) return avx512;
+    if (level >= cpu_level::avx2 && avx2) return avx2;
+    return scalar;
+  }
+  F best() const { return at(cpu()); }
+};
+
+}  // namespace dr
