@@ -11,7 +11,13 @@
 // everything before.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DR_X86 1
+#pragma GCC diagnostic push  // gcc 12 warns of its own header (PR 105593)
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#if !defined(__clang__)
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#endif
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #if defined(__clang__)
 #define DR_ISA_PUSH(isa) DR_ISA_PRAGMA(clang attribute push(__attribute__((target(isa))), apply_to = function))
 #define DR_ISA_END _Pragma("clang attribute pop")
