@@ -36,30 +36,6 @@ struct packer {
   __m512i pack(__m512i v) const { return _mm512_permutexvar_epi8(close, pairs_of(v, bits, even32, even64)); }
 };
 
-// Appends bit strings; the caller knows that there is room for 8 bytes behind.
-struct appender {
-  uint8_t* out;
-  uint64_t word = 0;
-  unsigned fill = 0;  // < 8
-
-  void put(uint64_t bits, unsigned length) {  // length <= 56
-    word |= bits << fill;
-    fill += length;
-    store(out, word);
-    out += fill / 8;
-    word = fill >= 64 ? 0 : word >> (fill & ~7u);
-    fill &= 7;
-  }
-  void put_unary(uint64_t zeros) {
-    for (; zeros >= 48; zeros -= 48) put(0, 48);
-    put(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
-  }
-  uint8_t* finish() {  // the string's end, padded to a byte
-    if (fill) *out++ = static_cast<uint8_t>(word);
-    return out;
-  }
-};
-
 // Quotients and remainders of 32 gaps, below 2^15 and 2^16.
 struct quotients {
   __m512i q, r;
@@ -70,8 +46,9 @@ struct narrow_gaps {
   alignas(64) uint16_t of[block_max];
 
   bool load(const uint32_t* x, size_t n, uint64_t base) {
-    const __m512i one = _mm512_set1_epi32(1), even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30,
-                                                                      28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+    const __m512i one = _mm512_set1_epi32(1),
+                  even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                                          24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
     __m512i before = _mm512_set1_epi32(static_cast<int>(base - 1)), all = _mm512_setzero_si512();
     for (size_t i = 0; i < n; i += group) {
       const uint32_t valid = i + group <= n ? ~0u : static_cast<uint32_t>(low_mask(static_cast<unsigned>(n - i)));
@@ -91,7 +68,9 @@ struct narrow_gaps {
     __m512i divisor, inverse;
     bool unit;
     divide(const narrow_gaps& g, uint64_t m)
-        : gaps(g), divisor(_mm512_set1_epi16(static_cast<short>(m))), inverse(_mm512_set1_epi16(static_cast<short>(m > 1 ? 65536 / m : 0))),
+        : gaps(g),
+          divisor(_mm512_set1_epi16(static_cast<short>(m))),
+          inverse(_mm512_set1_epi16(static_cast<short>(m > 1 ? 65536 / m : 0))),
           unit(m == 1) {}
     // The estimate is at most one too small: gap · (65536/M − ⌊65536/M⌋) / 65536 < 1.
     bool operator()(size_t i, quotients& o) const {
@@ -115,7 +94,8 @@ struct wide_gaps {
     for (size_t i = 0; i < n; i += 16) {
       const auto valid = static_cast<__mmask16>(i + 16 <= n ? ~0u : low_mask(static_cast<unsigned>(n - i)));
       const __m512i a = _mm512_maskz_loadu_epi32(valid, x + i);
-      _mm512_store_si512(of + i, _mm512_maskz_sub_epi32(valid, _mm512_sub_epi32(a, _mm512_alignr_epi32(a, before, 15)), one));
+      _mm512_store_si512(of + i,
+                         _mm512_maskz_sub_epi32(valid, _mm512_sub_epi32(a, _mm512_alignr_epi32(a, before, 15)), one));
       before = a;
     }
     if (n % group && n % group <= 16) _mm512_store_si512(of + n / group * group + 16, _mm512_setzero_si512());
@@ -127,7 +107,9 @@ struct wide_gaps {
     __m512i divisor;
     __m512 inverse;
     divide(const wide_gaps& g, uint64_t m)
-        : gaps(g), divisor(_mm512_set1_epi32(static_cast<int>(m))), inverse(_mm512_set1_ps(1.0f / static_cast<float>(m))) {}
+        : gaps(g),
+          divisor(_mm512_set1_epi32(static_cast<int>(m))),
+          inverse(_mm512_set1_ps(1.0f / static_cast<float>(m))) {}
     // Three roundings of 2^-24 each: below q = 2^15 the estimate is at most one off.
     bool half(const uint32_t* from, __m512i& q, __m512i& r) const {
       const __m512i g = _mm512_load_si512(from), one = _mm512_set1_epi32(1);
@@ -144,8 +126,8 @@ struct wide_gaps {
     bool operator()(size_t i, quotients& o) const {
       __m512i qa, ra, qb, rb;
       if (!half(gaps.of + i, qa, ra) || !half(gaps.of + i + 16, qb, rb)) return false;
-      const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24, 22, 20, 18, 16,
-                                            14, 12, 10, 8, 6, 4, 2, 0);
+      const __m512i even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
+                                            24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
       o.q = _mm512_permutex2var_epi16(qa, even, qb);
       o.r = _mm512_permutex2var_epi16(ra, even, rb);
       return true;
@@ -175,50 +157,42 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
   return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
 }
 
-// Sixteen unary codes at once where they are short.
-void put_unaries(appender& out, __m512i q, uint32_t valid) {
-  const __m512i lengths = _mm512_maskz_add_epi16(valid, q, _mm512_set1_epi16(1));
-  if (_mm512_cmpgt_epu16_mask(lengths, _mm512_set1_epi16(16)) == 0) {
-    const __m512i codes = _mm512_maskz_sllv_epi16(valid, _mm512_set1_epi16(1), q);
-    const __m512i low16 = _mm512_set1_epi32(0xffff), low32 = _mm512_set1_epi64(0xffffffff);
-    const __m512i c2 = _mm512_or_si512(_mm512_and_si512(codes, low16),
-                                       _mm512_sllv_epi32(_mm512_srli_epi32(codes, 16), _mm512_and_si512(lengths, low16)));
-    const __m512i l2 = _mm512_madd_epi16(lengths, _mm512_set1_epi16(1));
-    const __m512i c4 = _mm512_or_si512(_mm512_and_si512(c2, low32),
-                                       _mm512_sllv_epi64(_mm512_srli_epi64(c2, 32), _mm512_and_si512(l2, low32)));
-    const __m512i l4 = _mm512_add_epi64(_mm512_and_si512(l2, low32), _mm512_srli_epi64(l2, 32));
-    const __m512i c8 = _mm512_or_si512(c4, _mm512_sllv_epi64(_mm512_bsrli_epi128(c4, 8), l4));  // in even lanes
-    const __m512i l8 = _mm512_add_epi64(l4, _mm512_bsrli_epi128(l4, 8));
-    const __m512i up_c = _mm512_shuffle_i64x2(c8, c8, 0xf5), up_l = _mm512_shuffle_i64x2(l8, l8, 0xf5);  // lanes 1 1 3 3 of 128 bits
-    const __m512i l16 = _mm512_add_epi64(l8, up_l);
-    if ((_mm512_cmpgt_epu64_mask(l16, _mm512_set1_epi64(56)) & 0x11) == 0) {
-      const __m512i c16 = _mm512_or_si512(c8, _mm512_sllv_epi64(up_c, l8));
-      const __m256i upper_c = _mm512_extracti64x4_epi64(c16, 1), upper_l = _mm512_extracti64x4_epi64(l16, 1);
-      out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(_mm512_castsi512_si128(c16))),
-              static_cast<unsigned>(_mm_cvtsi128_si64(_mm512_castsi512_si128(l16))));
-      out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(_mm256_castsi256_si128(upper_c))),
-              static_cast<unsigned>(_mm_cvtsi128_si64(_mm256_castsi256_si128(upper_l))));
-      return;
-    }
-    alignas(64) uint64_t c[8], l[8];
-    _mm512_store_si512(c, c8);
-    _mm512_store_si512(l, l8);
-    if (_mm512_cmpgt_epu64_mask(l8, _mm512_set1_epi64(56)) & 0x55) {
-      _mm512_store_si512(c, c4);
-      _mm512_store_si512(l, l4);
-      for (unsigned i = 0; i < 8; ++i) {  // 64 bits at most
-        const auto first = static_cast<unsigned>(l[i] < 32 ? l[i] : 32);
-        out.put(c[i] & low_mask(first), first);
-        out.put(first < 32 ? 0 : c[i] >> 32, static_cast<unsigned>(l[i]) - first);
-      }
-      return;
-    }
-    for (unsigned i = 0; i < 8; i += 2) out.put(c[i], static_cast<unsigned>(l[i]));
-    return;
-  }
+// What is too long for the way below, or the last few. The string goes by value, so that it stays in registers elsewhere.
+[[gnu::noinline]] bit_appender put_long_unaries(bit_appender out, __m512i q, uint32_t valid) {
   alignas(64) uint16_t each[group];
   _mm512_store_si512(each, q);
   for (unsigned i = 0; i < group && valid >> i; ++i) out.put_unary(each[i]);
+  return out;
+}
+
+// Sixteen unary codes at once where they are short. Two neighbours become one: the lower is pushed against the upper, then
+// both down.
+[[gnu::always_inline]] inline void put_unaries(bit_appender& out, __m512i q, uint32_t valid) {
+  const __m512i one = _mm512_set1_epi16(1);
+  // Codes end in their one, so the lower of 16 bits is that alone.
+  const __m512i pushed2 = _mm512_mask_sllv_epi16(_mm512_set1_epi16(-32768), 0xaaaaaaaa, one, q);
+  const __m512i c2 = _mm512_srlv_epi32(pushed2, _mm512_maskz_sub_epi16(0x55555555, _mm512_set1_epi16(15), q));
+  const __m512i l2 = _mm512_add_epi32(_mm512_madd_epi16(q, one), _mm512_set1_epi32(2));
+  const __m512i push4 = _mm512_maskz_sub_epi32(0x5555, _mm512_set1_epi32(32), l2);
+  const __m512i c4 = _mm512_srlv_epi64(_mm512_sllv_epi32(c2, push4), push4);
+  const __m512i l4 = _mm512_add_epi32(_mm512_srli_epi64(l2, 32), _mm512_maskz_mov_epi32(0x5555, l2));
+  const __m512i c8 = _mm512_or_si512(c4, _mm512_sllv_epi64(_mm512_bsrli_epi128(c4, 8), l4));  // in even lanes
+  const __m512i l8 = _mm512_add_epi64(l4, _mm512_bsrli_epi128(l4, 8));
+  const __m512i c16 =
+      _mm512_or_si512(c8, _mm512_sllv_epi64(_mm512_shuffle_i64x2(c8, c8, 0xf5), l8));  // in lanes 0 and 4
+  const __m512i l16 = _mm512_add_epi64(l8, _mm512_shuffle_i64x2(l8, l8, 0xf5));
+  const auto first = [](__m512i v) { return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm512_castsi512_si128(v))); };
+  const auto fourth = [](__m512i v) {
+    return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm512_extracti64x2_epi64(v, 2)));
+  };
+  const auto low = static_cast<unsigned>(first(l16)), high = static_cast<unsigned>(fourth(l16));
+  // Where a quotient passes 15, or the last lanes are not there, c16 is not what it should be; l16 is.
+  if (low > 56 || high > 56 || valid != ~0u || _mm512_cmpgt_epu16_mask(q, _mm512_set1_epi16(15))) {
+    out = put_long_unaries(out, q, valid);
+    return;
+  }
+  out.put(first(c16), low);
+  out.put(fourth(c16), high);
 }
 
 template <class Gaps>
@@ -230,7 +204,7 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
   const __m512i short_low = _mm512_set1_epi16(static_cast<short>(code.short_low));
   const __m512i one = _mm512_set1_epi16(1);
   const bool has_low = code.divisor > 1;
-  appender unaries{unary}, extras{extra};
+  bit_appender unaries{unary}, extras{extra};
   for (size_t i = 0; i < n; i += group) {
     const uint32_t valid = valid_lanes(i, n);
     quotients o{};
@@ -239,7 +213,8 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
     if (!has_low) continue;
     const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, o.r, short_low);
     const __m512i moved = _mm512_add_epi16(o.r, short_low);
-    _mm512_storeu_si512(low + i / group * 4 * code.low_bits, low_bits.pack(_mm512_mask_srli_epi16(o.r, longer, moved, 1)));
+    _mm512_storeu_si512(low + i / group * 4 * code.low_bits,
+                        low_bits.pack(_mm512_mask_srli_epi16(o.r, longer, moved, 1)));
     extras.put(_pext_u32(_mm512_test_epi16_mask(moved, one), longer), popcount(longer));
   }
   const auto copy = [&](const uint8_t* from, size_t size) {
@@ -272,25 +247,26 @@ uint8_t* put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule
   return put_body(gaps, n, code, out);
 }
 
-// Unpacks 32 fields of `bits` bits, at most 16, from 4 * bits bytes.
+// Unpacks 32 fields of `bits` bits, at most 15, from 4 * bits bytes.
 struct unpacker {
-  __m512i spread, shifts, mask;
-
-  explicit unpacker(unsigned bits) {
-    alignas(64) uint8_t from[64], shift[64];
-    for (unsigned i = 0; i < 64; ++i) {
-      const unsigned first = i / 8 * 4 * bits;  // bit of the first field of this 64-bit lane
-      from[i] = static_cast<uint8_t>(first / 8 + i % 8);
-      shift[i] = static_cast<uint8_t>(first % 8 + i % 8 / 2 * bits + i % 2 * 8);
-    }
-    spread = _mm512_load_si512(from);
-    shifts = _mm512_load_si512(shift);
-    mask = _mm512_set1_epi16(static_cast<short>((1u << bits) - 1));
-  }
-  __m512i unpack(__m512i packed) const {
-    return _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, _mm512_permutexvar_epi8(spread, packed)), mask);
+  alignas(64) uint8_t spread[64], shift[64];
+  uint16_t mask;
+};
+struct unpacker_table {
+  unpacker of[16]{};
+  constexpr unpacker_table() {
+    for (unsigned bits = 0; bits < 16; ++bits)
+      for (unsigned i = 0; i < 64; ++i) {
+        const unsigned first = i / 8 * 4 * bits;  // bit of the first field of this 64-bit lane
+        of[bits].spread[i] = static_cast<uint8_t>(first / 8 + i % 8);
+        of[bits].shift[i] = static_cast<uint8_t>(first % 8 + i % 8 / 2 * bits + i % 2 * 8);
+        of[bits].mask = static_cast<uint16_t>((1u << bits) - 1);
+      }
   }
 };
+constexpr unpacker_table unpackers;
+
+__m512i all32(uint64_t x) { return _mm512_set1_epi32(static_cast<int>(x)); }
 
 __m512i load_tail(const uint8_t* from, size_t rest) {  // of 64 bytes those that are there
   return rest >= 64 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(low_mask(static_cast<unsigned>(rest)), from);
@@ -299,8 +275,8 @@ __m512i load_tail(const uint8_t* from, size_t rest) {  // of 64 bytes those that
 // Positions of the first n ones of a bit string of at most 65535 bits; 0 if there are fewer, else the bits up to the last of them.
 size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positions) {
   const __m512i step = _mm512_set1_epi16(32);
-  __m512i iota = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4,
-                                  3, 2, 1, 0);
+  __m512i iota = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
+                                  10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   size_t found = 0, at = 0;
   for (; found < n && at + 8 <= size; at += 8) {
     const uint64_t word = load<uint64_t>(bits + at);
@@ -322,16 +298,33 @@ size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positio
   return found < n ? 0 : positions[n - 1] + size_t{1};
 }
 
-// Inclusive sums of 32 lanes.
-__m512i sums_of(__m512i v) {
-  v = _mm512_add_epi16(v, _mm512_bslli_epi128(v, 2));
-  v = _mm512_add_epi16(v, _mm512_bslli_epi128(v, 4));
-  v = _mm512_add_epi16(v, _mm512_bslli_epi128(v, 8));
-  const __m512i last_before = _mm512_set_epi16(23, 23, 23, 23, 23, 23, 23, 23, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0, 0, 0, 0,
-                                               0, 0, 0);
-  v = _mm512_add_epi16(v, _mm512_maskz_permutexvar_epi16(0xff00ff00, last_before, v));
-  return _mm512_add_epi16(v, _mm512_maskz_permutexvar_epi16(0xffff0000, _mm512_set1_epi16(15), v));
+// A constant that stays in its register: gcc would rather make it anew in each turn of a loop.
+__m512i kept(__m512i v) {
+  __asm__("" : "+v"(v));
+  return v;
 }
+__mmask32 kept(__mmask32 m) {
+  __asm__("" : "+Yk"(m));
+  return m;
+}
+
+// Inclusive sums of 32 lanes, all below 2^16. (Shifts and additions where they do: shuffles are scarcer.)
+struct summer {
+  __m512i third = kept(_mm512_set4_epi32(0x07060706, 0x07060706, -1, -1));  // of the lower quadword, to the upper
+  __m512i seventh = kept(_mm512_set_epi16(23, 23, 23, 23, 23, 23, 23, 23, 0, 0, 0, 0, 0, 0, 0, 0, 7, 7, 7, 7, 7, 7, 7,
+                                          7, 0, 0, 0, 0, 0, 0, 0, 0));
+  __m512i fifteenth = kept(_mm512_set1_epi16(15));
+  __mmask32 odd = kept(__mmask32{0xff00ff00}), upper = kept(__mmask32{0xffff0000});
+
+  summer() {}  // (an implied one would not be compiled for these instructions)
+  [[gnu::always_inline]] inline __m512i operator()(__m512i v) const {
+    v = _mm512_add_epi16(v, _mm512_slli_epi64(v, 16));
+    v = _mm512_add_epi16(v, _mm512_slli_epi64(v, 32));
+    v = _mm512_add_epi16(v, _mm512_shuffle_epi8(v, third));
+    v = _mm512_mask_add_epi16(v, odd, v, _mm512_permutexvar_epi16(seventh, v));
+    return _mm512_mask_add_epi16(v, upper, v, _mm512_permutexvar_epi16(fifteenth, v));
+  }
+};
 __m512i sums_of32(__m512i v) {
   const __m512i zero = _mm512_setzero_si512();
   v = _mm512_add_epi32(v, _mm512_alignr_epi32(v, zero, 15));
@@ -340,7 +333,7 @@ __m512i sums_of32(__m512i v) {
   return _mm512_add_epi32(v, _mm512_alignr_epi32(v, zero, 8));
 }
 
-template <bool wide>  // remainders whose sum over 32 passes 16 bits
+template <bool wide>  // 32 remainders whose sum passes 15 bits
 bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x) {
   const bool has_low = code.divisor > 1;
   const uint64_t low_total = has_low ? uint64_t{code.low_bits} * n : 0;
@@ -349,60 +342,69 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
   const uint8_t* const unary = body + low_size;
   const size_t unary_max = size - low_size;
 
-  uint16_t positions[block_max + 2 * group];
+  alignas(64) uint16_t positions[block_max + 2 * group];
   const size_t unary_bits = select_ones(unary, unary_max < 8191 ? unary_max : 8191, n, positions);
   if (!unary_bits) return unary_max > 8191 && golomb_decode_block(body, size, n, base, end, code, x);
+  if (!wide && unary_bits > 32768) return get_block<true>(body, size, n, base, end, code, x);
   if (!padding_is_zero(unary, unary_bits)) return false;
   const size_t unary_size = ceil_div(unary_bits, 8), extra_max = unary_max - unary_size;
   const uint8_t* const extra = unary + unary_size;
 
-  // x_i = base + M · pos_i + (1 − M) · i + sum of the remainders up to i
-  const auto m = static_cast<uint32_t>(code.divisor);
+  // r + s = v + max(v, s) + extra bit, and x_i = base + M · pos_i + Σ (r_j + s) − s + i · (1 − M − s).
+  const auto m = static_cast<uint32_t>(code.divisor), s = has_low ? static_cast<uint32_t>(code.short_low) : 0;
+  const uint32_t slope = 1 - m - s;
   const __m512i iota = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
-  const __m512i slope = _mm512_set1_epi32(static_cast<int>(1 - m)), divisor = _mm512_set1_epi32(static_cast<int>(m));
-  const __m512i step = _mm512_set1_epi32(static_cast<int>(32 * (1 - m)));
-  __m512i low_offset = _mm512_add_epi32(_mm512_set1_epi32(static_cast<int>(base)), _mm512_mullo_epi32(iota, slope));
-  __m512i high_offset = _mm512_add_epi32(low_offset, _mm512_set1_epi32(static_cast<int>(16 * (1 - m))));
-  __m512i remainders = _mm512_setzero_si512();  // their sum so far, in every lane
-  const unpacker low_bits(code.low_bits);
-  const __m512i short_low = _mm512_set1_epi16(static_cast<short>(code.short_low));
+  const __m512i step = kept(all32(group * slope)), short_low = _mm512_set1_epi16(static_cast<short>(s));
+  const uint32_t start = static_cast<uint32_t>(base) - s;
+  __m512i low_offset = _mm512_add_epi32(all32(start), _mm512_mullo_epi32(iota, all32(slope)));
+  __m512i high_offset = _mm512_add_epi32(low_offset, all32(16 * slope));
+  const unpacker& low_bits = unpackers.of[code.low_bits];
+  const __m512i one = kept(_mm512_set1_epi16(1)), last = all32(15), weights = kept(all32(m << 16 | 1));
+  const __m512i low_pairs = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6,
+                                             37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+  const __m512i high_pairs = _mm512_add_epi16(low_pairs, _mm512_set1_epi16(16));
+  const summer sums_of;
+  const __m512i spread = kept(_mm512_load_si512(low_bits.spread)), shift = kept(_mm512_load_si512(low_bits.shift)),
+                mask = kept(_mm512_set1_epi16(static_cast<short>(low_bits.mask))),
+                last_of = kept(_mm512_set1_epi16(31));
+  const __mmask32 even = kept(__mmask32{0x55555555});
   uint64_t extra_bits = 0;
   for (size_t i = 0; i < n; i += group) {
     const uint32_t valid = valid_lanes(i, n);
-    __m512i low = low_offset, high = high_offset;
+    __m512i r = _mm512_setzero_si512();
     if (has_low) {
       const size_t at = i / group * 4 * code.low_bits;
-      const __m512i v = _mm512_maskz_mov_epi16(valid, low_bits.unpack(load_tail(body + at, size - at)));
+      const __m512i v = _mm512_and_si512(
+          _mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(spread, load_tail(body + at, size - at))), mask);
       const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, v, short_low);
       const size_t extra_at = extra_bits / 8;
       const uint64_t word = extra_at + 8 <= extra_max ? load<uint64_t>(extra + extra_at)
-                            : extra_at < extra_max   ? load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at))
-                                                     : 0;
+                            : extra_at < extra_max
+                                ? load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at))
+                                : 0;
       const uint32_t odd = _pdep_u32(static_cast<uint32_t>(word >> extra_bits % 8), longer);
       extra_bits += static_cast<unsigned>(_mm_popcnt_u32(longer));
-      // r = 2 v + extra − s
-      __m512i r = _mm512_mask_add_epi16(v, longer, v, _mm512_sub_epi16(v, short_low));
-      r = _mm512_mask_sub_epi16(r, odd, r, _mm512_set1_epi16(-1));
-      __m512i low_sums, high_sums;
-      if constexpr (wide) {
-        low_sums = sums_of32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(r)));
-        high_sums = sums_of32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(r, 1)));
-        high_sums = _mm512_add_epi32(high_sums, _mm512_permutexvar_epi32(_mm512_set1_epi32(15), low_sums));
-      } else {
-        const __m512i sums = sums_of(r);
-        low_sums = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(sums));
-        high_sums = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(sums, 1));
-      }
-      low = _mm512_add_epi32(_mm512_add_epi32(low, remainders), low_sums);
-      high = _mm512_add_epi32(_mm512_add_epi32(high, remainders), high_sums);
-      remainders = _mm512_add_epi32(remainders, _mm512_permutexvar_epi32(_mm512_set1_epi32(15), high_sums));
+      r = _mm512_add_epi16(v, _mm512_max_epu16(v, short_low));
+      r = _mm512_mask_add_epi16(r, odd, r, one);
     }
-    const __m512i low_pos = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(positions + i)));
-    const __m512i high_pos = _mm512_cvtepu16_epi32(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(positions + i + 16)));
-    low = _mm512_add_epi32(low, _mm512_mullo_epi32(low_pos, divisor));
-    high = _mm512_add_epi32(high, _mm512_mullo_epi32(high_pos, divisor));
-    low_offset = _mm512_add_epi32(low_offset, step);
-    high_offset = _mm512_add_epi32(high_offset, step);
+    __m512i low, high, total;
+    if constexpr (wide) {
+      const __m512i sums = sums_of32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(r)));
+      const __m512i more = sums_of32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(r, 1)));
+      const __m512i before = _mm512_permutexvar_epi32(last, sums);
+      total = _mm512_add_epi32(before, _mm512_permutexvar_epi32(last, more));
+      const __m512i at = _mm512_loadu_si512(positions + i), low_at = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(at));
+      const __m512i high_at = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(at, 1));
+      low = _mm512_add_epi32(sums, _mm512_mullo_epi32(low_at, all32(m)));
+      high = _mm512_add_epi32(_mm512_add_epi32(more, before), _mm512_mullo_epi32(high_at, all32(m)));
+    } else {
+      const __m512i sums = sums_of(r), at = _mm512_loadu_si512(positions + i);
+      low = _mm512_madd_epi16(_mm512_permutex2var_epi16(sums, low_pairs, at), weights);
+      high = _mm512_madd_epi16(_mm512_permutex2var_epi16(sums, high_pairs, at), weights);
+      total = _mm512_maskz_permutexvar_epi16(even, last_of, sums);
+    }
+    low = _mm512_add_epi32(low, low_offset);
+    high = _mm512_add_epi32(high, high_offset);
     if (valid == ~0u) {
       _mm512_storeu_si512(x + i, low);
       _mm512_storeu_si512(x + i + 16, high);
@@ -410,10 +412,15 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
       _mm512_mask_storeu_epi32(x + i, static_cast<__mmask16>(valid), low);
       _mm512_mask_storeu_epi32(x + i + 16, static_cast<__mmask16>(valid >> 16), high);
     }
+    total = _mm512_add_epi32(total, step);
+    low_offset = _mm512_add_epi32(low_offset, total);
+    high_offset = _mm512_add_epi32(high_offset, total);
   }
   if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
-  const uint64_t sum = static_cast<uint32_t>(_mm_cvtsi128_si32(_mm512_castsi512_si128(remainders)));  // < 2^13 · 2^16
-  return base + code.divisor * (unary_bits - n) + sum + n == end;
+  // Strictly ascending in 64 bits, as x is made: so the last is right if its 64 bits are. The remainders' sum, below 2^13 · 2^16, follows from its 32.
+  const uint64_t without = base + code.divisor * (unary_bits - n) + n - 1;
+  const uint32_t sum = x[n - 1] - static_cast<uint32_t>(without);
+  return without + sum + 1 == end;
 }
 
 uint8_t* encode_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& clustered) {
@@ -422,9 +429,10 @@ uint8_t* encode_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule 
   return end ? end : golomb_put_block(x, n, base, rule, out, clustered);
 }
 
-bool decode_avx512(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x) {
+bool decode_avx512(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code,
+                   uint32_t* x) {
   if (code.divisor > 65536) return golomb_decode_block(body, size, n, base, end, code, x);
-  return code.divisor <= 2048 ? get_block<false>(body, size, n, base, end, code, x)  // 32 · 2047 < 2^16
+  return code.divisor <= 1024 ? get_block<false>(body, size, n, base, end, code, x)  // 32 · 1023 < 2^15
                               : get_block<true>(body, size, n, base, end, code, x);
 }
 

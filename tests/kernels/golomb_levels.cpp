@@ -65,8 +65,8 @@ TEST_CASE("split Golomb blocks are the same bytes at every level, and decode at 
       const uint64_t end = uint64_t{b.x.back()} + 1;
       std::vector<uint8_t> expected(golomb_bound(end, n, 13) + 16, 0xaa);
       bool clustered = false;
-      const auto size = static_cast<size_t>(
-          golomb_put_block(b.x.data(), n, b.base, rule, expected.data(), clustered) - expected.data());
+      const auto size = static_cast<size_t>(golomb_put_block(b.x.data(), n, b.base, rule, expected.data(), clustered) -
+                                            expected.data());
       each_fast_level([&](cpu_level level) {
         const golomb_block_coder& coder = golomb_at(level);
         std::vector<uint8_t> found(expected.size(), 0xaa);
@@ -93,8 +93,8 @@ TEST_CASE("a damaged split Golomb block is refused at every level, or read alike
       const uint64_t end = uint64_t{b.x.back()} + 1;
       std::vector<uint8_t> body(golomb_bound(end, n, 13) + 16);
       bool clustered = false;
-      body.resize(static_cast<size_t>(
-          golomb_put_block(b.x.data(), n, 0, golomb_rule, body.data(), clustered) - body.data()));
+      body.resize(
+          static_cast<size_t>(golomb_put_block(b.x.data(), n, 0, golomb_rule, body.data(), clustered) - body.data()));
       const golomb_code code = golomb_rule.code(end, n, clustered);
       for (uint64_t turn = 0; turn < 400; ++turn) {
         std::vector<uint8_t> bad = body;
