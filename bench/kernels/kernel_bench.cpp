@@ -25,7 +25,11 @@ int main(int argc, char** argv) {
     else
       filter = argv[i];
   }
-  nlohmann::ordered_json out{{"machine", compare::machine_facts()}, {"build", compare::build_facts()}, {"commit", compare::commit()}, {"rounds", rounds}, {"rows", nlohmann::json::array()}};
+  nlohmann::ordered_json out{{"machine", compare::machine_facts()},
+                             {"build", compare::build_facts()},
+                             {"commit", compare::commit()},
+                             {"rounds", rounds},
+                             {"rows", nlohmann::json::array()}};
   std::printf("%-24s %-34s %-7s %10s %8s %8s  %s\n", "kernel", "input", "level", "us", "+-%", "G/s", "GB/s (copy)");
   int failed = 0;
   for (const subject& s : all_subjects()) {
@@ -61,8 +65,14 @@ int main(int argc, char** argv) {
       const char* name = c < levels.size() ? cpu_level_names[static_cast<uint32_t>(levels[c])] : "memcpy";
       std::printf("%-24s %-34s %-7s %10.2f %8.1f %8.3f  %.2f\n", s.kernel.c_str(), s.input.c_str(), name,
                   t.median * 1e6, 50 * (t.high - t.low) / t.median, s.items / t.median / 1e9, s.bytes / t.median / 1e9);
-      out["rows"].push_back({{"kernel", s.kernel}, {"input", s.input}, {"level", name}, {"unit", s.unit},
-                             {"items", s.items}, {"bytes", s.bytes}, {"seconds", t.median}, {"low", t.low},
+      out["rows"].push_back({{"kernel", s.kernel},
+                             {"input", s.input},
+                             {"level", name},
+                             {"unit", s.unit},
+                             {"items", s.items},
+                             {"bytes", s.bytes},
+                             {"seconds", t.median},
+                             {"low", t.low},
                              {"high", t.high}});
     }
     std::fflush(stdout);

@@ -11,10 +11,10 @@
 namespace dr::bench {
 
 struct subject {
-  std::string kernel, input;   // "golomb decode", "d=25e6 r=250e3 uniform"
-  std::string unit;            // what is counted: "index", "value", "element"
-  double items;                // of one call
-  double bytes;                // the fewest that must move in one call: read and written once
+  std::string kernel, input;      // "golomb decode", "d=25e6 r=250e3 uniform"
+  std::string unit;               // what is counted: "index", "value", "element"
+  double items;                   // of one call
+  double bytes;                   // the fewest that must move in one call: read and written once
   std::vector<cpu_level> levels;  // those with code of their own
   std::function<void(cpu_level)> run;
   std::function<uint64_t()> digest;  // of what the last call wrote: the same for every level, or the bench fails

@@ -5,8 +5,11 @@
 
 namespace dr::bench {
 
+void add_golomb(subjects&);
+
 inline subjects all_subjects() {
   subjects all;
+  add_golomb(all);
   return all;
 }
 

@@ -112,6 +112,31 @@ class bit_writer {
   unsigned fill_ = 0;
 };
 
+// As bit_writer, a word at a time: there must be room for 8 bytes behind what is written.
+struct bit_appender {
+  uint8_t* out;
+  uint64_t word = 0;
+  unsigned fill = 0;  // < 8
+
+  void put(uint64_t value, unsigned bits) {  // value < 2^bits, bits <= 56
+    word |= value << fill;
+    fill += bits;
+    store(out, word);
+    out += fill / 8;
+    word >>= fill & ~7u;
+    fill &= 7;
+  }
+  void put_unary(uint64_t zeros) {
+    for (; zeros >= 48; zeros -= 48) put(0, 48);
+    put(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
+  }
+  uint8_t* finish() {
+    if (fill) *out++ = static_cast<uint8_t>(word);
+    word = fill = 0;
+    return out;
+  }
+};
+
 // Reads a bit string of known length; the caller has checked that it lies in the payload.
 class bit_reader {
  public:

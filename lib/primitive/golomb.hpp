@@ -165,72 +165,18 @@ inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint
   return last + 1 == end;
 }
 
-// In a table entry, beside the size of a body: at most 2^13 · (19 + 3) / 8 + 3 bytes, for 2^13 indices below 2^32 have M < 2^19.
-inline constexpr uint16_t golomb_clustered = 0x8000;
-
-// A whole payload: table of block ends and body sizes, bodies.
-//   x [n] strictly ascending, each < universe < 2^32, n >= 1     out: golomb_bound bytes
-// Returns bytes written. Cannot fail.
-inline size_t golomb_encode(const uint32_t* x, uint64_t n, uint64_t universe, unsigned block_log2, divisor_rule rule,
-                            uint8_t* out) {
-  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
-  uint8_t* body = out + (blocks == 1 ? 0 : 6 * blocks);
-  uint64_t base = 0;
-  for (uint64_t b = 0; b < blocks; ++b) {
-    const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
-    const uint32_t* first = x + b * block;
-    const uint64_t end = uint64_t{first[length - 1]} + 1;
-    golomb_code code = rule.code(end - base, length, false);
-    bool clustered = false;
-    if (rule.may_cluster && code.divisor > 1) {
-      const golomb_code other = rule.code(end - base, length, true);
-      clustered = golomb_block_size(first, length, base, other) < golomb_block_size(first, length, base, code);
-      if (clustered) code = other;
-    }
-    if (blocks == 1) body = put_varint(body, 2 * (universe - end) + clustered);
-    uint8_t* const begin = body;
-    body = golomb_encode_block(first, length, base, code, body);
-    if (blocks > 1) {
-      store(out + 6 * b, static_cast<uint32_t>(end));
-      store(out + 6 * b + 4, static_cast<uint16_t>((body - begin) | (clustered ? golomb_clustered : 0)));
-    }
-    base = end;
+// Chooses a block's divisor and writes its body. Returns its end. Cannot fail.
+inline uint8_t* golomb_put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out,
+                                 bool& clustered) {
+  const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
+  golomb_code code = rule.code(span, n, false);
+  clustered = false;
+  if (rule.may_cluster && code.divisor > 1) {
+    const golomb_code other = rule.code(span, n, true);
+    clustered = golomb_block_size(x, n, base, other) < golomb_block_size(x, n, base, code);
+    if (clustered) code = other;
   }
-  return static_cast<size_t>(body - out);
-}
-
-// Returns false and sets *where (a byte of the payload) if it is corrupt.
-inline bool golomb_decode(const uint8_t* in, size_t size, uint64_t n, uint64_t universe, unsigned block_log2,
-                          divisor_rule rule, uint32_t* x, uint64_t* where) {
-  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
-  *where = 0;
-  uint64_t at = 6 * blocks, base = 0, lone = 0;
-  if (blocks == 1) {
-    const uint8_t* const behind = get_varint(in, in + size, lone);
-    if (!behind || lone / 2 > universe) return false;
-    at = static_cast<uint64_t>(behind - in);
-  }
-  if (at > size) return false;
-  for (uint64_t b = 0; b < blocks; ++b) {
-    *where = 6 * b;
-    const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
-    const uint64_t entry = blocks == 1 ? 0 : load<uint16_t>(in + 6 * b + 4);
-    const uint64_t end = blocks == 1 ? universe - lone / 2 : load<uint32_t>(in + 6 * b);
-    const uint64_t body = blocks == 1 ? size - at : entry & (golomb_clustered - 1u);
-    const bool clustered = blocks == 1 ? lone & 1 : entry >> 15;
-    // Positions in a body fit 32 bits.
-    if (end > universe || end < base || end - base < length || body > size - at || body >= golomb_clustered)
-      return false;
-    if (clustered && (!rule.may_cluster || rule.plain(end - base, length) == 1)) return false;
-    *where = at;
-    if (!golomb_decode_block(in + at, static_cast<size_t>(body), length, base, end,
-                             rule.code(end - base, length, clustered), x + b * block))
-      return false;
-    at += body;
-    base = end;
-  }
-  *where = at;
-  return at == size;
+  return golomb_encode_block(x, n, base, code, out);
 }
 
 }  // namespace dr

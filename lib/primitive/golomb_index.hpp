@@ -2,7 +2,7 @@
 #pragma once
 
 #include "deepreduce/codec.hpp"
-#include "primitive/golomb.hpp"
+#include "primitive/golomb_payload.hpp"
 
 namespace dr {
 

@@ -3,7 +3,8 @@
 namespace dr {
 
 TEST_CASE("a level without a function of its own has the one below's") {
-  const cpu_table<const char*> full{"scalar", "avx2", "avx512"}, no_avx2{"scalar", nullptr, "avx512"}, only_scalar{"scalar"};
+  const cpu_table<const char*> full{"scalar", "avx2", "avx512"}, no_avx2{"scalar", nullptr, "avx512"},
+      only_scalar{"scalar"};
   const auto named = [](const char* found, const char* name) { return !std::strcmp(found, name); };
   CHECK(named(full.at(cpu_level::scalar), "scalar"));
   CHECK(named(full.at(cpu_level::avx2), "avx2"));

@@ -1,0 +1,302 @@
+// Split Golomb at 16 gaps a step to encode, in 16-bit lanes, and 8 to decode. See golomb_avx512.cpp, whose ways these are.
+#include "primitive/golomb_payload.hpp"
+
+#if DR_X86
+DR_AVX2_BEGIN
+namespace dr {
+namespace {
+
+constexpr size_t block_max = size_t{1} << golomb_block_log2_max;
+
+__m256i load256(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
+void store256(void* to, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(to), v); }
+__m256i all16(uint64_t x) { return _mm256_set1_epi16(static_cast<short>(x)); }
+__m256i all32(uint64_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
+
+// Gaps of n indices, zero up to a multiple of 32. False if one is 2^15 or more.
+bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps) {
+  const __m256i one = all32(1);
+  __m256i any = _mm256_setzero_si256();
+  uint32_t previous = static_cast<uint32_t>(base), rest = 0;
+  size_t i = 0;
+  const auto single = [&] {
+    const uint32_t gap = x[i] - previous;
+    rest |= gap;
+    gaps[i++] = static_cast<uint16_t>(gap);
+    previous = x[i - 1] + 1;
+  };
+  single();  // so that there is one before each of the others
+  const auto eight = [&](size_t at) {
+    return _mm256_sub_epi32(_mm256_sub_epi32(load256(x + at), load256(x + at - 1)), one);
+  };
+  for (; i + 16 <= n; i += 16) {
+    const __m256i a = eight(i), b = eight(i + 8);
+    any = _mm256_or_si256(any, _mm256_or_si256(a, b));
+    store256(gaps + i, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
+  }
+  if (i > 1) previous = x[i - 1] + 1;
+  while (i < n) single();
+  for (; i % 32; ++i) gaps[i] = 0;
+  return _mm256_testz_si256(any, all32(~0x7fffu)) && rest < 0x8000;
+}
+
+struct quotients {
+  __m256i q, r;
+};
+struct divider {
+  __m256i divisor, inverse;
+  bool unit;
+  explicit divider(uint64_t m) : divisor(all16(m)), inverse(all16(m > 1 ? 65536 / m : 0)), unit(m == 1) {}
+  [[gnu::always_inline]] quotients operator()(const uint16_t* gaps) const {
+    const __m256i g = load256(gaps);
+    if (unit) return {g, _mm256_setzero_si256()};
+    // One too small at most. Unsigned r >= M where min(r, M) is M.
+    const __m256i q = _mm256_mulhi_epu16(g, inverse), r = _mm256_sub_epi16(g, _mm256_mullo_epi16(q, divisor));
+    const __m256i more = _mm256_cmpeq_epi16(_mm256_min_epu16(r, divisor), divisor);
+    return {_mm256_sub_epi16(q, more), _mm256_sub_epi16(r, _mm256_and_si256(more, divisor))};
+  }
+};
+__m256i at_least(__m256i r, __m256i bound) { return _mm256_cmpeq_epi16(_mm256_min_epu16(r, bound), bound); }
+uint32_t mask32(__m256i low, __m256i high) {  // of 2 · 16 lanes that are all ones or zero
+  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8)));
+}
+uint32_t valid_lanes(size_t i, size_t n) {
+  return i + 32 <= n ? ~0u : static_cast<uint32_t>(low_mask(static_cast<unsigned>(n - i)));
+}
+
+uint64_t body_size(const uint16_t* gaps, size_t n, const golomb_code& code) {
+  const divider divide(code.divisor);
+  const __m256i short_low = all16(code.short_low), one = all16(1);
+  __m256i sum = _mm256_setzero_si256();
+  uint64_t extra = 0;
+  for (size_t i = 0; i < n; i += 32) {
+    const quotients a = divide(gaps + i), b = divide(gaps + i + 16);
+    sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(a.q, one), _mm256_madd_epi16(b.q, one)));
+    extra += static_cast<unsigned>(
+        _mm_popcnt_u32(mask32(at_least(a.r, short_low), at_least(b.r, short_low)) & valid_lanes(i, n)));
+  }
+  alignas(32) uint32_t each[8];
+  store256(each, sum);
+  uint64_t unary = n;
+  for (const uint32_t part : each) unary += part;
+  if (code.divisor == 1) extra = 0;
+  return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
+}
+
+[[gnu::noinline]] bit_appender put_long_unaries(bit_appender out, const uint16_t* q, size_t n) {
+  for (size_t i = 0; i < n; ++i) out.put_unary(q[i]);
+  return out;
+}
+
+// Eight unary codes at once where they are short.
+[[gnu::always_inline]] inline void put_unaries(bit_appender& out, __m128i q16) {
+  const __m256i q = _mm256_cvtepu16_epi32(q16), low = _mm256_set1_epi64x(0xffffffff);
+  const __m256i codes = _mm256_sllv_epi32(all32(1), q), lengths = _mm256_add_epi32(q, all32(1));
+  const __m256i c2 = _mm256_or_si256(_mm256_and_si256(codes, low),
+                                     _mm256_sllv_epi64(_mm256_srli_epi64(codes, 32), _mm256_and_si256(lengths, low)));
+  const __m256i l2 = _mm256_add_epi64(_mm256_and_si256(lengths, low), _mm256_srli_epi64(lengths, 32));
+  const __m256i c4 = _mm256_or_si256(c2, _mm256_sllv_epi64(_mm256_bsrli_epi128(c2, 8), l2));
+  const __m256i l4 = _mm256_add_epi64(l2, _mm256_bsrli_epi128(l2, 8));
+  const __m128i l4a = _mm256_castsi256_si128(l4), l8 = _mm_add_epi64(l4a, _mm256_extracti128_si256(l4, 1));
+  const __m128i c8 = _mm_or_si128(_mm256_castsi256_si128(c4), _mm_sllv_epi64(_mm256_extracti128_si256(c4, 1), l4a));
+  const auto length = static_cast<uint64_t>(_mm_cvtsi128_si64(l8));
+  if (length > 39) {  // at or below it no quotient passes 31, since the other seven have a bit each
+    alignas(16) uint16_t each[8];
+    _mm_store_si128(reinterpret_cast<__m128i*>(each), q16);
+    out = put_long_unaries(out, each, 8);
+    return;
+  }
+  out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(c8)), static_cast<unsigned>(length));
+}
+
+uint8_t* put_body(const uint16_t* gaps, size_t n, const golomb_code& code, uint8_t* out) {
+  alignas(32) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
+  const divider divide(code.divisor);
+  const __m256i short_low = all16(code.short_low), one = all16(1);
+  const unsigned k = code.low_bits;
+  const bool has_low = code.divisor > 1;
+  const __m128i by2 = _mm_cvtsi32_si128(static_cast<int>(16 - k)),
+                by4 = _mm_cvtsi32_si128(static_cast<int>(32 - 2 * k));
+  const __m256i even16 = all32(0xffff), even32 = _mm256_set1_epi64x(0xffffffff);
+  bit_appender unaries{unary}, extras{extra};
+  // 16 lanes of k bits to 2k bytes, by fours, then eights.
+  const auto pack = [&](__m256i v, uint8_t* to) {
+    v = _mm256_or_si256(_mm256_and_si256(v, even16), _mm256_srl_epi32(_mm256_andnot_si256(even16, v), by2));
+    v = _mm256_or_si256(_mm256_and_si256(v, even32), _mm256_srl_epi64(_mm256_andnot_si256(even32, v), by4));
+    alignas(32) uint64_t fours[4];
+    store256(fours, v);
+    const unsigned width = 4 * k;  // <= 60
+    const auto high = [&](uint64_t four) { return width ? four >> (64 - width) : 0; };
+    store(to, fours[0] | fours[1] << width);
+    store(to + 8, high(fours[1]));
+    store(to + k, fours[2] | fours[3] << width);
+    store(to + k + 8, high(fours[3]));
+  };
+  for (size_t i = 0; i < n; i += 32) {
+    const uint32_t valid = valid_lanes(i, n);
+    const quotients a = divide(gaps + i), b = divide(gaps + i + 16);
+    if (valid == ~0u) {
+      put_unaries(unaries, _mm256_castsi256_si128(a.q));
+      put_unaries(unaries, _mm256_extracti128_si256(a.q, 1));
+      put_unaries(unaries, _mm256_castsi256_si128(b.q));
+      put_unaries(unaries, _mm256_extracti128_si256(b.q, 1));
+    } else {
+      alignas(32) uint16_t each[32];
+      store256(each, a.q);
+      store256(each + 16, b.q);
+      unaries = put_long_unaries(unaries, each, n - i);
+    }
+    if (!has_low) continue;
+    const auto split = [&](__m256i r, __m256i& longer, __m256i& odd) {
+      longer = at_least(r, short_low);
+      const __m256i moved = _mm256_add_epi16(r, short_low);
+      odd = _mm256_cmpeq_epi16(_mm256_and_si256(moved, one), one);
+      return _mm256_blendv_epi8(r, _mm256_srli_epi16(moved, 1), longer);
+    };
+    __m256i longer_a, odd_a, longer_b, odd_b;
+    pack(split(a.r, longer_a, odd_a), low + i / 8 * k);
+    pack(split(b.r, longer_b, odd_b), low + i / 8 * k + 2 * k);
+    const uint32_t longer = mask32(longer_a, longer_b) & valid;
+    extras.put(_pext_u32(mask32(odd_a, odd_b), longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
+  }
+  const auto copy = [&](const uint8_t* from, size_t size) {
+    std::memcpy(out, from, size);
+    out += size;
+  };
+  copy(low, ceil_div(n * k, 8));
+  copy(unary, static_cast<size_t>(unaries.finish() - unary));
+  copy(extra, static_cast<size_t>(extras.finish() - extra));
+  return out;
+}
+
+uint8_t* encode_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& clustered) {
+  const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
+  golomb_code code = rule.code(span, n, false);
+  alignas(32) uint16_t gaps[block_max + 32];
+  // Wide gaps are scalar's: 8 lanes of 32 bits are no faster.
+  if (code.divisor > 32768 || !narrow_gaps(x, n, base, gaps)) return golomb_put_block(x, n, base, rule, out, clustered);
+  clustered = false;
+  if (rule.may_cluster && code.divisor > 1) {
+    const golomb_code other = rule.code(span, n, true);
+    clustered = body_size(gaps, n, other) < body_size(gaps, n, code);
+    if (clustered) code = other;
+  }
+  return put_body(gaps, n, code, out);
+}
+
+struct ones_table {
+  uint64_t of[256]{};  // positions of the ones of a byte, a byte each
+  constexpr ones_table() {
+    for (unsigned byte = 0; byte < 256; ++byte)
+      for (unsigned bit = 0, found = 0; bit < 8; ++bit)
+        if (byte >> bit & 1) of[byte] |= uint64_t{bit} << 8 * found++;
+  }
+};
+constexpr ones_table ones;
+
+// Positions of the first n ones of a bit string of at most 65535 bits; 0 if there are fewer, else the bits up to the last of them.
+size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positions) {
+  const __m128i step = _mm_set1_epi16(8);
+  __m128i base = _mm_setzero_si128();
+  size_t found = 0;
+  const auto take = [&](uint64_t byte) {
+    const __m128i at = _mm_cvtepu8_epi16(_mm_cvtsi64_si128(static_cast<long long>(ones.of[byte])));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(positions + found), _mm_add_epi16(at, base));
+    base = _mm_add_epi16(base, step);
+    found += static_cast<size_t>(_mm_popcnt_u64(byte));
+  };
+  size_t at = 0;
+  for (; found < n && at + 8 <= size; at += 8) {
+    const uint64_t word = load<uint64_t>(bits + at);
+    for (unsigned i = 0; i < 64; i += 8) take(word >> i & 0xff);
+  }
+  for (; found < n && at < size; ++at) take(bits[at]);
+  return found < n ? 0 : positions[n - 1] + size_t{1};
+}
+
+bool decode_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code,
+                 uint32_t* x) {
+  const auto scalar = [&] { return golomb_decode_block(body, size, n, base, end, code, x); };
+  const bool has_low = code.divisor > 1;
+  const uint64_t low_total = has_low ? uint64_t{code.low_bits} * n : 0;
+  const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
+  if (low_size > size || !padding_is_zero(body, low_total)) return false;
+  if (code.low_bits > 20) return scalar();
+  const uint8_t* const unary = body + low_size;
+  const size_t unary_max = size - low_size;
+  alignas(32) uint16_t positions[block_max + 128];
+  const size_t unary_bits = select_ones(unary, unary_max < 8191 ? unary_max : 8191, n, positions);
+  if (!unary_bits) return unary_max > 8191 && scalar();
+  if (!padding_is_zero(unary, unary_bits)) return false;
+  const size_t unary_size = ceil_div(unary_bits, 8), extra_max = unary_max - unary_size;
+  const uint8_t* const extra = unary + unary_size;
+
+  // r + s = v + max(v, s) + extra bit, and x_i = base + M · pos_i + Σ (r_j + s) − s + i · (1 − M − s).
+  const auto m = static_cast<uint32_t>(code.divisor), s = has_low ? static_cast<uint32_t>(code.short_low) : 0;
+  const uint32_t slope = 1 - m - s;
+  const unsigned k = code.low_bits;
+  const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), step = all32(8 * slope), divisor = all32(m);
+  __m256i offset = _mm256_add_epi32(all32(static_cast<uint32_t>(base) - s), _mm256_mullo_epi32(iota, all32(slope)));
+  // Field j of eight begins at bit k · j; those of the upper half are loaded from byte k / 2.
+  alignas(32) uint8_t from[32];
+  alignas(32) uint32_t shift[8];
+  for (unsigned j = 0; j < 8; ++j) {
+    const unsigned bit = j < 4 ? k * j : k * j - k / 2 * 8;
+    for (unsigned b = 0; b < 4; ++b) from[4 * j + b] = static_cast<uint8_t>(bit / 8 + b);
+    shift[j] = bit % 8;
+  }
+  const __m256i spread = load256(from), shifts = load256(shift), mask = all32(low_mask(k)), short_low = all32(s);
+  const __m256i below = all32(s - 1), nibbles = _mm256_slli_epi32(iota, 2), one = all32(1), last = all32(7);
+  uint64_t extra_bits = 0;
+  for (size_t i = 0; i < n; i += 8) {
+    const size_t rest = n - i;
+    __m256i v = _mm256_setzero_si256();
+    if (has_low) {
+      const uint8_t* p = body + i / 8 * k;
+      uint8_t copy[32] = {};
+      if (const size_t there = size - i / 8 * k; there < 16 + k / 2) {
+        std::memcpy(copy, p, there < 32 ? there : 32);
+        p = copy;
+      }
+      const auto half = [](const uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
+      v = _mm256_inserti128_si256(_mm256_castsi128_si256(half(p)), half(p + k / 2), 1);
+      v = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(v, spread), shifts), mask);
+      auto longer = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi32(v, below))) & 0x11111111;
+      if (rest < 8) longer &= static_cast<uint32_t>(low_mask(static_cast<unsigned>(4 * rest)));
+      const size_t extra_at = extra_bits / 8;
+      const uint32_t word =
+          extra_at + 4 <= extra_max ? load<uint32_t>(extra + extra_at)
+          : extra_at < extra_max
+              ? static_cast<uint32_t>(load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at)))
+              : 0;
+      const __m256i odd = _mm256_srlv_epi32(all32(_pdep_u32(word >> extra_bits % 8, longer)), nibbles);
+      extra_bits += static_cast<unsigned>(_mm_popcnt_u32(longer));
+      v = _mm256_add_epi32(_mm256_add_epi32(v, _mm256_max_epu32(v, short_low)), _mm256_and_si256(odd, one));
+      v = _mm256_add_epi32(v, _mm256_slli_si256(v, 4));
+      v = _mm256_add_epi32(v, _mm256_slli_si256(v, 8));
+      v = _mm256_add_epi32(v, _mm256_shuffle_epi32(_mm256_permute2x128_si256(v, v, 0x08), 0xff));
+    }
+    const __m256i at = _mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(positions + i)));
+    const __m256i index = _mm256_add_epi32(_mm256_add_epi32(v, offset), _mm256_mullo_epi32(at, divisor));
+    if (rest >= 8) {
+      store256(x + i, index);
+    } else {
+      alignas(32) uint32_t each[8];
+      store256(each, index);
+      std::memcpy(x + i, each, 4 * rest);
+    }
+    offset = _mm256_add_epi32(offset, _mm256_add_epi32(step, _mm256_permutevar8x32_epi32(v, last)));
+  }
+  if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
+  const uint64_t without = base + code.divisor * (unary_bits - n) + n -
+                           1;  // as in golomb_avx512.cpp; remainders sum up to below 2^13 · 2^19
+  return without + static_cast<uint32_t>(x[n - 1] - static_cast<uint32_t>(without)) + 1 == end;
+}
+
+}  // namespace
+
+const golomb_block_coder golomb_avx2{encode_avx2, decode_avx2};
+
+}  // namespace dr
+DR_ISA_END
+#endif
