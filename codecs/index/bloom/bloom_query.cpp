@@ -1,12 +1,6 @@
 // The levels of bloom_query_kernel.hpp. Asking goes through a part of the universe hash by hash, and keeps those whose bit is set:
 // about 2 hashes an element where half of the bits are, and nothing for a branch predictor to guess. (Lane by lane until all lanes of
 // a vector have failed takes 5 hashes at 16 lanes; element by element a misprediction each.)
-#if defined(__GNUC__) && !defined(__clang__)
-// GCC 12 takes the undefined operand of its own AVX-512 intrinsics for a use of it.
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#pragma GCC diagnostic ignored "-Wuninitialized"
-#endif
-
 #include "codecs/index/bloom/bloom_query_kernel.hpp"
 
 #include <array>
@@ -34,21 +28,40 @@ uint32_t ask_scalar(const bloom_shape& shape, const uint8_t* filter, uint32_t fi
   return n;
 }
 
+// Two words of each element first, without a branch; one element in seven is left for the others (k r / m = 0.5).
 uint32_t ask_split_scalar(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
                           uint32_t* found) {
-  uint32_t kept = 0;
+  uint32_t block[bloom_part], mixed[bloom_part], maybe = 0;
+  const auto has = [&](uint32_t of, uint32_t g, uint32_t j) {
+    const uint32_t bit = g * shape.salt[j] >> 27;
+    return filter[size_t{32} * of + 4 * j + bit / 8] >> (bit % 8) & 1;
+  };
   for (uint32_t i = 0; i < n; ++i) {
-    const uint32_t h = shape.hash(first + i), g = shape.mix(h);
-    const uint8_t* block = filter + size_t{32} * shape.block(h);
-    uint32_t all = 1;
-    for (uint32_t j = 0; j < shape.hashes; ++j) {
-      const uint32_t bit = g * shape.salt[j] >> 27;
-      all &= block[4 * j + bit / 8] >> (bit % 8);
-    }
-    found[kept] = first + i;
-    kept += all & 1;
+    const uint32_t h = shape.hash(first + i), g = shape.mix(h), of = shape.block(h);
+    found[maybe] = first + i;
+    block[maybe] = of;
+    mixed[maybe] = g;
+    maybe += static_cast<uint32_t>(has(of, g, 0) & has(of, g, 1));
+  }
+  uint32_t kept = 0;
+  for (uint32_t i = 0; i < maybe; ++i) {
+    int all = 1;
+    for (uint32_t j = 2; j < shape.hashes && all; ++j) all = has(block[i], mixed[i], j);
+    found[kept] = found[i];
+    kept += static_cast<uint32_t>(all);
   }
   return kept;
+}
+
+void insert_split_scalar(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) {
+    const uint32_t h = shape.hash(elements[i]), g = shape.mix(h);
+    uint8_t* block = filter + size_t{32} * shape.block(h);
+    for (uint32_t j = 0; j < shape.hashes; ++j) {
+      const uint32_t bit = g * shape.salt[j] >> 27;
+      block[4 * j + bit / 8] |= static_cast<uint8_t>(1u << (bit % 8));
+    }
+  }
 }
 
 #if DR_X86
@@ -156,26 +169,52 @@ uint32_t ask_avx2(const bloom_shape& shape, const uint8_t* filter, uint32_t firs
   return kept;
 }
 
+// Eight elements' blocks, and the hashes that choose bits there.
+struct places8 {
+  alignas(32) uint32_t block[8], mixed[8];
+
+  places8(const split_block_shape& shape, __m256i elements) {
+    const __m256i h = murmur8(elements, shape.seed);
+    store8(block, mul_high8(h, _mm256_set1_epi32(static_cast<int>(shape.blocks))));
+    store8(mixed, murmur8(h, shape.seed));
+  }
+};
+
+inline __m256i load_salt8() { return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(split_block_shape::salt)); }
+
+// A bit in each word of a block.
+inline __m256i mask8(uint32_t mixed, __m256i salt) {
+  const __m256i in_word = _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(mixed)), salt), 27);
+  return _mm256_sllv_epi32(_mm256_set1_epi32(1), in_word);
+}
+inline bool has8(const uint8_t* block, __m256i mask) {
+  return _mm256_testc_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(block)), mask);
+}
+
+void insert_split_avx2(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements, uint64_t count) {
+  const __m256i salt = load_salt8();
+  for (uint64_t i = 0; i < count; i += 8) {
+    const auto n = static_cast<uint32_t>(count - i < 8 ? count - i : 8);
+    const places8 p(shape, load8(elements + i, n));
+    for (uint32_t l = 0; l < n; ++l) {
+      auto* const block = reinterpret_cast<__m256i*>(filter + size_t{32} * p.block[l]);
+      _mm256_storeu_si256(block, _mm256_or_si256(_mm256_loadu_si256(block), mask8(p.mixed[l], salt)));
+    }
+  }
+}
+
 // A block is a vector: one load and one test an element, whatever it holds.
 uint32_t ask_split_avx2(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
                         uint32_t* found) {
-  const __m256i salt = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shape.salt));
-  const __m256i one = _mm256_set1_epi32(1), blocks = _mm256_set1_epi32(static_cast<int>(shape.blocks));
-  alignas(32) uint32_t block[8], mixed[8];
+  const __m256i salt = load_salt8();
   uint32_t kept = 0;
   __m256i elements =
       _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   for (uint32_t i = 0; i < n; i += 8) {
-    const __m256i h = murmur8(elements, shape.seed);
-    store8(block, mul_high8(h, blocks));
-    store8(mixed, murmur8(h, shape.seed));
-    const uint32_t lanes = n - i < 8 ? n - i : 8;
-    for (uint32_t l = 0; l < lanes; ++l) {
-      const __m256i in_word =
-          _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(mixed[l])), salt), 27);
-      const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(filter + size_t{32} * block[l]));
+    const places8 p(shape, elements);
+    for (uint32_t l = 0; l < 8 && l < n - i; ++l) {
       found[kept] = first + i + l;
-      kept += static_cast<uint32_t>(_mm256_testc_si256(words, _mm256_sllv_epi32(one, in_word)));
+      kept += has8(filter + size_t{32} * p.block[l], mask8(p.mixed[l], salt));
     }
     elements = _mm256_add_epi32(elements, _mm256_set1_epi32(8));
   }
@@ -265,7 +304,6 @@ uint32_t ask_avx512(const bloom_shape& shape, const uint8_t* filter, uint32_t fi
 uint32_t ask_split_avx512(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
                           uint32_t* found) {
   const __m256i salt = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(shape.salt));
-  const __m256i one = _mm256_set1_epi32(1);
   const __m512i blocks = _mm512_set1_epi32(static_cast<int>(shape.blocks));
   alignas(64) uint32_t block[16], mixed[16];
   uint32_t kept = 0;
@@ -275,13 +313,12 @@ uint32_t ask_split_avx512(const split_block_shape& shape, const uint8_t* filter,
     const __m512i h = murmur16(elements, shape.seed);
     _mm512_store_si512(block, mul_high16(h, blocks));
     _mm512_store_si512(mixed, murmur16(h, shape.seed));
-    const uint32_t lanes = n - i < 16 ? n - i : 16;
-    for (uint32_t l = 0; l < lanes; ++l) {
+    for (uint32_t l = 0; l < 16 && l < n - i; ++l) {
       const __m256i in_word =
           _mm256_srli_epi32(_mm256_mullo_epi32(_mm256_set1_epi32(static_cast<int>(mixed[l])), salt), 27);
       const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(filter + size_t{32} * block[l]));
       found[kept] = first + i + l;
-      kept += static_cast<uint32_t>(_mm256_testc_si256(words, _mm256_sllv_epi32(one, in_word)));
+      kept += static_cast<uint32_t>(_mm256_testc_si256(words, _mm256_sllv_epi32(_mm256_set1_epi32(1), in_word)));
     }
     elements = _mm512_add_epi32(elements, _mm512_set1_epi32(16));
   }
@@ -297,11 +334,13 @@ const cpu_table<bloom_bits_of<split_block_shape>> bloom_split_bits{
     bits_scalar<split_block_shape>, bits_avx2<split_block_shape>, bits_avx512<split_block_shape>};
 const cpu_table<bloom_ask<bloom_shape>> bloom_standard_ask{ask_scalar, ask_avx2, ask_avx512};
 const cpu_table<bloom_ask<split_block_shape>> bloom_split_ask{ask_split_scalar, ask_split_avx2, ask_split_avx512};
+const cpu_table<split_insert> bloom_split_insert{insert_split_scalar, insert_split_avx2};
 #else
 const cpu_table<bloom_bits_of<bloom_shape>> bloom_standard_bits{bits_scalar<bloom_shape>};
 const cpu_table<bloom_bits_of<split_block_shape>> bloom_split_bits{bits_scalar<split_block_shape>};
 const cpu_table<bloom_ask<bloom_shape>> bloom_standard_ask{ask_scalar};
 const cpu_table<bloom_ask<split_block_shape>> bloom_split_ask{ask_split_scalar};
+const cpu_table<split_insert> bloom_split_insert{insert_split_scalar};
 #endif
 
 }  // namespace dr

@@ -51,8 +51,16 @@ void bloom_each_bits(const Shape& shape, cpu_level level, const uint32_t* elemen
 }
 
 // Sets the bits of `count` elements.
-template <class Shape>
-void bloom_insert(const Shape& shape, cpu_level level, uint8_t* filter, const uint32_t* elements, uint64_t count) {
+using split_insert = void (*)(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements,
+                              uint64_t count);
+extern const cpu_table<split_insert> bloom_split_insert;
+
+inline void bloom_insert(const split_block_shape& shape, cpu_level level, uint8_t* filter, const uint32_t* elements,
+                         uint64_t count) {
+  bloom_split_insert.at(level)(shape, filter, elements, count);
+}
+inline void bloom_insert(const bloom_shape& shape, cpu_level level, uint8_t* filter, const uint32_t* elements,
+                         uint64_t count) {
   bloom_each_bits(shape, level, elements, count, [&](const uint32_t* bits, uint64_t, uint32_t n) {
     for (uint32_t i = 0; i < n; ++i) filter[bits[i] / 8] |= static_cast<uint8_t>(1u << (bits[i] % 8));
   });
