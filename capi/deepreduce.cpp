@@ -339,7 +339,7 @@ void describe_tensor(const dr::frame_view& f, size_t begin, size_t end, dr_tenso
   std::string text = "index=" + dr::describe_list(p.index()) + " value=" + dr::describe_list(p.value());
   if (p.order().count) text += " order=" + dr::describe_list(p.order());
   for (const dr::stage_list& list : p.lists)
-    for (const dr::stage& s : list) t.host_only |= s.codec->cuda == nullptr;
+    for (const dr::stage& s : list) t.host_only |= !dr::runs_on_cuda(s);
   std::strncpy(t.plan, text.c_str(), sizeof t.plan - 1);
 }
 

@@ -35,6 +35,7 @@ Columns of csv and of the rows in json (with machine, commit, build, seed around
   index_recall              share of what was kept that decode's support has
   relative_l2_error max_relative_error          of what decode gives, against what was kept
   cosine_similarity contraction                 the same against the dense tensor; contraction is |g - c|^2 / |g|^2
+  missed false_positives    indices that were kept and are not in decode's support, and the other way round
 0/0 is 0; what is undefined is null, empty in csv.
 
 Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 usage, input or output.

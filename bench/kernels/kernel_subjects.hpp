@@ -5,10 +5,11 @@
 
 namespace dr::bench {
 
-void add_golomb(subjects&);
+void add_bloom(subjects&), add_golomb(subjects&);
 
 inline subjects all_subjects() {
   subjects all;
+  add_bloom(all);
   add_golomb(all);
   return all;
 }

@@ -25,7 +25,7 @@ NO_SPARSIFIER = "index=golomb value=raw"
 COLUMNS = """input tensor dtype d r support plan fallback bytes index_bytes value_bytes order_bytes header_bytes
     relative_volume index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero sparsify_ns encode_ns
     decode_ns encode_ns_spread decode_ns_spread index_recall relative_l2_error max_relative_error cosine_similarity
-    contraction""".split()
+    contraction missed false_positives""".split()
 
 
 def run(*arguments, status=0, **options):
@@ -138,7 +138,9 @@ def test_recall_of_a_replaced_support():
     plans = [TOPR + f"index=bloom(policy={policy},fpr=0.01) value=raw" for policy in ("leftmost", "p0", "naive")]
     leftmost, p0, naive = rows_of(compare(SYNTH, plans=plans))
     assert 0 < leftmost["index_recall"] < 1 and leftmost["support"] == leftmost["r"] == 200
+    assert leftmost["missed"] == leftmost["false_positives"] == round(200 * (1 - leftmost["index_recall"]))
     assert p0["index_recall"] == 1 and p0["support"] > 200
+    assert p0["missed"] == 0 and p0["false_positives"] == p0["support"] - 200
     assert naive["index_recall"] == leftmost["index_recall"]  # the same filter, with other values
     assert naive["relative_l2_error"] > leftmost["relative_l2_error"] > 0
     # false positives bring values of g along, so they are errors against s but bring us nearer to g

@@ -334,27 +334,77 @@ def split_bound(shape, fields):
 
 
 def bloom_bits(shape, fields):
-    m = max(32, ((shape.count * fields["c"] >> 16) + 31) // 32 * 32)
+    refuse(fields["choice"] and fields["policy"], "bloom: both a policy and a choice")
+    refuse(fields["layout"] and fields["k"] != 8, "bloom: split blocks of k other than 8")
+    granule = 256 if fields["layout"] else 32
+    m = max(granule, ((shape.count * fields["c"] >> 16) + granule - 1) // granule * granule)
     refuse(m >= 2**32, "bloom: more than 2^32 - 1 bits")
     return m
 
 
+def bloom_size(shape, fields):
+    return bloom_bits(shape, fields) // 8 + (4 if fields["choice"] >= 3 else 0)
+
+
+BLOOM_SALT = [0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d, 0x705495c7, 0x2df1424b, 0x9efc4947, 0x5c6bfb31]
+
+
+def bloom_places(i, m, fields):
+    """The bits of element i, one for each hash."""
+    key, seed = i.to_bytes(4, "little"), fields["seed"]
+    if not fields["layout"]:
+        return [murmur3(key, seed + j & MASK32) % m for j in range(fields["k"])]
+    h = murmur3(key, seed)
+    g = murmur3(h.to_bytes(4, "little"), seed)
+    block = h * (m // 256) >> 32
+    return [256 * block + 32 * j + ((g * BLOOM_SALT[j] & MASK32) >> 27) for j in range(8)]
+
+
+def bloom_scores(positives, m, fields):
+    """p2: (sure, score) of each positive."""
+    members = {}
+    for i in positives:
+        for b in bloom_places(i, m, fields):
+            members.setdefault(b, []).append(i)
+    sure = {s[0] for s in members.values() if len(s) == 1}
+    open_sets = [s for s in members.values() if not sure.intersection(s)]
+    claim, score = dict.fromkeys(positives, 0), dict.fromkeys(positives, 0)
+    for s in open_sets:
+        for i in s:
+            claim[i] += 65536 // min(len(s), 65535)
+    for s in open_sets:
+        most = max(claim[i] for i in s)
+        for i in s:
+            score[i] += 65536 // min(len(s), 65535) if claim[i] == most else 0
+    return {i: (i in sure, score[i]) for i in positives}
+
+
+def bloom_positives_max(shape):
+    return min(shape.universe, 4 * shape.count + shape.universe // 32 + 4096)
+
+
 def decode_bloom(payload, shape, fields):
-    m, positives = bloom_bits(shape, fields), []
-    seeds = [fields["seed"] + j & MASK32 for j in range(fields["k"])]
-    leftmost = fields["policy"] == 0
+    m, positives, r = bloom_bits(shape, fields), [], shape.count
     for i in range(shape.universe):
-        key = i.to_bytes(4, "little")
-        if all(payload[b >> 3] >> (b & 7) & 1 for b in (murmur3(key, seed) % m for seed in seeds)):
+        if all(payload[b >> 3] >> (b & 7) & 1 for b in bloom_places(i, m, fields)):
             positives.append(i)
-            if leftmost and len(positives) == shape.count:
-                break
-    if leftmost:
-        refuse(shape.support != shape.count, "bloom leftmost: support is not count")
-        refuse(len(positives) < shape.count, "bloom leftmost: fewer positives than count")
-    else:
+    choice = ("policy", "middle", "rightmost", "p1", "p2")[fields["choice"]]
+    if choice == "policy" and fields["policy"] == 1:
         refuse(len(positives) != shape.support, f"bloom p0: {len(positives)} positives, the frame says {shape.support}")
-    return positives
+        return positives
+    refuse(shape.support != r, "bloom: support is not count")
+    refuse(len(positives) < r, "bloom: fewer positives than count")
+    if choice == "policy":
+        return positives[:r]
+    if choice == "rightmost":
+        return positives[len(positives) - r:]
+    refuse(len(positives) > bloom_positives_max(shape), "bloom: more positives than may be chosen from")
+    if choice == "middle":
+        first = (len(positives) - r) // 2
+        return positives[first:first + r]
+    salt = int.from_bytes(payload[m // 8:], "little")
+    scores = bloom_scores(positives, m, fields) if choice == "p2" else dict.fromkeys(positives, 0)
+    return sorted(sorted(positives, key=lambda i: (scores[i], murmur3(i.to_bytes(4, "little"), salt)))[len(positives) - r:])
 
 
 # ---- value codecs: bit patterns in the order decoded ----
@@ -472,8 +522,8 @@ CODECS = {
     ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter, True), bound=split_bound),
     ("index", 3): Codec("index", "rice", BLOCK, decode=decode_split(rice_parameter, False), bound=split_bound),
     ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
-                                           ("seed", 0, MASK32, 0)),
-                        decode=decode_bloom, replaces=True, fixed=lambda shape, f: bloom_bits(shape, f) // 8),
+                                           ("seed", 0, MASK32, 0), ("choice", 0, 4, 0), ("layout", 0, 1, 0)),
+                        decode=decode_bloom, replaces=True, fixed=bloom_size),
     ("bytes", 1): Codec("bytes", "deflate"),
 }
 

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, check, fit_poly_segments, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
+                     bloom_bits, bloom_places, check, decode_bloom, fit_poly_segments, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
                      mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -73,14 +73,21 @@ def encode_split_block(block, base, m):
     return pack_bits(vs) + pack_bits(qs) + pack_bits(extras)
 
 
-def encode_bloom(indices, shape, fields):
+def encode_bloom(indices, shape, fields, salt=None):
+    """salt: of p1 and p2; without it p1 has a fixed one, and p2 the first of 4 that keeps most indices (more are slow here)."""
     m = bloom_bits(shape, fields)
     bits = bytearray(m // 8)
     for i in indices:
-        for j in range(fields["k"]):
-            b = murmur3(struct.pack("<I", i), fields["seed"] + j & MASK32) % m
+        for b in bloom_places(i, m, fields):
             bits[b // 8] |= 1 << b % 8
-    return bytes(bits)
+    if fields["choice"] < 3:
+        return bytes(bits)
+    if salt is None:
+        salt = 0x1234567
+        if fields["choice"] == 4:
+            told = lambda salt: decode_bloom(bytes(bits) + struct.pack("<I", salt), shape, fields)
+            salt = max(range(4), key=lambda salt: len(set(indices) & set(told(salt))))
+    return bytes(bits) + struct.pack("<I", salt)
 
 
 def bloom_fields(fpr):
@@ -227,7 +234,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
         index = None
         if mode == 0 and replaces(e):
             index = run_list(e.index, keys, shape)
-            keys = bloom_support(keys, shape, e.index[0].fields)
+            keys = bloom_support(encode_bloom(keys, shape, e.index[0].fields), shape, e.index[0].fields)
             out.support = shape.support = len(keys)
         values = [v for i in keys for v in row.get(i, zeros)]
         order = b""
@@ -251,14 +258,12 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
     return out
 
 
-def bloom_support(keys, shape, fields):
-    m, chosen = bloom_bits(shape, fields), []
-    bits = encode_bloom(keys, shape, fields)
-    for i in range(shape.universe):
-        places = [murmur3(struct.pack("<I", i), fields["seed"] + j & MASK32) % m for j in range(fields["k"])]
-        if all(bits[b // 8] >> b % 8 & 1 for b in places):
-            chosen.append(i)
-    return chosen[:shape.count] if fields["policy"] == 0 else chosen
+def bloom_support(index, shape, fields):
+    """What decode makes of a filter: p0's size is not known before."""
+    if fields["policy"] == 1:
+        m = bloom_bits(shape, fields)
+        return [i for i in range(shape.universe) if all(index[b // 8] >> b % 8 & 1 for b in bloom_places(i, m, fields))]
+    return decode_bloom(index, shape, fields)
 
 
 # ---- frames, field by field ----

@@ -42,6 +42,9 @@ DEFLATE = stage("bytes", "deflate")
 PLAIN = entry("f32", [RAW], [KEYS])
 FIT, PACK = stage("value", "fit_poly"), stage("order", "bitpack")
 BLOOM = {name: stage("index", "bloom", policy=policy, seed=9, **bloom_fields(0.02)) for policy, name in enumerate(("leftmost", "p0"))}
+BLOOM |= {name: stage("index", "bloom", seed=9, choice=choice + 1, **bloom_fields(0.01)) for choice, name in enumerate(("middle", "rightmost", "p1", "p2"))}
+BLOOM |= {"split p0": stage("index", "bloom", policy=1, seed=9, k=8, c=65536 * 9, layout=1),
+          "split p2": stage("index", "bloom", seed=9, k=8, c=65536 * 7, choice=4, layout=1)}
 
 
 # ---- public vectors ----
@@ -156,7 +159,7 @@ def test_split_codecs_over_block_borders(kind, universe, count):
 # ---- all pairs ----
 
 INDEX = {"raw": [KEYS], "golomb": [stage("index", "golomb")], "golomb9": [stage("index", "golomb", block=9)],
-         "rice": [stage("index", "rice")], "leftmost": [BLOOM["leftmost"]], "p0": [BLOOM["p0"]]}
+         "rice": [stage("index", "rice")], **{name: [BLOOM[name]] for name in ("leftmost", "p0", "p2")}}
 INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items()}
 INDEX["golomb+deflate+deflate"] = INDEX["golomb"] + [DEFLATE, DEFLATE]
 VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [stage("value", "qsgd", levels=1)],
@@ -183,7 +186,7 @@ def test_all_pairs(index, value):
         if mode == 2:
             assert dense(tensor) == [want.get(i, 0) for i in range(universe)]
             continue
-        exact_index = mode == 1 or not ("leftmost" in index or "p0" in index)
+        exact_index = mode == 1 or not any(policy in index for policy in BLOOM)
         if exact_index:
             assert tensor.indices == sorted(row)
         elif "p0" in index:
@@ -310,6 +313,19 @@ def test_figure_8_sized_frame():
         assert len(tensor.indices) == 368 if policy == 0 else set(row) <= set(tensor.indices)
 
 
+@pytest.mark.parametrize("name", BLOOM)
+def test_policies(name):
+    row = sample(3000, 40)
+    tensor = decode_frame(encode([(3000, row)], entry("f32", [RAW], [BLOOM[name]]))).tensors[0]
+    if "p0" in name:
+        assert set(row) <= set(tensor.indices)
+    else:
+        assert len(tensor.indices) == 40
+        # Of some 70 positives p2 finds most of the 40, the others by chance.
+        assert ("p2" not in name) or len(set(row) & set(tensor.indices)) > 20
+    assert tensor.values == [row.get(i, [0])[0] for i in tensor.indices]
+
+
 # ---- refusals ----
 
 def short(e=PLAIN, universe=100, row=None, mode=0, **fields):
@@ -352,9 +368,9 @@ FIT0 = [stage("value", "fit_poly", degree=0)]
 GOOD_PLAN = entry_bytes(PLAIN)
 
 
-def bloom_all(policy, count, support, k=1):
-    e = entry("f32", [RAW], [stage("index", "bloom", policy=policy, k=k, c=65536)])
-    return index_frame(e, 40, count, b"\xff" * 4, support)
+def bloom_all(policy, count, support, k=1, choice=0, universe=40):
+    e = entry("f32", [RAW], [stage("index", "bloom", policy=policy, k=k, c=65536, choice=choice)])
+    return index_frame(e, universe, count, b"\xff" * (8 if choice >= 3 else 4), support)
 
 
 def two_blocks(**change):
@@ -430,6 +446,12 @@ REFUSED = {
     "golomb: 32768 bytes of body": index_frame(GOLOMB, 12, 3, b"\x00\x43\x02" + bytes(32766)),
     # bloom
     "leftmost: too few": index_frame(LEFT, 40, 20, bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM["leftmost"].fields))),
+    **{f"{name}: too few": index_frame(entry("f32", [RAW], [BLOOM[name]]), 40, 20,
+                                       bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM[name].fields))) for name in ("middle", "rightmost", "p1", "p2", "split p2")},
+    **{f"{name}: another support": bloom_all(0, 20, 21, choice=choice) for choice, name in ((1, "middle"), (2, "rightmost"), (3, "p1"), (4, "p2"))},
+    **{f"choice {choice}: more positives than may be chosen from": bloom_all(0, 1, 1, choice=choice, universe=5000) for choice in (1, 3, 4)},
+    "bloom: a policy and a choice": bloom_all(1, 20, 20, choice=1),
+    "bloom: a split block of 7 hashes": index_frame(entry("f32", [RAW], [stage("index", "bloom", k=7, c=65536, layout=1)]), 40, 20, bytes([255]) * 32),
     "leftmost: another support": bloom_all(0, 20, 21), "p0: another support": bloom_all(1, 20, 39),
     "bloom: 2^32 bits": general_frame([EncodedRow(entry("f32", [RAW], [stage("index", "bloom", c=2**32 - 1)]), 0, 2**32 - 1, 2**17, 2**17)]),
     # values
@@ -553,7 +575,9 @@ def test_example_of_spec(role, name):
         if name != "bloom":
             assert encoder.ENCODERS[role, name](want, shape, s.fields) == data
         else:
-            assert encoder.encode_bloom([5, 17, 40], shape, s.fields) == data
+            # p1's salt is drawn, p2's found.
+            salt = int.from_bytes(data[-4:], "little") if s.fields["choice"] == 3 else None
+            assert encoder.encode_bloom([5, 17, 40], shape, s.fields, salt) == data
 
 
 def test_example_of_format():
