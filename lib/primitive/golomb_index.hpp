@@ -16,30 +16,40 @@ struct golomb_index {
     return true;
   }
 
+  static constexpr bool may_adapt = rule.may_cluster;
+  static divisor_rule rule_of(const dr_params& p) { return may_adapt && p.fields[may_adapt] ? adaptive_rule : rule; }
+
   static void encode(const dr_params& p, const dr_job& job, std::byte*) {
-    *job.out_size =
-        golomb_encode(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule, job_out<uint8_t>(job));
+    *job.out_size = golomb_encode(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule_of(p),
+                                  job_out<uint8_t>(job));
     tell_same(job);
   }
 
   static void decode(const dr_params& p, const dr_job& job, std::byte*) {
     const uint64_t n = job_count(job);
     uint64_t where = 0;
-    if (golomb_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, block_log2(p), rule,
+    if (golomb_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, block_log2(p), rule_of(p),
                       job_out<uint32_t>(job), &where))
       *job.out_size = 4 * n;
     else
       fault(job, DR_E_CORRUPT, where, n, "a block does not decode");
   }
 
-  static constexpr dr_param params[] = {param_int("block", "log2 of the indices in a block", golomb_block_log2_min,
-                                                  golomb_block_log2_max, golomb_block_log2)};
-  static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2}};
-  static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
+  static constexpr dr_param params[] = {
+      param_int("block", "log2 of the indices in a block", golomb_block_log2_min, golomb_block_log2_max,
+                golomb_block_log2),
+      param_int("adaptive", "1: a divisor for each 32 indices of a block, where that is shorter", 0, 1, 0)};
+  static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2},
+                                        {"adaptive", 0, 1, 0}};
+  static constexpr size_t field_count = may_adapt ? 2 : 1;
+  static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<field_count>);
 
   static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id, const dr_ops* cuda) {
     return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu,
-                      {.forms = list_form, .params = params, .fields = fields, .cuda = cuda});
+                      {.forms = list_form,
+                       .params = std::span(params).first(field_count),
+                       .fields = std::span(fields).first(field_count),
+                       .cuda = cuda});
   }
 };
 

@@ -295,6 +295,10 @@ def decode_split(parameter, may_cluster):
             refuse(end > shape.universe, "split: a block ends above universe")
             refuse(end - base < n, "split: a span shorter than its number of indices")
             m = parameter(end - base, n)
+            if clustered and fields.get("adaptive"):
+                indices += decode_adaptive_block(body, n, base, end)
+                base = end
+                continue
             refuse(clustered and (m == 1 or not may_cluster), "split: a block cannot be clustered")
             indices += decode_split_block(body, n, base, end, clustered_parameter(m) if clustered else m)
             base = end
@@ -317,6 +321,33 @@ def decode_split_block(body, n, base, end, m):
     bits.pad()
     indices, x = [], base - 1
     for v, q in zip(vs, qs):
+        r = 0 if m == 1 else v if v < s else 2 * v + bits.take(1) - s
+        x += q * m + r + 1
+        refuse(x >= end, "split: an index past the end of its block")
+        indices.append(x)
+    bits.pad()
+    refuse(bits.position != 8 * len(body), "split: a body that is not used up")
+    refuse(x != end - 1, "split: a block that does not reach its end")
+    return indices
+
+
+def decode_adaptive_block(body, n, base, end):
+    bits = Bits(body)
+    levels = [bits.take(4) for _ in range(0, n, 32)]
+    bits.pad()
+    divisors = [1 << level if level < 2 else (1 << level) - max(1, (1 << level) // 16) for level in levels]
+    vs = [bits.take(max(log2_ceil(divisors[i // 32]), 1) - 1) for i in range(n)]
+    bits.pad()
+    qs = []
+    for _ in range(n):
+        qs.append(0)
+        while not bits.take(1):
+            qs[-1] += 1
+    bits.pad()
+    indices, x = [], base - 1
+    for i, (v, q) in enumerate(zip(vs, qs)):
+        m = divisors[i // 32]
+        s = (1 << log2_ceil(m)) - m
         r = 0 if m == 1 else v if v < s else 2 * v + bits.take(1) - s
         x += q * m + r + 1
         refuse(x >= end, "split: an index past the end of its block")
@@ -519,7 +550,7 @@ CODECS = {
                         bound=lambda _, fields: 4 + 24 * 4 * (fields["degree"] + 1)),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
-    ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter, True), bound=split_bound),
+    ("index", 2): Codec("index", "golomb", BLOCK + (("adaptive", 0, 1, 0),), decode=decode_split(golomb_parameter, True), bound=split_bound),
     ("index", 3): Codec("index", "rice", BLOCK, decode=decode_split(rice_parameter, False), bound=split_bound),
     ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
                                            ("seed", 0, MASK32, 0), ("choice", 0, 4, 0), ("layout", 0, 1, 0)),
