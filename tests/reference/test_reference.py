@@ -572,7 +572,9 @@ def test_example_of_spec(role, name):
         if role == "value":
             want = [pattern(x, shape.dtype) for x in want]
         assert s.codec.decode(data, shape, s.fields) == want
-        if name != "bloom":
+        if s.fields.get("adaptive"):
+            pass  # the encoder's to choose
+        elif name != "bloom":
             assert encoder.ENCODERS[role, name](want, shape, s.fields) == data
         else:
             # p1's salt is drawn, p2's found.
