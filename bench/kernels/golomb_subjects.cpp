@@ -28,8 +28,8 @@ std::shared_ptr<index_set> made(uint64_t d, uint64_t r, divisor_rule rule, bool 
   set->x.erase(std::unique(set->x.begin(), set->x.end()), set->x.end());
   while (set->x.size() > r) set->x.erase(set->x.begin() + static_cast<ptrdiff_t>(mix64(set->x.size()) % set->x.size()));
   set->payload.resize(golomb_bound(d, set->x.size(), golomb_block_log2));
-  set->payload.resize(
-      golomb_encode(set->x.data(), set->x.size(), d, golomb_block_log2, rule, set->payload.data(), cpu_level::scalar));
+  set->payload.resize(golomb_encode({set->x.size(), d, golomb_block_log2, rule, cpu_level::scalar}, set->x.data(),
+                                    set->payload.data()));
   set->decoded.resize(set->x.size());
   return set;
 }
@@ -50,17 +50,17 @@ void add_golomb(subjects& all) {
       const double bytes = 4 * items + static_cast<double>(set->payload.size());
       const std::vector<cpu_level> levels{cpu_level::scalar, cpu_level::avx2, cpu_level::avx512};
       auto out = std::make_shared<std::vector<uint8_t>>(golomb_bound(size.d, set->x.size(), golomb_block_log2));
-      all.push_back({std::string(name) + " encode", size.name, "index", items, bytes, levels,
-                     [=, rule = rule](cpu_level level) {
-                       golomb_encode(set->x.data(), set->x.size(), set->universe, golomb_block_log2, rule, out->data(),
-                                     level);
-                     },
-                     [=] { return digest_of(out->data(), set->payload.size()); }});
+      all.push_back(
+          {std::string(name) + " encode", size.name, "index", items, bytes, levels,
+           [=, rule = rule](cpu_level level) {
+             golomb_encode({set->x.size(), set->universe, golomb_block_log2, rule, level}, set->x.data(), out->data());
+           },
+           [=] { return digest_of(out->data(), set->payload.size()); }});
       all.push_back({std::string(name) + " decode", size.name, "index", items, bytes, levels,
                      [=, rule = rule](cpu_level level) {
                        uint64_t where = 0;
-                       golomb_decode(set->payload.data(), set->payload.size(), set->x.size(), set->universe,
-                                     golomb_block_log2, rule, set->decoded.data(), &where, level);
+                       golomb_decode({set->x.size(), set->universe, golomb_block_log2, rule, level},
+                                     set->payload.data(), set->payload.size(), set->decoded.data(), &where);
                      },
                      [=] { return digest_of(set->decoded.data(), 4 * set->decoded.size()); }});
     }

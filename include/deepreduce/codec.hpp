@@ -52,6 +52,28 @@ dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* j
   return DR_OK;
 }
 
+// The same, for codecs that can do one job on all workers: those that `large` says are, one after the other, by
+// F(params, job, scratch, exec); then the others side by side, with exec NULL.
+template <auto F, auto Large>
+dr_status each_job_or_part(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
+  const auto alone = [](const dr_exec& e, const dr_job& job) { return e.workers > 1 && Large(job); };
+  for (size_t i = 0; i < n; ++i)
+    if (jobs[i].fault->code == DR_OK && alone(*exec, jobs[i]))
+      F(*params, jobs[i], static_cast<std::byte*>(exec->scratch), exec);
+  struct call {
+    const dr_exec* exec;
+    const dr_params* params;
+    const dr_job* jobs;
+  } call{exec, params, jobs};
+  const auto one = [](void* arg, size_t item, size_t worker) {
+    const auto& c = *static_cast<struct call*>(arg);
+    if (c.jobs[item].fault->code != DR_OK || (c.exec->workers > 1 && Large(c.jobs[item]))) return;
+    F(*c.params, c.jobs[item], static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size, nullptr);
+  };
+  exec->parallel(exec->pool, n, one, &call);
+  return DR_OK;
+}
+
 // A dr_ops `need` that calls F(params, job, need), which returns false for fields that do not fit.
 template <auto F>
 dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_need* needs) {

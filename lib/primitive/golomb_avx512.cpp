@@ -53,7 +53,7 @@ struct narrow_gaps {
   alignas(64) uint16_t of[block_max];
   bool wide[block_max / group];
 
-  bool load(const uint32_t* x, size_t n, uint64_t base) {
+  [[gnu::noinline]] bool load(const uint32_t* x, size_t n, uint64_t base) {
     const __m512i one = _mm512_set1_epi32(1),
                   even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
                                           24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);

@@ -384,31 +384,15 @@ void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
   });
 }
 
-// Large rows one after the other, each on all workers; then the others side by side.
-template <void (*F)(const dr_params&, const dr_job&, std::byte*, const dr_exec*)>
-dr_status each_row(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
-  static constexpr auto alone = [](const dr_exec& e, const dr_job& job) {
-    return e.workers > 1 && job.universe >= large_universe;
-  };
-  for (size_t i = 0; i < n; ++i)
-    if (jobs[i].fault->code == DR_OK && alone(*exec, jobs[i]))
-      F(*params, jobs[i], static_cast<std::byte*>(exec->scratch), exec);
-  struct call {
-    const dr_exec* exec;
-    const dr_params* params;
-    const dr_job* jobs;
-  } call{exec, params, jobs};
-  const auto one = [](void* arg, size_t item, size_t worker) {
-    const auto& c = *static_cast<struct call*>(arg);
-    if (c.jobs[item].fault->code != DR_OK || alone(*c.exec, c.jobs[item])) return;
-    F(*c.params, c.jobs[item], static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size, nullptr);
-  };
-  exec->parallel(exec->pool, n, one, &call);
-  return DR_OK;
-}
+bool is_large(const dr_job& job) { return job.universe >= large_universe; }
 
-constexpr dr_ops cpu_side{sizeof(dr_ops),   resolve,          each_need<need>, nullptr,
-                          each_row<encode>, each_row<decode>, {0, 0}};
+constexpr dr_ops cpu_side{sizeof(dr_ops),
+                          resolve,
+                          each_need<need>,
+                          nullptr,
+                          each_job_or_part<encode, is_large>,
+                          each_job_or_part<decode, is_large>,
+                          {0, 0}};
 
 }  // namespace
 
