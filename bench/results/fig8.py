@@ -34,7 +34,7 @@ plans = {
 def measure(tool):
     """Two json files: the generated tensor, and the captured layers of that size with the whole gradient."""
     arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--format", "json"]
-    datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("*.npz"))
+    datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("resnet20*.npz"))
     for name, inputs in {
         "fig8_laplace": ["synth:d=36864,values=laplace,density=1,seed=1"],
         "fig8_captured": [*datasets, "--tensor", "layer3.2.conv1.weight"],
