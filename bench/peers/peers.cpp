@@ -50,6 +50,8 @@ struct settings {
   bool quick = false;
 };
 
+double rounded(double x) { return std::stod(fmt::format("{:.5g}", x)); }
+
 class report {
  public:
   explicit report(const settings& s) : settings_(s) {
@@ -83,7 +85,7 @@ class report {
           std::memset(c.out->data(), 0xa5, c.out->size() * sizeof(T));
           c.decode();
           row["bytes"] = bytes;
-          row["bits"] = 8 * static_cast<double>(bytes) / static_cast<double>(elements);
+          row["bits"] = rounded(8 * static_cast<double>(bytes) / static_cast<double>(elements));
           facts(c, row);
           runs.push_back([&c] { c.encode(); });
           runs.push_back(c.decode);
@@ -102,9 +104,9 @@ class report {
     for (json& row : rows) {
       if (row.contains("bits")) {
         for (const char* way : {"encode", "decode"}) {
-          row[way] = {{"median", giga / time->median},
-                      {"low", giga / time->high},
-                      {"high", giga / time->low}};  // quartiles of speed
+          row[way] = {{"median", rounded(giga / time->median)},
+                      {"low", rounded(giga / time->high)},
+                      {"high", rounded(giga / time->low)}};  // quartiles of speed
           ++time;
         }
         const std::string over = row.contains("bits_over") ? fmt::format("{:+.3f}", row["bits_over"].get<double>())
@@ -123,10 +125,21 @@ class report {
   }
 
   void write() const {
-    if (!settings_.json_path.empty()) std::ofstream(settings_.json_path) << out_.dump(1) << '\n';
+    if (!settings_.json_path.empty()) write_to(settings_.json_path);
   }
 
  private:
+  // A line a row, so that a diff can be read.
+  void write_to(const std::string& path) const {
+    json head = out_;
+    head.erase("rows");
+    std::string text = head.dump(1);
+    text.resize(text.size() - 2);  // "\n}"
+    text += ",\n \"rows\": [";
+    for (size_t i = 0; i < out_["rows"].size(); ++i) text += (i ? ",\n  " : "\n  ") + out_["rows"][i].dump();
+    std::ofstream(path) << text << "\n ]\n}\n";
+  }
+
   settings settings_;
   json out_;
   int failures_ = 0;
@@ -142,14 +155,15 @@ void measure_indices(report& to, const index_set& set) {
   if (!to.wants(set.name)) return;
   const uint64_t r = set.indices.size();
   const double bound = compare::index_bound_bits(set.d, r);
-  json common{{"group", "indices"}, {"set", set.name}, {"d", set.d}, {"r", r}, {"bound", bound}};
-  if (set.local_entropy > 0) common["local_entropy"] = set.local_entropy;
+  json common{{"group", "indices"}, {"set", set.name}, {"d", set.d}, {"r", r}, {"bound", rounded(bound)}};
+  if (set.local_entropy > 0) common["local_entropy"] = rounded(set.local_entropy);
   to.measure(common, joined(registered_index_codecs(set, index_settings), index_peers(set)), r,
              [&](const index_candidate& c, json& row) {
                if (*c.out != (c.expected ? *c.expected : set.indices))
                  throw std::runtime_error("the round trip gives another set");
-               row["bits_over"] = row["bits"].get<double>() - bound;
-               if (set.local_entropy > 0) row["bits_over_local"] = row["bits"].get<double>() - set.local_entropy;
+               row["bits_over"] = rounded(row["bits"].get<double>() - bound);
+               if (set.local_entropy > 0)
+                 row["bits_over_local"] = rounded(row["bits"].get<double>() - set.local_entropy);
                if (c.expected) row["support"] = c.expected->size();
              });
 }
@@ -170,7 +184,7 @@ void measure_values(report& to, const value_set& set) {
                }
                if (c.exact && !same) throw std::runtime_error("the round trip gives other values");
                if (!std::isfinite(error)) throw std::runtime_error("the round trip gives values that are not finite");
-               row["relative_l2_error"] = std::sqrt(error / sum);
+               row["relative_l2_error"] = rounded(std::sqrt(error / sum));
                if (c.order) row["order_bits"] = std::ceil(std::log2(static_cast<double>(n)));  // beside: order=bitpack
              });
 }

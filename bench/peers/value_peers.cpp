@@ -73,9 +73,9 @@ value_candidate bf16_row(const value_set& set) {
 }
 
 #if defined(__x86_64__)
-float largest(std::span<const float> x) {
+DR_EACH_LEVEL float largest(const float* x, size_t n) {
   uint32_t top = 0;  // order of magnitudes is order of bits
-  for (const float v : x) top = std::max(top, std::bit_cast<uint32_t>(v) & 0x7fffffffu);
+  for (size_t i = 0; i < n; ++i) top = std::max(top, std::bit_cast<uint32_t>(x[i]) & 0x7fffffffu);
   return std::bit_cast<float>(top);
 }
 
@@ -104,7 +104,7 @@ value_candidate fp16_row(const value_set& set) {
   s->half.resize(eights + 8);
   c.encode = [s, n, eights, &set] {
     int exponent;
-    std::frexp(largest(set.values), &exponent);
+    std::frexp(largest(set.values.data(), n), &exponent);
     s->scale = std::ldexp(1.0f, std::clamp(15 - exponent, -100, 100));
     to_fp16(set.values.data(), s->half.data(), eights, s->scale);
     std::copy(set.values.begin() + static_cast<ptrdiff_t>(eights), set.values.end(), s->in);
