@@ -2,7 +2,7 @@
 
     DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python bench/peers/python_peers.py [--rounds N] [--json FILE] [--quick]
 
-Wants numpy; takes pyfastpfor (pip install pyfastpfor) and torch if they are there, and says so if not. One thread. Each result is
+Wants numpy; takes pyfastpfor (pip install pyfastpfor) and torch if they are there, and says so if not. CPU time of one thread. Each result is
 checked before it is timed. Ours pays for Python's calls and for whole frames with their checks: see the C++ benchmark for codecs alone.
 """
 
@@ -38,16 +38,16 @@ def alternate(runs, rounds):
     calls = {}
     for name, run in runs.items():
         run()
-        begin = time.perf_counter()
+        begin = time.thread_time()
         run()
-        calls[name] = max(1, int(2e-3 / max(time.perf_counter() - begin, 1e-9)))
+        calls[name] = max(1, int(2e-3 / max(time.thread_time() - begin, 1e-9)))
     times = {name: [] for name in runs}
     for _ in range(rounds):
         for name, run in runs.items():
-            begin = time.perf_counter()
+            begin = time.thread_time()
             for _ in range(calls[name]):
                 run()
-            times[name].append(1e3 * (time.perf_counter() - begin) / calls[name])
+            times[name].append(1e3 * (time.thread_time() - begin) / calls[name])
     low_median_high = {name: [float(f"{x:.5g}") for x in np.percentile(t, [25, 50, 75])] for name, t in times.items()}
     return {name: dict(zip(("low", "median", "high"), q)) for name, q in low_median_high.items()}
 

@@ -96,7 +96,7 @@ def ours_at(made):
 
 def write():
     parts = ["# Beside peers\n\nMade by `peers.py` from `peers.json`, `peers_avx2.json` and `python_peers.json`; README.md says how to repeat it. One thread; all rows of a table were timed in turn in one run, "
-             "after their round trips were checked: median (quartiles). Compare within a table, not between them: the machine is shared.\n\n"
+             "after their round trips were checked: median (quartiles) of the thread's CPU time. Compare within a table, not between them: the machine is shared.\n\n"
              "`reference` is plain code of this benchmark. Debian's libstreamvbyte and libroaring are built without SSSE3 and AVX2, so StreamVByte also stands in our own SSSE3 lines, which write the "
              "library's bytes. Codecs that reorder need their order beside, in the bits that are said."]
     made = json.loads((here / "peers.json").read_text())
@@ -115,7 +115,7 @@ def write():
                 continue
             cell = lambda way: f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})" if way in row else ""
             lines.append(f"| {row['task']} | {row['what']} | {row['of']} | {row.get('bits', '')} | {cell('encode_ms')} | {cell('decode_ms')} |")
-        parts.append(f"## From Python\n\nCommit {made['commit']}, {made['date']}, {made['cpu']}; one thread, {made['rounds']} rounds.\n\n" + "\n".join(lines))
+        parts.append(f"## From Python\n\nCommit {made['commit']}, {made['date']}, {made['cpu']}; CPU time of one thread, {made["rounds"]} rounds.\n\n" + "\n".join(lines))
     (here / "peers.md").write_text("\n\n".join(parts) + "\n")
 
 
