@@ -114,7 +114,7 @@ ROWS = [
      lines(line("`log_quant(bits=4)`", LAPLACE, "log_quant(bits=4)", "values")), PEERS),
     ("topr", "Exact Top-r, d = 25e6, 0.1 / 1 / 10 %", "x86-simd-sort 19 – 24 ms, nth_element 90 – 103 ms; a counting pass 2.8 – 3.1 ms", "≤ 1.2 / 1.5 / 2.6 × a counting pass; the same with feedback", None, KERNELS),
     ("encode", "Dense gradient to frame, d = 25.6e6", "a counting pass", "≤ 1.7 × a counting pass", None, KERNELS),
-    ("ncf", "NCF's gradient, d = 31.8e6", "0.56 s (BF-P2), 1.37 – 1.46 s (both)", "≤ 40 ms", None, "`build/bench/compare/deepreduce compare synth:d=31832577,density=0.6,seed=1 --plan "index=golomb value=qsgd"`"),
+    ("ncf", "NCF's gradient, d = 31.8e6", "0.56 s (BF-P2), 1.37 – 1.46 s (both)", "≤ 40 ms", None, "`build/bench/compare/deepreduce compare synth:d=31832577,density=0.6,seed=1 --plan 'index=golomb value=qsgd'`"),
     ("merge", "Merge of 64 frames", "a sum of 64 decoded ones", "≤ 1.5 ×", None, KERNELS),
     ("fig8", "Fig. 8's tensor, d = 36,864, Top-1 %", "SKCompress 0.34 % at 1,000 × QSGD's time; BF-P2 + QSGD 0.70 %, 7.85 ms", "frame ≤ 0.33 %, ≤ 10 µs both ways", volume("fig8", "sparsify=topr(ratio=0.01)", 36864, 0.11), "`python3 bench/results/fig8.py build/bench/compare/deepreduce`"),
     ("stackoverflow", "StackOverflow's LSTM, Top-10 %", "0.0621 (QSGD + BF-P0)", "≤ 0.031", "stand-in: " + volume("lstm_docs_step1500", "sparsify=topr(ratio=0.1)", 485328, 0.075), RATIO),
