@@ -17,7 +17,7 @@ constexpr const char* about =
 constexpr const char* compare_footer =
     R"(INPUT is a .npy, .npz or .safetensors file, raw little-endian f32 (.f32, .bin, .raw), a directory of these,
 or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
-Without INPUT the bundled gradients of a ResNet-20 are taken (the folder above gradients/ may be given as DEEPREDUCE_DATASETS).
+Without INPUT the bundled gradients are taken (the folder above gradients/ may be given as DEEPREDUCE_DATASETS).
 A file of several tensors is compared as one, its tensors joined and called '*'.
 
 Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
