@@ -5,8 +5,11 @@
 
 namespace dr::bench {
 
+void add_selection(subjects&);
+
 inline subjects all_subjects() {
   subjects all;
+  add_selection(all);
   return all;
 }
 
