@@ -20,6 +20,7 @@ struct work {
   std::vector<std::byte> block;
   uint64_t kept = 0;
   select_memory memory{};
+  select_scratch scratch{};
 
   explicit work(uint32_t type) : dtype(type) {
     for (uint64_t i = 0; i < d; ++i) {
@@ -35,9 +36,13 @@ struct work {
   void prepare(uint64_t target) {
     arena measuring;
     (void)select_memory::take(measuring, dtype, d, target, 1);
+    scratch = {};
+    scratch.grow(d, target);
+    (void)scratch.take(measuring);
     if (block.size() < measuring.used() + 64) block.resize(measuring.used() + 64);
     arena real(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
     memory = select_memory::take(real, dtype, d, target, 1);
+    scratch = scratch.take(real);
   }
 };
 
@@ -65,7 +70,7 @@ void add_selection(subjects& all) {
                        work& x = ready();
                        x.prepare(target);
                        const select_piece piece{x.values(), d, 0, 0};
-                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, l);
+                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, x.scratch, l);
                      },
                      [ready, dtype = dtype] {
                        work& x = ready();

@@ -112,10 +112,12 @@ namespace {
 
 constexpr uint32_t magnitudes_end = 0x80000000;
 
+constexpr uint64_t sample_whole = 65536;  // so few values are all sampled
+
 // So many that the target-th magnitude is known to a few percent, and a small part of the pass.
 uint64_t sample_wanted(uint64_t n) {
-  constexpr uint64_t least = 65536, fewest = 16384, most = 262144;
-  return n <= least ? n : std::clamp(n / 256, fewest, most);
+  constexpr uint64_t fewest = 16384, most = 262144;
+  return n <= sample_whole ? n : std::clamp(n / 256, fewest, most);
 }
 
 struct ranked {
@@ -148,9 +150,10 @@ ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint
 
 class keeper {
  public:
-  keeper(const select_source& source, const select_memory& memory, cpu_level level)
+  keeper(const select_source& source, const select_memory& memory, const select_scratch& scratch, cpu_level level)
       : s_(source),
         m_(memory),
+        scratch_(scratch),
         k_(select_at(level, source.dtype)),
         keys_(select_at(level, DR_F32)),
         n_(source.elements()) {}
@@ -169,8 +172,8 @@ class keeper {
       const uint32_t found =
           k_.collect(v, n, low_, p.position + static_cast<uint32_t>(at), m_.positions + count_, kept);
       count_ += found;
-      if (low_ < high_) in_middle_ += k_.magnitudes(kept, found, low_, high_, m_.middle + in_middle_);
-      if (in_middle_ > m_.middle_room) high_ = 0;
+      if (low_ < high_) in_middle_ += k_.magnitudes(kept, found, low_, high_, scratch_.middle + in_middle_);
+      if (in_middle_ > scratch_.middle_room) high_ = 0;
       if (count_ <= m_.room) return true;
       if (cuts++ == cuts_most) return false;
       // As many as are wanted and more are here already: of what follows only the larger can matter.
@@ -196,15 +199,15 @@ class keeper {
     for (int attempt = 0; n_ && attempt < 2; ++attempt) {
       uint32_t low = 1;
       if (const double rank = std::ceil(expected + slack); rank <= static_cast<double>(sampled))
-        low = std::max(1u, sampled_rank(m_.sample, sampled, static_cast<uint64_t>(rank), 0).key);
+        low = std::max(1u, sampled_rank(scratch_.sample, sampled, static_cast<uint64_t>(rank), 0).key);
       uint32_t high = low + 1;
       if (sampled != n_) {
-        const uint64_t upper = keys_.magnitudes(m_.sample, sampled, low, magnitudes_end, m_.middle);
+        const uint64_t upper = keys_.magnitudes(scratch_.sample, sampled, low, magnitudes_end, scratch_.middle);
         const double certain = std::floor(expected - slack / 2);  // if it is not, it takes longer
         if (certain < 1)
           high = magnitudes_end;
         else if (certain <= static_cast<double>(upper))
-          high = std::max(high, sampled_rank(m_.middle, upper, static_cast<uint64_t>(certain), low).key);
+          high = std::max(high, sampled_rank(scratch_.middle, upper, static_cast<uint64_t>(certain), low).key);
       }
       if (!collect(low, high, target)) break;
       if (count_ >= target || low == 1) {
@@ -225,11 +228,11 @@ class keeper {
   // Calls f(piece, values, where in the piece, n) for tiles, in order, as long as it returns true.
   template <class F>
   bool each_tile(F&& f) const {
-    alignas(64) std::byte made[4 * select_tile];
+    alignas(64) std::byte made[4 * select_run];
     for (size_t i = 0; i < s_.pieces.size(); ++i) {
       const select_piece& p = s_.pieces[i];
-      for (uint64_t at = 0; at < p.n; at += select_tile) {
-        const auto n = static_cast<uint32_t>(std::min<uint64_t>(select_tile, p.n - at));
+      for (uint64_t at = 0; at < p.n; at += select_run) {
+        const auto n = static_cast<uint32_t>(std::min<uint64_t>(select_run, p.n - at));
         const void* v = made;
         if (p.values)
           v = static_cast<const std::byte*>(p.values) + at * value_size(s_.dtype);
@@ -243,11 +246,11 @@ class keeper {
 
   // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
   uint64_t sample() const {
-    const uint64_t wanted = m_.sample_size;
+    const uint64_t wanted = sample_wanted(n_);
     uint64_t taken = 0;
     if (wanted >= n_) {
       each_tile([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
-        taken += k_.magnitudes(v, n, 0, magnitudes_end, m_.sample + taken);
+        taken += k_.magnitudes(v, n, 0, magnitudes_end, scratch_.sample + taken);
         return true;
       });
       return taken;
@@ -283,14 +286,14 @@ class keeper {
           v = static_cast<const std::byte*>(values) + r.at * size;
         else
           s_.load(s_.self, r.piece, r.at, r.n, made);
-        taken += k_.magnitudes(v, r.n, 0, magnitudes_end, m_.sample + taken);
+        taken += k_.magnitudes(v, r.n, 0, magnitudes_end, scratch_.sample + taken);
       }
     }
     return taken;
   }
 
   ranked sampled_rank(const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low) const {
-    return find_rank(keys_, keys, n, rank, low, magnitudes_end, m_.middle);
+    return find_rank(keys_, keys, n, rank, low, magnitudes_end, scratch_.middle);
   }
 
   // Leaves the `target` largest of what was collected; returns the smallest magnitude of them.
@@ -298,7 +301,7 @@ class keeper {
     selection s{};
     const uint64_t above = count_ - in_middle_;
     if (low_ < high_ && above < target) {
-      const ranked r = find_rank(keys_, m_.middle, in_middle_, target - above, low_, high_, m_.middle);
+      const ranked r = find_rank(keys_, scratch_.middle, in_middle_, target - above, low_, high_, scratch_.middle);
       s = {r.key, target - above - r.above, target};
     } else {
       s = select_largest(s_.dtype, m_.kept, count_, target);
@@ -349,41 +352,53 @@ class keeper {
  private:
   const select_source& s_;
   const select_memory& m_;
+  const select_scratch scratch_;
   const select_kernels &k_, &keys_;
   uint64_t n_;
   uint64_t count_ = 0, in_middle_ = 0;  // collected; of them in [low_, high_), whose magnitudes are in the middle
   uint32_t low_ = 1, high_ = 0, range_ = 0;
 };
 
+// Twice as many as are wanted, and at least what a sample needs to be wrong by.
+uint64_t room_for(uint64_t n, uint64_t target) { return target < n ? std::min(n, 2 * target + 65536) : n; }
+
 }  // namespace
 
 select_memory select_memory::take(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges) {
   select_memory m{};
-  const bool ranks = target < n;
-  // Twice as many as are wanted, and at least what a sample needs to be wrong by.
-  m.room = ranks ? std::min(n, 2 * target + 65536) : n;
-  const uint64_t spare = (m.room < n ? select_tile : 0) + select_spare;
+  m.room = room_for(n, target);
+  const uint64_t spare = (m.room < n ? select_run : 0) + select_spare;
   m.positions = memory.take<uint32_t>(m.room + spare);
   m.kept = memory.take<std::byte>((m.room + spare) * value_size(dtype));
   m.ends = memory.take<uint64_t>(ranges);
-  if (!ranks) return m;
-  m.sample_size = sample_wanted(n);
-  m.sample = memory.take<uint32_t>(m.sample_size + select_spare);
-  m.middle_room = std::max(m.room / 2, m.sample_size);
-  m.middle = memory.take<uint32_t>(m.middle_room + select_tile + select_spare);
   return m;
 }
 
+void select_scratch::grow(uint64_t n, uint64_t target) {
+  if (target >= n) return;
+  // (Of fewer values than there may be, all may be the sample.)
+  sample_room = std::max({sample_room, std::min(n, sample_whole), sample_wanted(n)});
+  middle_room = std::max({middle_room, room_for(n, target) / 2, sample_room});
+}
+
+select_scratch select_scratch::take(arena& memory) const {
+  select_scratch s = *this;
+  s.sample = memory.take<uint32_t>(sample_room ? sample_room + select_spare : 0);
+  s.middle = memory.take<uint32_t>(middle_room ? middle_room + select_run + select_spare : 0);
+  return s;
+}
+
 uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory, cpu_level level) {
-  keeper k(source, memory, level);
+  keeper k(source, memory, {}, level);
   k.collect(low, 0, 0);
   k.close();
   return k.count();
 }
 
-uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory, cpu_level level) {
+uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
+                      const select_scratch& scratch, cpu_level level) {
   if (target >= source.elements()) return keep_from(source, 1, memory, level);
-  return keeper(source, memory, level).largest(target);
+  return keeper(source, memory, scratch, level).largest(target);
 }
 
 }  // namespace dr

@@ -38,6 +38,8 @@ uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_
 
 // ---- In one pass ------------------------------------------------------------------------------------------
 
+inline constexpr uint32_t select_run = 4096;  // values that are looked at together
+
 // A run of the values to select from. A segment of a tensor is a range: one piece or several that follow one another.
 struct select_piece {
   const void* values;  // nullptr: the source's `load` makes them
@@ -48,7 +50,7 @@ struct select_piece {
 struct select_source {
   uint32_t dtype;
   std::span<const select_piece> pieces;
-  // Writes n values of a piece, from `at` on, as they are to be selected; n <= select_tile.
+  // Writes n values of a piece, from `at` on, as they are to be selected; n <= select_run.
   void (*load)(void* self, size_t piece, uint64_t at, uint32_t n, void* out) = nullptr;
   void* self = nullptr;
 
@@ -59,17 +61,25 @@ struct select_source {
   }
 };
 
-// Where kept pairs go, and what it takes to find them.
+// Where kept pairs go.
 struct select_memory {
   uint32_t* positions;  // of each range ascending,
   void* kept;           // and the values there
   uint64_t* ends;       // [ranges]: the pairs of range k are [ends[k - 1], ends[k])
   uint64_t room;        // pairs, before there are too many
-  uint32_t *sample, *middle;
-  uint64_t sample_size, middle_room;
 
   // For n values in `ranges` ranges, of which `target` are wanted (n: all that are large enough).
   static select_memory take(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges);
+};
+
+// What it takes to find the target-th magnitude: magnitudes of a sample, and of those near it. Of a worker.
+struct select_scratch {
+  uint32_t *sample, *middle;
+  uint64_t sample_room, middle_room;
+
+  // Does for all that it grew for.
+  void grow(uint64_t n, uint64_t target);
+  select_scratch take(arena& memory) const;
 };
 
 // Keeps every magnitude of at least `low` >= 1. Returns how many. There has to be room for all.
@@ -78,6 +88,6 @@ uint64_t keep_from(const select_source& source, uint32_t low, const select_memor
 // What select_largest and compact_selected keep. A sample says where the target-th magnitude will be; one pass collects what is a
 // little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix.
 uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                      cpu_level level = cpu());
+                      const select_scratch& scratch, cpu_level level = cpu());
 
 }  // namespace dr

@@ -5,17 +5,17 @@
 
 #include "primitive/cpu.hpp"
 #include "primitive/value_type.hpp"
+#include "sparsify/select.hpp"
 
 namespace dr {
 
-inline constexpr uint32_t select_tile = 4096;  // values of one call of `collect`
 // Bytes that are compared before what was found in them is collected. Measured with a page of 4 KiB on Zen 4: with 2, 8 and 16 KiB, and
 // with any prefetch of our own, the CPU's prefetching is disturbed (1.2 to 1.6 times the time at r/d = 1 %).
 inline constexpr uint32_t select_chunk = 4096;
 inline constexpr uint32_t select_spare = 64;  // elements that may be written behind the last one of any list below
 
 struct select_kernels {
-  // Appends position (first + i) and bits of each of n <= select_tile values whose magnitude is at least low >= 1. Returns how many.
+  // Appends position (first + i) and bits of each of n <= select_run values whose magnitude is at least low >= 1. Returns how many.
   uint32_t (*collect)(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept);
   // Appends the magnitudes in [low, high) of n values. Returns how many.
   uint64_t (*magnitudes)(const void* values, uint64_t n, uint32_t low, uint32_t high, uint32_t* keys);

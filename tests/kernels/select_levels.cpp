@@ -119,10 +119,14 @@ kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cu
   const uint64_t ranges = v.empty() ? 1 : (v.size() - 1) / c.range + 1;
   arena measuring;
   (void)select_memory::take(measuring, dtype, v.size(), target, ranges);
+  select_scratch scratch{};
+  scratch.grow(v.size(), target);
+  (void)scratch.take(measuring);
   std::vector<std::byte> block(measuring.used() + 64, std::byte{0xee});
   arena memory(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
   const select_memory m = select_memory::take(memory, dtype, v.size(), target, ranges);
-  const uint64_t n = keep_largest(source, target, m, level);
+  scratch = scratch.take(memory);
+  const uint64_t n = keep_largest(source, target, m, scratch, level);
   kept_pairs out;
   out.positions.assign(m.positions, m.positions + n);
   out.values.assign(static_cast<const Bits*>(m.kept), static_cast<const Bits*>(m.kept) + n);
