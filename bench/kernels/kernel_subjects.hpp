@@ -5,12 +5,15 @@
 
 namespace dr::bench {
 
-void add_bloom(subjects&), add_golomb(subjects&);
+void add_bloom(subjects&);
+void add_golomb(subjects&);
+void add_selection(subjects&);
 
 inline subjects all_subjects() {
   subjects all;
   add_bloom(all);
   add_golomb(all);
+  add_selection(all);
   return all;
 }
 
