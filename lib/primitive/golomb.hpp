@@ -179,4 +179,27 @@ inline uint8_t* golomb_put_block(const uint32_t* x, size_t n, uint64_t base, div
   return golomb_encode_block(x, n, base, code, out);
 }
 
+// Bytes that golomb_encode writes, without writing them.
+inline uint64_t golomb_size(const uint32_t* x, uint64_t n, uint64_t universe, unsigned block_log2, divisor_rule rule) {
+  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
+  uint64_t size = blocks == 1 ? 0 : 6 * blocks, base = 0;
+  for (uint64_t i = 0; i < n; i += block) {
+    const size_t length = static_cast<size_t>(n - i < block ? n - i : block);
+    const uint64_t end = uint64_t{x[i + length - 1]} + 1;
+    const golomb_code code = rule.code(end - base, length, false);
+    uint64_t body = golomb_block_size(x + i, length, base, code);
+    bool clustered = false;
+    if (rule.may_cluster && code.divisor > 1) {
+      const uint64_t other = golomb_block_size(x + i, length, base, rule.code(end - base, length, true));
+      clustered = other < body;
+      if (clustered) body = other;
+    }
+    uint8_t varint[10];
+    if (blocks == 1) size += static_cast<uint64_t>(put_varint(varint, 2 * (universe - end) + clustered) - varint);
+    size += body;
+    base = end;
+  }
+  return size;
+}
+
 }  // namespace dr

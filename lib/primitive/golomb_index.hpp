@@ -16,6 +16,10 @@ struct golomb_index {
     return true;
   }
 
+  static uint64_t cost(const dr_params& p, const dr_job& job) {
+    return golomb_size(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule);
+  }
+
   static void encode(const dr_params& p, const dr_job& job, std::byte*) {
     *job.out_size =
         golomb_encode(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule, job_out<uint8_t>(job));
@@ -35,7 +39,7 @@ struct golomb_index {
   static constexpr dr_param params[] = {param_int("block", "log2 of the indices in a block", golomb_block_log2_min,
                                                   golomb_block_log2_max, golomb_block_log2)};
   static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2}};
-  static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
+  static constexpr dr_ops cpu = cpu_ops<need, encode, decode, cost>(fields_are_params<1>);
 
   static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id, const dr_ops* cuda) {
     return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu,

@@ -76,6 +76,10 @@ bloom_shape shape(const dr_params& p, uint64_t count) {
           static_cast<uint32_t>(p.fields[bloom_field_k]), static_cast<uint32_t>(p.fields[bloom_field_seed])};
 }
 
+uint64_t cost(const dr_params& p, const dr_job& job) {
+  return bloom_bits(job_count(job), p.fields[bloom_field_c]) / 8;
+}
+
 void encode(const dr_params& p, const dr_job& job, std::byte*) {
   const uint64_t r = job_count(job);
   const bloom_shape s = shape(p, r);
@@ -107,7 +111,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   *job.out_size = 4 * told;
 }
 
-constexpr dr_ops cpu = cpu_ops<need, encode, decode>(resolve);
+constexpr dr_ops cpu = cpu_ops<need, encode, decode, cost>(resolve);
 
 }  // namespace
 
