@@ -1,6 +1,7 @@
 // Numbers of k bits each, one behind the other in a bit string (low bit of a byte first), and back.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -29,6 +30,25 @@ inline void unpack_scalar(const uint8_t* in, size_t n, unsigned bits, uint32_t* 
 inline constexpr unsigned fast_bits_max = 25;
 
 #if DR_X86
+// Where the four bytes of each of `n` numbers of so many bits lie, and by how much to shift them. Of 8 numbers, the second four
+// count from the byte in which they begin.
+template <unsigned n>
+struct unpack_places {
+  alignas(64) uint8_t from[4 * n];
+  alignas(64) uint32_t by[n];
+};
+template <unsigned n>
+inline constexpr auto unpack_table = [] {
+  std::array<unpack_places<n>, fast_bits_max + 1> table{};
+  for (unsigned bits = 0; bits <= fast_bits_max; ++bits)
+    for (unsigned j = 0; j < n; ++j) {
+      const unsigned byte = bits * j / 8 - (n == 8 && j >= 4 ? 4 * bits / 8 : 0);
+      for (unsigned k = 0; k < 4; ++k) table[bits].from[4 * j + k] = static_cast<uint8_t>(byte + k);
+      table[bits].by[j] = bits * j % 8;
+    }
+  return table;
+}();
+
 DR_AVX2_BEGIN
 // Eight numbers are as many bytes as one has bits, so each eight begin on a byte and none waits for those before.
 inline uint8_t* pack_avx2(const uint32_t* v, size_t n, unsigned bits, uint8_t* out) {
@@ -73,15 +93,8 @@ struct unpack_8 {
   size_t second;  // where the second half's 16 bytes begin
 
   explicit unpack_8(unsigned bits) : second(4 * bits / 8) {
-    uint8_t from[32];
-    uint32_t by[8];
-    for (unsigned j = 0; j < 8; ++j) {
-      const unsigned bit = bits * j, byte = bit / 8 - (j < 4 ? 0 : 4 * bits / 8);
-      for (unsigned k = 0; k < 4; ++k) from[4 * j + k] = static_cast<uint8_t>(byte + k);
-      by[j] = bit % 8;
-    }
-    shuffle = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    shift = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(by));
+    shuffle = _mm256_load_si256(reinterpret_cast<const __m256i*>(unpack_table<8>[bits].from));
+    shift = _mm256_load_si256(reinterpret_cast<const __m256i*>(unpack_table<8>[bits].by));
     mask = _mm256_set1_epi32(static_cast<int>((uint32_t{1} << bits) - 1));
   }
   static size_t reach(unsigned bits) { return 4 * bits / 8 + 16; }  // bytes that a load touches
@@ -101,14 +114,8 @@ struct unpack_16 {
   __mmask64 bytes;
 
   explicit unpack_16(unsigned bits) : bytes((__mmask64{1} << 2 * bits) - 1) {
-    uint8_t from[64];
-    uint32_t by[16];
-    for (unsigned j = 0; j < 16; ++j) {
-      for (unsigned k = 0; k < 4; ++k) from[4 * j + k] = static_cast<uint8_t>(bits * j / 8 + k);
-      by[j] = bits * j % 8;
-    }
-    shuffle = _mm512_loadu_si512(from);
-    shift = _mm512_loadu_si512(by);
+    shuffle = _mm512_load_si512(unpack_table<16>[bits].from);
+    shift = _mm512_load_si512(unpack_table<16>[bits].by);
     mask = _mm512_set1_epi32(static_cast<int>((uint32_t{1} << bits) - 1));
   }
   __m512i operator()(const uint8_t* in) const {

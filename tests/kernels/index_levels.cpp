@@ -201,7 +201,7 @@ TEST_CASE("seeded: every element is as likely as any other") {
   for (const double p : pairs) CHECK(near(p, 0.4 * 19 / 49));
 }
 
-TEST_CASE("huffman: every level reads what was written") {
+TEST_CASE("huffman: what was written is read, and damage stays inside") {
   std::mt19937_64 random(11);
   for (const size_t n : {0, 1, 2, 9, 100, 4095, 4096, 4097, 32768, 32769, 33000, 70000})
     for (int kind = 0; kind < 5; ++kind) {
@@ -214,18 +214,15 @@ TEST_CASE("huffman: every level reads what was written") {
                                              : random() % 16 * (random() % 16));
       bytes payload(huffman_bound(n));
       payload = exactly(payload, huffman_encode(in.data(), n, payload.data()));
-      for (const cpu_level level : cpu_levels) {
-        if (level > cpu_detected()) continue;
-        bytes out(n);
-        uint64_t size = 0, where = 0;
-        CHECK(huffman_decode(payload.data(), payload.size(), level, out.data(), n, &size, &where));
-        const bool same = size == n && out == in;
-        CHECK(same);
-        for (int round = 0; round < 30; ++round) {
-          bytes bad = payload;
-          bad[random() % bad.size()] ^= static_cast<uint8_t>(1u << random() % 8);
-          (void)huffman_decode(bad.data(), bad.size(), level, out.data(), n, &size, &where);  // stays inside
-        }
+      bytes out(n);
+      uint64_t size = 0, where = 0;
+      CHECK(huffman_decode(payload.data(), payload.size(), out.data(), n, &size, &where));
+      const bool same = size == n && out == in;
+      CHECK(same);
+      for (int round = 0; round < 30; ++round) {
+        bytes bad = payload;
+        bad[random() % bad.size()] ^= static_cast<uint8_t>(1u << random() % 8);
+        (void)huffman_decode(bad.data(), bad.size(), out.data(), n, &size, &where);  // stays inside
       }
     }
 }

@@ -17,8 +17,7 @@ void encode(const dr_params&, const dr_job& job, std::byte*) {
 
 void decode(const dr_params&, const dr_job& job, std::byte*) {
   uint64_t n = 0, where = 0;
-  if (huffman_decode(job_in<uint8_t>(job), job_in_size(job), cpu(), job_out<uint8_t>(job), job.out_capacity, &n,
-                     &where))
+  if (huffman_decode(job_in<uint8_t>(job), job_in_size(job), job_out<uint8_t>(job), job.out_capacity, &n, &where))
     *job.out_size = n;
   else
     fault(job, DR_E_CORRUPT, where, n, "huffman: not a code and its streams, or more bytes than there may be");

@@ -7,7 +7,6 @@
 #include <cstring>
 
 #include "primitive/bits.hpp"
-#include "primitive/cpu.hpp"
 
 namespace dr {
 
@@ -235,10 +234,10 @@ struct huffman_stream {
   uint64_t at = 0, done = 0;  // bits, bytes
 };
 
-// Five codes a load: 7 + 55 bits.
+// Five codes a load: 7 + 55 bits. Four at once, because each waits for its table; BMI2's shifts gain nothing measurable on Zen 4
+// (kernel_bench huffman), so there is one level.
 template <unsigned count>
-[[gnu::always_inline]] inline void huffman_side_by_side(const uint16_t* table, huffman_stream* streams,
-                                                        const uint8_t* readable) {
+inline void huffman_side_by_side(const uint16_t* table, huffman_stream* streams, const uint8_t* readable) {
   constexpr uint32_t mask = (1u << huffman_bits_max) - 1;
   uint64_t least = ~uint64_t{0};
   for (unsigned s = 0; s < count; ++s) least = std::min(least, streams[s].n);
@@ -281,21 +280,6 @@ template <unsigned count>
   }
 }
 
-using huffman_four_fn = void (*)(const uint16_t* table, huffman_stream* four, const uint8_t* readable);
-inline void huffman_four_scalar(const uint16_t* table, huffman_stream* four, const uint8_t* readable) {
-  huffman_side_by_side<4>(table, four, readable);
-}
-#if DR_X86
-DR_AVX2_BEGIN
-inline void huffman_four_avx2(const uint16_t* table, huffman_stream* four, const uint8_t* readable) {
-  huffman_side_by_side<4>(table, four, readable);  // with shifts of BMI2
-}
-DR_ISA_END
-inline constexpr cpu_table<huffman_four_fn> huffman_four{huffman_four_scalar, huffman_four_avx2};
-#else
-inline constexpr cpu_table<huffman_four_fn> huffman_four{huffman_four_scalar};
-#endif
-
 // The rest of a stream, a byte at a time; false unless it ends with its last code.
 inline bool huffman_finish(const uint16_t* table, huffman_stream& s) {
   for (; s.done < s.n; ++s.done) {
@@ -310,8 +294,8 @@ inline bool huffman_finish(const uint16_t* table, huffman_stream& s) {
 }
 
 // Returns false and sets *where (a byte of the payload) if it is corrupt. *n: bytes written, at most `capacity`.
-inline bool huffman_decode(const uint8_t* in, uint64_t size, cpu_level level, uint8_t* out, uint64_t capacity,
-                           uint64_t* n, uint64_t* where) {
+inline bool huffman_decode(const uint8_t* in, uint64_t size, uint8_t* out, uint64_t capacity, uint64_t* n,
+                           uint64_t* where) {
   *where = *n = 0;
   const uint8_t* const end = in + size;
   uint64_t head;
@@ -357,7 +341,7 @@ inline bool huffman_decode(const uint8_t* in, uint64_t size, cpu_level level, ui
         four[s] = {at, length, stop - begin, out + first + begin};
         at += length;
       }
-      huffman_four.at(level)(table.of, four, end);
+      huffman_side_by_side<4>(table.of, four, end);
       for (huffman_stream& s : four)
         if (!huffman_finish(table.of, s)) return false;
     }
