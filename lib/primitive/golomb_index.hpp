@@ -34,6 +34,10 @@ struct golomb_index {
     return {job_count(job), job.universe, block_log2(p), rule_of(p)};
   }
 
+  static uint64_t cost(const dr_params& p, const dr_job& job) {
+    return golomb_size(payload(p, job), job_in<uint32_t>(job));
+  }
+
   static void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
     const golomb_payload all = payload(p, job);
     auto* const out = job_out<uint8_t>(job);
@@ -59,7 +63,7 @@ struct golomb_index {
     const auto one = [](void* arg, size_t i, size_t) {
       auto& s = *static_cast<shared*>(arg);
       const uint64_t first = s.begun + i * part, last = std::min(first + part, s.all.blocks());
-      s.size[i] = static_cast<uint64_t>(s.all.put(s.x, first, last, s.table, s.slot(i)) - s.slot(i));
+      s.size[i] = static_cast<uint64_t>(s.all.put(s.x, first, last, s.table + 6 * first, s.slot(i)) - s.slot(i));
     };
     uint8_t* body = out + 6 * all.blocks();
     const uint64_t slots = std::min<uint64_t>(exec.workers, std::size(now.size));

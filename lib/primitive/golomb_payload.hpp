@@ -28,8 +28,8 @@ struct golomb_payload {
   uint64_t blocks() const { return ceil_div(n, block()); }
   size_t length(uint64_t b) const { return static_cast<size_t>(n - b * block() < block() ? n - b * block() : block()); }
 
-  // Writes blocks [first, last) of x and their entries of the table, which begins at `table`. Returns the bodies' end. Cannot fail.
-  uint8_t* put(const uint32_t* x, uint64_t first, uint64_t last, uint8_t* table, uint8_t* body) const {
+  // Writes blocks [first, last) of x and their entries of the table. Returns the bodies' end. Cannot fail.
+  uint8_t* put(const uint32_t* x, uint64_t first, uint64_t last, uint8_t* entries, uint8_t* body) const {
     const golomb_block_coder& coder = golomb_at(level);
     const bool alone = blocks() == 1;
     for (uint64_t b = first; b < last; ++b) {
@@ -42,8 +42,9 @@ struct golomb_payload {
       if (alone) {
         *body |= static_cast<uint8_t>(flagged);  // the varint's lowest bit, which makes it no longer
       } else {
-        store(table + 6 * b, static_cast<uint32_t>(end));
-        store(table + 6 * b + 4, static_cast<uint16_t>((behind - begin) | (flagged ? golomb_flag : 0)));
+        store(entries, static_cast<uint32_t>(end));
+        store(entries + 4, static_cast<uint16_t>((behind - begin) | (flagged ? golomb_flag : 0)));
+        entries += 6;
       }
       body = behind;
     }
@@ -89,6 +90,13 @@ struct golomb_payload {
 // The whole at once, into golomb_bound bytes. Returns bytes written.
 inline size_t golomb_encode(const golomb_payload& p, const uint32_t* x, uint8_t* out) {
   return static_cast<size_t>(p.put(x, 0, p.blocks(), out, out + (p.blocks() == 1 ? 0 : 6 * p.blocks())) - out);
+}
+// What that would return. (Bodies are coded for it: their sizes alone would be no sooner known.)
+inline uint64_t golomb_size(const golomb_payload& p, const uint32_t* x) {
+  uint8_t body[golomb_flag + 16], entry[8];
+  uint64_t size = p.blocks() == 1 ? 0 : 6 * p.blocks();
+  for (uint64_t b = 0; b < p.blocks(); ++b) size += static_cast<uint64_t>(p.put(x, b, b + 1, entry, body) - body);
+  return size;
 }
 inline bool golomb_decode(const golomb_payload& p, const uint8_t* in, size_t size, uint32_t* x, uint64_t* where) {
   return p.get(in, size, 0, p.blocks(), x, where);

@@ -43,6 +43,8 @@ class Codec:
     fixed: Callable | None = None         # (shape, fields) -> size in bytes
     bound: Callable | None = None         # as fixed, the most it may write
     decode: Callable | None = None        # (payload, shape, fields) -> indices | bit patterns | order
+    unpack: Callable | None = None        # of role bytes: (data, the size is exactly this, size) -> bytes
+    grown: Callable | None = None         # of role bytes: bound of the codec before it -> its own
     reorders: bool = False
     replaces: bool = False
     carries: bool = False
@@ -438,6 +440,142 @@ def decode_bloom(payload, shape, fields):
     return sorted(sorted(positives, key=lambda i: (scores[i], murmur3(i.to_bytes(4, "little"), salt)))[len(positives) - r:])
 
 
+def decode_bitmap(payload, shape, fields):
+    bits = Bits(payload)
+    indices = [i for i in range(shape.universe) if bits.take(1)]
+    bits.pad()
+    refuse(len(indices) != shape.count, f"bitmap: {len(indices)} ones, the frame says {shape.count}")
+    return indices
+
+
+def rle_unit(code):
+    """Bytes of a unit and the escape, of the codes that are not packed."""
+    size = (1, 2, 4)[(code - 1) % 3]
+    return size, 256**size - 1
+
+
+def decode_rle(payload, shape, fields):
+    code, reader, longest = fields["code"], Reader(payload), 0
+    if code == 0:
+        width = reader.uint(1)
+        refuse(width > 32, "rle: lengths of more than 32 bits")
+        bits = Bits(payload[1:])
+
+    def length():
+        if code == 0:
+            return bits.take(width)
+        total, (size, escape) = 0, rle_unit(code)
+        while (unit := reader.uint(size)) == escape:
+            total += escape
+        return total + unit
+
+    indices, at = [], 0
+    while len(indices) < shape.count:
+        zeros = length()
+        ones = 1 if code >= 4 else length()
+        refuse(code < 4 and (not ones or indices and not zeros), "rle: a run of nothing")
+        at, longest = at + zeros, max(longest, zeros, ones)
+        refuse(at + ones > shape.universe, "rle: a run beyond universe")
+        refuse(len(indices) + ones > shape.count, "rle: more ones than count")
+        indices += range(at, at + ones)
+        at += ones
+    if code == 0:
+        bits.pad()
+        refuse(bits.position != 8 * len(payload) - 8, "rle: bytes behind the last run")
+        refuse(longest.bit_length() != width, "rle: more bits than the longest run needs")
+    else:
+        refuse(reader.position != len(payload), "rle: bytes behind the last run")
+    return indices
+
+
+def rle_bound(shape, fields):
+    code, runs = fields["code"], min(shape.count, shape.universe // 2 + 1)
+    if code == 0:
+        return 1 + (2 * runs * shape.universe.bit_length() + 7) // 8
+    size, escape = rle_unit(code)
+    return size * ((shape.count if code >= 4 else 2 * runs) + shape.universe // escape)
+
+
+def elias_fano_low(universe, count):
+    return (universe // count).bit_length() - 1
+
+
+def decode_elias_fano(payload, shape, fields):
+    l, bits, indices = elias_fano_low(shape.universe, shape.count), Bits(payload), []
+    low = [bits.take(l) for _ in range(shape.count)]
+    bits.pad()
+    high = payload[bits.position // 8:]
+    refuse(not high or not high[-1], "elias_fano: no one in the last byte")
+    ones = [8 * i + b for i, byte in enumerate(high) for b in range(8) if byte >> b & 1]
+    refuse(len(ones) != shape.count, f"elias_fano: {len(ones)} ones, the frame says {shape.count}")
+    indices = [(p - i) << l | x for i, (p, x) in enumerate(zip(ones, low))]
+    refuse(any(b <= a for a, b in zip(indices, indices[1:])), "elias_fano: indices do not ascend")
+    refuse(indices[-1] >= shape.universe, "elias_fano: an index not below universe")
+    return indices
+
+
+def elias_fano_bound(shape, fields):
+    def size(count):
+        l = elias_fano_low(shape.universe, count)
+        return (count * l + 7) // 8 + ((shape.universe - 1 >> l) + count - 1) // 8 + 1
+    # Of counts with the same l the largest has the most bytes.
+    return max(size(min(shape.count, shape.universe >> l)) for l in range(32) if shape.universe >> l)
+
+
+def from_gaps(gaps, universe, name):
+    indices, at = [], -1
+    for gap in gaps:
+        at += gap + 1
+        refuse(at >= universe, f"{name}: an index not below universe")
+        indices.append(at)
+    return indices
+
+
+def decode_delta_varint(payload, shape, fields):
+    reader = Reader(payload)
+    indices = from_gaps((reader.varint() for _ in range(shape.count)), shape.universe, "delta_varint")
+    refuse(reader.position != len(payload), "delta_varint: bytes behind the last gap")
+    return indices
+
+
+def decode_delta_bitpack(payload, shape, fields):
+    blocks = [min(128, shape.count - i) for i in range(0, shape.count, 128)]
+    reader, gaps = Reader(payload), []
+    widths = reader.take(len(blocks))
+    bits = Bits(payload[len(blocks):])
+    for n, width in zip(blocks, widths):
+        refuse(width > 32, "delta_bitpack: gaps of more than 32 bits")
+        block = [bits.take(width) for _ in range(n)]
+        refuse(max(block).bit_length() != width, "delta_bitpack: more bits than the widest gap needs")
+        gaps += block
+        bits.pad()
+    refuse(bits.position != 8 * len(bits.data), "delta_bitpack: bytes behind the last block")
+    return from_gaps(gaps, shape.universe, "delta_bitpack")
+
+
+def delta_bitpack_bound(shape, fields):
+    blocks = -(-shape.count // 128)
+    return blocks + (min(shape.count, 128) * sum(min(blocks, shape.universe >> k - 1) for k in range(1, 33)) + 7) // 8
+
+
+def decode_seeded(payload, shape, fields):
+    key, universe = int.from_bytes(payload, "little"), shape.universe
+    refuse(not 1 <= shape.support <= universe, "seeded: a support of nothing, or above universe")
+    wanted, drawn, i = min(shape.support, universe - shape.support), set(), 0
+    if shape.support <= universe // 2:
+        wanted = shape.support
+    while len(drawn) < wanted:
+        refuse(i == 4 * wanted + 256, "seeded: a key that draws the same again and again")
+        drawn.add(mix64(key + (i + 1) * PHI & MASK64) * universe >> 64)
+        i += 1
+    return sorted(drawn) if shape.support <= universe // 2 else [i for i in range(universe) if i not in drawn]
+
+
+def decode_all(payload, shape, fields):
+    refuse(shape.support != shape.universe, "all: the support is not universe")
+    return list(range(shape.universe))
+
+
 # ---- value codecs: bit patterns in the order decoded ----
 
 def decode_value_raw(payload, shape, fields):
@@ -540,6 +678,68 @@ def inflate(data, exact, bound):
     return out
 
 
+def huffman_codes(lengths):
+    """{the code as text, its highest bit first: byte} of {byte: length}."""
+    codes, code, before = {}, -1, 0
+    for length, byte in sorted((length, byte) for byte, length in lengths.items()):
+        code = (code + 1) << (length - before)
+        codes[format(code, f"0{length}b")] = byte
+        before = length
+    return codes
+
+
+def unhuffman(data, exact, bound):
+    reader = Reader(data)
+    head = reader.varint()
+    n = head >> 1
+    refuse(n > bound, "huffman: more bytes than the codec before it may write")
+    refuse(exact and n != bound, f"huffman: {n} bytes instead of {bound}")
+    if not head & 1:
+        refuse(len(data) - reader.position != n, "huffman: not as many stored bytes as it says")
+        return reader.take(n)
+    refuse(n == 0, "huffman: a code for nothing")
+    last = reader.uint(1)
+    bits, lengths, length = Bits(data[reader.position:]), {}, 0
+    for byte in range(last + 1):
+        zeros = 0
+        while not bits.take(1):
+            zeros += 1
+        s = 1 << zeros | bits.take(zeros)
+        length += s >> 1 if s & 1 else -(s >> 1)
+        refuse(not 0 <= length <= 11, "huffman: a length below 0 or above 11")
+        if length:
+            lengths[byte] = length
+    bits.pad()
+    reader.position += bits.position // 8
+    if not lengths:
+        refuse(reader.position != len(data), "huffman: bytes behind the code of a single byte")
+        return bytes([last]) * n
+    refuse(last not in lengths, "huffman: last has no code")
+    refuse(sum(2**(11 - length) for length in lengths.values()) != 2**11, "huffman: the code is not complete")
+    codes = huffman_codes(lengths)
+    if n <= 4096:
+        parts, sizes = [n], [len(data) - reader.position]
+    else:
+        parts = []
+        for start in range(0, n, 32768):
+            m = min(32768, n - start)
+            part = (m + 7) // 8
+            parts += [max(0, min(part, m - s * part)) for s in range(8)]
+        sizes = [reader.uint(2) for _ in parts]
+    out = bytearray()
+    for part, size in zip(parts, sizes):
+        stream = Bits(reader.take(size))
+        for _ in range(part):
+            code = ""
+            while code not in codes:
+                code += str(stream.take(1))
+            out.append(codes[code])
+        stream.pad()
+        refuse(stream.position != 8 * size, "huffman: a stream that is not used up")
+    refuse(reader.position != len(data), "huffman: bytes behind the last stream")
+    return bytes(out)
+
+
 BLOCK = (("block", 9, 13, 12),)
 CODECS = {
     ("value", 1): Codec("value", "raw", decode=decode_value_raw,
@@ -555,7 +755,17 @@ CODECS = {
     ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
                                            ("seed", 0, MASK32, 0), ("choice", 0, 4, 0), ("layout", 0, 1, 0)),
                         decode=decode_bloom, replaces=True, fixed=bloom_size),
-    ("bytes", 1): Codec("bytes", "deflate"),
+    ("index", 5): Codec("index", "bitmap", decode=decode_bitmap, fixed=lambda shape, _: (shape.universe + 7) // 8),
+    ("index", 6): Codec("index", "rle", (("code", 0, 6, 0),), decode=decode_rle, bound=rle_bound),
+    ("index", 7): Codec("index", "elias_fano", decode=decode_elias_fano, bound=elias_fano_bound),
+    ("index", 8): Codec("index", "delta_varint", decode=decode_delta_varint,
+                        bound=lambda shape, _: shape.count + sum(min(shape.count, shape.universe >> 7 * k) for k in range(1, 5))),
+    ("index", 9): Codec("index", "delta_bitpack", decode=decode_delta_bitpack, bound=delta_bitpack_bound),
+    ("index", 10): Codec("index", "seeded", decode=decode_seeded, replaces=True, fixed=lambda *_: 8),
+    ("index", 11): Codec("index", "all", decode=decode_all, replaces=True, fixed=lambda *_: 0),
+    # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
+    ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
+    ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
 }
 
 
@@ -619,12 +829,11 @@ def run_list(stages, data, shape):
     for stage in stages:
         codec = stage.codec
         if codec.role == "bytes":
-            # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
-            limits.append((False, 2 * limits[-1][1] + 64))
+            limits.append((False, codec.grown(limits[-1][1])))
         else:
             limits.append((bool(codec.fixed), (codec.fixed or codec.bound)(shape, stage.fields)))
-    for limit in reversed(limits[:-1]):
-        data = inflate(data, *limit)
+    for stage, limit in zip(reversed(stages[1:]), reversed(limits[:-1])):
+        data = stage.codec.unpack(data, *limit)
     return stages[0].codec.decode(data, shape, stages[0].fields)
 
 

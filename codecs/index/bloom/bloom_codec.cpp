@@ -384,12 +384,16 @@ void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
   });
 }
 
+uint64_t cost(const dr_params& p, const dr_job& job) {
+  return filter_bits(p.fields, job_count(job)) / 8 + (has_salt(bloom_policy_of(p.fields)) ? 4 : 0);
+}
+
 bool is_large(const dr_job& job) { return job.universe >= large_universe; }
 
 constexpr dr_ops cpu_side{sizeof(dr_ops),
                           resolve,
                           each_need<need>,
-                          nullptr,
+                          each_cost<cost>,
                           each_job_or_part<encode, is_large>,
                           each_job_or_part<decode, is_large>,
                           {0, 0}};
