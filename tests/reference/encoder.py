@@ -361,7 +361,7 @@ def seeded_support(keys, shape, fields):
     return decode_seeded(bytes(8), replace(shape, support=max(1, shape.universe // 10)), {})
 
 
-SUPPORTS = {"bloom": bloom_support, "seeded": seeded_support, "all": lambda keys, shape, fields: list(range(shape.universe))}
+SUPPORTS = {"bloom": lambda keys, shape, fields: bloom_support(encode_bloom(keys, shape, fields), shape, fields), "seeded": seeded_support, "all": lambda keys, shape, fields: list(range(shape.universe))}
 
 
 # ---- frames, field by field ----
