@@ -120,8 +120,8 @@ struct golomb_index {
   static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2},
                                         {"adaptive", 0, 1, 0}};
   static constexpr size_t field_count = may_adapt ? 2 : 1;
-  static constexpr dr_ops cpu{sizeof(dr_ops), fields_are_params<field_count>,  each_need<need>,
-                              nullptr,        each_job_or_part<encode, large>, each_job_or_part<decode, large>,
+  static constexpr dr_ops cpu{sizeof(dr_ops),  fields_are_params<field_count>,  each_need<need>,
+                              each_cost<cost>, each_job_or_part<encode, large>, each_job_or_part<decode, large>,
                               {0, 0}};
 
   static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id, const dr_ops* cuda) {
