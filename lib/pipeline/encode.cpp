@@ -465,9 +465,14 @@ class encoder {
     const unit& u = b_.units[b_.rows[i].unit];
     const unit_work& o = w_.units[b_.rows[i].unit];
     const uint64_t bytes = row_bytes(i);
-    if (o.source)
-      return gather(bytes, static_cast<const std::byte*>(o.source) + w_.rows[i].source_first * bytes, positions, n,
-                    out);
+    if (o.source) {
+      const auto* from = static_cast<const std::byte*>(o.source) + w_.rows[i].source_first * bytes;
+      if (n && n == b_.rows[i].universe)  // all of them
+        std::memcpy(out, from, n * bytes);
+      else
+        gather(bytes, from, positions, n, out);
+      return;
+    }
     uint64_t done = 0;
     for (uint32_t p = 0; p < o.piece_count; ++p) {
       const select_piece& piece = o.pieces[p];
