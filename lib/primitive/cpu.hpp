@@ -21,9 +21,9 @@
 #endif
 #define DR_ISA_PRAGMA(x) _Pragma(#x)
 #define DR_AVX2_BEGIN DR_ISA_PUSH("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma")
-#define DR_AVX512_BEGIN                                                                                             \
-  DR_ISA_PUSH(                                                                                                     \
-      "avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi,avx512vbmi2,"     \
+#define DR_AVX512_BEGIN                                                                                         \
+  DR_ISA_PUSH(                                                                                                  \
+      "avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma,avx512f,avx512bw,avx512cd,avx512dq,avx512vl,avx512vbmi,avx512vbmi2," \
       "avx512bitalg,avx512vpopcntdq")
 #else
 #define DR_X86 0
@@ -62,6 +62,13 @@ inline cpu_level cpu() {
     return found;
   }();
   return level;
+}
+
+// Before other threads read what was written past the caches.
+inline void fence_streams() {
+#if DR_X86
+  _mm_sfence();
+#endif
 }
 
 // A function pointer for each level; a level without its own has the one below's.
