@@ -18,13 +18,14 @@
 namespace dr {
 namespace {
 
-static_assert(feedback_tile >= select_run);
-
-// A gradient, and the residual that is added to it while it is read.
+// A gradient, and the residual that it is added to while it is read; what that was, in case encode fails.
 struct summed {
   const std::byte* g;
-  float* m;
+  float *m, *undo;
 };
+
+// From so many elements on, what is kept only in case of need goes past the caches.
+constexpr uint64_t undo_streams = 1 << 18;
 
 struct unit_work {
   // The source of rows wider than one value, or sparse (indices, values), ascending. Otherwise there are pieces: runs of a tensor and of
@@ -38,6 +39,8 @@ struct unit_work {
   void* rounded;  // and in the tensor's type
   select_piece* pieces;
   summed* sums;  // of pieces that have no values
+  float* undo;
+  bool advanced;  // the states, so failing takes them back
   uint32_t piece_count;
   select_memory kept;
   uint32_t* support;  // of a sparse source: in the segment
@@ -85,7 +88,7 @@ uint64_t wanted(const unit& u) {
   return topr_target(s.value(topr_ratio), s.value(topr_count), u.universe);
 }
 
-// Whether a unit's residual is added to the gradient while that is read; otherwise in a buffer, before.
+// Whether the gradient is added to a unit's residual in the state itself, while it is read; otherwise in a buffer, before.
 bool sums_on_the_way(const batch& b, const unit& u) {
   return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
 }
@@ -118,7 +121,10 @@ work take(arena& memory, const batch& b) {
       if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
     }
     o.pieces = memory.take<select_piece>(u.tensors + u.rows);
-    if (sums_on_the_way(b, u)) o.sums = memory.take<summed>(u.tensors + u.rows);
+    if (sums_on_the_way(b, u)) {
+      o.sums = memory.take<summed>(u.tensors + u.rows);
+      o.undo = memory.take<float>(u.universe);
+    }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
     if (u.width == 1) {
       o.kept = select_memory::take(memory, u.dtype, u.source_max, wanted(u), u.rows);
@@ -268,8 +274,8 @@ class encoder {
     return DR_OK;
   }
 
-  // What the receiver will see is decoded from the payload itself, then leaves the residual. Nothing before can have
-  // changed a state, and nothing after can fail.
+  // What the receiver will see is decoded from the payload itself, then leaves the residual. What fails before takes the
+  // gradient out of the states again, and nothing after can fail.
   dr_status keep_feedback() {
     trace_span span(call_.trace, call_.trace_user, "feedback");
     for (uint32_t p = 0; p < b_.wire.size(); ++p)
@@ -277,6 +283,15 @@ class encoder {
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (b_.units[i].method->keeps_feedback()) span.bytes += store_states(i);
     return DR_OK;
+  }
+
+  // States as they were before the call.
+  void roll_back() {
+    for (size_t i = 0; i < b_.units.size(); ++i) {
+      const unit_work& o = w_.units[i];
+      for (uint32_t p = 0; o.advanced && p < o.piece_count; ++p)
+        if (o.pieces[p].n) std::memcpy(o.sums[p].m, o.sums[p].undo, 4 * o.pieces[p].n);
+    }
   }
 
   dr_status first_fault(encode_result& result) {
@@ -305,7 +320,7 @@ class encoder {
   void split_unit(size_t i, size_t worker) {
     unit_work& o = w_.units[i];
     o.error = dr_error{};
-    o.dense_fallback = false;
+    o.dense_fallback = o.advanced = false;
     if (load_source(i)) return;
     const unit& u = b_.units[i];
     const plan& p = *u.method;
@@ -315,6 +330,7 @@ class encoder {
     }
     cut_to_pieces(i);
     sums_source sums{&u, &o};
+    o.advanced = o.sums != nullptr;
     const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
     uint64_t kept = 0;
     if (p.sparsify.codec->id == sparsify_topr) {
@@ -326,6 +342,7 @@ class encoder {
     } else {
       kept = keep_from(source, 1, o.kept);
     }
+    fence_streams();
     uint64_t begin = 0;
     for (uint32_t k = 0; k < u.rows; ++k) {
       row_work& row = w_.rows[u.first_row + k];
@@ -364,7 +381,7 @@ class encoder {
         const tensor_view& t = tensors_[tensor];
         const uint64_t stop = std::min(end, before + b_.shapes[tensor].elements());
         const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
-        if (o.sums) o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before)};
+        if (o.sums) o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before), o.undo + at};
         o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
                                      k};
         at = stop;
@@ -372,10 +389,30 @@ class encoder {
     }
   }
 
-  static void load_sums(void* self, size_t piece, uint64_t at, uint32_t n, void* out) {
+  static const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
     const auto& [u, o] = *static_cast<const sums_source*>(self);
     const summed& s = o->sums[piece];
-    sum_values(u->dtype, s.g + at * value_size(u->dtype), beta(*u), gamma(*u), s.m + at, n, out);
+    const std::byte* const g = s.g + at * value_size(u->dtype);
+    float* m = s.m + at;
+    if (what == select_load::hint) {
+      __builtin_prefetch(g);
+      __builtin_prefetch(m);
+      __builtin_prefetch(m + n);
+      return nullptr;
+    }
+    float few[64];
+    if (what == select_load::peek) {
+      accumulate(u->dtype, g, nullptr, 0, 1, beta(*u), gamma(*u), m, n, few);
+      m = few;
+    }
+    if (what == select_load::first)
+      advance_at(cpu(), u->dtype)(g, m, n, beta(*u), gamma(*u), s.undo + at, u->universe >= undo_streams);
+    if (u->dtype == DR_F32 && m != few) return m;
+    if (u->dtype == DR_F32)
+      std::memcpy(room, few, n * sizeof(float));
+    else
+      round_values(u->dtype, m, n, room);
+    return room;
   }
   static float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
   static float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
@@ -480,8 +517,10 @@ class encoder {
       auto* const to = static_cast<std::byte*>(out);
       for (; done < n && positions[done] - piece.position < piece.n; ++done) {
         const uint64_t at = positions[done] - piece.position;
-        if (o.sums)
-          sum_values(u.dtype, o.sums[p].g + at * bytes, beta(u), gamma(u), o.sums[p].m + at, 1, to + done * bytes);
+        if (o.sums && u.dtype == DR_F32)
+          std::memcpy(to + done * bytes, o.sums[p].m + at, bytes);
+        else if (o.sums)
+          round_values(u.dtype, o.sums[p].m + at, 1, to + done * bytes);
         else
           std::memcpy(to + done * bytes, static_cast<const std::byte*>(piece.values) + at * bytes, bytes);
       }
@@ -703,7 +742,7 @@ class encoder {
       bytes += residual_size(elements);
     }
     if (!o.acc) {
-      for (uint32_t p = 0; p < o.piece_count; ++p) advance_piece(u, o, p);
+      for (uint32_t p = 0; p < o.piece_count; ++p) subtract(u, o, p);
       return bytes;
     }
     for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
@@ -714,38 +753,41 @@ class encoder {
     return bytes;
   }
 
-  // The state takes the gradient in, and what is sent leaves it, a block at a time while that is at hand.
-  void advance_piece(const unit& u, const unit_work& o, uint32_t p) {
-    static constexpr uint64_t block = 16384;
-    struct job {
-      encoder* self;
-      const unit* u;
-      const select_piece* piece;
-      const summed* sums;
-      sent_values sent;
-    } job{this, &u, &o.pieces[p], &o.sums[p], sent_of(u.first_row + o.pieces[p].range)};
-    const auto one = [](void* arg, size_t item, size_t) {
-      const auto& [self, u, piece, sums, sent] = *static_cast<const struct job*>(arg);
-      const uint64_t begin = item * block, n = std::min(block, piece->n - begin);
-      float* const m = sums->m + begin;
-      accumulate_at(cpu(), u->dtype)(sums->g + begin * value_size(u->dtype), m, n, beta(*u), gamma(*u), m);
-      if (sent.ascending) self->subtract(*u, sent, piece->position + begin, n, m);
-    };
-    pool_.run(static_cast<size_t>(ceil_div(job.piece->n, block)), one, &job);
-    if (job.sent.ascending) return;
-    for (uint64_t i = 0; i < job.sent.count; ++i)
-      if (const uint64_t at = uint64_t{job.sent.support[i]} - job.piece->position; at < job.piece->n)
-        subtract_sent(u.dtype, nullptr, static_cast<const std::byte*>(job.sent.values) + i * value_size(u.dtype), 1, 1,
-                      job.sums->m + at);
-  }
-
-  // What of an ascending support is in [first, first + n), from the residual of those.
-  void subtract(const unit& u, const sent_values& s, uint64_t first, uint64_t n, float* m) const {
+  // What a piece sent leaves its state.
+  void subtract(const unit& u, const unit_work& o, uint32_t p) {
+    const select_piece& piece = o.pieces[p];
+    float* const m = o.sums[p].m;
+    const sent_values s = sent_of(u.first_row + piece.range);
+    const auto* const values = static_cast<const std::byte*>(s.values);
+    if (!s.ascending) {
+      for (uint64_t i = 0; i < s.count; ++i)
+        if (const uint64_t at = uint64_t{s.support[i]} - piece.position; at < piece.n)
+          subtract_sent(u.dtype, nullptr, values + i * value_size(u.dtype), 1, 1, m + at);
+      return;
+    }
     const uint32_t* const end = s.support + s.count;
-    const uint32_t* const from = std::lower_bound(s.support, end, first);
-    const uint32_t* const to = std::lower_bound(from, end, first + n);
-    subtract_sent(u.dtype, from, static_cast<const std::byte*>(s.values) + (from - s.support) * value_size(u.dtype),
-                  static_cast<uint64_t>(to - from), 1, m, static_cast<uint32_t>(first));
+    const uint32_t* const from = std::lower_bound(s.support, end, piece.position);
+    struct job {
+      const unit* u;
+      const uint32_t* support;
+      const std::byte* values;
+      uint64_t count;
+      float* m;
+      uint32_t position;
+    } job{&u,
+          from,
+          values + (from - s.support) * value_size(u.dtype),
+          static_cast<uint64_t>(std::lower_bound(from, end, piece.position + piece.n) - from),
+          m,
+          piece.position};
+    static constexpr uint64_t block = 16384;
+    const auto one = [](void* arg, size_t item, size_t) {
+      const auto& j = *static_cast<const struct job*>(arg);
+      const uint64_t first = item * block;
+      subtract_sent(j.u->dtype, j.support + first, j.values + first * value_size(j.u->dtype),
+                    std::min(block, j.count - first), 1, j.m, j.position);
+    };
+    pool_.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
   }
 
   const batch& b_;
@@ -781,18 +823,23 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
                 b.workspace);
 
   encoder e(b, call, tensors, workers, w, error);
-  if (const dr_status s = e.sparsify_and_split()) {
-    result.tensor = error.tensor;
-    result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
+  uint64_t size = 0;
+  const auto attempt = [&]() -> dr_status {
+    if (const dr_status s = e.sparsify_and_split()) {
+      result.tensor = error.tensor;
+      result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
+      return s;
+    }
+    if (const dr_status s = e.streams()) return s;
+    if (const dr_status s = e.first_fault(result)) return s;
+    e.choose_modes();
+    if (const dr_status s = e.container(frame, capacity, size)) return s;
+    return keeps_feedback(b) ? e.keep_feedback() : DR_OK;
+  };
+  if (const dr_status s = attempt()) {
+    e.roll_back();
     return s;
   }
-  if (const dr_status s = e.streams()) return s;
-  if (const dr_status s = e.first_fault(result)) return s;
-  e.choose_modes();
-  uint64_t size = 0;
-  if (const dr_status s = e.container(frame, capacity, size)) return s;
-  if (keeps_feedback(b))
-    if (const dr_status s = e.keep_feedback()) return s;
   result.size = size;
   return DR_OK;
 }

@@ -166,7 +166,7 @@ class keeper {
     range_ = 0;
     unsigned cuts = 0;
     constexpr unsigned cuts_most = 6;
-    return each_tile([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
+    return each_run([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
       for (; range_ < p.range; ++range_) m_.ends[range_] = count_;
       auto* const kept = kept_at(count_);
       const uint32_t found =
@@ -225,22 +225,24 @@ class keeper {
  private:
   void* kept_at(uint64_t i) const { return static_cast<std::byte*>(m_.kept) + i * value_size(s_.dtype); }
 
-  // Calls f(piece, values, where in the piece, n) for tiles, in order, as long as it returns true.
+  // Calls f(piece, values, where in the piece, n) for runs, in order and always the same ones, as long as it returns true.
   template <class F>
-  bool each_tile(F&& f) const {
-    alignas(64) std::byte made[4 * select_run];
+  bool each_run(F&& f) {
+    alignas(64) std::byte room[4 * select_run];
+    uint64_t run = 0;
     for (size_t i = 0; i < s_.pieces.size(); ++i) {
       const select_piece& p = s_.pieces[i];
-      // Runs begin with a cache line: reading across lines takes twice the time here.
+      // Runs begin with a cache line: reading across lines takes twice the time here. What is made is to stay in L1.
       const uint64_t size = value_size(s_.dtype), ahead = reinterpret_cast<uintptr_t>(p.values) % 64 / size;
       uint32_t n = 0;
-      for (uint64_t at = 0; at < p.n; at += n) {
-        n = static_cast<uint32_t>(std::min(select_run - (at ? 0 : ahead), p.n - at));
-        const void* v = made;
+      for (uint64_t at = 0; at < p.n; at += n, ++run) {
+        n = static_cast<uint32_t>(std::min(p.values ? select_run - (at ? 0 : ahead) : select_run / 4, p.n - at));
+        const void* v = nullptr;
         if (p.values)
           v = static_cast<const std::byte*>(p.values) + at * size;
         else
-          s_.load(s_.self, i, at, n, made);
+          v = s_.load(s_.self, i, at, n, run < loaded_ ? select_load::again : select_load::first, room);
+        loaded_ = std::max(loaded_, run + 1);
         if (!f(p, v, at, n)) return false;
       }
     }
@@ -248,11 +250,11 @@ class keeper {
   }
 
   // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
-  uint64_t sample() const {
+  uint64_t sample() {
     const uint64_t wanted = sample_wanted(n_);
     uint64_t taken = 0;
     if (wanted >= n_) {
-      each_tile([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
+      each_run([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
         taken += k_.magnitudes(v, n, 0, magnitudes_end, scratch_.sample + taken);
         return true;
       });
@@ -279,16 +281,19 @@ class keeper {
         const uint64_t ahead = (reinterpret_cast<uintptr_t>(p.values) / size + first) % line;
         first -= std::min(first, ahead);
         runs[k - from] = {i, first, static_cast<uint32_t>(std::min(line, p.n - first))};
-        if (p.values) __builtin_prefetch(static_cast<const std::byte*>(p.values) + first * size);
+        if (p.values)
+          __builtin_prefetch(static_cast<const std::byte*>(p.values) + first * size);
+        else
+          s_.load(s_.self, i, first, runs[k - from].n, select_load::hint, nullptr);
       }
       for (uint64_t k = from; k < to; ++k) {
         const run& r = runs[k - from];
-        alignas(64) std::byte made[64];
-        const void* v = made;
+        alignas(64) std::byte room[64];
+        const void* v = nullptr;
         if (const void* const values = s_.pieces[r.piece].values)
           v = static_cast<const std::byte*>(values) + r.at * size;
         else
-          s_.load(s_.self, r.piece, r.at, r.n, made);
+          v = s_.load(s_.self, r.piece, r.at, r.n, select_load::peek, room);
         taken += k_.magnitudes(v, r.n, 0, magnitudes_end, scratch_.sample + taken);
       }
     }
@@ -323,14 +328,14 @@ class keeper {
 
   uint64_t by_radix(uint64_t target) {
     selection s = radix_select(s_.dtype, target, [&](auto&& f) {
-      each_tile([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
+      each_run([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
         f(v, n);
         return true;
       });
     });
     count_ = 0;
     range_ = 0;
-    each_tile([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
+    each_run([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
       for (; range_ < p.range; ++range_) m_.ends[range_] = count_;
       uint32_t* const positions = m_.positions + count_;
       const uint64_t found = compact_selected(s_.dtype, v, n, s, positions);
@@ -358,6 +363,7 @@ class keeper {
   const select_scratch scratch_;
   const select_kernels &k_, &keys_;
   uint64_t n_;
+  uint64_t loaded_ = 0;                 // runs
   uint64_t count_ = 0, in_middle_ = 0;  // collected; of them in [low_, high_), whose magnitudes are in the middle
   uint32_t low_ = 1, high_ = 0, range_ = 0;
 };

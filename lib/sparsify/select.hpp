@@ -46,11 +46,15 @@ struct select_piece {
   uint32_t position;  // of the first value
   uint32_t range;     // ascending
 };
+// What a source that makes its values is asked for: to have a few at hand (nothing comes back); those few, before the rest; each once, in
+// runs that follow one another; or again.
+enum class select_load { hint, peek, first, again };
+
 struct select_source {
   uint32_t dtype;
   std::span<const select_piece> pieces;
-  // Writes n values of a piece, from `at` on, as they are to be selected; n <= select_run.
-  void (*load)(void* self, size_t piece, uint64_t at, uint32_t n, void* out) = nullptr;
+  // n values of a piece, from `at` on; n <= select_run, of which `room` has room.
+  const void* (*load)(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) = nullptr;
   void* self = nullptr;
 
   uint64_t elements() const {

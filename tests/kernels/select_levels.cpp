@@ -98,9 +98,20 @@ template <class Bits>
 struct made_values {
   const std::vector<Bits>* v;
   std::vector<uint64_t> begin;  // of each piece
-  static void load(void* self, size_t piece, uint64_t at, uint32_t n, void* out) {
-    const auto& m = *static_cast<made_values*>(self);
-    std::copy_n(m.v->data() + m.begin[piece] + at, n, static_cast<Bits*>(out));
+  uint64_t first = 0;           // values that were asked for the first time
+
+  static const void* load(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
+    auto& m = *static_cast<made_values*>(self);
+    const uint64_t from = m.begin[piece] + at;
+    CHECK(n <= select_run);
+    if (what == select_load::hint) return nullptr;
+    if (what == select_load::first) {
+      CHECK(from == m.first);
+      m.first += n;
+    }
+    if (what == select_load::again) CHECK(from + n <= m.first);
+    std::copy_n(m.v->data() + from, n, static_cast<Bits*>(room));
+    return room;
   }
 };
 
@@ -108,7 +119,7 @@ template <class Bits>
 kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cuts c, bool made, cpu_level level) {
   const auto pieces = pieces_of(v, c, made);
   select_source source{dtype, pieces};
-  made_values<Bits> values{&v, {}};
+  made_values<Bits> values{&v, {}, 0};
   uint64_t begin = 0;
   for (const select_piece& p : pieces) {
     values.begin.push_back(begin);
@@ -127,6 +138,7 @@ kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cu
   const select_memory m = select_memory::take(memory, dtype, v.size(), target, ranges);
   scratch = scratch.take(memory);
   const uint64_t n = keep_largest(source, target, m, scratch, level);
+  if (made) CHECK(values.first == v.size());
   kept_pairs out;
   out.positions.assign(m.positions, m.positions + n);
   out.values.assign(static_cast<const Bits*>(m.kept), static_cast<const Bits*>(m.kept) + n);
