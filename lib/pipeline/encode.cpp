@@ -68,6 +68,10 @@ struct row_work {
   void* decoded;                       // what the receiver will see, with feedback
   uint64_t order_told, decoded_size;
   stream_slot slots[section_count], decode_slot;
+  uint32_t plan;      // of those that auto chose from, the one taken
+  bool value_chosen;  // by coding them: slots[section_value] has them
+  stream_slot trial;  // another choice of value codec,
+  void* seen;         // and what the receiver would see
   uint64_t shared_key, private_key;
 };
 
@@ -156,7 +160,12 @@ work take(arena& memory, const batch& b) {
     }
     for (uint32_t s = 0; s < section_count; ++s)
       o.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
-    if (u.method->keeps_feedback() && !wire.value().exact()) {
+    const bool chooses_value = r.value_choices > 1;
+    if (chooses_value) {
+      o.trial = stream_slot::take(memory, wire.value(), r.need[section_value], false);
+      o.seen = memory.take<std::byte>(r.support_max * row_bytes);
+    }
+    if (u.method->keeps_feedback() && (chooses_value || !wire.value().exact())) {
       o.decoded = memory.take<std::byte>(r.support_max * row_bytes);
       o.decode_slot = stream_slot::take(memory, wire.value(), r.need[section_value], true);
     }
@@ -182,6 +191,8 @@ class encoder {
       const uint64_t key = tensors[u.first_tensor].key;
       uint64_t shared = combine(combine(combine(0, call.seed), call.step), key ? key : u.first_tensor);
       if (r.first) shared = combine(shared, i - u.first_row);
+      w.rows[i].plan = r.plan;
+      w.rows[i].value_chosen = false;
       w.rows[i].shared_key = shared;
       w.rows[i].private_key = combine(shared, call.private_seed);
     }
@@ -199,6 +210,26 @@ class encoder {
         return error_.code;
       }
     for (size_t i = 0; i < b_.rows.size(); ++i) span.bytes += w_.rows[i].count * (4 + row_bytes(i));
+    return DR_OK;
+  }
+
+  // What auto takes: the index codec that costs least, and of the value codecs that meet the error the one that does.
+  dr_status choose() {
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      const batch_row& r = b_.rows[i];
+      row_work& row = w_.rows[i];
+      if (r.choices.empty() || !is_coded(i)) continue;
+      trace_span span(call_.trace, call_.trace_user, "choose");
+      row.told = row.count;
+      uint32_t index = 0, value = 0;
+      if (r.value_choices > 1)
+        if (const dr_status s = choose_value(i, value)) return s;
+      if (r.choices.size() > r.value_choices)
+        if (const dr_status s = choose_index(i, index)) return s;
+      const row_choice& taken = r.choices[index * r.value_choices + value];
+      row.plan = w_.wire[i].plan = taken.plan;
+      for (uint32_t s = 0; s < section_count; ++s) row.slots[s].need = taken.need[s];
+    }
     return DR_OK;
   }
 
@@ -242,8 +273,31 @@ class encoder {
   }
 
   dr_status container(uint8_t* frame, uint64_t capacity, uint64_t& size) {
+    if (!b_.chooses()) return container(b_.layout[(call_.flags & DR_CALL_TAG) != 0], b_.wire, frame, capacity, size);
+    // Only the plans that were taken. (Memory is taken for it: auto is not for the steady state.)
+    std::vector<wire_plan> taken;
+    std::vector<row_bound> bounds;
+    std::vector<uint32_t> places(b_.wire.size(), UINT32_MAX);
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      uint32_t& place = places[w_.rows[i].plan];
+      if (place == UINT32_MAX) {
+        place = static_cast<uint32_t>(taken.size());
+        taken.push_back(plan_of(i));
+      }
+      row_bound bound = b_.rows[i].bound;
+      for (const row_choice& c : b_.rows[i].choices)
+        if (c.plan == w_.rows[i].plan) bound = c.bound;
+      w_.wire[i].plan = bound.plan = place;
+      bounds.push_back(bound);
+    }
+    header_layout layout;
+    if (const dr_status s = lay_out_header(taken, bounds, call_.flags & DR_CALL_TAG, layout, error_)) return s;
+    return container(layout, taken, frame, capacity, size);
+  }
+
+  dr_status container(const header_layout& layout, std::span<const wire_plan> plans, uint8_t* frame, uint64_t capacity,
+                      uint64_t& size) {
     trace_span span(call_.trace, call_.trace_user, "container");
-    const header_layout& layout = b_.layout[(call_.flags & DR_CALL_TAG) != 0];
     const std::span<wire_row> rows(w_.wire, b_.rows.size());
     const uint64_t wanted = place_rows(layout, rows);
     if (wanted > capacity)
@@ -269,7 +323,7 @@ class encoder {
       }
       std::memset(at, 0, static_cast<size_t>(end - at));
     }
-    write_header(layout, b_.wire, rows, call_.tag, call_.flags & DR_CALL_LIST, frame);
+    write_header(layout, plans, rows, call_.tag, call_.flags & DR_CALL_LIST, frame);
     size = span.bytes = wanted;
     return DR_OK;
   }
@@ -309,7 +363,7 @@ class encoder {
   }
 
  private:
-  const wire_plan& plan_of(size_t row) const { return b_.wire[b_.rows[row].plan]; }
+  const wire_plan& plan_of(size_t row) const { return b_.wire[w_.rows[row].plan]; }
   uint64_t row_bytes(size_t row) const { return uint64_t{plan_of(row).width} * value_size(plan_of(row).dtype); }
   bool replaced(size_t row) const { return plan_of(row).replaces_support() && w_.wire[row].mode == mode_plan; }
   uint32_t* told(size_t row) const { return replaced(row) ? w_.rows[row].tell : w_.rows[row].support; }
@@ -534,9 +588,86 @@ class encoder {
   void each_coded(uint32_t plan, F&& add) {
     w_.jobs.n = 0;
     for (size_t i = 0; i < b_.rows.size(); ++i)
-      if (b_.rows[i].plan == plan && w_.rows[i].count && !w_.rows[i].fault.code &&
-          !w_.units[b_.rows[i].unit].dense_fallback)
-        add(i);
+      if (w_.rows[i].plan == plan && is_coded(i)) add(i);
+  }
+  bool is_coded(size_t i) const {
+    return w_.rows[i].count && !w_.rows[i].fault.code && !w_.units[b_.rows[i].unit].dense_fallback;
+  }
+
+  dr_status choose_index(size_t i, uint32_t& chosen) {
+    const batch_row& r = b_.rows[i];
+    row_work& row = w_.rows[i];
+    const dr_exec exec = run_.exec();
+    uint64_t least = ~uint64_t{0};
+    for (uint32_t k = 0; k < r.choices.size() / r.value_choices; ++k) {
+      const stage& s = b_.wire[r.choices[k * r.value_choices].plan].index().front();
+      const dr_job job = job_of(i, DR_STREAM_INDEX, row.support, r.count_max, &row.count, 4 * r.count_max);
+      const dr_params params = s.params();
+      uint64_t bytes = 0;
+      if (s.codec->cpu->cost(&exec, &params, &job, 1, &bytes) || row.fault.code)
+        return fail(error_, DR_E_INTERNAL, "%s does not know its cost", s.codec->name);
+      if (bytes >= least) continue;
+      least = bytes;
+      chosen = k;
+    }
+    return DR_OK;
+  }
+
+  // Each is tried. One that a row's values are nothing for (they are not finite, say) is passed over.
+  dr_status choose_value(size_t i, uint32_t& chosen) {
+    const batch_row& r = b_.rows[i];
+    row_work& row = w_.rows[i];
+    const bool finite = survey(i);
+    row.fault = {};
+    const uint64_t bytes = row.told * row_bytes(i);
+    for (uint32_t k = 0; k < r.value_choices; ++k) {
+      const stage_list& list = b_.wire[r.choices[k].plan].value();
+      if (!finite && list.has(DR_NEEDS_FINITE)) continue;
+      dr_job job = job_of(i, DR_STREAM_VALUE, row.kept, r.support_max, &row.told, r.support_max * row_bytes(i));
+      if (finite) job.stats = &row.stats;
+      row.trial.need = r.choices[k].need[section_value];
+      w_.jobs.n = 0;
+      w_.jobs.add(job, row.trial);
+      if (const dr_status s = encode_list(list)) return s;
+      const bool refused = row.fault.code;
+      row.fault = {};
+      if (refused || (row.value_chosen && row.trial.size >= row.slots[section_value].size)) continue;
+      if (!list.exact()) {
+        job = job_of(i, DR_STREAM_VALUE, nullptr, row.told, nullptr, 0);
+        job.out = row.seen;
+        job.out_capacity = bytes;
+        job.out_size = &row.decoded_size;
+        stream_slot back = row.trial;
+        (void)list_needs(list, {r.universe, row.told, plan_of(i).dtype, plan_of(i).width}, back.need);
+        w_.jobs.n = 0;
+        w_.jobs.add(job, back);
+        if (decode_chain(list, run_, w_.jobs) || row.fault.code)
+          return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded", list.front().codec->name);
+        if (!meets_error(i)) continue;
+      }
+      std::swap(row.trial, row.slots[section_value]);
+      row.value_chosen = true;
+      chosen = k;
+    }
+    return DR_OK;
+  }
+
+  // ‖s − ŝ‖ <= error · ‖s‖, in sums of one order.
+  bool meets_error(size_t i) const {
+    const row_work& row = w_.rows[i];
+    const double error = b_.units[b_.rows[i].unit].method->value_error;
+    return with_value_type(plan_of(i).dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto *v = static_cast<const typename T::bits*>(row.kept),
+                 *w = static_cast<const typename T::bits*>(row.seen);
+      double norm = 0, rest = 0;
+      for (uint64_t k = 0; k < row.told * plan_of(i).width; ++k) {
+        const double x = double{T::to_f32(v[k])}, d = x - double{T::to_f32(w[k])};
+        norm += x * x;
+        rest += d * d;
+      }
+      return rest <= error * error * norm;
+    });
   }
 
   dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max) {
@@ -618,6 +749,7 @@ class encoder {
     const bool lossy = plan.value().has(DR_NEEDS_FINITE);
     each_coded(p, [&](size_t i) {
       row_work& row = w_.rows[i];
+      if (row.value_chosen) return;
       row.fault.stream = DR_STREAM_VALUE;
       if (lossy && !survey(i)) return;
       dr_job job =
@@ -830,6 +962,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
       result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
       return s;
     }
+    if (const dr_status s = e.choose()) return s;
     if (const dr_status s = e.streams()) return s;
     if (const dr_status s = e.first_fault(result)) return s;
     e.choose_modes();
