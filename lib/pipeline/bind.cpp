@@ -194,7 +194,7 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   std::vector<std::string> texts;
   if (e >= 1e-6) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
   // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it are tried.
-  for (int bits = 2; bits <= 7; ++bits)
+  for (int bits = 2; bits <= 6; ++bits)
     if (const double expected = 0.4 / (1 << bits); expected <= 2 * e && expected > e / 2)
       texts.push_back("log_quant(bits=" + std::to_string(bits) + ')');
   if (e >= 1e-4) texts.push_back("half");
