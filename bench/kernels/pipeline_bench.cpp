@@ -144,7 +144,7 @@ struct selecting {
       arena a;
       if (real) a = arena(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, block.size() - 64);
       scratch = {};
-      scratch.grow(d, target);
+      scratch.grow(d, target, false);
       memory = select_memory::take(a, DR_F32, d, target, 1);
       scratch = scratch.take(a);
       if (!real) block.resize(a.used() + 64);
@@ -159,7 +159,7 @@ void topr(report& r) {
     const auto s = std::make_shared<selecting>(g.size(), target);
     all.push_back({std::string("Top-") + name + " %, sorted, with its values", [s, &g, target = target] {
                      const select_piece p{g.data(), g.size(), 0, 0};
-                     sink = keep_largest({DR_F32, {&p, 1}}, static_cast<uint64_t>(target), s->memory, s->scratch);
+                     sink = keep_largest({DR_F32, {&p, 1}}, static_cast<uint64_t>(target), s->memory, {&s->scratch});
                    }});
   }
   r.compare("a", all);

@@ -132,7 +132,7 @@ work take(arena& memory, const batch& b) {
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
     if (u.width == 1) {
       o.kept = select_memory::take(memory, u.dtype, u.source_max, wanted(u), u.rows);
-      scratch.grow(u.source_max, wanted(u));
+      scratch.grow(u.source_max, wanted(u), b.workers > 1);
     } else if (!u.sparse) {
       o.kept.positions = memory.take<uint32_t>(u.source_max);
       o.kept.kept = memory.take<std::byte>(u.source_max * row_bytes);
@@ -200,9 +200,14 @@ class encoder {
 
   dr_status sparsify_and_split() {
     trace_span span(call_.trace, call_.trace_user, "sparsify");
-    pool_.run(
-        b_.units.size(),
-        [](void* self, size_t i, size_t worker) { static_cast<encoder*>(self)->split_unit(i, worker); }, this);
+    // Large units one after the other, each by all; the others side by side.
+    for (size_t i = 0; i < b_.units.size(); ++i)
+      if (is_shared(i)) split_unit(i, {w_.select, &pool_});
+    const auto one = [](void* self, size_t i, size_t worker) {
+      auto* const e = static_cast<encoder*>(self);
+      if (!e->is_shared(i)) e->split_unit(i, {e->w_.select + worker});
+    };
+    pool_.run(b_.units.size(), one, this);
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (w_.units[i].error.code) {
         error_ = w_.units[i].error;
@@ -371,7 +376,9 @@ class encoder {
 
   // ---- sparsify, split --------------------------------------------------------------------------------------
 
-  void split_unit(size_t i, size_t worker) {
+  bool is_shared(size_t i) const { return pool_.workers() > 1 && b_.units[i].source_max >= select_shared; }
+
+  void split_unit(size_t i, const select_crew& crew) {
     unit_work& o = w_.units[i];
     o.error = dr_error{};
     o.dense_fallback = o.advanced = false;
@@ -388,13 +395,13 @@ class encoder {
     const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
     uint64_t kept = 0;
     if (p.sparsify.codec->id == sparsify_topr) {
-      kept = keep_largest(source, wanted(u), o.kept, w_.select[worker]);
+      kept = keep_largest(source, wanted(u), o.kept, crew);
     } else if (p.sparsify.codec->id == sparsify_threshold) {
-      kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept);
+      kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept, crew);
       o.dense_fallback =
           static_cast<double>(kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
     } else {
-      kept = keep_from(source, 1, o.kept);
+      kept = keep_from(source, 1, o.kept, crew);
     }
     fence_streams();
     uint64_t begin = 0;
