@@ -27,6 +27,7 @@ inline magnitude_range range_of_scalar(const uint32_t* values, size_t n) {
 }
 extern const cpu_table<decltype(&range_of_scalar)> range_of;
 #if DR_X86
+magnitude_range range_of_avx2(const uint32_t* values, size_t n);
 magnitude_range range_of_avx512(const uint32_t* values, size_t n);
 #endif
 

@@ -91,6 +91,10 @@ extern const cpu_table<decltype(&uniform_quantise_scalar)> uniform_quantise;
 extern const cpu_table<decltype(&uniform_restore_scalar)> uniform_restore;
 
 #if DR_X86
+double uniform_squares_avx2(const uint32_t* values, size_t n, float scale);
+uniform_sums uniform_quantise_avx2(const uint32_t* values, size_t n, uniform_step s, uint16_t* levels, uint8_t* signs);
+void uniform_restore_avx2(const uint16_t* levels, size_t n, const uint8_t* signs, float base, float step,
+                          uint32_t* values);
 double uniform_squares_avx512(const uint32_t* values, size_t n, float scale);
 uniform_sums uniform_quantise_avx512(const uint32_t* values, size_t n, uniform_step s, uint16_t* levels,
                                      uint8_t* signs);
