@@ -340,6 +340,13 @@ struct extra_string {
   size_t size;
   uint64_t used = 0;
 
+  uint32_t next() const {  // at least 8 bits, zeros behind the end
+    const size_t byte = used / 8;
+    if (byte + 4 <= size) return load<uint32_t>(bytes + byte) >> used % 8;
+    uint32_t word = 0;
+    for (size_t i = byte; i < size; ++i) word |= uint32_t{bytes[i]} << 8 * (i - byte);
+    return word >> used % 8;
+  }
   bool is_used_up() const { return size == ceil_div(used, 8) && padding_is_zero(bytes, used); }
 };
 
@@ -373,13 +380,7 @@ struct extra_string {
       v = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(v, spread), shifts), mask);
       auto longer = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi32(v, below))) & 0x11111111;
       if (rest < 8) longer &= static_cast<uint32_t>(low_mask(static_cast<unsigned>(4 * rest)));
-      const size_t at = extra.used / 8;
-      const uint32_t word =
-          at + 4 <= extra.size ? load<uint32_t>(extra.bytes + at)
-          : at < extra.size
-              ? static_cast<uint32_t>(load_bytes(extra.bytes + at, static_cast<unsigned>(extra.size - at)))
-              : 0;
-      const __m256i odd = _mm256_srlv_epi32(all32(_pdep_u32(word >> extra.used % 8, longer)), nibbles);
+      const __m256i odd = _mm256_srlv_epi32(all32(_pdep_u32(extra.next(), longer)), nibbles);
       extra.used += static_cast<unsigned>(_mm_popcnt_u32(longer));
       v = _mm256_add_epi32(_mm256_add_epi32(v, _mm256_max_epu32(v, short_low)), _mm256_and_si256(odd, one));
       v = _mm256_add_epi32(v, _mm256_slli_si256(v, 4));

@@ -430,6 +430,17 @@ __mmask32 kept(__mmask32 m) {
   return m;
 }
 
+// At least 32 bits of a string from bit `at` on, zeros behind its `size` bytes; `begin` is where what may be read begins.
+[[gnu::always_inline]] inline uint64_t bits_from(const uint8_t* string, uint64_t at, size_t size,
+                                                 const uint8_t* begin) {
+  const size_t byte = at / 8;
+  if (byte + 8 <= size) return load<uint64_t>(string + byte) >> at % 8;
+  const uint8_t* const end = string + size;
+  if (end - begin < 8) return byte < size ? load_bytes(string + byte, static_cast<unsigned>(size - byte)) >> at % 8 : 0;
+  const uint64_t gone = at + 64 - 8 * size;  // bits of the last 8 bytes that are before `at`
+  return gone < 64 ? load<uint64_t>(end - 8) >> gone : 0;
+}
+
 // Inclusive sums of 32 lanes, all below 2^16. (Shifts and additions where they do: shuffles are scarcer.)
 struct summer {
   __m512i third = kept(_mm512_set4_epi32(0x07060706, 0x07060706, -1, -1));  // of the lower quadword, to the upper
@@ -499,12 +510,7 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
       const __m512i v = _mm512_and_si512(
           _mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(spread, load_tail(body + at, size - at))), mask);
       const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, v, short_low);
-      const size_t extra_at = extra_bits / 8;
-      const uint64_t word = extra_at + 8 <= extra_max ? load<uint64_t>(extra + extra_at)
-                            : extra_at < extra_max
-                                ? load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at))
-                                : 0;
-      const uint32_t odd = _pdep_u32(static_cast<uint32_t>(word >> extra_bits % 8), longer);
+      const uint32_t odd = _pdep_u32(static_cast<uint32_t>(bits_from(extra, extra_bits, extra_max, body)), longer);
       extra_bits += static_cast<unsigned>(_mm_popcnt_u32(longer));
       r = _mm512_add_epi16(v, _mm512_max_epu16(v, short_low));
       r = _mm512_mask_add_epi16(r, odd, r, one);
@@ -605,12 +611,7 @@ bool get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uin
                                      _mm512_permutexvar_epi8(_mm512_load_si512(low_bits.spread), packed)),
         _mm512_set1_epi16(static_cast<short>(low_bits.mask)));
     const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, v, short_low);
-    const size_t extra_at = extra_bits / 8;
-    const uint64_t word = extra_at + 8 <= extra_max ? load<uint64_t>(extra + extra_at)
-                          : extra_at < extra_max
-                              ? load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at))
-                              : 0;
-    const uint32_t odd = _pdep_u32(static_cast<uint32_t>(word >> extra_bits % 8), longer);
+    const uint32_t odd = _pdep_u32(static_cast<uint32_t>(bits_from(extra, extra_bits, extra_max, body)), longer);
     extra_bits += static_cast<unsigned>(_mm_popcnt_u32(longer));
     __m512i r = _mm512_add_epi16(v, _mm512_max_epu16(v, short_low));
     r = _mm512_mask_add_epi16(r, odd, r, one);
