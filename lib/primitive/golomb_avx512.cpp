@@ -21,27 +21,29 @@ constexpr size_t group = 32, block_max = size_t{1} << golomb_block_log2_max;
   return _mm512_or_si512(even, _mm512_or_si512(low, high));
 }
 
+struct closing_table {
+  alignas(64) uint8_t of[16][64]{};
+  constexpr closing_table() {
+    for (unsigned bits = 0; bits < 16; ++bits)
+      for (unsigned i = 0; i < 4 * bits; ++i) of[bits][i] = static_cast<uint8_t>(16 * (i / bits) + i % bits);
+  }
+};
+constexpr closing_table closing;
+
 // Closes 32 lanes of `bits` bits, at most 15, up to 4 * bits bytes.
 struct packer {
-  alignas(64) uint8_t close[64];
   unsigned bits;
+  __m512i even32, even64, close;
 
+  explicit packer(unsigned b)
+      : bits(b),
+        even32(_mm512_set1_epi32(static_cast<int>(16 - b))),
+        even64(_mm512_set1_epi64(static_cast<long long>(32 - 2 * b))),
+        close(_mm512_load_si512(closing.of[b])) {}
   [[gnu::always_inline]] inline __m512i pack(__m512i v) const {
-    const __m512i even32 = _mm512_set1_epi32(static_cast<int>(16 - bits));
-    const __m512i even64 = _mm512_set1_epi64(static_cast<long long>(32 - 2 * bits));
-    return _mm512_permutexvar_epi8(_mm512_load_si512(close), pairs_of(v, bits, even32, even64));
+    return _mm512_permutexvar_epi8(close, pairs_of(v, bits, even32, even64));
   }
 };
-struct packer_table {
-  packer of[16]{};
-  constexpr packer_table() {
-    for (unsigned bits = 0; bits < 16; ++bits) {
-      of[bits].bits = bits;
-      for (unsigned i = 0; i < 4 * bits; ++i) of[bits].close[i] = static_cast<uint8_t>(16 * (i / bits) + i % bits);
-    }
-  }
-};
-constexpr packer_table packers;
 
 // Quotients and remainders of 32 gaps, below 2^15 and 2^16.
 struct quotients {
@@ -208,7 +210,7 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
   // Each string in full vectors, then copied: the payload has not the room behind it. Unary: at most n + span / M <= 5 n bits.
   alignas(64) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
   const typename Gaps::divide divide(gaps, code.divisor);
-  const packer& low_bits = packers.of[code.low_bits];
+  const packer low_bits(code.low_bits);
   const __m512i short_low = _mm512_set1_epi16(static_cast<short>(code.short_low));
   const __m512i one = _mm512_set1_epi16(1);
   const bool has_low = code.divisor > 1;
@@ -334,7 +336,7 @@ uint8_t* put_adaptive(const narrow_gaps& gaps, const uint32_t* x, size_t n, uint
     const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, o.r, short_low);
     const __m512i moved = _mm512_add_epi16(o.r, short_low);
     const __m512i v = _mm512_maskz_mov_epi16(valid, _mm512_mask_srli_epi16(o.r, longer, moved, 1));
-    _mm512_storeu_si512(low_end, packers.of[code.low_bits].pack(v));
+    _mm512_storeu_si512(low_end, packer(code.low_bits).pack(v));
     low_end += valid == ~0u ? 4 * code.low_bits : ceil_div((n - i) * code.low_bits, 8);
     extras.put(_pext_u32(_mm512_test_epi16_mask(moved, one), longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
   }
