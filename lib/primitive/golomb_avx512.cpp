@@ -160,7 +160,7 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
     quotients o{};
     if (!divide(i, o)) return 0;
     sum = _mm512_add_epi32(sum, _mm512_madd_epi16(o.q, ones));
-    extra += popcount(_mm512_mask_cmpge_epu16_mask(valid_lanes(i, n), o.r, short_low));
+    extra += static_cast<unsigned>(_mm_popcnt_u32(_mm512_mask_cmpge_epu16_mask(valid_lanes(i, n), o.r, short_low)));
   }
   const uint64_t unary = n + static_cast<uint32_t>(_mm512_reduce_add_epi32(sum));
   if (code.divisor == 1) extra = 0;
@@ -225,7 +225,7 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
     const __m512i moved = _mm512_add_epi16(o.r, short_low);
     _mm512_storeu_si512(low + i / group * 4 * code.low_bits,
                         low_bits.pack(_mm512_mask_srli_epi16(o.r, longer, moved, 1)));
-    extras.put(_pext_u32(_mm512_test_epi16_mask(moved, one), longer), popcount(longer));
+    extras.put(_pext_u32(_mm512_test_epi16_mask(moved, one), longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
   }
   const auto copy = [&](const uint8_t* from, size_t size) {
     std::memcpy(out, from, size);
