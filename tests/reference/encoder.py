@@ -186,24 +186,58 @@ def encode_qsgd(values, shape, fields, private_key=0):
     return b"".join(norms) + pack_bits(codes)
 
 
-def encode_fit_poly(values, shape, fields):
-    """values in decoded order: the non-negative ones from the largest, then the negative ones."""
+def encode_fit_poly(values, shape, fields, segments=4):
+    """values in decoded order: the non-negative ones from the largest, then the negative ones; or by descending magnitude."""
     numbers = [to_double(v, shape.dtype) for v in values]
-    positives = sum(math.copysign(1, v) > 0 for v in numbers)
-    out, start = [struct.pack("<I", positives)], 0
-    for _, n in fit_poly_segments(positives, len(numbers)):
+    in_order = fields["sign"] == 1
+    positives = len(numbers) if in_order else sum(math.copysign(1, v) > 0 for v in numbers)
+    signs = [(int(math.copysign(1, v) < 0), 1) for v in numbers]
+    numbers = [abs(v) for v in numbers] if in_order else numbers
+    out, start = [b"" if in_order else struct.pack("<I", positives)], 0
+    if fields["knots"]:
+        lengths = []
+        for side in filter(None, (numbers[:positives], numbers[positives:])):
+            own = chord_pieces(side, fields["degree"], segments)
+            out += [bytes([len(own)])] + [varint(n) for n in own[:-1]]
+            lengths += own
+    else:
+        lengths = [n for _, n in fit_poly_segments(positives, len(numbers))]
+    for n in lengths:
         ys, start = numbers[start:start + n], start + n
-        us = [(2 * x - (n - 1)) / n for x in range(n)]
-        before, now, norm = [0.0] * n, [1.0] * n, float(n)
-        for j in range(min(fields["degree"], n - 1) + 1):
-            if j == 1:
-                before, now = now, us
-            elif j > 1:
-                before, now = now, [gram(u, n, j - 1, p, b) for u, p, b in zip(us, now, before)]
-            if j:
-                norm *= gram_b(n, j)
-            out.append(struct.pack("<f", f32(tree_sum([y * p for y, p in zip(ys, now)]) / norm)))
-    return b"".join(out)
+        out += [struct.pack("<f", c) for c in gram_fit(ys, fields["degree"])]
+    return b"".join(out) + (pack_bits(signs) if in_order else b"")
+
+
+def gram_fit(ys, degree):
+    n, out = len(ys), []
+    us = [(2 * x - (n - 1)) / n for x in range(n)]
+    before, now, norm = [0.0] * n, [1.0] * n, float(n)
+    for j in range(min(degree, n - 1) + 1):
+        if j == 1:
+            before, now = now, us
+        elif j > 1:
+            before, now = now, [gram(u, n, j - 1, p, b) for u, p, b in zip(us, now, before)]
+        if j:
+            norm *= gram_b(n, j)
+        out.append(f32(tree_sum([y * p for y, p in zip(ys, now)]) / norm))
+    return out
+
+
+def chord_pieces(side, degree, segments):
+    """Lengths of the pieces of a side, cut at the largest distance from a chord."""
+    def knot(begin, end):
+        """(-distance, begin, end, where to cut)"""
+        slope = (side[end - 1] - side[begin]) / max(1, end - begin - 1)
+        cuts = [(-(side[begin + x] - (side[begin] + slope * x))**2, begin, end, begin + x)
+                for x in range(degree + 1, end - begin - degree)]
+        return min(cuts, default=(0.0, begin, end, begin))
+    pieces = [knot(0, len(side))]
+    while len(pieces) < segments and min(pieces)[0] < 0:
+        worst = min(pieces)
+        pieces.remove(worst)
+        _, begin, end, at = worst
+        pieces += [knot(begin, at), knot(at, end)]
+    return [end - begin for _, begin, end, _ in sorted(pieces, key=lambda p: p[1])]
 
 
 def encode_split_levels(levels, m):
@@ -421,7 +455,9 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
         order = b""
         if e.value[0].codec.reorders:
             numbers = [to_double(v, e.dtype) for v in values]
-            # the order of fit_poly; sorted() is stable, so ties ascend
+            # the order of the curve fits; sorted() is stable, so ties ascend
+            if e.value[0].fields["sign"] == 1:
+                numbers = [abs(v) for v in numbers]
             permutation = sorted(range(len(keys)), key=lambda i: (math.copysign(1, numbers[i]) < 0, -numbers[i]))
             values = [values[i] for i in permutation]
             if e.carries:

@@ -167,7 +167,9 @@ INDEX |= {name + "+huffman": INDEX[name] + [HUFFMAN] for name in ("raw", "delta_
 INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items() if not name.startswith("rle")}
 INDEX["golomb+deflate+deflate"] = INDEX["golomb"] + [DEFLATE, DEFLATE]
 VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [stage("value", "qsgd", levels=1)],
-         "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
+         "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)],
+         "fit_poly order": [stage("value", "fit_poly", sign=1)], "fit_poly chord": [stage("value", "fit_poly", knots=1, degree=2)],
+         "fit_poly order chord": [stage("value", "fit_poly", knots=1, sign=1)]}
 VALUE["raw+huffman"] = [RAW, HUFFMAN]
 VALUE |= {name + "+deflate": stages + [DEFLATE] for name, stages in VALUE.items()}
 ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "keys": []}
@@ -249,20 +251,28 @@ def test_fit_poly_meets_polynomials():
     # a curve of degree 5 is met to the rounding of its coefficients
     n = 150
     curve = [3 - x / n - (x / n)**5 for x in range(n)]
-    payload = encoder.encode_fit_poly([pattern(y) for y in curve], Shape(n, n, n), {"degree": 9})
-    got = decoder.decode_fit_poly(payload, Shape(n, n, n), {"degree": 9})
+    payload = encoder.encode_fit_poly([pattern(y) for y in curve], Shape(n, n, n), {**FIT.fields, "degree": 9})
+    got = decoder.decode_fit_poly(payload, Shape(n, n, n), {**FIT.fields, "degree": 9})
     assert max(abs(to_double(a, "f32") - y) for a, y in zip(got, curve)) < 1e-4
 
 
 def fit_poly(coefficients, positives, n, dtype="f32", degree=0):
     payload = struct.pack(f"<I{len(coefficients)}f", positives, *coefficients)
-    return decoder.decode_fit_poly(payload, Shape(n, n, n, 1, dtype), {"degree": degree})
+    return decoder.decode_fit_poly(payload, Shape(n, n, n, 1, dtype), {**FIT.fields, "degree": degree})
 
 
 def test_fit_poly_clamps():
     assert fit_poly([-1.0], 2, 2) == [0, 0] and fit_poly([1.0], 0, 2) == [0, 0]
     assert fit_poly([1e30, -1e30], 1, 2, "f16") == [0x7bff, 0xfbff]
     assert fit_poly([3.4028234663852886e38], 1, 1, "bf16") == [0x7f7f]
+
+
+def test_chord_cuts_where_a_broken_line_breaks():
+    broken = [20.0, 16.0, 12.0, 8.0, 4.0, 3.0, 2.0, 1.0, 0.0]
+    assert encoder.chord_pieces(broken, 1, 2) == [4, 5]
+    assert encoder.chord_pieces(broken, 1, 1) == [9]
+    assert encoder.chord_pieces([1.0] * 9, 1, 4) == [9]     # nothing is off a chord
+    assert encoder.chord_pieces(broken, 8, 4) == [9]        # too few points for two pieces
 
 
 def test_qsgd_is_sign_level_norm():
@@ -376,6 +386,8 @@ P0, LEFT = entry("f32", [RAW], [BLOOM["p0"]]), entry("f32", [RAW], [BLOOM["leftm
 ONLY = {name: entry("f32", [RAW], stages) for name, stages in INDEX.items()}
 QSGD = [stage("value", "qsgd", levels=5)]
 FIT0 = [stage("value", "fit_poly", degree=0)]
+ORDER0 = [stage("value", "fit_poly", degree=0, sign=1)]
+CHORD0 = [stage("value", "fit_poly", degree=0, sign=1, knots=1)]
 GOOD_PLAN = entry_bytes(PLAIN)
 
 
@@ -475,6 +487,13 @@ REFUSED = {
     "fit_poly: empty": value_frame(FIT0, 2, b"", [PACK], order_payload=b"\2"),
     "fit_poly: infinite": value_frame(FIT0, 2, struct.pack("<If", 2, math.inf), [PACK], order_payload=b"\2"),
     "fit_poly: NaN": value_frame(FIT0, 2, struct.pack("<If", 2, math.nan), [PACK], order_payload=b"\2"),
+    "fit_poly: padding of signs": value_frame(ORDER0, 2, struct.pack("<fB", 1.0, 4), [PACK], order_payload=b"\2"),
+    "fit_poly: no signs": value_frame(ORDER0, 2, struct.pack("<f", 1.0), [PACK], order_payload=b"\2"),
+    "fit_poly: no pieces": value_frame(CHORD0, 2, struct.pack("<BfB", 0, 1.0, 0), [PACK], order_payload=b"\2"),
+    "fit_poly: 65 pieces": value_frame(CHORD0, 66, bytes([65] + [1] * 64) + bytes(4 * 65 + 9), [PACK], order_payload=bytes(58)),
+    "fit_poly: an empty piece": value_frame(CHORD0, 2, struct.pack("<BBffB", 2, 0, 1.0, 1.0, 0), [PACK], order_payload=b"\2"),
+    "fit_poly: nothing for the last piece": value_frame(CHORD0, 2, struct.pack("<BBffB", 2, 2, 1.0, 1.0, 0), [PACK], order_payload=b"\2"),
+    "fit_poly: a long varint": value_frame(CHORD0, 2, struct.pack("<BBBffB", 2, 0x81, 0, 1.0, 1.0, 0), [PACK], order_payload=b"\2"),
     "bitpack: twice": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\0"),
     "bitpack: not below N": value_frame(FIT0, 3, struct.pack("<If", 3, 1.0), [PACK], order_payload=bytes([3 | 0 << 2 | 1 << 4])),
     "bitpack: padding": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\6"),
@@ -531,7 +550,9 @@ def test_refuses_wrong_checks():
 def test_what_the_refusals_were_made_from_is_read():
     for data in (short(), general(), raw_row([3, 4]), raw_row([4, 3, 9], carries=True), two_blocks(), bloom_all(0, 20, 20), bloom_all(1, 20, 40),
                  index_frame(GOLOMB, 12, 3, b"\x00\x43\x02"), value_frame(QSGD, 1, bytes.fromhex("0000803f 0b")),
-                 value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8))),
+                 value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"),
+                 value_frame(ORDER0, 2, struct.pack("<fB", 1.0, 3), [PACK], order_payload=b"\2"),
+                 value_frame(CHORD0, 2, struct.pack("<BBffB", 2, 1, 1.0, 1.0, 0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8))),
                  index_frame(ONLY["bitmap"], 20, 9, b"\x3b\x82\x09"), index_frame(ONLY["rle0"], 100, 1, b"\1\3"), index_frame(ONLY["rle1"], 100, 2, b"\1\1\1\1"),
                  index_frame(ONLY["rle4"], 301, 1, b"\xff\x2d"), index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132203 4d04")),
                  index_frame(ONLY["delta_varint"], 101, 2, b"\x03\x60"), index_frame(ONLY["delta_bitpack"], 51, 4, bytes.fromhex("05 a3810f")),

@@ -65,6 +65,29 @@ TEST_CASE("Fig. 8's Laplace tensor costs what the definitions say") {
   }
 }
 
+TEST_CASE("Fig. 8's Laplace tensor: every form of a curve fit meets the paper's error, at bits that are stated") {
+  context c;
+  const struct {
+    const char* value;
+    double error, bits;
+  } forms[] = {{"fit_poly", 2e-4, 2.4},
+               {"fit_poly(sign=order)", 1e-4, 2.7},
+               {"fit_poly(knots=chord)", 4e-5, 4.5},
+               {"fit_poly(degree=1,knots=chord,segments=8)", 5e-5, 3.3},
+               {"fit_poly(degree=0,knots=chord,segments=32)", 1e-3, 7.1},
+               {"fit_poly(degree=2,knots=chord,sign=order,segments=8)", 5e-5, 3.4}};
+  for (const auto& form : forms)
+    for (const uint64_t seed : {1, 2, 3}) {
+      CAPTURE(std::string(form.value));
+      CAPTURE(seed);
+      const floats g = laplace(36864, seed);
+      const bytes frame =
+          encode(c, std::string("sparsify=topr(ratio=0.01) index=golomb value=") + form.value, {dense(g)});
+      CHECK(per_nonzero(inspect(frame).value_size) <= form.bits);
+      CHECK(squared_relative_error(g, decode(c, frame, g.size())) <= form.error);
+    }
+}
+
 #if defined(DR_WITH_INPUTS)
 TEST_CASE("a captured layer of that size and the whole ResNet-20 gradient stay under every point of Fig. 15") {
   size_t files = 0;
