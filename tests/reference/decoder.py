@@ -12,6 +12,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Callable
 
 MASK32, MASK64 = 2**32 - 1, 2**64 - 1
@@ -683,6 +684,43 @@ def gram_value(coefficients, x, n):
     return y
 
 
+# The doubles nearest to ln(2)^k / k!, ln 2 = sum of 1 / (k 2^k)
+LN2 = sum(Fraction(1, k << k) for k in range(1, 100))
+EXP2 = [float(LN2**k / math.factorial(k)) for k in range(14)]
+
+
+def exp2(x):
+    whole = (x + 6755399441055744.0) - 6755399441055744.0
+    f, s = x - whole, EXP2[13]
+    for k in range(12, -1, -1):
+        s = EXP2[k] + f * s
+    return math.ldexp(s, int(whole))
+
+
+def rank_fit_size(shape, fields):
+    n = shape.support * shape.width
+    return 4 * min(fields["degree"] + 1, 1 << fields["bits"]) + (n + 7) // 8 + (n * fields["bits"] + 7) // 8
+
+
+def rank_fit_levels(coefficients, fields, dtype):
+    """Bit patterns."""
+    levels, top = 1 << fields["bits"], largest(dtype)
+    curve = [gram_value(coefficients, i, levels) for i in range(levels)]
+    return [round_to(min(top, exp2(max(-160.0, min(130.0, t)))), dtype) for t in curve]
+
+
+def decode_rank_fit(payload, shape, fields):
+    reader, n = Reader(payload), shape.support * shape.width
+    coefficients = [finite_f32(reader.take(4)) for _ in range(min(fields["degree"] + 1, 1 << fields["bits"]))]
+    levels, sign = rank_fit_levels(coefficients, fields, shape.dtype), 1 << 8 * VALUE_SIZE[shape.dtype] - 1
+    signs = Bits(reader.take((n + 7) // 8))
+    codes = Bits(reader.take((n * fields["bits"] + 7) // 8))
+    values = [levels[codes.take(fields["bits"])] | sign * signs.take(1) for _ in range(n)]
+    signs.pad()
+    codes.pad()
+    return values
+
+
 # ---- quantisers ----
 
 def decode_split_levels(body, n, m):
@@ -980,6 +1018,7 @@ CODECS = {
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 1, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
                         reorders=True, width_one=True,
                         bound=lambda shape, f: 4 + shape.support + 128 * (5 + 4 * (f["degree"] + 1))),
+    ("value", 8): Codec("value", "rank_fit", (("bits", 1, 8, 4), ("degree", 0, 7, 5)), decode=decode_rank_fit, fixed=rank_fit_size),
     ("value", 9): Codec("value", "uniform_quant", decode=decode_uniform_quant,
                         bound=lambda shape, _: 32 + 5 * shape.support * shape.width),
     ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
                      bloom_bits, bloom_places, check, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
-                     mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
+                     mix64, murmur3, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
 
@@ -240,6 +240,19 @@ def chord_pieces(side, degree, segments):
     return [end - begin for _, begin, end, _ in sorted(pieces, key=lambda p: p[1])]
 
 
+def encode_rank_fit(values, shape, fields):
+    """Levels uniform in the logarithm between the extremes, which degree >= 1 can say."""
+    numbers, levels = [to_double(v, shape.dtype) for v in values], 1 << fields["bits"]
+    logs = [math.log2(abs(v)) for v in numbers if v] or [0.0]
+    step = (max(logs) - min(logs)) / max(1, levels - 1)
+    size = min(fields["degree"] + 1, levels)
+    coefficients = ([(max(logs) + min(logs)) / 2, levels * step / 2] + [0.0] * 6)[:size]
+    table = [to_double(x, shape.dtype) for x in rank_fit_levels([f32(c) for c in coefficients], fields, shape.dtype)]
+    codes = [min(range(levels), key=lambda i: (abs(table[i] - abs(v)), -i)) for v in numbers]
+    return (struct.pack(f"<{size}f", *coefficients) + pack_bits([(int(math.copysign(1, v) < 0), 1) for v in numbers])
+            + pack_bits([(code, fields["bits"]) for code in codes]))
+
+
 def encode_split_levels(levels, m):
     c = log2_ceil(m)
     s, pairs = (1 << c) - m, [divmod(level, m) for level in levels]
@@ -376,6 +389,7 @@ PACKERS = {"deflate": deflate, "huffman": huffman}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
+            ("value", "rank_fit"): encode_rank_fit,
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,

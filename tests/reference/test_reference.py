@@ -171,6 +171,7 @@ VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [st
          "fit_poly order": [stage("value", "fit_poly", sign=1)], "fit_poly chord": [stage("value", "fit_poly", knots=1, degree=2)],
          "fit_poly order chord": [stage("value", "fit_poly", knots=1, sign=1)]}
 VALUE["raw+huffman"] = [RAW, HUFFMAN]
+VALUE |= {"rank_fit": [stage("value", "rank_fit")], "rank_fit8": [stage("value", "rank_fit", bits=8, degree=1)]}
 VALUE |= {name + "+deflate": stages + [DEFLATE] for name, stages in VALUE.items()}
 ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "keys": []}
 
@@ -214,6 +215,8 @@ def test_all_pairs(index, value):
                 part = sorted(values)[start:start + bucket]
                 norm = math.sqrt(sum(source[i]**2 for i in part))
                 assert all(abs(source[i] - decoded[i]) <= norm * (1 / levels + 0.01) for i in part)
+        elif value.startswith("rank_fit"):
+            assert all(abs(source[i] - decoded[i]) <= 0.6 * abs(source[i]) for i in values if source[i])
         elif count > 1:
             # sorted normals in a few pieces: the fit is close, and the order puts each value back in its place
             # (of a support that hardly meets the row almost all is zero, and no such piece is smooth)
@@ -281,6 +284,30 @@ def test_qsgd_is_sign_level_norm():
     assert [to_double(v, "f32") for v in got] == [3.0, to_double(pattern(-6 / 7), "f32")]
     minus_zero = decoder.decode_qsgd(struct.pack("<fB", 3.0, 1), Shape(1, 1, 1), {"levels": 7, "bucket": 512})
     assert minus_zero == [0x80000000]
+
+
+# ---- rank_fit ----
+
+def test_exp2_constants():
+    assert decoder.EXP2[1] == math.log(2)
+    assert [x.hex() for x in decoder.EXP2[2::11]] == ["0x1.ebfbdff82c58fp-3", "0x1.816193166d0f9p-40"]
+
+
+def test_exp2_is_close_and_exact_for_integers():
+    rng = random.Random(8)
+    for whole in range(-160, 131):
+        assert decoder.exp2(float(whole)) == 2.0**whole
+    for _ in range(20000):
+        x = rng.uniform(-160, 130)
+        assert abs(decoder.exp2(x) / 2**x - 1) < 2**-50
+
+
+def test_rank_fit_clamps():
+    def levels(coefficients, dtype):
+        return decoder.rank_fit_levels(coefficients, {"bits": 1}, dtype)
+    assert levels([3e38, 0.0], "f32") == [0x7f7fffff] * 2 and levels([-3e38], "f32") == [0, 0]
+    assert levels([0.0, 400.0], "f16") == [0, 0x7bff]
+    assert levels([0.0], "bf16") == [0x3f80] * 2
 
 
 # ---- frames ----
@@ -386,6 +413,7 @@ P0, LEFT = entry("f32", [RAW], [BLOOM["p0"]]), entry("f32", [RAW], [BLOOM["leftm
 ONLY = {name: entry("f32", [RAW], stages) for name, stages in INDEX.items()}
 QSGD = [stage("value", "qsgd", levels=5)]
 FIT0 = [stage("value", "fit_poly", degree=0)]
+RANK = [stage("value", "rank_fit", bits=2, degree=0)]
 ORDER0 = [stage("value", "fit_poly", degree=0, sign=1)]
 CHORD0 = [stage("value", "fit_poly", degree=0, sign=1, knots=1)]
 GOOD_PLAN = entry_bytes(PLAIN)
@@ -494,6 +522,9 @@ REFUSED = {
     "fit_poly: an empty piece": value_frame(CHORD0, 2, struct.pack("<BBffB", 2, 0, 1.0, 1.0, 0), [PACK], order_payload=b"\2"),
     "fit_poly: nothing for the last piece": value_frame(CHORD0, 2, struct.pack("<BBffB", 2, 2, 1.0, 1.0, 0), [PACK], order_payload=b"\2"),
     "fit_poly: a long varint": value_frame(CHORD0, 2, struct.pack("<BBBffB", 2, 0x81, 0, 1.0, 1.0, 0), [PACK], order_payload=b"\2"),
+    "rank_fit: NaN": value_frame(RANK, 3, struct.pack("<fBB", math.nan, 0, 0)),
+    "rank_fit: padding of signs": value_frame(RANK, 3, struct.pack("<fBB", 1.0, 8, 0)),
+    "rank_fit: padding of codes": value_frame(RANK, 3, struct.pack("<fBB", 1.0, 0, 64)),
     "bitpack: twice": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\0"),
     "bitpack: not below N": value_frame(FIT0, 3, struct.pack("<If", 3, 1.0), [PACK], order_payload=bytes([3 | 0 << 2 | 1 << 4])),
     "bitpack: padding": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\6"),
@@ -551,6 +582,7 @@ def test_what_the_refusals_were_made_from_is_read():
     for data in (short(), general(), raw_row([3, 4]), raw_row([4, 3, 9], carries=True), two_blocks(), bloom_all(0, 20, 20), bloom_all(1, 20, 40),
                  index_frame(GOLOMB, 12, 3, b"\x00\x43\x02"), value_frame(QSGD, 1, bytes.fromhex("0000803f 0b")),
                  value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"),
+                 value_frame(RANK, 3, struct.pack("<fBB", 1.0, 7, 63)),
                  value_frame(ORDER0, 2, struct.pack("<fB", 1.0, 3), [PACK], order_payload=b"\2"),
                  value_frame(CHORD0, 2, struct.pack("<BBffB", 2, 1, 1.0, 1.0, 0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8))),
                  index_frame(ONLY["bitmap"], 20, 9, b"\x3b\x82\x09"), index_frame(ONLY["rle0"], 100, 1, b"\1\3"), index_frame(ONLY["rle1"], 100, 2, b"\1\1\1\1"),

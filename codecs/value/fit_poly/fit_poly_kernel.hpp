@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "primitive/gram.hpp"
 #include "primitive/sum_tree.hpp"
 #include "primitive/value_type.hpp"
 
@@ -68,60 +69,18 @@ DR_HD constexpr unsigned fit_poly_coefficients(uint64_t points, unsigned degree)
   return points - 1 < degree ? static_cast<unsigned>(points) : degree + 1;
 }
 
-DR_HD inline double fit_poly_b(uint64_t points, unsigned j) {
-  const double square = static_cast<double>(j) * static_cast<double>(j), n = static_cast<double>(points);
-  return (square * (1 - square / (n * n))) / (4 * square - 1);
-}
-
-// Where point x of n lies in [-1, 1].
-DR_HD inline double fit_poly_u(uint64_t x, uint64_t points) {
-  return (2 * static_cast<double>(x) - static_cast<double>(points - 1)) / static_cast<double>(points);
-}
-
-// P_{j+1} of P_j = p and P_{j-1} = before. With b = B_0 = 0 and before = 0, P_1 of P_0 = 1 is u.
-DR_HD inline double fit_poly_next(double u, double b, double p, double before) { return u * p - b * before; }
-
-// P_0 … P_{count-1} at point x of n.
-DR_HD inline void fit_poly_basis(uint64_t x, uint64_t points, unsigned count, const double* b, double* p) {
-  const double u = fit_poly_u(x, points);
-  p[0] = 1;
-  if (count > 1) p[1] = u;
-  for (unsigned j = 1; j + 1 < count; ++j) p[j + 1] = fit_poly_next(u, b[j], p[j], p[j - 1]);
-}
-
-// c_j of Σ y·P_j.
-DR_HD inline float fit_poly_coefficient(double sum, uint64_t points, unsigned j, const double* b) {
-  double norm = static_cast<double>(points);
-  for (unsigned i = 1; i <= j; ++i) norm = norm * b[i];
-  return static_cast<float>(saturate<f32_type>(sum / norm));
-}
-
-// The curve at point x of n; b: B_1 … B_{count-1}.
-DR_HD inline double fit_poly_at(uint64_t x, uint64_t points, unsigned count, const double* b,
-                                const float* coefficients) {
-  const double u = fit_poly_u(x, points);
-  double y = static_cast<double>(coefficients[0]), before = 1, p = u;
-  for (unsigned j = 1; j < count; ++j) {
-    y = y + static_cast<double>(coefficients[j]) * p;
-    const double next = fit_poly_next(u, b[j], p, before);
-    before = p;
-    p = next;
-  }
-  return y;
-}
-
 // Least squares of y(0 … points-1); coefficients [fit_poly_coefficients].
 template <class F>
 void fit_poly_fit(uint64_t points, unsigned degree, F&& y, float* coefficients) {
   const unsigned count = fit_poly_coefficients(points, degree);
   double b[fit_poly_degree_max + 1] = {}, p[fit_poly_degree_max + 1];
-  for (unsigned j = 1; j < count; ++j) b[j] = fit_poly_b(points, j);
+  for (unsigned j = 1; j < count; ++j) b[j] = gram_b(points, j);
   for (unsigned j = 0; j < count; ++j) {
     const double sum = tree_sum(points, [&](uint64_t x) {
-      fit_poly_basis(x, points, count, b, p);
+      gram_basis(x, points, count, b, p);
       return y(x) * p[j];
     });
-    coefficients[j] = fit_poly_coefficient(sum, points, j, b);
+    coefficients[j] = gram_coefficient(sum, points, j, b);
   }
 }
 
@@ -130,8 +89,8 @@ template <class F>
 void fit_poly_eval(uint64_t points, unsigned degree, const float* coefficients, F&& each) {
   const unsigned count = fit_poly_coefficients(points, degree);
   double b[fit_poly_degree_max + 1] = {};
-  for (unsigned j = 1; j < count; ++j) b[j] = fit_poly_b(points, j);
-  for (uint64_t x = 0; x < points; ++x) each(x, fit_poly_at(x, points, count, b, coefficients));
+  for (unsigned j = 1; j < count; ++j) b[j] = gram_b(points, j);
+  for (uint64_t x = 0; x < points; ++x) each(x, gram_at(x, points, count, b, coefficients));
 }
 
 // Ascending in this key is: sign clear first, then by descending value. The key of the key is the value.
