@@ -697,6 +697,40 @@ def exp2(x):
     return math.ldexp(s, int(whole))
 
 
+def fit_dexp_size(shape, fields):
+    return 16 + (shape.support + 7) // 8 if fields["sign"] else 36
+
+
+def fit_dexp_values(curve, positive, n, dtype):
+    def power(rate, x):
+        return exp2(-min(1000.0, abs(rate) * ((2.0 * (n - 1 - x if rate > 0 else x)) / n)))
+    a, b, c, d = curve
+    top, out = largest(dtype), []
+    for x in range(n):
+        y = a * power(b, x) + c * power(d, x)
+        if y < 0 if positive else y > 0:
+            y = 0.0
+        out.append(round_to(max(-top, min(top, y)), dtype))
+    return out
+
+
+def decode_fit_dexp(payload, shape, fields):
+    reader, n, in_order = Reader(payload), shape.support, fields["sign"] == 1
+    positives = n if in_order else reader.uint(4)
+    refuse(positives > n, "fit_dexp: more positives than values")
+    values = []
+    for positive, count in [(True, positives)] + [(False, n - positives)] * (not in_order):
+        words = [reader.take(4) for _ in range(4)]
+        curve = [finite_f32(word) for word in words]
+        refuse(count == 0 and any(b"".join(words)), "fit_dexp: parameters of no values")
+        values += fit_dexp_values(curve, positive, count, shape.dtype)
+    if in_order:
+        bits, sign = Bits(reader.take((n + 7) // 8)), 1 << 8 * VALUE_SIZE[shape.dtype] - 1
+        values = [v & sign - 1 | bits.take(1) * sign for v in values]
+        bits.pad()
+    return values
+
+
 def rank_fit_size(shape, fields):
     n = shape.support * shape.width
     return 4 * min(fields["degree"] + 1, 1 << fields["bits"]) + (n + 7) // 8 + (n * fields["bits"] + 7) // 8
@@ -1018,6 +1052,8 @@ CODECS = {
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 1, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
                         reorders=True, width_one=True,
                         bound=lambda shape, f: 4 + shape.support + 128 * (5 + 4 * (f["degree"] + 1))),
+    ("value", 7): Codec("value", "fit_dexp", (("sign", 0, 1, 0),), decode=decode_fit_dexp, reorders=True, width_one=True,
+                        fixed=fit_dexp_size),
     ("value", 8): Codec("value", "rank_fit", (("bits", 1, 8, 4), ("degree", 0, 7, 5)), decode=decode_rank_fit, fixed=rank_fit_size),
     ("value", 9): Codec("value", "uniform_quant", decode=decode_uniform_quant,
                         bound=lambda shape, _: 32 + 5 * shape.support * shape.width),

@@ -240,6 +240,24 @@ def chord_pieces(side, degree, segments):
     return [end - begin for _, begin, end, _ in sorted(pieces, key=lambda p: p[1])]
 
 
+def encode_fit_dexp(values, shape, fields):
+    """The mean of each side, but for two points or more a second term that falls from one end by half of it a point."""
+    numbers, out = [to_double(v, shape.dtype) for v in values], []
+    in_order = fields["sign"] == 1
+    positives = len(numbers) if in_order else sum(math.copysign(1, v) > 0 for v in numbers)
+    for side in [numbers] if in_order else [numbers[:positives], numbers[positives:]]:
+        ys, n = [abs(v) if in_order else v for v in side], max(1, len(side))
+        falls = [2.0**-x for x in range(n)] if not ys or abs(ys[0]) > abs(ys[-1]) else [2.0**(x + 1 - n) for x in range(n)]
+        mean, slope = sum(ys) / n, 0.0
+        if n > 1:
+            middle = sum(falls) / n
+            slope = sum((y - mean) * (f - middle) for y, f in zip(ys, falls)) / sum((f - middle)**2 for f in falls)
+            mean -= slope * middle
+        out.append(struct.pack("<4f", f32(mean), 0, f32(slope), 0 if not slope else -n / 2 if falls[0] > falls[-1] else n / 2))
+    signs = pack_bits([(int(math.copysign(1, v) < 0), 1) for v in numbers]) if in_order else b""
+    return (b"" if in_order else struct.pack("<I", positives)) + b"".join(out) + signs
+
+
 def encode_rank_fit(values, shape, fields):
     """Levels uniform in the logarithm between the extremes, which degree >= 1 can say."""
     numbers, levels = [to_double(v, shape.dtype) for v in values], 1 << fields["bits"]
@@ -389,7 +407,7 @@ PACKERS = {"deflate": deflate, "huffman": huffman}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
-            ("value", "rank_fit"): encode_rank_fit,
+            ("value", "rank_fit"): encode_rank_fit, ("value", "fit_dexp"): encode_fit_dexp,
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,

@@ -9,6 +9,7 @@
 #include "primitive/bits.hpp"
 #include "primitive/exp2.hpp"
 #include "primitive/gram.hpp"
+#include "primitive/least_squares.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
@@ -148,23 +149,6 @@ inline void rank_fit_start(const rank_fit_curve& curve, unsigned levels, double*
   }
 }
 
-// Solves A x = y for A symmetric and positive (Cholesky); in place. n <= rank_fit_degree_max + 1.
-inline void rank_fit_solve(unsigned n, double (&a)[rank_fit_degree_max + 1][rank_fit_degree_max + 1], double* y) {
-  for (unsigned i = 0; i < n; ++i) {
-    for (unsigned j = 0; j <= i; ++j) {
-      double sum = a[i][j];
-      for (unsigned k = 0; k < j; ++k) sum = sum - a[i][k] * a[j][k];
-      a[i][j] = i == j ? std::sqrt(sum > 0 ? sum : 1) : sum / a[j][j];
-    }
-    for (unsigned k = 0; k < i; ++k) y[i] = y[i] - a[i][k] * y[k];
-    y[i] = y[i] / a[i][i];
-  }
-  for (unsigned i = n; i-- > 0;) {
-    for (unsigned k = i + 1; k < n; ++k) y[i] = y[i] - a[k][i] * y[k];
-    y[i] = y[i] / a[i][i];
-  }
-}
-
 inline double rank_fit_log2(double v) { return v < 0x1p-149 ? -149 : portable_log2(v); }
 
 // Lloyd's iteration (Lloyd 1982), but that the levels move to a curve near the means of their cells, instead of to the means:
@@ -219,7 +203,7 @@ inline void rank_fit_fit(const rank_fit_curve& curve, unsigned bits, unsigned co
         y[j] += weight * (p[j] * target);
       }
     }
-    rank_fit_solve(used, a, y);
+    solve_normal(used, a, y);
     for (unsigned j = 0; j < count; ++j) c[j] = j < used ? static_cast<float>(y[j]) : 0;
     const double error = take(c);
     if (error == HUGE_VAL) {
