@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kernel_bench.hpp"
+#include "rank_fit_kernels.hpp"
 
 namespace dr::bench {
 
@@ -18,6 +19,7 @@ inline subjects all_subjects() {
   add_index(all);
   add_quantisers(all);
   add_selection(all);
+  add_rank_fit(all);
   return all;
 }
 

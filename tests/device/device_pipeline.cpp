@@ -315,18 +315,24 @@ TEST_CASE("indices that do not ascend, or are out of range, are refused by a GPU
 
 TEST_CASE("what has no path on a GPU is refused with its name, or takes the CPU's if the caller allows it") {
   std::vector<gradient> g{make(DR_F32, 5000, 1)};
-  const plan p("sparsify=topr(ratio=0.1) index=golomb value=raw+deflate");
-  const dr_place strict = emulated(1), lenient = emulated(1, DR_PLACE_ALLOW_HOST);
-  const encoded refused = encode_at(&strict, p, g);
-  CHECK(refused.status == DR_E_UNSUPPORTED);
-  CHECK(refused.error.find("deflate") != std::string::npos);
-  const encoded want = encode_at(nullptr, p, g), got = encode_at(&lenient, p, g);
-  CHECK(got.status == DR_OK);
-  CHECK(got.frame == want.frame);
-  CHECK(decode_at(&strict, want.frame, g).status == DR_E_UNSUPPORTED);
-  const decoded x = decode_at(nullptr, want.frame, g), y = decode_at(&lenient, want.frame, g);
-  REQUIRE(y.status == DR_OK);
-  CHECK(same_bits(x.values[0], y.values[0]));
+  const std::pair<const char*, const char*> streams[] = {
+      {"value=raw+deflate", "deflate runs on the CPU only"},
+      {"value=fit_poly(knots=chord)", "fit_poly with these parameters runs on the CPU only"},
+      {"value=fit_poly(sign=order)", "fit_poly with these parameters runs on the CPU only"}};
+  for (const auto& [value, reason] : streams) {
+    const plan p(std::string("sparsify=topr(ratio=0.1) index=golomb ") + value);
+    const dr_place strict = emulated(1), lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+    const encoded refused = encode_at(&strict, p, g);
+    CHECK(refused.status == DR_E_UNSUPPORTED);
+    CHECK(refused.error.find(reason) != std::string::npos);
+    const encoded want = encode_at(nullptr, p, g), got = encode_at(&lenient, p, g);
+    CHECK(got.status == DR_OK);
+    CHECK(got.frame == want.frame);
+    CHECK(decode_at(&strict, want.frame, g).status == DR_E_UNSUPPORTED);
+    const decoded x = decode_at(nullptr, want.frame, g), y = decode_at(&lenient, want.frame, g);
+    REQUIRE(y.status == DR_OK);
+    CHECK(same_bits(x.values[0], y.values[0]));
+  }
 }
 
 TEST_CASE("a codec may have a path on a GPU for some parameters only: the others are refused, or take the CPU's") {

@@ -12,6 +12,7 @@ import math
 import struct
 import zlib
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Callable
 
 MASK32, MASK64 = 2**32 - 1, 2**64 - 1
@@ -630,25 +631,127 @@ def gram_b(n, j):
     return (jj * (1.0 - jj / (float(n) * float(n)))) / (4.0 * jj - 1.0)
 
 
+def fit_poly_pieces(reader, sides):
+    """The segments where the payload tells knots. sides: (is positive, points)."""
+    segments = []
+    for positive, left in sides:
+        if left == 0:
+            continue
+        pieces = reader.uint(1)
+        refuse(not 1 <= pieces <= 64, f"fit_poly: {pieces} pieces")
+        for _ in range(pieces - 1):
+            length = reader.varint()
+            refuse(not 0 < length < left, "fit_poly: a piece without points")
+            segments.append((positive, length))
+            left -= length
+        segments.append((positive, left))
+    return segments
+
+
 def decode_fit_poly(payload, shape, fields):
     reader, values, top = Reader(payload), [], largest(shape.dtype)
-    positives = reader.uint(4)
+    in_order = fields["sign"] == 1
+    positives = shape.support if in_order else reader.uint(4)
     refuse(positives > shape.support, "fit_poly: more positives than values")
-    segments = fit_poly_segments(positives, shape.support)
+    if fields["knots"]:
+        segments = fit_poly_pieces(reader, [(True, positives), (False, shape.support - positives)])
+    else:
+        segments = fit_poly_segments(positives, shape.support)
     sizes = [min(fields["degree"], n - 1) + 1 for _, n in segments]
-    refuse(len(payload) != 4 + 4 * sum(sizes), f"fit_poly: {len(payload)} bytes instead of {4 + 4 * sum(sizes)}")
+    expected = reader.position + 4 * sum(sizes) + (shape.support + 7) // 8 * in_order
+    refuse(len(payload) != expected, f"fit_poly: {len(payload)} bytes instead of {expected}")
     for (positive, n), size in zip(segments, sizes):
         coefficients = [finite_f32(reader.take(4)) for _ in range(size)]
         for x in range(n):
-            u = (2 * x - (n - 1)) / n
-            y, p_before, p = coefficients[0], 1.0, u
-            for j in range(1, size):
-                y = y + coefficients[j] * p
-                p_before, p = p, gram(u, n, j, p, p_before)
+            y = gram_value(coefficients, x, n)
             if y < 0 if positive else y > 0:
                 y = 0.0
             # Reading: a y of -0 (c_0 = -0 alone can give it) is neither, and stays.
             values.append(round_to(max(-top, min(top, y)), shape.dtype))
+    if in_order:
+        bits, sign = Bits(reader.take((shape.support + 7) // 8)), 1 << 8 * VALUE_SIZE[shape.dtype] - 1
+        values = [v & sign - 1 | bits.take(1) * sign for v in values]
+        bits.pad()
+    return values
+
+
+def gram_value(coefficients, x, n):
+    u = (2 * x - (n - 1)) / n
+    y, p_before, p = coefficients[0], 1.0, u
+    for j in range(1, len(coefficients)):
+        y = y + coefficients[j] * p
+        p_before, p = p, gram(u, n, j, p, p_before)
+    return y
+
+
+# The doubles nearest to ln(2)^k / k!, ln 2 = sum of 1 / (k 2^k)
+LN2 = sum(Fraction(1, k << k) for k in range(1, 100))
+EXP2 = [float(LN2**k / math.factorial(k)) for k in range(14)]
+
+
+def exp2(x):
+    whole = (x + 6755399441055744.0) - 6755399441055744.0
+    f, s = x - whole, EXP2[13]
+    for k in range(12, -1, -1):
+        s = EXP2[k] + f * s
+    return math.ldexp(s, int(whole))
+
+
+def fit_dexp_size(shape, fields):
+    return 16 + (shape.support + 7) // 8 if fields["sign"] else 36
+
+
+def fit_dexp_values(curve, positive, n, dtype):
+    def power(rate, x):
+        return exp2(-min(1000.0, abs(rate) * ((2.0 * (n - 1 - x if rate > 0 else x)) / n)))
+    a, b, c, d = curve
+    top, out = largest(dtype), []
+    for x in range(n):
+        y = a * power(b, x) + c * power(d, x)
+        if y < 0 if positive else y > 0:
+            y = 0.0
+        out.append(round_to(max(-top, min(top, y)), dtype))
+    return out
+
+
+def decode_fit_dexp(payload, shape, fields):
+    reader, n, in_order = Reader(payload), shape.support, fields["sign"] == 1
+    positives = n if in_order else reader.uint(4)
+    refuse(positives > n, "fit_dexp: more positives than values")
+    values = []
+    for positive, count in [(True, positives)] + [(False, n - positives)] * (not in_order):
+        words = [reader.take(4) for _ in range(4)]
+        curve = [finite_f32(word) for word in words]
+        refuse(count == 0 and any(b"".join(words)), "fit_dexp: parameters of no values")
+        values += fit_dexp_values(curve, positive, count, shape.dtype)
+    if in_order:
+        bits, sign = Bits(reader.take((n + 7) // 8)), 1 << 8 * VALUE_SIZE[shape.dtype] - 1
+        values = [v & sign - 1 | bits.take(1) * sign for v in values]
+        bits.pad()
+    return values
+
+
+def rank_fit_size(shape, fields):
+    n = shape.support * shape.width
+    return 4 * min(fields["degree"] + 1, 1 << fields["bits"]) + (n + 7) // 8 + (n * fields["bits"] + 7) // 8
+
+
+def rank_fit_levels(coefficients, fields, dtype):
+    """Bit patterns."""
+    levels, top = 1 << fields["bits"], largest(dtype)
+    curve = [gram_value(coefficients, i, levels) for i in range(levels)]
+    return [round_to(min(top, exp2(max(-160.0, min(130.0, t)))), dtype) for t in curve]
+
+
+def decode_rank_fit(payload, shape, fields):
+    reader, n = Reader(payload), shape.support * shape.width
+    coefficients = [finite_f32(reader.take(4)) for _ in range(min(fields["degree"] + 1, 1 << fields["bits"]))]
+    levels, sign = rank_fit_levels(coefficients, fields, shape.dtype), 1 << 8 * VALUE_SIZE[shape.dtype] - 1
+    signs = Bits(reader.take((n + 7) // 8))
+    codes = Bits(reader.take((n * fields["bits"] + 7) // 8))
+    values = [levels[codes.take(fields["bits"])] | sign * signs.take(1) for _ in range(n)]
+    signs.pad()
+    codes.pad()
     return values
 
 
@@ -946,8 +1049,12 @@ CODECS = {
                         fixed=lambda shape, _: shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 2): Codec("value", "qsgd", (("levels", 1, 32767, 127), ("bucket", 1, 2**20, 512)), decode=decode_qsgd,
                         fixed=qsgd_size),
-    ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5),), decode=decode_fit_poly, reorders=True, width_one=True,
-                        bound=lambda _, fields: 4 + 24 * 4 * (fields["degree"] + 1)),
+    ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 1, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
+                        reorders=True, width_one=True,
+                        bound=lambda shape, f: 4 + shape.support + 128 * (5 + 4 * (f["degree"] + 1))),
+    ("value", 7): Codec("value", "fit_dexp", (("sign", 0, 1, 0),), decode=decode_fit_dexp, reorders=True, width_one=True,
+                        fixed=fit_dexp_size),
+    ("value", 8): Codec("value", "rank_fit", (("bits", 1, 8, 4), ("degree", 0, 7, 5)), decode=decode_rank_fit, fixed=rank_fit_size),
     ("value", 9): Codec("value", "uniform_quant", decode=decode_uniform_quant,
                         bound=lambda shape, _: 32 + 5 * shape.support * shape.width),
     ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
                      bloom_bits, bloom_places, check, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
-                     mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
+                     mix64, murmur3, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
 
@@ -186,24 +186,89 @@ def encode_qsgd(values, shape, fields, private_key=0):
     return b"".join(norms) + pack_bits(codes)
 
 
-def encode_fit_poly(values, shape, fields):
-    """values in decoded order: the non-negative ones from the largest, then the negative ones."""
+def encode_fit_poly(values, shape, fields, segments=4):
+    """values in decoded order: the non-negative ones from the largest, then the negative ones; or by descending magnitude."""
     numbers = [to_double(v, shape.dtype) for v in values]
-    positives = sum(math.copysign(1, v) > 0 for v in numbers)
-    out, start = [struct.pack("<I", positives)], 0
-    for _, n in fit_poly_segments(positives, len(numbers)):
+    in_order = fields["sign"] == 1
+    positives = len(numbers) if in_order else sum(math.copysign(1, v) > 0 for v in numbers)
+    signs = [(int(math.copysign(1, v) < 0), 1) for v in numbers]
+    numbers = [abs(v) for v in numbers] if in_order else numbers
+    out, start = [b"" if in_order else struct.pack("<I", positives)], 0
+    if fields["knots"]:
+        lengths = []
+        for side in filter(None, (numbers[:positives], numbers[positives:])):
+            own = chord_pieces(side, fields["degree"], segments)
+            out += [bytes([len(own)])] + [varint(n) for n in own[:-1]]
+            lengths += own
+    else:
+        lengths = [n for _, n in fit_poly_segments(positives, len(numbers))]
+    for n in lengths:
         ys, start = numbers[start:start + n], start + n
-        us = [(2 * x - (n - 1)) / n for x in range(n)]
-        before, now, norm = [0.0] * n, [1.0] * n, float(n)
-        for j in range(min(fields["degree"], n - 1) + 1):
-            if j == 1:
-                before, now = now, us
-            elif j > 1:
-                before, now = now, [gram(u, n, j - 1, p, b) for u, p, b in zip(us, now, before)]
-            if j:
-                norm *= gram_b(n, j)
-            out.append(struct.pack("<f", f32(tree_sum([y * p for y, p in zip(ys, now)]) / norm)))
-    return b"".join(out)
+        out += [struct.pack("<f", c) for c in gram_fit(ys, fields["degree"])]
+    return b"".join(out) + (pack_bits(signs) if in_order else b"")
+
+
+def gram_fit(ys, degree):
+    n, out = len(ys), []
+    us = [(2 * x - (n - 1)) / n for x in range(n)]
+    before, now, norm = [0.0] * n, [1.0] * n, float(n)
+    for j in range(min(degree, n - 1) + 1):
+        if j == 1:
+            before, now = now, us
+        elif j > 1:
+            before, now = now, [gram(u, n, j - 1, p, b) for u, p, b in zip(us, now, before)]
+        if j:
+            norm *= gram_b(n, j)
+        out.append(f32(tree_sum([y * p for y, p in zip(ys, now)]) / norm))
+    return out
+
+
+def chord_pieces(side, degree, segments):
+    """Lengths of the pieces of a side, cut at the largest distance from a chord."""
+    def knot(begin, end):
+        """(-distance, begin, end, where to cut)"""
+        slope = (side[end - 1] - side[begin]) / max(1, end - begin - 1)
+        cuts = [(-(side[begin + x] - (side[begin] + slope * x))**2, begin, end, begin + x)
+                for x in range(degree + 1, end - begin - degree)]
+        return min(cuts, default=(0.0, begin, end, begin))
+    pieces = [knot(0, len(side))]
+    while len(pieces) < segments and min(pieces)[0] < 0:
+        worst = min(pieces)
+        pieces.remove(worst)
+        _, begin, end, at = worst
+        pieces += [knot(begin, at), knot(at, end)]
+    return [end - begin for _, begin, end, _ in sorted(pieces, key=lambda p: p[1])]
+
+
+def encode_fit_dexp(values, shape, fields):
+    """The mean of each side, but for two points or more a second term that falls from one end by half of it a point."""
+    numbers, out = [to_double(v, shape.dtype) for v in values], []
+    in_order = fields["sign"] == 1
+    positives = len(numbers) if in_order else sum(math.copysign(1, v) > 0 for v in numbers)
+    for side in [numbers] if in_order else [numbers[:positives], numbers[positives:]]:
+        ys, n = [abs(v) if in_order else v for v in side], max(1, len(side))
+        falls = [2.0**-x for x in range(n)] if not ys or abs(ys[0]) > abs(ys[-1]) else [2.0**(x + 1 - n) for x in range(n)]
+        mean, slope = sum(ys) / n, 0.0
+        if n > 1:
+            middle = sum(falls) / n
+            slope = sum((y - mean) * (f - middle) for y, f in zip(ys, falls)) / sum((f - middle)**2 for f in falls)
+            mean -= slope * middle
+        out.append(struct.pack("<4f", f32(mean), 0, f32(slope), 0 if not slope else -n / 2 if falls[0] > falls[-1] else n / 2))
+    signs = pack_bits([(int(math.copysign(1, v) < 0), 1) for v in numbers]) if in_order else b""
+    return (b"" if in_order else struct.pack("<I", positives)) + b"".join(out) + signs
+
+
+def encode_rank_fit(values, shape, fields):
+    """Levels uniform in the logarithm between the extremes, which degree >= 1 can say."""
+    numbers, levels = [to_double(v, shape.dtype) for v in values], 1 << fields["bits"]
+    logs = [math.log2(abs(v)) for v in numbers if v] or [0.0]
+    step = (max(logs) - min(logs)) / max(1, levels - 1)
+    size = min(fields["degree"] + 1, levels)
+    coefficients = ([(max(logs) + min(logs)) / 2, levels * step / 2] + [0.0] * 6)[:size]
+    table = [to_double(x, shape.dtype) for x in rank_fit_levels([f32(c) for c in coefficients], fields, shape.dtype)]
+    codes = [min(range(levels), key=lambda i: (abs(table[i] - abs(v)), -i)) for v in numbers]
+    return (struct.pack(f"<{size}f", *coefficients) + pack_bits([(int(math.copysign(1, v) < 0), 1) for v in numbers])
+            + pack_bits([(code, fields["bits"]) for code in codes]))
 
 
 def encode_split_levels(levels, m):
@@ -342,6 +407,7 @@ PACKERS = {"deflate": deflate, "huffman": huffman}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
+            ("value", "rank_fit"): encode_rank_fit, ("value", "fit_dexp"): encode_fit_dexp,
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
@@ -421,7 +487,9 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
         order = b""
         if e.value[0].codec.reorders:
             numbers = [to_double(v, e.dtype) for v in values]
-            # the order of fit_poly; sorted() is stable, so ties ascend
+            # the order of the curve fits; sorted() is stable, so ties ascend
+            if e.value[0].fields["sign"] == 1:
+                numbers = [abs(v) for v in numbers]
             permutation = sorted(range(len(keys)), key=lambda i: (math.copysign(1, numbers[i]) < 0, -numbers[i]))
             values = [values[i] for i in permutation]
             if e.carries:

@@ -18,7 +18,9 @@ import deepreduce  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
          "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate"]
-VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "fit_poly(sign=order)", "fit_poly(degree=3,knots=chord)",
+         "fit_poly(knots=chord,sign=order,segments=7)", "rank_fit", "rank_fit(bits=7,degree=7)", "fit_dexp",
+         "fit_dexp(sign=order)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
          "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
@@ -57,7 +59,7 @@ def test_every_pair_is_read_the_same(index, value, dtype):
     same(deepreduce.encode(g, f"sparsify=topr(ratio=0.05) index={index} value={value}", seed=3, private_seed=5, step=9))
 
 
-@pytest.mark.parametrize("index,value", [p for p in FLAT if "fit_poly" not in p[1]])
+@pytest.mark.parametrize("index,value", [p for p in FLAT if not p[1].startswith("fit_")])
 def test_a_list_with_rows_empty_and_tiny_tensors_is_read_the_same(index, value):
     random = numpy.random.Generator(numpy.random.Philox(1))
     rows = deepreduce.Sparse(numpy.array([40, 2, 17, 5]), random.laplace(size=(4, 4)).astype("f4"), (50, 4))

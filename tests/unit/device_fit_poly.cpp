@@ -73,7 +73,7 @@ struct runner {
  private:
   std::vector<output> run(const std::vector<input>& inputs, bool encode) {
     const size_t n = inputs.size();
-    const uint64_t value_size = dr::value_size(dtype), fields[] = {degree};
+    const uint64_t value_size = dr::value_size(dtype), fields[] = {degree, 0, 0};
     const dr_params params{sizeof(dr_params), nullptr, fields};
     std::vector<dr_job> jobs(n);
     std::vector<output> results(n);

@@ -65,6 +65,48 @@ TEST_CASE("Fig. 8's Laplace tensor costs what the definitions say") {
   }
 }
 
+TEST_CASE("Fig. 8's Laplace tensor: every form of a curve fit meets the paper's error, at bits that are stated") {
+  context c;
+  const struct {
+    const char* value;
+    double error, bits;
+  } forms[] = {{"fit_poly", 2e-4, 2.4},
+               {"fit_poly(sign=order)", 1e-4, 2.7},
+               {"fit_poly(knots=chord)", 4e-5, 4.5},
+               {"fit_poly(degree=1,knots=chord,segments=8)", 5e-5, 3.3},
+               {"fit_poly(degree=0,knots=chord,segments=32)", 1e-3, 7.1},
+               {"fit_poly(degree=2,knots=chord,sign=order,segments=8)", 5e-5, 3.4},
+               {"fit_dexp", 1e-3, 0.79},
+               {"fit_dexp(sign=order)", 1e-3, 1.35},
+               {"rank_fit(bits=2)", 5e-3, 3.35},
+               {"rank_fit", 3e-4, 5.53}};
+  for (const auto& form : forms)
+    for (const uint64_t seed : {1, 2, 3}) {
+      CAPTURE(std::string(form.value));
+      CAPTURE(seed);
+      const floats g = laplace(36864, seed);
+      const bytes frame =
+          encode(c, std::string("sparsify=topr(ratio=0.01) index=golomb value=") + form.value, {dense(g)});
+      CHECK(per_nonzero(inspect(frame).value_size) <= form.bits);
+      CHECK(squared_relative_error(g, decode(c, frame, g.size())) <= form.error);
+    }
+}
+
+TEST_CASE("the top 1 % of 2359296 Laplace values: two exponentials, and levels on a curve") {
+  context c;
+  const floats g = laplace(2359296, 5);
+  const auto error = [&](const char* value) {
+    const std::string text = std::string("sparsify=topr(ratio=0.01) index=golomb value=") + value;
+    return squared_relative_error(g, decode(c, encode(c, text, {dense(g)}), g.size()));
+  };
+  CHECK(error("fit_dexp") <= 6.4e-4);
+  CHECK(error("fit_dexp(sign=order)") <= 6.4e-4);
+  CHECK(error("fit_poly") <= 2e-4);
+  CHECK(error("rank_fit(bits=2)") <= error("qsgd"));
+  CHECK(error("rank_fit(bits=3)") <= 1e-3);
+  CHECK(error("rank_fit") <= 2.6e-4);
+}
+
 #if defined(DR_WITH_INPUTS)
 TEST_CASE("a captured layer of that size and the whole ResNet-20 gradient stay under every point of Fig. 15") {
   size_t files = 0;

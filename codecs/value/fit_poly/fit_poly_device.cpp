@@ -22,9 +22,15 @@ uint64_t encode_scratch(const dr_job& job, unsigned degree) {
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (job.width != 1) return false;
-  need.payload = fit_poly_size_max(job.count_max, degree(p));
+  need.payload = fit_poly_size_max(job.count_max, {degree(p), false, false});
   need.encode_scratch = encode_scratch(job, degree(p));
   return true;
+}
+
+// knots=chord takes about ten dependent passes, and a curve of magnitudes other keys: both are the CPU's.
+dr_status need_of_known(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs) {
+  if (p->fields[1] != 0 || p->fields[2] != 0) return DR_E_UNSUPPORTED;
+  return each_need<need>(p, jobs, n, needs);
 }
 
 // The same for all: what is a sum of jobs lies together, so the sum of their needs is enough.
@@ -97,6 +103,6 @@ dr_status decode(const dr_exec* exec, const dr_params* params, const dr_job* job
 }  // namespace
 
 // Encode: the small jobs; pairs, the sort and the fit of the others.
-constinit const dr_ops fit_poly_cuda = cuda_ops<need>(encode, decode, 4, 1);
+constinit const dr_ops fit_poly_cuda = {sizeof(dr_ops), nullptr, need_of_known, nullptr, encode, decode, {4, 1}};
 
 }  // namespace dr

@@ -92,7 +92,7 @@ DR_HD void fit_poly_measure(Block& b, fit_poly_curve& c, const uint32_t& n, cons
   });
   b.phase([&](unsigned lane) {
     const unsigned s = lane / fit_poly_columns, j = lane % fit_poly_columns;
-    if (s < c.segments) c.b[s][j] = j == 0 ? 0 : fit_poly_b(c.points(s), j);
+    if (s < c.segments) c.b[s][j] = j == 0 ? 0 : gram_b(c.points(s), j);
   });
 }
 
@@ -131,14 +131,14 @@ DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, double (&sum)[fit_pol
     for (unsigned k = 0; k < 4; ++k) {
       const uint32_t x = static_cast<uint32_t>((tile - c.tile[s]) * sum_tile) + k * fit_poly_lanes + lane;
       value[k] = x < points ? y(c.first[s] + x) : 0;
-      u[k] = fit_poly_u(x, points);
+      u[k] = gram_u(x, points);
       p[k] = 1;
       before[k] = 0;
     }
     for (unsigned j = 0; j <= degree; ++j) {
       sum[j][lane] = (value[0] * p[0] + value[2] * p[2]) + (value[1] * p[1] + value[3] * p[3]);
       for (unsigned k = 0; k < 4; ++k) {
-        const double next = fit_poly_next(u[k], c.b[s][j], p[k], before[k]);
+        const double next = gram_next(u[k], c.b[s][j], p[k], before[k]);
         before[k] = p[k];
         p[k] = next;
       }
@@ -185,7 +185,7 @@ DR_HD void fit_poly_write(Block& b, const fit_poly_curve& c, const tile_job& job
       const uint32_t s = fit_poly_segment(c.coefficient, c.segments, lane), j = lane - c.coefficient[s];
       const double sum =
           fit_poly_add_tiles(sums + uint64_t{c.tile[s]} * (degree + 1) + j, c.tile[s + 1] - c.tile[s], degree + 1);
-      out[1 + lane] = std::bit_cast<uint32_t>(fit_poly_coefficient(sum, c.points(s), j, c.b[s]));
+      out[1 + lane] = std::bit_cast<uint32_t>(gram_coefficient(sum, c.points(s), j, c.b[s]));
     }
     if (lane != 0) return;
     out[0] = positives;
@@ -381,8 +381,8 @@ struct fit_poly_decode {
                         uint32_t positives) {
     const fit_poly_curve& c = s.curve;
     const uint32_t segment = fit_poly_segment(c.first, c.segments, i), points = c.points(segment);
-    double y = fit_poly_at(i - c.first[segment], points, fit_poly_coefficients(points, common.degree), c.b[segment],
-                           s.coefficients + c.coefficient[segment]);
+    double y = gram_at(i - c.first[segment], points, fit_poly_coefficients(points, common.degree), c.b[segment],
+                       s.coefficients + c.coefficient[segment]);
     if (i < positives ? y < 0 : y > 0) y = 0;
     with_value_type(common.dtype, [&](auto type) {
       using T = decltype(type);
