@@ -8,6 +8,7 @@
 #include "kernel_subjects.hpp"
 #include "primitive/level_blocks.hpp"
 #include "primitive/rng.hpp"
+#include "primitive/table_levels.hpp"
 
 namespace dr::bench {
 namespace {
@@ -188,6 +189,84 @@ void add_quantisers(subjects& all) {
                    });
                  },
                  [s] { return digest_of(s->back.data(), 4 * count); }});
+  // Tables of 16 levels, and Huffman.
+  struct table_state {
+    std::vector<float> values = tail();
+    std::vector<uint8_t> levels = std::vector<uint8_t>(count), signs = std::vector<uint8_t>(count / 8 + 64),
+                         body = std::vector<uint8_t>(2 * count);
+    std::vector<uint8_t> apart = std::vector<uint8_t>(level_huffman_strings_max * level_huffman_stride);
+    std::vector<uint32_t> back = std::vector<uint32_t>(count);
+    std::vector<size_t> ends;
+    level_bounds bounds;
+    level_table table;
+    level_huffman_code code;
+    level_huffman_table lookup;
+    uint64_t sum = 0;
+    const uint32_t* bits() const { return reinterpret_cast<const uint32_t*>(values.data()); }
+    void each(const std::function<void(size_t, size_t)>& f) {
+      for (size_t i = 0; i < count; i += level_block) f(i, std::min<size_t>(level_block, count - i));
+    }
+  };
+  auto t = std::make_shared<table_state>();
+  t->bounds.count = t->table.count = 16;
+  for (unsigned i = 0; i < table_levels_max; ++i) {
+    t->bounds.of[i] = i < 15 ? std::bit_cast<uint32_t>(4.6e-3f + 4e-4f * static_cast<float>(i + 1)) : ~0u;
+    t->table.of[i] = std::bit_cast<uint32_t>(4.8e-3f + 4e-4f * static_cast<float>(i));
+  }
+  const auto quantise = [t](cpu_level l) {
+    t->each([&](size_t i, size_t n) {
+      table_quantise.at(l)(t->bits() + i, n, t->bounds, t->levels.data() + i, t->signs.data() + i / 8);
+    });
+  };
+  quantise(cpu_level::scalar);
+  uint32_t counts[level_huffman_alphabet] = {};
+  for (const uint8_t l : t->levels) ++counts[l];
+  uint8_t lengths[level_huffman_alphabet];
+  level_huffman_lengths(counts, 16, lengths);
+  t->code.set(lengths, 16);
+  t->lookup.set(t->code, 16, true);
+  const auto encode_huffman = [t](cpu_level l) {
+    uint8_t* to = t->body.data();
+    t->ends.clear();
+    t->each([&](size_t i, size_t n) {
+      to = level_huffman_encode.at(l)(t->levels.data() + i, n, t->code, to);
+      t->ends.push_back(static_cast<size_t>(to - t->body.data()));
+    });
+  };
+  encode_huffman(cpu_level::scalar);
+  const double huffman = static_cast<double>(t->ends.back());
+  const std::vector<cpu_level> ends{cpu_level::scalar, cpu_level::avx512};
+  all.push_back({"table quantise", "16 levels", "value", count, floats + count + plane, ends, quantise,
+                 [t] { return digest_of(t->levels.data(), count) ^ digest_of(t->signs.data(), count / 8); }});
+  all.push_back({"table restore", "16 levels", "value", count, floats + count + plane, ends,
+                 [t](cpu_level l) {
+                   t->each([&](size_t i, size_t n) {
+                     table_restore.at(l)(t->levels.data() + i, n, t->signs.data() + i / 8, t->table,
+                                         t->back.data() + i);
+                   });
+                 },
+                 [t] { return digest_of(t->back.data(), 4 * count); }});
+  all.push_back({"level huffman encode", "16 levels", "level", count, count + huffman, ends, encode_huffman,
+                 [t] { return digest_of(t->body.data(), t->ends.back()); }});
+  all.push_back({"level huffman decode",
+                 "16 levels",
+                 "level",
+                 count,
+                 count + huffman,
+                 {cpu_level::scalar, cpu_level::avx2},
+                 [t](cpu_level l) {
+                   size_t from = 0, b = 0;
+                   uint8_t padded[level_body_max + level_slack];
+                   t->sum = 0;
+                   t->each([&](size_t, size_t n) {
+                     const size_t size = t->ends[b] - from;
+                     std::memcpy(padded, t->body.data() + from, size);
+                     level_huffman_decode.at(l)(padded, size, n, t->lookup, true, t->apart.data());
+                     t->sum = t->sum * 31 + t->apart[n % 512];
+                     from = t->ends[b++];
+                   });
+                 },
+                 [t] { return t->sum; }});
   add_codec(all, uniform_quant_codec, "uniform_quant", {{0, 0, 5.07e-3}, {0, 0, 0}});
   add_codec(all, log_quant_codec, "log_quant(bits=4)", {{0, 0, 4}, {0, 0, 8}});
   add_codec(all, lloyd_codec, "lloyd(levels=2)", {{0, 0, 2}});

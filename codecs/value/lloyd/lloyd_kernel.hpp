@@ -11,6 +11,7 @@ namespace dr {
 
 inline constexpr unsigned lloyd_levels_max = 16;
 inline constexpr unsigned lloyd_bins = 1024;
+inline constexpr int lloyd_rounds = 30;
 
 // Magnitudes by the upper bits of what their bits are above the least one's: bins of equal width within an octave.
 struct lloyd_histogram {
@@ -62,49 +63,58 @@ inline lloyd_levels lloyd_levels_of(const lloyd_histogram& h, unsigned wanted) {
     counts[i + 1] = counts[i] + c;
     sums[i + 1] = sums[i] + c * x;
     squares[i + 1] = squares[i] + c * x * x;
-    // A density between the values' and its cube root, which is the best levels' (Panter, Dite 1951).
-    spread[i + 1] = spread[i] + std::sqrt(c * (c > 0 ? h.middle(i) : 0));
+    // Best levels have the density of the cube root of the values' (Panter, Dite 1951): c^(1/3) · x^(2/3) of a bin of width ~ x. Square
+    // roots come near it.
+    spread[i + 1] = spread[i] + std::sqrt(std::sqrt(std::sqrt(c * c * c * (x * x) * (x * x) * x)));
   }
   unsigned ends[lloyd_levels_max + 1] = {0}, levels = 0;
   for (unsigned j = 1, i = 0; j <= wanted; ++j) {
     while (i < lloyd_bins && (j == wanted || spread[i] * wanted < spread[lloyd_bins] * j)) ++i;
     if (counts[i] > counts[ends[levels]]) ends[++levels] = i;
   }
-  double numbers[lloyd_levels_max], lengths[lloyd_levels_max], thresholds[lloyd_levels_max];
-  double price = 0;
-  // A bit's price: what it is worth where levels are fine is 2·ln 2·D, for there D falls by 4 with it; where they are few, more.
-  constexpr double worth = 1.55;
-  constexpr int rounds = 60;
-  for (int round = 0; round < rounds; ++round) {
+  // Lloyd's iteration from `ends` on, in which a bit costs `price`. Returns the distortion.
+  const auto iterate = [&](double price) {
     double distortion = 0;
-    for (unsigned j = 0; j < levels; ++j) {
-      const double n = counts[ends[j + 1]] - counts[ends[j]], sum = sums[ends[j + 1]] - sums[ends[j]];
-      numbers[j] = sum / n;
-      lengths[j] = lloyd_log2(counts[lloyd_bins] / n);
-      distortion += squares[ends[j + 1]] - squares[ends[j]] - sum * numbers[j];
-    }
-    // From half of the rounds on, of the distortion that is reached without.
-    if (round == rounds / 2) price = worth * (distortion > 0 ? distortion : 0) / counts[lloyd_bins];
-    unsigned next[lloyd_levels_max + 1] = {0}, left = 0;
-    for (unsigned j = 0; j < levels; ++j) {
-      unsigned end = lloyd_bins;
-      if (j + 1 < levels) {
-        const double apart = numbers[j + 1] - numbers[j];
-        thresholds[j] =
-            (numbers[j] + numbers[j + 1]) / 2 + (apart > 0 ? price * (lengths[j + 1] - lengths[j]) / (2 * apart) : 0);
-        end = h.bin_of(thresholds[j] > 0 ? thresholds[j] : 0);
+    for (int round = 0; round < lloyd_rounds; ++round) {
+      double numbers[lloyd_levels_max], lengths[lloyd_levels_max];
+      distortion = 0;
+      for (unsigned j = 0; j < levels; ++j) {
+        const double n = counts[ends[j + 1]] - counts[ends[j]], sum = sums[ends[j + 1]] - sums[ends[j]];
+        numbers[j] = sum / n;
+        lengths[j] = lloyd_log2(counts[lloyd_bins] / n);
+        distortion += squares[ends[j + 1]] - squares[ends[j]] - sum * numbers[j];
       }
-      if (end > next[left] && counts[end] > counts[next[left]])
-        next[++left] = end;  // else nothing is left of the level
+      unsigned next[lloyd_levels_max + 1] = {0}, left = 0;
+      for (unsigned j = 0; j < levels; ++j) {
+        unsigned end = lloyd_bins;
+        if (j + 1 < levels) {
+          const double apart = numbers[j + 1] - numbers[j];
+          const double threshold =
+              (numbers[j] + numbers[j + 1]) / 2 + (apart > 0 ? price * (lengths[j + 1] - lengths[j]) / (2 * apart) : 0);
+          end = h.bin_of(threshold > 0 ? threshold : 0);
+        }
+        if (end > next[left] && counts[end] > counts[next[left]])
+          next[++left] = end;  // else nothing is left of the level
+      }
+      bool same = left == levels;
+      for (unsigned j = 0; same && j <= left; ++j) same = next[j] == ends[j];
+      levels = left;
+      for (unsigned j = 0; j <= left; ++j) ends[j] = next[j];
+      if (same) break;
     }
-    bool same = left == levels;
-    for (unsigned j = 0; same && j <= left; ++j) same = next[j] == ends[j];
-    levels = left;
-    for (unsigned j = 0; j <= left; ++j) ends[j] = next[j];
-    ends[left] = lloyd_bins;
-    if (!same) continue;
-    if (round >= rounds / 2) break;
-    round = rounds / 2 - 1;
+    return distortion > 0 ? distortion : 0;
+  };
+  const double plain = iterate(0);
+  // What a bit is worth where levels are fine is 2·ln 2·D, for there D falls to a quarter with it; where they are few, a little more.
+  // Less, where rare values decide the distortion: it may grow by a quarter.
+  double price = 1.55 * plain / counts[lloyd_bins];
+  const unsigned plain_levels = levels;
+  unsigned plain_ends[lloyd_levels_max + 1];
+  for (unsigned j = 0; j <= levels; ++j) plain_ends[j] = ends[j];
+  for (int tries = 0; price > 0; ++tries, price /= 2) {
+    if (iterate(tries < 8 ? price : 0) <= 1.25 * plain || tries == 8) break;
+    levels = plain_levels;
+    for (unsigned j = 0; j <= levels; ++j) ends[j] = plain_ends[j];
   }
   lloyd_levels l;
   l.count = levels;

@@ -200,12 +200,21 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
   // second attempt costs more than it brings.
   const double count = static_cast<double>(n), margin = n > 32768 ? 1.34 / std::sqrt(count) + 4e-4 : 0;
   double step = relative * sqrt_12 * norm / std::sqrt(count) * (1 - margin);
+  double kept = 0;  // a step that keeps the promise
   for (int i = 0; i < attempts_max; ++i) {
     attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
     if (!a.levels) return 0;
     if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
-    if (a.error <= allowed) return a.size;
-    step *= std::min(0.999 * allowed / a.error, i < attempts_max / 2 ? 1.0 : 0.5);
+    if (a.error <= allowed) {
+      // Where steps are so coarse that a step's values crowd at its lower end, a larger one keeps it too.
+      if (a.error > 0.97 * allowed || i >= 4) return a.size;
+      kept = step;
+      step *= std::min(0.995 * allowed / a.error, 1.5);
+    } else if (kept > 0) {
+      return encode_with<T>(of, static_cast<float>(kept), values, n, out).size;
+    } else {
+      step *= std::min(0.999 * allowed / a.error, i < attempts_max / 2 ? 1.0 : 0.5);
+    }
   }
   return 0;
 }
