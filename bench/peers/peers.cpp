@@ -24,22 +24,23 @@ using namespace dr::bench;
 using json = nlohmann::ordered_json;
 
 // Settings beside the defaults. What a build does not have yet, or refuses, is reported as missing.
-const std::vector<std::string> index_settings{"golomb(block=9)",      "golomb(block=10)",           "rice(block=9)",
-                                              "bloom(fpr=0.001)",     "bloom(policy=p0,fpr=0.001)", "golomb+deflate",
-                                              "delta_varint+huffman", "delta_varint+zstd"};
+const std::vector<std::string> index_settings{
+    "golomb(block=9)", "golomb(block=10)",     "golomb(adaptive=1)",         "golomb(block=9,adaptive=1)",
+    "rice(block=9)",   "bloom(fpr=0.001)",     "bloom(policy=p0,fpr=0.001)", "golomb+deflate",
+    "golomb+huffman",  "delta_varint+huffman", "delta_varint+zstd"};
 const std::vector<std::string> value_settings{"raw+zstd",
                                               "raw+huffman",
                                               "qsgd(levels=7)",
                                               "qsgd+huffman",
+                                              "uniform_quant(error=0.02)",
                                               "uniform_quant(bits=4)",
                                               "uniform_quant(bits=5)",
-                                              "uniform_quant(bits=6)",
                                               "uniform_quant(bits=8)",
                                               "log_quant(bits=3)",
-                                              "log_quant(bits=4)",
                                               "log_quant(bits=5)",
-                                              "log_quant(bits=8)",
-                                              "lloyd(bits=3)"};
+                                              "log_quant(bits=6)",
+                                              "lloyd(levels=2)",
+                                              "lloyd(levels=8)"};
 // Whole frames: sparse tensor to bytes and back to a sparse tensor, checks and all.
 const std::vector<std::string> frame_plans{"index=raw value=raw", "index=golomb value=raw", "index=golomb value=qsgd",
                                            "index=golomb value=half", "index=golomb value=uniform_quant(bits=5)"};
