@@ -59,7 +59,11 @@ inline lloyd_levels lloyd_levels_of(const lloyd_histogram& h, unsigned wanted) {
   double counts[lloyd_bins + 1], sums[lloyd_bins + 1], squares[lloyd_bins + 1], spread[lloyd_bins + 1];
   counts[0] = sums[0] = squares[0] = spread[0] = 0;
   for (unsigned i = 0; i < lloyd_bins; ++i) {
-    const double c = h.counts[i], x = c > 0 ? h.middle(i) : 0;
+    if (h.counts[i] == 0) {  // most of them, where values are few
+      counts[i + 1] = counts[i], sums[i + 1] = sums[i], squares[i + 1] = squares[i], spread[i + 1] = spread[i];
+      continue;
+    }
+    const double c = h.counts[i], x = h.middle(i);
     counts[i + 1] = counts[i] + c;
     sums[i + 1] = sums[i] + c * x;
     squares[i + 1] = squares[i] + c * x * x;
