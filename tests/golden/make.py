@@ -636,6 +636,22 @@ def files():
     return out
 
 
+# A frame of each codec that came after the first ones: what the library wrote then stays readable, and means what the reference decoder,
+# written from their SPEC.md, makes of it.
+LATER = [
+    ("golomb_adaptive", "rows", "index=golomb(adaptive=1)"), ("golomb_adaptive_9", "rows", "index=golomb(block=9,adaptive=1)"), ("bitmap", "rows", "index=bitmap"),
+    *((f"rle_{code}", "strewn", f"index=rle(code={code})") for code in ("packed", "runs8", "runs16", "runs32", "gaps8", "gaps16", "gaps32")),
+    ("elias_fano", "strewn", "index=elias_fano"), ("delta_varint", "strewn", "index=delta_varint"), ("delta_varint_huffman", "rows", "index=delta_varint+huffman"),
+    ("delta_bitpack", "strewn", "index=delta_bitpack"), ("seeded", "all", "index=seeded(ratio=0.05)"), ("all", "all", "index=all value=qsgd"), ("index_auto", "rows", "index=auto"),
+    *((f"bloom_{policy}", "strewn", f"index=bloom(policy={policy},fpr=0.05)") for policy in ("middle", "rightmost", "p1", "p2")),
+    ("bloom_split_block", "strewn", "index=bloom(policy=p0,bits=12,layout=split_block)"), ("bloom_bits", "strewn", "index=bloom(policy=p2,bits=9)"),
+    ("half_f16", "rows", "value=half"), ("half_bf16", "rows", "value=half(type=bf16)"), ("zstd", "strewn", "value=raw+zstd"), ("qsgd_huffman", "rows", "value=qsgd+huffman"),
+    ("sketch", "rows", "value=sketch(buckets=16)+huffman"), ("three_lc", "rows", "value=three_lc"), ("fit_poly_chord", "rows", "value=fit_poly(knots=chord)"),
+    ("fit_poly_lines", "rows", "value=fit_poly(degree=1,knots=chord,segments=6,sign=order)"), ("fit_dexp", "rows", "value=fit_dexp"), ("fit_dexp_order", "rows", "value=fit_dexp(sign=order)"),
+    ("rank_fit", "rows", "value=rank_fit(bits=3)"), ("uniform_quant", "rows", "value=uniform_quant(error=0.01)"), ("uniform_quant_bits", "rows", "value=uniform_quant(bits=4)"),
+    ("log_quant", "rows", "value=log_quant(bits=4)"), ("lloyd", "rows", "value=lloyd(levels=8)"), ("value_auto", "rows", "index=auto value=auto(error=0.03)")]
+
+
 def from_library(path):
     """Frames that only the library makes: zlib's own streams, batches and bounds as it lays them out. What they decode to says the reference."""
     import os
@@ -662,6 +678,14 @@ def from_library(path):
     keep("rice_batch", "sparsify=topr(ratio=0.1) index=rice value=fit_poly", [values(900, 62), values(40, 63), values(400, 64)], "three tensors, as the library lays them out", tag=5)
     keep("bloom_batch", "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", [values(900, 65, "f16"), values(500, 66, "f16")], "filters, with their bounds", seed=3)
     keep("fit_poly_order", "sparsify=topr(ratio=0.5) index=golomb value=fit_poly+deflate order=bitpack+deflate", values(400, 67), "deflate behind fit_poly and bitpack")
+    def gradient(kind, seed):
+        """900 values: one in twenty, or nine in ten of two in five runs of 30, as gradients have them; the others are zero."""
+        r = random.Random(seed)
+        runs = [kind == "all" or kind == "rows" and r.random() < 0.4 for _ in range(30)]
+        return numpy.where([r.random() < (0.9 if runs[i // 30] else 0.05 if kind == "strewn" else 0) for i in range(900)], values(900, seed), 0).astype("<f4")
+
+    for seed, (name, kind, plan) in enumerate(LATER, 100):
+        keep(name, plan, [gradient(kind, seed)], "as the library writes it", seed=seed, step=3)
     (here / "library.tsv").write_text(table(made, "name, status, noticed by, tag, decodes to, why: made by make.py --library"))
 
 
