@@ -6,11 +6,11 @@ namespace dr::cases {
 codec_case index_raw(), index_golomb(), index_rice(), index_bloom();
 codec_case value_raw(), value_qsgd(), value_fit_poly();
 codec_case order_bitpack();
-codec_case bytes_deflate();
+codec_case bytes_deflate(), bytes_zstd();
 
 std::span<const codec_case> all() {
-  static const codec_case list[] = {index_raw(),  index_golomb(),   index_rice(),    index_bloom(),  value_raw(),
-                                    value_qsgd(), value_fit_poly(), order_bitpack(), bytes_deflate()};
+  static const codec_case list[] = {index_raw(),  index_golomb(),   index_rice(),    index_bloom(),   value_raw(),
+                                    value_qsgd(), value_fit_poly(), order_bitpack(), bytes_deflate(), bytes_zstd()};
   return list;
 }
 

@@ -8,6 +8,7 @@ library. It is slow. Where a document leaves a choice, a comment that begins wit
     frame.tensors[0].values            bit patterns (ints), width for each index
     dense(frame.tensors[0])            bit patterns, universe * width
 """
+import ctypes
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -43,6 +44,8 @@ class Codec:
     fixed: Callable | None = None         # (shape, fields) -> size in bytes
     bound: Callable | None = None         # as fixed, the most it may write
     decode: Callable | None = None        # (payload, shape, fields) -> indices | bit patterns | order
+    unpack: Callable | None = None        # of role bytes: (data, the size is exactly this, size) -> bytes
+    grown: Callable | None = None         # of role bytes: bound of the codec before it -> its own
     reorders: bool = False
     replaces: bool = False
     carries: bool = False
@@ -459,6 +462,26 @@ def inflate(data, exact, bound):
     return out
 
 
+def unzstd(data, exact, bound):
+    """By the system's libzstd: Python has had one of its own only since 3.14."""
+    try:
+        library = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        raise Unsupported("zstd: there is no libzstd.so.1") from None
+    find, decompress, is_error = library.ZSTD_findFrameCompressedSize, library.ZSTD_decompress, library.ZSTD_isError
+    find.restype = decompress.restype = ctypes.c_size_t
+    find.argtypes, is_error.argtypes = (ctypes.c_char_p, ctypes.c_size_t), (ctypes.c_size_t,)
+    decompress.argtypes = (ctypes.c_char_p, ctypes.c_size_t) * 2
+    refuse(data[:4] != b"\x28\xb5\x2f\xfd", "zstd: no frame")
+    refuse(find(data, len(data)) != len(data), "zstd: the frame does not end with the payload")
+    out = ctypes.create_string_buffer(bound + 1)
+    size = decompress(out, bound + 1, data, len(data))
+    refuse(is_error(size), "zstd: a damaged frame, or more bytes than the codec before it may write")
+    refuse(size > bound, "zstd: more bytes than the codec before it may write")
+    refuse(exact and size != bound, f"zstd: {size} bytes instead of {bound}")
+    return out.raw[:size]
+
+
 BLOCK = (("block", 9, 13, 12),)
 CODECS = {
     ("value", 1): Codec("value", "raw", decode=decode_value_raw,
@@ -474,7 +497,9 @@ CODECS = {
     ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
                                            ("seed", 0, MASK32, 0)),
                         decode=decode_bloom, replaces=True, fixed=lambda shape, f: bloom_bits(shape, f) // 8),
-    ("bytes", 1): Codec("bytes", "deflate"),
+    # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
+    ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
+    ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),
 }
 
 
@@ -538,12 +563,11 @@ def run_list(stages, data, shape):
     for stage in stages:
         codec = stage.codec
         if codec.role == "bytes":
-            # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
-            limits.append((False, 2 * limits[-1][1] + 64))
+            limits.append((False, codec.grown(limits[-1][1])))
         else:
             limits.append((bool(codec.fixed), (codec.fixed or codec.bound)(shape, stage.fields)))
-    for limit in reversed(limits[:-1]):
-        data = inflate(data, *limit)
+    for stage, limit in zip(reversed(stages[1:]), reversed(limits[:-1])):
+        data = stage.codec.unpack(data, *limit)
     return stages[0].codec.decode(data, shape, stages[0].fields)
 
 

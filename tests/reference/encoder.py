@@ -7,6 +7,7 @@ It makes frames for the decoders, valid ones and, as every header field can be s
 
 A row of values is a dict index -> [bit pattern] * width; absent indices hold zeros.
 """
+import ctypes
 import math
 import struct
 import zlib
@@ -156,6 +157,16 @@ def deflate(data, level=6):
     return stream.compress(data) + stream.flush()
 
 
+def zstd(data, level=3):
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_compress.restype = ctypes.c_size_t
+    library.ZSTD_compress.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+    out = ctypes.create_string_buffer(len(data) + len(data) // 256 + 64)
+    size = library.ZSTD_compress(out, len(out), data, len(data), level)
+    return out.raw[:size]
+
+
+PACKERS = {"deflate": deflate, "zstd": zstd}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
@@ -165,8 +176,8 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
 def run_list(stages, what, shape):
     data = ENCODERS["index" if stages[0].codec.role == "index" else stages[0].codec.role,
                     stages[0].codec.name](what, shape, stages[0].fields)
-    for _ in stages[1:]:
-        data = deflate(data)
+    for s in stages[1:]:
+        data = PACKERS[s.codec.name](data)
     return data
 
 

@@ -17,7 +17,7 @@ import encoder
 from decoder import (CODECS, Corrupt, Shape, Unsupported, check, decode_frame, dense, fit_poly_segments, golomb_parameter,
                      mix64, murmur3, rice_parameter, round_to, to_double)
 from encoder import (EncodedRow, bloom_fields, deflate, encode, encode_row, entry, entry_bytes, general_frame, seal,
-                     short_frame, stage, status_frame, varint)
+                     short_frame, stage, status_frame, varint, zstd)
 
 ROOT = Path(__file__).parents[2]
 
@@ -38,7 +38,7 @@ def same(tensor, universe, row):
 
 RAW = stage("value", "raw")
 KEYS = stage("index", "raw")
-DEFLATE = stage("bytes", "deflate")
+DEFLATE, ZSTD = stage("bytes", "deflate"), stage("bytes", "zstd")
 PLAIN = entry("f32", [RAW], [KEYS])
 FIT, PACK = stage("value", "fit_poly"), stage("order", "bitpack")
 BLOOM = {name: stage("index", "bloom", policy=policy, seed=9, **bloom_fields(0.02)) for policy, name in enumerate(("leftmost", "p0"))}
@@ -158,6 +158,7 @@ def test_split_codecs_over_block_borders(kind, universe, count):
 INDEX = {"raw": [KEYS], "golomb": [stage("index", "golomb")], "golomb9": [stage("index", "golomb", block=9)],
          "rice": [stage("index", "rice")], "leftmost": [BLOOM["leftmost"]], "p0": [BLOOM["p0"]]}
 INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items()}
+INDEX["golomb+zstd"] = INDEX["golomb"] + [ZSTD]
 INDEX["golomb+deflate+deflate"] = INDEX["golomb"] + [DEFLATE, DEFLATE]
 VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [stage("value", "qsgd", levels=1)],
          "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
@@ -450,6 +451,14 @@ REFUSED = {
     "deflate: behind its end": value_frame([RAW, DEFLATE], 2, deflate(bytes(8)) + b"\0"), "deflate: cut off": value_frame([RAW, DEFLATE], 2, deflate(bytes(8))[:-1]),
     "deflate: a bomb": value_frame(FIT0 + [DEFLATE], 2, deflate(bytes(10**6)), [PACK], order_payload=b"\2"),
     "deflate: zlib wrapper": value_frame([RAW, DEFLATE], 2, zlib.compress(bytes(8))), "deflate: block type 3": value_frame([RAW, DEFLATE], 2, b"\7"),
+    # zstd; likewise
+    "zstd: too short": value_frame([RAW, ZSTD], 2, zstd(bytes(7))), "zstd: too long": value_frame([RAW, ZSTD], 2, zstd(bytes(9))),
+    "zstd: behind its end": value_frame([RAW, ZSTD], 2, zstd(bytes(8)) + b"\0"), "zstd: cut off": value_frame([RAW, ZSTD], 2, zstd(bytes(8))[:-1]),
+    "zstd: two frames": value_frame([RAW, ZSTD], 2, 2 * zstd(bytes(4))), "zstd: empty": value_frame([RAW, ZSTD], 2, b""),
+    "zstd: a skippable frame": value_frame([RAW, ZSTD], 2, bytes.fromhex("502a4d18 00000000") + zstd(bytes(8))),
+    "zstd: a dictionary": value_frame([RAW, ZSTD], 2, bytes.fromhex("28b52ffd 21 05 08 410000") + bytes(8)),
+    "zstd: another content size": value_frame([RAW, ZSTD], 2, bytes.fromhex("28b52ffd 20 07 410000") + bytes(8)),
+    "zstd: a bomb": value_frame(FIT0 + [ZSTD], 2, zstd(bytes(10**6)), [PACK], order_payload=b"\2"),
 }
 
 
@@ -470,12 +479,13 @@ def test_refuses_wrong_checks():
 def test_what_the_refusals_were_made_from_is_read():
     for data in (short(), general(), raw_row([3, 4]), raw_row([4, 3, 9], carries=True), two_blocks(), bloom_all(0, 20, 20), bloom_all(1, 20, 40),
                  index_frame(GOLOMB, 12, 3, b"\x00\x43\x02"), value_frame(QSGD, 1, bytes.fromhex("0000803f 0b")),
-                 value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8)))):
+                 value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\2"), value_frame([RAW, DEFLATE], 2, deflate(bytes(8))),
+                 value_frame([RAW, ZSTD], 2, zstd(bytes(8))), value_frame([RAW, ZSTD], 2, bytes.fromhex("28b52ffd 20 08 410000") + bytes(8))):
         decode_frame(data)
 
 
-@pytest.mark.parametrize("data", [short(version=0), general(version=2), short(plan=b"\x09\x01\x10\x02"), short(plan=b"\x09\x01\x02\x0a"),
-                                  short(plan=b"\x0a\x01\x02\x04\x02"), short(plan=b"\x49\x01\x06\x04\x02")])
+@pytest.mark.parametrize("data", [short(version=0), general(version=2), short(plan=b"\x09\x01\x7e\x02"), short(plan=b"\x09\x01\x02\x0a"),
+                                  short(plan=b"\x0a\x01\x02\x7e\x02"), short(plan=b"\x49\x01\x06\x04\x02")])
 def test_unsupported(data):
     with pytest.raises(Unsupported):
         decode_frame(data)
@@ -539,7 +549,7 @@ def test_example_of_spec(role, name):
     for case, data in examples(ROOT / "codecs" / role / name / "SPEC.md", "Example"):
         if role == "bytes":
             want = bytes.fromhex(case["bytes"])
-            assert decoder.inflate(data, True, len(want)) == want
+            assert CODECS[role, encoder.IDS[role, name]].unpack(data, True, len(want)) == want
             continue
         s = stage(role, name, **case.get("fields", {}))
         count = case.get("count", case.get("support"))
