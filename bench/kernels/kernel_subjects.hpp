@@ -6,10 +6,12 @@
 namespace dr::bench {
 
 void add_golomb(subjects&);
+void add_half(subjects&);
 
 inline subjects all_subjects() {
   subjects all;
   add_golomb(all);
+  add_half(all);
   return all;
 }
 

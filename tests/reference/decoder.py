@@ -226,6 +226,12 @@ def to_double(bits, dtype):
     return struct.unpack("<f", struct.pack("<I", bits << 16 if dtype == "bf16" else bits))[0]
 
 
+def convert(bits, source, target):
+    """A finite number of one type in another: clamped, then rounded once."""
+    top = largest(target)
+    return round_to(max(-top, min(top, to_double(bits, source))), target)
+
+
 def largest(dtype):
     return to_double((((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]) - 1, dtype)
 
@@ -435,6 +441,16 @@ def decode_fit_poly(payload, shape, fields):
     return values
 
 
+HALVES = ("f16", "bf16")
+
+
+def decode_half(payload, shape, fields):
+    half = HALVES[fields["type"]]
+    numbers = struct.unpack(f"<{shape.support * shape.width}H", payload)
+    refuse(any(not abs(to_double(number, half)) < float("inf") for number in numbers), "half: a number that is not finite")
+    return [convert(number, half, shape.dtype) for number in numbers]
+
+
 # ---- order and bytes codecs ----
 
 def bitpack_size(shape, fields):
@@ -490,6 +506,7 @@ CODECS = {
                         fixed=qsgd_size),
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5),), decode=decode_fit_poly, reorders=True, width_one=True,
                         bound=lambda _, fields: 4 + 24 * 4 * (fields["degree"] + 1)),
+    ("value", 4): Codec("value", "half", (("type", 0, 1, 0),), decode=decode_half, fixed=lambda shape, _: 2 * shape.support * shape.width),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter, True), bound=split_bound),

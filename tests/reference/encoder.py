@@ -13,8 +13,8 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, check, fit_poly_segments, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
+from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
+                     bloom_bits, check, convert, fit_poly_segments, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
                      mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -148,6 +148,10 @@ def encode_fit_poly(values, shape, fields):
     return b"".join(out)
 
 
+def encode_half(values, shape, fields):
+    return struct.pack(f"<{len(values)}H", *(convert(v, shape.dtype, HALVES[fields["type"]]) for v in values))
+
+
 def encode_bitpack(order, shape, fields):
     return pack_bits([(position, log2_ceil(max(1, len(order)))) for position in order])
 
@@ -170,6 +174,7 @@ PACKERS = {"deflate": deflate, "zstd": zstd}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
+            ("value", "half"): encode_half,
             ("order", "bitpack"): encode_bitpack}
 
 

@@ -161,7 +161,7 @@ INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items(
 INDEX["golomb+zstd"] = INDEX["golomb"] + [ZSTD]
 INDEX["golomb+deflate+deflate"] = INDEX["golomb"] + [DEFLATE, DEFLATE]
 VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [stage("value", "qsgd", levels=1)],
-         "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
+         "half": [stage("value", "half")], "bf16": [stage("value", "half", type=1)], "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
 VALUE |= {name + "+deflate": stages + [DEFLATE] for name, stages in VALUE.items()}
 ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "keys": []}
 
@@ -169,7 +169,7 @@ ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "k
 @pytest.mark.parametrize("index", INDEX)
 @pytest.mark.parametrize("value", VALUE)
 def test_all_pairs(index, value):
-    reorders = value.startswith("fit_poly")
+    reorders = VALUE[value][0].codec.reorders
     for order, dtype, count, mode in itertools.product(ORDER, ("f32", "f16", "bf16"), (0, 1, 60), (0, 1, 2)):
         if reorders == (order == "none") or order == "keys" and not index.startswith("raw"):
             continue
@@ -201,6 +201,8 @@ def test_all_pairs(index, value):
                 part = sorted(values)[start:start + bucket]
                 norm = math.sqrt(sum(source[i]**2 for i in part))
                 assert all(abs(source[i] - decoded[i]) <= norm * (1 / levels + 0.01) for i in part)
+        elif VALUE[value][0].codec.name == "half":
+            assert all(abs(source[i] - decoded[i]) <= 2**-8 * abs(source[i]) for i in values)
         elif count > 1:
             # sorted normals in a few pieces: the fit is close, and the order puts each value back in its place
             assert sum((source[i] - decoded[i])**2 for i in values) < 0.05 * sum(x * x for x in source.values())
@@ -443,6 +445,7 @@ REFUSED = {
     "fit_poly: empty": value_frame(FIT0, 2, b"", [PACK], order_payload=b"\2"),
     "fit_poly: infinite": value_frame(FIT0, 2, struct.pack("<If", 2, math.inf), [PACK], order_payload=b"\2"),
     "fit_poly: NaN": value_frame(FIT0, 2, struct.pack("<If", 2, math.nan), [PACK], order_payload=b"\2"),
+    "half: infinite": value_frame([stage("value", "half")], 2, bytes.fromhex("0000 00fc")), "half: NaN": value_frame([stage("value", "half", type=1)], 1, bytes.fromhex("817f")),
     "bitpack: twice": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\0"),
     "bitpack: not below N": value_frame(FIT0, 3, struct.pack("<If", 3, 1.0), [PACK], order_payload=bytes([3 | 0 << 2 | 1 << 4])),
     "bitpack: padding": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\6"),
