@@ -6,7 +6,7 @@
 namespace dr {
 
 extern const dr_codec index_raw_codec, golomb_codec, rice_codec, bloom_codec;
-extern const dr_codec value_raw_codec, qsgd_codec, fit_poly_codec, half_codec;
+extern const dr_codec value_raw_codec, qsgd_codec, fit_poly_codec, half_codec, sketch_codec, three_lc_codec;
 extern const dr_codec bitpack_codec;
 extern const dr_codec deflate_codec, zstd_codec;
 

@@ -4,14 +4,14 @@
 namespace dr::cases {
 
 codec_case index_raw(), index_golomb(), index_rice(), index_bloom();
-codec_case value_raw(), value_qsgd(), value_fit_poly(), value_half();
+codec_case value_raw(), value_qsgd(), value_fit_poly(), value_half(), value_sketch(), value_three_lc();
 codec_case order_bitpack();
 codec_case bytes_deflate(), bytes_zstd();
 
 std::span<const codec_case> all() {
-  static const codec_case list[] = {index_raw(),     index_golomb(),  index_rice(),     index_bloom(),
-                                    value_raw(),     value_qsgd(),    value_fit_poly(), value_half(),
-                                    order_bitpack(), bytes_deflate(), bytes_zstd()};
+  static const codec_case list[] = {index_raw(),     index_golomb(),   index_rice(), index_bloom(),  value_raw(),
+                                    value_qsgd(),    value_fit_poly(), value_half(), value_sketch(), value_three_lc(),
+                                    order_bitpack(), bytes_deflate(),  bytes_zstd()};
   return list;
 }
 

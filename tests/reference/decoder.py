@@ -451,6 +451,29 @@ def decode_half(payload, shape, fields):
     return [convert(number, half, shape.dtype) for number in numbers]
 
 
+def decode_sketch(payload, shape, fields):
+    reader, top = Reader(payload), largest(shape.dtype)
+    means = [finite_f32(reader.take(4)) for _ in range(reader.uint(1) + 1)]
+    codes = reader.take(shape.support * shape.width)
+    refuse(reader.position != len(payload), "sketch: bytes behind the last code")
+    refuse(any(code >= len(means) for code in codes), "sketch: a code that is not below the number of buckets")
+    return [round_to(max(-top, min(top, means[code])), shape.dtype) for code in codes]
+
+
+def decode_three_lc(payload, shape, fields):
+    refuse(len(payload) < 4, "three_lc: no scale")
+    refuse(payload[3] & 128, "three_lc: a negative scale")
+    scale, n, digits = min(finite_f32(payload[:4]), largest(shape.dtype)), shape.support * shape.width, []
+    for byte in payload[4:]:
+        if byte >= 243:
+            digits += [1] * 5 * (byte - 241)
+        else:
+            digits += [byte // 81, byte // 27 % 3, byte // 9 % 3, byte // 3 % 3, byte % 3]
+    refuse(len(digits) != (n + 4) // 5 * 5, f"three_lc: {len(digits)} digits for {n} values")
+    refuse(any(digit != 1 for digit in digits[n:]), "three_lc: padding is not zero")
+    return [round_to((-scale, 0.0, scale)[digit], shape.dtype) for digit in digits[:n]]
+
+
 # ---- order and bytes codecs ----
 
 def bitpack_size(shape, fields):
@@ -507,6 +530,9 @@ CODECS = {
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5),), decode=decode_fit_poly, reorders=True, width_one=True,
                         bound=lambda _, fields: 4 + 24 * 4 * (fields["degree"] + 1)),
     ("value", 4): Codec("value", "half", (("type", 0, 1, 0),), decode=decode_half, fixed=lambda shape, _: 2 * shape.support * shape.width),
+    ("value", 5): Codec("value", "sketch", decode=decode_sketch,
+                        bound=lambda shape, _: 1 + 4 * min(256, shape.support * shape.width) + shape.support * shape.width),
+    ("value", 6): Codec("value", "three_lc", decode=decode_three_lc, bound=lambda shape, _: 4 + (shape.support * shape.width + 4) // 5),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter, True), bound=split_bound),

@@ -152,6 +152,43 @@ def encode_half(values, shape, fields):
     return struct.pack(f"<{len(values)}H", *(convert(v, shape.dtype, HALVES[fields["type"]]) for v in values))
 
 
+def encode_sketch(values, shape, fields, buckets=256):
+    numbers = [to_double(v, shape.dtype) for v in values]
+
+    def key(v):
+        return math.copysign(1, v), v                     # -0 before +0
+
+    ordered, starts = sorted(numbers, key=key), []
+    m, n = sum(math.copysign(1, v) < 0 for v in numbers), len(numbers)
+    low = (buckets * m + n // 2) // n
+    low = max(1, min(buckets - 1, low)) if 0 < m < n else low
+    for side, parts in ((ordered[:m], low), (ordered[m:], buckets - low)):
+        parts = min(parts, len(side))
+        for b in range(parts):
+            start = key(side[len(side) * b // parts])
+            starts += [start] if start not in starts[-1:] else []
+    codes = [sum(start <= key(v) for start in starts) - 1 for v in numbers]
+    groups = [[] for _ in starts]
+    for v in ordered:
+        groups[sum(start <= key(v) for start in starts) - 1].append(v)
+    means = []
+    for group in groups:
+        sizes = [abs(v) for v in group]
+        means.append(math.copysign(f32(max(min(sizes), min(max(sizes), tree_sum(sizes) / len(sizes)))), group[0]))
+    return bytes([len(means) - 1]) + struct.pack(f"<{len(means)}f", *means) + bytes(codes)
+
+
+def encode_three_lc(values, shape, fields, sparsity=1.0):
+    numbers = [to_double(v, shape.dtype) for v in values]
+    scale = f32(max(abs(v) for v in numbers) * sparsity)
+    digits = [1 + (v != 0 and abs(v) >= scale / 2) * (1 if v > 0 else -1) for v in numbers]
+    digits += [1] * (-len(digits) % 5)
+    packed = bytes(sum(d * 3**(4 - k) for k, d in enumerate(digits[i:i + 5])) for i in range(0, len(digits), 5))
+    for run in range(14, 1, -1):
+        packed = packed.replace(b"\x79" * run, bytes([241 + run]))
+    return struct.pack("<f", scale) + packed
+
+
 def encode_bitpack(order, shape, fields):
     return pack_bits([(position, log2_ceil(max(1, len(order)))) for position in order])
 
@@ -174,7 +211,7 @@ PACKERS = {"deflate": deflate, "zstd": zstd}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
-            ("value", "half"): encode_half,
+            ("value", "half"): encode_half, ("value", "sketch"): encode_sketch, ("value", "three_lc"): encode_three_lc,
             ("order", "bitpack"): encode_bitpack}
 
 

@@ -17,7 +17,7 @@ import decoder  # noqa: E402
 import deepreduce  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "rice", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
-VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "raw+zstd(level=19)", "half", "half(type=bf16)+zstd"]
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+deflate", "three_lc(sparsity=1.75)"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
 

@@ -161,7 +161,8 @@ INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items(
 INDEX["golomb+zstd"] = INDEX["golomb"] + [ZSTD]
 INDEX["golomb+deflate+deflate"] = INDEX["golomb"] + [DEFLATE, DEFLATE]
 VALUE = {"raw": [RAW], "qsgd": [stage("value", "qsgd", bucket=50)], "qsgd1": [stage("value", "qsgd", levels=1)],
-         "half": [stage("value", "half")], "bf16": [stage("value", "half", type=1)], "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
+         "half": [stage("value", "half")], "bf16": [stage("value", "half", type=1)], "sketch": [stage("value", "sketch")], "three_lc": [stage("value", "three_lc")],
+         "fit_poly": [FIT], "fit_poly9": [stage("value", "fit_poly", degree=9)]}
 VALUE |= {name + "+deflate": stages + [DEFLATE] for name, stages in VALUE.items()}
 ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "keys": []}
 
@@ -203,6 +204,11 @@ def test_all_pairs(index, value):
                 assert all(abs(source[i] - decoded[i]) <= norm * (1 / levels + 0.01) for i in part)
         elif VALUE[value][0].codec.name == "half":
             assert all(abs(source[i] - decoded[i]) <= 2**-8 * abs(source[i]) for i in values)
+        elif VALUE[value][0].codec.name == "sketch":    # of 256 buckets each value has its own
+            assert source == decoded
+        elif VALUE[value][0].codec.name == "three_lc" and count:
+            most = max(map(abs, source.values()))
+            assert all(abs(source[i] - decoded[i]) <= most / 2 and decoded[i] in (-most, 0, most) for i in values)
         elif count > 1:
             # sorted normals in a few pieces: the fit is close, and the order puts each value back in its place
             assert sum((source[i] - decoded[i])**2 for i in values) < 0.05 * sum(x * x for x in source.values())
@@ -446,6 +452,13 @@ REFUSED = {
     "fit_poly: infinite": value_frame(FIT0, 2, struct.pack("<If", 2, math.inf), [PACK], order_payload=b"\2"),
     "fit_poly: NaN": value_frame(FIT0, 2, struct.pack("<If", 2, math.nan), [PACK], order_payload=b"\2"),
     "half: infinite": value_frame([stage("value", "half")], 2, bytes.fromhex("0000 00fc")), "half: NaN": value_frame([stage("value", "half", type=1)], 1, bytes.fromhex("817f")),
+    "sketch: short": value_frame([stage("value", "sketch")], 2, struct.pack("<BfB", 0, 1.0, 0)), "sketch: empty": value_frame([stage("value", "sketch")], 2, b""),
+    "sketch: long": value_frame([stage("value", "sketch")], 1, struct.pack("<BfBB", 0, 1.0, 0, 0)), "sketch: a code": value_frame([stage("value", "sketch")], 1, struct.pack("<BfB", 0, 1.0, 1)),
+    "sketch: infinite": value_frame([stage("value", "sketch")], 1, struct.pack("<BfB", 0, math.inf, 0)),
+    "three_lc: no scale": value_frame([stage("value", "three_lc")], 1, b"\0\0\0"), "three_lc: -0": value_frame([stage("value", "three_lc")], 1, bytes.fromhex("00000080 79")),
+    "three_lc: NaN": value_frame([stage("value", "three_lc")], 1, bytes.fromhex("0000c07f 79")), "three_lc: short": value_frame([stage("value", "three_lc")], 11, bytes.fromhex("0000803f f3")),
+    "three_lc: long": value_frame([stage("value", "three_lc")], 9, bytes.fromhex("0000803f 7979f3")), "three_lc: a run too long": value_frame([stage("value", "three_lc")], 9, bytes.fromhex("0000803f f4")),
+    "three_lc: padding": value_frame([stage("value", "three_lc")], 4, bytes.fromhex("0000803f 7a")),
     "bitpack: twice": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\0"),
     "bitpack: not below N": value_frame(FIT0, 3, struct.pack("<If", 3, 1.0), [PACK], order_payload=bytes([3 | 0 << 2 | 1 << 4])),
     "bitpack: padding": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\6"),
@@ -564,7 +577,8 @@ def test_example_of_spec(role, name):
             want = [pattern(x, shape.dtype) for x in want]
         assert s.codec.decode(data, shape, s.fields) == want
         if name != "bloom":
-            assert encoder.ENCODERS[role, name](want, shape, s.fields) == data
+            source = [pattern(x, shape.dtype) for x in case["from"]] if "from" in case else want
+            assert encoder.ENCODERS[role, name](source, shape, s.fields, **case.get("parameters", {})) == data
         else:
             assert encoder.encode_bloom([5, 17, 40], shape, s.fields) == data
 
