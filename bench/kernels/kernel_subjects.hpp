@@ -7,11 +7,13 @@ namespace dr::bench {
 
 void add_golomb(subjects&);
 void add_half(subjects&);
+void add_selection(subjects&);
 
 inline subjects all_subjects() {
   subjects all;
   add_golomb(all);
   add_half(all);
+  add_selection(all);
   return all;
 }
 

@@ -3,6 +3,7 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
+#include <type_traits>
 
 #include "primitive/value_type.hpp"
 
@@ -30,13 +31,73 @@ dr_status check_residual(const void* state, uint64_t state_size, uint64_t elemen
   return DR_OK;
 }
 
+namespace {
+
+template <class T>
+void accumulate_scalar(const void* g, const float* m, uint64_t n, float beta, float gamma, float* acc) {
+  const auto* v = static_cast<const typename T::bits*>(g);
+  for (uint64_t i = 0; i < n; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+}
+
+}  // namespace
+
+#if DR_X86
+}  // namespace dr
+DR_AVX2_BEGIN
+namespace dr {
+namespace {
+
+template <class T>
+void accumulate_avx2(const void* g, const float* m, uint64_t n, float beta, float gamma, float* acc) {
+  const auto* v = static_cast<const typename T::bits*>(g);
+  const __m256 by_beta = _mm256_set1_ps(beta), by_gamma = _mm256_set1_ps(gamma);
+  uint64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    __m256 x;
+    if constexpr (sizeof(*v) == 4)
+      x = _mm256_loadu_ps(reinterpret_cast<const float*>(v + i));
+    else if constexpr (std::is_same_v<T, f16_type>)
+      x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v + i)));
+    else
+      x = _mm256_castsi256_ps(
+          _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v + i))), 16));
+    _mm256_storeu_ps(acc + i,
+                     _mm256_add_ps(_mm256_mul_ps(by_gamma, x), _mm256_mul_ps(by_beta, _mm256_loadu_ps(m + i))));
+  }
+  for (; i < n; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+}
+
+}  // namespace
+}  // namespace dr
+DR_ISA_END
+namespace dr {
+#endif
+
+accumulate_fn accumulate_at(cpu_level level, uint32_t dtype) {
+  return with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    // (Memory is what it waits for: wider vectors gain nothing.)
+#if DR_X86
+    if (level >= cpu_level::avx2) return accumulate_avx2<T>;
+#endif
+    return accumulate_scalar<T>;
+  });
+}
+
+void sum_values(uint32_t dtype, const void* g, float beta, float gamma, const float* m, uint64_t elements, void* out) {
+  float acc[feedback_tile];
+  float* const sums = dtype == DR_F32 ? static_cast<float*>(out) : acc;
+  accumulate_at(cpu(), dtype)(g, m, elements, beta, gamma, sums);
+  if (dtype != DR_F32) round_values(dtype, acc, elements, out);
+}
+
 void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta,
                 float gamma, const float* m, uint64_t elements, float* acc) {
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(g);
     if (!indices) {
-      for (uint64_t i = 0; i < elements; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+      accumulate_at(cpu(), dtype)(g, m, elements, beta, gamma, acc);
       return;
     }
     for (uint64_t i = 0; i < elements; ++i) acc[i] = beta * m[i];
@@ -57,13 +118,13 @@ void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out
 }
 
 void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
-                   float* acc) {
+                   float* acc, uint32_t first) {
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(values);
     for (uint64_t i = 0; i < count; ++i)
       for (uint32_t w = 0; w < width; ++w) {
-        float& a = acc[uint64_t{support[i]} * width + w];
+        float& a = acc[(support ? support[i] - first : i) * width + w];
         const float rest = a - T::to_f32(v[i * width + w]);
         a = std::isfinite(rest) ? rest : 0;
       }

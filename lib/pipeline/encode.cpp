@@ -18,17 +18,36 @@
 namespace dr {
 namespace {
 
+static_assert(feedback_tile >= select_run);
+
+// A gradient, and the residual that is added to it while it is read.
+struct summed {
+  const std::byte* g;
+  float* m;
+};
+
 struct unit_work {
-  // The source: dense values[universe], or sparse (indices, values) ascending.
+  // The source of rows wider than one value, or sparse (indices, values), ascending. Otherwise there are pieces: runs of a tensor and of
+  // a segment.
   const void* source;
   uint64_t* indices;
   uint64_t rows;
   sparse_entry* entries;
-  void* buffer;   // of sorted or joined values
-  float* acc;     // with feedback,
+  void* buffer;   // of sorted values
+  float* acc;     // with feedback, of what arrives sparse or in rows,
   void* rounded;  // and in the tensor's type
+  select_piece* pieces;
+  summed* sums;  // of pieces that have no values
+  uint32_t piece_count;
+  select_memory kept;
+  uint32_t* support;  // of a sparse source: in the segment
   bool dense_fallback;
   dr_error error;
+};
+
+struct sums_source {
+  const unit* u;
+  const unit_work* o;
 };
 
 struct row_work {
@@ -36,10 +55,10 @@ struct row_work {
   dr_stats stats;
   uint64_t count, told;
   uint64_t source_first, source_rows;  // of a sparse source: its part in this segment
-  uint32_t* positions;                 // [count] in the source
+  uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
   uint32_t* support;                   // [count] in the segment
-  uint32_t* tell;                      // [told]
   void* kept;                          // values at the support
+  uint32_t* tell;                      // [told]
   void* sent;                          // values at the told support
   uint32_t* order;                     // of a value codec that reorders
   uint32_t* keys;                      // the told support in that order
@@ -56,7 +75,20 @@ struct work {
   job_list jobs;
   uint32_t* selected;  // rows of one call
   std::byte* scratch;
+  select_scratch* select;  // of each worker
 };
+
+// How many values a unit's sparsifier wants of those it has.
+uint64_t wanted(const unit& u) {
+  const bound_stage& s = u.method->sparsify;
+  if (s.codec->id != sparsify_topr) return u.source_max;
+  return topr_target(s.value(topr_ratio), s.value(topr_count), u.universe);
+}
+
+// Whether a unit's residual is added to the gradient while that is read; otherwise in a buffer, before.
+bool sums_on_the_way(const batch& b, const unit& u) {
+  return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
+}
 
 // Of a worker, so that each begins aligned.
 uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alignment) * arena::alignment; }
@@ -71,6 +103,7 @@ work take(arena& memory, const batch& b) {
   w.selected = memory.take<uint32_t>(b.rows.size());
   w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
   const bool real = !memory.measures() && memory.fits();
+  select_scratch scratch{};
   for (size_t i = 0; i < b.units.size(); ++i) {
     const unit& u = b.units[i];
     unit_work o{};
@@ -79,14 +112,27 @@ work take(arena& memory, const batch& b) {
       o.entries = memory.take<sparse_entry>(shape.count);
       o.indices = memory.take<uint64_t>(shape.count);
       o.buffer = memory.take<std::byte>(shape.count * row_bytes);
-    } else if (u.tensors > 1 && !u.method->keeps_feedback()) {
-      o.buffer = memory.take<std::byte>(u.universe * row_bytes);
     }
-    if (u.method->keeps_feedback()) {
+    if (u.method->keeps_feedback() && !sums_on_the_way(b, u)) {
       o.acc = memory.take<float>(u.universe * u.width);
       if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
     }
+    o.pieces = memory.take<select_piece>(u.tensors + u.rows);
+    if (sums_on_the_way(b, u)) o.sums = memory.take<summed>(u.tensors + u.rows);
+    if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
+    if (u.width == 1) {
+      o.kept = select_memory::take(memory, u.dtype, u.source_max, wanted(u), u.rows);
+      scratch.grow(u.source_max, wanted(u));
+    } else if (!u.sparse) {
+      o.kept.positions = memory.take<uint32_t>(u.source_max);
+      o.kept.kept = memory.take<std::byte>(u.source_max * row_bytes);
+    }
     if (real) w.units[i] = o;
+  }
+  w.select = memory.take<select_scratch>(b.workers);
+  for (uint32_t k = 0; k < b.workers; ++k) {
+    const select_scratch part = scratch.take(memory);
+    if (real) w.select[k] = part;
   }
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const batch_row& r = b.rows[i];
@@ -94,9 +140,6 @@ work take(arena& memory, const batch& b) {
     const wire_plan& wire = b.wire[r.plan];
     const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
     row_work o{};
-    o.positions = memory.take<uint32_t>(r.count_max);
-    o.support = u.sparse ? memory.take<uint32_t>(r.count_max) : o.positions;
-    o.kept = memory.take<std::byte>(r.count_max * row_bytes);
     if (wire.replaces_support()) {
       o.tell = memory.take<uint32_t>(r.support_max);
       o.sent = memory.take<std::byte>(r.support_max * row_bytes);
@@ -141,7 +184,8 @@ class encoder {
   dr_status sparsify_and_split() {
     trace_span span(call_.trace, call_.trace_user, "sparsify");
     pool_.run(
-        b_.units.size(), [](void* self, size_t i, size_t) { static_cast<encoder*>(self)->split_unit(i); }, this);
+        b_.units.size(),
+        [](void* self, size_t i, size_t worker) { static_cast<encoder*>(self)->split_unit(i, worker); }, this);
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (w_.units[i].error.code) {
         error_ = w_.units[i].error;
@@ -230,18 +274,6 @@ class encoder {
     trace_span span(call_.trace, call_.trace_user, "feedback");
     for (uint32_t p = 0; p < b_.wire.size(); ++p)
       if (const dr_status s = decode_sent(p)) return s;
-    for (size_t i = 0; i < b_.rows.size(); ++i) {
-      const unit& u = b_.units[b_.rows[i].unit];
-      if (!u.method->keeps_feedback()) continue;
-      const row_work& row = w_.rows[i];
-      float* const acc = w_.units[b_.rows[i].unit].acc + b_.rows[i].first * u.width;
-      if (w_.wire[i].mode == mode_dense)
-        subtract_sent(u.dtype, row.support, row.kept, row.count, u.width, acc);
-      else if (row.decoded)
-        subtract_sent(u.dtype, row.order ? row.keys : told(i), row.decoded, row.told, u.width, acc);
-      else
-        subtract_sent(u.dtype, told(i), sent(i), row.told, u.width, acc);
-    }
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (b_.units[i].method->keeps_feedback()) span.bytes += store_states(i);
     return DR_OK;
@@ -270,32 +302,91 @@ class encoder {
 
   // ---- sparsify, split --------------------------------------------------------------------------------------
 
-  void split_unit(size_t i) {
+  void split_unit(size_t i, size_t worker) {
     unit_work& o = w_.units[i];
     o.error = dr_error{};
     o.dense_fallback = false;
     if (load_source(i)) return;
     const unit& u = b_.units[i];
     const plan& p = *u.method;
-    selection s{};
-    if (p.sparsify.codec->id == sparsify_topr)
-      s = select_largest(u.dtype, o.source, o.rows,
-                         topr_target(p.sparsify.value(topr_ratio), p.sparsify.value(topr_count), u.universe));
-    if (p.sparsify.codec->id == sparsify_threshold) {
-      s = select_from(u.dtype, o.source, o.rows, p.sparsify.value(threshold_value));
-      o.dense_fallback =
-          static_cast<double>(s.kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
+    if (u.width != 1 || (u.sparse && p.sparsify.codec->id == sparsify_none)) {
+      for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) split_row(o, u, k);
+      return;
     }
-    for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) split_row(o, u, k, s);
+    cut_to_pieces(i);
+    sums_source sums{&u, &o};
+    const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
+    uint64_t kept = 0;
+    if (p.sparsify.codec->id == sparsify_topr) {
+      kept = keep_largest(source, wanted(u), o.kept, w_.select[worker]);
+    } else if (p.sparsify.codec->id == sparsify_threshold) {
+      kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept);
+      o.dense_fallback =
+          static_cast<double>(kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
+    } else {
+      kept = keep_from(source, 1, o.kept);
+    }
+    uint64_t begin = 0;
+    for (uint32_t k = 0; k < u.rows; ++k) {
+      row_work& row = w_.rows[u.first_row + k];
+      row.positions = row.support = o.kept.positions + begin;
+      row.kept = static_cast<std::byte*>(o.kept.kept) + begin * value_size(u.dtype);
+      row.count = row.told = o.kept.ends[k] - begin;
+      if (u.sparse) {
+        row.support = o.support + begin;
+        read_support(o, u.first_row + k);
+      }
+      begin = o.kept.ends[k];
+    }
   }
 
-  // The values to select from: the caller's, or sorted, joined or with what earlier steps left.
+  // Runs of values that belong to one tensor and one segment; of a sparse source, to one segment.
+  void cut_to_pieces(size_t i) {
+    const unit& u = b_.units[i];
+    unit_work& o = w_.units[i];
+    const uint64_t size = value_size(u.dtype);
+    o.piece_count = 0;
+    uint32_t tensor = u.first_tensor;
+    uint64_t before = 0;  // elements of the tensors before it
+    for (uint32_t k = 0; k < u.rows; ++k) {
+      set_source(o, u, u.first_row + k);
+      const row_work& row = w_.rows[u.first_row + k];
+      const uint64_t end = row.source_first + row.source_rows;
+      if (o.source) {
+        o.pieces[o.piece_count++] = {static_cast<const std::byte*>(o.source) + row.source_first * size, row.source_rows,
+                                     0, k};
+        continue;
+      }
+      uint64_t at = row.source_first;
+      do {
+        for (; at == before + b_.shapes[tensor].elements() && tensor + 1 < u.first_tensor + u.tensors; ++tensor)
+          before += b_.shapes[tensor].elements();
+        const tensor_view& t = tensors_[tensor];
+        const uint64_t stop = std::min(end, before + b_.shapes[tensor].elements());
+        const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
+        if (o.sums) o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before)};
+        o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
+                                     k};
+        at = stop;
+      } while (at < end);
+    }
+  }
+
+  static void load_sums(void* self, size_t piece, uint64_t at, uint32_t n, void* out) {
+    const auto& [u, o] = *static_cast<const sums_source*>(self);
+    const summed& s = o->sums[piece];
+    sum_values(u->dtype, s.g + at * value_size(u->dtype), beta(*u), gamma(*u), s.m + at, n, out);
+  }
+  static float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
+  static float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
+
+  // The values to select from where they are not the caller's: sorted, or with what earlier steps left.
   dr_status load_source(size_t i) {
     const unit& u = b_.units[i];
     unit_work& o = w_.units[i];
     const tensor_view& t = tensors_[u.first_tensor];
     const bool sparse = b_.shapes[u.first_tensor].sparse();
-    o.source = t.values;
+    o.source = u.width == 1 ? nullptr : t.values;
     o.rows = u.universe;
     if (sparse) {
       if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries,
@@ -307,22 +398,10 @@ class encoder {
       }
       o.rows = gather_entries(u.dtype, u.width, t.values, o.entries, t.count, o.indices, o.buffer);
       o.source = o.buffer;
-    } else if (o.buffer) {
-      each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
-        if (elements)
-          std::memcpy(static_cast<std::byte*>(o.buffer) + first * value_size(u.dtype), tensors_[tensor].values,
-                      elements * value_size(u.dtype));
-      });
-      o.source = o.buffer;
     }
     if (!o.acc) return DR_OK;
-    const auto beta = static_cast<float>(u.method->feedback.value(residual_beta)),
-               gamma = static_cast<float>(u.method->feedback.value(residual_gamma));
-    each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
-      const float* residual = residual_of(tensors_[tensor].state);
-      accumulate(u.dtype, sparse ? o.source : tensors_[tensor].values, sparse ? o.indices : nullptr, o.rows, u.width,
-                 beta, gamma, residual, elements, o.acc + first);
-    });
+    accumulate(u.dtype, sparse ? o.source : t.values, sparse ? o.indices : nullptr, o.rows, u.width, beta(u), gamma(u),
+               residual_of(t.state), u.universe * u.width, o.acc);
     if (o.rounded) round_values(u.dtype, o.acc, u.universe * u.width, o.rounded);
     o.source = o.rounded ? o.rounded : o.acc;
     o.rows = u.universe;
@@ -339,32 +418,69 @@ class encoder {
     }
   }
 
-  void split_row(const unit_work& o, const unit& u, uint32_t k, selection& s) {
+  // What of the source is a segment's.
+  void set_source(const unit_work& o, const unit& u, uint32_t k) {
     const batch_row& r = b_.rows[k];
     row_work& row = w_.rows[k];
     row.fault = {};
     row.source_first = r.first;
     row.source_rows = r.universe;
+    if (!u.sparse) return;
+    const uint64_t* const end = o.indices + o.rows;
+    const uint64_t* const low = std::lower_bound(static_cast<const uint64_t*>(o.indices), end, r.first);
+    row.source_first = static_cast<uint64_t>(low - o.indices);
+    row.source_rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
+  }
+
+  // Without selecting: a sparse source as it is; of rows of a dense one, those that are not zeros.
+  void split_row(const unit_work& o, const unit& u, uint32_t k) {
+    set_source(o, u, k);
+    row_work& row = w_.rows[k];
+    const uint64_t bytes = row_bytes(k), first = row.source_first;
     if (u.sparse) {
-      const uint64_t* const end = o.indices + o.rows;
-      const uint64_t* const low = std::lower_bound(static_cast<const uint64_t*>(o.indices), end, r.first);
-      row.source_first = static_cast<uint64_t>(low - o.indices);
-      row.source_rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
+      row.positions = nullptr;
+      row.support = o.support + first;
+      row.kept = static_cast<std::byte*>(o.buffer) + first * bytes;
+      row.count = row.told = row.source_rows;
+      read_support(o, k);
+      return;
     }
-    const void* const values = static_cast<const std::byte*>(o.source) + row.source_first * row_bytes(k);
-    if (u.method->sparsify.codec->id != sparsify_none) {
-      row.count = compact_selected(u.dtype, values, row.source_rows, s, row.positions);
-    } else if (u.sparse) {
-      row.count = row.source_rows;
-      for (uint64_t i = 0; i < row.count; ++i) row.positions[i] = static_cast<uint32_t>(i);
-    } else {
-      row.count = compact_rows(u.dtype, values, row.source_rows, u.width, row.positions);
+    const void* const values = static_cast<const std::byte*>(o.source) + first * bytes;
+    row.positions = row.support = o.kept.positions + first;
+    row.kept = static_cast<std::byte*>(o.kept.kept) + first * bytes;
+    row.count = row.told = compact_rows(u.dtype, values, row.source_rows, u.width, row.positions);
+    gather(bytes, values, row.positions, row.count, row.kept);
+  }
+
+  // Where positions in a sparse source are in the segment.
+  void read_support(const unit_work& o, uint32_t k) {
+    const row_work& row = w_.rows[k];
+    const uint64_t* const indices = o.indices + row.source_first;
+    for (uint64_t i = 0; i < row.count; ++i)
+      row.support[i] = static_cast<uint32_t>(indices[row.positions ? row.positions[i] : i] - b_.rows[k].first);
+  }
+
+  // Values of the source at ascending positions of a segment.
+  void gather_source(size_t i, const uint32_t* positions, uint64_t n, void* out) const {
+    const unit& u = b_.units[b_.rows[i].unit];
+    const unit_work& o = w_.units[b_.rows[i].unit];
+    const uint64_t bytes = row_bytes(i);
+    if (o.source)
+      return gather(bytes, static_cast<const std::byte*>(o.source) + w_.rows[i].source_first * bytes, positions, n,
+                    out);
+    uint64_t done = 0;
+    for (uint32_t p = 0; p < o.piece_count; ++p) {
+      const select_piece& piece = o.pieces[p];
+      if (piece.range != i - u.first_row) continue;
+      auto* const to = static_cast<std::byte*>(out);
+      for (; done < n && positions[done] - piece.position < piece.n; ++done) {
+        const uint64_t at = positions[done] - piece.position;
+        if (o.sums)
+          sum_values(u.dtype, o.sums[p].g + at * bytes, beta(u), gamma(u), o.sums[p].m + at, 1, to + done * bytes);
+        else
+          std::memcpy(to + done * bytes, static_cast<const std::byte*>(piece.values) + at * bytes, bytes);
+      }
     }
-    if (u.sparse)
-      for (uint64_t i = 0; i < row.count; ++i)
-        row.support[i] = static_cast<uint32_t>(o.indices[row.source_first + row.positions[i]] - r.first);
-    gather(row_bytes(k), values, row.positions, row.count, row.kept);
-    row.told = row.count;
   }
 
   // ---- streams ----------------------------------------------------------------------------------------------
@@ -437,17 +553,17 @@ class encoder {
       const unit_work& o = w_.units[b_.rows[i].unit];
       const row_work& row = w_.rows[i];
       const uint64_t bytes = row_bytes(i);
-      const auto* values = static_cast<const std::byte*>(o.source) + row.source_first * bytes;
       span.bytes += row.told * bytes;
       if (!u.method->regather) {
         const uint64_t common = std::min(row.told, row.count);
         if (common) std::memcpy(row.sent, row.kept, common * bytes);
         std::memset(static_cast<std::byte*>(row.sent) + common * bytes, 0, (row.told - common) * bytes);
       } else if (u.sparse) {
-        gather_known(bytes, o.indices + row.source_first, values, row.source_rows, b_.rows[i].first, row.tell, row.told,
-                     row.sent);
+        gather_known(bytes, o.indices + row.source_first,
+                     static_cast<const std::byte*>(o.source) + row.source_first * bytes, row.source_rows,
+                     b_.rows[i].first, row.tell, row.told, row.sent);
       } else {
-        gather(bytes, values, row.tell, row.told, row.sent);
+        gather_source(i, row.tell, row.told, row.sent);
       }
     });
   }
@@ -488,20 +604,24 @@ class encoder {
     return with_value_type(plan_of(i).dtype, [&](auto type) {
       using T = decltype(type);
       const auto* v = static_cast<const typename T::bits*>(sent(i));
-      uint32_t least = ~0u, most = 0;
-      for (uint64_t k = 0; k < row.told * plan_of(i).width; ++k) {
-        const uint32_t m = magnitude<T>(v[k]);
-        if (m >= T::infinity) {
-          const uint64_t at = b_.rows[i].first + told(i)[k / plan_of(i).width];
-          row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
-                       m == T::infinity ? "the gradient is infinite; this codec takes finite values"
-                                        : "the gradient is NaN; this codec takes finite values"};
-          return false;
-        }
+      // (Signed numbers: SSE2 compares no others.)
+      int32_t least = 0x7fffffff, most = 0;
+      const uint64_t n = row.told * plan_of(i).width;
+      for (uint64_t k = 0; k < n; ++k) {
+        const auto m = static_cast<int32_t>(magnitude<T>(v[k]));
         least = std::min(least, m);
         most = std::max(most, m);
       }
-      row.stats = {T::to_f32(static_cast<typename T::bits>(least & T::magnitude_mask)),
+      if (static_cast<uint32_t>(most) >= T::infinity) {
+        uint64_t k = 0;
+        while (magnitude<T>(v[k]) < T::infinity) ++k;
+        const uint64_t at = b_.rows[i].first + told(i)[k / plan_of(i).width];
+        row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
+                     magnitude<T>(v[k]) == T::infinity ? "the gradient is infinite; this codec takes finite values"
+                                                       : "the gradient is NaN; this codec takes finite values"};
+        return false;
+      }
+      row.stats = {T::to_f32(static_cast<typename T::bits>(static_cast<uint32_t>(least) & T::magnitude_mask)),
                    T::to_f32(static_cast<typename T::bits>(most))};
       return true;
     });
@@ -553,16 +673,74 @@ class encoder {
     return DR_OK;
   }
 
+  // What a row sends, as the receiver will see it.
+  struct sent_values {
+    const uint32_t* support;
+    const void* values;
+    uint64_t count;
+    bool ascending;
+  };
+  sent_values sent_of(size_t i) const {
+    const row_work& row = w_.rows[i];
+    if (w_.wire[i].mode == mode_dense) return {row.support, row.kept, row.count, true};
+    if (row.decoded) return {row.order ? row.keys : told(i), row.decoded, row.told, !row.order};
+    return {told(i), sent(i), row.told, true};
+  }
+
   uint64_t store_states(size_t i) {
     const unit& u = b_.units[i];
+    const unit_work& o = w_.units[i];
     uint64_t bytes = 0;
-    each_part(u, [&](uint32_t tensor, uint64_t first, uint64_t elements) {
+    for (uint32_t tensor = u.first_tensor; tensor < u.first_tensor + u.tensors; ++tensor) {
+      const uint64_t elements = b_.shapes[tensor].elements();
       const residual_state head{residual_state::magic_value, residual_state::version_value, elements};
       std::memcpy(tensors_[tensor].state, &head, sizeof head);
-      if (elements) std::memcpy(residual_of(tensors_[tensor].state), w_.units[i].acc + first, 4 * elements);
       bytes += residual_size(elements);
-    });
+    }
+    if (!o.acc) {
+      for (uint32_t p = 0; p < o.piece_count; ++p) advance_piece(u, o, p);
+      return bytes;
+    }
+    for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
+      const sent_values s = sent_of(k);
+      subtract_sent(u.dtype, s.support, s.values, s.count, u.width, o.acc + b_.rows[k].first * u.width);
+    }
+    std::memcpy(residual_of(tensors_[u.first_tensor].state), o.acc, 4 * u.universe * u.width);
     return bytes;
+  }
+
+  // The state takes the gradient in, and what is sent leaves it, a block at a time while that is at hand.
+  void advance_piece(const unit& u, const unit_work& o, uint32_t p) {
+    static constexpr uint64_t block = 16384;
+    struct job {
+      encoder* self;
+      const unit* u;
+      const select_piece* piece;
+      const summed* sums;
+      sent_values sent;
+    } job{this, &u, &o.pieces[p], &o.sums[p], sent_of(u.first_row + o.pieces[p].range)};
+    const auto one = [](void* arg, size_t item, size_t) {
+      const auto& [self, u, piece, sums, sent] = *static_cast<const struct job*>(arg);
+      const uint64_t begin = item * block, n = std::min(block, piece->n - begin);
+      float* const m = sums->m + begin;
+      accumulate_at(cpu(), u->dtype)(sums->g + begin * value_size(u->dtype), m, n, beta(*u), gamma(*u), m);
+      if (sent.ascending) self->subtract(*u, sent, piece->position + begin, n, m);
+    };
+    pool_.run(static_cast<size_t>(ceil_div(job.piece->n, block)), one, &job);
+    if (job.sent.ascending) return;
+    for (uint64_t i = 0; i < job.sent.count; ++i)
+      if (const uint64_t at = uint64_t{job.sent.support[i]} - job.piece->position; at < job.piece->n)
+        subtract_sent(u.dtype, nullptr, static_cast<const std::byte*>(job.sent.values) + i * value_size(u.dtype), 1, 1,
+                      job.sums->m + at);
+  }
+
+  // What of an ascending support is in [first, first + n), from the residual of those.
+  void subtract(const unit& u, const sent_values& s, uint64_t first, uint64_t n, float* m) const {
+    const uint32_t* const end = s.support + s.count;
+    const uint32_t* const from = std::lower_bound(s.support, end, first);
+    const uint32_t* const to = std::lower_bound(from, end, first + n);
+    subtract_sent(u.dtype, from, static_cast<const std::byte*>(s.values) + (from - s.support) * value_size(u.dtype),
+                  static_cast<uint64_t>(to - from), 1, m, static_cast<uint32_t>(first));
   }
 
   const batch& b_;

@@ -1,9 +1,13 @@
-// Which elements are kept: a magnitude and how many of those that equal it. Selecting is one thing, compacting
+// Which elements are kept. `keep_*` find them and their values in one pass over the gradient, at every level of instructions; the
+// rest is the plain definition: a magnitude and how many of those that equal it. There selecting is one thing, compacting
 // another, so a tensor may be selected as a whole and compacted in segments.
 #pragma once
 
 #include <cstdint>
+#include <span>
 
+#include "core/arena.hpp"
+#include "primitive/cpu.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
@@ -20,6 +24,9 @@ uint64_t topr_target(double ratio, double count, uint64_t d);
 // The `target` largest magnitudes of n values, never zeros; by radix: 11 + 10 + 10 bits, at most three reads.
 selection select_largest(uint32_t dtype, const void* values, uint64_t n, uint64_t target);
 
+// The smallest magnitude of at least `threshold` >= 0, never that of zero; infinity if there is none.
+uint32_t magnitude_from(uint32_t dtype, double threshold);
+
 // Magnitudes of at least `threshold` >= 0, never zeros. NaN ranks above infinity, so it is kept.
 selection select_from(uint32_t dtype, const void* values, uint64_t n, double threshold);
 
@@ -28,5 +35,59 @@ uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, select
 
 // Rows of `width` values that are not all zeros, of either sign: -0 is what a masked gradient has by the thousand.
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
+
+// ---- In one pass ------------------------------------------------------------------------------------------
+
+inline constexpr uint32_t select_run = 4096;  // values that are looked at together
+
+// A run of the values to select from. A segment of a tensor is a range: one piece or several that follow one another.
+struct select_piece {
+  const void* values;  // nullptr: the source's `load` makes them
+  uint64_t n;
+  uint32_t position;  // of the first value
+  uint32_t range;     // ascending
+};
+struct select_source {
+  uint32_t dtype;
+  std::span<const select_piece> pieces;
+  // Writes n values of a piece, from `at` on, as they are to be selected; n <= select_run.
+  void (*load)(void* self, size_t piece, uint64_t at, uint32_t n, void* out) = nullptr;
+  void* self = nullptr;
+
+  uint64_t elements() const {
+    uint64_t n = 0;
+    for (const select_piece& p : pieces) n += p.n;
+    return n;
+  }
+};
+
+// Where kept pairs go.
+struct select_memory {
+  uint32_t* positions;  // of each range ascending,
+  void* kept;           // and the values there
+  uint64_t* ends;       // [ranges]: the pairs of range k are [ends[k - 1], ends[k])
+  uint64_t room;        // pairs, before there are too many
+
+  // For n values in `ranges` ranges, of which `target` are wanted (n: all that are large enough).
+  static select_memory take(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges);
+};
+
+// What it takes to find the target-th magnitude: magnitudes of a sample, and of those near it. Of a worker.
+struct select_scratch {
+  uint32_t *sample, *middle;
+  uint64_t sample_room, middle_room;
+
+  // Does for all that it grew for.
+  void grow(uint64_t n, uint64_t target);
+  select_scratch take(arena& memory) const;
+};
+
+// Keeps every magnitude of at least `low` >= 1. Returns how many. There has to be room for all.
+uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory, cpu_level level = cpu());
+
+// What select_largest and compact_selected keep. A sample says where the target-th magnitude will be; one pass collects what is a
+// little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix.
+uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
+                      const select_scratch& scratch, cpu_level level = cpu());
 
 }  // namespace dr

@@ -1,0 +1,83 @@
+// Selection: what Top-r costs beside a pass that only counts.
+#include <cmath>
+#include <memory>
+#include <vector>
+
+#include "kernel_bench.hpp"
+#include "primitive/rng.hpp"
+#include "sparsify/select.hpp"
+#include "sparsify/select_kernel.hpp"
+
+namespace dr::bench {
+namespace {
+
+constexpr uint64_t d = 25000000;
+
+struct work {
+  uint32_t dtype;
+  std::vector<uint32_t> f32;
+  std::vector<uint16_t> f16;
+  std::vector<std::byte> block;
+  uint64_t kept = 0;
+  select_memory memory{};
+  select_scratch scratch{};
+
+  explicit work(uint32_t type) : dtype(type) {
+    for (uint64_t i = 0; i < d; ++i) {
+      const double u = (static_cast<double>(draw(1, i) >> 11) + 0.5) * 0x1p-53 - 0.5;
+      const double v = (u < 0 ? 1e-3 : -1e-3) * std::log(1 - 2 * std::fabs(u));
+      if (dtype == DR_F32)
+        f32.push_back(std::bit_cast<uint32_t>(static_cast<float>(v)));
+      else
+        f16.push_back(dtype == DR_F16 ? f64_to_f16(v) : f64_to_bf16(v));
+    }
+  }
+  const void* values() const { return dtype == DR_F32 ? static_cast<const void*>(f32.data()) : f16.data(); }
+  void prepare(uint64_t target) {
+    arena measuring;
+    (void)select_memory::take(measuring, dtype, d, target, 1);
+    scratch = {};
+    scratch.grow(d, target);
+    (void)scratch.take(measuring);
+    if (block.size() < measuring.used() + 64) block.resize(measuring.used() + 64);
+    arena real(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
+    memory = select_memory::take(real, dtype, d, target, 1);
+    scratch = scratch.take(real);
+  }
+};
+
+}  // namespace
+
+void add_selection(subjects& all) {
+  const std::vector<cpu_level> levels{cpu_level::scalar, cpu_level::avx2, cpu_level::avx512};
+  for (const auto& [dtype, type] : {std::pair{uint32_t{DR_F32}, "f32"}, std::pair{uint32_t{DR_BF16}, "bf16"}}) {
+    const auto w = std::make_shared<std::unique_ptr<work>>();
+    const auto ready = [w, dtype = dtype]() -> work& {
+      if (!*w) *w = std::make_unique<work>(dtype);
+      return **w;
+    };
+    const std::string input = std::string("d=25e6 ") + type + " Laplace";
+    const double bytes = static_cast<double>(d) * value_size(dtype);
+    all.push_back({"select count", input, "element", d, bytes, levels,
+                   [ready, dtype = dtype](cpu_level l) {
+                     work& x = ready();
+                     x.kept = select_at(l, dtype).count(x.values(), d, dtype == DR_F32 ? 0x3b96feb5 : 0x3b96);
+                   },
+                   [ready] { return ready().kept; }});
+    for (const auto& [name, target] : {std::pair{"0.1%", d / 1000}, std::pair{"1%", d / 100}, std::pair{"10%", d / 10}})
+      all.push_back({"select topr " + std::string(name), input, "element", d, bytes, levels,
+                     [ready, dtype = dtype, target = target](cpu_level l) {
+                       work& x = ready();
+                       x.prepare(target);
+                       const select_piece piece{x.values(), d, 0, 0};
+                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, x.scratch, l);
+                     },
+                     [ready, dtype = dtype] {
+                       work& x = ready();
+                       return digest_of(x.memory.positions, x.kept * 4) ^
+                              digest_of(x.memory.kept, x.kept * value_size(dtype));
+                     }});
+  }
+}
+
+}  // namespace dr::bench
