@@ -7,10 +7,11 @@
 namespace dr {
 
 std::span<const dr_codec* const> builtin_codecs() {
-  static constexpr const dr_codec* list[] = {
-      &sparsify_none_entry, &topr_entry,     &threshold_entry, &residual_entry, &index_raw_codec, &golomb_codec,
-      &rice_codec,          &bloom_codec,    &value_raw_codec, &qsgd_codec,     &fit_poly_codec,  &half_codec,
-      &sketch_codec,        &three_lc_codec, &bitpack_codec,   &deflate_codec,  &zstd_codec};
+  static constexpr const dr_codec* list[] = {&sparsify_none_entry, &topr_entry,     &threshold_entry, &random_entry,
+                                             &dgc_entry,           &residual_entry, &index_raw_codec, &golomb_codec,
+                                             &rice_codec,          &bloom_codec,    &value_raw_codec, &qsgd_codec,
+                                             &fit_poly_codec,      &half_codec,     &sketch_codec,    &three_lc_codec,
+                                             &bitpack_codec,       &deflate_codec,  &zstd_codec};
   return list;
 }
 
