@@ -1,6 +1,8 @@
 // Times candidates against one another: in one run, in turn, so that what else the machine does hits all alike.
 #pragma once
 
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -13,17 +15,24 @@ struct timing {
   double median, low, high;  // seconds of one call; low and high are the quartiles
 };
 
+inline double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+// Of this thread alone: what others do in between is not counted, where wall clocks on a shared machine tell little.
+inline double thread_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+
 // Calls each candidate in turn, `rounds` times after a warm-up; one measurement is as many calls as take `slice` seconds.
 inline std::vector<timing> alternate(std::span<const std::function<void()>> candidates, int rounds = 15,
-                                     double slice = 2e-3) {
-  using clock = std::chrono::steady_clock;
-  const auto seconds = [](clock::time_point from) {
-    return std::chrono::duration<double>(clock::now() - from).count();
-  };
+                                     double slice = 2e-3, double (*now)() = wall_seconds) {
+  const auto seconds = [now](double from) { return now() - from; };
   std::vector<int> calls;
   for (const auto& run : candidates) {
     run();
-    const auto from = clock::now();
+    const double from = now();
     int n = 0;
     do run(), ++n;
     while (seconds(from) < slice);
@@ -32,7 +41,7 @@ inline std::vector<timing> alternate(std::span<const std::function<void()>> cand
   std::vector<std::vector<double>> times(candidates.size());
   for (int round = 0; round < rounds; ++round)
     for (size_t c = 0; c < candidates.size(); ++c) {
-      const auto from = clock::now();
+      const double from = now();
       for (int i = 0; i < calls[c]; ++i) candidates[c]();
       times[c].push_back(seconds(from) / calls[c]);
     }

@@ -63,6 +63,13 @@ struct cached_batch {
   uint64_t segment_rows;
   dr_batch batch;
 };
+// Tensors of a call, in our version of the struct.
+struct tensors {
+  std::vector<dr_tensor> views;
+  std::vector<std::shared_ptr<const dr::plan>> plans;
+
+  dr_status read(const dr_tensor* from, size_t stride, size_t n, dr_error& error);
+};
 struct dr_context {
   dr_context_options options{};
   std::unique_ptr<dr::pool> workers;
@@ -71,9 +78,12 @@ struct dr_context {
   void* workspace = nullptr;
   size_t workspace_size = 0;
   dr::device_memory on_device;
-  // Of prepared calls: structs of the caller's version as ours.
-  std::vector<dr_tensor> views;
+  // Of the call under way; they keep their room, so that steady state allocates nothing.
+  tensors list;
   std::vector<dr_tensor_out> outs;
+  std::vector<dr::frame_view> frames;
+  std::vector<dr::decoded_row> rows;
+  std::vector<dr::deliver_room> rooms;
   std::vector<std::unique_ptr<cached_batch>> batches;  // of dr_encode, the latest first
 
   ~dr_context() {
@@ -159,16 +169,16 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
   return DR_OK;
 }
 
-struct tensors {
-  std::vector<dr_tensor> views;
-  std::vector<std::shared_ptr<const dr::plan>> plans;
+}  // namespace
 
-  dr_status read(const dr_tensor* from, size_t stride, size_t n, dr_error& error) {
-    if (const dr_status s = read_array(from, stride, n, "tensors", views, error)) return s;
-    for (const dr_tensor& t : views) plans.push_back(t.plan ? t.plan->bound : nullptr);
-    return DR_OK;
-  }
-};
+dr_status tensors::read(const dr_tensor* from, size_t stride, size_t n, dr_error& error) {
+  plans.clear();
+  if (const dr_status s = read_array(from, stride, n, "tensors", views, error)) return s;
+  for (const dr_tensor& t : views) plans.push_back(t.plan ? t.plan->bound : nullptr);
+  return DR_OK;
+}
+
+namespace {
 
 dr_status prepare(dr_context& context, const dr_plan* plan, const tensors& t, uint64_t segment_rows, dr::batch& out) {
   const dr::batch_request request{plan ? plan->bound : nullptr, segment_rows, context.workers->workers()};
@@ -294,31 +304,24 @@ dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, 
 }
 
 // Outputs in our version of the struct; `count` goes back to the caller's.
-struct outputs {
-  std::vector<dr_tensor_out> own;
-  std::vector<dr_tensor_out*> pointers;
+dr_status read_outputs(dr_context& c, const dr_tensor_out* from, size_t stride, size_t n) {
+  return read_array(from, stride, n, "outputs", c.outs, c.error);
+}
+void give_back(const dr_context& c, dr_tensor_out* to, size_t stride) {
+  for (size_t i = 0; i < c.outs.size(); ++i) write_struct(c.outs[i], reinterpret_cast<char*>(to) + i * stride);
+}
 
-  dr_status read(const dr_tensor_out* from, size_t stride, size_t n, dr_error& error) {
-    if (const dr_status s = read_array(from, stride, n, "outputs", own, error)) return s;
-    for (dr_tensor_out& o : own) pointers.push_back(&o);
-    return DR_OK;
-  }
-  void give_back(dr_tensor_out* to, size_t stride) const {
-    for (size_t i = 0; i < own.size(); ++i) write_struct(own[i], reinterpret_cast<char*>(to) + i * stride);
-  }
-};
-
-dr_status decode_into(dr_context& context, std::span<const dr::frame_view> frames, const dr_limits& limits,
-                      std::vector<dr::decoded_row>& rows) {
+// Into c.rows, and c.rooms to deliver them from.
+dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, const dr_limits& limits) {
   uint64_t bytes = 0;
-  if (const dr_status s = dr::decode_workspace(frames, limits, context.workers->workers(), bytes, context.error))
-    return s;
-  if (const dr_status s = context.reserve(bytes)) return s;
+  if (const dr_status s = dr::decode_workspace(frames, limits, c.workers->workers(), bytes, c.error)) return s;
+  if (const dr_status s = c.reserve(bytes)) return s;
   size_t n = 0;
   for (const auto& f : frames) n += f.rows.size();
-  rows.resize(n);
-  dr::arena memory(context.workspace, context.workspace_size);
-  return dr::decode_rows(frames, *context.workers, memory, rows.data(), context.error);
+  c.rows.resize(n);
+  c.rooms.resize(c.workers->workers());
+  dr::arena memory(c.workspace, c.workspace_size);
+  return dr::decode_rows(frames, *c.workers, memory, c.rows.data(), c.rooms.data(), c.error);
 }
 
 void describe_tensor(const dr::frame_view& f, size_t begin, size_t end, dr_tensor_info& t) {
@@ -339,7 +342,7 @@ void describe_tensor(const dr::frame_view& f, size_t begin, size_t end, dr_tenso
   std::string text = "index=" + dr::describe_list(p.index()) + " value=" + dr::describe_list(p.value());
   if (p.order().count) text += " order=" + dr::describe_list(p.order());
   for (const dr::stage_list& list : p.lists)
-    for (const dr::stage& s : list) t.host_only |= s.codec->cuda == nullptr;
+    for (const dr::stage& s : list) t.host_only |= !dr::runs_on_cuda(s);
   std::strncpy(t.plan, text.c_str(), sizeof t.plan - 1);
 }
 
@@ -438,7 +441,7 @@ dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* cal
   return finish_encode(*context, request,
                        [&](const dr_call& c, const dr::encode_call& made_call, const dr::target& target,
                            dr::encode_result& made) -> dr_status {
-                         tensors t;
+                         tensors& t = context->list;
                          if (const dr_status s = t.read(list, stride, n, context->error)) return s;
                          const dr_batch* b = nullptr;
                          if (const dr_status s = find_batch(*context, plan, t, c.segment_rows, target, b)) return s;
@@ -503,7 +506,7 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
           return fail(context->error, DR_E_ARGUMENT, "place: not the one that the batch was prepared for");
         if (reinterpret_cast<uintptr_t>(workspace) % dr::arena::alignment)
           return fail(context->error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
-        auto& views = context->views;
+        auto& views = context->list.views;
         if (const dr_status s = read_array(list, stride, n, "tensors", views, context->error)) return s;
         if (target.where)
           return run_on_device(*context, *batch, made_call, target, views, workspace, workspace_size, request);
@@ -669,20 +672,19 @@ namespace {
 
 dr_status decode_on_host(dr_context& c, const void* frame, size_t size, const dr_limits& limits,
                          std::span<dr_tensor_out> outs) {
-  dr::frame_view f;
+  c.frames.resize(std::max<size_t>(1, c.frames.size()));
+  dr::frame_view& f = c.frames[0];
   if (const dr_status s = read_sound_frame(frame, size, f, c.error)) return s;
   if (const dr_status s = dr::check_outputs(f, outs, false, c.error)) return s;
-  std::vector<dr::decoded_row> rows;
-  if (const dr_status s = decode_into(c, {&f, 1}, limits, rows)) return s;
-  std::vector<dr_tensor_out*> pointers;
-  for (dr_tensor_out& o : outs) pointers.push_back(&o);
-  dr::deliver(f, rows.data(), pointers);
+  if (const dr_status s = decode_frames(c, {&f, 1}, limits)) return s;
+  dr::deliver(f, c.rows.data(), c.rooms.data(), *c.workers, outs);
   return DR_OK;
 }
 
 dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const float* weights,
                         const dr_merge_options& option, std::span<dr_tensor_out> outs) {
-  std::vector<dr::frame_view> views(frames.size());
+  c.frames.resize(std::max(frames.size(), c.frames.size()));
+  const std::span<dr::frame_view> views(c.frames.data(), frames.size());
   for (size_t i = 0; i < frames.size(); ++i) {
     dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error);
     if (!s) s = dr::check_outputs(views[i], outs, true, c.error);
@@ -692,17 +694,9 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
     c.error.tensor = inner.tensor;
     return s;
   }
-  std::vector<dr::decoded_row> rows;
-  if (const dr_status s = decode_into(c, views, option.limits, rows)) return s;
-  std::vector<dr_tensor_out*> pointers;
-  for (dr_tensor_out& o : outs) pointers.push_back(&o);
+  if (const dr_status s = decode_frames(c, views, option.limits)) return s;
   // Every frame is sound: from here on nothing fails.
-  if (!(option.flags & DR_MERGE_ADD)) dr::clear(pointers);
-  size_t first = 0;
-  for (size_t i = 0; i < frames.size(); ++i) {
-    dr::add(views[i], rows.data() + first, weights ? weights[i] : 1, pointers);
-    first += views[i].rows.size();
-  }
+  dr::merge(views, c.rows.data(), weights, option.flags & DR_MERGE_ADD, c.rooms.data(), *c.workers, outs);
   return DR_OK;
 }
 
@@ -821,18 +815,17 @@ dr_status dr_decode(dr_context* context, const dr_place* place, const void* fram
   return in_context(context, [&](dr_context& c) -> dr_status {
     dr::target target;
     if (const dr_status s = find_target(place, target, c.error)) return s;
-    outputs o;
-    if (const dr_status s = o.read(outs, stride, n, c.error)) return s;
+    if (const dr_status s = read_outputs(c, outs, stride, n)) return s;
     const auto limit = read_struct<dr_limits>(limits);
     const dr_bytes bytes{frame, size};
     dr::decode_request request{{&bytes, 1}};
     request.copies = true;
     dr_merge_options option{};
     option.limits = limit;
-    if (const dr_status s = target.where ? decode_unknown(c, target, request, option, o.own)
-                                         : decode_on_host(c, frame, size, limit, o.own))
+    if (const dr_status s = target.where ? decode_unknown(c, target, request, option, c.outs)
+                                         : decode_on_host(c, frame, size, limit, c.outs))
       return s;
-    o.give_back(outs, stride);
+    give_back(c, outs, stride);
     return DR_OK;
   });
 }
@@ -846,14 +839,13 @@ dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* f
     const auto option = read_struct<dr_merge_options>(options);
     if (option.flags & ~uint32_t{DR_MERGE_ADD})
       return fail(c.error, DR_E_ARGUMENT, "merge: unknown flags 0x%x", option.flags);
-    outputs o;
-    if (const dr_status s = o.read(outs, stride, n, c.error)) return s;
+    if (const dr_status s = read_outputs(c, outs, stride, n)) return s;
     dr::decode_request request{{frames, k}, weights};
     request.adds = option.flags & DR_MERGE_ADD;
-    if (const dr_status s = target.where ? decode_unknown(c, target, request, option, o.own)
-                                         : merge_on_host(c, {frames, k}, weights, option, o.own))
+    if (const dr_status s = target.where ? decode_unknown(c, target, request, option, c.outs)
+                                         : merge_on_host(c, {frames, k}, weights, option, c.outs))
       return s;
-    o.give_back(outs, stride);
+    give_back(c, outs, stride);
     return DR_OK;
   });
 }

@@ -9,7 +9,7 @@ As a module, inside your own training loop (README.md has the whole example):
 
 As a script, it makes the files bundled with DeepReduce (minutes on one core):
 
-    python datasets/capture.py resnet20-digits --out datasets/gradients
+    python datasets/capture.py resnet20-digits --out datasets/gradients      # or neumf-names, lstm-docs
 
 A file is a plain uncompressed numpy archive: parameter name -> little-endian float32 array in the
 parameter's shape, members in the order of named_parameters(). Equal gradients give equal bytes.
@@ -17,6 +17,7 @@ parameter's shape, members in the order of named_parameters(). Equal gradients g
 
 import argparse
 import hashlib
+import importlib
 import io
 import json
 import math
@@ -286,17 +287,45 @@ def train_resnet20_digits(out, steps, seed):
     print(f"after {steps} steps: {accuracies()}")
 
 
-RECIPES = {"resnet20-digits": train_resnet20_digits}
+# ---- the other recipes, each in a file of its own ------------------------------------------------
+
+
+def train_by(module, recipe):
+    """module.train(steps, seed, start), where start(model, name, steps) gives the Capture that records it."""
+
+    def train(out, steps, seed):
+        def start(model, name, recorded):
+            return Capture(
+                model,
+                steps=recorded,
+                directory=out,
+                name=name,
+                seed=seed,
+                regenerate=f"python datasets/capture.py {recipe} --steps {steps} --seed {seed}",
+                manifest=Path(out).parent / "manifest.json",
+            )
+
+        importlib.import_module(module).train(steps, seed, start)
+
+    return train
+
+
+RECIPES = {
+    "resnet20-digits": (train_resnet20_digits, 300),
+    "neumf-names": (train_by("recipe_ncf", "neumf-names"), 600),
+    "lstm-docs": (train_by("recipe_lstm", "lstm-docs"), 1500),
+}
 
 
 def main():
     parser = argparse.ArgumentParser(description="Train a model and record its gradients.")
     parser.add_argument("recipe", choices=sorted(RECIPES))
     parser.add_argument("--out", default=HERE / "gradients", help="folder of the .npz files; the manifest lies above it")
-    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--steps", type=int, help="default: the bundled files'")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
-    RECIPES[arguments.recipe](arguments.out, arguments.steps, arguments.seed)
+    train, steps = RECIPES[arguments.recipe]
+    train(arguments.out, arguments.steps or steps, arguments.seed)
 
 
 if __name__ == "__main__":

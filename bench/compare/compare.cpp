@@ -123,6 +123,8 @@ class measurement {
     describe_sizes(x, info);
     const distortion d = measure_distortion(g_, kept, decoded.dense, decoded.support);
     x.facts.index_recall = d.index_recall;
+    x.facts.missed = d.missed;
+    x.facts.false_positives = d.false_positives;
     x.facts.relative_l2_error = d.relative_l2_error;
     x.facts.max_relative_error = d.max_relative_error;
     x.facts.cosine_similarity = d.cosine_similarity;

@@ -9,7 +9,7 @@
 namespace dr::compare {
 namespace {
 
-double recall(std::span<const uint64_t> kept, std::span<const uint64_t> support) {
+uint64_t common(std::span<const uint64_t> kept, std::span<const uint64_t> support) {
   uint64_t both = 0;
   for (auto a = kept.begin(), b = support.begin(); a != kept.end() && b != support.end();) {
     both += *a == *b;
@@ -20,7 +20,7 @@ double recall(std::span<const uint64_t> kept, std::span<const uint64_t> support)
     else
       ++a, ++b;
   }
-  return quotient(static_cast<double>(both), static_cast<double>(kept.size()));
+  return both;
 }
 
 // Equal bits do not differ, whatever they mean: an exactly transmitted NaN is no error.
@@ -44,9 +44,14 @@ distortion measure_distortion(const tensor& g, std::span<const uint64_t> kept, s
     error_max = std::max(error_max, std::abs(es));
   }
   // One root of the product: exactly 1 for equal tensors, and squares of f32 are far from a double's ends.
-  return {recall(kept, support), quotient(std::sqrt(s_error), std::sqrt(ss)),
+  const uint64_t both = common(kept, support);
+  return {kept.size() - both,
+          support.size() - both,
+          quotient(static_cast<double>(both), static_cast<double>(kept.size())),
+          quotient(std::sqrt(s_error), std::sqrt(ss)),
           std::isfinite(s_error) ? quotient(error_max, s_max) : undefined,  // max() does not see a NaN
-          quotient(gh, std::sqrt(gg * hh)), quotient(g_error, gg)};
+          quotient(gh, std::sqrt(gg * hh)),
+          quotient(g_error, gg)};
 }
 
 double index_bound_bits(uint64_t d, uint64_t r) {

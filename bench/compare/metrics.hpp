@@ -12,6 +12,8 @@ namespace dr::compare {
 inline constexpr double undefined = std::numeric_limits<double>::quiet_NaN();
 
 struct distortion {
+  uint64_t missed;            // of s's support, what is not in ŝ's
+  uint64_t false_positives;   // of ŝ's, what is not in s's
   double index_recall;        // share of s's support that is in ŝ's
   double relative_l2_error;   // ‖s − ŝ‖ / ‖s‖
   double max_relative_error;  // max |s − ŝ| / max |s|

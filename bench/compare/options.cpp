@@ -17,7 +17,7 @@ constexpr const char* about =
 constexpr const char* compare_footer =
     R"(INPUT is a .npy, .npz or .safetensors file, raw little-endian f32 (.f32, .bin, .raw), a directory of these,
 or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
-Without INPUT the bundled gradients of a ResNet-20 are taken (the folder above gradients/ may be given as DEEPREDUCE_DATASETS).
+Without INPUT the bundled gradients are taken (the folder above gradients/ may be given as DEEPREDUCE_DATASETS).
 A file of several tensors is compared as one, its tensors joined and called '*'.
 
 Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
@@ -35,6 +35,7 @@ Columns of csv and of the rows in json (with machine, commit, build, seed around
   index_recall              share of what was kept that decode's support has
   relative_l2_error max_relative_error          of what decode gives, against what was kept
   cosine_similarity contraction                 the same against the dense tensor; contraction is |g - c|^2 / |g|^2
+  missed false_positives    indices that were kept and are not in decode's support, and the other way round
 0/0 is 0; what is undefined is null, empty in csv.
 
 Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 usage, input or output.

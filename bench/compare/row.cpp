@@ -45,7 +45,9 @@ nlohmann::ordered_json to_json(const row& r) {
           {"relative_l2_error", cell(r.relative_l2_error)},
           {"max_relative_error", cell(r.max_relative_error)},
           {"cosine_similarity", cell(r.cosine_similarity)},
-          {"contraction", cell(r.contraction)}};
+          {"contraction", cell(r.contraction)},
+          {"missed", cell(r.missed)},
+          {"false_positives", cell(r.false_positives)}};
 }
 
 double break_even_speed(const row& r) {

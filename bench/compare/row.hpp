@@ -25,6 +25,7 @@ struct row {
   double encode_ns_spread = undefined, decode_ns_spread = undefined;
   double index_recall = undefined, relative_l2_error = undefined, max_relative_error = undefined;
   double cosine_similarity = undefined, contraction = undefined;
+  std::optional<uint64_t> missed, false_positives;
 
   bool is_memcpy() const { return plan == "memcpy"; }
 };

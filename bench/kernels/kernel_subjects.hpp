@@ -5,14 +5,18 @@
 
 namespace dr::bench {
 
+void add_bloom(subjects&);
 void add_golomb(subjects&);
 void add_half(subjects&);
+void add_index(subjects&);
 void add_selection(subjects&);
 
 inline subjects all_subjects() {
   subjects all;
+  add_bloom(all);
   add_golomb(all);
   add_half(all);
+  add_index(all);
   add_selection(all);
   return all;
 }

@@ -1,4 +1,4 @@
-"""Runs the tool on Fig. 8's tensor and the bundled gradients, keeps the json, and makes README.md's tables from it.
+"""Runs the tool on Fig. 8's tensor and the bundled gradients, keeps the json, and makes fig8.md from it.
 
     python3 bench/results/fig8.py build/bench/compare/deepreduce          # measure, then write
     python3 bench/results/fig8.py                                         # write from what is kept
@@ -34,7 +34,7 @@ plans = {
 def measure(tool):
     """Two json files: the generated tensor, and the captured layers of that size with the whole gradient."""
     arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--format", "json"]
-    datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("*.npz"))
+    datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("resnet20*.npz"))
     for name, inputs in {
         "fig8_laplace": ["synth:d=36864,values=laplace,density=1,seed=1"],
         "fig8_captured": [*datasets, "--tensor", "layer3.2.conv1.weight"],
@@ -65,7 +65,7 @@ def table(made):
 
 
 def write():
-    parts = ["# Results\n\nMade by `fig8.py` from the json beside it; sparsify is `topr(ratio=0.01)` and not in the times. One thread, medians.\n"
+    parts = ["# Fig. 8's tensor and the ResNet-20 gradient\n\nMade by `fig8.py` from the json beside it; sparsify is `topr(ratio=0.01)` and not in the times. One thread, medians.\n"
              "The paper's times are of 2021's hardware (V100 or CPU): the ratios say how far a plain CPU gets, not which machine is faster."]
     for name, title in (("fig8_laplace", "Fig. 8's tensor, generated Laplace (d = 36,864, r = 368)"),
                         ("fig8_captured", "Captured ResNet-20 layers of that size"),
@@ -73,7 +73,7 @@ def write():
         made = json.loads((here / f"{name}.json").read_text())
         machine = made["machine"]
         parts.append(f"## {title}\n\nCommit {made['commit']}, {made['date']}, {machine.get('cpu', machine)}, {made['build'].get('compiler', '')}.\n\n{table(made)}")
-    (here / "README.md").write_text("\n\n".join(parts) + "\n")
+    (here / "fig8.md").write_text("\n\n".join(parts) + "\n")
 
 
 if len(sys.argv) > 1:

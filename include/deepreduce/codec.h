@@ -232,7 +232,8 @@ typedef struct dr_ops {
   size_t struct_size;
   /* Params -> wire fields, on the host, from a job's bounds alone. NULL: no fields. */
   dr_status (*resolve)(const dr_params *, const dr_job *, uint64_t *fields, dr_fault *);
-  /* Bounds of each job; also the gate that refuses wire fields which do not fit a job (DR_E_CORRUPT). */
+  /* Bounds of each job; also the gate that refuses wire fields which do not fit a job (DR_E_CORRUPT). That of CUDA operations is
+   * asked of no job first, n = 0: DR_E_UNSUPPORTED says that these fields have no CUDA path. */
   dr_status (*need)(const dr_params *, const dr_job *, size_t n, dr_need *);
   /* Optional: exact payload bytes of each job, without writing them. CPU. */
   dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);

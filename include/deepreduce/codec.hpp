@@ -52,6 +52,28 @@ dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* j
   return DR_OK;
 }
 
+// The same, for codecs that can do one job on all workers: those that `large` says are, one after the other, by
+// F(params, job, scratch, exec); then the others side by side, with exec NULL.
+template <auto F, auto Large>
+dr_status each_job_or_part(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
+  const auto alone = [](const dr_exec& e, const dr_job& job) { return e.workers > 1 && Large(job); };
+  for (size_t i = 0; i < n; ++i)
+    if (jobs[i].fault->code == DR_OK && alone(*exec, jobs[i]))
+      F(*params, jobs[i], static_cast<std::byte*>(exec->scratch), exec);
+  struct call {
+    const dr_exec* exec;
+    const dr_params* params;
+    const dr_job* jobs;
+  } call{exec, params, jobs};
+  const auto one = [](void* arg, size_t item, size_t worker) {
+    const auto& c = *static_cast<struct call*>(arg);
+    if (c.jobs[item].fault->code != DR_OK || (c.exec->workers > 1 && Large(c.jobs[item]))) return;
+    F(*c.params, c.jobs[item], static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size, nullptr);
+  };
+  exec->parallel(exec->pool, n, one, &call);
+  return DR_OK;
+}
+
 // A dr_ops `need` that calls F(params, job, need), which returns false for fields that do not fit.
 template <auto F>
 dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_need* needs) {
@@ -60,6 +82,22 @@ dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_ne
     needs[i].struct_size = sizeof(dr_need);
     if (!F(*params, jobs[i], needs[i])) return DR_E_CORRUPT;
   }
+  return DR_OK;
+}
+
+// A dr_ops `cost` that asks F(params, job) for the bytes of every job without a fault.
+template <auto F>
+dr_status each_cost(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n, uint64_t* bytes) {
+  struct call {
+    const dr_params* params;
+    const dr_job* jobs;
+    uint64_t* bytes;
+  } call{params, jobs, bytes};
+  const auto one = [](void* arg, size_t item, size_t) {
+    const auto& c = *static_cast<struct call*>(arg);
+    if (c.jobs[item].fault->code == DR_OK) c.bytes[item] = F(*c.params, c.jobs[item]);
+  };
+  exec->parallel(exec->pool, n, one, &call);
   return DR_OK;
 }
 
@@ -81,10 +119,12 @@ constexpr dr_param param_choice(const char* name, const char* summary, const cha
   return {sizeof(dr_param), name, summary, DR_PARAM_CHOICE, 0, 0, 0, fallback, choices};
 }
 
-// Operations on the CPU, from functions of one job.
-template <auto Need, auto Encode, auto Decode>
+// Operations on the CPU, from functions of one job. Cost(params, job) is optional.
+template <auto Need, auto Encode, auto Decode, auto Cost = nullptr>
 constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, uint64_t*, dr_fault*) = nullptr) {
-  return {sizeof(dr_ops), resolve, each_need<Need>, nullptr, each_job<Encode>, each_job<Decode>, {0, 0}};
+  decltype(dr_ops::cost) cost = nullptr;
+  if constexpr (Cost != nullptr) cost = each_cost<Cost>;
+  return {sizeof(dr_ops), resolve, each_need<Need>, cost, each_job<Encode>, each_job<Decode>, {0, 0}};
 }
 
 // The size of a payload of so many bits a row, rounded up to bytes.

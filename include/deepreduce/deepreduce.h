@@ -308,7 +308,7 @@ typedef struct dr_tensor_info {
   uint32_t fallback;                           /* the largest DR_FALLBACK_* of its segments */
   uint64_t index_size, value_size, order_size; /* bytes */
   char plan[224];                              /* stages with their wire fields, cut off if longer */
-  uint32_t host_only; /* 1: some codec of it has no CUDA operations: it is decoded on the CPU */
+  uint32_t host_only; /* 1: some codec of it has no CUDA path, or none for its fields: decoded on the CPU */
   uint32_t reserved;
 } dr_tensor_info;
 

@@ -368,8 +368,7 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   return DR_OK;
 }
 
-dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::vector<uint64_t>& checks,
-                       dr_error& error) {
+dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
   const bool tagged = out.flags & DR_FRAME_TAG;
   const size_t head = general_size + (tagged ? 8 : 0);
   if (size < head) return truncated(error, size, head);
@@ -411,8 +410,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::v
   out.rows.resize(rows);
   const uint8_t* at = in.end;
   if (rows != 1) {
-    checks.resize(rows);
-    if (rows) std::memcpy(checks.data(), at, 8 * rows);
+    out.checks.resize(rows);
+    if (rows) std::memcpy(out.checks.data(), at, 8 * rows);
     at += 8 * rows;
   }
   const auto column = [&](size_t c, auto&& set) {
@@ -440,10 +439,9 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, std::v
   return zeros(at, data + out.header_size) ? DR_OK : bad(error, "the header's padding is not zero", out.header_size);
 }
 
-// Header and rows; of the payloads only that they are there. `checks` gets the column of checks.
-dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_view& out,
-                    std::vector<uint64_t>& checks, dr_error& error) {
-  out = {};
+// Header and rows; of the payloads only that they are there.
+dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error) {
+  out.clear();
   out.data = data;
   if (available < 12) return truncated(error, available, 12);
   if (data[0] != 'D' || data[1] != 'R') return bad(error, "it does not begin with \"DR\"", data[0]);
@@ -455,7 +453,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
   if (data[3] >> 7) return bad(error, "reserved flags are set", data[3]);
   const bool is_short = out.flags & DR_FRAME_SHORT;
   if (const dr_status s =
-          is_short ? read_short(data, available, out, error) : read_general(data, available, out, checks, error))
+          is_short ? read_short(data, available, out, error) : read_general(data, available, out, error))
     return s;
 
   uint64_t at = out.header_size;
@@ -491,14 +489,26 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
 
 }  // namespace
 
+void frame_view::clear() {
+  std::vector<uint8_t> table = std::move(layout.table);
+  frame_view fresh;
+  fresh.plans = std::move(plans);
+  fresh.rows = std::move(rows);
+  fresh.checks = std::move(checks);
+  *this = std::move(fresh);
+  layout.table = std::move(table);
+  layout.table.clear();
+  plans.clear();
+  rows.clear();
+  checks.clear();
+}
+
 dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error) {
-  std::vector<uint64_t> checks;
-  return read_rows(data, available, size, out, checks, error);
+  return read_rows(data, available, size, out, error);
 }
 
 dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
-  std::vector<uint64_t> checks;
-  if (const dr_status s = read_rows(data, size, size, out, checks, error)) return s;
+  if (const dr_status s = read_rows(data, size, size, out, error)) return s;
   for (size_t i = 0; i < out.rows.size(); ++i) {
     const uint64_t end = out.rows[i].offset + out.rows[i].payload();
     if (!zeros(data + end, data + padded(end))) return bad(error, "padding behind a row is not zero", i);
@@ -506,9 +516,9 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
   const bool one_check = out.rows.size() == 1 || out.status;
   if (load<uint64_t>(data + check_at) != check_with_hole(data, one_check ? out.frame_size : out.header_size, check_at))
     return fail(error, DR_E_CORRUPT, "frame: its check does not match: damaged");
-  for (size_t i = 0; i < checks.size(); ++i) {
+  for (size_t i = 0; i < out.checks.size(); ++i) {
     const wire_row& row = out.rows[i];
-    if (checks[i] != check(data + row.offset, padded(row.payload()))) {
+    if (out.checks[i] != check(data + row.offset, padded(row.payload()))) {
       fail(error, DR_E_CORRUPT, "frame: the check of row %zu does not match: damaged", i);
       error.tensor = i;
       return DR_E_CORRUPT;

@@ -89,6 +89,10 @@ struct frame_view {
   std::vector<wire_row> rows;
   header_layout layout;  // as the writer laid it out, but without its tag
   char message[256] = {};
+  std::vector<uint64_t> checks;  // of rows, if there are several
+
+  // As new, but with the room that it had.
+  void clear();
 };
 
 // Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,

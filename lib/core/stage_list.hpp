@@ -18,6 +18,12 @@ struct stage {
   dr_params params() const { return {sizeof(dr_params), values, fields.data()}; }
 };
 
+// Whether it has a CUDA path with these fields: a codec may have one for some only, and says so of no job at all.
+inline bool runs_on_cuda(const stage& s) {
+  const dr_params params = s.params();
+  return s.codec->cuda && s.codec->cuda->need(&params, nullptr, 0, nullptr) != DR_E_UNSUPPORTED;
+}
+
 struct stage_list {
   std::array<stage, stages_max> stages{};
   uint32_t count = 0;

@@ -1,6 +1,9 @@
 #include "merge/merge.hpp"
 
+#include <algorithm>
 #include <cstring>
+
+#include "primitive/cpu.hpp"
 
 namespace dr {
 namespace {
@@ -11,6 +14,13 @@ typename To::bits converted(typename From::bits b) {
     return b;
   else
     return To::from_f64(double{From::to_f32(b)});
+}
+
+// to + weight · from, in f32, rounded to To.
+template <class From, class To>
+typename To::bits added(typename To::bits to, float weight, typename From::bits from) {
+  const float term = weight * From::to_f32(from), sum = To::to_f32(to) + term;
+  return To::from_f64(double{sum});
 }
 
 template <class F>
@@ -59,11 +69,60 @@ void scatter_add(uint32_t from_type, const uint32_t* support, const void* values
     using To = decltype(to);
     const auto* v = static_cast<const typename From::bits*>(values);
     auto* o = static_cast<typename To::bits*>(out);
-    each_value(support, count, width, [&](uint64_t at, uint64_t i) {
-      const float term = weight * From::to_f32(v[i]), sum = To::to_f32(o[at]) + term;
-      o[at] = To::from_f64(double{sum});
-    });
+    each_value(support, count, width, [&](uint64_t at, uint64_t i) { o[at] = added<From, To>(o[at], weight, v[i]); });
   });
+}
+
+uint64_t put_pairs(const pair_sink& sink, const uint32_t* support, const void* values, uint64_t count, uint64_t first,
+                   uint64_t end, void* out) {
+  uint64_t n = 0;
+  with_two_types(sink.from_type, sink.to_type, [&](auto from, auto to) {
+    using From = decltype(from);
+    using To = decltype(to);
+    const auto* v = static_cast<const typename From::bits*>(values);
+    auto* o = static_cast<typename To::bits*>(out);
+    const float weight = sink.weight;
+    const uint32_t width = sink.width;
+    const auto each = [&](auto&& put) {
+      uint64_t i = 0;
+      if (width == 1)
+        for (; i < count && support[i] < end; ++i) put(support[i] - first, i);
+      else
+        for (; i < count && support[i] < end; ++i)
+          for (uint32_t w = 0; w < width; ++w) put((support[i] - first) * width + w, i * width + w);
+      n = i;
+    };
+    if (sink.adds)
+      each([&](uint64_t at, uint64_t i) { o[at] = added<From, To>(o[at], weight, v[i]); });
+    else
+      each([&](uint64_t at, uint64_t i) { o[at] = converted<From, To>(v[i]); });
+  });
+  return n;
+}
+
+void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* out) {
+  if (sink.adds)
+    scatter_add(sink.from_type, nullptr, values, count, sink.width, sink.weight, sink.to_type, out);
+  else
+    scatter(sink.from_type, nullptr, values, count, sink.width, sink.to_type, out);
+}
+
+void stream_out(const void* from, uint64_t size, void* to) {
+#if DR_X86
+  auto* out = static_cast<char*>(to);
+  const auto* in = static_cast<const char*>(from);
+  const uint64_t head = std::min<uint64_t>(size, -reinterpret_cast<uintptr_t>(to) % 64);
+  std::memcpy(out, in, head);
+  uint64_t i = head;
+  for (; i + 64 <= size; i += 64)
+    for (unsigned k = 0; k < 64; k += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(out + i + k),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + i + k)));
+  std::memcpy(out + i, in + i, size - i);
+  _mm_sfence();
+#else
+  std::memcpy(to, from, size);
+#endif
 }
 
 void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint32_t index_type, void* out) {

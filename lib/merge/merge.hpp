@@ -18,6 +18,22 @@ void scatter(uint32_t from_type, const uint32_t* support, const void* values, ui
 void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
                  float weight, uint32_t to_type, void* out);
 
+// How pairs reach a dense gradient: as they are, or weighted and added to what is there.
+struct pair_sink {
+  uint32_t from_type, to_type, width;
+  bool adds;
+  float weight;
+};
+
+// The pairs of an ascending support, below `end`, at out[(support[i] - first) · width]. Returns how many those were.
+uint64_t put_pairs(const pair_sink& sink, const uint32_t* support, const void* values, uint64_t count, uint64_t first,
+                   uint64_t end, void* out);
+// Rows without a support, one after the other.
+void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* out);
+
+// A copy past the caches, for what is larger than they are.
+void stream_out(const void* from, uint64_t size, void* to);
+
 // first + support[i] as a framework's index type; support nullptr: i.
 void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint32_t index_type, void* out);
 

@@ -1,6 +1,7 @@
 #include "pipeline/decode.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cinttypes>
 #include <cstring>
 #include <numeric>
@@ -12,6 +13,12 @@
 
 namespace dr {
 namespace {
+
+// Elements of a tile: those of one frame stay in L1; of many, so that a frame has enough in it to be worth turning to.
+uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
+constexpr uint64_t tile_bytes = 4 * 32768;
+// What is larger does not stay in the caches, so it is written past them.
+constexpr uint64_t streamed_from = uint64_t{8} << 20;
 
 struct row_work {
   dr_fault fault;
@@ -65,6 +72,11 @@ struct work {
   std::byte* scratch;
   uint64_t scratch_stride;
 };
+
+// Of one worker.
+deliver_room take_room(arena& memory, size_t frames) {
+  return {memory.take<deliver_room::cursor>(frames), memory.take<std::byte>(tile_bytes)};
+}
 
 work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
   size_t n = 0, most = 0;
@@ -177,7 +189,10 @@ class decoder {
     out = {o.support, o.values};
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
-    for (uint64_t k = 0; k < row.support; ++k)
+    // (Without a branch, for as many as there are.)
+    uint32_t falls = o.support[row.support - 1] >= row.universe;
+    for (uint64_t k = 1; k < row.support; ++k) falls |= o.support[k] <= o.support[k - 1];
+    for (uint64_t k = 0; falls && k < row.support; ++k)
       if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
         return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
     if (!o.order) return DR_OK;
@@ -236,51 +251,149 @@ void each_tensor(const frame_view& frame, F&& f) {
 
 bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
 
-void* at_element(void* values, uint32_t dtype, uint64_t element) {
-  return static_cast<std::byte*>(values) + element * value_size(dtype);
+std::byte* at_element(const tensor_out& o, uint64_t element) {
+  return static_cast<std::byte*>(o.values) + element * value_size(o.dtype);
 }
 
-// Calls f(row, output, the row's first element in it) for each row of a frame.
-template <class F>
-void each_row(const frame_view& frame, std::span<tensor_out* const> outs, F&& f) {
-  size_t next = 0;
-  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
-    uint64_t first = 0;
-    for (size_t i = begin; i < end; ++i) {
-      f(i, *outs[next], first);
-      first += frame.rows[i].universe;
-    }
-    ++next;
-  });
-}
+// Frames to dense outputs, a tile of an output after the other and in it frame after frame: every element is added up as if
+// frame after frame had been added to the whole. Rows and outputs are cut where either ends.
+class deliverer {
+ public:
+  deliverer(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool copies, bool clears,
+            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs)
+      : frames_(frames),
+        rows_(rows),
+        weights_(weights),
+        copies_(copies),
+        clears_(clears),
+        rooms_(rooms),
+        pool_(workers),
+        outs_(outs) {}
 
-// Calls put(plan, support, values, count, output, address in it) so that every value of the frame reaches its dense output. One
-// tensor may be cut over many (bucket=flat): then an element at a time where a support is given.
-template <class Put>
-void to_dense(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs, Put&& put) {
-  if (!is_cut(frame, outs.size())) {
-    each_row(frame, outs, [&](size_t i, tensor_out& o, uint64_t first) {
-      const wire_plan& p = frame.plans[frame.rows[i].plan];
-      if (!o.index_dtype)
-        put(p, rows[i].support, rows[i].values, frame.rows[i].support, o,
-            at_element(o.values, o.dtype, first * p.width));
-    });
-    return;
-  }
-  uint64_t row_first = 0, out_first = 0;
-  size_t next = 0;
-  for (size_t i = 0; i < frame.rows.size(); ++i) {
-    const wire_plan& p = frame.plans[frame.rows[i].plan];
-    for (uint64_t k = 0; k < frame.rows[i].support; ++k) {
-      const uint64_t element = row_first + (rows[i].support ? rows[i].support[k] : k);
-      while (element - out_first >= outs[next]->universe) out_first += outs[next++]->universe;
-      tensor_out& o = *outs[next];
-      put(p, nullptr, static_cast<const std::byte*>(rows[i].values) + k * row_bytes(p), 1, o,
-          at_element(o.values, o.dtype, (element - out_first) * p.width));
+  void run() {
+    uint64_t bytes = 0;
+    for (const tensor_out& o : outs_) {
+      tiles_ += tiles_of(o);
+      if (!o.index_dtype) bytes += o.universe * width_of(o) * value_size(o.dtype);
     }
-    row_first += frame.rows[i].universe;
+    streams_ = clears_ && bytes >= streamed_from;
+    // A few items a worker, for frames are not evenly filled.
+    const uint64_t items = pool_.workers() > 1 ? 8 * uint64_t{pool_.workers()} : 1;
+    each_ = std::max<uint64_t>(1, ceil_div(tiles_, items));
+    pool_.run(
+        static_cast<size_t>(ceil_div(tiles_, each_)),
+        [](void* self, size_t item, size_t worker) { static_cast<deliverer*>(self)->run_item(item, worker); }, this);
   }
-}
+
+ private:
+  static uint32_t width_of(const tensor_out& o) { return o.width ? o.width : 1; }
+  uint64_t tile_rows(const tensor_out& o) const {
+    return std::max<uint64_t>(1, tile_elements(frames_.size()) / width_of(o));
+  }
+  uint64_t tiles_of(const tensor_out& o) const { return o.index_dtype ? 0 : ceil_div(o.universe, tile_rows(o)); }
+
+  void run_item(size_t item, size_t worker) {
+    const deliver_room& room = rooms_[worker];
+    uint64_t tile = item * each_, left = std::min(each_, tiles_ - tile);
+    uint64_t before = 0;  // rows of the outputs before
+    size_t i = 0;
+    for (; tile >= tiles_of(outs_[i]); ++i) {
+      tile -= tiles_of(outs_[i]);
+      before += outs_[i].universe;
+    }
+    size_t first_row = 0;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      room.cursors[f] = find(frames_[f], rows_ + first_row, before + tile * tile_rows(outs_[i]));
+      first_row += frames_[f].rows.size();
+    }
+    if (streams_) std::memset(room.tile, 0, tile_bytes);
+    for (; left; --left, ++tile) {
+      for (; tile >= tiles_of(outs_[i]); ++i) {
+        tile = 0;
+        before += outs_[i].universe;
+      }
+      tensor_out& o = outs_[i];
+      const uint64_t begin = tile * tile_rows(o), n = std::min(tile_rows(o), o.universe - begin);
+      const uint64_t bytes = n * width_of(o) * value_size(o.dtype);
+      std::byte* const out = at_element(o, begin * width_of(o));
+      const bool streams = streams_ && bytes <= tile_bytes;
+      if (!streams && clears_) std::memset(out, 0, bytes);
+      const uint64_t pairs = fill(room, o, before + begin, n, streams ? room.tile : out);
+      if (streams) {
+        stream_out(room.tile, bytes, out);
+        std::memset(room.tile, 0, bytes);
+      }
+      std::atomic_ref(o.count).fetch_add(pairs, std::memory_order_relaxed);
+    }
+  }
+
+  // The place of the first row of the universe from `first` on.
+  static deliver_room::cursor find(const frame_view& frame, const decoded_row* rows, uint64_t first) {
+    deliver_room::cursor c{0, 0, 0};
+    while (c.row < frame.rows.size() && c.first + frame.rows[c.row].universe <= first)
+      c.first += frame.rows[c.row++].universe;
+    if (c.row == frame.rows.size()) return c;
+    if (const uint32_t* const support = rows[c.row].support)
+      c.at = static_cast<uint64_t>(std::lower_bound(support, support + frame.rows[c.row].support, first - c.first) -
+                                   support);
+    return c;
+  }
+
+  // Rows [first, first + n) of the universe. Returns how many pairs that were.
+  uint64_t fill(const deliver_room& room, const tensor_out& o, uint64_t first, uint64_t n, std::byte* out) const {
+    uint64_t pairs = 0;
+    size_t first_row = 0;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const frame_view& frame = frames_[f];
+      const decoded_row* const rows = rows_ + first_row;
+      first_row += frame.rows.size();
+      if (f + 1 < frames_.size()) fetch(frames_[f + 1], rows_ + first_row, room.cursors[f + 1]);
+      deliver_room::cursor& c = room.cursors[f];
+      while (c.row < frame.rows.size() && c.first < first + n) {
+        const wire_row& row = frame.rows[c.row];
+        const wire_plan& p = frame.plans[row.plan];
+        const pair_sink sink{p.dtype, o.dtype, p.width, !copies_, weights_ ? weights_[f] : 1};
+        const uint64_t row_end = c.first + row.universe, bytes = row_bytes(p),
+                       to_bytes = uint64_t{p.width} * value_size(o.dtype);
+        const uint64_t begin = std::max(first, c.first), end = std::min(first + n, row_end);
+        const auto* const values = static_cast<const std::byte*>(rows[c.row].values);
+        if (begin < end && !rows[c.row].support && row.support) {
+          put_rows(sink, values + (begin - c.first) * bytes, end - begin, out + (begin - first) * to_bytes);
+          pairs += end - begin;
+        } else if (begin < end && row.support) {
+          const uint64_t put = put_pairs(sink, rows[c.row].support + c.at, values + c.at * bytes, row.support - c.at,
+                                         begin - c.first, end - c.first, out + (begin - first) * to_bytes);
+          c.at += put;
+          pairs += put;
+        }
+        if (row_end > first + n) break;
+        c = {c.row + 1, row_end, 0};
+      }
+    }
+    return pairs;
+  }
+
+  // What of a frame comes next is on its way while the one before is worked on.
+  static void fetch(const frame_view& frame, const decoded_row* rows, const deliver_room::cursor& c) {
+    if (c.row >= frame.rows.size() || !rows[c.row].support) return;
+    const auto* const support = reinterpret_cast<const char*>(rows[c.row].support + c.at);
+    const auto* const values =
+        static_cast<const char*>(rows[c.row].values) + c.at * row_bytes(frame.plans[frame.rows[c.row].plan]);
+    for (unsigned line = 0; line < 4; ++line) {
+      __builtin_prefetch(support + 64 * line);
+      __builtin_prefetch(values + 64 * line);
+    }
+  }
+
+  std::span<const frame_view> frames_;
+  const decoded_row* rows_;
+  const float* weights_;
+  bool copies_, clears_, streams_ = false;
+  const deliver_room* rooms_;
+  pool& pool_;
+  std::span<tensor_out> outs_;
+  uint64_t tiles_ = 0, each_ = 1;
+};
 
 }  // namespace
 
@@ -299,6 +412,7 @@ dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& 
   }
   arena memory;
   take(memory, frames, workers);
+  for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size());
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
   if (limits.max_workspace && bytes > limits.max_workspace)
@@ -379,8 +493,9 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
 }
 
 dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,
-                      dr_error& error) {
+                      deliver_room* rooms, dr_error& error) {
   const work w = take(memory, frames, workers.workers());
+  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = take_room(memory, frames.size());
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   size_t first = 0;
   for (size_t k = 0; k < frames.size(); ++k) {
@@ -400,42 +515,33 @@ dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& 
   return DR_OK;
 }
 
-void clear(std::span<tensor_out* const> outs) {
-  for (tensor_out* o : outs) {
-    o->count = 0;
-    if (!o->index_dtype && o->universe)
-      std::memset(o->values, 0, o->universe * (o->width ? o->width : 1) * value_size(o->dtype));
-  }
-}
-
-void deliver(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs) {
-  clear(outs);
-  to_dense(
-      frame, rows, outs,
-      [](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
-        scatter(p.dtype, support, values, count, p.width, o.dtype, to);
-        o.count += count;
-      });
+void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
+             std::span<tensor_out> outs) {
+  for (tensor_out& o : outs) o.count = 0;
+  deliverer({&frame, 1}, rows, nullptr, true, true, rooms, workers, outs).run();
   if (is_cut(frame, outs.size())) return;
-  each_row(frame, outs, [&](size_t i, tensor_out& o, uint64_t first) {
-    if (!o.index_dtype) return;
-    const wire_row& row = frame.rows[i];
-    const wire_plan& p = frame.plans[row.plan];
-    const unsigned index_size = o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4;
-    write_indices(rows[i].support, row.support, first, o.index_dtype,
-                  static_cast<std::byte*>(o.indices) + o.count * index_size);
-    convert(p.dtype, rows[i].values, row.support * p.width, o.dtype, at_element(o.values, o.dtype, o.count * p.width));
-    o.count += row.support;
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
+    tensor_out& o = outs[next++];
+    uint64_t first = 0;
+    for (size_t i = begin; i < end && o.index_dtype; ++i) {
+      const wire_row& row = frame.rows[i];
+      const wire_plan& p = frame.plans[row.plan];
+      const unsigned index_size = o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4;
+      write_indices(rows[i].support, row.support, first, o.index_dtype,
+                    static_cast<std::byte*>(o.indices) + o.count * index_size);
+      convert(p.dtype, rows[i].values, row.support * p.width, o.dtype, at_element(o, o.count * p.width));
+      o.count += row.support;
+      first += row.universe;
+    }
   });
 }
 
-void add(const frame_view& frame, const decoded_row* rows, float weight, std::span<tensor_out* const> outs) {
-  to_dense(
-      frame, rows, outs,
-      [&](const wire_plan& p, const uint32_t* support, const void* values, uint64_t count, tensor_out& o, void* to) {
-        scatter_add(p.dtype, support, values, count, p.width, weight, o.dtype, to);
-        o.count += count;
-      });
+void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
+           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
+  if (!adds)
+    for (tensor_out& o : outs) o.count = 0;
+  deliverer(frames, rows, weights, false, !adds, rooms, workers, outs).run();
 }
 
 }  // namespace dr

@@ -17,6 +17,17 @@ struct decoded_row {
 
 using tensor_out = dr_tensor_out;
 
+// Room that delivering takes, of each worker.
+struct deliver_room {
+  struct cursor {
+    size_t row;      // of its frame
+    uint64_t first;  // rows of the universe before it
+    uint64_t at;     // in its support
+  };
+  cursor* cursors = nullptr;  // [frames]
+  std::byte* tile = nullptr;
+};
+
 // Workspace to decode these frames; also refuses what is beyond the limits, before anything is allocated.
 dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers,
                            uint64_t& bytes, dr_error& error);
@@ -24,13 +35,15 @@ dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& 
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);
 
-// Decodes every row of every frame; rows [Σ rows of the frames].
+// Decodes every row of every frame; rows [Σ rows of the frames], rooms [workers].
 dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,
-                      dr_error& error);
+                      deliver_room* rooms, dr_error& error);
 
 // Hands a frame's rows over.
-void deliver(const frame_view& frame, const decoded_row* rows, std::span<tensor_out* const> outs);
-void clear(std::span<tensor_out* const> outs);
-void add(const frame_view& frame, const decoded_row* rows, float weight, std::span<tensor_out* const> outs);
+void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
+             std::span<tensor_out> outs);
+// Σ weight · frame into dense outputs, from zero or added to what they hold; frame after frame for every element.
+void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
+           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 
 }  // namespace dr

@@ -575,8 +575,13 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
   for (size_t i = 0; i < b.rows.size(); ++i)
     for (const stage_list& list : b.wire[b.rows[i].plan].lists)
       for (uint32_t k = 0; k < list.count; ++k)
-        if (!list.stages[k].codec->cuda || k > 0)
-          return lacks(b.units[b.rows[i].unit].first_tensor, host_only, list.stages[k].codec->name);
+        if (!runs_on_cuda(list.stages[k]) || k > 0)
+          return lacks(b.units[b.rows[i].unit].first_tensor,
+                       list.stages[k].codec->cuda
+                           ? " with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with "
+                             "copies and a wait"
+                           : host_only,
+                       list.stages[k].codec->name);
   host_would_do = false;
   return DR_OK;
 }

@@ -24,7 +24,8 @@ inline constexpr auto check_table = [] {
 // The term of chunk c, whose first `words` words begin at `from`.
 inline uint64_t check_term(const uint8_t* from, size_t words, uint64_t c) {
   uint64_t sum = 0;
-  for (size_t i = 0; i < words; ++i) sum += (uint64_t{load<uint32_t>(from + 4 * i)} + 1) * check_table[i];
+  // (w + 1) · T, as a product of 32 bits that compilers turn into vectors.
+  for (size_t i = 0; i < words; ++i) sum += uint64_t{load<uint32_t>(from + 4 * i)} * check_table[i] + check_table[i];
   return mix64(sum + c * golden);
 }
 

@@ -45,17 +45,22 @@ DR_HD constexpr uint64_t clustered_divisor(uint64_t divisor) {
   return power > 1 ? power - (less ? less : 1) : 1;
 }
 
+// In a table entry, beside the size of a body: at most 2^13 · (19 + 3) / 8 + 3 bytes, for 2^13 indices below 2^32 have M < 2^19.
+inline constexpr uint16_t golomb_flag = 0x8000;
+
 // How an index codec chooses a block's divisor.
 struct divisor_rule {
   uint64_t (*plain)(uint64_t span, uint64_t n);
-  bool may_cluster;  // may flag a block as clustered
+  bool may_cluster;       // may flag a block as clustered
+  bool adaptive = false;  // a flag means a divisor for each 32 indices (golomb_adaptive.hpp)
 
   DR_HD constexpr golomb_code code(uint64_t span, uint64_t n, bool clustered) const {
     const uint64_t divisor = plain(span, n);
     return golomb_code::of(clustered ? clustered_divisor(divisor) : divisor);
   }
 };
-inline constexpr divisor_rule golomb_rule{golomb_divisor, true}, rice_rule{rice_divisor, false};
+inline constexpr divisor_rule golomb_rule{golomb_divisor, true}, adaptive_rule{golomb_divisor, false, true},
+    rice_rule{rice_divisor, false};
 
 inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13, golomb_block_log2 = 12;
 
@@ -163,20 +168,6 @@ inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint
   }
   if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
   return last + 1 == end;
-}
-
-// Chooses a block's divisor and writes its body. Returns its end. Cannot fail.
-inline uint8_t* golomb_put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out,
-                                 bool& clustered) {
-  const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
-  golomb_code code = rule.code(span, n, false);
-  clustered = false;
-  if (rule.may_cluster && code.divisor > 1) {
-    const golomb_code other = rule.code(span, n, true);
-    clustered = golomb_block_size(x, n, base, other) < golomb_block_size(x, n, base, code);
-    if (clustered) code = other;
-  }
-  return golomb_encode_block(x, n, base, code, out);
 }
 
 }  // namespace dr

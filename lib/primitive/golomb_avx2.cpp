@@ -169,17 +169,18 @@ uint8_t* put_body(const uint16_t* gaps, size_t n, const golomb_code& code, uint8
   return out;
 }
 
-uint8_t* encode_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& clustered) {
+uint8_t* encode_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
   const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
   golomb_code code = rule.code(span, n, false);
   alignas(32) uint16_t gaps[block_max + 32];
   // Wide gaps are scalar's: 8 lanes of 32 bits are no faster.
-  if (code.divisor > 32768 || !narrow_gaps(x, n, base, gaps)) return golomb_put_block(x, n, base, rule, out, clustered);
-  clustered = false;
+  if (rule.adaptive || code.divisor > 32768 || !narrow_gaps(x, n, base, gaps))
+    return golomb_put_block(x, n, base, rule, out, flagged);
+  flagged = false;
   if (rule.may_cluster && code.divisor > 1) {
     const golomb_code other = rule.code(span, n, true);
-    clustered = body_size(gaps, n, other) < body_size(gaps, n, code);
-    if (clustered) code = other;
+    flagged = body_size(gaps, n, other) < body_size(gaps, n, code);
+    if (flagged) code = other;
   }
   return put_body(gaps, n, code, out);
 }
@@ -214,8 +215,7 @@ size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positio
   return found < n ? 0 : positions[n - 1] + size_t{1};
 }
 
-bool decode_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code,
-                 uint32_t* x) {
+bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x) {
   const auto scalar = [&] { return golomb_decode_block(body, size, n, base, end, code, x); };
   const bool has_low = code.divisor > 1;
   const uint64_t low_total = has_low ? uint64_t{code.low_bits} * n : 0;
@@ -291,6 +291,12 @@ bool decode_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint
   const uint64_t without = base + code.divisor * (unary_bits - n) + n -
                            1;  // as in golomb_avx512.cpp; remainders sum up to below 2^13 · 2^19
   return without + static_cast<uint32_t>(x[n - 1] - static_cast<uint32_t>(without)) + 1 == end;
+}
+
+bool decode_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
+                 bool flagged, uint32_t* x) {
+  if (flagged && rule.adaptive) return golomb_get_adaptive(body, size, n, base, end, x);
+  return get_block(body, size, n, base, end, rule.code(end - base, n, flagged), x);
 }
 
 }  // namespace

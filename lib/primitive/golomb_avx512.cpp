@@ -9,7 +9,7 @@ namespace {
 
 constexpr size_t group = 32, block_max = size_t{1} << golomb_block_log2_max;
 
-__m512i pairs_of(__m512i v, unsigned bits, __m512i even32, __m512i even64) {
+[[gnu::always_inline]] inline __m512i pairs_of(__m512i v, unsigned bits, __m512i even32, __m512i even64) {
   // u16 lanes of `bits` bits to 128-bit lanes of 8 * bits: each step pushes the lower half of a lane against its upper half.
   const auto count = [](uint64_t n) { return _mm_cvtsi64_si128(static_cast<long long>(n)); };
   v = _mm512_srl_epi32(_mm512_sllv_epi16(v, even32), count(16 - bits));
@@ -21,31 +21,39 @@ __m512i pairs_of(__m512i v, unsigned bits, __m512i even32, __m512i even64) {
   return _mm512_or_si512(even, _mm512_or_si512(low, high));
 }
 
-// Bytes of v that 32 lanes of `bits` bits fill, closed up to 4 * bits.
+// Closes 32 lanes of `bits` bits, at most 15, up to 4 * bits bytes.
 struct packer {
+  alignas(64) uint8_t close[64];
   unsigned bits;
-  __m512i even32, even64, close;
 
-  explicit packer(unsigned b) : bits(b) {
-    even32 = _mm512_set1_epi32(static_cast<int>(16 - b));
-    even64 = _mm512_set1_epi64(static_cast<long long>(32 - 2 * b));
-    alignas(64) uint8_t from[64] = {};
-    for (unsigned i = 0; i < 4 * b; ++i) from[i] = static_cast<uint8_t>(16 * (i / b) + i % b);
-    close = _mm512_load_si512(from);
+  [[gnu::always_inline]] inline __m512i pack(__m512i v) const {
+    const __m512i even32 = _mm512_set1_epi32(static_cast<int>(16 - bits));
+    const __m512i even64 = _mm512_set1_epi64(static_cast<long long>(32 - 2 * bits));
+    return _mm512_permutexvar_epi8(_mm512_load_si512(close), pairs_of(v, bits, even32, even64));
   }
-  __m512i pack(__m512i v) const { return _mm512_permutexvar_epi8(close, pairs_of(v, bits, even32, even64)); }
 };
+struct packer_table {
+  packer of[16]{};
+  constexpr packer_table() {
+    for (unsigned bits = 0; bits < 16; ++bits) {
+      of[bits].bits = bits;
+      for (unsigned i = 0; i < 4 * bits; ++i) of[bits].close[i] = static_cast<uint8_t>(16 * (i / bits) + i % bits);
+    }
+  }
+};
+constexpr packer_table packers;
 
 // Quotients and remainders of 32 gaps, below 2^15 and 2^16.
 struct quotients {
   __m512i q, r;
 };
 
-// Gaps below 2^15, in 16-bit lanes.
+// Gaps below 2^15, in 16-bit lanes; `wide` says of each 32 whether one is not.
 struct narrow_gaps {
   alignas(64) uint16_t of[block_max];
+  bool wide[block_max / group];
 
-  bool load(const uint32_t* x, size_t n, uint64_t base) {
+  [[gnu::noinline]] bool load(const uint32_t* x, size_t n, uint64_t base) {
     const __m512i one = _mm512_set1_epi32(1),
                   even = _mm512_set_epi16(62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26,
                                           24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
@@ -57,7 +65,9 @@ struct narrow_gaps {
       const __m512i ga = _mm512_maskz_sub_epi32(low, _mm512_sub_epi32(a, _mm512_alignr_epi32(a, before, 15)), one);
       const __m512i gb = _mm512_maskz_sub_epi32(high, _mm512_sub_epi32(b, _mm512_alignr_epi32(b, a, 15)), one);
       before = b;
-      all = _mm512_or_si512(all, _mm512_or_si512(ga, gb));
+      const __m512i both = _mm512_or_si512(ga, gb);
+      wide[i / group] = _mm512_test_epi32_mask(both, _mm512_set1_epi32(~0x7fff)) != 0;
+      all = _mm512_or_si512(all, both);
       _mm512_store_si512(of + i, _mm512_permutex2var_epi16(ga, even, gb));
     }
     return _mm512_test_epi32_mask(all, _mm512_set1_epi32(~0x7fff)) == 0;
@@ -200,7 +210,7 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
   // Each string in full vectors, then copied: the payload has not the room behind it. Unary: at most n + span / M <= 5 n bits.
   alignas(64) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
   const typename Gaps::divide divide(gaps, code.divisor);
-  const packer low_bits(code.low_bits);
+  const packer& low_bits = packers.of[code.low_bits];
   const __m512i short_low = _mm512_set1_epi16(static_cast<short>(code.short_low));
   const __m512i one = _mm512_set1_epi16(1);
   const bool has_low = code.divisor > 1;
@@ -227,22 +237,136 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
   return out;
 }
 
+// What a group of 32 needs to be divided by a level's divisor.
+struct level_lanes {
+  uint16_t divisor[16], inverse[16], short_low[16];
+  constexpr level_lanes() : divisor{}, inverse{}, short_low{} {
+    for (unsigned level = 0; level < 16; ++level) {
+      const golomb_code& code = golomb_levels.of[level];
+      divisor[level] = static_cast<uint16_t>(code.divisor);
+      inverse[level] = static_cast<uint16_t>(level ? 65536 / code.divisor : 0);
+      // Of the divisor 1 no remainder has an extra bit.
+      short_low[level] = static_cast<uint16_t>(level ? code.short_low : 1);
+    }
+  }
+};
+constexpr level_lanes lanes_of;
+
+[[gnu::always_inline]] inline quotients divide_group(const uint16_t* gaps, unsigned level) {
+  const __m512i g = _mm512_load_si512(gaps), m = _mm512_set1_epi16(static_cast<short>(lanes_of.divisor[level]));
+  if (level == 0) return {g, _mm512_setzero_si512()};
+  const __m512i q = _mm512_mulhi_epu16(g, _mm512_set1_epi16(static_cast<short>(lanes_of.inverse[level])));
+  const __m512i r = _mm512_sub_epi16(g, _mm512_mullo_epi16(q, m));
+  const __mmask32 more = _mm512_cmpge_epu16_mask(r, m);
+  return {_mm512_mask_sub_epi16(q, more, q, _mm512_set1_epi16(-1)), _mm512_mask_sub_epi16(r, more, r, m)};
+}
+
+// As scalar's of the same names, but for groups with a wide gap, which are its: q would not fit a lane.
+struct group_of_gaps {
+  uint32_t of[group];
+  size_t size;
+
+  group_of_gaps(const uint32_t* x, size_t i, size_t n, uint64_t base) : size(n - i < group ? n - i : group) {
+    for (size_t j = 0; j < size; ++j) of[j] = x[i + j] - (i + j ? x[i + j - 1] + 1 : static_cast<uint32_t>(base));
+  }
+};
+
+uint64_t choose_levels(const narrow_gaps& gaps, const uint32_t* x, size_t n, uint64_t base, uint8_t* levels) {
+  const __m512i one = _mm512_set1_epi16(1);
+  uint64_t total = 0;
+  for (size_t i = 0; i < n; i += group) {
+    if (gaps.wide[i / group]) {
+      const group_of_gaps g(x, i, n, base);
+      total += golomb_choose_level(g.of, g.size, levels[i / group]) + 4;
+      continue;
+    }
+    const size_t size = n - i < group ? n - i : group;
+    const uint32_t valid = valid_lanes(i, n);
+    const auto sum =
+        static_cast<uint32_t>(_mm512_reduce_add_epi32(_mm512_madd_epi16(_mm512_load_si512(gaps.of + i), one)));
+    unsigned level = first_level(sum, size);
+    uint64_t best = ~uint64_t{0};
+    for (unsigned at = level;; --at) {  // as choose_level
+      const quotients o = divide_group(gaps.of + i, at);
+      const auto q = static_cast<uint32_t>(_mm512_reduce_add_epi32(_mm512_madd_epi16(o.q, one)));
+      const uint32_t longer =
+          _mm512_mask_cmpge_epu16_mask(valid, o.r, _mm512_set1_epi16(static_cast<short>(lanes_of.short_low[at])));
+      const uint64_t bits =
+          size * (golomb_levels.of[at].low_bits + 1) + q + static_cast<unsigned>(_mm_popcnt_u32(longer));
+      if (bits > best) break;
+      best = bits;
+      level = at;
+      if (at == 0) break;
+    }
+    levels[i / group] = static_cast<uint8_t>(level);
+    total += best + 4;
+  }
+  return ceil_div(total, 8) + 3;
+}
+
+uint8_t* put_adaptive(const narrow_gaps& gaps, const uint32_t* x, size_t n, uint64_t base, const uint8_t* levels,
+                      uint8_t* out) {
+  // A body has less than 2^15 bytes: this one is shorter than one that has.
+  alignas(64) uint8_t low[2 * block_max + 64], unary[golomb_flag + 64], extra[block_max / 8 + 64];
+  bit_appender unaries{unary}, extras{extra};
+  const __m512i one = _mm512_set1_epi16(1);
+  uint8_t* low_end = low;
+  bit_writer table(out);
+  for (size_t i = 0; i < n; i += group) {
+    const uint32_t valid = valid_lanes(i, n);
+    const unsigned level = levels[i / group];
+    const golomb_code& code = golomb_levels.of[level];
+    table.put(level, 4);
+    if (gaps.wide[i / group]) {
+      const group_of_gaps g(x, i, n, base);
+      bit_writer lows(low_end);
+      for (size_t j = 0; j < g.size; ++j) {
+        const uint64_t q = code.quotient(g.of[j]), r = g.of[j] - q * code.divisor;
+        const bool longer = level > 0 && r >= code.short_low;
+        lows.put(longer ? (r + code.short_low) >> 1 : r, code.low_bits);
+        unaries.put_unary(q);
+        extras.put(longer ? (r + code.short_low) & 1 : 0, longer);
+      }
+      low_end = lows.finish();
+      continue;
+    }
+    const quotients o = divide_group(gaps.of + i, level);
+    put_unaries(unaries, o.q, valid);
+    const __m512i short_low = _mm512_set1_epi16(static_cast<short>(lanes_of.short_low[level]));
+    const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, o.r, short_low);
+    const __m512i moved = _mm512_add_epi16(o.r, short_low);
+    const __m512i v = _mm512_maskz_mov_epi16(valid, _mm512_mask_srli_epi16(o.r, longer, moved, 1));
+    _mm512_storeu_si512(low_end, packers.of[code.low_bits].pack(v));
+    low_end += valid == ~0u ? 4 * code.low_bits : ceil_div((n - i) * code.low_bits, 8);
+    extras.put(_pext_u32(_mm512_test_epi16_mask(moved, one), longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
+  }
+  out = table.finish();
+  const auto copy = [&](const uint8_t* from, size_t size) {
+    std::memcpy(out, from, size);
+    out += size;
+  };
+  copy(low, static_cast<size_t>(low_end - low));
+  copy(unary, static_cast<size_t>(unaries.finish() - unary));
+  copy(extra, static_cast<size_t>(extras.finish() - extra));
+  return out;
+}
+
 template <class Gaps>
-uint8_t* put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& clustered) {
+uint8_t* put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
   const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
   golomb_code code = rule.code(span, n, false);
   if (code.divisor > 65536) return nullptr;
   Gaps gaps;
   if (!gaps.load(x, n, base)) return nullptr;
-  clustered = false;
+  flagged = false;
   const uint64_t size = body_size(gaps, n, code);
   if (!size) return nullptr;
   if (rule.may_cluster && code.divisor > 1) {
     const golomb_code other = rule.code(span, n, true);
     const uint64_t other_size = body_size(gaps, n, other);
     if (!other_size) return nullptr;
-    clustered = other_size < size;
-    if (clustered) code = other;
+    flagged = other_size < size;
+    if (flagged) code = other;
   }
   return put_body(gaps, n, code, out);
 }
@@ -423,14 +547,133 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
   return without + sum + 1 == end;
 }
 
-uint8_t* encode_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& clustered) {
-  uint8_t* end = put_block<narrow_gaps>(x, n, base, rule, out, clustered);
-  if (!end) end = put_block<wide_gaps>(x, n, base, rule, out, clustered);
-  return end ? end : golomb_put_block(x, n, base, rule, out, clustered);
+// As get_block, with constants that change from group to group. A group begins behind the last index of the one before, and at the
+// one behind its last.
+struct adaptive_lanes {
+  alignas(64) uint32_t offset[32];  // (1 − M − s) · i − s
+  constexpr adaptive_lanes() : offset{} {}
+};
+struct adaptive_table {
+  adaptive_lanes of[16]{};
+  constexpr adaptive_table() {
+    for (unsigned level = 0; level < 16; ++level)
+      for (uint32_t i = 0; i < 32; ++i) {
+        const uint32_t m = lanes_of.divisor[level], s = lanes_of.short_low[level];
+        of[level].offset[i] = (1 - m - s) * i - s;
+      }
+  }
+};
+constexpr adaptive_table adaptive_offsets;
+
+bool get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, uint32_t* x) {
+  const size_t groups = ceil_div(n, group), table = ceil_div(groups, 2);
+  if (table > size || !padding_is_zero(body, 4 * groups)) return false;
+  const auto level_of = [&](size_t g) { return body[g / 2] >> 4 * (g % 2) & 15u; };
+  const auto bits_of = [](unsigned level) { return level < 2 ? 0 : level - 1; };
+  uint64_t low_total = 0;
+  for (size_t g = 0; g + 1 < groups; ++g) low_total += 32 * bits_of(level_of(g));
+  low_total += bits_of(level_of(groups - 1)) * (n - (groups - 1) * group);
+  const uint8_t* const lows = body + table;
+  const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
+  if (low_size > size - table || !padding_is_zero(lows, low_total)) return false;
+  const uint8_t* const unary = lows + low_size;
+  const size_t unary_max = size - table - low_size;
+
+  alignas(64) uint16_t positions[block_max + 2 * group];
+  const size_t unary_bits = select_ones(unary, unary_max < 4095 ? unary_max : 4095, n, positions);
+  if (!unary_bits)
+    return unary_max > 4095 && golomb_get_adaptive(body, size, n, base, end, x);  // 16-bit lanes have a sign
+  if (!padding_is_zero(unary, unary_bits)) return false;
+  const size_t unary_size = ceil_div(unary_bits, 8), extra_max = unary_max - unary_size;
+  const uint8_t* const extra = unary + unary_size;
+
+  const summer sums_of;
+  const __m512i one = kept(_mm512_set1_epi16(1)), last = kept(all32(15));
+  const __m512i low_pairs = kept(_mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7,
+                                                  38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0));
+  const __m512i high_pairs = kept(_mm512_add_epi16(low_pairs, _mm512_set1_epi16(16)));
+  __m512i start = all32(base);  // in every lane
+  uint64_t extra_bits = 0, unaries = 0, previous = 0, low_at = 0;
+  for (size_t i = 0; i < n; i += group) {
+    const uint32_t valid = valid_lanes(i, n);
+    const unsigned level = level_of(i / group), bits = bits_of(level);
+    const unpacker& low_bits = unpackers.of[bits];
+    const uint32_t m = lanes_of.divisor[level];
+    const __m512i short_low = _mm512_set1_epi16(static_cast<short>(lanes_of.short_low[level]));
+    const __m512i packed = load_tail(lows + low_at, static_cast<size_t>(size - table - low_at));
+    low_at += 4 * bits;
+    const __m512i v = _mm512_and_si512(
+        _mm512_multishift_epi64_epi8(_mm512_load_si512(low_bits.shift),
+                                     _mm512_permutexvar_epi8(_mm512_load_si512(low_bits.spread), packed)),
+        _mm512_set1_epi16(static_cast<short>(low_bits.mask)));
+    const uint32_t longer = _mm512_mask_cmpge_epu16_mask(valid, v, short_low);
+    const size_t extra_at = extra_bits / 8;
+    const uint64_t word = extra_at + 8 <= extra_max ? load<uint64_t>(extra + extra_at)
+                          : extra_at < extra_max
+                              ? load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at))
+                              : 0;
+    const uint32_t odd = _pdep_u32(static_cast<uint32_t>(word >> extra_bits % 8), longer);
+    extra_bits += static_cast<unsigned>(_mm_popcnt_u32(longer));
+    __m512i r = _mm512_add_epi16(v, _mm512_max_epu16(v, short_low));
+    r = _mm512_mask_add_epi16(r, odd, r, one);
+    const __m512i at =
+        _mm512_sub_epi16(_mm512_loadu_si512(positions + i), _mm512_set1_epi16(static_cast<short>(previous)));
+    const uint64_t behind = positions[i + group <= n ? i + group - 1 : n - 1] + uint64_t{1};
+    unaries += m * (behind - previous - (i + group <= n ? group : n - i));
+    previous = behind;
+    __m512i low, high;
+    if (level <= 10) {  // 32 · (2^10 − 1) < 2^15
+      const __m512i sums = sums_of(r), weights = all32(m << 16 | 1);
+      low = _mm512_madd_epi16(_mm512_permutex2var_epi16(sums, low_pairs, at), weights);
+      high = _mm512_madd_epi16(_mm512_permutex2var_epi16(sums, high_pairs, at), weights);
+    } else {
+      const __m512i sums = sums_of32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(r)));
+      const __m512i more = sums_of32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(r, 1)));
+      const __m512i low_at32 = _mm512_cvtepu16_epi32(_mm512_castsi512_si256(at));
+      const __m512i high_at32 = _mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(at, 1));
+      low = _mm512_add_epi32(sums, _mm512_mullo_epi32(low_at32, all32(m)));
+      high = _mm512_add_epi32(_mm512_add_epi32(more, _mm512_permutexvar_epi32(last, sums)),
+                              _mm512_mullo_epi32(high_at32, all32(m)));
+    }
+    const uint32_t* const offset = adaptive_offsets.of[level].offset;
+    low = _mm512_add_epi32(_mm512_add_epi32(low, _mm512_load_si512(offset)), start);
+    high = _mm512_add_epi32(_mm512_add_epi32(high, _mm512_load_si512(offset + 16)), start);
+    if (valid == ~0u) {
+      _mm512_storeu_si512(x + i, low);
+      _mm512_storeu_si512(x + i + 16, high);
+    } else {
+      _mm512_mask_storeu_epi32(x + i, static_cast<__mmask16>(valid), low);
+      _mm512_mask_storeu_epi32(x + i + 16, static_cast<__mmask16>(valid >> 16), high);
+    }
+    start = _mm512_add_epi32(_mm512_permutexvar_epi32(last, high), all32(1));
+  }
+  if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
+  const uint64_t without = base + unaries + n - 1;  // and the remainders' sum, below 2^13 · 2^15, as in get_block
+  return without + static_cast<uint32_t>(x[n - 1] - static_cast<uint32_t>(without)) + 1 == end;
 }
 
-bool decode_avx512(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code,
-                   uint32_t* x) {
+uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t* out, bool& flagged) {
+  const golomb_code code = adaptive_rule.code(uint64_t{x[n - 1]} + 1 - base, n, false);
+  narrow_gaps gaps;
+  uint8_t levels[block_max / group];
+  const bool narrow = gaps.load(x, n, base) && code.divisor < 32768;
+  const uint64_t size = narrow ? body_size(gaps, n, code) : golomb_block_size(x, n, base, code);
+  flagged = choose_levels(gaps, x, n, base, levels) < size;
+  if (flagged) return put_adaptive(gaps, x, n, base, levels, out);
+  return narrow ? put_body(gaps, n, code, out) : golomb_encode_block(x, n, base, code, out);
+}
+
+uint8_t* encode_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
+  if (rule.adaptive) return put_adaptive_block(x, n, base, out, flagged);
+  uint8_t* end = put_block<narrow_gaps>(x, n, base, rule, out, flagged);
+  if (!end) end = put_block<wide_gaps>(x, n, base, rule, out, flagged);
+  return end ? end : golomb_put_block(x, n, base, rule, out, flagged);
+}
+
+bool decode_avx512(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
+                   bool flagged, uint32_t* x) {
+  if (flagged && rule.adaptive) return get_adaptive(body, size, n, base, end, x);
+  const golomb_code code = rule.code(end - base, n, flagged);
   if (code.divisor > 65536) return golomb_decode_block(body, size, n, base, end, code, x);
   return code.divisor <= 1024 ? get_block<false>(body, size, n, base, end, code, x)  // 32 · 1023 < 2^15
                               : get_block<true>(body, size, n, base, end, code, x);

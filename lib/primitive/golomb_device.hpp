@@ -76,7 +76,11 @@ struct golomb_device {
     });
   }
 
-  static constexpr dr_ops cuda = cuda_ops<need>(encode, decode, 1, 2);
+  // Adaptive blocks have no kernels.
+  static dr_status needs(const dr_params* p, const dr_job* jobs, size_t n, dr_need* out) {
+    return cpu::may_adapt && p->fields[cpu::may_adapt] ? DR_E_UNSUPPORTED : each_need<need>(p, jobs, n, out);
+  }
+  static constexpr dr_ops cuda = {sizeof(dr_ops), nullptr, needs, nullptr, encode, decode, {1, 2}};
 };
 
 }  // namespace dr

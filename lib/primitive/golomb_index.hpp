@@ -1,6 +1,11 @@
 // The operations of an index codec over primitive/golomb.hpp, for whichever rule gives the divisor.
 #pragma once
 
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <iterator>
+
 #include "deepreduce/codec.hpp"
 #include "primitive/golomb_payload.hpp"
 
@@ -10,36 +15,121 @@ template <const divisor_rule& rule>
 struct golomb_index {
   static unsigned block_log2(const dr_params& p) { return static_cast<unsigned>(p.fields[0]); }
 
+  // Blocks of a job that are coded side by side: 8 at a time into a worker's scratch.
+  static constexpr uint64_t part = 8;
+  static bool large(const dr_job& job) { return job.count_max >= 32 * 4096; }
+
   static bool need(const dr_params& p, const dr_job& job, dr_need& need) {
     need.payload = golomb_bound(job.universe, job.count_max, block_log2(p));
     need.tell = job.count_max;
+    if (large(job))
+      need.encode_scratch = golomb_bound(job.universe, std::min(job.count_max, part << block_log2(p)), block_log2(p));
     return true;
   }
 
-  static void encode(const dr_params& p, const dr_job& job, std::byte*) {
-    *job.out_size =
-        golomb_encode(job_in<uint32_t>(job), job_count(job), job.universe, block_log2(p), rule, job_out<uint8_t>(job));
+  static constexpr bool may_adapt = rule.may_cluster;
+  static divisor_rule rule_of(const dr_params& p) { return may_adapt && p.fields[may_adapt] ? adaptive_rule : rule; }
+
+  static golomb_payload payload(const dr_params& p, const dr_job& job) {
+    return {job_count(job), job.universe, block_log2(p), rule_of(p)};
+  }
+
+  static uint64_t cost(const dr_params& p, const dr_job& job) {
+    return golomb_size(payload(p, job), job_in<uint32_t>(job));
+  }
+
+  static void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
+    const golomb_payload all = payload(p, job);
+    auto* const out = job_out<uint8_t>(job);
+    if (!exec || all.blocks() <= part)
+      *job.out_size = golomb_encode(all, job_in<uint32_t>(job), out);
+    else
+      *job.out_size = encode_parts(all, job_in<uint32_t>(job), out, scratch, *exec);
     tell_same(job);
   }
 
-  static void decode(const dr_params& p, const dr_job& job, std::byte*) {
-    const uint64_t n = job_count(job);
-    uint64_t where = 0;
-    if (golomb_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, block_log2(p), rule,
-                      job_out<uint32_t>(job), &where))
-      *job.out_size = 4 * n;
-    else
-      fault(job, DR_E_CORRUPT, where, n, "a block does not decode");
+  static size_t encode_parts(const golomb_payload& all, const uint32_t* x, uint8_t* out, std::byte* scratch,
+                             const dr_exec& exec) {
+    struct shared {
+      const golomb_payload& all;
+      const uint32_t* x;
+      uint8_t* table;
+      std::byte* scratch;
+      uint64_t scratch_size, begun;
+      uint64_t size[256];  // of the bodies of a slot
+
+      uint8_t* slot(size_t i) const { return reinterpret_cast<uint8_t*>(scratch + i * scratch_size); }
+    } now{all, x, out, scratch, exec.scratch_size, 0, {}};
+    const auto one = [](void* arg, size_t i, size_t) {
+      auto& s = *static_cast<shared*>(arg);
+      const uint64_t first = s.begun + i * part, last = std::min(first + part, s.all.blocks());
+      s.size[i] = static_cast<uint64_t>(s.all.put(s.x, first, last, s.table + 6 * first, s.slot(i)) - s.slot(i));
+    };
+    uint8_t* body = out + 6 * all.blocks();
+    const uint64_t slots = std::min<uint64_t>(exec.workers, std::size(now.size));
+    for (; now.begun < all.blocks(); now.begun += slots * part) {
+      const uint64_t n = std::min(slots, ceil_div(all.blocks() - now.begun, part));
+      exec.parallel(exec.pool, n, one, &now);
+      for (uint64_t i = 0; i < n; body += now.size[i++]) std::memcpy(body, now.slot(i), now.size[i]);
+    }
+    return static_cast<size_t>(body - out);
   }
 
-  static constexpr dr_param params[] = {param_int("block", "log2 of the indices in a block", golomb_block_log2_min,
-                                                  golomb_block_log2_max, golomb_block_log2)};
-  static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2}};
-  static constexpr dr_ops cpu = cpu_ops<need, encode, decode>(fields_are_params<1>);
+  static void decode(const dr_params& p, const dr_job& job, std::byte*, const dr_exec* exec) {
+    const golomb_payload all = payload(p, job);
+    uint64_t where = 0;
+    const bool sound = exec && all.blocks() > part
+                           ? decode_parts(all, job, &where, *exec)
+                           : golomb_decode(all, job_in<uint8_t>(job), job_in_size(job), job_out<uint32_t>(job), &where);
+    if (sound)
+      *job.out_size = 4 * all.n;
+    else
+      fault(job, DR_E_CORRUPT, where, all.n, "a block does not decode");
+  }
+
+  struct decoding {
+    const golomb_payload& all;
+    const dr_job& job;
+    uint64_t part;  // blocks; each part adds up the sizes of all bodies before it, so there are few
+    std::atomic<uint64_t> first_bad{~uint64_t{0}};
+
+    bool get(uint64_t i, uint64_t* where) const {
+      return all.get(job_in<uint8_t>(job), job_in_size(job), i * part, std::min((i + 1) * part, all.blocks()),
+                     job_out<uint32_t>(job), where);
+    }
+  };
+  // The first place that is wrong is the one that a single worker would have come to.
+  static bool decode_parts(const golomb_payload& all, const dr_job& job, uint64_t* where, const dr_exec& exec) {
+    decoding now{all, job, std::max(part, ceil_div(all.blocks(), 16 * uint64_t{exec.workers}))};
+    const auto one = [](void* arg, size_t i, size_t) {
+      auto& s = *static_cast<decoding*>(arg);
+      uint64_t at, first = s.first_bad.load(std::memory_order_relaxed);
+      if (s.get(i, &at)) return;
+      while (i < first && !s.first_bad.compare_exchange_weak(first, i, std::memory_order_relaxed)) {
+      }
+    };
+    exec.parallel(exec.pool, ceil_div(all.blocks(), now.part), one, &now);
+    const uint64_t bad = now.first_bad;
+    return bad == ~uint64_t{0} || now.get(bad, where);  // once more, to say where
+  }
+
+  static constexpr dr_param params[] = {
+      param_int("block", "log2 of the indices in a block", golomb_block_log2_min, golomb_block_log2_max,
+                golomb_block_log2),
+      param_int("adaptive", "1: a divisor for each 32 indices of a block, where that is shorter", 0, 1, 0)};
+  static constexpr dr_field fields[] = {{"block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2},
+                                        {"adaptive", 0, 1, 0}};
+  static constexpr size_t field_count = may_adapt ? 2 : 1;
+  static constexpr dr_ops cpu{sizeof(dr_ops),  fields_are_params<field_count>,  each_need<need>,
+                              each_cost<cost>, each_job_or_part<encode, large>, each_job_or_part<decode, large>,
+                              {0, 0}};
 
   static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id, const dr_ops* cuda) {
     return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu,
-                      {.forms = list_form, .params = params, .fields = fields, .cuda = cuda});
+                      {.forms = list_form,
+                       .params = std::span(params).first(field_count),
+                       .fields = std::span(fields).first(field_count),
+                       .cuda = cuda});
   }
 };
 

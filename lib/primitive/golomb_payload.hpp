@@ -2,84 +2,104 @@
 #pragma once
 
 #include "primitive/cpu.hpp"
-#include "primitive/golomb.hpp"
+#include "primitive/golomb_adaptive.hpp"
 
 namespace dr {
 
-// golomb_put_block and golomb_decode_block, or what does the same faster.
+// golomb_put_block and golomb_get_block, or what does the same faster.
 struct golomb_block_coder {
-  uint8_t* (*put)(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& clustered);
-  bool (*get)(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x);
+  uint8_t* (*put)(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
+  bool (*get)(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule, bool flagged,
+              uint32_t* x);
 };
 const golomb_block_coder& golomb_at(cpu_level level);
 #if DR_X86
 extern const golomb_block_coder golomb_avx2, golomb_avx512;
 #endif
 
-// In a table entry, beside the size of a body: at most 2^13 · (19 + 3) / 8 + 3 bytes, for 2^13 indices below 2^32 have M < 2^19.
-inline constexpr uint16_t golomb_clustered = 0x8000;
+// A payload: table of block ends and body sizes, bodies; of one block, what stands for the table and a body.
+struct golomb_payload {
+  uint64_t n, universe;  // n >= 1 indices below the universe, which is below 2^32
+  unsigned block_log2;
+  divisor_rule rule;
+  cpu_level level = cpu();
 
-// A whole payload: table of block ends and body sizes, bodies.
-//   x [n] strictly ascending, each < universe < 2^32, n >= 1     out: golomb_bound bytes
-// Returns bytes written. Cannot fail.
-inline size_t golomb_encode(const uint32_t* x, uint64_t n, uint64_t universe, unsigned block_log2, divisor_rule rule,
-                            uint8_t* out, cpu_level level = cpu()) {
-  const golomb_block_coder& coder = golomb_at(level);
-  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
-  uint8_t* body = out + (blocks == 1 ? 0 : 6 * blocks);
-  uint64_t base = 0;
-  for (uint64_t b = 0; b < blocks; ++b) {
-    const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
-    const uint32_t* first = x + b * block;
-    const uint64_t end = uint64_t{first[length - 1]} + 1;
-    bool clustered = false;
-    uint8_t* const lone = body;  // of one block: its end, whose low bit is known last and makes it no longer
-    if (blocks == 1) body = put_varint(body, 2 * (universe - end));
-    uint8_t* const begin = body;
-    body = coder.put(first, length, base, rule, body, clustered);
-    if (blocks == 1) *lone |= static_cast<uint8_t>(clustered);
-    if (blocks > 1) {
-      store(out + 6 * b, static_cast<uint32_t>(end));
-      store(out + 6 * b + 4, static_cast<uint16_t>((body - begin) | (clustered ? golomb_clustered : 0)));
+  uint64_t block() const { return uint64_t{1} << block_log2; }
+  uint64_t blocks() const { return ceil_div(n, block()); }
+  size_t length(uint64_t b) const { return static_cast<size_t>(n - b * block() < block() ? n - b * block() : block()); }
+
+  // Writes blocks [first, last) of x and their entries of the table. Returns the bodies' end. Cannot fail.
+  uint8_t* put(const uint32_t* x, uint64_t first, uint64_t last, uint8_t* entries, uint8_t* body) const {
+    const golomb_block_coder& coder = golomb_at(level);
+    const bool alone = blocks() == 1;
+    for (uint64_t b = first; b < last; ++b) {
+      const uint32_t* const of_block = x + b * block();
+      const size_t size = length(b);
+      const uint64_t base = b ? uint64_t{of_block[-1]} + 1 : 0, end = uint64_t{of_block[size - 1]} + 1;
+      uint8_t* const begin = alone ? put_varint(body, 2 * (universe - end)) : body;
+      bool flagged = false;
+      uint8_t* const behind = coder.put(of_block, size, base, rule, begin, flagged);
+      if (alone) {
+        *body |= static_cast<uint8_t>(flagged);  // the varint's lowest bit, which makes it no longer
+      } else {
+        store(entries, static_cast<uint32_t>(end));
+        store(entries + 4, static_cast<uint16_t>((behind - begin) | (flagged ? golomb_flag : 0)));
+        entries += 6;
+      }
+      body = behind;
     }
-    base = end;
+    return body;
   }
-  return static_cast<size_t>(body - out);
-}
 
-// Returns false and sets *where (a byte of the payload) if it is corrupt.
-inline bool golomb_decode(const uint8_t* in, size_t size, uint64_t n, uint64_t universe, unsigned block_log2,
-                          divisor_rule rule, uint32_t* x, uint64_t* where, cpu_level level = cpu()) {
-  const golomb_block_coder& coder = golomb_at(level);
-  const uint64_t block = uint64_t{1} << block_log2, blocks = ceil_div(n, block);
-  *where = 0;
-  uint64_t at = 6 * blocks, base = 0, lone = 0;
-  if (blocks == 1) {
-    const uint8_t* const behind = get_varint(in, in + size, lone);
-    if (!behind || lone / 2 > universe) return false;
-    at = static_cast<uint64_t>(behind - in);
-  }
-  if (at > size) return false;
-  for (uint64_t b = 0; b < blocks; ++b) {
-    *where = 6 * b;
-    const size_t length = static_cast<size_t>(b + 1 < blocks ? block : n - b * block);
-    const uint64_t entry = blocks == 1 ? 0 : load<uint16_t>(in + 6 * b + 4);
-    const uint64_t end = blocks == 1 ? universe - lone / 2 : load<uint32_t>(in + 6 * b);
-    const uint64_t body = blocks == 1 ? size - at : entry & (golomb_clustered - 1u);
-    const bool clustered = blocks == 1 ? lone & 1 : entry >> 15;
-    // Positions in a body fit 32 bits.
-    if (end > universe || end < base || end - base < length || body > size - at || body >= golomb_clustered)
-      return false;
-    if (clustered && (!rule.may_cluster || rule.plain(end - base, length) == 1)) return false;
+  // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if it is corrupt;
+  // else *where is the end of the last one's body.
+  bool get(const uint8_t* in, size_t size, uint64_t first, uint64_t last, uint32_t* x, uint64_t* where) const {
+    const golomb_block_coder& coder = golomb_at(level);
+    const bool alone = blocks() == 1;
+    uint64_t at = 6 * blocks(), lone = 0;
+    *where = 0;
+    if (alone) {
+      const uint8_t* const behind = get_varint(in, in + size, lone);
+      if (!behind || lone / 2 > universe) return false;
+      at = static_cast<uint64_t>(behind - in);
+    }
+    if (at > size) return false;
+    const auto end_of = [&](uint64_t b) { return alone ? universe - lone / 2 : load<uint32_t>(in + 6 * b); };
+    const auto entry = [&](uint64_t b) -> uint64_t { return alone ? 0 : load<uint16_t>(in + 6 * b + 4); };
+    for (uint64_t b = 0; b < first; ++b) at += entry(b) & (golomb_flag - 1u);
+    for (uint64_t b = first; b < last; ++b) {
+      *where = 6 * b;
+      const uint64_t base = b ? end_of(b - 1) : 0, end = end_of(b);
+      if (at > size) return false;
+      const uint64_t body = alone ? size - at : entry(b) & (golomb_flag - 1u);
+      const bool flagged = alone ? lone & 1 : entry(b) >> 15;
+      // Positions in a body fit 32 bits.
+      if (end > universe || end < base || end - base < length(b) || body > size - at || body >= golomb_flag)
+        return false;
+      if (flagged && !rule.adaptive && (!rule.may_cluster || rule.plain(end - base, length(b)) == 1)) return false;
+      *where = at;
+      if (!coder.get(in + at, static_cast<size_t>(body), length(b), base, end, rule, flagged, x + b * block()))
+        return false;
+      at += body;
+    }
     *where = at;
-    if (!coder.get(in + at, static_cast<size_t>(body), length, base, end, rule.code(end - base, length, clustered),
-                   x + b * block))
-      return false;
-    at += body;
-    base = end;
+    return last < blocks() || at == size;
   }
-  *where = at;
-  return at == size;
+};
+
+// The whole at once, into golomb_bound bytes. Returns bytes written.
+inline size_t golomb_encode(const golomb_payload& p, const uint32_t* x, uint8_t* out) {
+  return static_cast<size_t>(p.put(x, 0, p.blocks(), out, out + (p.blocks() == 1 ? 0 : 6 * p.blocks())) - out);
+}
+// What that would return. (Bodies are coded for it: their sizes alone would be no sooner known.)
+inline uint64_t golomb_size(const golomb_payload& p, const uint32_t* x) {
+  uint8_t body[golomb_flag + 16], entry[8];
+  uint64_t size = p.blocks() == 1 ? 0 : 6 * p.blocks();
+  for (uint64_t b = 0; b < p.blocks(); ++b) size += static_cast<uint64_t>(p.put(x, b, b + 1, entry, body) - body);
+  return size;
+}
+inline bool golomb_decode(const golomb_payload& p, const uint8_t* in, size_t size, uint32_t* x, uint64_t* where) {
+  return p.get(in, size, 0, p.blocks(), x, where);
 }
 
 }  // namespace dr

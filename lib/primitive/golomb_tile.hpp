@@ -27,7 +27,7 @@ inline constexpr unsigned golomb_lane_max = (1u << golomb_block_log2_max) / golo
 // log2(a) + 2.92 bits an index (golomb_bound; log2(a) + 2.8 if clustered and M >= 7, for that is at least 7/16 of the plain one,
 // and 6.5 bits below). n·(log2(span/n) + 2.92) grows with n, and 2^13 indices below 2^32 have 21.92 each. The unit test walks.
 inline constexpr uint32_t golomb_body_max = (1u << golomb_block_log2_max) * 22 / 8 + 3;
-static_assert(golomb_body_max < golomb_clustered);
+static_assert(golomb_body_max < golomb_flag);
 
 // Table entries that a tile of decode adds up itself. Of a longer table, golomb_sum_groups adds up whole groups before.
 inline constexpr uint32_t golomb_group = 1024;
@@ -323,7 +323,7 @@ struct golomb_encode_tile {
     auto* const to = reinterpret_cast<uint16_t*>(entry);
     to[0] = static_cast<uint16_t>(end);
     to[1] = static_cast<uint16_t>(end >> 16);
-    to[2] = static_cast<uint16_t>(body | (clustered ? golomb_clustered : 0));
+    to[2] = static_cast<uint16_t>(body | (clustered ? golomb_flag : 0));
   }
 
   // Whole words of `to` in words; of those that it shares with its neighbours its own bytes.
@@ -346,8 +346,8 @@ struct golomb_table {
 
   DR_HD uint32_t half(uint64_t b, unsigned i) const { return reinterpret_cast<const uint16_t*>(in + 6 * b)[i]; }
   DR_HD uint32_t end(uint64_t b) const { return half(b, 0) | half(b, 1) << 16; }
-  DR_HD uint32_t body(uint64_t b) const { return half(b, 2) & (golomb_clustered - 1u); }
-  DR_HD bool clustered(uint64_t b) const { return half(b, 2) & golomb_clustered; }
+  DR_HD uint32_t body(uint64_t b) const { return half(b, 2) & (golomb_flag - 1u); }
+  DR_HD bool clustered(uint64_t b) const { return half(b, 2) & golomb_flag; }
 };
 
 // Bytes of the bodies [begin, end).

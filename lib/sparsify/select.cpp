@@ -231,11 +231,14 @@ class keeper {
     alignas(64) std::byte made[4 * select_run];
     for (size_t i = 0; i < s_.pieces.size(); ++i) {
       const select_piece& p = s_.pieces[i];
-      for (uint64_t at = 0; at < p.n; at += select_run) {
-        const auto n = static_cast<uint32_t>(std::min<uint64_t>(select_run, p.n - at));
+      // Runs begin with a cache line: reading across lines takes twice the time here.
+      const uint64_t size = value_size(s_.dtype), ahead = reinterpret_cast<uintptr_t>(p.values) % 64 / size;
+      uint32_t n = 0;
+      for (uint64_t at = 0; at < p.n; at += n) {
+        n = static_cast<uint32_t>(std::min(select_run - (at ? 0 : ahead), p.n - at));
         const void* v = made;
         if (p.values)
-          v = static_cast<const std::byte*>(p.values) + at * value_size(s_.dtype);
+          v = static_cast<const std::byte*>(p.values) + at * size;
         else
           s_.load(s_.self, i, at, n, made);
         if (!f(p, v, at, n)) return false;

@@ -9,6 +9,7 @@
 #include "core/arena.hpp"
 #include "primitive/cpu.hpp"
 #include "primitive/value_type.hpp"
+#include "sparsify/select_kernel.hpp"
 
 namespace dr {
 
@@ -37,8 +38,6 @@ uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, select
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
 
 // ---- In one pass ------------------------------------------------------------------------------------------
-
-inline constexpr uint32_t select_run = 4096;  // values that are looked at together
 
 // A run of the values to select from. A segment of a tensor is a range: one piece or several that follow one another.
 struct select_piece {

@@ -9,7 +9,6 @@ namespace dr {
 namespace {
 
 inline __mmask16 first_lanes(uint64_t n) { return static_cast<__mmask16>(n < 16 ? (1u << n) - 1 : 0xffff); }
-inline __mmask32 first_lanes_32(uint64_t n) { return n < 32 ? (1u << n) - 1 : ~0u; }
 inline __m512i ascending() { return _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15); }
 
 // Positions of the masks that are not zero. Most are at r/d = 1 %, and a branch on each would be mispredicted.
@@ -36,77 +35,86 @@ inline uint32_t list_nonzero(const Mask* masks, uint32_t n, uint16_t* list) {
   return found;
 }
 
-inline uint32_t collect_chunk(const uint32_t* v, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions,
-                              uint32_t* out) {
-  constexpr uint32_t most = select_chunk / 64;
-  alignas(64) __mmask16 masks[most + 32];
-  uint16_t list[most + 32];
-  const __m512i least = _mm512_set1_epi32(static_cast<int>(low)), magnitude = _mm512_set1_epi32(0x7fffffff);
-  const uint32_t whole = n / 16;
-  for (uint32_t i = 0; i < whole; ++i)
-    masks[i] = _mm512_cmpge_epi32_mask(_mm512_and_si512(_mm512_loadu_si512(v + 16 * i), magnitude), least);
-  uint32_t vectors = whole;
-  if (n % 16) {
-    const __mmask16 there = first_lanes(n % 16);
-    masks[vectors++] = _mm512_mask_cmpge_epi32_mask(
-        there, _mm512_and_si512(_mm512_maskz_loadu_epi32(there, v + 16 * whole), magnitude), least);
+template <class Bits>
+struct lanes;
+template <>
+struct lanes<uint32_t> {
+  using mask = __mmask16;
+  static __m512i load(const uint32_t* v) { return _mm512_loadu_si512(v); }
+  static __m512i load(const uint32_t* v, mask there) { return _mm512_maskz_loadu_epi32(there, v); }
+  static mask at_least(__m512i x, uint32_t low) {
+    return _mm512_cmpge_epi32_mask(_mm512_and_si512(x, _mm512_set1_epi32(0x7fffffff)),
+                                   _mm512_set1_epi32(static_cast<int>(low)));
   }
-  _mm512_storeu_si512(masks + vectors, _mm512_setzero_si512());
+  static void store(mask m, __m512i x, uint32_t first, uint32_t* positions, uint32_t* out) {
+    const __m512i at = _mm512_add_epi32(ascending(), _mm512_set1_epi32(static_cast<int>(first)));
+    _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(m, at));
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi32(m, x));
+  }
+};
+template <>
+struct lanes<uint16_t> {
+  using mask = __mmask32;
+  static __m512i load(const uint16_t* v) { return _mm512_loadu_si512(v); }
+  static __m512i load(const uint16_t* v, mask there) { return _mm512_maskz_loadu_epi16(there, v); }
+  static mask at_least(__m512i x, uint32_t low) {
+    return _mm512_cmpge_epi16_mask(_mm512_and_si512(x, _mm512_set1_epi16(0x7fff)),
+                                   _mm512_set1_epi16(static_cast<short>(low)));
+  }
+  static void store(mask m, __m512i x, uint32_t first, uint32_t* positions, uint16_t* out) {
+    const __m512i at = _mm512_add_epi32(ascending(), _mm512_set1_epi32(static_cast<int>(first)));
+    const auto m0 = static_cast<__mmask16>(m), m1 = static_cast<__mmask16>(m >> 16);
+    _mm512_storeu_si512(out, _mm512_maskz_compress_epi16(m, x));
+    _mm512_storeu_si512(positions, _mm512_maskz_compress_epi32(m0, at));
+    _mm512_storeu_si512(positions + __builtin_popcount(m0),
+                        _mm512_maskz_compress_epi32(m1, _mm512_add_epi32(at, _mm512_set1_epi32(16))));
+  }
+};
+
+template <class Bits>
+inline void compare_chunk(const Bits* v, uint32_t low, typename lanes<Bits>::mask* masks) {
+  for (uint32_t i = 0; i < select_chunk / 64; ++i)
+    masks[i] = lanes<Bits>::at_least(lanes<Bits>::load(v + 64 / sizeof(Bits) * i), low);
+}
+
+template <class Bits>
+inline uint32_t collect_chunk(const Bits* v, const typename lanes<Bits>::mask* masks, uint32_t first,
+                              uint32_t* positions, Bits* out) {
+  constexpr uint32_t vectors = select_chunk / 64, each = 64 / sizeof(Bits);
+  uint16_t list[vectors + 32];
   const uint32_t some = list_nonzero(masks, vectors, list);
   uint32_t found = 0;
   for (uint32_t j = 0; j < some; ++j) {
     const uint32_t i = list[j];
-    const __mmask16 m = masks[i];
-    const __m512i x = i < whole ? _mm512_loadu_si512(v + 16 * i) : _mm512_maskz_loadu_epi32(m, v + 16 * i);
-    const __m512i at = _mm512_add_epi32(ascending(), _mm512_set1_epi32(static_cast<int>(first + 16 * i)));
-    _mm512_storeu_si512(positions + found, _mm512_maskz_compress_epi32(m, at));
-    _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi32(m, x));
-    found += static_cast<uint32_t>(__builtin_popcount(m));
-  }
-  return found;
-}
-
-inline uint32_t collect_chunk(const uint16_t* v, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions,
-                              uint16_t* out) {
-  constexpr uint32_t most = select_chunk / 64;
-  alignas(64) __mmask32 masks[most + 32];
-  uint16_t list[most + 32];
-  const __m512i least = _mm512_set1_epi16(static_cast<short>(low)), magnitude = _mm512_set1_epi16(0x7fff);
-  const uint32_t whole = n / 32;
-  for (uint32_t i = 0; i < whole; ++i)
-    masks[i] = _mm512_cmpge_epi16_mask(_mm512_and_si512(_mm512_loadu_si512(v + 32 * i), magnitude), least);
-  uint32_t vectors = whole;
-  if (n % 32) {
-    const __mmask32 there = first_lanes_32(n % 32);
-    masks[vectors++] = _mm512_mask_cmpge_epi16_mask(
-        there, _mm512_and_si512(_mm512_maskz_loadu_epi16(there, v + 32 * whole), magnitude), least);
-  }
-  _mm512_storeu_si512(masks + vectors, _mm512_setzero_si512());
-  _mm512_storeu_si512(masks + vectors + 16, _mm512_setzero_si512());
-  const uint32_t some = list_nonzero(masks, vectors, list);
-  uint32_t found = 0;
-  for (uint32_t j = 0; j < some; ++j) {
-    const uint32_t i = list[j], m = masks[i];
-    const __m512i x = i < whole ? _mm512_loadu_si512(v + 32 * i) : _mm512_maskz_loadu_epi16(m, v + 32 * i);
-    const __m512i at = _mm512_add_epi32(ascending(), _mm512_set1_epi32(static_cast<int>(first + 32 * i)));
-    const auto m0 = static_cast<__mmask16>(m), m1 = static_cast<__mmask16>(m >> 16);
-    _mm512_storeu_si512(out + found, _mm512_maskz_compress_epi16(m, x));
-    _mm512_storeu_si512(positions + found, _mm512_maskz_compress_epi32(m0, at));
-    _mm512_storeu_si512(positions + found + __builtin_popcount(m0),
-                        _mm512_maskz_compress_epi32(m1, _mm512_add_epi32(at, _mm512_set1_epi32(16))));
-    found += static_cast<uint32_t>(__builtin_popcount(m));
+    lanes<Bits>::store(masks[i], lanes<Bits>::load(v + each * i), first + each * i, positions + found, out + found);
+    found += static_cast<uint32_t>(__builtin_popcount(masks[i]));
   }
   return found;
 }
 
 template <class Bits>
 uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept) {
+  using l = lanes<Bits>;
   if (sizeof(Bits) == 2 && low > 0x7fff) return 0;
-  constexpr uint32_t chunk = select_chunk / sizeof(Bits);
-  uint32_t found = 0;
-  for (uint32_t i = 0; i < n; i += chunk)
-    found += collect_chunk(static_cast<const Bits*>(values) + i, n - i < chunk ? n - i : chunk, low, first + i,
-                           positions + found, static_cast<Bits*>(kept) + found);
+  constexpr uint32_t chunk = select_chunk / sizeof(Bits), each = 64 / sizeof(Bits);
+  const auto* v = static_cast<const Bits*>(values);
+  auto* out = static_cast<Bits*>(kept);
+  uint32_t found = 0, i = 0;
+  // A chunk is collected when the next one has been compared: its masks have reached the cache by then, and what a branch in it costs
+  // when mispredicted does not hold up the memory.
+  alignas(64) typename l::mask masks[2][select_chunk / 64];
+  if (n >= chunk) compare_chunk(v, low, masks[0]);
+  for (unsigned turn = 0; i + chunk <= n; i += chunk, turn ^= 1) {
+    if (i + 2 * chunk <= n) compare_chunk(v + i + chunk, low, masks[turn ^ 1]);
+    found += collect_chunk(v + i, masks[turn], first + i, positions + found, out + found);
+  }
+  for (; i < n; i += each) {
+    const auto there = static_cast<typename l::mask>(n - i < each ? (1u << (n - i)) - 1 : ~0u);
+    const __m512i x = l::load(v + i, there);
+    const typename l::mask m = l::at_least(x, low);
+    l::store(m, x, first + i, positions + found, out + found);
+    found += static_cast<uint32_t>(__builtin_popcount(m));
+  }
   return found;
 }
 
@@ -165,6 +173,7 @@ uint64_t count_32(const void* values, uint64_t n, uint32_t low) {
   const auto* v = static_cast<const uint32_t*>(values);
   const __m512i least = _mm512_set1_epi32(static_cast<int>(low)), magnitude = _mm512_set1_epi32(0x7fffffff);
   uint64_t found = 0, i = 0;
+  for (; i < n && reinterpret_cast<uintptr_t>(v + i) % 64; ++i) found += (v[i] & 0x7fffffff) >= low;
   for (; i + 64 <= n; i += 64) {
     uint64_t m = 0;
     for (unsigned k = 0; k < 4; ++k)
@@ -181,6 +190,7 @@ uint64_t count_16(const void* values, uint64_t n, uint32_t low) {
   const auto* v = static_cast<const uint16_t*>(values);
   const __m512i least = _mm512_set1_epi16(static_cast<short>(low)), magnitude = _mm512_set1_epi16(0x7fff);
   uint64_t found = 0, i = 0;
+  for (; i < n && reinterpret_cast<uintptr_t>(v + i) % 64; ++i) found += (v[i] & 0x7fffu) >= low;
   for (; i + 64 <= n; i += 64) {
     uint64_t m = 0;
     for (unsigned k = 0; k < 2; ++k)

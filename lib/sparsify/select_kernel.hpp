@@ -5,10 +5,10 @@
 
 #include "primitive/cpu.hpp"
 #include "primitive/value_type.hpp"
-#include "sparsify/select.hpp"
 
 namespace dr {
 
+inline constexpr uint32_t select_run = 4096;  // values that are looked at together
 // Bytes that are compared before what was found in them is collected. Measured with a page of 4 KiB on Zen 4: with 2, 8 and 16 KiB, and
 // with any prefetch of our own, the CPU's prefetching is disturbed (1.2 to 1.6 times the time at r/d = 1 %).
 inline constexpr uint32_t select_chunk = 4096;

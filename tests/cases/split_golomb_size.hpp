@@ -9,7 +9,7 @@
 namespace dr::cases {
 
 inline uint64_t split_golomb_size(std::span<const uint32_t> indices, uint64_t universe, uint64_t block_log2,
-                                  bool power_of_two) {
+                                  bool power_of_two, bool may_cluster = true) {
   const auto bytes = [](uint64_t bits) { return (bits + 7) / 8; };
   const auto length_of = [](uint64_t x) {  // in binary
     uint64_t bits = 0;
@@ -35,7 +35,7 @@ inline uint64_t split_golomb_size(std::span<const uint32_t> indices, uint64_t un
     uint64_t m = std::max<uint64_t>(1, ((2 * span - n) * 22713 + n * 32768) / (n * 65536));
     if (power_of_two) m = uint64_t{1} << (length_of(2 * m * m) - 1) / 2;
     uint64_t size = body(part, base, m), clustered = 0;
-    if (!power_of_two && m > 1) {
+    if (!power_of_two && may_cluster && m > 1) {
       const uint64_t power = uint64_t{1} << (length_of(m) - 1),
                      other = body(part, base, power - std::max<uint64_t>(1, power / 16));
       clustered = other < size;

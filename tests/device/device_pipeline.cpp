@@ -337,6 +337,35 @@ TEST_CASE("what has no path on a GPU is refused with its name, or takes the CPU'
   CHECK(same_bits(x.values[0], y.values[0]));
 }
 
+TEST_CASE("a codec may have a path on a GPU for some parameters only: the others are refused, or take the CPU's") {
+  std::vector<gradient> g{make(DR_F32, 5000, 1)};
+  const dr_place strict = emulated(1), lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+  for (const char* parameters : {"policy=middle", "policy=rightmost", "policy=p1", "policy=p2", "layout=split_block",
+                                 "policy=p0,layout=split_block"}) {
+    INFO(parameters);
+    const plan p("sparsify=topr(ratio=0.1) index=bloom(fpr=0.01," + std::string(parameters) + ")");
+    const encoded refused = encode_at(&strict, p, g);
+    CHECK(refused.status == DR_E_UNSUPPORTED);
+    CHECK(refused.error.find("bloom with these parameters runs on the CPU only") != std::string::npos);
+    const encoded want = encode_at(nullptr, p, g), got = encode_at(&lenient, p, g);
+    CHECK(got.status == DR_OK);
+    CHECK(got.frame == want.frame);
+    const decoded none = decode_at(&strict, want.frame, g);
+    CHECK(none.status == DR_E_UNSUPPORTED);
+    CHECK(inspect(want.frame).host_only == 1);
+    const decoded x = decode_at(nullptr, want.frame, g), y = decode_at(&lenient, want.frame, g);
+    REQUIRE(y.status == DR_OK);
+    CHECK(same_bits(x.values[0], y.values[0]));
+  }
+  for (const char* parameters : {"policy=leftmost", "policy=p0", "bits=9,policy=p0"}) {
+    const plan p("sparsify=topr(ratio=0.1) index=bloom(" + std::string(parameters) + ")");
+    const encoded want = encode_at(nullptr, p, g), got = encode_at(&strict, p, g);
+    CHECK(got.status == DR_OK);
+    CHECK(got.frame == want.frame);
+    CHECK(inspect(want.frame).host_only == 0);
+  }
+}
+
 // A prepared batch in the emulated place, with its workspace.
 struct prepared {
   context c;

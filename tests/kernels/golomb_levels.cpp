@@ -49,6 +49,14 @@ std::vector<block> blocks() {
     all.push_back(made("a gap of nearly all", n, 0, 0, n, 4200000000u));
     all.push_back(made("a long unary string", n, 0, 0, 64, 500000));
     all.push_back(made("behind 2^31", n, 3000000000u, 7));
+    block patches{"dense rows and empty ones", 0, {}};  // levels from 0 to 15
+    uint64_t at = 0;
+    for (size_t i = 0; i < n; ++i) {
+      at += mix64(i) % (uint64_t{1} << (i / 32 % 16)) + (i % 32 == 31 ? 5000 : 0);
+      if (at >= 4294967295u) break;
+      patches.x.push_back(static_cast<uint32_t>(at++));
+    }
+    all.push_back(patches);
   }
   return all;
 }
@@ -57,7 +65,7 @@ std::vector<block> blocks() {
 
 TEST_CASE("split Golomb blocks are the same bytes at every level, and decode at every level") {
   for (const block& b : blocks())
-    for (const divisor_rule& rule : {golomb_rule, rice_rule}) {
+    for (const divisor_rule& rule : {golomb_rule, rice_rule, adaptive_rule}) {
       CAPTURE(b.name);
       CAPTURE(b.x.size());
       CAPTURE(b.x.back());
@@ -78,7 +86,7 @@ TEST_CASE("split Golomb blocks are the same bytes at every level, and decode at 
         // Exactly as many bytes as there are, so that a sanitizer sees a read behind them.
         const std::vector<uint8_t> body(expected.begin(), expected.begin() + static_cast<ptrdiff_t>(size));
         std::vector<uint32_t> x(n + 1, 0xdeadbeef);
-        REQUIRE(coder.get(body.data(), size, n, b.base, end, rule.code(end - b.base, n, clustered), x.data()));
+        REQUIRE(coder.get(body.data(), size, n, b.base, end, rule, clustered, x.data()));
         REQUIRE(x[n] == 0xdeadbeef);
         x.pop_back();
         REQUIRE(x == b.x);
@@ -87,15 +95,19 @@ TEST_CASE("split Golomb blocks are the same bytes at every level, and decode at 
 }
 
 TEST_CASE("a damaged split Golomb block is refused at every level, or read alike") {
-  for (const double mean : {0.5, 3.0, 100.0, 3000.0, 10000.0})
+  for (const auto& [rule, mean] : {std::pair{golomb_rule, 0.5},
+                                   {golomb_rule, 3.0},
+                                   {golomb_rule, 100.0},
+                                   {golomb_rule, 3000.0},
+                                   {golomb_rule, 10000.0},
+                                   {adaptive_rule, 3.0},
+                                   {adaptive_rule, 900.0}})
     for (const size_t n : {1, 33, 100, 512}) {
-      const block b = made("mean", n, 0, mean);
+      const block b = made("mean", n, 0, mean, 90, 20000);
       const uint64_t end = uint64_t{b.x.back()} + 1;
       std::vector<uint8_t> body(golomb_bound(end, n, 13) + 16);
       bool clustered = false;
-      body.resize(
-          static_cast<size_t>(golomb_put_block(b.x.data(), n, 0, golomb_rule, body.data(), clustered) - body.data()));
-      const golomb_code code = golomb_rule.code(end, n, clustered);
+      body.resize(static_cast<size_t>(golomb_put_block(b.x.data(), n, 0, rule, body.data(), clustered) - body.data()));
       for (uint64_t turn = 0; turn < 400; ++turn) {
         std::vector<uint8_t> bad = body;
         const uint64_t draw = mix64(turn + 1000 * n);
@@ -107,9 +119,9 @@ TEST_CASE("a damaged split Golomb block is refused at every level, or read alike
           bad[draw % bad.size()] ^= static_cast<uint8_t>(1u << (draw >> 32) % 8);
         bad.shrink_to_fit();
         std::vector<uint32_t> x(n), y(n);
-        const bool expected = golomb_decode_block(bad.data(), bad.size(), n, 0, end, code, x.data());
+        const bool expected = golomb_get_block(bad.data(), bad.size(), n, 0, end, rule, clustered, x.data());
         each_fast_level([&](cpu_level level) {
-          REQUIRE(golomb_at(level).get(bad.data(), bad.size(), n, 0, end, code, y.data()) == expected);
+          REQUIRE(golomb_at(level).get(bad.data(), bad.size(), n, 0, end, rule, clustered, y.data()) == expected);
           if (expected) REQUIRE(x == y);
         });
       }

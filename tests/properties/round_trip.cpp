@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "properties/harness.hpp"
+#include "stage/chain.hpp"
 
 namespace dr::properties {
 namespace {
@@ -40,6 +41,28 @@ TEST_CASE("plain code written from the specification agrees") {
     if (!s.described->judge) return;
     const auto decoded = decode_one(s, fields, claim_of(s, in, e), e.payload);
     CHECK(s.described->judge({in, fields, e.payload, e.told, decoded}) == "");
+  });
+}
+
+TEST_CASE("cost is the size of the payload; every built-in index codec knows it") {
+  pool serial(1);
+  const dr_exec exec = stage_runner{nullptr, 0, &serial}.exec();
+  each_stream([&](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
+    if (!s.codec().cpu->cost) {
+      CHECK(!s.is(DR_ROLE_INDEX));
+      return;
+    }
+    dr_job job = shape_job({in.universe, count_max_of(in, true), 0, 1});
+    job.in = in.elements.data();
+    job.in_max = in.elements.size();
+    job.count = &in.count;
+    dr_fault fault{};
+    job.fault = &fault;
+    const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
+    uint64_t bytes = 0;
+    CHECK(s.codec().cpu->cost(&exec, &params, &job, 1, &bytes) == DR_OK);
+    CHECK(fault.code == DR_OK);
+    CHECK(bytes == e.payload.size());
   });
 }
 

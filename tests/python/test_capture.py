@@ -11,7 +11,10 @@ import pytest
 
 DATASETS = Path(__file__).resolve().parents[2] / "datasets"
 RESNET20_PARAMETERS = 269_722  # 0.27M in table 6 of He et al. 2016; summed by hand below
+PARAMETERS = {"resnet20_digits": RESNET20_PARAMETERS, "neumf_names": 376_561, "lstm_docs": 485_328}
 CAPTURES = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
+
+RESNET20 = [entry for entry in CAPTURES if entry["model"] == "resnet20_digits"]
 
 of_each_capture = pytest.mark.parametrize("entry", CAPTURES, ids=lambda entry: entry["file"])
 
@@ -53,7 +56,13 @@ def backward(torch, model):
 def test_manifest_lists_every_bundled_file_once():
     listed = [entry["file"] for entry in CAPTURES]
     assert listed == sorted(path.relative_to(DATASETS).as_posix() for path in DATASETS.glob("gradients/*.npz"))
-    assert [entry["step"] for entry in CAPTURES] == [10, 150, 300]
+    steps = {model: [entry["step"] for entry in CAPTURES if entry["model"] == model] for model in PARAMETERS}
+    assert steps == {"resnet20_digits": [10, 150, 300], "neumf_names": [20, 600], "lstm_docs": [20, 1500]}
+    assert len(CAPTURES) == 7
+
+
+def test_bundled_files_stay_small():
+    assert sum((DATASETS / entry["file"]).stat().st_size for entry in CAPTURES) < 12 << 20
 
 
 @of_each_capture
@@ -68,17 +77,32 @@ def test_arrays_match_the_manifest(entry, np):
         for name in arrays.files:
             assert arrays[name].dtype == np.dtype("<f4"), name
             assert np.isfinite(arrays[name]).all() and arrays[name].any(), name
-        assert sum(arrays[name].size for name in arrays.files) == RESNET20_PARAMETERS == entry["parameters"]
+        assert sum(arrays[name].size for name in arrays.files) == PARAMETERS[entry["model"]] == entry["parameters"]
 
 
-@of_each_capture
+@pytest.mark.parametrize("entry", RESNET20, ids=lambda entry: entry["file"])
 def test_holds_the_convolution_of_36864_elements(entry):
     assert 36_864 in [math.prod(tensor["shape"]) for tensor in entry["tensors"]]
 
 
-def test_the_model_had_learned():
-    assert CAPTURES[-1]["metrics"]["test_accuracy"] > 0.95
-    losses = [entry["metrics"]["loss"] for entry in CAPTURES]
+@of_each_capture
+def test_embeddings_have_rows_that_no_batch_touched(entry, np):
+    with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
+        tables = [arrays[n] for n in arrays.files if n.startswith(("embedding", "user_", "item_"))]
+        assert len(tables) == {"resnet20_digits": 0, "neumf_names": 4, "lstm_docs": 1}[entry["model"]]
+        for table in tables:
+            assert (table == 0).all(axis=1).any()
+        if entry["model"] == "neumf_names":
+            zeros = 1 - sum(np.count_nonzero(arrays[n]) for n in arrays.files) / entry["parameters"]
+            assert round(zeros, 4) == entry["metrics"]["zeros"] and 0.35 < zeros < 0.45  # "NCF: 40 % zeros"
+
+
+@pytest.mark.parametrize("model, metric, least", [("resnet20_digits", "test_accuracy", 0.95), ("neumf_names", "hit_rate", 0.85),
+                                                  ("lstm_docs", "test_accuracy", 0.25)])
+def test_the_model_had_learned(model, metric, least):
+    entries = [entry for entry in CAPTURES if entry["model"] == model]
+    assert entries[-1]["metrics"][metric] > least
+    losses = [entry["metrics"]["loss"] for entry in entries]
     assert losses == sorted(losses, reverse=True)
 
 
@@ -177,8 +201,47 @@ def test_resnet20_is_the_network_of_the_paper(torch, capture):
     assert all(m.kernel_size == (3, 3) for m in convolutions)
     assert RESNET20_PARAMETERS == kernels + 2 * (7 * 16 + 6 * 32 + 6 * 64) + 64 * 10 + 10
     assert sum(p.numel() for p in model.parameters()) == RESNET20_PARAMETERS
-    assert [list(p.shape) for p in model.parameters()] == [tensor["shape"] for tensor in CAPTURES[0]["tensors"]]
-    assert [name for name, _ in model.named_parameters()] == [tensor["name"] for tensor in CAPTURES[0]["tensors"]]
+    assert [list(p.shape) for p in model.parameters()] == [tensor["shape"] for tensor in RESNET20[0]["tensors"]]
+    assert [name for name, _ in model.named_parameters()] == [tensor["name"] for tensor in RESNET20[0]["tensors"]]
+
+
+# ---- the recommender and the language model
+
+
+def same_parameters(model, entries):
+    shapes = [{"name": name, "shape": list(p.shape)} for name, p in model.named_parameters()]
+    return all(entry["tensors"] == shapes for entry in entries)
+
+
+def test_neumf_and_lstm_are_those_of_the_manifest(capture):
+    import recipe_lstm
+    import recipe_ncf
+
+    assert same_parameters(recipe_ncf.NeuMF(4711, 3079), [e for e in CAPTURES if e["model"] == "neumf_names"])
+    assert same_parameters(recipe_lstm.WordLSTM(), [e for e in CAPTURES if e["model"] == "lstm_docs"])
+    assert PARAMETERS["neumf_names"] == (4711 + 3079) * (16 + 32) + (64 * 32 + 32) + (32 * 16 + 16) + (32 + 1)
+    lstm = 4 * 128 * (48 + 128 + 2)  # four gates, inputs, units and two biases (as cuDNN has them)
+    assert PARAMETERS["lstm_docs"] == 4000 * 48 + lstm + 128 * 48 + 48 + 48 * 4000 + 4000
+
+
+@pytest.mark.parametrize("recipe, first, second", [("neumf-names", "neumf_names_step0020.npz", "neumf_names_step0021.npz"),
+                                                   ("lstm-docs", "lstm_docs_step0020.npz", "lstm_docs_step0021.npz")])
+def test_recipes_repeat_the_early_capture(np, torch, capture, tmp_path, recipe, first, second):
+    if not str(torch.__version__).startswith("2.13.0"):
+        pytest.skip("the text and the table of the recipes are those of torch 2.13.0")
+    train, _ = capture.RECIPES[recipe]
+    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    try:
+        train(tmp_path / "gradients", 21, 1)
+    finally:
+        torch.set_num_threads(threads)
+        torch.use_deterministic_algorithms(deterministic)
+    assert (tmp_path / "gradients" / second).exists()
+    with np.load(tmp_path / "gradients" / first) as made, np.load(DATASETS / "gradients" / first) as bundled:
+        assert made.files == bundled.files
+        for name in made.files:
+            scale = np.abs(bundled[name]).max()
+            assert np.abs(made[name] - bundled[name]).max() < 1e-3 * scale, name  # another CPU sums in another order
 
 
 @pytest.mark.parametrize("stride, channels", [(1, 4), (2, 8)])

@@ -25,7 +25,7 @@ NO_SPARSIFIER = "index=golomb value=raw"
 COLUMNS = """input tensor dtype d r support plan fallback bytes index_bytes value_bytes order_bytes header_bytes
     relative_volume index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero sparsify_ns encode_ns
     decode_ns encode_ns_spread decode_ns_spread index_recall relative_l2_error max_relative_error cosine_similarity
-    contraction""".split()
+    contraction missed false_positives""".split()
 
 
 def run(*arguments, status=0, **options):
@@ -67,7 +67,7 @@ def write_npy(path, values, dtype="<f4", code="f"):
 
 @pytest.fixture
 def bundled():
-    return sorted((DATASETS / "gradients").glob("*.npz"))[0]
+    return sorted((DATASETS / "gradients").glob("resnet20*.npz"))[0]
 
 
 def test_json_is_one_object_with_all_stable_names():
@@ -138,7 +138,9 @@ def test_recall_of_a_replaced_support():
     plans = [TOPR + f"index=bloom(policy={policy},fpr=0.01) value=raw" for policy in ("leftmost", "p0", "naive")]
     leftmost, p0, naive = rows_of(compare(SYNTH, plans=plans))
     assert 0 < leftmost["index_recall"] < 1 and leftmost["support"] == leftmost["r"] == 200
+    assert leftmost["missed"] == leftmost["false_positives"] == round(200 * (1 - leftmost["index_recall"]))
     assert p0["index_recall"] == 1 and p0["support"] > 200
+    assert p0["missed"] == 0 and p0["false_positives"] == p0["support"] - 200
     assert naive["index_recall"] == leftmost["index_recall"]  # the same filter, with other values
     assert naive["relative_l2_error"] > leftmost["relative_l2_error"] > 0
     # false positives bring values of g along, so they are errors against s but bring us nearer to g
@@ -192,11 +194,12 @@ def test_threads_do_not_change_a_frame():
     assert frame(0) == frame(4)
 
 
-def test_bundled_gradients_are_the_default(bundled):
+def test_bundled_gradients_are_the_default():
     report = compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(DATASETS)})
     rows = rows_of(report)
-    assert len(rows) == 3 and {row["d"] for row in rows} == {269_722} and {row["tensor"] for row in rows} == {"*"}
-    assert rows[0]["input"] == str(bundled)
+    listed = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
+    assert [(row["input"], row["d"]) for row in rows] == [(str(DATASETS / e["file"]), e["parameters"]) for e in listed]
+    assert {row["tensor"] for row in rows} == {"*"}
 
 
 def test_missing_bundled_gradients_name_the_place(tmp_path):

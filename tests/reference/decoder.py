@@ -304,6 +304,10 @@ def decode_split(parameter, may_cluster):
             refuse(end > shape.universe, "split: a block ends above universe")
             refuse(end - base < n, "split: a span shorter than its number of indices")
             m = parameter(end - base, n)
+            if clustered and fields.get("adaptive"):
+                indices += decode_adaptive_block(body, n, base, end)
+                base = end
+                continue
             refuse(clustered and (m == 1 or not may_cluster), "split: a block cannot be clustered")
             indices += decode_split_block(body, n, base, end, clustered_parameter(m) if clustered else m)
             base = end
@@ -336,6 +340,33 @@ def decode_split_block(body, n, base, end, m):
     return indices
 
 
+def decode_adaptive_block(body, n, base, end):
+    bits = Bits(body)
+    levels = [bits.take(4) for _ in range(0, n, 32)]
+    bits.pad()
+    divisors = [1 << level if level < 2 else (1 << level) - max(1, (1 << level) // 16) for level in levels]
+    vs = [bits.take(max(log2_ceil(divisors[i // 32]), 1) - 1) for i in range(n)]
+    bits.pad()
+    qs = []
+    for _ in range(n):
+        qs.append(0)
+        while not bits.take(1):
+            qs[-1] += 1
+    bits.pad()
+    indices, x = [], base - 1
+    for i, (v, q) in enumerate(zip(vs, qs)):
+        m = divisors[i // 32]
+        s = (1 << log2_ceil(m)) - m
+        r = 0 if m == 1 else v if v < s else 2 * v + bits.take(1) - s
+        x += q * m + r + 1
+        refuse(x >= end, "split: an index past the end of its block")
+        indices.append(x)
+    bits.pad()
+    refuse(bits.position != 8 * len(body), "split: a body that is not used up")
+    refuse(x != end - 1, "split: a block that does not reach its end")
+    return indices
+
+
 def split_bound(shape, fields):
     # k <= 31, the extra bit, and by the choice of M less than 3.4 bits of q and its one: below 5 bytes an index. Three
     # paddings and the six bytes of the table a block.
@@ -343,27 +374,213 @@ def split_bound(shape, fields):
 
 
 def bloom_bits(shape, fields):
-    m = max(32, ((shape.count * fields["c"] >> 16) + 31) // 32 * 32)
+    refuse(fields["choice"] and fields["policy"], "bloom: both a policy and a choice")
+    refuse(fields["layout"] and fields["k"] != 8, "bloom: split blocks of k other than 8")
+    granule = 256 if fields["layout"] else 32
+    m = max(granule, ((shape.count * fields["c"] >> 16) + granule - 1) // granule * granule)
     refuse(m >= 2**32, "bloom: more than 2^32 - 1 bits")
     return m
 
 
+def bloom_size(shape, fields):
+    return bloom_bits(shape, fields) // 8 + (4 if fields["choice"] >= 3 else 0)
+
+
+BLOOM_SALT = [0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d, 0x705495c7, 0x2df1424b, 0x9efc4947, 0x5c6bfb31]
+
+
+def bloom_places(i, m, fields):
+    """The bits of element i, one for each hash."""
+    key, seed = i.to_bytes(4, "little"), fields["seed"]
+    if not fields["layout"]:
+        return [murmur3(key, seed + j & MASK32) % m for j in range(fields["k"])]
+    h = murmur3(key, seed)
+    g = murmur3(h.to_bytes(4, "little"), seed)
+    block = h * (m // 256) >> 32
+    return [256 * block + 32 * j + ((g * BLOOM_SALT[j] & MASK32) >> 27) for j in range(8)]
+
+
+def bloom_scores(positives, m, fields):
+    """p2: (sure, score) of each positive."""
+    members = {}
+    for i in positives:
+        for b in bloom_places(i, m, fields):
+            members.setdefault(b, []).append(i)
+    sure = {s[0] for s in members.values() if len(s) == 1}
+    open_sets = [s for s in members.values() if not sure.intersection(s)]
+    claim, score = dict.fromkeys(positives, 0), dict.fromkeys(positives, 0)
+    for s in open_sets:
+        for i in s:
+            claim[i] += 65536 // min(len(s), 65535)
+    for s in open_sets:
+        most = max(claim[i] for i in s)
+        for i in s:
+            score[i] += 65536 // min(len(s), 65535) if claim[i] == most else 0
+    return {i: (i in sure, score[i]) for i in positives}
+
+
+def bloom_positives_max(shape):
+    return min(shape.universe, 4 * shape.count + shape.universe // 32 + 4096)
+
+
 def decode_bloom(payload, shape, fields):
-    m, positives = bloom_bits(shape, fields), []
-    seeds = [fields["seed"] + j & MASK32 for j in range(fields["k"])]
-    leftmost = fields["policy"] == 0
+    m, positives, r = bloom_bits(shape, fields), [], shape.count
     for i in range(shape.universe):
-        key = i.to_bytes(4, "little")
-        if all(payload[b >> 3] >> (b & 7) & 1 for b in (murmur3(key, seed) % m for seed in seeds)):
+        if all(payload[b >> 3] >> (b & 7) & 1 for b in bloom_places(i, m, fields)):
             positives.append(i)
-            if leftmost and len(positives) == shape.count:
-                break
-    if leftmost:
-        refuse(shape.support != shape.count, "bloom leftmost: support is not count")
-        refuse(len(positives) < shape.count, "bloom leftmost: fewer positives than count")
-    else:
+    choice = ("policy", "middle", "rightmost", "p1", "p2")[fields["choice"]]
+    if choice == "policy" and fields["policy"] == 1:
         refuse(len(positives) != shape.support, f"bloom p0: {len(positives)} positives, the frame says {shape.support}")
-    return positives
+        return positives
+    refuse(shape.support != r, "bloom: support is not count")
+    refuse(len(positives) < r, "bloom: fewer positives than count")
+    if choice == "policy":
+        return positives[:r]
+    if choice == "rightmost":
+        return positives[len(positives) - r:]
+    refuse(len(positives) > bloom_positives_max(shape), "bloom: more positives than may be chosen from")
+    if choice == "middle":
+        first = (len(positives) - r) // 2
+        return positives[first:first + r]
+    salt = int.from_bytes(payload[m // 8:], "little")
+    scores = bloom_scores(positives, m, fields) if choice == "p2" else dict.fromkeys(positives, 0)
+    return sorted(sorted(positives, key=lambda i: (scores[i], murmur3(i.to_bytes(4, "little"), salt)))[len(positives) - r:])
+
+
+def decode_bitmap(payload, shape, fields):
+    bits = Bits(payload)
+    indices = [i for i in range(shape.universe) if bits.take(1)]
+    bits.pad()
+    refuse(len(indices) != shape.count, f"bitmap: {len(indices)} ones, the frame says {shape.count}")
+    return indices
+
+
+def rle_unit(code):
+    """Bytes of a unit and the escape, of the codes that are not packed."""
+    size = (1, 2, 4)[(code - 1) % 3]
+    return size, 256**size - 1
+
+
+def decode_rle(payload, shape, fields):
+    code, reader, longest = fields["code"], Reader(payload), 0
+    if code == 0:
+        width = reader.uint(1)
+        refuse(width > 32, "rle: lengths of more than 32 bits")
+        bits = Bits(payload[1:])
+
+    def length():
+        if code == 0:
+            return bits.take(width)
+        total, (size, escape) = 0, rle_unit(code)
+        while (unit := reader.uint(size)) == escape:
+            total += escape
+        return total + unit
+
+    indices, at = [], 0
+    while len(indices) < shape.count:
+        zeros = length()
+        ones = 1 if code >= 4 else length()
+        refuse(code < 4 and (not ones or indices and not zeros), "rle: a run of nothing")
+        at, longest = at + zeros, max(longest, zeros, ones)
+        refuse(at + ones > shape.universe, "rle: a run beyond universe")
+        refuse(len(indices) + ones > shape.count, "rle: more ones than count")
+        indices += range(at, at + ones)
+        at += ones
+    if code == 0:
+        bits.pad()
+        refuse(bits.position != 8 * len(payload) - 8, "rle: bytes behind the last run")
+        refuse(longest.bit_length() != width, "rle: more bits than the longest run needs")
+    else:
+        refuse(reader.position != len(payload), "rle: bytes behind the last run")
+    return indices
+
+
+def rle_bound(shape, fields):
+    code, runs = fields["code"], min(shape.count, shape.universe // 2 + 1)
+    if code == 0:
+        return 1 + (2 * runs * shape.universe.bit_length() + 7) // 8
+    size, escape = rle_unit(code)
+    return size * ((shape.count if code >= 4 else 2 * runs) + shape.universe // escape)
+
+
+def elias_fano_low(universe, count):
+    return (universe // count).bit_length() - 1
+
+
+def decode_elias_fano(payload, shape, fields):
+    l, bits, indices = elias_fano_low(shape.universe, shape.count), Bits(payload), []
+    low = [bits.take(l) for _ in range(shape.count)]
+    bits.pad()
+    high = payload[bits.position // 8:]
+    refuse(not high or not high[-1], "elias_fano: no one in the last byte")
+    ones = [8 * i + b for i, byte in enumerate(high) for b in range(8) if byte >> b & 1]
+    refuse(len(ones) != shape.count, f"elias_fano: {len(ones)} ones, the frame says {shape.count}")
+    indices = [(p - i) << l | x for i, (p, x) in enumerate(zip(ones, low))]
+    refuse(any(b <= a for a, b in zip(indices, indices[1:])), "elias_fano: indices do not ascend")
+    refuse(indices[-1] >= shape.universe, "elias_fano: an index not below universe")
+    return indices
+
+
+def elias_fano_bound(shape, fields):
+    def size(count):
+        l = elias_fano_low(shape.universe, count)
+        return (count * l + 7) // 8 + ((shape.universe - 1 >> l) + count - 1) // 8 + 1
+    # Of counts with the same l the largest has the most bytes.
+    return max(size(min(shape.count, shape.universe >> l)) for l in range(32) if shape.universe >> l)
+
+
+def from_gaps(gaps, universe, name):
+    indices, at = [], -1
+    for gap in gaps:
+        at += gap + 1
+        refuse(at >= universe, f"{name}: an index not below universe")
+        indices.append(at)
+    return indices
+
+
+def decode_delta_varint(payload, shape, fields):
+    reader = Reader(payload)
+    indices = from_gaps((reader.varint() for _ in range(shape.count)), shape.universe, "delta_varint")
+    refuse(reader.position != len(payload), "delta_varint: bytes behind the last gap")
+    return indices
+
+
+def decode_delta_bitpack(payload, shape, fields):
+    blocks = [min(128, shape.count - i) for i in range(0, shape.count, 128)]
+    reader, gaps = Reader(payload), []
+    widths = reader.take(len(blocks))
+    bits = Bits(payload[len(blocks):])
+    for n, width in zip(blocks, widths):
+        refuse(width > 32, "delta_bitpack: gaps of more than 32 bits")
+        block = [bits.take(width) for _ in range(n)]
+        refuse(max(block).bit_length() != width, "delta_bitpack: more bits than the widest gap needs")
+        gaps += block
+        bits.pad()
+    refuse(bits.position != 8 * len(bits.data), "delta_bitpack: bytes behind the last block")
+    return from_gaps(gaps, shape.universe, "delta_bitpack")
+
+
+def delta_bitpack_bound(shape, fields):
+    blocks = -(-shape.count // 128)
+    return blocks + (min(shape.count, 128) * sum(min(blocks, shape.universe >> k - 1) for k in range(1, 33)) + 7) // 8
+
+
+def decode_seeded(payload, shape, fields):
+    key, universe = int.from_bytes(payload, "little"), shape.universe
+    refuse(not 1 <= shape.support <= universe, "seeded: a support of nothing, or above universe")
+    wanted, drawn, i = min(shape.support, universe - shape.support), set(), 0
+    if shape.support <= universe // 2:
+        wanted = shape.support
+    while len(drawn) < wanted:
+        refuse(i == 4 * wanted + 256, "seeded: a key that draws the same again and again")
+        drawn.add(mix64(key + (i + 1) * PHI & MASK64) * universe >> 64)
+        i += 1
+    return sorted(drawn) if shape.support <= universe // 2 else [i for i in range(universe) if i not in drawn]
+
+
+def decode_all(payload, shape, fields):
+    refuse(shape.support != shape.universe, "all: the support is not universe")
+    return list(range(shape.universe))
 
 
 # ---- value codecs: bit patterns in the order decoded ----
@@ -521,6 +738,68 @@ def unzstd(data, exact, bound):
     return out.raw[:size]
 
 
+def huffman_codes(lengths):
+    """{the code as text, its highest bit first: byte} of {byte: length}."""
+    codes, code, before = {}, -1, 0
+    for length, byte in sorted((length, byte) for byte, length in lengths.items()):
+        code = (code + 1) << (length - before)
+        codes[format(code, f"0{length}b")] = byte
+        before = length
+    return codes
+
+
+def unhuffman(data, exact, bound):
+    reader = Reader(data)
+    head = reader.varint()
+    n = head >> 1
+    refuse(n > bound, "huffman: more bytes than the codec before it may write")
+    refuse(exact and n != bound, f"huffman: {n} bytes instead of {bound}")
+    if not head & 1:
+        refuse(len(data) - reader.position != n, "huffman: not as many stored bytes as it says")
+        return reader.take(n)
+    refuse(n == 0, "huffman: a code for nothing")
+    last = reader.uint(1)
+    bits, lengths, length = Bits(data[reader.position:]), {}, 0
+    for byte in range(last + 1):
+        zeros = 0
+        while not bits.take(1):
+            zeros += 1
+        s = 1 << zeros | bits.take(zeros)
+        length += s >> 1 if s & 1 else -(s >> 1)
+        refuse(not 0 <= length <= 11, "huffman: a length below 0 or above 11")
+        if length:
+            lengths[byte] = length
+    bits.pad()
+    reader.position += bits.position // 8
+    if not lengths:
+        refuse(reader.position != len(data), "huffman: bytes behind the code of a single byte")
+        return bytes([last]) * n
+    refuse(last not in lengths, "huffman: last has no code")
+    refuse(sum(2**(11 - length) for length in lengths.values()) != 2**11, "huffman: the code is not complete")
+    codes = huffman_codes(lengths)
+    if n <= 4096:
+        parts, sizes = [n], [len(data) - reader.position]
+    else:
+        parts = []
+        for start in range(0, n, 32768):
+            m = min(32768, n - start)
+            part = (m + 7) // 8
+            parts += [max(0, min(part, m - s * part)) for s in range(8)]
+        sizes = [reader.uint(2) for _ in parts]
+    out = bytearray()
+    for part, size in zip(parts, sizes):
+        stream = Bits(reader.take(size))
+        for _ in range(part):
+            code = ""
+            while code not in codes:
+                code += str(stream.take(1))
+            out.append(codes[code])
+        stream.pad()
+        refuse(stream.position != 8 * size, "huffman: a stream that is not used up")
+    refuse(reader.position != len(data), "huffman: bytes behind the last stream")
+    return bytes(out)
+
+
 BLOCK = (("block", 9, 13, 12),)
 CODECS = {
     ("value", 1): Codec("value", "raw", decode=decode_value_raw,
@@ -535,14 +814,23 @@ CODECS = {
     ("value", 6): Codec("value", "three_lc", decode=decode_three_lc, bound=lambda shape, _: 4 + (shape.support * shape.width + 4) // 5),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
-    ("index", 2): Codec("index", "golomb", BLOCK, decode=decode_split(golomb_parameter, True), bound=split_bound),
+    ("index", 2): Codec("index", "golomb", BLOCK + (("adaptive", 0, 1, 0),), decode=decode_split(golomb_parameter, True), bound=split_bound),
     ("index", 3): Codec("index", "rice", BLOCK, decode=decode_split(rice_parameter, False), bound=split_bound),
     ("index", 4): Codec("index", "bloom", (("policy", 0, 1, 0), ("k", 1, 64, 1), ("c", 1, MASK32, 1),
-                                           ("seed", 0, MASK32, 0)),
-                        decode=decode_bloom, replaces=True, fixed=lambda shape, f: bloom_bits(shape, f) // 8),
+                                           ("seed", 0, MASK32, 0), ("choice", 0, 4, 0), ("layout", 0, 1, 0)),
+                        decode=decode_bloom, replaces=True, fixed=bloom_size),
+    ("index", 5): Codec("index", "bitmap", decode=decode_bitmap, fixed=lambda shape, _: (shape.universe + 7) // 8),
+    ("index", 6): Codec("index", "rle", (("code", 0, 6, 0),), decode=decode_rle, bound=rle_bound),
+    ("index", 7): Codec("index", "elias_fano", decode=decode_elias_fano, bound=elias_fano_bound),
+    ("index", 8): Codec("index", "delta_varint", decode=decode_delta_varint,
+                        bound=lambda shape, _: shape.count + sum(min(shape.count, shape.universe >> 7 * k) for k in range(1, 5))),
+    ("index", 9): Codec("index", "delta_bitpack", decode=decode_delta_bitpack, bound=delta_bitpack_bound),
+    ("index", 10): Codec("index", "seeded", decode=decode_seeded, replaces=True, fixed=lambda *_: 8),
+    ("index", 11): Codec("index", "all", decode=decode_all, replaces=True, fixed=lambda *_: 0),
     # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
     ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
     ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),
+    ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
 }
 
 

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, check, convert, fit_poly_segments, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
+                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
                      mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -74,20 +74,79 @@ def encode_split_block(block, base, m):
     return pack_bits(vs) + pack_bits(qs) + pack_bits(extras)
 
 
-def encode_bloom(indices, shape, fields):
+def encode_bloom(indices, shape, fields, salt=None):
+    """salt: of p1 and p2; without it p1 has a fixed one, and p2 the first of 4 that keeps most indices (more are slow here)."""
     m = bloom_bits(shape, fields)
     bits = bytearray(m // 8)
     for i in indices:
-        for j in range(fields["k"]):
-            b = murmur3(struct.pack("<I", i), fields["seed"] + j & MASK32) % m
+        for b in bloom_places(i, m, fields):
             bits[b // 8] |= 1 << b % 8
-    return bytes(bits)
+    if fields["choice"] < 3:
+        return bytes(bits)
+    if salt is None:
+        salt = 0x1234567
+        if fields["choice"] == 4:
+            told = lambda salt: decode_bloom(bytes(bits) + struct.pack("<I", salt), shape, fields)
+            salt = max(range(4), key=lambda salt: len(set(indices) & set(told(salt))))
+    return bytes(bits) + struct.pack("<I", salt)
 
 
 def bloom_fields(fpr):
     """k and c for a false-positive rate."""
     bits = math.log2(1 / fpr)
     return {"k": max(1, round(bits)), "c": round(65536 * bits / math.log(2))}
+
+
+def encode_bitmap(indices, shape, fields):
+    support = set(indices)
+    return pack_bits([(i in support, 1) for i in range(shape.universe)])
+
+
+def gaps_of(indices):
+    return [x - before - 1 for x, before in zip(indices, [-1] + indices)]
+
+
+def encode_rle(indices, shape, fields):
+    code = fields["code"]
+    lengths = gaps_of(indices)
+    if code < 4:
+        runs = []
+        for gap in lengths:
+            if gap == 0 and runs:
+                runs[-1] += 1
+            else:
+                runs += [gap, 1]
+        lengths = runs
+    if code == 0:
+        width = max(lengths).bit_length()
+        return bytes([width]) + pack_bits([(n, width) for n in lengths])
+    size, escape = rle_unit(code)
+    return b"".join((escape.to_bytes(size, "little") * (n // escape) + (n % escape).to_bytes(size, "little")) for n in lengths)
+
+
+def encode_elias_fano(indices, shape, fields):
+    l = elias_fano_low(shape.universe, len(indices))
+    ones = {(x >> l) + i for i, x in enumerate(indices)}
+    return pack_bits([(x & (1 << l) - 1, l) for x in indices]) + pack_bits([(p in ones, 1) for p in range(max(ones) + 1)])
+
+
+def encode_delta_varint(indices, shape, fields):
+    return b"".join(varint(gap) for gap in gaps_of(indices))
+
+
+def encode_delta_bitpack(indices, shape, fields):
+    gaps = gaps_of(indices)
+    blocks = [gaps[i:i + 128] for i in range(0, len(gaps), 128)]
+    widths = [max(block).bit_length() for block in blocks]
+    return bytes(widths) + b"".join(pack_bits([(gap, width) for gap in block]) for block, width in zip(blocks, widths))
+
+
+def encode_seeded(indices, shape, fields):
+    return bytes(8)                       # key 0
+
+
+def encode_all(indices, shape, fields):
+    return b""
 
 
 def encode_value_raw(values, shape, fields):
@@ -207,11 +266,48 @@ def zstd(data, level=3):
     return out.raw[:size]
 
 
-PACKERS = {"deflate": deflate, "zstd": zstd}
+def huffman(data):
+    """Lengths by merging the two rarest, flattened until none is above 11; one stream for up to 4096 bytes."""
+    counts = {byte: data.count(byte) for byte in sorted(set(data))}
+    while True:
+        heap = sorted((count, [byte]) for byte, count in counts.items())
+        lengths = dict.fromkeys(counts, 0)
+        while len(heap) > 1:
+            (a, x), (b, y), *heap = heap
+            for byte in x + y:
+                lengths[byte] += 1
+            heap = sorted(heap + [(a + b, x + y)])
+        if max(lengths.values(), default=0) <= 11:
+            break
+        counts = {byte: count // 2 + 1 for byte, count in counts.items()}
+    steps, before = [], 0
+    last = max(lengths, default=0)
+    for byte in range(last + 1):
+        d, before = lengths.get(byte, 0) - before, lengths.get(byte, 0)
+        s = 2 * d + 1 if d >= 0 else -2 * d
+        zeros = s.bit_length() - 1
+        steps += [(0, zeros), (1, 1), (s - (1 << zeros), zeros)]
+    text = {byte: code for code, byte in huffman_codes({b: n for b, n in lengths.items() if n}).items()}
+    parts = [data]
+    if len(data) > 4096:
+        parts = []
+        for block in (data[i:i + 32768] for i in range(0, len(data), 32768)):
+            part = (len(block) + 7) // 8
+            parts += [block[s * part:(s + 1) * part] for s in range(8)]
+    streams = [pack_bits([(int(bit), 1) for byte in part for bit in text[byte]]) for part in parts] if len(counts) > 1 else []
+    sizes = b"".join(struct.pack("<H", len(stream)) for stream in streams) if len(data) > 4096 else b""
+    coded = bytes([last]) + pack_bits(steps) + sizes + b"".join(streams)
+    return varint(2 * len(data) + 1) + coded if len(coded) < len(data) else varint(2 * len(data)) + data
+
+
+PACKERS = {"deflate": deflate, "zstd": zstd, "huffman": huffman}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
             ("value", "half"): encode_half, ("value", "sketch"): encode_sketch, ("value", "three_lc"): encode_three_lc,
+            ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
+            ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
+            ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
             ("order", "bitpack"): encode_bitpack}
 
 
@@ -280,7 +376,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
         index = None
         if mode == 0 and replaces(e):
             index = run_list(e.index, keys, shape)
-            keys = bloom_support(keys, shape, e.index[0].fields)
+            keys = SUPPORTS[e.index[0].codec.name](keys, shape, e.index[0].fields)
             out.support = shape.support = len(keys)
         values = [v for i in keys for v in row.get(i, zeros)]
         order = b""
@@ -304,14 +400,20 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
     return out
 
 
-def bloom_support(keys, shape, fields):
-    m, chosen = bloom_bits(shape, fields), []
-    bits = encode_bloom(keys, shape, fields)
-    for i in range(shape.universe):
-        places = [murmur3(struct.pack("<I", i), fields["seed"] + j & MASK32) % m for j in range(fields["k"])]
-        if all(bits[b // 8] >> b % 8 & 1 for b in places):
-            chosen.append(i)
-    return chosen[:shape.count] if fields["policy"] == 0 else chosen
+def bloom_support(index, shape, fields):
+    """What decode makes of a filter: p0's size is not known before."""
+    if fields["policy"] == 1:
+        m = bloom_bits(shape, fields)
+        return [i for i in range(shape.universe) if all(index[b // 8] >> b % 8 & 1 for b in bloom_places(i, m, fields))]
+    return decode_bloom(index, shape, fields)
+
+
+def seeded_support(keys, shape, fields):
+    """Of key 0, a tenth of the universe."""
+    return decode_seeded(bytes(8), replace(shape, support=max(1, shape.universe // 10)), {})
+
+
+SUPPORTS = {"bloom": lambda keys, shape, fields: bloom_support(encode_bloom(keys, shape, fields), shape, fields), "seeded": seeded_support, "all": lambda keys, shape, fields: list(range(shape.universe))}
 
 
 # ---- frames, field by field ----

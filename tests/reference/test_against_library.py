@@ -16,8 +16,9 @@ if not os.environ.get("DEEPREDUCE_LIBRARY"):
 import decoder  # noqa: E402
 import deepreduce  # noqa: E402
 
-INDEX = ["raw", "golomb", "golomb(block=9)", "rice", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
-VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+deflate", "three_lc(sparsity=1.75)"]
+INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
+         "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
 

@@ -48,18 +48,18 @@ class memory {
 
 uint64_t round_up(uint64_t x, uint64_t to) { return (x + to - 1) / to * to; }
 
-// A codec with its wire field.
+// A codec with its wire fields.
 struct coder {
   const dr_codec* codec;
-  uint64_t field;
+  uint64_t fields[2];  // golomb: block, adaptive
   uint32_t stream;
 
   static coder index(const char* name, uint64_t block_log2) {
-    return {dr::find_codec(DR_ROLE_INDEX, name), block_log2, DR_STREAM_INDEX};
+    return {dr::find_codec(DR_ROLE_INDEX, name), {block_log2, 0}, DR_STREAM_INDEX};
   }
-  static coder order() { return {dr::find_codec(DR_ROLE_ORDER, "bitpack"), 0, DR_STREAM_ORDER}; }
+  static coder order() { return {dr::find_codec(DR_ROLE_ORDER, "bitpack"), {0, 0}, DR_STREAM_ORDER}; }
 
-  dr_params params() const { return {sizeof(dr_params), nullptr, &field}; }
+  dr_params params() const { return {sizeof(dr_params), nullptr, fields}; }
   std::vector<dr_need> needs(const dr_ops& ops, const std::vector<dr_job>& jobs) const {
     std::vector<dr_need> all(jobs.size());
     const dr_params p = params();
@@ -349,14 +349,14 @@ TEST_CASE("bits are counted as <bit> does") {
 
 TEST_CASE("every list has the CPU's payload and comes back, whatever the order of lanes and blocks") {
   for (const coder& c : index_coders()) {
-    const uint64_t block = c.field ? uint64_t{1} << c.field : 2048;
+    const uint64_t block = c.fields[0] ? uint64_t{1} << c.fields[0] : 2048;
     for (const uint64_t n :
          {uint64_t{1}, uint64_t{2}, uint64_t{3}, uint64_t{31}, uint64_t{32}, uint64_t{33}, uint64_t{255}, uint64_t{256},
           uint64_t{257}, uint64_t{368}, block - 1, block, block + 1, 2 * block - 1, 2 * block, 3 * block + 7}) {
       CAPTURE(c.codec->name);
-      CAPTURE(c.field);
+      CAPTURE(c.fields[0]);
       CAPTURE(n);
-      check_both(c, lists_of(n, dr::combine(n, c.field)), static_cast<int32_t>(n % 6));
+      check_both(c, lists_of(n, dr::combine(n, c.fields[0])), static_cast<int32_t>(n % 6));
     }
   }
 }

@@ -452,8 +452,8 @@ struct bloom_row {
 };
 
 struct bloom_plan {
-  dr_value values[4]{};
-  uint64_t fields[4]{};
+  dr_value values[6]{};
+  uint64_t fields[6]{};
   dr_params params{sizeof(dr_params), values, fields};
 
   bloom_plan(uint64_t policy, double fpr, uint64_t universe, uint64_t count, double max_ratio = 0, uint64_t seed = 9) {

@@ -1,53 +1,111 @@
 // index=bloom (SPEC.md; DeepReduce, Xu et al. 2021).
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "codecs/builtin.hpp"
-#include "codecs/index/bloom/bloom_kernel.hpp"
+#include "codecs/index/bloom/bloom_policy_kernel.hpp"
 #include "deepreduce/codec.hpp"
+#include "primitive/rng.hpp"
 
 namespace dr {
 namespace {
 
-enum param : size_t { param_policy, param_fpr, param_seed, param_max_ratio };
+enum param : size_t { param_policy, param_fpr, param_seed, param_max_ratio, param_bits, param_layout };
 
 constexpr dr_param params[] = {
-    param_choice("policy", "which of the filter's positives are the support", "leftmost|p0", bloom_leftmost),
+    param_choice("policy", "which of the filter's positives are the support", "leftmost|p0|middle|rightmost|p1|p2", 0),
     param_real("fpr", "false-positive rate; 0: a tenth of the density", 0, 0.999, 0),
     param_int("seed", "of the hash functions", 0, 4294967295.0, 0),
     param_real("max_ratio",
                "p0: the largest support, as a share of the universe, before falling back to raw keys; "
                "0: its expectation + 8 standard deviations",
                0, 1, 0),
+    param_real("bits", "bits of the filter for each index, instead of fpr; 0: as fpr says", 0, 4096, 0),
+    param_choice("layout", "bits anywhere in the filter, or all in one block of 256", "standard|split_block", 0),
 };
-constexpr dr_field fields[] = {
-    {"policy", 0, 1, 0}, {"k", 1, 64, 1}, {"c", 1, 4294967295, 1}, {"seed", 0, 4294967295, 0}};
+constexpr dr_field fields[] = {{"policy", 0, 1, 0},        {"k", 1, 64, 1},     {"c", 1, 4294967295, 1},
+                               {"seed", 0, 4294967295, 0}, {"choice", 0, 4, 0}, {"layout", 0, 1, 0}};
+
+// ---- Parameters to fields ----------------------------------------------------------------------------------
+
+// Of split blocks with so many bits an index: false-positive rate, and its variance from block to block. A block holds a number of
+// elements that is Poisson distributed; each leaves a bit of a word empty with probability 31/32.
+struct split_rate {
+  double mean = 0, variance = 0;
+
+  explicit split_rate(double bits) {
+    const double load = 256 / bits;
+    double probability = std::exp(-load), empty = 1, square = 0;
+    for (int i = 0; i < load + 12 * std::sqrt(load) + 64; ++i) {
+      const double rate = std::pow(1 - empty, 8);
+      mean += probability * rate;
+      square += probability * rate * rate;
+      probability *= load / (i + 1);
+      empty *= 31.0 / 32;
+    }
+    variance = std::max(0.0, square - mean * mean);
+  }
+};
+
+// Bits an index for a rate in split blocks; 0: no 4096 do.
+double split_bits(double fpr) {
+  double low = 1, high = 4096;
+  if (split_rate(high).mean > fpr) return 0;
+  for (int i = 0; i < 60; ++i) {
+    const double middle = (low + high) / 2;
+    (split_rate(middle).mean > fpr ? low : high) = middle;
+  }
+  return high;
+}
+
+dr_status refuse(const dr_job* job, dr_fault* fault, const char* message) {
+  *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max, message};
+  return DR_E_ARGUMENT;
+}
+
+uint64_t filter_bits(const uint64_t* f, uint64_t r) {
+  return f[bloom_field_layout] == bloom_split_block ? 256 * split_blocks(r, f[bloom_field_c])
+                                                    : bloom_bits(r, f[bloom_field_c]);
+}
 
 // Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's support).
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
-  double fpr = p->values[param_fpr].number;
+  const bool split = p->values[param_layout].number == 1;
+  double fpr = p->values[param_fpr].number, bits = p->values[param_bits].number;
+  if (fpr != 0 && bits != 0) return refuse(job, fault, "bloom takes fpr or bits, not both");
   if (job->universe == 0) fpr = 0.5;  // nothing to filter, whatever the rate
-  if (fpr == 0) {
-    if (job->count_max >= job->universe) {
-      *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max,
-                "bloom needs fpr where the support may be the whole universe (the default is a tenth of the density)"};
-      return DR_E_ARGUMENT;
+  double hashes = 8;
+  if (bits != 0) {
+    if (!split) hashes = std::round(bits * std::log(2.0));
+  } else {
+    if (fpr == 0) {
+      if (job->count_max >= job->universe)
+        return refuse(job, fault,
+                      "bloom needs fpr or bits where the support may be the whole universe (the default is a tenth of "
+                      "the density)");
+      fpr = 0.1 * static_cast<double>(std::max<uint64_t>(job->count_max, 1)) / static_cast<double>(job->universe);
     }
-    fpr = 0.1 * static_cast<double>(std::max<uint64_t>(job->count_max, 1)) / static_cast<double>(job->universe);
+    const double inverse_log2 = -std::log2(fpr);
+    bits = split ? split_bits(fpr) : inverse_log2 / std::log(2.0);
+    if (!split) hashes = std::round(inverse_log2);
+    if (bits == 0)
+      return refuse(job, fault, "bloom: split blocks of 4096 bits an index have a higher rate than this fpr");
   }
-  const double inverse_log2 = -std::log2(fpr);
-  out[bloom_field_policy] = static_cast<uint64_t>(p->values[param_policy].number);
-  out[bloom_field_k] = static_cast<uint64_t>(std::clamp(std::round(inverse_log2), 1.0, 64.0));
-  out[bloom_field_c] = static_cast<uint64_t>(std::max(1.0, std::round(65536 * inverse_log2 / std::log(2.0))));
+  const auto policy = static_cast<uint64_t>(p->values[param_policy].number);
+  out[bloom_field_policy] = policy == bloom_p0;
+  out[bloom_field_choice] = bloom_choice(policy);
+  out[bloom_field_k] = static_cast<uint64_t>(std::clamp(hashes, 1.0, 64.0));
+  out[bloom_field_c] = static_cast<uint64_t>(std::max(1.0, std::round(65536 * bits)));
   out[bloom_field_seed] = static_cast<uint64_t>(p->values[param_seed].number);
-  if (bloom_bits(job->count_max, out[bloom_field_c]) == 0) {
-    *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max,
-              "bloom: the filter would have 2^32 bits or more; use smaller segments"};
-    return DR_E_ARGUMENT;
-  }
+  out[bloom_field_layout] = split ? bloom_split_block : bloom_standard;
+  if (filter_bits(out, job->count_max) == 0)
+    return refuse(job, fault, "bloom: the filter would have 2^32 bits or more; use smaller segments");
   return DR_OK;
 }
+
+// ---- Bounds ------------------------------------------------------------------------------------------------
 
 // A filter of few bits is fuller or emptier than expected, and its rate moves with the k-th power of that: both are in
 // the standard deviation. Above the bound the row falls back to raw keys, so this decides size, never correctness.
@@ -56,64 +114,295 @@ uint64_t largest_support(const dr_params& p, const dr_job& job) {
   if (const double ratio = p.values[param_max_ratio].number; ratio > 0)
     return std::clamp<uint64_t>(static_cast<uint64_t>(ratio * d), std::min(job.count_max, job.universe), job.universe);
   const double k = static_cast<double>(p.fields[bloom_field_k]),
-               m = static_cast<double>(bloom_bits(job.count_max, p.fields[bloom_field_c]));
-  const double empty = std::exp(-k * r / m), rate = std::pow(1 - empty, k), mean = rate * (d - r);
-  const double fill_deviation = k * std::sqrt(empty * (1 - empty) / m) / std::max(1 - empty, 1e-9);
-  const double bound = r + mean + 8 * (std::sqrt(mean) + mean * fill_deviation) + 8;
+               m = static_cast<double>(filter_bits(p.fields, job.count_max));
+  double rate = 0, deviation = 0;
+  if (p.fields[bloom_field_layout] == bloom_split_block) {
+    const split_rate split(m / r);
+    const double empty = std::pow(31.0 / 32, 256 * r / m);
+    rate = split.mean;
+    deviation =
+        std::sqrt((split.variance / std::max(rate * rate, 1e-30) + empty / (4 * std::max(1 - empty, 1e-9))) * 256 / m);
+  } else {
+    const double empty = std::exp(-k * r / m);
+    rate = std::pow(1 - empty, k);
+    deviation = k * std::sqrt(empty * (1 - empty) / m) / std::max(1 - empty, 1e-9);
+  }
+  const double mean = rate * (d - r), bound = r + mean + 8 * (std::sqrt(mean) + mean * deviation) + 8;
   return bound < d ? static_cast<uint64_t>(bound) : job.universe;
 }
 
+constexpr bool has_salt(uint64_t policy) { return policy == bloom_p1 || policy == bloom_p2; }
+constexpr bool sees_all_first(uint64_t policy) { return policy == bloom_middle || has_salt(policy); }
+
+// One large row may be all there is to do: it is asked in parts of a fixed size, as many at a time as there are slots for a bit an
+// element. Below 2^20 elements, 1 ms, rows are done side by side.
+constexpr uint64_t large_universe = uint64_t{1} << 20;
+constexpr uint64_t part_elements = 65536, worker_slots = 8;
+constexpr uint64_t slot_words = part_elements / 64, slots_size = 8 * slot_words * worker_slots;
+
+// Of a job, behind the slots: where things begin, in bytes.
+struct room {
+  uint64_t positives_max = 0, positives = 0, scores = 0, work = 0, highest = 0, sizes = 0, end = 0;
+
+  room(uint64_t policy, uint64_t universe, uint64_t r, uint64_t bits) {
+    if (sees_all_first(policy)) positives_max = bloom_positives_max(universe, r);
+    const uint64_t begin = universe >= large_universe ? slots_size : 0, salted = has_salt(policy) ? positives_max : 0;
+    const uint64_t sets = policy == bloom_p2 ? bits : 0;
+    positives = begin;
+    scores = positives + 4 * positives_max;
+    work = scores + 4 * salted;
+    highest = work + 4 * 3 * salted;
+    sizes = highest + 4 * sets;
+    end = sizes + 2 * sets;
+  }
+};
+
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
-  const uint64_t bits = bloom_bits(job.count_max, p.fields[bloom_field_c]);
-  if (bits == 0) return false;
-  need.payload = bits / 8;
-  need.tell = p.fields[bloom_field_policy] == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
+  const uint64_t policy = bloom_policy_of(p.fields), bits = filter_bits(p.fields, job.count_max);
+  if (bits == 0 || (p.fields[bloom_field_choice] && p.fields[bloom_field_policy])) return false;
+  if (p.fields[bloom_field_layout] == bloom_split_block && p.fields[bloom_field_k] != 8) return false;
+  need.payload = bits / 8 + (has_salt(policy) ? 4 : 0);
+  need.tell = policy == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
+  need.encode_scratch = need.decode_scratch = room(policy, job.universe, job.count_max, bits).end;
   return true;
 }
 
-bloom_shape shape(const dr_params& p, uint64_t count) {
-  return {divisor::of(static_cast<uint32_t>(bloom_bits(count, p.fields[bloom_field_c]))),
-          static_cast<uint32_t>(p.fields[bloom_field_k]), static_cast<uint32_t>(p.fields[bloom_field_seed])};
-}
+// ---- Positives ---------------------------------------------------------------------------------------------
 
-void encode(const dr_params& p, const dr_job& job, std::byte*) {
-  const uint64_t r = job_count(job);
-  const bloom_shape s = shape(p, r);
-  auto* filter = job_out<uint8_t>(job);
-  const uint64_t size = s.bits.value / 8;
-  std::memset(filter, 0, size);
-  for (uint64_t i = 0; i < r; ++i) bloom_insert(s, filter, job_in<uint32_t>(job)[i]);
-  *job.out_size = size;
-  if (!job.tell) return;
-  const uint64_t wanted = p.fields[bloom_field_policy] == bloom_p0 ? job.universe : r;
-  const uint64_t told = bloom_positives(s, filter, job.universe, wanted, job_tell(job), job.tell_capacity);
-  if (told > job.tell_capacity) {
-    fault(job, DR_E_CAPACITY, 0, told, "bloom: more positives than max_ratio allows");
+// Calls sink(elements, n) with positives part by part, each part's ascending, until it returns false; the parts themselves in
+// descending order if `backwards`. exec: to do it on all of its workers; NULL: here.
+template <class Shape, class Sink>
+void each_positive(const Shape& shape, const uint8_t* filter, uint64_t universe, bool backwards, const dr_exec* exec,
+                   Sink&& sink) {
+  const auto ask = bloom_ask_table(shape).best();
+  uint32_t found[bloom_part + bloom_slack];
+  // Pieces [first, end) of bloom_part elements: asks each, whatever that takes.
+  const auto pieces = [&](uint64_t first, uint64_t end, auto&& ask_piece) {
+    const uint64_t n = ceil_div(end - first, bloom_part);
+    for (uint64_t i = 0; i < n; ++i) {
+      const uint64_t from = first + (backwards ? n - 1 - i : i) * bloom_part;
+      const auto some = static_cast<uint32_t>(std::min<uint64_t>(bloom_part, end - from));
+      if (!sink(static_cast<const uint32_t*>(found), ask_piece(from, some))) return false;
+    }
+    return true;
+  };
+  if (!exec) {
+    pieces(0, universe,
+           [&](uint64_t from, uint32_t some) { return ask(shape, filter, static_cast<uint32_t>(from), some, found); });
     return;
   }
-  *job.tell_count = told;
+  struct shared {
+    decltype(ask) f;
+    const Shape* shape;
+    const uint8_t* filter;
+    uint64_t universe, parts, begun;
+    bool backwards;
+    const dr_exec* exec;
+
+    uint64_t part(uint64_t slot) const { return backwards ? parts - 1 - begun - slot : begun + slot; }
+    uint64_t* bits(uint64_t slot) const {
+      return reinterpret_cast<uint64_t*>(static_cast<std::byte*>(exec->scratch) +
+                                         slot / worker_slots * exec->scratch_size) +
+             slot % worker_slots * slot_words;
+    }
+  } all{ask, &shape, filter, universe, ceil_div(universe, part_elements), 0, backwards, exec};
+  const auto ask_part = [](void* arg, size_t slot, size_t) {
+    const shared& a = *static_cast<const shared*>(arg);
+    uint64_t* const bits = a.bits(slot);
+    std::memset(bits, 0, 8 * slot_words);
+    uint32_t list[bloom_part + bloom_slack];
+    const uint64_t first = a.part(slot) * part_elements, end = std::min(a.universe, first + part_elements);
+    for (uint64_t from = first; from < end; from += bloom_part) {
+      const auto some = static_cast<uint32_t>(std::min<uint64_t>(bloom_part, end - from));
+      const uint32_t n = a.f(*a.shape, a.filter, static_cast<uint32_t>(from), some, list);
+      for (uint32_t i = 0; i < n; ++i) bits[(list[i] - first) / 64] |= uint64_t{1} << (list[i] % 64);
+    }
+  };
+  const uint64_t slots = exec->workers * worker_slots;
+  for (; all.begun < all.parts; all.begun += slots) {
+    const uint64_t n = std::min(slots, all.parts - all.begun);
+    exec->parallel(exec->pool, n, ask_part, &all);
+    for (uint64_t slot = 0; slot < n; ++slot) {
+      const uint64_t first = all.part(slot) * part_elements;
+      const bool more = pieces(first, std::min(universe, first + part_elements), [&](uint64_t from, uint32_t some) {
+        uint32_t many = 0;
+        for (uint64_t at = from; at < from + some; at += 64)
+          for (uint64_t left = all.bits(slot)[(at - first) / 64]; left; left &= left - 1)
+            found[many++] = static_cast<uint32_t>(at + static_cast<uint64_t>(std::countr_zero(left)));
+        return many;
+      });
+      if (!more) return;
+    }
+  }
 }
 
-void decode(const dr_params& p, const dr_job& job, std::byte*) {
-  const uint64_t r = job_count(job), capacity = job.out_capacity / 4;
-  const bloom_shape s = shape(p, r);
-  const uint64_t wanted = p.fields[bloom_field_policy] == bloom_p0 ? job.universe : r;
-  const uint64_t told =
-      bloom_positives(s, job_in<uint8_t>(job), job.universe, wanted, job_out<uint32_t>(job), capacity);
-  if (told != capacity) {
-    fault(job, DR_E_CORRUPT, 0, told, "bloom: the filter's support is not the size that the frame says");
+// The first `wanted` positives, into `out` with room for `capacity`. Returns how many there are, but at most capacity + 1 (which
+// says: too many).
+template <class Shape>
+uint64_t first_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
+                         uint64_t wanted, uint32_t* out, uint64_t capacity) {
+  uint64_t found = 0;
+  each_positive(shape, filter, universe, false, exec, [&](const uint32_t* list, uint32_t n) {
+    const uint64_t some = std::min<uint64_t>(n, wanted - found), fit = std::min(some, capacity - found);
+    std::copy(list, list + fit, out + found);
+    found += fit + (fit < some);
+    return found < wanted && found <= capacity;
+  });
+  return found;
+}
+
+// The last `wanted`, into `out` with room for them; ends there if there are fewer.
+template <class Shape>
+uint64_t last_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
+                        uint64_t wanted, uint32_t* out) {
+  uint64_t found = 0;
+  each_positive(shape, filter, universe, true, exec, [&](const uint32_t* list, uint32_t n) {
+    const uint64_t some = std::min<uint64_t>(n, wanted - found);
+    std::copy(list + n - some, list + n, out + (wanted - found - some));
+    found += some;
+    return found < wanted;
+  });
+  return found;
+}
+
+// ---- Encode and decode -------------------------------------------------------------------------------------
+
+// Where a support goes, and what came of it.
+struct destination {
+  uint32_t* out;  // NULL: nobody asked
+  uint64_t capacity;
+  uint64_t told = 0;                // capacity + 1: too many
+  const char* complaint = nullptr;  // of the filter: `told` says how many positives there are
+
+  bool fits(uint64_t r) {
+    if (out && r > capacity) told = capacity + 1;
+    return !out || r <= capacity;
+  }
+};
+
+// The support of a filter of r elements, by a policy. `salt`: what the payload holds, if it does; encode has it found, from the
+// support.
+template <class Shape>
+void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, uint64_t universe, uint64_t r,
+                  const dr_exec* exec, std::byte* scratch, const uint32_t* support, uint32_t& salt, destination& to) {
+  constexpr const char* fewer = "bloom: the filter has fewer positives than it has elements";
+  if (!sees_all_first(policy)) {
+    if (!to.out) return;
+    if (policy == bloom_p0)
+      to.told = first_positives(shape, filter, universe, exec, universe, to.out, to.capacity);
+    else if (policy == bloom_leftmost)
+      to.told = first_positives(shape, filter, universe, exec, r, to.out, to.capacity);
+    else if (to.fits(r))
+      to.told = last_positives(shape, filter, universe, exec, r, to.out);
+    if (policy != bloom_p0 && to.told < std::min(r, to.capacity)) to.complaint = fewer;
     return;
   }
-  *job.out_size = 4 * told;
+  const uint64_t bits = uint64_t{shape.size()} * 8;
+  const room places(policy, universe, r, bits);
+  const auto words = [&](uint64_t at) { return reinterpret_cast<uint32_t*>(scratch + at); };
+  uint32_t *const positives = words(places.positives), *const scores = words(places.scores),
+                  *const work = words(places.work);
+  const uint64_t n = first_positives(shape, filter, universe, exec, universe, positives, places.positives_max);
+  if (n > places.positives_max || n < r) {
+    to.told = n;
+    to.complaint = n < r ? fewer : "bloom: more positives than middle, p1 and p2 choose from";
+    return;
+  }
+  bloom_cut cut{};
+  if (policy == bloom_p2) {
+    const bloom_sets sets{reinterpret_cast<uint16_t*>(scratch + places.sizes), words(places.highest)};
+    std::fill(sets.size, sets.size + bits, uint16_t{0});
+    std::fill(sets.highest, sets.highest + bits, 0);
+    bloom_scores(shape, cpu(), positives, n, sets, scores, work);
+  } else if (policy == bloom_p1) {
+    std::fill(scores, scores + n, 0);
+  }
+  if (has_salt(policy)) cut = bloom_cut_of(scores, n, r, work);
+  if (policy == bloom_p2 && support) salt = bloom_best_salt(positives, scores, n, cut, support, r, work);
+  if (!to.out || !to.fits(r)) return;
+  to.told = r;
+  if (policy == bloom_middle)
+    std::copy_n(positives + (n - r) / 2, r, to.out);
+  else
+    bloom_keep(positives, scores, n, cut, salt, work, to.out);
 }
 
-constexpr dr_ops cpu = cpu_ops<need, encode, decode>(resolve);
+// Calls f with the shape of the filter of r elements.
+template <class F>
+void with_shape(const dr_params& p, uint64_t r, F&& f) {
+  const auto bits = static_cast<uint32_t>(filter_bits(p.fields, r)),
+             seed = static_cast<uint32_t>(p.fields[bloom_field_seed]);
+  if (p.fields[bloom_field_layout] == bloom_split_block)
+    f(split_block_shape{bits / 256, seed});
+  else
+    f(bloom_shape{divisor::of(bits), static_cast<uint32_t>(p.fields[bloom_field_k]), seed});
+}
+
+void store_salt(uint8_t* to, uint32_t salt) {
+  for (int i = 0; i < 4; ++i) to[i] = static_cast<uint8_t>(salt >> 8 * i);
+}
+uint32_t load_salt(const uint8_t* from) {
+  uint32_t salt = 0;
+  for (int i = 0; i < 4; ++i) salt |= uint32_t{from[i]} << 8 * i;
+  return salt;
+}
+
+void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
+  const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
+  with_shape(p, r, [&](const auto& shape) {
+    auto* filter = job_out<uint8_t>(job);
+    std::memset(filter, 0, shape.size());
+    bloom_insert(shape, cpu(), filter, job_in<uint32_t>(job), r);
+    // p1: the same on every rank. p2: what serves this support best.
+    auto salt = static_cast<uint32_t>(draw(job.shared_key, 0) >> 32);
+    *job.out_size = shape.size() + (has_salt(policy) ? 4 : 0);
+    destination to{job.tell ? job_tell(job) : nullptr, job.tell_capacity};
+    tell_support(shape, filter, policy, job.universe, r, exec, scratch, job_in<uint32_t>(job), salt, to);
+    if (to.complaint || to.told > to.capacity) {
+      fault(job, DR_E_CAPACITY, 0, to.told,
+            to.complaint ? to.complaint : "bloom: more positives than max_ratio allows");
+      return;
+    }
+    if (has_salt(policy)) store_salt(filter + shape.size(), salt);
+    if (job.tell) *job.tell_count = to.told;
+  });
+}
+
+void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
+  const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
+  with_shape(p, r, [&](const auto& shape) {
+    const auto* filter = job_in<uint8_t>(job);
+    uint32_t salt = has_salt(policy) ? load_salt(filter + shape.size()) : 0;
+    destination to{job_out<uint32_t>(job), job.out_capacity / 4};
+    tell_support(shape, filter, policy, job.universe, r, exec, scratch, nullptr, salt, to);
+    if (to.complaint || to.told != to.capacity) {
+      fault(job, DR_E_CORRUPT, 0, to.told,
+            to.complaint ? to.complaint : "bloom: the filter's support is not the size that the frame says");
+      return;
+    }
+    *job.out_size = 4 * to.told;
+  });
+}
+
+uint64_t cost(const dr_params& p, const dr_job& job) {
+  return filter_bits(p.fields, job_count(job)) / 8 + (has_salt(bloom_policy_of(p.fields)) ? 4 : 0);
+}
+
+bool is_large(const dr_job& job) { return job.universe >= large_universe; }
+
+constexpr dr_ops cpu_side{sizeof(dr_ops),
+                          resolve,
+                          each_need<need>,
+                          each_cost<cost>,
+                          each_job_or_part<encode, is_large>,
+                          each_job_or_part<decode, is_large>,
+                          {0, 0}};
 
 }  // namespace
 
 constinit const dr_codec bloom_codec =
     make_codec("bloom", "a Bloom filter, asked for every element of the universe", 4, DR_ROLE_INDEX,
-               DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &cpu,
+               DR_REPLACES_SUPPORT | DR_FIXED_SIZE | DR_SHARED_RANDOM, &cpu_side,
                {.forms = list_form, .params = params, .fields = fields, .cuda = &bloom_cuda});
 
 }  // namespace dr

@@ -13,12 +13,16 @@ uint64_t scratch_size(const dr_job& job, uint64_t filter_size) {
   return bloom_scratch::filter_offset(job.universe) + (filter_size + 15) / 16 * 16;
 }
 
-bool need(const dr_params& p, const dr_job& job, dr_need& need) {
-  if (bloom_codec.cpu->need(&p, &job, 1, &need)) return false;
-  need.encode_scratch = scratch_size(job, need.payload);
-  need.decode_scratch = scratch_size(job, 0);
-  need.rule = {p.fields[bloom_field_c], 32, 32, 0, 0, 0, 0};
-  return true;
+// leftmost and p0 of the standard layout have kernels; UNSUPPORTED says that the others have none.
+dr_status need(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs) {
+  if (const dr_status s = bloom_codec.cpu->need(p, jobs, n, needs)) return s;
+  if (bloom_policy_of(p->fields) > bloom_p0 || p->fields[bloom_field_layout] != bloom_standard) return DR_E_UNSUPPORTED;
+  for (size_t i = 0; i < n; ++i) {
+    needs[i].encode_scratch = scratch_size(jobs[i], needs[i].payload);
+    needs[i].decode_scratch = scratch_size(jobs[i], 0);
+    needs[i].rule = {p->fields[bloom_field_c], 32, 32, 0, 0, 0, 0};
+  }
+  return DR_OK;
 }
 
 bloom_common common(const dr_exec& exec, const dr_params& p) {
@@ -69,6 +73,6 @@ dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, si
 
 }  // namespace
 
-constinit const dr_ops bloom_cuda = cuda_ops<need>(encode, decode, 2, 1);
+constinit const dr_ops bloom_cuda = {sizeof(dr_ops), nullptr, need, nullptr, encode, decode, {2, 1}};
 
 }  // namespace dr

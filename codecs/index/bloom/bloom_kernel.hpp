@@ -10,14 +10,36 @@
 
 namespace dr {
 
-enum bloom_policy : uint64_t { bloom_leftmost = 0, bloom_p0 = 1 };
-enum bloom_field : size_t { bloom_field_policy, bloom_field_k, bloom_field_c, bloom_field_seed };
+enum bloom_policy : uint64_t {
+  bloom_leftmost = 0,
+  bloom_p0 = 1,
+  bloom_middle = 2,
+  bloom_rightmost = 3,
+  bloom_p1 = 4,
+  bloom_p2 = 5
+};
+enum bloom_layout : uint64_t { bloom_standard = 0, bloom_split_block = 1 };
+enum bloom_field : size_t {
+  bloom_field_policy,
+  bloom_field_k,
+  bloom_field_c,
+  bloom_field_seed,
+  bloom_field_choice,
+  bloom_field_layout
+};
+
+// On the wire the first two are values of `policy`, which a released reader refuses above 1; the others are `choice` 1 to 4.
+constexpr uint64_t bloom_choice(uint64_t policy) { return policy < bloom_middle ? 0 : policy - 1; }
+constexpr uint64_t bloom_policy_of(const uint64_t* fields) {
+  return fields[bloom_field_choice] ? fields[bloom_field_choice] + 1 : fields[bloom_field_policy];
+}
 
 struct bloom_shape {
   divisor bits;  // m, a multiple of 32
   uint32_t hashes, seed;
 
   DR_HD uint32_t bit(uint32_t element, uint32_t j) const { return bits.remainder(murmur3_32(element, seed + j)); }
+  uint32_t size() const { return bits.value / 8; }
 };
 
 // m for r indices, or 0 if that is 2^32 or more. r < 2^32 and c < 2^32: no overflow.
@@ -26,32 +48,45 @@ DR_HD constexpr uint64_t bloom_bits(uint64_t r, uint64_t c) {
   return bits >= uint64_t{1} << 32 ? 0 : bits < 32 ? 32 : bits;
 }
 
-inline void bloom_insert(const bloom_shape& shape, uint8_t* filter, uint32_t element) {
-  for (uint32_t j = 0; j < shape.hashes; ++j) {
-    const uint32_t b = shape.bit(element, j);
-    filter[b / 8] |= static_cast<uint8_t>(1u << (b % 8));
+// Blocks of 256 bits, of which an element sets one in each word of 32 (Putze, Sanders, Singler 2007; the constants are those of
+// Apache Impala and Parquet).
+struct split_block_shape {
+  uint32_t blocks, seed;
+  static constexpr uint32_t hashes = 8;
+  static constexpr uint32_t salt[hashes] = {0x47b6137b, 0x44974d91, 0x8824ad5b, 0xa2b7289d,
+                                            0x705495c7, 0x2df1424b, 0x9efc4947, 0x5c6bfb31};
+
+  uint32_t hash(uint32_t element) const { return murmur3_32(element, seed); }
+  uint32_t block(uint32_t hash) const { return static_cast<uint32_t>(uint64_t{hash} * blocks >> 32); }
+  // Hashed once more: elements of a block agree in the high bits of their hash, and so nearly in those of its multiples.
+  uint32_t mix(uint32_t hash) const { return murmur3_32(hash, seed); }
+  uint32_t bit(uint32_t element, uint32_t j) const {
+    const uint32_t h = hash(element);
+    return 256 * block(h) + 32 * j + (mix(h) * salt[j] >> 27);
   }
+  uint32_t size() const { return 32 * blocks; }
+};
+
+// Blocks for r indices, or 0 if they have 2^32 bits or more.
+constexpr uint64_t split_blocks(uint64_t r, uint64_t c) {
+  const uint64_t blocks = ceil_div(r * c >> 16, 256);
+  return blocks >= uint64_t{1} << 24 ? 0 : blocks < 1 ? 1 : blocks;
 }
 
-inline bool bloom_contains(const bloom_shape& shape, const uint8_t* filter, uint32_t element) {
+// Policies that choose when they have seen all positives keep them, and go on with so many at most.
+constexpr uint64_t bloom_positives_max(uint64_t universe, uint64_t r) {
+  const uint64_t most = 4 * r + universe / 32 + 4096;
+  return most < universe ? most : universe;
+}
+
+// One element, one bit after the other, as SPEC.md says it: what everything faster is judged by.
+template <class Shape>
+bool bloom_contains(const Shape& shape, const uint8_t* filter, uint32_t element) {
   for (uint32_t j = 0; j < shape.hashes; ++j) {
     const uint32_t b = shape.bit(element, j);
     if (!(filter[b / 8] >> (b % 8) & 1)) return false;
   }
   return true;
-}
-
-// Positives in ascending order into `out`, which has room for `capacity`; stops after `wanted`. Returns how many there
-// are, but at most capacity + 1 (which says: too many).
-inline uint64_t bloom_positives(const bloom_shape& shape, const uint8_t* filter, uint64_t universe, uint64_t wanted,
-                                uint32_t* out, uint64_t capacity) {
-  uint64_t found = 0;
-  for (uint64_t i = 0; i < universe && found < wanted; ++i) {
-    if (!bloom_contains(shape, filter, static_cast<uint32_t>(i))) continue;
-    if (found == capacity) return capacity + 1;
-    out[found++] = static_cast<uint32_t>(i);
-  }
-  return found;
 }
 
 }  // namespace dr

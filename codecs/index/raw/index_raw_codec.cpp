@@ -14,6 +14,8 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   return true;
 }
 
+uint64_t cost(const dr_params&, const dr_job& job) { return 4 * job_count(job); }
+
 void encode(const dr_params&, const dr_job& job, std::byte*) {
   *job.out_size = 4 * job_count(job);
   if (*job.out_size) std::memcpy(job.out, job.in, *job.out_size);
@@ -34,7 +36,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   *job.out_size = 4 * n;
 }
 
-constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
+constexpr dr_ops cpu = cpu_ops<need, encode, decode, cost>();
 
 }  // namespace
 

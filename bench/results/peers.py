@@ -1,0 +1,124 @@
+"""Runs bench/peers at both levels of instructions, keeps the json, and makes peers.md from it.
+
+    python3 bench/results/peers.py build/bench/peers/peers [--rounds N]     # measure, then write: 5 minutes
+    python3 bench/results/peers.py                                          # write from what is kept
+
+./dev bench peers does it all. What python_peers.py kept is part of peers.md if it is there.
+"""
+
+import datetime
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+here = pathlib.Path(__file__).parent
+LEVELS = {"peers": None, "peers_avx2": "avx2"}  # file: DEEPREDUCE_CPU
+
+
+def measure(tool, arguments):
+    for name, level in LEVELS.items():
+        environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"} | ({"DEEPREDUCE_CPU": level} if level else {})
+        path = here / f"{name}.json"
+        subprocess.run([tool, "--json", path, *arguments], check=True, env=environment, stdout=sys.stderr)
+        made = json.loads(path.read_text())
+        text = path.read_text().replace("{\n", f'{{\n "date": "{datetime.date.today().isoformat()}",\n', 1)
+        path.write_text(text)
+        missing = sorted({row["of"] for row in made["rows"] if row.get("missing", "").startswith("built without")})
+        if missing:
+            print(f"peers: not here: {', '.join(missing)}", file=sys.stderr)
+
+
+def speed(row, way):
+    return f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})"
+
+
+def table(rows):
+    values = rows[0]["group"] == "values"
+    local = "local_entropy" in rows[0]
+    frames = rows[0]["group"] == "frames"
+    columns = ["codec", "of", "bits"]
+    columns += ["rel. L2 error"] if values else [] if frames else ["over log2 C(d, r) / r"] + (["over the local entropy"] if local else [])
+    lines = ["| " + " | ".join(columns + ["encode G/s", "decode G/s"]) + " |", "|---|---" + "|---:" * len(columns) + "|"]
+    for row in rows:
+        if "bits" not in row:
+            continue
+        bits = f"{row['bits']:.3f}" + (f" + {row['order_bits']:.0f} of order" if "order_bits" in row else "")
+        cells = [f"`{row['codec']}`" if row["of"] == "deepreduce" else row["codec"], row["of"], bits]
+        if values:
+            cells.append(f"{row['relative_l2_error']:.2e}" if row["relative_l2_error"] else "0")
+        elif not frames:
+            note = f" (tells {row['support']:,})" if "support" in row else ""
+            cells.append(f"{row['bits_over']:+.3f}{note}")
+            if local:
+                cells.append(f"{row['bits_over_local']:+.3f}")
+        lines.append("| " + " | ".join(cells + [speed(row, "encode"), speed(row, "decode")]) + " |")
+    missing = [f"`{row['codec']}` ({row['missing']})" for row in rows if "missing" in row and not row["missing"].startswith("no such codec")]
+    if missing:
+        lines += ["", "Not here: " + ", ".join(missing) + "."]
+    return "\n".join(lines)
+
+
+def sets_of(made):
+    sets = {}
+    for row in made["rows"]:
+        sets.setdefault((row["group"], row["set"]), []).append(row)
+    return sets
+
+
+def title(rows):
+    first = rows[0]
+    unit = {"indices": "an index", "values": "a value", "frames": "a pair"}[first["group"]]
+    facts = f"d = {first['d']:,}, r = {first['r']:,}"
+    if "bound" in first:
+        facts += f"; log2 C(d, r) / r = {first['bound']:.3f}"
+    if "local_entropy" in first:
+        facts += f"; local entropy {first['local_entropy']:.3f}"
+    return f"### {first['group'].capitalize()}: {first['set']}\n\n{facts}. Bits {unit}; speeds in 10⁹ {first['group'] if first['group'] != 'frames' else 'pairs'} a second."
+
+
+def facts(made):
+    return f"Commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, {made['build'].get('compiler')}, {made['rounds']} rounds."
+
+
+def ours_at(made):
+    """What another level changes: our codecs beside memcpy and StreamVByte of the same run."""
+    lines = ["| set | codec | encode G/s | decode G/s | decode ÷ StreamVByte's, same run |", "|---|---|---:|---:|---:|"]
+    for (group, name), rows in sets_of(made).items():
+        peer = next((r for r in rows if r["codec"] == "streamvbyte delta, SSSE3" and "bits" in r), None)
+        for row in rows:
+            if row["of"] == "deepreduce" and "bits" in row and group != "frames" and "bloom" not in row["codec"]:
+                ratio = f"{row['decode']['median'] / peer['decode']['median']:.2f}" if peer else ""
+                lines.append(f"| {group}: {name} | `{row['codec']}` | {speed(row, 'encode')} | {speed(row, 'decode')} | {ratio} |")
+    return "\n".join(lines)
+
+
+def write():
+    parts = ["# Beside peers\n\nMade by `peers.py` from `peers.json`, `peers_avx2.json` and `python_peers.json`; README.md says how to repeat it. One thread; all rows of a table were timed in turn in one run, "
+             "after their round trips were checked: median (quartiles) of the thread's CPU time. Compare within a table, not between them: the machine is shared.\n\n"
+             "`reference` is plain code of this benchmark. Debian's libstreamvbyte and libroaring are built without SSSE3 and AVX2, so StreamVByte also stands in our own SSSE3 lines, which write the "
+             "library's bytes. Codecs that reorder need their order beside, in the bits that are said."]
+    made = json.loads((here / "peers.json").read_text())
+    parts.append(f"## At the best level of instructions\n\n{facts(made)}")
+    for rows in sets_of(made).values():
+        parts.append(f"{title(rows)}\n\n{table(rows)}")
+    if (here / "peers_avx2.json").exists():
+        made = json.loads((here / "peers_avx2.json").read_text())
+        parts.append(f"## Our codecs with AVX2 only\n\n{facts(made)}\n\n{ours_at(made)}")
+    if (here / "python_peers.json").exists():
+        made = json.loads((here / "python_peers.json").read_text())
+        lines = ["| task | what | of | bits | encode or select ms | decode ms |", "|---|---|---|---:|---:|---:|"]
+        for row in made["rows"]:
+            if "missing" in row:
+                lines.append(f"| {row['task']} | {row['what']} | {row['of']} | not here: {row['missing']} | | |")
+                continue
+            cell = lambda way: f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})" if way in row else ""
+            lines.append(f"| {row['task']} | {row['what']} | {row['of']} | {row.get('bits', '')} | {cell('encode_ms')} | {cell('decode_ms')} |")
+        parts.append(f"## From Python\n\nCommit {made['commit']}, {made['date']}, {made['cpu']}; CPU time of one thread, {made['rounds']} rounds.\n\n" + "\n".join(lines))
+    (here / "peers.md").write_text("\n\n".join(parts) + "\n")
+
+
+if len(sys.argv) > 1:
+    measure(sys.argv[1], sys.argv[2:])
+write()
