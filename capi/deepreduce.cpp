@@ -2,6 +2,7 @@
 #include "deepreduce/deepreduce.h"
 
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cinttypes>
@@ -111,7 +112,15 @@ using dr::read_struct;
 using dr::write_struct;
 
 void* default_allocate(void*, size_t size, size_t alignment) {
-  return std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  // Large workspaces in large pages, where the system has them: a page of 4 KiB for every few kept values is many.
+  constexpr size_t large_page = size_t{2} << 20;
+  if (size >= 2 * large_page) alignment = large_page;
+  const size_t whole = (size + alignment - 1) / alignment * alignment;
+  void* const memory = std::aligned_alloc(alignment, whole);
+#ifdef MADV_HUGEPAGE
+  if (memory && alignment == large_page) madvise(memory, whole, MADV_HUGEPAGE);
+#endif
+  return memory;
 }
 void default_release(void*, void* memory, size_t) { std::free(memory); }
 

@@ -9,6 +9,7 @@ void add_bloom(subjects&);
 void add_golomb(subjects&);
 void add_half(subjects&);
 void add_index(subjects&);
+void add_quantisers(subjects&);
 void add_selection(subjects&);
 
 inline subjects all_subjects() {
@@ -17,6 +18,7 @@ inline subjects all_subjects() {
   add_golomb(all);
   add_half(all);
   add_index(all);
+  add_quantisers(all);
   add_selection(all);
   return all;
 }

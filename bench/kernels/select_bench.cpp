@@ -37,7 +37,7 @@ struct work {
     arena measuring;
     (void)select_memory::take(measuring, dtype, d, target, 1);
     scratch = {};
-    scratch.grow(d, target);
+    scratch.grow(d, target, false);
     (void)scratch.take(measuring);
     if (block.size() < measuring.used() + 64) block.resize(measuring.used() + 64);
     arena real(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
@@ -70,7 +70,7 @@ void add_selection(subjects& all) {
                        work& x = ready();
                        x.prepare(target);
                        const select_piece piece{x.values(), d, 0, 0};
-                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, x.scratch, l);
+                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, {&x.scratch, nullptr, l});
                      },
                      [ready, dtype = dtype] {
                        work& x = ready();

@@ -1,7 +1,9 @@
 // General compressors behind one face: bytes to bytes.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -14,6 +16,12 @@ struct byte_peer {
   size_t (*compress)(const void* src, size_t size, void* dst, size_t capacity, void* state) = nullptr;  // 0: failed
   bool (*expand)(const void* src, size_t size, void* dst, size_t expected, void* state) = nullptr;
   std::shared_ptr<void> state{};
+
+  size_t pack(const void* src, size_t size, std::vector<uint8_t>& to) const {
+    const size_t made = compress(src, size, to.data(), to.size(), state.get());
+    if (made == 0) throw std::runtime_error(name + " failed");
+    return made;
+  }
 };
 
 // zstd -1, libdeflate -1, zlib -6 and lz4.

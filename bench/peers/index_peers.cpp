@@ -160,7 +160,7 @@ index_candidate packed_gaps_row(const index_set& set, const byte_peer& p) {
   b->coded.resize(p.bound(b->bytes.size()));
   c.encode = [b, p, &set] {
     b->bytes_size = write_gaps(set.indices, b->bytes.data());
-    return b->size = p.compress(b->bytes.data(), b->bytes_size, b->coded.data(), b->coded.size(), p.state.get());
+    return b->size = p.pack(b->bytes.data(), b->bytes_size, b->coded);
   };
   c.decode = [b, p, out = c.out] {
     if (!p.expand(b->coded.data(), b->size, b->bytes.data(), b->bytes_size, p.state.get()))
@@ -182,7 +182,7 @@ index_candidate packed_words_row(const index_set& set, const byte_peer& p, bool 
     uint32_t before = 0;
     if (gaps)
       for (size_t i = 0; i < set.indices.size(); ++i) b->words[i] = set.indices[i] - before, before = set.indices[i];
-    return b->size = p.compress(b->words.data(), size, b->coded.data(), b->coded.size(), p.state.get());
+    return b->size = p.pack(b->words.data(), size, b->coded);
   };
   c.decode = [b, p, size, gaps, out = c.out] {
     if (!p.expand(b->coded.data(), b->size, out->data(), size, p.state.get()))

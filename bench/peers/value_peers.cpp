@@ -208,9 +208,7 @@ value_candidate packed_row(const value_set& set, const byte_peer& p) {
   auto b = std::make_shared<buffers>();
   const size_t size = 4 * set.values.size();
   b->coded.resize(p.bound(size));
-  c.encode = [b, p, size, &set] {
-    return b->size = p.compress(set.values.data(), size, b->coded.data(), b->coded.size(), p.state.get());
-  };
+  c.encode = [b, p, size, &set] { return b->size = p.pack(set.values.data(), size, b->coded); };
   c.decode = [b, p, size, out = c.out] {
     if (!p.expand(b->coded.data(), b->size, out->data(), size, p.state.get()))
       throw std::runtime_error(p.name + " failed");

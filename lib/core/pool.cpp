@@ -32,7 +32,8 @@ void pool::run(size_t n, task f, void* arg) {
   }
   {
     std::lock_guard lock(mutex_);
-    f_ = f, arg_ = arg, n_ = n, next_ = 0;
+    f_ = f, arg_ = arg, n_ = n;
+    next_.store(0, std::memory_order_relaxed);
     busy_ = threads_.size();
     ++round_;
   }
@@ -42,17 +43,9 @@ void pool::run(size_t n, task f, void* arg) {
   done_.wait(lock, [this] { return busy_ == 0; });
 }
 
-// Items are whole tensors, so one lock an item costs nothing.
+// (What an item reads was written before the lock that its worker began with.)
 void pool::take(size_t worker) {
-  for (;;) {
-    size_t item;
-    {
-      std::lock_guard lock(mutex_);
-      if (next_ >= n_) return;
-      item = next_++;
-    }
-    f_(arg_, item, worker);
-  }
+  for (size_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) f_(arg_, item, worker);
 }
 
 void pool::serve(size_t worker) {

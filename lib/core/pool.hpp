@@ -1,6 +1,7 @@
 // Fork and join over a fixed set of threads. Serial (no thread at all) unless asked for more.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -20,6 +21,7 @@ class pool {
   pool& operator=(const pool&) = delete;
 
   uint32_t workers() const { return static_cast<uint32_t>(threads_.size()) + 1; }
+  // Calls f(arg, item, worker) for each item below n. Items are begun in order, so an item may wait for those before it.
   void run(size_t n, task f, void* arg);
 
  private:
@@ -32,7 +34,8 @@ class pool {
   std::condition_variable start_, done_;
   task f_ = nullptr;
   void* arg_ = nullptr;
-  size_t n_ = 0, next_ = 0, busy_ = 0;
+  size_t n_ = 0, busy_ = 0;
+  std::atomic<size_t> next_ = 0;
   uint64_t round_ = 0;
   bool stop_ = false;
 };

@@ -34,9 +34,12 @@ dr_status check_residual(const void* state, uint64_t state_size, uint64_t elemen
 namespace {
 
 template <class T>
-void accumulate_scalar(const void* g, const float* m, uint64_t n, float beta, float gamma, float* acc) {
+void advance_scalar(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool) {
   const auto* v = static_cast<const typename T::bits*>(g);
-  for (uint64_t i = 0; i < n; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+  for (uint64_t i = 0; i < n; ++i) {
+    undo[i] = m[i];
+    m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+  }
 }
 
 }  // namespace
@@ -48,23 +51,37 @@ namespace dr {
 namespace {
 
 template <class T>
-void accumulate_avx2(const void* g, const float* m, uint64_t n, float beta, float gamma, float* acc) {
+inline __m256 load_8(const typename T::bits* v) {
+  if constexpr (sizeof(*v) == 4)
+    return _mm256_loadu_ps(reinterpret_cast<const float*>(v));
+  else if constexpr (std::is_same_v<T, f16_type>)
+    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v)));
+  else
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v))), 16));
+}
+
+// (Memory is what it waits for: wider vectors gain nothing.)
+template <class T>
+void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams) {
   const auto* v = static_cast<const typename T::bits*>(g);
   const __m256 by_beta = _mm256_set1_ps(beta), by_gamma = _mm256_set1_ps(gamma);
   uint64_t i = 0;
+  const auto one = [&] {
+    undo[i] = m[i];
+    m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+    ++i;
+  };
+  while (i < n && reinterpret_cast<uintptr_t>(undo + i) % 32) one();
   for (; i + 8 <= n; i += 8) {
-    __m256 x;
-    if constexpr (sizeof(*v) == 4)
-      x = _mm256_loadu_ps(reinterpret_cast<const float*>(v + i));
-    else if constexpr (std::is_same_v<T, f16_type>)
-      x = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v + i)));
+    const __m256 was = _mm256_loadu_ps(m + i);
+    if (streams)
+      _mm256_stream_ps(undo + i, was);
     else
-      x = _mm256_castsi256_ps(
-          _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v + i))), 16));
-    _mm256_storeu_ps(acc + i,
-                     _mm256_add_ps(_mm256_mul_ps(by_gamma, x), _mm256_mul_ps(by_beta, _mm256_loadu_ps(m + i))));
+      _mm256_store_ps(undo + i, was);
+    _mm256_storeu_ps(m + i, _mm256_add_ps(_mm256_mul_ps(by_gamma, load_8<T>(v + i)), _mm256_mul_ps(by_beta, was)));
   }
-  for (; i < n; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+  while (i < n) one();
 }
 
 }  // namespace
@@ -73,22 +90,14 @@ DR_ISA_END
 namespace dr {
 #endif
 
-accumulate_fn accumulate_at(cpu_level level, uint32_t dtype) {
+advance_fn advance_at(cpu_level level, uint32_t dtype) {
   return with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
-    // (Memory is what it waits for: wider vectors gain nothing.)
 #if DR_X86
-    if (level >= cpu_level::avx2) return accumulate_avx2<T>;
+    if (level >= cpu_level::avx2) return advance_avx2<T>;
 #endif
-    return accumulate_scalar<T>;
+    return advance_scalar<T>;
   });
-}
-
-void sum_values(uint32_t dtype, const void* g, float beta, float gamma, const float* m, uint64_t elements, void* out) {
-  float acc[feedback_tile];
-  float* const sums = dtype == DR_F32 ? static_cast<float*>(out) : acc;
-  accumulate_at(cpu(), dtype)(g, m, elements, beta, gamma, sums);
-  if (dtype != DR_F32) round_values(dtype, acc, elements, out);
 }
 
 void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta,
@@ -97,7 +106,7 @@ void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(g);
     if (!indices) {
-      accumulate_at(cpu(), dtype)(g, m, elements, beta, gamma, acc);
+      for (uint64_t i = 0; i < elements; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
       return;
     }
     for (uint64_t i = 0; i < elements; ++i) acc[i] = beta * m[i];
@@ -122,12 +131,15 @@ void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, 
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(values);
-    for (uint64_t i = 0; i < count; ++i)
+    constexpr uint64_t ahead = 24;
+    for (uint64_t i = 0; i < count; ++i) {
+      if (support && i + ahead < count) __builtin_prefetch(acc + (support[i + ahead] - first) * uint64_t{width}, 1);
       for (uint32_t w = 0; w < width; ++w) {
         float& a = acc[(support ? support[i] - first : i) * width + w];
         const float rest = a - T::to_f32(v[i * width + w]);
         a = std::isfinite(rest) ? rest : 0;
       }
+    }
   });
 }
 

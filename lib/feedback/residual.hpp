@@ -25,17 +25,14 @@ inline float* residual_of(void* state) {
   return reinterpret_cast<float*>(static_cast<char*>(state) + sizeof(residual_state));
 }
 
-// acc[i] = gamma · g[i] + beta · m[i] of n values at a level of instructions; acc may be m.
-using accumulate_fn = void (*)(const void* g, const float* m, uint64_t n, float beta, float gamma, float* acc);
-accumulate_fn accumulate_at(cpu_level level, uint32_t dtype);
+// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, at a level of instructions; undo[i]: what m[i] was. It
+// goes past the caches if it `streams`: then fence_streams before another thread reads it.
+using advance_fn = void (*)(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams);
+advance_fn advance_at(cpu_level level, uint32_t dtype);
 
 // acc = gamma · g + beta · m, in f32, each product rounded. Sparse: g is [n rows] at ascending `indices`, else indices is nullptr.
 void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta,
                 float gamma, const float* m, uint64_t elements, float* acc);
-
-// The same sums of a dense gradient, at most feedback_tile of them, in the tensor's type.
-inline constexpr uint32_t feedback_tile = 4096;
-void sum_values(uint32_t dtype, const void* g, float beta, float gamma, const float* m, uint64_t elements, void* out);
 
 // acc in the tensor's type; what is finite stays finite.
 void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out);

@@ -138,10 +138,54 @@ dr_status bound_row(const plan& method, const wire_plan& wire, batch_row& row, u
   return DR_OK;
 }
 
+uint32_t find_or_add(std::vector<wire_plan>& all, const wire_plan& wire) {
+  const auto same = std::find_if(all.begin(), all.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
+  const auto place = static_cast<uint32_t>(same - all.begin());
+  if (same == all.end()) all.push_back(wire);
+  return place;
+}
+
+void grow(list_need& all, const list_need& one) {
+  for (uint32_t s = 0; s < stages_max; ++s) all.payload[s] = std::max(all.payload[s], one.payload[s]);
+  all.encode_scratch = std::max(all.encode_scratch, one.encode_scratch);
+  all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
+}
+
+// All that auto may choose for a row whose own plan is bound.
+dr_status bound_choices(const unit& u, batch& out, batch_row& row, dr_error& error) {
+  const plan& method = *u.method;
+  const auto& indices = method.index_choices.empty() ? method.index : method.index_choices;
+  std::vector<const bound_stage*> values;
+  for (const bound_stage& v : method.value_choices)
+    if (v.codec->dtypes & DR_DTYPE_BIT(u.dtype)) values.push_back(&v);
+  if (values.empty()) values.push_back(&method.value[0]);
+  row.value_choices = static_cast<uint32_t>(values.size());
+  const auto put = [](stage_list& list, const bound_stage& b) {
+    list.count = 1;
+    list.stages[0] = stage{b.codec, b.values.data(), {}};
+  };
+  for (const bound_stage& index : indices)
+    for (const bound_stage* value : values) {
+      wire_plan wire = wire_of(method, u);
+      if (!method.index_choices.empty()) put(wire.lists[section_index], index);
+      if (!method.value_choices.empty()) put(wire.lists[section_value], *value);
+      batch_row one = row;
+      if (const dr_status s = resolve(wire, row, u.first_tensor, error)) return s;
+      one.plan = find_or_add(out.wire, wire);
+      if (const dr_status s = bound_row(method, wire, one, u.first_tensor, error)) return s;
+      row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
+      std::copy_n(one.need, section_count, choice.need);
+      for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
+      row.bound.payload = std::max(row.bound.payload, one.bound.payload);
+    }
+  row.plan = row.choices[0].plan;
+  return DR_OK;
+}
+
 dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
   const plan& p = *u.method;
   for (const bound_stage& s : p.value) {
-    if (s.codec->role == DR_ROLE_VALUE && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
+    if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take this dtype", s.codec->name);
     if ((s.codec->traits & DR_REORDERS) && u.width != 1)
       return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s reorders values, so it takes width 1, not %u", s.codec->name,
@@ -201,11 +245,10 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       row.count_max = std::min(row.universe, u.kept_max);
       wire_plan wire = wire_of(*u.method, u);
       if (const dr_status s = resolve(wire, row, u.first_tensor, error)) return s;
-      const auto same =
-          std::find_if(out.wire.begin(), out.wire.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
-      row.plan = static_cast<uint32_t>(same - out.wire.begin());
-      if (same == out.wire.end()) out.wire.push_back(wire);
+      if (!u.method->chooses()) row.plan = find_or_add(out.wire, wire);
       if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
+      if (u.method->chooses())
+        if (const dr_status s = bound_choices(u, out, row, error)) return s;
       for (const list_need& n : row.need) out.scratch = std::max({out.scratch, n.encode_scratch, n.decode_scratch});
       out.rows.push_back(row);
     }
@@ -214,6 +257,9 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);
   for (const bool tag : {false, true})
     if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
+  // What auto chooses is laid out when it is known. No header is larger than one with all plans and columns.
+  if (out.chooses())
+    for (header_layout& layout : out.layout) layout.frame_bound += 64 + layout.table.size() + 64 * out.rows.size();
   out.workspace = encode_workspace(out);
   return DR_OK;
 }

@@ -1,6 +1,7 @@
 // A prepared batch: what bounds decide, worked out once. Immutable; shared by any number of threads.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -34,6 +35,13 @@ struct unit {
   const plan* method;
 };
 
+// One of the plans that auto chooses from.
+struct row_choice {
+  uint32_t plan;
+  list_need need[section_count];
+  row_bound bound;
+};
+
 // A segment of a unit.
 struct batch_row {
   uint32_t unit, plan;  // plan: position in `wire`
@@ -41,6 +49,10 @@ struct batch_row {
   uint64_t first, universe, count_max, support_max;
   list_need need[section_count];
   row_bound bound;
+  // With auto: each index codec beside each value codec, the latter changing faster. Then plan is the first, and need and bound are
+  // the largest.
+  std::vector<row_choice> choices;
+  uint32_t value_choices = 1;
 };
 
 struct batch {
@@ -53,6 +65,10 @@ struct batch {
   uint64_t scratch = 0;     // a worker
   uint64_t workspace = 0;
   uint32_t workers = 1;
+
+  bool chooses() const {
+    return std::any_of(rows.begin(), rows.end(), [](const batch_row& r) { return !r.choices.empty(); });
+  }
 };
 
 struct batch_request {

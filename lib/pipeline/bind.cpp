@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <span>
 
 #include "core/registry.hpp"
 #include "plan/syntax.hpp"
@@ -62,8 +63,9 @@ dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::st
 dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_error& error) {
   out.codec = find_codec(role, call.name);
   if (!out.codec)
-    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s", role_name(role),
-                call.name.c_str(), names_of(role).c_str());
+    return fail(error, DR_E_ARGUMENT, "plan: no %s codec is called '%s'; there are: %s%s", role_name(role),
+                call.name.c_str(), names_of(role).c_str(),
+                role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
   const dr_codec& codec = *out.codec;
   for (size_t i = 0; i < codec.param_count; ++i) out.values.push_back({0, 0, codec.params[i].fallback});
   for (const plan_argument& a : call.arguments) {
@@ -121,8 +123,14 @@ std::string canonical_text(const plan& p) {
   };
   if (p.sparsify.codec->id != sparsify_none) add("sparsify", {p.sparsify});
   if (p.keeps_feedback()) add("feedback", {p.feedback});
-  add("index", p.index);
-  add("value", p.value);
+  if (p.index_choices.empty())
+    add("index", p.index);
+  else
+    stages.push_back({"index", {{"auto", {}}}});
+  if (p.value_choices.empty())
+    add("value", p.value);
+  else
+    stages.push_back({"value", {{"auto", {{"error", print_number(p.value_error)}}}}});
   if (p.order.size() > 1 || (p.order.size() == 1 && canonical_call(p.order[0]).name != "bitpack"))
     add("order", p.order);
   if (!p.regather) stages.push_back({"regather", {{"off", {}}}});
@@ -158,7 +166,60 @@ dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, d
   return bind_call(role, stage.calls[0], out, error);
 }
 
+// What auto chooses from: of the codecs that this build has. On a tie the first is taken.
+dr_status bind_choices(dr_role role, std::span<const std::string> texts, std::vector<bound_stage>& out,
+                       dr_error& error) {
+  for (const std::string& text : texts) {
+    std::vector<plan_stage> parsed;
+    if (const dr_status s = parse_plan(std::string(role_name(role)) + '=' + text, parsed, error)) return s;
+    if (!find_codec(role, parsed[0].calls[0].name)) continue;
+    if (const dr_status s = bind_call(role, parsed[0].calls[0], out.emplace_back(), error)) return s;
+  }
+  return DR_OK;
+}
+
+dr_status bind_index_auto(plan& out, dr_error& error) {
+  static const std::string texts[] = {"golomb", "golomb(adaptive=1)", "bitmap", "rle"};
+  if (const dr_status s = bind_choices(DR_ROLE_INDEX, texts, out.index_choices, error)) return s;
+  out.index = {out.index_choices[0]};
+  return DR_OK;
+}
+
+dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
+  const std::vector<plan_argument>& a = call.arguments;
+  double e = -1;
+  if (a.size() != 1 || a[0].key != "error" || !read_number(a[0].value, e) || !(e >= 0 && e < 1))
+    return fail(error, DR_E_ARGUMENT, "plan: value=auto takes error=…, a relative L2 error from 0 to below 1");
+  out.value_error = e == 0 ? 0 : e;
+  std::vector<std::string> texts;
+  if (e >= 1e-6) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
+  // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it are tried.
+  for (int bits = 2; bits <= 6; ++bits)
+    if (const double expected = 0.4 / (1 << bits); expected <= 2 * e && expected > e / 2)
+      texts.push_back("log_quant(bits=" + std::to_string(bits) + ')');
+  if (e >= 1e-4) texts.push_back("half");
+  texts.push_back("raw");  // meets any error
+  if (const dr_status s = bind_choices(DR_ROLE_VALUE, texts, out.value_choices, error)) return s;
+  out.value = {out.value_choices[0]};
+  return DR_OK;
+}
+
+// Whether a stage is `auto`, which has no bytes codec behind it: it chooses by what a codec writes.
+dr_status is_auto(const plan_stage& stage, bool& yes, dr_error& error) {
+  yes = stage.calls[0].name == "auto";
+  if (!yes || stage.calls.size() == 1) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "plan: %s=auto takes no bytes codec behind it", stage.role.c_str());
+}
+
 dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
+  if (stage.role == "index" || stage.role == "value") {
+    bool chosen;
+    if (const dr_status s = is_auto(stage, chosen, error)) return s;
+    if (chosen && stage.role == "value") return bind_value_auto(stage.calls[0], out, error);
+    if (chosen && !stage.calls[0].arguments.empty())
+      return fail(error, DR_E_ARGUMENT, "plan: index=auto takes no parameters");
+    if (chosen) return bind_index_auto(out, error);
+  }
   if (stage.role == "sparsify") return bind_single(DR_ROLE_SPARSIFY, stage, out.sparsify, error);
   if (stage.role == "feedback") {
     if (stage.calls.size() == 1 && stage.calls[0].name == "none" && stage.calls[0].arguments.empty()) return DR_OK;
@@ -209,6 +270,10 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     return fail(error, DR_E_UNSUPPORTED,
                 "plan: %s both replaces the support and carries the order: no sequence of stages can do that",
                 p->index[0].codec->name);
+  if (p->chooses() && ((index & DR_REPLACES_SUPPORT) || (value & DR_REORDERS)))
+    return fail(error, DR_E_UNSUPPORTED, "plan: auto beside %s, which %s: not supported",
+                p->index_choices.empty() ? p->index[0].codec->name : p->value[0].codec->name,
+                index & DR_REPLACES_SUPPORT ? "replaces the support" : "reorders the values");
   // What changes nothing has no place in the canonical text.
   if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
   if ((value & DR_REORDERS) && !p->carries_order())

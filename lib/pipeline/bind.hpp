@@ -21,9 +21,14 @@ struct bound_stage {
 struct plan {
   bound_stage sparsify, feedback;  // feedback.codec is nullptr without one
   std::vector<bound_stage> value, order, index;
+  // index=auto, value=auto: what they choose from, one codec each; then `index` and `value` have the first. A value codec is
+  // chosen if its relative L2 error is at most value_error.
+  std::vector<bound_stage> index_choices, value_choices;
+  double value_error = 0;
   bool regather = true, flat = false;
   std::string text;  // canonical
 
+  bool chooses() const { return !index_choices.empty() || !value_choices.empty(); }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
   bool carries_order() const {
     return (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);

@@ -572,6 +572,10 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     if (shape.sparse() && shape.count > u.universe)
       return lacks(u.first_tensor, "more indices than rows: on CUDA indices must ascend", "");
   }
+  for (const batch_row& r : b.rows)
+    if (!r.choices.empty())
+      return lacks(b.units[r.unit].first_tensor,
+                   "auto runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait", "");
   for (size_t i = 0; i < b.rows.size(); ++i)
     for (const stage_list& list : b.wire[b.rows[i].plan].lists)
       for (uint32_t k = 0; k < list.count; ++k)

@@ -20,13 +20,14 @@
 namespace dr {
 namespace {
 
-static_assert(feedback_tile >= select_run);
-
-// A gradient, and the residual that is added to it while it is read.
+// A gradient, and the residual that it is added to while it is read; what that was, in case encode fails.
 struct summed {
   const std::byte* g;
-  float* m;
+  float *m, *undo;
 };
+
+// From so many elements on, what is kept only in case of need goes past the caches.
+constexpr uint64_t undo_streams = 1 << 18;
 
 struct unit_work {
   // The source of rows wider than one value, or sparse (indices, values), ascending. Otherwise there are pieces: runs of a tensor and of
@@ -40,6 +41,8 @@ struct unit_work {
   void* rounded;  // and in the tensor's type
   select_piece* pieces;
   summed* sums;  // of pieces that have no values
+  float* undo;
+  bool advanced;  // the states, so failing takes them back
   uint32_t piece_count;
   select_memory kept;
   uint32_t* support;  // of a sparse source: in the segment
@@ -69,6 +72,10 @@ struct row_work {
   void* decoded;                       // what the receiver will see, with feedback
   uint64_t order_told, decoded_size;
   stream_slot slots[section_count], decode_slot;
+  uint32_t plan;      // of those that auto chose from, the one taken
+  bool value_chosen;  // by coding them: slots[section_value] has them
+  stream_slot trial;  // another choice of value codec,
+  void* seen;         // and what the receiver would see
   uint64_t shared_key, private_key;
 };
 
@@ -93,7 +100,7 @@ uint64_t wanted(const unit& u) {
   }
 }
 
-// Whether a unit's residual is added to the gradient while that is read; otherwise in a buffer, before.
+// Whether the gradient is added to a unit's residual in the state itself, while it is read; otherwise in a buffer, before.
 bool sums_on_the_way(const batch& b, const unit& u) {
   return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
 }
@@ -126,11 +133,14 @@ work take(arena& memory, const batch& b) {
       if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
     }
     o.pieces = memory.take<select_piece>(u.tensors + u.rows);
-    if (sums_on_the_way(b, u)) o.sums = memory.take<summed>(u.tensors + u.rows);
+    if (sums_on_the_way(b, u)) {
+      o.sums = memory.take<summed>(u.tensors + u.rows);
+      o.undo = memory.take<float>(u.universe);
+    }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
     if (u.width == 1) {
       o.kept = select_memory::take(memory, u.dtype, u.source_max, std::max(wanted(u), u.kept_max), u.rows);
-      scratch.grow(u.source_max, wanted(u));
+      scratch.grow(u.source_max, wanted(u), b.workers > 1);
       const bound_stage& s = u.method->sparsify;
       if (s.codec->id == sparsify_random) o.chosen = memory.take<uint64_t>(random_words(u.universe));
       if (s.codec->id == sparsify_dgc) o.sample = memory.take<uint32_t>(dgc_sample(s.value(dgc_share), u.source_max));
@@ -161,7 +171,12 @@ work take(arena& memory, const batch& b) {
     }
     for (uint32_t s = 0; s < section_count; ++s)
       o.slots[s] = stream_slot::take(memory, wire.lists[s], r.need[s], false);
-    if (u.method->keeps_feedback() && !wire.value().exact()) {
+    const bool chooses_value = r.value_choices > 1;
+    if (chooses_value) {
+      o.trial = stream_slot::take(memory, wire.value(), r.need[section_value], false);
+      o.seen = memory.take<std::byte>(r.support_max * row_bytes);
+    }
+    if (u.method->keeps_feedback() && (chooses_value || !wire.value().exact())) {
       o.decoded = memory.take<std::byte>(r.support_max * row_bytes);
       o.decode_slot = stream_slot::take(memory, wire.value(), r.need[section_value], true);
     }
@@ -187,6 +202,8 @@ class encoder {
       const uint64_t key = tensors[u.first_tensor].key;
       uint64_t shared = combine(combine(combine(0, call.seed), call.step), key ? key : u.first_tensor);
       if (r.first) shared = combine(shared, i - u.first_row);
+      w.rows[i].plan = r.plan;
+      w.rows[i].value_chosen = false;
       w.rows[i].shared_key = shared;
       w.rows[i].private_key = combine(shared, call.private_seed);
     }
@@ -194,9 +211,14 @@ class encoder {
 
   dr_status sparsify_and_split() {
     trace_span span(call_.trace, call_.trace_user, "sparsify");
-    pool_.run(
-        b_.units.size(),
-        [](void* self, size_t i, size_t worker) { static_cast<encoder*>(self)->split_unit(i, worker); }, this);
+    // Large units one after the other, each by all; the others side by side.
+    for (size_t i = 0; i < b_.units.size(); ++i)
+      if (is_shared(i)) split_unit(i, {w_.select, &pool_});
+    const auto one = [](void* self, size_t i, size_t worker) {
+      auto* const e = static_cast<encoder*>(self);
+      if (!e->is_shared(i)) e->split_unit(i, {e->w_.select + worker});
+    };
+    pool_.run(b_.units.size(), one, this);
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (w_.units[i].error.code) {
         error_ = w_.units[i].error;
@@ -204,6 +226,26 @@ class encoder {
         return error_.code;
       }
     for (size_t i = 0; i < b_.rows.size(); ++i) span.bytes += w_.rows[i].count * (4 + row_bytes(i));
+    return DR_OK;
+  }
+
+  // What auto takes: the index codec that costs least, and of the value codecs that meet the error the one that does.
+  dr_status choose() {
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      const batch_row& r = b_.rows[i];
+      row_work& row = w_.rows[i];
+      if (r.choices.empty() || !is_coded(i)) continue;
+      trace_span span(call_.trace, call_.trace_user, "choose");
+      row.told = row.count;
+      uint32_t index = 0, value = 0;
+      if (r.value_choices > 1)
+        if (const dr_status s = choose_value(i, value)) return s;
+      if (r.choices.size() > r.value_choices)
+        if (const dr_status s = choose_index(i, index)) return s;
+      const row_choice& taken = r.choices[index * r.value_choices + value];
+      row.plan = w_.wire[i].plan = taken.plan;
+      for (uint32_t s = 0; s < section_count; ++s) row.slots[s].need = taken.need[s];
+    }
     return DR_OK;
   }
 
@@ -247,8 +289,31 @@ class encoder {
   }
 
   dr_status container(uint8_t* frame, uint64_t capacity, uint64_t& size) {
+    if (!b_.chooses()) return container(b_.layout[(call_.flags & DR_CALL_TAG) != 0], b_.wire, frame, capacity, size);
+    // Only the plans that were taken. (Memory is taken for it: auto is not for the steady state.)
+    std::vector<wire_plan> taken;
+    std::vector<row_bound> bounds;
+    std::vector<uint32_t> places(b_.wire.size(), UINT32_MAX);
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      uint32_t& place = places[w_.rows[i].plan];
+      if (place == UINT32_MAX) {
+        place = static_cast<uint32_t>(taken.size());
+        taken.push_back(plan_of(i));
+      }
+      row_bound bound = b_.rows[i].bound;
+      for (const row_choice& c : b_.rows[i].choices)
+        if (c.plan == w_.rows[i].plan) bound = c.bound;
+      w_.wire[i].plan = bound.plan = place;
+      bounds.push_back(bound);
+    }
+    header_layout layout;
+    if (const dr_status s = lay_out_header(taken, bounds, call_.flags & DR_CALL_TAG, layout, error_)) return s;
+    return container(layout, taken, frame, capacity, size);
+  }
+
+  dr_status container(const header_layout& layout, std::span<const wire_plan> plans, uint8_t* frame, uint64_t capacity,
+                      uint64_t& size) {
     trace_span span(call_.trace, call_.trace_user, "container");
-    const header_layout& layout = b_.layout[(call_.flags & DR_CALL_TAG) != 0];
     const std::span<wire_row> rows(w_.wire, b_.rows.size());
     const uint64_t wanted = place_rows(layout, rows);
     if (wanted > capacity)
@@ -274,13 +339,13 @@ class encoder {
       }
       std::memset(at, 0, static_cast<size_t>(end - at));
     }
-    write_header(layout, b_.wire, rows, call_.tag, call_.flags & DR_CALL_LIST, frame);
+    write_header(layout, plans, rows, call_.tag, call_.flags & DR_CALL_LIST, frame);
     size = span.bytes = wanted;
     return DR_OK;
   }
 
-  // What the receiver will see is decoded from the payload itself, then leaves the residual. Nothing before can have
-  // changed a state, and nothing after can fail.
+  // What the receiver will see is decoded from the payload itself, then leaves the residual. What fails before takes the
+  // gradient out of the states again, and nothing after can fail.
   dr_status keep_feedback() {
     trace_span span(call_.trace, call_.trace_user, "feedback");
     for (uint32_t p = 0; p < b_.wire.size(); ++p)
@@ -288,6 +353,15 @@ class encoder {
     for (size_t i = 0; i < b_.units.size(); ++i)
       if (b_.units[i].method->keeps_feedback()) span.bytes += store_states(i);
     return DR_OK;
+  }
+
+  // States as they were before the call.
+  void roll_back() {
+    for (size_t i = 0; i < b_.units.size(); ++i) {
+      const unit_work& o = w_.units[i];
+      for (uint32_t p = 0; o.advanced && p < o.piece_count; ++p)
+        if (o.pieces[p].n) std::memcpy(o.sums[p].m, o.sums[p].undo, 4 * o.pieces[p].n);
+    }
   }
 
   dr_status first_fault(encode_result& result) {
@@ -305,7 +379,7 @@ class encoder {
   }
 
  private:
-  const wire_plan& plan_of(size_t row) const { return b_.wire[b_.rows[row].plan]; }
+  const wire_plan& plan_of(size_t row) const { return b_.wire[w_.rows[row].plan]; }
   uint64_t row_bytes(size_t row) const { return uint64_t{plan_of(row).width} * value_size(plan_of(row).dtype); }
   bool replaced(size_t row) const { return plan_of(row).replaces_support() && w_.wire[row].mode == mode_plan; }
   uint32_t* told(size_t row) const { return replaced(row) ? w_.rows[row].tell : w_.rows[row].support; }
@@ -313,10 +387,12 @@ class encoder {
 
   // ---- sparsify, split --------------------------------------------------------------------------------------
 
-  void split_unit(size_t i, size_t worker) {
+  bool is_shared(size_t i) const { return pool_.workers() > 1 && b_.units[i].source_max >= select_shared; }
+
+  void split_unit(size_t i, const select_crew& crew) {
     unit_work& o = w_.units[i];
     o.error = dr_error{};
-    o.dense_fallback = false;
+    o.dense_fallback = o.advanced = false;
     if (load_source(i)) return;
     const unit& u = b_.units[i];
     const plan& p = *u.method;
@@ -326,23 +402,24 @@ class encoder {
     }
     cut_to_pieces(i);
     sums_source sums{&u, &o};
+    o.advanced = o.sums != nullptr;
     const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
     uint64_t kept = 0;
     if (p.sparsify.codec->id == sparsify_topr) {
-      kept = keep_largest(source, wanted(u), o.kept, w_.select[worker]);
+      kept = keep_largest(source, wanted(u), o.kept, crew);
     } else if (p.sparsify.codec->id == sparsify_random) {
       choose_random(sparsify_key(u), u.universe, wanted(u), o.chosen);
       kept = keep_chosen(source, u.sparse ? o.indices : nullptr, o.chosen, o.kept);
     } else if (p.sparsify.codec->id == sparsify_dgc) {
-      kept = keep_dgc(source, sparsify_key(u), wanted(u), p.sparsify.value(dgc_share), o.sample, o.kept,
-                      w_.select[worker]);
+      kept = keep_dgc(source, sparsify_key(u), wanted(u), p.sparsify.value(dgc_share), o.sample, o.kept, crew);
     } else if (p.sparsify.codec->id == sparsify_threshold) {
-      kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept);
+      kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept, crew);
       o.dense_fallback =
           static_cast<double>(kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
     } else {
-      kept = keep_from(source, 1, o.kept);
+      kept = keep_from(source, 1, o.kept, crew);
     }
+    fence_streams();
     uint64_t begin = 0;
     for (uint32_t k = 0; k < u.rows; ++k) {
       row_work& row = w_.rows[u.first_row + k];
@@ -386,7 +463,7 @@ class encoder {
         const tensor_view& t = tensors_[tensor];
         const uint64_t stop = std::min(end, before + b_.shapes[tensor].elements());
         const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
-        if (o.sums) o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before)};
+        if (o.sums) o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before), o.undo + at};
         o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
                                      k};
         at = stop;
@@ -394,10 +471,30 @@ class encoder {
     }
   }
 
-  static void load_sums(void* self, size_t piece, uint64_t at, uint32_t n, void* out) {
+  static const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
     const auto& [u, o] = *static_cast<const sums_source*>(self);
     const summed& s = o->sums[piece];
-    sum_values(u->dtype, s.g + at * value_size(u->dtype), beta(*u), gamma(*u), s.m + at, n, out);
+    const std::byte* const g = s.g + at * value_size(u->dtype);
+    float* m = s.m + at;
+    if (what == select_load::hint) {
+      __builtin_prefetch(g);
+      __builtin_prefetch(m);
+      __builtin_prefetch(m + n);
+      return nullptr;
+    }
+    float few[64];
+    if (what == select_load::peek) {
+      accumulate(u->dtype, g, nullptr, 0, 1, beta(*u), gamma(*u), m, n, few);
+      m = few;
+    }
+    if (what == select_load::first)
+      advance_at(cpu(), u->dtype)(g, m, n, beta(*u), gamma(*u), s.undo + at, u->universe >= undo_streams);
+    if (u->dtype == DR_F32 && m != few) return m;
+    if (u->dtype == DR_F32)
+      std::memcpy(room, few, n * sizeof(float));
+    else
+      round_values(u->dtype, m, n, room);
+    return room;
   }
   static float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
   static float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
@@ -487,9 +584,14 @@ class encoder {
     const unit& u = b_.units[b_.rows[i].unit];
     const unit_work& o = w_.units[b_.rows[i].unit];
     const uint64_t bytes = row_bytes(i);
-    if (o.source)
-      return gather(bytes, static_cast<const std::byte*>(o.source) + w_.rows[i].source_first * bytes, positions, n,
-                    out);
+    if (o.source) {
+      const auto* from = static_cast<const std::byte*>(o.source) + w_.rows[i].source_first * bytes;
+      if (n && n == b_.rows[i].universe)  // all of them
+        std::memcpy(out, from, n * bytes);
+      else
+        gather(bytes, from, positions, n, out);
+      return;
+    }
     uint64_t done = 0;
     for (uint32_t p = 0; p < o.piece_count; ++p) {
       const select_piece& piece = o.pieces[p];
@@ -497,8 +599,10 @@ class encoder {
       auto* const to = static_cast<std::byte*>(out);
       for (; done < n && positions[done] - piece.position < piece.n; ++done) {
         const uint64_t at = positions[done] - piece.position;
-        if (o.sums)
-          sum_values(u.dtype, o.sums[p].g + at * bytes, beta(u), gamma(u), o.sums[p].m + at, 1, to + done * bytes);
+        if (o.sums && u.dtype == DR_F32)
+          std::memcpy(to + done * bytes, o.sums[p].m + at, bytes);
+        else if (o.sums)
+          round_values(u.dtype, o.sums[p].m + at, 1, to + done * bytes);
         else
           std::memcpy(to + done * bytes, static_cast<const std::byte*>(piece.values) + at * bytes, bytes);
       }
@@ -512,9 +616,86 @@ class encoder {
   void each_coded(uint32_t plan, F&& add) {
     w_.jobs.n = 0;
     for (size_t i = 0; i < b_.rows.size(); ++i)
-      if (b_.rows[i].plan == plan && w_.rows[i].count && !w_.rows[i].fault.code &&
-          !w_.units[b_.rows[i].unit].dense_fallback)
-        add(i);
+      if (w_.rows[i].plan == plan && is_coded(i)) add(i);
+  }
+  bool is_coded(size_t i) const {
+    return w_.rows[i].count && !w_.rows[i].fault.code && !w_.units[b_.rows[i].unit].dense_fallback;
+  }
+
+  dr_status choose_index(size_t i, uint32_t& chosen) {
+    const batch_row& r = b_.rows[i];
+    row_work& row = w_.rows[i];
+    const dr_exec exec = run_.exec();
+    uint64_t least = ~uint64_t{0};
+    for (uint32_t k = 0; k < r.choices.size() / r.value_choices; ++k) {
+      const stage& s = b_.wire[r.choices[k * r.value_choices].plan].index().front();
+      const dr_job job = job_of(i, DR_STREAM_INDEX, row.support, r.count_max, &row.count, 4 * r.count_max);
+      const dr_params params = s.params();
+      uint64_t bytes = 0;
+      if (s.codec->cpu->cost(&exec, &params, &job, 1, &bytes) || row.fault.code)
+        return fail(error_, DR_E_INTERNAL, "%s does not know its cost", s.codec->name);
+      if (bytes >= least) continue;
+      least = bytes;
+      chosen = k;
+    }
+    return DR_OK;
+  }
+
+  // Each is tried. One that a row's values are nothing for (they are not finite, say) is passed over.
+  dr_status choose_value(size_t i, uint32_t& chosen) {
+    const batch_row& r = b_.rows[i];
+    row_work& row = w_.rows[i];
+    const bool finite = survey(i);
+    row.fault = {};
+    const uint64_t bytes = row.told * row_bytes(i);
+    for (uint32_t k = 0; k < r.value_choices; ++k) {
+      const stage_list& list = b_.wire[r.choices[k].plan].value();
+      if (!finite && list.has(DR_NEEDS_FINITE)) continue;
+      dr_job job = job_of(i, DR_STREAM_VALUE, row.kept, r.support_max, &row.told, r.support_max * row_bytes(i));
+      if (finite) job.stats = &row.stats;
+      row.trial.need = r.choices[k].need[section_value];
+      w_.jobs.n = 0;
+      w_.jobs.add(job, row.trial);
+      if (const dr_status s = encode_list(list)) return s;
+      const bool refused = row.fault.code;
+      row.fault = {};
+      if (refused || (row.value_chosen && row.trial.size >= row.slots[section_value].size)) continue;
+      if (!list.exact()) {
+        job = job_of(i, DR_STREAM_VALUE, nullptr, row.told, nullptr, 0);
+        job.out = row.seen;
+        job.out_capacity = bytes;
+        job.out_size = &row.decoded_size;
+        stream_slot back = row.trial;
+        (void)list_needs(list, {r.universe, row.told, plan_of(i).dtype, plan_of(i).width}, back.need);
+        w_.jobs.n = 0;
+        w_.jobs.add(job, back);
+        if (decode_chain(list, run_, w_.jobs) || row.fault.code)
+          return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded", list.front().codec->name);
+        if (!meets_error(i)) continue;
+      }
+      std::swap(row.trial, row.slots[section_value]);
+      row.value_chosen = true;
+      chosen = k;
+    }
+    return DR_OK;
+  }
+
+  // ‖s − ŝ‖ <= error · ‖s‖, in sums of one order.
+  bool meets_error(size_t i) const {
+    const row_work& row = w_.rows[i];
+    const double error = b_.units[b_.rows[i].unit].method->value_error;
+    return with_value_type(plan_of(i).dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto *v = static_cast<const typename T::bits*>(row.kept),
+                 *w = static_cast<const typename T::bits*>(row.seen);
+      double norm = 0, rest = 0;
+      for (uint64_t k = 0; k < row.told * plan_of(i).width; ++k) {
+        const double x = double{T::to_f32(v[k])}, d = x - double{T::to_f32(w[k])};
+        norm += x * x;
+        rest += d * d;
+      }
+      return rest <= error * error * norm;
+    });
   }
 
   dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max) {
@@ -596,6 +777,7 @@ class encoder {
     const bool lossy = plan.value().has(DR_NEEDS_FINITE);
     each_coded(p, [&](size_t i) {
       row_work& row = w_.rows[i];
+      if (row.value_chosen) return;
       row.fault.stream = DR_STREAM_VALUE;
       if (lossy && !survey(i)) return;
       dr_job job =
@@ -720,7 +902,7 @@ class encoder {
       bytes += residual_size(elements);
     }
     if (!o.acc) {
-      for (uint32_t p = 0; p < o.piece_count; ++p) advance_piece(u, o, p);
+      for (uint32_t p = 0; p < o.piece_count; ++p) subtract(u, o, p);
       return bytes;
     }
     for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
@@ -731,38 +913,41 @@ class encoder {
     return bytes;
   }
 
-  // The state takes the gradient in, and what is sent leaves it, a block at a time while that is at hand.
-  void advance_piece(const unit& u, const unit_work& o, uint32_t p) {
-    static constexpr uint64_t block = 16384;
-    struct job {
-      encoder* self;
-      const unit* u;
-      const select_piece* piece;
-      const summed* sums;
-      sent_values sent;
-    } job{this, &u, &o.pieces[p], &o.sums[p], sent_of(u.first_row + o.pieces[p].range)};
-    const auto one = [](void* arg, size_t item, size_t) {
-      const auto& [self, u, piece, sums, sent] = *static_cast<const struct job*>(arg);
-      const uint64_t begin = item * block, n = std::min(block, piece->n - begin);
-      float* const m = sums->m + begin;
-      accumulate_at(cpu(), u->dtype)(sums->g + begin * value_size(u->dtype), m, n, beta(*u), gamma(*u), m);
-      if (sent.ascending) self->subtract(*u, sent, piece->position + begin, n, m);
-    };
-    pool_.run(static_cast<size_t>(ceil_div(job.piece->n, block)), one, &job);
-    if (job.sent.ascending) return;
-    for (uint64_t i = 0; i < job.sent.count; ++i)
-      if (const uint64_t at = uint64_t{job.sent.support[i]} - job.piece->position; at < job.piece->n)
-        subtract_sent(u.dtype, nullptr, static_cast<const std::byte*>(job.sent.values) + i * value_size(u.dtype), 1, 1,
-                      job.sums->m + at);
-  }
-
-  // What of an ascending support is in [first, first + n), from the residual of those.
-  void subtract(const unit& u, const sent_values& s, uint64_t first, uint64_t n, float* m) const {
+  // What a piece sent leaves its state.
+  void subtract(const unit& u, const unit_work& o, uint32_t p) {
+    const select_piece& piece = o.pieces[p];
+    float* const m = o.sums[p].m;
+    const sent_values s = sent_of(u.first_row + piece.range);
+    const auto* const values = static_cast<const std::byte*>(s.values);
+    if (!s.ascending) {
+      for (uint64_t i = 0; i < s.count; ++i)
+        if (const uint64_t at = uint64_t{s.support[i]} - piece.position; at < piece.n)
+          subtract_sent(u.dtype, nullptr, values + i * value_size(u.dtype), 1, 1, m + at);
+      return;
+    }
     const uint32_t* const end = s.support + s.count;
-    const uint32_t* const from = std::lower_bound(s.support, end, first);
-    const uint32_t* const to = std::lower_bound(from, end, first + n);
-    subtract_sent(u.dtype, from, static_cast<const std::byte*>(s.values) + (from - s.support) * value_size(u.dtype),
-                  static_cast<uint64_t>(to - from), 1, m, static_cast<uint32_t>(first));
+    const uint32_t* const from = std::lower_bound(s.support, end, piece.position);
+    struct job {
+      const unit* u;
+      const uint32_t* support;
+      const std::byte* values;
+      uint64_t count;
+      float* m;
+      uint32_t position;
+    } job{&u,
+          from,
+          values + (from - s.support) * value_size(u.dtype),
+          static_cast<uint64_t>(std::lower_bound(from, end, piece.position + piece.n) - from),
+          m,
+          piece.position};
+    static constexpr uint64_t block = 16384;
+    const auto one = [](void* arg, size_t item, size_t) {
+      const auto& j = *static_cast<const struct job*>(arg);
+      const uint64_t first = item * block;
+      subtract_sent(j.u->dtype, j.support + first, j.values + first * value_size(j.u->dtype),
+                    std::min(block, j.count - first), 1, j.m, j.position);
+    };
+    pool_.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
   }
 
   const batch& b_;
@@ -798,18 +983,24 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
                 b.workspace);
 
   encoder e(b, call, tensors, workers, w, error);
-  if (const dr_status s = e.sparsify_and_split()) {
-    result.tensor = error.tensor;
-    result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
+  uint64_t size = 0;
+  const auto attempt = [&]() -> dr_status {
+    if (const dr_status s = e.sparsify_and_split()) {
+      result.tensor = error.tensor;
+      result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
+      return s;
+    }
+    if (const dr_status s = e.choose()) return s;
+    if (const dr_status s = e.streams()) return s;
+    if (const dr_status s = e.first_fault(result)) return s;
+    e.choose_modes();
+    if (const dr_status s = e.container(frame, capacity, size)) return s;
+    return keeps_feedback(b) ? e.keep_feedback() : DR_OK;
+  };
+  if (const dr_status s = attempt()) {
+    e.roll_back();
     return s;
   }
-  if (const dr_status s = e.streams()) return s;
-  if (const dr_status s = e.first_fault(result)) return s;
-  e.choose_modes();
-  uint64_t size = 0;
-  if (const dr_status s = e.container(frame, capacity, size)) return s;
-  if (keeps_feedback(b))
-    if (const dr_status s = e.keep_feedback()) return s;
   result.size = size;
   return DR_OK;
 }

@@ -70,6 +70,13 @@ inline cpu_level cpu() {
   return level;
 }
 
+// Before other threads read what was written past the caches.
+inline void fence_streams() {
+#if DR_X86
+  _mm_sfence();
+#endif
+}
+
 // A function pointer for each level; a level without its own has the one below's.
 template <class F>
 struct cpu_table {

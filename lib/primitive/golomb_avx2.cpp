@@ -109,8 +109,26 @@ uint64_t body_size(const uint16_t* gaps, size_t n, const golomb_code& code) {
   out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(c8)), static_cast<unsigned>(length));
 }
 
-uint8_t* put_body(const uint16_t* gaps, size_t n, const golomb_code& code, uint8_t* out) {
-  alignas(32) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
+// The three strings of a body; each in whole words, then copied: the payload has not the room behind it.
+struct strings {
+  alignas(32) uint8_t low[2 * block_max + 64], unary[golomb_flag + 64], extra[block_max / 8 + 64];
+  uint8_t* low_end = low;
+  bit_appender unaries{unary}, extras{extra};
+
+  uint8_t* copy(uint8_t* out) {
+    const auto add = [&](const uint8_t* from, const uint8_t* to) {
+      std::memcpy(out, from, static_cast<size_t>(to - from));
+      out += to - from;
+    };
+    add(low, low_end);
+    add(unary, unaries.finish());
+    add(extra, extras.finish());
+    return out;
+  }
+};
+
+// Appends n gaps (and zeros up to a multiple of 32) of one divisor.
+void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, strings& to) {
   const divider divide(code.divisor);
   const __m256i short_low = all16(code.short_low), one = all16(1);
   const unsigned k = code.low_bits;
@@ -118,19 +136,20 @@ uint8_t* put_body(const uint16_t* gaps, size_t n, const golomb_code& code, uint8
   const __m128i by2 = _mm_cvtsi32_si128(static_cast<int>(16 - k)),
                 by4 = _mm_cvtsi32_si128(static_cast<int>(32 - 2 * k));
   const __m256i even16 = all32(0xffff), even32 = _mm256_set1_epi64x(0xffffffff);
-  bit_appender unaries{unary}, extras{extra};
+  bit_appender unaries = to.unaries, extras = to.extras;
+  uint8_t* const low = to.low_end;
   // 16 lanes of k bits to 2k bytes, by fours, then eights.
-  const auto pack = [&](__m256i v, uint8_t* to) {
+  const auto pack = [&](__m256i v, uint8_t* out) {
     v = _mm256_or_si256(_mm256_and_si256(v, even16), _mm256_srl_epi32(_mm256_andnot_si256(even16, v), by2));
     v = _mm256_or_si256(_mm256_and_si256(v, even32), _mm256_srl_epi64(_mm256_andnot_si256(even32, v), by4));
     alignas(32) uint64_t fours[4];
     store256(fours, v);
     const unsigned width = 4 * k;  // <= 60
     const auto high = [&](uint64_t four) { return width ? four >> (64 - width) : 0; };
-    store(to, fours[0] | fours[1] << width);
-    store(to + 8, high(fours[1]));
-    store(to + k, fours[2] | fours[3] << width);
-    store(to + k + 8, high(fours[3]));
+    store(out, fours[0] | fours[1] << width);
+    store(out + 8, high(fours[1]));
+    store(out + k, fours[2] | fours[3] << width);
+    store(out + k + 8, high(fours[3]));
   };
   for (size_t i = 0; i < n; i += 32) {
     const uint32_t valid = valid_lanes(i, n);
@@ -154,35 +173,117 @@ uint8_t* put_body(const uint16_t* gaps, size_t n, const golomb_code& code, uint8
       return _mm256_blendv_epi8(r, _mm256_srli_epi16(moved, 1), longer);
     };
     __m256i longer_a, odd_a, longer_b, odd_b;
-    pack(split(a.r, longer_a, odd_a), low + i / 8 * k);
-    pack(split(b.r, longer_b, odd_b), low + i / 8 * k + 2 * k);
+    const __m256i va = split(a.r, longer_a, odd_a), vb = split(b.r, longer_b, odd_b);
+    pack(va, low + i / 8 * k);
+    pack(vb, low + i / 8 * k + 2 * k);
     const uint32_t longer = mask32(longer_a, longer_b) & valid;
     extras.put(_pext_u32(mask32(odd_a, odd_b), longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
   }
-  const auto copy = [&](const uint8_t* from, size_t size) {
-    std::memcpy(out, from, size);
-    out += size;
-  };
-  copy(low, ceil_div(n * k, 8));
-  copy(unary, static_cast<size_t>(unaries.finish() - unary));
-  copy(extra, static_cast<size_t>(extras.finish() - extra));
-  return out;
+  // (Lanes that are not there have gap 0, so v = 0: padding.)
+  to.low_end = low + (has_low ? ceil_div(n * k, 8) : 0);
+  to.unaries = unaries;
+  to.extras = extras;
+}
+
+// Of a group of a block whose gaps are not all narrow: scalar's, for q would not fit a lane.
+struct wide_group {
+  uint32_t of[32];
+  size_t size;
+
+  wide_group(const uint32_t* x, size_t i, size_t n, uint64_t base) : size(n - i < 32 ? n - i : 32) {
+    for (size_t j = 0; j < size; ++j) of[j] = x[i + j] - (i + j ? x[i + j - 1] + 1 : static_cast<uint32_t>(base));
+  }
+  bool is_wide() const {
+    uint32_t any = 0;
+    for (size_t j = 0; j < size; ++j) any |= of[j];
+    return any >= 0x8000;
+  }
+  void put(const golomb_code& code, strings& to) const {
+    bit_writer lows(to.low_end);
+    for (size_t j = 0; j < size; ++j) {
+      const uint64_t q = code.quotient(of[j]), r = of[j] - q * code.divisor;
+      const bool longer = code.divisor > 1 && r >= code.short_low;
+      lows.put(longer ? (r + code.short_low) >> 1 : r, code.low_bits);
+      to.unaries.put_unary(q);
+      to.extras.put(longer ? (r + code.short_low) & 1 : 0, longer);
+    }
+    to.low_end = lows.finish();
+  }
+};
+
+// Bits of a group at a level.
+uint64_t group_bits(const uint16_t* gaps, size_t n, const golomb_code& code) {
+  const divider divide(code.divisor);
+  const __m256i short_low = all16(code.short_low), one = all16(1);
+  const quotients a = divide(gaps), b = divide(gaps + 16);
+  const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(a.q, one), _mm256_madd_epi16(b.q, one));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
+  const uint32_t longer = mask32(at_least(a.r, short_low), at_least(b.r, short_low)) & valid_lanes(0, n);
+  return n * (code.low_bits + 1) + static_cast<uint32_t>(_mm_cvtsi128_si32(four)) +
+         (code.divisor > 1 ? static_cast<unsigned>(_mm_popcnt_u32(longer)) : 0);
+}
+
+uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t* out, bool& flagged) {
+  const golomb_code plain = adaptive_rule.code(uint64_t{x[n - 1]} + 1 - base, n, false);
+  alignas(32) uint16_t gaps[block_max + 32];
+  uint8_t levels[block_max / 32];
+  bool wide[block_max / 32] = {};
+  const bool narrow = narrow_gaps(x, n, base, gaps) && plain.divisor < 32768;
+  uint64_t bits = 0;
+  for (size_t i = 0; i < n; i += 32) {
+    const size_t size = n - i < 32 ? n - i : 32;
+    if (!narrow) {
+      const wide_group g(x, i, n, base);
+      wide[i / 32] = g.is_wide();
+      if (wide[i / 32]) {
+        bits += 4 + golomb_choose_level(g.of, g.size, levels[i / 32]);
+        continue;
+      }
+    }
+    uint64_t sum = 0;
+    for (size_t j = i; j < i + size; ++j) sum += gaps[j];
+    const golomb_choice choice = choose_level(
+        first_level(sum, size), [&](unsigned at) { return group_bits(gaps + i, size, golomb_levels.of[at]); });
+    levels[i / 32] = static_cast<uint8_t>(choice.level);
+    bits += 4 + choice.bits;
+  }
+  flagged = ceil_div(bits, 8) + 3 < (narrow ? body_size(gaps, n, plain) : golomb_block_size(x, n, base, plain));
+  if (!flagged && !narrow) return golomb_encode_block(x, n, base, plain, out);
+  strings to;
+  if (!flagged) {
+    put_run(gaps, n, plain, to);
+    return to.copy(out);
+  }
+  bit_writer table(out);
+  for (size_t i = 0; i < n; i += 32) {
+    const golomb_code& code = golomb_levels.of[levels[i / 32]];
+    table.put(levels[i / 32], 4);
+    if (wide[i / 32])
+      wide_group(x, i, n, base).put(code, to);
+    else
+      put_run(gaps + i, n - i < 32 ? n - i : 32, code, to);
+  }
+  return to.copy(table.finish());
 }
 
 uint8_t* encode_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
+  if (rule.adaptive) return put_adaptive_block(x, n, base, out, flagged);
   const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
   golomb_code code = rule.code(span, n, false);
   alignas(32) uint16_t gaps[block_max + 32];
   // Wide gaps are scalar's: 8 lanes of 32 bits are no faster.
-  if (rule.adaptive || code.divisor > 32768 || !narrow_gaps(x, n, base, gaps))
-    return golomb_put_block(x, n, base, rule, out, flagged);
+  if (code.divisor > 32768 || !narrow_gaps(x, n, base, gaps)) return golomb_put_block(x, n, base, rule, out, flagged);
   flagged = false;
   if (rule.may_cluster && code.divisor > 1) {
     const golomb_code other = rule.code(span, n, true);
     flagged = body_size(gaps, n, other) < body_size(gaps, n, code);
     if (flagged) code = other;
   }
-  return put_body(gaps, n, code, out);
+  strings to;
+  put_run(gaps, n, code, to);
+  return to.copy(out);
 }
 
 struct ones_table {
@@ -215,47 +316,56 @@ size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positio
   return found < n ? 0 : positions[n - 1] + size_t{1};
 }
 
-bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x) {
-  const auto scalar = [&] { return golomb_decode_block(body, size, n, base, end, code, x); };
-  const bool has_low = code.divisor > 1;
-  const uint64_t low_total = has_low ? uint64_t{code.low_bits} * n : 0;
-  const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
-  if (low_size > size || !padding_is_zero(body, low_total)) return false;
-  if (code.low_bits > 20) return scalar();
-  const uint8_t* const unary = body + low_size;
-  const size_t unary_max = size - low_size;
-  alignas(32) uint16_t positions[block_max + 128];
-  const size_t unary_bits = select_ones(unary, unary_max < 8191 ? unary_max : 8191, n, positions);
-  if (!unary_bits) return unary_max > 8191 && scalar();
-  if (!padding_is_zero(unary, unary_bits)) return false;
-  const size_t unary_size = ceil_div(unary_bits, 8), extra_max = unary_max - unary_size;
-  const uint8_t* const extra = unary + unary_size;
+// Where field j of eight of k bits is: those of the upper half are loaded from byte k / 2.
+struct eight_fields {
+  alignas(32) uint8_t from[32];
+  alignas(32) uint32_t shift[8];
+};
+struct fields_table {
+  eight_fields of[21]{};
+  constexpr fields_table() {
+    for (unsigned k = 0; k < 21; ++k)
+      for (unsigned j = 0; j < 8; ++j) {
+        const unsigned bit = j < 4 ? k * j : k * j - k / 2 * 8;
+        for (unsigned b = 0; b < 4; ++b) of[k].from[4 * j + b] = static_cast<uint8_t>(bit / 8 + b);
+        of[k].shift[j] = bit % 8;
+      }
+  }
+};
+constexpr fields_table fields_of;
 
-  // r + s = v + max(v, s) + extra bit, and x_i = base + M · pos_i + Σ (r_j + s) − s + i · (1 − M − s).
+// Extra bits, as they are used up.
+struct extra_string {
+  const uint8_t* bytes;
+  size_t size;
+  uint64_t used = 0;
+
+  bool is_used_up() const { return size == ceil_div(used, 8) && padding_is_zero(bytes, used); }
+};
+
+// Reads n indices of one divisor from `start` on: v in `low` and `there` bytes from it on, their ones at positions[i], the one
+// before at `before` − 1.
+[[gnu::always_inline]] inline void get_run(const uint8_t* low, size_t there, size_t n, uint32_t start,
+                                           const golomb_code& code, const uint16_t* positions, uint32_t before,
+                                           extra_string& extra, uint32_t* x) {
+  // r + s = v + max(v, s) + extra bit, and x_i = start + M · (pos_i − before) + Σ (r_j + s) − s + i · (1 − M − s).
+  const bool has_low = code.divisor > 1;
   const auto m = static_cast<uint32_t>(code.divisor), s = has_low ? static_cast<uint32_t>(code.short_low) : 0;
   const uint32_t slope = 1 - m - s;
   const unsigned k = code.low_bits;
   const __m256i iota = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), step = all32(8 * slope), divisor = all32(m);
-  __m256i offset = _mm256_add_epi32(all32(static_cast<uint32_t>(base) - s), _mm256_mullo_epi32(iota, all32(slope)));
-  // Field j of eight begins at bit k · j; those of the upper half are loaded from byte k / 2.
-  alignas(32) uint8_t from[32];
-  alignas(32) uint32_t shift[8];
-  for (unsigned j = 0; j < 8; ++j) {
-    const unsigned bit = j < 4 ? k * j : k * j - k / 2 * 8;
-    for (unsigned b = 0; b < 4; ++b) from[4 * j + b] = static_cast<uint8_t>(bit / 8 + b);
-    shift[j] = bit % 8;
-  }
-  const __m256i spread = load256(from), shifts = load256(shift), mask = all32(low_mask(k)), short_low = all32(s);
+  __m256i offset = _mm256_add_epi32(all32(start - s - m * before), _mm256_mullo_epi32(iota, all32(slope)));
+  const __m256i spread = load256(fields_of.of[k].from), shifts = load256(fields_of.of[k].shift);
+  const __m256i mask = all32(low_mask(k)), short_low = all32(s);
   const __m256i below = all32(s - 1), nibbles = _mm256_slli_epi32(iota, 2), one = all32(1), last = all32(7);
-  uint64_t extra_bits = 0;
   for (size_t i = 0; i < n; i += 8) {
     const size_t rest = n - i;
     __m256i v = _mm256_setzero_si256();
     if (has_low) {
-      const uint8_t* p = body + i / 8 * k;
+      const uint8_t* p = low + i / 8 * k;
       uint8_t copy[32] = {};
-      if (const size_t there = size - i / 8 * k; there < 16 + k / 2) {
-        std::memcpy(copy, p, there < 32 ? there : 32);
+      if (const size_t left = there - i / 8 * k; left < 16 + k / 2) {
+        std::memcpy(copy, p, left);
         p = copy;
       }
       const auto half = [](const uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
@@ -263,14 +373,14 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
       v = _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(v, spread), shifts), mask);
       auto longer = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpgt_epi32(v, below))) & 0x11111111;
       if (rest < 8) longer &= static_cast<uint32_t>(low_mask(static_cast<unsigned>(4 * rest)));
-      const size_t extra_at = extra_bits / 8;
+      const size_t at = extra.used / 8;
       const uint32_t word =
-          extra_at + 4 <= extra_max ? load<uint32_t>(extra + extra_at)
-          : extra_at < extra_max
-              ? static_cast<uint32_t>(load_bytes(extra + extra_at, static_cast<unsigned>(extra_max - extra_at)))
+          at + 4 <= extra.size ? load<uint32_t>(extra.bytes + at)
+          : at < extra.size
+              ? static_cast<uint32_t>(load_bytes(extra.bytes + at, static_cast<unsigned>(extra.size - at)))
               : 0;
-      const __m256i odd = _mm256_srlv_epi32(all32(_pdep_u32(word >> extra_bits % 8, longer)), nibbles);
-      extra_bits += static_cast<unsigned>(_mm_popcnt_u32(longer));
+      const __m256i odd = _mm256_srlv_epi32(all32(_pdep_u32(word >> extra.used % 8, longer)), nibbles);
+      extra.used += static_cast<unsigned>(_mm_popcnt_u32(longer));
       v = _mm256_add_epi32(_mm256_add_epi32(v, _mm256_max_epu32(v, short_low)), _mm256_and_si256(odd, one));
       v = _mm256_add_epi32(v, _mm256_slli_si256(v, 4));
       v = _mm256_add_epi32(v, _mm256_slli_si256(v, 8));
@@ -287,15 +397,68 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
     }
     offset = _mm256_add_epi32(offset, _mm256_add_epi32(step, _mm256_permutevar8x32_epi32(v, last)));
   }
-  if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
-  const uint64_t without = base + code.divisor * (unary_bits - n) + n -
-                           1;  // as in golomb_avx512.cpp; remainders sum up to below 2^13 · 2^19
+}
+
+bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x) {
+  const auto scalar = [&] { return golomb_decode_block(body, size, n, base, end, code, x); };
+  const uint64_t low_total = code.divisor > 1 ? uint64_t{code.low_bits} * n : 0;
+  const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
+  if (low_size > size || !padding_is_zero(body, low_total)) return false;
+  if (code.low_bits > 20) return scalar();
+  const uint8_t* const unary = body + low_size;
+  const size_t unary_max = size - low_size;
+  alignas(32) uint16_t positions[block_max + 128];
+  const size_t unary_bits = select_ones(unary, unary_max < 8191 ? unary_max : 8191, n, positions);
+  if (!unary_bits) return unary_max > 8191 && scalar();
+  if (!padding_is_zero(unary, unary_bits)) return false;
+  const size_t unary_size = ceil_div(unary_bits, 8);
+  extra_string extra{unary + unary_size, unary_max - unary_size};
+  get_run(body, size, n, static_cast<uint32_t>(base), code, positions, 0, extra, x);
+  if (!extra.is_used_up()) return false;
+  // As in golomb_avx512.cpp; remainders sum up to below 2^13 · 2^19.
+  const uint64_t without = base + code.divisor * (unary_bits - n) + n - 1;
+  return without + static_cast<uint32_t>(x[n - 1] - static_cast<uint32_t>(without)) + 1 == end;
+}
+
+bool get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, uint32_t* x) {
+  const size_t groups = ceil_div(n, 32), table = ceil_div(groups, 2);
+  if (table > size || !padding_is_zero(body, 4 * groups)) return false;
+  const auto code_of = [&](size_t g) -> const golomb_code& {
+    return golomb_levels.of[body[g / 2] >> 4 * (g % 2) & 15u];
+  };
+  uint64_t low_total = 0;
+  for (size_t g = 0; g < groups; ++g) low_total += code_of(g).low_bits * (g + 1 < groups ? 32 : n - 32 * g);
+  const uint8_t* low = body + table;
+  const size_t low_size = static_cast<size_t>(ceil_div(low_total, 8));
+  if (low_size > size - table || !padding_is_zero(low, low_total)) return false;
+  const uint8_t* const unary = low + low_size;
+  const size_t unary_max = size - table - low_size;
+  alignas(32) uint16_t positions[block_max + 128];
+  const size_t unary_bits = select_ones(unary, unary_max < 8191 ? unary_max : 8191, n, positions);
+  if (!unary_bits) return unary_max > 8191 && golomb_get_adaptive(body, size, n, base, end, x);
+  if (!padding_is_zero(unary, unary_bits)) return false;
+  const size_t unary_size = ceil_div(unary_bits, 8);
+  extra_string extra{unary + unary_size, unary_max - unary_size};
+  uint64_t unaries = 0;
+  uint32_t before = 0, start = static_cast<uint32_t>(base);
+  for (size_t i = 0; i < n; i += 32) {
+    const golomb_code& code = code_of(i / 32);
+    const size_t some = n - i < 32 ? n - i : 32;
+    get_run(low, static_cast<size_t>(body + size - low), some, start, code, positions + i, before, extra, x + i);
+    low += 4 * code.low_bits;
+    start = x[i + some - 1] + 1;
+    const uint32_t behind = positions[i + some - 1] + 1u;
+    unaries += code.divisor * (behind - before - some);
+    before = behind;
+  }
+  if (!extra.is_used_up()) return false;
+  const uint64_t without = base + unaries + n - 1;
   return without + static_cast<uint32_t>(x[n - 1] - static_cast<uint32_t>(without)) + 1 == end;
 }
 
 bool decode_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
                  bool flagged, uint32_t* x) {
-  if (flagged && rule.adaptive) return golomb_get_adaptive(body, size, n, base, end, x);
+  if (flagged && rule.adaptive) return get_adaptive(body, size, n, base, end, x);
   return get_block(body, size, n, base, end, rule.code(end - base, n, flagged), x);
 }
 

@@ -40,19 +40,21 @@ uint64_t keep_chosen(const select_source& source, const uint64_t* indices, const
         for (; bits; bits &= bits - 1) keep(64 * word + countr_zero(bits) - begin);
       }
     }
-    // The values apart, so that their cache misses overlap.
+    // The values apart, so that their cache misses overlap. Those that have to be made are made all, once.
     with_value_type(source.dtype, [&](auto type) {
       using bits = typename decltype(type)::bits;
       auto* const kept = static_cast<bits*>(memory.kept);
-      for (uint64_t i = before; i < count; ++i) {
-        const uint32_t at = memory.positions[i];
-        if (p.values)
-          kept[i] = static_cast<const bits*>(p.values)[at];
-        else
-          source.load(source.self, k, at, 1, kept + i);
-        memory.positions[i] = p.position + at;
+      uint64_t i = before;
+      if (p.values)
+        for (; i < count; ++i) kept[i] = static_cast<const bits*>(p.values)[memory.positions[i]];
+      alignas(64) std::byte room[4 * select_run];
+      for (uint64_t at = 0; !p.values && at < p.n; at += select_run) {
+        const auto n = static_cast<uint32_t>(std::min<uint64_t>(select_run, p.n - at));
+        const auto* const v = static_cast<const bits*>(source.load(source.self, k, at, n, select_load::first, room));
+        for (; i < count && memory.positions[i] < at + n; ++i) kept[i] = v[memory.positions[i] - at];
       }
     });
+    for (uint64_t i = before; i < count; ++i) memory.positions[i] += p.position;
     begin += p.n;
   }
   if (!source.pieces.empty()) memory.ends[range] = count;

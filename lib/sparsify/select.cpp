@@ -1,7 +1,10 @@
 #include "sparsify/select.hpp"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
+#include <cstring>
+#include <thread>
 
 #include "primitive/rng.hpp"
 #include "sparsify/select_kernel.hpp"
@@ -112,11 +115,12 @@ namespace {
 
 constexpr uint32_t magnitudes_end = 0x80000000;
 
-constexpr uint64_t sample_whole = 65536;  // so few values are all sampled
+constexpr uint64_t select_block = 32768;  // values of a block that workers share: what is found in it stays in L2
+constexpr uint64_t sample_whole = 8192;   // so few values are all sampled
 
 // So many that the target-th magnitude is known to a few percent, and a small part of the pass.
 uint64_t sample_wanted(uint64_t n) {
-  constexpr uint64_t fewest = 16384, most = 262144;
+  constexpr uint64_t fewest = 4096, most = 262144;
   return n <= sample_whole ? n : std::clamp(n / 256, fewest, most);
 }
 
@@ -150,23 +154,25 @@ ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint
 
 class keeper {
  public:
-  keeper(const select_source& source, const select_memory& memory, const select_scratch& scratch, cpu_level level)
+  keeper(const select_source& source, const select_memory& memory, const select_crew& crew)
       : s_(source),
         m_(memory),
-        scratch_(scratch),
-        k_(select_at(level, source.dtype)),
-        keys_(select_at(level, DR_F32)),
+        crew_(crew),
+        scratch_(crew.scratch ? crew.scratch[0] : select_scratch{}),
+        k_(select_at(crew.level, source.dtype)),
+        keys_(select_at(crew.level, DR_F32)),
         n_(source.elements()) {}
 
-  // false: cut too often, so it would be quicker to ask the radix.
   bool collect(uint32_t low, uint32_t high, uint64_t target) {
-    count_ = in_middle_ = 0;
-    low_ = low;
-    high_ = high;
-    range_ = 0;
+    return collect_shared(low, high) || collect_alone(low, high, target);
+  }
+
+  // false: cut too often, so it would be quicker to ask the radix.
+  bool collect_alone(uint32_t low, uint32_t high, uint64_t target) {
+    begin(low, high);
     unsigned cuts = 0;
     constexpr unsigned cuts_most = 6;
-    return each_tile([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
+    return each_run([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
       for (; range_ < p.range; ++range_) m_.ends[range_] = count_;
       auto* const kept = kept_at(count_);
       const uint32_t found =
@@ -225,22 +231,98 @@ class keeper {
  private:
   void* kept_at(uint64_t i) const { return static_cast<std::byte*>(m_.kept) + i * value_size(s_.dtype); }
 
-  // Calls f(piece, values, where in the piece, n) for tiles, in order, as long as it returns true.
+  void begin(uint32_t low, uint32_t high) {
+    count_ = in_middle_ = 0;
+    low_ = low;
+    high_ = high;
+    range_ = 0;
+  }
+
+  // Values of a piece before its first cache line: runs and blocks begin with one, for reading across lines takes twice the time.
+  uint64_t ahead_of(const select_piece& p) const {
+    return reinterpret_cast<uintptr_t>(p.values) % 64 / value_size(s_.dtype);
+  }
+
+  // false: there is nobody to share with, or too much to keep for workers who know nothing of one another.
+  bool collect_shared(uint32_t low, uint32_t high) {
+    if (!crew_.workers || crew_.workers->workers() < 2 || n_ < select_shared) return false;
+    begin(low, high);
+    too_many_ = false;
+    for (piece_ = 0; piece_ < s_.pieces.size(); ++piece_) {
+      const select_piece& p = s_.pieces[piece_];
+      for (; range_ < p.range; ++range_) m_.ends[range_] = count_;
+      turn_.store(0, std::memory_order_relaxed);
+      const auto blocks = static_cast<size_t>(p.n ? ceil_div(p.n + ahead_of(p), select_block) : 0);
+      const auto one = [](void* self, size_t block, size_t worker) {
+        static_cast<keeper*>(self)->collect_block(block, worker);
+      };
+      if (p.n >= select_shared)
+        crew_.workers->run(blocks, one, this);
+      else
+        for (size_t block = 0; block < blocks; ++block) collect_block(block, 0);
+    }
+    loaded_ = ~uint64_t{0};
+    return !too_many_;
+  }
+
+  // Finds on its own; where that goes is settled block after block.
+  void collect_block(size_t block, size_t worker) {
+    const select_scratch& w = crew_.scratch[worker];
+    const select_piece& p = s_.pieces[piece_];
+    const uint64_t size = value_size(s_.dtype), ahead = ahead_of(p), begin = block * select_block;
+    const uint64_t first = begin - std::min(begin, ahead), end = std::min(begin + select_block - ahead, p.n);
+    alignas(64) std::byte room[4 * select_run];
+    uint64_t found = 0, near = 0;
+    for (uint64_t at = first; at < end;) {
+      const auto n = static_cast<uint32_t>(std::min<uint64_t>(p.values ? select_run : select_run / 4, end - at));
+      const void* v = nullptr;
+      if (p.values)
+        v = static_cast<const std::byte*>(p.values) + at * size;
+      else
+        v = s_.load(s_.self, piece_, at, n, loaded_ ? select_load::again : select_load::first, room);
+      auto* const kept = static_cast<std::byte*>(w.kept) + found * size;
+      const uint32_t more = k_.collect(v, n, low_, p.position + static_cast<uint32_t>(at), w.positions + found, kept);
+      if (low_ < high_) near += k_.magnitudes(kept, more, low_, high_, w.near + near);
+      found += more;
+      at += n;
+    }
+    if (!p.values) fence_streams();
+    // Blocks are begun in order, so whoever is waited for is at work.
+    for (unsigned spins = 0; turn_.load(std::memory_order_acquire) != block; ++spins)
+      if (spins > 1000) std::this_thread::yield();
+    const uint64_t to = count_, to_middle = in_middle_;
+    const bool fits = !too_many_ && to + found <= m_.room && to_middle + near <= scratch_.middle_room;
+    if (fits) {
+      count_ += found;
+      in_middle_ += near;
+    } else {
+      too_many_ = true;
+    }
+    turn_.store(block + 1, std::memory_order_release);
+    if (!fits) return;
+    std::memcpy(m_.positions + to, w.positions, found * sizeof(uint32_t));
+    std::memcpy(kept_at(to), w.kept, found * size);
+    if (near) std::memcpy(scratch_.middle + to_middle, w.near, near * sizeof(uint32_t));
+  }
+
+  // Calls f(piece, values, where in the piece, n) for runs, in order and always the same ones, as long as it returns true.
   template <class F>
-  bool each_tile(F&& f) const {
-    alignas(64) std::byte made[4 * select_run];
+  bool each_run(F&& f) {
+    alignas(64) std::byte room[4 * select_run];
+    uint64_t run = 0;
     for (size_t i = 0; i < s_.pieces.size(); ++i) {
       const select_piece& p = s_.pieces[i];
-      // Runs begin with a cache line: reading across lines takes twice the time here.
-      const uint64_t size = value_size(s_.dtype), ahead = reinterpret_cast<uintptr_t>(p.values) % 64 / size;
+      // (What is made is to stay in L1.)
+      const uint64_t size = value_size(s_.dtype), ahead = ahead_of(p);
       uint32_t n = 0;
-      for (uint64_t at = 0; at < p.n; at += n) {
-        n = static_cast<uint32_t>(std::min(select_run - (at ? 0 : ahead), p.n - at));
-        const void* v = made;
+      for (uint64_t at = 0; at < p.n; at += n, ++run) {
+        n = static_cast<uint32_t>(std::min(p.values ? select_run - (at ? 0 : ahead) : select_run / 4, p.n - at));
+        const void* v = nullptr;
         if (p.values)
           v = static_cast<const std::byte*>(p.values) + at * size;
         else
-          s_.load(s_.self, i, at, n, made);
+          v = s_.load(s_.self, i, at, n, run < loaded_ ? select_load::again : select_load::first, room);
+        loaded_ = std::max(loaded_, run + 1);
         if (!f(p, v, at, n)) return false;
       }
     }
@@ -248,11 +330,11 @@ class keeper {
   }
 
   // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
-  uint64_t sample() const {
+  uint64_t sample() {
     const uint64_t wanted = sample_wanted(n_);
     uint64_t taken = 0;
     if (wanted >= n_) {
-      each_tile([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
+      each_run([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
         taken += k_.magnitudes(v, n, 0, magnitudes_end, scratch_.sample + taken);
         return true;
       });
@@ -279,16 +361,19 @@ class keeper {
         const uint64_t ahead = (reinterpret_cast<uintptr_t>(p.values) / size + first) % line;
         first -= std::min(first, ahead);
         runs[k - from] = {i, first, static_cast<uint32_t>(std::min(line, p.n - first))};
-        if (p.values) __builtin_prefetch(static_cast<const std::byte*>(p.values) + first * size);
+        if (p.values)
+          __builtin_prefetch(static_cast<const std::byte*>(p.values) + first * size);
+        else
+          s_.load(s_.self, i, first, runs[k - from].n, select_load::hint, nullptr);
       }
       for (uint64_t k = from; k < to; ++k) {
         const run& r = runs[k - from];
-        alignas(64) std::byte made[64];
-        const void* v = made;
+        alignas(64) std::byte room[64];
+        const void* v = nullptr;
         if (const void* const values = s_.pieces[r.piece].values)
           v = static_cast<const std::byte*>(values) + r.at * size;
         else
-          s_.load(s_.self, r.piece, r.at, r.n, made);
+          v = s_.load(s_.self, r.piece, r.at, r.n, select_load::peek, room);
         taken += k_.magnitudes(v, r.n, 0, magnitudes_end, scratch_.sample + taken);
       }
     }
@@ -323,14 +408,14 @@ class keeper {
 
   uint64_t by_radix(uint64_t target) {
     selection s = radix_select(s_.dtype, target, [&](auto&& f) {
-      each_tile([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
+      each_run([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
         f(v, n);
         return true;
       });
     });
     count_ = 0;
     range_ = 0;
-    each_tile([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
+    each_run([&](const select_piece& p, const void* v, uint64_t at, uint32_t n) {
       for (; range_ < p.range; ++range_) m_.ends[range_] = count_;
       uint32_t* const positions = m_.positions + count_;
       const uint64_t found = compact_selected(s_.dtype, v, n, s, positions);
@@ -355,9 +440,15 @@ class keeper {
  private:
   const select_source& s_;
   const select_memory& m_;
+  const select_crew& crew_;
   const select_scratch scratch_;
   const select_kernels &k_, &keys_;
   uint64_t n_;
+  uint64_t loaded_ = 0;  // runs
+  // Of what is shared: the block that is to be given its place.
+  std::atomic<size_t> turn_ = 0;
+  size_t piece_ = 0;
+  bool too_many_ = false;
   uint64_t count_ = 0, in_middle_ = 0;  // collected; of them in [low_, high_), whose magnitudes are in the middle
   uint32_t low_ = 1, high_ = 0, range_ = 0;
 };
@@ -377,7 +468,8 @@ select_memory select_memory::take(arena& memory, uint32_t dtype, uint64_t n, uin
   return m;
 }
 
-void select_scratch::grow(uint64_t n, uint64_t target) {
+void select_scratch::grow(uint64_t n, uint64_t target, bool shared) {
+  if (shared && n >= select_shared) block_room = select_block;
   if (target >= n) return;
   // (Of fewer values than there may be, all may be the sample.)
   sample_room = std::max({sample_room, std::min(n, sample_whole), sample_wanted(n)});
@@ -385,23 +477,27 @@ void select_scratch::grow(uint64_t n, uint64_t target) {
 }
 
 select_scratch select_scratch::take(arena& memory) const {
+  const auto some = [&](uint64_t n) { return memory.take<uint32_t>(n ? n + select_run + select_spare : 0); };
   select_scratch s = *this;
-  s.sample = memory.take<uint32_t>(sample_room ? sample_room + select_spare : 0);
-  s.middle = memory.take<uint32_t>(middle_room ? middle_room + select_run + select_spare : 0);
+  s.sample = some(sample_room);
+  s.middle = some(middle_room);
+  s.positions = some(block_room);
+  s.near = some(block_room);
+  s.kept = some(block_room);
   return s;
 }
 
-uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory, cpu_level level) {
-  keeper k(source, memory, {}, level);
+uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory, const select_crew& crew) {
+  keeper k(source, memory, crew);
   k.collect(low, 0, 0);
   k.close();
   return k.count();
 }
 
 uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                      const select_scratch& scratch, cpu_level level) {
-  if (target >= source.elements()) return keep_from(source, 1, memory, level);
-  return keeper(source, memory, scratch, level).largest(target);
+                      const select_crew& crew) {
+  if (target >= source.elements()) return keep_from(source, 1, memory, crew);
+  return keeper(source, memory, crew).largest(target);
 }
 
 }  // namespace dr

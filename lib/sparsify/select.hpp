@@ -7,6 +7,7 @@
 #include <span>
 
 #include "core/arena.hpp"
+#include "core/pool.hpp"
 #include "primitive/cpu.hpp"
 #include "primitive/value_type.hpp"
 #include "sparsify/select_kernel.hpp"
@@ -46,11 +47,15 @@ struct select_piece {
   uint32_t position;  // of the first value
   uint32_t range;     // ascending
 };
+// What a source that makes its values is asked for: to have a few at hand (nothing comes back); those few, before the rest; each once, in
+// runs that follow one another; or again.
+enum class select_load { hint, peek, first, again };
+
 struct select_source {
   uint32_t dtype;
   std::span<const select_piece> pieces;
-  // Writes n values of a piece, from `at` on, as they are to be selected; n <= select_run.
-  void (*load)(void* self, size_t piece, uint64_t at, uint32_t n, void* out) = nullptr;
+  // n values of a piece, from `at` on; n <= select_run, of which `room` has room.
+  const void* (*load)(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) = nullptr;
   void* self = nullptr;
 
   uint64_t elements() const {
@@ -75,18 +80,31 @@ struct select_memory {
 struct select_scratch {
   uint32_t *sample, *middle;
   uint64_t sample_room, middle_room;
+  // Of several workers, what each finds in a block.
+  uint32_t *positions, *near;
+  void* kept;
+  uint64_t block_room;
 
   // Does for all that it grew for.
-  void grow(uint64_t n, uint64_t target);
+  void grow(uint64_t n, uint64_t target, bool shared);
   select_scratch take(arena& memory) const;
 };
 
+// Who works on a selection: with a pool, all its workers, each with scratch of its own. The result is the same for any number.
+struct select_crew {
+  const select_scratch* scratch = nullptr;  // [workers]
+  pool* workers = nullptr;                  // nullptr: the caller alone
+  cpu_level level = cpu();
+};
+inline constexpr uint64_t select_shared = 1 << 18;  // from so many values on a piece is worth sharing
+
 // Keeps every magnitude of at least `low` >= 1. Returns how many. There has to be room for all.
-uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory, cpu_level level = cpu());
+uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory,
+                   const select_crew& crew = {});
 
 // What select_largest and compact_selected keep. A sample says where the target-th magnitude will be; one pass collects what is a
 // little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix.
 uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                      const select_scratch& scratch, cpu_level level = cpu());
+                      const select_crew& crew);
 
 }  // namespace dr

@@ -14,6 +14,6 @@ std::string judge(const observation& o) {
 }  // namespace
 
 // A bit an element, so universes are small here.
-codec_case index_bitmap() { return {DR_ROLE_INDEX, "bitmap", {"bitmap"}, supports("bitmap", 70000), judge}; }
+codec_case index_bitmap() { return {DR_ROLE_INDEX, "bitmap", {"bitmap"}, supports("bitmap", 41000), judge}; }
 
 }  // namespace dr::cases

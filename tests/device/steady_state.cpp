@@ -62,9 +62,10 @@ struct aligned {
   }
 };
 
-dr_context* make_context() {
+dr_context* make_context(uint32_t threads = 1) {
   dr_context_options options{};
   options.struct_size = sizeof options;
+  options.threads = threads;
   options.allocate = [](void*, size_t size, size_t alignment) { return take(size, alignment); };
   options.release = [](void*, void* memory, size_t) { std::free(memory); };
   dr_context* c = nullptr;
@@ -80,8 +81,8 @@ struct workload {
   plan own{"index=golomb value=qsgd"};
   std::vector<uint32_t> indices;
 
-  explicit workload(const std::string& text) {
-    for (const uint64_t d : {30000, 700}) {
+  explicit workload(const std::string& text, uint64_t largest = 30000) {
+    for (const uint64_t d : {largest, uint64_t{700}}) {
       values.push_back(laplace(d, d));
       states.emplace_back(d / 2 + 4);
     }
@@ -176,6 +177,67 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
       CHECK(counted([&] { encode(4, DR_CALL_STATUS_FRAME); }) == 0);
       if (std::string(text).find("value=raw") == std::string::npos) CHECK(result.status == DR_E_ARGUMENT);
       dr_batch_destroy(batch);
+      dr_context_destroy(c);
+    }
+}
+
+TEST_CASE("encode, decode and merge on the CPU allocate nothing once they have run, with one thread or several") {
+  for (const uint32_t threads : {1u, 3u})
+    for (const char* text :
+         {"sparsify=topr(ratio=0.01) index=golomb value=qsgd", "sparsify=topr(ratio=0.1) index=raw value=fit_poly",
+          "sparsify=threshold(value=0.002,max_ratio=0.5) index=rice value=raw",
+          "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=golomb value=raw",
+          "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=fit_poly",
+          "sparsify=topr(ratio=0.05) feedback=residual index=bloom(fpr=0.01) value=raw"}) {
+      INFO(text << ", threads: " << threads);
+      workload w(text, 300000);  // the first is shared by the threads
+      dr_context* const c = make_context(threads);
+      const plan p(text);
+      size_t bound = 0;
+      REQUIRE(dr_bound(c, p.handle, w.tensors.data(), sizeof(dr_tensor), 3, &bound) == DR_OK);
+      std::vector<std::vector<uint8_t>> made(5, std::vector<uint8_t>(bound));
+      std::vector<dr_bytes> frames;
+      dr_status status = DR_OK;
+      dr_result result{};
+      result.struct_size = sizeof result;
+      const auto encode = [&](size_t k) {
+        dr_call call{};
+        call.struct_size = sizeof call;
+        call.step = k;
+        status = dr_encode(c, p.handle, &call, nullptr, w.tensors.data(), sizeof(dr_tensor), 3, made[k].data(), bound,
+                           &result);
+      };
+      std::vector<floats> out{floats(300000), floats(700), floats(1000)};
+      std::vector<dr_tensor_out> outs;
+      for (floats& o : out) outs.push_back(dense_out(o));
+      const auto decode = [&] {
+        status = dr_decode(c, nullptr, frames[0].data, frames[0].size, nullptr, outs.data(), sizeof(dr_tensor_out), 3);
+      };
+      const auto merge = [&] {
+        status =
+            dr_merge(c, nullptr, frames.data(), nullptr, frames.size(), nullptr, outs.data(), sizeof(dr_tensor_out), 3);
+      };
+      for (size_t k = 0; k < made.size(); ++k) {
+        encode(k);
+        REQUIRE(status == DR_OK);
+        frames.push_back({made[k].data(), result.size});
+      }
+      decode();
+      REQUIRE(status == DR_OK);
+      merge();
+      REQUIRE(status == DR_OK);
+      for (int round = 0; round < 2; ++round) {
+        CHECK(counted([&] { encode(4); }) == 0);
+        CHECK(status == DR_OK);
+        frames[4].size = result.size;
+        CHECK(counted(decode) == 0);
+        CHECK(status == DR_OK);
+        CHECK(counted(merge) == 0);
+        CHECK(status == DR_OK);
+      }
+      made[4][frames[4].size - 1] ^= 1;
+      CHECK(counted(merge) == 0);
+      CHECK(status == DR_E_CORRUPT);
       dr_context_destroy(c);
     }
 }

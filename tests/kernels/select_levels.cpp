@@ -1,5 +1,6 @@
 // Selection in one pass against its definition: select_largest and compact_selected.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <string>
 #include <vector>
@@ -97,18 +98,32 @@ kept_pairs expected(uint32_t dtype, const std::vector<Bits>& v, uint64_t target,
 template <class Bits>
 struct made_values {
   const std::vector<Bits>* v;
-  std::vector<uint64_t> begin;  // of each piece
-  static void load(void* self, size_t piece, uint64_t at, uint32_t n, void* out) {
-    const auto& m = *static_cast<made_values*>(self);
-    std::copy_n(m.v->data() + m.begin[piece] + at, n, static_cast<Bits*>(out));
+  std::vector<uint64_t> begin;      // of each piece
+  std::atomic<uint64_t> first = 0;  // values that were asked for the first time
+  bool shared = false;
+
+  static const void* load(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
+    auto& m = *static_cast<made_values*>(self);
+    const uint64_t from = m.begin[piece] + at;
+    CHECK(n <= select_run);
+    if (what == select_load::hint) return nullptr;
+    if (what == select_load::first) {
+      if (!m.shared) CHECK(from == m.first);
+      m.first += n;
+    }
+    if (what == select_load::again) CHECK(from + n <= m.first);
+    std::copy_n(m.v->data() + from, n, static_cast<Bits*>(room));
+    return room;
   }
 };
 
 template <class Bits>
-kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cuts c, bool made, cpu_level level) {
+kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cuts c, bool made, cpu_level level,
+                 pool* workers = nullptr) {
   const auto pieces = pieces_of(v, c, made);
   select_source source{dtype, pieces};
   made_values<Bits> values{&v, {}};
+  values.shared = workers && v.size() >= select_shared;
   uint64_t begin = 0;
   for (const select_piece& p : pieces) {
     values.begin.push_back(begin);
@@ -120,13 +135,17 @@ kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cu
   arena measuring;
   (void)select_memory::take(measuring, dtype, v.size(), target, ranges);
   select_scratch scratch{};
-  scratch.grow(v.size(), target);
-  (void)scratch.take(measuring);
+  scratch.grow(v.size(), target, true);
+  const uint32_t crew = workers ? workers->workers() : 1;
+  for (uint32_t k = 0; k < crew; ++k) (void)scratch.take(measuring);
   std::vector<std::byte> block(measuring.used() + 64, std::byte{0xee});
   arena memory(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
   const select_memory m = select_memory::take(memory, dtype, v.size(), target, ranges);
-  scratch = scratch.take(memory);
-  const uint64_t n = keep_largest(source, target, m, scratch, level);
+  std::vector<select_scratch> scratches;
+  for (uint32_t k = 0; k < crew; ++k) scratches.push_back(scratch.take(memory));
+  REQUIRE(memory.fits());
+  const uint64_t n = keep_largest(source, target, m, {scratches.data(), workers, level});
+  if (made) CHECK(values.first == v.size());
   kept_pairs out;
   out.positions.assign(m.positions, m.positions + n);
   out.values.assign(static_cast<const Bits*>(m.kept), static_cast<const Bits*>(m.kept) + n);
@@ -143,6 +162,7 @@ void each_level(F&& f) {
 }  // namespace
 
 TEST_CASE("topr in one pass keeps what its definition keeps, at every level and for every type") {
+  pool three(3);
   for (const uint64_t n :
        {uint64_t{0}, uint64_t{1}, uint64_t{15}, uint64_t{33}, uint64_t{5000}, uint64_t{70001}, uint64_t{400000}})
     for (const gradient& g : gradients(n)) {
@@ -166,6 +186,11 @@ TEST_CASE("topr in one pass keeps what its definition keeps, at every level and 
           CHECK(found(DR_BF16, bfloat, target, one, false, level) == wholebf);
           CHECK(found(DR_F32, g.bits, target, many, false, level) == cut32);
           CHECK(found(DR_F32, g.bits, target, many, true, level) == cut32);
+          if (n < select_shared) return;
+          CHECK(found(DR_F32, g.bits, target, one, false, level, &three) == whole32);
+          CHECK(found(DR_BF16, bfloat, target, one, false, level, &three) == wholebf);
+          CHECK(found(DR_F32, g.bits, target, one, true, level, &three) == whole32);
+          CHECK(found(DR_F32, g.bits, target, many, false, level, &three) == cut32);
         });
       }
     }

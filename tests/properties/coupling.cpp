@@ -123,6 +123,48 @@ TEST_CASE("supports of the widest universes go through") {
     }
 }
 
+TEST_CASE(
+    "seeded is Random-k: ranks of one seed and step send the same elements, of other steps others, each its own "
+    "values") {
+  client::context c;
+  cases::random_source random("random-k");
+  const gradient ranks[] = {dense(random, 36864), dense(random, 36864)};
+  const auto support = [&](const gradient& g, uint64_t step, uint64_t private_seed) {
+    dr_call call{};
+    call.struct_size = sizeof call;
+    call.step = step;
+    call.private_seed = private_seed;
+    const bytes frame = client::encode(c, "index=seeded(ratio=0.01) value=raw", views({&g, 1}), call);
+    CHECK(frame.size() == 368 * 4 + 8 + inspect(frame, 1).overhead());
+    receiver got({&g, 1});
+    REQUIRE(got.decode(c, frame, DR_U32) == DR_OK);
+    const rows sent = got.sparse(0);
+    CHECK(sent.indices.size() == 368);
+    for (size_t i = 0; i < sent.indices.size(); ++i)
+      CHECK(cases::element(sent.values, 4, i) == cases::element(g.values, 4, sent.indices[i]));
+    return sent.indices;
+  };
+  const auto first = support(ranks[0], 1, 1);
+  CHECK(first == support(ranks[1], 1, 2));
+  CHECK(first != support(ranks[0], 2, 1));
+}
+
+TEST_CASE("all sends a dense tensor: nothing for its indices, a code for each value") {
+  client::context c;
+  cases::random_source random("dense");
+  const gradient g = dense(random, 36864);
+  for (const char* sparsify : {"none", "topr(ratio=0.01)"}) {
+    const bytes frame = client::encode(c, pair_plan{"all", "qsgd"}.text(sparsify), views({&g, 1}));
+    const frame_facts facts = inspect(frame, 1);
+    CHECK(facts.tensors[0].index_size == 0);
+    CHECK(facts.tensors[0].support == 36864);
+    CHECK(facts.tensors[0].value_size == 36864 + 4 * 36864 / 512);
+    receiver got({&g, 1});
+    REQUIRE(got.decode(c, frame, 0) == DR_OK);
+    CHECK(cases::squared_error(cases::numbers(DR_F32, g.values), cases::numbers(DR_F32, got.dense(0))) < 0.01);
+  }
+}
+
 TEST_CASE("naive keeps the values and shifts them to the filter's first positives") {
   client::context c;
   cases::random_source random("naive");

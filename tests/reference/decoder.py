@@ -9,6 +9,7 @@ library. It is slow. Where a document leaves a choice, a comment that begins wit
     dense(frame.tensors[0])            bit patterns, universe * width
 """
 import ctypes
+import math
 import struct
 import zlib
 from dataclasses import dataclass, field
@@ -691,6 +692,205 @@ def decode_three_lc(payload, shape, fields):
     return [round_to((-scale, 0.0, scale)[digit], shape.dtype) for digit in digits[:n]]
 
 
+# ---- quantisers ----
+
+def decode_split_levels(body, n, m):
+    c = log2_ceil(m)
+    k, s = max(c, 1) - 1, (1 << c) - m
+    bits, levels = Bits(body), []
+    vs = [bits.take(k) for _ in range(n)]
+    bits.pad()
+    for _ in range(n):
+        q = 0
+        while not bits.take(1):
+            q += 1
+        levels.append(q * m)
+    bits.pad()
+    for i, v in enumerate(vs):
+        if m > 1:
+            levels[i] += v if v < s else 2 * v - s + bits.take(1)
+        refuse(levels[i] > 65535, "levels: one above 65535")
+    bits.pad()
+    refuse(bits.position != 8 * len(body), "levels: a body that is not used up")
+    return levels
+
+
+def level_divisor(total, n):
+    return min(4096, max(1, ((2 * total + n) * 22713 + n * 32768) // (n * 65536)))
+
+
+def decode_runs(body, n, units):
+    refuse(units > n, "levels: more units than levels")
+    refuse(not units and body, "levels: a body that is not used up")
+    levels, at = [0] * n, 0
+    for gap in decode_split_levels(body, units, level_divisor(n, units)) if units else []:
+        at += gap
+        refuse(at >= n, "levels: a unit behind the last level")
+        levels[at] += 1
+    return levels
+
+
+def read_levels(reader, n, raw=None):
+    """A list for each block: levels, or what raw(body, values) makes of a body with code 0."""
+    counts = [min(4096, n - i) for i in range(0, n, 4096)]
+    table = [(reader.uint(2), reader.uint(2)) for _ in counts] if len(counts) > 1 else [(reader.varint(), None)]
+    blocks = []
+    for (code, size), count in zip(table, counts):
+        body = reader.take(len(reader.data) - reader.position if size is None else size)
+        refuse(len(body) > 16384, "levels: a body above 16384 bytes")
+        refuse(code > 8193 or code == 0 and not raw, "levels: no such code")
+        if code == 0:
+            blocks.append(raw(body, count))
+        elif code % 2:
+            blocks.append(decode_runs(body, count, code // 2))
+        else:
+            blocks.append(decode_split_levels(body, count, code // 2))
+    refuse(reader.position != len(reader.data), "levels: bytes behind the last body")
+    return blocks
+
+
+def read_huffman(reader, n, count):
+    bits = Bits(reader.take((count + 1) // 2))
+    lengths = [bits.take(4) for _ in range(count)]
+    bits.pad()
+    refuse(max(lengths) > 11 or sum(2**(11 - length) for length in lengths if length) != 2**11, "huffman: lengths of no complete code")
+    words, code, before = {}, 0, 0
+    for length, level in sorted((length, level) for level, length in enumerate(lengths) if length):
+        code <<= length - before
+        words[length, code] = level
+        code, before = code + 1, length
+    counts = [min(4096, n - i) for i in range(0, n, 4096)]
+    sizes = [reader.uint(2) for _ in counts] if len(counts) > 1 else [len(reader.data) - reader.position]
+    levels = []
+    for size, count in zip(sizes, counts):
+        refuse(size > 5656, "huffman: a body above 5656 bytes")
+        body = Reader(reader.take(size))
+        strings = [min(512, count - i) for i in range(0, count, 512)]
+        ends = [body.uint(2) for _ in strings[1:]]
+        for string, number in zip(ends + [None], strings):
+            bits = Bits(body.take(len(body.data) - body.position if string is None else string))
+            for _ in range(number):
+                code, length = bits.take(1), 1
+                while (length, code) not in words:
+                    code, length = 2 * code + bits.take(1), length + 1
+                levels.append(words[length, code])
+            bits.pad()
+            refuse(bits.position != 8 * len(bits.data), "huffman: a string that is not used up")
+    refuse(reader.position != len(reader.data), "huffman: bytes behind the last body")
+    return levels
+
+
+def read_table_levels(reader, n, count, huffman):
+    levels = read_huffman(reader, n, count) if huffman else [x for block in read_levels(reader, n) for x in block]
+    refuse(any(level >= count for level in levels), "a level that has no number")
+    return levels
+
+
+def finite_values(data, shape):
+    size, bits = VALUE_SIZE[shape.dtype], EXPONENT_BITS[shape.dtype] + MANTISSA_BITS[shape.dtype]
+    values = [int.from_bytes(data[i:i + size], "little") for i in range(0, len(data), size)]
+    refuse(any(v & (1 << bits) - 1 >= ((1 << EXPONENT_BITS[shape.dtype]) - 1) << MANTISSA_BITS[shape.dtype] for v in values), "a value that is not finite")
+    return values
+
+
+def read_signs(reader, n):
+    bits = Bits(reader.take((n + 7) // 8))
+    signs = [bits.take(1) for _ in range(n)]
+    bits.pad()
+    return signs
+
+
+def f32_of(x):
+    """A double rounded to f32, as a double."""
+    return to_double(round_to(x, "f32"), "f32")
+
+
+def signed(magnitude, sign, shape):
+    """A magnitude in the type, saturated, with a sign bit."""
+    return round_to(min(magnitude, largest(shape.dtype)), shape.dtype) | sign << EXPONENT_BITS[shape.dtype] + MANTISSA_BITS[shape.dtype]
+
+
+def magnitude_f32(reader):
+    word = reader.take(4)
+    refuse(word[3] & 128, "a negative number")
+    return finite_f32(word)
+
+
+def read_kind_raw(payload, shape):
+    """The values of a payload of kind 0; else None."""
+    refuse(not payload, "no kind")
+    if payload[0]:
+        return None
+    refuse(len(payload) != 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype], "raw values of another length")
+    return finite_values(payload[1:], shape)
+
+
+def decode_uniform_quant(payload, shape, fields):
+    values, n = read_kind_raw(payload, shape), shape.support * shape.width
+    if values is not None:
+        return values
+    reader = Reader(payload)
+    refuse(reader.uint(1) != 1, "uniform_quant: no such kind")
+    base, step = magnitude_f32(reader), magnitude_f32(reader)
+    signs = read_signs(reader, n)
+
+    class Magnitude(int):
+        pass
+
+    def raw(body, count):
+        refuse(len(body) != count * VALUE_SIZE[shape.dtype], "uniform_quant: a raw block of another size")
+        magnitudes = finite_values(body, shape)
+        refuse(any(m >> EXPONENT_BITS[shape.dtype] + MANTISSA_BITS[shape.dtype] for m in magnitudes), "uniform_quant: a magnitude with a sign")
+        return [Magnitude(m) for m in magnitudes]
+
+    out = []
+    for level, sign in zip((x for block in read_levels(reader, n, raw) for x in block), signs):
+        if isinstance(level, Magnitude):
+            out.append(level | sign << EXPONENT_BITS[shape.dtype] + MANTISSA_BITS[shape.dtype])
+        else:
+            # f32 products and sums of f32 numbers: exact in double but for one rounding (Figueroa 1995), which the second undoes
+            out.append(signed(min(f32_of(base + f32_of(step * level)), largest("f32")), sign, shape))
+    return out
+
+
+def decode_log_quant(payload, shape, fields):
+    values, n = read_kind_raw(payload, shape), shape.support * shape.width
+    if values is not None:
+        return values
+    reader = Reader(payload)
+    kind = reader.uint(1)
+    bits = kind >> 3
+    refuse(not kind & 1 or not 1 <= bits <= 6, "log_quant: no such kind")
+    low, high = magnitude_f32(reader), magnitude_f32(reader)
+    refuse(low > high or not low and high, "log_quant: no such range")
+    g = high / low if low < high else 1.0
+    for _ in range(bits + 1):
+        g = math.sqrt(g)
+    p, table = low, []
+    for _ in range(2**bits):
+        p *= g
+        table.append(f32_of(p))
+        p *= g
+    if kind & 4:
+        table[0] = magnitude_f32(reader)
+    signs = read_signs(reader, n)
+    return [signed(table[level], sign, shape) for level, sign in zip(read_table_levels(reader, n, len(table), kind & 2), signs)]
+
+
+def decode_lloyd(payload, shape, fields):
+    values, n = read_kind_raw(payload, shape), shape.support * shape.width
+    if values is not None:
+        return values
+    reader = Reader(payload)
+    kind = reader.uint(1)
+    refuse(not kind & 1 or kind >> 2 > 15, "lloyd: no such kind")
+    numbers = [reader.uint(2) for _ in range((kind >> 2) + 1)]
+    refuse(any(number >= 0x7f80 for number in numbers), "lloyd: a magnitude with a sign or not finite")
+    table = [to_double(number, "bf16") for number in numbers]
+    signs = read_signs(reader, n)
+    return [signed(table[level], sign, shape) for level, sign in zip(read_table_levels(reader, n, len(table), kind & 2), signs)]
+
+
 # ---- order and bytes codecs ----
 
 def bitpack_size(shape, fields):
@@ -812,6 +1012,11 @@ CODECS = {
     ("value", 5): Codec("value", "sketch", decode=decode_sketch,
                         bound=lambda shape, _: 1 + 4 * min(256, shape.support * shape.width) + shape.support * shape.width),
     ("value", 6): Codec("value", "three_lc", decode=decode_three_lc, bound=lambda shape, _: 4 + (shape.support * shape.width + 4) // 5),
+    ("value", 9): Codec("value", "uniform_quant", decode=decode_uniform_quant,
+                        bound=lambda shape, _: 32 + 5 * shape.support * shape.width),
+    ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,
+                         bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
+    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK + (("adaptive", 0, 1, 0),), decode=decode_split(golomb_parameter, True), bound=split_bound),

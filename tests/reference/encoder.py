@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, log2_ceil,
+                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
                      mix64, murmur3, replaces, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -248,6 +248,95 @@ def encode_three_lc(values, shape, fields, sparsity=1.0):
     return struct.pack("<f", scale) + packed
 
 
+def encode_split_levels(levels, m):
+    c = log2_ceil(m)
+    s, pairs = (1 << c) - m, [divmod(level, m) for level in levels]
+    low = [(r if r < s else r + s >> 1, max(c, 1) - 1) for _, r in pairs if m > 1]
+    extras = [(r + s & 1, 1) for _, r in pairs if m > 1 and r >= s]
+    return pack_bits(low) + pack_bits([bit for q, _ in pairs for bit in [(0, 1)] * q + [(1, 1)]]) + pack_bits(extras)
+
+
+def encode_runs(levels):
+    units = [i for i, level in enumerate(levels) for _ in range(level)]
+    return encode_split_levels([b - a for a, b in zip([0] + units, units)], level_divisor(len(levels), len(units))) if units else b""
+
+
+def encode_levels(levels):
+    table, bodies = b"", b""
+    for start in range(0, len(levels), 4096):
+        block = levels[start:start + 4096]
+        total, n = sum(block), len(block)
+        code = 2 * level_divisor(total, n)
+        body = encode_split_levels(block, code // 2)
+        if 2 * total < n and len(runs := encode_runs(block)) <= (n + total) // 8:
+            code, body = 2 * total + 1, runs
+        table += struct.pack("<HH", code, len(body)) if len(levels) > 4096 else varint(code)
+        bodies += body
+    return table + bodies
+
+
+def encode_huffman(levels, lengths):
+    words, code, before, bits = {}, 0, 0, b""
+    for length, level in sorted((length, level) for level, length in enumerate(lengths) if length):
+        code <<= length - before
+        words[level] = [(bit == "1", 1) for bit in format(code, f"0{length}b")]
+        code, before = code + 1, length
+    sizes = b""
+    for start in range(0, len(levels), 4096):
+        block = levels[start:start + 4096]
+        strings = [pack_bits([bit for level in block[i:i + 512] for bit in words[level]]) for i in range(0, len(block), 512)]
+        body = b"".join(len(string).to_bytes(2, "little") for string in strings[:-1]) + b"".join(strings)
+        sizes += len(body).to_bytes(2, "little") if len(levels) > 4096 else b""
+        bits += body
+    return pack_bits([(length, 4) for length in lengths]) + sizes + bits
+
+
+def sign_plane(values, shape):
+    return pack_bits([(v >> 8 * VALUE_SIZE[shape.dtype] - 1, 1) for v in values])
+
+
+def magnitudes(values, shape):
+    return [abs(to_double(v, shape.dtype)) for v in values]
+
+
+def encode_uniform_quant(values, shape, fields):
+    """On the grid that the values lie on, if they do; else as they are."""
+    m = magnitudes(values, shape)
+    base = min(m)
+    step = min((x - base for x in m if x > base), default=0.0)
+    levels = [round((x - base) / step) if step else 0 for x in m]
+    head = struct.pack("<Bff", 1, base, step) + sign_plane(values, shape)
+    if max(levels) <= 65535 and [base + step * level for level in levels] == m:
+        return head + encode_levels(levels)
+    return b"\0" + encode_value_raw(values, shape, fields)
+
+
+def encode_log_quant(values, shape, fields):
+    """Where the values are the two levels of a bit, or four of two, with magnitudes that powers of two bound; else as they are."""
+    m = magnitudes(values, shape)
+    for bits in (1, 2):
+        for low in (0.25, 0.5, 1.0, 2.0):
+            for high in (2 * low, 4 * low, 16 * low, 64 * low):
+                g, table, p = (high / low)**(0.5**(bits + 1)), [], low
+                for _ in range(2**bits):
+                    table, p = table + [f32(p * g)], p * g * g
+                if all(any(abs(x - y) < 1e-6 for y in table) for x in m):
+                    levels = [min(range(len(table)), key=lambda i: abs(table[i] - x)) for x in m]
+                    return struct.pack("<Bff", 1 | bits << 3, low, high) + sign_plane(values, shape) + encode_levels(levels)
+    return b"\0" + encode_value_raw(values, shape, fields)
+
+
+def encode_lloyd(values, shape, fields, lengths=None):
+    """Exactly, where there are few magnitudes that bf16 has; else as they are."""
+    m = magnitudes(values, shape)
+    table = sorted(set(m))
+    if len(table) > 16 or any(to_double(round_to(x, "bf16"), "bf16") != x for x in table):
+        return b"\0" + encode_value_raw(values, shape, fields)
+    levels = [table.index(x) for x in m]
+    head = bytes([1 | 2 * bool(lengths) | (len(table) - 1) << 2]) + b"".join(round_to(x, "bf16").to_bytes(2, "little") for x in table)
+    return head + sign_plane(values, shape) + (encode_huffman(levels, lengths) if lengths else encode_levels(levels))
+
+
 def encode_bitpack(order, shape, fields):
     return pack_bits([(position, log2_ceil(max(1, len(order)))) for position in order])
 
@@ -308,6 +397,8 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
+            ("value", "uniform_quant"): encode_uniform_quant, ("value", "log_quant"): encode_log_quant,
+            ("value", "lloyd"): encode_lloyd,
             ("order", "bitpack"): encode_bitpack}
 
 

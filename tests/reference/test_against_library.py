@@ -18,7 +18,9 @@ import deepreduce  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
          "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
-VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)"]
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
+         "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)",
+         "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
 
@@ -75,3 +77,12 @@ def test_fig_8_sized_frames_are_read_the_same():
 def test_worked_polynomials_over_many_segments_are_read_the_same():
     g = gradient(60000, 4)
     same(deepreduce.encode(g, "index=golomb value=fit_poly(degree=9)"))
+
+
+@pytest.mark.parametrize("value", ["uniform_quant", "uniform_quant(error=0.2)", "log_quant", "log_quant(bits=6)", "lloyd(levels=2)", "lloyd(levels=16)"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_levels_of_all_codings_are_read_the_same(value, dtype):
+    random = numpy.random.Generator(numpy.random.Philox(12))
+    g = random.normal(size=9000).astype(dtype)
+    g[::3] *= 0.01
+    same(deepreduce.encode(g, f"sparsify=none index=golomb value={value}"))

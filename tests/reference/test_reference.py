@@ -606,6 +606,47 @@ def test_sealed_nonsense_is_refused_or_read_but_never_fails_otherwise():
     assert read
 
 
+# ---- quantised values ----
+
+@pytest.mark.parametrize("count", [1, 511, 512, 513, 4096, 4097, 9000])
+def test_levels_by_huffman(count):
+    rng = random.Random(count)
+    lengths = [2, 3, 3, 1]
+    values = [pattern(rng.choice((1.0, -2.5, 3.0, 8.0)) if i > 3 else (1.0, 2.5, 3.0, 8.0)[i]) for i in range(count)]
+    shape = Shape(2**20, count, count)
+    used = len({v & 0x7fffffff for v in values})
+    lengths = lengths if used == 4 else [1] + [0] * (used - 1)
+    data = encoder.encode_lloyd(values, shape, {}, lengths)
+    if used == 4:
+        assert decoder.decode_lloyd(data, shape, {}) == values
+        assert data[0] & 2
+    for damaged in (data[:-1], data + b"\0"):
+        with pytest.raises(Corrupt):
+            decoder.decode_lloyd(damaged, shape, {})
+
+
+@pytest.mark.parametrize("count", [1, 100, 4096, 4097, 10000])
+@pytest.mark.parametrize("mean", [0, 0.1, 0.4, 2, 30, 5000])
+def test_levels_by_golomb_and_runs(count, mean):
+    rng = random.Random(count * mean)
+    levels = [min(65535, int(rng.expovariate(1 / mean))) if mean else 0 for _ in range(count)]
+    data = encoder.encode_levels(levels)
+    assert [x for block in decoder.read_levels(decoder.Reader(data), count) for x in block] == levels
+    for damaged in (data[:-1], data + b"\0"):
+        with pytest.raises(Corrupt):
+            decoder.read_levels(decoder.Reader(damaged), count)
+
+
+def test_levels_that_no_encoder_sends():
+    def read(hex_text, count):
+        return decoder.read_levels(decoder.Reader(bytes.fromhex(hex_text)), count)
+
+    assert read("03 01 00", 3) == [[1, 0, 0]]                   # M = 2: a unit on the first level
+    for text, count in [("00", 1), ("8240 01", 1), ("07 07", 2), ("03 02", 1), ("02 00", 1), ("02 0b", 1)]:
+        with pytest.raises(Corrupt):
+            read(text, count)
+
+
 # ---- the documents ----
 
 def examples(path, title):

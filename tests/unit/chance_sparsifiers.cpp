@@ -51,7 +51,7 @@ struct kept {
 
   kept(uint32_t dtype, uint64_t n, uint64_t most, uint64_t target, uint64_t ranges) {
     room = select_memory::take(from, dtype, n, most, ranges);
-    scratch.grow(n, target);
+    scratch.grow(n, target, false);
     scratch = scratch.take(from);
     sample.resize(n);
   }
@@ -88,10 +88,33 @@ struct cut_source {
       }
     source = {dtype, pieces, load, this};
   }
-  static void load(void* self, size_t k, uint64_t at, uint32_t n, void* out) {
-    const auto& s = *static_cast<cut_source*>(self);
-    std::copy_n(s.values.data() + s.begins[k] + at, n, static_cast<Bits*>(out));
+  static const void* load(void* self, size_t k, uint64_t at, uint32_t n, select_load what, void* room) {
+    auto& s = *static_cast<cut_source*>(self);
+    const bool made = s.made_piece > k || (s.made_piece == k && s.made >= at + n);
+    if (what == select_load::hint) return nullptr;
+    if (what == select_load::peek) {
+      const bool nothing_made = s.made_piece == 0 && s.made == 0;
+      CHECK(nothing_made);
+    }
+    if (what == select_load::again) CHECK(made);
+    if (what == select_load::first) {
+      const bool follows = s.made_piece == k ? s.made == at : k > s.made_piece && at == 0;
+      CHECK(follows);
+      s.made_piece = k;
+      s.made = at + n;
+      s.made_all += n;
+    }
+    std::copy_n(s.values.data() + s.begins[k] + at, n, static_cast<Bits*>(room));
+    return room;
   }
+  // Each value that is to be made was, once, unless none had to be looked at.
+  void check_made() const {
+    uint64_t all = 0;
+    for (const select_piece& p : pieces) all += p.values ? 0 : p.n;
+    CHECK(made_all == all);
+  }
+  size_t made_piece = 0;
+  uint64_t made = 0, made_all = 0;
 };
 
 template <class T>
@@ -188,6 +211,7 @@ TEST_CASE(
         cut_source<uint32_t> cut(DR_F32, v, range, piece);
         kept k(DR_F32, v.size(), target, target, ranges);
         const uint64_t count = keep_chosen(cut.source, nullptr, words.data(), k.room);
+        cut.check_made();
         CHECK(k.of(v, range, ranges, count) == bits_of(words));
       }
     positions indices(v.size() / 2), expected;
@@ -234,7 +258,8 @@ TEST_CASE("dgc: as defined, in every type, for any shape of values; never more t
               cut_source<bits> cut(dtype, v, 5000, piece);
               const uint64_t ranges = ceil_div(v.size(), 5000);
               kept k(dtype, v.size(), most, target, ranges);
-              const uint64_t count = keep_dgc(cut.source, 42, target, share, k.sample.data(), k.room, k.scratch);
+              const uint64_t count = keep_dgc(cut.source, 42, target, share, k.sample.data(), k.room, {&k.scratch});
+              cut.check_made();
               CAPTURE(v.size());
               CAPTURE(target);
               CAPTURE(share);
@@ -245,7 +270,7 @@ TEST_CASE("dgc: as defined, in every type, for any shape of values; never more t
       cut_source<bits> cut(dtype, v, v.size(), v.size());
       kept k(dtype, v.size(), dgc_most(200), 200, 1);
       for (uint64_t key = 0; key < 30; ++key) {
-        const uint64_t count = keep_dgc(cut.source, key, 200, 0.1, k.sample.data(), k.room, k.scratch);
+        const uint64_t count = keep_dgc(cut.source, key, 200, 0.1, k.sample.data(), k.room, {&k.scratch});
         CHECK(count >= dgc_fewest(200));
         CHECK(count <= dgc_most(200));
       }

@@ -1,0 +1,96 @@
+// What the codecs of quantised values share: blocks of values as floats and back, and the kind of payload that is the values as they are.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+#include "primitive/split_levels.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+inline constexpr uint8_t kind_raw = 0,
+                         kind_levels = 1;  // the payload's first byte; the latter's upper bits are the codec's
+
+struct magnitude_range {
+  uint32_t least = ~0u, most = 0;  // bits of a float without sign
+};
+inline magnitude_range range_of_scalar(const uint32_t* values, size_t n) {
+  magnitude_range range;
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t m = values[i] & f32_type::magnitude_mask;
+    if (m < range.least) range.least = m;
+    if (m > range.most) range.most = m;
+  }
+  return range;
+}
+extern const cpu_table<decltype(&range_of_scalar)> range_of;
+#if DR_X86
+magnitude_range range_of_avx2(const uint32_t* values, size_t n);
+magnitude_range range_of_avx512(const uint32_t* values, size_t n);
+#endif
+
+// Calls f(first, length, float bits) for each block of n values.
+template <class T, class F>
+void each_value_block(const typename T::bits* values, uint64_t n, F&& f) {
+  for (uint64_t first = 0; first < n; first += level_block) {
+    const auto length = static_cast<size_t>(n - first < level_block ? n - first : level_block);
+    if constexpr (std::is_same_v<T, f32_type>) {
+      f(first, length, values + first);
+    } else {
+      uint32_t wide[level_block];
+      for (size_t i = 0; i < length; ++i) wide[i] = std::bit_cast<uint32_t>(T::to_f32(values[first + i]));
+      f(first, length, wide);
+    }
+  }
+}
+
+template <class T>
+magnitude_range range_of_values(const typename T::bits* values, uint64_t n) {
+  magnitude_range range;
+  each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
+    const magnitude_range r = range_of.best()(v, length);
+    range = {r.least < range.least ? r.least : range.least, r.most > range.most ? r.most : range.most};
+  });
+  return range;
+}
+
+// Floats rounded to the type; what is beyond its largest number becomes that.
+template <class T>
+void narrow_values(const uint32_t* wide, size_t n, typename T::bits* values) {
+  for (size_t i = 0; i < n; ++i) values[i] = T::from_f64(saturate<T>(std::bit_cast<float>(wide[i])));
+}
+
+// Calls restore(floats) for room of n <= level_block floats that become values.
+template <class T, class F>
+void restore_values(size_t n, typename T::bits* values, F&& restore) {
+  if constexpr (std::is_same_v<T, f32_type>) {
+    restore(values);
+  } else {
+    uint32_t wide[level_block];
+    restore(wide);
+    narrow_values<T>(wide, n, values);
+  }
+}
+
+template <class T>
+uint64_t raw_payload(const typename T::bits* values, uint64_t n, uint8_t* out) {
+  out[0] = kind_raw;
+  std::memcpy(out + 1, values, n * sizeof *values);
+  return 1 + n * sizeof *values;
+}
+// False, and *where, if the size is not that of n values or one is not finite.
+template <class T>
+bool read_raw_payload(const uint8_t* in, uint64_t size, uint64_t n, typename T::bits* values, uint64_t* where) {
+  *where = size;
+  if (size != 1 + n * sizeof *values) return false;
+  std::memcpy(values, in + 1, n * sizeof *values);
+  for (uint64_t i = 0; i < n; ++i) {
+    *where = 1 + i * sizeof *values;
+    if (!is_finite<T>(values[i])) return false;
+  }
+  return true;
+}
+
+}  // namespace dr

@@ -1,0 +1,149 @@
+// Split Golomb of levels (small numbers that need not ascend): the bit strings of golomb.hpp without its prefix sums, so level i
+// is q_i · M + r_i. Layout of a body of n levels, each string on a byte of its own, zero-padded:
+//   v: k bits each     unary: q_i zeros and a one each     extras: a bit for each v that wants one
+// (Golomb 1966; SPEC.md of the codecs that use it: uniform_quant.)
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
+
+namespace dr {
+
+inline constexpr size_t level_block = 4096;
+inline constexpr uint32_t level_divisor_max = 4096, level_max = 65535;
+// Of a body: 12 bits of v and extra, a one, and at most level_max / M zeros, where M is level_divisor_max or near 0.69 of the
+// mean: in both cases below 17. Twice what n levels want without compression.
+inline constexpr size_t level_body_max = 16384;
+// What kernels may read behind a body, and write behind what they are asked for.
+inline constexpr size_t level_slack = 64;
+
+struct level_code {
+  uint32_t divisor;    // M, 1 … level_divisor_max
+  unsigned low_bits;   // k: bits of v
+  uint32_t short_low;  // s: remainders below it have no extra bit
+
+  static constexpr level_code of(uint32_t divisor) {
+    const unsigned c = ceil_log2(divisor);
+    return {divisor, c ? c - 1 : 0, (1u << c) - divisor};
+  }
+};
+
+// M that suits n levels of this sum, if they are nearly geometric: 0.693 · mean + 0.847, rounded down (that of golomb.hpp).
+constexpr uint32_t level_divisor(uint64_t sum, uint64_t n) {
+  const uint64_t m = ((2 * sum + n) * 22713 + n * 32768) / (n * 65536);
+  return m > level_divisor_max ? level_divisor_max : m ? static_cast<uint32_t>(m) : 1;
+}
+
+// Bits appended at any position, by words.
+class word_writer {
+ public:
+  explicit word_writer(uint8_t* out) : out_(out) {}
+
+  // bits < 2^length, length <= 64. Writes up to 8 bytes, of which those beyond the end are rewritten.
+  void put(uint64_t bits, unsigned length) {
+    const uint64_t joined = word_ | bits << fill_, carry = bits >> 1 >> (63 - fill_);
+    store(out_, joined);
+    const unsigned total = fill_ + length;
+    out_ += total / 64 * 8;
+    word_ = total >= 64 ? carry : joined;
+    fill_ = total % 64;
+  }
+  void put_unary(uint64_t zeros) {
+    for (; zeros >= 63; zeros -= 63) put(0, 63);
+    put(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
+  }
+  uint8_t* finish() {  // pads to a byte
+    store(out_, word_);
+    return out_ + ceil_div(fill_, 8);
+  }
+
+ private:
+  uint8_t* out_;
+  uint64_t word_ = 0;
+  unsigned fill_ = 0;
+};
+
+// Bits of n levels, from `begin` on, behind what the three strings have already.
+struct level_strings {
+  word_writer low, unary, extras;
+
+  void put(const uint16_t* levels, size_t n, level_code code) {
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t q = levels[i] / code.divisor, r = levels[i] - q * code.divisor;
+      unary.put_unary(q);
+      if (code.divisor == 1) continue;
+      low.put(r < code.short_low ? r : (r + code.short_low) >> 1, code.low_bits);
+      if (r >= code.short_low) extras.put((r + code.short_low) & 1, 1);
+    }
+  }
+};
+inline constexpr size_t level_string_max = level_body_max + level_slack;
+
+//   levels [n], 1 <= n <= level_block      out: level_body_max + level_slack bytes; the bits of all must fit level_body_max
+// Returns the end.
+inline uint8_t* split_levels_encode_scalar(const uint16_t* levels, size_t n, level_code code, uint8_t* out) {
+  uint8_t unary[level_string_max], extras[level_block / 8 + level_slack];
+  level_strings s{word_writer(out), word_writer(unary), word_writer(extras)};
+  s.put(levels, n, code);
+  out = s.low.finish();
+  const auto append = [&](const uint8_t* from, const uint8_t* end) {
+    std::memcpy(out, from, static_cast<size_t>(end - from));
+    out += end - from;
+  };
+  append(unary, s.unary.finish());
+  append(extras, s.extras.finish());
+  return out;
+}
+
+//   body: `size` bytes, all of which must be used, and level_slack zero bytes behind    levels: room for n + level_slack
+// False if the body is corrupt.
+inline bool split_levels_decode_scalar(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels) {
+  const uint64_t low_total = uint64_t{code.low_bits} * n, low_size = ceil_div(low_total, 8);
+  if (low_size > size || !padding_is_zero(body, low_total)) return false;
+  const uint8_t* const unary = body + low_size;
+  const size_t unary_max = size - low_size;
+  uint64_t ended = 0;  // unary bits so far
+  size_t found = 0;
+  for (size_t at = 0; found < n; at += 8) {
+    if (at >= unary_max) return false;
+    for (uint64_t word = load<uint64_t>(unary + at); word && found < n; word &= word - 1) {
+      const uint64_t position = 8 * at + countr_zero(word), q = position - ended;
+      if (q > level_max) return false;
+      levels[found++] = static_cast<uint16_t>(q);
+      ended = position + 1;
+    }
+  }
+  const size_t unary_size = ceil_div(ended, 8);
+  if (unary_size > unary_max || !padding_is_zero(unary, ended)) return false;
+  const uint8_t* const extra = unary + unary_size;
+  const size_t extra_max = unary_max - unary_size;
+  if (code.divisor == 1) return extra_max == 0;
+  bit_reader low(body, low_total), extras(extra, 8 * uint64_t{extra_max});
+  uint64_t extra_bits = 0;
+  for (size_t i = 0; i < n; ++i) {
+    uint64_t r = low.get(code.low_bits);
+    if (r >= code.short_low) {
+      r = 2 * r + extras.get(1) - code.short_low;
+      ++extra_bits;
+    }
+    const uint64_t level = levels[i] * uint64_t{code.divisor} + r;
+    if (level > level_max) return false;
+    levels[i] = static_cast<uint16_t>(level);
+  }
+  return extra_max == ceil_div(extra_bits, 8) && padding_is_zero(extra, extra_bits);
+}
+
+extern const cpu_table<decltype(&split_levels_encode_scalar)> split_levels_encode;
+extern const cpu_table<decltype(&split_levels_decode_scalar)> split_levels_decode;
+
+#if DR_X86
+uint8_t* split_levels_encode_avx512(const uint16_t* levels, size_t n, level_code code, uint8_t* out);
+bool split_levels_decode_avx512(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels);
+uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code code, uint8_t* out);
+bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels);
+#endif
+
+}  // namespace dr
