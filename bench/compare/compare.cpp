@@ -101,7 +101,7 @@ class measurement {
   const std::vector<uint64_t>& kept_of(const plan_stage& sparsify) {
     const auto [at, added] = kept_.try_emplace(sparsify.text);
     if (!added) return at->second;
-    auto kept = kept_by(sparsify, g_);
+    auto kept = kept_by(sparsify, g_, settings_.seed);
     if (!kept) {
       kept_.erase(at);
       throw verify_error("no reference for " + sparsify.text + " to check the round trip against");

@@ -10,6 +10,7 @@
 #include "frame_text.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "presets.hpp"
 #include "report.hpp"
 #include "verify.hpp"
 
@@ -53,16 +54,29 @@ std::string report(const compare_options& o, std::span<const row> rows) {
   return table_report(rows);
 }
 
+// What the command line names for a gradient; the default set if it names nothing.
+std::vector<std::string> plans_for(const compare_options& o, const tensor& g) {
+  if (o.plans.empty() && o.presets.empty()) return default_plans(g);
+  std::vector<std::string> texts = o.plans;
+  for (const std::string& name : o.presets)
+    for (std::string& text : preset_plans(name, default_sparsifier(g))) texts.push_back(std::move(text));
+  return texts;
+}
+
 int run(const compare_options& o) {
   load_plugins(o.plugins);
-  const std::vector<plan> given = parse_plans(o.plans);
+  (void)parse_plans(o.plans);  // before anything is read
+  for (const std::string& name : o.presets) {
+    const std::vector<std::string> texts = preset_plans(name, "sparsify=none");
+    if (texts.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
+    (void)parse_plans(texts);
+  }
   console console;
   context context(o.threads);
   std::vector<row> rows;
   uint32_t failures = 0;
   for (const tensor& g : read_subjects(o.subjects, console)) {
-    const std::vector<plan> own = parse_plans(given.empty() ? default_plans(g) : std::vector<std::string>());
-    measured m = compare_plans(context, g, given.empty() ? own : given, {o.repeat, o.seed}, console);
+    measured m = compare_plans(context, g, parse_plans(plans_for(o, g)), {o.repeat, o.seed}, console);
     std::move(m.rows.begin(), m.rows.end(), std::back_inserter(rows));
     failures += m.failures;
   }
@@ -74,6 +88,11 @@ int run(const compare_options& o) {
 int run(const codecs_options& o) {
   load_plugins(o.plugins);
   write_output("", o.form == format::json ? codec_json() : codec_table());
+  return fine;
+}
+
+int run(const presets_options&) {
+  write_output("", preset_table());
   return fine;
 }
 

@@ -43,6 +43,7 @@ Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 us
   deepreduce compare
   deepreduce compare grad.npz --plan 'sparsify=topr(ratio=0.001) index=golomb value=raw' --plan 'index=raw value=qsgd'
   deepreduce compare model.safetensors --tensor 'layer3.*' --format json --output rows.json
+  deepreduce compare --preset paper --preset 'BF-P2+QSGD'
   deepreduce compare synth:d=36864,density=0.01 --format csv)";
 
 const std::map<std::string, format> every_format{
@@ -89,6 +90,9 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed) {
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set of ten")->type_name("PLAN");
+  add_list(app, "--preset", o.presets,
+           "Plans by name (paper, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
+      ->type_name("NAME");
   add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name ('layer3.*'), a row each; may be repeated")
       ->type_name("GLOB");
   auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
@@ -125,6 +129,7 @@ command parse_options(int argc, const char* const* argv) {
   app.set_version_flag("--version", dr_version());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
   auto* codecs_app = app.add_subcommand("codecs", "Lists the codecs with what they promise and take");
+  auto* presets_app = app.add_subcommand("presets", "Lists the plans that have a name in the literature");
   auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
   auto* encode_app = app.add_subcommand("encode", "Writes the frame of one input");
   add_compare(*compare_app, compare);
@@ -142,6 +147,7 @@ command parse_options(int argc, const char* const* argv) {
   }
   if (compare_app->parsed()) return compare;
   if (codecs_app->parsed()) return codecs;
+  if (presets_app->parsed()) return presets_options{};
   if (inspect_app->parsed()) return inspect;
   return encode;
 }

@@ -13,7 +13,7 @@ enum class format { table, csv, json };
 
 struct compare_options {
   subject_options subjects;
-  std::vector<std::string> plans, plugins;
+  std::vector<std::string> plans, presets, plugins;
   format form = format::table;
   std::string output;
   uint32_t repeat = 15, threads = 0;
@@ -37,11 +37,14 @@ struct encode_options {
   uint64_t seed = 0;
 };
 
+struct presets_options {};
+
 struct finished {
   int status;  // help was printed, or the usage was wrong and has been said
 };
 
-using command = std::variant<finished, compare_options, codecs_options, inspect_options, encode_options>;
+using command =
+    std::variant<finished, compare_options, codecs_options, presets_options, inspect_options, encode_options>;
 
 command parse_options(int argc, const char* const* argv);
 

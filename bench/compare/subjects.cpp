@@ -124,10 +124,14 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
   return subjects;
 }
 
-std::vector<std::string> default_plans(const tensor& g) {
+std::string default_sparsifier(const tensor& g) {
   // 5 %: what has fewer nonzeros was sparsified already, or is the gradient of an embedding.
   const bool sparse = count_nonzeros(g) * 20 < g.elements;
-  const std::string before = sparse ? "sparsify=none " : "sparsify=topr(ratio=0.01) ";
+  return sparse ? "sparsify=none" : "sparsify=topr(ratio=0.01)";
+}
+
+std::vector<std::string> default_plans(const tensor& g) {
+  const std::string before = default_sparsifier(g) + " ";
   std::vector<std::string> plans;
   for (const char* streams :
        {"index=raw value=raw", "index=golomb value=raw", "index=rice value=raw", "index=golomb value=raw+deflate",

@@ -19,6 +19,9 @@ struct subject_options {
 // Reads the inputs; none comes back empty. Throws input_error, also if a glob matches nothing.
 std::vector<tensor> read_subjects(const subject_options& options, console& console);
 
+// "sparsify=…" of a plan that names none: topr, or for what is sparse already none.
+std::string default_sparsifier(const tensor& g);
+
 // Plan texts that show the choices there are, for a tensor whose gradient is dense or already sparse.
 std::vector<std::string> default_plans(const tensor& g);
 

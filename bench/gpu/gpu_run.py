@@ -31,7 +31,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build-gpu"
 PACKED = ROOT / ".gpu"
-PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "pkgconf", "pkgconf-bin", "libpkgconf3"]
+PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "libzstd-dev", "libzstd1", "pkgconf", "pkgconf-bin", "libpkgconf3"]
 LOG_MOST = 2 << 20  # bytes of a step
 
 

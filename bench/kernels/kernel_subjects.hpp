@@ -8,6 +8,7 @@ namespace dr::bench {
 
 void add_bloom(subjects&);
 void add_golomb(subjects&);
+void add_half(subjects&);
 void add_index(subjects&);
 void add_quantisers(subjects&);
 void add_selection(subjects&);
@@ -16,6 +17,7 @@ inline subjects all_subjects() {
   subjects all;
   add_bloom(all);
   add_golomb(all);
+  add_half(all);
   add_index(all);
   add_quantisers(all);
   add_selection(all);

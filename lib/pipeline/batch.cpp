@@ -9,6 +9,7 @@
 #include "feedback/residual.hpp"
 #include "pipeline/encode.hpp"
 #include "primitive/value_type.hpp"
+#include "sparsify/dgc.hpp"
 #include "sparsify/select.hpp"
 #include "sparsify/sparsifiers.hpp"
 
@@ -47,9 +48,12 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
 // Rows that a sparsifier may keep of `elements` (of which a sparse source holds `present`).
 uint64_t kept_bound(const plan& p, uint64_t universe, uint64_t present) {
   const bound_stage& s = p.sparsify;
-  if (s.codec->id == sparsify_topr)
-    return std::min(present, topr_target(s.value(topr_ratio), s.value(topr_count), universe));
-  return present;
+  switch (s.codec->id) {
+    case sparsify_topr:
+    case sparsify_random: return std::min(present, topr_target(s.value(topr_ratio), s.value(topr_count), universe));
+    case sparsify_dgc: return std::min(present, dgc_most(topr_target(s.value(dgc_ratio), 0, universe)));
+    default: return present;
+  }
 }
 
 wire_plan wire_of(const plan& p, const unit& u) {

@@ -235,12 +235,16 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
               stage.role.c_str());
 }
 
-dr_status check_topr(const bound_stage& s, dr_error& error) {
-  if (s.codec->id != sparsify_topr) return DR_OK;
-  const bool ratio = s.values[topr_ratio].given, count = s.values[topr_count].given;
-  if (ratio == count) return fail(error, DR_E_ARGUMENT, "plan: topr takes either ratio or count");
+// topr and random keep so many; their parameters are the same. dgc has no count.
+dr_status check_target(const bound_stage& s, dr_error& error) {
+  static_assert(int{topr_ratio} == int{random_ratio} && int{topr_count} == int{random_count} &&
+                int{topr_ratio} == int{dgc_ratio});
+  const uint32_t id = s.codec->id;
+  if (id != sparsify_topr && id != sparsify_random && id != sparsify_dgc) return DR_OK;
+  const bool ratio = s.values[topr_ratio].given, count = id != sparsify_dgc && s.values[topr_count].given;
+  if (ratio == count) return fail(error, DR_E_ARGUMENT, "plan: %s takes either ratio or count", s.codec->name);
   if (ratio ? s.value(topr_ratio) <= 0 : s.value(topr_count) < 1)
-    return fail(error, DR_E_ARGUMENT, "plan: topr(%s) must be above 0", ratio ? "ratio" : "count");
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s) must be above 0", s.codec->name, ratio ? "ratio" : "count");
   return DR_OK;
 }
 
@@ -259,7 +263,7 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   if (!p->sparsify.codec) (void)bind_call(DR_ROLE_SPARSIFY, {"none", {}}, p->sparsify, error);
   fall_back(DR_ROLE_INDEX, "raw", p->index);
   fall_back(DR_ROLE_VALUE, "raw", p->value);
-  if (const dr_status s = check_topr(p->sparsify, error)) return s;
+  if (const dr_status s = check_target(p->sparsify, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
   if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))

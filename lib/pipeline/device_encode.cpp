@@ -550,12 +550,16 @@ class device_encoder {
 
 dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error) {
   host_would_do = true;
+  constexpr const char* host_only =
+      " runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait";
   const auto lacks = [&](uint32_t tensor, const char* what, const char* name) {
     fail(error, DR_E_UNSUPPORTED, "tensor %u: %s%s", tensor, name, what);
     error.tensor = tensor;
     return DR_E_UNSUPPORTED;
   };
   for (const unit& u : b.units) {
+    if (const dr_codec& sparsifier = *u.method->sparsify.codec; sparsifier.traits & DR_HOST_ONLY)
+      return lacks(u.first_tensor, host_only, sparsifier.name);
     if (u.tensors > 1 || u.method->flat) return lacks(u.first_tensor, "bucket=flat has no CUDA path", "");
     if (u.rows > 1) return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows) have no CUDA path", "");
     const tensor_shape& shape = b.shapes[u.first_tensor];
@@ -580,7 +584,7 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
                        list.stages[k].codec->cuda
                            ? " with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with "
                              "copies and a wait"
-                           : " runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait",
+                           : host_only,
                        list.stages[k].codec->name);
   host_would_do = false;
   return DR_OK;

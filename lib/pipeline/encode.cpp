@@ -10,6 +10,8 @@
 #include "merge/merge.hpp"
 #include "pipeline/trace.hpp"
 #include "primitive/rng.hpp"
+#include "sparsify/dgc.hpp"
+#include "sparsify/random.hpp"
 #include "sparsify/select.hpp"
 #include "sparsify/sparsifiers.hpp"
 #include "split/split.hpp"
@@ -44,6 +46,8 @@ struct unit_work {
   uint32_t piece_count;
   select_memory kept;
   uint32_t* support;  // of a sparse source: in the segment
+  uint64_t* chosen;   // of random: a bit for each position
+  uint32_t* sample;   // of dgc
   bool dense_fallback;
   dr_error error;
 };
@@ -88,8 +92,12 @@ struct work {
 // How many values a unit's sparsifier wants of those it has.
 uint64_t wanted(const unit& u) {
   const bound_stage& s = u.method->sparsify;
-  if (s.codec->id != sparsify_topr) return u.source_max;
-  return topr_target(s.value(topr_ratio), s.value(topr_count), u.universe);
+  switch (s.codec->id) {
+    case sparsify_topr:
+    case sparsify_random: return topr_target(s.value(topr_ratio), s.value(topr_count), u.universe);
+    case sparsify_dgc: return topr_target(s.value(dgc_ratio), 0, u.universe);
+    default: return u.source_max;
+  }
 }
 
 // Whether the gradient is added to a unit's residual in the state itself, while it is read; otherwise in a buffer, before.
@@ -131,8 +139,11 @@ work take(arena& memory, const batch& b) {
     }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
     if (u.width == 1) {
-      o.kept = select_memory::take(memory, u.dtype, u.source_max, wanted(u), u.rows);
+      o.kept = select_memory::take(memory, u.dtype, u.source_max, std::max(wanted(u), u.kept_max), u.rows);
       scratch.grow(u.source_max, wanted(u), b.workers > 1);
+      const bound_stage& s = u.method->sparsify;
+      if (s.codec->id == sparsify_random) o.chosen = memory.take<uint64_t>(random_words(u.universe));
+      if (s.codec->id == sparsify_dgc) o.sample = memory.take<uint32_t>(dgc_sample(s.value(dgc_share), u.source_max));
     } else if (!u.sparse) {
       o.kept.positions = memory.take<uint32_t>(u.source_max);
       o.kept.kept = memory.take<std::byte>(u.source_max * row_bytes);
@@ -396,6 +407,11 @@ class encoder {
     uint64_t kept = 0;
     if (p.sparsify.codec->id == sparsify_topr) {
       kept = keep_largest(source, wanted(u), o.kept, crew);
+    } else if (p.sparsify.codec->id == sparsify_random) {
+      choose_random(sparsify_key(u), u.universe, wanted(u), o.chosen);
+      kept = keep_chosen(source, u.sparse ? o.indices : nullptr, o.chosen, o.kept);
+    } else if (p.sparsify.codec->id == sparsify_dgc) {
+      kept = keep_dgc(source, sparsify_key(u), wanted(u), p.sparsify.value(dgc_share), o.sample, o.kept, crew);
     } else if (p.sparsify.codec->id == sparsify_threshold) {
       kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept, crew);
       o.dense_fallback =
@@ -416,6 +432,11 @@ class encoder {
       }
       begin = o.kept.ends[k];
     }
+  }
+
+  // Draws of the unit, whatever its segments; apart from those of its codecs.
+  uint64_t sparsify_key(const unit& u) const {
+    return combine(w_.rows[u.first_row].shared_key, u.method->sparsify.codec->id);
   }
 
   // Runs of values that belong to one tensor and one segment; of a sparse source, to one segment.

@@ -30,6 +30,8 @@ dr_call at_step(uint64_t step) {
 
 const char* const plans[] = {"sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw",
                              "sparsify=topr(ratio=0.1) feedback=residual index=rice value=qsgd",
+                             "sparsify=random(ratio=0.1) feedback=residual index=golomb value=qsgd",
+                             "sparsify=dgc(ratio=0.1,sample=1) feedback=residual index=golomb value=raw",
                              "sparsify=topr(ratio=0.1) feedback=residual index=raw value=fit_poly",
                              "sparsify=topr(ratio=0.1) feedback=residual index=bloom(fpr=0.02) value=fit_poly+deflate",
                              "sparsify=topr(ratio=0.1) feedback=residual index=bloom(fpr=0.05,policy=p0) value=qsgd",

@@ -1,4 +1,5 @@
 // What frameworks hand over as sparse: four index types, any order, duplicates, and mistakes.
+#include <algorithm>
 #include <limits>
 
 #include "client.hpp"
@@ -117,6 +118,59 @@ TEST_CASE("explicit zeros of a sparse tensor are kept by sparsify=none and dropp
   CHECK(client::decode_sparse(
             c, client::encode(c, "sparsify=topr(count=3) index=raw", {client::sparse(indices, values, 10)}))
             .indices == std::vector<uint64_t>{2});
+}
+
+TEST_CASE(
+    "random keeps the same positions on every rank, others at another step, and zeros; of a sparse tensor what it has "
+    "of them") {
+  client::context c;
+  const std::string text = "sparsify=random(count=100) index=raw";
+  const auto kept = [&](const floats& values, uint64_t step, uint64_t private_seed) {
+    dr_call call{};
+    call.step = step;
+    call.private_seed = private_seed;
+    return client::decode_sparse(c, client::encode(c, text, {client::dense(values)}, call));
+  };
+  floats g = client::laplace(1000, 1);
+  std::fill(g.begin(), g.begin() + 500, 0.0f);
+  const client::pairs one = kept(g, 3, 1), other = kept(client::laplace(1000, 2), 3, 2);
+  CHECK(one.indices.size() == 100);
+  CHECK(one.indices == other.indices);
+  CHECK(one.indices != kept(g, 4, 1).indices);
+  CHECK(std::count(one.values.begin(), one.values.end(), 0.0f) > 20);
+  for (size_t k = 0; k < 100; ++k) CHECK(one.values[k] == g[one.indices[k]]);
+
+  std::vector<uint64_t> present, expected;
+  floats values;
+  for (uint64_t i = 0; i < 1000; i += 3) {
+    present.push_back(i);
+    values.push_back(static_cast<float>(i));
+    if (std::binary_search(one.indices.begin(), one.indices.end(), i)) expected.push_back(i);
+  }
+  dr_call call{};
+  call.step = 3;
+  const client::pairs sparse =
+      client::decode_sparse(c, client::encode(c, text, {client::sparse(present, values, 1000)}, call));
+  CHECK(sparse.indices == expected);
+  for (size_t k = 0; k < expected.size(); ++k) CHECK(sparse.values[k] == static_cast<float>(expected[k]));
+}
+
+TEST_CASE("random and dgc: what a tensor of any size keeps, in the bound's room") {
+  client::context c(2);
+  for (const char* text :
+       {"sparsify=random(ratio=0.01) index=golomb value=qsgd", "sparsify=random(ratio=0.9) index=rice",
+        "sparsify=random(count=5000) index=golomb", "sparsify=dgc(ratio=0.01) index=golomb value=qsgd",
+        "sparsify=dgc(ratio=0.9) index=golomb", "sparsify=dgc(ratio=1) index=golomb"})
+    for (const uint64_t d : {0, 1, 2, 63, 64, 65, 1000, 5000, 100000}) {
+      const floats g = client::laplace(d, d);
+      const bytes frame = client::encode(c, text, {client::dense(g)});
+      const uint64_t count = client::inspect(frame).count;
+      CAPTURE(std::string(text));
+      CAPTURE(d);
+      CHECK(count <= d);
+      CHECK((d == 0 || count > 0));
+      CHECK(client::decode(c, frame, d).size() == d);
+    }
 }
 
 TEST_CASE("unaligned memory and unknown types and flags are refused in words") {

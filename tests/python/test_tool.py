@@ -321,3 +321,13 @@ def test_help_is_printed_for_every_command():
         assert b"Usage" in run(command, "--help").stdout
     described = run("compare", "--help").stdout.decode()
     assert all(name in described for name in COLUMNS)
+
+
+def test_presets_are_plans_by_name():
+    listed = run("presets").stdout.decode()
+    assert "paper" in listed and "BF-P2+QSGD" in listed and "value=fit_poly" in listed
+    rows = rows_of(json.loads(run("compare", SYNTH, "--preset", "Top-r", "--preset", "BF-P0+QSGD", "--plan", EXACT, "--repeat", 1, "--format", "json").stdout))
+    assert [row["plan"] for row in rows] == [EXACT, TOPR + "index=raw value=raw", TOPR + "index=bloom(policy=p0,fpr=0.001) value=qsgd"]
+    sparse = rows_of(json.loads(run("compare", SYNTH + ",density=0.01", "--preset", "QSGD", "--repeat", 1, "--format", "json").stdout))
+    assert [row["plan"] for row in sparse] == ["index=raw value=qsgd"]
+    assert "deepreduce presets" in refusal("compare", SYNTH, "--preset", "BF-P3")

@@ -8,6 +8,7 @@ library. It is slow. Where a document leaves a choice, a comment that begins wit
     frame.tensors[0].values            bit patterns (ints), width for each index
     dense(frame.tensors[0])            bit patterns, universe * width
 """
+import ctypes
 import math
 import struct
 import zlib
@@ -225,6 +226,12 @@ def to_double(bits, dtype):
     if dtype == "f16":
         return struct.unpack("<e", struct.pack("<H", bits))[0]
     return struct.unpack("<f", struct.pack("<I", bits << 16 if dtype == "bf16" else bits))[0]
+
+
+def convert(bits, source, target):
+    """A finite number of one type in another: clamped, then rounded once."""
+    top = largest(target)
+    return round_to(max(-top, min(top, to_double(bits, source))), target)
 
 
 def largest(dtype):
@@ -755,6 +762,39 @@ def decode_rank_fit(payload, shape, fields):
     return values
 
 
+HALVES = ("f16", "bf16")
+
+
+def decode_half(payload, shape, fields):
+    half = HALVES[fields["type"]]
+    numbers = struct.unpack(f"<{shape.support * shape.width}H", payload)
+    refuse(any(not abs(to_double(number, half)) < float("inf") for number in numbers), "half: a number that is not finite")
+    return [convert(number, half, shape.dtype) for number in numbers]
+
+
+def decode_sketch(payload, shape, fields):
+    reader, top = Reader(payload), largest(shape.dtype)
+    means = [finite_f32(reader.take(4)) for _ in range(reader.uint(1) + 1)]
+    codes = reader.take(shape.support * shape.width)
+    refuse(reader.position != len(payload), "sketch: bytes behind the last code")
+    refuse(any(code >= len(means) for code in codes), "sketch: a code that is not below the number of buckets")
+    return [round_to(max(-top, min(top, means[code])), shape.dtype) for code in codes]
+
+
+def decode_three_lc(payload, shape, fields):
+    refuse(len(payload) < 4, "three_lc: no scale")
+    refuse(payload[3] & 128, "three_lc: a negative scale")
+    scale, n, digits = min(finite_f32(payload[:4]), largest(shape.dtype)), shape.support * shape.width, []
+    for byte in payload[4:]:
+        if byte >= 243:
+            digits += [1] * 5 * (byte - 241)
+        else:
+            digits += [byte // 81, byte // 27 % 3, byte // 9 % 3, byte // 3 % 3, byte % 3]
+    refuse(len(digits) != (n + 4) // 5 * 5, f"three_lc: {len(digits)} digits for {n} values")
+    refuse(any(digit != 1 for digit in digits[n:]), "three_lc: padding is not zero")
+    return [round_to((-scale, 0.0, scale)[digit], shape.dtype) for digit in digits[:n]]
+
+
 # ---- quantisers ----
 
 def decode_split_levels(body, n, m):
@@ -981,6 +1021,26 @@ def inflate(data, exact, bound):
     return out
 
 
+def unzstd(data, exact, bound):
+    """By the system's libzstd: Python has had one of its own only since 3.14."""
+    try:
+        library = ctypes.CDLL("libzstd.so.1")
+    except OSError:
+        raise Unsupported("zstd: there is no libzstd.so.1") from None
+    find, decompress, is_error = library.ZSTD_findFrameCompressedSize, library.ZSTD_decompress, library.ZSTD_isError
+    find.restype = decompress.restype = ctypes.c_size_t
+    find.argtypes, is_error.argtypes = (ctypes.c_char_p, ctypes.c_size_t), (ctypes.c_size_t,)
+    decompress.argtypes = (ctypes.c_char_p, ctypes.c_size_t) * 2
+    refuse(data[:4] != b"\x28\xb5\x2f\xfd", "zstd: no frame")
+    refuse(find(data, len(data)) != len(data), "zstd: the frame does not end with the payload")
+    out = ctypes.create_string_buffer(bound + 1)
+    size = decompress(out, bound + 1, data, len(data))
+    refuse(is_error(size), "zstd: a damaged frame, or more bytes than the codec before it may write")
+    refuse(size > bound, "zstd: more bytes than the codec before it may write")
+    refuse(exact and size != bound, f"zstd: {size} bytes instead of {bound}")
+    return out.raw[:size]
+
+
 def huffman_codes(lengths):
     """{the code as text, its highest bit first: byte} of {byte: length}."""
     codes, code, before = {}, -1, 0
@@ -1052,6 +1112,10 @@ CODECS = {
     ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 1, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
                         reorders=True, width_one=True,
                         bound=lambda shape, f: 4 + shape.support + 128 * (5 + 4 * (f["degree"] + 1))),
+    ("value", 4): Codec("value", "half", (("type", 0, 1, 0),), decode=decode_half, fixed=lambda shape, _: 2 * shape.support * shape.width),
+    ("value", 5): Codec("value", "sketch", decode=decode_sketch,
+                        bound=lambda shape, _: 1 + 4 * min(256, shape.support * shape.width) + shape.support * shape.width),
+    ("value", 6): Codec("value", "three_lc", decode=decode_three_lc, bound=lambda shape, _: 4 + (shape.support * shape.width + 4) // 5),
     ("value", 7): Codec("value", "fit_dexp", (("sign", 0, 1, 0),), decode=decode_fit_dexp, reorders=True, width_one=True,
                         fixed=fit_dexp_size),
     ("value", 8): Codec("value", "rank_fit", (("bits", 1, 8, 4), ("degree", 0, 7, 5)), decode=decode_rank_fit, fixed=rank_fit_size),
@@ -1077,6 +1141,7 @@ CODECS = {
     ("index", 11): Codec("index", "all", decode=decode_all, replaces=True, fixed=lambda *_: 0),
     # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
     ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
+    ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),
     ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
 }
 

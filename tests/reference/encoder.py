@@ -7,13 +7,14 @@ It makes frames for the decoders, valid ones and, as every header field can be s
 
 A row of values is a dict index -> [bit pattern] * width; absent indices hold zeros.
 """
+import ctypes
 import math
 import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from decoder import (CODECS, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, bloom_places, check, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
+from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
+                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
                      mix64, murmur3, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -271,6 +272,47 @@ def encode_rank_fit(values, shape, fields):
             + pack_bits([(code, fields["bits"]) for code in codes]))
 
 
+def encode_half(values, shape, fields):
+    return struct.pack(f"<{len(values)}H", *(convert(v, shape.dtype, HALVES[fields["type"]]) for v in values))
+
+
+def encode_sketch(values, shape, fields, buckets=256):
+    numbers = [to_double(v, shape.dtype) for v in values]
+
+    def key(v):
+        return math.copysign(1, v), v                     # -0 before +0
+
+    ordered, starts = sorted(numbers, key=key), []
+    m, n = sum(math.copysign(1, v) < 0 for v in numbers), len(numbers)
+    low = (buckets * m + n // 2) // n
+    low = max(1, min(buckets - 1, low)) if 0 < m < n else low
+    for side, parts in ((ordered[:m], low), (ordered[m:], buckets - low)):
+        parts = min(parts, len(side))
+        for b in range(parts):
+            start = key(side[len(side) * b // parts])
+            starts += [start] if start not in starts[-1:] else []
+    codes = [sum(start <= key(v) for start in starts) - 1 for v in numbers]
+    groups = [[] for _ in starts]
+    for v in ordered:
+        groups[sum(start <= key(v) for start in starts) - 1].append(v)
+    means = []
+    for group in groups:
+        sizes = [abs(v) for v in group]
+        means.append(math.copysign(f32(max(min(sizes), min(max(sizes), tree_sum(sizes) / len(sizes)))), group[0]))
+    return bytes([len(means) - 1]) + struct.pack(f"<{len(means)}f", *means) + bytes(codes)
+
+
+def encode_three_lc(values, shape, fields, sparsity=1.0):
+    numbers = [to_double(v, shape.dtype) for v in values]
+    scale = f32(max(abs(v) for v in numbers) * sparsity)
+    digits = [1 + (v != 0 and abs(v) >= scale / 2) * (1 if v > 0 else -1) for v in numbers]
+    digits += [1] * (-len(digits) % 5)
+    packed = bytes(sum(d * 3**(4 - k) for k, d in enumerate(digits[i:i + 5])) for i in range(0, len(digits), 5))
+    for run in range(14, 1, -1):
+        packed = packed.replace(b"\x79" * run, bytes([241 + run]))
+    return struct.pack("<f", scale) + packed
+
+
 def encode_split_levels(levels, m):
     c = log2_ceil(m)
     s, pairs = (1 << c) - m, [divmod(level, m) for level in levels]
@@ -369,6 +411,15 @@ def deflate(data, level=6):
     return stream.compress(data) + stream.flush()
 
 
+def zstd(data, level=3):
+    library = ctypes.CDLL("libzstd.so.1")
+    library.ZSTD_compress.restype = ctypes.c_size_t
+    library.ZSTD_compress.argtypes = (ctypes.c_char_p, ctypes.c_size_t, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int)
+    out = ctypes.create_string_buffer(len(data) + len(data) // 256 + 64)
+    size = library.ZSTD_compress(out, len(out), data, len(data), level)
+    return out.raw[:size]
+
+
 def huffman(data):
     """Lengths by merging the two rarest, flattened until none is above 11; one stream for up to 4096 bytes."""
     counts = {byte: data.count(byte) for byte in sorted(set(data))}
@@ -403,11 +454,12 @@ def huffman(data):
     return varint(2 * len(data) + 1) + coded if len(coded) < len(data) else varint(2 * len(data)) + data
 
 
-PACKERS = {"deflate": deflate, "huffman": huffman}
+PACKERS = {"deflate": deflate, "zstd": zstd, "huffman": huffman}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
             ("value", "raw"): encode_value_raw, ("value", "qsgd"): encode_qsgd, ("value", "fit_poly"): encode_fit_poly,
             ("value", "rank_fit"): encode_rank_fit, ("value", "fit_dexp"): encode_fit_dexp,
+            ("value", "half"): encode_half, ("value", "sketch"): encode_sketch, ("value", "three_lc"): encode_three_lc,
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,

@@ -77,6 +77,11 @@ TEST_CASE("a plan that says nothing sensible is refused, with the word that is w
   CHECK(refused("sparsify=topr", "either ratio or count"));
   CHECK(refused("sparsify=topr(ratio=0.1,count=3)", "either ratio or count"));
   CHECK(refused("sparsify=topr(ratio=0)", "above 0"));
+  CHECK(refused("sparsify=random", "random takes either ratio or count"));
+  CHECK(refused("sparsify=random(count=0)", "random(count) must be above 0"));
+  CHECK(refused("sparsify=dgc", "needs ratio"));
+  CHECK(refused("sparsify=dgc(ratio=0)", "dgc(ratio) must be above 0"));
+  CHECK(refused("sparsify=dgc(ratio=0.1,count=3)", "it has: ratio, sample"));
   CHECK(refused("sparsify=threshold", "needs value"));
   CHECK(refused("sparsify=topr(ratio=0.1)+deflate", "one name"));
   CHECK(refused("regather=maybe", "on or off"));

@@ -1,0 +1,23 @@
+// Plans by the names that the literature has for them.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dr::compare {
+
+struct preset {
+  const char *set, *name;
+  const char* plan;  // without sparsify=…, it is for a sparsifier of the caller's choice
+};
+
+// The methods and combinations that DeepReduce (Xu et al. 2021) measured, `paper`; the sparsifiers of GRACE, `grace`.
+std::span<const preset> presets();
+
+// The plans of a set, or of one preset, behind `sparsify` ("sparsify=topr(ratio=0.01)"). Nothing: no such name.
+std::vector<std::string> preset_plans(const std::string& name, const std::string& sparsify);
+
+std::string preset_table();  // for people
+
+}  // namespace dr::compare

@@ -1,0 +1,57 @@
+// value=half (SPEC.md).
+#include "codecs/builtin.hpp"
+#include "codecs/value/half/half_kernel.hpp"
+#include "deepreduce/codec.hpp"
+
+namespace dr {
+namespace {
+
+enum half_type : uint64_t { half_f16, half_bf16 };
+constexpr dr_param params[] = {
+    param_choice("type", "the 16 bits: more precision, or more range", "f16|bf16", half_f16)};
+constexpr dr_field fields[] = {{"type", half_f16, half_bf16, half_f16}};
+
+template <class F>
+void with_half_type(const dr_params& p, F&& f) {
+  if (p.fields[0] == half_f16) return f(f16_type{});
+  f(bf16_type{});
+}
+
+bool need(const dr_params&, const dr_job& job, dr_need& need) {
+  need.payload = 2 * job.count_max * job.width;
+  return true;
+}
+
+void encode(const dr_params& p, const dr_job& job, std::byte*) {
+  const uint64_t n = job_count(job) * job.width;
+  with_value_type(job.dtype, [&](auto from) {
+    with_half_type(p, [&](auto to) {
+      half_table<decltype(from), decltype(to)>().best()(job_in<uint8_t>(job), n, job_out<uint8_t>(job));
+    });
+  });
+  *job.out_size = 2 * n;
+}
+
+void decode(const dr_params& p, const dr_job& job, std::byte*) {
+  const uint64_t n = job_count(job) * job.width;
+  with_half_type(p, [&](auto from) {
+    const auto* in = job_in<uint8_t>(job);
+    if (const uint64_t at = half_not_finite<decltype(from)>(in, n); at < n) {
+      fault(job, DR_E_CORRUPT, 2 * at, load<uint16_t>(in + 2 * at), "half: a number is not finite");
+      return;
+    }
+    with_value_type(job.dtype,
+                    [&](auto to) { half_table<decltype(from), decltype(to)>().best()(in, n, job_out<uint8_t>(job)); });
+    *job.out_size = n * value_size(job.dtype);
+  });
+}
+
+constexpr dr_ops operations = cpu_ops<need, encode, decode>(fields_are_params<1>);
+
+}  // namespace
+
+constinit const dr_codec half_codec = make_codec("half", "f16 or bf16, rounded to nearest; what is too large saturates",
+                                                 4, DR_ROLE_VALUE, DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
+                                                 {.dtypes = all_value_dtypes, .params = params, .fields = fields});
+
+}  // namespace dr
