@@ -233,7 +233,7 @@ class keeper {
 
   void begin(uint32_t low, uint32_t high) {
     count_ = in_middle_ = 0;
-    low_ = low;
+    low_ = least_ = low;
     high_ = high;
     range_ = 0;
   }
@@ -391,6 +391,8 @@ class keeper {
     if (low_ < high_ && above < target) {
       const ranked r = find_rank(keys_, scratch_.middle, in_middle_, target - above, low_, high_, scratch_.middle);
       s = {r.key, target - above - r.above, target};
+    } else if (const uint64_t larger = k_.count(m_.kept, count_, least_ + 1); larger < target) {
+      s = {least_, target - larger, target};  // as where much is equal: clipped, constant
     } else {
       s = select_largest(s_.dtype, m_.kept, count_, target);
     }
@@ -403,6 +405,7 @@ class keeper {
     }
     count_ = out;
     in_middle_ = 0;
+    least_ = s.above;
     return s.above;
   }
 
@@ -451,6 +454,7 @@ class keeper {
   bool too_many_ = false;
   uint64_t count_ = 0, in_middle_ = 0;  // collected; of them in [low_, high_), whose magnitudes are in the middle
   uint32_t low_ = 1, high_ = 0, range_ = 0;
+  uint32_t least_ = 1;  // no magnitude collected is below it
 };
 
 // Twice as many as are wanted, and at least what a sample needs to be wrong by.

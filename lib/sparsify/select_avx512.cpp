@@ -95,7 +95,7 @@ inline uint32_t collect_chunk(const Bits* v, const typename lanes<Bits>::mask* m
 template <class Bits>
 uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, uint32_t* positions, void* kept) {
   using l = lanes<Bits>;
-  if (sizeof(Bits) == 2 && low > 0x7fff) return 0;
+  if (low > (sizeof(Bits) == 4 ? 0x7fffffff : 0x7fff)) return 0;
   constexpr uint32_t chunk = select_chunk / sizeof(Bits), each = 64 / sizeof(Bits);
   const auto* v = static_cast<const Bits*>(values);
   auto* out = static_cast<Bits*>(kept);
@@ -170,6 +170,7 @@ uint64_t cut(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t
 }
 
 uint64_t count_32(const void* values, uint64_t n, uint32_t low) {
+  if (low > 0x7fffffff) return 0;
   const auto* v = static_cast<const uint32_t*>(values);
   const __m512i least = _mm512_set1_epi32(static_cast<int>(low)), magnitude = _mm512_set1_epi32(0x7fffffff);
   uint64_t found = 0, i = 0;

@@ -40,6 +40,8 @@ std::vector<gradient> gradients(uint64_t n) {
   add("NaN and infinities", [&](uint64_t i) {
     return i % 7 ? i % 5 ? as_bits(laplace(i)) : 0x7f800000u : 0xffc00000u + static_cast<uint32_t>(i % 3);
   });
+  add("all the largest NaN", [](uint64_t) { return 0x7fffffffu; });
+  add("close together", [](uint64_t i) { return 0x3f800000u + static_cast<uint32_t>(draw(12, i) % 1000); });
   add("mostly zeros", [&](uint64_t i) { return draw(3, i) % 500 ? 0 : as_bits(laplace(i)); });
   add("one nonzero", [&](uint64_t i) { return i == n / 3 ? 1u : 0u; });
   add("three magnitudes", [](uint64_t i) { return as_bits(static_cast<double>(draw(4, i) % 4)); });
@@ -199,7 +201,7 @@ TEST_CASE("topr in one pass keeps what its definition keeps, at every level and 
 TEST_CASE("the loops of selection write the same at every level") {
   for (const uint32_t dtype : {DR_F32, DR_F16})
     for (const uint32_t n : {0u, 1u, 7u, 8u, 16u, 31u, 33u, 100u, 4095u, 4096u})
-      for (const uint32_t low : {1u, 0x3c00u, 0x7c00u, 0x3f800000u, 0x7f800001u}) {
+      for (const uint32_t low : {1u, 0x8000u, 0x80000000u, 0x3c00u, 0x7c00u, 0x3f800000u, 0x7f800001u}) {
         std::vector<uint32_t> v(n + 1);
         for (uint32_t i = 0; i < n; ++i) v[i] = static_cast<uint32_t>(draw(low, i)) | 0x3000;
         const select_kernels& plain = select_at(cpu_level::scalar, dtype);
