@@ -21,6 +21,11 @@ index=bloom(policy=naive,fpr=0.1) value=qsgd(levels=1,bucket=1)
 index=golomb value=fit_poly regather=off bucket=flat
 index=raw value=fit_poly feedback=none regather=on bucket=none order=bitpack
 value=raw
+index=auto value=auto(error=0.01)
+sparsify=dgc(ratio=0.01) index=golomb(adaptive=1) value=uniform_quant(error=0.02)
+sparsify=random(ratio=0.01) index=bloom(policy=p2,bits=12,layout=split_block) value=lloyd(levels=4)
+index=delta_varint+huffman value=sketch(buckets=64)+huffman
+index=seeded(count=5) value=fit_dexp(sign=order) order=bitpack+zstd(level=19)
 
 sparsify=topr
 index=raw index=raw

@@ -608,7 +608,7 @@ def naive():
     every = {i: [v] for i, v in enumerate(patterns(300, 51))}
     few = topr(every, "f32", 15)
     e = entry("f32", [RAW], [stage("index", "bloom", **encoder.bloom_fields(0.3))])
-    told = encoder.bloom_support(few, Shape(300, 15, 15), e.index[0].fields)
+    told = encoder.SUPPORTS["bloom"](few, Shape(300, 15, 15), e.index[0].fields)
     data = general_frame([encode_row(e, 300, {t: every[k] for t, k in zip(told, few)}, 0, few)], widths=[1, 2, 1, 1, 0, 0, 0, 0])
     add_encoded("encode_bloom_naive", "sparsify=topr(ratio=0.05) index=bloom(policy=naive,fpr=0.3) value=raw", {}, [input_text("dense", "f32", 300, every, 1, list(every))], data)
 
@@ -679,10 +679,10 @@ def from_library(path):
     keep("bloom_batch", "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", [values(900, 65, "f16"), values(500, 66, "f16")], "filters, with their bounds", seed=3)
     keep("fit_poly_order", "sparsify=topr(ratio=0.5) index=golomb value=fit_poly+deflate order=bitpack+deflate", values(400, 67), "deflate behind fit_poly and bitpack")
     def gradient(kind, seed):
-        """900 values: one in twenty, or nine in ten of two in five runs of 30, as gradients have them; the others are zero."""
+        """500 values: one in twenty, or nine in ten of two in five runs of 30, as gradients have them; the others are zero."""
         r = random.Random(seed)
-        runs = [kind == "all" or kind == "rows" and r.random() < 0.4 for _ in range(30)]
-        return numpy.where([r.random() < (0.9 if runs[i // 30] else 0.05 if kind == "strewn" else 0) for i in range(900)], values(900, seed), 0).astype("<f4")
+        runs = [kind == "all" or kind == "rows" and r.random() < 0.4 for _ in range(17)]
+        return numpy.where([r.random() < (0.9 if runs[i // 30] else 0.05 if kind == "strewn" else 0) for i in range(500)], values(500, seed), 0).astype("<f4")
 
     for seed, (name, kind, plan) in enumerate(LATER, 100):
         keep(name, plan, [gradient(kind, seed)], "as the library writes it", seed=seed, step=3)
