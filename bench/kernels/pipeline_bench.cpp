@@ -190,7 +190,7 @@ void encoding_frame(report& r) {
   const auto g = laplace(25600000, 1);
   std::vector<candidate> all{counting(g)};
   std::vector<std::unique_ptr<encoding>> encodings;
-  for (const char* value : {"raw", "qsgd"}) {
+  for (const char* value : {"raw", "qsgd", "uniform_quant"}) {
     const std::string text = std::string("sparsify=topr(ratio=0.01) index=golomb value=") + value;
     encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
     all.push_back({"encode " + text, [e = encodings.back().get()] { e->run(); }});
@@ -275,7 +275,8 @@ void ncf(report& r) {
   std::vector<float> out(g.size());
   dr_tensor_out o = dense_out(out);
   std::vector<std::unique_ptr<encoding>> encodings;
-  for (const char* value : {"raw", "qsgd"}) {
+  const char* const values[] = {"raw", "qsgd", "uniform_quant"};
+  for (const char* value : values) {
     const std::string text = std::string("sparsify=topr(ratio=0.1) index=golomb value=") + value;
     encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
     encoding* const e = encodings.back().get();
@@ -287,7 +288,7 @@ void ncf(report& r) {
   }
   const auto t = r.compare("e", all);
   for (size_t i = 0; i < encodings.size(); ++i) {
-    r.row("e", i ? "there and back, qsgd" : "there and back, raw", t[1 + 2 * i] + t[2 + 2 * i],
+    r.row("e", std::string("there and back, ") + values[i], t[1 + 2 * i] + t[2 + 2 * i],
           (t[1 + 2 * i] + t[2 + 2 * i]) / t[0], 0);
     for (const char* stage : {"sparsify", "index", "value", "container"})
       r.row("e", std::string("  encode, ") + stage, encodings[i]->seconds({stage}),

@@ -11,6 +11,7 @@
 // everything before.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DR_X86 1
+#include <cpuid.h>
 #pragma GCC diagnostic push  // gcc 12 warns of its own header (PR 105593)
 #pragma GCC diagnostic ignored "-Wuninitialized"
 #if !defined(__clang__)
@@ -44,7 +45,11 @@ inline constexpr const char* cpu_level_names[] = {"scalar", "avx2", "avx512"};
 
 inline cpu_level cpu_detected() {
 #if DR_X86
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
+  // (clang 14 has no name for these two.)
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 29);
+  const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & 1u << 5);
+  const bool avx2 = f16c && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
                     __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&

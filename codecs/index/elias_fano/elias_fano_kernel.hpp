@@ -56,7 +56,7 @@ inline bool join_low_scalar(const uint8_t* low, uint64_t low_size, unsigned l, u
   bit_reader reader(low + from, 8 * (low_size - from));
   bool ascends = true;
   for (uint64_t i = begin; i < end; ++i) {
-    x[i] = static_cast<uint32_t>(x[i] << l | reader.get(l));
+    x[i] = static_cast<uint32_t>(uint64_t{x[i]} << l | reader.get(l));
     ascends &= i == 0 || x[i] > x[i - 1];
   }
   return ascends;
