@@ -134,10 +134,11 @@ std::vector<std::string> default_plans(const tensor& g) {
   const std::string before = default_sparsifier(g) + " ";
   std::vector<std::string> plans;
   for (const char* streams :
-       {"index=raw value=raw", "index=golomb value=raw", "index=rice value=raw", "index=golomb value=raw+deflate",
-        "index=golomb value=qsgd", "index=golomb value=fit_poly", "index=raw value=fit_poly",
-        "index=bloom(policy=leftmost,fpr=0.001) value=raw", "index=bloom(policy=p0,fpr=0.001) value=raw",
-        "index=bloom(policy=p0,fpr=0.001) value=qsgd"})
+       {"index=raw value=raw", "index=golomb value=raw", "index=golomb(adaptive=1) value=raw",
+        "index=golomb value=raw+deflate", "index=golomb value=qsgd",
+        "index=golomb(adaptive=1) value=uniform_quant(error=0.02)", "index=golomb(adaptive=1) value=log_quant(bits=4)",
+        "index=auto value=auto(error=0.05)", "index=raw value=fit_poly", "index=bloom(policy=p0,fpr=0.001) value=qsgd",
+        "index=bloom(policy=p2,fpr=0.001) value=qsgd"})
     plans.push_back(before + streams);
   return plans;
 }
