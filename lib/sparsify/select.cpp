@@ -121,7 +121,7 @@ constexpr uint64_t sample_whole = 8192;   // so few values are all sampled
 // So many that the target-th magnitude is known to a few percent, and a small part of the pass.
 uint64_t sample_wanted(uint64_t n) {
   constexpr uint64_t fewest = 4096, most = 262144;
-  return n <= sample_whole ? n : std::clamp(n / 256, fewest, most);
+  return n <= sample_whole ? n : std::clamp(n / 512, fewest, most);
 }
 
 struct ranked {
