@@ -103,9 +103,12 @@ def times(*of, unit="ratio"):
 
 
 def fig8():
-    rows = [r for r in read("fig8_laplace.json")["rows"] if r["plan"].endswith("index=golomb value=lloyd(levels=2)")]
-    both = f"; encode {rows[0]['encode_ns'] / 1e3:.1f} µs, decode to dense {rows[0]['decode_ns'] / 1e3:.1f} µs" if rows else ""
-    return volume("fig8", "sparsify=topr(ratio=0.01)", 36864, 0.11) + both
+    texts = []
+    for value in ("lloyd(levels=2)", "uniform_quant(error=0.1095)"):
+        for r in read("fig8_laplace.json")["rows"]:
+            if r["plan"].endswith(f"index=golomb value={value}"):
+                texts.append(f"`golomb` + `{value}`: {r['bytes']} bytes, {100 * r['relative_volume']:.3f} %, squared error {r['relative_l2_error'] ** 2:.2e}, encode {r['encode_ns'] / 1e3:.1f} µs, decode to dense {r['decode_ns'] / 1e3:.1f} µs")
+    return lines(*texts)
 
 
 def recovered():
