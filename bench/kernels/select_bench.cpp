@@ -70,7 +70,7 @@ void add_selection(subjects& all) {
                        work& x = ready();
                        x.prepare(target);
                        const select_piece piece{x.values(), d, 0, 0};
-                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, {&x.scratch, nullptr, l});
+                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, {&x.scratch, nullptr, l}).count;
                      },
                      [ready, dtype = dtype] {
                        work& x = ready();

@@ -34,6 +34,7 @@ struct stage_list {
   bool has(uint32_t trait) const { return count && (stages[0].codec->traits & trait); }
   // Its size follows from header and count, so frames do not store it.
   bool fixed_size() const { return count == 1 && has(DR_FIXED_SIZE); }
+  bool total() const { return count == 1 && has(DR_TOTAL); }
   bool exact() const { return count && has(DR_EXACT); }  // bytes stages always are
 };
 

@@ -1,5 +1,6 @@
 #include "feedback/residual.hpp"
 
+#include <algorithm>
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
@@ -36,10 +37,8 @@ namespace {
 template <class T>
 void advance_scalar(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool) {
   const auto* v = static_cast<const typename T::bits*>(g);
-  for (uint64_t i = 0; i < n; ++i) {
-    undo[i] = m[i];
-    m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
-  }
+  if (undo) std::memcpy(undo, m, n * sizeof(float));
+  for (uint64_t i = 0; i < n; ++i) m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
 }
 
 }  // namespace
@@ -68,16 +67,16 @@ void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, 
   const __m256 by_beta = _mm256_set1_ps(beta), by_gamma = _mm256_set1_ps(gamma);
   uint64_t i = 0;
   const auto one = [&] {
-    undo[i] = m[i];
+    if (undo) undo[i] = m[i];
     m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
     ++i;
   };
-  while (i < n && reinterpret_cast<uintptr_t>(undo + i) % 32) one();
+  while (undo && i < n && reinterpret_cast<uintptr_t>(undo + i) % 32) one();
   for (; i + 8 <= n; i += 8) {
     const __m256 was = _mm256_loadu_ps(m + i);
-    if (streams)
+    if (undo && streams)
       _mm256_stream_ps(undo + i, was);
-    else
+    else if (undo)
       _mm256_store_ps(undo + i, was);
     _mm256_storeu_ps(m + i, _mm256_add_ps(_mm256_mul_ps(by_gamma, load_8<T>(v + i)), _mm256_mul_ps(by_beta, was)));
   }
@@ -141,6 +140,22 @@ void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, 
       }
     }
   });
+}
+
+void clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
+                uint32_t first) {
+  constexpr uint64_t block = 256;
+  uint32_t left[block];
+  for (uint64_t i = 0; i < count;) {
+    uint32_t n = 0;
+    for (const uint64_t end = std::min(count, i + block); i < end; ++i) {  // most have left; which, nobody could guess
+      uint32_t bits;
+      std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
+      left[n] = support[i] - first;
+      n += magnitude<f32_type>(bits) < taken_from;
+    }
+    for (uint32_t k = 0; k < n; ++k) acc[left[k]] = 0;
+  }
 }
 
 }  // namespace dr

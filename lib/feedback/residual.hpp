@@ -25,8 +25,8 @@ inline float* residual_of(void* state) {
   return reinterpret_cast<float*>(static_cast<char*>(state) + sizeof(residual_state));
 }
 
-// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, at a level of instructions; undo[i]: what m[i] was. It
-// goes past the caches if it `streams`: then fence_streams before another thread reads it.
+// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, at a level of instructions; undo[i], unless nullptr: what m[i]
+// was. It goes past the caches if it `streams`: then fence_streams before another thread reads it.
 using advance_fn = void (*)(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams);
 advance_fn advance_at(cpu_level level, uint32_t dtype);
 
@@ -41,5 +41,9 @@ void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out
 // steps.
 void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
                    float* acc, uint32_t first = 0);
+
+// As subtract_sent of f32 that arrive as they are, from all of which nothing remains; magnitudes from `taken_from` on have left before.
+void clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
+                uint32_t first);
 
 }  // namespace dr

@@ -42,7 +42,8 @@ struct unit_work {
   select_piece* pieces;
   summed* sums;  // of pieces that have no values
   float* undo;
-  bool advanced;  // the states, so failing takes them back
+  uint32_t taken_from;  // from this magnitude on what is kept has left the state
+  bool advanced;        // the states, so failing takes them back
   uint32_t piece_count;
   select_memory kept;
   uint32_t* support;  // of a sparse source: in the segment
@@ -188,9 +189,10 @@ work take(arena& memory, const batch& b) {
 class encoder {
  public:
   encoder(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers, const work& w,
-          dr_error& error)
+          uint64_t capacity, dr_error& error)
       : b_(b), call_(call), tensors_(tensors), pool_(workers), w_(w), error_(error) {
     run_ = {w.scratch, scratch_stride(b), &workers};
+    may_fail_ = may_fail(capacity);
     for (size_t i = 0; i < b.rows.size(); ++i) {
       const batch_row& r = b.rows[i];
       const unit& u = b.units[r.unit];
@@ -360,7 +362,7 @@ class encoder {
     for (size_t i = 0; i < b_.units.size(); ++i) {
       const unit_work& o = w_.units[i];
       for (uint32_t p = 0; o.advanced && p < o.piece_count; ++p)
-        if (o.pieces[p].n) std::memcpy(o.sums[p].m, o.sums[p].undo, 4 * o.pieces[p].n);
+        if (o.pieces[p].n && o.sums[p].undo) std::memcpy(o.sums[p].m, o.sums[p].undo, 4 * o.pieces[p].n);
     }
   }
 
@@ -403,23 +405,25 @@ class encoder {
     cut_to_pieces(i);
     sums_source sums{&u, &o};
     o.advanced = o.sums != nullptr;
-    const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
-    uint64_t kept = 0;
+    const select_source source{
+        u.dtype, {o.pieces, o.piece_count}, load_sums, &sums, o.sums && leaves_nothing(u) ? place_of_sums : nullptr};
+    kept_count kept{};
     if (p.sparsify.codec->id == sparsify_topr) {
       kept = keep_largest(source, wanted(u), o.kept, crew);
     } else if (p.sparsify.codec->id == sparsify_random) {
       choose_random(sparsify_key(u), u.universe, wanted(u), o.chosen);
-      kept = keep_chosen(source, u.sparse ? o.indices : nullptr, o.chosen, o.kept);
+      kept.count = keep_chosen(source, u.sparse ? o.indices : nullptr, o.chosen, o.kept);
     } else if (p.sparsify.codec->id == sparsify_dgc) {
       kept = keep_dgc(source, sparsify_key(u), wanted(u), p.sparsify.value(dgc_share), o.sample, o.kept, crew);
     } else if (p.sparsify.codec->id == sparsify_threshold) {
       kept = keep_from(source, magnitude_from(u.dtype, p.sparsify.value(threshold_value)), o.kept, crew);
       o.dense_fallback =
-          static_cast<double>(kept) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
+          static_cast<double>(kept.count) > p.sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe);
     } else {
       kept = keep_from(source, 1, o.kept, crew);
     }
     fence_streams();
+    o.taken_from = kept.taken_from;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < u.rows; ++k) {
       row_work& row = w_.rows[u.first_row + k];
@@ -432,6 +436,28 @@ class encoder {
       }
       begin = o.kept.ends[k];
     }
+  }
+
+  // Whether anything can go wrong once the gradient has joined the states. Auto takes memory.
+  bool may_fail(uint64_t capacity) const {
+    const auto total = [](const wire_plan& p) {
+      return p.index().total() && p.value().total() && (!p.order().count || p.order().total());
+    };
+    return capacity < b_.layout[(call_.flags & DR_CALL_TAG) != 0].frame_bound || b_.chooses() ||
+           std::any_of(b_.shapes.begin(), b_.shapes.end(), [](const tensor_shape& s) { return s.sparse(); }) ||
+           !std::all_of(b_.wire.begin(), b_.wire.end(), total);
+  }
+
+  // Whether what a unit sends of f32 arrives as it was, so that its residual is 0 there.
+  bool leaves_nothing(const unit& u) const {
+    const auto exact = [&](uint32_t plan) {
+      return b_.wire[plan].value().exact() && !b_.wire[plan].replaces_support();
+    };
+    return u.dtype == DR_F32 &&
+           std::all_of(&b_.rows[u.first_row], &b_.rows[u.first_row] + u.rows, [&](const batch_row& r) {
+             return exact(r.plan) &&
+                    std::all_of(r.choices.begin(), r.choices.end(), [&](const row_choice& c) { return exact(c.plan); });
+           });
   }
 
   // Draws of the unit, whatever its segments; apart from those of its codecs.
@@ -463,7 +489,8 @@ class encoder {
         const tensor_view& t = tensors_[tensor];
         const uint64_t stop = std::min(end, before + b_.shapes[tensor].elements());
         const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
-        if (o.sums) o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before), o.undo + at};
+        if (o.sums)
+          o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before), may_fail_ ? o.undo + at : nullptr};
         o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
                                      k};
         at = stop;
@@ -488,13 +515,17 @@ class encoder {
       m = few;
     }
     if (what == select_load::first)
-      advance_at(cpu(), u->dtype)(g, m, n, beta(*u), gamma(*u), s.undo + at, u->universe >= undo_streams);
+      advance_at(cpu(), u->dtype)(g, m, n, beta(*u), gamma(*u), s.undo ? s.undo + at : nullptr,
+                                  u->universe >= undo_streams);
     if (u->dtype == DR_F32 && m != few) return m;
     if (u->dtype == DR_F32)
       std::memcpy(room, few, n * sizeof(float));
     else
       round_values(u->dtype, m, n, room);
     return room;
+  }
+  static float* place_of_sums(void* self, size_t piece, uint64_t at) {
+    return static_cast<const sums_source*>(self)->o->sums[piece].m + at;
   }
   static float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
   static float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
@@ -933,19 +964,22 @@ class encoder {
       const std::byte* values;
       uint64_t count;
       float* m;
-      uint32_t position;
+      uint32_t position, taken_from;
     } job{&u,
           from,
           values + (from - s.support) * value_size(u.dtype),
           static_cast<uint64_t>(std::lower_bound(from, end, piece.position + piece.n) - from),
           m,
-          piece.position};
+          piece.position,
+          leaves_nothing(u) ? o.taken_from : 0};
     static constexpr uint64_t block = 16384;
     const auto one = [](void* arg, size_t item, size_t) {
       const auto& j = *static_cast<const struct job*>(arg);
-      const uint64_t first = item * block;
-      subtract_sent(j.u->dtype, j.support + first, j.values + first * value_size(j.u->dtype),
-                    std::min(block, j.count - first), 1, j.m, j.position);
+      const uint64_t first = item * block, n = std::min(block, j.count - first);
+      if (j.taken_from)
+        clear_sent(j.support + first, j.values + 4 * first, n, j.taken_from, j.m, j.position);
+      else
+        subtract_sent(j.u->dtype, j.support + first, j.values + first * value_size(j.u->dtype), n, 1, j.m, j.position);
     };
     pool_.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
   }
@@ -957,6 +991,7 @@ class encoder {
   work w_;
   stage_runner run_;
   dr_error& error_;
+  bool may_fail_;
 };
 
 bool keeps_feedback(const batch& b) {
@@ -982,7 +1017,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
                 b.workspace);
 
-  encoder e(b, call, tensors, workers, w, error);
+  encoder e(b, call, tensors, workers, w, capacity, error);
   uint64_t size = 0;
   const auto attempt = [&]() -> dr_status {
     if (const dr_status s = e.sparsify_and_split()) {

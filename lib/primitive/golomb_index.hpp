@@ -125,7 +125,7 @@ struct golomb_index {
                               {0, 0}};
 
   static constexpr dr_codec codec(const char* name, const char* summary, uint32_t id, const dr_ops* cuda) {
-    return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT, &cpu,
+    return make_codec(name, summary, id, DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &cpu,
                       {.forms = list_form,
                        .params = std::span(params).first(field_count),
                        .fields = std::span(fields).first(field_count),

@@ -96,8 +96,8 @@ uint64_t dgc_sample(double share, uint64_t n) {
   return std::min(n, std::max<uint64_t>(wanted, 1024));
 }
 
-uint64_t keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
-                  const select_memory& memory, const select_crew& crew) {
+kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
+                    const select_memory& memory, const select_crew& crew) {
   const uint64_t n = source.elements(), m = dgc_sample(share, n);
   if (m == n || target >= n) return keep_largest(source, target, memory, crew);
   with_value_type(source.dtype, [&](auto type) { take_sample<decltype(type)>(source, key, n, m, sample); });
@@ -110,7 +110,7 @@ uint64_t keep_dgc(const select_source& source, uint64_t key, uint64_t target, do
     low = lowered(source.dtype, low);
     found = collect(source, low, most, memory, true, crew.level);
   }
-  if (found <= most) return found;
+  if (found <= most) return {found};
   select_source made{source.dtype, source.pieces, load_again, const_cast<select_source*>(&source)};
   return keep_largest(made, target, memory, crew);
 }

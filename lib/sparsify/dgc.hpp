@@ -21,7 +21,7 @@ constexpr uint64_t dgc_fewest(uint64_t target) { return target - 3 * target / 10
 uint64_t dgc_sample(double share, uint64_t n);
 
 // sample: dgc_sample numbers. crew: as keep_largest wants it for `target`. Room for dgc_most(target).
-uint64_t keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
-                  const select_memory& memory, const select_crew& crew);
+kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
+                    const select_memory& memory, const select_crew& crew);
 
 }  // namespace dr

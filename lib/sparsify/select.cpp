@@ -164,7 +164,9 @@ class keeper {
         n_(source.elements()) {}
 
   bool collect(uint32_t low, uint32_t high, uint64_t target) {
-    return collect_shared(low, high) || collect_alone(low, high, target);
+    if (collect_shared(low, high)) return true;
+    put_back();
+    return collect_alone(low, high, target);
   }
 
   // false: cut too often, so it would be quicker to ask the radix.
@@ -180,6 +182,7 @@ class keeper {
       count_ += found;
       if (low_ < high_) in_middle_ += k_.magnitudes(kept, found, low_, high_, scratch_.middle + in_middle_);
       if (in_middle_ > scratch_.middle_room) high_ = 0;
+      take(static_cast<size_t>(&p - s_.pieces.data()), m_.positions + count_ - found, kept, found);
       if (count_ <= m_.room) return true;
       if (cuts++ == cuts_most) return false;
       // As many as are wanted and more are here already: of what follows only the larger can matter.
@@ -196,7 +199,7 @@ class keeper {
     range_ = last;
   }
 
-  uint64_t largest(uint64_t target) {
+  void largest(uint64_t target) {
     const uint64_t sampled = n_ ? sample() : 0;
     double part = static_cast<double>(sampled) / static_cast<double>(n_);
     double expected = part * static_cast<double>(target);
@@ -219,13 +222,15 @@ class keeper {
       if (count_ >= target || low == 1) {
         close();
         if (count_ > target) cut(target);
-        return count_;
+        return;
       }
+      put_back();
       // The sample promised too much: as much less of it, and twice as far.
       expected *= static_cast<double>(target) / static_cast<double>(std::max<uint64_t>(count_, 1));
       slack = expected + 2 * slack;
     }
-    return by_radix(target);
+    put_back();
+    by_radix(target);
   }
 
  private:
@@ -235,6 +240,7 @@ class keeper {
     count_ = in_middle_ = 0;
     low_ = least_ = low;
     high_ = high;
+    taken_from_ = s_.place ? std::max(low, high) : magnitudes_end;
     range_ = 0;
   }
 
@@ -303,6 +309,34 @@ class keeper {
     std::memcpy(m_.positions + to, w.positions, found * sizeof(uint32_t));
     std::memcpy(kept_at(to), w.kept, found * size);
     if (near) std::memcpy(scratch_.middle + to_middle, w.near, near * sizeof(uint32_t));
+    take(piece_, w.positions, w.kept, found);
+  }
+
+  // Of pairs that were found in a piece, takes those that are surely kept.
+  void take(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
+    if (taken_from_ == magnitudes_end) return;
+    const uint32_t first = s_.pieces[piece].position;
+    float* const to = s_.place(s_.self, piece, 0);
+    for (uint64_t i = 0; i < n; ++i) {  // without a branch: the others are written again
+      uint32_t bits;
+      std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
+      bits &= 0 - uint32_t{magnitude<f32_type>(bits) < taken_from_};
+      std::memcpy(to + (positions[i] - first), &bits, sizeof bits);
+    }
+  }
+
+  // The sample misled: all that was taken goes back to its place.
+  void put_back() {
+    if (taken_from_ == magnitudes_end) return;
+    taken_from_ = magnitudes_end;
+    uint64_t i = 0;
+    for (size_t piece = 0; piece < s_.pieces.size(); ++piece) {
+      const select_piece& p = s_.pieces[piece];
+      const uint64_t end = p.range < range_ ? m_.ends[p.range] : p.range == range_ ? count_ : 0;
+      float* const to = s_.place(s_.self, piece, 0);
+      for (; i < end && m_.positions[i] - p.position < p.n; ++i)
+        std::memcpy(to + (m_.positions[i] - p.position), kept_at(i), sizeof(float));
+    }
   }
 
   // Calls f(piece, values, where in the piece, n) for runs, in order and always the same ones, as long as it returns true.
@@ -396,6 +430,7 @@ class keeper {
     } else {
       s = select_largest(s_.dtype, m_.kept, count_, target);
     }
+    if (s.above >= taken_from_) put_back();
     uint64_t begin = 0, out = 0;
     for (uint32_t r = 0; r <= range_; ++r) {
       const uint64_t end = m_.ends[r];
@@ -409,7 +444,7 @@ class keeper {
     return s.above;
   }
 
-  uint64_t by_radix(uint64_t target) {
+  void by_radix(uint64_t target) {
     selection s = radix_select(s_.dtype, target, [&](auto&& f) {
       each_run([&](const select_piece&, const void* v, uint64_t, uint32_t n) {
         f(v, n);
@@ -434,11 +469,10 @@ class keeper {
       return true;
     });
     close();
-    return count_;
   }
 
  public:
-  uint64_t count() const { return count_; }
+  kept_count result() const { return {count_, taken_from_}; }
 
  private:
   const select_source& s_;
@@ -455,6 +489,7 @@ class keeper {
   uint64_t count_ = 0, in_middle_ = 0;  // collected; of them in [low_, high_), whose magnitudes are in the middle
   uint32_t low_ = 1, high_ = 0, range_ = 0;
   uint32_t least_ = 1;  // no magnitude collected is below it
+  uint32_t taken_from_ = magnitudes_end;
 };
 
 // Twice as many as are wanted, and at least what a sample needs to be wrong by.
@@ -491,17 +526,19 @@ select_scratch select_scratch::take(arena& memory) const {
   return s;
 }
 
-uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory, const select_crew& crew) {
+kept_count keep_from(const select_source& source, uint32_t low, const select_memory& memory, const select_crew& crew) {
   keeper k(source, memory, crew);
   k.collect(low, 0, 0);
   k.close();
-  return k.count();
+  return k.result();
 }
 
-uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                      const select_crew& crew) {
+kept_count keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
+                        const select_crew& crew) {
   if (target >= source.elements()) return keep_from(source, 1, memory, crew);
-  return keeper(source, memory, crew).largest(target);
+  keeper k(source, memory, crew);
+  k.largest(target);
+  return k.result();
 }
 
 }  // namespace dr

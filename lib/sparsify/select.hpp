@@ -57,12 +57,21 @@ struct select_source {
   // n values of a piece, from `at` on; n <= select_run, of which `room` has room.
   const void* (*load)(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) = nullptr;
   void* self = nullptr;
+  // Where `load` makes values of f32, from `at` on. If given, what is kept is taken from there as it is found, which leaves 0: later that
+  // would be a cache miss each.
+  float* (*place)(void* self, size_t piece, uint64_t at) = nullptr;
 
   uint64_t elements() const {
     uint64_t n = 0;
     for (const select_piece& p : pieces) n += p.n;
     return n;
   }
+};
+
+// How many values were kept, and from which magnitude on they were taken from their place.
+struct kept_count {
+  uint64_t count;
+  uint32_t taken_from = 0x80000000;
 };
 
 // Where kept pairs go.
@@ -98,13 +107,13 @@ struct select_crew {
 };
 inline constexpr uint64_t select_shared = 1 << 18;  // from so many values on a piece is worth sharing
 
-// Keeps every magnitude of at least `low` >= 1. Returns how many. There has to be room for all.
-uint64_t keep_from(const select_source& source, uint32_t low, const select_memory& memory,
-                   const select_crew& crew = {});
+// Keeps every magnitude of at least `low` >= 1. There has to be room for all.
+kept_count keep_from(const select_source& source, uint32_t low, const select_memory& memory,
+                     const select_crew& crew = {});
 
 // What select_largest and compact_selected keep. A sample says where the target-th magnitude will be; one pass collects what is a
 // little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix.
-uint64_t keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                      const select_crew& crew);
+kept_count keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
+                        const select_crew& crew);
 
 }  // namespace dr

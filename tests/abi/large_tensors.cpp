@@ -85,6 +85,8 @@ TEST_CASE("frames and states of large tensors are the same for any number of thr
       "sparsify=threshold(value=0.002) index=rice value=raw",
       "index=golomb value=raw",
       "sparsify=topr(ratio=0.01) feedback=residual(beta=0.9,gamma=0.5) index=golomb value=qsgd",
+      "sparsify=topr(ratio=0.02) feedback=residual index=golomb value=raw",
+      "sparsify=threshold(value=0.02) feedback=residual index=golomb value=raw",
       "sparsify=topr(ratio=0.02) feedback=residual index=bloom(fpr=0.01,policy=p0) value=raw",
       "sparsify=topr(ratio=0.02) feedback=residual index=golomb value=fit_poly",
       "bucket=flat sparsify=topr(ratio=0.02) feedback=residual index=golomb value=fit_poly",
@@ -120,6 +122,7 @@ TEST_CASE("frames and states of large tensors are the same for any number of thr
 TEST_CASE("an encode of large tensors that fails leaves states as they were, whatever it fails for") {
   for (const uint32_t threads : {1u, 3u})
     for (const char* text : {"sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd",
+                             "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw",
                              "bucket=flat sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd"}) {
       CAPTURE(text);
       client::context c(threads);
@@ -135,6 +138,7 @@ TEST_CASE("an encode of large tensors that fails leaves states as they were, wha
       CHECK(encode(c.handle, text, all, frame, 1, 100) == DR_E_CAPACITY);
       CHECK(a.state == before);
       CHECK(b.state == before_b);
+      if (std::strstr(text, "raw")) continue;  // which takes NaN as well
       const float nan = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(b.values.data() + 4 * 2999, &nan, 4);
       CHECK(encode(c.handle, text, all, frame, 1) == DR_E_ARGUMENT);

@@ -100,6 +100,7 @@ kept_pairs expected(uint32_t dtype, const std::vector<Bits>& v, uint64_t target,
 template <class Bits>
 struct made_values {
   const std::vector<Bits>* v;
+  std::vector<float> sums;          // of a source whose kept values are taken
   std::vector<uint64_t> begin;      // of each piece
   std::atomic<uint64_t> first = 0;  // values that were asked for the first time
   bool shared = false;
@@ -114,14 +115,31 @@ struct made_values {
       m.first += n;
     }
     if (what == select_load::again) CHECK(from + n <= m.first);
+    if (!m.sums.empty() && what != select_load::peek) return m.sums.data() + from;
     std::copy_n(m.v->data() + from, n, static_cast<Bits*>(room));
     return room;
+  }
+  static float* place(void* self, size_t piece, uint64_t at) {
+    auto& m = *static_cast<made_values*>(self);
+    return m.sums.data() + m.begin[piece] + at;
+  }
+  // What was kept has left from a magnitude on, all else stands as it was.
+  void check_taken(const std::vector<select_piece>& pieces, const select_memory& memory, kept_count result) {
+    std::vector<float> rest(v->size());
+    std::memcpy(rest.data(), v->data(), 4 * rest.size());
+    uint64_t i = 0;
+    for (size_t k = 0; k < pieces.size(); ++k)
+      for (; i < memory.ends[pieces[k].range] && memory.positions[i] - pieces[k].position < pieces[k].n; ++i) {
+        const uint32_t bits = static_cast<const uint32_t*>(memory.kept)[i];
+        if ((bits & 0x7fffffff) >= result.taken_from) rest[begin[k] + memory.positions[i] - pieces[k].position] = 0;
+      }
+    CHECK(std::memcmp(rest.data(), sums.data(), 4 * rest.size()) == 0);
   }
 };
 
 template <class Bits>
 kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cuts c, bool made, cpu_level level,
-                 pool* workers = nullptr) {
+                 pool* workers = nullptr, bool taken = false, uint64_t* left = nullptr) {
   const auto pieces = pieces_of(v, c, made);
   select_source source{dtype, pieces};
   made_values<Bits> values{&v, {}};
@@ -132,6 +150,11 @@ kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cu
     begin += p.n;
   }
   source.load = made_values<Bits>::load;
+  if (taken) {
+    values.sums.resize(v.size() + 1);
+    std::memcpy(values.sums.data(), v.data(), v.size() * sizeof(Bits));
+    source.place = made_values<Bits>::place;
+  }
   source.self = &values;
   const uint64_t ranges = v.empty() ? 1 : (v.size() - 1) / c.range + 1;
   arena measuring;
@@ -146,8 +169,12 @@ kept_pairs found(uint32_t dtype, const std::vector<Bits>& v, uint64_t target, cu
   std::vector<select_scratch> scratches;
   for (uint32_t k = 0; k < crew; ++k) scratches.push_back(scratch.take(memory));
   REQUIRE(memory.fits());
-  const uint64_t n = keep_largest(source, target, m, {scratches.data(), workers, level});
+  const kept_count kept = keep_largest(source, target, m, {scratches.data(), workers, level});
+  const uint64_t n = kept.count;
   if (made) CHECK(values.first == v.size());
+  if (taken) values.check_taken(pieces, m, kept);
+  if (left)
+    for (uint64_t i = 0; i < n; ++i) *left += (static_cast<const Bits*>(m.kept)[i] & 0x7fffffff) >= kept.taken_from;
   kept_pairs out;
   out.positions.assign(m.positions, m.positions + n);
   out.values.assign(static_cast<const Bits*>(m.kept), static_cast<const Bits*>(m.kept) + n);
@@ -165,6 +192,7 @@ void each_level(F&& f) {
 
 TEST_CASE("topr in one pass keeps what its definition keeps, at every level and for every type") {
   pool three(3);
+  uint64_t left = 0;
   for (const uint64_t n :
        {uint64_t{0}, uint64_t{1}, uint64_t{15}, uint64_t{33}, uint64_t{5000}, uint64_t{70001}, uint64_t{400000}})
     for (const gradient& g : gradients(n)) {
@@ -188,10 +216,12 @@ TEST_CASE("topr in one pass keeps what its definition keeps, at every level and 
           CHECK(found(DR_BF16, bfloat, target, one, false, level) == wholebf);
           CHECK(found(DR_F32, g.bits, target, many, false, level) == cut32);
           CHECK(found(DR_F32, g.bits, target, many, true, level) == cut32);
+          CHECK(found(DR_F32, g.bits, target, many, true, level, nullptr, true, &left) == cut32);
           if (n < select_shared) return;
           CHECK(found(DR_F32, g.bits, target, one, false, level, &three) == whole32);
           CHECK(found(DR_BF16, bfloat, target, one, false, level, &three) == wholebf);
           CHECK(found(DR_F32, g.bits, target, one, true, level, &three) == whole32);
+          CHECK(found(DR_F32, g.bits, target, one, true, level, &three, true) == whole32);
           CHECK(found(DR_F32, g.bits, target, many, false, level, &three) == cut32);
         });
       }

@@ -258,7 +258,8 @@ TEST_CASE("dgc: as defined, in every type, for any shape of values; never more t
               cut_source<bits> cut(dtype, v, 5000, piece);
               const uint64_t ranges = ceil_div(v.size(), 5000);
               kept k(dtype, v.size(), most, target, ranges);
-              const uint64_t count = keep_dgc(cut.source, 42, target, share, k.sample.data(), k.room, {&k.scratch});
+              const uint64_t count =
+                  keep_dgc(cut.source, 42, target, share, k.sample.data(), k.room, {&k.scratch}).count;
               cut.check_made();
               CAPTURE(v.size());
               CAPTURE(target);
@@ -270,7 +271,7 @@ TEST_CASE("dgc: as defined, in every type, for any shape of values; never more t
       cut_source<bits> cut(dtype, v, v.size(), v.size());
       kept k(dtype, v.size(), dgc_most(200), 200, 1);
       for (uint64_t key = 0; key < 30; ++key) {
-        const uint64_t count = keep_dgc(cut.source, key, 200, 0.1, k.sample.data(), k.room, {&k.scratch});
+        const uint64_t count = keep_dgc(cut.source, key, 200, 0.1, k.sample.data(), k.room, {&k.scratch}).count;
         CHECK(count >= dgc_fewest(200));
         CHECK(count <= dgc_most(200));
       }

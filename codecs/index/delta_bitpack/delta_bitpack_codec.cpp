@@ -37,6 +37,6 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 constinit const dr_codec delta_bitpack_codec =
     make_codec("delta_bitpack", "gaps in blocks of 128, as wide as the widest: fast, about 1.5 bits above the entropy",
-               9, DR_ROLE_INDEX, DR_EXACT, &ops, {.forms = list_form});
+               9, DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
 
 }  // namespace dr

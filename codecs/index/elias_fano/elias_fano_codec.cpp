@@ -37,6 +37,6 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 constinit const dr_codec elias_fano_codec =
     make_codec("elias_fano", "low bits as they are, high bits in unary: half a bit above the entropy of a uniform set",
-               7, DR_ROLE_INDEX, DR_EXACT, &ops, {.forms = list_form});
+               7, DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
 
 }  // namespace dr

@@ -38,6 +38,6 @@ constexpr dr_ops cpu = cpu_ops<need, encode, decode>();
 
 constinit const dr_codec bitpack_codec =
     make_codec("bitpack", "each position in as many bits as the largest needs", 1, DR_ROLE_ORDER,
-               DR_EXACT | DR_FIXED_SIZE, &cpu, {.cuda = &bitpack_cuda});
+               DR_EXACT | DR_FIXED_SIZE | DR_TOTAL, &cpu, {.cuda = &bitpack_cuda});
 
 }  // namespace dr
