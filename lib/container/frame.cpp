@@ -20,30 +20,28 @@ constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST |
 
 // ---- Plan entries -----------------------------------------------------------------------------------------
 
-void append_varint(std::vector<uint8_t>& out, uint64_t x) {
+void append_varint(std::pmr::vector<uint8_t>& out, uint64_t x) {
   uint8_t bytes[10];
   out.insert(out.end(), bytes, put_varint(bytes, x));
 }
 
-void put_stage(std::vector<uint8_t>& out, const stage& s) {
+void put_stage(std::pmr::vector<uint8_t>& out, const stage& s) {
   size_t given = s.codec->field_count;
   while (given && s.fields[given - 1] == s.codec->fields[given - 1].fallback) --given;
   append_varint(out, uint64_t{s.codec->id} * 2 + (given > 0));
   if (!given) return;
-  std::vector<uint8_t> fields;
-  for (size_t i = 0; i < given; ++i) append_varint(fields, s.fields[i]);
-  out.push_back(static_cast<uint8_t>(fields.size()));
-  out.insert(out.end(), fields.begin(), fields.end());
+  const size_t length = out.size();
+  out.push_back(0);
+  for (size_t i = 0; i < given; ++i) append_varint(out, s.fields[i]);
+  out[length] = static_cast<uint8_t>(out.size() - length - 1);
 }
 
-std::vector<uint8_t> serialise(const wire_plan& plan) {
-  std::vector<uint8_t> out;
+void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out) {
   out.push_back(static_cast<uint8_t>(plan.value().count | plan.index().count << 3 | plan.order().count << 6));
   out.push_back(static_cast<uint8_t>(plan.dtype | (plan.carries_order ? 16u : 0u) | (plan.width > 1 ? 32u : 0u)));
   if (plan.width > 1) append_varint(out, plan.width);
   for (const stage_list& list : plan.lists)
     for (const stage& s : list) put_stage(out, s);
-  return out;
 }
 
 // A reader that never passes its end.
@@ -179,13 +177,9 @@ dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_er
 
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error) {
-  out = {};
   out.has_tag = has_tag;
   out.rows = rows.size();
-  for (const wire_plan& plan : plans) {
-    const auto bytes = serialise(plan);
-    out.table.insert(out.table.end(), bytes.begin(), bytes.end());
-  }
+  for (const wire_plan& plan : plans) serialise(plan, out.table);
   if (plans.size() > 8192 || out.table.size() > 0xffff || rows.size() > UINT32_MAX)
     return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu rows: more than a header holds",
                 plans.size(), out.table.size(), rows.size());
@@ -490,7 +484,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
 }  // namespace
 
 void frame_view::clear() {
-  std::vector<uint8_t> table = std::move(layout.table);
+  auto table = std::move(layout.table);
   frame_view fresh;
   fresh.plans = std::move(plans);
   fresh.rows = std::move(rows);

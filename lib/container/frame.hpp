@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory_resource>
 #include <span>
 #include <vector>
 
@@ -57,12 +58,12 @@ struct header_layout {
   bool short_form = false, has_tag = false;
   uint8_t short_width = 3;  // of count, support and sizes in the short form: 2 or 3
   uint64_t rows = 0;
-  std::vector<uint8_t> table;      // serialised plan entries
-  std::array<uint8_t, 7> width{};  // row info, universe, count, support, value, order, index
+  std::pmr::vector<uint8_t> table;  // serialised plan entries
+  std::array<uint8_t, 7> width{};   // row info, universe, count, support, value, order, index
   uint64_t header_size = 0, frame_bound = 0;
 };
 
-// UNSUPPORTED: more plans or bytes of them than a header can hold.
+// `out` is fresh; its table may have memory of its own. UNSUPPORTED: more plans or bytes of them than a header can hold.
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error);
 

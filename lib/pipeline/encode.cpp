@@ -88,6 +88,11 @@ struct work {
   uint32_t* selected;  // rows of one call
   std::byte* scratch;
   select_scratch* select;  // of each worker
+  // With auto: the plans that were taken, and what lays out a header of them.
+  wire_plan* taken;
+  row_bound* bounds;
+  uint32_t* places;
+  std::byte* table;
 };
 
 // How many values a unit's sparsifier wants of those it has.
@@ -109,6 +114,9 @@ bool sums_on_the_way(const batch& b, const unit& u) {
 // Of a worker, so that each begins aligned.
 uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alignment) * arena::alignment; }
 
+// Bytes of a table of some of a batch's plans.
+uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
+
 // The workspace of a batch; with a measuring arena, its size.
 work take(arena& memory, const batch& b) {
   work w{};
@@ -118,6 +126,12 @@ work take(arena& memory, const batch& b) {
   w.jobs = job_list::take(memory, b.rows.size());
   w.selected = memory.take<uint32_t>(b.rows.size());
   w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
+  if (b.chooses()) {
+    w.taken = memory.take<wire_plan>(b.wire.size());
+    w.bounds = memory.take<row_bound>(b.rows.size());
+    w.places = memory.take<uint32_t>(b.wire.size());
+    w.table = memory.take<std::byte>(table_max(b));
+  }
   const bool real = !memory.measures() && memory.fits();
   select_scratch scratch{};
   for (size_t i = 0; i < b.units.size(); ++i) {
@@ -292,24 +306,28 @@ class encoder {
 
   dr_status container(uint8_t* frame, uint64_t capacity, uint64_t& size) {
     if (!b_.chooses()) return container(b_.layout[(call_.flags & DR_CALL_TAG) != 0], b_.wire, frame, capacity, size);
-    // Only the plans that were taken. (Memory is taken for it: auto is not for the steady state.)
-    std::vector<wire_plan> taken;
-    std::vector<row_bound> bounds;
-    std::vector<uint32_t> places(b_.wire.size(), UINT32_MAX);
+    // Only the plans that were taken.
+    std::fill_n(w_.places, b_.wire.size(), UINT32_MAX);
+    uint32_t plans = 0;
     for (size_t i = 0; i < b_.rows.size(); ++i) {
-      uint32_t& place = places[w_.rows[i].plan];
+      uint32_t& place = w_.places[w_.rows[i].plan];
       if (place == UINT32_MAX) {
-        place = static_cast<uint32_t>(taken.size());
-        taken.push_back(plan_of(i));
+        place = plans++;
+        new (w_.taken + place) wire_plan(plan_of(i));
       }
       row_bound bound = b_.rows[i].bound;
       for (const row_choice& c : b_.rows[i].choices)
         if (c.plan == w_.rows[i].plan) bound = c.bound;
       w_.wire[i].plan = bound.plan = place;
-      bounds.push_back(bound);
+      w_.bounds[i] = bound;
     }
-    header_layout layout;
-    if (const dr_status s = lay_out_header(taken, bounds, call_.flags & DR_CALL_TAG, layout, error_)) return s;
+    std::pmr::monotonic_buffer_resource room(w_.table, table_max(b_), std::pmr::null_memory_resource());
+    header_layout layout{.table = std::pmr::vector<uint8_t>(&room)};
+    layout.table.reserve(table_max(b_));
+    const std::span<const wire_plan> taken(w_.taken, plans);
+    if (const dr_status s =
+            lay_out_header(taken, {w_.bounds, b_.rows.size()}, call_.flags & DR_CALL_TAG, layout, error_))
+      return s;
     return container(layout, taken, frame, capacity, size);
   }
 
@@ -438,12 +456,12 @@ class encoder {
     }
   }
 
-  // Whether anything can go wrong once the gradient has joined the states. Auto takes memory.
+  // Whether anything can go wrong once the gradient has joined the states.
   bool may_fail(uint64_t capacity) const {
     const auto total = [](const wire_plan& p) {
       return p.index().total() && p.value().total() && (!p.order().count || p.order().total());
     };
-    return capacity < b_.layout[(call_.flags & DR_CALL_TAG) != 0].frame_bound || b_.chooses() ||
+    return capacity < b_.layout[(call_.flags & DR_CALL_TAG) != 0].frame_bound ||
            std::any_of(b_.shapes.begin(), b_.shapes.end(), [](const tensor_shape& s) { return s.sparse(); }) ||
            !std::all_of(b_.wire.begin(), b_.wire.end(), total);
   }

@@ -188,7 +188,18 @@ TEST_CASE("encode, decode and merge on the CPU allocate nothing once they have r
           "sparsify=threshold(value=0.002,max_ratio=0.5) index=rice value=raw",
           "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=qsgd", "index=golomb value=raw",
           "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=fit_poly",
-          "sparsify=topr(ratio=0.05) feedback=residual index=bloom(fpr=0.01) value=raw"}) {
+          "sparsify=topr(ratio=0.05) feedback=residual index=bloom(fpr=0.01) value=raw",
+          "sparsify=topr(ratio=0.05) index=auto value=auto(error=0.05)",
+          "sparsify=topr(ratio=0.05) feedback=residual index=auto value=raw",
+          "sparsify=random(ratio=0.05) index=golomb(adaptive=1) value=uniform_quant",
+          "sparsify=dgc(ratio=0.05) index=elias_fano value=log_quant(bits=4)",
+          "sparsify=topr(ratio=0.05) index=delta_varint+huffman value=lloyd(levels=4)",
+          "sparsify=topr(ratio=0.05) index=delta_bitpack value=rank_fit",
+          "sparsify=topr(ratio=0.05) index=bitmap value=fit_dexp",
+          "sparsify=topr(ratio=0.05) index=rle value=sketch+huffman",
+          "sparsify=topr(ratio=0.05) index=bloom(policy=p2,fpr=0.01) value=half",
+          "sparsify=topr(ratio=0.05) index=bloom(policy=p1,layout=split_block,fpr=0.01) value=three_lc",
+          "index=all value=qsgd", "index=seeded(ratio=0.1) value=raw"}) {
       INFO(text << ", threads: " << threads);
       workload w(text, 300000);  // the first is shared by the threads
       dr_context* const c = make_context(threads);
