@@ -63,8 +63,11 @@ struct encoding {
   uint64_t size = 0;
   std::vector<std::pair<std::string, double>> stages;  // seconds of the last call
 
-  encoding(const char* text, const dr_tensor& t) : tensor(t) {
-    ok(dr_context_create(nullptr, &context));
+  encoding(const char* text, const dr_tensor& t, uint32_t threads = 1) : tensor(t) {
+    dr_context_options options{};
+    options.struct_size = sizeof options;
+    options.threads = threads;
+    ok(dr_context_create(&options, &context));
     dr_error error{};
     ok(dr_plan_parse(text, &plan, &error));
     size_t bytes = 0;
@@ -202,6 +205,8 @@ void encoding_frame(report& r) {
     encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
     all.push_back({"encode " + text, [e = encodings.back().get()] { e->run(); }});
   }
+  encoding shared("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant", dense(g), 2);
+  all.push_back({"encode, the last of these, 2 threads", [&] { shared.run(); }});
   const auto t = r.compare("c", all);
   for (size_t i = 0; i < encodings.size(); ++i) {
     std::vector<double> own, coded;
