@@ -170,20 +170,22 @@ struct level_huffman_lane {
   }
 };
 
-//   body: `size` bytes, all of which must be used, and level_body_max + level_slack readable    n <= level_block
+// What may be read behind a body, whatever its bytes: a string of 512 levels has at most 704.
+inline constexpr size_t level_huffman_slack = level_huffman_string * level_huffman_bits_max / 8 + 8;
+
+//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_block
 //   several: the table knows more than the first level     levels: string j at j · level_huffman_stride
-// False if the body is corrupt. Whatever the bytes: a string of 512 levels has at most 704 bytes, so nothing is read beyond
-// size + 704 + 8.
-DR_EVERYWHERE bool level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,
-                                             const level_huffman_table& table, bool several, uint8_t* levels) {
+// Returns the bytes that the levels take; 0 if the body is corrupt.
+DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,
+                                               const level_huffman_table& table, bool several, uint8_t* levels) {
   const size_t strings = (n + level_huffman_string - 1) / level_huffman_string, head = 2 * (strings - 1);
-  if (size < head) return false;
+  if (size < head) return 0;
   level_huffman_lane lanes[level_huffman_strings_max];
   size_t ends[level_huffman_strings_max], at = head;
   for (size_t j = 0; j < strings; ++j) {
     uint16_t length = 0;
     if (j + 1 < strings) std::memcpy(&length, body + 2 * j, 2);
-    if (j + 1 < strings && length > size - at) return false;
+    if (j + 1 < strings && length > size - at) return 0;
     const size_t rest = n - j * level_huffman_string;
     uint8_t* const to = levels + j * level_huffman_stride;
     lanes[j] = {body + at, 0, to, to + (rest < level_huffman_string ? rest : level_huffman_string)};
@@ -211,13 +213,15 @@ DR_EVERYWHERE bool level_huffman_decode_with(const uint8_t* body, size_t size, s
   for (size_t j = 0; j < strings; ++j) {
     level_huffman_lane& l = lanes[j];
     while (l.out < l.end) l.slow(table);
-    const auto string = static_cast<size_t>(body + ends[j] - l.in);
-    if ((l.bit + 7) / 8 != string || (l.bit % 8 && l.in[l.bit / 8] >> l.bit % 8)) return false;
+    const auto room = static_cast<size_t>(body + ends[j] - l.in), string = static_cast<size_t>((l.bit + 7) / 8);
+    if (string > room || (string < room && j + 1 < strings)) return 0;
+    if (l.bit % 8 && l.in[l.bit / 8] >> l.bit % 8) return 0;
+    at = static_cast<size_t>(l.in - body) + string;
   }
-  return true;
+  return at;
 }
-inline bool level_huffman_decode_scalar(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
-                                        bool several, uint8_t* levels) {
+inline size_t level_huffman_decode_scalar(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
+                                          bool several, uint8_t* levels) {
   return level_huffman_decode_with(body, size, n, table, several, levels);
 }
 
@@ -226,8 +230,8 @@ extern const cpu_table<decltype(&level_huffman_decode_scalar)> level_huffman_dec
 
 #if DR_X86
 uint8_t* level_huffman_encode_avx512(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out);
-bool level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
-                               bool several, uint8_t* levels);
+size_t level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
+                                 bool several, uint8_t* levels);
 #endif
 
 }  // namespace dr

@@ -139,8 +139,9 @@ bool table_decode(const uint8_t* payload, const uint8_t* from, const uint8_t* en
     if (size > rest || size > level_huffman_body_bound(level_block)) return false;
     at(body);
     std::memcpy(padded, body, size);
-    std::memset(padded + size, 0, level_huffman_string * level_huffman_bits_max / 8 + level_slack);
-    if (!level_huffman_decode.best()(padded, size, length, table, several_levels, levels)) return false;
+    std::memset(padded + size, 0, level_huffman_slack);
+    const size_t used = level_huffman_decode.best()(padded, size, length, table, several_levels, levels);
+    if (used == 0 || used != size) return false;
     for (size_t i = 0; i < length; i += level_huffman_string)
       f(first + i, length - i < level_huffman_string ? length - i : level_huffman_string,
         levels + i / level_huffman_string * level_huffman_stride);
