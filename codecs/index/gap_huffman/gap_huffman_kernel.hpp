@@ -29,7 +29,7 @@ inline constexpr uint16_t gap_own_code = 0x8000;
 // ---- Symbols and extras of a block -----------------------------------------------------------------------
 
 //   x [n] ascending from base on, n <= gap_block     symbols, gaps [n]
-inline void gap_split_scalar(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps) {
+DR_EVERYWHERE void gap_split_with(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps) {
   for (size_t i = 0; i < n; ++i) {
     const uint32_t gap = x[i] - base;
     const unsigned width = gap < 4 ? 0 : bit_width(gap) - 2;
@@ -38,15 +38,21 @@ inline void gap_split_scalar(const uint32_t* x, size_t n, uint32_t base, uint8_t
     base = x[i] + 1;
   }
 }
+inline void gap_split_scalar(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps) {
+  gap_split_with(x, n, base, symbols, gaps);
+}
 
 // Extras of n gaps, gap_slack bytes of room behind. Returns the end.
-inline uint8_t* gap_extras_scalar(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
+DR_EVERYWHERE uint8_t* gap_extras_with(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
   word_writer bits(out);
   for (size_t i = 0; i < n; ++i) {
     const unsigned width = gap_width(symbols[i]);
     bits.put(gaps[i] & low_mask(width), width);
   }
   return bits.finish();
+}
+inline uint8_t* gap_extras_scalar(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
+  return gap_extras_with(symbols, gaps, n, out);
 }
 
 //   symbols: string j at j · level_huffman_stride     extras: `size` bytes, gap_slack behind them may be read
@@ -92,6 +98,16 @@ inline bool gap_join_scalar(const uint8_t* symbols, size_t n, const uint8_t* ext
 extern const cpu_table<decltype(&gap_split_scalar)> gap_split;
 extern const cpu_table<decltype(&gap_extras_scalar)> gap_extras;
 extern const cpu_table<decltype(&gap_join_scalar)> gap_join;
+#if DR_X86
+void gap_split_avx2(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps);
+uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out);
+bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
+                   uint32_t* x);
+void gap_split_avx512(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps);
+uint8_t* gap_extras_avx512(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out);
+bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
+                     uint32_t* x);
+#endif
 
 // ---- Lengths of a code -----------------------------------------------------------------------------------
 
