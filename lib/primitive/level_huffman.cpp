@@ -7,8 +7,8 @@ namespace dr {
 DR_AVX2_BEGIN
 
 size_t level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
-                                 bool several, uint8_t* levels) {
-  return level_huffman_decode_with(body, size, n, table, several, levels);
+                                 uint8_t* levels) {
+  return level_huffman_decode_with(body, size, n, table, levels);
 }
 
 DR_ISA_END

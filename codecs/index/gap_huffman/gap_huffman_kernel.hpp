@@ -111,6 +111,39 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
 
 // ---- Lengths of a code -----------------------------------------------------------------------------------
 
+// Decoders make tables of 2^longest places for each code; half of 2^11 costs 0.1 % of the bits.
+inline constexpr unsigned gap_length_max = 10;
+
+// Lengths of a complete code; of those that Huffman's would have above gap_length_max the others lend to.
+inline void gap_lengths(const uint32_t* counts, uint8_t* lengths) {
+  level_huffman_lengths(counts, gap_symbols, lengths, ~0u);
+  uint32_t sum = 0;  // of 2^-length
+  constexpr uint32_t whole = 1u << gap_length_max;
+  bool longer = false;
+  for (unsigned i = 0; i < gap_symbols; ++i) {
+    if (!lengths[i]) continue;
+    longer |= lengths[i] > gap_length_max;
+    if (lengths[i] > gap_length_max) lengths[i] = gap_length_max;
+    sum += whole >> lengths[i];
+  }
+  if (!longer) return;
+  while (sum > whole) {  // the rarest of the longest that may grow
+    unsigned one = gap_symbols;
+    for (unsigned i = 0; i < gap_symbols; ++i)
+      if (lengths[i] && lengths[i] < gap_length_max &&
+          (one == gap_symbols || lengths[i] > lengths[one] || (lengths[i] == lengths[one] && counts[i] < counts[one])))
+        one = i;
+    sum -= whole >> ++lengths[one];
+  }
+  while (sum < whole) {  // the most frequent for which there is room
+    unsigned one = gap_symbols;
+    for (unsigned i = 0; i < gap_symbols; ++i)
+      if (lengths[i] > 1 && whole >> lengths[i] <= whole - sum && (one == gap_symbols || counts[i] > counts[one]))
+        one = i;
+    sum += whole >> lengths[one]--;
+  }
+}
+
 // Calls put(bits, how many) for what describes a code: runs of symbols without a word, and of each other the length as what it is
 // more than the one before.
 template <class Put>
@@ -242,7 +275,7 @@ class gap_writer {
     // A decoder makes tables for a code, in about the time of a block: so one of its own is to be worth that.
     constexpr uint64_t worth = 256;
     uint8_t lengths[gap_symbols];
-    level_huffman_lengths(all_, gap_symbols, lengths);
+    gap_lengths(all_, lengths);
     uint64_t least = bits_by(lengths) + lengths_bits(lengths);
     const uint64_t equal = equal_lengths_bits + 6 * n_;
     if (equal < least) {
@@ -369,7 +402,7 @@ struct gap_payload {
       at += body;
     }
     level_huffman_table table;
-    bool coded = false, several = false;
+    bool coded = false;
     alignas(64) uint8_t symbols[level_huffman_strings_max * level_huffman_stride];
     alignas(64) uint8_t padded[gap_body_max + level_huffman_slack + gap_slack];
     for (uint64_t b = first; b < last; ++b) {
@@ -392,9 +425,8 @@ struct gap_payload {
         if (!from || !code.set(lengths, gap_symbols)) return false;
         if (has_own(b)) at = static_cast<uint64_t>(from - in);
         uint64_t next = b + 1;
-        while (next < last && next < b + several_from && !has_own(next)) ++next;
-        several = next - b >= several_from;
-        table.set(code, gap_symbols, several);
+        while (next < last && next < b + 8 && !has_own(next)) ++next;
+        table.set(code, (next - b - 1) * gap_block + length(next - 1));
         coded = true;
       }
       body = behind - at;
@@ -405,7 +437,7 @@ struct gap_payload {
         std::memset(padded + body, 0, level_huffman_slack + gap_slack);
         from = padded;
       }
-      const size_t used = level_huffman_decode.at(level)(from, body, length(b), table, several, symbols);
+      const size_t used = level_huffman_decode.at(level)(from, body, length(b), table, symbols);
       if (!used || !gap_join.at(level)(symbols, length(b), from + used, body - used, base, end, x + b * gap_block))
         return false;
       at = behind;
@@ -413,8 +445,6 @@ struct gap_payload {
     *where = at;
     return last < blocks() || at == size;
   }
-  // Blocks of one code from which the table of several symbols pays.
-  static constexpr uint64_t several_from = 4;
 };
 
 }  // namespace dr
