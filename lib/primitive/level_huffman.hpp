@@ -105,22 +105,50 @@ struct level_huffman_code {
   }
 };
 
-// What strings begin with: of so many bits, up to six levels.
+// Inlined into a function of each level of instructions, so that its shifts are that level's.
+#if defined(__GNUC__)
+#define DR_EVERYWHERE inline __attribute__((always_inline))
+#else
+#define DR_EVERYWHERE inline
+#endif
+
+// What strings begin with: up to six levels.
+inline constexpr unsigned level_huffman_several = 6;
+
+// some [end], a power of two: of places 2^k + at, k bits that are `at`, the first level; 0 for those that do not hold a whole word, and
+// for place 1. Adds the levels that follow: those of what is behind the first, which has fewer bits.
+//   lengths: of the levels' words     a_bit: there is a word of one bit, without which 11 bits hold not more than five
+DR_EVERYWHERE void level_huffman_follow_with(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
+  constexpr uint64_t levels_but_one = low_mask(8 * level_huffman_several) & ~uint64_t{255},
+                     numbers = uint64_t{255} << 56 | 255;
+  for (size_t i = 2; i < end; ++i) {
+    const uint64_t one = some[i];
+    uint64_t more = some[i >> (one & 63)];             // itself, 0, where there is none
+    if (a_bit && more >> 56 == level_huffman_several)  // then the last of them has no room
+      more -= uint64_t{1} << 56 | lengths[more >> 8 * level_huffman_several & 63];
+    some[i] = one + ((more & levels_but_one) << 8) + (more & numbers);
+  }
+}
+inline void level_huffman_follow_scalar(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
+  a_bit ? level_huffman_follow_with(some, end, lengths, true) : level_huffman_follow_with(some, end, lengths, false);
+}
+extern const cpu_table<decltype(&level_huffman_follow_scalar)> level_huffman_follow;
+
 struct level_huffman_table {
-  static constexpr unsigned levels_max = 6;
   unsigned bits;  // of a lookup
   uint8_t lengths[level_huffman_alphabet];
-  // Of k <= bits bits that are `at` those that `at` holds whole, at 2^k + at: levels, a byte each; their number << 48; their bits << 56.
+  // Of k <= bits bits that are `at` what `at` holds whole, at 2^k + at: its bits, up to six levels, their number, from byte 0, 1 and 7 on.
   uint64_t some[2u << level_huffman_bits_max];
 
   // A wider table takes longer: for each place about as long as a level takes with it.
-  static constexpr unsigned bits_for(uint64_t n) { return n < 512 ? 7 : n < 12288 ? 9 : n < 65536 ? 10 : 11; }
+  static constexpr unsigned bits_for(uint64_t n) { return n < 512 ? 7 : n < 8192 ? 9 : n < 32768 ? 10 : 11; }
 
   // For `n` levels to be decoded.
   void set(const level_huffman_code& code, uint64_t n) {
     const unsigned longest = code.longest(), wanted = bits_for(n);
     bits = wanted > longest ? wanted : longest;
-    // The first of each: what bits begin with, they begin with when there is one more.
+    std::memset(lengths, 0, sizeof lengths);
+    // What bits begin with, they begin with when there is one more.
     some[1] = 0;
     for (unsigned k = 1; k <= bits; ++k) {
       const size_t half = size_t{1} << (k - 1);
@@ -130,26 +158,10 @@ struct level_huffman_table {
       for (unsigned i = code.begin[k]; i < code.begin[k + 1]; ++i) {
         const unsigned level = code.order[i];
         lengths[level] = static_cast<uint8_t>(k);
-        some[2 * half + (code.words[level] & 0xfff)] = level | uint64_t{1} << 48 | uint64_t{k} << 56;
+        some[2 * half + (code.words[level] & 0xfff)] = k | level << 8 | uint64_t{1} << 56;
       }
     }
-    // Then what follows. Where no word is whole its length is 0, and 0 is added to itself.
-    constexpr uint64_t levels_but_one = low_mask(8 * (levels_max - 1)), rest = ~low_mask(8 * levels_max);
-    const size_t end = size_t{2} << bits;
-    if (code.begin[2] == 0) {  // no word of a bit, so not more than five
-      for (size_t i = 2; i < end; ++i) {
-        const uint64_t one = some[i], more = some[i >> (one >> 56)];
-        some[i] = one + ((more & levels_but_one) << 8) + (more & rest);
-      }
-      return;
-    }
-    for (size_t i = 2; i < end; ++i) {
-      const uint64_t one = some[i];
-      uint64_t more = some[i >> (one >> 56)];
-      if ((more >> 48 & 255) == levels_max)
-        more -= uint64_t{1} << 48 | uint64_t{lengths[more >> 8 * (levels_max - 1) & 63]} << 56;
-      some[i] = one + ((more & levels_but_one) << 8) + (more & rest);
-    }
+    level_huffman_follow.best()(some, size_t{2} << bits, lengths, code.begin[2] != 0);
   }
 };
 
@@ -179,42 +191,35 @@ inline uint8_t* level_huffman_encode_scalar(const uint8_t* levels, size_t n, con
   return out;
 }
 
-// Inlined into a function of each level of instructions, so that its shifts are that level's.
-#if defined(__GNUC__)
-#define DR_EVERYWHERE inline __attribute__((always_inline))
-#else
-#define DR_EVERYWHERE inline
-#endif
-
 struct level_huffman_lane {
   const uint8_t* in;
   uint64_t bit;
   uint8_t *out, *end;
+  uint64_t word;
 
   // some: of as many bits as mask has
-  // end - out >= lookups · 6; 5 are at most 55 bits
-  template <int lookups>
-  DR_EVERYWHERE void fast(const uint64_t* some, uint64_t mask) {
-    uint64_t word;
+  DR_EVERYWHERE void load() {
     std::memcpy(&word, in + bit / 8, 8);
     word >>= bit % 8;
-    for (int k = 0; k < lookups; ++k) {
-      const uint64_t entry = some[word & mask];
-      std::memcpy(out, &entry, 8);
-      out += entry >> 48 & 255;
-      bit += entry >> 56;
-      word >>= entry >> 56;
-    }
+  }
+  // end - out >= 6; at most 11 bits, so five after a load()
+  DR_EVERYWHERE void step(const uint64_t* some, uint64_t mask) {
+    const uint64_t entry = some[word & mask], some_levels = entry >> 8;
+    std::memcpy(out, &some_levels, 8);
+    out += entry >> 56;
+    bit += entry & 255;
+    word >>= entry & 63;
   }
   DR_EVERYWHERE void slow(const uint64_t* some, uint64_t mask, const uint8_t* lengths) {
-    uint32_t word;
-    std::memcpy(&word, in + bit / 8, 4);
-    uint64_t entry = some[word >> bit % 8 & mask];
-    const auto left = static_cast<size_t>(end - out), number = static_cast<size_t>(entry >> 48 & 255);
+    load();
+    uint64_t entry = some[word & mask];
+    const auto left = static_cast<size_t>(end - out), number = static_cast<size_t>(entry >> 56),
+               used = static_cast<size_t>(entry & 255);
+    entry >>= 8;
     std::memcpy(out, &entry, 8);
     if (number <= left) {
       out += number;
-      bit += entry >> 56;
+      bit += used;
       return;
     }
     for (; out < end; entry >>= 8, ++out) bit += lengths[entry & 63];
@@ -241,7 +246,7 @@ DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size,
     if (j + 1 < strings && length > size - at) return 0;
     const size_t rest = n - j * level_huffman_string;
     uint8_t* const to = levels + j * level_huffman_stride;
-    lanes[j] = {body + at, 0, to, to + (rest < level_huffman_string ? rest : level_huffman_string)};
+    lanes[j] = {body + at, 0, to, to + (rest < level_huffman_string ? rest : level_huffman_string), 0};
     at = j + 1 < strings ? at + length : size;
     ends[j] = at;
   }
@@ -251,17 +256,18 @@ DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size,
     const auto all_have = [&](ptrdiff_t count) {
       return a.end - a.out >= count && b.end - b.out >= count && c.end - c.out >= count && d.end - d.out >= count;
     };
+    // In turns, so that the next lookups to be ready are near.
+    const auto load = [&]() __attribute__((always_inline)) { a.load(), b.load(), c.load(), d.load(); };
+    const auto step = [&]() __attribute__((always_inline)) {
+      a.step(some, mask), b.step(some, mask), c.step(some, mask), d.step(some, mask);
+    };
     while (all_have(30)) {
-      a.fast<5>(some, mask);
-      b.fast<5>(some, mask);
-      c.fast<5>(some, mask);
-      d.fast<5>(some, mask);
+      load();
+      step(), step(), step(), step(), step();
     }
     while (all_have(6)) {
-      a.fast<1>(some, mask);
-      b.fast<1>(some, mask);
-      c.fast<1>(some, mask);
-      d.fast<1>(some, mask);
+      load();
+      step();
     }
     lanes[j] = a;
     lanes[j + 1] = b;
@@ -270,7 +276,10 @@ DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size,
   }
   for (j = 0; j < strings; ++j) {
     level_huffman_lane l = lanes[j];
-    while (l.end - l.out >= 30) l.fast<5>(some, mask);
+    while (l.end - l.out >= 30) {
+      l.load();
+      for (int k = 0; k < 5; ++k) l.step(some, mask);
+    }
     while (l.out < l.end) l.slow(some, mask, table.lengths);
     const auto room = static_cast<size_t>(body + ends[j] - l.in), string = static_cast<size_t>((l.bit + 7) / 8);
     if (string > room || (string < room && j + 1 < strings)) return 0;
@@ -288,6 +297,7 @@ extern const cpu_table<decltype(&level_huffman_encode_scalar)> level_huffman_enc
 extern const cpu_table<decltype(&level_huffman_decode_scalar)> level_huffman_decode;
 
 #if DR_X86
+void level_huffman_follow_avx512(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit);
 uint8_t* level_huffman_encode_avx512(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out);
 size_t level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
                                  uint8_t* levels);

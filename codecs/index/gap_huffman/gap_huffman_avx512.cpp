@@ -70,21 +70,33 @@ uint8_t* gap_extras_avx512(const uint8_t* symbols, const uint32_t* gaps, size_t 
 
 namespace {
 
+// 64 symbols are four vectors: lane i of the q-th has symbol 16 · (i mod 4) + i / 4 · 4 + q, so that what leaves four steps of
+// unpacking is in order, and sums of four neighbours are sums of lanes.
 struct byte_tables {
   alignas(64) uint8_t width[64], top[64];
-  alignas(64) uint8_t four[4][64], one[4][64];  // of quarter q, byte i to four bytes, and to the lowest of four
-  alignas(64) uint8_t offset[64];               // bytes of the four; the second eight's window is at 32
+  alignas(64) uint8_t repeat[4][64];  // byte q of each four, to all four
+  alignas(64) uint8_t offset[64];     // 0 1 2 3
+  alignas(64) uint32_t across[16];    // fours of a 4 by 4 matrix
 
-  constexpr byte_tables() : width(), top(), four(), one(), offset() {
+  constexpr byte_tables() : width(), top(), repeat(), offset(), across() {
     for (unsigned i = 0; i < 64; ++i) {
       width[i] = static_cast<uint8_t>(gap_width(i));
-      top[i] = static_cast<uint8_t>(gap_top(i));
-      for (unsigned q = 0; q < 4; ++q) one[q][i] = four[q][i] = static_cast<uint8_t>(16 * q + i / 4);
-      offset[i] = static_cast<uint8_t>(i % 4 + i / 32 * 32);
+      top[i] = static_cast<uint8_t>(~gap_top(i));
+      for (unsigned q = 0; q < 4; ++q) repeat[q][i] = static_cast<uint8_t>(i % 16 / 4 * 4 + q);
+      offset[i] = i % 4;
     }
+    for (unsigned i = 0; i < 16; ++i) across[i] = i % 4 * 4 + i / 4;
   }
 };
 constexpr byte_tables tables;
+
+inline __m512i prefix_sum(__m512i v) {
+  const __m512i zero = _mm512_setzero_si512();
+  v = _mm512_add_epi32(v, _mm512_alignr_epi32(v, zero, 15));
+  v = _mm512_add_epi32(v, _mm512_alignr_epi32(v, zero, 14));
+  v = _mm512_add_epi32(v, _mm512_alignr_epi32(v, zero, 12));
+  return _mm512_add_epi32(v, _mm512_alignr_epi32(v, zero, 8));
+}
 
 }  // namespace
 
@@ -92,30 +104,22 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
                      uint32_t* x) {
   const __m512i zero = _mm512_setzero_si512(), widths = _mm512_load_si512(tables.width),
                 tops = _mm512_load_si512(tables.top);
-  const auto first_bytes = [](size_t count) { return count >= 64 ? ~__mmask64{0} : (__mmask64{1} << count) - 1; };
   // 64 symbols of a string; beyond its end zeros, which are no bits.
   const auto symbols_at = [&](size_t i) {
+    const __mmask64 some = n - i >= 64 ? ~__mmask64{0} : (__mmask64{1} << (n - i)) - 1;
     return _mm512_maskz_loadu_epi8(
-        first_bytes(n - i), symbols + i / level_huffman_string * level_huffman_stride + i % level_huffman_string);
+        some, symbols + i / level_huffman_string * level_huffman_stride + i % level_huffman_string);
   };
-  __m512i sums = zero;
+  const __m512i ones = _mm512_set1_epi32(-1), last = _mm512_set1_epi32(15);
+  const __m512i offset = _mm512_load_si512(tables.offset), across = _mm512_load_si512(tables.across);
+  const __m512i lowest = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);  // byte of each eight, to all
+  __m512i next = _mm512_set1_epi32(static_cast<int>(base - 1)), high_sums = zero;
+  uint64_t bit = 0;
   __mmask64 wide = 0;
   for (size_t i = 0; i < n; i += 64) {
-    const __m512i s = symbols_at(i);
-    sums = _mm512_add_epi64(sums, _mm512_sad_epu8(_mm512_permutexvar_epi8(s, widths), zero));
+    if (bit / 8 > size) return false;
+    const __m512i s = symbols_at(i), width = _mm512_permutexvar_epi8(s, widths);
     wide |= _mm512_cmpgt_epu8_mask(s, _mm512_set1_epi8(53));
-  }
-  const auto bits = static_cast<uint64_t>(_mm512_reduce_add_epi64(sums));
-  if ((bits + 7) / 8 != size || (bits % 8 && extras[bits / 8] >> bits % 8)) return false;
-  if (wide) return gap_join_with(symbols, n, extras, size, base, end, x);  // more than 25 bits and 7 of a byte
-
-  const __m512i one = _mm512_set1_epi32(1), ones = _mm512_set1_epi32(-1), last = _mm512_set1_epi32(15);
-  const __m512i offset = _mm512_load_si512(tables.offset);
-  const __m512i repeat = _mm512_set4_epi32(0x08080808, 0x08080808, 0, 0);  // the lowest byte of each eight
-  __m512i from = zero;                                                     // bit, in each of eight lanes
-  __m512i next = _mm512_set1_epi32(static_cast<int>(base - 1)), thousands = zero;
-  for (size_t i = 0; i < n; i += 64) {
-    const __m512i s = symbols_at(i), width = _mm512_permutexvar_epi8(s, widths), top = _mm512_permutexvar_epi8(s, tops);
     __m512i behind = _mm512_add_epi8(width, _mm512_slli_epi64(width, 8));  // at most 8 · 25
     behind = _mm512_add_epi8(behind, _mm512_slli_epi64(behind, 16));
     behind = _mm512_add_epi8(behind, _mm512_slli_epi64(behind, 32));
@@ -123,47 +127,63 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
     total = _mm512_add_epi64(total, _mm512_alignr_epi64(total, zero, 7));
     total = _mm512_add_epi64(total, _mm512_alignr_epi64(total, zero, 6));
     total = _mm512_add_epi64(total, _mm512_alignr_epi64(total, zero, 4));
-    const __m512i eights = _mm512_add_epi64(from, _mm512_alignr_epi64(total, zero, 7));
-    from = _mm512_add_epi64(from, _mm512_permutexvar_epi64(_mm512_set1_epi64(7), total));
-    alignas(64) uint64_t window[8];
-    _mm512_store_si512(window, _mm512_srli_epi64(eights, 3));
-    const __m512i phase = _mm512_and_si512(_mm512_shuffle_epi8(eights, repeat), _mm512_set1_epi8(7));
-    const __m512i bit = _mm512_add_epi8(_mm512_slli_epi64(behind, 8), phase);  // in its window
-    const __m512i byte = _mm512_and_si512(_mm512_srli_epi16(bit, 3), _mm512_set1_epi8(31)),
-                  shift = _mm512_and_si512(bit, _mm512_set1_epi8(7));
-    for (unsigned q = 0; q < 4 && i + 16 * q < n; ++q) {
-      const __m512i bytes = _mm512_inserti64x4(
-          _mm512_castsi256_si512(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(extras + window[2 * q]))),
-          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(extras + window[2 * q + 1])), 1);
-      const __m512i place = _mm512_add_epi8(_mm512_permutexvar_epi8(_mm512_load_si512(tables.four[q]), byte), offset);
-      constexpr __mmask64 lowest = 0x1111111111111111;
-      const __m512i pick = _mm512_load_si512(tables.one[q]);
-      const __m512i by = _mm512_maskz_permutexvar_epi8(lowest, pick, shift),
-                    w = _mm512_maskz_permutexvar_epi8(lowest, pick, width),
-                    high = _mm512_maskz_permutexvar_epi8(lowest, pick, top);
-      const __m512i extra = _mm512_srlv_epi32(_mm512_permutexvar_epi8(place, bytes), by);
-      // bits of `high` above the width, of `extra` below
+    const __m512i eights =
+        _mm512_add_epi64(_mm512_alignr_epi64(total, zero, 7), _mm512_set1_epi64(static_cast<long long>(bit % 8)));
+    const __m512i in_byte = _mm512_and_si512(_mm512_shuffle_epi8(eights, lowest), _mm512_set1_epi8(7)),
+                  from_byte = _mm512_shuffle_epi8(_mm512_srli_epi64(eights, 3), lowest);
+    const __m512i place = _mm512_add_epi8(_mm512_slli_epi64(behind, 8), in_byte);
+    const __m512i bytes = _mm512_permutexvar_epi32(
+        across, _mm512_add_epi8(from_byte, _mm512_and_si512(_mm512_srli_epi16(place, 3), _mm512_set1_epi8(31))));
+    // What brings them to the top, modulo 32.
+    const __m512i up = _mm512_permutexvar_epi32(
+        across, _mm512_sub_epi8(_mm512_sub_epi8(zero, width), _mm512_and_si512(place, _mm512_set1_epi8(7))));
+    const __m512i w = _mm512_permutexvar_epi32(across, width);
+    const __m512i tops_here = _mm512_permutexvar_epi32(across, _mm512_permutexvar_epi8(s, tops));
+    const uint8_t* const from = extras + bit / 8;
+    const __m512i window0 = _mm512_xor_si512(_mm512_loadu_si512(from), ones);
+    const auto here = static_cast<uint64_t>(
+        _mm_cvtsi128_si64(_mm512_castsi512_si128(_mm512_permutexvar_epi64(_mm512_set1_epi64(7), total))));
+    const bool two = bit % 8 + here > 512;
+    if (bit % 8 + here > 1024) return gap_join_with(symbols, n, extras, size, base, end, x);
+    const __m512i window1 = two ? _mm512_xor_si512(_mm512_loadu_si512(from + 64), ones) : zero;
+    bit += here;
+    __m512i sum[4];
+    for (unsigned q = 0; q < 4; ++q) {
+      const __m512i repeat = _mm512_load_si512(tables.repeat[q]);
+      const __m512i at = _mm512_add_epi8(_mm512_shuffle_epi8(bytes, repeat), offset);
+      const __m512i word = two ? _mm512_permutex2var_epi8(window0, at, window1) : _mm512_permutexvar_epi8(at, window0);
+      // All bits are inverted, so that to subtract the gap's adds it and one.
+      const __m512i top = _mm512_mask_shuffle_epi8(ones, 0x1111111111111111, tops_here, repeat);
       const __m512i gap =
-          _mm512_ternarylogic_epi32(_mm512_sllv_epi32(ones, w), _mm512_sllv_epi32(high, w), extra, 0xca);
-      thousands = _mm512_add_epi32(thousands, _mm512_srli_epi32(gap, 12));
-      __m512i sum = _mm512_add_epi32(gap, one);
-      sum = _mm512_add_epi32(sum, _mm512_alignr_epi32(sum, zero, 15));
-      sum = _mm512_add_epi32(sum, _mm512_alignr_epi32(sum, zero, 14));
-      sum = _mm512_add_epi32(sum, _mm512_alignr_epi32(sum, zero, 12));
-      sum = _mm512_add_epi32(sum, _mm512_alignr_epi32(sum, zero, 8));
-      const __m512i at = _mm512_add_epi32(next, sum);
-      if (i + 16 * q + 16 <= n)
-        _mm512_storeu_si512(x + i + 16 * q, at);
-      else
-        _mm512_mask_storeu_epi32(x + i + 16 * q, static_cast<__mmask16>((1u << (n - i - 16 * q)) - 1), at);
-      next = _mm512_permutexvar_epi32(last, at);
+          _mm512_shldv_epi32(top, _mm512_rolv_epi32(word, _mm512_srli_epi32(up, 8 * q)), _mm512_srli_epi32(w, 8 * q));
+      sum[q] = _mm512_sub_epi32(q ? sum[q - 1] : zero, gap);
     }
+    high_sums = _mm512_add_epi32(high_sums, _mm512_srli_epi32(sum[3], 14));
+    const __m512i fours = prefix_sum(_mm512_permutexvar_epi32(across, sum[3]));
+    const __m512i before =
+        _mm512_permutexvar_epi32(across, _mm512_add_epi32(next, _mm512_alignr_epi32(fours, zero, 15)));
+    next = _mm512_add_epi32(next, _mm512_permutexvar_epi32(last, fours));
+    for (__m512i& of : sum) of = _mm512_add_epi32(of, before);
+    const __m512i a0 = _mm512_unpacklo_epi32(sum[0], sum[1]), a1 = _mm512_unpackhi_epi32(sum[0], sum[1]),
+                  b0 = _mm512_unpacklo_epi32(sum[2], sum[3]), b1 = _mm512_unpackhi_epi32(sum[2], sum[3]);
+    const __m512i in_order[4] = {_mm512_unpacklo_epi64(a0, b0), _mm512_unpackhi_epi64(a0, b0),
+                                 _mm512_unpacklo_epi64(a1, b1), _mm512_unpackhi_epi64(a1, b1)};
+    if (n - i >= 64)
+      for (unsigned m = 0; m < 4; ++m) _mm512_storeu_si512(x + i + 16 * m, in_order[m]);
+    else
+      for (size_t m = 0; i + 16 * m < n; ++m)
+        _mm512_mask_storeu_epi32(x + i + 16 * m,
+                                 static_cast<__mmask16>(n - i - 16 * m >= 16 ? 0xffff : (1u << (n - i - 16 * m)) - 1),
+                                 in_order[m]);
   }
-  // Sums are modulo 2^32. Gaps of which each may have lost 4095 in `thousands` do not reach that, or all is done once more.
-  const __m512i low = _mm512_and_si512(thousands, _mm512_set1_epi64(0xffffffff)),
-                high = _mm512_srli_epi64(thousands, 32);
-  const uint64_t least = static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(low, high))) << 12;
-  if (least + (uint64_t{n} << 12) > 0xffffffff) return gap_join_with(symbols, n, extras, size, base, end, x);
+  if ((bit + 7) / 8 != size || (bit % 8 && extras[bit / 8] >> bit % 8)) return false;
+  if (wide) return gap_join_with(symbols, n, extras, size, base, end, x);  // more than 25 bits and 7 of a byte
+  // Sums are modulo 2^32. Where four gaps (below 2^29) with the bits that they lost may have reached that, all is done once more.
+  const __m512i low = _mm512_and_si512(high_sums, _mm512_set1_epi64(0xffffffff)),
+                high = _mm512_srli_epi64(high_sums, 32);
+  const uint64_t least = static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(low, high))) << 14;
+  if (least + (uint64_t{(n + 63) / 64} << 18) > 0xffffffff)
+    return gap_join_with(symbols, n, extras, size, base, end, x);
   return uint64_t{x[n - 1]} + 1 == end;
 }
 

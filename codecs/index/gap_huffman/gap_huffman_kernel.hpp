@@ -21,7 +21,7 @@ constexpr unsigned gap_width(unsigned symbol) { return symbol < 4 ? 0 : symbol /
 constexpr unsigned gap_top(unsigned symbol) { return symbol - 2 * gap_width(symbol); }
 
 // What kernels may read and write behind extras, and read behind the gaps and symbols of a block.
-inline constexpr size_t gap_slack = 64;
+inline constexpr size_t gap_slack = 128;
 // Of a block's body: more than a code, 11 bits and 30 a gap, and sizes.
 inline constexpr size_t gap_body_max = 32767;
 inline constexpr uint16_t gap_own_code = 0x8000;
