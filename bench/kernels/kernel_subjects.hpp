@@ -7,6 +7,7 @@
 namespace dr::bench {
 
 void add_bloom(subjects&);
+void add_gap_huffman(subjects&);
 void add_golomb(subjects&);
 void add_half(subjects&);
 void add_index(subjects&);
@@ -16,6 +17,7 @@ void add_selection(subjects&);
 inline subjects all_subjects() {
   subjects all;
   add_bloom(all);
+  add_gap_huffman(all);
   add_golomb(all);
   add_half(all);
   add_index(all);

@@ -224,7 +224,7 @@ void add_quantisers(subjects& all) {
   uint8_t lengths[level_huffman_alphabet];
   level_huffman_lengths(counts, 16, lengths);
   t->code.set(lengths, 16);
-  t->lookup.set(t->code, 16, true);
+  t->lookup.set(t->code, count);
   const auto encode_huffman = [t](cpu_level l) {
     uint8_t* to = t->body.data();
     t->ends.clear();
@@ -261,7 +261,7 @@ void add_quantisers(subjects& all) {
                    t->each([&](size_t, size_t n) {
                      const size_t size = t->ends[b] - from;
                      std::memcpy(padded, t->body.data() + from, size);
-                     level_huffman_decode.at(l)(padded, size, n, t->lookup, true, t->apart.data());
+                     level_huffman_decode.at(l)(padded, size, n, t->lookup, t->apart.data());
                      t->sum = t->sum * 31 + t->apart[n % 512];
                      from = t->ends[b++];
                    });

@@ -2,11 +2,10 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
-#include <iterator>
 
 #include "deepreduce/codec.hpp"
+#include "primitive/block_parts.hpp"
 #include "primitive/golomb_payload.hpp"
 
 namespace dr {
@@ -15,8 +14,7 @@ template <const divisor_rule& rule>
 struct golomb_index {
   static unsigned block_log2(const dr_params& p) { return static_cast<unsigned>(p.fields[0]); }
 
-  // Blocks of a job that are coded side by side: 8 at a time into a worker's scratch.
-  static constexpr uint64_t part = 8;
+  static constexpr uint64_t part = golomb_payload::part;
   static bool large(const dr_job& job) { return job.count_max >= 32 * 4096; }
 
   static bool need(const dr_params& p, const dr_job& job, dr_need& need) {
@@ -48,33 +46,6 @@ struct golomb_index {
     tell_same(job);
   }
 
-  static size_t encode_parts(const golomb_payload& all, const uint32_t* x, uint8_t* out, std::byte* scratch,
-                             const dr_exec& exec) {
-    struct shared {
-      const golomb_payload& all;
-      const uint32_t* x;
-      uint8_t* table;
-      std::byte* scratch;
-      uint64_t scratch_size, begun;
-      uint64_t size[256];  // of the bodies of a slot
-
-      uint8_t* slot(size_t i) const { return reinterpret_cast<uint8_t*>(scratch + i * scratch_size); }
-    } now{all, x, out, scratch, exec.scratch_size, 0, {}};
-    const auto one = [](void* arg, size_t i, size_t) {
-      auto& s = *static_cast<shared*>(arg);
-      const uint64_t first = s.begun + i * part, last = std::min(first + part, s.all.blocks());
-      s.size[i] = static_cast<uint64_t>(s.all.put(s.x, first, last, s.table + 6 * first, s.slot(i)) - s.slot(i));
-    };
-    uint8_t* body = out + 6 * all.blocks();
-    const uint64_t slots = std::min<uint64_t>(exec.workers, std::size(now.size));
-    for (; now.begun < all.blocks(); now.begun += slots * part) {
-      const uint64_t n = std::min(slots, ceil_div(all.blocks() - now.begun, part));
-      exec.parallel(exec.pool, n, one, &now);
-      for (uint64_t i = 0; i < n; body += now.size[i++]) std::memcpy(body, now.slot(i), now.size[i]);
-    }
-    return static_cast<size_t>(body - out);
-  }
-
   static void decode(const dr_params& p, const dr_job& job, std::byte*, const dr_exec* exec) {
     const golomb_payload all = payload(p, job);
     uint64_t where = 0;
@@ -85,32 +56,6 @@ struct golomb_index {
       *job.out_size = 4 * all.n;
     else
       fault(job, DR_E_CORRUPT, where, all.n, "a block does not decode");
-  }
-
-  struct decoding {
-    const golomb_payload& all;
-    const dr_job& job;
-    uint64_t part;  // blocks; each part adds up the sizes of all bodies before it, so there are few
-    std::atomic<uint64_t> first_bad{~uint64_t{0}};
-
-    bool get(uint64_t i, uint64_t* where) const {
-      return all.get(job_in<uint8_t>(job), job_in_size(job), i * part, std::min((i + 1) * part, all.blocks()),
-                     job_out<uint32_t>(job), where);
-    }
-  };
-  // The first place that is wrong is the one that a single worker would have come to.
-  static bool decode_parts(const golomb_payload& all, const dr_job& job, uint64_t* where, const dr_exec& exec) {
-    decoding now{all, job, std::max(part, ceil_div(all.blocks(), 16 * uint64_t{exec.workers}))};
-    const auto one = [](void* arg, size_t i, size_t) {
-      auto& s = *static_cast<decoding*>(arg);
-      uint64_t at, first = s.first_bad.load(std::memory_order_relaxed);
-      if (s.get(i, &at)) return;
-      while (i < first && !s.first_bad.compare_exchange_weak(first, i, std::memory_order_relaxed)) {
-      }
-    };
-    exec.parallel(exec.pool, ceil_div(all.blocks(), now.part), one, &now);
-    const uint64_t bad = now.first_bad;
-    return bad == ~uint64_t{0} || now.get(bad, where);  // once more, to say where
   }
 
   static constexpr dr_param params[] = {

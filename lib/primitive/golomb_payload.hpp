@@ -24,6 +24,7 @@ struct golomb_payload {
   divisor_rule rule;
   cpu_level level = cpu();
 
+  static constexpr uint64_t part = 8, entry_size = 6;  // block_parts.hpp
   uint64_t block() const { return uint64_t{1} << block_log2; }
   uint64_t blocks() const { return ceil_div(n, block()); }
   size_t length(uint64_t b) const { return static_cast<size_t>(n - b * block() < block() ? n - b * block() : block()); }

@@ -16,7 +16,8 @@ inline constexpr size_t level_huffman_strings_max = level_block / level_huffman_
 inline constexpr size_t level_huffman_stride = level_huffman_string + 64;
 
 // Lengths of a complete code, 1 … 11 bits for each of `n` levels whose count is not 0, 0 for the others; 2 <= n.
-inline void level_huffman_lengths(const uint32_t* counts, unsigned n, uint8_t* lengths) {
+inline void level_huffman_lengths(const uint32_t* counts, unsigned n, uint8_t* lengths,
+                                  unsigned bits_max = level_huffman_bits_max) {
   struct node {
     uint64_t weight;
     uint16_t parent;
@@ -56,7 +57,7 @@ inline void level_huffman_lengths(const uint32_t* counts, unsigned n, uint8_t* l
       depth[i] = static_cast<uint8_t>(depth[nodes[i].parent] + 1);
       if (depth[i] > longest) longest = depth[i];
     }
-    if (longest <= level_huffman_bits_max) break;
+    if (longest <= bits_max) break;
     // Flatter weights, in the same order; equal ones in the end, of 6 bits at most.
     for (unsigned i = 0; i < used; ++i) weights[order[i]] = (weights[order[i]] + 1) / 2;
   }
@@ -64,50 +65,103 @@ inline void level_huffman_lengths(const uint32_t* counts, unsigned n, uint8_t* l
 }
 
 struct level_huffman_code {
-  uint16_t words[level_huffman_alphabet];  // the code, its first bit lowest, and its length in the upper 4 bits
+  uint16_t words[level_huffman_alphabet];     // the code, its first bit lowest, and its length in the upper 4 bits
+  uint8_t order[level_huffman_alphabet];      // levels with a word, ascending by (length, level)
+  uint8_t begin[level_huffman_bits_max + 2];  // of a length in `order`, that of the one behind the last its end
 
-  // False if the lengths are none of a complete code.
+  unsigned longest() const {
+    unsigned length = level_huffman_bits_max;
+    while (length > 1 && begin[length] == begin[length + 1]) --length;
+    return length;
+  }
+
+  // lengths: at most level_huffman_bits_max. False if they are none of a complete code.
   bool set(const uint8_t* lengths, unsigned n) {
-    uint32_t next = 0;
     std::memset(words, 0, sizeof words);
+    uint8_t counts[16] = {}, at[16];
+    for (unsigned i = 0; i < n; ++i) ++counts[lengths[i]];
+    uint32_t next = 0, code[16] = {};
+    begin[0] = begin[1] = 0;
     for (unsigned length = 1; length <= level_huffman_bits_max; ++length) {
       next <<= 1;
-      for (unsigned i = 0; i < n; ++i) {
-        if (lengths[i] != length) continue;
-        uint32_t reversed = 0;
-        for (unsigned bit = 0; bit < length; ++bit) reversed |= (next >> bit & 1) << (length - 1 - bit);
-        words[i] = static_cast<uint16_t>(reversed | length << 12);
-        if (next++ >> length) return false;
-      }
+      code[length] = next;
+      next += counts[length];
+      at[length] = begin[length];
+      begin[length + 1] = static_cast<uint8_t>(begin[length] + counts[length]);
     }
-    return next == 1u << level_huffman_bits_max;
+    if (next != 1u << level_huffman_bits_max) return false;
+    for (unsigned i = 0; i < n; ++i) {
+      const unsigned length = lengths[i];
+      if (!length) continue;
+      order[at[length]++] = static_cast<uint8_t>(i);
+      uint32_t word = code[length]++;  // its 16 bits reversed
+      word = (word & 0x5555) << 1 | (word >> 1 & 0x5555);
+      word = (word & 0x3333) << 2 | (word >> 2 & 0x3333);
+      word = (word & 0x0f0f) << 4 | (word >> 4 & 0x0f0f);
+      word = (word & 0x00ff) << 8 | (word >> 8 & 0x00ff);
+      words[i] = static_cast<uint16_t>(word >> (16 - length) | length << 12);
+    }
+    return true;
   }
 };
 
-// What each 11 bits begin with.
-struct level_huffman_table {
-  static constexpr unsigned size = 1u << level_huffman_bits_max;
-  uint16_t first[size];  // level | length << 8
-  uint64_t some[size];   // up to six levels, a byte each; their number << 48; their bits << 56
+// Inlined into a function of each level of instructions, so that its shifts are that level's.
+#if defined(__GNUC__)
+#define DR_EVERYWHERE inline __attribute__((always_inline))
+#else
+#define DR_EVERYWHERE inline
+#endif
 
-  void set(const level_huffman_code& code, unsigned n, bool several) {
-    for (unsigned i = 0; i < n; ++i) {
-      const unsigned length = code.words[i] >> 12;
-      if (!length) continue;
-      for (unsigned at = code.words[i] & 0xfff; at < size; at += 1u << length)
-        first[at] = static_cast<uint16_t>(i | length << 8);
-    }
-    if (!several) return;
-    for (unsigned at = 0; at < size; ++at) {
-      uint64_t levels = 0, number = 0, bits = 0;
-      for (; number < 6; ++number) {
-        const unsigned next = first[at >> bits];
-        if (bits + (next >> 8) > level_huffman_bits_max) break;
-        levels |= uint64_t{next & 255} << 8 * number;
-        bits += next >> 8;
+// What strings begin with: up to six levels.
+inline constexpr unsigned level_huffman_several = 6;
+
+// some [end], a power of two: of places 2^k + at, k bits that are `at`, the first level; 0 for those that do not hold a whole word, and
+// for place 1. Adds the levels that follow: those of what is behind the first, which has fewer bits.
+//   lengths: of the levels' words     a_bit: there is a word of one bit, without which 11 bits hold not more than five
+DR_EVERYWHERE void level_huffman_follow_with(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
+  constexpr uint64_t levels_but_one = low_mask(8 * level_huffman_several) & ~uint64_t{255},
+                     numbers = uint64_t{255} << 56 | 255;
+  for (size_t i = 2; i < end; ++i) {
+    const uint64_t one = some[i];
+    uint64_t more = some[i >> (one & 63)];             // itself, 0, where there is none
+    if (a_bit && more >> 56 == level_huffman_several)  // then the last of them has no room
+      more -= uint64_t{1} << 56 | lengths[more >> 8 * level_huffman_several & 63];
+    some[i] = one + ((more & levels_but_one) << 8) + (more & numbers);
+  }
+}
+inline void level_huffman_follow_scalar(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
+  a_bit ? level_huffman_follow_with(some, end, lengths, true) : level_huffman_follow_with(some, end, lengths, false);
+}
+extern const cpu_table<decltype(&level_huffman_follow_scalar)> level_huffman_follow;
+
+struct level_huffman_table {
+  unsigned bits;  // of a lookup
+  uint8_t lengths[level_huffman_alphabet];
+  // Of k <= bits bits that are `at` what `at` holds whole, at 2^k + at: its bits, up to six levels, their number, from byte 0, 1 and 7 on.
+  uint64_t some[2u << level_huffman_bits_max];
+
+  // A wider table takes longer: for each place about as long as a level takes with it.
+  static constexpr unsigned bits_for(uint64_t n) { return n < 512 ? 7 : n < 8192 ? 9 : n < 32768 ? 10 : 11; }
+
+  // For `n` levels to be decoded.
+  void set(const level_huffman_code& code, uint64_t n) {
+    const unsigned longest = code.longest(), wanted = bits_for(n);
+    bits = wanted > longest ? wanted : longest;
+    std::memset(lengths, 0, sizeof lengths);
+    // What bits begin with, they begin with when there is one more.
+    some[1] = 0;
+    for (unsigned k = 1; k <= bits; ++k) {
+      const size_t half = size_t{1} << (k - 1);
+      std::memcpy(some + 2 * half, some + half, 8 * half);
+      std::memcpy(some + 3 * half, some + half, 8 * half);
+      if (k > longest) continue;
+      for (unsigned i = code.begin[k]; i < code.begin[k + 1]; ++i) {
+        const unsigned level = code.order[i];
+        lengths[level] = static_cast<uint8_t>(k);
+        some[2 * half + (code.words[level] & 0xfff)] = k | level << 8 | uint64_t{1} << 56;
       }
-      some[at] = levels | number << 48 | bits << 56;
     }
+    level_huffman_follow.best()(some, size_t{2} << bits, lengths, code.begin[2] != 0);
   }
 };
 
@@ -137,97 +191,116 @@ inline uint8_t* level_huffman_encode_scalar(const uint8_t* levels, size_t n, con
   return out;
 }
 
-// Inlined into a function of each level of instructions, so that its shifts are that level's.
-#if defined(__GNUC__)
-#define DR_EVERYWHERE inline __attribute__((always_inline))
-#else
-#define DR_EVERYWHERE inline
-#endif
-
 struct level_huffman_lane {
   const uint8_t* in;
   uint64_t bit;
   uint8_t *out, *end;
+  uint64_t word;
 
-  DR_EVERYWHERE void fast(const level_huffman_table& table) {  // out + 30 <= end: at most 5 · 11 bits, 5 · 6 levels
-    uint64_t word;
+  // some: of as many bits as mask has
+  DR_EVERYWHERE void load() {
     std::memcpy(&word, in + bit / 8, 8);
     word >>= bit % 8;
-    for (int k = 0; k < 5; ++k) {
-      const uint64_t entry = table.some[word % level_huffman_table::size];
-      std::memcpy(out, &entry, 8);
-      out += entry >> 48 & 255;
-      bit += entry >> 56;
-      word >>= entry >> 56;
-    }
   }
-  DR_EVERYWHERE void slow(const level_huffman_table& table) {
-    uint32_t word;
-    std::memcpy(&word, in + bit / 8, 4);
-    const unsigned entry = table.first[(word >> bit % 8) % level_huffman_table::size];
-    *out++ = static_cast<uint8_t>(entry);
-    bit += entry >> 8;
+  // end - out >= 6; at most 11 bits, so five after a load()
+  DR_EVERYWHERE void step(const uint64_t* some, uint64_t mask) {
+    const uint64_t entry = some[word & mask], some_levels = entry >> 8;
+    std::memcpy(out, &some_levels, 8);
+    out += entry >> 56;
+    bit += entry & 255;
+    word >>= entry & 63;
+  }
+  DR_EVERYWHERE void slow(const uint64_t* some, uint64_t mask, const uint8_t* lengths) {
+    load();
+    uint64_t entry = some[word & mask];
+    const auto left = static_cast<size_t>(end - out), number = static_cast<size_t>(entry >> 56),
+               used = static_cast<size_t>(entry & 255);
+    entry >>= 8;
+    std::memcpy(out, &entry, 8);
+    if (number <= left) {
+      out += number;
+      bit += used;
+      return;
+    }
+    for (; out < end; entry >>= 8, ++out) bit += lengths[entry & 63];
   }
 };
 
-//   body: `size` bytes, all of which must be used, and level_body_max + level_slack readable    n <= level_block
-//   several: the table knows more than the first level     levels: string j at j · level_huffman_stride
-// False if the body is corrupt. Whatever the bytes: a string of 512 levels has at most 704 bytes, so nothing is read beyond
-// size + 704 + 8.
-DR_EVERYWHERE bool level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,
-                                             const level_huffman_table& table, bool several, uint8_t* levels) {
+// What may be read behind a body, whatever its bytes: a string of 512 levels has at most 704.
+inline constexpr size_t level_huffman_slack = level_huffman_string * level_huffman_bits_max / 8 + 8;
+
+//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_block
+//   levels: string j at j · level_huffman_stride
+// Returns the bytes that the levels take; 0 if the body is corrupt.
+DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,
+                                               const level_huffman_table& table, uint8_t* levels) {
   const size_t strings = (n + level_huffman_string - 1) / level_huffman_string, head = 2 * (strings - 1);
-  if (size < head) return false;
+  if (size < head) return 0;
+  const uint64_t mask = (uint64_t{1} << table.bits) - 1;
+  const uint64_t* const some = table.some + (mask + 1);
   level_huffman_lane lanes[level_huffman_strings_max];
   size_t ends[level_huffman_strings_max], at = head;
   for (size_t j = 0; j < strings; ++j) {
     uint16_t length = 0;
     if (j + 1 < strings) std::memcpy(&length, body + 2 * j, 2);
-    if (j + 1 < strings && length > size - at) return false;
+    if (j + 1 < strings && length > size - at) return 0;
     const size_t rest = n - j * level_huffman_string;
     uint8_t* const to = levels + j * level_huffman_stride;
-    lanes[j] = {body + at, 0, to, to + (rest < level_huffman_string ? rest : level_huffman_string)};
+    lanes[j] = {body + at, 0, to, to + (rest < level_huffman_string ? rest : level_huffman_string), 0};
     at = j + 1 < strings ? at + length : size;
     ends[j] = at;
   }
-  if (several) {
-    size_t j = 0;
-    for (; j + 4 <= strings; j += 4) {
-      level_huffman_lane a = lanes[j], b = lanes[j + 1], c = lanes[j + 2], d = lanes[j + 3];
-      while (a.end - a.out >= 30 && b.end - b.out >= 30 && c.end - c.out >= 30 && d.end - d.out >= 30) {
-        a.fast(table);
-        b.fast(table);
-        c.fast(table);
-        d.fast(table);
-      }
-      lanes[j] = a;
-      lanes[j + 1] = b;
-      lanes[j + 2] = c;
-      lanes[j + 3] = d;
+  size_t j = 0;
+  for (; j + 4 <= strings; j += 4) {
+    level_huffman_lane a = lanes[j], b = lanes[j + 1], c = lanes[j + 2], d = lanes[j + 3];
+    const auto all_have = [&](ptrdiff_t count) {
+      return a.end - a.out >= count && b.end - b.out >= count && c.end - c.out >= count && d.end - d.out >= count;
+    };
+    // In turns, so that the next lookups to be ready are near.
+    const auto load = [&]() __attribute__((always_inline)) { a.load(), b.load(), c.load(), d.load(); };
+    const auto step = [&]() __attribute__((always_inline)) {
+      a.step(some, mask), b.step(some, mask), c.step(some, mask), d.step(some, mask);
+    };
+    while (all_have(30)) {
+      load();
+      step(), step(), step(), step(), step();
     }
-    for (j = 0; j < strings; ++j)
-      while (lanes[j].end - lanes[j].out >= 30) lanes[j].fast(table);
+    while (all_have(6)) {
+      load();
+      step();
+    }
+    lanes[j] = a;
+    lanes[j + 1] = b;
+    lanes[j + 2] = c;
+    lanes[j + 3] = d;
   }
-  for (size_t j = 0; j < strings; ++j) {
-    level_huffman_lane& l = lanes[j];
-    while (l.out < l.end) l.slow(table);
-    const auto string = static_cast<size_t>(body + ends[j] - l.in);
-    if ((l.bit + 7) / 8 != string || (l.bit % 8 && l.in[l.bit / 8] >> l.bit % 8)) return false;
+  for (j = 0; j < strings; ++j) {
+    level_huffman_lane l = lanes[j];
+    while (l.end - l.out >= 30) {
+      l.load();
+      for (int k = 0; k < 5; ++k) l.step(some, mask);
+    }
+    while (l.out < l.end) l.slow(some, mask, table.lengths);
+    const auto room = static_cast<size_t>(body + ends[j] - l.in), string = static_cast<size_t>((l.bit + 7) / 8);
+    if (string > room || (string < room && j + 1 < strings)) return 0;
+    if (l.bit % 8 && l.in[l.bit / 8] >> l.bit % 8) return 0;
+    at = static_cast<size_t>(l.in - body) + string;
   }
-  return true;
+  return at;
 }
-inline bool level_huffman_decode_scalar(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
-                                        bool several, uint8_t* levels) {
-  return level_huffman_decode_with(body, size, n, table, several, levels);
+inline size_t level_huffman_decode_scalar(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
+                                          uint8_t* levels) {
+  return level_huffman_decode_with(body, size, n, table, levels);
 }
 
 extern const cpu_table<decltype(&level_huffman_encode_scalar)> level_huffman_encode;
 extern const cpu_table<decltype(&level_huffman_decode_scalar)> level_huffman_decode;
 
 #if DR_X86
+void level_huffman_follow_avx512(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit);
 uint8_t* level_huffman_encode_avx512(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out);
-bool level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
-                               bool several, uint8_t* levels);
+size_t level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
+                                 uint8_t* levels);
 #endif
 
 }  // namespace dr

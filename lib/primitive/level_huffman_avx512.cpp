@@ -12,6 +12,35 @@ namespace dr {
 
 DR_AVX512_BEGIN
 
+namespace {
+
+template <bool a_bit>
+void follow(uint64_t* some, size_t end, const uint8_t* lengths) {
+  level_huffman_follow_with(some, end < 16 ? end : 16, lengths, a_bit);
+  const __m512i of = _mm512_loadu_si512(lengths), one_more = _mm512_set1_epi64(1LL << 56);
+  const __m512i levels_but_one = _mm512_set1_epi64(0xffffffffff00), numbers = _mm512_set1_epi64(-0xffffffffffff01);
+  __m512i i = _mm512_add_epi64(_mm512_set1_epi64(16), _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0));
+  for (uint64_t* at = some + 16; at < some + end; at += 8) {
+    const __m512i one = _mm512_loadu_si512(at);
+    __m512i more = _mm512_i64gather_epi64(_mm512_srlv_epi64(i, _mm512_and_si512(one, _mm512_set1_epi64(63))), some, 8);
+    if constexpr (a_bit) {
+      const __mmask8 full = _mm512_cmpeq_epi64_mask(_mm512_srli_epi64(more, 56), _mm512_set1_epi64(6));
+      const __m512i last = _mm512_maskz_permutexvar_epi8(0x0101010101010101, _mm512_srli_epi64(more, 48), of);
+      more = _mm512_mask_sub_epi64(more, full, more, _mm512_or_si512(last, one_more));
+    }
+    const __m512i behind =
+        _mm512_add_epi64(_mm512_slli_epi64(_mm512_and_si512(more, levels_but_one), 8), _mm512_and_si512(more, numbers));
+    _mm512_storeu_si512(at, _mm512_add_epi64(one, behind));
+    i = _mm512_add_epi64(i, _mm512_set1_epi64(8));
+  }
+}
+
+}  // namespace
+
+void level_huffman_follow_avx512(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
+  a_bit ? follow<true>(some, end, lengths) : follow<false>(some, end, lengths);
+}
+
 uint8_t* level_huffman_encode_avx512(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out) {
   const __m512i words0 = _mm512_loadu_si512(code.words), words1 = _mm512_loadu_si512(code.words + 32);
   const __m512i word_mask = _mm512_set1_epi16(0xfff), low16 = _mm512_set1_epi32(0xffff),

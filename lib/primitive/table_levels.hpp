@@ -117,14 +117,13 @@ bool table_decode(const uint8_t* payload, const uint8_t* from, const uint8_t* en
     lengths[2 * i] = from[i] & 15;
     lengths[2 * i + 1] = from[i] >> 4;
   }
-  level_huffman_code code;
-  if ((count % 2 && lengths[count]) || !code.set(lengths, count)) return false;
   for (unsigned i = 0; i < count; ++i)
     if (lengths[i] > level_huffman_bits_max) return false;
-  // The larger table takes about as long as the levels of two blocks.
-  const bool several_levels = n > 2 * level_block, several = n > level_block;
+  level_huffman_code code;
+  if ((count % 2 && lengths[count]) || !code.set(lengths, count)) return false;
+  const bool several = n > level_block;
   level_huffman_table table;
-  table.set(code, count, several_levels);
+  table.set(code, n);
   const uint8_t *size_at = from + lengths_size, *body = size_at;
   if (several) {
     if (static_cast<uint64_t>(end - body) / 2 < level_blocks(n)) return false;
@@ -139,8 +138,9 @@ bool table_decode(const uint8_t* payload, const uint8_t* from, const uint8_t* en
     if (size > rest || size > level_huffman_body_bound(level_block)) return false;
     at(body);
     std::memcpy(padded, body, size);
-    std::memset(padded + size, 0, level_huffman_string * level_huffman_bits_max / 8 + level_slack);
-    if (!level_huffman_decode.best()(padded, size, length, table, several_levels, levels)) return false;
+    std::memset(padded + size, 0, level_huffman_slack);
+    const size_t used = level_huffman_decode.best()(padded, size, length, table, levels);
+    if (used == 0 || used != size) return false;
     for (size_t i = 0; i < length; i += level_huffman_string)
       f(first + i, length - i < level_huffman_string ? length - i : level_huffman_string,
         levels + i / level_huffman_string * level_huffman_stride);

@@ -567,6 +567,85 @@ def delta_bitpack_bound(shape, fields):
     return blocks + (min(shape.count, 128) * sum(min(blocks, shape.universe >> k - 1) for k in range(1, 33)) + 7) // 8
 
 
+def read_gap_lengths(bits):
+    """Lengths of the symbols that have a word."""
+    last, lengths, symbol, length = bits.take(6), {}, 0, 3
+    while symbol <= last:
+        ones = 0
+        while ones < 4 and bits.take(1):
+            ones += 1
+        if ones == 3:
+            zeros = 0
+            while not bits.take(1):
+                zeros += 1
+            symbol += (1 << zeros) + bits.take(zeros)
+            refuse(symbol > last, "gap_huffman: a run that reaches the last symbol")
+            continue
+        if ones == 4:
+            length = bits.take(4)
+        elif ones:
+            length += -ones if bits.take(1) else ones
+        refuse(not 1 <= length <= 11, "gap_huffman: a length that is not 1 to 11")
+        lengths[symbol] = length
+        symbol += 1
+    bits.pad()
+    refuse(sum(2**(11 - length) for length in lengths.values()) != 2**11, "gap_huffman: lengths of no complete code")
+    return lengths
+
+
+def take_symbols(body, n, words):
+    symbols = []
+    for _ in range(n):
+        word = ""
+        while word not in words:
+            word += str(body.take(1))
+        symbols.append(words[word])
+    body.pad()
+    return symbols
+
+
+def decode_gap_huffman(payload, shape, fields):
+    reader, indices, words, base = Reader(payload), [], None, 0
+    counts = [min(4096, shape.count - i) for i in range(0, shape.count, 4096)]
+    if len(counts) == 1:
+        before = reader.varint()
+        refuse(before > shape.universe, "gap_huffman: a block ends below 0")
+        table = [(shape.universe - before, 1 << 15 | len(payload) - reader.position)]
+        refuse(len(payload) - reader.position >= 1 << 15, "gap_huffman: a body of 2^15 bytes or more")
+    else:
+        table = [(reader.uint(4), reader.uint(2)) for _ in counts]
+    for n, (end, size) in zip(counts, table):
+        refuse(end > shape.universe, "gap_huffman: a block ends above universe")
+        refuse(end - base < n, "gap_huffman: a span shorter than its number of indices")
+        body = Bits(reader.take(size & 0x7fff))
+        if size >> 15:
+            words = huffman_codes(read_gap_lengths(body))
+        refuse(words is None, "gap_huffman: no code")
+        strings = [min(512, n - i) for i in range(0, n, 512)]
+        sizes, symbols = [body.take(16) for _ in strings[1:]], []
+        for string, bytes_ in zip(strings, sizes + [None]):
+            start = body.position
+            symbols += take_symbols(body, string, words)
+            refuse(bytes_ is not None and body.position != start + 8 * bytes_, "gap_huffman: a string that is not used up")
+        x = base - 1
+        for symbol in symbols:
+            width = max(0, symbol // 2 - 1)
+            x += ((symbol - 2 * width) << width) + body.take(width) + 1
+            refuse(x >= end, "gap_huffman: an index past the end of its block")
+            indices.append(x)
+        body.pad()
+        refuse(body.position != 8 * len(body.data), "gap_huffman: a body that is not used up")
+        refuse(x != end - 1, "gap_huffman: a block that does not reach its end")
+        base = end
+    refuse(reader.position != len(payload), "gap_huffman: bytes behind the last body")
+    return indices
+
+
+def gap_huffman_bound(shape, fields):
+    extras = int(shape.count * (math.log2(shape.universe / shape.count) + 0.1)) // 8 if shape.count else 0
+    return 17 * -(-shape.count // 4096) + 3 * -(-shape.count // 512) + (6 * shape.count + 7) // 8 + extras + 66
+
+
 def decode_seeded(payload, shape, fields):
     key, universe = int.from_bytes(payload, "little"), shape.universe
     refuse(not 1 <= shape.support <= universe, "seeded: a support of nothing, or above universe")
@@ -1139,6 +1218,7 @@ CODECS = {
     ("index", 9): Codec("index", "delta_bitpack", decode=decode_delta_bitpack, bound=delta_bitpack_bound),
     ("index", 10): Codec("index", "seeded", decode=decode_seeded, replaces=True, fixed=lambda *_: 8),
     ("index", 11): Codec("index", "all", decode=decode_all, replaces=True, fixed=lambda *_: 0),
+    ("index", 12): Codec("index", "gap_huffman", decode=decode_gap_huffman, bound=gap_huffman_bound),
     # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
     ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
     ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),

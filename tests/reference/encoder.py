@@ -141,6 +141,59 @@ def encode_delta_bitpack(indices, shape, fields):
     return bytes(widths) + b"".join(pack_bits([(gap, width) for gap in block]) for block, width in zip(blocks, widths))
 
 
+def huffman_lengths(counts):
+    """{symbol: length} of at most 11 bits; of at least two symbols."""
+    counts = dict(counts) if len(counts) > 1 else {**{min({0, 1} - set(counts)): 1}, **counts}
+    while True:
+        lengths, heap = dict.fromkeys(counts, 0), [(count, [symbol]) for symbol, count in sorted(counts.items())]
+        while len(heap) > 1:
+            heap.sort(key=lambda node: node[0])
+            (a, left), (b, right), *rest = heap
+            for symbol in left + right:
+                lengths[symbol] += 1
+            heap = [(a + b, left + right)] + rest
+        if max(lengths.values()) <= 11:
+            return lengths
+        counts = {symbol: (count + 1) // 2 for symbol, count in counts.items()}
+
+
+def gap_lengths(lengths):
+    bits, before, symbol, last = [(max(lengths), 6)], 3, 0, max(lengths)
+    while symbol <= last:
+        if symbol in lengths:
+            more = lengths[symbol] - before
+            bits += {0: [(0, 1)], 1: [(1, 3)], -1: [(5, 3)], 2: [(3, 4)], -2: [(11, 4)]}.get(more, [(15, 4), (lengths[symbol], 4)])
+            before = lengths[symbol]
+            symbol += 1
+        else:
+            run = min(s for s in lengths if s > symbol) - symbol
+            below = run.bit_length() - 1
+            bits += [(7, 4), (1 << below, below + 1), (run & (1 << below) - 1, below)]
+            symbol += run
+    return pack_bits(bits)
+
+
+def encode_gap_huffman(indices, shape, fields):
+    """Every second block has the code before it, if that has words for its symbols."""
+    gaps, table, bodies, words = gaps_of(indices), b"", b"", {}
+    for number, start in enumerate(range(0, len(gaps), 4096)):
+        block = gaps[start:start + 4096]
+        widths = [max(0, gap.bit_length() - 2) for gap in block]
+        symbols = [2 * width + (gap >> width) for gap, width in zip(block, widths)]
+        own = number % 2 == 0 or not set(symbols) <= set(words)
+        body = b""
+        if own:
+            lengths = huffman_lengths({s: symbols.count(s) for s in set(symbols)})
+            body = gap_lengths(lengths)
+            words = {s: [(bit == "1", 1) for bit in word] for word, s in huffman_codes(lengths).items()}
+        strings = [pack_bits([bit for s in symbols[i:i + 512] for bit in words[s]]) for i in range(0, len(block), 512)]
+        body += b"".join(len(string).to_bytes(2, "little") for string in strings[:-1]) + b"".join(strings)
+        body += pack_bits([(gap & (1 << width) - 1, width) for gap, width in zip(block, widths)])
+        table += struct.pack("<IH", indices[min(start + 4096, len(gaps)) - 1] + 1, len(body) | own << 15)
+        bodies += body
+    return (table if len(gaps) > 4096 else varint(shape.universe - indices[-1] - 1)) + bodies
+
+
 def encode_seeded(indices, shape, fields):
     return bytes(8)                       # key 0
 
@@ -462,6 +515,7 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("value", "half"): encode_half, ("value", "sketch"): encode_sketch, ("value", "three_lc"): encode_three_lc,
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
+            ("index", "gap_huffman"): encode_gap_huffman,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
             ("value", "uniform_quant"): encode_uniform_quant, ("value", "log_quant"): encode_log_quant,
             ("value", "lloyd"): encode_lloyd,

@@ -161,7 +161,7 @@ def test_split_codecs_over_block_borders(kind, universe, count):
 
 INDEX = {"raw": [KEYS], "golomb": [stage("index", "golomb")], "golomb9": [stage("index", "golomb", block=9)],
          "rice": [stage("index", "rice")], **{name: [BLOOM[name]] for name in ("leftmost", "p0", "p2")}}
-INDEX |= {name: [stage("index", name)] for name in ("bitmap", "elias_fano", "delta_varint", "delta_bitpack", "seeded", "all")}
+INDEX |= {name: [stage("index", name)] for name in ("bitmap", "elias_fano", "delta_varint", "delta_bitpack", "gap_huffman", "seeded", "all")}
 INDEX |= {f"rle{code}": [stage("index", "rle", code=code)] for code in range(7)}
 INDEX |= {name + "+huffman": INDEX[name] + [HUFFMAN] for name in ("raw", "delta_varint", "p0", "all")}
 INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items() if not name.startswith("rle")}
@@ -589,6 +589,14 @@ REFUSED = {
     "delta_varint: cut off": index_frame(ONLY["delta_varint"], 1000, 1, b"\x83"), "delta_varint: behind the last": index_frame(ONLY["delta_varint"], 100, 1, b"\3\0"),
     "delta_bitpack: 33 bits": index_frame(ONLY["delta_bitpack"], 100, 1, b"\x21" + bytes(5)), "delta_bitpack: a bit too many": index_frame(ONLY["delta_bitpack"], 100, 1, b"\3\3"), "delta_bitpack: padding": index_frame(ONLY["delta_bitpack"], 100, 4, bytes.fromhex("05 a3811f")),
     "delta_bitpack: out of universe": index_frame(ONLY["delta_bitpack"], 50, 4, bytes.fromhex("05 a3810f")), "delta_bitpack: behind the last": index_frame(ONLY["delta_bitpack"], 100, 4, bytes.fromhex("05 a3810f00")),
+    "gap_huffman: padding of the lengths": index_frame(ONLY["gap_huffman"], 1000, 10, bytes.fromhex("00 d39ee6e4b82380 81b203 0350")), "gap_huffman: not complete": index_frame(ONLY["gap_huffman"], 1000, 10, bytes.fromhex("00 d39ee6e4b82302 81b203 0350")),
+    "gap_huffman: padding of a string": index_frame(ONLY["gap_huffman"], 1000, 10, bytes.fromhex("00 d39ee6e4b82300 81b207 0350")), "gap_huffman: out of universe": index_frame(ONLY["gap_huffman"], 999, 10, bytes.fromhex("00 d39ee6e4b82300 81b203 0350")),
+    "gap_huffman: past its end": index_frame(ONLY["gap_huffman"], 1000, 10, bytes.fromhex("00 d39ee6e4b82300 81b203 0351")), "gap_huffman: short of its end": index_frame(ONLY["gap_huffman"], 1001, 10, bytes.fromhex("00 d39ee6e4b82300 81b203 0350")),
+    "gap_huffman: behind the extras": index_frame(ONLY["gap_huffman"], 1000, 10, bytes.fromhex("00 d39ee6e4b82300 81b203 0350 00")), "gap_huffman: no extras": index_frame(ONLY["gap_huffman"], 1000, 10, bytes.fromhex("00 d39ee6e4b82300 81b203 03")),
+    "gap_huffman: a run of all": index_frame(ONLY["gap_huffman"], 1000, 1, b"\0" + pack_bits([(1, 6), (7, 4), (2, 2), (0, 1)]) + b"\0"),
+    "gap_huffman: a length of 12": index_frame(ONLY["gap_huffman"], 1000, 1, b"\0" + pack_bits([(1, 6), (15, 4), (12, 4), (0, 1)]) + b"\0"), "gap_huffman: a length of 0": index_frame(ONLY["gap_huffman"], 1000, 1, b"\0" + pack_bits([(1, 6), (15, 4), (0, 4), (0, 1)]) + b"\0"),
+    "gap_huffman: too many words": index_frame(ONLY["gap_huffman"], 3, 3, b"\0" + pack_bits([(2, 6), (11, 4), (0, 1), (0, 1)]) + b"\0"),
+    "gap_huffman: a first block without a code": index_frame(ONLY["gap_huffman"], 4097, 4097, struct.pack("<IHIH", 4096, 526, 4097, 1) + bytes(527)),
     "seeded: no support": index_frame(ONLY["seeded"], 100, 9, bytes(8), 0), "all: another support": index_frame(ONLY["all"], 100, 9, b"", 99),
     # huffman; the inner codec is exactly 8 bytes long
     "huffman: too short": value_frame([RAW, HUFFMAN], 2, huffman(bytes(7))), "huffman: too long": value_frame([RAW, HUFFMAN], 2, huffman(bytes(9))),

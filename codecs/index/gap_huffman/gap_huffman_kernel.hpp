@@ -1,0 +1,450 @@
+// Gaps of an ascending index set: of each the place and the value of its two highest bits as a symbol of a Huffman code, the bits
+// below as they are (SPEC.md).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
+#include "primitive/level_huffman.hpp"
+
+namespace dr {
+
+inline constexpr unsigned gap_symbols = level_huffman_alphabet;
+inline constexpr uint64_t gap_block = level_block;
+
+// Bits of the extra, and what stands before it: gap = top << width | extra.
+constexpr unsigned gap_width(unsigned symbol) { return symbol < 4 ? 0 : symbol / 2 - 1; }
+constexpr unsigned gap_top(unsigned symbol) { return symbol - 2 * gap_width(symbol); }
+
+// What kernels may read and write behind extras, and read behind the gaps and symbols of a block.
+inline constexpr size_t gap_slack = 128;
+// Of a block's body: more than a code, 11 bits and 30 a gap, and sizes.
+inline constexpr size_t gap_body_max = 32767;
+inline constexpr uint16_t gap_own_code = 0x8000;
+
+// ---- Symbols and extras of a block -----------------------------------------------------------------------
+
+//   x [n] ascending from base on, n <= gap_block     symbols, gaps [n]
+DR_EVERYWHERE void gap_split_with(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps) {
+  for (size_t i = 0; i < n; ++i) {
+    const uint32_t gap = x[i] - base;
+    const unsigned width = gap < 4 ? 0 : bit_width(gap) - 2;
+    symbols[i] = static_cast<uint8_t>(2 * width + (gap >> width));
+    gaps[i] = gap;
+    base = x[i] + 1;
+  }
+}
+inline void gap_split_scalar(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps) {
+  gap_split_with(x, n, base, symbols, gaps);
+}
+
+// Extras of n gaps, gap_slack bytes of room behind. Returns the end.
+DR_EVERYWHERE uint8_t* gap_extras_with(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
+  word_writer bits(out);
+  for (size_t i = 0; i < n; ++i) {
+    const unsigned width = gap_width(symbols[i]);
+    bits.put(gaps[i] & low_mask(width), width);
+  }
+  return bits.finish();
+}
+inline uint8_t* gap_extras_scalar(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
+  return gap_extras_with(symbols, gaps, n, out);
+}
+
+//   symbols: string j at j · level_huffman_stride     extras: `size` bytes, gap_slack behind them may be read
+// False unless the extras are all used, their padding is zero and the last index is end − 1.
+DR_EVERYWHERE bool gap_join_with(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base,
+                                 uint64_t end, uint32_t* x) {
+  static constexpr auto widths = [] {
+    std::array<uint8_t, gap_symbols> w{};
+    for (unsigned s = 0; s < gap_symbols; ++s) w[s] = static_cast<uint8_t>(gap_width(s));
+    return w;
+  }();
+  const auto each_string = [&](auto&& f) {
+    for (size_t begin = 0; begin < n; begin += level_huffman_string)
+      f(symbols + begin / level_huffman_string * level_huffman_stride, begin,
+        n - begin < level_huffman_string ? n - begin : level_huffman_string);
+  };
+  uint64_t bits = 0;
+  each_string([&](const uint8_t* of, size_t, size_t length) {
+    uint32_t sum = 0;
+    for (size_t i = 0; i < length; ++i) sum += (of[i] < 2 ? 2u : of[i]) / 2 - 1;
+    bits += sum;
+  });
+  if ((bits + 7) / 8 != size || (bits % 8 && extras[bits / 8] >> bits % 8)) return false;
+  uint64_t bit = 0, next = base;  // far below 2^64: so if it is `end` at last, no index was beyond
+  each_string([&](const uint8_t* of, size_t begin, size_t length) {
+    for (size_t i = 0; i < length; ++i) {
+      uint64_t word;
+      std::memcpy(&word, extras + bit / 8, 8);
+      const unsigned width = widths[of[i]];
+      const uint64_t extra = word >> bit % 8 & ((uint64_t{1} << width) - 1);
+      bit += width;
+      next += (uint64_t{of[i]} - 2 * width) << width | extra;
+      x[begin + i] = static_cast<uint32_t>(next++);
+    }
+  });
+  return next == end;
+}
+inline bool gap_join_scalar(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base,
+                            uint64_t end, uint32_t* x) {
+  return gap_join_with(symbols, n, extras, size, base, end, x);
+}
+
+extern const cpu_table<decltype(&gap_split_scalar)> gap_split;
+extern const cpu_table<decltype(&gap_extras_scalar)> gap_extras;
+extern const cpu_table<decltype(&gap_join_scalar)> gap_join;
+#if DR_X86
+void gap_split_avx2(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps);
+uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out);
+bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
+                   uint32_t* x);
+void gap_split_avx512(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps);
+uint8_t* gap_extras_avx512(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out);
+bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
+                     uint32_t* x);
+#endif
+
+// ---- Lengths of a code -----------------------------------------------------------------------------------
+
+// Decoders make tables of 2^longest places for each code; half of 2^11 costs 0.1 % of the bits.
+inline constexpr unsigned gap_length_max = 10;
+
+// Lengths of a complete code; of those that Huffman's would have above gap_length_max the others lend to.
+inline void gap_lengths(const uint32_t* counts, uint8_t* lengths) {
+  level_huffman_lengths(counts, gap_symbols, lengths, ~0u);
+  uint32_t sum = 0;  // of 2^-length
+  constexpr uint32_t whole = 1u << gap_length_max;
+  bool longer = false;
+  for (unsigned i = 0; i < gap_symbols; ++i) {
+    if (!lengths[i]) continue;
+    longer |= lengths[i] > gap_length_max;
+    if (lengths[i] > gap_length_max) lengths[i] = gap_length_max;
+    sum += whole >> lengths[i];
+  }
+  if (!longer) return;
+  while (sum > whole) {  // the rarest of the longest that may grow
+    unsigned one = gap_symbols;
+    for (unsigned i = 0; i < gap_symbols; ++i)
+      if (lengths[i] && lengths[i] < gap_length_max &&
+          (one == gap_symbols || lengths[i] > lengths[one] || (lengths[i] == lengths[one] && counts[i] < counts[one])))
+        one = i;
+    sum -= whole >> ++lengths[one];
+  }
+  while (sum < whole) {  // the most frequent for which there is room
+    unsigned one = gap_symbols;
+    for (unsigned i = 0; i < gap_symbols; ++i)
+      if (lengths[i] > 1 && whole >> lengths[i] <= whole - sum && (one == gap_symbols || counts[i] > counts[one]))
+        one = i;
+    sum += whole >> lengths[one]--;
+  }
+}
+
+// Calls put(bits, how many) for what describes a code: runs of symbols without a word, and of each other the length as what it is
+// more than the one before.
+template <class Put>
+void each_length_word(const uint8_t* lengths, Put&& put) {
+  unsigned count = gap_symbols, before = 3;
+  while (!lengths[count - 1]) --count;
+  put(count - 1, 6);
+  for (unsigned i = 0; i < count; ++i) {
+    if (lengths[i] == 0) {
+      unsigned run = 1;
+      while (!lengths[i + run]) ++run;
+      const unsigned below = bit_width(run) - 1;  // Elias's gamma code
+      put(7, 4);
+      put(1u << below, below + 1);
+      put(run & ((1u << below) - 1), below);
+      i += run - 1;
+      continue;
+    }
+    const bool less = lengths[i] < before;
+    switch (less ? before - lengths[i] : lengths[i] - before) {
+      case 0: put(0, 1); break;
+      case 1: put(1 | unsigned{less} << 2, 3); break;
+      case 2: put(3 | unsigned{less} << 3, 4); break;
+      default: put(15 | unsigned{lengths[i]} << 4, 8);
+    }
+    before = lengths[i];
+  }
+}
+inline uint32_t lengths_bits(const uint8_t* lengths) {
+  uint32_t bits = 0;
+  each_length_word(lengths, [&](uint32_t, unsigned length) { bits += length; });
+  return bits;
+}
+inline uint8_t* put_lengths(const uint8_t* lengths, uint8_t* out) {
+  bit_writer bits(out);
+  each_length_word(lengths, [&](uint32_t word, unsigned length) { bits.put(word, length); });
+  return bits.finish();
+}
+// lengths [gap_symbols]. Returns the end, or nullptr.
+inline const uint8_t* get_lengths(const uint8_t* in, const uint8_t* end, uint8_t* lengths) {
+  const auto size = static_cast<uint64_t>(end - in);
+  uint64_t taken = 0;
+  bit_reader bits(in, 8 * size);  // zeros behind its end, which are noticed
+  const auto get = [&](unsigned n) {
+    taken += n;
+    return static_cast<unsigned>(bits.get(n));
+  };
+  std::memset(lengths, 0, gap_symbols);
+  const unsigned count = get(6) + 1;
+  int before = 3;
+  for (unsigned i = 0; i < count; ++i) {
+    if (!get(1)) {
+    } else if (!get(1)) {
+      before += get(1) ? -1 : 1;
+    } else if (!get(1)) {
+      before += get(1) ? -2 : 2;
+    } else if (get(1)) {
+      before = static_cast<int>(get(4));
+    } else {
+      unsigned below = 0;
+      while (below < 6 && !get(1)) ++below;
+      const unsigned run = 1u << below | get(below);
+      if (run >= count - i) return nullptr;  // the last symbol has a word
+      i += run - 1;
+      continue;
+    }
+    if (before < 1 || before > static_cast<int>(level_huffman_bits_max)) return nullptr;
+    lengths[i] = static_cast<uint8_t>(before);
+  }
+  if (taken > 8 * size || !padding_is_zero(in, taken)) return nullptr;
+  return in + ceil_div(taken, 8);
+}
+
+// ---- Writing ---------------------------------------------------------------------------------------------
+
+// One block after another, each with the code before or its own.
+class gap_writer {
+ public:
+  explicit gap_writer(cpu_level level) : level_(level) {}
+
+  // Bytes of the block's body.   x [n], 1 <= n <= gap_block, from base on
+  size_t make(const uint32_t* x, size_t n, uint32_t base) {
+    n_ = n;
+    gap_split.at(level_)(x, n, base, symbols_, gaps_);
+    count();
+    choose();
+    return size();
+  }
+  bool own_code() const { return own_; }
+  // Writes what make() made, and up to gap_slack behind its end. Returns the end.
+  uint8_t* put(uint8_t* out) const {
+    if (own_) out = put_lengths(lengths_, out);
+    out = level_huffman_encode.at(level_)(symbols_, n_, code_, out);
+    return gap_extras.at(level_)(symbols_, gaps_, n_, out);
+  }
+
+ private:
+  static constexpr size_t string = level_huffman_string, strings_max = level_huffman_strings_max;
+  static constexpr unsigned equal_lengths_bits = 6 + 8 + 63;  // 64 times 6
+
+  size_t strings() const { return ceil_div(n_, string); }
+  size_t length(size_t s) const { return n_ - s * string < string ? n_ - s * string : string; }
+
+  void count() {
+    std::memset(counts_, 0, sizeof counts_);
+    const size_t full = n_ / string;
+    if (full == strings_max) {  // neighbours are often alike: a table each keeps their increments apart
+      for (size_t i = 0; i < string; ++i)
+        for (size_t s = 0; s < strings_max; ++s) ++counts_[s][symbols_[s * string + i]];
+    } else {
+      for (size_t i = 0; i < n_; ++i) ++counts_[i / string][symbols_[i]];
+    }
+    for (unsigned i = 0; i < gap_symbols; ++i) {
+      all_[i] = 0;
+      for (size_t s = 0; s < strings_max; ++s) all_[i] += counts_[s][i];
+    }
+  }
+  uint64_t bits_by(const uint8_t* lengths) const {
+    uint64_t bits = 0;
+    for (unsigned i = 0; i < gap_symbols; ++i) bits += uint64_t{all_[i]} * lengths[i];
+    return bits;
+  }
+  bool has_all() const {
+    for (unsigned i = 0; i < gap_symbols; ++i)
+      if (all_[i] && !lengths_[i]) return false;
+    return true;
+  }
+  void choose() {
+    // A decoder makes tables for a code, in about the time of a block: so one of its own is to be worth that.
+    constexpr uint64_t worth = 256;
+    uint8_t lengths[gap_symbols];
+    gap_lengths(all_, lengths);
+    uint64_t least = bits_by(lengths) + lengths_bits(lengths);
+    const uint64_t equal = equal_lengths_bits + 6 * n_;
+    if (equal < least) {
+      std::memset(lengths, 6, sizeof lengths);
+      least = equal;
+    }
+    own_ = !coded_ || !has_all() || bits_by(lengths_) > (least + worth < equal ? least + worth : equal);
+    if (!own_) return;
+    std::memcpy(lengths_, lengths, sizeof lengths);
+    code_.set(lengths_, gap_symbols);
+    coded_ = true;
+  }
+  size_t size() const {
+    uint64_t bytes = own_ ? ceil_div(lengths_bits(lengths_), 8) : 0, extras = 0;
+    bytes += 2 * (strings() - 1);
+    for (size_t s = 0; s < strings(); ++s) {
+      uint32_t bits = 0;
+      for (unsigned i = 0; i < gap_symbols; ++i) bits += counts_[s][i] * lengths_[i];
+      bytes += ceil_div(bits, 8);
+    }
+    for (unsigned i = 0; i < gap_symbols; ++i) extras += uint64_t{all_[i]} * gap_width(i);
+    return bytes + ceil_div(extras, 8);
+  }
+
+  cpu_level level_;
+  bool coded_ = false, own_ = false;
+  size_t n_ = 0;
+  uint8_t lengths_[gap_symbols];
+  level_huffman_code code_;
+  uint32_t all_[gap_symbols], counts_[strings_max][gap_symbols];
+  alignas(64) uint8_t symbols_[gap_block + gap_slack];
+  alignas(64) uint32_t gaps_[gap_block + gap_slack];
+};
+
+// ---- Payloads --------------------------------------------------------------------------------------------
+
+// Bytes of at most n indices below the universe. A block has an entry of 6 bytes (or a varint of up to 5 stands for it), a code in
+// 77 bits and 6 bits a symbol, or less, padded to bytes 9 times; sizes of 7 strings. Extras: the width of a gap g is at
+// most log2(g + 1), and gaps with a one each add up to the universe at most, so that, log2 being concave, n of them have n ·
+// log2(universe / n) bits. The whole does not fall as n rises: its derivative is 6 − log2(e) + log2(universe / n) > 0.
+constexpr uint64_t gap_huffman_bound(uint64_t universe, uint64_t n) {
+  if (n == 0) return 0;
+  const uint64_t strings = ceil_div(n, level_huffman_string), blocks = ceil_div(n, gap_block);
+  return blocks * (6 + 10 + 1) + 3 * strings + ceil_div(6 * n, 8) + ((n * log2_q16_above(universe, n) >> 16) / 8 + 1) +
+         gap_slack;
+}
+
+struct gap_payload {
+  uint64_t n, universe;  // n >= 1 indices below the universe, which is below 2^32
+  cpu_level level = cpu();
+
+  // block_parts.hpp. The encoder begins a part with a code.
+  static constexpr uint64_t part = 16, entry_size = 6;
+  uint64_t blocks() const { return ceil_div(n, gap_block); }
+  size_t length(uint64_t b) const {
+    return static_cast<size_t>(n - b * gap_block < gap_block ? n - b * gap_block : gap_block);
+  }
+
+  // Calls f(writer, body size, end) for blocks [first, last) of x, first a multiple of part.
+  template <class F>
+  void each_block(const uint32_t* x, uint64_t first, uint64_t last, F&& f) const {
+    for (uint64_t begin = first; begin < last; begin += part) {
+      gap_writer writer(level);
+      for (uint64_t b = begin; b < last && b < begin + part; ++b) {
+        const uint32_t* const of_block = x + b * gap_block;
+        const size_t size = writer.make(of_block, length(b), b ? of_block[-1] + 1 : 0);
+        f(writer, size, of_block[length(b) - 1] + uint32_t{1});
+      }
+    }
+  }
+
+  // Writes them and their entries, and up to gap_slack bytes behind. Returns the bodies' end.
+  uint8_t* put(const uint32_t* x, uint64_t first, uint64_t last, uint8_t* entries, uint8_t* body) const {
+    const bool alone = blocks() == 1;
+    each_block(x, first, last, [&](const gap_writer& writer, size_t size, uint32_t end) {
+      if (alone) {
+        body = put_varint(body, universe - end);
+      } else {
+        store(entries, end);
+        store(entries + 4, static_cast<uint16_t>(size | (writer.own_code() ? gap_own_code : 0)));
+        entries += entry_size;
+      }
+      body = writer.put(body);
+    });
+    return body;
+  }
+  size_t encode(const uint32_t* x, uint8_t* out) const {
+    return static_cast<size_t>(put(x, 0, blocks(), out, out + (blocks() > 1 ? entry_size * blocks() : 0)) - out);
+  }
+  // What that would return.
+  uint64_t size(const uint32_t* x) const {
+    uint64_t bytes = blocks() > 1 ? entry_size * blocks() : 0;
+    each_block(x, 0, blocks(), [&](const gap_writer&, size_t size, uint32_t end) {
+      uint8_t varint[10];
+      bytes += size;
+      if (blocks() == 1) bytes += static_cast<uint64_t>(put_varint(varint, universe - end) - varint);
+    });
+    return bytes;
+  }
+
+  // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if it is corrupt;
+  // else *where is the end of the last one's body.
+  bool get(const uint8_t* in, size_t size, uint64_t first, uint64_t last, uint32_t* x, uint64_t* where) const {
+    const bool alone = blocks() == 1;
+    uint64_t at = entry_size * blocks(), rest = 0, code_at = 0, code_end = 0;
+    *where = 0;
+    if (alone) {
+      const uint8_t* const behind = get_varint(in, in + size, rest);
+      if (!behind || rest > universe) return false;
+      at = static_cast<uint64_t>(behind - in);
+    }
+    if (at > size) return false;
+    const auto end_of = [&](uint64_t b) { return alone ? universe - rest : load<uint32_t>(in + entry_size * b); };
+    const auto entry = [&](uint64_t b) {
+      return alone ? unsigned{gap_own_code} : load<uint16_t>(in + entry_size * b + 4);
+    };
+    const auto has_own = [&](uint64_t b) { return (entry(b) & gap_own_code) != 0; };
+    for (uint64_t b = 0; b < first; ++b) {
+      const uint64_t body = entry(b) & gap_body_max;
+      if (has_own(b)) {
+        code_at = at;
+        code_end = at + body;
+      }
+      at += body;
+    }
+    level_huffman_table table;
+    bool coded = false;
+    alignas(64) uint8_t symbols[level_huffman_strings_max * level_huffman_stride];
+    alignas(64) uint8_t padded[gap_body_max + level_huffman_slack + gap_slack];
+    for (uint64_t b = first; b < last; ++b) {
+      *where = entry_size * b;
+      const uint64_t base = b ? end_of(b - 1) : 0, end = end_of(b);
+      if (at > size) return false;
+      uint64_t body = alone ? size - at : entry(b) & gap_body_max;
+      if (end > universe || end < base || end - base < length(b) || body > size - at || body > gap_body_max)
+        return false;
+      *where = at;
+      const uint64_t behind = at + body;
+      if (has_own(b)) {
+        code_at = at;
+        code_end = behind;
+      }
+      if (has_own(b) || !coded) {
+        uint8_t lengths[gap_symbols];
+        level_huffman_code code;
+        const uint8_t* const from = code_end ? get_lengths(in + code_at, in + code_end, lengths) : nullptr;
+        if (!from || !code.set(lengths, gap_symbols)) return false;
+        if (has_own(b)) at = static_cast<uint64_t>(from - in);
+        uint64_t next = b + 1;
+        while (next < last && next < b + 8 && !has_own(next)) ++next;
+        table.set(code, (next - b - 1) * gap_block + length(next - 1));
+        coded = true;
+      }
+      body = behind - at;
+      // Whatever is read behind a body is not used.
+      const uint8_t* from = in + at;
+      if (size - behind < level_huffman_slack + gap_slack) {
+        std::memcpy(padded, from, body);
+        std::memset(padded + body, 0, level_huffman_slack + gap_slack);
+        from = padded;
+      }
+      const size_t used = level_huffman_decode.at(level)(from, body, length(b), table, symbols);
+      if (!used || !gap_join.at(level)(symbols, length(b), from + used, body - used, base, end, x + b * gap_block))
+        return false;
+      at = behind;
+    }
+    *where = at;
+    return last < blocks() || at == size;
+  }
+};
+
+}  // namespace dr
