@@ -2,6 +2,7 @@
 // Yan, Ding, Suel 2009, OptPFD; Lemire, Boytsov 2015, FastPFor; layout: SPEC.md).
 #pragma once
 
+#include <array>
 #include <iterator>
 
 #include "primitive/gaps.hpp"
@@ -335,6 +336,49 @@ inline void pfor_split_avx512(const uint32_t* gaps, size_t n, unsigned bits, uin
   }
 }
 
+// Where each eight numbers of so many bits have their bytes, and one more that a shift reaches into.
+inline constexpr auto pfor_upper_bytes = [] {
+  std::array<std::array<uint8_t, 64>, 8> from{};
+  for (unsigned bits = 0; bits < 8; ++bits)
+    for (unsigned i = 0; i < 64; ++i) from[bits][i] = static_cast<uint8_t>(i / 8 * bits + i % 8);
+  return from;
+}();
+
+// Bitmaps whose numbers fit a byte, 64 at a time.
+inline uint64_t pfor_above_avx512(const uint8_t* in, uint64_t size, const uint8_t* end, size_t n, pfor_head head,
+                                  uint32_t* above) {
+  const unsigned upper_bits = head.upper_bits;
+  if (n != gap_block || head.exceptions != pfor_bitmap || upper_bits > 7 || end - in < 16 + 56 + 64)
+    return pfor_above_avx2(in, size, end, n, head, above);
+  if (size < 16) return 0;
+  uint64_t which[2];
+  std::memcpy(which, in, 16);
+  const auto exceptions = static_cast<unsigned>(_mm_popcnt_u64(which[0]) + _mm_popcnt_u64(which[1]));
+  const uint64_t taken = pfor_whole_bitmap(in, size, n, exceptions, upper_bits);
+  if (taken == 0) return 0;
+  in += 16;
+  const __m512i bytes_of = _mm512_loadu_si512(pfor_upper_bytes[upper_bits].data());
+  const __m512i mask = _mm512_set1_epi8(static_cast<char>(low_mask(upper_bits)));
+  const uint64_t ones = 0x0101010101010101, steps = 0x0706050403020100 * upper_bits;
+  __m512i all = _mm512_setzero_si512();
+  uint64_t at = 0;
+  for (unsigned half = 0; half < 2; ++half, above += 64) {
+    const __m512i words = _mm512_permutexvar_epi8(bytes_of, _mm512_loadu_si512(in + at / 8));
+    const __m512i shifts = _mm512_set1_epi64(static_cast<int64_t>(steps + at % 8 * ones));
+    const __m512i uppers = _mm512_and_si512(_mm512_multishift_epi64_epi8(shifts, words), mask);
+    __m512i placed = _mm512_maskz_expand_epi8(which[half], uppers);
+    all = _mm512_or_si512(all, placed);
+    placed = _mm512_mask_sub_epi8(placed, which[half], placed, _mm512_set1_epi8(-1));
+    _mm512_store_si512(above, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(placed)));
+    _mm512_store_si512(above + 16, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(placed, 1)));
+    _mm512_store_si512(above + 32, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(placed, 2)));
+    _mm512_store_si512(above + 48, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(placed, 3)));
+    at += static_cast<uint64_t>(_mm_popcnt_u64(which[half])) * upper_bits;
+  }
+  const __m512i top = _mm512_set1_epi8(static_cast<char>((1u << upper_bits) >> 1));
+  return upper_bits == 0 || _mm512_test_epi8_mask(all, top) ? taken : 0;
+}
+
 inline uint64_t pfor_ungap_avx512(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint64_t next,
                                   const uint32_t* above, uint32_t* x) {
   if (n != gap_block) return pfor_ungap_scalar(in, end, n, bits, next, above, x);
@@ -350,7 +394,7 @@ inline uint64_t pfor_ungap_avx512(const uint8_t* in, const uint8_t* end, size_t 
 DR_ISA_END
 inline constexpr cpu_table<pfor_form_fn> pfor_form_of{pfor_form_scalar, pfor_form_avx2, pfor_form_avx512};
 inline constexpr cpu_table<pfor_split_fn> pfor_split{pfor_split_scalar, pfor_split_avx2, pfor_split_avx512};
-inline constexpr cpu_table<pfor_above_fn> pfor_above{pfor_above_scalar, pfor_above_avx2};
+inline constexpr cpu_table<pfor_above_fn> pfor_above{pfor_above_scalar, pfor_above_avx2, pfor_above_avx512};
 inline constexpr cpu_table<pfor_ungap_fn> pfor_ungap{pfor_ungap_scalar, pfor_ungap_avx2, pfor_ungap_avx512};
 #else
 inline constexpr cpu_table<pfor_form_fn> pfor_form_of{pfor_form_scalar};
