@@ -14,6 +14,7 @@ namespace dr::compare {
 struct measure_settings {
   uint32_t repeat = 15;  // timed rounds, after one that warms up and is not counted
   uint64_t seed = 0;     // shared and private
+  uint64_t segment_rows = 0;
 };
 
 struct measured {

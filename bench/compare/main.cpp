@@ -76,7 +76,7 @@ int run(const compare_options& o) {
   std::vector<row> rows;
   uint32_t failures = 0;
   for (const tensor& g : read_subjects(o.subjects, console)) {
-    measured m = compare_plans(context, g, parse_plans(plans_for(o, g)), {o.repeat, o.seed}, console);
+    measured m = compare_plans(context, g, parse_plans(plans_for(o, g)), {o.repeat, o.seed, o.segment_rows}, console);
     std::move(m.rows.begin(), m.rows.end(), std::back_inserter(rows));
     failures += m.failures;
   }
@@ -133,6 +133,7 @@ int run(const encode_options& o) {
   }
   auto call = sized<dr_call>();
   call.seed = call.private_seed = o.seed;
+  call.segment_rows = o.segment_rows;
   call.flags = tensors.size() == 1 ? 0 : DR_CALL_LIST;
   context context(o.threads);
   const std::vector<std::byte> frame = context.encode(method, sources, &call);

@@ -80,18 +80,22 @@ void add_output(CLI::App& app, std::string& path, const char* help) {
   app.add_option("--output", path, help)->check(no_empty_path)->type_name("FILE");
 }
 
-void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed) {
+void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment_rows) {
   app.add_option("--threads", threads, "Threads of the library; 0 and 1: none are started")
       ->check(CLI::Range(0, 256))
       ->type_name("N");
   app.add_option("--seed", seed, "Of codecs that draw random numbers; default: 0")->check(no_sign)->type_name("N");
+  app.add_option("--segment-rows", segment_rows,
+                 "Cut tensors into segments of N rows, each coded for itself (a Bloom filter each); default: none")
+      ->check(no_sign)
+      ->type_name("N");
 }
 
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set of ten")->type_name("PLAN");
   add_list(app, "--preset", o.presets,
-           "Plans by name (paper, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
+           "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
       ->type_name("NAME");
   add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name ('layer3.*'), a row each; may be repeated")
       ->type_name("GLOB");
@@ -101,7 +105,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   add_format(app, o.form, every_format, "table|csv|json");
   add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
   app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");
-  add_run(app, o.threads, o.seed);
+  add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
   app.footer(compare_footer);
 }
@@ -112,7 +116,7 @@ void add_encode(CLI::App& app, encode_options& o) {
       ->type_name("");
   app.add_option("--plan", o.plan, "The plan")->required()->type_name("PLAN");
   add_output(app, o.output, "The frame; default: stdout");
-  add_run(app, o.threads, o.seed);
+  add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
 }
 

@@ -17,7 +17,7 @@ struct compare_options {
   format form = format::table;
   std::string output;
   uint32_t repeat = 15, threads = 0;
-  uint64_t seed = 0;
+  uint64_t seed = 0, segment_rows = 0;
 };
 
 struct codecs_options {
@@ -34,7 +34,7 @@ struct encode_options {
   std::string input, plan, output;
   std::vector<std::string> plugins;
   uint32_t threads = 0;
-  uint64_t seed = 0;
+  uint64_t seed = 0, segment_rows = 0;
 };
 
 struct presets_options {};

@@ -101,7 +101,11 @@ decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std
   if (!plan.feedback) {
     demand(info.count == kept.size(), "the header says r = {}, but the sparsifier keeps {}", info.count, kept.size());
     const bool same_support = plan.exact_index || info.fallback == DR_FALLBACK_RAW_INDEX;
-    if (info.fallback == DR_FALLBACK_DENSE) {
+    if (info.segments > 1) {
+      // The furthest fallback of all segments is told, and values without regather count from each one's first.
+      if (plan.exact_index) compare_support(kept, s.support);
+      if (plan.exact_value && plan.regather) compare_values(g, kept, true, s);
+    } else if (info.fallback == DR_FALLBACK_DENSE) {
       compare_dense_fallback(g, kept, decoded.dense);
     } else {
       if (same_support) compare_support(kept, s.support);

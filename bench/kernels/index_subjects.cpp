@@ -4,6 +4,7 @@
 #include "codecs/bytes/huffman/huffman_kernel.hpp"
 #include "codecs/index/bitmap/bitmap_kernel.hpp"
 #include "codecs/index/delta_bitpack/delta_bitpack_kernel.hpp"
+#include "codecs/index/delta_pfor/delta_pfor_kernel.hpp"
 #include "codecs/index/delta_varint/delta_varint_kernel.hpp"
 #include "codecs/index/elias_fano/elias_fano_kernel.hpp"
 #include "codecs/index/seeded/seeded_kernel.hpp"
@@ -77,6 +78,13 @@ void add_support(subjects& all, const std::string& input, uint64_t universe, uin
       [=](cpu_level level, const std::vector<uint8_t>& payload, uint32_t* x) {
         uint64_t where;
         delta_bitpack_decode(payload.data(), payload.size(), s->n(), s->universe, level, x, &where);
+      });
+  add(
+      all, "delta_pfor", input, s, delta_pfor_bound(universe, count),
+      [=](cpu_level level, uint8_t* out) { return delta_pfor_encode(s->x.data(), s->n(), level, out); },
+      [=](cpu_level level, const std::vector<uint8_t>& payload, uint32_t* x) {
+        uint64_t where;
+        delta_pfor_decode(payload.data(), payload.size(), s->n(), s->universe, level, x, &where);
       });
 }
 

@@ -163,8 +163,8 @@ typedef struct dr_call {
   uint32_t flags;
   float learning_rate;   /* for feedback that needs it; none does yet */
   uint64_t tag;          /* step and name hash, say: returned by dr_inspect */
-  uint64_t segment_rows; /* cut tensors into segments of so many rows; 0: 2^32 - 1, the most there is. dr_bound does
-                            not know it; dr_batch_describe does */
+  uint64_t segment_rows; /* cut tensors into segments of so many rows, each coded for itself (a Bloom filter each,
+                            say); 0: 2^32 - 1, the most there is. dr_bound does not know it; dr_batch_describe does */
   void (*trace)(void *user, const dr_trace *);
   void *trace_user;
 } dr_call;

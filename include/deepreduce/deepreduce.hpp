@@ -155,10 +155,20 @@ class context {
   }
   dr_context* get() const { return handle.get(); }
 
-  size_t bound(const plan& p, std::span<const dr_tensor> tensors) {
+  // segment_rows: those of the call.
+  size_t bound(const plan& p, std::span<const dr_tensor> tensors, uint64_t segment_rows = 0) {
     size_t bytes = 0;
-    check(dr_bound(get(), p.get(), tensors.data(), sizeof(dr_tensor), tensors.size(), &bytes));
-    return bytes;
+    if (segment_rows == 0) {
+      check(dr_bound(get(), p.get(), tensors.data(), sizeof(dr_tensor), tensors.size(), &bytes));
+      return bytes;
+    }
+    dr_batch* made = nullptr;
+    check(dr_batch_create(get(), p.get(), nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), segment_rows,
+                          &made));
+    const std::unique_ptr<dr_batch, void (*)(dr_batch*)> batch(made, dr_batch_destroy);
+    auto info = sized<dr_batch_info>();
+    check(dr_batch_describe(made, &info));
+    return info.bound;
   }
 
   // Into memory of the caller; returns the frame's size.
@@ -170,7 +180,7 @@ class context {
     return result.size;
   }
   std::vector<std::byte> encode(const plan& p, std::span<const dr_tensor> tensors, const dr_call* call = nullptr) {
-    std::vector<std::byte> bytes(bound(p, tensors));
+    std::vector<std::byte> bytes(bound(p, tensors, call ? call->segment_rows : 0));
     bytes.resize(encode_into(bytes, p, tensors, call));
     return bytes;
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
@@ -84,13 +85,24 @@ bool same_on_wire(const wire_plan& a, const wire_plan& b) {
   return true;
 }
 
-// Wire fields of every codec of a row, from its bounds.
-dr_status resolve(wire_plan& wire, const batch_row& row, uint64_t tensor, dr_error& error) {
+// What wire fields are resolved for: a tensor, or, so that all its segments have the same, one segment with its share of the
+// rows that may be kept. (Any segment may hold all of them, but what depends on density means the tensor's.)
+struct typical_row {
+  uint64_t universe, count;
+};
+typical_row typical_of(const unit& u, uint64_t segment) {
+  if (u.universe <= segment) return {u.universe, std::min(u.universe, u.kept_max)};
+  const double density = static_cast<double>(std::min(u.universe, u.kept_max)) / static_cast<double>(u.universe);
+  return {segment, std::min(segment, static_cast<uint64_t>(std::ceil(density * static_cast<double>(segment))))};
+}
+
+// Wire fields of every codec.
+dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_error& error) {
   for (stage_list& list : wire.lists)
     for (uint32_t i = 0; i < list.count; ++i) {
       stage& s = list.stages[i];
       if (!s.codec->cpu->resolve) continue;
-      const dr_job job = shape_job({row.universe, row.count_max, wire.dtype, wire.width});
+      const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
       const dr_params params = s.params();
       dr_fault fault{};
       if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
@@ -152,7 +164,7 @@ void grow(list_need& all, const list_need& one) {
 }
 
 // All that auto may choose for a row whose own plan is bound.
-dr_status bound_choices(const unit& u, batch& out, batch_row& row, dr_error& error) {
+dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, batch_row& row, dr_error& error) {
   const plan& method = *u.method;
   const auto& indices = method.index_choices.empty() ? method.index : method.index_choices;
   std::vector<const bound_stage*> values;
@@ -170,7 +182,7 @@ dr_status bound_choices(const unit& u, batch& out, batch_row& row, dr_error& err
       if (!method.index_choices.empty()) put(wire.lists[section_index], index);
       if (!method.value_choices.empty()) put(wire.lists[section_value], *value);
       batch_row one = row;
-      if (const dr_status s = resolve(wire, row, u.first_tensor, error)) return s;
+      if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
       one.plan = find_or_add(out.wire, wire);
       if (const dr_status s = bound_row(method, wire, one, u.first_tensor, error)) return s;
       row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
@@ -236,6 +248,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
                         "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
     u.first_row = static_cast<uint32_t>(out.rows.size());
     u.rows = static_cast<uint32_t>(segments);
+    const typical_row typical = typical_of(u, segment);
     for (uint64_t k = 0; k < segments; ++k) {
       batch_row row{};
       row.unit = static_cast<uint32_t>(&u - out.units.data());
@@ -244,11 +257,11 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       row.universe = std::min(segment, u.universe - row.first);
       row.count_max = std::min(row.universe, u.kept_max);
       wire_plan wire = wire_of(*u.method, u);
-      if (const dr_status s = resolve(wire, row, u.first_tensor, error)) return s;
+      if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
       if (!u.method->chooses()) row.plan = find_or_add(out.wire, wire);
       if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
       if (u.method->chooses())
-        if (const dr_status s = bound_choices(u, out, row, error)) return s;
+        if (const dr_status s = bound_choices(u, typical, out, row, error)) return s;
       for (const list_need& n : row.need) out.scratch = std::max({out.scratch, n.encode_scratch, n.decode_scratch});
       out.rows.push_back(row);
     }

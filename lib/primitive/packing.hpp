@@ -20,8 +20,9 @@ inline uint8_t* pack_scalar(const uint32_t* v, size_t n, unsigned bits, uint8_t*
   return writer.finish();
 }
 
-// in: packed_size(n, bits) bytes     v [n]
-inline void unpack_scalar(const uint8_t* in, size_t n, unsigned bits, uint32_t* v) {
+// in: packed_size(n, bits) bytes, in memory that may be read up to `end`
+// v: their n, and room for whole vectors of 16: what is written behind the last is anything
+inline void unpack_scalar(const uint8_t* in, const uint8_t*, size_t n, unsigned bits, uint32_t* v) {
   bit_reader reader(in, n * bits);
   for (size_t i = 0; i < n; ++i) v[i] = static_cast<uint32_t>(reader.get(bits));
 }
@@ -105,6 +106,16 @@ struct unpack_8 {
     return _mm256_and_si256(_mm256_srlv_epi32(_mm256_shuffle_epi8(bytes, shuffle), shift), mask);
   }
 };
+
+inline void unpack_avx2(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint32_t* v) {
+  size_t i = 0;
+  if (bits <= fast_bits_max) {
+    const unpack_8 unpack(bits);
+    for (; i < n && static_cast<size_t>(end - in) >= unpack_8::reach(bits); i += 8, in += bits)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(v + i), unpack(in));
+  }
+  if (i < n) unpack_scalar(in, end, n - i, bits, v + i);
+}
 DR_ISA_END
 
 DR_AVX512_BEGIN
@@ -123,14 +134,26 @@ struct unpack_16 {
     return _mm512_and_si512(_mm512_srlv_epi32(words, shift), mask);
   }
 };
+
+inline void unpack_avx512(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint32_t* v) {
+  if (bits > fast_bits_max) return unpack_scalar(in, end, n, bits, v);
+  unpack_16 unpack(bits);
+  for (size_t i = 0; i < n; i += 16, in += 2 * bits) {
+    if (n - i < 16) unpack.bytes = low_mask(static_cast<unsigned>(packed_size(n - i, bits)));
+    _mm512_storeu_si512(v + i, unpack(in));
+  }
+}
 DR_ISA_END
 #endif
 
 using pack_fn = uint8_t* (*)(const uint32_t* v, size_t n, unsigned bits, uint8_t* out);
+using unpack_fn = void (*)(const uint8_t* in, const uint8_t* end, size_t n, unsigned bits, uint32_t* v);
 #if DR_X86
 inline constexpr cpu_table<pack_fn> pack_bits{pack_scalar, pack_avx2};
+inline constexpr cpu_table<unpack_fn> unpack_bits{unpack_scalar, unpack_avx2, unpack_avx512};
 #else
 inline constexpr cpu_table<pack_fn> pack_bits{pack_scalar};
+inline constexpr cpu_table<unpack_fn> unpack_bits{unpack_scalar};
 #endif
 
 }  // namespace dr

@@ -1,4 +1,9 @@
-// Tensors in segments, beyond 2^32 rows, and many tensors as one.
+// Tensors in segments (partitioned Bloom filters among them), beyond 2^32 rows, and many tensors as one.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <span>
+
 #include "abi/segmented.hpp"
 #include "client.hpp"
 
@@ -205,4 +210,119 @@ TEST_CASE("bucket=flat keeps feedback a tensor, and takes neither sparse tensors
   CHECK(client::try_encode(c, "bucket=flat", {client::dense(a), rows}, none) == DR_E_ARGUMENT);
   CHECK(client::try_encode(c, "bucket=flat", {client::dense(a), client::sparse(indices, b, 200)}, none) ==
         DR_E_ARGUMENT);
+}
+
+// ---- Partitioned Bloom filters: a filter for each segment, sized by its own count ------------------------------
+
+namespace {
+
+// Of 64 segments of 1000 rows every eighth is full of large elements, the others have one or none.
+struct clustered {
+  static constexpr uint64_t rows = 1000, parts = 64;
+  floats g = client::laplace(rows * parts, 5);
+  std::vector<uint64_t> support, counts = std::vector<uint64_t>(parts);
+
+  clustered() {
+    for (float& x : g) x *= 1e-3f;
+    for (uint64_t part = 0; part < parts; ++part)
+      for (uint64_t k = 0; k < (part % 8 == 3 ? 400 : part % 3 == 0); ++k) {
+        const uint64_t i = part * rows + (k * 7 + part) % rows;
+        g[i] = (i % 2 ? 1.f : -1.f) * (2 + static_cast<float>(k) / 1000);
+        support.push_back(i);
+        ++counts[part];
+      }
+    std::ranges::sort(support);
+  }
+  std::string topr() const { return "sparsify=topr(count=" + std::to_string(support.size()) + ") "; }
+  std::span<const float> part(uint64_t k) const { return std::span(g).subspan(k * rows, rows); }
+};
+
+}  // namespace
+
+TEST_CASE("bloom in segments: each has a filter of its own, of the size that its own count needs") {
+  const clustered c;
+  client::context context;
+  const std::string index = "index=bloom(fpr=0.01,policy=p0)";
+  const bytes frame = abi::encode_segmented(context, c.topr() + index, {client::dense(c.g)}, in_segments(c.rows));
+  const dr_tensor_info info = client::inspect(frame);
+  CHECK(info.segments == c.parts);
+  CHECK(info.count == c.support.size());
+  // SPEC.md: m = max(32, (r · c) >> 16 rounded up to 32) bits of a segment; none where it is empty.
+  const uint64_t per_index = static_cast<uint64_t>(std::lround(65536 * std::log2(1 / 0.01) / std::log(2.0)));
+  uint64_t filters = 0;
+  for (const uint64_t r : c.counts)
+    if (r) filters += std::max<uint64_t>(4, ((r * per_index >> 16) + 31) / 32 * 4);
+  CHECK(info.index_size == filters);
+}
+
+TEST_CASE("bloom in segments: every policy keeps its promise in each, and decode gives what encode told") {
+  const clustered c;
+  client::context context;
+  for (const char* policy : {"leftmost", "rightmost", "middle", "p0", "p1", "p2", "naive"})
+    for (const char* rate : {"fpr=0.02", "bits=8"}) {
+      const std::string index = std::string("index=bloom(") + rate + ",policy=" + policy + ")";
+      CAPTURE(index);
+      const bytes frame = abi::encode_segmented(context, c.topr() + index, {client::dense(c.g)}, in_segments(c.rows));
+      const dr_tensor_info info = client::inspect(frame);
+      const client::pairs p = client::decode_sparse(context, frame);
+      CHECK(info.support == p.indices.size());  // what encode told
+      const bool p0 = index.ends_with("p0)"), naive = index.ends_with("naive)");
+      CHECK(info.support >= c.support.size());
+      if (!p0) CHECK(info.support == c.support.size());
+      size_t recovered = 0;
+      std::vector<uint64_t> counts(c.parts);
+      for (size_t k = 0; k < p.indices.size(); ++k) {
+        REQUIRE((k == 0 || p.indices[k] > p.indices[k - 1]));
+        ++counts[p.indices[k] / c.rows];
+        recovered += std::ranges::binary_search(c.support, p.indices[k]);
+        if (!naive) CHECK(p.values[k] == c.g[p.indices[k]]);  // re-gathered for what decode will give
+      }
+      for (uint64_t part = 0; part < c.parts; ++part) {
+        if (p0)
+          CHECK(counts[part] >= c.counts[part]);
+        else
+          CHECK(counts[part] == c.counts[part]);
+        if (!c.counts[part]) CHECK(counts[part] == 0);  // an empty segment has no filter, and no false positives
+      }
+      if (p0) CHECK(recovered == c.support.size());
+      if (index.ends_with("p2)")) CHECK(recovered > c.support.size() * 97 / 100);
+      const floats dense = client::decode(context, frame, c.g.size());
+      floats again(c.g.size());
+      for (size_t k = 0; k < p.indices.size(); ++k) again[p.indices[k]] = p.values[k];
+      CHECK(client::same_bits(dense, again));
+    }
+}
+
+TEST_CASE("bloom in segments: a segment is coded as a tensor of its rows is") {
+  const clustered c;
+  client::context context;
+  for (const char* policy : {"leftmost", "middle", "rightmost", "p0", "p2"}) {  // p1 draws from a key of the segment
+    const std::string index = std::string("index=bloom(fpr=0.02,policy=") + policy + ")";
+    CAPTURE(index);
+    const floats whole = client::decode(
+        context, abi::encode_segmented(context, c.topr() + index, {client::dense(c.g)}, in_segments(c.rows)),
+        c.g.size());
+    for (uint64_t k = 0; k < c.parts; ++k) {
+      if (!c.counts[k]) continue;
+      const floats part(c.part(k).begin(), c.part(k).end());
+      const std::string text = "sparsify=topr(count=" + std::to_string(c.counts[k]) + ") " + index;
+      const floats alone = client::decode(context, client::encode(context, text, {client::dense(part)}), c.rows);
+      CHECK(client::same_bits(alone, floats(whole.begin() + static_cast<ptrdiff_t>(k * c.rows),
+                                            whole.begin() + static_cast<ptrdiff_t>((k + 1) * c.rows))));
+    }
+  }
+}
+
+TEST_CASE("bloom in segments: the default rate is a tenth of the tensor's density, whatever a segment may hold") {
+  const clustered c;  // 3200 and some are more than the 1000 rows of a segment
+  client::context context;
+  const std::string plan = c.topr() + "index=bloom(policy=p0)";
+  const bytes whole = client::encode(context, plan, {client::dense(c.g)});
+  const bytes parts = abi::encode_segmented(context, plan, {client::dense(c.g)}, in_segments(c.rows));
+  const auto field = [](const bytes& frame, const char* name) {
+    const std::string text = client::inspect(frame).plan;
+    return std::stod(text.substr(text.find(name) + std::strlen(name)));
+  };
+  CHECK(field(whole, "k=") == field(parts, "k="));
+  CHECK(field(whole, "c=") == doctest::Approx(field(parts, "c=")).epsilon(0.005));  // a segment's share is rounded up
 }

@@ -5,7 +5,7 @@ namespace dr::cases {
 
 codec_case index_raw(), index_golomb(), index_rice(), index_bloom();
 codec_case index_bitmap(), index_rle(), index_elias_fano(), index_delta_varint(), index_delta_bitpack(),
-    index_gap_huffman(), index_seeded(), index_all();
+    index_delta_pfor(), index_gap_huffman(), index_seeded(), index_all();
 codec_case value_raw(), value_qsgd(), value_fit_poly(), value_half(), value_sketch(), value_three_lc(),
     value_fit_dexp(), value_rank_fit(), value_uniform_quant(), value_log_quant(), value_lloyd();
 codec_case order_bitpack();
@@ -13,12 +13,12 @@ codec_case bytes_deflate(), bytes_zstd(), bytes_huffman();
 
 std::span<const codec_case> all() {
   static const codec_case list[] = {
-      index_raw(),           index_golomb(),     index_rice(),         index_bloom(),         index_bitmap(),
-      index_rle(),           index_elias_fano(), index_delta_varint(), index_delta_bitpack(), index_gap_huffman(),
-      index_seeded(),        index_all(),        value_raw(),          value_qsgd(),          value_fit_poly(),
-      value_half(),          value_sketch(),     value_three_lc(),     value_fit_dexp(),      value_rank_fit(),
-      value_uniform_quant(), value_log_quant(),  value_lloyd(),        order_bitpack(),       bytes_deflate(),
-      bytes_zstd(),          bytes_huffman()};
+      index_raw(),         index_golomb(),        index_rice(),         index_bloom(),         index_bitmap(),
+      index_rle(),         index_elias_fano(),    index_delta_varint(), index_delta_bitpack(), index_delta_pfor(),
+      index_gap_huffman(), index_seeded(),        index_all(),          value_raw(),           value_qsgd(),
+      value_fit_poly(),    value_half(),          value_sketch(),       value_three_lc(),      value_fit_dexp(),
+      value_rank_fit(),    value_uniform_quant(), value_log_quant(),    value_lloyd(),         order_bitpack(),
+      bytes_deflate(),     bytes_zstd(),          bytes_huffman()};
   return list;
 }
 

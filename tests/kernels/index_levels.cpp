@@ -7,6 +7,7 @@
 #include "codecs/bytes/huffman/huffman_kernel.hpp"
 #include "codecs/index/bitmap/bitmap_kernel.hpp"
 #include "codecs/index/delta_bitpack/delta_bitpack_kernel.hpp"
+#include "codecs/index/delta_pfor/delta_pfor_kernel.hpp"
 #include "codecs/index/elias_fano/elias_fano_kernel.hpp"
 #include "codecs/index/seeded/seeded_kernel.hpp"
 #include "levels.hpp"
@@ -114,6 +115,24 @@ TEST_CASE("packed numbers: every level packs as scalar does") {
     }
 }
 
+TEST_CASE("packed numbers: every level unpacks as scalar does, and reads nothing behind them") {
+  std::mt19937_64 random(13);
+  for (unsigned bits = 0; bits <= 32; ++bits)
+    for (size_t n = 0; n < 140; n += n < 70 ? 1 : 13) {
+      bytes in(packed_size(n, bits));
+      for (uint8_t& x : in) x = static_cast<uint8_t>(random());
+      numbers expected(n);
+      unpack_scalar(in.data(), in.data() + in.size(), n, bits, expected.data());
+      each_fast_level([&](cpu_level level) {
+        numbers v(n + 16);
+        unpack_bits.at(level)(in.data(), in.data() + in.size(), n, bits, v.data());
+        CAPTURE(bits);
+        const bool same = std::equal(expected.begin(), expected.end(), v.begin());
+        CHECK(same);
+      });
+    }
+}
+
 TEST_CASE("delta_bitpack: every level writes and reads what scalar does, and refuses what it refuses") {
   std::mt19937_64 random(10);
   each_support([&](const numbers& x, uint64_t universe) {
@@ -160,6 +179,90 @@ TEST_CASE("delta_bitpack: gaps that overflow 32 bits are refused at every level"
       CHECK(!delta_bitpack_decode(in.data(), in.size(), n, 0xffffffff, level, x.data(), &where));
     }
   }
+}
+
+TEST_CASE("delta_pfor: every level writes and reads what scalar does, and refuses what it refuses") {
+  std::mt19937_64 random(11);
+  each_support([&](const numbers& x, uint64_t universe) {
+    bytes expected(delta_pfor_bound(universe, x.size()));
+    expected = exactly(expected, delta_pfor_encode(x.data(), x.size(), cpu_level::scalar, expected.data()));
+    each_fast_level([&](cpu_level level) {
+      CHECK(delta_pfor_size(x.data(), x.size(), level) == expected.size());
+      bytes out(expected.size(), 0xee);
+      CHECK(delta_pfor_encode(x.data(), x.size(), level, out.data()) == expected.size());
+      const bool same = out == expected;
+      CHECK(same);
+      numbers back(x.size());
+      uint64_t where = 0;
+      CHECK(delta_pfor_decode(out.data(), out.size(), x.size(), universe, level, back.data(), &where));
+      const bool came_back = back == x;
+      CHECK(came_back);
+      for (int round = 0; round < 20; ++round) {
+        bytes bad = out;
+        bad[random() % bad.size()] ^= static_cast<uint8_t>(1u << random() % 8);
+        numbers other(x.size());
+        uint64_t elsewhere = 0;
+        const bool taken =
+            delta_pfor_decode(bad.data(), bad.size(), x.size(), universe, cpu_level::scalar, back.data(), &where);
+        CHECK(delta_pfor_decode(bad.data(), bad.size(), x.size(), universe, level, other.data(), &elsewhere) == taken);
+        CHECK(elsewhere == where);
+        const bool alike = !taken || other == back;
+        CHECK(alike);
+      }
+    });
+  });
+}
+
+TEST_CASE("delta_pfor: every form of a block is read alike at every level") {
+  // All numbers of exceptions, their widths, and gaps up to where lanes of 32 bits would overflow.
+  std::mt19937_64 random(12);
+  for (const size_t n : {5, 9, 127, 128, 256})
+    for (unsigned exceptions = 1; exceptions <= 24; exceptions += exceptions < 18 ? 1 : 3)
+      for (unsigned top = 1; top <= 25; ++top) {
+        numbers x;
+        uint64_t next = 0;
+        for (size_t i = 0; i < n; ++i) {
+          const bool wide = random() % 128 < exceptions;
+          next += wide ? (uint64_t{1} << top) - 1 - random() % 2 : random() % 3;
+          if (next >= 0xffffffff) break;
+          x.push_back(static_cast<uint32_t>(next++));
+        }
+        if (x.empty()) continue;
+        bytes expected(delta_pfor_bound(next, x.size()));
+        expected = exactly(expected, delta_pfor_encode(x.data(), x.size(), cpu_level::scalar, expected.data()));
+        each_fast_level([&](cpu_level level) {
+          bytes out(expected.size(), 0xee);
+          CHECK(delta_pfor_encode(x.data(), x.size(), level, out.data()) == expected.size());
+          const bool same = out == expected;
+          CHECK(same);
+          numbers back(x.size());
+          uint64_t where = 0;
+          CHECK(delta_pfor_decode(out.data(), out.size(), x.size(), next, level, back.data(), &where));
+          const bool came_back = back == x;
+          CHECK(came_back);
+        });
+      }
+}
+
+TEST_CASE("delta_pfor: gaps that overflow 32 bits are refused at every level") {
+  for (const unsigned bits : {0, 5, 20, 22, 23, 24, 31})
+    for (const unsigned upper_bits : {1, 2, 3, 4, 8, 10, 12, 20, 31}) {
+      if (bits + upper_bits > 32 || bits + upper_bits < 21) continue;
+      // Bitmaps of ones, everything as large as it can be, over and over.
+      const uint64_t blocks = uint64_t{1} << (26 - std::min(bits + upper_bits, 25u)), n = 128 * blocks;
+      bytes in;
+      for (uint64_t i = 0; i < blocks; ++i) {
+        const uint16_t head = pfor_pack_head({bits, upper_bits, pfor_bitmap});
+        in.insert(in.end(), {static_cast<uint8_t>(head), static_cast<uint8_t>(head >> 8)});
+      }
+      in.resize(in.size() + blocks * (16 + 16 * bits + 16 * upper_bits), 0xff);
+      for (const cpu_level level : cpu_levels) {
+        if (level > cpu_detected()) continue;
+        numbers x(n);
+        uint64_t where = 0;
+        CHECK(!delta_pfor_decode(in.data(), in.size(), n, 0xffffffff, level, x.data(), &where));
+      }
+    }
 }
 
 TEST_CASE("seeded: every level draws the same, and draws that run out are noticed") {

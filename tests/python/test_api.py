@@ -101,6 +101,38 @@ def test_bytes_codecs_go_behind_others(stage, rng):
     assert numpy.array_equal(decode(frame, sparse=True).values, x[largest(x, 0.1)])
 
 
+@pytest.mark.parametrize("policy", ["leftmost", "p0", "p2"])
+def test_segments_have_a_bloom_filter_each(policy, rng):
+    x = numpy.zeros(64_000, dtype=numpy.float32)
+    for part, count in ((3, 400), (10, 1), (40, 50)):  # of 64 segments of 1000 rows; the others hold nothing
+        x[1000 * part + rng.choice(1000, count, replace=False)] = rng.choice([-1, 1], count) + rng.random(count) / 2
+    plan = f"sparsify=topr(count=451) index=bloom(fpr=0.01,policy={policy})"
+    frame = deepreduce.encode(x, plan, segment_rows=1000)
+    told, whole = (deepreduce.inspect(f).tensors[0] for f in (frame, deepreduce.encode(x, plan)))
+    assert (told.segments, whole.segments) == (64, 1)
+    per_index = numpy.log2(1 / 0.01) / numpy.log(2)
+    filters = sum(max(4, -(-int(count * per_index) // 32) * 4) for count in (400, 1, 50))
+    assert told.index_size == filters + (3 * 4 if policy == "p2" else 0)
+    got = deepreduce.decode(frame, sparse=True)
+    assert len(got.indices) == told.support
+    kept = numpy.isin(numpy.flatnonzero(x), got.indices)
+    if policy == "p0":
+        assert kept.all() and set(got.indices // 1000) == {3, 10, 40}
+    else:
+        assert numpy.bincount(got.indices // 1000, minlength=64)[[3, 10, 40]].tolist() == [400, 1, 50]
+        assert kept.mean() > {"leftmost": 0.9, "p2": 0.97}[policy]
+    assert (x[got.indices] == got.values).all()
+    batch = deepreduce.Batch(x, plan, segment_rows=1000)
+    assert batch.encode(x) == frame and len(frame) <= batch.bound
+
+
+def test_segments_are_a_number_of_rows():
+    x = numpy.ones(8, dtype=numpy.float32)
+    with pytest.raises(deepreduce.ArgumentError, match="segment_rows"):
+        deepreduce.encode(x, "index=golomb", segment_rows=-1)
+    assert deepreduce.decode(deepreduce.encode([x, x[:3]], "index=golomb", segment_rows=2))[1].tolist() == [1, 1, 1]
+
+
 def test_codecs_tells_roles_and_parameters():
     found = {(codec.role, codec.name): codec for codec in deepreduce.codecs()}
     assert {("sparsify", "topr"), ("index", "raw"), ("index", "golomb"), ("value", "raw"), ("value", "qsgd")} <= set(

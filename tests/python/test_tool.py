@@ -194,6 +194,21 @@ def test_threads_do_not_change_a_frame():
     assert frame(0) == frame(4)
 
 
+def test_segments_are_coded_each_for_itself(tmp_path):
+    plan = TOPR + "index=bloom(policy=p0,fpr=0.01) value=raw"
+    naive = TOPR + "index=bloom(policy=naive,fpr=0.01) value=raw"
+    plans = (EXACT, LOSSY, plan, naive, "index=bitmap value=raw")  # the last falls back to dense where it is shorter
+    whole, parts = (rows_of(compare(SYNTH, "--segment-rows", n, plans=plans)) for n in (0, 1000))
+    for one, cut in zip(whole, parts):
+        assert cut["r"] == one["r"] and cut["plan"] == one["plan"]
+        assert cut["header_bytes"] >= one["header_bytes"] + 19 * 8  # 20 segments, each with its check
+    assert parts[0]["relative_l2_error"] == 0 and parts[2]["missed"] == 0
+    file = tmp_path / "frame"
+    run("encode", SYNTH, "--plan", plan, "--segment-rows", 1000, "--output", file)
+    text = run("inspect", file).stdout.decode()
+    assert "1 tensor in 20 rows" in text
+
+
 def test_bundled_gradients_are_the_default():
     report = compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(DATASETS)})
     rows = rows_of(report)
@@ -258,6 +273,7 @@ def test_table_fits_140_columns():
     (["compare", SYNTH, "--format", "xml"], "xml"),
     (["compare", SYNTH, "--repeat", "0"], "repeat"),
     (["compare", SYNTH, "--seed", "-1"], "negative"),
+    (["compare", SYNTH, "--segment-rows", "-1"], "negative"),
     (["compare", SYNTH, "--per-tensor", "--flat"], "--flat"),
     (["compare", SYNTH, "--output", ""], "empty"),
     (["compare", SYNTH, "--plugin", "/no/such/plugin.so"], "/no/such/plugin.so"),
@@ -326,6 +342,8 @@ def test_help_is_printed_for_every_command():
 def test_presets_are_plans_by_name():
     listed = run("presets").stdout.decode()
     assert "paper" in listed and "BF-P2+QSGD" in listed and "value=fit_poly" in listed
+    rows = rows_of(json.loads(run("compare", SYNTH, "--preset", "fastpfor", "--repeat", 1, "--format", "json").stdout))
+    assert [row["plan"] for row in rows] == [f"{TOPR}index={name} value=raw" for name in ("delta_varint", "delta_bitpack", "delta_pfor")]
     rows = rows_of(json.loads(run("compare", SYNTH, "--preset", "Top-r", "--preset", "BF-P0+QSGD", "--plan", EXACT, "--repeat", 1, "--format", "json").stdout))
     assert [row["plan"] for row in rows] == [EXACT, TOPR + "index=raw value=raw", TOPR + "index=bloom(policy=p0,fpr=0.001) value=qsgd"]
     sparse = rows_of(json.loads(run("compare", SYNTH + ",density=0.01", "--preset", "QSGD", "--repeat", 1, "--format", "json").stdout))

@@ -646,6 +646,42 @@ def gap_huffman_bound(shape, fields):
     return 17 * -(-shape.count // 4096) + 3 * -(-shape.count // 512) + (6 * shape.count + 7) // 8 + extras + 66
 
 
+def decode_delta_pfor(payload, shape, fields):
+    blocks = [min(128, shape.count - i) for i in range(0, shape.count, 128)]
+    reader, gaps = Reader(payload), []
+    heads = [reader.uint(2) for _ in blocks]
+    bits = Bits(payload[reader.position:])
+    for n, head in zip(blocks, heads):
+        b, w, c = head & 63, head >> 6 & 31, head >> 11
+        refuse(b > 32, "delta_pfor: gaps of more than 32 bits")
+        refuse(n // 8 < c < 31, "delta_pfor: a list of so many exceptions")
+        refuse(w if c == 0 else b == 32 or b + w > 32, "delta_pfor: upper bits that do not fit")
+        block = [bits.take(b) for _ in range(n)]
+        bits.pad()
+        uppers = {}
+        if c == 31:
+            places = [i for i, one in enumerate([bits.take(1) for _ in range(n)]) if one]
+            bits.pad()
+            refuse(len(places) <= n // 8, "delta_pfor: a bitmap of so few exceptions")
+            for i in places:
+                uppers[i] = bits.take(w)
+        else:
+            for _ in range(c):
+                i = bits.take(log2_ceil(n))
+                refuse(i >= n or i <= max(uppers, default=-1), "delta_pfor: positions do not ascend below the block's end")
+                uppers[i] = bits.take(w)
+        bits.pad()
+        widest, needed = (max(uppers.values()), w) if c else (max(block), b)
+        refuse(widest.bit_length() != needed, "delta_pfor: more bits than the widest needs")
+        gaps += [low + (uppers[i] + 1 << b) if i in uppers else low for i, low in enumerate(block)]
+    refuse(bits.position != 8 * len(bits.data), "delta_pfor: bytes behind the last block")
+    return from_gaps(gaps, shape.universe, "delta_pfor")
+
+
+def delta_pfor_bound(shape, fields):
+    return delta_bitpack_bound(shape, fields) + -(-shape.count // 128)
+
+
 def decode_seeded(payload, shape, fields):
     key, universe = int.from_bytes(payload, "little"), shape.universe
     refuse(not 1 <= shape.support <= universe, "seeded: a support of nothing, or above universe")
@@ -1219,6 +1255,7 @@ CODECS = {
     ("index", 10): Codec("index", "seeded", decode=decode_seeded, replaces=True, fixed=lambda *_: 8),
     ("index", 11): Codec("index", "all", decode=decode_all, replaces=True, fixed=lambda *_: 0),
     ("index", 12): Codec("index", "gap_huffman", decode=decode_gap_huffman, bound=gap_huffman_bound),
+    ("index", 13): Codec("index", "delta_pfor", decode=decode_delta_pfor, bound=delta_pfor_bound),
     # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
     ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
     ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),

@@ -194,6 +194,27 @@ def encode_gap_huffman(indices, shape, fields):
     return (table if len(gaps) > 4096 else varint(shape.universe - indices[-1] - 1)) + bodies
 
 
+def encode_delta_pfor(indices, shape, fields):
+    gaps, heads, bodies = gaps_of(indices), b"", b""
+    for block in (gaps[i:i + 128] for i in range(0, len(gaps), 128)):
+        n, top, forms = len(block), max(block).bit_length(), []
+        for b in range(top, -1, -1):
+            uppers = [(i, (gap >> b) - 1) for i, gap in enumerate(block) if gap >> b]
+            w = max((u.bit_length() for _, u in uppers), default=0)
+            if uppers and (w > 31 or b + w > 32):
+                continue
+            low = pack_bits([(gap & (1 << b) - 1, b) for gap in block])
+            if len(uppers) <= n // 8:
+                forms.append((b, w, len(uppers), low + pack_bits([(i | u << log2_ceil(n), log2_ceil(n) + w) for i, u in uppers])))
+            else:
+                bitmap = pack_bits([(gap >> b > 0, 1) for gap in block])
+                forms.append((b, w, 31, low + bitmap + pack_bits([(u, w) for _, u in uppers])))
+        b, w, c, body = min(forms, key=lambda form: len(form[3]))
+        heads += (b | w << 6 | c << 11).to_bytes(2, "little")
+        bodies += body
+    return heads + bodies
+
+
 def encode_seeded(indices, shape, fields):
     return bytes(8)                       # key 0
 
@@ -515,7 +536,7 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("value", "half"): encode_half, ("value", "sketch"): encode_sketch, ("value", "three_lc"): encode_three_lc,
             ("index", "bitmap"): encode_bitmap, ("index", "rle"): encode_rle, ("index", "elias_fano"): encode_elias_fano,
             ("index", "delta_varint"): encode_delta_varint, ("index", "delta_bitpack"): encode_delta_bitpack,
-            ("index", "gap_huffman"): encode_gap_huffman,
+            ("index", "gap_huffman"): encode_gap_huffman, ("index", "delta_pfor"): encode_delta_pfor,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
             ("value", "uniform_quant"): encode_uniform_quant, ("value", "log_quant"): encode_log_quant,
             ("value", "lloyd"): encode_lloyd,

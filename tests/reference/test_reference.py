@@ -161,7 +161,7 @@ def test_split_codecs_over_block_borders(kind, universe, count):
 
 INDEX = {"raw": [KEYS], "golomb": [stage("index", "golomb")], "golomb9": [stage("index", "golomb", block=9)],
          "rice": [stage("index", "rice")], **{name: [BLOOM[name]] for name in ("leftmost", "p0", "p2")}}
-INDEX |= {name: [stage("index", name)] for name in ("bitmap", "elias_fano", "delta_varint", "delta_bitpack", "gap_huffman", "seeded", "all")}
+INDEX |= {name: [stage("index", name)] for name in ("bitmap", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman", "seeded", "all")}
 INDEX |= {f"rle{code}": [stage("index", "rle", code=code)] for code in range(7)}
 INDEX |= {name + "+huffman": INDEX[name] + [HUFFMAN] for name in ("raw", "delta_varint", "p0", "all")}
 INDEX |= {name + "+deflate": stages + [DEFLATE] for name, stages in INDEX.items() if not name.startswith("rle")}
@@ -597,6 +597,14 @@ REFUSED = {
     "gap_huffman: a length of 12": index_frame(ONLY["gap_huffman"], 1000, 1, b"\0" + pack_bits([(1, 6), (15, 4), (12, 4), (0, 1)]) + b"\0"), "gap_huffman: a length of 0": index_frame(ONLY["gap_huffman"], 1000, 1, b"\0" + pack_bits([(1, 6), (15, 4), (0, 4), (0, 1)]) + b"\0"),
     "gap_huffman: too many words": index_frame(ONLY["gap_huffman"], 3, 3, b"\0" + pack_bits([(2, 6), (11, 4), (0, 1), (0, 1)]) + b"\0"),
     "gap_huffman: a first block without a code": index_frame(ONLY["gap_huffman"], 4097, 4097, struct.pack("<IHIH", 4096, 526, 4097, 1) + bytes(527)),
+    "delta_pfor: 33 bits": index_frame(ONLY["delta_pfor"], 100, 1, bytes.fromhex("2100 0000000000")), "delta_pfor: a bit too many": index_frame(ONLY["delta_pfor"], 100, 1, bytes.fromhex("0300 03")),
+    "delta_pfor: padding of low bits": index_frame(ONLY["delta_pfor"], 100, 1, bytes.fromhex("0200 07")), "delta_pfor: upper bits of nothing": index_frame(ONLY["delta_pfor"], 100, 1, bytes.fromhex("4200 03")),
+    "delta_pfor: 33 bits and more": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("9f08000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000000")), "delta_pfor: a list of 3 of 16": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("021a 849190440000000000")),
+    "delta_pfor: a bitmap of 1 of 16": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("02fa 84919044 0001 f9")), "delta_pfor: positions that do not ascend": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("0210 84919044 88")),
+    "delta_pfor: a position behind the block": index_frame(ONLY["delta_pfor"], 2000, 17, bytes.fromhex("0208 0000000000 11")), "delta_pfor: more upper bits than needed": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("420a 84919044 980f")),
+    "delta_pfor: padding of a list": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("020a 84919044 981f")), "delta_pfor: padding of a bitmap": index_frame(ONLY["delta_pfor"], 2000, 3, bytes.fromhex("00f8 09")),
+    "delta_pfor: out of universe": index_frame(ONLY["delta_pfor"], 1027, 16, bytes.fromhex("020a 84919044 980f")), "delta_pfor: behind the last": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("020a 84919044 980f00")),
+    "delta_pfor: cut off": index_frame(ONLY["delta_pfor"], 2000, 16, bytes.fromhex("020a 84919044 98")),
     "seeded: no support": index_frame(ONLY["seeded"], 100, 9, bytes(8), 0), "all: another support": index_frame(ONLY["all"], 100, 9, b"", 99),
     # huffman; the inner codec is exactly 8 bytes long
     "huffman: too short": value_frame([RAW, HUFFMAN], 2, huffman(bytes(7))), "huffman: too long": value_frame([RAW, HUFFMAN], 2, huffman(bytes(9))),
@@ -636,6 +644,7 @@ def test_what_the_refusals_were_made_from_is_read():
                  index_frame(ONLY["bitmap"], 20, 9, b"\x3b\x82\x09"), index_frame(ONLY["rle0"], 100, 1, b"\1\3"), index_frame(ONLY["rle1"], 100, 2, b"\1\1\1\1"),
                  index_frame(ONLY["rle4"], 301, 1, b"\xff\x2d"), index_frame(ONLY["elias_fano"], 100, 5, bytes.fromhex("132203 4d04")),
                  index_frame(ONLY["delta_varint"], 101, 2, b"\x03\x60"), index_frame(ONLY["delta_bitpack"], 51, 4, bytes.fromhex("05 a3810f")),
+                 index_frame(ONLY["delta_pfor"], 1028, 16, bytes.fromhex("020a 84919044 980f")), index_frame(ONLY["delta_pfor"], 2000, 3, bytes.fromhex("00f8 05")),
                  index_frame(ONLY["seeded"], 100, 9, bytes(8), 1), index_frame(ONLY["all"], 100, 9, b"", 100),
                  value_frame([RAW, ZSTD], 2, zstd(bytes(8))), value_frame([RAW, ZSTD], 2, bytes.fromhex("28b52ffd 20 08 410000") + bytes(8)),
                  value_frame([RAW, HUFFMAN], 2, huffman(bytes(8))), value_frame([RAW, HUFFMAN], 2, b"\x10" + bytes(8)),

@@ -77,13 +77,14 @@ def _give_plans(inputs: Inputs, plan: Plans) -> None:
 
 
 def make_call(
-    step: int, seed: int, private_seed: int, tag: Optional[int], is_list: bool, status_frame: bool
+    step: int, seed: int, private_seed: int, tag: Optional[int], is_list: bool, status_frame: bool, segment_rows: int = 0
 ) -> _abi.dr_call:
     call = new(_abi.dr_call)
     call.step = unsigned(step, "step")
     call.seed = unsigned(seed, "seed")
     call.private_seed = unsigned(private_seed, "private_seed")
     call.tag = 0 if tag is None else unsigned(tag, "tag")
+    call.segment_rows = unsigned(segment_rows, "segment_rows")
     call.flags = (
         (_abi.DR_CALL_LIST if is_list else 0)
         | (_abi.DR_CALL_STATUS_FRAME if status_frame else 0)

@@ -13,6 +13,7 @@ from ._call import check, context_of_thread, fail, new, text, unsigned
 from ._tensors import (
     OUT_STRIDE,
     TENSOR_STRIDE,
+    Inputs,
     dense_outputs,
     make_call,
     name_outputs,
@@ -49,6 +50,7 @@ def encode(
     tag: Optional[int] = None,
     sum_duplicates: bool = False,
     status_frame: bool = False,
+    segment_rows: int = 0,
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any:
@@ -67,6 +69,8 @@ def encode(
     status_frame    if the library cannot encode, return a frame that says why instead of raising: it decodes to
                     PeerError on every rank, so that nobody waits. What is no tensor at all is still raised, and
                     so is, on a GPU, what does not depend on the values
+    segment_rows    cut tensors into segments of so many rows, each coded for itself: a Bloom filter of its own, say,
+                    sized by its own count. 0: one segment up to 2^32 - 1 rows. On the CPU
     allow_host      on a GPU: encode what has no CUDA operations (deflate, …) on the CPU, with copies and a wait.
                     Otherwise it is Unsupported
     threads         to work with, on the CPU; None: one. The frame does not depend on it
@@ -85,20 +89,19 @@ def encode(
     """
     library, context = _library.load(), context_of_thread(threads)
     inputs = read_inputs(x, plan, state, sum_duplicates, [])
-    call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame)
-    bound = ctypes.c_size_t()
-    status = library.dr_bound(context.handle, inputs.plan, inputs.tensors, TENSOR_STRIDE, inputs.n, ctypes.byref(bound))
+    call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame, segment_rows)
+    status, bound = _bound(context, inputs, call.segment_rows)
     if status and not (status_frame and inputs.place is None):
         fail(status, context)
 
     place = inputs.place
     if place is not None:
-        made = DeviceFrame(place, bound.value)
+        made = DeviceFrame(place, bound)
         buffer, told = borrow_target(made, place, status_frame)
         address, capacity, where = buffer.address, buffer.size, place.struct(allow_host)
     else:
         # Where dr_bound fails so does dr_encode, for the same reason; it is called for its status frame.
-        frame = _memory.empty((_STATUS_FRAME_CAPACITY if status else bound.value,), numpy.uint8)
+        frame = _memory.empty((_STATUS_FRAME_CAPACITY if status else bound,), numpy.uint8)
         result = new(_abi.dr_result)
         address, capacity, where, told = frame.ctypes.data, frame.size, None, ctypes.pointer(result)
     status = library.dr_encode(
@@ -120,6 +123,20 @@ def encode(
     if status and not (status_frame and result.size):
         fail(status, context)
     return frame[: result.size].tobytes()
+
+
+def _bound(context: Any, inputs: Inputs, segment_rows: int) -> Tuple[int, int]:
+    """A status, and bytes that suffice for a frame. dr_bound knows no segments, a batch does."""
+    library, bytes_ = _library.load(), ctypes.c_size_t()
+    shapes = (inputs.tensors, TENSOR_STRIDE, inputs.n)
+    if not segment_rows:
+        return library.dr_bound(context.handle, inputs.plan, *shapes, ctypes.byref(bytes_)), bytes_.value
+    batch, info = ctypes.POINTER(_abi.dr_batch)(), new(_abi.dr_batch_info)
+    status = library.dr_batch_create(context.handle, inputs.plan, None, *shapes, segment_rows, ctypes.byref(batch))
+    if not status:
+        library.dr_batch_describe(batch, ctypes.byref(info))
+        library.dr_batch_destroy(batch)
+    return status, info.bound
 
 
 # ---- Inspect -------------------------------------------------------------------------------------

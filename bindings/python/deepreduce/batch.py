@@ -43,7 +43,7 @@ class Batch:
                     fewer rows, never more
     plan            as for encode
     frames          as many frames merge takes without taking memory
-    sum_duplicates, allow_host, threads  as for encode
+    segment_rows, sum_duplicates, allow_host, threads  as for encode
 
     What the calls need is taken here: afterwards encode(x, out=…), decode(frame, out=…) and merge(frames, out=…)
     allocate nothing, on a GPU launch at most `launches` kernels on the caller's current stream whatever the number
@@ -71,6 +71,7 @@ class Batch:
         plan: Plans,
         *,
         frames: int = 1,
+        segment_rows: int = 0,
         sum_duplicates: bool = False,
         allow_host: bool = False,
         threads: Optional[int] = None,
@@ -89,7 +90,7 @@ class Batch:
             inputs.tensors,
             TENSOR_STRIDE,
             inputs.n,
-            0,
+            unsigned(segment_rows, "segment_rows"),
             ctypes.byref(self.handle),
         )
         if status:

@@ -35,8 +35,8 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 }  // namespace
 
-constinit const dr_codec delta_bitpack_codec =
-    make_codec("delta_bitpack", "gaps in blocks of 128, as wide as the widest: fast, about 1.5 bits above the entropy",
-               9, DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
+constinit const dr_codec delta_bitpack_codec = make_codec(
+    "delta_bitpack", "gaps in blocks of 128, as wide as the widest (BP128): fast, about 1.5 bits above the entropy", 9,
+    DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
 
 }  // namespace dr
