@@ -34,6 +34,7 @@ struct row_work {
 
 uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
 bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
+const char* dtype_name(uint32_t type) { return type == DR_F32 ? "f32" : type == DR_F16 ? "f16" : "bf16"; }
 bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
 row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
@@ -449,8 +450,12 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     const tensor_out& o = outs[i];
     const uint32_t width = o.width ? o.width : 1;
     if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
-    if (o.dtype != p.dtype && o.dtype != DR_F32)
-      return bad(i, DR_E_ARGUMENT, "dtype must be the frame's, or f32", o.dtype, p.dtype);
+    if (o.dtype != p.dtype && o.dtype != DR_F32) {
+      fail(error, DR_E_ARGUMENT, "output %zu: dtype must be the frame's, or f32 (it has %s, the frame %s)", i,
+           dtype_name(o.dtype), dtype_name(p.dtype));
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
     return DR_OK;
   };
   dr_status status = DR_OK;
