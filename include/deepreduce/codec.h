@@ -246,7 +246,7 @@ typedef struct dr_ops {
 typedef struct dr_codec {
   size_t struct_size;
   const char *name, *summary; /* name: [a-z][a-z0-9_]* */
-  uint32_t id;                /* built in: below 0x8000; private: DR_PRIVATE_ID of a reverse-DNS name */
+  uint32_t id;                /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
   uint32_t traits;
   uint32_t dtypes;          /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */

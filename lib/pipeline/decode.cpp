@@ -8,6 +8,7 @@
 
 #include "merge/merge.hpp"
 #include "primitive/bits.hpp"
+#include "primitive/value_type.hpp"
 #include "split/split.hpp"
 #include "stage/chain.hpp"
 
@@ -34,7 +35,6 @@ struct row_work {
 
 uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
 bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
-const char* dtype_name(uint32_t type) { return type == DR_F32 ? "f32" : type == DR_F16 ? "f16" : "bf16"; }
 bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
 row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
@@ -157,7 +157,8 @@ class decoder {
     }
     if (w_.jobs.n == 0) return DR_OK;
     if (decode_chain(list, run_, w_.jobs))
-      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
+                  list.front().codec->name);
     for (size_t j = 0; j < w_.jobs.n; ++j)
       if (rows_[w_.selected[j]].fault.code)
         return fail(error_, rows_[w_.selected[j]].fault, tensor_of(w_.selected[j]), list.front().codec->name);

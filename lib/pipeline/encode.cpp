@@ -896,7 +896,10 @@ class encoder {
   dr_status encode_list(const stage_list& list) {
     if (w_.jobs.n == 0) return DR_OK;
     const dr_status s = encode_chain(list, run_, w_.jobs);
-    return s ? fail(error_, s, "%s broke its contract while encoding", list.front().codec->name) : DR_OK;
+    if (!s) return DR_OK;
+    return fail(error_, s,
+                "%s broke its contract while encoding: it returned an error, or wrote more than its `need` says",
+                list.front().codec->name);
   }
 
   // ---- feedback ---------------------------------------------------------------------------------------------
@@ -918,7 +921,8 @@ class encoder {
     });
     if (w_.jobs.n == 0) return DR_OK;
     if (decode_chain(list, run_, w_.jobs))
-      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
+                  list.front().codec->name);
     for (size_t j = 0; j < w_.jobs.n; ++j)
       if (w_.jobs.jobs[j].fault->code)
         return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name,
