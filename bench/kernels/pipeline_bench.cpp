@@ -1,4 +1,4 @@
-// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e]: whole calls on one thread beside the least that memory allows: a pass that only
+// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e|f]: whole calls on one thread beside the least that memory allows: a pass that only
 // counts, one that adds a residual, a scatter. All candidates of a letter alternate in one run; each row says how many times its measure
 // it takes.
 #include <cmath>
@@ -308,6 +308,29 @@ void ncf(report& r) {
   }
 }
 
+// Dense quantisers: what the quantiser itself takes is in the row, so what stands around it shows.
+void whole(report& r) {
+  const auto g = laplace(25000000, 1);
+  std::vector<float> out(g.size());
+  dr_tensor_out o = dense_out(out);
+  std::vector<candidate> all{counting(g)};
+  std::vector<std::unique_ptr<encoding>> encodings;
+  for (const char* value : {"half", "qsgd"}) {
+    const std::string text = std::string("index=all value=") + value;
+    encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
+    encoding* const e = encodings.back().get();
+    e->run();
+    all.push_back({"encode " + text, [e] { e->run(); }});
+    all.push_back({"decode it to dense", [e, &o] {
+                     ok(dr_decode(e->context, nullptr, e->frame.data(), e->size, nullptr, &o, sizeof o, 1), e->context);
+                   }});
+  }
+  const auto t = r.compare("f", all);
+  for (const auto& e : encodings)
+    for (const char* stage : {"sparsify", "index", "regather", "value", "container"})
+      r.row("f", std::string("  encode, ") + stage, e->seconds({stage}), e->seconds({stage}) / t[0], 0);
+}
+
 }  // namespace
 }  // namespace dr::bench
 
@@ -322,12 +345,12 @@ int main(int argc, char** argv) {
     else if (!std::strcmp(argv[i], "--rounds") && i + 1 < argc)
       r.rounds = std::max(1, std::atoi(argv[++i]));
     else if (argv[i][0] == '-')
-      return std::fprintf(stderr, "usage: pipeline_bench [--json FILE] [--rounds N] [abcde]\n"), 2;
+      return std::fprintf(stderr, "usage: pipeline_bench [--json FILE] [--rounds N] [abcdef]\n"), 2;
     else
       letters += argv[i];
   }
-  const std::pair<char, void (*)(report&)> all[] = {
-      {'a', topr}, {'b', feedback}, {'c', encoding_frame}, {'d', merging}, {'e', ncf}};
+  const std::pair<char, void (*)(report&)> all[] = {{'a', topr},    {'b', feedback}, {'c', encoding_frame},
+                                                    {'d', merging}, {'e', ncf},      {'f', whole}};
   for (const auto& [letter, run] : all)
     if (letters.empty() || letters.find(letter) != std::string::npos) run(r);
   if (!json_path.empty())

@@ -37,6 +37,12 @@ uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p
 bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
 bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
+// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and no list made.
+// (A row that states another is the codec's to refuse.)
+bool whole(const wire_plan& plan, const wire_row& row) {
+  return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
+}
+
 row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
                   uint64_t& scratch) {
   row_work o{};
@@ -44,14 +50,14 @@ row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, con
   if (!coded(row)) return o;
   for (uint32_t s = 0; s < section_count; ++s) {
     const stage_list& list = plan.lists[s];
-    if (list.count == 0 || (s == section_index && row.mode == mode_raw_index)) continue;
+    if (list.count == 0 || (s == section_index && (row.mode == mode_raw_index || whole(plan, row)))) continue;
     const uint64_t count = s == section_index ? row.count : row.support;
     list_need need;
     (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
     o.slots[s] = stream_slot::take(memory, list, need, true);
     scratch = std::max(scratch, need.decode_scratch);
   }
-  o.support = memory.take<uint32_t>(row.support);
+  if (!whole(plan, row)) o.support = memory.take<uint32_t>(row.support);
   o.values = memory.take<std::byte>(row.support * row_bytes(plan));
   if (plan.value().has(DR_REORDERS)) {
     o.in_order = memory.take<std::byte>(row.support * row_bytes(plan));
@@ -137,7 +143,7 @@ class decoder {
     w_.jobs.n = 0;
     for (const uint32_t i : rows) {
       const wire_row& row = f_.rows[i];
-      if (!coded(row) || (s == section_index && row.mode == mode_raw_index)) continue;
+      if (!coded(row) || (s == section_index && (row.mode == mode_raw_index || whole(plan, row)))) continue;
       row_work& o = rows_[i];
       uint64_t at = row.offset;
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
@@ -191,12 +197,15 @@ class decoder {
     out = {o.support, o.values};
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
-    // (Without a branch, for as many as there are.)
-    uint32_t falls = o.support[row.support - 1] >= row.universe;
-    for (uint64_t k = 1; k < row.support; ++k) falls |= o.support[k] <= o.support[k - 1];
-    for (uint64_t k = 0; falls && k < row.support; ++k)
-      if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
-        return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
+    if (o.support) {
+      // (Without a branch, for as many as there are.)
+      uint32_t falls = o.support[row.support - 1] >= row.universe;
+      for (uint64_t k = 1; k < row.support; ++k) falls |= o.support[k] <= o.support[k - 1];
+      for (uint64_t k = 0; falls && k < row.support; ++k)
+        if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
+          return corrupt(i, DR_STREAM_INDEX, k, o.support[k],
+                         "indices do not ascend, or one is not below the universe");
+    }
     if (!o.order) return DR_OK;
     std::memset(o.seen, 0, row.support / 8 + 1);
     for (uint64_t k = 0; k < row.support; ++k) {
