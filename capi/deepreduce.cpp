@@ -416,7 +416,9 @@ dr_status dr_plugin_load(const char* path, dr_error* error) {
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!path) return fail(e, DR_E_ARGUMENT, "path is NULL");
     void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library) return fail(e, DR_E_UNSUPPORTED, "plug-in: %s", dlerror());
+    if (!library)
+      return fail(e, DR_E_UNSUPPORTED, "plug-in: %s%s", dlerror(),
+                  std::strchr(path, '/') ? "" : " (without a slash it is looked for where the system's libraries are)");
     void* const symbol = dlsym(library, DR_PLUGIN_SYMBOL);
     if (!symbol) return fail(e, DR_E_UNSUPPORTED, "plug-in %s: it does not export %s", path, DR_PLUGIN_SYMBOL);
     static constexpr dr_host host{sizeof(dr_host), DR_CODEC_ABI_VERSION, 0};

@@ -62,7 +62,8 @@ std::string describe_frame(std::span<const std::byte> bytes) {
   t.column("runs on", left,
            cells(f.tensors, [](const auto& x) { return std::string(x.host_only ? "CPU" : "CPU, CUDA"); }));
   t.column("plan", left, cells(f.tensors, [](const auto& x) { return std::string(x.plan); }));
-  return header_text(f.info, bytes.size()) + (f.tensors.empty() ? "" : t.text(""));
+  return header_text(f.info, bytes.size()) +
+         (f.tensors.empty() ? "" : t.text("") + "index, value, order: bytes of the payload\n");
 }
 
 }  // namespace dr::compare

@@ -49,9 +49,9 @@ std::vector<std::byte> read_bytes(const std::string& path) {
   std::error_code error;
   const uint64_t size = fs::file_size(path, error);
   std::ifstream file(path, std::ios::binary);
-  if (error || !file) refuse(path, 0, "cannot be opened; check that it may be read");
+  if (error || !file) refuse(path, "cannot be opened; check that it may be read");
   if (size > static_cast<uint64_t>(std::numeric_limits<std::streamsize>::max())) {
-    refuse(path, 0, fmt::format("{} bytes are more than can be read; cut it up", size));
+    refuse(path, fmt::format("{} bytes are more than can be read; cut it up", size));
   }
   std::vector<std::byte> bytes(size);
   file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
@@ -67,7 +67,7 @@ std::vector<tensor> read_file(const fs::path& path, const format& format, std::v
   try {
     return format.parse(read_bytes(where), where, notes);
   } catch (const std::bad_alloc&) {
-    refuse(where, 0, "needs more memory than there is; cut it up");
+    refuse(where, "needs more memory than there is; cut it up");
   }
 }
 
@@ -79,7 +79,7 @@ std::vector<tensor> read_directory(const std::string& argument, std::vector<std:
     std::error_code ignored;  // an entry that cannot be looked at is no regular file
     if (format_of(entry->path()) != nullptr && entry->is_regular_file(ignored)) paths.push_back(entry->path());
   }
-  if (error) refuse(argument, 0, fmt::format("cannot be listed ({}); check that it may be read", error.message()));
+  if (error) refuse(argument, fmt::format("cannot be listed ({}); check that it may be read", error.message()));
   std::ranges::sort(paths);
   std::vector<tensor> all;
   for (const fs::path& path : paths) {
@@ -92,10 +92,10 @@ std::vector<tensor> read_path(const std::string& argument, std::vector<std::stri
   std::error_code error;
   const fs::file_status status = fs::status(argument, error);
   if (fs::is_directory(status)) return read_directory(argument, notes);
-  if (!fs::exists(status)) refuse(argument, 0, fmt::format("{}; {}", error.message(), what_is_read));
-  if (!fs::is_regular_file(status)) refuse(argument, 0, fmt::format("is not a regular file; {}", what_is_read));
+  if (!fs::exists(status)) refuse(argument, fmt::format("{}; {}", error.message(), what_is_read));
+  if (!fs::is_regular_file(status)) refuse(argument, fmt::format("is not a regular file; {}", what_is_read));
   const format* format = format_of(argument);
-  if (format == nullptr) refuse(argument, 0, fmt::format("its extension is not known; {}", what_is_read));
+  if (format == nullptr) refuse(argument, fmt::format("its extension is not known; {}", what_is_read));
   return read_file(argument, *format, notes);
 }
 
@@ -164,10 +164,16 @@ tensor parse_raw(std::span<const std::byte> file, std::string_view where) {
 }
 
 std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes) {
-  if (argument.empty()) refuse("input ''", 0, fmt::format("is empty; {}", what_is_read));
+  if (argument.empty()) refuse("input ''", fmt::format("is empty; {}", what_is_read));
   if (argument.starts_with(synth_prefix)) return {make_synth(argument)};
-  std::vector<tensor> tensors = read_path(argument, notes);
-  if (tensors.empty()) refuse(argument, 0, fmt::format("holds no float array; {}", what_is_read));
+  std::vector<std::string> skipped;
+  std::vector<tensor> tensors = read_path(argument, &skipped);
+  if (tensors.empty()) {
+    if (skipped.empty()) refuse(argument, fmt::format("holds no array; {}", what_is_read));
+    const std::string more = skipped.size() > 1 ? fmt::format(" (and {} more)", skipped.size() - 1) : "";
+    refuse(argument, fmt::format("holds no float array; {}{}", skipped.front(), more));
+  }
+  for (std::string& text : skipped) note(notes, std::move(text));
   return tensors;
 }
 

@@ -32,8 +32,8 @@ struct tensor {
   uint64_t elements = 0;
 };
 
-// "FILE: TENSOR: byte OFFSET: what is wrong, with the value; what to do". Offsets are those of the file, but inside
-// an .npz they are those of the unpacked member once it has been opened.
+// "FILE: TENSOR: byte OFFSET: what is wrong, with the value; what to do", without OFFSET where it is no byte that is wrong. Offsets
+// are those of the file, but inside an .npz they are those of the unpacked member once it has been opened.
 struct input_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -54,7 +54,10 @@ std::vector<tensor> read_input(const std::string& argument, std::vector<std::str
 
 // ---- What the readers share -----------------------------------------------------------------------------------
 
-// Throws Error with the text described at input_error. `where` names the file and, where there is one, the tensor.
+// Throws input_error with the text described there. `where` names the file and, where there is one, the tensor.
+[[noreturn]] inline void refuse(std::string_view where, std::string_view what) {
+  throw input_error(std::string(where) + ": " + std::string(what));
+}
 template <class Error = input_error>
 [[noreturn]] void refuse(std::string_view where, uint64_t offset, std::string_view what) {
   throw Error(std::string(where) + ": byte " + std::to_string(offset) + ": " + std::string(what));

@@ -1,6 +1,8 @@
 // The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <new>
@@ -31,12 +33,22 @@ plan parse_plan(const std::string& text) {
   }
 }
 
+// A name without a slash would be looked for where the system's libraries are, and there alone.
 void load_plugins(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) try {
-      load_plugin(path);
+      const bool here = path.find('/') == std::string::npos && std::filesystem::exists(path);
+      load_plugin(here ? "./" + path : path);
     } catch (const error& e) {
       throw usage_error("--plugin '" + path + "': " + e.detail.message);
     }
+}
+
+// The library takes what it does not know for "all that there is": right for a library, not for who measures.
+void check_environment() {
+  const char* const level = std::getenv("DEEPREDUCE_CPU");
+  for (const std::string_view known : {"scalar", "avx2", "avx512"})
+    if (!level || level == known) return;
+  throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not scalar, avx2 or avx512");
 }
 
 std::vector<plan> parse_plans(const std::vector<std::string>& texts) {
@@ -151,6 +163,7 @@ int main(int argc, char** argv) {
   int status = failed;
   std::string message;
   try {
+    check_environment();
     return std::visit([](const auto& o) { return run(o); }, parse_options(argc, argv));
   } catch (const input_error& e) {
     status = misused, message = e.what();

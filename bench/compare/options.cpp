@@ -93,7 +93,7 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
 
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
-  add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set of ten")->type_name("PLAN");
+  add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set that fits the input")->type_name("PLAN");
   add_list(app, "--preset", o.presets,
            "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
       ->type_name("NAME");

@@ -68,13 +68,21 @@ void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   }
 }
 
-// Leaves the tensors that a glob names. `matched` notes which globs found something.
-void pick(std::vector<tensor>& tensors, const std::vector<std::string>& globs, std::vector<bool>& matched) {
+// Names are kept as they are printed, with escapes; a glob may have them or the characters themselves.
+bool matches(const std::string& glob, const std::string& name) {
+  return fnmatch(glob.c_str(), name.c_str(), 0) == 0 ||
+         fnmatch(printable(glob).c_str(), name.c_str(), FNM_NOESCAPE) == 0;
+}
+
+// Leaves the tensors that a glob names. `matched` notes which globs found something, `names` what there was.
+void pick(std::vector<tensor>& tensors, const std::vector<std::string>& globs, std::vector<bool>& matched,
+          std::vector<std::string>& names) {
   if (globs.empty()) return;
+  for (const tensor& t : tensors) names.push_back(t.name);
   std::erase_if(tensors, [&](const tensor& t) {
     bool wanted = false;
     for (size_t i = 0; i < globs.size(); ++i)
-      if (fnmatch(globs[i].c_str(), t.name.c_str(), 0) == 0) wanted = matched[i] = true;
+      if (matches(globs[i], t.name)) wanted = matched[i] = true;
     return !wanted;
   });
 }
@@ -96,18 +104,29 @@ std::vector<std::vector<tensor>> by_input(std::vector<tensor> tensors) {
   return groups;
 }
 
+// For a glob that none of the names has: the first ones.
+std::string listed(std::vector<std::string> names) {
+  std::erase(names, "");
+  if (names.empty()) return "the arrays in these files have none";
+  constexpr size_t most = 8;
+  std::string text = "there are: " + names.front();
+  for (size_t i = 1; i < std::min(names.size(), most); ++i) text += ", " + names[i];
+  return names.size() > most ? text + fmt::format(", … ({} in all)", names.size()) : text;
+}
+
 }  // namespace
 
 std::vector<tensor> read_subjects(const subject_options& options, console& console) {
   std::vector<tensor> subjects;
   std::vector<bool> matched(options.globs.size());
+  std::vector<std::string> names;
   const bool joined = options.flat || (!options.per_tensor && options.globs.empty());
   for (const std::string& input : options.inputs.empty() ? bundled_inputs() : options.inputs) {
     console.progress("reading " + input);
     std::vector<std::string> notes;
     std::vector<tensor> tensors = read_input(input, &notes);
     for (const std::string& note : notes) console.line("note: " + note);
-    pick(tensors, options.globs, matched);
+    pick(tensors, options.globs, matched, names);
     for (auto& group : by_input(std::move(tensors))) {
       drop_small(group, 1, "without elements", console);
       if (options.per_tensor && options.globs.empty())
@@ -119,7 +138,8 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
     }
   }
   for (size_t i = 0; i < matched.size(); ++i)
-    if (!matched[i]) throw input_error(fmt::format("--tensor '{}': no tensor has such a name", options.globs[i]));
+    if (!matched[i])
+      throw input_error(fmt::format("--tensor '{}': no tensor has such a name; {}", options.globs[i], listed(names)));
   if (subjects.empty()) throw input_error("there is no tensor to compare in what was given");
   return subjects;
 }

@@ -28,6 +28,7 @@ int main(int argc, char** argv) {
   nlohmann::ordered_json out{{"machine", compare::machine_facts()},
                              {"build", compare::build_facts()},
                              {"commit", compare::commit()},
+                             {"clock", clock_name},
                              {"rounds", rounds},
                              {"rows", nlohmann::json::array()}};
   std::printf("%-24s %-34s %-7s %10s %8s %8s  %s\n", "kernel", "input", "level", "us", "+-%", "G/s", "GB/s (copy)");

@@ -1,4 +1,4 @@
-// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e]: whole calls on one thread beside the least that memory allows: a pass that only
+// pipeline_bench [--json FILE] [--rounds N] [a|b|c|d|e|f]: whole calls on one thread beside the least that memory allows: a pass that only
 // counts, one that adds a residual, a scatter. All candidates of a letter alternate in one run; each row says how many times its measure
 // it takes.
 #include <cmath>
@@ -7,6 +7,7 @@
 #include <fstream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "bench/compare/machine.hpp"
 #include "bench/measure.hpp"
@@ -61,6 +62,7 @@ struct encoding {
   std::vector<uint64_t> state;
   std::vector<uint8_t> frame;
   uint64_t size = 0;
+  double begun = 0;
   std::vector<std::pair<std::string, double>> stages;  // seconds of the last call
 
   encoding(const char* text, const dr_tensor& t, uint32_t threads = 1) : tensor(t) {
@@ -84,8 +86,12 @@ struct encoding {
     stages.clear();
     dr_call call{};
     call.struct_size = sizeof call;
+    // A trace reads the wall clock; what passed of the thread's since the stage before is the stage's.
+    begun = thread_seconds();
     call.trace = [](void* self, const dr_trace* t) {
-      static_cast<encoding*>(self)->stages.push_back({t->stage, static_cast<double>(t->end_ns - t->begin_ns) * 1e-9});
+      auto& e = *static_cast<encoding*>(self);
+      const double now = thread_seconds();
+      e.stages.push_back({t->stage, now - std::exchange(e.begun, now)});
     };
     call.trace_user = this;
     dr_result result{};
@@ -112,10 +118,10 @@ struct report {
   nlohmann::ordered_json rows = nlohmann::json::array();
 
   // Candidate 0 is the measure.
-  std::vector<double> compare(const char* letter, const std::vector<candidate>& all) {
+  std::vector<double> compare(const char* letter, const std::vector<candidate>& all, double (*now)() = thread_seconds) {
     std::vector<std::function<void()>> runs;
     for (const candidate& c : all) runs.push_back(c.run);
-    const auto times = alternate(runs, rounds);
+    const auto times = alternate(runs, rounds, 2e-3, now);
     std::vector<double> medians;
     for (size_t i = 0; i < all.size(); ++i) {
       medians.push_back(times[i].median);
@@ -205,9 +211,12 @@ void encoding_frame(report& r) {
     encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
     all.push_back({"encode " + text, [e = encodings.back().get()] { e->run(); }});
   }
-  encoding shared("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant", dense(g), 2);
-  all.push_back({"encode, the last of these, 2 threads", [&] { shared.run(); }});
   const auto t = r.compare("c", all);
+  encoding shared("sparsify=topr(ratio=0.01) index=golomb value=uniform_quant", dense(g), 2);
+  r.compare("c",
+            {{all[0].name + ", wall clock", all[0].run},
+             {"encode, the last of these, 2 threads, wall clock", [&] { shared.run(); }}},
+            wall_seconds);
   for (size_t i = 0; i < encodings.size(); ++i) {
     std::vector<double> own, coded;
     for (int k = 0; k < r.rounds; ++k) {
@@ -308,6 +317,29 @@ void ncf(report& r) {
   }
 }
 
+// Dense quantisers: what the quantiser itself takes is in the row, so what stands around it shows.
+void whole(report& r) {
+  const auto g = laplace(25000000, 1);
+  std::vector<float> out(g.size());
+  dr_tensor_out o = dense_out(out);
+  std::vector<candidate> all{counting(g)};
+  std::vector<std::unique_ptr<encoding>> encodings;
+  for (const char* value : {"half", "qsgd"}) {
+    const std::string text = std::string("index=all value=") + value;
+    encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
+    encoding* const e = encodings.back().get();
+    e->run();
+    all.push_back({"encode " + text, [e] { e->run(); }});
+    all.push_back({"decode it to dense", [e, &o] {
+                     ok(dr_decode(e->context, nullptr, e->frame.data(), e->size, nullptr, &o, sizeof o, 1), e->context);
+                   }});
+  }
+  const auto t = r.compare("f", all);
+  for (const auto& e : encodings)
+    for (const char* stage : {"sparsify", "index", "regather", "value", "container"})
+      r.row("f", std::string("  encode, ") + stage, e->seconds({stage}), e->seconds({stage}) / t[0], 0);
+}
+
 }  // namespace
 }  // namespace dr::bench
 
@@ -322,18 +354,19 @@ int main(int argc, char** argv) {
     else if (!std::strcmp(argv[i], "--rounds") && i + 1 < argc)
       r.rounds = std::max(1, std::atoi(argv[++i]));
     else if (argv[i][0] == '-')
-      return std::fprintf(stderr, "usage: pipeline_bench [--json FILE] [--rounds N] [abcde]\n"), 2;
+      return std::fprintf(stderr, "usage: pipeline_bench [--json FILE] [--rounds N] [abcdef]\n"), 2;
     else
       letters += argv[i];
   }
-  const std::pair<char, void (*)(report&)> all[] = {
-      {'a', topr}, {'b', feedback}, {'c', encoding_frame}, {'d', merging}, {'e', ncf}};
+  const std::pair<char, void (*)(report&)> all[] = {{'a', topr},    {'b', feedback}, {'c', encoding_frame},
+                                                    {'d', merging}, {'e', ncf},      {'f', whole}};
   for (const auto& [letter, run] : all)
     if (letters.empty() || letters.find(letter) != std::string::npos) run(r);
   if (!json_path.empty())
     std::ofstream(json_path) << nlohmann::ordered_json{{"machine", compare::machine_facts()},
                                                        {"build", compare::build_facts()},
                                                        {"commit", compare::commit()},
+                                                       {"clock", clock_name},
                                                        {"rounds", r.rounds},
                                                        {"rows", r.rows}}
                                     .dump(1)

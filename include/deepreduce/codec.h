@@ -52,7 +52,9 @@ enum {
   DR_ROLE_FEEDBACK = 8
 };
 
-typedef uint32_t dr_form; /* how an index codec sees a support */
+/* How an index codec sees a support. All take lists. One with ALL sends the whole universe for no bytes, whatever it is given, and
+ * needs no wire fields, so the library makes a list for it, and calls it, only where somebody wants one. */
+typedef uint32_t dr_form;
 enum { DR_FORM_LIST = 1, DR_FORM_BITMAP = 2, DR_FORM_ALL = 3 };
 
 /* Traits decide the order in which the pipeline runs the stages; each has a property test. */
@@ -246,7 +248,7 @@ typedef struct dr_ops {
 typedef struct dr_codec {
   size_t struct_size;
   const char *name, *summary; /* name: [a-z][a-z0-9_]* */
-  uint32_t id;                /* built in: below 0x8000; private: DR_PRIVATE_ID of a reverse-DNS name */
+  uint32_t id;                /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
   uint32_t traits;
   uint32_t dtypes;          /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */

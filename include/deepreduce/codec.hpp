@@ -173,7 +173,7 @@ dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fi
   return DR_OK;
 }
 
-inline constexpr uint32_t list_form = 1u << DR_FORM_LIST;
+inline constexpr uint32_t list_form = 1u << DR_FORM_LIST, all_form = 1u << DR_FORM_ALL;
 inline constexpr uint32_t all_value_dtypes = DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
 
 }  // namespace dr

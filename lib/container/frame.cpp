@@ -63,7 +63,7 @@ struct cursor {
 };
 
 dr_status bad(dr_error& error, const char* what, uint64_t value) {
-  return fail(error, DR_E_CORRUPT, "frame: %s (%" PRIu64 ")", what, value);
+  return fail(error, DR_E_CORRUPT, "frame: %s (value %" PRIu64 ")", what, value);
 }
 
 dr_status read_stage(cursor& in, dr_role role, stage& out, dr_error& error) {
@@ -134,7 +134,7 @@ dr_status read_plan(cursor& in, wire_plan& out, dr_error& error) {
 // Sizes that are not stored, and bounds on those that are.
 dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_error& error) {
   const auto corrupt = [&](const char* what, uint64_t value) {
-    return fail(error, DR_E_CORRUPT, "frame: row %" PRIu64 ": %s (%" PRIu64 ")", number, what, value);
+    return fail(error, DR_E_CORRUPT, "frame: row %" PRIu64 ": %s (value %" PRIu64 ")", number, what, value);
   };
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
   if (row.mode == mode_dense) {

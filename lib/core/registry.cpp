@@ -50,6 +50,12 @@ dr_status check(const dr_codec* c, dr_error& error) {
     return fail(error, DR_E_ARGUMENT, "codec %s: need, encode and decode on the CPU are required", c->name);
   if (c->role == DR_ROLE_INDEX && !(c->forms & 1u << DR_FORM_LIST))
     return fail(error, DR_E_UNSUPPORTED, "codec %s: index codecs take the list form in this version", c->name);
+  if (c->forms & 1u << DR_FORM_ALL && (c->role != DR_ROLE_INDEX || c->field_count ||
+                                       !(c->traits & DR_REPLACES_SUPPORT) || !(c->traits & DR_FIXED_SIZE)))
+    return fail(
+        error, DR_E_ARGUMENT,
+        "codec %s: the form of all is for index codecs of fixed size without wire fields that replace the support",
+        c->name);
   if (c->field_count > DR_FIELDS_MAX)
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
   if (c->field_count && !c->cpu->resolve)

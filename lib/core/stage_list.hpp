@@ -35,6 +35,8 @@ struct stage_list {
   // Its size follows from header and count, so frames do not store it.
   bool fixed_size() const { return count == 1 && has(DR_FIXED_SIZE); }
   bool total() const { return count == 1 && has(DR_TOTAL); }
+  // An index stream of no bytes that stands for the whole universe: no list of it is needed.
+  bool whole() const { return count == 1 && (stages[0].codec->forms & 1u << DR_FORM_ALL); }
   bool exact() const { return count && has(DR_EXACT); }  // bytes stages always are
 };
 

@@ -198,7 +198,7 @@ dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
   const plan& p = *u.method;
   for (const bound_stage& s : p.value) {
     if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take this dtype", s.codec->name);
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take %s values", s.codec->name, dtype_name(u.dtype));
     if ((s.codec->traits & DR_REORDERS) && u.width != 1)
       return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s reorders values, so it takes width 1, not %u", s.codec->name,
                         u.width);

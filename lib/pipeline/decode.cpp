@@ -8,6 +8,7 @@
 
 #include "merge/merge.hpp"
 #include "primitive/bits.hpp"
+#include "primitive/value_type.hpp"
 #include "split/split.hpp"
 #include "stage/chain.hpp"
 
@@ -36,6 +37,12 @@ uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p
 bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
 bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
+// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and no list made.
+// (A row that states another is the codec's to refuse.)
+bool whole(const wire_plan& plan, const wire_row& row) {
+  return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
+}
+
 row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
                   uint64_t& scratch) {
   row_work o{};
@@ -43,14 +50,14 @@ row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, con
   if (!coded(row)) return o;
   for (uint32_t s = 0; s < section_count; ++s) {
     const stage_list& list = plan.lists[s];
-    if (list.count == 0 || (s == section_index && row.mode == mode_raw_index)) continue;
+    if (list.count == 0 || (s == section_index && (row.mode == mode_raw_index || whole(plan, row)))) continue;
     const uint64_t count = s == section_index ? row.count : row.support;
     list_need need;
     (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
     o.slots[s] = stream_slot::take(memory, list, need, true);
     scratch = std::max(scratch, need.decode_scratch);
   }
-  o.support = memory.take<uint32_t>(row.support);
+  if (!whole(plan, row)) o.support = memory.take<uint32_t>(row.support);
   o.values = memory.take<std::byte>(row.support * row_bytes(plan));
   if (plan.value().has(DR_REORDERS)) {
     o.in_order = memory.take<std::byte>(row.support * row_bytes(plan));
@@ -136,7 +143,7 @@ class decoder {
     w_.jobs.n = 0;
     for (const uint32_t i : rows) {
       const wire_row& row = f_.rows[i];
-      if (!coded(row) || (s == section_index && row.mode == mode_raw_index)) continue;
+      if (!coded(row) || (s == section_index && (row.mode == mode_raw_index || whole(plan, row)))) continue;
       row_work& o = rows_[i];
       uint64_t at = row.offset;
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
@@ -156,7 +163,8 @@ class decoder {
     }
     if (w_.jobs.n == 0) return DR_OK;
     if (decode_chain(list, run_, w_.jobs))
-      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
+                  list.front().codec->name);
     for (size_t j = 0; j < w_.jobs.n; ++j)
       if (rows_[w_.selected[j]].fault.code)
         return fail(error_, rows_[w_.selected[j]].fault, tensor_of(w_.selected[j]), list.front().codec->name);
@@ -189,12 +197,15 @@ class decoder {
     out = {o.support, o.values};
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
-    // (Without a branch, for as many as there are.)
-    uint32_t falls = o.support[row.support - 1] >= row.universe;
-    for (uint64_t k = 1; k < row.support; ++k) falls |= o.support[k] <= o.support[k - 1];
-    for (uint64_t k = 0; falls && k < row.support; ++k)
-      if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
-        return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
+    if (o.support) {
+      // (Without a branch, for as many as there are.)
+      uint32_t falls = o.support[row.support - 1] >= row.universe;
+      for (uint64_t k = 1; k < row.support; ++k) falls |= o.support[k] <= o.support[k - 1];
+      for (uint64_t k = 0; falls && k < row.support; ++k)
+        if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
+          return corrupt(i, DR_STREAM_INDEX, k, o.support[k],
+                         "indices do not ascend, or one is not below the universe");
+    }
     if (!o.order) return DR_OK;
     std::memset(o.seen, 0, row.support / 8 + 1);
     for (uint64_t k = 0; k < row.support; ++k) {
@@ -449,8 +460,12 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     const tensor_out& o = outs[i];
     const uint32_t width = o.width ? o.width : 1;
     if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
-    if (o.dtype != p.dtype && o.dtype != DR_F32)
-      return bad(i, DR_E_ARGUMENT, "dtype must be the frame's, or f32", o.dtype, p.dtype);
+    if (o.dtype != p.dtype && o.dtype != DR_F32) {
+      fail(error, DR_E_ARGUMENT, "output %zu: dtype must be the frame's, or f32 (it has %s, the frame %s)", i,
+           dtype_name(o.dtype), dtype_name(p.dtype));
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
     return DR_OK;
   };
   dr_status status = DR_OK;

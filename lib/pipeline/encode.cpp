@@ -66,7 +66,7 @@ struct row_work {
   uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
   uint32_t* support;                   // [count] in the segment
   void* kept;                          // values at the support
-  uint32_t* tell;                      // [told]
+  uint32_t* tell;                      // [told]; nullptr: all of the segment
   void* sent;                          // values at the told support
   uint32_t* order;                     // of a value codec that reorders
   uint32_t* keys;                      // the told support in that order
@@ -110,6 +110,9 @@ uint64_t wanted(const unit& u) {
 bool sums_on_the_way(const batch& b, const unit& u) {
   return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
 }
+
+// Whether somebody wants the support that an index codec tells: feedback does, also where it is all there is.
+bool needs_list(const unit& u, const wire_plan& wire) { return !wire.index().whole() || u.method->keeps_feedback(); }
 
 // Of a worker, so that each begins aligned.
 uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alignment) * arena::alignment; }
@@ -177,7 +180,7 @@ work take(arena& memory, const batch& b) {
     const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
     row_work o{};
     if (wire.replaces_support()) {
-      o.tell = memory.take<uint32_t>(r.support_max);
+      if (needs_list(u, wire)) o.tell = memory.take<uint32_t>(r.support_max);
       o.sent = memory.take<std::byte>(r.support_max * row_bytes);
     }
     if (wire.value().has(DR_REORDERS)) {
@@ -628,14 +631,14 @@ class encoder {
       row.support[i] = static_cast<uint32_t>(indices[row.positions ? row.positions[i] : i] - b_.rows[k].first);
   }
 
-  // Values of the source at ascending positions of a segment.
+  // Values of the source at ascending positions of a segment; nullptr: all of them.
   void gather_source(size_t i, const uint32_t* positions, uint64_t n, void* out) const {
     const unit& u = b_.units[b_.rows[i].unit];
     const unit_work& o = w_.units[b_.rows[i].unit];
     const uint64_t bytes = row_bytes(i);
     if (o.source) {
       const auto* from = static_cast<const std::byte*>(o.source) + w_.rows[i].source_first * bytes;
-      if (n && n == b_.rows[i].universe)  // all of them
+      if (n && !positions)
         std::memcpy(out, from, n * bytes);
       else
         gather(bytes, from, positions, n, out);
@@ -646,6 +649,15 @@ class encoder {
       const select_piece& piece = o.pieces[p];
       if (piece.range != i - u.first_row) continue;
       auto* const to = static_cast<std::byte*>(out);
+      if (!positions) {
+        if (o.sums && u.dtype != DR_F32)
+          round_values(u.dtype, o.sums[p].m, piece.n, to + done * bytes);
+        else if (piece.n)
+          std::memcpy(to + done * bytes, o.sums ? static_cast<const void*>(o.sums[p].m) : piece.values,
+                      piece.n * bytes);
+        done += piece.n;
+        continue;
+      }
       for (; done < n && positions[done] - piece.position < piece.n; ++done) {
         const uint64_t at = positions[done] - piece.position;
         if (o.sums && u.dtype == DR_F32)
@@ -774,6 +786,11 @@ class encoder {
     const wire_plan& plan = b_.wire[p];
     each_coded(p, [&](size_t i) {
       row_work& row = w_.rows[i];
+      if (plan.index().whole() && !row.tell) {
+        row.told = b_.rows[i].universe;
+        row.slots[section_index].size = 0;
+        return;
+      }
       dr_job job = job_of(i, DR_STREAM_INDEX, plan.carries_order ? row.keys : row.support, b_.rows[i].count_max,
                           &row.count, 4 * b_.rows[i].count_max);
       if (plan.replaces_support()) {
@@ -815,7 +832,7 @@ class encoder {
                      static_cast<const std::byte*>(o.source) + row.source_first * bytes, row.source_rows,
                      b_.rows[i].first, row.tell, row.told, row.sent);
       } else {
-        gather_source(i, row.tell, row.told, row.sent);
+        gather_source(i, plan_of(i).index().whole() ? nullptr : row.tell, row.told, row.sent);
       }
     });
   }
@@ -846,7 +863,7 @@ class encoder {
         return fail(error_, DR_E_INTERNAL, "%s told an order of %" PRIu64 " for %" PRIu64 " values",
                     plan.value().front().codec->name, row.order_told, row.told);
       const uint32_t* support = told(w_.selected[j]);
-      for (uint64_t k = 0; k < row.told; ++k) row.keys[k] = support[row.order[k]];
+      for (uint64_t k = 0; k < row.told; ++k) row.keys[k] = support ? support[row.order[k]] : row.order[k];
     }
     return DR_OK;
   }
@@ -868,7 +885,7 @@ class encoder {
       if (static_cast<uint32_t>(most) >= T::infinity) {
         uint64_t k = 0;
         while (magnitude<T>(v[k]) < T::infinity) ++k;
-        const uint64_t at = b_.rows[i].first + told(i)[k / plan_of(i).width];
+        const uint64_t at = b_.rows[i].first + (told(i) ? told(i)[k / plan_of(i).width] : k / plan_of(i).width);
         row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
                      magnitude<T>(v[k]) == T::infinity ? "the gradient is infinite; this codec takes finite values"
                                                        : "the gradient is NaN; this codec takes finite values"};
@@ -896,7 +913,10 @@ class encoder {
   dr_status encode_list(const stage_list& list) {
     if (w_.jobs.n == 0) return DR_OK;
     const dr_status s = encode_chain(list, run_, w_.jobs);
-    return s ? fail(error_, s, "%s broke its contract while encoding", list.front().codec->name) : DR_OK;
+    if (!s) return DR_OK;
+    return fail(error_, s,
+                "%s broke its contract while encoding: it returned an error, or wrote more than its `need` says",
+                list.front().codec->name);
   }
 
   // ---- feedback ---------------------------------------------------------------------------------------------
@@ -918,7 +938,8 @@ class encoder {
     });
     if (w_.jobs.n == 0) return DR_OK;
     if (decode_chain(list, run_, w_.jobs))
-      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding", list.front().codec->name);
+      return fail(error_, DR_E_INTERNAL, "%s broke its contract while decoding: it returned an error",
+                  list.front().codec->name);
     for (size_t j = 0; j < w_.jobs.n; ++j)
       if (w_.jobs.jobs[j].fault->code)
         return fail(error_, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name,

@@ -32,6 +32,11 @@ struct bf16_type {
   DR_HD static bits from_f64(double v) { return f64_to_bf16(v); }
 };
 
+// Of a type of values; for messages.
+inline const char* dtype_name(uint32_t dtype) {
+  return dtype == DR_F32 ? "f32" : dtype == DR_F16 ? "f16" : dtype == DR_BF16 ? "bf16" : "?";
+}
+
 // Order of magnitude: NaN above infinity, 0 below everything.
 template <class T>
 DR_HD constexpr uint32_t magnitude(typename T::bits b) {

@@ -115,7 +115,7 @@ void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* value
   auto* to = static_cast<char*>(out);
   uint64_t at = 0;
   each_row(row_bytes, wanted_count, [&](uint64_t i, uint64_t bytes) {
-    const uint64_t index = first + wanted[i];
+    const uint64_t index = first + (wanted ? wanted[i] : i);
     while (at < n && indices[at] < index) ++at;
     if (at < n && indices[at] == index)
       std::memcpy(to + i * bytes, from + at * bytes, bytes);

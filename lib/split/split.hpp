@@ -29,7 +29,7 @@ void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, u
 // out[positions[i]] = values[i].
 void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
 
-// Values of ascending `wanted` (below a segment's first + 2^32) among n ascending `indices`; +0 where unknown.
+// Values of ascending `wanted` (below a segment's first + 2^32; nullptr: 0, 1, …) among n ascending `indices`; +0 where unknown.
 void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,
                   const uint32_t* wanted, uint64_t wanted_count, void* out);
 

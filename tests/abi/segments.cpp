@@ -33,10 +33,10 @@ std::vector<uint64_t> far_apart(uint64_t universe) {
 TEST_CASE("segments of any size decode to what the whole decodes to, where codecs are exact") {
   const floats g = client::laplace(1000, 1);
   client::context c(2);
-  for (const char* text :
-       {"sparsify=topr(ratio=0.1) index=golomb value=raw",
-        "sparsify=threshold(value=0.001) index=rice+deflate value=raw+deflate",
-        "sparsify=random(ratio=0.1) index=golomb", "sparsify=dgc(ratio=0.1) index=golomb", "index=raw value=raw"}) {
+  for (const char* text : {"sparsify=topr(ratio=0.1) index=golomb value=raw",
+                           "sparsify=threshold(value=0.001) index=rice+deflate value=raw+deflate",
+                           "sparsify=random(ratio=0.1) index=golomb", "sparsify=dgc(ratio=0.1) index=golomb",
+                           "index=raw value=raw", "index=all value=raw"}) {
     const floats whole = client::decode(c, client::encode(c, text, {client::dense(g)}), g.size());
     for (const uint64_t rows :
          {uint64_t{1}, uint64_t{7}, uint64_t{333}, uint64_t{999}, uint64_t{1000}, uint64_t{1001}, UINT64_MAX}) {

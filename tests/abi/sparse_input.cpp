@@ -109,6 +109,37 @@ TEST_CASE("no nonzero at all, and all of them, are sparse tensors like others") 
   CHECK(floats(back.rbegin(), back.rend()) == values);
 }
 
+TEST_CASE("index=all sends every element, of whatever came, in no bytes") {
+  client::context c;
+  const std::vector<uint64_t> indices = {7, 2, 5};
+  const floats values = {1, 2, 3}, rows = {1, 2, 3, 4, 5, 6};
+  for (const char* more : {"", " regather=off"}) {
+    const bytes frame =
+        client::encode(c, std::string("index=all value=raw+deflate") + more, {client::sparse(indices, values, 10)});
+    CHECK(client::inspect(frame).support == 10);
+    CHECK(client::inspect(frame).index_size == 0);
+    CHECK(client::decode_sparse(c, frame).indices == std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+  }
+  CHECK(client::decode(c, client::encode(c, "index=all value=raw+deflate", {client::sparse(indices, values, 10)}),
+                       10) == floats{0, 0, 2, 0, 0, 3, 0, 1, 0, 0});
+  CHECK(client::decode(c, client::encode(c, "index=all value=raw+deflate", {client::sparse(indices, rows, 8, 2)}), 8,
+                       2) == floats{0, 0, 0, 0, 3, 4, 0, 0, 0, 0, 5, 6, 0, 0, 1, 2});
+  // What a sparsifier dropped comes back; values of a codec that reorders find their places; a NaN is told by its own.
+  floats g = client::laplace(3000, 1);
+  CHECK(client::same_bits(
+      client::decode(c, client::encode(c, "sparsify=topr(ratio=0.1) index=all value=raw+deflate", {client::dense(g)}),
+                     g.size()),
+      g));
+  const floats fitted = client::decode(c, client::encode(c, "index=all value=fit_poly", {client::dense(g)}), g.size());
+  double rest = 0, norm = 0;
+  for (size_t i = 0; i < g.size(); ++i) rest += (g[i] - fitted[i]) * (g[i] - fitted[i]), norm += g[i] * g[i];
+  CHECK(rest < 0.01 * norm);
+  g[1234] = NAN;
+  bytes frame;
+  CHECK(client::try_encode(c, "index=all value=qsgd", {client::dense(g)}, frame) == DR_E_ARGUMENT);
+  CHECK(c.error().find("at 1234") != std::string::npos);
+}
+
 TEST_CASE("explicit zeros of a sparse tensor are kept by sparsify=none and dropped by topr") {
   const std::vector<uint64_t> indices = {1, 2, 3};
   const floats values = {0, 5, -0.0f};

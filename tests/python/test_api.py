@@ -540,6 +540,22 @@ def test_numbers_that_would_wrap_are_refused(name, bad):
         encode(f32(1), RAW, **{name: bad})
 
 
+def test_one_array_or_state_for_two_tensors_is_refused():
+    x, plan = [f32(1, 2), f32(3, 4)], "sparsify=topr(count=1) feedback=residual"
+    state = State(plan, x[0])
+    with pytest.raises(deepreduce.ArgumentError, match=r"state\[1\] is that of x\[0\]") as raised:
+        encode(x, plan, state=[state, state])
+    assert raised.value.tensor == 1
+    encode(x, RAW, state=[State(RAW, x[0])] * 2)  # of no bytes, so nobody's
+    frame, room = encode(x, RAW), f32(0, 0)
+    with pytest.raises(deepreduce.ArgumentError, match=r"out\[1\] is the memory of out\[0\]"):
+        decode(frame, out=[room, room])
+    with pytest.raises(deepreduce.ArgumentError, match=r"weights\[1\] is 'a', not a number"):
+        merge([frame, frame], weights=[1, "a"])
+    with pytest.raises(deepreduce.ArgumentError, match="output 1: .*it has f16, the frame f32"):
+        decode(frame, out=[room, room.astype(numpy.float16)])
+
+
 def test_threads_out_of_range():
     for bad in (-1, 10**6, 1.5):
         with pytest.raises(deepreduce.ArgumentError):

@@ -7,6 +7,7 @@ import math
 import os
 import struct
 import subprocess
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -49,9 +50,9 @@ def rows_of(report):
     return [row for row in report["rows"] if row["plan"] != "memcpy"]
 
 
-def refusal(*arguments, status=2):
+def refusal(*arguments, status=2, **options):
     """The one line on stderr of a run that fails and says nothing on stdout."""
-    done = run(*arguments, status=status)
+    done = run(*arguments, status=status, **options)
     assert done.stdout == b""
     return done.stderr.decode()
 
@@ -62,6 +63,13 @@ def write_npy(path, values, dtype="<f4", code="f"):
     header = header.ljust((64 - 10) % 64 - 1 + 64 * (len(header) // 64 + 1)) + "\n"
     path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
                      + struct.pack(f"<{len(values)}{code}", *values))
+    return path
+
+
+def write_npz(path, **members):
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, file in members.items():
+            archive.write(file, f"{name}.npy")
     return path
 
 
@@ -242,7 +250,33 @@ def test_tensors_are_picked_by_glob_and_joined_if_asked(bundled):
     assert {row["tensor"]: row["d"] for row in each} == {"linear.weight": 640, "linear.bias": 10}
     joined, = rows_of(compare(bundled, "--tensor", "linear.*", "--flat"))
     assert (joined["tensor"], joined["d"]) == ("*", 650)
-    assert "'nothing.*'" in refusal("compare", bundled, "--tensor", "nothing.*", "--tensor", "linear.*")
+    message = refusal("compare", bundled, "--tensor", "nothing.*", "--tensor", "linear.*")
+    assert "'nothing.*'" in message and "conv1.weight" in message and "(59 in all)" in message
+
+
+def test_names_beyond_ascii_are_picked_by_their_own_letters(tmp_path):
+    file = tmp_path / "g.npz"
+    write_npz(file, **{"schicht_ü": write_npy(tmp_path / "g.npy", [1.0] * 2000)})
+    for glob in ("schicht_ü", "*ü", r"schicht_\\u00fc"):  # the last as it is printed, with a glob's own escape
+        row, = rows_of(compare(file, "--tensor", glob))
+        assert row["tensor"] == "schicht_\\u00fc"
+
+
+def test_a_file_without_float_arrays_says_what_it_has_instead(tmp_path):
+    file = write_npz(tmp_path / "g.npz", ids=write_npy(tmp_path / "i.npy", [1, 2], "<i8", "q"), more=tmp_path / "i.npy")
+    message = refusal("compare", file, "--plan", EXACT)
+    assert "no float array" in message and "ids" in message and "'<i8'" in message and "1 more" in message
+    assert "byte 0" not in refusal("compare", tmp_path / "none.npy", "--plan", EXACT)
+
+
+def test_a_plugin_in_this_folder_needs_no_slash(tmp_path):
+    (tmp_path / "mine.so").write_bytes(b"no library")
+    assert "./mine.so: " in refusal("codecs", "--plugin", "mine.so", cwd=tmp_path)
+
+
+def test_an_unknown_level_of_instructions_is_refused():
+    message = refusal("compare", SYNTH, "--plan", EXACT, env={**os.environ, "DEEPREDUCE_CPU": "avx1024"})
+    assert "DEEPREDUCE_CPU='avx1024'" in message and "avx512" in message
 
 
 def test_output_is_a_whole_file_or_none(tmp_path):
@@ -304,7 +338,7 @@ def test_inspect_tells_what_is_in_a_frame(bundled, tmp_path):
     assert text.count("golomb") == 59
     run("encode", SYNTH, "--plan", EXACT, "--output", file)
     text = run("inspect", file).stdout.decode()
-    assert "short form" in text and "1 tensor in 1 row" in text and "20,000" in text
+    assert "short form" in text and "1 tensor in 1 row" in text and "20,000" in text and "bytes of the payload" in text
 
 
 def test_inspect_refuses_every_truncation_and_a_flipped_bit(tmp_path):

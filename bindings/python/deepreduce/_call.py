@@ -13,6 +13,8 @@ from .errors import BY_CODE, ArgumentError, InternalError
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)
 
+_THREADS_MAX = 256  # deepreduce.h
+
 
 class Context:
     """A dr_context. It serves the one thread that made it; a forked child leaves it alone, since the threads of
@@ -39,7 +41,7 @@ _of_thread = threading.local()
 
 def context_of_thread(threads: Optional[int]) -> Context:
     """This thread's context that works with so many threads."""
-    count = 1 if threads is None else unsigned(threads, "threads", 2**32)
+    count = 1 if threads is None else unsigned(threads, "threads", _THREADS_MAX + 1)
     contexts: Dict[int, Context] = _of_thread.__dict__.setdefault("contexts", {})
     context = contexts.get(count)
     if context is None or context.process != os.getpid():

@@ -167,7 +167,8 @@ def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
     code = CODES.get(name)
     if code not in allowed:
         names = [NAMES[each] for each in allowed]
-        raise ArgumentError(f"{what} is {name}, not {', '.join(names[:-1])} or {names[-1]}")
+        hint = ": convert it to float32" if name == "float64" and allowed == FLOATS else ""
+        raise ArgumentError(f"{what} is {name}, not {', '.join(names[:-1])} or {names[-1]}{hint}")
     return code
 
 
@@ -212,4 +213,7 @@ def _aligned(x: Any) -> bool:
 
 
 def _kind(x: object) -> str:
-    return "None" if x is None else f"a {type(x).__name__}"
+    if x is None:
+        return "None"
+    name = type(x).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"

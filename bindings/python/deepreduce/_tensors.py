@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, List, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Optional, Sequence, Tuple
 
 import numpy
 
@@ -41,10 +41,13 @@ def read_inputs(x: Any, plan: Optional[Plans], state: States, sum_duplicates: bo
     named = list(beside)
     for name, item in zip(names, items):
         named += arrays_of(item, name)
+    taken: Dict[int, int] = {}  # id of a state: position
     for i, each in enumerate(states):
         if each is not None and not isinstance(each, State):
             raise ArgumentError(f"a state is a State, not a {type(each).__name__}", tensor=i)
         if each is not None and each.size:
+            if (first := taken.setdefault(id(each), i)) < i:
+                raise ArgumentError(f"state[{i}] is that of x[{first}], too: each tensor has its own", tensor=i)
             named.append((f"the state of {names[i]}", each.memory))
     inputs = Inputs(_device.find(named), is_list, (_abi.dr_tensor * len(items))(), None, [])
     for i, item in enumerate(items):
@@ -99,7 +102,13 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
         return None
     if len(weights) != frames:
         raise ArgumentError(f"there are {len(weights)} weights for {frames} frames")
-    return (ctypes.c_float * frames)(*(float(w) for w in weights))
+    listed = (ctypes.c_float * frames)()
+    for i, weight in enumerate(weights):
+        try:
+            listed[i] = float(weight)
+        except (TypeError, ValueError):
+            raise ArgumentError(f"weights[{i}] is {weight!r}, not a number") from None
+    return listed
 
 
 # ---- Outputs ------------------------------------------------------------------------------------
@@ -139,6 +148,7 @@ def dense_outputs(
         if len(arrays) != len(shapes):
             raise ArgumentError(f"out has {len(arrays)} arrays, the frame {len(shapes)} tensors")
     outs = (_abi.dr_tensor_out * len(shapes))()
+    taken: Dict[int, int] = {}  # address: position
     for i, (room, shape, array) in enumerate(zip(outs, shapes, arrays)):
         what = f"out[{i}]" if is_list else "out"
         memory = _memory.borrow_output(array, what, place)
@@ -146,6 +156,8 @@ def dense_outputs(
             raise ArgumentError(
                 f"{what} has {memory.elements} elements, the tensor {shape.universe * shape.width}", tensor=i
             )
+        if memory.elements and (first := taken.setdefault(memory.address, i)) < i:
+            raise ArgumentError(f"out[{i}] is the memory of out[{first}], too", tensor=i)
         room.struct_size = OUT_STRIDE
         room.dtype, room.values = memory.dtype, memory.address
         room.universe, room.width = shape.universe, shape.width

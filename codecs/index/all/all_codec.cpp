@@ -43,6 +43,6 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 
 constinit const dr_codec all_codec =
     make_codec("all", "every element, of which nothing is sent: for dense quantisers", 11, DR_ROLE_INDEX,
-               DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &ops, {.forms = list_form});
+               DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &ops, {.forms = list_form | all_form});
 
 }  // namespace dr
