@@ -11,6 +11,7 @@ void add_gap_huffman(subjects&);
 void add_golomb(subjects&);
 void add_half(subjects&);
 void add_index(subjects&);
+void add_qsgd(subjects&);
 void add_quantisers(subjects&);
 void add_selection(subjects&);
 
@@ -21,6 +22,7 @@ inline subjects all_subjects() {
   add_golomb(all);
   add_half(all);
   add_index(all);
+  add_qsgd(all);
   add_quantisers(all);
   add_selection(all);
   add_rank_fit(all);
