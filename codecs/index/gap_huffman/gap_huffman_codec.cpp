@@ -54,6 +54,6 @@ constexpr dr_ops ops{sizeof(dr_ops),
 
 constinit const dr_codec gap_huffman_codec =
     make_codec("gap_huffman", "gaps in Huffman codes of their own: for supports that are not uniform", 12,
-               DR_ROLE_INDEX, DR_EXACT, &ops, {.forms = list_form});
+               DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
 
 }  // namespace dr

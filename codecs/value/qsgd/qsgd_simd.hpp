@@ -223,7 +223,7 @@ inline uint32_t qsgd_unpack_avx2(const uint8_t* in, size_t n, unsigned bits, uin
     most = _mm256_max_epu32(most, c);
     _mm256_store_si256(reinterpret_cast<__m256i*>(codes + i), c);
   }
-  unpack_scalar(in + i / 8 * bits, n - i, bits, codes + i);
+  unpack_scalar(in + i / 8 * bits, in + size, n - i, bits, codes + i);
   alignas(32) uint32_t lanes[8];
   _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), most);
   const uint32_t last = i < n ? *std::max_element(codes + i, codes + n) : 0;
@@ -374,7 +374,7 @@ inline uint32_t qsgd_unpack_avx512(const uint8_t* in, size_t n, unsigned bits, u
     most = _mm512_max_epu32(most, c);
     _mm512_store_si512(codes + i, c);
   }
-  unpack_scalar(in + i / 8 * bits, n - i, bits, codes + i);
+  unpack_scalar(in + i / 8 * bits, in + packed_size(n, bits), n - i, bits, codes + i);
   const uint32_t last = i < n ? *std::max_element(codes + i, codes + n) : 0;
   return std::max(last, _mm512_reduce_max_epu32(most));
 }
