@@ -179,7 +179,7 @@ dr_status bind_choices(dr_role role, std::span<const std::string> texts, std::ve
 }
 
 dr_status bind_index_auto(plan& out, dr_error& error) {
-  static const std::string texts[] = {"golomb", "golomb(adaptive=1)", "bitmap", "rle", "delta_pfor", "gap_huffman"};
+  static const std::string texts[] = {"golomb", "golomb(adaptive=1)", "bitmap", "rle", "gap_huffman"};
   if (const dr_status s = bind_choices(DR_ROLE_INDEX, texts, out.index_choices, error)) return s;
   out.index = {out.index_choices[0]};
   return DR_OK;
