@@ -10,6 +10,7 @@ void add_bloom(subjects&);
 void add_golomb(subjects&);
 void add_half(subjects&);
 void add_index(subjects&);
+void add_qsgd(subjects&);
 void add_quantisers(subjects&);
 void add_selection(subjects&);
 
@@ -19,6 +20,7 @@ inline subjects all_subjects() {
   add_golomb(all);
   add_half(all);
   add_index(all);
+  add_qsgd(all);
   add_quantisers(all);
   add_selection(all);
   add_rank_fit(all);
