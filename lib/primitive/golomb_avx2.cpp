@@ -1,5 +1,6 @@
 // Split Golomb at 16 gaps a step to encode, in 16-bit lanes, and 8 to decode. See golomb_avx512.cpp, whose ways these are.
 #include "primitive/golomb_payload.hpp"
+#include "primitive/packing.hpp"
 
 #if DR_X86
 DR_AVX2_BEGIN
@@ -185,6 +186,101 @@ void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, strings& t
   to.extras = extras;
 }
 
+// Gaps below 2^31, in 32-bit lanes: of blocks with one of 2^15 or more.
+struct wide_gaps {
+  alignas(32) uint32_t of[block_max];  // zero up to a multiple of 8
+
+  bool load(const uint32_t* x, size_t n, uint64_t base) {
+    const __m256i one = all32(1);
+    __m256i any = _mm256_setzero_si256();
+    uint32_t rest = of[0] = x[0] - static_cast<uint32_t>(base);
+    size_t i = 1;
+    const auto single = [&] {
+      of[i] = x[i] - x[i - 1] - 1;
+      rest |= of[i++];
+    };
+    while (i < n && i % 8) single();
+    for (; i + 8 <= n; i += 8) {
+      const __m256i gaps = _mm256_sub_epi32(_mm256_sub_epi32(load256(x + i), load256(x + i - 1)), one);
+      any = _mm256_or_si256(any, gaps);
+      store256(of + i, gaps);
+    }
+    while (i < n) single();
+    for (; i % 8; ++i) of[i] = 0;
+    return _mm256_movemask_ps(_mm256_castsi256_ps(any)) == 0 && rest >> 31 == 0;
+  }
+};
+
+// As wide_gaps::divide in golomb_avx512.cpp: an estimate below 2^15 is the quotient or one less.
+struct wide_divider {
+  __m256i divisor, last, short_low;
+  __m256 inverse;
+  explicit wide_divider(const golomb_code& code)
+      : divisor(all32(code.divisor)),
+        last(all32(code.divisor - 1)),
+        short_low(all32(code.short_low)),
+        inverse(_mm256_set1_ps(1.0f / static_cast<float>(code.divisor) * (1 - 0x1p-21f))) {}
+  [[gnu::always_inline]] quotients operator()(const uint32_t* gaps) const {
+    const __m256i g = load256(gaps), q = _mm256_cvttps_epi32(_mm256_mul_ps(_mm256_cvtepi32_ps(g), inverse));
+    const __m256i r = _mm256_sub_epi32(g, _mm256_mullo_epi32(q, divisor)), more = _mm256_cmpgt_epi32(r, last);
+    return {_mm256_sub_epi32(q, more), _mm256_sub_epi32(r, _mm256_and_si256(more, divisor))};
+  }
+  // Of the remainders: whether they have an extra bit.
+  [[gnu::always_inline]] __m256i longer(__m256i r) const {
+    return _mm256_cmpeq_epi32(_mm256_max_epi32(r, short_low), r);
+  }
+};
+uint32_t mask8(__m256i lanes) { return static_cast<uint32_t>(_mm256_movemask_ps(_mm256_castsi256_ps(lanes))); }
+uint32_t valid_eight(size_t i, size_t n) { return i + 8 <= n ? 0xff : (1u << (n - i)) - 1; }
+
+// Bytes of the body; 0 if a quotient is too large to estimate, or M is (or is 1: then most are).
+uint64_t wide_body_size(const wide_gaps& gaps, size_t n, const golomb_code& code) {
+  if (code.divisor == 1 || code.low_bits > 20) return 0;
+  const wide_divider divide(code);
+  __m256i sum = _mm256_setzero_si256(), most = sum;
+  uint64_t extra = 0;
+  for (size_t i = 0; i < n; i += 8) {
+    const quotients o = divide(gaps.of + i);
+    sum = _mm256_add_epi32(sum, o.q);
+    most = _mm256_max_epi32(most, o.q);
+    extra += static_cast<unsigned>(_mm_popcnt_u32(mask8(divide.longer(o.r)) & valid_eight(i, n)));
+  }
+  if (mask8(_mm256_cmpgt_epi32(most, all32(32700)))) return 0;
+  alignas(32) uint32_t each[8];
+  store256(each, sum);
+  uint64_t unary = n;
+  for (const uint32_t part : each) unary += part;
+  return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
+}
+
+// A body of a size.
+uint8_t* put_wide(const wide_gaps& gaps, size_t n, const golomb_code& code, uint8_t* out) {
+  const wide_divider divide(code);
+  alignas(32) uint32_t v[block_max];
+  strings to;
+  bit_appender unaries = to.unaries, extras = to.extras;
+  const __m256i one = all32(1);
+  for (size_t i = 0; i < n; i += 8) {
+    const quotients o = divide(gaps.of + i);
+    const __m128i q = _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packus_epi32(o.q, o.q), 0x08));
+    if (i + 8 <= n) {
+      put_unaries(unaries, q);
+    } else {
+      alignas(16) uint16_t each[8];
+      _mm_store_si128(reinterpret_cast<__m128i*>(each), q);
+      unaries = put_long_unaries(unaries, each, n - i);
+    }
+    const __m256i longer = divide.longer(o.r), moved = _mm256_add_epi32(o.r, divide.short_low);
+    store256(v + i, _mm256_blendv_epi8(o.r, _mm256_srli_epi32(moved, 1), longer));
+    const uint32_t wants = mask8(longer) & valid_eight(i, n);
+    extras.put(_pext_u32(mask8(_mm256_cmpeq_epi32(_mm256_and_si256(moved, one), one)), wants),
+               static_cast<unsigned>(_mm_popcnt_u32(wants)));
+  }
+  to.unaries = unaries;
+  to.extras = extras;
+  return to.copy(pack_avx2(v, n, code.low_bits, out));
+}
+
 // Of a group of a block whose gaps are not all narrow: scalar's, for q would not fit a lane.
 struct wide_group {
   uint32_t of[32];
@@ -249,8 +345,12 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
     levels[i / 32] = static_cast<uint8_t>(choice.level);
     bits += 4 + choice.bits;
   }
-  flagged = ceil_div(bits, 8) + 3 < (narrow ? body_size(gaps, n, plain) : golomb_block_size(x, n, base, plain));
-  if (!flagged && !narrow) return golomb_encode_block(x, n, base, plain, out);
+  wide_gaps all;
+  uint64_t size = narrow ? body_size(gaps, n, plain) : all.load(x, n, base) ? wide_body_size(all, n, plain) : 0;
+  const bool scalar = size == 0;
+  if (scalar) size = golomb_block_size(x, n, base, plain);
+  flagged = ceil_div(bits, 8) + 3 < size;
+  if (!flagged && !narrow) return scalar ? golomb_encode_block(x, n, base, plain, out) : put_wide(all, n, plain, out);
   strings to;
   if (!flagged) {
     put_run(gaps, n, plain, to);
@@ -268,13 +368,31 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
   return to.copy(table.finish());
 }
 
+uint8_t* put_wide_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
+  const auto scalar = [&] { return golomb_put_block(x, n, base, rule, out, flagged); };
+  const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
+  golomb_code code = rule.code(span, n, false);
+  wide_gaps gaps;
+  if (!gaps.load(x, n, base)) return scalar();
+  const uint64_t size = wide_body_size(gaps, n, code);
+  if (!size) return scalar();
+  flagged = false;
+  if (rule.may_cluster) {
+    const golomb_code other = rule.code(span, n, true);
+    const uint64_t other_size = wide_body_size(gaps, n, other);
+    if (!other_size) return scalar();
+    flagged = other_size < size;
+    if (flagged) code = other;
+  }
+  return put_wide(gaps, n, code, out);
+}
+
 uint8_t* encode_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
   if (rule.adaptive) return put_adaptive_block(x, n, base, out, flagged);
   const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
   golomb_code code = rule.code(span, n, false);
   alignas(32) uint16_t gaps[block_max + 32];
-  // Wide gaps are scalar's: 8 lanes of 32 bits are no faster.
-  if (code.divisor > 32768 || !narrow_gaps(x, n, base, gaps)) return golomb_put_block(x, n, base, rule, out, flagged);
+  if (code.divisor > 32768 || !narrow_gaps(x, n, base, gaps)) return put_wide_block(x, n, base, rule, out, flagged);
   flagged = false;
   if (rule.may_cluster && code.divisor > 1) {
     const golomb_code other = rule.code(span, n, true);
