@@ -46,8 +46,9 @@ struct words_out {
     const uint64_t joined = word | bits << fill, carry = bits >> 1 >> (63 - fill);
     std::memcpy(out, &joined, 8);
     const unsigned total = fill + length;
-    out += total / 64 * 8;
-    word = total >= 64 ? carry : joined;
+    const uint64_t full = total / 64;
+    out += full * 8;
+    word = joined ^ ((joined ^ carry) & (0 - full));  // a branch would be as good as random
     fill = total % 64;
   }
   uint8_t* finish() {

@@ -163,6 +163,7 @@ TEST_CASE("uniform quantiser: every level gives scalar's range, sums, levels, si
               found.levels == expected.levels && found.signs == expected.signs && found.back == expected.back;
           CHECK(same);
           CHECK(found.sums.beyond == expected.sums.beyond);
+          if (expected.sums.beyond) return;
           CHECK(found.sums.levels == expected.sums.levels);
           CHECK(found.sums.first == expected.sums.first);
           CHECK(found.sums.second == expected.sums.second);

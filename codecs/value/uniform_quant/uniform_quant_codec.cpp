@@ -103,18 +103,35 @@ struct survey {
   double squares;  // Σ v²; of magnitudes whose exponents fit
   bool usual;      // they do
 };
+// A power of two that brings magnitudes of this exponent to 1 … 2.
+float scale_of(uint32_t exponent) { return std::bit_cast<float>((254 - exponent) << 23); }
+
 template <class T>
 survey survey_of(const typename T::bits* values, uint64_t n) {
-  const magnitude_range range = range_of_values<T>(values, n);
+  // One pass, while a block is in the cache, by the scale of the first block's largest magnitude.
+  magnitude_range range;
+  float guess = 0;
+  double squares = 0;
+  each_value_block<T>(values, n, [&](uint64_t first, size_t length, const uint32_t* v) {
+    const magnitude_range r = range_of.best()(v, length);
+    range = {std::min(range.least, r.least), std::max(range.most, r.most)};
+    if (first == 0) guess = scale_of(std::clamp(r.most >> 23, exponent_min, exponent_max));
+    squares += uniform_squares.best()(v, length, guess);
+  });
   const uint32_t exponent = range.most >> 23;
   survey s{std::bit_cast<float>(range.least), std::bit_cast<float>(range.most), 0,
            exponent >= exponent_min && exponent <= exponent_max};
   if (!s.usual) return s;
-  const auto scale = std::bit_cast<float>((254 - exponent) << 23);
-  each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
-    s.squares += uniform_squares.best()(v, length, scale);
-  });
-  s.squares /= double{scale} * double{scale};
+  // Where no square by either scale leaves the normal numbers, one sum is the other times a power of four.
+  const float scale = scale_of(exponent);
+  if (s.least * std::min(scale, guess) < 0x1p-60f || s.most * guess > 0x1p60f) {
+    squares = 0;
+    guess = scale;
+    each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
+      squares += uniform_squares.best()(v, length, scale);
+    });
+  }
+  s.squares = squares / (double{guess} * double{guess});
   return s;
 }
 
