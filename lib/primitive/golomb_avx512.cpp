@@ -206,7 +206,7 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
 }
 
 template <class Gaps>
-uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* out) {
+uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, const uint32_t* next, uint8_t* out) {
   // Each string in full vectors, then copied: the payload has not the room behind it. Unary: at most n + span / M <= 5 n bits.
   alignas(64) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
   const typename Gaps::divide divide(gaps, code.divisor);
@@ -217,6 +217,10 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, uint8_t* 
   bit_appender unaries{unary}, extras{extra};
   for (size_t i = 0; i < n; i += group) {
     const uint32_t valid = valid_lanes(i, n);
+    // The block behind this one, if there is one: by its turn it is in the cache.
+    const auto ahead = reinterpret_cast<uintptr_t>(next) + i * sizeof *next;
+    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
     quotients o{};
     divide(i, o);
     put_unaries(unaries, o.q, valid);
@@ -368,7 +372,7 @@ uint8_t* put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule
     flagged = other_size < size;
     if (flagged) code = other;
   }
-  return put_body(gaps, n, code, out);
+  return put_body(gaps, n, code, x + n, out);
 }
 
 // Unpacks 32 fields of `bits` bits, at most 15, from 4 * bits bytes.
@@ -661,7 +665,7 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
   const uint64_t size = narrow ? body_size(gaps, n, code) : golomb_block_size(x, n, base, code);
   flagged = choose_levels(gaps, x, n, base, levels) < size;
   if (flagged) return put_adaptive(gaps, x, n, base, levels, out);
-  return narrow ? put_body(gaps, n, code, out) : golomb_encode_block(x, n, base, code, out);
+  return narrow ? put_body(gaps, n, code, x + n, out) : golomb_encode_block(x, n, base, code, out);
 }
 
 uint8_t* encode_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged) {
