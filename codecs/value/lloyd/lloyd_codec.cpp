@@ -76,19 +76,8 @@ bool decode_levels(const uint8_t* in, uint64_t size, uint64_t n, typename T::bit
 }
 
 void decode(const dr_params&, const dr_job& job, std::byte*) {
-  const uint64_t n = job_count(job) * job.width, size = job_in_size(job);
-  const auto* in = job_in<uint8_t>(job);
-  with_value_type(job.dtype, [&](auto type) {
-    using T = decltype(type);
-    auto* out = job_out<typename T::bits>(job);
-    uint64_t where = 0;
-    if (size == 0 || !(in[0] == kind_raw ? read_raw_payload<T>(in, size, n, out, &where)
-                                         : decode_levels<T>(in, size, n, out, &where))) {
-      fault(job, DR_E_CORRUPT, where, size, "lloyd: the payload is corrupt");
-      return;
-    }
-    *job.out_size = n * sizeof *out;
-  });
+  decode_quantised(job, "lloyd: the payload is corrupt",
+                   [](auto type, auto... rest) { return decode_levels<decltype(type)>(rest...); });
 }
 
 constexpr dr_ops operations = cpu_ops<need, encode, decode>();
