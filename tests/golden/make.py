@@ -649,7 +649,8 @@ LATER = [
     ("sketch", "rows", "value=sketch(buckets=16)+huffman"), ("three_lc", "rows", "value=three_lc"), ("fit_poly_chord", "rows", "value=fit_poly(knots=chord)"),
     ("fit_poly_lines", "rows", "value=fit_poly(degree=1,knots=chord,segments=6,sign=order)"), ("fit_dexp", "rows", "value=fit_dexp"), ("fit_dexp_order", "rows", "value=fit_dexp(sign=order)"),
     ("rank_fit", "rows", "value=rank_fit(bits=3)"), ("uniform_quant", "rows", "value=uniform_quant(error=0.01)"), ("uniform_quant_bits", "rows", "value=uniform_quant(bits=4)"),
-    ("log_quant", "rows", "value=log_quant(bits=4)"), ("lloyd", "rows", "value=lloyd(levels=8)"), ("value_auto", "rows", "index=auto value=auto(error=0.03)")]
+    ("log_quant", "rows", "value=log_quant(bits=4)"), ("lloyd", "rows", "value=lloyd(levels=8)"), ("value_auto", "rows", "index=auto value=auto(error=0.03)"),
+    ("gap_huffman", "rows", "index=gap_huffman"), ("gap_huffman_strewn", "strewn", "index=gap_huffman"), ("delta_pfor", "rows", "index=delta_pfor"), ("delta_pfor_strewn", "strewn", "index=delta_pfor")]
 
 
 def from_library(path):
