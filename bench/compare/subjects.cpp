@@ -155,8 +155,8 @@ std::vector<std::string> default_plans(const tensor& g) {
   std::vector<std::string> plans;
   for (const char* streams :
        {"index=raw value=raw", "index=golomb value=raw", "index=golomb(adaptive=1) value=raw",
-        "index=golomb value=raw+deflate", "index=golomb value=qsgd",
-        "index=golomb(adaptive=1) value=uniform_quant(error=0.02)", "index=golomb(adaptive=1) value=log_quant(bits=4)",
+        "index=gap_huffman value=raw", "index=golomb value=raw+deflate", "index=golomb value=qsgd",
+        "index=golomb(adaptive=1) value=uniform_quant(error=0.02)", "index=gap_huffman value=log_quant(bits=4)",
         "index=auto value=auto(error=0.05)", "index=raw value=fit_poly", "index=bloom(policy=p0,fpr=0.001) value=qsgd",
         "index=bloom(policy=p2,fpr=0.001) value=qsgd"})
     plans.push_back(before + streams);

@@ -26,6 +26,7 @@ plans = {
     "index=raw value=fit_poly": ("Fit-Poly (values, GPU)", 2.32, 1.71),
     "index=bloom(policy=p2,fpr=0.001) value=raw": ("BF-P2 (indices, GPU)", 3.97, 2.38),
     "index=golomb(adaptive=1) value=raw": None,
+    "index=gap_huffman value=raw": None,
     "index=golomb value=lloyd(levels=2)": ("SKCompress (CPU), 2,985 ms in all", 1492.5, 1492.5),
     "index=golomb value=uniform_quant(error=0.1095)": ("SKCompress (CPU), 2,985 ms in all", 1492.5, 1492.5),
     "index=golomb value=log_quant": None,

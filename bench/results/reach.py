@@ -66,9 +66,9 @@ def captured():
     names = dict.fromkeys(r["set"] for r in best["rows"] if r["group"] == "indices" and "_step" in r["set"])
     texts = []
     for name in names:
-        golomb, least = row(best, name, "golomb"), smallest(name, lambda r: True)
-        if golomb and least:
-            texts.append(f"{name}: bound {golomb['bound']:.2f}, `golomb` {golomb['bits']:.2f}, least `{least['codec']}` {least['bits']:.2f}")
+        golomb, gaps, least = row(best, name, "golomb"), row(best, name, "gap_huffman"), smallest(name, lambda r: True)
+        if golomb and gaps and least:
+            texts.append(f"{name}: bound {golomb['bound']:.2f}, `golomb` {golomb['bits']:.2f}, `gap_huffman` {gaps['bits']:.2f}, {speeds(gaps)}, least `{least['codec']}` {least['bits']:.2f}, {speeds(least)}")
     return "<br>".join(texts) or None
 
 
@@ -128,7 +128,7 @@ ROWS = [
      "≤ +0.05 bit over log2 C(d, r) / r at ≥ 1.8 / 4.0 G indices/s with AVX-512, 1.0 / 1.5 with AVX2; ≥ 0.75 × StreamVByte's delta decode at 23 % fewer bits",
      lines(*(line(f"`golomb`, {k}", v, "golomb") for k, v in UNIFORM.items())), PEERS),
     ("clustered", "Index sets, clustered: lognormal density, σ = 1, 2", "plain Golomb blocks of 512 / 4096: 7.65 / 7.90 and 5.76 / 6.34 bits at local entropies of 7.34 and 5.15",
-     "≤ +0.20 and ≤ +0.35 bit over the local entropy", lines(*(line(f"`{c}`, σ = {s}", f"clustered, lognormal sigma = {s},", c) for s in (1, 2) for c in ("golomb", "golomb(adaptive=1)"))), PEERS),
+     "≤ +0.20 and ≤ +0.35 bit over the local entropy", lines(*(line(f"`{c}`, σ = {s}", f"clustered, lognormal sigma = {s},", c) for s in (1, 2) for c in ("golomb", "golomb(adaptive=1)", "gap_huffman"))), PEERS),
     ("captured", "Captured gradients' supports", "log2 C(d, r) / r, which no code of uniform sets goes below", "below it", captured(), PEERS),
     ("sparse", "d / r = 10⁴", "Elias–Fano 15.2 bits", "≥ 1 / 2 G indices/s", line("`golomb`", "uniform, d = 2.5e+09", "golomb"), PEERS),
     ("dense", "Density 30 – 90 %", "a bitmap: 3.33 – 1.11 bits", "≥ 1 / 2 G indices/s; never over the better of bitmap and golomb by 0.1 bit", dense(), PEERS),

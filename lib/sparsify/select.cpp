@@ -182,7 +182,8 @@ class keeper {
       count_ += found;
       if (low_ < high_) in_middle_ += k_.magnitudes(kept, found, low_, high_, scratch_.middle + in_middle_);
       if (in_middle_ > scratch_.middle_room) high_ = 0;
-      take(static_cast<size_t>(&p - s_.pieces.data()), m_.positions + count_ - found, kept, found);
+      if (taken_from_ != magnitudes_end)
+        take(static_cast<size_t>(&p - s_.pieces.data()), m_.positions + count_ - found, kept, found);
       if (count_ <= m_.room) return true;
       if (cuts++ == cuts_most) return false;
       // As many as are wanted and more are here already: of what follows only the larger can matter.
@@ -309,12 +310,11 @@ class keeper {
     std::memcpy(m_.positions + to, w.positions, found * sizeof(uint32_t));
     std::memcpy(kept_at(to), w.kept, found * size);
     if (near) std::memcpy(scratch_.middle + to_middle, w.near, near * sizeof(uint32_t));
-    take(piece_, w.positions, w.kept, found);
+    if (taken_from_ != magnitudes_end) take(piece_, w.positions, w.kept, found);
   }
 
-  // Of pairs that were found in a piece, takes those that are surely kept.
-  void take(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
-    if (taken_from_ == magnitudes_end) return;
+  // Of pairs that were found in a piece, takes those that are surely kept. (Inlined it costs the loop 8 % even where nothing is taken.)
+  [[gnu::noinline]] void take(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
     const uint32_t first = s_.pieces[piece].position;
     float* const to = s_.place(s_.self, piece, 0);
     for (uint64_t i = 0; i < n; ++i) {  // without a branch: the others are written again
