@@ -7,13 +7,14 @@
 namespace dr {
 namespace {
 
-bool large(const dr_job& job) { return job.count_max >= 32 * gap_block; }
+bool large(const dr_job& job) { return job.count_max >= 32 * gap_huffman_block; }
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = gap_huffman_bound(job.universe, job.count_max);
   need.tell = job.count_max;
   if (large(job))
-    need.encode_scratch = gap_huffman_bound(job.universe, std::min(job.count_max, gap_payload::part * gap_block));
+    need.encode_scratch =
+        gap_huffman_bound(job.universe, std::min(job.count_max, gap_payload::part * gap_huffman_block));
   return true;
 }
 

@@ -14,7 +14,7 @@
 namespace dr {
 
 inline constexpr unsigned gap_symbols = level_huffman_alphabet;
-inline constexpr uint64_t gap_block = level_block;
+inline constexpr uint64_t gap_huffman_block = level_block;
 
 // Bits of the extra, and what stands before it: gap = top << width | extra.
 constexpr unsigned gap_width(unsigned symbol) { return symbol < 4 ? 0 : symbol / 2 - 1; }
@@ -28,7 +28,7 @@ inline constexpr uint16_t gap_own_code = 0x8000;
 
 // ---- Symbols and extras of a block -----------------------------------------------------------------------
 
-//   x [n] ascending from base on, n <= gap_block     symbols, gaps [n]
+//   x [n] ascending from base on, n <= gap_huffman_block     symbols, gaps [n]
 DR_EVERYWHERE void gap_split_with(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps) {
   for (size_t i = 0; i < n; ++i) {
     const uint32_t gap = x[i] - base;
@@ -224,7 +224,7 @@ class gap_writer {
  public:
   explicit gap_writer(cpu_level level) : level_(level) {}
 
-  // Bytes of the block's body.   x [n], 1 <= n <= gap_block, from base on
+  // Bytes of the block's body.   x [n], 1 <= n <= gap_huffman_block, from base on
   size_t make(const uint32_t* x, size_t n, uint32_t base) {
     n_ = n;
     gap_split.at(level_)(x, n, base, symbols_, gaps_);
@@ -306,8 +306,8 @@ class gap_writer {
   uint8_t lengths_[gap_symbols];
   level_huffman_code code_;
   uint32_t all_[gap_symbols], counts_[strings_max][gap_symbols];
-  alignas(64) uint8_t symbols_[gap_block + gap_slack];
-  alignas(64) uint32_t gaps_[gap_block + gap_slack];
+  alignas(64) uint8_t symbols_[gap_huffman_block + gap_slack];
+  alignas(64) uint32_t gaps_[gap_huffman_block + gap_slack];
 };
 
 // ---- Payloads --------------------------------------------------------------------------------------------
@@ -318,7 +318,7 @@ class gap_writer {
 // log2(universe / n) bits. The whole does not fall as n rises: its derivative is 6 − log2(e) + log2(universe / n) > 0.
 constexpr uint64_t gap_huffman_bound(uint64_t universe, uint64_t n) {
   if (n == 0) return 0;
-  const uint64_t strings = ceil_div(n, level_huffman_string), blocks = ceil_div(n, gap_block);
+  const uint64_t strings = ceil_div(n, level_huffman_string), blocks = ceil_div(n, gap_huffman_block);
   return blocks * (6 + 10 + 1) + 3 * strings + ceil_div(6 * n, 8) + ((n * log2_q16_above(universe, n) >> 16) / 8 + 1) +
          gap_slack;
 }
@@ -329,9 +329,10 @@ struct gap_payload {
 
   // block_parts.hpp. The encoder begins a part with a code.
   static constexpr uint64_t part = 16, entry_size = 6;
-  uint64_t blocks() const { return ceil_div(n, gap_block); }
+  uint64_t blocks() const { return ceil_div(n, gap_huffman_block); }
   size_t length(uint64_t b) const {
-    return static_cast<size_t>(n - b * gap_block < gap_block ? n - b * gap_block : gap_block);
+    return static_cast<size_t>(n - b * gap_huffman_block < gap_huffman_block ? n - b * gap_huffman_block
+                                                                             : gap_huffman_block);
   }
 
   // Calls f(writer, body size, end) for blocks [first, last) of x, first a multiple of part.
@@ -340,7 +341,7 @@ struct gap_payload {
     for (uint64_t begin = first; begin < last; begin += part) {
       gap_writer writer(level);
       for (uint64_t b = begin; b < last && b < begin + part; ++b) {
-        const uint32_t* const of_block = x + b * gap_block;
+        const uint32_t* const of_block = x + b * gap_huffman_block;
         const size_t size = writer.make(of_block, length(b), b ? of_block[-1] + 1 : 0);
         f(writer, size, of_block[length(b) - 1] + uint32_t{1});
       }
@@ -426,7 +427,7 @@ struct gap_payload {
         if (has_own(b)) at = static_cast<uint64_t>(from - in);
         uint64_t next = b + 1;
         while (next < last && next < b + 8 && !has_own(next)) ++next;
-        table.set(code, (next - b - 1) * gap_block + length(next - 1));
+        table.set(code, (next - b - 1) * gap_huffman_block + length(next - 1));
         coded = true;
       }
       body = behind - at;
@@ -438,7 +439,8 @@ struct gap_payload {
         from = padded;
       }
       const size_t used = level_huffman_decode.at(level)(from, body, length(b), table, symbols);
-      if (!used || !gap_join.at(level)(symbols, length(b), from + used, body - used, base, end, x + b * gap_block))
+      if (!used ||
+          !gap_join.at(level)(symbols, length(b), from + used, body - used, base, end, x + b * gap_huffman_block))
         return false;
       at = behind;
     }
