@@ -42,8 +42,9 @@ struct unit_work {
   select_piece* pieces;
   summed* sums;  // of pieces that have no values
   float* undo;
-  uint32_t taken_from;  // from this magnitude on what is kept has left the state
-  bool advanced;        // the states, so failing takes them back
+  uint32_t
+      taken_from;  // of what leaves nothing in the state, magnitudes from here on have left it; 0: it leaves something
+  bool advanced;   // the states, so failing takes them back
   uint32_t piece_count;
   select_memory kept;
   uint32_t* support;  // of a sparse source: in the segment
@@ -426,8 +427,9 @@ class encoder {
     cut_to_pieces(i);
     sums_source sums{&u, &o};
     o.advanced = o.sums != nullptr;
+    const bool nothing_left = o.sums && leaves_nothing(u);
     const select_source source{
-        u.dtype, {o.pieces, o.piece_count}, load_sums, &sums, o.sums && leaves_nothing(u) ? place_of_sums : nullptr};
+        u.dtype, {o.pieces, o.piece_count}, load_sums, &sums, nothing_left ? place_of_sums : nullptr};
     kept_count kept{};
     if (p.sparsify.codec->id == sparsify_topr) {
       kept = keep_largest(source, wanted(u), o.kept, crew);
@@ -444,7 +446,7 @@ class encoder {
       kept = keep_from(source, 1, o.kept, crew);
     }
     fence_streams();
-    o.taken_from = kept.taken_from;
+    o.taken_from = nothing_left ? kept.taken_from : 0;
     uint64_t begin = 0;
     for (uint32_t k = 0; k < u.rows; ++k) {
       row_work& row = w_.rows[u.first_row + k];
@@ -545,8 +547,8 @@ class encoder {
       round_values(u->dtype, m, n, room);
     return room;
   }
-  static float* place_of_sums(void* self, size_t piece, uint64_t at) {
-    return static_cast<const sums_source*>(self)->o->sums[piece].m + at;
+  static float* place_of_sums(void* self, size_t piece) {
+    return static_cast<const sums_source*>(self)->o->sums[piece].m;
   }
   static float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
   static float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
@@ -1010,7 +1012,7 @@ class encoder {
           static_cast<uint64_t>(std::lower_bound(from, end, piece.position + piece.n) - from),
           m,
           piece.position,
-          leaves_nothing(u) ? o.taken_from : 0};
+          o.taken_from};
     static constexpr uint64_t block = 16384;
     const auto one = [](void* arg, size_t item, size_t) {
       const auto& j = *static_cast<const struct job*>(arg);

@@ -316,7 +316,7 @@ class keeper {
   // Of pairs that were found in a piece, takes those that are surely kept. (Inlined it costs the loop 8 % even where nothing is taken.)
   [[gnu::noinline]] void take(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
     const uint32_t first = s_.pieces[piece].position;
-    float* const to = s_.place(s_.self, piece, 0);
+    float* const to = s_.place(s_.self, piece);
     for (uint64_t i = 0; i < n; ++i) {  // without a branch: the others are written again
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
@@ -333,7 +333,7 @@ class keeper {
     for (size_t piece = 0; piece < s_.pieces.size(); ++piece) {
       const select_piece& p = s_.pieces[piece];
       const uint64_t end = p.range < range_ ? m_.ends[p.range] : p.range == range_ ? count_ : 0;
-      float* const to = s_.place(s_.self, piece, 0);
+      float* const to = s_.place(s_.self, piece);
       for (; i < end && m_.positions[i] - p.position < p.n; ++i)
         std::memcpy(to + (m_.positions[i] - p.position), kept_at(i), sizeof(float));
     }

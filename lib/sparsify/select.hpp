@@ -57,9 +57,9 @@ struct select_source {
   // n values of a piece, from `at` on; n <= select_run, of which `room` has room.
   const void* (*load)(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) = nullptr;
   void* self = nullptr;
-  // Where `load` makes values of f32, from `at` on. If given, what is kept is taken from there as it is found, which leaves 0: later that
+  // Where `load` makes a piece's values of f32. If given, what is kept is taken from there as it is found, which leaves 0: later that
   // would be a cache miss each.
-  float* (*place)(void* self, size_t piece, uint64_t at) = nullptr;
+  float* (*place)(void* self, size_t piece) = nullptr;
 
   uint64_t elements() const {
     uint64_t n = 0;

@@ -119,9 +119,9 @@ struct made_values {
     std::copy_n(m.v->data() + from, n, static_cast<Bits*>(room));
     return room;
   }
-  static float* place(void* self, size_t piece, uint64_t at) {
+  static float* place(void* self, size_t piece) {
     auto& m = *static_cast<made_values*>(self);
-    return m.sums.data() + m.begin[piece] + at;
+    return m.sums.data() + m.begin[piece];
   }
   // What was kept has left from a magnitude on, all else stands as it was.
   void check_taken(const std::vector<select_piece>& pieces, const select_memory& memory, kept_count result) {
