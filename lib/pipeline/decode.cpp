@@ -43,6 +43,11 @@ bool whole(const wire_plan& plan, const wire_row& row) {
   return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
 }
 
+// Whether a stream of a coded row has to be decoded.
+bool has_stream(const wire_plan& plan, const wire_row& row, uint32_t s) {
+  return s != section_index || (row.mode != mode_raw_index && !whole(plan, row));
+}
+
 row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
                   uint64_t& scratch) {
   row_work o{};
@@ -50,7 +55,7 @@ row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, con
   if (!coded(row)) return o;
   for (uint32_t s = 0; s < section_count; ++s) {
     const stage_list& list = plan.lists[s];
-    if (list.count == 0 || (s == section_index && (row.mode == mode_raw_index || whole(plan, row)))) continue;
+    if (list.count == 0 || !has_stream(plan, row, s)) continue;
     const uint64_t count = s == section_index ? row.count : row.support;
     list_need need;
     (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
@@ -143,7 +148,7 @@ class decoder {
     w_.jobs.n = 0;
     for (const uint32_t i : rows) {
       const wire_row& row = f_.rows[i];
-      if (!coded(row) || (s == section_index && (row.mode == mode_raw_index || whole(plan, row)))) continue;
+      if (!coded(row) || !has_stream(plan, row, s)) continue;
       row_work& o = rows_[i];
       uint64_t at = row.offset;
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
