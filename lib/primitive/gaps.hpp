@@ -57,6 +57,12 @@ inline uint64_t ungap_scalar(const uint8_t* in, const uint8_t*, size_t n, unsign
 
 #if DR_X86
 DR_AVX2_BEGIN
+inline uint32_t or_of_lanes(__m256i v) {
+  __m128i half = _mm_or_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  half = _mm_or_si128(half, _mm_srli_si128(half, 8));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(half) | _mm_extract_epi32(half, 1));
+}
+
 inline unsigned gaps_avx2(const uint32_t* x, size_t n, uint64_t next, uint32_t* gaps) {
   if (n == 0) return 0;
   gaps[0] = static_cast<uint32_t>(x[0] - next);
@@ -72,10 +78,7 @@ inline unsigned gaps_avx2(const uint32_t* x, size_t n, uint64_t next, uint32_t* 
     all = _mm256_or_si256(all, gap);
   }
   for (; i < n; ++i) rest |= gaps[i] = x[i] - x[i - 1] - 1;
-  uint32_t lanes[8];
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(lanes), all);
-  for (const uint32_t lane : lanes) rest |= lane;
-  return rest ? 32 - static_cast<unsigned>(__builtin_clz(rest)) : 0;
+  return bit_width(rest | or_of_lanes(all));
 }
 
 // The next eight indices from their gaps, while a block's span is below 2^32.
@@ -113,9 +116,7 @@ inline uint64_t ungap_avx2(const uint8_t* in, const uint8_t* end, size_t n, unsi
       any = _mm256_or_si256(any, gaps);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(x + i), step(gaps));
     }
-    __m128i half = _mm_or_si128(_mm256_castsi256_si128(any), _mm256_extracti128_si256(any, 1));
-    half = _mm_or_si128(half, _mm_srli_si128(half, 8));
-    all |= static_cast<uint32_t>(_mm_cvtsi128_si32(half) | _mm_extract_epi32(half, 1));
+    all |= or_of_lanes(any);
     next = step.behind(next);
   }
   return ungap_scalar(in, end, n - i, bits, next, x + i, all);

@@ -208,12 +208,6 @@ inline void pfor_split_avx2(const uint32_t* gaps, size_t n, unsigned bits, uint3
   }
 }
 
-inline uint32_t or_of_lanes(__m256i v) {
-  __m128i half = _mm_or_si128(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-  half = _mm_or_si128(half, _mm_srli_si128(half, 8));
-  return static_cast<uint32_t>(_mm_cvtsi128_si32(half) | _mm_extract_epi32(half, 1));
-}
-
 // Lists of up to 25 bits an entry, and bitmaps whose numbers fit a byte.
 inline uint64_t pfor_above_avx2(const uint8_t* in, uint64_t size, const uint8_t* end, size_t n, pfor_head head,
                                 uint32_t* above) {
