@@ -4,9 +4,9 @@
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
-#include <type_traits>
 
 #include "primitive/value_type.hpp"
+#include "primitive/value_vectors.hpp"
 
 namespace dr {
 
@@ -48,17 +48,6 @@ void advance_scalar(const void* g, float* m, uint64_t n, float beta, float gamma
 DR_AVX2_BEGIN
 namespace dr {
 namespace {
-
-template <class T>
-inline __m256 load_8(const typename T::bits* v) {
-  if constexpr (sizeof(*v) == 4)
-    return _mm256_loadu_ps(reinterpret_cast<const float*>(v));
-  else if constexpr (std::is_same_v<T, f16_type>)
-    return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v)));
-  else
-    return _mm256_castsi256_ps(
-        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v))), 16));
-}
 
 // (Memory is what it waits for: wider vectors gain nothing.)
 template <class T>

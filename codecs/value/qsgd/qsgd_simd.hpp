@@ -7,6 +7,7 @@
 #include "codecs/value/qsgd/qsgd_kernel.hpp"
 #include "primitive/cpu.hpp"
 #include "primitive/packing.hpp"
+#include "primitive/value_vectors.hpp"
 
 namespace dr {
 
@@ -107,11 +108,6 @@ qsgd_verdict qsgd_decode_blocks(const uint8_t* in, const qsgd_layout& l, typenam
   return good ? qsgd_verdict{} : qsgd_decode_scalar<T>(in, l, out);  // which says what comes first
 }
 
-// Quotients a / b as a division rounds them, a < 2^39 and b < 2^24 but for powers of two (a: levels · |v| or norm · level; b: norm
-// or levels), y = 1 / b rounded: q = a y is within 1.5 ulp of a / b, a − q b is exact, and q + (a − q b) y differs from a / b by
-// less than 2^-52 ulp before it is rounded. It is rounded alike because nothing that near a / b is a midpoint: a midpoint is
-// k 2^s with k < 2^54 odd, |a − k 2^s b| is 0 only if k divides a (it has too many bits), and else it is at least 2^s, so a midpoint
-// is 2^-25 ulp away or more.
 template <class T>
 double qsgd_few_squares(const typename T::bits* v, size_t n) {
   return tree_sum(n, [&](uint64_t i) { return qsgd_square<T>(v[i]); });
@@ -119,13 +115,14 @@ double qsgd_few_squares(const typename T::bits* v, size_t n) {
 
 DR_AVX2_BEGIN
 
-inline __m256 qsgd_load_avx2(f32_type, const uint32_t* v) { return _mm256_loadu_ps(reinterpret_cast<const float*>(v)); }
-inline __m256 qsgd_load_avx2(f16_type, const uint16_t* v) {
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(v)));
-}
-inline __m256 qsgd_load_avx2(bf16_type, const uint16_t* v) {
-  const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(v));
-  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+// Quotients a / b as a division rounds them, a < 2^39 and b < 2^24 but for powers of two (a: levels · |v| or norm · level; b: norm
+// or levels), y = 1 / b rounded: q = a y is within 1.5 ulp of a / b, a − q b is exact, and q + (a − q b) y differs from a / b by
+// less than 2^-52 ulp before it is rounded. It is rounded alike because nothing that near a / b is a midpoint: a midpoint is
+// k 2^s with k < 2^54 odd, |a − k 2^s b| is 0 only if k divides a (it has too many bits), and else it is at least 2^s, so a midpoint
+// is 2^-25 ulp away or more.
+inline __m256d qsgd_quotient_avx2(__m256d a, __m256d b, __m256d inverse) {
+  const __m256d q = _mm256_mul_pd(a, inverse);
+  return _mm256_fmadd_pd(_mm256_fnmadd_pd(q, b, a), inverse, q);
 }
 inline __m256d qsgd_half_avx2(__m256 v, int h) {
   return _mm256_cvtps_pd(h ? _mm256_extractf128_ps(v, 1) : _mm256_castps256_ps128(v));
@@ -144,14 +141,14 @@ double qsgd_squares_avx2(const typename T::bits* values, uint64_t n) {
     }
     size_t h = bit_ceil(length) / 2;
     for (size_t i = 0; i < h; i += 8) {
-      const __m256 a = qsgd_load_avx2(T{}, v + i);
+      const __m256 a = load_8<T>(v + i);
       __m256 b = _mm256_setzero_ps();
       if (i + h + 8 <= length) {
-        b = qsgd_load_avx2(T{}, v + i + h);
+        b = load_8<T>(v + i + h);
       } else if (i + h < length) {
         typename T::bits last[8] = {};
         std::copy(v + i + h, v + length, last);
-        b = qsgd_load_avx2(T{}, last);
+        b = load_8<T>(last);
       }
       for (int k = 0; k < 2; ++k) {
         const __m256d x = qsgd_half_avx2(a, k), y = qsgd_half_avx2(b, k);
@@ -190,12 +187,11 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
     typename T::bits last[8] = {};
     const typename T::bits* from = values + i;
     if (n - i < 8) from = std::copy(from, values + n, last) - (n - i);
-    const __m256 v = qsgd_load_avx2(T{}, from);
+    const __m256 v = load_8<T>(from);
     const __m256 magnitude = _mm256_and_ps(v, _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff)));
     __m128i whole[2];
     for (int h = 0; h < 2; ++h) {
-      const __m256d a = _mm256_mul_pd(qsgd_half_avx2(magnitude, h), most), q = _mm256_mul_pd(a, inverse);
-      const __m256d scaled = _mm256_fmadd_pd(_mm256_fnmadd_pd(q, by, a), inverse, q);
+      const __m256d scaled = qsgd_quotient_avx2(_mm256_mul_pd(qsgd_half_avx2(magnitude, h), most), by, inverse);
       __m256i x = counter;  // mix64 without its last step, which is below the 24 bits
       counter = _mm256_add_epi64(counter, step);
       x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 30)), 0xbf58476d1ce4e5b9);
@@ -264,8 +260,7 @@ inline void qsgd_store_avx2(uint16_t* out, __m256i v) {
 }
 
 inline __m256d qsgd_value_avx2(__m128i level, __m256d norm, __m256d levels, __m256d inverse) {
-  const __m256d a = _mm256_mul_pd(_mm256_cvtepi32_pd(level), norm), q = _mm256_mul_pd(a, inverse);
-  return _mm256_fmadd_pd(_mm256_fnmadd_pd(q, levels, a), inverse, q);
+  return qsgd_quotient_avx2(_mm256_mul_pd(_mm256_cvtepi32_pd(level), norm), levels, inverse);
 }
 
 template <class T>
@@ -287,6 +282,10 @@ DR_ISA_END
 
 DR_AVX512_BEGIN
 
+inline __m512d qsgd_quotient_avx512(__m512d a, __m512d b, __m512d inverse) {
+  const __m512d q = _mm512_mul_pd(a, inverse);
+  return _mm512_fmadd_pd(_mm512_fnmadd_pd(q, b, a), inverse, q);
+}
 inline __m512 qsgd_load_avx512(f32_type, const uint32_t* v, __mmask16 some) { return _mm512_maskz_loadu_ps(some, v); }
 inline __m512 qsgd_load_avx512(f16_type, const uint16_t* v, __mmask16 some) {
   return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(some, v));
@@ -346,8 +345,7 @@ void qsgd_codes_avx512(const typename T::bits* values, size_t n, float norm, uin
     const __m512 magnitude = _mm512_abs_ps(v);
     __m256i whole[2];
     for (int h = 0; h < 2; ++h) {
-      const __m512d a = _mm512_mul_pd(qsgd_half_avx512(magnitude, h), most), q = _mm512_mul_pd(a, inverse);
-      const __m512d scaled = _mm512_fmadd_pd(_mm512_fnmadd_pd(q, by, a), inverse, q);
+      const __m512d scaled = qsgd_quotient_avx512(_mm512_mul_pd(qsgd_half_avx512(magnitude, h), most), by, inverse);
       __m512i x = counter;  // mix64 without its last step, which is below the 24 bits
       counter = _mm512_add_epi64(counter, step);
       x = _mm512_mullo_epi64(_mm512_xor_si512(x, _mm512_srli_epi64(x, 30)),
@@ -406,8 +404,7 @@ inline void qsgd_store_avx512(uint16_t* out, __mmask16 some, __m512i v) {
 }
 
 inline __m512d qsgd_value_avx512(__m256i level, __m512d norm, __m512d levels, __m512d inverse) {
-  const __m512d a = _mm512_mul_pd(_mm512_cvtepi32_pd(level), norm), q = _mm512_mul_pd(a, inverse);
-  return _mm512_fmadd_pd(_mm512_fnmadd_pd(q, levels, a), inverse, q);
+  return qsgd_quotient_avx512(_mm512_mul_pd(_mm512_cvtepi32_pd(level), norm), levels, inverse);
 }
 
 template <class T>
