@@ -71,24 +71,10 @@ bool decode_levels(const uint8_t* in, uint64_t size, uint64_t n, typename T::bit
 }
 
 void decode(const dr_params&, const dr_job& job, std::byte*) {
-  const uint64_t n = job_count(job) * job.width, size = job_in_size(job);
-  const auto* in = job_in<uint8_t>(job);
-  with_value_type(job.dtype, [&](auto type) {
-    using T = decltype(type);
-    auto* out = job_out<typename T::bits>(job);
-    uint64_t where = 0;
-    bool good = false;
-    if (size > 0 && in[0] == kind_raw) {
-      good = read_raw_payload<T>(in, size, n, out, &where);
-    } else if (size > 0 && in[0] == kind_levels) {
-      good = decode_levels<T>(in, size, n, out, &where);
-    }
-    if (!good) {
-      fault(job, DR_E_CORRUPT, where, size, "uniform_quant: the payload is corrupt");
-      return;
-    }
-    *job.out_size = n * sizeof *out;
-  });
+  decode_quantised(job, "uniform_quant: the payload is corrupt",
+                   [](auto type, const uint8_t* in, uint64_t size, uint64_t n, auto* out, uint64_t* where) {
+                     return in[0] == kind_levels && decode_levels<decltype(type)>(in, size, n, out, where);
+                   });
 }
 
 // ---- Encode ----------------------------------------------------------------------------------------------
