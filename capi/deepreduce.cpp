@@ -257,7 +257,7 @@ dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode
   dr::encode_result made;
   const dr_status s = dr::encode_by_host(b.prepared, call, views, context.workers_for(b.prepared), *target.where,
                                          target.stream, frame, request.capacity, made, context.error);
-  dr_result result{sizeof(dr_result), s ? 0 : made.size, s, 0, made.tensor, made.fault};
+  dr_result result{0, s ? 0 : made.size, s, 0, made.tensor, made.fault};
   result.fault.message = nullptr;
   uint8_t said[dr::status_frame_max];
   dr_status copied = DR_OK;
@@ -265,7 +265,7 @@ dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode
     result.size = dr::write_status_frame(s, context.error.message, call.flags & DR_CALL_TAG, call.tag, said);
     copied = target.where->copy(target.stream, frame, said, result.size);
   }
-  if (request.result && !copied) copied = target.where->copy(target.stream, request.result, &result, sizeof result);
+  if (request.result && !copied) copied = dr::tell_by_host(result, *target.where, target.stream, request.result);
   const dr_status waited = target.where->wait(target.stream);
   return s ? s : copied ? copied : waited;
 }
@@ -461,12 +461,11 @@ dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* cal
                            return run_encode(*context, b->prepared, made_call, t.views, context->workspace,
                                              context->workspace_size, request, made);
                          }
-                         dr::device_memory& memory = context->on_device;
-                         if (!b->by_host)
-                           if (const dr_status s = memory.reserve(target, b->device_workspace, context->error))
-                             return s;
-                         return run_on_device(*context, *b, made_call, target, t.views, memory.at(), memory.size(),
-                                              request);
+                         const auto run = [&](void* at, uint64_t size) {
+                           return run_on_device(*context, *b, made_call, target, t.views, at, size, request);
+                         };
+                         if (b->by_host) return run(nullptr, 0);
+                         return context->on_device.lend(target, b->device_workspace, context->error, run);
                        });
 }
 
@@ -771,26 +770,27 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   // Frames of one shape go together; otherwise each is judged before the first is added.
   dr::join_shapes(shapes);
   const auto run = [&](const dr::decode_shape& shape, const dr::decode_request& part) -> dr_status {
-    const uint64_t room = dr::device_decode_workspace(shape, part.frames.size());
-    if (const dr_status s = c.on_device.reserve(target, room + 64 + sizeof(dr_result), c.error)) return s;
-    auto* const result =
-        reinterpret_cast<dr_result*>(static_cast<std::byte*>(c.on_device.at()) + (room + 63) / 64 * 64);
-    dr::device_queue queue{target.where, nullptr, target.stream};
-    if (const dr_status s = dr::decode_on_device(shape, part, outs, queue, c.on_device.at(), room, result,
-                                                 c.on_device.decoding, c.error))
-      return s;
-    dr_result told{};
-    if (const dr_status s = failed(where.copy(target.stream, &told, result, sizeof told))) return s;
-    if (const dr_status s = failed(where.wait(target.stream))) return s;
-    if (!told.status) return DR_OK;
-    fail(c.error, told.fault, told.tensor, nullptr);
-    if (!request.copies) {
-      const dr_error inner = c.error;
-      fail(c.error, told.status, "frame %td: %s", part.frames.data() - request.frames.data() + told.reserved,
-           inner.message);
-    }
-    c.error.tensor = told.tensor;
-    return told.status;
+    const uint64_t room = dr::device_decode_workspace(shape, part.frames.size()), behind = (room + 63) / 64 * 64;
+    return c.on_device.lend(target, behind + sizeof(dr_result), c.error, [&](void* at, uint64_t) -> dr_status {
+      auto* const result = reinterpret_cast<dr_result*>(static_cast<std::byte*>(at) + behind);
+      dr_result told{sizeof told};
+      if (const dr_status s = failed(where.copy(target.stream, result, &told, sizeof told))) return s;
+      dr::device_queue queue{target.where, nullptr, target.stream};
+      if (const dr_status s =
+              dr::decode_on_device(shape, part, outs, queue, at, room, result, c.on_device.decoding, c.error))
+        return s;
+      if (const dr_status s = failed(where.copy(target.stream, &told, result, sizeof told))) return s;
+      if (const dr_status s = failed(where.wait(target.stream))) return s;
+      if (!told.status) return DR_OK;
+      fail(c.error, told.fault, told.tensor, nullptr);
+      if (!request.copies) {
+        const dr_error inner = c.error;
+        fail(c.error, told.status, "frame %td: %s", part.frames.data() - request.frames.data() + told.reserved,
+             inner.message);
+      }
+      c.error.tensor = told.tensor;
+      return told.status;
+    });
   };
   if (views.empty() || shapes.size() == 1) {
     if (shapes.empty()) {

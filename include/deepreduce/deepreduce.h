@@ -169,7 +169,8 @@ typedef struct dr_call {
   void *trace_user;
 } dr_call;
 
-/* What came of an encode; lives where the data lives. */
+/* What came of an encode; lives where the data lives. On a GPU, too, struct_size is read there, so it must be
+ * set before the call; of a struct that has no room for `status` nothing is set. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame; of a status frame if there is one; else 0 */

@@ -298,12 +298,7 @@ struct pack_frame {
   }
 
   DR_HD static void tell(const args& a, const dr_fault& fault, uint64_t tensor, uint64_t size) {
-    if (!a.result) return;
-    a.result->size = size;
-    a.result->status = fault.code;
-    a.result->reserved = 0;
-    a.result->tensor = tensor;
-    a.result->fault = fault;
+    if (a.result) tell_result({0, size, fault.code, 0, tensor, fault}, a.result);
   }
 
   // What a row stores of itself.

@@ -390,12 +390,15 @@ struct tell_decoded {
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       const bool failed = first < n;
-      a.result->size = 0;
-      a.result->fault = failed ? fault_at(a, first) : dr_fault{};
-      a.result->fault.message = nullptr;
-      a.result->status = a.result->fault.code;
-      a.result->reserved = failed ? static_cast<uint32_t>(first / places) : 0;
-      a.result->tensor = failed && first % places ? first % places - 1 : no_tensor;
+      dr_result told{};
+      if (failed) {
+        told.fault = fault_at(a, first);
+        told.fault.message = nullptr;
+        told.status = told.fault.code;
+        told.reserved = static_cast<uint32_t>(first / places);
+      }
+      told.tensor = failed && first % places ? first % places - 1 : no_tensor;
+      tell_result(told, a.result);
     });
   }
 

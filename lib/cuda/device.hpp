@@ -18,14 +18,22 @@ class device {
   virtual dr_status sort(void* stream, const dr_sort& sort) = 0;
   virtual dr_status clear(void* stream, void* to, uint64_t size) = 0;
   virtual dr_status copy(void* stream, void* to, const void* from, uint64_t size) = 0;
+  // An event is a point of a stream, the one where it was recorded last; before that, one that is over. Who waits for it touches no stream
+  // but its own: that of the record may be gone by then, or another of the same handle.
+  virtual dr_status record(void* event, void* stream) = 0;
+  virtual dr_status follow(void* stream, void* event) = 0;  // what comes on the stream comes after the event
 
   // Not in prepared calls.
   virtual dr_status wait(void* stream) = 0;
+  virtual dr_status wait_event(void* event) = 0;
+  virtual void* make_event() = 0;  // or nullptr
+  virtual void drop_event(void* event) = 0;
   virtual void* allocate(uint64_t size) = 0;  // aligned to 256, or nullptr
   virtual void release(void* memory) = 0;
 
   // Blocks of a cooperative launch that run at once. Also loads the kernel, which a capture must not have to do.
   virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
+  virtual uint32_t processors() const = 0;
   // Loads those of `sort`.
   virtual void load_sort() = 0;
   // Why the last call of this thread failed.
@@ -61,6 +69,8 @@ struct emulator_control {
   const char* planted_kernel = nullptr;
   const char* planted_file = nullptr;
   unsigned planted_line = 0;
+  // Told of whatever touches a stream, as a GPU would: with its event, if it has one.
+  std::function<void(const char* what, void* stream, void* event)> stream_seen;
   // Told of every launch, and by strands of every phase.
   std::function<void(const dr_kernel&, uint32_t blocks)> seen;
   std::function<void(const dr_kernel&, const char* file, unsigned line, phase_then)> phase_seen;

@@ -1,8 +1,11 @@
 // What data decides of a row (a segment of a tensor) on a GPU: in device memory, zero when a call begins.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include "core/host_device.hpp"
 #include "deepreduce/deepreduce.h"
 
 namespace dr {
@@ -20,5 +23,14 @@ struct device_row {
   uint64_t offset;        // decode: of the payload in the frame
 };
 static_assert(sizeof(device_row) == 112);
+
+// Into a caller's result, as much as his version of the struct has room for: only device memory knows how much that is. Nothing, if not even
+// the status has a place.
+DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
+  const uint64_t own = to->struct_size, size = own < sizeof from ? own : sizeof from;
+  if (size < offsetof(dr_result, status) + sizeof from.status) return;
+  for (uint64_t at = offsetof(dr_result, size); at + 4 <= size; at += 4)
+    std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
+}
 
 }  // namespace dr

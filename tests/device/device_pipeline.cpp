@@ -405,6 +405,7 @@ struct prepared {
     std::vector<dr_tensor> tensors;
     for (gradient& x : g) tensors.push_back(x.tensor());
     encoded e;
+    e.result.struct_size = sizeof e.result;
     call.struct_size = sizeof call;
     if (!frame) frame = static_cast<uint8_t*>(memory(info.bound + 64));
     auto* const workspace = static_cast<uint8_t*>(memory(info.workspace + 64));
@@ -430,7 +431,7 @@ struct prepared {
     REQUIRE(dr_batch_merge_workspace(batch, 1, &room) == DR_OK);
     const aligned_bytes f(frame);
     auto* const workspace = static_cast<uint8_t*>(memory(room + 64));
-    dr_result result{};
+    dr_result result{sizeof result};
     d.status = dr_batch_decode(c.handle, batch, &place, f.data, f.size, outs.data(), sizeof(dr_tensor_out), outs.size(),
                                workspace, room, &result);
     INFO(c.error());
@@ -552,7 +553,7 @@ TEST_CASE("frames merge on a GPU in the order of the frames, as on the CPU") {
         prepared b(p, all[0]);
         size_t room = 0;
         REQUIRE(dr_batch_merge_workspace(b.batch, k, &room) == DR_OK);
-        dr_result result{};
+        dr_result result{sizeof result};
         const dr_status s = dr_batch_merge(b.c.handle, b.batch, &b.place, list.data(), weights.data(), k, &options,
                                            outs.data(), sizeof outs[0], 2, b.memory(room), room, &result);
         INFO(b.c.error());
@@ -882,7 +883,7 @@ TEST_CASE("rows of every mode merge, in few frames and in more than a block has 
             }
             context c;
             const dr_place place = emulated(how);
-            dr_result result{};
+            dr_result result{sizeof result};
             dr_status s = DR_OK;
             if (how < 2)
               s = dr_merge(c.handle, how ? &place : nullptr, list.data(), weights.data(), k, &options, outs.data(),
@@ -976,7 +977,7 @@ TEST_CASE("the CPU's detour takes a batch of fewer workers, and says why there i
   dr_call call{};
   call.struct_size = sizeof call;
   call.flags = DR_CALL_STATUS_FRAME;
-  dr_result result{};
+  dr_result result{sizeof result};
   const auto encode = [&] {
     return dr_batch_encode(many.handle, batch, &call, &place, tensors.data(), sizeof(dr_tensor), g.size(), nullptr, 0,
                            room.data(), room.size(), &result);
@@ -1018,4 +1019,61 @@ TEST_CASE(
     CHECK(static_cast<double>(b.info.workspace) <= 16 * r + static_cast<double>(k.d) / 16);
     CHECK(static_cast<double>(b.info.bound) <= k.most * typical);
   }
+}
+
+TEST_CASE("a GPU writes of a result what the caller's version of the struct has room for, and nothing behind it") {
+  const plan p("sparsify=topr(ratio=0.1) index=golomb value=qsgd");
+  const plan by_host("sparsify=topr(ratio=0.1) index=golomb value=qsgd+deflate");
+  std::vector<gradient> g{make(DR_F32, 3000, 3)}, bad = g;
+  set(bad[0], 17, std::numeric_limits<float>::infinity());
+  const bytes frame = encode_at(nullptr, p, g).frame;
+  prepared b(p, g);
+  dr_batch* detour = nullptr;
+  const dr_place lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+  const dr_tensor like = g[0].tensor();
+  REQUIRE(dr_batch_create(b.c.handle, by_host.handle, &lenient, &like, sizeof like, 1, 0, &detour) == DR_OK);
+  size_t room = 0;
+  REQUIRE(dr_batch_merge_workspace(b.batch, 1, &room) == DR_OK);
+  const auto workspace = b.memory(std::max<uint64_t>(room, b.info.workspace) + 64);
+  auto* const out = static_cast<uint8_t*>(b.memory(1 << 17));
+  const aligned_bytes sound(frame), damaged([&] {
+    bytes d = frame;
+    d.back() ^= 1;
+    return d;
+  }());
+  constexpr size_t status_end = offsetof(dr_result, status) + sizeof(dr_status);
+  // Each as a caller would see it who gives all of the struct.
+  const auto call = [&](int which, dr_result* result) {
+    if (which < 4) {
+      const bool device = which < 2;
+      const dr_tensor t = (which % 2 ? bad : g)[0].tensor();
+      return dr_batch_encode(b.c.handle, device ? b.batch : detour, nullptr, device ? &b.place : &lenient, &t, sizeof t,
+                             1, workspace, b.info.workspace, out, device ? b.info.bound : 1 << 17, result);
+    }
+    floats values(3000);
+    dr_tensor_out o = dense_out(values);
+    const aligned_bytes& f = which == 4 ? sound : damaged;
+    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, &o, sizeof o, 1, workspace, room, result);
+  };
+  for (int which = 0; which < 6; ++which) {
+    dr_result whole{sizeof whole};
+    const dr_status status = call(which, &whole);
+    CHECK(whole.status == (which % 2 == 0 ? DR_OK : which == 5 ? DR_E_CORRUPT : DR_E_ARGUMENT));
+    if (which < 4) CHECK((whole.size != 0) == (which % 2 == 0));
+    for (size_t size = 0; size <= sizeof(dr_result) + 24; ++size) {
+      INFO("call " << which << ", struct_size " << size);
+      alignas(8) uint8_t held[sizeof(dr_result) + 64];
+      std::memset(held, 0xa5, sizeof held);
+      std::memcpy(held, &size, sizeof size);
+      CHECK(call(which, reinterpret_cast<dr_result*>(held)) == status);
+      size_t told = 0;
+      std::memcpy(&told, held, sizeof told);
+      CHECK(told == size);
+      const size_t end = size < status_end ? sizeof size : std::min(size, sizeof(dr_result)) / 4 * 4;
+      CHECK(std::memcmp(held + sizeof size, reinterpret_cast<const uint8_t*>(&whole) + sizeof size,
+                        end - sizeof size) == 0);
+      CHECK(std::all_of(held + end, held + sizeof held, [](uint8_t x) { return x == 0xa5; }));
+    }
+  }
+  dr_batch_destroy(detour);
 }

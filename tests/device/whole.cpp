@@ -310,13 +310,13 @@ class device_run {
                : "";
   }
   std::string decode(size_t step) {
-    dr_result result{};
+    dr_result result{sizeof result};
     if (const auto e = run_decode(p_.frames[step], outs_over(unwritten()), result); !e.empty()) return e;
     if (result.status) return "decode has status " + std::to_string(result.status);
     return outs_are(p_.outputs[step]) ? "" : "decode gives other values";
   }
   std::string refuse(std::span<const uint8_t> frame, dr_status expected) {
-    dr_result result{};
+    dr_result result{sizeof result};
     if (const auto e = run_decode(frame, outs_over(unwritten()), result); !e.empty()) return e;
     if (result.status != expected)
       return "a damaged frame has status " + std::to_string(result.status) + ", on the CPU " + std::to_string(expected);
@@ -329,7 +329,7 @@ class device_run {
     dr_merge_options options{};
     options.struct_size = sizeof options;
     options.flags = DR_MERGE_ADD;
-    dr_result result{};
+    dr_result result{sizeof result};
     if (dr_batch_merge(c_.handle, batch_, &place_, list.data(), weights, steps, &options, outs.data(), sizeof outs[0],
                        outs.size(), workspace_, merge_room_, &result))
       return c_.says("merge");
