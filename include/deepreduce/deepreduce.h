@@ -327,8 +327,9 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
                            const dr_limits *limits, dr_tensor_out *outs, size_t stride, size_t n);
 
 /* Sum of k frames, weights[i] * frame i, into dense outputs, added in the order of the frames, in f32 and
- * rounded to the output's type after each. weights NULL: all 1. Outputs are untouched unless every frame
- * is sound; the error then names the frame. Errors as for dr_decode. */
+ * rounded to the output's type after each; a sum that is NaN is the positive quiet one without payload, on
+ * every place. weights NULL: all 1. Outputs are untouched unless every frame is sound; the error then names
+ * the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,
                           size_t k, const dr_merge_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 

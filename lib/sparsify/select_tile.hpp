@@ -219,7 +219,7 @@ DR_HD float number_of(const select_common& c, Bits b) {
 template <class Bits>
 DR_HD float accumulated(const select_common& c, float residual, Bits g) {
   const float a = c.gamma * number_of(c, g), b = c.beta * residual;
-  return a + b;
+  return computed(a + b);
 }
 template <class Bits>
 DR_HD Bits rounded_value(const select_common& c, float acc) {

@@ -1,5 +1,6 @@
 // The whole pipeline of the GPU, on one that the CPU plays, against the CPU's own: same frames, same states, same outputs, same faults.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -1076,4 +1077,83 @@ TEST_CASE("a GPU writes of a result what the caller's version of the struct has 
     }
   }
   dr_batch_destroy(detour);
+}
+
+TEST_CASE(
+    "a NaN that arithmetic makes is the same on a GPU: of feedback, and of sums; one that is copied keeps its bits") {
+  constexpr uint32_t odd[] = {0x7fffffff, 0xffc00000, 0x7f800001, 0xff812345, 0xffffffff, 0x7f800000, 0xff800000};
+  const auto spoil = [&](gradient& g, uint64_t seed) {
+    rng r{seed};
+    for (uint64_t i = 0; i < g.universe; i += 1 + r.next() % 40) {
+      const uint32_t bits = odd[r.next() % std::size(odd)];
+      if (g.dtype == DR_F32)
+        g.words[i] = bits;
+      else
+        reinterpret_cast<uint16_t*>(g.words.data())[i] = static_cast<uint16_t>(
+            g.dtype == DR_BF16 ? bits >> 16 | (bits & 0xffff ? 1 : 0)
+                               : (bits >> 16 & 0x8000) | 0x7c00 | (bits & 0x7fffff ? bits % 1023 + 1 : 0));
+    }
+  };
+  for (const dr_dtype dtype : {DR_F32, DR_F16, DR_BF16})
+    for (const char* index : {"index=golomb", "index=bloom(policy=p0,fpr=0.02)"})
+      for (const double ratio : {0.01, 0.2}) {
+        const std::string codecs = " " + std::string(index) + " value=raw";
+        const std::string sparsify = "sparsify=topr(ratio=" + std::to_string(ratio) + ")";
+        INFO(sparsify << codecs << ", type " << dtype);
+        std::vector<gradient> g{make(dtype, 20000, 1), make(dtype, 700, 2)};
+        for (gradient& x : g) spoil(x, x.universe);
+        same_encode(sparsify + codecs, g);
+        // Feedback, from a state that has some, too.
+        std::vector<gradient> kept = g;
+        for (gradient& x : kept) {
+          x.state.assign((16 + 4 * x.universe + 7) / 8, 0);
+          x.state[0] = 0x52537244;
+          x.state[1] = x.universe;
+          gradient m = make(DR_F32, x.universe, 5);
+          spoil(m, 6);
+          std::memcpy(x.state.data() + 2, m.words.data(), 4 * x.universe);
+        }
+        same_encode(sparsify + " feedback=residual(beta=0.5,gamma=-1)" + codecs, kept);
+        const plan p(sparsify + " feedback=residual" + codecs);
+        const bytes frame = encode_at(nullptr, p, kept).frame;
+        const decoded d = decode_at(nullptr, frame, g);
+        for (const float v : d.values[0])
+          if (std::isnan(v)) {
+            uint32_t bits;
+            std::memcpy(&bits, &v, 4);
+            REQUIRE(bits == 0x7fc00000);
+          }
+        // Sums, into what has some.
+        const bytes plain = encode_at(nullptr, plan(sparsify + codecs), g).frame;
+        const aligned_bytes a(frame), b(plain);
+        const dr_bytes list[] = {{a.data, a.size}, {b.data, b.size}, {b.data, b.size}};
+        const float weights[] = {1, -0.5f, 0};
+        dr_merge_options options{};
+        options.struct_size = sizeof options;
+        options.flags = DR_MERGE_ADD;
+        for (const dr_dtype to : {dtype, dr_dtype{DR_F32}}) {
+          const auto merged = [&](const dr_place* place, size_t k) {
+            std::vector<gradient> held{make(to, 20000, 7), make(to, 700, 8)};
+            for (gradient& x : held) spoil(x, 9);
+            std::vector<dr_tensor_out> outs(2);
+            for (size_t i = 0; i < 2; ++i) {
+              outs[i].struct_size = sizeof outs[i];
+              outs[i].dtype = to;
+              outs[i].universe = held[i].universe;
+              outs[i].values = held[i].words.data();
+            }
+            context c;
+            const dr_status s =
+                dr_merge(c.handle, place, list, weights, k, &options, outs.data(), sizeof outs[0], outs.size());
+            INFO(c.error());
+            REQUIRE(s == DR_OK);
+            return std::pair(held[0].words, held[1].words);
+          };
+          // By pairs where they are few, by tiles where not.
+          for (const size_t k : {1, 3}) {
+            const dr_place place = emulated(static_cast<int32_t>(k));
+            CHECK(merged(nullptr, k) == merged(&place, k));
+          }
+        }
+      }
 }
