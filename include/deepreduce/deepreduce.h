@@ -202,7 +202,7 @@ typedef struct dr_batch_info {
   uint64_t bound;     /* bytes of frame */
   uint64_t workspace; /* bytes, 64-byte aligned */
   uint32_t tensors, rows;
-  uint32_t launches; /* on a GPU, at most; 0 on the CPU */
+  uint32_t launches; /* of an encode on a GPU, at most: kernels, and those, clears and copies of a sort; 0 on the CPU */
   uint32_t reserved;
 } dr_batch_info;
 

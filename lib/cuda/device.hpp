@@ -49,7 +49,8 @@ struct device_queue {
   device* where = nullptr;
   device* loads = nullptr;
   void* stream = nullptr;
-  uint32_t launches = 0;
+  uint32_t launches = 0;  // a sort is one
+  uint32_t nodes = 0;     // kernels, clears and copies at most: what they would be of a CUDA graph
 
   // For codecs and for the pipeline's own kernels alike.
   dr_exec exec(void* scratch = nullptr, uint64_t scratch_size = 0);

@@ -480,6 +480,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("the launches of a batch count what a sort launches, however many tensors there are") {
+  const plan p("sparsify=topr(ratio=0.5) index=raw value=fit_poly");
+  const auto launches = [&](size_t n, uint64_t d) {
+    std::vector<gradient> g;
+    for (size_t i = 0; i < n; ++i) g.push_back(make(DR_F32, d, i));
+    return prepared(p, g).info.launches;
+  };
+  // Few values are sorted by the kernel that fits them.
+  const uint32_t small = launches(1, 200), sorted = launches(1, 8000);
+  CHECK(small <= 7);
+  // 64 bits in passes of 8: a clear and a kernel each, behind two clears, a histogram and its sums.
+  CHECK(sorted >= small + 4 + 2 * 8);
+  CHECK(sorted <= small + 4 + 2 * 8 + 4);
+  CHECK(launches(3, 8000) == sorted);
+}
+
 TEST_CASE("a damaged frame is refused by a GPU whenever the CPU refuses it, and leaves the outputs as they were") {
   for (const char* text :
        {"sparsify=topr(count=9) index=golomb value=raw", "sparsify=topr(count=9) index=raw value=fit_poly",

@@ -126,7 +126,7 @@ class Batch:
 
     @property
     def launches(self) -> int:
-        """Kernels that an encode launches at most; 0 on the CPU."""
+        """Kernels that an encode launches at most, with what a sort launches and clears; 0 on the CPU."""
         return int(self._info.launches)
 
     def frame(self, buffer: Any = None) -> DeviceFrame:
