@@ -164,11 +164,14 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
   static auto& all = *new std::vector<std::unique_ptr<device>>;  // contexts may end after main
   std::lock_guard lock(mutex);
   if (all.empty()) {
-    // Without a driver this gives 35 or 100: both mean that there is none.
+    // Without a driver this gives 35 or 100, and 35 of one that is too old.
     int count = 0;
     if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
       (void)cudaGetLastError();
-      return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", cudaGetErrorString(e));
+      int runtime = 0, driver = 0;
+      (void)cudaRuntimeGetVersion(&runtime);
+      (void)cudaDriverGetVersion(&driver);
+      return fail_without_device(runtime, driver, cudaGetErrorString(e), error);
     }
     all.resize(static_cast<size_t>(count));
   }

@@ -43,6 +43,9 @@ class device {
 // UNSUPPORTED (built without CUDA), DEVICE (no such device). Lives as long as the process.
 dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 
+// Why CUDA's runtime found no device (`why`, in its words). Versions as CUDA counts them, 13000 for 13.0; of a driver that is not there 0.
+dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error);
+
 // A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are loaded, on `loads`: in
 // a capture that would be too late).
 struct device_queue {

@@ -54,7 +54,7 @@ inline constexpr uint32_t computed_nan = 0x7fc00000;
 DR_HD inline float computed(float x) {
 #if defined(__CUDA_ARCH__)
   const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return std::bit_cast<float>(magnitude<f32_type>(bits) > f32_type::infinity ? computed_nan : bits);
+  return std::bit_cast<float>(magnitude<f32_type>(bits) > f32_type::infinity ? uint32_t{computed_nan} : bits);
 #else
   return x != x ? std::bit_cast<float>(computed_nan) : x;
 #endif
