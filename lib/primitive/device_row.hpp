@@ -29,8 +29,10 @@ static_assert(sizeof(device_row) == 112);
 DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
   const uint64_t own = to->struct_size, size = own < sizeof from ? own : sizeof from;
   if (size < offsetof(dr_result, status) + sizeof from.status) return;
-  for (uint64_t at = offsetof(dr_result, size); at + 4 <= size; at += 4)
-    std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
+#pragma unroll
+  for (uint64_t at = offsetof(dr_result, size); at < sizeof from; at += 4)  // (of constant places, which are registers)
+    if (at + 4 <= size)
+      std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
 }
 
 }  // namespace dr
