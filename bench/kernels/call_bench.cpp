@@ -195,11 +195,12 @@ int main(int argc, char** argv) {
     else
       filter = argv[i];
   }
-  const std::pair<const char*, std::vector<uint64_t>> inputs[] = {{"100", {100}},
-                                                                   {"1,000", {1000}},
-                                                                   {"10,000", {10000}},
-                                                                   {"ResNet-20, 59 tensors", resnet20_sizes()},
-                                                                   {"ResNet-50, 161 tensors", gpu_bench::resnet50_sizes()}};
+  const std::pair<const char*, std::vector<uint64_t>> inputs[] = {
+      {"100", {100}},
+      {"1,000", {1000}},
+      {"10,000", {10000}},
+      {"ResNet-20, 59 tensors", resnet20_sizes()},
+      {"ResNet-50, 161 tensors", gpu_bench::resnet50_sizes()}};
   nlohmann::ordered_json out{{"machine", dr::compare::machine_facts()},
                              {"build", dr::compare::build_facts()},
                              {"commit", dr::compare::commit()},
@@ -213,8 +214,9 @@ int main(int argc, char** argv) {
     if (std::string(name).find(filter) == std::string::npos) continue;
     call_set s(name, sizes);
     s.verify();
-    const std::pair<const char*, std::function<void()>> candidates[] = {
-        {"dr_encode", [&] { s.encode(); }}, {"dr_batch_encode", [&] { s.batch_encode(); }}, {"dr_decode", [&] { s.decode(); }}};
+    const std::pair<const char*, std::function<void()>> candidates[] = {{"dr_encode", [&] { s.encode(); }},
+                                                                        {"dr_batch_encode", [&] { s.batch_encode(); }},
+                                                                        {"dr_decode", [&] { s.decode(); }}};
     if (calls) {
       for (const auto& c : candidates)
         for (int i = 0; i < calls; ++i) c.second();
