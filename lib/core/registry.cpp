@@ -14,10 +14,15 @@ struct registry {
   std::array<const dr_codec*, 1024> entries{};
   std::atomic<size_t> count{0};
   std::mutex mutex;
+  std::array<std::array<const dr_codec*, 32>, DR_ROLE_FEEDBACK + 1>
+      builtin{};  // by role and id: what every frame asks for
 
   registry() {
     size_t n = 0;
-    for (const dr_codec* codec : builtin_codecs()) entries[n++] = codec;
+    for (const dr_codec* codec : builtin_codecs()) {
+      entries[n++] = codec;
+      if (codec->id < builtin[codec->role].size()) builtin[codec->role][codec->id] = codec;
+    }
     count.store(n, std::memory_order_release);
   }
 };
@@ -91,8 +96,10 @@ const dr_codec* find_codec(dr_role role, std::string_view name) {
 }
 
 const dr_codec* find_codec(dr_role role, uint32_t id) {
-  for (size_t i = 0, n = codec_count(); i < n; ++i)
-    if (const dr_codec* c = codec_at(i); c->role == role && c->id == id) return c;
+  const registry& r = all();
+  if (role < r.builtin.size() && id < r.builtin[role].size()) return r.builtin[role][id];
+  for (size_t i = 0, n = r.count.load(std::memory_order_acquire); i < n; ++i)
+    if (r.entries[i]->role == role && r.entries[i]->id == id) return r.entries[i];
   return nullptr;
 }
 
