@@ -69,7 +69,7 @@ enum {
   DR_SHARED_RANDOM = 1u << 7,    /* draws from job.shared_key: the same on every rank */
   DR_PRIVATE_RANDOM = 1u << 8,   /* draws from job.private_key: independent between ranks */
   DR_HOST_ONLY = 1u << 9,        /* runs on the CPU only */
-  DR_TOTAL = 1u << 10            /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
+  DR_TOTAL = 1u << 10 /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
 };
 
 /* Streams of a tensor, as faults, traces and statistics name them. */
@@ -183,6 +183,9 @@ typedef struct dr_need {
       decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
   uint64_t state;     /* bytes kept from step to step; index, value, order and bytes codecs: 0 */
   dr_size_rule rule;  /* CUDA: of a codec with DR_FIXED_SIZE */
+  /* Of an index codec that replaces the support, 1: whatever the data, it tells no more than `tell`; so its keys never go raw, and
+   * frames are bounded without them. */
+  uint32_t tell_suffices, reserved;
 } dr_need;
 
 /* ---- Kernels: how a codec's `cuda` operations reach the GPU --------------------------------------------- */
