@@ -63,7 +63,7 @@ class call_set {
     options.struct_size = sizeof options;
     dr_error error{};
     error.struct_size = sizeof error;
-    if (dr_context_create(&options, &context_)) stop("no context");
+    if (dr_context_create(&options, &context_, &error)) stop(error.message);
     if (dr_plan_parse(plan_text, &plan_, &error)) stop(error.message);
     for (const uint64_t size : sizes) {
       gradients_.push_back(laplace(size, gradients_.size() + 1));
@@ -87,7 +87,7 @@ class call_set {
     ok(dr_batch_create(context_, plan_, nullptr, tensors_.data(), sizeof(dr_tensor), tensors_.size(), 0, &batch_));
     dr_batch_info info{};
     info.struct_size = sizeof info;
-    ok(dr_batch_describe(batch_, &info));
+    if (dr_batch_describe(batch_, &info, &error)) stop(error.message);
     frame_.resize(info.bound);
     workspace_ = std::aligned_alloc(64, (info.workspace + 63) / 64 * 64);
     call_.struct_size = sizeof call_;

@@ -72,7 +72,7 @@ FIELD(dr_job, private_key, 136, 8);
 FIELD(dr_job, state, 144, 8);
 FIELD(dr_job, fault, 152, 8);
 
-SIZE(dr_need, 88);
+SIZE(dr_need, 80);
 FIELD(dr_need, struct_size, 0, 8);
 FIELD(dr_need, payload, 8, 8);
 FIELD(dr_need, tell, 16, 8);

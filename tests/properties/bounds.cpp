@@ -19,7 +19,7 @@ struct sizes {
   double ratio() const { return static_cast<double>(bound) / static_cast<double>(frame); }
 };
 
-// Into a buffer of exactly dr_bound bytes, or, in segments, of a prepared batch's bound. 0, 0 if the plan does not take such data.
+// Into a buffer of exactly dr_bound bytes. 0, 0 if the plan does not take such data.
 sizes encode_bounded(client::context& c, const std::string& text, dr_tensor t, uint64_t segment_rows = 0) {
   INFO(text << ", " << t.universe << " elements");
   const client::plan p(text);
@@ -29,26 +29,15 @@ sizes encode_bounded(client::context& c, const std::string& text, dr_tensor t, u
   std::vector<uint64_t> state(size / 8 + 1);
   t.state = size ? state.data() : nullptr;
   t.state_size = size;
-  dr_status status = DR_OK;
-  if (segment_rows) {
-    dr_batch* batch = nullptr;
-    status = dr_batch_create(c.handle, p.handle, nullptr, &t, sizeof t, 1, segment_rows, &batch);
-    dr_batch_info info{};
-    info.struct_size = sizeof info;
-    if (!status) REQUIRE(dr_batch_describe(batch, &info) == DR_OK);
-    s.bound = info.bound;
-    dr_batch_destroy(batch);
-  } else {
-    status = dr_bound(c.handle, p.handle, &t, sizeof t, 1, &s.bound);
-  }
-  if (status == DR_E_ARGUMENT) return {};  // (reordering values of several a row, say)
-  INFO(c.error());
-  REQUIRE(status == DR_OK);
-  bytes frame(s.bound);
   dr_call call{};
   call.struct_size = sizeof call;
   call.segment_rows = segment_rows;
   call.flags = DR_CALL_TAG;
+  dr_status status = dr_bound(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, &s.bound);
+  if (status == DR_E_ARGUMENT) return {};  // (reordering values of several a row, say)
+  INFO(c.error());
+  REQUIRE(status == DR_OK);
+  bytes frame(s.bound);
   dr_result result{};
   result.struct_size = sizeof result;
   status = dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);

@@ -16,14 +16,15 @@ constexpr dr_param params[] = {
     param_choice("sign", "split: a curve for each sign; order: one of magnitudes, and a bit a value", "split|order", 0),
     param_int("segments", "pieces of a curve with knots=chord; 0: as many as the paper's rule gives", 0,
               fit_poly_pieces_max, 4)};
-constexpr dr_field fields[] = {{"degree", 0, fit_poly_degree_max, 5}, {"knots", 0, 1, 0}, {"sign", 0, 1, 0}};
+constexpr dr_field fields[] = {wire_field("degree", 0, fit_poly_degree_max, 5), wire_field("knots", 0, 1, 0),
+                               wire_field("sign", 0, 1, 0)};
 
 fit_poly_form form_of(const dr_params& p) {
   return {static_cast<unsigned>(p.fields[degree_]), p.fields[knots_] == 1, p.fields[sign_] == 1};
 }
 
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* fields, dr_fault* f) {
-  if (p->values[segments_].given && p->values[knots_].number == 0) {
+  if (param_value(*p, segments_).given && param_value(*p, knots_).number == 0) {
     f->message = "fit_poly: segments goes with knots=chord";
     return f->code = DR_E_ARGUMENT;
   }
@@ -79,7 +80,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
       for (const uint64_t total : l.side) {
         if (total == 0) continue;
         const auto own = [&](uint64_t x) { return y(first + x); };
-        const auto given = static_cast<unsigned>(p.values[segments_].number);
+        const auto given = static_cast<unsigned>(param_value(p, segments_).number);
         const unsigned wanted = given ? given : fit_poly_pieces_of_paper(total, form.degree, own);
         uint64_t* const length = l.length + l.segments;
         const unsigned pieces = fit_poly_chords(total, form.degree, wanted, own, length);
