@@ -63,6 +63,7 @@ inline dr_job shape_job(const stream_shape& s) {
 struct list_need {
   std::array<uint64_t, stages_max> payload{};
   uint64_t tell = 0, encode_scratch = 0, decode_scratch = 0;
+  bool tell_suffices = false;
   uint64_t last(const stage_list& list) const { return payload[list.count - 1]; }
   uint64_t largest() const {
     uint64_t most = 0;
@@ -81,7 +82,10 @@ inline dr_status list_needs(const stage_list& list, const stream_shape& shape, l
     const dr_params params = list.stages[s].params();
     if (const dr_status status = list.stages[s].codec->cpu->need(&params, &job, 1, &need)) return status;
     out.payload[s] = need.payload;
-    if (s == 0) out.tell = need.tell;
+    if (s == 0) {
+      out.tell = need.tell;
+      out.tell_suffices = need.tell_suffices;
+    }
     if (need.encode_scratch > out.encode_scratch) out.encode_scratch = need.encode_scratch;
     if (need.decode_scratch > out.decode_scratch) out.decode_scratch = need.decode_scratch;
     job.in_max = need.payload;

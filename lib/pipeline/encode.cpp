@@ -804,7 +804,8 @@ class encoder {
     for (size_t j = 0; j < w_.jobs.n; ++j) {
       row_work& row = w_.rows[w_.selected[j]];
       span.bytes += row.slots[section_index].size;
-      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY) continue;
+      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY || row.slots[section_index].need.tell_suffices)
+        continue;
       // More support than the plan allows: the keys go raw.
       row.fault = no_fault();
       row.told = row.count;

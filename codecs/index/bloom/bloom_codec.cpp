@@ -166,7 +166,13 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (p.fields[bloom_field_layout] == bloom_split_block && p.fields[bloom_field_k] != 8) return false;
   need.payload = bits / 8 + (has_salt(policy) ? 4 : 0);
   need.tell = policy == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
-  need.encode_scratch = need.decode_scratch = room(policy, job.universe, job.count_max, bits).end;
+  const room places(policy, job.universe, job.count_max, bits);
+  need.encode_scratch = need.decode_scratch = places.end;
+  // p0 tells all positives, those that see them all first have room for so many; the others take the first or last of them, and none of
+  // the support is missing among them.
+  need.tell_suffices = policy == bloom_p0       ? need.tell >= job.universe
+                       : sees_all_first(policy) ? places.positives_max >= job.universe
+                                                : 1;
   return true;
 }
 
