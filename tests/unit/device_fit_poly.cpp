@@ -303,12 +303,12 @@ TEST_CASE("no curve has more tiles than its bound") {
 }
 
 TEST_CASE("a jump is found wherever it is, in curves so long that not every point is looked at") {
-  for (const uint64_t n : {8u, 100u, 2048u, 5000u, 1000000u, 30000000u})
-    for (uint64_t k = 0; k < 20; ++k) {
-      const uint64_t behind = k == 0 ? 1 : 1 + draw(n, k) % (n / 2 >> k % 8 | 1);
+  for (const uint32_t n : {8u, 100u, 2048u, 5000u, 1000000u, 30000000u, 0xffffffffu})
+    for (uint32_t k = 0; k < 20; ++k) {
+      const uint32_t behind = k == 0 ? 1 : 1 + static_cast<uint32_t>(draw(n, k) % (n / 2 >> k % 8 | 1));
       CAPTURE(n);
       CAPTURE(behind);
-      const auto y = [&](uint64_t x) {
+      const auto y = [&](uint32_t x) {
         const auto left = static_cast<double>(n - x), all = static_cast<double>(n);
         return x < n - behind ? 5 + left / all : left / static_cast<double>(behind + 1);
       };

@@ -92,8 +92,8 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
     uint64_t above = 0, below = 0;
     if (form.knots != fit_poly_fractions) {
       const auto falling = [&](uint64_t x) { return -y(n - 1 - x); };
-      if (positives) above = fit_poly_behind_jump(positives, y);
-      if (positives < n) below = fit_poly_behind_jump(n - positives, falling);
+      if (positives) above = fit_poly_behind_jump(static_cast<uint32_t>(positives), y);
+      if (positives < n) below = fit_poly_behind_jump(static_cast<uint32_t>(n - positives), falling);
     }
     layout l{{positives, 0, n - positives}, {}, 0};
     if (form.knots == fit_poly_jump) l.sides = {positives - above, above + below, n - positives - below};

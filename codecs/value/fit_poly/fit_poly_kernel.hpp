@@ -136,43 +136,44 @@ unsigned fit_poly_pieces_of_paper(uint64_t n, unsigned degree, F&& y) {
 
 // Of a falling curve of n points: how far point x lies above the chord from a quarter of the points to the last.
 struct fit_poly_chord_of {
-  uint64_t begin;
+  uint32_t begin;
   double first, slope;
 
   template <class F>
-  DR_HD static fit_poly_chord_of curve(uint64_t n, F&& y) {
-    const uint64_t begin = n / 4;
+  DR_HD static fit_poly_chord_of curve(uint32_t n, F&& y) {
+    const uint32_t begin = n / 4;
     const double first = y(begin);
     return {begin, first, n > 1 ? (y(n - 1) - first) / static_cast<double>(n - 1 - begin) : 0};
   }
-  DR_HD double above(uint64_t x, double y) const { return y - (first + slope * static_cast<double>(x - begin)); }
+  DR_HD double above(uint32_t x, double y) const { return y - (first + slope * static_cast<double>(x - begin)); }
   // Above it there is nothing unless the curve falls more steeply at its end than before. Less than an eighth is no jump: the
   // curve of what was selected alone has none.
-  DR_HD bool is_jump(uint64_t x, double y) const { return above(x, y) > y / 8; }
+  DR_HD bool is_jump(uint32_t x, double y) const { return above(x, y) > y / 8; }
 };
 
 // The points in which the highest above the chord is looked for: one in `step`, in turns that come nearer.
 struct fit_poly_search {
-  static constexpr uint64_t points_max = 1024;
-  uint64_t low, high, step;
+  static constexpr uint32_t points_max = 1024;
+  uint32_t low, high, step;
 
-  DR_HD static fit_poly_search between(uint64_t low, uint64_t high) {
-    return {low, high, ceil_div(high - low + 1, points_max)};
+  DR_HD static fit_poly_search between(uint32_t low, uint32_t high) {
+    return {low, high, (high - low) / points_max + 1};
   }
   DR_HD bool is_last() const { return step == 1; }
-  DR_HD fit_poly_search around(uint64_t best) const {
+  DR_HD fit_poly_search around(uint32_t best) const {
     return between(best - low > step ? best - step : low, high - best > step ? best + step : high);
   }
 };
 
-// How many of a falling curve's n > 0 points, the last ones, lie behind a jump; 0 if there is none.
+// How many of a falling curve's n > 0 points (below 2^32, as of any stream), the last ones, lie behind a jump; 0 if there is none.
 template <class F>
-uint64_t fit_poly_behind_jump(uint64_t n, F&& y) {
+uint32_t fit_poly_behind_jump(uint32_t n, F&& y) {
   const auto chord = fit_poly_chord_of::curve(n, y);
   for (auto s = fit_poly_search::between(chord.begin, n - 1);;) {
-    uint64_t best = s.low;
+    uint32_t best = s.low;
     double most = chord.above(best, y(best));
-    for (uint64_t x = s.low + s.step; x <= s.high; x += s.step) {
+    for (uint32_t k = 1; k <= (s.high - s.low) / s.step; ++k) {
+      const uint32_t x = s.low + k * s.step;
       const double now = chord.above(x, y(x));
       if (now <= most) continue;
       most = now;

@@ -53,11 +53,8 @@ struct fit_poly_curve {
   DR_HD uint32_t points(uint32_t segment) const { return first[segment + 1] - first[segment]; }
 };
 
-// Where the lanes look for a jump.
-struct fit_poly_jumps {
-  double most[fit_poly_lanes];
-  uint32_t at[fit_poly_lanes];
-};
+// Where a lane adds up; before that the rows 0 and 1 are for what it finds of a jump, the height and the point.
+using fit_poly_rows = double[fit_poly_columns][fit_poly_lanes];
 
 // The segment that holds x: the last with start[segment] <= x.
 DR_HD inline uint32_t fit_poly_segment(const uint32_t* start, uint32_t segments, uint32_t x) {
@@ -131,36 +128,39 @@ DR_HD inline bool fit_poly_positive(uint32_t dtype, uint32_t key) {
 
 // fit_poly_behind_jump; the lanes share its points.
 template <class Block, class Y>
-DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_jumps& s, const uint32_t& n, const Y& y) {
+DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_rows& rows, const uint32_t& n, const Y& y) {
   constexpr unsigned groups = 16;
+  constexpr double nowhere = -1;
+  auto &most = rows[0], &at = rows[1];
   const auto chord = fit_poly_chord_of::curve(n, y);
   for (auto search = fit_poly_search::between(chord.begin, n - 1);;) {
     b.phase([&](unsigned lane) {
-      s.at[lane] = ~uint32_t{0};
-      for (uint64_t x = search.low + lane * search.step; x <= search.high; x += fit_poly_lanes * search.step) {
+      at[lane] = nowhere;
+      for (uint32_t k = lane; k <= (search.high - search.low) / search.step; k += fit_poly_lanes) {
+        const uint32_t x = search.low + k * search.step;
         const double now = chord.above(x, y(x));
-        if (s.at[lane] != ~uint32_t{0} && now <= s.most[lane]) continue;
-        s.most[lane] = now;
-        s.at[lane] = static_cast<uint32_t>(x);
+        if (at[lane] != nowhere && now <= most[lane]) continue;
+        most[lane] = now;
+        at[lane] = x;
       }
     });
-    // The first of the highest among `count` entries, `stride` apart.
+    // The first of the highest among `count` lanes, `stride` apart.
     const auto highest = [&](unsigned first, unsigned count, unsigned stride) {
       unsigned best = first;
       for (unsigned i = 1; i < count; ++i) {
         const unsigned other = first + i * stride;
-        if (s.at[other] == ~uint32_t{0}) continue;
-        if (s.most[other] > s.most[best] || (s.most[other] == s.most[best] && s.at[other] < s.at[best])) best = other;
+        if (at[other] == nowhere) continue;
+        if (most[other] > most[best] || (most[other] == most[best] && at[other] < at[best])) best = other;
       }
       return best;
     };
     b.phase([&](unsigned lane) {
       if (lane >= groups) return;
       const unsigned best = highest(lane, fit_poly_lanes / groups, groups);
-      s.most[lane] = s.most[best];
-      s.at[lane] = s.at[best];
+      most[lane] = most[best];
+      at[lane] = at[best];
     });
-    const uint32_t best = b.template once<uint32_t>([&] { return s.at[highest(0, groups, 1)]; });
+    const auto best = b.template once<uint32_t>([&] { return static_cast<uint32_t>(at[highest(0, groups, 1)]); });
     if (search.is_last()) return chord.is_jump(best, y(best)) ? n - 1 - best : 0;
     search = search.around(best);
   }
@@ -168,14 +168,14 @@ DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_jumps& s, const uint32_t&
 
 // The curve of sorted values; number(x): the x-th. `positives`: as many have no sign bit.
 template <class Block, class F>
-DR_HD void fit_poly_divide(Block& b, fit_poly_jumps& s, fit_poly_curve& c, const uint32_t& n, const uint32_t& positives,
-                           const fit_poly_common& common, const F& number) {
+DR_HD void fit_poly_divide(Block& b, fit_poly_rows& rows, fit_poly_curve& c, const uint32_t& n,
+                           const uint32_t& positives, const fit_poly_common& common, const F& number) {
   uint32_t above = 0, below = 0;
-  const uint32_t negatives = n - positives;
-  const auto falling = [&](uint64_t x) { return -number(static_cast<uint32_t>(n - 1 - x)); };
-  if (common.knots == fit_poly_jump) {
-    if (positives) above = fit_poly_behind_jump(b, s, positives, number);
-    if (negatives) below = fit_poly_behind_jump(b, s, negatives, falling);
+  for (unsigned side = 0; side < 2 && common.knots == fit_poly_jump; ++side) {
+    const uint32_t total = side == 0 ? positives : n - positives;
+    const auto falling = [&](uint32_t x) { return side == 0 ? number(x) : -number(n - 1 - x); };
+    const uint32_t behind = total ? fit_poly_behind_jump(b, rows, total, falling) : 0;
+    (side == 0 ? above : below) = behind;
   }
   const uint32_t own = positives - above, middle = above + below;
   fit_poly_measure(b, c, n, own, middle, common);
@@ -190,8 +190,8 @@ DR_HD inline double fit_poly_halve(const double* v, unsigned stride) {
 // Σ y·P_j over a tile, j = 0 … degree, in the order of the sum tree, to `sums`. y(x): the x-th value of the job in its
 // order, called once a point. Behind a segment's last point is 0; what lies behind its last coefficient nobody reads.
 template <class Block, class Y>
-DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, double (&sum)[fit_poly_columns][fit_poly_lanes],
-                        const uint32_t& tile, const uint32_t& degree, const Y& y, double* const& sums) {
+DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, fit_poly_rows& sum, const uint32_t& tile,
+                        const uint32_t& degree, const Y& y, double* const& sums) {
   b.phase([&](unsigned lane) {
     const uint32_t s = fit_poly_segment(c.tile, c.segments, tile), points = c.points(s);
     double value[4], u[4], p[4], before[4];
@@ -308,8 +308,7 @@ struct fit_poly_fit_sorted {
   using args = Args;
   struct shared {
     fit_poly_curve curve;
-    fit_poly_jumps jumps;
-    double sum[fit_poly_columns][lanes];
+    fit_poly_rows sum;
   };
 
   template <class Block>
@@ -321,8 +320,8 @@ struct fit_poly_fit_sorted {
     const uint32_t positives = a.common.state[2 * job.key];
     const uint64_t* const keys = a.common.keys + job.extra;
     const uint32_t* const positions = a.common.positions + job.extra;
-    const auto number = [&](uint64_t x) { return fit_poly_number(a.common.dtype, static_cast<uint32_t>(keys[x])); };
-    fit_poly_divide(b, s.jumps, s.curve, n, positives, a.common, number);
+    const auto number = [&](uint32_t x) { return fit_poly_number(a.common.dtype, static_cast<uint32_t>(keys[x])); };
+    fit_poly_divide(b, s.sum, s.curve, n, positives, a.common, number);
     const uint32_t tiles = b.template once<uint32_t>([&] { return s.curve.tile[s.curve.segments]; });
     if (tile >= tiles) return;
 
@@ -346,8 +345,7 @@ struct fit_poly_encode_small {
   using args = Args;
   struct shared {
     fit_poly_curve curve;
-    fit_poly_jumps jumps;
-    double sum[fit_poly_columns][lanes];
+    fit_poly_rows sum;
     double sums[fit_poly_tiles_max(fit_poly_small, true) * fit_poly_columns];
     uint64_t sorted[fit_poly_small];  // key, position: ties by position
   };
@@ -370,8 +368,8 @@ struct fit_poly_encode_small {
     });
     const uint32_t positives = b.sum(positive);
     sort(b, s.sorted, padded);
-    const auto number = [&](uint64_t x) { return fit_poly_number(dtype, static_cast<uint32_t>(s.sorted[x] >> 32)); };
-    fit_poly_divide(b, s.jumps, s.curve, n, positives, a.common, number);
+    const auto number = [&](uint32_t x) { return fit_poly_number(dtype, static_cast<uint32_t>(s.sorted[x] >> 32)); };
+    fit_poly_divide(b, s.sum, s.curve, n, positives, a.common, number);
     const uint32_t tiles = b.template once<uint32_t>([&] { return s.curve.tile[s.curve.segments]; });
     const auto y = [&](uint32_t x) {
       if (job.tell) static_cast<uint32_t*>(job.tell)[x] = static_cast<uint32_t>(s.sorted[x]);
