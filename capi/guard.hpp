@@ -38,33 +38,4 @@ dr_status guarded(dr_error& error, F&& f) noexcept {
   }
 }
 
-// A struct of the caller's version as one of ours: what it lacks is zero.
-template <class T>
-T read_struct(const void* from) {
-  T out{};
-  if (!from) return out;
-  size_t size;
-  std::memcpy(&size, from, sizeof size);
-  std::memcpy(&out, from, size < sizeof out ? size : sizeof out);
-  return out;
-}
-
-// Whether a caller's struct says how large it is.
-inline bool has_size(const void* what) {
-  size_t size;
-  std::memcpy(&size, what, sizeof size);
-  return size > sizeof size;
-}
-
-// The other way, as much as the caller's version has room for; its struct_size stays.
-template <class T>
-void write_struct(const T& from, void* to) {
-  size_t size;
-  std::memcpy(&size, to, sizeof size);
-  if (size > sizeof from) size = sizeof from;
-  if (size > sizeof size)
-    std::memcpy(static_cast<char*>(to) + sizeof size, reinterpret_cast<const char*>(&from) + sizeof size,
-                size - sizeof size);
-}
-
 }  // namespace dr

@@ -84,7 +84,7 @@ ordered_json codec_entry(const dr_codec& c) {
                  {"dtypes", names_of(c.dtypes, dtypes)},
                  {"cuda", c.cuda != nullptr},
                  {"parameters", ordered_json::array()}};
-  for (size_t i = 0; i < c.param_count; ++i) j["parameters"].push_back(param_json(c.params[i]));
+  for (size_t i = 0; i < c.param_count; ++i) j["parameters"].push_back(param_json(*dr_param_at(c.params, i)));
   return j;
 }
 
@@ -111,7 +111,7 @@ std::string codec_table() {
     text += fmt::format("{}={}{}{}\n    {}\n", role_name(c->role), c->name, promises.empty() ? "" : promises + "]",
                         codec && !c->cuda ? "  (no CUDA: runs on the CPU)" : "", c->summary);
     for (size_t i = 0; i < c->param_count; ++i) {
-      const dr_param& p = c->params[i];
+      const dr_param& p = *dr_param_at(c->params, i);
       text += fmt::format("    {:<10} {}, {}: {}\n", p.name, range_text(p), fallback_text(p), p.summary);
     }
   }

@@ -94,7 +94,7 @@ double number_argument(const plan_part& part, dr_role role, std::string_view nam
   }
   const dr_codec* codec = find_codec(role, part.name);
   for (size_t i = 0; codec != nullptr && i < codec->param_count; ++i)
-    if (codec->params[i].name == name) return codec->params[i].fallback;
+    if (dr_param_at(codec->params, i)->name == name) return dr_param_at(codec->params, i)->fallback;
   return number;
 }
 

@@ -10,7 +10,12 @@
  * launches. No operation allocates, synchronises, prints, throws or aborts; what data can get wrong
  * becomes the fault of its job, and the other jobs go on.
  *
- * Version 1. Structs may grow at their end.
+ * Version 2. Structs grow at their end only, and each begins with its size as its writer knows it. So:
+ * - The elements of an array of structs lie struct_size of the first apart, not sizeof: dr_job_at and its
+ *   siblings find element i. That holds for jobs and needs, and for a codec's parameters, values and fields.
+ * - A reader takes no field that begins beyond struct_size; what is not there is zero.
+ * - Who owns a struct sets struct_size, of outputs too; who fills it leaves that alone.
+ * Reserved fields are zero.
  */
 #ifndef DEEPREDUCE_CODEC_H
 #define DEEPREDUCE_CODEC_H
@@ -47,7 +52,6 @@ enum {
   DR_ROLE_ORDER = 3,
   DR_ROLE_BYTES = 4,
   DR_ROLE_PAIR = 5,     /* reserved: joint coding of indices and values */
-  DR_ROLE_TENSOR = 6,   /* reserved: a dense tensor as a whole (low rank) */
   DR_ROLE_SPARSIFY = 7, /* listed like codecs, built in only; they never travel */
   DR_ROLE_FEEDBACK = 8
 };
@@ -55,7 +59,7 @@ enum {
 /* How an index codec sees a support. All take lists. One with ALL sends the whole universe for no bytes, whatever it is given, and
  * needs no wire fields, so the library makes a list for it, and calls it, only where somebody wants one. */
 typedef uint32_t dr_form;
-enum { DR_FORM_LIST = 1, DR_FORM_BITMAP = 2, DR_FORM_ALL = 3 };
+enum { DR_FORM_LIST = 1, DR_FORM_ALL = 3 };
 
 /* Traits decide the order in which the pipeline runs the stages; each has a property test. */
 enum {
@@ -69,7 +73,7 @@ enum {
   DR_SHARED_RANDOM = 1u << 7,    /* draws from job.shared_key: the same on every rank */
   DR_PRIVATE_RANDOM = 1u << 8,   /* draws from job.private_key: independent between ranks */
   DR_HOST_ONLY = 1u << 9,        /* runs on the CPU only */
-  DR_TOTAL = 1u << 10            /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
+  DR_TOTAL = 1u << 10 /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
 };
 
 /* Streams of a tensor, as faults, traces and statistics name them. */
@@ -77,17 +81,13 @@ enum { DR_STREAM_NONE = 0, DR_STREAM_INDEX = 1, DR_STREAM_VALUE = 2, DR_STREAM_O
 
 /* The first thing that went wrong in a job. `message` is a static string or NULL. */
 typedef struct dr_fault {
+  size_t struct_size;
   dr_status code;
   uint32_t stream;
   uint64_t where; /* an element, or for bytes off the wire a byte offset in the payload */
   uint64_t what;  /* the offending value */
   const char *message;
 } dr_fault;
-
-/* Of the values that the sparsifier kept; exact, so they may decide bytes. NULL where unknown. */
-typedef struct dr_stats {
-  float min_abs, max_abs;
-} dr_stats;
 
 /* ---- Parameters: declared by the codec, given in the plan's text, local to the encoder ---------------- */
 
@@ -105,6 +105,7 @@ typedef struct dr_param {
 } dr_param;
 
 typedef struct dr_value {
+  size_t struct_size;
   uint32_t given; /* 1: the plan named it */
   uint32_t reserved;
   double number; /* of the number or, of a choice, its position */
@@ -115,6 +116,7 @@ typedef struct dr_value {
 #define DR_FIELDS_MAX 8
 
 typedef struct dr_field {
+  size_t struct_size;
   const char *name;
   uint64_t minimum, maximum; /* inclusive; anything else in a frame is corrupt before the codec sees it */
   uint64_t fallback;         /* trailing fields that equal theirs are left out of the frame */
@@ -142,25 +144,22 @@ typedef struct dr_params {
  * message there. Bytes, tells and verdicts are the CPU operations'. */
 typedef struct dr_job {
   size_t struct_size;
-  uint64_t universe;       /* index: indices are below it (< 2^32); value, order: the same, for scale */
-  uint64_t count_max;      /* host: sizes grid, scratch and bound */
-  const uint64_t *count;   /* elements of the stream (rows of `width` for values); NULL: count_max */
-  uint32_t dtype, width;   /* of the values; index and order streams are u32 of width 1 */
-  uint32_t form, round;    /* index: DR_FORM_LIST; round: of a codec with several, from 0 */
-  const void *in;          /* encode: the elements; decode: the payload, perhaps unaligned */
-  uint64_t in_max;         /* bytes */
-  const uint64_t *in_size; /* bytes; NULL: in_max */
-  void *out;               /* encode: the payload; decode: the elements. 16-byte aligned */
-  uint64_t out_capacity;   /* bytes; encode: at least need.payload. Never write past it */
-  uint64_t *out_size;      /* bytes written; for an index decode, 4 * size of the support */
-  void *tell;              /* encode. index: the support that decode will give (u32, ascending);
+  uint64_t universe;                /* index: indices are below it (< 2^32); value, order: the same, for scale */
+  uint64_t count_max;               /* host: sizes grid, scratch and bound */
+  const uint64_t *count;            /* elements of the stream (rows of `width` for values); NULL: count_max */
+  uint32_t dtype, width;            /* of the values; index and order streams are u32 of width 1 */
+  const void *in;                   /* encode: the elements; decode: the payload, perhaps unaligned */
+  uint64_t in_max;                  /* bytes */
+  const uint64_t *in_size;          /* bytes; NULL: in_max */
+  void *out;                        /* encode: the payload; decode: the elements. 16-byte aligned */
+  uint64_t out_capacity;            /* bytes; encode: at least need.payload. Never write past it */
+  uint64_t *out_size;               /* bytes written; for an index decode, 4 * size of the support */
+  void *tell;                       /* encode. index: the support that decode will give (u32, ascending);
                               value that REORDERS: order[j], u32. NULL where nobody asked */
-  uint64_t tell_capacity;  /* elements. An index codec that would tell more faults with DR_E_CAPACITY, and
+  uint64_t tell_capacity;           /* elements. An index codec that would tell more faults with DR_E_CAPACITY, and
                               the pipeline sends this tensor's keys raw */
-  uint64_t *tell_count;    /* elements */
-  const dr_stats *stats;
+  uint64_t *tell_count;             /* elements */
   uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
-  void *state;                      /* what a codec keeps from step to step, need.state bytes behind the residual */
   dr_fault *fault;                  /* code != DR_OK on entry: skip the job */
 } dr_job;
 
@@ -168,13 +167,15 @@ typedef struct dr_job {
  * values (rows · row_values of them; 0: none) 32 bits; and for the rows (rows · rate) >> 16 bits, of which at least `minimum`, rounded up to
  * whole granules; if `logarithmic`, rate is 65536 · ⌈log2 rows⌉ instead. */
 typedef struct dr_size_rule {
+  size_t struct_size;
   uint64_t rate;
   uint32_t minimum, granule; /* bits; granule: a multiple of 8 */
   uint32_t bucket, row_values;
   uint32_t logarithmic, reserved;
 } dr_size_rule;
 
-/* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone. Where
+/* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone; all but
+ * struct_size and rule is 0 before. Where
  * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. The `need` of cuda's operations gives the
  * same payload and tell as the CPU's; scratch is its own. */
 typedef struct dr_need {
@@ -184,9 +185,25 @@ typedef struct dr_need {
   uint64_t encode_scratch; /* bytes; a CPU call gets the maximum over its jobs for each worker, */
   uint64_t
       decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
-  uint64_t state;     /* bytes kept from step to step; index, value, order and bytes codecs: 0 */
-  dr_size_rule rule;  /* CUDA: of a codec with DR_FIXED_SIZE */
+  dr_size_rule *rule; /* CUDA operations: to be filled by a codec with DR_FIXED_SIZE, unless NULL */
 } dr_need;
+
+/* Element i of an array, whatever version of the struct its owner has. */
+static inline const dr_job *dr_job_at(const dr_job *jobs, size_t i) {
+  return (const dr_job *)((const char *)jobs + i * jobs->struct_size);
+}
+static inline dr_need *dr_need_at(dr_need *needs, size_t i) {
+  return (dr_need *)((char *)needs + i * needs->struct_size);
+}
+static inline const dr_value *dr_value_at(const dr_value *values, size_t i) {
+  return (const dr_value *)((const char *)values + i * values->struct_size);
+}
+static inline const dr_param *dr_param_at(const dr_param *params, size_t i) {
+  return (const dr_param *)((const char *)params + i * params->struct_size);
+}
+static inline const dr_field *dr_field_at(const dr_field *fields, size_t i) {
+  return (const dr_field *)((const char *)fields + i * fields->struct_size);
+}
 
 /* ---- Kernels: how a codec's `cuda` operations reach the GPU --------------------------------------------- */
 
@@ -254,10 +271,9 @@ typedef struct dr_codec {
   uint32_t id;                /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
   uint32_t traits;
-  uint32_t dtypes;          /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
-  uint32_t forms;           /* index: bit set of 1 << DR_FORM_* */
-  uint32_t rounds;          /* exchanges that an encode is cut into by all-reduces; 0 and 1: one */
-  uint16_t version, oldest; /* of its payload: written, and the oldest still read */
+  uint32_t dtypes; /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
+  uint32_t forms;  /* index: bit set of 1 << DR_FORM_* */
+  uint32_t reserved;
   const dr_param *params;
   size_t param_count;
   const dr_field *fields;
@@ -297,7 +313,7 @@ typedef struct dr_host {
 /* A plug-in exports this one symbol. It returns `*count` codecs that live as long as the process, or NULL
  * if it cannot work with this host. Never unloaded. */
 typedef const dr_codec *const *(*dr_plugin_fn)(const dr_host *, size_t *count);
-#define DR_PLUGIN_SYMBOL "dr_plugin_v1"
+#define DR_PLUGIN_SYMBOL "dr_plugin_v2"
 
 /* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits,
  * with the top bit set. A clash of two loaded codecs is refused. */

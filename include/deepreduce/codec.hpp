@@ -4,11 +4,15 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
 #include "codec.h"
 
 namespace dr {
+
+// What a plan gave for declared parameter i.
+inline const dr_value& param_value(const dr_params& params, size_t i) { return *dr_value_at(params.values, i); }
 
 inline uint64_t job_count(const dr_job& job) { return job.count ? *job.count : job.count_max; }
 inline uint64_t job_in_size(const dr_job& job) { return job.in_size ? *job.in_size : job.in_max; }
@@ -45,8 +49,9 @@ dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* j
   } call{exec, params, jobs};
   const auto one = [](void* arg, size_t item, size_t worker) {
     const auto& c = *static_cast<struct call*>(arg);
-    if (c.jobs[item].fault->code != DR_OK) return;
-    F(*c.params, c.jobs[item], static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size);
+    const dr_job& job = *dr_job_at(c.jobs, item);
+    if (job.fault->code != DR_OK) return;
+    F(*c.params, job, static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size);
   };
   exec->parallel(exec->pool, n, one, &call);
   return DR_OK;
@@ -58,8 +63,8 @@ template <auto F, auto Large>
 dr_status each_job_or_part(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
   const auto alone = [](const dr_exec& e, const dr_job& job) { return e.workers > 1 && Large(job); };
   for (size_t i = 0; i < n; ++i)
-    if (jobs[i].fault->code == DR_OK && alone(*exec, jobs[i]))
-      F(*params, jobs[i], static_cast<std::byte*>(exec->scratch), exec);
+    if (const dr_job& job = *dr_job_at(jobs, i); job.fault->code == DR_OK && alone(*exec, job))
+      F(*params, job, static_cast<std::byte*>(exec->scratch), exec);
   struct call {
     const dr_exec* exec;
     const dr_params* params;
@@ -67,8 +72,9 @@ dr_status each_job_or_part(const dr_exec* exec, const dr_params* params, const d
   } call{exec, params, jobs};
   const auto one = [](void* arg, size_t item, size_t worker) {
     const auto& c = *static_cast<struct call*>(arg);
-    if (c.jobs[item].fault->code != DR_OK || (c.exec->workers > 1 && Large(c.jobs[item]))) return;
-    F(*c.params, c.jobs[item], static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size, nullptr);
+    const dr_job& job = *dr_job_at(c.jobs, item);
+    if (job.fault->code != DR_OK || (c.exec->workers > 1 && Large(job))) return;
+    F(*c.params, job, static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size, nullptr);
   };
   exec->parallel(exec->pool, n, one, &call);
   return DR_OK;
@@ -78,9 +84,13 @@ dr_status each_job_or_part(const dr_exec* exec, const dr_params* params, const d
 template <auto F>
 dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_need* needs) {
   for (size_t i = 0; i < n; ++i) {
-    needs[i] = dr_need{};
-    needs[i].struct_size = sizeof(dr_need);
-    if (!F(*params, jobs[i], needs[i])) return DR_E_CORRUPT;
+    dr_need& need = *dr_need_at(needs, i);
+    dr_need ours{};  // the caller's version may be shorter
+    const size_t size = need.struct_size < sizeof ours ? need.struct_size : sizeof ours;
+    ours.struct_size = need.struct_size;
+    ours.rule = need.rule;
+    if (!F(*params, *dr_job_at(jobs, i), ours)) return DR_E_CORRUPT;
+    std::memcpy(&need, &ours, size);
   }
   return DR_OK;
 }
@@ -95,7 +105,8 @@ dr_status each_cost(const dr_exec* exec, const dr_params* params, const dr_job* 
   } call{params, jobs, bytes};
   const auto one = [](void* arg, size_t item, size_t) {
     const auto& c = *static_cast<struct call*>(arg);
-    if (c.jobs[item].fault->code == DR_OK) c.bytes[item] = F(*c.params, c.jobs[item]);
+    const dr_job& job = *dr_job_at(c.jobs, item);
+    if (job.fault->code == DR_OK) c.bytes[item] = F(*c.params, job);
   };
   exec->parallel(exec->pool, n, one, &call);
   return DR_OK;
@@ -128,7 +139,16 @@ constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, u
 }
 
 // The size of a payload of so many bits a row, rounded up to bytes.
-constexpr dr_size_rule fixed_rate(uint64_t bits) { return {bits << 16, 0, 8, 0, 0, 0, 0}; }
+constexpr dr_size_rule fixed_rate(uint64_t bits) { return {sizeof(dr_size_rule), bits << 16, 0, 8, 0, 0, 0, 0}; }
+// Gives the caller of a CUDA `need` the rule of a payload's size, if it asked.
+inline void set_rule(dr_need& need, const dr_size_rule& rule) {
+  if (need.rule)
+    std::memcpy(need.rule, &rule, need.rule->struct_size < sizeof rule ? need.rule->struct_size : sizeof rule);
+}
+
+constexpr dr_field wire_field(const char* name, uint64_t minimum, uint64_t maximum, uint64_t fallback) {
+  return {sizeof(dr_field), name, minimum, maximum, fallback};
+}
 
 // Operations on a GPU: encode and decode take all jobs at once. `encodes`, `decodes`: their launches.
 template <auto Need>
@@ -155,8 +175,6 @@ constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id
           traits,
           parts.dtypes,
           parts.forms,
-          1,
-          0,
           0,
           parts.params.data(),
           parts.params.size(),
@@ -169,7 +187,7 @@ constexpr dr_codec make_codec(const char* name, const char* summary, uint32_t id
 // A `resolve` for codecs whose wire fields are their first N parameters, all integers.
 template <size_t N>
 dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fields, dr_fault*) {
-  for (size_t i = 0; i < N; ++i) fields[i] = static_cast<uint64_t>(params->values[i].number);
+  for (size_t i = 0; i < N; ++i) fields[i] = static_cast<uint64_t>(param_value(*params, i).number);
   return DR_OK;
 }
 

@@ -10,11 +10,14 @@
  * - Memory is borrowed for the call, never kept and never freed. Nothing is written past its end.
  * - A function that can fail returns dr_status; the sentence is in the context (dr_last_error) or in the
  *   dr_error that was passed. Bytes off the wire may be hostile: they give an error, never a crash.
- * - A struct that may grow begins with struct_size = sizeof of the caller's version of it; arrays of such
- *   structs pass the stride between them. A field that the caller's version lacks has its zero value.
+ * - A struct begins with struct_size, which the caller sets to sizeof, of outputs too; arrays of structs pass
+ *   the stride between them. A size of 0 is refused. Fields that the caller's version lacks are zero; fields
+ *   that the library does not know must be zero, or the call is UNSUPPORTED; `reserved` and unknown flags
+ *   likewise (VERSIONING.md). Only dr_bytes has no size: it never grows.
  * - A context serves one thread at a time. Plans and batches are immutable and serve any number.
  * - The same input, plan, seeds and step give the same frame, on every machine and for any thread count
- *   (but for Deflate, whose bytes depend on the version of zlib).
+ *   (but for Deflate and Zstandard, whose bytes depend on the versions of zlib and libzstd).
+ * - A context with threads is of no use in a forked child: calls on it there are ARGUMENT.
  */
 #ifndef DEEPREDUCE_H
 #define DEEPREDUCE_H
@@ -38,19 +41,36 @@ typedef struct dr_batch dr_batch;
 
 /* ---- Versions and errors ------------------------------------------------------------------------------ */
 
-DR_API const char *dr_version(void);          /* "0.1.0" */
+DR_API const char *dr_version(void);          /* "0.2.0" */
 DR_API uint32_t dr_abi_version(void);         /* DR_ABI_VERSION of the library that was loaded */
 DR_API const char *dr_status_name(dr_status); /* "CORRUPT"; "?" for a code it does not know */
 
-#define DR_NO_TENSOR UINT64_MAX
+/* What the library that was loaded can do. 0 for what it has not, or does not know. */
+enum {
+  DR_FEATURE_CUDA = 1,         /* 1: CUDA is compiled in (a device may still be missing) */
+  DR_FEATURE_FORMAT = 2,       /* the newest version of frames that it reads and writes */
+  DR_FEATURE_CODEC_ABI = 3,    /* what plug-ins must speak */
+  DR_FEATURE_CPU = 4,          /* instructions in use: 1 scalar, 2 AVX2, 3 AVX-512 */
+  DR_FEATURE_CALL_FLAGS = 5,   /* DR_CALL_* that it takes */
+  DR_FEATURE_DECODE_FLAGS = 6, /* DR_DECODE_* */
+  DR_FEATURE_TENSOR_FLAGS = 7, /* DR_TENSOR_* */
+  DR_FEATURE_PLACE_FLAGS = 8   /* DR_PLACE_ALLOW_HOST and the like */
+};
+DR_API uint64_t dr_feature(uint32_t feature);
 
-/* Set struct_size, or zero the struct. `message` is one sentence: what, where, which value. */
+#define DR_NO_TENSOR UINT64_MAX
+#define DR_NO_FRAME UINT64_MAX
+
+/* `message` is one sentence: what, where, which value. If struct_size is not set, nothing is written. */
 typedef struct dr_error {
   size_t struct_size;
   dr_status code;
   uint32_t stream; /* DR_STREAM_* */
   uint64_t tensor; /* position in the batch, or DR_NO_TENSOR */
   uint64_t where;  /* element or byte */
+  uint64_t what;   /* the offending value, where there is one */
+  uint64_t frame;  /* position among the frames of a merge, or DR_NO_FRAME */
+  uint64_t needed; /* CAPACITY: the bytes, rows or elements that would do; 0: not known */
   char message[256];
 } dr_error;
 
@@ -66,9 +86,11 @@ typedef struct dr_context_options {
   uint32_t reserved;
 } dr_context_options;
 
-/* options: NULL for the defaults. ARGUMENT, MEMORY. */
-DR_API dr_status dr_context_create(const dr_context_options *options, dr_context **context);
+/* options: NULL for the defaults. error may be NULL. ARGUMENT, MEMORY (no thread can be started, either). */
+DR_API dr_status dr_context_create(const dr_context_options *options, dr_context **context, dr_error *error);
 DR_API void dr_context_destroy(dr_context *context); /* NULL is fine */
+/* Gives back the memory that calls have left for the next: workspace, prepared batches, device memory. */
+DR_API dr_status dr_context_trim(dr_context *context);
 /* What the last failing call on this context said; code DR_OK if none failed. Never NULL. */
 DR_API const dr_error *dr_last_error(const dr_context *context);
 
@@ -82,6 +104,27 @@ DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error
  * Two plans do the same if and only if their texts are equal. Lives as long as the plan. */
 DR_API const char *dr_plan_text(const dr_plan *plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is fine */
+
+/* What a plan does, so that nobody parses its text. */
+enum {
+  DR_PLAN_SPARSIFIES = 1u << 0,     /* it drops values, more than zeros */
+  DR_PLAN_FEEDBACK = 1u << 1,       /* it keeps a state (dr_state_size) */
+  DR_PLAN_LOSSY_VALUES = 1u << 2,   /* what is kept is not decoded bit for bit */
+  DR_PLAN_LOSSY_SUPPORT = 1u << 3,  /* decode gives another support than the sparsifier kept */
+  DR_PLAN_FIXED_SIZE = 1u << 4,     /* frames of equal shapes and counts have equal sizes */
+  DR_PLAN_LINEAR = 1u << 5,         /* payloads may be added up (all-reduce) */
+  DR_PLAN_SHARED_RANDOM = 1u << 6,  /* it draws: the same on every rank */
+  DR_PLAN_PRIVATE_RANDOM = 1u << 7, /* it draws: private_seed must differ between ranks */
+  DR_PLAN_CHOOSES = 1u << 8,        /* auto: the codecs depend on the data */
+  DR_PLAN_HOST_ONLY = 1u << 9,      /* some stage has no CUDA path at all */
+  DR_PLAN_FLAT = 1u << 10           /* bucket=flat: the batch is one tensor in the frame */
+};
+typedef struct dr_plan_info {
+  size_t struct_size;
+  uint32_t flags;  /* DR_PLAN_* */
+  uint32_t dtypes; /* DR_DTYPE_BIT set of tensors that it takes */
+} dr_plan_info;
+DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_error *error);
 
 /* ---- Codecs ------------------------------------------------------------------------------------------- */
 
@@ -143,7 +186,8 @@ typedef struct dr_place {
 
 typedef struct dr_trace {
   size_t struct_size;
-  const char *stage;         /* "sparsify" "index" "regather" "value" "order" "feedback" "container" "decode" "merge" */
+  const char *stage;         /* encode: "sparsify" "choose" "index" "regather" "value" "order" "container" "feedback";
+                                decode: "header" "decode" "deliver"; merge: "header" "decode" "merge" */
   uint64_t begin_ns, end_ns; /* a monotonic clock */
   uint64_t bytes;            /* that the stage made */
 } dr_trace;
@@ -151,7 +195,9 @@ typedef struct dr_trace {
 enum {
   DR_CALL_TAG = 1u << 0,          /* put `tag` in the frame */
   DR_CALL_STATUS_FRAME = 1u << 1, /* if encode fails, write a frame that says why: it decodes to DR_E_PEER */
-  DR_CALL_LIST = 1u << 2          /* mark the frame as a list, for wrappers that give structure back */
+  DR_CALL_LIST = 1u << 2,         /* mark the frame as a list, for wrappers that give structure back */
+  DR_CALL_FIT = 1u << 3           /* if the frame is larger than `capacity`, send some tensors empty, the fewest bytes
+                                     that will do, and leave them to feedback, which their plans must have. CPU */
 };
 
 /* What changes from step to step. NULL means all zero. */
@@ -160,36 +206,43 @@ typedef struct dr_call {
   uint64_t step;
   uint64_t seed;         /* the same on every rank */
   uint64_t private_seed; /* different on every rank: the rank will do */
-  uint32_t flags;
-  float learning_rate;   /* for feedback that needs it; none does yet */
-  uint64_t tag;          /* step and name hash, say: returned by dr_inspect */
+  uint32_t flags;        /* DR_CALL_* */
+  uint32_t reserved;
+  uint64_t tag;          /* step and name hash, say: returned by dr_inspect, compared by DR_DECODE_TAG */
   uint64_t segment_rows; /* cut tensors into segments of so many rows, each coded for itself (a Bloom filter each,
-                            say); 0: 2^32 - 1, the most there is. dr_bound does not know it; dr_batch_describe does */
+                            say); 0: 2^32 - 1, the most there is. Of a prepared batch: 0, or what it was prepared for */
   void (*trace)(void *user, const dr_trace *);
   void *trace_user;
+  dr_fault
+      *faults; /* NULL, or a fault for each tensor, `fault_stride` apart, struct_size set: of an encode on the CPU that
+                       fails in the tensors' data, every tensor that the failing stage found at fault; code DR_OK for the others */
+  size_t fault_stride;
 } dr_call;
 
-/* What came of an encode; lives where the data lives. */
+/* What came of an encode, or on a GPU of a prepared decode or merge; lives where the data lives. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame; of a status frame if there is one; else 0 */
   dr_status status;
-  uint32_t reserved;
-  uint64_t tensor; /* that failed */
-  dr_fault fault;
+  uint32_t stream; /* DR_STREAM_*; these four say what failed, as in dr_error */
+  uint64_t tensor;
+  uint64_t where, what;
+  uint64_t frame;
+  uint64_t needed; /* CAPACITY: bytes of the frame that did not fit; 0: not known */
+  uint64_t kept;   /* rows that went in, over all tensors (the sparsifier's r) */
 } dr_result;
 
 /* Bytes that suffice for any frame of such tensors (values, indices and state are not read; a sparse
- * tensor's count is a bound), a status frame included. ARGUMENT, UNSUPPORTED, MEMORY. */
-DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_tensor *tensors, size_t stride, size_t n,
-                          size_t *bytes);
+ * tensor's count is a bound), a status frame included. Of the call (or NULL) segment_rows counts, of the place
+ * whether the plan runs there. ARGUMENT, UNSUPPORTED, MEMORY. */
+DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_call *call, const dr_place *place,
+                          const dr_tensor *tensors, size_t stride, size_t n, size_t *bytes);
 
 /* Encodes n tensors into one frame. plan may be NULL if every tensor has its own; call, place and result
- * may be NULL. If it fails, states are as they were and the frame is untouched (or a status frame). A device adds the gradient
+ * may be NULL. No two tensors share a state. If it fails, states are as they were and the frame is untouched (or a status frame). A device adds the gradient
  * to its state while it reads it: there, if the data are at fault, the state keeps that sum, but 0 where it is not finite.
  * ARGUMENT (a NaN where the codec is lossy, an index twice or out of range, …), CAPACITY (the frame needs
- * more than `capacity`; with dr_bound bytes, or dr_batch_info's bound if there is
- * segment_rows, it never does), UNSUPPORTED, MEMORY. */
+ * more than `capacity`; with dr_bound bytes it never does; `needed` says how many would do), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_encode(dr_context *context, const dr_plan *plan, const dr_call *call, const dr_place *place,
                            const dr_tensor *tensors, size_t stride, size_t n, void *frame, size_t capacity,
                            dr_result *result);
@@ -210,20 +263,21 @@ DR_API dr_status dr_batch_create(dr_context *context, const dr_plan *plan, const
                                  const dr_tensor *tensors, size_t stride, size_t n, uint64_t segment_rows,
                                  dr_batch **batch);
 DR_API void dr_batch_destroy(dr_batch *batch);
-DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info);
+DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info, dr_error *error);
 /* As dr_encode, without allocating: the workspace is the caller's, one for each call under way. The shapes
  * must be the prepared ones (a sparse count may be smaller). ARGUMENT if they are not. */
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
                                  size_t workspace_size, void *frame, size_t capacity, dr_result *result);
 
-/* ---- Outputs --------------------------------------------------------------------------------------- */
+/* ---- Outputs ------------------------------------------------------------------------------------------ */
 
 /* Room for one tensor. Dense: values[universe * width], all of it is written. Sparse: indices[capacity]
- * ascending and values[capacity * width]; `count` says how many. universe and width must be the frame's. */
+ * ascending and values[capacity * width]; `count` says how many. universe and width must be the frame's.
+ * Outputs overlap neither a frame nor one another. */
 typedef struct dr_tensor_out {
   size_t struct_size;
-  dr_dtype dtype;       /* the frame's, or DR_F32 */
+  dr_dtype dtype;       /* DR_F32, DR_F16 or DR_BF16, whatever the frame's; rounded to nearest, ties to even */
   dr_dtype index_dtype; /* 0: dense */
   uint64_t universe;
   uint32_t width; /* 0 means 1 */
@@ -231,47 +285,76 @@ typedef struct dr_tensor_out {
   void *values;
   void *indices;
   uint64_t capacity; /* sparse: rows there is room for */
-  uint64_t count;    /* set: rows of the support */
+  uint64_t count;    /* set. decode: rows of the support. merge: sparse, rows of the union; dense, rows that were added,
+                        over all frames */
 } dr_tensor_out;
 
-/* 0 means no limit of ours. Outputs are the caller's and bound memory; time too if they are dense. A sparse output of a
- * huge universe does not: a Bloom filter of a few bytes is asked for every element of it, so set max_elements there. */
-typedef struct dr_limits {
-  size_t struct_size;
-  uint64_t max_elements;  /* universe * width, summed over the frame */
-  uint64_t max_workspace; /* bytes that decode may allocate */
-} dr_limits;
+enum {
+  DR_DECODE_ADD = 1u << 0, /* merge: add to what the outputs hold (dense ones); otherwise they start from zero */
+  DR_DECODE_TAG = 1u << 1  /* every frame must have the tag `tag`, or it is ARGUMENT: ranks are out of step */
+};
 
+/* How to decode or merge. NULL means all zero. Outputs are the caller's and bound memory; time too if they are dense.
+ * A sparse output of a huge universe does not: a Bloom filter of a few bytes is asked for every element of it,
+ * so set max_elements there. A limit of 0 is no limit of ours. */
+typedef struct dr_decode_options {
+  size_t struct_size;
+  uint32_t flags; /* DR_DECODE_* */
+  uint32_t reserved;
+  uint64_t max_elements;  /* universe * width, summed over a frame */
+  uint64_t max_workspace; /* bytes that the call may allocate, or take of a workspace */
+  uint64_t tag;
+  uint64_t first_tensor, tensors; /* only these of the frame's tensors are decoded, and there are so many outputs;
+                                     tensors = 0: all. The rest is verified by its check only */
+  void (*trace)(void *user, const dr_trace *);
+  void *trace_user;
+} dr_decode_options;
+
+/* Borrowed bytes. Never grows. */
 typedef struct dr_bytes {
   const void *data;
   size_t size;
 } dr_bytes;
 
-enum { DR_MERGE_ADD = 1u << 0 /* add to what the outputs hold; otherwise they start from zero */ };
+/* ---- Prepared decode and merge ------------------------------------------------------------------------ */
 
-typedef struct dr_merge_options {
-  size_t struct_size;
-  uint32_t flags, reserved;
-  dr_limits limits;
-} dr_merge_options;
-
-/* ---- Prepared decode, on a GPU ---------------------------------------------------------------------------- */
-
-/* Frames of a batch that was prepared for a device, decoded there without a wait: the sender's batch must have been prepared from the same
- * plans, shapes and types (a sparse count: as large a bound). frames[i].size: bytes that are readable from frames[i].data, which is aligned to
- * 16; a frame tells its own end. Outputs are dense and shaped as the batch's tensors (the frame's type, or f32). Whatever is wrong with a
- * frame is in `result`, in device memory (reserved: which frame; tensor, fault as in dr_encode), and then the outputs
- * are as they were. ARGUMENT, UNSUPPORTED (a batch for the CPU: dr_decode needs no preparation there), DEVICE. */
+/* Decodes a frame whose sender's batch was prepared from the same plans, shapes and types (a sparse count: as large a
+ * bound), without allocating; on a GPU without a wait. Outputs are shaped as the batch's tensors, dense (on the CPU: or sparse).
+ * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place.
+ * On the CPU: as dr_decode, frame at any address; result may be NULL.
+ * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; a frame tells its own end. What is wrong with
+ * it is in `result`, in device memory, and then the outputs are as they were. Options: flags ADD only.
+ * ARGUMENT, CAPACITY (workspace), CORRUPT, UNSUPPORTED, PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
-                                 size_t size, dr_tensor_out *outs, size_t stride, size_t n, void *workspace,
-                                 size_t workspace_size, dr_result *result);
+                                 size_t size, const dr_decode_options *options, dr_tensor_out *outs, size_t stride,
+                                 size_t n, void *workspace, size_t workspace_size, dr_result *result);
 /* As dr_merge: weights are host memory, read during the call. */
 DR_API dr_status dr_batch_merge(dr_context *context, const dr_batch *batch, const dr_place *place,
-                                const dr_bytes *frames, const float *weights, size_t k, const dr_merge_options *options,
-                                dr_tensor_out *outs, size_t stride, size_t n, void *workspace, size_t workspace_size,
-                                dr_result *result);
-/* Workspace, in device memory aligned to 64 bytes, for k frames at a time. */
-DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_t *bytes);
+                                const dr_bytes *frames, const float *weights, size_t k,
+                                const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n,
+                                void *workspace, size_t workspace_size, dr_result *result);
+/* Workspace for a decode (k = 1) or a merge of k frames. ARGUMENT (NULL, or k beyond 2^20), MEMORY (it would not
+ * fit an address). */
+DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_t *bytes, dr_error *error);
+
+/* ---- A batch bound to its memory: what a training loop calls each step ------------------------------------ */
+
+/* Tensors, outputs and workspace of a batch, checked once, so that a call takes no longer for many tensors than for
+ * one. The pointers must stay valid, and the context and the batch alive, until it is destroyed; errors are in the
+ * context, which it shares. tensors may be NULL if it only decodes, outs if it only encodes. `frames`: how many a
+ * merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+typedef struct dr_binding dr_binding;
+DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
+                                   const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
+                                   size_t n, size_t frames, dr_binding **binding);
+DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
+/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them. */
+DR_API dr_status dr_binding_encode(dr_binding *binding, const dr_call *call, void *frame, size_t capacity,
+                                   dr_result *result);
+DR_API dr_status dr_binding_decode(dr_binding *binding, const void *frame, size_t size,
+                                   const dr_decode_options *options, dr_result *result);
+DR_API dr_status dr_binding_merge(dr_binding *binding, const dr_bytes *frames, const float *weights, size_t k,
+                                  const dr_decode_options *options, dr_result *result);
 
 /* ---- State of feedback: the caller's memory ----------------------------------------------------------- */
 
@@ -279,8 +362,19 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
  * The bytes may be saved, and loaded on any machine; another plan with the same feedback may go on with them. */
 DR_API dr_status dr_state_size(const dr_plan *plan, const dr_tensor *tensor, size_t *bytes, dr_error *error);
 /* The residual inside a state: f32[universe * width]. To take back a frame that never arrived, merge it
- * into this with DR_MERGE_ADD. ARGUMENT if the state is fresh or not one. */
-DR_API dr_status dr_state_residual(void *state, size_t state_size, float **residual, uint64_t *elements);
+ * into this with DR_DECODE_ADD. ARGUMENT if the state is fresh or not one. */
+DR_API dr_status dr_state_residual(void *state, size_t state_size, float **residual, uint64_t *elements,
+                                   dr_error *error);
+/* Makes a state of a residual, f32[universe * width] (NULL: of zeros), for dr_state_size bytes. */
+DR_API dr_status dr_state_fill(const dr_plan *plan, const dr_tensor *tensor, const float *residual, void *state,
+                               size_t state_size, dr_error *error);
+/* Copies `elements` of one residual, from element `first` on, to element `at` of another state's (which may be
+ * fresh only if it was made by dr_state_fill): for tensors that are cut anew, or ranks that come and go. A fresh `from`
+ * counts as zeros. The states may be the same, the ranges may not overlap. ARGUMENT. */
+DR_API dr_status dr_state_copy(const void *from, size_t from_size, uint64_t first, void *to, size_t to_size,
+                               uint64_t at, uint64_t elements, dr_error *error);
+/* The residual's L2 norm, summed up in f64; 0 of a fresh state. ARGUMENT if it is not a state. */
+DR_API dr_status dr_state_norm(const void *state, size_t state_size, double *norm, dr_error *error);
 
 /* ---- Inspect ------------------------------------------------------------------------------------------ */
 
@@ -312,6 +406,10 @@ typedef struct dr_tensor_info {
   uint32_t reserved;
 } dr_tensor_info;
 
+/* Bytes of the frame that begins here, of `size` that are readable; reads its header only and verifies no check. For
+ * frames that lie one behind the other, or in slots. CORRUPT (no frame, or longer than size), UNSUPPORTED. */
+DR_API dr_status dr_frame_size(const void *frame, size_t size, size_t *frame_size, dr_error *error);
+
 /* Reads headers and verifies every check; decodes nothing. A frame may lie at any address. infos may be NULL; at most `capacity` are
  * written. size may exceed the frame. CORRUPT, UNSUPPORTED (a codec that is not loaded). A status frame
  * is no error here. */
@@ -323,13 +421,14 @@ DR_API dr_status dr_inspect(const void *frame, size_t size, dr_frame_info *info,
 /* Decodes a frame of n tensors. If it fails, what the outputs hold is unspecified but for dr_merge.
  * ARGUMENT (an output does not fit the frame), CAPACITY, CORRUPT, UNSUPPORTED, MEMORY, PEER. */
 DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const void *frame, size_t size,
-                           const dr_limits *limits, dr_tensor_out *outs, size_t stride, size_t n);
+                           const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 
-/* Sum of k frames, weights[i] * frame i, into dense outputs, added in the order of the frames, in f32 and
- * rounded to the output's type after each. weights NULL: all 1. Outputs are untouched unless every frame
- * is sound; the error then names the frame. Errors as for dr_decode. */
+/* Sum of k frames, weights[i] * frame i, added in the order of the frames, in f32 and rounded to the output's
+ * type after each. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
+ * summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much would do).
+ * Outputs are untouched unless every frame is sound; the error then names the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,
-                          size_t k, const dr_merge_options *options, dr_tensor_out *outs, size_t stride, size_t n);
+                          size_t k, const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 
 #ifdef __cplusplus
 }

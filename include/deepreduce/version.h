@@ -3,15 +3,15 @@
 #define DEEPREDUCE_VERSION_H
 
 #define DR_VERSION_MAJOR 0
-#define DR_VERSION_MINOR 1
+#define DR_VERSION_MINOR 2
 #define DR_VERSION_PATCH 0
-#define DR_VERSION_STRING "0.1.0"
+#define DR_VERSION_STRING "0.2.0"
 
 /* Grows when a program built against an older header could no longer run. It is the soname. */
-#define DR_ABI_VERSION 0
+#define DR_ABI_VERSION 1
 
 /* What a plug-in speaks (codec.h), and what a frame says of itself (FORMAT.md). Frames of version 1 stay readable. */
-#define DR_CODEC_ABI_VERSION 1
+#define DR_CODEC_ABI_VERSION 2
 #define DR_FORMAT_VERSION 1
 
 #endif

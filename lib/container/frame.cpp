@@ -27,7 +27,7 @@ void append_varint(std::pmr::vector<uint8_t>& out, uint64_t x) {
 
 void put_stage(std::pmr::vector<uint8_t>& out, const stage& s) {
   size_t given = s.codec->field_count;
-  while (given && s.fields[given - 1] == s.codec->fields[given - 1].fallback) --given;
+  while (given && s.fields[given - 1] == dr_field_at(s.codec->fields, given - 1)->fallback) --given;
   append_varint(out, uint64_t{s.codec->id} * 2 + (given > 0));
   if (!given) return;
   const size_t length = out.size();
@@ -86,15 +86,15 @@ dr_status read_stage(cursor& in, dr_role role, stage& out, dr_error& error) {
     uint64_t x;
     if (given == out.codec->field_count || !fields.varint(x))
       return bad(error, "a codec has other fields than it declares", given);
-    const dr_field& f = out.codec->fields[given];
+    const dr_field& f = *dr_field_at(out.codec->fields, given);
     if (x < f.minimum || x > f.maximum)
       return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name,
                   f.name, x, f.minimum, f.maximum);
     out.fields[given] = x;
   }
-  if (given && out.fields[given - 1] == out.codec->fields[given - 1].fallback)
+  if (given && out.fields[given - 1] == dr_field_at(out.codec->fields, given - 1)->fallback)
     return bad(error, "a trailing field has its default", given - 1);
-  for (size_t i = given; i < out.codec->field_count; ++i) out.fields[i] = out.codec->fields[i].fallback;
+  for (size_t i = given; i < out.codec->field_count; ++i) out.fields[i] = dr_field_at(out.codec->fields, i)->fallback;
   return DR_OK;
 }
 

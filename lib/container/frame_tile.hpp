@@ -15,7 +15,7 @@ namespace dr {
 
 inline constexpr unsigned frame_lanes = 256;
 inline constexpr uint64_t frame_tile = 4 * check_chunk_words;  // a block makes or reads one chunk of the check
-inline constexpr uint64_t no_tensor = ~uint64_t{0}, frame_check_at = 4, frame_columns_max = 7;
+inline constexpr uint64_t no_tensor = ~uint64_t{0}, no_frame = ~uint64_t{0}, frame_check_at = 4, frame_columns_max = 7;
 
 enum frame_row_flags : uint32_t {
   row_lists_section = 1,          // << section
@@ -273,10 +273,11 @@ struct pack_frame {
       return failed(b, a, refined(a, first), a.place[first].tensor);
     }
     const uint64_t total = a.shape.header_size + totals.all;
-    if (total > a.capacity) return failed(b, a, {DR_E_CAPACITY, DR_STREAM_NONE, total, a.capacity, nullptr}, no_tensor);
+    if (total > a.capacity)
+      return failed(b, a, {sizeof(dr_fault), DR_E_CAPACITY, DR_STREAM_NONE, total, a.capacity, nullptr}, no_tensor);
     write_header(b, a, total);
     b.phase([&](unsigned lane) {
-      if (lane == 0) tell(a, {DR_OK, 0, 0, 0, nullptr}, no_tensor, total);
+      if (lane == 0) tell(a, dr_fault{}, no_tensor, total);
       // Feedback asks what became of a row.
       for (uint32_t i = lane; i < n; i += lanes) a.rows[i].mode = place_row(a.rows[i], a.place[i]).mode;
     });
@@ -298,12 +299,7 @@ struct pack_frame {
   }
 
   DR_HD static void tell(const args& a, const dr_fault& fault, uint64_t tensor, uint64_t size) {
-    if (!a.result) return;
-    a.result->size = size;
-    a.result->status = fault.code;
-    a.result->reserved = 0;
-    a.result->tensor = tensor;
-    a.result->fault = fault;
+    if (a.result) set_result(a.result, fault, size, tensor, no_frame);
   }
 
   // What a row stores of itself.

@@ -390,12 +390,8 @@ struct tell_decoded {
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       const bool failed = first < n;
-      a.result->size = 0;
-      a.result->fault = failed ? fault_at(a, first) : dr_fault{};
-      a.result->fault.message = nullptr;
-      a.result->status = a.result->fault.code;
-      a.result->reserved = failed ? static_cast<uint32_t>(first / places) : 0;
-      a.result->tensor = failed && first % places ? first % places - 1 : no_tensor;
+      set_result(a.result, failed ? fault_at(a, first) : dr_fault{}, 0,
+                 failed && first % places ? first % places - 1 : no_tensor, failed ? first / places : no_frame);
     });
   }
 

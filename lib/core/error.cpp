@@ -4,10 +4,13 @@
 #include <cstdio>
 #include <cstring>
 
+#include "core/versioned.hpp"
+
 namespace dr {
 
 dr_status fail(dr_error& error, dr_status code, const char* format, ...) {
-  error = dr_error{sizeof(dr_error), code, DR_STREAM_NONE, DR_NO_TENSOR, 0, {}};
+  error = no_error();
+  error.code = code;
   va_list args;
   va_start(args, format);
   std::vsnprintf(error.message, sizeof error.message, format, args);
@@ -25,17 +28,39 @@ dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const ch
   error.tensor = tensor;
   error.stream = fault.stream;
   error.where = fault.where;
+  error.what = fault.what;
   return fault.code;
 }
 
 void hand_over(const dr_error& from, dr_error* to) {
   if (!to) return;
-  const size_t size = to->struct_size && to->struct_size < sizeof from ? to->struct_size : sizeof from;
-  if (size <= sizeof to->struct_size) return;
-  std::memcpy(reinterpret_cast<char*>(to) + sizeof to->struct_size,
-              reinterpret_cast<const char*>(&from) + sizeof to->struct_size, size - sizeof to->struct_size);
-  to->struct_size = size;
-  if (size > offsetof(dr_error, message)) reinterpret_cast<char*>(to)[size - 1] = 0;
+  const size_t size = to->struct_size;
+  if (size < struct_size_min || size > struct_size_max) return;
+  write_struct(from, to);
+  if (size > offsetof(dr_error, message) && size < sizeof from) reinterpret_cast<char*>(to)[size - 1] = 0;
+}
+
+dr_status prefix(dr_error& error, const char* format, ...) {
+  const dr_error inner = error;
+  char words[48];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(words, sizeof words, format, args);
+  va_end(args);
+  std::snprintf(error.message, sizeof error.message, "%s%.200s", words, inner.message);
+  return error.code;
+}
+
+dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error) {
+  const size_t size = size_of_struct(from);
+  if (size < least || size > room)
+    return fail(error, DR_E_ARGUMENT, "%s: struct_size is %zu, which is not set or not from %zu to %zu", what, size,
+                least, room);
+  for (size_t i = known; i < size; ++i)
+    if (static_cast<const char*>(from)[i])
+      return fail(error, DR_E_UNSUPPORTED, "%s: byte %zu is not zero; this library knows %zu bytes of the struct", what,
+                  i, known);
+  return DR_OK;
 }
 
 const char* status_name(dr_status code) {

@@ -7,13 +7,19 @@
 
 namespace dr {
 
+// As it is before anything fails.
+inline dr_error no_error() { return {sizeof(dr_error), DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, {}}; }
+
 // Fills `error` (printf style) and returns `code`.
 [[gnu::format(printf, 3, 4)]] dr_status fail(dr_error& error, dr_status code, const char* format, ...);
 
 // The sentence of a job's fault. `tensor` is its position in the batch, `codec` who said so (may be nullptr).
 dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const char* codec);
 
-// Copies what a caller's smaller or larger dr_error has room for.
+// Puts words before an error's sentence, and leaves its fields; returns its code.
+[[gnu::format(printf, 2, 3)]] dr_status prefix(dr_error& error, const char* format, ...);
+
+// Copies what a caller's dr_error has room for; nothing if its struct_size is not set.
 void hand_over(const dr_error& from, dr_error* to);
 
 const char* status_name(dr_status code);

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <mutex>
 
+#include "core/versioned.hpp"
+
 namespace dr {
 namespace {
 
@@ -37,8 +39,8 @@ bool valid_name(const char* name) {
 bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
 
 dr_status check(const dr_codec* c, dr_error& error) {
-  if (!c || c->struct_size < sizeof(dr_codec))
-    return fail(error, DR_E_ARGUMENT, "codec: struct_size is smaller than dr_codec of this version");
+  if (!c) return fail(error, DR_E_ARGUMENT, "codec is NULL");
+  if (const dr_status s = check_struct(c, sizeof(dr_codec), sizeof *c, struct_size_max, "codec", error)) return s;
   if (!valid_name(c->name))
     return fail(error, DR_E_ARGUMENT, "codec %u: its name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
   if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
@@ -46,7 +48,13 @@ dr_status check(const dr_codec* c, dr_error& error) {
                 c->name, c->role);
   if (c->id < 0x8000 || c->id > 0xffff)
     return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
-  if (!c->cpu || c->cpu->struct_size < sizeof(dr_ops) || !c->cpu->need || !c->cpu->encode || !c->cpu->decode)
+  if (c->reserved) return fail(error, DR_E_UNSUPPORTED, "codec %s: reserved is not 0", c->name);
+  for (const dr_ops* ops : {c->cpu, c->cuda})
+    if (ops)
+      if (const dr_status s =
+              check_struct(ops, sizeof(dr_ops), sizeof *ops, struct_size_max, "codec: operations", error))
+        return s;
+  if (!c->cpu || !c->cpu->need || !c->cpu->encode || !c->cpu->decode)
     return fail(error, DR_E_ARGUMENT, "codec %s: need, encode and decode on the CPU are required", c->name);
   if (c->role == DR_ROLE_INDEX && !(c->forms & 1u << DR_FORM_LIST))
     return fail(error, DR_E_UNSUPPORTED, "codec %s: index codecs take the list form in this version", c->name);
@@ -60,18 +68,27 @@ dr_status check(const dr_codec* c, dr_error& error) {
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
   if (c->field_count && !c->cpu->resolve)
     return fail(error, DR_E_ARGUMENT, "codec %s: wire fields without resolve", c->name);
+  if ((c->param_count && !c->params) || (c->field_count && !c->fields))
+    return fail(error, DR_E_ARGUMENT, "codec %s: %s is NULL, but its count is not 0", c->name,
+                c->param_count && !c->params ? "params" : "fields");
   if (c->param_count > 32)
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu parameters, at most 32", c->name, c->param_count);
   for (size_t i = 0; i < c->field_count; ++i) {
-    const dr_field& f = c->fields[i];
+    const dr_field& f = *dr_field_at(c->fields, i);
+    if (const dr_status s =
+            check_struct(&f, sizeof(dr_field), sizeof f, c->fields->struct_size, "codec: wire field", error))
+      return s;
     if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
       return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: its default is not in its range", c->name, i);
   }
   for (size_t i = 0; i < c->param_count; ++i) {
-    const dr_param& p = c->params[i];
+    const dr_param& p = *dr_param_at(c->params, i);
+    if (const dr_status s =
+            check_struct(&p, sizeof(dr_param), sizeof p, c->params->struct_size, "codec: parameter", error))
+      return s;
     const bool choice = p.type == DR_PARAM_CHOICE;
-    if (p.struct_size != sizeof(dr_param) || !valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE ||
-        (choice && !p.choices) || (!choice && !(p.minimum <= p.maximum)) ||
+    if (!valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
+        (!choice && !(p.minimum <= p.maximum)) ||
         (!choice && !p.required && !(p.fallback >= p.minimum && p.fallback <= p.maximum)))
       return fail(error, DR_E_ARGUMENT, "codec %s: parameter %zu is malformed (name, type, range or default)", c->name,
                   i);

@@ -46,6 +46,9 @@ struct stream_shape {
   uint32_t dtype = 0, width = 1;
 };
 
+// Of a job that has not begun.
+inline dr_fault no_fault(uint32_t stream = DR_STREAM_NONE) { return {sizeof(dr_fault), DR_OK, stream, 0, 0, nullptr}; }
+
 inline dr_job shape_job(const stream_shape& s) {
   dr_job job{};
   job.struct_size = sizeof job;
@@ -53,7 +56,6 @@ inline dr_job shape_job(const stream_shape& s) {
   job.count_max = s.count_max;
   job.dtype = s.dtype;
   job.width = s.width;
-  job.form = DR_FORM_LIST;
   return job;
 }
 

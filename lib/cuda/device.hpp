@@ -33,6 +33,7 @@ class device {
 };
 
 // UNSUPPORTED (built without CUDA), DEVICE (no such device). Lives as long as the process.
+extern const bool built_with_cuda;
 dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 
 // A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are loaded, on `loads`: in

@@ -5,6 +5,12 @@ namespace dr {
 device* emulated(int32_t seed);                                             // emulator.cpp
 dr_status find_cuda_device(int32_t number, device*& out, dr_error& error);  // device.cu
 
+#if defined(DR_WITH_CUDA)
+const bool built_with_cuda = true;
+#else
+const bool built_with_cuda = false;
+#endif
+
 dr_status find_device(const dr_place& place, device*& out, dr_error& error) {
   if (place.kind == DR_PLACE_EMULATED) {
     out = emulated(place.device);

@@ -105,7 +105,7 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
       const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
       dr_params params = s.params();
       if (s.codec->role == DR_ROLE_VALUE) params.beside = wire.lists[section_index].front().codec->traits;
-      dr_fault fault{};
+      dr_fault fault = no_fault();
       if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
         if (fault.code == DR_OK) fault.code = DR_E_ARGUMENT;
         return fail(error, fault, tensor, s.codec->name);

@@ -67,24 +67,24 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
                 call.name.c_str(), names_of(role).c_str(),
                 role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
   const dr_codec& codec = *out.codec;
-  for (size_t i = 0; i < codec.param_count; ++i) out.values.push_back({0, 0, codec.params[i].fallback});
+  for (size_t i = 0; i < codec.param_count; ++i) out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
   for (const plan_argument& a : call.arguments) {
     size_t p = 0;
-    while (p < codec.param_count && a.key != codec.params[p].name) ++p;
+    while (p < codec.param_count && a.key != dr_param_at(codec.params, p)->name) ++p;
     if (p == codec.param_count) {
       std::string known;
       for (size_t i = 0; i < codec.param_count; ++i) {
         known += i ? ", " : "";
-        known += codec.params[i].name;
+        known += dr_param_at(codec.params, i)->name;
       }
       return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", codec.name, a.key.c_str(),
                   known.empty() ? "none" : known.c_str());
     }
-    if (const dr_status s = bind_value(codec, codec.params[p], a.value, out.values[p], error)) return s;
+    if (const dr_status s = bind_value(codec, *dr_param_at(codec.params, p), a.value, out.values[p], error)) return s;
   }
   for (size_t p = 0; p < codec.param_count; ++p)
-    if (codec.params[p].required && !out.values[p].given)
-      return fail(error, DR_E_ARGUMENT, "plan: %s needs %s=…", codec.name, codec.params[p].name);
+    if (dr_param_at(codec.params, p)->required && !out.values[p].given)
+      return fail(error, DR_E_ARGUMENT, "plan: %s needs %s=…", codec.name, dr_param_at(codec.params, p)->name);
   return DR_OK;
 }
 
@@ -102,7 +102,7 @@ dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_sta
 plan_call canonical_call(const bound_stage& stage) {
   plan_call call{stage.codec->name, {}};
   for (size_t p = 0; p < stage.codec->param_count; ++p) {
-    const dr_param& param = stage.codec->params[p];
+    const dr_param& param = *dr_param_at(stage.codec->params, p);
     const double number = stage.values[p].number;
     if (!param.required && number == param.fallback) continue;
     std::string text = print_number(number);
@@ -292,7 +292,7 @@ std::string describe_list(const stage_list& list) {
     text += s.codec->name;
     for (size_t f = 0; f < s.codec->field_count; ++f) {
       text += f ? ',' : '(';
-      text += s.codec->fields[f].name;
+      text += dr_field_at(s.codec->fields, f)->name;
       text += '=';
       text += std::to_string(s.fields[f]);
     }

@@ -154,8 +154,7 @@ class decoder {
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
       o.slots[s].data = f_.data + at;
       o.slots[s].size = row.size[s];
-      o.fault = {};
-      o.fault.stream = stream[s];
+      o.fault = no_fault(stream[s]);
       dr_job job = shape_job({row.universe, s == section_index ? row.count : row.support, plan.dtype, plan.width});
       if (s == section_order) job.universe = row.support;
       job.fault = &o.fault;
@@ -183,7 +182,7 @@ class decoder {
   }
 
   dr_status corrupt(size_t i, uint32_t stream, uint64_t where, uint64_t what, const char* message) {
-    return fail(error_, dr_fault{DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
+    return fail(error_, dr_fault{sizeof(dr_fault), DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
   }
 
   // Support ascending, values in its order, whatever the codecs were: nobody below has to judge again.
@@ -413,7 +412,7 @@ class deliverer {
 
 }  // namespace
 
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers,
+dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_options& limits, uint32_t workers,
                            uint64_t& bytes, dr_error& error) {
   for (const frame_view& frame : frames) {
     uint64_t elements = 0;
@@ -522,11 +521,8 @@ dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& 
     decoder d(frames[k], w, w.rows + first, workers, error);
     if (const dr_status s = d.run(rows + first)) {
       if (frames.size() > 1) {
-        const dr_error inner = error;
-        fail(error, inner.code, "frame %zu: %s", k, inner.message);
-        error.tensor = inner.tensor;
-        error.stream = inner.stream;
-        error.where = inner.where;
+        error.frame = k;
+        prefix(error, "frame %zu: ", k);
       }
       return s;
     }

@@ -29,11 +29,14 @@ struct deliver_room {
 };
 
 // Workspace to decode these frames; also refuses what is beyond the limits, before anything is allocated.
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers,
+dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_options& limits, uint32_t workers,
                            uint64_t& bytes, dr_error& error);
 
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);
+
+// A merge takes no more frames: so many have positions of their own in 32 bits, and in sums of workspaces.
+inline constexpr size_t merged_max = size_t{1} << 20;
 
 // Decodes every row of every frame; rows [Σ rows of the frames], rooms [workers].
 dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,

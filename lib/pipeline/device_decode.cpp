@@ -23,9 +23,10 @@ stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s) {
   return {r.universe, s == section_index ? r.coded_max : r.support_max, p.dtype, p.width};
 }
 
-dr_need need_of(const stage_list& list, const stream_shape& shape) {
+dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule* rule = nullptr) {
   dr_need need{};
   need.struct_size = sizeof need;
+  need.rule = rule;
   if (list.count == 0) return need;
   const dr_job job = shape_job(shape);
   const dr_params params = list.front().params();
@@ -244,8 +245,10 @@ class device_decoder {
     plan_rule rule{};
     rule.flags = row_flags(plan);
     rule.value_bytes = uint64_t{plan.width} * value_size(plan.dtype);
-    for (uint32_t s = 0; s < section_count; ++s)
-      rule.size[s] = need_of(plan.lists[s], {1, 1, plan.dtype, plan.width}).rule;
+    for (uint32_t s = 0; s < section_count; ++s) {
+      rule.size[s].struct_size = sizeof(dr_size_rule);
+      need_of(plan.lists[s], {1, 1, plan.dtype, plan.width}, &rule.size[s]);
+    }
     return rule;
   }
 

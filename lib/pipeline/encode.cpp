@@ -61,7 +61,6 @@ struct sums_source {
 
 struct row_work {
   dr_fault fault;
-  dr_stats stats;
   uint64_t count, told;
   uint64_t source_first, source_rows;  // of a sparse source: its part in this segment
   uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
@@ -595,7 +594,7 @@ class encoder {
   void set_source(const unit_work& o, const unit& u, uint32_t k) {
     const batch_row& r = b_.rows[k];
     row_work& row = w_.rows[k];
-    row.fault = {};
+    row.fault = no_fault();
     row.source_first = r.first;
     row.source_rows = r.universe;
     if (!u.sparse) return;
@@ -708,20 +707,19 @@ class encoder {
   dr_status choose_value(size_t i, uint32_t& chosen) {
     const batch_row& r = b_.rows[i];
     row_work& row = w_.rows[i];
-    const bool finite = survey(i);
-    row.fault = {};
+    const bool finite = is_finite(i);
+    row.fault = no_fault();
     const uint64_t bytes = row.told * row_bytes(i);
     for (uint32_t k = 0; k < r.value_choices; ++k) {
       const stage_list& list = b_.wire[r.choices[k].plan].value();
       if (!finite && list.has(DR_NEEDS_FINITE)) continue;
       dr_job job = job_of(i, DR_STREAM_VALUE, row.kept, r.support_max, &row.told, r.support_max * row_bytes(i));
-      if (finite) job.stats = &row.stats;
       row.trial.need = r.choices[k].need[section_value];
       w_.jobs.n = 0;
       w_.jobs.add(job, row.trial);
       if (const dr_status s = encode_list(list)) return s;
       const bool refused = row.fault.code;
-      row.fault = {};
+      row.fault = no_fault();
       if (refused || (row.value_chosen && row.trial.size >= row.slots[section_value].size)) continue;
       if (!list.exact()) {
         job = job_of(i, DR_STREAM_VALUE, nullptr, row.told, nullptr, 0);
@@ -808,7 +806,7 @@ class encoder {
       span.bytes += row.slots[section_index].size;
       if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY) continue;
       // More support than the plan allows: the keys go raw.
-      row.fault = {};
+      row.fault = no_fault();
       row.told = row.count;
       w_.wire[w_.selected[j]].mode = mode_raw_index;
     }
@@ -847,10 +845,9 @@ class encoder {
       row_work& row = w_.rows[i];
       if (row.value_chosen) return;
       row.fault.stream = DR_STREAM_VALUE;
-      if (lossy && !survey(i)) return;
+      if (lossy && !is_finite(i)) return;
       dr_job job =
           job_of(i, DR_STREAM_VALUE, sent(i), b_.rows[i].support_max, &row.told, b_.rows[i].support_max * row_bytes(i));
-      if (lossy) job.stats = &row.stats;
       job.tell = row.order;
       job.tell_capacity = row.order ? b_.rows[i].support_max : 0;
       job.tell_count = &row.order_told;
@@ -870,31 +867,25 @@ class encoder {
     return DR_OK;
   }
 
-  // Smallest and largest magnitude; false, and a fault, if a value is not finite.
-  bool survey(size_t i) {
+  // False, and a fault, if a value is not finite.
+  bool is_finite(size_t i) {
     row_work& row = w_.rows[i];
     return with_value_type(plan_of(i).dtype, [&](auto type) {
       using T = decltype(type);
       const auto* v = static_cast<const typename T::bits*>(sent(i));
       // (Signed numbers: SSE2 compares no others.)
-      int32_t least = 0x7fffffff, most = 0;
+      int32_t most = 0;
       const uint64_t n = row.told * plan_of(i).width;
-      for (uint64_t k = 0; k < n; ++k) {
-        const auto m = static_cast<int32_t>(magnitude<T>(v[k]));
-        least = std::min(least, m);
-        most = std::max(most, m);
-      }
+      for (uint64_t k = 0; k < n; ++k) most = std::max(most, static_cast<int32_t>(magnitude<T>(v[k])));
       if (static_cast<uint32_t>(most) >= T::infinity) {
         uint64_t k = 0;
         while (magnitude<T>(v[k]) < T::infinity) ++k;
         const uint64_t at = b_.rows[i].first + (told(i) ? told(i)[k / plan_of(i).width] : k / plan_of(i).width);
-        row.fault = {DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
+        row.fault = {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
                      magnitude<T>(v[k]) == T::infinity ? "the gradient is infinite; this codec takes finite values"
                                                        : "the gradient is NaN; this codec takes finite values"};
         return false;
       }
-      row.stats = {T::to_f32(static_cast<typename T::bits>(static_cast<uint32_t>(least) & T::magnitude_mask)),
-                   T::to_f32(static_cast<typename T::bits>(most))};
       return true;
     });
   }
@@ -1063,7 +1054,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
   const auto attempt = [&]() -> dr_status {
     if (const dr_status s = e.sparsify_and_split()) {
       result.tensor = error.tensor;
-      result.fault = {s, DR_STREAM_NONE, error.where, 0, nullptr};
+      result.fault = {sizeof(dr_fault), s, error.stream, error.where, error.what, nullptr};
       return s;
     }
     if (const dr_status s = e.choose()) return s;

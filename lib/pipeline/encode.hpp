@@ -16,7 +16,7 @@ struct encode_call {
 struct encode_result {
   uint64_t size = 0;
   uint64_t tensor = DR_NO_TENSOR;
-  dr_fault fault{};
+  dr_fault fault = no_fault();
 };
 
 // Bytes of workspace that encode takes for a batch. (What the same code takes when it only measures.)

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "deepreduce/deepreduce.h"
+#include "primitive/block.hpp"
 
 namespace dr {
 
@@ -19,6 +20,23 @@ struct device_row {
   uint32_t accumulates;   // with feedback: its state is one, so what comes is added to it
   uint64_t offset;        // decode: of the payload in the frame
 };
-static_assert(sizeof(device_row) == 112);
+static_assert(sizeof(device_row) == 120);
+
+// Fills a caller's result in device memory, as much as its version of the struct has room for. Kept rows are not counted there.
+DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size, uint64_t tensor, uint64_t frame) {
+  dr_result r{};
+  r.size = size;
+  r.status = fault.code;
+  r.stream = fault.stream;
+  r.tensor = tensor;
+  r.where = fault.where;
+  r.what = fault.what;
+  r.frame = frame;
+  r.needed = fault.code == DR_E_CAPACITY && fault.stream == DR_STREAM_NONE ? fault.where : 0;
+  const auto* const from = reinterpret_cast<const uint64_t*>(&r);
+  auto* const out = reinterpret_cast<uint64_t*>(to);
+  const uint64_t words = (to->struct_size < sizeof r ? to->struct_size : sizeof r) / 8;
+  for (uint64_t i = 1; i < words; ++i) out[i] = from[i];
+}
 
 }  // namespace dr

@@ -37,10 +37,10 @@ struct golomb_device {
     const golomb_common<rule> common{static_cast<std::byte*>(exec.scratch), block_log2};
     uint64_t at = 0;  // 64 bytes each
     return launch_jobs<K>(exec, jobs, n, common, [&](size_t i, tile_job& t) -> uint64_t {
-      t.universe = static_cast<uint32_t>(jobs[i].universe);
+      t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
       t.extra = static_cast<uint32_t>(at);
-      at += ceil_div(scratch(jobs[i], block_log2), 64);
-      return tiles_of(jobs[i], t);
+      at += ceil_div(scratch(*dr_job_at(jobs, i), block_log2), 64);
+      return tiles_of(*dr_job_at(jobs, i), t);
     });
   }
 
@@ -59,8 +59,8 @@ struct golomb_device {
     };
     bool long_table = false;
     for (size_t i = 0; i < n; ++i) {
-      if (!jobs[i].in_size) return DR_E_UNSUPPORTED;  // a size is data, which device memory tells
-      long_table |= groups(jobs[i], block_log2) > 0;
+      if (!dr_job_at(jobs, i)->in_size) return DR_E_UNSUPPORTED;  // a size is data, which device memory tells
+      long_table |= groups(*dr_job_at(jobs, i), block_log2) > 0;
     }
     if (long_table) {
       const dr_status s =

@@ -96,7 +96,7 @@ dr_status launch_jobs(const dr_exec& exec, const dr_job* jobs, size_t n, const C
     uint64_t tiles = 0;
     for (size_t i = begin; i < end; ++i) {
       tile_job& t = args.job[i - begin];
-      t = make_tile_job(jobs[i]);
+      t = make_tile_job(*dr_job_at(jobs, i));
       t.first_tile = static_cast<uint32_t>(tiles);
       tiles += fill(i, t);
       if (tiles > 0x7fffffff) return DR_E_UNSUPPORTED;

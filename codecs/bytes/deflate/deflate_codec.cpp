@@ -76,7 +76,7 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   bump memory{scratch, scratch + deflate_memory};
   z_stream z = stream(memory);
-  if (deflateInit2(&z, static_cast<int>(p.values[0].number), Z_DEFLATED, -window_bits, memory_level,
+  if (deflateInit2(&z, static_cast<int>(param_value(p, 0).number), Z_DEFLATED, -window_bits, memory_level,
                    Z_DEFAULT_STRATEGY) != Z_OK) {
     fault(job, DR_E_INTERNAL, 0, 0, "deflate: zlib wants more memory than its documents say");
     return;

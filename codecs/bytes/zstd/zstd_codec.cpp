@@ -13,7 +13,7 @@ namespace {
 
 constexpr dr_param params[] = {param_int("level", "1 is fast, 19 is small", 1, 19, 3)};
 
-int level_of(const dr_params& p) { return static_cast<int>(p.values[0].number); }
+int level_of(const dr_params& p) { return static_cast<int>(param_value(p, 0).number); }
 
 // A level means other settings, and other tables, for inputs up to each of these sizes.
 uint64_t encode_memory(int level, uint64_t in_max) {

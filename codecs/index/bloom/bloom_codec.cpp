@@ -25,8 +25,9 @@ constexpr dr_param params[] = {
     param_real("bits", "bits of the filter for each index, instead of fpr; 0: as fpr says", 0, 4096, 0),
     param_choice("layout", "bits anywhere in the filter, or all in one block of 256", "standard|split_block", 0),
 };
-constexpr dr_field fields[] = {{"policy", 0, 1, 0},        {"k", 1, 64, 1},     {"c", 1, 4294967295, 1},
-                               {"seed", 0, 4294967295, 0}, {"choice", 0, 4, 0}, {"layout", 0, 1, 0}};
+constexpr dr_field fields[] = {wire_field("policy", 0, 1, 0),     wire_field("k", 1, 64, 1),
+                               wire_field("c", 1, 4294967295, 1), wire_field("seed", 0, 4294967295, 0),
+                               wire_field("choice", 0, 4, 0),     wire_field("layout", 0, 1, 0)};
 
 // ---- Parameters to fields ----------------------------------------------------------------------------------
 
@@ -61,8 +62,10 @@ double split_bits(double fpr) {
 }
 
 dr_status refuse(const dr_job* job, dr_fault* fault, const char* message) {
-  *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, job->count_max, message};
-  return DR_E_ARGUMENT;
+  fault->stream = DR_STREAM_INDEX;
+  fault->what = job->count_max;
+  fault->message = message;
+  return fault->code = DR_E_ARGUMENT;
 }
 
 uint64_t filter_bits(const uint64_t* f, uint64_t r) {
@@ -72,8 +75,8 @@ uint64_t filter_bits(const uint64_t* f, uint64_t r) {
 
 // Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's support).
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
-  const bool split = p->values[param_layout].number == 1;
-  double fpr = p->values[param_fpr].number, bits = p->values[param_bits].number;
+  const bool split = param_value(*p, param_layout).number == 1;
+  double fpr = param_value(*p, param_fpr).number, bits = param_value(*p, param_bits).number;
   if (fpr != 0 && bits != 0) return refuse(job, fault, "bloom takes fpr or bits, not both");
   if (job->universe == 0) fpr = 0.5;  // nothing to filter, whatever the rate
   double hashes = 8;
@@ -93,12 +96,12 @@ dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault
     if (bits == 0)
       return refuse(job, fault, "bloom: split blocks of 4096 bits an index have a higher rate than this fpr");
   }
-  const auto policy = static_cast<uint64_t>(p->values[param_policy].number);
+  const auto policy = static_cast<uint64_t>(param_value(*p, param_policy).number);
   out[bloom_field_policy] = policy == bloom_p0;
   out[bloom_field_choice] = bloom_choice(policy);
   out[bloom_field_k] = static_cast<uint64_t>(std::clamp(hashes, 1.0, 64.0));
   out[bloom_field_c] = static_cast<uint64_t>(std::max(1.0, std::round(65536 * bits)));
-  out[bloom_field_seed] = static_cast<uint64_t>(p->values[param_seed].number);
+  out[bloom_field_seed] = static_cast<uint64_t>(param_value(*p, param_seed).number);
   out[bloom_field_layout] = split ? bloom_split_block : bloom_standard;
   if (filter_bits(out, job->count_max) == 0)
     return refuse(job, fault, "bloom: the filter would have 2^32 bits or more; use smaller segments");
@@ -111,7 +114,7 @@ dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault
 // the standard deviation. Above the bound the row falls back to raw keys, so this decides size, never correctness.
 uint64_t largest_support(const dr_params& p, const dr_job& job) {
   const double d = static_cast<double>(job.universe), r = static_cast<double>(job.count_max);
-  if (const double ratio = p.values[param_max_ratio].number; ratio > 0)
+  if (const double ratio = param_value(p, param_max_ratio).number; ratio > 0)
     return std::clamp<uint64_t>(static_cast<uint64_t>(ratio * d), std::min(job.count_max, job.universe), job.universe);
   const double k = static_cast<double>(p.fields[bloom_field_k]),
                m = static_cast<double>(filter_bits(p.fields, job.count_max));

@@ -18,9 +18,9 @@ dr_status need(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs)
   if (const dr_status s = bloom_codec.cpu->need(p, jobs, n, needs)) return s;
   if (bloom_policy_of(p->fields) > bloom_p0 || p->fields[bloom_field_layout] != bloom_standard) return DR_E_UNSUPPORTED;
   for (size_t i = 0; i < n; ++i) {
-    needs[i].encode_scratch = scratch_size(jobs[i], needs[i].payload);
-    needs[i].decode_scratch = scratch_size(jobs[i], 0);
-    needs[i].rule = {p->fields[bloom_field_c], 32, 32, 0, 0, 0, 0};
+    dr_need_at(needs, i)->encode_scratch = scratch_size(*dr_job_at(jobs, i), dr_need_at(needs, i)->payload);
+    dr_need_at(needs, i)->decode_scratch = scratch_size(*dr_job_at(jobs, i), 0);
+    set_rule(*dr_need_at(needs, i), {sizeof(dr_size_rule), p->fields[bloom_field_c], 32, 32, 0, 0, 0, 0});
   }
   return DR_OK;
 }
@@ -44,30 +44,31 @@ struct scratch_places {
 dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
   const bloom_common c = common(*exec, *p);
   const auto fill = [&](scratch_places& places, size_t i, tile_job& t) {
-    t.universe = static_cast<uint32_t>(jobs[i].universe);
-    t.key = jobs[i].tell_capacity;
-    t.extra = places.take(scratch_size(jobs[i], bloom_bits(jobs[i].count_max, c.c) / 8));
+    t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
+    t.key = dr_job_at(jobs, i)->tell_capacity;
+    t.extra = places.take(scratch_size(*dr_job_at(jobs, i), bloom_bits(dr_job_at(jobs, i)->count_max, c.c) / 8));
   };
   scratch_places building, telling;
   const dr_status s = launch_jobs<bloom_build>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
     fill(building, i, t);
-    return ceil_div(jobs[i].count_max, bloom_insert_tile);
+    return ceil_div(dr_job_at(jobs, i)->count_max, bloom_insert_tile);
   });
   if (s) return s;
   return launch_jobs<bloom_tell>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
     fill(telling, i, t);
-    return bloom_tiles(jobs[i].universe);
+    return bloom_tiles(dr_job_at(jobs, i)->universe);
   });
 }
 
 dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
   scratch_places places;
   return launch_jobs<bloom_decode>(*exec, jobs, n, common(*exec, *p), [&](size_t i, tile_job& t) {
-    t.universe = static_cast<uint32_t>(jobs[i].universe);
-    t.in_size = jobs[i].in_size;
-    t.tell = job_out<uint32_t>(jobs[i]) + jobs[i].out_capacity / 4;  // decode tells nobody: it is the end of `out`
-    t.extra = places.take(scratch_size(jobs[i], 0));
-    return bloom_tiles(jobs[i].universe);
+    t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
+    t.in_size = dr_job_at(jobs, i)->in_size;
+    t.tell = job_out<uint32_t>(*dr_job_at(jobs, i)) +
+             dr_job_at(jobs, i)->out_capacity / 4;  // decode tells nobody: it is the end of `out`
+    t.extra = places.take(scratch_size(*dr_job_at(jobs, i), 0));
+    return bloom_tiles(dr_job_at(jobs, i)->universe);
   });
 }
 

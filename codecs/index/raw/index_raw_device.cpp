@@ -11,7 +11,7 @@ namespace {
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = 4 * job.count_max;
   need.tell = job.count_max;
-  need.rule = fixed_rate(32);
+  set_rule(need, fixed_rate(32));
   return true;
 }
 
@@ -24,8 +24,8 @@ dr_status encode(const dr_exec* exec, const dr_params*, const dr_job* jobs, size
 
 dr_status decode(const dr_exec* exec, const dr_params*, const dr_job* jobs, size_t n) {
   return launch_jobs<index_raw_decode>(*exec, jobs, n, index_raw_common{}, [&](size_t i, tile_job& t) {
-    t.universe = static_cast<uint32_t>(jobs[i].universe);
-    t.count_max = static_cast<uint32_t>(std::min(jobs[i].count_max, jobs[i].out_capacity / 4));
+    t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
+    t.count_max = static_cast<uint32_t>(std::min(dr_job_at(jobs, i)->count_max, dr_job_at(jobs, i)->out_capacity / 4));
     return tiles(t);
   });
 }

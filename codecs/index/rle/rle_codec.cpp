@@ -11,7 +11,7 @@ constexpr dr_param params[] = {
                  "of a length: packed in as many bits as the longest needs, or in units of 8, 16 or 32 bits; "
                  "runs: of zeros and ones in turn, gaps: of the zeros before each one",
                  rle_codes, rle_packed)};
-constexpr dr_field fields[] = {{"code", rle_packed, rle_gaps32, rle_packed}};
+constexpr dr_field fields[] = {wire_field("code", rle_packed, rle_gaps32, rle_packed)};
 
 uint32_t code_of(const dr_params& p) { return static_cast<uint32_t>(p.fields[0]); }
 

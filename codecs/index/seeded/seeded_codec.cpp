@@ -16,20 +16,21 @@ constexpr dr_param params[] = {
 constexpr uint64_t payload_size = 8;
 
 dr_status resolve(const dr_params* p, const dr_job*, uint64_t*, dr_fault* fault) {
-  const dr_value &ratio = p->values[param_ratio], &count = p->values[param_count];
+  const dr_value &ratio = param_value(*p, param_ratio), &count = param_value(*p, param_count);
   const char* wrong = ratio.given && count.given ? "seeded takes either ratio or count"
                       : ratio.number <= 0        ? "seeded(ratio) must be above 0"
                                                  : nullptr;
   if (!wrong) return DR_OK;
-  *fault = {DR_E_ARGUMENT, DR_STREAM_INDEX, 0, 0, wrong};
-  return DR_E_ARGUMENT;
+  fault->stream = DR_STREAM_INDEX;
+  fault->message = wrong;
+  return fault->code = DR_E_ARGUMENT;
 }
 
 // As topr counts (lib/sparsify). Decode takes the count from the frame.
 uint64_t wanted(const dr_params& p, uint64_t universe) {
-  const double count = p.values[param_count].number;
-  const uint64_t n =
-      static_cast<uint64_t>(count > 0 ? count : p.values[param_ratio].number * static_cast<double>(universe) + 1e-9);
+  const double count = param_value(p, param_count).number;
+  const uint64_t n = static_cast<uint64_t>(
+      count > 0 ? count : param_value(p, param_ratio).number * static_cast<double>(universe) + 1e-9);
   return std::clamp<uint64_t>(n, 1, std::max<uint64_t>(universe, 1));
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = ceil_div(job.count_max * ceil_log2(job.count_max), 8);
-  need.rule = {0, 0, 8, 0, 0, 1, 0};  // ceil_log2 of the count, each
+  set_rule(need, {sizeof(dr_size_rule), 0, 0, 8, 0, 0, 1, 0});  // ceil_log2 of the count, each
   return true;
 }
 
@@ -23,7 +23,7 @@ dr_status encode(const dr_exec* exec, const dr_params*, const dr_job* jobs, size
 
 dr_status decode(const dr_exec* exec, const dr_params*, const dr_job* jobs, size_t n) {
   return launch_jobs<bitpack_decode>(*exec, jobs, n, bitpack_common{}, [&](size_t i, tile_job& t) {
-    t.count_max = static_cast<uint32_t>(std::min(jobs[i].count_max, jobs[i].out_capacity / 4));
+    t.count_max = static_cast<uint32_t>(std::min(dr_job_at(jobs, i)->count_max, dr_job_at(jobs, i)->out_capacity / 4));
     return std::max<uint64_t>(1, ceil_div(t.count_max, bitpack_tile));
   });
 }

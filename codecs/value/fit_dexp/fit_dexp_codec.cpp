@@ -10,7 +10,7 @@ namespace {
 
 constexpr dr_param params[] = {param_choice(
     "sign", "split: a curve for each sign; order: one of magnitudes, and a bit a value", "split|order", 0)};
-constexpr dr_field fields[] = {{"sign", 0, 1, 0}};
+constexpr dr_field fields[] = {wire_field("sign", 0, 1, 0)};
 
 bool in_order(const dr_params& p) { return p.fields[0] == 1; }
 constexpr uint64_t curve_size = 16;

@@ -19,7 +19,8 @@ constexpr dr_param params[] = {
     param_choice("sign", "split: a curve for each sign; order: one of magnitudes, and a bit a value", "split|order", 0),
     param_int("segments", "pieces of a curve with knots=chord; 0: as many as the paper's rule gives", 0,
               fit_poly_pieces_max, 4)};
-constexpr dr_field fields[] = {{"degree", 0, fit_poly_degree_max, 5}, {"knots", 0, 2, 0}, {"sign", 0, 1, 0}};
+constexpr dr_field fields[] = {wire_field("degree", 0, fit_poly_degree_max, 5), wire_field("knots", 0, 2, 0),
+                               wire_field("sign", 0, 1, 0)};
 
 fit_poly_form form_of(const dr_params& p) {
   return {static_cast<unsigned>(p.fields[degree_]), static_cast<fit_poly_knots>(p.fields[knots_]),
@@ -27,12 +28,12 @@ fit_poly_form form_of(const dr_params& p) {
 }
 
 dr_status resolve(const dr_params* p, const dr_job*, uint64_t* fields, dr_fault* f) {
-  const auto choice = static_cast<uint64_t>(p->values[knots_].number);
+  const auto choice = static_cast<uint64_t>(param_value(*p, knots_).number);
   const bool strangers = (p->beside & DR_REPLACES_SUPPORT) != 0;
-  fields[degree_] = static_cast<uint64_t>(p->values[degree_].number);
+  fields[degree_] = static_cast<uint64_t>(param_value(*p, degree_).number);
   fields[knots_] = choice ? choice - 1 : uint64_t{strangers ? fit_poly_jump : fit_poly_fractions};
-  fields[sign_] = static_cast<uint64_t>(p->values[sign_].number);
-  if (!p->values[segments_].given || fields[knots_] == fit_poly_chord) return DR_OK;
+  fields[sign_] = static_cast<uint64_t>(param_value(*p, sign_).number);
+  if (!param_value(*p, segments_).given || fields[knots_] == fit_poly_chord) return DR_OK;
   f->message = "fit_poly: segments goes with knots=chord";
   return f->code = DR_E_ARGUMENT;
 }
@@ -106,7 +107,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
         const uint64_t first = positive ? 0 : positives, total = positive ? positives : n - positives;
         if (total == 0) continue;
         const auto own = [&](uint64_t x) { return y(first + x); };
-        const auto given = static_cast<unsigned>(p.values[segments_].number);
+        const auto given = static_cast<unsigned>(param_value(p, segments_).number);
         const unsigned wanted = given ? given : fit_poly_pieces_of_paper(total, form.degree, own);
         const uint64_t jump = positive ? (above ? total - above : 0) : below;
         uint64_t* const length = l.length + l.segments;

@@ -36,10 +36,11 @@ dr_status need_of_known(const dr_params* p, const dr_job* jobs, size_t n, dr_nee
 }
 
 // The same for all: what is a sum of jobs lies together, so the sum of their needs is enough.
-dr_status encode_sorted(const dr_exec& exec, std::span<const dr_job> jobs, fit_poly_common common, std::byte* scratch) {
+dr_status encode_sorted(const dr_exec& exec, const dr_job* jobs, size_t n, fit_poly_common common, std::byte* scratch) {
   const auto tiles_of_all = [&](uint64_t n) { return fit_poly_tiles_max(n, common.knots == fit_poly_jump); };
   uint64_t pairs = 0, tiles = 0, count = 0;
-  for (const dr_job& job : jobs) {
+  for (size_t i = 0; i < n; ++i) {
+    const dr_job& job = *dr_job_at(jobs, i);
     if (!sorted_together(job)) continue;
     pairs += job.count_max;
     tiles += tiles_of_all(job.count_max);
@@ -65,40 +66,41 @@ dr_status encode_sorted(const dr_exec& exec, std::span<const dr_job> jobs, fit_p
   common.positions = sort.values;
 
   const auto fill = [&](auto tiles_of) {
-    return [&jobs, tiles_of, first = uint32_t{0}, number = uint64_t{0}](size_t i, tile_job& t) mutable -> uint64_t {
-      if (!sorted_together(jobs[i])) return 0;
+    return [jobs, tiles_of, first = uint32_t{0}, number = uint64_t{0}](size_t i, tile_job& t) mutable -> uint64_t {
+      if (!sorted_together(*dr_job_at(jobs, i))) return 0;
       t.extra = first;
       t.key = number++;
       first += t.count_max;
-      return tiles_of(jobs[i].count_max);
+      return tiles_of(dr_job_at(jobs, i)->count_max);
     };
   };
-  dr_status s = launch_jobs<fit_poly_keys>(exec, jobs.data(), jobs.size(), common,
+  dr_status s = launch_jobs<fit_poly_keys>(exec, jobs, n, common,
                                            fill([](uint64_t n) { return ceil_div(n, fit_poly_keys_tile); }));
   if (s == DR_OK) s = exec.sort(exec.device, &sort);
-  if (s == DR_OK) s = launch_jobs<fit_poly_fit_sorted>(exec, jobs.data(), jobs.size(), common, fill(tiles_of_all));
+  if (s == DR_OK) s = launch_jobs<fit_poly_fit_sorted>(exec, jobs, n, common, fill(tiles_of_all));
   return s;
 }
 
 dr_status encode(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
-  const fit_poly_common common{.dtype = jobs[0].dtype, .degree = degree(*params), .knots = knots(*params)};
-  const auto small = [&](size_t i, tile_job&) -> uint64_t { return !sorted_together(jobs[i]); };
+  const fit_poly_common common{.dtype = dr_job_at(jobs, 0)->dtype, .degree = degree(*params), .knots = knots(*params)};
+  const auto small = [&](size_t i, tile_job&) -> uint64_t { return !sorted_together(*dr_job_at(jobs, i)); };
   if (const dr_status s = launch_jobs<fit_poly_encode_small>(*exec, jobs, n, common, small)) return s;
   auto* scratch = static_cast<std::byte*>(exec->scratch);
   for (size_t begin = 0; begin < n; begin += jobs_many) {
-    const std::span some{jobs + begin, std::min(jobs_many, n - begin)};
-    if (const dr_status s = encode_sorted(*exec, some, common, scratch)) return s;
-    for (const dr_job& job : some) scratch += ceil_div(encode_scratch(job, common.degree, common.knots), 64) * 64;
+    const size_t end = std::min(n, begin + jobs_many);
+    if (const dr_status s = encode_sorted(*exec, dr_job_at(jobs, begin), end - begin, common, scratch)) return s;
+    for (size_t i = begin; i < end; ++i)
+      scratch += ceil_div(encode_scratch(*dr_job_at(jobs, i), common.degree, common.knots), 64) * 64;
   }
   return DR_OK;
 }
 
 dr_status decode(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
-  const fit_poly_common common{.dtype = jobs[0].dtype, .degree = degree(*params), .knots = knots(*params)};
+  const fit_poly_common common{.dtype = dr_job_at(jobs, 0)->dtype, .degree = degree(*params), .knots = knots(*params)};
   return launch_jobs<fit_poly_decode>(*exec, jobs, n, common, [&](size_t i, tile_job& t) {
-    t.in_size = jobs[i].in_size;
-    t.extra = static_cast<uint32_t>(std::min<uint64_t>(jobs[i].in_max, 0xffffffff));
-    return ceil_div(jobs[i].count_max, fit_poly_decode_tile);
+    t.in_size = dr_job_at(jobs, i)->in_size;
+    t.extra = static_cast<uint32_t>(std::min<uint64_t>(dr_job_at(jobs, i)->in_max, 0xffffffff));
+    return ceil_div(dr_job_at(jobs, i)->count_max, fit_poly_decode_tile);
   });
 }
 

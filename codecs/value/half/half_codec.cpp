@@ -9,7 +9,7 @@ namespace {
 enum half_type : uint64_t { half_f16, half_bf16 };
 constexpr dr_param params[] = {
     param_choice("type", "the 16 bits: more precision, or more range", "f16|bf16", half_f16)};
-constexpr dr_field fields[] = {{"type", half_f16, half_bf16, half_f16}};
+constexpr dr_field fields[] = {wire_field("type", half_f16, half_bf16, half_f16)};
 
 template <class F>
 void with_half_type(const dr_params& p, F&& f) {

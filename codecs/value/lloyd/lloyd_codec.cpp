@@ -37,7 +37,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
       for (size_t i = 0; i < length; i += n <= all_looked_at ? looked_at : apart)
         histogram.add(v + i, std::min<size_t>(looked_at, length - i));
     });
-    const lloyd_levels l = lloyd_levels_of(histogram, static_cast<unsigned>(p.values[0].number));
+    const lloyd_levels l = lloyd_levels_of(histogram, static_cast<unsigned>(param_value(p, 0).number));
     uint8_t* const signs = out + 1 + 2 * l.count;
     std::memcpy(out + 1, l.numbers, 2 * l.count);
     each_value_block<T>(values, n, [&](uint64_t first, size_t length, const uint32_t* v) {

@@ -47,14 +47,15 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job_count(job) * job.width;
   auto* out = job_out<uint8_t>(job);
   auto* levels = reinterpret_cast<uint8_t*>(scratch);
-  const auto bits = static_cast<unsigned>(p.values[bits_param].number);
+  const auto bits = static_cast<unsigned>(param_value(p, bits_param).number);
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* values = job_in<typename T::bits>(job);
     const magnitude_range range = range_of_values<T>(values, n);
     const auto least = std::bit_cast<float>(range.least), high = std::bit_cast<float>(range.most);
     // The smallest number of f32, where the quotient is below it.
-    const auto floor = static_cast<float>(std::ldexp(double{high}, -static_cast<int>(p.values[range_param].number)));
+    const auto floor =
+        static_cast<float>(std::ldexp(double{high}, -static_cast<int>(param_value(p, range_param).number)));
     const float low = high > 0 ? std::max({least, floor, FLT_TRUE_MIN}) : 0;
     const log_levels l = log_levels_of(low, high, bits);
     const bool apart = least < low;

@@ -9,8 +9,8 @@ namespace {
 constexpr double levels_max = 32767, bucket_max = 1 << 20;
 constexpr dr_param params[] = {param_int("levels", "quantisation levels of a magnitude", 1, levels_max, 127),
                                param_int("bucket", "values that share a norm", 1, bucket_max, 512)};
-constexpr dr_field fields[] = {{"levels", 1, static_cast<uint64_t>(levels_max), 127},
-                               {"bucket", 1, static_cast<uint64_t>(bucket_max), 512}};
+constexpr dr_field fields[] = {wire_field("levels", 1, static_cast<uint64_t>(levels_max), 127),
+                               wire_field("bucket", 1, static_cast<uint64_t>(bucket_max), 512)};
 
 qsgd_layout layout(const dr_params& p, const dr_job& job, uint64_t count) {
   return {p.fields[0], p.fields[1], count * job.width};

@@ -11,9 +11,10 @@ namespace {
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   if (qsgd_codec.cpu->need(&p, &job, 1, &need)) return false;
-  need.rule = fixed_rate(uint64_t{qsgd_code_bits(p.fields[0])} * job.width);
-  need.rule.bucket = static_cast<uint32_t>(p.fields[1]);  // a norm each
-  need.rule.row_values = job.width;
+  dr_size_rule rule = fixed_rate(uint64_t{qsgd_code_bits(p.fields[0])} * job.width);
+  rule.bucket = static_cast<uint32_t>(p.fields[1]);  // a norm each
+  rule.row_values = job.width;
+  set_rule(need, rule);
   return true;
 }
 
@@ -34,21 +35,21 @@ uint64_t tiles(const qsgd_common& c, const dr_job& job) {
 }
 
 dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
-  qsgd_common c = common(*p, jobs[0]);
+  qsgd_common c = common(*p, *dr_job_at(jobs, 0));
   c.tile = encode_tile(c);
   return launch_jobs<qsgd_encode>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
-    t.key = jobs[i].private_key;
-    t.width = jobs[i].width;
-    return tiles(c, jobs[i]);
+    t.key = dr_job_at(jobs, i)->private_key;
+    t.width = dr_job_at(jobs, i)->width;
+    return tiles(c, *dr_job_at(jobs, i));
   });
 }
 
 dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, size_t n) {
-  const qsgd_common c = common(*p, jobs[0]);
+  const qsgd_common c = common(*p, *dr_job_at(jobs, 0));
   return launch_jobs<qsgd_decode>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {
-    t.in_size = jobs[i].in_size;
-    t.width = jobs[i].width;
-    return tiles(c, jobs[i]);
+    t.in_size = dr_job_at(jobs, i)->in_size;
+    t.width = dr_job_at(jobs, i)->width;
+    return tiles(c, *dr_job_at(jobs, i));
   });
 }
 

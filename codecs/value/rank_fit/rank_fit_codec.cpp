@@ -9,7 +9,8 @@ namespace {
 constexpr dr_param params[] = {
     param_int("bits", "of a magnitude's level; a sign comes beside", 1, rank_fit_bits_max, 4),
     param_int("degree", "of the curve of levels; 1: uniform in the logarithm", 0, rank_fit_degree_max, 5)};
-constexpr dr_field fields[] = {{"bits", 1, rank_fit_bits_max, 4}, {"degree", 0, rank_fit_degree_max, 5}};
+constexpr dr_field fields[] = {wire_field("bits", 1, rank_fit_bits_max, 4),
+                               wire_field("degree", 0, rank_fit_degree_max, 5)};
 
 rank_fit_layout layout(const dr_params& p, const dr_job& job, uint64_t count) {
   return {static_cast<unsigned>(p.fields[0]), static_cast<unsigned>(p.fields[1]), count * job.width};

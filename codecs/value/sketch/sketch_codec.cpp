@@ -32,7 +32,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
     uint32_t starts[sketch_buckets_max];
     std::fill(starts, starts + sketch_buckets_max, ~0u);
     const auto negatives = static_cast<uint64_t>(rank(sketch_first_positive<T>) - sorted);
-    const uint32_t count = sketch_starts(sorted, n, negatives, static_cast<uint32_t>(p.values[0].number), starts);
+    const uint32_t count = sketch_starts(sorted, n, negatives, static_cast<uint32_t>(param_value(p, 0).number), starts);
     out[0] = static_cast<uint8_t>(count - 1);
     for (uint32_t b = 0; b < count; ++b)
       store(out + 1 + 4 * b, sketch_mean<T>({rank(starts[b]), b + 1 < count ? rank(starts[b + 1]) : sorted + n}));

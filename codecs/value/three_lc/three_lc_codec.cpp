@@ -24,7 +24,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
     const auto* values = job_in<typename T::bits>(job);
     typename T::bits most = 0;
     for (uint64_t i = 0; i < n; ++i) most = std::max<typename T::bits>(most, values[i] & T::magnitude_mask);
-    const auto scale = static_cast<float>(saturate<f32_type>(double{T::to_f32(most)} * p.values[0].number));
+    const auto scale = static_cast<float>(saturate<f32_type>(double{T::to_f32(most)} * param_value(p, 0).number));
     const double half = scale / 2.0;  // exact
     store(out, scale);
     const uint8_t* const end = three_lc_pack(n, out + 4, [&](uint64_t i) -> uint32_t {

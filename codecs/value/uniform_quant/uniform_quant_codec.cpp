@@ -189,14 +189,14 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
   const survey of = survey_of<T>(values, n);
   if (of.least == of.most) return encode_with<T>(of, 0, values, n, out).size;
   if (!of.usual) return 0;
-  const auto bits = static_cast<int>(p.values[bits_param].number);
+  const auto bits = static_cast<int>(param_value(p, bits_param).number);
   if (bits) {
     // Rounded up, so that the largest magnitude has the highest level.
     const double step = (double{of.most} - of.least) * std::ldexp(1 + 0x1p-20, -bits);
     const attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
     return a.levels ? a.size : 0;
   }
-  const double norm = std::sqrt(of.squares), relative = p.values[error_param].number;
+  const double norm = std::sqrt(of.squares), relative = param_value(p, error_param).number;
   // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares: 128.
   const double allowed = norm * (1 - 0x1p-16) * (relative - (std::is_same_v<T, f32_type> ? 0x1p-20 : 0));
   // If an error is uniform in ± step / 2 its squares' mean is step² / 12. Three standard deviations of that mean below, where a

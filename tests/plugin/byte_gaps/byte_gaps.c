@@ -24,17 +24,17 @@ static dr_status corrupt(const dr_job *job, uint64_t where, uint64_t what, const
 
 static dr_status need(const dr_params *params, const dr_job *jobs, size_t n, dr_need *needs) {
   (void)params;
-  for (size_t i = 0; i < n; ++i) {
-    needs[i] = (dr_need){.struct_size = sizeof(dr_need)};
-    needs[i].payload = bytes_per_gap_max * jobs[i].count_max; /* count_max <= universe < 2^32: no overflow */
-    needs[i].tell = jobs[i].count_max;
+  for (size_t i = 0; i < n; ++i) { /* all of a need but its struct_size is 0 so far */
+    const uint64_t count_max = dr_job_at(jobs, i)->count_max;
+    dr_need_at(needs, i)->payload = bytes_per_gap_max * count_max; /* count_max <= universe < 2^32: no overflow */
+    dr_need_at(needs, i)->tell = count_max;
   }
   return DR_OK;
 }
 
 static void encode_one(void *arg, size_t item, size_t worker) {
   (void)worker;
-  const dr_job *const job = (const dr_job *)arg + item;
+  const dr_job *const job = dr_job_at(arg, item);
   if (job->fault->code != DR_OK) return;
   const uint32_t *const x = job->in;
   uint8_t *out = job->out;
@@ -52,7 +52,7 @@ static void encode_one(void *arg, size_t item, size_t worker) {
 
 static void decode_one(void *arg, size_t item, size_t worker) {
   (void)worker;
-  const dr_job *const job = (const dr_job *)arg + item;
+  const dr_job *const job = dr_job_at(arg, item);
   if (job->fault->code != DR_OK) return;
   const uint8_t *const in = job->in;
   uint32_t *const x = job->out;
@@ -111,7 +111,7 @@ static const dr_codec byte_gaps = {.struct_size = sizeof(dr_codec),
                                    .cpu = &cpu};
 static const dr_codec *const all[] = {&byte_gaps};
 
-__attribute__((visibility("default"))) const dr_codec *const *dr_plugin_v1(const dr_host *host, size_t *count) {
+__attribute__((visibility("default"))) const dr_codec *const *dr_plugin_v2(const dr_host *host, size_t *count) {
   if (host->codec_abi != DR_CODEC_ABI_VERSION || dr_private_id("org.example.byte_gaps") != BYTE_GAPS_ID) return NULL;
   *count = sizeof all / sizeof *all;
   return all;

@@ -97,7 +97,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
 
 constexpr dr_param params[] = {
     dr::param_int("stride", "values from one to the one it is compared with", 1, stride_max, 1)};
-constexpr dr_field fields[] = {{"stride", 1, stride_max, 1}};
+constexpr dr_field fields[] = {dr::wire_field("stride", 1, stride_max, 1)};
 constexpr dr_ops cpu{.struct_size = sizeof(dr_ops),
                      .resolve = dr::fields_are_params<1>,
                      .need = dr::each_need<need>,
@@ -108,7 +108,7 @@ constexpr dr_ops cpu{.struct_size = sizeof(dr_ops),
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v1(const dr_host* host,
+extern "C" __attribute__((visibility("default"))) const dr_codec* const* dr_plugin_v2(const dr_host* host,
                                                                                       size_t* count) {
   static const dr_codec zigzag = [] {
     dr_codec c{};

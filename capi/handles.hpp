@@ -1,0 +1,161 @@
+// What the handles of the C ABI are, and what every function of it begins with.
+#pragma once
+
+#include <cinttypes>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "capi/guard.hpp"
+#include "capi/on_device.hpp"
+#include "core/pool.hpp"
+#include "core/versioned.hpp"
+#include "deepreduce/deepreduce.h"
+#include "pipeline/decode.hpp"
+#include "pipeline/device_decode.hpp"
+#include "pipeline/encode.hpp"
+
+namespace dr {
+
+inline constexpr uint32_t threads_max = 256;
+// The flags that calls take.
+inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST, decode_flags = DR_DECODE_ADD,
+                          place_flags = DR_PLACE_ALLOW_HOST;
+
+}  // namespace dr
+
+struct dr_plan {
+  std::shared_ptr<const dr::plan> bound;
+};
+struct dr_batch {
+  dr::batch prepared;
+  dr::device* where = nullptr;  // NULL: the CPU
+  bool by_host = false;         // on a device, but with a codec that has no operations there
+  dr::device_headers headers;
+  dr::decode_shape frames;  // of this batch
+  uint64_t device_workspace = 0;
+  uint32_t launches = 0;
+
+  dr_status prepare_device(const dr::target& t, dr_error& error) {
+    where = t.where;
+    if (!where) return DR_OK;
+    bool host_would_do = false;
+    if (const dr_status s = dr::check_device_batch(prepared, host_would_do, error)) {
+      by_host = host_would_do && t.allows_host;
+      return by_host ? DR_OK : s;
+    }
+    device_workspace = dr::device_encode_workspace(prepared);
+    headers = dr::headers_of(prepared);
+    return dr::count_device_launches(prepared, headers, *where, launches, error);
+  }
+  bool runs_on_device() const { return where && !by_host; }
+  dr_status prepare_decode(dr_error& error) {
+    if (!runs_on_device()) return DR_OK;
+    if (const dr_status s = dr::shape_of_batch(prepared, frames, error)) return s;
+    dr::load_decode_kernels(frames, *where);
+    return DR_OK;
+  }
+};
+namespace dr {
+
+// A batch that dr_encode may need again.
+struct cached_batch {
+  std::shared_ptr<const dr::plan> method;
+  std::vector<std::shared_ptr<const dr::plan>> plans;
+  std::vector<dr::tensor_shape> shapes;
+  uint64_t segment_rows;
+  ::dr_batch prepared;
+};
+// Tensors of a call, in our version of the struct.
+struct tensors {
+  std::vector<dr_tensor> views;
+  std::vector<std::shared_ptr<const dr::plan>> plans;
+
+  dr_status read(const dr_tensor* from, size_t stride, size_t n, dr_error& error);
+};
+
+}  // namespace dr
+
+struct dr_context {
+  dr_context_options options{};
+  std::unique_ptr<dr::pool> workers;
+  dr::pool serial{1};
+  dr_error error = dr::no_error();
+  void* workspace = nullptr;
+  size_t workspace_size = 0;
+  dr::device_memory on_device;
+  // Of the call under way; they keep their room, so that steady state allocates nothing.
+  dr::tensors list;
+  std::vector<dr_tensor_out> outs;
+  std::vector<dr::frame_view> frames;
+  std::vector<dr::decoded_row> rows;
+  std::vector<dr::deliver_room> rooms;
+  std::vector<std::unique_ptr<dr::cached_batch>> batches;  // of dr_encode, the latest first
+
+  ~dr_context() { drop_workspace(); }
+  void drop_workspace() {
+    if (workspace) options.release(options.user, workspace, workspace_size);
+    workspace = nullptr;
+    workspace_size = 0;
+  }
+  // A batch has scratch for the workers that it was prepared for.
+  dr::pool& workers_for(const dr::batch& b) { return workers->workers() <= b.workers ? *workers : serial; }
+  // Grows and stays: steady state allocates nothing.
+  dr_status reserve(uint64_t size) {
+    if (size <= workspace_size) return DR_OK;
+    drop_workspace();
+    workspace = size > SIZE_MAX / 4 ? nullptr : options.allocate(options.user, size, dr::arena::alignment);
+    if (!workspace) return dr::fail(error, DR_E_MEMORY, "workspace: no %" PRIu64 " bytes to be had", size);
+    workspace_size = size;
+    return DR_OK;
+  }
+};
+
+namespace dr {
+
+// For functions that have no context: the error goes to the caller's dr_error.
+template <class F>
+dr_status reported(dr_error* out, F&& f) noexcept {
+  dr_error error = no_error();
+  const dr_status status = guarded(error, [&] { return f(error); });
+  if (status) hand_over(error, out);
+  return status;
+}
+
+// For functions with one: it remembers.
+template <class F>
+dr_status in_context(dr_context* context, F&& f) noexcept {
+  if (!context) return DR_E_ARGUMENT;
+  return guarded(context->error, [&] { return f(*context); });
+}
+
+dr_status find_target(const dr_place* place, target& out, dr_error& error);
+
+// An array of caller's structs, `stride` apart.
+template <class T>
+dr_status read_array(const void* from, size_t stride, size_t n, const char* what, std::vector<T>& out,
+                     dr_error& error) {
+  out.clear();
+  if (n == 0) return DR_OK;
+  if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
+  if (stride < struct_size_min)
+    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
+  out.resize(n);
+  for (size_t i = 0; i < n; ++i)
+    if (const dr_status s = read_struct(static_cast<const char*>(from) + i * stride, what, out[i], error, stride)) {
+      prefix(error, "%zu of ", i);
+      error.tensor = i;
+      return s;
+    }
+  return DR_OK;
+}
+
+// What a caller is told of a call; `error` counts if it failed.
+inline dr_result result_of(dr_status status, uint64_t size, const dr_error& error) {
+  const dr_error e = status ? error : no_error();
+  return {sizeof(dr_result), status ? 0 : size, status, e.stream, e.tensor, e.where, e.what, e.frame, e.needed, 0};
+}
+
+dr_status prepare_batch(dr_context& context, const dr_plan* plan, const tensors& t, uint64_t segment_rows, batch& out);
+
+}  // namespace dr

@@ -1,0 +1,48 @@
+// Structs of the ABI, of whatever version their owner has (VERSIONING.md). A struct begins with its size.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "core/error.hpp"
+
+namespace dr {
+
+inline size_t size_of_struct(const void* what) {
+  size_t size;
+  std::memcpy(&size, what, sizeof size);
+  return size;
+}
+
+// No struct of ours comes near it: a larger size is memory that nobody set.
+inline constexpr size_t struct_size_max = 4096;
+
+// A size that was set at all. What a caller's version lacks is zero, so no more is asked of it.
+inline constexpr size_t struct_size_min = sizeof(size_t) + 1;
+
+// Whether a struct has a size from `least` to `room` (an array's stride), and zeros behind the bytes that are known here.
+dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error);
+
+// A caller's struct, in our version: what it lacks is zero. NULL: all zero.
+template <class T>
+dr_status read_struct(const void* from, const char* what, T& out, dr_error& error, size_t room = struct_size_max) {
+  out = T{};
+  if (!from) return DR_OK;
+  if (const dr_status s = check_struct(from, struct_size_min, sizeof(T), room, what, error)) return s;
+  const size_t size = size_of_struct(from);
+  std::memcpy(&out, from, size < sizeof out ? size : sizeof out);
+  return DR_OK;
+}
+
+// The other way, as much as the caller's version has room for; its struct_size stays.
+template <class T>
+void write_struct(const T& from, void* to) {
+  size_t size = size_of_struct(to);
+  if (size > sizeof from) size = sizeof from;
+  if (size > sizeof size)
+    std::memcpy(static_cast<char*>(to) + sizeof size, reinterpret_cast<const char*>(&from) + sizeof size,
+                size - sizeof size);
+}
+
+}  // namespace dr
