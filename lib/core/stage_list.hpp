@@ -15,7 +15,7 @@ struct stage {
   const dr_value* values = nullptr;  // encode only; owned by the plan
   std::array<uint64_t, DR_FIELDS_MAX> fields{};
 
-  dr_params params() const { return {sizeof(dr_params), values, fields.data()}; }
+  dr_params params() const { return {sizeof(dr_params), values, fields.data(), 0, 0}; }
 };
 
 // Whether it has a CUDA path with these fields: a codec may have one for some only, and says so of no job at all.

@@ -103,7 +103,8 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
       stage& s = list.stages[i];
       if (!s.codec->cpu->resolve) continue;
       const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
-      const dr_params params = s.params();
+      dr_params params = s.params();
+      if (s.codec->role == DR_ROLE_VALUE) params.beside = wire.lists[section_index].front().codec->traits;
       dr_fault fault = no_fault();
       if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
         if (fault.code == DR_OK) fault.code = DR_E_ARGUMENT;

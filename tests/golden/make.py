@@ -87,6 +87,7 @@ def sample(universe, count, seed=1, dtype="f32", width=1):
 ONE, TWO, HALF, MINUS = 0x3f800000, 0x40000000, 0x3f000000, 0xbf800000
 RAW, KEYS, PACK, DEFLATE = stage("value", "raw"), stage("index", "raw"), stage("order", "bitpack"), stage("bytes", "deflate")
 GOLOMB, RICE, FIT, QSGD = stage("index", "golomb"), stage("index", "rice"), stage("value", "fit_poly"), stage("value", "qsgd")
+JUMP = stage("value", "fit_poly", knots=2)
 PLAIN = entry("f32", [RAW], [KEYS])
 SIX = {3: [ONE], 17: [TWO], 18: [HALF], 40: [MINUS], 41: [0x80000000], 99: [0x7fc00001]}
 
@@ -415,6 +416,28 @@ def fit_poly():
          value_frame([stage("value", "fit_poly", degree=1)], 4, struct.pack("<Iffff", 2, 0.0, 1.0, 0.0, 1.0), order=[PACK], order_payload=b"\xe4"))
     good("fit_poly_minus_0", "a coefficient of -0 stays -0", value_frame([zero], 2, struct.pack("<Iff", 1, -0.0, -0.0), order=[PACK], order_payload=b"\2"))
     good("fit_poly_saturates", "beyond f16 the largest number comes", value_frame([zero], 2, struct.pack("<Iff", 1, 1e30, -1e30), "f16", [PACK], b"\2"))
+    # What was selected, and of the rest every seventh: that lies behind a jump.
+    every = {i: [v] for i, v in enumerate(patterns(300, 53))}
+    most = topr(every, "f32", 80)
+    strangers = {i: v for i, v in every.items() if i in most or i % 7 == 0}
+    good("fit_poly_jump", "values about zero behind a jump", encode([(300, strangers)], plan(knots=2)))
+    good("fit_poly_jump_none", "no values about zero", encode([(300, {i: every[i] for i in most})], plan(knots=2)))
+    good("fit_poly_jump_one", "one value about zero", encode([(300, {i: every[i] for i in [*most, min(strangers.keys() - most)]})], plan(knots=2)))
+    good("fit_poly_jump_positive", "no negative side", encode([(300, {i: [v[0] & 0x7fffffff] for i, v in strangers.items()})], plan(knots=2, degree=2)))
+    good("fit_poly_jump_order", "a curve of magnitudes", encode([(300, strangers)], plan(knots=2, sign=1)))
+    good("fit_poly_jump_chord", "a knot at a jump", encode([(300, strangers)], plan(knots=1)))
+    jump, jump_order = stage("value", "fit_poly", degree=1, knots=2), stage("value", "fit_poly", degree=1, knots=2, sign=1)
+    about = functools.partial(value_frame, [jump], 4, order=[PACK], order_payload=b"\xe4")
+    good("fit_poly_jump_clipped", "about zero a curve may change its sign, elsewhere not",
+         value_frame([jump], 8, struct.pack("<II", 2, 3) + bytes.fromhex("803f8040 0000 80bf8040 803f80c0".replace(" ", "")), order=[PACK], order_payload=bytes.fromhex("88c6fa")))
+    good("fit_poly_jump_order_clipped", "of magnitudes none is below zero",
+         value_frame([jump_order], 4, struct.pack("<I", 2) + bytes.fromhex("803f8040 803f803f 05".replace(" ", "")), order=[PACK], order_payload=b"\xe4"))
+    bad("fit_poly_jump_many", "more values about zero than are left", about(struct.pack("<II", 2, 3) + bytes(8)), "decode")
+    bad("fit_poly_jump_one_count", "only one count", about(struct.pack("<I", 4)), "decode")
+    bad("fit_poly_jump_short", "a coefficient is missing", about(struct.pack("<II", 4, 0) + bytes(2)), "decode")
+    bad("fit_poly_jump_long", "coefficients of four bytes", about(struct.pack("<II", 4, 0) + bytes(8)), "decode")
+    bad("fit_poly_jump_infinite", "an infinite coefficient", about(struct.pack("<II", 4, 0) + bytes.fromhex("803f807f")), "decode")
+    bad("fit_poly_knots_3", "unknown knots", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("49 01 07 02 05 03 02 02")))
     two = functools.partial(value_frame, [zero], 2, order=[PACK], order_payload=b"\2")
     bad("fit_poly_positives", "more positive values than values", two(struct.pack("<If", 3, 1.0)), "decode")
     bad("fit_poly_coefficient_missing", "a coefficient is missing", two(struct.pack("<I", 2)), "decode")
@@ -587,6 +610,7 @@ def encode_cases():
     encoded("encode_fit_poly_carried", "index=raw value=fit_poly", entry("f32", [FIT], [KEYS], carries=True), dense(row))
     encoded("encode_fit_poly_degrees", "index=golomb value=fit_poly(degree=9)", entry("f32", [stage("value", "fit_poly", degree=9)], [GOLOMB], [PACK]), dense(sample(200, 120, 49)))
     encoded("encode_fit_poly_pieces", "index=rice value=fit_poly(degree=2)", entry("f16", [stage("value", "fit_poly", degree=2)], [RICE], [PACK]), dense(sample(800, 400, 50, "f16"), 800))
+    encoded("encode_fit_poly_jump", "index=raw value=fit_poly(knots=jump)", entry("f32", [JUMP], [KEYS], carries=True), dense(row))
     encoded("encode_fit_poly_ties", "index=golomb value=fit_poly(degree=0)", entry("f32", [stage("value", "fit_poly", degree=0)], [GOLOMB], [PACK]), dense({**ties, 40: [0x80000000], 50: [MINUS]}, 60))
 
     every = {i: [v] for i, v in enumerate(patterns(300, 51))}  # what replaces the support gathers anew from the dense tensor
@@ -597,7 +621,9 @@ def encode_cases():
                 widths=[1, 2, 1, 1, 0, 0, 0, 0])
         encoded(f"encode_bloom_{name}_qsgd", f"{topr_bloom},fpr=0.02) value=qsgd", bloom_plan(value=QSGD, fpr=0.02, policy=policy), dense(every, 300), {"private_seed": 3},
                 pick=lambda r: few, widths=[1, 2, 1, 1, 0, 0, 0, 0])
-        encoded(f"encode_bloom_{name}_fit_poly", f"{topr_bloom},fpr=0.3) value=fit_poly", bloom_plan(value=FIT, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
+        encoded(f"encode_bloom_{name}_fit_poly", f"{topr_bloom},fpr=0.3) value=fit_poly", bloom_plan(value=JUMP, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
+                pick=lambda r: few, widths=[1, 2, 1, 1, support, 0, 0, 0])
+        encoded(f"encode_bloom_{name}_fractions", f"{topr_bloom},fpr=0.3) value=fit_poly(knots=fractions)", bloom_plan(value=FIT, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
                 pick=lambda r: few, widths=[1, 2, 1, 1, support, 0, 0, 0])
     encoded("encode_bloom_of_sparse", "index=bloom(policy=p0,fpr=0.2) value=raw", bloom_plan(fpr=0.2, policy=1), [("sparse", 200, sample(200, 12, 52), 0)], widths=[1, 1, 1, 1, 0, 0, 0, 0])
     naive()

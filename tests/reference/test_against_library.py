@@ -18,7 +18,7 @@ import deepreduce  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "gap_huffman", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
          "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
-VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "fit_poly(sign=order)", "fit_poly(degree=3,knots=chord)",
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "fit_poly(sign=order)", "fit_poly(degree=3,knots=chord)", "fit_poly(knots=jump)", "fit_poly(knots=jump,sign=order)", "fit_poly(knots=fractions)",
          "fit_poly(knots=chord,sign=order,segments=7)", "rank_fit", "rank_fit(bits=7,degree=7)", "fit_dexp",
          "fit_dexp(sign=order)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
          "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)",

@@ -45,6 +45,8 @@ TEST_CASE("canonical text: fixed order, no defaults, shortest numbers") {
 TEST_CASE("what changes nothing is not in the canonical text") {
   CHECK(canonical("index=golomb regather=off") == "index=golomb value=raw");
   CHECK(canonical("index=golomb value=fit_poly order=bitpack") == "index=golomb value=fit_poly");
+  CHECK(canonical("index=bloom value=fit_poly(knots=auto)") == "index=bloom value=fit_poly");
+  CHECK(canonical("index=bloom value=fit_poly(knots=fractions)") == "index=bloom value=fit_poly(knots=fractions)");
   CHECK(canonical("index=raw value=fit_poly order=bitpack+deflate") == "index=raw value=fit_poly");
   CHECK(canonical("index=golomb value=fit_poly order=bitpack+deflate") ==
         "index=golomb value=fit_poly order=bitpack+deflate");
