@@ -186,6 +186,9 @@ typedef struct dr_need {
   uint64_t
       decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
   dr_size_rule *rule; /* CUDA operations: to be filled by a codec with DR_FIXED_SIZE, unless NULL */
+  /* Of an index codec that replaces the support, 1: whatever the data, it tells no more than `tell`; so its keys never go raw, and
+   * frames are bounded without them. */
+  uint32_t tell_suffices, reserved;
 } dr_need;
 
 /* Element i of an array, whatever version of the struct its owner has. */
