@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "deepreduce/deepreduce.h"
 #include "primitive/block.hpp"
@@ -33,10 +34,9 @@ DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size
   r.what = fault.what;
   r.frame = frame;
   r.needed = fault.code == DR_E_CAPACITY && fault.stream == DR_STREAM_NONE ? fault.where : 0;
-  const auto* const from = reinterpret_cast<const uint64_t*>(&r);
-  auto* const out = reinterpret_cast<uint64_t*>(to);
   const uint64_t words = (to->struct_size < sizeof r ? to->struct_size : sizeof r) / 8;
-  for (uint64_t i = 1; i < words; ++i) out[i] = from[i];
+  for (uint64_t i = 1; i < words; ++i)
+    std::memcpy(reinterpret_cast<uint8_t*>(to) + 8 * i, reinterpret_cast<const uint8_t*>(&r) + 8 * i, 8);
 }
 
 }  // namespace dr
