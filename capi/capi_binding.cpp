@@ -34,7 +34,7 @@ struct dr_binding {
 
   dr_status take_tensors(const dr_tensor* list, size_t stride, size_t n) {
     encodes = list || n == 0;
-    if (!list) return DR_OK;
+    if (!encodes) return DR_OK;
     if (const dr_status s = read_array(list, stride, n, "tensors", tensors, context.error)) return s;
     if (const dr_status s = dr::check_tensors(batch.prepared, tensors, where.where, context.error)) return s;
     workspace_size = static_cast<size_t>(where.where ? batch.device_workspace : batch.prepared.workspace);
@@ -42,7 +42,7 @@ struct dr_binding {
   }
   dr_status take_outputs(dr_tensor_out* list, size_t stride, size_t n) {
     decodes = list || n == 0;
-    if (!list) return DR_OK;
+    if (!decodes) return DR_OK;
     size_t room = 0;
     if (const dr_status s = dr::decode_room(batch, frames, room, context.error)) return s;
     if (const dr_status s = read_array(list, stride, n, "outputs", outs, context.error)) return s;

@@ -123,6 +123,14 @@ work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
   return w;
 }
 
+// A plan as a reader knows it, without what only an encoder does.
+wire_plan as_read(const wire_plan& plan) {
+  wire_plan read = plan;
+  for (stage_list& list : read.lists)
+    for (stage& s : list.stages) s.values = nullptr;
+  return read;
+}
+
 // The most that take_row takes of a row of a batch, whatever the data were. An encoder sends a row by one of its plans (auto: of
 // its choices), with raw keys in place of a support that would be replaced, or dense; each is asked for here. It never sends
 // more rows or a larger support than the batch's bounds; what take_row takes grows with both, for an arena does and a codec's
@@ -139,7 +147,7 @@ uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
     row.size[section_value] = dense;
     arena memory;
     const auto* const unaligned = reinterpret_cast<const uint8_t*>(uintptr_t{1});  // never looked at
-    take_row(memory, b.wire[plan], row, unaligned, scratch);
+    take_row(memory, as_read(b.wire[plan]), row, unaligned, scratch);
     most = std::max<uint64_t>(most, memory.used());
   };
   const auto ask_plan = [&](uint32_t plan, uint64_t count, uint64_t support) {
@@ -469,9 +477,12 @@ dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_o
   for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size());
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
-  if (limits.max_workspace && bytes > limits.max_workspace)
-    return fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes,
-                limits.max_workspace);
+  if (limits.max_workspace && bytes > limits.max_workspace) {
+    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes,
+         limits.max_workspace);
+    error.needed = bytes;
+    return DR_E_CAPACITY;
+  }
   return DR_OK;
 }
 
