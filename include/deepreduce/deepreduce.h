@@ -343,11 +343,11 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 
 /* ---- A batch bound to its memory: what a training loop calls each step ------------------------------------ */
 
-/* Tensors, outputs and workspace of a batch, checked once, so that a call takes no longer for many tensors than for
- * one. What the structs of `tensors` say is taken over (a sparse count, too); the memory that they point to, and `outs`, must
- * stay valid, and the context and the batch alive, until it is destroyed; on a GPU until its calls are through. Errors are
- * in the context, which it shares, and whose allocator gives the workspace. tensors may be NULL if it only decodes, outs if
- * it only encodes. `frames`: how many a merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+/* Tensors, outputs and workspace of a batch, read and checked once: a call looks at none of the structs again. What those of
+ * `tensors` say is taken over (a sparse count, too); the memory that they point to, and `outs`, must stay valid, and the
+ * context and the batch alive, until it is destroyed; on a GPU until its calls are through. Errors are in the context, which
+ * it shares, and whose allocator gives the workspace. tensors may be NULL if it only decodes, outs if it only encodes.
+ * `frames`: how many a merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
 DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
