@@ -137,6 +137,9 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
       return prefix(c.error, "frame %zu: ", i);
     }
   }
+  uint64_t rows = 0;
+  if (frames.empty())
+    if (const dr_status s = dr::check_outputs(outs, true, rows, c.error)) return s;
   if (const dr_status s = decode_frames(c, views, how)) return s;
   // Every frame is sound: from here on nothing fails.
   dr::trace_span span = how.span("merge");

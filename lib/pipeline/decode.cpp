@@ -533,30 +533,46 @@ frame_view common_frame(const batch& b) {
   return f;
 }
 
+namespace {
+
+dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
+  fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
+  error.tensor = i;
+  return code;
+}
+
+}  // namespace
+
+dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint64_t& total, dr_error& error) {
+  const auto bad = [&](uint64_t i, const char* what, uint64_t has, uint64_t wants) {
+    return bad_output(error, i, DR_E_ARGUMENT, what, has, wants);
+  };
+  total = 0;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const tensor_out& o = outs[i];
+    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
+    if (o.index_dtype && !is_index_type(o.index_dtype))
+      return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
+    if (o.flags) return bad(i, "unknown flags", o.flags, 0);
+    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
+      return bad(i, "values are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && dense_only) return bad(i, "a dense output is wanted here", o.index_dtype, 0);
+    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, "values is NULL", 0, 0);
+    if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows", o.universe, 0);
+    total += o.universe;
+  }
+  return DR_OK;
+}
+
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error) {
   const auto bad = [&](uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
-    fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
-    error.tensor = i;
-    return code;
+    return bad_output(error, i, code, what, has, wants);
   };
   const bool cut = is_cut(frame, outs.size());
   if (!cut && outs.size() != frame.tensors)
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
   uint64_t total = 0;
-  for (size_t i = 0; i < outs.size(); ++i) {
-    const tensor_out& o = outs[i];
-    if (!is_value_type(o.dtype)) return bad(i, DR_E_ARGUMENT, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
-    if (o.index_dtype && !is_index_type(o.index_dtype))
-      return bad(i, DR_E_ARGUMENT, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
-    if (o.flags) return bad(i, DR_E_ARGUMENT, "unknown flags", o.flags, 0);
-    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
-      return bad(i, DR_E_ARGUMENT, "values are not aligned to their dtype", 0, 0);
-    if (o.index_dtype && (cut || dense_only))
-      return bad(i, DR_E_ARGUMENT, "a dense output is wanted here", o.index_dtype, 0);
-    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, DR_E_ARGUMENT, "values is NULL", 0, 0);
-    if (o.universe > UINT64_MAX - total) return bad(i, DR_E_ARGUMENT, "universe overflows", o.universe, 0);
-    total += o.universe;
-  }
+  if (const dr_status s = check_outputs(outs, cut || dense_only, total, error)) return s;
   const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
     const tensor_out& o = outs[i];
     const uint32_t width = o.width ? o.width : 1;

@@ -40,6 +40,8 @@ dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
 // What all frames of a batch have in common, to check outputs before there is one.
 frame_view common_frame(const batch& b);
 
+// Whether outputs are right in themselves; total: their rows.
+dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint64_t& total, dr_error& error);
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);
 
