@@ -238,7 +238,7 @@ class device_encoder {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (!unit_of(i).method->keeps_feedback()) continue;
-      dr_job job{};
+      dr_job job{sizeof(dr_job)};
       if (queue_.where) job.out = tensor_of(i).state;
       job.private_key = unit_of(i).universe;
       job.fault = &w_.rows[i].fault;
@@ -442,7 +442,7 @@ class device_encoder {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (b_.rows[i].plan != p || !rows_[i].keys) continue;
-      dr_job job{};
+      dr_job job{sizeof(dr_job)};
       job.in = rows_[i].order;
       job.tell = rows_[i].told;
       job.out = rows_[i].keys;
@@ -637,7 +637,7 @@ dr_status count_device_launches(const batch& b, const device_headers& headers, d
   device_encoder e(b, call, {}, dry, host, error);
   e.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never looked at
   if (const dr_status s = e.run(headers, nullptr, 0, nullptr)) return s;
-  launches = dry.launches;
+  launches = dry.nodes;
   return DR_OK;
 }
 

@@ -1,5 +1,6 @@
 // The whole pipeline of the GPU, on one that the CPU plays, against the CPU's own: same frames, same states, same outputs, same faults.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -98,7 +99,7 @@ gradient make_sparse(dr_dtype dtype, uint64_t universe, uint64_t count, uint64_t
 struct encoded {
   dr_status status = DR_OK;
   bytes frame;
-  dr_result result{};
+  dr_result result{.struct_size = sizeof(dr_result)};
   std::string error;
 };
 
@@ -108,7 +109,7 @@ encoded encode_at(const dr_place* place, const plan& p, std::vector<gradient>& g
   for (gradient& g : gradients) tensors.push_back(g.tensor());
   encoded e;
   size_t bound = 0;
-  e.status = dr_bound(c.handle, p.handle, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound);
+  e.status = dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound);
   INFO(c.error());
   REQUIRE(e.status == DR_OK);
   const size_t room = (bound + 15) / 16 * 16 + 64;
@@ -191,9 +192,9 @@ void same_encode(const std::string& text, std::vector<gradient> a, const dr_call
     REQUIRE(got.status == want.status);
     if (want.status) {
       CHECK(got.result.tensor == want.result.tensor);
-      CHECK(got.result.fault.stream == want.result.fault.stream);
-      CHECK(got.result.fault.where == want.result.fault.where);
-      CHECK(got.result.fault.what == want.result.fault.what);
+      CHECK(got.result.stream == want.result.stream);
+      CHECK(got.result.where == want.result.where);
+      CHECK(got.result.what == want.result.what);
       continue;
     }
     REQUIRE(got.frame.size() == want.frame.size());
@@ -388,7 +389,7 @@ struct prepared {
     INFO(c.error());
     REQUIRE(s == DR_OK);
     info.struct_size = sizeof info;
-    REQUIRE(dr_batch_describe(batch, &info) == DR_OK);
+    REQUIRE(dr_batch_describe(batch, &info, nullptr) == DR_OK);
   }
   ~prepared() { dr_batch_destroy(batch); }
   prepared(const prepared&) = delete;
@@ -405,6 +406,7 @@ struct prepared {
     std::vector<dr_tensor> tensors;
     for (gradient& x : g) tensors.push_back(x.tensor());
     encoded e;
+    e.result.struct_size = sizeof e.result;
     call.struct_size = sizeof call;
     if (!frame) frame = static_cast<uint8_t*>(memory(info.bound + 64));
     auto* const workspace = static_cast<uint8_t*>(memory(info.workspace + 64));
@@ -427,11 +429,11 @@ struct prepared {
     for (const gradient& g : like) d.values.emplace_back(g.universe * g.width, -77.0f);
     for (size_t i = 0; i < like.size(); ++i) outs.push_back(dense_out(d.values[i], like[i].width));
     size_t room = 0;
-    REQUIRE(dr_batch_merge_workspace(batch, 1, &room) == DR_OK);
+    REQUIRE(dr_batch_merge_workspace(batch, 1, &room, nullptr) == DR_OK);
     const aligned_bytes f(frame);
     auto* const workspace = static_cast<uint8_t*>(memory(room + 64));
-    dr_result result{};
-    d.status = dr_batch_decode(c.handle, batch, &place, f.data, f.size, outs.data(), sizeof(dr_tensor_out), outs.size(),
+    dr_result result{.struct_size = sizeof(dr_result)};
+    d.status = dr_batch_decode(c.handle, batch, &place, f.data, f.size, nullptr, outs.data(), sizeof(dr_tensor_out), outs.size(),
                                workspace, room, &result);
     INFO(c.error());
     REQUIRE(d.status == DR_OK);
@@ -476,6 +478,22 @@ TEST_CASE(
     REQUIRE(y.status == DR_OK);
     for (size_t i = 0; i < n; ++i) CHECK(same_bits(x.values[i], y.values[i]));
   }
+}
+
+TEST_CASE("the launches of a batch count what a sort launches, however many tensors there are") {
+  const plan p("sparsify=topr(ratio=0.5) index=raw value=fit_poly");
+  const auto launches = [&](size_t n, uint64_t d) {
+    std::vector<gradient> g;
+    for (size_t i = 0; i < n; ++i) g.push_back(make(DR_F32, d, i));
+    return prepared(p, g).info.launches;
+  };
+  // Few values are sorted by the kernel that fits them.
+  const uint32_t small = launches(1, 200), sorted = launches(1, 8000);
+  CHECK(small <= 7);
+  // 64 bits in passes of 8: a clear and a kernel each, behind two clears, a histogram and its sums.
+  CHECK(sorted >= small + 4 + 2 * 8);
+  CHECK(sorted <= small + 4 + 2 * 8 + 4);
+  CHECK(launches(3, 8000) == sorted);
 }
 
 TEST_CASE("a damaged frame is refused by a GPU whenever the CPU refuses it, and leaves the outputs as they were") {
@@ -526,9 +544,9 @@ TEST_CASE("frames merge on a GPU in the order of the frames, as on the CPU") {
         list.push_back({a.data, a.size});
         weights.push_back(1.0f / static_cast<float>(list.size()));
       }
-      dr_merge_options options{};
+      dr_decode_options options{};
       options.struct_size = sizeof options;
-      options.flags = adds ? uint32_t{DR_MERGE_ADD} : 0u;
+      options.flags = adds ? uint32_t{DR_DECODE_ADD} : 0u;
       const auto merged = [&](auto&& merge) {
         std::vector<floats> values{laplace(9000, 5), laplace(77, 6)};
         std::vector<dr_tensor_out> outs{dense_out(values[0]), dense_out(values[1])};
@@ -551,8 +569,8 @@ TEST_CASE("frames merge on a GPU in the order of the frames, as on the CPU") {
       const auto batched = merged([&](std::vector<dr_tensor_out>& outs) {
         prepared b(p, all[0]);
         size_t room = 0;
-        REQUIRE(dr_batch_merge_workspace(b.batch, k, &room) == DR_OK);
-        dr_result result{};
+        REQUIRE(dr_batch_merge_workspace(b.batch, k, &room, nullptr) == DR_OK);
+        dr_result result{.struct_size = sizeof(dr_result)};
         const dr_status s = dr_batch_merge(b.c.handle, b.batch, &b.place, list.data(), weights.data(), k, &options,
                                            outs.data(), sizeof outs[0], 2, b.memory(room), room, &result);
         INFO(b.c.error());
@@ -625,7 +643,8 @@ TEST_CASE("a frame that is longer than its buffer is a fault of capacity, and st
   b.info.bound = 1000;
   const encoded e = b.encode(g);
   CHECK(e.status == DR_E_CAPACITY);
-  CHECK(e.result.fault.what == 1000);
+  CHECK(e.result.what == 1000);
+  CHECK(e.result.needed > 1000);
 }
 
 TEST_CASE("whatever a frame with a right check says, a GPU that knows its batch takes nothing that the CPU refuses") {
@@ -707,7 +726,7 @@ TEST_CASE("a frame of no tensors is judged by a GPU, too") {
   REQUIRE(e.status == DR_OK);
   CHECK(e.frame == encode_at(nullptr, p, none).frame);
   const dr_place place = emulated(1);
-  dr_result told{};
+  dr_result told{.struct_size = sizeof(dr_result)};
   CHECK(b.decode(e.frame, none, &told).status == DR_OK);
   for (size_t bit = 0; bit < 8 * e.frame.size(); ++bit) {
     bytes damaged = e.frame;
@@ -868,9 +887,9 @@ TEST_CASE("rows of every mode merge, in few frames and in more than a block has 
       for (const bool adds : {false, true})
         for (const dr_dtype to : {dr_dtype{DR_F32}, dtype}) {
           INFO("k " << k << " adds " << adds << " to " << to);
-          dr_merge_options options{};
+          dr_decode_options options{};
           options.struct_size = sizeof options;
-          options.flags = adds ? uint32_t{DR_MERGE_ADD} : 0u;
+          options.flags = adds ? uint32_t{DR_DECODE_ADD} : 0u;
           const auto merged = [&](int how) {
             std::vector<gradient> held{make(to, 500, 7), make(to, 40, 8), make(to, 90000, 9)};
             std::vector<dr_tensor_out> outs(3);
@@ -882,14 +901,14 @@ TEST_CASE("rows of every mode merge, in few frames and in more than a block has 
             }
             context c;
             const dr_place place = emulated(how);
-            dr_result result{};
+            dr_result result{.struct_size = sizeof(dr_result)};
             dr_status s = DR_OK;
             if (how < 2)
               s = dr_merge(c.handle, how ? &place : nullptr, list.data(), weights.data(), k, &options, outs.data(),
                            sizeof outs[0], 3);
             else {
               size_t room = 0;
-              REQUIRE(dr_batch_merge_workspace(b.batch, k, &room) == DR_OK);
+              REQUIRE(dr_batch_merge_workspace(b.batch, k, &room, nullptr) == DR_OK);
               s = dr_batch_merge(b.c.handle, b.batch, &b.place, list.data(), weights.data(), k, &options, outs.data(),
                                  sizeof outs[0], 3, b.memory(room), room, &result);
             }
@@ -976,7 +995,7 @@ TEST_CASE("the CPU's detour takes a batch of fewer workers, and says why there i
   dr_call call{};
   call.struct_size = sizeof call;
   call.flags = DR_CALL_STATUS_FRAME;
-  dr_result result{};
+  dr_result result{.struct_size = sizeof(dr_result)};
   const auto encode = [&] {
     return dr_batch_encode(many.handle, batch, &call, &place, tensors.data(), sizeof(dr_tensor), g.size(), nullptr, 0,
                            room.data(), room.size(), &result);
@@ -1018,4 +1037,140 @@ TEST_CASE(
     CHECK(static_cast<double>(b.info.workspace) <= 16 * r + static_cast<double>(k.d) / 16);
     CHECK(static_cast<double>(b.info.bound) <= k.most * typical);
   }
+}
+
+TEST_CASE("a GPU writes of a result what the caller's version of the struct has room for, and nothing behind it") {
+  const plan p("sparsify=topr(ratio=0.1) index=golomb value=qsgd");
+  const plan by_host("sparsify=topr(ratio=0.1) index=golomb value=qsgd+deflate");
+  std::vector<gradient> g{make(DR_F32, 3000, 3)}, bad = g;
+  set(bad[0], 17, std::numeric_limits<float>::infinity());
+  const bytes frame = encode_at(nullptr, p, g).frame;
+  prepared b(p, g);
+  dr_batch* detour = nullptr;
+  const dr_place lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+  const dr_tensor like = g[0].tensor();
+  REQUIRE(dr_batch_create(b.c.handle, by_host.handle, &lenient, &like, sizeof like, 1, 0, &detour) == DR_OK);
+  size_t room = 0;
+  REQUIRE(dr_batch_merge_workspace(b.batch, 1, &room) == DR_OK);
+  const auto workspace = b.memory(std::max<uint64_t>(room, b.info.workspace) + 64);
+  auto* const out = static_cast<uint8_t*>(b.memory(1 << 17));
+  const aligned_bytes sound(frame), damaged([&] {
+    bytes d = frame;
+    d.back() ^= 1;
+    return d;
+  }());
+  constexpr size_t status_end = offsetof(dr_result, status) + sizeof(dr_status);
+  // Each as a caller would see it who gives all of the struct.
+  const auto call = [&](int which, dr_result* result) {
+    if (which < 4) {
+      const bool device = which < 2;
+      const dr_tensor t = (which % 2 ? bad : g)[0].tensor();
+      return dr_batch_encode(b.c.handle, device ? b.batch : detour, nullptr, device ? &b.place : &lenient, &t, sizeof t,
+                             1, workspace, b.info.workspace, out, device ? b.info.bound : 1 << 17, result);
+    }
+    floats values(3000);
+    dr_tensor_out o = dense_out(values);
+    const aligned_bytes& f = which == 4 ? sound : damaged;
+    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, &o, sizeof o, 1, workspace, room, result);
+  };
+  for (int which = 0; which < 6; ++which) {
+    dr_result whole{sizeof whole};
+    const dr_status status = call(which, &whole);
+    CHECK(whole.status == (which % 2 == 0 ? DR_OK : which == 5 ? DR_E_CORRUPT : DR_E_ARGUMENT));
+    if (which < 4) CHECK((whole.size != 0) == (which % 2 == 0));
+    for (size_t size = 0; size <= sizeof(dr_result) + 24; ++size) {
+      INFO("call " << which << ", struct_size " << size);
+      alignas(8) uint8_t held[sizeof(dr_result) + 64];
+      std::memset(held, 0xa5, sizeof held);
+      std::memcpy(held, &size, sizeof size);
+      CHECK(call(which, reinterpret_cast<dr_result*>(held)) == status);
+      size_t told = 0;
+      std::memcpy(&told, held, sizeof told);
+      CHECK(told == size);
+      const size_t end = size < status_end ? sizeof size : std::min(size, sizeof(dr_result)) / 4 * 4;
+      CHECK(std::memcmp(held + sizeof size, reinterpret_cast<const uint8_t*>(&whole) + sizeof size,
+                        end - sizeof size) == 0);
+      CHECK(std::all_of(held + end, held + sizeof held, [](uint8_t x) { return x == 0xa5; }));
+    }
+  }
+  dr_batch_destroy(detour);
+}
+
+TEST_CASE(
+    "a NaN that arithmetic makes is the same on a GPU: of feedback, and of sums; one that is copied keeps its bits") {
+  constexpr uint32_t odd[] = {0x7fffffff, 0xffc00000, 0x7f800001, 0xff812345, 0xffffffff, 0x7f800000, 0xff800000};
+  const auto spoil = [&](gradient& g, uint64_t seed) {
+    rng r{seed};
+    for (uint64_t i = 0; i < g.universe; i += 1 + r.next() % 40) {
+      const uint32_t bits = odd[r.next() % std::size(odd)];
+      if (g.dtype == DR_F32)
+        g.words[i] = bits;
+      else
+        reinterpret_cast<uint16_t*>(g.words.data())[i] = static_cast<uint16_t>(
+            g.dtype == DR_BF16 ? bits >> 16 | (bits & 0xffff ? 1 : 0)
+                               : (bits >> 16 & 0x8000) | 0x7c00 | (bits & 0x7fffff ? bits % 1023 + 1 : 0));
+    }
+  };
+  for (const dr_dtype dtype : {DR_F32, DR_F16, DR_BF16})
+    for (const char* index : {"index=golomb", "index=bloom(policy=p0,fpr=0.02)"})
+      for (const double ratio : {0.01, 0.2}) {
+        const std::string codecs = " " + std::string(index) + " value=raw";
+        const std::string sparsify = "sparsify=topr(ratio=" + std::to_string(ratio) + ")";
+        INFO(sparsify << codecs << ", type " << dtype);
+        std::vector<gradient> g{make(dtype, 20000, 1), make(dtype, 700, 2)};
+        for (gradient& x : g) spoil(x, x.universe);
+        same_encode(sparsify + codecs, g);
+        // Feedback, from a state that has some, too.
+        std::vector<gradient> kept = g;
+        for (gradient& x : kept) {
+          x.state.assign((16 + 4 * x.universe + 7) / 8, 0);
+          x.state[0] = 0x52537244;
+          x.state[1] = x.universe;
+          gradient m = make(DR_F32, x.universe, 5);
+          spoil(m, 6);
+          std::memcpy(x.state.data() + 2, m.words.data(), 4 * x.universe);
+        }
+        same_encode(sparsify + " feedback=residual(beta=0.5,gamma=-1)" + codecs, kept);
+        const plan p(sparsify + " feedback=residual" + codecs);
+        const bytes frame = encode_at(nullptr, p, kept).frame;
+        const decoded d = decode_at(nullptr, frame, g);
+        for (const float v : d.values[0])
+          if (std::isnan(v)) {
+            uint32_t bits;
+            std::memcpy(&bits, &v, 4);
+            REQUIRE(bits == 0x7fc00000);
+          }
+        // Sums, into what has some.
+        const bytes plain = encode_at(nullptr, plan(sparsify + codecs), g).frame;
+        const aligned_bytes a(frame), b(plain);
+        const dr_bytes list[] = {{a.data, a.size}, {b.data, b.size}, {b.data, b.size}};
+        const float weights[] = {1, -0.5f, 0};
+        dr_merge_options options{};
+        options.struct_size = sizeof options;
+        options.flags = DR_MERGE_ADD;
+        for (const dr_dtype to : {dtype, dr_dtype{DR_F32}}) {
+          const auto merged = [&](const dr_place* place, size_t k) {
+            std::vector<gradient> held{make(to, 20000, 7), make(to, 700, 8)};
+            for (gradient& x : held) spoil(x, 9);
+            std::vector<dr_tensor_out> outs(2);
+            for (size_t i = 0; i < 2; ++i) {
+              outs[i].struct_size = sizeof outs[i];
+              outs[i].dtype = to;
+              outs[i].universe = held[i].universe;
+              outs[i].values = held[i].words.data();
+            }
+            context c;
+            const dr_status s =
+                dr_merge(c.handle, place, list, weights, k, &options, outs.data(), sizeof outs[0], outs.size());
+            INFO(c.error());
+            REQUIRE(s == DR_OK);
+            return std::pair(held[0].words, held[1].words);
+          };
+          // By pairs where they are few, by tiles where not.
+          for (const size_t k : {1, 3}) {
+            const dr_place place = emulated(static_cast<int32_t>(k));
+            CHECK(merged(nullptr, k) == merged(&place, k));
+          }
+        }
+      }
 }
