@@ -26,6 +26,7 @@ struct encode_request {
   void* frame;
   size_t capacity;
   dr_result* result;
+  const dr::target* found = nullptr;  // the place, if it was found before
 };
 
 // Runs `attempt` and, whatever came of it, fills the result and the status frame that the caller asked for. On a device the result is the
@@ -37,7 +38,10 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   dr::target target;
   dr_result result{};
   const dr_status status = guarded(context.error, [&]() -> dr_status {
-    if (const dr_status s = find_target(request.place, target, context.error)) return s;
+    if (request.found)
+      target = *request.found;
+    else if (const dr_status s = find_target(request.place, target, context.error))
+      return s;
     if (!target.where)
       if (const dr_status s = read_struct(request.result, "result", result, context.error)) return s;
     if (const dr_status s = read_struct(request.call, "call", c, context.error)) return s;
@@ -222,5 +226,20 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
         if (target.where)
           return run_on_device(*context, *batch, made_call, target, views, workspace, workspace_size, request);
         return run_encode(*context, batch->prepared, made_call, views, workspace, workspace_size, request, made);
+      });
+}
+
+dr_status dr::encode_prepared(dr_context& context, const dr_batch& batch, const target& where, const dr_call* call,
+                              std::span<const dr_tensor> tensors, const prepared_memory& memory, void* frame,
+                              size_t capacity, dr_result* result) {
+  const encode_request request{call, nullptr, frame, capacity, result, &where};
+  return finish_encode(
+      context, request, [&](const dr_call&, const encode_call& made_call, const target&, encode_result& made) {
+        encode_call bound = made_call;
+        bound.checked = memory.checked && !batch.by_host;  // (there the states are not looked at before)
+        return where.where ? run_on_device(context, batch, bound, where, tensors, memory.workspace,
+                                           memory.workspace_size, request)
+                           : run_encode(context, batch.prepared, bound, tensors, memory.workspace,
+                                        memory.workspace_size, request, made);
       });
 }

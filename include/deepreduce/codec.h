@@ -175,7 +175,7 @@ typedef struct dr_size_rule {
 } dr_size_rule;
 
 /* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone; all but
- * struct_size and rule is 0 before. Where
+ * struct_size and rule is 0 before. Payload and scratch never fall when count_max or in_max grows. Where
  * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. The `need` of cuda's operations gives the
  * same payload and tell as the CPU's; scratch is its own. */
 typedef struct dr_need {

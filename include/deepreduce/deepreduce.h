@@ -184,12 +184,13 @@ typedef struct dr_place {
 
 /* ---- Encode ------------------------------------------------------------------------------------------- */
 
+/* A stage that has ended. Of what the CPU does, so not of kernels. */
 typedef struct dr_trace {
   size_t struct_size;
   const char *stage;         /* encode: "sparsify" "choose" "index" "regather" "value" "order" "container" "feedback";
                                 decode: "header" "decode" "deliver"; merge: "header" "decode" "merge" */
   uint64_t begin_ns, end_ns; /* a monotonic clock */
-  uint64_t bytes;            /* that the stage made */
+  uint64_t bytes;            /* that the stage made; "header": of the frames that it read */
 } dr_trace;
 
 enum {
@@ -321,11 +322,14 @@ typedef struct dr_bytes {
 
 /* Decodes a frame whose sender's batch was prepared from the same plans, shapes and types (a sparse count: as large a
  * bound), without allocating; on a GPU without a wait. Outputs are shaped as the batch's tensors, dense (on the CPU: or sparse).
- * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place.
+ * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place. They suffice for any frame of such a sender,
+ * whatever the data; what another sender made of such tensors may need more, which is CAPACITY. Options: all tensors,
+ * so first_tensor and tensors are 0.
  * On the CPU: as dr_decode, frame at any address; result may be NULL.
  * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; a frame tells its own end. What is wrong with
- * it is in `result`, in device memory, and then the outputs are as they were. Options: flags ADD only.
- * ARGUMENT, CAPACITY (workspace), CORRUPT, UNSUPPORTED, PEER, DEVICE. */
+ * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and limits only.
+ * ARGUMENT (other tensors than the batch's, too), CAPACITY (workspace; `needed` says how much would do), CORRUPT, UNSUPPORTED,
+ * PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
                                  size_t size, const dr_decode_options *options, dr_tensor_out *outs, size_t stride,
                                  size_t n, void *workspace, size_t workspace_size, dr_result *result);
@@ -340,16 +344,18 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 
 /* ---- A batch bound to its memory: what a training loop calls each step ------------------------------------ */
 
-/* Tensors, outputs and workspace of a batch, checked once, so that a call takes no longer for many tensors than for
- * one. The pointers must stay valid, and the context and the batch alive, until it is destroyed; errors are in the
- * context, which it shares. tensors may be NULL if it only decodes, outs if it only encodes. `frames`: how many a
- * merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+/* Tensors, outputs and workspace of a batch, read and checked once: a call looks at none of the structs again. What those of
+ * `tensors` say is taken over (a sparse count, too); the memory that they point to, and `outs`, must stay valid, and the
+ * context and the batch alive, until it is destroyed; on a GPU that is when its calls are through. Errors are in the context,
+ * which it shares, and whose allocator gives the workspace. tensors may be NULL if it only decodes, outs if it only encodes.
+ * `frames`: how many a merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
 DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
                                    size_t n, size_t frames, dr_binding **binding);
 DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
-/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them. */
+/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them.
+ * A state may be zeroed or filled anew between calls. ARGUMENT: more frames, or what the binding was not made for, too. */
 DR_API dr_status dr_binding_encode(dr_binding *binding, const dr_call *call, void *frame, size_t capacity,
                                    dr_result *result);
 DR_API dr_status dr_binding_decode(dr_binding *binding, const void *frame, size_t size,

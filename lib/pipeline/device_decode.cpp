@@ -521,9 +521,12 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
                            device_decode_scratch& host, dr_error& error) {
   device_decoder d(shape, request.frames.size(), queue, host, error);
   const uint64_t wanted = d.lay_out(static_cast<std::byte*>(workspace));
-  if (!workspace || workspace_size < wanted)
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64, workspace_size,
-                wanted);
+  if (!workspace || workspace_size < wanted) {
+    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64, workspace ? workspace_size : 0,
+         wanted);
+    error.needed = wanted;
+    return DR_E_CAPACITY;
+  }
   for (size_t i = 0; i < request.frames.size(); ++i)
     if (reinterpret_cast<uintptr_t>(request.frames[i].data) % 16)
       return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);

@@ -11,6 +11,7 @@ struct encode_call {
   uint32_t flags = 0;
   void (*trace)(void*, const dr_trace*) = nullptr;
   void* trace_user = nullptr;
+  bool checked = false;  // check_tensors has passed these tensors
 };
 
 struct encode_result {
