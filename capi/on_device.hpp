@@ -36,6 +36,15 @@ class device_memory {
     size_ = size;
     return DR_OK;
   }
+  // Gives all back, once what still works with it has ended.
+  dr_status trim(dr_error& error) {
+    if (where_)
+      if (const dr_status s = where_->wait(stream_)) return fail(error, s, "device: %s", where_->reason());
+    drop();
+    encoding = device_encode_scratch();
+    decoding = device_decode_scratch();
+    return DR_OK;
+  }
   void* at() const { return memory_; }
   uint64_t size() const { return size_; }
 
