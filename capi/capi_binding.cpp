@@ -37,6 +37,8 @@ struct dr_binding {
     if (!encodes) return DR_OK;
     if (const dr_status s = read_array(list, stride, n, "tensors", tensors, context.error)) return s;
     if (const dr_status s = dr::check_tensors(batch.prepared, tensors, where.where, context.error)) return s;
+    std::vector<dr::state_range> states(dr::states_of(batch.prepared));
+    if (const dr_status s = dr::check_states_apart(batch.prepared, tensors, states.data(), context.error)) return s;
     workspace_size = static_cast<size_t>(where.where ? batch.device_workspace : batch.prepared.workspace);
     return DR_OK;
   }

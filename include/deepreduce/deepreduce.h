@@ -17,7 +17,7 @@
  * - A context serves one thread at a time. Plans and batches are immutable and serve any number.
  * - The same input, plan, seeds and step give the same frame, on every machine and for any thread count
  *   (but for Deflate and Zstandard, whose bytes depend on the versions of zlib and libzstd).
- * - A context with threads is of no use in a forked child: calls on it there are ARGUMENT.
+ * - A context with threads is of no use in a forked child: calls on it there are ARGUMENT, and destroying it is fine.
  */
 #ifndef DEEPREDUCE_H
 #define DEEPREDUCE_H
@@ -105,16 +105,17 @@ DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error
 DR_API const char *dr_plan_text(const dr_plan *plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is fine */
 
-/* What a plan does, so that nobody parses its text. */
+/* What a plan does, so that nobody parses its text. Of auto: what any of its choices may do. LINEAR holds for dense tensors
+ * and equal seeds and steps: then every rank sends the same rows, and their values as they are. */
 enum {
   DR_PLAN_SPARSIFIES = 1u << 0,     /* it drops values, more than zeros */
   DR_PLAN_FEEDBACK = 1u << 1,       /* it keeps a state (dr_state_size) */
   DR_PLAN_LOSSY_VALUES = 1u << 2,   /* what is kept is not decoded bit for bit */
-  DR_PLAN_LOSSY_SUPPORT = 1u << 3,  /* decode gives another support than the sparsifier kept */
-  DR_PLAN_FIXED_SIZE = 1u << 4,     /* frames of equal shapes and counts have equal sizes */
+  DR_PLAN_LOSSY_SUPPORT = 1u << 3,  /* decode gives another support than the sparsifier kept: more rows, or others */
+  DR_PLAN_FIXED_SIZE = 1u << 4,     /* frames of equal shapes and counts (of each segment) have equal sizes */
   DR_PLAN_LINEAR = 1u << 5,         /* payloads may be added up (all-reduce) */
-  DR_PLAN_SHARED_RANDOM = 1u << 6,  /* it draws: the same on every rank */
-  DR_PLAN_PRIVATE_RANDOM = 1u << 7, /* it draws: private_seed must differ between ranks */
+  DR_PLAN_SHARED_RANDOM = 1u << 6,  /* it may draw: the same on every rank */
+  DR_PLAN_PRIVATE_RANDOM = 1u << 7, /* it may draw: private_seed must differ between ranks */
   DR_PLAN_CHOOSES = 1u << 8,        /* auto: the codecs depend on the data */
   DR_PLAN_HOST_ONLY = 1u << 9,      /* some stage has no CUDA path at all */
   DR_PLAN_FLAT = 1u << 10           /* bucket=flat: the batch is one tensor in the frame */
@@ -157,9 +158,9 @@ typedef struct dr_tensor {
   const void *indices;
   uint64_t count;
   const dr_plan *plan; /* its own, or NULL for the call's */
-  void *state;         /* for plans with feedback; dr_state_size bytes, 8-byte aligned; or NULL */
-  uint64_t state_size;
-  uint64_t key; /* names the tensor in random numbers; 0: its position in the batch */
+  void *state;         /* for plans with feedback, and only for those: dr_state_size bytes, 8-byte aligned */
+  uint64_t state_size; /* 0: no state */
+  uint64_t key;        /* names the tensor in random numbers; 0: its position in the batch */
 } dr_tensor;
 
 /* Where memory is: of tensors, states, frames, workspaces and results. NULL means the CPU. */
@@ -193,12 +194,14 @@ typedef struct dr_trace {
   uint64_t bytes;            /* that the stage made; "header": of the frames that it read */
 } dr_trace;
 
+/* FIT: if the frame is larger than `capacity`, tensors (or segments of them) are sent empty until it fits: the smallest that
+ * will do or, as long as none does, the largest. All of their gradient stays in feedback. Every plan of the call must have
+ * it, or it is ARGUMENT; CAPACITY only if a frame of empty tensors does not fit; UNSUPPORTED on a GPU. */
 enum {
   DR_CALL_TAG = 1u << 0,          /* put `tag` in the frame */
   DR_CALL_STATUS_FRAME = 1u << 1, /* if encode fails, write a frame that says why: it decodes to DR_E_PEER */
   DR_CALL_LIST = 1u << 2,         /* mark the frame as a list, for wrappers that give structure back */
-  DR_CALL_FIT = 1u << 3           /* if the frame is larger than `capacity`, send some tensors empty, the fewest bytes
-                                     that will do, and leave them to feedback, which their plans must have. CPU */
+  DR_CALL_FIT = 1u << 3           /* send less, rather than fail for want of room */
 };
 
 /* What changes from step to step. NULL means all zero. */
@@ -230,7 +233,7 @@ typedef struct dr_result {
   uint64_t tensor;
   uint64_t where, what;
   uint64_t frame;
-  uint64_t needed; /* CAPACITY: bytes of the frame that did not fit; 0: not known */
+  uint64_t needed; /* CAPACITY: bytes of frame that would do; 0: not known */
   uint64_t kept;   /* rows that went in, over all tensors (the sparsifier's r) */
 } dr_result;
 
@@ -241,8 +244,9 @@ DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_cal
                           const dr_tensor *tensors, size_t stride, size_t n, size_t *bytes);
 
 /* Encodes n tensors into one frame. plan may be NULL if every tensor has its own; call, place and result
- * may be NULL. No two tensors share a state. If it fails, states are as they were and the frame is untouched (or a status frame). A device adds the gradient
- * to its state while it reads it: there, if the data are at fault, the state keeps that sum, but 0 where it is not finite.
+ * may be NULL. States do not overlap. If it fails, they are as they were and the frame is untouched (or a status
+ * frame). A device adds the gradient to its state while it reads it: there, if the data are at fault, the state
+ * keeps that sum, but 0 where it is not finite.
  * ARGUMENT (a NaN where the codec is lossy, an index twice or out of range, …), CAPACITY (the frame needs
  * more than `capacity`; with dr_bound bytes it never does; `needed` says how many would do), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_encode(dr_context *context, const dr_plan *plan, const dr_call *call, const dr_place *place,
@@ -267,7 +271,8 @@ DR_API dr_status dr_batch_create(dr_context *context, const dr_plan *plan, const
 DR_API void dr_batch_destroy(dr_batch *batch);
 DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info, dr_error *error);
 /* As dr_encode, without allocating: the workspace is the caller's, one for each call under way. The shapes
- * must be the prepared ones (a sparse count may be smaller). ARGUMENT if they are not. */
+ * must be the prepared ones (a sparse count may be smaller); plans and segment_rows, too, or NULL and 0. ARGUMENT if
+ * they are not. */
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
                                  size_t workspace_size, void *frame, size_t capacity, dr_result *result);

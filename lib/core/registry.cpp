@@ -1,5 +1,6 @@
 #include "core/registry.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -43,6 +44,9 @@ bool valid_name(const char* name) {
 
 bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
 
+// How far apart the structs of an array are: the first says it, and an absurd distance is refused there.
+size_t stride_of(const void* first) { return std::min(size_of_struct(first), struct_size_max); }
+
 dr_status check(const dr_codec* c, dr_error& error) {
   if (!c) return fail(error, DR_E_ARGUMENT, "codec is NULL");
   if (const dr_status s = check_struct(c, sizeof(dr_codec), sizeof *c, struct_size_max, "codec", error)) return s;
@@ -84,7 +88,7 @@ dr_status check(const dr_codec* c, dr_error& error) {
   for (size_t i = 0; i < c->field_count; ++i) {
     const dr_field& f = *dr_field_at(c->fields, i);
     if (const dr_status s =
-            check_struct(&f, sizeof(dr_field), sizeof f, c->fields->struct_size, "codec: wire field", error))
+            check_struct(&f, sizeof(dr_field), sizeof f, stride_of(c->fields), "codec: wire field", error))
       return s;
     if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
       return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: its default is not in its range", c->name, i);
@@ -92,7 +96,7 @@ dr_status check(const dr_codec* c, dr_error& error) {
   for (size_t i = 0; i < c->param_count; ++i) {
     const dr_param& p = *dr_param_at(c->params, i);
     if (const dr_status s =
-            check_struct(&p, sizeof(dr_param), sizeof p, c->params->struct_size, "codec: parameter", error))
+            check_struct(&p, sizeof(dr_param), sizeof p, stride_of(c->params), "codec: parameter", error))
       return s;
     const bool choice = p.type == DR_PARAM_CHOICE;
     if (!valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
