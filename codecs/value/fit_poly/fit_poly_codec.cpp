@@ -165,26 +165,27 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
     fault(job, DR_E_CORRUPT, size, expected, "fit_poly: not as long as its segments");
     return;
   }
-  for (auto c = static_cast<uint64_t>(at - in); c < coefficients_end; c += 4)
-    if (!is_finite<f32_type>(load<uint32_t>(in + c))) {
-      fault(job, DR_E_CORRUPT, c, load<uint32_t>(in + c), "fit_poly: a coefficient is not finite");
-      return;
-    }
   const uint8_t* const signs = in + coefficients_end;
   if (form.order && !padding_is_zero(signs, n)) {
     fault(job, DR_E_CORRUPT, size - 1, 0, "fit_poly: padding is not zero");
     return;
   }
-  with_value_type(job.dtype, [&](auto type) {
+  const bool good = with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     using bits = typename T::bits;
     auto* out = job_out<bits>(job);
     uint64_t first = 0;
     for (unsigned s = 0; s < l.segments; ++s) {
       float c[fit_poly_degree_max + 1];
-      const size_t bytes = 4 * fit_poly_coefficients(l.length[s], form.degree);
-      std::memcpy(c, at, bytes);
-      at += bytes;
+      const unsigned coefficients = fit_poly_coefficients(l.length[s], form.degree);
+      std::memcpy(c, at, 4 * coefficients);  // once: what is judged is what is used
+      for (unsigned j = 0; j < coefficients; ++j)
+        if (const auto bits = std::bit_cast<uint32_t>(c[j]); !is_finite<f32_type>(bits)) {
+          fault(job, DR_E_CORRUPT, static_cast<uint64_t>(at - in) + 4 * j, bits,
+                "fit_poly: a coefficient is not finite");
+          return false;
+        }
+      at += 4 * coefficients;
       const bool positive = first < l.side[0];
       fit_poly_eval(l.length[s], form.degree, c, [&](uint64_t x, double y) {
         if (positive ? y < 0 : y > 0) y = 0;
@@ -192,12 +193,13 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
       });
       first += l.length[s];
     }
-    if (!form.order) return;
+    if (!form.order) return true;
     constexpr bits sign = static_cast<bits>(T::magnitude_mask + bits{1});
     for (uint64_t i = 0; i < n; ++i)
       out[i] = static_cast<bits>((out[i] & T::magnitude_mask) | (signs[i / 8] >> (i % 8) & 1 ? sign : bits{0}));
+    return true;
   });
-  *job.out_size = n * value_size(job.dtype);
+  if (good) *job.out_size = n * value_size(job.dtype);
 }
 
 constexpr dr_ops cpu = cpu_ops<need, encode, decode>(resolve);
