@@ -1111,10 +1111,12 @@ def decode_lloyd(payload, shape, fields):
         return values
     reader = Reader(payload)
     kind = reader.uint(1)
-    refuse(not kind & 1 or kind >> 2 > 15, "lloyd: no such kind")
-    numbers = [reader.uint(2) for _ in range((kind >> 2) + 1)]
-    refuse(any(number >= 0x7f80 for number in numbers), "lloyd: a magnitude with a sign or not finite")
-    table = [to_double(number, "bf16") for number in numbers]
+    refuse(not kind & 1 or kind & 128, "lloyd: no such kind")
+    dtype = shape.dtype if kind & 64 else "bf16"
+    numbers = [reader.uint(VALUE_SIZE[dtype]) for _ in range((kind >> 2 & 15) + 1)]
+    infinity = (1 << EXPONENT_BITS[dtype]) - 1 << MANTISSA_BITS[dtype]
+    refuse(any(number >= infinity for number in numbers), "lloyd: a magnitude with a sign or not finite")
+    table = [to_double(number, dtype) for number in numbers]
     signs = read_signs(reader, n)
     return [signed(table[level], sign, shape) for level, sign in zip(read_table_levels(reader, n, len(table), kind & 2), signs)]
 
@@ -1248,7 +1250,7 @@ CODECS = {
                         bound=lambda shape, _: 32 + 5 * shape.support * shape.width),
     ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,
                          bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
-    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
+    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 96 + 2 * shape.support * shape.width),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK + (("adaptive", 0, 1, 0),), decode=decode_split(golomb_parameter, True), bound=split_bound),

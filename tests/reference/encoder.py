@@ -490,13 +490,15 @@ def encode_log_quant(values, shape, fields):
 
 
 def encode_lloyd(values, shape, fields, lengths=None):
-    """Exactly, where there are few magnitudes that bf16 has; else as they are."""
+    """Exactly, where there are few magnitudes; else as they are."""
     m = magnitudes(values, shape)
     table = sorted(set(m))
-    if len(table) > 16 or any(to_double(round_to(x, "bf16"), "bf16") != x for x in table):
+    if len(table) > 16:
         return b"\0" + encode_value_raw(values, shape, fields)
     levels = [table.index(x) for x in m]
-    head = bytes([1 | 2 * bool(lengths) | (len(table) - 1) << 2]) + b"".join(round_to(x, "bf16").to_bytes(2, "little") for x in table)
+    dtype = "bf16" if all(to_double(round_to(x, "bf16"), "bf16") == x for x in table) else shape.dtype
+    head = bytes([1 | 2 * bool(lengths) | (len(table) - 1) << 2 | 64 * (dtype != "bf16")])
+    head += b"".join(round_to(x, dtype).to_bytes(VALUE_SIZE[dtype], "little") for x in table)
     return head + sign_plane(values, shape) + (encode_huffman(levels, lengths) if lengths else encode_levels(levels))
 
 

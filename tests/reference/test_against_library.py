@@ -88,3 +88,13 @@ def test_levels_of_all_codings_are_read_the_same(value, dtype):
     g = random.normal(size=9000).astype(dtype)
     g[::3] *= 0.01
     same(deepreduce.encode(g, f"sparsify=none index=golomb value={value}"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_few_magnitudes_come_back_exactly_by_lloyd(dtype):
+    random = numpy.random.Generator(numpy.random.Philox(13))
+    g = random.choice(numpy.array([0.1, -0.1, 0.3, 1e-4, -65504], dtype), size=500)
+    frame = deepreduce.encode(g, "sparsify=none index=all value=lloyd(levels=4)")
+    same(frame)
+    assert bits(deepreduce.decode(frame)) == bits(g)
+    assert len(frame) < 500 + 64  # in levels

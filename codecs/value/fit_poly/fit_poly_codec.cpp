@@ -206,20 +206,15 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
     fault(job, DR_E_CORRUPT, size, expected, "fit_poly: not as long as its segments");
     return;
   }
-  with_coefficients(form, [&](auto coefficient) {
+  const uint8_t* const signs = in + coefficients_end;
+  if (form.order && !padding_is_zero(signs, n)) {
+    fault(job, DR_E_CORRUPT, size - 1, 0, "fit_poly: padding is not zero");
+    return;
+  }
+  const bool good = with_coefficients(form, [&](auto coefficient) {
     using C = decltype(coefficient);
     using word = typename C::bits;
-    for (auto c = static_cast<uint64_t>(at - in); c < coefficients_end; c += sizeof(word)) {
-      if (is_finite<C>(load<word>(in + c))) continue;
-      fault(job, DR_E_CORRUPT, c, load<word>(in + c), "fit_poly: a coefficient is not finite");
-      return;
-    }
-    const uint8_t* const signs = in + coefficients_end;
-    if (form.order && !padding_is_zero(signs, n)) {
-      fault(job, DR_E_CORRUPT, size - 1, 0, "fit_poly: padding is not zero");
-      return;
-    }
-    with_value_type(job.dtype, [&](auto type) {
+    return with_value_type(job.dtype, [&](auto type) {
       using T = decltype(type);
       using bits = typename T::bits;
       auto* out = job_out<bits>(job);
@@ -227,7 +222,13 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
       for (unsigned s = 0; s < l.segments; ++s) {
         float c[fit_poly_degree_max + 1];
         const unsigned count = fit_poly_coefficients(l.length[s], form.degree);
-        for (unsigned j = 0; j < count; ++j) c[j] = C::to_f32(load<word>(at + j * sizeof(word)));
+        for (unsigned j = 0; j < count; ++j) {
+          const auto w = load<word>(at + j * sizeof(word));  // once: what is judged is what is used
+          if (!is_finite<C>(w))
+            return fault(job, DR_E_CORRUPT, static_cast<uint64_t>(at - in) + j * sizeof(word), w,
+                         "fit_poly: a coefficient is not finite");
+          c[j] = C::to_f32(w);
+        }
         at += count * sizeof(word);
         const bool positive = first < l.sides.positives || form.order;
         const bool negative = !positive && first >= l.sides.positives + l.sides.middle;
@@ -237,13 +238,14 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
         });
         first += l.length[s];
       }
-      if (!form.order) return;
+      if (!form.order) return true;
       constexpr bits sign = static_cast<bits>(T::magnitude_mask + bits{1});
       for (uint64_t i = 0; i < n; ++i)
         out[i] = static_cast<bits>((out[i] & T::magnitude_mask) | (signs[i / 8] >> (i % 8) & 1 ? sign : bits{0}));
+      return true;
     });
-    *job.out_size = n * value_size(job.dtype);
   });
+  if (good) *job.out_size = n * value_size(job.dtype);
 }
 
 constexpr dr_ops cpu = cpu_ops<need, encode, decode>(resolve);
