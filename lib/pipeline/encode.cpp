@@ -121,7 +121,7 @@ uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alig
 // Bytes of a table of some of a batch's plans.
 uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
 
-// The workspace of a batch; with a measuring arena, its size.
+// The workspace of a batch, in an arena that has room for all of it; with a measuring arena, its size.
 work take(arena& memory, const batch& b) {
   work w{};
   w.units = memory.take<unit_work>(b.units.size());
@@ -136,7 +136,7 @@ work take(arena& memory, const batch& b) {
     w.places = memory.take<uint32_t>(b.wire.size());
     w.table = memory.take<std::byte>(table_max(b));
   }
-  const bool real = !memory.measures() && memory.fits();
+  const bool real = !memory.measures();
   select_scratch scratch{};
   for (size_t i = 0; i < b.units.size(); ++i) {
     const unit& u = b.units[i];
@@ -1052,11 +1052,12 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
                  dr_error& error) {
   result = {};
   if (const dr_status s = check_tensors(b, tensors, false, error)) return s;
-  arena memory(workspace, workspace_size);
-  const work w = take(memory, b);
-  if (!memory.fits() || (!workspace && memory.used()))
+  // Before anything is laid out in it: half a workspace has pointers to nothing.
+  if (workspace_size < b.workspace || (!workspace && b.workspace))
     return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
                 b.workspace);
+  arena memory(workspace, workspace_size);
+  const work w = take(memory, b);
 
   encoder e(b, call, tensors, workers, w, capacity, error);
   uint64_t size = 0;
