@@ -303,9 +303,10 @@ dr_status find_batch(dr_context& context, const dr_plan* plan, const tensors& t,
   return DR_OK;
 }
 
-dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, dr_error& error) {
+dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, dr_error& error,
+                           uint64_t memory_max = UINT64_MAX) {
   if (!frame) return fail(error, DR_E_ARGUMENT, "frame is NULL");
-  if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, out, error)) return s;
+  if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, out, error, memory_max)) return s;
   if (out.status)
     return fail(error, DR_E_PEER, "frame: the rank that sent it could not encode (%s): %s", dr::status_name(out.status),
                 out.message);
@@ -320,10 +321,14 @@ void give_back(const dr_context& c, dr_tensor_out* to, size_t stride) {
   for (size_t i = 0; i < c.outs.size(); ++i) write_struct(c.outs[i], reinterpret_cast<char*>(to) + i * stride);
 }
 
+// What headers may take.
+uint64_t header_room(const dr_limits& limits) { return limits.max_workspace ? limits.max_workspace : UINT64_MAX; }
+
 // Into c.rows, and c.rooms to deliver them from.
-dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, const dr_limits& limits) {
+dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, std::span<const dr_tensor_out> outs,
+                        const dr_limits& limits) {
   uint64_t bytes = 0;
-  if (const dr_status s = dr::decode_workspace(frames, limits, c.workers->workers(), bytes, c.error)) return s;
+  if (const dr_status s = dr::decode_workspace(frames, outs, limits, c.workers->workers(), bytes, c.error)) return s;
   if (const dr_status s = c.reserve(bytes)) return s;
   size_t n = 0;
   for (const auto& f : frames) n += f.rows.size();
@@ -660,7 +665,7 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
     i.status = f.status;
     i.tensors = f.tensors;
     i.rows = static_cast<uint32_t>(f.rows.size());
-    i.plans = static_cast<uint32_t>(f.plans.size());
+    i.plans = f.entries;
     i.frame_size = f.frame_size;
     i.header_size = f.header_size;
     i.tag = f.tag;
@@ -685,9 +690,9 @@ dr_status decode_on_host(dr_context& c, const void* frame, size_t size, const dr
                          std::span<dr_tensor_out> outs) {
   c.frames.resize(std::max<size_t>(1, c.frames.size()));
   dr::frame_view& f = c.frames[0];
-  if (const dr_status s = read_sound_frame(frame, size, f, c.error)) return s;
+  if (const dr_status s = read_sound_frame(frame, size, f, c.error, header_room(limits))) return s;
   if (const dr_status s = dr::check_outputs(f, outs, false, c.error)) return s;
-  if (const dr_status s = decode_frames(c, {&f, 1}, limits)) return s;
+  if (const dr_status s = decode_frames(c, {&f, 1}, outs, limits)) return s;
   dr::deliver(f, c.rows.data(), c.rooms.data(), *c.workers, outs);
   return DR_OK;
 }
@@ -696,8 +701,10 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
                         const dr_merge_options& option, std::span<dr_tensor_out> outs) {
   c.frames.resize(std::max(frames.size(), c.frames.size()));
   const std::span<dr::frame_view> views(c.frames.data(), frames.size());
+  uint64_t room = header_room(option.limits);
   for (size_t i = 0; i < frames.size(); ++i) {
-    dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error);
+    dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error, room);
+    room -= std::min(room, views[i].memory());
     if (!s) s = dr::check_outputs(views[i], outs, true, c.error);
     if (!s) continue;
     const dr_error inner = c.error;
@@ -705,7 +712,7 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
     c.error.tensor = inner.tensor;
     return s;
   }
-  if (const dr_status s = decode_frames(c, views, option.limits)) return s;
+  if (const dr_status s = decode_frames(c, views, outs, option.limits)) return s;
   // Every frame is sound: from here on nothing fails.
   dr::merge(views, c.rows.data(), weights, option.flags & DR_MERGE_ADD, c.rooms.data(), *c.workers, outs);
   return DR_OK;
@@ -719,6 +726,7 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   std::vector<dr::frame_view> views(request.frames.size());
   std::vector<std::vector<uint8_t>> headers(views.size());
   bool by_host = false;
+  uint64_t room = header_room(option.limits);
   for (size_t i = 0; i < views.size(); ++i) {
     const dr_bytes& f = request.frames[i];
     if (!f.data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
@@ -729,9 +737,10 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
       if (part)
         if (const dr_status e = failed(where.copy(target.stream, headers[i].data(), f.data, part))) return e;
       if (const dr_status e = failed(where.wait(target.stream))) return e;
-      s = dr::read_header(headers[i].data(), part, f.size, views[i], c.error);
+      s = dr::read_header(headers[i].data(), part, f.size, views[i], c.error, room);
       if (part == f.size) break;
     }
+    room -= std::min(room, views[i].memory());
     // Of a frame without rows all is here, so no kernel has to verify it.
     if (!s && views[i].rows.empty()) s = read_sound_frame(headers[i].data(), headers[i].size(), views[i], c.error);
     if (!s && views[i].tensors == 1 && outs.size() > 1)
@@ -744,10 +753,8 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
       return s;
     }
   }
-  if (option.limits.max_elements || option.limits.max_workspace) {
-    uint64_t bytes = 0;
-    if (const dr_status s = dr::decode_workspace(views, option.limits, 1, bytes, c.error)) return s;
-  }
+  uint64_t bytes = 0;
+  if (const dr_status s = dr::decode_workspace(views, outs, option.limits, 1, bytes, c.error)) return s;
   std::vector<dr::decode_shape> shapes;
   for (const dr::frame_view& f : views) {
     bool host_would_do = false;

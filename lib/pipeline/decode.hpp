@@ -28,9 +28,10 @@ struct deliver_room {
   std::byte* tile = nullptr;
 };
 
-// Workspace to decode these frames; also refuses what is beyond the limits, before anything is allocated.
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_limits& limits, uint32_t workers,
-                           uint64_t& bytes, dr_error& error);
+// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits, before anything is
+// allocated. The memory of the frames' headers counts, too.
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_limits& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
 
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);

@@ -806,6 +806,10 @@ class encoder {
     for (size_t j = 0; j < w_.jobs.n; ++j) {
       row_work& row = w_.rows[w_.selected[j]];
       span.bytes += row.slots[section_index].size;
+      if (plan.replaces_support() && row.fault.code == DR_OK && row.told == 0)
+        return fail(error_, DR_E_INTERNAL,
+                    "%s broke its contract while encoding: it tells no support of %" PRIu64 " indices",
+                    plan.index().front().codec->name, row.count);
       if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY) continue;
       // More support than the plan allows: the keys go raw.
       row.fault = {};
