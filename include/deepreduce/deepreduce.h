@@ -234,12 +234,18 @@ typedef struct dr_tensor_out {
   uint64_t count;    /* set: rows of the support */
 } dr_tensor_out;
 
-/* 0 means no limit of ours. Outputs are the caller's and bound memory; time too if they are dense. A sparse output of a
- * huge universe does not: a Bloom filter of a few bytes is asked for every element of it, so set max_elements there. */
+/* What decode and merge may take. Let B be the bytes of the frames and, once for each frame, of what is written to the
+ * outputs: universe * width values of a dense one, the pairs of the support of a sparse one. Whatever a frame says, without limits
+ *   memory is at most 256 * B and 1 MiB for each thread of the context (headers and workspace; a context keeps its own),
+ *   time is bounded by memory and, where an index codec finds its support among all of the universe (bloom, seeded),
+ *   by 512 hashes for each element of it: dense outputs have those elements; for sparse ones, which do not, such a codec goes
+ *   through at most 4096 * B + 2^20 of them.
+ * What would take more is CAPACITY before any of it is allocated. A limit that is set takes the place of the one without:
+ * UINT64_MAX is none. */
 typedef struct dr_limits {
   size_t struct_size;
-  uint64_t max_elements;  /* universe * width, summed over the frame */
-  uint64_t max_workspace; /* bytes that decode may allocate */
+  uint64_t max_elements;  /* universe * width, summed over a frame; 0: any number, but as above for sparse outputs */
+  uint64_t max_workspace; /* bytes, those of headers included; 0: as above */
 } dr_limits;
 
 typedef struct dr_bytes {
