@@ -25,9 +25,13 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
   return DR_OK;
 }
 
-dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, dr_error& error) {
+// What headers may take.
+uint64_t header_room(const dr_decode_options& o) { return o.max_workspace ? o.max_workspace : UINT64_MAX; }
+
+dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, dr_error& error,
+                           uint64_t memory_max = UINT64_MAX) {
   if (!frame) return fail(error, DR_E_ARGUMENT, "frame is NULL");
-  if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, out, error)) return s;
+  if (const dr_status s = dr::read_frame(static_cast<const uint8_t*>(frame), size, out, error, memory_max)) return s;
   if (out.status)
     return fail(error, DR_E_PEER, "frame: the rank that sent it could not encode (%s): %s", dr::status_name(out.status),
                 out.message);
@@ -68,11 +72,12 @@ dr_status too_small(dr_error& error, size_t size, uint64_t needed) {
 }
 
 // Into c.rows, and c.rooms to deliver them from.
-dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, const host_decode& how) {
+dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, std::span<const dr_tensor_out> outs,
+                        const host_decode& how) {
   dr::trace_span span = how.span("decode");
   dr::pool& workers = how.workers(c);
   uint64_t bytes = 0;
-  if (const dr_status s = dr::decode_workspace(frames, how.options, workers.workers(), bytes, c.error)) return s;
+  if (const dr_status s = dr::decode_workspace(frames, outs, how.options, workers.workers(), bytes, c.error)) return s;
   void* workspace = how.workspace;
   if (how.batch) {
     if (!workspace || how.workspace_size < bytes) return too_small(c.error, workspace ? how.workspace_size : 0, bytes);
@@ -111,11 +116,11 @@ dr_status decode_on_host(dr_context& c, const void* frame, size_t size, const ho
   dr::frame_view& f = c.frames[0];
   {
     dr::trace_span span = how.span("header");
-    if (const dr_status s = read_sound_frame(frame, size, f, c.error)) return s;
+    if (const dr_status s = read_sound_frame(frame, size, f, c.error, header_room(how.options))) return s;
     if (const dr_status s = how.check(f, outs, false, c.error)) return s;
     span.bytes = f.frame_size;
   }
-  if (const dr_status s = decode_frames(c, {&f, 1}, how)) return s;
+  if (const dr_status s = decode_frames(c, {&f, 1}, outs, how)) return s;
   dr::trace_span span = how.span("deliver");
   dr::deliver(f, c.rows.data(), c.rooms.data(), how.workers(c), outs);
   span.bytes = bytes_of(outs);
@@ -128,8 +133,10 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
   const std::span<dr::frame_view> views(c.frames.data(), frames.size());
   {
     dr::trace_span span = how.span("header");
+    uint64_t room = header_room(how.options);
     for (size_t i = 0; i < frames.size(); ++i) {
-      dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error);
+      dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error, room);
+      room -= std::min(room, views[i].memory());
       if (!s) s = how.check(views[i], outs, true, c.error);
       span.bytes += views[i].frame_size;
       if (!s) continue;
@@ -140,7 +147,7 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
   uint64_t rows = 0;
   if (frames.empty())
     if (const dr_status s = dr::check_outputs(outs, true, rows, c.error)) return s;
-  if (const dr_status s = decode_frames(c, views, how)) return s;
+  if (const dr_status s = decode_frames(c, views, outs, how)) return s;
   // Every frame is sound: from here on nothing fails.
   dr::trace_span span = how.span("merge");
   dr::merge(views, c.rows.data(), weights, how.options.flags & DR_DECODE_ADD, c.rooms.data(), how.workers(c), outs);
@@ -304,6 +311,7 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   std::vector<dr::frame_view> views(request.frames.size());
   std::vector<std::vector<uint8_t>> headers(views.size());
   bool by_host = false;
+  uint64_t room = header_room(option);
   for (size_t i = 0; i < views.size(); ++i) {
     const dr_bytes& f = request.frames[i];
     if (!f.data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
@@ -314,9 +322,10 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
       if (part)
         if (const dr_status e = failed(where.copy(target.stream, headers[i].data(), f.data, part))) return e;
       if (const dr_status e = failed(where.wait(target.stream))) return e;
-      s = dr::read_header(headers[i].data(), part, f.size, views[i], c.error);
+      s = dr::read_header(headers[i].data(), part, f.size, views[i], c.error, room);
       if (part == f.size) break;
     }
+    room -= std::min(room, views[i].memory());
     // Of a frame without rows all is here, so no kernel has to verify it.
     if (!s && views[i].rows.empty()) s = read_sound_frame(headers[i].data(), headers[i].size(), views[i], c.error);
     if (!s && views[i].tensors == 1 && outs.size() > 1)
@@ -328,10 +337,8 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
       return prefix(c.error, "frame %zu: ", i);
     }
   }
-  if (option.max_elements || option.max_workspace) {
-    uint64_t bytes = 0;
-    if (const dr_status s = dr::decode_workspace(views, option, 1, bytes, c.error)) return s;
-  }
+  uint64_t bytes = 0;
+  if (const dr_status s = dr::decode_workspace(views, outs, option, 1, bytes, c.error)) return s;
   std::vector<dr::decode_shape> shapes;
   for (const dr::frame_view& f : views) {
     bool host_would_do = false;

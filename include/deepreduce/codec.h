@@ -155,7 +155,7 @@ typedef struct dr_job {
   uint64_t out_capacity;            /* bytes; encode: at least need.payload. Never write past it */
   uint64_t *out_size;               /* bytes written; for an index decode, 4 * size of the support */
   void *tell;                       /* encode. index: the support that decode will give (u32, ascending);
-                              value that REORDERS: order[j], u32. NULL where nobody asked */
+                              value that REORDERS: order[j], u32. NULL where nobody asked. No support is empty */
   uint64_t tell_capacity;           /* elements. An index codec that would tell more faults with DR_E_CAPACITY, and
                               the pipeline sends this tensor's keys raw */
   uint64_t *tell_count;             /* elements */

@@ -301,15 +301,22 @@ enum {
   DR_DECODE_TAG = 1u << 1  /* every frame must have the tag `tag`, or it is ARGUMENT: ranks are out of step */
 };
 
-/* How to decode or merge. NULL means all zero. Outputs are the caller's and bound memory; time too if they are dense.
- * A sparse output of a huge universe does not: a Bloom filter of a few bytes is asked for every element of it,
- * so set max_elements there. A limit of 0 is no limit of ours. */
+/* How to decode or merge. NULL means all zero.
+ *
+ * What decode and merge may take: let B be the bytes of the frames and, once for each frame, of what is written to the
+ * outputs: universe * width values of a dense one, the pairs of the support of a sparse one. Whatever a frame says, without limits
+ * - memory is at most 256 * B and 1 MiB for each thread of the context (headers and workspace; a context keeps its own),
+ * - time is bounded by memory and, where an index codec finds its support among all of the universe (bloom, seeded),
+ *   by 512 hashes for each element of it: dense outputs have those elements; for sparse ones, which do not, such a codec goes
+ *   through at most 4096 * B + 2^20 of them.
+ * What would take more is CAPACITY before any of it is allocated. A limit that is set takes the place of the one without:
+ * UINT64_MAX is none. */
 typedef struct dr_decode_options {
   size_t struct_size;
   uint32_t flags; /* DR_DECODE_* */
   uint32_t reserved;
-  uint64_t max_elements;  /* universe * width, summed over a frame */
-  uint64_t max_workspace; /* bytes that the call may allocate, or take of a workspace */
+  uint64_t max_elements;  /* universe * width, summed over a frame; 0: any number, but as above for sparse outputs */
+  uint64_t max_workspace; /* bytes of workspace and headers; 0: as above */
   uint64_t tag;
   uint64_t first_tensor, tensors; /* only these of the frame's tensors are decoded, and there are so many outputs;
                                      tensors = 0: all. The rest is verified by its check only */

@@ -9,6 +9,8 @@
 namespace dr {
 
 inline constexpr uint32_t stages_max = 5;
+// Of an order list: its count has two bits in a frame (FORMAT.md).
+inline constexpr uint32_t order_stages_max = 3;
 
 struct stage {
   const dr_codec* codec = nullptr;

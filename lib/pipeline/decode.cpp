@@ -459,28 +459,88 @@ class deliverer {
 
 }  // namespace
 
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_options& limits, uint32_t workers,
-                           uint64_t& bytes, dr_error& error) {
-  for (const frame_view& frame : frames) {
-    uint64_t elements = 0;
-    for (const wire_row& row : frame.rows) {
-      const uint64_t width = frame.plans[row.plan].width;
-      if (!limits.max_elements) continue;
-      if (row.universe > (limits.max_elements - elements) / width)
-        return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
-                    limits.max_elements);
-      elements += row.universe * width;
-    }
+namespace {
+
+// The limits that hold where the caller sets none (dr_decode_options says them).
+constexpr uint64_t workspace_factor = 256, workspace_least = uint64_t{1} << 20;
+constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
+
+uint64_t saturated_product(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
+uint64_t saturated_sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+// What the limits are multiples of, and what a decoder asks of sparse outputs beside.
+struct extent {
+  uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
+  uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output
+
+  void add(const frame_view& frame, std::span<const tensor_out> outs) {
+    bytes = saturated_sum(bytes, frame.frame_size);
+    const bool cut = is_cut(frame, outs.size());
+    size_t next = 0;
+    each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
+      const tensor_out& o = outs[cut ? 0 : next++];
+      const uint64_t width = frame.plans[frame.rows[begin].plan].width,
+                     row = saturated_product(width, value_size(o.dtype));
+      if (!o.index_dtype) {
+        bytes = saturated_sum(bytes, saturated_product(universe, row));
+        return;
+      }
+      const uint64_t pair = row + (o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4);
+      for (size_t i = begin; i < end; ++i) {
+        const wire_row& r = frame.rows[i];
+        const wire_plan& plan = frame.plans[r.plan];
+        bytes = saturated_sum(bytes, saturated_product(r.support, pair));
+        if (coded(r) && r.mode == mode_plan && plan.replaces_support() && !whole(plan, r))
+          asked = saturated_sum(asked, r.universe);
+      }
+    });
   }
+};
+
+dr_status check_elements(const frame_view& frame, const dr_decode_options& limits, dr_error& error) {
+  if (!limits.max_elements) return DR_OK;
+  uint64_t elements = 0;
+  for (const wire_row& row : frame.rows) {
+    const uint64_t width = frame.plans[row.plan].width;
+    if (row.universe > (limits.max_elements - elements) / width)
+      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
+                  limits.max_elements);
+    elements += row.universe * width;
+  }
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+  extent all;
+  uint64_t headers = 0;
+  for (const frame_view& frame : frames) {
+    if (const dr_status s = check_elements(frame, limits, error)) return s;
+    all.add(frame, outs);
+    headers += frame.memory();
+  }
+  if (const uint64_t most = saturated_sum(saturated_product(asked_factor, all.bytes), asked_least);
+      !limits.max_elements && all.asked > most)
+    return fail(error, DR_E_CAPACITY,
+                "frame: to give a sparse output its codec goes through %" PRIu64
+                " elements; without a limit on elements "
+                "%" PRIu64 " are allowed for such outputs",
+                all.asked, most);
   arena memory;
   take(memory, frames, workers);
   for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size());
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
-  if (limits.max_workspace && bytes > limits.max_workspace) {
-    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes,
-         limits.max_workspace);
-    error.needed = bytes;
+  const uint64_t most =
+      limits.max_workspace
+          ? limits.max_workspace
+          : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
+  if (bytes + headers > most) {
+    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64,
+         bytes + headers, most);
+    error.needed = bytes + headers;
     return DR_E_CAPACITY;
   }
   return DR_OK;

@@ -29,9 +29,10 @@ struct deliver_room {
   std::byte* tile = nullptr;
 };
 
-// Workspace to decode these frames; also refuses what is beyond the limits, before anything is allocated.
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_options& limits, uint32_t workers,
-                           uint64_t& bytes, dr_error& error);
+// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits, before anything is
+// allocated. The memory of the frames' headers counts, too.
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
 // Workspace that suffices for any so many frames of a batch. MEMORY: it would not fit an address.
 dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error);
 

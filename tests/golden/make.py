@@ -24,7 +24,7 @@ sys.path.insert(0, str(here.parent / "reference"))
 sys.dont_write_bytecode = True
 import decoder  # noqa: E402
 import encoder  # noqa: E402
-from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, mix64, to_double  # noqa: E402
+from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, mix64, murmur3, to_double  # noqa: E402
 from encoder import (EncodedRow, encode, encode_row, entry, entry_bytes, general_frame, pack_bits, seal, short_frame, stage,  # noqa: E402
                      status_frame, varint)
 
@@ -123,6 +123,10 @@ def container():
     good("three_plans", "each tensor by a plan of its own: type, width and codecs differ",
          general_frame([encode_row(PLAIN, 100, SIX), encode_row(half, 50, sample(50, 9, 2, "f16")), encode_row(rows, 20, sample(20, 5, 3, "bf16", 3)), encode_row(PLAIN, 5, {})]))
     good("unused_plan", "a plan that no row names", general_frame([encode_row(PLAIN, 100, SIX)], plan=entry_bytes(PLAIN) + entry_bytes(half)))
+    good("unused_plans", "300 plans, of which a row names one and another the last but one", general_frame(
+        [encode_row(PLAIN, 100, SIX), encode_row(half, 50, sample(50, 9, 2, "f16"))], plan=(entry_bytes(PLAIN) * 7 + entry_bytes(half)) * 30 + entry_bytes(PLAIN),
+        info=[100 << 3, 239 << 3], widths=[2, 1, 1, 0, 0, 0, 0, 0]))
+    bad("unused_plan_broken", "a plan that no row names, and that nobody could read", general_frame([encode_row(PLAIN, 100, SIX)], plan=entry_bytes(PLAIN) + bytes.fromhex("09 00 02 02")))
     good("wide_columns", "columns of eight bytes: a reader takes any width", general_frame([encode_row(values_index(RAW, GOLOMB), 100, SIX)] * 2, widths=[2, 8, 8, 0, 8, 8, 8, 0]))
     good("no_count_column", "no count column: all rows are empty", general_frame([encode_row(PLAIN, 9, {})] * 2, widths=[1, 1, 0, 0, 0, 0, 0, 0]))
     good("segments", "one tensor in segments of 30", encode([(100, SIX)], values_index(RAW, GOLOMB), segment=30))
@@ -351,6 +355,19 @@ def bloom():
     bad("bloom_k_0", "no hash", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 02 00 00")))
     bad("bloom_k_65", "65 hashes", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 02 00 41")))
     bad("bloom_c_0", "no bits per index", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 03 00 01 00")))
+    bad("bloom_hashes_beyond_bits", "more hashes than go with one bit an index", index_frame(plan(k=2, c=65536), 40, 20, bytes(4)))
+    good("bloom_largest", "a filter of 16 bits an element and 4096 more", index_frame(plan(policy=1, k=1, c=4736 * 65536), 40, 1, b"\xff" * 592, 40))
+    bad("bloom_beyond_universe", "a filter of one word more", index_frame(plan(policy=1, k=1, c=4768 * 65536), 40, 1, b"\xff" * 596, 40))
+    huffman_of = lambda n, byte: varint(2 * n + 1) + bytes([byte]) + pack_bits([(1, 1)] * (byte + 1))  # of n times a byte
+    behind = lambda value, **fields: entry("f32", value, [stage("index", "bloom", **fields), stage("bytes", "huffman")])
+    half = [stage("value", "half"), stage("bytes", "huffman")]
+    bomb = lambda e, universe, index, value: short_frame(EncodedRow(e, 0, universe, universe, universe, value=len(value), index=len(index), payload=value + index + bytes(-len(value + index) % 4)))
+    bad("bloom_bomb", "behind huffman: 128 MiB of filter for a universe of 16384", bomb(behind(half, k=1, c=0xfff00000), 16384, huffman_of(16384 * 65520 // 8, 0), huffman_of(32768, 0)))
+    bad("bloom_64_hashes_of_ones", "64 hashes for each of 4 million elements", bomb(behind(half, k=64, c=1, choice=4), 2**22, huffman_of(2**22 // 65536 // 8 + 4, 255), huffman_of(2**23, 0)))
+    sizes = [sum(murmur3(i.to_bytes(4, "little"), 0) % 32 == b for i in range(40)) for b in range(32)]
+    bits = next(m for m in range(1, 2**20) if sum(n for b, n in enumerate(sizes) if m >> b & 1) == 19)
+    bad("bloom_leftmost_19", "leftmost: as many positives as the frame says, but fewer than the count", index_frame(plan(c=65536), 40, 20, bits.to_bytes(4, "little"), 19), "decode")
+    bad("bloom_none", "a count, but no support", index_frame(plan(policy=1, c=65536), 40, 20, bytes(4), 0))
     bad("bloom_2_32_bits", "a filter of 2^32 bits", general_frame([EncodedRow(plan(c=MASK32), 0, MASK32, 2**17, 2**17)]))
 
 

@@ -378,9 +378,11 @@ def split_bound(shape, fields):
 def bloom_bits(shape, fields):
     refuse(fields["choice"] and fields["policy"], "bloom: both a policy and a choice")
     refuse(fields["layout"] and fields["k"] != 8, "bloom: split blocks of k other than 8")
+    refuse(not fields["layout"] and fields["k"] > 1 + (fields["c"] * 45427 >> 32), "bloom: more hashes than go with so many bits")
     granule = 256 if fields["layout"] else 32
     m = max(granule, ((shape.count * fields["c"] >> 16) + granule - 1) // granule * granule)
     refuse(m >= 2**32, "bloom: more than 2^32 - 1 bits")
+    refuse(m > 16 * shape.universe + 4096, "bloom: more than 16 bits for each element of the universe")
     return m
 
 
@@ -1359,6 +1361,7 @@ def settle_row(row, stored_support, stored):
         refuse(row.support > row.universe, "support above universe")
         refuse((row.mode == 1 or not replaces(entry)) and row.support != row.count, "support is not count")
         refuse(row.count == 0 and row.support, "support without count")
+        refuse(row.count and row.support == 0, "count without support")
     shape = row.shape()
     for role in ("value", "order", "index"):
         stages = getattr(entry, role)

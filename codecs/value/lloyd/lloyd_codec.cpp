@@ -95,7 +95,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job_count(job) * job.width;
   auto* out = job_out<uint8_t>(job);
   auto* levels = reinterpret_cast<uint8_t*>(scratch);
-  const auto wanted = static_cast<unsigned>(p.values[0].number);
+  const auto wanted = static_cast<unsigned>(param_value(p, 0).number);
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* values = job_in<typename T::bits>(job);

@@ -83,33 +83,30 @@ struct lloyd_histogram {
     first = floor >> shift;
     used = (most >> shift) - first + 1;
     count_shift = 64 - bit_width(total);
-    // A sum is below total · used · 2^kept.
-    const unsigned room = count_shift - bit_width(total), bins = bit_width(used);
-    kept = room < bins ? 0 : std::min(shift, room - bins);
+    kept = std::min(shift, count_shift - bit_width(total));  // so a sum is below total · 2^kept < 2^count_shift
     for (auto& half : halves) std::fill_n(half, used, 0);
   }
   void add(const uint32_t* values, size_t n) {
     constexpr size_t some = 64;
     const auto lowest = static_cast<int32_t>(floor), base = static_cast<int32_t>(first << shift);
-    const uint32_t right = shift, cut = shift - kept;
+    const uint32_t right = shift, cut = shift - kept, low = (1u << shift) - 1;
     const uint64_t counted = uint64_t{1} << count_shift;
     for (size_t begin = 0; begin < n; begin += some) {
       // Apart, so that it is done for several at once.
-      int32_t above[some];
-      uint32_t bin[some];
+      uint32_t above[some], bin[some];
       const size_t length = n - begin < some ? n - begin : some;
       for (size_t i = 0; i < length; ++i) {
         const auto m = static_cast<int32_t>(values[begin + i] & f32_type::magnitude_mask);
-        above[i] = (m > lowest ? m : lowest) - base;
+        above[i] = static_cast<uint32_t>((m > lowest ? m : lowest) - base);
       }
-      for (size_t i = 0; i < length; ++i) bin[i] = static_cast<uint32_t>(above[i]) >> right;
-      for (size_t i = 0; i < length; ++i) above[i] = static_cast<int32_t>(static_cast<uint32_t>(above[i]) >> cut);
+      for (size_t i = 0; i < length; ++i) bin[i] = above[i] >> right;
+      for (size_t i = 0; i < length; ++i) above[i] = (above[i] & low) >> cut;
       size_t i = 0;
       for (; i + 2 <= length; i += 2) {
-        halves[0][bin[i]] += counted | static_cast<uint32_t>(above[i]);
-        halves[1][bin[i + 1]] += counted | static_cast<uint32_t>(above[i + 1]);
+        halves[0][bin[i]] += counted | above[i];
+        halves[1][bin[i + 1]] += counted | above[i + 1];
       }
-      if (i < length) halves[0][bin[i]] += counted | static_cast<uint32_t>(above[i]);
+      if (i < length) halves[0][bin[i]] += counted | above[i];
     }
   }
   // Of magnitudes above the last bin that has one so far; `top`: that bin.
@@ -131,8 +128,8 @@ struct lloyd_histogram {
     const uint32_t base = (first + bin) << shift, cut = shift - kept;
     // (Of one magnitude, the next might be infinite.)
     const double number = f32_type::to_f32(base), step = shift ? double{f32_type::to_f32(base + 1)} - number : 0;
-    const auto unit = static_cast<double>(1u << cut), below = static_cast<double>(bin << shift);
-    return number + step * (unit * (sum / static_cast<double>(counted(bin))) - below + (unit - 1) / 2);
+    const auto unit = static_cast<double>(1u << cut);
+    return number + step * (unit * (sum / static_cast<double>(counted(bin))) + (unit - 1) / 2);
   }
 };
 
