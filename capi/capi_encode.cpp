@@ -27,6 +27,7 @@ struct encode_request {
   void* frame;
   size_t capacity;
   dr_result* result;
+  const dr::target* found = nullptr;  // the place, if it was found before
 };
 
 // So that only what is at fault says so.
@@ -58,7 +59,10 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   const dr_status status = guarded(context.error, [&]() -> dr_status {
     if (context.lost()) [[unlikely]]
       return dr::fail_lost(context);
-    if (const dr_status s = find_target(request.place, target, context.error)) return s;
+    if (request.found)
+      target = *request.found;
+    else if (const dr_status s = find_target(request.place, target, context.error))
+      return s;
     if (!target.where)
       if (const dr_status s = read_struct(request.result, "result", result, context.error)) return s;
     if (const dr_status s = read_struct(request.call, "call", c, context.error)) return s;
@@ -110,7 +114,7 @@ dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode
     result.size = dr::write_status_frame(s, context.error.message, call.flags & DR_CALL_TAG, call.tag, said);
     copied = target.where->copy(target.stream, frame, said, result.size);
   }
-  if (request.result && !copied) copied = target.where->copy(target.stream, request.result, &result, sizeof result);
+  if (request.result && !copied) copied = dr::tell_by_host(result, *target.where, target.stream, request.result);
   const dr_status waited = target.where->wait(target.stream);
   return s ? s : copied ? copied : waited;
 }
@@ -204,12 +208,11 @@ dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* cal
                            return run_encode(*context, b->prepared, made_call, t.views, context->workspace,
                                              context->workspace_size, request, made);
                          }
-                         dr::device_memory& memory = context->on_device;
-                         if (!b->by_host)
-                           if (const dr_status s = memory.reserve(target, b->device_workspace, context->error))
-                             return s;
-                         return run_on_device(*context, *b, made_call, target, t.views, memory.at(), memory.size(),
-                                              request);
+                         const auto run = [&](void* at, uint64_t size) {
+                           return run_on_device(*context, *b, made_call, target, t.views, at, size, request);
+                         };
+                         if (b->by_host) return run(nullptr, 0);
+                         return context->on_device.lend(target, b->device_workspace, context->error, run);
                        });
 }
 
@@ -270,5 +273,22 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
         if (target.where)
           return run_on_device(*context, *batch, made_call, target, views, workspace, workspace_size, request);
         return run_encode(*context, batch->prepared, made_call, views, workspace, workspace_size, request, made);
+      });
+}
+
+dr_status dr::encode_prepared(dr_context& context, const dr_batch& batch, const target& where, const dr_call* call,
+                              std::span<const dr_tensor> tensors, const prepared_memory& memory, void* frame,
+                              size_t capacity, dr_result* result) {
+  const encode_request request{call, tensors.size(), nullptr, frame, capacity, result, &where};
+  return finish_encode(
+      context, request,
+      [&](const dr_call& c, const encode_call& made_call, const target&, encode_result& made) -> dr_status {
+        if (const dr_status s = check_prepared(batch.prepared, c, tensors, context.error)) return s;
+        encode_call bound = made_call;
+        bound.checked = memory.checked && !batch.by_host;  // (there the states are not looked at before)
+        return where.where ? run_on_device(context, batch, bound, where, tensors, memory.workspace,
+                                           memory.workspace_size, request)
+                           : run_encode(context, batch.prepared, bound, tensors, memory.workspace,
+                                        memory.workspace_size, request, made);
       });
 }

@@ -186,4 +186,30 @@ inline dr_result result_of(dr_status status, const encode_result& made, const dr
 
 dr_status prepare_batch(dr_context& context, const dr_plan* plan, const tensors& t, uint64_t segment_rows, batch& out);
 
+// ---- Prepared calls: their memory is the caller's, or a binding's -----------------------------------------
+
+struct prepared_memory {
+  void* workspace = nullptr;
+  size_t workspace_size = 0;
+  bool checked = false;  // the tensors, or outputs that are all dense: when they were bound
+};
+
+// Tensors and outputs in our version. `result`, if any, is told on the CPU; on a device the kernels tell it.
+dr_status encode_prepared(dr_context& context, const ::dr_batch& batch, const target& where, const dr_call* call,
+                          std::span<const dr_tensor> tensors, const prepared_memory& memory, void* frame,
+                          size_t capacity, dr_result* result);
+
+struct prepared_frames {
+  std::span<const dr_bytes> list;
+  const float* weights = nullptr;
+  bool copies = false;  // a decode; otherwise a merge
+};
+dr_status decode_prepared(dr_context& context, const ::dr_batch& batch, const target& where,
+                          const prepared_frames& frames, const dr_decode_options* options,
+                          std::span<dr_tensor_out> outs, const prepared_memory& memory, dr_result* result);
+// Workspace for a decode or a merge of k frames.
+dr_status decode_room(const ::dr_batch& batch, size_t k, size_t& bytes, dr_error& error);
+// Whether a batch decodes such outputs, all of them dense if it runs on a device.
+dr_status check_batch_outputs(const ::dr_batch& batch, std::span<const dr_tensor_out> outs, dr_error& error);
+
 }  // namespace dr

@@ -185,12 +185,13 @@ typedef struct dr_place {
 
 /* ---- Encode ------------------------------------------------------------------------------------------- */
 
+/* A stage that has ended. Of what the CPU does, so not of kernels. */
 typedef struct dr_trace {
   size_t struct_size;
   const char *stage;         /* encode: "sparsify" "choose" "index" "regather" "value" "order" "container" "feedback";
                                 decode: "header" "decode" "deliver"; merge: "header" "decode" "merge" */
   uint64_t begin_ns, end_ns; /* a monotonic clock */
-  uint64_t bytes;            /* that the stage made */
+  uint64_t bytes;            /* that the stage made; "header": of the frames that it read */
 } dr_trace;
 
 /* FIT: if the frame is larger than `capacity`, tensors (or segments of them) are sent empty until it fits: the smallest that
@@ -222,7 +223,8 @@ typedef struct dr_call {
   size_t fault_stride;
 } dr_call;
 
-/* What came of an encode, or on a GPU of a prepared decode or merge; lives where the data lives. */
+/* What came of an encode, or of a prepared decode or merge; lives where the data lives. On a GPU, too, struct_size is
+ * read there, so it must be set before the call; of a struct that has no room for `status` nothing is set. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame; of a status frame if there is one; else 0 */
@@ -258,7 +260,7 @@ typedef struct dr_batch_info {
   uint64_t bound;     /* bytes of frame */
   uint64_t workspace; /* bytes, 64-byte aligned */
   uint32_t tensors, rows;
-  uint32_t launches; /* on a GPU, at most; 0 on the CPU */
+  uint32_t launches; /* of an encode on a GPU, at most: kernels, and those, clears and copies of a sort; 0 on the CPU */
   uint32_t reserved;
 } dr_batch_info;
 
@@ -299,15 +301,22 @@ enum {
   DR_DECODE_TAG = 1u << 1  /* every frame must have the tag `tag`, or it is ARGUMENT: ranks are out of step */
 };
 
-/* How to decode or merge. NULL means all zero. Outputs are the caller's and bound memory; time too if they are dense.
- * A sparse output of a huge universe does not: a Bloom filter of a few bytes is asked for every element of it,
- * so set max_elements there. A limit of 0 is no limit of ours. */
+/* How to decode or merge. NULL means all zero.
+ *
+ * What decode and merge may take: let B be the bytes of the frames and, once for each frame, of what is written to the
+ * outputs: universe * width values of a dense one, the pairs of the support of a sparse one. Whatever a frame says, without limits
+ * - memory is at most 256 * B and 1 MiB for each thread of the context (headers and workspace; a context keeps its own),
+ * - time is bounded by memory and, where an index codec finds its support among all of the universe (bloom, seeded),
+ *   by 512 hashes for each element of it: dense outputs have those elements; for sparse ones, which do not, such a codec goes
+ *   through at most 4096 * B + 2^20 of them.
+ * What would take more is CAPACITY before any of it is allocated. A limit that is set takes the place of the one without:
+ * UINT64_MAX is none. */
 typedef struct dr_decode_options {
   size_t struct_size;
   uint32_t flags; /* DR_DECODE_* */
   uint32_t reserved;
-  uint64_t max_elements;  /* universe * width, summed over a frame */
-  uint64_t max_workspace; /* bytes that the call may allocate, or take of a workspace */
+  uint64_t max_elements;  /* universe * width, summed over a frame; 0: any number, but as above for sparse outputs */
+  uint64_t max_workspace; /* bytes of workspace and headers; 0: as above */
   uint64_t tag;
   uint64_t first_tensor, tensors; /* only these of the frame's tensors are decoded, and there are so many outputs;
                                      tensors = 0: all. The rest is verified by its check only */
@@ -325,11 +334,14 @@ typedef struct dr_bytes {
 
 /* Decodes a frame whose sender's batch was prepared from the same plans, shapes and types (a sparse count: as large a
  * bound), without allocating; on a GPU without a wait. Outputs are shaped as the batch's tensors, dense (on the CPU: or sparse).
- * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place.
+ * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place. They suffice for any frame of such a sender,
+ * whatever the data; what another sender made of such tensors may need more, which is CAPACITY. Options: all tensors,
+ * so first_tensor and tensors are 0.
  * On the CPU: as dr_decode, frame at any address; result may be NULL.
  * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; a frame tells its own end. What is wrong with
- * it is in `result`, in device memory, and then the outputs are as they were. Options: flags ADD only.
- * ARGUMENT, CAPACITY (workspace), CORRUPT, UNSUPPORTED, PEER, DEVICE. */
+ * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and limits only.
+ * ARGUMENT (other tensors than the batch's, too), CAPACITY (workspace; `needed` says how much would do), CORRUPT, UNSUPPORTED,
+ * PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
                                  size_t size, const dr_decode_options *options, dr_tensor_out *outs, size_t stride,
                                  size_t n, void *workspace, size_t workspace_size, dr_result *result);
@@ -344,16 +356,18 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 
 /* ---- A batch bound to its memory: what a training loop calls each step ------------------------------------ */
 
-/* Tensors, outputs and workspace of a batch, checked once, so that a call takes no longer for many tensors than for
- * one. The pointers must stay valid, and the context and the batch alive, until it is destroyed; errors are in the
- * context, which it shares. tensors may be NULL if it only decodes, outs if it only encodes. `frames`: how many a
- * merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+/* Tensors, outputs and workspace of a batch, read and checked once: a call looks at none of the structs again. What those of
+ * `tensors` say is taken over (a sparse count, too); the memory that they point to, and `outs`, must stay valid, and the
+ * context and the batch alive, until it is destroyed; on a GPU that is when its calls are through. Errors are in the context,
+ * which it shares, and whose allocator gives the workspace. tensors may be NULL if it only decodes, outs if it only encodes.
+ * `frames`: how many a merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
 DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
                                    size_t n, size_t frames, dr_binding **binding);
 DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
-/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them. */
+/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them.
+ * A state may be zeroed or filled anew between calls. ARGUMENT: more frames, or what the binding was not made for, too. */
 DR_API dr_status dr_binding_encode(dr_binding *binding, const dr_call *call, void *frame, size_t capacity,
                                    dr_result *result);
 DR_API dr_status dr_binding_decode(dr_binding *binding, const void *frame, size_t size,
@@ -429,7 +443,7 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
                            const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 
 /* Sum of k frames, weights[i] * frame i, added in the order of the frames, in f32 and rounded to the output's
- * type after each. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
+ * type after each; a sum that is NaN is the positive quiet one without payload, on every place. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
  * summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much would do).
  * Outputs are untouched unless every frame is sound; the error then names the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,

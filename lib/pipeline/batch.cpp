@@ -108,7 +108,8 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
       stage& s = list.stages[i];
       if (!s.codec->cpu->resolve) continue;
       const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
-      const dr_params params = s.params();
+      dr_params params = s.params();
+      if (s.codec->role == DR_ROLE_VALUE) params.beside = wire.lists[section_index].front().codec->traits;
       dr_fault fault = no_fault();
       if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
         if (fault.code == DR_OK) fault.code = DR_E_ARGUMENT;
@@ -123,35 +124,47 @@ bool may_be_told_dense(const plan& p) {
   return p.sparsify.codec->id == sparsify_threshold && p.sparsify.value(threshold_max_ratio) < 1;
 }
 
+// Bounds of a row's sections, and of its payload: the largest of the modes that can occur.
 dr_status bound_row(const plan& method, const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
-  const auto needs = [&](section s, uint64_t count) -> dr_status {
+  const auto needs = [&](section s, uint64_t count, list_need& need) -> dr_status {
     if (wire.lists[s].count == 0) return DR_OK;
-    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, row.need[s]))
+    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, need))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, count,
                         "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
                         wire.lists[s].front().codec->name, count, row.universe, wire.width);
     return DR_OK;
   };
-  if (const dr_status s = needs(section_index, row.count_max)) return s;
-  row.support_max =
-      wire.replaces_support() ? std::clamp(row.need[section_index].tell, row.count_max, row.universe) : row.count_max;
-  if (const dr_status s = needs(section_value, row.support_max)) return s;
-  if (const dr_status s = needs(section_order, row.support_max)) return s;
+  const auto size = [&](section s, const list_need& need) {
+    return wire.lists[s].count ? need.last(wire.lists[s]) : 0;
+  };
+  list_need &index = row.need[section_index], &value = row.need[section_value], &order = row.need[section_order];
+  if (const dr_status s = needs(section_index, row.count_max, index)) return s;
+  const bool replaces = wire.replaces_support(), may_go_raw = replaces && !index.tell_suffices;
+  row.support_max = replaces ? std::clamp(index.tell, may_go_raw ? row.count_max : 0, row.universe) : row.count_max;
+  if (const dr_status s = needs(section_value, row.support_max, value)) return s;
+  if (const dr_status s = needs(section_order, row.support_max, order)) return s;
 
-  const auto size = [&](section s) { return wire.lists[s].count ? row.need[s].last(wire.lists[s]) : 0; };
   row_bound& b = row.bound;
   b = {row.plan,
        row.universe,
        row.count_max,
        row.support_max,
-       size(section_value),
-       size(section_order),
-       size(section_index),
+       size(section_value, value),
+       size(section_order, order),
+       size(section_index, index),
        0};
-  // Raw keys instead of what replaces the support, and never more than the dense row.
+  b.payload = b.value + b.order + b.index;
+  if (may_go_raw) {
+    // Of as many values as there are keys.
+    list_need fewer_values, fewer_orders;
+    if (const dr_status s = needs(section_value, row.count_max, fewer_values)) return s;
+    if (const dr_status s = needs(section_order, row.count_max, fewer_orders)) return s;
+    b.payload =
+        std::max(b.payload, size(section_value, fewer_values) + size(section_order, fewer_orders) + 4 * row.count_max);
+  }
+  // What is longer than the dense row is sent as that.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
-  const uint64_t index = wire.replaces_support() ? std::max(b.index, 4 * row.count_max) : b.index;
-  b.payload = may_be_told_dense(method) ? dense : std::min(dense, b.value + b.order + index);
+  b.payload = may_be_told_dense(method) ? dense : std::min(dense, b.payload);
   return DR_OK;
 }
 
@@ -166,6 +179,20 @@ void grow(list_need& all, const list_need& one) {
   for (uint32_t s = 0; s < stages_max; ++s) all.payload[s] = std::max(all.payload[s], one.payload[s]);
   all.encode_scratch = std::max(all.encode_scratch, one.encode_scratch);
   all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
+}
+
+// The payload of a row for which auto chooses. Its index codec costs no more than any other of them, and none costs more than its bound.
+// Its value codec writes no more than any other that meets the error, and what is exact and takes everything always does.
+uint64_t bound_chosen(const plan& method, const batch_row& row, std::span<const wire_plan> plans, uint64_t dense) {
+  if (may_be_told_dense(method)) return dense;
+  uint64_t index = ~uint64_t{0}, value = ~uint64_t{0}, longest = 0;
+  for (const row_choice& c : row.choices) {
+    const stage_list& values = plans[c.plan].value();
+    index = std::min(index, c.bound.index);
+    longest = std::max(longest, c.bound.value);
+    if (values.exact() && values.total()) value = std::min(value, c.bound.value);
+  }
+  return std::min(dense, index + std::min(value, longest));
 }
 
 // All that auto may choose for a row whose own plan is bound.
@@ -193,10 +220,33 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
       row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
       std::copy_n(one.need, section_count, choice.need);
       for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
-      row.bound.payload = std::max(row.bound.payload, one.bound.payload);
     }
   row.plan = row.choices[0].plan;
+  row.bound.payload = bound_chosen(method, row, out.wire, row.universe * u.width * value_size(u.dtype));
   return DR_OK;
+}
+
+// A header of any of the plans that auto may choose from, with the widest columns: it has either one row and a lone check, or several.
+// (The short form has fewer bytes than the general one.)
+uint64_t header_bound(const batch& b, const header_layout& all) {
+  uint64_t universe = 1, count = 0, support = 0, size[section_count] = {};
+  for (const batch_row& row : b.rows) {
+    universe = std::max(universe, row.universe);
+    count = std::max(count, row.count_max);
+    const auto widen = [&](const row_bound& r) {
+      const uint64_t of[section_count] = {r.value, r.order, r.index};
+      for (uint32_t s = 0; s < section_count; ++s)
+        if (b.wire[r.plan].lists[s].count && !b.wire[r.plan].lists[s].fixed_size())
+          size[s] = std::max(size[s], std::max<uint64_t>(of[s], 1));
+      if (b.wire[r.plan].replaces_support()) support = std::max({support, r.support, r.count, uint64_t{1}});
+    };
+    if (row.choices.empty()) widen(row.bound);
+    for (const row_choice& c : row.choices) widen(c.bound);
+  }
+  uint64_t each = 2 + bytes_for(universe) + bytes_for(count) + bytes_for(support ? std::max(support, count) : 0);
+  for (const uint64_t s : size) each += bytes_for(s);
+  if (b.rows.size() != 1) each += 8;
+  return padded(24 + (all.has_tag ? 8 : 0) + all.table.size() + each * b.rows.size());
 }
 
 dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
@@ -278,9 +328,9 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);
   for (const bool tag : {false, true})
     if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
-  // What auto chooses is laid out when it is known. No header is larger than one with all plans and columns.
+  // What auto chooses is laid out when it is known.
   if (out.chooses())
-    for (header_layout& layout : out.layout) layout.frame_bound += 64 + layout.table.size() + 64 * out.rows.size();
+    for (header_layout& layout : out.layout) layout.frame_bound += header_bound(out, layout) - layout.header_size;
   out.workspace = encode_workspace(out);
   return DR_OK;
 }

@@ -637,7 +637,7 @@ dr_status count_device_launches(const batch& b, const device_headers& headers, d
   device_encoder e(b, call, {}, dry, host, error);
   e.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never looked at
   if (const dr_status s = e.run(headers, nullptr, 0, nullptr)) return s;
-  launches = dry.launches;
+  launches = dry.nodes;
   return DR_OK;
 }
 
@@ -645,10 +645,12 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
                            std::span<const tensor_view> tensors, device_queue& queue, void* workspace,
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
                            device_encode_scratch& host, dr_error& error) {
-  if (const dr_status s = check_tensors(b, tensors, true, error)) return s;
-  host.states.resize(states_of(b));
-  if (!host.states.empty())
-    if (const dr_status s = check_states_apart(b, tensors, host.states.data(), error)) return s;
+  if (!call.checked) {
+    if (const dr_status s = check_tensors(b, tensors, true, error)) return s;
+    host.states.resize(states_of(b));
+    if (!host.states.empty())
+      if (const dr_status s = check_states_apart(b, tensors, host.states.data(), error)) return s;
+  }
   device_encoder e(b, call, tensors, queue, host, error);
   const uint64_t wanted = e.lay_out(static_cast<std::byte*>(workspace));
   if (!workspace || workspace_size < wanted)

@@ -126,7 +126,7 @@ uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alig
 // Bytes of a table of some of a batch's plans.
 uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
 
-// The workspace of a batch; with a measuring arena, its size.
+// The workspace of a batch, in an arena that has room for all of it; with a measuring arena, its size.
 work take(arena& memory, const batch& b) {
   work w{};
   w.units = memory.take<unit_work>(b.units.size());
@@ -142,7 +142,7 @@ work take(arena& memory, const batch& b) {
     w.places = memory.take<uint32_t>(b.wire.size());
     w.table = memory.take<std::byte>(table_max(b));
   }
-  const bool real = !memory.measures() && memory.fits();
+  const bool real = !memory.measures();
   select_scratch scratch{};
   for (size_t i = 0; i < b.units.size(); ++i) {
     const unit& u = b.units[i];
@@ -920,7 +920,12 @@ class encoder {
     for (size_t j = 0; j < w_.jobs.n; ++j) {
       row_work& row = w_.rows[w_.selected[j]];
       span.bytes += row.slots[section_index].size;
-      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY) continue;
+      if (plan.replaces_support() && row.fault.code == DR_OK && row.told == 0)
+        return fail(error_, DR_E_INTERNAL,
+                    "%s broke its contract while encoding: it tells no support of %" PRIu64 " indices",
+                    plan.index().front().codec->name, row.count);
+      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY || row.slots[section_index].need.tell_suffices)
+        continue;
       // More support than the plan allows: the keys go raw.
       row.fault = no_fault();
       row.told = row.count;
@@ -1168,15 +1173,17 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
                  void* workspace, uint64_t workspace_size, uint8_t* frame, uint64_t capacity, encode_result& result,
                  dr_error& error) {
   result = {};
-  if (const dr_status s = check_tensors(b, tensors, false, error)) return s;
+  if (!call.checked)
+    if (const dr_status s = check_tensors(b, tensors, false, error)) return s;
   if (call.flags & DR_CALL_FIT)
     if (const dr_status s = check_fit(b, error)) return s;
-  arena memory(workspace, workspace_size);
-  const work w = take(memory, b);
-  if (!memory.fits() || (!workspace && memory.used()))
+  // Before anything is laid out in it: half a workspace has pointers to nothing.
+  if (workspace_size < b.workspace || (!workspace && b.workspace))
     return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
                 b.workspace);
-  if (w.states)
+  arena memory(workspace, workspace_size);
+  const work w = take(memory, b);
+  if (w.states && !call.checked)
     if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
 
   encoder e(b, call, tensors, workers, w, capacity, error);

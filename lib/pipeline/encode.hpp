@@ -14,6 +14,7 @@ struct encode_call {
   // Of each tensor one of the caller's structs, whatever version it is; nullptr: nobody asks. Only what is at fault is written.
   dr_fault* faults = nullptr;
   size_t fault_stride = 0;
+  bool checked = false;  // check_tensors and check_states_apart have passed these tensors
 };
 
 struct encode_result {

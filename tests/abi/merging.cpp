@@ -161,7 +161,7 @@ TEST_CASE("merge takes dense outputs of the frame's shape only") {
   sparse.capacity = 700;
   CHECK(merge(f.c, f.frames, nullptr, 0, {sparse, client::dense_out(y)}) == DR_E_ARGUMENT);
   CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x)}) == DR_E_ARGUMENT);
-  CHECK(merge(f.c, f.frames, nullptr, 2, {client::dense_out(x), client::dense_out(y)}) == DR_E_UNSUPPORTED);
+  CHECK(merge(f.c, f.frames, nullptr, 1u << 30, {client::dense_out(x), client::dense_out(y)}) == DR_E_UNSUPPORTED);
   dr_tensor_out half = client::dense_out(y);
   half.dtype = DR_F16;  // the frame's is f32
   CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x), half}) == DR_E_ARGUMENT);
@@ -178,4 +178,19 @@ TEST_CASE("weights that are zero, infinite or NaN do what arithmetic does") {
   CHECK(x[0] == INFINITY);
   REQUIRE(merge(c, {frame}, &nan, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(std::isnan(x[0]));
+}
+
+TEST_CASE("a merge of no frames still looks at its outputs") {
+  client::context c;
+  floats x(5, 7);
+  const auto refused = [&](auto change) {
+    dr_tensor_out o = client::dense_out(x);
+    change(o);
+    CHECK(merge(c, {}, nullptr, 0, {o}) == DR_E_ARGUMENT);
+    CHECK(x == floats(5, 7));
+  };
+  refused([](dr_tensor_out& o) { o.values = nullptr; });
+  refused([](dr_tensor_out& o) { o.values = reinterpret_cast<char*>(o.values) + 1; });
+  refused([](dr_tensor_out& o) { o.dtype = DR_U64; });
+  refused([](dr_tensor_out& o) { o.index_dtype = 99; });
 }

@@ -159,8 +159,13 @@ def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
 
 
 def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...]) -> Memory:
-    name = array.dtype.name if array.dtype.isnative else str(array.dtype)
-    return Memory(array.ctypes.data, code_of(name, what, allowed), array.shape, array)
+    return Memory(array.ctypes.data, code_of(_name_of(array.dtype), what, allowed), array.shape, array)
+
+
+@functools.lru_cache(maxsize=64)
+def _name_of(dtype: numpy.dtype[Any]) -> str:
+    """Kept, because numpy makes the name anew whenever it is asked: that was half of decoding small tensors."""
+    return dtype.name if dtype.isnative else str(dtype)
 
 
 def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:

@@ -295,6 +295,7 @@ def decode(
     out: Out,
     sparse: bool = False,
     max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Out: ...
@@ -307,6 +308,7 @@ def decode(
     out: None = None,
     sparse: Literal[True],
     max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Union[Sparse, List[Sparse]]: ...
@@ -319,6 +321,7 @@ def decode(
     out: None = None,
     sparse: bool = False,
     max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any: ...
@@ -330,6 +333,7 @@ def decode(
     out: Any = None,
     sparse: bool = False,
     max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any:
@@ -341,7 +345,11 @@ def decode(
                   shape with the right number of elements, of the frame's type or float32; where the frame is
     sparse        give Sparse instead of dense arrays; not with `out`
     max_elements  raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
-                  any number: set it for frames from strangers
+                  any number: set it for frames from strangers. None: any number, but for sparse=True a codec that
+                  goes through all elements to find some (bloom, seeded) may go through 4096 for each byte of frame
+                  and output, and 2^20
+    max_workspace raise CapacityError if decoding takes more bytes beside the frame and the outputs. None: 256 for
+                  each byte of these and 1 MiB, for each thread
     allow_host    on a GPU: decode what has no CUDA operations on the CPU; otherwise it is Unsupported
     threads       to work with, on the CPU; None: one
 
@@ -366,7 +374,7 @@ def decode(
     data = _borrow_frame(frame, "frame", place)
     info, infos = _header(frame, data, place)
     is_list = _is_list(info)
-    limits = _limits(infos, max_elements)
+    limits = _limits(infos, max_elements, max_workspace)
     results: List[Any] = []
     outs: Any = (_abi.dr_tensor_out * len(infos))()
     if info.flags & _abi.DR_FRAME_STATUS:
@@ -403,6 +411,7 @@ def merge(
     weights: Optional[Sequence[float]] = None,
     out: Any = None,
     max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
     allow_host: bool = False,
     threads: Optional[int] = None,
 ) -> Any:
@@ -411,7 +420,7 @@ def merge(
     frames   of tensors of the same sizes; added in this order, in float32
     weights  one for each frame; None: all 1
     out      arrays to add the sum to and to return, as for decode. A half type is rounded after each frame
-    max_elements, allow_host, threads  as for decode
+    max_elements, max_workspace, allow_host, threads  as for decode
 
     Without `out` the result is float32, whatever the frames hold. `out` is untouched if any frame is unsound.
     Raises as decode does; the message names the frame.
@@ -434,7 +443,7 @@ def merge(
     is_list = _is_list(info)
     outs: Any = (_abi.dr_tensor_out * len(infos))()
     options = new(_abi.dr_merge_options)
-    options.limits = _limits(infos, max_elements)
+    options.limits = _limits(infos, max_elements, max_workspace)
     options.flags = 0 if out is None else _abi.DR_MERGE_ADD
     results: List[Any] = []
     if not info.flags & _abi.DR_FRAME_STATUS:
@@ -481,8 +490,13 @@ def _is_list(info: _abi.dr_frame_info) -> bool:
     return bool(info.flags & _abi.DR_FRAME_LIST) or info.tensors != 1
 
 
-def _limits(infos: Sequence[_abi.dr_tensor_info], max_elements: Optional[int]) -> _abi.dr_limits:
+def _limits(
+    infos: Sequence[_abi.dr_tensor_info], max_elements: Optional[int], max_workspace: Optional[int]
+) -> _abi.dr_limits:
     limits = new(_abi.dr_limits)
+    if max_workspace is not None:
+        # 0 would be no limit of the caller's: what nothing fits in is the same as a byte.
+        limits.max_workspace = max(1, unsigned(max_workspace, "max_workspace"))
     if max_elements is not None:
         most = unsigned(max_elements, "max_elements")
         elements = sum(info.universe * info.width for info in infos)

@@ -26,10 +26,10 @@ from .frame import (
     DeviceFrame,
     array_of,
     borrow_target,
-    new_frame,
     raise_result,
     read_result,
     result_at,
+    start_result,
 )
 from .tensor import Plans, Sparse, States, as_list
 
@@ -106,7 +106,7 @@ class Batch:
         self._memory: Any = None
         self._room = 0
         self._reserve(max(1, unsigned(frames, "frames", 2**32)))
-        self._result: Any = None if self._place is None else self._place.zeros(RESULT_SIZE)
+        self._result: Any = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
 
     def __del__(self) -> None:
@@ -126,7 +126,7 @@ class Batch:
 
     @property
     def launches(self) -> int:
-        """Kernels that an encode launches at most; 0 on the CPU."""
+        """Kernels that an encode launches at most, with what a sort launches and clears; 0 on the CPU."""
         return int(self._info.launches)
 
     def frame(self, buffer: Any = None) -> DeviceFrame:
@@ -137,7 +137,7 @@ class Batch:
         """
         if self._place is None:
             raise ArgumentError("a batch on the CPU has no DeviceFrame: pass a bytearray of `bound` bytes as out")
-        return new_frame(self._place, self.bound, buffer)
+        return DeviceFrame(self._place, self.bound, buffer)
 
     def encode(
         self,

@@ -40,7 +40,7 @@ class ArgumentError(Error, ValueError):
 
 
 class CapacityError(Error):
-    """A limit (`max_elements`) is too low for the frame."""
+    """A limit (`max_elements`, `max_workspace`) is too low for the frame."""
 
     code = _abi.DR_E_CAPACITY
 

@@ -31,7 +31,7 @@ class DeviceFrame:
         whole = place.empty((room + RESULT_SIZE,))
         part = place.framework.part
         self.buffer: Any = part(whole, 0, room) if buffer is None else buffer
-        self._result = part(whole, room, room + RESULT_SIZE)
+        self._result = start_result(part(whole, room, room + RESULT_SIZE))
         self._place = place
         self._status_frame = False
 
@@ -60,13 +60,6 @@ class DeviceFrame:
         return f"<DeviceFrame on {self._place}>"
 
 
-def new_frame(place: _device.Place, capacity: int, buffer: Any = None) -> DeviceFrame:
-    """A frame that no encode has written yet."""
-    frame = DeviceFrame(place, capacity, buffer)
-    _device.framework_of(frame._result).clear(frame._result)
-    return frame
-
-
 def borrow_target(frame: DeviceFrame, place: _device.Place, status_frame: bool) -> Tuple[_memory.Bytes, Any]:
     """The memory of a frame that is about to be written, and a dr_result * there."""
     frame._status_frame = status_frame
@@ -87,6 +80,14 @@ _WORDS = {
     _abi.DR_E_PEER: "the rank that sent it could not encode",
     _abi.DR_E_CAPACITY: "more than there is room for",
 }
+
+
+def start_result(memory: Any) -> Any:
+    """Makes memory on a GPU a dr_result that says nothing yet but its size; does not wait. Returns it."""
+    framework = _device.framework_of(memory)
+    framework.fill(memory, 0)
+    framework.fill(framework.part(memory, 0, 1), RESULT_SIZE)  # struct_size, whose other bytes are 0
+    return memory
 
 
 def result_at(memory: Any, place: _device.Place) -> Any:
