@@ -41,7 +41,8 @@ class Framework:
     def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
         raise NotImplementedError
 
-    def clear(self, x: Any) -> None:
+    def fill(self, x: Any, byte: int) -> None:
+        """Sets an array of bytes, on the caller's current stream."""
         raise NotImplementedError
 
     def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
@@ -86,8 +87,8 @@ class Torch(Framework):
         except torch.cuda.OutOfMemoryError as error:
             raise OutOfMemory(f"no memory for {shape} elements of {dtype} on cuda:{number}: {error}") from None
 
-    def clear(self, x: Any) -> None:
-        x.zero_()
+    def fill(self, x: Any, byte: int) -> None:
+        x.fill_(byte)
 
     def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
         torch = sys.modules["torch"]
@@ -128,9 +129,9 @@ class CuPy(Framework):
         except cupy.cuda.memory.OutOfMemoryError as error:
             raise OutOfMemory(f"no memory for {shape} elements of {dtype} on cuda:{number}: {error}") from None
 
-    def clear(self, x: Any) -> None:
+    def fill(self, x: Any, byte: int) -> None:
         with x.device:
-            x.fill(0)
+            x.fill(byte)
 
     def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
         return x.reshape(-1).view("uint8")[begin:end].view(dtype)
@@ -170,9 +171,9 @@ class Bare(Framework):
     def empty(self, number: int, stream: int, shape: Tuple[int, ...], dtype: str) -> Any:
         return _driver.DeviceArray(number, stream, shape, dtype)
 
-    def clear(self, x: Any) -> None:
+    def fill(self, x: Any, byte: int) -> None:
         x = self._seen(x)
-        _driver.driver.clear(x.device, x.stream, x.address, x.nbytes)
+        _driver.driver.fill(x.device, x.stream, x.address, x.nbytes, byte)
 
     def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
         return self._seen(x).part(begin, ((end - begin) // _driver.SIZES[dtype],), dtype)
@@ -280,7 +281,7 @@ class Place:
 
     def zeros(self, size: int) -> Any:
         x = self.empty((size,))
-        self.framework.clear(x)
+        self.framework.fill(x, 0)
         return x
 
 

@@ -48,12 +48,12 @@ class Cuda:
         with self._on(device):  # waits for what works on the memory
             self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
-    def clear(self, device: int, stream: int, address: int, size: int) -> None:
+    def fill(self, device: int, stream: int, address: int, size: int, byte: int) -> None:
         with self._on(device):
             self._call(
                 "cuMemsetD8Async",
                 ctypes.c_uint64(address),
-                ctypes.c_ubyte(0),
+                ctypes.c_ubyte(byte),
                 ctypes.c_size_t(size),
                 ctypes.c_void_p(stream),
             )

@@ -36,8 +36,8 @@ class _Played(_driver.Cuda):
     def release(self, device: int, address: int) -> None:
         del self._held[address]
 
-    def clear(self, device: int, stream: int, address: int, size: int) -> None:
-        ctypes.memset(address, 0, size)
+    def fill(self, device: int, stream: int, address: int, size: int, byte: int) -> None:
+        ctypes.memset(address, byte, size)
 
     def to_host(self, device: int, stream: int, to: int, address: int, size: int) -> None:
         ctypes.memmove(to, address, size)
