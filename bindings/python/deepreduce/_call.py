@@ -176,7 +176,7 @@ class Tracer:
             raise self._error
 
 
-_TRACE = dict(_abi.dr_call._fields_)["trace"]
+_TRACE = next(field[1] for field in _abi.dr_call._fields_ if field[0] == "trace")
 
 
 # ---- Small things -------------------------------------------------------------------------------

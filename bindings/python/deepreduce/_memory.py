@@ -28,6 +28,7 @@ NAMES = {
     _abi.DR_I64: "int64",
 }
 CODES = {name: code for code, name in NAMES.items()}
+_DTYPES = {code: numpy.dtype(name) for code, name in NAMES.items() if code != _abi.DR_BF16}
 FLOATS = (_abi.DR_F32, _abi.DR_F16, _abi.DR_BF16)
 INTEGERS = (_abi.DR_U32, _abi.DR_I32, _abi.DR_U64, _abi.DR_I64)
 
@@ -69,7 +70,7 @@ def result_dtype(code: int) -> Tuple[numpy.dtype[Any], int]:
     if code == _abi.DR_BF16:
         narrow = bfloat16()
         return (narrow, code) if narrow is not None else (numpy.dtype(numpy.float32), _abi.DR_F32)
-    return numpy.dtype(NAMES[code]), code
+    return _DTYPES[code], code
 
 
 def empty(shape: Tuple[int, ...], dtype: Any) -> numpy.ndarray[Any, Any]:
@@ -135,12 +136,16 @@ def is_in_place(x: Any) -> bool:
     return bool(flags.c_contiguous and flags.aligned)
 
 
-def of_new(array: Any, place: Optional[Place] = None) -> Memory:
-    """The memory of an array that this package has just made."""
+def of_new(array: Any, place: Optional[Place] = None) -> Tuple[int, int]:
+    """Address and DR_* of an array that this package has just made."""
     if place is not None:
-        return place.borrow(array, "the output", FLOATS + INTEGERS)
-    borrow_one = _of_array if isinstance(array, numpy.ndarray) else _of_tensor
-    return borrow_one(array, "the output", FLOATS + INTEGERS)
+        return place.borrow(array, "the output", FLOATS + INTEGERS)[:2]
+    if isinstance(array, numpy.ndarray):
+        code = _CODE_OF.get(array.dtype)
+        if code is not None:
+            return _address(array), code
+        return _of_array(array, "the output", FLOATS + INTEGERS)[:2]
+    return _of_tensor(array, "the output", FLOATS + INTEGERS)[:2]
 
 
 def describe(x: Any, what: str, place: Optional[Place] = None) -> Memory:

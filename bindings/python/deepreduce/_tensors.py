@@ -248,8 +248,8 @@ def dense_outputs(
         arrays = []
         for room, shape in zip(outs, shapes):
             array = make(shape.shape, shape.dtype if dtype is None else dtype)
-            memory = _memory.of_new(array, place)
-            room.struct_size, room.dtype, room.values = OUT_STRIDE, memory.dtype, memory.address
+            room.struct_size = OUT_STRIDE
+            room.values, room.dtype = _memory.of_new(array, place)
             room.universe, room.width = shape.universe, shape.width
             arrays.append(array)
         return outs, arrays
@@ -285,9 +285,9 @@ def sparse_outputs(
     for room, shape, rows in zip(outs, shapes, rooms):
         indices = make((rows,), _abi.DR_I64)
         values = make((rows,) + shape.shape[1:], shape.dtype if dtype is None else dtype)
-        memory = _memory.of_new(values, place)
-        room.struct_size, room.dtype, room.values = OUT_STRIDE, memory.dtype, memory.address
-        room.index_dtype, room.indices = _abi.DR_I64, _memory.of_new(indices, place).address
+        room.struct_size = OUT_STRIDE
+        room.values, room.dtype = _memory.of_new(values, place)
+        room.indices, room.index_dtype = _memory.of_new(indices, place)
         room.universe, room.width = shape.universe, shape.width
         room.capacity = rows
         results.append(Sparse(indices, values, shape.shape))

@@ -389,12 +389,7 @@ class Header(NamedTuple):
         return bool(self.info.flags & _abi.DR_FRAME_LIST) or self.info.tensors != 1
 
     def shapes(self, asked: Optional[range]) -> List[Shape]:
-        found = []
-        for i in range(len(self.infos)) if asked is None else asked:
-            told = self.infos[i]
-            universe, width = told.universe, told.width
-            found.append(Shape(universe, width, told.dtype, (universe, width) if width > 1 else (universe,)))
-        return found
+        return [_shape_of(told) for told in (self.infos if asked is None else self.infos[asked.start : asked.stop])]
 
     def limit(self, max_elements: Optional[int]) -> None:
         if max_elements is not None:
@@ -402,6 +397,11 @@ class Header(NamedTuple):
             elements = sum(each.universe * each.width for each in self.infos)
             if elements > most:
                 raise CapacityError(f"the frame has {elements} elements, max_elements is {most}", needed=elements)
+
+
+def _shape_of(told: _abi.dr_tensor_info) -> Shape:
+    universe, width = told.universe, told.width
+    return Shape(universe, width, told.dtype, (universe, width) if width > 1 else (universe,))
 
 
 def _header(frame: Any, data: _memory.Bytes, place: Optional[_device.Place]) -> Header:

@@ -196,6 +196,7 @@ class Bound:
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
+            data: Any
             if self._place is not None:
                 self._require_stream(self._place)
                 data, size = self._place.borrow_bytes(array_of(frame), "frame")[:2]
@@ -249,7 +250,7 @@ class Bound:
             else:
                 factors = self._weights_at
                 try:
-                    self._weights[:k] = weights
+                    self._weights[:k] = weights  # type: ignore[call-overload]
                 except (TypeError, ValueError):
                     self._weights[:k] = list(weights_of(weights, k))
             self._last = k

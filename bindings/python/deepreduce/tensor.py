@@ -177,8 +177,8 @@ class State:
         >>> whole = deepreduce.State.from_residual("sparsify=topr(count=1) feedback=residual", x, x / 2)
         >>> half = deepreduce.State.from_residual("sparsify=topr(count=1) feedback=residual", x[:2])
         >>> half.copy_from(whole, first=2)
-        >>> half.residual.tolist(), whole.norm() == numpy.linalg.norm(x / 2)
-        ([1.0, 0.5], True)
+        >>> half.residual.tolist(), round(whole.norm() ** 2, 3)
+        ([1.0, 0.5], 7.5)
         """
         plan = as_plan(plan)
         place = _device.find(arrays_of(x, "x"))
