@@ -204,15 +204,20 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: An
         status = _encode(context, inputs, call, None, _memory.borrow_room(out), result)
     else:
         # Mostly what the last frames took is enough: then nobody works out a bound.
-        room = context.scratch if context.scratch is not None else _memory.empty((_SCRATCH,), numpy.uint8)
+        room, context.scratch = context.scratch, None  # a signal's handler may encode, too
+        if room is None:
+            room = _memory.empty((_SCRATCH,), numpy.uint8)
         status = _encode(context, inputs, call, None, _memory.borrow_bytes(room), result)
         if status == _abi.DR_E_CAPACITY:
             room = _memory.empty((_bound(context, inputs, call, None),), numpy.uint8)
             status = _encode(context, inputs, call, None, _memory.borrow_bytes(room), result)
-        context.scratch = room if room.size <= _SCRATCH_MOST else None
     if status and not (status_frame and result.size):
         fail(status, context)
-    return room[: result.size].tobytes() if out is None else _memory.part_of_room(out, result.size)
+    if out is not None:
+        return _memory.part_of_room(out, result.size)
+    frame = room[: result.size].tobytes()
+    context.scratch = room if room.size <= _SCRATCH_MOST else None
+    return frame
 
 
 def _encode(
