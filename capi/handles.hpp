@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cinttypes>
+#include <cstdio>
 #include <memory>
 #include <span>
 #include <vector>
@@ -142,8 +143,11 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
     return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
   out.resize(n);
   for (size_t i = 0; i < n; ++i)
-    if (const dr_status s = read_struct(static_cast<const char*>(from) + i * stride, what, out[i], error, stride)) {
-      prefix(error, "%zu of ", i);
+    if (const void* const at = static_cast<const char*>(from) + i * stride;
+        const dr_status s = read_struct(at, what, out[i], error, stride)) {
+      char which[32];
+      std::snprintf(which, sizeof which, "%s %zu", what, i);
+      read_struct(at, which, out[i], error, stride);
       error.tensor = i;
       return s;
     }

@@ -19,7 +19,7 @@ struct context {
     dr_context_options options{};
     options.struct_size = sizeof options;
     options.threads = threads;
-    REQUIRE(dr_context_create(&options, &handle) == DR_OK);
+    REQUIRE(dr_context_create(&options, &handle, nullptr) == DR_OK);
   }
   ~context() { dr_context_destroy(handle); }
   context(const context&) = delete;
@@ -30,7 +30,7 @@ struct context {
 struct plan {
   dr_plan* handle = nullptr;
   explicit plan(const std::string& text) {
-    dr_error error{};
+    dr_error error{sizeof(dr_error)};
     const dr_status status = dr_plan_parse(text.c_str(), &handle, &error);
     INFO(text << ": " << error.message);
     REQUIRE(status == DR_OK);
@@ -86,11 +86,10 @@ inline dr_status try_encode(context& c, const std::string& text, const std::vect
                             dr_call call = {}) {
   const plan p(text);
   size_t bound = 0;
-  if (const dr_status s = dr_bound(c.handle, p.handle, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
+  if (const dr_status s = dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
     return s;
   frame.assign(bound, 0xcc);
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   call.struct_size = sizeof call;
   const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
                                 frame.data(), bound, &result);
@@ -112,7 +111,7 @@ inline dr_tensor_info inspect(const bytes& frame, dr_frame_info* head = nullptr)
   info.struct_size = sizeof info;
   dr_tensor_info tensor{};
   tensor.struct_size = sizeof tensor;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   const dr_status s = dr_inspect(frame.data(), frame.size(), &info, &tensor, sizeof tensor, 1, &error);
   INFO(error.message);
   REQUIRE(s == DR_OK);

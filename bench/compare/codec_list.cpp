@@ -78,7 +78,6 @@ ordered_json codec_entry(const dr_codec& c) {
   ordered_json j{{"role", role_name(c.role)},
                  {"name", c.name},
                  {"id", c.id},
-                 {"version", c.version},
                  {"summary", c.summary},
                  {"traits", names_of(c.traits, traits)},
                  {"dtypes", names_of(c.dtypes, dtypes)},

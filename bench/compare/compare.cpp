@@ -115,7 +115,7 @@ class measurement {
     x.state.resize((state_size(method, dense(abi_dtype(g_.type), nullptr, g_.elements)) + 7) / 8);
     const dr_call now = call();
     const dr_tensor t = source(x);
-    room_.resize(std::max(room_.size(), context_.bound(method, {&t, 1}, now.segment_rows)));
+    room_.resize(std::max(room_.size(), context_.bound(method, {&t, 1}, &now)));
     const size_t size = context_.encode_into(room_, method, {&t, 1}, &now);
     x.frame.assign(room_.begin(), room_.begin() + static_cast<ptrdiff_t>(size));
     const dr_tensor_info info = inspect(x.frame).tensors.at(0);

@@ -25,7 +25,7 @@ struct context {
     dr_context_options options{};
     options.struct_size = sizeof options;
     options.threads = threads;
-    if (dr_context_create(&options, &handle)) throw std::runtime_error("dr_context_create");
+    if (dr_context_create(&options, &handle, nullptr)) throw std::runtime_error("dr_context_create");
   }
   ~context() { dr_context_destroy(handle); }
   context(const context&) = delete;
@@ -40,7 +40,7 @@ struct context {
 struct plan {
   dr_plan* handle = nullptr;
   explicit plan(const std::string& text) {
-    dr_error error{};
+    dr_error error{sizeof(dr_error)};
     error.struct_size = sizeof error;
     if (dr_plan_parse(text.c_str(), &handle, &error)) throw std::runtime_error(text + ": " + error.message);
   }
@@ -84,7 +84,7 @@ class encoder {
     c_.must(dr_batch_create(c_.handle, plan_.handle, &at, sets_[0].tensors.data(), sizeof(dr_tensor), shapes_.size(), 0,
                             &batch_));
     info_.struct_size = sizeof info_;
-    c_.must(dr_batch_describe(batch_, &info_));
+    c_.must(dr_batch_describe(batch_, &info_, nullptr));
     workspace_ = place::buffer(info_.workspace);
     frame_ = place::buffer(info_.bound);
   }
@@ -108,7 +108,7 @@ class encoder {
     place::fill(frame_.at(), 0xa5, frame_.size());
     enqueue(set);
     s_.stream.wait();
-    dr_result told{};
+    dr_result told{.struct_size = sizeof(dr_result)};
     place::get(&told, result_.at(), sizeof told);
     if (told.status)
       throw std::runtime_error("tensor " + std::to_string(told.tensor) + ": " + dr_status_name(told.status));
@@ -139,8 +139,7 @@ class encoder {
     call.struct_size = sizeof call;
     call.seed = 1;
     call.private_seed = 2;
-    dr_result told{};
-    told.struct_size = sizeof told;
+    dr_result told{.struct_size = sizeof(dr_result)};
     cpu.must(dr_encode(cpu.handle, plan_.handle, &call, nullptr, own.data(), sizeof(dr_tensor), own.size(), want.data(),
                        want.size(), &told));
     want.resize(told.size);
@@ -201,7 +200,7 @@ class encoder {
       view.dtype = DR_F32;
       view.universe = t.universe;
       size_t size = 0;
-      dr_error error{};
+      dr_error error{sizeof(dr_error)};
       error.struct_size = sizeof error;
       if (dr_state_size(plan_.handle, &view, &size, &error)) throw std::runtime_error(error.message);
       if (size == 0) return;
@@ -274,7 +273,7 @@ class decoder {
       frame_room += rounded(frames_.back().size() + 16);
       frame_bytes_ += frames_.back().size();
     }
-    c_.must(dr_batch_merge_workspace(from_->batch(), k, &workspace_size_));
+    c_.must(dr_batch_merge_workspace(from_->batch(), k, &workspace_size_, nullptr));
     workspace_ = place::buffer(workspace_size_);
     sets_.resize(sets_for(4 * d_ + frame_bytes_));
     for (size_t i = 0; i < sets_.size(); ++i) {
@@ -302,11 +301,11 @@ class decoder {
     own_set& o = sets_[set];
     auto* const result = reinterpret_cast<dr_result*>(result_.at());
     if (!adds_) {
-      c_.must(dr_batch_decode(c_.handle, from_->batch(), &at, o.list[0].data, o.list[0].size, &o.out, sizeof o.out, 1,
+      c_.must(dr_batch_decode(c_.handle, from_->batch(), &at, o.list[0].data, o.list[0].size, nullptr, &o.out, sizeof o.out, 1,
                               workspace_.at(), workspace_size_, result));
       return;
     }
-    const dr_merge_options options = adding();
+    const dr_decode_options options = adding();
     c_.must(dr_batch_merge(c_.handle, from_->batch(), &at, o.list.data(), nullptr, o.list.size(), &options, &o.out,
                            sizeof o.out, 1, workspace_.at(), workspace_size_, result));
   }
@@ -318,10 +317,10 @@ class decoder {
     bytes want = o.dense.bytes();
     enqueue(i);
     s_.stream.wait();
-    dr_result told{};
+    dr_result told{.struct_size = sizeof(dr_result)};
     place::get(&told, result_.at(), sizeof told);
     if (told.status)
-      throw std::runtime_error("frame " + std::to_string(told.reserved) + ": " + dr_status_name(told.status));
+      throw std::runtime_error("frame " + std::to_string(told.frame) + ": " + dr_status_name(told.status));
     if (!workspace_.intact() || !o.dense.intact()) throw std::runtime_error("something was written out of bounds");
     std::vector<dr_bytes> list;
     for (size_t f = 0; f < frames_.size(); ++f) {
@@ -331,7 +330,7 @@ class decoder {
     dr_tensor_out out = o.out;
     out.values = want.data();
     const context cpu(std::max(1u, std::thread::hardware_concurrency()));
-    const dr_merge_options options = adding();
+    const dr_decode_options options = adding();
     cpu.must(adds_ ? dr_merge(cpu.handle, nullptr, list.data(), nullptr, list.size(), &options, &out, sizeof out, 1)
                    : dr_decode(cpu.handle, nullptr, list[0].data, list[0].size, nullptr, &out, sizeof out, 1));
     if (o.dense.bytes() != want) throw std::runtime_error("the values are not the CPU's");
@@ -359,10 +358,10 @@ class decoder {
     std::vector<dr_bytes> list;
     dr_tensor_out out{};
   };
-  static dr_merge_options adding() {
-    dr_merge_options options{};
+  static dr_decode_options adding() {
+    dr_decode_options options{};
     options.struct_size = sizeof options;
-    options.flags = DR_MERGE_ADD;
+    options.flags = DR_DECODE_ADD;
     return options;
   }
   uint64_t kept() const {

@@ -69,8 +69,8 @@ struct encoding {
     dr_context_options options{};
     options.struct_size = sizeof options;
     options.threads = threads;
-    ok(dr_context_create(&options, &context));
-    dr_error error{};
+    ok(dr_context_create(&options, &context, nullptr));
+    dr_error error{sizeof(dr_error)};
     ok(dr_plan_parse(text, &plan, &error));
     size_t bytes = 0;
     ok(dr_state_size(plan, &tensor, &bytes, &error));
@@ -79,7 +79,7 @@ struct encoding {
       tensor.state = state.data();
       tensor.state_size = bytes;
     }
-    ok(dr_bound(context, plan, &tensor, sizeof tensor, 1, &bytes), context);
+    ok(dr_bound(context, plan, nullptr, nullptr, &tensor, sizeof tensor, 1, &bytes), context);
     frame.resize(bytes);
   }
   void run() {
@@ -94,8 +94,7 @@ struct encoding {
       e.stages.push_back({t->stage, now - std::exchange(e.begun, now)});
     };
     call.trace_user = this;
-    dr_result result{};
-    result.struct_size = sizeof result;
+    dr_result result{.struct_size = sizeof(dr_result)};
     ok(dr_encode(context, plan, &call, nullptr, &tensor, sizeof tensor, 1, frame.data(), frame.size(), &result),
        context);
     size = result.size;
@@ -257,7 +256,7 @@ void merging(report& r) {
   std::vector<dr_bytes> frames;
   for (const auto& b : bytes) frames.push_back({b.data(), b.size()});
   dr_context* context = nullptr;
-  ok(dr_context_create(nullptr, &context));
+  ok(dr_context_create(nullptr, &context, nullptr));
   std::vector<float> out(d);
   dr_tensor_out o = dense_out(out);
 
@@ -267,7 +266,7 @@ void merging(report& r) {
   std::vector<std::byte> block;
   pool serial(1);
   const auto decode = [&] {
-    dr_error error{};
+    dr_error error{sizeof(dr_error)};
     for (uint64_t f = 0; f < k; ++f) ok(read_frame(bytes[f].data(), bytes[f].size(), views[f], error));
     uint64_t room = 0;
     ok(decode_workspace(views, {}, 1, room, error));

@@ -49,7 +49,7 @@ void add_codec(subjects& all, const dr_codec& codec, const std::string& text, st
     std::vector<uint64_t> fields = std::vector<uint64_t>(DR_FIELDS_MAX);
     std::vector<uint8_t> payload;
     uint64_t size = 0, decoded = 0;
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
     std::unique_ptr<exec_serial> exec;
     dr_params p() { return {sizeof(dr_params), params.data(), fields.data()}; }
     dr_job job() {
@@ -68,7 +68,7 @@ void add_codec(subjects& all, const dr_codec& codec, const std::string& text, st
   dr_job shape = s->job();
   const dr_params p = s->p();
   if (codec.cpu->resolve) codec.cpu->resolve(&p, &shape, s->fields.data(), &s->fault);
-  dr_need need{};
+  dr_need need{.struct_size = sizeof(dr_need)};
   codec.cpu->need(&p, &shape, 1, &need);
   s->payload.resize(need.payload + 16);
   s->exec = std::make_unique<exec_serial>(std::max(need.encode_scratch, need.decode_scratch));
@@ -267,10 +267,10 @@ void add_quantisers(subjects& all) {
                    });
                  },
                  [t] { return t->sum; }});
-  add_codec(all, uniform_quant_codec, "uniform_quant", {{0, 0, 5.07e-3}, {0, 0, 0}});
-  add_codec(all, log_quant_codec, "log_quant(bits=4)", {{0, 0, 4}, {0, 0, 8}});
-  add_codec(all, lloyd_codec, "lloyd(levels=2)", {{0, 0, 2}});
-  add_codec(all, lloyd_codec, "lloyd(levels=8)", {{0, 0, 8}});
+  add_codec(all, uniform_quant_codec, "uniform_quant", {{sizeof(dr_value), 0, 0, 5.07e-3}, {sizeof(dr_value), 0, 0, 0}});
+  add_codec(all, log_quant_codec, "log_quant(bits=4)", {{sizeof(dr_value), 0, 0, 4}, {sizeof(dr_value), 0, 0, 8}});
+  add_codec(all, lloyd_codec, "lloyd(levels=2)", {{sizeof(dr_value), 0, 0, 2}});
+  add_codec(all, lloyd_codec, "lloyd(levels=8)", {{sizeof(dr_value), 0, 0, 8}});
 }
 
 }  // namespace dr::bench

@@ -38,7 +38,7 @@ struct stage {
   const dr_codec* codec;
   std::vector<dr_value> values;
   uint64_t fields[DR_FIELDS_MAX] = {};
-  dr_need need{};
+  dr_need need{.struct_size = sizeof(dr_need)};
   aligned_bytes out;
   uint64_t size = 0;
 
@@ -90,10 +90,6 @@ class coded_stream {
     if (!front().cpu) throw refused("no CPU operations");
     if (role == DR_ROLE_INDEX && !(front().forms & list_form)) throw refused("takes no list of indices");
     if (role == DR_ROLE_VALUE && !(front().dtypes & DR_DTYPE_BIT(DR_F32))) throw refused("takes no f32");
-    float low = INFINITY, high = 0;
-    if constexpr (std::is_same_v<T, float>)
-      for (const float v : in) low = std::min(low, std::fabs(v)), high = std::max(high, std::fabs(v));
-    stats_ = {low, high};
     uint64_t scratch = 0;
     for (size_t i = 0; i < stages_.size(); ++i) {
       stage& s = stages_[i];
@@ -167,8 +163,6 @@ class coded_stream {
     job.count_max = in_.size();
     job.dtype = dtype_of<T>;
     job.width = 1;
-    job.form = std::is_same_v<T, float> ? 0 : DR_FORM_LIST;
-    job.stats = std::is_same_v<T, float> ? &stats_ : nullptr;
     job.shared_key = 1;
     job.private_key = 2;
     return job;
@@ -186,15 +180,14 @@ class coded_stream {
 
   [[noreturn]] void give_up() {
     const std::string message = fault_.message ? fault_.message : "fault";
-    fault_ = {};
+    fault_ = {.struct_size = sizeof(dr_fault)};
     throw refused(message);
   }
 
   std::vector<stage> stages_;
   std::span<const T> in_;
   uint64_t d_;
-  dr_stats stats_{};
-  dr_fault fault_{};
+  dr_fault fault_{.struct_size = sizeof(dr_fault)};
   aligned_bytes scratch_;
   uint64_t scratch_size_ = 0;
   std::vector<uint32_t> told_;

@@ -20,7 +20,7 @@
 #include "deepreduce.h"
 
 namespace dr {
-inline namespace v0 {  // so that two versions of this header in one program are two sets of classes
+inline namespace v1 {  // so that two versions of this header in one program are two sets of classes
 
 // what() is "CORRUPT: the sentence".
 struct error : std::runtime_error {
@@ -144,31 +144,17 @@ class context {
  public:
   explicit context(uint32_t threads = 0) : context(with_threads(threads)) {}
   explicit context(const dr_context_options& options) {
+    auto e = sized<dr_error>();
     dr_context* made = nullptr;
-    if (const dr_status status = dr_context_create(&options, &made); status != DR_OK) {
-      auto e = sized<dr_error>();  // there is no context yet that could say more
-      e.code = status;
-      std::string_view("the context could not be created").copy(e.message, sizeof e.message - 1);
-      throw error(e);
-    }
+    if (dr_context_create(&options, &made, &e) != DR_OK) throw error(e);
     handle.reset(made);
   }
   dr_context* get() const { return handle.get(); }
 
-  // segment_rows: those of the call.
-  size_t bound(const plan& p, std::span<const dr_tensor> tensors, uint64_t segment_rows = 0) {
+  size_t bound(const plan& p, std::span<const dr_tensor> tensors, const dr_call* call = nullptr) {
     size_t bytes = 0;
-    if (segment_rows == 0) {
-      check(dr_bound(get(), p.get(), tensors.data(), sizeof(dr_tensor), tensors.size(), &bytes));
-      return bytes;
-    }
-    dr_batch* made = nullptr;
-    check(dr_batch_create(get(), p.get(), nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), segment_rows,
-                          &made));
-    const std::unique_ptr<dr_batch, void (*)(dr_batch*)> batch(made, dr_batch_destroy);
-    auto info = sized<dr_batch_info>();
-    check(dr_batch_describe(made, &info));
-    return info.bound;
+    check(dr_bound(get(), p.get(), call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bytes));
+    return bytes;
   }
 
   // Into memory of the caller; returns the frame's size.
@@ -180,7 +166,7 @@ class context {
     return result.size;
   }
   std::vector<std::byte> encode(const plan& p, std::span<const dr_tensor> tensors, const dr_call* call = nullptr) {
-    std::vector<std::byte> bytes(bound(p, tensors, call ? call->segment_rows : 0));
+    std::vector<std::byte> bytes(bound(p, tensors, call));
     bytes.resize(encode_into(bytes, p, tensors, call));
     return bytes;
   }
@@ -188,19 +174,20 @@ class context {
     return encode(p, std::span(&tensor, 1), call);
   }
 
-  void decode(std::span<const std::byte> bytes, std::span<dr_tensor_out> outs, const dr_limits* limits = nullptr) {
-    check(
-        dr_decode(get(), nullptr, bytes.data(), bytes.size(), limits, outs.data(), sizeof(dr_tensor_out), outs.size()));
+  void decode(std::span<const std::byte> bytes, std::span<dr_tensor_out> outs,
+              const dr_decode_options* options = nullptr) {
+    check(dr_decode(get(), nullptr, bytes.data(), bytes.size(), options, outs.data(), sizeof(dr_tensor_out),
+                    outs.size()));
   }
   // A frame of one tensor; returns the rows of its support.
-  uint64_t decode(std::span<const std::byte> bytes, dr_tensor_out out, const dr_limits* limits = nullptr) {
-    decode(bytes, std::span(&out, 1), limits);
+  uint64_t decode(std::span<const std::byte> bytes, dr_tensor_out out, const dr_decode_options* options = nullptr) {
+    decode(bytes, std::span(&out, 1), options);
     return out.count;
   }
 
   // weights: one for each frame, or empty: all 1.
   void merge(std::span<const dr_bytes> frames, std::span<const float> weights, std::span<dr_tensor_out> outs,
-             const dr_merge_options* options = nullptr) {
+             const dr_decode_options* options = nullptr) {
     if (!weights.empty() && weights.size() != frames.size())
       throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
                                   std::to_string(frames.size()) + " frames");
@@ -225,6 +212,6 @@ class context {
 
 inline dr_bytes bytes_of(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
-}  // namespace v0
+}  // namespace v1
 }  // namespace dr
 #endif

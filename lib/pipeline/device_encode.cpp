@@ -238,7 +238,7 @@ class device_encoder {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (!unit_of(i).method->keeps_feedback()) continue;
-      dr_job job{};
+      dr_job job{sizeof(dr_job)};
       if (queue_.where) job.out = tensor_of(i).state;
       job.private_key = unit_of(i).universe;
       job.fault = &w_.rows[i].fault;
@@ -442,7 +442,7 @@ class device_encoder {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (b_.rows[i].plan != p || !rows_[i].keys) continue;
-      dr_job job{};
+      dr_job job{sizeof(dr_job)};
       job.in = rows_[i].order;
       job.tell = rows_[i].told;
       job.out = rows_[i].keys;

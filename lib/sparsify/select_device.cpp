@@ -162,7 +162,7 @@ dr_status run_sparse(const dr_exec& exec, std::span<const placed> jobs, std::vec
   const device_select_job& first = *jobs[0].job;
   all.clear();
   for (const placed& p : jobs) {
-    dr_job j{};
+    dr_job j{sizeof(dr_job)};
     j.in = p.job->indices;
     j.out = p.job->support;
     j.tell = const_cast<void*>(p.job->values);

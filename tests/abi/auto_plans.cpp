@@ -62,7 +62,7 @@ TEST_CASE("tensors of one frame have the codecs that each chose") {
   for (dr_tensor_info& info : infos) info.struct_size = sizeof info;
   dr_frame_info head{};
   head.struct_size = sizeof head;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   REQUIRE(dr_inspect(frame.data(), frame.size(), &head, infos.data(), sizeof infos[0], infos.size(), &error) == DR_OK);
   CHECK(std::string(infos[0].plan) == "index=golomb(block=12,adaptive=0) value=raw");
   CHECK(std::string(infos[1].plan) == "index=bitmap value=raw");
@@ -107,7 +107,7 @@ TEST_CASE("auto keeps feedback: what is not sent stays in the state") {
   const std::string text = "sparsify=topr(ratio=0.1) feedback=residual index=auto value=auto(error=0.02)";
   dr_tensor t = client::dense(g);
   size_t state_size = 0;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   REQUIRE(dr_state_size(client::plan(text).handle, &t, &state_size, &error) == DR_OK);
   std::vector<uint64_t> state(state_size / 8 + 1);
   t.state = state.data();
@@ -121,7 +121,7 @@ TEST_CASE("auto keeps feedback: what is not sent stays in the state") {
 TEST_CASE("auto says what it does not do") {
   const auto refused = [](const char* text) {
     dr_plan* plan = nullptr;
-    dr_error error{};
+    dr_error error{sizeof(dr_error)};
     CHECK(dr_plan_parse(text, &plan, &error) != DR_OK);
     return std::string(error.message);
   };

@@ -17,7 +17,7 @@ struct state {
   floats residual() {
     float* r = nullptr;
     uint64_t n = 0;
-    REQUIRE(dr_state_residual(memory.data(), 8 * memory.size(), &r, &n) == DR_OK);
+    REQUIRE(dr_state_residual(memory.data(), 8 * memory.size(), &r, &n, nullptr) == DR_OK);
     return floats(r, r + n);
   }
 };
@@ -59,7 +59,7 @@ TEST_CASE("a state's size is told, and is nothing for plans without feedback") {
   CHECK(bytes == 0);
   t.plan = nullptr;
   t.universe = UINT64_MAX;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   CHECK(dr_state_size(with.handle, &t, &bytes, &error) == DR_E_ARGUMENT);
   CHECK(error.message[0]);
 }
@@ -247,15 +247,15 @@ TEST_CASE("a frame that never arrived is taken back by merging it into the resid
     const floats left = s.residual(), sent = client::decode(c, frame, g.size());
     float* residual = nullptr;
     uint64_t elements = 0;
-    REQUIRE(dr_state_residual(s.memory.data(), 8 * s.memory.size(), &residual, &elements) == DR_OK);
+    REQUIRE(dr_state_residual(s.memory.data(), 8 * s.memory.size(), &residual, &elements, nullptr) == DR_OK);
     dr_tensor_out out{};
     out.struct_size = sizeof out;
     out.dtype = DR_F32;
     out.universe = elements;
     out.values = residual;
-    dr_merge_options add{};
+    dr_decode_options add{};
     add.struct_size = sizeof add;
-    add.flags = DR_MERGE_ADD;
+    add.flags = DR_DECODE_ADD;
     const dr_bytes frames[] = {{frame.data(), frame.size()}};
     REQUIRE(dr_merge(c.handle, nullptr, frames, nullptr, 1, &add, &out, sizeof out, 1) == DR_OK);
     const floats back = s.residual();
@@ -313,12 +313,12 @@ TEST_CASE("states of another size, another tensor, another place or another kind
 
   float* residual = nullptr;
   uint64_t elements = 0;
-  CHECK(dr_state_residual(s.memory.data(), 8 * s.memory.size(), &residual, &elements) == DR_E_ARGUMENT);
+  CHECK(dr_state_residual(s.memory.data(), 8 * s.memory.size(), &residual, &elements, nullptr) == DR_E_ARGUMENT);
   s.memory = good;
-  CHECK(dr_state_residual(s.memory.data(), 16 + 4 * 100 - 1, &residual, &elements) == DR_E_ARGUMENT);
-  CHECK(dr_state_residual(s.memory.data(), 8, &residual, &elements) == DR_E_ARGUMENT);
-  CHECK(dr_state_residual(s.memory.data(), 16 + 4 * 100, &residual, &elements) == DR_OK);
+  CHECK(dr_state_residual(s.memory.data(), 16 + 4 * 100 - 1, &residual, &elements, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_state_residual(s.memory.data(), 8, &residual, &elements, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_state_residual(s.memory.data(), 16 + 4 * 100, &residual, &elements, nullptr) == DR_OK);
   CHECK(elements == 100);
   state fresh(100);
-  CHECK(dr_state_residual(fresh.memory.data(), 8 * fresh.memory.size(), &residual, &elements) == DR_E_ARGUMENT);
+  CHECK(dr_state_residual(fresh.memory.data(), 8 * fresh.memory.size(), &residual, &elements, nullptr) == DR_E_ARGUMENT);
 }

@@ -62,13 +62,12 @@ bytes everything(client::context& c, const std::string& plan_text, dr_dtype dtyp
   o.dtype = DR_F32;
   o.universe = g.size();
   o.values = out.data();
-  dr_merge_options add{};
+  dr_decode_options add{};
   add.struct_size = sizeof add;
-  add.flags = DR_MERGE_ADD;
+  add.flags = DR_DECODE_ADD;
   for (uint64_t step = 0; step < 3; ++step) {
     bytes frame(1 << 16);
-    dr_result result{};
-    result.struct_size = sizeof result;
+    dr_result result{.struct_size = sizeof(dr_result)};
     dr_call call{};
     call.struct_size = sizeof call;
     call.step = step;
@@ -136,8 +135,7 @@ TEST_CASE(
   nan[3] = NAN;
   const dr_tensor good = client::dense(g), bad = client::dense(nan);
   bytes frame(1 << 16);
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   floats out(g.size());
   dr_tensor_out o{};
   o.struct_size = sizeof o;
@@ -155,7 +153,7 @@ TEST_CASE(
     after[i] = control();
     raised |= std::fetestexcept(FE_ALL_EXCEPT);
   };
-  note(0, dr_bound(c.handle, p.handle, &good, sizeof good, 1, &bound));
+  note(0, dr_bound(c.handle, p.handle, nullptr, nullptr, &good, sizeof good, 1, &bound));
   note(1, dr_encode(c.handle, p.handle, nullptr, nullptr, &good, sizeof good, 1, frame.data(), frame.size(), &result));
   note(2, dr_decode(c.handle, nullptr, frame.data(), result.size, nullptr, &o, sizeof o, 1));
   note(3, dr_encode(c.handle, p.handle, nullptr, nullptr, &bad, sizeof bad, 1, frame.data() + result.size,

@@ -48,13 +48,12 @@ dr_status encode(dr_context* c, const char* text, const std::vector<dr_tensor>& 
                  size_t capacity = SIZE_MAX) {
   const client::plan p(text);
   size_t bound = 0;
-  REQUIRE(dr_bound(c, p.handle, all.data(), sizeof(dr_tensor), all.size(), &bound) == DR_OK);
+  REQUIRE(dr_bound(c, p.handle, nullptr, nullptr, all.data(), sizeof(dr_tensor), all.size(), &bound) == DR_OK);
   frame.assign(std::min(bound, capacity), 0xcc);
   dr_call call{};
   call.struct_size = sizeof call;
   call.step = step;
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   const dr_status s = dr_encode(c, p.handle, &call, nullptr, all.data(), sizeof(dr_tensor), all.size(), frame.data(),
                                 frame.size(), &result);
   frame.resize(result.size);
@@ -195,9 +194,9 @@ TEST_CASE("decode and merge of large tensors are a plain loop over pairs, for an
       CHECK(count == pairs[k].indices.size());
     }
     for (const bool adds : {false, true}) {
-      dr_merge_options options{};
+      dr_decode_options options{};
       options.struct_size = sizeof options;
-      options.flags = adds ? DR_MERGE_ADD : 0;
+      options.flags = adds ? DR_DECODE_ADD : 0;
       floats whole(d, 0.125f), parts(d, 0.125f);
       dr_tensor_out out = client::dense_out(whole);
       REQUIRE(dr_merge(c.handle, nullptr, list.data(), weights, 3, &options, &out, sizeof out, 1) == DR_OK);
@@ -232,11 +231,10 @@ TEST_CASE("rows of many values, and segments, reach a dense output whatever tile
       REQUIRE(dr_batch_create(one.handle, p.handle, nullptr, &t, sizeof t, 1, segment, &batch) == DR_OK);
       dr_batch_info info{};
       info.struct_size = sizeof info;
-      REQUIRE(dr_batch_describe(batch, &info) == DR_OK);
+      REQUIRE(dr_batch_describe(batch, &info, nullptr) == DR_OK);
       dr_batch_destroy(batch);
       bytes frame(info.bound);
-      dr_result result{};
-      result.struct_size = sizeof result;
+      dr_result result{.struct_size = sizeof(dr_result)};
       call.struct_size = sizeof call;
       REQUIRE(dr_encode(one.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result) ==
               DR_OK);

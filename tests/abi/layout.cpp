@@ -10,16 +10,13 @@
 
 static_assert(sizeof(void*) == 8 && sizeof(long) == 8, "the numbers below are those of LP64");
 
-SIZE(dr_fault, 32);
-FIELD(dr_fault, code, 0, 4);
-FIELD(dr_fault, stream, 4, 4);
-FIELD(dr_fault, where, 8, 8);
-FIELD(dr_fault, what, 16, 8);
-FIELD(dr_fault, message, 24, 8);
-
-SIZE(dr_stats, 8);
-FIELD(dr_stats, min_abs, 0, 4);
-FIELD(dr_stats, max_abs, 4, 4);
+SIZE(dr_fault, 40);
+FIELD(dr_fault, struct_size, 0, 8);
+FIELD(dr_fault, code, 8, 4);
+FIELD(dr_fault, stream, 12, 4);
+FIELD(dr_fault, where, 16, 8);
+FIELD(dr_fault, what, 24, 8);
+FIELD(dr_fault, message, 32, 8);
 
 SIZE(dr_param, 64);
 FIELD(dr_param, struct_size, 0, 8);
@@ -32,63 +29,61 @@ FIELD(dr_param, maximum, 40, 8);
 FIELD(dr_param, fallback, 48, 8);
 FIELD(dr_param, choices, 56, 8);
 
-SIZE(dr_value, 16);
-FIELD(dr_value, given, 0, 4);
-FIELD(dr_value, reserved, 4, 4);
-FIELD(dr_value, number, 8, 8);
+SIZE(dr_value, 24);
+FIELD(dr_value, struct_size, 0, 8);
+FIELD(dr_value, given, 8, 4);
+FIELD(dr_value, reserved, 12, 4);
+FIELD(dr_value, number, 16, 8);
 
-SIZE(dr_field, 32);
-FIELD(dr_field, name, 0, 8);
-FIELD(dr_field, minimum, 8, 8);
-FIELD(dr_field, maximum, 16, 8);
-FIELD(dr_field, fallback, 24, 8);
+SIZE(dr_field, 40);
+FIELD(dr_field, struct_size, 0, 8);
+FIELD(dr_field, name, 8, 8);
+FIELD(dr_field, minimum, 16, 8);
+FIELD(dr_field, maximum, 24, 8);
+FIELD(dr_field, fallback, 32, 8);
 
 SIZE(dr_params, 24);
 FIELD(dr_params, struct_size, 0, 8);
 FIELD(dr_params, values, 8, 8);
 FIELD(dr_params, fields, 16, 8);
 
-SIZE(dr_job, 160);
+SIZE(dr_job, 136);
 FIELD(dr_job, struct_size, 0, 8);
 FIELD(dr_job, universe, 8, 8);
 FIELD(dr_job, count_max, 16, 8);
 FIELD(dr_job, count, 24, 8);
 FIELD(dr_job, dtype, 32, 4);
 FIELD(dr_job, width, 36, 4);
-FIELD(dr_job, form, 40, 4);
-FIELD(dr_job, round, 44, 4);
-FIELD(dr_job, in, 48, 8);
-FIELD(dr_job, in_max, 56, 8);
-FIELD(dr_job, in_size, 64, 8);
-FIELD(dr_job, out, 72, 8);
-FIELD(dr_job, out_capacity, 80, 8);
-FIELD(dr_job, out_size, 88, 8);
-FIELD(dr_job, tell, 96, 8);
-FIELD(dr_job, tell_capacity, 104, 8);
-FIELD(dr_job, tell_count, 112, 8);
-FIELD(dr_job, stats, 120, 8);
-FIELD(dr_job, shared_key, 128, 8);
-FIELD(dr_job, private_key, 136, 8);
-FIELD(dr_job, state, 144, 8);
-FIELD(dr_job, fault, 152, 8);
+FIELD(dr_job, in, 40, 8);
+FIELD(dr_job, in_max, 48, 8);
+FIELD(dr_job, in_size, 56, 8);
+FIELD(dr_job, out, 64, 8);
+FIELD(dr_job, out_capacity, 72, 8);
+FIELD(dr_job, out_size, 80, 8);
+FIELD(dr_job, tell, 88, 8);
+FIELD(dr_job, tell_capacity, 96, 8);
+FIELD(dr_job, tell_count, 104, 8);
+FIELD(dr_job, shared_key, 112, 8);
+FIELD(dr_job, private_key, 120, 8);
+FIELD(dr_job, fault, 128, 8);
 
-SIZE(dr_need, 80);
+SIZE(dr_size_rule, 40);
+FIELD(dr_size_rule, struct_size, 0, 8);
+FIELD(dr_size_rule, rate, 8, 8);
+FIELD(dr_size_rule, minimum, 16, 4);
+FIELD(dr_size_rule, granule, 20, 4);
+FIELD(dr_size_rule, bucket, 24, 4);
+FIELD(dr_size_rule, row_values, 28, 4);
+FIELD(dr_size_rule, logarithmic, 32, 4);
+FIELD(dr_size_rule, reserved, 36, 4);
+
+SIZE(dr_need, 48);
 FIELD(dr_need, struct_size, 0, 8);
 FIELD(dr_need, payload, 8, 8);
 FIELD(dr_need, tell, 16, 8);
 FIELD(dr_need, encode_scratch, 24, 8);
 FIELD(dr_need, decode_scratch, 32, 8);
-FIELD(dr_need, state, 40, 8);
-FIELD(dr_need, rule, 48, 32);
-
-SIZE(dr_size_rule, 32);
-FIELD(dr_size_rule, rate, 0, 8);
-FIELD(dr_size_rule, minimum, 8, 4);
-FIELD(dr_size_rule, granule, 12, 4);
-FIELD(dr_size_rule, bucket, 16, 4);
-FIELD(dr_size_rule, row_values, 20, 4);
-FIELD(dr_size_rule, logarithmic, 24, 4);
-FIELD(dr_size_rule, reserved, 28, 4);
+FIELD(dr_need, rule, 40, 8);
 
 SIZE(dr_kernel, 48);
 FIELD(dr_kernel, struct_size, 0, 8);
@@ -134,7 +129,7 @@ FIELD(dr_ops, encode, 32, 8);
 FIELD(dr_ops, decode, 40, 8);
 FIELD(dr_ops, launches, 48, 4);
 
-SIZE(dr_codec, 104);
+SIZE(dr_codec, 96);
 FIELD(dr_codec, struct_size, 0, 8);
 FIELD(dr_codec, name, 8, 8);
 FIELD(dr_codec, summary, 16, 8);
@@ -143,28 +138,29 @@ FIELD(dr_codec, role, 28, 4);
 FIELD(dr_codec, traits, 32, 4);
 FIELD(dr_codec, dtypes, 36, 4);
 FIELD(dr_codec, forms, 40, 4);
-FIELD(dr_codec, rounds, 44, 4);
-FIELD(dr_codec, version, 48, 2);
-FIELD(dr_codec, oldest, 50, 2);
-FIELD(dr_codec, params, 56, 8);
-FIELD(dr_codec, param_count, 64, 8);
-FIELD(dr_codec, fields, 72, 8);
-FIELD(dr_codec, field_count, 80, 8);
-FIELD(dr_codec, cpu, 88, 8);
-FIELD(dr_codec, cuda, 96, 8);
+FIELD(dr_codec, reserved, 44, 4);
+FIELD(dr_codec, params, 48, 8);
+FIELD(dr_codec, param_count, 56, 8);
+FIELD(dr_codec, fields, 64, 8);
+FIELD(dr_codec, field_count, 72, 8);
+FIELD(dr_codec, cpu, 80, 8);
+FIELD(dr_codec, cuda, 88, 8);
 
 SIZE(dr_host, 16);
 FIELD(dr_host, struct_size, 0, 8);
 FIELD(dr_host, codec_abi, 8, 4);
 FIELD(dr_host, reserved, 12, 4);
 
-SIZE(dr_error, 288);
+SIZE(dr_error, 312);
 FIELD(dr_error, struct_size, 0, 8);
 FIELD(dr_error, code, 8, 4);
 FIELD(dr_error, stream, 12, 4);
 FIELD(dr_error, tensor, 16, 8);
 FIELD(dr_error, where, 24, 8);
-FIELD(dr_error, message, 32, 256);
+FIELD(dr_error, what, 32, 8);
+FIELD(dr_error, frame, 40, 8);
+FIELD(dr_error, needed, 48, 8);
+FIELD(dr_error, message, 56, 256);
 
 SIZE(dr_context_options, 40);
 FIELD(dr_context_options, struct_size, 0, 8);
@@ -173,6 +169,11 @@ FIELD(dr_context_options, release, 16, 8);
 FIELD(dr_context_options, user, 24, 8);
 FIELD(dr_context_options, threads, 32, 4);
 FIELD(dr_context_options, reserved, 36, 4);
+
+SIZE(dr_plan_info, 16);
+FIELD(dr_plan_info, struct_size, 0, 8);
+FIELD(dr_plan_info, flags, 8, 4);
+FIELD(dr_plan_info, dtypes, 12, 4);
 
 SIZE(dr_tensor, 88);
 FIELD(dr_tensor, struct_size, 0, 8);
@@ -204,25 +205,31 @@ FIELD(dr_trace, begin_ns, 16, 8);
 FIELD(dr_trace, end_ns, 24, 8);
 FIELD(dr_trace, bytes, 32, 8);
 
-SIZE(dr_call, 72);
+SIZE(dr_call, 88);
 FIELD(dr_call, struct_size, 0, 8);
 FIELD(dr_call, step, 8, 8);
 FIELD(dr_call, seed, 16, 8);
 FIELD(dr_call, private_seed, 24, 8);
 FIELD(dr_call, flags, 32, 4);
-FIELD(dr_call, learning_rate, 36, 4);
+FIELD(dr_call, reserved, 36, 4);
 FIELD(dr_call, tag, 40, 8);
 FIELD(dr_call, segment_rows, 48, 8);
 FIELD(dr_call, trace, 56, 8);
 FIELD(dr_call, trace_user, 64, 8);
+FIELD(dr_call, faults, 72, 8);
+FIELD(dr_call, fault_stride, 80, 8);
 
-SIZE(dr_result, 64);
+SIZE(dr_result, 72);
 FIELD(dr_result, struct_size, 0, 8);
 FIELD(dr_result, size, 8, 8);
 FIELD(dr_result, status, 16, 4);
-FIELD(dr_result, reserved, 20, 4);
+FIELD(dr_result, stream, 20, 4);
 FIELD(dr_result, tensor, 24, 8);
-FIELD(dr_result, fault, 32, 32);
+FIELD(dr_result, where, 32, 8);
+FIELD(dr_result, what, 40, 8);
+FIELD(dr_result, frame, 48, 8);
+FIELD(dr_result, needed, 56, 8);
+FIELD(dr_result, kept, 64, 8);
 
 SIZE(dr_batch_info, 40);
 FIELD(dr_batch_info, struct_size, 0, 8);
@@ -232,6 +239,34 @@ FIELD(dr_batch_info, tensors, 24, 4);
 FIELD(dr_batch_info, rows, 28, 4);
 FIELD(dr_batch_info, launches, 32, 4);
 FIELD(dr_batch_info, reserved, 36, 4);
+
+SIZE(dr_tensor_out, 64);
+FIELD(dr_tensor_out, struct_size, 0, 8);
+FIELD(dr_tensor_out, dtype, 8, 4);
+FIELD(dr_tensor_out, index_dtype, 12, 4);
+FIELD(dr_tensor_out, universe, 16, 8);
+FIELD(dr_tensor_out, width, 24, 4);
+FIELD(dr_tensor_out, flags, 28, 4);
+FIELD(dr_tensor_out, values, 32, 8);
+FIELD(dr_tensor_out, indices, 40, 8);
+FIELD(dr_tensor_out, capacity, 48, 8);
+FIELD(dr_tensor_out, count, 56, 8);
+
+SIZE(dr_decode_options, 72);
+FIELD(dr_decode_options, struct_size, 0, 8);
+FIELD(dr_decode_options, flags, 8, 4);
+FIELD(dr_decode_options, reserved, 12, 4);
+FIELD(dr_decode_options, max_elements, 16, 8);
+FIELD(dr_decode_options, max_workspace, 24, 8);
+FIELD(dr_decode_options, tag, 32, 8);
+FIELD(dr_decode_options, first_tensor, 40, 8);
+FIELD(dr_decode_options, tensors, 48, 8);
+FIELD(dr_decode_options, trace, 56, 8);
+FIELD(dr_decode_options, trace_user, 64, 8);
+
+SIZE(dr_bytes, 16);
+FIELD(dr_bytes, data, 0, 8);
+FIELD(dr_bytes, size, 8, 8);
 
 SIZE(dr_frame_info, 312);
 FIELD(dr_frame_info, struct_size, 0, 8);
@@ -262,33 +297,6 @@ FIELD(dr_tensor_info, plan, 72, 224);
 FIELD(dr_tensor_info, host_only, 296, 4);
 FIELD(dr_tensor_info, reserved, 300, 4);
 
-SIZE(dr_tensor_out, 64);
-FIELD(dr_tensor_out, struct_size, 0, 8);
-FIELD(dr_tensor_out, dtype, 8, 4);
-FIELD(dr_tensor_out, index_dtype, 12, 4);
-FIELD(dr_tensor_out, universe, 16, 8);
-FIELD(dr_tensor_out, width, 24, 4);
-FIELD(dr_tensor_out, flags, 28, 4);
-FIELD(dr_tensor_out, values, 32, 8);
-FIELD(dr_tensor_out, indices, 40, 8);
-FIELD(dr_tensor_out, capacity, 48, 8);
-FIELD(dr_tensor_out, count, 56, 8);
-
-SIZE(dr_limits, 24);
-FIELD(dr_limits, struct_size, 0, 8);
-FIELD(dr_limits, max_elements, 8, 8);
-FIELD(dr_limits, max_workspace, 16, 8);
-
-SIZE(dr_bytes, 16);
-FIELD(dr_bytes, data, 0, 8);
-FIELD(dr_bytes, size, 8, 8);
-
-SIZE(dr_merge_options, 40);
-FIELD(dr_merge_options, struct_size, 0, 8);
-FIELD(dr_merge_options, flags, 8, 4);
-FIELD(dr_merge_options, reserved, 12, 4);
-FIELD(dr_merge_options, limits, 16, 24);
-
 VALUE(DR_OK, 0);
 VALUE(DR_E_ARGUMENT, 1);
 VALUE(DR_E_CAPACITY, 2);
@@ -312,12 +320,10 @@ VALUE(DR_ROLE_VALUE, 2);
 VALUE(DR_ROLE_ORDER, 3);
 VALUE(DR_ROLE_BYTES, 4);
 VALUE(DR_ROLE_PAIR, 5);
-VALUE(DR_ROLE_TENSOR, 6);
 VALUE(DR_ROLE_SPARSIFY, 7);
 VALUE(DR_ROLE_FEEDBACK, 8);
 
 VALUE(DR_FORM_LIST, 1);
-VALUE(DR_FORM_BITMAP, 2);
 VALUE(DR_FORM_ALL, 3);
 
 VALUE(DR_EXACT, 1);
@@ -345,10 +351,13 @@ VALUE(DR_TENSOR_SUM_DUPLICATES, 1);
 
 VALUE(DR_PLACE_CPU, 0);
 VALUE(DR_PLACE_CUDA, 1);
+VALUE(DR_PLACE_EMULATED, 2);
+VALUE(DR_PLACE_ALLOW_HOST, 1);
 
 VALUE(DR_CALL_TAG, 1);
 VALUE(DR_CALL_STATUS_FRAME, 2);
 VALUE(DR_CALL_LIST, 4);
+VALUE(DR_CALL_FIT, 8);
 
 VALUE(DR_FRAME_SHORT, 1);
 VALUE(DR_FRAME_TAG, 2);
@@ -359,12 +368,34 @@ VALUE(DR_FALLBACK_NONE, 0);
 VALUE(DR_FALLBACK_RAW_INDEX, 1);
 VALUE(DR_FALLBACK_DENSE, 2);
 
-VALUE(DR_MERGE_ADD, 1);
+VALUE(DR_DECODE_ADD, 1);
+VALUE(DR_DECODE_TAG, 2);
+
+VALUE(DR_PLAN_SPARSIFIES, 1);
+VALUE(DR_PLAN_FEEDBACK, 2);
+VALUE(DR_PLAN_LOSSY_VALUES, 4);
+VALUE(DR_PLAN_LOSSY_SUPPORT, 8);
+VALUE(DR_PLAN_FIXED_SIZE, 16);
+VALUE(DR_PLAN_LINEAR, 32);
+VALUE(DR_PLAN_SHARED_RANDOM, 64);
+VALUE(DR_PLAN_PRIVATE_RANDOM, 128);
+VALUE(DR_PLAN_CHOOSES, 256);
+VALUE(DR_PLAN_HOST_ONLY, 512);
+VALUE(DR_PLAN_FLAT, 1024);
+
+VALUE(DR_FEATURE_CUDA, 1);
+VALUE(DR_FEATURE_FORMAT, 2);
+VALUE(DR_FEATURE_CODEC_ABI, 3);
+VALUE(DR_FEATURE_CPU, 4);
+VALUE(DR_FEATURE_CALL_FLAGS, 5);
+VALUE(DR_FEATURE_DECODE_FLAGS, 6);
+VALUE(DR_FEATURE_TENSOR_FLAGS, 7);
+VALUE(DR_FEATURE_PLACE_FLAGS, 8);
 
 VALUE(DR_FIELDS_MAX, 8);
-VALUE(DR_CODEC_ABI_VERSION, 1);
+VALUE(DR_CODEC_ABI_VERSION, 2);
 VALUE(DR_FORMAT_VERSION, 1);
-VALUE(DR_ABI_VERSION, 0);
+VALUE(DR_ABI_VERSION, 1);
 VALUE(DR_DTYPE_BIT(DR_BF16), 8);
 
 static_assert(DR_DTYPE_BIT(DR_F32) == 2);

@@ -49,16 +49,16 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
     const char* what;
     std::function<dr_status()> call;
   } calls[] = {
-      {"dr_context_create: context", [&] { return dr_context_create(nullptr, nullptr); }},
-      {"dr_context_create: release without allocate", [&] { return dr_context_create(&half, &made); }},
+      {"dr_context_create: context", [&] { return dr_context_create(nullptr, nullptr, nullptr); }},
+      {"dr_context_create: release without allocate", [&] { return dr_context_create(&half, &made, nullptr); }},
       {"dr_plan_parse: text", [&] { return dr_plan_parse(nullptr, &p, nullptr); }},
       {"dr_plan_parse: plan", [&] { return dr_plan_parse("index=raw", nullptr, nullptr); }},
       {"dr_codec_register: codec", [&] { return dr_codec_register(nullptr, nullptr); }},
       {"dr_plugin_load: path", [&] { return dr_plugin_load(nullptr, nullptr); }},
-      {"dr_bound: context", [&] { return dr_bound(nullptr, plan.handle, &t, sizeof t, 1, &bytes); }},
-      {"dr_bound: no plan at all", [&] { return dr_bound(c, nullptr, &t, sizeof t, 1, &bytes); }},
-      {"dr_bound: tensors", [&] { return dr_bound(c, plan.handle, nullptr, sizeof t, 1, &bytes); }},
-      {"dr_bound: bytes", [&] { return dr_bound(c, plan.handle, &t, sizeof t, 1, nullptr); }},
+      {"dr_bound: context", [&] { return dr_bound(nullptr, plan.handle, nullptr, nullptr, &t, sizeof t, 1, &bytes); }},
+      {"dr_bound: no plan at all", [&] { return dr_bound(c, nullptr, nullptr, nullptr, &t, sizeof t, 1, &bytes); }},
+      {"dr_bound: tensors", [&] { return dr_bound(c, plan.handle, nullptr, nullptr, nullptr, sizeof t, 1, &bytes); }},
+      {"dr_bound: bytes", [&] { return dr_bound(c, plan.handle, nullptr, nullptr, &t, sizeof t, 1, nullptr); }},
       {"dr_encode: context",
        [&] {
          return dr_encode(nullptr, plan.handle, nullptr, nullptr, &t, sizeof t, 1, to.data(), to.size(), nullptr);
@@ -88,8 +88,8 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
       {"dr_batch_create: tensors",
        [&] { return dr_batch_create(c, plan.handle, nullptr, nullptr, sizeof t, 1, 0, &batch); }},
       {"dr_batch_create: batch", [&] { return dr_batch_create(c, plan.handle, nullptr, &t, sizeof t, 1, 0, nullptr); }},
-      {"dr_batch_describe: batch", [&] { return dr_batch_describe(nullptr, &batch_info); }},
-      {"dr_batch_describe: info", [&] { return dr_batch_describe(prepared, nullptr); }},
+      {"dr_batch_describe: batch", [&] { return dr_batch_describe(nullptr, &batch_info, nullptr); }},
+      {"dr_batch_describe: info", [&] { return dr_batch_describe(prepared, nullptr, nullptr); }},
       {"dr_batch_encode: context",
        [&] {
          return dr_batch_encode(nullptr, prepared, nullptr, nullptr, &t, sizeof t, 1, workspace, sizeof workspace,
@@ -118,9 +118,9 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
       {"dr_state_size: plan", [&] { return dr_state_size(nullptr, &t, &bytes, nullptr); }},
       {"dr_state_size: tensor", [&] { return dr_state_size(plan.handle, nullptr, &bytes, nullptr); }},
       {"dr_state_size: bytes", [&] { return dr_state_size(plan.handle, &t, nullptr, nullptr); }},
-      {"dr_state_residual: state", [&] { return dr_state_residual(nullptr, sizeof state, &residual, &elements); }},
-      {"dr_state_residual: residual", [&] { return dr_state_residual(state, sizeof state, nullptr, &elements); }},
-      {"dr_state_residual: elements", [&] { return dr_state_residual(state, sizeof state, &residual, nullptr); }},
+      {"dr_state_residual: state", [&] { return dr_state_residual(nullptr, sizeof state, &residual, &elements, nullptr); }},
+      {"dr_state_residual: residual", [&] { return dr_state_residual(state, sizeof state, nullptr, &elements, nullptr); }},
+      {"dr_state_residual: elements", [&] { return dr_state_residual(state, sizeof state, &residual, nullptr, nullptr); }},
       {"dr_inspect: frame", [&] { return dr_inspect(nullptr, 10, &info, nullptr, 0, 0, nullptr); }},
       {"dr_inspect: info", [&] { return dr_inspect(frame.data(), frame.size(), nullptr, nullptr, 0, 0, nullptr); }},
       {"dr_decode: context",
@@ -164,13 +164,12 @@ TEST_CASE("what may be NULL may be NULL") {
   CHECK(dr_last_error(context.handle)->code == DR_OK);
 
   dr_context* made = nullptr;
-  CHECK(dr_context_create(nullptr, &made) == DR_OK);
+  CHECK(dr_context_create(nullptr, &made, nullptr) == DR_OK);
   dr_context_destroy(made);
 
   // No tensor at all is a frame, and decodes.
   unsigned char frame[64];
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   CHECK(dr_encode(context.handle, nullptr, nullptr, nullptr, nullptr, 0, 0, frame, sizeof frame, &result) == DR_OK);
   CHECK(dr_decode(context.handle, nullptr, frame, result.size, nullptr, nullptr, 0, 0) == DR_OK);
   CHECK(dr_merge(context.handle, nullptr, nullptr, nullptr, 0, nullptr, nullptr, 0, 0) == DR_OK);
@@ -211,7 +210,7 @@ TEST_CASE("a struct to fill that does not say its size is refused, and nothing i
   const client::floats g{1, 2, 3};
   const client::bytes frame = client::encode(c, "index=golomb", {client::dense(g)});
   dr_frame_info info{};
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   CHECK(dr_inspect(frame.data(), frame.size(), &info, nullptr, 0, 0, &error) == DR_E_ARGUMENT);
   CHECK(info.frame_size == 0);
   const client::plan p("index=golomb");
@@ -224,6 +223,6 @@ TEST_CASE("a struct to fill that does not say its size is refused, and nothing i
   dr_batch* batch = nullptr;
   REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
   dr_batch_info batch_info{};
-  CHECK(dr_batch_describe(batch, &batch_info) == DR_E_ARGUMENT);
+  CHECK(dr_batch_describe(batch, &batch_info, nullptr) == DR_E_ARGUMENT);
   dr_batch_destroy(batch);
 }

@@ -18,8 +18,7 @@ struct fixture {
 
   bytes encode(structs<dr_tensor>& tensors, size_t n) {
     bytes out(4096, 0);
-    dr_result result{};
-    result.struct_size = sizeof result;
+    dr_result result{.struct_size = sizeof(dr_result)};
     const dr_status s = dr_encode(context.handle, plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), n,
                                   out.data(), out.size(), &result);
     INFO(context.error());
@@ -56,7 +55,7 @@ TEST_CASE("tensors of older and newer clients encode to the same bytes, and stay
     CHECK(f.encode(tensors, 2) == f.frame);
     CHECK(tensors.intact());
     size_t bound = 0;
-    CHECK(dr_bound(f.context.handle, f.plan.handle, tensors.data(), tensors.stride(), 2, &bound) == DR_OK);
+    CHECK(dr_bound(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), 2, &bound) == DR_OK);
     CHECK(bound >= f.frame.size());
   }
 }
@@ -111,8 +110,7 @@ TEST_CASE("the call of an older client lacks what came later, and that is zero")
     if (size >= sizeof(dr_call)) full.flags = 0, full.segment_rows = 0;
     structs<dr_call> call(full, size);
     bytes out(4096);
-    dr_result result{};
-    result.struct_size = sizeof result;
+    dr_result result{.struct_size = sizeof(dr_result)};
     CHECK(dr_encode(f.context.handle, f.plan.handle, call.data(), nullptr, &t, sizeof t, 1, out.data(), out.size(),
                     &result) == DR_OK);
     out.resize(result.size);
@@ -125,7 +123,7 @@ TEST_CASE("a result is written as far as the client's struct reaches") {
   fixture f;
   const dr_tensor t = client::dense(f.a);
   for (const size_t size :
-       {offsetof(dr_result, status), offsetof(dr_result, fault), sizeof(dr_result), sizeof(dr_result) + 40}) {
+       {offsetof(dr_result, status), offsetof(dr_result, where), sizeof(dr_result), sizeof(dr_result) + 40}) {
     CAPTURE(size);
     structs<dr_result> result(dr_result{}, size);
     bytes out(4096);
@@ -164,7 +162,7 @@ TEST_CASE("a newer client's error keeps what we do not know") {
   dr_plan* p = nullptr;
   CHECK(dr_plan_parse("index=nothing_of_the_kind", &p, error.data()) == DR_E_ARGUMENT);
   CHECK(std::string(error.read().message).substr(0, 5) == "plan:");
-  dr_error e{};
+  dr_error e{sizeof(dr_error)};
   std::memcpy(&e, error.data(), sizeof e);
   CHECK(e.struct_size <= sizeof(dr_error) + 64);
   e.struct_size = sizeof(dr_error) + 64;
@@ -173,7 +171,7 @@ TEST_CASE("a newer client's error keeps what we do not know") {
 }
 
 TEST_CASE("a zeroed error is one of our version") {
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   dr_plan* p = nullptr;
   CHECK(dr_plan_parse("=", &p, &error) == DR_E_ARGUMENT);
   CHECK(error.struct_size == sizeof error);
@@ -222,19 +220,19 @@ TEST_CASE("options, limits, places and batch infos of older and newer clients ar
        {offsetof(dr_context_options, threads), sizeof(dr_context_options), sizeof(dr_context_options) + 16}) {
     structs<dr_context_options> s(options, size);
     dr_context* c = nullptr;
-    CHECK(dr_context_create(s.data(), &c) == DR_OK);
+    CHECK(dr_context_create(s.data(), &c, nullptr) == DR_OK);
     CHECK(s.intact());
     dr_context_destroy(c);
   }
-  dr_limits limits{};
+  dr_decode_options limits{};
   limits.max_elements = 1000;
   limits.max_workspace = 1;  // refuses anything, where the client's struct has it
   floats x(f.a.size()), y(f.b.size());
   structs<dr_tensor_out> outs({f.out(x), f.out(y)}, sizeof(dr_tensor_out), sizeof(dr_tensor_out));
-  for (const size_t size : {offsetof(dr_limits, max_workspace), sizeof(dr_limits), sizeof(dr_limits) + 16}) {
-    structs<dr_limits> s(limits, size);
+  for (const size_t size : {offsetof(dr_decode_options, max_workspace), sizeof(dr_decode_options), sizeof(dr_decode_options) + 16}) {
+    structs<dr_decode_options> s(limits, size);
     CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), s.data(), outs.data(), outs.stride(),
-                    2) == (size < sizeof(dr_limits) ? DR_OK : DR_E_CAPACITY));
+                    2) == (size < sizeof(dr_decode_options) ? DR_OK : DR_E_CAPACITY));
   }
   dr_place place{};
   place.kind = DR_PLACE_CPU;
@@ -243,13 +241,13 @@ TEST_CASE("options, limits, places and batch infos of older and newer clients ar
     CHECK(dr_decode(f.context.handle, s.data(), f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(),
                     2) == DR_OK);
   }
-  dr_merge_options add{};
-  add.flags = DR_MERGE_ADD;
+  dr_decode_options add{};
+  add.flags = DR_DECODE_ADD;
   const dr_bytes frames[] = {{f.frame.data(), f.frame.size()}};
   const floats once = x;
   for (const size_t size :
-       {offsetof(dr_merge_options, limits), sizeof(dr_merge_options), sizeof(dr_merge_options) + 16}) {
-    structs<dr_merge_options> s(add, size);
+       {offsetof(dr_decode_options, tag), sizeof(dr_decode_options), sizeof(dr_decode_options) + 16}) {
+    structs<dr_decode_options> s(add, size);
     CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), nullptr, outs.data(), outs.stride(),
                     2) == DR_OK);
     CHECK(dr_merge(f.context.handle, nullptr, frames, nullptr, 1, s.data(), outs.data(), outs.stride(), 2) == DR_OK);
@@ -262,7 +260,7 @@ TEST_CASE("options, limits, places and batch infos of older and newer clients ar
   REQUIRE(dr_batch_create(f.context.handle, f.plan.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
   for (const size_t size : {offsetof(dr_batch_info, tensors), sizeof(dr_batch_info), sizeof(dr_batch_info) + 16}) {
     structs<dr_batch_info> s(dr_batch_info{}, size);
-    CHECK(dr_batch_describe(batch, s.data()) == DR_OK);
+    CHECK(dr_batch_describe(batch, s.data(), nullptr) == DR_OK);
     CHECK(s.intact());
     CHECK(s.read().bound > 0);
   }
@@ -294,6 +292,69 @@ TEST_CASE("arrays whose struct_size is zero, too small or beyond the stride are 
     CHECK(dr_encode(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), stride, 2, x.data(), 4,
                     nullptr) == DR_E_ARGUMENT);
   }
+}
+
+TEST_CASE("a field that this library does not know must be zero, or the call is unsupported") {
+  fixture f;
+  const dr_tensor t = client::dense(f.a);
+  struct newer_call {
+    dr_call known;
+    uint64_t unknown;
+  } call{};
+  call.known.struct_size = sizeof call;
+  bytes out(4096);
+  CHECK(dr_encode(f.context.handle, f.plan.handle, &call.known, nullptr, &t, sizeof t, 1, out.data(), out.size(),
+                  nullptr) == DR_OK);
+  call.unknown = 1;
+  CHECK(dr_encode(f.context.handle, f.plan.handle, &call.known, nullptr, &t, sizeof t, 1, out.data(), out.size(),
+                  nullptr) == DR_E_UNSUPPORTED);
+  CHECK(f.context.error().find("call: byte " + std::to_string(sizeof(dr_call))) != std::string::npos);
+  dr_call plain{.struct_size = sizeof plain};
+  plain.reserved = 1;
+  CHECK(dr_encode(f.context.handle, f.plan.handle, &plain, nullptr, &t, sizeof t, 1, out.data(), out.size(), nullptr) ==
+        DR_E_UNSUPPORTED);
+  plain = {.struct_size = sizeof plain, .flags = 1u << 30};
+  CHECK(dr_encode(f.context.handle, f.plan.handle, &plain, nullptr, &t, sizeof t, 1, out.data(), out.size(), nullptr) ==
+        DR_E_UNSUPPORTED);
+}
+
+TEST_CASE("a struct whose size is not set is refused in every call that takes one") {
+  fixture f;
+  const dr_tensor t = client::dense(f.a);
+  floats x(f.a.size());
+  dr_tensor_out o = f.out(x);
+  o.struct_size = sizeof o;
+  bytes out(4096);
+  const bytes one = client::encode(f.context, plan_text, {t});
+  const dr_bytes frames[] = {{one.data(), one.size()}};
+  dr_context* const c = f.context.handle;
+  dr_call call{};
+  dr_result result{};
+  dr_place place{};
+  dr_decode_options options{};
+  dr_context_options made{};
+  dr_frame_info info{};
+  dr_context* another = nullptr;
+  size_t bytes_wanted = 0;
+  CHECK(dr_encode(c, f.plan.handle, &call, nullptr, &t, sizeof t, 1, out.data(), out.size(), nullptr) == DR_E_ARGUMENT);
+  CHECK(f.context.error().find("call: struct_size is 0") != std::string::npos);
+  CHECK(dr_encode(c, f.plan.handle, nullptr, nullptr, &t, sizeof t, 1, out.data(), out.size(), &result) ==
+        DR_E_ARGUMENT);
+  CHECK(dr_encode(c, f.plan.handle, nullptr, &place, &t, sizeof t, 1, out.data(), out.size(), nullptr) ==
+        DR_E_ARGUMENT);
+  CHECK(dr_bound(c, f.plan.handle, &call, nullptr, &t, sizeof t, 1, &bytes_wanted) == DR_E_ARGUMENT);
+  CHECK(dr_decode(c, nullptr, one.data(), one.size(), &options, &o, sizeof o, 1) == DR_E_ARGUMENT);
+  CHECK(dr_decode(c, &place, one.data(), one.size(), nullptr, &o, sizeof o, 1) == DR_E_ARGUMENT);
+  CHECK(dr_merge(c, nullptr, frames, nullptr, 1, &options, &o, sizeof o, 1) == DR_E_ARGUMENT);
+  CHECK(dr_context_create(&made, &another, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_inspect(one.data(), one.size(), &info, nullptr, 0, 0, nullptr) == DR_E_ARGUMENT);
+}
+
+TEST_CASE("an error whose size is not set stays as it is, and the status is returned") {
+  std::vector<uint8_t> memory(sizeof(dr_error) + 32, 0);
+  dr_plan* plan = nullptr;
+  CHECK(dr_plan_parse("index=gollumb", &plan, reinterpret_cast<dr_error*>(memory.data())) == DR_E_ARGUMENT);
+  for (const uint8_t byte : memory) CHECK(byte == 0);
 }
 
 TEST_CASE("inspection refuses infos whose struct_size is zero or beyond the stride, and writes into none") {

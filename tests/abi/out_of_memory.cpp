@@ -134,7 +134,7 @@ struct allocator {
     options.user = this;
     options.threads = threads;
     dr_context* c = nullptr;
-    REQUIRE(dr_context_create(&options, &c) == DR_OK);
+    REQUIRE(dr_context_create(&options, &c, nullptr) == DR_OK);
     return c;
   }
 };
@@ -148,7 +148,7 @@ struct fixture {
   std::vector<uint64_t> state = std::vector<uint64_t>(2 + 250);
   dr_tensor tensor = client::dense(gradient);
   bytes frame = bytes(8192);
-  dr_result result{};
+  dr_result result{.struct_size = sizeof(dr_result)};
   floats decoded = floats(500);
   dr_tensor_out out{};
 
@@ -184,7 +184,7 @@ TEST_CASE("the library allocates through this program's operator new") {
 
 TEST_CASE("a plan that is refused for want of memory leaves no plan, and its error says MEMORY") {
   dr_plan* p = nullptr;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   error.struct_size = sizeof error;
   CHECK(run(0, [&] { return dr_plan_parse(plan_text, &p, &error); }) == DR_E_MEMORY);
   CHECK(p == nullptr);
@@ -213,7 +213,7 @@ TEST_CASE("a context: creating it fails cleanly, with and without threads") {
     options.struct_size = sizeof options;
     options.threads = threads;
     dr_context* c = nullptr;
-    fails_everywhere([&] { return dr_context_create(&options, &c); }, [&] { dr_context_destroy(c); });
+    fails_everywhere([&] { return dr_context_create(&options, &c, nullptr); }, [&] { dr_context_destroy(c); });
   }
 }
 
@@ -252,7 +252,7 @@ TEST_CASE("every other call: MEMORY wherever operator new fails, and no leak") {
   dr_tensor_info tensor_info{};
   tensor_info.struct_size = sizeof tensor_info;
   REQUIRE(f.merge(c.handle) == DR_OK);
-  fails_everywhere([&] { return dr_bound(c.handle, f.plan.handle, &f.tensor, sizeof f.tensor, 1, &size); });
+  fails_everywhere([&] { return dr_bound(c.handle, f.plan.handle, nullptr, nullptr, &f.tensor, sizeof f.tensor, 1, &size); });
   fails_everywhere(
       [&] { return dr_batch_create(c.handle, f.plan.handle, nullptr, &f.tensor, sizeof f.tensor, 1, 100, &batch); },
       [&] { dr_batch_destroy(batch); });
@@ -348,7 +348,7 @@ TEST_CASE("an allocation that no machine has is MEMORY or an argument, never a c
        {uint64_t{1} << 40, uint64_t{1} << 55, uint64_t{1} << 56, uint64_t{1} << 60, UINT64_MAX}) {
     CAPTURE(universe);
     t.universe = universe;
-    const dr_status s = dr_bound(c.handle, p.handle, &t, sizeof t, 1, &bytes);
+    const dr_status s = dr_bound(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, &bytes);
     CHECK((s == DR_OK || s == DR_E_ARGUMENT || s == DR_E_UNSUPPORTED || s == DR_E_MEMORY));
     if (s) CHECK(c.error() != "");
   }

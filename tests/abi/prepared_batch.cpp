@@ -26,7 +26,7 @@ struct aligned_bytes {
 dr_batch_info describe(const batch& b) {
   dr_batch_info info{};
   info.struct_size = sizeof info;
-  REQUIRE(dr_batch_describe(b.handle, &info) == DR_OK);
+  REQUIRE(dr_batch_describe(b.handle, &info, nullptr) == DR_OK);
   return info;
 }
 
@@ -71,8 +71,7 @@ TEST_CASE("a prepared batch gives the bytes of dr_encode, again and again, in se
       f.a[step] = 4;  // other values, the same shapes
       const bytes expected = abi::encode_segmented(c, plan_text, f.tensors, call);
       bytes frame(info.bound, 0x11);
-      dr_result result{};
-      result.struct_size = sizeof result;
+      dr_result result{.struct_size = sizeof(dr_result)};
       std::memset(workspace.data, 0xe0 + static_cast<int>(step),
                   info.workspace);  // what lies in the workspace does not matter
       REQUIRE(dr_batch_encode(c.handle, b.handle, &call, nullptr, f.tensors.data(), sizeof(dr_tensor), 3,
@@ -92,8 +91,7 @@ TEST_CASE("a prepared batch takes fewer nonzeros than it was prepared for, and n
   const dr_batch_info info = describe(b);
   aligned_bytes workspace(info.workspace);
   bytes frame(info.bound);
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   const auto encode = [&](const std::vector<dr_tensor>& tensors) {
     return dr_batch_encode(c.handle, b.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
                            workspace.data, info.workspace, frame.data(), frame.size(), &result);
@@ -170,7 +168,7 @@ TEST_CASE("threads share a batch and a plan, each with its own context, workspac
     options.struct_size = sizeof options;
     options.threads = threads_inside;
     dr_context* c = nullptr;
-    if (dr_context_create(&options, &c)) return;
+    if (dr_context_create(&options, &c, nullptr)) return;
     aligned_bytes workspace(info.workspace);
     std::vector<uint64_t> state(2 + g.size() / 2);
     dr_tensor t = shape;
@@ -182,8 +180,7 @@ TEST_CASE("threads share a batch and a plan, each with its own context, workspac
       call.step = step;
       call.segment_rows = 900;
       bytes frame(info.bound);
-      dr_result result{};
-      result.struct_size = sizeof result;
+      dr_result result{.struct_size = sizeof(dr_result)};
       if (dr_batch_encode(c, b.handle, &call, nullptr, &t, sizeof t, 1, workspace.data, info.workspace, frame.data(),
                           frame.size(), &result))
         break;
@@ -211,11 +208,10 @@ TEST_CASE("the bound holds: a buffer of the frame's size suffices, one byte less
   client::plan p(plan_text);
   const bytes expected = client::encode(c, plan_text, f.tensors);
   size_t bound = 0;
-  REQUIRE(dr_bound(c.handle, p.handle, f.tensors.data(), sizeof(dr_tensor), 3, &bound) == DR_OK);
+  REQUIRE(dr_bound(c.handle, p.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, &bound) == DR_OK);
   CHECK(bound >= expected.size());
   bytes room(bound, 0x77);
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   for (const size_t capacity : {expected.size() - 1, expected.size() / 2, size_t{1}, size_t{0}}) {
     CAPTURE(capacity);
     CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, f.tensors.data(), sizeof(dr_tensor), 3, room.data(), capacity,
@@ -241,8 +237,7 @@ TEST_CASE("a batch outlives the plans that it was made from") {
   const dr_batch_info info = describe(b);
   aligned_bytes workspace(info.workspace);
   bytes frame(info.bound);
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   REQUIRE(dr_batch_encode(c.handle, b.handle, nullptr, nullptr, &t, sizeof t, 1, workspace.data, info.workspace,
                           frame.data(), frame.size(), &result) == DR_OK);
   frame.resize(result.size);

@@ -14,11 +14,10 @@ inline client::bytes encode_segmented(client::context& c, const std::string& tex
                           call.segment_rows, &batch) == DR_OK);
   dr_batch_info info{};
   info.struct_size = sizeof info;
-  CHECK(dr_batch_describe(batch, &info) == DR_OK);
+  CHECK(dr_batch_describe(batch, &info, nullptr) == DR_OK);
   dr_batch_destroy(batch);
   client::bytes frame(info.bound);
-  dr_result result{};
-  result.struct_size = sizeof result;
+  dr_result result{.struct_size = sizeof(dr_result)};
   call.struct_size = sizeof call;
   const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
                                 frame.data(), frame.size(), &result);

@@ -193,7 +193,7 @@ TEST_CASE("bucket=flat keeps feedback a tensor, and takes neither sparse tensors
   const floats sent = client::decode(c, frame, 500);
   float* r = nullptr;
   uint64_t n = 0;
-  REQUIRE(dr_state_residual(state_b.data(), 8 * state_b.size(), &r, &n) == DR_OK);
+  REQUIRE(dr_state_residual(state_b.data(), 8 * state_b.size(), &r, &n, nullptr) == DR_OK);
   REQUIRE(n == 200);
   size_t wrong = 0;
   for (size_t i = 0; i < 200; ++i) wrong += r[i] != b[i] - sent[300 + i];

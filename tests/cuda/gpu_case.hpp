@@ -68,7 +68,7 @@ inline std::vector<std::string> pairs_of_codecs() {
 struct encoded {
   dr_status status = DR_OK;
   bytes frame;
-  dr_result result{};
+  dr_result result{.struct_size = sizeof(dr_result)};
   std::string error;
 };
 
@@ -84,7 +84,7 @@ inline encoded encode_on_cpu(const plan& p, gradients& g, dr_call call = {}) {
   const std::vector<dr_tensor> tensors = tensors_of(g);
   encoded e;
   size_t bound = 0;
-  REQUIRE(dr_bound(c.handle, p.handle, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound) == DR_OK);
+  REQUIRE(dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound) == DR_OK);
   e.frame.resize(bound);
   e.result.struct_size = sizeof e.result;
   call.struct_size = sizeof call;
@@ -98,7 +98,7 @@ inline encoded encode_on_cpu(const plan& p, gradients& g, dr_call call = {}) {
 struct decoded {
   dr_status status = DR_OK;
   std::vector<bytes> values;
-  dr_result result{};
+  dr_result result{.struct_size = sizeof(dr_result)};
   std::string error;
 };
 
@@ -138,9 +138,9 @@ inline decoded merge_on_cpu(const std::vector<bytes>& frames, const floats& weig
   for (size_t i = 0; i < like.size(); ++i) outs.push_back(out_for(like[i], as_f32, d.values[i].data()));
   std::vector<dr_bytes> list;
   for (const bytes& f : frames) list.push_back({f.data(), f.size()});
-  dr_merge_options options{};
+  dr_decode_options options{};
   options.struct_size = sizeof options;
-  options.flags = adds ? uint32_t{DR_MERGE_ADD} : 0u;
+  options.flags = adds ? uint32_t{DR_DECODE_ADD} : 0u;
   d.status = dr_merge(c.handle, nullptr, list.data(), weights.empty() ? nullptr : weights.data(), list.size(), &options,
                       outs.data(), sizeof(dr_tensor_out), outs.size());
   if (d.status) d.error = c.error();
@@ -166,7 +166,7 @@ struct placed_batch {
     INFO(text << ": " << c.error());
     REQUIRE(s == DR_OK);
     info.struct_size = sizeof info;
-    REQUIRE(dr_batch_describe(handle, &info) == DR_OK);
+    REQUIRE(dr_batch_describe(handle, &info, nullptr) == DR_OK);
   }
   ~placed_batch() { dr_batch_destroy(handle); }
   placed_batch(const placed_batch&) = delete;
@@ -272,7 +272,7 @@ class receiver {
   receiver(const placed_batch& b, const gradients& like, size_t k, size_t frame_room, bool as_f32)
       : stream(b.seed), batch_(b), result_(sizeof(dr_result)), room_(frame_room) {
     size_t workspace = 0;
-    REQUIRE(dr_batch_merge_workspace(b.handle, k, &workspace) == DR_OK);
+    REQUIRE(dr_batch_merge_workspace(b.handle, k, &workspace, nullptr) == DR_OK);
     workspace_ = place::buffer(workspace);
     for (size_t i = 0; i < k; ++i) frames_.emplace_back(frame_room);
     for (const gradient& g : like) {
@@ -302,16 +302,16 @@ class receiver {
 
   void enqueue_decode() {
     const dr_place at = stream.at();
-    const dr_status s = dr_batch_decode(c_.handle, batch_.handle, &at, list_[0].data, list_[0].size, outs_.data(),
+    const dr_status s = dr_batch_decode(c_.handle, batch_.handle, &at, list_[0].data, list_[0].size, nullptr, outs_.data(),
                                         sizeof(dr_tensor_out), outs_.size(), workspace_.at(), workspace_.size(),
                                         reinterpret_cast<dr_result*>(result_.at()));
     if (s) throw std::runtime_error("dr_batch_decode: " + c_.error());
   }
   void enqueue_merge(const floats& weights, bool adds) {
     const dr_place at = stream.at();
-    dr_merge_options options{};
+    dr_decode_options options{};
     options.struct_size = sizeof options;
-    options.flags = adds ? uint32_t{DR_MERGE_ADD} : 0u;
+    options.flags = adds ? uint32_t{DR_DECODE_ADD} : 0u;
     const dr_status s = dr_batch_merge(c_.handle, batch_.handle, &at, list_.data(),
                                        weights.empty() ? nullptr : weights.data(), list_.size(), &options, outs_.data(),
                                        sizeof(dr_tensor_out), outs_.size(), workspace_.at(), workspace_.size(),
@@ -387,9 +387,9 @@ inline void both_ways(const std::string& text, const gradients& g, const dr_call
   for (size_t i = 0; i < g.size(); ++i) CHECK(s.state(i) == own[i].state);
   if (want.status) {
     CHECK(got.result.tensor == want.result.tensor);
-    CHECK(got.result.fault.stream == want.result.fault.stream);
-    CHECK(got.result.fault.where == want.result.fault.where);
-    CHECK(got.result.fault.what == want.result.fault.what);
+    CHECK(got.result.stream == want.result.stream);
+    CHECK(got.result.where == want.result.where);
+    CHECK(got.result.what == want.result.what);
     return;
   }
   require_same(got.frame, want.frame, "frame");

@@ -214,7 +214,7 @@ TEST_CASE("of frames to merge one is damaged: nothing is added, and the result n
           r.enqueue_merge({}, adds);
           const decoded d = r.read();
           REQUIRE(d.status != DR_OK);
-          CHECK(d.result.reserved == bad);
+          CHECK(d.result.frame == bad);
           REQUIRE(all_poison(d.values));
         }
       }

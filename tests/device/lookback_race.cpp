@@ -79,7 +79,7 @@ bool is_right(int32_t seed, uint32_t threads, uint32_t strands, uint64_t n) {
   std::vector<uint64_t> out(n), state(tiles), letter(tiles), largest(tiles), result(2);
   for (uint64_t i = 0; i < n; ++i) in[i] = static_cast<uint32_t>(dr::draw(seed, i));
   dr::device_queue queue;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   if (dr::find_device({sizeof(dr_place), DR_PLACE_EMULATED, seed, nullptr, 0, 0}, queue.where, error)) return false;
   dr::emulator().threads = threads;
   dr::emulator().strands = strands;

@@ -45,7 +45,7 @@ int main(int, char** arguments) {
   bool good = true;
   dr_context* context = nullptr;
   dr_plan* plan = nullptr;
-  EXPECT(DR_CALL(dr_context_create)(nullptr, &context) == DR_OK);
+  EXPECT(DR_CALL(dr_context_create)(nullptr, &context, nullptr) == DR_OK);
   EXPECT(DR_CALL(dr_plan_parse)("index=raw value=raw", &plan, nullptr) == DR_OK);
 
   dr_tensor tensor{};

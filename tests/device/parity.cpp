@@ -248,7 +248,7 @@ TEST_CASE("of a header that lies the device thinks as the CPU does") {
     const auto try_it = [&](const wire_fields& other, const claim& lie) {
       // (Frames refuse the rest.)
       if (lie.count == 0 || std::max(lie.count, lie.support) > lie.universe || lie.universe > 0xffffffff) return;
-      dr_need need{};
+      dr_need need{.struct_size = sizeof(dr_need)};
       std::vector<uint8_t> bytes = payload;
       if (properties::need_of(s, other, lie, need) == DR_OK && s.has(DR_FIXED_SIZE)) bytes.resize(need.payload, 0x55);
       add(other, lie, std::move(bytes));

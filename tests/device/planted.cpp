@@ -106,7 +106,7 @@ bool is_right(const order& how, uint64_t base, uint32_t* out) {
   }
   std::fill_n(out, room, nothing);
   device_queue queue;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   if (find_device({sizeof(dr_place), DR_PLACE_EMULATED, how.seed, nullptr, 0, 0}, queue.where, error)) return false;
   emulator().strands = how.strands;
   const dr_status status = launch<compaction<F>>(queue.exec(), tiles, {in.data(), bases, out, room, told.data()});
@@ -208,7 +208,7 @@ struct parting {
 TEST_CASE("lanes that part are an error of the launch, not a hang") {
   uint32_t out[32];
   device_queue queue;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   REQUIRE(find_device({sizeof(dr_place), DR_PLACE_EMULATED, 0, nullptr, 0, 0}, queue.where, error) == DR_OK);
   CHECK(launch<parting>(queue.exec(), 1, {out}) == DR_OK);
   emulator().strands = 2;

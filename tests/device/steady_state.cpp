@@ -69,7 +69,7 @@ dr_context* make_context(uint32_t threads = 1) {
   options.allocate = [](void*, size_t size, size_t alignment) { return take(size, alignment); };
   options.release = [](void*, void* memory, size_t) { std::free(memory); };
   dr_context* c = nullptr;
-  REQUIRE(dr_context_create(&options, &c) == DR_OK);
+  REQUIRE(dr_context_create(&options, &c, nullptr) == DR_OK);
   return c;
 }
 
@@ -125,10 +125,9 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
       REQUIRE(status == DR_OK);
       dr_batch_info info{};
       info.struct_size = sizeof info;
-      REQUIRE(dr_batch_describe(batch, &info) == DR_OK);
+      REQUIRE(dr_batch_describe(batch, &info, nullptr) == DR_OK);
       aligned workspace(info.workspace), frame(info.bound);
-      dr_result result{};
-      result.struct_size = sizeof result;
+      dr_result result{.struct_size = sizeof(dr_result)};
       const auto encode = [&](uint64_t step, uint32_t flags) {
         dr_call call{};
         call.struct_size = sizeof call;
@@ -148,14 +147,14 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
       if (device) {
         constexpr size_t k = 5;
         size_t room = 0;
-        REQUIRE(dr_batch_merge_workspace(batch, k, &room) == DR_OK);
+        REQUIRE(dr_batch_merge_workspace(batch, k, &room, nullptr) == DR_OK);
         aligned memory(room);
         std::vector<floats> out{floats(30000), floats(700), floats(1000)};
         std::vector<dr_tensor_out> outs;
         for (floats& o : out) outs.push_back(dense_out(o));
         std::vector<dr_bytes> frames(k, dr_bytes{frame.data(), size});
         const auto decode = [&] {
-          status = dr_batch_decode(c, batch, &place, frame.data(), size, outs.data(), sizeof(dr_tensor_out), 3,
+          status = dr_batch_decode(c, batch, &place, frame.data(), size, nullptr, outs.data(), sizeof(dr_tensor_out), 3,
                                    memory.data(), room, &result);
         };
         const auto merge = [&] {
@@ -205,12 +204,11 @@ TEST_CASE("encode, decode and merge on the CPU allocate nothing once they have r
       dr_context* const c = make_context(threads);
       const plan p(text);
       size_t bound = 0;
-      REQUIRE(dr_bound(c, p.handle, w.tensors.data(), sizeof(dr_tensor), 3, &bound) == DR_OK);
+      REQUIRE(dr_bound(c, p.handle, nullptr, nullptr, w.tensors.data(), sizeof(dr_tensor), 3, &bound) == DR_OK);
       std::vector<std::vector<uint8_t>> made(5, std::vector<uint8_t>(bound));
       std::vector<dr_bytes> frames;
       dr_status status = DR_OK;
-      dr_result result{};
-      result.struct_size = sizeof result;
+      dr_result result{.struct_size = sizeof(dr_result)};
       const auto encode = [&](size_t k) {
         dr_call call{};
         call.struct_size = sizeof call;

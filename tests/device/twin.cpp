@@ -49,10 +49,10 @@ struct stream {
   enum kind { true_one, faulty, empty } what;
   guarded_bytes in, out, tell;
   uint64_t count = 0, in_size = 0, out_size = untouched, tell_count = 0;
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
 
   void attach(dr_job& job) {
-    if (what == faulty) fault = {DR_E_PEER, 7, 8, 9, nullptr};
+    if (what == faulty) fault = {sizeof(dr_fault), DR_E_PEER, 7, 8, 9, nullptr};
     job.in = in.data();
     job.count = &count;
     job.in_size = &in_size;
@@ -78,7 +78,7 @@ using operation = dr_status (*)(const dr_exec*, const dr_params*, const dr_job*,
 
 std::string run(const subject& s, operation what, const dr_params& params, const std::vector<dr_job>& jobs,
                 uint64_t dr_need::*scratch_of, uint16_t launches_max, const order& how) {
-  std::vector<dr_need> needs(jobs.size());
+  std::vector<dr_need> needs(jobs.size(), dr_need{sizeof(dr_need)});
   if (const dr_status status = s.codec().cuda->need(&params, jobs.data(), jobs.size(), needs.data()))
     return say("need gives ", status);
   uint64_t size = 0;
@@ -87,7 +87,7 @@ std::string run(const subject& s, operation what, const dr_params& params, const
   std::fill_n(scratch.data(), size, 0);
 
   device_queue queue;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   if (find_device({sizeof(dr_place), DR_PLACE_EMULATED, how.seed, nullptr, 0, 0}, queue.where, error))
     return "no device";
   emulator().strands = how.strands;
@@ -158,7 +158,7 @@ std::string encode_differs(const encode_call& call, const order& how) {
         jobs.emplace_back(shape(s, in.universe, properties::count_max_of(in, call.options.spare), in.dtype, in.width));
     job.in_max = job.count_max * in.width * unit;
     if (const auto differs = need_differs(s, params, job); !differs.empty()) wrong = differs;
-    dr_need need{};
+    dr_need need{.struct_size = sizeof(dr_need)};
     (void)s.codec().cpu->need(&params, &job, 1, &need);
     const uint64_t told_max = !s.tells() || !call.options.ask ? 0 : s.is(DR_ROLE_INDEX) ? need.tell : job.count_max;
     job.tell_capacity = std::min(told_max, i == 0 ? call.options.tell_capacity : UINT64_MAX);
@@ -232,7 +232,7 @@ bool add_item(decode_call& call, const claim& says, std::vector<uint8_t> payload
   const dr_params params{sizeof params, nullptr, call.fields.data()};
   const dr_job job = decode_job(s, call, item);
   if (const auto differs = need_differs(s, params, job); !differs.empty()) wrong = s.text + ": " + differs;
-  dr_need need{};
+  dr_need need{.struct_size = sizeof(dr_need)};
   if (properties::need_of(s, call.fields, says, need) || s.codec().cpu->need(&params, &job, 1, &need)) return false;
   if (s.codec().cuda->need(&params, &job, 1, &need) == DR_E_UNSUPPORTED) return false;  // the pipeline would not ask
   properties::incoming stream(s, says, item.payload);
@@ -295,7 +295,8 @@ std::string decode_differs(const decode_call& call, const order& how, size_t beg
 // ---- Bounds ----------------------------------------------------------------------------------------------
 
 std::string need_differs(const subject& s, const dr_params& params, const dr_job& job) {
-  dr_need cpu{}, cuda{};
+  dr_size_rule rule{.struct_size = sizeof(dr_size_rule)};
+  dr_need cpu{.struct_size = sizeof(dr_need)}, cuda{.struct_size = sizeof(dr_need), .rule = &rule};
   const dr_status expected = s.codec().cpu->need(&params, &job, 1, &cpu),
                   status = s.codec().cuda->need(&params, &job, 1, &cuda);
   if (status == DR_E_UNSUPPORTED) return "";  // fields that only the CPU's operations know
@@ -305,14 +306,14 @@ std::string need_differs(const subject& s, const dr_params& params, const dr_job
   if (cuda.tell != cpu.tell) return say("need.tell ", cuda.tell, " instead of ", cpu.tell);
   if (!s.has(DR_FIXED_SIZE)) return "";
   // The rule is for all counts, whatever the bound.
-  if (cuda.rule.granule == 0) return "need.rule is missing";
+  if (rule.granule == 0) return "need.rule is missing";
   const uint64_t most = job.count_max;
   for (const uint64_t count : {uint64_t{1}, most / 3, most / 2 + 1, most - 1, most}) {
     dr_job smaller = job;
     smaller.count_max = count;
     if (count == 0 || count > most || s.codec().cpu->need(&params, &smaller, 1, &cpu)) continue;
-    if (dr_rule_size(&cuda.rule, count) != cpu.payload)
-      return say("need.rule gives ", dr_rule_size(&cuda.rule, count), " bytes for ", count, " rows instead of ",
+    if (dr_rule_size(&rule, count) != cpu.payload)
+      return say("need.rule gives ", dr_rule_size(&rule, count), " bytes for ", count, " rows instead of ",
                  cpu.payload);
   }
   return "";
@@ -322,7 +323,7 @@ launch_counts launches_of(const subject& s, const wire_fields& fields, const inp
   launch_counts counts{};
   std::deque<stream> streams;
   std::vector<dr_job> jobs;
-  std::vector<dr_need> needs(n);
+  std::vector<dr_need> needs(n, dr_need{sizeof(dr_need)});
   const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
   for (size_t i = 0; i < n; ++i) {
     dr_job& job = jobs.emplace_back(shape(s, in.universe, in.count, in.dtype, in.width));

@@ -137,17 +137,15 @@ inline bool payload_size(const entry& e, const row& r, uint64_t& bytes) {
           if (e.lists[l].fields[f] < e.lists[l].first->fields[f].minimum ||
               e.lists[l].fields[f] > e.lists[l].first->fields[f].maximum)
             return false;
-        dr_job job{};
-        job.struct_size = sizeof job;
+        dr_job job{.struct_size = sizeof(dr_job)};
         job.universe = r.universe;
         job.count_max = l == index ? r.count : r.support;
         job.dtype = e.dtype;
         job.width = e.width;
-        job.form = DR_FORM_LIST;
         dr_params params{};
         params.struct_size = sizeof params;
         params.fields = e.lists[l].fields.data();
-        dr_need need{};
+        dr_need need{.struct_size = sizeof(dr_need)};
         need.struct_size = sizeof need;
         if (e.lists[l].first->cpu->need(&params, &job, 1, &need)) return false;
         bytes += need.payload;

@@ -28,7 +28,7 @@ dr_context* context(uint32_t threads) {
   options.struct_size = sizeof options;
   options.threads = threads;
   dr_context* c = nullptr;
-  if (dr_context_create(&options, &c) != DR_OK) wrong("no context");
+  if (dr_context_create(&options, &c, nullptr) != DR_OK) wrong("no context");
   return c;
 }
 
@@ -76,7 +76,7 @@ bool small(const std::vector<dr_tensor_info>& infos, bool sparse) {
 
 void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<dr_tensor_info>& infos) {
   const size_t n = infos.size();
-  dr_limits limits{};
+  dr_decode_options limits{};
   limits.struct_size = sizeof limits;
   limits.max_workspace = workspace_max;
   std::vector<output> sparse(n), dense(n), merged(n);
@@ -108,10 +108,8 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   }
   const dr_bytes frames[] = {{data, size}, {data, size}};
   const float weights[] = {1, -0.5f};
-  dr_merge_options add{};
-  add.struct_size = sizeof add;
-  add.flags = DR_MERGE_ADD;
-  add.limits = limits;
+  dr_decode_options add = limits;
+  add.flags = DR_DECODE_ADD;
   if (judge(c, dr_merge(c, nullptr, frames, weights, 2, &add, outs.data(), sizeof(dr_tensor_out), n)) && !have_dense &&
       !have_sparse)
     wrong("merge takes what decode does not");
@@ -133,7 +131,7 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
 
 void take(const uint8_t* data, size_t size) {
   static dr_context* const contexts[] = {context(1), context(2)};
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   error.struct_size = sizeof error;
   dr_frame_info info{};
   info.struct_size = sizeof info;

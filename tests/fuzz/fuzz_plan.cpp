@@ -17,7 +17,7 @@ namespace {
 }
 
 dr_plan* parse(const std::string& text, dr_error& error) {
-  error = {};
+  error = {.struct_size = sizeof error};
   dr_plan* p = nullptr;
   const dr_status s = dr_plan_parse(text.c_str(), &p, &error);
   if (s == DR_OK) return p;
@@ -29,7 +29,7 @@ dr_plan* parse(const std::string& text, dr_error& error) {
 
 void use(const dr_plan* plan, const std::vector<float>& values) {
   static dr_context* context = nullptr;
-  if (!context && dr_context_create(nullptr, &context) != DR_OK) wrong("no context", "");
+  if (!context && dr_context_create(nullptr, &context, nullptr) != DR_OK) wrong("no context", "");
   dr_tensor t{};
   t.struct_size = sizeof t;
   t.dtype = DR_F32;
@@ -43,13 +43,12 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
     t.state_size = 8 * state.size();
   }
   for (int step = 0; step < 2; ++step) {
-    if (const dr_status s = dr_bound(context, plan, &t, sizeof t, 1, &bytes); s != DR_OK) {
+    if (const dr_status s = dr_bound(context, plan, nullptr, nullptr, &t, sizeof t, 1, &bytes); s != DR_OK) {
       if (s != DR_E_ARGUMENT && s != DR_E_UNSUPPORTED) wrong(dr_status_name(s), dr_last_error(context)->message);
       return;
     }
     std::vector<uint8_t> frame(bytes);
-    dr_result result{};
-    result.struct_size = sizeof result;
+    dr_result result{.struct_size = sizeof(dr_result)};
     const dr_status s =
         dr_encode(context, plan, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);
     if (s == DR_E_ARGUMENT) return;  // a NaN, say
@@ -71,7 +70,7 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const uint8_t* const end = std::find(data, data + size, 0);
   const std::string text(data, end);
-  dr_error error;
+  dr_error error{.struct_size = sizeof(dr_error)};
   dr_plan* const first = parse(text, error);
   if (!first) return 0;
   const std::string canonical = dr_plan_text(first);

@@ -95,7 +95,7 @@ struct inspected {
   std::string sentence;
 
   explicit inspected(const bytes& frame) {
-    dr_error error{};
+    dr_error error{sizeof(dr_error)};
     info.struct_size = sizeof info;
     status = dr_inspect(frame.data(), frame.size(), &info, nullptr, 0, 0, &error);
     sentence = error.message;
@@ -141,7 +141,7 @@ dr_status decode(client::context& c, const bytes& frame, const inspected& seen, 
     o.indices = rooms[i].indices.data();
     o.capacity = t.support;
   }
-  dr_limits limits{};
+  dr_decode_options limits{};
   limits.struct_size = sizeof limits;
   limits.max_workspace = workspace_max;
   const bytes exact(frame);  // so that a sanitizer sees a byte read behind it
@@ -337,8 +337,7 @@ TEST_CASE("the library encodes to the bytes of the reference encoder") {
     const bytes expected = read_frame(row[0]);
     for (client::context* where : {&c, &threads}) {
       bytes frame(1 << 17);
-      dr_result result{};
-      result.struct_size = sizeof result;
+      dr_result result{.struct_size = sizeof(dr_result)};
       const dr_status s = dr_encode(where->handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor),
                                     tensors.size(), frame.data(), frame.size(), &result);
       INFO(where->error());

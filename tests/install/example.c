@@ -14,14 +14,14 @@ int main(void) {
     return 1;
   }
   dr_context *context = NULL;
-  if (dr_context_create(NULL, &context) != DR_OK) return 1;
+  if (dr_context_create(NULL, &context, &error) != DR_OK) return 1;
 
   dr_tensor in = {.struct_size = sizeof in, .dtype = DR_F32, .universe = d, .values = gradient};
   dr_tensor_out out = {.struct_size = sizeof out, .dtype = DR_F32, .universe = d, .values = received};
   dr_result result = {.struct_size = sizeof result};
   size_t bound = 0;
   void *frame = NULL;
-  dr_status status = dr_bound(context, plan, &in, sizeof in, 1, &bound);
+  dr_status status = dr_bound(context, plan, NULL, NULL, &in, sizeof in, 1, &bound);
   if (status == DR_OK && !(frame = malloc(bound))) return 1;
   if (status == DR_OK) status = dr_encode(context, plan, NULL, NULL, &in, sizeof in, 1, frame, bound, &result);
   if (status == DR_OK) status = dr_decode(context, NULL, frame, result.size, NULL, &out, sizeof out, 1);

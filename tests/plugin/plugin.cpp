@@ -15,7 +15,7 @@ using client::bytes;
 using client::floats;
 
 dr_status load(const std::string& path, std::string& sentence) {
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   error.struct_size = sizeof error;
   const dr_status s = dr_plugin_load(path.c_str(), &error);
   sentence = error.message;
@@ -42,7 +42,7 @@ bool contains(const std::string& text, const std::string& part) { return text.fi
 std::string canonical(const std::string& text) { return dr_plan_text(client::plan(text).handle); }
 
 dr_status parse(const std::string& text, std::string& sentence) {
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   error.struct_size = sizeof error;
   dr_plan* p = nullptr;
   const dr_status s = dr_plan_parse(text.c_str(), &p, &error);
@@ -53,7 +53,7 @@ dr_status parse(const std::string& text, std::string& sentence) {
 
 // Decodes one payload with a codec's own operation, without frame or pipeline.
 struct decoded {
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
   uint64_t size = 0;
   std::vector<uint32_t> out;
 };
@@ -63,13 +63,11 @@ decoded decode_payload(const dr_codec& codec, const bytes& payload, uint64_t uni
   decoded d;
   d.out.assign(count + 1, 0xeeeeeeee);  // the last word must stay
   const bytes exact(payload);           // so that a sanitizer sees a byte read behind it
-  dr_job job{};
-  job.struct_size = sizeof job;
+  dr_job job{.struct_size = sizeof(dr_job)};
   job.universe = universe;
   job.count_max = count;
   job.dtype = dtype;
   job.width = 1;
-  job.form = DR_FORM_LIST;
   job.in = exact.data();
   job.in_max = exact.size();
   job.out = d.out.data();
@@ -142,7 +140,7 @@ TEST_CASE("every refused plug-in says why and registers none of its codecs") {
   refused(DR_CLASH_NAME, DR_E_ARGUMENT, {"zigzag", "taken"});
   refused(DR_CLASH_ID, DR_E_ARGUMENT, {"zagzig", "taken by zigzag", "0xa7e1"});
   refused(DR_CLASH_BUILTIN_ID, DR_E_ARGUMENT, {"intruder", "0x11", "private"});
-  refused(DR_CLASH_VERSION, DR_E_UNSUPPORTED, {DR_CLASH_VERSION, "version 1"});
+  refused(DR_CLASH_VERSION, DR_E_UNSUPPORTED, {DR_CLASH_VERSION, "version 2"});
   refused(DR_CLASH_SYMBOL, DR_E_UNSUPPORTED, {DR_CLASH_SYMBOL, DR_PLUGIN_SYMBOL});
   refused("/nowhere/plugin.so", DR_E_UNSUPPORTED, {"/nowhere/plugin.so"});
   refused(__FILE__, DR_E_UNSUPPORTED, {"plugin.cpp"});  // there, but no shared object
@@ -185,7 +183,7 @@ TEST_CASE("plug-ins and built-ins mix in a plan, and what decodes is bit-exact, 
     CHECK(client::same_bits(client::decode(c, frame, gradient.size()), gradient));
     const client::pairs p = client::decode_sparse(c, frame);
     floats again(gradient.size());
-    for (size_t k = 0; k < p.indices.size(); ++k) again[p.indices[k]] = param_value(p, k);
+    for (size_t k = 0; k < p.indices.size(); ++k) again[p.indices[k]] = p.values[k];
     CHECK(client::same_bits(again, gradient));
     CHECK(p.indices.size() == gradient.size() / 4 + 3);  // 1, 2 and 5 beside every fourth
   }
@@ -320,7 +318,7 @@ TEST_CASE("feedback, batches and merge work with plug-in codecs") {
   const bytes frame = client::encode(c, text, {first});
   float* residual = nullptr;
   uint64_t elements = 0;
-  REQUIRE(dr_state_residual(state.data(), 8 * state.size(), &residual, &elements) == DR_OK);
+  REQUIRE(dr_state_residual(state.data(), 8 * state.size(), &residual, &elements, nullptr) == DR_OK);
   const floats sent = client::decode(c, frame, a.size());
   size_t wrong = 0;
   for (size_t i = 0; i < a.size(); ++i) wrong += residual[i] != a[i] - sent[i];

@@ -201,7 +201,7 @@ inline frame_facts inspect(const bytes& frame, size_t tensors) {
   out.head.struct_size = sizeof out.head;
   out.tensors.resize(tensors);
   for (dr_tensor_info& t : out.tensors) t.struct_size = sizeof t;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   const dr_status status =
       dr_inspect(frame.data(), frame.size(), &out.head, out.tensors.data(), sizeof(dr_tensor_info), tensors, &error);
   INFO(std::string(error.message));

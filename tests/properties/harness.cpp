@@ -20,7 +20,7 @@ subject bind(const cases::codec_case& c, const char* text) {
                                 : c.role == DR_ROLE_BYTES ? "index=raw+" + std::string(text)
                                                           : std::string(role_name(c.role)) + "=" + text;
   subject s{&c, text, nullptr, nullptr};
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   INFO(plan_text);
   const dr_status status = bind_plan(plan_text, s.bound, error);
   INFO(std::string(error.message));
@@ -88,7 +88,7 @@ std::vector<group> groups(const subject& s, bool spare) {
     if (s.codec().cpu->resolve) {
       const dr_job job = job_of(s, in, spare);
       const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
-      dr_fault fault{};
+      dr_fault fault{.struct_size = sizeof(dr_fault)};
       const dr_status status = s.codec().cpu->resolve(&params, &job, fields.data(), &fault);
       if (status == DR_E_ARGUMENT) continue;  // parameters that do not go with such an input
       REQUIRE(status == DR_OK);
@@ -109,13 +109,13 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
   struct stream {
     guarded_bytes in, out, tell;
     uint64_t count, in_size, out_size = 0, tell_count = 0;
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
   };
   std::deque<stream> streams;
   std::vector<dr_job> jobs;
   for (const input* in : g.inputs) jobs.push_back(job_of(s, *in, options.spare));
   const dr_params params{sizeof params, s.stage->values.data(), g.fields.data()};
-  std::vector<dr_need> needs(jobs.size());
+  std::vector<dr_need> needs(jobs.size(), dr_need{sizeof(dr_need)});
   REQUIRE(s.codec().cpu->need(&params, jobs.data(), jobs.size(), needs.data()) == DR_OK);
   uint64_t scratch = 0;
   for (size_t i = 0; i < jobs.size(); ++i) {
@@ -192,7 +192,7 @@ bool decode(const subject& s, const wire_fields& fields, std::span<incoming* con
   std::vector<dr_job> jobs;
   uint64_t scratch = 0;
   for (incoming* o : streams) {
-    dr_need need{};
+    dr_need need{.struct_size = sizeof(dr_need)};
     REQUIRE(need_of(s, fields, o->says, need) == DR_OK);
     scratch = std::max(scratch, need.decode_scratch);
     o->out.fill(options.poison);

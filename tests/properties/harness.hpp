@@ -80,7 +80,7 @@ struct incoming {
   claim says;
   guarded_bytes in, out;
   uint64_t out_size = 0;
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
 
   incoming(const subject& s, const claim& c, std::span<const uint8_t> payload, size_t gap = 0,
            placement where = placement::back);

@@ -57,7 +57,7 @@ void each_small_stream(F&& f) {
 // A payload of the size that the pipeline would hand over for such a claim: what there is, again and again.
 std::vector<uint8_t> fitted(const subject& s, const wire_fields& fields, const claim& says,
                             std::span<const uint8_t> payload) {
-  dr_need need{};
+  dr_need need{.struct_size = sizeof(dr_need)};
   REQUIRE(need_of(s, fields, says, need) == DR_OK);
   std::vector<uint8_t> out(payload.begin(), payload.end());
   if (s.has(DR_FIXED_SIZE)) out.resize(need.payload);
@@ -133,7 +133,7 @@ TEST_CASE("wire fields may be at their extremes") {
         if (extreme < field.minimum || extreme > field.maximum) continue;
         wire_fields other = fields;
         other[f] = extreme;
-        dr_need need{};
+        dr_need need{.struct_size = sizeof(dr_need)};
         const dr_status status = need_of(s, other, says, need);
         INFO(std::string(field.name) << "=" << extreme);
         if (status != DR_OK)
@@ -163,7 +163,7 @@ TEST_CASE("count, support and universe may be lies") {
           else if (off)
             continue;
           // What the frame's reader lets through.
-          dr_need need{};
+          dr_need need{.struct_size = sizeof(dr_need)};
           if (count == 0 || std::max(count, lie.support) > lie.universe || need_of(s, fields, lie, need) != DR_OK)
             continue;
           // (A bitmap of the largest universe is half a gigabyte.)
@@ -183,7 +183,7 @@ TEST_CASE("decode of a hostile payload ends") {
     const group g = groups(s).front();
     const input& in = *g.inputs[0];
     claim says{s.is(DR_ROLE_ORDER) ? count : 2 * count, count, count, in.dtype, 1, count};
-    dr_need need{};
+    dr_need need{.struct_size = sizeof(dr_need)};
     if (need_of(s, g.fields, says, need) != DR_OK) continue;
     INFO(s.text);
     for (const int kind : {0x00, 0x01, 0xff, 0x100}) {

@@ -56,7 +56,7 @@ TEST_CASE("cost is the size of the payload; every built-in index codec knows it"
     job.in = in.elements.data();
     job.in_max = in.elements.size();
     job.count = &in.count;
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
     job.fault = &fault;
     const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
     uint64_t bytes = 0;

@@ -34,7 +34,7 @@ TEST_CASE("FIXED_SIZE: the payload is as long as header and count say") {
   each_stream([](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (!s.has(DR_FIXED_SIZE)) return;
     CHECK(e.payload.size() == e.need.payload);
-    dr_need need{};
+    dr_need need{.struct_size = sizeof(dr_need)};
     CHECK(need_of(s, fields, claim_of(s, in, e), need) == DR_OK);  // as decode knows it
     CHECK(e.payload.size() == need.payload);
   });

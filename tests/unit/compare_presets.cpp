@@ -18,7 +18,7 @@ TEST_CASE("every preset is a plan, by a name of its own, alone and in its set") 
     REQUIRE(alone.size() == 1);
     const auto set = preset_plans(p.set, "sparsify=topr(ratio=0.01)");
     CHECK(std::count(set.begin(), set.end(), alone[0]) == 1);
-    dr_error error{};
+    dr_error error{sizeof(dr_error)};
     error.struct_size = sizeof error;
     dr_plan* plan = nullptr;
     const dr_status status = dr_plan_parse(alone[0].c_str(), &plan, &error);

@@ -56,7 +56,7 @@ struct input {
 struct output {
   bytes out, tell;
   uint64_t size = 0, told = 0;
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
 };
 
 constexpr uint64_t unset = 0x5555;
@@ -100,7 +100,7 @@ struct runner {
       j.in = in.back()->data();
       j.in_max = encode ? x.in.size() : x.size + i % 3 * 4;
       j.in_size = j.in_max == x.size && i % 2 ? nullptr : &x.size;
-      dr_need need;
+      dr_need need{.struct_size = sizeof(dr_need)};
       REQUIRE(codec().cpu->need(&params, &j, 1, &need) == DR_OK);
       j.out_capacity = encode ? need.payload : x.count_max * value_size;
       out.push_back(std::make_unique<guarded>((j.out_capacity + 15) / 16 * 16));
@@ -149,7 +149,7 @@ struct runner {
   }
 
   void on_device(const dr_params& params, const std::vector<dr_job>& jobs, bool encode) {
-    std::vector<dr_need> cpu(jobs.size()), cuda(jobs.size());
+    std::vector<dr_need> cpu(jobs.size(), dr_need{sizeof(dr_need)}), cuda(jobs.size(), dr_need{sizeof(dr_need)});
     REQUIRE(codec().cpu->need(&params, jobs.data(), jobs.size(), cpu.data()) == DR_OK);
     REQUIRE(codec().cuda->need(&params, jobs.data(), jobs.size(), cuda.data()) == DR_OK);
     uint64_t all = 0;
@@ -169,7 +169,7 @@ struct runner {
 
 dr::device* emulated(int seed) {
   dr::device* d = nullptr;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   REQUIRE(dr::find_device({sizeof(dr_place), DR_PLACE_EMULATED, seed}, d, error) == DR_OK);
   return d;
 }

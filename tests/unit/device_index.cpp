@@ -61,7 +61,7 @@ struct coder {
 
   dr_params params() const { return {sizeof(dr_params), nullptr, fields}; }
   std::vector<dr_need> needs(const dr_ops& ops, const std::vector<dr_job>& jobs) const {
-    std::vector<dr_need> all(jobs.size());
+    std::vector<dr_need> all(jobs.size(), dr_need{sizeof(dr_need)});
     const dr_params p = params();
     REQUIRE(ops.need(&p, jobs.data(), jobs.size(), all.data()) == DR_OK);
     return all;
@@ -80,7 +80,7 @@ void run_on_cpu(const coder& c, bool encode, const dr_job& job) {
   REQUIRE((encode ? c.codec->cpu->encode : c.codec->cpu->decode)(&exec, &p, &job, 1) == DR_OK);
 }
 void run_on_device(const coder& c, bool encode, const std::vector<dr_job>& jobs, int32_t seed) {
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   dr_place place{};
   place.struct_size = sizeof place;
   place.kind = DR_PLACE_EMULATED;
@@ -109,19 +109,17 @@ struct list {
 };
 
 dr_job job_of(const list& l, dr_fault* fault) {
-  dr_job job{};
-  job.struct_size = sizeof job;
+  dr_job job{.struct_size = sizeof(dr_job)};
   job.universe = l.universe;
   job.count_max = l.x.size() + l.more;
   job.dtype = DR_U32;
   job.width = 1;
-  job.form = DR_FORM_LIST;
   job.fault = fault;
   return job;
 }
 
 std::vector<uint8_t> cpu_payload(const coder& c, const list& l) {
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
   dr_job job = job_of(l, &fault);
   const uint64_t count = l.x.size();
   std::vector<uint8_t> payload(c.needs(*c.codec->cpu, {job})[0].payload);
@@ -143,12 +141,12 @@ void check_encode(const coder& c, const std::vector<list>& lists, int32_t seed) 
   struct state {
     memory in, out, tell;
     uint64_t count, size = 77, told = 78;
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
   };
   std::vector<std::unique_ptr<state>> states;
   std::vector<dr_job> jobs;
   for (const list& l : lists) {
-    dr_fault unused{};
+    dr_fault unused{.struct_size = sizeof(dr_fault)};
     const dr_job plain = job_of(l, &unused);
     const dr_need cpu = c.needs(*c.codec->cpu, {plain})[0], cuda = c.needs(*c.codec->cuda, {plain})[0];
     REQUIRE(cpu.payload == cuda.payload);
@@ -207,7 +205,7 @@ size_t check_decode(const coder& c, const std::vector<wire>& wires, int32_t seed
   struct state {
     memory in, out;
     uint64_t count, in_size, size = 77;
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
   };
   std::vector<std::unique_ptr<state>> states;
   std::vector<dr_job> jobs;
@@ -239,7 +237,7 @@ size_t check_decode(const coder& c, const std::vector<wire>& wires, int32_t seed
       CHECK((s.fault.code == DR_E_ARGUMENT && s.size == 77 && s.out.untouched(0)));
       continue;
     }
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
     std::vector<uint32_t> x(w.count);
     uint64_t size = 0;
     dr_job job = job_of({{}, w.universe, w.count}, &fault);
@@ -418,7 +416,7 @@ TEST_CASE("tables longer than a tile of decode adds up") {
 TEST_CASE("the launches of a call") {
   const coder c = coder::index("golomb", 9);
   const auto launches = [&](uint64_t count_max, bool encode) {
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
     uint64_t size = 0;
     std::vector<dr_job> jobs(161, job_of({{}, 0xffffffff, count_max}, &fault));
     for (dr_job& j : jobs) {

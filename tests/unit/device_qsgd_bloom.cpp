@@ -67,7 +67,7 @@ dr_exec cpu_exec() {
 
 dr::device* emulated(int32_t seed) {
   dr::device* device = nullptr;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   REQUIRE(dr::find_device({.struct_size = sizeof(dr_place), .kind = DR_PLACE_EMULATED, .device = seed}, device,
                           error) == DR_OK);
   return device;
@@ -77,12 +77,12 @@ dr::device* emulated(int32_t seed) {
 struct device_words {
   static constexpr uint64_t mark = 0x1234567812345678;
   uint64_t count = 0, in_size = 0, out_size = mark, told = mark;
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
 };
 
 // One job, on the CPU and on the GPU.
 struct twin {
-  dr_job job{};  // bounds
+  dr_job job{.struct_size = sizeof(dr_job)};  // bounds
   uint64_t count = 0;
   dr_status fault_before = DR_OK;
   const void* in = nullptr;
@@ -116,7 +116,7 @@ enum class direction { encode, decode };
 // Runs twins on both; the CPU's `out_capacity` in decode is what the frame states, as its pipeline has it.
 void run(const dr_codec& codec, direction way, const dr_params& p, std::vector<twin>& twins, int32_t seed) {
   std::vector<dr_job> on_cpu, on_gpu;
-  std::vector<dr_need> needs(twins.size()), cpu_needs(twins.size());
+  std::vector<dr_need> needs(twins.size(), dr_need{sizeof(dr_need)}), cpu_needs(twins.size(), dr_need{sizeof(dr_need)});
   for (twin& t : twins) {
     on_cpu.push_back(t.side(t.cpu, *t.cpu_out, t.cpu_tell.get()));
     if (t.stated != device_words::mark) on_cpu.back().out_capacity = 4 * t.stated;
@@ -198,7 +198,7 @@ void check_qsgd(uint32_t dtype, uint64_t levels, uint64_t bucket, const std::vec
     ins.push_back(std::make_unique<room>(values.size(), 0, size));
     std::copy(values.begin(), values.end(), ins.back()->data());
     t.in = ins.back()->data();
-    dr_need need{};
+    dr_need need{.struct_size = sizeof(dr_need)};
     REQUIRE(codec.cpu->need(&p, &t.job, 1, &need) == DR_OK);
     t.job.out_capacity = need.payload;
     t.cpu_out = std::make_unique<room>((need.payload + 15) / 16 * 16);
@@ -347,11 +347,11 @@ TEST_CASE("qsgd on a GPU refuses what the CPU refuses") {
       CAPTURE(dtype);
       const uint64_t fields[] = {levels, bucket};
       const dr_params p{sizeof p, nullptr, fields};
-      dr_job job{};
+      dr_job job{.struct_size = sizeof(dr_job)};
       job.count_max = n;
       job.width = 1;
       job.dtype = dtype;
-      dr_need need{};
+      dr_need need{.struct_size = sizeof(dr_need)};
       REQUIRE(codec.cpu->need(&p, &job, 1, &need) == DR_OK);
       const unsigned size = dr::value_size(dtype);
       job.in_max = need.payload;
@@ -418,7 +418,7 @@ TEST_CASE("qsgd on a GPU refuses a payload of another size") {
     w.count = 4984;  // 10 norms and a byte each: 5024
     w.in_size = size;
     room in(6000, 0), out(4 * 5000);
-    dr_job job{};
+    dr_job job{.struct_size = sizeof(dr_job)};
     job.count_max = 5000;
     job.count = &w.count;
     job.dtype = DR_F32;
@@ -458,11 +458,11 @@ struct bloom_plan {
 
   bloom_plan(uint64_t policy, double fpr, uint64_t universe, uint64_t count, double max_ratio = 0, uint64_t seed = 9) {
     const double numbers[] = {static_cast<double>(policy), fpr, static_cast<double>(seed), max_ratio};
-    for (int i = 0; i < 4; ++i) values[i] = {1, 0, numbers[i]};
-    dr_job job{};
+    for (int i = 0; i < 6; ++i) values[i] = {sizeof(dr_value), i < 4, 0, i < 4 ? numbers[i] : 0};
+    dr_job job{.struct_size = sizeof(dr_job)};
     job.universe = universe;
     job.count_max = count;
-    dr_fault fault{};
+    dr_fault fault{.struct_size = sizeof(dr_fault)};
     REQUIRE(dr::find_codec(DR_ROLE_INDEX, "bloom")->cpu->resolve(&params, &job, fields, &fault) == DR_OK);
   }
   bloom_plan(const bloom_plan&) = delete;
@@ -494,14 +494,13 @@ size_t check_bloom(const bloom_plan& plan, const std::vector<bloom_row>& rows, i
     t.job.universe = row.universe;
     t.job.count_max = row.count_max;
     t.job.width = 1;
-    t.job.form = DR_FORM_LIST;
     t.count = row.count;
     t.fault_before = row.fault_before;
     const auto support = support_of(row.universe, row.count, random);
     ins.push_back(std::make_unique<room>(4 * support.size(), 0, 4));
     std::copy(support.begin(), support.end(), ins.back()->as<uint32_t>());
     t.in = ins.back()->data();
-    dr_need need{};
+    dr_need need{.struct_size = sizeof(dr_need)};
     REQUIRE(codec.cpu->need(&plan.params, &t.job, 1, &need) == DR_OK);
     t.job.out_capacity = need.payload;
     t.job.tell_capacity =
@@ -653,7 +652,7 @@ TEST_CASE("bloom on a GPU: any bits, any sizes") {
       t.job.universe = 1 + random.below(i % 4 ? 12000 : 60);
       t.job.count_max = 1 + random.below(t.job.universe);
       t.count = t.job.count_max;
-      dr_need need{};
+      dr_need need{.struct_size = sizeof(dr_need)};
       const dr_params p{sizeof p, nullptr, plan.fields};
       REQUIRE(codec.cpu->need(&p, &t.job, 1, &need) == DR_OK);
       t.in_size = t.job.in_max = need.payload;

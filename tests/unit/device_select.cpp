@@ -255,7 +255,7 @@ seen check(const std::vector<problem>& problems, int seed) {
   room zeroed(zeroed_size), plain(plain_size);
   zeroed.at.fill(0);
   dr::device* device = nullptr;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   REQUIRE(dr::find_device({sizeof(dr_place), DR_PLACE_EMULATED, seed, nullptr, 0, 0}, device, error) == DR_OK);
   dr::device_queue q{device};
   dr::device_select_scratch host;

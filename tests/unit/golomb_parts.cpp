@@ -15,7 +15,7 @@ namespace {
 struct outcome {
   std::vector<uint8_t> payload;
   std::vector<uint32_t> decoded;
-  dr_fault fault{};
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
 };
 
 outcome code(const std::vector<uint32_t>& x, uint64_t universe, std::vector<uint64_t> fields, uint32_t workers,
@@ -25,7 +25,7 @@ outcome code(const std::vector<uint32_t>& x, uint64_t universe, std::vector<uint
   outcome result;
   dr_job job = shape_job({universe, x.size(), 0, 1});
   job.fault = &result.fault;
-  dr_need need{};
+  dr_need need{.struct_size = sizeof(dr_need)};
   REQUIRE(golomb.cpu->need(&params, &job, 1, &need) == DR_OK);
   pool p(workers);
   std::vector<uint64_t> scratch((need.encode_scratch + 64) / 8 * workers);

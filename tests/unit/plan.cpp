@@ -10,7 +10,7 @@ namespace {
 
 std::string canonical(const std::string& text) {
   std::shared_ptr<const dr::plan> p;
-  dr_error error{};
+  dr_error error{sizeof(dr_error)};
   if (dr::bind_plan(text, p, error)) return std::string("error: ") + error.message;
   std::shared_ptr<const dr::plan> again;
   CHECK(dr::bind_plan(p->text, again, error) == DR_OK);

@@ -17,20 +17,19 @@ TEST_CASE("zstd: its memory suffices at every level and size, and the bytes come
     for (size_t i = 0; i < n; ++i) f(arg, i, 0);
   };
   for (double level = 1; level <= 19; ++level) {
-    const dr_value value{1, 0, level};
+    const dr_value value{sizeof(dr_value), 1, 0, level};
     const dr_params params{sizeof(dr_params), &value, nullptr}, received{sizeof(dr_params), nullptr, nullptr};
     for (const uint64_t size : {0u, 1u, 16384u, 131072u, 131073u, 262145u, 1u << 20}) {
       for (const uint64_t bound : {size, uint64_t{1} << 20}) {
         if (bound != size && size % 2) continue;  // large tables take their time
-        dr_fault fault{};
+        dr_fault fault{.struct_size = sizeof(dr_fault)};
         uint64_t packed_size = 0, size_back = 0;
-        dr_job job{};
-        job.struct_size = sizeof job;
+        dr_job job{.struct_size = sizeof(dr_job)};
         job.in_max = bound;
         job.in = words.data();
         job.in_size = &size;
         job.fault = &fault;
-        dr_need need{};
+        dr_need need{.struct_size = sizeof(dr_need)};
         REQUIRE(ops.need(&params, &job, 1, &need) == DR_OK);
         std::vector<uint64_t> packed(need.payload / 8 + 1), back(size / 8 + 1),
             scratch(std::max(need.encode_scratch, need.decode_scratch) / 8 + 8);

@@ -40,7 +40,7 @@ dr_codec codec(const char* name, uint32_t id) {
 
 }  // namespace
 
-EXPORTED const dr_codec* const* dr_plugin_v1(const dr_host*, size_t* count) {
+EXPORTED const dr_codec* const* dr_plugin_v2(const dr_host*, size_t* count) {
   static const dr_codec sound = codec("sound_but_unlucky", dr_private_id("org.example.sound"));
   static const dr_codec other = CLASH == clash_name ? codec("zigzag", dr_private_id("org.example.another"))
                                 : CLASH == clash_id ? codec("zagzig", dr_private_id("org.example.zigzag"))
