@@ -26,8 +26,9 @@ OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
     f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi")
 ]
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
-# The C++ runtime goes into the library; others are looked for beside it.
-OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,-rpath,$ORIGIN']")
+# The C++ runtime goes into the library (what is not used of it goes again, and with it a newer glibc's functions); others are
+# looked for beside it.
+OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,--gc-sections', '-Wl,-rpath,$ORIGIN']")
 
 # What every manylinux machine has (PEP 600): glibc's own.
 GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
