@@ -213,7 +213,7 @@ def test_what_is_no_plan_is_an_argument_error(text):
         ("index=golomb+deflate value=raw", "host_only"),
         ("index=auto value=raw", "chooses"),
         ("bucket=flat index=golomb", "flat"),
-        ("index=all value=raw", "fixed_size linear"),
+        ("index=all value=raw", "fixed_size linear lossy_support"),
     ],
 )
 def test_a_plan_says_what_it_does(text, flags):
