@@ -74,6 +74,13 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
   });
 }
 
-dr_status dr_frame_size(const void*, size_t, size_t*, dr_error* error) {
-  return reported(error, [](dr_error& e) -> dr_status { return fail(e, DR_E_UNSUPPORTED, "frame size: not yet"); });
+dr_status dr_frame_size(const void* frame, size_t size, size_t* frame_size, dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    if (!frame || !frame_size) return fail(e, DR_E_ARGUMENT, "%s is NULL", frame ? "frame_size" : "frame");
+    *frame_size = 0;
+    dr::frame_view f;
+    if (const dr_status s = dr::read_header(static_cast<const uint8_t*>(frame), size, size, f, e)) return s;
+    *frame_size = static_cast<size_t>(f.frame_size);
+    return DR_OK;
+  });
 }
