@@ -228,25 +228,26 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   // Frames of one shape go together; otherwise each is judged before the first is added.
   dr::join_shapes(shapes);
   const auto run = [&](const dr::decode_shape& shape, const dr::decode_request& part) -> dr_status {
-    const uint64_t room = dr::device_decode_workspace(shape, part.frames.size());
-    if (const dr_status s = c.on_device.reserve(target, room + 64 + sizeof(dr_result), c.error)) return s;
-    auto* const result =
-        reinterpret_cast<dr_result*>(static_cast<std::byte*>(c.on_device.at()) + (room + 63) / 64 * 64);
-    dr::device_queue queue{target.where, nullptr, target.stream};
-    if (const dr_status s = dr::decode_on_device(shape, part, outs, queue, c.on_device.at(), room, result,
-                                                 c.on_device.decoding, c.error))
-      return s;
-    dr_result told{};
-    if (const dr_status s = failed(where.copy(target.stream, &told, result, sizeof told))) return s;
-    if (const dr_status s = failed(where.wait(target.stream))) return s;
-    if (!told.status) return DR_OK;
-    const dr_fault fault{sizeof fault, told.status, told.stream, told.where, told.what, nullptr};
-    fail(c.error, fault, told.tensor, nullptr);
-    if (!request.copies) {
-      c.error.frame = static_cast<uint64_t>(part.frames.data() - request.frames.data()) + told.frame;
-      prefix(c.error, "frame %" PRIu64 ": ", c.error.frame);
-    }
-    return told.status;
+    const uint64_t room = dr::device_decode_workspace(shape, part.frames.size()), behind = (room + 63) / 64 * 64;
+    return c.on_device.lend(target, behind + sizeof(dr_result), c.error, [&](void* at, uint64_t) -> dr_status {
+      auto* const result = reinterpret_cast<dr_result*>(static_cast<std::byte*>(at) + behind);
+      dr_result told{.struct_size = sizeof told};
+      if (const dr_status s = failed(where.copy(target.stream, result, &told, sizeof told))) return s;
+      dr::device_queue queue{target.where, nullptr, target.stream};
+      if (const dr_status s =
+              dr::decode_on_device(shape, part, outs, queue, at, room, result, c.on_device.decoding, c.error))
+        return s;
+      if (const dr_status s = failed(where.copy(target.stream, &told, result, sizeof told))) return s;
+      if (const dr_status s = failed(where.wait(target.stream))) return s;
+      if (!told.status) return DR_OK;
+      const dr_fault fault{sizeof fault, told.status, told.stream, told.where, told.what, nullptr};
+      fail(c.error, fault, told.tensor, nullptr);
+      if (!request.copies) {
+        c.error.frame = static_cast<uint64_t>(part.frames.data() - request.frames.data()) + told.frame;
+        prefix(c.error, "frame %" PRIu64 ": ", c.error.frame);
+      }
+      return told.status;
+    });
   };
   if (views.empty() || shapes.size() == 1) {
     if (shapes.empty()) {

@@ -84,7 +84,7 @@ dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode
     result.size = dr::write_status_frame(s, context.error.message, call.flags & DR_CALL_TAG, call.tag, said);
     copied = target.where->copy(target.stream, frame, said, result.size);
   }
-  if (request.result && !copied) copied = target.where->copy(target.stream, request.result, &result, sizeof result);
+  if (request.result && !copied) copied = dr::tell_by_host(result, *target.where, target.stream, request.result);
   const dr_status waited = target.where->wait(target.stream);
   return s ? s : copied ? copied : waited;
 }
@@ -158,12 +158,11 @@ dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* cal
                            return run_encode(*context, b->prepared, made_call, t.views, context->workspace,
                                              context->workspace_size, request, made);
                          }
-                         dr::device_memory& memory = context->on_device;
-                         if (!b->by_host)
-                           if (const dr_status s = memory.reserve(target, b->device_workspace, context->error))
-                             return s;
-                         return run_on_device(*context, *b, made_call, target, t.views, memory.at(), memory.size(),
-                                              request);
+                         const auto run = [&](void* at, uint64_t size) {
+                           return run_on_device(*context, *b, made_call, target, t.views, at, size, request);
+                         };
+                         if (b->by_host) return run(nullptr, 0);
+                         return context->on_device.lend(target, b->device_workspace, context->error, run);
                        });
 }
 

@@ -32,6 +32,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build-gpu"
 PACKED = ROOT / ".gpu"
 PACKAGES = ["doctest-dev", "zlib1g-dev", "zlib1g", "libzstd-dev", "libzstd1", "pkgconf", "pkgconf-bin", "libpkgconf3"]
+HEADERS = ["doctest/doctest.h", "zlib.h", "zstd.h"]  # that a build with tests needs
 LOG_MOST = 2 << 20  # bytes of a step
 
 
@@ -83,12 +84,26 @@ def pack():
     return done.returncode
 
 
+def has_header(name):
+    """Whether the compiler finds it."""
+    try:
+        done = subprocess.run(["c++", "-E", "-x", "c++", "-"], input=f"#include <{name}>\n", capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
 def unpack():
-    """Packages go to a folder of their own, never over the machine's; compilers and Meson are told of it."""
+    """Packages go to a folder of their own, never over the machine's; compilers and Meson are told of it. Returns a result and a note."""
     prefix = PACKED / "root"
     packages = sorted(PACKED.glob("*.deb"))
     if not packages:
-        return "no .gpu folder: the machine's own packages"
+        where = "has no packages" if PACKED.is_dir() else "is missing"
+        lacking = [header for header in HEADERS if not has_header(header)]
+        note = f".gpu/ {where}: git ignores it, so it must be brought along by name (./dev gpu-pack fills it)"
+        if lacking:
+            return "failed", f"{note}; and this machine lacks {', '.join(lacking)}"
+        return "not here", f"{note}; the machine's own packages will do"
     for package in packages:
         subprocess.run(["dpkg", "-x", package, prefix], check=True)
     for path in prefix.rglob("*"):  # links that name a place below /
@@ -103,7 +118,7 @@ def unpack():
         before = [os.environ[name]] if os.environ.get(name) else []
         # The machine's own come first where it has them.
         os.environ[name] = os.pathsep.join([*before, *map(str, paths)])
-    return f"{len(packages)} packages in {prefix}"
+    return "passed", f"{len(packages)} packages in {prefix}"
 
 
 class Run:
@@ -184,6 +199,21 @@ def build(run, jobs):
                     note=last_matching(r"\n(?:FAILED|ninja:|\[)[^\n]*"))
 
 
+def python_tests(run, limit, reserve):
+    """The package on the device's arrays; without one, on those of the GPU that the CPU plays. They need numpy and pytest, and some torch."""
+    own = ROOT / ".venv/bin/python"
+    python = own if own.exists() else sys.executable
+
+    def note(text):
+        found = re.findall(r"\d+ (?:passed|failed)[^\n]*", text)
+        missing = sorted(set(re.findall(r"(\w+) is missing: pip install", text)))
+        return "; ".join(found[-1:] + [f"{python} has no {name}: the tests that need it were skipped" for name in missing])
+
+    tests = [ROOT / "tests/python" / f"test_{name}.py" for name in ("device", "api")]
+    run.step("Python tests", [python, ROOT / "tests/python/run.py", "-rs", *tests], limit, reserve,
+             {"DEEPREDUCE_LIBRARY": str(BUILD / "capi/libdeepreduce.so")}, note)
+
+
 def sanitize(run, tests):
     """compute-sanitizer's four tools at once, each on a sample of the tests."""
     tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -240,7 +270,8 @@ def steps(run, args, out):
     begin = time.monotonic()
     jobs = len(os.sched_getaffinity(0))
     try:
-        run.note("packages", "passed", time.monotonic() - begin, unpack())
+        result, note = unpack()
+        run.note("packages", result, time.monotonic() - begin, note)
     except (OSError, subprocess.CalledProcessError) as error:
         run.note("packages", "failed", time.monotonic() - begin, str(error))
     if args.rehearse:
@@ -255,6 +286,7 @@ def steps(run, args, out):
         run.step("benchmark", [bench, "--json", out / "gpu_bench.json", *quick], 180, 90, note=last_matching(r"\d+ rows, [^\n]*"))
     run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", *quick], 45, 60)
     if tests.exists():
+        python_tests(run, 60, 110)
         sanitize(run, tests)
     if not args.quick:
         run.step("build of the rest", ["ninja", "-C", BUILD, "-j", jobs], 120, 20)
@@ -271,6 +303,7 @@ def rehearse(run, out, jobs):
     run.step("tests of a GPU", [BUILD / "tests/cuda/gpu_tests_emulated", "-d"], 300, 20, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
     run.step("benchmark", [BUILD / "bench/gpu/gpu_bench_rehearsal", "--json", out / "gpu_bench.json"], 180, 10, note=last_matching(r"\d+ rows, [^\n]*"))
     run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", "--quick"], 45)
+    python_tests(run, 120, 10)
     sanitize(run, BUILD / "tests/cuda/gpu_tests_emulated")
 
 

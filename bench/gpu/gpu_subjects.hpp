@@ -87,6 +87,7 @@ class encoder {
     c_.must(dr_batch_describe(batch_, &info_, nullptr));
     workspace_ = place::buffer(info_.workspace);
     frame_ = place::buffer(info_.bound);
+    place::start_result(result_);
   }
   ~encoder() { dr_batch_destroy(batch_); }
   encoder(const encoder&) = delete;
@@ -273,6 +274,7 @@ class decoder {
       frame_room += rounded(frames_.back().size() + 16);
       frame_bytes_ += frames_.back().size();
     }
+    place::start_result(result_);
     c_.must(dr_batch_merge_workspace(from_->batch(), k, &workspace_size_, nullptr));
     workspace_ = place::buffer(workspace_size_);
     sets_.resize(sets_for(4 * d_ + frame_bytes_));

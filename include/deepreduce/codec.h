@@ -259,7 +259,7 @@ typedef struct dr_ops {
   dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);
   dr_status (*encode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
   dr_status (*decode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
-  uint16_t launches[2]; /* encode, decode: at most, whatever n is */
+  uint16_t launches[2]; /* encode, decode: at most, whatever n is; a sort is one */
 } dr_ops;
 
 typedef struct dr_codec {

@@ -219,7 +219,8 @@ typedef struct dr_call {
   size_t fault_stride;
 } dr_call;
 
-/* What came of an encode, or on a GPU of a prepared decode or merge; lives where the data lives. */
+/* What came of an encode, or of a prepared decode or merge; lives where the data lives. On a GPU, too, struct_size is
+ * read there, so it must be set before the call; of a struct that has no room for `status` nothing is set. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame; of a status frame if there is one; else 0 */
@@ -254,7 +255,7 @@ typedef struct dr_batch_info {
   uint64_t bound;     /* bytes of frame */
   uint64_t workspace; /* bytes, 64-byte aligned */
   uint32_t tensors, rows;
-  uint32_t launches; /* on a GPU, at most; 0 on the CPU */
+  uint32_t launches; /* of an encode on a GPU, at most: kernels, and those, clears and copies of a sort; 0 on the CPU */
   uint32_t reserved;
 } dr_batch_info;
 
@@ -424,7 +425,7 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
                            const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 
 /* Sum of k frames, weights[i] * frame i, added in the order of the frames, in f32 and rounded to the output's
- * type after each. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
+ * type after each; a sum that is NaN is the positive quiet one without payload, on every place. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
  * summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much would do).
  * Outputs are untouched unless every frame is sound; the error then names the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,

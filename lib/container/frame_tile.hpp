@@ -44,7 +44,7 @@ struct header_shape {
   DR_HD uint32_t header_chunks() const { return static_cast<uint32_t>(ceil_div(header_size, frame_tile)); }
 };
 
-// A row on its way into a frame. Slots are 16-byte aligned and readable 16 bytes past their payload.
+// A row on its way into a frame. Slots are 16-byte aligned.
 struct pack_row {
   const uint8_t* slot[3];
   const uint32_t* support;  // what the sparsifier kept,
@@ -95,10 +95,16 @@ DR_HD inline row_place place_row(const device_row& r, const pack_row& d) {
 }
 
 DR_HD inline uint32_t first_bytes(uint32_t word, uint64_t n) { return n >= 4 ? word : word & ((1u << (8 * n)) - 1); }
-// Four bytes at any position of 16-byte aligned memory.
-DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at) {
-  const auto* words = reinterpret_cast<const uint32_t*>(from) + at / 4;
+// Four bytes at any position of 16-byte aligned memory, zeros for those behind the next `left`: they are not touched, for nobody may have
+// written there.
+DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   const unsigned shift = 8 * (at % 4);
+  if (left < (shift ? 8 : 4)) {
+    uint32_t word = 0;
+    for (uint64_t i = 0; i < 4 && i < left; ++i) word |= uint32_t{from[at + i]} << (8 * i);
+    return word;
+  }
+  const auto* words = reinterpret_cast<const uint32_t*>(from) + at / 4;
   return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
 }
 
@@ -142,9 +148,9 @@ DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const
       const bool raw = s == device_index && p.mode == device_mode_raw_index;
       const uint8_t* const from = raw ? reinterpret_cast<const uint8_t*>(d.support) : d.slot[s];
       if (at >= begin)
-        word |= first_bytes(word_at(from, at - begin), end - at);
+        word |= word_at(from, at - begin, end - at);
       else
-        word |= first_bytes(word_at(from, 0), p.size[s]) << (8 * (begin - at));
+        word |= word_at(from, 0, p.size[s]) << (8 * (begin - at));
     }
     begin = end;
   }

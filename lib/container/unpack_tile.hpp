@@ -348,6 +348,9 @@ struct unpack_frames {
       if (shift && left > 4 - byte % 4) word |= words[1] << (32 - shift);
       out[k] = first_bytes(word, left);
     }
+    // Codecs read by vectors, and look at a word behind.
+    if (r.size[s] == 0 || r.size[s] > to || r.size[s] < from || r.size[s] > capacity) return;
+    for (uint64_t k = ceil_div(r.size[s], 4) + lane; k < ceil_div(r.size[s], 16) * 4 + 4; k += lanes) out[k] = 0;
   }
 
   // All chunks of a frame are summed: do they give what it says?

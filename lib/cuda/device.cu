@@ -20,20 +20,17 @@ dr_status status(cudaError_t e) {
   return e == cudaErrorMemoryAllocation ? DR_E_MEMORY : DR_E_DEVICE;
 }
 
-// The caller's current device is his; ours for the call.
-class on_device {
- public:
-  explicit on_device(int number) {
-    if (cudaGetDevice(&before_) == cudaSuccess && before_ != number) changed_ = cudaSetDevice(number) == cudaSuccess;
-  }
-  ~on_device() {
-    if (changed_) (void)cudaSetDevice(before_);
-  }
-
- private:
-  int before_ = 0;
-  bool changed_ = false;
-};
+// f calls CUDA. The caller's current device is his; ours for the call, or there is none.
+template <class F>
+dr_status on_device(int number, F&& f) {
+  int before = number;
+  cudaError_t e = cudaGetDevice(&before);
+  const bool changes = e == cudaSuccess && before != number;
+  if (changes) e = cudaSetDevice(number);
+  if (e == cudaSuccess) e = f();
+  if (changes) (void)cudaSetDevice(before);
+  return status(e);
+}
 
 class cuda_device final : public device {
  public:
@@ -41,7 +38,6 @@ class cuda_device final : public device {
 
   dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
     if (!kernel.device) return DR_E_UNSUPPORTED;
-    const on_device here(number_);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(kernel.lanes);
@@ -54,24 +50,25 @@ class cuda_device final : public device {
       config.numAttrs = 1;
     }
     void* argument = const_cast<void*>(args);
-    return status(cudaLaunchKernelExC(&config, kernel.device(), &argument));
+    return here([&] { return cudaLaunchKernelExC(&config, kernel.device(), &argument); });
   }
 
   dr_status sort(void* stream, const dr_sort& s) override {
-    const on_device here(number_);
+    if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
     cub::DoubleBuffer<uint64_t> keys(s.keys, s.other_keys);
     cub::DoubleBuffer<uint32_t> values(s.values, s.other_values);
     size_t temp = 0;
     const auto n = static_cast<uint32_t>(s.n);
     const auto run = [&](void* at) {
-      return cub::DeviceRadixSort::SortPairs(at, temp, keys, values, n, 0, static_cast<int>(s.bits),
-                                             static_cast<cudaStream_t>(stream));
+      return here([&] {
+        return cub::DeviceRadixSort::SortPairs(at, temp, keys, values, n, 0, static_cast<int>(s.bits),
+                                               static_cast<cudaStream_t>(stream));
+      });
     };
-    if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
-    if (const dr_status e = status(run(nullptr))) return e;
+    if (const dr_status e = run(nullptr)) return e;
     if (temp > s.temp_size) return DR_E_INTERNAL;
     temp = s.temp_size;
-    if (const dr_status e = status(run(s.temp))) return e;
+    if (const dr_status e = run(s.temp)) return e;
     if (keys.Current() != s.keys)
       if (const dr_status e = copy(stream, s.keys, keys.Current(), 8 * s.n)) return e;
     if (values.Current() != s.values) return copy(stream, s.values, values.Current(), 4 * s.n);
@@ -79,43 +76,56 @@ class cuda_device final : public device {
   }
 
   dr_status clear(void* stream, void* to, uint64_t size) override {
-    const on_device here(number_);
-    return status(cudaMemsetAsync(to, 0, size, static_cast<cudaStream_t>(stream)));
+    return here([&] { return cudaMemsetAsync(to, 0, size, static_cast<cudaStream_t>(stream)); });
   }
   dr_status copy(void* stream, void* to, const void* from, uint64_t size) override {
-    const on_device here(number_);
-    return status(cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));
+    return here([&] { return cudaMemcpyAsync(to, from, size, cudaMemcpyDefault, static_cast<cudaStream_t>(stream)); });
+  }
+  dr_status record(void* event, void* stream) override {
+    return here([&] { return cudaEventRecord(static_cast<cudaEvent_t>(event), static_cast<cudaStream_t>(stream)); });
+  }
+  dr_status follow(void* stream, void* event) override {
+    return here(
+        [&] { return cudaStreamWaitEvent(static_cast<cudaStream_t>(stream), static_cast<cudaEvent_t>(event), 0); });
   }
   dr_status wait(void* stream) override {
-    const on_device here(number_);
-    return status(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+    return here([&] { return cudaStreamSynchronize(static_cast<cudaStream_t>(stream)); });
+  }
+  dr_status wait_event(void* event) override {
+    return here([&] { return cudaEventSynchronize(static_cast<cudaEvent_t>(event)); });
+  }
+  void* make_event() override {
+    cudaEvent_t event = nullptr;
+    return here([&] { return cudaEventCreateWithFlags(&event, cudaEventDisableTiming); }) ? nullptr : event;
+  }
+  void drop_event(void* event) override {
+    (void)here([&] { return cudaEventDestroy(static_cast<cudaEvent_t>(event)); });
   }
   void* allocate(uint64_t size) override {
-    const on_device here(number_);
     void* memory = nullptr;
-    return status(cudaMalloc(&memory, size)) ? nullptr : memory;
+    return here([&] { return cudaMalloc(&memory, size); }) ? nullptr : memory;
   }
   void release(void* memory) override {
-    const on_device here(number_);
-    (void)status(cudaFree(memory));
+    (void)here([&] { return cudaFree(memory); });
   }
   uint32_t resident_blocks(const dr_kernel& kernel) override {
-    const on_device here(number_);
     int blocks = 0;
-    if (!kernel.device || status(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.device(),
-                                                                               static_cast<int>(kernel.lanes), 0)))
+    if (!kernel.device || here([&] {
+          return cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel.device(), static_cast<int>(kernel.lanes),
+                                                               0);
+        }))
       return 0;
     return static_cast<uint32_t>(blocks * processors_);
   }
+  uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
   // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for another's stream.
   void load_sort() override {
     std::lock_guard lock(loading_);
     if (sort_loaded_) return;
-    const on_device here(number_);
     constexpr uint64_t most = 16384;
     void* const memory = allocate(24 * most + dr_sort_temp(most));
     cudaStream_t own = nullptr;
-    if (memory && status(cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking)) == DR_OK) {
+    if (memory && here([&] { return cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking); }) == DR_OK) {
       dr_sort s{};
       s.struct_size = sizeof s;
       s.bits = 64;
@@ -130,14 +140,18 @@ class cuda_device final : public device {
         s.n = n;
         sort_loaded_ = sort_loaded_ && sort(own, s) == DR_OK;
       }
-      (void)status(cudaStreamSynchronize(own));
-      (void)status(cudaStreamDestroy(own));
+      (void)wait(own);
+      (void)here([&] { return cudaStreamDestroy(own); });
     }
     if (memory) release(memory);
   }
   const char* reason() const override { return cudaGetErrorString(last); }
 
  private:
+  template <class F>
+  dr_status here(F&& f) const {
+    return on_device(number_, f);
+  }
   const int number_, processors_;
   std::mutex loading_;
   bool sort_loaded_ = false;
@@ -150,11 +164,14 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
   static auto& all = *new std::vector<std::unique_ptr<device>>;  // contexts may end after main
   std::lock_guard lock(mutex);
   if (all.empty()) {
-    // Without a driver this gives 35 or 100: both mean that there is none.
+    // Without a driver this gives 35 or 100, and 35 of one that is too old.
     int count = 0;
     if (const cudaError_t e = cudaGetDeviceCount(&count); e != cudaSuccess) {
       (void)cudaGetLastError();
-      return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", cudaGetErrorString(e));
+      int runtime = 0, driver = 0;
+      (void)cudaRuntimeGetVersion(&runtime);
+      (void)cudaDriverGetVersion(&driver);
+      return fail_without_device(runtime, driver, cudaGetErrorString(e), error);
     }
     all.resize(static_cast<size_t>(count));
   }

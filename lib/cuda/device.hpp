@@ -18,14 +18,22 @@ class device {
   virtual dr_status sort(void* stream, const dr_sort& sort) = 0;
   virtual dr_status clear(void* stream, void* to, uint64_t size) = 0;
   virtual dr_status copy(void* stream, void* to, const void* from, uint64_t size) = 0;
+  // An event is a point of a stream, the one where it was recorded last; before that, one that is over. Who waits for it touches no stream
+  // but its own: that of the record may be gone by then, or another of the same handle.
+  virtual dr_status record(void* event, void* stream) = 0;
+  virtual dr_status follow(void* stream, void* event) = 0;  // what comes on the stream comes after the event
 
   // Not in prepared calls.
   virtual dr_status wait(void* stream) = 0;
+  virtual dr_status wait_event(void* event) = 0;
+  virtual void* make_event() = 0;  // or nullptr
+  virtual void drop_event(void* event) = 0;
   virtual void* allocate(uint64_t size) = 0;  // aligned to 256, or nullptr
   virtual void release(void* memory) = 0;
 
   // Blocks of a cooperative launch that run at once. Also loads the kernel, which a capture must not have to do.
   virtual uint32_t resident_blocks(const dr_kernel& kernel) = 0;
+  virtual uint32_t processors() const = 0;
   // Loads those of `sort`.
   virtual void load_sort() = 0;
   // Why the last call of this thread failed.
@@ -36,13 +44,17 @@ class device {
 extern const bool built_with_cuda;
 dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 
+// Why CUDA's runtime found no device (`why`, in its words). Versions as CUDA counts them, 13000 for 13.0; of a driver that is not there 0.
+dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error);
+
 // A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are loaded, on `loads`: in
 // a capture that would be too late).
 struct device_queue {
   device* where = nullptr;
   device* loads = nullptr;
   void* stream = nullptr;
-  uint32_t launches = 0;
+  uint32_t launches = 0;  // a sort is one
+  uint32_t nodes = 0;     // kernels, clears and copies at most: what they would be of a CUDA graph
 
   // For codecs and for the pipeline's own kernels alike.
   dr_exec exec(void* scratch = nullptr, uint64_t scratch_size = 0);
@@ -62,6 +74,8 @@ struct emulator_control {
   const char* planted_kernel = nullptr;
   const char* planted_file = nullptr;
   unsigned planted_line = 0;
+  // Told of whatever touches a stream, as a GPU would: with its event, if it has one.
+  std::function<void(const char* what, void* stream, void* event)> stream_seen;
   // Told of every launch, and by strands of every phase.
   std::function<void(const dr_kernel&, uint32_t blocks)> seen;
   std::function<void(const dr_kernel&, const char* file, unsigned line, phase_then)> phase_seen;

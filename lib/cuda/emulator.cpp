@@ -39,12 +39,16 @@ struct launch_room {
   }
 };
 
+// Of a small GPU. More blocks than that run at once, as on a real one.
+constexpr uint32_t emulated_processors = 3;
+
 class emulated_device final : public device {
  public:
   explicit emulated_device(uint64_t seed) : seed_(seed) {}
 
-  dr_status launch(void*, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
+  dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
     if (!kernel.host) return DR_E_UNSUPPORTED;
+    touch("launch", stream);
     const emulator_control& control = emulator();
     const uint64_t key = seed_ ? combine(seed_, launches_++) : 0;
     launch_room& room = launch_room::own();
@@ -87,7 +91,8 @@ class emulated_device final : public device {
     return parted ? DR_E_INTERNAL : DR_OK;
   }
 
-  dr_status sort(void*, const dr_sort& s) override {
+  dr_status sort(void* stream, const dr_sort& s) override {
+    touch("sort", stream);
     if (s.temp_size < dr_sort_temp(s.n)) return DR_E_INTERNAL;
     if (s.n > 0x7fffffff) return DR_E_UNSUPPORTED;
     // Stable by the position, in the other buffer: std::stable_sort would allocate.
@@ -107,26 +112,51 @@ class emulated_device final : public device {
     return DR_OK;
   }
 
-  dr_status clear(void*, void* to, uint64_t size) override {
+  dr_status clear(void* stream, void* to, uint64_t size) override {
+    touch("clear", stream);
     if (size) std::memset(to, 0, size);
     return DR_OK;
   }
-  dr_status copy(void*, void* to, const void* from, uint64_t size) override {
+  dr_status copy(void* stream, void* to, const void* from, uint64_t size) override {
+    touch("copy", stream);
     if (size) std::memmove(to, from, size);
     return DR_OK;
   }
-  dr_status wait(void*) override { return DR_OK; }
+  // Whatever is enqueued is done at once, so an event is no more than its address.
+  dr_status record(void* event, void* stream) override {
+    touch("record", stream, event);
+    return DR_OK;
+  }
+  dr_status follow(void* stream, void* event) override {
+    touch("follow", stream, event);
+    return DR_OK;
+  }
+  dr_status wait(void* stream) override {
+    touch("wait", stream);
+    return DR_OK;
+  }
+  dr_status wait_event(void* event) override {
+    touch("wait_event", nullptr, event);
+    return DR_OK;
+  }
+  void* make_event() override { return new char; }
+  void drop_event(void* event) override { delete static_cast<char*>(event); }
   void* allocate(uint64_t size) override {
     void* const memory = size > SIZE_MAX / 2 ? nullptr : std::aligned_alloc(256, (size + 255) / 256 * 256);
     if (memory) std::memset(memory, 0xa5, (size + 255) / 256 * 256);
     return memory;
   }
   void release(void* memory) override { std::free(memory); }
-  uint32_t resident_blocks(const dr_kernel&) override { return 5; }
+  uint32_t resident_blocks(const dr_kernel&) override { return 2 * emulated_processors; }
+  uint32_t processors() const override { return emulated_processors; }
   void load_sort() override {}
   const char* reason() const override { return "no such kernel on the emulated device, or its lanes parted"; }
 
  private:
+  static void touch(const char* what, void* stream, void* event = nullptr) {
+    if (emulator().stream_seen) emulator().stream_seen(what, stream, event);
+  }
+
   const uint64_t seed_;
   std::atomic<uint64_t> launches_{0};
 };

@@ -1,5 +1,7 @@
 #include "cuda/device.hpp"
 
+#include <cstdio>
+
 namespace dr {
 
 device* emulated(int32_t seed);                                             // emulator.cpp
@@ -22,6 +24,17 @@ dr_status find_device(const dr_place& place, device*& out, dr_error& error) {
 #else
   return fail(error, DR_E_UNSUPPORTED, "place: this library was built without CUDA");
 #endif
+}
+
+dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error) {
+  if (driver / 1000 >= runtime / 1000) return fail(error, DR_E_DEVICE, "place: no CUDA device here (%s)", why);
+  // Drivers of the same major version will do, of any minor one.
+  char found[40] = "there is none", linux_driver[40] = "";
+  if (driver) std::snprintf(found, sizeof found, "it is of CUDA %d.%d", driver / 1000, driver % 1000 / 10);
+  if (const int number = runtime / 1000 == 12 ? 525 : runtime / 1000 == 13 ? 580 : 0)
+    std::snprintf(linux_driver, sizeof linux_driver, " (on Linux %d or newer)", number);
+  return fail(error, DR_E_DEVICE, "place: this library needs a driver of CUDA %d.0 or newer%s; here %s", runtime / 1000,
+              linux_driver, found);
 }
 
 }  // namespace dr

@@ -1,11 +1,20 @@
 #include "cuda/device.hpp"
+#include "primitive/bits.hpp"
 
 namespace dr {
 namespace {
 
+// What CUB makes of a sort of keys of up to 64 bits: two clears, histograms and their sums; then, for each 8 bits and each portion, a clear
+// and a kernel. (A portion has 2^28 - 1 pairs, down to a multiple of a tile. Few pairs take one kernel.) And device.cu may copy keys and values.
+uint32_t nodes_of(const dr_sort& s) {
+  const auto portions = static_cast<uint32_t>(ceil_div(s.n, uint64_t{1} << 27));
+  return 4 + 2 * 8 * portions + 2;
+}
+
 dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const void* args) {
   auto& q = *static_cast<device_queue*>(queue);
   ++q.launches;
+  ++q.nodes;
   if (q.loads) (void)q.loads->resident_blocks(*kernel);
   return q.where ? q.where->launch(q.stream, *kernel, blocks, args) : DR_OK;
 }
@@ -13,6 +22,7 @@ dr_status launch(void* queue, const dr_kernel* kernel, uint32_t blocks, const vo
 dr_status sort(void* queue, const dr_sort* s) {
   auto& q = *static_cast<device_queue*>(queue);
   ++q.launches;
+  q.nodes += nodes_of(*s);
   if (q.loads) q.loads->load_sort();
   return q.where ? q.where->sort(q.stream, *s) : DR_OK;
 }

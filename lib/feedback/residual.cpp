@@ -38,7 +38,7 @@ template <class T>
 void advance_scalar(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool) {
   const auto* v = static_cast<const typename T::bits*>(g);
   if (undo) std::memcpy(undo, m, n * sizeof(float));
-  for (uint64_t i = 0; i < n; ++i) m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+  for (uint64_t i = 0; i < n; ++i) m[i] = computed(gamma * T::to_f32(v[i]) + beta * m[i]);
 }
 
 }  // namespace
@@ -53,11 +53,12 @@ namespace {
 template <class T>
 void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams) {
   const auto* v = static_cast<const typename T::bits*>(g);
-  const __m256 by_beta = _mm256_set1_ps(beta), by_gamma = _mm256_set1_ps(gamma);
+  const __m256 by_beta = _mm256_set1_ps(beta), by_gamma = _mm256_set1_ps(gamma),
+               one_nan = _mm256_castsi256_ps(_mm256_set1_epi32(computed_nan));
   uint64_t i = 0;
   const auto one = [&] {
     if (undo) undo[i] = m[i];
-    m[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+    m[i] = computed(gamma * T::to_f32(v[i]) + beta * m[i]);
     ++i;
   };
   while (undo && i < n && reinterpret_cast<uintptr_t>(undo + i) % 32) one();
@@ -67,7 +68,8 @@ void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, 
       _mm256_stream_ps(undo + i, was);
     else if (undo)
       _mm256_store_ps(undo + i, was);
-    _mm256_storeu_ps(m + i, _mm256_add_ps(_mm256_mul_ps(by_gamma, load_8<T>(v + i)), _mm256_mul_ps(by_beta, was)));
+    const __m256 now = _mm256_add_ps(_mm256_mul_ps(by_gamma, load_8<T>(v + i)), _mm256_mul_ps(by_beta, was));
+    _mm256_storeu_ps(m + i, _mm256_blendv_ps(now, one_nan, _mm256_cmp_ps(now, now, _CMP_UNORD_Q)));  // computed
   }
   while (i < n) one();
 }
@@ -94,12 +96,21 @@ void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(g);
     if (!indices) {
-      for (uint64_t i = 0; i < elements; ++i) acc[i] = gamma * T::to_f32(v[i]) + beta * m[i];
+      const advance_fn advance = advance_at(cpu(), dtype);
+      constexpr uint64_t block = 1024;
+      for (uint64_t i = 0; i < elements; i += block) {
+        const uint64_t n = std::min(elements - i, block);
+        std::memcpy(acc + i, m + i, n * sizeof(float));
+        advance(v + i, acc + i, n, beta, gamma, nullptr, false);
+      }
       return;
     }
-    for (uint64_t i = 0; i < elements; ++i) acc[i] = beta * m[i];
+    for (uint64_t i = 0; i < elements; ++i) acc[i] = computed(beta * m[i]);
     for (uint64_t i = 0; i < rows; ++i)
-      for (uint32_t w = 0; w < width; ++w) acc[indices[i] * width + w] += gamma * T::to_f32(v[i * width + w]);
+      for (uint32_t w = 0; w < width; ++w) {
+        float& a = acc[indices[i] * width + w];
+        a = computed(a + gamma * T::to_f32(v[i * width + w]));
+      }
   });
 }
 

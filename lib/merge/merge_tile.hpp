@@ -55,9 +55,8 @@ DR_HD inline float value_at(uint32_t dtype, const void* values, uint64_t i) {
   return number_at<bf16_type>(values, i);
 }
 DR_HD inline uint32_t bits_of(uint32_t dtype, float v) {
-  if (dtype == DR_F32) return f32_type::from_f64(static_cast<double>(v));
-  if (dtype == DR_F16) return f16_type::from_f64(static_cast<double>(v));
-  return bf16_type::from_f64(static_cast<double>(v));
+  if (dtype == DR_F32) return std::bit_cast<uint32_t>(v);
+  return dtype == DR_F16 ? f16_type::from_f64(exact_f64(v)) : bf16_type::from_f64(exact_f64(v));
 }
 DR_HD inline void store_bits(uint32_t dtype, void* to, uint64_t i, uint32_t bits) {
   if (dtype == DR_F32)
@@ -234,7 +233,7 @@ struct add_rows {
           const uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w;
           if (at >= o.elements) continue;
           const float term = m.weight * value_at(m.dtype, values, i * m.width + w);
-          const float sum = value_at(o.dtype, o.values, at) + term;
+          const float sum = computed(value_at(o.dtype, o.values, at) + term);
           store_bits(o.dtype, o.values, at, bits_of(o.dtype, sum));
         }
     });
@@ -322,7 +321,7 @@ struct merge_tiles {
               m.dtype == o.dtype ? load_bits(m.dtype, values, from) : bits_of(o.dtype, value_at(m.dtype, values, from));
         } else {
           const float term = m.weight * value_at(m.dtype, values, from);
-          bits = bits_of(o.dtype, value_of(o.dtype, bits) + term);
+          bits = bits_of(o.dtype, computed(value_of(o.dtype, bits) + term));
         }
       }
   }
@@ -426,7 +425,7 @@ struct subtract_rows {
     });
   }
 
-  DR_HD static bool finite(float x) { return is_finite<f32_type>(f32_type::from_f64(static_cast<double>(x))); }
+  DR_HD static bool finite(float x) { return is_finite<f32_type>(std::bit_cast<uint32_t>(x)); }
 };
 
 }  // namespace dr

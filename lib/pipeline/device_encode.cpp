@@ -637,7 +637,7 @@ dr_status count_device_launches(const batch& b, const device_headers& headers, d
   device_encoder e(b, call, {}, dry, host, error);
   e.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never looked at
   if (const dr_status s = e.run(headers, nullptr, 0, nullptr)) return s;
-  launches = dry.launches;
+  launches = dry.nodes;
   return DR_OK;
 }
 

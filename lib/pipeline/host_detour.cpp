@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "primitive/device_row.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
@@ -58,6 +59,16 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
     if (own[i].state) s = where.copy(stream, tensors[i].state, own[i].state, own[i].state_size);
   if (!s) s = where.wait(stream);
   return device_failed(s, where, error);
+}
+
+dr_status tell_by_host(const dr_result& from, device& where, void* stream, dr_result* to) {
+  dr_result own{};
+  if (const dr_status s = where.copy(stream, &own, to, sizeof own.struct_size)) return s;
+  if (const dr_status s = where.wait(stream)) return s;
+  const uint64_t size = std::min(own.struct_size, sizeof own) / 4 * 4;
+  if (size < offsetof(dr_result, status) + sizeof own.status) return DR_OK;
+  tell_result(from, &own);
+  return where.copy(stream, to, &own, size);
 }
 
 dr_status fetch_frames(std::span<const dr_bytes> frames, device& where, void* stream,

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "core/host_device.hpp"
 
@@ -33,14 +34,28 @@ inline void store_bytes(uint8_t* to, uint64_t value, unsigned bytes) { std::memc
 
 // What <bit> does, for devices too. There std::bit_width, bit_floor and popcount of 64 bits and std::countr_zero of any are
 // silently wrong: libstdc++ takes builtins (clzl, ctz, popcountl) that nvcc 13 has for the host only, and
-// --expt-relaxed-constexpr lets them through, as constants.
-DR_HD constexpr unsigned bit_width(uint64_t x) { return x ? 64 - static_cast<unsigned>(__builtin_clzll(x)) : 0; }
+// --expt-relaxed-constexpr lets them through, as constants. What nvcc does with the others is nowhere promised: a device has its own.
+#if defined(__CUDA_ARCH__)
+#define DR_ON_DEVICE(...) \
+  if (!std::is_constant_evaluated()) return static_cast<unsigned>(__VA_ARGS__)
+#else
+#define DR_ON_DEVICE(...) (void)0
+#endif
+DR_HD constexpr unsigned bit_width(uint64_t x) {
+  DR_ON_DEVICE(64 - __clzll(static_cast<long long>(x)));
+  return x ? 64 - static_cast<unsigned>(__builtin_clzll(x)) : 0;
+}
 DR_HD constexpr uint64_t bit_floor(uint64_t x) { return x ? uint64_t{1} << (bit_width(x) - 1) : 0; }
 DR_HD constexpr uint64_t bit_ceil(uint64_t x) { return x <= 1 ? 1 : uint64_t{1} << bit_width(x - 1); }
 DR_HD constexpr unsigned countr_zero(uint32_t x) {
+  DR_ON_DEVICE(__clz(static_cast<int>(__brev(x))));
   return x ? 31 - static_cast<unsigned>(__builtin_clz(x & (0 - x))) : 32;
 }
-DR_HD constexpr unsigned popcount(uint32_t x) { return static_cast<unsigned>(__builtin_popcount(x)); }
+DR_HD constexpr unsigned popcount(uint32_t x) {
+  DR_ON_DEVICE(__popc(x));
+  return static_cast<unsigned>(__builtin_popcount(x));
+}
+#undef DR_ON_DEVICE
 DR_HD constexpr unsigned countr_zero(uint64_t x) {
   const auto low = static_cast<uint32_t>(x);
   return low ? countr_zero(low) : 32 + countr_zero(static_cast<uint32_t>(x >> 32));

@@ -1,8 +1,11 @@
 // What data decides of a row (a segment of a tensor) on a GPU: in device memory, zero when a call begins.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 
+#include "core/host_device.hpp"
 #include "deepreduce/deepreduce.h"
 #include "primitive/block.hpp"
 
@@ -22,7 +25,18 @@ struct device_row {
 };
 static_assert(sizeof(device_row) == 120);
 
-// Fills a caller's result in device memory, as much as its version of the struct has room for. Kept rows are not counted there.
+// Into a caller's result, as much as his version of the struct has room for: only device memory knows how much that is. Nothing, if not even
+// the status has a place.
+DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
+  const uint64_t own = to->struct_size, size = own < sizeof from ? own : sizeof from;
+  if (size < offsetof(dr_result, status) + sizeof from.status) return;
+#pragma unroll
+  for (uint64_t at = offsetof(dr_result, size); at < sizeof from; at += 4)  // (of constant places, which are registers)
+    if (at + 4 <= size)
+      std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
+}
+
+// The result of a call, told. Kept rows are not counted on a device.
 DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size, uint64_t tensor, uint64_t frame) {
   dr_result r{};
   r.size = size;
@@ -33,10 +47,7 @@ DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size
   r.what = fault.what;
   r.frame = frame;
   r.needed = fault.code == DR_E_CAPACITY && fault.stream == DR_STREAM_NONE ? fault.where : 0;
-  const auto* const from = reinterpret_cast<const uint64_t*>(&r);
-  auto* const out = reinterpret_cast<uint64_t*>(to);
-  const uint64_t words = (to->struct_size < sizeof r ? to->struct_size : sizeof r) / 8;
-  for (uint64_t i = 1; i < words; ++i) out[i] = from[i];
+  tell_result(r, to);
 }
 
 }  // namespace dr

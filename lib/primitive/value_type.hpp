@@ -3,6 +3,7 @@
 
 #include <cfloat>
 #include <cstdint>
+#include <type_traits>
 
 #include "deepreduce/codec.h"
 #include "primitive/bits.hpp"
@@ -45,6 +46,35 @@ DR_HD constexpr uint32_t magnitude(typename T::bits b) {
 template <class T>
 DR_HD constexpr bool is_finite(typename T::bits b) {
   return (b & T::magnitude_mask) < T::infinity;
+}
+
+// What arithmetic gave. Processors do not agree about NaN: x86 keeps the sign and payload of an operand, or makes a negative one; a GPU makes
+// 0x7fffffff. So a NaN that is computed becomes this one. Values that are copied, or converted, keep theirs.
+inline constexpr uint32_t computed_nan = 0x7fc00000;
+DR_HD inline float computed(float x) {
+#if defined(__CUDA_ARCH__)
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  return std::bit_cast<float>(magnitude<f32_type>(bits) > f32_type::infinity ? uint32_t{computed_nan} : bits);
+#else
+  return x != x ? std::bit_cast<float>(computed_nan) : x;
+#endif
+}
+// In f64, a NaN with the same sign and payload: what an instruction makes of that is its own.
+DR_HD inline double exact_f64(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  if (is_finite<f32_type>(bits)) return static_cast<double>(x);
+  return std::bit_cast<double>(uint64_t{bits & 0x80000000} << 32 | 0x7ff0000000000000 |
+                               uint64_t{bits & 0x7fffff} << 29);
+}
+// A value of one type in another, rounded once.
+template <class From, class To>
+DR_HD typename To::bits converted(typename From::bits b) {
+  if constexpr (std::is_same_v<From, To>)
+    return b;
+  else if constexpr (std::is_same_v<To, f32_type>)
+    return std::bit_cast<uint32_t>(From::to_f32(b));
+  else
+    return To::from_f64(exact_f64(From::to_f32(b)));
 }
 
 // A finite number beyond the largest of the type becomes that one, with its sign.

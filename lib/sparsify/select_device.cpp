@@ -136,10 +136,11 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // As many blocks as run at once, and no more than there is work for.
+  // A block a processor at most, so that what runs there already need not end first; and no more than there is work for.
   dr_status fall_back() {
     device* const where = static_cast<device_queue*>(exec.device)->where;
-    const uint64_t resident = where ? where->resident_blocks(kernel<select_fallback<Bits, N>>) : 1;
+    const uint64_t resident =
+        where ? std::min(where->resident_blocks(kernel<select_fallback<Bits, N>>), where->processors()) : 1;
     uint64_t most = 1;
     for (const placed& p : jobs) most = std::max(most, ceil_div(p.job->d, fallback_tile));
     return launch<select_fallback<Bits, N>>(exec, std::clamp<uint64_t>(resident, 1, most), args);

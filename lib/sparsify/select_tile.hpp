@@ -180,6 +180,13 @@ DR_HD constexpr uint32_t key_of(Bits b) {
 struct alignas(16) vector16 {
   uint32_t word[4];
 };
+template <class T>
+DR_HD T element_of(const vector16& x, uint32_t i) {
+  if constexpr (sizeof(T) == 4)
+    return std::bit_cast<T>(x.word[i]);
+  else
+    return static_cast<T>(x.word[i / 2] >> (i % 2 * 16));
+}
 
 // A number in a type of half the bits, once rounded to nearest, ties to even: what is finite stays finite. As T::from_f64(saturate(…)), in
 // fewer steps.
@@ -212,7 +219,7 @@ DR_HD float number_of(const select_common& c, Bits b) {
 template <class Bits>
 DR_HD float accumulated(const select_common& c, float residual, Bits g) {
   const float a = c.gamma * number_of(c, g), b = c.beta * residual;
-  return a + b;
+  return computed(a + b);
 }
 template <class Bits>
 DR_HD Bits rounded_value(const select_common& c, float acc) {
@@ -531,8 +538,8 @@ struct select_filter {
     if (!live) return;
     b.phase([&](unsigned lane) {
       std::memcpy(&masks[lane], s.of + lane * vectors, sizeof masks[lane]);
-      places[lane] = static_cast<uint32_t>(popcount(masks[lane] & candidates) |
-                                           popcount(masks[lane] & ~candidates) << 16);
+      places[lane] =
+          static_cast<uint32_t>(popcount(masks[lane] & candidates) | popcount(masks[lane] & ~candidates) << 16);
     });
     const uint32_t all = b.exclusive_sum(places), count = all & 0xffff;
     const uint64_t was = note(b, v, tile, count, all >> 16);
@@ -570,12 +577,6 @@ struct select_filter {
     else
       x.word[c / 2] = (x.word[c / 2] & (c % 2 ? 0xffff : 0xffff0000)) | value << c % 2 * 16;
   }
-  DR_HD static Bits get(const vector16& x, uint32_t c) {
-    if constexpr (length == 4)
-      return x.word[c];
-    else
-      return static_cast<Bits>(x.word[c / 2] >> (c % 2 * 16));
-  }
 
   // key >= lo where key + (top - lo) reaches the sign's bit, which nothing carries beyond; two keys a word, if they are short.
   DR_HD static mask judge(const vector16& x, uint32_t lo, uint32_t hi) {
@@ -611,7 +612,7 @@ struct select_filter {
       }
 #pragma unroll
       for (uint32_t k = 0; k < 4; ++k) {
-        const float acc = accumulated(c, std::bit_cast<float>(w.word[k]), get(x, q + k));
+        const float acc = accumulated(c, std::bit_cast<float>(w.word[k]), element_of<Bits>(x, q + k));
         w.word[k] = std::bit_cast<uint32_t>(acc);
         put(x, q + k, inner || i + q + k < u.d ? rounded_value<Bits>(c, acc) : Bits{0});
       }
@@ -662,8 +663,7 @@ struct select_filter {
         }
       }
     });
-    b.phase(
-        [&](unsigned lane) { places[lane] = lane < words ? static_cast<uint32_t>(popcount(s.row[lane])) : 0; });
+    b.phase([&](unsigned lane) { places[lane] = lane < words ? static_cast<uint32_t>(popcount(s.row[lane])) : 0; });
     const uint32_t all = b.exclusive_sum(places);
     const auto was = static_cast<uint32_t>(note(b, v, tile, all, 0));
     b.phase([&](unsigned lane) {
@@ -879,8 +879,7 @@ struct select_compact {
 #pragma unroll 8
       for (uint32_t i = lane; i < count; i += lanes) {
         const uint32_t w = i / 32, before = s.starts[w] & ((2u << i % 32) - 1);
-        const uint32_t offset =
-            before ? s.offset[w * 32 + static_cast<uint32_t>(bit_width(before)) - 1] : s.goes_on[w];
+        const uint32_t offset = before ? s.offset[w * 32 + static_cast<uint32_t>(bit_width(before)) - 1] : s.goes_on[w];
         s.position[i] = v.positions()[offset + i];
       }
     });
@@ -980,6 +979,8 @@ struct select_compact {
 
 template <class Bits, size_t N>
 struct select_fallback {
+  // It is launched whether it is needed or not, and cooperative: all blocks must be there before one begins. So there are few (a processor
+  // has one beside whatever else it does), and each has many loads under way.
   static constexpr const char* name = "select_fallback";
   static constexpr unsigned lanes = select_lanes;
   static constexpr unsigned grid_phases = 6;  // zero · three digits · counts · writes
@@ -1046,11 +1047,10 @@ struct select_fallback {
       for (uint32_t i = lane; i < select_bins; i += lanes) s.hist[i] = 0;
     });
     b.phase([&](unsigned lane) {
-      for (uint64_t i = uint64_t{begin} + lane; i < end; i += lanes) {
-        const uint32_t key = key_of(stored<Bits>(v.common, v.unit, i));
+      each_key(v, begin, end, lane, [&](uint32_t key) {
         if (key && uint64_t{key} >> shift >> bits == r.key)
           atomic_add(s.hist + (key >> shift & ((1u << bits) - 1)), 1u);
-      }
+      });
     });
     b.phase([&](unsigned lane) {
       for (uint32_t i = lane; i < select_bins; i += lanes)
@@ -1064,16 +1064,99 @@ struct select_fallback {
     const exact_rank r = known(b, v, 3);
     typename Block::template each<uint64_t> sum;
     b.phase([&](unsigned lane) {
-      sum[lane] = 0;
-      for (uint64_t i = uint64_t{begin} + lane; i < end; i += lanes) {
-        const uint32_t key = key_of(stored<Bits>(v.common, v.unit, i));
-        sum[lane] += key > r.key ? uint64_t{1} << 32 : key == r.key && key;
-      }
+      uint64_t own = 0;
+      each_key(v, begin, end, lane,
+               [&](uint32_t key) { own += key > r.key ? uint64_t{1} << 32 : key == r.key && key; });
+      sum[lane] = own;
     });
     const uint64_t all = b.sum(sum);
     b.phase([&](unsigned lane) {
       if (lane == 0) v.counts()[b.index()] = all;
     });
+  }
+
+  // What a number of the tensor, or of its residual, is as a key.
+  DR_HD static uint32_t key_in(const view&, Bits b) { return key_of(b); }
+  DR_HD static uint32_t key_in(const view& v, float acc) { return key_of(rounded_value<Bits>(v.common, acc)); }
+
+  // f(key) for a lane's part of the elements [begin, end), in no order.
+  template <class F>
+  DR_HD static void each_key(const view& v, uint32_t begin, uint32_t end, unsigned lane, F&& f) {
+    if (v.unit.residual)
+      each_key_in(v, v.unit.residual + begin, end - begin, lane, f);
+    else
+      each_key_in(v, static_cast<const Bits*>(v.unit.values) + begin, end - begin, lane, f);
+  }
+  template <class T, class F>
+  DR_HD static void each_key_in(const view& v, const T* from, uint32_t n, unsigned lane, F&& f) {
+    constexpr uint32_t length = 16 / sizeof(T), deep = 4;
+    const uint32_t off = static_cast<uint32_t>((16 - reinterpret_cast<uintptr_t>(from) % 16) % 16 / sizeof(T));
+    const uint32_t head = off < n ? off : n, vectors = (n - head) / length;
+    const auto* const at = reinterpret_cast<const vector16*>(from + head);
+    for (uint64_t i = lane; i < head; i += lanes) f(key_in(v, from[i]));
+    for (uint64_t i = uint64_t{head} + vectors * length + lane; i < n; i += lanes) f(key_in(v, from[i]));
+    for (uint64_t i = lane; i < vectors; i += deep * lanes) {
+      vector16 x[deep];
+#pragma unroll
+      for (uint32_t k = 0; k < deep; ++k)
+        if (i + k * lanes < vectors) x[k] = at[i + k * lanes];
+#pragma unroll
+      for (uint32_t k = 0; k < deep; ++k) {
+        if (i + k * lanes >= vectors) continue;
+#pragma unroll
+        for (uint32_t c = 0; c < length; ++c) f(key_in(v, element_of<T>(x[k], c)));
+      }
+    }
+  }
+
+  // As write_range, but of vectors. `from`: the tensor, or its residual.
+  template <class Block, class T>
+  DR_HD static uint64_t write_from(Block& b, const view& v, const T* from, uint32_t begin, uint32_t end,
+                                   const exact_rank& cut, uint64_t before) {
+    constexpr uint32_t length = 16 / sizeof(T), own = 16;  // consecutive elements of a lane
+    // Vectors are aligned, so the first may begin before the elements do.
+    const uint32_t lead = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from + begin) % 16 / sizeof(T));
+    const uint64_t span = uint64_t{lead} + (end - begin);
+    typename Block::template each<uint32_t> over, equal;
+    typename Block::template each<uint64_t> places;
+    for (uint64_t first = 0; first < span; first += uint64_t{own} * lanes) {
+      b.phase([&](unsigned lane) {
+        const uint64_t at = first + uint64_t{lane} * own, i = begin + at - lead;
+        over[lane] = equal[lane] = 0;
+        const auto take = [&](uint32_t k, T number) {
+          const uint32_t key = key_in(v, number);
+          over[lane] |= (key > cut.key ? 1u : 0u) << k;
+          equal[lane] |= (key == cut.key && key ? 1u : 0u) << k;
+        };
+        if (at >= lead && at + own <= span) {
+          vector16 x[own / length];
+#pragma unroll
+          for (uint32_t q = 0; q < own / length; ++q) x[q] = reinterpret_cast<const vector16*>(from + i)[q];
+#pragma unroll
+          for (uint32_t k = 0; k < own; ++k) take(k, element_of<T>(x[k / length], k % length));
+        } else {
+          for (uint32_t k = 0; k < own; ++k)
+            if (at + k >= lead && at + k < span) take(k, from[i + k]);
+        }
+        places[lane] = uint64_t{popcount(over[lane])} << 32 | popcount(equal[lane]);
+      });
+      const uint64_t all = b.exclusive_sum(places);
+      b.phase([&](unsigned lane) {
+        const uint64_t sum = before + places[lane], i = begin + first + uint64_t{lane} * own - lead;
+        uint64_t above = sum >> 32, ties = static_cast<uint32_t>(sum);
+        for (uint32_t left = over[lane] | equal[lane]; left; left &= left - 1) {
+          const unsigned k = countr_zero(left);
+          const bool is_above = over[lane] >> k & 1;
+          if (is_above || ties < cut.ties)
+            keep(v.common, v.unit, above + (ties < cut.ties ? ties : cut.ties), static_cast<uint32_t>(i + k),
+                 stored<Bits>(v.common, v.unit, i + k));
+          above += is_above;
+          ties += !is_above;
+        }
+      });
+      before += all;
+    }
+    return before;
   }
 
   template <class Block>
@@ -1085,8 +1168,9 @@ struct select_fallback {
       for (uint32_t i = lane; i < b.index(); i += lanes) sum[lane] += v.counts()[i];
     });
     const uint64_t before = b.sum(sum);
-    const uint64_t all = write_range<Bits>(b, v.common, v.unit, begin, end, 8, r, before,
-                                           [&](uint64_t i) { return key_of(stored<Bits>(v.common, v.unit, i)); });
+    const uint64_t all = v.unit.residual
+                             ? write_from(b, v, v.unit.residual, begin, end, r, before)
+                             : write_from(b, v, static_cast<const Bits*>(v.unit.values), begin, end, r, before);
     if (!last) return;
     b.phase([&](unsigned lane) {
       if (lane == 0) tell_count(v.unit, kept_of(all, r.ties));

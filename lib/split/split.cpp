@@ -84,7 +84,7 @@ uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, cons
         if (end > i + 1) {
           float sum = T::to_f32(value);
           for (uint64_t j = i + 1; j < end; ++j) sum += T::to_f32(from[entries[j].position * width + w]);
-          value = T::from_f64(double{sum});
+          value = T::from_f64(double{computed(sum)});
         }
         to[rows * width + w] = value;
       }

@@ -161,7 +161,7 @@ TEST_CASE("merge takes dense outputs of the frame's shape only") {
   sparse.capacity = 700;
   CHECK(merge(f.c, f.frames, nullptr, 0, {sparse, client::dense_out(y)}) == DR_E_ARGUMENT);
   CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x)}) == DR_E_ARGUMENT);
-  CHECK(merge(f.c, f.frames, nullptr, 2, {client::dense_out(x), client::dense_out(y)}) == DR_E_UNSUPPORTED);
+  CHECK(merge(f.c, f.frames, nullptr, 1u << 30, {client::dense_out(x), client::dense_out(y)}) == DR_E_UNSUPPORTED);
   dr_tensor_out half = client::dense_out(y);
   half.dtype = DR_F16;  // the frame's is f32
   CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x), half}) == DR_E_ARGUMENT);

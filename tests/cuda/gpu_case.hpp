@@ -198,7 +198,7 @@ class sender {
       if (!one.state.empty()) t.state = states_.back().at();
       tensors_.push_back(t);
     }
-    place::fill(result_.at(), 0xa5, sizeof(dr_result));
+    place::start_result(result_);
   }
 
   // Fresh gradients of the same shapes, in the same memory. States stay.
@@ -212,7 +212,7 @@ class sender {
   void forget() {
     frame_.poison_again();
     workspace_.poison_again();
-    place::fill(result_.at(), 0xa5, sizeof(dr_result));
+    place::start_result(result_);
   }
 
   // Throws, for use inside a capture, where no check may speak.
@@ -280,6 +280,7 @@ class receiver {
       outs_.push_back(out_for(g, as_f32, values_.back().at()));
     }
     list_.resize(k);
+    place::start_result(result_);
   }
 
   void put_frame(size_t i, const bytes& frame) {
@@ -297,7 +298,7 @@ class receiver {
   void forget() {
     workspace_.poison_again();
     for (const place::buffer& v : values_) place::fill(v.at(), place::buffer::poison, v.size());
-    place::fill(result_.at(), 0xa5, sizeof(dr_result));
+    place::start_result(result_);
   }
 
   void enqueue_decode() {

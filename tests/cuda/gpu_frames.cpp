@@ -283,6 +283,7 @@ TEST_CASE("without a prepared batch, with the CPU's own waits: dense and sparse 
     context c;
     const place::buffer values = buffer_with(g[0].values.data(), g[0].values.size());
     const place::buffer frame(want.frame.size() + 65536), result(sizeof(dr_result)), dense(4 * 6000);
+    place::start_result(result);
     dr_tensor t = g[0].tensor();
     t.values = values.at();
     dr_status s = dr_encode(c.handle, p.handle, nullptr, &at, &t, sizeof t, 1, frame.at(), frame.size(),

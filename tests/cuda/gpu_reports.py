@@ -37,6 +37,29 @@ def invented(report):
     return report
 
 
+def nowhere(folder):
+    """What a machine lacks is said: the packages that were to be brought along, and those of Python."""
+    gpu_run.PACKED = folder / ".gpu"
+    result, note = gpu_run.unpack()
+    assert result in ("not here", "failed") and ".gpu/ is missing" in note and "gpu-pack" in note, note
+    gpu_run.PACKED.mkdir()
+    gpu_run.HEADERS = ["no/such/header.h"]
+    result, note = gpu_run.unpack()
+    assert result == "failed" and "has no packages" in note and "no/such/header.h" in note, note
+
+    # A Python of that repository, without packages; and one whose tests find no torch.
+    run = gpu_run.Run(folder, 60)
+    gpu_run.ROOT = folder
+    (folder / "tests/python").mkdir(parents=True)
+    (folder / "tests/python/run.py").write_text("print('skipped: python has no numpy'); raise SystemExit(77)")
+    gpu_run.python_tests(run, 30, 0)
+    (folder / "tests/python/run.py").write_text("import os; print(os.environ['DEEPREDUCE_LIBRARY'][-3:], 'torch is missing: pip install torch')\nprint('7 passed, 3 skipped')")
+    gpu_run.python_tests(run, 30, 0)
+    skipped, passed = json.loads((folder / "gpu.json").read_text())["steps"]
+    assert skipped["result"] == "skipped" and "no numpy" in skipped["note"], skipped
+    assert passed["result"] == "passed" and "7 passed" in passed["note"] and "has no torch" in passed["note"], passed
+
+
 def main():
     rehearsal = Path(sys.argv[1]).resolve()
     with tempfile.TemporaryDirectory() as folder:
@@ -77,6 +100,8 @@ def main():
         assert set(columns) <= {5, 6, 12}, columns
         (out / "gpu_bench.json").write_text("{ half a file")
         assert any("passed" in line for line in gpu_table.table(out))
+    with tempfile.TemporaryDirectory() as folder:
+        nowhere(Path(folder))
     done = subprocess.run([sys.executable, HERE / "gpu_run.py"], capture_output=True)
     assert done.returncode == 2, done
     print(f"{len(names)} rows, 6 steps")

@@ -83,4 +83,11 @@ class buffer {
   size_t size_ = 0, shift_ = 0;
 };
 
+// Makes memory a result that says nothing yet: poison, behind its size.
+inline void start_result(const buffer& at) {
+  const size_t size = sizeof(dr_result);
+  fill(at.at(), buffer::poison, size);
+  put(at.at(), &size, sizeof size);
+}
+
 }  // namespace place

@@ -1,5 +1,6 @@
 // The whole pipeline of the GPU, on one that the CPU plays, against the CPU's own: same frames, same states, same outputs, same faults.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 
@@ -405,6 +406,7 @@ struct prepared {
     std::vector<dr_tensor> tensors;
     for (gradient& x : g) tensors.push_back(x.tensor());
     encoded e;
+    e.result.struct_size = sizeof e.result;
     call.struct_size = sizeof call;
     if (!frame) frame = static_cast<uint8_t*>(memory(info.bound + 64));
     auto* const workspace = static_cast<uint8_t*>(memory(info.workspace + 64));
@@ -476,6 +478,22 @@ TEST_CASE(
     REQUIRE(y.status == DR_OK);
     for (size_t i = 0; i < n; ++i) CHECK(same_bits(x.values[i], y.values[i]));
   }
+}
+
+TEST_CASE("the launches of a batch count what a sort launches, however many tensors there are") {
+  const plan p("sparsify=topr(ratio=0.5) index=raw value=fit_poly");
+  const auto launches = [&](size_t n, uint64_t d) {
+    std::vector<gradient> g;
+    for (size_t i = 0; i < n; ++i) g.push_back(make(DR_F32, d, i));
+    return prepared(p, g).info.launches;
+  };
+  // Few values are sorted by the kernel that fits them.
+  const uint32_t small = launches(1, 200), sorted = launches(1, 8000);
+  CHECK(small <= 7);
+  // 64 bits in passes of 8: a clear and a kernel each, behind two clears, a histogram and its sums.
+  CHECK(sorted >= small + 4 + 2 * 8);
+  CHECK(sorted <= small + 4 + 2 * 8 + 4);
+  CHECK(launches(3, 8000) == sorted);
 }
 
 TEST_CASE("a damaged frame is refused by a GPU whenever the CPU refuses it, and leaves the outputs as they were") {
@@ -1019,4 +1037,140 @@ TEST_CASE(
     CHECK(static_cast<double>(b.info.workspace) <= 16 * r + static_cast<double>(k.d) / 16);
     CHECK(static_cast<double>(b.info.bound) <= k.most * typical);
   }
+}
+
+TEST_CASE("a GPU writes of a result what the caller's version of the struct has room for, and nothing behind it") {
+  const plan p("sparsify=topr(ratio=0.1) index=golomb value=qsgd");
+  const plan by_host("sparsify=topr(ratio=0.1) index=golomb value=qsgd+deflate");
+  std::vector<gradient> g{make(DR_F32, 3000, 3)}, bad = g;
+  set(bad[0], 17, std::numeric_limits<float>::infinity());
+  const bytes frame = encode_at(nullptr, p, g).frame;
+  prepared b(p, g);
+  dr_batch* detour = nullptr;
+  const dr_place lenient = emulated(1, DR_PLACE_ALLOW_HOST);
+  const dr_tensor like = g[0].tensor();
+  REQUIRE(dr_batch_create(b.c.handle, by_host.handle, &lenient, &like, sizeof like, 1, 0, &detour) == DR_OK);
+  size_t room = 0;
+  REQUIRE(dr_batch_merge_workspace(b.batch, 1, &room) == DR_OK);
+  const auto workspace = b.memory(std::max<uint64_t>(room, b.info.workspace) + 64);
+  auto* const out = static_cast<uint8_t*>(b.memory(1 << 17));
+  const aligned_bytes sound(frame), damaged([&] {
+    bytes d = frame;
+    d.back() ^= 1;
+    return d;
+  }());
+  constexpr size_t status_end = offsetof(dr_result, status) + sizeof(dr_status);
+  // Each as a caller would see it who gives all of the struct.
+  const auto call = [&](int which, dr_result* result) {
+    if (which < 4) {
+      const bool device = which < 2;
+      const dr_tensor t = (which % 2 ? bad : g)[0].tensor();
+      return dr_batch_encode(b.c.handle, device ? b.batch : detour, nullptr, device ? &b.place : &lenient, &t, sizeof t,
+                             1, workspace, b.info.workspace, out, device ? b.info.bound : 1 << 17, result);
+    }
+    floats values(3000);
+    dr_tensor_out o = dense_out(values);
+    const aligned_bytes& f = which == 4 ? sound : damaged;
+    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, &o, sizeof o, 1, workspace, room, result);
+  };
+  for (int which = 0; which < 6; ++which) {
+    dr_result whole{sizeof whole};
+    const dr_status status = call(which, &whole);
+    CHECK(whole.status == (which % 2 == 0 ? DR_OK : which == 5 ? DR_E_CORRUPT : DR_E_ARGUMENT));
+    if (which < 4) CHECK((whole.size != 0) == (which % 2 == 0));
+    for (size_t size = 0; size <= sizeof(dr_result) + 24; ++size) {
+      INFO("call " << which << ", struct_size " << size);
+      alignas(8) uint8_t held[sizeof(dr_result) + 64];
+      std::memset(held, 0xa5, sizeof held);
+      std::memcpy(held, &size, sizeof size);
+      CHECK(call(which, reinterpret_cast<dr_result*>(held)) == status);
+      size_t told = 0;
+      std::memcpy(&told, held, sizeof told);
+      CHECK(told == size);
+      const size_t end = size < status_end ? sizeof size : std::min(size, sizeof(dr_result)) / 4 * 4;
+      CHECK(std::memcmp(held + sizeof size, reinterpret_cast<const uint8_t*>(&whole) + sizeof size,
+                        end - sizeof size) == 0);
+      CHECK(std::all_of(held + end, held + sizeof held, [](uint8_t x) { return x == 0xa5; }));
+    }
+  }
+  dr_batch_destroy(detour);
+}
+
+TEST_CASE(
+    "a NaN that arithmetic makes is the same on a GPU: of feedback, and of sums; one that is copied keeps its bits") {
+  constexpr uint32_t odd[] = {0x7fffffff, 0xffc00000, 0x7f800001, 0xff812345, 0xffffffff, 0x7f800000, 0xff800000};
+  const auto spoil = [&](gradient& g, uint64_t seed) {
+    rng r{seed};
+    for (uint64_t i = 0; i < g.universe; i += 1 + r.next() % 40) {
+      const uint32_t bits = odd[r.next() % std::size(odd)];
+      if (g.dtype == DR_F32)
+        g.words[i] = bits;
+      else
+        reinterpret_cast<uint16_t*>(g.words.data())[i] = static_cast<uint16_t>(
+            g.dtype == DR_BF16 ? bits >> 16 | (bits & 0xffff ? 1 : 0)
+                               : (bits >> 16 & 0x8000) | 0x7c00 | (bits & 0x7fffff ? bits % 1023 + 1 : 0));
+    }
+  };
+  for (const dr_dtype dtype : {DR_F32, DR_F16, DR_BF16})
+    for (const char* index : {"index=golomb", "index=bloom(policy=p0,fpr=0.02)"})
+      for (const double ratio : {0.01, 0.2}) {
+        const std::string codecs = " " + std::string(index) + " value=raw";
+        const std::string sparsify = "sparsify=topr(ratio=" + std::to_string(ratio) + ")";
+        INFO(sparsify << codecs << ", type " << dtype);
+        std::vector<gradient> g{make(dtype, 20000, 1), make(dtype, 700, 2)};
+        for (gradient& x : g) spoil(x, x.universe);
+        same_encode(sparsify + codecs, g);
+        // Feedback, from a state that has some, too.
+        std::vector<gradient> kept = g;
+        for (gradient& x : kept) {
+          x.state.assign((16 + 4 * x.universe + 7) / 8, 0);
+          x.state[0] = 0x52537244;
+          x.state[1] = x.universe;
+          gradient m = make(DR_F32, x.universe, 5);
+          spoil(m, 6);
+          std::memcpy(x.state.data() + 2, m.words.data(), 4 * x.universe);
+        }
+        same_encode(sparsify + " feedback=residual(beta=0.5,gamma=-1)" + codecs, kept);
+        const plan p(sparsify + " feedback=residual" + codecs);
+        const bytes frame = encode_at(nullptr, p, kept).frame;
+        const decoded d = decode_at(nullptr, frame, g);
+        for (const float v : d.values[0])
+          if (std::isnan(v)) {
+            uint32_t bits;
+            std::memcpy(&bits, &v, 4);
+            REQUIRE(bits == 0x7fc00000);
+          }
+        // Sums, into what has some.
+        const bytes plain = encode_at(nullptr, plan(sparsify + codecs), g).frame;
+        const aligned_bytes a(frame), b(plain);
+        const dr_bytes list[] = {{a.data, a.size}, {b.data, b.size}, {b.data, b.size}};
+        const float weights[] = {1, -0.5f, 0};
+        dr_merge_options options{};
+        options.struct_size = sizeof options;
+        options.flags = DR_MERGE_ADD;
+        for (const dr_dtype to : {dtype, dr_dtype{DR_F32}}) {
+          const auto merged = [&](const dr_place* place, size_t k) {
+            std::vector<gradient> held{make(to, 20000, 7), make(to, 700, 8)};
+            for (gradient& x : held) spoil(x, 9);
+            std::vector<dr_tensor_out> outs(2);
+            for (size_t i = 0; i < 2; ++i) {
+              outs[i].struct_size = sizeof outs[i];
+              outs[i].dtype = to;
+              outs[i].universe = held[i].universe;
+              outs[i].values = held[i].words.data();
+            }
+            context c;
+            const dr_status s =
+                dr_merge(c.handle, place, list, weights, k, &options, outs.data(), sizeof outs[0], outs.size());
+            INFO(c.error());
+            REQUIRE(s == DR_OK);
+            return std::pair(held[0].words, held[1].words);
+          };
+          // By pairs where they are few, by tiles where not.
+          for (const size_t k : {1, 3}) {
+            const dr_place place = emulated(static_cast<int32_t>(k));
+            CHECK(merged(nullptr, k) == merged(&place, k));
+          }
+        }
+      }
 }

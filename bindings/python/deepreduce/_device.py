@@ -42,7 +42,7 @@ class Framework:
         raise NotImplementedError
 
     def fill(self, x: Any, byte: int) -> None:
-        """Sets an array of bytes, on the caller's current stream."""
+        """All bytes of a contiguous array of bytes; does not wait."""
         raise NotImplementedError
 
     def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
@@ -173,7 +173,7 @@ class Bare(Framework):
 
     def fill(self, x: Any, byte: int) -> None:
         x = self._seen(x)
-        _driver.driver.fill(x.device, x.stream, x.address, x.nbytes, byte)
+        _driver.driver.fill(x.device, x.stream, x.address, byte, x.nbytes)
 
     def part(self, x: Any, begin: int, end: int, dtype: str = "uint8") -> Any:
         return self._seen(x).part(begin, ((end - begin) // _driver.SIZES[dtype],), dtype)

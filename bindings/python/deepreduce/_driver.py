@@ -48,7 +48,7 @@ class Cuda:
         with self._on(device):  # waits for what works on the memory
             self._call("cuMemFree_v2", ctypes.c_uint64(address))
 
-    def fill(self, device: int, stream: int, address: int, size: int, byte: int) -> None:
+    def fill(self, device: int, stream: int, address: int, byte: int, size: int) -> None:
         with self._on(device):
             self._call(
                 "cuMemsetD8Async",

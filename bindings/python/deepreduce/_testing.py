@@ -36,7 +36,7 @@ class _Played(_driver.Cuda):
     def release(self, device: int, address: int) -> None:
         del self._held[address]
 
-    def fill(self, device: int, stream: int, address: int, size: int, byte: int) -> None:
+    def fill(self, device: int, stream: int, address: int, byte: int, size: int) -> None:
         ctypes.memset(address, byte, size)
 
     def to_host(self, device: int, stream: int, to: int, address: int, size: int) -> None:

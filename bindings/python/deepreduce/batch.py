@@ -32,10 +32,10 @@ from .frame import (
     DeviceFrame,
     array_of,
     borrow_target,
-    prepare_result,
     raise_result,
     read_result,
     result_at,
+    start_result,
 )
 from .tensor import Plans, Sparse, States, as_list
 
@@ -113,10 +113,7 @@ class Batch:
         self._frame: Any = None  # of an encode on the CPU that is given none
         self._room = 0
         self._reserve(max(1, unsigned(frames, "frames", 2**32)))
-        self._result: Any = None
-        if self._place is not None:
-            self._result = self._place.empty((RESULT_SIZE,))
-            prepare_result(self._result, self._place)
+        self._result: Any = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
 
     def __del__(self) -> None:
@@ -136,7 +133,7 @@ class Batch:
 
     @property
     def launches(self) -> int:
-        """Kernels that an encode launches at most; 0 on the CPU."""
+        """Kernels that an encode launches at most, with what a sort launches and clears; 0 on the CPU."""
         return int(self._info.launches)
 
     def frame(self, buffer: Any = None) -> DeviceFrame:

@@ -22,7 +22,7 @@ from ._tensors import (
     weights_of,
 )
 from .errors import ArgumentError
-from .frame import RESULT_SIZE, DeviceFrame, array_of, borrow_target, prepare_result, raise_result, read_result
+from .frame import RESULT_SIZE, DeviceFrame, array_of, borrow_target, raise_result, read_result, start_result
 from .tensor import Sparse, State, States
 
 if TYPE_CHECKING:
@@ -124,8 +124,7 @@ class Bound:
         self._told: Any = None
         self._told_at: Optional[int] = None
         if self._place is not None:
-            self._told = self._place.empty((RESULT_SIZE,))
-            prepare_result(self._told, self._place)
+            self._told = start_result(self._place.empty((RESULT_SIZE,)))
             self._told_at = self._place.borrow_bytes(self._told, "the result").address
 
     # ---- States: whoever uses one takes the lock of what it is bound to ----

@@ -32,10 +32,9 @@ class DeviceFrame:
         whole = place.empty((room + RESULT_SIZE,))
         part = place.framework.part
         self.buffer: Any = part(whole, 0, room) if buffer is None else buffer
-        self._result = part(whole, room, room + RESULT_SIZE)
+        self._result = start_result(part(whole, room, room + RESULT_SIZE))
         self._place = place
         self._status_frame = False
-        prepare_result(self._result, place)
 
     def size(self) -> int:
         """Bytes of the frame."""
@@ -83,11 +82,12 @@ _WORDS = {
 }
 
 
-def prepare_result(memory: Any, place: _device.Place) -> None:
-    """An empty dr_result, which tells its size, of memory on a GPU; on the caller's current stream."""
-    place.framework.fill(memory, 0)
-    assert RESULT_SIZE < 256  # so its first byte is all of struct_size
-    place.framework.fill(place.framework.part(memory, 0, 1), RESULT_SIZE)
+def start_result(memory: Any) -> Any:
+    """Makes memory on a GPU a dr_result that says nothing yet but its size; does not wait. Returns it."""
+    framework = _device.framework_of(memory)
+    framework.fill(memory, 0)
+    framework.fill(framework.part(memory, 0, 1), RESULT_SIZE)  # struct_size, whose other bytes are 0
+    return memory
 
 
 def result_at(memory: Any, place: _device.Place) -> Any:
