@@ -939,6 +939,32 @@ def test_every_changed_bit_is_noticed():
             merge([frame, bad])
 
 
+def test_damage_is_told_before_what_the_damaged_header_claims():
+    """A header is read without its check, which the decode verifies. What it claims must not hide that it is damaged."""
+    frame = encode([f32(1, 2, 3), f32(4, 5)], RAW)
+    for i in range(8 * len(frame)):
+        bad = bytearray(frame)
+        bad[i // 8] ^= 1 << i % 8
+        for call in (
+            lambda: decode(bad, max_elements=5),
+            lambda: decode(bad, out=[numpy.empty(3, F32), numpy.empty(2, F32)]),
+            lambda: decode(bad, like=[numpy.empty(3, F32), numpy.empty(2, F32)]),
+            lambda: decode(bad, sparse=True, tensors=1),
+            lambda: merge([frame, bad], max_elements=5),
+            lambda: merge([bad, frame], sparse=True),
+        ):
+            with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported)):
+                call()
+
+
+def test_every_check_is_verified_once(monkeypatch):
+    """By the decode: the header that says what to make for it is read without."""
+    frame = encode([f32(1, 2, 3), f32(4, 5)], RAW)
+    library = deepreduce._library.load()
+    monkeypatch.setattr(library, "dr_inspect", None)
+    assert len(decode(frame)) == len(decode(frame, sparse=True)) == len(merge([frame, frame])) == 2
+
+
 def test_every_truncation_is_noticed():
     frame = encode([f32(0, 3, 0, -1), f32(1)], "index=golomb value=raw")
     for size in range(len(frame)):

@@ -179,6 +179,16 @@ def test_a_received_frame_may_be_longer(gpu):
             assert same_bits(host(decode(received)), decode(frame))
 
 
+def test_of_a_long_frame_only_the_beginning_is_copied(gpu, monkeypatch):
+    frame, copied = encode(Emulated(gradient(100_000)), RAW), []
+    to_host = _device.Bare.to_host
+    monkeypatch.setattr(_device.Bare, "to_host", lambda self, x: (copied.append(x.nbytes), to_host(self, x))[1])
+    got = decode(frame)
+    assert frame.size() > 400_000 and sum(copied) < 70_000
+    monkeypatch.undo()
+    assert same_bits(host(got), gradient(100_000))
+
+
 def test_merge_without_out_is_a_new_sum(gpu):
     a, b = encode(gradient(seed=1), PLANS[1]), encode(gradient(seed=2), PLANS[2])
     assert same_bits(host(merge([bytes_on_gpu(a), bytes_on_gpu(b)])), merge([a, b]))

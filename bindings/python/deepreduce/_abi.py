@@ -606,6 +606,19 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         dr_status,
         [c_void_p, c_size_t, POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t, POINTER(dr_error)],
     ),
+    "dr_frame_header": (
+        dr_status,
+        [
+            c_void_p,
+            c_size_t,
+            c_size_t,
+            POINTER(dr_frame_info),
+            POINTER(dr_tensor_info),
+            c_size_t,
+            c_size_t,
+            POINTER(dr_error),
+        ],
+    ),
     "dr_decode": (
         dr_status,
         [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, List, Literal, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, overload
+import functools
+from typing import Any, Callable, List, Literal, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, overload
 
 import numpy
 
@@ -42,8 +43,8 @@ Tensors = Union[int, slice, range]
 
 # Room that a thread keeps for its frames: the first, and the most.
 _SCRATCH, _SCRATCH_MOST = 65536, 1 << 26
-# Infos that the first dr_inspect has room for. Longer frames take a second one.
-_INSPECT_CAPACITY = 16
+# Infos that the first reading of a header has room for. Longer frames take a second one.
+_INFO_CAPACITY = 16
 # Bytes that are copied from a GPU at first to read a frame that does not tell its size.
 _HEADER_USUALLY = 65536
 
@@ -316,7 +317,7 @@ def inspect(frame: Any) -> Frame:
     (7, 1, 8, 'float32')
     """
     place = _device.find([("frame", array_of(frame))])
-    header = _header(frame, _borrow_frame(frame, "frame", place), place)
+    header = _header(frame, _borrow_frame(frame, "frame", place), place, verify=True)
     info = header.info
     return Frame(
         size=info.frame_size,
@@ -409,29 +410,34 @@ def _shape_of(told: _abi.dr_tensor_info) -> Shape:
     return Shape(universe, width, told.dtype, (universe, width) if width > 1 else (universe,))
 
 
-def _header(frame: Any, data: _memory.Bytes, place: Optional[_device.Place]) -> Header:
-    """What the header of a frame tells. From a GPU it is copied for that."""
+def _header(frame: Any, data: _memory.Bytes, place: Optional[_device.Place], verify: bool) -> Header:
+    """What the header of a frame tells. From a GPU it is copied for that. verify: the checks, which a decode does itself."""
     if place is None:
-        return _inspect(data)
+        return _read(data, data.size, verify)
     array = array_of(frame)
     framework = _device.framework_of(array)
     for part in sorted({min(data.size, _HEADER_USUALLY), data.size}):
         try:
-            return _inspect(_memory.borrow_bytes(framework.to_host(framework.part(array, 0, part))))
+            return _read(_memory.borrow_bytes(framework.to_host(framework.part(array, 0, part))), data.size, verify)
         except CorruptFrame:
             if part == data.size:  # otherwise it may only be longer
                 raise
     raise AssertionError("not reached")
 
 
-def _inspect(frame: _memory.Bytes) -> Header:
+def _read(frame: _memory.Bytes, size: int, verify: bool) -> Header:
+    """The header of a frame of at most `size` bytes, of which these are the first."""
     library, info, error = _library.load(), new(_abi.dr_frame_info), new(_abi.dr_error)
-    capacity = _INSPECT_CAPACITY
+    capacity = _INFO_CAPACITY
     while True:
         infos = (_abi.dr_tensor_info * capacity)()
         for each in infos:
             each.struct_size = _INFO_STRIDE
-        check(library.dr_inspect(frame.address, frame.size, info, infos, _INFO_STRIDE, capacity, error), error)
+        told = (info, infos, _INFO_STRIDE, capacity, error)
+        if verify:
+            check(library.dr_inspect(frame.address, frame.size, *told), error)
+        else:
+            check(library.dr_frame_header(frame.address, frame.size, size, *told), error)
         if info.tensors <= capacity:
             return Header(info, (_abi.dr_tensor_info * info.tensors).from_buffer(infos))
         capacity = info.tensors
@@ -605,24 +611,13 @@ def decode(
     context = context_of_thread(threads)
     place = _device.find([("frame", array_of(frame)), *name_outputs(out), *name_outputs(like, "like")])
     data = _borrow_frame(frame, "frame", place)
-    header = _header(frame, data, place)
-    results: List[Any] = []
-    outs: Any = None
-    asked, one = None, not header.is_list
-    if not header.is_status:
-        header.limit(max_elements)
-        asked, alone = range_of(tensors, len(header.infos))
-        one = alone or (one and asked is None)
-        shapes = header.shapes(asked)
-        if sparse:
-            supports = [header.infos[i].support for i in asked or range(len(shapes))]
-            kind = like[0] if isinstance(like, (list, tuple)) and like else like
-            outs, results = sparse_outputs(shapes, supports, code, place, maker_of(place, kind, code))
-        else:
-            given = out if like is None else arrays_like(like, code, place)
-            make = maker_of(place, None, code) if given is None else None
-            outs, results = dense_outputs(shapes, given, not one, code, place, make)
-    options = make_options(max_elements, max_workspace, tag, asked)
+    header = _header(frame, data, place, verify=False)
+    try:
+        room = _room(header, out, like, sparse, code, tensors, max_elements, place, lambda i: int(header.infos[i].support))
+    except Error:
+        _header(frame, data, place, verify=True)  # if it is damaged, that is what is wrong
+        raise
+    options = make_options(max_elements, max_workspace, tag, room.asked)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_decode(
         context.handle,
@@ -630,19 +625,55 @@ def decode(
         data.address,
         data.size,
         options,
-        outs,
+        room.outs,
         OUT_STRIDE,
-        len(results),
+        len(room.results),
     )
     if status:
         fail(status, context)
     if tracer is not None:
         tracer.done()
+    return out if out is not None else room.result(sparse)
+
+
+class _Room(NamedTuple):
+    """What a decode or merge writes to."""
+
+    outs: Any  # dr_tensor_out[n]
+    results: List[Any]
+    asked: Optional[range]  # of the frame's tensors; None: all
+    one: bool
+
+    def result(self, sparse: bool) -> Any:
+        results = cut(self.results, self.outs) if sparse else self.results
+        return results[0] if self.one else results
+
+
+def _room(
+    header: Header,
+    out: Any,
+    like: Any,
+    sparse: bool,
+    dtype: Optional[int],
+    tensors: Optional[Tensors],
+    max_elements: Optional[int],
+    place: Optional[_device.Place],
+    rows: Callable[[int], int],
+) -> _Room:
+    """Outputs for the tensors that are asked for. rows: those of a tensor, where it comes out sparse."""
+    if header.is_status:
+        return _Room(None, [], None, not header.is_list)
+    header.limit(max_elements)
+    asked, alone = range_of(tensors, len(header.infos))
+    one = alone or (not header.is_list and asked is None)
+    shapes = header.shapes(asked)
     if sparse:
-        results = cut(results, outs)
-    if out is not None:
-        return out
-    return results[0] if one else results
+        kind = like[0] if isinstance(like, (list, tuple)) and like else like
+        rooms = map(rows, range(len(shapes)) if asked is None else asked)
+        outs, results = sparse_outputs(shapes, rooms, dtype, place, maker_of(place, kind, dtype))
+        return _Room(outs, results, asked, one)
+    given = out if like is None else arrays_like(like, dtype, place)
+    return _Room(*dense_outputs(shapes, given, not one, dtype if given is None else None, place), asked, one)
 
 
 @overload
@@ -750,26 +781,15 @@ def merge(
     factors = weights_of(weights, len(frames))
     datas = [_borrow_frame(frame, name, place) for frame, name in zip(frames, names)]
     headers = _sound_headers(frames, datas, place, all_of_them=sparse)
-    header = headers[0]
-    outs: Any = None
-    results: List[Any] = []
-    asked, one = None, not header.is_list
-    if not header.is_status:
-        header.limit(max_elements)
-        asked, alone = range_of(tensors, len(header.infos))
-        one = alone or (one and asked is None)
-        shapes = header.shapes(asked)
-        if sparse:
-            kind = like[0] if isinstance(like, (list, tuple)) and like else like
-            make, code = maker_of(place, kind, code), _abi.DR_F32 if code is None else code
-            rooms = _union_rooms(headers, shapes, asked)
-            outs, results = sparse_outputs(shapes, rooms, code, place, make)
-        else:
-            given = out if like is None else arrays_like(like, code, place)
-            if given is None:
-                code = _abi.DR_F32 if code is None else code
-            outs, results = dense_outputs(shapes, given, not one, code, place)
-    options = make_options(max_elements, max_workspace, tag, asked, add=out is not None)
+    if code is None and (like is None or sparse):
+        code = _abi.DR_F32
+    try:
+        rows = functools.partial(_rows_of_union, headers)
+        room = _room(headers[0], out, like, sparse, code, tensors, max_elements, place, rows)
+    except Error:
+        _sound_headers(frames, datas, place, all_of_them=True, verify=True)
+        raise
+    options = make_options(max_elements, max_workspace, tag, room.asked, add=out is not None)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_merge(
         context.handle,
@@ -778,30 +798,30 @@ def merge(
         factors,
         len(datas),
         options,
-        outs,
+        room.outs,
         OUT_STRIDE,
-        len(results),
+        len(room.results),
     )
     if status:
         fail(status, context)
     if tracer is not None:
         tracer.done()
-    if sparse:
-        results = cut(results, outs)
-    if out is not None:
-        return out
-    return results[0] if one else results
+    return out if out is not None else room.result(sparse)
 
 
 def _sound_headers(
-    frames: Sequence[Any], datas: Sequence[_memory.Bytes], place: Optional[_device.Place], all_of_them: bool
+    frames: Sequence[Any],
+    datas: Sequence[_memory.Bytes],
+    place: Optional[_device.Place],
+    all_of_them: bool,
+    verify: bool = False,
 ) -> List[Header]:
     """Header of the first frame that is no status frame: it tells the sizes. If all are, of the first. all_of_them: those
     of the frames behind it, too."""
     found: List[Header] = []
     for i, (frame, data) in enumerate(zip(frames, datas)):
         try:
-            header = _header(frame, data, place)
+            header = _header(frame, data, place, verify)
         except Error as error:
             error.args = (f"frame {i}: {error}",)
             error.frame = i
@@ -814,10 +834,8 @@ def _sound_headers(
     return found
 
 
-def _union_rooms(headers: Sequence[Header], shapes: Sequence[Shape], asked: Optional[range]) -> List[int]:
+def _rows_of_union(headers: Sequence[Header], tensor: int) -> int:
     """Rows that the union of the supports takes at most. Frames that do not go together are the library's to refuse."""
-    first = 0 if asked is None else asked.start
-    return [
-        min(shape.universe, sum(h.infos[i].support for h in headers if i < len(h.infos)))
-        for i, shape in enumerate(shapes, first)
-    ]
+    supports: int = sum(header.infos[tensor].support for header in headers if tensor < len(header.infos))
+    universe: int = headers[0].infos[tensor].universe
+    return min(universe, supports)
