@@ -107,8 +107,7 @@ dr_status dr_context_create(const dr_context_options* options, dr_context** cont
 void dr_context_destroy(dr_context* context) { delete context; }
 
 dr_status dr_context_trim(dr_context* context) {
-  return in_context(context,
-                    [](dr_context& c) -> dr_status { return fail(c.error, DR_E_UNSUPPORTED, "trim: not yet"); });
+  return in_context(context, [](dr_context& c) { return c.trim(); });
 }
 
 const dr_error* dr_last_error(const dr_context* context) {
@@ -132,8 +131,17 @@ dr_status dr_plan_parse(const char* text, dr_plan** plan, dr_error* error) {
 
 const char* dr_plan_text(const dr_plan* plan) { return plan ? plan->bound->text.c_str() : ""; }
 void dr_plan_destroy(dr_plan* plan) { delete plan; }
-dr_status dr_plan_describe(const dr_plan*, dr_plan_info*, dr_error* error) {
-  return reported(error, [](dr_error& e) -> dr_status { return fail(e, DR_E_UNSUPPORTED, "plan info: not yet"); });
+dr_status dr_plan_describe(const dr_plan* plan, dr_plan_info* info, dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    if (!plan || !info) return fail(e, DR_E_ARGUMENT, "%s is NULL", plan ? "info" : "plan");
+    dr_plan_info i;
+    if (const dr_status s = read_struct(info, "info", i, e)) return s;
+    const dr::plan_traits traits = dr::traits_of(*plan->bound);
+    i.flags = traits.flags;
+    i.dtypes = traits.dtypes;
+    dr::write_struct(i, info);
+    return DR_OK;
+  });
 }
 
 size_t dr_codec_count(void) { return dr::codec_count(); }

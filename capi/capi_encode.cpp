@@ -22,11 +22,31 @@ uint64_t bound_of(const dr::batch& b) { return std::max<uint64_t>(b.layout[1].fr
 
 struct encode_request {
   const dr_call* call;
+  size_t tensors;
   const dr_place* place;
   void* frame;
   size_t capacity;
   dr_result* result;
+  const dr::target* found = nullptr;  // the place, if it was found before
 };
+
+// So that only what is at fault says so.
+dr_status clear_faults(const dr_call& call, size_t n, dr_error& error) {
+  if (call.fault_stride < dr::struct_size_min)
+    return fail(error, DR_E_ARGUMENT, "call: faults are %zu bytes apart, less than a struct", call.fault_stride);
+  for (size_t i = 0; i < n; ++i) {
+    auto* const at = reinterpret_cast<char*>(call.faults) + i * call.fault_stride;
+    if (const size_t size = dr::size_of_struct(at); size < dr::struct_size_min || size > call.fault_stride) {
+      fail(error, DR_E_ARGUMENT, "call: fault %zu: struct_size is %zu, which is not set or above the stride of %zu", i,
+           size, call.fault_stride);
+      error.tensor = i;
+      error.what = size;
+      return DR_E_ARGUMENT;
+    }
+    write_struct(dr::no_fault(), at);
+  }
+  return DR_OK;
+}
 
 // Runs `attempt` and, whatever came of it, fills the result and the status frame that the caller asked for. On a device the result is the
 // kernels' to fill; what went wrong before they began is in the status alone.
@@ -37,7 +57,12 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
   dr::target target;
   dr_result result{};
   const dr_status status = guarded(context.error, [&]() -> dr_status {
-    if (const dr_status s = find_target(request.place, target, context.error)) return s;
+    if (context.lost()) [[unlikely]]
+      return dr::fail_lost(context);
+    if (request.found)
+      target = *request.found;
+    else if (const dr_status s = find_target(request.place, target, context.error))
+      return s;
     if (!target.where)
       if (const dr_status s = read_struct(request.result, "result", result, context.error)) return s;
     if (const dr_status s = read_struct(request.call, "call", c, context.error)) return s;
@@ -45,11 +70,16 @@ dr_status finish_encode(dr_context& context, const encode_request& request, F&& 
       return fail(context.error, DR_E_UNSUPPORTED, "call: unknown flags 0x%x, or reserved is not 0", c.flags);
     if (!request.frame && (request.capacity || target.where))
       return fail(context.error, DR_E_ARGUMENT, "frame is NULL");
-    const dr::encode_call call{c.step, c.seed, c.private_seed, c.tag, c.flags, c.trace, c.trace_user};
+    if ((c.flags & DR_CALL_FIT) && target.where)
+      return fail(context.error, DR_E_UNSUPPORTED, "call: DR_CALL_FIT has no path on a GPU");
+    if (c.faults)
+      if (const dr_status s = clear_faults(c, request.tensors, context.error)) return s;
+    const dr::encode_call call{c.step,  c.seed,       c.private_seed, c.tag,         c.flags,
+                               c.trace, c.trace_user, c.faults,       c.fault_stride};
     return attempt(c, call, target, made);
   });
   if (target.where) return status;
-  result = dr::result_of(status, made.size, context.error);
+  result = dr::result_of(status, made, context.error);
   if (status) {
     if ((c.flags & DR_CALL_STATUS_FRAME) && request.frame && request.capacity >= dr::status_frame_max)
       result.size = dr::write_status_frame(status, context.error.message, c.flags & DR_CALL_TAG, c.tag,
@@ -77,7 +107,7 @@ dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode
   dr::encode_result made;
   const dr_status s = dr::encode_by_host(b.prepared, call, views, context.workers_for(b.prepared), *target.where,
                                          target.stream, frame, request.capacity, made, context.error);
-  dr_result result = dr::result_of(s, made.size, context.error);
+  dr_result result = dr::result_of(s, made, context.error);
   uint8_t said[dr::status_frame_max];
   dr_status copied = DR_OK;
   if (s && (call.flags & DR_CALL_STATUS_FRAME) && request.capacity >= sizeof said) {
@@ -87,6 +117,26 @@ dr_status run_on_device(dr_context& context, const dr_batch& b, const dr::encode
   if (request.result && !copied) copied = dr::tell_by_host(result, *target.where, target.stream, request.result);
   const dr_status waited = target.where->wait(target.stream);
   return s ? s : copied ? copied : waited;
+}
+
+// What a prepared batch settled may be said again, but not otherwise.
+dr_status check_prepared(const dr::batch& b, const dr_call& call, std::span<const dr_tensor> views, dr_error& error) {
+  if (call.segment_rows && call.segment_rows != b.segment_rows) {
+    fail(error, DR_E_ARGUMENT, "call: segments of %" PRIu64 " rows; the batch was prepared for %" PRIu64,
+         call.segment_rows, b.segment_rows);
+    error.what = call.segment_rows;
+    return DR_E_ARGUMENT;
+  }
+  for (const dr::unit& u : b.units)
+    for (size_t i = u.first_tensor; i < std::min<size_t>(u.first_tensor + u.tensors, views.size()); ++i) {
+      const dr_plan* const own = views[i].plan;
+      if (!own || own->bound.get() == u.method || own->bound->text == u.method->text) continue;
+      fail(error, DR_E_ARGUMENT, "tensor %zu: its plan is %.80s; the batch was prepared for %.80s", i,
+           own->bound->text.c_str(), u.method->text.c_str());
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  return DR_OK;
 }
 
 // The batch of these tensors: prepared before, if it is among the last few.
@@ -145,7 +195,7 @@ dr_status dr_bound(dr_context* context, const dr_plan* plan, const dr_call* call
 dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* call, const dr_place* place,
                     const dr_tensor* list, size_t stride, size_t n, void* frame, size_t capacity, dr_result* result) {
   if (!context) return DR_E_ARGUMENT;
-  const encode_request request{call, place, frame, capacity, result};
+  const encode_request request{call, n, place, frame, capacity, result};
   return finish_encode(*context, request,
                        [&](const dr_call& c, const dr::encode_call& made_call, const dr::target& target,
                            dr::encode_result& made) -> dr_status {
@@ -207,10 +257,10 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
                           const dr_tensor* list, size_t stride, size_t n, void* workspace, size_t workspace_size,
                           void* frame, size_t capacity, dr_result* result) {
   if (!context) return DR_E_ARGUMENT;
-  const encode_request request{call, place, frame, capacity, result};
+  const encode_request request{call, n, place, frame, capacity, result};
   return finish_encode(
       *context, request,
-      [&](const dr_call&, const dr::encode_call& made_call, const dr::target& target,
+      [&](const dr_call& c, const dr::encode_call& made_call, const dr::target& target,
           dr::encode_result& made) -> dr_status {
         if (!batch) return fail(context->error, DR_E_ARGUMENT, "batch is NULL");
         if (batch->where != target.where)
@@ -219,8 +269,26 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
           return fail(context->error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
         auto& views = context->list.views;
         if (const dr_status s = dr::read_array(list, stride, n, "tensors", views, context->error)) return s;
+        if (const dr_status s = check_prepared(batch->prepared, c, views, context->error)) return s;
         if (target.where)
           return run_on_device(*context, *batch, made_call, target, views, workspace, workspace_size, request);
         return run_encode(*context, batch->prepared, made_call, views, workspace, workspace_size, request, made);
+      });
+}
+
+dr_status dr::encode_prepared(dr_context& context, const dr_batch& batch, const target& where, const dr_call* call,
+                              std::span<const dr_tensor> tensors, const prepared_memory& memory, void* frame,
+                              size_t capacity, dr_result* result) {
+  const encode_request request{call, tensors.size(), nullptr, frame, capacity, result, &where};
+  return finish_encode(
+      context, request,
+      [&](const dr_call& c, const encode_call& made_call, const target&, encode_result& made) -> dr_status {
+        if (const dr_status s = check_prepared(batch.prepared, c, tensors, context.error)) return s;
+        encode_call bound = made_call;
+        bound.checked = memory.checked && !batch.by_host;  // (there the states are not looked at before)
+        return where.where ? run_on_device(context, batch, bound, where, tensors, memory.workspace,
+                                           memory.workspace_size, request)
+                           : run_encode(context, batch.prepared, bound, tensors, memory.workspace,
+                                        memory.workspace_size, request, made);
       });
 }

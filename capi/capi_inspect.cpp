@@ -55,7 +55,7 @@ dr_status describe_frame(const void* frame, dr_frame_info* info, dr_tensor_info*
   i.status = f.status;
   i.tensors = f.tensors;
   i.rows = static_cast<uint32_t>(f.rows.size());
-  i.plans = static_cast<uint32_t>(f.plans.size());
+  i.plans = f.entries;
   i.frame_size = f.frame_size;
   i.header_size = f.header_size;
   i.tag = f.tag;

@@ -2,25 +2,49 @@
 #pragma once
 
 #include <cfenv>
+#include <cstdint>
 #include <exception>
 #include <new>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 #include "core/error.hpp"
 
 namespace dr {
 
-// Frameworks flush denormals and change rounding; bytes must not depend on it.
+// Frameworks flush denormals and change rounding; bytes must not depend on it. Where the environment is the default one but for flags,
+// as mostly, it stays: loading it whole takes longer than a small call does. The flags that were raised go with us.
 class default_environment {
  public:
   default_environment() {
+#if defined(__x86_64__)
+    flags_ = _mm_getcsr();
+    uint16_t x87;
+    __asm__ volatile("fnstcw %0" : "=m"(x87));
+    is_default_ = (flags_ & ~0x3fu) == 0x1f80 && x87 == 0x037f;
+#endif
+    if (is_default_) return;
     std::fegetenv(&saved_);
     std::fesetenv(FE_DFL_ENV);
   }
-  ~default_environment() { std::fesetenv(&saved_); }
+  ~default_environment() {
+    if (!is_default_) std::fesetenv(&saved_);
+#if defined(__x86_64__)
+    // (No code of ours is x87's, so its flags are as they were.)
+    else if (_mm_getcsr() != flags_)
+      _mm_setcsr(flags_);
+#endif
+  }
   default_environment(const default_environment&) = delete;
   default_environment& operator=(const default_environment&) = delete;
 
  private:
+  bool is_default_ = false;
+#if defined(__x86_64__)
+  uint32_t flags_;
+#endif
   std::fenv_t saved_;
 };
 

@@ -20,8 +20,8 @@ namespace dr {
 
 inline constexpr uint32_t threads_max = 256;
 // The flags that calls take.
-inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST, decode_flags = DR_DECODE_ADD,
-                          place_flags = DR_PLACE_ALLOW_HOST;
+inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT,
+                          decode_flags = DR_DECODE_ADD, place_flags = DR_PLACE_ALLOW_HOST;
 
 }  // namespace dr
 
@@ -93,7 +93,20 @@ struct dr_context {
   std::vector<dr::deliver_room> rooms;
   std::vector<std::unique_ptr<dr::cached_batch>> batches;  // of dr_encode, the latest first
 
-  ~dr_context() { drop_workspace(); }
+  ~dr_context() {
+    drop_workspace();
+    if (lost()) (void)workers.release();  // its threads are not here; waiting for them would never end
+  }
+  // In a forked child: the context has threads, and they stayed behind.
+  bool lost() const { return workers && workers->lost(); }
+  // Gives back what is kept for the next call.
+  dr_status trim() {
+    if (const dr_status s = on_device.trim(error)) return s;
+    drop_workspace();
+    const auto drop = [](auto&... kept) { ((kept = std::remove_reference_t<decltype(kept)>()), ...); };
+    drop(list, outs, frames, rows, rooms, batches);
+    return DR_OK;
+  }
   void drop_workspace() {
     if (workspace) options.release(options.user, workspace, workspace_size);
     workspace = nullptr;
@@ -123,10 +136,19 @@ dr_status reported(dr_error* out, F&& f) noexcept {
   return status;
 }
 
+// What a context says in a forked child.
+inline dr_status fail_lost(dr_context& context) {
+  return fail(context.error, DR_E_ARGUMENT,
+              "context: this process was forked, and its %u threads stayed behind; make a context here",
+              context.workers->workers() - 1);
+}
+
 // For functions with one: it remembers.
 template <class F>
 dr_status in_context(dr_context* context, F&& f) noexcept {
   if (!context) return DR_E_ARGUMENT;
+  if (context->lost()) [[unlikely]]
+    return fail_lost(*context);
   return guarded(context->error, [&] { return f(*context); });
 }
 
@@ -155,11 +177,39 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
 }
 
 // What a caller is told of a call; `error` counts if it failed.
-inline dr_result result_of(dr_status status, uint64_t size, const dr_error& error) {
-  const dr_error e = status ? error : no_error();
-  return {sizeof(dr_result), status ? 0 : size, status, e.stream, e.tensor, e.where, e.what, e.frame, e.needed, 0};
+inline dr_result result_of(dr_status status, const encode_result& made, const dr_error& error) {
+  if (!status)
+    return {sizeof(dr_result), made.size, DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, made.kept};
+  const dr_error& e = error;
+  return {sizeof(dr_result), 0, status, e.stream, e.tensor, e.where, e.what, e.frame, e.needed, 0};
 }
 
 dr_status prepare_batch(dr_context& context, const dr_plan* plan, const tensors& t, uint64_t segment_rows, batch& out);
+
+// ---- Prepared calls: their memory is the caller's, or a binding's -----------------------------------------
+
+struct prepared_memory {
+  void* workspace = nullptr;
+  size_t workspace_size = 0;
+  bool checked = false;  // the tensors, or outputs that are all dense: when they were bound
+};
+
+// Tensors and outputs in our version. `result`, if any, is told on the CPU; on a device the kernels tell it.
+dr_status encode_prepared(dr_context& context, const ::dr_batch& batch, const target& where, const dr_call* call,
+                          std::span<const dr_tensor> tensors, const prepared_memory& memory, void* frame,
+                          size_t capacity, dr_result* result);
+
+struct prepared_frames {
+  std::span<const dr_bytes> list;
+  const float* weights = nullptr;
+  bool copies = false;  // a decode; otherwise a merge
+};
+dr_status decode_prepared(dr_context& context, const ::dr_batch& batch, const target& where,
+                          const prepared_frames& frames, const dr_decode_options* options,
+                          std::span<dr_tensor_out> outs, const prepared_memory& memory, dr_result* result);
+// Workspace for a decode or a merge of k frames.
+dr_status decode_room(const ::dr_batch& batch, size_t k, size_t& bytes, dr_error& error);
+// Whether a batch decodes such outputs, all of them dense if it runs on a device.
+dr_status check_batch_outputs(const ::dr_batch& batch, std::span<const dr_tensor_out> outs, dr_error& error);
 
 }  // namespace dr

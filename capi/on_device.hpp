@@ -38,6 +38,15 @@ class device_memory {
     } const until_the_end{*this, t.stream};
     return f(memory_, size_);
   }
+  // Gives all back, once what still works with it has ended.
+  dr_status trim(dr_error& error) {
+    if (event_)
+      if (const dr_status s = where_->wait_event(event_)) return fail(error, s, "device: %s", where_->reason());
+    drop();
+    encoding = device_encode_scratch();
+    decoding = device_decode_scratch();
+    return DR_OK;
+  }
 
   device_encode_scratch encoding;
   device_decode_scratch decoding;

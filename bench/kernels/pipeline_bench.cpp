@@ -269,7 +269,7 @@ void merging(report& r) {
     dr_error error{sizeof(dr_error)};
     for (uint64_t f = 0; f < k; ++f) ok(read_frame(bytes[f].data(), bytes[f].size(), views[f], error));
     uint64_t room = 0;
-    ok(decode_workspace(views, {}, 1, room, error));
+    ok(decode_workspace(views, {&o, 1}, {}, 1, room, error));
     if (block.size() < room + 64) block.resize(room + 64);
     arena a(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, room);
     ok(decode_rows(views, serial, a, rows.data(), rooms.data(), error));

@@ -127,6 +127,9 @@ typedef struct dr_params {
   size_t struct_size;
   const dr_value *values; /* one for each declared param */
   const uint64_t *fields; /* one for each declared field */
+  uint32_t beside;        /* resolve of a value codec: traits of the index codec, of which DR_REPLACES_SUPPORT says that values
+                             come which were not selected; else 0 */
+  uint32_t reserved;
 } dr_params;
 
 /* ---- Jobs --------------------------------------------------------------------------------------------- */
@@ -152,7 +155,7 @@ typedef struct dr_job {
   uint64_t out_capacity;            /* bytes; encode: at least need.payload. Never write past it */
   uint64_t *out_size;               /* bytes written; for an index decode, 4 * size of the support */
   void *tell;                       /* encode. index: the support that decode will give (u32, ascending);
-                              value that REORDERS: order[j], u32. NULL where nobody asked */
+                              value that REORDERS: order[j], u32. NULL where nobody asked. No support is empty */
   uint64_t tell_capacity;           /* elements. An index codec that would tell more faults with DR_E_CAPACITY, and
                               the pipeline sends this tensor's keys raw */
   uint64_t *tell_count;             /* elements */
@@ -172,7 +175,7 @@ typedef struct dr_size_rule {
 } dr_size_rule;
 
 /* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone; all but
- * struct_size and rule is 0 before. Where
+ * struct_size and rule is 0 before. Payload and scratch never fall when count_max or in_max grows. Where
  * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. The `need` of cuda's operations gives the
  * same payload and tell as the CPU's; scratch is its own. */
 typedef struct dr_need {
@@ -183,6 +186,9 @@ typedef struct dr_need {
   uint64_t
       decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
   dr_size_rule *rule; /* CUDA operations: to be filled by a codec with DR_FIXED_SIZE, unless NULL */
+  /* Of an index codec that replaces the support, 1: whatever the data, it tells no more than `tell`; so its keys never go raw, and
+   * frames are bounded without them. */
+  uint32_t tell_suffices, reserved;
 } dr_need;
 
 /* Element i of an array, whatever version of the struct its owner has. */

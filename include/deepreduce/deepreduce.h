@@ -17,7 +17,7 @@
  * - A context serves one thread at a time. Plans and batches are immutable and serve any number.
  * - The same input, plan, seeds and step give the same frame, on every machine and for any thread count
  *   (but for Deflate and Zstandard, whose bytes depend on the versions of zlib and libzstd).
- * - A context with threads is of no use in a forked child: calls on it there are ARGUMENT.
+ * - A context with threads is of no use in a forked child: calls on it there are ARGUMENT, and destroying it is fine.
  */
 #ifndef DEEPREDUCE_H
 #define DEEPREDUCE_H
@@ -105,16 +105,17 @@ DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error
 DR_API const char *dr_plan_text(const dr_plan *plan);
 DR_API void dr_plan_destroy(dr_plan *plan); /* NULL is fine */
 
-/* What a plan does, so that nobody parses its text. */
+/* What a plan does, so that nobody parses its text. Of auto: what any of its choices may do. LINEAR holds for dense tensors
+ * and equal seeds and steps: then every rank sends the same rows, and their values as they are. */
 enum {
   DR_PLAN_SPARSIFIES = 1u << 0,     /* it drops values, more than zeros */
   DR_PLAN_FEEDBACK = 1u << 1,       /* it keeps a state (dr_state_size) */
   DR_PLAN_LOSSY_VALUES = 1u << 2,   /* what is kept is not decoded bit for bit */
-  DR_PLAN_LOSSY_SUPPORT = 1u << 3,  /* decode gives another support than the sparsifier kept */
-  DR_PLAN_FIXED_SIZE = 1u << 4,     /* frames of equal shapes and counts have equal sizes */
+  DR_PLAN_LOSSY_SUPPORT = 1u << 3,  /* decode gives another support than the sparsifier kept: more rows, or others */
+  DR_PLAN_FIXED_SIZE = 1u << 4,     /* frames of equal shapes and counts (of each segment) have equal sizes */
   DR_PLAN_LINEAR = 1u << 5,         /* payloads may be added up (all-reduce) */
-  DR_PLAN_SHARED_RANDOM = 1u << 6,  /* it draws: the same on every rank */
-  DR_PLAN_PRIVATE_RANDOM = 1u << 7, /* it draws: private_seed must differ between ranks */
+  DR_PLAN_SHARED_RANDOM = 1u << 6,  /* it may draw: the same on every rank */
+  DR_PLAN_PRIVATE_RANDOM = 1u << 7, /* it may draw: private_seed must differ between ranks */
   DR_PLAN_CHOOSES = 1u << 8,        /* auto: the codecs depend on the data */
   DR_PLAN_HOST_ONLY = 1u << 9,      /* some stage has no CUDA path at all */
   DR_PLAN_FLAT = 1u << 10           /* bucket=flat: the batch is one tensor in the frame */
@@ -157,9 +158,9 @@ typedef struct dr_tensor {
   const void *indices;
   uint64_t count;
   const dr_plan *plan; /* its own, or NULL for the call's */
-  void *state;         /* for plans with feedback; dr_state_size bytes, 8-byte aligned; or NULL */
-  uint64_t state_size;
-  uint64_t key; /* names the tensor in random numbers; 0: its position in the batch */
+  void *state;         /* for plans with feedback, and only for those: dr_state_size bytes, 8-byte aligned */
+  uint64_t state_size; /* 0: no state */
+  uint64_t key;        /* names the tensor in random numbers; 0: its position in the batch */
 } dr_tensor;
 
 /* Where memory is: of tensors, states, frames, workspaces and results. NULL means the CPU. */
@@ -184,20 +185,23 @@ typedef struct dr_place {
 
 /* ---- Encode ------------------------------------------------------------------------------------------- */
 
+/* A stage that has ended. Of what the CPU does, so not of kernels. */
 typedef struct dr_trace {
   size_t struct_size;
   const char *stage;         /* encode: "sparsify" "choose" "index" "regather" "value" "order" "container" "feedback";
                                 decode: "header" "decode" "deliver"; merge: "header" "decode" "merge" */
   uint64_t begin_ns, end_ns; /* a monotonic clock */
-  uint64_t bytes;            /* that the stage made */
+  uint64_t bytes;            /* that the stage made; "header": of the frames that it read */
 } dr_trace;
 
+/* FIT: if the frame is larger than `capacity`, tensors (or segments of them) are sent empty until it fits: the smallest that
+ * will do or, as long as none does, the largest. All of their gradient stays in feedback. Every plan of the call must have
+ * it, or it is ARGUMENT; CAPACITY only if a frame of empty tensors does not fit; UNSUPPORTED on a GPU. */
 enum {
   DR_CALL_TAG = 1u << 0,          /* put `tag` in the frame */
   DR_CALL_STATUS_FRAME = 1u << 1, /* if encode fails, write a frame that says why: it decodes to DR_E_PEER */
   DR_CALL_LIST = 1u << 2,         /* mark the frame as a list, for wrappers that give structure back */
-  DR_CALL_FIT = 1u << 3           /* if the frame is larger than `capacity`, send some tensors empty, the fewest bytes
-                                     that will do, and leave them to feedback, which their plans must have. CPU */
+  DR_CALL_FIT = 1u << 3           /* send less, rather than fail for want of room */
 };
 
 /* What changes from step to step. NULL means all zero. */
@@ -229,7 +233,7 @@ typedef struct dr_result {
   uint64_t tensor;
   uint64_t where, what;
   uint64_t frame;
-  uint64_t needed; /* CAPACITY: bytes of the frame that did not fit; 0: not known */
+  uint64_t needed; /* CAPACITY: bytes of frame that would do; 0: not known */
   uint64_t kept;   /* rows that went in, over all tensors (the sparsifier's r) */
 } dr_result;
 
@@ -240,8 +244,9 @@ DR_API dr_status dr_bound(dr_context *context, const dr_plan *plan, const dr_cal
                           const dr_tensor *tensors, size_t stride, size_t n, size_t *bytes);
 
 /* Encodes n tensors into one frame. plan may be NULL if every tensor has its own; call, place and result
- * may be NULL. No two tensors share a state. If it fails, states are as they were and the frame is untouched (or a status frame). A device adds the gradient
- * to its state while it reads it: there, if the data are at fault, the state keeps that sum, but 0 where it is not finite.
+ * may be NULL. States do not overlap. If it fails, they are as they were and the frame is untouched (or a status
+ * frame). A device adds the gradient to its state while it reads it: there, if the data are at fault, the state
+ * keeps that sum, but 0 where it is not finite.
  * ARGUMENT (a NaN where the codec is lossy, an index twice or out of range, …), CAPACITY (the frame needs
  * more than `capacity`; with dr_bound bytes it never does; `needed` says how many would do), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_encode(dr_context *context, const dr_plan *plan, const dr_call *call, const dr_place *place,
@@ -266,7 +271,8 @@ DR_API dr_status dr_batch_create(dr_context *context, const dr_plan *plan, const
 DR_API void dr_batch_destroy(dr_batch *batch);
 DR_API dr_status dr_batch_describe(const dr_batch *batch, dr_batch_info *info, dr_error *error);
 /* As dr_encode, without allocating: the workspace is the caller's, one for each call under way. The shapes
- * must be the prepared ones (a sparse count may be smaller). ARGUMENT if they are not. */
+ * must be the prepared ones (a sparse count may be smaller); plans and segment_rows, too, or NULL and 0. ARGUMENT if
+ * they are not. */
 DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, const dr_call *call, const dr_place *place,
                                  const dr_tensor *tensors, size_t stride, size_t n, void *workspace,
                                  size_t workspace_size, void *frame, size_t capacity, dr_result *result);
@@ -295,15 +301,22 @@ enum {
   DR_DECODE_TAG = 1u << 1  /* every frame must have the tag `tag`, or it is ARGUMENT: ranks are out of step */
 };
 
-/* How to decode or merge. NULL means all zero. Outputs are the caller's and bound memory; time too if they are dense.
- * A sparse output of a huge universe does not: a Bloom filter of a few bytes is asked for every element of it,
- * so set max_elements there. A limit of 0 is no limit of ours. */
+/* How to decode or merge. NULL means all zero.
+ *
+ * What decode and merge may take: let B be the bytes of the frames and, once for each frame, of what is written to the
+ * outputs: universe * width values of a dense one, the pairs of the support of a sparse one. Whatever a frame says, without limits
+ * - memory is at most 256 * B and 1 MiB for each thread of the context (headers and workspace; a context keeps its own),
+ * - time is bounded by memory and, where an index codec finds its support among all of the universe (bloom, seeded),
+ *   by 512 hashes for each element of it: dense outputs have those elements; for sparse ones, which do not, such a codec goes
+ *   through at most 4096 * B + 2^20 of them.
+ * What would take more is CAPACITY before any of it is allocated. A limit that is set takes the place of the one without:
+ * UINT64_MAX is none. */
 typedef struct dr_decode_options {
   size_t struct_size;
   uint32_t flags; /* DR_DECODE_* */
   uint32_t reserved;
-  uint64_t max_elements;  /* universe * width, summed over a frame */
-  uint64_t max_workspace; /* bytes that the call may allocate, or take of a workspace */
+  uint64_t max_elements;  /* universe * width, summed over a frame; 0: any number, but as above for sparse outputs */
+  uint64_t max_workspace; /* bytes of workspace and headers; 0: as above */
   uint64_t tag;
   uint64_t first_tensor, tensors; /* only these of the frame's tensors are decoded, and there are so many outputs;
                                      tensors = 0: all. The rest is verified by its check only */
@@ -321,11 +334,14 @@ typedef struct dr_bytes {
 
 /* Decodes a frame whose sender's batch was prepared from the same plans, shapes and types (a sparse count: as large a
  * bound), without allocating; on a GPU without a wait. Outputs are shaped as the batch's tensors, dense (on the CPU: or sparse).
- * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place.
+ * Workspace: dr_batch_merge_workspace bytes, aligned to 64, of the batch's place. They suffice for any frame of such a sender,
+ * whatever the data; what another sender made of such tensors may need more, which is CAPACITY. Options: all tensors,
+ * so first_tensor and tensors are 0.
  * On the CPU: as dr_decode, frame at any address; result may be NULL.
  * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; a frame tells its own end. What is wrong with
- * it is in `result`, in device memory, and then the outputs are as they were. Options: flags ADD only.
- * ARGUMENT, CAPACITY (workspace), CORRUPT, UNSUPPORTED, PEER, DEVICE. */
+ * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and limits only.
+ * ARGUMENT (other tensors than the batch's, too), CAPACITY (workspace; `needed` says how much would do), CORRUPT, UNSUPPORTED,
+ * PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
                                  size_t size, const dr_decode_options *options, dr_tensor_out *outs, size_t stride,
                                  size_t n, void *workspace, size_t workspace_size, dr_result *result);
@@ -340,16 +356,18 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 
 /* ---- A batch bound to its memory: what a training loop calls each step ------------------------------------ */
 
-/* Tensors, outputs and workspace of a batch, checked once, so that a call takes no longer for many tensors than for
- * one. The pointers must stay valid, and the context and the batch alive, until it is destroyed; errors are in the
- * context, which it shares. tensors may be NULL if it only decodes, outs if it only encodes. `frames`: how many a
- * merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
+/* Tensors, outputs and workspace of a batch, read and checked once: a call looks at none of the structs again. What those of
+ * `tensors` say is taken over (a sparse count, too); the memory that they point to, and `outs`, must stay valid, and the
+ * context and the batch alive, until it is destroyed; on a GPU that is when its calls are through. Errors are in the context,
+ * which it shares, and whose allocator gives the workspace. tensors may be NULL if it only decodes, outs if it only encodes.
+ * `frames`: how many a merge takes at most (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
 DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, const dr_place *place,
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
                                    size_t n, size_t frames, dr_binding **binding);
 DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
-/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them. */
+/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The outputs' counts go where dr_binding_create was given them.
+ * A state may be zeroed or filled anew between calls. ARGUMENT: more frames, or what the binding was not made for, too. */
 DR_API dr_status dr_binding_encode(dr_binding *binding, const dr_call *call, void *frame, size_t capacity,
                                    dr_result *result);
 DR_API dr_status dr_binding_decode(dr_binding *binding, const void *frame, size_t size,

@@ -1,6 +1,7 @@
 #include "container/frame.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cstring>
 
@@ -15,6 +16,7 @@ constexpr uint64_t short_header_max = 28;  // so that header and padding cost at
 constexpr uint64_t short_limit = uint64_t{1} << 24;
 constexpr uint32_t short_small = 1u << 6;  // flag: counts and sizes have 2 bytes
 constexpr size_t general_size = 24, check_at = 4;
+constexpr uint64_t plan_entry_min = 4;  // bytes: counts, type, an id of each of two codecs
 enum column : size_t { col_info, col_universe, col_count, col_support, col_size };  // three sizes, in wire order
 constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST | DR_FRAME_STATUS;
 
@@ -150,6 +152,7 @@ dr_status judge_row(const wire_plan& plan, wire_row& row, uint64_t number, dr_er
     if (row.payload() || row.support) return corrupt("an empty row has a payload or a support", row.payload());
     return DR_OK;
   }
+  if (row.support == 0) return corrupt("a row with a count has no support", row.count);
   for (uint32_t s = 0; s < section_count; ++s) {
     const stage_list& list = plan.lists[s];
     const bool raw_index = s == section_index && row.mode == mode_raw_index;
@@ -336,6 +339,7 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   row.count = load_bytes(data + 15, width);
   cursor in{data + 15 + width, data + size};
   if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
+  out.entries = 1;
   const wire_plan& plan = out.plans.back();
   const uint8_t* const table_end = in.at;
   const auto take = [&](uint64_t& x) {
@@ -362,7 +366,33 @@ dr_status read_short(const uint8_t* data, size_t size, frame_view& out, dr_error
   return DR_OK;
 }
 
-dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
+// Entries of a plan table that rows name, of the 2^13 that they can.
+class named_entries {
+ public:
+  static constexpr uint32_t most = 1u << 13;
+
+  void add(uint32_t entry) { word_[entry / 64] |= uint64_t{1} << (entry % 64); }
+  bool has(uint32_t entry) const { return entry < most && (word_[entry / 64] >> (entry % 64) & 1); }
+  // When all are added: counts those before each word.
+  uint32_t count() {
+    uint32_t all = 0;
+    for (size_t w = 0; w < std::size(word_); ++w) {
+      before_[w] = all;
+      all += static_cast<uint32_t>(std::popcount(word_[w]));
+    }
+    return all;
+  }
+  uint32_t place(uint32_t entry) const {
+    const uint64_t lower = word_[entry / 64] & ((uint64_t{1} << (entry % 64)) - 1);
+    return before_[entry / 64] + static_cast<uint32_t>(std::popcount(lower));
+  }
+
+ private:
+  uint64_t word_[most / 64] = {};
+  uint32_t before_[most / 64] = {};
+};
+
+dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_error& error, uint64_t memory_max) {
   const bool tagged = out.flags & DR_FRAME_TAG;
   const size_t head = general_size + (tagged ? 8 : 0);
   if (size < head) return truncated(error, size, head);
@@ -393,11 +423,26 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
   if (rows > (size - head - table) / row_size) return truncated(error, size, head + table + rows * row_size);
   out.header_size = padded(head + table + rows * row_size);
   if (size < out.header_size) return truncated(error, size, out.header_size);
+  named_entries named;
+  const uint8_t* const infos = data + head + table + (rows == 1 ? 0 : 8 * rows);
+  for (uint64_t i = 0; i < rows; ++i)
+    named.add(
+        static_cast<uint32_t>(load_bytes(infos + i * width[col_info], static_cast<unsigned>(width[col_info])) >> 3));
+  const uint64_t kept = std::min<uint64_t>(named.count(), table / plan_entry_min);
+  if (const uint64_t memory = frame_view::memory_of(kept, rows, table); memory > memory_max)
+    return fail(error, DR_E_CAPACITY,
+                "frame: its header takes %" PRIu64 " bytes; of the limit there are %" PRIu64 " left", memory,
+                memory_max);
+  out.plans.reserve(kept);
   cursor in{data + head, data + head + table};
-  while (in.left())
-    if (const dr_status s = read_plan(in, out.plans.emplace_back(), error)) return s;
   bool replaces = false;
-  for (const wire_plan& p : out.plans) replaces = replaces || p.replaces_support();
+  while (in.left()) {
+    wire_plan plan;
+    if (const dr_status s = read_plan(in, plan, error)) return s;
+    replaces = replaces || plan.replaces_support();
+    if (named.has(out.entries)) out.plans.push_back(plan);
+    ++out.entries;
+  }
   if (replaces != (width[col_support] != 0) && rows)
     return bad(error, "the support column is missing or in excess", width[col_support]);
 
@@ -418,8 +463,9 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
   column(col_info, [](wire_row& row, uint64_t x) {
     row.mode = x & 3;
     row.continues = x & 4;
-    row.plan = static_cast<uint32_t>(x >> 3);
+    row.entry = static_cast<uint32_t>(x >> 3);
   });
+  for (wire_row& row : out.rows) row.plan = named.place(row.entry);
   column(col_universe, [](wire_row& row, uint64_t x) { row.universe = x; });
   column(col_count, [](wire_row& row, uint64_t x) { row.count = x; });
   if (width[col_support] == 0)
@@ -434,7 +480,8 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
 }
 
 // Header and rows; of the payloads only that they are there.
-dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error) {
+dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
+                    uint64_t memory_max) {
   out.clear();
   out.data = data;
   if (available < 12) return truncated(error, available, 12);
@@ -447,13 +494,13 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
   if (data[3] >> 7) return bad(error, "reserved flags are set", data[3]);
   const bool is_short = out.flags & DR_FRAME_SHORT;
   if (const dr_status s =
-          is_short ? read_short(data, available, out, error) : read_general(data, available, out, error))
+          is_short ? read_short(data, available, out, error) : read_general(data, available, out, error, memory_max))
     return s;
 
   uint64_t at = out.header_size;
   for (size_t i = 0; i < out.rows.size(); ++i) {
     wire_row& row = out.rows[i];
-    if (row.plan >= out.plans.size()) return bad(error, "a row names a plan that is not there", row.plan);
+    if (row.entry >= out.entries) return bad(error, "a row names a plan that is not there", row.entry);
     const wire_plan& plan = out.plans[row.plan];
     if (row.mode > mode_dense) return bad(error, "unknown mode of a row", row.mode);
     if (row.universe > universe_max || row.count > row.universe || row.support > row.universe)
@@ -497,12 +544,13 @@ void frame_view::clear() {
   checks.clear();
 }
 
-dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error) {
-  return read_rows(data, available, size, out, error);
+dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
+                      uint64_t memory_max) {
+  return read_rows(data, available, size, out, error, memory_max);
 }
 
-dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error) {
-  if (const dr_status s = read_rows(data, size, size, out, error)) return s;
+dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error, uint64_t memory_max) {
+  if (const dr_status s = read_rows(data, size, size, out, error, memory_max)) return s;
   for (size_t i = 0; i < out.rows.size(); ++i) {
     const uint64_t end = out.rows[i].offset + out.rows[i].payload();
     if (!zeros(data + end, data + padded(end))) return bad(error, "padding behind a row is not zero", i);

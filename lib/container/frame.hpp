@@ -35,6 +35,7 @@ enum row_mode : uint32_t {
 
 struct wire_row {
   uint32_t plan = 0, mode = mode_plan;
+  uint32_t entry = 0;      // of the plan table, as it was read: plans that no row names are not kept
   bool continues = false;  // the tensor of the row before
   uint64_t universe = 0, count = 0, support = 0;
   std::array<uint64_t, section_count> size{};
@@ -85,8 +86,8 @@ struct frame_view {
   uint32_t version = 0, flags = 0;
   dr_status status = DR_OK;
   uint64_t tag = 0, header_size = 0, frame_size = 0;
-  uint32_t tensors = 0;
-  std::vector<wire_plan> plans;
+  uint32_t tensors = 0, entries = 0;  // entries: of the plan table
+  std::vector<wire_plan> plans;       // those that a row names
   std::vector<wire_row> rows;
   header_layout layout;  // as the writer laid it out, but without its tag
   char message[256] = {};
@@ -94,13 +95,20 @@ struct frame_view {
 
   // As new, but with the room that it had.
   void clear();
+  // Bytes that a header takes when it is read: a plan for every 14 bytes of it at most, and less than 10 for each of its own beside.
+  static uint64_t memory_of(uint64_t plans, uint64_t rows, uint64_t table) {
+    return plans * sizeof(wire_plan) + rows * (sizeof(wire_row) + sizeof(uint64_t)) + table;
+  }
+  uint64_t memory() const { return memory_of(plans.size(), rows.size(), layout.table.size()); }
 };
 
 // Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,
-// UNSUPPORTED.
-dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error);
+// UNSUPPORTED; CAPACITY, if it would take more than memory_max bytes.
+dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
+                      uint64_t memory_max = UINT64_MAX);
 
-// Judges a whole header once, and every check. `size` may exceed the frame. CORRUPT, UNSUPPORTED.
-dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error);
+// Judges a whole header once, and every check. `size` may exceed the frame. CORRUPT, UNSUPPORTED, CAPACITY.
+dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error& error,
+                     uint64_t memory_max = UINT64_MAX);
 
 }  // namespace dr

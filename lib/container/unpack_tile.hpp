@@ -21,8 +21,9 @@ struct unpack_row {
   uint8_t* support;  // of raw keys
   uint64_t capacity[3];
   uint32_t universe, count_max, support_max;
-  uint32_t first_tile;  // of the launch
-  uint32_t plan, frame;
+  uint32_t first_tile;   // of the launch
+  uint16_t plan, entry;  // entry: of the plan table; below 2^13, as row infos have it
+  uint32_t frame;
 };
 static_assert(sizeof(unpack_row) == 80);
 
@@ -162,7 +163,7 @@ struct judge_frames {
     const plan_rule& plan = plans[d.plan];
     uint64_t column[frame_columns_max] = {}, at = 0;
     if (h.short_form) {
-      column[0] = (f.data[3] >> 4 & 3) | uint64_t{d.plan} << 3;
+      column[0] = (f.data[3] >> 4 & 3) | uint64_t{d.entry} << 3;
       column[1] = d.universe;
       column[2] = get_bytes(f.data + 15, h.short_width);
       at = h.short_at;
@@ -182,7 +183,7 @@ struct judge_frames {
     }
     const uint64_t mode = column[0] & 3, count = column[2];
     at = h.short_form ? 15 : h.column(0);
-    if (column[0] >> 2 != uint64_t{d.plan} << 1 || mode > device_mode_dense || column[1] != d.universe) return at;
+    if (column[0] >> 2 != uint64_t{d.entry} << 1 || mode > device_mode_dense || column[1] != d.universe) return at;
     const bool replaces = plan.flags & row_replaces_support;
     const bool states_support = h.short_form ? replaces : h.width[3] != 0;
     const uint64_t support = states_support || mode == device_mode_dense ? column[3] : count;
@@ -197,7 +198,7 @@ struct judge_frames {
       r.size[device_value] = dense;
       return 0;
     }
-    if (support > d.support_max || (count == 0 && support)) return at;
+    if (support > d.support_max || (count == 0) != (support == 0)) return at;
     if (!(replaces && mode == device_mode_plan) && support != count) return at;
     for (unsigned s = 0; s < 3; ++s) {
       const bool raw = s == device_index && mode == device_mode_raw_index;

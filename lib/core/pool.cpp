@@ -1,10 +1,20 @@
 #include "core/pool.hpp"
 
+#include <pthread.h>
+
 #include <cfenv>
+#include <new>
 
 namespace dr {
 
+std::atomic<uint32_t> pool::forks_{0};
+
 pool::pool(uint32_t workers) {
+  if (workers > 1) {
+    static const int watched = pthread_atfork(nullptr, nullptr, [] { forks_.fetch_add(1, std::memory_order_relaxed); });
+    if (watched) throw std::bad_alloc();  // ENOMEM is all that it may say
+    born_ = forks_.load(std::memory_order_relaxed);
+  }
   try {
     threads_.reserve(workers);
     for (uint32_t w = 1; w < workers; ++w) threads_.emplace_back([this, w] { serve(w); });

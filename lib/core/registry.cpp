@@ -1,5 +1,6 @@
 #include "core/registry.hpp"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstring>
@@ -16,10 +17,15 @@ struct registry {
   std::array<const dr_codec*, 1024> entries{};
   std::atomic<size_t> count{0};
   std::mutex mutex;
+  std::array<std::array<const dr_codec*, 32>, DR_ROLE_FEEDBACK + 1>
+      builtin{};  // by role and id: what every frame asks for
 
   registry() {
     size_t n = 0;
-    for (const dr_codec* codec : builtin_codecs()) entries[n++] = codec;
+    for (const dr_codec* codec : builtin_codecs()) {
+      entries[n++] = codec;
+      if (codec->id < builtin[codec->role].size()) builtin[codec->role][codec->id] = codec;
+    }
     count.store(n, std::memory_order_release);
   }
 };
@@ -37,6 +43,9 @@ bool valid_name(const char* name) {
 }
 
 bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role && std::strcmp(a.name, b.name) == 0; }
+
+// How far apart the structs of an array are: the first says it, and an absurd distance is refused there.
+size_t stride_of(const void* first) { return std::min(size_of_struct(first), struct_size_max); }
 
 dr_status check(const dr_codec* c, dr_error& error) {
   if (!c) return fail(error, DR_E_ARGUMENT, "codec is NULL");
@@ -71,12 +80,15 @@ dr_status check(const dr_codec* c, dr_error& error) {
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
   if (c->field_count && !c->cpu->resolve)
     return fail(error, DR_E_ARGUMENT, "codec %s: wire fields without resolve", c->name);
+  if ((c->param_count && !c->params) || (c->field_count && !c->fields))
+    return fail(error, DR_E_ARGUMENT, "codec %s: %s is NULL, but its count is not 0", c->name,
+                c->param_count && !c->params ? "params" : "fields");
   if (c->param_count > 32)
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu parameters, at most 32", c->name, c->param_count);
   for (size_t i = 0; i < c->field_count; ++i) {
     const dr_field& f = *dr_field_at(c->fields, i);
     if (const dr_status s =
-            check_struct(&f, sizeof(dr_field), sizeof f, c->fields->struct_size, "codec: wire field", error))
+            check_struct(&f, sizeof(dr_field), sizeof f, stride_of(c->fields), "codec: wire field", error))
       return s;
     if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
       return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: its default is not in its range", c->name, i);
@@ -84,7 +96,7 @@ dr_status check(const dr_codec* c, dr_error& error) {
   for (size_t i = 0; i < c->param_count; ++i) {
     const dr_param& p = *dr_param_at(c->params, i);
     if (const dr_status s =
-            check_struct(&p, sizeof(dr_param), sizeof p, c->params->struct_size, "codec: parameter", error))
+            check_struct(&p, sizeof(dr_param), sizeof p, stride_of(c->params), "codec: parameter", error))
       return s;
     const bool choice = p.type == DR_PARAM_CHOICE;
     if (!valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
@@ -108,8 +120,10 @@ const dr_codec* find_codec(dr_role role, std::string_view name) {
 }
 
 const dr_codec* find_codec(dr_role role, uint32_t id) {
-  for (size_t i = 0, n = codec_count(); i < n; ++i)
-    if (const dr_codec* c = codec_at(i); c->role == role && c->id == id) return c;
+  const registry& r = all();
+  if (role < r.builtin.size() && id < r.builtin[role].size()) return r.builtin[role][id];
+  for (size_t i = 0, n = r.count.load(std::memory_order_acquire); i < n; ++i)
+    if (r.entries[i]->role == role && r.entries[i]->id == id) return r.entries[i];
   return nullptr;
 }
 

@@ -9,13 +9,15 @@
 namespace dr {
 
 inline constexpr uint32_t stages_max = 5;
+// Of an order list: its count has two bits in a frame (FORMAT.md).
+inline constexpr uint32_t order_stages_max = 3;
 
 struct stage {
   const dr_codec* codec = nullptr;
   const dr_value* values = nullptr;  // encode only; owned by the plan
   std::array<uint64_t, DR_FIELDS_MAX> fields{};
 
-  dr_params params() const { return {sizeof(dr_params), values, fields.data()}; }
+  dr_params params() const { return {sizeof(dr_params), values, fields.data(), 0, 0}; }
 };
 
 // Whether it has a CUDA path with these fields: a codec may have one for some only, and says so of no job at all.
@@ -63,6 +65,7 @@ inline dr_job shape_job(const stream_shape& s) {
 struct list_need {
   std::array<uint64_t, stages_max> payload{};
   uint64_t tell = 0, encode_scratch = 0, decode_scratch = 0;
+  bool tell_suffices = false;
   uint64_t last(const stage_list& list) const { return payload[list.count - 1]; }
   uint64_t largest() const {
     uint64_t most = 0;
@@ -81,7 +84,10 @@ inline dr_status list_needs(const stage_list& list, const stream_shape& shape, l
     const dr_params params = list.stages[s].params();
     if (const dr_status status = list.stages[s].codec->cpu->need(&params, &job, 1, &need)) return status;
     out.payload[s] = need.payload;
-    if (s == 0) out.tell = need.tell;
+    if (s == 0) {
+      out.tell = need.tell;
+      out.tell_suffices = need.tell_suffices;
+    }
     if (need.encode_scratch > out.encode_scratch) out.encode_scratch = need.encode_scratch;
     if (need.decode_scratch > out.decode_scratch) out.decode_scratch = need.decode_scratch;
     job.in_max = need.payload;

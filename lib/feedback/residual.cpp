@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cmath>
+#include <cstdarg>
+#include <cstdio>
 #include <cstring>
 
 #include "primitive/value_type.hpp"
@@ -10,26 +12,74 @@
 
 namespace dr {
 
+namespace {
+
+// A refusal, and the number that it is about.
+[[gnu::format(printf, 3, 4)]] dr_status bad_state(dr_error& error, uint64_t what, const char* format, ...) {
+  char sentence[200];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(sentence, sizeof sentence, format, args);
+  va_end(args);
+  fail(error, DR_E_ARGUMENT, "state: %s", sentence);
+  error.what = what;
+  return DR_E_ARGUMENT;
+}
+
+dr_status check_aligned(const void* state, dr_error& error) {
+  const auto at = reinterpret_cast<uintptr_t>(state);
+  return at % 8 ? bad_state(error, at, "not aligned to 8 bytes") : DR_OK;
+}
+
+dr_status read_head(const void* state, residual_state& head, dr_error& error) {
+  std::memcpy(&head, state, sizeof head);
+  if (head.magic == 0 && head.version == 0 && head.elements == 0) return DR_OK;
+  if (head.magic != residual_state::magic_value || head.version != residual_state::version_value)
+    return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
+  return DR_OK;
+}
+
+}  // namespace
+
 dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error) {
   if (!state)
-    return fail(error, DR_E_ARGUMENT,
-                "state: the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)",
-                residual_size(elements));
-  if (reinterpret_cast<uintptr_t>(state) % 8) return fail(error, DR_E_ARGUMENT, "state: not aligned to 8 bytes");
+    return bad_state(error, 0,
+                     "the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)",
+                     residual_size(elements));
+  if (const dr_status s = check_aligned(state, error)) return s;
   if (state_size < residual_size(elements))
-    return fail(error, DR_E_ARGUMENT, "state: %" PRIu64 " bytes, but %" PRIu64 " are needed", state_size,
-                residual_size(elements));
+    return bad_state(error, state_size, "%" PRIu64 " bytes, but %" PRIu64 " are needed", state_size,
+                     residual_size(elements));
   if (on_device) return DR_OK;  // its header is judged there
   residual_state head;
-  std::memcpy(&head, state, sizeof head);
-  const bool is_fresh = head.magic == 0 && head.version == 0 && head.elements == 0;
-  if (is_fresh) return DR_OK;
-  if (head.magic != residual_state::magic_value || head.version != residual_state::version_value)
-    return fail(error, DR_E_ARGUMENT, "state: not a residual of this version (a fresh state is all zeros)");
-  if (head.elements != elements)
-    return fail(error, DR_E_ARGUMENT, "state: of a tensor of %" PRIu64 " elements, not %" PRIu64, head.elements,
-                elements);
+  if (const dr_status s = read_head(state, head, error)) return s;
+  if (head.magic && head.elements != elements)
+    return bad_state(error, head.elements, "of a tensor of %" PRIu64 " elements, not %" PRIu64, head.elements,
+                     elements);
   return DR_OK;
+}
+
+dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error) {
+  if (!state) return bad_state(error, 0, "it is NULL");
+  if (state_size < sizeof head)
+    return bad_state(error, state_size, "%" PRIu64 " bytes are less than its head of %zu", state_size, sizeof head);
+  if (const dr_status s = check_aligned(state, error)) return s;
+  if (const dr_status s = read_head(state, head, error)) return s;
+  if (head.elements > (state_size - sizeof head) / 4)
+    return bad_state(error, head.elements, "%" PRIu64 " bytes cannot hold the %" PRIu64 " elements that it states",
+                     state_size, head.elements);
+  return DR_OK;
+}
+
+double residual_norm(const float* m, uint64_t n) {
+  double sums[8] = {};
+  uint64_t i = 0;
+  for (; i + 8 <= n; i += 8)
+    for (uint64_t k = 0; k < 8; ++k) sums[k] += double{m[i + k]} * double{m[i + k]};
+  for (; i < n; ++i) sums[i % 8] += double{m[i]} * double{m[i]};
+  double all = 0;
+  for (const double s : sums) all += s;
+  return std::sqrt(all);
 }
 
 namespace {

@@ -21,9 +21,21 @@ constexpr uint64_t residual_size(uint64_t elements) { return sizeof(residual_sta
 
 // ARGUMENT if it is too small, misaligned, or the state of something else. A state on a device is not read.
 dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error);
+
+// The header of a state of whatever size; `elements` is 0 of a fresh one. ARGUMENT: NULL, misaligned, no state, or too short for what it
+// states.
+dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error);
+
 inline float* residual_of(void* state) {
   return reinterpret_cast<float*>(static_cast<char*>(state) + sizeof(residual_state));
 }
+
+inline const float* residual_of(const void* state) {
+  return reinterpret_cast<const float*>(static_cast<const char*>(state) + sizeof(residual_state));
+}
+
+// The L2 norm of n values, whose squares are added up in f64: eight sums, each of every eighth, then those in order.
+double residual_norm(const float* m, uint64_t n);
 
 // m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, at a level of instructions; undo[i], unless nullptr: what m[i]
 // was. It goes past the caches if it `streams`: then fence_streams before another thread reads it.

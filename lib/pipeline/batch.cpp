@@ -19,8 +19,9 @@ namespace {
 
 constexpr uint64_t elements_max = uint64_t{1} << 56;
 
-[[gnu::format(printf, 4, 5)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, const char* format,
-                                                   ...) {
+// A refusal of a tensor; `what` is the number that it is about, `stream` where that belongs to one.
+[[gnu::format(printf, 5, 6)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, uint64_t what,
+                                                   const char* format, ...) {
   char sentence[200];
   va_list args;
   va_start(args, format);
@@ -28,20 +29,24 @@ constexpr uint64_t elements_max = uint64_t{1} << 56;
   va_end(args);
   fail(error, code, "tensor %" PRIu64 ": %s", tensor, sentence);
   error.tensor = tensor;
+  error.what = what;
   return code;
 }
 
 dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error) {
   const uint32_t width = t.width ? t.width : 1;
-  if (!is_value_type(t.dtype)) return bad_tensor(error, i, DR_E_ARGUMENT, "dtype %u is not f32, f16 or bf16", t.dtype);
+  if (!is_value_type(t.dtype))
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.dtype, "dtype %u is not f32, f16 or bf16", t.dtype);
   if (t.index_dtype && !is_index_type(t.index_dtype))
-    return bad_tensor(error, i, DR_E_ARGUMENT, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)", t.index_dtype);
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.index_dtype, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)",
+                      t.index_dtype);
   if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
-    return bad_tensor(error, i, DR_E_ARGUMENT, "unknown flags 0x%x", t.flags);
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.flags, "unknown flags 0x%x", t.flags);
   if (t.universe > elements_max / width)
-    return bad_tensor(error, i, DR_E_ARGUMENT, "%" PRIu64 " rows of %u values: more than 2^56", t.universe, width);
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "%" PRIu64 " rows of %u values: more than 2^56", t.universe,
+                      width);
   if (t.index_dtype && t.count > elements_max / width)
-    return bad_tensor(error, i, DR_E_ARGUMENT, "count %" PRIu64 " is beyond 2^56 values", t.count);
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " is beyond 2^56 values", t.count);
   out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
   return DR_OK;
 }
@@ -103,7 +108,8 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
       stage& s = list.stages[i];
       if (!s.codec->cpu->resolve) continue;
       const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
-      const dr_params params = s.params();
+      dr_params params = s.params();
+      if (s.codec->role == DR_ROLE_VALUE) params.beside = wire.lists[section_index].front().codec->traits;
       dr_fault fault = no_fault();
       if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
         if (fault.code == DR_OK) fault.code = DR_E_ARGUMENT;
@@ -118,35 +124,47 @@ bool may_be_told_dense(const plan& p) {
   return p.sparsify.codec->id == sparsify_threshold && p.sparsify.value(threshold_max_ratio) < 1;
 }
 
+// Bounds of a row's sections, and of its payload: the largest of the modes that can occur.
 dr_status bound_row(const plan& method, const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
-  const auto needs = [&](section s, uint64_t count) -> dr_status {
+  const auto needs = [&](section s, uint64_t count, list_need& need) -> dr_status {
     if (wire.lists[s].count == 0) return DR_OK;
-    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, row.need[s]))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT,
+    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, need))
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, count,
                         "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
                         wire.lists[s].front().codec->name, count, row.universe, wire.width);
     return DR_OK;
   };
-  if (const dr_status s = needs(section_index, row.count_max)) return s;
-  row.support_max =
-      wire.replaces_support() ? std::clamp(row.need[section_index].tell, row.count_max, row.universe) : row.count_max;
-  if (const dr_status s = needs(section_value, row.support_max)) return s;
-  if (const dr_status s = needs(section_order, row.support_max)) return s;
+  const auto size = [&](section s, const list_need& need) {
+    return wire.lists[s].count ? need.last(wire.lists[s]) : 0;
+  };
+  list_need &index = row.need[section_index], &value = row.need[section_value], &order = row.need[section_order];
+  if (const dr_status s = needs(section_index, row.count_max, index)) return s;
+  const bool replaces = wire.replaces_support(), may_go_raw = replaces && !index.tell_suffices;
+  row.support_max = replaces ? std::clamp(index.tell, may_go_raw ? row.count_max : 0, row.universe) : row.count_max;
+  if (const dr_status s = needs(section_value, row.support_max, value)) return s;
+  if (const dr_status s = needs(section_order, row.support_max, order)) return s;
 
-  const auto size = [&](section s) { return wire.lists[s].count ? row.need[s].last(wire.lists[s]) : 0; };
   row_bound& b = row.bound;
   b = {row.plan,
        row.universe,
        row.count_max,
        row.support_max,
-       size(section_value),
-       size(section_order),
-       size(section_index),
+       size(section_value, value),
+       size(section_order, order),
+       size(section_index, index),
        0};
-  // Raw keys instead of what replaces the support, and never more than the dense row.
+  b.payload = b.value + b.order + b.index;
+  if (may_go_raw) {
+    // Of as many values as there are keys.
+    list_need fewer_values, fewer_orders;
+    if (const dr_status s = needs(section_value, row.count_max, fewer_values)) return s;
+    if (const dr_status s = needs(section_order, row.count_max, fewer_orders)) return s;
+    b.payload =
+        std::max(b.payload, size(section_value, fewer_values) + size(section_order, fewer_orders) + 4 * row.count_max);
+  }
+  // What is longer than the dense row is sent as that.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
-  const uint64_t index = wire.replaces_support() ? std::max(b.index, 4 * row.count_max) : b.index;
-  b.payload = may_be_told_dense(method) ? dense : std::min(dense, b.value + b.order + index);
+  b.payload = may_be_told_dense(method) ? dense : std::min(dense, b.payload);
   return DR_OK;
 }
 
@@ -161,6 +179,20 @@ void grow(list_need& all, const list_need& one) {
   for (uint32_t s = 0; s < stages_max; ++s) all.payload[s] = std::max(all.payload[s], one.payload[s]);
   all.encode_scratch = std::max(all.encode_scratch, one.encode_scratch);
   all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
+}
+
+// The payload of a row for which auto chooses. Its index codec costs no more than any other of them, and none costs more than its bound.
+// Its value codec writes no more than any other that meets the error, and what is exact and takes everything always does.
+uint64_t bound_chosen(const plan& method, const batch_row& row, std::span<const wire_plan> plans, uint64_t dense) {
+  if (may_be_told_dense(method)) return dense;
+  uint64_t index = ~uint64_t{0}, value = ~uint64_t{0}, longest = 0;
+  for (const row_choice& c : row.choices) {
+    const stage_list& values = plans[c.plan].value();
+    index = std::min(index, c.bound.index);
+    longest = std::max(longest, c.bound.value);
+    if (values.exact() && values.total()) value = std::min(value, c.bound.value);
+  }
+  return std::min(dense, index + std::min(value, longest));
 }
 
 // All that auto may choose for a row whose own plan is bound.
@@ -188,23 +220,47 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
       row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
       std::copy_n(one.need, section_count, choice.need);
       for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
-      row.bound.payload = std::max(row.bound.payload, one.bound.payload);
     }
   row.plan = row.choices[0].plan;
+  row.bound.payload = bound_chosen(method, row, out.wire, row.universe * u.width * value_size(u.dtype));
   return DR_OK;
+}
+
+// A header of any of the plans that auto may choose from, with the widest columns: it has either one row and a lone check, or several.
+// (The short form has fewer bytes than the general one.)
+uint64_t header_bound(const batch& b, const header_layout& all) {
+  uint64_t universe = 1, count = 0, support = 0, size[section_count] = {};
+  for (const batch_row& row : b.rows) {
+    universe = std::max(universe, row.universe);
+    count = std::max(count, row.count_max);
+    const auto widen = [&](const row_bound& r) {
+      const uint64_t of[section_count] = {r.value, r.order, r.index};
+      for (uint32_t s = 0; s < section_count; ++s)
+        if (b.wire[r.plan].lists[s].count && !b.wire[r.plan].lists[s].fixed_size())
+          size[s] = std::max(size[s], std::max<uint64_t>(of[s], 1));
+      if (b.wire[r.plan].replaces_support()) support = std::max({support, r.support, r.count, uint64_t{1}});
+    };
+    if (row.choices.empty()) widen(row.bound);
+    for (const row_choice& c : row.choices) widen(c.bound);
+  }
+  uint64_t each = 2 + bytes_for(universe) + bytes_for(count) + bytes_for(support ? std::max(support, count) : 0);
+  for (const uint64_t s : size) each += bytes_for(s);
+  if (b.rows.size() != 1) each += 8;
+  return padded(24 + (all.has_tag ? 8 : 0) + all.table.size() + each * b.rows.size());
 }
 
 dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
   const plan& p = *u.method;
   for (const bound_stage& s : p.value) {
     if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s does not take %s values", s.codec->name, dtype_name(u.dtype));
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "%s does not take %s values", s.codec->name,
+                        dtype_name(u.dtype));
     if ((s.codec->traits & DR_REORDERS) && u.width != 1)
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, "%s reorders values, so it takes width 1, not %u", s.codec->name,
-                        u.width);
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, so it takes width 1, not %u",
+                        s.codec->name, u.width);
   }
   if (u.width != 1 && p.sparsify.codec->id != sparsify_none)
-    return bad_tensor(error, tensor, DR_E_ARGUMENT,
+    return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width,
                       "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)",
                       p.sparsify.codec->name, u.width);
   return DR_OK;
@@ -216,19 +272,21 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
                   std::span<const std::shared_ptr<const plan>> plans, batch& out, dr_error& error) {
   out = {};
   out.workers = request.workers;
+  out.segment_rows = request.segment_rows;
   if (tensors.size() > UINT32_MAX / 2) return fail(error, DR_E_ARGUMENT, "%zu tensors in a batch", tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const dr_status s = read_shape(tensors[i], i, out.shapes.emplace_back(), error)) return s;
     const auto& p = plans[i] ? plans[i] : request.method;
-    if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, "it has no plan, and the call has none");
+    if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, 0, "it has no plan, and the call has none");
     if (std::find(out.plans.begin(), out.plans.end(), p) == out.plans.end()) out.plans.push_back(p);
     const tensor_shape& shape = out.shapes.back();
     const bool joins = i > 0 && p->flat && out.units.back().method == p.get();
     if (p->flat && (shape.sparse() || shape.width != 1))
-      return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes dense tensors of width 1");
+      return bad_tensor(error, i, DR_E_ARGUMENT, shape.width, "bucket=flat takes dense tensors of width 1");
     if (joins) {
       unit& u = out.units.back();
-      if (u.dtype != shape.dtype) return bad_tensor(error, i, DR_E_ARGUMENT, "bucket=flat takes tensors of one dtype");
+      if (u.dtype != shape.dtype)
+        return bad_tensor(error, i, DR_E_ARGUMENT, shape.dtype, "bucket=flat takes tensors of one dtype");
       ++u.tensors;
       u.universe += shape.universe;
     } else {
@@ -244,7 +302,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     u.kept_max = kept_bound(*u.method, u.universe, u.source_max);
     const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
     if (segments > (1u << 20))
-      return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED,
+      return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, u.universe,
                         "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
     u.first_row = static_cast<uint32_t>(out.rows.size());
     u.rows = static_cast<uint32_t>(segments);
@@ -270,38 +328,98 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);
   for (const bool tag : {false, true})
     if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
-  // What auto chooses is laid out when it is known. No header is larger than one with all plans and columns.
+  // What auto chooses is laid out when it is known.
   if (out.chooses())
-    for (header_layout& layout : out.layout) layout.frame_bound += 64 + layout.table.size() + 64 * out.rows.size();
+    for (header_layout& layout : out.layout) layout.frame_bound += header_bound(out, layout) - layout.header_size;
   out.workspace = encode_workspace(out);
   return DR_OK;
 }
 
+namespace {
+
+// The first number of a tensor's shape that is not the prepared one; true if there is none.
+bool same_shape(const tensor_shape& now, const tensor_shape& was, uint64_t& what) {
+  const auto same = [&what](uint64_t x, uint64_t y) {
+    what = x;
+    return x == y;
+  };
+  return same(now.dtype, was.dtype) && same(now.index_dtype, was.index_dtype) && same(now.width, was.width) &&
+         same(now.universe, was.universe) && same(now.count, std::min(now.count, was.count));
+}
+
+dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const void* at, const char* sentence) {
+  bad_tensor(error, tensor, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(at), "%s", sentence);
+  error.stream = stream;
+  return DR_E_ARGUMENT;
+}
+
+dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, bool keeps_feedback, bool on_device,
+                       dr_error& error) {
+  tensor_shape shape{};
+  if (const dr_status s = read_shape(t, i, shape, error)) return s;
+  if (uint64_t what = 0; !same_shape(shape, was, what))
+    return bad_tensor(error, i, DR_E_ARGUMENT, what, "not the shape that the batch was prepared for");
+  const uint64_t present = shape.sparse() ? shape.count : shape.universe;
+  if (present && !t.values) return bad_pointer(error, i, DR_STREAM_VALUE, nullptr, "values is NULL");
+  if (present && shape.sparse() && !t.indices)
+    return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
+  if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
+    return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
+  const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
+  if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
+    return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");
+  if (!keeps_feedback) {
+    if (t.state && t.state_size)
+      return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "it has a state, but its plan keeps no feedback");
+    return DR_OK;
+  }
+  if (!check_residual(t.state, t.state_size, shape.elements(), on_device, error)) return DR_OK;
+  const dr_error inner = error;
+  return bad_tensor(error, i, DR_E_ARGUMENT, inner.what, "%s", inner.message);
+}
+
+}  // namespace
+
 dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bool on_device, dr_error& error) {
-  if (tensors.size() != b.shapes.size())
-    return fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
+  if (tensors.size() != b.shapes.size()) {
+    fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
+    error.what = tensors.size();
+    return DR_E_ARGUMENT;
+  }
   for (const unit& u : b.units)
+    for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i)
+      if (const dr_status s = check_tensor(tensors[i], i, b.shapes[i], u.method->keeps_feedback(), on_device, error))
+        return s;
+  return DR_OK;
+}
+
+uint64_t states_of(const batch& b) {
+  uint64_t n = 0;
+  for (const unit& u : b.units) n += u.method->keeps_feedback() ? u.tensors : 0;
+  return n > 1 ? n : 0;
+}
+
+dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensors, state_range* room, dr_error& error) {
+  size_t n = 0;
+  bool ascending = true;
+  for (const unit& u : b.units) {
+    if (!u.method->keeps_feedback()) continue;
     for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
-      const tensor_view& t = tensors[i];
-      tensor_shape shape;
-      if (const dr_status s = read_shape(t, i, shape, error)) return s;
-      const tensor_shape& was = b.shapes[i];
-      if (shape.dtype != was.dtype || shape.index_dtype != was.index_dtype || shape.width != was.width ||
-          shape.universe != was.universe || shape.count > was.count)
-        return bad_tensor(error, i, DR_E_ARGUMENT, "not the shape that the batch was prepared for");
-      const uint64_t present = shape.sparse() ? shape.count : shape.universe;
-      if (present && (!t.values || (shape.sparse() && !t.indices)))
-        return bad_tensor(error, i, DR_E_ARGUMENT, "%s is NULL", t.values ? "indices" : "values");
-      if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
-        return bad_tensor(error, i, DR_E_ARGUMENT, "values are not aligned to their dtype");
-      const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
-      if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
-        return bad_tensor(error, i, DR_E_ARGUMENT, "indices are not aligned to their dtype");
-      if (u.method->keeps_feedback())
-        if (check_residual(t.state, t.state_size, shape.elements(), on_device, error)) {
-          const dr_error inner = error;
-          return bad_tensor(error, i, DR_E_ARGUMENT, "%s", inner.message);
-        }
+      const auto begin = reinterpret_cast<uintptr_t>(tensors[i].state);
+      room[n] = {begin, begin + residual_size(b.shapes[i].elements()), i};
+      ascending = ascending && (n == 0 || room[n - 1].end <= begin);
+      ++n;
+    }
+  }
+  if (ascending) return DR_OK;
+  std::sort(room, room + n, [](const state_range& x, const state_range& y) {
+    return x.begin != y.begin ? x.begin < y.begin : x.tensor < y.tensor;
+  });
+  for (size_t k = 1; k < n; ++k)
+    if (room[k].begin < room[k - 1].end) {
+      const auto [first, second] = std::minmax(room[k - 1].tensor, room[k].tensor);
+      return bad_tensor(error, second, DR_E_ARGUMENT, first,
+                        "its state overlaps that of tensor %u; each tensor has its own", first);
     }
   return DR_OK;
 }

@@ -65,6 +65,7 @@ struct batch {
   uint64_t scratch = 0;     // a worker
   uint64_t workspace = 0;
   uint32_t workers = 1;
+  uint64_t segment_rows = 0;  // as asked for
 
   bool chooses() const {
     return std::any_of(rows.begin(), rows.end(), [](const batch_row& r) { return !r.choices.empty(); });
@@ -84,5 +85,15 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
 // Whether tensors have the shapes that a batch was prepared for, and pointers to go with them.
 // On a device nothing of theirs is read.
 dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bool on_device, dr_error& error);
+
+// A tensor's state in memory.
+struct state_range {
+  uintptr_t begin, end;
+  uint32_t tensor;
+};
+// How many states a batch has, to look whether they are apart: 0 if it has one only.
+uint64_t states_of(const batch& b);
+// ARGUMENT: two tensors share a state, or a part of one. `room` is for states_of(b).
+dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensors, state_range* room, dr_error& error);
 
 }  // namespace dr

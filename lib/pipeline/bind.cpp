@@ -67,7 +67,8 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
                 call.name.c_str(), names_of(role).c_str(),
                 role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
   const dr_codec& codec = *out.codec;
-  for (size_t i = 0; i < codec.param_count; ++i) out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
+  for (size_t i = 0; i < codec.param_count; ++i)
+    out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
   for (const plan_argument& a : call.arguments) {
     size_t p = 0;
     while (p < codec.param_count && a.key != dr_param_at(codec.params, p)->name) ++p;
@@ -89,9 +90,10 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
 }
 
 dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_stage>& out, dr_error& error) {
-  if (stage.calls.size() > stages_max)
+  const uint32_t most = role == DR_ROLE_ORDER ? order_stages_max : stages_max;
+  if (stage.calls.size() > most)
     return fail(error, DR_E_ARGUMENT, "plan: %s= has %zu codecs; at most %u", stage.role.c_str(), stage.calls.size(),
-                stages_max);
+                most);
   for (const plan_call& call : stage.calls) {
     if (const dr_status s = bind_call(role, call, out.emplace_back(), error)) return s;
     role = DR_ROLE_BYTES;
@@ -283,6 +285,75 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   p->text = canonical_text(*p);
   out = std::move(p);
   return DR_OK;
+}
+
+namespace {
+
+// Whether a plan's sparsifier drops values that are not zeros.
+bool drops_values(const plan& p) {
+  const bound_stage& s = p.sparsify;
+  switch (s.codec->id) {
+    case sparsify_none: return false;
+    case sparsify_topr:
+    case sparsify_random: return !(s.value(topr_ratio) == 1);
+    case sparsify_threshold: return s.value(threshold_value) > 0;
+    default: return true;
+  }
+}
+
+// Whether the support that an index codec tells follows from the tensor's shape, its count and the shared key. (SPEC.md of `seeded` says so
+// of it; of Bloom filters, which have the same traits, it is not so.)
+bool tells_by_shape(const dr_codec& index) {
+  constexpr uint32_t index_seeded = 10;
+  return (index.forms & 1u << DR_FORM_ALL) || index.id == index_seeded;
+}
+
+// A stage beside the bytes codecs behind it: of fixed size without any.
+bool has_fixed_size(const std::vector<bound_stage>& list) {
+  return list.empty() || (list.size() == 1 && (list[0].codec->traits & DR_FIXED_SIZE));
+}
+
+}  // namespace
+
+plan_traits traits_of(const plan& p) {
+  // With auto what any of its choices may do; a single choice is none.
+  const auto& values = p.value_choices.empty() ? p.value : p.value_choices;
+  const auto& indices = p.index_choices.empty() ? p.index : p.index_choices;
+  const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, by_shape = tells_by_shape(*p.index[0].codec);
+  plan_traits out{0, 0};
+  const auto set = [&](bool yes, uint32_t flag) { out.flags |= yes ? flag : 0; };
+  const auto each = [&](const bound_stage& s) {
+    const uint32_t traits = s.codec->traits;
+    set(traits & DR_SHARED_RANDOM, DR_PLAN_SHARED_RANDOM);
+    set(traits & DR_PRIVATE_RANDOM, DR_PLAN_PRIVATE_RANDOM);
+    // (A sparsifier or feedback has no operations: its trait says it.)
+    set((traits & DR_HOST_ONLY) || (s.codec->cpu && !s.codec->cuda), DR_PLAN_HOST_ONLY);
+  };
+  each(p.sparsify);
+  for (const auto* list : {&indices, &values, &p.order}) std::for_each(list->begin(), list->end(), each);
+  set(drops_values(p), DR_PLAN_SPARSIFIES);
+  set(p.keeps_feedback(), DR_PLAN_FEEDBACK);
+  // A bytes codec is always exact. Without regather values go where they were not.
+  const auto lossy = [](const bound_stage& s) {
+    return s.codec->role == DR_ROLE_VALUE && !(s.codec->traits & DR_EXACT);
+  };
+  set(!p.regather || std::any_of(values.begin(), values.end(), lossy), DR_PLAN_LOSSY_VALUES);
+  set(replaces, DR_PLAN_LOSSY_SUPPORT);
+  const bool one_choice = p.index_choices.size() <= 1 && p.value_choices.size() <= 1;
+  const bool fixed = one_choice && has_fixed_size(indices) && has_fixed_size(values) && has_fixed_size(p.order) &&
+                     (!replaces || by_shape);
+  set(fixed, DR_PLAN_FIXED_SIZE);
+  // Added up are values at the same positions on every rank.
+  const bool same_support = replaces ? by_shape : p.sparsify.codec->id == sparsify_random;
+  set(one_choice && same_support && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR), DR_PLAN_LINEAR);
+  set(p.chooses(), DR_PLAN_CHOOSES);
+  set(p.chooses(), DR_PLAN_HOST_ONLY);
+  set(p.flat, DR_PLAN_FLAT);
+  set(p.flat, DR_PLAN_HOST_ONLY);
+  for (const bound_stage& v : values)
+    if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
+  out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
+  return out;
 }
 
 std::string describe_list(const stage_list& list) {

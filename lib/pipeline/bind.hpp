@@ -37,6 +37,12 @@ struct plan {
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
 
+// What a plan does: DR_PLAN_* flags, and the DR_DTYPE_BIT set of tensors that it takes.
+struct plan_traits {
+  uint32_t flags, dtypes;
+};
+plan_traits traits_of(const plan& p);
+
 // Stages with wire fields, as an inspector shows them: golomb(block=12).
 std::string describe_list(const stage_list& list);
 

@@ -90,17 +90,27 @@ deliver_room take_room(arena& memory, size_t frames) {
   return {memory.take<deliver_room::cursor>(frames), memory.take<std::byte>(tile_bytes)};
 }
 
+// Of n rows, at most `most` of them in one frame.
+work take_lists(arena& memory, size_t n, size_t most) {
+  work w{};
+  w.rows = memory.take<row_work>(n);
+  w.jobs = job_list::take(memory, most);
+  w.selected = memory.take<uint32_t>(most);
+  w.by_plan = memory.take<uint32_t>(most);
+  return w;
+}
+void take_scratch(arena& memory, uint64_t scratch, uint32_t workers, work& w) {
+  w.scratch_stride = ceil_div(scratch, arena::alignment) * arena::alignment;
+  w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
+}
+
 work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
   size_t n = 0, most = 0;
   for (const frame_view& f : frames) {
     n += f.rows.size();
     most = std::max(most, f.rows.size());
   }
-  work w{};
-  w.rows = memory.take<row_work>(n);
-  w.jobs = job_list::take(memory, most);
-  w.selected = memory.take<uint32_t>(most);
-  w.by_plan = memory.take<uint32_t>(most);
+  work w = take_lists(memory, n, most);
   uint64_t scratch = 0;
   size_t i = 0;
   for (const frame_view& f : frames)
@@ -109,9 +119,46 @@ work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
       if (!memory.measures() && memory.fits()) w.rows[i] = o;
       ++i;
     }
-  w.scratch_stride = ceil_div(scratch, arena::alignment) * arena::alignment;
-  w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
+  take_scratch(memory, scratch, workers, w);
   return w;
+}
+
+// A plan as a reader knows it, without what only an encoder does.
+wire_plan as_read(const wire_plan& plan) {
+  wire_plan read = plan;
+  for (stage_list& list : read.lists)
+    for (stage& s : list.stages) s.values = nullptr;
+  return read;
+}
+
+// The most that take_row takes of a row of a batch, whatever the data were. An encoder sends a row by one of its plans (auto: of
+// its choices), with raw keys in place of a support that would be replaced, or dense; each is asked for here. It never sends
+// more rows or a larger support than the batch's bounds; what take_row takes grows with both, for an arena does and a codec's
+// need does (codec.h; "a need never falls" in tests/properties/traits.cpp). Dense it is sent only where its codes may be longer,
+// so where the bound of the payload is the dense row's; and unaligned, whatever the address of the frame.
+uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
+  uint64_t most = 0;
+  const auto ask = [&](uint32_t plan, row_mode mode, uint64_t count, uint64_t support, uint64_t dense) {
+    wire_row row;
+    row.mode = mode;
+    row.universe = r.universe;
+    row.count = count;
+    row.support = support;
+    row.size[section_value] = dense;
+    arena memory;
+    const auto* const unaligned = reinterpret_cast<const uint8_t*>(uintptr_t{1});  // never looked at
+    take_row(memory, as_read(b.wire[plan]), row, unaligned, scratch);
+    most = std::max<uint64_t>(most, memory.used());
+  };
+  const auto ask_plan = [&](uint32_t plan, uint64_t count, uint64_t support) {
+    ask(plan, mode_plan, count, support, 0);
+    if (b.wire[plan].replaces_support()) ask(plan, mode_raw_index, count, count, 0);
+  };
+  if (r.choices.empty()) ask_plan(r.plan, r.count_max, r.support_max);
+  for (const row_choice& c : r.choices) ask_plan(c.plan, c.bound.count, c.bound.support);
+  const uint64_t dense = r.universe * row_bytes(b.wire[r.plan]);
+  if (r.bound.payload >= dense) ask(r.plan, mode_dense, r.count_max, r.universe, dense);
+  return most;
 }
 
 class decoder {
@@ -412,54 +459,180 @@ class deliverer {
 
 }  // namespace
 
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_options& limits, uint32_t workers,
-                           uint64_t& bytes, dr_error& error) {
-  for (const frame_view& frame : frames) {
-    uint64_t elements = 0;
-    for (const wire_row& row : frame.rows) {
-      const uint64_t width = frame.plans[row.plan].width;
-      if (!limits.max_elements) continue;
-      if (row.universe > (limits.max_elements - elements) / width)
-        return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
-                    limits.max_elements);
-      elements += row.universe * width;
-    }
+namespace {
+
+// The limits that hold where the caller sets none (dr_decode_options says them).
+constexpr uint64_t workspace_factor = 256, workspace_least = uint64_t{1} << 20;
+constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
+
+uint64_t saturated_product(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
+uint64_t saturated_sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+
+// What the limits are multiples of, and what a decoder asks of sparse outputs beside.
+struct extent {
+  uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
+  uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output
+
+  void add(const frame_view& frame, std::span<const tensor_out> outs) {
+    bytes = saturated_sum(bytes, frame.frame_size);
+    const bool cut = is_cut(frame, outs.size());
+    size_t next = 0;
+    each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
+      const tensor_out& o = outs[cut ? 0 : next++];
+      const uint64_t width = frame.plans[frame.rows[begin].plan].width,
+                     row = saturated_product(width, value_size(o.dtype));
+      if (!o.index_dtype) {
+        bytes = saturated_sum(bytes, saturated_product(universe, row));
+        return;
+      }
+      const uint64_t pair = row + (o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4);
+      for (size_t i = begin; i < end; ++i) {
+        const wire_row& r = frame.rows[i];
+        const wire_plan& plan = frame.plans[r.plan];
+        bytes = saturated_sum(bytes, saturated_product(r.support, pair));
+        if (coded(r) && r.mode == mode_plan && plan.replaces_support() && !whole(plan, r))
+          asked = saturated_sum(asked, r.universe);
+      }
+    });
   }
+};
+
+dr_status check_elements(const frame_view& frame, const dr_decode_options& limits, dr_error& error) {
+  if (!limits.max_elements) return DR_OK;
+  uint64_t elements = 0;
+  for (const wire_row& row : frame.rows) {
+    const uint64_t width = frame.plans[row.plan].width;
+    if (row.universe > (limits.max_elements - elements) / width)
+      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
+                  limits.max_elements);
+    elements += row.universe * width;
+  }
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+  extent all;
+  uint64_t headers = 0;
+  for (const frame_view& frame : frames) {
+    if (const dr_status s = check_elements(frame, limits, error)) return s;
+    all.add(frame, outs);
+    headers += frame.memory();
+  }
+  if (const uint64_t most = saturated_sum(saturated_product(asked_factor, all.bytes), asked_least);
+      !limits.max_elements && all.asked > most)
+    return fail(error, DR_E_CAPACITY,
+                "frame: to give a sparse output its codec goes through %" PRIu64
+                " elements; without a limit on elements "
+                "%" PRIu64 " are allowed for such outputs",
+                all.asked, most);
   arena memory;
   take(memory, frames, workers);
   for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size());
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
-  if (limits.max_workspace && bytes > limits.max_workspace)
-    return fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64, bytes,
-                limits.max_workspace);
+  const uint64_t most =
+      limits.max_workspace
+          ? limits.max_workspace
+          : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
+  if (bytes + headers > most) {
+    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64,
+         bytes + headers, most);
+    error.needed = bytes + headers;
+    return DR_E_CAPACITY;
+  }
+  return DR_OK;
+}
+
+dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error) {
+  const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address"); };
+  arena memory, rows;
+  uint64_t scratch = 0;
+  for (const batch_row& r : b.rows) rows.take<std::byte>(most_of_row(b, r, scratch));
+  if (frames && rows.used() > SIZE_MAX / frames) return too_large();
+  work w = take_lists(memory, b.rows.size() * frames, b.rows.size());
+  memory.take<std::byte>(rows.used() * frames);
+  take_scratch(memory, scratch, b.workers, w);
+  for (uint32_t k = 0; k < b.workers; ++k) take_room(memory, frames);
+  bytes = memory.used();
+  return bytes > SIZE_MAX / 4 ? too_large() : DR_OK;
+}
+
+dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) {
+  if (frame.tensors != b.units.size())
+    return fail(error, DR_E_ARGUMENT, "frame: it has %u tensors, one of the batch has %zu", frame.tensors,
+                b.units.size());
+  dr_status status = DR_OK;
+  const unit* u = b.units.data();
+  each_tensor(frame, [&](size_t begin, size_t, uint64_t universe) {
+    const wire_plan& p = frame.plans[frame.rows[begin].plan];
+    if (!status && (universe != u->universe || p.width != u->width || p.dtype != u->dtype)) {
+      status =
+          fail(error, DR_E_ARGUMENT,
+               "frame: tensor %u has %" PRIu64 " rows of %u values in %s, one of the batch %" PRIu64 " of %u in %s",
+               u->first_tensor, universe, p.width, dtype_name(p.dtype), u->universe, u->width, dtype_name(u->dtype));
+      error.tensor = u->first_tensor;
+    }
+    ++u;
+  });
+  return status;
+}
+
+frame_view common_frame(const batch& b) {
+  frame_view f;
+  f.plans = b.wire;
+  f.tensors = static_cast<uint32_t>(b.units.size());
+  for (const batch_row& r : b.rows) {
+    wire_row& row = f.rows.emplace_back();
+    row.plan = r.plan;
+    row.continues = r.continues;
+    row.universe = r.universe;
+  }
+  return f;
+}
+
+namespace {
+
+dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
+  fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
+  error.tensor = i;
+  return code;
+}
+
+}  // namespace
+
+dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint64_t& total, dr_error& error) {
+  const auto bad = [&](uint64_t i, const char* what, uint64_t has, uint64_t wants) {
+    return bad_output(error, i, DR_E_ARGUMENT, what, has, wants);
+  };
+  total = 0;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const tensor_out& o = outs[i];
+    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
+    if (o.index_dtype && !is_index_type(o.index_dtype))
+      return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
+    if (o.flags) return bad(i, "unknown flags", o.flags, 0);
+    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
+      return bad(i, "values are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && dense_only) return bad(i, "a dense output is wanted here", o.index_dtype, 0);
+    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, "values is NULL", 0, 0);
+    if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows", o.universe, 0);
+    total += o.universe;
+  }
   return DR_OK;
 }
 
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error) {
   const auto bad = [&](uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
-    fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
-    error.tensor = i;
-    return code;
+    return bad_output(error, i, code, what, has, wants);
   };
   const bool cut = is_cut(frame, outs.size());
   if (!cut && outs.size() != frame.tensors)
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
   uint64_t total = 0;
-  for (size_t i = 0; i < outs.size(); ++i) {
-    const tensor_out& o = outs[i];
-    if (!is_value_type(o.dtype)) return bad(i, DR_E_ARGUMENT, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
-    if (o.index_dtype && !is_index_type(o.index_dtype))
-      return bad(i, DR_E_ARGUMENT, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
-    if (o.flags) return bad(i, DR_E_ARGUMENT, "unknown flags", o.flags, 0);
-    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
-      return bad(i, DR_E_ARGUMENT, "values are not aligned to their dtype", 0, 0);
-    if (o.index_dtype && (cut || dense_only))
-      return bad(i, DR_E_ARGUMENT, "a dense output is wanted here", o.index_dtype, 0);
-    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, DR_E_ARGUMENT, "values is NULL", 0, 0);
-    if (o.universe > UINT64_MAX - total) return bad(i, DR_E_ARGUMENT, "universe overflows", o.universe, 0);
-    total += o.universe;
-  }
+  if (const dr_status s = check_outputs(outs, cut || dense_only, total, error)) return s;
   const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
     const tensor_out& o = outs[i];
     const uint32_t width = o.width ? o.width : 1;

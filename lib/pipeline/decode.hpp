@@ -6,6 +6,7 @@
 #include "container/frame.hpp"
 #include "core/arena.hpp"
 #include "core/pool.hpp"
+#include "pipeline/batch.hpp"
 
 namespace dr {
 
@@ -28,10 +29,20 @@ struct deliver_room {
   std::byte* tile = nullptr;
 };
 
-// Workspace to decode these frames; also refuses what is beyond the limits, before anything is allocated.
-dr_status decode_workspace(std::span<const frame_view> frames, const dr_decode_options& limits, uint32_t workers,
-                           uint64_t& bytes, dr_error& error);
+// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits, before anything is
+// allocated. The memory of the frames' headers counts, too.
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
+// Workspace that suffices for any so many frames of a batch. MEMORY: it would not fit an address.
+dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error);
 
+// Whether a frame has the tensors of a batch. ARGUMENT.
+dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
+// What all frames of a batch have in common, to check outputs before there is one.
+frame_view common_frame(const batch& b);
+
+// Whether outputs are right in themselves; total: their rows.
+dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint64_t& total, dr_error& error);
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);
 

@@ -197,7 +197,8 @@ class device_decoder {
         u.count_max = static_cast<uint32_t>(r.count_max);
         u.support_max = static_cast<uint32_t>(r.support_max);
         u.first_tile = static_cast<uint32_t>(chunks_);
-        u.plan = r.plan;
+        u.plan = static_cast<uint16_t>(r.plan);
+        u.entry = static_cast<uint16_t>(r.entry);
         u.frame = static_cast<uint32_t>(f);
         host_.unpack.push_back(u);
         // A header may have 8 bytes more, for a tag.
@@ -440,7 +441,7 @@ dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
   for (const batch_row& r : b.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "batch: segments have no CUDA path");
     out.rows.push_back(
-        {r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
+        {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
   }
   out.layout = b.layout[0];
   bool host = false;
@@ -455,7 +456,7 @@ dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_woul
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
     // Bounds of streams that no codec is asked for were not judged, and are 0.
     const bool coded = r.mode == mode_plan && r.count != 0;
-    out.rows.push_back({r.plan, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
+    out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
                         coded ? r.count : 0, r.support, r.size});
   }
   out.layout = f.layout;
@@ -473,7 +474,7 @@ void join_shapes(std::vector<decode_shape>& shapes) {
     for (size_t i = 0; i < s.rows.size(); ++i) {
       auto& x = all.rows[i];
       const auto& y = s.rows[i];
-      if (x.plan != y.plan || x.universe != y.universe) return;
+      if (x.plan != y.plan || x.entry != y.entry || x.universe != y.universe) return;
       x.count_max = std::max(x.count_max, y.count_max);
       x.support_max = std::max(x.support_max, y.support_max);
       x.payload = std::max(x.payload, y.payload);
@@ -521,9 +522,12 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
                            device_decode_scratch& host, dr_error& error) {
   device_decoder d(shape, request.frames.size(), queue, host, error);
   const uint64_t wanted = d.lay_out(static_cast<std::byte*>(workspace));
-  if (!workspace || workspace_size < wanted)
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64, workspace_size,
-                wanted);
+  if (!workspace || workspace_size < wanted) {
+    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64, workspace ? workspace_size : 0,
+         wanted);
+    error.needed = wanted;
+    return DR_E_CAPACITY;
+  }
   for (size_t i = 0; i < request.frames.size(); ++i)
     if (reinterpret_cast<uintptr_t>(request.frames[i].data) % 16)
       return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);

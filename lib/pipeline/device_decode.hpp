@@ -18,7 +18,7 @@ namespace dr {
 // What a GPU is told of frames before it reads them: of a prepared batch, or of one frame whose header the host has read.
 struct decode_shape {
   struct row {
-    uint32_t plan;
+    uint32_t plan, entry;  // entry: of the plan table
     uint64_t universe, count_max, support_max, payload;
     uint64_t
         coded_max;  // count that its index codec is asked for: of a frame that was read, 0 if the row has raw keys or is dense

@@ -645,7 +645,12 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
                            std::span<const tensor_view> tensors, device_queue& queue, void* workspace,
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,
                            device_encode_scratch& host, dr_error& error) {
-  if (const dr_status s = check_tensors(b, tensors, true, error)) return s;
+  if (!call.checked) {
+    if (const dr_status s = check_tensors(b, tensors, true, error)) return s;
+    host.states.resize(states_of(b));
+    if (!host.states.empty())
+      if (const dr_status s = check_states_apart(b, tensors, host.states.data(), error)) return s;
+  }
   device_encoder e(b, call, tensors, queue, host, error);
   const uint64_t wanted = e.lay_out(static_cast<std::byte*>(workspace));
   if (!workspace || workspace_size < wanted)
@@ -656,9 +661,12 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
     return fail(error, DR_E_ARGUMENT,
                 "device: the workspace is not aligned to 64 bytes, the frame not to 16, or the result not to 8");
   const header_layout& layout = b.layout[(call.flags & DR_CALL_TAG) != 0];
-  if (capacity < std::max<uint64_t>(layout.header_size, 64))
-    return fail(error, DR_E_CAPACITY, "frame: the buffer has %" PRIu64 " bytes; dr_bound: %" PRIu64, capacity,
-                layout.frame_bound);
+  if (capacity < std::max<uint64_t>(layout.header_size, 64)) {
+    fail(error, DR_E_CAPACITY, "frame: the buffer has %" PRIu64 " bytes; dr_bound: %" PRIu64, capacity,
+         layout.frame_bound);
+    error.needed = std::max<uint64_t>(layout.frame_bound, 64);
+    return DR_E_CAPACITY;
+  }
   return e.run(headers, frame, capacity, result);
 }
 

@@ -36,6 +36,7 @@ struct device_encode_scratch {
   std::vector<regather_job> regather;
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;
+  std::vector<state_range> states;
 };
 
 // The headers of a batch: without and with a tag.

@@ -6,6 +6,7 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "core/versioned.hpp"
 #include "feedback/residual.hpp"
 #include "merge/merge.hpp"
 #include "pipeline/trace.hpp"
@@ -25,6 +26,10 @@ struct summed {
   const std::byte* g;
   float *m, *undo;
 };
+
+// What is said of values that a codec cannot take. (Compared by their addresses.)
+constexpr char says_infinite[] = "the gradient is infinite; this codec takes finite values";
+constexpr char says_nan[] = "the gradient is NaN; this codec takes finite values";
 
 // From so many elements on, what is kept only in case of need goes past the caches.
 constexpr uint64_t undo_streams = 1 << 18;
@@ -88,6 +93,7 @@ struct work {
   uint32_t* selected;  // rows of one call
   std::byte* scratch;
   select_scratch* select;  // of each worker
+  state_range* states;     // to see that no two are the same
   // With auto: the plans that were taken, and what lays out a header of them.
   wire_plan* taken;
   row_bound* bounds;
@@ -120,7 +126,7 @@ uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alig
 // Bytes of a table of some of a batch's plans.
 uint64_t table_max(const batch& b) { return b.layout[0].table.size(); }
 
-// The workspace of a batch; with a measuring arena, its size.
+// The workspace of a batch, in an arena that has room for all of it; with a measuring arena, its size.
 work take(arena& memory, const batch& b) {
   work w{};
   w.units = memory.take<unit_work>(b.units.size());
@@ -129,13 +135,14 @@ work take(arena& memory, const batch& b) {
   w.jobs = job_list::take(memory, b.rows.size());
   w.selected = memory.take<uint32_t>(b.rows.size());
   w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
+  if (const uint64_t n = states_of(b)) w.states = memory.take<state_range>(n);
   if (b.chooses()) {
     w.taken = memory.take<wire_plan>(b.wire.size());
     w.bounds = memory.take<row_bound>(b.rows.size());
     w.places = memory.take<uint32_t>(b.wire.size());
     w.table = memory.take<std::byte>(table_max(b));
   }
-  const bool real = !memory.measures() && memory.fits();
+  const bool real = !memory.measures();
   select_scratch scratch{};
   for (size_t i = 0; i < b.units.size(); ++i) {
     const unit& u = b.units[i];
@@ -238,12 +245,7 @@ class encoder {
       if (!e->is_shared(i)) e->split_unit(i, {e->w_.select + worker});
     };
     pool_.run(b_.units.size(), one, this);
-    for (size_t i = 0; i < b_.units.size(); ++i)
-      if (w_.units[i].error.code) {
-        error_ = w_.units[i].error;
-        error_.tensor = b_.units[i].first_tensor;
-        return error_.code;
-      }
+    if (const dr_status s = first_unsound()) return s;
     for (size_t i = 0; i < b_.rows.size(); ++i) span.bytes += w_.rows[i].count * (4 + row_bytes(i));
     return DR_OK;
   }
@@ -338,11 +340,17 @@ class encoder {
                       uint64_t& size) {
     trace_span span(call_.trace, call_.trace_user, "container");
     const std::span<wire_row> rows(w_.wire, b_.rows.size());
-    const uint64_t wanted = place_rows(layout, rows);
-    if (wanted > capacity)
-      return fail(error_, DR_E_CAPACITY,
-                  "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")", wanted, capacity,
-                  layout.frame_bound);
+    uint64_t wanted = place_rows(layout, rows);
+    if (wanted > capacity && (call_.flags & DR_CALL_FIT)) {
+      leave_out(wanted - capacity);
+      wanted = place_rows(layout, rows);
+    }
+    if (wanted > capacity) {
+      fail(error_, DR_E_CAPACITY, "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")",
+           wanted, capacity, layout.frame_bound);
+      error_.needed = wanted;
+      return DR_E_CAPACITY;
+    }
     for (size_t i = 0; i < rows.size(); ++i) {
       const row_work& row = w_.rows[i];
       uint8_t* at = frame + rows[i].offset;
@@ -387,21 +395,130 @@ class encoder {
     }
   }
 
-  dr_status first_fault(encode_result& result) {
-    for (size_t i = 0; i < b_.rows.size(); ++i)
-      if (w_.rows[i].fault.code) {
-        result.tensor = b_.units[b_.rows[i].unit].first_tensor;
-        result.fault = w_.rows[i].fault;
-        const uint32_t section = result.fault.stream == DR_STREAM_INDEX   ? section_index
-                                 : result.fault.stream == DR_STREAM_ORDER ? section_order
-                                                                          : section_value;
-        const stage_list& list = plan_of(i).lists[section];
-        return fail(error_, result.fault, result.tensor, list.count ? list.front().codec->name : nullptr);
-      }
-    return DR_OK;
+  // The first tensor at fault is the error's; all that are go to the caller, if asked for.
+  dr_status first_fault() {
+    dr_status first = DR_OK;
+    for (size_t i = 0; i < b_.rows.size(); ++i) {
+      dr_fault fault = w_.rows[i].fault;
+      if (!fault.code) continue;
+      const uint32_t section = fault.stream == DR_STREAM_INDEX   ? section_index
+                               : fault.stream == DR_STREAM_ORDER ? section_order
+                                                                 : section_value;
+      const stage_list& list = plan_of(i).lists[section];
+      const bool of_values = fault.message == says_nan || fault.message == says_infinite;
+      const uint32_t tensor = of_values ? tensor_at(b_.units[b_.rows[i].unit], fault.where) : first_tensor(i);
+      if (!first) first = fail(error_, fault, tensor, list.count ? list.front().codec->name : nullptr);
+      if (!call_.faults) return first;
+      if (of_values && b_.units[b_.rows[i].unit].tensors > 1)
+        report_unfinite(i);
+      else
+        report(tensor, fault);
+    }
+    return first;
+  }
+
+  // Rows that went in.
+  uint64_t kept() const {
+    uint64_t n = 0;
+    for (size_t i = 0; i < b_.rows.size(); ++i) n += w_.rows[i].count;
+    return n;
   }
 
  private:
+  uint32_t first_tensor(size_t row) const { return b_.units[b_.rows[row].unit].first_tensor; }
+
+  // The tensor of a unit that has an element of it, which becomes one of the tensor.
+  uint32_t tensor_at(const unit& u, uint64_t& where) const {
+    uint32_t tensor = u.first_tensor;
+    for (; u.tensors > 1 && where >= b_.shapes[tensor].elements(); ++tensor) where -= b_.shapes[tensor].elements();
+    return tensor;
+  }
+
+  void report(uint32_t tensor, dr_fault fault) const {
+    auto* const to = reinterpret_cast<char*>(call_.faults) + tensor * call_.fault_stride;
+    dr_fault was = no_fault();
+    const size_t size = std::min(size_of_struct(to), sizeof was);
+    std::memcpy(&was, to, size);
+    if (!was.code) write_struct(fault, to);  // of several segments the first is told
+  }
+
+  // Each tensor of a bucket that has such values.
+  void report_unfinite(size_t i) {
+    const unit& u = b_.units[b_.rows[i].unit];
+    with_value_type(plan_of(i).dtype, [&](auto type) {
+      using T = decltype(type);
+      const auto* v = static_cast<const typename T::bits*>(sent(i));
+      for (uint64_t k = 0; k < w_.rows[i].told; ++k) {
+        if (magnitude<T>(v[k]) < T::infinity) continue;
+        uint64_t where = b_.rows[i].first + (told(i) ? told(i)[k] : k);
+        const uint32_t tensor = tensor_at(u, where);
+        report(tensor, unfinite(where, v[k], magnitude<T>(v[k]) == T::infinity));
+      }
+    });
+  }
+  static dr_fault unfinite(uint64_t where, uint64_t value, bool infinite) {
+    return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, infinite ? says_infinite : says_nan};
+  }
+
+  dr_status first_unsound() {
+    dr_status first = DR_OK;
+    for (size_t i = 0; i < b_.units.size(); ++i) {
+      const dr_error& e = w_.units[i].error;
+      if (!e.code) continue;
+      if (!first) error_ = e;
+      first = error_.code;
+      if (!call_.faults) break;
+      report(b_.units[i].first_tensor, {sizeof(dr_fault), e.code, e.stream, e.where, e.what,
+                                        "an index is negative, not below the universe, or comes twice"});
+    }
+    return first;
+  }
+
+  // ---- what does not fit ------------------------------------------------------------------------------------
+
+  // Sends rows empty until the frame is `excess` bytes shorter, or all are: the smallest that will do, as long as none does the largest.
+  void leave_out(uint64_t excess) {
+    const auto saved = [this](uint32_t i) { return padded(w_.wire[i].payload()); };
+    uint32_t* const begin = w_.selected;
+    uint32_t* end = begin;
+    for (uint32_t i = 0; i < b_.rows.size(); ++i)
+      if (saved(i)) *end++ = i;
+    std::sort(begin, end, [&](uint32_t x, uint32_t y) { return saved(x) != saved(y) ? saved(x) < saved(y) : x < y; });
+    for (; excess && end != begin; --end) {
+      uint32_t* const enough = std::partition_point(begin, end, [&](uint32_t i) { return saved(i) < excess; });
+      const uint32_t i = enough == end ? end[-1] : *enough;
+      excess -= std::min(excess, saved(i));
+      empty_row(i);
+    }
+  }
+
+  // As if nothing of it had been selected: then all of its gradient stays in the state.
+  void empty_row(size_t i) {
+    row_work& row = w_.rows[i];
+    const unit_work& o = w_.units[b_.rows[i].unit];
+    if (o.taken_from) put_back(i);
+    row.count = row.told = 0;
+    wire_row& wire = w_.wire[i];
+    wire.mode = mode_plan;
+    wire.count = wire.support = 0;
+    wire.size = {};
+  }
+
+  // What was taken from the state while it was selected.
+  void put_back(size_t i) {
+    const row_work& row = w_.rows[i];
+    const unit& u = b_.units[b_.rows[i].unit];
+    const unit_work& o = w_.units[b_.rows[i].unit];
+    const auto* const values = static_cast<const float*>(row.kept);
+    uint64_t k = 0;
+    for (uint32_t p = 0; p < o.piece_count; ++p) {
+      const select_piece& piece = o.pieces[p];
+      if (piece.range != i - u.first_row) continue;
+      for (; k < row.count && row.support[k] - piece.position < piece.n; ++k)
+        o.sums[p].m[row.support[k] - piece.position] = values[k];
+    }
+  }
+
   const wire_plan& plan_of(size_t row) const { return b_.wire[w_.rows[row].plan]; }
   uint64_t row_bytes(size_t row) const { return uint64_t{plan_of(row).width} * value_size(plan_of(row).dtype); }
   bool replaced(size_t row) const { return plan_of(row).replaces_support() && w_.wire[row].mode == mode_plan; }
@@ -563,9 +680,8 @@ class encoder {
     if (sparse) {
       if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries,
                        o.error)) {
-        const dr_error inner = o.error;
-        fail(o.error, inner.code, "tensor %u: %s", u.first_tensor, inner.message);
-        o.error.where = inner.where;
+        prefix(o.error, "tensor %u: ", u.first_tensor);
+        o.error.tensor = u.first_tensor;
         return o.error.code;
       }
       o.rows = gather_entries(u.dtype, u.width, t.values, o.entries, t.count, o.indices, o.buffer);
@@ -804,7 +920,12 @@ class encoder {
     for (size_t j = 0; j < w_.jobs.n; ++j) {
       row_work& row = w_.rows[w_.selected[j]];
       span.bytes += row.slots[section_index].size;
-      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY) continue;
+      if (plan.replaces_support() && row.fault.code == DR_OK && row.told == 0)
+        return fail(error_, DR_E_INTERNAL,
+                    "%s broke its contract while encoding: it tells no support of %" PRIu64 " indices",
+                    plan.index().front().codec->name, row.count);
+      if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY || row.slots[section_index].need.tell_suffices)
+        continue;
       // More support than the plan allows: the keys go raw.
       row.fault = no_fault();
       row.told = row.count;
@@ -881,9 +1002,7 @@ class encoder {
         uint64_t k = 0;
         while (magnitude<T>(v[k]) < T::infinity) ++k;
         const uint64_t at = b_.rows[i].first + (told(i) ? told(i)[k / plan_of(i).width] : k / plan_of(i).width);
-        row.fault = {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, at, v[k],
-                     magnitude<T>(v[k]) == T::infinity ? "the gradient is infinite; this codec takes finite values"
-                                                       : "the gradient is NaN; this codec takes finite values"};
+        row.fault = unfinite(at, v[k], magnitude<T>(v[k]) == T::infinity);
         return false;
       }
       return true;
@@ -1026,6 +1145,18 @@ class encoder {
   bool may_fail_;
 };
 
+// To leave tensors to feedback, all must have it.
+dr_status check_fit(const batch& b, dr_error& error) {
+  for (const unit& u : b.units) {
+    if (u.method->keeps_feedback()) continue;
+    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT leaves to feedback what does not fit, but its plan has none",
+         u.first_tensor);
+    error.tensor = u.first_tensor;
+    return DR_E_ARGUMENT;
+  }
+  return DR_OK;
+}
+
 bool keeps_feedback(const batch& b) {
   return std::any_of(b.plans.begin(), b.plans.end(), [](const auto& p) { return p->keeps_feedback(); });
 }
@@ -1042,24 +1173,26 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
                  void* workspace, uint64_t workspace_size, uint8_t* frame, uint64_t capacity, encode_result& result,
                  dr_error& error) {
   result = {};
-  if (const dr_status s = check_tensors(b, tensors, false, error)) return s;
-  arena memory(workspace, workspace_size);
-  const work w = take(memory, b);
-  if (!memory.fits() || (!workspace && memory.used()))
+  if (!call.checked)
+    if (const dr_status s = check_tensors(b, tensors, false, error)) return s;
+  if (call.flags & DR_CALL_FIT)
+    if (const dr_status s = check_fit(b, error)) return s;
+  // Before anything is laid out in it: half a workspace has pointers to nothing.
+  if (workspace_size < b.workspace || (!workspace && b.workspace))
     return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
                 b.workspace);
+  arena memory(workspace, workspace_size);
+  const work w = take(memory, b);
+  if (w.states && !call.checked)
+    if (const dr_status s = check_states_apart(b, tensors, w.states, error)) return s;
 
   encoder e(b, call, tensors, workers, w, capacity, error);
   uint64_t size = 0;
   const auto attempt = [&]() -> dr_status {
-    if (const dr_status s = e.sparsify_and_split()) {
-      result.tensor = error.tensor;
-      result.fault = {sizeof(dr_fault), s, error.stream, error.where, error.what, nullptr};
-      return s;
-    }
+    if (const dr_status s = e.sparsify_and_split()) return s;
     if (const dr_status s = e.choose()) return s;
     if (const dr_status s = e.streams()) return s;
-    if (const dr_status s = e.first_fault(result)) return s;
+    if (const dr_status s = e.first_fault()) return s;
     e.choose_modes();
     if (const dr_status s = e.container(frame, capacity, size)) return s;
     return keeps_feedback(b) ? e.keep_feedback() : DR_OK;
@@ -1069,6 +1202,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     return s;
   }
   result.size = size;
+  result.kept = e.kept();
   return DR_OK;
 }
 

@@ -11,12 +11,15 @@ struct encode_call {
   uint32_t flags = 0;
   void (*trace)(void*, const dr_trace*) = nullptr;
   void* trace_user = nullptr;
+  // Of each tensor one of the caller's structs, whatever version it is; nullptr: nobody asks. Only what is at fault is written.
+  dr_fault* faults = nullptr;
+  size_t fault_stride = 0;
+  bool checked = false;  // check_tensors and check_states_apart have passed these tensors
 };
 
 struct encode_result {
   uint64_t size = 0;
-  uint64_t tensor = DR_NO_TENSOR;
-  dr_fault fault = no_fault();
+  uint64_t kept = 0;  // rows that went in
 };
 
 // Bytes of workspace that encode takes for a batch. (What the same code takes when it only measures.)

@@ -33,6 +33,9 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
                          device& where, void* stream, uint8_t* frame, uint64_t capacity, encode_result& result,
                          dr_error& error) {
   if (const dr_status s = check_tensors(b, tensors, true, error)) return s;
+  std::vector<state_range> states(states_of(b));
+  if (!states.empty())
+    if (const dr_status s = check_states_apart(b, tensors, states.data(), error)) return s;
   fetcher f{where, stream, {}};
   std::vector<tensor_view> own(tensors.begin(), tensors.end());
   for (tensor_view& t : own) {

@@ -19,6 +19,8 @@ class trace_span {
   trace_span(const trace_span&) = delete;
   trace_span& operator=(const trace_span&) = delete;
 
+  bool listened() const { return trace_; }
+
   uint64_t bytes = 0;
 
  private:

@@ -71,11 +71,25 @@ inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13,
 // √2 of M, where c' <= log2(M) + 1/2 and the unary part is at most √2 times as long: 2.1. log2 is concave, so the sum
 // over blocks is at most r·(log2(universe/r) + 2.92), and that grows with r, so it holds for fewer indices too. A clustered
 // divisor is taken only where it makes the body shorter.
+// Where gaps are short that is loose by up to a bit. c + 1 + (a − 1)/M over a has an upper hull, whose sides p + q·a are bounds, too, and
+// on average over blocks: those between the first a of M = 2, 3 and 5, and between the last of M = 5 and the first of 9, 9 and 17,
+// 17 and 33; the first of all from the origin instead of M = 1, so that no p is below 0. Then r·p + universe·q grows with r. The unit
+// test walks all M.
+struct golomb_hull_side {
+  uint32_t p, q;  // · 65536, rounded up
+};
+inline constexpr golomb_hull_side golomb_hull[] = {{0, 69671},      {39949, 54673}, {156010, 26412},
+                                                   {254861, 12417}, {340545, 5864}, {414547, 2877}};
+
 constexpr uint64_t golomb_bound(uint64_t universe, uint64_t count_max, unsigned block_log2) {
   if (count_max == 0) return 0;
   const uint64_t blocks = ceil_div(count_max, uint64_t{1} << block_log2);
   const uint64_t q16 = log2_q16_above(universe, count_max) + 191366;  // 2.92 · 65536
-  const uint64_t bits = count_max / 65536 * q16 + (count_max % 65536 * q16 >> 16) + 1;
+  uint64_t bits = count_max / 65536 * q16 + (count_max % 65536 * q16 >> 16) + 1;
+  for (const golomb_hull_side& side : golomb_hull) {
+    const uint64_t below = ((count_max * side.p + universe * side.q) >> 16) + 1;
+    bits = below < bits ? below : bits;
+  }
   return bits / 8 + 1 + blocks * (6 + 3);  // table entry (a lone block's has at most 5 bytes), three paddings
 }
 

@@ -99,14 +99,26 @@ inline uint8_t* golomb_put_adaptive(const uint32_t* gaps, size_t n, const uint8_
   return bits.finish();
 }
 
+// The levels of a block's groups, two a byte: a copy, so that what is judged is what is used, also where the frame changes meanwhile.
+struct golomb_group_levels {
+  uint8_t of[(size_t{1} << golomb_block_log2_max) / adaptive_group / 2];
+
+  // False if they are not all there, or their padding is not zero.
+  bool read(const uint8_t* body, size_t size, size_t groups) {
+    const size_t table = ceil_div(groups, 2);
+    if (table > size) return false;
+    std::memcpy(of, body, table);
+    return padding_is_zero(of, 4 * groups);
+  }
+  unsigned operator[](size_t group) const { return of[group / 2] >> 4 * (group % 2) & 15u; }
+};
+
 // As golomb_decode_block.
 inline bool golomb_get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, uint32_t* x) {
   const size_t groups = ceil_div(n, adaptive_group), table = ceil_div(groups, 2);
-  if (table > size || !padding_is_zero(body, 4 * groups)) return false;
-  const auto code_of = [&](size_t i) -> const golomb_code& {
-    const size_t group = i / adaptive_group;
-    return golomb_levels.of[body[group / 2] >> 4 * (group % 2) & 15];
-  };
+  golomb_group_levels levels;
+  if (!levels.read(body, size, groups)) return false;
+  const auto code_of = [&](size_t i) -> const golomb_code& { return golomb_levels.of[levels[i / adaptive_group]]; };
   uint64_t low_total = 0;
   for (size_t i = 0; i < n; i += adaptive_group)
     low_total += code_of(i).low_bits * (n - i < adaptive_group ? n - i : adaptive_group);

@@ -541,10 +541,9 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
 
 bool get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, uint32_t* x) {
   const size_t groups = ceil_div(n, 32), table = ceil_div(groups, 2);
-  if (table > size || !padding_is_zero(body, 4 * groups)) return false;
-  const auto code_of = [&](size_t g) -> const golomb_code& {
-    return golomb_levels.of[body[g / 2] >> 4 * (g % 2) & 15u];
-  };
+  golomb_group_levels levels;
+  if (!levels.read(body, size, groups)) return false;
+  const auto code_of = [&](size_t g) -> const golomb_code& { return golomb_levels.of[levels[g]]; };
   uint64_t low_total = 0;
   for (size_t g = 0; g < groups; ++g) low_total += code_of(g).low_bits * (g + 1 < groups ? 32 : n - 32 * g);
   const uint8_t* low = body + table;

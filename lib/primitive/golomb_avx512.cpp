@@ -577,8 +577,9 @@ constexpr adaptive_table adaptive_offsets;
 
 bool get_adaptive(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, uint32_t* x) {
   const size_t groups = ceil_div(n, group), table = ceil_div(groups, 2);
-  if (table > size || !padding_is_zero(body, 4 * groups)) return false;
-  const auto level_of = [&](size_t g) { return body[g / 2] >> 4 * (g % 2) & 15u; };
+  golomb_group_levels levels;
+  if (!levels.read(body, size, groups)) return false;
+  const auto level_of = [&](size_t g) { return levels[g]; };
   const auto bits_of = [](unsigned level) { return level < 2 ? 0 : level - 1; };
   uint64_t low_total = 0;
   for (size_t g = 0; g + 1 < groups; ++g) low_total += 32 * bits_of(level_of(g));

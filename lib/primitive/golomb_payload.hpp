@@ -68,12 +68,13 @@ struct golomb_payload {
     const auto end_of = [&](uint64_t b) { return alone ? universe - lone / 2 : load<uint32_t>(in + 6 * b); };
     const auto entry = [&](uint64_t b) -> uint64_t { return alone ? 0 : load<uint16_t>(in + 6 * b + 4); };
     for (uint64_t b = 0; b < first; ++b) at += entry(b) & (golomb_flag - 1u);
+    uint64_t base = first ? end_of(first - 1) : 0;
     for (uint64_t b = first; b < last; ++b) {
       *where = 6 * b;
-      const uint64_t base = b ? end_of(b - 1) : 0, end = end_of(b);
+      const uint64_t end = end_of(b), of_block = entry(b);
       if (at > size) return false;
-      const uint64_t body = alone ? size - at : entry(b) & (golomb_flag - 1u);
-      const bool flagged = alone ? lone & 1 : entry(b) >> 15;
+      const uint64_t body = alone ? size - at : of_block & (golomb_flag - 1u);
+      const bool flagged = alone ? lone & 1 : of_block >> 15;
       // Positions in a body fit 32 bits.
       if (end > universe || end < base || end - base < length(b) || body > size - at || body >= golomb_flag)
         return false;
@@ -82,6 +83,7 @@ struct golomb_payload {
       if (!coder.get(in + at, static_cast<size_t>(body), length(b), base, end, rule, flagged, x + b * block()))
         return false;
       at += body;
+      base = end;
     }
     *where = at;
     return last < blocks() || at == size;

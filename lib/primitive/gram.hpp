@@ -30,11 +30,12 @@ DR_HD inline void gram_basis(uint64_t x, uint64_t points, unsigned count, const 
   for (unsigned j = 1; j + 1 < count; ++j) p[j + 1] = gram_next(u, b[j], p[j], p[j - 1]);
 }
 
-// c_j of Σ y·P_j.
-DR_HD inline float gram_coefficient(double sum, uint64_t points, unsigned j, const double* b) {
+// c_j of Σ y·P_j, rounded to type T.
+template <class T>
+DR_HD typename T::bits gram_coefficient(double sum, uint64_t points, unsigned j, const double* b) {
   double norm = static_cast<double>(points);
   for (unsigned i = 1; i <= j; ++i) norm = norm * b[i];
-  return static_cast<float>(saturate<f32_type>(sum / norm));
+  return T::from_f64(saturate<T>(sum / norm));
 }
 
 // The curve at point x of n; b: B_1 … B_{count-1}.

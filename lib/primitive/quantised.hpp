@@ -1,6 +1,8 @@
 // What the codecs of quantised values share: blocks of values as floats and back, and the kind of payload that is the values as they are.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -74,6 +76,27 @@ void restore_values(size_t n, typename T::bits* values, F&& restore) {
     narrow_values<T>(wide, n, values);
   }
 }
+
+// ---- No worse than one magnitude ---------------------------------------------------------------------------
+
+// The best single magnitude that the type has, for values with signs of their own, and its squared error.
+struct one_magnitude {
+  float number;
+  double error;
+};
+template <class T>
+one_magnitude one_magnitude_of(const typename T::bits* values, uint64_t n) {
+  double sum = 0, error = 0;
+  for (uint64_t i = 0; i < n; ++i) sum += std::fabs(double{T::to_f32(values[i])});
+  const float number = T::to_f32(T::from_f64(saturate<T>(sum / static_cast<double>(n))));
+  for (uint64_t i = 0; i < n; ++i) {
+    const double e = std::fabs(double{T::to_f32(values[i])}) - double{number};
+    error += e * e;
+  }
+  return {number, error};
+}
+
+// ---- Payloads ----------------------------------------------------------------------------------------------
 
 template <class T>
 uint64_t raw_payload(const typename T::bits* values, uint64_t n, uint8_t* out) {

@@ -116,12 +116,12 @@ namespace {
 constexpr uint32_t magnitudes_end = 0x80000000;
 
 constexpr uint64_t select_block = 32768;  // values of a block that workers share: what is found in it stays in L2
-constexpr uint64_t sample_whole = 8192;   // so few values are all sampled
+constexpr uint64_t sample_whole = 2048;   // so few values are all sampled
 
 // So many that the target-th magnitude is known to a few percent, and a small part of the pass.
 uint64_t sample_wanted(uint64_t n) {
-  constexpr uint64_t fewest = 4096, most = 262144;
-  return n <= sample_whole ? n : std::clamp(n / 512, fewest, most);
+  constexpr uint64_t usual = 4096, most = 262144;
+  return n <= sample_whole ? n : std::max(std::min(n / 8, usual), std::min(n / 512, most));
 }
 
 struct ranked {
@@ -129,9 +129,26 @@ struct ranked {
   uint64_t above;  // keys above it
 };
 
-// The rank-th largest of n keys, all in [low, high), 1 <= rank <= n. scratch [n], perhaps the keys themselves.
-ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low, uint32_t high,
-                 uint32_t* scratch) {
+// The rank-th largest of n <= most keys, 1 <= rank <= n: each is compared with each, so no branch depends on them.
+template <size_t most>
+ranked rank_of_few(const uint32_t* keys, size_t stride, size_t n, uint64_t rank) {
+  int32_t few[most] = {};  // (zeros are above none, and keys are below 2^31)
+  for (size_t i = 0; i < n; ++i) few[i] = static_cast<int32_t>(keys[i * stride]);
+  ranked least{magnitudes_end, 0};
+  for (size_t i = 0; i < n; ++i) {
+    int32_t above = 0;
+    for (size_t k = 0; k < most; ++k) above += few[k] > few[i];
+    const auto key = static_cast<uint32_t>(few[i]);
+    const bool lower = static_cast<uint64_t>(above) < rank && key < least.key;
+    least.key = lower ? key : least.key;
+    least.above = lower ? static_cast<uint64_t>(above) : least.above;
+  }
+  return least;
+}
+
+// The rank-th largest of n keys, all in [low, high), 1 <= rank <= n, by radix. scratch [n], perhaps the keys themselves.
+ranked rank_by_radix(const select_kernels& k, const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low,
+                     uint32_t high, uint32_t* scratch) {
   constexpr unsigned digit = 11;
   uint32_t bins[1u << digit];
   uint64_t above = 0;
@@ -150,6 +167,44 @@ ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint
     n = k.magnitudes(keys, n, low, high, scratch);
     keys = scratch;
   }
+}
+
+// As rank_by_radix, whose counters cost more than a few thousand keys do: halves of them go, by pivots that 16 of the keys tell
+// (Hoare 1961), until few are left. Keys that mislead it cost eight passes.
+ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low, uint32_t high,
+                 uint32_t* scratch) {
+  constexpr uint64_t many = 8192, few = 32, told = 16;
+  constexpr int passes = 8;
+  uint64_t above = 0;
+  for (int pass = 0; n <= many && pass < passes; ++pass) {
+    if (high - low == 1) return {low, above};
+    if (rank == 1) {
+      int32_t largest = 0;
+      for (uint64_t i = 0; i < n; ++i) largest = std::max(largest, static_cast<int32_t>(keys[i]));
+      return {static_cast<uint32_t>(largest), above};
+    }
+    if (n <= few) {
+      const ranked r = n <= told ? rank_of_few<told>(keys, 1, n, rank) : rank_of_few<few>(keys, 1, n, rank);
+      return {r.key, above + r.above};
+    }
+    // A little below the rank, so that the larger part goes at once.
+    const uint64_t expected = rank * told / n;
+    const uint32_t pivot = rank_of_few<told>(keys, n / told, told, std::min(told, expected + 2)).key;
+    const uint64_t larger = k.count(keys, n, pivot + 1);
+    if (larger >= rank) {
+      low = pivot + 1;
+    } else if (const uint64_t from = k.count(keys, n, pivot); from >= rank) {
+      return {pivot, above + larger};
+    } else {
+      high = pivot;
+      above += from;
+      rank -= from;
+    }
+    n = k.magnitudes(keys, n, low, high, scratch);
+    keys = scratch;
+  }
+  const ranked r = rank_by_radix(k, keys, n, rank, low, high, scratch);
+  return {r.key, above + r.above};
 }
 
 class keeper {

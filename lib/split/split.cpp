@@ -7,6 +7,13 @@
 namespace dr {
 namespace {
 
+dr_status found_at(uint64_t where, uint64_t what, dr_error& error) {
+  error.stream = DR_STREAM_INDEX;
+  error.where = where;
+  error.what = what;
+  return error.code;
+}
+
 template <class I>
 dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_duplicates, sparse_entry* entries,
                   dr_error& error) {
@@ -14,17 +21,14 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
   for (uint64_t i = 0; i < n; ++i) {
     const I index = indices[i];
     if (index < I{0} || static_cast<uint64_t>(index) >= universe) {
-      error.where = i;
       if constexpr (static_cast<I>(-1) < I{0})
         if (index < 0) {
           fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRId64 " is negative", i, static_cast<int64_t>(index));
-          error.where = i;
-          return DR_E_ARGUMENT;
+          return found_at(i, static_cast<uint64_t>(static_cast<int64_t>(index)), error);
         }
       fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRIu64 " is not below the universe of %" PRIu64 " rows", i,
            static_cast<uint64_t>(index), universe);
-      error.where = i;
-      return DR_E_ARGUMENT;
+      return found_at(i, static_cast<uint64_t>(index), error);
     }
     entries[i] = {static_cast<uint64_t>(index), i};
     ascending = ascending && (i == 0 || entries[i - 1].index < entries[i].index);
@@ -40,8 +44,7 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
            "index %" PRIu64 " comes twice, at %" PRIu64 " and at %" PRIu64
            " (DR_TENSOR_SUM_DUPLICATES adds their values)",
            entries[i].index, entries[i - 1].position, entries[i].position);
-      error.where = entries[i].position;
-      return DR_E_ARGUMENT;
+      return found_at(entries[i].position, entries[i].index, error);
     }
   return DR_OK;
 }

@@ -93,6 +93,32 @@ TEST_CASE("value=auto meets its error, and is no longer than raw") {
   CHECK(before == raw);
 }
 
+TEST_CASE("value=auto meets its error at every scale, with outliers and without") {
+  client::context c;
+  for (const double scale : {1e-44, 1e-38, 1e-20, 1e-3, 1.0, 1e19, 1e37})
+    for (const std::string shape : {"laplace", "an outlier", "two magnitudes", "a constant"})
+      for (const double error : {0.3, 0.01, 1e-4}) {
+        CAPTURE(scale);
+        CAPTURE(shape);
+        CAPTURE(error);
+        floats g = gradient(3000, 0.2, false, 9);
+        float* outlier = nullptr;
+        for (float& v : g) {
+          if (v == 0) continue;
+          outlier = &v;
+          if (shape == "two magnitudes") v = v > 1 ? 10.0f : -1.0f;
+          if (shape == "a constant") v = 3;
+          v = static_cast<float>(v * scale);
+        }
+        if (shape == "an outlier") *outlier = 3.3e38f;
+        const bytes frame =
+            client::encode(c, "index=auto value=auto(error=" + std::to_string(error) + ")", {client::dense(g)});
+        const floats back = client::decode(c, frame, g.size());
+        CHECK(std::all_of(back.begin(), back.end(), [](float v) { return std::isfinite(v); }));
+        CHECK_FALSE(relative_error(g, back) > error);  // (all may be zeros: not a number)
+      }
+}
+
 TEST_CASE("value=auto sends what no lossy codec takes as it is") {
   client::context c;
   floats g = gradient(5000, 0.1, false, 6);

@@ -42,10 +42,11 @@ FIELD(dr_field, minimum, 16, 8);
 FIELD(dr_field, maximum, 24, 8);
 FIELD(dr_field, fallback, 32, 8);
 
-SIZE(dr_params, 24);
+SIZE(dr_params, 32);
 FIELD(dr_params, struct_size, 0, 8);
 FIELD(dr_params, values, 8, 8);
 FIELD(dr_params, fields, 16, 8);
+FIELD(dr_params, beside, 24, 4);
 
 SIZE(dr_job, 136);
 FIELD(dr_job, struct_size, 0, 8);

@@ -179,3 +179,18 @@ TEST_CASE("weights that are zero, infinite or NaN do what arithmetic does") {
   REQUIRE(merge(c, {frame}, &nan, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(std::isnan(x[0]));
 }
+
+TEST_CASE("a merge of no frames still looks at its outputs") {
+  client::context c;
+  floats x(5, 7);
+  const auto refused = [&](auto change) {
+    dr_tensor_out o = client::dense_out(x);
+    change(o);
+    CHECK(merge(c, {}, nullptr, 0, {o}) == DR_E_ARGUMENT);
+    CHECK(x == floats(5, 7));
+  };
+  refused([](dr_tensor_out& o) { o.values = nullptr; });
+  refused([](dr_tensor_out& o) { o.values = reinterpret_cast<char*>(o.values) + 1; });
+  refused([](dr_tensor_out& o) { o.dtype = DR_U64; });
+  refused([](dr_tensor_out& o) { o.index_dtype = 99; });
+}

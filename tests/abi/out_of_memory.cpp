@@ -358,3 +358,22 @@ TEST_CASE("an allocation that no machine has is MEMORY or an argument, never a c
   const dr_status s = dr_encode(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, frame, sizeof frame, nullptr);
   CHECK((s == DR_E_MEMORY || s == DR_E_UNSUPPORTED || s == DR_E_ARGUMENT));
 }
+
+TEST_CASE("trim gives back every block that calls have left in the context") {
+  fixture f;
+  allocator counts;
+  dr_context* const c = counts.context();
+  const long before = live;
+  counting = true;
+  bool done = f.encode(c) == DR_OK && f.decode(c) == DR_OK && f.merge(c) == DR_OK;
+  counting = false;
+  CHECK(done);
+  CHECK(live > before);
+  CHECK(dr_context_trim(c) == DR_OK);
+  CHECK(live == before);
+  CHECK(counts.blocks.empty());
+  done = f.encode(c) == DR_OK && f.decode(c) == DR_OK && f.merge(c) == DR_OK;
+  CHECK(done);
+  dr_context_destroy(c);
+  CHECK(counts.blocks.empty());
+}

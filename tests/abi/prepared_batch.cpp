@@ -154,6 +154,76 @@ TEST_CASE("a workspace that is too small or not aligned is refused, and one that
   for (size_t i = info.workspace; i < info.workspace + 64; ++i) REQUIRE(workspace.data[i] == 0x5a);
 }
 
+TEST_CASE(
+    "a workspace of every smaller size is refused, and the sentence has both sizes: encode, decode and merge, CPU and "
+    "device") {
+  client::context c;
+  floats g = client::laplace(1000, 1), x(1000);
+  for (const uint32_t kind : {uint32_t{DR_PLACE_CPU}, uint32_t{DR_PLACE_EMULATED}})
+    for (const char* text :
+         {"sparsify=topr(ratio=0.01) index=golomb value=raw",
+          "sparsify=topr(ratio=0.01) feedback=residual index=golomb",
+          "sparsify=random(ratio=0.1) index=raw value=fit_poly", "sparsify=dgc(ratio=0.01) index=golomb+huffman",
+          "sparsify=topr(ratio=0.05) index=bloom(policy=p2,fpr=0.01) value=fit_poly order=bitpack+deflate",
+          "sparsify=topr(ratio=0.05) index=auto value=auto(error=0.1)",
+          "sparsify=topr(ratio=0.05) index=golomb value=qsgd bucket=flat"}) {
+      client::plan p(text);
+      CAPTURE(text);
+      CAPTURE(kind);
+      dr_tensor t = client::dense(g);
+      size_t state_size = 0;
+      REQUIRE(dr_state_size(p.handle, &t, &state_size, nullptr) == DR_OK);
+      std::vector<uint64_t> state(state_size / 8 + 1);
+      t.state = state_size ? state.data() : nullptr;
+      t.state_size = state_size;
+      dr_place place{};
+      place.struct_size = sizeof place;
+      place.kind = kind;
+      batch b;
+      const dr_status made = dr_batch_create(c.handle, p.handle, &place, &t, sizeof t, 1, 0, &b.handle);
+      if (kind == DR_PLACE_EMULATED && made == DR_E_UNSUPPORTED) continue;  // no such kernels
+      REQUIRE(made == DR_OK);
+      const dr_batch_info info = describe(b);
+      aligned_bytes frame(info.bound);
+      // Memory of exactly the size that is stated, so that a sanitizer sees a step outside.
+      const auto refuses_less = [&](uint64_t wanted, auto&& run) {
+        REQUIRE(wanted > 0);
+        uint64_t taken = 0;
+        for (uint64_t size = 0; size < wanted; size += 64) {
+          aligned_bytes memory(size);
+          const dr_status s = run(memory.data, size);
+          const bool says = c.error().find(std::to_string(size)) != std::string::npos &&
+                            c.error().find(std::to_string(wanted)) != std::string::npos;
+          taken += s != DR_E_ARGUMENT || !says;
+        }
+        CHECK(taken == 0);
+        aligned_bytes memory(wanted);
+        CHECK(run(memory.data, wanted) == DR_OK);
+      };
+      dr_result result{.struct_size = sizeof(dr_result)};
+      result.struct_size = sizeof result;
+      refuses_less(info.workspace, [&](void* memory, uint64_t size) {
+        return dr_batch_encode(c.handle, b.handle, nullptr, &place, &t, sizeof t, 1, memory, size, frame.data,
+                               info.bound, &result);
+      });
+      CHECK(result.status == DR_OK);
+      if (kind == DR_PLACE_CPU) continue;  // decode and merge take no memory of the caller's there
+      dr_tensor_out out = client::dense_out(x);
+      size_t room = 0;
+      REQUIRE(dr_batch_merge_workspace(b.handle, 1, &room, nullptr) == DR_OK);
+      refuses_less(room, [&](void* memory, uint64_t size) {
+        return dr_batch_decode(c.handle, b.handle, &place, frame.data, info.bound, &out, sizeof out, 1, memory, size,
+                               &result);
+      });
+      REQUIRE(dr_batch_merge_workspace(b.handle, 2, &room, nullptr) == DR_OK);
+      const dr_bytes twice[] = {{frame.data, info.bound}, {frame.data, info.bound}};
+      refuses_less(room, [&](void* memory, uint64_t size) {
+        return dr_batch_merge(c.handle, b.handle, &place, twice, nullptr, 2, nullptr, &out, sizeof out, 1, memory, size,
+                              &result);
+      });
+    }
+}
+
 TEST_CASE("threads share a batch and a plan, each with its own context, workspace and state") {
   client::context maker;
   client::plan p("sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd");

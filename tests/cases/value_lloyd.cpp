@@ -5,15 +5,17 @@
 namespace dr::cases {
 namespace {
 
-// Signs stay, magnitudes become some of those in the payload (in the row's type), in the order of the values, and none is worse
+// Signs stay, magnitudes become some of those in the payload, in the order of the values, and none is worse
 // than the mean of all.
 std::string judge(const observation& o) {
   const number_format f = format_of(o.in.dtype);
   if (o.payload.size() > 1 + o.in.elements.size()) return "longer than the values";
   if (o.payload[0] == 0) return std::ranges::equal(o.decoded, o.in.elements) ? "" : "raw values change";
-  const size_t count = (o.payload[0] >> 2) + 1;
+  const size_t count = (o.payload[0] >> 2 & 15) + 1;
+  const uint32_t type = o.payload[0] & 64 ? o.in.dtype : uint32_t{DR_BF16};
   std::vector<double> table(count);
-  for (size_t i = 0; i < count; ++i) table[i] = number_of(DR_BF16, element(o.payload.subspan(1), 2, i));
+  for (size_t i = 0; i < count; ++i)
+    table[i] = number_of(type, element(o.payload.subspan(1), format_of(type).bytes, i));
   if (!std::ranges::is_sorted(table)) return "the magnitudes do not ascend";
   const auto v = numbers(o.in.dtype, o.in.elements), got = numbers(o.in.dtype, o.decoded);
   std::vector<std::pair<double, double>> pairs;

@@ -29,7 +29,9 @@ std::string judge(const observation& o) {
     lowest = std::min(lowest, m);
     highest = std::max(highest, m);
   }
-  const double error = squared_error(v, got), rounding = std::ldexp(1.0, -format_of(o.in.dtype).mantissa_bits);
+  // Of the type, and of logarithms up to 160 in f32.
+  const double error = squared_error(v, got),
+               rounding = std::ldexp(1.0, -format_of(o.in.dtype).mantissa_bits) + 0x1p-16;
   const auto more_than = [&](double limit, const char* what) {
     return error <= std::pow(std::sqrt(limit) + rounding, 2)
                ? std::string()

@@ -5,8 +5,8 @@
 namespace dr::cases {
 namespace {
 
-// Signs stay; a magnitude moves by less than a step (its base is the mean place in a step) but for roundings; nothing is longer
-// than the values and a byte.
+// Signs stay; a magnitude moves by less than a step (its base is the mean place in a step) but for roundings, or all become one;
+// nothing is longer than the values and a byte.
 std::string judge(const observation& o) {
   const number_format f = format_of(o.in.dtype);
   if (o.payload.size() > 1 + o.in.elements.size()) return "longer than the values";
@@ -14,14 +14,19 @@ std::string judge(const observation& o) {
   const double base = number_of(DR_F32, element(o.payload.subspan(1), 4, 0)),
                step = number_of(DR_F32, element(o.payload.subspan(5), 4, 0));
   const auto v = numbers(o.in.dtype, o.in.elements), got = numbers(o.in.dtype, o.decoded);
-  double least = std::fabs(v[0]);
-  for (const double x : v) least = std::min(least, std::fabs(x));
-  if (base < least * (1 - 1e-6) || base > (least + step) * (1 + 1e-6)) return "the base is not in the first step";
+  double least = std::fabs(v[0]), most = least;
+  for (const double x : v) {
+    least = std::min(least, std::fabs(x));
+    most = std::max(most, std::fabs(x));
+  }
+  // One magnitude for all, where that does better.
+  if (step == 0 ? base < least || base > most : base < least * (1 - 1e-6) || base > (least + step) * (1 + 1e-6))
+    return "the base is not in the first step";
   for (size_t i = 0; i < v.size(); ++i) {
     if (std::signbit(got[i]) != std::signbit(v[i])) return "value " + std::to_string(i) + " changes its sign";
     const double rounding =
         std::ldexp(std::fabs(v[i]), -f.mantissa_bits) + number_of(o.in.dtype, 1) + 1e-6 * std::fabs(v[i]);
-    if (std::fabs(got[i] - v[i]) > step * (1 + 1e-6) + rounding)
+    if (std::fabs(std::fabs(got[i]) - (step == 0 ? base : std::fabs(v[i]))) > step * (1 + 1e-6) + rounding)
       return "value " + std::to_string(i) + " moves by more than a step";
   }
   return "";

@@ -144,34 +144,47 @@ TEST_CASE("prepared calls allocate nothing, on the CPU or on a device, whether t
       REQUIRE(status == DR_OK);
       REQUIRE(result.status == DR_OK);
       const uint64_t size = result.size;
-      if (device) {
-        constexpr size_t k = 5;
-        size_t room = 0;
-        REQUIRE(dr_batch_merge_workspace(batch, k, &room, nullptr) == DR_OK);
-        aligned memory(room);
-        std::vector<floats> out{floats(30000), floats(700), floats(1000)};
-        std::vector<dr_tensor_out> outs;
-        for (floats& o : out) outs.push_back(dense_out(o));
-        std::vector<dr_bytes> frames(k, dr_bytes{frame.data(), size});
-        const auto decode = [&] {
-          status = dr_batch_decode(c, batch, &place, frame.data(), size, nullptr, outs.data(), sizeof(dr_tensor_out), 3,
-                                   memory.data(), room, &result);
-        };
-        const auto merge = [&] {
-          status = dr_batch_merge(c, batch, &place, frames.data(), nullptr, k, nullptr, outs.data(),
-                                  sizeof(dr_tensor_out), 3, memory.data(), room, &result);
-        };
-        decode();
-        merge();
-        REQUIRE(status == DR_OK);
-        CHECK(counted(decode) == 0);
-        CHECK(result.status == DR_OK);
-        CHECK(counted(merge) == 0);
-        CHECK(result.status == DR_OK);
-        frame.data()[size - 1] ^= 1;
-        CHECK(counted(decode) == 0);
-        CHECK(result.status == DR_E_CORRUPT);
-      }
+      constexpr size_t k = 5;
+      size_t room = 0;
+      REQUIRE(dr_batch_merge_workspace(batch, k, &room, nullptr) == DR_OK);
+      aligned memory(room);
+      std::vector<floats> out{floats(30000), floats(700), floats(1000)};
+      std::vector<dr_tensor_out> outs;
+      for (floats& o : out) outs.push_back(dense_out(o));
+      std::vector<dr_bytes> frames(k, dr_bytes{frame.data(), size});
+      dr_binding* bound = nullptr;
+      REQUIRE(dr_binding_create(c, batch, &place, w.tensors.data(), sizeof(dr_tensor), outs.data(),
+                                sizeof(dr_tensor_out), 3, k, &bound) == DR_OK);
+      const auto decode = [&] {
+        status = dr_batch_decode(c, batch, &place, frame.data(), size, nullptr, outs.data(), sizeof(dr_tensor_out), 3,
+                                 memory.data(), room, &result);
+      };
+      const auto merge = [&] {
+        status = dr_batch_merge(c, batch, &place, frames.data(), nullptr, k, nullptr, outs.data(),
+                                sizeof(dr_tensor_out), 3, memory.data(), room, &result);
+      };
+      const auto bound_encode = [&] { status = dr_binding_encode(bound, nullptr, frame.data(), info.bound, &result); };
+      const auto bound_decode = [&] { status = dr_binding_decode(bound, frame.data(), size, nullptr, &result); };
+      const auto bound_merge = [&] { status = dr_binding_merge(bound, frames.data(), nullptr, k, nullptr, &result); };
+      decode();
+      merge();
+      REQUIRE(status == DR_OK);
+      CHECK(counted(decode) == 0);
+      CHECK(result.status == DR_OK);
+      CHECK(counted(merge) == 0);
+      CHECK(result.status == DR_OK);
+      CHECK(counted(bound_decode) == 0);
+      CHECK(result.status == DR_OK);
+      CHECK(counted(bound_merge) == 0);
+      CHECK(result.status == DR_OK);
+      frame.data()[size - 1] ^= 1;
+      CHECK(counted(decode) == 0);
+      CHECK(result.status == DR_E_CORRUPT);
+      CHECK(counted(bound_merge) == 0);
+      CHECK(result.status == DR_E_CORRUPT);
+      CHECK(counted(bound_encode) == 0);
+      CHECK(result.status == DR_OK);
+      dr_binding_destroy(bound);
       w.values[0][17] = std::numeric_limits<float>::quiet_NaN();
       CHECK(counted([&] { encode(4, DR_CALL_STATUS_FRAME); }) == 0);
       if (std::string(text).find("value=raw") == std::string::npos) CHECK(result.status == DR_E_ARGUMENT);

@@ -308,10 +308,11 @@ std::string need_differs(const subject& s, const dr_params& params, const dr_job
   // The rule is for all counts, whatever the bound.
   if (rule.granule == 0) return "need.rule is missing";
   const uint64_t most = job.count_max;
+  const dr_params judged{sizeof params, nullptr, params.fields};  // for all counts that a frame may say
   for (const uint64_t count : {uint64_t{1}, most / 3, most / 2 + 1, most - 1, most}) {
     dr_job smaller = job;
     smaller.count_max = count;
-    if (count == 0 || count > most || s.codec().cpu->need(&params, &smaller, 1, &cpu)) continue;
+    if (count == 0 || count > most || s.codec().cpu->need(&judged, &smaller, 1, &cpu)) continue;
     if (dr_rule_size(&rule, count) != cpu.payload)
       return say("need.rule gives ", dr_rule_size(&rule, count), " bytes for ", count, " rows instead of ",
                  cpu.payload);

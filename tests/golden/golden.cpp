@@ -250,6 +250,85 @@ TEST_CASE("every golden frame that is cut off, anywhere, is CORRUPT") {
   }
 }
 
+TEST_CASE("a header alone tells how long its frame is; cut off, damaged or beside others") {
+  bytes slots;
+  std::vector<size_t> ends;
+  for (const auto& row : read_table("manifest.tsv", 6)) {
+    INFO(row[0]);
+    const bytes frame = read_frame(row[0]);
+    size_t size = 99;
+    dr_error error{};
+    error.struct_size = sizeof error;
+    const dr_status s = dr_frame_size(frame.data(), frame.size(), &size, &error);
+    CHECK(error.code == s);
+    if (row[1] != "OK" && row[1] != "PEER") {
+      CHECK((s == DR_OK || s == status_of(row[1])));
+      CHECK((s == DR_OK ? size >= 20 && size <= frame.size() : size == 0));
+      continue;
+    }
+    REQUIRE(s == DR_OK);
+    CHECK(size == frame.size());
+    for (size_t n = 0; n < frame.size(); ++n) {
+      const bytes cut(frame.begin(), frame.begin() + static_cast<long>(n));
+      REQUIRE(dr_frame_size(n ? cut.data() : frame.data(), n, &size, nullptr) == DR_E_CORRUPT);
+      REQUIRE(size == 0);
+    }
+    // The check is nobody's business here.
+    const inspected seen(frame);
+    bytes damaged(frame);
+    damaged[5] ^= 1;
+    for (size_t i = seen.info.header_size; i < frame.size(); ++i) damaged[i] ^= 0x81;
+    CHECK(inspected(damaged).status == DR_E_CORRUPT);
+    CHECK(dr_frame_size(damaged.data(), damaged.size(), &size, nullptr) == DR_OK);
+    CHECK(size == frame.size());
+    slots.insert(slots.end(), frame.begin(), frame.end());
+    ends.push_back(slots.size());
+  }
+  CHECK(ends.size() > 80);
+  std::vector<size_t> found;
+  for (size_t at = 0, size; at < slots.size(); found.push_back(at += size))
+    REQUIRE(dr_frame_size(slots.data() + at, slots.size() - at, &size, nullptr) == DR_OK);
+  CHECK(found == ends);
+  size_t size;
+  CHECK(dr_frame_size(nullptr, 100, &size, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_frame_size(slots.data(), slots.size(), nullptr, nullptr) == DR_E_ARGUMENT);
+}
+
+TEST_CASE("a prepared decode takes rows in every mode, in the workspace of its batch") {
+  client::context c;
+  const std::vector<uint64_t> indices = {5, 17, 40};
+  const client::floats values = {1, 2, 0.5f};
+  const client::plan p("index=bloom(fpr=0.3) value=raw");
+  for (const std::string name : {"raw_index_mode", "three_modes"}) {
+    INFO(name);
+    const bytes frame = read_frame(name);
+    const inspected seen(frame);
+    CHECK(seen.tensors[0].fallback == (name == "three_modes" ? DR_FALLBACK_NONE : DR_FALLBACK_RAW_INDEX));
+    const std::vector<dr_tensor> tensors(seen.tensors.size(), client::sparse(indices, values, 64));
+    dr_batch* batch = nullptr;
+    REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof tensors[0], tensors.size(), 0,
+                            &batch) == DR_OK);
+    size_t size = 0;
+    REQUIRE(dr_batch_merge_workspace(batch, 1, &size, nullptr) == DR_OK);
+    std::vector<client::floats> got(tensors.size(), client::floats(64)), expected = got;
+    std::vector<dr_tensor_out> outs, others;
+    for (size_t i = 0; i < got.size(); ++i) {
+      outs.push_back(client::dense_out(got[i]));
+      others.push_back(client::dense_out(expected[i]));
+    }
+    std::vector<uint64_t> room(size / 8 + 8);
+    void* const aligned = reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(room.data()) + 63) / 64 * 64);
+    const dr_status s = dr_batch_decode(c.handle, batch, nullptr, frame.data(), frame.size(), nullptr, outs.data(),
+                                        sizeof outs[0], outs.size(), aligned, size, nullptr);
+    INFO(c.error());
+    CHECK(s == DR_OK);
+    REQUIRE(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, others.data(), sizeof others[0],
+                      others.size()) == DR_OK);
+    CHECK(got == expected);
+    dr_batch_destroy(batch);
+  }
+}
+
 TEST_CASE("every bit of a golden frame counts: flipped, it is noticed") {
   for (const char* name : {"worked_example", "short_plain", "three_plans", "segments", "tagged", "bloom_p0",
                            "status_tagged", "empty_batch", "deflate_fixed"}) {

@@ -24,7 +24,7 @@ sys.path.insert(0, str(here.parent / "reference"))
 sys.dont_write_bytecode = True
 import decoder  # noqa: E402
 import encoder  # noqa: E402
-from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, mix64, to_double  # noqa: E402
+from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, mix64, murmur3, to_double  # noqa: E402
 from encoder import (EncodedRow, encode, encode_row, entry, entry_bytes, general_frame, pack_bits, seal, short_frame, stage,  # noqa: E402
                      status_frame, varint)
 
@@ -87,6 +87,7 @@ def sample(universe, count, seed=1, dtype="f32", width=1):
 ONE, TWO, HALF, MINUS = 0x3f800000, 0x40000000, 0x3f000000, 0xbf800000
 RAW, KEYS, PACK, DEFLATE = stage("value", "raw"), stage("index", "raw"), stage("order", "bitpack"), stage("bytes", "deflate")
 GOLOMB, RICE, FIT, QSGD = stage("index", "golomb"), stage("index", "rice"), stage("value", "fit_poly"), stage("value", "qsgd")
+JUMP = stage("value", "fit_poly", knots=2)
 PLAIN = entry("f32", [RAW], [KEYS])
 SIX = {3: [ONE], 17: [TWO], 18: [HALF], 40: [MINUS], 41: [0x80000000], 99: [0x7fc00001]}
 
@@ -122,6 +123,10 @@ def container():
     good("three_plans", "each tensor by a plan of its own: type, width and codecs differ",
          general_frame([encode_row(PLAIN, 100, SIX), encode_row(half, 50, sample(50, 9, 2, "f16")), encode_row(rows, 20, sample(20, 5, 3, "bf16", 3)), encode_row(PLAIN, 5, {})]))
     good("unused_plan", "a plan that no row names", general_frame([encode_row(PLAIN, 100, SIX)], plan=entry_bytes(PLAIN) + entry_bytes(half)))
+    good("unused_plans", "300 plans, of which a row names one and another the last but one", general_frame(
+        [encode_row(PLAIN, 100, SIX), encode_row(half, 50, sample(50, 9, 2, "f16"))], plan=(entry_bytes(PLAIN) * 7 + entry_bytes(half)) * 30 + entry_bytes(PLAIN),
+        info=[100 << 3, 239 << 3], widths=[2, 1, 1, 0, 0, 0, 0, 0]))
+    bad("unused_plan_broken", "a plan that no row names, and that nobody could read", general_frame([encode_row(PLAIN, 100, SIX)], plan=entry_bytes(PLAIN) + bytes.fromhex("09 00 02 02")))
     good("wide_columns", "columns of eight bytes: a reader takes any width", general_frame([encode_row(values_index(RAW, GOLOMB), 100, SIX)] * 2, widths=[2, 8, 8, 0, 8, 8, 8, 0]))
     good("no_count_column", "no count column: all rows are empty", general_frame([encode_row(PLAIN, 9, {})] * 2, widths=[1, 1, 0, 0, 0, 0, 0, 0]))
     good("segments", "one tensor in segments of 30", encode([(100, SIX)], values_index(RAW, GOLOMB), segment=30))
@@ -350,6 +355,19 @@ def bloom():
     bad("bloom_k_0", "no hash", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 02 00 00")))
     bad("bloom_k_65", "65 hashes", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 02 00 41")))
     bad("bloom_c_0", "no bits per index", short_frame(encode_row(plan(k=2), 40, {}), plan=bytes.fromhex("09 02 02 09 03 00 01 00")))
+    bad("bloom_hashes_beyond_bits", "more hashes than go with one bit an index", index_frame(plan(k=2, c=65536), 40, 20, bytes(4)))
+    good("bloom_largest", "a filter of 16 bits an element and 4096 more", index_frame(plan(policy=1, k=1, c=4736 * 65536), 40, 1, b"\xff" * 592, 40))
+    bad("bloom_beyond_universe", "a filter of one word more", index_frame(plan(policy=1, k=1, c=4768 * 65536), 40, 1, b"\xff" * 596, 40))
+    huffman_of = lambda n, byte: varint(2 * n + 1) + bytes([byte]) + pack_bits([(1, 1)] * (byte + 1))  # of n times a byte
+    behind = lambda value, **fields: entry("f32", value, [stage("index", "bloom", **fields), stage("bytes", "huffman")])
+    half = [stage("value", "half"), stage("bytes", "huffman")]
+    bomb = lambda e, universe, index, value: short_frame(EncodedRow(e, 0, universe, universe, universe, value=len(value), index=len(index), payload=value + index + bytes(-len(value + index) % 4)))
+    bad("bloom_bomb", "behind huffman: 128 MiB of filter for a universe of 16384", bomb(behind(half, k=1, c=0xfff00000), 16384, huffman_of(16384 * 65520 // 8, 0), huffman_of(32768, 0)))
+    bad("bloom_64_hashes_of_ones", "64 hashes for each of 4 million elements", bomb(behind(half, k=64, c=1, choice=4), 2**22, huffman_of(2**22 // 65536 // 8 + 4, 255), huffman_of(2**23, 0)))
+    sizes = [sum(murmur3(i.to_bytes(4, "little"), 0) % 32 == b for i in range(40)) for b in range(32)]
+    bits = next(m for m in range(1, 2**20) if sum(n for b, n in enumerate(sizes) if m >> b & 1) == 19)
+    bad("bloom_leftmost_19", "leftmost: as many positives as the frame says, but fewer than the count", index_frame(plan(c=65536), 40, 20, bits.to_bytes(4, "little"), 19), "decode")
+    bad("bloom_none", "a count, but no support", index_frame(plan(policy=1, c=65536), 40, 20, bytes(4), 0))
     bad("bloom_2_32_bits", "a filter of 2^32 bits", general_frame([EncodedRow(plan(c=MASK32), 0, MASK32, 2**17, 2**17)]))
 
 
@@ -415,6 +433,28 @@ def fit_poly():
          value_frame([stage("value", "fit_poly", degree=1)], 4, struct.pack("<Iffff", 2, 0.0, 1.0, 0.0, 1.0), order=[PACK], order_payload=b"\xe4"))
     good("fit_poly_minus_0", "a coefficient of -0 stays -0", value_frame([zero], 2, struct.pack("<Iff", 1, -0.0, -0.0), order=[PACK], order_payload=b"\2"))
     good("fit_poly_saturates", "beyond f16 the largest number comes", value_frame([zero], 2, struct.pack("<Iff", 1, 1e30, -1e30), "f16", [PACK], b"\2"))
+    # What was selected, and of the rest every seventh: that lies behind a jump.
+    every = {i: [v] for i, v in enumerate(patterns(300, 53))}
+    most = topr(every, "f32", 80)
+    strangers = {i: v for i, v in every.items() if i in most or i % 7 == 0}
+    good("fit_poly_jump", "values about zero behind a jump", encode([(300, strangers)], plan(knots=2)))
+    good("fit_poly_jump_none", "no values about zero", encode([(300, {i: every[i] for i in most})], plan(knots=2)))
+    good("fit_poly_jump_one", "one value about zero", encode([(300, {i: every[i] for i in [*most, min(strangers.keys() - most)]})], plan(knots=2)))
+    good("fit_poly_jump_positive", "no negative side", encode([(300, {i: [v[0] & 0x7fffffff] for i, v in strangers.items()})], plan(knots=2, degree=2)))
+    good("fit_poly_jump_order", "a curve of magnitudes", encode([(300, strangers)], plan(knots=2, sign=1)))
+    good("fit_poly_jump_chord", "a knot at a jump", encode([(300, strangers)], plan(knots=1)))
+    jump, jump_order = stage("value", "fit_poly", degree=1, knots=2), stage("value", "fit_poly", degree=1, knots=2, sign=1)
+    about = functools.partial(value_frame, [jump], 4, order=[PACK], order_payload=b"\xe4")
+    good("fit_poly_jump_clipped", "about zero a curve may change its sign, elsewhere not",
+         value_frame([jump], 8, struct.pack("<II", 2, 3) + bytes.fromhex("803f8040 0000 80bf8040 803f80c0".replace(" ", "")), order=[PACK], order_payload=bytes.fromhex("88c6fa")))
+    good("fit_poly_jump_order_clipped", "of magnitudes none is below zero",
+         value_frame([jump_order], 4, struct.pack("<I", 2) + bytes.fromhex("803f8040 803f803f 05".replace(" ", "")), order=[PACK], order_payload=b"\xe4"))
+    bad("fit_poly_jump_many", "more values about zero than are left", about(struct.pack("<II", 2, 3) + bytes(8)), "decode")
+    bad("fit_poly_jump_one_count", "only one count", about(struct.pack("<I", 4)), "decode")
+    bad("fit_poly_jump_short", "a coefficient is missing", about(struct.pack("<II", 4, 0) + bytes(2)), "decode")
+    bad("fit_poly_jump_long", "coefficients of four bytes", about(struct.pack("<II", 4, 0) + bytes(8)), "decode")
+    bad("fit_poly_jump_infinite", "an infinite coefficient", about(struct.pack("<II", 4, 0) + bytes.fromhex("803f807f")), "decode")
+    bad("fit_poly_knots_3", "unknown knots", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("49 01 07 02 05 03 02 02")))
     two = functools.partial(value_frame, [zero], 2, order=[PACK], order_payload=b"\2")
     bad("fit_poly_positives", "more positive values than values", two(struct.pack("<If", 3, 1.0)), "decode")
     bad("fit_poly_coefficient_missing", "a coefficient is missing", two(struct.pack("<I", 2)), "decode")
@@ -587,6 +627,7 @@ def encode_cases():
     encoded("encode_fit_poly_carried", "index=raw value=fit_poly", entry("f32", [FIT], [KEYS], carries=True), dense(row))
     encoded("encode_fit_poly_degrees", "index=golomb value=fit_poly(degree=9)", entry("f32", [stage("value", "fit_poly", degree=9)], [GOLOMB], [PACK]), dense(sample(200, 120, 49)))
     encoded("encode_fit_poly_pieces", "index=rice value=fit_poly(degree=2)", entry("f16", [stage("value", "fit_poly", degree=2)], [RICE], [PACK]), dense(sample(800, 400, 50, "f16"), 800))
+    encoded("encode_fit_poly_jump", "index=raw value=fit_poly(knots=jump)", entry("f32", [JUMP], [KEYS], carries=True), dense(row))
     encoded("encode_fit_poly_ties", "index=golomb value=fit_poly(degree=0)", entry("f32", [stage("value", "fit_poly", degree=0)], [GOLOMB], [PACK]), dense({**ties, 40: [0x80000000], 50: [MINUS]}, 60))
 
     every = {i: [v] for i, v in enumerate(patterns(300, 51))}  # what replaces the support gathers anew from the dense tensor
@@ -597,7 +638,9 @@ def encode_cases():
                 widths=[1, 2, 1, 1, 0, 0, 0, 0])
         encoded(f"encode_bloom_{name}_qsgd", f"{topr_bloom},fpr=0.02) value=qsgd", bloom_plan(value=QSGD, fpr=0.02, policy=policy), dense(every, 300), {"private_seed": 3},
                 pick=lambda r: few, widths=[1, 2, 1, 1, 0, 0, 0, 0])
-        encoded(f"encode_bloom_{name}_fit_poly", f"{topr_bloom},fpr=0.3) value=fit_poly", bloom_plan(value=FIT, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
+        encoded(f"encode_bloom_{name}_fit_poly", f"{topr_bloom},fpr=0.3) value=fit_poly", bloom_plan(value=JUMP, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
+                pick=lambda r: few, widths=[1, 2, 1, 1, support, 0, 0, 0])
+        encoded(f"encode_bloom_{name}_fractions", f"{topr_bloom},fpr=0.3) value=fit_poly(knots=fractions)", bloom_plan(value=FIT, fpr=0.3, policy=policy, order=[PACK]), dense(every, 300),
                 pick=lambda r: few, widths=[1, 2, 1, 1, support, 0, 0, 0])
     encoded("encode_bloom_of_sparse", "index=bloom(policy=p0,fpr=0.2) value=raw", bloom_plan(fpr=0.2, policy=1), [("sparse", 200, sample(200, 12, 52), 0)], widths=[1, 1, 1, 1, 0, 0, 0, 0])
     naive()

@@ -58,7 +58,7 @@ TEST_CASE("half: every level rounds and widens as scalar does") {
 
 TEST_CASE("half: the first number that is not finite is found, and none where all are") {
   std::vector<uint16_t> numbers(1000, 0xfbff);
-  const auto* in = reinterpret_cast<const uint8_t*>(numbers.data());
+  const uint16_t* const in = numbers.data();
   CHECK(half_not_finite<f16_type>(in, 1000) == 1000);
   CHECK(half_not_finite<bf16_type>(in, 1000) == 1000);
   CHECK(half_not_finite<bf16_type>(in, 0) == 0);

@@ -5,6 +5,7 @@
 #include <random>
 #include <vector>
 
+#include "codecs/value/lloyd/lloyd_kernel.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
 #include "levels.hpp"
 #include "primitive/level_blocks.hpp"
@@ -214,6 +215,35 @@ TEST_CASE("tables of levels: every level finds scalar's levels, signs and values
           CHECK(same);
         });
       }
+}
+
+TEST_CASE("lloyd: every level sums errors as scalar does, near what they are") {
+  source s;
+  for (const size_t n : lengths)
+    for (const double scale : {1e-30, 1.0, 1e30}) {
+      auto values = values_of(s, n, 5), got = values;
+      double error = 0, most = 0;
+      for (size_t i = 0; i < n; ++i) {
+        const double v = std::bit_cast<float>(values[i]) * scale, to = v * (0.9 + 0.2 * s.unit());
+        values[i] = std::bit_cast<uint32_t>(static_cast<float>(v));
+        got[i] = std::bit_cast<uint32_t>(static_cast<float>(to));
+        error += std::pow(double{std::bit_cast<float>(values[i])} - double{std::bit_cast<float>(got[i])}, 2);
+        most = std::max(most, std::fabs(v));
+      }
+      const auto at = [&](cpu_level l) {
+        lloyd_sums sums(std::bit_cast<uint32_t>(static_cast<float>(most)), 4.6 * scale);
+        lloyd_check.at(l)(values.data(), got.data(), n, sums);
+        return sums;
+      };
+      const lloyd_sums expected = at(cpu_level::scalar);
+      CHECK(std::fabs(expected.error / expected.scale / expected.scale - error) <= 1e-4 * error);
+      each_fast_level([&](cpu_level l) {
+        const lloyd_sums found = at(l);
+        CHECK(found.error == expected.error);
+        CHECK(found.sum == expected.sum);
+        CHECK(found.squares == expected.squares);
+      });
+    }
 }
 
 TEST_CASE("huffman: lengths are a complete code, as short as by the textbook, or at most 11") {

@@ -193,8 +193,7 @@ void each_level(F&& f) {
 TEST_CASE("topr in one pass keeps what its definition keeps, at every level and for every type") {
   pool three(3);
   uint64_t left = 0;
-  for (const uint64_t n :
-       {uint64_t{0}, uint64_t{1}, uint64_t{15}, uint64_t{33}, uint64_t{5000}, uint64_t{70001}, uint64_t{400000}})
+  for (const uint64_t n : {0u, 1u, 15u, 17u, 33u, 100u, 1000u, 2048u, 2049u, 5000u, 9001u, 70001u, 400000u})
     for (const gradient& g : gradients(n)) {
       CAPTURE(n);
       CAPTURE(g.name);
@@ -203,7 +202,8 @@ TEST_CASE("topr in one pass keeps what its definition keeps, at every level and 
         half[i] = f64_to_f16(static_cast<double>(std::bit_cast<float>(g.bits[i])));
         bfloat[i] = static_cast<uint16_t>(g.bits[i] >> 16);
       }
-      for (const uint64_t target : {uint64_t{1}, n / 1000, n / 100, n / 10, n / 2, n - n / 100, n}) {
+      for (const uint64_t target :
+           {uint64_t{1}, uint64_t{2}, n / 1000, n / 100, n / 10, n / 2, n - n / 100, n - 1, n}) {
         if (target == 0 || target > n) continue;
         CAPTURE(target);
         const auto whole32 = expected(DR_F32, g.bits, target, n), whole16 = expected(DR_F16, half, target, n),

@@ -95,6 +95,9 @@ class guarded_bytes {
   placement where_ = placement::back;
 };
 
+// What looks at a fault first: true if it has seen to it; with nullptr, at the end of stays_inside. (changing_bytes.hpp)
+inline bool (*fault_watcher)(siginfo_t* info, void* context) = nullptr;
+
 // Runs f. False if it touched a guard page: then f was left where it stood.
 template <class F>
 bool stays_inside(F&& f) {
@@ -103,16 +106,18 @@ bool stays_inside(F&& f) {
     struct sigaction segv, bus;
     trap() {
       struct sigaction action {};
-      action.sa_handler = [](int signal_number) {
+      action.sa_sigaction = [](int signal_number, siginfo_t* info, void* context) {
+        if (fault_watcher && fault_watcher(info, context)) return;
         if (landing) siglongjmp(*landing, 1);
         signal(signal_number, SIG_DFL);  // another thread, or another fault: to be seen
       };
-      action.sa_flags = SA_ONSTACK | SA_NODEFER;  // so that there is no signal mask to save and restore
+      action.sa_flags = SA_ONSTACK | SA_NODEFER | SA_SIGINFO;  // so that there is no signal mask to save and restore
       sigaction(SIGSEGV, &action, &segv);
       sigaction(SIGBUS, &action, &bus);
     }
     ~trap() {
       landing = nullptr;
+      if (fault_watcher) fault_watcher(nullptr, nullptr);
       sigaction(SIGSEGV, &segv, nullptr);
       sigaction(SIGBUS, &bus, nullptr);
     }

@@ -93,6 +93,11 @@ std::vector<group> groups(const subject& s, bool spare) {
       if (status == DR_E_ARGUMENT) continue;  // parameters that do not go with such an input
       REQUIRE(status == DR_OK);
     }
+    // What no frame says of such an input goes as keys instead (the gate of decode has no parameters).
+    const uint64_t most = count_max_of(in, true);
+    dr_need need{};
+    if (s.has(DR_REPLACES_SUPPORT) && need_of(s, fields, {in.universe, most, most, in.dtype, in.width, 0}, need))
+      continue;
     group& g = by_header[{{s.is(DR_ROLE_VALUE) ? in.dtype : 0, in.width}, fields}];
     g.fields = fields;
     g.inputs.push_back(&in);

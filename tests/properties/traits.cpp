@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "core/registry.hpp"
 #include "properties/harness.hpp"
@@ -193,6 +194,30 @@ TEST_CASE("TOTAL: whatever is given is coded, in the room that was asked for") {
       }
   }
   CHECK(total >= 10);
+}
+
+TEST_CASE("a need never falls when the count grows: the workspace of a prepared decode stands on it") {
+  for (const subject& s : subjects())
+    for (const group& g : groups(s)) {
+      const input& in = *g.inputs.back();
+      for (const uint64_t universe : {in.universe, uint64_t{1}, uint64_t{300}, uint64_t{70000}, uint64_t{1} << 31}) {
+        INFO(s.text << ", universe " << universe);
+        const uint64_t end = s.is(DR_ROLE_BYTES) ? uint64_t{1} << 31 : universe;
+        std::set<uint64_t> counts;
+        for (uint64_t count = 0; count <= std::min<uint64_t>(end, 1500); ++count) counts.insert(count);
+        for (uint64_t count = 1500; count <= end; count += count / 100) counts.insert(count);
+        for (uint64_t below = 0; below <= std::min<uint64_t>(end, 50); ++below) counts.insert(end - below);
+        dr_need most{};
+        for (const uint64_t count : counts) {
+          dr_need need{};
+          if (need_of(s, g.fields, {universe, count, count, in.dtype, in.width, count}, need)) continue;
+          CAPTURE(count);
+          REQUIRE(need.payload >= most.payload);
+          REQUIRE(need.decode_scratch >= most.decode_scratch);
+          most = need;
+        }
+      }
+    }
 }
 
 TEST_CASE("HOST_ONLY: there is no CUDA side") {

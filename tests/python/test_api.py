@@ -7,6 +7,7 @@ import pickle
 import random
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -791,6 +792,43 @@ def test_out_that_does_not_fit():
             decode(frame, out=out)
     with pytest.raises(deepreduce.ArgumentError, match="sparse"):
         decode(one, out=numpy.empty(2, F32), sparse=True)
+
+
+def test_max_workspace():
+    x = numpy.random.default_rng(3).laplace(size=5000).astype(F32)
+    frame = encode(x, "sparsify=topr(ratio=0.1) index=golomb+huffman value=qsgd")
+    for call in (lambda **limits: decode(frame, **limits), lambda **limits: merge([frame, frame], **limits),
+                 lambda **limits: decode(frame, sparse=True, **limits)):
+        for least in (0, 1, 3000):
+            with pytest.raises(deepreduce.CapacityError, match=r"it needs \d+ bytes of workspace|its header takes"):
+                call(max_workspace=least)
+        assert call(max_workspace=1 << 20) is not None
+        with pytest.raises(deepreduce.ArgumentError, match="max_workspace"):
+            call(max_workspace=-1)
+
+
+def test_a_few_bytes_do_not_go_through_a_huge_universe_by_themselves():
+    x = Sparse(numpy.array([5, 70_000_000], numpy.uint32), f32(1, 2), (100_000_000,))
+    frame = encode(x, "index=bloom(policy=leftmost,fpr=1e-9)")
+    with pytest.raises(deepreduce.CapacityError, match="goes through 100000000 elements"):
+        decode(frame, sparse=True)
+    with pytest.raises(deepreduce.CapacityError):
+        decode(frame, sparse=True, max_elements=99_999_999)
+    assert decode(frame, sparse=True, max_elements=100_000_000).indices.tolist() == [5, 70_000_000]
+
+
+def test_many_tensors_take_time_by_their_number():
+    def seconds(n):
+        frame = encode([numpy.zeros(0, F32)] * n, RAW)
+        took = []
+        for _ in range(3):
+            begin = time.process_time()
+            assert len(decode(frame)) == n
+            took.append(time.process_time() - begin)
+        return min(took)
+
+    few, many = seconds(2_000), seconds(40_000)
+    assert many < 60 * few, f"{few} s for 2,000, {many} s for 40,000"
 
 
 def test_max_elements():

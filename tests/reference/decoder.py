@@ -378,9 +378,11 @@ def split_bound(shape, fields):
 def bloom_bits(shape, fields):
     refuse(fields["choice"] and fields["policy"], "bloom: both a policy and a choice")
     refuse(fields["layout"] and fields["k"] != 8, "bloom: split blocks of k other than 8")
+    refuse(not fields["layout"] and fields["k"] > 1 + (fields["c"] * 45427 >> 32), "bloom: more hashes than go with so many bits")
     granule = 256 if fields["layout"] else 32
     m = max(granule, ((shape.count * fields["c"] >> 16) + granule - 1) // granule * granule)
     refuse(m >= 2**32, "bloom: more than 2^32 - 1 bits")
+    refuse(m > 16 * shape.universe + 4096, "bloom: more than 16 bits for each element of the universe")
     return m
 
 
@@ -730,17 +732,21 @@ def decode_qsgd(payload, shape, fields):
     return values
 
 
-def fit_poly_segments(positives, n):
-    """(is positive, points) of each segment, in the order of the payload."""
+def fit_poly_segments(positives, n, middle=None):
+    """(is positive, points) of each segment, in the order of the payload. middle: values behind a jump, positive None."""
+    least, extremes = (31, [1]) if middle is None else (16, [1, 1])
+    middle = middle or 0
+
     def pieces(n):
         """Towards the extreme."""
-        lengths = sorted((n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f > 30), reverse=True)
+        lengths = sorted((n // f for f in (5, 10, 30, 100, 300, 1000, 3000, 10000, 30000, 100000) if n // f >= least), reverse=True)
         lengths.insert(0, n - sum(lengths))
-        if n > 30:
-            lengths[-1:] = [lengths[-1] - 1, 1]
+        if n >= least:
+            lengths[-1:] = [lengths[-1] - len(extremes), *extremes]
         return lengths if n else []
 
-    return [(True, length) for length in reversed(pieces(positives))] + [(False, length) for length in pieces(n - positives)]
+    return ([(True, length) for length in reversed(pieces(positives))] + [(None, length) for length in (middle // 2, middle - middle // 2) if length]
+            + [(False, length) for length in pieces(n - positives - middle)])
 
 
 def gram(u, n, j, p, p_before):
@@ -775,18 +781,24 @@ def decode_fit_poly(payload, shape, fields):
     in_order = fields["sign"] == 1
     positives = shape.support if in_order else reader.uint(4)
     refuse(positives > shape.support, "fit_poly: more positives than values")
-    if fields["knots"]:
+    jump = fields["knots"] == 2
+    if jump:
+        middle = reader.uint(4)
+        refuse(middle > shape.support - positives * (not in_order), "fit_poly: more values about zero than values")
+        segments = fit_poly_segments(shape.support - middle if in_order else positives, shape.support, middle)
+    elif fields["knots"]:
         segments = fit_poly_pieces(reader, [(True, positives), (False, shape.support - positives)])
     else:
         segments = fit_poly_segments(positives, shape.support)
     sizes = [min(fields["degree"], n - 1) + 1 for _, n in segments]
-    expected = reader.position + 4 * sum(sizes) + (shape.support + 7) // 8 * in_order
+    expected = reader.position + (2 if jump else 4) * sum(sizes) + (shape.support + 7) // 8 * in_order
     refuse(len(payload) != expected, f"fit_poly: {len(payload)} bytes instead of {expected}")
     for (positive, n), size in zip(segments, sizes):
-        coefficients = [finite_f32(reader.take(4)) for _ in range(size)]
+        # A bf16 is the upper half of an f32.
+        coefficients = [finite_f32(bytes(2) + bytes(reader.take(2)) if jump else reader.take(4)) for _ in range(size)]
         for x in range(n):
             y = gram_value(coefficients, x, n)
-            if y < 0 if positive else y > 0:
+            if y < 0 if positive or in_order else y > 0 and positive is False:
                 y = 0.0
             # Reading: a y of -0 (c_0 = -0 alone can give it) is neither, and stays.
             values.append(round_to(max(-top, min(top, y)), shape.dtype))
@@ -1101,10 +1113,12 @@ def decode_lloyd(payload, shape, fields):
         return values
     reader = Reader(payload)
     kind = reader.uint(1)
-    refuse(not kind & 1 or kind >> 2 > 15, "lloyd: no such kind")
-    numbers = [reader.uint(2) for _ in range((kind >> 2) + 1)]
-    refuse(any(number >= 0x7f80 for number in numbers), "lloyd: a magnitude with a sign or not finite")
-    table = [to_double(number, "bf16") for number in numbers]
+    refuse(not kind & 1 or kind & 128, "lloyd: no such kind")
+    dtype = shape.dtype if kind & 64 else "bf16"
+    numbers = [reader.uint(VALUE_SIZE[dtype]) for _ in range((kind >> 2 & 15) + 1)]
+    infinity = (1 << EXPONENT_BITS[dtype]) - 1 << MANTISSA_BITS[dtype]
+    refuse(any(number >= infinity for number in numbers), "lloyd: a magnitude with a sign or not finite")
+    table = [to_double(number, dtype) for number in numbers]
     signs = read_signs(reader, n)
     return [signed(table[level], sign, shape) for level, sign in zip(read_table_levels(reader, n, len(table), kind & 2), signs)]
 
@@ -1224,7 +1238,7 @@ CODECS = {
                         fixed=lambda shape, _: shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 2): Codec("value", "qsgd", (("levels", 1, 32767, 127), ("bucket", 1, 2**20, 512)), decode=decode_qsgd,
                         fixed=qsgd_size),
-    ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 1, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
+    ("value", 3): Codec("value", "fit_poly", (("degree", 0, 9, 5), ("knots", 0, 2, 0), ("sign", 0, 1, 0)), decode=decode_fit_poly,
                         reorders=True, width_one=True,
                         bound=lambda shape, f: 4 + shape.support + 128 * (5 + 4 * (f["degree"] + 1))),
     ("value", 4): Codec("value", "half", (("type", 0, 1, 0),), decode=decode_half, fixed=lambda shape, _: 2 * shape.support * shape.width),
@@ -1238,7 +1252,7 @@ CODECS = {
                         bound=lambda shape, _: 32 + 5 * shape.support * shape.width),
     ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,
                          bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
-    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
+    ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 96 + 2 * shape.support * shape.width),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK + (("adaptive", 0, 1, 0),), decode=decode_split(golomb_parameter, True), bound=split_bound),
@@ -1347,6 +1361,7 @@ def settle_row(row, stored_support, stored):
         refuse(row.support > row.universe, "support above universe")
         refuse((row.mode == 1 or not replaces(entry)) and row.support != row.count, "support is not count")
         refuse(row.count == 0 and row.support, "support without count")
+        refuse(row.count and row.support == 0, "count without support")
     shape = row.shape()
     for role in ("value", "order", "index"):
         stages = getattr(entry, role)

@@ -268,22 +268,45 @@ def encode_fit_poly(values, shape, fields, segments=4):
     positives = len(numbers) if in_order else sum(math.copysign(1, v) > 0 for v in numbers)
     signs = [(int(math.copysign(1, v) < 0), 1) for v in numbers]
     numbers = [abs(v) for v in numbers] if in_order else numbers
+    sides = numbers[:positives], [-y for y in reversed(numbers[positives:])]
+    above, below = (behind_jump(side) if fields["knots"] else 0 for side in sides)
+    jump = fields["knots"] == 2
+    if jump:
+        positives -= above
     out, start = [b"" if in_order else struct.pack("<I", positives)], 0
-    if fields["knots"]:
+    if jump:
+        out.append(struct.pack("<I", above + below))
+        lengths = [n for _, n in fit_poly_segments(positives, len(numbers), above + below)]
+    elif fields["knots"]:
         lengths = []
-        for side in filter(None, (numbers[:positives], numbers[positives:])):
-            own = chord_pieces(side, fields["degree"], segments)
+        for side, cut in ((numbers[:positives], (positives - above) * (above > 0)), (numbers[positives:], below)):
+            if not side:
+                continue
+            own = chord_pieces(side, fields["degree"], segments, cut)
             out += [bytes([len(own)])] + [varint(n) for n in own[:-1]]
             lengths += own
     else:
         lengths = [n for _, n in fit_poly_segments(positives, len(numbers))]
     for n in lengths:
         ys, start = numbers[start:start + n], start + n
-        out += [struct.pack("<f", c) for c in gram_fit(ys, fields["degree"])]
+        out += [struct.pack("<H", c) if jump else struct.pack("<f", c) for c in gram_fit(ys, fields["degree"], "bf16" if jump else None)]
     return b"".join(out) + (pack_bits(signs) if in_order else b"")
 
 
-def gram_fit(ys, degree):
+def behind_jump(ys):
+    """How many of a falling curve, the last ones, lie behind a jump. (The library looks at one in many of more than 1365.)"""
+    n = len(ys)
+    if n < 2:
+        return 0
+    begin = n // 4
+    slope = (ys[-1] - ys[begin]) / (n - 1 - begin)
+    off = [ys[x] - (ys[begin] + slope * (x - begin)) for x in range(begin, n)]
+    best = begin + off.index(max(off))
+    return n - 1 - best if off[best - begin] > ys[best] / 8 else 0
+
+
+def gram_fit(ys, degree, dtype=None):
+    """dtype: coefficients as bit patterns of that type, else as numbers that are f32."""
     n, out = len(ys), []
     us = [(2 * x - (n - 1)) / n for x in range(n)]
     before, now, norm = [0.0] * n, [1.0] * n, float(n)
@@ -294,19 +317,20 @@ def gram_fit(ys, degree):
             before, now = now, [gram(u, n, j - 1, p, b) for u, p, b in zip(us, now, before)]
         if j:
             norm *= gram_b(n, j)
-        out.append(f32(tree_sum([y * p for y, p in zip(ys, now)]) / norm))
+        c = tree_sum([y * p for y, p in zip(ys, now)]) / norm
+        out.append(round_to(max(-largest(dtype), min(largest(dtype), c)), dtype) if dtype else f32(c))
     return out
 
 
-def chord_pieces(side, degree, segments):
-    """Lengths of the pieces of a side, cut at the largest distance from a chord."""
+def chord_pieces(side, degree, segments, jump=0):
+    """Lengths of the pieces of a side, cut at a jump, if there is one, and at the largest distance from a chord."""
     def knot(begin, end):
         """(-distance, begin, end, where to cut)"""
         slope = (side[end - 1] - side[begin]) / max(1, end - begin - 1)
         cuts = [(-(side[begin + x] - (side[begin] + slope * x))**2, begin, end, begin + x)
                 for x in range(degree + 1, end - begin - degree)]
         return min(cuts, default=(0.0, begin, end, begin))
-    pieces = [knot(0, len(side))]
+    pieces = [knot(0, jump), knot(jump, len(side))] if jump and segments > 1 else [knot(0, len(side))]
     while len(pieces) < segments and min(pieces)[0] < 0:
         worst = min(pieces)
         pieces.remove(worst)
@@ -466,13 +490,15 @@ def encode_log_quant(values, shape, fields):
 
 
 def encode_lloyd(values, shape, fields, lengths=None):
-    """Exactly, where there are few magnitudes that bf16 has; else as they are."""
+    """Exactly, where there are few magnitudes; else as they are."""
     m = magnitudes(values, shape)
     table = sorted(set(m))
-    if len(table) > 16 or any(to_double(round_to(x, "bf16"), "bf16") != x for x in table):
+    if len(table) > 16:
         return b"\0" + encode_value_raw(values, shape, fields)
     levels = [table.index(x) for x in m]
-    head = bytes([1 | 2 * bool(lengths) | (len(table) - 1) << 2]) + b"".join(round_to(x, "bf16").to_bytes(2, "little") for x in table)
+    dtype = "bf16" if all(to_double(round_to(x, "bf16"), "bf16") == x for x in table) else shape.dtype
+    head = bytes([1 | 2 * bool(lengths) | (len(table) - 1) << 2 | 64 * (dtype != "bf16")])
+    head += b"".join(round_to(x, dtype).to_bytes(VALUE_SIZE[dtype], "little") for x in table)
     return head + sign_plane(values, shape) + (encode_huffman(levels, lengths) if lengths else encode_levels(levels))
 
 

@@ -18,7 +18,7 @@ import deepreduce  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "gap_huffman", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
          "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
-VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "fit_poly(sign=order)", "fit_poly(degree=3,knots=chord)",
+VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "fit_poly(sign=order)", "fit_poly(degree=3,knots=chord)", "fit_poly(knots=jump)", "fit_poly(knots=jump,sign=order)", "fit_poly(knots=fractions)",
          "fit_poly(knots=chord,sign=order,segments=7)", "rank_fit", "rank_fit(bits=7,degree=7)", "fit_dexp",
          "fit_dexp(sign=order)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
          "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)",
@@ -88,3 +88,13 @@ def test_levels_of_all_codings_are_read_the_same(value, dtype):
     g = random.normal(size=9000).astype(dtype)
     g[::3] *= 0.01
     same(deepreduce.encode(g, f"sparsify=none index=golomb value={value}"))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_few_magnitudes_come_back_exactly_by_lloyd(dtype):
+    random = numpy.random.Generator(numpy.random.Philox(13))
+    g = random.choice(numpy.array([0.1, -0.1, 0.3, 1e-4, -65504], dtype), size=500)
+    frame = deepreduce.encode(g, "sparsify=none index=all value=lloyd(levels=4)")
+    same(frame)
+    assert bits(deepreduce.decode(frame)) == bits(g)
+    assert len(frame) < 500 + 64  # in levels

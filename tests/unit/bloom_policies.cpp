@@ -163,3 +163,31 @@ TEST_CASE("frames and decodes of large rows do not depend on the number of threa
       CHECK((a.values == b.values));
     }
 }
+
+TEST_CASE("a filter that would have more than 16 bits for each element is not made: keys are sent, or the dense row") {
+  context c;
+  const floats g = laplace(10000, 4);
+  for (const char* index : {"policy=leftmost", "policy=p0", "policy=naive", "policy=middle", "policy=rightmost",
+                            "policy=p1", "policy=p2", "policy=p0,layout=split_block", "policy=p2,layout=split_block"})
+    for (const char* tail : {"", "+huffman", "+zstd"}) {
+      // 40 bits an index: of 45 % of the elements too many, of 40 % not.
+      const auto plan = [&](const char* ratio) {
+        return "sparsify=topr(ratio=" + std::string(ratio) + ") index=bloom(bits=40," + index + ")" + tail;
+      };
+      const bytes few = encode(c, plan("0.39"), {dense(g)}), many = encode(c, plan("0.45"), {dense(g)});
+      CAPTURE(plan("0.45"));
+      CHECK(inspect(few).fallback == DR_FALLBACK_NONE);
+      CHECK(inspect(many).fallback == DR_FALLBACK_RAW_INDEX);
+      const floats x = decode(c, many, g.size());
+      size_t kept = 0, right = 0;
+      for (size_t i = 0; i < g.size(); ++i) {
+        kept += x[i] != 0;
+        right += x[i] == g[i];
+      }
+      CHECK(kept == 4500);
+      CHECK(right == 4500);
+    }
+  const bytes whole = encode(c, "index=bloom(fpr=1e-9)", {dense(g)});
+  CHECK(inspect(whole).fallback == DR_FALLBACK_DENSE);
+  CHECK(same_bits(decode(c, whole, g.size()), g));
+}

@@ -65,7 +65,7 @@ constexpr uint64_t unset = 0x5555;
 struct runner {
   dr::device* device;
   uint32_t dtype;
-  uint64_t degree;
+  uint64_t degree, knots;
 
   std::vector<output> encode(const std::vector<input>& inputs) { return run(inputs, true); }
   std::vector<output> decode(const std::vector<input>& inputs) { return run(inputs, false); }
@@ -73,7 +73,7 @@ struct runner {
  private:
   std::vector<output> run(const std::vector<input>& inputs, bool encode) {
     const size_t n = inputs.size();
-    const uint64_t value_size = dr::value_size(dtype), fields[] = {degree, 0, 0};
+    const uint64_t value_size = dr::value_size(dtype), fields[] = {degree, knots, 0};
     const dr_params params{sizeof(dr_params), nullptr, fields};
     std::vector<dr_job> jobs(n);
     std::vector<output> results(n);
@@ -185,7 +185,8 @@ bytes values_of(uint32_t dtype, const std::vector<double>& numbers) {
 }
 
 // flat: coefficients behind the first are what the order of addition leaves of 0.
-enum kind { laplace, positive, negative, zeros, ties, flat, extreme, kinds };
+// strangers: what was selected, and a few values about zero, as behind a Bloom filter.
+enum kind { laplace, positive, negative, zeros, ties, flat, extreme, strangers, kinds };
 
 input sample(uint32_t dtype, kind k, uint64_t n, uint64_t key, uint64_t more = 0) {
   std::vector<double> v(n);
@@ -197,6 +198,7 @@ input sample(uint32_t dtype, kind k, uint64_t n, uint64_t key, uint64_t more = 0
     if (k == negative) v[i] = -magnitude;
     if (k == zeros) v[i] = r % 3 ? v[i] : r & 4 ? 0.0 : -0.0;
     if (k == ties) v[i] = static_cast<double>(static_cast<int>(r % 7) - 3);
+    if (k == strangers && r >> 8 & 15) v[i] = std::copysign(0.046 + magnitude, v[i]);
     if (k == flat) v[i] = r & 1 ? 0.1 : -0.3;
     if (k == extreme) {  // the largest of each type, and subnormals of f32, f16 and bf16
       const double sizes[] = {1e300, 1e37, 3e4, 1e-3, 3e-8, 1e-7, 1e-40, 1e-45};
@@ -244,18 +246,23 @@ std::vector<input> payloads(const std::vector<output>& encoded, const std::vecto
   return all;
 }
 
+constexpr uint64_t all_knots[] = {dr::fit_poly_fractions, dr::fit_poly_jump};
+
 void check_round_trip(uint32_t dtype, uint64_t degree, const std::vector<input>& inputs, std::vector<int> seeds) {
   CAPTURE(dtype);
   CAPTURE(degree);
-  runner cpu{nullptr, dtype, degree};
-  const auto encoded = cpu.encode(inputs);
-  const auto received = payloads(encoded, inputs);
-  const auto decoded = cpu.decode(received);
-  for (const int seed : seeds) {
-    CAPTURE(seed);
-    runner cuda{emulated(seed), dtype, degree};
-    check_same(encoded, cuda.encode(inputs), inputs);
-    check_same(decoded, cuda.decode(received), received);
+  for (const uint64_t knots : all_knots) {
+    CAPTURE(knots);
+    runner cpu{nullptr, dtype, degree, knots};
+    const auto encoded = cpu.encode(inputs);
+    const auto received = payloads(encoded, inputs);
+    const auto decoded = cpu.decode(received);
+    for (const int seed : seeds) {
+      CAPTURE(seed);
+      runner cuda{emulated(seed), dtype, degree, knots};
+      check_same(encoded, cuda.encode(inputs), inputs);
+      check_same(decoded, cuda.decode(received), received);
+    }
   }
 }
 
@@ -281,13 +288,33 @@ TEST_CASE("no curve has more tiles than its bound") {
   for (uint64_t n = 1; n < uint64_t{1} << 31; n = n < 5000 ? n + 1 : n * 9 / 8) {
     for (uint64_t k = 0; k < 6; ++k) {
       const uint64_t positives = k == 0 ? 0 : k == 1 ? n : k == 2 ? n / 2 : draw(n, k) % (n + 1);
-      uint64_t length[dr::fit_poly_segments_max], tiles = 0;
-      const unsigned segments = dr::fit_poly_segments(n, positives, length);
-      for (unsigned s = 0; s < segments; ++s) tiles += ceil_div(length[s], dr::sum_tile);
-      REQUIRE(tiles <= dr::fit_poly_tiles_max(n));
+      for (const bool jump : {false, true}) {
+        const uint64_t middle = jump ? draw(n, 9 + k) % (n - positives + 1) : 0;
+        uint64_t length[dr::fit_poly_segments_max], tiles = 0;
+        const unsigned segments = dr::fit_poly_segments({positives, middle, n - positives - middle}, jump, length);
+        REQUIRE(segments <= dr::fit_poly_segments_max);
+        for (unsigned s = 0; s < segments; ++s) tiles += ceil_div(length[s], dr::sum_tile);
+        REQUIRE(tiles <= dr::fit_poly_tiles_max(n, jump));
+      }
     }
-    REQUIRE(dr::fit_poly_tiles_max(n) <= dr::fit_poly_tiles_max(n + 1));  // so a count may lie below
+    for (const bool jump : {false, true})  // so a count may lie below
+      REQUIRE(dr::fit_poly_tiles_max(n, jump) <= dr::fit_poly_tiles_max(n + 1, jump));
   }
+}
+
+TEST_CASE("a jump is found wherever it is, in curves so long that not every point is looked at") {
+  for (const uint32_t n : {8u, 100u, 2048u, 5000u, 1000000u, 30000000u, 0xffffffffu})
+    for (uint32_t k = 0; k < 20; ++k) {
+      const uint32_t behind = k == 0 ? 1 : 1 + static_cast<uint32_t>(draw(n, k) % (n / 2 >> k % 8 | 1));
+      CAPTURE(n);
+      CAPTURE(behind);
+      const auto y = [&](uint32_t x) {
+        const auto left = static_cast<double>(n - x), all = static_cast<double>(n);
+        return x < n - behind ? 5 + left / all : left / static_cast<double>(behind + 1);
+      };
+      CHECK(dr::fit_poly_behind_jump(n, y) == behind);
+      CHECK(dr::fit_poly_behind_jump(n - behind, y) == 0);
+    }
 }
 
 TEST_CASE("one job of many tiles") {
@@ -322,52 +349,57 @@ TEST_CASE("many jobs: counts that differ, or lie below their bound, faults among
 }
 
 TEST_CASE("a job that turns out to be empty writes a size of 0 and nothing else") {
-  for (const uint64_t bound : {1u, 500u, 5000u}) {
-    std::vector<input> inputs = {sample(DR_F32, laplace, 0, 1, bound), sample(DR_F32, laplace, 3000, 2),
-                                 sample(DR_F32, laplace, 300, 3), sample(DR_F32, laplace, 0, 4, bound)};
-    const auto encoded = runner{emulated(1), DR_F32, 5}.encode(inputs);
-    CHECK(encoded[0].size == 0);
-    CHECK(encoded[0].told == unset);
-    CHECK(encoded[3].size == 0);
-    const auto decoded = runner{emulated(2), DR_F32, 5}.decode(payloads(encoded, inputs));
-    CHECK(decoded[0].size == 0);
-    CHECK(decoded[0].fault.code == DR_OK);
-    CHECK(decoded[1].size == 12000);
-  }
+  for (const uint64_t knots : all_knots)
+    for (const uint64_t bound : {1u, 500u, 5000u}) {
+      std::vector<input> inputs = {sample(DR_F32, laplace, 0, 1, bound), sample(DR_F32, laplace, 3000, 2),
+                                   sample(DR_F32, laplace, 300, 3), sample(DR_F32, laplace, 0, 4, bound)};
+      const auto encoded = runner{emulated(1), DR_F32, 5, knots}.encode(inputs);
+      CHECK(encoded[0].size == 0);
+      CHECK(encoded[0].told == unset);
+      CHECK(encoded[3].size == 0);
+      const auto decoded = runner{emulated(2), DR_F32, 5, knots}.decode(payloads(encoded, inputs));
+      CHECK(decoded[0].size == 0);
+      CHECK(decoded[0].fault.code == DR_OK);
+      CHECK(decoded[1].size == 12000);
+    }
 }
 
 TEST_CASE("hostile payloads get the CPU's verdict") {
   uint64_t key = 1000;
   for (const uint32_t dtype : dtypes)
     for (const uint64_t degree : degrees)
-      for (const uint64_t n : {1u, 40u, 1100u, 4000u}) {
-        const std::vector<input> from = {sample(dtype, n == 40 ? positive : laplace, n, ++key, n % 3)};
-        const input good = payloads(runner{nullptr, dtype, degree}.encode(from), from)[0];
-        std::vector<input> bad;
-        const auto add = [&](auto change) {
-          bad.push_back(good);
-          change(bad.back().in);
-          bad.back().size = bad.back().in.size();
-        };
-        for (unsigned bit = 0; bit < 32; ++bit)
-          add([&](bytes& x) { x[bit / 8] ^= static_cast<uint8_t>(1u << bit % 8); });
-        for (size_t i = 0; i < 60; ++i)
-          add([&](bytes& x) {
-            const uint64_t at = draw(key, i) % (8 * x.size());
-            x[at / 8] ^= static_cast<uint8_t>(1u << at % 8);
-          });
-        for (size_t size = 0; size < good.in.size(); size += size < 12 ? 1 : 7) add([&](bytes& x) { x.resize(size); });
-        for (size_t more : {1u, 4u, 16u}) add([&](bytes& x) { x.resize(x.size() + more); });
-        for (const uint32_t count : {0u, static_cast<uint32_t>(n), static_cast<uint32_t>(n) + 1, 0xffffffffu})
-          add([&](bytes& x) { dr::store(x.data(), count); });
-        for (const uint32_t number : {0x7f800000u, 0xff800001u, 0x7f7fffffu, 0xff7fffffu, 0x80000000u, 1u})
-          for (size_t i = 0; i < 3; ++i)
-            add([&](bytes& x) {  // two of them, so that the first is told
-              dr::store(x.data() + 4 + 4 * (draw(key, i) % (x.size() / 4 - 1)), number);
-              dr::store(x.data() + 4 + 4 * (draw(key, i + 9) % (x.size() / 4 - 1)), number);
+      for (const uint64_t n : {1u, 40u, 1100u, 4000u})
+        for (const uint64_t knots : all_knots) {
+          CAPTURE(knots);
+          const kind k = n == 40 ? positive : knots ? strangers : laplace;
+          const std::vector<input> from = {sample(dtype, k, n, ++key, n % 3)};
+          const input good = payloads(runner{nullptr, dtype, degree, knots}.encode(from), from)[0];
+          std::vector<input> bad;
+          const auto add = [&](auto change) {
+            bad.push_back(good);
+            change(bad.back().in);
+            bad.back().size = bad.back().in.size();
+          };
+          for (unsigned bit = 0; bit < 32; ++bit)
+            add([&](bytes& x) { x[bit / 8] ^= static_cast<uint8_t>(1u << bit % 8); });
+          for (size_t i = 0; i < 60; ++i)
+            add([&](bytes& x) {
+              const uint64_t at = draw(key, i) % (8 * x.size());
+              x[at / 8] ^= static_cast<uint8_t>(1u << at % 8);
             });
-        const auto expected = runner{nullptr, dtype, degree}.decode(bad);
-        CHECK(std::ranges::count_if(expected, [](const output& o) { return o.fault.code == DR_E_CORRUPT; }) > 20);
-        check_same(expected, runner{emulated(static_cast<int>(key % 6)), dtype, degree}.decode(bad), bad);
-      }
+          for (size_t size = 0; size < good.in.size(); size += size < 12 ? 1 : 7)
+            add([&](bytes& x) { x.resize(size); });
+          for (size_t more : {1u, 4u, 16u}) add([&](bytes& x) { x.resize(x.size() + more); });
+          for (const uint32_t count : {0u, static_cast<uint32_t>(n), static_cast<uint32_t>(n) + 1, 0xffffffffu})
+            for (const size_t at : {0u, 4u}) add([&](bytes& x) { dr::store(x.data() + at, count); });
+          for (const uint32_t number : {0x7f800000u, 0xff800001u, 0x7f7fffffu, 0xff7fffffu, 0x80000000u, 1u})
+            for (size_t i = 0; i < 3; ++i)
+              add([&](bytes& x) {  // two of them, so that the first is told
+                dr::store(x.data() + 4 + 4 * (draw(key, i) % (x.size() / 4 - 1)), number);
+                dr::store(x.data() + 4 + 4 * (draw(key, i + 9) % (x.size() / 4 - 1)), number);
+              });
+          const auto expected = runner{nullptr, dtype, degree, knots}.decode(bad);
+          CHECK(std::ranges::count_if(expected, [](const output& o) { return o.fault.code == DR_E_CORRUPT; }) > 20);
+          check_same(expected, runner{emulated(static_cast<int>(key % 6)), dtype, degree, knots}.decode(bad), bad);
+        }
 }

@@ -52,7 +52,55 @@ void check_fig8(const floats& g, double fit_poly_error) {
   CHECK(squared_relative_error(g, decode(c, poly, g.size())) <= fit_poly_error);
 }
 
+// Of all values that were sent, be they true or false positives.
+double relative_error_of_sent(context& c, const floats& g, const bytes& frame) {
+  const pairs sent = decode_sparse(c, frame);
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < sent.indices.size(); ++i) {
+    const double own = g[sent.indices[i]];
+    error += std::pow(own - double{sent.values[i]}, 2);
+    norm += own * own;
+  }
+  return std::sqrt(error / norm);
+}
+
+// A false positive's own value is near zero, and a piece of the curve must not span the jump from what was selected.
+void check_fit_behind_bloom(const floats& g) {
+  context c;
+  for (const char* policy : {"p0", "p2", "leftmost"}) {
+    CAPTURE(std::string(policy));
+    const auto encoded = [&](const char* value) {
+      const std::string index = std::string("index=bloom(fpr=0.001,policy=") + policy + ")";
+      return encode(c, "sparsify=topr(ratio=0.01) " + index + " value=" + value, {dense(g)});
+    };
+    const bytes frame = encoded("fit_poly");
+    CHECK(relative_error_of_sent(c, g, frame) <= 0.015);
+    CHECK(frame.size() <= encoded("fit_poly(knots=fractions)").size() + 24);
+    CHECK(relative_error_of_sent(c, g, encoded("fit_poly(knots=chord)")) <= 0.015);
+  }
+}
+
 }  // namespace
+
+TEST_CASE("Fig. 8's Laplace tensor behind a Bloom filter: fit_poly keeps its error, whatever the seed") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    check_fit_behind_bloom(laplace(36864, seed));
+  }
+}
+
+TEST_CASE("fit_poly by itself has pieces behind a jump only where values come that were not selected") {
+  context c;
+  const floats g = laplace(36864, 1);
+  const auto run = [&](const char* streams) {
+    return encode(c, std::string("sparsify=topr(ratio=0.01) ") + streams, {dense(g)});
+  };
+  for (const char* index : {"index=golomb", "index=raw", "index=rice"})
+    CHECK(run((std::string(index) + " value=fit_poly").c_str()) ==
+          run((std::string(index) + " value=fit_poly(knots=fractions)").c_str()));
+  CHECK(run("index=bloom value=fit_poly") == run("index=bloom value=fit_poly(knots=jump)"));
+  CHECK(run("index=bloom value=fit_poly") != run("index=bloom value=fit_poly(knots=fractions)"));
+}
 
 TEST_CASE("Fig. 8's Laplace tensor costs what the definitions say") {
   for (const uint64_t seed : {1, 2, 3}) {
@@ -67,7 +115,8 @@ TEST_CASE("Fig. 8's Laplace tensor costs what the definitions say") {
     const bytes lloyd = encode(c, "sparsify=topr(ratio=0.01) index=golomb value=lloyd(levels=2)", {dense(g)});
     CHECK(volume(lloyd.size(), fig8_d) <= (seed == 1 ? 0.0033 : 0.0034));
     CHECK(squared_relative_error(g, decode(c, lloyd, g.size())) <= 1.8e-2);
-    const bytes coarse = encode(c, "sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(error=0.1095)", {dense(g)});
+    const bytes coarse =
+        encode(c, "sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(error=0.1095)", {dense(g)});
     CHECK(volume(coarse.size(), fig8_d) <= 0.0034);
     CHECK(squared_relative_error(g, decode(c, coarse, g.size())) <= 1.2e-2);
     const bytes uniform = encode(c, "sparsify=topr(ratio=0.01) index=golomb value=uniform_quant", {dense(g)});
@@ -148,7 +197,9 @@ TEST_CASE("a captured layer of that size and the whole ResNet-20 gradient stay u
     for (const auto& t : dr::compare::read_input(entry.path().string())) {
       const auto* values = reinterpret_cast<const float*>(t.data.data());
       flat.insert(flat.end(), values, values + t.elements);
-      if (t.elements != 36864 || layer) continue;
+      if (t.elements != 36864) continue;
+      check_fit_behind_bloom({values, values + t.elements});
+      if (layer) continue;
       layer = true;
       check_fig8({values, values + t.elements}, 2e-3);
     }

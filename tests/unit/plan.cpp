@@ -45,6 +45,8 @@ TEST_CASE("canonical text: fixed order, no defaults, shortest numbers") {
 TEST_CASE("what changes nothing is not in the canonical text") {
   CHECK(canonical("index=golomb regather=off") == "index=golomb value=raw");
   CHECK(canonical("index=golomb value=fit_poly order=bitpack") == "index=golomb value=fit_poly");
+  CHECK(canonical("index=bloom value=fit_poly(knots=auto)") == "index=bloom value=fit_poly");
+  CHECK(canonical("index=bloom value=fit_poly(knots=fractions)") == "index=bloom value=fit_poly(knots=fractions)");
   CHECK(canonical("index=raw value=fit_poly order=bitpack+deflate") == "index=raw value=fit_poly");
   CHECK(canonical("index=golomb value=fit_poly order=bitpack+deflate") ==
         "index=golomb value=fit_poly order=bitpack+deflate");
@@ -86,6 +88,7 @@ TEST_CASE("a plan that says nothing sensible is refused, with the word that is w
   CHECK(refused("sparsify=topr(ratio=0.1)+deflate", "one name"));
   CHECK(refused("regather=maybe", "on or off"));
   CHECK(refused("value=raw+deflate+deflate+deflate+deflate+deflate", "at most 5"));
+  CHECK(refused("value=fit_poly order=bitpack+huffman+huffman+huffman", "order= has 4 codecs; at most 3"));
   CHECK(refused("index=\x01", "0x01"));
   CHECK(refused(std::string(5000, 'x'), "at most 4096"));
 }

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <iterator>
 #include <vector>
 
 #include "primitive/check.hpp"
@@ -45,6 +46,29 @@ TEST_CASE("the bound of split Golomb and Rice holds for every mean gap") {
   CHECK(golomb < 2.92);
   CHECK(golomb > 2.9);  // and it is tight
   CHECK(rice < 2.92);
+}
+
+TEST_CASE("every side of golomb_bound's hull is above what a block of any mean gap takes") {
+  constexpr uint64_t n = 4096;
+  double closest[std::size(dr::golomb_hull)];
+  std::fill(std::begin(closest), std::end(closest), 1.0);
+  bool above = true;
+  // The last span of each divisor is the dearest; of long gaps some will do, for the sides rise by a constant and bits as the logarithm.
+  const auto check_span = [&](uint64_t span) {
+    for (const uint64_t m : {dr::golomb_divisor(span, n), dr::rice_divisor(span, n)}) {
+      const uint64_t bits = n * ((m > 1 ? dr::ceil_log2(m) : 0) + 1) + (span - n) / m;
+      for (size_t i = 0; i < std::size(dr::golomb_hull); ++i) {
+        const double side =
+            (static_cast<double>(n * dr::golomb_hull[i].p) + static_cast<double>(span * dr::golomb_hull[i].q)) / 65536;
+        above &= static_cast<double>(bits) <= side;
+        closest[i] = std::min(closest[i], (side - static_cast<double>(bits)) / n);
+      }
+    }
+  };
+  for (uint64_t span = n; span < 256 * n; ++span) check_span(span);
+  for (uint64_t span = 256 * n; span < uint64_t{1} << 32; span += span / 9973 + 1) check_span(span);
+  CHECK(above);
+  for (const double c : closest) CHECK(c < 0.01);  // and each is as low as it can be
 }
 
 TEST_CASE("a quotient by multiplication is the quotient") {

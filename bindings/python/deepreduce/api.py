@@ -584,8 +584,11 @@ def decode(
     dtype          of what comes out: "float16", numpy's or torch's; None: the frame's. Rounded to nearest
     tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them
     max_elements   raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
-                   any number: set it for frames from strangers
-    max_workspace  raise CapacityError for a frame that takes more bytes of memory to decode, beside what comes out
+                   any number: set it for frames from strangers. None: any number, but for sparse=True a codec that
+                   goes through all elements to find some (bloom, seeded) may go through 4096 for each byte of frame
+                   and output, and 2^20
+    max_workspace  raise CapacityError if decoding takes more bytes beside the frame and the outputs. None: 256 for
+                   each byte of these and 1 MiB, for each thread
     tag            the tag that the frame must have; otherwise it is an ArgumentError: ranks are out of step
     trace          a function that is called with a Trace when a stage has ended
     allow_host     on a GPU: decode what has no CUDA operations on the CPU; otherwise it is Unsupported

@@ -8,6 +8,7 @@ namespace {
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = 0;
   need.tell = job.universe;
+  need.tell_suffices = 1;
   return true;
 }
 

@@ -73,6 +73,13 @@ uint64_t filter_bits(const uint64_t* f, uint64_t r) {
                                                     : bloom_bits(r, f[bloom_field_c]);
 }
 
+// The same of the largest filter that this universe may have: that of a call which knows a bound of r only, and of the filter for
+// which more r have keys instead.
+uint64_t largest_filter(const uint64_t* f, uint64_t universe, uint64_t r) {
+  const uint64_t granule = f[bloom_field_layout] == bloom_split_block ? 256 : 32;
+  return std::min(filter_bits(f, r), bloom_bits_max(universe) / granule * granule);
+}
+
 // Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's support).
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
   const bool split = param_value(*p, param_layout).number == 1;
@@ -161,12 +168,23 @@ struct room {
 };
 
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
-  const uint64_t policy = bloom_policy_of(p.fields), bits = filter_bits(p.fields, job.count_max);
-  if (bits == 0 || (p.fields[bloom_field_choice] && p.fields[bloom_field_policy])) return false;
-  if (p.fields[bloom_field_layout] == bloom_split_block && p.fields[bloom_field_k] != 8) return false;
+  const uint64_t *const f = p.fields, policy = bloom_policy_of(f), stated = filter_bits(f, job.count_max),
+                        bits = largest_filter(f, job.universe, job.count_max);
+  if (stated == 0 || (f[bloom_field_choice] && f[bloom_field_policy])) return false;
+  if (f[bloom_field_layout] == bloom_split_block ? f[bloom_field_k] != 8
+                                                 : f[bloom_field_k] > bloom_hashes_max(f[bloom_field_c]))
+    return false;
+  // Encode sends keys where the filter would be larger; a frame that has one is corrupt.
+  if (!p.values && stated != bits) return false;
   need.payload = bits / 8 + (has_salt(policy) ? 4 : 0);
   need.tell = policy == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
-  need.encode_scratch = need.decode_scratch = room(policy, job.universe, job.count_max, bits).end;
+  const room places(policy, job.universe, job.count_max, bits);
+  need.encode_scratch = need.decode_scratch = places.end;
+  // p0 tells all positives, those that see them all first have room for so many; the others take the first or last of them, and none of
+  // the support is missing among them.
+  need.tell_suffices = policy == bloom_p0       ? need.tell >= job.universe
+                       : sees_all_first(policy) ? places.positives_max >= job.universe
+                                                : 1;
   return true;
 }
 
@@ -352,6 +370,11 @@ uint32_t load_salt(const uint8_t* from) {
 
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
+  if (const uint64_t bits = filter_bits(p.fields, r); bits > bloom_bits_max(job.universe)) {
+    fault(job, DR_E_CAPACITY, 0, bits, "bloom: a filter of more than 16 bits for each element of the universe");
+    *job.out_size = 0;
+    return;
+  }
   with_shape(p, r, [&](const auto& shape) {
     auto* filter = job_out<uint8_t>(job);
     std::memset(filter, 0, shape.size());
@@ -373,6 +396,10 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
 
 void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
+  if (policy != bloom_p0 && job.out_capacity / 4 != r) {
+    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "bloom: the support that the frame says is not the count");
+    return;
+  }
   with_shape(p, r, [&](const auto& shape) {
     const auto* filter = job_in<uint8_t>(job);
     uint32_t salt = has_salt(policy) ? load_salt(filter + shape.size()) : 0;

@@ -12,6 +12,10 @@ namespace {
 uint64_t scratch_size(const dr_job& job, uint64_t filter_size) {
   return bloom_scratch::filter_offset(job.universe) + (filter_size + 15) / 16 * 16;
 }
+// Of the largest filter that is built for a job.
+uint64_t filter_size(const dr_job& job, uint64_t c) {
+  return std::min(bloom_bits(job.count_max, c), bloom_bits_max(job.universe) / 32 * 32) / 8;
+}
 
 // leftmost and p0 of the standard layout have kernels; UNSUPPORTED says that the others have none.
 dr_status need(const dr_params* p, const dr_job* jobs, size_t n, dr_need* needs) {
@@ -46,7 +50,7 @@ dr_status encode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, si
   const auto fill = [&](scratch_places& places, size_t i, tile_job& t) {
     t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
     t.key = dr_job_at(jobs, i)->tell_capacity;
-    t.extra = places.take(scratch_size(*dr_job_at(jobs, i), bloom_bits(dr_job_at(jobs, i)->count_max, c.c) / 8));
+    t.extra = places.take(scratch_size(*dr_job_at(jobs, i), filter_size(*dr_job_at(jobs, i), c.c)));
   };
   scratch_places building, telling;
   const dr_status s = launch_jobs<bloom_build>(*exec, jobs, n, c, [&](size_t i, tile_job& t) {

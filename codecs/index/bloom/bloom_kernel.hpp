@@ -34,6 +34,14 @@ constexpr uint64_t bloom_policy_of(const uint64_t* fields) {
   return fields[bloom_field_choice] ? fields[bloom_field_choice] + 1 : fields[bloom_field_policy];
 }
 
+// Bits of the largest filter over a universe. A bitmap takes one an element, so nobody wants more than a few; and what a filter of a
+// few bytes on the wire may come to (behind a bytes codec) is bounded by what it is asked for.
+DR_HD constexpr uint64_t bloom_bits_max(uint64_t universe) { return 16 * universe + 4096; }
+
+// The most hashes beside c: encoders take round(b ln 2) of them, but at least 1, and c = round(65536 b), so at most c ln 2 / 65536 +
+// 0.50001. 45427 is 65536 ln 2 rounded up.
+constexpr uint64_t bloom_hashes_max(uint64_t c) { return 1 + (c * 45427 >> 32); }
+
 struct bloom_shape {
   divisor bits;  // m, a multiple of 32
   uint32_t hashes, seed;

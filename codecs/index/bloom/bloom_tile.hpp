@@ -36,6 +36,9 @@ struct bloom_common {
   DR_HD bloom_scratch* scratch_of(const tile_job& job) const {
     return reinterpret_cast<bloom_scratch*>(scratch + 64 * uint64_t{job.extra});
   }
+  DR_HD bool too_large(uint64_t count, uint64_t universe) const {
+    return bloom_bits(count, c) > bloom_bits_max(universe);
+  }
   DR_HD bloom_shape shape(uint64_t count) const {
     return {divisor::of(static_cast<uint32_t>(bloom_bits(count, c))), hashes, seed};
   }
@@ -105,7 +108,7 @@ struct bloom_build {
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
     const uint64_t count = live_count(job), begin = uint64_t{b.index() - job.first_tile} * bloom_insert_tile;
-    if (begin >= count) return;
+    if (begin >= count || a.common.too_large(count, job.universe)) return;
     const bloom_shape shape = a.common.shape(count);
     bloom_scratch* scratch = a.common.scratch_of(job);
     auto* filter =
@@ -139,6 +142,14 @@ struct bloom_tell {
     if (count == 0) {
       b.phase([&](unsigned lane) {
         if (tile == 0 && lane == 0 && job.fault->code == DR_OK) *job.out_size = 0;
+      });
+      return;
+    }
+    if (a.common.too_large(count, job.universe)) {
+      b.phase([&](unsigned lane) {
+        if (tile != 0 || lane != 0 || job.fault->code != DR_OK) return;
+        raise(job.fault, DR_E_CAPACITY, DR_STREAM_INDEX, 0, bloom_bits(count, a.common.c));
+        *job.out_size = 0;
       });
       return;
     }
@@ -191,16 +202,18 @@ struct bloom_decode {
     const uint32_t tile = ticket - job.first_tile, tiles = static_cast<uint32_t>(bloom_tiles(job.universe));
     const uint64_t count = live_count(job);
     const bloom_shape shape = a.common.shape(count);
+    const uint64_t stated = *job.tell_count;
+    const bool other_size = *job.in_size != shape.bits.value / 8 || a.common.too_large(count, job.universe);
     // All blocks of a job go on, or none: nobody waits for a tile that does not come.
-    if (count == 0 || *job.in_size != shape.bits.value / 8) {
+    if (count == 0 || other_size || (a.common.policy != bloom_p0 && stated != count)) {
       b.phase([&](unsigned lane) {
         if (tile != 0 || lane != 0 || job.fault->code != DR_OK) return;
-        if (count != 0) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_INDEX, 0, *job.in_size);
+        if (count != 0) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_INDEX, 0, other_size ? *job.in_size : stated);
         *job.out_size = 0;
       });
       return;
     }
-    const uint64_t stated = *job.tell_count, wanted = a.common.policy == bloom_p0 ? job.universe : count;
+    const uint64_t wanted = a.common.policy == bloom_p0 ? job.universe : count;
     const uint64_t room = static_cast<uint64_t>(static_cast<uint32_t*>(job.tell) - static_cast<uint32_t*>(job.out));
     uint64_t limit = stated < wanted ? stated : wanted;
     if (room < limit) limit = room;

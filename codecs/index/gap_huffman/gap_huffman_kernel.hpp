@@ -395,8 +395,9 @@ struct gap_payload {
     };
     const auto has_own = [&](uint64_t b) { return (entry(b) & gap_own_code) != 0; };
     for (uint64_t b = 0; b < first; ++b) {
-      const uint64_t body = entry(b) & gap_body_max;
-      if (has_own(b)) {
+      const unsigned of_block = entry(b);
+      const uint64_t body = of_block & gap_body_max;
+      if (of_block & gap_own_code) {
         code_at = at;
         code_end = at + body;
       }
@@ -406,25 +407,29 @@ struct gap_payload {
     bool coded = false;
     alignas(64) uint8_t symbols[level_huffman_strings_max * level_huffman_stride];
     alignas(64) uint8_t padded[gap_body_max + level_huffman_slack + gap_slack];
+    uint64_t base = first ? end_of(first - 1) : 0;
     for (uint64_t b = first; b < last; ++b) {
       *where = entry_size * b;
-      const uint64_t base = b ? end_of(b - 1) : 0, end = end_of(b);
+      // An entry is read once, so that what is judged is what is used.
+      const uint64_t end = end_of(b);
+      const unsigned of_block = entry(b);
+      const bool own = of_block & gap_own_code;
       if (at > size) return false;
-      uint64_t body = alone ? size - at : entry(b) & gap_body_max;
+      uint64_t body = alone ? size - at : of_block & gap_body_max;
       if (end > universe || end < base || end - base < length(b) || body > size - at || body > gap_body_max)
         return false;
       *where = at;
       const uint64_t behind = at + body;
-      if (has_own(b)) {
+      if (own) {
         code_at = at;
         code_end = behind;
       }
-      if (has_own(b) || !coded) {
+      if (own || !coded) {
         uint8_t lengths[gap_symbols];
         level_huffman_code code;
         const uint8_t* const from = code_end ? get_lengths(in + code_at, in + code_end, lengths) : nullptr;
         if (!from || !code.set(lengths, gap_symbols)) return false;
-        if (has_own(b)) at = static_cast<uint64_t>(from - in);
+        if (own) at = static_cast<uint64_t>(from - in);
         uint64_t next = b + 1;
         while (next < last && next < b + 8 && !has_own(next)) ++next;
         table.set(code, (next - b - 1) * gap_huffman_block + length(next - 1));
@@ -443,6 +448,7 @@ struct gap_payload {
           !gap_join.at(level)(symbols, length(b), from + used, body - used, base, end, x + b * gap_huffman_block))
         return false;
       at = behind;
+      base = end;
     }
     *where = at;
     return last < blocks() || at == size;

@@ -37,6 +37,7 @@ uint64_t wanted(const dr_params& p, uint64_t universe) {
 bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.payload = payload_size;
   need.tell = p.values ? wanted(p, job.universe) : job.count_max;
+  need.tell_suffices = p.values != nullptr;
   need.encode_scratch = need.decode_scratch = seeded_scratch(job.universe);
   return true;
 }

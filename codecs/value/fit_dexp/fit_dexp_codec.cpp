@@ -83,14 +83,16 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   fit_dexp_curve curve[2];
   for (unsigned side = 0; side < curves; ++side) {
     const uint64_t begin = (in_order(p) ? 0 : 4) + side * curve_size;
+    uint32_t words[curve_size / 4];
+    std::memcpy(words, in + begin, curve_size);  // once: what is judged is what is used
     for (uint64_t at = begin; at < begin + curve_size; at += 4) {
-      const auto word = load<uint32_t>(in + at);
+      const uint32_t word = words[(at - begin) / 4];
       if (!is_finite<f32_type>(word) || (counts[side] == 0 && word != 0)) {
         fault(job, DR_E_CORRUPT, at, word, "fit_dexp: a parameter is not finite, or not 0 where no value is");
         return;
       }
     }
-    curve[side] = load<fit_dexp_curve>(in + begin);
+    curve[side] = load<fit_dexp_curve>(words);
   }
   if (in_order(p) && !padding_is_zero(signs, n)) {
     fault(job, DR_E_CORRUPT, payload_size(p, n) - 1, 0, "fit_dexp: padding is not zero");

@@ -17,19 +17,23 @@ inline constexpr uint32_t fit_poly_small = 2048;        // values of a job that 
 inline constexpr uint32_t fit_poly_keys_tile = 2048;    // values of a block
 inline constexpr uint32_t fit_poly_decode_tile = 1024;  // values of a block
 inline constexpr unsigned fit_poly_columns = fit_poly_degree_max + 1;
-static_assert(fit_poly_segments_max * fit_poly_columns <= fit_poly_lanes, "a lane a coefficient");
+// Of a side's segments the extreme values have one coefficient each.
+inline constexpr unsigned fit_poly_coefficients_max =
+    2 * ((fit_poly_parts_count + 1) * fit_poly_columns + 2) + 2 * fit_poly_columns;
+static_assert(fit_poly_coefficients_max <= fit_poly_lanes, "a lane a coefficient");
 static_assert(sum_tile == 4 * fit_poly_lanes);
 
 // Tiles of the sum tree in the segments of up to n values: beside full tiles, at most one a segment.
-constexpr uint64_t fit_poly_tiles_max(uint64_t n) {
+constexpr uint64_t fit_poly_tiles_max(uint64_t n, bool jump) {
   unsigned parts = 0;
-  while (parts < fit_poly_parts_count && n / fit_poly_part(parts) >= fit_poly_points_min) ++parts;
-  const uint64_t tiles = n / sum_tile + 2 * (parts + 2);
+  while (parts < fit_poly_parts_count && n / fit_poly_part(parts) >= fit_poly_points_min(jump)) ++parts;
+  const uint64_t tiles = n / sum_tile + 2 * (parts + 1 + fit_poly_extremes(jump)) + (jump ? 2 : 0);
   return n < tiles ? n : tiles;
 }
 
 struct fit_poly_common {
   uint32_t dtype, degree;
+  fit_poly_knots knots;  // not fit_poly_chord
   // Of the jobs that are sorted together, one behind the other, each with room for its count_max. A job's `extra` is
   // the position of its first pair, its `key` its number among these jobs.
   uint64_t* keys;
@@ -38,9 +42,9 @@ struct fit_poly_common {
   uint32_t* state;  // two a job: positives, tiles done
 };
 
-// What count, positives and degree say of a curve: points, coefficients and tiles before each segment, and of all.
+// What the sides and the degree say of a curve: points, coefficients and tiles before each segment, and of all.
 struct fit_poly_curve {
-  uint32_t segments;
+  uint32_t positives, middle, segments;
   uint32_t first[fit_poly_segments_max + 1];
   uint32_t coefficient[fit_poly_segments_max + 1];
   uint32_t tile[fit_poly_segments_max + 1];
@@ -48,6 +52,9 @@ struct fit_poly_curve {
 
   DR_HD uint32_t points(uint32_t segment) const { return first[segment + 1] - first[segment]; }
 };
+
+// Where a lane adds up; before that the rows 0 and 1 are for what it finds of a jump, the height and the point.
+using fit_poly_rows = double[fit_poly_columns][fit_poly_lanes];
 
 // The segment that holds x: the last with start[segment] <= x.
 DR_HD inline uint32_t fit_poly_segment(const uint32_t* start, uint32_t segments, uint32_t x) {
@@ -70,15 +77,18 @@ DR_HD void fit_poly_nothing(Block& b, const tile_job& job, bool first) {
   });
 }
 
-// Makes the curve; positives <= n, n > 0. (Here and below arguments are references, so that a phase may outlive the
-// call: tests leave barriers out.)
+// Makes the curve of n > 0 values; positives + middle <= n. (Here and below arguments are references, so that a phase may
+// outlive the call: tests leave barriers out.)
 template <class Block>
 DR_HD void fit_poly_measure(Block& b, fit_poly_curve& c, const uint32_t& n, const uint32_t& positives,
-                            const uint32_t& degree) {
+                            const uint32_t& middle, const fit_poly_common& common) {
   b.phase([&](unsigned lane) {
     if (lane != 0) return;
     uint64_t length[fit_poly_segments_max];
-    c.segments = fit_poly_segments(n, positives, length);
+    c.positives = positives;
+    c.middle = middle;
+    c.segments =
+        fit_poly_segments({positives, middle, uint64_t{n} - positives - middle}, common.knots == fit_poly_jump, length);
     uint32_t first = 0, coefficient = 0, tile = 0;
     for (uint32_t s = 0; s <= c.segments; ++s) {
       c.first[s] = first;
@@ -86,13 +96,15 @@ DR_HD void fit_poly_measure(Block& b, fit_poly_curve& c, const uint32_t& n, cons
       c.tile[s] = tile;
       if (s == c.segments) break;
       first += static_cast<uint32_t>(length[s]);
-      coefficient += fit_poly_coefficients(length[s], degree);
+      coefficient += fit_poly_coefficients(length[s], common.degree);
       tile += static_cast<uint32_t>(ceil_div(length[s], sum_tile));
     }
   });
   b.phase([&](unsigned lane) {
-    const unsigned s = lane / fit_poly_columns, j = lane % fit_poly_columns;
-    if (s < c.segments) c.b[s][j] = j == 0 ? 0 : gram_b(c.points(s), j);
+    for (unsigned i = lane; i < c.segments * fit_poly_columns; i += fit_poly_lanes) {
+      const unsigned s = i / fit_poly_columns, j = i % fit_poly_columns;
+      c.b[s][j] = j == 0 ? 0 : gram_b(c.points(s), j);
+    }
   });
 }
 
@@ -114,6 +126,61 @@ DR_HD inline bool fit_poly_positive(uint32_t dtype, uint32_t key) {
   return key <= with_value_type(dtype, [](auto type) { return uint32_t{decltype(type)::magnitude_mask}; });
 }
 
+// fit_poly_behind_jump; the lanes share its points.
+template <class Block, class Y>
+DR_HD uint32_t fit_poly_behind_jump(Block& b, fit_poly_rows& rows, const uint32_t& n, const Y& y) {
+  constexpr unsigned groups = 16;
+  constexpr double nowhere = -1;
+  auto &most = rows[0], &at = rows[1];
+  const auto chord = fit_poly_chord_of::curve(n, y);
+  for (auto search = fit_poly_search::between(chord.begin, n - 1);;) {
+    b.phase([&](unsigned lane) {
+      at[lane] = nowhere;
+      for (uint32_t k = lane; k <= (search.high - search.low) / search.step; k += fit_poly_lanes) {
+        const uint32_t x = search.low + k * search.step;
+        const double now = chord.above(x, y(x));
+        if (at[lane] != nowhere && now <= most[lane]) continue;
+        most[lane] = now;
+        at[lane] = x;
+      }
+    });
+    // The first of the highest among `count` lanes, `stride` apart.
+    const auto highest = [&](unsigned first, unsigned count, unsigned stride) {
+      unsigned best = first;
+      for (unsigned i = 1; i < count; ++i) {
+        const unsigned other = first + i * stride;
+        if (at[other] == nowhere) continue;
+        if (most[other] > most[best] || (most[other] == most[best] && at[other] < at[best])) best = other;
+      }
+      return best;
+    };
+    b.phase([&](unsigned lane) {
+      if (lane >= groups) return;
+      const unsigned best = highest(lane, fit_poly_lanes / groups, groups);
+      most[lane] = most[best];
+      at[lane] = at[best];
+    });
+    const auto best = b.template once<uint32_t>([&] { return static_cast<uint32_t>(at[highest(0, groups, 1)]); });
+    if (search.is_last()) return chord.is_jump(best, y(best)) ? n - 1 - best : 0;
+    search = search.around(best);
+  }
+}
+
+// The curve of sorted values; number(x): the x-th. `positives`: as many have no sign bit.
+template <class Block, class F>
+DR_HD void fit_poly_divide(Block& b, fit_poly_rows& rows, fit_poly_curve& c, const uint32_t& n,
+                           const uint32_t& positives, const fit_poly_common& common, const F& number) {
+  uint32_t above = 0, below = 0;
+  for (unsigned side = 0; side < 2 && common.knots == fit_poly_jump; ++side) {
+    const uint32_t total = side == 0 ? positives : n - positives;
+    const auto falling = [&](uint32_t x) { return side == 0 ? number(x) : -number(n - 1 - x); };
+    const uint32_t behind = total ? fit_poly_behind_jump(b, rows, total, falling) : 0;
+    (side == 0 ? above : below) = behind;
+  }
+  const uint32_t own = positives - above, middle = above + below;
+  fit_poly_measure(b, c, n, own, middle, common);
+}
+
 // Eight numbers, `stride` apart, halved pairwise as the sum tree does.
 DR_HD inline double fit_poly_halve(const double* v, unsigned stride) {
   return ((v[0] + v[4 * stride]) + (v[2 * stride] + v[6 * stride])) +
@@ -123,8 +190,8 @@ DR_HD inline double fit_poly_halve(const double* v, unsigned stride) {
 // Σ y·P_j over a tile, j = 0 … degree, in the order of the sum tree, to `sums`. y(x): the x-th value of the job in its
 // order, called once a point. Behind a segment's last point is 0; what lies behind its last coefficient nobody reads.
 template <class Block, class Y>
-DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, double (&sum)[fit_poly_columns][fit_poly_lanes],
-                        const uint32_t& tile, const uint32_t& degree, const Y& y, double* const& sums) {
+DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, fit_poly_rows& sum, const uint32_t& tile,
+                        const uint32_t& degree, const Y& y, double* const& sums) {
   b.phase([&](unsigned lane) {
     const uint32_t s = fit_poly_segment(c.tile, c.segments, tile), points = c.points(s);
     double value[4], u[4], p[4], before[4];
@@ -174,22 +241,27 @@ DR_HD inline double fit_poly_add_tiles(const double* sums, uint32_t tiles, uint3
   return total;
 }
 
-// The payload, of the sums of all tiles. It has at most fit_poly_size_max(n, degree) bytes.
+// The payload, of the sums of all tiles. It has at most fit_poly_size_max(n, form) bytes.
 template <class Block>
 DR_HD void fit_poly_write(Block& b, const fit_poly_curve& c, const tile_job& job, const uint32_t& n,
-                          const uint32_t& positives, const uint32_t& degree, const double* const& sums) {
+                          const fit_poly_common& common, const double* const& sums) {
   b.phase([&](unsigned lane) {
-    const uint32_t all = c.coefficient[c.segments];
+    const uint32_t all = c.coefficient[c.segments], degree = common.degree;
+    const bool jump = common.knots == fit_poly_jump;
     auto* out = static_cast<uint32_t*>(job.out);
     if (lane < all) {
       const uint32_t s = fit_poly_segment(c.coefficient, c.segments, lane), j = lane - c.coefficient[s];
       const double sum =
           fit_poly_add_tiles(sums + uint64_t{c.tile[s]} * (degree + 1) + j, c.tile[s + 1] - c.tile[s], degree + 1);
-      out[1 + lane] = std::bit_cast<uint32_t>(gram_coefficient(sum, c.points(s), j, c.b[s]));
+      if (jump)
+        reinterpret_cast<uint16_t*>(out + 2)[lane] = gram_coefficient<bf16_type>(sum, c.points(s), j, c.b[s]);
+      else
+        out[1 + lane] = gram_coefficient<f32_type>(sum, c.points(s), j, c.b[s]);
     }
     if (lane != 0) return;
-    out[0] = positives;
-    *job.out_size = 4 + 4 * uint64_t{all};
+    out[0] = c.positives;
+    if (jump) out[1] = c.middle;
+    *job.out_size = jump ? 8 + 2 * uint64_t{all} : 4 + 4 * uint64_t{all};
     if (job.tell) *job.tell_count = n;
   });
 }
@@ -236,7 +308,7 @@ struct fit_poly_fit_sorted {
   using args = Args;
   struct shared {
     fit_poly_curve curve;
-    double sum[fit_poly_columns][lanes];
+    fit_poly_rows sum;
   };
 
   template <class Block>
@@ -246,21 +318,22 @@ struct fit_poly_fit_sorted {
     const uint32_t tile = b.index() - job.first_tile, degree = a.common.degree;
     if (n == 0) return fit_poly_nothing(b, job, tile == 0);
     const uint32_t positives = a.common.state[2 * job.key];
-    fit_poly_measure(b, s.curve, n, positives, degree);
+    const uint64_t* const keys = a.common.keys + job.extra;
+    const uint32_t* const positions = a.common.positions + job.extra;
+    const auto number = [&](uint32_t x) { return fit_poly_number(a.common.dtype, static_cast<uint32_t>(keys[x])); };
+    fit_poly_divide(b, s.sum, s.curve, n, positives, a.common, number);
     const uint32_t tiles = b.template once<uint32_t>([&] { return s.curve.tile[s.curve.segments]; });
     if (tile >= tiles) return;
 
-    const uint64_t* const keys = a.common.keys + job.extra;
-    const uint32_t* const positions = a.common.positions + job.extra;
     const auto y = [&](uint32_t x) {
       if (job.tell) static_cast<uint32_t*>(job.tell)[x] = positions[x];
-      return fit_poly_number(a.common.dtype, static_cast<uint32_t>(keys[x]));
+      return number(x);
     };
     double* const sums = a.common.sums + uint64_t{job.first_tile} * (degree + 1);
     double* const own = sums + uint64_t{tile} * (degree + 1);
     fit_poly_sum(b, s.curve, s.sum, tile, degree, y, own);
     if (!last_of(b, &a.common.state[2 * job.key + 1], tiles)) return;
-    fit_poly_write(b, s.curve, job, n, positives, degree, sums);
+    fit_poly_write(b, s.curve, job, n, a.common, sums);
   }
 };
 
@@ -272,8 +345,8 @@ struct fit_poly_encode_small {
   using args = Args;
   struct shared {
     fit_poly_curve curve;
-    double sum[fit_poly_columns][lanes];
-    double sums[fit_poly_tiles_max(fit_poly_small) * fit_poly_columns];
+    fit_poly_rows sum;
+    double sums[fit_poly_tiles_max(fit_poly_small, true) * fit_poly_columns];
     uint64_t sorted[fit_poly_small];  // key, position: ties by position
   };
 
@@ -295,17 +368,18 @@ struct fit_poly_encode_small {
     });
     const uint32_t positives = b.sum(positive);
     sort(b, s.sorted, padded);
-    fit_poly_measure(b, s.curve, n, positives, degree);
+    const auto number = [&](uint32_t x) { return fit_poly_number(dtype, static_cast<uint32_t>(s.sorted[x] >> 32)); };
+    fit_poly_divide(b, s.sum, s.curve, n, positives, a.common, number);
     const uint32_t tiles = b.template once<uint32_t>([&] { return s.curve.tile[s.curve.segments]; });
     const auto y = [&](uint32_t x) {
       if (job.tell) static_cast<uint32_t*>(job.tell)[x] = static_cast<uint32_t>(s.sorted[x]);
-      return fit_poly_number(dtype, static_cast<uint32_t>(s.sorted[x] >> 32));
+      return number(x);
     };
     double* own = s.sums;
     for (uint32_t tile = 0; tile < tiles; ++tile, own += degree + 1)
       fit_poly_sum(b, s.curve, s.sum, tile, degree, y, own);
     const double* const sums = s.sums;
-    fit_poly_write(b, s.curve, job, n, positives, degree, sums);
+    fit_poly_write(b, s.curve, job, n, a.common, sums);
   }
 
   // Bitonic (Batcher 1968): n a power of two.
@@ -335,13 +409,13 @@ struct fit_poly_decode {
   using args = Args;
   struct shared {
     fit_poly_curve curve;
-    float coefficients[fit_poly_segments_max * fit_poly_columns];
+    float coefficients[fit_poly_coefficients_max];
   };
 
   template <class Block>
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
-    const uint32_t begin = (b.index() - job.first_tile) * fit_poly_decode_tile, degree = a.common.degree;
+    const uint32_t begin = (b.index() - job.first_tile) * fit_poly_decode_tile;
     // Another block of this job may raise a fault meanwhile: all lanes go by what one has seen.
     const uint32_t n = b.template once<uint32_t>([&] { return static_cast<uint32_t>(live_count(job)); });
     if (n == 0) return fit_poly_nothing(b, job, begin == 0);
@@ -349,6 +423,8 @@ struct fit_poly_decode {
     // Every block looks whether the payload is good; the first of the job says so.
     const auto* in = static_cast<const uint32_t*>(job.in);
     const uint64_t size = job.in_size && *job.in_size < job.extra ? *job.in_size : job.extra;
+    const bool jump = a.common.knots == fit_poly_jump;
+    const uint64_t head = jump ? 8 : 4, each = jump ? 2 : 4;
     const uint64_t claimed = size >= 4 ? in[0] : uint64_t{n} + 1;
     const auto corrupt = [&](uint64_t where, uint64_t what) {
       b.phase([&](unsigned lane) {
@@ -357,33 +433,37 @@ struct fit_poly_decode {
     };
     if (claimed > n) return corrupt(0, claimed);
     const auto positives = static_cast<uint32_t>(claimed);
-    fit_poly_measure(b, s.curve, n, positives, degree);
+    const uint64_t about_zero = !jump ? 0 : size >= 8 ? in[1] : uint64_t{n} - positives + 1;
+    if (about_zero > n - positives) return corrupt(4, about_zero);
+    const auto middle = static_cast<uint32_t>(about_zero);
+    fit_poly_measure(b, s.curve, n, positives, middle, a.common);
     const uint32_t coefficients = b.template once<uint32_t>([&] { return s.curve.coefficient[s.curve.segments]; });
-    if (size != 4 + 4 * uint64_t{coefficients}) return corrupt(size, 4 + 4 * uint64_t{coefficients});
+    if (size != head + each * coefficients) return corrupt(size, head + each * coefficients);
     typename Block::template each<uint32_t> good;  // coefficients before the lane's own, if that is not finite
+    const auto bits = [&](uint32_t i) { return jump ? reinterpret_cast<const uint16_t*>(in + 2)[i] : in[1 + i]; };
     b.phase([&](unsigned lane) {
       good[lane] = coefficients;
       if (lane >= coefficients) return;
-      s.coefficients[lane] = std::bit_cast<float>(in[1 + lane]);
-      if (!is_finite<f32_type>(in[1 + lane])) good[lane] = lane;
+      const uint32_t c = bits(lane);
+      s.coefficients[lane] = std::bit_cast<float>(jump ? c << 16 : c);
+      if (!is_finite<f32_type>(jump ? c << 16 : c)) good[lane] = lane;
     });
     const uint32_t finite = b.min(good);
-    if (finite < coefficients) return corrupt(4 + 4 * uint64_t{finite}, in[1 + finite]);
+    if (finite < coefficients) return corrupt(head + each * finite, bits(finite));
     b.phase([&](unsigned lane) {
       for (uint32_t k = 0; k < fit_poly_decode_tile / lanes; ++k)
-        if (const uint32_t i = begin + k * lanes + lane; i < n) put(a.common, s, job, i, positives);
+        if (const uint32_t i = begin + k * lanes + lane; i < n) put(a.common, s, job, i);
       if (begin == 0 && lane == 0) *job.out_size = uint64_t{n} * value_size(a.common.dtype);
     });
   }
 
   // Value i, below the count.
-  DR_HD static void put(const fit_poly_common& common, const shared& s, const tile_job& job, uint32_t i,
-                        uint32_t positives) {
+  DR_HD static void put(const fit_poly_common& common, const shared& s, const tile_job& job, uint32_t i) {
     const fit_poly_curve& c = s.curve;
     const uint32_t segment = fit_poly_segment(c.first, c.segments, i), points = c.points(segment);
     double y = gram_at(i - c.first[segment], points, fit_poly_coefficients(points, common.degree), c.b[segment],
                        s.coefficients + c.coefficient[segment]);
-    if (i < positives ? y < 0 : y > 0) y = 0;
+    if (i < c.positives ? y < 0 : i >= c.positives + c.middle && y > 0) y = 0;
     with_value_type(common.dtype, [&](auto type) {
       using T = decltype(type);
       static_cast<typename T::bits*>(job.out)[i] = T::from_f64(saturate<T>(y));

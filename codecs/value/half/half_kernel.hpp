@@ -21,15 +21,15 @@ void half_convert(const uint8_t* in, uint64_t n, uint8_t* out) {
 
 // The first of n numbers of a 16-bit type that is not finite; n if all are.
 template <class T>
-uint64_t half_not_finite(const uint8_t* in, uint64_t n) {
+uint64_t half_not_finite(const uint16_t* in, uint64_t n) {
   int16_t most = 0;  // signed: what SSE2 has a maximum of
   for (uint64_t i = 0; i < n; ++i) {
-    const auto m = static_cast<int16_t>(magnitude<T>(load<uint16_t>(in + 2 * i)));
+    const auto m = static_cast<int16_t>(magnitude<T>(in[i]));
     most = m > most ? m : most;
   }
   if (most < static_cast<int16_t>(T::infinity)) return n;
   uint64_t at = 0;
-  while (is_finite<T>(load<uint16_t>(in + 2 * at))) ++at;
+  while (at < n && is_finite<T>(in[at])) ++at;
   return at;
 }
 

@@ -2,6 +2,7 @@
 // Chou, Lookabaugh, Gray 1989).
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -11,31 +12,128 @@ namespace dr {
 
 inline constexpr unsigned lloyd_levels_max = 16;
 inline constexpr unsigned lloyd_bins = 1024;
-inline constexpr int lloyd_rounds = 30;
+inline constexpr int lloyd_rounds = 60;
+// Octaves below the largest magnitude that bins tell apart: 16 bins an octave at least.
+inline constexpr uint32_t lloyd_octaves = 48;
 
-// Magnitudes by the upper bits of what their bits are above the least one's: bins of equal width within an octave.
-struct lloyd_histogram {
-  uint32_t least = 0, shift = 0;
-  uint32_t counts[lloyd_bins] = {};
+struct lloyd_levels {
+  unsigned count = 0;
+  double numbers[lloyd_levels_max], weights[lloyd_levels_max];  // ascending; how many values have them
+  level_bounds bounds;
+  double rounding;  // what the squared error may grow by because numbers are rounded
 
-  lloyd_histogram(uint32_t least, uint32_t most) : least(least) {
-    while ((most - least) >> shift >= lloyd_bins) ++shift;
+  void bound(unsigned level, uint32_t least) { bounds.of[level - 1] = least; }
+  void clear() {
+    count = 0;
+    for (uint32_t& b : bounds.of) b = ~0u;
   }
-  void add(const uint32_t* values, size_t n) {
-    for (size_t i = 0; i < n; ++i) ++counts[((values[i] & f32_type::magnitude_mask) - least) >> shift];
+  void finish() { bounds.count = static_cast<unsigned>(bit_ceil(count < 2 ? 2 : count)); }
+};
+
+// ---- Few magnitudes ----------------------------------------------------------------------------------------
+
+// The magnitudes of values as they come, until there are more than wanted.
+struct lloyd_few {
+  unsigned wanted, count = 0;
+  uint32_t of[lloyd_levels_max] = {};  // ascending
+  uint32_t last = ~0u;
+
+  // False if there are too many.
+  bool add(const uint32_t* values, size_t n) {
+    for (size_t i = 0; i < n; ++i) {
+      const uint32_t m = values[i] & f32_type::magnitude_mask;
+      if (m == last) continue;
+      last = m;
+      unsigned at = 0;
+      while (at < count && of[at] < m) ++at;
+      if (at < count && of[at] == m) continue;
+      if (count == wanted) return false;
+      for (unsigned k = count++; k > at; --k) of[k] = of[k - 1];
+      of[at] = m;
+    }
+    return true;
   }
-  double middle(unsigned bin) const {
-    const uint32_t half = shift ? 1u << (shift - 1) : 0;
-    return double{f32_type::to_f32(least + (bin << shift) + half)};
-  }
-  // The first bin that is not below a magnitude.
-  unsigned bin_of(double magnitude) const {
-    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(magnitude));
-    if (bits <= least) return 0;
-    const uint32_t bin = (bits - least - 1) >> shift;
-    return bin < lloyd_bins - 1 ? bin + 1 : lloyd_bins;
+  // A level each.
+  void tell(lloyd_levels& l) const {
+    l.clear();
+    l.count = count;
+    l.rounding = 0;
+    for (unsigned j = 0; j < count; ++j) {
+      l.numbers[j] = double{f32_type::to_f32(of[j])};
+      l.weights[j] = 1;
+      if (j) l.bound(j, of[j]);
+    }
+    l.finish();
   }
 };
+
+// ---- Histogram ---------------------------------------------------------------------------------------------
+
+// Magnitudes by their upper bits. A bin lies within an octave, where numbers are linear in their bits: so a count and a sum of the
+// lower bits give its mean, exactly but where counts leave no room for all of them.
+struct lloyd_histogram {
+  uint32_t floor, shift = 0, first, used;  // what is below the floor counts as that
+  unsigned kept, count_shift;              // lower bits that are summed, and where a count stands
+  uint64_t halves[2][lloyd_bins];          // of even and of odd values, so that neighbours in one bin need not wait
+
+  // For up to `total` magnitudes in a range of bits.
+  lloyd_histogram(uint32_t least, uint32_t most, uint64_t total)
+      : floor(most > lloyd_octaves << 23 ? std::max(least, most - (lloyd_octaves << 23)) : least) {
+    while ((most >> shift) - (floor >> shift) >= lloyd_bins) ++shift;
+    first = floor >> shift;
+    used = (most >> shift) - first + 1;
+    count_shift = 64 - bit_width(total);
+    kept = std::min(shift, count_shift - bit_width(total));  // so a sum is below total · 2^kept < 2^count_shift
+    for (auto& half : halves) std::fill_n(half, used, 0);
+  }
+  void add(const uint32_t* values, size_t n) {
+    constexpr size_t some = 64;
+    const auto lowest = static_cast<int32_t>(floor), base = static_cast<int32_t>(first << shift);
+    const uint32_t right = shift, cut = shift - kept, low = (1u << shift) - 1;
+    const uint64_t counted = uint64_t{1} << count_shift;
+    for (size_t begin = 0; begin < n; begin += some) {
+      // Apart, so that it is done for several at once.
+      uint32_t above[some], bin[some];
+      const size_t length = n - begin < some ? n - begin : some;
+      for (size_t i = 0; i < length; ++i) {
+        const auto m = static_cast<int32_t>(values[begin + i] & f32_type::magnitude_mask);
+        above[i] = static_cast<uint32_t>((m > lowest ? m : lowest) - base);
+      }
+      for (size_t i = 0; i < length; ++i) bin[i] = above[i] >> right;
+      for (size_t i = 0; i < length; ++i) above[i] = (above[i] & low) >> cut;
+      size_t i = 0;
+      for (; i + 2 <= length; i += 2) {
+        halves[0][bin[i]] += counted | above[i];
+        halves[1][bin[i + 1]] += counted | above[i + 1];
+      }
+      if (i < length) halves[0][bin[i]] += counted | above[i];
+    }
+  }
+  // Of magnitudes above the last bin that has one so far; `top`: that bin.
+  void add_above(const uint32_t* values, size_t n, uint32_t top) {
+    for (size_t i = 0; i < n; ++i)
+      if (bin_of(values[i] & f32_type::magnitude_mask) > top) add(values + i, 1);
+  }
+  uint32_t top() const {
+    uint32_t bin = used;
+    while (bin > 0 && counted(bin - 1) == 0) --bin;
+    return bin ? bin - 1 : 0;
+  }
+  // Of a magnitude that is not above the largest.
+  uint32_t bin_of(uint32_t m) const { return (std::max(m, floor) >> shift) - first; }
+  uint64_t counted(uint32_t bin) const { return (halves[0][bin] >> count_shift) + (halves[1][bin] >> count_shift); }
+  double mean(uint32_t bin) const {
+    const uint64_t mask = low_mask(count_shift);
+    const auto sum = static_cast<double>((halves[0][bin] & mask) + (halves[1][bin] & mask));
+    const uint32_t base = (first + bin) << shift, cut = shift - kept;
+    // (Of one magnitude, the next might be infinite.)
+    const double number = f32_type::to_f32(base), step = shift ? double{f32_type::to_f32(base + 1)} - number : 0;
+    const auto unit = static_cast<double>(1u << cut);
+    return number + step * (unit * (sum / static_cast<double>(counted(bin))) + (unit - 1) / 2);
+  }
+};
+
+// ---- Levels ------------------------------------------------------------------------------------------------
 
 // log2 of a normal x > 0, to 1e-7: of m in [1, 2), with s = (m − 1) / (m + 1) <= 1/3, ln m = 2·(s + s³/3 + s⁵/5 + …).
 inline double lloyd_log2(double x) {
@@ -47,89 +145,235 @@ inline double lloyd_log2(double x) {
   return static_cast<double>(static_cast<int>(bits >> 52) - 1023) + 2 * s * sum / 0.6931471805599453;
 }
 
-struct lloyd_levels {
-  unsigned count = 1;
-  uint16_t numbers[lloyd_levels_max] = {};  // bf16, ascending
-  level_bounds bounds;
-};
+// The bins that hold something, as points, and cells of them: a level is the mean of its cell's points.
+struct lloyd_points {
+  unsigned size = 0, levels = 0;
+  uint32_t least, shift, first, used;
+  double origin = 0;         // sums are of what points are above the lowest
+  double value[lloyd_bins];  // ascending
+  double counts[lloyd_bins + 1], sums[lloyd_bins + 1], squares[lloyd_bins + 1];  // of the points before one
+  uint16_t bin[lloyd_bins + 1], rank[lloyd_bins + 1];                            // of a point; points before a bin
+  unsigned ends[lloyd_levels_max + 1] = {0};  // cells: points [ends[j], ends[j + 1]), none empty
 
-// At most `wanted` levels, for a histogram that has counted something.
-inline lloyd_levels lloyd_levels_of(const lloyd_histogram& h, unsigned wanted) {
-  // Of the bins before bin i: counts, sums, sums of squares.
-  double counts[lloyd_bins + 1], sums[lloyd_bins + 1], squares[lloyd_bins + 1], spread[lloyd_bins + 1];
-  counts[0] = sums[0] = squares[0] = spread[0] = 0;
-  for (unsigned i = 0; i < lloyd_bins; ++i) {
-    if (h.counts[i] == 0) {  // most of them, where values are few
-      counts[i + 1] = counts[i], sums[i + 1] = sums[i], squares[i + 1] = squares[i], spread[i + 1] = spread[i];
-      continue;
+  // A count in a bin up to `top` stands for `weight` values, else for one.
+  lloyd_points(const lloyd_histogram& h, uint32_t top, double weight)
+      : least(h.floor), shift(h.shift), first(h.first), used(h.used) {
+    for (uint32_t b = 0; b < h.used; ++b) {  // without a branch, which nobody could guess
+      rank[b] = static_cast<uint16_t>(size);
+      bin[size] = static_cast<uint16_t>(b);
+      size += h.counted(b) != 0;
     }
-    const double c = h.counts[i], x = h.middle(i);
-    counts[i + 1] = counts[i] + c;
-    sums[i + 1] = sums[i] + c * x;
-    squares[i + 1] = squares[i] + c * x * x;
-    // Best levels have the density of the cube root of the values' (Panter, Dite 1951): c^(1/3) · x^(2/3) of a bin of width ~ x. Square
-    // roots come near it.
-    spread[i + 1] = spread[i] + std::sqrt(std::sqrt(std::sqrt(c * c * c * (x * x) * (x * x) * x)));
+    rank[h.used] = static_cast<uint16_t>(size);
+    origin = h.mean(bin[0]);
+    counts[0] = sums[0] = squares[0] = 0;
+    for (unsigned i = 0; i < size; ++i) {
+      const double c = static_cast<double>(h.counted(bin[i])) * (bin[i] <= top ? weight : 1),
+                   y = (value[i] = h.mean(bin[i])) - origin;
+      counts[i + 1] = counts[i] + c;
+      sums[i + 1] = sums[i] + c * y;
+      squares[i + 1] = squares[i] + c * (y * y);
+    }
   }
-  unsigned ends[lloyd_levels_max + 1] = {0}, levels = 0;
-  for (unsigned j = 1, i = 0; j <= wanted; ++j) {
-    while (i < lloyd_bins && (j == wanted || spread[i] * wanted < spread[lloyd_bins] * j)) ++i;
-    if (counts[i] > counts[ends[levels]]) ends[++levels] = i;
+
+  double count_of(unsigned begin, unsigned end) const { return counts[end] - counts[begin]; }
+  double sum_of(unsigned begin, unsigned end) const { return sums[end] - sums[begin]; }
+  double mean_of(unsigned j) const { return origin + sum_of(ends[j], ends[j + 1]) / count_of(ends[j], ends[j + 1]); }
+  double distortion_of(unsigned begin, unsigned end) const {
+    const double sum = sum_of(begin, end);
+    return std::max(0.0, squares[end] - squares[begin] - sum * (sum / count_of(begin, end)));
   }
-  // Lloyd's iteration from `ends` on, in which a bit costs `price`. Returns the distortion.
-  const auto iterate = [&](double price) {
-    double distortion = 0;
+  double distortion() const {
+    double all = 0;
+    for (unsigned j = 0; j < levels; ++j) all += distortion_of(ends[j], ends[j + 1]);
+    return all;
+  }
+
+  // The first point that is not below a magnitude.
+  unsigned point_of(double magnitude) const {
+    const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(magnitude));
+    if (bits >> shift < first) return 0;
+    const uint32_t b = (bits >> shift) - first;
+    if (b >= used) return size;
+    const unsigned at = rank[b];
+    return at < rank[b + 1] && value[at] < magnitude ? at + 1u : at;
+  }
+
+  // Where two cells instead of one have the least distortion, and what that is less by. With d = S₁·N − S·N₁ of the lower one, it is
+  // d² / (N·N₁·(N − N₁)).
+  struct cut {
+    unsigned at = 0;
+    double gain = 0;
+  };
+  cut best_cut(unsigned begin, unsigned end) const {
+    const double n = count_of(begin, end), sum = sum_of(begin, end);
+    double gain[lloyd_bins];  // by itself, so that several are had at once
+    for (unsigned i = begin + 1; i < end; ++i) {
+      const double n1 = counts[i] - counts[begin], d = (sums[i] - sums[begin]) * n - sum * n1;
+      gain[i] = d * d / (n1 * (n - n1));
+    }
+    cut best{begin, 0};
+    for (unsigned i = begin + 1; i < end; ++i)
+      if (gain[i] > best.gain) best = {i, gain[i]};
+    best.gain /= n;
+    return best;
+  }
+  // Cuts cells in two, always the one that gains most, until there are `wanted` or nothing is gained.
+  void split(unsigned wanted) {
+    cut cuts[lloyd_levels_max];
+    for (unsigned j = 0; j < levels; ++j) cuts[j] = best_cut(ends[j], ends[j + 1]);
+    while (levels < wanted) {
+      unsigned most = 0;
+      for (unsigned j = 1; j < levels; ++j)
+        if (cuts[j].gain > cuts[most].gain) most = j;
+      if (!(cuts[most].gain > 0)) return;
+      for (unsigned j = levels; j > most; --j) {
+        ends[j + 1] = ends[j];
+        if (j > most + 1) cuts[j] = cuts[j - 1];
+      }
+      ends[most + 1] = cuts[most].at;
+      ++levels;
+      if (levels == wanted) return;
+      for (const unsigned j : {most, most + 1}) cuts[j] = best_cut(ends[j], ends[j + 1]);
+    }
+  }
+
+  // Lloyd's iteration, in which a bit costs `price`. Returns the distortion.
+  double iterate(double price) {
     for (int round = 0; round < lloyd_rounds; ++round) {
       double numbers[lloyd_levels_max], lengths[lloyd_levels_max];
-      distortion = 0;
       for (unsigned j = 0; j < levels; ++j) {
-        const double n = counts[ends[j + 1]] - counts[ends[j]], sum = sums[ends[j + 1]] - sums[ends[j]];
-        numbers[j] = sum / n;
-        lengths[j] = lloyd_log2(counts[lloyd_bins] / n);
-        distortion += squares[ends[j + 1]] - squares[ends[j]] - sum * numbers[j];
+        numbers[j] = mean_of(j);
+        lengths[j] = price > 0 ? lloyd_log2(counts[size] / count_of(ends[j], ends[j + 1])) : 0;
       }
       unsigned next[lloyd_levels_max + 1] = {0}, left = 0;
       for (unsigned j = 0; j < levels; ++j) {
-        unsigned end = lloyd_bins;
+        unsigned end = size;
         if (j + 1 < levels) {
           const double apart = numbers[j + 1] - numbers[j];
           const double threshold =
               (numbers[j] + numbers[j + 1]) / 2 + (apart > 0 ? price * (lengths[j + 1] - lengths[j]) / (2 * apart) : 0);
-          end = h.bin_of(threshold > 0 ? threshold : 0);
+          end = point_of(threshold > 0 ? std::min(threshold, f32_type::largest) : 0);
         }
-        if (end > next[left] && counts[end] > counts[next[left]])
-          next[++left] = end;  // else nothing is left of the level
+        if (end > next[left]) next[++left] = end;  // else nothing is left of the level
       }
-      bool same = left == levels;
-      for (unsigned j = 0; same && j <= left; ++j) same = next[j] == ends[j];
+      const bool same = left == levels && std::equal(next, next + left, ends);
       levels = left;
-      for (unsigned j = 0; j <= left; ++j) ends[j] = next[j];
+      std::copy_n(next, left + 1, ends);
       if (same) break;
     }
-    return distortion > 0 ? distortion : 0;
+    return distortion();
+  }
+};
+
+// At most `wanted` levels.
+inline void lloyd_levels_of(lloyd_points& p, unsigned wanted, lloyd_levels& l) {
+  struct cells {
+    unsigned levels, ends[lloyd_levels_max + 1];
+    double distortion;
   };
-  const double plain = iterate(0);
+  const auto put = [&](const cells& c) {
+    p.levels = c.levels;
+    std::copy_n(c.ends, c.levels + 1, p.ends);
+  };
+  const auto got = [&](double distortion) {
+    cells c{p.levels, {}, distortion};
+    std::copy_n(p.ends, p.levels + 1, c.ends);
+    return c;
+  };
+  p.levels = 1;
+  p.ends[1] = p.size;
+  const double one = p.distortion_of(0, p.size);
+  p.split(wanted);
+  const cells plain = got(p.iterate(0));
   // What a bit is worth where levels are fine is 2·ln 2·D, for there D falls to a quarter with it; where they are few, a little more.
   // Less, where rare values decide the distortion: it may grow by a quarter.
-  double price = 1.55 * plain / counts[lloyd_bins];
-  const unsigned plain_levels = levels;
-  unsigned plain_ends[lloyd_levels_max + 1];
-  for (unsigned j = 0; j <= levels; ++j) plain_ends[j] = ends[j];
-  for (int tries = 0; price > 0; ++tries, price /= 2) {
-    if (iterate(tries < 8 ? price : 0) <= 1.25 * plain || tries == 8) break;
-    levels = plain_levels;
-    for (unsigned j = 0; j <= levels; ++j) ends[j] = plain_ends[j];
+  double price = 1.55 * plain.distortion / p.counts[p.size], distortion = plain.distortion;
+  for (int tries = 0; price > 0 && tries < 8; ++tries, price /= 2) {
+    distortion = p.iterate(price);
+    if (distortion <= 1.25 * plain.distortion) break;
+    put(plain);
+    distortion = plain.distortion;
   }
-  lloyd_levels l;
-  l.count = levels;
-  l.bounds.count = static_cast<unsigned>(bit_ceil(levels < 2 ? 2 : levels));
-  for (uint32_t& b : l.bounds.of) b = ~0u;
-  for (unsigned j = 0; j < levels; ++j) {
-    const double n = counts[ends[j + 1]] - counts[ends[j]];
-    l.numbers[j] = f64_to_bf16(saturate<bf16_type>((sums[ends[j + 1]] - sums[ends[j]]) / n));
-    if (j + 1 < levels) l.bounds.of[j] = h.least + (ends[j + 1] << h.shift);
+  l.clear();
+  l.count = p.levels;
+  for (unsigned j = 0; j < p.levels; ++j) {
+    l.numbers[j] = p.mean_of(j);
+    l.weights[j] = p.count_of(p.ends[j], p.ends[j + 1]);
+    if (j) l.bound(j, (p.first + p.bin[p.ends[j]]) << p.shift);
   }
-  return l;
+  l.rounding = std::max(0.0, std::min(distortion / 64, one - distortion));
+  l.finish();
 }
+
+// ---- What came of it ---------------------------------------------------------------------------------------
+
+// Of magnitudes m, and what they become, times a power of two that brings them below 2: of each block in f32, lane i % 8, the lanes
+// and then the blocks in f64.
+struct lloyd_sums {
+  float scale, origin;                     // near the magnitudes, after scaling
+  double error = 0, sum = 0, squares = 0;  // Σ (m − got)², Σ (m − origin), Σ (m − origin)²
+
+  lloyd_sums(uint32_t most, double number)
+      : scale(std::bit_cast<float>((254 - std::clamp<uint32_t>(most >> 23, 1, 253)) << 23)),
+        origin(static_cast<float>(number) * scale) {}
+  struct lanes {
+    float error[8], sum[8], squares[8];
+  };
+  void add(const lanes& l) {
+    for (size_t k = 0; k < 8; ++k) {
+      error += double{l.error[k]};
+      sum += double{l.sum[k]};
+      squares += double{l.squares[k]};
+    }
+  }
+  // False also where roundings hide it: 512 of a lane are below 2^-14 of what is summed.
+  bool surely_better_than_one(uint64_t n) const {
+    return error + squares * 0x1p-12 < squares - sum * (sum / static_cast<double>(n));
+  }
+};
+inline void lloyd_check_scalar(const uint32_t* values, const uint32_t* got, size_t n, lloyd_sums& sums) {
+  lloyd_sums::lanes l{};
+  for (size_t i = 0; i < n; ++i) {
+    const float v = f32_type::to_f32(values[i]) * sums.scale, e = v - f32_type::to_f32(got[i]) * sums.scale,
+                y = std::fabs(v) - sums.origin;
+    l.error[i % 8] += e * e;
+    l.sum[i % 8] += y;
+    l.squares[i % 8] += y * y;
+  }
+  sums.add(l);
+}
+#if DR_X86
+DR_AVX2_BEGIN
+inline void lloyd_check_avx2(const uint32_t* values, const uint32_t* got, size_t n, lloyd_sums& sums) {
+  const __m256 scale = _mm256_set1_ps(sums.scale), origin = _mm256_set1_ps(sums.origin),
+               magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fffffff));
+  __m256 error = _mm256_setzero_ps(), sum = error, squares = error;
+  size_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    const __m256 v = _mm256_mul_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(values + i)), scale);
+    const __m256 g = _mm256_mul_ps(_mm256_loadu_ps(reinterpret_cast<const float*>(got + i)), scale);
+    const __m256 e = _mm256_sub_ps(v, g), y = _mm256_sub_ps(_mm256_and_ps(v, magnitude), origin);
+    error = _mm256_add_ps(error, _mm256_mul_ps(e, e));
+    sum = _mm256_add_ps(sum, y);
+    squares = _mm256_add_ps(squares, _mm256_mul_ps(y, y));
+  }
+  lloyd_sums::lanes l;
+  _mm256_storeu_ps(l.error, error);
+  _mm256_storeu_ps(l.sum, sum);
+  _mm256_storeu_ps(l.squares, squares);
+  for (size_t k = 0; i < n; ++i, ++k) {
+    const float v = f32_type::to_f32(values[i]) * sums.scale, e = v - f32_type::to_f32(got[i]) * sums.scale,
+                y = std::fabs(v) - sums.origin;
+    l.error[k] += e * e;
+    l.sum[k] += y;
+    l.squares[k] += y * y;
+  }
+  sums.add(l);
+}
+DR_ISA_END
+inline constexpr cpu_table<decltype(&lloyd_check_scalar)> lloyd_check{lloyd_check_scalar, lloyd_check_avx2};
+#else
+inline constexpr cpu_table<decltype(&lloyd_check_scalar)> lloyd_check{lloyd_check_scalar};
+#endif
 
 }  // namespace dr

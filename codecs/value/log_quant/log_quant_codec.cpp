@@ -79,10 +79,10 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
 template <class T>
 bool decode_levels(const uint8_t* in, uint64_t size, uint64_t n, typename T::bits* values, uint64_t* where) {
   *where = 0;
-  const unsigned bits = in[0] >> bits_shift;
-  const bool apart = in[0] & low_bit;
+  const unsigned kind = in[0], bits = kind >> bits_shift;
+  const bool apart = kind & low_bit;
   const uint64_t head = 9 + 4 * apart, signs_size = ceil_div(n, 8);
-  if (!(in[0] & kind_levels) || bits < 1 || bits > log_bits_max || size < head + signs_size) return false;
+  if (!(kind & kind_levels) || bits < 1 || bits > log_bits_max || size < head + signs_size) return false;
   const auto low = load<uint32_t>(in + 1), high = load<uint32_t>(in + 5), lowest = apart ? load<uint32_t>(in + 9) : 0;
   if (high >= f32_type::infinity || low > high || (low == 0 && high != 0) || lowest >= f32_type::infinity) return false;
   const uint8_t* const signs = in + head;
@@ -90,7 +90,7 @@ bool decode_levels(const uint8_t* in, uint64_t size, uint64_t n, typename T::bit
   if (!padding_is_zero(signs, n)) return false;
   log_levels l = log_levels_of(std::bit_cast<float>(low), std::bit_cast<float>(high), bits);
   if (apart) l.table.of[0] = lowest;
-  return table_decode(in, signs + signs_size, in + size, n, l.table.count, in[0] & huffman_bit, where,
+  return table_decode(in, signs + signs_size, in + size, n, l.table.count, kind & huffman_bit, where,
                       [&](uint64_t first, size_t length, const uint8_t* levels) {
                         restore_values<T>(length, values + first, [&](uint32_t* floats) {
                           table_restore.best()(levels, length, signs + first / 8, l.table, floats);

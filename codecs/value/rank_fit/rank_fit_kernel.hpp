@@ -149,7 +149,7 @@ inline void rank_fit_start(const rank_fit_curve& curve, unsigned levels, double*
   }
 }
 
-inline double rank_fit_log2(double v) { return v < 0x1p-149 ? -149 : portable_log2(v); }
+inline double rank_fit_log2(double v) { return v < 0x1p-149 ? rank_fit_lowest : portable_log2(v); }
 
 // Lloyd's iteration (Lloyd 1982), but that the levels move to a curve near the means of their cells, instead of to the means:
 // least squares of the means' logarithms, weighed so that it is that of the means. Returns the best coefficients met.
@@ -176,6 +176,10 @@ inline void rank_fit_fit(const rank_fit_curve& curve, unsigned bits, unsigned co
   float c[rank_fit_degree_max + 1] = {static_cast<float>(0.5 * (low + high)), static_cast<float>(0.5 * (high - low))};
   take(c);
   if (curve.size == 1) return;
+  // One level, the mean.
+  const float mean[rank_fit_degree_max + 1] = {
+      static_cast<float>(rank_fit_log2(curve.summed(0, curve.size) / curve.counted(0, curve.size)))};
+  take(mean);
   c[1] = static_cast<float>(0.5 * (high - low) * (levels / (levels - 1.0)));
   take(c);
 

@@ -50,20 +50,23 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
     fault(job, DR_E_CORRUPT, size, head + n, "sketch: not as long as its buckets and codes");
     return;
   }
-  for (uint64_t at = 1; at < head; at += 4)
-    if (!is_finite<f32_type>(load<uint32_t>(in + at))) {
-      fault(job, DR_E_CORRUPT, at, load<uint32_t>(in + at), "sketch: a mean is not finite");
+  uint32_t means[sketch_buckets_max];
+  std::memcpy(means, in + 1, 4 * count);  // once: what is judged is what is used
+  for (uint64_t b = 0; b < count; ++b)
+    if (!is_finite<f32_type>(means[b])) {
+      fault(job, DR_E_CORRUPT, 1 + 4 * b, means[b], "sketch: a mean is not finite");
       return;
     }
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     auto* const out = job_out<typename T::bits>(job);
     typename T::bits mean[sketch_buckets_max] = {};
-    for (uint64_t b = 0; b < count; ++b) mean[b] = T::from_f64(saturate<T>(load<float>(in + 1 + 4 * b)));
+    for (uint64_t b = 0; b < count; ++b) mean[b] = T::from_f64(saturate<T>(f32_type::to_f32(means[b])));
     uint8_t most = 0;
     for (uint64_t i = 0; i < n; ++i) {
-      most = std::max(most, in[head + i]);
-      out[i] = mean[in[head + i]];
+      const uint8_t code = in[head + i];
+      most = std::max(most, code);
+      out[i] = mean[code];
     }
     if (most >= count) {
       fault(job, DR_E_CORRUPT, head, most, "sketch: a code is not below the number of buckets");

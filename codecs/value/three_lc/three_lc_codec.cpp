@@ -42,14 +42,15 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
     fault(job, DR_E_CORRUPT, 0, size, "three_lc: no scale");
     return;
   }
-  if (load<uint32_t>(in) >= f32_type::infinity) {
-    fault(job, DR_E_CORRUPT, 0, load<uint32_t>(in), "three_lc: the scale is negative or not finite");
+  const auto sent = load<uint32_t>(in);
+  if (sent >= f32_type::infinity) {
+    fault(job, DR_E_CORRUPT, 0, sent, "three_lc: the scale is negative or not finite");
     return;
   }
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     auto* const out = job_out<typename T::bits>(job);
-    const double scale = saturate<T>(load<float>(in));
+    const double scale = saturate<T>(f32_type::to_f32(sent));
     const typename T::bits numbers[] = {T::from_f64(-scale), 0, T::from_f64(scale)};
     const three_lc_verdict verdict =
         three_lc_unpack(in + 4, size - 4, n, [&](uint64_t i, uint8_t digit) { out[i] = numbers[digit]; });

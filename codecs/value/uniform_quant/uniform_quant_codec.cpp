@@ -125,7 +125,8 @@ survey survey_of(const typename T::bits* values, uint64_t n) {
 struct attempt {
   uint64_t size = 0;
   double error = 0;
-  bool levels = false;  // some block is not raw
+  bool levels = false, raw = false;  // some block is not raw, some is
+  double sum = 0;                    // Σ |v|, where none is
 };
 
 // Its size never passes need.payload.
@@ -136,7 +137,7 @@ attempt encode_with(const survey& of, float step, const typename T::bits* values
   level_writer writer(signs + ceil_div(n, 8), n);
   uint16_t levels[level_block + level_slack] = {};
   double first = 0, second = 0;
-  uint64_t counted = 0;
+  uint64_t counted = 0, units = 0;
   each_value_block<T>(values, n, [&](uint64_t at, size_t length, const uint32_t* v) {
     const uniform_sums sums = uniform_quantise.best()(v, length, s, levels, signs + at / 8);
     if (!sums.beyond && writer.make(levels, length, sums.levels) < length * sizeof(typename T::bits)) {
@@ -144,6 +145,7 @@ attempt encode_with(const survey& of, float step, const typename T::bits* values
       first += sums.first;
       second += sums.second;
       counted += length;
+      units += sums.levels;
       return;
     }
     typename T::bits magnitudes[level_block];
@@ -156,7 +158,9 @@ attempt encode_with(const survey& of, float step, const typename T::bits* values
   store(out + 5, step);
   // Σ (g − mean)², and what 256 roundings of sums of f32 below 1 can take from it.
   const double spread = std::max(0.0, second - first * mean) + static_cast<double>(counted) * 0x1p-16;
-  return {static_cast<uint64_t>(writer.end() - out), step * std::sqrt(spread), counted > 0};
+  const double count = static_cast<double>(counted);
+  return {static_cast<uint64_t>(writer.end() - out), step * std::sqrt(spread), counted > 0, counted < n,
+          double{of.least} * count + step * (static_cast<double>(units) + first + 0.5 * count)};
 }
 
 // Of a payload with levels: the L2 error of what decode gives.
@@ -183,6 +187,22 @@ double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* v
   return std::sqrt(squares);
 }
 
+// The size of what was coded, or of a single magnitude instead, where that does better. a.error: as the type has it.
+template <class T>
+uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T::bits* values, uint64_t n,
+                           uint8_t* out) {
+  // Sums of f32 are right to 2^-16 of them.
+  const double error = a.error + std::sqrt(of.squares) * 0x1p-20,
+               around = of.squares * (1 - 0x1p-12) - a.sum * (a.sum / static_cast<double>(n));
+  if (!a.raw && error * error < around) return a.size;
+  const one_magnitude one = one_magnitude_of<T>(values, n);
+  const double exact = error_of<T>(out, a.size, values, n);
+  if (exact * exact <= one.error) return a.size;
+  survey flat = of;
+  flat.least = one.number;
+  return encode_with<T>(flat, 0, values, n, out).size;
+}
+
 // 0 if the values want to be sent raw.
 template <class T>
 uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint64_t n, uint8_t* out) {
@@ -193,8 +213,10 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
   if (bits) {
     // Rounded up, so that the largest magnitude has the highest level.
     const double step = (double{of.most} - of.least) * std::ldexp(1 + 0x1p-20, -bits);
-    const attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
-    return a.levels ? a.size : 0;
+    attempt a = encode_with<T>(of, static_cast<float>(step), values, n, out);
+    if (!a.levels) return 0;
+    if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
+    return no_worse_than_one<T>(of, a, values, n, out);
   }
   const double norm = std::sqrt(of.squares), relative = param_value(p, error_param).number;
   // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares: 128.
@@ -210,11 +232,13 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
     if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
     if (a.error <= allowed) {
       // Where steps are so coarse that a step's values crowd at its lower end, a larger one keeps it too.
-      if (a.error > 0.97 * allowed || i >= 4) return a.size;
+      if (a.error > 0.97 * allowed || i >= 4) return no_worse_than_one<T>(of, a, values, n, out);
       kept = step;
       step *= std::min(0.995 * allowed / a.error, 1.5);
     } else if (kept > 0) {
-      return encode_with<T>(of, static_cast<float>(kept), values, n, out).size;
+      a = encode_with<T>(of, static_cast<float>(kept), values, n, out);
+      if (!std::is_same_v<T, f32_type>) a.error = error_of<T>(out, a.size, values, n);
+      return no_worse_than_one<T>(of, a, values, n, out);
     } else {
       step *= std::min(0.999 * allowed / a.error, i < attempts_max / 2 ? 1.0 : 0.5);
     }
