@@ -1,8 +1,13 @@
-"""Builds libdeepreduce with Meson and puts it into the wheel, beside the package."""
+"""Builds libdeepreduce with Meson and puts it into the wheel, beside the package, with what it needs.
+
+A wheel holds the libraries that a machine may lack (zlib, Zstandard) and is tagged for the oldest glibc that it runs with:
+manylinux_2_N, N read from the symbols. The sources are two levels up in a checkout, and in `source` in an sdist.
+"""
 
 import json
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -10,8 +15,10 @@ import tempfile
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_py import build_py
+from setuptools.command.sdist import sdist
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parents[1]
 
 # No MPI: one wheel runs everywhere. With CUDA, too (DEEPREDUCE_CUDA=enabled; building takes nvcc, loading nothing). What
 # else is off would not be in the wheel.
@@ -19,21 +26,37 @@ OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
     f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi")
 ]
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
+# The C++ runtime goes into the library (what is not used of it goes again, and with it a newer glibc's functions); others are
+# looked for beside it.
+OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,--gc-sections', '-Wl,-rpath,$ORIGIN']")
+
+# What every manylinux machine has (PEP 600): glibc's own.
+GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+
+# What Meson reads of the tree to build the library.
+SOURCES = ("capi", "codecs", "include", "lib")
+SOURCE_SUFFIXES = {".cpp", ".cu", ".h", ".hpp", ".map", ".md", ".sh", ".build"}
+SOURCE_FILES = ("LICENSE", "README.md", "meson.build", "meson_options.txt", "bench/meson.build", "tests/meson.build")
 
 
-def build_library(destination: pathlib.Path) -> None:
-    """Builds the project at ROOT and copies its shared library to the file `destination`."""
+# ---- The library --------------------------------------------------------------------------------
+
+
+def build_library(folder: pathlib.Path) -> None:
+    """Builds the project at ROOT; copies its shared library, and what that needs beside glibc, into `folder`."""
     if not (ROOT / "include/deepreduce/deepreduce.h").is_file() or not (ROOT / "meson.build").is_file():
         raise SystemExit(
             f"deepreduce: the library's sources are not in {ROOT}. This package builds them: install it from a"
-            " checkout of the whole project, `pip install ./bindings/python`."
+            " checkout of the whole project, `pip install ./bindings/python`, or from its sdist."
         )
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as build:
         run("meson", "setup", build, str(ROOT), *OPTIONS)
         library = shared_library(build)
         run("ninja", "-C", build, os.path.relpath(library, build))
-        destination.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(library, destination)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(library, folder / "libdeepreduce.so")
+        for name, path in foreign(library).items():
+            shutil.copyfile(path, folder / name)
 
 
 def shared_library(build: str) -> str:
@@ -50,6 +73,50 @@ def run(*command: str) -> None:
     subprocess.run(command, check=True)
 
 
+# ---- What a library needs -----------------------------------------------------------------------
+
+
+def headers(library: "str | os.PathLike[str]") -> str:
+    """What objdump, which comes with every compiler, tells of an ELF file."""
+    return subprocess.check_output(["objdump", "-p", os.fspath(library)], text=True, env={**os.environ, "LC_ALL": "C"})
+
+
+def needed(library: "str | os.PathLike[str]") -> "set[str]":
+    return set(re.findall(r"^\s+NEEDED\s+(\S+)", headers(library), flags=re.M))
+
+
+def foreign(library: str) -> "dict[str, str]":
+    """name: path of the libraries that this one loads, directly or not, and that are not glibc's."""
+    found = {}
+    loads = subprocess.check_output(["ldd", library], text=True)
+    for name, path in re.findall(r"^\s+(\S+) => (/\S+)", loads, flags=re.M):
+        if name not in GLIBC:
+            found[name] = path
+    return found
+
+
+def oldest_glibc(libraries: "list[pathlib.Path]") -> "tuple[int, int]":
+    """The newest version of glibc that any symbol of theirs asks for."""
+    asked = [
+        (int(major), int(minor))
+        for library in libraries
+        for major, minor in re.findall(r"\bGLIBC_(\d+)\.(\d+)", headers(library))
+    ]
+    return max(asked, default=(2, 17))
+
+
+def platform_tag(folder: pathlib.Path, otherwise: str) -> str:
+    """manylinux_2_N_ARCH for the libraries in `folder`, if there is all that they need; else `otherwise`."""
+    libraries = sorted(folder.glob("*.so*"))
+    lacking = {name for each in libraries for name in needed(each)} - GLIBC - {each.name for each in libraries}
+    if not otherwise.startswith("linux_") or not libraries or lacking:
+        return otherwise
+    return "manylinux_%d_%d_" % oldest_glibc(libraries) + otherwise[len("linux_") :]
+
+
+# ---- Commands of setuptools ---------------------------------------------------------------------
+
+
 class BuildWithLibrary(build_py):
     def run(self) -> None:
         super().run()
@@ -57,14 +124,39 @@ class BuildWithLibrary(build_py):
             # The package is used where it lies; nothing is written there.
             print("deepreduce: an editable install has no library; set DEEPREDUCE_LIBRARY to one")
         else:
-            build_library(pathlib.Path(self.build_lib) / "deepreduce" / "libdeepreduce.so")
+            build_library(pathlib.Path(self.build_lib) / "deepreduce")
 
 
 class AnyPython(bdist_wheel):
     """py3-none-PLATFORM: the library is native, but knows nothing of Python."""
 
     def get_tag(self) -> "tuple[str, str, str]":
-        return "py3", "none", super().get_tag()[2]
+        # By now the library is built (bdist_wheel.run).
+        built = pathlib.Path(self.get_finalized_command("build_py").build_lib) / "deepreduce"
+        return "py3", "none", platform_tag(built, super().get_tag()[2])
+
+
+class WithSources(sdist):
+    """The package, and in `source` as much of the tree as builds the library."""
+
+    def make_release_tree(self, base_dir: str, files: "list[str]") -> None:
+        super().make_release_tree(base_dir, files)
+        here, source = pathlib.Path(base_dir), pathlib.Path(base_dir) / "source"
+        for name in ("LICENSE", "README.md"):  # links, in a checkout
+            (here / name).unlink(missing_ok=True)
+            shutil.copyfile(ROOT / name, here / name)
+        for path in source_files():
+            (source / path).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / path, source / path)
+
+
+def source_files() -> "list[str]":
+    found = list(SOURCE_FILES)
+    for folder in SOURCES:
+        for path in sorted((ROOT / folder).rglob("*")):
+            if path.is_file() and path.suffix in SOURCE_SUFFIXES:
+                found.append(str(path.relative_to(ROOT)))
+    return found
 
 
 class WithLibrary(Distribution):
@@ -72,4 +164,8 @@ class WithLibrary(Distribution):
         return True
 
 
-setup(cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": AnyPython}, distclass=WithLibrary)
+if __name__ == "__main__":
+    setup(
+        cmdclass={"build_py": BuildWithLibrary, "bdist_wheel": AnyPython, "sdist": WithSources},
+        distclass=WithLibrary,
+    )

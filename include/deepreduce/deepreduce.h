@@ -435,6 +435,12 @@ DR_API dr_status dr_frame_size(const void *frame, size_t size, size_t *frame_siz
 DR_API dr_status dr_inspect(const void *frame, size_t size, dr_frame_info *info, dr_tensor_info *infos, size_t stride,
                             size_t capacity, dr_error *error);
 
+/* As dr_inspect, of the header alone, and verifies no check: for a decode that follows, which verifies them, or of a frame on
+ * a device, of which the first `available` bytes were copied. `size`: bytes that the whole frame has at most. CORRUPT, if the
+ * header is longer than `available`, too. */
+DR_API dr_status dr_frame_header(const void *frame, size_t available, size_t size, dr_frame_info *info,
+                                 dr_tensor_info *infos, size_t stride, size_t capacity, dr_error *error);
+
 /* ---- Decode and merge --------------------------------------------------------------------------------- */
 
 /* Decodes a frame of n tensors. If it fails, what the outputs hold is unspecified but for dr_merge.

@@ -23,7 +23,6 @@ HEADERS = ("version.h", "codec.h", "deepreduce.h")
 
 # Of codec.h: what only codecs written in C use.
 NOT_MIRRORED = {
-    "dr_stats",
     "dr_value",
     "dr_params",
     "dr_job",

@@ -179,6 +179,16 @@ def test_a_received_frame_may_be_longer(gpu):
             assert same_bits(host(decode(received)), decode(frame))
 
 
+def test_of_a_long_frame_only_the_beginning_is_copied(gpu, monkeypatch):
+    frame, copied = encode(Emulated(gradient(100_000)), RAW), []
+    to_host = _device.Bare.to_host
+    monkeypatch.setattr(_device.Bare, "to_host", lambda self, x: (copied.append(x.nbytes), to_host(self, x))[1])
+    got = decode(frame)
+    assert frame.size() > 400_000 and sum(copied) < 70_000
+    monkeypatch.undo()
+    assert same_bits(host(got), gradient(100_000))
+
+
 def test_merge_without_out_is_a_new_sum(gpu):
     a, b = encode(gradient(seed=1), PLANS[1]), encode(gradient(seed=2), PLANS[2])
     assert same_bits(host(merge([bytes_on_gpu(a), bytes_on_gpu(b)])), merge([a, b]))
@@ -483,6 +493,84 @@ def test_a_batch_takes_its_memory_once(gpu, monkeypatch):
         assert same_bits(out.array, decode(expected))
 
 
+def test_a_bound_batch_does_what_a_batch_does(gpu):
+    xs = [gradient(700, 1).reshape(7, 100), gradient(50, 2)]
+    on_gpu, outs = [Emulated(x) for x in xs], [Emulated(numpy.ones_like(x)) for x in xs]
+    batch = Batch(on_gpu, KEEP, frames=2)
+    here, there = State.for_(KEEP, xs), State.for_(KEEP, on_gpu)
+    bound, frame = batch.bind(on_gpu, outs, state=there, key=[5, 6], frames=2), batch.frame()
+    for step in range(3):
+        expected = encode(xs, KEEP, step=step, private_seed=4, tag=5, key=[5, 6], state=here)
+        assert bound.encode(frame, step=step, private_seed=4, tag=5) is frame and bytes(frame) == expected
+        assert bound.decode(frame) is outs
+        bound.check()
+        assert all(same_bits(a.array.reshape(-1), b) for a, b in zip(outs, decode(expected)))
+        bound.merge([frame, bytes_on_gpu(expected, 7)], [1, 0.5], add=False)
+        bound.check()
+        assert all(same_bits(a.array.reshape(-1), b) for a, b in zip(outs, merge([expected] * 2, weights=[1, 0.5])))
+    assert [each.to_bytes() for each in there] == [each.to_bytes() for each in here]
+    assert isinstance(bound.encode(step=9), DeviceFrame)
+    before = [each.array.copy() for each in outs]
+    bad = bytearray(expected)
+    bad[-1] ^= 1
+    for call in (lambda: bound.decode(bytes_on_gpu(bytes(bad))), lambda: bound.merge([frame, bytes_on_gpu(bytes(bad))])):
+        call()
+        with pytest.raises(deepreduce.CorruptFrame) as caught:
+            bound.check()
+        assert all(same_bits(a.array, b) for a, b in zip(outs, before))
+    assert caught.value.frame == 1
+    for call, words in (
+        (lambda: bound.encode(bytearray(batch.bound)), "DeviceFrame"),
+        (lambda: bound.decode(expected), "not on cuda:0"),
+        (lambda: batch.bind(xs), "x\\[0\\] is in the memory of the CPU"),
+        (lambda: batch.bind(on_gpu, xs), "out|x"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=words):
+            call()
+
+
+def test_a_bound_batch_is_for_one_stream(played_torch, monkeypatch):
+    torch = played_torch
+    x, out = torch.from_numpy(gradient(500)), torch.empty(500)
+    bound = Batch(x, RAW).bind(x, out)
+    frame = bound.encode()
+    assert torch.equal(bound.decode(frame), x)
+    monkeypatch.setattr(type(_device.frameworks[0]), "stream", lambda self, number: 0x71)
+    for call in (bound.encode, lambda: bound.decode(frame), lambda: bound.merge([frame])):
+        with pytest.raises(deepreduce.ArgumentError, match="bound on stream 0x70, but the current one is 0x71"):
+            call()
+
+
+def test_encode_into_the_callers_buffer(gpu):
+    x = Emulated(gradient(500))
+    expected = encode(x.array, PLANS[1], key=3)
+    memory = bytes_on_gpu(bytes(4096))
+    frame = encode(x, PLANS[1], out=memory, key=3)
+    assert isinstance(frame, DeviceFrame) and frame.buffer is memory and bytes(frame) == expected
+    assert encode(x, PLANS[2], out=frame) is frame and bytes(frame) == encode(x.array, PLANS[2])
+    short = encode(x, PLANS[1], out=bytes_on_gpu(bytes(16)))
+    with pytest.raises(deepreduce.CapacityError) as caught:
+        short.size()
+    assert caught.value.needed == len(encode(x.array, PLANS[1]))
+    with pytest.raises(deepreduce.ArgumentError, match="out is in the memory of the CPU"):
+        encode(x, PLANS[1], out=bytearray(4096))
+
+
+def test_states_are_cut_anew_on_a_gpu(gpu):
+    x = gradient(100)
+    here, there = State(KEEP, x), State(KEEP, Emulated(x))
+    assert there.norm() == 0
+    encode(x, KEEP, state=here)
+    encode(Emulated(x), KEEP, state=there)
+    assert there.norm() == here.norm() > 0
+    part = State.from_residual(KEEP, Emulated(x[:40]), Emulated(x[:40].copy()))
+    assert "cuda:0" in repr(part) and same_bits(host(part.residual), x[:40])
+    part.copy_from(there, first=60)
+    assert same_bits(host(part.residual), here.residual[60:])
+    part.copy_from(here, first=10, at=30)  # from the CPU
+    assert same_bits(host(part.residual), numpy.concatenate([here.residual[60:90], here.residual[10:20]]))
+
+
 def test_a_frame_in_the_callers_buffer(gpu):
     x = Emulated(gradient(500))
     batch = Batch(x, PLANS[1])
@@ -599,6 +687,16 @@ def test_torch_types(played_torch, name):
     assert torch.equal(decode(encode(Sparse(torch.arange(300), x, (999,)), RAW), sparse=True).values, x)
     assert decode(encode(torch.empty(0, dtype=x.dtype), RAW)).shape == (0,)
     assert decode(encode(torch.zeros(5, dtype=x.dtype), RAW), sparse=True).values.shape == (0,)
+
+
+def test_torch_like_torch(played_torch):
+    torch, x = played_torch, gradient(500)
+    frame = encode(torch.from_numpy(x), RAW)
+    got = decode(frame, like=torch.empty(5, 100, dtype=torch.float16))
+    assert got.shape == (5, 100) and same_bits(got.numpy().reshape(-1), x.astype(numpy.float16))
+    assert decode(frame, dtype=torch.bfloat16).dtype == torch.bfloat16
+    some = decode(encode([torch.from_numpy(x), torch.from_numpy(x[:5])], RAW), tensors=1)
+    assert same_bits(some.numpy(), x[:5])
 
 
 def test_torch_tensors_that_do_not_do(played_torch):

@@ -15,13 +15,13 @@ import deepreduce  # noqa: E402
 README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Named in the docstrings of the functions that give them, which show them; DeviceFrame needs a GPU (test_device.py).
-SHOWN_ELSEWHERE = {"Codec", "DeviceFrame", "Frame", "FrameTensor", "Parameter"}
+SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Parameter", "PlanInfo", "Trace"}
 
 
 def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
     modules = [deepreduce] + [
-        importlib.import_module(f"deepreduce.{name}") for name in ("api", "batch", "errors", "plan", "tensor")
+        importlib.import_module(f"deepreduce.{name}") for name in ("_call", "api", "batch", "bound", "errors", "plan", "tensor")
     ]
     found = {test.name: test for module in modules for test in finder.find(module, globs={}) if test.examples}
     return [found[name] for name in sorted(found)]

@@ -13,23 +13,27 @@ bytes that any rank can decode. A plan, one line of text, says what is done. Exa
 (1000,)
 
 encode, decode, merge   tensors to frames and back; of arrays on a GPU, to a DeviceFrame there
-Batch                   the same, prepared for tensors of known shapes
-inspect                 what a frame holds
+Batch                   the same, prepared for tensors of known shapes; Batch.bind binds it to arrays, a Bound
+inspect, frame_size     what a frame holds, and where it ends
 Plan, codecs            what can be done; load_plugin adds to it
 State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
 Error                   base of the exceptions
 
 The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
-the system. Each thread may call everything at any time; a State and a Batch serve one call at a time.
+the system. Each thread may call everything at any time; a State, a Batch and a Bound serve one call at a time, and say
+ConcurrentUse to another.
 """
 
 from ._abi import DR_VERSION_STRING as __version__
-from .api import Frame, FrameTensor, decode, encode, inspect, merge
+from ._call import Trace, trim
+from .api import Frame, FrameTensor, decode, encode, frame_size, inspect, merge
 from .batch import Batch
+from .bound import Bound
 from .errors import (
     ArgumentError,
     CapacityError,
+    ConcurrentUse,
     CorruptFrame,
     DeviceError,
     Error,
@@ -40,14 +44,16 @@ from .errors import (
     Unsupported,
 )
 from .frame import DeviceFrame
-from .plan import Codec, Parameter, Plan, codecs, load_plugin
+from .plan import Codec, Parameter, Plan, PlanInfo, codecs, load_plugin
 from .tensor import Sparse, State
 
 __all__ = [
     "ArgumentError",
     "Batch",
+    "Bound",
     "CapacityError",
     "Codec",
+    "ConcurrentUse",
     "CorruptFrame",
     "DeviceError",
     "DeviceFrame",
@@ -60,14 +66,18 @@ __all__ = [
     "Parameter",
     "PeerError",
     "Plan",
+    "PlanInfo",
     "Sparse",
     "State",
+    "Trace",
     "Unsupported",
     "__version__",
     "codecs",
     "decode",
     "encode",
+    "frame_size",
     "inspect",
     "load_plugin",
     "merge",
+    "trim",
 ]

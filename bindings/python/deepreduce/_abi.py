@@ -24,11 +24,11 @@ from typing import Any, Dict, List, Tuple
 # ==== version.h ==================================================================================
 
 DR_VERSION_MAJOR = 0
-DR_VERSION_MINOR = 1
+DR_VERSION_MINOR = 2
 DR_VERSION_PATCH = 0
-DR_VERSION_STRING = "0.1.0"
-DR_ABI_VERSION = 0
-DR_CODEC_ABI_VERSION = 1
+DR_VERSION_STRING = "0.2.0"
+DR_ABI_VERSION = 1
+DR_CODEC_ABI_VERSION = 2
 DR_FORMAT_VERSION = 1
 
 # ==== codec.h ====================================================================================
@@ -59,13 +59,11 @@ DR_ROLE_VALUE = 2
 DR_ROLE_ORDER = 3
 DR_ROLE_BYTES = 4
 DR_ROLE_PAIR = 5
-DR_ROLE_TENSOR = 6
 DR_ROLE_SPARSIFY = 7
 DR_ROLE_FEEDBACK = 8
 
 dr_form = c_uint32
 DR_FORM_LIST = 1
-DR_FORM_BITMAP = 2
 DR_FORM_ALL = 3
 
 DR_EXACT = 1 << 0
@@ -88,6 +86,7 @@ DR_STREAM_ORDER = 3
 
 class dr_fault(Structure):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("code", dr_status),
         ("stream", c_uint32),
         ("where", c_uint64),
@@ -121,6 +120,7 @@ DR_FIELDS_MAX = 8
 
 class dr_field(Structure):
     _fields_ = [
+        ("struct_size", c_size_t),
         ("name", c_char_p),
         ("minimum", c_uint64),
         ("maximum", c_uint64),
@@ -142,9 +142,7 @@ class dr_codec(Structure):
         ("traits", c_uint32),
         ("dtypes", c_uint32),
         ("forms", c_uint32),
-        ("rounds", c_uint32),
-        ("version", c_uint16),
-        ("oldest", c_uint16),
+        ("reserved", c_uint32),
         ("params", POINTER(dr_param)),
         ("param_count", c_size_t),
         ("fields", POINTER(dr_field)),
@@ -154,7 +152,7 @@ class dr_codec(Structure):
     ]
 
 
-DR_PLUGIN_SYMBOL = "dr_plugin_v1"
+DR_PLUGIN_SYMBOL = "dr_plugin_v2"
 
 # ==== deepreduce.h ===============================================================================
 
@@ -173,7 +171,17 @@ class dr_batch(Structure):
 
 # ---- Versions and errors ------------------------------------------------------------------------
 
+DR_FEATURE_CUDA = 1
+DR_FEATURE_FORMAT = 2
+DR_FEATURE_CODEC_ABI = 3
+DR_FEATURE_CPU = 4
+DR_FEATURE_CALL_FLAGS = 5
+DR_FEATURE_DECODE_FLAGS = 6
+DR_FEATURE_TENSOR_FLAGS = 7
+DR_FEATURE_PLACE_FLAGS = 8
+
 DR_NO_TENSOR = 2**64 - 1
+DR_NO_FRAME = 2**64 - 1
 
 
 class dr_error(Structure):
@@ -183,6 +191,9 @@ class dr_error(Structure):
         ("stream", c_uint32),
         ("tensor", c_uint64),
         ("where", c_uint64),
+        ("what", c_uint64),
+        ("frame", c_uint64),
+        ("needed", c_uint64),
         ("message", c_char * 256),
     ]
 
@@ -198,6 +209,29 @@ class dr_context_options(Structure):
         ("user", c_void_p),
         ("threads", c_uint32),
         ("reserved", c_uint32),
+    ]
+
+
+# ---- Plans --------------------------------------------------------------------------------------
+
+DR_PLAN_SPARSIFIES = 1 << 0
+DR_PLAN_FEEDBACK = 1 << 1
+DR_PLAN_LOSSY_VALUES = 1 << 2
+DR_PLAN_LOSSY_SUPPORT = 1 << 3
+DR_PLAN_FIXED_SIZE = 1 << 4
+DR_PLAN_LINEAR = 1 << 5
+DR_PLAN_SHARED_RANDOM = 1 << 6
+DR_PLAN_PRIVATE_RANDOM = 1 << 7
+DR_PLAN_CHOOSES = 1 << 8
+DR_PLAN_HOST_ONLY = 1 << 9
+DR_PLAN_FLAT = 1 << 10
+
+
+class dr_plan_info(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("dtypes", c_uint32),
     ]
 
 
@@ -257,6 +291,7 @@ class dr_trace(Structure):
 DR_CALL_TAG = 1 << 0
 DR_CALL_STATUS_FRAME = 1 << 1
 DR_CALL_LIST = 1 << 2
+DR_CALL_FIT = 1 << 3
 
 
 class dr_call(Structure):
@@ -266,11 +301,13 @@ class dr_call(Structure):
         ("seed", c_uint64),
         ("private_seed", c_uint64),
         ("flags", c_uint32),
-        ("learning_rate", c_float),
+        ("reserved", c_uint32),
         ("tag", c_uint64),
         ("segment_rows", c_uint64),
         ("trace", CFUNCTYPE(None, c_void_p, POINTER(dr_trace))),
         ("trace_user", c_void_p),
+        ("faults", POINTER(dr_fault)),
+        ("fault_stride", c_size_t),
     ]
 
 
@@ -279,9 +316,13 @@ class dr_result(Structure):
         ("struct_size", c_size_t),
         ("size", c_uint64),
         ("status", dr_status),
-        ("reserved", c_uint32),
+        ("stream", c_uint32),
         ("tensor", c_uint64),
-        ("fault", dr_fault),
+        ("where", c_uint64),
+        ("what", c_uint64),
+        ("frame", c_uint64),
+        ("needed", c_uint64),
+        ("kept", c_uint64),
     ]
 
 
@@ -298,6 +339,57 @@ class dr_batch_info(Structure):
         ("launches", c_uint32),
         ("reserved", c_uint32),
     ]
+
+
+# ---- Outputs ------------------------------------------------------------------------------------
+
+
+class dr_tensor_out(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("dtype", dr_dtype),
+        ("index_dtype", dr_dtype),
+        ("universe", c_uint64),
+        ("width", c_uint32),
+        ("flags", c_uint32),
+        ("values", c_void_p),
+        ("indices", c_void_p),
+        ("capacity", c_uint64),
+        ("count", c_uint64),
+    ]
+
+
+DR_DECODE_ADD = 1 << 0
+DR_DECODE_TAG = 1 << 1
+
+
+class dr_decode_options(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+        ("max_elements", c_uint64),
+        ("max_workspace", c_uint64),
+        ("tag", c_uint64),
+        ("first_tensor", c_uint64),
+        ("tensors", c_uint64),
+        ("trace", CFUNCTYPE(None, c_void_p, POINTER(dr_trace))),
+        ("trace_user", c_void_p),
+    ]
+
+
+class dr_bytes(Structure):
+    _fields_ = [
+        ("data", c_void_p),
+        ("size", c_size_t),
+    ]
+
+
+# ---- A batch bound to its memory ----------------------------------------------------------------
+
+
+class dr_binding(Structure):
+    """Opaque."""
 
 
 # ---- Inspect ------------------------------------------------------------------------------------
@@ -348,70 +440,37 @@ class dr_tensor_info(Structure):
     ]
 
 
-# ---- Decode and merge ---------------------------------------------------------------------------
-
-
-class dr_tensor_out(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("dtype", dr_dtype),
-        ("index_dtype", dr_dtype),
-        ("universe", c_uint64),
-        ("width", c_uint32),
-        ("flags", c_uint32),
-        ("values", c_void_p),
-        ("indices", c_void_p),
-        ("capacity", c_uint64),
-        ("count", c_uint64),
-    ]
-
-
-class dr_limits(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("max_elements", c_uint64),
-        ("max_workspace", c_uint64),
-    ]
-
-
-class dr_bytes(Structure):
-    _fields_ = [
-        ("data", c_void_p),
-        ("size", c_size_t),
-    ]
-
-
-DR_MERGE_ADD = 1 << 0
-
-
-class dr_merge_options(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("flags", c_uint32),
-        ("reserved", c_uint32),
-        ("limits", dr_limits),
-    ]
-
-
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_version": (c_char_p, []),
     "dr_abi_version": (c_uint32, []),
     "dr_status_name": (c_char_p, [dr_status]),
-    "dr_context_create": (dr_status, [POINTER(dr_context_options), POINTER(POINTER(dr_context))]),
+    "dr_feature": (c_uint64, [c_uint32]),
+    "dr_context_create": (dr_status, [POINTER(dr_context_options), POINTER(POINTER(dr_context)), POINTER(dr_error)]),
     "dr_context_destroy": (None, [POINTER(dr_context)]),
+    "dr_context_trim": (dr_status, [POINTER(dr_context)]),
     "dr_last_error": (POINTER(dr_error), [POINTER(dr_context)]),
     "dr_plan_parse": (dr_status, [c_char_p, POINTER(POINTER(dr_plan)), POINTER(dr_error)]),
     "dr_plan_text": (c_char_p, [POINTER(dr_plan)]),
     "dr_plan_destroy": (None, [POINTER(dr_plan)]),
+    "dr_plan_describe": (dr_status, [POINTER(dr_plan), POINTER(dr_plan_info), POINTER(dr_error)]),
     "dr_codec_count": (c_size_t, []),
     "dr_codec_at": (POINTER(dr_codec), [c_size_t]),
     "dr_codec_register": (dr_status, [POINTER(dr_codec), POINTER(dr_error)]),
     "dr_plugin_load": (dr_status, [c_char_p, POINTER(dr_error)]),
     "dr_bound": (
         dr_status,
-        [POINTER(dr_context), POINTER(dr_plan), POINTER(dr_tensor), c_size_t, c_size_t, POINTER(c_size_t)],
+        [
+            POINTER(dr_context),
+            POINTER(dr_plan),
+            POINTER(dr_call),
+            POINTER(dr_place),
+            POINTER(dr_tensor),
+            c_size_t,
+            c_size_t,
+            POINTER(c_size_t),
+        ],
     ),
     "dr_encode": (
         dr_status,
@@ -442,7 +501,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
         ],
     ),
     "dr_batch_destroy": (None, [POINTER(dr_batch)]),
-    "dr_batch_describe": (dr_status, [POINTER(dr_batch), POINTER(dr_batch_info)]),
+    "dr_batch_describe": (dr_status, [POINTER(dr_batch), POINTER(dr_batch_info), POINTER(dr_error)]),
     "dr_batch_encode": (
         dr_status,
         [
@@ -468,6 +527,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
             POINTER(dr_place),
             c_void_p,
             c_size_t,
+            POINTER(dr_decode_options),
             POINTER(dr_tensor_out),
             c_size_t,
             c_size_t,
@@ -485,7 +545,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
             POINTER(dr_bytes),
             POINTER(c_float),
             c_size_t,
-            POINTER(dr_merge_options),
+            POINTER(dr_decode_options),
             POINTER(dr_tensor_out),
             c_size_t,
             c_size_t,
@@ -494,19 +554,63 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
             POINTER(dr_result),
         ],
     ),
-    "dr_batch_merge_workspace": (dr_status, [POINTER(dr_batch), c_size_t, POINTER(c_size_t)]),
-    "dr_state_size": (
+    "dr_batch_merge_workspace": (dr_status, [POINTER(dr_batch), c_size_t, POINTER(c_size_t), POINTER(dr_error)]),
+    "dr_binding_create": (
         dr_status,
-        [POINTER(dr_plan), POINTER(dr_tensor), POINTER(c_size_t), POINTER(dr_error)],
+        [
+            POINTER(dr_context),
+            POINTER(dr_batch),
+            POINTER(dr_place),
+            POINTER(dr_tensor),
+            c_size_t,
+            POINTER(dr_tensor_out),
+            c_size_t,
+            c_size_t,
+            c_size_t,
+            POINTER(POINTER(dr_binding)),
+        ],
     ),
+    "dr_binding_destroy": (None, [POINTER(dr_binding)]),
+    "dr_binding_encode": (dr_status, [POINTER(dr_binding), POINTER(dr_call), c_void_p, c_size_t, POINTER(dr_result)]),
+    "dr_binding_decode": (
+        dr_status,
+        [POINTER(dr_binding), c_void_p, c_size_t, POINTER(dr_decode_options), POINTER(dr_result)],
+    ),
+    "dr_binding_merge": (
+        dr_status,
+        [
+            POINTER(dr_binding),
+            POINTER(dr_bytes),
+            POINTER(c_float),
+            c_size_t,
+            POINTER(dr_decode_options),
+            POINTER(dr_result),
+        ],
+    ),
+    "dr_state_size": (dr_status, [POINTER(dr_plan), POINTER(dr_tensor), POINTER(c_size_t), POINTER(dr_error)]),
     "dr_state_residual": (
         dr_status,
-        [c_void_p, c_size_t, POINTER(POINTER(c_float)), POINTER(c_uint64)],
+        [c_void_p, c_size_t, POINTER(POINTER(c_float)), POINTER(c_uint64), POINTER(dr_error)],
     ),
+    "dr_state_fill": (
+        dr_status,
+        [POINTER(dr_plan), POINTER(dr_tensor), POINTER(c_float), c_void_p, c_size_t, POINTER(dr_error)],
+    ),
+    "dr_state_copy": (
+        dr_status,
+        [c_void_p, c_size_t, c_uint64, c_void_p, c_size_t, c_uint64, c_uint64, POINTER(dr_error)],
+    ),
+    "dr_state_norm": (dr_status, [c_void_p, c_size_t, POINTER(c_double), POINTER(dr_error)]),
+    "dr_frame_size": (dr_status, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(dr_error)]),
     "dr_inspect": (
+        dr_status,
+        [c_void_p, c_size_t, POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t, POINTER(dr_error)],
+    ),
+    "dr_frame_header": (
         dr_status,
         [
             c_void_p,
+            c_size_t,
             c_size_t,
             POINTER(dr_frame_info),
             POINTER(dr_tensor_info),
@@ -522,7 +626,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
             POINTER(dr_place),
             c_void_p,
             c_size_t,
-            POINTER(dr_limits),
+            POINTER(dr_decode_options),
             POINTER(dr_tensor_out),
             c_size_t,
             c_size_t,
@@ -536,7 +640,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
             POINTER(dr_bytes),
             POINTER(c_float),
             c_size_t,
-            POINTER(dr_merge_options),
+            POINTER(dr_decode_options),
             POINTER(dr_tensor_out),
             c_size_t,
             c_size_t,

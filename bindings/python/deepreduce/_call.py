@@ -6,14 +6,16 @@ import ctypes
 import operator
 import os
 import threading
-from typing import Any, Dict, NoReturn, Optional, TypeVar
+from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar
 
 from . import _abi, _library
-from .errors import BY_CODE, ArgumentError, InternalError
+from .errors import BY_CODE, ArgumentError, ConcurrentUse, InternalError
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)
 
 _THREADS_MAX = 256  # deepreduce.h
+
+STREAMS = {_abi.DR_STREAM_INDEX: "index", _abi.DR_STREAM_VALUE: "value", _abi.DR_STREAM_ORDER: "order"}
 
 
 class Context:
@@ -24,12 +26,11 @@ class Context:
         library = _library.load()
         self.handle = ctypes.POINTER(_abi.dr_context)()
         self.process = os.getpid()
+        self.scratch: Any = None  # uint8[], a frame's first room
         self._destroy = library.dr_context_destroy
-        options = new(_abi.dr_context_options)
+        options, error = new(_abi.dr_context_options), new(_abi.dr_error)
         options.threads = threads
-        status = library.dr_context_create(ctypes.byref(options), ctypes.byref(self.handle))
-        if status:
-            fail_without_words(status, f"no context of {threads} threads")
+        check(library.dr_context_create(options, ctypes.byref(self.handle), error), error)
 
     def __del__(self) -> None:
         if getattr(self, "handle", None) and self.process == os.getpid():
@@ -39,14 +40,32 @@ class Context:
 _of_thread = threading.local()
 
 
+def thread_count(threads: Optional[int]) -> int:
+    return 1 if threads is None else unsigned(threads, "threads", _THREADS_MAX + 1)
+
+
 def context_of_thread(threads: Optional[int]) -> Context:
     """This thread's context that works with so many threads."""
-    count = 1 if threads is None else unsigned(threads, "threads", _THREADS_MAX + 1)
+    count = thread_count(threads)
     contexts: Dict[int, Context] = _of_thread.__dict__.setdefault("contexts", {})
     context = contexts.get(count)
     if context is None or context.process != os.getpid():
         context = contexts[count] = Context(count)
     return context
+
+
+def trim() -> None:
+    """Gives back the memory that calls on this thread have left for the next: workspaces, prepared batches, memory on
+    GPUs. The next calls take it again.
+
+    >>> deepreduce.trim()
+    """
+    for context in list(_of_thread.__dict__.get("contexts", {}).values()):
+        context.scratch = None
+        if context.process == os.getpid():
+            status = _library.load().dr_context_trim(context.handle)
+            if status:
+                fail(status, context)
 
 
 def fail(status: int, context: Context) -> NoReturn:
@@ -60,18 +79,104 @@ def check(status: int, error: _abi.dr_error) -> None:
         _raise(status, error)
 
 
-def fail_without_words(status: int, message: str) -> NoReturn:
-    """Raises for the calls that only give a status."""
-    raise BY_CODE.get(status, InternalError)(message, code=status)
-
-
 def _raise(status: int, error: _abi.dr_error) -> NoReturn:
     raise BY_CODE.get(status, InternalError)(
         text(error.message) or _library.load().dr_status_name(status).decode(),
         code=status,
         tensor=None if error.tensor == _abi.DR_NO_TENSOR else error.tensor,
         where=error.where,
+        what=error.what,
+        frame=None if error.frame == _abi.DR_NO_FRAME else error.frame,
+        needed=error.needed or None,
+        stream=STREAMS.get(error.stream),
     )
+
+
+# ---- What serves one call at a time -------------------------------------------------------------
+
+
+
+class Turns:
+    """Holds the try-locks of `owner.lock` while a `with` lasts; ConcurrentUse if one is taken. Of owners that share a
+    lock (states that are bound together) it is taken once."""
+
+    __slots__ = ("_held", "_owners")
+
+    def __init__(self, owners: Sequence[Tuple[Any, str]]) -> None:
+        self._owners = owners
+        self._held: List[Any] = []
+
+    def __enter__(self) -> None:
+        for owner, what in self._owners:
+            lock = owner.lock
+            if any(lock is each for each in self._held):
+                continue
+            if not lock.acquire(False):
+                self.__exit__()
+                raise busy(what)
+            self._held.append(lock)
+            if owner.lock is not lock:  # bound meanwhile
+                self.__exit__()
+                raise busy(what)
+
+    def __exit__(self, *_: object) -> None:
+        while self._held:
+            self._held.pop().release()
+
+
+def busy(what: str) -> ConcurrentUse:
+    return ConcurrentUse(f"{what} is in another call; it serves one at a time")
+
+
+# ---- Traces -------------------------------------------------------------------------------------
+
+
+class Trace(NamedTuple):
+    """A stage of a call, as `trace=` is told it when the stage has ended.
+
+    stage   encode: "sparsify", "choose", "index", "regather", "value", "order", "container", "feedback";
+            decode: "header", "decode", "deliver"; merge: "header", "decode", "merge"
+    begin_ns, end_ns  of a monotonic clock
+    bytes   that the stage made
+    """
+
+    stage: str
+    begin_ns: int
+    end_ns: int
+    bytes: int
+
+
+class Tracer:
+    """The library's way to a function of the caller's. What that raises is raised when the call is done."""
+
+    def __init__(self, function: Callable[[Trace], object]) -> None:
+        if not callable(function):
+            raise ArgumentError(f"trace is {function!r}, not a function of a Trace")
+        self._function = function
+        self._error: Optional[BaseException] = None
+
+    def give(self, struct: Any) -> None:
+        """To a dr_call or dr_decode_options, which keeps it alive."""
+        struct.trace = _TRACE(self._told)
+
+    def _told(self, _user: object, trace: Any) -> None:
+        # What the function calls must not meet the context of the call under way.
+        contexts = _of_thread.__dict__.pop("contexts", None)
+        try:
+            told = read(trace, _abi.dr_trace)
+            self._function(Trace(text(told.stage), told.begin_ns, told.end_ns, told.bytes))
+        except BaseException as error:
+            self._error = self._error or error
+        finally:
+            if contexts is not None:
+                _of_thread.contexts = contexts
+
+    def done(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+_TRACE = next(field[1] for field in _abi.dr_call._fields_ if field[0] == "trace")
 
 
 # ---- Small things -------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import math
 import sys
-from typing import TYPE_CHECKING, Any, NamedTuple, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, NamedTuple, Optional, Tuple
 
 import numpy
 
@@ -28,6 +28,7 @@ NAMES = {
     _abi.DR_I64: "int64",
 }
 CODES = {name: code for code, name in NAMES.items()}
+_DTYPES = {code: numpy.dtype(name) for code, name in NAMES.items() if code != _abi.DR_BF16}
 FLOATS = (_abi.DR_F32, _abi.DR_F16, _abi.DR_BF16)
 INTEGERS = (_abi.DR_U32, _abi.DR_I32, _abi.DR_U64, _abi.DR_I64)
 
@@ -69,7 +70,7 @@ def result_dtype(code: int) -> Tuple[numpy.dtype[Any], int]:
     if code == _abi.DR_BF16:
         narrow = bfloat16()
         return (narrow, code) if narrow is not None else (numpy.dtype(numpy.float32), _abi.DR_F32)
-    return numpy.dtype(NAMES[code]), code
+    return _DTYPES[code], code
 
 
 def empty(shape: Tuple[int, ...], dtype: Any) -> numpy.ndarray[Any, Any]:
@@ -93,9 +94,12 @@ def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional
         return place.borrow(x, what, allowed)
     if torch_tensor(x):
         _require_cpu_tensor(x, what)
-        x = x.detach().contiguous()
+        if x.requires_grad or not x.is_contiguous():
+            x = x.detach().contiguous()
         return _of_tensor(x if _aligned(x) else x.clone(), what, allowed)
-    array = numpy.require(_host_array(x, what), requirements=["C_CONTIGUOUS", "ALIGNED"])
+    array = _host_array(x, what)
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        array = numpy.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
     return _of_array(array, what, allowed)
 
 
@@ -122,8 +126,69 @@ def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
     return _of_array(array, what, FLOATS)
 
 
+def is_in_place(x: Any) -> bool:
+    """Whether `borrow` takes x, on the CPU, without a copy."""
+    if torch_tensor(x):
+        return x.is_contiguous() and _aligned(x)
+    if not isinstance(x, numpy.ndarray) and hasattr(x, "__array__") and not hasattr(x, "__array_interface__"):
+        return hasattr(x, "__dlpack__")  # __array__ alone makes a new array, or may
+    flags = _host_array(x, "x").flags
+    return bool(flags.c_contiguous and flags.aligned)
+
+
+def of_new(array: Any, place: Optional[Place] = None) -> Tuple[int, int]:
+    """Address and DR_* of an array that this package has just made."""
+    if place is not None:
+        return place.borrow(array, "the output", FLOATS + INTEGERS)[:2]
+    if isinstance(array, numpy.ndarray):
+        code = _CODE_OF.get(array.dtype)
+        if code is not None:
+            return _address(array), code
+        return _of_array(array, "the output", FLOATS + INTEGERS)[:2]
+    return _of_tensor(array, "the output", FLOATS + INTEGERS)[:2]
+
+
+def describe(x: Any, what: str, place: Optional[Place] = None) -> Memory:
+    """Shape and type of an array of whatever layout, of which new ones shall be like."""
+    if torch_tensor(x):
+        return Memory(0, code_of(str(x.dtype)[len("torch.") :], what, FLOATS), tuple(x.shape), x)
+    if place is not None:
+        return place.borrow(x, what, FLOATS)
+    array = _host_array(x, what)
+    return Memory(0, code_of(array.dtype.name, what, FLOATS), array.shape, x)
+
+
+def borrow_room(out: Any, what: str = "out") -> Bytes:
+    """Writable bytes: bytearray, memoryview, an array or a tensor of bytes."""
+    if torch_tensor(out):
+        _require_cpu_tensor(out, what)
+        if out.element_size() != 1 or not out.is_contiguous():
+            raise ArgumentError(f"{what} is not contiguous bytes (torch.uint8)")
+        return Bytes(out.data_ptr(), out.numel(), out)
+    try:
+        view = memoryview(out).cast("B")
+    except (TypeError, ValueError, BufferError):
+        raise ArgumentError(f"{what} is not contiguous bytes") from None
+    if view.readonly:
+        raise ArgumentError(f"{what} is read-only")
+    array = numpy.frombuffer(view, numpy.uint8)
+    return Bytes(_address(array), array.size, array)
+
+
+def part_of_room(out: Any, size: int) -> Any:
+    """The first bytes of what `borrow_room` took: of a tensor a tensor, of an array an array, else a memoryview."""
+    if torch_tensor(out):
+        return out.detach().view(-1)[:size]
+    if isinstance(out, numpy.ndarray):
+        return out.reshape(-1).view(numpy.uint8)[:size]
+    return memoryview(out).cast("B")[:size]
+
+
 def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
     """The bytes of a frame: bytes, bytearray, memoryview, or a one-byte array or tensor."""
+    if type(frame) is bytes and frame:
+        array = numpy.frombuffer(frame, numpy.uint8)
+        return Bytes(_address(array), len(frame), array)
     if torch_tensor(frame):
         _require_cpu_tensor(frame, what)
         frame = frame.detach().contiguous()
@@ -137,7 +202,7 @@ def borrow_bytes(frame: Any, what: str = "frame") -> Bytes:
     if view.itemsize != 1 or not view.c_contiguous:
         raise ArgumentError(f"{what} is not contiguous bytes (items of {view.itemsize} bytes)")
     array = numpy.asarray(view)
-    return Bytes(array.ctypes.data, array.size, array)
+    return Bytes(_address(array), array.size, array)
 
 
 def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
@@ -155,17 +220,26 @@ def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
 
 
 def _of_tensor(x: Any, what: str, allowed: Tuple[int, ...]) -> Memory:
-    return Memory(x.data_ptr(), code_of(str(x.dtype)[len("torch.") :], what, allowed), tuple(x.shape), x)
+    code = _CODE_OF.get(x.dtype, 0)
+    if code not in allowed:
+        code = _CODE_OF[x.dtype] = code_of(str(x.dtype)[len("torch.") :], what, allowed)
+    return Memory(x.data_ptr(), code, tuple(x.shape), x)
 
 
 def _of_array(array: numpy.ndarray[Any, Any], what: str, allowed: Tuple[int, ...]) -> Memory:
-    return Memory(array.ctypes.data, code_of(_name_of(array.dtype), what, allowed), array.shape, array)
+    code = _CODE_OF.get(array.dtype, 0)
+    if code not in allowed:
+        name = array.dtype.name if array.dtype.isnative else str(array.dtype)
+        code = _CODE_OF[array.dtype] = code_of(name, what, allowed)
+    return Memory(_address(array), code, array.shape, array)
 
 
-@functools.lru_cache(maxsize=64)
-def _name_of(dtype: numpy.dtype[Any]) -> str:
-    """Kept, because numpy makes the name anew whenever it is asked: that was half of decoding small tensors."""
-    return dtype.name if dtype.isnative else str(dtype)
+# DR_* of the dtypes that were met, numpy's and torch's.
+_CODE_OF: Dict[Any, int] = {}
+
+
+def _address(array: numpy.ndarray[Any, Any]) -> int:
+    return array.__array_interface__["data"][0]  # type: ignore[no-any-return]  # half the time of array.ctypes.data
 
 
 def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:

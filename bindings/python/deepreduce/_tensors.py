@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
-from typing import Any, Dict, List, Optional, Sequence, Tuple
+import operator
+import sys
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from . import _abi, _device, _memory
-from ._call import new, unsigned
+from ._call import Trace, Tracer, new, unsigned
 from .errors import ArgumentError
 from .plan import as_plan
 from .tensor import Plans, Sparse, State, States, arrays_of, as_list, borrow_state, borrow_tensor, one_each
@@ -18,6 +20,8 @@ TENSOR_STRIDE = ctypes.sizeof(_abi.dr_tensor)
 OUT_STRIDE = ctypes.sizeof(_abi.dr_tensor_out)
 
 Named = List[Tuple[str, Any]]  # arrays with the names that errors give them
+Keys = Union[None, int, Sequence[int]]
+TraceFunction = Callable[[Trace], object]
 
 
 @dataclasses.dataclass
@@ -27,44 +31,59 @@ class Inputs:
     tensors: Any  # dr_tensor[n]
     plan: Any  # dr_plan *, or None if each tensor has its own
     alive: List[object]  # owners of what tensors and plan point to
+    states: List[Tuple[State, str]]  # which serve this call alone (Turns)
 
     @property
     def n(self) -> int:
         return len(self.tensors)
 
 
-def read_inputs(x: Any, plan: Optional[Plans], state: States, sum_duplicates: bool, beside: Named) -> Inputs:
+def read_inputs(
+    x: Any, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named
+) -> Inputs:
     """x, of which all arrays must be in one place with the states and those `beside`. plan None: of a batch."""
     items, is_list = as_list(x)
-    names = [f"x[{i}]" if is_list else "x" for i in range(len(items))]
-    states = [None] * len(items) if state is None else one_each(state, len(items), is_list, "state")
+    names = [f"x[{i}]" for i in range(len(items))] if is_list else ["x"]
     named = list(beside)
     for name, item in zip(names, items):
         named += arrays_of(item, name)
+    states = _states(state, names, is_list)
+    named += [(f"the state of {names[i]}", each.memory) for i, each in states.items()]
+    inputs = Inputs(
+        _device.find(named), is_list, (_abi.dr_tensor * len(items))(), None, [], [(s, "a state") for s in states.values()]
+    )
+    for i, item in enumerate(items):
+        try:
+            inputs.alive.append(borrow_tensor(inputs.tensors[i], item, names[i], sum_duplicates, inputs.place))
+        except ArgumentError as error:
+            error.tensor = i
+            raise
+    if plan is not None:
+        _give_plans(inputs, plan)
+    for i, each in states.items():
+        memory = borrow_state(each)
+        inputs.tensors[i].state, inputs.tensors[i].state_size = memory.address, memory.size
+        inputs.alive.append(memory.owner)
+    if key is not None:
+        for i, number in enumerate(one_each(key, len(items), is_list, "key")):
+            inputs.tensors[i].key = unsigned(number, f"key[{i}]" if is_list else "key")
+    return inputs
+
+
+def _states(state: States, names: Sequence[str], is_list: bool) -> Dict[int, State]:
+    """position: state, of those that keep anything."""
+    if state is None:
+        return {}
+    found: Dict[int, State] = {}
     taken: Dict[int, int] = {}  # id of a state: position
-    for i, each in enumerate(states):
+    for i, each in enumerate(one_each(state, len(names), is_list, "state")):
         if each is not None and not isinstance(each, State):
             raise ArgumentError(f"a state is a State, not a {type(each).__name__}", tensor=i)
         if each is not None and each.size:
             if (first := taken.setdefault(id(each), i)) < i:
                 raise ArgumentError(f"state[{i}] is that of x[{first}], too: each tensor has its own", tensor=i)
-            named.append((f"the state of {names[i]}", each.memory))
-    inputs = Inputs(_device.find(named), is_list, (_abi.dr_tensor * len(items))(), None, [])
-    for i, item in enumerate(items):
-        try:
-            inputs.tensors[i], owner = borrow_tensor(item, names[i], sum_duplicates, inputs.place)
-        except ArgumentError as error:
-            error.tensor = i
-            raise
-        inputs.alive.append(owner)
-    if plan is not None:
-        _give_plans(inputs, plan)
-    for tensor, each in zip(inputs.tensors, states):
-        if each is not None and each.size:
-            memory = borrow_state(each)
-            tensor.state, tensor.state_size = memory.address, memory.size
-            inputs.alive.append(memory.owner)
-    return inputs
+            found[i] = each
+    return found
 
 
 def _give_plans(inputs: Inputs, plan: Plans) -> None:
@@ -79,8 +98,24 @@ def _give_plans(inputs: Inputs, plan: Plans) -> None:
         inputs.alive.append(parsed)
 
 
+def call_flags(is_list: bool, tag: Optional[int], status_frame: bool, fit: bool) -> int:
+    return (
+        (_abi.DR_CALL_LIST if is_list else 0)
+        | (_abi.DR_CALL_STATUS_FRAME if status_frame else 0)
+        | (_abi.DR_CALL_FIT if fit else 0)
+        | (0 if tag is None else _abi.DR_CALL_TAG)
+    )
+
+
 def make_call(
-    step: int, seed: int, private_seed: int, tag: Optional[int], is_list: bool, status_frame: bool, segment_rows: int = 0
+    step: int,
+    seed: int,
+    private_seed: int,
+    tag: Optional[int],
+    is_list: bool,
+    status_frame: bool,
+    fit: bool,
+    segment_rows: int = 0,
 ) -> _abi.dr_call:
     call = new(_abi.dr_call)
     call.step = unsigned(step, "step")
@@ -88,12 +123,35 @@ def make_call(
     call.private_seed = unsigned(private_seed, "private_seed")
     call.tag = 0 if tag is None else unsigned(tag, "tag")
     call.segment_rows = unsigned(segment_rows, "segment_rows")
-    call.flags = (
-        (_abi.DR_CALL_LIST if is_list else 0)
-        | (_abi.DR_CALL_STATUS_FRAME if status_frame else 0)
-        | (0 if tag is None else _abi.DR_CALL_TAG)
-    )
+    call.flags = call_flags(is_list, tag, status_frame, fit)
     return call
+
+
+def make_options(
+    max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
+    tag: Optional[int] = None,
+    tensors: Optional[range] = None,
+    add: bool = False,
+) -> _abi.dr_decode_options:
+    options = new(_abi.dr_decode_options)
+    options.flags = (_abi.DR_DECODE_ADD if add else 0) | (0 if tag is None else _abi.DR_DECODE_TAG)
+    # 0 is no limit there, and nothing fits one here: then 1 is as good.
+    options.max_elements = 0 if max_elements is None else max(1, unsigned(max_elements, "max_elements"))
+    options.max_workspace = 0 if max_workspace is None else max(1, unsigned(max_workspace, "max_workspace"))
+    options.tag = 0 if tag is None else unsigned(tag, "tag")
+    if tensors is not None:
+        options.first_tensor, options.tensors = tensors.start, len(tensors)
+    return options
+
+
+def tracer_of(trace: Optional[TraceFunction], struct: Any) -> Optional[Tracer]:
+    """Puts a caller's function into a dr_call or dr_decode_options."""
+    if trace is None:
+        return None
+    tracer = Tracer(trace)
+    tracer.give(struct)
+    return tracer
 
 
 def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
@@ -102,20 +160,22 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
         return None
     if len(weights) != frames:
         raise ArgumentError(f"there are {len(weights)} weights for {frames} frames")
-    listed = (ctypes.c_float * frames)()
-    for i, weight in enumerate(weights):
-        try:
-            listed[i] = float(weight)
-        except (TypeError, ValueError):
-            raise ArgumentError(f"weights[{i}] is {weight!r}, not a number") from None
-    return listed
+    try:
+        return (ctypes.c_float * frames)(*weights)
+    except (TypeError, ValueError):
+        listed = (ctypes.c_float * frames)()
+        for i, weight in enumerate(weights):
+            try:
+                listed[i] = float(weight)
+            except (TypeError, ValueError):
+                raise ArgumentError(f"weights[{i}] is {weight!r}, not a number") from None
+        return listed
 
 
 # ---- Outputs ------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Shape:
+class Shape(NamedTuple):
     """A tensor that comes out; dtype is a DR_*. `shape` is what a new array gets."""
 
     universe: int
@@ -124,68 +184,146 @@ class Shape:
     shape: Tuple[int, ...]
 
 
-def shape_of(info: _abi.dr_tensor_info) -> Shape:
-    shape = (info.universe, info.width) if info.width > 1 else (info.universe,)
-    return Shape(info.universe, info.width, info.dtype, shape)
+# New arrays of a shape and a DR_*, where the others of the call are.
+Maker = Callable[[Tuple[int, ...], int], Any]
 
 
-def name_outputs(out: Any) -> Named:
+def name_outputs(out: Any, what: str = "out") -> Named:
     if out is None:
         return []
-    return [(f"out[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [("out", out)]
+    return (
+        [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
+    )
+
+
+def dtype_code(dtype: Any) -> Optional[int]:
+    """DR_* of a type that a caller names: "float16", numpy's or torch's."""
+    if dtype is None:
+        return None
+    name = dtype if isinstance(dtype, str) else str(dtype)
+    if name.startswith("torch."):
+        name = name[len("torch.") :]
+    elif name not in _memory.CODES:
+        try:
+            name = numpy.dtype(dtype).name
+        except TypeError:
+            raise ArgumentError(f"dtype is {dtype!r}, which is no type of values") from None
+    return _memory.code_of(name, "dtype", _memory.FLOATS)
+
+
+def maker_of(place: Optional[_device.Place], like: Any, dtype: Optional[int]) -> Maker:
+    """Makes arrays of the kind of `like`; numpy's if that is None. `dtype`: what the caller named."""
+    if place is not None:
+        here = place
+        return lambda shape, code: here.empty(shape, here.framework.result(code))
+    if _memory.torch_tensor(like):
+        torch = sys.modules["torch"]
+        return lambda shape, code: torch.empty(shape, dtype=getattr(torch, _memory.NAMES[code]))
+    if dtype == _abi.DR_BF16 and _memory.bfloat16() is None:
+        raise ArgumentError("dtype is bfloat16, which numpy has by ml_dtypes: pip install ml_dtypes")
+    return lambda shape, code: _memory.empty(shape, _memory.result_dtype(code)[0])
+
+
+def arrays_like(like: Any, dtype: Optional[int], place: Optional[_device.Place]) -> Any:
+    """New arrays of the kind, the shape and, if dtype is None, the type of `like`, in its structure."""
+    made = []
+    for what, each in name_outputs(like, "like"):
+        told = _memory.describe(each, what, place)
+        made.append(maker_of(place, each, dtype)(told.shape, told.dtype if dtype is None else dtype))
+    return made if isinstance(like, (list, tuple)) else made[0]
 
 
 def dense_outputs(
-    shapes: Sequence[Shape], out: Any, is_list: bool, dtype: Optional[int], place: Optional[_device.Place]
+    shapes: Sequence[Shape],
+    out: Any,
+    is_list: bool,
+    dtype: Optional[int],
+    place: Optional[_device.Place],
+    make: Optional[Maker] = None,
 ) -> Tuple[Any, List[Any]]:
     """dr_tensor_out[n] at the arrays in `out`, or if that is None at new ones of `dtype` (None: the tensors')."""
-    if out is None:
-        arrays = [_new_array(each.shape, each.dtype if dtype is None else dtype, place) for each in shapes]
-    else:
-        if isinstance(out, (list, tuple)) != is_list:
-            raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, out does not")
-        arrays = list(out) if is_list else [out]
-        if len(arrays) != len(shapes):
-            raise ArgumentError(f"out has {len(arrays)} arrays, the frame {len(shapes)} tensors")
     outs = (_abi.dr_tensor_out * len(shapes))()
+    if out is None:
+        make = make or maker_of(place, None, dtype)
+        arrays = []
+        for room, shape in zip(outs, shapes):
+            array = make(shape.shape, shape.dtype if dtype is None else dtype)
+            room.struct_size = OUT_STRIDE
+            room.values, room.dtype = _memory.of_new(array, place)
+            room.universe, room.width = shape.universe, shape.width
+            arrays.append(array)
+        return outs, arrays
+    if isinstance(out, (list, tuple)) != is_list:
+        raise ArgumentError(f"the frame holds a {'list' if is_list else 'single tensor'}, out does not")
+    arrays = list(out) if is_list else [out]
+    if len(arrays) != len(shapes):
+        raise ArgumentError(f"out has {len(arrays)} arrays, the frame {len(shapes)} tensors")
     taken: Dict[int, int] = {}  # address: position
     for i, (room, shape, array) in enumerate(zip(outs, shapes, arrays)):
         what = f"out[{i}]" if is_list else "out"
         memory = _memory.borrow_output(array, what, place)
-        if memory.elements != shape.universe * shape.width:
-            raise ArgumentError(
-                f"{what} has {memory.elements} elements, the tensor {shape.universe * shape.width}", tensor=i
-            )
-        if memory.elements and (first := taken.setdefault(memory.address, i)) < i:
+        elements = memory.elements
+        if elements != shape.universe * shape.width:
+            raise ArgumentError(f"{what} has {elements} elements, the tensor {shape.universe * shape.width}", tensor=i)
+        if elements and (first := taken.setdefault(memory.address, i)) < i:
             raise ArgumentError(f"out[{i}] is the memory of out[{first}], too", tensor=i)
-        room.struct_size = OUT_STRIDE
-        room.dtype, room.values = memory.dtype, memory.address
+        room.struct_size, room.dtype, room.values = OUT_STRIDE, memory.dtype, memory.address
         room.universe, room.width = shape.universe, shape.width
     return outs, arrays
 
 
-def sparse_outputs(infos: Sequence[_abi.dr_tensor_info], place: Optional[_device.Place]) -> Tuple[Any, List[Sparse]]:
-    """dr_tensor_out[n] at new arrays with room for the support."""
-    outs, results = (_abi.dr_tensor_out * len(infos))(), []
-    for room, info in zip(outs, infos):
-        shape = shape_of(info)
-        if place is None:
-            indices: Any = _memory.empty((info.support,), numpy.int64)
-        else:
-            indices = place.empty((info.support,), "int64")
-        values = _new_array((info.support,) + shape.shape[1:], shape.dtype, place)
-        memory = _memory.borrow_output(values, "values", place)
+def sparse_outputs(
+    shapes: Sequence[Shape],
+    rooms: Iterable[int],
+    dtype: Optional[int],
+    place: Optional[_device.Place],
+    make: Optional[Maker] = None,
+) -> Tuple[Any, List[Sparse]]:
+    """dr_tensor_out[n] at new arrays with room for so many rows."""
+    outs, results = (_abi.dr_tensor_out * len(shapes))(), []
+    make = make or maker_of(place, None, dtype)
+    for room, shape, rows in zip(outs, shapes, rooms):
+        indices = make((rows,), _abi.DR_I64)
+        values = make((rows,) + shape.shape[1:], shape.dtype if dtype is None else dtype)
         room.struct_size = OUT_STRIDE
-        room.dtype, room.values = memory.dtype, memory.address
-        room.index_dtype = _abi.DR_I64
-        room.indices = _memory.borrow(indices, "indices", (_abi.DR_I64,), place).address
-        room.universe, room.width = info.universe, info.width
-        room.capacity = info.support
+        room.values, room.dtype = _memory.of_new(values, place)
+        room.indices, room.index_dtype = _memory.of_new(indices, place)
+        room.universe, room.width = shape.universe, shape.width
+        room.capacity = rows
         results.append(Sparse(indices, values, shape.shape))
     return outs, results
 
 
-def _new_array(shape: Tuple[int, ...], dtype: int, place: Optional[_device.Place]) -> Any:
-    if place is not None:
-        return place.empty(shape, place.framework.result(dtype))
-    return _memory.empty(shape, _memory.result_dtype(dtype)[0])
+def cut(results: List[Sparse], outs: Any) -> List[Sparse]:
+    """The rows that were written."""
+    return [
+        each
+        if len(each.indices) == room.count
+        else Sparse(each.indices[: room.count], each.values[: room.count], each.shape)
+        for room, each in zip(outs, results)
+    ]
+
+
+# ---- Which tensors of a frame -------------------------------------------------------------------
+
+
+def range_of(tensors: Union[None, int, slice, range], n: int) -> Tuple[Optional[range], bool]:
+    """Of a frame's n tensors those that are asked for (None: all), and whether one was asked for by its number."""
+    if tensors is None:
+        return None, False
+    if isinstance(tensors, (slice, range)):
+        asked = range(n)[tensors] if isinstance(tensors, slice) else tensors
+        if asked.step != 1 or not asked or asked.start < 0 or asked.stop > n:
+            _no_such(tensors, n)
+        return asked, False
+    try:
+        position = operator.index(tensors)
+    except TypeError:
+        raise ArgumentError(f"tensors is {tensors!r}, not a number, a range or a slice") from None
+    if not -n <= position < n:
+        _no_such(tensors, n)
+    return range(position % n, position % n + 1), True
+
+
+def _no_such(tensors: object, n: int) -> NoReturn:
+    raise ArgumentError(f"tensors is {tensors!r}: the frame has {n}, of which neighbours can be had, one or more")

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import ctypes
+import threading
 from typing import Any, List, Optional, Sequence
 
 import numpy
 
 from . import _abi, _device, _library, _memory
-from ._call import context_of_thread, fail, fail_without_words, new, unsigned
+from ._call import Turns, check, context_of_thread, fail, new, unsigned
 from ._tensors import (
     OUT_STRIDE,
     TENSOR_STRIDE,
+    Keys,
     Named,
     Shape,
+    TraceFunction,
     dense_outputs,
     make_call,
+    make_options,
     name_outputs,
     read_inputs,
+    tracer_of,
     weights_of,
 )
+from .bound import Bound
 from .errors import ArgumentError
 from .frame import (
     RESULT_SIZE,
@@ -51,7 +57,10 @@ class Batch:
     repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long as it
     does. `check` waits, and raises what the last decode or merge met.
 
-    A Batch serves one call at a time; on a GPU one stream at a time, as the arrays of its framework do.
+    `bind` binds it to arrays: then a call takes no longer in Python for many tensors than for one.
+
+    A Batch serves one call at a time (another thread's is ConcurrentUse); on a GPU one stream at a time, as the arrays of
+    its framework do.
     Raises what encode raises for such tensors.
 
     >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.arange(9, dtype=numpy.float32)]
@@ -78,7 +87,8 @@ class Batch:
     ) -> None:
         library, context = _library.load(), context_of_thread(threads)
         self._threads, self._sum_duplicates, self._allow_host = threads, sum_duplicates, allow_host
-        inputs = read_inputs(x, plan, None, sum_duplicates, [])
+        self.lock = threading.Lock()
+        inputs = read_inputs(x, plan, None, None, sum_duplicates, [])
         self._place, self._is_list = inputs.place, inputs.is_list
         self._shapes = [_shape(each, item) for each, item in zip(inputs.tensors, as_list(x)[0])]
         self.handle = ctypes.POINTER(_abi.dr_batch)()
@@ -95,15 +105,12 @@ class Batch:
         )
         if status:
             fail(status, context)
-        self._info = new(_abi.dr_batch_info)
-        status = library.dr_batch_describe(self.handle, ctypes.byref(self._info))
-        if status:
-            fail_without_words(status, "the batch does not describe itself")
-        # Prepared decode is for GPUs; what goes by way of the CPU has none.
-        self._decodes = self._place is not None and not library.dr_batch_merge_workspace(
-            self.handle, 1, ctypes.byref(ctypes.c_size_t())
-        )
+        self._info, error = new(_abi.dr_batch_info), new(_abi.dr_error)
+        check(library.dr_batch_describe(self.handle, self._info, error), error)
+        # Of what goes from a GPU by way of the CPU there is no prepared decode.
+        self._decodes = not library.dr_batch_merge_workspace(self.handle, 1, ctypes.c_size_t(), None)
         self._memory: Any = None
+        self._frame: Any = None  # of an encode on the CPU that is given none
         self._room = 0
         self._reserve(max(1, unsigned(frames, "frames", 2**32)))
         self._result: Any = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
@@ -139,6 +146,29 @@ class Batch:
             raise ArgumentError("a batch on the CPU has no DeviceFrame: pass a bytearray of `bound` bytes as out")
         return DeviceFrame(self._place, self.bound, buffer)
 
+    def bind(
+        self, x: Any = None, out: Any = None, *, state: States = None, key: Keys = None, frames: int = 1
+    ) -> Bound:
+        """This batch bound to arrays, which it reads and writes where they lie, for the calls of a training loop.
+
+        x       the tensors that its encode reads, contiguous; None: it does not encode
+        out     the arrays that its decode and merge write, as for the function decode; None: it does neither
+        state, key  as for encode; a state that is bound serves whoever holds it in turn with the calls here
+        frames  as many frames a merge takes at most
+
+        The arrays are kept alive, and must stay where they are: a gradient is cleared by zero_grad(set_to_none=False).
+        On a GPU its calls are for the stream that is current now. Raises as encode and decode do.
+
+        >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.arange(9, dtype=numpy.float32)]
+        >>> sums = [numpy.zeros_like(each) for each in x]
+        >>> batch = deepreduce.Batch(x, "sparsify=topr(count=2) index=golomb")
+        >>> bound = batch.bind(x, sums, frames=2)
+        >>> frame = bound.encode(step=1)
+        >>> bound.merge([frame, frame], [0.5, 0.5], add=False) is sums, sums[0].tolist()
+        (True, [1.0, 1.0, 0.0, 0.0])
+        """
+        return Bound(self, x, out, state, key, frames)
+
     def encode(
         self,
         x: Any,
@@ -148,15 +178,18 @@ class Batch:
         seed: int = 0,
         private_seed: int = 0,
         state: States = None,
+        key: Keys = None,
         tag: Optional[int] = None,
         status_frame: bool = False,
+        fit: bool = False,
+        trace: Optional[TraceFunction] = None,
     ) -> Any:
         """As the function encode does it, into `out`.
 
-        out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, a numpy array).
-             None: new memory
+        out  on a GPU a DeviceFrame of this batch (`frame`); on the CPU writable bytes (a bytearray, an array or tensor
+             of bytes). None: new memory
 
-        Returns on a GPU `out`; on the CPU bytes, or the part of `out` that the frame takes, as a memoryview.
+        Returns on a GPU `out`; on the CPU bytes, or of `out` the part that the frame takes, as encode does.
         Nobody looks whether a captured encode succeeded but by `out.size()`: status_frame=True lets the receivers
         know. Raises as encode does, and ArgumentError for other shapes, types or places than the batch's.
         """
@@ -164,62 +197,91 @@ class Batch:
         beside: Named = [("the batch", self._memory)]
         if isinstance(out, DeviceFrame):
             beside.append(("out", out.buffer))
-        inputs = read_inputs(x, None, state, self._sum_duplicates, beside)
+        inputs = read_inputs(x, None, state, key, self._sum_duplicates, beside)
         if inputs.is_list != self._is_list:
             raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
-        call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame)
-        workspace = self._borrow_workspace(inputs.place)
+        call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame, fit)
+        tracer = tracer_of(trace, call)
         result = new(_abi.dr_result)
-        made: Any
-        if inputs.place is not None:
-            made = self.frame() if out is None else out
-            if not isinstance(made, DeviceFrame):
-                raise ArgumentError("out is no DeviceFrame: Batch.frame(out) makes one of an array")
-            buffer, told = borrow_target(made, inputs.place, status_frame)
-        else:
-            made = bytearray(self.bound) if out is None else out
-            buffer, told = _writable(made), ctypes.pointer(result)
-        status = library.dr_batch_encode(
-            context.handle,
-            self.handle,
-            ctypes.byref(call),
-            self._where(inputs.place),
-            inputs.tensors,
-            TENSOR_STRIDE,
-            inputs.n,
-            workspace.address,
-            workspace.size,
-            buffer.address,
-            buffer.size,
-            told,
-        )
-        if status and not (inputs.place is None and status_frame and result.size):
-            fail(status, context)
-        if inputs.place is not None:
-            return made
-        part = memoryview(made).cast("B")[: result.size]
-        return bytes(part) if out is None else part
+        with Turns([(self, "the batch"), *inputs.states]):
+            workspace = self._borrow_workspace(inputs.place)
+            made: Any
+            if inputs.place is not None:
+                made = self.frame() if out is None else out
+                if not isinstance(made, DeviceFrame):
+                    raise ArgumentError("out is no DeviceFrame: Batch.frame(out) makes one of an array")
+                buffer, told = borrow_target(made, inputs.place, status_frame)
+            else:
+                if out is None and self._frame is None:
+                    self._frame = _memory.empty((self.bound,), numpy.uint8)
+                buffer, told = _memory.borrow_room(self._frame if out is None else out), result
+            status = library.dr_batch_encode(
+                context.handle,
+                self.handle,
+                call,
+                self._where(inputs.place),
+                inputs.tensors,
+                TENSOR_STRIDE,
+                inputs.n,
+                workspace.address,
+                workspace.size,
+                buffer.address,
+                buffer.size,
+                told,
+            )
+            if status and not (inputs.place is None and status_frame and result.size):
+                fail(status, context)
+            if inputs.place is None:
+                made = (
+                    self._frame[: result.size].tobytes()
+                    if out is None
+                    else _memory.part_of_room(out, result.size)
+                )
+        if tracer is not None:
+            tracer.done()
+        return made
 
-    def decode(self, frame: Any, out: Any = None) -> Any:
+    def decode(
+        self,
+        frame: Any,
+        out: Any = None,
+        *,
+        max_elements: Optional[int] = None,
+        max_workspace: Optional[int] = None,
+        tag: Optional[int] = None,
+        trace: Optional[TraceFunction] = None,
+    ) -> Any:
         """Decodes a frame of such tensors into `out`, or into new arrays of their shapes, and returns them.
 
         frame  a DeviceFrame, or an array of bytes on the batch's GPU, aligned to 16 and perhaps longer than the
                frame is; on the CPU bytes
         out    as for the function decode
+        max_elements, max_workspace, tag, trace  as for the function decode; on the CPU
 
         On a GPU it does not wait: if the frame was not sound, the arrays of `out` are as they were, and `check` says
         so. On the CPU it raises as decode does.
         """
-        return self._run([frame], ["frame"], None, out, False, False)
+        options = make_options(max_elements, max_workspace, tag)
+        return self._run([frame], ["frame"], None, out, False, options, trace)
 
     def merge(
-        self, frames: Sequence[Any], out: Any = None, weights: Optional[Sequence[float]] = None, *, add: bool = True
+        self,
+        frames: Sequence[Any],
+        out: Any = None,
+        weights: Optional[Sequence[float]] = None,
+        *,
+        add: bool = True,
+        max_elements: Optional[int] = None,
+        max_workspace: Optional[int] = None,
+        tag: Optional[int] = None,
+        trace: Optional[TraceFunction] = None,
     ) -> Any:
         """Adds weights[i] * frame i to `out`, or to new float32 arrays of zero, and returns them.
 
         frames   frames as for decode; on a GPU an array [k, bytes] is a list of its rows
         weights  one for each frame; None: all 1
         add      False: `out` is overwritten
+        max_elements, max_workspace, tag, trace  as for the function decode; on the CPU
 
         On a GPU it does not wait: if a frame was not sound, the arrays of `out` are as they were, and `check` says
         so. On the CPU it raises as merge does.
@@ -228,7 +290,8 @@ class Batch:
             raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
         listed = list(frames)
         names = [f"frames[{i}]" for i in range(len(listed))]
-        return self._run(listed, names, weights, out, True, add and out is not None)
+        options = make_options(max_elements, max_workspace, tag, add=add and out is not None)
+        return self._run(listed, names, weights, out, True, options, trace)
 
     def check(self) -> None:
         """Waits for the current stream, and raises what the last decode or merge met: CorruptFrame, PeerError, …"""
@@ -245,7 +308,8 @@ class Batch:
         weights: Optional[Sequence[float]],
         out: Any,
         merges: bool,
-        adds: bool,
+        options: _abi.dr_decode_options,
+        trace: Optional[TraceFunction],
     ) -> Any:
         if not frames:
             raise ArgumentError("merge needs at least one frame")
@@ -259,32 +323,35 @@ class Batch:
         outs, results = dense_outputs(self._shapes, out, self._is_list, _abi.DR_F32 if merges else None, place)
         room = (outs, OUT_STRIDE, len(outs))
         where, first = self._where(place), borrowed[0]
-        options = new(_abi.dr_merge_options)
-        options.flags = _abi.DR_MERGE_ADD if adds else 0
+        tracer = tracer_of(trace, options)
         listed = (
             (_abi.dr_bytes * len(borrowed))(*(_abi.dr_bytes(each.address, each.size) for each in borrowed)),
             weights_of(weights, len(borrowed)),
             len(borrowed),
-            ctypes.byref(options),
+            options,
         )
-        if place is None or not self._decodes:
-            if merges:
-                status = library.dr_merge(context.handle, where, *listed, *room)
+        with Turns([(self, "the batch")]):
+            if not self._decodes:
+                if merges:
+                    status = library.dr_merge(context.handle, where, *listed, *room)
+                else:
+                    status = library.dr_decode(context.handle, where, first.address, first.size, options, *room)
             else:
-                status = library.dr_decode(context.handle, where, first.address, first.size, None, *room)
-        else:
-            self._reserve(len(borrowed))
-            workspace, told = self._borrow_workspace(place), result_at(self._result, place)
-            work = (workspace.address, workspace.size, told)
-            self._last = len(borrowed)
-            if merges:
-                status = library.dr_batch_merge(context.handle, self.handle, where, *listed, *room, *work)
-            else:
-                status = library.dr_batch_decode(
-                    context.handle, self.handle, where, first.address, first.size, *room, *work
-                )
-        if status:
-            fail(status, context)
+                self._reserve(len(borrowed))
+                workspace = self._borrow_workspace(place)
+                told = None if place is None else result_at(self._result, place)
+                work = (workspace.address, workspace.size, told)
+                self._last = len(borrowed)
+                if merges:
+                    status = library.dr_batch_merge(context.handle, self.handle, where, *listed, *room, *work)
+                else:
+                    status = library.dr_batch_decode(
+                        context.handle, self.handle, where, first.address, first.size, options, *room, *work
+                    )
+            if status:
+                fail(status, context)
+        if tracer is not None:
+            tracer.done()
         if out is not None:
             return out
         return results if self._is_list else results[0]
@@ -294,11 +361,9 @@ class Batch:
 
     def _reserve(self, frames: int) -> None:
         """A workspace for so many frames at a time. It only grows."""
-        size = ctypes.c_size_t(0)
+        size, error = ctypes.c_size_t(0), new(_abi.dr_error)
         if self._decodes:
-            status = _library.load().dr_batch_merge_workspace(self.handle, frames, ctypes.byref(size))
-            if status:
-                fail_without_words(status, f"no workspace for {frames} frames")
+            check(_library.load().dr_batch_merge_workspace(self.handle, frames, size, error), error)
         wanted = max(self._info.workspace, size.value)
         if self._memory is not None and wanted <= self._room:
             return
@@ -319,13 +384,3 @@ def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
     shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
     return Shape(tensor.universe, tensor.width, tensor.dtype, shape)
 
-
-def _writable(out: Any) -> _memory.Bytes:
-    try:
-        view = memoryview(out).cast("B")
-    except (TypeError, ValueError):
-        raise ArgumentError("out is not contiguous bytes") from None
-    if view.readonly:
-        raise ArgumentError("out is read-only")
-    array = numpy.frombuffer(view, numpy.uint8)
-    return _memory.Bytes(array.ctypes.data, array.size, array)

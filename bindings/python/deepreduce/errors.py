@@ -13,6 +13,10 @@ class Error(Exception):
     code    the dr_status, as a number
     tensor  position of the tensor in the list (0 if there was no list); None if none is to blame
     where   element, or byte of a frame, that the message speaks of; 0 if there is none
+    what    the offending value, as an unsigned number; 0 if there is none
+    frame   position among the frames of a merge; None if none is to blame
+    needed  CapacityError: bytes, rows or elements that would do; None if that is not known
+    stream  "index", "value" or "order", of a tensor; None if none is to blame
 
     >>> try:
     ...     deepreduce.decode(b"not a frame")
@@ -24,13 +28,22 @@ class Error(Exception):
     code: int = _abi.DR_E_INTERNAL
 
     def __init__(
-        self, message: str, *, code: Optional[int] = None, tensor: Optional[int] = None, where: int = 0
+        self,
+        message: str,
+        *,
+        code: Optional[int] = None,
+        tensor: Optional[int] = None,
+        where: int = 0,
+        what: int = 0,
+        frame: Optional[int] = None,
+        needed: Optional[int] = None,
+        stream: Optional[str] = None,
     ) -> None:
         super().__init__(message)
         if code is not None:
             self.code = code
-        self.tensor = tensor
-        self.where = where
+        self.tensor, self.where, self.what = tensor, where, what
+        self.frame, self.needed, self.stream = frame, needed, stream
 
 
 class ArgumentError(Error, ValueError):
@@ -40,7 +53,7 @@ class ArgumentError(Error, ValueError):
 
 
 class CapacityError(Error):
-    """A limit (`max_elements`, `max_workspace`) is too low for the frame."""
+    """`out` is too small, or a limit (`max_elements`, `max_workspace`) too low for the frame: see `needed`."""
 
     code = _abi.DR_E_CAPACITY
 
@@ -79,6 +92,13 @@ class PeerError(Error):
     """The frame is another rank's statement that it could not encode."""
 
     code = _abi.DR_E_PEER
+
+
+class ConcurrentUse(Error, RuntimeError):
+    """A State, Batch or Bound is in a call already, on another thread. Nothing was done: call again later, or give
+    each thread its own."""
+
+    code = _abi.DR_E_ARGUMENT
 
 
 class LibraryError(Error, ImportError):

@@ -6,6 +6,7 @@ import ctypes
 from typing import Any, Dict, NoReturn, Tuple
 
 from . import _abi, _device, _library, _memory
+from ._call import STREAMS
 from .errors import BY_CODE, ArgumentError, InternalError
 
 RESULT_SIZE = ctypes.sizeof(_abi.dr_result)
@@ -73,7 +74,6 @@ def array_of(frame: Any) -> Any:
 
 # ---- Results ------------------------------------------------------------------------------------
 
-_STREAMS = ("", ", index stream", ", value stream", ", order stream")
 _WORDS = {
     _abi.DR_E_CORRUPT: "not a frame of such tensors, or damaged",
     _abi.DR_E_UNSUPPORTED: "of a version that is not known here",
@@ -102,12 +102,13 @@ def read_result(memory: Any) -> _abi.dr_result:
 
 def raise_result(told: _abi.dr_result, frames: int = 0) -> NoReturn:
     """Raises what kernels found, in the words that the library has for it on the CPU. frames: of a decode or merge."""
-    fault, status = told.fault, told.status
+    status, stream = told.status, STREAMS.get(told.stream)
     tensor = None if told.tensor == _abi.DR_NO_TENSOR else told.tensor
-    where = f"tensor {told.tensor}{_STREAMS[fault.stream & 3]}" if tensor is not None else ""
-    if frames and (frames > 1 or tensor is None):
-        where = f"frame {told.reserved}{': ' if where else ''}{where}"
-    if status == _abi.DR_E_ARGUMENT and fault.stream == _abi.DR_STREAM_VALUE:
+    frame = None if told.frame == _abi.DR_NO_FRAME or not frames else told.frame
+    where = f"tensor {tensor}{f', {stream} stream' if stream else ''}" if tensor is not None else ""
+    if frame is not None and (frames > 1 or tensor is None):
+        where = f"frame {frame}{': ' if where else ''}{where}"
+    if status == _abi.DR_E_ARGUMENT and told.stream == _abi.DR_STREAM_VALUE:
         words = "a value is NaN or infinite; the codec takes finite values"
     elif status == _abi.DR_E_ARGUMENT:
         words = "indices do not ascend or are not below the universe, or the state is of something else"
@@ -116,8 +117,12 @@ def raise_result(told: _abi.dr_result, frames: int = 0) -> NoReturn:
     else:
         words = _WORDS.get(status) or _library.load().dr_status_name(status).decode()
     raise BY_CODE.get(status, InternalError)(
-        f"{where or 'frame'}: {words} (at {fault.where}, value {fault.what})",
+        f"{where or 'frame'}: {words} (at {told.where}, value {told.what})",
         code=status,
         tensor=tensor,
-        where=fault.where,
+        where=told.where,
+        what=told.what,
+        frame=frame,
+        needed=told.needed or None,
+        stream=stream,
     )

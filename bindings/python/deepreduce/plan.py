@@ -15,6 +15,53 @@ from ._memory import NAMES
 from .errors import ArgumentError
 
 
+@dataclasses.dataclass(frozen=True)
+class PlanInfo:
+    """What a plan does (Plan.info).
+
+    sparsifies      it drops values, more than zeros
+    feedback        it keeps a State
+    lossy_values    what is kept is not decoded bit for bit
+    lossy_support   decode gives another support than the sparsifier kept
+    fixed_size      frames of equal shapes and counts have equal sizes
+    linear          payloads may be added up (all-reduce)
+    shared_random   it draws: the same on every rank
+    private_random  it draws: private_seed must differ between ranks
+    chooses         auto: the codecs depend on the data
+    host_only       some stage has no CUDA path at all
+    flat            bucket=flat: the batch is one tensor in the frame
+    dtypes          of the tensors that it takes
+    """
+
+    sparsifies: bool
+    feedback: bool
+    lossy_values: bool
+    lossy_support: bool
+    fixed_size: bool
+    linear: bool
+    shared_random: bool
+    private_random: bool
+    chooses: bool
+    host_only: bool
+    flat: bool
+    dtypes: Tuple[str, ...]
+
+
+_PLAN_FLAGS = {
+    "sparsifies": _abi.DR_PLAN_SPARSIFIES,
+    "feedback": _abi.DR_PLAN_FEEDBACK,
+    "lossy_values": _abi.DR_PLAN_LOSSY_VALUES,
+    "lossy_support": _abi.DR_PLAN_LOSSY_SUPPORT,
+    "fixed_size": _abi.DR_PLAN_FIXED_SIZE,
+    "linear": _abi.DR_PLAN_LINEAR,
+    "shared_random": _abi.DR_PLAN_SHARED_RANDOM,
+    "private_random": _abi.DR_PLAN_PRIVATE_RANDOM,
+    "chooses": _abi.DR_PLAN_CHOOSES,
+    "host_only": _abi.DR_PLAN_HOST_ONLY,
+    "flat": _abi.DR_PLAN_FLAT,
+}
+
+
 class Plan:
     """What is done to a tensor, parsed and checked. Immutable; serves any number of threads.
 
@@ -42,6 +89,21 @@ class Plan:
         status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
         check(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
+
+    @property
+    def info(self) -> PlanInfo:
+        """What the plan does, so that nobody parses its text.
+
+        >>> info = deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd").info
+        >>> info.sparsifies, info.feedback, info.lossy_values, info.lossy_support, info.private_random
+        (True, True, True, False, True)
+        """
+        told, error = new(_abi.dr_plan_info), new(_abi.dr_error)
+        check(_library.load().dr_plan_describe(self.handle, told, error), error)
+        return PlanInfo(
+            **{name: bool(told.flags & bit) for name, bit in _PLAN_FLAGS.items()},
+            dtypes=tuple(name for code, name in NAMES.items() if told.dtypes >> code & 1),
+        )
 
     def __str__(self) -> str:
         return self._text
@@ -104,8 +166,6 @@ class Codec:
     role: str
     id: int
     summary: str
-    version: int
-    oldest: int
     traits: Tuple[str, ...]
     dtypes: Tuple[str, ...]
     parameters: List[Parameter]
@@ -117,7 +177,6 @@ _ROLES = {
     _abi.DR_ROLE_ORDER: "order",
     _abi.DR_ROLE_BYTES: "bytes",
     _abi.DR_ROLE_PAIR: "pair",
-    _abi.DR_ROLE_TENSOR: "tensor",
     _abi.DR_ROLE_SPARSIFY: "sparsify",
     _abi.DR_ROLE_FEEDBACK: "feedback",
 }
@@ -154,8 +213,6 @@ def codecs() -> List[Codec]:
                 role=_ROLES.get(codec.role, "?"),
                 id=codec.id,
                 summary=text(codec.summary),
-                version=codec.version,
-                oldest=codec.oldest,
                 traits=tuple(name for bit, name in _TRAITS.items() if codec.traits & bit),
                 dtypes=tuple(name for code, name in NAMES.items() if codec.dtypes >> code & 1),
                 parameters=_parameters(codec),

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import operator
+import threading
+import weakref
 from typing import Any, List, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from . import _abi, _device, _library, _memory
-from ._call import check, fail_without_words, new, unsigned
+from ._call import Turns, check, new, unsigned
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -78,15 +80,14 @@ def arrays_of(x: Any, what: str) -> List[Tuple[str, Any]]:
 
 
 def borrow_tensor(
-    x: Any, what: str, sum_duplicates: bool = False, place: Optional[_device.Place] = None
-) -> Tuple[_abi.dr_tensor, object]:
-    """x as the library sees it, and what must be kept alive meanwhile."""
-    tensor = new(_abi.dr_tensor)
-    tensor.width = 1
+    tensor: _abi.dr_tensor, x: Any, what: str, sum_duplicates: bool = False, place: Optional[_device.Place] = None
+) -> object:
+    """Writes to `tensor`, which is zero, what the library sees of x; returns what must be kept alive meanwhile."""
+    tensor.struct_size, tensor.width = _TENSOR_SIZE, 1
     if not isinstance(x, Sparse):
         dense = _memory.borrow(x, what, place=place)
         tensor.dtype, tensor.values, tensor.universe = dense.dtype, dense.address, dense.elements
-        return tensor, dense.owner
+        return dense.owner
     indices = _memory.borrow(x.indices, f"{what}.indices", _memory.INTEGERS, place)
     values = _memory.borrow(x.values, f"{what}.values", place=place)
     tensor.count = _rows(x, indices.shape, values.shape, f"{what}.")
@@ -95,10 +96,17 @@ def borrow_tensor(
     tensor.universe = unsigned(x.shape[0], f"{what}.shape[0]")
     tensor.width = x.shape[1] if len(x.shape) == 2 else 1
     tensor.flags = _abi.DR_TENSOR_SUM_DUPLICATES if sum_duplicates else 0
-    return tensor, (indices.owner, values.owner)
+    return indices.owner, values.owner
+
+
+_TENSOR_SIZE = ctypes.sizeof(_abi.dr_tensor)
 
 
 # ---- State --------------------------------------------------------------------------------------
+
+
+# A fresh state begins with as many zero bytes; others with a mark.
+_FRESH = 8
 
 
 class State:
@@ -107,10 +115,10 @@ class State:
     plan  a plan; one without feedback wants a state of no bytes, which is fine
     x     the tensor, or any of its shape and type: the values are not read
 
-    One state a tensor, and one encode at a time with it. A failed encode leaves it as it was. The bytes may be
-    loaded on any machine, and another plan with the same feedback may go on with them. The state of a tensor on a
-    GPU lives there; it is copied by to_bytes, from_bytes and pickle, which gives a state on the CPU.
-    Raises ArgumentError for what encode would refuse too.
+    One state a tensor, and one call at a time with it: another thread's is ConcurrentUse. A failed encode leaves it as
+    it was. The bytes may be loaded on any machine, and another plan with the same feedback may go on with them. The
+    state of a tensor on a GPU lives there; it is copied by to_bytes, from_bytes and pickle, which gives a state on the
+    CPU. Raises ArgumentError for what encode would refuse too.
 
     >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
     >>> plan = deepreduce.Plan("sparsify=topr(count=1) feedback=residual")
@@ -124,22 +132,20 @@ class State:
     >>> state = deepreduce.State.from_bytes(saved)
     """
 
-    __slots__ = ("memory", "_place", "size")
+    __slots__ = ("memory", "_place", "size", "lock", "bound", "__weakref__")
 
     def __init__(self, plan: Union[str, Plan], x: Any) -> None:
         plan = as_plan(plan)
         place = _device.find(arrays_of(x, "x"))
-        tensor, _alive = borrow_tensor(x, "x", place=place)
-        size, error = ctypes.c_size_t(), new(_abi.dr_error)
-        status = _library.load().dr_state_size(
-            plan.handle, ctypes.byref(tensor), ctypes.byref(size), ctypes.byref(error)
-        )
-        check(status, error)
-        self._allocate(size.value, place)
+        tensor = _abi.dr_tensor()
+        _alive = borrow_tensor(tensor, x, "x", place=place)
+        self._allocate(_size_of(plan, tensor), place)
 
     def _allocate(self, size: int, place: Optional[_device.Place]) -> None:
         """[size] bytes of zero, aligned to 8."""
         self.size, self._place = size, place
+        self.lock: Any = threading.Lock()  # taken for each call; of a bound state its Bound's
+        self.bound: Any = None
         if place is None:
             self.memory: Any = numpy.zeros((size + 7) // 8, numpy.uint64).view(numpy.uint8)[:size]
         else:
@@ -161,6 +167,47 @@ class State:
         return states if is_list else states[0]
 
     @classmethod
+    def from_residual(cls, plan: Union[str, Plan], x: Any, residual: Any = None) -> State:
+        """A state that is not fresh but has this residual: where tensors are cut anew, or ranks come and go.
+
+        plan, x   as for State
+        residual  [universe * width] float32, of any shape; None: zeros, into which copy_from may write
+
+        >>> x = numpy.array([4, 3, 2, 1], dtype=numpy.float32)
+        >>> whole = deepreduce.State.from_residual("sparsify=topr(count=1) feedback=residual", x, x / 2)
+        >>> half = deepreduce.State.from_residual("sparsify=topr(count=1) feedback=residual", x[:2])
+        >>> half.copy_from(whole, first=2)
+        >>> half.residual.tolist(), round(whole.norm() ** 2, 3)
+        ([1.0, 0.5], 7.5)
+        """
+        plan = as_plan(plan)
+        place = _device.find(arrays_of(x, "x"))
+        tensor = _abi.dr_tensor()
+        _alive = borrow_tensor(tensor, x, "x", place=place)
+        state = cls.__new__(cls)
+        state._allocate(_size_of(plan, tensor), None)
+        values = None
+        if residual is not None:
+            if _device.find([("residual", residual)]) is not None:
+                residual = numpy.frombuffer(_device.framework_of(residual).to_host(residual), numpy.float32)
+            values = _memory.borrow(residual, "residual", (_abi.DR_F32,))
+            if values.elements != tensor.universe * tensor.width:
+                raise ArgumentError(
+                    f"residual has {values.elements} elements, the tensor {tensor.universe * tensor.width}"
+                )
+        error = new(_abi.dr_error)
+        status = _library.load().dr_state_fill(
+            plan.handle,
+            tensor,
+            None if values is None else ctypes.cast(values.address, ctypes.POINTER(ctypes.c_float)),
+            state.memory.ctypes.data,
+            state.size,
+            error,
+        )
+        check(status, error)
+        return state if place is None else cls._from_host(state, place)
+
+    @classmethod
     def from_bytes(cls, data: Any, like: Any = None) -> State:
         """A state from the bytes of `to_bytes`: on the GPU of the array `like`, if that is on one, else on the CPU.
 
@@ -169,17 +216,77 @@ class State:
         source = _memory.borrow_bytes(data, "data")
         state = cls.__new__(cls)
         state._allocate(source.size, _device.find(arrays_of(like, "like")))
-        if state._place is None:
-            ctypes.memmove(state.memory.ctypes.data, source.address, source.size)
-        elif source.size:
-            _device.framework_of(state.memory).put(state.memory, source)
+        state._put(source)
         return state
+
+    @classmethod
+    def _from_host(cls, host: State, place: _device.Place) -> State:
+        state = cls.__new__(cls)
+        state._allocate(host.size, place)
+        state._put(_memory.borrow_bytes(host.memory, "the state"))
+        return state
+
+    def _put(self, source: _memory.Bytes) -> None:
+        if self._place is None:
+            ctypes.memmove(self.memory.ctypes.data, source.address, source.size)
+        elif source.size:
+            _device.framework_of(self.memory).put(self.memory, source)
 
     def to_bytes(self) -> bytes:
         """A copy of the state, the same bytes on every machine. On a GPU it waits for the current stream."""
+        with Turns([(self, "the state")]):
+            return self._bytes()
+
+    def _bytes(self) -> bytes:
         if self._place is None:
             return self.memory.tobytes()  # type: ignore[no-any-return]
         return _device.framework_of(self.memory).to_host(self.memory)
+
+    def _on_host(self) -> State:
+        """This state, or a copy of it on the CPU."""
+        return self if self._place is None else State.from_bytes(self._bytes())
+
+    def norm(self) -> float:
+        """The L2 norm of the residual, summed up in float64; 0 of a fresh state. On a GPU it waits.
+
+        Raises ArgumentError if the bytes are no state.
+        """
+        with Turns([(self, "the state")]):
+            host, norm, error = self._on_host(), ctypes.c_double(), new(_abi.dr_error)
+            address = host.memory.ctypes.data
+            check(_library.load().dr_state_norm(address, host.size, norm, error), error)
+        return norm.value
+
+    def copy_from(self, source: State, first: int = 0, at: int = 0, elements: Optional[int] = None) -> None:
+        """Copies elements of another state's residual into this one's, which must not be fresh (from_residual).
+
+        first, at  the first element there, and here
+        elements   how many; None: all that fit
+
+        A fresh source counts as zeros. A state on a GPU is copied to the CPU and back, which waits.
+        Raises ArgumentError for what does not fit.
+        """
+        with Turns([(source, "the source"), (self, "the state")]):
+            to = self._on_host()
+            from_ = to if source is self else source._on_host()
+            if elements is None:
+                elements = to._residual()[1] - at
+                if from_.memory[:_FRESH].any():
+                    elements = min(elements, from_._residual()[1] - first)
+            error = new(_abi.dr_error)
+            status = _library.load().dr_state_copy(
+                from_.memory.ctypes.data,
+                from_.size,
+                unsigned(first, "first"),
+                to.memory.ctypes.data,
+                to.size,
+                unsigned(at, "at"),
+                unsigned(elements, "elements"),
+                error,
+            )
+            check(status, error)
+            if to is not self:
+                self._put(_memory.borrow_bytes(to.memory, "the state"))
 
     @property
     def residual(self) -> Any:
@@ -188,23 +295,41 @@ class State:
         A numpy array, or an array on the state's GPU: then the state is copied to the CPU and looked at first.
         Raises ArgumentError if no encode has used the state yet.
         """
-        start, elements = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
-        host = self if self._place is None else State.from_bytes(self.to_bytes())
-        base = host.memory.ctypes.data
-        status = _library.load().dr_state_residual(base, self.size, ctypes.byref(start), ctypes.byref(elements))
-        if status:
-            fail_without_words(status, "no residual: the state is fresh, or is none")
-        begin = ctypes.addressof(start.contents) - base if elements.value else 0
-        end = begin + 4 * elements.value
+        with Turns([(self, "the state")]):
+            begin, elements = self._on_host()._residual()
+        end = begin + 4 * elements
         if self._place is None:
             return self.memory[begin:end].view(numpy.float32)
         return _device.framework_of(self.memory).part(self.memory, begin, end, "float32")
+
+    def _residual(self) -> Tuple[int, int]:
+        """The first byte and the elements of the residual of a state on the CPU."""
+        start, elements, error = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64(), new(_abi.dr_error)
+        base = self.memory.ctypes.data
+        check(_library.load().dr_state_residual(base, self.size, start, elements, error), error)
+        return (ctypes.addressof(start.contents) - base if elements.value else 0), elements.value
+
+    def bind(self, to: Any) -> None:
+        """Not for callers: Batch.bind does it, while it holds the lock."""
+        self.lock, self.bound = to.lock, weakref.ref(to)
+
+    def unbind(self) -> None:
+        """Not for callers: when a Bound goes, its states no longer wait for one another."""
+        if self.lock.acquire(False):
+            held, self.lock, self.bound = self.lock, threading.Lock(), None
+            held.release()
 
     def __reduce__(self) -> Tuple[Any, ...]:
         return State.from_bytes, (self.to_bytes(),)
 
     def __repr__(self) -> str:
         return f"<State of {self.size} bytes{'' if self._place is None else f' on {self._place}'}>"
+
+
+def _size_of(plan: Plan, tensor: _abi.dr_tensor) -> int:
+    size, error = ctypes.c_size_t(), new(_abi.dr_error)
+    check(_library.load().dr_state_size(plan.handle, tensor, size, error), error)
+    return size.value
 
 
 def borrow_state(state: State) -> _memory.Bytes:

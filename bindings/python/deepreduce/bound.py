@@ -1,0 +1,329 @@
+"""A batch bound to its arrays: what a training loop calls each step."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from typing import TYPE_CHECKING, Any, List, NoReturn, Optional, Sequence, Tuple
+
+import numpy
+
+from . import _abi, _device, _library, _memory
+from ._call import Context, Turns, busy, fail, new, thread_count, unsigned
+from ._tensors import (
+    OUT_STRIDE,
+    TENSOR_STRIDE,
+    Keys,
+    call_flags,
+    dense_outputs,
+    name_outputs,
+    read_inputs,
+    weights_of,
+)
+from .errors import ArgumentError
+from .frame import RESULT_SIZE, DeviceFrame, array_of, borrow_target, raise_result, read_result, start_result
+from .tensor import Sparse, State, States
+
+if TYPE_CHECKING:
+    from .batch import Batch
+
+
+class _Slot(ctypes.Structure):
+    """dr_bytes, whose `data` takes bytes as they are."""
+
+    _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
+
+
+class _Calls:
+    """The functions that a Bound calls, with arguments that take the least of ctypes' time: addresses are numbers."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        address, size = ctypes.c_void_p, ctypes.c_size_t
+        self.encode = self._function(library, "encode", address, address, size, address)
+        self.decode = self._function(library, "decode", address, size, address, address)
+        self.merge = self._function(library, "merge", address, address, size, address, address)
+
+    @staticmethod
+    def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
+        return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_binding_{name}", library))
+
+
+class Bound:
+    """Encode, decode and merge of a Batch, bound to arrays that are read and written where they lie (Batch.bind).
+
+    What depends on the arrays is looked at once, so that a call takes a few microseconds of Python, whatever the number
+    of tensors. It serves one call at a time: another thread's is ConcurrentUse.
+    """
+
+    def __init__(self, batch: Batch, x: Any, out: Any, state: States, key: Keys, frames: int) -> None:
+        """Not for callers: Batch.bind makes them."""
+        library = _library.load()
+        self.lock = threading.Lock()
+        self._batch, self._x, self._out, self._is_list = batch, x, out, batch._is_list
+        if x is None and (state is not None or key is not None):
+            raise ArgumentError("state and key are for tensors to encode, and there are none")
+        if (x if x is not None else out) is None:
+            raise ArgumentError("there is neither x to encode nor out to decode to")
+        most = max(1, unsigned(frames, "frames", 2**32))
+        beside = [("the batch", batch._memory), *name_outputs(out)]
+        tensors, outs, n = None, None, len(batch._shapes)
+        if x is not None:
+            inputs = read_inputs(x, None, state, key, batch._sum_duplicates, beside)
+            if inputs.is_list != self._is_list:
+                raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
+            if inputs.n != n:
+                raise ArgumentError(f"there are {inputs.n} tensors, the batch has {n}")
+            if inputs.place is None:
+                _require_in_place(x)
+            place, tensors, self._inputs = inputs.place, inputs.tensors, inputs
+        else:
+            place = _device.find(beside)
+        if out is not None:
+            outs, self._arrays = dense_outputs(batch._shapes, out, self._is_list, None, place)
+        self._place, self._outs = place, outs
+        self._context = Context(thread_count(batch._threads))
+        self._handle = ctypes.POINTER(_abi.dr_binding)()
+        self._destroy = library.dr_binding_destroy
+        status = library.dr_binding_create(
+            self._context.handle,
+            batch.handle,
+            batch._where(place),
+            tensors,
+            TENSOR_STRIDE,
+            outs,
+            OUT_STRIDE,
+            n,
+            most,
+            ctypes.byref(self._handle),
+        )
+        if status:
+            fail(status, self._context)
+        self._prepare(library, most)
+        self._states: List[State] = []
+        if x is not None:
+            self._take([each for each, _ in inputs.states])
+
+    def _prepare(self, library: ctypes.CDLL, most: int) -> None:
+        """What calls would make anew."""
+        calls = _Calls(library)
+        self._encode, self._decode, self._merge = calls.encode, calls.decode, calls.merge
+        self._binding = ctypes.addressof(self._handle.contents)
+        self._call, self._result, self._options = new(_abi.dr_call), new(_abi.dr_result), new(_abi.dr_decode_options)
+        self._call_at, self._options_at = ctypes.addressof(self._call), ctypes.addressof(self._options)
+        self._result_at = ctypes.addressof(self._result)
+        self._slots = (_Slot * most)()
+        self._each_slot = list(self._slots)
+        self._each_bytes = list((_abi.dr_bytes * most).from_buffer(self._slots))
+        self._weights = (ctypes.c_float * most)()
+        self._slots_at, self._weights_at = ctypes.addressof(self._slots), ctypes.addressof(self._weights)
+        self._most, self._last = most, 0
+        # Of the last `out` that was given: itself, its bytes flat, address and size.
+        self._room: Tuple[Any, Any, int, int] = (None, None, 0, 0)
+        self._own: Any = None
+        self._told: Any = None
+        self._told_at: Optional[int] = None
+        if self._place is not None:
+            self._told = start_result(self._place.empty((RESULT_SIZE,)))
+            self._told_at = self._place.borrow_bytes(self._told, "the result").address
+
+    # ---- States: whoever uses one takes the lock of what it is bound to ----
+
+    def _take(self, states: Sequence[State]) -> None:
+        with Turns([(each, "a state") for each in states]):
+            for each in states:
+                if each.bound is not None and each.bound() is not None:
+                    raise ArgumentError("a state is bound to another Bound that is still in use")
+            for each in states:
+                each.bind(self)
+            self._states = list(states)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and self._context.process == os.getpid():
+            self._destroy(self._handle)
+        for each in getattr(self, "_states", ()):
+            each.unbind()
+
+    # ---- Calls ----
+
+    def encode(
+        self,
+        out: Any = None,
+        *,
+        step: int = 0,
+        seed: int = 0,
+        private_seed: int = 0,
+        tag: Optional[int] = None,
+        status_frame: bool = False,
+        fit: bool = False,
+    ) -> Any:
+        """As Batch.encode, of the tensors that are bound, with their states and keys."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        try:
+            call = self._call
+            try:
+                if not (0 <= step < _END and 0 <= seed < _END and 0 <= private_seed < _END):
+                    raise TypeError
+                call.step, call.seed, call.private_seed = step, seed, private_seed
+            except TypeError:  # a number that ctypes would wrap, or an integer of another kind
+                call.step, call.seed = unsigned(step, "step"), unsigned(seed, "seed")
+                call.private_seed = unsigned(private_seed, "private_seed")
+            call.flags = call_flags(self._is_list, tag, status_frame, fit)
+            call.tag = 0 if tag is None else unsigned(tag, "tag")
+            if self._place is not None:
+                return self._encode_on_gpu(out, status_frame, self._place)
+            if out is None:
+                if fit:
+                    raise ArgumentError("fit is for a frame that goes into `out`")
+                flat, address, size = self._own or self._make_own()
+            else:
+                room = self._room
+                if out is not room[0] or (flat := room[1]) is None or address_of(flat) != room[2]:
+                    room = self._borrow_room(out)
+                _, flat, address, size = room
+            status = self._encode(self._binding, self._call_at, address, size, self._result_at)
+            if status and not (status_frame and self._result.size):
+                fail(status, self._context)
+            part = flat[: self._result.size]
+            return part.tobytes() if out is None else part
+        finally:
+            self.lock.release()
+
+    def decode(self, frame: Any, *, tag: Optional[int] = None) -> Any:
+        """As Batch.decode, to the arrays that are bound, which it returns."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        try:
+            data: Any
+            if self._place is not None:
+                self._require_stream(self._place)
+                data, size = self._place.borrow_bytes(array_of(frame), "frame")[:2]
+            elif type(frame) is bytes:
+                data, size = frame, len(frame)  # ctypes takes bytes for an address
+            else:
+                data, size, _owner = _memory.borrow_bytes(frame)
+            self._last = 1
+            options = None if tag is None else self._options_of(tag, False)
+            status = self._decode(self._binding, data, size, options, self._told_at)
+            if status:
+                fail(status, self._context)
+            return self._out
+        finally:
+            self.lock.release()
+
+    def merge(
+        self,
+        frames: Sequence[Any],
+        weights: Optional[Sequence[float]] = None,
+        *,
+        add: bool = True,
+        tag: Optional[int] = None,
+    ) -> Any:
+        """As Batch.merge, to the arrays that are bound, which it returns."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        try:
+            if isinstance(frames, (str, bytes, bytearray, memoryview, DeviceFrame)):
+                raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
+            k = len(frames)
+            if not 0 < k <= self._most:
+                raise ArgumentError(f"{k} frames, of 1 to {self._most} that were bound")
+            owners = []
+            place = self._place
+            if place is not None:
+                self._require_stream(place)
+            for frame, slot, plain in zip(frames, self._each_slot, self._each_bytes):
+                if type(frame) is bytes and place is None:
+                    slot.data, slot.size = frame, len(frame)
+                    continue
+                borrowed = (
+                    _memory.borrow_bytes(frame, "a frame")
+                    if place is None
+                    else place.borrow_bytes(array_of(frame), "a frame")
+                )
+                plain.data, plain.size = borrowed.address, borrowed.size
+                owners.append(borrowed.owner)
+            if weights is None:
+                factors = None
+            else:
+                factors = self._weights_at
+                try:
+                    self._weights[:k] = weights  # type: ignore[call-overload]
+                except (TypeError, ValueError):
+                    self._weights[:k] = list(weights_of(weights, k))
+            self._last = k
+            status = self._merge(
+                self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._told_at
+            )
+            if status:
+                fail(status, self._context)
+            return self._out
+        finally:
+            self.lock.release()
+
+    def check(self) -> None:
+        """Waits for the current stream, and raises what the last decode or merge met, as Batch.check does."""
+        if self._told is not None:
+            told = read_result(self._told)
+            if told.status:
+                raise_result(told, self._last)
+
+    def _options_of(self, tag: Optional[int], add: bool) -> int:
+        options = self._options
+        options.flags = (_abi.DR_DECODE_ADD if add else 0) | (0 if tag is None else _abi.DR_DECODE_TAG)
+        options.tag = 0 if tag is None else unsigned(tag, "tag")
+        return self._options_at
+
+    def _make_own(self) -> Tuple[Any, int, int]:
+        """Room for the frames of an encode that is given none."""
+        room = _memory.empty((self._batch.bound,), numpy.uint8)
+        self._own = room, address_of(room), room.size
+        return self._own  # type: ignore[no-any-return]
+
+    def _borrow_room(self, out: Any) -> Tuple[Any, Any, int, int]:
+        borrowed = _memory.borrow_room(out)
+        flat = _memory.part_of_room(out, borrowed.size)
+        room = (out, flat, borrowed.address, borrowed.size)
+        # A kept view of a bytearray would keep it from growing.
+        self._room = room if not isinstance(flat, memoryview) else (None, None, 0, 0)
+        return room
+
+    # ---- On a GPU ----
+
+    def _encode_on_gpu(self, out: Any, status_frame: bool, place: _device.Place) -> DeviceFrame:
+        self._require_stream(place)
+        made = self._batch.frame() if out is None else out
+        if not isinstance(made, DeviceFrame):
+            raise ArgumentError("out is no DeviceFrame: Batch.frame(out) makes one of an array")
+        buffer, told = borrow_target(made, place, status_frame)
+        status = self._encode(
+            self._binding, self._call_at, buffer.address, buffer.size, ctypes.addressof(told.contents)
+        )
+        if status:
+            fail(status, self._context)
+        return made
+
+    def _require_stream(self, place: _device.Place) -> None:
+        current = place.framework.stream(place.number)
+        if current != place.stream and not isinstance(place.framework, _device.Bare):
+            raise ArgumentError(f"bound on stream {place.stream:#x}, but the current one is {current:#x}")
+
+
+_END = 2**64
+
+
+def address_of(flat: Any) -> int:
+    """Where the bytes of a flat array or tensor are now: a framework may have moved them."""
+    if isinstance(flat, numpy.ndarray):
+        return flat.__array_interface__["data"][0]  # type: ignore[no-any-return]
+    return flat.data_ptr()  # type: ignore[no-any-return]
+
+
+def _require_in_place(x: Any) -> None:
+    """ArgumentError for what encode would copy first: the copy would not change with it."""
+    for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
+        for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
+            if not _memory.is_in_place(each):
+                what = f"x[{i}]" if isinstance(x, (list, tuple)) else "x"
+                raise ArgumentError(f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i)

@@ -1,0 +1,76 @@
+"""The package and what it promises to type checkers, by mypy. Needs no library."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("mypy", reason="mypy is missing: pip install mypy")
+
+PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "bindings" / "python"
+
+CALLS = """
+from typing import Any, List, Union
+import numpy
+from typing_extensions import assert_type
+import deepreduce
+from deepreduce import Batch, Bound, Sparse, State
+
+x = numpy.ones(3, dtype=numpy.float32)
+frame = deepreduce.encode(x, "index=raw")
+assert_type(frame, bytes)
+assert_type(deepreduce.encode([x, x], "index=raw", key=[1, 2]), bytes)
+assert_type(deepreduce.decode(frame, out=bytearray()), bytearray)
+assert_type(deepreduce.decode(frame, sparse=True), Union[Sparse, List[Sparse]])
+assert_type(deepreduce.decode(frame, sparse=True, tensors=0), Sparse)
+assert_type(deepreduce.decode(frame, sparse=True, tensors=range(1)), List[Sparse])
+assert_type(deepreduce.decode(frame), Any)
+assert_type(deepreduce.merge([frame], sparse=True), Union[Sparse, List[Sparse]])
+assert_type(Batch(x, "index=raw").bind(x), Bound)
+assert_type(deepreduce.Plan("index=raw").info.sparsifies, bool)
+assert_type(State("index=raw", x).norm(), float)
+assert_type(deepreduce.frame_size(frame), int)
+deepreduce.encode(x, "index=raw", trace=lambda trace: print(trace.stage, trace.end_ns - trace.begin_ns))
+"""
+
+WRONG = """
+import numpy
+import deepreduce
+x = numpy.ones(3, dtype=numpy.float32)
+deepreduce.encode(x, 5)
+deepreduce.encode(x, "index=raw", step="a")
+deepreduce.decode(b"", out=x, sparse=True).nonsense
+deepreduce.Plan("index=raw").nonsense
+"""
+
+
+@pytest.fixture(scope="module")
+def mypy(tmp_path_factory):
+    cache = tmp_path_factory.mktemp("mypy")  # what numpy is, is found out once
+
+    def run(*arguments):
+        command = [sys.executable, "-m", "mypy", "--cache-dir", cache, *arguments]
+        return subprocess.run(command, cwd=PACKAGE, capture_output=True, text=True)
+
+    return run
+
+
+def test_the_package_is_clean(mypy):
+    ran = mypy("--config-file", "pyproject.toml")
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_calls_have_the_types_that_they_promise(mypy, tmp_path):
+    program = tmp_path / "calls.py"
+    program.write_text(CALLS)
+    ran = mypy("--strict", str(program))
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_wrong_calls_are_noticed(mypy, tmp_path):
+    program = tmp_path / "wrong.py"
+    program.write_text(WRONG)
+    ran = mypy(str(program))
+    noticed = {int(line.split(":")[1]) for line in ran.stdout.splitlines() if ": error:" in line}
+    assert {5, 6, 8} <= noticed, ran.stdout

@@ -1,0 +1,144 @@
+"""The sdist holds what builds the library, and the wheel what runs it. No network.
+
+Building the library takes minutes, so the wheel is built only if DEEPREDUCE_TEST_WHEEL is set.
+"""
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+
+import pytest
+
+pytest.importorskip("setuptools.command.bdist_wheel", reason="setuptools 70.1 or newer is missing: pip install setuptools")
+import setuptools  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "bindings" / "python"
+
+if int(setuptools.__version__.split(".")[0]) < 77:
+    pytest.skip("setuptools 77 or newer is missing: pip install setuptools", allow_module_level=True)
+
+
+def version():
+    return re.search(r'DR_VERSION_STRING "(.*)"', (ROOT / "include/deepreduce/version.h").read_text()).group(1)
+
+
+def copy_of_the_package(to):
+    """As in a checkout: what is made beside setup.py must not be made there."""
+    for name in ("bindings/python", "capi", "codecs", "include", "lib", "tests/meson.build", "bench/meson.build", "meson.build",
+                 "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
+        (to / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+        else:
+            shutil.copy(ROOT / name, to / name)
+    return to / "bindings" / "python"
+
+
+@pytest.fixture(scope="module")
+def unpacked(tmp_path_factory):
+    """The tree of an sdist."""
+    folder = tmp_path_factory.mktemp("sdist")
+    code = f"import setuptools.build_meta as backend; backend.build_sdist({str(folder)!r})"
+    subprocess.run([sys.executable, "-c", code], cwd=copy_of_the_package(folder / "tree"), check=True, capture_output=True)
+    (archive,) = folder.glob("*.tar.gz")
+    assert archive.name == f"deepreduce-{version()}.tar.gz"
+    with tarfile.open(archive) as tar:
+        names = tar.getnames()
+        assert all(member.isfile() or member.isdir() for member in tar.getmembers())  # no link to what is not there
+        tar.extractall(folder, **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    assert len(names) == len(set(names))
+    return folder / f"deepreduce-{version()}"
+
+
+def test_an_sdist_holds_the_package_and_its_papers(unpacked):
+    for name in ("LICENSE", "README.md"):
+        assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes()
+    for path in sorted((PACKAGE / "deepreduce").glob("*.py")) + [PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
+        assert (unpacked / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
+    told = (unpacked / "PKG-INFO").read_text(encoding="utf-8")
+    assert f"Version: {version()}\n" in told and "License-Expression: Apache-2.0" in told and "# DeepReduce" in told
+
+
+def test_an_sdist_configures_without_the_checkout(unpacked, tmp_path):
+    """Meson looks for every source that it names; headers are looked for here."""
+    if shutil.which("meson") is None or shutil.which("ninja") is None:
+        pytest.skip("meson or ninja is missing")
+    options = [f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi", "cuda")]
+    subprocess.run(["meson", "setup", tmp_path / "build", unpacked / "source", *options], check=True, capture_output=True)
+    source = unpacked / "source"
+    for path in source.rglob("*.[ch]pp"):
+        for name in re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), flags=re.M):
+            assert any((base / name).is_file() for base in (source, source / "lib", source / "include", path.parent)), (path, name)
+
+
+def setup_script():
+    """setup.py, of which nothing is run."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location("deepreduce_setup", PACKAGE / "setup.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_tag_says_what_the_libraries_need(tmp_path):
+    compiler = shutil.which(os.environ.get("CC", "cc").split()[0])
+    if compiler is None or shutil.which("objdump") is None:
+        pytest.skip("no C compiler, or no objdump")
+    setup = setup_script()
+    tag = lambda: setup.platform_tag(tmp_path, "linux_x86_64")  # noqa: E731
+    assert tag() == "linux_x86_64"  # no library, no promise
+
+    def build(name, source, *options):
+        (tmp_path / "source.c").write_text(source)
+        subprocess.run([compiler, "-shared", "-fPIC", tmp_path / "source.c", "-o", tmp_path / name, *options], check=True)
+
+    build("libinner.so.1", "int inner(void) { return 1; }", "-Wl,-soname,libinner.so.1")
+    inner = tmp_path / "libinner.so.1"
+    build("libdeepreduce.so", "#include <stdlib.h>\nint inner(void); int f(void) { return inner() + abs(atoi(\"3\")); }",
+          inner, "-Wl,-rpath,$ORIGIN")  # fmt: skip
+    told = re.fullmatch(r"manylinux_2_(\d+)_x86_64", tag())
+    assert told and setup.oldest_glibc([tmp_path / "libdeepreduce.so"]) == (2, int(told[1]))
+    assert setup.platform_tag(tmp_path, "macosx_11_0_arm64") == "macosx_11_0_arm64"
+    assert list(setup.foreign(str(tmp_path / "libdeepreduce.so"))) == ["libinner.so.1"]
+    away = inner.rename(tmp_path / "elsewhere")
+    assert tag() == "linux_x86_64"
+    away.rename(inner)
+    assert tag() == told[0]
+
+
+def test_a_wheel_runs_by_itself(unpacked, tmp_path):
+    if not os.environ.get("DEEPREDUCE_TEST_WHEEL"):
+        pytest.skip("DEEPREDUCE_TEST_WHEEL is not set: it builds the library, which takes minutes")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, unpacked], check=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    look_at_a_wheel(wheel, tmp_path)
+
+
+def look_at_a_wheel(wheel, tmp_path):
+    assert re.fullmatch(rf"deepreduce-{version()}-py3-none-manylinux_2_\d+_\w+\.whl", wheel.name)
+    target = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        names = set(archive.namelist())
+        archive.extractall(target)
+    info = f"deepreduce-{version()}.dist-info"
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "deepreduce/py.typed", "deepreduce/libdeepreduce.so"} <= names
+    assert {"deepreduce/libz.so.1", "deepreduce/libzstd.so.1"} <= names
+    assert "# DeepReduce" in (target / info / "METADATA").read_text(encoding="utf-8")
+    code = (
+        "import deepreduce as d, numpy, pathlib\n"
+        "x = numpy.arange(1000, dtype=numpy.float32)\n"
+        "for plan in ('index=golomb+deflate', 'index=raw value=raw+zstd'): assert (d.decode(d.encode(x, plan)) == x).all()\n"
+        "maps = pathlib.Path('/proc/self/maps').read_text()\n"
+        "print(d.__file__, sorted({pathlib.Path(line.split()[-1]).name for line in maps.splitlines() if 'site/deepreduce' in line}))"
+    )
+    clean = {key: value for key, value in os.environ.items() if key != "DEEPREDUCE_LIBRARY"}
+    ran = subprocess.run([sys.executable, "-B", "-c", code], env={**clean, "PYTHONPATH": str(target)}, capture_output=True, text=True, check=True)
+    assert str(target) in ran.stdout and "libdeepreduce.so" in ran.stdout and "libzstd.so.1" in ran.stdout
