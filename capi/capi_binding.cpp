@@ -15,7 +15,8 @@ struct dr_binding {
   bool encodes = false, decodes = false;
   std::vector<dr_tensor> tensors;
   std::vector<dr_tensor_out> outs;
-  dr_tensor_out* told = nullptr;  // the caller's outputs, which get the counts
+  std::vector<dr::out_range> ranges;  // of outs
+  dr_tensor_out* told = nullptr;      // the caller's outputs, which get the counts
   size_t told_stride = 0;
   bool dense = true;  // all outputs are
   size_t frames = 1;  // that a merge takes
@@ -49,6 +50,7 @@ struct dr_binding {
     if (const dr_status s = dr::decode_room(batch, frames, room, context.error)) return s;
     if (const dr_status s = read_array(list, stride, n, "outputs", outs, context.error)) return s;
     if (const dr_status s = dr::check_batch_outputs(batch, outs, context.error)) return s;
+    if (const dr_status s = dr::list_ranges(outs, ranges, context.error)) return s;
     dense = std::none_of(outs.begin(), outs.end(), [](const dr_tensor_out& o) { return o.index_dtype != 0; });
     told = list;
     told_stride = stride;
@@ -64,7 +66,7 @@ struct dr_binding {
   }
 
   dr_status decode(const dr::prepared_frames& list, const dr_decode_options* options, dr_result* result) {
-    const dr::prepared_memory memory{workspace, workspace_size, dense};
+    const dr::prepared_memory memory{workspace, workspace_size, dense, &ranges};
     if (const dr_status s = dr::decode_prepared(context, batch, where, list, options, outs, memory, result)) return s;
     if (where.where) return DR_OK;
     for (size_t i = 0; i < outs.size(); ++i) {
@@ -105,8 +107,8 @@ dr_status dr_binding_encode(dr_binding* binding, const dr_call* call, void* fram
   if (!binding) return DR_E_ARGUMENT;
   dr_binding& b = *binding;
   if (!b.encodes) return fail(b.context.error, DR_E_ARGUMENT, "binding: it has no tensors to encode");
-  return dr::encode_prepared(b.context, b.batch, b.where, call, b.tensors, {b.workspace, b.workspace_size, true}, frame,
-                             capacity, result);
+  return dr::encode_prepared(b.context, b.batch, b.where, call, b.tensors,
+                             {b.workspace, b.workspace_size, true, nullptr}, frame, capacity, result);
 }
 
 dr_status dr_binding_decode(dr_binding* binding, const void* frame, size_t size, const dr_decode_options* options,

@@ -1,5 +1,6 @@
 // Decode and merge: of any frame, and of a prepared batch's.
 #include <algorithm>
+#include <cmath>
 
 #include "capi/handles.hpp"
 #include "pipeline/host_detour.hpp"
@@ -38,6 +39,26 @@ dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, 
   return DR_OK;
 }
 
+// Whether a frame is of the call that is decoded.
+dr_status check_tag(const dr::frame_view& f, const dr_decode_options& o, dr_error& error) {
+  if (!(o.flags & DR_DECODE_TAG) || (f.flags & DR_FRAME_TAG && f.tag == o.tag)) return DR_OK;
+  if (!(f.flags & DR_FRAME_TAG))
+    return fail(error, DR_E_ARGUMENT, "frame: it has no tag; %" PRIu64 " is wanted", o.tag);
+  fail(error, DR_E_ARGUMENT, "frame: its tag is %" PRIu64 "; %" PRIu64 " is wanted", f.tag, o.tag);
+  error.what = f.tag;
+  return DR_E_ARGUMENT;
+}
+
+dr_status check_weights(const float* weights, size_t k, dr_error& error) {
+  for (size_t i = 0; weights && i < k; ++i)
+    if (!std::isfinite(weights[i])) {
+      fail(error, DR_E_ARGUMENT, "weight %zu is %g: not finite", i, static_cast<double>(weights[i]));
+      error.frame = i;
+      return DR_E_ARGUMENT;
+    }
+  return DR_OK;
+}
+
 // Outputs in our version of the struct; `count` goes back to the caller's.
 dr_status read_outputs(dr_context& c, const dr_tensor_out* from, size_t stride, size_t n) {
   return read_array(from, stride, n, "outputs", c.outs, c.error);
@@ -54,14 +75,27 @@ struct host_decode {
   void* workspace = nullptr;
   size_t workspace_size = 0;
   bool checked = false;
+  const std::vector<dr::out_range>* ranges = nullptr;  // of its outputs, if they were bound
 
   dr::trace_span span(const char* stage) const { return {options.trace, options.trace_user, stage}; }
   dr::pool& workers(dr_context& c) const { return batch ? c.workers_for(*batch) : *c.workers; }
-  dr_status check(const dr::frame_view& f, std::span<const dr_tensor_out> outs, bool dense_only,
-                  dr_error& error) const {
+  // A sound frame, of which what is asked for is left.
+  dr_status check(dr::frame_view& f, std::span<const dr_tensor_out> outs, dr::sparse_outputs sparse,
+                  std::span<const dr::out_range> out_ranges, dr_error& error) const {
+    if (const dr_status s = check_tag(f, options, error)) return s;
     if (batch)
       if (const dr_status s = dr::check_frame(*batch, f, error)) return s;
-    return checked ? DR_OK : dr::check_outputs(f, outs, dense_only, error);
+    if (const dr_status s = dr::keep_range(f, options, outs.size(), error)) return s;
+    if (!checked)
+      if (const dr_status s = dr::check_outputs(f, outs, sparse, error)) return s;
+    return dr::check_apart(out_ranges, f.data, f.frame_size, error);
+  }
+  // Where outputs lie that are apart.
+  dr_status list_ranges(dr_context& c, std::span<const dr_tensor_out> outs, std::span<const dr::out_range>& out) const {
+    if (!ranges)
+      if (const dr_status s = dr::list_ranges(outs, c.ranges, c.error)) return s;
+    out = ranges ? *ranges : c.ranges;
+    return DR_OK;
   }
 };
 
@@ -90,7 +124,8 @@ dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, s
   for (const auto& f : frames) n += f.rows.size();
   c.rows.resize(n);
   c.rooms.resize(workers.workers());
-  if (const dr_status s = dr::decode_rows(frames, workers, memory, c.rows.data(), c.rooms.data(), c.error)) return s;
+  if (const dr_status s = dr::decode_rows(frames, outs.size(), workers, memory, c.rows.data(), c.rooms.data(), c.error))
+    return s;
   if (!span.listened()) return DR_OK;
   for (const auto& f : frames)
     for (const auto& row : f.rows) {
@@ -114,10 +149,12 @@ dr_status decode_on_host(dr_context& c, const void* frame, size_t size, const ho
                          std::span<dr_tensor_out> outs) {
   c.frames.resize(std::max<size_t>(1, c.frames.size()));
   dr::frame_view& f = c.frames[0];
+  std::span<const dr::out_range> ranges;
+  if (const dr_status s = how.list_ranges(c, outs, ranges)) return s;
   {
     dr::trace_span span = how.span("header");
     if (const dr_status s = read_sound_frame(frame, size, f, c.error, header_room(how.options))) return s;
-    if (const dr_status s = how.check(f, outs, false, c.error)) return s;
+    if (const dr_status s = how.check(f, outs, dr::sparse_outputs::one_frame, ranges, c.error)) return s;
     span.bytes = f.frame_size;
   }
   if (const dr_status s = decode_frames(c, {&f, 1}, outs, how)) return s;
@@ -131,13 +168,21 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
                         std::span<dr_tensor_out> outs) {
   c.frames.resize(std::max(frames.size(), c.frames.size()));
   const std::span<dr::frame_view> views(c.frames.data(), frames.size());
+  std::span<const dr::out_range> ranges;
+  if (const dr_status s = how.list_ranges(c, outs, ranges)) return s;
+  for (size_t i = 0; how.options.flags & DR_DECODE_ADD && i < outs.size(); ++i)
+    if (outs[i].index_dtype) {
+      fail(c.error, DR_E_ARGUMENT, "output %zu: it is sparse, and nothing can be added to it", i);
+      c.error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
   {
     dr::trace_span span = how.span("header");
     uint64_t room = header_room(how.options);
     for (size_t i = 0; i < frames.size(); ++i) {
       dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error, room);
       room -= std::min(room, views[i].memory());
-      if (!s) s = how.check(views[i], outs, true, c.error);
+      if (!s) s = how.check(views[i], outs, dr::sparse_outputs::unions, ranges, c.error);
       span.bytes += views[i].frame_size;
       if (!s) continue;
       c.error.frame = i;
@@ -146,11 +191,13 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
   }
   uint64_t rows = 0;
   if (frames.empty())
-    if (const dr_status s = dr::check_outputs(outs, true, rows, c.error)) return s;
+    if (const dr_status s = dr::check_outputs(outs, dr::sparse_outputs::unions, rows, c.error)) return s;
   if (const dr_status s = decode_frames(c, views, outs, how)) return s;
-  // Every frame is sound: from here on nothing fails.
   dr::trace_span span = how.span("merge");
-  dr::merge(views, c.rows.data(), weights, how.options.flags & DR_DECODE_ADD, c.rooms.data(), how.workers(c), outs);
+  dr::pool& workers = how.workers(c);
+  if (const dr_status s = dr::count_unions(views, c.rows.data(), c.rooms.data(), workers, outs, c.error)) return s;
+  // Every frame is sound, and there is room: from here on nothing fails.
+  dr::merge(views, c.rows.data(), weights, how.options.flags & DR_DECODE_ADD, c.rooms.data(), workers, outs);
   span.bytes = bytes_of(outs);
   return DR_OK;
 }
@@ -170,8 +217,20 @@ dr_status decode_on_its_device(dr_context& c, const dr_batch& batch, const dr::t
   }
   for (size_t i = 0; i < frames.list.size(); ++i)
     if (!frames.list[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
+  if (options.flags & DR_DECODE_TAG)
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode on a device compares no tags; dr_decode does");
   if (!memory.checked)
     if (const dr_status s = dr::check_batch_outputs(batch, outs, c.error)) return s;
+  if (!memory.ranges)
+    if (const dr_status s = dr::list_ranges(outs, c.ranges, c.error)) return s;
+  for (size_t i = 0; i < frames.list.size(); ++i) {
+    const dr_bytes& f = frames.list[i];
+    // How long the frame is only the device knows; no longer than the batch's.
+    const uint64_t size = std::min<uint64_t>(f.size, batch.prepared.layout[1].frame_bound);
+    if (!dr::check_apart(memory.ranges ? *memory.ranges : c.ranges, f.data, size, c.error)) continue;
+    c.error.frame = i;
+    return prefix(c.error, "frame %zu: ", i);
+  }
   dr::decode_request request{frames.list, frames.weights};
   request.copies = frames.copies;
   request.adds = !frames.copies && (options.flags & DR_DECODE_ADD);
@@ -202,6 +261,7 @@ dr_status run_prepared(dr_context& c, const dr_batch& batch, const dr::target& w
   if (option.tensors || option.first_tensor)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode is of all tensors; dr_decode is of some");
   if (!frames.list.data() && !frames.list.empty()) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
+  if (const dr_status s = check_weights(frames.weights, frames.list.size(), c.error)) return s;
   if (where.where) return decode_on_its_device(c, batch, where, frames, option, outs, memory, result);
   if (outs.size() != batch.prepared.shapes.size())
     return fail(c.error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(),
@@ -210,7 +270,8 @@ dr_status run_prepared(dr_context& c, const dr_batch& batch, const dr::target& w
     return fail(c.error, DR_E_ARGUMENT, "workspace is not aligned to 64 bytes");
   if (frames.list.empty() && !memory.checked)  // otherwise each frame is the occasion
     if (const dr_status s = dr::check_batch_outputs(batch, outs, c.error)) return s;
-  const host_decode how{option, &batch.prepared, memory.workspace, memory.workspace_size, memory.checked};
+  const host_decode how{option,         &batch.prepared, memory.workspace, memory.workspace_size,
+                        memory.checked, memory.ranges};
   return frames.copies ? decode_on_host(c, frames.list[0].data, frames.list[0].size, how, outs)
                        : merge_on_host(c, frames.list, frames.weights, how, outs);
 }
@@ -240,17 +301,17 @@ dr_status dr::check_batch_outputs(const dr_batch& batch, std::span<const dr_tens
   const dr::batch& b = batch.prepared;
   if (outs.size() != b.shapes.size())
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(), b.shapes.size());
-  if (!batch.where) return check_outputs(common_frame(b), outs, false, error);
+  if (!batch.where) return check_outputs(common_frame(b), outs, sparse_outputs::unions, error);
   for (size_t i = 0; i < outs.size(); ++i) {
     const dr_tensor_out& o = outs[i];
     const tensor_shape& s = b.shapes[i];
     if (o.index_dtype || o.flags || o.universe != s.universe || std::max(1u, o.width) != s.width ||
-        (o.dtype != s.dtype && o.dtype != DR_F32) || (!o.values && s.universe) ||
+        !is_value_type(o.dtype) || (!o.values && s.universe) ||
         reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype)) {
-      fail(error, DR_E_ARGUMENT,
-           "output %zu: not dense, not of its tensor's shape and type (or f32), NULL or misaligned", i);
+      fail(error, o.flags ? DR_E_UNSUPPORTED : DR_E_ARGUMENT,
+           "output %zu: not dense, not of its tensor's shape, no type of values, unknown flags, NULL or misaligned", i);
       error.tensor = i;
-      return DR_E_ARGUMENT;
+      return error.code;
     }
   }
   return DR_OK;
@@ -291,14 +352,14 @@ dr_status dr_batch_decode(dr_context* context, const dr_batch* batch, const dr_p
                           void* workspace, size_t workspace_size, dr_result* result) {
   const dr_bytes bytes{frame, size};
   return decode_batch(context, batch, place, {{&bytes, 1}, nullptr, true}, options, outs, stride, n,
-                      {workspace, workspace_size}, result);
+                      {workspace, workspace_size, false, nullptr}, result);
 }
 
 dr_status dr_batch_merge(dr_context* context, const dr_batch* batch, const dr_place* place, const dr_bytes* frames,
                          const float* weights, size_t k, const dr_decode_options* options, dr_tensor_out* outs,
                          size_t stride, size_t n, void* workspace, size_t workspace_size, dr_result* result) {
   return decode_batch(context, batch, place, {{frames, k}, weights, false}, options, outs, stride, n,
-                      {workspace, workspace_size}, result);
+                      {workspace, workspace_size, false, nullptr}, result);
 }
 
 namespace {
@@ -311,6 +372,12 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   std::vector<dr::frame_view> views(request.frames.size());
   std::vector<std::vector<uint8_t>> headers(views.size());
   bool by_host = false;
+  if (option.tensors || option.first_tensor)
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; the CPU does some");
+  if (const dr_status s = dr::list_ranges(outs, c.ranges, c.error)) return s;
+  const auto sparse = request.copies ? dr::sparse_outputs::one_frame : dr::sparse_outputs::none;
+  if (uint64_t total = 0; views.empty())
+    if (const dr_status s = dr::check_outputs(outs, sparse, total, c.error)) return s;
   uint64_t room = header_room(option);
   for (size_t i = 0; i < views.size(); ++i) {
     const dr_bytes& f = request.frames[i];
@@ -330,7 +397,9 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
     if (!s && views[i].rows.empty()) s = read_sound_frame(headers[i].data(), headers[i].size(), views[i], c.error);
     if (!s && views[i].tensors == 1 && outs.size() > 1)
       s = fail(c.error, DR_E_UNSUPPORTED, "frame: one tensor for many outputs (bucket=flat) has no CUDA path");
-    if (!s) s = dr::check_outputs(views[i], outs, !request.copies, c.error);
+    if (!s) s = check_tag(views[i], option, c.error);
+    if (!s) s = dr::check_outputs(views[i], outs, sparse, c.error);
+    if (!s) s = dr::check_apart(c.ranges, f.data, views[i].frame_size, c.error);
     if (s) {
       if (request.copies) return s;
       c.error.frame = i;
@@ -440,6 +509,7 @@ dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* f
     if (!frames && k) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
     dr_decode_options option;
     if (const dr_status s = read_options(options, option, c.error)) return s;
+    if (const dr_status s = check_weights(weights, k, c.error)) return s;
     if (const dr_status s = read_outputs(c, outs, stride, n)) return s;
     dr::decode_request request{{frames, k}, weights};
     request.adds = option.flags & DR_DECODE_ADD;

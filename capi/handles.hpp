@@ -21,7 +21,7 @@ namespace dr {
 inline constexpr uint32_t threads_max = 256;
 // The flags that calls take.
 inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT,
-                          decode_flags = DR_DECODE_ADD, place_flags = DR_PLACE_ALLOW_HOST;
+                          decode_flags = DR_DECODE_ADD | DR_DECODE_TAG, place_flags = DR_PLACE_ALLOW_HOST;
 
 }  // namespace dr
 
@@ -91,6 +91,7 @@ struct dr_context {
   std::vector<dr::frame_view> frames;
   std::vector<dr::decoded_row> rows;
   std::vector<dr::deliver_room> rooms;
+  std::vector<dr::out_range> ranges;
   std::vector<std::unique_ptr<dr::cached_batch>> batches;  // of dr_encode, the latest first
 
   ~dr_context() {
@@ -104,7 +105,7 @@ struct dr_context {
     if (const dr_status s = on_device.trim(error)) return s;
     drop_workspace();
     const auto drop = [](auto&... kept) { ((kept = std::remove_reference_t<decltype(kept)>()), ...); };
-    drop(list, outs, frames, rows, rooms, batches);
+    drop(list, outs, frames, rows, rooms, ranges, batches);
     return DR_OK;
   }
   void drop_workspace() {
@@ -191,7 +192,8 @@ dr_status prepare_batch(dr_context& context, const dr_plan* plan, const tensors&
 struct prepared_memory {
   void* workspace = nullptr;
   size_t workspace_size = 0;
-  bool checked = false;  // the tensors, or outputs that are all dense: when they were bound
+  bool checked = false;                            // the tensors, or outputs that are all dense: when they were bound
+  const std::vector<out_range>* ranges = nullptr;  // of outputs that were bound
 };
 
 // Tensors and outputs in our version. `result`, if any, is told on the CPU; on a device the kernels tell it.

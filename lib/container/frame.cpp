@@ -68,6 +68,11 @@ dr_status bad(dr_error& error, const char* what, uint64_t value) {
   return fail(error, DR_E_CORRUPT, "frame: %s (value %" PRIu64 ")", what, value);
 }
 
+// Room that FORMAT.md leaves for later.
+dr_status later(dr_error& error, const char* what, uint64_t value) {
+  return fail(error, DR_E_UNSUPPORTED, "frame: %s (value %" PRIu64 "); a later version may", what, value);
+}
+
 dr_status read_stage(cursor& in, dr_role role, stage& out, dr_error& error) {
   uint64_t head;
   if (!in.varint(head)) return bad(error, "the plan table breaks off in a codec's id", in.left());
@@ -105,18 +110,19 @@ dr_status read_plan(cursor& in, wire_plan& out, dr_error& error) {
   if (!in.u8(counts) || !in.u8(type)) return bad(error, "the plan table breaks off", in.left());
   out.dtype = type & 15;
   out.carries_order = type & 16;
-  if (!is_value_type(out.dtype) || type >> 6) return bad(error, "unknown value type in the plan table", type);
+  const uint32_t count[section_count] = {counts & 7, counts >> 6, counts >> 3 & 7};
+  if (out.dtype > DR_BF16 || type >> 6) return later(error, "a value type that this library does not know", type);
+  for (const uint32_t s : {section_value, section_index})
+    if (count[s] == 0 || count[s] > stages_max) return later(error, "a stream of 0, 6 or 7 codecs", count[s]);
+  if (!is_value_type(out.dtype)) return bad(error, "no value type in the plan table", type);
   if (type & 32) {
     uint64_t width;
     if (!in.varint(width) || width < 2 || width > universe_max)
       return bad(error, "a row's width is not 2 … 2^32 - 1", out.width);
     out.width = static_cast<uint32_t>(width);
   }
-  const uint32_t count[section_count] = {counts & 7, counts >> 6, counts >> 3 & 7};
   constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
   for (uint32_t s = 0; s < section_count; ++s) {
-    if (count[s] > stages_max || (count[s] == 0 && s != section_order))
-      return bad(error, "a stream has no codec, or more than 5", count[s]);
     stage_list& list = out.lists[s];
     for (; list.count < count[s]; ++list.count)
       if (const dr_status status =
@@ -502,7 +508,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
     wire_row& row = out.rows[i];
     if (row.entry >= out.entries) return bad(error, "a row names a plan that is not there", row.entry);
     const wire_plan& plan = out.plans[row.plan];
-    if (row.mode > mode_dense) return bad(error, "unknown mode of a row", row.mode);
+    if (row.mode > mode_dense) return later(error, "a mode of a row that this library does not know", row.mode);
     if (row.universe > universe_max || row.count > row.universe || row.support > row.universe)
       return bad(error, "a row is larger than its universe", row.count);
     if (row.mode != mode_dense && !(plan.replaces_support() && row.mode == mode_plan) && row.support != row.count)
@@ -515,6 +521,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
     } else {
       ++out.tensors;
     }
+    row.tensor = out.tensors - 1;
     if (const dr_status s = judge_row(plan, row, i, error)) return s;
     row.offset = at;
     for (const uint64_t part : row.size) {
@@ -529,6 +536,11 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
 }
 
 }  // namespace
+
+void frame_view::keep(uint32_t first, uint32_t n) {
+  std::erase_if(rows, [&](const wire_row& row) { return row.tensor < first || row.tensor - first >= n; });
+  tensors = n;
+}
 
 void frame_view::clear() {
   auto table = std::move(layout.table);

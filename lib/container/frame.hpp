@@ -37,6 +37,7 @@ struct wire_row {
   uint32_t plan = 0, mode = mode_plan;
   uint32_t entry = 0;      // of the plan table, as it was read: plans that no row names are not kept
   bool continues = false;  // the tensor of the row before
+  uint32_t tensor = 0;     // of the frame, from 0 (set by the reader)
   uint64_t universe = 0, count = 0, support = 0;
   std::array<uint64_t, section_count> size{};
   uint64_t offset = 0;  // of the payload in the frame (set by the reader and by the writer)
@@ -100,6 +101,8 @@ struct frame_view {
     return plans * sizeof(wire_plan) + rows * (sizeof(wire_row) + sizeof(uint64_t)) + table;
   }
   uint64_t memory() const { return memory_of(plans.size(), rows.size(), layout.table.size()); }
+  // Forgets all but so many tensors from `first` on, which are there. `tensors` is then their number; rows keep theirs.
+  void keep(uint32_t first, uint32_t n);
 };
 
 // Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,

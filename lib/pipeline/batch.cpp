@@ -41,7 +41,7 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
     return bad_tensor(error, i, DR_E_ARGUMENT, t.index_dtype, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)",
                       t.index_dtype);
   if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.flags, "unknown flags 0x%x", t.flags);
+    return bad_tensor(error, i, DR_E_UNSUPPORTED, t.flags, "unknown flags 0x%x", t.flags);
   if (t.universe > elements_max / width)
     return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "%" PRIu64 " rows of %u values: more than 2^56", t.universe,
                       width);

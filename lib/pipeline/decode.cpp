@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "merge/merge.hpp"
+#include "merge/union_tile.hpp"
 #include "pipeline/batch.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/value_type.hpp"
@@ -87,8 +88,10 @@ struct work {
 };
 
 // Of one worker.
-deliver_room take_room(arena& memory, size_t frames) {
-  return {memory.take<deliver_room::cursor>(frames), memory.take<std::byte>(tile_bytes)};
+deliver_room take_room(arena& memory, size_t frames, size_t outs) {
+  return {memory.take<deliver_room::cursor>(frames),  memory.take<std::byte>(tile_bytes),
+          memory.take<deliver_room::waiting>(frames), memory.take<size_t>(frames),
+          memory.take<const decoded_row*>(frames),    memory.take<uint64_t>(deliver_room::parts * uint64_t{outs})};
 }
 
 // Of n rows, at most `most` of them in one frame.
@@ -223,11 +226,7 @@ class decoder {
     return DR_OK;
   }
 
-  uint64_t tensor_of(size_t row) const {
-    uint64_t t = 0;
-    for (size_t i = 1; i <= row; ++i) t += !f_.rows[i].continues;
-    return t;
-  }
+  uint64_t tensor_of(size_t row) const { return f_.rows[row].tensor; }
 
   dr_status corrupt(size_t i, uint32_t stream, uint64_t where, uint64_t what, const char* message) {
     return fail(error_, dr_fault{sizeof(dr_fault), DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
@@ -311,6 +310,8 @@ void each_tensor(const frame_view& frame, F&& f) {
     i = end;
   }
 }
+
+unsigned index_size(const tensor_out& o) { return o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4; }
 
 bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
 
@@ -458,6 +459,202 @@ class deliverer {
   uint64_t tiles_ = 0, each_ = 1;
 };
 
+// Frames to sparse outputs: the union of their supports, found and added up a tile at a time. Tiles begin where some frame has a row, and a
+// frame that has none in a tile is not asked, so the work goes with the pairs. An output is cut into parts for the workers;
+// what its sums are does not depend on that.
+class sparse_merger {
+ public:
+  sparse_merger(std::span<const frame_view> frames, const decoded_row* rows, const float* weights,
+                const deliver_room* rooms, pool& workers, std::span<const tensor_out> outs)
+      : frames_(frames),
+        rows_(rows),
+        weights_(weights),
+        rooms_(rooms),
+        pool_(workers),
+        outs_(outs),
+        parts_(workers.workers() > 1 ? deliver_room::parts * workers.workers() : 1) {}
+
+  void run(bool counts) {
+    if (std::none_of(outs_.begin(), outs_.end(), [](const tensor_out& o) { return o.index_dtype != 0; })) return;
+    counts_ = counts;
+    pool_.run(
+        outs_.size() * parts_,
+        [](void* self, size_t item, size_t worker) { static_cast<sparse_merger*>(self)->run_item(item, worker); },
+        this);
+  }
+  // Rows of the union in the parts of an output before one.
+  uint64_t rows_before(size_t output, uint32_t part) const {
+    uint64_t n = 0;
+    for (uint32_t p = 0; p < part; ++p) n += count_of(output, p);
+    return n;
+  }
+  uint64_t rows_of(size_t output) const { return rows_before(output, parts_); }
+
+ private:
+  using cursor = deliver_room::cursor;
+  using waiting = deliver_room::waiting;
+
+  uint64_t& count_of(size_t output, uint32_t part) const {
+    constexpr uint32_t each = deliver_room::parts;
+    return rooms_[part / each].counts[each * output + part % each];
+  }
+
+  void run_item(size_t item, size_t worker) {
+    const size_t output = item / parts_;
+    const auto part = static_cast<uint32_t>(item % parts_);
+    const tensor_out& o = outs_[output];
+    if (!o.index_dtype) return;
+    const uint64_t each = ceil_div(o.universe, parts_), begin = std::min(o.universe, part * each),
+                   end = std::min(o.universe, begin + each);
+    const uint64_t n = merge_part(o, output, begin, end, counts_ ? 0 : rows_before(output, part), rooms_[worker]);
+    if (counts_) count_of(output, part) = n;
+  }
+
+  // The first row of a tensor of a frame.
+  static size_t first_row(const frame_view& frame, size_t tensor) {
+    const auto wanted = frame.rows.front().tensor + static_cast<uint32_t>(tensor);
+    if (tensor < frame.rows.size() && frame.rows[tensor].tensor == wanted && !frame.rows[tensor].continues)
+      return tensor;
+    return static_cast<size_t>(std::partition_point(frame.rows.begin(), frame.rows.end(),
+                                                    [&](const wire_row& row) { return row.tensor < wanted; }) -
+                               frame.rows.begin());
+  }
+  static bool is_over(const frame_view& frame, size_t row, uint32_t tensor) {
+    return row == frame.rows.size() || frame.rows[row].tensor != tensor;
+  }
+  static uint64_t row_at(const decoded_row& row, uint64_t at) { return row.support ? row.support[at] : at; }
+
+  // Goes to the next row that is there; false if there is none below `end`.
+  static bool settle(const frame_view& frame, const decoded_row* rows, uint32_t tensor, uint64_t end, cursor& c,
+                     uint64_t& next) {
+    while (!is_over(frame, c.row, tensor) && c.first < end) {
+      const wire_row& row = frame.rows[c.row];
+      if (c.at < row.support) {
+        next = c.first + row_at(rows[c.row], c.at);
+        return next < end;
+      }
+      c = {c.row + 1, c.first + row.universe, 0};
+    }
+    return false;
+  }
+
+  // Calls f(part) for what a frame has below row `end` of the output, in a tile that begins at `tile`; moves the cursor behind it. f returns
+  // how many rows that were.
+  template <class F>
+  static void each_part(const frame_view& frame, const decoded_row* rows, uint32_t tensor, uint64_t tile, uint64_t end,
+                        cursor& c, F&& f) {
+    while (!is_over(frame, c.row, tensor) && c.first < end) {
+      const wire_row& row = frame.rows[c.row];
+      const wire_plan& plan = frame.plans[row.plan];
+      const decoded_row& decoded = rows[c.row];
+      if (c.at < row.support)
+        c.at += f(plan, tile_part{decoded.support ? decoded.support + c.at : nullptr,
+                                  static_cast<const std::byte*>(decoded.values) + c.at * row_bytes(plan),
+                                  row.support - c.at, c.at, end - c.first, static_cast<uint32_t>(c.first - tile)});
+      if (c.at < row.support) return;
+      c = {c.row + 1, c.first + row.universe, 0};
+    }
+  }
+
+  // Rows [begin, end) of an output, whose part of the union goes to its rows from `at` on. Returns how many they are.
+  uint64_t merge_part(const tensor_out& o, size_t output, uint64_t begin, uint64_t end, uint64_t at,
+                      const deliver_room& room) const {
+    if (begin == end || frames_.empty()) return 0;
+    const uint32_t width = o.width ? o.width : 1;
+    const auto columns = static_cast<uint32_t>(std::min<uint64_t>(width, union_tile::elements));
+    const uint64_t tile_rows = std::min(union_tile::elements / columns, end - begin);
+    union_tile tile(reinterpret_cast<float*>(room.tile), counts_ ? 0 : tile_rows, columns);
+    const auto later = [](const waiting& a, const waiting& b) { return a.next > b.next; };
+    waiting* const heap = room.heap;
+    size_t left = 0;
+    const decoded_row* behind_frame = rows_;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const frame_view& frame = frames_[f];
+      room.rows[f] = behind_frame;
+      behind_frame += frame.rows.size();
+      cursor& c = room.cursors[f];
+      c = {first_row(frame, output), 0, 0};
+      const uint32_t tensor = frame.rows[c.row].tensor;
+      while (!is_over(frame, c.row, tensor) && c.first + frame.rows[c.row].universe <= begin)
+        c.first += frame.rows[c.row++].universe;
+      if (is_over(frame, c.row, tensor)) continue;
+      const decoded_row* const rows = room.rows[f];
+      if (begin > c.first && frame.rows[c.row].support) {
+        const uint32_t* const support = rows[c.row].support;
+        c.at = support ? static_cast<uint64_t>(
+                             std::lower_bound(support, support + frame.rows[c.row].support, begin - c.first) - support)
+                       : begin - c.first;
+      }
+      waiting w{0, f};
+      if (settle(frame, rows, tensor, end, c, w.next)) heap[left++] = w;
+    }
+    std::make_heap(heap, heap + left, later);
+    uint64_t n = 0;
+    while (left) {
+      const uint64_t first = heap[0].next, behind = std::min(end - first, tile_rows) + first;
+      size_t busy = 0;
+      while (left && heap[0].next < behind) {
+        std::pop_heap(heap, heap + left, later);
+        room.busy[busy++] = heap[--left].frame;
+      }
+      std::sort(room.busy, room.busy + busy);
+      n += counts_ ? count_tile(tile, output, first, behind, busy, room)
+                   : add_tile(tile, o, output, first, behind, at + n, busy, room);
+      for (size_t b = 0; b < busy; ++b) {
+        const size_t f = room.busy[b];
+        waiting w{0, f};
+        if (!settle(frames_[f], room.rows[f], tensor_of(f, output), end, room.cursors[f], w.next)) continue;
+        heap[left++] = w;
+        std::push_heap(heap, heap + left, later);
+      }
+    }
+    return n;
+  }
+
+  uint32_t tensor_of(size_t f, size_t output) const {
+    return frames_[f].rows.front().tensor + static_cast<uint32_t>(output);
+  }
+
+  uint64_t count_tile(union_tile& tile, size_t output, uint64_t first, uint64_t behind, size_t busy,
+                      const deliver_room& room) const {
+    for (size_t b = 0; b < busy; ++b) {
+      const size_t f = room.busy[b];
+      each_part(frames_[f], room.rows[f], tensor_of(f, output), first, behind, room.cursors[f],
+                [&](const wire_plan&, const tile_part& p) { return tile.mark(p); });
+    }
+    return tile.count_and_clear();
+  }
+
+  uint64_t add_tile(union_tile& tile, const tensor_out& o, size_t output, uint64_t first, uint64_t behind, uint64_t at,
+                    size_t busy, const deliver_room& room) const {
+    const uint32_t width = o.width ? o.width : 1;
+    uint64_t n = 0;
+    for (uint64_t band = 0; band < width; band += union_tile::elements) {
+      const bool last = width - band <= union_tile::elements;
+      for (size_t b = 0; b < busy; ++b) {
+        const size_t f = room.busy[b];
+        cursor c = room.cursors[f];
+        each_part(frames_[f], room.rows[f], tensor_of(f, output), first, behind, c,
+                  [&](const wire_plan& plan, const tile_part& p) {
+                    return tile.add(p, plan.dtype, width, band, weights_ ? weights_[f] : 1);
+                  });
+        if (last) room.cursors[f] = c;
+      }
+      n = tile.hand_over(first, at, o.index_dtype, band ? nullptr : o.indices, o.dtype, width, band, o.values);
+    }
+    return n;
+  }
+
+  std::span<const frame_view> frames_;
+  const decoded_row* rows_;
+  const float* weights_;
+  const deliver_room* rooms_;
+  pool& pool_;
+  std::span<const tensor_out> outs_;
+  const uint32_t parts_;
+  bool counts_ = false;
+};
+
 }  // namespace
 
 namespace {
@@ -486,7 +683,7 @@ struct extent {
         bytes = saturated_sum(bytes, saturated_product(universe, row));
         return;
       }
-      const uint64_t pair = row + (o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4);
+      const uint64_t pair = row + index_size(o);
       for (size_t i = begin; i < end; ++i) {
         const wire_row& r = frame.rows[i];
         const wire_plan& plan = frame.plans[r.plan];
@@ -531,7 +728,7 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
                 all.asked, most);
   arena memory;
   take(memory, frames, workers);
-  for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size());
+  for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size(), outs.size());
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
   const uint64_t most =
@@ -556,7 +753,7 @@ dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_er
   work w = take_lists(memory, b.rows.size() * frames, b.rows.size());
   memory.take<std::byte>(rows.used() * frames);
   take_scratch(memory, scratch, b.workers, w);
-  for (uint32_t k = 0; k < b.workers; ++k) take_room(memory, frames);
+  for (uint32_t k = 0; k < b.workers; ++k) take_room(memory, frames, b.shapes.size());
   bytes = memory.used();
   return bytes > SIZE_MAX / 4 ? too_large() : DR_OK;
 }
@@ -604,7 +801,53 @@ dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* wh
 
 }  // namespace
 
-dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint64_t& total, dr_error& error) {
+dr_status keep_range(frame_view& frame, const dr_decode_options& options, size_t outs, dr_error& error) {
+  const uint64_t first = options.first_tensor, n = options.tensors;
+  if (!n && !first) return DR_OK;
+  if (!n || first > frame.tensors || n > frame.tensors - first)
+    return fail(error, DR_E_ARGUMENT, "options: %" PRIu64 " tensors from %" PRIu64 " on; the frame has %u", n, first,
+                frame.tensors);
+  if (outs != n) return fail(error, DR_E_ARGUMENT, "%zu outputs; the options ask for %" PRIu64 " tensors", outs, n);
+  frame.keep(static_cast<uint32_t>(first), static_cast<uint32_t>(n));
+  return DR_OK;
+}
+
+dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& ranges, dr_error& error) {
+  ranges.clear();
+  const auto add = [&](size_t i, const void* at, uint64_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(at);
+    if (at && bytes) ranges.push_back({begin, bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes, i});
+  };
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const tensor_out& o = outs[i];
+    const uint64_t rows = o.index_dtype ? std::min(o.capacity, o.universe) : o.universe;
+    add(i, o.values, saturated_product(rows, uint64_t{std::max(1u, o.width)} * value_size(o.dtype)));
+    if (o.index_dtype) add(i, o.indices, saturated_product(rows, index_size(o)));
+  }
+  const auto before = [](const out_range& a, const out_range& b) { return a.begin < b.begin; };
+  if (!std::is_sorted(ranges.begin(), ranges.end(), before)) std::sort(ranges.begin(), ranges.end(), before);
+  for (size_t k = 1; k < ranges.size(); ++k) {
+    if (ranges[k - 1].end <= ranges[k].begin) continue;
+    const auto [a, b] = std::minmax(ranges[k - 1].output, ranges[k].output);
+    fail(error, DR_E_ARGUMENT, "output %zu: it overlaps output %zu", b, a);
+    error.tensor = b;
+    return DR_E_ARGUMENT;
+  }
+  return DR_OK;
+}
+
+dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint64_t size, dr_error& error) {
+  const auto begin = reinterpret_cast<uintptr_t>(frame);
+  // They ascend and are apart, so do their ends.
+  const auto found =
+      std::partition_point(ranges.begin(), ranges.end(), [&](const out_range& r) { return r.end <= begin; });
+  if (found == ranges.end() || !size || (found->begin > begin && found->begin - begin >= size)) return DR_OK;
+  fail(error, DR_E_ARGUMENT, "output %zu: it overlaps the frame", found->output);
+  error.tensor = found->output;
+  return DR_E_ARGUMENT;
+}
+
+dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse, uint64_t& total, dr_error& error) {
   const auto bad = [&](uint64_t i, const char* what, uint64_t has, uint64_t wants) {
     return bad_output(error, i, DR_E_ARGUMENT, what, has, wants);
   };
@@ -614,10 +857,15 @@ dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint6
     if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
     if (o.index_dtype && !is_index_type(o.index_dtype))
       return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
-    if (o.flags) return bad(i, "unknown flags", o.flags, 0);
+    if (o.flags) return bad_output(error, i, DR_E_UNSUPPORTED, "unknown flags", o.flags, 0);
     if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
       return bad(i, "values are not aligned to their dtype", 0, 0);
-    if (o.index_dtype && dense_only) return bad(i, "a dense output is wanted here", o.index_dtype, 0);
+    if (o.index_dtype && sparse == sparse_outputs::none)
+      return bad(i, "a dense output is wanted here", o.index_dtype, 0);
+    if (o.index_dtype && reinterpret_cast<uintptr_t>(o.indices) % index_size(o))
+      return bad(i, "indices are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && sparse == sparse_outputs::unions && !o.indices && o.capacity)
+      return bad(i, "indices is NULL", 0, 0);
     if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, "values is NULL", 0, 0);
     if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows", o.universe, 0);
     total += o.universe;
@@ -625,7 +873,8 @@ dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint6
   return DR_OK;
 }
 
-dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error) {
+dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
+                        dr_error& error) {
   const auto bad = [&](uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
     return bad_output(error, i, code, what, has, wants);
   };
@@ -633,17 +882,11 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
   if (!cut && outs.size() != frame.tensors)
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
   uint64_t total = 0;
-  if (const dr_status s = check_outputs(outs, cut || dense_only, total, error)) return s;
+  if (const dr_status s = check_outputs(outs, cut ? sparse_outputs::none : sparse, total, error)) return s;
   const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
     const tensor_out& o = outs[i];
     const uint32_t width = o.width ? o.width : 1;
     if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
-    if (o.dtype != p.dtype && o.dtype != DR_F32) {
-      fail(error, DR_E_ARGUMENT, "output %zu: dtype must be the frame's, or f32 (it has %s, the frame %s)", i,
-           dtype_name(o.dtype), dtype_name(p.dtype));
-      error.tensor = i;
-      return DR_E_ARGUMENT;
-    }
     return DR_OK;
   };
   dr_status status = DR_OK;
@@ -675,20 +918,21 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
                                                    : UINT64_MAX;
     if (universe > top)
       status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
-    else if (support > o.capacity)
+    else if (sparse == sparse_outputs::unions)
+      return;
+    else if (support > o.capacity) {
       status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
-    else if (support && !o.indices)
+      error.needed = support;
+    } else if (support && !o.indices)
       status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);
-    else if (reinterpret_cast<uintptr_t>(o.indices) % (o.index_dtype == DR_U32 || o.index_dtype == DR_I32 ? 4 : 8))
-      status = bad(i, DR_E_ARGUMENT, "indices are not aligned to their dtype", 0, 0);
   });
   return status;
 }
 
-dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,
+dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& workers, arena& memory, decoded_row* rows,
                       deliver_room* rooms, dr_error& error) {
   const work w = take(memory, frames, workers.workers());
-  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = take_room(memory, frames.size());
+  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = take_room(memory, frames.size(), outs);
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   size_t first = 0;
   for (size_t k = 0; k < frames.size(); ++k) {
@@ -717,9 +961,8 @@ void deliver(const frame_view& frame, const decoded_row* rows, const deliver_roo
     for (size_t i = begin; i < end && o.index_dtype; ++i) {
       const wire_row& row = frame.rows[i];
       const wire_plan& p = frame.plans[row.plan];
-      const unsigned index_size = o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4;
       write_indices(rows[i].support, row.support, first, o.index_dtype,
-                    static_cast<std::byte*>(o.indices) + o.count * index_size);
+                    static_cast<std::byte*>(o.indices) + o.count * index_size(o));
       convert(p.dtype, rows[i].values, row.support * p.width, o.dtype, at_element(o, o.count * p.width));
       o.count += row.support;
       first += row.universe;
@@ -727,11 +970,31 @@ void deliver(const frame_view& frame, const decoded_row* rows, const deliver_roo
   });
 }
 
+dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
+                       pool& workers, std::span<const tensor_out> outs, dr_error& error) {
+  sparse_merger m(frames, rows, nullptr, rooms, workers, outs);
+  m.run(true);
+  for (size_t i = 0; i < outs.size(); ++i) {
+    if (!outs[i].index_dtype) continue;
+    const uint64_t n = m.rows_of(i);
+    if (n <= outs[i].capacity) continue;
+    fail(error, DR_E_CAPACITY, "output %zu: it has room for %" PRIu64 " rows; the frames have %" PRIu64, i,
+         outs[i].capacity, n);
+    error.tensor = i;
+    error.needed = n;
+    return DR_E_CAPACITY;
+  }
+  return DR_OK;
+}
+
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
-  if (!adds)
-    for (tensor_out& o : outs) o.count = 0;
+  for (tensor_out& o : outs) o.count = 0;
   deliverer(frames, rows, weights, false, !adds, rooms, workers, outs).run();
+  sparse_merger m(frames, rows, weights, rooms, workers, outs);
+  m.run(false);
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (outs[i].index_dtype) outs[i].count = m.rows_of(i);
 }
 
 }  // namespace dr

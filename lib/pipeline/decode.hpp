@@ -26,8 +26,24 @@ struct deliver_room {
     uint64_t first;  // rows of the universe before it
     uint64_t at;     // in its support
   };
-  cursor* cursors = nullptr;  // [frames]
+  struct waiting {
+    uint64_t next;  // row of the output
+    size_t frame;
+  };
+  static constexpr uint32_t parts = 4;  // of each sparse output of a merge, a worker
+  cursor* cursors = nullptr;            // [frames]
   std::byte* tile = nullptr;
+  waiting* heap = nullptr;             // [frames]: of a sparse output
+  size_t* busy = nullptr;              // [frames]: of a tile
+  const decoded_row** rows = nullptr;  // [frames]
+  uint64_t* counts = nullptr;          // [outputs · parts]: rows of unions
+};
+
+// Which sparse outputs a call takes.
+enum class sparse_outputs {
+  none,
+  one_frame,  // with room for its support
+  unions      // of frames' supports; how large they are is known when they are decoded
 };
 
 // Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits, before anything is
@@ -42,22 +58,40 @@ dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
 // What all frames of a batch have in common, to check outputs before there is one.
 frame_view common_frame(const batch& b);
 
+// Leaves of a frame the tensors that options ask for, which go to so many outputs. ARGUMENT: it has not so many.
+dr_status keep_range(frame_view& frame, const dr_decode_options& options, size_t outs, dr_error& error);
+
 // Whether outputs are right in themselves; total: their rows.
-dr_status check_outputs(std::span<const tensor_out> outs, bool dense_only, uint64_t& total, dr_error& error);
+dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse, uint64_t& total, dr_error& error);
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
-dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, bool dense_only, dr_error& error);
+dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
+                        dr_error& error);
+
+// Where an output lies.
+struct out_range {
+  uintptr_t begin, end;
+  size_t output;
+};
+// Of all outputs, ascending. ARGUMENT: two of them overlap.
+dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& ranges, dr_error& error);
+// ARGUMENT: one of them overlaps a frame.
+dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint64_t size, dr_error& error);
 
 // A merge takes no more frames: so many have positions of their own in 32 bits, and in sums of workspaces.
 inline constexpr size_t merged_max = size_t{1} << 20;
 
-// Decodes every row of every frame; rows [Σ rows of the frames], rooms [workers].
-dr_status decode_rows(std::span<const frame_view> frames, pool& workers, arena& memory, decoded_row* rows,
+// Decodes every row of every frame, for so many outputs; rows [Σ rows of the frames], rooms [workers].
+dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& workers, arena& memory, decoded_row* rows,
                       deliver_room* rooms, dr_error& error);
 
 // Hands a frame's rows over.
 void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
              std::span<tensor_out> outs);
-// Σ weight · frame into dense outputs, from zero or added to what they hold; frame after frame for every element.
+// How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
+dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
+                       pool& workers, std::span<const tensor_out> outs, dr_error& error);
+// Σ weight · frame: into dense outputs, from zero or added to what they hold; frame after frame for every element. Into sparse ones, whose
+// unions were counted, from zero.
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 
