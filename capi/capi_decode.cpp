@@ -81,23 +81,29 @@ struct host_decode {
   dr::pool& workers(dr_context& c) const { return batch ? c.workers_for(*batch) : *c.workers; }
   // A sound frame, of which what is asked for is left.
   dr_status check(dr::frame_view& f, std::span<const dr_tensor_out> outs, dr::sparse_outputs sparse,
-                  std::span<const dr::out_range> out_ranges, dr_error& error) const {
+                  dr_error& error) const {
     if (const dr_status s = check_tag(f, options, error)) return s;
     if (batch)
       if (const dr_status s = dr::check_frame(*batch, f, error)) return s;
     if (const dr_status s = dr::keep_range(f, options, outs.size(), error)) return s;
-    if (!checked)
-      if (const dr_status s = dr::check_outputs(f, outs, sparse, error)) return s;
-    return dr::check_apart(out_ranges, f.data, f.frame_size, error);
-  }
-  // Where outputs lie that are apart.
-  dr_status list_ranges(dr_context& c, std::span<const dr_tensor_out> outs, std::span<const dr::out_range>& out) const {
-    if (!ranges)
-      if (const dr_status s = dr::list_ranges(outs, c.ranges, c.error)) return s;
-    out = ranges ? *ranges : c.ranges;
-    return DR_OK;
+    return checked ? DR_OK : dr::check_outputs(f, outs, sparse, error);
   }
 };
+
+// Outputs lie apart, and no frame in one of them.
+dr_status check_apart(dr_context& c, std::span<const dr::frame_view> frames, std::span<const dr_bytes> where,
+                      std::span<const dr_tensor_out> outs, const std::vector<dr::out_range>* ranges) {
+  if (!ranges)
+    if (const dr_status s = dr::list_ranges(outs, c.ranges, c.error)) return s;
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const void* const at = where.empty() ? frames[i].data : where[i].data;
+    if (!dr::check_apart(ranges ? *ranges : c.ranges, at, frames[i].frame_size, c.error)) continue;
+    if (frames.size() == 1) return c.error.code;
+    c.error.frame = i;
+    return prefix(c.error, "frame %zu: ", i);
+  }
+  return DR_OK;
+}
 
 dr_status too_small(dr_error& error, size_t size, uint64_t needed) {
   fail(error, DR_E_CAPACITY, "workspace: %zu bytes, but these frames need %" PRIu64, size, needed);
@@ -112,6 +118,7 @@ dr_status decode_frames(dr_context& c, std::span<const dr::frame_view> frames, s
   dr::pool& workers = how.workers(c);
   uint64_t bytes = 0;
   if (const dr_status s = dr::decode_workspace(frames, outs, how.options, workers.workers(), bytes, c.error)) return s;
+  if (const dr_status s = check_apart(c, frames, {}, outs, how.ranges)) return s;
   void* workspace = how.workspace;
   if (how.batch) {
     if (!workspace || how.workspace_size < bytes) return too_small(c.error, workspace ? how.workspace_size : 0, bytes);
@@ -149,12 +156,10 @@ dr_status decode_on_host(dr_context& c, const void* frame, size_t size, const ho
                          std::span<dr_tensor_out> outs) {
   c.frames.resize(std::max<size_t>(1, c.frames.size()));
   dr::frame_view& f = c.frames[0];
-  std::span<const dr::out_range> ranges;
-  if (const dr_status s = how.list_ranges(c, outs, ranges)) return s;
   {
     dr::trace_span span = how.span("header");
     if (const dr_status s = read_sound_frame(frame, size, f, c.error, header_room(how.options))) return s;
-    if (const dr_status s = how.check(f, outs, dr::sparse_outputs::one_frame, ranges, c.error)) return s;
+    if (const dr_status s = how.check(f, outs, dr::sparse_outputs::one_frame, c.error)) return s;
     span.bytes = f.frame_size;
   }
   if (const dr_status s = decode_frames(c, {&f, 1}, outs, how)) return s;
@@ -168,8 +173,6 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
                         std::span<dr_tensor_out> outs) {
   c.frames.resize(std::max(frames.size(), c.frames.size()));
   const std::span<dr::frame_view> views(c.frames.data(), frames.size());
-  std::span<const dr::out_range> ranges;
-  if (const dr_status s = how.list_ranges(c, outs, ranges)) return s;
   for (size_t i = 0; how.options.flags & DR_DECODE_ADD && i < outs.size(); ++i)
     if (outs[i].index_dtype) {
       fail(c.error, DR_E_ARGUMENT, "output %zu: it is sparse, and nothing can be added to it", i);
@@ -182,7 +185,7 @@ dr_status merge_on_host(dr_context& c, std::span<const dr_bytes> frames, const f
     for (size_t i = 0; i < frames.size(); ++i) {
       dr_status s = read_sound_frame(frames[i].data, frames[i].size, views[i], c.error, room);
       room -= std::min(room, views[i].memory());
-      if (!s) s = how.check(views[i], outs, dr::sparse_outputs::unions, ranges, c.error);
+      if (!s) s = how.check(views[i], outs, dr::sparse_outputs::unions, c.error);
       span.bytes += views[i].frame_size;
       if (!s) continue;
       c.error.frame = i;
@@ -374,7 +377,6 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   bool by_host = false;
   if (option.tensors || option.first_tensor)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; the CPU does some");
-  if (const dr_status s = dr::list_ranges(outs, c.ranges, c.error)) return s;
   const auto sparse = request.copies ? dr::sparse_outputs::one_frame : dr::sparse_outputs::none;
   if (uint64_t total = 0; views.empty())
     if (const dr_status s = dr::check_outputs(outs, sparse, total, c.error)) return s;
@@ -399,7 +401,6 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
       s = fail(c.error, DR_E_UNSUPPORTED, "frame: one tensor for many outputs (bucket=flat) has no CUDA path");
     if (!s) s = check_tag(views[i], option, c.error);
     if (!s) s = dr::check_outputs(views[i], outs, sparse, c.error);
-    if (!s) s = dr::check_apart(c.ranges, f.data, views[i].frame_size, c.error);
     if (s) {
       if (request.copies) return s;
       c.error.frame = i;
@@ -408,6 +409,7 @@ dr_status decode_unknown(dr_context& c, const dr::target& target, const dr::deco
   }
   uint64_t bytes = 0;
   if (const dr_status s = dr::decode_workspace(views, outs, option, 1, bytes, c.error)) return s;
+  if (const dr_status s = check_apart(c, views, request.frames, outs, nullptr)) return s;
   std::vector<dr::decode_shape> shapes;
   for (const dr::frame_view& f : views) {
     bool host_would_do = false;

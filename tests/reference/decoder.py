@@ -38,6 +38,12 @@ def refuse(condition, message):
         raise Corrupt(message)
 
 
+def unknown(condition, message):
+    """Room for later."""
+    if condition:
+        raise Unsupported(message)
+
+
 @dataclass
 class Codec:
     role: str
@@ -1305,9 +1311,9 @@ def read_stage(reader, role):
 def read_entry(reader):
     counts, kind = reader.uint(1), reader.uint(1)
     values, indices, orders = counts & 7, counts >> 3 & 7, counts >> 6
-    refuse(not 1 <= values <= 5 or not 1 <= indices <= 5, f"{values} value and {indices} index codecs")
+    unknown((kind & 15) > 3 or kind >> 6, f"type {kind:#x}")
+    unknown(not 1 <= values <= 5 or not 1 <= indices <= 5, f"{values} value and {indices} index codecs")
     refuse((kind & 15) not in TYPES, f"type {kind & 15}")
-    refuse(kind >> 6, "reserved bits of the type")
     width = 1
     if kind & 32:
         width = reader.varint()
@@ -1350,7 +1356,7 @@ def run_list(stages, data, shape):
 def settle_row(row, stored_support, stored):
     """Checks what a header stores of a row against the rules, and sets support and the sizes of its sections."""
     entry = row.entry
-    refuse(row.mode == 3, "mode 3")
+    unknown(row.mode == 3, "mode 3")
     refuse(row.universe > MASK32, "universe above 2^32 - 1")
     refuse(row.count > row.universe, "count above universe")
     if row.mode == 2:
