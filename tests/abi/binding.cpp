@@ -229,7 +229,8 @@ TEST_CASE("what is wrong with tensors and outputs is said when they are bound") 
     refused([](fixture& x) { x.outs[1].now.width = 2; });
     refused([](fixture& x) { x.outs[1].now.dtype = 77; });
     refused([](fixture& x) { x.outs[0].now.values = nullptr; });
-    refused([](fixture& x) { x.outs[0].now.flags = 1; });
+    refused([](fixture& x) { x.outs[0].now.flags = 1; }, DR_E_UNSUPPORTED);
+    refused([](fixture& x) { x.outs[1].now.values = x.outs[0].now.values; });  // they overlap
     refused([](fixture& x) { x.outs[0].later[1] = 1; }, DR_E_UNSUPPORTED);
     refused([](fixture& x) { x.place.kind = x.place.kind ? DR_PLACE_CPU : DR_PLACE_EMULATED; });
     refused([](fixture& x) { x.place.reserved = 1; }, DR_E_UNSUPPORTED);

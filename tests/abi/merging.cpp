@@ -151,33 +151,54 @@ TEST_CASE("outputs are untouched unless every frame is sound, however late the d
   untouched(client::encode(f.c, "index=raw", {client::dense(floats(700, 1))}), DR_E_ARGUMENT);
 }
 
-TEST_CASE("merge takes dense outputs of the frame's shape only") {
+TEST_CASE("merge takes outputs of the frame's shape only") {
   fixture f;
   floats x(700), y(90);
-  dr_tensor_out sparse = client::dense_out(x);
-  uint32_t indices[700];
-  sparse.index_dtype = DR_U32;
-  sparse.indices = indices;
-  sparse.capacity = 700;
-  CHECK(merge(f.c, f.frames, nullptr, 0, {sparse, client::dense_out(y)}) == DR_E_ARGUMENT);
   CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x)}) == DR_E_ARGUMENT);
   CHECK(merge(f.c, f.frames, nullptr, 1u << 30, {client::dense_out(x), client::dense_out(y)}) == DR_E_UNSUPPORTED);
-  dr_tensor_out half = client::dense_out(y);
-  half.dtype = DR_F16;  // the frame's is f32
-  CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x), half}) == DR_E_ARGUMENT);
+  dr_tensor_out other = client::dense_out(y);
+  other.universe = 89;
+  CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x), other}) == DR_E_ARGUMENT);
+  other = client::dense_out(y);
+  other.dtype = DR_I32;
+  CHECK(merge(f.c, f.frames, nullptr, 0, {client::dense_out(x), other}) == DR_E_ARGUMENT);
 }
 
-TEST_CASE("weights that are zero, infinite or NaN do what arithmetic does") {
+TEST_CASE("weights are finite: another is ARGUMENT, names its position, and nothing is written") {
   client::context c;
   const bytes frame = client::encode(c, "index=raw", {client::dense({2.0f, 0.0f})});
-  floats x(2);
-  const float zero = 0, infinite = INFINITY, nan = NAN;
+  floats x(2, 9);
+  for (const float bad : {INFINITY, -INFINITY, NAN}) {
+    const float weights[] = {1, 0, bad};
+    CHECK(merge(c, {frame, frame, frame}, weights, 0, {client::dense_out(x)}) == DR_E_ARGUMENT);
+    CHECK(c.error().find("weight 2") != std::string::npos);
+    CHECK(x == floats{9, 9});
+  }
+  const float zero = 0;
   REQUIRE(merge(c, {frame}, &zero, 0, {client::dense_out(x)}) == DR_OK);
   CHECK(x == floats{0, 0});
-  REQUIRE(merge(c, {frame}, &infinite, 0, {client::dense_out(x)}) == DR_OK);
-  CHECK(x[0] == INFINITY);
-  REQUIRE(merge(c, {frame}, &nan, 0, {client::dense_out(x)}) == DR_OK);
-  CHECK(std::isnan(x[0]));
+}
+
+TEST_CASE("count: the rows that were added over all frames of this call, also where something was there") {
+  client::context c;
+  const std::vector<uint32_t> some = {1, 4}, others = {4, 5, 6};
+  const bytes a = client::encode(c, "index=raw", {client::sparse(some, {1, 2}, 50)}),
+              b = client::encode(c, "index=raw", {client::sparse(others, {1, 2, 3}, 50)});
+  floats x(50);
+  dr_tensor_out out = client::dense_out(x);
+  const dr_bytes list[] = {{a.data(), a.size()}, {b.data(), b.size()}};
+  dr_decode_options options{};
+  options.struct_size = sizeof options;
+  for (const uint32_t flags : {0u, uint32_t{DR_DECODE_ADD}, uint32_t{DR_DECODE_ADD}}) {
+    options.flags = flags;
+    for (const uint64_t before : {0, 1000}) {
+      out.count = before;
+      REQUIRE(dr_merge(c.handle, nullptr, list, nullptr, 2, &options, &out, sizeof out, 1) == DR_OK);
+      CHECK(out.count == 5);
+    }
+  }
+  REQUIRE(dr_merge(c.handle, nullptr, list, nullptr, 0, &options, &out, sizeof out, 1) == DR_OK);
+  CHECK(out.count == 0);
 }
 
 TEST_CASE("a merge of no frames still looks at its outputs") {

@@ -9,9 +9,10 @@ inline client::bytes encode_segmented(client::context& c, const std::string& tex
                                       const std::vector<dr_tensor>& tensors, dr_call call) {
   const client::plan p(text);
   dr_batch* batch = nullptr;
-  INFO(text);
-  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
-                          call.segment_rows, &batch) == DR_OK);
+  const dr_status made = dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                                         call.segment_rows, &batch);
+  INFO(text << ": " << c.error());
+  REQUIRE(made == DR_OK);
   dr_batch_info info{};
   info.struct_size = sizeof info;
   CHECK(dr_batch_describe(batch, &info, nullptr) == DR_OK);
