@@ -841,19 +841,15 @@ def test_max_elements():
             merge([frame], max_elements=most)
 
 
-def test_max_workspace(rng):
+def test_a_batch_has_limits_too(rng):
     x = rng.standard_normal(100_000).astype(F32)
-    frame = encode(x, "sparsify=topr(ratio=0.1) index=golomb value=qsgd")
-    for call in (lambda most: decode(frame, max_workspace=most), lambda most: merge([frame], max_workspace=most)):
-        call(1 << 30)
-        for most in (0, 10):
-            with pytest.raises(deepreduce.CapacityError) as caught:
-                call(most)
-        assert caught.value.needed is None or caught.value.needed > 10
-    batch = deepreduce.Batch(x, RAW)
-    with pytest.raises(deepreduce.CapacityError):
-        batch.decode(batch.encode(x), max_elements=99_999)
-    batch.decode(batch.encode(x), max_elements=100_000)
+    batch = deepreduce.Batch(x, "sparsify=topr(ratio=0.1) index=golomb value=qsgd")
+    frame = batch.encode(x)
+    for call in (batch.decode, lambda frame, **limits: batch.merge([frame], **limits)):
+        call(frame, max_elements=100_000, max_workspace=1 << 30)
+        for limits in ({"max_elements": 99_999}, {"max_elements": 0}, {"max_workspace": 10}, {"max_workspace": 0}):
+            with pytest.raises(deepreduce.CapacityError):
+                call(frame, **limits)
 
 
 def test_like_gives_the_kind_the_shape_and_the_type(torch):
