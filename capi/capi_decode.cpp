@@ -188,7 +188,7 @@ dr_status telling(dr_context& c, const dr::target& where, dr_result* result, F&&
   dr_result told;
   if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
   const dr_status status = guarded(c.error, f);
-  if (result) write_struct(dr::result_of(status, 0, c.error), result);
+  if (result) write_struct(dr::result_of(status, {}, c.error), result);
   return status;
 }
 

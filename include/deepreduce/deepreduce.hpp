@@ -212,6 +212,67 @@ class context {
 
 inline dr_bytes bytes_of(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
+// Tensors and outputs, in a batch prepared for them and bound to it: what a training loop calls each step, on the CPU. What they
+// point to, the outputs themselves and the context must outlive it. No outputs: it only encodes. merges: frames of one merge, at most.
+class binding {
+ public:
+  binding(context& c, const plan& p, std::span<const dr_tensor> tensors, std::span<dr_tensor_out> outs = {},
+          size_t merges = 1, uint64_t segment_rows = 0)
+      : context_(c.get()) {
+    dr_batch* prepared = nullptr;
+    check(dr_batch_create(context_, p.get(), nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), segment_rows,
+                          &prepared));
+    batch_.reset(prepared);
+    if (!outs.empty() && outs.size() != tensors.size())
+      throw std::invalid_argument("binding: " + std::to_string(outs.size()) + " outputs for " +
+                                  std::to_string(tensors.size()) + " tensors");
+    dr_binding* made = nullptr;
+    check(dr_binding_create(context_, prepared, nullptr, tensors.data(), sizeof(dr_tensor),
+                            outs.empty() ? nullptr : outs.data(), sizeof(dr_tensor_out), tensors.size(), merges,
+                            &made));
+    handle.reset(made);
+  }
+  dr_binding* get() const { return handle.get(); }
+
+  // Bytes that suffice for any frame.
+  size_t bound() const {
+    auto info = sized<dr_batch_info>();
+    auto e = sized<dr_error>();
+    if (dr_batch_describe(batch_.get(), &info, &e) != DR_OK) throw error(e);
+    return info.bound;
+  }
+  // Returns the frame's size.
+  size_t encode_into(std::span<std::byte> room, const dr_call* call = nullptr) {
+    auto result = sized<dr_result>();
+    check(dr_binding_encode(get(), call, room.data(), room.size(), &result));
+    return result.size;
+  }
+  void decode(std::span<const std::byte> bytes, const dr_decode_options* options = nullptr) {
+    check(dr_binding_decode(get(), bytes.data(), bytes.size(), options, nullptr));
+  }
+  // weights: one for each frame, or empty: all 1.
+  void merge(std::span<const dr_bytes> frames, std::span<const float> weights = {},
+             const dr_decode_options* options = nullptr) {
+    if (!weights.empty() && weights.size() != frames.size())
+      throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
+                                  std::to_string(frames.size()) + " frames");
+    check(dr_binding_merge(get(), frames.data(), weights.empty() ? nullptr : weights.data(), frames.size(), options,
+                           nullptr));
+  }
+
+ private:
+  void check(dr_status status) const {
+    if (status != DR_OK) throw error(*dr_last_error(context_));
+  }
+  struct destroy {
+    void operator()(dr_batch* b) const { dr_batch_destroy(b); }
+    void operator()(dr_binding* b) const { dr_binding_destroy(b); }
+  };
+  dr_context* context_;
+  std::unique_ptr<dr_batch, destroy> batch_;
+  std::unique_ptr<dr_binding, destroy> handle;  // goes before its batch
+};
+
 }  // namespace v1
 }  // namespace dr
 #endif

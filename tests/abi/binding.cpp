@@ -1,4 +1,6 @@
 // A batch bound to its memory: the bytes and values of prepared calls, checked once.
+#include <deepreduce/deepreduce.hpp>
+
 #include <algorithm>
 #include <functional>
 
@@ -349,4 +351,28 @@ TEST_CASE("the workspace of a binding is the context's allocator's, and given ba
   CHECK(heap.blocks == 0);
   CHECK(heap.bytes == 0);
   dr_context_destroy(c);
+}
+
+TEST_CASE("the binding of deepreduce.hpp: encode, decode and merge, step for step") {
+  dr::context c;
+  const dr::plan p("sparsify=topr(count=2) index=raw value=raw");
+  floats g = {1, 0, -3, 0.5f}, x(4);
+  const dr_tensor tensors[] = {dr::dense(g)};
+  dr_tensor_out outs[] = {dr::dense_out(x)};
+  dr::binding b(c, p, tensors, outs, 2);
+  std::vector<std::byte> room(b.bound());
+  for (int step = 0; step < 2; ++step) {
+    const std::span<const std::byte> frame = std::span(room).first(b.encode_into(room));
+    b.decode(frame);
+    CHECK(x == (step ? floats{0, 7, -3, 0} : floats{1, 0, -3, 0}));
+    CHECK(outs[0].count == 2);
+    const dr_bytes both[] = {dr::bytes_of(frame), dr::bytes_of(frame)};
+    const float weights[] = {1, 2};
+    b.merge(both, weights);
+    CHECK(x == (step ? floats{0, 21, -9, 0} : floats{3, 0, -9, 0}));
+    CHECK_THROWS_AS(b.merge(both, std::span(weights).first(1)), std::invalid_argument);
+    g[1] = 7;
+  }
+  CHECK_THROWS_AS(b.decode(std::span(room).first(3)), dr::error);
+  CHECK_THROWS_AS(dr::binding(c, p, tensors, {}, 1).decode(room), dr::error);
 }

@@ -55,11 +55,8 @@ struct layout {
 
 // Calls f with the type of the coefficients.
 template <class F>
-void with_coefficients(const fit_poly_form& form, F&& f) {
-  if (form.coefficient_size() == 2)
-    f(bf16_type{});
-  else
-    f(f32_type{});
+auto with_coefficients(const fit_poly_form& form, F&& f) {
+  return form.coefficient_size() == 2 ? f(bf16_type{}) : f(f32_type{});
 }
 
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
