@@ -10,7 +10,8 @@ it is timed.
   c       the library's own time: dr_binding_encode (_decode, _merge), called through ctypes with arguments that were made once,
           less the crossing: the same function with NULL for the binding, which is refused at once
   own     total - c of the same round. So it is all that Python adds to the bound call: its own code, ctypes' crossing, and for
-          the ways that are not bound the library's reading of tensors and outputs, which a binding has behind it
+          the ways that are not bound the library's reading of tensors and outputs, which a binding has behind it. It is a
+          difference: beside a c of 100 and more it is no more exact than c is, and may come out below zero
 """
 
 import argparse

@@ -123,7 +123,8 @@ def encode(
                     speaks DLPack or has a __cuda_array_interface__; contiguous, never copied
     plan            a Plan or its text; for a list also a list with one for each tensor
     out             where to write the frame: on the CPU a bytearray, or an array or tensor of bytes; on a GPU an array
-                    of bytes, aligned to 16, or a DeviceFrame. None: new memory
+                    of bytes, aligned to 16, or a DeviceFrame, which has room for any frame (Batch.bound). None: new
+                    memory
     step, seed      the same on every rank; they and private_seed decide all random numbers
     private_seed    different on every rank: the rank will do
     state           the State of the tensor, for a list a list of them (None where there is none)
