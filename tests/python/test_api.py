@@ -208,7 +208,10 @@ def test_what_is_no_plan_is_an_argument_error(text):
         ("index=raw", ""),
         ("index=golomb value=half", "lossy_values"),
         ("sparsify=topr(ratio=0.01) index=golomb", "sparsifies"),
-        ("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd", "sparsifies feedback lossy_values private_random"),
+        (
+            "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=qsgd",
+            "sparsifies feedback lossy_values private_random",
+        ),
         ("sparsify=topr(ratio=0.01) index=bloom(policy=p0)", "sparsifies lossy_support"),
         ("sparsify=random(ratio=0.01) index=golomb", "sparsifies shared_random"),
         ("index=golomb+deflate value=raw", "host_only"),
@@ -607,7 +610,12 @@ def test_out_takes_the_frame(torch):
             encode(x, RAW, out=room)
         assert room == b"\xaa" * size
         assert caught.value.needed is None or caught.value.needed >= len(expected)
-    for bad in (bytes(100), torch.zeros(100), numpy.zeros(200, numpy.uint8)[::2], torch.zeros(200, dtype=torch.uint8)[::2]):
+    for bad in (
+        bytes(100),
+        torch.zeros(100),
+        numpy.zeros(200, numpy.uint8)[::2],
+        torch.zeros(200, dtype=torch.uint8)[::2],
+    ):
         with pytest.raises(deepreduce.ArgumentError, match="out"):
             encode(x, RAW, out=bad)
 
@@ -647,7 +655,12 @@ def test_keys_name_tensors_in_random_numbers():
 def test_a_trace_tells_the_stages(rng):
     x = rng.standard_normal(5000).astype(F32)
     told = []
-    frame = encode(x, "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd", state=State(KEEP_2, x), trace=told.append)
+    frame = encode(
+        x,
+        "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd",
+        state=State(KEEP_2, x),
+        trace=told.append,
+    )
     assert all(isinstance(each, deepreduce.Trace) for each in told)
     assert {"sparsify", "index", "value", "container", "feedback"} <= {each.stage for each in told}
     assert all(0 < each.begin_ns <= each.end_ns for each in told)
@@ -797,8 +810,11 @@ def test_out_that_does_not_fit():
 def test_max_workspace():
     x = numpy.random.default_rng(3).laplace(size=5000).astype(F32)
     frame = encode(x, "sparsify=topr(ratio=0.1) index=golomb+huffman value=qsgd")
-    for call in (lambda **limits: decode(frame, **limits), lambda **limits: merge([frame, frame], **limits),
-                 lambda **limits: decode(frame, sparse=True, **limits)):
+    for call in (
+        lambda **limits: decode(frame, **limits),
+        lambda **limits: merge([frame, frame], **limits),
+        lambda **limits: decode(frame, sparse=True, **limits),
+    ):
         for least in (0, 1, 3000):
             with pytest.raises(deepreduce.CapacityError, match=r"it needs \d+ bytes of workspace|its header takes"):
                 call(max_workspace=least)
@@ -1094,7 +1110,9 @@ def test_merge_of_sparse_sums_gives_the_union(rng):
     got = merge(frames, weights=weights, sparse=True)
     assert isinstance(got, Sparse) and got.indices.tolist() == sorted(union) and got.values.dtype == F32
     assert same_bits(got.to_dense(), expected)
-    assert same_bits(merge(frames, weights=weights, sparse=True, dtype="float16").to_dense(), expected.astype(numpy.float16))
+    assert same_bits(
+        merge(frames, weights=weights, sparse=True, dtype="float16").to_dense(), expected.astype(numpy.float16)
+    )
     rows = Sparse(numpy.array([1, 5]), f32(1, 2, 3, 4).reshape(2, 2), (9, 2))
     lists = [encode([rows, x[0]], "index=golomb"), encode([Sparse(rows.indices + 3, rows.values, (9, 2)), x[1]], RAW)]
     got = merge([*lists, lists[0]], sparse=True)[0]
@@ -1238,7 +1256,15 @@ def test_states_are_cut_anew(rng):
     assert not again.residual[10:30].any() and again.residual[:10].tolist() == residual[:10].tolist()
     again.copy_from(again, first=50, at=0, elements=10)
     assert again.residual[:10].tolist() == residual[50:60].tolist()
-    for first, at, elements in ((0, 71, 30), (71, 0, 30), (0, 0, 101), (0, 101, None), (-1, 0, 1), (2**64 - 1, 0, 2), (0, 5, 10)):
+    for first, at, elements in (
+        (0, 71, 30),
+        (71, 0, 30),
+        (0, 0, 101),
+        (0, 101, None),
+        (-1, 0, 1),
+        (2**64 - 1, 0, 2),
+        (0, 5, 10),
+    ):
         with pytest.raises(deepreduce.ArgumentError):
             again.copy_from(again if (first, at) == (0, 5) else whole, first, at, elements)
     with pytest.raises(deepreduce.ArgumentError):

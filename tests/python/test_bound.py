@@ -1,5 +1,5 @@
-"""What the Python package promises of a Bound, and of what serves one call at a time. Expected values come from the calls that
-are not bound, which test_api.py tests."""
+"""What the Python package promises of a Bound, and of what serves one call at a time. Expected values come from the
+calls that are not bound, which test_api.py tests."""
 
 import gc
 import os
@@ -20,7 +20,12 @@ F32 = numpy.float32
 RAW = "index=raw value=raw"
 TOPR = "sparsify=topr(ratio=0.1) "
 KEEP = TOPR + "feedback=residual index=golomb value=qsgd"
-PLANS = [RAW, TOPR + "index=golomb value=qsgd", TOPR + "index=bloom(policy=p0,fpr=0.01) value=raw", "bucket=flat index=golomb"]
+PLANS = [
+    RAW,
+    TOPR + "index=golomb value=qsgd",
+    TOPR + "index=bloom(policy=p0,fpr=0.01) value=raw",
+    "bucket=flat index=golomb",
+]
 SEED = int(os.environ.get("DEEPREDUCE_TEST_SEED", random.SystemRandom().randrange(2**32)))
 
 
@@ -135,7 +140,11 @@ def test_keys(rng):
     x = gradients(rng, 500, 500)
     plan = "sparsify=random(ratio=0.02) index=raw"
     batch = Batch(x, plan)
-    assert batch.bind(x, key=[7, 9]).encode(seed=1) == encode(x, plan, seed=1, key=[7, 9]) == batch.encode(x, seed=1, key=[7, 9])
+    assert (
+        batch.bind(x, key=[7, 9]).encode(seed=1)
+        == encode(x, plan, seed=1, key=[7, 9])
+        == batch.encode(x, seed=1, key=[7, 9])
+    )
     assert batch.bind(x).encode(seed=1) == encode(x, plan, seed=1) != batch.bind(x, key=[7, 9]).encode(seed=1)
 
 

@@ -16,7 +16,19 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import Batch, DeviceFrame, Sparse, State, _device, _dlpack, _driver, decode, encode, inspect, merge  # noqa: E402
+from deepreduce import (
+    Batch,
+    DeviceFrame,
+    Sparse,
+    State,
+    _device,
+    _dlpack,
+    _driver,
+    decode,
+    encode,
+    inspect,
+    merge,
+)  # noqa: E402
 from deepreduce._testing import Emulated, emulated  # noqa: E402
 
 F32 = numpy.float32
@@ -513,7 +525,10 @@ def test_a_bound_batch_does_what_a_batch_does(gpu):
     before = [each.array.copy() for each in outs]
     bad = bytearray(expected)
     bad[-1] ^= 1
-    for call in (lambda: bound.decode(bytes_on_gpu(bytes(bad))), lambda: bound.merge([frame, bytes_on_gpu(bytes(bad))])):
+    for call in (
+        lambda: bound.decode(bytes_on_gpu(bytes(bad))),
+        lambda: bound.merge([frame, bytes_on_gpu(bytes(bad))]),
+    ):
         call()
         with pytest.raises(deepreduce.CorruptFrame) as caught:
             bound.check()

@@ -38,9 +38,7 @@ class Inputs:
         return len(self.tensors)
 
 
-def read_inputs(
-    x: Any, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named
-) -> Inputs:
+def read_inputs(x: Any, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named) -> Inputs:
     """x, of which all arrays must be in one place with the states and those `beside`. plan None: of a batch."""
     items, is_list = as_list(x)
     names = [f"x[{i}]" for i in range(len(items))] if is_list else ["x"]
@@ -50,7 +48,12 @@ def read_inputs(
     states = _states(state, names, is_list)
     named += [(f"the state of {names[i]}", each.memory) for i, each in states.items()]
     inputs = Inputs(
-        _device.find(named), is_list, (_abi.dr_tensor * len(items))(), None, [], [(s, "a state") for s in states.values()]
+        _device.find(named),
+        is_list,
+        (_abi.dr_tensor * len(items))(),
+        None,
+        [],
+        [(s, "a state") for s in states.values()],
     )
     for i, item in enumerate(items):
         try:
@@ -191,9 +194,7 @@ Maker = Callable[[Tuple[int, ...], int], Any]
 def name_outputs(out: Any, what: str = "out") -> Named:
     if out is None:
         return []
-    return (
-        [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
-    )
+    return [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
 
 
 def dtype_code(dtype: Any) -> Optional[int]:
@@ -297,9 +298,11 @@ def sparse_outputs(
 def cut(results: List[Sparse], outs: Any) -> List[Sparse]:
     """The rows that were written."""
     return [
-        each
-        if len(each.indices) == room.count
-        else Sparse(each.indices[: room.count], each.values[: room.count], each.shape)
+        (
+            each
+            if len(each.indices) == room.count
+            else Sparse(each.indices[: room.count], each.values[: room.count], each.shape)
+        )
         for room, each in zip(outs, results)
     ]
 

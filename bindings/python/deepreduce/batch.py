@@ -53,14 +53,14 @@ class Batch:
 
     What the calls need is taken here: afterwards encode(x, out=…), decode(frame, out=…) and merge(frames, out=…)
     allocate nothing, on a GPU launch at most `launches` kernels on the caller's current stream whatever the number
-    of tensors, and wait for nothing. So they may be captured (torch.cuda.graph, after one call of each outside): a graph
-    repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long as it
-    does. `check` waits, and raises what the last decode or merge met.
+    of tensors, and wait for nothing. So they may be captured (torch.cuda.graph, after one call of each outside): a
+    graph repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long
+    as it does. `check` waits, and raises what the last decode or merge met.
 
     `bind` binds it to arrays: then a call takes no longer in Python for many tensors than for one.
 
-    A Batch serves one call at a time (another thread's is ConcurrentUse); on a GPU one stream at a time, as the arrays of
-    its framework do.
+    A Batch serves one call at a time (another thread's is ConcurrentUse); on a GPU one stream at a time, as the arrays
+    of its framework do.
     Raises what encode raises for such tensors.
 
     >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.arange(9, dtype=numpy.float32)]
@@ -146,9 +146,7 @@ class Batch:
             raise ArgumentError("a batch on the CPU has no DeviceFrame: pass a bytearray of `bound` bytes as out")
         return DeviceFrame(self._place, self.bound, buffer)
 
-    def bind(
-        self, x: Any = None, out: Any = None, *, state: States = None, key: Keys = None, frames: int = 1
-    ) -> Bound:
+    def bind(self, x: Any = None, out: Any = None, *, state: States = None, key: Keys = None, frames: int = 1) -> Bound:
         """This batch bound to arrays, which it reads and writes where they lie, for the calls of a training loop.
 
         x       the tensors that its encode reads, contiguous; None: it does not encode
@@ -232,11 +230,7 @@ class Batch:
             if status and not (inputs.place is None and status_frame and result.size):
                 fail(status, context)
             if inputs.place is None:
-                made = (
-                    self._frame[: result.size].tobytes()
-                    if out is None
-                    else _memory.part_of_room(out, result.size)
-                )
+                made = self._frame[: result.size].tobytes() if out is None else _memory.part_of_room(out, result.size)
         if tracer is not None:
             tracer.done()
         return made
@@ -383,4 +377,3 @@ class Batch:
 def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
     shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
     return Shape(tensor.universe, tensor.width, tensor.dtype, shape)
-

@@ -253,9 +253,7 @@ class Bound:
                 except (TypeError, ValueError):
                     self._weights[:k] = list(weights_of(weights, k))
             self._last = k
-            status = self._merge(
-                self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._told_at
-            )
+            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._told_at)
             if status:
                 fail(status, self._context)
             return self._out
@@ -326,4 +324,6 @@ def _require_in_place(x: Any) -> None:
         for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
             if not _memory.is_in_place(each):
                 what = f"x[{i}]" if isinstance(x, (list, tuple)) else "x"
-                raise ArgumentError(f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i)
+                raise ArgumentError(
+                    f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i
+                )
