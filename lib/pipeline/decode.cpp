@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "merge/merge.hpp"
+#include "pipeline/batch.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/value_type.hpp"
 #include "split/split.hpp"

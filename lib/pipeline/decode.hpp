@@ -6,9 +6,10 @@
 #include "container/frame.hpp"
 #include "core/arena.hpp"
 #include "core/pool.hpp"
-#include "pipeline/batch.hpp"
 
 namespace dr {
+
+struct batch;
 
 // Decoded rows: support ascending (nullptr: every row of the universe), values in its order.
 struct decoded_row {

@@ -174,9 +174,9 @@ TEST_CASE("the faults of a bound call are those of a prepared one") {
     CHECK(dr_binding_decode(f.bound.handle, f.frame->data, good.size(), &options, nullptr) == DR_E_CAPACITY);
     options.max_elements = 3500;
     CHECK(dr_binding_decode(f.bound.handle, f.frame->data, good.size(), &options, nullptr) == DR_OK);
-    options.max_workspace = 1000;
+    options.max_workspace = kind == DR_PLACE_CPU ? 20000 : 1000;  // enough for the header
     CHECK(dr_binding_decode(f.bound.handle, f.frame->data, good.size(), &options, nullptr) == DR_E_CAPACITY);
-    CHECK(dr_last_error(f.c.handle)->needed > 1000);
+    CHECK(dr_last_error(f.c.handle)->needed > options.max_workspace);
     // The data of an encode, and a frame that does not fit.
     const std::vector<uint64_t> before = f.states[0][0];
     f.a[17] = NAN;

@@ -112,6 +112,7 @@ constexpr const char* plans[] = {
     "sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=raw",
     "sparsify=topr(ratio=0.05) index=bloom(policy=p1,fpr=0.05) value=fit_poly",
     "sparsify=topr(ratio=0.3) index=bloom(policy=p2,fpr=0.3) value=raw",
+    "sparsify=topr(ratio=0.3) index=bloom(policy=p0,fpr=0.9,max_ratio=0.01) value=fit_poly",  // keys go raw
     "sparsify=topr(ratio=0.1) index=auto value=auto(error=0.1)",
     "index=auto value=raw",
     "sparsify=topr(ratio=0.05) index=delta_varint+huffman+zstd value=raw+deflate",
@@ -222,6 +223,7 @@ TEST_CASE("a prepared decode or merge gives what dr_decode and dr_merge give, in
           }
       }
   CHECK(seen[DR_FALLBACK_NONE] > 100);
+  CHECK(seen[DR_FALLBACK_RAW_INDEX] > 20);
   CHECK(seen[DR_FALLBACK_DENSE] > 20);
 }
 

@@ -1109,7 +1109,7 @@ TEST_CASE("a GPU writes of a result what the caller's version of the struct has 
   const dr_tensor like = g[0].tensor();
   REQUIRE(dr_batch_create(b.c.handle, by_host.handle, &lenient, &like, sizeof like, 1, 0, &detour) == DR_OK);
   size_t room = 0;
-  REQUIRE(dr_batch_merge_workspace(b.batch, 1, &room) == DR_OK);
+  REQUIRE(dr_batch_merge_workspace(b.batch, 1, &room, nullptr) == DR_OK);
   const auto workspace = b.memory(std::max<uint64_t>(room, b.info.workspace) + 64);
   auto* const out = static_cast<uint8_t*>(b.memory(1 << 17));
   const aligned_bytes sound(frame), damaged([&] {
@@ -1129,7 +1129,7 @@ TEST_CASE("a GPU writes of a result what the caller's version of the struct has 
     floats values(3000);
     dr_tensor_out o = dense_out(values);
     const aligned_bytes& f = which == 4 ? sound : damaged;
-    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, &o, sizeof o, 1, workspace, room, result);
+    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, nullptr, &o, sizeof o, 1, workspace, room, result);
   };
   for (int which = 0; which < 6; ++which) {
     dr_result whole{sizeof whole};
@@ -1203,9 +1203,9 @@ TEST_CASE(
         const aligned_bytes a(frame), b(plain);
         const dr_bytes list[] = {{a.data, a.size}, {b.data, b.size}, {b.data, b.size}};
         const float weights[] = {1, -0.5f, 0};
-        dr_merge_options options{};
+        dr_decode_options options{};
         options.struct_size = sizeof options;
-        options.flags = DR_MERGE_ADD;
+        options.flags = DR_DECODE_ADD;
         for (const dr_dtype to : {dtype, dr_dtype{DR_F32}}) {
           const auto merged = [&](const dr_place* place, size_t k) {
             std::vector<gradient> held{make(to, 20000, 7), make(to, 700, 8)};
