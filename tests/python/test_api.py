@@ -581,8 +581,8 @@ def test_one_array_or_state_for_two_tensors_is_refused():
         decode(frame, out=[room, room])
     with pytest.raises(deepreduce.ArgumentError, match=r"weights\[1\] is 'a', not a number"):
         merge([frame, frame], weights=[1, "a"])
-    with pytest.raises(deepreduce.ArgumentError, match="output 1: .*it has f16, the frame f32"):
-        decode(frame, out=[room, room.astype(numpy.float16)])
+    with pytest.raises(deepreduce.ArgumentError, match=r"out\[1\] is int32"):
+        decode(frame, out=[room, room.astype(numpy.int32)])
 
 
 def test_threads_out_of_range():
@@ -774,11 +774,11 @@ def test_out_is_overwritten_whatever_its_shape():
     assert decode(frame, out=buffer).tolist() == [1, 0, 0, 4]
 
 
-def test_out_of_half_frames_may_be_float32():
+def test_out_may_be_of_another_type_than_the_frame():
     frame = encode(numpy.array([1, 0.1], numpy.float16), RAW)
     assert decode(frame, out=numpy.empty(2, F32)).tolist() == [1, float(numpy.float16(0.1))]
-    with pytest.raises(deepreduce.ArgumentError):
-        decode(encode(f32(1, 2), RAW), out=numpy.empty(2, numpy.float16))
+    out = numpy.empty(2, numpy.float16)
+    assert decode(encode(f32(1, 0.1), RAW), out=out).tolist() == [1, float(numpy.float16(0.1))]
 
 
 def test_out_of_lists():
