@@ -205,6 +205,7 @@ def test_frames_of_every_kind(rng, torch):
         assert same_bits(bound.decode(each), x)
     assert same_bits(bound.merge(kinds, add=False), merge([frame] * 5))
     assert same_bits(bound.merge(torch.from_numpy(numpy.stack([padded, padded])), add=False), merge([frame] * 2))
+    assert same_bits(bound.merge((each for each in kinds[:3]), add=False), merge([frame] * 3))
 
 
 def test_errors(rng):
@@ -227,6 +228,9 @@ def test_errors(rng):
         (lambda: bound.decode(None), deepreduce.ArgumentError, "frame is None"),
         (lambda: bound.merge(frame), deepreduce.ArgumentError, "list"),
         (lambda: bound.merge([]), deepreduce.ArgumentError, "0 frames"),
+        (lambda: bound.merge(5), deepreduce.ArgumentError, "not a int"),
+        (lambda: batch.merge(5), deepreduce.ArgumentError, "not a int"),
+        (lambda: batch.bind(x, frames=2**20 + 1), deepreduce.ArgumentError, "frames"),
         (lambda: bound.merge([frame] * 3), deepreduce.ArgumentError, "3 frames"),
         (lambda: bound.merge([frame], [1, 2]), deepreduce.ArgumentError, "2 weights for 1"),
         (lambda: bound.merge([frame], ["a"]), deepreduce.ArgumentError, "weights"),

@@ -13,6 +13,7 @@ import numpy
 from . import _abi, _device, _memory
 from ._call import Trace, Tracer, new, unsigned
 from .errors import ArgumentError
+from .frame import DeviceFrame
 from .plan import as_plan
 from .tensor import Plans, Sparse, State, States, arrays_of, as_list, borrow_state, borrow_tensor, one_each
 
@@ -173,6 +174,21 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
             except (TypeError, ValueError):
                 raise ArgumentError(f"weights[{i}] is {weight!r}, not a number") from None
         return listed
+
+
+FRAMES_MOST = 2**20  # of a merge: deepreduce.h
+
+
+def frames_of(frames: Any) -> Sequence[Any]:
+    """Frames as a list: an array [k, bytes] is a list of its rows, but bytes are one frame."""
+    if type(frames) is list or type(frames) is tuple:
+        return frames
+    try:
+        if isinstance(frames, (str, bytes, bytearray, memoryview, DeviceFrame)):
+            raise TypeError
+        return list(frames)
+    except TypeError:
+        raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}") from None
 
 
 # ---- Outputs ------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ import numpy
 from . import _abi, _device, _library, _memory
 from ._call import Turns, check, context_of_thread, fail, new, unsigned
 from ._tensors import (
+    FRAMES_MOST,
     OUT_STRIDE,
     TENSOR_STRIDE,
     Keys,
@@ -18,6 +19,7 @@ from ._tensors import (
     Shape,
     TraceFunction,
     dense_outputs,
+    frames_of,
     make_call,
     make_options,
     name_outputs,
@@ -112,7 +114,7 @@ class Batch:
         self._memory: Any = None
         self._frame: Any = None  # of an encode on the CPU that is given none
         self._room = 0
-        self._reserve(max(1, unsigned(frames, "frames", 2**32)))
+        self._reserve(max(1, unsigned(frames, "frames", FRAMES_MOST + 1)))
         self._result: Any = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
 
@@ -280,9 +282,7 @@ class Batch:
         On a GPU it does not wait: if a frame was not sound, the arrays of `out` are as they were, and `check` says
         so. On the CPU it raises as merge does.
         """
-        if isinstance(frames, (str, bytes, bytearray, memoryview, DeviceFrame)):
-            raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
-        listed = list(frames)
+        listed = list(frames_of(frames))
         names = [f"frames[{i}]" for i in range(len(listed))]
         options = make_options(max_elements, max_workspace, tag, add=add and out is not None)
         return self._run(listed, names, weights, out, True, options, trace)
