@@ -1080,6 +1080,16 @@ def test_merge_weighs():
         merge(frames, weights=[1])
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_weights_are_finite(bad):
+    frame, out = encode(f32(1, 0), RAW), f32(7, 8)
+    batch = deepreduce.Batch(f32(1, 0), RAW)
+    for call in (merge, lambda frames, weights, out: batch.merge(frames, out, weights)):
+        with pytest.raises(deepreduce.ArgumentError, match="frame 1 is not finite") as caught:
+            call([frame, frame], weights=[1, bad], out=out)
+        assert caught.value.frame == 1 and out.tolist() == [7, 8]
+
+
 def test_merge_adds_to_out():
     frames = [encode(f32(1, 0, 0, 1), RAW), encode(f32(2, 8, 0, 0), RAW)]
     out = f32(100, 0, 1, 0).reshape(2, 2)
