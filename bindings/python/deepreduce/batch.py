@@ -249,6 +249,9 @@ class Batch:
     ) -> Any:
         """Decodes a frame of such tensors into `out`, or into new arrays of their shapes, and returns them.
 
+        The frame is one that a batch of the same plan made. One that another plan made of such tensors may take more
+        memory than the batch has, which is a CapacityError: the function decode takes any.
+
         frame  a DeviceFrame, or an array of bytes on the batch's GPU, aligned to 16 and perhaps longer than the
                frame is; on the CPU bytes
         out    as for the function decode
