@@ -1,5 +1,6 @@
 // Decode and merge: of any frame, and of a prepared batch's.
 #include <algorithm>
+#include <cmath>
 
 #include "capi/handles.hpp"
 #include "pipeline/host_detour.hpp"
@@ -35,6 +36,17 @@ dr_status read_sound_frame(const void* frame, size_t size, dr::frame_view& out, 
   if (out.status)
     return fail(error, DR_E_PEER, "frame: the rank that sent it could not encode (%s): %s", dr::status_name(out.status),
                 out.message);
+  return DR_OK;
+}
+
+// One weight that is not finite would be in every sum.
+dr_status check_weights(const float* weights, size_t k, dr_error& error) {
+  for (size_t i = 0; weights && i < k; ++i)
+    if (!std::isfinite(weights[i])) {
+      fail(error, DR_E_ARGUMENT, "weights: %g of frame %zu is not finite", static_cast<double>(weights[i]), i);
+      error.frame = i;
+      return DR_E_ARGUMENT;
+    }
   return DR_OK;
 }
 
@@ -202,6 +214,7 @@ dr_status run_prepared(dr_context& c, const dr_batch& batch, const dr::target& w
   if (option.tensors || option.first_tensor)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode is of all tensors; dr_decode is of some");
   if (!frames.list.data() && !frames.list.empty()) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
+  if (const dr_status s = check_weights(frames.weights, frames.list.size(), c.error)) return s;
   if (where.where) return decode_on_its_device(c, batch, where, frames, option, outs, memory, result);
   if (outs.size() != batch.prepared.shapes.size())
     return fail(c.error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(),
@@ -438,6 +451,7 @@ dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* f
     dr::target target;
     if (const dr_status s = find_target(place, target, c.error)) return s;
     if (!frames && k) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
+    if (const dr_status s = check_weights(weights, k, c.error)) return s;
     dr_decode_options option;
     if (const dr_status s = read_options(options, option, c.error)) return s;
     if (const dr_status s = read_outputs(c, outs, stride, n)) return s;
