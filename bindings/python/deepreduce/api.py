@@ -584,7 +584,8 @@ def decode(
                    returned; their values are not read
     sparse         give Sparse instead of dense arrays (of `like` only the kind counts); not with `out`
     dtype          of what comes out: "float16", numpy's or torch's; None: the frame's. Rounded to nearest
-    tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them
+    tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them. On
+                   the CPU
     max_elements   raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
                    any number: set it for frames from strangers. None: any number, but for sparse=True a codec that
                    goes through all elements to find some (bloom, seeded) may go through 4096 for each byte of frame
