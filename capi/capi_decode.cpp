@@ -49,10 +49,11 @@ dr_status check_tag(const dr::frame_view& f, const dr_decode_options& o, dr_erro
   return DR_E_ARGUMENT;
 }
 
+// One weight that is not finite would be in every sum.
 dr_status check_weights(const float* weights, size_t k, dr_error& error) {
   for (size_t i = 0; weights && i < k; ++i)
     if (!std::isfinite(weights[i])) {
-      fail(error, DR_E_ARGUMENT, "weight %zu is %g: not finite", i, static_cast<double>(weights[i]));
+      fail(error, DR_E_ARGUMENT, "weights: %g of frame %zu is not finite", static_cast<double>(weights[i]), i);
       error.frame = i;
       return DR_E_ARGUMENT;
     }
@@ -509,9 +510,9 @@ dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* f
     dr::target target;
     if (const dr_status s = find_target(place, target, c.error)) return s;
     if (!frames && k) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
+    if (const dr_status s = check_weights(weights, k, c.error)) return s;
     dr_decode_options option;
     if (const dr_status s = read_options(options, option, c.error)) return s;
-    if (const dr_status s = check_weights(weights, k, c.error)) return s;
     if (const dr_status s = read_outputs(c, outs, stride, n)) return s;
     dr::decode_request request{{frames, k}, weights};
     request.adds = option.flags & DR_DECODE_ADD;

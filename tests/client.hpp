@@ -132,7 +132,7 @@ struct pairs {
   floats values;
 };
 
-inline pairs decode_sparse(context& c, const bytes& frame) {
+inline pairs decode_sparse(context& c, const bytes& frame, const dr_decode_options* options = nullptr) {
   const dr_tensor_info info = inspect(frame);
   pairs p{std::vector<uint64_t>(info.support), floats(info.support * info.width)};
   dr_tensor_out out{};
@@ -144,7 +144,7 @@ inline pairs decode_sparse(context& c, const bytes& frame) {
   out.values = p.values.data();
   out.indices = p.indices.data();
   out.capacity = info.support;
-  const dr_status s = dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1);
+  const dr_status s = dr_decode(c.handle, nullptr, frame.data(), frame.size(), options, &out, sizeof out, 1);
   INFO(c.error());
   REQUIRE(s == DR_OK);
   CHECK(out.count == info.support);

@@ -2,15 +2,16 @@
 
     DEEPREDUCE_LIBRARY=build/capi/libdeepreduce.so python bench/python/call_overhead.py [--rounds N] [--json FILE] [--quick]
 
-CPU time of one thread, in microseconds a call. In each round all ways are called in turn, so that a slow phase of the machine
-falls on all of them; a row has the median of the rounds and the quartiles. Every frame and every result is compared before
-it is timed.
+CPU time of one thread, in microseconds a call. In each round all ways are called in turn, so that a slow phase of the
+machine falls on all of them; a row has the median of the rounds and the quartiles. Every frame and every result is
+compared before it is timed.
 
   total   the call, as a caller writes it
-  c       the library's own time: dr_binding_encode (_decode, _merge), called through ctypes with arguments that were made once,
-          less the crossing: the same function with NULL for the binding, which is refused at once
-  own     total - c of the same round. So it is all that Python adds to the bound call: its own code, ctypes' crossing, and for
-          the ways that are not bound the library's reading of tensors and outputs, which a binding has behind it
+  c       the library's own time: dr_binding_encode (_decode, _merge), called through ctypes with arguments that were
+          made once, less the crossing: the same function with NULL for the binding, which is refused at once
+  own     total - c of the same round. So it is all that Python adds to the bound call: its own code, ctypes' crossing,
+          and for the ways that are not bound the library's reading of tensors and outputs, which a binding has behind
+          it. It is a difference: beside a c of 100 and more it is no more exact than c is, and may come out below zero
 """
 
 import argparse
@@ -36,7 +37,13 @@ import deepreduce  # noqa: E402
 PLAN = "sparsify=topr(ratio=0.01) index=golomb value=qsgd"
 # ResNet-20 for CIFAR: three stages of six convolutions and their two batch norms each, the first layer, the last one.
 RESNET20 = (
-    [432, 16, 16] + [2304, 16, 16] * 6 + [4608, 32, 32] + [9216, 32, 32] * 5 + [18432, 64, 64] + [36864, 64, 64] * 5 + [640, 10]
+    [432, 16, 16]
+    + [2304, 16, 16] * 6
+    + [4608, 32, 32]
+    + [9216, 32, 32] * 5
+    + [18432, 64, 64]
+    + [36864, 64, 64] * 5
+    + [640, 10]
 )
 TASKS = {
     "100 elements": [100],
@@ -73,11 +80,15 @@ def ways_of(sizes):
         (f"merge of {MERGED}", "Batch"): lambda: batch.merge(frames, out, weights, add=False),
         (f"merge of {MERGED}", "Bound"): lambda: bound.merge(frames, weights, add=False),
     }
-    expected = {"encode": frame, "decode": deepreduce.decode(frame), f"merge of {MERGED}": deepreduce.merge(frames, weights=weights)}
+    expected = {
+        "encode": frame,
+        "decode": deepreduce.decode(frame),
+        f"merge of {MERGED}": deepreduce.merge(frames, weights=weights),
+    }
     for (what, way), run in ways.items():
         assert same(run(), expected[what]), (what, way)
 
-    # The bound calls, by ctypes with kept arguments. What Bound itself does may change; the functions and their arguments do not.
+    # The bound calls, by ctypes with kept arguments.
     library = ctypes.CDLL(deepreduce._library.load()._name)
     abi, p, size = deepreduce._abi, ctypes.c_void_p, ctypes.c_size_t
     call, result, options = (deepreduce._call.new(kind) for kind in (abi.dr_call, abi.dr_result, abi.dr_decode_options))
@@ -89,7 +100,12 @@ def ways_of(sizes):
     for what, name, types, arguments in (
         ("encode", "encode", (p, p, size, p), (ctypes.addressof(call), at(room), room.size, ctypes.addressof(result))),
         ("decode", "decode", (p, size, p, p), (at(frame), len(frame), None, None)),
-        (f"merge of {MERGED}", "merge", (p, p, size, p, p), (ctypes.addressof(listed), ctypes.addressof(factors), MERGED, ctypes.addressof(options), None)),
+        (
+            f"merge of {MERGED}",
+            "merge",
+            (p, p, size, p, p),
+            (ctypes.addressof(listed), ctypes.addressof(factors), MERGED, ctypes.addressof(options), None),
+        ),
     ):
         function = ctypes.CFUNCTYPE(ctypes.c_int32, p, *types)((f"dr_binding_{name}", library))
         keep = (x, out, room, frame, call, result, options, listed, factors)
@@ -147,7 +163,9 @@ def cpu():
 
 
 def commit():
-    told = subprocess.run(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True)
+    told = subprocess.run(
+        ["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True
+    )
     return told.stdout.strip() or "unversioned"
 
 
@@ -171,7 +189,11 @@ def main():
             }  # fmt: skip
             rows.append(row)
             shown = ("{median:.1f} ({low:.1f}–{high:.1f})".format(**row[key]) for key in ("total_us", "own_us"))
-            print(f"{task:44}{what:14}{way:22}" + "".join(f"{each:>22}" for each in shown) + f"{row['c_us']['median']:>8.1f}")
+            print(
+                f"{task:44}{what:14}{way:22}"
+                + "".join(f"{each:>22}" for each in shown)
+                + f"{row['c_us']['median']:>8.1f}"
+            )
     if options.json:
         head = {
             "date": datetime.date.today().isoformat(), "commit": commit(), "cpu": cpu(), "python": platform.python_version(),
@@ -179,7 +201,9 @@ def main():
             "plan": PLAN, "rounds": rounds,
         }  # fmt: skip
         body = ",\n  ".join(json.dumps(row) for row in rows)
-        options.json.write_text(json.dumps(head, indent=1)[:-2] + ',\n "rows": [\n  ' + body + "\n ]\n}\n", encoding="utf-8")
+        options.json.write_text(
+            json.dumps(head, indent=1)[:-2] + ',\n "rows": [\n  ' + body + "\n ]\n}\n", encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":

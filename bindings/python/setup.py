@@ -1,7 +1,7 @@
 """Builds libdeepreduce with Meson and puts it into the wheel, beside the package, with what it needs.
 
-A wheel holds the libraries that a machine may lack (zlib, Zstandard) and is tagged for the oldest glibc that it runs with:
-manylinux_2_N, N read from the symbols. The sources are two levels up in a checkout, and in `source` in an sdist.
+A wheel holds the libraries that a machine may lack (zlib, Zstandard) and is tagged for the oldest glibc that it runs
+with: manylinux_2_N, N read from the symbols. The sources are two levels up in a checkout, and in `source` in an sdist.
 """
 
 import json
@@ -20,18 +20,26 @@ from setuptools.command.sdist import sdist
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parents[1]
 
-# No MPI: one wheel runs everywhere. With CUDA, too (DEEPREDUCE_CUDA=enabled; building takes nvcc, loading nothing). What
-# else is off would not be in the wheel.
+# No MPI: one wheel runs everywhere. With CUDA, too (DEEPREDUCE_CUDA=enabled; building takes nvcc, loading nothing).
+# What else is off would not be in the wheel.
 OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
     f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi")
 ]
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
-# The C++ runtime goes into the library (what is not used of it goes again, and with it a newer glibc's functions); others are
-# looked for beside it.
+# The C++ runtime goes into the library (what is not used of it goes again, and with it a newer glibc's functions);
+# others are looked for beside it.
 OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,--gc-sections', '-Wl,-rpath,$ORIGIN']")
 
 # What every manylinux machine has (PEP 600): glibc's own.
-GLIBC = {"libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0", "librt.so.1", "ld-linux-x86-64.so.2", "ld-linux-aarch64.so.1"}
+GLIBC = {
+    "libc.so.6",
+    "libm.so.6",
+    "libdl.so.2",
+    "libpthread.so.0",
+    "librt.so.1",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+}
 
 # What Meson reads of the tree to build the library.
 SOURCES = ("capi", "codecs", "include", "lib")

@@ -400,6 +400,7 @@ uint64_t states_of(const batch& b) {
 }
 
 dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensors, state_range* room, dr_error& error) {
+  if (states_of(b) == 0) return DR_OK;  // and then there is no room either
   size_t n = 0;
   bool ascending = true;
   for (const unit& u : b.units) {

@@ -326,3 +326,37 @@ TEST_CASE("a prepared batch refuses plans and segments that it was not prepared 
   CHECK(encode(nullptr, nullptr, 0) == DR_OK);
   dr_batch_destroy(batch);
 }
+
+TEST_CASE(
+    "a binding looks at states once: one alone is fine, two of one memory are refused, plans and segments as ever") {
+  scene s;
+  const auto bind = [&](const std::vector<dr_tensor>& tensors, dr_batch*& batch, dr_binding*& binding) {
+    REQUIRE(dr_batch_create(s.c.handle, s.plain.handle, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), 90,
+                            &batch) == DR_OK);
+    return dr_binding_create(s.c.handle, batch, nullptr, tensors.data(), sizeof(dr_tensor), nullptr, 0, tensors.size(),
+                             1, &binding);
+  };
+  for (const bool twice : {false, true}) {
+    CAPTURE(twice);
+    std::vector<dr_tensor> tensors = {s.dense(), s.fed(s.memory)};
+    if (twice) tensors.push_back(s.fed(s.memory));
+    dr_batch* batch = nullptr;
+    dr_binding* binding = nullptr;
+    const dr_status made = bind(tensors, batch, binding);
+    INFO(s.c.error());
+    CHECK(made == (twice ? DR_E_ARGUMENT : DR_OK));
+    if (twice) CHECK(dr_last_error(s.c.handle)->tensor == 2);
+    dr_call call{};
+    call.struct_size = sizeof call;
+    for (const uint64_t rows : {uint64_t{0}, uint64_t{90}, uint64_t{91}}) {
+      if (!binding) break;
+      call.segment_rows = rows;
+      dr_result result{};
+      result.struct_size = sizeof result;
+      CHECK(dr_binding_encode(binding, &call, s.frame.data(), s.frame.size(), &result) ==
+            (rows == 91 ? DR_E_ARGUMENT : DR_OK));
+    }
+    dr_binding_destroy(binding);
+    dr_batch_destroy(batch);
+  }
+}

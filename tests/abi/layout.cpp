@@ -47,6 +47,7 @@ FIELD(dr_params, struct_size, 0, 8);
 FIELD(dr_params, values, 8, 8);
 FIELD(dr_params, fields, 16, 8);
 FIELD(dr_params, beside, 24, 4);
+FIELD(dr_params, reserved, 28, 4);
 
 SIZE(dr_job, 136);
 FIELD(dr_job, struct_size, 0, 8);
@@ -78,13 +79,15 @@ FIELD(dr_size_rule, row_values, 28, 4);
 FIELD(dr_size_rule, logarithmic, 32, 4);
 FIELD(dr_size_rule, reserved, 36, 4);
 
-SIZE(dr_need, 48);
+SIZE(dr_need, 56);
 FIELD(dr_need, struct_size, 0, 8);
 FIELD(dr_need, payload, 8, 8);
 FIELD(dr_need, tell, 16, 8);
 FIELD(dr_need, encode_scratch, 24, 8);
 FIELD(dr_need, decode_scratch, 32, 8);
 FIELD(dr_need, rule, 40, 8);
+FIELD(dr_need, tell_suffices, 48, 4);
+FIELD(dr_need, reserved, 52, 4);
 
 SIZE(dr_kernel, 48);
 FIELD(dr_kernel, struct_size, 0, 8);

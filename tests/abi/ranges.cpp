@@ -397,7 +397,7 @@ TEST_CASE("what overlaps a prepared call's frame, and weights that are not finit
     out.values = unused.data();
     CHECK(merge(good) == DR_OK);
     for (const float* bad : {nan, infinite}) {
-      const std::string which = bad == nan ? "weight 1" : "weight 0";
+      const std::string which = bad == nan ? "frame 1" : "frame 0";
       CHECK(merge(bad) == DR_E_ARGUMENT);
       CHECK(c.error().find(which) != std::string::npos);
       CHECK(dr_merge(c.handle, &place, list, bad, 2, nullptr, &out, sizeof out, 1) == DR_E_ARGUMENT);

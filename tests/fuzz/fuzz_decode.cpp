@@ -152,6 +152,16 @@ void take(const uint8_t* data, size_t size) {
   std::vector<dr_tensor_info> infos(info.tensors, empty);
   if (dr_inspect(data, size, &info, infos.data(), sizeof empty, infos.size(), &error) != DR_OK)
     wrong("inspect changes its mind");
+  // The header alone tells the same, without what follows it.
+  std::vector<dr_tensor_info> told(info.tensors, empty);
+  const std::vector<uint8_t> head(data, data + info.header_size);
+  dr_frame_info of_header{};
+  of_header.struct_size = sizeof of_header;
+  if (dr_frame_header(head.data(), head.size(), size, &of_header, told.data(), sizeof empty, told.size(), &error) !=
+          DR_OK ||
+      std::memcmp(&of_header, &info, sizeof info) != 0 ||
+      (info.tensors && std::memcmp(told.data(), infos.data(), told.size() * sizeof empty) != 0))
+    wrong("the header tells something else than the frame");
   for (dr_context* c : contexts) decode(c, data, size, infos);
 }
 

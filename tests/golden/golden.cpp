@@ -1,5 +1,6 @@
 // Frames made by the reference encoder (make.py): each decodes to the bits that the manifest says, or fails exactly as it says;
 // and the library encodes what the reference encodes, byte for byte.
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -281,6 +282,21 @@ TEST_CASE("a header alone tells how long its frame is; cut off, damaged or besid
     CHECK(inspected(damaged).status == DR_E_CORRUPT);
     CHECK(dr_frame_size(damaged.data(), damaged.size(), &size, nullptr) == DR_OK);
     CHECK(size == frame.size());
+    // dr_frame_header tells what dr_inspect does, of the header's bytes alone, and of no fewer.
+    const size_t head_size = seen.info.header_size;
+    for (size_t n = 0; n <= head_size; ++n) {
+      const bytes head(frame.begin(), frame.begin() + static_cast<long>(n));
+      dr_frame_info info{};
+      info.struct_size = sizeof info;
+      std::vector<dr_tensor_info> told(seen.tensors.size());
+      for (dr_tensor_info& each : told) each.struct_size = sizeof each;
+      const dr_status read = dr_frame_header(n ? head.data() : frame.data(), n, frame.size(), &info, told.data(),
+                                             sizeof(dr_tensor_info), told.size(), nullptr);
+      REQUIRE(read == (n < head_size ? DR_E_CORRUPT : DR_OK));
+      if (n < head_size) continue;
+      CHECK(std::memcmp(&info, &seen.info, sizeof info) == 0);
+      for (size_t i = 0; i < told.size(); ++i) CHECK(std::memcmp(&told[i], &seen.tensors[i], sizeof told[i]) == 0);
+    }
     slots.insert(slots.end(), frame.begin(), frame.end());
     ends.push_back(slots.size());
   }

@@ -134,8 +134,12 @@ bool may_be_worse_than_one(const subject& s) {
   return is(s, "qsgd") || is(s, "three_lc") || is(s, "log_quant") || is(s, "half");
 }
 
+// fit_poly with knots=jump has coefficients in bf16: 8 bits, and no numbers below 2^-133.
+bool has_short_coefficients(const subject& s, const wire_fields& fields) { return is(s, "fit_poly") && fields[1] == 2; }
+
 // What rounding of coefficients takes, of a value of the largest magnitude: rank_fit's are logarithms up to 160, in f32.
-double rounding_of(const subject& s) {
+double rounding_of(const subject& s, const wire_fields& fields) {
+  if (has_short_coefficients(s, fields)) return 0x1p-8;
   return is(s, "rank_fit") ? 0x1p-16 : is(s, "fit_poly") || is(s, "fit_dexp") ? 0x1p-20 : 0;
 }
 
@@ -170,7 +174,9 @@ std::string judge(const subject& s, const wire_fields& fields, const input& in, 
   if (may_be_worse_than_one(s)) return "";
   const long double one = error_of_one(in.dtype, v);
   // Subnormals: half a unit a value.
-  const long double slack = (rounding_of(s) * most + (rounding_of(s) > 0 ? cases::number_of(in.dtype, 1) : 0)) *
+  const double rounding = rounding_of(s, fields),
+               unit = std::max(cases::number_of(in.dtype, 1), has_short_coefficients(s, fields) ? 0x1p-133 : 0);
+  const long double slack = (rounding * most + (rounding > 0 ? unit : 0)) *
                             std::sqrt(static_cast<long double>(v.size()));
   if (error <= std::pow(std::sqrt(one) * (1 + 1e-7L) + slack, 2)) return "";
   char text[128];

@@ -1,5 +1,5 @@
-"""What the Python package promises of a Bound, and of what serves one call at a time. Expected values come from the calls that
-are not bound, which test_api.py tests."""
+"""What the Python package promises of a Bound, and of what serves one call at a time. Expected values come from the
+calls that are not bound, which test_api.py tests."""
 
 import gc
 import os
@@ -20,7 +20,12 @@ F32 = numpy.float32
 RAW = "index=raw value=raw"
 TOPR = "sparsify=topr(ratio=0.1) "
 KEEP = TOPR + "feedback=residual index=golomb value=qsgd"
-PLANS = [RAW, TOPR + "index=golomb value=qsgd", TOPR + "index=bloom(policy=p0,fpr=0.01) value=raw", "bucket=flat index=golomb"]
+PLANS = [
+    RAW,
+    TOPR + "index=golomb value=qsgd",
+    TOPR + "index=bloom(policy=p0,fpr=0.01) value=raw",
+    "bucket=flat index=golomb",
+]
 SEED = int(os.environ.get("DEEPREDUCE_TEST_SEED", random.SystemRandom().randrange(2**32)))
 
 
@@ -135,7 +140,11 @@ def test_keys(rng):
     x = gradients(rng, 500, 500)
     plan = "sparsify=random(ratio=0.02) index=raw"
     batch = Batch(x, plan)
-    assert batch.bind(x, key=[7, 9]).encode(seed=1) == encode(x, plan, seed=1, key=[7, 9]) == batch.encode(x, seed=1, key=[7, 9])
+    assert (
+        batch.bind(x, key=[7, 9]).encode(seed=1)
+        == encode(x, plan, seed=1, key=[7, 9])
+        == batch.encode(x, seed=1, key=[7, 9])
+    )
     assert batch.bind(x).encode(seed=1) == encode(x, plan, seed=1) != batch.bind(x, key=[7, 9]).encode(seed=1)
 
 
@@ -196,6 +205,7 @@ def test_frames_of_every_kind(rng, torch):
         assert same_bits(bound.decode(each), x)
     assert same_bits(bound.merge(kinds, add=False), merge([frame] * 5))
     assert same_bits(bound.merge(torch.from_numpy(numpy.stack([padded, padded])), add=False), merge([frame] * 2))
+    assert same_bits(bound.merge((each for each in kinds[:3]), add=False), merge([frame] * 3))
 
 
 def test_errors(rng):
@@ -218,10 +228,13 @@ def test_errors(rng):
         (lambda: bound.decode(None), deepreduce.ArgumentError, "frame is None"),
         (lambda: bound.merge(frame), deepreduce.ArgumentError, "list"),
         (lambda: bound.merge([]), deepreduce.ArgumentError, "0 frames"),
+        (lambda: bound.merge(5), deepreduce.ArgumentError, "not a int"),
+        (lambda: batch.merge(5), deepreduce.ArgumentError, "not a int"),
+        (lambda: batch.bind(x, frames=2**20 + 1), deepreduce.ArgumentError, "frames"),
         (lambda: bound.merge([frame] * 3), deepreduce.ArgumentError, "3 frames"),
         (lambda: bound.merge([frame], [1, 2]), deepreduce.ArgumentError, "2 weights for 1"),
         (lambda: bound.merge([frame], ["a"]), deepreduce.ArgumentError, "weights"),
-        (lambda: bound.merge([frame], [float("nan")]), deepreduce.ArgumentError, "."),
+        (lambda: bound.merge([frame], [float("nan")]), deepreduce.ArgumentError, "weight"),
         (lambda: bound.merge([frame, bytes(bad)]), deepreduce.CorruptFrame, "1"),
         (lambda: batch.bind(), deepreduce.ArgumentError, "neither"),
         (lambda: batch.bind(None, out, state=[None, None]), deepreduce.ArgumentError, "state"),

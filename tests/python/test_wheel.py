@@ -14,7 +14,9 @@ import zipfile
 
 import pytest
 
-pytest.importorskip("setuptools.command.bdist_wheel", reason="setuptools 70.1 or newer is missing: pip install setuptools")
+pytest.importorskip(
+    "setuptools.command.bdist_wheel", reason="setuptools 70.1 or newer is missing: pip install setuptools"
+)
 import setuptools  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -34,7 +36,12 @@ def copy_of_the_package(to):
                  "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, to / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"))
+            shutil.copytree(
+                ROOT / name,
+                to / name,
+                symlinks=True,
+                ignore=shutil.ignore_patterns("__pycache__", "*.egg-info", "build"),
+            )
         else:
             shutil.copy(ROOT / name, to / name)
     return to / "bindings" / "python"
@@ -45,7 +52,9 @@ def unpacked(tmp_path_factory):
     """The tree of an sdist."""
     folder = tmp_path_factory.mktemp("sdist")
     code = f"import setuptools.build_meta as backend; backend.build_sdist({str(folder)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=copy_of_the_package(folder / "tree"), check=True, capture_output=True)
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=copy_of_the_package(folder / "tree"), check=True, capture_output=True
+    )
     (archive,) = folder.glob("*.tar.gz")
     assert archive.name == f"deepreduce-{version()}.tar.gz"
     with tarfile.open(archive) as tar:
@@ -70,11 +79,16 @@ def test_an_sdist_configures_without_the_checkout(unpacked, tmp_path):
     if shutil.which("meson") is None or shutil.which("ninja") is None:
         pytest.skip("meson or ninja is missing")
     options = [f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi", "cuda")]
-    subprocess.run(["meson", "setup", tmp_path / "build", unpacked / "source", *options], check=True, capture_output=True)
+    subprocess.run(
+        ["meson", "setup", tmp_path / "build", unpacked / "source", *options], check=True, capture_output=True
+    )
     source = unpacked / "source"
     for path in source.rglob("*.[ch]pp"):
         for name in re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), flags=re.M):
-            assert any((base / name).is_file() for base in (source, source / "lib", source / "include", path.parent)), (path, name)
+            assert any((base / name).is_file() for base in (source, source / "lib", source / "include", path.parent)), (
+                path,
+                name,
+            )
 
 
 def setup_script():
@@ -97,7 +111,9 @@ def test_the_tag_says_what_the_libraries_need(tmp_path):
 
     def build(name, source, *options):
         (tmp_path / "source.c").write_text(source)
-        subprocess.run([compiler, "-shared", "-fPIC", tmp_path / "source.c", "-o", tmp_path / name, *options], check=True)
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", tmp_path / "source.c", "-o", tmp_path / name, *options], check=True
+        )
 
     build("libinner.so.1", "int inner(void) { return 1; }", "-Wl,-soname,libinner.so.1")
     inner = tmp_path / "libinner.so.1"
@@ -117,7 +133,9 @@ def test_a_wheel_runs_by_itself(unpacked, tmp_path):
     if not os.environ.get("DEEPREDUCE_TEST_WHEEL"):
         pytest.skip("DEEPREDUCE_TEST_WHEEL is not set: it builds the library, which takes minutes")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, unpacked], check=True)
+    subprocess.run(
+        [*pip, "wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, unpacked], check=True
+    )
     (wheel,) = tmp_path.glob("*.whl")
     look_at_a_wheel(wheel, tmp_path)
 
@@ -129,7 +147,12 @@ def look_at_a_wheel(wheel, tmp_path):
         names = set(archive.namelist())
         archive.extractall(target)
     info = f"deepreduce-{version()}.dist-info"
-    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "deepreduce/py.typed", "deepreduce/libdeepreduce.so"} <= names
+    assert {
+        f"{info}/licenses/LICENSE",
+        f"{info}/licenses/NOTICE",
+        "deepreduce/py.typed",
+        "deepreduce/libdeepreduce.so",
+    } <= names
     assert {"deepreduce/libz.so.1", "deepreduce/libzstd.so.1"} <= names
     assert "# DeepReduce" in (target / info / "METADATA").read_text(encoding="utf-8")
     code = (
@@ -140,5 +163,11 @@ def look_at_a_wheel(wheel, tmp_path):
         "print(d.__file__, sorted({pathlib.Path(line.split()[-1]).name for line in maps.splitlines() if 'site/deepreduce' in line}))"
     )
     clean = {key: value for key, value in os.environ.items() if key != "DEEPREDUCE_LIBRARY"}
-    ran = subprocess.run([sys.executable, "-B", "-c", code], env={**clean, "PYTHONPATH": str(target)}, capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, "-B", "-c", code],
+        env={**clean, "PYTHONPATH": str(target)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert str(target) in ran.stdout and "libdeepreduce.so" in ran.stdout and "libzstd.so.1" in ran.stdout

@@ -95,7 +95,6 @@ def _raise(status: int, error: _abi.dr_error) -> NoReturn:
 # ---- What serves one call at a time -------------------------------------------------------------
 
 
-
 class Turns:
     """Holds the try-locks of `owner.lock` while a `with` lasts; ConcurrentUse if one is taken. Of owners that share a
     lock (states that are bound together) it is taken once."""

@@ -13,6 +13,7 @@ import numpy
 from . import _abi, _device, _memory
 from ._call import Trace, Tracer, new, unsigned
 from .errors import ArgumentError
+from .frame import DeviceFrame
 from .plan import as_plan
 from .tensor import Plans, Sparse, State, States, arrays_of, as_list, borrow_state, borrow_tensor, one_each
 
@@ -38,9 +39,7 @@ class Inputs:
         return len(self.tensors)
 
 
-def read_inputs(
-    x: Any, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named
-) -> Inputs:
+def read_inputs(x: Any, plan: Optional[Plans], state: States, key: Keys, sum_duplicates: bool, beside: Named) -> Inputs:
     """x, of which all arrays must be in one place with the states and those `beside`. plan None: of a batch."""
     items, is_list = as_list(x)
     names = [f"x[{i}]" for i in range(len(items))] if is_list else ["x"]
@@ -50,7 +49,12 @@ def read_inputs(
     states = _states(state, names, is_list)
     named += [(f"the state of {names[i]}", each.memory) for i, each in states.items()]
     inputs = Inputs(
-        _device.find(named), is_list, (_abi.dr_tensor * len(items))(), None, [], [(s, "a state") for s in states.values()]
+        _device.find(named),
+        is_list,
+        (_abi.dr_tensor * len(items))(),
+        None,
+        [],
+        [(s, "a state") for s in states.values()],
     )
     for i, item in enumerate(items):
         try:
@@ -172,6 +176,21 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
         return listed
 
 
+FRAMES_MOST = 2**20  # of a merge: deepreduce.h
+
+
+def frames_of(frames: Any) -> Sequence[Any]:
+    """Frames as a list: an array [k, bytes] is a list of its rows, but bytes are one frame."""
+    if type(frames) is list or type(frames) is tuple:
+        return frames
+    try:
+        if isinstance(frames, (str, bytes, bytearray, memoryview, DeviceFrame)):
+            raise TypeError
+        return list(frames)
+    except TypeError:
+        raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}") from None
+
+
 # ---- Outputs ------------------------------------------------------------------------------------
 
 
@@ -191,9 +210,7 @@ Maker = Callable[[Tuple[int, ...], int], Any]
 def name_outputs(out: Any, what: str = "out") -> Named:
     if out is None:
         return []
-    return (
-        [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
-    )
+    return [(f"{what}[{i}]", each) for i, each in enumerate(out)] if isinstance(out, (list, tuple)) else [(what, out)]
 
 
 def dtype_code(dtype: Any) -> Optional[int]:
@@ -297,9 +314,11 @@ def sparse_outputs(
 def cut(results: List[Sparse], outs: Any) -> List[Sparse]:
     """The rows that were written."""
     return [
-        each
-        if len(each.indices) == room.count
-        else Sparse(each.indices[: room.count], each.values[: room.count], each.shape)
+        (
+            each
+            if len(each.indices) == room.count
+            else Sparse(each.indices[: room.count], each.values[: room.count], each.shape)
+        )
         for room, each in zip(outs, results)
     ]
 

@@ -123,7 +123,8 @@ def encode(
                     speaks DLPack or has a __cuda_array_interface__; contiguous, never copied
     plan            a Plan or its text; for a list also a list with one for each tensor
     out             where to write the frame: on the CPU a bytearray, or an array or tensor of bytes; on a GPU an array
-                    of bytes, aligned to 16, or a DeviceFrame. None: new memory
+                    of bytes, aligned to 16, or a DeviceFrame, which has room for any frame (Batch.bound). None: new
+                    memory
     step, seed      the same on every rank; they and private_seed decide all random numbers
     private_seed    different on every rank: the rank will do
     state           the State of the tensor, for a list a list of them (None where there is none)
@@ -135,8 +136,8 @@ def encode(
     status_frame    if the library cannot encode, return a frame that says why instead of raising: it decodes to
                     PeerError on every rank, so that nobody waits. What is no tensor at all is still raised, and
                     so is, on a GPU, what does not depend on the values
-    fit             if the frame does not fit `out`, send some tensors empty, the fewest bytes that will do, and leave them
-                    to feedback, which their plans must have. On the CPU
+    fit             if the frame does not fit `out`, send some tensors (or segments) empty, the smallest that will do,
+                    and leave them to feedback, which all plans must have. On the CPU
     segment_rows    cut tensors into segments of so many rows, each coded for itself: a Bloom filter of its own, say,
                     sized by its own count. 0: one segment up to 2^32 - 1 rows. On the CPU
     trace           a function that is called with a Trace when a stage has ended
@@ -221,9 +222,7 @@ def _encode_on_cpu(context: Context, inputs: Inputs, call: _abi.dr_call, out: An
     return frame
 
 
-def _encode(
-    context: Context, inputs: Inputs, call: _abi.dr_call, where: Any, buffer: _memory.Bytes, told: Any
-) -> int:
+def _encode(context: Context, inputs: Inputs, call: _abi.dr_call, where: Any, buffer: _memory.Bytes, told: Any) -> int:
     status: int = _library.load().dr_encode(
         context.handle,
         inputs.plan,
@@ -411,7 +410,10 @@ def _shape_of(told: _abi.dr_tensor_info) -> Shape:
 
 
 def _header(frame: Any, data: _memory.Bytes, place: Optional[_device.Place], verify: bool) -> Header:
-    """What the header of a frame tells. From a GPU it is copied for that. verify: the checks, which a decode does itself."""
+    """What the header of a frame tells. From a GPU it is copied for that.
+
+    verify  the checks, too, which a decode does itself
+    """
     if place is None:
         return _read(data, data.size, verify)
     array = array_of(frame)
@@ -582,7 +584,8 @@ def decode(
                    returned; their values are not read
     sparse         give Sparse instead of dense arrays (of `like` only the kind counts); not with `out`
     dtype          of what comes out: "float16", numpy's or torch's; None: the frame's. Rounded to nearest
-    tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them
+    tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them. On
+                   the CPU
     max_elements   raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
                    any number: set it for frames from strangers. None: any number, but for sparse=True a codec that
                    goes through all elements to find some (bloom, seeded) may go through 4096 for each byte of frame
@@ -616,7 +619,9 @@ def decode(
     data = _borrow_frame(frame, "frame", place)
     header = _header(frame, data, place, verify=False)
     try:
-        room = _room(header, out, like, sparse, code, tensors, max_elements, place, lambda i: int(header.infos[i].support))
+        room = _room(
+            header, out, like, sparse, code, tensors, max_elements, place, lambda i: int(header.infos[i].support)
+        )
     except Error:
         _header(frame, data, place, verify=True)  # if it is damaged, that is what is wrong
         raise
@@ -778,9 +783,7 @@ def merge(
     code = dtype_code(dtype)
     context = context_of_thread(threads)
     names = [f"frames[{i}]" for i in range(len(frames))]
-    place = _device.find(
-        [*zip(names, map(array_of, frames)), *name_outputs(out), *name_outputs(like, "like")]
-    )
+    place = _device.find([*zip(names, map(array_of, frames)), *name_outputs(out), *name_outputs(like, "like")])
     factors = weights_of(weights, len(frames))
     datas = [_borrow_frame(frame, name, place) for frame, name in zip(frames, names)]
     headers = _sound_headers(frames, datas, place, all_of_them=sparse)
@@ -819,8 +822,10 @@ def _sound_headers(
     all_of_them: bool,
     verify: bool = False,
 ) -> List[Header]:
-    """Header of the first frame that is no status frame: it tells the sizes. If all are, of the first. all_of_them: those
-    of the frames behind it, too."""
+    """Header of the first frame that is no status frame: it tells the sizes. If all are, of the first.
+
+    all_of_them  those of the frames behind it, too
+    """
     found: List[Header] = []
     for i, (frame, data) in enumerate(zip(frames, datas)):
         try:

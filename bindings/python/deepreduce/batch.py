@@ -11,6 +11,7 @@ import numpy
 from . import _abi, _device, _library, _memory
 from ._call import Turns, check, context_of_thread, fail, new, unsigned
 from ._tensors import (
+    FRAMES_MOST,
     OUT_STRIDE,
     TENSOR_STRIDE,
     Keys,
@@ -18,6 +19,7 @@ from ._tensors import (
     Shape,
     TraceFunction,
     dense_outputs,
+    frames_of,
     make_call,
     make_options,
     name_outputs,
@@ -53,14 +55,14 @@ class Batch:
 
     What the calls need is taken here: afterwards encode(x, out=…), decode(frame, out=…) and merge(frames, out=…)
     allocate nothing, on a GPU launch at most `launches` kernels on the caller's current stream whatever the number
-    of tensors, and wait for nothing. So they may be captured (torch.cuda.graph, after one call of each outside): a graph
-    repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long as it
-    does. `check` waits, and raises what the last decode or merge met.
+    of tensors, and wait for nothing. So they may be captured (torch.cuda.graph, after one call of each outside): a
+    graph repeats the addresses, the step and the seeds of its capture, so batch, frames and arrays must live as long
+    as it does. `check` waits, and raises what the last decode or merge met.
 
     `bind` binds it to arrays: then a call takes no longer in Python for many tensors than for one.
 
-    A Batch serves one call at a time (another thread's is ConcurrentUse); on a GPU one stream at a time, as the arrays of
-    its framework do.
+    A Batch serves one call at a time (another thread's is ConcurrentUse); on a GPU one stream at a time, as the arrays
+    of its framework do.
     Raises what encode raises for such tensors.
 
     >>> x = [numpy.ones(4, dtype=numpy.float32), numpy.arange(9, dtype=numpy.float32)]
@@ -112,7 +114,7 @@ class Batch:
         self._memory: Any = None
         self._frame: Any = None  # of an encode on the CPU that is given none
         self._room = 0
-        self._reserve(max(1, unsigned(frames, "frames", 2**32)))
+        self._reserve(max(1, unsigned(frames, "frames", FRAMES_MOST + 1)))
         self._result: Any = None if self._place is None else start_result(self._place.empty((RESULT_SIZE,)))
         self._last = 0
 
@@ -146,9 +148,7 @@ class Batch:
             raise ArgumentError("a batch on the CPU has no DeviceFrame: pass a bytearray of `bound` bytes as out")
         return DeviceFrame(self._place, self.bound, buffer)
 
-    def bind(
-        self, x: Any = None, out: Any = None, *, state: States = None, key: Keys = None, frames: int = 1
-    ) -> Bound:
+    def bind(self, x: Any = None, out: Any = None, *, state: States = None, key: Keys = None, frames: int = 1) -> Bound:
         """This batch bound to arrays, which it reads and writes where they lie, for the calls of a training loop.
 
         x       the tensors that its encode reads, contiguous; None: it does not encode
@@ -232,11 +232,7 @@ class Batch:
             if status and not (inputs.place is None and status_frame and result.size):
                 fail(status, context)
             if inputs.place is None:
-                made = (
-                    self._frame[: result.size].tobytes()
-                    if out is None
-                    else _memory.part_of_room(out, result.size)
-                )
+                made = self._frame[: result.size].tobytes() if out is None else _memory.part_of_room(out, result.size)
         if tracer is not None:
             tracer.done()
         return made
@@ -252,6 +248,9 @@ class Batch:
         trace: Optional[TraceFunction] = None,
     ) -> Any:
         """Decodes a frame of such tensors into `out`, or into new arrays of their shapes, and returns them.
+
+        The frame is one that a batch of the same plan made. One that another plan made of such tensors may take more
+        memory than the batch has, which is a CapacityError: the function decode takes any.
 
         frame  a DeviceFrame, or an array of bytes on the batch's GPU, aligned to 16 and perhaps longer than the
                frame is; on the CPU bytes
@@ -286,9 +285,7 @@ class Batch:
         On a GPU it does not wait: if a frame was not sound, the arrays of `out` are as they were, and `check` says
         so. On the CPU it raises as merge does.
         """
-        if isinstance(frames, (str, bytes, bytearray, memoryview, DeviceFrame)):
-            raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
-        listed = list(frames)
+        listed = list(frames_of(frames))
         names = [f"frames[{i}]" for i in range(len(listed))]
         options = make_options(max_elements, max_workspace, tag, add=add and out is not None)
         return self._run(listed, names, weights, out, True, options, trace)
@@ -383,4 +380,3 @@ class Batch:
 def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
     shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
     return Shape(tensor.universe, tensor.width, tensor.dtype, shape)
-

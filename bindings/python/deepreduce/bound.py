@@ -12,11 +12,13 @@ import numpy
 from . import _abi, _device, _library, _memory
 from ._call import Context, Turns, busy, fail, new, thread_count, unsigned
 from ._tensors import (
+    FRAMES_MOST,
     OUT_STRIDE,
     TENSOR_STRIDE,
     Keys,
     call_flags,
     dense_outputs,
+    frames_of,
     name_outputs,
     read_inputs,
     weights_of,
@@ -65,7 +67,7 @@ class Bound:
             raise ArgumentError("state and key are for tensors to encode, and there are none")
         if (x if x is not None else out) is None:
             raise ArgumentError("there is neither x to encode nor out to decode to")
-        most = max(1, unsigned(frames, "frames", 2**32))
+        most = max(1, unsigned(frames, "frames", FRAMES_MOST + 1))
         beside = [("the batch", batch._memory), *name_outputs(out)]
         tensors, outs, n = None, None, len(batch._shapes)
         if x is not None:
@@ -85,24 +87,31 @@ class Bound:
         self._context = Context(thread_count(batch._threads))
         self._handle = ctypes.POINTER(_abi.dr_binding)()
         self._destroy = library.dr_binding_destroy
-        status = library.dr_binding_create(
-            self._context.handle,
-            batch.handle,
-            batch._where(place),
-            tensors,
-            TENSOR_STRIDE,
-            outs,
-            OUT_STRIDE,
-            n,
-            most,
-            ctypes.byref(self._handle),
-        )
-        if status:
-            fail(status, self._context)
-        self._prepare(library, most)
         self._states: List[State] = []
-        if x is not None:
-            self._take([each for each, _ in inputs.states])
+        states = [] if x is None else inputs.states
+        with Turns(states):
+            for each, _ in states:
+                if each.bound is not None and each.bound() is not None:
+                    raise ArgumentError("a state is bound to another Bound that is still in use")
+            status = library.dr_binding_create(
+                self._context.handle,
+                batch.handle,
+                batch._where(place),
+                tensors,
+                TENSOR_STRIDE,
+                outs,
+                OUT_STRIDE,
+                n,
+                most,
+                ctypes.byref(self._handle),
+            )
+            if status:
+                fail(status, self._context)
+            self._prepare(library, most)
+            # From now on, whoever uses one of them takes the lock of all.
+            for each, _ in states:
+                each.bind(self)
+                self._states.append(each)
 
     def _prepare(self, library: ctypes.CDLL, most: int) -> None:
         """What calls would make anew."""
@@ -126,17 +135,6 @@ class Bound:
         if self._place is not None:
             self._told = start_result(self._place.empty((RESULT_SIZE,)))
             self._told_at = self._place.borrow_bytes(self._told, "the result").address
-
-    # ---- States: whoever uses one takes the lock of what it is bound to ----
-
-    def _take(self, states: Sequence[State]) -> None:
-        with Turns([(each, "a state") for each in states]):
-            for each in states:
-                if each.bound is not None and each.bound() is not None:
-                    raise ArgumentError("a state is bound to another Bound that is still in use")
-            for each in states:
-                each.bind(self)
-            self._states = list(states)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._context.process == os.getpid():
@@ -224,8 +222,7 @@ class Bound:
         if not self.lock.acquire(False):
             raise busy("the bound batch")
         try:
-            if isinstance(frames, (str, bytes, bytearray, memoryview, DeviceFrame)):
-                raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
+            frames = frames_of(frames)
             k = len(frames)
             if not 0 < k <= self._most:
                 raise ArgumentError(f"{k} frames, of 1 to {self._most} that were bound")
@@ -253,9 +250,7 @@ class Bound:
                 except (TypeError, ValueError):
                     self._weights[:k] = list(weights_of(weights, k))
             self._last = k
-            status = self._merge(
-                self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._told_at
-            )
+            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._told_at)
             if status:
                 fail(status, self._context)
             return self._out
@@ -326,4 +321,6 @@ def _require_in_place(x: Any) -> None:
         for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
             if not _memory.is_in_place(each):
                 what = f"x[{i}]" if isinstance(x, (list, tuple)) else "x"
-                raise ArgumentError(f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i)
+                raise ArgumentError(
+                    f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i
+                )

@@ -182,9 +182,10 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.encode_scratch = need.decode_scratch = places.end;
   // p0 tells all positives, those that see them all first have room for so many; the others take the first or last of them, and none of
   // the support is missing among them.
-  need.tell_suffices = policy == bloom_p0       ? need.tell >= job.universe
-                       : sees_all_first(policy) ? places.positives_max >= job.universe
-                                                : 1;
+  // A filter that is larger than it may be has keys instead.
+  need.tell_suffices = stated == bits && (policy == bloom_p0       ? need.tell >= job.universe
+                                          : sees_all_first(policy) ? places.positives_max >= job.universe
+                                                                   : true);
   return true;
 }
 
