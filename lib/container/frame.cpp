@@ -229,6 +229,12 @@ dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_b
   return DR_OK;
 }
 
+size_t entry_size(const wire_plan& plan) {
+  std::pmr::vector<uint8_t> entry;
+  serialise(plan, entry);
+  return entry.size();
+}
+
 uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows) {
   uint64_t at = layout.header_size;
   for (wire_row& row : rows) {

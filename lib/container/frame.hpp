@@ -69,6 +69,9 @@ struct header_layout {
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error);
 
+// Bytes of a plan's entry in the table.
+size_t entry_size(const wire_plan& plan);
+
 // Sets the rows' offsets; returns the frame's size.
 uint64_t place_rows(const header_layout& layout, std::span<wire_row> rows);
 

@@ -31,6 +31,14 @@ device_header device_header::of(const header_layout& layout, std::span<const wir
   head.resize(h.head_size);
   std::fill(head.begin() + frame_check_at, head.begin() + frame_check_at + 8, uint8_t{0});
   if (!layout.short_form) store(head.data() + 12, h.rows);
+  const auto table =
+      static_cast<uint32_t>(layout.short_form ? 15 + layout.short_width : h.head_size - layout.table.size());
+  uint32_t at = table;
+  for (const wire_plan& plan : plans) {
+    out.entry_at.push_back(at);
+    at += static_cast<uint32_t>(entry_size(plan));
+  }
+  if (at - table != layout.table.size()) out.entry_at.assign(plans.size(), 0);
   return out;
 }
 

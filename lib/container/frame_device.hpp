@@ -13,6 +13,7 @@ namespace dr {
 struct device_header {
   header_shape shape{};
   std::vector<uint8_t> head;
+  std::vector<uint32_t> entry_at;  // of each plan in it; 0 if the table has others, too
 
   // universe: of the row, for the short form
   static device_header of(const header_layout& layout, std::span<const wire_plan> plans, uint64_t universe);

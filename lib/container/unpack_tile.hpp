@@ -11,8 +11,9 @@ namespace dr {
 // Of a plan, what a GPU must know to judge a row: sizes that are not stored.
 struct plan_rule {
   dr_size_rule size[3];
-  uint64_t value_bytes;      // of a row: width · size of the type
-  uint32_t flags, reserved;  // frame_row_flags
+  uint64_t value_bytes;  // of a row: width · size of the type
+  uint32_t flags;        // frame_row_flags
+  uint32_t entry_at;     // of the header's head: where its entry begins
 };
 
 // A row of one frame on its way out. Slots are 16-byte aligned and have 32 zeroed bytes behind their capacity.
@@ -83,7 +84,7 @@ struct judge_frames {
     }
     if (f.size < h.header_size || !same_head(b, f, a, flags & 2)) {
       b.phase([&](unsigned lane) {
-        if (lane == 0) fail_frame(state, DR_E_CORRUPT, 0, f.size);
+        if (lane == 0) fail_frame(state, is_of_later(f, a, flags & 2) ? DR_E_UNSUPPORTED : DR_E_CORRUPT, 0, f.size);
       });
       return fail_rows(b, a, first, state);
     }
@@ -94,7 +95,7 @@ struct judge_frames {
       }
       for (uint32_t i = lane; i < h.rows; i += lanes) {
         const uint64_t at = judge_row(f, h, a.plans, a.place[first + i], i, a.rows[first + i], a.result[first + i]);
-        if (at) fail_frame(state, DR_E_CORRUPT, at, i);
+        if (at) fail_frame(state, at & of_later ? DR_E_UNSUPPORTED : DR_E_CORRUPT, at & ~of_later, i);
       }
       for (uint64_t i = h.column(frame_columns_max) + lane; !h.short_form && i < h.header_size; i += lanes)
         if (f.data[i]) fail_frame(state, DR_E_CORRUPT, i, f.data[i]);
@@ -105,6 +106,7 @@ struct judge_frames {
   }
 
   static constexpr uint32_t refused = 256;
+  static constexpr uint64_t of_later = uint64_t{1} << 63;  // of a place: a value that a later version may have
 
   // The prologue; returns the flags.
   DR_HD static uint32_t judge_head(const unpack_frame& f, unpack_state& state, const args& a) {
@@ -157,6 +159,25 @@ struct judge_frames {
     return b.sum(differs) == 0;
   }
 
+  // Whether the first byte that differs from the batch's head is in a plan's entry, which has a type or a number of codecs that there is
+  // room for. One lane looks, when the frame is refused.
+  DR_HD static bool is_of_later(const unpack_frame& f, const args& a, uint32_t tag) {
+    const header_shape& h = a.shape;
+    const uint64_t end = h.short_form ? h.short_at : h.head_size, skipped = tag ? 8 : 0;
+    const auto byte = [&](uint64_t i) { return f.data[i + (i >= 24 ? skipped : 0)]; };
+    if (f.size < end + skipped) return false;
+    uint64_t at = 12;
+    while (at < end && ((h.short_form && at >= 15 && at < 15u + h.short_width) || byte(at) == a.head[at])) ++at;
+    if (at == end) return false;
+    for (uint32_t i = 0; i < h.rows; ++i) {
+      const uint64_t entry = a.plans[a.place[i].plan].entry_at;
+      if (at != entry && at != entry + 1) continue;
+      const uint32_t counts = byte(entry), type = byte(entry + 1), values = counts & 7, indices = counts >> 3 & 7;
+      return (type & 15) > DR_BF16 || type >> 6 || values == 0 || values > 5 || indices == 0 || indices > 5;
+    }
+    return false;
+  }
+
   // Reads and judges row i; returns 0, or where it is wrong.
   DR_HD static uint64_t judge_row(const unpack_frame& f, const header_shape& h, const plan_rule* plans,
                                   const unpack_row& d, uint32_t i, device_row& r, unpack_result& out) {
@@ -183,7 +204,8 @@ struct judge_frames {
     }
     const uint64_t mode = column[0] & 3, count = column[2];
     at = h.short_form ? 15 : h.column(0);
-    if (column[0] >> 2 != uint64_t{d.entry} << 1 || mode > device_mode_dense || column[1] != d.universe) return at;
+    if (mode > device_mode_dense) return at | of_later;
+    if (column[0] >> 2 != uint64_t{d.entry} << 1 || column[1] != d.universe) return at;
     const bool replaces = plan.flags & row_replaces_support;
     const bool states_support = h.short_form ? replaces : h.width[3] != 0;
     const uint64_t support = states_support || mode == device_mode_dense ? column[3] : count;

@@ -220,7 +220,7 @@ class device_decoder {
       }
     }
     host_.rules.clear();
-    for (const wire_plan& plan : s_.wire) host_.rules.push_back(rule_of(plan));
+    for (size_t p = 0; p < s_.wire.size(); ++p) host_.rules.push_back(rule_of(s_.wire[p], s_.header.entry_at[p]));
     host_.outs.clear();
     out_tiles_ = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -242,8 +242,9 @@ class device_decoder {
     return launched(begin_on_device(queue_.exec(), zero_, zero_size_, blob_, host_.blob));
   }
 
-  plan_rule rule_of(const wire_plan& plan) const {
+  plan_rule rule_of(const wire_plan& plan, uint32_t entry_at) const {
     plan_rule rule{};
+    rule.entry_at = entry_at;
     rule.flags = row_flags(plan);
     rule.value_bytes = uint64_t{plan.width} * value_size(plan.dtype);
     for (uint32_t s = 0; s < section_count; ++s) {
@@ -523,8 +524,8 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
   device_decoder d(shape, request.frames.size(), queue, host, error);
   const uint64_t wanted = d.lay_out(static_cast<std::byte*>(workspace));
   if (!workspace || workspace_size < wanted) {
-    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64, workspace ? workspace_size : 0,
-         wanted);
+    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64,
+         workspace ? workspace_size : 0, wanted);
     error.needed = wanted;
     return DR_E_CAPACITY;
   }

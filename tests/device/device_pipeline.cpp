@@ -433,8 +433,8 @@ struct prepared {
     const aligned_bytes f(frame);
     auto* const workspace = static_cast<uint8_t*>(memory(room + 64));
     dr_result result{.struct_size = sizeof(dr_result)};
-    d.status = dr_batch_decode(c.handle, batch, &place, f.data, f.size, nullptr, outs.data(), sizeof(dr_tensor_out), outs.size(),
-                               workspace, room, &result);
+    d.status = dr_batch_decode(c.handle, batch, &place, f.data, f.size, nullptr, outs.data(), sizeof(dr_tensor_out),
+                               outs.size(), workspace, room, &result);
     INFO(c.error());
     REQUIRE(d.status == DR_OK);
     for (int i = 0; i < 64; ++i) CHECK(workspace[room + i] == 0xa5);
@@ -704,6 +704,41 @@ TEST_CASE("a frame that is longer than its buffer is a fault of capacity, and st
   CHECK(e.status == DR_E_CAPACITY);
   CHECK(e.result.what == 1000);
   CHECK(e.result.needed > 1000);
+}
+
+TEST_CASE(
+    "types and lists that a later version may have are UNSUPPORTED for a GPU, too, before any check is verified") {
+  for (const size_t tensors : {1, 2})
+    for (const bool tagged : {false, true}) {
+      const plan p("sparsify=topr(count=8) index=golomb value=qsgd");
+      std::vector<gradient> g;
+      for (size_t i = 0; i < tensors; ++i) g.push_back(make(DR_F32, 64, 5 + i));
+      dr_call call{};
+      call.struct_size = sizeof call;
+      call.flags = tagged ? uint32_t{DR_CALL_TAG} : 0;
+      const encoded e = encode_at(nullptr, p, g, call);
+      REQUIRE(e.status == DR_OK);
+      prepared b(p, g);
+      const size_t entry = e.frame[3] & 1 ? 15 + (e.frame[3] & 64 ? 2 : 3) : tagged ? 32 : 24;
+      REQUIRE(e.frame[entry + 1] == DR_F32);
+      const struct {
+        size_t at;
+        uint8_t byte;
+      } cases[] = {{entry, 8},     {entry, 1},      {entry, 6 | 8},  {entry, 1 | 56},
+                   {entry + 1, 4}, {entry + 1, 15}, {entry + 1, 65}, {entry + 1, 129}};
+      for (const auto& each : cases) {
+        bytes frame = e.frame;
+        frame[each.at] = each.byte;
+        const dr_place place = emulated(2);
+        INFO(tensors << " tensors, tag " << tagged << ", byte " << each.at - entry << " is " << int{each.byte});
+        CHECK(decode_at(nullptr, frame, g).status == DR_E_UNSUPPORTED);
+        CHECK(decode_at(&place, frame, g).status == DR_E_UNSUPPORTED);
+        CHECK(b.decode(frame, g).status == DR_E_UNSUPPORTED);
+      }
+      bytes frame = e.frame;
+      frame[entry + 1] = DR_F16;  // a type that there is: not the batch's
+      CHECK(b.decode(frame, g).status == DR_E_CORRUPT);
+    }
 }
 
 TEST_CASE("whatever a frame with a right check says, a GPU that knows its batch takes nothing that the CPU refuses") {
@@ -1129,7 +1164,8 @@ TEST_CASE("a GPU writes of a result what the caller's version of the struct has 
     floats values(3000);
     dr_tensor_out o = dense_out(values);
     const aligned_bytes& f = which == 4 ? sound : damaged;
-    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, nullptr, &o, sizeof o, 1, workspace, room, result);
+    return dr_batch_decode(b.c.handle, b.batch, &b.place, f.data, f.size, nullptr, &o, sizeof o, 1, workspace, room,
+                           result);
   };
   for (int which = 0; which < 6; ++which) {
     dr_result whole{sizeof whole};
