@@ -281,7 +281,7 @@ DR_API dr_status dr_batch_encode(dr_context *context, const dr_batch *batch, con
 
 /* Room for one tensor. Dense: values[universe * width], all of it is written. Sparse: indices[capacity]
  * ascending and values[capacity * width]; `count` says how many. universe and width must be the frame's.
- * Outputs overlap neither a frame nor one another. */
+ * Outputs overlap neither a frame nor one another: ARGUMENT. */
 typedef struct dr_tensor_out {
   size_t struct_size;
   dr_dtype dtype;       /* DR_F32, DR_F16 or DR_BF16, whatever the frame's; rounded to nearest, ties to even */
@@ -319,7 +319,8 @@ typedef struct dr_decode_options {
   uint64_t max_workspace; /* bytes of workspace and headers; 0: as above */
   uint64_t tag;
   uint64_t first_tensor, tensors; /* only these of the frame's tensors are decoded, and there are so many outputs;
-                                     tensors = 0: all. The rest is verified by its check only */
+                                     tensors = 0: all, and first_tensor is 0. The rest is verified by its check only. With
+                                     bucket=flat a frame has one tensor, which goes to one output then. On the CPU only */
   void (*trace)(void *user, const dr_trace *);
   void *trace_user;
 } dr_decode_options;
@@ -339,7 +340,8 @@ typedef struct dr_bytes {
  * so first_tensor and tensors are 0.
  * On the CPU: as dr_decode, frame at any address; result may be NULL.
  * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; a frame tells its own end. What is wrong with
- * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and limits only.
+ * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and limits only. A frame that overlaps an output is
+ * refused as far as the batch's bound.
  * ARGUMENT (other tensors than the batch's, too), CAPACITY (workspace; `needed` says how much would do), CORRUPT, UNSUPPORTED,
  * PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
@@ -450,7 +452,8 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
 
 /* Sum of k frames, weights[i] * frame i, added in the order of the frames, in f32 and rounded to the output's
  * type after each; a sum that is NaN is the positive quiet one without payload, on every place. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
- * summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much would do).
+ * from zero (with ADD: ARGUMENT), summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much
+ * would do). A dense row, or an index codec that tells all of the universe, has all rows of it in its support.
  * Outputs are untouched unless every frame is sound; the error then names the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,
                           size_t k, const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);

@@ -710,6 +710,7 @@ TEST_CASE(
     "types and lists that a later version may have are UNSUPPORTED for a GPU, too, before any check is verified") {
   for (const size_t tensors : {1, 2})
     for (const bool tagged : {false, true}) {
+      if (tagged && tensors == 1) continue;  // has no short header, which the batch's frames have
       const plan p("sparsify=topr(count=8) index=golomb value=qsgd");
       std::vector<gradient> g;
       for (size_t i = 0; i < tensors; ++i) g.push_back(make(DR_F32, 64, 5 + i));
