@@ -340,8 +340,8 @@ typedef struct dr_bytes {
  * so first_tensor and tensors are 0.
  * On the CPU: as dr_decode, frame at any address; result may be NULL.
  * On a GPU: `size` bytes are readable from `frame`, which is aligned to 16; a frame tells its own end. What is wrong with
- * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and limits only. A frame that overlaps an output is
- * refused as far as the batch's bound.
+ * it is in `result`, in device memory, and then the outputs are as they were. Counts are not set. Options: ADD and
+ * limits only. A frame that overlaps an output is refused as far as the batch's bound.
  * ARGUMENT (other tensors than the batch's, too), CAPACITY (workspace; `needed` says how much would do), CORRUPT, UNSUPPORTED,
  * PEER, DEVICE. */
 DR_API dr_status dr_batch_decode(dr_context *context, const dr_batch *batch, const dr_place *place, const void *frame,
