@@ -18,6 +18,8 @@ typename To::bits added(typename To::bits to, float weight, typename From::bits 
 // NaN are rare, and to compare each sum would take a quarter of the time of a merge. But a sum over a few numbers is NaN if one of them is: they
 // are looked for in blocks.
 constexpr uint64_t sums_block = 256;
+// Of pairs, few: what lies behind the tile's last pair is fetched for nothing, and is much where many frames have few pairs in a tile.
+constexpr uint64_t pairs_block = 64;
 
 // out[i] += weight · values[i] of f32, n of them.
 void add_dense(const uint32_t* values, uint64_t n, float weight, uint32_t* out) {
@@ -49,11 +51,15 @@ void add_dense(const uint32_t* values, uint64_t n, float weight, uint32_t* out) 
 // out[support[i] - first] += weight · values[i] of f32, of an ascending support below `end`. Returns how many those were.
 uint64_t add_pairs(const uint32_t* support, const uint32_t* values, uint64_t n, float weight, uint64_t first,
                    uint64_t end, uint32_t* out) {
-  float terms[sums_block];
-  for (uint64_t begin = 0; begin < n; begin += sums_block) {
+  float terms[pairs_block];
+  for (uint64_t begin = 0; begin < n; begin += pairs_block) {
     const uint32_t *const v = values + begin, *const at = support + begin;
-    uint64_t count = std::min(n - begin, sums_block);
-    if (at[count - 1] >= end) n = begin + (count = static_cast<uint64_t>(std::lower_bound(at, at + count, end) - at));
+    uint64_t count = std::min(n - begin, pairs_block);
+    if (at[count - 1] >= end) {
+      uint64_t below = 0;  // counted in their order, which the cache expects, and not searched
+      for (uint64_t i = 0; i < count; ++i) below += at[i] < end;
+      n = begin + (count = below);
+    }
     for (uint64_t i = 0; i < count; ++i) terms[i] = weight * std::bit_cast<float>(v[i]);
     float seen[4] = {};
     const auto add = [&](uint64_t i, float& sums) {
