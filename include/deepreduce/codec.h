@@ -141,7 +141,7 @@ typedef struct dr_params {
  * NULL where they mean something. Encode: `in` is aligned to its elements, `out` to 16, with room for need.payload rounded up
  * to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up to a multiple of 16 and by 16 more. An
  * index codec that replaces the support finds in tell_count, on decode, the support that the frame states. A fault has no
- * message there. Bytes, tells and verdicts are the CPU operations'. */
+ * message there, and its struct_size is 0: fields of version 2 are written. Bytes, tells and verdicts are the CPU operations'. */
 typedef struct dr_job {
   size_t struct_size;
   uint64_t universe;                /* index: indices are below it (< 2^32); value, order: the same, for scale */

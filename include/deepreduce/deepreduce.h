@@ -217,9 +217,9 @@ typedef struct dr_call {
                             say); 0: 2^32 - 1, the most there is. Of a prepared batch: 0, or what it was prepared for */
   void (*trace)(void *user, const dr_trace *);
   void *trace_user;
-  dr_fault
-      *faults; /* NULL, or a fault for each tensor, `fault_stride` apart, struct_size set: of an encode on the CPU that
-                       fails in the tensors' data, every tensor that the failing stage found at fault; code DR_OK for the others */
+  /* NULL, or a fault for each tensor, `fault_stride` apart, struct_size set: of an encode on the CPU that fails in
+   * the tensors' data, every tensor that the failing stage found at fault; code DR_OK for the others. */
+  dr_fault *faults;
   size_t fault_stride;
 } dr_call;
 
@@ -451,9 +451,10 @@ DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const voi
                            const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
 
 /* Sum of k frames, weights[i] * frame i, added in the order of the frames, in f32 and rounded to the output's
- * type after each; a sum that is NaN is the positive quiet one without payload, on every place. weights NULL: all 1; all finite. Dense outputs, or on the CPU sparse ones: the union of the supports,
- * from zero (with ADD: ARGUMENT), summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much
- * would do). A dense row, or an index codec that tells all of the universe, has all rows of it in its support.
+ * type after each; a sum that is NaN is the positive quiet one without payload, on every place. weights NULL: all 1;
+ * a weight that is not finite is ARGUMENT. Outputs are dense or, on the CPU, sparse: the union of the supports, from zero
+ * (with ADD: ARGUMENT), summed in f32 and rounded once (CAPACITY if there is too little room; `needed` says how much would do).
+ * A dense row, or an index codec that tells all of the universe, has all rows of it in its support.
  * Outputs are untouched unless every frame is sound; the error then names the frame. Errors as for dr_decode. */
 DR_API dr_status dr_merge(dr_context *context, const dr_place *place, const dr_bytes *frames, const float *weights,
                           size_t k, const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);
