@@ -55,6 +55,8 @@ void operator delete(void* memory, size_t) noexcept { give(memory); }
 void operator delete[](void* memory, size_t) noexcept { give(memory); }
 void operator delete(void* memory, std::align_val_t) noexcept { give(memory); }
 void operator delete[](void* memory, std::align_val_t) noexcept { give(memory); }
+void operator delete(void* memory, size_t, std::align_val_t) noexcept { give(memory); }
+void operator delete[](void* memory, size_t, std::align_val_t) noexcept { give(memory); }
 void operator delete(void* memory, const std::nothrow_t&) noexcept { give(memory); }
 void operator delete[](void* memory, const std::nothrow_t&) noexcept { give(memory); }
 
