@@ -38,34 +38,13 @@ void give(void* memory) {
   std::free(at - *reinterpret_cast<size_t*>(at - 16));
 }
 
-void* take_or_throw(size_t size, size_t alignment) {
-  void* const memory = take(size, alignment);
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-
 }  // namespace
 
 // A sanitizer answers absurd sizes as a system does: with NULL.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 
-void* operator new(size_t size) { return take_or_throw(size, head); }
-void* operator new[](size_t size) { return take_or_throw(size, head); }
-void* operator new(size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
-void* operator new[](size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return take(size, head); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return take(size, head); }
-void operator delete(void* memory) noexcept { give(memory); }
-void operator delete[](void* memory) noexcept { give(memory); }
-void operator delete(void* memory, size_t) noexcept { give(memory); }
-void operator delete[](void* memory, size_t) noexcept { give(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { give(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { give(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { give(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { give(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { give(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { give(memory); }
+#include "replaced_new.hpp"
 
 namespace {
 

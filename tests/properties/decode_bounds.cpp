@@ -35,30 +35,9 @@ void give(void* memory) {
   std::free(static_cast<char*>(memory) - at[-2]);
 }
 
-void* take_or_throw(size_t size, size_t alignment) {
-  void* const memory = take(size, alignment);
-  if (!memory) throw std::bad_alloc();
-  return memory;
-}
-
 }  // namespace
 
-void* operator new(size_t size) { return take_or_throw(size, head); }
-void* operator new[](size_t size) { return take_or_throw(size, head); }
-void* operator new(size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
-void* operator new[](size_t size, std::align_val_t a) { return take_or_throw(size, static_cast<size_t>(a)); }
-void* operator new(size_t size, const std::nothrow_t&) noexcept { return take(size, head); }
-void* operator new[](size_t size, const std::nothrow_t&) noexcept { return take(size, head); }
-void operator delete(void* memory) noexcept { give(memory); }
-void operator delete[](void* memory) noexcept { give(memory); }
-void operator delete(void* memory, size_t) noexcept { give(memory); }
-void operator delete[](void* memory, size_t) noexcept { give(memory); }
-void operator delete(void* memory, std::align_val_t) noexcept { give(memory); }
-void operator delete[](void* memory, std::align_val_t) noexcept { give(memory); }
-void operator delete(void* memory, size_t, std::align_val_t) noexcept { give(memory); }
-void operator delete[](void* memory, size_t, std::align_val_t) noexcept { give(memory); }
-void operator delete(void* memory, const std::nothrow_t&) noexcept { give(memory); }
-void operator delete[](void* memory, const std::nothrow_t&) noexcept { give(memory); }
+#include "replaced_new.hpp"
 
 namespace {
 
