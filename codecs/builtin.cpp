@@ -1,14 +1,17 @@
 // The written list of built-ins (linkers drop static initialisers), in the order in which users see them.
 #include "codecs/builtin.hpp"
 
+#include "codecs/sparsifiers.hpp"
 #include "core/registry.hpp"
-#include "sparsify/sparsifiers.hpp"
+#include "feedback/entry.hpp"
 
 namespace dr {
 
 std::span<const dr_codec* const> builtin_codecs() {
   static constexpr const dr_codec* list[] = {
-      &sparsify_none_entry, &topr_entry, &threshold_entry, &random_entry, &dgc_entry, &residual_entry,
+      // sparsify, feedback
+      &none_sparsifier.entry, &topr_sparsifier.entry, &threshold_sparsifier.entry, &random_sparsifier.entry,
+      &dgc_sparsifier.entry, &residual_entry,
       // index
       &index_raw_codec, &golomb_codec, &rice_codec, &bloom_codec, &bitmap_codec, &rle_codec, &elias_fano_codec,
       &delta_varint_codec, &delta_bitpack_codec, &delta_pfor_codec, &gap_huffman_codec, &seeded_codec, &all_codec,

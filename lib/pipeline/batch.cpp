@@ -2,252 +2,13 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cmath>
-#include <cstdarg>
-#include <cstdio>
-#include <cstring>
 
-#include "feedback/residual.hpp"
+#include "pipeline/row_bounds.hpp"
 #include "pipeline/encode.hpp"
-#include "primitive/value_type.hpp"
-#include "sparsify/dgc.hpp"
-#include "sparsify/select.hpp"
-#include "sparsify/sparsifiers.hpp"
+#include "pipeline/tensor_check.hpp"
 
 namespace dr {
 namespace {
-
-constexpr uint64_t elements_max = uint64_t{1} << 56;
-
-// A refusal of a tensor; `what` is the number that it is about, `stream` where that belongs to one.
-[[gnu::format(printf, 5, 6)]] dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, uint64_t what,
-                                                   const char* format, ...) {
-  char sentence[200];
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(sentence, sizeof sentence, format, args);
-  va_end(args);
-  fail(error, code, "tensor %" PRIu64 ": %s", tensor, sentence);
-  error.tensor = tensor;
-  error.what = what;
-  return code;
-}
-
-dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error) {
-  const uint32_t width = t.width ? t.width : 1;
-  if (!is_value_type(t.dtype))
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.dtype, "dtype %u is not f32, f16 or bf16", t.dtype);
-  if (t.index_dtype && !is_index_type(t.index_dtype))
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.index_dtype, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)",
-                      t.index_dtype);
-  if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
-    return bad_tensor(error, i, DR_E_UNSUPPORTED, t.flags, "unknown flags 0x%x", t.flags);
-  if (t.universe > elements_max / width)
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "%" PRIu64 " rows of %u values: more than 2^56", t.universe,
-                      width);
-  if (t.index_dtype && t.count > elements_max / width)
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " is beyond 2^56 values", t.count);
-  out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
-  return DR_OK;
-}
-
-// Rows that a sparsifier may keep of `elements` (of which a sparse source holds `present`).
-uint64_t kept_bound(const plan& p, uint64_t universe, uint64_t present) {
-  const bound_stage& s = p.sparsify;
-  switch (s.codec->id) {
-    case sparsify_topr:
-    case sparsify_random: return std::min(present, topr_target(s.value(topr_ratio), s.value(topr_count), universe));
-    case sparsify_dgc: return std::min(present, dgc_most(topr_target(s.value(dgc_ratio), 0, universe)));
-    default: return present;
-  }
-}
-
-wire_plan wire_of(const plan& p, const unit& u) {
-  wire_plan out;
-  out.dtype = u.dtype;
-  out.width = u.width;
-  out.carries_order = p.carries_order();
-  const std::vector<bound_stage>* lists[section_count] = {&p.value, &p.order, &p.index};
-  for (uint32_t s = 0; s < section_count; ++s)
-    for (const bound_stage& b : *lists[s]) {
-      stage& stage = out.lists[s].stages[out.lists[s].count++];
-      stage.codec = b.codec;
-      stage.values = b.values.data();
-    }
-  return out;
-}
-
-bool same_on_wire(const wire_plan& a, const wire_plan& b) {
-  if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order) return false;
-  for (uint32_t s = 0; s < section_count; ++s) {
-    if (a.lists[s].count != b.lists[s].count) return false;
-    for (uint32_t i = 0; i < a.lists[s].count; ++i) {
-      const stage &x = a.lists[s].stages[i], &y = b.lists[s].stages[i];
-      // Parameters that do not travel still tell plans apart: they run apart.
-      if (x.codec != y.codec || x.values != y.values || x.fields != y.fields) return false;
-    }
-  }
-  return true;
-}
-
-// What wire fields are resolved for: a tensor, or, so that all its segments have the same, one segment with its share of the
-// rows that may be kept. (Any segment may hold all of them, but what depends on density means the tensor's.)
-struct typical_row {
-  uint64_t universe, count;
-};
-typical_row typical_of(const unit& u, uint64_t segment) {
-  if (u.universe <= segment) return {u.universe, std::min(u.universe, u.kept_max)};
-  const double density = static_cast<double>(std::min(u.universe, u.kept_max)) / static_cast<double>(u.universe);
-  return {segment, std::min(segment, static_cast<uint64_t>(std::ceil(density * static_cast<double>(segment))))};
-}
-
-// Wire fields of every codec.
-dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_error& error) {
-  for (stage_list& list : wire.lists)
-    for (uint32_t i = 0; i < list.count; ++i) {
-      stage& s = list.stages[i];
-      if (!s.codec->cpu->resolve) continue;
-      const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
-      dr_params params = s.params();
-      if (s.codec->role == DR_ROLE_VALUE) params.beside = wire.lists[section_index].front().codec->traits;
-      dr_fault fault = no_fault();
-      if (s.codec->cpu->resolve(&params, &job, s.fields.data(), &fault)) {
-        if (fault.code == DR_OK) fault.code = DR_E_ARGUMENT;
-        return fail(error, fault, tensor, s.codec->name);
-      }
-    }
-  return DR_OK;
-}
-
-// Whether rows of a plan go dense because there is too much of them, even where their codes would be shorter.
-bool may_be_told_dense(const plan& p) {
-  return p.sparsify.codec->id == sparsify_threshold && p.sparsify.value(threshold_max_ratio) < 1;
-}
-
-// Bounds of a row's sections, and of its payload: the largest of the modes that can occur.
-dr_status bound_row(const plan& method, const wire_plan& wire, batch_row& row, uint64_t tensor, dr_error& error) {
-  const auto needs = [&](section s, uint64_t count, list_need& need) -> dr_status {
-    if (wire.lists[s].count == 0) return DR_OK;
-    if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, need))
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, count,
-                        "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
-                        wire.lists[s].front().codec->name, count, row.universe, wire.width);
-    return DR_OK;
-  };
-  const auto size = [&](section s, const list_need& need) {
-    return wire.lists[s].count ? need.last(wire.lists[s]) : 0;
-  };
-  list_need &index = row.need[section_index], &value = row.need[section_value], &order = row.need[section_order];
-  if (const dr_status s = needs(section_index, row.count_max, index)) return s;
-  const bool replaces = wire.replaces_support(), may_go_raw = replaces && !index.tell_suffices;
-  row.support_max = replaces ? std::clamp(index.tell, may_go_raw ? row.count_max : 0, row.universe) : row.count_max;
-  if (const dr_status s = needs(section_value, row.support_max, value)) return s;
-  if (const dr_status s = needs(section_order, row.support_max, order)) return s;
-
-  row_bound& b = row.bound;
-  b = {row.plan,
-       row.universe,
-       row.count_max,
-       row.support_max,
-       size(section_value, value),
-       size(section_order, order),
-       size(section_index, index),
-       0};
-  b.payload = b.value + b.order + b.index;
-  if (may_go_raw) {
-    // Of as many values as there are keys.
-    list_need fewer_values, fewer_orders;
-    if (const dr_status s = needs(section_value, row.count_max, fewer_values)) return s;
-    if (const dr_status s = needs(section_order, row.count_max, fewer_orders)) return s;
-    b.payload =
-        std::max(b.payload, size(section_value, fewer_values) + size(section_order, fewer_orders) + 4 * row.count_max);
-  }
-  // What is longer than the dense row is sent as that.
-  const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
-  b.payload = may_be_told_dense(method) ? dense : std::min(dense, b.payload);
-  return DR_OK;
-}
-
-uint32_t find_or_add(std::vector<wire_plan>& all, const wire_plan& wire) {
-  const auto same = std::find_if(all.begin(), all.end(), [&](const wire_plan& w) { return same_on_wire(w, wire); });
-  const auto place = static_cast<uint32_t>(same - all.begin());
-  if (same == all.end()) all.push_back(wire);
-  return place;
-}
-
-void grow(list_need& all, const list_need& one) {
-  for (uint32_t s = 0; s < stages_max; ++s) all.payload[s] = std::max(all.payload[s], one.payload[s]);
-  all.encode_scratch = std::max(all.encode_scratch, one.encode_scratch);
-  all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
-}
-
-// The payload of a row for which auto chooses. Its index codec costs no more than any other of them, and none costs more than its bound.
-// Its value codec writes no more than any other that meets the error, and what is exact and takes everything always does.
-uint64_t bound_chosen(const plan& method, const batch_row& row, std::span<const wire_plan> plans, uint64_t dense) {
-  if (may_be_told_dense(method)) return dense;
-  uint64_t index = ~uint64_t{0}, value = ~uint64_t{0}, longest = 0;
-  for (const row_choice& c : row.choices) {
-    const stage_list& values = plans[c.plan].value();
-    index = std::min(index, c.bound.index);
-    longest = std::max(longest, c.bound.value);
-    if (values.exact() && values.total()) value = std::min(value, c.bound.value);
-  }
-  return std::min(dense, index + std::min(value, longest));
-}
-
-// All that auto may choose for a row whose own plan is bound.
-dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, batch_row& row, dr_error& error) {
-  const plan& method = *u.method;
-  const auto& indices = method.index_choices.empty() ? method.index : method.index_choices;
-  std::vector<const bound_stage*> values;
-  for (const bound_stage& v : method.value_choices)
-    if (v.codec->dtypes & DR_DTYPE_BIT(u.dtype)) values.push_back(&v);
-  if (values.empty()) values.push_back(&method.value[0]);
-  row.value_choices = static_cast<uint32_t>(values.size());
-  const auto put = [](stage_list& list, const bound_stage& b) {
-    list.count = 1;
-    list.stages[0] = stage{b.codec, b.values.data(), {}};
-  };
-  for (const bound_stage& index : indices)
-    for (const bound_stage* value : values) {
-      wire_plan wire = wire_of(method, u);
-      if (!method.index_choices.empty()) put(wire.lists[section_index], index);
-      if (!method.value_choices.empty()) put(wire.lists[section_value], *value);
-      batch_row one = row;
-      if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
-      one.plan = find_or_add(out.wire, wire);
-      if (const dr_status s = bound_row(method, wire, one, u.first_tensor, error)) return s;
-      row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
-      std::copy_n(one.need, section_count, choice.need);
-      for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
-    }
-  row.plan = row.choices[0].plan;
-  row.bound.payload = bound_chosen(method, row, out.wire, row.universe * u.width * value_size(u.dtype));
-  return DR_OK;
-}
-
-// A header of any of the plans that auto may choose from, with the widest columns: it has either one row and a lone check, or several.
-// (The short form has fewer bytes than the general one.)
-uint64_t header_bound(const batch& b, const header_layout& all) {
-  uint64_t universe = 1, count = 0, support = 0, size[section_count] = {};
-  for (const batch_row& row : b.rows) {
-    universe = std::max(universe, row.universe);
-    count = std::max(count, row.count_max);
-    const auto widen = [&](const row_bound& r) {
-      const uint64_t of[section_count] = {r.value, r.order, r.index};
-      for (uint32_t s = 0; s < section_count; ++s)
-        if (b.wire[r.plan].lists[s].count && !b.wire[r.plan].lists[s].fixed_size())
-          size[s] = std::max(size[s], std::max<uint64_t>(of[s], 1));
-      if (b.wire[r.plan].replaces_support()) support = std::max({support, r.support, r.count, uint64_t{1}});
-    };
-    if (row.choices.empty()) widen(row.bound);
-    for (const row_choice& c : row.choices) widen(c.bound);
-  }
-  uint64_t each = 2 + bytes_for(universe) + bytes_for(count) + bytes_for(support ? std::max(support, count) : 0);
-  for (const uint64_t s : size) each += bytes_for(s);
-  if (b.rows.size() != 1) each += 8;
-  return padded(24 + (all.has_tag ? 8 : 0) + all.table.size() + each * b.rows.size());
-}
 
 dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
   const plan& p = *u.method;
@@ -259,7 +20,7 @@ dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, so it takes width 1, not %u",
                         s.codec->name, u.width);
   }
-  if (u.width != 1 && p.sparsify.codec->id != sparsify_none)
+  if (u.width != 1 && !p.sparsifier().how.passes_on)
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width,
                       "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)",
                       p.sparsify.codec->name, u.width);
@@ -291,38 +52,15 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       u.universe += shape.universe;
     } else {
       out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width,
-                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, p.get()});
+                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p.get()});
     }
   }
-  const uint64_t segment =
-      std::clamp<uint64_t>(request.segment_rows ? request.segment_rows : universe_max, 1, universe_max);
   for (unit& u : out.units) {
     if (const dr_status s = check_unit(u, u.first_tensor, error)) return s;
-    u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, elements_max) : u.universe;
-    u.kept_max = kept_bound(*u.method, u.universe, u.source_max);
-    const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
-    if (segments > (1u << 20))
-      return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, u.universe,
-                        "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
-    u.first_row = static_cast<uint32_t>(out.rows.size());
-    u.rows = static_cast<uint32_t>(segments);
-    const typical_row typical = typical_of(u, segment);
-    for (uint64_t k = 0; k < segments; ++k) {
-      batch_row row{};
-      row.unit = static_cast<uint32_t>(&u - out.units.data());
-      row.continues = k > 0;
-      row.first = k * segment;
-      row.universe = std::min(segment, u.universe - row.first);
-      row.count_max = std::min(row.universe, u.kept_max);
-      wire_plan wire = wire_of(*u.method, u);
-      if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
-      if (!u.method->chooses()) row.plan = find_or_add(out.wire, wire);
-      if (const dr_status s = bound_row(*u.method, wire, row, u.first_tensor, error)) return s;
-      if (u.method->chooses())
-        if (const dr_status s = bound_choices(u, typical, out, row, error)) return s;
-      for (const list_need& n : row.need) out.scratch = std::max({out.scratch, n.encode_scratch, n.decode_scratch});
-      out.rows.push_back(row);
-    }
+    u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, tensor_elements_max) : u.universe;
+    u.kept_max = std::min(u.source_max, u.method->sparsifier().most(u.universe));
+    u.dense_above = u.method->sparsifier().dense_above(u.universe);
+    if (const dr_status s = add_rows(out, u, error)) return s;
   }
   std::vector<row_bound> bounds;
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);
@@ -332,96 +70,6 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   if (out.chooses())
     for (header_layout& layout : out.layout) layout.frame_bound += header_bound(out, layout) - layout.header_size;
   out.workspace = encode_workspace(out);
-  return DR_OK;
-}
-
-namespace {
-
-// The first number of a tensor's shape that is not the prepared one; true if there is none.
-bool same_shape(const tensor_shape& now, const tensor_shape& was, uint64_t& what) {
-  const auto same = [&what](uint64_t x, uint64_t y) {
-    what = x;
-    return x == y;
-  };
-  return same(now.dtype, was.dtype) && same(now.index_dtype, was.index_dtype) && same(now.width, was.width) &&
-         same(now.universe, was.universe) && same(now.count, std::min(now.count, was.count));
-}
-
-dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const void* at, const char* sentence) {
-  bad_tensor(error, tensor, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(at), "%s", sentence);
-  error.stream = stream;
-  return DR_E_ARGUMENT;
-}
-
-dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, bool keeps_feedback, bool on_device,
-                       dr_error& error) {
-  tensor_shape shape{};
-  if (const dr_status s = read_shape(t, i, shape, error)) return s;
-  if (uint64_t what = 0; !same_shape(shape, was, what))
-    return bad_tensor(error, i, DR_E_ARGUMENT, what, "not the shape that the batch was prepared for");
-  const uint64_t present = shape.sparse() ? shape.count : shape.universe;
-  if (present && !t.values) return bad_pointer(error, i, DR_STREAM_VALUE, nullptr, "values is NULL");
-  if (present && shape.sparse() && !t.indices)
-    return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
-  if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
-    return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
-  const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
-  if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
-    return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");
-  if (!keeps_feedback) {
-    if (t.state && t.state_size)
-      return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "it has a state, but its plan keeps no feedback");
-    return DR_OK;
-  }
-  if (!check_residual(t.state, t.state_size, shape.elements(), on_device, error)) return DR_OK;
-  const dr_error inner = error;
-  return bad_tensor(error, i, DR_E_ARGUMENT, inner.what, "%s", inner.message);
-}
-
-}  // namespace
-
-dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bool on_device, dr_error& error) {
-  if (tensors.size() != b.shapes.size()) {
-    fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
-    error.what = tensors.size();
-    return DR_E_ARGUMENT;
-  }
-  for (const unit& u : b.units)
-    for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i)
-      if (const dr_status s = check_tensor(tensors[i], i, b.shapes[i], u.method->keeps_feedback(), on_device, error))
-        return s;
-  return DR_OK;
-}
-
-uint64_t states_of(const batch& b) {
-  uint64_t n = 0;
-  for (const unit& u : b.units) n += u.method->keeps_feedback() ? u.tensors : 0;
-  return n > 1 ? n : 0;
-}
-
-dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensors, state_range* room, dr_error& error) {
-  if (states_of(b) == 0) return DR_OK;  // and then there is no room either
-  size_t n = 0;
-  bool ascending = true;
-  for (const unit& u : b.units) {
-    if (!u.method->keeps_feedback()) continue;
-    for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
-      const auto begin = reinterpret_cast<uintptr_t>(tensors[i].state);
-      room[n] = {begin, begin + residual_size(b.shapes[i].elements()), i};
-      ascending = ascending && (n == 0 || room[n - 1].end <= begin);
-      ++n;
-    }
-  }
-  if (ascending) return DR_OK;
-  std::sort(room, room + n, [](const state_range& x, const state_range& y) {
-    return x.begin != y.begin ? x.begin < y.begin : x.tensor < y.tensor;
-  });
-  for (size_t k = 1; k < n; ++k)
-    if (room[k].begin < room[k - 1].end) {
-      const auto [first, second] = std::minmax(room[k - 1].tensor, room[k].tensor);
-      return bad_tensor(error, second, DR_E_ARGUMENT, first,
-                        "its state overlaps that of tensor %u; each tensor has its own", first);
-    }
   return DR_OK;
 }
 

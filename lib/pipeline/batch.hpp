@@ -15,6 +15,8 @@ namespace dr {
 // A tensor as the pipeline sees it, whatever version of dr_tensor the caller has.
 using tensor_view = dr_tensor;
 
+inline constexpr uint64_t tensor_elements_max = uint64_t{1} << 56;
+
 struct tensor_shape {
   uint32_t dtype, index_dtype, width, flags;
   uint64_t universe, count;  // count: of a sparse tensor, a bound
@@ -30,8 +32,9 @@ struct unit {
   uint32_t dtype, width;
   bool sparse;  // the source is sparse: so not with feedback, which has a dense one
   uint64_t universe;
-  uint64_t source_max;  // rows that the source has: universe, or the count of a sparse tensor
-  uint64_t kept_max;    // rows that are kept, over all its segments
+  uint64_t source_max;   // rows that the source has: universe, or the count of a sparse tensor
+  uint64_t kept_max;     // rows that are kept, over all its segments
+  uint64_t dense_above;  // if more are kept, all rows are sent dense
   const plan* method;
 };
 

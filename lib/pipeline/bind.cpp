@@ -7,7 +7,6 @@
 
 #include "core/registry.hpp"
 #include "plan/syntax.hpp"
-#include "sparsify/sparsifiers.hpp"
 
 namespace dr {
 namespace {
@@ -123,7 +122,7 @@ std::string canonical_text(const plan& p) {
     plan_stage& stage = stages.emplace_back(plan_stage{role, {}});
     for (const bound_stage& s : list) stage.calls.push_back(canonical_call(s));
   };
-  if (p.sparsify.codec->id != sparsify_none) add("sparsify", {p.sparsify});
+  if (p.sparsify.codec->id != default_sparsifier) add("sparsify", {p.sparsify});
   if (p.keeps_feedback()) add("feedback", {p.feedback});
   if (p.index_choices.empty())
     add("index", p.index);
@@ -237,19 +236,6 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
               stage.role.c_str());
 }
 
-// topr and random keep so many; their parameters are the same. dgc has no count.
-dr_status check_target(const bound_stage& s, dr_error& error) {
-  static_assert(int{topr_ratio} == int{random_ratio} && int{topr_count} == int{random_count} &&
-                int{topr_ratio} == int{dgc_ratio});
-  const uint32_t id = s.codec->id;
-  if (id != sparsify_topr && id != sparsify_random && id != sparsify_dgc) return DR_OK;
-  const bool ratio = s.values[topr_ratio].given, count = id != sparsify_dgc && s.values[topr_count].given;
-  if (ratio == count) return fail(error, DR_E_ARGUMENT, "plan: %s takes either ratio or count", s.codec->name);
-  if (ratio ? s.value(topr_ratio) <= 0 : s.value(topr_count) < 1)
-    return fail(error, DR_E_ARGUMENT, "plan: %s(%s) must be above 0", s.codec->name, ratio ? "ratio" : "count");
-  return DR_OK;
-}
-
 }  // namespace
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
@@ -262,10 +248,12 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   const auto fall_back = [&](dr_role role, const char* name, auto& list) {
     if (list.empty()) (void)bind_call(role, {name, {}}, list.emplace_back(), error);
   };
-  if (!p->sparsify.codec) (void)bind_call(DR_ROLE_SPARSIFY, {"none", {}}, p->sparsify, error);
+  if (!p->sparsify.codec)
+    (void)bind_call(DR_ROLE_SPARSIFY, {find_codec(DR_ROLE_SPARSIFY, default_sparsifier)->name, {}}, p->sparsify, error);
   fall_back(DR_ROLE_INDEX, "raw", p->index);
   fall_back(DR_ROLE_VALUE, "raw", p->value);
-  if (const dr_status s = check_target(p->sparsify, error)) return s;
+  if (const auto how = p->sparsifier(); how.how.check)
+    if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
   if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))
@@ -288,18 +276,6 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
 }
 
 namespace {
-
-// Whether a plan's sparsifier drops values that are not zeros.
-bool drops_values(const plan& p) {
-  const bound_stage& s = p.sparsify;
-  switch (s.codec->id) {
-    case sparsify_none: return false;
-    case sparsify_topr:
-    case sparsify_random: return !(s.value(topr_ratio) == 1);
-    case sparsify_threshold: return s.value(threshold_value) > 0;
-    default: return true;
-  }
-}
 
 // Whether the support that an index codec tells follows from the tensor's shape, its count and the shared key. (SPEC.md of `seeded` says so
 // of it; of Bloom filters, which have the same traits, it is not so.)
@@ -331,7 +307,7 @@ plan_traits traits_of(const plan& p) {
   };
   each(p.sparsify);
   for (const auto* list : {&indices, &values, &p.order}) std::for_each(list->begin(), list->end(), each);
-  set(drops_values(p), DR_PLAN_SPARSIFIES);
+  set(!p.sparsifier().keeps_all(), DR_PLAN_SPARSIFIES);
   set(p.keeps_feedback(), DR_PLAN_FEEDBACK);
   // A bytes codec is always exact. Without regather values go where they were not.
   const auto lossy = [](const bound_stage& s) {
@@ -344,7 +320,7 @@ plan_traits traits_of(const plan& p) {
                      (!replaces || by_shape);
   set(fixed, DR_PLAN_FIXED_SIZE);
   // Added up are values at the same positions on every rank.
-  const bool same_support = replaces ? by_shape : p.sparsify.codec->id == sparsify_random;
+  const bool same_support = replaces ? by_shape : p.sparsifier().how.blind;
   set(one_choice && same_support && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR), DR_PLAN_LINEAR);
   set(p.chooses(), DR_PLAN_CHOOSES);
   set(p.chooses(), DR_PLAN_HOST_ONLY);

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
+#include "sparsify/sparsifier.hpp"
 
 namespace dr {
 
@@ -16,6 +17,7 @@ struct bound_stage {
   std::vector<dr_value> values;  // one for each declared parameter
 
   double value(size_t param) const { return values[param].number; }
+  dr_params params() const { return {sizeof(dr_params), values.data(), nullptr, 0, 0}; }
 };
 
 struct plan {
@@ -28,6 +30,7 @@ struct plan {
   bool regather = true, flat = false;
   std::string text;  // canonical
 
+  bound_sparsifier sparsifier() const { return {sparsifier_of(*sparsify.codec), sparsify.params()}; }
   bool chooses() const { return !index_choices.empty() || !value_choices.empty(); }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
   bool carries_order() const {

@@ -2,160 +2,17 @@
 
 #include <algorithm>
 #include <cinttypes>
-#include <cmath>
 #include <cstring>
 
-#include "container/frame_device.hpp"
 #include "core/arena.hpp"
 #include "feedback/residual.hpp"
 #include "merge/merge_tile.hpp"
 #include "pipeline/begin_tile.hpp"
-#include "primitive/rng.hpp"
-#include "sparsify/select.hpp"
-#include "sparsify/select_device.hpp"
-#include "sparsify/sparsifiers.hpp"
+#include "pipeline/draw_keys.hpp"
+#include "pipeline/launch_own.hpp"
 
 namespace dr {
 namespace {
-
-constexpr uint64_t slack = 32;  // readable behind what kernels read by words
-
-uint64_t rounded(uint64_t size, uint64_t to) { return ceil_div(size, to) * to; }
-
-using row_work = device_encode_row;
-
-struct work {
-  std::byte* zero;
-  uint64_t zero_size;
-  device_row* rows;
-  replaced_row* replaced;
-  pack_state* state;
-  uint64_t* check;
-  std::byte *select_zeroed, *select_plain, *blob;
-};
-
-// Scratch of a call to a codec: the sum over its jobs.
-uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {
-  if (list.count == 0) return 0;
-  const dr_job job = shape_job(shape);
-  const dr_params params = list.front().params();
-  dr_need need{};
-  need.struct_size = sizeof need;
-  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the batch was prepared
-  return rounded(decode ? need.decode_scratch : need.encode_scratch, 64);
-}
-
-stream_shape shape_of(const batch& b, size_t row, section s) {
-  const batch_row& r = b.rows[row];
-  const unit& u = b.units[r.unit];
-  return {r.universe, s == section_index ? r.count_max : r.support_max, u.dtype, u.width};
-}
-
-bool decodes_sent(const batch& b, size_t row) {
-  return b.units[b.rows[row].unit].method->keeps_feedback() && !b.wire[b.rows[row].plan].value().exact();
-}
-
-device_select_job select_job_of(const batch& b, size_t row) {
-  const batch_row& r = b.rows[row];
-  const unit& u = b.units[r.unit];
-  const plan& p = *u.method;
-  device_select_job j{};
-  j.d = u.universe;
-  j.dtype = u.dtype;
-  j.width = u.width;
-  j.count_max = r.count_max;
-  j.kind = device_select_job::nonzero;
-  if (u.sparse) {
-    j.kind = device_select_job::adopt;
-    j.index_dtype = b.shapes[u.first_tensor].index_dtype;
-  } else if (p.sparsify.codec->id == sparsify_topr) {
-    j.kind = device_select_job::largest;
-    j.target = topr_target(p.sparsify.value(topr_ratio), p.sparsify.value(topr_count), u.universe);
-  } else if (p.sparsify.codec->id == sparsify_threshold) {
-    j.kind = device_select_job::from;
-    j.threshold = p.sparsify.value(threshold_value);
-  }
-  j.needs_finite = b.wire[r.plan].value().has(DR_NEEDS_FINITE) && !b.wire[r.plan].replaces_support();
-  if (p.keeps_feedback()) {
-    static float anything;
-    j.residual = &anything;  // says that there is one
-    j.beta = static_cast<float>(p.feedback.value(residual_beta));
-    j.gamma = static_cast<float>(p.feedback.value(residual_gamma));
-  }
-  return j;
-}
-
-// The workspace of a batch: with a measuring arena, its size. Calls each(plan, section, …) with the scratch of its rows, in the order in
-// which they run.
-template <class Each>
-work take(arena& memory, const batch& b, std::byte* base, Each&& each) {
-  work w{};
-  const size_t n = b.rows.size();
-  const bool replaces =
-      std::any_of(b.wire.begin(), b.wire.end(), [](const wire_plan& p) { return p.replaces_support(); });
-  const auto at = [&](uint64_t offset) { return base ? base + offset : nullptr; };
-  const auto bytes = [&](uint64_t size) {
-    const uint64_t offset = memory.used();
-    memory.take<std::byte>(size);
-    return at(offset);
-  };
-  w.zero = at(0);
-  w.rows = reinterpret_cast<device_row*>(bytes(n * sizeof(device_row)));
-  w.replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
-  w.state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
-  w.check = reinterpret_cast<uint64_t*>(bytes(n * 8));
-  device_select_need select{};
-  for (size_t i = 0; i < n; ++i) {
-    const device_select_need need = select_need(select_job_of(b, i));
-    select.zeroed += rounded(need.zeroed, 64);
-    select.plain += rounded(need.plain, 64);
-  }
-  w.select_zeroed = bytes(select.zeroed);
-  // Every call of a codec has scratch of its own, because all of it is zeroed at once.
-  for (uint32_t p = 0; p < b.wire.size(); ++p)
-    for (const section s : {section_index, section_value, section_order}) {
-      uint64_t encodes = 0, decodes = 0;
-      for (size_t i = 0; i < n; ++i)
-        if (b.rows[i].plan == p) {
-          encodes += call_scratch(b.wire[p].lists[s], shape_of(b, i, s), false);
-          if (s == section_value && decodes_sent(b, i))
-            decodes += call_scratch(b.wire[p].lists[s], shape_of(b, i, s), true);
-        }
-      each(p, s, codec_scratch{bytes(encodes), encodes}, codec_scratch{bytes(decodes), decodes});
-    }
-  w.zero_size = memory.used();
-  w.select_plain = bytes(select.plain);
-  uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
-  w.blob = bytes((n + 1) * sizeof(pack_row) + rounded(head, 16));
-  return w;
-}
-
-template <class Bytes>
-row_work take_row(Bytes&& bytes, const batch& b, size_t i) {
-  const batch_row& r = b.rows[i];
-  const unit& u = b.units[r.unit];
-  const wire_plan& wire = b.wire[r.plan];
-  const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
-  row_work o{};
-  o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.count_max + slack));
-  if (!u.sparse) o.kept = bytes(r.count_max * row_bytes + slack);
-  if (wire.replaces_support()) {
-    o.told = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-    o.sent = bytes(r.support_max * row_bytes + slack);
-  } else {
-    o.told = o.support;
-    o.sent = o.kept;
-  }
-  if (wire.value().has(DR_REORDERS)) {
-    o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-    if (wire.carries_order || u.method->keeps_feedback())
-      o.keys = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-  }
-  for (uint32_t s = 0; s < section_count; ++s)
-    if (wire.lists[s].count) o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.need[s].largest() + slack));
-  if (decodes_sent(b, i)) o.decoded = bytes(r.support_max * row_bytes + slack);
-  return o;
-}
 
 class device_encoder {
  public:
@@ -163,23 +20,8 @@ class device_encoder {
                  device_encode_scratch& host, dr_error& error)
       : b_(b), call_(call), tensors_(tensors), queue_(queue), host_(host), error_(error) {}
 
-  // Lays the workspace out; returns its size.
-  uint64_t lay_out(std::byte* base) {
-    arena memory;
-    scratch_.clear();
-    rows_.clear();
-    w_ = take(memory, b_, base, [&](uint32_t, section, codec_scratch encodes, codec_scratch decodes) {
-      scratch_.push_back(encodes);
-      scratch_.push_back(decodes);
-    });
-    const auto bytes = [&](uint64_t size) {
-      const uint64_t offset = memory.used();
-      memory.take<std::byte>(size);
-      return base ? base + offset : nullptr;
-    };
-    for (size_t i = 0; i < b_.rows.size(); ++i) rows_.push_back(take_row(bytes, b_, i));
-    return memory.used();
-  }
+  // Returns the bytes of the workspace.
+  uint64_t lay_out(std::byte* base) { return w_.lay_out(b_, base, rows_, scratch_); }
 
   dr_status run(const device_headers& headers, uint8_t* frame, uint64_t capacity, dr_result* result) {
     for (size_t i = 0; i < rows_.size(); ++i)
@@ -258,7 +100,7 @@ class device_encoder {
   void describe(size_t i, pack_row& p) const {
     const batch_row& r = b_.rows[i];
     const unit& u = unit_of(i);
-    const row_work& o = rows_[i];
+    const device_encode_row& o = rows_[i];
     for (uint32_t s = 0; s < section_count; ++s) p.slot[s] = o.slot[s];
     p.support = o.support;
     p.kept = reinterpret_cast<const uint8_t*>(o.kept);
@@ -266,10 +108,7 @@ class device_encoder {
     p.sent = reinterpret_cast<const uint8_t*>(o.sent);
     p.universe = static_cast<uint32_t>(r.universe);
     p.width = u.width;
-    p.dense_above = 0xffffffff;
-    if (u.method->sparsify.codec->id == sparsify_threshold)
-      p.dense_above = static_cast<uint32_t>(std::min(
-          4294967295.0, std::floor(u.method->sparsify.value(threshold_max_ratio) * static_cast<double>(u.universe))));
+    p.dense_above = static_cast<uint32_t>(std::min<uint64_t>(0xffffffff, u.dense_above));
     p.plan = static_cast<uint16_t>(r.plan);
     p.dtype = static_cast<uint8_t>(u.dtype);
     p.flags = static_cast<uint8_t>(row_flags(wire_of(i)));
@@ -279,7 +118,7 @@ class device_encoder {
   dr_status select() {
     select_.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
-      device_select_job j = select_job_of(b_, i);
+      device_select_job j = device_select_job_of(b_, i);
       if (queue_.where) {
         const tensor_view& t = tensor_of(i);
         j.values = t.values;
@@ -317,13 +156,12 @@ class device_encoder {
     host_.jobs.clear();
     for (size_t i = 0; i < rows_.size(); ++i) {
       if (b_.rows[i].plan != p) continue;
-      dr_job job = shape_job(shape_of(b_, i, s));
+      dr_job job = shape_job(device_stream_shape(b_, i, s));
       if (queue_.where) {
         const tensor_view& t = tensor_of(i);
-        const uint64_t shared =
-            combine(combine(combine(0, call_.seed), call_.step), t.key ? t.key : unit_of(i).first_tensor);
-        job.shared_key = shared;
-        job.private_key = combine(shared, call_.private_seed);
+        const draw_keys keys = draw_keys::of(call_, t, unit_of(i).first_tensor, 0);
+        job.shared_key = keys.shared;
+        job.private_key = keys.own;
       }
       job.fault = &w_.rows[i].fault;
       job.out = rows_[i].slot[s];
@@ -390,38 +228,9 @@ class device_encoder {
       j.flags = static_cast<uint8_t>(flags);
       host_.regather.push_back(j);
     }
-    return launched(launch_own<regather_values>(
-        host_.regather, [](const regather_job& j) { return ceil_div(std::max(1u, j.told_max), regather_tile); }));
-  }
-
-  // Launches a kernel over descriptors of its own, 400 at a time.
-  template <template <size_t> class K, class Job, class Tiles, class Set>
-  dr_status launch_own(std::vector<Job>& jobs, Tiles&& tiles_of, Set&& set) {
-    const dr_exec exec = queue_.exec();
-    const auto some = [&]<size_t N>(size_t begin, size_t end, std::integral_constant<size_t, N>) -> dr_status {
-      typename K<N>::args args;
-      set(args);
-      uint64_t tiles = 0;
-      for (size_t i = begin; i < end; ++i) {
-        jobs[i].first_tile = static_cast<uint32_t>(tiles);
-        tiles += tiles_of(jobs[i]);
-        args.job[i - begin] = jobs[i];
-      }
-      args.jobs = static_cast<uint32_t>(end - begin);
-      args.tiles = static_cast<uint32_t>(tiles);
-      return launch<K<N>>(exec, tiles, args);
-    };
-    for (size_t begin = 0; begin < jobs.size(); begin += jobs_many) {
-      const size_t end = std::min(jobs.size(), begin + jobs_many);
-      const dr_status s = jobs.size() <= jobs_few ? some(begin, end, std::integral_constant<size_t, jobs_few>{})
-                                                  : some(begin, end, std::integral_constant<size_t, jobs_many>{});
-      if (s) return s;
-    }
-    return DR_OK;
-  }
-  template <template <size_t> class K, class Job, class Tiles>
-  dr_status launch_own(std::vector<Job>& jobs, Tiles&& tiles_of) {
-    return launch_own<K>(jobs, tiles_of, [](auto&) {});
+    return launched(launch_own<regather_values>(queue_, host_.regather, [](const regather_job& j) {
+      return ceil_div(std::max(1u, j.told_max), regather_tile);
+    }));
   }
 
   dr_status value(uint32_t p) {
@@ -492,7 +301,7 @@ class device_encoder {
       for (size_t i = 0; i < rows_.size(); ++i) {
         const unit& u = unit_of(i);
         if (b_.rows[i].plan != p || !u.method->keeps_feedback()) continue;
-        const row_work& o = rows_[i];
+        const device_encode_row& o = rows_[i];
         subtract_job j{};
         if (queue_.where) j.acc = residual_of(tensor_of(i).state);
         j.told = o.order ? o.keys : o.told;
@@ -520,7 +329,7 @@ class device_encoder {
       }
       const uint32_t dtype = b_.wire[p].dtype;
       if (const dr_status s = launched(launch_own<subtract_rows>(
-              subtract_, [](const subtract_job& j) { return ceil_div(std::max(1u, j.told_max), row_tile); },
+              queue_, subtract_, [](const subtract_job& j) { return ceil_div(std::max(1u, j.told_max), row_tile); },
               [&](auto& args) {
                 args.failed = &w_.state->failed;
                 args.dtype = dtype;
@@ -537,8 +346,8 @@ class device_encoder {
   device_queue& queue_;
   device_encode_scratch& host_;
   dr_error& error_;
-  work w_{};
-  std::vector<row_work>& rows_ = host_.rows;
+  device_encode_work w_{};
+  std::vector<device_encode_row>& rows_ = host_.rows;
   std::vector<codec_scratch>& scratch_ = host_.scratch;
   std::vector<device_select_job>& select_ = host_.select;
   std::vector<subtract_job>& subtract_ = host_.subtract;
@@ -547,76 +356,6 @@ class device_encoder {
 };
 
 }  // namespace
-
-dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error) {
-  host_would_do = true;
-  constexpr const char* host_only =
-      " runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait";
-  const auto lacks = [&](uint32_t tensor, const char* what, const char* name) {
-    fail(error, DR_E_UNSUPPORTED, "tensor %u: %s%s", tensor, name, what);
-    error.tensor = tensor;
-    return DR_E_UNSUPPORTED;
-  };
-  for (const unit& u : b.units) {
-    if (const dr_codec& sparsifier = *u.method->sparsify.codec; sparsifier.traits & DR_HOST_ONLY)
-      return lacks(u.first_tensor, host_only, sparsifier.name);
-    if (u.tensors > 1 || u.method->flat) return lacks(u.first_tensor, "bucket=flat has no CUDA path", "");
-    if (u.rows > 1) return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows) have no CUDA path", "");
-    const tensor_shape& shape = b.shapes[u.first_tensor];
-    if ((shape.sparse() || shape.width != 1) && u.method->keeps_feedback())
-      return lacks(u.first_tensor, "feedback of a sparse tensor, or of rows of several values, has no CUDA path", "");
-    if (shape.sparse() && u.method->sparsify.codec->id != sparsify_none)
-      return lacks(u.first_tensor, "a sparse tensor is not sparsified again on CUDA", "");
-    if (shape.flags & DR_TENSOR_SUM_DUPLICATES)
-      return lacks(u.first_tensor, "DR_TENSOR_SUM_DUPLICATES has no CUDA path: indices must ascend", "");
-    if (shape.sparse() && shape.count > u.universe)
-      return lacks(u.first_tensor, "more indices than rows: on CUDA indices must ascend", "");
-  }
-  for (const batch_row& r : b.rows)
-    if (!r.choices.empty())
-      return lacks(b.units[r.unit].first_tensor,
-                   "auto runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait", "");
-  for (size_t i = 0; i < b.rows.size(); ++i)
-    for (const stage_list& list : b.wire[b.rows[i].plan].lists)
-      for (uint32_t k = 0; k < list.count; ++k)
-        if (!runs_on_cuda(list.stages[k]) || k > 0)
-          return lacks(b.units[b.rows[i].unit].first_tensor,
-                       list.stages[k].codec->cuda
-                           ? " with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with "
-                             "copies and a wait"
-                           : host_only,
-                       list.stages[k].codec->name);
-  host_would_do = false;
-  return DR_OK;
-}
-
-dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,
-                          std::span<const uint8_t> blob) {
-  const auto some = [&]<uint64_t N>(uint64_t at, uint64_t size, std::integral_constant<uint64_t, N>) {
-    typename begin_call<N>::args args;
-    args.zero = reinterpret_cast<uint64_t*>(zero);
-    args.zero_words = at == 0 ? zero_size / 8 : 0;
-    args.to = reinterpret_cast<uint64_t*>(to + at);
-    args.words = size / 8;
-    if (size) std::memcpy(args.data, blob.data() + at, size);
-    const uint64_t blocks = std::max(ceil_div(args.zero_words * 8, begin_call<N>::tile), ceil_div(size, 8 * 256));
-    return launch<begin_call<N>>(exec, std::clamp<uint64_t>(blocks, 1, 1024), args);
-  };
-  uint64_t at = 0;
-  do {
-    const uint64_t left = blob.size() - at, size = std::min(left, begin_many);
-    const dr_status s = size <= begin_few ? some(at, size, std::integral_constant<uint64_t, begin_few>{})
-                                          : some(at, size, std::integral_constant<uint64_t, begin_many>{});
-    if (s) return s;
-    at += size;
-  } while (at < blob.size());
-  return DR_OK;
-}
-
-device_headers headers_of(const batch& b) {
-  const uint64_t universe = b.rows.empty() ? 0 : b.rows[0].universe;
-  return {device_header::of(b.layout[0], b.wire, universe), device_header::of(b.layout[1], b.wire, universe)};
-}
 
 uint64_t device_encode_workspace(const batch& b) {
   device_queue dry;

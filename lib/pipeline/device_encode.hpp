@@ -5,26 +5,12 @@
 #include <span>
 #include <vector>
 
-#include "container/frame_device.hpp"
 #include "cuda/device.hpp"
 #include "merge/merge_tile.hpp"
-#include "pipeline/batch.hpp"
+#include "pipeline/device_workspace.hpp"
 #include "pipeline/encode.hpp"
-#include "sparsify/select_device.hpp"
-#include "split/regather_tile.hpp"
 
 namespace dr {
-
-// Addresses on the device of what a row needs.
-struct device_encode_row {
-  uint32_t *support, *told, *order, *keys;
-  std::byte *kept, *sent, *decoded;
-  uint8_t* slot[section_count];
-};
-struct codec_scratch {
-  std::byte* at;
-  uint64_t size;
-};
 
 // Host memory that a context keeps for the descriptors of a call, so that steady state allocates nothing.
 struct device_encode_scratch {

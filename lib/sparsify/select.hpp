@@ -20,9 +20,6 @@ struct selection {
   uint64_t kept;
 };
 
-// topr keeps min(d, max(1, floor(ratio·d + 1e-9))), or `count` if that is given.
-uint64_t topr_target(double ratio, double count, uint64_t d);
-
 // The `target` largest magnitudes of n values, never zeros; by radix: 11 + 10 + 10 bits, at most three reads.
 selection select_largest(uint32_t dtype, const void* values, uint64_t n, uint64_t target);
 
@@ -46,6 +43,7 @@ struct select_piece {
   uint64_t n;
   uint32_t position;  // of the first value
   uint32_t range;     // ascending
+  uint64_t before;    // values of the pieces before it
 };
 // What a source that makes its values is asked for: to have a few at hand (nothing comes back); those few, before the rest; each once, in
 // runs that follow one another; or again.
@@ -61,11 +59,7 @@ struct select_source {
   // would be a cache miss each.
   float* (*place)(void* self, size_t piece) = nullptr;
 
-  uint64_t elements() const {
-    uint64_t n = 0;
-    for (const select_piece& p : pieces) n += p.n;
-    return n;
-  }
+  uint64_t elements() const { return pieces.empty() ? 0 : pieces.back().before + pieces.back().n; }
 };
 
 // How many values were kept, and from which magnitude on they were taken from their place.
@@ -112,8 +106,9 @@ kept_count keep_from(const select_source& source, uint32_t low, const select_mem
                      const select_crew& crew = {});
 
 // What select_largest and compact_selected keep. A sample says where the target-th magnitude will be; one pass collects what is a
-// little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix.
+// little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix. loaded: the
+// source's values have all been made before.
 kept_count keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
-                        const select_crew& crew);
+                        const select_crew& crew, bool loaded = false);
 
 }  // namespace dr

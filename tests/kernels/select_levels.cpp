@@ -75,7 +75,7 @@ std::vector<select_piece> pieces_of(const std::vector<Bits>& v, cuts c, bool mad
     const uint64_t range = at / c.range;
     const uint64_t end = std::min<uint64_t>({at + c.piece, (range + 1) * c.range, v.size()});
     all.push_back({made ? nullptr : v.data() + at, end - at, static_cast<uint32_t>(at - range * c.range),
-                   static_cast<uint32_t>(range)});
+                   static_cast<uint32_t>(range), at});
     at = end;
   }
   return all;

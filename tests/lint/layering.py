@@ -106,12 +106,14 @@ def judge(path, name, target):
         if theirs not in SEES[mine] | {mine, None} | ({"cuda"} if launches else set()):
             return f"{mine} does not see {theirs}"
     elif mine.startswith("codec "):
+        sparsifier = mine.startswith("codec sparsify/")
+        own_list = "sparsifiers.hpp" if sparsifier else "builtin.hpp"
         if theirs == "builtin":
-            return None if target.name == "builtin.hpp" else "a codec includes builtin.hpp of codecs/ only"
-        if theirs not in {"include", "core", "primitive", mine, None} | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()):
+            return None if target.name == own_list else f"it includes {own_list} of codecs/ only"
+        if theirs not in {"include", "core", "primitive", mine, None} | ({"sparsify"} if sparsifier else set()) | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()):
             return f"a codec includes neither another codec nor more of the engine than core and primitive, so not {theirs}"
     elif mine == "builtin":
-        if theirs not in {"include", "core", "builtin", None} and str(target) != "lib/sparsify/sparsifiers.hpp":
+        if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/entry.hpp"}:
             return f"the list of built-ins does not see {theirs}"
     elif mine in {"bench/compare", "bindings"}:
         if theirs not in {"include", mine, None}:
@@ -215,6 +217,9 @@ PLANTS = [
     ("codecs/index/bloom/bloom_kernel.hpp", '#include "core/error.hpp"', "kernel"),
     ("codecs/index/rice/rice_codec.cpp", '#include "codecs/index/bloom/bloom_kernel.hpp"', "another codec"),
     ("codecs/index/golomb/golomb_codec.cpp", '#include "container/frame.hpp"', "not container"),
+    ("codecs/index/rice/rice_codec.cpp", '#include "sparsify/select.hpp"', "not sparsify"),
+    ("codecs/index/rice/rice_codec.cpp", '#include "codecs/sparsifiers.hpp"', "builtin.hpp of codecs/ only"),
+    ("codecs/sparsify/topr/topr_sparsifier.cpp", '#include "container/frame.hpp"', "not container"),
     ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/ring.hpp"', None),  # there is no such file: nothing to say
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
     ("bench/compare/main.cpp", '#include "core/pool.hpp"', "include/ only"),

@@ -1,21 +1,20 @@
-// random and dgc against plain code, written from random.hpp and dgc.hpp.
+// random and dgc against plain code, written from their SPEC.md.
 #include <doctest/doctest.h>
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <set>
 #include <vector>
 
+#include "cases/sparsifier_case.hpp"
+#include "codecs/sparsify/dgc/dgc.hpp"
+#include "codecs/sparsify/random/random.hpp"
 #include "core/arena.hpp"
 #include "primitive/rng.hpp"
-#include "sparsify/dgc.hpp"
-#include "sparsify/random.hpp"
 
 namespace {
 
 using namespace dr;
-using positions = std::vector<uint64_t>;
+using cases::positions;
 
 positions bits_of(const std::vector<uint64_t>& words) {
   positions out;
@@ -28,17 +27,6 @@ positions chosen(uint64_t key, uint64_t d, uint64_t target) {
   std::vector<uint64_t> words(random_words(d), 0x1234567);
   choose_random(key, d, target, words.data());
   return bits_of(words);
-}
-
-positions plainly_chosen(uint64_t key, uint64_t d, uint64_t target) {
-  std::set<uint64_t> drawn;
-  const bool others = target > d / 2;
-  for (uint64_t i = 0; drawn.size() < (others ? d - target : target); ++i)
-    drawn.insert(static_cast<uint64_t>(static_cast<unsigned __int128>(draw(key, i)) * d >> 64));
-  positions out;
-  for (uint64_t i = 0; i < d; ++i)
-    if (drawn.contains(i) != others) out.push_back(i);
-  return out;
 }
 
 // A selection's memory, and what it was given.
@@ -84,7 +72,7 @@ struct cut_source {
         const uint64_t n = std::min({piece, begin + range - at, v.size() - at});
         begins.push_back(at);
         pieces.push_back({pieces.size() % 2 ? nullptr : v.data() + at, n, static_cast<uint32_t>(at - begin),
-                          static_cast<uint32_t>(k)});
+                          static_cast<uint32_t>(k), at});
       }
     source = {dtype, pieces, load, this};
   }
@@ -117,56 +105,6 @@ struct cut_source {
   uint64_t made = 0, made_all = 0;
 };
 
-template <class T>
-uint32_t key_of(typename T::bits b) {
-  return magnitude<T>(b);
-}
-
-template <class T>
-positions from(const std::vector<typename T::bits>& v, uint32_t low) {
-  positions out;
-  for (uint64_t i = 0; i < v.size(); ++i)
-    if (key_of<T>(v[i]) >= low) out.push_back(i);
-  return out;
-}
-
-// The smallest positive number that is not below x.
-template <class T>
-uint32_t next(double x) {
-  uint32_t b = 1;
-  for (uint32_t step = T::infinity / 2 + 1; step > 0; step /= 2)
-    while (b + step <= T::infinity && T::to_f32(static_cast<typename T::bits>(b + step - 1)) < x) b += step;
-  return b;
-}
-
-template <class T>
-positions plain_dgc(const std::vector<typename T::bits>& v, uint64_t key, uint64_t target, double share) {
-  const uint64_t n = v.size();
-  positions order(n);
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(),
-                   [&](uint64_t a, uint64_t b) { return key_of<T>(v[a]) > key_of<T>(v[b]); });
-  order.resize(std::min(target, n));
-  std::erase_if(order, [&](uint64_t i) { return key_of<T>(v[i]) == 0; });
-  std::sort(order.begin(), order.end());
-  const uint64_t m =
-      std::min(n, std::max<uint64_t>(1024, static_cast<uint64_t>(std::floor(share * static_cast<double>(n) + 1e-9))));
-  if (m == n) return order;
-  std::vector<uint32_t> sample;
-  for (uint64_t i = 0; i < m; ++i) {
-    const uint64_t first = n * i / m, end = n * (i + 1) / m;
-    sample.push_back(key_of<T>(v[first + draw(key, i) % (end - first)]));
-  }
-  std::sort(sample.rbegin(), sample.rend());
-  uint32_t low = std::max(1u, sample[std::max<uint64_t>(1, target * m / n) - 1]);
-  positions out = from<T>(v, low);
-  for (int round = 0; round < 10 && out.size() < target - 3 * target / 10 && low > 1; ++round) {
-    low = next<T>(0.7 * double{T::to_f32(static_cast<typename T::bits>(std::min<uint32_t>(low, T::infinity - 1)))});
-    out = from<T>(v, low);
-  }
-  return out.size() > target + 3 * target / 10 ? order : out;
-}
-
 }  // namespace
 
 TEST_CASE("random: the positions that are drawn, so many and all different") {
@@ -178,7 +116,7 @@ TEST_CASE("random: the positions that are drawn, so many and all different") {
         CAPTURE(d);
         CAPTURE(target);
         CHECK(got.size() == target);
-        CHECK(got == plainly_chosen(key, d, target));
+        CHECK(got == cases::drawn_positions(key, d, target));
       }
   CHECK(chosen(1, 0, 0).empty());
 }
@@ -210,7 +148,7 @@ TEST_CASE(
         const uint64_t ranges = ceil_div(v.size(), range);
         cut_source<uint32_t> cut(DR_F32, v, range, piece);
         kept k(DR_F32, v.size(), target, target, ranges);
-        const uint64_t count = keep_chosen(cut.source, nullptr, words.data(), k.room);
+        const uint64_t count = keep_chosen(cut.source, nullptr, words.data(), k.room, {});
         cut.check_made();
         CHECK(k.of(v, range, ranges, count) == bits_of(words));
       }
@@ -222,7 +160,7 @@ TEST_CASE(
     const std::vector<uint32_t> present(v.begin(), v.begin() + 1500);
     cut_source<uint32_t> cut(DR_F32, present, 1500, 1500);
     kept k(DR_F32, 1500, target, target, 1);
-    CHECK(k.of(present, 1500, 1, keep_chosen(cut.source, indices.data(), words.data(), k.room)) == expected);
+    CHECK(k.of(present, 1500, 1, keep_chosen(cut.source, indices.data(), words.data(), k.room, {})) == expected);
   }
 }
 
@@ -265,7 +203,8 @@ TEST_CASE("dgc: as defined, in every type, for any shape of values; never more t
               CAPTURE(target);
               CAPTURE(share);
               CHECK(count <= most);
-              CHECK(k.of(v, 5000, ranges, count) == plain_dgc<T>(v, 42, target, share));
+              CHECK(k.of(v, 5000, ranges, count) ==
+                    cases::kept_by_dgc({dtype, {v.begin(), v.end()}, v.size(), {}, 0}, 42, target, share));
             }
       const auto& v = inputs[0];
       cut_source<bits> cut(dtype, v, v.size(), v.size());

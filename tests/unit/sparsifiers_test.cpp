@@ -9,6 +9,7 @@
 
 #include "primitive/rng.hpp"
 #include "sparsify/select.hpp"
+#include "sparsify/sparsifier.hpp"
 
 namespace {
 
@@ -57,14 +58,14 @@ TEST_CASE("topr keeps exactly the largest, ties by lower index, never zeros") {
 }
 
 TEST_CASE("topr counts as defined") {
-  CHECK(dr::topr_target(0.01, 0, 36864) == 368);
-  CHECK(dr::topr_target(0.01, 0, 1) == 1);
-  CHECK(dr::topr_target(0.01, 0, 0) == 0);
-  CHECK(dr::topr_target(1, 0, 77) == 77);
-  CHECK(dr::topr_target(0.1, 0, 30) == 3);  // 0.1 · 30 is below 3 in binary
-  CHECK(dr::topr_target(0.3, 0, 10) == 3);
-  CHECK(dr::topr_target(0, 5, 3) == 3);
-  CHECK(dr::topr_target(0, 5, 100) == 5);
+  CHECK(dr::share_target(0.01, 0, 36864) == 368);
+  CHECK(dr::share_target(0.01, 0, 1) == 1);
+  CHECK(dr::share_target(0.01, 0, 0) == 0);
+  CHECK(dr::share_target(1, 0, 77) == 77);
+  CHECK(dr::share_target(0.1, 0, 30) == 3);  // 0.1 · 30 is below 3 in binary
+  CHECK(dr::share_target(0.3, 0, 10) == 3);
+  CHECK(dr::share_target(0, 5, 3) == 3);
+  CHECK(dr::share_target(0, 5, 100) == 5);
 }
 
 TEST_CASE("threshold keeps |v| >= value in every type, never zeros, and NaN") {

@@ -1,6 +1,4 @@
-// sparsify=random: `target` distinct positions, each set of them as likely as any other, whatever the values are, zeros too
-// (Random-k, Stich et al. 2018). They follow from the shared key and the tensor's size alone: the same on every rank, so that what
-// ranks keep can be added up, and for any segments.
+// Positions by chance (SPEC.md).
 #pragma once
 
 #include <cstdint>
@@ -20,6 +18,6 @@ void choose_random(uint64_t key, uint64_t d, uint64_t target, uint64_t* chosen);
 // Keeps what is chosen. The source's values are all that there are, in order; or, if `indices` are given, those of these positions,
 // ascending. Returns how many.
 uint64_t keep_chosen(const select_source& source, const uint64_t* indices, const uint64_t* chosen,
-                     const select_memory& memory);
+                     const select_memory& memory, const select_crew& crew);
 
 }  // namespace dr

@@ -1,10 +1,11 @@
-#include "sparsify/dgc.hpp"
+#include "codecs/sparsify/dgc/dgc.hpp"
 
 #include <algorithm>
 #include <cmath>
 
+#include "codecs/sparsifiers.hpp"
 #include "primitive/rng.hpp"
-#include "sparsify/select_kernel.hpp"
+#include "sparsify/source_walk.hpp"
 
 namespace dr {
 namespace {
@@ -45,42 +46,6 @@ void take_sample(const select_source& s, uint64_t key, uint64_t n, uint64_t m, u
   }
 }
 
-// Keeps what is at least low, and returns how many; or more than `most`, for which there is room, if there are more. Values that are
-// made are, all of them; `made`: they were before.
-uint64_t collect(const select_source& s, uint32_t low, uint64_t most, const select_memory& memory, bool made,
-                 cpu_level level) {
-  const select_kernels& kernels = select_at(level, s.dtype);
-  const uint64_t size = value_size(s.dtype);
-  alignas(64) std::byte room[4 * select_run];
-  uint64_t count = 0;
-  uint32_t range = 0;
-  for (size_t k = 0; k < s.pieces.size(); ++k) {
-    const select_piece& p = s.pieces[k];
-    for (; range < p.range; ++range) memory.ends[range] = count;
-    if (p.values && count > most) continue;
-    for (uint64_t at = 0; at < p.n; at += select_run) {
-      const auto n = static_cast<uint32_t>(std::min<uint64_t>(select_run, p.n - at));
-      const void* v = nullptr;
-      if (p.values)
-        v = static_cast<const std::byte*>(p.values) + at * size;
-      else
-        v = s.load(s.self, k, at, n, made ? select_load::again : select_load::first, room);
-      if (count <= most)
-        count += kernels.collect(v, n, low, p.position + static_cast<uint32_t>(at), memory.positions + count,
-                                 static_cast<std::byte*>(memory.kept) + count * size);
-    }
-    if (!p.values) fence_streams();
-  }
-  memory.ends[range] = count;
-  return count;
-}
-
-// A source whose values have all been made.
-const void* load_again(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
-  const auto& s = *static_cast<const select_source*>(self);
-  return s.load(s.self, piece, at, n, what == select_load::hint ? what : select_load::again, room);
-}
-
 uint32_t lowered(uint32_t dtype, uint32_t low) {
   const double threshold = with_value_type(dtype, [&](auto type) -> double {
     using T = decltype(type);
@@ -105,14 +70,61 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there is.)
   uint32_t low = std::max<uint32_t>(1, select_largest(DR_F32, sample, m, std::max<uint64_t>(1, rank)).above);
   const uint64_t most = dgc_most(target);
-  uint64_t found = collect(source, low, most, memory, false, crew.level);
+  source_walk walk(source, crew);
+  const select_kernels& kernels = select_at(crew.level, source.dtype);
+  const auto keep_reached = [&] {
+    return keep_found(walk, source, crew, memory, most,
+                      [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {
+                        return kernels.collect(v, n, low, source.pieces[piece].position + static_cast<uint32_t>(at),
+                                               positions, kept);
+                      });
+  };
+  uint64_t found = keep_reached();
   for (int round = 0; found < dgc_fewest(target) && low > 1 && round < 10; ++round) {
     low = lowered(source.dtype, low);
-    found = collect(source, low, most, memory, true, crew.level);
+    found = keep_reached();
   }
-  if (found <= most) return {found};
-  select_source made{source.dtype, source.pieces, load_again, const_cast<select_source*>(&source)};
-  return keep_largest(made, target, memory, crew);
+  return found <= most ? kept_count{found} : keep_largest(source, target, memory, crew, true);
 }
+
+namespace {
+
+enum param : size_t { ratio, sample };
+
+constexpr dr_param dgc_params[] = {
+    {sizeof(dr_param), "ratio", "share of the elements that is kept, to within 0.3 of it", DR_PARAM_REAL, 1, 0, 1, 0,
+     nullptr},
+    param_real("sample", "share of the elements that tells the threshold; at least 1024 of them", 0, 1, 0.01)};
+
+uint64_t wanted(const dr_params& params, uint64_t universe) {
+  return share_target(param_value(params, ratio).number, 0, universe);
+}
+
+uint64_t most(const dr_params& params, uint64_t universe) { return dgc_most(wanted(params, universe)); }
+
+uint64_t scratch(const dr_params& params, uint64_t, uint64_t present) {
+  return 4 * dgc_sample(param_value(params, sample).number, present);
+}
+
+dr_status check(const dr_codec&, const dr_params& params, dr_error& error) {
+  if (param_value(params, ratio).number > 0) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "plan: dgc(ratio) must be above 0");
+}
+
+kept_count keep(const keep_call& call) {
+  return keep_dgc(call.source, call.key, wanted(call.params, call.universe), param_value(call.params, sample).number,
+                  static_cast<uint32_t*>(call.scratch), call.memory, call.crew);
+}
+
+}  // namespace
+
+constinit const sparsifier dgc_sparsifier = {
+    .entry = sparsifier_entry("dgc", "what reaches a threshold that a sample tells (Deep Gradient Compression)", 4,
+                              dgc_params, DR_SHARED_RANDOM | DR_HOST_ONLY),
+    .keep = keep,
+    .target = wanted,
+    .most = most,
+    .scratch = scratch,
+    .check = check};
 
 }  // namespace dr

@@ -1,0 +1,80 @@
+// What of a batch runs on a GPU, and how a call begins there.
+#include <algorithm>
+#include <cstring>
+
+#include "pipeline/begin_tile.hpp"
+#include "pipeline/device_encode.hpp"
+
+namespace dr {
+
+dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error) {
+  host_would_do = true;
+  constexpr const char* host_only =
+      " runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait";
+  const auto lacks = [&](uint32_t tensor, const char* what, const char* name) {
+    fail(error, DR_E_UNSUPPORTED, "tensor %u: %s%s", tensor, name, what);
+    error.tensor = tensor;
+    return DR_E_UNSUPPORTED;
+  };
+  for (const unit& u : b.units) {
+    if (const sparsifier& s = u.method->sparsifier().how; !s.on_device)
+      return lacks(u.first_tensor, host_only, s.entry.name);
+    if (u.tensors > 1 || u.method->flat) return lacks(u.first_tensor, "bucket=flat has no CUDA path", "");
+    if (u.rows > 1) return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows) have no CUDA path", "");
+    const tensor_shape& shape = b.shapes[u.first_tensor];
+    if ((shape.sparse() || shape.width != 1) && u.method->keeps_feedback())
+      return lacks(u.first_tensor, "feedback of a sparse tensor, or of rows of several values, has no CUDA path", "");
+    if (shape.sparse() && !u.method->sparsifier().how.passes_on)
+      return lacks(u.first_tensor, "a sparse tensor is not sparsified again on CUDA", "");
+    if (shape.flags & DR_TENSOR_SUM_DUPLICATES)
+      return lacks(u.first_tensor, "DR_TENSOR_SUM_DUPLICATES has no CUDA path: indices must ascend", "");
+    if (shape.sparse() && shape.count > u.universe)
+      return lacks(u.first_tensor, "more indices than rows: on CUDA indices must ascend", "");
+  }
+  for (const batch_row& r : b.rows)
+    if (!r.choices.empty())
+      return lacks(b.units[r.unit].first_tensor,
+                   "auto runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait", "");
+  for (size_t i = 0; i < b.rows.size(); ++i)
+    for (const stage_list& list : b.wire[b.rows[i].plan].lists)
+      for (uint32_t k = 0; k < list.count; ++k)
+        if (!runs_on_cuda(list.stages[k]) || k > 0)
+          return lacks(b.units[b.rows[i].unit].first_tensor,
+                       list.stages[k].codec->cuda
+                           ? " with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with "
+                             "copies and a wait"
+                           : host_only,
+                       list.stages[k].codec->name);
+  host_would_do = false;
+  return DR_OK;
+}
+
+device_headers headers_of(const batch& b) {
+  const uint64_t universe = b.rows.empty() ? 0 : b.rows[0].universe;
+  return {device_header::of(b.layout[0], b.wire, universe), device_header::of(b.layout[1], b.wire, universe)};
+}
+
+dr_status begin_on_device(const dr_exec& exec, std::byte* zero, uint64_t zero_size, std::byte* to,
+                          std::span<const uint8_t> blob) {
+  const auto some = [&]<uint64_t N>(uint64_t at, uint64_t size, std::integral_constant<uint64_t, N>) {
+    typename begin_call<N>::args args;
+    args.zero = reinterpret_cast<uint64_t*>(zero);
+    args.zero_words = at == 0 ? zero_size / 8 : 0;
+    args.to = reinterpret_cast<uint64_t*>(to + at);
+    args.words = size / 8;
+    if (size) std::memcpy(args.data, blob.data() + at, size);
+    const uint64_t blocks = std::max(ceil_div(args.zero_words * 8, begin_call<N>::tile), ceil_div(size, 8 * 256));
+    return launch<begin_call<N>>(exec, std::clamp<uint64_t>(blocks, 1, 1024), args);
+  };
+  uint64_t at = 0;
+  do {
+    const uint64_t left = blob.size() - at, size = std::min(left, begin_many);
+    const dr_status s = size <= begin_few ? some(at, size, std::integral_constant<uint64_t, begin_few>{})
+                                          : some(at, size, std::integral_constant<uint64_t, begin_many>{});
+    if (s) return s;
+    at += size;
+  } while (at < blob.size());
+  return DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,136 @@
+#include "pipeline/device_workspace.hpp"
+
+#include <algorithm>
+
+#include "core/arena.hpp"
+#include "feedback/entry.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint64_t slack = 32;  // readable behind what kernels read by words
+
+// Scratch of a call to a codec: the sum over its jobs.
+uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {
+  if (list.count == 0) return 0;
+  const dr_job job = shape_job(shape);
+  const dr_params params = list.front().params();
+  dr_need need{};
+  need.struct_size = sizeof need;
+  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the batch was prepared
+  return rounded(decode ? need.decode_scratch : need.encode_scratch, 64);
+}
+
+template <class Bytes>
+device_encode_row take_row(Bytes&& bytes, const batch& b, size_t i) {
+  const batch_row& r = b.rows[i];
+  const unit& u = b.units[r.unit];
+  const wire_plan& wire = b.wire[r.plan];
+  const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
+  device_encode_row o{};
+  o.support = reinterpret_cast<uint32_t*>(bytes(4 * r.count_max + slack));
+  if (!u.sparse) o.kept = bytes(r.count_max * row_bytes + slack);
+  if (wire.replaces_support()) {
+    o.told = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+    o.sent = bytes(r.support_max * row_bytes + slack);
+  } else {
+    o.told = o.support;
+    o.sent = o.kept;
+  }
+  if (wire.value().has(DR_REORDERS)) {
+    o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+    if (wire.carries_order || u.method->keeps_feedback())
+      o.keys = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+  }
+  for (uint32_t s = 0; s < section_count; ++s)
+    if (wire.lists[s].count) o.slot[s] = reinterpret_cast<uint8_t*>(bytes(r.need[s].largest() + slack));
+  if (decodes_sent(b, i)) o.decoded = bytes(r.support_max * row_bytes + slack);
+  return o;
+}
+
+}  // namespace
+
+stream_shape device_stream_shape(const batch& b, size_t row, section s) {
+  const batch_row& r = b.rows[row];
+  const unit& u = b.units[r.unit];
+  return {r.universe, s == section_index ? r.count_max : r.support_max, u.dtype, u.width};
+}
+
+bool decodes_sent(const batch& b, size_t row) {
+  return b.units[b.rows[row].unit].method->keeps_feedback() && !b.wire[b.rows[row].plan].value().exact();
+}
+
+device_select_job device_select_job_of(const batch& b, size_t row) {
+  const batch_row& r = b.rows[row];
+  const unit& u = b.units[r.unit];
+  const plan& p = *u.method;
+  device_select_job j{};
+  j.d = u.universe;
+  j.dtype = u.dtype;
+  j.width = u.width;
+  j.count_max = r.count_max;
+  if (u.sparse) {
+    j.kind = device_select_job::adopt;
+    j.index_dtype = b.shapes[u.first_tensor].index_dtype;
+  } else {
+    const bound_sparsifier sparsifier = p.sparsifier();
+    sparsifier.how.on_device(sparsifier.params, u.universe, j);
+  }
+  j.needs_finite = b.wire[r.plan].value().has(DR_NEEDS_FINITE) && !b.wire[r.plan].replaces_support();
+  if (p.keeps_feedback()) {
+    static float anything;
+    j.residual = &anything;  // says that there is one
+    j.beta = static_cast<float>(p.feedback.value(residual_beta));
+    j.gamma = static_cast<float>(p.feedback.value(residual_gamma));
+  }
+  return j;
+}
+
+uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
+                                     std::vector<codec_scratch>& scratch_of) {
+  arena memory;
+  rows_of.clear();
+  scratch_of.clear();
+  const size_t n = b.rows.size();
+  const bool replaces =
+      std::any_of(b.wire.begin(), b.wire.end(), [](const wire_plan& p) { return p.replaces_support(); });
+  const auto at = [&](uint64_t offset) { return base ? base + offset : nullptr; };
+  const auto bytes = [&](uint64_t size) {
+    const uint64_t offset = memory.used();
+    memory.take<std::byte>(size);
+    return at(offset);
+  };
+  zero = at(0);
+  rows = reinterpret_cast<device_row*>(bytes(n * sizeof(device_row)));
+  replaced = reinterpret_cast<replaced_row*>(bytes(replaces ? n * sizeof(replaced_row) : 0));
+  state = reinterpret_cast<pack_state*>(bytes(sizeof(pack_state)));
+  check = reinterpret_cast<uint64_t*>(bytes(n * 8));
+  device_select_need selects{};
+  for (size_t i = 0; i < n; ++i) {
+    const device_select_need need = select_need(device_select_job_of(b, i));
+    selects.zeroed += rounded(need.zeroed, 64);
+    selects.plain += rounded(need.plain, 64);
+  }
+  select_zeroed = bytes(selects.zeroed);
+  // Every call of a codec has scratch of its own, because all of it is zeroed at once.
+  for (uint32_t p = 0; p < b.wire.size(); ++p)
+    for (const section s : {section_index, section_value, section_order}) {
+      uint64_t encodes = 0, decodes = 0;
+      for (size_t i = 0; i < n; ++i)
+        if (b.rows[i].plan == p) {
+          encodes += call_scratch(b.wire[p].lists[s], device_stream_shape(b, i, s), false);
+          if (s == section_value && decodes_sent(b, i))
+            decodes += call_scratch(b.wire[p].lists[s], device_stream_shape(b, i, s), true);
+        }
+      scratch_of.push_back({bytes(encodes), encodes});
+      scratch_of.push_back({bytes(decodes), decodes});
+    }
+  zero_size = memory.used();
+  select_plain = bytes(selects.plain);
+  uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
+  blob = bytes((n + 1) * sizeof(pack_row) + rounded(head, 16));
+  for (size_t i = 0; i < n; ++i) rows_of.push_back(take_row(bytes, b, i));
+  return memory.used();
+}
+
+}  // namespace dr

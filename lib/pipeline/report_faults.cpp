@@ -1,0 +1,89 @@
+// Which tensors are at fault, and how the caller hears of it.
+#include <algorithm>
+#include <cstring>
+
+#include "core/versioned.hpp"
+#include "pipeline/encoding.hpp"
+
+namespace dr {
+namespace {
+
+// Compared by their addresses.
+constexpr char says_infinite[] = "the gradient is infinite; this codec takes finite values";
+constexpr char says_nan[] = "the gradient is NaN; this codec takes finite values";
+
+bool is_unfinite(const dr_fault& fault) { return fault.message == says_nan || fault.message == says_infinite; }
+
+// The tensor of a unit that has an element of it, which becomes one of the tensor.
+uint32_t tensor_at(const encoding& e, const unit& u, uint64_t& where) {
+  uint32_t tensor = u.first_tensor;
+  for (; u.tensors > 1 && where >= e.b.shapes[tensor].elements(); ++tensor) where -= e.b.shapes[tensor].elements();
+  return tensor;
+}
+
+void report(const encoding& e, uint32_t tensor, dr_fault fault) {
+  auto* const to = reinterpret_cast<char*>(e.call.faults) + tensor * e.call.fault_stride;
+  dr_fault was = no_fault();
+  const size_t size = std::min(size_of_struct(to), sizeof was);
+  std::memcpy(&was, to, size);
+  if (!was.code) write_struct(fault, to);  // of several segments the first is told
+}
+
+// Each tensor of a bucket that has such values.
+void report_unfinite(const encoding& e, size_t i) {
+  const unit& u = e.unit_of(i);
+  with_value_type(e.plan_of(i).dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto* v = static_cast<const typename T::bits*>(e.sent(i));
+    for (uint64_t k = 0; k < e.w.rows[i].told; ++k) {
+      if (magnitude<T>(v[k]) < T::infinity) continue;
+      uint64_t where = e.b.rows[i].first + (e.told(i) ? e.told(i)[k] : k);
+      const uint32_t tensor = tensor_at(e, u, where);
+      report(e, tensor, unfinite(where, v[k], magnitude<T>(v[k]) == T::infinity));
+    }
+  });
+}
+
+}  // namespace
+
+dr_fault unfinite(uint64_t where, uint64_t value, bool infinite) {
+  return {sizeof(dr_fault), DR_E_ARGUMENT, DR_STREAM_VALUE, where, value, infinite ? says_infinite : says_nan};
+}
+
+dr_status first_fault(encoding& e) {
+  dr_status first = DR_OK;
+  for (size_t i = 0; i < e.b.rows.size(); ++i) {
+    dr_fault fault = e.w.rows[i].fault;
+    if (!fault.code) continue;
+    const uint32_t section = fault.stream == DR_STREAM_INDEX   ? section_index
+                             : fault.stream == DR_STREAM_ORDER ? section_order
+                                                               : section_value;
+    const stage_list& list = e.plan_of(i).lists[section];
+    const bool of_values = is_unfinite(fault);
+    const uint32_t tensor = of_values ? tensor_at(e, e.unit_of(i), fault.where) : e.unit_of(i).first_tensor;
+    if (!first) first = fail(e.error, fault, tensor, list.count ? list.front().codec->name : nullptr);
+    if (!e.call.faults) return first;
+    if (of_values && e.unit_of(i).tensors > 1)
+      report_unfinite(e, i);
+    else
+      report(e, tensor, fault);
+  }
+  return first;
+}
+
+dr_status first_unsound(encoding& e) {
+  dr_status first = DR_OK;
+  for (size_t i = 0; i < e.b.units.size(); ++i) {
+    const dr_error& found = e.w.units[i].error;
+    if (!found.code) continue;
+    if (!first) e.error = found;
+    first = e.error.code;
+    if (!e.call.faults) break;
+    report(e, e.b.units[i].first_tensor,
+           {sizeof(dr_fault), found.code, found.stream, found.where, found.what,
+            "an index is negative, not below the universe, or comes twice"});
+  }
+  return first;
+}
+
+}  // namespace dr

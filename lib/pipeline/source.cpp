@@ -1,0 +1,160 @@
+// The values that a unit is selected from: the caller's, or sorted, or summed with what earlier steps did not send.
+#include <cstring>
+
+#include "core/versioned.hpp"
+#include "feedback/entry.hpp"
+#include "feedback/residual.hpp"
+#include "pipeline/encoding.hpp"
+
+namespace dr {
+namespace {
+
+// From so many elements on, what is kept only in case of need goes past the caches.
+constexpr uint64_t undo_streams = 1 << 18;
+
+float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
+float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
+
+}  // namespace
+
+// The values to select from where they are not the caller's: sorted, or with what earlier steps left.
+dr_status load_source(encoding& e, size_t i) {
+  const unit& u = e.b.units[i];
+  unit_work& o = e.w.units[i];
+  const tensor_view& t = e.tensors[u.first_tensor];
+  const bool sparse = e.b.shapes[u.first_tensor].sparse();
+  o.source = u.width == 1 ? nullptr : t.values;
+  o.rows = u.universe;
+  if (sparse) {
+    if (sort_indices(t.index_dtype, t.indices, t.count, u.universe, t.flags & DR_TENSOR_SUM_DUPLICATES, o.entries,
+                     o.error)) {
+      prefix(o.error, "tensor %u: ", u.first_tensor);
+      o.error.tensor = u.first_tensor;
+      return o.error.code;
+    }
+    o.rows = gather_entries(u.dtype, u.width, t.values, o.entries, t.count, o.indices, o.buffer);
+    o.source = o.buffer;
+  }
+  if (!o.acc) return DR_OK;
+  accumulate(u.dtype, sparse ? o.source : t.values, sparse ? o.indices : nullptr, o.rows, u.width, beta(u), gamma(u),
+             residual_of(t.state), u.universe * u.width, o.acc);
+  if (o.rounded) round_values(u.dtype, o.acc, u.universe * u.width, o.rounded);
+  o.source = o.rounded ? o.rounded : o.acc;
+  o.rows = u.universe;
+  return DR_OK;
+}
+
+// Runs of values that belong to one tensor and one segment; of a sparse source, to one segment.
+void cut_to_pieces(encoding& e, size_t i) {
+  const unit& u = e.b.units[i];
+  unit_work& o = e.w.units[i];
+  const uint64_t size = value_size(u.dtype);
+  o.piece_count = 0;
+  uint32_t tensor = u.first_tensor;
+  uint64_t before = 0;  // elements of the tensors before it
+  for (uint32_t k = 0; k < u.rows; ++k) {
+    set_source(e, o, u, u.first_row + k);
+    const row_work& row = e.w.rows[u.first_row + k];
+    const uint64_t end = row.source_first + row.source_rows;
+    if (o.source) {
+      o.pieces[o.piece_count++] = {static_cast<const std::byte*>(o.source) + row.source_first * size, row.source_rows,
+                                   0, k, row.source_first};
+      continue;
+    }
+    uint64_t at = row.source_first;
+    do {
+      for (; at == before + e.b.shapes[tensor].elements() && tensor + 1 < u.first_tensor + u.tensors; ++tensor)
+        before += e.b.shapes[tensor].elements();
+      const tensor_view& t = e.tensors[tensor];
+      const uint64_t stop = std::min(end, before + e.b.shapes[tensor].elements());
+      const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
+      if (o.sums)
+        o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before), e.may_fail ? o.undo + at : nullptr};
+      o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
+                                   k, at};
+      at = stop;
+    } while (at < end);
+  }
+}
+
+const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
+  const auto& [u, o] = *static_cast<const sums_source*>(self);
+  const summed& s = o->sums[piece];
+  const std::byte* const g = s.g + at * value_size(u->dtype);
+  float* m = s.m + at;
+  if (what == select_load::hint) {
+    __builtin_prefetch(g);
+    __builtin_prefetch(m);
+    __builtin_prefetch(m + n);
+    return nullptr;
+  }
+  float few[64];
+  if (what == select_load::peek) {
+    accumulate(u->dtype, g, nullptr, 0, 1, beta(*u), gamma(*u), m, n, few);
+    m = few;
+  }
+  if (what == select_load::first)
+    advance_at(cpu(), u->dtype)(g, m, n, beta(*u), gamma(*u), s.undo ? s.undo + at : nullptr,
+                                u->universe >= undo_streams);
+  if (u->dtype == DR_F32 && m != few) return m;
+  if (u->dtype == DR_F32)
+    std::memcpy(room, few, n * sizeof(float));
+  else
+    round_values(u->dtype, m, n, room);
+  return room;
+}
+float* place_of_sums(void* self, size_t piece) { return static_cast<const sums_source*>(self)->o->sums[piece].m; }
+
+// What of the source is a segment's.
+void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
+  const batch_row& r = e.b.rows[k];
+  row_work& row = e.w.rows[k];
+  row.fault = no_fault();
+  row.source_first = r.first;
+  row.source_rows = r.universe;
+  if (!u.sparse) return;
+  const uint64_t* const end = o.indices + o.rows;
+  const uint64_t* const low = std::lower_bound(static_cast<const uint64_t*>(o.indices), end, r.first);
+  row.source_first = static_cast<uint64_t>(low - o.indices);
+  row.source_rows = static_cast<uint64_t>(std::lower_bound(low, end, r.first + r.universe) - low);
+}
+
+// Values of the source at ascending positions of a segment; nullptr: all of them.
+void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint64_t n, void* out) {
+  const unit& u = e.b.units[e.b.rows[i].unit];
+  const unit_work& o = e.w.units[e.b.rows[i].unit];
+  const uint64_t bytes = e.row_bytes(i);
+  if (o.source) {
+    const auto* from = static_cast<const std::byte*>(o.source) + e.w.rows[i].source_first * bytes;
+    if (n && !positions)
+      std::memcpy(out, from, n * bytes);
+    else
+      gather(bytes, from, positions, n, out);
+    return;
+  }
+  uint64_t done = 0;
+  for (uint32_t p = 0; p < o.piece_count; ++p) {
+    const select_piece& piece = o.pieces[p];
+    if (piece.range != i - u.first_row) continue;
+    auto* const to = static_cast<std::byte*>(out);
+    if (!positions) {
+      if (o.sums && u.dtype != DR_F32)
+        round_values(u.dtype, o.sums[p].m, piece.n, to + done * bytes);
+      else if (piece.n)
+        std::memcpy(to + done * bytes, o.sums ? static_cast<const void*>(o.sums[p].m) : piece.values, piece.n * bytes);
+      done += piece.n;
+      continue;
+    }
+    for (; done < n && positions[done] - piece.position < piece.n; ++done) {
+      const uint64_t at = positions[done] - piece.position;
+      if (o.sums && u.dtype == DR_F32)
+        std::memcpy(to + done * bytes, o.sums[p].m + at, bytes);
+      else if (o.sums)
+        round_values(u.dtype, o.sums[p].m + at, 1, to + done * bytes);
+      else
+        std::memcpy(to + done * bytes, static_cast<const std::byte*>(piece.values) + at * bytes, bytes);
+    }
+  }
+}
+
+}  // namespace dr

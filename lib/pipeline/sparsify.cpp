@@ -1,0 +1,108 @@
+// Selects what each row sends: its support, ascending, and the values there.
+#include "feedback/residual.hpp"
+#include "pipeline/draw_keys.hpp"
+#include "pipeline/encoding.hpp"
+
+namespace dr {
+namespace {
+
+// Whether what a unit sends of f32 arrives as it was, so that its residual is 0 there.
+bool leaves_nothing(const encoding& e, const unit& u) {
+  const auto exact = [&](uint32_t plan) {
+    return e.b.wire[plan].value().exact() && !e.b.wire[plan].replaces_support();
+  };
+  return u.dtype == DR_F32 &&
+         std::all_of(&e.b.rows[u.first_row], &e.b.rows[u.first_row] + u.rows, [&](const batch_row& r) {
+           return exact(r.plan) &&
+                  std::all_of(r.choices.begin(), r.choices.end(), [&](const row_choice& c) { return exact(c.plan); });
+         });
+}
+
+// Where positions in a sparse source are in the segment.
+void read_support(const encoding& e, const unit_work& o, uint32_t k) {
+  const row_work& row = e.w.rows[k];
+  const uint64_t* const indices = o.indices + row.source_first;
+  for (uint64_t i = 0; i < row.count; ++i)
+    row.support[i] = static_cast<uint32_t>(indices[row.positions ? row.positions[i] : i] - e.b.rows[k].first);
+}
+
+// Without selecting: a sparse source as it is; of rows of a dense one, those that are not zeros.
+void adopt_row(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
+  set_source(e, o, u, k);
+  row_work& row = e.w.rows[k];
+  const uint64_t bytes = e.row_bytes(k), first = row.source_first;
+  if (u.sparse) {
+    row.positions = nullptr;
+    row.support = o.support + first;
+    row.kept = static_cast<std::byte*>(o.buffer) + first * bytes;
+    row.count = row.told = row.source_rows;
+    read_support(e, o, k);
+    return;
+  }
+  const void* const values = static_cast<const std::byte*>(o.source) + first * bytes;
+  row.positions = row.support = o.kept.positions + first;
+  row.kept = static_cast<std::byte*>(o.kept.kept) + first * bytes;
+  row.count = row.told = compact_rows(u.dtype, values, row.source_rows, u.width, row.positions);
+  gather(bytes, values, row.positions, row.count, row.kept);
+}
+
+void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
+  unit_work& o = e.w.units[i];
+  o.error = dr_error{};
+  o.dense_fallback = o.advanced = false;
+  if (load_source(e, i)) return;
+  const unit& u = e.b.units[i];
+  const bound_sparsifier sparsifier = u.method->sparsifier();
+  if (u.width != 1 || (u.sparse && sparsifier.how.passes_on)) {
+    for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) adopt_row(e, o, u, k);
+    return;
+  }
+  cut_to_pieces(e, i);
+  sums_source sums{&u, &o};
+  o.advanced = o.sums != nullptr;
+  const bool nothing_left = o.sums && leaves_nothing(e, u);
+  const select_source source{
+      u.dtype, {o.pieces, o.piece_count}, load_sums, &sums, nothing_left ? place_of_sums : nullptr};
+  const uint64_t key = sparsifier_key(e.w.rows[u.first_row].shared_key, sparsifier.how.entry);
+  const kept_count kept = sparsifier.how.keep(
+      {sparsifier.params, source, u.universe, u.sparse ? o.indices : nullptr, key, o.scratch, o.kept, crew});
+  fence_streams();
+  o.dense_fallback = kept.count > u.dense_above;
+  o.taken_from = nothing_left ? kept.taken_from : 0;
+  uint64_t begin = 0;
+  for (uint32_t k = 0; k < u.rows; ++k) {
+    row_work& row = e.w.rows[u.first_row + k];
+    row.positions = row.support = o.kept.positions + begin;
+    row.kept = static_cast<std::byte*>(o.kept.kept) + begin * value_size(u.dtype);
+    row.count = row.told = o.kept.ends[k] - begin;
+    if (u.sparse) {
+      row.support = o.support + begin;
+      read_support(e, o, u.first_row + k);
+    }
+    begin = o.kept.ends[k];
+  }
+}
+
+// Whether a unit is worth the work of all.
+bool is_shared(const encoding& e, size_t i) {
+  return e.workers.workers() > 1 && e.b.units[i].source_max >= select_shared;
+}
+
+}  // namespace
+
+dr_status sparsify(encoding& e) {
+  trace_span span = e.span("sparsify");
+  // Large units one after the other, each by all; the others side by side.
+  for (size_t i = 0; i < e.b.units.size(); ++i)
+    if (is_shared(e, i)) sparsify_unit(e, i, {e.w.select, &e.workers});
+  const auto one = [](void* self, size_t i, size_t worker) {
+    auto& e = *static_cast<encoding*>(self);
+    if (!is_shared(e, i)) sparsify_unit(e, i, {e.w.select + worker});
+  };
+  e.workers.run(e.b.units.size(), one, &e);
+  if (const dr_status s = first_unsound(e)) return s;
+  for (size_t i = 0; i < e.b.rows.size(); ++i) span.bytes += e.w.rows[i].count * (4 + e.row_bytes(i));
+  return DR_OK;
+}
+
+}  // namespace dr

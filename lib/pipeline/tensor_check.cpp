@@ -1,0 +1,144 @@
+#include "pipeline/tensor_check.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+
+#include "feedback/residual.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, uint64_t what, const char* format, ...) {
+  char sentence[200];
+  va_list args;
+  va_start(args, format);
+  std::vsnprintf(sentence, sizeof sentence, format, args);
+  va_end(args);
+  fail(error, code, "tensor %" PRIu64 ": %s", tensor, sentence);
+  error.tensor = tensor;
+  error.what = what;
+  return code;
+}
+
+dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error) {
+  const uint32_t width = t.width ? t.width : 1;
+  if (!is_value_type(t.dtype))
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.dtype, "dtype %u is not f32, f16 or bf16", t.dtype);
+  if (t.index_dtype && !is_index_type(t.index_dtype))
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.index_dtype, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)",
+                      t.index_dtype);
+  if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
+    return bad_tensor(error, i, DR_E_UNSUPPORTED, t.flags, "unknown flags 0x%x", t.flags);
+  if (t.universe > tensor_elements_max / width)
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "%" PRIu64 " rows of %u values: more than 2^56", t.universe,
+                      width);
+  if (t.index_dtype && t.count > tensor_elements_max / width)
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " is beyond 2^56 values", t.count);
+  out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
+  return DR_OK;
+}
+
+namespace {
+
+// The first number of a tensor's shape that is not the prepared one; true if there is none.
+bool same_shape(const tensor_shape& now, const tensor_shape& was, uint64_t& what) {
+  const auto same = [&what](uint64_t x, uint64_t y) {
+    what = x;
+    return x == y;
+  };
+  return same(now.dtype, was.dtype) && same(now.index_dtype, was.index_dtype) && same(now.width, was.width) &&
+         same(now.universe, was.universe) && same(now.count, std::min(now.count, was.count));
+}
+
+dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const void* at, const char* sentence) {
+  bad_tensor(error, tensor, DR_E_ARGUMENT, reinterpret_cast<uintptr_t>(at), "%s", sentence);
+  error.stream = stream;
+  return DR_E_ARGUMENT;
+}
+
+dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, bool keeps_feedback, bool on_device,
+                       dr_error& error) {
+  tensor_shape shape{};
+  if (const dr_status s = read_shape(t, i, shape, error)) return s;
+  if (uint64_t what = 0; !same_shape(shape, was, what))
+    return bad_tensor(error, i, DR_E_ARGUMENT, what, "not the shape that the batch was prepared for");
+  const uint64_t present = shape.sparse() ? shape.count : shape.universe;
+  if (present && !t.values) return bad_pointer(error, i, DR_STREAM_VALUE, nullptr, "values is NULL");
+  if (present && shape.sparse() && !t.indices)
+    return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
+  if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
+    return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
+  const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
+  if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
+    return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");
+  if (!keeps_feedback) {
+    if (t.state && t.state_size)
+      return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "it has a state, but its plan keeps no feedback");
+    return DR_OK;
+  }
+  if (!check_residual(t.state, t.state_size, shape.elements(), on_device, error)) return DR_OK;
+  const dr_error inner = error;
+  return bad_tensor(error, i, DR_E_ARGUMENT, inner.what, "%s", inner.message);
+}
+
+}  // namespace
+
+dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bool on_device, dr_error& error) {
+  if (tensors.size() != b.shapes.size()) {
+    fail(error, DR_E_ARGUMENT, "%zu tensors; the batch was prepared for %zu", tensors.size(), b.shapes.size());
+    error.what = tensors.size();
+    return DR_E_ARGUMENT;
+  }
+  for (const unit& u : b.units)
+    for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i)
+      if (const dr_status s = check_tensor(tensors[i], i, b.shapes[i], u.method->keeps_feedback(), on_device, error))
+        return s;
+  return DR_OK;
+}
+
+uint64_t states_of(const batch& b) {
+  uint64_t n = 0;
+  for (const unit& u : b.units) n += u.method->keeps_feedback() ? u.tensors : 0;
+  return n > 1 ? n : 0;
+}
+
+dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensors, state_range* room, dr_error& error) {
+  if (states_of(b) == 0) return DR_OK;  // and then there is no room either
+  size_t n = 0;
+  bool ascending = true;
+  for (const unit& u : b.units) {
+    if (!u.method->keeps_feedback()) continue;
+    for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
+      const auto begin = reinterpret_cast<uintptr_t>(tensors[i].state);
+      room[n] = {begin, begin + residual_size(b.shapes[i].elements()), i};
+      ascending = ascending && (n == 0 || room[n - 1].end <= begin);
+      ++n;
+    }
+  }
+  if (ascending) return DR_OK;
+  std::sort(room, room + n, [](const state_range& x, const state_range& y) {
+    return x.begin != y.begin ? x.begin < y.begin : x.tensor < y.tensor;
+  });
+  for (size_t k = 1; k < n; ++k)
+    if (room[k].begin < room[k - 1].end) {
+      const auto [first, second] = std::minmax(room[k - 1].tensor, room[k].tensor);
+      return bad_tensor(error, second, DR_E_ARGUMENT, first,
+                        "its state overlaps that of tensor %u; each tensor has its own", first);
+    }
+  return DR_OK;
+}
+
+dr_status check_fit(const batch& b, dr_error& error) {
+  for (const unit& u : b.units) {
+    if (u.method->keeps_feedback()) continue;
+    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT leaves to feedback what does not fit, but its plan has none",
+         u.first_tensor);
+    error.tensor = u.first_tensor;
+    return DR_E_ARGUMENT;
+  }
+  return DR_OK;
+}
+
+}  // namespace dr

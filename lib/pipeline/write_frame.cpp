@@ -1,0 +1,149 @@
+// The container: the streams, or the dense row where that is shorter, behind the header.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+#include <memory_resource>
+
+#include "merge/merge.hpp"
+#include "pipeline/encoding.hpp"
+
+namespace dr {
+namespace {
+
+// What would cost more than the dense row is sent as that.
+void choose_modes(encoding& e) {
+  for (size_t i = 0; i < e.b.rows.size(); ++i) {
+    const row_work& row = e.w.rows[i];
+    wire_row& wire = e.w.wire[i];
+    wire.count = row.count;
+    if (row.count == 0 && !e.w.units[e.b.rows[i].unit].dense_fallback) continue;
+    const uint64_t dense = e.b.rows[i].universe * e.row_bytes(i);
+    wire.support = row.told;
+    for (uint32_t s = 0; s < section_count; ++s) wire.size[s] = e.plan_of(i).lists[s].count ? row.slots[s].size : 0;
+    if (wire.mode == mode_raw_index) wire.size[section_index] = 4 * row.count;
+    if (e.w.units[e.b.rows[i].unit].dense_fallback || wire.payload() > dense) {
+      wire.mode = mode_dense;
+      wire.support = e.b.rows[i].universe;
+      wire.size = {dense, 0, 0};
+    }
+  }
+}
+
+// ---- What does not fit (DR_CALL_FIT) -----------------------------------------------------------------------
+
+// What was taken from the state while it was selected.
+void put_back(const encoding& e, size_t i) {
+  const row_work& row = e.w.rows[i];
+  const unit& u = e.unit_of(i);
+  const unit_work& o = e.w.units[e.b.rows[i].unit];
+  const auto* const values = static_cast<const float*>(row.kept);
+  uint64_t k = 0;
+  for (uint32_t p = 0; p < o.piece_count; ++p) {
+    const select_piece& piece = o.pieces[p];
+    if (piece.range != i - u.first_row) continue;
+    for (; k < row.count && row.support[k] - piece.position < piece.n; ++k)
+      o.sums[p].m[row.support[k] - piece.position] = values[k];
+  }
+}
+
+// As if nothing of it had been selected: then all of its gradient stays in the state.
+void empty_row(encoding& e, size_t i) {
+  row_work& row = e.w.rows[i];
+  const unit_work& o = e.w.units[e.b.rows[i].unit];
+  if (o.taken_from) put_back(e, i);
+  row.count = row.told = 0;
+  wire_row& wire = e.w.wire[i];
+  wire.mode = mode_plan;
+  wire.count = wire.support = 0;
+  wire.size = {};
+}
+
+// Sends rows empty until the frame is `excess` bytes shorter, or all are: the smallest that will do, as long as none does the largest.
+void leave_out(encoding& e, uint64_t excess) {
+  const auto saved = [&e](uint32_t i) { return padded(e.w.wire[i].payload()); };
+  uint32_t* const begin = e.w.selected;
+  uint32_t* end = begin;
+  for (uint32_t i = 0; i < e.b.rows.size(); ++i)
+    if (saved(i)) *end++ = i;
+  std::sort(begin, end, [&](uint32_t x, uint32_t y) { return saved(x) != saved(y) ? saved(x) < saved(y) : x < y; });
+  for (; excess && end != begin; --end) {
+    uint32_t* const enough = std::partition_point(begin, end, [&](uint32_t i) { return saved(i) < excess; });
+    const uint32_t i = enough == end ? end[-1] : *enough;
+    excess -= std::min(excess, saved(i));
+    empty_row(e, i);
+  }
+}
+
+// ---- Rows and header ---------------------------------------------------------------------------------------
+
+dr_status write_rows(encoding& e, const header_layout& layout, std::span<const wire_plan> plans, uint8_t* frame,
+                     uint64_t capacity, uint64_t& size) {
+  trace_span span = e.span("container");
+  const std::span<wire_row> rows(e.w.wire, e.b.rows.size());
+  uint64_t wanted = place_rows(layout, rows);
+  if (wanted > capacity && (e.call.flags & DR_CALL_FIT)) {
+    leave_out(e, wanted - capacity);
+    wanted = place_rows(layout, rows);
+  }
+  if (wanted > capacity) {
+    fail(e.error, DR_E_CAPACITY, "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")",
+         wanted, capacity, layout.frame_bound);
+    e.error.needed = wanted;
+    return DR_E_CAPACITY;
+  }
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const row_work& row = e.w.rows[i];
+    uint8_t* at = frame + rows[i].offset;
+    uint8_t* const end = at + padded(rows[i].payload());
+    if (rows[i].mode == mode_dense) {
+      std::memset(at, 0, rows[i].payload());
+      const unit& u = e.unit_of(i);
+      scatter(u.dtype, row.support, row.kept, row.count, u.width, u.dtype, at);
+      at += rows[i].payload();
+    } else {
+      for (uint32_t s = 0; s < section_count; ++s) {
+        const bool raw = s == section_index && rows[i].mode == mode_raw_index;
+        if (rows[i].size[s])
+          std::memcpy(at, raw ? static_cast<const void*>(row.support) : row.slots[s].data, rows[i].size[s]);
+        at += rows[i].size[s];
+      }
+    }
+    std::memset(at, 0, static_cast<size_t>(end - at));
+  }
+  write_header(layout, plans, rows, e.call.tag, e.call.flags & DR_CALL_LIST, frame);
+  size = span.bytes = wanted;
+  return DR_OK;
+}
+
+}  // namespace
+
+// auto: the header names only the plans that were taken.
+dr_status write_frame(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size) {
+  choose_modes(e);
+  if (!e.b.chooses())
+    return write_rows(e, e.b.layout[(e.call.flags & DR_CALL_TAG) != 0], e.b.wire, frame, capacity, size);
+  std::fill_n(e.w.places, e.b.wire.size(), UINT32_MAX);
+  uint32_t plans = 0;
+  for (size_t i = 0; i < e.b.rows.size(); ++i) {
+    uint32_t& place = e.w.places[e.w.rows[i].plan];
+    if (place == UINT32_MAX) {
+      place = plans++;
+      new (e.w.taken + place) wire_plan(e.plan_of(i));
+    }
+    row_bound bound = e.b.rows[i].bound;
+    for (const row_choice& c : e.b.rows[i].choices)
+      if (c.plan == e.w.rows[i].plan) bound = c.bound;
+    e.w.wire[i].plan = bound.plan = place;
+    e.w.bounds[i] = bound;
+  }
+  std::pmr::monotonic_buffer_resource room(e.w.table, table_max(e.b), std::pmr::null_memory_resource());
+  header_layout layout{.table = std::pmr::vector<uint8_t>(&room)};
+  layout.table.reserve(table_max(e.b));
+  const std::span<const wire_plan> taken(e.w.taken, plans);
+  if (const dr_status s =
+          lay_out_header(taken, {e.w.bounds, e.b.rows.size()}, e.call.flags & DR_CALL_TAG, layout, e.error))
+    return s;
+  return write_rows(e, layout, taken, frame, capacity, size);
+}
+
+}  // namespace dr

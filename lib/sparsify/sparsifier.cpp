@@ -1,0 +1,25 @@
+#include "sparsify/sparsifier.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dr {
+
+uint64_t share_target(double ratio, double count, uint64_t d) {
+  const double wanted = count > 0 ? count : std::floor(ratio * static_cast<double>(d) + 1e-9);
+  return wanted >= static_cast<double>(d) ? d : std::max<uint64_t>(1, static_cast<uint64_t>(wanted));
+}
+
+uint64_t share_target(const dr_params& params, uint64_t universe) {
+  return share_target(param_value(params, share_ratio).number, param_value(params, share_count).number, universe);
+}
+
+dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& error) {
+  const dr_value &ratio = param_value(params, share_ratio), &count = param_value(params, share_count);
+  if (ratio.given == count.given) return fail(error, DR_E_ARGUMENT, "plan: %s takes either ratio or count", entry.name);
+  if (ratio.given ? ratio.number <= 0 : count.number < 1)
+    return fail(error, DR_E_ARGUMENT, "plan: %s(%s) must be above 0", entry.name, ratio.given ? "ratio" : "count");
+  return DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,95 @@
+// A sparsifier: which elements of a gradient are sent. Its entry is what the registry lists; the rest is what the pipeline asks, so that
+// it knows none by name. A folder of codecs/sparsify each (codecs/README.md).
+#pragma once
+
+#include <cstdint>
+
+#include "core/error.hpp"
+#include "deepreduce/codec.hpp"
+#include "sparsify/select.hpp"
+
+namespace dr {
+
+struct device_select_job;
+
+// What to select from, and where to put it.
+struct keep_call {
+  const dr_params& params;
+  const select_source& source;
+  uint64_t universe;        // elements of the tensor; of a dense source, its values
+  const uint64_t* indices;  // of a sparse source: the positions of its values, ascending; else nullptr
+  uint64_t key;             // of draws: shared by all ranks (FORMAT.md, Random numbers)
+  void* scratch;
+  const select_memory& memory;  // with room for `most`
+  const select_crew& crew;
+};
+
+// Pairs that are kept go to call.memory; every value that the source makes must be made (source_walk.hpp does).
+struct sparsifier {
+  dr_codec entry;  // name, summary, id, parameters, traits. First, so that an entry leads here.
+
+  kept_count (*keep)(const keep_call&);
+  // How many of the universe it wants. nullptr: all that qualify.
+  uint64_t (*target)(const dr_params&, uint64_t universe) = nullptr;
+  // How many it keeps at the most. nullptr: the target.
+  uint64_t (*most)(const dr_params&, uint64_t universe) = nullptr;
+  // A tensor of which it keeps more than so many is sent dense. nullptr: none is.
+  uint64_t (*dense_above)(const dr_params&, uint64_t universe) = nullptr;
+  // Bytes of scratch for `present` values.
+  uint64_t (*scratch)(const dr_params&, uint64_t universe, uint64_t present) = nullptr;
+  // ARGUMENT: parameters that do not go together.
+  dr_status (*check)(const dr_codec& entry, const dr_params&, dr_error&) = nullptr;
+  // Whether it keeps everything that is not zero. nullptr: it does not.
+  bool (*keeps_all)(const dr_params&) = nullptr;
+  // The kind of selection on a GPU, and its numbers. nullptr: it runs on the CPU only (DR_HOST_ONLY).
+  void (*on_device)(const dr_params&, uint64_t universe, device_select_job&) = nullptr;
+  // What arrives sparse goes through as it is, and rows of any width: no other takes them.
+  bool passes_on = false;
+  // Positions follow from the key and the universe alone: every rank keeps the same.
+  bool blind = false;
+};
+
+// The sparsifier of an entry of role DR_ROLE_SPARSIFY: only built-ins have that role.
+inline const sparsifier& sparsifier_of(const dr_codec& entry) { return reinterpret_cast<const sparsifier&>(entry); }
+
+// A plan that names no sparsifier has the one with this id.
+inline constexpr uint32_t default_sparsifier = 0;
+
+// A sparsifier with the parameters that a plan gave.
+struct bound_sparsifier {
+  const sparsifier& how;
+  dr_params params;
+
+  uint64_t target(uint64_t universe) const { return how.target ? how.target(params, universe) : universe; }
+  uint64_t most(uint64_t universe) const { return how.most ? how.most(params, universe) : target(universe); }
+  uint64_t dense_above(uint64_t universe) const {
+    return how.dense_above ? how.dense_above(params, universe) : universe;
+  }
+  uint64_t scratch(uint64_t universe, uint64_t present) const {
+    return how.scratch ? how.scratch(params, universe, present) : 0;
+  }
+  bool keeps_all() const { return how.keeps_all && how.keeps_all(params); }
+};
+
+// ---- For sparsifiers that keep a share of the elements, or so many ----------------------------------------
+
+enum share_param : size_t { share_ratio, share_count };
+
+// min(d, max(1, floor(ratio·d + 1e-9))), or `count` if that is given.
+uint64_t share_target(double ratio, double count, uint64_t d);
+uint64_t share_target(const dr_params& params, uint64_t universe);
+// Exactly one of ratio and count is given, and above 0.
+dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& error);
+inline bool whole_share(const dr_params& params) { return param_value(params, share_ratio).number == 1; }
+
+inline constexpr dr_param share_params[] = {
+    param_real("ratio", "share of the elements that is kept (or give count)", 0, 1, 0),
+    param_int("count", "elements that are kept", 0, 9007199254740992.0, 0)};  // 2^53
+
+constexpr dr_codec sparsifier_entry(const char* name, const char* summary, uint32_t id,
+                                    std::span<const dr_param> params, uint32_t traits = 0) {
+  return make_codec(name, summary, id, DR_ROLE_SPARSIFY, traits, nullptr,
+                    {.dtypes = all_value_dtypes, .params = params});
+}
+
+}  // namespace dr
