@@ -86,11 +86,11 @@ inline dr_status try_encode(context& c, const std::string& text, const std::vect
                             dr_call call = {}) {
   const plan p(text);
   size_t bound = 0;
-  if (const dr_status s = dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
+  call.struct_size = sizeof call;
+  if (const dr_status s = dr_bound(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
     return s;
   frame.assign(bound, 0xcc);
   dr_result result{.struct_size = sizeof(dr_result)};
-  call.struct_size = sizeof call;
   const dr_status s = dr_encode(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
                                 frame.data(), bound, &result);
   frame.resize(result.size);
