@@ -6,6 +6,7 @@
 
 #include "cuda/device.hpp"
 #include "primitive/value_type.hpp"
+#include "sparsify/select.hpp"
 #include "sparsify/select_tile.hpp"
 
 namespace dr {
@@ -47,22 +48,6 @@ select_unit unit_of(const device_select_job& j) {
   if (u.kind == select_largest_kind && u.d > select_small) plan_sample(j, u);
   if (j.needs_finite) u.flags |= select_needs_finite;
   return u;
-}
-
-// The smallest key of at least `threshold`, never 0.
-uint32_t key_from(uint32_t dtype, double threshold) {
-  return with_value_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    uint32_t low = 1, high = T::infinity;
-    while (low < high) {
-      const uint32_t middle = low + (high - low) / 2;
-      if (static_cast<double>(T::to_f32(static_cast<typename T::bits>(middle))) >= threshold)
-        high = middle;
-      else
-        low = middle + 1;
-    }
-    return low;
-  });
 }
 
 using placed = device_select_scratch::placed;
@@ -118,7 +103,7 @@ struct group {
     u.support = j.support;
     u.kept = j.kept;
     u.row = j.row;
-    u.low = j.kind == device_select_job::from ? key_from(j.dtype, j.threshold) : 1;
+    u.low = j.kind == device_select_job::from ? magnitude_from(j.dtype, j.threshold) : 1;
     u.zeroed = static_cast<uint32_t>(p.zeroed / 64);
     u.plain = static_cast<uint32_t>(p.plain / 64);
     return u;
