@@ -9,11 +9,9 @@
 
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
+#include "primitive/row_mode.hpp"
 
 namespace dr {
-
-// Sections of a row, in their order on the wire.
-enum section : uint32_t { section_value = 0, section_order = 1, section_index = 2, section_count = 3 };
 
 // An entry of the plan table.
 struct wire_plan {
@@ -25,12 +23,6 @@ struct wire_plan {
   const stage_list& order() const { return lists[section_order]; }
   const stage_list& index() const { return lists[section_index]; }
   bool replaces_support() const { return index().has(DR_REPLACES_SUPPORT); }
-};
-
-enum row_mode : uint32_t {
-  mode_plan = DR_FALLBACK_NONE,
-  mode_raw_index = DR_FALLBACK_RAW_INDEX,
-  mode_dense = DR_FALLBACK_DENSE
 };
 
 struct wire_row {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "primitive/ascending.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/block.hpp"
 #include "primitive/check.hpp"
@@ -22,9 +23,6 @@ enum frame_row_flags : uint32_t {
   row_stores_size = 8,            // << section
   row_replaces_support = 1 << 6,  // stores it, too
 };
-// As frame.hpp has them, which includes more than a kernel may.
-enum device_mode : uint32_t { device_mode_plan = 0, device_mode_raw_index = 1, device_mode_dense = 2 };
-enum device_section : uint32_t { device_value = 0, device_order = 1, device_index = 2 };
 
 // A header, as bounds decide it.
 struct header_shape {
@@ -72,8 +70,6 @@ struct row_place {
   DR_HD uint64_t padded() const { return (payload() + 3) & ~uint64_t{3}; }
 };
 
-DR_HD inline uint32_t device_value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
-
 // A row that goes dense because there is too much of it has asked no codec.
 DR_HD inline bool goes_dense(const device_row& r, const pack_row& d) { return r.count > d.dense_above; }
 DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
@@ -85,12 +81,12 @@ DR_HD inline row_place place_row(const device_row& r, const pack_row& d) {
   row_place p{};
   const bool must = goes_dense(r, d);
   if (is_faulty(r, d) || (r.count == 0 && !must)) return p;
-  const uint64_t dense = uint64_t{d.universe} * d.width * device_value_size(d.dtype);
+  const uint64_t dense = uint64_t{d.universe} * d.width * value_size(d.dtype);
   p.mode = r.mode;
   p.support = r.told;
   for (unsigned s = 0; s < 3; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
-  if (p.mode == device_mode_raw_index) p.size[device_index] = 4 * r.count;
-  if (must || p.payload() > dense) p = {device_mode_dense, {dense, 0, 0}, d.universe};
+  if (p.mode == mode_raw_index) p.size[section_index] = 4 * r.count;
+  if (must || p.payload() > dense) p = {mode_dense, {dense, 0, 0}, d.universe};
   return p;
 }
 
@@ -108,28 +104,15 @@ DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
 }
 
-// The position of `wanted` in an ascending list, or n.
-DR_HD inline uint64_t find_ascending(const uint32_t* list, uint64_t n, uint32_t wanted) {
-  uint64_t low = 0, high = n;
-  while (low < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (list[middle] < wanted)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < n && list[low] == wanted ? low : n;
-}
-
 // Four bytes of a dense row: +0 where nothing was kept. Rare, so it searches.
 DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at) {
-  const uint32_t size = device_value_size(d.dtype);
+  const uint32_t size = value_size(d.dtype);
   uint32_t word = 0;
   for (uint32_t part = 0; part < 4; part += size) {
     const uint64_t i = (at + part) / size;
     if (i >= uint64_t{d.universe} * d.width) break;
-    const uint64_t k = find_ascending(d.support, r.count, static_cast<uint32_t>(i / d.width));
-    if (k == r.count) continue;
+    const uint64_t k = lower_bound(d.support, r.count, i / d.width);
+    if (k == r.count || d.support[k] != i / d.width) continue;
     const uint8_t* const from = d.kept + (k * d.width + i % d.width) * size;
     word |= size == 4 ? *reinterpret_cast<const uint32_t*>(from)
                       : uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (8 * part);
@@ -139,13 +122,13 @@ DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_
 
 // Four bytes of a row's payload: value, order, index and zeros, with nothing between them.
 DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_place& p, uint64_t at) {
-  if (p.mode == device_mode_dense) return dense_word(r, d, at);
+  if (p.mode == mode_dense) return dense_word(r, d, at);
   uint32_t word = 0;
   uint64_t begin = 0;
   for (unsigned s = 0; s < 3; ++s) {
     const uint64_t end = begin + p.size[s];
     if (p.size[s] && at < end && at + 4 > begin) {
-      const bool raw = s == device_index && p.mode == device_mode_raw_index;
+      const bool raw = s == section_index && p.mode == mode_raw_index;
       const uint8_t* const from = raw ? reinterpret_cast<const uint8_t*>(d.support) : d.slot[s];
       if (at >= begin)
         word |= word_at(from, at - begin, end - at);
@@ -313,9 +296,9 @@ struct pack_frame {
     if (column == 0) return p.mode | uint32_t{d.plan} << 3;
     if (column == 1) return d.universe;
     if (column == 2) return r.count;
-    if (column == 3) return p.mode == device_mode_dense ? 0 : p.support;
+    if (column == 3) return p.mode == mode_dense ? 0 : p.support;
     const unsigned s = column - 4;
-    const bool absent = p.mode == device_mode_dense || (s == device_index && p.mode == device_mode_raw_index);
+    const bool absent = p.mode == mode_dense || (s == section_index && p.mode == mode_raw_index);
     return absent || !(d.flags & row_stores_size << s) ? 0 : p.size[s];
   }
 

@@ -204,36 +204,36 @@ struct judge_frames {
     }
     const uint64_t mode = column[0] & 3, count = column[2];
     at = h.short_form ? 15 : h.column(0);
-    if (mode > device_mode_dense) return at | of_later;
+    if (mode > mode_dense) return at | of_later;
     if (column[0] >> 2 != uint64_t{d.entry} << 1 || column[1] != d.universe) return at;
     const bool replaces = plan.flags & row_replaces_support;
     const bool states_support = h.short_form ? replaces : h.width[3] != 0;
-    const uint64_t support = states_support || mode == device_mode_dense ? column[3] : count;
+    const uint64_t support = states_support || mode == mode_dense ? column[3] : count;
     if (count > d.count_max) return at;
     r.mode = static_cast<uint32_t>(mode);
     r.count = count;
     r.told = support;
-    if (mode == device_mode_dense) {
+    if (mode == mode_dense) {
       const uint64_t dense = uint64_t{d.universe} * plan.value_bytes;
-      if (column[3] || column[4] || column[5] || column[6] || dense > d.capacity[device_value]) return at;
+      if (column[3] || column[4] || column[5] || column[6] || dense > d.capacity[section_value]) return at;
       r.told = 0;  // no codec is asked
-      r.size[device_value] = dense;
+      r.size[section_value] = dense;
       return 0;
     }
     if (support > d.support_max || (count == 0) != (support == 0)) return at;
-    if (!(replaces && mode == device_mode_plan) && support != count) return at;
+    if (!(replaces && mode == mode_plan) && support != count) return at;
     for (unsigned s = 0; s < 3; ++s) {
-      const bool raw = s == device_index && mode == device_mode_raw_index;
+      const bool raw = s == section_index && mode == mode_raw_index;
       uint64_t size = column[4 + s];
       const bool stored = plan.flags & row_stores_size << s && !raw && count;
       if (!stored && size) return at;
       if (!stored && plan.flags & row_lists_section << s && count)
-        size = raw ? 4 * count : dr_rule_size(&plan.size[s], s == device_index ? count : support);
+        size = raw ? 4 * count : dr_rule_size(&plan.size[s], s == section_index ? count : support);
       if (size > (raw ? uint64_t{4} * d.count_max : d.capacity[s])) return at;
       r.size[s] = size;
     }
-    out.coded = mode == device_mode_plan ? count : 0;
-    out.expected = mode == device_mode_plan ? support : 0;
+    out.coded = mode == mode_plan ? count : 0;
+    out.expected = mode == mode_plan ? support : 0;
     return 0;
   }
 
@@ -357,7 +357,7 @@ struct unpack_frames {
   // Words of section s, which begins at `at` of the payload, whose first byte is in [from, to) of the section.
   DR_HD static void copy_section(const args&, const device_row& r, const unpack_row& d, const uint8_t* payload,
                                  uint64_t at, unsigned s, uint64_t from, uint64_t to, unsigned lane) {
-    const bool raw = s == device_index && r.mode == device_mode_raw_index;
+    const bool raw = s == section_index && r.mode == mode_raw_index;
     const uint64_t capacity = raw ? uint64_t{4} * d.support_max : d.capacity[s];
     uint64_t end = r.size[s] < to ? r.size[s] : to;
     if (end > capacity) end = capacity;

@@ -6,7 +6,7 @@
 
 #include "core/arena.hpp"
 #include "pipeline/device_encode.hpp"
-#include "split/regather_tile.hpp"
+#include "split/order_tile.hpp"
 
 namespace dr {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "container/frame_device.hpp"
 #include "core/arena.hpp"
+#include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
-#include "merge/merge_tile.hpp"
 #include "pipeline/begin_tile.hpp"
 #include "primitive/rng.hpp"
 #include "sparsify/select.hpp"

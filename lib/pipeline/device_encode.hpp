@@ -7,10 +7,11 @@
 
 #include "container/frame_device.hpp"
 #include "cuda/device.hpp"
-#include "merge/merge_tile.hpp"
+#include "feedback/feedback_tile.hpp"
 #include "pipeline/batch.hpp"
 #include "pipeline/encode.hpp"
 #include "sparsify/select_device.hpp"
+#include "split/order_tile.hpp"
 #include "split/regather_tile.hpp"
 
 namespace dr {

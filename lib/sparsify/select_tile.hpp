@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "feedback/feedback_kernel.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/block.hpp"
 #include "primitive/device_row.hpp"
@@ -188,26 +189,6 @@ DR_HD T element_of(const vector16& x, uint32_t i) {
     return static_cast<T>(x.word[i / 2] >> (i % 2 * 16));
 }
 
-// A number in a type of half the bits, once rounded to nearest, ties to even: what is finite stays finite. As T::from_f64(saturate(…)), in
-// fewer steps.
-DR_HD inline uint16_t f32_to_f16_finite(float x) {
-  const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000;
-  uint32_t m = b & 0x7fffffff;
-  if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (m >> 13 & 0x3ff));  // NaN, quiet
-  if (m == 0x7f800000) return static_cast<uint16_t>(sign | 0x7c00);
-  if (m > 0x477fe000) m = 0x477fe000;  // 65504
-  if (m < 0x38800000)                  // subnormal: multiples of 2^-24, as the bits of floats in [0.5, 1) are
-    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(m) + 0.5f) - 0x3f000000));
-  return static_cast<uint16_t>(sign | (m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13);
-}
-DR_HD inline uint16_t f32_to_bf16_finite(float x) {
-  const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000, m = b & 0x7fffffff;
-  if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7fc0 | m >> 16);
-  if (m == 0x7f800000) return static_cast<uint16_t>(sign | 0x7f80);
-  const uint32_t rounded = (m + 0x7fff + (m >> 16 & 1)) >> 16;
-  return static_cast<uint16_t>(sign | (rounded < 0x7f7f ? rounded : 0x7f7f));
-}
-
 template <class Bits>
 DR_HD float number_of(const select_common& c, Bits b) {
   if constexpr (sizeof(Bits) == 4)
@@ -215,18 +196,17 @@ DR_HD float number_of(const select_common& c, Bits b) {
   else
     return c.dtype == DR_F16 ? f16_to_f32(b) : bf16_to_f32(b);
 }
-// What feedback adds up, in f32, each product rounded; and in the tensor's type.
+// What feedback adds up, in f32; and in the tensor's type.
 template <class Bits>
 DR_HD float accumulated(const select_common& c, float residual, Bits g) {
-  const float a = c.gamma * number_of(c, g), b = c.beta * residual;
-  return computed(a + b);
+  return accumulated(c.gamma, number_of(c, g), c.beta, residual);
 }
 template <class Bits>
 DR_HD Bits rounded_value(const select_common& c, float acc) {
   if constexpr (sizeof(Bits) == 4)
-    return std::bit_cast<Bits>(acc);
+    return rounded_finite<f32_type>(acc);
   else
-    return c.dtype == DR_F16 ? f32_to_f16_finite(acc) : f32_to_bf16_finite(acc);
+    return c.dtype == DR_F16 ? rounded_finite<f16_type>(acc) : rounded_finite<bf16_type>(acc);
 }
 
 // Element i before the read (peek), and after it (stored), when the residual holds what was accumulated.
