@@ -100,6 +100,19 @@ struct frame_view {
   void keep(uint32_t first, uint32_t n);
 };
 
+// Calls f(first row, rows behind it, universe) for each tensor of a frame.
+template <class F>
+void each_tensor(const frame_view& frame, F&& f) {
+  for (size_t i = 0; i < frame.rows.size();) {
+    size_t end = i;
+    uint64_t universe = 0;
+    do universe += frame.rows[end++].universe;
+    while (end < frame.rows.size() && frame.rows[end].continues);
+    f(i, end, universe);
+    i = end;
+  }
+}
+
 // Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,
 // UNSUPPORTED; CAPACITY, if it would take more than memory_max bytes.
 dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
