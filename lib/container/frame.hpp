@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
+#include "container/frame_kernel.hpp"
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
-#include "primitive/row_mode.hpp"
 
 namespace dr {
 
@@ -37,9 +37,6 @@ struct wire_row {
   uint64_t payload() const { return size[0] + size[1] + size[2]; }
 };
 
-constexpr uint64_t padded(uint64_t size) { return (size + 3) & ~uint64_t{3}; }
-constexpr uint64_t universe_max = 0xffffffff;  // of a row
-
 // ---- Writing ----------------------------------------------------------------------------------------------
 
 struct row_bound {
@@ -53,13 +50,16 @@ struct header_layout {
   uint8_t short_width = 3;  // of count, support and sizes in the short form: 2 or 3
   uint64_t rows = 0;
   std::pmr::vector<uint8_t> table;  // serialised plan entries
-  std::array<uint8_t, 7> width{};   // row info, universe, count, support, value, order, index
+  std::array<uint8_t, frame_columns> width{};
   uint64_t header_size = 0, frame_bound = 0;
 };
 
 // `out` is fresh; its table may have memory of its own. UNSUPPORTED: more plans or bytes of them than a header can hold.
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error);
+
+// row_flag bits of a plan's rows.
+uint32_t row_flags(const wire_plan& plan);
 
 // Bytes of a plan's entry in the table.
 size_t entry_size(const wire_plan& plan);

@@ -104,7 +104,9 @@ struct regather_values {
       if (there && !(j.flags & regather_from_source)) {
         value = static_cast<const bits*>(j.kept)[at];
       } else if (there && j.flags & regather_from_residual) {
-        value = rounded_finite<T>(static_cast<const float*>(j.values)[at]);
+        // As rounded_finite, which would take more registers here than there are.
+        const double acc = exact_f64(static_cast<const float*>(j.values)[at]);
+        value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(j.values)[at]) ? saturate<T>(acc) : acc);
       } else if (there) {
         value = static_cast<const bits*>(j.values)[at];
       }
