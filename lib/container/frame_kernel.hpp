@@ -12,7 +12,7 @@ namespace dr {
 // ---- Places -----------------------------------------------------------------------------------------------
 
 namespace frame_at {
-inline constexpr uint32_t flags = 3, check = 4;
+inline constexpr uint32_t version = 2, flags = 3, check = 4;
 inline constexpr uint32_t rows = 12, status = 16, reserved = 17, table = 18, widths = 20, tag = 24;  // general form
 inline constexpr uint32_t universe = 12, count = 15;  // short form; the plan's entry follows the count
 }  // namespace frame_at
@@ -22,6 +22,13 @@ inline constexpr uint32_t status_message_max = 255;   // bytes
 inline constexpr uint64_t universe_max = 0xffffffff;  // of a row
 inline constexpr uint32_t entry_stages_max = 5;       // of a value or an index list
 
+DR_HD constexpr bool has_magic(const uint8_t* frame) { return frame[0] == 'D' && frame[1] == 'R'; }
+DR_HD inline void put_prologue(uint8_t* frame, uint32_t flags) {
+  frame[0] = 'D';
+  frame[1] = 'R';
+  frame[frame_at::version] = DR_FORMAT_VERSION;
+  frame[frame_at::flags] = static_cast<uint8_t>(flags);
+}
 DR_HD constexpr uint64_t padded(uint64_t size) { return (size + 3) & ~uint64_t{3}; }
 // The flags of a short frame have the mode.
 DR_HD constexpr uint32_t short_mode(uint32_t flags) { return flags >> 4 & 3; }
@@ -208,10 +215,7 @@ DR_HD inline uint64_t put_status_frame(uint32_t status, const char* message, uin
     for (unsigned i = 0; i < bytes; ++i) frame[to + i] = static_cast<uint8_t>(x >> (8 * i));
   };
   for (uint64_t i = 0; i < size; ++i) frame[i] = 0;
-  frame[0] = 'D';
-  frame[1] = 'R';
-  frame[2] = DR_FORMAT_VERSION;
-  frame[frame_at::flags] = static_cast<uint8_t>(DR_FRAME_STATUS | (tagged ? uint32_t{DR_FRAME_TAG} : 0u));
+  put_prologue(frame, DR_FRAME_STATUS | (tagged ? uint32_t{DR_FRAME_TAG} : 0u));
   frame[frame_at::status] = static_cast<uint8_t>(status);
   put(frame_at::table, length, 2);
   if (tagged) put(frame_at::tag, tag, frame_tag_size);

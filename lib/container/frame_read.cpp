@@ -15,7 +15,8 @@ constexpr uint64_t plan_entry_min = 4;  // bytes: counts, type, an id of each of
 constexpr uint32_t known_flags = DR_FRAME_SHORT | DR_FRAME_TAG | DR_FRAME_LIST | DR_FRAME_STATUS;
 
 dr_status truncated(dr_error& error, uint64_t size, uint64_t wanted) {
-  return fail(error, DR_E_CORRUPT, "frame: %" PRIu64 " bytes, but it has at least %" PRIu64 ": cut off", size, wanted);
+  return fail(error, DR_E_CORRUPT, "truncated frame: %" PRIu64 " bytes given, at least %" PRIu64 " needed", size,
+              wanted);
 }
 
 bool zeros(const uint8_t* from, const uint8_t* to) {
@@ -215,8 +216,8 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
   out.clear();
   out.data = data;
   if (available < 12) return truncated(error, available, 12);
-  if (data[0] != 'D' || data[1] != 'R') return corrupt_frame(error, "it does not begin with \"DR\"", data[0]);
-  out.version = data[2];
+  if (!has_magic(data)) return corrupt_frame(error, "it does not begin with \"DR\"", data[0]);
+  out.version = data[frame_at::version];
   if (out.version != DR_FORMAT_VERSION)
     return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version,
                 DR_FORMAT_VERSION);

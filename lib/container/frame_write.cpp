@@ -75,9 +75,6 @@ void write_header(const header_layout& layout, std::span<const wire_plan> plans,
     return stored_column(row, stores_size ? row_stores_size << (c - col_size) : 0, c);
   };
   std::memset(frame, 0, layout.header_size);
-  frame[0] = 'D';
-  frame[1] = 'R';
-  frame[2] = DR_FORMAT_VERSION;
   uint32_t flags = (list ? uint32_t{DR_FRAME_LIST} : 0u) | (layout.has_tag ? uint32_t{DR_FRAME_TAG} : 0u);
   uint64_t frame_size = layout.header_size;
   for (const wire_row& row : rows) frame_size += padded(row.payload());
@@ -119,7 +116,7 @@ void write_header(const header_layout& layout, std::span<const wire_plan> plans,
           at += layout.width[c];
         }
   }
-  frame[frame_at::flags] = static_cast<uint8_t>(flags);
+  put_prologue(frame, flags);
   store(frame + frame_at::check,
         check_with_hole(frame, rows.size() == 1 ? frame_size : layout.header_size, frame_at::check));
 }

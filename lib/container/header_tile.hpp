@@ -117,8 +117,9 @@ struct judge_frames {
       return refused;
     };
     if (f.size < 12) return refuse(DR_E_CORRUPT, f.size, 12);
-    if (x[0] != 'D' || x[1] != 'R') return refuse(DR_E_CORRUPT, 0, x[0]);
-    if (x[2] != DR_FORMAT_VERSION) return refuse(DR_E_UNSUPPORTED, 2, x[2]);
+    if (!has_magic(x)) return refuse(DR_E_CORRUPT, 0, x[0]);
+    if (x[frame_at::version] != DR_FORMAT_VERSION)
+      return refuse(DR_E_UNSUPPORTED, frame_at::version, x[frame_at::version]);
     const uint32_t flags = x[frame_at::flags];
     if (flags & DR_FRAME_STATUS)
       return refuse(is_status_frame(f) ? DR_E_PEER : DR_E_CORRUPT, frame_at::status,

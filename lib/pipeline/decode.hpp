@@ -23,7 +23,7 @@ enum class sparse_outputs {
 // allocated. The memory of the frames' headers counts, too.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
-// Workspace that suffices for any so many frames of a batch. MEMORY: it would not fit an address.
+// Workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
 dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error);
 
 // Whether a frame has the tensors of a batch. ARGUMENT.

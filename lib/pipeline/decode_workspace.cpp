@@ -182,7 +182,7 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
   decode_work::take(memory, frames, workers);
   take_rooms(memory, frames.size(), outs.size(), workers);
   bytes = memory.used();
-  if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
+  if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space");
   const uint64_t most =
       limits.max_workspace
           ? limits.max_workspace
@@ -197,7 +197,7 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
 }
 
 dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error) {
-  const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address"); };
+  const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space"); };
   arena memory, rows;
   uint64_t scratch = 0;
   for (const batch_row& r : b.rows) rows.take<std::byte>(most_of_row(b, r, scratch));
