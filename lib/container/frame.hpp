@@ -7,13 +7,11 @@
 #include <span>
 #include <vector>
 
+#include "container/frame_kernel.hpp"
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
 
 namespace dr {
-
-// Sections of a row, in their order on the wire.
-enum section : uint32_t { section_value = 0, section_order = 1, section_index = 2, section_count = 3 };
 
 // An entry of the plan table.
 struct wire_plan {
@@ -25,12 +23,6 @@ struct wire_plan {
   const stage_list& order() const { return lists[section_order]; }
   const stage_list& index() const { return lists[section_index]; }
   bool replaces_support() const { return index().has(DR_REPLACES_SUPPORT); }
-};
-
-enum row_mode : uint32_t {
-  mode_plan = DR_FALLBACK_NONE,
-  mode_raw_index = DR_FALLBACK_RAW_INDEX,
-  mode_dense = DR_FALLBACK_DENSE
 };
 
 struct wire_row {
@@ -45,9 +37,6 @@ struct wire_row {
   uint64_t payload() const { return size[0] + size[1] + size[2]; }
 };
 
-constexpr uint64_t padded(uint64_t size) { return (size + 3) & ~uint64_t{3}; }
-constexpr uint64_t universe_max = 0xffffffff;  // of a row
-
 // ---- Writing ----------------------------------------------------------------------------------------------
 
 struct row_bound {
@@ -61,13 +50,16 @@ struct header_layout {
   uint8_t short_width = 3;  // of count, support and sizes in the short form: 2 or 3
   uint64_t rows = 0;
   std::pmr::vector<uint8_t> table;  // serialised plan entries
-  std::array<uint8_t, 7> width{};   // row info, universe, count, support, value, order, index
+  std::array<uint8_t, frame_columns> width{};
   uint64_t header_size = 0, frame_bound = 0;
 };
 
 // `out` is fresh; its table may have memory of its own. UNSUPPORTED: more plans or bytes of them than a header can hold.
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error);
+
+// row_flag bits of a plan's rows.
+uint32_t row_flags(const wire_plan& plan);
 
 // Bytes of a plan's entry in the table.
 size_t entry_size(const wire_plan& plan);
@@ -107,6 +99,19 @@ struct frame_view {
   // Forgets all but so many tensors from `first` on, which are there. `tensors` is then their number; rows keep theirs.
   void keep(uint32_t first, uint32_t n);
 };
+
+// Calls f(first row, rows behind it, universe) for each tensor of a frame.
+template <class F>
+void each_tensor(const frame_view& frame, F&& f) {
+  for (size_t i = 0; i < frame.rows.size();) {
+    size_t end = i;
+    uint64_t universe = 0;
+    do universe += frame.rows[end++].universe;
+    while (end < frame.rows.size() && frame.rows[end].continues);
+    f(i, end, universe);
+    i = end;
+  }
+}
 
 // Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,
 // UNSUPPORTED; CAPACITY, if it would take more than memory_max bytes.

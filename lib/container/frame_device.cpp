@@ -19,20 +19,20 @@ device_header device_header::of(const header_layout& layout, std::span<const wir
   if (layout.short_form) rows[0].universe = universe;
   header_layout bare = layout;
   h.head_size = static_cast<uint32_t>(layout.short_form ? layout.header_size
-                                                        : 24 + (layout.has_tag ? 8 : 0) + layout.table.size());
+                                                        : frame_head_size(layout.has_tag) + layout.table.size());
   if (!layout.short_form) {
     bare.rows = 0;
     bare.header_size = padded(h.head_size);
   } else {
-    h.short_at = static_cast<uint32_t>(15 + layout.short_width + layout.table.size());
+    h.short_at = static_cast<uint32_t>(frame_at::count + layout.short_width + layout.table.size());
   }
   head.assign(std::max<size_t>(bare.header_size, layout.header_size), 0);
   write_header(bare, plans, rows, 0, false, head.data());
   head.resize(h.head_size);
-  std::fill(head.begin() + frame_check_at, head.begin() + frame_check_at + 8, uint8_t{0});
-  if (!layout.short_form) store(head.data() + 12, h.rows);
-  const auto table =
-      static_cast<uint32_t>(layout.short_form ? 15 + layout.short_width : h.head_size - layout.table.size());
+  std::fill_n(head.begin() + frame_at::check, frame_check_size, uint8_t{0});
+  if (!layout.short_form) store(head.data() + frame_at::rows, h.rows);
+  const auto table = static_cast<uint32_t>(layout.short_form ? frame_at::count + layout.short_width
+                                                             : h.head_size - layout.table.size());
   uint32_t at = table;
   for (const wire_plan& plan : plans) {
     out.entry_at.push_back(at);
@@ -40,14 +40,6 @@ device_header device_header::of(const header_layout& layout, std::span<const wir
   }
   if (at - table != layout.table.size()) out.entry_at.assign(plans.size(), 0);
   return out;
-}
-
-uint32_t row_flags(const wire_plan& plan) {
-  uint32_t flags = plan.replaces_support() ? uint32_t{row_replaces_support} : 0;
-  for (uint32_t s = 0; s < section_count; ++s)
-    if (plan.lists[s].count)
-      flags |= row_lists_section << s | (plan.lists[s].fixed_size() ? 0u : uint32_t{row_stores_size} << s);
-  return flags;
 }
 
 }  // namespace dr

@@ -19,7 +19,4 @@ struct device_header {
   static device_header of(const header_layout& layout, std::span<const wire_plan> plans, uint64_t universe);
 };
 
-// frame_row_flags of a plan's rows.
-uint32_t row_flags(const wire_plan& plan);
-
 }  // namespace dr

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "container/frame_kernel.hpp"
+#include "primitive/ascending.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/block.hpp"
 #include "primitive/check.hpp"
@@ -15,23 +17,14 @@ namespace dr {
 
 inline constexpr unsigned frame_lanes = 256;
 inline constexpr uint64_t frame_tile = 4 * check_chunk_words;  // a block makes or reads one chunk of the check
-inline constexpr uint64_t no_tensor = ~uint64_t{0}, no_frame = ~uint64_t{0}, frame_check_at = 4, frame_columns_max = 7;
-
-enum frame_row_flags : uint32_t {
-  row_lists_section = 1,          // << section
-  row_stores_size = 8,            // << section
-  row_replaces_support = 1 << 6,  // stores it, too
-};
-// As frame.hpp has them, which includes more than a kernel may.
-enum device_mode : uint32_t { device_mode_plan = 0, device_mode_raw_index = 1, device_mode_dense = 2 };
-enum device_section : uint32_t { device_value = 0, device_order = 1, device_index = 2 };
+inline constexpr uint64_t no_tensor = ~uint64_t{0}, no_frame = ~uint64_t{0};
 
 // A header, as bounds decide it.
 struct header_shape {
   uint64_t header_size;
   uint32_t rows, head_size;  // head: the bytes in front of the columns; of a short header, all of it
   uint32_t short_at;         // of a short header: where support and sizes stand
-  uint8_t short_width, width[frame_columns_max];
+  uint8_t short_width, width[frame_columns];
   uint8_t short_form, has_tag, reserved[2];
 
   // Where column c begins: the table of checks, if there is one, stands before the first.
@@ -65,15 +58,6 @@ struct pack_state {
   uint32_t done, failed;
 };
 
-struct row_place {
-  uint32_t mode;
-  uint64_t size[3], support;
-  DR_HD uint64_t payload() const { return size[0] + size[1] + size[2]; }
-  DR_HD uint64_t padded() const { return (payload() + 3) & ~uint64_t{3}; }
-};
-
-DR_HD inline uint32_t device_value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
-
 // A row that goes dense because there is too much of it has asked no codec.
 DR_HD inline bool goes_dense(const device_row& r, const pack_row& d) { return r.count > d.dense_above; }
 DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
@@ -81,16 +65,18 @@ DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
 }
 
 // What would cost more than the dense row is sent as that.
-DR_HD inline row_place place_row(const device_row& r, const pack_row& d) {
-  row_place p{};
+DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
+  row_columns p{};
+  p.universe = d.universe;
+  p.count = r.count;
   const bool must = goes_dense(r, d);
   if (is_faulty(r, d) || (r.count == 0 && !must)) return p;
-  const uint64_t dense = uint64_t{d.universe} * d.width * device_value_size(d.dtype);
+  const uint64_t dense = uint64_t{d.universe} * d.width * value_size(d.dtype);
   p.mode = r.mode;
   p.support = r.told;
-  for (unsigned s = 0; s < 3; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
-  if (p.mode == device_mode_raw_index) p.size[device_index] = 4 * r.count;
-  if (must || p.payload() > dense) p = {device_mode_dense, {dense, 0, 0}, d.universe};
+  for (unsigned s = 0; s < section_count; ++s) p.size[s] = d.flags & row_lists_section << s ? r.size[s] : 0;
+  if (p.mode == mode_raw_index) p.size[section_index] = raw_index_size(r.count);
+  if (must || p.payload() > dense) p = {mode_dense, d.universe, r.count, d.universe, {dense, 0, 0}};
   return p;
 }
 
@@ -108,28 +94,15 @@ DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   return shift ? words[0] >> shift | words[1] << (32 - shift) : words[0];
 }
 
-// The position of `wanted` in an ascending list, or n.
-DR_HD inline uint64_t find_ascending(const uint32_t* list, uint64_t n, uint32_t wanted) {
-  uint64_t low = 0, high = n;
-  while (low < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (list[middle] < wanted)
-      low = middle + 1;
-    else
-      high = middle;
-  }
-  return low < n && list[low] == wanted ? low : n;
-}
-
 // Four bytes of a dense row: +0 where nothing was kept. Rare, so it searches.
 DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_t at) {
-  const uint32_t size = device_value_size(d.dtype);
+  const uint32_t size = value_size(d.dtype);
   uint32_t word = 0;
   for (uint32_t part = 0; part < 4; part += size) {
     const uint64_t i = (at + part) / size;
     if (i >= uint64_t{d.universe} * d.width) break;
-    const uint64_t k = find_ascending(d.support, r.count, static_cast<uint32_t>(i / d.width));
-    if (k == r.count) continue;
+    const uint64_t k = lower_bound(d.support, r.count, i / d.width);
+    if (k == r.count || d.support[k] != i / d.width) continue;
     const uint8_t* const from = d.kept + (k * d.width + i % d.width) * size;
     word |= size == 4 ? *reinterpret_cast<const uint32_t*>(from)
                       : uint32_t{*reinterpret_cast<const uint16_t*>(from)} << (8 * part);
@@ -138,14 +111,14 @@ DR_HD inline uint32_t dense_word(const device_row& r, const pack_row& d, uint64_
 }
 
 // Four bytes of a row's payload: value, order, index and zeros, with nothing between them.
-DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_place& p, uint64_t at) {
-  if (p.mode == device_mode_dense) return dense_word(r, d, at);
+DR_HD inline uint32_t payload_word(const device_row& r, const pack_row& d, const row_columns& p, uint64_t at) {
+  if (p.mode == mode_dense) return dense_word(r, d, at);
   uint32_t word = 0;
   uint64_t begin = 0;
   for (unsigned s = 0; s < 3; ++s) {
     const uint64_t end = begin + p.size[s];
     if (p.size[s] && at < end && at + 4 > begin) {
-      const bool raw = s == device_index && p.mode == device_mode_raw_index;
+      const bool raw = is_raw_index(p.mode, s);
       const uint8_t* const from = raw ? reinterpret_cast<const uint8_t*>(d.support) : d.slot[s];
       if (at >= begin)
         word |= word_at(from, at - begin, end - at);
@@ -226,7 +199,7 @@ struct pack_frame {
     b.phase([&](unsigned lane) {
       pack_totals t{0, 0, 0, 0};
       for (uint32_t i = lane; i < n; i += lanes) {
-        const uint64_t bytes = place_row(a.rows[i], a.place[i]).padded();
+        const uint64_t bytes = padded(place_row(a.rows[i], a.place[i]).payload());
         t.all += bytes;
         t.faulty += is_faulty(a.rows[i], a.place[i]);
         if (i + 1 == n || a.place[i + 1].first_tile > tile) continue;
@@ -244,10 +217,10 @@ struct pack_frame {
     if (n == 0 || tile >= a.place[n].first_tile) return;
     const device_row& r = a.rows[totals.rows];
     const pack_row& d = a.place[totals.rows];
-    const row_place p = place_row(r, d);
+    const row_columns p = place_row(r, d);
     // A lone row's chunks count from the frame's first byte, every other's from its own.
     const uint64_t chunk = tile - d.first_tile, skipped = n == 1 ? a.shape.header_size : 0;
-    const uint64_t end = skipped + p.padded(), begin = chunk * frame_tile;
+    const uint64_t end = skipped + padded(p.payload()), begin = chunk * frame_tile;
     if (begin >= end) return;
     uint8_t* const to = a.frame + (n == 1 ? 0 : a.shape.header_size + totals.bytes);
     const bool has_header = n == 1 && chunk < a.shape.header_chunks();
@@ -308,17 +281,6 @@ struct pack_frame {
     if (a.result) set_result(a.result, fault, size, tensor, no_frame);
   }
 
-  // What a row stores of itself.
-  DR_HD static uint64_t stored(const device_row& r, const pack_row& d, const row_place& p, unsigned column) {
-    if (column == 0) return p.mode | uint32_t{d.plan} << 3;
-    if (column == 1) return d.universe;
-    if (column == 2) return r.count;
-    if (column == 3) return p.mode == device_mode_dense ? 0 : p.support;
-    const unsigned s = column - 4;
-    const bool absent = p.mode == device_mode_dense || (s == device_index && p.mode == device_mode_raw_index);
-    return absent || !(d.flags & row_stores_size << s) ? 0 : p.size[s];
-  }
-
   template <class Block>
   DR_HD static void write_header(Block& b, const args& a, uint64_t total) {
     const header_shape& h = a.shape;
@@ -329,22 +291,22 @@ struct pack_frame {
       for (uint32_t i = lane; i < h.rows; i += lanes) {
         const device_row& r = a.rows[i];
         const pack_row& d = a.place[i];
-        const row_place p = place_row(r, d);
+        const row_columns p = place_row(r, d);
         if (h.short_form) {
-          a.frame[3] = static_cast<uint8_t>(a.head[3] | p.mode << 4);
-          put_bytes(a.frame + 15, stored(r, d, p, 2), h.short_width);
+          a.frame[frame_at::flags] = static_cast<uint8_t>(a.head[frame_at::flags] | short_mode_flags(p.mode));
+          put_bytes(a.frame + frame_at::count, p.count, h.short_width);
           uint8_t* at = a.frame + h.short_at;
-          for (unsigned c = 3; c < frame_columns_max; ++c) {
-            const bool there = c == 3 ? d.flags & row_replaces_support : d.flags & row_stores_size << (c - 4);
-            if (!there) continue;
-            put_bytes(at, stored(r, d, p, c), h.short_width);
+          for (unsigned c = col_support; c < frame_columns; ++c) {
+            if (!short_stores(d.flags, c)) continue;
+            put_bytes(at, stored_column(p, d.flags, c), h.short_width);
             at += h.short_width;
           }
           continue;
         }
         if (h.rows != 1) put_bytes(a.frame + h.head_size + uint64_t{8} * i, a.check[i], 8);
-        for (unsigned c = 0; c < frame_columns_max; ++c)
-          put_bytes(a.frame + h.column(c) + uint64_t{h.width[c]} * i, stored(r, d, p, c), h.width[c]);
+        for (unsigned c = 0; c < frame_columns; ++c)
+          put_bytes(a.frame + h.column(c) + uint64_t{h.width[c]} * i,
+                    c == col_info ? row_info(p.mode, false, d.plan) : stored_column(p, d.flags, c), h.width[c]);
       }
     });
     uint64_t check = h.rows == 1 ? a.check[0] : 0;
@@ -355,7 +317,7 @@ struct pack_frame {
           chunk_term(b, words, c, [&](uint64_t i) { return reinterpret_cast<const uint32_t*>(a.frame + begin)[i]; });
     }
     b.phase([&](unsigned lane) {
-      if (lane == 0) put_bytes(a.frame + frame_check_at, check, 8);
+      if (lane == 0) put_bytes(a.frame + frame_at::check, check, 8);
     });
   }
 
@@ -363,26 +325,12 @@ struct pack_frame {
   template <class Block>
   DR_HD static void failed(Block& b, const args& a, const dr_fault& fault, uint64_t tensor) {
     constexpr uint64_t length = sizeof a.said;
-    const uint64_t at = 24 + (a.shape.has_tag ? 8 : 0), size = (at + length + 3) & ~uint64_t{3};
+    const uint64_t size = padded(frame_head_size(a.shape.has_tag) + length);
     const bool writes = a.status_frame && a.capacity >= size;
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       a.state->failed = 1;
-      if (writes) {
-        for (uint64_t i = 0; i < size; ++i) a.frame[i] = 0;
-        a.frame[0] = 'D';
-        a.frame[1] = 'R';
-        a.frame[2] = DR_FORMAT_VERSION;
-        a.frame[3] = static_cast<uint8_t>(8 | (a.shape.has_tag ? 2 : 0));
-        a.frame[16] = static_cast<uint8_t>(fault.code);
-        a.frame[18] = static_cast<uint8_t>(length);
-        if (a.shape.has_tag) put_bytes(a.frame + 24, a.tag, 8);
-        for (uint64_t i = 0; i < length; ++i) a.frame[at + i] = static_cast<uint8_t>(a.said[i]);
-        uint64_t sum = 0;
-        for (uint64_t i = 0; i < size / 4; ++i)
-          sum += (get_bytes(a.frame + 4 * i, 4) + 1) * check_factor(static_cast<uint32_t>(i));
-        put_bytes(a.frame + frame_check_at, mix64(sum), 8);
-      }
+      if (writes) put_status_frame(static_cast<uint32_t>(fault.code), a.said, length, a.shape.has_tag, a.tag, a.frame);
       tell(a, fault, tensor, writes ? size : 0);
     });
   }

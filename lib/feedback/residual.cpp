@@ -11,7 +11,6 @@
 #include "primitive/value_vectors.hpp"
 
 namespace dr {
-
 namespace {
 
 // A refusal, and the number that it is about.
@@ -33,8 +32,7 @@ dr_status check_aligned(const void* state, dr_error& error) {
 
 dr_status read_head(const void* state, residual_state& head, dr_error& error) {
   std::memcpy(&head, state, sizeof head);
-  if (head.magic == 0 && head.version == 0 && head.elements == 0) return DR_OK;
-  if (head.magic != residual_state::magic_value || head.version != residual_state::version_value)
+  if (!head.is_fresh() && !head.has_version())
     return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
   return DR_OK;
 }
@@ -88,7 +86,7 @@ template <class T>
 void advance_scalar(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool) {
   const auto* v = static_cast<const typename T::bits*>(g);
   if (undo) std::memcpy(undo, m, n * sizeof(float));
-  for (uint64_t i = 0; i < n; ++i) m[i] = computed(gamma * T::to_f32(v[i]) + beta * m[i]);
+  for (uint64_t i = 0; i < n; ++i) m[i] = accumulated(gamma, T::to_f32(v[i]), beta, m[i]);
 }
 
 }  // namespace
@@ -108,7 +106,7 @@ void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, 
   uint64_t i = 0;
   const auto one = [&] {
     if (undo) undo[i] = m[i];
-    m[i] = computed(gamma * T::to_f32(v[i]) + beta * m[i]);
+    m[i] = accumulated(gamma, T::to_f32(v[i]), beta, m[i]);
     ++i;
   };
   while (undo && i < n && reinterpret_cast<uintptr_t>(undo + i) % 32) one();
@@ -168,10 +166,7 @@ void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out
   with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     auto* to = static_cast<typename T::bits*>(out);
-    for (uint64_t i = 0; i < elements; ++i) {
-      const double v = double{acc[i]};
-      to[i] = T::from_f64(std::isinf(v) ? v : saturate<T>(v));
-    }
+    for (uint64_t i = 0; i < elements; ++i) to[i] = rounded_finite<T>(acc[i]);
   });
 }
 
@@ -185,8 +180,7 @@ void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, 
       if (support && i + ahead < count) __builtin_prefetch(acc + (support[i + ahead] - first) * uint64_t{width}, 1);
       for (uint32_t w = 0; w < width; ++w) {
         float& a = acc[(support ? support[i] - first : i) * width + w];
-        const float rest = a - T::to_f32(v[i * width + w]);
-        a = std::isfinite(rest) ? rest : 0;
+        a = remaining(a, T::to_f32(v[i * width + w]));
       }
     }
   });

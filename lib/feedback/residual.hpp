@@ -4,18 +4,10 @@
 #include <cstdint>
 
 #include "core/error.hpp"
+#include "feedback/feedback_kernel.hpp"
 #include "primitive/cpu.hpp"
 
 namespace dr {
-
-// A state is 16 bytes of header, then f32[elements]. Zeroed memory is a fresh one.
-struct residual_state {
-  uint32_t magic, version;
-  uint64_t elements;
-
-  static constexpr uint32_t magic_value = 0x52537244, version_value = 0;  // "DrSR"
-};
-static_assert(sizeof(residual_state) == 16);
 
 constexpr uint64_t residual_size(uint64_t elements) { return sizeof(residual_state) + 4 * elements; }
 

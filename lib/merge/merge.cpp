@@ -3,17 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "merge/merge_kernel.hpp"
 #include "primitive/cpu.hpp"
 
 namespace dr {
 namespace {
-
-// to + weight · from, in f32, rounded to To.
-template <class From, class To>
-typename To::bits added(typename To::bits to, float weight, typename From::bits from) {
-  const float term = weight * From::to_f32(from), sum = computed(To::to_f32(to) + term);
-  return To::from_f64(double{sum});
-}
 
 // NaN are rare, and to compare each sum would take a quarter of the time of a merge. But a sum over a few numbers is NaN if one of them is: they
 // are looked for in blocks.
@@ -23,9 +17,7 @@ constexpr uint64_t pairs_block = 64;
 
 // out[i] += weight · values[i] of f32, n of them.
 void add_dense(const uint32_t* values, uint64_t n, float weight, uint32_t* out) {
-  const auto add = [&](uint64_t i) {
-    out[i] = std::bit_cast<uint32_t>(computed(std::bit_cast<float>(out[i]) + weight * std::bit_cast<float>(values[i])));
-  };
+  const auto add = [&](uint64_t i) { out[i] = added<f32_type, f32_type>(out[i], weight, values[i]); };
   uint64_t begin = 0;
 #if DR_X86
   const __m128 by = _mm_set1_ps(weight);
@@ -201,12 +193,10 @@ void write_indices(const uint32_t* support, uint64_t count, uint64_t first, uint
     for (uint64_t i = 0; i < count; ++i)
       to[i] = static_cast<std::remove_reference_t<decltype(*to)>>(first + (support ? support[i] : i));
   };
-  switch (index_type) {
-    case DR_U32: return write(static_cast<uint32_t*>(out));
-    case DR_I32: return write(static_cast<int32_t*>(out));
-    case DR_U64: return write(static_cast<uint64_t*>(out));
-    default: return write(static_cast<int64_t*>(out));
-  }
+  if (index_type_size(index_type) == 4)
+    write(static_cast<uint32_t*>(out));
+  else
+    write(static_cast<uint64_t*>(out));
 }
 
 }  // namespace dr

@@ -80,21 +80,13 @@ uint64_t union_tile::hand_over(uint64_t first, uint64_t at, uint32_t index_type,
     using To = decltype(to);
     auto* const out = static_cast<typename To::bits*>(values);
     const auto put = [&](uint64_t position, float& sum) {
-      if constexpr (std::is_same_v<To, f32_type>)
-        out[position] = std::bit_cast<uint32_t>(computed(sum));
-      else
-        out[position] = To::from_f64(exact_f64(computed(sum)));
+      out[position] = converted<f32_type, To>(std::bit_cast<uint32_t>(computed(sum)));
       sum = 0;
     };
     each_touched([&](uint64_t k, uint64_t word) {
       for (; word; word &= word - 1, ++n) {
         const uint64_t row = 64 * k + countr_zero(word);
-        if (indices) {
-          if (index_type == DR_U32 || index_type == DR_I32)
-            static_cast<uint32_t*>(indices)[n] = static_cast<uint32_t>(first + row);
-          else
-            static_cast<uint64_t*>(indices)[n] = first + row;
-        }
+        if (indices) store_index(index_type, indices, n, first + row);
         if (width == 1)
           put(n, sums_[row]);
         else

@@ -5,8 +5,6 @@
 #include <cstdint>
 
 #include "primitive/block.hpp"
-#include "primitive/device_row.hpp"
-#include "primitive/tile_job.hpp"
 
 namespace dr {
 
@@ -34,37 +32,6 @@ struct begin_call {
       for (uint64_t i = first; i < a.zero_words; i += step) a.zero[i] = 0;
     });
   }
-};
-
-// Judges the states of feedback, and marks those that are fresh as used.
-template <class Args>
-struct open_states {
-  static constexpr const char* name = "open_states";
-  static constexpr unsigned lanes = 64, grid_phases = 1;
-  using args = Args;
-  struct shared {};
-
-  // job.out: the state; job.key: its elements; job.tell_count: the row (as a pointer). One tile a job.
-  template <class Block>
-  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    const tile_job& job = a.job[b.index()];
-    b.phase([&](unsigned lane) {
-      if (lane != 0) return;
-      auto* words = static_cast<uint32_t*>(job.out);
-      auto* elements = reinterpret_cast<uint64_t*>(words + 2);
-      if (words[0] == 0 && words[1] == 0 && *elements == 0) {
-        words[0] = a.common.magic;
-        words[1] = a.common.version;
-        *elements = job.key;
-      } else if (words[0] != a.common.magic || words[1] != a.common.version || *elements != job.key) {
-        return raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, *elements);
-      }
-      reinterpret_cast<device_row*>(job.tell_count)->accumulates = 1;
-    });
-  }
-};
-struct open_states_common {
-  uint32_t magic, version;
 };
 
 }  // namespace dr

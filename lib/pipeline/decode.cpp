@@ -1,173 +1,20 @@
 #include "pipeline/decode.hpp"
 
 #include <algorithm>
-#include <atomic>
 #include <cinttypes>
 #include <cstring>
 #include <numeric>
 
-#include "merge/merge.hpp"
-#include "merge/union_tile.hpp"
-#include "pipeline/batch.hpp"
-#include "primitive/bits.hpp"
-#include "primitive/value_type.hpp"
+#include "pipeline/decode_work.hpp"
+#include "primitive/ascending.hpp"
 #include "split/split.hpp"
-#include "stage/chain.hpp"
 
 namespace dr {
 namespace {
 
-// Elements of a tile: those of one frame stay in L1; of many, so that a frame has enough in it to be worth turning to.
-uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
-constexpr uint64_t tile_bytes = 4 * 32768;
-// What is larger does not stay in the caches, so it is written past them.
-constexpr uint64_t streamed_from = uint64_t{8} << 20;
-
-struct row_work {
-  dr_fault fault;
-  uint64_t out_size[section_count];
-  uint32_t* support;
-  void* values;
-  uint32_t* order;
-  uint8_t* seen;     // to judge a permutation, one bit an element
-  uint64_t* sorted;  // of keys that carry the order: key and position
-  void* in_order;    // values, once they are in index order
-  stream_slot slots[section_count];
-};
-
-uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
-bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
-bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
-
-// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and no list made.
-// (A row that states another is the codec's to refuse.)
-bool whole(const wire_plan& plan, const wire_row& row) {
-  return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
-}
-
-// Whether a stream of a coded row has to be decoded.
-bool has_stream(const wire_plan& plan, const wire_row& row, uint32_t s) {
-  return s != section_index || (row.mode != mode_raw_index && !whole(plan, row));
-}
-
-row_work take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
-                  uint64_t& scratch) {
-  row_work o{};
-  if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.payload());
-  if (!coded(row)) return o;
-  for (uint32_t s = 0; s < section_count; ++s) {
-    const stage_list& list = plan.lists[s];
-    if (list.count == 0 || !has_stream(plan, row, s)) continue;
-    const uint64_t count = s == section_index ? row.count : row.support;
-    list_need need;
-    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
-    o.slots[s] = stream_slot::take(memory, list, need, true);
-    scratch = std::max(scratch, need.decode_scratch);
-  }
-  if (!whole(plan, row)) o.support = memory.take<uint32_t>(row.support);
-  o.values = memory.take<std::byte>(row.support * row_bytes(plan));
-  if (plan.value().has(DR_REORDERS)) {
-    o.in_order = memory.take<std::byte>(row.support * row_bytes(plan));
-    if (plan.carries_order) {
-      o.sorted = memory.take<uint64_t>(row.support);
-    } else {
-      o.order = memory.take<uint32_t>(row.support);
-      o.seen = memory.take<uint8_t>(row.support / 8 + 1);
-    }
-  }
-  return o;
-}
-
-// The workspace of frames; with a measuring arena, its size.
-struct work {
-  row_work* rows;
-  job_list jobs;
-  uint32_t *selected, *by_plan;
-  std::byte* scratch;
-  uint64_t scratch_stride;
-};
-
-// Of one worker.
-deliver_room take_room(arena& memory, size_t frames, size_t outs) {
-  return {memory.take<deliver_room::cursor>(frames),  memory.take<std::byte>(tile_bytes),
-          memory.take<deliver_room::waiting>(frames), memory.take<size_t>(frames),
-          memory.take<const decoded_row*>(frames),    memory.take<uint64_t>(deliver_room::parts * uint64_t{outs})};
-}
-
-// Of n rows, at most `most` of them in one frame.
-work take_lists(arena& memory, size_t n, size_t most) {
-  work w{};
-  w.rows = memory.take<row_work>(n);
-  w.jobs = job_list::take(memory, most);
-  w.selected = memory.take<uint32_t>(most);
-  w.by_plan = memory.take<uint32_t>(most);
-  return w;
-}
-void take_scratch(arena& memory, uint64_t scratch, uint32_t workers, work& w) {
-  w.scratch_stride = ceil_div(scratch, arena::alignment) * arena::alignment;
-  w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
-}
-
-work take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
-  size_t n = 0, most = 0;
-  for (const frame_view& f : frames) {
-    n += f.rows.size();
-    most = std::max(most, f.rows.size());
-  }
-  work w = take_lists(memory, n, most);
-  uint64_t scratch = 0;
-  size_t i = 0;
-  for (const frame_view& f : frames)
-    for (const wire_row& row : f.rows) {
-      const row_work o = take_row(memory, f.plans[row.plan], row, f.data + row.offset, scratch);
-      if (!memory.measures() && memory.fits()) w.rows[i] = o;
-      ++i;
-    }
-  take_scratch(memory, scratch, workers, w);
-  return w;
-}
-
-// A plan as a reader knows it, without what only an encoder does.
-wire_plan as_read(const wire_plan& plan) {
-  wire_plan read = plan;
-  for (stage_list& list : read.lists)
-    for (stage& s : list.stages) s.values = nullptr;
-  return read;
-}
-
-// The most that take_row takes of a row of a batch, whatever the data were. An encoder sends a row by one of its plans (auto: of
-// its choices), with raw keys in place of a support that would be replaced, or dense; each is asked for here. It never sends
-// more rows or a larger support than the batch's bounds; what take_row takes grows with both, for an arena does and a codec's
-// need does (codec.h; "a need never falls" in tests/properties/traits.cpp). Dense it is sent only where its codes may be longer,
-// so where the bound of the payload is the dense row's; and unaligned, whatever the address of the frame.
-uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
-  uint64_t most = 0;
-  const auto ask = [&](uint32_t plan, row_mode mode, uint64_t count, uint64_t support, uint64_t dense) {
-    wire_row row;
-    row.mode = mode;
-    row.universe = r.universe;
-    row.count = count;
-    row.support = support;
-    row.size[section_value] = dense;
-    arena memory;
-    const auto* const unaligned = reinterpret_cast<const uint8_t*>(uintptr_t{1});  // never looked at
-    take_row(memory, as_read(b.wire[plan]), row, unaligned, scratch);
-    most = std::max<uint64_t>(most, memory.used());
-  };
-  const auto ask_plan = [&](uint32_t plan, uint64_t count, uint64_t support) {
-    ask(plan, mode_plan, count, support, 0);
-    if (b.wire[plan].replaces_support()) ask(plan, mode_raw_index, count, count, 0);
-  };
-  if (r.choices.empty()) ask_plan(r.plan, r.count_max, r.support_max);
-  for (const row_choice& c : r.choices) ask_plan(c.plan, c.bound.count, c.bound.support);
-  const uint64_t dense = r.universe * row_bytes(b.wire[r.plan]);
-  if (r.bound.payload >= dense) ask(r.plan, mode_dense, r.count_max, r.universe, dense);
-  return most;
-}
-
 class decoder {
  public:
-  decoder(const frame_view& frame, const work& w, row_work* rows, pool& workers, dr_error& error)
+  decoder(const frame_view& frame, const decode_work& w, decode_row* rows, pool& workers, dr_error& error)
       : f_(frame), w_(w), rows_(rows), error_(error), run_{w.scratch, w.scratch_stride, &workers} {}
 
   dr_status run(decoded_row* out) {
@@ -200,7 +47,7 @@ class decoder {
     for (const uint32_t i : rows) {
       const wire_row& row = f_.rows[i];
       if (!coded(row) || !has_stream(plan, row, s)) continue;
-      row_work& o = rows_[i];
+      decode_row& o = rows_[i];
       uint64_t at = row.offset;
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
       o.slots[s].data = f_.data + at;
@@ -236,35 +83,25 @@ class decoder {
   dr_status finish(size_t i, decoded_row& out) {
     const wire_row& row = f_.rows[i];
     const wire_plan& plan = plan_of(i);
-    row_work& o = rows_[i];
+    const decode_row& o = rows_[i];
+    out = {o.support, o.values, row.universe, row.support, plan.dtype, plan.width, row.tensor};
     if (row.mode == mode_dense) {
-      out = {nullptr, f_.data + row.offset};
-      if (o.values && row.payload()) std::memcpy(o.values, out.values, row.payload());
-      if (o.values) out.values = o.values;
+      if (!o.values)
+        out.values = f_.data + row.offset;
+      else if (row.payload())
+        std::memcpy(o.values, f_.data + row.offset, row.payload());
       return DR_OK;
     }
     if (row.mode == mode_raw_index && row.count)
       std::memcpy(o.support, f_.data + row.offset + row.size[section_value] + row.size[section_order], 4 * row.support);
-    out = {o.support, o.values};
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
-    if (o.support) {
-      // (Without a branch, for as many as there are.)
-      uint32_t falls = o.support[row.support - 1] >= row.universe;
-      for (uint64_t k = 1; k < row.support; ++k) falls |= o.support[k] <= o.support[k - 1];
-      for (uint64_t k = 0; falls && k < row.support; ++k)
-        if (o.support[k] >= row.universe || (k && o.support[k] <= o.support[k - 1]))
-          return corrupt(i, DR_STREAM_INDEX, k, o.support[k],
-                         "indices do not ascend, or one is not below the universe");
-    }
+    if (o.support)
+      if (const uint64_t k = first_descent(o.support, row.support, row.universe); k < row.support)
+        return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
     if (!o.order) return DR_OK;
-    std::memset(o.seen, 0, row.support / 8 + 1);
-    for (uint64_t k = 0; k < row.support; ++k) {
-      const uint32_t to = o.order[k];
-      if (to >= row.support || (o.seen[to / 8] >> (to % 8) & 1))
-        return corrupt(i, DR_STREAM_ORDER, k, to, "not a permutation");
-      o.seen[to / 8] |= static_cast<uint8_t>(1u << (to % 8));
-    }
+    if (const uint64_t k = first_misplaced(o.order, row.support, o.seen); k < row.support)
+      return corrupt(i, DR_STREAM_ORDER, k, o.order[k], "not a permutation");
     permute(row_bytes(plan), o.values, o.order, row.support, o.in_order);
     out.values = o.in_order;
     return DR_OK;
@@ -272,667 +109,37 @@ class decoder {
 
   dr_status finish_keys(size_t i, decoded_row& out) {
     const wire_row& row = f_.rows[i];
-    row_work& o = rows_[i];
-    for (uint64_t k = 0; k < row.support; ++k) {
+    const decode_row& o = rows_[i];
+    for (uint64_t k = 0; k < row.support; ++k)
       if (o.support[k] >= row.universe)
         return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "a key is not below the universe");
-      o.sorted[k] = uint64_t{o.support[k]} << 32 | k;
-    }
-    std::sort(o.sorted, o.sorted + row.support);
-    const uint64_t bytes = row_bytes(plan_of(i));
-    for (uint64_t k = 0; k < row.support; ++k) {
-      o.support[k] = static_cast<uint32_t>(o.sorted[k] >> 32);
-      if (k && o.support[k] == o.support[k - 1])
-        return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.support[k], "a key comes twice");
-      std::memcpy(static_cast<std::byte*>(o.in_order) + k * bytes,
-                  static_cast<const std::byte*>(o.values) + static_cast<uint32_t>(o.sorted[k]) * bytes, bytes);
-    }
+    const uint64_t k = sort_by_keys(o.support, row.support, row_bytes(plan_of(i)), o.values, o.sorted, o.in_order);
+    if (k < row.support)
+      return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.sorted[k] >> 32, "a key comes twice");
     out.values = o.in_order;
     return DR_OK;
   }
 
   const frame_view& f_;
-  work w_;
-  row_work* rows_;
+  decode_work w_;
+  decode_row* rows_;
   dr_error& error_;
   stage_runner run_;
 };
 
-// Calls f(first row, rows behind it, universe) for each tensor of a frame.
-template <class F>
-void each_tensor(const frame_view& frame, F&& f) {
-  for (size_t i = 0; i < frame.rows.size();) {
-    size_t end = i;
-    uint64_t universe = 0;
-    do universe += frame.rows[end++].universe;
-    while (end < frame.rows.size() && frame.rows[end].continues);
-    f(i, end, universe);
-    i = end;
-  }
-}
-
-unsigned index_size(const tensor_out& o) { return o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4; }
-
-bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
-
-std::byte* at_element(const tensor_out& o, uint64_t element) {
-  return static_cast<std::byte*>(o.values) + element * value_size(o.dtype);
-}
-
-// Frames to dense outputs, a tile of an output after the other and in it frame after frame: every element is added up as if
-// frame after frame had been added to the whole. Rows and outputs are cut where either ends.
-class deliverer {
- public:
-  deliverer(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool copies, bool clears,
-            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs)
-      : frames_(frames),
-        rows_(rows),
-        weights_(weights),
-        copies_(copies),
-        clears_(clears),
-        rooms_(rooms),
-        pool_(workers),
-        outs_(outs) {}
-
-  void run() {
-    uint64_t bytes = 0;
-    for (const tensor_out& o : outs_) {
-      tiles_ += tiles_of(o);
-      if (!o.index_dtype) bytes += o.universe * width_of(o) * value_size(o.dtype);
-    }
-    streams_ = clears_ && bytes >= streamed_from;
-    // A few items a worker, for frames are not evenly filled.
-    const uint64_t items = pool_.workers() > 1 ? 8 * uint64_t{pool_.workers()} : 1;
-    each_ = std::max<uint64_t>(1, ceil_div(tiles_, items));
-    pool_.run(
-        static_cast<size_t>(ceil_div(tiles_, each_)),
-        [](void* self, size_t item, size_t worker) { static_cast<deliverer*>(self)->run_item(item, worker); }, this);
-  }
-
- private:
-  static uint32_t width_of(const tensor_out& o) { return o.width ? o.width : 1; }
-  uint64_t tile_rows(const tensor_out& o) const {
-    return std::max<uint64_t>(1, tile_elements(frames_.size()) / width_of(o));
-  }
-  uint64_t tiles_of(const tensor_out& o) const { return o.index_dtype ? 0 : ceil_div(o.universe, tile_rows(o)); }
-
-  void run_item(size_t item, size_t worker) {
-    const deliver_room& room = rooms_[worker];
-    uint64_t tile = item * each_, left = std::min(each_, tiles_ - tile);
-    uint64_t before = 0;  // rows of the outputs before
-    size_t i = 0;
-    for (; tile >= tiles_of(outs_[i]); ++i) {
-      tile -= tiles_of(outs_[i]);
-      before += outs_[i].universe;
-    }
-    size_t first_row = 0;
-    for (size_t f = 0; f < frames_.size(); ++f) {
-      room.cursors[f] = find(frames_[f], rows_ + first_row, before + tile * tile_rows(outs_[i]));
-      first_row += frames_[f].rows.size();
-    }
-    if (streams_) std::memset(room.tile, 0, tile_bytes);
-    for (; left; --left, ++tile) {
-      for (; tile >= tiles_of(outs_[i]); ++i) {
-        tile = 0;
-        before += outs_[i].universe;
-      }
-      tensor_out& o = outs_[i];
-      const uint64_t begin = tile * tile_rows(o), n = std::min(tile_rows(o), o.universe - begin);
-      const uint64_t bytes = n * width_of(o) * value_size(o.dtype);
-      std::byte* const out = at_element(o, begin * width_of(o));
-      const bool streams = streams_ && bytes <= tile_bytes;
-      if (!streams && clears_) std::memset(out, 0, bytes);
-      const uint64_t pairs = fill(room, o, before + begin, n, streams ? room.tile : out);
-      if (streams) {
-        stream_out(room.tile, bytes, out);
-        std::memset(room.tile, 0, bytes);
-      }
-      std::atomic_ref(o.count).fetch_add(pairs, std::memory_order_relaxed);
-    }
-  }
-
-  // The place of the first row of the universe from `first` on.
-  static deliver_room::cursor find(const frame_view& frame, const decoded_row* rows, uint64_t first) {
-    deliver_room::cursor c{0, 0, 0};
-    while (c.row < frame.rows.size() && c.first + frame.rows[c.row].universe <= first)
-      c.first += frame.rows[c.row++].universe;
-    if (c.row == frame.rows.size()) return c;
-    if (const uint32_t* const support = rows[c.row].support)
-      c.at = static_cast<uint64_t>(std::lower_bound(support, support + frame.rows[c.row].support, first - c.first) -
-                                   support);
-    return c;
-  }
-
-  // Rows [first, first + n) of the universe. Returns how many pairs that were.
-  uint64_t fill(const deliver_room& room, const tensor_out& o, uint64_t first, uint64_t n, std::byte* out) const {
-    uint64_t pairs = 0;
-    size_t first_row = 0;
-    for (size_t f = 0; f < frames_.size(); ++f) {
-      const frame_view& frame = frames_[f];
-      const decoded_row* const rows = rows_ + first_row;
-      first_row += frame.rows.size();
-      if (f + 1 < frames_.size()) fetch(frames_[f + 1], rows_ + first_row, room.cursors[f + 1]);
-      deliver_room::cursor& c = room.cursors[f];
-      while (c.row < frame.rows.size() && c.first < first + n) {
-        const wire_row& row = frame.rows[c.row];
-        const wire_plan& p = frame.plans[row.plan];
-        const pair_sink sink{p.dtype, o.dtype, p.width, !copies_, weights_ ? weights_[f] : 1};
-        const uint64_t row_end = c.first + row.universe, bytes = row_bytes(p),
-                       to_bytes = uint64_t{p.width} * value_size(o.dtype);
-        const uint64_t begin = std::max(first, c.first), end = std::min(first + n, row_end);
-        const auto* const values = static_cast<const std::byte*>(rows[c.row].values);
-        if (begin < end && !rows[c.row].support && row.support) {
-          put_rows(sink, values + (begin - c.first) * bytes, end - begin, out + (begin - first) * to_bytes);
-          pairs += end - begin;
-        } else if (begin < end && row.support) {
-          const uint64_t put = put_pairs(sink, rows[c.row].support + c.at, values + c.at * bytes, row.support - c.at,
-                                         begin - c.first, end - c.first, out + (begin - first) * to_bytes);
-          c.at += put;
-          pairs += put;
-        }
-        if (row_end > first + n) break;
-        c = {c.row + 1, row_end, 0};
-      }
-    }
-    return pairs;
-  }
-
-  // What of a frame comes next is on its way while the one before is worked on.
-  static void fetch(const frame_view& frame, const decoded_row* rows, const deliver_room::cursor& c) {
-    if (c.row >= frame.rows.size() || !rows[c.row].support) return;
-    const auto* const support = reinterpret_cast<const char*>(rows[c.row].support + c.at);
-    const auto* const values =
-        static_cast<const char*>(rows[c.row].values) + c.at * row_bytes(frame.plans[frame.rows[c.row].plan]);
-    for (unsigned line = 0; line < 4; ++line) {
-      __builtin_prefetch(support + 64 * line);
-      __builtin_prefetch(values + 64 * line);
-    }
-  }
-
-  std::span<const frame_view> frames_;
-  const decoded_row* rows_;
-  const float* weights_;
-  bool copies_, clears_, streams_ = false;
-  const deliver_room* rooms_;
-  pool& pool_;
-  std::span<tensor_out> outs_;
-  uint64_t tiles_ = 0, each_ = 1;
-};
-
-// Frames to sparse outputs: the union of their supports, found and added up a tile at a time. Tiles begin where some frame has a row, and a
-// frame that has none in a tile is not asked, so the work goes with the pairs. An output is cut into parts for the workers;
-// what its sums are does not depend on that.
-class sparse_merger {
- public:
-  sparse_merger(std::span<const frame_view> frames, const decoded_row* rows, const float* weights,
-                const deliver_room* rooms, pool& workers, std::span<const tensor_out> outs)
-      : frames_(frames),
-        rows_(rows),
-        weights_(weights),
-        rooms_(rooms),
-        pool_(workers),
-        outs_(outs),
-        parts_(workers.workers() > 1 ? deliver_room::parts * workers.workers() : 1) {}
-
-  void run(bool counts) {
-    if (std::none_of(outs_.begin(), outs_.end(), [](const tensor_out& o) { return o.index_dtype != 0; })) return;
-    counts_ = counts;
-    pool_.run(
-        outs_.size() * parts_,
-        [](void* self, size_t item, size_t worker) { static_cast<sparse_merger*>(self)->run_item(item, worker); },
-        this);
-  }
-  // Rows of the union in the parts of an output before one.
-  uint64_t rows_before(size_t output, uint32_t part) const {
-    uint64_t n = 0;
-    for (uint32_t p = 0; p < part; ++p) n += count_of(output, p);
-    return n;
-  }
-  uint64_t rows_of(size_t output) const { return rows_before(output, parts_); }
-
- private:
-  using cursor = deliver_room::cursor;
-  using waiting = deliver_room::waiting;
-
-  uint64_t& count_of(size_t output, uint32_t part) const {
-    constexpr uint32_t each = deliver_room::parts;
-    return rooms_[part / each].counts[each * output + part % each];
-  }
-
-  void run_item(size_t item, size_t worker) {
-    const size_t output = item / parts_;
-    const auto part = static_cast<uint32_t>(item % parts_);
-    const tensor_out& o = outs_[output];
-    if (!o.index_dtype) return;
-    const uint64_t each = ceil_div(o.universe, parts_), begin = std::min(o.universe, part * each),
-                   end = std::min(o.universe, begin + each);
-    const uint64_t n = merge_part(o, output, begin, end, counts_ ? 0 : rows_before(output, part), rooms_[worker]);
-    if (counts_) count_of(output, part) = n;
-  }
-
-  // The first row of a tensor of a frame.
-  static size_t first_row(const frame_view& frame, size_t tensor) {
-    const auto wanted = frame.rows.front().tensor + static_cast<uint32_t>(tensor);
-    if (tensor < frame.rows.size() && frame.rows[tensor].tensor == wanted && !frame.rows[tensor].continues)
-      return tensor;
-    return static_cast<size_t>(std::partition_point(frame.rows.begin(), frame.rows.end(),
-                                                    [&](const wire_row& row) { return row.tensor < wanted; }) -
-                               frame.rows.begin());
-  }
-  static bool is_over(const frame_view& frame, size_t row, uint32_t tensor) {
-    return row == frame.rows.size() || frame.rows[row].tensor != tensor;
-  }
-  static uint64_t row_at(const decoded_row& row, uint64_t at) { return row.support ? row.support[at] : at; }
-
-  // Goes to the next row that is there; false if there is none below `end`.
-  static bool settle(const frame_view& frame, const decoded_row* rows, uint32_t tensor, uint64_t end, cursor& c,
-                     uint64_t& next) {
-    while (!is_over(frame, c.row, tensor) && c.first < end) {
-      const wire_row& row = frame.rows[c.row];
-      if (c.at < row.support) {
-        next = c.first + row_at(rows[c.row], c.at);
-        return next < end;
-      }
-      c = {c.row + 1, c.first + row.universe, 0};
-    }
-    return false;
-  }
-
-  // Calls f(part) for what a frame has below row `end` of the output, in a tile that begins at `tile`; moves the cursor behind it. f returns
-  // how many rows that were.
-  template <class F>
-  static void each_part(const frame_view& frame, const decoded_row* rows, uint32_t tensor, uint64_t tile, uint64_t end,
-                        cursor& c, F&& f) {
-    while (!is_over(frame, c.row, tensor) && c.first < end) {
-      const wire_row& row = frame.rows[c.row];
-      const wire_plan& plan = frame.plans[row.plan];
-      const decoded_row& decoded = rows[c.row];
-      if (c.at < row.support)
-        c.at += f(plan, tile_part{decoded.support ? decoded.support + c.at : nullptr,
-                                  static_cast<const std::byte*>(decoded.values) + c.at * row_bytes(plan),
-                                  row.support - c.at, c.at, end - c.first, static_cast<uint32_t>(c.first - tile)});
-      if (c.at < row.support) return;
-      c = {c.row + 1, c.first + row.universe, 0};
-    }
-  }
-
-  // Rows [begin, end) of an output, whose part of the union goes to its rows from `at` on. Returns how many they are.
-  uint64_t merge_part(const tensor_out& o, size_t output, uint64_t begin, uint64_t end, uint64_t at,
-                      const deliver_room& room) const {
-    if (begin == end || frames_.empty()) return 0;
-    const uint32_t width = o.width ? o.width : 1;
-    const auto columns = static_cast<uint32_t>(std::min<uint64_t>(width, union_tile::elements));
-    const uint64_t tile_rows = std::min(union_tile::elements / columns, end - begin);
-    union_tile tile(reinterpret_cast<float*>(room.tile), counts_ ? 0 : tile_rows, columns);
-    const auto later = [](const waiting& a, const waiting& b) { return a.next > b.next; };
-    waiting* const heap = room.heap;
-    size_t left = 0;
-    const decoded_row* behind_frame = rows_;
-    for (size_t f = 0; f < frames_.size(); ++f) {
-      const frame_view& frame = frames_[f];
-      room.rows[f] = behind_frame;
-      behind_frame += frame.rows.size();
-      cursor& c = room.cursors[f];
-      c = {first_row(frame, output), 0, 0};
-      const uint32_t tensor = frame.rows[c.row].tensor;
-      while (!is_over(frame, c.row, tensor) && c.first + frame.rows[c.row].universe <= begin)
-        c.first += frame.rows[c.row++].universe;
-      if (is_over(frame, c.row, tensor)) continue;
-      const decoded_row* const rows = room.rows[f];
-      if (begin > c.first && frame.rows[c.row].support) {
-        const uint32_t* const support = rows[c.row].support;
-        c.at = support ? static_cast<uint64_t>(
-                             std::lower_bound(support, support + frame.rows[c.row].support, begin - c.first) - support)
-                       : begin - c.first;
-      }
-      waiting w{0, f};
-      if (settle(frame, rows, tensor, end, c, w.next)) heap[left++] = w;
-    }
-    std::make_heap(heap, heap + left, later);
-    uint64_t n = 0;
-    while (left) {
-      const uint64_t first = heap[0].next, behind = std::min(end - first, tile_rows) + first;
-      size_t busy = 0;
-      while (left && heap[0].next < behind) {
-        std::pop_heap(heap, heap + left, later);
-        room.busy[busy++] = heap[--left].frame;
-      }
-      std::sort(room.busy, room.busy + busy);
-      n += counts_ ? count_tile(tile, output, first, behind, busy, room)
-                   : add_tile(tile, o, output, first, behind, at + n, busy, room);
-      for (size_t b = 0; b < busy; ++b) {
-        const size_t f = room.busy[b];
-        waiting w{0, f};
-        if (!settle(frames_[f], room.rows[f], tensor_of(f, output), end, room.cursors[f], w.next)) continue;
-        heap[left++] = w;
-        std::push_heap(heap, heap + left, later);
-      }
-    }
-    return n;
-  }
-
-  uint32_t tensor_of(size_t f, size_t output) const {
-    return frames_[f].rows.front().tensor + static_cast<uint32_t>(output);
-  }
-
-  uint64_t count_tile(union_tile& tile, size_t output, uint64_t first, uint64_t behind, size_t busy,
-                      const deliver_room& room) const {
-    for (size_t b = 0; b < busy; ++b) {
-      const size_t f = room.busy[b];
-      each_part(frames_[f], room.rows[f], tensor_of(f, output), first, behind, room.cursors[f],
-                [&](const wire_plan&, const tile_part& p) { return tile.mark(p); });
-    }
-    return tile.count_and_clear();
-  }
-
-  uint64_t add_tile(union_tile& tile, const tensor_out& o, size_t output, uint64_t first, uint64_t behind, uint64_t at,
-                    size_t busy, const deliver_room& room) const {
-    const uint32_t width = o.width ? o.width : 1;
-    uint64_t n = 0;
-    for (uint64_t band = 0; band < width; band += union_tile::elements) {
-      const bool last = width - band <= union_tile::elements;
-      for (size_t b = 0; b < busy; ++b) {
-        const size_t f = room.busy[b];
-        cursor c = room.cursors[f];
-        each_part(frames_[f], room.rows[f], tensor_of(f, output), first, behind, c,
-                  [&](const wire_plan& plan, const tile_part& p) {
-                    return tile.add(p, plan.dtype, width, band, weights_ ? weights_[f] : 1);
-                  });
-        if (last) room.cursors[f] = c;
-      }
-      n = tile.hand_over(first, at, o.index_dtype, band ? nullptr : o.indices, o.dtype, width, band, o.values);
-    }
-    return n;
-  }
-
-  std::span<const frame_view> frames_;
-  const decoded_row* rows_;
-  const float* weights_;
-  const deliver_room* rooms_;
-  pool& pool_;
-  std::span<const tensor_out> outs_;
-  const uint32_t parts_;
-  bool counts_ = false;
-};
-
-}  // namespace
-
-namespace {
-
-// The limits that hold where the caller sets none (dr_decode_options says them).
-constexpr uint64_t workspace_factor = 256, workspace_least = uint64_t{1} << 20;
-constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
-
-uint64_t saturated_product(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
-uint64_t saturated_sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-
-// What the limits are multiples of, and what a decoder asks of sparse outputs beside.
-struct extent {
-  uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
-  uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output
-
-  void add(const frame_view& frame, std::span<const tensor_out> outs) {
-    bytes = saturated_sum(bytes, frame.frame_size);
-    const bool cut = is_cut(frame, outs.size());
-    size_t next = 0;
-    each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
-      const tensor_out& o = outs[cut ? 0 : next++];
-      const uint64_t width = frame.plans[frame.rows[begin].plan].width,
-                     row = saturated_product(width, value_size(o.dtype));
-      if (!o.index_dtype) {
-        bytes = saturated_sum(bytes, saturated_product(universe, row));
-        return;
-      }
-      const uint64_t pair = row + index_size(o);
-      for (size_t i = begin; i < end; ++i) {
-        const wire_row& r = frame.rows[i];
-        const wire_plan& plan = frame.plans[r.plan];
-        bytes = saturated_sum(bytes, saturated_product(r.support, pair));
-        if (coded(r) && r.mode == mode_plan && plan.replaces_support() && !whole(plan, r))
-          asked = saturated_sum(asked, r.universe);
-      }
-    });
-  }
-};
-
-dr_status check_elements(const frame_view& frame, const dr_decode_options& limits, dr_error& error) {
-  if (!limits.max_elements) return DR_OK;
-  uint64_t elements = 0;
-  for (const wire_row& row : frame.rows) {
-    const uint64_t width = frame.plans[row.plan].width;
-    if (row.universe > (limits.max_elements - elements) / width)
-      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
-                  limits.max_elements);
-    elements += row.universe * width;
-  }
-  return DR_OK;
+// The rows of frames, as merging takes them.
+std::span<const decoded_frame> decoded(std::span<const frame_view> frames, const decoded_row* rows,
+                                       const deliver_room& room) {
+  for (size_t k = 0; k < frames.size(); rows += frames[k++].rows.size()) room.frames[k] = {rows, frames[k].rows.size()};
+  return {room.frames, frames.size()};
 }
 
 }  // namespace
-
-dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
-                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
-  extent all;
-  uint64_t headers = 0;
-  for (const frame_view& frame : frames) {
-    if (const dr_status s = check_elements(frame, limits, error)) return s;
-    all.add(frame, outs);
-    headers += frame.memory();
-  }
-  if (const uint64_t most = saturated_sum(saturated_product(asked_factor, all.bytes), asked_least);
-      !limits.max_elements && all.asked > most)
-    return fail(error, DR_E_CAPACITY,
-                "frame: to give a sparse output its codec goes through %" PRIu64
-                " elements; without a limit on elements "
-                "%" PRIu64 " are allowed for such outputs",
-                all.asked, most);
-  arena memory;
-  take(memory, frames, workers);
-  for (uint32_t k = 0; k < workers; ++k) take_room(memory, frames.size(), outs.size());
-  bytes = memory.used();
-  if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address");
-  const uint64_t most =
-      limits.max_workspace
-          ? limits.max_workspace
-          : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
-  if (bytes + headers > most) {
-    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64,
-         bytes + headers, most);
-    error.needed = bytes + headers;
-    return DR_E_CAPACITY;
-  }
-  return DR_OK;
-}
-
-dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error) {
-  const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace does not fit an address"); };
-  arena memory, rows;
-  uint64_t scratch = 0;
-  for (const batch_row& r : b.rows) rows.take<std::byte>(most_of_row(b, r, scratch));
-  if (frames && rows.used() > SIZE_MAX / frames) return too_large();
-  work w = take_lists(memory, b.rows.size() * frames, b.rows.size());
-  memory.take<std::byte>(rows.used() * frames);
-  take_scratch(memory, scratch, b.workers, w);
-  for (uint32_t k = 0; k < b.workers; ++k) take_room(memory, frames, b.shapes.size());
-  bytes = memory.used();
-  return bytes > SIZE_MAX / 4 ? too_large() : DR_OK;
-}
-
-dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) {
-  if (frame.tensors != b.units.size())
-    return fail(error, DR_E_ARGUMENT, "frame: it has %u tensors, one of the batch has %zu", frame.tensors,
-                b.units.size());
-  dr_status status = DR_OK;
-  const unit* u = b.units.data();
-  each_tensor(frame, [&](size_t begin, size_t, uint64_t universe) {
-    const wire_plan& p = frame.plans[frame.rows[begin].plan];
-    if (!status && (universe != u->universe || p.width != u->width || p.dtype != u->dtype)) {
-      status =
-          fail(error, DR_E_ARGUMENT,
-               "frame: tensor %u has %" PRIu64 " rows of %u values in %s, one of the batch %" PRIu64 " of %u in %s",
-               u->first_tensor, universe, p.width, dtype_name(p.dtype), u->universe, u->width, dtype_name(u->dtype));
-      error.tensor = u->first_tensor;
-    }
-    ++u;
-  });
-  return status;
-}
-
-frame_view common_frame(const batch& b) {
-  frame_view f;
-  f.plans = b.wire;
-  f.tensors = static_cast<uint32_t>(b.units.size());
-  for (const batch_row& r : b.rows) {
-    wire_row& row = f.rows.emplace_back();
-    row.plan = r.plan;
-    row.continues = r.continues;
-    row.universe = r.universe;
-  }
-  return f;
-}
-
-namespace {
-
-dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
-  fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
-  error.tensor = i;
-  return code;
-}
-
-}  // namespace
-
-dr_status keep_range(frame_view& frame, const dr_decode_options& options, size_t outs, dr_error& error) {
-  const uint64_t first = options.first_tensor, n = options.tensors;
-  if (!n && !first) return DR_OK;
-  if (!n || first > frame.tensors || n > frame.tensors - first)
-    return fail(error, DR_E_ARGUMENT, "options: %" PRIu64 " tensors from %" PRIu64 " on; the frame has %u", n, first,
-                frame.tensors);
-  if (outs != n) return fail(error, DR_E_ARGUMENT, "%zu outputs; the options ask for %" PRIu64 " tensors", outs, n);
-  frame.keep(static_cast<uint32_t>(first), static_cast<uint32_t>(n));
-  return DR_OK;
-}
-
-dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& ranges, dr_error& error) {
-  ranges.clear();
-  const auto add = [&](size_t i, const void* at, uint64_t bytes) {
-    const auto begin = reinterpret_cast<uintptr_t>(at);
-    if (at && bytes) ranges.push_back({begin, bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes, i});
-  };
-  for (size_t i = 0; i < outs.size(); ++i) {
-    const tensor_out& o = outs[i];
-    const uint64_t rows = o.index_dtype ? std::min(o.capacity, o.universe) : o.universe;
-    add(i, o.values, saturated_product(rows, uint64_t{std::max(1u, o.width)} * value_size(o.dtype)));
-    if (o.index_dtype) add(i, o.indices, saturated_product(rows, index_size(o)));
-  }
-  const auto before = [](const out_range& a, const out_range& b) { return a.begin < b.begin; };
-  if (!std::is_sorted(ranges.begin(), ranges.end(), before)) std::sort(ranges.begin(), ranges.end(), before);
-  for (size_t k = 1; k < ranges.size(); ++k) {
-    if (ranges[k - 1].end <= ranges[k].begin) continue;
-    const auto [a, b] = std::minmax(ranges[k - 1].output, ranges[k].output);
-    fail(error, DR_E_ARGUMENT, "output %zu: it overlaps output %zu", b, a);
-    error.tensor = b;
-    return DR_E_ARGUMENT;
-  }
-  return DR_OK;
-}
-
-dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint64_t size, dr_error& error) {
-  const auto begin = reinterpret_cast<uintptr_t>(frame);
-  // They ascend and are apart, so do their ends.
-  const auto found =
-      std::partition_point(ranges.begin(), ranges.end(), [&](const out_range& r) { return r.end <= begin; });
-  if (found == ranges.end() || !size || (found->begin > begin && found->begin - begin >= size)) return DR_OK;
-  fail(error, DR_E_ARGUMENT, "output %zu: it overlaps the frame", found->output);
-  error.tensor = found->output;
-  return DR_E_ARGUMENT;
-}
-
-dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse, uint64_t& total, dr_error& error) {
-  const auto bad = [&](uint64_t i, const char* what, uint64_t has, uint64_t wants) {
-    return bad_output(error, i, DR_E_ARGUMENT, what, has, wants);
-  };
-  total = 0;
-  for (size_t i = 0; i < outs.size(); ++i) {
-    const tensor_out& o = outs[i];
-    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
-    if (o.index_dtype && !is_index_type(o.index_dtype))
-      return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
-    if (o.flags) return bad_output(error, i, DR_E_UNSUPPORTED, "unknown flags", o.flags, 0);
-    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
-      return bad(i, "values are not aligned to their dtype", 0, 0);
-    if (o.index_dtype && sparse == sparse_outputs::none)
-      return bad(i, "a dense output is wanted here", o.index_dtype, 0);
-    if (o.index_dtype && reinterpret_cast<uintptr_t>(o.indices) % index_size(o))
-      return bad(i, "indices are not aligned to their dtype", 0, 0);
-    if (o.index_dtype && sparse == sparse_outputs::unions && !o.indices && o.capacity)
-      return bad(i, "indices is NULL", 0, 0);
-    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, "values is NULL", 0, 0);
-    if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows", o.universe, 0);
-    total += o.universe;
-  }
-  return DR_OK;
-}
-
-dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
-                        dr_error& error) {
-  const auto bad = [&](uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
-    return bad_output(error, i, code, what, has, wants);
-  };
-  const bool cut = is_cut(frame, outs.size());
-  if (!cut && outs.size() != frame.tensors)
-    return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
-  uint64_t total = 0;
-  if (const dr_status s = check_outputs(outs, cut ? sparse_outputs::none : sparse, total, error)) return s;
-  const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
-    const tensor_out& o = outs[i];
-    const uint32_t width = o.width ? o.width : 1;
-    if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
-    return DR_OK;
-  };
-  dr_status status = DR_OK;
-  size_t next = 0;
-  each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
-    const wire_plan& p = frame.plans[frame.rows[begin].plan];
-    if (cut) {
-      for (size_t i = 0; i < outs.size() && !status; ++i) status = type_fits(i, p);
-      if (!status && total != universe)
-        status = fail(error, DR_E_ARGUMENT,
-                      "%zu outputs hold %" PRIu64 " rows together; the frame's one tensor has %" PRIu64, outs.size(),
-                      total, universe);
-      return;
-    }
-    if (status) return;
-    const size_t i = next++;
-    const tensor_out& o = outs[i];
-    if ((status = type_fits(i, p))) return;
-    if (o.universe != universe) {
-      status = bad(i, DR_E_ARGUMENT, "universe differs", o.universe, universe);
-      return;
-    }
-    if (!o.index_dtype) return;
-    uint64_t support = 0;
-    for (size_t r = begin; r < end; ++r) support += frame.rows[r].support;
-    const uint64_t top = o.index_dtype == DR_U32   ? uint64_t{1} << 32
-                         : o.index_dtype == DR_I32 ? uint64_t{1} << 31
-                         : o.index_dtype == DR_I64 ? uint64_t{1} << 63
-                                                   : UINT64_MAX;
-    if (universe > top)
-      status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
-    else if (sparse == sparse_outputs::unions)
-      return;
-    else if (support > o.capacity) {
-      status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
-      error.needed = support;
-    } else if (support && !o.indices)
-      status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);
-  });
-  return status;
-}
 
 dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& workers, arena& memory, decoded_row* rows,
                       deliver_room* rooms, dr_error& error) {
-  const work w = take(memory, frames, workers.workers());
-  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = take_room(memory, frames.size(), outs);
+  const decode_work w = decode_work::take(memory, frames, workers.workers());
+  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = deliver_room::take(memory, frames.size(), outs);
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   size_t first = 0;
   for (size_t k = 0; k < frames.size(); ++k) {
@@ -952,31 +159,16 @@ dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& wor
 void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
              std::span<tensor_out> outs) {
   for (tensor_out& o : outs) o.count = 0;
-  deliverer({&frame, 1}, rows, nullptr, true, true, rooms, workers, outs).run();
-  if (is_cut(frame, outs.size())) return;
-  size_t next = 0;
-  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
-    tensor_out& o = outs[next++];
-    uint64_t first = 0;
-    for (size_t i = begin; i < end && o.index_dtype; ++i) {
-      const wire_row& row = frame.rows[i];
-      const wire_plan& p = frame.plans[row.plan];
-      write_indices(rows[i].support, row.support, first, o.index_dtype,
-                    static_cast<std::byte*>(o.indices) + o.count * index_size(o));
-      convert(p.dtype, rows[i].values, row.support * p.width, o.dtype, at_element(o, o.count * p.width));
-      o.count += row.support;
-      first += row.universe;
-    }
-  });
+  merge_dense(decoded({&frame, 1}, rows, *rooms), nullptr, merge_mode::copy, rooms, workers, outs);
+  if (!is_cut(frame, outs.size())) write_sparse({rows, frame.rows.size()}, outs);
 }
 
 dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
                        pool& workers, std::span<const tensor_out> outs, dr_error& error) {
-  sparse_merger m(frames, rows, nullptr, rooms, workers, outs);
-  m.run(true);
+  count_union_rows(decoded(frames, rows, *rooms), rooms, workers, outs);
   for (size_t i = 0; i < outs.size(); ++i) {
     if (!outs[i].index_dtype) continue;
-    const uint64_t n = m.rows_of(i);
+    const uint64_t n = union_rows(rooms, workers, i);
     if (n <= outs[i].capacity) continue;
     fail(error, DR_E_CAPACITY, "output %zu: it has room for %" PRIu64 " rows; the frames have %" PRIu64, i,
          outs[i].capacity, n);
@@ -990,11 +182,9 @@ dr_status count_unions(std::span<const frame_view> frames, const decoded_row* ro
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
   for (tensor_out& o : outs) o.count = 0;
-  deliverer(frames, rows, weights, false, !adds, rooms, workers, outs).run();
-  sparse_merger m(frames, rows, weights, rooms, workers, outs);
-  m.run(false);
-  for (size_t i = 0; i < outs.size(); ++i)
-    if (outs[i].index_dtype) outs[i].count = m.rows_of(i);
+  const auto all = decoded(frames, rows, *rooms);
+  merge_dense(all, weights, adds ? merge_mode::add : merge_mode::sum, rooms, workers, outs);
+  merge_unions(all, weights, rooms, workers, outs);
 }
 
 }  // namespace dr

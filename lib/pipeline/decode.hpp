@@ -6,38 +6,11 @@
 #include "container/frame.hpp"
 #include "core/arena.hpp"
 #include "core/pool.hpp"
+#include "merge/merge_frames.hpp"
 
 namespace dr {
 
 struct batch;
-
-// Decoded rows: support ascending (nullptr: every row of the universe), values in its order.
-struct decoded_row {
-  const uint32_t* support;
-  const void* values;
-};
-
-using tensor_out = dr_tensor_out;
-
-// Room that delivering takes, of each worker.
-struct deliver_room {
-  struct cursor {
-    size_t row;      // of its frame
-    uint64_t first;  // rows of the universe before it
-    uint64_t at;     // in its support
-  };
-  struct waiting {
-    uint64_t next;  // row of the output
-    size_t frame;
-  };
-  static constexpr uint32_t parts = 4;  // of each sparse output of a merge, a worker
-  cursor* cursors = nullptr;            // [frames]
-  std::byte* tile = nullptr;
-  waiting* heap = nullptr;             // [frames]: of a sparse output
-  size_t* busy = nullptr;              // [frames]: of a tile
-  const decoded_row** rows = nullptr;  // [frames]
-  uint64_t* counts = nullptr;          // [outputs · parts]: rows of unions
-};
 
 // Which sparse outputs a call takes.
 enum class sparse_outputs {
@@ -50,7 +23,7 @@ enum class sparse_outputs {
 // allocated. The memory of the frames' headers counts, too.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
-// Workspace that suffices for any so many frames of a batch. MEMORY: it would not fit an address.
+// Workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
 dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error);
 
 // Whether a frame has the tensors of a batch. ARGUMENT.
@@ -66,6 +39,9 @@ dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse,
 // Whether outputs have the shapes of a frame's tensors. One frame tensor may be cut over dense outputs (bucket=flat).
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
                         dr_error& error);
+
+// Whether one frame tensor is cut over several dense outputs (bucket=flat).
+inline bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
 
 // Where an output lies.
 struct out_range {

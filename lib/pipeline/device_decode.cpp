@@ -5,106 +5,27 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "pipeline/device_decode_work.hpp"
 #include "pipeline/device_encode.hpp"
-#include "split/regather_tile.hpp"
+#include "split/order_tile.hpp"
 
 namespace dr {
 namespace {
 
-constexpr uint64_t slack = 32;
-
-uint64_t rounded(uint64_t size, uint64_t to) { return ceil_div(size, to) * to; }
-
-using row_work = device_decode_row;
-
-stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s) {
-  const auto& r = shape.rows[row];
-  const wire_plan& p = shape.wire[r.plan];
-  return {r.universe, s == section_index ? r.coded_max : r.support_max, p.dtype, p.width};
-}
-
-dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule* rule = nullptr) {
-  dr_need need{};
-  need.struct_size = sizeof need;
-  need.rule = rule;
-  if (list.count == 0) return need;
-  const dr_job job = shape_job(shape);
-  const dr_params params = list.front().params();
-  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the shape was made
-  return need;
-}
-
 class device_decoder {
  public:
-  device_decoder(const decode_shape& shape, size_t frames, device_queue& queue, device_decode_scratch& host,
-                 dr_error& error)
-      : s_(shape), frames_(frames), queue_(queue), host_(host), error_(error) {}
-
-  uint64_t lay_out(std::byte* base) {
-    arena memory;
-    const auto bytes = [&](uint64_t size) {
-      const uint64_t offset = memory.used();
-      memory.take<std::byte>(size);
-      return base ? base + offset : nullptr;
-    };
-    const size_t n = s_.rows.size(), all = n * frames_;
-    zero_ = base;
-    rows_ = reinterpret_cast<device_row*>(bytes(all * sizeof(device_row)));
-    result_ = reinterpret_cast<unpack_result*>(bytes(all * sizeof(unpack_result)));
-    made_ = reinterpret_cast<uint64_t*>(bytes(all * 8));
-    state_ = reinterpret_cast<unpack_state*>(bytes(frames_ * sizeof(unpack_state)));
-    gate_ = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
-    scratch_.assign(s_.wire.size() * section_count, {});
-    for (uint32_t p = 0; p < s_.wire.size(); ++p)
-      for (uint32_t s = 0; s < section_count; ++s) {
-        uint64_t size = 0;
-        for (size_t i = 0; i < n; ++i)
-          if (s_.rows[i].plan == p)
-            size += rounded(need_of(s_.wire[p].lists[s], stream_of(s_, i, s)).decode_scratch, 64);
-        scratch_[p * section_count + s] = {bytes(size * frames_), size * frames_};
-      }
-    seen_.assign(s_.wire.size(), nullptr);
-    for (uint32_t p = 0; p < s_.wire.size(); ++p) {
-      uint64_t words = 0;
-      if (s_.wire[p].order().count)
-        for (const auto& r : s_.rows)
-          if (r.plan == p) words += r.support_max / 32 + 1;
-      seen_[p] = reinterpret_cast<uint32_t*>(bytes(4 * words * frames_));
-    }
-    work_.clear();
-    for (size_t i = 0; i < all; ++i) work_.push_back(take_slots(bytes, i % n));
-    zero_size_ = memory.used();
-    for (size_t i = 0; i < all; ++i) take_row(bytes, work_[i], i % n);
-    sort_.assign(s_.wire.size(), {});
-    for (uint32_t p = 0; p < s_.wire.size(); ++p) {
-      if (!s_.wire[p].carries_order) continue;
-      uint64_t pairs = 0;
-      for (const auto& r : s_.rows)
-        if (r.plan == p) pairs += r.support_max * frames_;
-      dr_sort& sort = sort_[p];
-      sort.struct_size = sizeof sort;
-      sort.n = pairs;
-      sort.keys = reinterpret_cast<uint64_t*>(bytes(8 * pairs));
-      sort.other_keys = reinterpret_cast<uint64_t*>(bytes(8 * pairs));
-      sort.values = reinterpret_cast<uint32_t*>(bytes(4 * pairs));
-      sort.other_values = reinterpret_cast<uint32_t*>(bytes(4 * pairs));
-      sort.temp_size = dr_sort_temp(pairs);
-      sort.temp = bytes(sort.temp_size);
-    }
-    blob_ = bytes(rounded(all * sizeof(unpack_row), 16) + rounded(frames_ * sizeof(unpack_frame), 16) +
-                  rounded(s_.wire.size() * sizeof(plan_rule), 16) + rounded(s_.header.head.size(), 16) +
-                  rounded(all * sizeof(merge_row), 16) + rounded(n * sizeof(merge_out), 16));
-    return memory.used();
-  }
+  device_decoder(const decode_shape& shape, size_t frames, const device_decode_work& work, device_queue& queue,
+                 device_decode_scratch& host, dr_error& error)
+      : s_(shape), frames_(frames), w_(work), queue_(queue), host_(host), error_(error) {}
 
   dr_status run(const decode_request& request, std::span<const tensor_out> outs, dr_result* result) {
     if (const dr_status s = begin(request, outs)) return s;
     const dr_exec exec = queue_.exec();
-    unpack_args args{rows_,
+    unpack_args args{w_.rows,
                      at<unpack_row>(0),
-                     result_,
+                     w_.result,
                      at<unpack_frame>(1),
-                     state_,
+                     w_.state,
                      at<plan_rule>(2),
                      at<uint8_t>(3),
                      s_.header.shape,
@@ -114,12 +35,12 @@ class device_decoder {
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
-    const judge_supports::args judged{at<merge_row>(4), rows_, gate_, static_cast<uint32_t>(work_.size())};
+    const judge_supports::args judged{at<merge_row>(4), w_.rows, w_.gate, static_cast<uint32_t>(work_.size())};
     if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, judged))) return s;
     if (request.delivers)
       if (const dr_status s = deliver(request, outs)) return s;
     if (!result) return DR_OK;
-    const tell_decoded::args told{rows_, state_, result, static_cast<uint32_t>(frames_),
+    const tell_decoded::args told{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
                                   static_cast<uint32_t>(s_.rows.size())};
     return launched(launch<tell_decoded>(exec, 1, told));
   }
@@ -130,41 +51,10 @@ class device_decoder {
     return fail(error_, s, "device: a launch failed: %s", queue_.where ? queue_.where->reason() : "dry");
   }
 
-  template <class Bytes>
-  row_work take_slots(Bytes&& bytes, size_t row) {
-    const auto& r = s_.rows[row];
-    const wire_plan& plan = s_.wire[r.plan];
-    const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
-    row_work o{};
-    for (uint32_t s = 0; s < section_count; ++s) {
-      uint64_t size = std::max(need_of(plan.lists[s], stream_of(s_, row, s)).payload, r.size[s]);
-      // A dense row comes in the place of values, if its bound lets it come at all.
-      if (s == section_value && dense <= r.payload) size = std::max(size, dense);
-      o.capacity[s] = size;
-      o.slot[s] = reinterpret_cast<uint8_t*>(bytes(size + slack + 16));
-    }
-    return o;
-  }
-
-  template <class Bytes>
-  void take_row(Bytes&& bytes, row_work& o, size_t row) {
-    const auto& r = s_.rows[row];
-    const wire_plan& plan = s_.wire[r.plan];
-    const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
-    o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
-    o.values = bytes(r.support_max * row_bytes + slack);
-    if (!plan.value().has(DR_REORDERS)) return;
-    o.in_order = bytes(r.support_max * row_bytes + slack);
-    if (plan.carries_order)
-      o.sorted = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-    else
-      o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
-  }
-
   // Part i of the blob, on the device.
   template <class T>
   const T* at(unsigned part) const {
-    return reinterpret_cast<const T*>(blob_ + part_[part]);
+    return reinterpret_cast<const T*>(w_.blob + part_[part]);
   }
   template <class T>
   void put(unsigned part, const std::vector<T>& from) {
@@ -186,7 +76,7 @@ class device_decoder {
       for (size_t i = 0; i < n; ++i) {
         const auto& r = s_.rows[i];
         const wire_plan& plan = s_.wire[r.plan];
-        const row_work& o = work_[f * n + i];
+        const device_decode_row& o = work_[f * n + i];
         unpack_row u{};
         for (uint32_t s = 0; s < section_count; ++s) {
           u.slot[s] = o.slot[s];
@@ -208,7 +98,7 @@ class device_decoder {
         m.support = o.sorted ? o.sorted : o.support;
         m.values = o.in_order ? o.in_order : o.values;
         m.dense = o.slot[section_value];
-        m.row = rows_ + f * n + i;
+        m.row = w_.rows + f * n + i;
         m.universe = u.universe;
         m.width = plan.width;
         m.told_max = u.support_max;
@@ -239,7 +129,7 @@ class device_decoder {
     put(3, s_.header.head);
     put(4, host_.merge);
     put(5, host_.outs);
-    return launched(begin_on_device(queue_.exec(), zero_, zero_size_, blob_, host_.blob));
+    return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
   }
 
   plan_rule rule_of(const wire_plan& plan, uint32_t entry_at) const {
@@ -264,10 +154,10 @@ class device_decoder {
       dr_job job = shape_job(stream_of(s_, row, s));
       job.in = work_[i].slot[s];
       job.in_max = work_[i].capacity[s];
-      job.in_size = &rows_[i].size[s];
-      job.out_size = made_ + i;
-      job.fault = &rows_[i].fault;
-      job.count = &rows_[i].told;
+      job.in_size = &w_.rows[i].size[s];
+      job.out_size = w_.made + i;
+      job.fault = &w_.rows[i].fault;
+      job.count = &w_.rows[i].told;
       fill(i, job);
       jobs_.push_back(job);
     }
@@ -291,8 +181,8 @@ class device_decoder {
     jobs_of(p, section_index, [&](size_t i, dr_job& job) {
       job.out = work_[i].support;
       job.out_capacity = 4 * s_.rows[i % s_.rows.size()].support_max;
-      job.count = &result_[i].coded;
-      job.tell_count = &result_[i].expected;
+      job.count = &w_.result[i].coded;
+      job.tell_count = &w_.result[i].expected;
     });
     if (const dr_status s = run_codec(p, section_index)) return s;
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
@@ -365,8 +255,8 @@ class device_decoder {
     for (uint32_t i = 0; i < n; ++i) {
       const tensor_out& o = outs[i];
       if (!o.index_dtype) continue;
-      const hand_over_row::args args{at<merge_row>(4) + i, gate_, o.indices,     o.values,
-                                     o.capacity,           0,     o.index_dtype, o.dtype};
+      const hand_over_row::args args{at<merge_row>(4) + i, w_.gate, o.indices,     o.values,
+                                     o.capacity,           0,       o.index_dtype, o.dtype};
       const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].given_max, row_tile), 1, 4096);
       if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
     }
@@ -377,13 +267,13 @@ class device_decoder {
     if (request.adds && !request.copies && pairs * 64 < elements * 8) {
       for (uint32_t f = 0; f < frames; ++f) {
         const uint64_t base = ceil_tiles(f, 0), end = ceil_tiles(f, n);
-        const add_rows::args args{at<merge_row>(4) + uint64_t{f} * n, at<merge_out>(5), gate_, n,
+        const add_rows::args args{at<merge_row>(4) + uint64_t{f} * n, at<merge_out>(5), w_.gate, n,
                                   static_cast<uint32_t>(base)};
         if (const dr_status s = launched(launch<add_rows>(exec, end - base, args))) return s;
       }
       return DR_OK;
     }
-    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5), gate_, n, frames, request.adds, request.copies};
+    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5), w_.gate, n, frames, request.adds, request.copies};
     return launched(launch<merge_tiles>(exec, out_tiles_, args));
   }
 
@@ -400,98 +290,24 @@ class device_decoder {
 
   const decode_shape& s_;
   const size_t frames_;
+  const device_decode_work w_;
   device_queue& queue_;
   device_decode_scratch& host_;
   dr_error& error_;
-  std::byte* zero_ = nullptr;
-  uint64_t zero_size_ = 0, chunks_ = 0, row_tiles_ = 0, out_tiles_ = 0;
-  device_row* rows_ = nullptr;
-  unpack_result* result_ = nullptr;
-  uint64_t* made_ = nullptr;
-  unpack_state* state_ = nullptr;
-  gate_state* gate_ = nullptr;
-  std::byte* blob_ = nullptr;
+  uint64_t chunks_ = 0, row_tiles_ = 0, out_tiles_ = 0;
   std::vector<device_decode_scratch::room>& scratch_ = host_.scratch;
   std::vector<uint32_t*>& seen_ = host_.seen;
-  std::vector<row_work>& work_ = host_.rows;
+  std::vector<device_decode_row>& work_ = host_.rows;
   std::vector<dr_sort>& sort_ = host_.sort;
   std::vector<dr_job>& jobs_ = host_.jobs;
   uint64_t part_[6] = {};
 };
 
-dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error) {
-  host_would_do = true;
-  for (const wire_plan& plan : shape.wire)
-    for (const stage_list& list : plan.lists)
-      for (uint32_t k = 0; k < list.count; ++k)
-        if (!runs_on_cuda(list.stages[k]) || k > 0)
-          return fail(
-              error, DR_E_UNSUPPORTED,
-              "frame: %s%s runs on the CPU only; DR_PLACE_ALLOW_HOST would decode it there, with copies and a wait",
-              list.stages[k].codec->name, list.stages[k].codec->cuda ? " with these parameters" : "");
-  host_would_do = false;
-  shape.header = device_header::of(shape.layout, shape.wire, shape.rows.empty() ? 0 : shape.rows[0].universe);
-  return DR_OK;
-}
-
 }  // namespace
 
-dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
-  out = {};
-  out.wire = b.wire;
-  for (const batch_row& r : b.rows) {
-    if (r.continues) return fail(error, DR_E_UNSUPPORTED, "batch: segments have no CUDA path");
-    out.rows.push_back(
-        {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
-  }
-  out.layout = b.layout[0];
-  bool host = false;
-  return finish_shape(out, host, error);
-}
-
-dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_would_do, dr_error& error) {
-  out = {};
-  out.wire = f.plans;
-  host_would_do = true;
-  for (const wire_row& r : f.rows) {
-    if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
-    // Bounds of streams that no codec is asked for were not judged, and are 0.
-    const bool coded = r.mode == mode_plan && r.count != 0;
-    out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
-                        coded ? r.count : 0, r.support, r.size});
-  }
-  out.layout = f.layout;
-  return finish_shape(out, host_would_do, error);
-}
-
-void join_shapes(std::vector<decode_shape>& shapes) {
-  if (shapes.size() < 2) return;
-  decode_shape all = shapes[0];
-  for (const decode_shape& s : shapes) {
-    const header_layout &a = all.layout, &b = s.layout;
-    if (a.short_form != b.short_form || a.short_width != b.short_width || a.table != b.table || a.width != b.width ||
-        all.rows.size() != s.rows.size())
-      return;
-    for (size_t i = 0; i < s.rows.size(); ++i) {
-      auto& x = all.rows[i];
-      const auto& y = s.rows[i];
-      if (x.plan != y.plan || x.entry != y.entry || x.universe != y.universe) return;
-      x.count_max = std::max(x.count_max, y.count_max);
-      x.support_max = std::max(x.support_max, y.support_max);
-      x.payload = std::max(x.payload, y.payload);
-      x.coded_max = std::max(x.coded_max, y.coded_max);
-      x.given_max = std::max(x.given_max, y.given_max);
-      for (uint32_t k = 0; k < section_count; ++k) x.size[k] = std::max(x.size[k], y.size[k]);
-    }
-  }
-  shapes.assign(1, std::move(all));
-}
-
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames) {
-  device_queue dry;
   device_decode_scratch host;
-  dr_error error;
-  return device_decoder(shape, frames, dry, host, error).lay_out(nullptr);
+  return device_decode_work::take(shape, frames, nullptr, host).size;
 }
 
 void load_decode_kernels(const decode_shape& shape, device& where) {
@@ -510,8 +326,8 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
   for (const size_t k : {size_t{1}, jobs_few + 1}) {
     const std::vector<dr_bytes> frames(k);
     decode_request request{frames};
-    device_decoder d(shape, k, dry, host, error);
-    d.lay_out(reinterpret_cast<std::byte*>(uintptr_t{1} << 32));  // never looked at
+    auto* const base = reinterpret_cast<std::byte*>(uintptr_t{1} << 32);  // never looked at
+    device_decoder d(shape, k, device_decode_work::take(shape, k, base, host), dry, host, error);
     (void)d.run(request, outs, reinterpret_cast<dr_result*>(uintptr_t{1} << 32));
   }
   (void)where.resident_blocks(kernel<add_rows>);
@@ -521,12 +337,11 @@ void load_decode_kernels(const decode_shape& shape, device& where) {
 dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                            device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
                            device_decode_scratch& host, dr_error& error) {
-  device_decoder d(shape, request.frames.size(), queue, host, error);
-  const uint64_t wanted = d.lay_out(static_cast<std::byte*>(workspace));
-  if (!workspace || workspace_size < wanted) {
+  const auto work = device_decode_work::take(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
+  if (!workspace || workspace_size < work.size) {
     fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64,
-         workspace ? workspace_size : 0, wanted);
-    error.needed = wanted;
+         workspace ? workspace_size : 0, work.size);
+    error.needed = work.size;
     return DR_E_CAPACITY;
   }
   for (size_t i = 0; i < request.frames.size(); ++i)
@@ -534,7 +349,7 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
       return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(result) % 8)
     return fail(error, DR_E_ARGUMENT, "device: the workspace is not aligned to 64 bytes, or the result not to 8");
-  return d.run(request, outs, result);
+  return device_decoder(shape, request.frames.size(), work, queue, host, error).run(request, outs, result);
 }
 
 }  // namespace dr

@@ -5,11 +5,12 @@
 #include <cstring>
 
 #include "core/arena.hpp"
+#include "feedback/feedback_tile.hpp"
 #include "feedback/residual.hpp"
-#include "merge/merge_tile.hpp"
 #include "pipeline/begin_tile.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/launch_own.hpp"
+#include "split/order_tile.hpp"
 
 namespace dr {
 namespace {

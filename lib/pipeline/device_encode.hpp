@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "cuda/device.hpp"
-#include "merge/merge_tile.hpp"
-#include "pipeline/device_workspace.hpp"
+#include "feedback/feedback_tile.hpp"
+#include "pipeline/device_encode_work.hpp"
 #include "pipeline/encode.hpp"
 
 namespace dr {

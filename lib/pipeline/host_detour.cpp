@@ -12,8 +12,6 @@ dr_status device_failed(dr_status s, device& where, dr_error& error) {
   return s ? fail(error, s, "device: a copy failed: %s", where.reason()) : DR_OK;
 }
 
-uint64_t index_size(uint32_t dtype) { return dtype == DR_U64 || dtype == DR_I64 ? 8 : 4; }
-
 // Copies of device memory, aligned to 8 bytes.
 struct fetcher {
   device& where;
@@ -42,7 +40,7 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
     const uint64_t rows = t.index_dtype ? t.count : t.universe;
     void *values = nullptr, *indices = nullptr, *state = nullptr;
     dr_status s = f.get(t.values, rows * std::max(1u, t.width) * value_size(t.dtype), values);
-    if (!s && t.index_dtype) s = f.get(t.indices, rows * index_size(t.index_dtype), indices);
+    if (!s && t.index_dtype) s = f.get(t.indices, rows * index_type_size(t.index_dtype), indices);
     if (!s && t.state) s = f.get(t.state, t.state_size, state);
     if (s) return device_failed(s, where, error);
     t.values = values;
@@ -93,7 +91,7 @@ dr_status host_outputs::fetch(std::span<const tensor_out> outs, bool reads, devi
     const uint64_t rows = o.index_dtype ? o.capacity : o.universe,
                    size = rows * std::max(1u, o.width) * value_size(o.dtype);
     values_.emplace_back(size / 8 + 1);
-    indices_.emplace_back(o.index_dtype ? rows * index_size(o.index_dtype) / 8 + 1 : 0);
+    indices_.emplace_back(o.index_dtype ? rows * index_type_size(o.index_dtype) / 8 + 1 : 0);
     if (reads && size)
       if (const dr_status s = device_failed(where.copy(stream, values_.back().data(), o.values, size), where, error))
         return s;
@@ -110,7 +108,7 @@ dr_status host_outputs::give_back(std::span<tensor_out> outs, device& where, voi
     const uint64_t size = rows * std::max(1u, o.width) * value_size(o.dtype);
     dr_status s = size ? where.copy(stream, outs[i].values, o.values, size) : DR_OK;
     if (!s && o.index_dtype && rows)
-      s = where.copy(stream, outs[i].indices, o.indices, rows * index_size(o.index_dtype));
+      s = where.copy(stream, outs[i].indices, o.indices, rows * index_type_size(o.index_dtype));
     if (s) return device_failed(s, where, error);
     outs[i].count = o.count;
   }

@@ -2,8 +2,10 @@
 #include "container/frame_tile.hpp"
 #include "container/unpack_tile.hpp"
 #include "cuda/entry.cuh"
+#include "feedback/feedback_tile.hpp"
 #include "merge/merge_tile.hpp"
 #include "pipeline/begin_tile.hpp"
+#include "split/order_tile.hpp"
 #include "split/regather_tile.hpp"
 
 DR_DEVICE_KERNEL(dr::begin_call<dr::begin_few>)

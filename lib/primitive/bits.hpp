@@ -65,6 +65,8 @@ DR_HD constexpr unsigned popcount(uint64_t x) {
 }
 
 DR_HD constexpr uint64_t ceil_div(uint64_t a, uint64_t b) { return a / b + (a % b != 0); }
+constexpr uint64_t saturated_product(uint64_t a, uint64_t b) { return b && a > UINT64_MAX / b ? UINT64_MAX : a * b; }
+constexpr uint64_t saturated_sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
 DR_HD constexpr unsigned ceil_log2(uint64_t x) { return x <= 1 ? 0 : bit_width(x - 1); }
 DR_HD constexpr unsigned bytes_for(uint64_t maximum) {  // bytes that hold 0 … maximum
   return maximum == 0 ? 0 : (bit_width(maximum) + 7) / 8;

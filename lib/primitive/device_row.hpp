@@ -8,20 +8,23 @@
 #include "core/host_device.hpp"
 #include "deepreduce/deepreduce.h"
 #include "primitive/block.hpp"
+#include "primitive/row_mode.hpp"
 
 namespace dr {
+
+inline constexpr uint32_t row_tile = 2048;  // elements of a row a block, in launches over rows
 
 struct device_row {
   dr_fault fault;
   uint64_t count;  // that the sparsifier kept
   uint64_t told;   // of the support that decode gives
   uint64_t order_told;
-  uint64_t size[3];       // payload bytes of the sections, in their order on the wire
-  uint64_t decoded_size;  // of what the receiver will see, with feedback
-  uint64_t not_finite;    // ~position of the first value of the support that is not finite; 0: there is none
-  uint32_t mode;          // row_mode
-  uint32_t accumulates;   // with feedback: its state is one, so what comes is added to it
-  uint64_t offset;        // decode: of the payload in the frame
+  uint64_t size[section_count];  // payload bytes of the sections, in their order on the wire
+  uint64_t decoded_size;         // of what the receiver will see, with feedback
+  uint64_t not_finite;           // ~position of the first value of the support that is not finite; 0: there is none
+  uint32_t mode;                 // row_mode
+  uint32_t accumulates;          // with feedback: its state is one, so what comes is added to it
+  uint64_t offset;               // decode: of the payload in the frame
 };
 static_assert(sizeof(device_row) == 120);
 

@@ -48,4 +48,23 @@ DR_HD inline uint16_t round_to_half(double value) {
 DR_HD inline uint16_t f64_to_f16(double value) { return round_to_half<10, 5>(value); }
 DR_HD inline uint16_t f64_to_bf16(double value) { return round_to_half<7, 8>(value); }
 
+// From f32, once rounded: what is finite stays finite, so what is too large becomes the largest number.
+DR_HD inline uint16_t f32_to_f16_finite(float x) {
+  const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000;
+  uint32_t m = b & 0x7fffffff;
+  if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (m >> 13 & 0x3ff));  // NaN, quiet
+  if (m == 0x7f800000) return static_cast<uint16_t>(sign | 0x7c00);
+  if (m > 0x477fe000) m = 0x477fe000;  // 65504
+  if (m < 0x38800000)                  // subnormal: multiples of 2^-24, as the bits of floats in [0.5, 1) are
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(m) + 0.5f) - 0x3f000000));
+  return static_cast<uint16_t>(sign | (m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13);
+}
+DR_HD inline uint16_t f32_to_bf16_finite(float x) {
+  const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000, m = b & 0x7fffffff;
+  if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7fc0 | m >> 16);
+  if (m == 0x7f800000) return static_cast<uint16_t>(sign | 0x7f80);
+  const uint32_t rounded = (m + 0x7fff + (m >> 16 & 1)) >> 16;
+  return static_cast<uint16_t>(sign | (rounded < 0x7f7f ? rounded : 0x7f7f));
+}
+
 }  // namespace dr

@@ -83,6 +83,17 @@ DR_HD inline double saturate(double v) {
   return v > T::largest ? T::largest : v < -T::largest ? -T::largest : v;
 }
 
+// A number in the type, rounded once; what is finite stays finite.
+template <class T>
+DR_HD inline typename T::bits rounded_finite(float x) {
+  if constexpr (std::is_same_v<T, f32_type>)
+    return std::bit_cast<uint32_t>(x);
+  else if constexpr (std::is_same_v<T, f16_type>)
+    return f32_to_f16_finite(x);
+  else
+    return f32_to_bf16_finite(x);
+}
+
 // Calls f with the type's description. dtype has been checked.
 template <class F>
 DR_HD decltype(auto) with_value_type(uint32_t dtype, F&& f) {
@@ -94,5 +105,42 @@ DR_HD decltype(auto) with_value_type(uint32_t dtype, F&& f) {
 DR_HD constexpr unsigned value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
 constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
 constexpr bool is_index_type(uint32_t dtype) { return dtype >= DR_U32 && dtype <= DR_I64; }
+DR_HD constexpr unsigned index_type_size(uint32_t dtype) { return dtype == DR_U64 || dtype == DR_I64 ? 8 : 4; }
+
+// Values of a type that is known when a kernel runs.
+template <class T>
+DR_HD float number_at(const void* values, uint64_t i) {
+  return T::to_f32(static_cast<const typename T::bits*>(values)[i]);
+}
+DR_HD inline float value_at(uint32_t dtype, const void* values, uint64_t i) {
+  if (dtype == DR_F32) return number_at<f32_type>(values, i);
+  if (dtype == DR_F16) return number_at<f16_type>(values, i);
+  return number_at<bf16_type>(values, i);
+}
+DR_HD inline float value_of(uint32_t dtype, uint32_t bits) {
+  if (dtype == DR_F32) return f32_type::to_f32(bits);
+  if (dtype == DR_F16) return f16_type::to_f32(static_cast<uint16_t>(bits));
+  return bf16_type::to_f32(static_cast<uint16_t>(bits));
+}
+DR_HD inline uint32_t bits_of(uint32_t dtype, float v) {
+  if (dtype == DR_F32) return std::bit_cast<uint32_t>(v);
+  return dtype == DR_F16 ? f16_type::from_f64(exact_f64(v)) : bf16_type::from_f64(exact_f64(v));
+}
+DR_HD inline void store_bits(uint32_t dtype, void* to, uint64_t i, uint32_t bits) {
+  if (dtype == DR_F32)
+    static_cast<uint32_t*>(to)[i] = bits;
+  else
+    static_cast<uint16_t*>(to)[i] = static_cast<uint16_t>(bits);
+}
+DR_HD inline uint32_t load_bits(uint32_t dtype, const void* from, uint64_t i) {
+  return dtype == DR_F32 ? static_cast<const uint32_t*>(from)[i] : static_cast<const uint16_t*>(from)[i];
+}
+// Stores an index in a framework's type.
+DR_HD inline void store_index(uint32_t index_type, void* to, uint64_t i, uint64_t index) {
+  if (index_type_size(index_type) == 4)
+    static_cast<uint32_t*>(to)[i] = static_cast<uint32_t>(index);
+  else
+    static_cast<uint64_t*>(to)[i] = index;
+}
 
 }  // namespace dr

@@ -1,8 +1,9 @@
-// Between the streams, on a GPU: values at the support that decode will give, and keys in the order of the values.
+// Between the streams, on a GPU: values at the support that decode will give.
 #pragma once
 
 #include <cstdint>
 
+#include "primitive/ascending.hpp"
 #include "primitive/block.hpp"
 #include "primitive/device_row.hpp"
 #include "primitive/tile_job.hpp"
@@ -10,7 +11,7 @@
 
 namespace dr {
 
-inline constexpr uint32_t regather_tile = 2048;  // elements a block
+inline constexpr uint32_t regather_tile = row_tile;  // elements a block
 
 // What an index codec told of a row whose support it replaces; apart from the row's own, because too much support is no fault of it.
 struct replaced_row {
@@ -64,8 +65,8 @@ struct regather_values {
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0) {
         j.row->told = told;
-        j.row->size[2] = j.replaced->size;
-        if (raw) j.row->mode = 1;
+        j.row->size[section_index] = j.replaced->size;
+        if (raw) j.row->mode = mode_raw_index;
         if (index != DR_OK && !raw)
           raise(&j.row->fault, index, DR_STREAM_INDEX, j.replaced->fault.where, j.replaced->fault.what);
       }
@@ -93,7 +94,7 @@ struct regather_values {
       from = told[i];
       there = true;
       if (j.flags & regather_sparse) {
-        from = lower(j.support, j.row->count, told[i]);
+        from = lower_bound(j.support, j.row->count, told[i]);
         there = from < j.row->count && j.support[from] == told[i];
       }
     }
@@ -103,6 +104,7 @@ struct regather_values {
       if (there && !(j.flags & regather_from_source)) {
         value = static_cast<const bits*>(j.kept)[at];
       } else if (there && j.flags & regather_from_residual) {
+        // As rounded_finite, which would take more registers here than there are.
         const double acc = exact_f64(static_cast<const float*>(j.values)[at]);
         value = T::from_f64(is_finite<f32_type>(static_cast<const uint32_t*>(j.values)[at]) ? saturate<T>(acc) : acc);
       } else if (there) {
@@ -115,42 +117,6 @@ struct regather_values {
       }
     }
   }
-
-  DR_HD static uint64_t lower(const uint32_t* list, uint64_t n, uint32_t wanted) {
-    uint64_t low = 0, high = n;
-    while (low < high) {
-      const uint64_t middle = low + (high - low) / 2;
-      if (list[middle] < wanted)
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    return low;
-  }
 };
-
-// keys[k] = support[order[k]]: the support in the order of the values. job.in: order, job.tell: support, job.out: keys.
-template <class Args>
-struct reorder_keys {
-  static constexpr const char* name = "reorder_keys";
-  static constexpr unsigned lanes = 256, grid_phases = 1;
-  using args = Args;
-  struct shared {};
-
-  template <class Block>
-  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    const tile_job& job = job_of_tile(a, b.index());
-    const uint64_t n = live_count(job), begin = uint64_t{b.index() - job.first_tile} * regather_tile;
-    b.phase([&](unsigned lane) {
-      for (unsigned k = 0; k < regather_tile / lanes; ++k) {
-        const uint64_t i = begin + k * lanes + lane;
-        if (i >= n) continue;
-        const uint32_t from = static_cast<const uint32_t*>(job.in)[i];
-        static_cast<uint32_t*>(job.out)[i] = from < n ? static_cast<const uint32_t*>(job.tell)[from] : 0;
-      }
-    });
-  }
-};
-struct no_common {};
 
 }  // namespace dr

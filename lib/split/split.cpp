@@ -4,6 +4,8 @@
 #include <cinttypes>
 #include <cstring>
 
+#include "split/order_kernel.hpp"
+
 namespace dr {
 namespace {
 
@@ -110,6 +112,30 @@ void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, 
   auto* to = static_cast<char*>(out);
   each_row(row_bytes, n,
            [&](uint64_t i, uint64_t bytes) { std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes); });
+}
+
+uint64_t first_misplaced(const uint32_t* order, uint64_t n, uint32_t* seen) {
+  std::memset(seen, 0, 4 * (n / 32 + 1));
+  const auto set = [](uint32_t* word, uint32_t bit) {
+    const uint32_t was = *word;
+    *word |= bit;
+    return was;
+  };
+  uint64_t i = 0;
+  while (i < n && take_place(seen, n, order[i], set)) ++i;
+  return i;
+}
+
+uint64_t sort_by_keys(uint32_t* keys, uint64_t n, uint64_t row_bytes, const void* values, uint64_t* sorted, void* out) {
+  for (uint64_t i = 0; i < n; ++i) sorted[i] = uint64_t{keys[i]} << 32 | i;
+  std::sort(sorted, sorted + n);
+  for (uint64_t i = 0; i < n; ++i) {
+    keys[i] = static_cast<uint32_t>(sorted[i] >> 32);
+    if (i && keys[i] == keys[i - 1]) return i;
+    std::memcpy(static_cast<char*>(out) + i * row_bytes,
+                static_cast<const char*>(values) + static_cast<uint32_t>(sorted[i]) * row_bytes, row_bytes);
+  }
+  return n;
 }
 
 void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,

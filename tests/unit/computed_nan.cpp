@@ -140,6 +140,25 @@ TEST_CASE("merge: a NaN that is computed is one of its type, and one that is con
   });
 }
 
+TEST_CASE("what is finite stays finite when it is rounded: as by way of f64") {
+  const auto check = [](auto type, uint32_t bits) {
+    using T = decltype(type);
+    const float x = std::bit_cast<float>(bits);
+    const double wide = exact_f64(x);
+    REQUIRE_MESSAGE(rounded_finite<T>(x) == T::from_f64(std::isfinite(x) ? saturate<T>(wide) : wide), bits);
+  };
+  const auto check_both = [&](uint32_t bits) {
+    check(f16_type{}, bits);
+    check(bf16_type{}, bits);
+  };
+  for (const uint32_t p : patterns) check_both(p);
+  // Beside every power of two and every half of a last bit; and everywhere.
+  for (uint64_t top = 0; top < 1u << 16; ++top)
+    for (const uint32_t low : {0x0u, 0x1u, 0xfffu, 0x1000u, 0x1001u, 0x7fffu, 0x8000u, 0x8001u, 0xffffu})
+      check_both(static_cast<uint32_t>(top << 16 | low));
+  for (uint64_t bits = 0; bits < uint64_t{1} << 32; bits += 8191) check_both(static_cast<uint32_t>(bits));
+}
+
 TEST_CASE("a sum of duplicates of a sparse tensor is computed, a value that comes once is copied") {
   const uint32_t values[] = {0xffc00001, 0x3f800000, 0xff812345, 0x7f800000, 0xff800000};
   const sparse_entry entries[] = {{0, 0}, {0, 1}, {1, 2}, {2, 3}, {2, 4}};

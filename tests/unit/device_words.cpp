@@ -20,7 +20,7 @@ void check_payload(const uint64_t (&sizes)[3], bool on_heap) {
   std::vector<properties::guarded_bytes> guarded;
   std::vector<std::unique_ptr<uint8_t[]>> heap;
   std::vector<uint8_t> want;
-  row_place p{};
+  row_columns p{};
   for (unsigned s = 0; s < 3; ++s) {
     uint8_t* at = nullptr;
     if (on_heap)

@@ -1,4 +1,4 @@
-#include "pipeline/device_workspace.hpp"
+#include "pipeline/device_encode_work.hpp"
 
 #include <algorithm>
 

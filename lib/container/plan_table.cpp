@@ -1,0 +1,133 @@
+#include "container/plan_table.hpp"
+
+#include <cinttypes>
+
+#include "core/registry.hpp"
+
+namespace dr {
+
+static_assert(entry_stages_max == stages_max);
+
+dr_status corrupt_frame(dr_error& error, const char* what, uint64_t value) {
+  return fail(error, DR_E_CORRUPT, "frame: %s (value %" PRIu64 ")", what, value);
+}
+
+dr_status reserved_in_frame(dr_error& error, const char* what, uint64_t value) {
+  return fail(error, DR_E_UNSUPPORTED, "frame: %s (value %" PRIu64 "); a later version may", what, value);
+}
+
+namespace {
+
+void append_varint(std::pmr::vector<uint8_t>& out, uint64_t x) {
+  uint8_t bytes[10];
+  out.insert(out.end(), bytes, put_varint(bytes, x));
+}
+
+void put_stage(std::pmr::vector<uint8_t>& out, const stage& s) {
+  size_t given = s.codec->field_count;
+  while (given && s.fields[given - 1] == dr_field_at(s.codec->fields, given - 1)->fallback) --given;
+  append_varint(out, uint64_t{s.codec->id} * 2 + (given > 0));
+  if (!given) return;
+  const size_t length = out.size();
+  out.push_back(0);
+  for (size_t i = 0; i < given; ++i) append_varint(out, s.fields[i]);
+  out[length] = static_cast<uint8_t>(out.size() - length - 1);
+}
+
+}  // namespace
+
+void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out) {
+  const entry_head head = entry_head::of(plan.value().count, plan.order().count, plan.index().count, plan.dtype,
+                                         plan.carries_order, plan.width);
+  out.push_back(static_cast<uint8_t>(head.counts));
+  out.push_back(static_cast<uint8_t>(head.type));
+  if (plan.width > 1) append_varint(out, plan.width);
+  for (const stage_list& list : plan.lists)
+    for (const stage& s : list) put_stage(out, s);
+}
+
+size_t entry_size(const wire_plan& plan) {
+  std::pmr::vector<uint8_t> entry;
+  serialise(plan, entry);
+  return entry.size();
+}
+
+uint32_t row_flags(const wire_plan& plan) {
+  uint32_t flags = plan.replaces_support() ? uint32_t{row_replaces_support} : 0;
+  for (uint32_t s = 0; s < section_count; ++s)
+    if (plan.lists[s].count)
+      flags |= row_lists_section << s | (plan.lists[s].fixed_size() ? 0u : uint32_t{row_stores_size} << s);
+  return flags;
+}
+
+namespace {
+
+dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error) {
+  uint64_t head;
+  if (!in.varint(head)) return corrupt_frame(error, "the plan table breaks off in a codec's id", in.left());
+  const uint64_t id = head >> 1;
+  out.codec = id <= 0xffff ? find_codec(role, static_cast<uint32_t>(id)) : nullptr;
+  uint32_t length = 0;
+  if (head & 1) {
+    if (!in.u8(length) || length == 0 || length > in.left())
+      return corrupt_frame(error, "a codec's fields do not fit the plan table", length);
+  }
+  if (!out.codec)
+    return fail(error, DR_E_UNSUPPORTED, "frame: %s codec 0x%" PRIx64 " is not known here; load its plug-in",
+                role_name(role), id);
+  frame_cursor fields{in.at, in.at + length};
+  in.at += length;
+  size_t given = 0;
+  for (; fields.left(); ++given) {
+    uint64_t x;
+    if (given == out.codec->field_count || !fields.varint(x))
+      return corrupt_frame(error, "a codec has other fields than it declares", given);
+    const dr_field& f = *dr_field_at(out.codec->fields, given);
+    if (x < f.minimum || x > f.maximum)
+      return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name,
+                  f.name, x, f.minimum, f.maximum);
+    out.fields[given] = x;
+  }
+  if (given && out.fields[given - 1] == dr_field_at(out.codec->fields, given - 1)->fallback)
+    return corrupt_frame(error, "a trailing field has its default", given - 1);
+  for (size_t i = given; i < out.codec->field_count; ++i) out.fields[i] = dr_field_at(out.codec->fields, i)->fallback;
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
+  entry_head head;
+  if (!in.u8(head.counts) || !in.u8(head.type)) return corrupt_frame(error, "the plan table breaks off", in.left());
+  out.dtype = head.dtype();
+  out.carries_order = head.carries_order();
+  if (head.has_reserved_type())
+    return reserved_in_frame(error, "a value type that this library does not know", head.type);
+  for (const uint32_t s : {section_value, section_index})
+    if (head.has_reserved_count(s)) return reserved_in_frame(error, "a stream of 0, 6 or 7 codecs", head.stages(s));
+  if (!is_value_type(out.dtype)) return corrupt_frame(error, "no value type in the plan table", head.type);
+  if (head.has_width()) {
+    uint64_t width;
+    if (!in.varint(width) || width < 2 || width > universe_max)
+      return corrupt_frame(error, "a row's width is not 2 … 2^32 - 1", out.width);
+    out.width = static_cast<uint32_t>(width);
+  }
+  constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
+  for (uint32_t s = 0; s < section_count; ++s) {
+    stage_list& list = out.lists[s];
+    for (; list.count < head.stages(s); ++list.count)
+      if (const dr_status status =
+              read_stage(in, list.count ? dr_role{DR_ROLE_BYTES} : role[s], list.stages[list.count], error))
+        return status;
+  }
+  const bool reorders = out.value().has(DR_REORDERS);
+  if ((out.value().front().codec->dtypes & DR_DTYPE_BIT(out.dtype)) == 0 || (reorders && out.width != 1))
+    return corrupt_frame(error, "a value codec does not take this type or width", head.type);
+  if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER)))
+    return corrupt_frame(error, "the keys cannot carry an order", head.type);
+  if ((out.order().count != 0) != (reorders && !out.carries_order))
+    return corrupt_frame(error, "an order is missing or in excess", head.counts);
+  return DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,93 @@
+// Feedback on a GPU: states are opened, and what was sent is subtracted.
+#pragma once
+
+#include <cstdint>
+
+#include "feedback/feedback_kernel.hpp"
+#include "primitive/bits.hpp"
+#include "primitive/block.hpp"
+#include "primitive/device_row.hpp"
+#include "primitive/tile_job.hpp"
+
+namespace dr {
+
+// Checks the states of feedback, and marks those that are fresh as used.
+template <class Args>
+struct open_states {
+  static constexpr const char* name = "open_states";
+  static constexpr unsigned lanes = 64, grid_phases = 1;
+  using args = Args;
+  struct shared {};
+
+  // job.out: the state; job.key: its elements; job.tell_count: the row (as a pointer). One tile a job.
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const tile_job& job = a.job[b.index()];
+    b.phase([&](unsigned lane) {
+      if (lane != 0) return;
+      auto& state = *static_cast<residual_state*>(job.out);
+      if (state.is_fresh())
+        state = {a.common.magic, a.common.version, job.key};
+      else if (!state.has_version(a.common.magic, a.common.version) || state.elements != job.key)
+        return raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, state.elements);
+      reinterpret_cast<device_row*>(job.tell_count)->accumulates = 1;
+    });
+  }
+};
+struct open_states_common {
+  uint32_t magic, version;
+};
+
+// acc[support[i]] -= sent value i; 0 where the rest is not finite. Without a frame nothing was sent: what was accumulated stays, but for
+// values that are not finite, which would stay for ever.
+struct subtract_job {
+  float* acc;
+  const uint32_t* told;  // the support, in the order of the values that the receiver will see
+  const void* values;
+  const uint32_t* support;  // of a row that went dense: what was kept
+  const void* kept;
+  const device_row* row;
+  uint32_t universe, told_max, first_tile, reserved;
+};
+static_assert(sizeof(subtract_job) == 64);
+
+template <size_t N>
+struct subtract_rows {
+  static constexpr const char* name = "subtract_rows";
+  static constexpr unsigned lanes = 256, grid_phases = 1;
+  struct args {
+    const uint32_t* failed;
+    uint32_t jobs, tiles, dtype, reserved;
+    subtract_job job[N];
+  };
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    const subtract_job& j = job_of_tile(a, b.index());
+    if (*a.failed) return tidy(b, j);
+    const bool dense = j.row->mode == mode_dense;
+    const uint64_t wanted = dense ? j.row->count : j.row->told, n = wanted < j.told_max ? wanted : j.told_max;
+    const uint64_t begin = uint64_t{b.index() - j.first_tile} * row_tile;
+    b.phase([&](unsigned lane) {
+      for (unsigned k = 0; k < row_tile / lanes; ++k) {
+        const uint64_t i = begin + k * lanes + lane;
+        if (i >= n) continue;
+        const uint32_t at = (dense ? j.support : j.told)[i];
+        if (at < j.universe) j.acc[at] = remaining(j.acc[at], value_at(a.dtype, dense ? j.kept : j.values, i));
+      }
+    });
+  }
+
+  template <class Block>
+  DR_HD static void tidy(Block& b, const subtract_job& j) {
+    const uint64_t tiles = ceil_div(j.told_max ? j.told_max : 1, row_tile);
+    b.phase([&](unsigned lane) {
+      if (!j.row->accumulates) return;
+      for (uint64_t i = uint64_t{b.index() - j.first_tile} * lanes + lane; i < j.universe; i += tiles * lanes)
+        if (!is_finite_residual(j.acc[i])) j.acc[i] = 0;
+    });
+  }
+};
+
+}  // namespace dr

@@ -1,0 +1,149 @@
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+
+#include "merge/merge.hpp"
+#include "merge/merge_frames.hpp"
+#include "primitive/bits.hpp"
+
+namespace dr {
+namespace {
+
+// Elements of a tile: those of one frame stay in L1; of many, so that a frame has enough in it to be worth turning to.
+uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
+// What is larger does not stay in the caches, so it is written past them.
+constexpr uint64_t streamed_from = uint64_t{8} << 20;
+
+// A tile of an output after the other and in it frame after frame: every element is added up as if frame after frame had been added to the
+// whole. Rows and outputs are cut where either ends.
+class dense_merger {
+ public:
+  dense_merger(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const deliver_room* rooms,
+               pool& workers, std::span<tensor_out> outs)
+      : frames_(frames),
+        weights_(weights),
+        copies_(mode == merge_mode::copy),
+        clears_(mode != merge_mode::add),
+        rooms_(rooms),
+        pool_(workers),
+        outs_(outs) {}
+
+  void run() {
+    uint64_t bytes = 0;
+    for (const tensor_out& o : outs_) {
+      tiles_ += tiles_of(o);
+      if (!o.index_dtype) bytes += o.universe * width_of(o) * value_size(o.dtype);
+    }
+    streams_ = clears_ && bytes >= streamed_from;
+    // A few items a worker, for frames are not evenly filled.
+    const uint64_t items = pool_.workers() > 1 ? 8 * uint64_t{pool_.workers()} : 1;
+    each_ = std::max<uint64_t>(1, ceil_div(tiles_, items));
+    pool_.run(
+        static_cast<size_t>(ceil_div(tiles_, each_)),
+        [](void* self, size_t item, size_t worker) { static_cast<dense_merger*>(self)->run_item(item, worker); }, this);
+  }
+
+ private:
+  uint64_t tile_rows(const tensor_out& o) const {
+    return std::max<uint64_t>(1, tile_elements(frames_.size()) / width_of(o));
+  }
+  uint64_t tiles_of(const tensor_out& o) const { return o.index_dtype ? 0 : ceil_div(o.universe, tile_rows(o)); }
+
+  void run_item(size_t item, size_t worker) {
+    const deliver_room& room = rooms_[worker];
+    uint64_t tile = item * each_, left = std::min(each_, tiles_ - tile);
+    uint64_t before = 0;  // rows of the outputs before
+    size_t i = 0;
+    for (; tile >= tiles_of(outs_[i]); ++i) {
+      tile -= tiles_of(outs_[i]);
+      before += outs_[i].universe;
+    }
+    for (size_t f = 0; f < frames_.size(); ++f) room.cursors[f] = find(frames_[f], before + tile * tile_rows(outs_[i]));
+    if (streams_) std::memset(room.tile, 0, deliver_room::tile_bytes);
+    for (; left; --left, ++tile) {
+      for (; tile >= tiles_of(outs_[i]); ++i) {
+        tile = 0;
+        before += outs_[i].universe;
+      }
+      tensor_out& o = outs_[i];
+      const uint64_t begin = tile * tile_rows(o), n = std::min(tile_rows(o), o.universe - begin);
+      const uint64_t bytes = n * width_of(o) * value_size(o.dtype);
+      std::byte* const out = at_element(o, begin * width_of(o));
+      const bool streams = streams_ && bytes <= deliver_room::tile_bytes;
+      if (!streams && clears_) std::memset(out, 0, bytes);
+      const uint64_t pairs = fill(room, o, before + begin, n, streams ? room.tile : out);
+      if (streams) {
+        stream_out(room.tile, bytes, out);
+        std::memset(room.tile, 0, bytes);
+      }
+      std::atomic_ref(o.count).fetch_add(pairs, std::memory_order_relaxed);
+    }
+  }
+
+  // The place of the first row of the universe from `first` on.
+  static deliver_room::cursor find(decoded_frame frame, uint64_t first) {
+    deliver_room::cursor c{0, 0, 0};
+    while (c.row < frame.size() && c.first + frame[c.row].universe <= first) c.first += frame[c.row++].universe;
+    if (c.row < frame.size()) c.at = frame[c.row].position_of(first - c.first);
+    return c;
+  }
+
+  // Rows [first, first + n) of the universe. Returns how many pairs that were.
+  uint64_t fill(const deliver_room& room, const tensor_out& o, uint64_t first, uint64_t n, std::byte* out) const {
+    uint64_t pairs = 0;
+    for (size_t f = 0; f < frames_.size(); ++f) {
+      const decoded_frame frame = frames_[f];
+      if (f + 1 < frames_.size()) fetch(frames_[f + 1], room.cursors[f + 1]);
+      deliver_room::cursor& c = room.cursors[f];
+      while (c.row < frame.size() && c.first < first + n) {
+        const decoded_row& row = frame[c.row];
+        const pair_sink sink{row.dtype, o.dtype, row.width, !copies_, weights_ ? weights_[f] : 1};
+        const uint64_t row_end = c.first + row.universe, to_bytes = uint64_t{row.width} * value_size(o.dtype);
+        const uint64_t begin = std::max(first, c.first), end = std::min(first + n, row_end);
+        if (begin < end && row.count) {
+          std::byte* const to = out + (begin - first) * to_bytes;
+          if (!row.support) {
+            put_rows(sink, row.values_at(begin - c.first), end - begin, to);
+            pairs += end - begin;
+          } else {
+            const uint64_t put = put_pairs(sink, row.support + c.at, row.values_at(c.at), row.count - c.at,
+                                           begin - c.first, end - c.first, to);
+            c.at += put;
+            pairs += put;
+          }
+        }
+        if (row_end > first + n) break;
+        c = {c.row + 1, row_end, 0};
+      }
+    }
+    return pairs;
+  }
+
+  // What of a frame comes next is on its way while the one before is worked on.
+  static void fetch(decoded_frame frame, const deliver_room::cursor& c) {
+    if (c.row >= frame.size() || !frame[c.row].support) return;
+    const auto* const support = reinterpret_cast<const char*>(frame[c.row].support + c.at);
+    const std::byte* const values = frame[c.row].values_at(c.at);
+    for (unsigned line = 0; line < 4; ++line) {
+      __builtin_prefetch(support + 64 * line);
+      __builtin_prefetch(values + 64 * line);
+    }
+  }
+
+  std::span<const decoded_frame> frames_;
+  const float* weights_;
+  bool copies_, clears_, streams_ = false;
+  const deliver_room* rooms_;
+  pool& pool_;
+  std::span<tensor_out> outs_;
+  uint64_t tiles_ = 0, each_ = 1;
+};
+
+}  // namespace
+
+void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode,
+                 const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
+  dense_merger(frames, weights, mode, rooms, workers, outs).run();
+}
+
+}  // namespace dr

@@ -1,0 +1,180 @@
+#include <algorithm>
+#include <cinttypes>
+
+#include "pipeline/batch.hpp"
+#include "pipeline/decode.hpp"
+#include "primitive/bits.hpp"
+
+namespace dr {
+namespace {
+
+dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
+  fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
+  error.tensor = i;
+  return code;
+}
+
+}  // namespace
+
+dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) {
+  if (frame.tensors != b.units.size())
+    return fail(error, DR_E_ARGUMENT, "frame: it has %u tensors, one of the batch has %zu", frame.tensors,
+                b.units.size());
+  dr_status status = DR_OK;
+  const unit* u = b.units.data();
+  each_tensor(frame, [&](size_t begin, size_t, uint64_t universe) {
+    const wire_plan& p = frame.plans[frame.rows[begin].plan];
+    if (!status && (universe != u->universe || p.width != u->width || p.dtype != u->dtype)) {
+      status =
+          fail(error, DR_E_ARGUMENT,
+               "frame: tensor %u has %" PRIu64 " rows of %u values in %s, one of the batch %" PRIu64 " of %u in %s",
+               u->first_tensor, universe, p.width, dtype_name(p.dtype), u->universe, u->width, dtype_name(u->dtype));
+      error.tensor = u->first_tensor;
+    }
+    ++u;
+  });
+  return status;
+}
+
+frame_view common_frame(const batch& b) {
+  frame_view f;
+  f.plans = b.wire;
+  f.tensors = static_cast<uint32_t>(b.units.size());
+  for (const batch_row& r : b.rows) {
+    wire_row& row = f.rows.emplace_back();
+    row.plan = r.plan;
+    row.continues = r.continues;
+    row.universe = r.universe;
+  }
+  return f;
+}
+
+dr_status keep_range(frame_view& frame, const dr_decode_options& options, size_t outs, dr_error& error) {
+  const uint64_t first = options.first_tensor, n = options.tensors;
+  if (!n && !first) return DR_OK;
+  if (!n || first > frame.tensors || n > frame.tensors - first)
+    return fail(error, DR_E_ARGUMENT, "options: %" PRIu64 " tensors from %" PRIu64 " on; the frame has %u", n, first,
+                frame.tensors);
+  if (outs != n) return fail(error, DR_E_ARGUMENT, "%zu outputs; the options ask for %" PRIu64 " tensors", outs, n);
+  frame.keep(static_cast<uint32_t>(first), static_cast<uint32_t>(n));
+  return DR_OK;
+}
+
+dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& ranges, dr_error& error) {
+  ranges.clear();
+  const auto add = [&](size_t i, const void* at, uint64_t bytes) {
+    const auto begin = reinterpret_cast<uintptr_t>(at);
+    if (at && bytes) ranges.push_back({begin, bytes > UINTPTR_MAX - begin ? UINTPTR_MAX : begin + bytes, i});
+  };
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const tensor_out& o = outs[i];
+    const uint64_t rows = o.index_dtype ? std::min(o.capacity, o.universe) : o.universe;
+    add(i, o.values, saturated_product(rows, uint64_t{width_of(o)} * value_size(o.dtype)));
+    if (o.index_dtype) add(i, o.indices, saturated_product(rows, index_type_size(o.index_dtype)));
+  }
+  const auto before = [](const out_range& a, const out_range& b) { return a.begin < b.begin; };
+  if (!std::is_sorted(ranges.begin(), ranges.end(), before)) std::sort(ranges.begin(), ranges.end(), before);
+  for (size_t k = 1; k < ranges.size(); ++k) {
+    if (ranges[k - 1].end <= ranges[k].begin) continue;
+    const auto [a, b] = std::minmax(ranges[k - 1].output, ranges[k].output);
+    fail(error, DR_E_ARGUMENT, "output %zu: it overlaps output %zu", b, a);
+    error.tensor = b;
+    return DR_E_ARGUMENT;
+  }
+  return DR_OK;
+}
+
+dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint64_t size, dr_error& error) {
+  const auto begin = reinterpret_cast<uintptr_t>(frame);
+  // They ascend and are apart, so do their ends.
+  const auto found =
+      std::partition_point(ranges.begin(), ranges.end(), [&](const out_range& r) { return r.end <= begin; });
+  if (found == ranges.end() || !size || (found->begin > begin && found->begin - begin >= size)) return DR_OK;
+  fail(error, DR_E_ARGUMENT, "output %zu: it overlaps the frame", found->output);
+  error.tensor = found->output;
+  return DR_E_ARGUMENT;
+}
+
+dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse, uint64_t& total, dr_error& error) {
+  const auto bad = [&](uint64_t i, const char* what, uint64_t has, uint64_t wants) {
+    return bad_output(error, i, DR_E_ARGUMENT, what, has, wants);
+  };
+  total = 0;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const tensor_out& o = outs[i];
+    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
+    if (o.index_dtype && !is_index_type(o.index_dtype))
+      return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
+    if (o.flags) return bad_output(error, i, DR_E_UNSUPPORTED, "unknown flags", o.flags, 0);
+    if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
+      return bad(i, "values are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && sparse == sparse_outputs::none)
+      return bad(i, "a dense output is wanted here", o.index_dtype, 0);
+    if (o.index_dtype && reinterpret_cast<uintptr_t>(o.indices) % index_type_size(o.index_dtype))
+      return bad(i, "indices are not aligned to their dtype", 0, 0);
+    if (o.index_dtype && sparse == sparse_outputs::unions && !o.indices && o.capacity)
+      return bad(i, "indices is NULL", 0, 0);
+    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, "values is NULL", 0, 0);
+    if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows", o.universe, 0);
+    total += o.universe;
+  }
+  return DR_OK;
+}
+
+dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
+                        dr_error& error) {
+  const auto bad = [&](uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
+    return bad_output(error, i, code, what, has, wants);
+  };
+  const bool cut = is_cut(frame, outs.size());
+  if (!cut && outs.size() != frame.tensors)
+    return fail(error, DR_E_ARGUMENT, "%zu outputs; the frame has %u tensors", outs.size(), frame.tensors);
+  uint64_t total = 0;
+  if (const dr_status s = check_outputs(outs, cut ? sparse_outputs::none : sparse, total, error)) return s;
+  const auto type_fits = [&](size_t i, const wire_plan& p) -> dr_status {
+    const tensor_out& o = outs[i];
+    const uint32_t width = width_of(o);
+    if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
+    return DR_OK;
+  };
+  dr_status status = DR_OK;
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
+    const wire_plan& p = frame.plans[frame.rows[begin].plan];
+    if (cut) {
+      for (size_t i = 0; i < outs.size() && !status; ++i) status = type_fits(i, p);
+      if (!status && total != universe)
+        status = fail(error, DR_E_ARGUMENT,
+                      "%zu outputs hold %" PRIu64 " rows together; the frame's one tensor has %" PRIu64, outs.size(),
+                      total, universe);
+      return;
+    }
+    if (status) return;
+    const size_t i = next++;
+    const tensor_out& o = outs[i];
+    if ((status = type_fits(i, p))) return;
+    if (o.universe != universe) {
+      status = bad(i, DR_E_ARGUMENT, "universe differs", o.universe, universe);
+      return;
+    }
+    if (!o.index_dtype) return;
+    uint64_t support = 0;
+    for (size_t r = begin; r < end; ++r) support += frame.rows[r].support;
+    const uint64_t top = o.index_dtype == DR_U32   ? uint64_t{1} << 32
+                         : o.index_dtype == DR_I32 ? uint64_t{1} << 31
+                         : o.index_dtype == DR_I64 ? uint64_t{1} << 63
+                                                   : UINT64_MAX;
+    if (universe > top)
+      status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
+    else if (sparse == sparse_outputs::unions)
+      return;
+    else if (support > o.capacity) {
+      status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
+      error.needed = support;
+    } else if (support && !o.indices)
+      status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);
+  });
+  return status;
+}
+
+}  // namespace dr

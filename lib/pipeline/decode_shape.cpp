@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "pipeline/device_decode.hpp"
+
+namespace dr {
+namespace {
+
+dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error) {
+  host_would_do = true;
+  for (const wire_plan& plan : shape.wire)
+    for (const stage_list& list : plan.lists)
+      for (uint32_t k = 0; k < list.count; ++k)
+        if (!runs_on_cuda(list.stages[k]) || k > 0)
+          return fail(
+              error, DR_E_UNSUPPORTED,
+              "frame: %s%s runs on the CPU only; DR_PLACE_ALLOW_HOST would decode it there, with copies and a wait",
+              list.stages[k].codec->name, list.stages[k].codec->cuda ? " with these parameters" : "");
+  host_would_do = false;
+  shape.header = device_header::of(shape.layout, shape.wire, shape.rows.empty() ? 0 : shape.rows[0].universe);
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
+  out = {};
+  out.wire = b.wire;
+  for (const batch_row& r : b.rows) {
+    if (r.continues) return fail(error, DR_E_UNSUPPORTED, "batch: segments have no CUDA path");
+    out.rows.push_back(
+        {r.plan, r.plan, r.universe, r.count_max, r.support_max, r.bound.payload, r.count_max, r.support_max, {}});
+  }
+  out.layout = b.layout[0];
+  bool host = false;
+  return finish_shape(out, host, error);
+}
+
+dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_would_do, dr_error& error) {
+  out = {};
+  out.wire = f.plans;
+  host_would_do = true;
+  for (const wire_row& r : f.rows) {
+    if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
+    // Bounds of streams that no codec is asked for were not judged, and are 0.
+    const bool coded = r.mode == mode_plan && r.count != 0;
+    out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
+                        coded ? r.count : 0, r.support, r.size});
+  }
+  out.layout = f.layout;
+  return finish_shape(out, host_would_do, error);
+}
+
+void join_shapes(std::vector<decode_shape>& shapes) {
+  if (shapes.size() < 2) return;
+  decode_shape all = shapes[0];
+  for (const decode_shape& s : shapes) {
+    const header_layout &a = all.layout, &b = s.layout;
+    if (a.short_form != b.short_form || a.short_width != b.short_width || a.table != b.table || a.width != b.width ||
+        all.rows.size() != s.rows.size())
+      return;
+    for (size_t i = 0; i < s.rows.size(); ++i) {
+      auto& x = all.rows[i];
+      const auto& y = s.rows[i];
+      if (x.plan != y.plan || x.entry != y.entry || x.universe != y.universe) return;
+      x.count_max = std::max(x.count_max, y.count_max);
+      x.support_max = std::max(x.support_max, y.support_max);
+      x.payload = std::max(x.payload, y.payload);
+      x.coded_max = std::max(x.coded_max, y.coded_max);
+      x.given_max = std::max(x.given_max, y.given_max);
+      for (uint32_t k = 0; k < section_count; ++k) x.size[k] = std::max(x.size[k], y.size[k]);
+    }
+  }
+  shapes.assign(1, std::move(all));
+}
+
+}  // namespace dr

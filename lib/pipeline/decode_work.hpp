@@ -1,0 +1,51 @@
+// The workspace of a decode: laid out, or measured.
+#pragma once
+
+#include <span>
+
+#include "container/frame.hpp"
+#include "core/arena.hpp"
+#include "primitive/value_type.hpp"
+#include "stage/chain.hpp"
+
+namespace dr {
+
+// What decoding a row needs. nullptr: the row does without.
+struct decode_row {
+  dr_fault fault;
+  uint64_t out_size[section_count];
+  uint32_t* support;
+  void* values;
+  uint32_t* order;
+  uint32_t* seen;    // to check a permutation, a bit an element
+  uint64_t* sorted;  // of keys that carry the order: key and position
+  void* in_order;    // values, once they are in index order
+  stream_slot slots[section_count];
+};
+
+struct decode_work {
+  decode_row* rows;  // of all frames
+  job_list jobs;
+  uint32_t *selected, *by_plan;
+  std::byte* scratch;
+  uint64_t scratch_stride;  // a worker's
+
+  // With a measuring arena, nothing but its size.
+  static decode_work take(arena& memory, std::span<const frame_view> frames, uint32_t workers);
+};
+
+inline uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
+inline bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
+
+// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and no list made.
+// (A row that states another is the codec's to refuse.)
+inline bool whole(const wire_plan& plan, const wire_row& row) {
+  return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
+}
+
+// Whether a stream of a coded row has to be decoded.
+inline bool has_stream(const wire_plan& plan, const wire_row& row, uint32_t s) {
+  return s != section_index || (row.mode != mode_raw_index && !whole(plan, row));
+}
+
+}  // namespace dr

@@ -1,0 +1,213 @@
+#include <algorithm>
+#include <cinttypes>
+
+#include "pipeline/batch.hpp"
+#include "pipeline/decode.hpp"
+#include "pipeline/decode_work.hpp"
+#include "primitive/bits.hpp"
+
+namespace dr {
+namespace {
+
+bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payload) % 4 == 0; }
+
+decode_row take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
+                    uint64_t& scratch) {
+  decode_row o{};
+  if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.payload());
+  if (!coded(row)) return o;
+  for (uint32_t s = 0; s < section_count; ++s) {
+    const stage_list& list = plan.lists[s];
+    if (list.count == 0 || !has_stream(plan, row, s)) continue;
+    const uint64_t count = s == section_index ? row.count : row.support;
+    list_need need;
+    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
+    o.slots[s] = stream_slot::take(memory, list, need, true);
+    scratch = std::max(scratch, need.decode_scratch);
+  }
+  if (!whole(plan, row)) o.support = memory.take<uint32_t>(row.support);
+  o.values = memory.take<std::byte>(row.support * row_bytes(plan));
+  if (plan.value().has(DR_REORDERS)) {
+    o.in_order = memory.take<std::byte>(row.support * row_bytes(plan));
+    if (plan.carries_order) {
+      o.sorted = memory.take<uint64_t>(row.support);
+    } else {
+      o.order = memory.take<uint32_t>(row.support);
+      o.seen = memory.take<uint32_t>(row.support / 32 + 1);
+    }
+  }
+  return o;
+}
+
+// Of n rows, at most `most` of them in one frame.
+decode_work take_lists(arena& memory, size_t n, size_t most) {
+  decode_work w{};
+  w.rows = memory.take<decode_row>(n);
+  w.jobs = job_list::take(memory, most);
+  w.selected = memory.take<uint32_t>(most);
+  w.by_plan = memory.take<uint32_t>(most);
+  return w;
+}
+void take_scratch(arena& memory, uint64_t scratch, uint32_t workers, decode_work& w) {
+  w.scratch_stride = ceil_div(scratch, arena::alignment) * arena::alignment;
+  w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
+}
+
+void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers) {
+  for (uint32_t k = 0; k < workers; ++k) deliver_room::take(memory, frames, outs);
+}
+
+// A plan as a reader knows it, without what only an encoder does.
+wire_plan as_read(const wire_plan& plan) {
+  wire_plan read = plan;
+  for (stage_list& list : read.lists)
+    for (stage& s : list.stages) s.values = nullptr;
+  return read;
+}
+
+// The most that take_row takes of a row of a batch, whatever the data were. An encoder sends a row by one of its plans (auto: of
+// its choices), with raw keys in place of a support that would be replaced, or dense; each is asked for here. It never sends
+// more rows or a larger support than the batch's bounds; what take_row takes grows with both, for an arena does and a codec's
+// need does (codec.h; "a need never falls" in tests/properties/traits.cpp). Dense it is sent only where its codes may be longer,
+// so where the bound of the payload is the dense row's; and unaligned, whatever the address of the frame.
+uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
+  uint64_t most = 0;
+  const auto ask = [&](uint32_t plan, row_mode mode, uint64_t count, uint64_t support, uint64_t dense) {
+    wire_row row;
+    row.mode = mode;
+    row.universe = r.universe;
+    row.count = count;
+    row.support = support;
+    row.size[section_value] = dense;
+    arena memory;
+    const auto* const unaligned = reinterpret_cast<const uint8_t*>(uintptr_t{1});  // never looked at
+    take_row(memory, as_read(b.wire[plan]), row, unaligned, scratch);
+    most = std::max<uint64_t>(most, memory.used());
+  };
+  const auto ask_plan = [&](uint32_t plan, uint64_t count, uint64_t support) {
+    ask(plan, mode_plan, count, support, 0);
+    if (b.wire[plan].replaces_support()) ask(plan, mode_raw_index, count, count, 0);
+  };
+  if (r.choices.empty()) ask_plan(r.plan, r.count_max, r.support_max);
+  for (const row_choice& c : r.choices) ask_plan(c.plan, c.bound.count, c.bound.support);
+  const uint64_t dense = r.universe * row_bytes(b.wire[r.plan]);
+  if (r.bound.payload >= dense) ask(r.plan, mode_dense, r.count_max, r.universe, dense);
+  return most;
+}
+
+// The limits that hold where the caller sets none (dr_decode_options says them).
+constexpr uint64_t workspace_factor = 256, workspace_least = uint64_t{1} << 20;
+constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
+
+// What the limits are multiples of, and what a decoder asks of sparse outputs beside.
+struct extent {
+  uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
+  uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output
+
+  void add(const frame_view& frame, std::span<const tensor_out> outs) {
+    bytes = saturated_sum(bytes, frame.frame_size);
+    const bool cut = is_cut(frame, outs.size());
+    size_t next = 0;
+    each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
+      const tensor_out& o = outs[cut ? 0 : next++];
+      const uint64_t width = frame.plans[frame.rows[begin].plan].width,
+                     row = saturated_product(width, value_size(o.dtype));
+      if (!o.index_dtype) {
+        bytes = saturated_sum(bytes, saturated_product(universe, row));
+        return;
+      }
+      const uint64_t pair = row + index_type_size(o.index_dtype);
+      for (size_t i = begin; i < end; ++i) {
+        const wire_row& r = frame.rows[i];
+        const wire_plan& plan = frame.plans[r.plan];
+        bytes = saturated_sum(bytes, saturated_product(r.support, pair));
+        if (coded(r) && r.mode == mode_plan && plan.replaces_support() && !whole(plan, r))
+          asked = saturated_sum(asked, r.universe);
+      }
+    });
+  }
+};
+
+dr_status check_elements(const frame_view& frame, const dr_decode_options& limits, dr_error& error) {
+  if (!limits.max_elements) return DR_OK;
+  uint64_t elements = 0;
+  for (const wire_row& row : frame.rows) {
+    const uint64_t width = frame.plans[row.plan].width;
+    if (row.universe > (limits.max_elements - elements) / width)
+      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
+                  limits.max_elements);
+    elements += row.universe * width;
+  }
+  return DR_OK;
+}
+
+}  // namespace
+
+decode_work decode_work::take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
+  size_t n = 0, most = 0;
+  for (const frame_view& f : frames) {
+    n += f.rows.size();
+    most = std::max(most, f.rows.size());
+  }
+  decode_work w = take_lists(memory, n, most);
+  uint64_t scratch = 0;
+  size_t i = 0;
+  for (const frame_view& f : frames)
+    for (const wire_row& row : f.rows) {
+      const decode_row o = take_row(memory, f.plans[row.plan], row, f.data + row.offset, scratch);
+      if (!memory.measures() && memory.fits()) w.rows[i] = o;
+      ++i;
+    }
+  take_scratch(memory, scratch, workers, w);
+  return w;
+}
+
+dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
+                           const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error) {
+  extent all;
+  uint64_t headers = 0;
+  for (const frame_view& frame : frames) {
+    if (const dr_status s = check_elements(frame, limits, error)) return s;
+    all.add(frame, outs);
+    headers += frame.memory();
+  }
+  if (const uint64_t most = saturated_sum(saturated_product(asked_factor, all.bytes), asked_least);
+      !limits.max_elements && all.asked > most)
+    return fail(error, DR_E_CAPACITY,
+                "frame: to give a sparse output its codec goes through %" PRIu64
+                " elements; without a limit on elements "
+                "%" PRIu64 " are allowed for such outputs",
+                all.asked, most);
+  arena memory;
+  decode_work::take(memory, frames, workers);
+  take_rooms(memory, frames.size(), outs.size(), workers);
+  bytes = memory.used();
+  if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space");
+  const uint64_t most =
+      limits.max_workspace
+          ? limits.max_workspace
+          : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
+  if (bytes + headers > most) {
+    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64,
+         bytes + headers, most);
+    error.needed = bytes + headers;
+    return DR_E_CAPACITY;
+  }
+  return DR_OK;
+}
+
+dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error) {
+  const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space"); };
+  arena memory, rows;
+  uint64_t scratch = 0;
+  for (const batch_row& r : b.rows) rows.take<std::byte>(most_of_row(b, r, scratch));
+  if (frames && rows.used() > SIZE_MAX / frames) return too_large();
+  decode_work w = take_lists(memory, b.rows.size() * frames, b.rows.size());
+  memory.take<std::byte>(rows.used() * frames);
+  take_scratch(memory, scratch, b.workers, w);
+  take_rooms(memory, frames, b.shapes.size(), b.workers);
+  bytes = memory.used();
+  return bytes > SIZE_MAX / 4 ? too_large() : DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,122 @@
+#include "pipeline/device_decode_work.hpp"
+
+#include <algorithm>
+
+#include "core/arena.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint64_t slack = 32;
+
+template <class Bytes>
+device_decode_row take_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
+  const auto& r = shape.rows[row];
+  const wire_plan& plan = shape.wire[r.plan];
+  const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
+  device_decode_row o{};
+  for (uint32_t s = 0; s < section_count; ++s) {
+    uint64_t size = std::max(need_of(plan.lists[s], stream_of(shape, row, s)).payload, r.size[s]);
+    // A dense row comes in the place of values, if its bound lets it come at all.
+    if (s == section_value && dense <= r.payload) size = std::max(size, dense);
+    o.capacity[s] = size;
+    o.slot[s] = reinterpret_cast<uint8_t*>(bytes(size + slack + 16));
+  }
+  return o;
+}
+
+template <class Bytes>
+void take_row(const decode_shape& shape, size_t row, device_decode_row& o, Bytes&& bytes) {
+  const auto& r = shape.rows[row];
+  const wire_plan& plan = shape.wire[r.plan];
+  const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
+  o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
+  o.values = bytes(r.support_max * row_bytes + slack);
+  if (!plan.value().has(DR_REORDERS)) return;
+  o.in_order = bytes(r.support_max * row_bytes + slack);
+  if (plan.carries_order)
+    o.sorted = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+  else
+    o.order = reinterpret_cast<uint32_t*>(bytes(4 * r.support_max + slack));
+}
+
+}  // namespace
+
+stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s) {
+  const auto& r = shape.rows[row];
+  const wire_plan& p = shape.wire[r.plan];
+  return {r.universe, s == section_index ? r.coded_max : r.support_max, p.dtype, p.width};
+}
+
+dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule* rule) {
+  dr_need need{};
+  need.struct_size = sizeof need;
+  need.rule = rule;
+  if (list.count == 0) return need;
+  const dr_job job = shape_job(shape);
+  const dr_params params = list.front().params();
+  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the shape was made
+  return need;
+}
+
+device_decode_work device_decode_work::take(const decode_shape& shape, size_t frames, std::byte* base,
+                                            device_decode_scratch& host) {
+  device_decode_work w;
+  arena memory;
+  const auto bytes = [&](uint64_t size) {
+    const uint64_t offset = memory.used();
+    memory.take<std::byte>(size);
+    return base ? base + offset : nullptr;
+  };
+  const size_t n = shape.rows.size(), all = n * frames;
+  w.zero = base;
+  w.rows = reinterpret_cast<device_row*>(bytes(all * sizeof(device_row)));
+  w.result = reinterpret_cast<unpack_result*>(bytes(all * sizeof(unpack_result)));
+  w.made = reinterpret_cast<uint64_t*>(bytes(all * 8));
+  w.state = reinterpret_cast<unpack_state*>(bytes(frames * sizeof(unpack_state)));
+  w.gate = reinterpret_cast<gate_state*>(bytes(sizeof(gate_state)));
+  host.scratch.assign(shape.wire.size() * section_count, {});
+  for (uint32_t p = 0; p < shape.wire.size(); ++p)
+    for (uint32_t s = 0; s < section_count; ++s) {
+      uint64_t size = 0;
+      for (size_t i = 0; i < n; ++i)
+        if (shape.rows[i].plan == p)
+          size += rounded(need_of(shape.wire[p].lists[s], stream_of(shape, i, s)).decode_scratch, 64);
+      host.scratch[p * section_count + s] = {bytes(size * frames), size * frames};
+    }
+  host.seen.assign(shape.wire.size(), nullptr);
+  for (uint32_t p = 0; p < shape.wire.size(); ++p) {
+    uint64_t words = 0;
+    if (shape.wire[p].order().count)
+      for (const auto& r : shape.rows)
+        if (r.plan == p) words += r.support_max / 32 + 1;
+    host.seen[p] = reinterpret_cast<uint32_t*>(bytes(4 * words * frames));
+  }
+  host.rows.clear();
+  for (size_t i = 0; i < all; ++i) host.rows.push_back(take_slots(shape, i % n, bytes));
+  w.zero_size = memory.used();
+  for (size_t i = 0; i < all; ++i) take_row(shape, i % n, host.rows[i], bytes);
+  host.sort.assign(shape.wire.size(), {});
+  for (uint32_t p = 0; p < shape.wire.size(); ++p) {
+    if (!shape.wire[p].carries_order) continue;
+    uint64_t pairs = 0;
+    for (const auto& r : shape.rows)
+      if (r.plan == p) pairs += r.support_max * frames;
+    dr_sort& sort = host.sort[p];
+    sort.struct_size = sizeof sort;
+    sort.n = pairs;
+    sort.keys = reinterpret_cast<uint64_t*>(bytes(8 * pairs));
+    sort.other_keys = reinterpret_cast<uint64_t*>(bytes(8 * pairs));
+    sort.values = reinterpret_cast<uint32_t*>(bytes(4 * pairs));
+    sort.other_values = reinterpret_cast<uint32_t*>(bytes(4 * pairs));
+    sort.temp_size = dr_sort_temp(pairs);
+    sort.temp = bytes(sort.temp_size);
+  }
+  w.blob = bytes(rounded(all * sizeof(unpack_row), 16) + rounded(frames * sizeof(unpack_frame), 16) +
+                 rounded(shape.wire.size() * sizeof(plan_rule), 16) + rounded(shape.header.head.size(), 16) +
+                 rounded(all * sizeof(merge_row), 16) + rounded(n * sizeof(merge_out), 16));
+  w.size = memory.used();
+  return w;
+}
+
+}  // namespace dr

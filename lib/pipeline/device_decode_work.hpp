@@ -1,0 +1,28 @@
+// Where what a decode on a GPU needs lies: in one workspace, or measured.
+#pragma once
+
+#include "pipeline/device_decode.hpp"
+
+namespace dr {
+
+inline uint64_t rounded(uint64_t size, uint64_t to) { return ceil_div(size, to) * to; }
+
+struct device_decode_work {
+  std::byte* zero = nullptr;  // what a call begins by zeroing
+  uint64_t zero_size = 0, size = 0;
+  device_row* rows = nullptr;
+  unpack_result* result = nullptr;
+  uint64_t* made = nullptr;
+  unpack_state* state = nullptr;
+  gate_state* gate = nullptr;
+  std::byte* blob = nullptr;  // descriptors
+
+  // base nullptr: only measures. Fills the rows, scratch, bitmaps and sorts of `host`.
+  static device_decode_work take(const decode_shape& shape, size_t frames, std::byte* base,
+                                 device_decode_scratch& host);
+};
+
+stream_shape stream_of(const decode_shape& shape, size_t row, uint32_t s);
+dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule* rule = nullptr);
+
+}  // namespace dr

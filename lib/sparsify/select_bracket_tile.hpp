@@ -1,0 +1,125 @@
+// A sample of a tensor brackets the r-th magnitude in [lo, hi]; small tensors are solved outright.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "primitive/rng.hpp"
+#include "sparsify/select_rank_tile.hpp"
+
+namespace dr {
+
+// Ranks in a sample: six standard deviations, and some, where they are few.
+DR_HD inline double bracket_slack(double expected) { return 6 * sqrt(expected) + 4; }
+
+// Lanes that have runs of 32 each find them in banks of their own.
+DR_HD constexpr uint32_t bank_place(uint32_t i) { return i + i / 32; }
+
+template <class Bits, size_t N>
+struct select_bracket {
+  static constexpr const char* name = "select_bracket";
+  static constexpr unsigned lanes = select_lanes, grid_phases = 1;
+  using args = select_args<N>;
+  using view = select_view<Bits>;
+  // A sample's bins; or all keys of a small tensor, behind bins of theirs.
+  struct shared {
+    alignas(16) uint32_t word[select_bins + bank_place(select_small)];
+  };
+  static constexpr uint32_t sample_shift = key_bits<Bits> - 13;
+  static_assert(select_sample_bins == 1u << 13);
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
+    const select_unit& u = job_of_tile(a, b.index());
+    if (u.row->fault.code != DR_OK) return;
+    const view v = view::of(a, u);
+    if (u.d <= select_small) return solve(b, s, v);
+    sample(b, s, v, b.index() - u.first_tile);
+    if (last_of(b, &v.state().done_bracket, u.sample_blocks)) set_bracket(b, v);
+  }
+
+  // All of a small tensor.
+  template <class Block>
+  DR_HD static void solve(Block& b, shared& s, const view& v) {
+    const select_unit& u = v.unit;
+    uint32_t* const keys = s.word + select_bins;
+    b.phase([&](unsigned lane) {
+#pragma unroll 8
+      for (uint32_t i = lane; i < u.d; i += lanes) {
+        Bits value = static_cast<const Bits*>(u.values)[i];
+        if (u.residual) {
+          const float acc = accumulated(v.common, u.residual[i], value);
+          u.residual[i] = acc;
+          value = rounded_value<Bits>(v.common, acc);
+        }
+        keys[bank_place(i)] = key_of(value);
+      }
+    });
+    const auto key = [&](uint64_t i) { return keys[bank_place(static_cast<uint32_t>(i))]; };
+    const exact_rank r = select_exactly(b, s.word, u.d, u.target, key_bits<Bits>, [&](uint32_t i) {
+      const uint32_t k = key(i);
+      return k ? k : ~0u;
+    });
+    const uint64_t all = write_range<Bits>(b, v.common, u, 0, u.d, (u.d + lanes - 1) / lanes, r, 0, key);
+    b.phase([&](unsigned lane) {
+      if (lane == 0) tell_count(u, kept_of(all, r.ties));
+    });
+  }
+
+  template <class Block>
+  DR_HD static void sample(Block& b, shared& s, const view& v, uint32_t tile) {
+    constexpr uint32_t pieces = sample_tile / sample_piece;
+    const select_unit& u = v.unit;
+    const uint32_t stratum = u.d / (u.sample_blocks * pieces), room = stratum - sample_piece + 1;
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < select_sample_bins; i += lanes) s.word[i] = 0;
+    });
+    b.phase([&](unsigned lane) {
+#pragma unroll 8
+      for (uint32_t k = 0; k < sample_tile / lanes; ++k) {
+        const uint32_t i = k * lanes + lane, piece = tile * pieces + i / sample_piece;
+        // A piece at a place of its own in every stratum, so that no period of the data meets one of ours.
+        const uint64_t chance = mix64(piece + golden) >> 32;
+        const uint32_t at = piece * stratum + static_cast<uint32_t>(chance * room >> 32) + i % sample_piece;
+        if (at < u.d) atomic_add(s.word + (key_of(peek<Bits>(v.common, u, at)) >> sample_shift), 1u);
+      }
+    });
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < select_sample_bins; i += lanes)
+        if (s.word[i]) atomic_add(v.sample() + i, s.word[i]);
+    });
+  }
+
+  // lo and hi beside the sample's expected rank.
+  template <class Block>
+  DR_HD static void set_bracket(Block& b, const view& v) {
+    const select_unit& u = v.unit;
+    const double size = static_cast<double>(u.sample_blocks) * sample_tile,
+                 expected = size * static_cast<double>(u.target) / static_cast<double>(u.d);
+    const double slack = bracket_slack(expected);
+    const bool has_high = expected > slack + 1;
+    const uint32_t* const bins = v.sample();
+    const rank_place low = find_rank<select_sample_bins>(b, bins, static_cast<uint32_t>(expected + slack));
+    const rank_place high =
+        find_rank<select_sample_bins>(b, bins, has_high ? static_cast<uint32_t>(expected - slack) : 1);
+    b.phase([&](unsigned lane) {
+      if (lane != 0) return;
+      select_state& s = v.state();
+      s.lo = low.rank && low.bin ? inside(bins, low, true) : 1;  // (zeros are in bin 0)
+      s.hi = has_high && high.rank ? inside(bins, high, false) : magnitude_mask<Bits>;
+      if (s.hi < s.lo) s.hi = s.lo;
+      while ((s.hi - s.lo) >> s.shift >= select_bins) ++s.shift;
+    });
+  }
+
+  // A key of the bin, as far from its top as the rank says; `below`: rather too low than too high, by a 32nd of the bin.
+  DR_HD static uint32_t inside(const uint32_t* bins, const rank_place& p, bool below) {
+    constexpr uint32_t width = 1u << sample_shift, margin = width / 32;
+    const auto down = static_cast<uint32_t>(uint64_t{width} * p.rank / bins[p.bin]);
+    const uint32_t top = (p.bin << sample_shift) + (width - 1);
+    if (below) return top - (down + margin < width - 1 ? down + margin : width - 1);
+    return top - (down > margin + 1 ? down - margin - 1 : 0);
+  }
+};
+
+}  // namespace dr

@@ -1,0 +1,211 @@
+// Where the sample misled (constant or adversarial data): radix over all elements, in one cooperative launch.
+#pragma once
+
+#include <cstdint>
+
+#include "sparsify/select_rank_tile.hpp"
+
+namespace dr {
+
+template <class Bits, size_t N>
+struct select_fallback {
+  // It is launched whether it is needed or not, and cooperative: all blocks must be there before one begins. So there are few (a processor
+  // has one beside whatever else it does), and each has many loads under way.
+  static constexpr const char* name = "select_fallback";
+  static constexpr unsigned lanes = select_lanes;
+  static constexpr unsigned grid_phases = 6;  // zero · three digits · counts · writes
+  using args = select_args<N>;
+  using view = select_view<Bits>;
+  struct shared {
+    alignas(16) uint32_t hist[select_bins];
+  };
+
+  // Whether there is nothing to do: then no block waits for another.
+  DR_HD static bool idle(const args& a) { return view::of(a, a.job[0]).state().any_failed == 0; }
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned phase) {
+    for (uint32_t i = 0; i < a.jobs; ++i) {
+      const select_unit& u = a.job[i];
+      if (u.d <= select_small || u.kind != select_largest_kind) continue;
+      const view v = view::of(a, u);
+      if (!v.state().failed) continue;
+      // Blocks have runs of elements; of a short tensor some have none.
+      const uint32_t most = (u.d - 1) / fallback_tile + 1, blocks = b.blocks() < most ? b.blocks() : most;
+      if (b.index() >= blocks) continue;
+      const uint32_t each = u.d / blocks, longer = u.d % blocks, index = b.index();
+      const uint32_t begin = each * index + (index < longer ? index : longer), end = begin + each + (index < longer);
+      if (phase == 0)
+        zero(b, v, blocks);
+      else if (phase <= 3)
+        count_digit(b, s, v, phase - 1, begin, end);
+      else if (phase == 4)
+        count(b, v, begin, end);
+      else
+        write(b, v, begin, end, index + 1 == blocks);
+    }
+  }
+
+  DR_HD static constexpr uint32_t digit_bits(uint32_t digit) { return digit == 0 ? 11 : 10; }
+
+  // Three histograms, where the sample's was.
+  template <class Block>
+  DR_HD static void zero(Block& b, const view& v, uint32_t blocks) {
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = b.index() * lanes + lane; i < 3 * select_bins; i += blocks * lanes) v.sample()[i] = 0;
+    });
+  }
+
+  // The threshold as far as `digits` digits tell it.
+  template <class Block>
+  DR_HD static exact_rank known(Block& b, const view& v, uint32_t digits) {
+    exact_rank r{0, v.unit.target};
+    for (uint32_t k = 0; k < digits; ++k) {
+      const rank_place p = find_rank<select_bins>(b, v.sample() + k * select_bins, r.ties);
+      if (p.rank == 0) return {0, 0};  // fewer than wanted are not zero: all of them are kept
+      r = {r.key << digit_bits(k) | p.bin, p.rank};
+    }
+    return r;
+  }
+
+  template <class Block>
+  DR_HD static void count_digit(Block& b, shared& s, const view& v, uint32_t digit, uint32_t begin, uint32_t end) {
+    const exact_rank r = known(b, v, digit);
+    if (r.ties == 0) return;
+    const uint32_t bits = digit_bits(digit), shift = digit == 0 ? 20 : digit == 1 ? 10 : 0;
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < select_bins; i += lanes) s.hist[i] = 0;
+    });
+    b.phase([&](unsigned lane) {
+      each_key(v, begin, end, lane, [&](uint32_t key) {
+        if (key && uint64_t{key} >> shift >> bits == r.key)
+          atomic_add(s.hist + (key >> shift & ((1u << bits) - 1)), 1u);
+      });
+    });
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < select_bins; i += lanes)
+        if (s.hist[i]) atomic_add(v.sample() + digit * select_bins + i, s.hist[i]);
+    });
+  }
+
+  // What a block has: above in the high half, equal in the low half.
+  template <class Block>
+  DR_HD static void count(Block& b, const view& v, uint32_t begin, uint32_t end) {
+    const exact_rank r = known(b, v, 3);
+    typename Block::template each<uint64_t> sum;
+    b.phase([&](unsigned lane) {
+      uint64_t own = 0;
+      each_key(v, begin, end, lane,
+               [&](uint32_t key) { own += key > r.key ? uint64_t{1} << 32 : key == r.key && key; });
+      sum[lane] = own;
+    });
+    const uint64_t all = b.sum(sum);
+    b.phase([&](unsigned lane) {
+      if (lane == 0) v.counts()[b.index()] = all;
+    });
+  }
+
+  // What a number of the tensor, or of its residual, is as a key.
+  DR_HD static uint32_t key_in(const view&, Bits b) { return key_of(b); }
+  DR_HD static uint32_t key_in(const view& v, float acc) { return key_of(rounded_value<Bits>(v.common, acc)); }
+
+  // f(key) for a lane's part of the elements [begin, end), in no order.
+  template <class F>
+  DR_HD static void each_key(const view& v, uint32_t begin, uint32_t end, unsigned lane, F&& f) {
+    if (v.unit.residual)
+      each_key_in(v, v.unit.residual + begin, end - begin, lane, f);
+    else
+      each_key_in(v, static_cast<const Bits*>(v.unit.values) + begin, end - begin, lane, f);
+  }
+  template <class T, class F>
+  DR_HD static void each_key_in(const view& v, const T* from, uint32_t n, unsigned lane, F&& f) {
+    constexpr uint32_t length = 16 / sizeof(T), deep = 4;
+    const uint32_t off = static_cast<uint32_t>((16 - reinterpret_cast<uintptr_t>(from) % 16) % 16 / sizeof(T));
+    const uint32_t head = off < n ? off : n, vectors = (n - head) / length;
+    const auto* const at = reinterpret_cast<const vector16*>(from + head);
+    for (uint64_t i = lane; i < head; i += lanes) f(key_in(v, from[i]));
+    for (uint64_t i = uint64_t{head} + vectors * length + lane; i < n; i += lanes) f(key_in(v, from[i]));
+    for (uint64_t i = lane; i < vectors; i += deep * lanes) {
+      vector16 x[deep];
+#pragma unroll
+      for (uint32_t k = 0; k < deep; ++k)
+        if (i + k * lanes < vectors) x[k] = at[i + k * lanes];
+#pragma unroll
+      for (uint32_t k = 0; k < deep; ++k) {
+        if (i + k * lanes >= vectors) continue;
+#pragma unroll
+        for (uint32_t c = 0; c < length; ++c) f(key_in(v, element_of<T>(x[k], c)));
+      }
+    }
+  }
+
+  // As write_range, but of vectors. `from`: the tensor, or its residual.
+  template <class Block, class T>
+  DR_HD static uint64_t write_from(Block& b, const view& v, const T* from, uint32_t begin, uint32_t end,
+                                   const exact_rank& cut, uint64_t before) {
+    constexpr uint32_t length = 16 / sizeof(T), own = 16;  // consecutive elements of a lane
+    // Vectors are aligned, so the first may begin before the elements do.
+    const uint32_t lead = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(from + begin) % 16 / sizeof(T));
+    const uint64_t span = uint64_t{lead} + (end - begin);
+    typename Block::template each<uint32_t> over, equal;
+    typename Block::template each<uint64_t> places;
+    for (uint64_t first = 0; first < span; first += uint64_t{own} * lanes) {
+      b.phase([&](unsigned lane) {
+        const uint64_t at = first + uint64_t{lane} * own, i = begin + at - lead;
+        over[lane] = equal[lane] = 0;
+        const auto take = [&](uint32_t k, T number) {
+          const uint32_t key = key_in(v, number);
+          over[lane] |= (key > cut.key ? 1u : 0u) << k;
+          equal[lane] |= (key == cut.key && key ? 1u : 0u) << k;
+        };
+        if (at >= lead && at + own <= span) {
+          vector16 x[own / length];
+#pragma unroll
+          for (uint32_t q = 0; q < own / length; ++q) x[q] = reinterpret_cast<const vector16*>(from + i)[q];
+#pragma unroll
+          for (uint32_t k = 0; k < own; ++k) take(k, element_of<T>(x[k / length], k % length));
+        } else {
+          for (uint32_t k = 0; k < own; ++k)
+            if (at + k >= lead && at + k < span) take(k, from[i + k]);
+        }
+        places[lane] = uint64_t{popcount(over[lane])} << 32 | popcount(equal[lane]);
+      });
+      const uint64_t all = b.exclusive_sum(places);
+      b.phase([&](unsigned lane) {
+        const uint64_t sum = before + places[lane], i = begin + first + uint64_t{lane} * own - lead;
+        uint64_t above = sum >> 32, ties = static_cast<uint32_t>(sum);
+        for (uint32_t left = over[lane] | equal[lane]; left; left &= left - 1) {
+          const unsigned k = countr_zero(left);
+          const bool is_above = over[lane] >> k & 1;
+          if (is_above || ties < cut.ties)
+            keep(v.common, v.unit, above + (ties < cut.ties ? ties : cut.ties), static_cast<uint32_t>(i + k),
+                 stored<Bits>(v.common, v.unit, i + k));
+          above += is_above;
+          ties += !is_above;
+        }
+      });
+      before += all;
+    }
+    return before;
+  }
+
+  template <class Block>
+  DR_HD static void write(Block& b, const view& v, uint32_t begin, uint32_t end, bool last) {
+    const exact_rank r = known(b, v, 3);
+    typename Block::template each<uint64_t> sum;
+    b.phase([&](unsigned lane) {
+      sum[lane] = 0;
+      for (uint32_t i = lane; i < b.index(); i += lanes) sum[lane] += v.counts()[i];
+    });
+    const uint64_t before = b.sum(sum);
+    const uint64_t all = v.unit.residual
+                             ? write_from(b, v, v.unit.residual, begin, end, r, before)
+                             : write_from(b, v, static_cast<const Bits*>(v.unit.values), begin, end, r, before);
+    if (!last) return;
+    b.phase([&](unsigned lane) {
+      if (lane == 0) tell_count(v.unit, kept_of(all, r.ties));
+    });
+  }
+};
+
+}  // namespace dr

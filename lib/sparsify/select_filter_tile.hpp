@@ -1,0 +1,197 @@
+// The read of a tensor: candidates (key >= lo) are noted tile by tile, keys in [lo, hi] are listed and counted in bins.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "sparsify/select_unit_tile.hpp"
+
+namespace dr {
+
+template <class Bits, bool Feedback, size_t N>
+struct select_filter {
+  static constexpr const char* name = "select_filter";
+  static constexpr unsigned lanes = select_lanes, grid_phases = 1;
+  using args = select_args<N>;
+  using view = select_view<Bits>;
+  // A lane reads `vectors` vectors of `length` values, one every `lanes`; and then decides about all of `own` consecutive values.
+  static constexpr uint32_t length = 16 / sizeof(Bits), own = select_tile / lanes, vectors = own / length;
+  // Of a vector: a bit for each of its values that is a candidate; above them, one for each above hi.
+  using mask = std::conditional_t<length == 4, uint8_t, uint16_t>;
+  static constexpr uint64_t candidates = length == 4 ? 0x0f0f0f0f0f0f0f0f : 0x00ff00ff00ff00ff;
+  struct shared {
+    union {
+      alignas(8) mask of[lanes * vectors];
+      uint32_t row[select_tile / 2 / 32];  // a bit for each row of many values that is not all zeros
+    };
+  };
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
+    const select_unit& u = job_of_tile(a, b.index());
+    const view v = view::of(a, u);
+    const uint32_t tile = b.index() - u.first_tile;
+    if (u.width != 1) return rows(b, s, v, tile);
+    const select_state& state = v.state();
+    const bool live = u.row->fault.code == DR_OK, ranked = v.is_ranked();
+    const uint32_t lo = ranked ? state.lo : u.low, hi = ranked ? state.hi : magnitude_mask<Bits>, shift = state.shift;
+    // Vectors are aligned, so the first may begin before the values do.
+    const uint64_t skew = reinterpret_cast<uintptr_t>(u.values) % 16 / sizeof(Bits),
+                   begin = uint64_t{tile} * select_tile - skew;
+    const bool inner = uint64_t{tile} * select_tile >= skew && begin + select_tile <= u.d;
+    typename Block::template each<uint64_t> masks;
+    typename Block::template each<uint32_t> places;
+    b.phase([&](unsigned lane) {
+      vector16 x[vectors];
+#pragma unroll
+      for (uint32_t r = 0; r < vectors; ++r) x[r] = read(u, begin + (r * lanes + lane) * length, inner);
+      // (Now, not before: that it is live is still on its way, too.)
+      if (!live) return;
+#pragma unroll
+      for (uint32_t r = 0; r < vectors; ++r) {
+        if constexpr (Feedback) accumulate(v.common, u, begin + (r * lanes + lane) * length, inner, x[r]);
+        s.of[r * lanes + lane] = judge(x[r], lo, hi);
+      }
+    });
+    if (!live) return;
+    b.phase([&](unsigned lane) {
+      std::memcpy(&masks[lane], s.of + lane * vectors, sizeof masks[lane]);
+      places[lane] =
+          static_cast<uint32_t>(popcount(masks[lane] & candidates) | popcount(masks[lane] & ~candidates) << 16);
+    });
+    const uint32_t all = b.exclusive_sum(places), count = all & 0xffff;
+    const uint64_t was = note(b, v, tile, count, all >> 16);
+    if (count == 0) return;
+    b.phase([&](unsigned lane) {
+      uint32_t to = static_cast<uint32_t>(was) + (places[lane] & 0xffff),
+               key_to = to - static_cast<uint32_t>(was >> 32) - (places[lane] >> 16);
+      for (uint64_t left = masks[lane] & candidates; left; left &= left - 1) {
+        const auto bit = static_cast<uint32_t>(countr_zero(left));
+        const uint64_t i = begin + lane * own + bit / (2 * length) * length + bit % (2 * length);
+        if (to < u.capacity) v.positions()[to] = static_cast<uint32_t>(i);
+        ++to;
+        if (!ranked || masks[lane] >> bit >> length & 1) continue;
+        const uint32_t key = key_of(stored<Bits>(v.common, u, i)), bin = (key - lo) >> shift;
+        if (bin < select_bins) atomic_add(v.bins() + bin, 1u);
+        if (key_to < v.at.room) v.keys()[key_to] = static_cast<Bits>(key);
+        ++key_to;
+      }
+    });
+  }
+
+  // Zeros for what is not of the tensor.
+  DR_HD static vector16 read(const select_unit& u, uint64_t i, bool inner) {
+    const auto* const from = static_cast<const Bits*>(u.values);
+    if (inner) return *reinterpret_cast<const vector16*>(from + i);
+    vector16 x{};
+#pragma unroll
+    for (uint32_t c = 0; c < length; ++c)
+      if (i + c < u.d) put(x, c, from[i + c]);
+    return x;
+  }
+  DR_HD static void put(vector16& x, uint32_t c, uint32_t value) {
+    if constexpr (length == 4)
+      x.word[c] = value;
+    else
+      x.word[c / 2] = (x.word[c / 2] & (c % 2 ? 0xffff : 0xffff0000)) | value << c % 2 * 16;
+  }
+
+  // key >= lo where key + (top - lo) reaches the sign's bit, which nothing carries beyond; two keys a word, if they are short.
+  DR_HD static mask judge(const vector16& x, uint32_t lo, uint32_t hi) {
+    constexpr uint32_t ones = length == 4 ? 1 : 0x10001, top = 1u << key_bits<Bits>, step = length / 4;
+    const uint32_t from = (top - lo) * ones, beyond = (top - 1 - hi) * ones;
+    uint32_t some = 0, above = 0;
+#pragma unroll
+    for (uint32_t q = 4; q-- > 0;) {
+      const uint32_t key = x.word[q] & ~(top * ones);
+      some = some << step | ((key + from) >> key_bits<Bits> & ones);
+      above = above << step | ((key + beyond) >> key_bits<Bits> & ones);
+    }
+    if constexpr (length == 8) {
+      some = (some | some >> 15) & 0xff;
+      above = (above | above >> 15) & 0xff;
+    }
+    return static_cast<mask>(some | above << length);
+  }
+
+  // m := acc, and its rounded values.
+  DR_HD static void accumulate(const select_common& c, const select_unit& u, uint64_t i, bool inner, vector16& x) {
+    const bool wide = inner && reinterpret_cast<uintptr_t>(u.residual + i) % 16 == 0;
+#pragma unroll
+    for (uint32_t q = 0; q < length; q += 4) {
+      float* const m = u.residual + i + q;
+      vector16 w{};
+      if (wide) {
+        w = *reinterpret_cast<const vector16*>(m);
+      } else {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; ++k)
+          if (i + q + k < u.d) w.word[k] = std::bit_cast<uint32_t>(m[k]);
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < 4; ++k) {
+        const float acc = accumulated(c, std::bit_cast<float>(w.word[k]), element_of<Bits>(x, q + k));
+        w.word[k] = std::bit_cast<uint32_t>(acc);
+        put(x, q + k, inner || i + q + k < u.d ? rounded_value<Bits>(c, acc) : Bits{0});
+      }
+      if (wide) {
+        *reinterpret_cast<vector16*>(m) = w;
+      } else {
+#pragma unroll
+        for (uint32_t k = 0; k < 4; ++k)
+          if (i + q + k < u.d) m[k] = std::bit_cast<float>(w.word[k]);
+      }
+    }
+  }
+
+  // Takes room for a tile's candidates, and says so. Returns what was noted before.
+  template <class Block>
+  DR_HD static uint64_t note(Block& b, const view& v, uint32_t tile, uint32_t count, uint32_t above) {
+    return b.template once<uint64_t>([&] {
+      const uint64_t was = atomic_add(&v.state().noted, uint64_t{above} << 32 | count);
+      v.table()[2 * uint64_t{tile}] = static_cast<uint32_t>(was);
+      v.table()[2 * uint64_t{tile} + 1] = count;
+      return was;
+    });
+  }
+
+  // Rows of many values: kept if any of them is not a zero.
+  template <class Block>
+  DR_HD static void rows(Block& b, shared& s, const view& v, uint32_t tile) {
+    const select_unit& u = v.unit;
+    if (u.row->fault.code != DR_OK) return;
+    const uint32_t shift = tile_shift(u.width), begin = tile << shift;
+    const uint32_t count = u.d - begin < 1u << shift ? u.d - begin : 1u << shift, words = (count + 31) / 32;
+    const auto* const values = static_cast<const Bits*>(u.values) + uint64_t{begin} * u.width;
+    typename Block::template each<uint32_t> places;
+    b.phase([&](unsigned lane) {
+      if (lane < words) s.row[lane] = 0;
+    });
+    b.phase([&](unsigned lane) {
+      const uint32_t whole = lanes / u.width, rest = lanes % u.width;
+      uint32_t row = lane / u.width, column = lane % u.width, last = ~0u;
+      for (uint64_t i = lane; row < count; i += lanes) {
+        if (key_of(values[i]) && row != last) atomic_or(s.row + row / 32, 1u << row % 32);
+        if (key_of(values[i])) last = row;
+        row += whole;
+        column += rest;
+        if (column >= u.width) {
+          column -= u.width;
+          ++row;
+        }
+      }
+    });
+    b.phase([&](unsigned lane) { places[lane] = lane < words ? static_cast<uint32_t>(popcount(s.row[lane])) : 0; });
+    const uint32_t all = b.exclusive_sum(places);
+    const auto was = static_cast<uint32_t>(note(b, v, tile, all, 0));
+    b.phase([&](unsigned lane) {
+      uint32_t to = was + places[lane];
+      for (uint32_t left = lane < words ? s.row[lane] : 0; left; left &= left - 1) {
+        if (to < u.capacity) v.positions()[to] = begin + lane * 32 + static_cast<uint32_t>(countr_zero(left));
+        ++to;
+      }
+    });
+  }
+};
+
+}  // namespace dr

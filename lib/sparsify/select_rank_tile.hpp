@@ -1,0 +1,121 @@
+// The r-th largest key on a GPU: in a histogram, and by radix; and what is kept around it.
+#pragma once
+
+#include <cstdint>
+
+#include "sparsify/select_unit_tile.hpp"
+
+namespace dr {
+
+struct rank_place {
+  uint32_t bin, rank;  // rank: in the bin, from 1; 0 if there are not so many
+};
+
+// The bin, from the top, that holds the `rank`-th element (from 1). `bins`: aligned to 16 bytes; fewer than 2^32 elements.
+template <uint32_t Bins, class Block>
+DR_HD rank_place find_rank(Block& b, const uint32_t* bins, uint32_t rank) {
+  constexpr uint32_t share = Bins / Block::lanes;
+  static_assert(share % 4 == 0 && Bins % Block::lanes == 0);
+  struct part {
+    vector16 of[share / 4];
+  };
+  typename Block::template each<part> mine;
+  typename Block::template each<uint32_t> before;
+  typename Block::template each<uint64_t> found;
+  b.phase([&](unsigned lane) {
+    const auto* const from = reinterpret_cast<const vector16*>(bins) + (Block::lanes - 1 - lane) * (share / 4);
+    uint32_t sum = 0;
+#pragma unroll
+    for (uint32_t i = 0; i < share / 4; ++i) {
+      mine[lane].of[i] = from[i];
+#pragma unroll
+      for (uint32_t k = 0; k < 4; ++k) sum += mine[lane].of[i].word[k];
+    }
+    before[lane] = sum;
+  });
+  b.exclusive_sum(before);
+  b.phase([&](unsigned lane) {
+    const uint32_t first = (Block::lanes - 1 - lane) * share;
+    uint32_t sum = before[lane];
+    found[lane] = 0;
+#pragma unroll
+    for (uint32_t i = share; i-- > 0;) {
+      const uint32_t here = mine[lane].of[i / 4].word[i % 4];
+      if (sum < rank && rank - sum <= here) found[lane] = (uint64_t{first + i} << 32) | (rank - sum);
+      sum += here;
+    }
+  });
+  const uint64_t all = b.max(found);
+  return {static_cast<uint32_t>(all >> 32), static_cast<uint32_t>(all)};
+}
+
+struct exact_rank {
+  uint32_t key, ties;  // ties: the rank among those that equal it; 0: there are not so many keys
+};
+
+// The key of rank `rank` among n keys key(i), by radix: keys of `bits` bits, at most 31; others do not count. `hist`: 2048 words of shared
+// memory.
+template <class Block, class F>
+DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t rank, uint32_t bits, F&& key) {
+  constexpr uint32_t digit = 11;
+  static_assert(1u << digit == select_bins);
+  uint32_t prefix = 0;
+  for (uint32_t shift = bits; shift > 0;) {
+    const uint32_t top = shift;
+    shift = shift > digit ? shift - digit : 0;
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < select_bins; i += Block::lanes) hist[i] = 0;
+    });
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < n; i += Block::lanes) {
+        const uint32_t k = key(i);
+        if (k >> top == prefix) atomic_add(hist + (k >> shift & (select_bins - 1) & ((1u << (top - shift)) - 1)), 1u);
+      }
+    });
+    const rank_place p = find_rank<select_bins>(b, hist, rank);
+    if (p.rank == 0) return {0, 0};
+    prefix = prefix << (top - shift) | p.bin;
+    rank = p.rank;
+  }
+  return {prefix, rank};
+}
+
+// Elements [begin, end) in order, key(i): those above `above`, and those equal to it while fewer than `ties` came before; never zeros. Each
+// lane has `share` of them at a time. Returns how many there are: above in the high half, equal in the low half.
+template <class Bits, class Block, class F>
+DR_HD uint64_t write_range(Block& b, const select_common& c, const select_unit& u, uint32_t begin, uint32_t end,
+                           uint32_t share, const exact_rank& cut, uint64_t before, F&& key) {
+  typename Block::template each<uint64_t> mine;
+  for (uint64_t first = begin; first < end; first += uint64_t{share} * Block::lanes) {
+    b.phase([&](unsigned lane) {
+      mine[lane] = 0;
+      const uint64_t at = first + uint64_t{lane} * share, stop = at + share < end ? at + share : end;
+      for (uint64_t i = at; i < stop; ++i) {
+        const uint32_t k = key(i);
+        mine[lane] += k > cut.key ? uint64_t{1} << 32 : k == cut.key && k;
+      }
+    });
+    const uint64_t all = b.exclusive_sum(mine);
+    b.phase([&](unsigned lane) {
+      const uint64_t sum = before + mine[lane];
+      uint64_t over = sum >> 32, equal = static_cast<uint32_t>(sum);
+      const uint64_t at = first + uint64_t{lane} * share, stop = at + share < end ? at + share : end;
+      for (uint64_t i = at; i < stop; ++i) {
+        const uint32_t k = key(i);
+        const bool tie = k == cut.key && k;
+        if (k > cut.key || (tie && equal < cut.ties))
+          keep(c, u, over + (equal < cut.ties ? equal : cut.ties), static_cast<uint32_t>(i), stored<Bits>(c, u, i));
+        over += k > cut.key;
+        equal += tie;
+      }
+    });
+    before += all;
+  }
+  return before;
+}
+DR_HD inline uint64_t kept_of(uint64_t counted, uint32_t ties) {
+  const uint64_t equal = static_cast<uint32_t>(counted);
+  return (counted >> 32) + (equal < ties ? equal : ties);
+}
+
+}  // namespace dr

@@ -1,0 +1,230 @@
+// What the kernels of selection share: a tensor with its scratch, and its values.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "feedback/feedback_kernel.hpp"
+#include "primitive/bits.hpp"
+#include "primitive/block.hpp"
+#include "primitive/device_row.hpp"
+#include "primitive/lookback.hpp"
+#include "primitive/tile_job.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+inline constexpr unsigned select_lanes = 256;
+inline constexpr uint32_t select_small = 8192;  // elements that one block solves
+inline constexpr uint32_t select_tile = 8192;   // elements a block, in filter
+inline constexpr uint32_t select_bins = 2048, select_sample_bins = 8192;
+inline constexpr uint32_t sample_piece = 4, sample_tile = 4096;  // consecutive values; values a block
+inline constexpr uint32_t order_tile = 1024;                     // tiles that a block of refine puts in order
+inline constexpr uint32_t collect_tile = 4096,
+                          collect_rounds = 4;    // keys a round, in refine; rounds, should all of `room` be listed
+inline constexpr uint32_t select_slice = 4096;   // candidates a block, in compact
+inline constexpr uint32_t fallback_tile = 8192;  // elements that a block of the fall-back has at least
+
+enum select_kind : uint8_t { select_nonzero = 0, select_largest_kind = 1, select_from_kind = 2 };
+enum select_flag : uint8_t { select_needs_finite = 1, select_keys_in_kept = 2 };
+
+// One dense tensor, as kernels see it. Scratch is told by offsets, in units of 64 bytes, from where the launch says.
+struct select_unit {
+  const void* values;
+  float* residual;  // or NULL
+  uint32_t* support;
+  void* kept;
+  device_row* row;
+  uint32_t d, target, count_max, width;
+  uint32_t capacity;    // of candidates
+  uint32_t low;         // of a threshold: keys from here on
+  uint32_t first_tile;  // of the launch
+  uint32_t zeroed, plain;
+  uint16_t sample_blocks;
+  uint8_t kind, flags;
+};
+static_assert(sizeof(select_unit) == 80);
+
+struct select_common {
+  std::byte *zeroed, *plain;
+  float beta, gamma;
+  uint32_t dtype, infinity;  // the least key that is not finite
+};
+
+template <size_t N>
+struct select_args {
+  select_common common;
+  uint32_t jobs, tiles;
+  select_unit job[N];
+};
+
+// What blocks tell one another of a unit. Zero when a call begins.
+struct select_state {
+  uint64_t noted;        // low half: candidates; high half: keys above hi
+  uint32_t lo, hi;       // keys
+  uint32_t shift;        // (key - lo) >> shift is the bin
+  uint32_t listed;       // keys of the bin of rank r,
+  uint32_t least, most;  // ~ the least of them, and the most
+  uint32_t above, ties;  // the result: keys above it, and the first so many that equal it
+  uint32_t done_bracket, done_refine, order_ticket, ticket;
+  uint16_t ready, failed;  // by refine; failed: to be done by the fall-back
+  uint32_t any_failed;     // of the first unit of a launch: whether any of its units did
+};
+static_assert(sizeof(select_state) == 64);
+
+// A tile of rows of `width` values: 2^tile_shift rows. (From the vector on in which the first value lies, if the width is 1.)
+DR_HD constexpr uint32_t tile_shift(uint32_t width) {
+  const unsigned log = ceil_log2(width);
+  return log < 10 ? 13 - log : 3;
+}
+
+// Where things are in a unit's scratch: in bytes. The host asks for as much.
+struct select_layout {
+  uint32_t tiles, order_blocks, refine_blocks, slices;  // tiles: of the read; slices: of candidates
+  uint32_t room;                                        // for keys in [lo, hi]
+  uint64_t bins, sample, order, lookback, zeroed;       // zeroed
+  uint64_t table, slice, keys, list, counts, plain;     // plain: positions of candidates come first
+
+  DR_HD static constexpr uint32_t list_size(uint32_t target) { return 8192 + target / 512; }
+
+  DR_HD static constexpr select_layout of(const select_unit& u, uint32_t value_size) {
+    select_layout l{};
+    const bool ranked = u.kind == select_largest_kind;
+    if (ranked && u.d <= select_small) {
+      l.zeroed = 64;
+      return l;
+    }
+    const uint32_t shift = tile_shift(u.width), skew = u.width == 1 ? 16 / value_size - 1 : 0;
+    l.tiles = static_cast<uint32_t>((uint64_t{u.d} + skew + (1u << shift) - 1) >> shift);
+    l.order_blocks = l.tiles / order_tile + 1;  // (behind the last tile is the sum of all)
+    l.slices = static_cast<uint32_t>((uint64_t{u.capacity} + select_slice - 1) / select_slice);
+    l.room = !ranked ? 0 : u.flags & select_keys_in_kept ? u.count_max : u.capacity;
+    l.refine_blocks = l.room / (collect_tile * collect_rounds) + 1;
+    if (l.refine_blocks < l.order_blocks) l.refine_blocks = l.order_blocks;
+    l.bins = 64;
+    l.sample = l.bins + (ranked ? 4 * select_bins : 0);
+    l.order = l.sample + (ranked ? 4 * select_sample_bins : 0);
+    l.lookback = l.order + uint64_t{8} * l.order_blocks;
+    l.zeroed = l.lookback + uint64_t{8} * l.slices;
+    l.table = rounded(uint64_t{4} * u.capacity);
+    l.slice = l.table + uint64_t{8} * (l.tiles + 1);
+    l.keys = rounded(l.slice + uint64_t{4} * l.slices);
+    l.plain = l.list = l.counts = l.keys;
+    if (!ranked) return l;
+    l.list = rounded(l.keys + (u.flags & select_keys_in_kept ? 0 : uint64_t{value_size} * u.capacity));
+    l.counts = rounded(l.list + uint64_t{4} * list_size(u.target));
+    l.plain = l.counts + uint64_t{8} * (u.d / fallback_tile + 1);
+    return l;
+  }
+
+ private:
+  DR_HD static constexpr uint64_t rounded(uint64_t size) { return (size + 63) / 64 * 64; }
+};
+
+// A unit with its scratch.
+template <class Bits>
+struct select_view {
+  const select_common& common;
+  const select_unit& unit;
+  select_layout at;
+  std::byte *zeroed, *plain;
+
+  template <class Args>
+  DR_HD static select_view of(const Args& a, const select_unit& u) {
+    return {a.common, u, select_layout::of(u, sizeof(Bits)), a.common.zeroed + uint64_t{64} * u.zeroed,
+            a.common.plain + uint64_t{64} * u.plain};
+  }
+  DR_HD bool is_ranked() const { return unit.kind == select_largest_kind; }
+  DR_HD select_state& state() const { return *reinterpret_cast<select_state*>(zeroed); }
+  DR_HD uint32_t* bins() const { return reinterpret_cast<uint32_t*>(zeroed + at.bins); }
+  DR_HD uint32_t* sample() const { return reinterpret_cast<uint32_t*>(zeroed + at.sample); }
+  DR_HD uint64_t* order() const { return reinterpret_cast<uint64_t*>(zeroed + at.order); }
+  DR_HD uint64_t* lookback() const { return reinterpret_cast<uint64_t*>(zeroed + at.lookback); }
+  DR_HD uint32_t* positions() const { return reinterpret_cast<uint32_t*>(plain); }
+  // Of a tile: where its candidates begin in `positions`, and how many there are; from refine on, how many are in tiles before it.
+  DR_HD uint32_t* table() const { return reinterpret_cast<uint32_t*>(plain + at.table); }
+  // The tile in which each slice begins.
+  DR_HD uint32_t* slice() const { return reinterpret_cast<uint32_t*>(plain + at.slice); }
+  // The keys in [lo, hi], in no order: where the kept values will be, if that is room enough.
+  DR_HD Bits* keys() const {
+    return unit.flags & select_keys_in_kept ? static_cast<Bits*>(unit.kept) : reinterpret_cast<Bits*>(plain + at.keys);
+  }
+  DR_HD uint32_t* list() const { return reinterpret_cast<uint32_t*>(plain + at.list); }  // those of one bin
+  DR_HD uint64_t* counts() const { return reinterpret_cast<uint64_t*>(plain + at.counts); }
+};
+
+// ---- Values -----------------------------------------------------------------------------------------------
+
+// Bits: uint32_t for f32; uint16_t for f16 and bf16, whose order is the same.
+template <class Bits>
+inline constexpr Bits magnitude_mask = static_cast<Bits>(Bits(~Bits{0}) >> 1);
+template <class Bits>
+inline constexpr uint32_t key_bits = 8 * sizeof(Bits) - 1;
+template <class Bits>
+DR_HD constexpr uint32_t key_of(Bits b) {
+  return b & static_cast<Bits>(Bits(~Bits{0}) >> 1);
+}
+
+struct alignas(16) vector16 {
+  uint32_t word[4];
+};
+template <class T>
+DR_HD T element_of(const vector16& x, uint32_t i) {
+  if constexpr (sizeof(T) == 4)
+    return std::bit_cast<T>(x.word[i]);
+  else
+    return static_cast<T>(x.word[i / 2] >> (i % 2 * 16));
+}
+
+template <class Bits>
+DR_HD float number_of(const select_common& c, Bits b) {
+  if constexpr (sizeof(Bits) == 4)
+    return f32_type::to_f32(b);
+  else
+    return c.dtype == DR_F16 ? f16_to_f32(b) : bf16_to_f32(b);
+}
+// What feedback adds up, in f32; and in the tensor's type.
+template <class Bits>
+DR_HD float accumulated(const select_common& c, float residual, Bits g) {
+  return accumulated(c.gamma, number_of(c, g), c.beta, residual);
+}
+template <class Bits>
+DR_HD Bits rounded_value(const select_common& c, float acc) {
+  if constexpr (sizeof(Bits) == 4)
+    return rounded_finite<f32_type>(acc);
+  else
+    return c.dtype == DR_F16 ? rounded_finite<f16_type>(acc) : rounded_finite<bf16_type>(acc);
+}
+
+// Element i before the read (peek), and after it (stored), when the residual holds what was accumulated.
+template <class Bits>
+DR_HD Bits peek(const select_common& c, const select_unit& u, uint64_t i) {
+  const Bits g = static_cast<const Bits*>(u.values)[i];
+  return u.residual ? rounded_value<Bits>(c, accumulated(c, u.residual[i], g)) : g;
+}
+template <class Bits>
+DR_HD Bits stored(const select_common& c, const select_unit& u, uint64_t i) {
+  return u.residual ? rounded_value<Bits>(c, u.residual[i]) : static_cast<const Bits*>(u.values)[i];
+}
+
+// Of a kept value that is not finite: the first is told. (Where the support is replaced, the values that are sent are others, and judged
+// when they are gathered.)
+DR_HD inline void judge_kept(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
+  if (key < c.infinity || !(u.flags & select_needs_finite)) return;
+  atomic_max(&u.row->not_finite, ~at);
+  raise(&u.row->fault, DR_E_ARGUMENT, DR_STREAM_VALUE, 0, 0);
+}
+// A kept value, the k-th.
+template <class Bits>
+DR_HD void keep(const select_common& c, const select_unit& u, uint64_t k, uint32_t position, Bits value) {
+  if (k >= u.count_max) return;
+  u.support[k] = position;
+  static_cast<Bits*>(u.kept)[k] = value;
+  judge_kept(c, u, key_of(value), k);
+}
+DR_HD inline void tell_count(const select_unit& u, uint64_t count) {
+  u.row->count = count < u.count_max ? count : u.count_max;
+  u.row->told = u.row->count;
+}
+
+}  // namespace dr
