@@ -1,34 +1,11 @@
-// Versions, contexts, plans, codecs; and what the other files of this folder begin with.
-#include <dlfcn.h>
-#include <sys/mman.h>
-
-#include <algorithm>
-#include <cstdlib>
-#include <system_error>
-
+// Versions, contexts, plans, codecs; and the structs that the other files of this folder read.
+#include "api/library.hpp"
 #include "capi/handles.hpp"
 #include "core/registry.hpp"
-#include "primitive/cpu.hpp"
 
 namespace dr {
-namespace {
 
-void* default_allocate(void*, size_t size, size_t alignment) {
-  // Large workspaces in large pages, where the system has them: a page of 4 KiB for every few kept values is many.
-  constexpr size_t large_page = size_t{2} << 20;
-  if (size >= 2 * large_page) alignment = large_page;
-  const size_t whole = (size + alignment - 1) / alignment * alignment;
-  void* const memory = std::aligned_alloc(alignment, whole);
-#ifdef MADV_HUGEPAGE
-  if (memory && alignment == large_page) madvise(memory, whole, MADV_HUGEPAGE);
-#endif
-  return memory;
-}
-void default_release(void*, void* memory, size_t) { std::free(memory); }
-
-}  // namespace
-
-dr_status find_target(const dr_place* place, target& out, dr_error& error) {
+dr_status read_place(const dr_place* place, target& out, dr_error& error) {
   out = {};
   dr_place p;
   if (const dr_status s = read_struct(place, "place", p, error)) return s;
@@ -40,16 +17,24 @@ dr_status find_target(const dr_place* place, target& out, dr_error& error) {
   return find_device(p, out.where, error);
 }
 
-dr_status tensors::read(const dr_tensor* from, size_t stride, size_t n, dr_error& error) {
-  plans.clear();
-  if (const dr_status s = read_array(from, stride, n, "tensors", views, error)) return s;
-  for (const dr_tensor& t : views) plans.push_back(t.plan ? t.plan->bound : nullptr);
+dr_status check_place(const dr_batch* batch, const target& t, dr_error& error) {
+  if (!batch) return fail(error, DR_E_ARGUMENT, "batch is NULL");
+  if (batch->where == t.where) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "place: not the one that the batch was prepared for");
+}
+
+dr_status read_tensors(const dr_tensor* from, size_t stride, size_t n, tensor_list& out, dr_error& error) {
+  out.plans.clear();
+  if (const dr_status s = read_array(from, stride, n, "tensors", out.views, error)) return s;
+  for (const dr_tensor& t : out.views) out.plans.push_back(method_of(t.plan));
   return DR_OK;
 }
 
-dr_status prepare_batch(dr_context& context, const dr_plan* plan, const tensors& t, uint64_t segment_rows, batch& out) {
-  const batch_request request{plan ? plan->bound : nullptr, segment_rows, context.workers->workers()};
-  return prepare(request, t.views, t.plans, out, context.error);
+dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr_error& error) {
+  if (const dr_status s = read_struct(from, "options", out, error)) return s;
+  if ((out.flags & ~decode_flags) || out.reserved)
+    return fail(error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x, or reserved is not 0", out.flags);
+  return DR_OK;
 }
 
 }  // namespace dr
@@ -68,7 +53,7 @@ uint64_t dr_feature(uint32_t feature) {
     case DR_FEATURE_CUDA: return dr::built_with_cuda;
     case DR_FEATURE_FORMAT: return DR_FORMAT_VERSION;
     case DR_FEATURE_CODEC_ABI: return DR_CODEC_ABI_VERSION;
-    case DR_FEATURE_CPU: return static_cast<uint64_t>(dr::cpu()) + 1;
+    case DR_FEATURE_CPU: return dr::cpu_feature();
     case DR_FEATURE_CALL_FLAGS: return dr::call_flags;
     case DR_FEATURE_DECODE_FLAGS: return dr::decode_flags;
     case DR_FEATURE_TENSOR_FLAGS: return DR_TENSOR_SUM_DUPLICATES;
@@ -82,23 +67,16 @@ dr_status dr_context_create(const dr_context_options* options, dr_context** cont
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!context) return fail(e, DR_E_ARGUMENT, "context is NULL");
     *context = nullptr;
-    auto c = std::make_unique<dr_context>();
-    if (const dr_status s = read_struct(options, "options", c->options, e)) return s;
-    if (!c->options.allocate != !c->options.release)
+    dr_context_options o;
+    if (const dr_status s = read_struct(options, "options", o, e)) return s;
+    if (!o.allocate != !o.release)
       return fail(e, DR_E_ARGUMENT, "options: %s is NULL; give both allocate and release, or neither",
-                  c->options.allocate ? "release" : "allocate");
-    if (c->options.threads > dr::threads_max)
-      return fail(e, DR_E_ARGUMENT, "options: %u threads; at most %u", c->options.threads, dr::threads_max);
-    if (c->options.reserved) return fail(e, DR_E_UNSUPPORTED, "options: reserved is %u, not 0", c->options.reserved);
-    if (!c->options.allocate) {
-      c->options.allocate = dr::default_allocate;
-      c->options.release = dr::default_release;
-    }
-    try {
-      c->workers = std::make_unique<dr::pool>(std::max(1u, c->options.threads));
-    } catch (const std::system_error& failure) {
-      return fail(e, DR_E_MEMORY, "context: no %u threads can be started: %s", c->options.threads, failure.what());
-    }
+                  o.allocate ? "release" : "allocate");
+    if (o.threads > dr::threads_max)
+      return fail(e, DR_E_ARGUMENT, "options: %u threads; at most %u", o.threads, dr::threads_max);
+    if (o.reserved) return fail(e, DR_E_UNSUPPORTED, "options: reserved is %u, not 0", o.reserved);
+    auto c = std::make_unique<dr_context>();
+    if (const dr_status s = c->start(o, e)) return s;
     *context = c.release();
     return DR_OK;
   });
@@ -154,19 +132,6 @@ dr_status dr_codec_register(const dr_codec* codec, dr_error* error) {
 dr_status dr_plugin_load(const char* path, dr_error* error) {
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!path) return fail(e, DR_E_ARGUMENT, "path is NULL");
-    void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-      return fail(e, DR_E_UNSUPPORTED, "plug-in: %s%s", dlerror(),
-                  std::strchr(path, '/') ? "" : " (without a slash it is looked for where the system's libraries are)");
-    void* const symbol = dlsym(library, DR_PLUGIN_SYMBOL);
-    if (!symbol)
-      return fail(e, DR_E_UNSUPPORTED, "plug-in %s: it does not export %s%s", path, DR_PLUGIN_SYMBOL,
-                  dlsym(library, "dr_plugin_v1") ? "; it speaks version 1 of codec.h, this library version 2" : "");
-    static constexpr dr_host host{sizeof(dr_host), DR_CODEC_ABI_VERSION, 0};
-    size_t n = 0;
-    const dr_codec* const* const codecs = reinterpret_cast<dr_plugin_fn>(symbol)(&host, &n);
-    if (!codecs || !n)
-      return fail(e, DR_E_UNSUPPORTED, "plug-in %s: it offers no codec to version %d", path, DR_CODEC_ABI_VERSION);
-    return dr::register_codecs(codecs, n, e);
+    return dr::load_plugin(path, e);
   });
 }

@@ -1,4 +1,5 @@
-// What stands between the ABI and the engine: no exception gets out, the caller's floating-point environment comes back.
+// What stands between the ABI and the engine: no exception gets out, the caller's floating-point environment comes
+// back.
 #pragma once
 
 #include <cfenv>
@@ -14,8 +15,9 @@
 
 namespace dr {
 
-// Frameworks flush denormals and change rounding; bytes must not depend on it. Where the environment is the default one but for flags,
-// as mostly, it stays: loading it whole takes longer than a small call does. The flags that were raised go with us.
+// Frameworks flush denormals and change rounding; bytes must not depend on it. Where the environment is the default one
+// but for flags, as mostly, it stays: loading it whole takes longer than a small call does. The flags that were raised
+// go with us.
 class default_environment {
  public:
   default_environment() {

@@ -1,17 +1,15 @@
-// What a sparsifier keeps, worked out without the library: the reference that a round trip is checked against.
+// What a sparsifier keeps, as the library says: the reference that a round trip is checked against.
 #pragma once
 
-#include <optional>
+#include <string>
 #include <vector>
 
+#include "deepreduce/deepreduce.hpp"
 #include "inputs.hpp"
-#include "plan_text.hpp"
 
 namespace dr::compare {
 
-// Ascending positions; `seed` as in dr_call, step 0, the only tensor. Nothing for a sparsifier that this file does not know.
-std::optional<std::vector<uint64_t>> kept_by(const plan_stage& sparsify, const tensor& g, uint64_t seed = 0);
-
-uint64_t count_nonzeros(const tensor& g);  // elements that are not zero, of either sign, as sparsify=none keeps them
+// Ascending positions that a stage, "sparsify=…", keeps of a dense tensor in a call (seeds, step; nullptr: all zero).
+std::vector<uint64_t> kept_by(context& c, const std::string& sparsify, const tensor& g, const dr_call* call = nullptr);
 
 }  // namespace dr::compare

@@ -1,7 +1,8 @@
 #include "plan_text.hpp"
 
 #include <algorithm>
-#include <charconv>
+#include <map>
+#include <vector>
 
 #include "deepreduce/deepreduce.hpp"
 
@@ -23,29 +24,24 @@ std::vector<std::string> split(std::string_view text, char separator) {
   return pieces;
 }
 
-plan_part read_part(const std::string& text) {
-  const size_t open = text.find('(');
-  plan_part part{text.substr(0, open), {}};
-  if (open == std::string::npos) return part;
-  for (const std::string& argument : split(std::string_view(text).substr(open + 1, text.size() - open - 2), ',')) {
-    const size_t equals = argument.find('=');
-    part.arguments[argument.substr(0, equals)] = equals == std::string::npos ? "" : argument.substr(equals + 1);
-  }
-  return part;
-}
+// role=part+part…, where a part is name or name(arguments).
+struct plan_stage {
+  std::string text, role;
+  std::vector<std::string> parts;  // names
+};
 
 plan_stage read_stage(const std::string& text) {
   const size_t equals = text.find('=');
   plan_stage stage{text, text.substr(0, equals), {}};
   for (const std::string& part : split(std::string_view(text).substr(equals + 1), '+'))
-    stage.parts.push_back(read_part(part));
+    stage.parts.push_back(part.substr(0, part.find('(')));
   return stage;
 }
 
 // Whether each part of the stage gives back what it was given.
 bool is_exact(dr_role role, const plan_stage& stage) {
   for (size_t i = 0; i < stage.parts.size(); ++i) {
-    const dr_codec* codec = find_codec(i == 0 ? role : dr_role{DR_ROLE_BYTES}, stage.parts[i].name);
+    const dr_codec* codec = find_codec(i == 0 ? role : dr_role{DR_ROLE_BYTES}, stage.parts[i]);
     if (codec == nullptr || !(codec->traits & DR_EXACT)) return false;
   }
   return true;
@@ -66,7 +62,7 @@ plan_reading read_plan(std::string_view text) {
     if (stage.role != "sparsify") reading.without_sparsify += (reading.without_sparsify.empty() ? "" : " ") + piece;
     stages[stage.role] = std::move(stage);
   }
-  reading.sparsify = stages["sparsify"];
+  reading.sparsify = stages["sparsify"].text;
   reading.exact_index = is_exact(DR_ROLE_INDEX, stages["index"]);
   reading.exact_value = is_exact(DR_ROLE_VALUE, stages["value"]);
   reading.regather = stages["regather"].text != "regather=off";
@@ -83,19 +79,6 @@ const dr_codec* find_codec(dr_role role, std::string_view name) {
   for (const dr_codec* codec : codecs())
     if (codec->role == role && codec->name == name) return codec;
   return nullptr;
-}
-
-double number_argument(const plan_part& part, dr_role role, std::string_view name) {
-  double number = 0;
-  if (const auto given = part.arguments.find(std::string(name)); given != part.arguments.end()) {
-    const std::string& text = given->second;
-    std::from_chars(text.data(), text.data() + text.size(), number);
-    return number;
-  }
-  const dr_codec* codec = find_codec(role, part.name);
-  for (size_t i = 0; codec != nullptr && i < codec->param_count; ++i)
-    if (dr_param_at(codec->params, i)->name == name) return dr_param_at(codec->params, i)->fallback;
-  return number;
 }
 
 }  // namespace dr::compare

@@ -8,7 +8,6 @@
 #include <filesystem>
 #include <iterator>
 
-#include "kept.hpp"
 #include "number.hpp"
 
 // Where the bundled data sets may be, separated by colons; the build says it.
@@ -143,6 +142,16 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
   if (subjects.empty()) throw input_error("there is no tensor to compare in what was given");
   return subjects;
 }
+
+namespace {
+
+uint64_t count_nonzeros(const tensor& g) {
+  uint64_t count = 0;
+  for (uint64_t i = 0; i < g.elements; ++i) count += magnitude_of(g.type, bits_at(g.type, g.data, i)) != 0;
+  return count;
+}
+
+}  // namespace
 
 std::string default_sparsifier(const tensor& g) {
   // 5 %: what has fewer nonzeros was sparsified already, or is the gradient of an embedding.

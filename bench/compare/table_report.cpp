@@ -46,9 +46,9 @@ std::vector<block> blocks_of(std::span<const row> rows) {
     }
     const plan_reading reading = read_plan(r.plan);
     size_t b = first;
-    while (b < blocks.size() && blocks[b].sparsify != reading.sparsify.text) ++b;
+    while (b < blocks.size() && blocks[b].sparsify != reading.sparsify) ++b;
     if (b == blocks.size()) {
-      blocks.push_back({reading.sparsify.text, {}, {}});
+      blocks.push_back({reading.sparsify, {}, {}});
       if (copy != nullptr) blocks[b].rows.push_back(copy), blocks[b].plans.push_back("memcpy (dense)");
     }
     blocks[b].rows.push_back(&r);

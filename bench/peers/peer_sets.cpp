@@ -97,9 +97,9 @@ index_set clustered_set(uint64_t d, double density, double sigma, uint64_t seed)
 captured_set captured(const std::string& datasets, const std::string& name, double ratio) {
   compare::console quiet;
   const compare::tensor g = compare::read_subjects({{datasets + "/gradients/" + name + ".npz"}, {}}, quiet).at(0);
-  compare::plan_stage sparsify{"", "sparsify", {{"none", {}}}};
-  if (ratio > 0) sparsify.parts = {{"topr", {{"ratio", fmt::format("{}", ratio)}}}};
-  const auto kept = compare::kept_by(sparsify, g).value();
+  const std::string sparsify = ratio > 0 ? fmt::format("sparsify=topr(ratio={})", ratio) : "sparsify=none";
+  context c;
+  const auto kept = compare::kept_by(c, sparsify, g);
   captured_set both{{name + (ratio > 0 ? ", Top-r " + percent(ratio) : ", nonzeros"), g.elements, {}},
                     values_at(g, kept)};
   for (const uint64_t i : kept) both.set.indices.push_back(static_cast<uint32_t>(i));
@@ -112,7 +112,8 @@ value_set synth_values(const std::string& law, uint64_t d, double density, uint6
   const auto g = compare::read_subjects(
                      {{fmt::format("synth:d={},values={},density={},seed={}", d, law, density, seed)}, {}}, quiet)
                      .at(0);
-  const auto kept = compare::kept_by({"", "sparsify", {{"none", {}}}}, g).value();
+  context c;
+  const auto kept = compare::kept_by(c, "sparsify=none", g);
   value_set v = values_at(g, kept);
   v.name = fmt::format("{}, Top-r {} of d = {:g}", law, percent(density), static_cast<double>(d));
   return v;

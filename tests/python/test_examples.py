@@ -20,9 +20,8 @@ SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Par
 
 def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
-    modules = [deepreduce] + [
-        importlib.import_module(f"deepreduce.{name}") for name in ("_call", "api", "batch", "bound", "errors", "plan", "tensor")
-    ]
+    names = ("_call", "batch", "bound", "decoding", "encoding", "errors", "header", "merging", "plan", "tensor")
+    modules = [deepreduce] + [importlib.import_module(f"deepreduce.{name}") for name in names]
     found = {test.name: test for module in modules for test in finder.find(module, globs={}) if test.examples}
     return [found[name] for name in sorted(found)]
 

@@ -188,6 +188,17 @@ def test_half_precision_is_compared_in_its_own_type(tmp_path):
     assert row["relative_l2_error"] == 0
 
 
+@pytest.mark.parametrize("dtype,code", [("<f4", "f"), ("<f2", "e")])
+def test_zeros_that_a_sparsifier_keeps_are_known_also_in_dense_rows(tmp_path, dtype, code):
+    file = write_npy(tmp_path / "g.npy", [0.0, -0.0, 1.5, 0.0, -2.0] * 200, dtype, code)
+    random = "sparsify=random(ratio=0.9) "
+    plans = [random + f"index={streams}" for streams in ("raw value=raw", "bitmap value=qsgd", "bloom(policy=p0,fpr=0.01)")]
+    rows = rows_of(compare(file, plans=plans))
+    assert [row["r"] for row in rows] == [900] * 3 and [row["index_recall"] for row in rows] == [1] * 3
+    assert rows[0]["fallback"] == "dense" and rows[1]["fallback"] == "none"
+    assert rows[0]["relative_l2_error"] == 0 and rows[1]["false_positives"] == 0
+
+
 def test_same_seed_same_bytes_and_values_other_seed_other_values():
     def errors(seed):
         return [(r["bytes"], r["relative_l2_error"]) for r in rows_of(compare(SYNTH, "--seed", seed, plans=(LOSSY,)))]

@@ -31,6 +31,8 @@ assert_type(Batch(x, "index=raw").bind(x), Bound)
 assert_type(deepreduce.Plan("index=raw").info.sparsifies, bool)
 assert_type(State("index=raw", x).norm(), float)
 assert_type(deepreduce.frame_size(frame), int)
+assert_type(deepreduce.encode(x, "index=raw", step=3, tag=None, threads=2), bytes)
+assert_type(deepreduce.decode(frame, sparse=True, tensors=0, max_elements=9, threads=2), Sparse)
 deepreduce.encode(x, "index=raw", trace=lambda trace: print(trace.stage, trace.end_ns - trace.begin_ns))
 """
 
@@ -42,6 +44,9 @@ deepreduce.encode(x, 5)
 deepreduce.encode(x, "index=raw", step="a")
 deepreduce.decode(b"", out=x, sparse=True).nonsense
 deepreduce.Plan("index=raw").nonsense
+deepreduce.decode(b"", max_element=9)
+deepreduce.merge([b""], sparse=True, threads="2")
+deepreduce.encode(x, "index=raw", nonsense=1)
 """
 
 
@@ -73,4 +78,4 @@ def test_wrong_calls_are_noticed(mypy, tmp_path):
     program.write_text(WRONG)
     ran = mypy(str(program))
     noticed = {int(line.split(":")[1]) for line in ran.stdout.splitlines() if ": error:" in line}
-    assert {5, 6, 8} <= noticed, ran.stdout
+    assert {5, 6, 8, 9, 10, 11} <= noticed, ran.stdout

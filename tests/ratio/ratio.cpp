@@ -258,7 +258,7 @@ int run(bool update, const std::string& folder, const std::string& datasets) {
   for (const datum& from : all_data(datasets)) {
     const auto globs = from.glob.empty() ? std::vector<std::string>{} : std::vector{from.glob};
     const tensor g = read_subjects({{from.input}, globs}, quiet).at(0);
-    const auto kept = kept_by(read_plan(plan(from.sparsify + "index=raw value=raw").text()).sparsify, g).value();
+    const auto kept = kept_by(c, from.sparsify, g);
     for (const std::string& text : plans.texts) {
       try {
         rows.push_back(measure(c, from, g, kept, text));

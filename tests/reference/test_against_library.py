@@ -15,6 +15,7 @@ if not os.environ.get("DEEPREDUCE_LIBRARY"):
 
 import decoder  # noqa: E402
 import deepreduce  # noqa: E402
+import sparsifier  # noqa: E402
 
 INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block=9,adaptive=1)", "rice", "gap_huffman", "bloom(fpr=0.01)", "bloom(policy=p0,fpr=0.02,seed=7)", "bloom(policy=middle,fpr=0.1)",
          "bloom(policy=rightmost,fpr=0.1)", "bloom(policy=p1,fpr=0.1)", "bloom(policy=p2,fpr=0.1)", "bloom(policy=p2,bits=8,layout=split_block)", "raw+deflate", "golomb+deflate", "golomb+zstd"]
@@ -98,3 +99,46 @@ def test_few_magnitudes_come_back_exactly_by_lloyd(dtype):
     same(frame)
     assert bits(deepreduce.decode(frame)) == bits(g)
     assert len(frame) < 500 + 64  # in levels
+
+
+KEEPS = [  # a stage, and what it keeps of values of a type with a key
+    ("none", lambda v, t, key: sparsifier.none(v, t)),
+    ("topr(ratio=0.05)", lambda v, t, key: sparsifier.topr(v, t, ratio=0.05)),
+    ("topr(count=7)", lambda v, t, key: sparsifier.topr(v, t, count=7)),
+    ("topr(ratio=0.97)", lambda v, t, key: sparsifier.topr(v, t, ratio=0.97)),  # more than there are nonzeros
+    ("threshold(value=0.001)", lambda v, t, key: sparsifier.threshold(v, t, 0.001)),
+    ("threshold(value=0)", lambda v, t, key: sparsifier.threshold(v, t, 0)),
+    ("random(ratio=0.05)", lambda v, t, key: sparsifier.random(v, t, key, ratio=0.05)),
+    ("random(ratio=0.9)", lambda v, t, key: sparsifier.random(v, t, key, ratio=0.9)),  # those that are not drawn
+    ("dgc(ratio=0.02)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02)),
+    ("dgc(ratio=0.02,sample=0.3)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02, 0.3)),
+    ("dgc(ratio=0.001)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.001)),  # a threshold of one sampled value
+]
+
+
+@pytest.mark.parametrize("stage,keep", KEEPS, ids=[stage for stage, _ in KEEPS])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_sparsifiers_keep_what_plain_python_keeps(stage, keep, dtype):
+    tensors = [gradient(9000, 21), gradient(700, 22)]
+    if dtype == "bf16":
+        torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+        tensors = [torch.tensor(g).to(torch.bfloat16) for g in tensors]
+        values = [[v & 0xffff for v in g.view(torch.int16).tolist()] for g in tensors]
+    else:
+        tensors = [g.astype({"f32": "f4", "f16": "f2"}[dtype]) for g in tensors]
+        values = [bits(g) for g in tensors]
+    # Values of a byte, so that no frame falls back to a dense row, which has no support.
+    frame = deepreduce.encode(tensors, f"sparsify={stage} index=bitmap value=qsgd", seed=3, private_seed=5, step=9)
+    for i, kept in enumerate(decoder.decode_frame(frame).tensors):
+        key = sparsifier.key_of(stage.partition("(")[0], seed=3, step=9, tensor=i)
+        assert kept.indices == keep(values[i], dtype, key)
+
+
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_sparsifiers_rank_nan_above_infinity_and_never_keep_zeros_of_either_sign(dtype):
+    g = numpy.array([0, -0.0, 1, -numpy.inf, numpy.nan, 0.5, -2, 0, -numpy.nan] * 9, dtype)
+    name = {"f4": "f32", "f2": "f16"}[dtype]
+    for stage, kept in [("none", sparsifier.none(bits(g), name)), ("topr(count=20)", sparsifier.topr(bits(g), name, count=20)),
+                        ("threshold(value=1)", sparsifier.threshold(bits(g), name, 1))]:
+        ours = deepreduce.decode(deepreduce.encode(g, f"sparsify={stage} index=bitmap value=raw"))
+        assert numpy.flatnonzero(bits(ours)).tolist() == kept

@@ -27,9 +27,10 @@ ConcurrentUse to another.
 
 from ._abi import DR_VERSION_STRING as __version__
 from ._call import Trace, trim
-from .api import Frame, FrameTensor, decode, encode, frame_size, inspect, merge
 from .batch import Batch
 from .bound import Bound
+from .decoding import decode
+from .encoding import encode
 from .errors import (
     ArgumentError,
     CapacityError,
@@ -44,6 +45,8 @@ from .errors import (
     Unsupported,
 )
 from .frame import DeviceFrame
+from .header import Frame, FrameTensor, frame_size, inspect
+from .merging import merge
 from .plan import Codec, Parameter, Plan, PlanInfo, codecs, load_plugin
 from .tensor import Sparse, State
 

@@ -1,7 +1,4 @@
-"""version.h, codec.h and deepreduce.h, line by line. tests/python/test_abi.py compares this file with them.
-
-Of codec.h only what a caller reads is here; jobs, operations and plug-ins concern who writes a codec in C.
-"""
+"""version.h, codec.h (_abi_codec.py) and deepreduce.h, line by line. tests/python/test_abi.py compares them."""
 
 from ctypes import (
     CDLL,
@@ -14,145 +11,14 @@ from ctypes import (
     c_float,
     c_int32,
     c_size_t,
-    c_uint16,
     c_uint32,
     c_uint64,
     c_void_p,
 )
 from typing import Any, Dict, List, Tuple
 
-# ==== version.h ==================================================================================
-
-DR_VERSION_MAJOR = 0
-DR_VERSION_MINOR = 2
-DR_VERSION_PATCH = 0
-DR_VERSION_STRING = "0.2.0"
-DR_ABI_VERSION = 1
-DR_CODEC_ABI_VERSION = 2
-DR_FORMAT_VERSION = 1
-
-# ==== codec.h ====================================================================================
-
-dr_status = c_int32
-DR_OK = 0
-DR_E_ARGUMENT = 1
-DR_E_CAPACITY = 2
-DR_E_CORRUPT = 3
-DR_E_UNSUPPORTED = 4
-DR_E_MEMORY = 5
-DR_E_DEVICE = 6
-DR_E_INTERNAL = 7
-DR_E_PEER = 8
-
-dr_dtype = c_uint32
-DR_F32 = 1
-DR_F16 = 2
-DR_BF16 = 3
-DR_U32 = 4
-DR_I32 = 5
-DR_U64 = 6
-DR_I64 = 7
-
-dr_role = c_uint32
-DR_ROLE_INDEX = 1
-DR_ROLE_VALUE = 2
-DR_ROLE_ORDER = 3
-DR_ROLE_BYTES = 4
-DR_ROLE_PAIR = 5
-DR_ROLE_SPARSIFY = 7
-DR_ROLE_FEEDBACK = 8
-
-dr_form = c_uint32
-DR_FORM_LIST = 1
-DR_FORM_ALL = 3
-
-DR_EXACT = 1 << 0
-DR_REPLACES_SUPPORT = 1 << 1
-DR_REORDERS = 1 << 2
-DR_CARRIES_ORDER = 1 << 3
-DR_LINEAR = 1 << 4
-DR_FIXED_SIZE = 1 << 5
-DR_NEEDS_FINITE = 1 << 6
-DR_SHARED_RANDOM = 1 << 7
-DR_PRIVATE_RANDOM = 1 << 8
-DR_HOST_ONLY = 1 << 9
-DR_TOTAL = 1 << 10
-
-DR_STREAM_NONE = 0
-DR_STREAM_INDEX = 1
-DR_STREAM_VALUE = 2
-DR_STREAM_ORDER = 3
-
-
-class dr_fault(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("code", dr_status),
-        ("stream", c_uint32),
-        ("where", c_uint64),
-        ("what", c_uint64),
-        ("message", c_char_p),
-    ]
-
-
-dr_param_type = c_uint32
-DR_PARAM_INT = 1
-DR_PARAM_REAL = 2
-DR_PARAM_CHOICE = 3
-
-
-class dr_param(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("name", c_char_p),
-        ("summary", c_char_p),
-        ("type", dr_param_type),
-        ("required", c_uint32),
-        ("minimum", c_double),
-        ("maximum", c_double),
-        ("fallback", c_double),
-        ("choices", c_char_p),
-    ]
-
-
-DR_FIELDS_MAX = 8
-
-
-class dr_field(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("name", c_char_p),
-        ("minimum", c_uint64),
-        ("maximum", c_uint64),
-        ("fallback", c_uint64),
-    ]
-
-
-class dr_ops(Structure):
-    """Opaque here."""
-
-
-class dr_codec(Structure):
-    _fields_ = [
-        ("struct_size", c_size_t),
-        ("name", c_char_p),
-        ("summary", c_char_p),
-        ("id", c_uint32),
-        ("role", dr_role),
-        ("traits", c_uint32),
-        ("dtypes", c_uint32),
-        ("forms", c_uint32),
-        ("reserved", c_uint32),
-        ("params", POINTER(dr_param)),
-        ("param_count", c_size_t),
-        ("fields", POINTER(dr_field)),
-        ("field_count", c_size_t),
-        ("cpu", POINTER(dr_ops)),
-        ("cuda", POINTER(dr_ops)),
-    ]
-
-
-DR_PLUGIN_SYMBOL = "dr_plugin_v2"
+# ruff: noqa: F403, F405 (deepreduce.h includes all of the others)
+from ._abi_codec import *
 
 # ==== deepreduce.h ===============================================================================
 
@@ -442,210 +308,56 @@ class dr_tensor_info(Structure):
 
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
+_CONTEXT, _PLAN, _BATCH, _BINDING = map(POINTER, (dr_context, dr_plan, dr_batch, dr_binding))
+_CALL, _PLACE, _OPTIONS, _RESULT, _ERROR = map(POINTER, (dr_call, dr_place, dr_decode_options, dr_result, dr_error))
+# Arguments that come together: an array, its stride, how many; memory and its size; frames, weights, how many.
+_TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, c_size_t]
+_OUTS: List[Any] = [POINTER(dr_tensor_out), c_size_t, c_size_t]
+_INFOS: List[Any] = [POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t]
+_MEMORY: List[Any] = [c_void_p, c_size_t]
+_FRAMES: List[Any] = [POINTER(dr_bytes), POINTER(c_float), c_size_t]
+
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_version": (c_char_p, []),
     "dr_abi_version": (c_uint32, []),
     "dr_status_name": (c_char_p, [dr_status]),
     "dr_feature": (c_uint64, [c_uint32]),
-    "dr_context_create": (dr_status, [POINTER(dr_context_options), POINTER(POINTER(dr_context)), POINTER(dr_error)]),
-    "dr_context_destroy": (None, [POINTER(dr_context)]),
-    "dr_context_trim": (dr_status, [POINTER(dr_context)]),
-    "dr_last_error": (POINTER(dr_error), [POINTER(dr_context)]),
-    "dr_plan_parse": (dr_status, [c_char_p, POINTER(POINTER(dr_plan)), POINTER(dr_error)]),
-    "dr_plan_text": (c_char_p, [POINTER(dr_plan)]),
-    "dr_plan_destroy": (None, [POINTER(dr_plan)]),
-    "dr_plan_describe": (dr_status, [POINTER(dr_plan), POINTER(dr_plan_info), POINTER(dr_error)]),
+    "dr_context_create": (dr_status, [POINTER(dr_context_options), POINTER(_CONTEXT), _ERROR]),
+    "dr_context_destroy": (None, [_CONTEXT]),
+    "dr_context_trim": (dr_status, [_CONTEXT]),
+    "dr_last_error": (_ERROR, [_CONTEXT]),
+    "dr_plan_parse": (dr_status, [c_char_p, POINTER(_PLAN), _ERROR]),
+    "dr_plan_text": (c_char_p, [_PLAN]),
+    "dr_plan_destroy": (None, [_PLAN]),
+    "dr_plan_describe": (dr_status, [_PLAN, POINTER(dr_plan_info), _ERROR]),
     "dr_codec_count": (c_size_t, []),
     "dr_codec_at": (POINTER(dr_codec), [c_size_t]),
-    "dr_codec_register": (dr_status, [POINTER(dr_codec), POINTER(dr_error)]),
-    "dr_plugin_load": (dr_status, [c_char_p, POINTER(dr_error)]),
-    "dr_bound": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_plan),
-            POINTER(dr_call),
-            POINTER(dr_place),
-            POINTER(dr_tensor),
-            c_size_t,
-            c_size_t,
-            POINTER(c_size_t),
-        ],
-    ),
-    "dr_encode": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_plan),
-            POINTER(dr_call),
-            POINTER(dr_place),
-            POINTER(dr_tensor),
-            c_size_t,
-            c_size_t,
-            c_void_p,
-            c_size_t,
-            POINTER(dr_result),
-        ],
-    ),
-    "dr_batch_create": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_plan),
-            POINTER(dr_place),
-            POINTER(dr_tensor),
-            c_size_t,
-            c_size_t,
-            c_uint64,
-            POINTER(POINTER(dr_batch)),
-        ],
-    ),
-    "dr_batch_destroy": (None, [POINTER(dr_batch)]),
-    "dr_batch_describe": (dr_status, [POINTER(dr_batch), POINTER(dr_batch_info), POINTER(dr_error)]),
-    "dr_batch_encode": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_batch),
-            POINTER(dr_call),
-            POINTER(dr_place),
-            POINTER(dr_tensor),
-            c_size_t,
-            c_size_t,
-            c_void_p,
-            c_size_t,
-            c_void_p,
-            c_size_t,
-            POINTER(dr_result),
-        ],
-    ),
-    "dr_batch_decode": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_batch),
-            POINTER(dr_place),
-            c_void_p,
-            c_size_t,
-            POINTER(dr_decode_options),
-            POINTER(dr_tensor_out),
-            c_size_t,
-            c_size_t,
-            c_void_p,
-            c_size_t,
-            POINTER(dr_result),
-        ],
-    ),
-    "dr_batch_merge": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_batch),
-            POINTER(dr_place),
-            POINTER(dr_bytes),
-            POINTER(c_float),
-            c_size_t,
-            POINTER(dr_decode_options),
-            POINTER(dr_tensor_out),
-            c_size_t,
-            c_size_t,
-            c_void_p,
-            c_size_t,
-            POINTER(dr_result),
-        ],
-    ),
-    "dr_batch_merge_workspace": (dr_status, [POINTER(dr_batch), c_size_t, POINTER(c_size_t), POINTER(dr_error)]),
-    "dr_binding_create": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_batch),
-            POINTER(dr_place),
-            POINTER(dr_tensor),
-            c_size_t,
-            POINTER(dr_tensor_out),
-            c_size_t,
-            c_size_t,
-            c_size_t,
-            POINTER(POINTER(dr_binding)),
-        ],
-    ),
-    "dr_binding_destroy": (None, [POINTER(dr_binding)]),
-    "dr_binding_encode": (dr_status, [POINTER(dr_binding), POINTER(dr_call), c_void_p, c_size_t, POINTER(dr_result)]),
-    "dr_binding_decode": (
-        dr_status,
-        [POINTER(dr_binding), c_void_p, c_size_t, POINTER(dr_decode_options), POINTER(dr_result)],
-    ),
-    "dr_binding_merge": (
-        dr_status,
-        [
-            POINTER(dr_binding),
-            POINTER(dr_bytes),
-            POINTER(c_float),
-            c_size_t,
-            POINTER(dr_decode_options),
-            POINTER(dr_result),
-        ],
-    ),
-    "dr_state_size": (dr_status, [POINTER(dr_plan), POINTER(dr_tensor), POINTER(c_size_t), POINTER(dr_error)]),
-    "dr_state_residual": (
-        dr_status,
-        [c_void_p, c_size_t, POINTER(POINTER(c_float)), POINTER(c_uint64), POINTER(dr_error)],
-    ),
-    "dr_state_fill": (
-        dr_status,
-        [POINTER(dr_plan), POINTER(dr_tensor), POINTER(c_float), c_void_p, c_size_t, POINTER(dr_error)],
-    ),
-    "dr_state_copy": (
-        dr_status,
-        [c_void_p, c_size_t, c_uint64, c_void_p, c_size_t, c_uint64, c_uint64, POINTER(dr_error)],
-    ),
-    "dr_state_norm": (dr_status, [c_void_p, c_size_t, POINTER(c_double), POINTER(dr_error)]),
-    "dr_frame_size": (dr_status, [c_void_p, c_size_t, POINTER(c_size_t), POINTER(dr_error)]),
-    "dr_inspect": (
-        dr_status,
-        [c_void_p, c_size_t, POINTER(dr_frame_info), POINTER(dr_tensor_info), c_size_t, c_size_t, POINTER(dr_error)],
-    ),
-    "dr_frame_header": (
-        dr_status,
-        [
-            c_void_p,
-            c_size_t,
-            c_size_t,
-            POINTER(dr_frame_info),
-            POINTER(dr_tensor_info),
-            c_size_t,
-            c_size_t,
-            POINTER(dr_error),
-        ],
-    ),
-    "dr_decode": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_place),
-            c_void_p,
-            c_size_t,
-            POINTER(dr_decode_options),
-            POINTER(dr_tensor_out),
-            c_size_t,
-            c_size_t,
-        ],
-    ),
-    "dr_merge": (
-        dr_status,
-        [
-            POINTER(dr_context),
-            POINTER(dr_place),
-            POINTER(dr_bytes),
-            POINTER(c_float),
-            c_size_t,
-            POINTER(dr_decode_options),
-            POINTER(dr_tensor_out),
-            c_size_t,
-            c_size_t,
-        ],
-    ),
+    "dr_codec_register": (dr_status, [POINTER(dr_codec), _ERROR]),
+    "dr_plugin_load": (dr_status, [c_char_p, _ERROR]),
+    "dr_bound": (dr_status, [_CONTEXT, _PLAN, _CALL, _PLACE, *_TENSORS, POINTER(c_size_t)]),
+    "dr_encode": (dr_status, [_CONTEXT, _PLAN, _CALL, _PLACE, *_TENSORS, *_MEMORY, _RESULT]),
+    "dr_batch_create": (dr_status, [_CONTEXT, _PLAN, _PLACE, *_TENSORS, c_uint64, POINTER(_BATCH)]),
+    "dr_batch_destroy": (None, [_BATCH]),
+    "dr_batch_describe": (dr_status, [_BATCH, POINTER(dr_batch_info), _ERROR]),
+    "dr_batch_encode": (dr_status, [_CONTEXT, _BATCH, _CALL, _PLACE, *_TENSORS, *_MEMORY, *_MEMORY, _RESULT]),
+    "dr_batch_decode": (dr_status, [_CONTEXT, _BATCH, _PLACE, *_MEMORY, _OPTIONS, *_OUTS, *_MEMORY, _RESULT]),
+    "dr_batch_merge": (dr_status, [_CONTEXT, _BATCH, _PLACE, *_FRAMES, _OPTIONS, *_OUTS, *_MEMORY, _RESULT]),
+    "dr_batch_merge_workspace": (dr_status, [_BATCH, c_size_t, POINTER(c_size_t), _ERROR]),
+    "dr_binding_create": (dr_status, [_CONTEXT, _BATCH, _PLACE, *_TENSORS[:2], *_OUTS, c_size_t, POINTER(_BINDING)]),
+    "dr_binding_destroy": (None, [_BINDING]),
+    "dr_binding_encode": (dr_status, [_BINDING, _CALL, *_MEMORY, _RESULT]),
+    "dr_binding_decode": (dr_status, [_BINDING, *_MEMORY, _OPTIONS, _RESULT]),
+    "dr_binding_merge": (dr_status, [_BINDING, *_FRAMES, _OPTIONS, _RESULT]),
+    "dr_state_size": (dr_status, [_PLAN, POINTER(dr_tensor), POINTER(c_size_t), _ERROR]),
+    "dr_state_residual": (dr_status, [*_MEMORY, POINTER(POINTER(c_float)), POINTER(c_uint64), _ERROR]),
+    "dr_state_fill": (dr_status, [_PLAN, POINTER(dr_tensor), POINTER(c_float), *_MEMORY, _ERROR]),
+    "dr_state_copy": (dr_status, [*_MEMORY, c_uint64, *_MEMORY, c_uint64, c_uint64, _ERROR]),
+    "dr_state_norm": (dr_status, [*_MEMORY, POINTER(c_double), _ERROR]),
+    "dr_frame_size": (dr_status, [*_MEMORY, POINTER(c_size_t), _ERROR]),
+    "dr_inspect": (dr_status, [*_MEMORY, *_INFOS, _ERROR]),
+    "dr_frame_header": (dr_status, [*_MEMORY, c_size_t, *_INFOS, _ERROR]),
+    "dr_decode": (dr_status, [_CONTEXT, _PLACE, *_MEMORY, _OPTIONS, *_OUTS]),
+    "dr_merge": (dr_status, [_CONTEXT, _PLACE, *_FRAMES, _OPTIONS, *_OUTS]),
 }
 
 

@@ -1,4 +1,4 @@
-#include "pipeline/host_detour.hpp"
+#include "api/host_detour.hpp"
 
 #include <algorithm>
 

@@ -1,4 +1,5 @@
-// For plans with a codec that has no CUDA operations, if the caller allows it: to the CPU and back, with copies and a wait.
+// For plans with a codec that has no CUDA operations, if the caller allows it: to the CPU and back, with copies and a
+// wait.
 #pragma once
 
 #include <span>

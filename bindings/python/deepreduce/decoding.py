@@ -1,0 +1,258 @@
+"""decode: a frame to tensors. It borrows the caller's arrays for the call and keeps none."""
+
+from __future__ import annotations
+
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Callable,
+    List,
+    Literal,
+    NamedTuple,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+    overload,
+)
+
+from . import _device, _library
+from ._call import context_of_thread, fail
+from ._tensors import (
+    OUT_STRIDE,
+    TraceFunction,
+    arrays_like,
+    cut,
+    dense_outputs,
+    dtype_code,
+    make_options,
+    maker_of,
+    name_outputs,
+    range_of,
+    sparse_outputs,
+    tracer_of,
+)
+from .errors import ArgumentError, Error
+from .frame import array_of
+from .header import Header, borrow_frame, read_header
+from .tensor import Sparse
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+Out = TypeVar("Out")
+Tensors = Union[int, slice, range]
+
+
+class Options(TypedDict, total=False):
+    """What decode and merge take in any case."""
+
+    max_elements: Optional[int]
+    max_workspace: Optional[int]
+    tag: Optional[int]
+    trace: Optional[TraceFunction]
+    allow_host: bool
+    threads: Optional[int]
+
+
+@overload
+def decode(
+    frame: Any,
+    *,
+    out: Out,
+    like: None = None,
+    sparse: Literal[False] = False,
+    dtype: None = None,
+    tensors: Optional[Tensors] = None,
+    **options: Unpack[Options],
+) -> Out: ...
+
+
+@overload
+def decode(
+    frame: Any,
+    *,
+    out: None = None,
+    like: Out,
+    sparse: Literal[False] = False,
+    dtype: Any = None,
+    tensors: Optional[Tensors] = None,
+    **options: Unpack[Options],
+) -> Out: ...
+
+
+@overload
+def decode(
+    frame: Any,
+    *,
+    out: None = None,
+    like: Any = None,
+    sparse: Literal[True],
+    dtype: Any = None,
+    tensors: int,
+    **options: Unpack[Options],
+) -> Sparse: ...
+
+
+@overload
+def decode(
+    frame: Any,
+    *,
+    out: None = None,
+    like: Any = None,
+    sparse: Literal[True],
+    dtype: Any = None,
+    tensors: Union[slice, range],
+    **options: Unpack[Options],
+) -> List[Sparse]: ...
+
+
+@overload
+def decode(
+    frame: Any,
+    *,
+    out: None = None,
+    like: Any = None,
+    sparse: Literal[True],
+    dtype: Any = None,
+    tensors: None = None,
+    **options: Unpack[Options],
+) -> Union[Sparse, List[Sparse]]: ...
+
+
+@overload
+def decode(
+    frame: Any,
+    *,
+    out: Any = None,
+    like: Any = None,
+    sparse: bool = False,
+    dtype: Any = None,
+    tensors: Optional[Tensors] = None,
+    **options: Unpack[Options],
+) -> Any: ...
+
+
+def decode(
+    frame: Any,
+    *,
+    out: Any = None,
+    like: Any = None,
+    sparse: bool = False,
+    dtype: Any = None,
+    tensors: Optional[Tensors] = None,
+    max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
+    tag: Optional[int] = None,
+    trace: Optional[TraceFunction] = None,
+    allow_host: bool = False,
+    threads: Optional[int] = None,
+) -> Any:
+    """Decodes a frame to what was encoded: a tensor, or the list of them.
+
+    frame          bytes, or what has a buffer of bytes. It may be longer than the frame is. Of a DeviceFrame, or an
+                   array of bytes on a GPU (aligned to 16), what comes out is on that GPU too
+    out            arrays to overwrite and return, one or a list as was encoded: numpy or torch, contiguous, of any
+                   shape with the right number of elements, of float32, float16 or bfloat16; where the frame is
+    like           arrays, one or a list as was encoded, of whose kind (torch, numpy), shape and type new ones are
+                   returned; their values are not read
+    sparse         give Sparse instead of dense arrays (of `like` only the kind counts); not with `out`
+    dtype          of what comes out: "float16", numpy's or torch's; None: the frame's. Rounded to nearest
+    tensors        decode some of the frame's tensors: a number gives that one, a range or a slice the list of them. On
+                   the CPU
+    max_elements   raise CapacityError for a frame of more elements, before memory is taken. A few bytes can claim
+                   any number: set it for frames from strangers. None: any number, but for sparse=True a codec that
+                   goes through all elements to find some (bloom, seeded) may go through 4096 for each byte of frame
+                   and output, and 2^20
+    max_workspace  raise CapacityError if decoding takes more bytes beside the frame and the outputs. None: 256 for
+                   each byte of these and 1 MiB, for each thread
+    tag            the tag that the frame must have; otherwise it is an ArgumentError: ranks are out of step
+    trace          a function that is called with a Trace when a stage has ended
+    allow_host     on a GPU: decode what has no CUDA operations on the CPU; otherwise it is Unsupported
+    threads        to work with, on the CPU; None: one
+
+    Frames carry no shapes: an array is [universe], or [universe, width] if width > 1. bfloat16 comes as that from
+    a GPU to torch, and to numpy if ml_dtypes is installed; else as float32. If it fails, what `out` holds is
+    unspecified. On a GPU it works on the caller's current stream and waits for it: Batch.decode does not.
+    Raises CorruptFrame, PeerError (a status frame), ArgumentError (`out` does not fit), CapacityError,
+    Unsupported (a codec that is not loaded), OutOfMemory, DeviceError.
+
+    >>> frame = deepreduce.encode(numpy.array([[0, 2], [0, 0]], dtype=numpy.float32), "index=rice")
+    >>> deepreduce.decode(frame).tolist()
+    [0.0, 2.0, 0.0, 0.0]
+    >>> deepreduce.decode(frame, like=numpy.empty((2, 2), dtype=numpy.float32)).tolist()
+    [[0.0, 2.0], [0.0, 0.0]]
+    >>> deepreduce.decode(frame, sparse=True).indices.tolist()
+    [1]
+    """
+    if out is not None and (sparse or like is not None or dtype is not None):
+        raise ArgumentError("sparse, like and dtype say what is made; out is there already")
+    code = dtype_code(dtype)
+    context = context_of_thread(threads)
+    place = _device.find([("frame", array_of(frame)), *name_outputs(out), *name_outputs(like, "like")])
+    data = borrow_frame(frame, "frame", place)
+    header = read_header(frame, data, place, verify=False)
+    try:
+        room = make_room(
+            header, out, like, sparse, code, tensors, max_elements, place, lambda i: int(header.infos[i].support)
+        )
+    except Error:
+        read_header(frame, data, place, verify=True)  # if it is damaged, that is what is wrong
+        raise
+    options = make_options(max_elements, max_workspace, tag, room.asked)
+    tracer = tracer_of(trace, options)
+    status = _library.load().dr_decode(
+        context.handle,
+        None if place is None else place.struct(allow_host),
+        data.address,
+        data.size,
+        options,
+        room.outs,
+        OUT_STRIDE,
+        len(room.results),
+    )
+    if status:
+        fail(status, context)
+    if tracer is not None:
+        tracer.done()
+    return out if out is not None else room.result(sparse)
+
+
+class Room(NamedTuple):
+    """What a decode or merge writes to."""
+
+    outs: Any  # dr_tensor_out[n]
+    results: List[Any]
+    asked: Optional[range]  # of the frame's tensors; None: all
+    one: bool
+
+    def result(self, sparse: bool) -> Any:
+        results = cut(self.results, self.outs) if sparse else self.results
+        return results[0] if self.one else results
+
+
+def make_room(
+    header: Header,
+    out: Any,
+    like: Any,
+    sparse: bool,
+    dtype: Optional[int],
+    tensors: Optional[Tensors],
+    max_elements: Optional[int],
+    place: Optional[_device.Place],
+    rows: Callable[[int], int],
+) -> Room:
+    """Outputs for the tensors that are asked for. rows: those of a tensor, where it comes out sparse."""
+    if header.is_status:
+        return Room(None, [], None, not header.is_list)
+    header.limit(max_elements)
+    asked, alone = range_of(tensors, len(header.infos))
+    one = alone or (not header.is_list and asked is None)
+    shapes = header.shapes(asked)
+    if sparse:
+        kind = like[0] if isinstance(like, (list, tuple)) and like else like
+        rooms = map(rows, range(len(shapes)) if asked is None else asked)
+        outs, results = sparse_outputs(shapes, rooms, dtype, place, maker_of(place, kind, dtype))
+        return Room(outs, results, asked, one)
+    given = out if like is None else arrays_like(like, dtype, place)
+    return Room(*dense_outputs(shapes, given, not one, dtype if given is None else None, place), asked, one)

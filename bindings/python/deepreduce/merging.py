@@ -1,0 +1,168 @@
+"""merge: the sum of frames. It borrows the caller's arrays for the call and keeps none."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, List, Literal, Optional, Sequence, Union, overload
+
+from . import _abi, _device, _library, _memory
+from ._call import context_of_thread, fail
+from ._tensors import OUT_STRIDE, TraceFunction, dtype_code, make_options, name_outputs, tracer_of, weights_of
+from .decoding import Options, Out, Tensors, make_room
+from .errors import ArgumentError, Error
+from .frame import array_of
+from .header import Header, borrow_frame, read_header
+from .tensor import Sparse
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+
+@overload
+def merge(
+    frames: Sequence[Any],
+    *,
+    weights: Optional[Sequence[float]] = None,
+    out: Out,
+    like: None = None,
+    sparse: Literal[False] = False,
+    dtype: None = None,
+    tensors: Optional[Tensors] = None,
+    **options: Unpack[Options],
+) -> Out: ...
+
+
+@overload
+def merge(
+    frames: Sequence[Any],
+    *,
+    weights: Optional[Sequence[float]] = None,
+    out: None = None,
+    like: Any = None,
+    sparse: Literal[True],
+    dtype: Any = None,
+    tensors: Optional[Tensors] = None,
+    **options: Unpack[Options],
+) -> Union[Sparse, List[Sparse]]: ...
+
+
+@overload
+def merge(
+    frames: Sequence[Any],
+    *,
+    weights: Optional[Sequence[float]] = None,
+    out: Any = None,
+    like: Any = None,
+    sparse: bool = False,
+    dtype: Any = None,
+    tensors: Optional[Tensors] = None,
+    **options: Unpack[Options],
+) -> Any: ...
+
+
+def merge(
+    frames: Sequence[Any],
+    *,
+    weights: Optional[Sequence[float]] = None,
+    out: Any = None,
+    like: Any = None,
+    sparse: bool = False,
+    dtype: Any = None,
+    tensors: Optional[Tensors] = None,
+    max_elements: Optional[int] = None,
+    max_workspace: Optional[int] = None,
+    tag: Optional[int] = None,
+    trace: Optional[TraceFunction] = None,
+    allow_host: bool = False,
+    threads: Optional[int] = None,
+) -> Any:
+    """The sum of the tensors of several frames, in the structure of the frames.
+
+    frames   of tensors of the same sizes; added in this order, in float32
+    weights  one for each frame; None: all 1
+    out      arrays to add the sum to and to return, as for decode. A half type is rounded after each frame
+    like     arrays of whose kind, shape and type the sum is returned, as for decode
+    sparse   give Sparse: the union of the supports, rounded once. On the CPU
+    dtype    of the sum; None: float32, whatever the frames hold
+    tensors, max_elements, max_workspace, tag, trace, allow_host, threads  as for decode
+
+    `out` is untouched if any frame is unsound. Raises as decode does; the error's `frame` tells which.
+
+    >>> a = deepreduce.encode(numpy.array([1, 0, 2], dtype=numpy.float32), "index=raw")
+    >>> b = deepreduce.encode(numpy.array([0, 0, 4], dtype=numpy.float32), "index=golomb")
+    >>> deepreduce.merge([a, b], weights=[1, 0.5]).tolist()
+    [1.0, 0.0, 4.0]
+    """
+    if not isinstance(frames, Sequence) or isinstance(frames, (str, bytes, bytearray, memoryview)):
+        raise ArgumentError(f"merge takes a list of frames, not a {type(frames).__name__}")
+    if not frames:
+        raise ArgumentError("merge needs at least one frame: it tells the sizes")
+    if out is not None and (sparse or like is not None or dtype is not None):
+        raise ArgumentError("sparse, like and dtype say what is made; out is there already")
+    code = dtype_code(dtype)
+    context = context_of_thread(threads)
+    names = [f"frames[{i}]" for i in range(len(frames))]
+    place = _device.find([*zip(names, map(array_of, frames)), *name_outputs(out), *name_outputs(like, "like")])
+    factors = weights_of(weights, len(frames))
+    datas = [borrow_frame(frame, name, place) for frame, name in zip(frames, names)]
+    headers = _sound_headers(frames, datas, place, all_of_them=sparse)
+    if code is None and (like is None or sparse):
+        code = _abi.DR_F32
+    try:
+        rows = functools.partial(_rows_of_union, headers)
+        room = make_room(headers[0], out, like, sparse, code, tensors, max_elements, place, rows)
+    except Error:
+        _sound_headers(frames, datas, place, all_of_them=True, verify=True)
+        raise
+    options = make_options(max_elements, max_workspace, tag, room.asked, add=out is not None)
+    tracer = tracer_of(trace, options)
+    status = _library.load().dr_merge(
+        context.handle,
+        None if place is None else place.struct(allow_host),
+        (_abi.dr_bytes * len(datas))(*(_abi.dr_bytes(data.address, data.size) for data in datas)),
+        factors,
+        len(datas),
+        options,
+        room.outs,
+        OUT_STRIDE,
+        len(room.results),
+    )
+    if status:
+        fail(status, context)
+    if tracer is not None:
+        tracer.done()
+    return out if out is not None else room.result(sparse)
+
+
+def _sound_headers(
+    frames: Sequence[Any],
+    datas: Sequence[_memory.Bytes],
+    place: Optional[_device.Place],
+    all_of_them: bool,
+    verify: bool = False,
+) -> List[Header]:
+    """Header of the first frame that is no status frame: it tells the sizes. If all are, of the first.
+
+    all_of_them  those of the frames behind it, too
+    """
+    found: List[Header] = []
+    for i, (frame, data) in enumerate(zip(frames, datas)):
+        try:
+            header = read_header(frame, data, place, verify)
+        except Error as error:
+            error.args = (f"frame {i}: {error}",)
+            error.frame = i
+            raise
+        if found and found[0].is_status and not header.is_status:
+            found.clear()
+        found.append(header)
+        if not header.is_status and not all_of_them:
+            break
+    return found
+
+
+def _rows_of_union(headers: Sequence[Header], tensor: int) -> int:
+    """Rows that the union of the supports takes at most. Frames that do not go together are the library's to refuse."""
+    supports: int = sum(header.infos[tensor].support for header in headers if tensor < len(header.infos))
+    universe: int = headers[0].infos[tensor].universe
+    return min(universe, supports)

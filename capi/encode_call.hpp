@@ -1,0 +1,44 @@
+// What calls that encode begin and end with.
+#pragma once
+
+#include "capi/handles.hpp"
+
+namespace dr {
+
+// What dr_encode, dr_batch_encode and dr_binding_encode are given alike.
+struct encode_arguments {
+  const dr_call* call;
+  size_t tensors;
+  void* frame;
+  size_t capacity;
+  dr_result* result;
+};
+
+// Reads the call and its result, and clears its faults.
+dr_status read_call(const encode_arguments& a, dr_call& call, encode_request& out, dr_error& error);
+// ARGUMENT: the call changes what its batch settled.
+dr_status check_repeated(const placed_batch& batch, const dr_call& call, std::span<const dr_tensor> tensors,
+                         dr_error& error);
+// Fills the caller's result and the status frame that it asked for.
+void finish_call(const encode_arguments& a, const encode_request& request, dr_status status, const encode_result& made,
+                 const dr_error& error);
+
+// Finds the place, reads the call and runs encode(call, request, made). On a device the kernels fill the result; what
+// went wrong before they began is in the status alone.
+template <class Place, class Encode>
+dr_status run_call(context& c, const encode_arguments& a, Place&& find_place, Encode&& encode) noexcept {
+  dr_call call{};
+  encode_request request;
+  encode_result made;
+  const dr_status status = guarded(c.error, [&]() -> dr_status {
+    if (c.lost()) [[unlikely]]
+      return c.fail_lost();
+    if (const dr_status s = find_place(request.where)) return s;
+    if (const dr_status s = read_call(a, call, request, c.error)) return s;
+    return encode(call, request, made);
+  });
+  if (!request.where.where) finish_call(a, request, status, made, c.error);
+  return status;
+}
+
+}  // namespace dr

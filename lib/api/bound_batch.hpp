@@ -1,0 +1,38 @@
+// A batch bound to its tensors, outputs and workspace: the calls of a training loop.
+#pragma once
+
+#include "api/run_decode.hpp"
+#include "api/run_encode.hpp"
+
+namespace dr {
+
+struct bound_batch {
+  dr::context& context;
+  const placed_batch& batch;
+  target where;
+  size_t frames = 1;  // of a merge, at most
+  bool encodes = false, decodes = false;
+  std::vector<tensor_view> tensors;
+  std::vector<tensor_out> outs;
+
+  bound_batch(dr::context& c, const placed_batch& b) : context(c), batch(b) {}
+  ~bound_batch();
+  bound_batch(const bound_batch&) = delete;
+  bound_batch& operator=(const bound_batch&) = delete;
+
+  // Check what was put into `tensors` or `outs`, and count their workspace in.
+  dr_status bind_tensors();
+  dr_status bind_outputs();
+  dr_status take_workspace();
+
+  dr_status encode(encode_request& request, encode_result& made);
+  dr_status decode(const decode_request& request, const dr_decode_options& options, dr_result* result);
+
+ private:
+  std::vector<out_range> ranges_;  // of outs
+  bool dense_ = true;              // all outputs are
+  void* workspace_ = nullptr;
+  size_t workspace_size_ = 0;
+};
+
+}  // namespace dr

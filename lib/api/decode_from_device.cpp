@@ -1,0 +1,169 @@
+// Decode and merge of frames of whatever shape in device memory.
+#include <algorithm>
+
+#include "api/frame_checks.hpp"
+#include "api/host_detour.hpp"
+#include "api/run_decode.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+namespace {
+
+struct device_call {
+  context& c;
+  const target& at;
+  const decode_request& request;
+  const dr_decode_options& options;
+  std::span<tensor_out> outs;
+  device& where = *at.where;
+  std::vector<frame_view> views = std::vector<frame_view>(request.frames.size());
+  std::vector<std::vector<uint8_t>> headers = std::vector<std::vector<uint8_t>>(views.size());
+  std::vector<decode_shape> shapes{};
+
+  dr_status check(dr_status s) const { return check_device(s, where, c.error); }
+  dr_status copy(void* to, const void* from, uint64_t size) const {
+    return check(where.copy(at.stream, to, from, size));
+  }
+  dr_status wait() const { return check(where.wait(at.stream)); }
+  sparse_outputs sparse() const { return request.copies ? sparse_outputs::one_frame : sparse_outputs::none; }
+
+  // Brings as much of a frame as holds its header. `judged`: the reader's verdict on it.
+  dr_status fetch_header(size_t i, uint64_t memory_max, dr_status& judged) {
+    constexpr size_t usual = 65536;
+    const dr_bytes& f = request.frames[i];
+    judged = DR_E_CORRUPT;
+    for (size_t part = std::min(f.size, usual); judged; part = f.size) {
+      headers[i].resize(part);
+      if (part)
+        if (const dr_status s = copy(headers[i].data(), f.data, part)) return s;
+      if (const dr_status s = wait()) return s;
+      judged = read_header(headers[i].data(), part, f.size, views[i], c.error, memory_max);
+      if (part == f.size) break;
+    }
+    return DR_OK;
+  }
+
+  dr_status check_frame(size_t i) {
+    frame_view& f = views[i];
+    // Of a frame without rows all is here, so no kernel has to verify it.
+    if (f.rows.empty())
+      if (const dr_status s = read_sound_frame({headers[i].data(), headers[i].size()}, f, c.error)) return s;
+    if (f.tensors == 1 && outs.size() > 1)
+      return fail(c.error, DR_E_UNSUPPORTED, "frame: one tensor for many outputs (bucket=flat) has no CUDA path");
+    if (const dr_status s = check_tag(f, options, c.error)) return s;
+    return check_outputs(f, outs, sparse(), c.error);
+  }
+
+  dr_status read_headers() {
+    if (uint64_t rows = 0; views.empty())
+      if (const dr_status s = check_outputs(outs, sparse(), rows, c.error)) return s;
+    uint64_t room = header_room(options);
+    for (size_t i = 0; i < views.size(); ++i) {
+      if (!request.frames[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
+      dr_status judged = DR_OK;
+      if (const dr_status s = fetch_header(i, room, judged)) return s;
+      room -= std::min(room, views[i].memory());
+      if (!judged) judged = check_frame(i);
+      if (judged) return request.copies ? judged : blame_frame(c.error, i);
+    }
+    uint64_t bytes = 0;  // (Only for the limits.)
+    if (const dr_status s = decode_workspace(views, outs, options, 1, bytes, c.error)) return s;
+    const auto frame_at = [&](size_t i) { return dr_bytes{request.frames[i].data, views[i].frame_size}; };
+    return check_apart(c, views.size(), frame_at, outs, nullptr, views.size() != 1);
+  }
+
+  dr_status list_shapes(bool& by_host) {
+    for (const frame_view& f : views) {
+      bool host_would_do = false;
+      if (const dr_status s = shape_of_frame(f, shapes.emplace_back(), host_would_do, c.error)) {
+        if (!host_would_do || !at.allows_host) return s;
+        by_host = true;
+      }
+    }
+    return DR_OK;
+  }
+
+  dr_status detour() const {
+    std::vector<std::vector<uint8_t>> kept;
+    if (const dr_status s = fetch_frames(request.frames, where, at.stream, kept, c.error)) return s;
+    std::vector<dr_bytes> frames;
+    for (const auto& k : kept) frames.push_back({k.data(), k.size()});
+    decode_request here = request;
+    here.frames = frames;
+    host_outputs host;
+    if (const dr_status s = host.fetch(outs, request.adds, where, at.stream, c.error)) return s;
+    if (const dr_status s = decode_on_host(c, here, host_decode{options}, host.own)) return s;
+    return host.give_back(outs, where, at.stream, c.error);
+  }
+
+  dr_status clear_outputs() const {
+    if (request.adds) return DR_OK;
+    for (const tensor_out& o : outs) {
+      const uint64_t size = o.universe * std::max(1u, o.width) * value_size(o.dtype);
+      if (const dr_status s = check(where.clear(at.stream, o.values, size))) return s;
+    }
+    return wait();
+  }
+
+  // Runs frames of one shape, and waits for their result. first: their place among all.
+  dr_status run(const decode_shape& shape, const decode_request& part, size_t first) const {
+    const uint64_t room = device_decode_workspace(shape, part.frames.size()), behind = (room + 63) / 64 * 64;
+    return c.on_device.lend(at, behind + sizeof(dr_result), c.error, [&](void* workspace, uint64_t) -> dr_status {
+      auto* const result = reinterpret_cast<dr_result*>(static_cast<std::byte*>(workspace) + behind);
+      dr_result told{.struct_size = sizeof told};
+      if (const dr_status s = copy(result, &told, sizeof told)) return s;
+      device_queue queue{at.where, nullptr, at.stream};
+      if (const dr_status s =
+              decode_on_device(shape, part, outs, queue, workspace, room, result, c.on_device.decoding, c.error))
+        return s;
+      if (const dr_status s = copy(&told, result, sizeof told)) return s;
+      if (const dr_status s = wait()) return s;
+      if (!told.status) return DR_OK;
+      const dr_fault fault{sizeof fault, told.status, told.stream, told.where, told.what, nullptr};
+      fail(c.error, fault, told.tensor, nullptr);
+      return request.copies ? told.status : blame_frame(c.error, first + told.frame);
+    });
+  }
+
+  // Frames of one shape go together; otherwise all are judged before the first is added.
+  dr_status run_all() {
+    if (views.empty()) return clear_outputs();
+    join_shapes(shapes);
+    if (shapes.size() == 1) return run(shapes[0], request, 0);
+    for (const bool delivers : {false, true})
+      for (size_t i = 0; i < views.size(); ++i) {
+        decode_request part = request;
+        part.frames = request.frames.subspan(i, 1);
+        part.weights = request.weights ? request.weights + i : nullptr;
+        part.adds = request.adds || i > 0;
+        part.delivers = delivers;
+        if (const dr_status s = run(shapes[i], part, i)) return s;
+      }
+    return DR_OK;
+  }
+};
+
+}  // namespace
+
+dr_status decode_from_device(context& c, const target& t, const decode_request& request,
+                             const dr_decode_options& options, std::span<tensor_out> outs) {
+  if (options.tensors || options.first_tensor)
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; the CPU does some");
+  device_call call{c, t, request, options, outs};
+  bool by_host = false;
+  if (const dr_status s = call.read_headers()) return s;
+  if (const dr_status s = call.list_shapes(by_host)) return s;
+  if (by_host) return call.detour();
+  if (const dr_status s = call.run_all()) return s;
+  for (size_t i = 0; request.copies && i < outs.size(); ++i) outs[i].count = call.views[0].rows[i].support;
+  return DR_OK;
+}
+
+dr_status decode_any(context& c, const target& t, decode_request request, const dr_decode_options& options,
+                     std::span<tensor_out> outs) {
+  request.adds = adds(request, options);
+  return t.where ? decode_from_device(c, t, request, options, outs)
+                 : decode_on_host(c, request, host_decode{options}, outs);
+}
+
+}  // namespace dr

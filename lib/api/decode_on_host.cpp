@@ -1,0 +1,150 @@
+// Decode and merge of frames in host memory.
+#include <algorithm>
+#include <cinttypes>
+
+#include "api/frame_checks.hpp"
+#include "api/run_decode.hpp"
+#include "pipeline/trace.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+namespace {
+
+uint64_t bytes_of(std::span<const frame_view> frames) {
+  uint64_t bytes = 0;
+  for (const frame_view& f : frames)
+    for (const wire_row& row : f.rows) {
+      const wire_plan& plan = f.plans[row.plan];
+      bytes += row.support * (4 + uint64_t{plan.width} * value_size(plan.dtype));
+    }
+  return bytes;
+}
+
+uint64_t bytes_of(std::span<const tensor_out> outs) {
+  uint64_t bytes = 0;
+  for (const tensor_out& o : outs) {
+    const uint64_t row = uint64_t{std::max(1u, o.width)} * value_size(o.dtype);
+    const uint64_t index = o.index_dtype == DR_U64 || o.index_dtype == DR_I64 ? 8 : 4;
+    bytes += o.index_dtype ? o.count * (row + index) : o.universe * row;
+  }
+  return bytes;
+}
+
+dr_status too_small(dr_error& error, size_t size, uint64_t needed) {
+  fail(error, DR_E_CAPACITY, "workspace: %zu bytes, but these frames need %" PRIu64, size, needed);
+  error.needed = needed;
+  return DR_E_CAPACITY;
+}
+
+// The stages of a call. The frames, as they were read, are the context's, and so are the decoded rows.
+struct host_call {
+  context& c;
+  const decode_request& request;
+  const host_decode& how;
+  std::span<tensor_out> outs;
+  pool& workers = how.batch ? c.workers_for(*how.batch) : *c.workers;
+
+  trace_span span(const char* stage) const { return {how.options.trace, how.options.trace_user, stage}; }
+  sparse_outputs sparse() const { return request.copies ? sparse_outputs::one_frame : sparse_outputs::unions; }
+
+  dr_status check_frame(frame_view& f) const {
+    if (const dr_status s = check_tag(f, how.options, c.error)) return s;
+    if (how.batch)
+      if (const dr_status s = dr::check_frame(*how.batch, f, c.error)) return s;
+    if (const dr_status s = keep_range(f, how.options, outs.size(), c.error)) return s;
+    return how.memory.checked ? DR_OK : check_outputs(f, outs, sparse(), c.error);
+  }
+
+  dr_status read_headers(std::span<frame_view> frames) const {
+    trace_span header = span("header");
+    uint64_t room = header_room(how.options);
+    for (size_t i = 0; i < frames.size(); ++i) {
+      dr_status s = read_sound_frame(request.frames[i], frames[i], c.error, room);
+      room -= std::min(room, frames[i].memory());
+      if (!s) s = check_frame(frames[i]);
+      if (s) return request.copies ? s : blame_frame(c.error, i);
+      header.bytes += frames[i].frame_size;
+    }
+    return DR_OK;
+  }
+
+  // The caller's workspace in a prepared call, otherwise the context's.
+  dr_status find_workspace(uint64_t size, void*& out) const {
+    if (how.batch) {
+      const prepared_memory& m = how.memory;
+      out = m.workspace;
+      return out && m.workspace_size >= size ? DR_OK : too_small(c.error, out ? m.workspace_size : 0, size);
+    }
+    const dr_status s = c.reserve(size);
+    out = c.workspace().data();
+    return s;
+  }
+
+  // Into c.rows, and c.rooms to deliver them from.
+  dr_status decode_frames(std::span<const frame_view> frames) const {
+    trace_span decode = span("decode");
+    uint64_t bytes = 0;
+    if (const dr_status s = decode_workspace(frames, outs, how.options, workers.workers(), bytes, c.error)) return s;
+    const auto frame_at = [&](size_t i) { return dr_bytes{frames[i].data, frames[i].frame_size}; };
+    if (const dr_status s = check_apart(c, frames.size(), frame_at, outs, how.memory.ranges, frames.size() != 1))
+      return s;
+    void* workspace = nullptr;
+    if (const dr_status s = find_workspace(bytes, workspace)) return s;
+    arena memory(workspace, bytes);
+    size_t rows = 0;
+    for (const frame_view& f : frames) rows += f.rows.size();
+    c.rows.resize(rows);
+    c.rooms.resize(workers.workers());
+    if (const dr_status s = decode_rows(frames, outs.size(), workers, memory, c.rows.data(), c.rooms.data(), c.error))
+      return s;
+    if (decode.listened()) decode.bytes = bytes_of(frames);
+    return DR_OK;
+  }
+
+  void deliver_frame(const frame_view& frame) const {
+    trace_span deliver = span("deliver");
+    dr::deliver(frame, c.rows.data(), c.rooms.data(), workers, outs);
+    deliver.bytes = bytes_of(outs);
+  }
+  dr_status merge_frames(std::span<const frame_view> frames) const {
+    trace_span merge = span("merge");
+    if (const dr_status s = count_unions(frames, c.rows.data(), c.rooms.data(), workers, outs, c.error)) return s;
+    // Every frame is sound, and there is room: from here on nothing fails.
+    dr::merge(frames, c.rows.data(), request.weights, request.adds, c.rooms.data(), workers, outs);
+    merge.bytes = bytes_of(outs);
+    return DR_OK;
+  }
+};
+
+// ARGUMENT: a sparse output, to which nothing can be added.
+dr_status check_all_dense(std::span<const tensor_out> outs, dr_error& error) {
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (outs[i].index_dtype) {
+      fail(error, DR_E_ARGUMENT, "output %zu: it is sparse, and nothing can be added to it", i);
+      error.tensor = i;
+      return DR_E_ARGUMENT;
+    }
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status decode_on_host(context& c, const decode_request& request, const host_decode& how,
+                         std::span<tensor_out> outs) {
+  const host_call call{c, request, how, outs};
+  const size_t k = request.frames.size();
+  c.frames.resize(std::max(k, c.frames.size()));
+  const std::span<frame_view> frames(c.frames.data(), k);
+  if (request.adds)
+    if (const dr_status s = check_all_dense(outs, c.error)) return s;
+  if (const dr_status s = call.read_headers(frames)) return s;
+  uint64_t rows = 0;
+  if (frames.empty())
+    if (const dr_status s = check_outputs(outs, sparse_outputs::unions, rows, c.error)) return s;
+  if (const dr_status s = call.decode_frames(frames)) return s;
+  if (!request.copies) return call.merge_frames(frames);
+  call.deliver_frame(frames[0]);
+  return DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,45 @@
+// Decode and merge for a context: of any frames or a prepared batch's, on the CPU or on a device.
+#pragma once
+
+#include "api/context.hpp"
+#include "pipeline/device_decode.hpp"
+
+namespace dr {
+
+// A prepared decode, whose memory is the caller's.
+struct prepared_memory {
+  void* workspace = nullptr;
+  size_t workspace_size = 0;
+  bool checked = false;                            // the outputs, all dense, were checked when they were bound
+  const std::vector<out_range>* ranges = nullptr;  // of outputs that were bound
+};
+
+// A decode (request.copies) or a merge of frames in host memory.
+struct host_decode {
+  const dr_decode_options& options;
+  const placed_batch* batch = nullptr;  // whose frames they must be; nullptr: any, with the context's workspace
+  prepared_memory memory{};
+};
+dr_status decode_on_host(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs);
+
+// Frames of whatever shape in device memory: their headers come to the host, which waits for them, and for the end.
+dr_status decode_from_device(context& c, const target& t, const decode_request& request,
+                             const dr_decode_options& options, std::span<tensor_out> outs);
+
+// Frames of whatever shape at the target. `options` say whether a merge adds.
+dr_status decode_any(context& c, const target& t, decode_request request, const dr_decode_options& options,
+                     std::span<tensor_out> outs);
+// Frames of a prepared batch at its place. On a device `result` is in its memory: the kernels fill it, and nobody
+// waits.
+dr_status decode_placed(context& c, const placed_batch& b, const target& t, decode_request request,
+                        const dr_decode_options& options, std::span<tensor_out> outs, const prepared_memory& memory,
+                        dr_result* result);
+
+inline decode_request decode_of(const dr_bytes& frame) {
+  decode_request r{{&frame, 1}};
+  r.copies = true;
+  return r;
+}
+inline bool adds(const decode_request& r, const dr_decode_options& o) { return !r.copies && (o.flags & DR_DECODE_ADD); }
+
+}  // namespace dr

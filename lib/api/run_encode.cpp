@@ -1,0 +1,70 @@
+#include "api/run_encode.hpp"
+
+#include "api/host_detour.hpp"
+
+namespace dr {
+namespace {
+
+size_t write_failure_at(uint8_t* at, const encode_call& call, dr_status status, const dr_error& error) {
+  return write_status_frame(status, error.message, call.flags & DR_CALL_TAG, call.tag, at);
+}
+
+bool wants_failure(const encode_request& r) {
+  return (r.call.flags & DR_CALL_STATUS_FRAME) && r.frame && r.capacity >= status_frame_max;
+}
+
+// The CPU encodes for the device; then frame and result go there.
+dr_status detour(context& c, const placed_batch& b, const encode_request& r, std::span<const tensor_view> tensors) {
+  device& where = *r.where.where;
+  void* const stream = r.where.stream;
+  encode_result made;
+  const dr_status status =
+      encode_by_host(b, r.call, tensors, c.workers_for(b), where, stream, r.frame, r.capacity, made, c.error);
+  dr_result result = result_of(status, made, c.error);
+  uint8_t said[status_frame_max];
+  dr_status copied = DR_OK;
+  if (status && wants_failure(r)) {
+    result.size = write_failure_at(said, r.call, status, c.error);
+    copied = where.copy(stream, r.frame, said, result.size);
+  }
+  if (r.result && !copied) copied = tell_by_host(result, where, stream, r.result);
+  const dr_status waited = where.wait(stream);
+  return status ? status : copied ? copied : waited;
+}
+
+}  // namespace
+
+dr_status encode_placed(context& c, const placed_batch& b, const encode_request& r,
+                        std::span<const tensor_view> tensors, void* workspace, uint64_t workspace_size,
+                        encode_result& made) {
+  if (!r.where.where)
+    return encode(b, r.call, tensors, c.workers_for(b), workspace, workspace_size, r.frame, r.capacity, made, c.error);
+  if (b.by_host) return detour(c, b, r, tensors);
+  device_queue queue{r.where.where, nullptr, r.where.stream};
+  return encode_on_device(b, b.headers, r.call, tensors, queue, workspace, workspace_size, r.frame, r.capacity,
+                          r.result, c.on_device.encoding, c.error);
+}
+
+dr_status encode_list(context& c, const batch_request& method, const encode_request& r, encode_result& made) {
+  const placed_batch* b = nullptr;
+  if (const dr_status s = c.batches.find(method, c.tensors, r.where, b, c.error)) return s;
+  const auto run = [&](void* workspace, uint64_t size) {
+    return encode_placed(c, *b, r, c.tensors.views, workspace, size, made);
+  };
+  if (b->by_host) return run(nullptr, 0);
+  if (b->where) return c.on_device.lend(r.where, b->device_workspace, c.error, run);
+  if (const dr_status s = c.reserve(b->workspace)) return s;
+  return run(c.workspace().data(), c.workspace().size());
+}
+
+dr_result result_of(dr_status status, const encode_result& made, const dr_error& e) {
+  if (!status)
+    return {sizeof(dr_result), made.size, DR_OK, DR_STREAM_NONE, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0, made.kept};
+  return {sizeof(dr_result), 0, status, e.stream, e.tensor, e.where, e.what, e.frame, e.needed, 0};
+}
+
+size_t write_failure(const encode_request& r, dr_status status, const dr_error& error) {
+  return wants_failure(r) ? write_failure_at(r.frame, r.call, status, error) : 0;
+}
+
+}  // namespace dr

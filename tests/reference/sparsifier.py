@@ -1,0 +1,82 @@
+"""What sparsifiers keep, in plain Python: `values` are bit patterns of a type, results ascending positions.
+
+Written from lib/sparsify/*.hpp, FORMAT.md (Random numbers) and the ids of the sparsifiers, without a look at the code.
+"""
+
+import math
+
+from decoder import EXPONENT_BITS, MANTISSA_BITS, MASK64, PHI, mix64, round_to, to_double
+
+IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4}
+
+
+def magnitudes(values, dtype):
+    """Bit patterns without their sign: they order as the numbers do, NaN above infinity."""
+    mask = (1 << EXPONENT_BITS[dtype] + MANTISSA_BITS[dtype]) - 1
+    return [v & mask for v in values]
+
+
+def combine(key, part):
+    return mix64((key ^ part) + PHI & MASK64)
+
+
+def draw(key, i):
+    return mix64(key + (i + 1) * PHI & MASK64)
+
+
+def key_of(sparsifier, seed, step=0, tensor=0):
+    return combine(combine(combine(combine(0, seed), step), tensor), IDS[sparsifier])
+
+
+def target(d, ratio=0, count=0):
+    """How many of d are wanted: at least one. 1e-9, for 0.1 · 30 is below 3 in binary."""
+    return min(d, count) if count else min(d, max(1, math.floor(ratio * d + 1e-9)))
+
+
+def none(values, dtype):
+    return [i for i, m in enumerate(magnitudes(values, dtype)) if m]
+
+
+def topr(values, dtype, **wanted):
+    m = magnitudes(values, dtype)
+    order = sorted(none(values, dtype), key=lambda i: -m[i])  # stable: ties by lower index
+    return sorted(order[:target(len(values), **wanted)])
+
+
+def threshold(values, dtype, value):
+    m = magnitudes(values, dtype)
+    return [i for i in none(values, dtype) if not to_double(m[i], dtype) < value]  # so NaN, too
+
+
+def random(values, dtype, key, **wanted):
+    d = len(values)
+    count = target(d, **wanted)
+    others = count > d // 2
+    drawn = set()
+    i = 0
+    while len(drawn) < (d - count if others else count):
+        drawn.add(draw(key, i) * d >> 64)
+        i += 1
+    return [i for i in range(d) if (i in drawn) != others]
+
+
+def dgc(values, dtype, key, ratio, sample=0.01):
+    m, d, count = magnitudes(values, dtype), len(values), target(len(values), ratio)
+    sampled = min(d, max(1024, math.floor(sample * d + 1e-9)))
+    if sampled == d or count == d:
+        return topr(values, dtype, count=count)
+    stretch = [d * i // sampled for i in range(sampled + 1)]
+    drawn = [m[a + draw(key, i) % (b - a)] for i, (a, b) in enumerate(zip(stretch, stretch[1:]))]
+    low = max(1, sorted(drawn, reverse=True)[max(1, count * sampled // d) - 1])
+
+    def reached():
+        return [i for i in range(d) if m[i] >= low]
+
+    infinity = ((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]
+    for _ in range(10):
+        if len(reached()) >= count - 3 * count // 10 or low == 1:
+            break
+        least = 0.7 * to_double(min(low, infinity - 1), dtype)
+        low = round_to(least, dtype)
+        low += to_double(low, dtype) < least  # the smallest number that is not below it
+    return topr(values, dtype, count=count) if len(reached()) > count + 3 * count // 10 else reached()
