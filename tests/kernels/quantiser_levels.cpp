@@ -5,11 +5,11 @@
 #include <random>
 #include <vector>
 
+#include "codecs/family/levels/level_blocks.hpp"
+#include "codecs/family/levels/table_levels.hpp"
 #include "codecs/value/lloyd/lloyd_kernel.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
 #include "levels.hpp"
-#include "primitive/level_blocks.hpp"
-#include "primitive/table_levels.hpp"
 
 namespace dr {
 namespace {

@@ -7,14 +7,14 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codecs/family/huffman/level_huffman.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/cpu.hpp"
-#include "primitive/level_huffman.hpp"
 
 namespace dr {
 
 inline constexpr unsigned gap_symbols = level_huffman_alphabet;
-inline constexpr uint64_t gap_huffman_block = level_block;
+inline constexpr uint64_t gap_huffman_block = level_huffman_block;
 
 // Bits of the extra, and what stands before it: gap = top << width | extra.
 constexpr unsigned gap_width(unsigned symbol) { return symbol < 4 ? 0 : symbol / 2 - 1; }

@@ -5,13 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/split_levels.hpp"
+#include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
 
 namespace dr {
 
 inline constexpr unsigned level_huffman_alphabet = 64, level_huffman_bits_max = 11;
-inline constexpr size_t level_huffman_string = 512;  // levels of one string
-inline constexpr size_t level_huffman_strings_max = level_block / level_huffman_string;
+inline constexpr size_t level_huffman_string = 512, level_huffman_block = 4096;  // levels
+inline constexpr size_t level_huffman_strings_max = level_huffman_block / level_huffman_string;
 // Of a string's decoded levels: what is decoded beyond its end is on its own ground.
 inline constexpr size_t level_huffman_stride = level_huffman_string + 64;
 
@@ -170,7 +171,7 @@ constexpr size_t level_huffman_body_bound(size_t n) {
   return (n * level_huffman_bits_max + 7) / 8 + 3 * ceil_div(n, level_huffman_string);
 }
 
-//   levels [n], n <= level_block, each with a word     out: level_huffman_body_bound(n) + level_slack bytes
+//   levels [n], n <= level_huffman_block, each with a word     out: level_huffman_body_bound(n) + 8 bytes
 // Returns the end.
 inline uint8_t* level_huffman_encode_scalar(const uint8_t* levels, size_t n, const level_huffman_code& code,
                                             uint8_t* out) {
@@ -229,7 +230,7 @@ struct level_huffman_lane {
 // What may be read behind a body, whatever its bytes: a string of 512 levels has at most 704.
 inline constexpr size_t level_huffman_slack = level_huffman_string * level_huffman_bits_max / 8 + 8;
 
-//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_block
+//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_huffman_block
 //   levels: string j at j · level_huffman_stride
 // Returns the bytes that the levels take; 0 if the body is corrupt.
 DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,

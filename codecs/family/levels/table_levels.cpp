@@ -1,4 +1,4 @@
-#include "primitive/table_levels.hpp"
+#include "codecs/family/levels/table_levels.hpp"
 
 namespace dr {
 
