@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "codecs/builtin.hpp"
+#include "codecs/family/huffman/code_lengths.hpp"
 #include "codecs/family/levels/level_blocks.hpp"
 #include "codecs/family/levels/table_levels.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
@@ -222,7 +223,7 @@ void add_quantisers(subjects& all) {
   uint32_t counts[level_huffman_alphabet] = {};
   for (const uint8_t l : t->levels) ++counts[l];
   uint8_t lengths[level_huffman_alphabet];
-  level_huffman_lengths(counts, 16, lengths);
+  huffman_code_lengths<level_huffman_alphabet>(counts, 16, level_huffman_bits_max, lengths);
   t->code.set(lengths, 16);
   t->lookup.set(t->code, count);
   const auto encode_huffman = [t](cpu_level l) {
