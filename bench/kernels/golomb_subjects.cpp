@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <memory>
 
+#include "codecs/family/golomb/golomb_payload.hpp"
 #include "kernel_subjects.hpp"
-#include "primitive/golomb_payload.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr::bench {

@@ -3,12 +3,13 @@
 #include <memory>
 
 #include "codecs/builtin.hpp"
+#include "codecs/family/huffman/code_lengths.hpp"
+#include "codecs/family/levels/level_blocks.hpp"
+#include "codecs/family/levels/table_levels.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
 #include "deepreduce/codec.hpp"
 #include "kernel_subjects.hpp"
-#include "primitive/level_blocks.hpp"
 #include "primitive/rng.hpp"
-#include "primitive/table_levels.hpp"
 
 namespace dr::bench {
 namespace {
@@ -222,7 +223,7 @@ void add_quantisers(subjects& all) {
   uint32_t counts[level_huffman_alphabet] = {};
   for (const uint8_t l : t->levels) ++counts[l];
   uint8_t lengths[level_huffman_alphabet];
-  level_huffman_lengths(counts, 16, lengths);
+  huffman_code_lengths<level_huffman_alphabet>(counts, 16, level_huffman_bits_max, lengths);
   t->code.set(lengths, 16);
   t->lookup.set(t->code, count);
   const auto encode_huffman = [t](cpu_level l) {
@@ -267,7 +268,8 @@ void add_quantisers(subjects& all) {
                    });
                  },
                  [t] { return t->sum; }});
-  add_codec(all, uniform_quant_codec, "uniform_quant", {{sizeof(dr_value), 0, 0, 5.07e-3}, {sizeof(dr_value), 0, 0, 0}});
+  add_codec(all, uniform_quant_codec, "uniform_quant",
+            {{sizeof(dr_value), 0, 0, 5.07e-3}, {sizeof(dr_value), 0, 0, 0}});
   add_codec(all, log_quant_codec, "log_quant(bits=4)", {{sizeof(dr_value), 0, 0, 4}, {sizeof(dr_value), 0, 0, 8}});
   add_codec(all, lloyd_codec, "lloyd(levels=2)", {{sizeof(dr_value), 0, 0, 2}});
   add_codec(all, lloyd_codec, "lloyd(levels=8)", {{sizeof(dr_value), 0, 0, 8}});

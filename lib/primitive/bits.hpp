@@ -154,6 +154,35 @@ struct bit_appender {
   }
 };
 
+// Bits appended at any position, by words.
+class word_writer {
+ public:
+  explicit word_writer(uint8_t* out) : out_(out) {}
+
+  // bits < 2^length, length <= 64. Writes up to 8 bytes, of which those beyond the end are rewritten.
+  void put(uint64_t bits, unsigned length) {
+    const uint64_t joined = word_ | bits << fill_, carry = bits >> 1 >> (63 - fill_);
+    store(out_, joined);
+    const unsigned total = fill_ + length;
+    out_ += total / 64 * 8;
+    word_ = total >= 64 ? carry : joined;
+    fill_ = total % 64;
+  }
+  void put_unary(uint64_t zeros) {
+    for (; zeros >= 63; zeros -= 63) put(0, 63);
+    put(uint64_t{1} << zeros, static_cast<unsigned>(zeros) + 1);
+  }
+  uint8_t* finish() {  // pads to a byte
+    store(out_, word_);
+    return out_ + ceil_div(fill_, 8);
+  }
+
+ private:
+  uint8_t* out_;
+  uint64_t word_ = 0;
+  unsigned fill_ = 0;
+};
+
 // Reads a bit string of known length; the caller has checked that it lies in the payload.
 class bit_reader {
  public:

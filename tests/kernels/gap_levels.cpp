@@ -124,8 +124,8 @@ TEST_CASE("gap_huffman: lengths are complete, within their limit and Huffman's w
     for (unsigned i = 0; i < used; ++i)
       counts[random() % gap_symbols] += round % 2 ? 1 + static_cast<uint32_t>(random() % 9) : 1u << random() % 24;
     uint8_t lengths[gap_symbols], free[gap_symbols], back[gap_symbols];
-    gap_lengths(counts, lengths);
-    level_huffman_lengths(counts, gap_symbols, free, ~0u);
+    huffman_code_lengths<gap_symbols>(counts, gap_symbols, gap_length_max, lengths);
+    huffman_code_lengths<gap_symbols>(counts, gap_symbols, ~0u, free);
     CHECK((std::ranges::max(free) > gap_length_max || std::ranges::equal(lengths, free)));
     uint32_t sum = 0;
     for (unsigned i = 0; i < gap_symbols; ++i) {

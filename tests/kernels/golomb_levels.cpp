@@ -1,8 +1,8 @@
 // Split Golomb: what every level writes and reads is what scalar does, on blocks that reach every branch of theirs.
 #include <vector>
 
+#include "codecs/family/golomb/golomb_payload.hpp"
 #include "levels.hpp"
-#include "primitive/golomb_payload.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr {

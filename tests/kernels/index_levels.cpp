@@ -319,7 +319,7 @@ TEST_CASE("huffman: lengths are complete, at most 11, and as cheap as Huffman's 
       if (counts[b]) there.push_back(b);
     if (there.size() < 2) continue;
     uint8_t lengths[256];
-    huffman_limit(counts, lengths);
+    huffman_code_lengths<256>(counts, 256, huffman_bits_max, lengths);
     unsigned kraft = 0;
     for (const unsigned b : there) {
       REQUIRE(lengths[b] >= 1);

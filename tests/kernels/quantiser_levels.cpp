@@ -5,11 +5,12 @@
 #include <random>
 #include <vector>
 
+#include "codecs/family/huffman/code_lengths.hpp"
+#include "codecs/family/levels/level_blocks.hpp"
+#include "codecs/family/levels/table_levels.hpp"
 #include "codecs/value/lloyd/lloyd_kernel.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
 #include "levels.hpp"
-#include "primitive/level_blocks.hpp"
-#include "primitive/table_levels.hpp"
 
 namespace dr {
 namespace {
@@ -256,7 +257,7 @@ TEST_CASE("huffman: lengths are a complete code, as short as by the textbook, or
     for (unsigned i = 0; i < n; ++i, weight *= skew)
       counts[i] = s.below(5) ? static_cast<uint32_t>(weight) : static_cast<uint32_t>(s.below(1000));
     uint8_t lengths_of[level_huffman_alphabet] = {};
-    level_huffman_lengths(counts, n, lengths_of);
+    huffman_code_lengths<level_huffman_alphabet>(counts, n, level_huffman_bits_max, lengths_of);
     level_huffman_code code;
     REQUIRE(code.set(lengths_of, n));
     uint64_t cost = 0, used = 0;
@@ -304,7 +305,7 @@ TEST_CASE("huffman: every level writes what scalar writes and reads it back; dam
           ++counts[l = static_cast<uint8_t>(level)];
         }
         uint8_t lengths_of[level_huffman_alphabet];
-        level_huffman_lengths(counts, count, lengths_of);
+        huffman_code_lengths<level_huffman_alphabet>(counts, count, level_huffman_bits_max, lengths_of);
         level_huffman_code code;
         REQUIRE(code.set(lengths_of, count));
         level_huffman_table tables[2];

@@ -71,10 +71,12 @@ def normal(parts):
 
 
 def layer(path):
-    """Where a file belongs: "include", "core", …, "codec index/golomb", "builtin", "capi", "bench/compare", "bindings", "tests"."""
+    """Where a file belongs: "include", "core", …, "codec index/golomb", "family golomb", "builtin", "capi", "bench/compare", "bindings", "tests"."""
     parts = path.parts
     if parts[0] == "lib":
         return parts[1]
+    if parts[:2] == ("codecs", "family") and len(parts) > 3:
+        return f"family {parts[2]}"
     if parts[0] == "codecs":
         return f"codec {parts[1]}/{parts[2]}" if len(parts) > 3 else "builtin"
     if parts[0] == "bench":
@@ -86,7 +88,18 @@ def is_standard(name):
     return "/" not in name and ("." not in name or name in STANDARD_C)
 
 
-def judge(path, name, target):
+def is_family(folder):
+    return folder is not None and folder.startswith("family ")
+
+
+def is_free(tree, header):
+    """Whether a family's header, and what it includes, keep to the standard library, primitive and families, as kernels do."""
+    return is_family(header and layer(header)) and all(
+        is_standard(name) if target is None else layer(target) == "primitive" or target.name == "host_device.hpp" or is_free(tree, target)
+        for _, name, target in tree.includes(header))
+
+
+def judge(tree, path, name, target):
     """Why `path` must not include `name`, or None."""
     mine = layer(path)
     theirs = layer(target) if target else None
@@ -98,7 +111,7 @@ def judge(path, name, target):
         own = target is not None and target.parent == path.parent and target.name.endswith(("_kernel.hpp", "_tile.hpp"))
         # The residual is added while the gradient is read.
         feeds = mine == "sparsify" and theirs == "feedback" and target.name.endswith("_kernel.hpp")
-        return None if own or feeds else "a kernel or tile includes the standard library, primitive, and the kernels beside it only"
+        return None if own or feeds or is_free(tree, target) else "a kernel or tile includes the standard library, primitive, headers of families that do so, and the kernels beside it only"
     if mine == "include":
         if path.suffix == ".h":
             allowed = STANDARD_C | ({"codec.h", "version.h", "exchange.h"} if path.name == "deepreduce.h" else set())
@@ -109,12 +122,15 @@ def judge(path, name, target):
         launches = path.suffix == ".cu" or path.name.endswith("_device.cpp")
         if theirs not in SEES[mine] | {mine, None} | ({"cuda"} if launches else set()):
             return f"{mine} does not see {theirs}"
+    elif is_family(mine):
+        if theirs not in {"include", "core", "primitive", mine, None} and not is_family(theirs):
+            return f"a family includes neither a codec nor more of the engine than core and primitive, so not {theirs}"
     elif mine.startswith("codec "):
         sparsifier = mine.startswith("codec sparsify/")
         own_list = "sparsifiers.hpp" if sparsifier else "builtin.hpp"
         if theirs == "builtin":
             return None if target.name == own_list else f"it includes {own_list} of codecs/ only"
-        if theirs not in {"include", "core", "primitive", mine, None} | ({"sparsify"} if sparsifier else set()) | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()):
+        if theirs not in {"include", "core", "primitive", mine, None} | ({"sparsify"} if sparsifier else set()) | ({"cuda"} if path.suffix in {".cu", ".cuh"} else set()) and not is_family(theirs):
             return f"a codec includes neither another codec nor more of the engine than core and primitive, so not {theirs}"
     elif mine == "builtin":
         if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/entry.hpp"}:
@@ -133,7 +149,7 @@ BITS = re.compile(r"std::(bit_width|bit_floor|bit_ceil|has_single_bit|popcount|c
 
 def check_bits(tree):
     for path in tree.sources:
-        device = path.name.endswith(("_kernel.hpp", "_tile.hpp", ".cu", ".cuh")) or path.parts[:2] == ("lib", "primitive")
+        device = path.name.endswith(("_kernel.hpp", "_tile.hpp", ".cu", ".cuh")) or path.parts[:2] in {("lib", "primitive"), ("codecs", "family")}
         if not device or path.name == "bits.hpp":
             continue
         for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
@@ -153,6 +169,10 @@ def check_codecs(tree, listed):
     registry = Path("codecs/REGISTRY.md")
     rows = registry_rows((tree.root / registry).read_text(encoding="utf-8")) if registry in tree.known else None
     for folder in folders:
+        if folder[1] == "family":
+            if Path(*folder) / "README.md" not in tree.known:
+                yield f"{Path(*folder)}: no README.md"
+            continue
         spec = Path(*folder) / "SPEC.md"
         if spec not in tree.known:
             yield f"{Path(*folder)}: no SPEC.md"
@@ -173,11 +193,26 @@ def check_codecs(tree, listed):
             yield f"{registry}: no row of {' | '.join(map(str, codec))}, which the library has"
 
 
+def check_families(tree):
+    """Families that see one another in a circle."""
+    sees = {}
+    for path in tree.sources:
+        if is_family(layer(path)):
+            sees.setdefault(layer(path), set()).update(layer(target) for _, _, target in tree.includes(path) if target and is_family(layer(target)))
+    for mine in sees:
+        reached, new = set(), sees[mine] - {mine}
+        while new:
+            reached |= new
+            new = set().union(*(sees[other] for other in new)) - reached
+        if mine in reached:
+            yield f"codecs/{mine.replace(' ', '/')}: it includes a family that includes it"
+
+
 def check(root, listed=None):
     tree = Tree(root)
     for path in tree.sources:
         for line, name, target in tree.includes(path):
-            why = judge(path, name, target)
+            why = judge(tree, path, name, target)
             if why:
                 yield f"{path}:{line}: includes {name}: {why}"
     places = {}
@@ -186,6 +221,7 @@ def check(root, listed=None):
     for name, paths in places.items():
         if len(paths) > 1:
             yield f"{paths[1]}: the name is taken by {paths[0]}"
+    yield from check_families(tree)
     yield from check_bits(tree)
     yield from check_codecs(tree, listed)
 
@@ -236,6 +272,17 @@ PLANTS = [
     ("codecs/index/rice/rice_codec.cpp", '#include "sparsify/select.hpp"', "not sparsify"),
     ("codecs/index/rice/rice_codec.cpp", '#include "codecs/sparsifiers.hpp"', "builtin.hpp of codecs/ only"),
     ("codecs/sparsify/topr/topr_sparsifier.cpp", '#include "container/frame.hpp"', "not container"),
+    ("codecs/value/qsgd/qsgd_kernel.hpp", '#include "codecs/family/golomb/golomb.hpp"', None),
+    ("codecs/value/qsgd/qsgd_kernel.hpp", '#include "codecs/family/golomb/golomb_index.hpp"', "kernel"),  # it includes codec.hpp
+    ("codecs/value/qsgd/qsgd_codec.cpp", '#include "codecs/family/golomb/golomb_index.hpp"', None),
+    ("codecs/family/golomb/golomb_tile.hpp", '#include "deepreduce/codec.hpp"', "kernel"),
+    ("codecs/family/golomb/golomb.hpp", '#include "codecs/index/bloom/bloom_kernel.hpp"', "not codec index/bloom"),
+    ("codecs/family/golomb/golomb.hpp", '#include "stage/chain.hpp"', "not stage"),
+    ("codecs/family/golomb/golomb.hpp", "inline int g(unsigned x) { return std::bit_width(x); }", "std::bit_width is wrong on a GPU"),
+    ("codecs/family/huffman/level_huffman.hpp", '#include "codecs/family/levels/split_levels.hpp"', "includes a family that includes it"),
+    ("lib/pipeline/encode.cpp", '#include "codecs/family/golomb/golomb.hpp"', "pipeline does not see family golomb"),
+    ("lib/primitive/bits.hpp", '#include "codecs/family/golomb/golomb.hpp"', "primitive does not see family golomb"),
+    ("codecs/family/golomb/README.md", None, "codecs/family/golomb: no README.md"),
     ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/ring.hpp"', None),  # there is no such file: nothing to say
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
     ("bench/compare/main.cpp", '#include "core/pool.hpp"', "include/ only"),

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
+#include "codecs/family/golomb/golomb.hpp"
+#include "codecs/family/golomb/golomb_tile.hpp"
 #include "core/registry.hpp"
 #include "cuda/device.hpp"
 #include "deepreduce/codec.hpp"
 #include "primitive/bits.hpp"
-#include "primitive/golomb.hpp"
-#include "primitive/golomb_tile.hpp"
 #include "primitive/rng.hpp"
 
 namespace {

@@ -5,8 +5,8 @@
 #include <iterator>
 #include <vector>
 
+#include "codecs/family/golomb/golomb.hpp"
 #include "primitive/check.hpp"
-#include "primitive/golomb.hpp"
 #include "primitive/half.hpp"
 #include "primitive/hash.hpp"
 #include "primitive/rng.hpp"

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codecs/family/huffman/code_lengths.hpp"
 #include "primitive/bits.hpp"
 
 namespace dr {
@@ -22,43 +23,6 @@ struct huffman_lengths {
   uint8_t of[256];  // 0: the byte does not occur
   unsigned last;    // byte that does
 };
-
-// Optimal lengths of at most 11 bits (package-merge; Larmore, Hirschberg 1990) for counts of which two or more are not 0;
-// ties by the smaller byte, single ones before packages.
-inline void huffman_limit(const uint64_t* counts, uint8_t* lengths) {
-  struct leaf {
-    uint64_t count;
-    unsigned byte;
-  } leaves[256];
-  unsigned n = 0;
-  for (unsigned b = 0; b < 256; ++b) {
-    lengths[b] = 0;
-    if (counts[b]) leaves[n++] = {counts[b], b};
-  }
-  std::sort(leaves, leaves + n,
-            [](const leaf& a, const leaf& b) { return a.count != b.count ? a.count < b.count : a.byte < b.byte; });
-  uint64_t packages[256];
-  unsigned package_count = 0;
-  bool single[huffman_bits_max][512];
-  for (auto& level : single) {
-    uint64_t list[512];
-    unsigned size = 0, l = 0, p = 0;
-    while (l < n || p < package_count) {
-      const bool take = p == package_count || (l < n && leaves[l].count <= packages[p]);
-      level[size] = take;
-      list[size++] = take ? leaves[l++].count : packages[p++];
-    }
-    package_count = size / 2;
-    for (unsigned i = 0; i < package_count; ++i) packages[i] = list[2 * i] + list[2 * i + 1];
-  }
-  // Of the last list the first 2n - 2; each package among them takes two of the list before.
-  for (unsigned level = huffman_bits_max, wanted = 2 * n - 2; level-- > 0 && wanted;) {
-    unsigned singles = 0;
-    for (unsigned i = 0; i < wanted; ++i) singles += single[level][i];
-    for (unsigned i = 0; i < singles; ++i) ++lengths[leaves[i].byte];
-    wanted = 2 * (wanted - singles);
-  }
-}
 
 // Elias's gamma code of each length's distance from the one before (from 0 for the first), folded: 0, -1, 1, -2, … to 1, 2, 3, 4, …
 template <class F>
@@ -181,7 +145,7 @@ inline uint64_t huffman_encode(const uint8_t* in, uint64_t n, uint8_t* out) {
       lengths.last = b;
     }
   uint64_t bits = 0;
-  if (different > 1) huffman_limit(counts, lengths.of);
+  if (different > 1) huffman_code_lengths<256>(counts, 256, huffman_bits_max, lengths.of);
   for (unsigned b = 0; b < 256; ++b) bits += counts[b] * lengths.of[b];
   const bool lone = n <= huffman_lone_max;
   const uint64_t streams = different <= 1 ? 0 : lone ? 1 : huffman_streams * ceil_div(n, huffman_block);

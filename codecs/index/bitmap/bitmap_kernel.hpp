@@ -1,7 +1,7 @@
 // A bit for each element of the universe (SPEC.md).
 #pragma once
 
-#include "primitive/ones.hpp"
+#include "codecs/family/ones/ones.hpp"
 
 namespace dr {
 

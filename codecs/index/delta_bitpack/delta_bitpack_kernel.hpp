@@ -1,7 +1,7 @@
 // Gaps of 128 indices at a time, as wide as the widest of them (Lemire, Boytsov 2015, "binary packing"; layout: SPEC.md).
 #pragma once
 
-#include "primitive/gaps.hpp"
+#include "codecs/family/gaps/gaps.hpp"
 
 namespace dr {
 

@@ -5,7 +5,7 @@
 #include <array>
 #include <iterator>
 
-#include "primitive/gaps.hpp"
+#include "codecs/family/gaps/gaps.hpp"
 
 namespace dr {
 

@@ -1,7 +1,7 @@
 // Low bits as they are, high bits in unary (Elias 1974, Fano 1971; layout: SPEC.md).
 #pragma once
 
-#include "primitive/ones.hpp"
+#include "codecs/family/ones/ones.hpp"
 #include "primitive/packing.hpp"
 
 namespace dr {

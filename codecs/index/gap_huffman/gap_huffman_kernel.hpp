@@ -7,14 +7,15 @@
 #include <cstdint>
 #include <cstring>
 
+#include "codecs/family/huffman/code_lengths.hpp"
+#include "codecs/family/huffman/level_huffman.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/cpu.hpp"
-#include "primitive/level_huffman.hpp"
 
 namespace dr {
 
 inline constexpr unsigned gap_symbols = level_huffman_alphabet;
-inline constexpr uint64_t gap_huffman_block = level_block;
+inline constexpr uint64_t gap_huffman_block = level_huffman_block;
 
 // Bits of the extra, and what stands before it: gap = top << width | extra.
 constexpr unsigned gap_width(unsigned symbol) { return symbol < 4 ? 0 : symbol / 2 - 1; }
@@ -113,36 +114,6 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
 
 // Decoders make tables of 2^longest places for each code; half of 2^11 costs 0.1 % of the bits.
 inline constexpr unsigned gap_length_max = 10;
-
-// Lengths of a complete code; of those that Huffman's would have above gap_length_max the others lend to.
-inline void gap_lengths(const uint32_t* counts, uint8_t* lengths) {
-  level_huffman_lengths(counts, gap_symbols, lengths, ~0u);
-  uint32_t sum = 0;  // of 2^-length
-  constexpr uint32_t whole = 1u << gap_length_max;
-  bool longer = false;
-  for (unsigned i = 0; i < gap_symbols; ++i) {
-    if (!lengths[i]) continue;
-    longer |= lengths[i] > gap_length_max;
-    if (lengths[i] > gap_length_max) lengths[i] = gap_length_max;
-    sum += whole >> lengths[i];
-  }
-  if (!longer) return;
-  while (sum > whole) {  // the rarest of the longest that may grow
-    unsigned one = gap_symbols;
-    for (unsigned i = 0; i < gap_symbols; ++i)
-      if (lengths[i] && lengths[i] < gap_length_max &&
-          (one == gap_symbols || lengths[i] > lengths[one] || (lengths[i] == lengths[one] && counts[i] < counts[one])))
-        one = i;
-    sum -= whole >> ++lengths[one];
-  }
-  while (sum < whole) {  // the most frequent for which there is room
-    unsigned one = gap_symbols;
-    for (unsigned i = 0; i < gap_symbols; ++i)
-      if (lengths[i] > 1 && whole >> lengths[i] <= whole - sum && (one == gap_symbols || counts[i] > counts[one]))
-        one = i;
-    sum += whole >> lengths[one]--;
-  }
-}
 
 // Calls put(bits, how many) for what describes a code: runs of symbols without a word, and of each other the length as what it is
 // more than the one before.
@@ -275,7 +246,7 @@ class gap_writer {
     // A decoder makes tables for a code, in about the time of a block: so one of its own is to be worth that.
     constexpr uint64_t worth = 256;
     uint8_t lengths[gap_symbols];
-    gap_lengths(all_, lengths);
+    huffman_code_lengths<gap_symbols>(all_, gap_symbols, gap_length_max, lengths);
     uint64_t least = bits_by(lengths) + lengths_bits(lengths);
     const uint64_t equal = equal_lengths_bits + 6 * n_;
     if (equal < least) {

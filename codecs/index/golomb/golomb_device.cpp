@@ -1,5 +1,5 @@
 // index=golomb: the host's side of its CUDA operations.
-#include "primitive/golomb_device.hpp"
+#include "codecs/family/golomb/golomb_device.hpp"
 #include "codecs/builtin.hpp"
 
 namespace dr {

@@ -1,6 +1,6 @@
-// index=rice (SPEC.md). The kernel is primitive/golomb.hpp.
+// index=rice (SPEC.md). The kernel is codecs/family/golomb.
 #include "codecs/builtin.hpp"
-#include "primitive/golomb_index.hpp"
+#include "codecs/family/golomb/golomb_index.hpp"
 
 namespace dr {
 

@@ -1,6 +1,6 @@
 // index=rice: the host's side of its CUDA operations.
 #include "codecs/builtin.hpp"
-#include "primitive/golomb_device.hpp"
+#include "codecs/family/golomb/golomb_device.hpp"
 
 namespace dr {
 

@@ -1,7 +1,7 @@
 // A support that both ends draw from a key (SPEC.md).
 #pragma once
 
-#include "primitive/ones.hpp"
+#include "codecs/family/ones/ones.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr {

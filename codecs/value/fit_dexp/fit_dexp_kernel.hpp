@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <utility>
 
+#include "codecs/family/fits/least_squares.hpp"
 #include "primitive/exp2.hpp"
-#include "primitive/least_squares.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/gram.hpp"
+#include "codecs/family/fits/gram.hpp"
 #include "primitive/sum_tree.hpp"
 #include "primitive/value_type.hpp"
 

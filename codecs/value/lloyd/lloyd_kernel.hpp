@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "primitive/table_levels.hpp"
+#include "codecs/family/levels/table_levels.hpp"
 
 namespace dr {
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 
 #include "codecs/builtin.hpp"
+#include "codecs/family/levels/quantised_codec.hpp"
 #include "codecs/value/log_quant/log_quant_kernel.hpp"
 #include "deepreduce/codec.hpp"
-#include "primitive/quantised.hpp"
 
 namespace dr {
 namespace {

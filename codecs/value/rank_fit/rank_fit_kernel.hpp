@@ -6,10 +6,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "codecs/family/fits/gram.hpp"
+#include "codecs/family/fits/least_squares.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/exp2.hpp"
-#include "primitive/gram.hpp"
-#include "primitive/least_squares.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {

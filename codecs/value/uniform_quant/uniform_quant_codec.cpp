@@ -2,10 +2,10 @@
 #include <algorithm>
 
 #include "codecs/builtin.hpp"
+#include "codecs/family/levels/level_blocks.hpp"
+#include "codecs/family/levels/quantised_codec.hpp"
 #include "codecs/value/uniform_quant/uniform_quant_kernel.hpp"
 #include "deepreduce/codec.hpp"
-#include "primitive/level_blocks.hpp"
-#include "primitive/quantised.hpp"
 
 namespace dr {
 namespace {

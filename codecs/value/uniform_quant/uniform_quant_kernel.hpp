@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/quantised.hpp"
-#include "primitive/split_levels.hpp"
+#include "codecs/family/levels/quantised.hpp"
+#include "codecs/family/levels/split_levels.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {

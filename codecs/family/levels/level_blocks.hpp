@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/split_levels.hpp"
+#include "codecs/family/levels/split_levels.hpp"
 
 namespace dr {
 

@@ -1,4 +1,6 @@
-#include "primitive/table_levels.hpp"
+#include "codecs/family/levels/table_levels.hpp"
+
+#include "codecs/family/huffman/code_lengths.hpp"
 
 namespace dr {
 
@@ -58,7 +60,7 @@ table_coding table_coding_of(const uint8_t* levels, uint64_t n, unsigned count) 
   // A level that the sample lacks may be there.
   if (step == apart)
     for (unsigned i = 0; i < count; ++i) counts[0][i] += counts[0][i] == 0;
-  level_huffman_lengths(counts[0], count, coding.lengths);
+  huffman_code_lengths<level_huffman_alphabet>(counts[0], count, level_huffman_bits_max, coding.lengths);
   uint64_t bits =
       8 * ceil_div(count, 2) * seen / n + seen / level_huffman_string * 20;  // a size and half a byte a string
   for (unsigned i = 0; i < count; ++i) bits += uint64_t{counts[0][i]} * coding.lengths[i];

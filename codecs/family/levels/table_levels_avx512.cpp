@@ -1,5 +1,5 @@
 // Tables of levels, 16 values at a time: the bounds are searched by halves with vpermd, numbers looked up by vpermd.
-#include "primitive/table_levels.hpp"
+#include "codecs/family/levels/table_levels.hpp"
 
 #if DR_X86
 

@@ -1,4 +1,4 @@
-#include "primitive/quantised.hpp"
+#include "codecs/family/levels/quantised.hpp"
 
 namespace dr {
 

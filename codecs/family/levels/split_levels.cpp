@@ -1,4 +1,4 @@
-#include "primitive/split_levels.hpp"
+#include "codecs/family/levels/split_levels.hpp"
 
 namespace dr {
 

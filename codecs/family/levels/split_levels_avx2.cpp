@@ -1,6 +1,6 @@
 // Split Golomb of levels, 32 at a time, by AVX2 and BMI2: eight v's are a pext or pdep, eight unary codes a product that sums their
 // lengths. Divisors above 256 and quotients that are long are scalar's.
-#include "primitive/split_levels.hpp"
+#include "codecs/family/levels/split_levels.hpp"
 
 #if DR_X86
 

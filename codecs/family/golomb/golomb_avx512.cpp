@@ -1,6 +1,6 @@
 // Split Golomb at 32 gaps a step. Encode: quotients by a high multiplication, v packed by shifts that close up lanes, sixteen unary
 // codes merged before they are appended. Decode: ones of the unary string by compress, v by multishift, extras by pdep, one prefix sum.
-#include "primitive/golomb_payload.hpp"
+#include "codecs/family/golomb/golomb_payload.hpp"
 
 #if DR_X86
 DR_AVX512_BEGIN

@@ -5,64 +5,16 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/split_levels.hpp"
+#include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
 
 namespace dr {
 
 inline constexpr unsigned level_huffman_alphabet = 64, level_huffman_bits_max = 11;
-inline constexpr size_t level_huffman_string = 512;  // levels of one string
-inline constexpr size_t level_huffman_strings_max = level_block / level_huffman_string;
+inline constexpr size_t level_huffman_string = 512, level_huffman_block = 4096;  // levels
+inline constexpr size_t level_huffman_strings_max = level_huffman_block / level_huffman_string;
 // Of a string's decoded levels: what is decoded beyond its end is on its own ground.
 inline constexpr size_t level_huffman_stride = level_huffman_string + 64;
-
-// Lengths of a complete code, 1 … 11 bits for each of `n` levels whose count is not 0, 0 for the others; 2 <= n.
-inline void level_huffman_lengths(const uint32_t* counts, unsigned n, uint8_t* lengths,
-                                  unsigned bits_max = level_huffman_bits_max) {
-  struct node {
-    uint64_t weight;
-    uint16_t parent;
-  };
-  node nodes[2 * level_huffman_alphabet];
-  uint8_t order[level_huffman_alphabet], depth[2 * level_huffman_alphabet];
-  uint64_t weights[level_huffman_alphabet];
-  unsigned used = 0;
-  for (unsigned i = 0; i < n; ++i) {
-    lengths[i] = 0;
-    weights[i] = counts[i];
-    if (!counts[i]) continue;
-    unsigned at = used++;  // ascending, ties by level
-    for (; at > 0 && counts[order[at - 1]] > counts[i]; --at) order[at] = order[at - 1];
-    order[at] = static_cast<uint8_t>(i);
-  }
-  if (used < 2) {  // a code wants two words
-    const unsigned one = used ? order[0] : 0;
-    lengths[one] = lengths[one ? 0 : 1] = 1;
-    return;
-  }
-  for (;;) {
-    for (unsigned i = 0; i < used; ++i) nodes[i].weight = weights[order[i]];
-    // Leaves and inner nodes are both made in ascending order: the two lightest are at the heads of two queues.
-    unsigned leaf = 0, inner = used, end = used;
-    const auto lightest = [&] {
-      return leaf < used && (inner == end || nodes[leaf].weight <= nodes[inner].weight) ? leaf++ : inner++;
-    };
-    while (end < 2 * used - 1) {
-      const unsigned a = lightest(), b = lightest();
-      nodes[end].weight = nodes[a].weight + nodes[b].weight;
-      nodes[a].parent = nodes[b].parent = static_cast<uint16_t>(end++);
-    }
-    unsigned longest = 0;
-    depth[end - 1] = 0;
-    for (unsigned i = end - 1; i-- > 0;) {
-      depth[i] = static_cast<uint8_t>(depth[nodes[i].parent] + 1);
-      if (depth[i] > longest) longest = depth[i];
-    }
-    if (longest <= bits_max) break;
-    // Flatter weights, in the same order; equal ones in the end, of 6 bits at most.
-    for (unsigned i = 0; i < used; ++i) weights[order[i]] = (weights[order[i]] + 1) / 2;
-  }
-  for (unsigned i = 0; i < used; ++i) lengths[order[i]] = depth[i];
-}
 
 struct level_huffman_code {
   uint16_t words[level_huffman_alphabet];     // the code, its first bit lowest, and its length in the upper 4 bits
@@ -170,7 +122,7 @@ constexpr size_t level_huffman_body_bound(size_t n) {
   return (n * level_huffman_bits_max + 7) / 8 + 3 * ceil_div(n, level_huffman_string);
 }
 
-//   levels [n], n <= level_block, each with a word     out: level_huffman_body_bound(n) + level_slack bytes
+//   levels [n], n <= level_huffman_block, each with a word     out: level_huffman_body_bound(n) + 8 bytes
 // Returns the end.
 inline uint8_t* level_huffman_encode_scalar(const uint8_t* levels, size_t n, const level_huffman_code& code,
                                             uint8_t* out) {
@@ -229,7 +181,7 @@ struct level_huffman_lane {
 // What may be read behind a body, whatever its bytes: a string of 512 levels has at most 704.
 inline constexpr size_t level_huffman_slack = level_huffman_string * level_huffman_bits_max / 8 + 8;
 
-//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_block
+//   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_huffman_block
 //   levels: string j at j · level_huffman_stride
 // Returns the bytes that the levels take; 0 if the body is corrupt.
 DR_EVERYWHERE size_t level_huffman_decode_with(const uint8_t* body, size_t size, size_t n,

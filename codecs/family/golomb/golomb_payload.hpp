@@ -1,8 +1,8 @@
 // A whole payload of split Golomb blocks, whose blocks are coded at the level of instructions that the CPU has.
 #pragma once
 
+#include "codecs/family/golomb/golomb_adaptive.hpp"
 #include "primitive/cpu.hpp"
-#include "primitive/golomb_adaptive.hpp"
 
 namespace dr {
 

@@ -1,4 +1,4 @@
-#include "primitive/golomb_payload.hpp"
+#include "codecs/family/golomb/golomb_payload.hpp"
 
 namespace dr {
 

@@ -1,5 +1,5 @@
 // Split Golomb of levels, 64 at a time, by AVX-512 with VBMI and VBMI2. Divisors above 256 and quotients that are long are scalar's.
-#include "primitive/split_levels.hpp"
+#include "codecs/family/levels/split_levels.hpp"
 
 #if DR_X86
 

@@ -1,12 +1,12 @@
-// The operations of an index codec over primitive/golomb.hpp, for whichever rule gives the divisor.
+// The operations of an index codec over golomb.hpp, for whichever rule gives the divisor.
 #pragma once
 
 #include <algorithm>
 #include <cstring>
 
+#include "codecs/family/golomb/golomb_payload.hpp"
 #include "deepreduce/codec.hpp"
 #include "primitive/block_parts.hpp"
-#include "primitive/golomb_payload.hpp"
 
 namespace dr {
 
@@ -62,8 +62,9 @@ struct golomb_index {
       param_int("block", "log2 of the indices in a block", golomb_block_log2_min, golomb_block_log2_max,
                 golomb_block_log2),
       param_int("adaptive", "1: a divisor for each 32 indices of a block, where that is shorter", 0, 1, 0)};
-  static constexpr dr_field fields[] = {wire_field("block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2),
-                                        wire_field("adaptive", 0, 1, 0)};
+  static constexpr dr_field fields[] = {
+      wire_field("block", golomb_block_log2_min, golomb_block_log2_max, golomb_block_log2),
+      wire_field("adaptive", 0, 1, 0)};
   static constexpr size_t field_count = may_adapt ? 2 : 1;
   static constexpr dr_ops cpu{sizeof(dr_ops),  fields_are_params<field_count>,  each_need<need>,
                               each_cost<cost>, each_job_or_part<encode, large>, each_job_or_part<decode, large>,

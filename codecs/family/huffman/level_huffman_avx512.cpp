@@ -1,5 +1,5 @@
 // Huffman codes of levels, 32 at a time: words by vpermi2w, joined in pairs, fours and, where they fit 64 bits, eights.
-#include "primitive/level_huffman.hpp"
+#include "codecs/family/huffman/level_huffman.hpp"
 
 #if DR_X86
 

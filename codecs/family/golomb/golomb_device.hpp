@@ -1,8 +1,8 @@
-// The CUDA operations of an index codec over primitive/golomb_tile.hpp, for whichever rule gives the divisor.
+// The CUDA operations of an index codec over golomb_tile.hpp, for whichever rule gives the divisor.
 #pragma once
 
-#include "primitive/golomb_index.hpp"
-#include "primitive/golomb_tile.hpp"
+#include "codecs/family/golomb/golomb_index.hpp"
+#include "codecs/family/golomb/golomb_tile.hpp"
 
 namespace dr {
 

@@ -1,5 +1,5 @@
 // Split Golomb at 16 gaps a step to encode, in 16-bit lanes, and 8 to decode. See golomb_avx512.cpp, whose ways these are.
-#include "primitive/golomb_payload.hpp"
+#include "codecs/family/golomb/golomb_payload.hpp"
 #include "primitive/packing.hpp"
 
 #if DR_X86

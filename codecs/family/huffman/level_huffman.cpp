@@ -1,5 +1,5 @@
 // Huffman codes of levels: the tables of levels of instructions, and decoding with BMI2's shifts.
-#include "primitive/level_huffman.hpp"
+#include "codecs/family/huffman/level_huffman.hpp"
 
 namespace dr {
 

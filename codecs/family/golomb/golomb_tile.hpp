@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/golomb.hpp"
+#include "codecs/family/golomb/golomb.hpp"
 #include "primitive/lookback.hpp"
 #include "primitive/tile_job.hpp"
 

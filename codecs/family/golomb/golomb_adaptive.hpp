@@ -4,7 +4,7 @@
 
 #include <cstddef>
 
-#include "primitive/golomb.hpp"
+#include "codecs/family/golomb/golomb.hpp"
 
 namespace dr {
 

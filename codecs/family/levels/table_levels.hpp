@@ -5,13 +5,14 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "primitive/level_blocks.hpp"
-#include "primitive/level_huffman.hpp"
+#include "codecs/family/huffman/level_huffman.hpp"
+#include "codecs/family/levels/level_blocks.hpp"
 #include "primitive/value_type.hpp"
 
 namespace dr {
 
 inline constexpr unsigned table_levels_max = 64;
+static_assert(table_levels_max == level_huffman_alphabet && level_block == level_huffman_block);
 
 // ---- Values and levels -----------------------------------------------------------------------------------
 
