@@ -23,7 +23,7 @@ void add(subjects& all, const char* name, uint64_t n) {
                  static_cast<double>(n),
                  static_cast<double>(m->in.size() + m->out.size()),
                  {cpu_level::scalar, cpu_level::avx2},
-                 [m, n](cpu_level level) { half_table<From, To>().at(level)(m->in.data(), n, m->out.data()); },
+                 [m, n](cpu_level level) { half_table<From, To>.at(level)(m->in.data(), n, m->out.data()); },
                  [m] { return digest_of(m->out.data(), m->out.size()); }});
 }
 

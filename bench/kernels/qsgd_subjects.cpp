@@ -2,7 +2,7 @@
 #include <cmath>
 #include <memory>
 
-#include "codecs/value/qsgd/qsgd_simd.hpp"
+#include "codecs/value/qsgd/qsgd_payload_kernel.hpp"
 #include "kernel_subjects.hpp"
 
 namespace dr::bench {

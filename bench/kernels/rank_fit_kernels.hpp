@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "codecs/value/rank_fit/rank_fit_simd.hpp"
+#include "codecs/value/rank_fit/rank_fit_kernel.hpp"
 #include "kernel_bench.hpp"
 #include "primitive/rng.hpp"
 

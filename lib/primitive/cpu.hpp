@@ -36,6 +36,13 @@
 #define DR_X86 0
 #endif
 
+// Inlined into a function of each level of instructions, so that its shifts are that level's.
+#if defined(__GNUC__)
+#define DR_EVERYWHERE inline __attribute__((always_inline))
+#else
+#define DR_EVERYWHERE inline
+#endif
+
 namespace dr {
 
 // avx2: Haswell, Zen (BMI2 too); avx512: Ice Lake, Zen 4 (with VBMI2).
@@ -49,8 +56,8 @@ inline cpu_level cpu_detected() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   const bool f16c = __get_cpuid(1, &a, &b, &c, &d) && (c & 1u << 29);
   const bool lzcnt = __get_cpuid(0x80000001, &a, &b, &c, &d) && (c & 1u << 5);
-  const bool avx2 = f16c && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2") &&
-                    __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("fma");
+  const bool avx2 = f16c && lzcnt && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi") &&
+                    __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && __builtin_cpu_supports("fma");
   const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                       __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
@@ -80,6 +87,12 @@ inline void fence_streams() {
 #if DR_X86
   _mm_sfence();
 #endif
+}
+
+// A twin of a scalar function, where this is x86: its file is empty elsewhere.
+template <class F>
+constexpr F* on_x86(F* twin) {
+  return DR_X86 ? twin : nullptr;
 }
 
 // A function pointer for each level; a level without its own has the one below's.

@@ -42,7 +42,7 @@ void compare_levels(const Shape& shape, std::mt19937_64& random, uint64_t fill) 
       CHECK(found.intact());
       CHECK(std::equal(found.data(), found.data() + many, want.begin(), want.end()));
       for (uint32_t j = 0; j < shape.hashes; ++j) {
-        bloom_bits_table(shape).at(level)(shape, elements.data(), n, j, bits.data());
+        bloom_bits_at<Shape>.at(level)(shape, elements.data(), n, j, bits.data());
         for (uint32_t i = 0; i < n; ++i)
           if (bits.data()[i] != shape.bit(elements[i], j)) FAIL_CHECK("element " << elements[i] << ", hash " << j);
         CHECK(bits.intact());
@@ -77,7 +77,7 @@ TEST_CASE("bloom: bits of the largest filters are the remainders") {
     for (uint32_t& e : elements) e = static_cast<uint32_t>(random());
     each_fast_level([&](cpu_level level) {
       numbers bits(1000);
-      bloom_standard_bits.at(level)(shape, elements.data(), 1000, 2, bits.data());
+      bloom_bits_at<bloom_shape>.at(level)(shape, elements.data(), 1000, 2, bits.data());
       for (size_t i = 0; i < 1000; ++i) CHECK(bits.data()[i] == murmur3_32(elements[i], shape.seed + 2) % m);
     });
   }

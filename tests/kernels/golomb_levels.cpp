@@ -76,17 +76,16 @@ TEST_CASE("split Golomb blocks are the same bytes at every level, and decode at 
       const auto size = static_cast<size_t>(golomb_put_block(b.x.data(), n, b.base, rule, expected.data(), clustered) -
                                             expected.data());
       each_fast_level([&](cpu_level level) {
-        const golomb_block_coder& coder = golomb_at(level);
         std::vector<uint8_t> found(expected.size(), 0xaa);
         bool found_clustered = !clustered;
-        const uint8_t* const behind = coder.put(b.x.data(), n, b.base, rule, found.data(), found_clustered);
+        const uint8_t* const behind = golomb_put.at(level)(b.x.data(), n, b.base, rule, found.data(), found_clustered);
         REQUIRE(static_cast<size_t>(behind - found.data()) == size);
         REQUIRE(found_clustered == clustered);
         REQUIRE(found == expected);  // and nothing behind is touched
         // Exactly as many bytes as there are, so that a sanitizer sees a read behind them.
         const std::vector<uint8_t> body(expected.begin(), expected.begin() + static_cast<ptrdiff_t>(size));
         std::vector<uint32_t> x(n + 1, 0xdeadbeef);
-        REQUIRE(coder.get(body.data(), size, n, b.base, end, rule, clustered, x.data()));
+        REQUIRE(golomb_get.at(level)(body.data(), size, n, b.base, end, rule, clustered, x.data()));
         REQUIRE(x[n] == 0xdeadbeef);
         x.pop_back();
         REQUIRE(x == b.x);
@@ -121,7 +120,7 @@ TEST_CASE("a damaged split Golomb block is refused at every level, or read alike
         std::vector<uint32_t> x(n), y(n);
         const bool expected = golomb_get_block(bad.data(), bad.size(), n, 0, end, rule, clustered, x.data());
         each_fast_level([&](cpu_level level) {
-          REQUIRE(golomb_at(level).get(bad.data(), bad.size(), n, 0, end, rule, clustered, y.data()) == expected);
+          REQUIRE(golomb_get.at(level)(bad.data(), bad.size(), n, 0, end, rule, clustered, y.data()) == expected);
           if (expected) REQUIRE(x == y);
         });
       }

@@ -11,7 +11,7 @@ template <class From, class To>
 void compare(const std::vector<typename From::bits>& numbers) {
   using to = typename To::bits;
   const auto* in = reinterpret_cast<const uint8_t*>(numbers.data());
-  const cpu_table<half_function> table = half_table<From, To>();
+  const cpu_table<half_function> table = half_table<From, To>;
   each_fast_level([&](cpu_level level) {
     std::vector<uint64_t> sizes{numbers.size()};
     for (uint64_t n = 0; n <= 40; ++n) sizes.push_back(n);

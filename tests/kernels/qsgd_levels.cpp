@@ -1,7 +1,7 @@
 #include <random>
 #include <vector>
 
-#include "codecs/value/qsgd/qsgd_simd.hpp"
+#include "codecs/value/qsgd/qsgd_payload_kernel.hpp"
 #include "levels.hpp"
 
 namespace dr {

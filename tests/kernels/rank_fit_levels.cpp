@@ -1,6 +1,6 @@
 #include <vector>
 
-#include "codecs/value/rank_fit/rank_fit_simd.hpp"
+#include "codecs/value/rank_fit/rank_fit_kernel.hpp"
 #include "levels.hpp"
 #include "primitive/rng.hpp"
 

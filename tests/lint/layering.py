@@ -158,6 +158,20 @@ def check_bits(tree):
                 yield f"{path}:{number}: std::{found.group(1)} is wrong on a GPU: take primitive/bits.hpp's, or say that it is used on the host only"
 
 
+INSTRUCTIONS = re.compile(r"^DR_(AVX2|AVX512)_BEGIN")
+
+
+def check_twins(tree):
+    """Of codecs and primitive: code for more than the least CPU is in NAME_avx2.cpp, NAME_avx512.cpp or, inlined into these, NAME_vectors.hpp."""
+    for path in tree.sources:
+        if path.parts[0] != "codecs" and path.parts[:2] != ("lib", "primitive"):
+            continue
+        for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
+            found = INSTRUCTIONS.match(line)
+            if found and not path.name.endswith((f"_{found.group(1).lower()}.cpp", "_vectors.hpp")):
+                yield f"{path}:{number}: code for {found.group(1)} belongs in a file NAME_{found.group(1).lower()}.cpp, or NAME_vectors.hpp"
+
+
 def registry_rows(text):
     """(role, id, name, fields) of each row with a number."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
@@ -223,6 +237,7 @@ def check(root, listed=None):
             yield f"{paths[1]}: the name is taken by {paths[0]}"
     yield from check_families(tree)
     yield from check_bits(tree)
+    yield from check_twins(tree)
     yield from check_codecs(tree, listed)
 
 
@@ -283,6 +298,9 @@ PLANTS = [
     ("lib/pipeline/encode.cpp", '#include "codecs/family/golomb/golomb.hpp"', "pipeline does not see family golomb"),
     ("lib/primitive/bits.hpp", '#include "codecs/family/golomb/golomb.hpp"', "primitive does not see family golomb"),
     ("codecs/family/golomb/README.md", None, "codecs/family/golomb: no README.md"),
+    ("codecs/value/qsgd/qsgd_payload_kernel.hpp", "DR_AVX2_BEGIN", "NAME_avx2.cpp"),
+    ("codecs/value/qsgd/qsgd_avx2.cpp", "DR_AVX512_BEGIN", "NAME_avx512.cpp"),
+    ("codecs/value/qsgd/qsgd_vectors.hpp", "DR_AVX512_BEGIN", None),
     ("codecs/order/bitpack/bitpack_codec.cpp", '#include "exchange/ring.hpp"', None),  # there is no such file: nothing to say
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
     ("bench/compare/main.cpp", '#include "core/pool.hpp"', "include/ only"),

@@ -6,16 +6,16 @@
 
 namespace dr {
 
-// golomb_put_block and golomb_get_block, or what does the same faster.
-struct golomb_block_coder {
-  uint8_t* (*put)(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
-  bool (*get)(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule, bool flagged,
-              uint32_t* x);
-};
-const golomb_block_coder& golomb_at(cpu_level level);
-#if DR_X86
-extern const golomb_block_coder golomb_avx2, golomb_avx512;
-#endif
+uint8_t* golomb_put_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
+uint8_t* golomb_put_avx512(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out, bool& flagged);
+bool golomb_get_avx2(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
+                     bool flagged, uint32_t* x);
+bool golomb_get_avx512(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
+                       bool flagged, uint32_t* x);
+inline constexpr cpu_table<decltype(&golomb_put_block)> golomb_put{golomb_put_block, on_x86(golomb_put_avx2),
+                                                                   on_x86(golomb_put_avx512)};
+inline constexpr cpu_table<decltype(&golomb_get_block)> golomb_get{golomb_get_block, on_x86(golomb_get_avx2),
+                                                                   on_x86(golomb_get_avx512)};
 
 // A payload: table of block ends and body sizes, bodies; of one block, what stands for the table and a body.
 struct golomb_payload {
@@ -31,7 +31,7 @@ struct golomb_payload {
 
   // Writes blocks [first, last) of x and their entries of the table. Returns the bodies' end. Cannot fail.
   uint8_t* put(const uint32_t* x, uint64_t first, uint64_t last, uint8_t* entries, uint8_t* body) const {
-    const golomb_block_coder& coder = golomb_at(level);
+    const auto put_block = golomb_put.at(level);
     const bool alone = blocks() == 1;
     for (uint64_t b = first; b < last; ++b) {
       const uint32_t* const of_block = x + b * block();
@@ -39,7 +39,7 @@ struct golomb_payload {
       const uint64_t base = b ? uint64_t{of_block[-1]} + 1 : 0, end = uint64_t{of_block[size - 1]} + 1;
       uint8_t* const begin = alone ? put_varint(body, 2 * (universe - end)) : body;
       bool flagged = false;
-      uint8_t* const behind = coder.put(of_block, size, base, rule, begin, flagged);
+      uint8_t* const behind = put_block(of_block, size, base, rule, begin, flagged);
       if (alone) {
         *body |= static_cast<uint8_t>(flagged);  // the varint's lowest bit, which makes it no longer
       } else {
@@ -55,7 +55,7 @@ struct golomb_payload {
   // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if it is corrupt;
   // else *where is the end of the last one's body.
   bool get(const uint8_t* in, size_t size, uint64_t first, uint64_t last, uint32_t* x, uint64_t* where) const {
-    const golomb_block_coder& coder = golomb_at(level);
+    const auto get_block = golomb_get.at(level);
     const bool alone = blocks() == 1;
     uint64_t at = 6 * blocks(), lone = 0;
     *where = 0;
@@ -80,7 +80,7 @@ struct golomb_payload {
         return false;
       if (flagged && !rule.adaptive && (!rule.may_cluster || rule.plain(end - base, length(b)) == 1)) return false;
       *where = at;
-      if (!coder.get(in + at, static_cast<size_t>(body), length(b), base, end, rule, flagged, x + b * block()))
+      if (!get_block(in + at, static_cast<size_t>(body), length(b), base, end, rule, flagged, x + b * block()))
         return false;
       at += body;
       base = end;

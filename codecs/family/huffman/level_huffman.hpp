@@ -57,13 +57,6 @@ struct level_huffman_code {
   }
 };
 
-// Inlined into a function of each level of instructions, so that its shifts are that level's.
-#if defined(__GNUC__)
-#define DR_EVERYWHERE inline __attribute__((always_inline))
-#else
-#define DR_EVERYWHERE inline
-#endif
-
 // What strings begin with: up to six levels.
 inline constexpr unsigned level_huffman_several = 6;
 
@@ -84,7 +77,9 @@ DR_EVERYWHERE void level_huffman_follow_with(uint64_t* some, size_t end, const u
 inline void level_huffman_follow_scalar(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
   a_bit ? level_huffman_follow_with(some, end, lengths, true) : level_huffman_follow_with(some, end, lengths, false);
 }
-extern const cpu_table<decltype(&level_huffman_follow_scalar)> level_huffman_follow;
+void level_huffman_follow_avx512(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit);
+inline constexpr cpu_table<decltype(&level_huffman_follow_scalar)> level_huffman_follow{
+    level_huffman_follow_scalar, nullptr, on_x86(level_huffman_follow_avx512)};
 
 struct level_huffman_table {
   unsigned bits;  // of a lookup
@@ -245,14 +240,12 @@ inline size_t level_huffman_decode_scalar(const uint8_t* body, size_t size, size
   return level_huffman_decode_with(body, size, n, table, levels);
 }
 
-extern const cpu_table<decltype(&level_huffman_encode_scalar)> level_huffman_encode;
-extern const cpu_table<decltype(&level_huffman_decode_scalar)> level_huffman_decode;
-
-#if DR_X86
-void level_huffman_follow_avx512(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit);
 uint8_t* level_huffman_encode_avx512(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out);
 size_t level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
                                  uint8_t* levels);
-#endif
+inline constexpr cpu_table<decltype(&level_huffman_encode_scalar)> level_huffman_encode{
+    level_huffman_encode_scalar, nullptr, on_x86(level_huffman_encode_avx512)};
+inline constexpr cpu_table<decltype(&level_huffman_decode_scalar)> level_huffman_decode{
+    level_huffman_decode_scalar, on_x86(level_huffman_decode_avx2)};
 
 }  // namespace dr

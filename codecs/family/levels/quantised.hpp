@@ -27,11 +27,10 @@ inline magnitude_range range_of_scalar(const uint32_t* values, size_t n) {
   }
   return range;
 }
-extern const cpu_table<decltype(&range_of_scalar)> range_of;
-#if DR_X86
 magnitude_range range_of_avx2(const uint32_t* values, size_t n);
 magnitude_range range_of_avx512(const uint32_t* values, size_t n);
-#endif
+inline constexpr cpu_table<decltype(&range_of_scalar)> range_of{range_of_scalar, on_x86(range_of_avx2),
+                                                                on_x86(range_of_avx512)};
 
 // Calls f(first, length, float bits) for each block of n values.
 template <class T, class F>

@@ -107,14 +107,13 @@ inline bool split_levels_decode_scalar(const uint8_t* body, size_t size, size_t 
   return extra_max == ceil_div(extra_bits, 8) && padding_is_zero(extra, extra_bits);
 }
 
-extern const cpu_table<decltype(&split_levels_encode_scalar)> split_levels_encode;
-extern const cpu_table<decltype(&split_levels_decode_scalar)> split_levels_decode;
-
-#if DR_X86
 uint8_t* split_levels_encode_avx512(const uint16_t* levels, size_t n, level_code code, uint8_t* out);
 bool split_levels_decode_avx512(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels);
 uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code code, uint8_t* out);
 bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels);
-#endif
+inline constexpr cpu_table<decltype(&split_levels_encode_scalar)> split_levels_encode{
+    split_levels_encode_scalar, on_x86(split_levels_encode_avx2), on_x86(split_levels_encode_avx512)};
+inline constexpr cpu_table<decltype(&split_levels_decode_scalar)> split_levels_decode{
+    split_levels_decode_scalar, on_x86(split_levels_decode_avx2), on_x86(split_levels_decode_avx512)};
 
 }  // namespace dr

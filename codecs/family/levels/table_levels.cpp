@@ -4,16 +4,6 @@
 
 namespace dr {
 
-#if DR_X86
-constinit const cpu_table<decltype(&table_quantise_scalar)> table_quantise{table_quantise_scalar, nullptr,
-                                                                           table_quantise_avx512};
-constinit const cpu_table<decltype(&table_restore_scalar)> table_restore{table_restore_scalar, nullptr,
-                                                                         table_restore_avx512};
-#else
-constinit const cpu_table<decltype(&table_quantise_scalar)> table_quantise{table_quantise_scalar};
-constinit const cpu_table<decltype(&table_restore_scalar)> table_restore{table_restore_scalar};
-#endif
-
 namespace {
 
 // Of more levels one in eight is looked at, 64 together: what that misses is below 0.01 bits a level.

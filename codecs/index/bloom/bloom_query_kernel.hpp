@@ -16,31 +16,40 @@ inline constexpr uint32_t bloom_slack = 16;  // and elements that a call may wri
 
 // Bits j of `n` elements. `bits` has room for n + bloom_slack.
 template <class Shape>
-using bloom_bits_of = void (*)(const Shape& shape, const uint32_t* elements, uint32_t n, uint32_t j, uint32_t* bits);
-extern const cpu_table<bloom_bits_of<bloom_shape>> bloom_standard_bits;
-extern const cpu_table<bloom_bits_of<split_block_shape>> bloom_split_bits;
+void bloom_bits_scalar(const Shape& shape, const uint32_t* elements, uint32_t n, uint32_t j, uint32_t* bits) {
+  for (uint32_t i = 0; i < n; ++i) bits[i] = shape.bit(elements[i], j);
+}
+template <class Shape>
+void bloom_bits_avx2(const Shape& shape, const uint32_t* elements, uint32_t n, uint32_t j, uint32_t* bits);
+template <class Shape>
+void bloom_bits_avx512(const Shape& shape, const uint32_t* elements, uint32_t n, uint32_t j, uint32_t* bits);
+template <class Shape>
+inline constexpr cpu_table<decltype(&bloom_bits_scalar<Shape>)> bloom_bits_at{
+    bloom_bits_scalar<Shape>, on_x86(bloom_bits_avx2<Shape>), on_x86(bloom_bits_avx512<Shape>)};
 
 // Positives of [first, first + n), n <= bloom_part, ascending. Returns how many; `found` has room for n + bloom_slack.
-template <class Shape>
-using bloom_ask = uint32_t (*)(const Shape& shape, const uint8_t* filter, uint32_t first, uint32_t n, uint32_t* found);
-extern const cpu_table<bloom_ask<bloom_shape>> bloom_standard_ask;
-extern const cpu_table<bloom_ask<split_block_shape>> bloom_split_ask;
-
-inline const cpu_table<bloom_bits_of<bloom_shape>>& bloom_bits_table(const bloom_shape&) { return bloom_standard_bits; }
-inline const cpu_table<bloom_bits_of<split_block_shape>>& bloom_bits_table(const split_block_shape&) {
-  return bloom_split_bits;
-}
-inline const cpu_table<bloom_ask<bloom_shape>>& bloom_ask_table(const bloom_shape&) { return bloom_standard_ask; }
-inline const cpu_table<bloom_ask<split_block_shape>>& bloom_ask_table(const split_block_shape&) {
-  return bloom_split_ask;
-}
+uint32_t bloom_ask_scalar(const bloom_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n, uint32_t* found);
+uint32_t bloom_ask_avx2(const bloom_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n, uint32_t* found);
+uint32_t bloom_ask_avx512(const bloom_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n, uint32_t* found);
+uint32_t bloom_ask_split_scalar(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
+                                uint32_t* found);
+uint32_t bloom_ask_split_avx2(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
+                              uint32_t* found);
+uint32_t bloom_ask_split_avx512(const split_block_shape& shape, const uint8_t* filter, uint32_t first, uint32_t n,
+                                uint32_t* found);
+inline constexpr cpu_table<decltype(&bloom_ask_scalar)> bloom_standard_ask{bloom_ask_scalar, on_x86(bloom_ask_avx2),
+                                                                           on_x86(bloom_ask_avx512)};
+inline constexpr cpu_table<decltype(&bloom_ask_split_scalar)> bloom_split_ask{
+    bloom_ask_split_scalar, on_x86(bloom_ask_split_avx2), on_x86(bloom_ask_split_avx512)};
+constexpr const auto& bloom_ask_table(const bloom_shape&) { return bloom_standard_ask; }
+constexpr const auto& bloom_ask_table(const split_block_shape&) { return bloom_split_ask; }
 
 // Calls f(bits, first, n) with bits j of elements first to first + n, for all j of some elements before the next ones.
 template <class Shape, class F>
 void bloom_each_bits(const Shape& shape, cpu_level level, const uint32_t* elements, uint64_t count, F&& f) {
   constexpr uint32_t chunk = 512;
   uint32_t bits[chunk + bloom_slack];
-  const auto bits_of = bloom_bits_table(shape).at(level);
+  const auto bits_of = bloom_bits_at<Shape>.at(level);
   for (uint64_t first = 0; first < count; first += chunk) {
     const auto n = static_cast<uint32_t>(count - first < chunk ? count - first : chunk);
     for (uint32_t j = 0; j < shape.hashes; ++j) {
@@ -51,9 +60,11 @@ void bloom_each_bits(const Shape& shape, cpu_level level, const uint32_t* elemen
 }
 
 // Sets the bits of `count` elements.
-using split_insert = void (*)(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements,
-                              uint64_t count);
-extern const cpu_table<split_insert> bloom_split_insert;
+void bloom_insert_split_scalar(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements,
+                               uint64_t count);
+void bloom_insert_split_avx2(const split_block_shape& shape, uint8_t* filter, const uint32_t* elements, uint64_t count);
+inline constexpr cpu_table<decltype(&bloom_insert_split_scalar)> bloom_split_insert{bloom_insert_split_scalar,
+                                                                                    on_x86(bloom_insert_split_avx2)};
 
 inline void bloom_insert(const split_block_shape& shape, cpu_level level, uint8_t* filter, const uint32_t* elements,
                          uint64_t count) {

@@ -18,7 +18,7 @@ inline uint64_t delta_bitpack_size(const uint32_t* x, uint64_t n, cpu_level leve
 
 //   x [n] strictly ascending     out: delta_bitpack_bound bytes. Returns bytes written.
 inline uint64_t delta_bitpack_encode(const uint32_t* x, uint64_t n, cpu_level level, uint8_t* out) {
-  const pack_fn pack_at = pack_bits.at(level);
+  const auto pack_at = pack_bits.at(level);
   uint8_t* body = out + ceil_div(n, gap_block);
   each_gap_block(x, n, level, [&](uint64_t i, size_t m, const uint32_t* gaps, unsigned bits) {
     out[i / gap_block] = static_cast<uint8_t>(bits);
@@ -30,7 +30,7 @@ inline uint64_t delta_bitpack_encode(const uint32_t* x, uint64_t n, cpu_level le
 // Returns false and sets *where (a byte of the payload) if it is corrupt.
 inline bool delta_bitpack_decode(const uint8_t* in, uint64_t size, uint64_t n, uint64_t universe, cpu_level level,
                                  uint32_t* x, uint64_t* where) {
-  const ungap_fn ungap_at = ungap.at(level);
+  const auto ungap_at = ungap.at(level);
   uint64_t at = ceil_div(n, gap_block), next = 0;
   *where = 0;
   if (at > size) return false;

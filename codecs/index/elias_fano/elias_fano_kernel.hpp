@@ -45,11 +45,7 @@ inline uint64_t elias_fano_encode(const uint32_t* x, uint64_t n, uint64_t univer
   return size;
 }
 
-// x[i] = x[i] << l | the i-th low number, for all i; false if they do not strictly ascend.
-using join_low_fn = bool (*)(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end,
-                             uint32_t* x);
-
-// [begin, end) of them; begin is a multiple of 16.
+// x[i] = x[i] << l | the i-th low number, for i in [begin, end), begin a multiple of 16; false if they do not strictly ascend.
 inline bool join_low_scalar(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end,
                             uint32_t* x) {
   const uint64_t from = begin * l / 8;
@@ -62,56 +58,11 @@ inline bool join_low_scalar(const uint8_t* low, uint64_t low_size, unsigned l, u
   return ascends;
 }
 
-#if DR_X86
-DR_AVX2_BEGIN
-inline bool join_low_avx2(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end,
-                          uint32_t* x) {
-  if (l > fast_bits_max) return join_low_scalar(low, low_size, l, begin, end, x);
-  const unpack_8 unpack(l);
-  const __m128i by = _mm_cvtsi32_si128(static_cast<int>(l));
-  const __m256i back = _mm256_setr_epi32(7, 0, 1, 2, 3, 4, 5, 6), sign = _mm256_set1_epi32(INT32_MIN);
-  // An x below none: the first has no predecessor, and 0 must be above it.
-  __m256i before = _mm256_set1_epi32(begin ? static_cast<int>(x[begin - 1]) : 0), falls = _mm256_setzero_si256();
-  uint64_t i = begin;
-  for (; i + 8 <= end && i * l / 8 + unpack_8::reach(l) <= low_size; i += 8) {
-    const __m256i high = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(x + i));
-    const __m256i now = _mm256_or_si256(_mm256_sll_epi32(high, by), unpack(low + i * l / 8));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(x + i), now);
-    const __m256i turned = _mm256_permutevar8x32_epi32(now, back);
-    const __m256i previous = _mm256_blend_epi32(turned, before, 1);
-    const __m256i rises = _mm256_cmpgt_epi32(_mm256_xor_si256(now, sign), _mm256_xor_si256(previous, sign));
-    // (at i = 0 lane 0 is not judged)
-    falls = _mm256_or_si256(falls, _mm256_andnot_si256(rises, i ? _mm256_set1_epi32(-1)
-                                                                : _mm256_setr_epi32(0, -1, -1, -1, -1, -1, -1, -1)));
-    before = turned;
-  }
-  return join_low_scalar(low, low_size, l, i, end, x) && _mm256_testz_si256(falls, falls);
-}
-DR_ISA_END
+bool join_low_avx2(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end, uint32_t* x);
+bool join_low_avx512(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end, uint32_t* x);
 
-DR_AVX512_BEGIN
-inline bool join_low_avx512(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end,
-                            uint32_t* x) {
-  if (l > fast_bits_max) return join_low_scalar(low, low_size, l, begin, end, x);
-  const unpack_16 unpack(l);
-  const __m128i by = _mm_cvtsi32_si128(static_cast<int>(l));
-  __m512i before = _mm512_set1_epi32(begin ? static_cast<int>(x[begin - 1]) : 0);
-  uint32_t falls = 0;
-  uint64_t i = begin;
-  for (; i + 16 <= end; i += 16) {
-    const __m512i now = _mm512_or_si512(_mm512_sll_epi32(_mm512_loadu_si512(x + i), by), unpack(low + i * l / 8));
-    _mm512_storeu_si512(x + i, now);
-    const __m512i previous = _mm512_alignr_epi32(now, before, 15);
-    falls |= static_cast<uint32_t>(_mm512_cmple_epu32_mask(now, previous)) & (i ? 0xffff : 0xfffe);
-    before = now;
-  }
-  return join_low_scalar(low, low_size, l, i, end, x) && !falls;
-}
-DR_ISA_END
-inline constexpr cpu_table<join_low_fn> join_low{join_low_scalar, join_low_avx2, join_low_avx512};
-#else
-inline constexpr cpu_table<join_low_fn> join_low{join_low_scalar};
-#endif
+inline constexpr cpu_table<decltype(&join_low_scalar)> join_low{join_low_scalar, on_x86(join_low_avx2),
+                                                                on_x86(join_low_avx512)};
 
 // Returns false and sets *where (a byte of the payload) if it is corrupt.
 inline bool elias_fano_decode(const uint8_t* in, uint64_t size, uint64_t n, uint64_t universe, cpu_level level,

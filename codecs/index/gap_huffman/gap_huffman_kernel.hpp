@@ -96,10 +96,6 @@ inline bool gap_join_scalar(const uint8_t* symbols, size_t n, const uint8_t* ext
   return gap_join_with(symbols, n, extras, size, base, end, x);
 }
 
-extern const cpu_table<decltype(&gap_split_scalar)> gap_split;
-extern const cpu_table<decltype(&gap_extras_scalar)> gap_extras;
-extern const cpu_table<decltype(&gap_join_scalar)> gap_join;
-#if DR_X86
 void gap_split_avx2(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols, uint32_t* gaps);
 uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out);
 bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
@@ -108,7 +104,12 @@ void gap_split_avx512(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbo
 uint8_t* gap_extras_avx512(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out);
 bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
                      uint32_t* x);
-#endif
+inline constexpr cpu_table<decltype(&gap_split_scalar)> gap_split{gap_split_scalar, on_x86(gap_split_avx2),
+                                                                  on_x86(gap_split_avx512)};
+inline constexpr cpu_table<decltype(&gap_extras_scalar)> gap_extras{gap_extras_scalar, on_x86(gap_extras_avx2),
+                                                                    on_x86(gap_extras_avx512)};
+inline constexpr cpu_table<decltype(&gap_join_scalar)> gap_join{gap_join_scalar, on_x86(gap_join_avx2),
+                                                                on_x86(gap_join_avx512)};
 
 // ---- Lengths of a code -----------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job) * job.width;
   with_value_type(job.dtype, [&](auto from) {
     with_half_type(p, [&](auto to) {
-      half_table<decltype(from), decltype(to)>().best()(job_in<uint8_t>(job), n, job_out<uint8_t>(job));
+      half_table<decltype(from), decltype(to)>.best()(job_in<uint8_t>(job), n, job_out<uint8_t>(job));
     });
   });
   *job.out_size = 2 * n;
@@ -49,8 +49,8 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
         return;
       }
       with_value_type(job.dtype, [&](auto to) {
-        half_table<decltype(from), decltype(to)>().best()(reinterpret_cast<const uint8_t*>(read), length,
-                                                          job_out<uint8_t>(job) + first * value_size(job.dtype));
+        half_table<decltype(from), decltype(to)>.best()(reinterpret_cast<const uint8_t*>(read), length,
+                                                        job_out<uint8_t>(job) + first * value_size(job.dtype));
       });
     }
     *job.out_size = n * value_size(job.dtype);

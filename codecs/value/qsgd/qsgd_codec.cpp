@@ -1,6 +1,6 @@
 // value=qsgd (SPEC.md).
 #include "codecs/builtin.hpp"
-#include "codecs/value/qsgd/qsgd_simd.hpp"
+#include "codecs/value/qsgd/qsgd_payload_kernel.hpp"
 #include "deepreduce/codec.hpp"
 
 namespace dr {

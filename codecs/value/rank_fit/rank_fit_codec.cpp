@@ -1,6 +1,6 @@
 // value=rank_fit (SPEC.md).
 #include "codecs/builtin.hpp"
-#include "codecs/value/rank_fit/rank_fit_simd.hpp"
+#include "codecs/value/rank_fit/rank_fit_kernel.hpp"
 #include "deepreduce/codec.hpp"
 
 namespace dr {

@@ -9,6 +9,7 @@
 #include "codecs/family/fits/gram.hpp"
 #include "codecs/family/fits/least_squares.hpp"
 #include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
 #include "primitive/exp2.hpp"
 #include "primitive/value_type.hpp"
 
@@ -275,5 +276,65 @@ void rank_fit_get_values(const uint8_t* signs, const uint8_t* codes, uint64_t be
     out[i] = static_cast<word>(level[rest.get(bits)] |
                                static_cast<word>((signs[i / 8] >> i % 8 & 1) * (word{T::magnitude_mask} + 1u)));
 }
+
+// ---- Payloads --------------------------------------------------------------------------------------------
+
+// Payloads but for their coefficients; `out` and `in` begin with those. level: of decode, as bits of the type.
+
+template <class T>
+void rank_fit_encode_scalar(const typename T::bits* values, const rank_fit_layout& l, const uint32_t* threshold,
+                            uint8_t* out) {
+  rank_fit_put_codes<T>(values, 0, l.n, l.bits, threshold, out + l.signs, out + l.codes);
+}
+template <class T>
+void rank_fit_decode_scalar(const uint8_t* in, const rank_fit_layout& l, const typename T::bits* level,
+                            typename T::bits* out) {
+  rank_fit_get_values<T>(in + l.signs, in + l.codes, 0, l.n, l.bits, level, out);
+}
+
+// The lowest and the highest magnitude of n > 0 values, as bits of the type.
+template <class T>
+DR_EVERYWHERE void rank_fit_range_with(const typename T::bits* values, uint64_t n, typename T::bits* range) {
+  typename T::bits low = T::magnitude_mask, high = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto m = static_cast<typename T::bits>(values[i] & T::magnitude_mask);
+    low = m < low ? m : low;
+    high = m > high ? m : high;
+  }
+  range[0] = low;
+  range[1] = high;
+}
+template <class T>
+void rank_fit_range_scalar(const typename T::bits* values, uint64_t n, typename T::bits* range) {
+  rank_fit_range_with<T>(values, n, range);
+}
+
+// The lowest `bits` of each byte of a word.
+constexpr uint64_t rank_fit_of_bytes(unsigned bits) { return 0x0101010101010101 * low_mask(bits); }
+
+template <class T>
+void rank_fit_range_avx2(const typename T::bits* values, uint64_t n, typename T::bits* range);
+template <class T>
+void rank_fit_encode_avx2(const typename T::bits* values, const rank_fit_layout& l, const uint32_t* threshold,
+                          uint8_t* out);
+template <class T>
+void rank_fit_decode_avx2(const uint8_t* in, const rank_fit_layout& l, const typename T::bits* level,
+                          typename T::bits* out);
+template <class T>
+void rank_fit_encode_avx512(const typename T::bits* values, const rank_fit_layout& l, const uint32_t* threshold,
+                            uint8_t* out);
+template <class T>
+void rank_fit_decode_avx512(const uint8_t* in, const rank_fit_layout& l, const typename T::bits* level,
+                            typename T::bits* out);
+
+template <class T>
+inline constexpr cpu_table<decltype(&rank_fit_range_scalar<T>)> rank_fit_range{rank_fit_range_scalar<T>,
+                                                                               on_x86(rank_fit_range_avx2<T>)};
+template <class T>
+inline constexpr cpu_table<decltype(&rank_fit_encode_scalar<T>)> rank_fit_encode{
+    rank_fit_encode_scalar<T>, on_x86(rank_fit_encode_avx2<T>), on_x86(rank_fit_encode_avx512<T>)};
+template <class T>
+inline constexpr cpu_table<decltype(&rank_fit_decode_scalar<T>)> rank_fit_decode{
+    rank_fit_decode_scalar<T>, on_x86(rank_fit_decode_avx2<T>), on_x86(rank_fit_decode_avx512<T>)};
 
 }  // namespace dr

@@ -86,11 +86,6 @@ inline void uniform_restore_scalar(const uint16_t* levels, size_t n, const uint8
   }
 }
 
-extern const cpu_table<decltype(&uniform_squares_scalar)> uniform_squares;
-extern const cpu_table<decltype(&uniform_quantise_scalar)> uniform_quantise;
-extern const cpu_table<decltype(&uniform_restore_scalar)> uniform_restore;
-
-#if DR_X86
 double uniform_squares_avx2(const uint32_t* values, size_t n, float scale);
 uniform_sums uniform_quantise_avx2(const uint32_t* values, size_t n, uniform_step s, uint16_t* levels, uint8_t* signs);
 void uniform_restore_avx2(const uint16_t* levels, size_t n, const uint8_t* signs, float base, float step,
@@ -100,6 +95,11 @@ uniform_sums uniform_quantise_avx512(const uint32_t* values, size_t n, uniform_s
                                      uint8_t* signs);
 void uniform_restore_avx512(const uint16_t* levels, size_t n, const uint8_t* signs, float base, float step,
                             uint32_t* values);
-#endif
+inline constexpr cpu_table<decltype(&uniform_squares_scalar)> uniform_squares{
+    uniform_squares_scalar, on_x86(uniform_squares_avx2), on_x86(uniform_squares_avx512)};
+inline constexpr cpu_table<decltype(&uniform_quantise_scalar)> uniform_quantise{
+    uniform_quantise_scalar, on_x86(uniform_quantise_avx2), on_x86(uniform_quantise_avx512)};
+inline constexpr cpu_table<decltype(&uniform_restore_scalar)> uniform_restore{
+    uniform_restore_scalar, on_x86(uniform_restore_avx2), on_x86(uniform_restore_avx512)};
 
 }  // namespace dr

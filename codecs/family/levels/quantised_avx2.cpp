@@ -1,9 +1,9 @@
+// The range of magnitudes, sixteen values at a time.
 #include "codecs/family/levels/quantised.hpp"
-
-namespace dr {
 
 #if DR_X86
 DR_AVX2_BEGIN
+namespace dr {
 
 magnitude_range range_of_avx2(const uint32_t* values, size_t n) {
   const __m256i mask = _mm256_set1_epi32(0x7fffffff);
@@ -28,11 +28,6 @@ magnitude_range range_of_avx2(const uint32_t* values, size_t n) {
   return range;
 }
 
-DR_ISA_END
-
-constinit const cpu_table<decltype(&range_of_scalar)> range_of{range_of_scalar, range_of_avx2, range_of_avx512};
-#else
-constinit const cpu_table<decltype(&range_of_scalar)> range_of{range_of_scalar};
-#endif
-
 }  // namespace dr
+DR_ISA_END
+#endif
