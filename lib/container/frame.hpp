@@ -54,7 +54,8 @@ struct header_layout {
   uint64_t header_size = 0, frame_bound = 0;
 };
 
-// `out` is fresh; its table may have memory of its own. UNSUPPORTED: more plans or bytes of them than a header can hold.
+// `out` is fresh; its table may have memory of its own. UNSUPPORTED: more plans or bytes of them than a header can
+// hold.
 dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_bound> rows, bool has_tag,
                          header_layout& out, dr_error& error);
 
@@ -91,7 +92,8 @@ struct frame_view {
 
   // As new, but with the room that it had.
   void clear();
-  // Bytes that a header takes when it is read: a plan for every 14 bytes of it at most, and less than 10 for each of its own beside.
+  // Bytes that a header takes when it is read: a plan for every 14 bytes of it at most, and less than 10 for each of
+  // its own beside.
   static uint64_t memory_of(uint64_t plans, uint64_t rows, uint64_t table) {
     return plans * sizeof(wire_plan) + rows * (sizeof(wire_row) + sizeof(uint64_t)) + table;
   }
@@ -113,8 +115,8 @@ void each_tensor(const frame_view& frame, F&& f) {
   }
 }
 
-// Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no check. CORRUPT,
-// UNSUPPORTED; CAPACITY, if it would take more than memory_max bytes.
+// Judges a header of which `available` bytes are here, of a frame of at most `size`; looks at no payload and at no
+// check. CORRUPT, UNSUPPORTED; CAPACITY, if it would take more than memory_max bytes.
 dr_status read_header(const uint8_t* data, size_t available, uint64_t size, frame_view& out, dr_error& error,
                       uint64_t memory_max = UINT64_MAX);
 

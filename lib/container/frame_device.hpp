@@ -9,7 +9,8 @@
 
 namespace dr {
 
-// The headers of a layout: their shape, and the bytes in front of the columns, with zeros where data, tag or list decide.
+// The headers of a layout: their shape, and the bytes in front of the columns, with zeros where data, tag or list
+// decide.
 struct device_header {
   header_shape shape{};
   std::vector<uint8_t> head;

@@ -1,4 +1,5 @@
-// The rules of a frame's header, for host and device: where fields stand, what a row stores, and what is corrupt (FORMAT.md is normative).
+// The rules of a frame's header, for host and device: where fields stand, what a row stores, and what is corrupt
+// (FORMAT.md is normative).
 #pragma once
 
 #include <cstdint>
@@ -49,7 +50,8 @@ DR_HD constexpr uint32_t entry_of(uint64_t info) { return static_cast<uint32_t>(
 
 // ---- Plans ------------------------------------------------------------------------------------------------
 
-// The two bytes that a plan's entry begins with. Some of their values are reserved for later versions: UNSUPPORTED, not CORRUPT.
+// The two bytes that a plan's entry begins with. Some of their values are reserved for later versions: UNSUPPORTED, not
+// CORRUPT.
 struct entry_head {
   uint32_t counts, type;
 
@@ -156,8 +158,9 @@ DR_HD constexpr bool product_overflows(uint64_t a, uint64_t b) {
   return (a * (b >> 32) + (a * (b & 0xffffffff) >> 32)) >> 32 != 0;
 }
 
-// Checks what a row stores, and sets the support and the sizes that follow from the header. row_bytes: width · size of the type.
-// size_of(section, elements, size) gives the size of a section that stores none; returns row_rule::none, size_overflows or fields_fit.
+// Checks what a row stores, and sets the support and the sizes that follow from the header. row_bytes: width · size of
+// the type. size_of(section, elements, size) gives the size of a section that stores none; returns row_rule::none,
+// size_overflows or fields_fit.
 template <class Row, class SizeOf>
 DR_HD row_fault check_sizes(Row& row, uint32_t flags, uint64_t row_bytes, SizeOf&& size_of) {
   if (row.mode == mode_dense) {

@@ -81,8 +81,8 @@ DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
 }
 
 DR_HD inline uint32_t first_bytes(uint32_t word, uint64_t n) { return n >= 4 ? word : word & ((1u << (8 * n)) - 1); }
-// Four bytes at any position of 16-byte aligned memory, zeros for those behind the next `left`: they are not touched, for nobody may have
-// written there.
+// Four bytes at any position of 16-byte aligned memory, zeros for those behind the next `left`: they are not touched,
+// for nobody may have written there.
 DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   const unsigned shift = 8 * (at % 4);
   if (left < (shift ? 8 : 4)) {
@@ -164,7 +164,8 @@ struct pack_totals {
 
 // ---- Pack -------------------------------------------------------------------------------------------------
 
-// Copies the payloads of all rows to their places, one chunk a block; the last block writes the header, the checks and the result.
+// Copies the payloads of all rows to their places, one chunk a block; the last block writes the header, the checks and
+// the result.
 struct pack_frame {
   static constexpr const char* name = "pack_frame";
   static constexpr unsigned lanes = frame_lanes, grid_phases = 1;

@@ -170,8 +170,8 @@ struct judge_frames {
     return i >= frame_at::count && i < uint64_t{frame_at::count} + h.short_width;
   }
 
-  // Whether the first byte that differs from the batch's head is in a plan's entry, which has a type or a number of codecs that there is
-  // room for. One lane looks, when the frame is refused.
+  // Whether the first byte that differs from the batch's head is in a plan's entry, which has a type or a number of
+  // codecs that there is room for. One lane looks, when the frame is refused.
   DR_HD static bool is_of_later(const unpack_frame& f, const args& a, bool tagged) {
     const header_shape& h = a.shape;
     const uint64_t end = h.short_form ? h.short_at : h.head_size, skipped = tagged ? frame_tag_size : 0;

@@ -1,5 +1,5 @@
-// Payloads of frames of a known batch on a GPU: checks are verified, and sections brought into aligned slots, so that no codec sees a byte
-// that was not checked (FORMAT.md is normative).
+// Payloads of frames of a known batch on a GPU: checks are verified, and sections brought into aligned slots, so that
+// no codec sees a byte that was not checked (FORMAT.md is normative).
 #pragma once
 
 #include <cstdint>

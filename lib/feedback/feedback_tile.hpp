@@ -38,8 +38,8 @@ struct open_states_common {
   uint32_t magic, version;
 };
 
-// acc[support[i]] -= sent value i; 0 where the rest is not finite. Without a frame nothing was sent: what was accumulated stays, but for
-// values that are not finite, which would stay for ever.
+// acc[support[i]] -= sent value i; 0 where the rest is not finite. Without a frame nothing was sent: what was
+// accumulated stays, but for values that are not finite, which would stay for ever.
 struct subtract_job {
   float* acc;
   const uint32_t* told;  // the support, in the order of the values that the receiver will see

@@ -14,8 +14,8 @@ uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
 // What is larger does not stay in the caches, so it is written past them.
 constexpr uint64_t streamed_from = uint64_t{8} << 20;
 
-// A tile of an output after the other and in it frame after frame: every element is added up as if frame after frame had been added to the
-// whole. Rows and outputs are cut where either ends.
+// A tile of an output after the other and in it frame after frame: every element is added up as if frame after frame
+// had been added to the whole. Rows and outputs are cut where either ends.
 class dense_merger {
  public:
   dense_merger(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const deliver_room* rooms,

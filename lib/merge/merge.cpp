@@ -9,10 +9,11 @@
 namespace dr {
 namespace {
 
-// NaN are rare, and to compare each sum would take a quarter of the time of a merge. But a sum over a few numbers is NaN if one of them is: they
-// are looked for in blocks.
+// NaN are rare, and to compare each sum would take a quarter of the time of a merge. But a sum over a few numbers is
+// NaN if one of them is: they are looked for in blocks.
 constexpr uint64_t sums_block = 256;
-// Of pairs, few: what lies behind the tile's last pair is fetched for nothing, and is much where many frames have few pairs in a tile.
+// Of pairs, few: what lies behind the tile's last pair is fetched for nothing, and is much where many frames have few
+// pairs in a tile.
 constexpr uint64_t pairs_block = 64;
 
 // out[i] += weight · values[i] of f32, n of them.
@@ -40,7 +41,8 @@ void add_dense(const uint32_t* values, uint64_t n, float weight, uint32_t* out) 
   for (; begin < n; ++begin) add(begin);
 }
 
-// out[support[i] - first] += weight · values[i] of f32, of an ascending support below `end`. Returns how many those were.
+// out[support[i] - first] += weight · values[i] of f32, of an ascending support below `end`. Returns how many those
+// were.
 uint64_t add_pairs(const uint32_t* support, const uint32_t* values, uint64_t n, float weight, uint64_t first,
                    uint64_t end, uint32_t* out) {
   float terms[pairs_block];

@@ -73,16 +73,16 @@ enum class merge_mode {
   add    // the same, added to what outputs hold
 };
 
-// Merges frames into the dense ones of the outputs, which they cover one after the other: frame after frame for every element. Adds to
-// `count` of each how many pairs it got. weights [frames]; nullptr: all 1.
+// Merges frames into the dense ones of the outputs, which they cover one after the other: frame after frame for every
+// element. Adds to `count` of each how many pairs it got. weights [frames]; nullptr: all 1.
 void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode,
                  const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 
 // Writes the tensors of one frame to those of the outputs that are sparse, and sets their `count`.
 void write_sparse(decoded_frame frame, std::span<tensor_out> outs);
 
-// Merges frames into the sparse ones of the outputs, tensor by tensor: first the rows of each union are counted, into the rooms, then they
-// are written, and `count` is set.
+// Merges frames into the sparse ones of the outputs, tensor by tensor: first the rows of each union are counted, into
+// the rooms, then they are written, and `count` is set.
 void count_union_rows(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
                       std::span<const tensor_out> outs);
 uint64_t union_rows(const deliver_room* rooms, const pool& workers, size_t output);

@@ -57,7 +57,8 @@ DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t
   return b.sum(before) - 1;
 }
 
-// Supports ascend below their universe, and no row has a fault; otherwise the gate closes, and nothing that follows writes.
+// Supports ascend below their universe, and no row has a fault; otherwise the gate closes, and nothing that follows
+// writes.
 struct judge_supports {
   static constexpr const char* name = "judge_supports";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -90,7 +91,8 @@ struct judge_supports {
   }
 };
 
-// out[support[i]] += weight · value, in f32, rounded to the output's type: the rows of one frame, whose places are its own.
+// out[support[i]] += weight · value, in f32, rounded to the output's type: the rows of one frame, whose places are its
+// own.
 struct add_rows {
   static constexpr const char* name = "add_rows";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -127,8 +129,8 @@ struct add_rows {
   }
 };
 
-// Sum of many frames, or one frame into a fresh output: a tile of the output is held in shared memory, the frames' parts of it are added in
-// the order of the frames.
+// Sum of many frames, or one frame into a fresh output: a tile of the output is held in shared memory, the frames'
+// parts of it are added in the order of the frames.
 struct merge_tiles {
   static constexpr const char* name = "merge_tiles";
   static constexpr unsigned lanes = 256, grid_phases = 1;

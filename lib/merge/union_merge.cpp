@@ -8,8 +8,9 @@
 namespace dr {
 namespace {
 
-// Unions are found and added up a tile at a time. Tiles begin where some frame has a row, and a frame that has none in a tile is not asked,
-// so the work goes with the pairs. An output is cut into parts for the workers; what its sums are does not depend on that.
+// Unions are found and added up a tile at a time. Tiles begin where some frame has a row, and a frame that has none in
+// a tile is not asked, so the work goes with the pairs. An output is cut into parts for the workers; what its sums are
+// does not depend on that.
 uint32_t parts_of(const pool& workers) { return workers.workers() > 1 ? deliver_room::parts * workers.workers() : 1; }
 
 // Rows of the union in a part of an output.
@@ -87,8 +88,8 @@ class union_merger {
     return false;
   }
 
-  // Calls f(row, part) for what a frame has below row `end` of the output, in a tile that begins at `tile`; moves the cursor behind it. f
-  // returns how many rows that were.
+  // Calls f(row, part) for what a frame has below row `end` of the output, in a tile that begins at `tile`; moves the
+  // cursor behind it. f returns how many rows that were.
   template <class F>
   static void each_part(decoded_frame frame, uint32_t tensor, uint64_t tile, uint64_t end, cursor& c, F&& f) {
     while (!is_over(frame, c.row, tensor) && c.first < end) {

@@ -1,5 +1,5 @@
-// The first launch of a call: zeroes what must be zero, and brings descriptors to the device inside its own argument, so that nothing is
-// copied and a graph may be replayed.
+// The first launch of a call: zeroes what must be zero, and brings descriptors to the device inside its own argument,
+// so that nothing is copied and a graph may be replayed.
 #pragma once
 
 #include <cstdint>

@@ -19,8 +19,8 @@ enum class sparse_outputs {
   unions      // of frames' supports; how large they are is known when they are decoded
 };
 
-// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits, before anything is
-// allocated. The memory of the frames' headers counts, too.
+// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits,
+// before anything is allocated. The memory of the frames' headers counts, too.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
 // Workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
@@ -66,8 +66,8 @@ void deliver(const frame_view& frame, const decoded_row* rows, const deliver_roo
 // How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
 dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
                        pool& workers, std::span<const tensor_out> outs, dr_error& error);
-// Σ weight · frame: into dense outputs, from zero or added to what they hold; frame after frame for every element. Into sparse ones, whose
-// unions were counted, from zero.
+// Σ weight · frame: into dense outputs, from zero or added to what they hold; frame after frame for every element. Into
+// sparse ones, whose unions were counted, from zero.
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 

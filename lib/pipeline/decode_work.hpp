@@ -37,8 +37,8 @@ struct decode_work {
 inline uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
 inline bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
-// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and no list made.
-// (A row that states another is the codec's to refuse.)
+// A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and
+// no list made. (A row that states another is the codec's to refuse.)
 inline bool whole(const wire_plan& plan, const wire_row& row) {
   return plan.index().whole() && row.mode == mode_plan && row.support == row.universe;
 }

@@ -65,11 +65,12 @@ wire_plan as_read(const wire_plan& plan) {
   return read;
 }
 
-// The most that take_row takes of a row of a batch, whatever the data were. An encoder sends a row by one of its plans (auto: of
-// its choices), with raw keys in place of a support that would be replaced, or dense; each is asked for here. It never sends
-// more rows or a larger support than the batch's bounds; what take_row takes grows with both, for an arena does and a codec's
-// need does (codec.h; "a need never falls" in tests/properties/traits.cpp). Dense it is sent only where its codes may be longer,
-// so where the bound of the payload is the dense row's; and unaligned, whatever the address of the frame.
+// The most that take_row takes of a row of a batch, whatever the data were. An encoder sends a row by one of its plans
+// (auto: of its choices), with raw keys in place of a support that would be replaced, or dense; each is asked for here.
+// It never sends more rows or a larger support than the batch's bounds; what take_row takes grows with both, for an
+// arena does and a codec's need does (codec.h; "a need never falls" in tests/properties/traits.cpp). Dense it is sent
+// only where its codes may be longer, so where the bound of the payload is the dense row's; and unaligned, whatever the
+// address of the frame.
 uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
   uint64_t most = 0;
   const auto ask = [&](uint32_t plan, row_mode mode, uint64_t count, uint64_t support, uint64_t dense) {

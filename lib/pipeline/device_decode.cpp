@@ -263,7 +263,8 @@ class device_decoder {
     uint64_t elements = 0, pairs = 0;
     for (const tensor_out& o : outs) elements += o.index_dtype ? 0 : o.universe * std::max(1u, o.width);
     for (const auto& r : s_.rows) pairs += r.given_max * frames;
-    // Bytes that move: a pair on its own touches two sectors of 32 in the output; a tile reads and writes all of it once.
+    // Bytes that move: a pair on its own touches two sectors of 32 in the output; a tile reads and writes all of it
+    // once.
     if (request.adds && !request.copies && pairs * 64 < elements * 8) {
       for (uint32_t f = 0; f < frames; ++f) {
         const uint64_t base = ceil_tiles(f, 0), end = ceil_tiles(f, n);

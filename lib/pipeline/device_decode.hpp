@@ -15,14 +15,16 @@
 
 namespace dr {
 
-// What a GPU is told of frames before it reads them: of a prepared batch, or of one frame whose header the host has read.
+// What a GPU is told of frames before it reads them: of a prepared batch, or of one frame whose header the host has
+// read.
 struct decode_shape {
   struct row {
     uint32_t plan, entry;  // entry: of the plan table
     uint64_t universe, count_max, support_max, payload;
-    uint64_t
-        coded_max;  // count that its index codec is asked for: of a frame that was read, 0 if the row has raw keys or is dense
-    uint64_t given_max;  // elements that it gives: support_max, or of a frame that was read, all of a dense row
+    // Elements that its index codec is asked for: count_max, or of a frame that was read, 0 with raw keys or if dense.
+    uint64_t coded_max;
+    // Elements that it gives: support_max, or of a frame that was read, all of a dense row.
+    uint64_t given_max;
     std::array<uint64_t, section_count> size;  // of a frame that was read: another encoder's may be longer than ours
   };
   std::vector<wire_plan> wire;
@@ -77,7 +79,8 @@ uint64_t device_decode_workspace(const decode_shape& shape, size_t frames);
 // Loads the kernels of prepared calls, whatever number of frames they get.
 void load_decode_kernels(const decode_shape& shape, device& where);
 
-// Enqueues. A frame's rows go to outs, one each; nothing is written unless all frames are sound. `result` is device memory, or nullptr.
+// Enqueues. A frame's rows go to outs, one each; nothing is written unless all frames are sound. `result` is device
+// memory, or nullptr.
 dr_status decode_on_device(const decode_shape& shape, const decode_request& request, std::span<const tensor_out> outs,
                            device_queue& queue, void* workspace, uint64_t workspace_size, dr_result* result,
                            device_decode_scratch& host, dr_error& error);

@@ -10,8 +10,8 @@
 
 namespace dr {
 
-// A sparse tensor: indices that strictly ascend become a support. job.in: indices, job.tell: values, job.out: support, job.extra: entries;
-// job.count: the row (as a pointer).
+// A sparse tensor: indices that strictly ascend become a support. job.in: indices, job.tell: values, job.out: support,
+// job.extra: entries; job.count: the row (as a pointer).
 struct adopt_common {
   uint32_t index_dtype, dtype, needs_finite;
 };

@@ -112,7 +112,8 @@ struct select_bracket {
     });
   }
 
-  // A key of the bin, as far from its top as the rank says; `below`: rather too low than too high, by a 32nd of the bin.
+  // A key of the bin, as far from its top as the rank says; `below`: rather too low than too high, by a 32nd of the
+  // bin.
   DR_HD static uint32_t inside(const uint32_t* bins, const rank_place& p, bool below) {
     constexpr uint32_t width = 1u << sample_shift, margin = width / 32;
     const auto down = static_cast<uint32_t>(uint64_t{width} * p.rank / bins[p.bin]);

@@ -16,8 +16,8 @@ struct select_compact {
   static constexpr uint32_t share = select_slice / lanes, words = select_slice / 32;
   struct shared {
     alignas(16) uint32_t position[select_slice];
-    // What is added to the number of a candidate to find its position: of a tile that begins with it; and at multiples of 32, of a tile
-    // that began before. `starts`: a bit for each candidate with which a tile begins. Later: values.
+    // What is added to the number of a candidate to find its position: of a tile that begins with it; and at multiples
+    // of 32, of a tile that began before. `starts`: a bit for each candidate with which a tile begins. Later: values.
     union {
       uint32_t offset[select_slice];
       Bits value[select_slice];

@@ -9,8 +9,8 @@ namespace dr {
 
 template <class Bits, size_t N>
 struct select_fallback {
-  // It is launched whether it is needed or not, and cooperative: all blocks must be there before one begins. So there are few (a processor
-  // has one beside whatever else it does), and each has many loads under way.
+  // It is launched whether it is needed or not, and cooperative: all blocks must be there before one begins. So there
+  // are few (a processor has one beside whatever else it does), and each has many loads under way.
   static constexpr const char* name = "select_fallback";
   static constexpr unsigned lanes = select_lanes;
   static constexpr unsigned grid_phases = 6;  // zero · three digits · counts · writes

@@ -14,7 +14,8 @@ struct select_filter {
   static constexpr unsigned lanes = select_lanes, grid_phases = 1;
   using args = select_args<N>;
   using view = select_view<Bits>;
-  // A lane reads `vectors` vectors of `length` values, one every `lanes`; and then decides about all of `own` consecutive values.
+  // A lane reads `vectors` vectors of `length` values, one every `lanes`; and then decides about all of `own`
+  // consecutive values.
   static constexpr uint32_t length = 16 / sizeof(Bits), own = select_tile / lanes, vectors = own / length;
   // Of a vector: a bit for each of its values that is a candidate; above them, one for each above hi.
   using mask = std::conditional_t<length == 4, uint8_t, uint16_t>;
@@ -96,7 +97,8 @@ struct select_filter {
       x.word[c / 2] = (x.word[c / 2] & (c % 2 ? 0xffff : 0xffff0000)) | value << c % 2 * 16;
   }
 
-  // key >= lo where key + (top - lo) reaches the sign's bit, which nothing carries beyond; two keys a word, if they are short.
+  // key >= lo where key + (top - lo) reaches the sign's bit, which nothing carries beyond; two keys a word, if they are
+  // short.
   DR_HD static mask judge(const vector16& x, uint32_t lo, uint32_t hi) {
     constexpr uint32_t ones = length == 4 ? 1 : 0x10001, top = 1u << key_bits<Bits>, step = length / 4;
     const uint32_t from = (top - lo) * ones, beyond = (top - 1 - hi) * ones;

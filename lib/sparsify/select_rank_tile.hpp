@@ -11,7 +11,8 @@ struct rank_place {
   uint32_t bin, rank;  // rank: in the bin, from 1; 0 if there are not so many
 };
 
-// The bin, from the top, that holds the `rank`-th element (from 1). `bins`: aligned to 16 bytes; fewer than 2^32 elements.
+// The bin, from the top, that holds the `rank`-th element (from 1). `bins`: aligned to 16 bytes; fewer than 2^32
+// elements.
 template <uint32_t Bins, class Block>
 DR_HD rank_place find_rank(Block& b, const uint32_t* bins, uint32_t rank) {
   constexpr uint32_t share = Bins / Block::lanes;
@@ -53,8 +54,8 @@ struct exact_rank {
   uint32_t key, ties;  // ties: the rank among those that equal it; 0: there are not so many keys
 };
 
-// The key of rank `rank` among n keys key(i), by radix: keys of `bits` bits, at most 31; others do not count. `hist`: 2048 words of shared
-// memory.
+// The key of rank `rank` among n keys key(i), by radix: keys of `bits` bits, at most 31; others do not count. `hist`:
+// 2048 words of shared memory.
 template <class Block, class F>
 DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t rank, uint32_t bits, F&& key) {
   constexpr uint32_t digit = 11;
@@ -80,8 +81,9 @@ DR_HD exact_rank select_exactly(Block& b, uint32_t* hist, uint32_t n, uint32_t r
   return {prefix, rank};
 }
 
-// Elements [begin, end) in order, key(i): those above `above`, and those equal to it while fewer than `ties` came before; never zeros. Each
-// lane has `share` of them at a time. Returns how many there are: above in the high half, equal in the low half.
+// Elements [begin, end) in order, key(i): those above `above`, and those equal to it while fewer than `ties` came
+// before; never zeros. Each lane has `share` of them at a time. Returns how many there are: above in the high half,
+// equal in the low half.
 template <class Bits, class Block, class F>
 DR_HD uint64_t write_range(Block& b, const select_common& c, const select_unit& u, uint32_t begin, uint32_t end,
                            uint32_t share, const exact_rank& cut, uint64_t before, F&& key) {

@@ -72,7 +72,8 @@ struct select_state {
 };
 static_assert(sizeof(select_state) == 64);
 
-// A tile of rows of `width` values: 2^tile_shift rows. (From the vector on in which the first value lies, if the width is 1.)
+// A tile of rows of `width` values: 2^tile_shift rows. (From the vector on in which the first value lies, if the width
+// is 1.)
 DR_HD constexpr uint32_t tile_shift(uint32_t width) {
   const unsigned log = ceil_log2(width);
   return log < 10 ? 13 - log : 3;
@@ -141,7 +142,8 @@ struct select_view {
   DR_HD uint64_t* order() const { return reinterpret_cast<uint64_t*>(zeroed + at.order); }
   DR_HD uint64_t* lookback() const { return reinterpret_cast<uint64_t*>(zeroed + at.lookback); }
   DR_HD uint32_t* positions() const { return reinterpret_cast<uint32_t*>(plain); }
-  // Of a tile: where its candidates begin in `positions`, and how many there are; from refine on, how many are in tiles before it.
+  // Of a tile: where its candidates begin in `positions`, and how many there are; from refine on, how many are in tiles
+  // before it.
   DR_HD uint32_t* table() const { return reinterpret_cast<uint32_t*>(plain + at.table); }
   // The tile in which each slice begins.
   DR_HD uint32_t* slice() const { return reinterpret_cast<uint32_t*>(plain + at.slice); }
@@ -207,8 +209,8 @@ DR_HD Bits stored(const select_common& c, const select_unit& u, uint64_t i) {
   return u.residual ? rounded_value<Bits>(c, u.residual[i]) : static_cast<const Bits*>(u.values)[i];
 }
 
-// Of a kept value that is not finite: the first is told. (Where the support is replaced, the values that are sent are others, and judged
-// when they are gathered.)
+// Of a kept value that is not finite: the first is told. (Where the support is replaced, the values that are sent are
+// others, and judged when they are gathered.)
 DR_HD inline void judge_kept(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
   if (key < c.infinity || !(u.flags & select_needs_finite)) return;
   atomic_max(&u.row->not_finite, ~at);

@@ -13,7 +13,8 @@ namespace dr {
 
 inline constexpr uint32_t regather_tile = row_tile;  // elements a block
 
-// What an index codec told of a row whose support it replaces; apart from the row's own, because too much support is no fault of it.
+// What an index codec told of a row whose support it replaces; apart from the row's own, because too much support is no
+// fault of it.
 struct replaced_row {
   dr_fault fault;
   uint64_t told, size;
@@ -54,8 +55,9 @@ struct regather_values {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const regather_job& j = job_of_tile(a, b.index());
-    // Whether the row has a fault is not asked: other blocks may raise it meanwhile, and the lowest value that is not finite is to be
-    // found whoever comes first. Of a row that had one before, what lies here is read only, and nobody will want what is written.
+    // Whether the row has a fault is not asked: other blocks may raise it meanwhile, and the lowest value that is not
+    // finite is to be found whoever comes first. Of a row that had one before, what lies here is read only, and nobody
+    // will want what is written.
     if (j.row->count == 0) return;
     const dr_status index = j.replaced->fault.code;
     // More support than the plan allows: the keys go raw.

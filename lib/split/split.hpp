@@ -29,14 +29,17 @@ void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, u
 // out[positions[i]] = values[i].
 void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
 
-// Whether order[n] is a permutation: the first element that is out of range or comes twice, or n. seen: room for n / 32 + 1 words.
+// Whether order[n] is a permutation: the first element that is out of range or comes twice, or n. seen: room for n / 32
+// + 1 words.
 uint64_t first_misplaced(const uint32_t* order, uint64_t n, uint32_t* seen);
 
-// Sorts keys[n] that carry the order of the values (n < 2^32) and permutes the values, in rows of row_bytes, likewise. sorted[n]: keys in the
-// upper half, where they stood in the lower one. Returns n, or the place in `sorted` of a key that comes twice.
+// Sorts keys[n] that carry the order of the values (n < 2^32) and permutes the values, in rows of row_bytes, likewise.
+// sorted[n]: keys in the upper half, where they stood in the lower one. Returns n, or the place in `sorted` of a key
+// that comes twice.
 uint64_t sort_by_keys(uint32_t* keys, uint64_t n, uint64_t row_bytes, const void* values, uint64_t* sorted, void* out);
 
-// Values of ascending `wanted` (below a segment's first + 2^32; nullptr: 0, 1, …) among n ascending `indices`; +0 where unknown.
+// Values of ascending `wanted` (below a segment's first + 2^32; nullptr: 0, 1, …) among n ascending `indices`; +0 where
+// unknown.
 void gather_known(uint64_t row_bytes, const uint64_t* indices, const void* values, uint64_t n, uint64_t first,
                   const uint32_t* wanted, uint64_t wanted_count, void* out);
 
