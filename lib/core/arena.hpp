@@ -8,6 +8,9 @@
 
 namespace dr {
 
+// The next multiple of `to`.
+constexpr uint64_t round_up(uint64_t size, uint64_t to) { return (size / to + (size % to != 0)) * to; }
+
 class arena {
  public:
   static constexpr size_t alignment = 64;

@@ -49,7 +49,7 @@ decode_work take_lists(arena& memory, size_t n, size_t most) {
   return w;
 }
 void take_scratch(arena& memory, uint64_t scratch, uint32_t workers, decode_work& w) {
-  w.scratch_stride = ceil_div(scratch, arena::alignment) * arena::alignment;
+  w.scratch_stride = round_up(scratch, arena::alignment);
   w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
 }
 

@@ -62,7 +62,7 @@ class device_decoder {
     part_[part] = blob.size();
     const auto* const bytes = reinterpret_cast<const uint8_t*>(from.data());
     blob.insert(blob.end(), bytes, bytes + from.size() * sizeof(T));
-    blob.resize(rounded(blob.size(), 16));
+    blob.resize(round_up(blob.size(), 16));
   }
 
   dr_status begin(const decode_request& request, std::span<const tensor_out> outs) {

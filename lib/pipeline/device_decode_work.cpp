@@ -81,7 +81,7 @@ device_decode_work device_decode_work::take(const decode_shape& shape, size_t fr
       uint64_t size = 0;
       for (size_t i = 0; i < n; ++i)
         if (shape.rows[i].plan == p)
-          size += rounded(need_of(shape.wire[p].lists[s], stream_of(shape, i, s)).decode_scratch, 64);
+          size += round_up(need_of(shape.wire[p].lists[s], stream_of(shape, i, s)).decode_scratch, 64);
       host.scratch[p * section_count + s] = {bytes(size * frames), size * frames};
     }
   host.seen.assign(shape.wire.size(), nullptr);
@@ -112,9 +112,9 @@ device_decode_work device_decode_work::take(const decode_shape& shape, size_t fr
     sort.temp_size = dr_sort_temp(pairs);
     sort.temp = bytes(sort.temp_size);
   }
-  w.blob = bytes(rounded(all * sizeof(unpack_row), 16) + rounded(frames * sizeof(unpack_frame), 16) +
-                 rounded(shape.wire.size() * sizeof(plan_rule), 16) + rounded(shape.header.head.size(), 16) +
-                 rounded(all * sizeof(merge_row), 16) + rounded(n * sizeof(merge_out), 16));
+  w.blob = bytes(round_up(all * sizeof(unpack_row), 16) + round_up(frames * sizeof(unpack_frame), 16) +
+                 round_up(shape.wire.size() * sizeof(plan_rule), 16) + round_up(shape.header.head.size(), 16) +
+                 round_up(all * sizeof(merge_row), 16) + round_up(n * sizeof(merge_out), 16));
   w.size = memory.used();
   return w;
 }

@@ -1,11 +1,10 @@
 // Where what a decode on a GPU needs lies: in one workspace, or measured.
 #pragma once
 
+#include "core/arena.hpp"
 #include "pipeline/device_decode.hpp"
 
 namespace dr {
-
-inline uint64_t rounded(uint64_t size, uint64_t to) { return ceil_div(size, to) * to; }
 
 struct device_decode_work {
   std::byte* zero = nullptr;  // what a call begins by zeroing

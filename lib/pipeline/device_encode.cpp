@@ -75,7 +75,7 @@ class device_encoder {
     host_.blob.insert(host_.blob.end(), header.head.begin(), header.head.end());
     if (call_.flags & DR_CALL_LIST) host_.blob[head + 3] |= DR_FRAME_LIST;
     if (shape_.has_tag) store(host_.blob.data() + head + 24, call_.tag);
-    host_.blob.resize(rounded(host_.blob.size(), 16));
+    host_.blob.resize(round_up(host_.blob.size(), 16));
     dr_exec exec = queue_.exec();
     if (const dr_status s = launched(begin_on_device(exec, w_.zero, w_.zero_size, w_.blob, host_.blob))) return s;
     host_.jobs.clear();
@@ -166,7 +166,7 @@ class device_encoder {
       }
       job.fault = &w_.rows[i].fault;
       job.out = rows_[i].slot[s];
-      job.out_capacity = rounded(b_.rows[i].need[s].payload[0], 16);
+      job.out_capacity = round_up(b_.rows[i].need[s].payload[0], 16);
       job.out_size = &w_.rows[i].size[s];
       fill(i, job);
       if (!job.out) continue;  // (feedback decodes nothing where there is none)
@@ -319,7 +319,7 @@ class device_encoder {
       if (decodes) {
         jobs_of(p, section_value, [&](size_t i, dr_job& job) {
           job.in = rows_[i].slot[section_value];
-          job.in_max = rounded(b_.rows[i].need[section_value].payload[0], 16);
+          job.in_max = round_up(b_.rows[i].need[section_value].payload[0], 16);
           job.in_size = &w_.rows[i].size[section_value];
           job.out = rows_[i].decoded;
           job.out_capacity = b_.rows[i].support_max * row_bytes(i);

@@ -18,7 +18,7 @@ uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool de
   dr_need need{};
   need.struct_size = sizeof need;
   (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the batch was prepared
-  return rounded(decode ? need.decode_scratch : need.encode_scratch, 64);
+  return round_up(decode ? need.decode_scratch : need.encode_scratch, 64);
 }
 
 template <class Bytes>
@@ -108,8 +108,8 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   device_select_need selects{};
   for (size_t i = 0; i < n; ++i) {
     const device_select_need need = select_need(device_select_job_of(b, i));
-    selects.zeroed += rounded(need.zeroed, 64);
-    selects.plain += rounded(need.plain, 64);
+    selects.zeroed += round_up(need.zeroed, 64);
+    selects.plain += round_up(need.plain, 64);
   }
   select_zeroed = bytes(selects.zeroed);
   // Every call of a codec has scratch of its own, because all of it is zeroed at once.
@@ -128,7 +128,7 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   zero_size = memory.used();
   select_plain = bytes(selects.plain);
   uint64_t head = 64 + std::max(b.layout[0].table.size(), b.layout[0].short_form ? b.layout[0].header_size : 0);
-  blob = bytes((n + 1) * sizeof(pack_row) + rounded(head, 16));
+  blob = bytes((n + 1) * sizeof(pack_row) + round_up(head, 16));
   for (size_t i = 0; i < n; ++i) rows_of.push_back(take_row(bytes, b, i));
   return memory.used();
 }

@@ -4,13 +4,12 @@
 #include <vector>
 
 #include "container/frame_device.hpp"
+#include "core/arena.hpp"
 #include "pipeline/batch.hpp"
 #include "sparsify/select_device.hpp"
 #include "split/regather_tile.hpp"
 
 namespace dr {
-
-constexpr uint64_t rounded(uint64_t size, uint64_t to) { return ceil_div(size, to) * to; }
 
 // Addresses on the device of what a row needs.
 struct device_encode_row {

@@ -14,7 +14,7 @@ bool sums_on_the_way(const batch& b, const unit& u) {
 bool needs_list(const unit& u, const wire_plan& wire) { return !wire.index().whole() || u.method->keeps_feedback(); }
 
 // Of a worker, so that each begins aligned.
-uint64_t scratch_stride(const batch& b) { return ceil_div(b.scratch, arena::alignment) * arena::alignment; }
+uint64_t scratch_stride(const batch& b) { return round_up(b.scratch, arena::alignment); }
 
 // Whether anything can go wrong once the gradient has joined the states.
 bool may_fail(const batch& b, const encode_call& call, uint64_t capacity) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "core/arena.hpp"
 #include "cuda/device.hpp"
 #include "primitive/value_type.hpp"
 #include "sparsify/select.hpp"
@@ -11,8 +12,6 @@
 
 namespace dr {
 namespace {
-
-uint64_t rounded(uint64_t size) { return ceil_div(size, 64) * 64; }
 
 bool is_dense(const device_select_job& j) { return j.kind != device_select_job::adopt; }
 
@@ -185,8 +184,8 @@ dr_status select_on_device(const dr_exec& exec, std::span<const device_select_jo
     if (is_dense(j) && unit_of(j).capacity >= 0x7fffffff) return DR_E_UNSUPPORTED;
     left.push_back({&j, zeroed_at, plain_at});
     const device_select_need need = select_need(j);
-    zeroed_at += rounded(need.zeroed);
-    plain_at += rounded(need.plain);
+    zeroed_at += round_up(need.zeroed, 64);
+    plain_at += round_up(need.plain, 64);
   }
   if (plain_at / 64 > 0xffffffff) return DR_E_UNSUPPORTED;
   while (!left.empty()) {
