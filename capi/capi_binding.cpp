@@ -14,7 +14,7 @@ struct dr_binding : dr::bound_batch {
   size_t told_stride = 0;
 
   dr_status run(const dr::decode_request& request, const dr_decode_options* options, dr_result* result) {
-    return dr::telling(context, where, result, [&]() -> dr_status {
+    return dr::with_result(context, where, result, [&]() -> dr_status {
       dr_decode_options option;
       if (const dr_status s = dr::read_options(options, option, context.error)) return s;
       if (const dr_status s = decode(request, option, result)) return s;

@@ -30,7 +30,7 @@ dr_status decode_batch(dr_context& c, const dr_batch* batch, const dr_place* pla
                        const dr::prepared_memory& memory, dr_result* result) {
   dr::target target;
   if (const dr_status s = dr::read_place(place, target, c.error)) return s;
-  return dr::telling(c, target, result, [&]() -> dr_status {
+  return dr::with_result(c, target, result, [&]() -> dr_status {
     if (const dr_status s = dr::check_place(batch, target, c.error)) return s;
     if (const dr_status s = dr::read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
     dr_decode_options option;
