@@ -10,7 +10,7 @@ using dr::reported;
 namespace {
 
 // What dr_decode and dr_merge have in common.
-dr_status decode_frames(dr_context& c, const dr_place* place, const dr::decode_request& request,
+dr_status decode_frames(dr_context& c, const dr_place* place, dr::decode_request request,
                         const dr_decode_options* options, dr_tensor_out* outs, size_t stride, size_t n) {
   dr::target target;
   if (const dr_status s = dr::read_place(place, target, c.error)) return s;
@@ -19,22 +19,24 @@ dr_status decode_frames(dr_context& c, const dr_place* place, const dr::decode_r
   dr_decode_options option;
   if (const dr_status s = dr::read_options(options, option, c.error)) return s;
   if (const dr_status s = dr::read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
+  request.adds = dr::adds(request, option);
   if (const dr_status s = dr::decode_any(c, target, request, option, c.outs)) return s;
   dr::write_array(c.outs, outs, stride);
   return DR_OK;
 }
 
 // What dr_batch_decode and dr_batch_merge have in common.
-dr_status decode_batch(dr_context& c, const dr_batch* batch, const dr_place* place, const dr::decode_request& request,
+dr_status decode_batch(dr_context& c, const dr_batch* batch, const dr_place* place, dr::decode_request request,
                        const dr_decode_options* options, dr_tensor_out* outs, size_t stride, size_t n,
                        const dr::prepared_memory& memory, dr_result* result) {
   dr::target target;
   if (const dr_status s = dr::read_place(place, target, c.error)) return s;
-  return dr::telling(c, target, result, [&]() -> dr_status {
+  return dr::with_result(c, target, result, [&]() -> dr_status {
     if (const dr_status s = dr::check_place(batch, target, c.error)) return s;
     if (const dr_status s = dr::read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
     dr_decode_options option;
     if (const dr_status s = dr::read_options(options, option, c.error)) return s;
+    request.adds = dr::adds(request, option);
     if (const dr_status s = dr::decode_placed(c, *batch, target, request, option, c.outs, memory, result)) return s;
     if (!target.where) dr::write_array(c.outs, outs, stride);
     return DR_OK;

@@ -1,4 +1,4 @@
-// What calls that encode begin and end with.
+// How a call that encodes begins and ends.
 #pragma once
 
 #include "capi/handles.hpp"

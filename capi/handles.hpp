@@ -88,7 +88,7 @@ inline std::shared_ptr<const plan> method_of(const dr_plan* plan) { return plan 
 // Runs a decode. On the CPU the caller's result says how it ended; on a device the kernels fill it, and what went wrong
 // before is in the status alone.
 template <class F>
-dr_status telling(context& c, const target& where, dr_result* result, F&& decode) {
+dr_status with_result(context& c, const target& where, dr_result* result, F&& decode) {
   if (where.where) return decode();
   dr_result told;
   if (const dr_status s = read_struct(result, "result", told, c.error)) return s;

@@ -159,9 +159,8 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
   return DR_OK;
 }
 
-dr_status decode_any(context& c, const target& t, decode_request request, const dr_decode_options& options,
+dr_status decode_any(context& c, const target& t, const decode_request& request, const dr_decode_options& options,
                      std::span<tensor_out> outs) {
-  request.adds = adds(request, options);
   return t.where ? decode_from_device(c, t, request, options, outs)
                  : decode_on_host(c, request, host_decode{options}, outs);
 }

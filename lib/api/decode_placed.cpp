@@ -44,7 +44,7 @@ dr_status decode_on_its_device(context& c, const placed_batch& b, const target& 
 
 }  // namespace
 
-dr_status decode_placed(context& c, const placed_batch& b, const target& t, decode_request request,
+dr_status decode_placed(context& c, const placed_batch& b, const target& t, const decode_request& request,
                         const dr_decode_options& options, std::span<tensor_out> outs, const prepared_memory& memory,
                         dr_result* result) {
   if (b.by_host)
@@ -53,7 +53,6 @@ dr_status decode_placed(context& c, const placed_batch& b, const target& t, deco
     return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode is of all tensors; dr_decode is of some");
   if (!request.frames.data() && !request.frames.empty()) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
   if (const dr_status s = check_weights(request.weights, request.frames.size(), c.error)) return s;
-  request.adds = adds(request, options);
   if (t.where) return decode_on_its_device(c, b, t, request, options, outs, memory, result);
   if (outs.size() != b.shapes.size())
     return fail(c.error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(), b.shapes.size());

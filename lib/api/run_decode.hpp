@@ -26,12 +26,12 @@ dr_status decode_on_host(context& c, const decode_request& request, const host_d
 dr_status decode_from_device(context& c, const target& t, const decode_request& request,
                              const dr_decode_options& options, std::span<tensor_out> outs);
 
-// Frames of whatever shape at the target. `options` say whether a merge adds.
-dr_status decode_any(context& c, const target& t, decode_request request, const dr_decode_options& options,
+// Frames of whatever shape at the target.
+dr_status decode_any(context& c, const target& t, const decode_request& request, const dr_decode_options& options,
                      std::span<tensor_out> outs);
 // Frames of a prepared batch at its place. On a device `result` is in its memory: the kernels fill it, and nobody
 // waits.
-dr_status decode_placed(context& c, const placed_batch& b, const target& t, decode_request request,
+dr_status decode_placed(context& c, const placed_batch& b, const target& t, const decode_request& request,
                         const dr_decode_options& options, std::span<tensor_out> outs, const prepared_memory& memory,
                         dr_result* result);
 
@@ -40,6 +40,7 @@ inline decode_request decode_of(const dr_bytes& frame) {
   r.copies = true;
   return r;
 }
+// Whether a merge adds to what the outputs hold.
 inline bool adds(const decode_request& r, const dr_decode_options& o) { return !r.copies && (o.flags & DR_DECODE_ADD); }
 
 }  // namespace dr
