@@ -23,8 +23,11 @@
 #define DR_ISA_PUSH(isa) DR_ISA_PRAGMA(clang attribute push(__attribute__((target(isa))), apply_to = function))
 #define DR_ISA_END _Pragma("clang attribute pop")
 #else
-#define DR_ISA_PUSH(isa) _Pragma("GCC push_options") DR_ISA_PRAGMA(GCC target(isa))
-#define DR_ISA_END _Pragma("GCC pop_options")
+// (gcc 12 warns of its own headers where they are inlined, too.)
+#define DR_ISA_PUSH(isa)                                                                    \
+  _Pragma("GCC push_options") DR_ISA_PRAGMA(GCC target(isa)) _Pragma("GCC diagnostic push") \
+      _Pragma("GCC diagnostic ignored \"-Wmaybe-uninitialized\"")
+#define DR_ISA_END _Pragma("GCC diagnostic pop") _Pragma("GCC pop_options")
 #endif
 #define DR_ISA_PRAGMA(x) _Pragma(#x)
 #define DR_AVX2_BEGIN DR_ISA_PUSH("avx2,bmi,bmi2,lzcnt,popcnt,f16c,fma")

@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "codecs/value/fit_poly/fit_poly_tile.hpp"
+#include "codecs/value/fit_poly/fit_poly_decode_tile.hpp"
+#include "codecs/value/fit_poly/fit_poly_encode_tile.hpp"
 #include "core/registry.hpp"
 #include "cuda/device.hpp"
 #include "deepreduce/deepreduce.h"

@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "codecs/family/golomb/golomb.hpp"
-#include "codecs/family/golomb/golomb_tile.hpp"
+#include "codecs/family/golomb/golomb_decode_tile.hpp"
+#include "codecs/family/golomb/golomb_encode_tile.hpp"
 #include "core/registry.hpp"
 #include "cuda/device.hpp"
 #include "deepreduce/codec.hpp"

@@ -1,8 +1,9 @@
 // The CUDA operations of an index codec over golomb_tile.hpp, for whichever rule gives the divisor.
 #pragma once
 
+#include "codecs/family/golomb/golomb_decode_tile.hpp"
+#include "codecs/family/golomb/golomb_encode_tile.hpp"
 #include "codecs/family/golomb/golomb_index.hpp"
-#include "codecs/family/golomb/golomb_tile.hpp"
 
 namespace dr {
 

@@ -1,4 +1,5 @@
 // Split Golomb encoded at 16 gaps a step, in 16-bit lanes. See golomb_encode_avx512.cpp, whose ways these are.
+#include "codecs/family/golomb/golomb_lanes.hpp"
 #include "codecs/family/golomb/golomb_payload.hpp"
 #include "primitive/packing.hpp"
 
@@ -281,32 +282,6 @@ uint8_t* put_wide(const wide_gaps& gaps, size_t n, const golomb_code& code, uint
   return to.copy(pack_avx2(v, n, code.low_bits, out));
 }
 
-// Of a group of a block whose gaps are not all narrow: scalar's, for q would not fit a lane.
-struct wide_group {
-  uint32_t of[32];
-  size_t size;
-
-  wide_group(const uint32_t* x, size_t i, size_t n, uint64_t base) : size(n - i < 32 ? n - i : 32) {
-    for (size_t j = 0; j < size; ++j) of[j] = x[i + j] - (i + j ? x[i + j - 1] + 1 : static_cast<uint32_t>(base));
-  }
-  bool is_wide() const {
-    uint32_t any = 0;
-    for (size_t j = 0; j < size; ++j) any |= of[j];
-    return any >= 0x8000;
-  }
-  void put(const golomb_code& code, strings& to) const {
-    bit_writer lows(to.low_end);
-    for (size_t j = 0; j < size; ++j) {
-      const uint64_t q = code.quotient(of[j]), r = of[j] - q * code.divisor;
-      const bool longer = code.divisor > 1 && r >= code.short_low;
-      lows.put(longer ? (r + code.short_low) >> 1 : r, code.low_bits);
-      to.unaries.put_unary(q);
-      to.extras.put(longer ? (r + code.short_low) & 1 : 0, longer);
-    }
-    to.low_end = lows.finish();
-  }
-};
-
 // Bits of a group at a level.
 uint64_t group_bits(const uint16_t* gaps, size_t n, const golomb_code& code) {
   const divider divide(code.divisor);
@@ -331,7 +306,7 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
   for (size_t i = 0; i < n; i += 32) {
     const size_t size = n - i < 32 ? n - i : 32;
     if (!narrow) {
-      const wide_group g(x, i, n, base);
+      const golomb_wide_group g(x, i, n, base);
       wide[i / 32] = g.is_wide();
       if (wide[i / 32]) {
         bits += 4 + golomb_choose_level(g.of, g.size, levels[i / 32]);
@@ -361,7 +336,7 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
     const golomb_code& code = golomb_levels.of[levels[i / 32]];
     table.put(levels[i / 32], 4);
     if (wide[i / 32])
-      wide_group(x, i, n, base).put(code, to);
+      to.low_end = golomb_wide_group(x, i, n, base).put(code, to.low_end, to.unaries, to.extras);
     else
       put_run(gaps + i, n - i < 32 ? n - i : 32, code, to);
   }

@@ -248,22 +248,13 @@ uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, const uin
   return {_mm512_mask_sub_epi16(q, more, q, _mm512_set1_epi16(-1)), _mm512_mask_sub_epi16(r, more, r, m)};
 }
 
-// As scalar's of the same names, but for groups with a wide gap, which are its: q would not fit a lane.
-struct group_of_gaps {
-  uint32_t of[group];
-  size_t size;
-
-  group_of_gaps(const uint32_t* x, size_t i, size_t n, uint64_t base) : size(n - i < group ? n - i : group) {
-    for (size_t j = 0; j < size; ++j) of[j] = x[i + j] - (i + j ? x[i + j - 1] + 1 : static_cast<uint32_t>(base));
-  }
-};
-
+// As scalar's of the same names.
 uint64_t choose_levels(const narrow_gaps& gaps, const uint32_t* x, size_t n, uint64_t base, uint8_t* levels) {
   const __m512i one = _mm512_set1_epi16(1);
   uint64_t total = 0;
   for (size_t i = 0; i < n; i += group) {
     if (gaps.wide[i / group]) {
-      const group_of_gaps g(x, i, n, base);
+      const golomb_wide_group g(x, i, n, base);
       total += golomb_choose_level(g.of, g.size, levels[i / group]) + 4;
       continue;
     }
@@ -305,16 +296,7 @@ uint8_t* put_adaptive(const narrow_gaps& gaps, const uint32_t* x, size_t n, uint
     const golomb_code& code = golomb_levels.of[level];
     table.put(level, 4);
     if (gaps.wide[i / group]) {
-      const group_of_gaps g(x, i, n, base);
-      bit_writer lows(low_end);
-      for (size_t j = 0; j < g.size; ++j) {
-        const uint64_t q = code.quotient(g.of[j]), r = g.of[j] - q * code.divisor;
-        const bool longer = level > 0 && r >= code.short_low;
-        lows.put(longer ? (r + code.short_low) >> 1 : r, code.low_bits);
-        unaries.put_unary(q);
-        extras.put(longer ? (r + code.short_low) & 1 : 0, longer);
-      }
-      low_end = lows.finish();
+      low_end = golomb_wide_group(x, i, n, base).put(code, low_end, unaries, extras);
       continue;
     }
     const quotients o = divide_group(gaps.of + i, level);

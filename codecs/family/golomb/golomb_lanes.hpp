@@ -1,4 +1,4 @@
-// What the AVX-512 twins of encode and decode share: groups of 32 lanes of 16 bits.
+// What twins share: groups of 32 lanes of 16 bits.
 #pragma once
 
 #include "codecs/family/golomb/golomb_adaptive.hpp"
@@ -24,5 +24,33 @@ struct golomb_level_lanes {
   }
 };
 inline constexpr golomb_level_lanes golomb_lanes_of;
+
+// A group whose gaps are not all narrow is scalar's: q would not fit a lane.
+struct golomb_wide_group {
+  uint32_t of[adaptive_group];
+  size_t size;
+
+  golomb_wide_group(const uint32_t* x, size_t i, size_t n, uint64_t base)
+      : size(n - i < adaptive_group ? n - i : adaptive_group) {
+    for (size_t j = 0; j < size; ++j) of[j] = x[i + j] - (i + j ? x[i + j - 1] + 1 : static_cast<uint32_t>(base));
+  }
+  bool is_wide() const {
+    uint32_t any = 0;
+    for (size_t j = 0; j < size; ++j) any |= of[j];
+    return any >= 0x8000;
+  }
+  // Returns the end of v.
+  uint8_t* put(const golomb_code& code, uint8_t* low, bit_appender& unaries, bit_appender& extras) const {
+    bit_writer lows(low);
+    for (size_t j = 0; j < size; ++j) {
+      const uint64_t q = code.quotient(of[j]), r = of[j] - q * code.divisor;
+      const bool longer = code.divisor > 1 && r >= code.short_low;
+      lows.put(longer ? (r + code.short_low) >> 1 : r, code.low_bits);
+      unaries.put_unary(q);
+      extras.put(longer ? (r + code.short_low) & 1 : 0, longer);
+    }
+    return lows.finish();
+  }
+};
 
 }  // namespace dr

@@ -5,11 +5,6 @@
 
 namespace dr {
 
-// gcc 12 warns of its own headers (PR 105593).
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 DR_AVX512_BEGIN
 
 namespace {

@@ -4,11 +4,6 @@
 
 namespace dr {
 
-// gcc 12 warns of its own headers (PR 105593).
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 DR_AVX512_BEGIN
 
 magnitude_range range_of_avx512(const uint32_t* values, size_t n) {

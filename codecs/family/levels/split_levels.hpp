@@ -53,6 +53,15 @@ struct level_strings {
 };
 inline constexpr size_t level_string_max = level_body_max + level_slack;
 
+// The unary string and the extras, behind v. Returns the end.
+inline uint8_t* put_level_strings(uint8_t* out, const uint8_t* unary, const uint8_t* unary_end, const uint8_t* extras,
+                                  const uint8_t* extras_end) {
+  std::memcpy(out, unary, static_cast<size_t>(unary_end - unary));
+  out += unary_end - unary;
+  std::memcpy(out, extras, static_cast<size_t>(extras_end - extras));
+  return out + (extras_end - extras);
+}
+
 //   levels [n], 1 <= n <= level_block      out: level_body_max + level_slack bytes; the bits of all must fit level_body_max
 // Returns the end.
 inline uint8_t* split_levels_encode_scalar(const uint16_t* levels, size_t n, level_code code, uint8_t* out) {
@@ -60,13 +69,7 @@ inline uint8_t* split_levels_encode_scalar(const uint16_t* levels, size_t n, lev
   level_strings s{word_writer(out), word_writer(unary), word_writer(extras)};
   s.put(levels, n, code);
   out = s.low.finish();
-  const auto append = [&](const uint8_t* from, const uint8_t* end) {
-    std::memcpy(out, from, static_cast<size_t>(end - from));
-    out += end - from;
-  };
-  append(unary, s.unary.finish());
-  append(extras, s.extras.finish());
-  return out;
+  return put_level_strings(out, unary, s.unary.finish(), extras, s.extras.finish());
 }
 
 //   body: `size` bytes, all of which must be used, and level_slack zero bytes behind    levels: room for n + level_slack

@@ -87,13 +87,7 @@ uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code c
     _mm256_store_si256(reinterpret_cast<__m256i*>(quotients + 16), q[1]);
     for (size_t j = 0; j < length; ++j) unary.put_unary(quotients[j]);
   }
-  const auto append = [&](const uint8_t* from, const uint8_t* end) {
-    std::memcpy(out, from, static_cast<size_t>(end - from));
-    out += end - from;
-  };
-  append(unary_bytes, unary.finish());
-  append(extra_bytes, extras.finish());
-  return out;
+  return put_level_strings(out, unary_bytes, unary.finish(), extra_bytes, extras.finish());
 }
 
 bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels) {

@@ -27,11 +27,6 @@ constexpr uint32_t divisor_max = 256;  // remainders are bytes
 
 }  // namespace
 
-// gcc 12 warns of its own headers (PR 105593).
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
-
 DR_AVX512_BEGIN
 
 namespace {
@@ -167,13 +162,7 @@ uint8_t* split_levels_encode_avx512(const uint16_t* levels, size_t n, level_code
       unary.put(uint64_t{1} << zeros, zeros + 1);
     }
   }
-  const auto append = [&](const uint8_t* from, const uint8_t* end) {
-    std::memcpy(out, from, static_cast<size_t>(end - from));
-    out += end - from;
-  };
-  append(unary_bytes, unary.finish());
-  append(extra_bytes, extras.finish());
-  return out;
+  return put_level_strings(out, unary_bytes, unary.finish(), extra_bytes, extras.finish());
 }
 
 bool split_levels_decode_avx512(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels) {

@@ -1,11 +1,11 @@
 // index=bloom (SPEC.md; DeepReduce, Xu et al. 2021).
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstring>
 
 #include "codecs/builtin.hpp"
 #include "codecs/index/bloom/bloom_policy_kernel.hpp"
+#include "codecs/index/bloom/bloom_positives.hpp"
 #include "deepreduce/codec.hpp"
 #include "primitive/rng.hpp"
 
@@ -144,19 +144,14 @@ uint64_t largest_support(const dr_params& p, const dr_job& job) {
 constexpr bool has_salt(uint64_t policy) { return policy == bloom_p1 || policy == bloom_p2; }
 constexpr bool sees_all_first(uint64_t policy) { return policy == bloom_middle || has_salt(policy); }
 
-// One large row may be all there is to do: it is asked in parts of a fixed size, as many at a time as there are slots for a bit an
-// element. Below 2^20 elements, 1 ms, rows are done side by side.
-constexpr uint64_t large_universe = uint64_t{1} << 20;
-constexpr uint64_t part_elements = 65536, worker_slots = 8;
-constexpr uint64_t slot_words = part_elements / 64, slots_size = 8 * slot_words * worker_slots;
-
 // Of a job, behind the slots: where things begin, in bytes.
 struct room {
   uint64_t positives_max = 0, positives = 0, scores = 0, work = 0, highest = 0, sizes = 0, end = 0;
 
   room(uint64_t policy, uint64_t universe, uint64_t r, uint64_t bits) {
     if (sees_all_first(policy)) positives_max = bloom_positives_max(universe, r);
-    const uint64_t begin = universe >= large_universe ? slots_size : 0, salted = has_salt(policy) ? positives_max : 0;
+    const uint64_t begin = universe >= bloom_large_universe ? bloom_slots_size : 0,
+                   salted = has_salt(policy) ? positives_max : 0;
     const uint64_t sets = policy == bloom_p2 ? bits : 0;
     positives = begin;
     scores = positives + 4 * positives_max;
@@ -189,104 +184,6 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   return true;
 }
 
-// ---- Positives ---------------------------------------------------------------------------------------------
-
-// Calls sink(elements, n) with positives part by part, each part's ascending, until it returns false; the parts themselves in
-// descending order if `backwards`. exec: to do it on all of its workers; NULL: here.
-template <class Shape, class Sink>
-void each_positive(const Shape& shape, const uint8_t* filter, uint64_t universe, bool backwards, const dr_exec* exec,
-                   Sink&& sink) {
-  const auto ask = bloom_ask_table(shape).best();
-  uint32_t found[bloom_part + bloom_slack];
-  // Pieces [first, end) of bloom_part elements: asks each, whatever that takes.
-  const auto pieces = [&](uint64_t first, uint64_t end, auto&& ask_piece) {
-    const uint64_t n = ceil_div(end - first, bloom_part);
-    for (uint64_t i = 0; i < n; ++i) {
-      const uint64_t from = first + (backwards ? n - 1 - i : i) * bloom_part;
-      const auto some = static_cast<uint32_t>(std::min<uint64_t>(bloom_part, end - from));
-      if (!sink(static_cast<const uint32_t*>(found), ask_piece(from, some))) return false;
-    }
-    return true;
-  };
-  if (!exec) {
-    pieces(0, universe,
-           [&](uint64_t from, uint32_t some) { return ask(shape, filter, static_cast<uint32_t>(from), some, found); });
-    return;
-  }
-  struct shared {
-    decltype(ask) f;
-    const Shape* shape;
-    const uint8_t* filter;
-    uint64_t universe, parts, begun;
-    bool backwards;
-    const dr_exec* exec;
-
-    uint64_t part(uint64_t slot) const { return backwards ? parts - 1 - begun - slot : begun + slot; }
-    uint64_t* bits(uint64_t slot) const {
-      return reinterpret_cast<uint64_t*>(static_cast<std::byte*>(exec->scratch) +
-                                         slot / worker_slots * exec->scratch_size) +
-             slot % worker_slots * slot_words;
-    }
-  } all{ask, &shape, filter, universe, ceil_div(universe, part_elements), 0, backwards, exec};
-  const auto ask_part = [](void* arg, size_t slot, size_t) {
-    const shared& a = *static_cast<const shared*>(arg);
-    uint64_t* const bits = a.bits(slot);
-    std::memset(bits, 0, 8 * slot_words);
-    uint32_t list[bloom_part + bloom_slack];
-    const uint64_t first = a.part(slot) * part_elements, end = std::min(a.universe, first + part_elements);
-    for (uint64_t from = first; from < end; from += bloom_part) {
-      const auto some = static_cast<uint32_t>(std::min<uint64_t>(bloom_part, end - from));
-      const uint32_t n = a.f(*a.shape, a.filter, static_cast<uint32_t>(from), some, list);
-      for (uint32_t i = 0; i < n; ++i) bits[(list[i] - first) / 64] |= uint64_t{1} << (list[i] % 64);
-    }
-  };
-  const uint64_t slots = exec->workers * worker_slots;
-  for (; all.begun < all.parts; all.begun += slots) {
-    const uint64_t n = std::min(slots, all.parts - all.begun);
-    exec->parallel(exec->pool, n, ask_part, &all);
-    for (uint64_t slot = 0; slot < n; ++slot) {
-      const uint64_t first = all.part(slot) * part_elements;
-      const bool more = pieces(first, std::min(universe, first + part_elements), [&](uint64_t from, uint32_t some) {
-        uint32_t many = 0;
-        for (uint64_t at = from; at < from + some; at += 64)
-          for (uint64_t left = all.bits(slot)[(at - first) / 64]; left; left &= left - 1)
-            found[many++] = static_cast<uint32_t>(at + static_cast<uint64_t>(std::countr_zero(left)));
-        return many;
-      });
-      if (!more) return;
-    }
-  }
-}
-
-// The first `wanted` positives, into `out` with room for `capacity`. Returns how many there are, but at most capacity + 1 (which
-// says: too many).
-template <class Shape>
-uint64_t first_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
-                         uint64_t wanted, uint32_t* out, uint64_t capacity) {
-  uint64_t found = 0;
-  each_positive(shape, filter, universe, false, exec, [&](const uint32_t* list, uint32_t n) {
-    const uint64_t some = std::min<uint64_t>(n, wanted - found), fit = std::min(some, capacity - found);
-    std::copy(list, list + fit, out + found);
-    found += fit + (fit < some);
-    return found < wanted && found <= capacity;
-  });
-  return found;
-}
-
-// The last `wanted`, into `out` with room for them; ends there if there are fewer.
-template <class Shape>
-uint64_t last_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
-                        uint64_t wanted, uint32_t* out) {
-  uint64_t found = 0;
-  each_positive(shape, filter, universe, true, exec, [&](const uint32_t* list, uint32_t n) {
-    const uint64_t some = std::min<uint64_t>(n, wanted - found);
-    std::copy(list + n - some, list + n, out + (wanted - found - some));
-    found += some;
-    return found < wanted;
-  });
-  return found;
-}
-
 // ---- Encode and decode -------------------------------------------------------------------------------------
 
 // Where a support goes, and what came of it.
@@ -311,11 +208,11 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
   if (!sees_all_first(policy)) {
     if (!to.out) return;
     if (policy == bloom_p0)
-      to.told = first_positives(shape, filter, universe, exec, universe, to.out, to.capacity);
+      to.told = bloom_first_positives(shape, filter, universe, exec, universe, to.out, to.capacity);
     else if (policy == bloom_leftmost)
-      to.told = first_positives(shape, filter, universe, exec, r, to.out, to.capacity);
+      to.told = bloom_first_positives(shape, filter, universe, exec, r, to.out, to.capacity);
     else if (to.fits(r))
-      to.told = last_positives(shape, filter, universe, exec, r, to.out);
+      to.told = bloom_last_positives(shape, filter, universe, exec, r, to.out);
     if (policy != bloom_p0 && to.told < std::min(r, to.capacity)) to.complaint = fewer;
     return;
   }
@@ -324,7 +221,7 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
   const auto words = [&](uint64_t at) { return reinterpret_cast<uint32_t*>(scratch + at); };
   uint32_t *const positives = words(places.positives), *const scores = words(places.scores),
                   *const work = words(places.work);
-  const uint64_t n = first_positives(shape, filter, universe, exec, universe, positives, places.positives_max);
+  const uint64_t n = bloom_first_positives(shape, filter, universe, exec, universe, positives, places.positives_max);
   if (n > places.positives_max || n < r) {
     to.told = n;
     to.complaint = n < r ? fewer : "bloom: more positives than middle, p1 and p2 choose from";
@@ -419,7 +316,7 @@ uint64_t cost(const dr_params& p, const dr_job& job) {
   return filter_bits(p.fields, job_count(job)) / 8 + (has_salt(bloom_policy_of(p.fields)) ? 4 : 0);
 }
 
-bool is_large(const dr_job& job) { return job.universe >= large_universe; }
+bool is_large(const dr_job& job) { return job.universe >= bloom_large_universe; }
 
 constexpr dr_ops cpu_side{sizeof(dr_ops),
                           resolve,

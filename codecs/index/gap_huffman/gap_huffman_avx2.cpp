@@ -1,5 +1,5 @@
 // The scalar loops with BMI2's shifts.
-#include "codecs/index/gap_huffman/gap_huffman_kernel.hpp"
+#include "codecs/index/gap_huffman/gap_symbols_kernel.hpp"
 
 #if DR_X86
 DR_AVX2_BEGIN

@@ -1,15 +1,10 @@
 // Gaps of index sets, 16 and 64 at a time: a symbol is a count of leading zeros and a shift; extras are joined in pairs, fours and
 // eights to be written, and taken by byte permutation from the 32 bytes that hold those of eight.
-#include "codecs/index/gap_huffman/gap_huffman_kernel.hpp"
+#include "codecs/index/gap_huffman/gap_symbols_kernel.hpp"
 
 #if DR_X86
 
 namespace dr {
-
-// gcc 12 warns of its own headers (PR 105593).
-#if !defined(__clang__)
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
-#endif
 
 DR_AVX512_BEGIN
 

@@ -1,4 +1,5 @@
-#include "codecs/value/fit_poly/fit_poly_tile.hpp"
+#include "codecs/value/fit_poly/fit_poly_decode_tile.hpp"
+#include "codecs/value/fit_poly/fit_poly_encode_tile.hpp"
 #include "cuda/entry.cuh"
 
 DR_DEVICE_JOB_KERNEL(dr::fit_poly_keys, dr::fit_poly_common)

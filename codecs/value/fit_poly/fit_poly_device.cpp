@@ -3,7 +3,8 @@
 #include <span>
 
 #include "codecs/builtin.hpp"
-#include "codecs/value/fit_poly/fit_poly_tile.hpp"
+#include "codecs/value/fit_poly/fit_poly_decode_tile.hpp"
+#include "codecs/value/fit_poly/fit_poly_encode_tile.hpp"
 #include "deepreduce/codec.hpp"
 
 namespace dr {
