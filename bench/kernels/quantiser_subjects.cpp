@@ -267,7 +267,8 @@ void add_quantisers(subjects& all) {
                    });
                  },
                  [t] { return t->sum; }});
-  add_codec(all, uniform_quant_codec, "uniform_quant", {{sizeof(dr_value), 0, 0, 5.07e-3}, {sizeof(dr_value), 0, 0, 0}});
+  add_codec(all, uniform_quant_codec, "uniform_quant",
+            {{sizeof(dr_value), 0, 0, 5.07e-3}, {sizeof(dr_value), 0, 0, 0}});
   add_codec(all, log_quant_codec, "log_quant(bits=4)", {{sizeof(dr_value), 0, 0, 4}, {sizeof(dr_value), 0, 0, 8}});
   add_codec(all, lloyd_codec, "lloyd(levels=2)", {{sizeof(dr_value), 0, 0, 2}});
   add_codec(all, lloyd_codec, "lloyd(levels=8)", {{sizeof(dr_value), 0, 0, 8}});
