@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import functools
-from typing import Any, Callable, List, Literal, NamedTuple, Optional, Sequence, Tuple, TypeVar, Union, overload
+from typing import Any, Callable, List, Literal, NamedTuple, Optional, Sequence, TypeVar, Union, overload
 
 import numpy
 
