@@ -87,7 +87,8 @@ inline dr_status try_encode(context& c, const std::string& text, const std::vect
   const plan p(text);
   size_t bound = 0;
   call.struct_size = sizeof call;
-  if (const dr_status s = dr_bound(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
+  if (const dr_status s =
+          dr_bound(c.handle, p.handle, &call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound))
     return s;
   frame.assign(bound, 0xcc);
   dr_result result{.struct_size = sizeof(dr_result)};

@@ -57,8 +57,10 @@ class bench {
     group("more and less of it", [&](auto& g) {
       encode(g, "25.6e6, 10 %", topr("ratio=0.1", usual), {{d}}, {120.0});
       encode(g, "25.6e6, 0.1 %", topr("ratio=0.001", usual), {{d}}, {});
-      encode(g, "25.6e6, by a threshold (1 %)", "sparsify=threshold(value=0.004605) index=golomb value=qsgd", {{d}}, {});
-      encode(g, "25.6e6, 1 %, residual", topr("ratio=0.01", std::string(usual) + " feedback=residual"), {{d}}, {135.0, 115.0});
+      encode(g, "25.6e6, by a threshold (1 %)", "sparsify=threshold(value=0.004605) index=golomb value=qsgd", {{d}},
+             {});
+      encode(g, "25.6e6, 1 %, residual", topr("ratio=0.01", std::string(usual) + " feedback=residual"), {{d}},
+             {135.0, 115.0});
     });
     group("inputs that defeat a sample", [&](auto& g) {
       const std::string p = topr("ratio=0.01", usual);
@@ -89,7 +91,8 @@ class bench {
   // Makes the candidates of a group, takes their times, and lets go of their memory.
   template <class F>
   void group(const char* name, F&& fill) {
-    if (!o_.only.empty() && std::string(name).find(o_.only) == std::string::npos && std::string(name) != "machine") return;
+    if (!o_.only.empty() && std::string(name).find(o_.only) == std::string::npos && std::string(name) != "machine")
+      return;
     std::printf("-- %s\n", name);
     if (o_.lists) return;
     const auto begin = std::chrono::steady_clock::now();
@@ -179,14 +182,19 @@ class bench {
   void machine_rows(std::vector<candidate>& g) {
     const uint64_t size = scaled(uint64_t{1} << 30) / 256 * 256;
     const auto from = std::make_shared<place::buffer>(size), to = std::make_shared<place::buffer>(size);
-    const auto both = std::make_shared<std::pair<std::shared_ptr<place::buffer>, std::shared_ptr<place::buffer>>>(from, to);
+    const auto both =
+        std::make_shared<std::pair<std::shared_ptr<place::buffer>, std::shared_ptr<place::buffer>>>(from, to);
     // Not zeros, which may be faster.
     fill_dense(s_.raw(), reinterpret_cast<float*>(from->at()), size / 4, input_kind::laplace, 1);
-    plain(g, copy_name, 2 * size, 1, [=, this](size_t) { copy(s_.raw(), to->at(), from->at(), size); }, both);
-    plain(g, "reading 1 GiB", size, 1,
-          [=, this](size_t) { read_all(s_.raw(), from->at(), size, reinterpret_cast<uint64_t*>(s_.sink.at())); }, both);
-    plain(g, "writing 1 GiB", size, 1, [=, this](size_t) { clear(s_.raw(), to->at(), size); }, both);
-    plain(g, "nothing but a launch", 0, 1, [=, this](size_t) { clear(s_.raw(), s_.sink.at(), 64); }, both);
+    plain(
+        g, copy_name, 2 * size, 1, [=, this](size_t) { copy(s_.raw(), to->at(), from->at(), size); }, both);
+    plain(
+        g, "reading 1 GiB", size, 1,
+        [=, this](size_t) { read_all(s_.raw(), from->at(), size, reinterpret_cast<uint64_t*>(s_.sink.at())); }, both);
+    plain(
+        g, "writing 1 GiB", size, 1, [=, this](size_t) { clear(s_.raw(), to->at(), size); }, both);
+    plain(
+        g, "nothing but a launch", 0, 1, [=, this](size_t) { clear(s_.raw(), s_.sink.at(), 64); }, both);
   }
 
   void dense_rows(std::vector<candidate>& g, uint64_t d) {
@@ -215,8 +223,9 @@ class bench {
     });
   }
 
-  void peer(std::vector<candidate>& g, const std::string& name, const std::shared_ptr<std::vector<place::buffer>>& inputs,
-            uint64_t d, uint64_t k, std::unique_ptr<top_k> made) {
+  void peer(std::vector<candidate>& g, const std::string& name,
+            const std::shared_ptr<std::vector<place::buffer>>& inputs, uint64_t d, uint64_t k,
+            std::unique_ptr<top_k> made) {
     attempt(g, name, "", {}, [&] { return peer_candidate(inputs, d, k, std::move(made)); });
   }
 
@@ -247,12 +256,15 @@ class bench {
     place::get(indices.data(), p.indices(), 4 * k);
     float least = INFINITY;
     for (uint64_t i = 0; i < k; ++i) {
-      if (indices[i] >= d || std::memcmp(&values[i], &all[indices[i]], 4) != 0) throw std::runtime_error("a value is not its index's");
+      if (indices[i] >= d || std::memcmp(&values[i], &all[indices[i]], 4) != 0)
+        throw std::runtime_error("a value is not its index's");
       least = std::min(least, std::fabs(values[i]));
     }
     std::sort(indices.begin(), indices.end());
-    if (std::adjacent_find(indices.begin(), indices.end()) != indices.end()) throw std::runtime_error("an index comes twice");
-    const auto larger = static_cast<uint64_t>(std::count_if(all.begin(), all.end(), [&](float v) { return std::fabs(v) > least; }));
+    if (std::adjacent_find(indices.begin(), indices.end()) != indices.end())
+      throw std::runtime_error("an index comes twice");
+    const auto larger =
+        static_cast<uint64_t>(std::count_if(all.begin(), all.end(), [&](float v) { return std::fabs(v) > least; }));
     if (larger >= k) throw std::runtime_error("a larger value was left out");
   }
 
@@ -274,9 +286,13 @@ class bench {
     decode(g, "a frame of 256e3, to a fresh tensor", text, {{d}}, 1, false, {50.0});
     decode(g, "8 frames of 256e3, added", text, {{d}}, 8, true, {60.0});
     decode(g, "64 frames of 256e3, added", text, {{d}}, 64, true, {250.0});
-    decode(g, "  one, raw values", topr("count=" + std::to_string(scaled(256000)), "index=golomb value=raw"), {{d}}, 1, true, {});
-    decode(g, "  one, fit_poly", topr("count=" + std::to_string(scaled(256000)), "index=golomb value=fit_poly"), {{d}}, 1, true, {});
-    decode(g, "  one, Bloom filter, P0", topr("count=" + std::to_string(scaled(256000)), "index=bloom(policy=p0,fpr=0.001) value=qsgd"), {{d}}, 1, true, {});
+    decode(g, "  one, raw values", topr("count=" + std::to_string(scaled(256000)), "index=golomb value=raw"), {{d}}, 1,
+           true, {});
+    decode(g, "  one, fit_poly", topr("count=" + std::to_string(scaled(256000)), "index=golomb value=fit_poly"), {{d}},
+           1, true, {});
+    decode(g, "  one, Bloom filter, P0",
+           topr("count=" + std::to_string(scaled(256000)), "index=bloom(policy=p0,fpr=0.001) value=qsgd"), {{d}}, 1,
+           true, {});
   }
 
   void model_rows(std::vector<candidate>& g) {
@@ -321,8 +337,8 @@ class bench {
       gates += r.gate.has_value() && r.graph.n;
       gates_missed += missed(r, about_) && r.failed.empty();
     }
-    std::printf("%zu rows, %zu with a gate, of which %zu missed; %zu failed, %zu not here\n", rows_.size(), gates, gates_missed,
-                failed, absent);
+    std::printf("%zu rows, %zu with a gate, of which %zu missed; %zu failed, %zu not here\n", rows_.size(), gates,
+                gates_missed, failed, absent);
     if (!o_.json.empty()) {
       std::ofstream file(o_.json);
       file << json_of(rows_, about_);

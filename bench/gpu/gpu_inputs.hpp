@@ -26,14 +26,10 @@ DR_EITHER inline uint64_t bits_at(uint64_t seed, uint64_t i) {
 DR_EITHER inline float element_at(input_kind kind, uint64_t seed, uint64_t i, uint64_t d) {
   const uint64_t bits = bits_at(seed, i);
   switch (kind) {
-    case input_kind::constant:
-      return 0.25f;
-    case input_kind::two_valued:
-      return bits % 50 == 0 ? -2.0f : 0.5f;
-    case input_kind::ascending:
-      return static_cast<float>(i) / static_cast<float>(d);
-    case input_kind::laplace:
-      break;
+    case input_kind::constant: return 0.25f;
+    case input_kind::two_valued: return bits % 50 == 0 ? -2.0f : 0.5f;
+    case input_kind::ascending: return static_cast<float>(i) / static_cast<float>(d);
+    case input_kind::laplace: break;
   }
   const float uniform = (static_cast<float>(bits >> 11) + 0.5f) * 0x1p-53f, magnitude = -logf(uniform) * 1e-3f;
   return bits & 1 ? magnitude : -magnitude;

@@ -23,7 +23,9 @@ struct spread {
 inline spread spread_of(std::vector<double> all) {
   if (all.empty()) return {};
   std::sort(all.begin(), all.end());
-  const auto at = [&](double share) { return all[static_cast<size_t>(share * static_cast<double>(all.size() - 1) + 0.5)]; };
+  const auto at = [&](double share) {
+    return all[static_cast<size_t>(share * static_cast<double>(all.size() - 1) + 0.5)];
+  };
   return {at(0.5), at(0.1), at(0.9), all.size()};
 }
 
@@ -32,17 +34,17 @@ struct row {
   std::string group, name, plan;
   uint64_t elements = 0, kept = 0, tensors = 1;
   uint64_t frame_bytes = 0;
-  uint64_t bytes = 0;           // of device memory, read and written, that no implementation can do without
-  uint64_t launches = 0;        // nodes of its graph
-  uint64_t launches_most = 0;   // 0: no gate
-  std::string verified;         // against what
-  std::string failed;           // why there is no time, or ""
-  std::string missing;          // what this build lacks for it, or ""
+  uint64_t bytes = 0;          // of device memory, read and written, that no implementation can do without
+  uint64_t launches = 0;       // nodes of its graph
+  uint64_t launches_most = 0;  // 0: no gate
+  std::string verified;        // against what
+  std::string failed;          // why there is no time, or ""
+  std::string missing;         // what this build lacks for it, or ""
   std::optional<double> gate, aim, stream_gate;  // of the median of graph replays, of plain launches
-  std::string gate_rule;        // where the gate follows from another row
+  std::string gate_rule;                         // where the gate follows from another row
   spread graph, stream;
-  double back_to_back = 0;      // of replays one behind the other
-  bool cold = false;            // the caches were read over before each replay
+  double back_to_back = 0;  // of replays one behind the other
+  bool cold = false;        // the caches were read over before each replay
 };
 
 // What is measured: enqueue(set) on the session's stream, for each of so many sets of inputs.
@@ -56,7 +58,7 @@ struct candidate {
 
 struct settings {
   bool quick = false;
-  double group_seconds = 0.4;   // of replays, for a group
+  double group_seconds = 0.4;  // of replays, for a group
   size_t replays_most = 200, replays_least = 15;
 };
 
@@ -110,7 +112,8 @@ inline void measure(session& s, std::vector<candidate>& group) {
     round.stop(s.stream);
   }
   const double round_us = std::max(1.0, round.microseconds());
-  const auto replays = std::clamp(static_cast<size_t>(1e6 * s.how.group_seconds / round_us), s.how.replays_least, s.how.replays_most);
+  const auto replays =
+      std::clamp(static_cast<size_t>(1e6 * s.how.group_seconds / round_us), s.how.replays_least, s.how.replays_most);
 
   std::vector<std::unique_ptr<place::stopwatch>> watches;
   for (size_t i = 0; i < replays * all.size(); ++i) watches.push_back(std::make_unique<place::stopwatch>());

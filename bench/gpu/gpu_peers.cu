@@ -84,7 +84,8 @@ class by_sort final : public top_k {
   static size_t temp_size(uint64_t n) {
     size_t size = 0;
     uint32_t* none = nullptr;
-    must(cub::DeviceRadixSort::SortPairsDescending(nullptr, size, none, none, none, none, static_cast<uint32_t>(n), 0, 31),
+    must(cub::DeviceRadixSort::SortPairsDescending(nullptr, size, none, none, none, none, static_cast<uint32_t>(n), 0,
+                                                   31),
          "cub::DeviceRadixSort");
     return size;
   }

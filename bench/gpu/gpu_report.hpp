@@ -100,26 +100,26 @@ inline bool missed(const row& r, const machine& m) {
 }
 
 inline void print_head() {
-  std::printf("%-44s %9s %9s %9s %9s %8s %6s %4s  %s\n", "microseconds", "graph", "p10", "p90", "stream", "floor", "share",
-              "runs", "gate / aim");
+  std::printf("%-44s %9s %9s %9s %9s %8s %6s %4s  %s\n", "microseconds", "graph", "p10", "p90", "stream", "floor",
+              "share", "runs", "gate / aim");
 }
 
 inline void print(const row& r, const machine& m) {
   if (!r.failed.empty() || !r.missing.empty()) {
-    std::printf("%-44s %s%s\n", r.name.c_str(), r.failed.empty() ? "not here: " : "FAILED: ",
-                (r.failed + r.missing).c_str());
+    std::printf("%-44s %s%s\n", r.name.c_str(),
+                r.failed.empty() ? "not here: " : "FAILED: ", (r.failed + r.missing).c_str());
     return;
   }
   char limits[96] = "";
   if (r.gate && !m.rehearsal)
     std::snprintf(limits, sizeof limits, "%.1f %s%s", *r.gate, r.graph.median <= *r.gate ? "met" : "MISSED",
                   r.aim ? (r.graph.median <= *r.aim ? ", aim met" : ", aim missed") : "");
-  std::printf("%-44s %9.2f %9.2f %9.2f %9.2f %8.2f %5.0f%% %4llu  %s%s%s\n", r.name.c_str(), r.graph.median, r.graph.p10,
-              r.graph.p90, r.stream.median, floor_us(r, m),
-              r.graph.median > 0 ? 100 * floor_us(r, m) / r.graph.median : 0.0,
-              static_cast<unsigned long long>(r.launches), limits,
-              r.stream_gate && !m.rehearsal ? (r.stream.median <= *r.stream_gate ? ", stream met" : ", stream MISSED") : "",
-              r.launches_most && r.launches > r.launches_most ? ", too many launches" : "");
+  std::printf(
+      "%-44s %9.2f %9.2f %9.2f %9.2f %8.2f %5.0f%% %4llu  %s%s%s\n", r.name.c_str(), r.graph.median, r.graph.p10,
+      r.graph.p90, r.stream.median, floor_us(r, m), r.graph.median > 0 ? 100 * floor_us(r, m) / r.graph.median : 0.0,
+      static_cast<unsigned long long>(r.launches), limits,
+      r.stream_gate && !m.rehearsal ? (r.stream.median <= *r.stream_gate ? ", stream met" : ", stream MISSED") : "",
+      r.launches_most && r.launches > r.launches_most ? ", too many launches" : "");
 }
 
 }  // namespace gpu_bench

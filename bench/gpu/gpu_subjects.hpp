@@ -130,7 +130,8 @@ class encoder {
     std::vector<std::vector<uint64_t>> states(own.size());
     for (size_t i = 0; i < own.size(); ++i) {
       own[i].values = values.data() + (static_cast<const uint8_t*>(own[i].values) - in.values.at());
-      if (own[i].indices) own[i].indices = indices.data() + (static_cast<const uint8_t*>(own[i].indices) - in.indices.at());
+      if (own[i].indices)
+        own[i].indices = indices.data() + (static_cast<const uint8_t*>(own[i].indices) - in.indices.at());
       states[i].assign(own[i].state_size / 8, 0);
       if (own[i].state) own[i].state = states[i].data();
     }
@@ -303,8 +304,8 @@ class decoder {
     own_set& o = sets_[set];
     auto* const result = reinterpret_cast<dr_result*>(result_.at());
     if (!adds_) {
-      c_.must(dr_batch_decode(c_.handle, from_->batch(), &at, o.list[0].data, o.list[0].size, nullptr, &o.out, sizeof o.out, 1,
-                              workspace_.at(), workspace_size_, result));
+      c_.must(dr_batch_decode(c_.handle, from_->batch(), &at, o.list[0].data, o.list[0].size, nullptr, &o.out,
+                              sizeof o.out, 1, workspace_.at(), workspace_size_, result));
       return;
     }
     const dr_decode_options options = adding();

@@ -9,7 +9,8 @@ namespace gpu_bench {
 inline std::vector<uint64_t> resnet50_sizes() {
   std::vector<uint64_t> sizes;
   const auto convolution = [&](uint64_t out, uint64_t in, uint64_t kernel) {
-    for (const uint64_t size : {out * in * kernel * kernel, out, out}) sizes.push_back(size);  // with its batch normalisation
+    for (const uint64_t size : {out * in * kernel * kernel, out, out})
+      sizes.push_back(size);  // with its batch normalisation
   };
   convolution(64, 3, 7);
   uint64_t in = 64, width = 64;

@@ -58,7 +58,8 @@ stage read_stage(dr_role role, const std::string& text) {
   const size_t open = text.find('(');
   stage s{&find(role, text.substr(0, open)), {}, {}, {}, nullptr};
   s.values.resize(s.codec->param_count);
-  for (size_t i = 0; i < s.values.size(); ++i) s.values[i] = {sizeof(dr_value), 0, 0, dr_param_at(s.codec->params, i)->fallback};
+  for (size_t i = 0; i < s.values.size(); ++i)
+    s.values[i] = {sizeof(dr_value), 0, 0, dr_param_at(s.codec->params, i)->fallback};
   std::string arguments = open == std::string::npos ? "" : text.substr(open + 1, text.size() - open - 2) + ",";
   for (size_t begin = 0, end; (end = arguments.find(',', begin)) != std::string::npos; begin = end + 1) {
     const size_t equals = arguments.find('=', begin);
@@ -66,7 +67,8 @@ stage read_stage(dr_role role, const std::string& text) {
     size_t i = 0;
     while (i < s.values.size() && key != dr_param_at(s.codec->params, i)->name) ++i;
     if (i == s.values.size()) throw refused("no parameter " + key);
-    s.values[i] = {sizeof(dr_value), 1, 0, number_of(*dr_param_at(s.codec->params, i), arguments.substr(equals + 1, end - equals - 1))};
+    s.values[i] = {sizeof(dr_value), 1, 0,
+                   number_of(*dr_param_at(s.codec->params, i), arguments.substr(equals + 1, end - equals - 1))};
   }
   for (size_t i = 0; i < s.values.size(); ++i)
     if (dr_param_at(s.codec->params, i)->required && !s.values[i].given)

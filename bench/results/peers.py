@@ -113,7 +113,7 @@ def write():
             if "missing" in row:
                 lines.append(f"| {row['task']} | {row['what']} | {row['of']} | not here: {row['missing']} | | |")
                 continue
-            cell = lambda way: f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})" if way in row else ""
+            cell = lambda way, row=row: f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})" if way in row else ""
             lines.append(f"| {row['task']} | {row['what']} | {row['of']} | {row.get('bits', '')} | {cell('encode_ms')} | {cell('decode_ms')} |")
         parts.append(f"## From Python\n\nCommit {made['commit']}, {made['date']}, {made['cpu']}; CPU time of one thread, {made['rounds']} rounds.\n\n" + "\n".join(lines))
     (here / "peers.md").write_text("\n\n".join(parts) + "\n")

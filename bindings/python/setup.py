@@ -119,7 +119,7 @@ def platform_tag(folder: pathlib.Path, otherwise: str) -> str:
     lacking = {name for each in libraries for name in needed(each)} - GLIBC - {each.name for each in libraries}
     if not otherwise.startswith("linux_") or not libraries or lacking:
         return otherwise
-    return "manylinux_%d_%d_" % oldest_glibc(libraries) + otherwise[len("linux_") :]
+    return "manylinux_{}_{}_".format(*oldest_glibc(libraries)) + otherwise[len("linux_") :]
 
 
 # ---- Commands of setuptools ---------------------------------------------------------------------

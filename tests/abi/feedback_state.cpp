@@ -320,5 +320,6 @@ TEST_CASE("states of another size, another tensor, another place or another kind
   CHECK(dr_state_residual(s.memory.data(), 16 + 4 * 100, &residual, &elements, nullptr) == DR_OK);
   CHECK(elements == 100);
   state fresh(100);
-  CHECK(dr_state_residual(fresh.memory.data(), 8 * fresh.memory.size(), &residual, &elements, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_state_residual(fresh.memory.data(), 8 * fresh.memory.size(), &residual, &elements, nullptr) ==
+        DR_E_ARGUMENT);
 }

@@ -55,7 +55,8 @@ TEST_CASE("tensors of older and newer clients encode to the same bytes, and stay
     CHECK(f.encode(tensors, 2) == f.frame);
     CHECK(tensors.intact());
     size_t bound = 0;
-    CHECK(dr_bound(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), 2, &bound) == DR_OK);
+    CHECK(dr_bound(f.context.handle, f.plan.handle, nullptr, nullptr, tensors.data(), tensors.stride(), 2, &bound) ==
+          DR_OK);
     CHECK(bound >= f.frame.size());
   }
 }
@@ -229,7 +230,8 @@ TEST_CASE("options, limits, places and batch infos of older and newer clients ar
   limits.max_workspace = 1;  // refuses anything, where the client's struct has it
   floats x(f.a.size()), y(f.b.size());
   structs<dr_tensor_out> outs({f.out(x), f.out(y)}, sizeof(dr_tensor_out), sizeof(dr_tensor_out));
-  for (const size_t size : {offsetof(dr_decode_options, max_workspace), sizeof(dr_decode_options), sizeof(dr_decode_options) + 16}) {
+  for (const size_t size :
+       {offsetof(dr_decode_options, max_workspace), sizeof(dr_decode_options), sizeof(dr_decode_options) + 16}) {
     structs<dr_decode_options> s(limits, size);
     CHECK(dr_decode(f.context.handle, nullptr, f.frame.data(), f.frame.size(), s.data(), outs.data(), outs.stride(),
                     2) == (size < sizeof(dr_decode_options) ? DR_OK : DR_E_CAPACITY));

@@ -231,7 +231,8 @@ TEST_CASE("every other call: MEMORY wherever operator new fails, and no leak") {
   dr_tensor_info tensor_info{};
   tensor_info.struct_size = sizeof tensor_info;
   REQUIRE(f.merge(c.handle) == DR_OK);
-  fails_everywhere([&] { return dr_bound(c.handle, f.plan.handle, nullptr, nullptr, &f.tensor, sizeof f.tensor, 1, &size); });
+  fails_everywhere(
+      [&] { return dr_bound(c.handle, f.plan.handle, nullptr, nullptr, &f.tensor, sizeof f.tensor, 1, &size); });
   fails_everywhere(
       [&] { return dr_batch_create(c.handle, f.plan.handle, nullptr, &f.tensor, sizeof f.tensor, 1, 100, &batch); },
       [&] { dr_batch_destroy(batch); });

@@ -133,12 +133,9 @@ TEST_CASE(
     const char* text;
     double density;
   } plans[] = {
-      {"index=raw value=raw", 0.02},
-      {"index=golomb value=qsgd", 0.1},
-      {"index=bloom(fpr=0.05)", 0.05},
-      {"index=elias_fano value=half", 0.001},
-      {"index=golomb value=raw", 1},  // dense rows
-      {"index=all value=raw", 0.5},   // supports that are not there
+      {"index=raw value=raw", 0.02},          {"index=golomb value=qsgd", 0.1}, {"index=bloom(fpr=0.05)", 0.05},
+      {"index=elias_fano value=half", 0.001}, {"index=golomb value=raw", 1},  // dense rows
+      {"index=all value=raw", 0.5},                                           // supports that are not there
   };
   client::rng random{7};
   client::context serial, threads(3);

@@ -84,7 +84,8 @@ inline encoded encode_on_cpu(const plan& p, gradients& g, dr_call call = {}) {
   const std::vector<dr_tensor> tensors = tensors_of(g);
   encoded e;
   size_t bound = 0;
-  REQUIRE(dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound) == DR_OK);
+  REQUIRE(dr_bound(c.handle, p.handle, nullptr, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), &bound) ==
+          DR_OK);
   e.frame.resize(bound);
   e.result.struct_size = sizeof e.result;
   call.struct_size = sizeof call;
@@ -161,8 +162,8 @@ struct placed_batch {
       : method(text), seed(order_seed), on(order_seed) {
     const std::vector<dr_tensor> tensors = tensors_of(like);
     const dr_place at = on.at();
-    const dr_status s = dr_batch_create(c.handle, method.handle, &at, tensors.data(), sizeof(dr_tensor), tensors.size(), 0,
-                                        &handle);
+    const dr_status s =
+        dr_batch_create(c.handle, method.handle, &at, tensors.data(), sizeof(dr_tensor), tensors.size(), 0, &handle);
     INFO(text << ": " << c.error());
     REQUIRE(s == DR_OK);
     info.struct_size = sizeof info;
@@ -189,8 +190,8 @@ class sender {
       : stream(b.seed), batch_(b), workspace_(b.info.workspace), frame_(b.info.bound), result_(sizeof(dr_result)) {
     for (const gradient& one : g) {
       values_.push_back(buffer_with(one.values.data(), one.values.size(), shift * bytes_of(one.dtype)));
-      indices_.push_back(buffer_with(one.indices.data(), one.indices.size(),
-                                     one.index_dtype ? shift * bytes_of(one.index_dtype) : 0));
+      indices_.push_back(
+          buffer_with(one.indices.data(), one.indices.size(), one.index_dtype ? shift * bytes_of(one.index_dtype) : 0));
       states_.push_back(buffer_with(one.state.data(), 8 * one.state.size()));
       dr_tensor t = const_cast<gradient&>(one).tensor();
       t.values = values_.back().at();
@@ -219,9 +220,9 @@ class sender {
   void enqueue(dr_call call = {}) {
     call.struct_size = sizeof call;
     const dr_place at = stream.at();
-    const dr_status s = dr_batch_encode(c_.handle, batch_.handle, &call, &at, tensors_.data(), sizeof(dr_tensor),
-                                        tensors_.size(), workspace_.at(), workspace_.size(), frame_.at(), frame_.size(),
-                                        result());
+    const dr_status s =
+        dr_batch_encode(c_.handle, batch_.handle, &call, &at, tensors_.data(), sizeof(dr_tensor), tensors_.size(),
+                        workspace_.at(), workspace_.size(), frame_.at(), frame_.size(), result());
     if (s) throw std::runtime_error("dr_batch_encode: " + c_.error());
   }
   encoded read() {
@@ -303,9 +304,9 @@ class receiver {
 
   void enqueue_decode() {
     const dr_place at = stream.at();
-    const dr_status s = dr_batch_decode(c_.handle, batch_.handle, &at, list_[0].data, list_[0].size, nullptr, outs_.data(),
-                                        sizeof(dr_tensor_out), outs_.size(), workspace_.at(), workspace_.size(),
-                                        reinterpret_cast<dr_result*>(result_.at()));
+    const dr_status s = dr_batch_decode(c_.handle, batch_.handle, &at, list_[0].data, list_[0].size, nullptr,
+                                        outs_.data(), sizeof(dr_tensor_out), outs_.size(), workspace_.at(),
+                                        workspace_.size(), reinterpret_cast<dr_result*>(result_.at()));
     if (s) throw std::runtime_error("dr_batch_decode: " + c_.error());
   }
   void enqueue_merge(const floats& weights, bool adds) {
@@ -313,10 +314,10 @@ class receiver {
     dr_decode_options options{};
     options.struct_size = sizeof options;
     options.flags = adds ? uint32_t{DR_DECODE_ADD} : 0u;
-    const dr_status s = dr_batch_merge(c_.handle, batch_.handle, &at, list_.data(),
-                                       weights.empty() ? nullptr : weights.data(), list_.size(), &options, outs_.data(),
-                                       sizeof(dr_tensor_out), outs_.size(), workspace_.at(), workspace_.size(),
-                                       reinterpret_cast<dr_result*>(result_.at()));
+    const dr_status s =
+        dr_batch_merge(c_.handle, batch_.handle, &at, list_.data(), weights.empty() ? nullptr : weights.data(),
+                       list_.size(), &options, outs_.data(), sizeof(dr_tensor_out), outs_.size(), workspace_.at(),
+                       workspace_.size(), reinterpret_cast<dr_result*>(result_.at()));
     if (s) throw std::runtime_error("dr_batch_merge: " + c_.error());
   }
   decoded read() {

@@ -186,7 +186,8 @@ TEST_CASE("one batch on two streams at once, each with its own workspace") {
     const placed_batch b(text, first);
     gradients left = fresh(first, 1), right = fresh(first, 2);
     const bytes left_frame = encode_on_cpu(b.method, left).frame, right_frame = encode_on_cpu(b.method, right).frame;
-    const decoded left_values = decode_on_cpu(left_frame, first, true), right_values = decode_on_cpu(right_frame, first, true);
+    const decoded left_values = decode_on_cpu(left_frame, first, true),
+                  right_values = decode_on_cpu(right_frame, first, true);
     sender x(b, left), y(b, right);
     receiver u(b, first, 1, left_frame.size(), true), v(b, first, 1, right_frame.size(), true);
     u.put_frame(0, left_frame);

@@ -172,12 +172,14 @@ TEST_CASE("random bytes, and random bytes behind a sound header") {
 TEST_CASE("frames of other batches: sound, but not what was agreed") {
   const std::vector<std::string> all = plans("sparsify=topr(ratio=0.1)");
   gradients g{make(DR_F32, 5000, 3)};
-  std::vector<bytes> foreign{frame_of("sparsify=topr(ratio=0.1) index=golomb+deflate value=raw+deflate", g),
-                             frame_of("sparsify=topr(ratio=0.9) index=golomb value=qsgd", g),
-                             frame_of("sparsify=topr(ratio=0.1) index=golomb value=qsgd", {make(DR_F32, 5001, 3)}),
-                             frame_of("sparsify=topr(ratio=0.1) index=golomb value=qsgd", {make(DR_BF16, 5000, 3)}),
-                             frame_of("sparsify=topr(ratio=0.1) index=golomb", {make(DR_F32, 5000, 3), make(DR_F32, 9, 3)}),
-                             frame_of("index=golomb", {}), frame_of("sparsify=threshold(value=0.01,max_ratio=0.1)", g)};
+  std::vector<bytes> foreign{
+      frame_of("sparsify=topr(ratio=0.1) index=golomb+deflate value=raw+deflate", g),
+      frame_of("sparsify=topr(ratio=0.9) index=golomb value=qsgd", g),
+      frame_of("sparsify=topr(ratio=0.1) index=golomb value=qsgd", {make(DR_F32, 5001, 3)}),
+      frame_of("sparsify=topr(ratio=0.1) index=golomb value=qsgd", {make(DR_BF16, 5000, 3)}),
+      frame_of("sparsify=topr(ratio=0.1) index=golomb", {make(DR_F32, 5000, 3), make(DR_F32, 9, 3)}),
+      frame_of("index=golomb", {}),
+      frame_of("sparsify=threshold(value=0.01,max_ratio=0.1)", g)};
   for (const std::string& text : all) foreign.push_back(frame_of(text, g));
   size_t room = 0;
   for (const bytes& f : foreign) room = std::max(room, f.size());
@@ -255,8 +257,8 @@ TEST_CASE("the corpus of the fuzzer, without a prepared batch: the CPU's answers
       head.struct_size = sizeof head;
       std::vector<dr_tensor_info> infos(8);
       for (dr_tensor_info& t : infos) t.struct_size = sizeof t;
-      const bool sound = dr_inspect(frame.data(), frame.size(), &head, infos.data(), sizeof(dr_tensor_info), infos.size(),
-                                    nullptr) == DR_OK;
+      const bool sound = dr_inspect(frame.data(), frame.size(), &head, infos.data(), sizeof(dr_tensor_info),
+                                    infos.size(), nullptr) == DR_OK;
       gradients like;
       uint64_t elements = 0;
       for (uint32_t i = 0; i < (sound ? std::min<uint32_t>(head.tensors, 8) : 1); ++i) {
@@ -279,8 +281,8 @@ TEST_CASE("the corpus of the fuzzer, without a prepared batch: the CPU's answers
         outs.push_back(out_for(g, true, values.back().at()));
       }
       const decoded want = decode_on_cpu(frame, like, true);
-      const dr_status s =
-          dr_decode(c.handle, &at, placed.at(), placed.size(), nullptr, outs.data(), sizeof(dr_tensor_out), outs.size());
+      const dr_status s = dr_decode(c.handle, &at, placed.at(), placed.size(), nullptr, outs.data(),
+                                    sizeof(dr_tensor_out), outs.size());
       stream.wait();
       INFO("the CPU says: " << want.error << "; the GPU: " << c.error());
       if (want.status != DR_OK) CHECK(s != DR_OK);

@@ -70,7 +70,8 @@ using gradients = std::vector<gradient>;
 
 using element_fn = std::function<float(uint64_t i, rng&)>;
 
-inline gradient make_of(dr_dtype dtype, uint64_t universe, uint64_t seed, const element_fn& element, uint32_t width = 1) {
+inline gradient make_of(dr_dtype dtype, uint64_t universe, uint64_t seed, const element_fn& element,
+                        uint32_t width = 1) {
   gradient g;
   g.dtype = dtype;
   g.universe = universe;
@@ -87,8 +88,8 @@ inline gradient make(dr_dtype dtype, uint64_t universe, uint64_t seed, double ze
 }
 
 // Ascending indices, spread evenly, of any type that the ABI takes.
-inline gradient make_sparse(dr_dtype dtype, uint64_t universe, uint64_t count, uint64_t seed, dr_dtype index_dtype = DR_I64,
-                            uint32_t width = 1) {
+inline gradient make_sparse(dr_dtype dtype, uint64_t universe, uint64_t count, uint64_t seed,
+                            dr_dtype index_dtype = DR_I64, uint32_t width = 1) {
   gradient g = make(dtype, count, seed, 0, width);
   g.universe = universe;
   g.index_dtype = index_dtype;
@@ -128,7 +129,8 @@ inline std::vector<named_gradient> awkward(dr_dtype dtype, uint64_t d) {
       {"the largest numbers", of([=](uint64_t, rng& r) { return r.next() % 2 ? largest : -largest; })},
       {"the smallest numbers", of([=](uint64_t, rng& r) { return static_cast<float>(r.next() % 9) * smallest; })},
       {"every size", of([=](uint64_t, rng& r) {
-         return static_cast<float>(std::exp2(r.uniform() * (dtype == DR_F16 ? 30 : 250) - (dtype == DR_F16 ? 15 : 125)));
+         return static_cast<float>(
+             std::exp2(r.uniform() * (dtype == DR_F16 ? 30 : 250) - (dtype == DR_F16 ? 15 : 125)));
        })},
   };
 }

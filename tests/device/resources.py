@@ -49,7 +49,7 @@ def readable(names):
             continue
         text = text[len("void dr::entry<"):]
         depth = 1
-        for end, c in enumerate(text):
+        for end, c in enumerate(text):  # noqa: B007 (read behind the loop)
             depth += {"<": 1, ">": -1}.get(c, 0)
             if depth == 0:
                 break

@@ -28,7 +28,9 @@ from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupporte
 from encoder import (EncodedRow, encode, encode_row, entry, entry_bytes, general_frame, pack_bits, seal, short_frame, stage,  # noqa: E402
                      status_frame, varint)
 
-frames, manifest, encodes = {}, [], []
+frames: dict = {}
+manifest: list = []
+encodes: list = []
 limit = 2048
 
 
@@ -141,7 +143,7 @@ def container():
     bloom = values_index(RAW, stage("index", "bloom", policy=1, k=2, c=262144))
     good("raw_index_mode", "mode 1: raw keys instead of a filter", short_frame(encode_row(bloom, 64, {5: [ONE], 17: [TWO], 40: [HALF]}, 1)))
     good("three_modes", "one plan, a row in each mode", general_frame([encode_row(bloom, 64, {5: [ONE], 17: [TWO], 40: [HALF]}, mode) for mode in (0, 1, 2)]))
-    good("status", "a rank that could not encode", status_frame(1, "tensor 0, value stream (qsgd): the gradient is NaN".encode()))
+    good("status", "a rank that could not encode", status_frame(1, b"tensor 0, value stream (qsgd): the gradient is NaN"))
     good("status_tagged", "with a tag", status_frame(5, b"out of memory", tag=42))
     good("status_no_words", "without a word", status_frame(7, b""))
     good("status_longest", "the longest message, and not ASCII", status_frame(2, ("é" * 127 + ".").encode()))
@@ -606,7 +608,7 @@ def encode_cases():
     encoded("encode_topr_ties", "sparsify=topr(count=4) index=raw value=raw", PLAIN, dense(ties, 9), pick=lambda r: topr(r, "f32", 4))
     encoded("encode_topr_f16", "sparsify=topr(ratio=0.2) index=rice value=raw", entry("f16", [RAW], [RICE]), dense(sample(200, 90, 41, "f16")), pick=lambda r: topr(r, "f16", 40))
     encoded("encode_threshold", "sparsify=threshold(value=0.03125) index=golomb value=raw", values_index(RAW, GOLOMB), dense(row), pick=lambda r: threshold(r, "f32", 0.03125))
-    encoded("encode_golomb_block_9", "index=golomb(block=9) value=raw", entry("bf16", [RAW], [stage("index", "golomb", block=9)]), 
+    encoded("encode_golomb_block_9", "index=golomb(block=9) value=raw", entry("bf16", [RAW], [stage("index", "golomb", block=9)]),
             [("sparse", 1000, sample(1000, 600, 42, "bf16"), 0)])
     encoded("encode_rice_block_9", "index=rice(block=9) value=raw", entry("bf16", [RAW], [stage("index", "rice", block=9)]), [("sparse", 100000, sample(100000, 550, 43, "bf16"), 0)])
     encoded("encode_qsgd_levels", "index=golomb value=qsgd(levels=15,bucket=16)", values_index(stage("value", "qsgd", levels=15, bucket=16), GOLOMB), dense(row), {"private_seed": 1})

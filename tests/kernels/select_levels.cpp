@@ -9,6 +9,7 @@
 #include "primitive/rng.hpp"
 #include "sparsify/select.hpp"
 #include "sparsify/select_kernel.hpp"
+#include "sweep.hpp"
 
 namespace dr {
 namespace {
@@ -205,6 +206,7 @@ TEST_CASE("topr in one pass keeps what its definition keeps, at every level and 
       for (const uint64_t target :
            {uint64_t{1}, uint64_t{2}, n / 1000, n / 100, n / 10, n / 2, n - n / 100, n - 1, n}) {
         if (target == 0 || target > n) continue;
+        if (!whole_sweep && n > 10000 && target != n / 100 && target != n - 1) continue;
         CAPTURE(target);
         const auto whole32 = expected(DR_F32, g.bits, target, n), whole16 = expected(DR_F16, half, target, n),
                    wholebf = expected(DR_BF16, bfloat, target, n);

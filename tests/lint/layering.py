@@ -232,7 +232,7 @@ def check(root, listed=None):
     places = {}
     for path in tree.sources + [p for p in tree.files if p.suffix == ".py" and p.name != "__init__.py"]:
         places.setdefault(path.name, []).append(path)
-    for name, paths in places.items():
+    for paths in places.values():
         if len(paths) > 1:
             yield f"{paths[1]}: the name is taken by {paths[0]}"
     yield from check_families(tree)

@@ -8,6 +8,7 @@
 #include "cases/samples.hpp"
 #include "client.hpp"
 #include "properties/guarded_bytes.hpp"
+#include "sweep.hpp"
 
 namespace dr::properties {
 
@@ -98,11 +99,11 @@ inline const dr_codec& codec_of(dr_role role, const std::string& list) {
 }
 
 // What the cases of a role put into a plan, each alone and with a bytes stage behind it.
-inline std::vector<std::string> lists(dr_role role, bool defaults_only = false) {
+inline std::vector<std::string> lists(dr_role role) {
   std::vector<std::string> out;
   for (const cases::codec_case& c : cases::all())
     for (const char* text : c.plans) {
-      if (c.role != role || (defaults_only && text != c.plans[0])) continue;
+      if (c.role != role) continue;
       out.push_back(text);
       out.push_back(out.back() + "+deflate");
     }
@@ -121,11 +122,16 @@ struct pair_plan {
            (regather ? "" : " regather=off");
   }
 };
-// Every pair of an index and a value list; with re-gathering on and off where that means something.
-inline std::vector<pair_plan> pair_plans(bool defaults_only = false) {
+// Every pair of an index and a value list; with re-gathering on and off where that means something. In a part of the sweep each list
+// meets each codec of the other role, at its defaults.
+inline std::vector<pair_plan> pair_plans() {
   std::vector<pair_plan> out;
-  for (const std::string& index : lists(DR_ROLE_INDEX, defaults_only))
-    for (const std::string& value : lists(DR_ROLE_VALUE, defaults_only)) {
+  const auto is_default = [](const std::string& list) {
+    return std::ranges::any_of(cases::all(), [&](const cases::codec_case& c) { return list == c.plans[0]; });
+  };
+  for (const std::string& index : lists(DR_ROLE_INDEX))
+    for (const std::string& value : lists(DR_ROLE_VALUE)) {
+      if (!whole_sweep && !is_default(index) && !is_default(value)) continue;
       out.push_back({index, value});
       if (out.back().index_has(DR_REPLACES_SUPPORT)) out.push_back({index, value, false});
     }

@@ -102,7 +102,8 @@ inline bytes frame_of(const std::vector<entry>& entries, const std::vector<row>&
 // What `need` says of a stream's first codec; false if its fields do not fit.
 inline bool need_of(const stage& s, uint32_t dtype, uint32_t width, uint64_t universe, uint64_t count, dr_need& need) {
   std::vector<uint64_t> fields = s.fields;
-  for (size_t f = fields.size(); f < s.codec->field_count; ++f) fields.push_back(dr_field_at(s.codec->fields, f)->fallback);
+  for (size_t f = fields.size(); f < s.codec->field_count; ++f)
+    fields.push_back(dr_field_at(s.codec->fields, f)->fallback);
   dr_job job{.struct_size = sizeof(dr_job)};
   job.universe = universe;
   job.count_max = count;

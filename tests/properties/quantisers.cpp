@@ -176,8 +176,8 @@ std::string judge(const subject& s, const wire_fields& fields, const input& in, 
   // Subnormals: half a unit a value.
   const double rounding = rounding_of(s, fields),
                unit = std::max(cases::number_of(in.dtype, 1), has_short_coefficients(s, fields) ? 0x1p-133 : 0);
-  const long double slack = (rounding * most + (rounding > 0 ? unit : 0)) *
-                            std::sqrt(static_cast<long double>(v.size()));
+  const long double slack =
+      (rounding * most + (rounding > 0 ? unit : 0)) * std::sqrt(static_cast<long double>(v.size()));
   if (error <= std::pow(std::sqrt(one) * (1 + 1e-7L) + slack, 2)) return "";
   char text[128];
   std::snprintf(text, sizeof text, "squared error %.6Lg of %zu values, %.6Lg with one magnitude", error, v.size(), one);

@@ -73,7 +73,7 @@ def constant(text):
     return eval(plain)  # noqa: S307 (digits and operators only, as just checked)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def macros():
     """Object-like macros with a value, but for the include guards and DR_API."""
     found = dict(re.findall(r"^[ \t]*#define[ \t]+(DR_\w+)[ \t]+(\S[^\n]*)$", TEXT, flags=re.M))
@@ -92,10 +92,10 @@ def enumerators():
     return found
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def typedefs():
     """Names for scalars: typedef int32_t dr_status."""
-    return dict((name, kind) for kind, name in re.findall(r"\btypedef\s+(\w+)\s+(dr_\w+)\s*;", TEXT))
+    return {name: kind for kind, name in re.findall(r"\btypedef\s+(\w+)\s+(dr_\w+)\s*;", TEXT)}
 
 
 def opaque():

@@ -16,7 +16,7 @@ import pytest
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import (
+from deepreduce import (  # noqa: E402
     Batch,
     DeviceFrame,
     Sparse,
@@ -28,7 +28,7 @@ from deepreduce import (
     encode,
     inspect,
     merge,
-)  # noqa: E402
+)
 from deepreduce._testing import Emulated, emulated  # noqa: E402
 
 F32 = numpy.float32

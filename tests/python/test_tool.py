@@ -267,7 +267,7 @@ def test_tensors_are_picked_by_glob_and_joined_if_asked(bundled):
 
 def test_names_beyond_ascii_are_picked_by_their_own_letters(tmp_path):
     file = tmp_path / "g.npz"
-    write_npz(file, **{"schicht_ü": write_npy(tmp_path / "g.npy", [1.0] * 2000)})
+    write_npz(file, schicht_ü=write_npy(tmp_path / "g.npy", [1.0] * 2000))
     for glob in ("schicht_ü", "*ü", r"schicht_\\u00fc"):  # the last as it is printed, with a glob's own escape
         row, = rows_of(compare(file, "--tensor", glob))
         assert row["tensor"] == "schicht_\\u00fc"

@@ -13,9 +13,9 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
+from decoder import (CODECS, HALVES, LIST, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
                      bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
-                     mix64, murmur3, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
+                     mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
 
@@ -143,7 +143,7 @@ def encode_delta_bitpack(indices, shape, fields):
 
 def huffman_lengths(counts):
     """{symbol: length} of at most 11 bits; of at least two symbols."""
-    counts = dict(counts) if len(counts) > 1 else {**{min({0, 1} - set(counts)): 1}, **counts}
+    counts = dict(counts) if len(counts) > 1 else {min({0, 1} - set(counts)): 1, **counts}
     while True:
         lengths, heap = dict.fromkeys(counts, 0), [(count, [symbol]) for symbol, count in sorted(counts.items())]
         while len(heap) > 1:

@@ -17,7 +17,7 @@ import encoder
 from decoder import (CODECS, Corrupt, Shape, Unsupported, check, decode_frame, dense, fit_poly_segments, golomb_parameter,
                      mix64, murmur3, rice_parameter, round_to, to_double)
 from encoder import (EncodedRow, bloom_fields, deflate, encode, encode_row, entry, entry_bytes, general_frame, seal,
-                     short_frame, huffman, pack_bits, stage, status_frame, varint, zstd)
+                     short_frame, huffman, pack_bits, stage, status_frame, zstd)
 
 ROOT = Path(__file__).parents[2]
 
@@ -531,9 +531,9 @@ REFUSED = {
     "golomb: body sizes shifted": two_blocks(size0=63),
     "golomb: 32768 bytes of body": index_frame(GOLOMB, 12, 3, b"\x00\x43\x02" + bytes(32766)),
     # bloom
-    "leftmost: too few": index_frame(LEFT, 40, 20, bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM["leftmost"].fields))),
+    "leftmost: too few": index_frame(LEFT, 40, 20, bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM["leftmost"].fields))),  # type: ignore[misc]
     **{f"{name}: too few": index_frame(entry("f32", [RAW], [BLOOM[name]]), 40, 20,
-                                       bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM[name].fields))) for name in ("middle", "rightmost", "p1", "p2", "split p2")},
+                                       bytes(CODECS["index", 4].fixed(Shape(40, 20, 20), BLOOM[name].fields))) for name in ("middle", "rightmost", "p1", "p2", "split p2")},  # type: ignore[misc]
     **{f"{name}: another support": bloom_all(0, 20, 21, choice=choice) for choice, name in ((1, "middle"), (2, "rightmost"), (3, "p1"), (4, "p2"))},
     **{f"choice {choice}: more positives than may be chosen from": bloom_all(0, 1, 1, choice=choice, universe=5000) for choice in (1, 3, 4)},
     "bloom: a policy and a choice": bloom_all(1, 20, 20, choice=1),

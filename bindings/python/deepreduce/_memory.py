@@ -54,7 +54,7 @@ class Bytes(NamedTuple):
     owner: object
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def bfloat16() -> Optional[numpy.dtype[Any]]:
     """numpy's bfloat16, which is ml_dtypes' matter; None if that is not installed."""
     try:

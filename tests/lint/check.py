@@ -1,0 +1,65 @@
+#!/usr/bin/env python3
+"""What can be said of a tree without building it. Run by `./dev check`, which installs the tools.
+
+    check.py BUILD [--all] [NAME…]     BUILD: a configured folder; --all: clang-tidy over everything
+
+Prints a line for each step, with its findings if there are any. Exit 1 if there are, 2 for an unknown name.
+"""
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = ("*.c", "*.h", "*.cpp", "*.hpp", "*.cu", "*.cuh", ":!tests/abi/kept")  # a client as it was
+
+
+def tracked(*patterns):
+    return subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+
+
+def steps(build, everything):
+    """name: commands as (folder, words)."""
+    scripts = ["dev", ".ci/run", *tracked("*.sh")]
+    python = sys.executable
+    layering = [python, "tests/lint/layering.py"]
+    return {
+        "format": [(".", ["clang-format-14", "--dry-run", "--Werror", *tracked(*SOURCES)])],
+        "shell": [*((".", ["bash", "-n", script]) for script in scripts), (".", ["shellcheck", *scripts])],
+        "ruff": [(".", [python, "-m", "ruff", "check", "--quiet", "--output-format", "concise", *tracked("*.py")])],
+        "mypy": [(".", [python, "-m", "mypy", "--no-error-summary"]),
+                 ("bindings/python", [python, "-m", "mypy", "--no-error-summary", "--cache-dir", str(build / "mypy")])],
+        "layering": [(".", [*layering, "."]), (".", [*layering, "--self-test", "."])],
+        "symbols": [(".", [python, "tests/lint/symbols.py", "."])],
+        "tidy": [(".", [python, "tests/lint/tidy.py", str(build), *(["--all"] if everything else [])])],
+    }
+
+
+def run(folder, words):
+    """What the command printed if it failed, else nothing."""
+    try:
+        done = subprocess.run(words, cwd=ROOT / folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    except FileNotFoundError:
+        return f"{words[0]} is missing: ./dev setup check\n"
+    return "" if done.returncode == 0 else done.stdout or f"{words[0]}: status {done.returncode}\n"
+
+
+def main():
+    build = Path(sys.argv[1]).resolve()
+    names = [name for name in sys.argv[2:] if name != "--all"]
+    all_steps = steps(build, "--all" in sys.argv[2:])
+    unknown = [name for name in names if name not in all_steps]
+    if unknown:
+        print(f"no step {unknown[0]}; there are {', '.join(all_steps)}", file=sys.stderr)
+        sys.exit(2)
+    failed = 0
+    for name in names or all_steps:
+        begin = time.monotonic()
+        findings = "".join(run(*command) for command in all_steps[name])
+        failed += bool(findings)
+        print(f"{'FAILED' if findings else 'ok'} {name} {time.monotonic() - begin:.1f} s\n{findings}", end="", flush=True)
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+#!/usr/bin/env python3
+"""What `./dev test` asks about the tests of a build folder.
+
+    suite.py pick BUILD NAME…    the tests of these names (or patterns, or suites), and what ninja must build for them
+    suite.py tally BUILD=STATUS… results over builds that were tested; each skip with its reason; exit 1 if anything failed
+
+pick prints two lines: the tests, then the targets, each separated by tabs. An unknown name: exit 2, with the nearest ones.
+"""
+import difflib
+import fnmatch
+import glob
+import json
+import os
+import subprocess
+import sys
+
+
+def introspect(build, what):
+    done = subprocess.run(["meson", "introspect", build, what], check=True, capture_output=True, text=True)
+    return json.loads(done.stdout)
+
+
+def pick(build, *wanted):
+    tests = introspect(build, "--tests")
+    names = [test["name"] for test in tests]
+    suites = {suite.split(":")[-1] for test in tests for suite in test["suite"]}
+    picked = []
+    for name in wanted:
+        found = [name] if name in names else fnmatch.filter(names, name)
+        if not found and name in suites:
+            found = [test["name"] for test in tests if name in {suite.split(":")[-1] for suite in test["suite"]}]
+        if not found:
+            lower = {each.lower(): each for each in [*names, *suites]}
+            near = difflib.get_close_matches(name.lower(), lower, n=5, cutoff=0.4)
+            near += [each for each in lower if name.lower() in each and each not in near][:5]
+            hint = "; near it: " + ", ".join(lower[each] for each in near) if near else "; meson test --list has them"
+            print(f"dev: no test '{name}' in {build}{hint}", file=sys.stderr)
+            return 2
+        picked += [each for each in found if each not in picked]
+    needed = {target for test in tests if test["name"] in picked for target in test["depends"]}
+    files = [file for target in introspect(build, "--targets") if target["id"] in needed for file in target["filename"]]
+    print("\t".join(picked))
+    print("\t".join(os.path.relpath(file, os.path.realpath(build)) for file in files))
+    return 0
+
+
+def tally(*builds):
+    passed = failed = skipped = 0
+    for build in builds:
+        directory, status = build.rsplit("=", 1)
+        failed_here = 0
+        for path in glob.glob(f"{directory}/meson-logs/testlog*.json"):
+            for line in open(path, encoding="utf-8", errors="replace"):
+                test = json.loads(line)
+                if test["result"] in ("OK", "EXPECTEDFAIL"):
+                    passed += 1
+                elif test["result"] in ("SKIP", "IGNORED"):
+                    skipped += 1
+                    said = (test.get("stdout") or test.get("stderr") or "no reason given").strip().splitlines()
+                    print(f"skipped in {directory}: {test['name']}: {said[-1] if said else 'no reason given'}")
+                else:
+                    failed_here += 1
+                    print(f"failed in {directory}: {test['name']} ({test['result']})")
+        if status != "0" and not failed_here:
+            failed_here = 1
+            why = {"build": "it does not build", "check": "findings, see above"}.get(status, f"meson test, status {status}")
+            print(f"failed in {directory}: {why}")
+        failed += failed_here
+    if passed + failed + skipped == 0:
+        print("no test ran")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
+    return failed > 0 or passed + skipped == 0
+
+
+if __name__ == "__main__":
+    sys.exit({"pick": pick, "tally": tally}[sys.argv[1]](*sys.argv[2:]))
