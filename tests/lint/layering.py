@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""The rules of dependency of ARCHITECTURE.md, read off the #include lines; and that every codec is documented and registered.
+"""The rules of dependency of docs/ARCHITECTURE.md, read off the #include lines; and that every codec is documented and registered.
 
     layering.py TREE [LIST]      LIST: a program that prints `role id name fields` of each built-in codec (list_codecs)
     layering.py --self-test TREE plants one violation after the other in a copy of the tree and sees each of them caught
+    layering.py --graph TREE     which room includes which, from the bottom up
 
 Prints each violation as file:line: sentence. Exit 0 if there is none.
 """
@@ -207,19 +208,62 @@ def check_codecs(tree, listed):
             yield f"{registry}: no row of {' | '.join(map(str, codec))}, which the library has"
 
 
-def check_families(tree):
-    """Families that see one another in a circle."""
+def graph(tree):
+    """room: the rooms that it includes, for lib/, capi and codecs/. A codec is the room `codecs`, a family each its own."""
     sees = {}
     for path in tree.sources:
-        if is_family(layer(path)):
-            sees.setdefault(layer(path), set()).update(layer(target) for _, _, target in tree.includes(path) if target and is_family(layer(target)))
-    for mine in sees:
-        reached, new = set(), sees[mine] - {mine}
-        while new:
-            reached |= new
-            new = set().union(*(sees[other] for other in new)) - reached
-        if mine in reached:
-            yield f"codecs/{mine.replace(' ', '/')}: it includes a family that includes it"
+        if path.parts[0] in {"include", "lib", "codecs", "capi"}:
+            mine = room(path)
+            sees.setdefault(mine, set()).update(room(target) for _, _, target in tree.includes(path) if target)
+            sees[mine].discard(mine)
+    return sees
+
+
+def room(path):
+    name = layer(path)
+    return "codecs" if name.startswith("codec ") or name == "builtin" else name
+
+
+def circle(sees):
+    """A list of nodes, each of which includes the next and the last the first; or []."""
+    done, path = set(), []
+
+    def visit(node):
+        if node in path:
+            return path[path.index(node):]
+        if node in done:
+            return []
+        path.append(node)
+        for other in sorted(sees.get(node, ())):
+            if found := visit(other):
+                return found
+        done.add(path.pop())
+        return []
+
+    for node in sorted(sees):
+        if found := visit(node):
+            return found
+    return []
+
+
+def check_circles(tree):
+    """Rooms, and headers, that include one another."""
+    headers = {path: {target for _, _, target in tree.includes(path) if target} for path in tree.sources}
+    for what, sees in (("rooms", graph(tree)), ("headers", headers)):
+        if found := circle(sees):
+            yield f"{found[0]}: a circle of {what}: {' -> '.join(map(str, [*found, found[0]]))}"
+
+
+def print_graph(tree):
+    """Rooms from the bottom up: each includes only rooms above its line."""
+    sees, printed = graph(tree), set()
+    while left := sorted(sees.keys() - printed):
+        free = [name for name in left if sees[name] <= printed]
+        if not free:
+            sys.exit(f"a circle among {', '.join(left)}")
+        for name in free:
+            print(f"{name}: {' '.join(sorted(sees[name])) or '-'}")
+        printed.update(free)
 
 
 def check(root, listed=None):
@@ -235,7 +279,7 @@ def check(root, listed=None):
     for paths in places.values():
         if len(paths) > 1:
             yield f"{paths[1]}: the name is taken by {paths[0]}"
-    yield from check_families(tree)
+    yield from check_circles(tree)
     yield from check_bits(tree)
     yield from check_twins(tree)
     yield from check_codecs(tree, listed)
@@ -294,7 +338,7 @@ PLANTS = [
     ("codecs/family/golomb/golomb.hpp", '#include "codecs/index/bloom/bloom_kernel.hpp"', "not codec index/bloom"),
     ("codecs/family/golomb/golomb.hpp", '#include "stage/chain.hpp"', "not stage"),
     ("codecs/family/golomb/golomb.hpp", "inline int g(unsigned x) { return std::bit_width(x); }", "std::bit_width is wrong on a GPU"),
-    ("codecs/family/huffman/level_huffman.hpp", '#include "codecs/family/levels/split_levels.hpp"', "includes a family that includes it"),
+    ("codecs/family/huffman/level_huffman.hpp", '#include "codecs/family/levels/split_levels.hpp"', "a circle of rooms"),
     ("lib/pipeline/encode.cpp", '#include "codecs/family/golomb/golomb.hpp"', "pipeline does not see family golomb"),
     ("lib/primitive/bits.hpp", '#include "codecs/family/golomb/golomb.hpp"', "primitive does not see family golomb"),
     ("codecs/family/golomb/README.md", None, "codecs/family/golomb: no README.md"),
@@ -312,6 +356,7 @@ PLANTS = [
     ("bindings/mpi/driver.cpp", "#include <mpi.h>", None),
     ("lib/pipeline/decode.cpp", "/*\n#include <mpi.h>\n*/", None),
     ("lib/newcomer/new.cpp", '#include "core/error.hpp"', "no rule says what newcomer"),
+    ("lib/core/error.hpp", '#include "core/registry.hpp"', "a circle of headers"),
     ("lib/split/merge.cpp", "", "the name is taken"),
     ("tests/lint/decoder.py", "", "the name is taken"),
     ("codecs/index/golomb/SPEC.md", None, "codecs/index/golomb: no SPEC.md"),
@@ -364,6 +409,8 @@ def main():
     arguments = sys.argv[1:]
     if arguments[:1] == ["--self-test"]:
         sys.exit(self_test(Path(arguments[1]).resolve()) != 0)
+    if arguments[:1] == ["--graph"]:
+        return print_graph(Tree(Path(arguments[1]).resolve()))
     root = Path(arguments[0]).resolve()
     found = sorted(check(root, list_codecs(arguments[1]) if len(arguments) > 1 else None))
     print("\n".join(found) or "every include keeps to the rules")
