@@ -127,7 +127,7 @@ typedef struct dr_params {
   size_t struct_size;
   const dr_value *values; /* one for each declared param */
   const uint64_t *fields; /* one for each declared field */
-  uint32_t beside;        /* resolve of a value codec: traits of the index codec, of which DR_REPLACES_SUPPORT says that values
+  uint32_t beside; /* resolve of a value codec: traits of the index codec, of which DR_REPLACES_SUPPORT says that values
                              come which were not selected; else 0 */
   uint32_t reserved;
 } dr_params;

@@ -70,7 +70,7 @@ void join_shapes(std::vector<decode_shape>& shapes) {
       for (uint32_t k = 0; k < section_count; ++k) x.size[k] = std::max(x.size[k], y.size[k]);
     }
   }
-  shapes.assign(1, std::move(all));
+  shapes.assign(1, all);
 }
 
 }  // namespace dr

@@ -54,7 +54,7 @@ void find_levels(const typename T::bits* values, uint64_t n, const magnitude_ran
         each_value_block<T>(values + first, std::min<uint64_t>(level_block, n - first),
                             [&](uint64_t, size_t length, const uint32_t* v) { histogram.add_above(v, length, top); });
   }
-  lloyd_points points(histogram, top, most ? double{apart / looked_at} : 1);
+  lloyd_points points(histogram, top, most ? double{apart} / looked_at : 1);
   lloyd_levels_of(points, wanted, l);
 }
 
