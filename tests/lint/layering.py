@@ -266,6 +266,24 @@ def print_graph(tree):
         printed.update(free)
 
 
+LINK = re.compile(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)")
+CITED = re.compile(r"`([a-z0-9_]+(?:/[A-Za-z0-9_.]+)+\.(?:cpp|hpp|h|cu|cuh|md|py))`")
+
+
+def check_documents(tree):
+    """Links of every page lead somewhere; so do the paths that docs/ cites."""
+    for path in tree.files:
+        if path.suffix != ".md" or (tree.root / path).is_symlink():
+            continue
+        for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
+            for name in LINK.findall(line):
+                if not (tree.root / path.parent / name).exists():
+                    yield f"{path}:{number}: the link to {name} leads nowhere"
+            for name in CITED.findall(line) if path.parts[0] == "docs" else ():
+                if not any((tree.root / place / name).exists() for place in (".", "lib")) and "NAME" not in name:
+                    yield f"{path}:{number}: there is no {name}"
+
+
 def check(root, listed=None):
     tree = Tree(root)
     for path in tree.sources:
@@ -281,6 +299,7 @@ def check(root, listed=None):
             yield f"{paths[1]}: the name is taken by {paths[0]}"
     yield from check_circles(tree)
     yield from check_bits(tree)
+    yield from check_documents(tree)
     yield from check_twins(tree)
     yield from check_codecs(tree, listed)
 
@@ -362,6 +381,8 @@ PLANTS = [
     ("codecs/index/golomb/SPEC.md", None, "codecs/index/golomb: no SPEC.md"),
     ("codecs/index/delta/delta_codec.cpp", "", "codecs/index/delta: no SPEC.md"),
     ("codecs/value/qsgd/SPEC.md", "", "does not begin"),
+    ("docs/ARCHITECTURE.md", "[nothing](nowhere.md)", "leads nowhere"),
+    ("docs/ARCHITECTURE.md", "`pipeline/nowhere.cpp`", "there is no pipeline/nowhere.cpp"),
     ("codecs/REGISTRY.md", "| index | 2 | twice | |", "comes twice"),
 ]
 
