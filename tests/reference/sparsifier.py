@@ -1,6 +1,6 @@
 """What sparsifiers keep, in plain Python: `values` are bit patterns of a type, results ascending positions.
 
-Written from lib/sparsify/*.hpp, FORMAT.md (Random numbers) and the ids of the sparsifiers, without a look at the code.
+Written from codecs/sparsify/*/SPEC.md, FORMAT.md (Random numbers) and REGISTRY.md, without a look at the code.
 """
 
 import math
