@@ -38,9 +38,10 @@ DR_EVERYWHERE uint64_t mark_window(const uint32_t* x, uint64_t n, unsigned shift
   return i;
 }
 
-// Sets the bits window by window. gather writes bit j where byte j of the ones_window marks is 0xff, and clears the marks.
-template <bool ranked, void (*gather)(uint8_t* marks, uint8_t* bits)>
+// Sets the bits window by window. gather returns a word whose bit j is 1 where byte j at `marks` is 0xff, and clears these bytes.
+template <bool ranked, class Word, Word (*gather)(uint8_t* marks)>
 DR_EVERYWHERE void set_ones_with(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size) {
+  constexpr unsigned width = 8 * sizeof(Word);
   alignas(64) uint8_t marks[ones_window] = {};
   uint64_t i = 0;
   for (uint64_t byte = 0; byte < size; byte += ones_window / 8) {
@@ -50,9 +51,9 @@ DR_EVERYWHERE void set_ones_with(const uint32_t* x, uint64_t n, unsigned shift, 
       std::memset(out + byte, 0, bytes);
       continue;
     }
-    uint8_t bits[ones_window / 8];
-    gather(marks, bits);
-    std::memcpy(out + byte, bits, bytes);
+    Word words[ones_window / width];
+    for (unsigned w = 0; w < ones_window / width; ++w) words[w] = gather(marks + width * w);
+    std::memcpy(out + byte, words, bytes);
   }
 }
 

@@ -18,19 +18,18 @@ constexpr auto byte_ones = [] {
   return table;
 }();
 
-void gather(uint8_t* marks, uint8_t* bits) {
-  for (uint64_t at = 0; at < ones_window; at += 32) {
-    auto* const from = reinterpret_cast<__m256i*>(marks + at);
-    store(bits + at / 8, _mm256_movemask_epi8(_mm256_load_si256(from)));
-    _mm256_store_si256(from, _mm256_setzero_si256());
-  }
+inline uint32_t gather(uint8_t* marks) {
+  auto* const from = reinterpret_cast<__m256i*>(marks);
+  const auto word = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_load_si256(from)));
+  _mm256_store_si256(from, _mm256_setzero_si256());
+  return word;
 }
 
 }  // namespace
 
 template <bool ranked>
 void set_ones_avx2(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size) {
-  set_ones_with<ranked, gather>(x, n, shift, out, size);
+  set_ones_with<ranked, uint32_t, gather>(x, n, shift, out, size);
 }
 
 uint64_t count_ones_avx2(const uint8_t* in, uint64_t size) {

@@ -7,18 +7,17 @@ namespace dr {
 
 namespace {
 
-void gather(uint8_t* marks, uint8_t* bits) {
-  for (uint64_t at = 0; at < ones_window; at += 64) {
-    store(bits + at / 8, uint64_t{_mm512_movepi8_mask(_mm512_load_si512(marks + at))});
-    _mm512_store_si512(marks + at, _mm512_setzero_si512());
-  }
+inline uint64_t gather(uint8_t* marks) {
+  const uint64_t word = _mm512_movepi8_mask(_mm512_load_si512(marks));
+  _mm512_store_si512(marks, _mm512_setzero_si512());
+  return word;
 }
 
 }  // namespace
 
 template <bool ranked>
 void set_ones_avx512(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size) {
-  set_ones_with<ranked, gather>(x, n, shift, out, size);
+  set_ones_with<ranked, uint64_t, gather>(x, n, shift, out, size);
 }
 
 uint64_t count_ones_avx512(const uint8_t* in, uint64_t size) {
