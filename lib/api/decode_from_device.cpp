@@ -87,6 +87,7 @@ struct device_call {
     std::vector<std::vector<uint8_t>> kept;
     if (const dr_status s = fetch_frames(request.frames, where, at.stream, kept, c.error)) return s;
     std::vector<dr_bytes> frames;
+    frames.reserve(kept.size());
     for (const auto& k : kept) frames.push_back({k.data(), k.size()});
     decode_request here = request;
     here.frames = frames;

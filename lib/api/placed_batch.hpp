@@ -40,7 +40,7 @@ struct placed_batch : batch {
   dr_status load_decode(dr_error& error);
 
   // A call may repeat what the batch settled, and must not change it. ARGUMENT.
-  dr_status check_segment_rows(uint64_t rows, dr_error& error) const;
+  dr_status check_segment_rows(uint64_t asked, dr_error& error) const;
   dr_status check_plan(size_t tensor, const plan& own, dr_error& error) const;
   // Whether the batch decodes such outputs, all of them dense if it runs on a device.
   dr_status check_outputs(std::span<const tensor_out> outs, dr_error& error) const;

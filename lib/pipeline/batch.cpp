@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cinttypes>
 
-#include "pipeline/row_bounds.hpp"
 #include "pipeline/encode.hpp"
+#include "pipeline/row_bounds.hpp"
 #include "pipeline/tensor_check.hpp"
 
 namespace dr {

@@ -65,7 +65,7 @@ class device_encoder {
       pack_row p{};
       p.first_tile = static_cast<uint32_t>(tiles_);
       if (i < b_.rows.size()) {
-        describe(i, p);
+        describe_row(b_, i, rows_[i], p);
         tiles_ += ceil_div((shape_.rows == 1 ? shape_.header_size : 0) + padded(b_.rows[i].bound.payload), frame_tile);
         if (tiles_ > 0x7fffffff) return fail(error_, DR_E_UNSUPPORTED, "device: the frame is too large for one launch");
       }
@@ -96,24 +96,6 @@ class device_encoder {
           t.key = host_.jobs[i].private_key;
           return 1;
         }));
-  }
-
-  void describe(size_t i, pack_row& p) const {
-    const batch_row& r = b_.rows[i];
-    const unit& u = unit_of(i);
-    const device_encode_row& o = rows_[i];
-    for (uint32_t s = 0; s < section_count; ++s) p.slot[s] = o.slot[s];
-    p.support = o.support;
-    p.kept = reinterpret_cast<const uint8_t*>(o.kept);
-    p.told = o.told;
-    p.sent = reinterpret_cast<const uint8_t*>(o.sent);
-    p.universe = static_cast<uint32_t>(r.universe);
-    p.width = u.width;
-    p.dense_above = static_cast<uint32_t>(std::min<uint64_t>(0xffffffff, u.dense_above));
-    p.plan = static_cast<uint16_t>(r.plan);
-    p.dtype = static_cast<uint8_t>(u.dtype);
-    p.flags = static_cast<uint8_t>(row_flags(wire_of(i)));
-    p.tensor = u.first_tensor;
   }
 
   dr_status select() {

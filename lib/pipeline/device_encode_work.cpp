@@ -133,4 +133,21 @@ uint64_t device_encode_work::lay_out(const batch& b, std::byte* base, std::vecto
   return memory.used();
 }
 
+void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row& p) {
+  const batch_row& r = b.rows[i];
+  const unit& u = b.units[r.unit];
+  for (uint32_t s = 0; s < section_count; ++s) p.slot[s] = o.slot[s];
+  p.support = o.support;
+  p.kept = reinterpret_cast<const uint8_t*>(o.kept);
+  p.told = o.told;
+  p.sent = reinterpret_cast<const uint8_t*>(o.sent);
+  p.universe = static_cast<uint32_t>(r.universe);
+  p.width = u.width;
+  p.dense_above = static_cast<uint32_t>(std::min<uint64_t>(0xffffffff, u.dense_above));
+  p.plan = static_cast<uint16_t>(r.plan);
+  p.dtype = static_cast<uint8_t>(u.dtype);
+  p.flags = static_cast<uint8_t>(row_flags(b.wire[r.plan]));
+  p.tensor = u.first_tensor;
+}
+
 }  // namespace dr

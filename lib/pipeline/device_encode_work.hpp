@@ -44,4 +44,7 @@ bool decodes_sent(const batch& b, size_t row);
 // All of a row's selection but where its memory is.
 device_select_job device_select_job_of(const batch& b, size_t row);
 
+// Where a row lies, for the kernel that packs the frame; its first tile is the caller's.
+void describe_row(const batch& b, size_t i, const device_encode_row& o, pack_row& p);
+
 }  // namespace dr

@@ -96,8 +96,8 @@ struct encoding {
   bool may_fail;  // once the gradient has joined the states
   stage_runner run;
 
-  encoding(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers,
-           const encode_work& w, uint64_t capacity, dr_error& error);
+  encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> list, pool& crew,
+           const encode_work& work, uint64_t capacity, dr_error& said);
 
   const unit& unit_of(size_t row) const { return b.units[b.rows[row].unit]; }
   const wire_plan& plan_of(size_t row) const { return b.wire[w.rows[row].plan]; }
@@ -118,8 +118,7 @@ struct encoding {
     return w.rows[row].count && !w.rows[row].fault.code && !w.units[b.rows[row].unit].dense_fallback;
   }
 
-  dr_job job_of(size_t row, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count,
-                uint64_t in_max);
+  dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max);
   void add_job(size_t row, const dr_job& job, section s) {
     w.selected[w.jobs.n] = static_cast<uint32_t>(row);
     w.jobs.add(job, w.rows[row].slots[s]);
@@ -132,21 +131,21 @@ struct encoding {
 // sparsify.cpp: selects what each row sends: its support, ascending, and the values there.
 dr_status sparsify(encoding& e);
 
-// source.cpp: the values that a unit is selected from. Sums them with the residual, sorts them if they arrive sparse.
-dr_status load_source(encoding& e, size_t unit);
+// source.cpp: the values that unit i is selected from. Sums them with the residual, sorts them if they arrive sparse.
+dr_status load_source(encoding& e, size_t i);
 // Cuts a unit to pieces, of each of which values lie together, in one tensor and one segment.
-void cut_to_pieces(encoding& e, size_t unit);
+void cut_to_pieces(encoding& e, size_t i);
 // For select_source, of pieces that are summed while they are read.
 struct sums_source {
   const unit* u;
   const unit_work* o;
 };
-const void* load_sums(void* sums, size_t piece, uint64_t at, uint32_t n, select_load what, void* room);
-float* place_of_sums(void* sums, size_t piece);
-// What of a unit's source is a row's.
-void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t row);
-// Values of the source at ascending positions of a segment; nullptr: all of them.
-void gather_source(const encoding& e, size_t row, const uint32_t* positions, uint64_t n, void* out);
+const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room);
+float* place_of_sums(void* self, size_t piece);
+// What of a unit's source is row k's.
+void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k);
+// Values of the source at ascending positions of row i; nullptr: all of them.
+void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint64_t n, void* out);
 
 // choose.cpp: what auto takes. The index codec that costs least, and of the value codecs that meet the error the one that does.
 dr_status choose(encoding& e);
@@ -157,8 +156,8 @@ dr_status encode_index(encoding& e, uint32_t plan);
 void regather(encoding& e, uint32_t plan);
 dr_status encode_value(encoding& e, uint32_t plan);
 dr_status encode_order(encoding& e, uint32_t plan);
-// False, and a fault, if a value to send is not finite.
-bool check_finite(encoding& e, size_t row);
+// False, and a fault, if a value that row i sends is not finite.
+bool check_finite(encoding& e, size_t i);
 
 // report_faults.cpp: the first tensor at fault is the error's; all that are go to the caller, if asked for.
 dr_status first_fault(encoding& e);

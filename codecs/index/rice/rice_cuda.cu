@@ -1,6 +1,6 @@
-#include "cuda/entry.cuh"
 #include "codecs/family/golomb/golomb_decode_tile.hpp"
 #include "codecs/family/golomb/golomb_encode_tile.hpp"
+#include "cuda/entry.cuh"
 
 DR_DEVICE_JOB_KERNEL(dr::golomb_encode_tile, dr::golomb_common<dr::rice_rule>)
 DR_DEVICE_JOB_KERNEL(dr::golomb_decode_tile, dr::golomb_common<dr::rice_rule>)
