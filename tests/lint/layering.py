@@ -7,6 +7,8 @@
 
 Prints each violation as file:line: sentence. Exit 0 if there is none.
 """
+import functools
+import posixpath
 import re
 import shutil
 import subprocess
@@ -35,42 +37,51 @@ def without_comments(text):
     return re.sub(r"/\*.*?\*/", lambda m: re.sub(r"[^\n]", " ", m.group()), text, flags=re.S)
 
 
+def text_of(path):
+    stat = path.stat()
+    return read_once(path, stat.st_mtime_ns, stat.st_size)
+
+
+@functools.cache  # (the self-test reads a tree a hundred times)
+def read_once(path, _changed, _size):
+    return path.read_text(encoding="utf-8")
+
+
+@functools.cache
+def includes_of(text):
+    """(line, name, whether it is quoted) of each include."""
+    text = without_comments(text)
+    found = []
+    for match in INCLUDE.finditer(text):
+        line = text.count("\n", 0, match.start(0) + len(match.group(0)) - len(match.group(0).lstrip())) + 1
+        found.append((line, match.group(1) or match.group(2), match.group(2) is not None))
+    return tuple(found)
+
+
 class Tree:
     def __init__(self, root):
         self.root = root
         paths = (p.relative_to(root) for p in sorted(root.rglob("*")) if not skipped(p.relative_to(root)))
         self.files = [p for p in paths if (root / p).is_file()]
         self.known = set(self.files)
+        self.by_name = {path.as_posix(): path for path in self.files}
         self.sources = [p for p in self.files if p.suffix in SOURCES]
 
     def includes(self, path):
         """(line, name, the file in the tree or None) of each include."""
-        text = without_comments((self.root / path).read_text(encoding="utf-8"))
-        for match in INCLUDE.finditer(text):
-            name = match.group(1) or match.group(2)
-            line = text.count("\n", 0, match.start(0) + len(match.group(0)) - len(match.group(0).lstrip())) + 1
-            yield line, name, self.find(path, name, quoted=match.group(2) is not None)
+        for line, name, quoted in includes_of(text_of(self.root / path)):
+            yield line, name, self.find(path, name, quoted)
 
     def find(self, path, name, quoted):
-        places = [path.parent] if quoted else []
-        places += [Path("."), Path("lib"), Path("include"), Path("tests")]
-        for place in places:
-            candidate = Path(*normal((place / name).parts))
-            if candidate in self.known:
-                return candidate
+        places = [path.parent.as_posix()] if quoted else []
+        for place in [*places, ".", "lib", "include", "tests"]:
+            found = self.by_name.get(posixpath.normpath(posixpath.join(place, name)))
+            if found:
+                return found
         return None
 
 
-def normal(parts):
-    out = []
-    for part in parts:
-        if part == ".." and out:
-            out.pop()
-        elif part != ".":
-            out.append(part)
-    return out
-
-
+@functools.cache
 def layer(path):
     """Where a file belongs: "include", "core", …, "codec index/golomb", "family golomb", "builtin", "capi", "bench/compare", "bindings", "tests"."""
     parts = path.parts
@@ -153,7 +164,7 @@ def check_bits(tree):
         device = path.name.endswith(("_kernel.hpp", "_tile.hpp", ".cu", ".cuh")) or path.parts[:2] in {("lib", "primitive"), ("codecs", "family")}
         if not device or path.name == "bits.hpp":
             continue
-        for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(text_of(tree.root / path).splitlines(), 1):
             found = BITS.search(line)
             if found and "on the host only" not in line:
                 yield f"{path}:{number}: std::{found.group(1)} is wrong on a GPU: take primitive/bits.hpp's, or say that it is used on the host only"
@@ -167,7 +178,7 @@ def check_twins(tree):
     for path in tree.sources:
         if path.parts[0] != "codecs" and path.parts[:2] != ("lib", "primitive"):
             continue
-        for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(text_of(tree.root / path).splitlines(), 1):
             found = INSTRUCTIONS.match(line)
             if found and not path.name.endswith((f"_{found.group(1).lower()}.cpp", "_vectors.hpp")):
                 yield f"{path}:{number}: code for {found.group(1)} belongs in a file NAME_{found.group(1).lower()}.cpp, or NAME_vectors.hpp"
@@ -275,7 +286,7 @@ def check_documents(tree):
     for path in tree.files:
         if path.suffix != ".md" or (tree.root / path).is_symlink():
             continue
-        for number, line in enumerate((tree.root / path).read_text(encoding="utf-8").splitlines(), 1):
+        for number, line in enumerate(text_of(tree.root / path).splitlines(), 1):
             for name in LINK.findall(line):
                 if not (tree.root / path.parent / name).exists():
                     yield f"{path}:{number}: the link to {name} leads nowhere"
