@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "core/arena.hpp"
 #include "feedback/entry.hpp"
+#include "pipeline/device_decode_work.hpp"
 
 namespace dr {
 namespace {
@@ -12,12 +12,7 @@ constexpr uint64_t slack = 32;  // readable behind what kernels read by words
 
 // Scratch of a call to a codec: the sum over its jobs.
 uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {
-  if (list.count == 0) return 0;
-  const dr_job job = shape_job(shape);
-  const dr_params params = list.front().params();
-  dr_need need{};
-  need.struct_size = sizeof need;
-  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the batch was prepared
+  const dr_need need = need_of(list, shape);
   return round_up(decode ? need.decode_scratch : need.encode_scratch, 64);
 }
 

@@ -18,6 +18,8 @@ class source_walk {
   source_walk(const select_source& source, const select_crew& crew, bool loaded = false)
       : source_(source), crew_(crew), n_(source.elements()), loaded_(loaded ? all_runs : 0) {}
 
+  const select_source& source() const { return source_; }
+  const select_crew& crew() const { return crew_; }
   uint64_t elements() const { return n_; }
   bool loaded() const { return loaded_ == all_runs; }
   // Whether there are workers to share the values with, and enough values.
@@ -36,7 +38,7 @@ class source_walk {
       for (uint64_t at = 0; at < p.n; at += n, ++run) {
         n = static_cast<uint32_t>(std::min(p.values ? select_run - (at ? 0 : ahead) : made_run, p.n - at));
         const void* const v = values_at(k, at, n, run < loaded_, room);
-        if (loaded_ != all_runs) loaded_ = std::max(loaded_, run + 1);
+        loaded_ = std::max(loaded_, run + 1);
         if (!f(k, v, at, n)) return false;
       }
     }
@@ -125,8 +127,9 @@ struct kept_pairs {
 // Keeps what find(piece, values, at, n, positions, kept) finds: it appends the pairs of a run and returns how many. Returns how many there
 // are; if there are more than `most`, at most the memory's room, only that.
 template <class Find>
-uint64_t keep_found(source_walk& walk, const select_source& source, const select_crew& crew,
-                    const select_memory& memory, uint64_t most, Find&& find) {
+uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t most, Find&& find) {
+  const select_source& source = walk.source();
+  const select_crew& crew = walk.crew();
   kept_pairs out{memory, source.dtype};
   if (walk.shares()) {
     struct found {

@@ -27,7 +27,7 @@ kept_count keep(const keep_call& call) {
     }
     return found;
   };
-  return {keep_found(walk, call.source, call.crew, call.memory, call.source.elements(), find)};
+  return {keep_found(walk, call.memory, call.source.elements(), find)};
 }
 
 }  // namespace

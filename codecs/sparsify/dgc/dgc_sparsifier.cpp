@@ -73,11 +73,10 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   source_walk walk(source, crew);
   const select_kernels& kernels = select_at(crew.level, source.dtype);
   const auto keep_reached = [&] {
-    return keep_found(walk, source, crew, memory, most,
-                      [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {
-                        return kernels.collect(v, n, low, source.pieces[piece].position + static_cast<uint32_t>(at),
-                                               positions, kept);
-                      });
+    return keep_found(
+        walk, memory, most, [&](size_t piece, const void* v, uint64_t at, uint32_t n, uint32_t* positions, void* kept) {
+          return kernels.collect(v, n, low, source.pieces[piece].position + static_cast<uint32_t>(at), positions, kept);
+        });
   };
   uint64_t found = keep_reached();
   for (int round = 0; found < dgc_fewest(target) && low > 1 && round < 10; ++round) {

@@ -52,7 +52,7 @@ uint64_t keep_chosen(const select_source& source, const uint64_t* indices, const
     });
     return found;
   };
-  return keep_found(walk, source, crew, memory, source.elements(), find);
+  return keep_found(walk, memory, source.elements(), find);
 }
 
 namespace {
