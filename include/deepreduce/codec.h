@@ -38,7 +38,9 @@ enum {
   DR_E_MEMORY = 5,      /* the allocator said no */
   DR_E_DEVICE = 6,      /* the accelerator said no */
   DR_E_INTERNAL = 7,    /* us: please report it */
-  DR_E_PEER = 8         /* the frame is another rank's statement that it could not encode */
+  DR_E_PEER = 8,        /* the frame is another rank's statement that it could not encode */
+  DR_E_TIMEOUT = 9,     /* a rank did not answer in time (exchange.h) */
+  DR_PENDING = 10       /* no error: not done yet, call again (exchange.h) */
 };
 
 typedef uint32_t dr_dtype;

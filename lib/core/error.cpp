@@ -74,6 +74,8 @@ const char* status_name(dr_status code) {
     case DR_E_DEVICE: return "DEVICE";
     case DR_E_INTERNAL: return "INTERNAL";
     case DR_E_PEER: return "PEER";
+    case DR_E_TIMEOUT: return "TIMEOUT";
+    case DR_PENDING: return "PENDING";
     default: return "?";
   }
 }

@@ -27,6 +27,8 @@ DR_E_MEMORY = 5
 DR_E_DEVICE = 6
 DR_E_INTERNAL = 7
 DR_E_PEER = 8
+DR_E_TIMEOUT = 9
+DR_PENDING = 10
 
 dr_dtype = c_uint32
 DR_F32 = 1

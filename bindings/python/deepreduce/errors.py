@@ -94,6 +94,12 @@ class PeerError(Error):
     code = _abi.DR_E_PEER
 
 
+class MissingRank(Error, TimeoutError):
+    """A rank did not answer in time; the message names it."""
+
+    code = _abi.DR_E_TIMEOUT
+
+
 class ConcurrentUse(Error, RuntimeError):
     """A State, Batch or Bound is in a call already, on another thread. Nothing was done: call again later, or give
     each thread its own."""
@@ -118,5 +124,6 @@ BY_CODE: Dict[int, Type[Error]] = {
         DeviceError,
         InternalError,
         PeerError,
+        MissingRank,
     )
 }
