@@ -41,11 +41,11 @@ dr_status bound_batch::take_workspace() {
 
 dr_status bound_batch::encode(encode_request& request, encode_result& made) {
   request.call.checked = !batch.by_host;  // (there the states are not looked at before)
-  return encode_placed(context, batch, request, tensors, workspace_, workspace_size_, made);
+  return encode_placed(context, batch, request, tensors, lent_ ? lent_ : workspace_, workspace_size_, made);
 }
 
 dr_status bound_batch::decode(const decode_request& request, const dr_decode_options& options, dr_result* result) {
-  const prepared_memory memory{workspace_, workspace_size_, dense_, &ranges_};
+  const prepared_memory memory{lent_ ? lent_ : workspace_, workspace_size_, dense_, &ranges_};
   return decode_placed(context, batch, where, request, options, outs, memory, result);
 }
 

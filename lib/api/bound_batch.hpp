@@ -24,6 +24,9 @@ struct bound_batch {
   dr_status bind_tensors();
   dr_status bind_outputs();
   dr_status take_workspace();
+  // Or one of the caller's, of at least workspace_size() bytes, aligned as an arena is, on the CPU.
+  size_t workspace_size() const { return workspace_size_; }
+  void lend_workspace(void* memory) { lent_ = memory; }
 
   dr_status encode(encode_request& request, encode_result& made);
   dr_status decode(const decode_request& request, const dr_decode_options& options, dr_result* result);
@@ -31,7 +34,7 @@ struct bound_batch {
  private:
   std::vector<out_range> ranges_;  // of outs
   bool dense_ = true;              // all outputs are
-  void* workspace_ = nullptr;
+  void *workspace_ = nullptr, *lent_ = nullptr;
   size_t workspace_size_ = 0;
 };
 

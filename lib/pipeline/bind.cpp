@@ -116,6 +116,16 @@ plan_call canonical_call(const bound_stage& stage) {
   return call;
 }
 
+constexpr const char* exchange_names[] = {"gather", "owner", "ring", "hierarchy"};
+constexpr uint32_t parts_max = 64, inner_max = 65536;
+
+plan_call canonical_exchange(const exchange_stage& e) {
+  plan_call call{exchange_names[static_cast<size_t>(e.kind)], {}};
+  if (e.kind == exchange_kind::hierarchy) call.arguments.push_back({"inner", print_number(e.inner)});
+  if (e.parts != 1) call.arguments.push_back({"parts", print_number(e.parts)});
+  return call;
+}
+
 std::string canonical_text(const plan& p) {
   std::vector<plan_stage> stages;
   const auto add = [&](const char* role, const std::vector<bound_stage>& list) {
@@ -136,6 +146,8 @@ std::string canonical_text(const plan& p) {
     add("order", p.order);
   if (!p.regather) stages.push_back({"regather", {{"off", {}}}});
   if (p.flat) stages.push_back({"bucket", {{"flat", {}}}});
+  if (plan_call call = canonical_exchange(p.exchange); call.name != exchange_names[0] || !call.arguments.empty())
+    stages.push_back({"exchange", {std::move(call)}});
   return print_plan(stages);
 }
 
@@ -212,6 +224,39 @@ dr_status is_auto(const plan_stage& stage, bool& yes, dr_error& error) {
   return fail(error, DR_E_ARGUMENT, "plan: %s=auto takes no bytes codec behind it", stage.role.c_str());
 }
 
+dr_status bind_exchange_number(const plan_call& call, const plan_argument& a, uint32_t most, uint32_t& out,
+                               dr_error& error) {
+  double number;
+  if (!read_number(a.value, number) || number != std::floor(number) || !(number >= 1 && number <= most))
+    return fail(error, DR_E_ARGUMENT, "plan: exchange=%s(%s=%s): not an integer in 1 … %u", call.name.c_str(),
+                a.key.c_str(), a.value.c_str(), most);
+  out = static_cast<uint32_t>(number);
+  return DR_OK;
+}
+
+dr_status bind_exchange(const plan_stage& stage, exchange_stage& out, dr_error& error) {
+  const plan_call& call = stage.calls[0];
+  const auto* const name = std::find(std::begin(exchange_names), std::end(exchange_names), call.name);
+  if (stage.calls.size() != 1 || name == std::end(exchange_names))
+    return fail(error, DR_E_ARGUMENT, "plan: exchange= takes one of gather, owner, ring, hierarchy");
+  out.kind = static_cast<exchange_kind>(name - exchange_names);
+  const bool nested = out.kind == exchange_kind::hierarchy;
+  for (const plan_argument& a : call.arguments) {
+    dr_status s = DR_OK;
+    if (a.key == "parts")
+      s = bind_exchange_number(call, a, parts_max, out.parts, error);
+    else if (nested && a.key == "inner")
+      s = bind_exchange_number(call, a, inner_max, out.inner, error);
+    else
+      s = fail(error, DR_E_ARGUMENT, "plan: exchange=%s has no parameter '%s'; it has: %sparts", call.name.c_str(),
+               a.key.c_str(), nested ? "inner, " : "");
+    if (s) return s;
+  }
+  if (nested && !out.inner)
+    return fail(error, DR_E_ARGUMENT, "plan: exchange=hierarchy needs inner=…, the ranks of a host");
+  return DR_OK;
+}
+
 dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "index" || stage.role == "value") {
     bool chosen;
@@ -231,8 +276,9 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
   if (stage.role == "regather") return bind_switch(stage, "on", "off", out.regather, error);
   if (stage.role == "bucket") return bind_switch(stage, "flat", "none", out.flat, error);
+  if (stage.role == "exchange") return bind_exchange(stage, out.exchange, error);
   return fail(error, DR_E_ARGUMENT,
-              "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket",
+              "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket, exchange",
               stage.role.c_str());
 }
 

@@ -20,6 +20,14 @@ struct bound_stage {
   dr_params params() const { return {sizeof(dr_params), values.data(), nullptr, 0, 0}; }
 };
 
+// The last stage: who sends what to whom. An encode does not look at it (lib/exchange does).
+enum class exchange_kind : uint8_t { gather, owner, ring, hierarchy };
+struct exchange_stage {
+  exchange_kind kind = exchange_kind::gather;
+  uint32_t parts = 1;
+  uint32_t inner = 0;  // hierarchy: ranks of a host
+};
+
 struct plan {
   bound_stage sparsify, feedback;  // feedback.codec is nullptr without one
   std::vector<bound_stage> value, order, index;
@@ -28,6 +36,7 @@ struct plan {
   std::vector<bound_stage> index_choices, value_choices;
   double value_error = 0;
   bool regather = true, flat = false;
+  exchange_stage exchange;
   std::string text;  // canonical
 
   bound_sparsifier sparsifier() const { return {sparsifier_of(*sparsify.codec), sparsify.params()}; }

@@ -1,0 +1,468 @@
+#include "exchange/exchange.hpp"
+
+#include <algorithm>
+#include <chrono>
+#include <cinttypes>
+#include <cstdarg>
+#include <cstdio>
+
+#include "api/frame_checks.hpp"
+#include "primitive/rng.hpp"
+
+namespace dr {
+namespace {
+
+// Of the time that there is: until when this rank waits for frames, until when for verdicts; what is left is for the rest to
+// arrive. So a rank that waits in vain is heard by others before they give up themselves.
+constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
+// A rank that only saw another give up knows nothing of the reason.
+constexpr uint32_t hearsay = UINT32_MAX;
+
+constexpr bool takes_residual(const step& s) { return s.residual != residual_kind::none; }
+
+}  // namespace
+
+uint64_t exchange::now() const {
+  if (transport_.now) return transport_.now(transport_.user);
+  using namespace std::chrono;
+  return static_cast<uint64_t>(duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count());
+}
+
+uint32_t exchange::wire_tag(uint32_t tag) const {
+  return sequence_ % ((1u << 28) / program_.tags) * program_.tags + tag;
+}
+
+uint64_t exchange::frame_tag(const frame_slot& s) const {
+  return combine(combine(combine(sequence_, call_.step), s.tag), s.maker);
+}
+
+void exchange::spend(const step& s, uint64_t bytes) {
+  if (transport_.spend) transport_.spend(transport_.user, s.what, ranges_[s.range].elements(), bytes);
+}
+
+// ---- Requests ---------------------------------------------------------------------------------------------
+
+dr_status exchange::start_request(uint32_t message, bool receives, uint32_t peer, uint32_t tag, void* bytes,
+                                  size_t size) {
+  request& r = requests_[message];
+  r = {0, peer, false, receives};
+  const dr_status s = receives ? transport_.recv(transport_.user, peer, wire_tag(tag), bytes, size, &r.number)
+                               : transport_.send(transport_.user, peer, wire_tag(tag), bytes, size, &r.number);
+  r.open = s == DR_OK;
+  if (r.open && !receives) {
+    info_.sent += size;
+    ++info_.messages;
+  }
+  return s;
+}
+
+dr_status exchange::test(request& r, size_t& size) {
+  size = 0;
+  const dr_status s = transport_.test(transport_.user, r.number, &size);
+  if (s == DR_PENDING) return s;
+  r.open = false;
+  if (s == DR_OK && r.receives) info_.received += size;
+  return s;
+}
+
+// ---- Failures ---------------------------------------------------------------------------------------------
+
+void exchange::poison(const verdict& why) {
+  failed_ = true;
+  if (told_ || own().code != DR_OK) return;  // what was said first holds
+  verdict& v = own();
+  const uint64_t commits = v.commits;
+  v = why;
+  v.sequence = sequence_;
+  v.commits = commits;
+  v.step = call_.step;
+}
+
+void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...) {
+  verdict v;
+  v.code = code;
+  v.culprit = culprit;
+  v.depth = depth;
+  v.tensor = DR_NO_TENSOR;
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(v.message, sizeof v.message, format, arguments);
+  va_end(arguments);
+  poison(v);
+}
+
+bool exchange::verdict_came(uint32_t rank) {
+  request& r = requests_[verdict_message(rank, true)];
+  if (!r.open) return came_[rank];
+  size_t size = 0;
+  const dr_status s = test(r, size);
+  if (s == DR_PENDING) return false;
+  const verdict& v = verdicts_[rank];
+  if (s == DR_OK) came_[rank] = size == sizeof v && v.sound() && v.sequence == sequence_ ? 1 : 2;
+  return s == DR_OK;
+}
+
+// Who waits listens, too: one verdict each time that it is asked.
+void exchange::look_for_bad_news() {
+  if (program_.ranks == 1) return;
+  looked_at_ = (looked_at_ + 1) % program_.ranks;
+  if (looked_at_ == program_.rank) return;
+  if (verdict_came(looked_at_) && came_[looked_at_] == 1 && verdicts_[looked_at_].code != DR_OK)
+    poison(verdicts_[looked_at_]);
+}
+
+void exchange::send_verdict() {
+  own().seal();
+  told_ = true;
+  for (uint32_t i = 1; i < program_.ranks; ++i) {
+    const uint32_t peer = (program_.rank + i) % program_.ranks;
+    (void)start_request(verdict_message(peer, false), false, peer, 0, &own(), sizeof(verdict));
+  }
+}
+
+// ---- Steps ------------------------------------------------------------------------------------------------
+
+encode_request exchange::request_for(const step& s) {
+  encode_request r;
+  r.call.step = call_.step;
+  r.call.seed = call_.seed;
+  r.call.private_seed = combine(combine(call_.private_seed, program_.rank), s.what);
+  r.call.tag = frame_tag(program_.slots[s.slot]);
+  r.call.flags = DR_CALL_TAG;
+  r.call.trace = call_.trace;
+  r.call.trace_user = call_.trace_user;
+  r.frame = reinterpret_cast<uint8_t*>(frame_of(s.slot));
+  r.capacity = slot_room_[s.slot];
+  return r;
+}
+
+void exchange::finish_encode(const step& s, dr_status status, const encode_result& made) {
+  if (!status) {
+    slot_size_[s.slot] = made.size;
+    info_.kept += made.kept;
+    done_[pc_] = 1;
+    spend(s, made.size);
+    return;
+  }
+  own_status_ = status;
+  slot_size_[s.slot] = 0;
+  verdict v;
+  v.code = DR_E_PEER;
+  v.culprit = program_.rank;
+  v.stream = c_.error.stream;
+  v.tensor = DR_NO_TENSOR;
+  v.where = c_.error.where;
+  v.what = c_.error.what;
+  const piece_list& pieces = ranges_[s.range].pieces();
+  if (c_.error.tensor < pieces.size()) {
+    const piece& p = pieces[c_.error.tensor];
+    v.tensor = p.tensor;
+    std::snprintf(v.message, sizeof v.message, "it could not encode tensor %u, rows %" PRIu64 " to %" PRIu64 " (%s): %.100s",
+                  p.tensor, p.first, p.first + p.rows, status_name(status), c_.error.message);
+  } else {
+    std::snprintf(v.message, sizeof v.message, "it could not encode (%s): %.140s", status_name(status), c_.error.message);
+  }
+  poison(v);
+}
+
+void exchange::encode(const step& s) {
+  range_work& r = ranges_[s.range];
+  slot_size_[s.slot] = 0;
+  // Of an exchange that has failed the gradient still goes to the residual, by way of a frame that is taken back.
+  if (r.empty() || (failed() && (!takes_residual(s) || !plans_.method->keeps_feedback()))) return;
+  encode_result made;
+  if (dry()) {
+    made.size = options_.frame_size(options_.frame_size_user, r.elements(), 0);
+    return finish_encode(s, DR_OK, made);
+  }
+  encode_request request = request_for(s);
+  finish_encode(s, r.encode(s.exact, request, made), made);
+}
+
+void exchange::encode_sum(const step& s) {
+  range_work& r = ranges_[s.range];
+  slot_size_[s.slot] = 0;
+  if (r.empty() || (failed() && (!s.with_gradient || !plans_.method->keeps_feedback()))) return;
+  encode_result made;
+  if (dry()) {
+    made.size = options_.frame_size(options_.frame_size_user, r.elements(), 1);
+    return finish_encode(s, DR_OK, made);
+  }
+  encode_request request = request_for(s);
+  finish_encode(s, r.encode_sum(request, made), made);
+}
+
+void exchange::send(const step& s) {
+  if (ranges_[s.range].empty()) return;
+  const size_t size = failed() ? 0 : slot_size_[s.slot];
+  void* const bytes = dry() ? nullptr : frame_of(s.slot);
+  if (const dr_status e = start_request(s.message, false, s.peer, program_.slots[s.slot].tag, bytes, size))
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can be sent to it (%s)", status_name(e));
+}
+
+void exchange::recv(const step& s) {
+  slot_size_[s.slot] = 0;
+  if (ranges_[s.range].empty()) return;
+  void* const bytes = dry() ? nullptr : frame_of(s.slot);
+  const size_t room = slot_room_[s.slot];
+  if (const dr_status e = start_request(s.message, true, s.peer, program_.slots[s.slot].tag, bytes, room))
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can come from it (%s)", status_name(e));
+}
+
+dr_status exchange::wait(const step& s) {
+  request& r = requests_[s.message];
+  if (ranges_[s.range].empty() || failed() || !r.open) return DR_OK;
+  const frame_slot& slot = program_.slots[s.slot];
+  size_t size = 0;
+  const dr_status status = test(r, size);
+  if (status == DR_OK) {
+    judge(s, size);
+    return DR_OK;
+  }
+  if (status != DR_PENDING) {
+    poison(status == DR_E_CAPACITY ? DR_E_CORRUPT : DR_E_TIMEOUT, s.peer, slot.depth, "%s",
+           status == DR_E_CAPACITY ? "its frame is longer than any of that plan" : "the transport lost its frame");
+    return DR_OK;
+  }
+  look_for_bad_news();
+  if (failed()) return DR_OK;
+  if (now() < deadline(frames_tenths)) return DR_PENDING;
+  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not come in time", s.range);
+  return DR_OK;
+}
+
+// A frame that came: whole, sound, of this exchange and of these tensors.
+void exchange::judge(const step& s, size_t size) {
+  const frame_slot& slot = program_.slots[s.slot];
+  if (!size) return poison(DR_E_TIMEOUT, s.peer, hearsay, "it gave up");
+  slot_size_[s.slot] = size;
+  if (dry()) return spend(s, size);
+  dr_error& e = c_.error;
+  view_.clear();
+  dr_decode_options tagged{};
+  tagged.flags = DR_DECODE_TAG;
+  tagged.tag = frame_tag(slot);
+  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e);
+  if (!status && view_.frame_size != size)
+    status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
+  if (!status) status = check_tag(view_, tagged, e);
+  if (!status) status = check_frame(ranges_[s.range].batch_of(slot.kind), view_, e);
+  if (status) return poison(status, slot.maker, slot.depth, "range %u: %s", s.range, e.message);
+  spend(s, size);
+}
+
+std::span<const dr_bytes> exchange::gather_frames(const step& s) {
+  for (uint32_t i = 0; i < s.count; ++i) {
+    const uint32_t slot = program_.inputs[s.first + i];
+    merged_[i] = {dry() ? nullptr : frame_of(slot), slot_size_[slot]};
+  }
+  return {merged_.data(), s.count};
+}
+
+const float* exchange::weights(const step& s, float factor) {
+  const bool mean = s.weight == weighting::mean && !(options_.flags & DR_EXCHANGE_SUM);
+  std::fill_n(weights_.begin(), s.count, mean ? factor / static_cast<float>(program_.ranks) : factor);
+  return weights_.data();
+}
+
+void exchange::sum(const step& s) {
+  range_work& r = ranges_[s.range];
+  summed_[s.range] = 0;
+  if (r.empty()) return;
+  const std::span<const dr_bytes> frames = gather_frames(s);
+  uint64_t bytes = 0;
+  for (const dr_bytes& f : frames) bytes += f.size;
+  if (dry()) return failed() ? void() : spend(s, bytes);
+  if (!failed()) {
+    const bool exact = program_.slots[program_.inputs[s.first]].kind == frame_kind::exact;
+    if (const dr_status e = r.sum(exact, frames, weights(s, 1))) {
+      const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
+      poison(e, program_.slots[program_.inputs[s.first + which]].maker, 0, "range %u: %s", s.range, c_.error.message);
+    } else {
+      summed_[s.range] = 1;
+      return spend(s, bytes);
+    }
+  }
+  r.clear_sum();
+}
+
+dr_status exchange::agree() {
+  if (!told_) send_verdict();
+  const bool last = now() >= deadline(verdicts_tenths);
+  for (; cursor_ < program_.ranks; ++cursor_) {
+    const uint32_t i = static_cast<uint32_t>(cursor_);
+    if (i == program_.rank || came_[i]) continue;
+    if (!verdict_came(i) && requests_[verdict_message(i, true)].open && !last) return DR_PENDING;
+  }
+  conclude_all();
+  return DR_OK;
+}
+
+void exchange::conclude_all() {
+  came_[program_.rank] = 1;
+  outcome_ = conclude(verdicts_, came_);
+  concluded_ = true;
+  if (outcome_.code == DR_OK) {
+    ++commits_;
+    return;
+  }
+  failed_ = true;
+  for (uint32_t i = 0; i < program_.ranks; ++i)
+    if (came_[i] == 1) commits_ = std::max(commits_, verdicts_[i].commits);  // (said once)
+  give_back_all();
+}
+
+// Takes all encodes of this exchange back, the last first: what they sent goes back to the residual, and what came from others
+// out of it.
+void exchange::give_back_all() {
+  if (!plans_.method->keeps_feedback() || dry()) return;
+  const float one = 1;
+  for (size_t i = program_.steps.size(); i-- > 0;) {
+    const step& s = program_.steps[i];
+    if (!done_[i] || !takes_residual(s)) continue;
+    range_work& r = ranges_[s.range];
+    const dr_bytes sent{frame_of(s.slot), slot_size_[s.slot]};
+    (void)r.give_back(s.residual, {&sent, 1}, &one);
+    const bool others = s.what == DR_STEP_ENCODE_SUM && summed_[s.range] &&
+                        program_.slots[program_.inputs[s.first]].kind != frame_kind::exact;
+    if (others) (void)r.give_back(s.residual, gather_frames(s), weights(s, -1));
+  }
+}
+
+void exchange::merge(const step& s) {
+  range_work& r = ranges_[s.range];
+  if (r.empty() || failed()) return;
+  const std::span<const dr_bytes> frames = gather_frames(s);
+  uint64_t bytes = 0;
+  for (const dr_bytes& f : frames) bytes += f.size;
+  if (!dry())
+    if (const dr_status e = r.merge(frames, weights(s, 1))) {
+      // Its check holds and it does not decode: all ranks see that of the same frame.
+      const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
+      outcome_.code = e;
+      outcome_.culprit = program_.slots[program_.inputs[s.first + which]].maker;
+      outcome_.tensor = DR_NO_TENSOR;
+      std::snprintf(outcome_.message, sizeof outcome_.message, "range %u: %.160s", s.range, c_.error.message);
+      failed_ = true;
+      give_back_all();
+      return;
+    }
+  spend(s, bytes);
+}
+
+// Until nothing is under way. What comes from ranks that answered will come; the rest is given up.
+dr_status exchange::drain() {
+  const bool last = now() >= deadline(drain_tenths);
+  for (; cursor_ < requests_.size(); ++cursor_) {
+    request& r = requests_[cursor_];
+    size_t size = 0;
+    if (!r.open || test(r, size) != DR_PENDING) continue;
+    const bool hopeless = r.receives && came_[r.peer] == 0;
+    if (!last && !hopeless) return DR_PENDING;
+    broken_ |= transport_.cancel(transport_.user, r.number) != DR_OK;
+    r.open = false;
+  }
+  return DR_OK;
+}
+
+// ---- Calls ------------------------------------------------------------------------------------------------
+
+dr_status exchange::start(const dr_call& call) {
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
+  if (broken_)
+    return fail(c_.error, DR_E_ARGUMENT,
+                "exchange: an earlier one left memory with the transport, which waits for a rank that is gone; make a new exchange");
+  call_ = call;
+  begin_ns_ = last_ns_ = now();
+  std::fill(done_.begin(), done_.end(), 0);
+  std::fill(came_.begin(), came_.end(), 0);
+  std::fill(times_.begin(), times_.end(), step_time{});
+  failed_ = told_ = concluded_ = false;
+  own_status_ = DR_OK;
+  outcome_ = verdict{};
+  own() = verdict{};
+  own().sequence = sequence_;
+  own().commits = commits_;
+  own().step = call_.step;
+  info_.sent = info_.received = info_.messages = info_.kept = 0;
+  info_.total_ns = info_.encode_ns = info_.wait_ns = info_.merge_ns = 0;
+  for (uint32_t i = 1; i < program_.ranks; ++i) {
+    const uint32_t peer = (program_.rank + i) % program_.ranks;
+    if (start_request(verdict_message(peer, true), true, peer, 0, &verdicts_[peer], sizeof(verdict)))
+      poison(DR_E_TIMEOUT, peer, 0, "no message can come from it");
+  }
+  pc_ = cursor_ = 0;
+  return DR_OK;
+}
+
+dr_status exchange::run(const step& s) {
+  switch (s.what) {
+    case DR_STEP_ENCODE: encode(s); break;
+    case DR_STEP_SEND: send(s); break;
+    case DR_STEP_RECV: recv(s); break;
+    case DR_STEP_WAIT: return wait(s);
+    case DR_STEP_SUM: sum(s); break;
+    case DR_STEP_ADD:
+      if (ranges_[s.range].empty()) break;
+      if (!dry()) ranges_[s.range].add_gradient();
+      spend(s, 0);
+      break;
+    case DR_STEP_ENCODE_SUM: encode_sum(s); break;
+    case DR_STEP_AGREE: return agree();
+    case DR_STEP_MERGE: merge(s); break;
+    default: return drain();
+  }
+  return DR_OK;
+}
+
+dr_status exchange::advance() {
+  if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
+  while (busy()) {
+    const step& s = program_.steps[pc_];
+    if (!times_.empty() && !times_[pc_].begin_ns) times_[pc_].begin_ns = now();
+    if (run(s) == DR_PENDING) return DR_PENDING;
+    const uint64_t time = now(), took = time - last_ns_;
+    last_ns_ = time;
+    switch (s.what) {
+      case DR_STEP_ENCODE:
+      case DR_STEP_ENCODE_SUM: info_.encode_ns += took; break;
+      case DR_STEP_SUM:
+      case DR_STEP_ADD:
+      case DR_STEP_MERGE: info_.merge_ns += took; break;
+      default: info_.wait_ns += took; break;
+    }
+    if (!times_.empty()) {
+      times_[pc_].end_ns = time;
+      times_[pc_].bytes = s.slot == no_slot ? 0 : slot_size_[s.slot];
+    }
+    ++pc_;
+    cursor_ = 0;
+  }
+  return finish();
+}
+
+dr_status exchange::finish() {
+  ++sequence_;
+  ++info_.calls;
+  info_.total_ns = now() - begin_ns_;
+  if (outcome_.code == DR_OK) return DR_OK;
+  ++info_.failures;
+  const bool mine = outcome_.culprit == program_.rank;
+  const dr_status code = mine && own_status_ ? own_status_ : outcome_.code;
+  fail(c_.error, code, "exchange: rank %u%s: %s", outcome_.culprit, mine ? " (this one)" : "", outcome_.message);
+  c_.error.frame = outcome_.culprit;
+  c_.error.tensor = outcome_.tensor;
+  c_.error.stream = outcome_.stream;
+  c_.error.where = outcome_.where;
+  c_.error.what = outcome_.what;
+  return code;
+}
+
+dr_status exchange::cancel() {
+  if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
+  if (told_) return DR_OK;  // too late: the others have its word
+  poison(DR_E_PEER, program_.rank, 0, "it gave up the exchange");
+  return DR_OK;
+}
+
+}  // namespace dr

@@ -1,0 +1,148 @@
+// An exchange: the program of a rank, and the interpreter that runs it, which is a program counter.
+#pragma once
+
+#include <vector>
+
+#include "deepreduce/exchange.h"
+#include "exchange/program.hpp"
+#include "exchange/range_work.hpp"
+#include "exchange/verdict.hpp"
+
+namespace dr {
+
+// When a step of the last exchange began and ended, and the bytes of its frames.
+struct step_time {
+  uint64_t begin_ns = 0, end_ns = 0, bytes = 0;
+};
+
+struct exchange_request {
+  std::shared_ptr<const plan> method;
+  dr_transport transport;
+  dr_exchange_options options;
+};
+
+class exchange {
+ public:
+  explicit exchange(context& c) : c_(c) {}
+  ~exchange();
+  exchange(const exchange&) = delete;
+  exchange& operator=(const exchange&) = delete;
+
+  dr_status create(const exchange_request& request, std::vector<tensor_view> tensors, std::vector<tensor_out> outs);
+  dr_status rebind(std::vector<tensor_view> tensors, std::vector<tensor_out> outs);
+
+  dr_status start(const dr_call& call);
+  // DR_PENDING, or how it ended.
+  dr_status advance();
+  dr_status cancel();
+
+  // residual [elements] to or from states.
+  dr_status read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements);
+  dr_status write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements);
+
+  bool busy() const { return pc_ < program_.steps.size(); }
+  const dr_exchange_info& info() const { return info_; }
+  uint64_t counted(size_t tensor) const;  // rows of the result, by the last merge
+  size_t tensors() const { return tensors_.size(); }
+  context& of() const { return c_; }
+
+  const program& steps() const { return program_; }
+  std::span<const step_time> times() const { return times_; }  // of the last exchange, if it traces
+  uint64_t now() const;
+
+ private:
+  struct request {
+    uint64_t number = 0;
+    uint32_t peer = 0;
+    bool open = false, receives = false;
+  };
+
+  dr_status check_request(const exchange_request& request);
+  dr_status make_plans(const exchange_request& request);
+  dr_status prepare_ranges();
+  dr_status take_memory();
+  exchange_memory memory() const { return {tensors_, outs_}; }
+  // f(range, piece in it, state, its size, first element, elements) of each piece of a tensor.
+  template <class F>
+  dr_status each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
+
+  // Steps: DR_OK to go on, DR_PENDING to come back. What goes wrong becomes the verdict of this rank.
+  dr_status run(const step& s);
+  void encode(const step& s);
+  void encode_sum(const step& s);
+  void send(const step& s);
+  void recv(const step& s);
+  dr_status wait(const step& s);
+  void judge(const step& s, size_t size);
+  void sum(const step& s);
+  dr_status agree();
+  void merge(const step& s);
+  dr_status drain();
+
+  // This rank has failed, or saw another fail: later sends are empty, waits and sums are left out.
+  void poison(const verdict& why);
+  [[gnu::format(printf, 5, 6)]] void poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...);
+  bool failed() const { return failed_; }
+  verdict& own() { return verdicts_[program_.rank]; }
+  const verdict& own() const { return verdicts_[program_.rank]; }
+  void look_for_bad_news();
+  void send_verdict();
+  // Tests a receive of a verdict; true if it is in.
+  bool verdict_came(uint32_t rank);
+  void conclude_all();
+  void give_back_all();
+  dr_status finish();
+
+  bool dry() const { return options_.flags & DR_EXCHANGE_DRY; }
+  uint32_t wire_tag(uint32_t tag) const;
+  uint64_t frame_tag(const frame_slot& s) const;
+  uint64_t deadline(uint32_t tenths) const { return begin_ns_ + options_.timeout_ns / 10 * tenths; }
+  dr_status start_request(uint32_t message, bool receives, uint32_t peer, uint32_t tag, void* bytes, size_t size);
+  dr_status test(request& r, size_t& size);
+  void spend(const step& s, uint64_t bytes);
+  uint32_t verdict_message(uint32_t rank, bool receives) const {
+    return program_.messages + 2 * rank + receives;
+  }
+  std::byte* frame_of(uint32_t slot) const { return frames_ + slot_at_[slot]; }
+  std::span<const dr_bytes> gather_frames(const step& s);
+  const float* weights(const step& s, float factor);
+  encode_request request_for(const step& s);
+  void finish_encode(const step& s, dr_status status, const encode_result& made);
+
+  context& c_;
+  exchange_plans plans_;
+  dr_transport transport_{};
+  dr_exchange_options options_{};
+  std::vector<tensor_view> tensors_;
+  std::vector<tensor_out> outs_;
+  program program_;
+  std::vector<range_work> ranges_;
+  std::byte *block_ = nullptr, *frames_ = nullptr;
+  void* workspace_ = nullptr;
+  size_t block_size_ = 0, workspace_size_ = 0;
+  std::vector<uint64_t> counts_;  // of sparse tensors, as prepared for
+  std::vector<uint64_t> slot_at_, slot_room_;
+
+  // Of the exchange under way.
+  size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: of what AGREE and DRAIN go through
+  uint32_t sequence_ = 0;
+  uint64_t begin_ns_ = 0, last_ns_ = 0, commits_ = 0;
+  dr_call call_{};
+  std::vector<request> requests_;  // of the program's messages, then two verdicts a rank
+  std::vector<uint64_t> slot_size_;
+  std::vector<uint8_t> done_;  // steps whose encode took from a residual
+  std::span<verdict> verdicts_;  // of all ranks, in the block
+  std::vector<uint8_t> came_;
+  std::vector<uint8_t> summed_;  // ranges
+  uint32_t looked_at_ = 0;
+  dr_status own_status_ = DR_OK;  // of an encode that failed here
+  bool failed_ = false, told_ = false, concluded_ = false, broken_ = false;
+  verdict outcome_;
+  frame_view view_;
+  std::vector<dr_bytes> merged_;
+  std::vector<float> weights_;
+  std::vector<step_time> times_;
+  dr_exchange_info info_{};
+};
+
+}  // namespace dr

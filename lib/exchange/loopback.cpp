@@ -1,0 +1,231 @@
+#include "exchange/loopback.hpp"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+
+#include "exchange/exchange.hpp"
+#include "primitive/rng.hpp"
+
+namespace dr {
+namespace {
+
+// Their pairs have a list each.
+constexpr uint32_t loopback_ranks_max = 4096;
+
+}  // namespace
+
+dr_status loopback::create(const dr_loopback_options& o, dr_error& error) {
+  if (o.ranks == 0 || o.ranks > loopback_ranks_max)
+    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, of 1 to %u", o.ranks, loopback_ranks_max);
+  if (o.reserved) return fail(error, DR_E_UNSUPPORTED, "loopback: reserved is not 0");
+  if (!(o.bytes_per_second >= 0))
+    return fail(error, DR_E_ARGUMENT, "loopback: bytes_per_second is %g", o.bytes_per_second);
+  options_ = o;
+  ranks_.resize(o.ranks);
+  for (uint32_t i = 0; i < o.ranks; ++i) ranks_[i].of = this, ranks_[i].number = i;
+  waiting_.resize(size_t{o.ranks} * o.ranks);
+  return DR_OK;
+}
+
+dr_transport loopback::transport(uint32_t rank) {
+  dr_transport t{};
+  t.struct_size = sizeof t;
+  t.user = &ranks_[rank];
+  t.ranks = ranks();
+  t.rank = rank;
+  t.send = [](void* user, uint32_t peer, uint32_t tag, const void* bytes, size_t size, uint64_t* request) {
+    const port& p = *static_cast<port*>(user);
+    return p.of->send(p.number, peer, tag, bytes, size, *request);
+  };
+  t.recv = [](void* user, uint32_t peer, uint32_t tag, void* bytes, size_t capacity, uint64_t* request) {
+    const port& p = *static_cast<port*>(user);
+    return p.of->recv(p.number, peer, tag, bytes, capacity, *request);
+  };
+  t.test = [](void* user, uint64_t request, size_t* size) {
+    const port& p = *static_cast<port*>(user);
+    return p.of->test(p.number, request, *size);
+  };
+  t.cancel = [](void* user, uint64_t request) { return static_cast<port*>(user)->of->cancel(request); };
+  t.now = [](void* user) { return static_cast<port*>(user)->clock; };
+  t.spend = [](void* user, uint32_t step, uint64_t elements, uint64_t bytes) {
+    port& p = *static_cast<port*>(user);
+    const dr_loopback_options& o = p.of->options_;
+    if (o.cost) p.clock += o.cost(o.cost_user, p.number, step, elements, bytes);
+  };
+  return t;
+}
+
+uint32_t loopback::take() {
+  if (free_.empty()) {
+    requests_.emplace_back();
+    return static_cast<uint32_t>(requests_.size() - 1);
+  }
+  const uint32_t number = free_.back();
+  free_.pop_back();
+  return number;
+}
+
+void loopback::free(uint32_t number) { free_.push_back(number); }
+
+void loopback::wake(uint32_t rank, uint64_t time, uint32_t message) {
+  turns_.push_back({time, mix64(options_.seed + ++turn_count_), rank, message});
+  std::push_heap(turns_.begin(), turns_.end(), std::greater<>());
+}
+
+dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* bytes, size_t size, uint64_t& number) {
+  port& out = ranks_[from];
+  const message_fate fate = faults ? faults->fate_of(from, to, tag, size) : message_fate{};
+  const double rate = options_.bytes_per_second;
+  const uint64_t takes = rate > 0 ? static_cast<uint64_t>(1e9 * static_cast<double>(size) / rate) : 0;
+  const uint64_t begins = std::max(out.clock, out.out_free);
+  out.out_free = begins + takes;
+  for (int copy = 0; copy <= fate.doubled; ++copy) {
+    const uint32_t n = take();
+    request& r = requests_[n];
+    r.rank = from, r.to = to, r.tag = tag, r.size = size, r.sends = true, r.status = DR_OK;
+    r.bytes = static_cast<std::byte*>(const_cast<void*>(bytes));  // (sent from, never written)
+    r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = false, r.fate = fate;
+    if (!copy) {
+      number = n;
+    } else {  // nobody asks for it again
+      r.rank = nobody;
+      r.copy.assign(r.bytes, r.bytes ? r.bytes + size : r.bytes);
+      r.bytes = r.copy.data();
+    }
+    if (fate.dropped) {
+      r.over = out.out_free;
+      continue;
+    }
+    waiting(from, to).push_back(n);
+    wake(nobody, begins + options_.latency_ns + fate.delay_ns, n);
+  }
+  match(from, to);
+  return DR_OK;
+}
+
+dr_status loopback::recv(uint32_t to, uint32_t from, uint32_t tag, void* bytes, size_t room, uint64_t& number) {
+  const uint32_t n = take();
+  request& r = requests_[n];
+  r.rank = to, r.tag = tag, r.size = room, r.sends = false, r.status = DR_OK;
+  r.bytes = static_cast<std::byte*>(bytes);
+  r.posted = ranks_[to].clock;
+  r.over = UINT64_MAX;
+  number = n;
+  waiting(from, to).push_back(n);
+  match(from, to);
+  return DR_OK;
+}
+
+// Sends meet receives of equal tags, the oldest first.
+void loopback::match(uint32_t from, uint32_t to) {
+  std::vector<uint32_t>& list = waiting(from, to);
+  if (list.size() < 2) return;
+  const uint32_t last = list.back();  // only the newest can have found a partner
+  for (size_t i = 0; i + 1 < list.size(); ++i) {
+    const request &a = requests_[list[i]], &b = requests_[last];
+    if (a.sends == b.sends || a.tag != b.tag) continue;
+    const uint32_t message = a.sends ? list[i] : last, receive = a.sends ? last : list[i];
+    requests_[message].partner = receive;
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
+    list.pop_back();
+    if (requests_[message].landed) deliver(message);
+    return;
+  }
+}
+
+// The first byte is there; the receiver's port takes one message after the other.
+void loopback::arrive(uint32_t message, uint64_t time) {
+  request& r = requests_[message];
+  port& in = ranks_[r.to];
+  in.in_free = std::max(in.in_free, time) + r.takes;
+  r.posted = in.in_free;
+  r.landed = true;
+  if (r.partner != nobody) deliver(message);
+}
+
+void loopback::deliver(uint32_t message) {
+  request &from = requests_[message], &to = requests_[from.partner];
+  const size_t size = std::min<uint64_t>(from.size, from.fate.cut_to);
+  from.over = from.posted;
+  to.over = std::max(from.posted, to.posted);
+  wake(to.rank, to.over);
+  if (size > to.size) {
+    to.status = DR_E_CAPACITY;
+  } else {
+    if (to.bytes && from.bytes && size) std::memcpy(to.bytes, from.bytes, size);
+    if (to.bytes && from.fate.flipped_bit < 8 * size)
+      to.bytes[from.fate.flipped_bit / 8] ^= std::byte(1 << from.fate.flipped_bit % 8);
+    to.size = size;
+  }
+  if (from.rank == nobody)
+    free(message);
+  else
+    wake(from.rank, from.over);
+}
+
+dr_status loopback::test(uint32_t rank, uint64_t number, size_t& size) {
+  request& r = requests_[number];
+  if (r.over > ranks_[rank].clock) {
+    ranks_[rank].next = std::min(ranks_[rank].next, r.over);
+    return DR_PENDING;
+  }
+  size = r.size;
+  const dr_status status = r.status;
+  free(static_cast<uint32_t>(number));
+  return status;
+}
+
+dr_status loopback::cancel(uint64_t number) {
+  for (std::vector<uint32_t>& list : waiting_)
+    if (const auto at = std::find(list.begin(), list.end(), number); at != list.end()) {
+      list.erase(at);
+      break;
+    }
+  free(static_cast<uint32_t>(number));
+  return DR_OK;
+}
+
+void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> statuses) {
+  turns_.clear();
+  size_t left = 0;
+  for (uint32_t i = 0; i < exchanges.size(); ++i) {
+    statuses[i] = DR_OK;
+    if (!exchanges[i] || !exchanges[i]->busy()) continue;
+    statuses[i] = DR_PENDING;
+    ++left;
+    wake(i, ranks_[i].clock);
+  }
+  uint64_t idle = 0;
+  while (left) {
+    if (turns_.empty()) {
+      // All wait for what will not come: time passes, until they give up.
+      idle = std::max<uint64_t>(1'000'000, idle + idle / 8);
+      for (uint32_t i = 0; i < exchanges.size(); ++i)
+        if (statuses[i] == DR_PENDING) wake(i, ranks_[i].clock + idle);
+    }
+    std::pop_heap(turns_.begin(), turns_.end(), std::greater<>());
+    const turn t = turns_.back();
+    turns_.pop_back();
+    if (t.message != nobody) {
+      arrive(t.message, t.time);
+      continue;
+    }
+    if (statuses[t.rank] != DR_PENDING) continue;
+    port& p = ranks_[t.rank];
+    p.clock = std::max(p.clock, t.time);
+    if (faults && !faults->lives(t.rank, p.clock)) {
+      statuses[t.rank] = DR_E_PEER;
+      --left;
+      continue;
+    }
+    p.next = UINT64_MAX;
+    statuses[t.rank] = exchanges[t.rank]->advance();
+    if (statuses[t.rank] != DR_PENDING)
+      --left;
+    else if (p.next != UINT64_MAX)
+      wake(t.rank, p.next);
+  }
+}
+
+}  // namespace dr

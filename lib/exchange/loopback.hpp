@@ -1,0 +1,87 @@
+// All ranks in one thread: messages are copies, and time is a number.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "core/error.hpp"
+#include "deepreduce/exchange.h"
+
+namespace dr {
+
+class exchange;
+
+// What becomes of a message, for tests of faults.
+struct message_fate {
+  bool dropped = false, doubled = false;
+  uint64_t delay_ns = 0;
+  uint64_t flipped_bit = UINT64_MAX;  // of its bytes
+  uint64_t cut_to = UINT64_MAX;       // bytes
+};
+struct message_faults {
+  virtual ~message_faults() = default;
+  virtual message_fate fate_of(uint32_t from, uint32_t to, uint32_t tag, size_t size) = 0;
+  // Before a rank gets its turn: whether it still lives.
+  virtual bool lives(uint32_t rank, uint64_t now) = 0;
+};
+
+class loopback {
+ public:
+  dr_status create(const dr_loopback_options& options, dr_error& error);
+  dr_transport transport(uint32_t rank);
+  uint64_t now(uint32_t rank) const { return ranks_[rank].clock; }
+  uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
+  message_faults* faults = nullptr;
+
+  // Runs those that were started until all have ended. A rank that died stays unfinished: PENDING.
+  void run(std::span<exchange* const> exchanges, std::span<dr_status> statuses);
+  void pass(uint32_t rank, uint64_t ns) { ranks_[rank].clock += ns; }
+
+ private:
+  static constexpr uint32_t nobody = UINT32_MAX;
+  struct port {
+    loopback* of = nullptr;
+    uint32_t number = 0;
+    uint64_t clock = 0, out_free = 0, in_free = 0;
+    uint64_t next = UINT64_MAX;  // the earliest thing that it looked for and is still on its way
+  };
+  struct request {
+    uint32_t rank = 0, tag = 0;
+    std::byte* bytes = nullptr;
+    size_t size = 0;  // of a receive: its room
+    uint64_t over = UINT64_MAX;         // when it is over; UINT64_MAX: not known
+    uint64_t posted = 0, takes = 0;     // a message: as long as that on a port
+    uint32_t to = 0, partner = nobody;  // of a message
+    dr_status status = DR_OK;
+    bool sends = false, landed = false;
+    message_fate fate{};
+    std::vector<std::byte> copy;  // of a message that was doubled
+  };
+  struct turn {
+    uint64_t time, order;
+    uint32_t rank, message;  // a rank's turn, or what begins to arrive
+    bool operator>(const turn& o) const { return time != o.time ? time > o.time : order > o.order; }
+  };
+
+  dr_status send(uint32_t from, uint32_t to, uint32_t tag, const void* bytes, size_t size, uint64_t& number);
+  dr_status recv(uint32_t to, uint32_t from, uint32_t tag, void* bytes, size_t room, uint64_t& number);
+  dr_status test(uint32_t rank, uint64_t number, size_t& size);
+  dr_status cancel(uint64_t number);
+  void match(uint32_t from, uint32_t to);
+  void arrive(uint32_t message, uint64_t time);
+  void deliver(uint32_t message);
+  uint32_t take();
+  void free(uint32_t number);
+  void wake(uint32_t rank, uint64_t time, uint32_t message = nobody);
+  std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{from} * ranks_.size() + to]; }
+
+  dr_loopback_options options_{};
+  std::vector<port> ranks_;
+  std::vector<request> requests_;
+  std::vector<uint32_t> free_;
+  std::vector<std::vector<uint32_t>> waiting_;  // of each pair: sends and receives without a partner, in their order
+  std::vector<turn> turns_;  // a heap, the earliest on top
+  uint64_t turn_count_ = 0;
+};
+
+}  // namespace dr

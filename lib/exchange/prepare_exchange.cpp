@@ -1,0 +1,279 @@
+// Making an exchange: plans, ranges, memory.
+#include <algorithm>
+#include <cinttypes>
+#include <cstring>
+
+#include "api/state.hpp"
+#include "exchange/exchange.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint32_t ranks_max = 65536;
+constexpr uint64_t default_timeout_ns = 60'000'000'000;
+// A message of the transport is numbered below it.
+constexpr uint64_t tag_end = uint64_t{1} << 28;
+
+uint64_t round_up(uint64_t size) { return (size + arena::alignment - 1) / arena::alignment * arena::alignment; }
+
+}  // namespace
+
+dr_status exchange::check_request(const exchange_request& request) {
+  const dr_transport& t = request.transport;
+  const dr_exchange_options& o = request.options;
+  if (!t.send || !t.recv || !t.test || !t.cancel)
+    return fail(c_.error, DR_E_ARGUMENT, "transport: send, recv, test and cancel are needed, and one is NULL");
+  if (t.ranks == 0 || t.ranks > ranks_max)
+    return fail(c_.error, DR_E_ARGUMENT, "transport: %u ranks, of 1 to %u", t.ranks, ranks_max);
+  if (t.rank >= t.ranks)
+    return fail(c_.error, DR_E_ARGUMENT, "transport: rank %u is not below %u ranks", t.rank, t.ranks);
+  if ((o.flags & ~(DR_EXCHANGE_SUM | DR_EXCHANGE_TRACE | DR_EXCHANGE_DRY)) || o.reserved)
+    return fail(c_.error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x, or reserved is not 0", o.flags);
+  if ((o.flags & DR_EXCHANGE_DRY) && !o.frame_size)
+    return fail(c_.error, DR_E_ARGUMENT, "options: DRY needs frame_size");
+  if (!request.method) return fail(c_.error, DR_E_ARGUMENT, "plan is NULL");
+  if (o.dense_below && request.method->flat)
+    return fail(c_.error, DR_E_UNSUPPORTED,
+                "options: dense_below %" PRIu64 " beside bucket=flat, which makes one tensor of all", o.dense_below);
+  const exchange_kind kind = request.method->exchange.kind;
+  for (size_t i = 0; i < tensors_.size(); ++i) {
+    const tensor_view& t = tensors_[i];
+    const char* why = nullptr;
+    if (t.plan) why = "it has a plan of its own";
+    if (t.state || t.state_size) why = "it has a state; the exchange keeps the states itself";
+    if (t.index_dtype && kind != exchange_kind::gather && kind != exchange_kind::owner)
+      why = "it is sparse; exchange=gather and exchange=owner take such";
+    if (outs_[i].index_dtype && kind != exchange_kind::gather) why = "its output is sparse; exchange=gather gives such";
+    if (outs_[i].universe != t.universe || std::max(1u, outs_[i].width) != std::max(1u, t.width))
+      why = "its output has another shape";
+    if (!why) continue;
+    fail(c_.error, DR_E_ARGUMENT, "tensor %zu: %s", i, why);
+    c_.error.tensor = i;
+    return DR_E_ARGUMENT;
+  }
+  return DR_OK;
+}
+
+// What goes dense has the feedback of the plan: then nothing is lost of it, either, when an exchange fails.
+dr_status exchange::make_plans(const exchange_request& request) {
+  plans_.method = request.method;
+  plans_.dense_below = options_.dense_below;
+  std::shared_ptr<const plan> dense;
+  if (const dr_status s = bind_plan("index=all value=raw", dense, c_.error)) return s;
+  plans_.exact = dense;
+  auto beside = std::make_shared<plan>(*dense);
+  beside->feedback = request.method->feedback;
+  if (beside->keeps_feedback()) beside->text += " with feedback";
+  plans_.beside = std::move(beside);
+  return DR_OK;
+}
+
+dr_status exchange::prepare_ranges() {
+  std::vector<const plan*> methods;
+  for (const tensor_view& t : tensors_) methods.push_back(plans_.of(t).get());
+  const std::vector<range_uses> uses = uses_of(program_);
+  uint64_t key = 1;
+  std::vector<piece_list> lists = cut(tensors_, methods, program_.ranges);
+  ranges_.reserve(lists.size());
+  for (uint32_t j = 0; j < lists.size(); ++j) {
+    const uint64_t first_key = key;
+    key += lists[j].size();
+    ranges_.emplace_back(c_, std::move(lists[j]), uses[j]);
+    if (!dry() && !ranges_[j].empty())
+      if (const dr_status s = ranges_[j].prepare(plans_, memory(), first_key)) return s;
+    if (dry()) ranges_[j].count_elements(tensors_);
+  }
+  return DR_OK;
+}
+
+// One block: verdicts, states and sums, frames, a workspace for all.
+dr_status exchange::take_memory() {
+  uint64_t size = round_up(program_.ranks * sizeof(verdict));
+  uint64_t workspace = 0;
+  std::vector<uint64_t> range_at;
+  for (range_work& r : ranges_) {
+    range_at.push_back(size);
+    if (!dry() && !r.empty()) size += r.place(nullptr);
+  }
+  const uint64_t frames = size;
+  info_.sent_max = 0;
+  for (const frame_slot& slot : program_.slots) {
+    const range_work& r = ranges_[slot.range];
+    slot_at_.push_back(size - frames);
+    slot_room_.push_back(dry() ? UINT64_MAX >> 1 : r.empty() ? 0 : r.frame_bound(slot.kind));
+    if (!dry()) size += round_up(slot_room_.back());
+  }
+  for (const step& s : program_.steps)
+    if (s.what == DR_STEP_SEND && !dry()) info_.sent_max += slot_room_[s.slot];
+  info_.sent_max += (program_.ranks - 1) * sizeof(verdict);
+  block_size_ = size;
+  // (Workspaces are known when all is bound, which is when memory is known.)
+  block_ = static_cast<std::byte*>(c_.allocate(block_size_));
+  if (!block_) return fail(c_.error, DR_E_MEMORY, "exchange: no %zu bytes to be had", block_size_);
+  std::memset(block_, 0, frames);
+  frames_ = block_ + frames;
+  verdicts_ = {reinterpret_cast<verdict*>(block_), program_.ranks};
+  info_.memory = block_size_;
+  if (dry()) return DR_OK;
+  for (size_t j = 0; j < ranges_.size(); ++j) {
+    if (ranges_[j].empty()) continue;
+    ranges_[j].place(block_ + range_at[j]);
+    if (const dr_status s = ranges_[j].bind(memory())) return s;
+    workspace = std::max(workspace, ranges_[j].workspace());
+  }
+  workspace_size_ = workspace;
+  if (workspace && !(workspace_ = c_.allocate(workspace_size_)))
+    return fail(c_.error, DR_E_MEMORY, "exchange: no %zu bytes of workspace to be had", workspace_size_);
+  info_.memory += workspace_size_;
+  for (range_work& r : ranges_) r.lend_workspace(workspace_);
+  return DR_OK;
+}
+
+dr_status exchange::create(const exchange_request& request, std::vector<tensor_view> tensors,
+                           std::vector<tensor_out> outs) {
+  tensors_ = std::move(tensors);
+  outs_ = std::move(outs);
+  for (const tensor_view& t : tensors_) counts_.push_back(t.count);
+  transport_ = request.transport;
+  options_ = request.options;
+  if (!options_.timeout_ns) options_.timeout_ns = default_timeout_ns;
+  options_.timeout_ns = std::min(options_.timeout_ns, uint64_t{1} << 62);
+  if (const dr_status s = check_request(request)) return s;
+  std::vector<out_range> ranges;
+  if (!dry())
+    if (const dr_status s = list_ranges(outs_, ranges, c_.error)) return s;
+  if (const dr_status s = make_plans(request)) return s;
+  program_ = compile(request.method->exchange, transport_.ranks, transport_.rank);
+  if (program_.tags >= tag_end)
+    return fail(c_.error, DR_E_ARGUMENT, "exchange: %u ranges of %u ranks take more tags than there are",
+                program_.ranges, program_.ranks);
+  if (const dr_status s = prepare_ranges()) return s;
+  if (const dr_status s = take_memory()) return s;
+  requests_.resize(program_.messages + size_t{2} * program_.ranks);
+  slot_size_.resize(program_.slots.size());
+  done_.resize(program_.steps.size());
+  came_.resize(program_.ranks);
+  summed_.resize(program_.ranges);
+  size_t most = 0;
+  for (const step& s : program_.steps) most = std::max<size_t>(most, s.count);
+  merged_.resize(most);
+  weights_.resize(most);
+  if (options_.flags & DR_EXCHANGE_TRACE) times_.resize(program_.steps.size());
+  pc_ = program_.steps.size();
+  info_.struct_size = sizeof info_;
+  info_.ranks = program_.ranks;
+  info_.rank = program_.rank;
+  info_.ranges = program_.ranges;
+  info_.steps = static_cast<uint32_t>(program_.steps.size());
+  return DR_OK;
+}
+
+exchange::~exchange() {
+  for (request& r : requests_)
+    if (r.open && transport_.cancel(transport_.user, r.number) != DR_OK) broken_ = true;
+  if (block_ && !broken_) c_.release(block_, block_size_);
+  if (workspace_) c_.release(workspace_, workspace_size_);
+}
+
+dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_out> outs) {
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
+  if (tensors.size() != tensors_.size())
+    return fail(c_.error, DR_E_ARGUMENT, "exchange: %zu tensors; it was made for %zu", tensors.size(), tensors_.size());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const tensor_view &a = tensors[i], &b = tensors_[i];
+    const tensor_out &x = outs[i], &y = outs_[i];
+    if (a.dtype == b.dtype && a.index_dtype == b.index_dtype && a.universe == b.universe && a.width == b.width &&
+        x.dtype == y.dtype && x.index_dtype == y.index_dtype && x.universe == y.universe && x.width == y.width &&
+        !a.plan && !a.state && (!a.index_dtype || a.count <= counts_[i]))
+      continue;
+    fail(c_.error, DR_E_ARGUMENT, "tensor %zu: it is not what the exchange was made for", i);
+    c_.error.tensor = i;
+    return DR_E_ARGUMENT;
+  }
+  std::vector<out_range> ranges;
+  if (const dr_status s = list_ranges(outs, ranges, c_.error)) return s;
+  const std::vector<tensor_view> old_tensors = std::move(tensors_);
+  const std::vector<tensor_out> old_outs = std::move(outs_);
+  tensors_ = std::move(tensors);
+  outs_ = std::move(outs);
+  dr_status status = DR_OK;
+  for (range_work& r : ranges_)
+    if (!dry() && !r.empty() && !status) status = r.rebind(memory());
+  if (!status) return DR_OK;
+  const dr_error error = c_.error;
+  tensors_ = old_tensors;
+  outs_ = old_outs;
+  for (range_work& r : ranges_)
+    if (!r.empty()) (void)r.rebind(memory());
+  c_.error = error;
+  return status;
+}
+
+// ---- Residuals, in the order of a tensor's elements --------------------------------------------------------
+
+namespace {
+
+residual_kind kind_of(uint32_t which) { return which == DR_RESIDUAL_SUM ? residual_kind::sum : residual_kind::own; }
+
+}  // namespace
+
+template <class F>
+dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
+  if (which > DR_RESIDUAL_SUM) return fail(c_.error, DR_E_ARGUMENT, "which: %u is no residual", which);
+  if (tensor >= tensors_.size())
+    return fail(c_.error, DR_E_ARGUMENT, "tensor %zu of %zu", tensor, tensors_.size());
+  const tensor_view& t = tensors_[tensor];
+  const uint64_t width = std::max(1u, t.width);
+  if (elements != t.universe * width)
+    return fail(c_.error, DR_E_ARGUMENT, "residual: %" PRIu64 " elements; the tensor has %" PRIu64, elements,
+                t.universe * width);
+  if (!memory && elements) return fail(c_.error, DR_E_ARGUMENT, "residual is NULL");
+  for (range_work& r : ranges_)
+    for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
+      const piece& p = r.pieces()[i];
+      if (p.tensor != tensor) continue;
+      uint64_t size = 0;
+      std::byte* const state = r.state_of(kind_of(which), i, size);
+      if (const dr_status s = f(r, i, state, size, p.first * width, p.rows * width)) return s;
+    }
+  return DR_OK;
+}
+
+dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
+  std::fill_n(residual, residual ? elements : 0, 0.0f);
+  return each_residual(which, tensor, residual, elements,
+                       [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
+                         float* from = nullptr;
+                         uint64_t there = 0;
+                         dr_error ignored = no_error();  // (a fresh state is zeros)
+                         if (state && !find_residual(state, size, from, there, ignored))
+                           std::memcpy(residual + first, from, 4 * n);
+                         return DR_OK;
+                       });
+}
+
+dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
+  return each_residual(
+      which, tensor, residual, elements,
+      [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
+        if (state) return fill_state(r.plan_of(i), r.view_of(i), residual + first, state, size, c_.error);
+        const auto* const end = residual + first + n;
+        const auto* const at = std::find_if(residual + first, end, [](float x) { return x != 0; });
+        if (at == end) return DR_OK;
+        fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g, and this rank keeps none of it",
+             static_cast<size_t>(at - residual), static_cast<double>(*at));
+        c_.error.where = static_cast<uint64_t>(at - residual);
+        return DR_E_ARGUMENT;
+      });
+}
+
+uint64_t exchange::counted(size_t tensor) const {
+  uint64_t rows = 0;
+  for (const range_work& r : ranges_)
+    for (size_t i = 0; i < r.pieces().size(); ++i)
+      if (r.pieces()[i].tensor == tensor) rows += r.counted(i);
+  return rows;
+}
+
+}  // namespace dr

@@ -1,0 +1,69 @@
+#include "exchange/verdict.hpp"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+
+namespace dr {
+
+uint64_t verdict::computed_check() const {
+  // The message counts, too, so that a flipped bit in any byte is seen.
+  verdict copy = *this;
+  copy.check = 0;
+  uint64_t words[sizeof(verdict) / 8], sum = 0x9e3779b97f4a7c15;
+  std::memcpy(words, &copy, sizeof copy);
+  for (const uint64_t w : words) sum = combine(sum, w);
+  return sum;
+}
+
+namespace {
+
+// Who waits in vain is a witness only; who found something wrong, or could not go on itself, knows more.
+int rank_of(const verdict& v) { return v.code == DR_E_TIMEOUT ? 1 : 0; }
+
+verdict blame(uint32_t culprit, dr_status code, const char* message) {
+  verdict v;
+  v.code = code;
+  v.culprit = culprit;
+  v.tensor = DR_NO_TENSOR;
+  std::snprintf(v.message, sizeof v.message, "%s", message);
+  return v;
+}
+
+}  // namespace
+
+verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> came) {
+  for (uint32_t i = 0; i < came.size(); ++i)
+    if (came[i] == 0) return blame(i, DR_E_TIMEOUT, "it did not answer in time");
+  for (uint32_t i = 0; i < came.size(); ++i)
+    if (came[i] == 2) return blame(i, DR_E_CORRUPT, "its verdict came damaged, or is of another exchange");
+  uint64_t most = 0;
+  for (const verdict& v : verdicts) most = std::max(most, v.commits);
+  for (uint32_t i = 0; i < verdicts.size(); ++i)
+    if (const verdict& v = verdicts[i]; v.commits < most) {
+      char text[sizeof v.message];
+      std::snprintf(text, sizeof text,
+                    "it is behind: it completed %" PRIu64 " exchanges where others completed %" PRIu64
+                    ", so its outputs are not theirs",
+                    v.commits, most);
+      return blame(i, DR_E_ARGUMENT, text);
+    }
+  for (uint32_t i = 1; i < verdicts.size(); ++i)
+    if (verdicts[i].step != verdicts[0].step) {
+      char text[sizeof(verdict::message)];
+      std::snprintf(text, sizeof text, "its step is %" PRIu64 ", that of rank 0 is %" PRIu64, verdicts[i].step,
+                    verdicts[0].step);
+      return blame(i, DR_E_ARGUMENT, text);
+    }
+  const verdict* worst = nullptr;
+  const auto before = [](const verdict& a, const verdict& b) {
+    if (rank_of(a) != rank_of(b)) return rank_of(a) < rank_of(b);
+    if (a.depth != b.depth) return a.depth < b.depth;
+    return a.culprit < b.culprit;
+  };
+  for (const verdict& v : verdicts)
+    if (v.code != DR_OK && (!worst || before(v, *worst))) worst = &v;
+  return worst ? *worst : verdict{};
+}
+
+}  // namespace dr

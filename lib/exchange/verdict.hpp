@@ -1,0 +1,36 @@
+// What ranks tell one another before any of them writes an output: that they have all they need, or who is to blame that not.
+#pragma once
+
+#include <cstring>
+#include <span>
+
+#include "core/error.hpp"
+#include "primitive/rng.hpp"
+
+namespace dr {
+
+// A message, as it lies in memory: the ranks of an exchange are of one kind of machine, as those of MPI mostly are; another byte
+// order is seen by `magic`.
+struct verdict {
+  static constexpr uint32_t magic_value = 0x56586472;  // "rdXV"
+  uint32_t magic = magic_value, sequence = 0;  // the number of the call
+  uint64_t commits = 0;                        // exchanges that this rank completed before
+  uint64_t step = 0;                           // the caller's
+  int32_t code = DR_OK;                        // of the error, or DR_OK
+  uint32_t culprit = 0, depth = 0;             // who is at fault, and how early in the program that was seen
+  uint32_t stream = 0;
+  uint64_t tensor = 0, where = 0, what = 0;
+  uint64_t check = 0;
+  char message[184] = {};  // a sentence, ends with 0
+
+  uint64_t computed_check() const;
+  void seal() { check = computed_check(); }
+  bool sound() const { return magic == magic_value && check == computed_check() && !message[sizeof message - 1]; }
+};
+static_assert(sizeof(verdict) == 256);
+
+// Of all ranks' verdicts: which rank is at fault, and what it did. verdicts[i] is rank i's; came[i]: 0 if it did not come in time, 1 if it
+// did, 2 if it is damaged. Every rank that has the same verdicts concludes the same.
+verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> came);
+
+}  // namespace dr

@@ -1,0 +1,95 @@
+// Many ranks, and how long it takes them: the program is its own model.
+#include "world.hpp"
+
+using world::group;
+
+namespace {
+
+uint64_t tenth(void*, uint64_t elements, uint32_t) { return 4 * elements / 10 + 40; }
+
+// Virtual nanoseconds of an exchange of so many elements in which nothing is computed.
+uint64_t dry_run(const std::string& schedule, uint32_t ranks, size_t elements, double bytes_per_second,
+                 uint64_t latency_ns) {
+  world::options o;
+  o.ranks = ranks;
+  o.plan = "sparsify=topr(ratio=0.1) exchange=" + schedule;
+  o.exchange.flags = DR_EXCHANGE_DRY;
+  o.exchange.frame_size = tenth;
+  o.exchange.timeout_ns = uint64_t{1} << 50;
+  o.loopback.bytes_per_second = bytes_per_second;
+  o.loopback.latency_ns = latency_ns;
+  o.sizes = {elements};
+  group g(o);
+  g.run_well(0);
+  uint64_t last = 0;
+  for (uint32_t i = 0; i < ranks; ++i) last = std::max(last, g.net.now(i));
+  return last;
+}
+
+}  // namespace
+
+TEST_CASE("under the virtual clock an exchange takes what its bytes take on the link") {
+  // 4 ranks, 1 M elements at 10 %, 100 Mbit/s: a gather sends 3 frames of 400 kB, an owner 2 · 3 of a quarter of that.
+  const double rate = 12.5e6, frame = 400040, quarter = 100040;
+  const auto seconds = [&](const char* schedule) { return 1e-9 * static_cast<double>(dry_run(schedule, 4, 1000000, rate, 0)); };
+  const double verdicts = 3 * 256 / rate;
+  CHECK(seconds("gather") == doctest::Approx(3 * frame / rate + verdicts).epsilon(0.01));
+  CHECK(seconds("owner") == doctest::Approx(6 * quarter / rate + verdicts).epsilon(0.05));
+  CHECK(seconds("ring") == doctest::Approx(6 * quarter / rate + verdicts).epsilon(0.05));
+}
+
+TEST_CASE("64 and 1,000 ranks run every schedule") {
+  for (const char* schedule : {"gather", "owner", "ring", "hierarchy(inner=8)"}) {
+    CAPTURE(schedule);
+    world::options o;
+    o.ranks = 64;
+    o.plan = std::string("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw exchange=") + schedule;
+    o.sizes = {70000};
+    o.loopback.latency_ns = 5000;
+    o.loopback.bytes_per_second = 1e9;
+    group g(o);
+    g.draw(0);
+    g.run_well(0);
+    CHECK(g.all_alike());
+  }
+  for (const char* schedule : {"gather", "owner", "hierarchy(inner=32)"}) {
+    CAPTURE(schedule);
+    CHECK(dry_run(schedule, 1000, 10000000, 1.25e9, 10000) > 0);
+  }
+}
+
+TEST_CASE("the same seed gives the same times, and costs of steps count") {
+  const auto run = [](uint64_t cost) {
+    world::options o;
+    o.ranks = 4;
+    o.plan = "sparsify=topr(ratio=0.1) index=golomb exchange=gather";
+    o.sizes = {10000};
+    o.loopback.seed = 3;
+    o.loopback.latency_ns = 1000;
+    o.loopback.cost = [](void* user, uint32_t, uint32_t step, uint64_t, uint64_t) {
+      return step == DR_STEP_ENCODE ? *static_cast<uint64_t*>(user) : 0;
+    };
+    o.loopback.cost_user = &cost;
+    group g(o);
+    g.draw(0);
+    g.run_well(0);
+    return g.net.now(0);
+  };
+  CHECK(run(0) == run(0));
+  CHECK(run(70000) == run(0) + 70000);
+}
+
+TEST_CASE("a trace has an event a step, in order") {
+  world::options o;
+  o.ranks = 2;
+  o.plan = "sparsify=topr(ratio=0.1) index=golomb exchange=owner(parts=2)";
+  o.sizes = {10000};
+  o.exchange.flags = DR_EXCHANGE_TRACE;
+  o.loopback.latency_ns = 100;
+  group g(o);
+  g.draw(0);
+  g.run_well(0);
+  const dr::exchange& x = *g.ranks[1]->exchange;
+  REQUIRE(x.times().size() == x.steps().steps.size());
+  for (size_t i = 1; i < x.times().size(); ++i) CHECK(x.times()[i].begin_ns >= x.times()[i - 1].end_ns);
+}

@@ -1,0 +1,173 @@
+// All ranks of an exchange in one thread.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <memory>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "exchange/exchange.hpp"
+#include "exchange/loopback.hpp"
+
+namespace world {
+
+using floats = std::vector<float>;
+using tensors = std::vector<floats>;
+
+inline const std::string schedules[] = {"gather",         "gather(parts=3)", "owner",
+                                        "owner(parts=4)", "ring",            "ring(parts=2)",
+                                        "hierarchy(inner=2)", "hierarchy(inner=3,parts=2)"};
+
+inline std::shared_ptr<const dr::plan> plan_of(const std::string& text) {
+  std::shared_ptr<const dr::plan> p;
+  dr_error error = dr::no_error();
+  const dr_status s = dr::bind_plan(text, p, error);
+  INFO(text << ": " << error.message);
+  REQUIRE(s == DR_OK);
+  return p;
+}
+
+// Integers of a few sizes, most of them small: sums of as many as there are ranks are exact in f32, in any order.
+inline floats integers(size_t n, uint64_t seed) {
+  std::mt19937_64 draw(seed);
+  floats out(n);
+  for (float& x : out) {
+    const uint64_t bits = draw();
+    const int large = bits % 16 == 0 ? 4096 : 16;
+    x = static_cast<float>(static_cast<int>(bits >> 8 & 0xffff) % large - large / 2);
+  }
+  return out;
+}
+
+struct rank {
+  dr::context context;
+  tensors in, out;
+  std::unique_ptr<dr::exchange> exchange;
+
+  std::string error() const { return context.error.message; }
+};
+
+struct options {
+  uint32_t ranks = 2;
+  std::string plan;
+  std::vector<size_t> sizes;
+  dr_exchange_options exchange{};
+  dr_loopback_options loopback{};
+};
+
+struct group {
+  dr::loopback net;
+  std::vector<std::unique_ptr<rank>> ranks;
+  options how;
+
+  explicit group(const options& o) : how(o) {
+    dr_error error = dr::no_error();
+    how.loopback.ranks = o.ranks;
+    REQUIRE(net.create(how.loopback, error) == DR_OK);
+    const auto method = plan_of(o.plan);
+    for (uint32_t i = 0; i < o.ranks; ++i) {
+      rank& r = *ranks.emplace_back(std::make_unique<rank>());
+      REQUIRE(r.context.start(dr_context_options{}, error) == DR_OK);
+      // (A model's tensors have sizes only.)
+      const bool dry = o.exchange.flags & DR_EXCHANGE_DRY;
+      for (const size_t n : o.sizes) r.in.emplace_back(dry ? 0 : n), r.out.emplace_back(dry ? 0 : n, -1.0f);
+      r.exchange = std::make_unique<dr::exchange>(r.context);
+      const dr_status s = r.exchange->create({method, net.transport(i), o.exchange}, views(o, r), outs(o, r));
+      INFO(o.plan << ": " << r.error());
+      REQUIRE(s == DR_OK);
+    }
+  }
+
+  static std::vector<dr::tensor_view> views(const options& o, rank& r) {
+    std::vector<dr::tensor_view> list;
+    for (size_t i = 0; i < o.sizes.size(); ++i) {
+      dr::tensor_view v{};
+      v.struct_size = sizeof v;
+      v.dtype = DR_F32;
+      v.universe = o.sizes[i];
+      v.width = 1;
+      v.values = r.in[i].data();
+      list.push_back(v);
+    }
+    return list;
+  }
+  static std::vector<dr::tensor_out> outs(const options& o, rank& r) {
+    std::vector<dr::tensor_out> list;
+    for (size_t i = 0; i < o.sizes.size(); ++i) {
+      dr::tensor_out v{};
+      v.struct_size = sizeof v;
+      v.dtype = DR_F32;
+      v.universe = o.sizes[i];
+      v.width = 1;
+      v.values = r.out[i].data();
+      list.push_back(v);
+    }
+    return list;
+  }
+
+  uint32_t size() const { return static_cast<uint32_t>(ranks.size()); }
+
+  // New gradients of a step, where the old ones lie.
+  void draw(uint64_t step) {
+    for (uint32_t i = 0; i < size(); ++i)
+      for (size_t t = 0; t < how.sizes.size(); ++t) {
+        const floats drawn = integers(how.sizes[t], (step * 1000 + i) * 1000 + t);
+        std::copy(drawn.begin(), drawn.end(), ranks[i]->in[t].begin());
+      }
+  }
+
+  // One exchange on all ranks; their statuses.
+  std::vector<dr_status> run(uint64_t step) {
+    std::vector<dr::exchange*> list;
+    for (const auto& r : ranks) {
+      dr_call call{};
+      call.step = step;
+      REQUIRE(r->exchange->start(call) == DR_OK);
+      list.push_back(r->exchange.get());
+    }
+    std::vector<dr_status> statuses(size());
+    net.run(list, statuses);
+    return statuses;
+  }
+
+  void run_well(uint64_t step) {
+    const std::vector<dr_status> statuses = run(step);
+    for (uint32_t i = 0; i < size(); ++i) {
+      INFO("rank " << i << ": " << ranks[i]->error());
+      REQUIRE(statuses[i] == DR_OK);
+    }
+  }
+
+  // Σ over ranks of a tensor's inputs, in f64.
+  std::vector<double> total(size_t tensor) const {
+    std::vector<double> sum(how.sizes[tensor]);
+    for (const auto& r : ranks)
+      for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(r->in[tensor][i]);
+    return sum;
+  }
+  // Σ over ranks of residuals, in the units of the inputs: an owner's is of means.
+  std::vector<double> kept(size_t tensor) {
+    std::vector<double> sum(how.sizes[tensor]);
+    floats residual(how.sizes[tensor]);
+    const double scale = how.exchange.flags & DR_EXCHANGE_SUM ? 1 : size();
+    for (const auto& r : ranks)
+      for (const uint32_t which : {DR_RESIDUAL_OWN, DR_RESIDUAL_SUM}) {
+        REQUIRE(r->exchange->read_residual(which, tensor, residual.data(), residual.size()) == DR_OK);
+        for (size_t i = 0; i < sum.size(); ++i)
+          sum[i] += static_cast<double>(residual[i]) * (which == DR_RESIDUAL_SUM ? scale : 1);
+      }
+    return sum;
+  }
+  bool all_alike() const {
+    for (const auto& r : ranks)
+      for (size_t t = 0; t < r->out.size(); ++t)
+        if (!r->out[t].empty() && std::memcmp(r->out[t].data(), ranks[0]->out[t].data(), 4 * r->out[t].size()))
+          return false;
+    return true;
+  }
+};
+
+}  // namespace world
