@@ -15,10 +15,8 @@ namespace {
 // Of the time that there is: until when this rank waits for frames, until when for verdicts; what is left is for the rest to
 // arrive. So a rank that waits in vain is heard by others before they give up themselves.
 constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
-// A rank that only saw another give up knows nothing of the reason.
-constexpr uint32_t hearsay = UINT32_MAX;
-
-constexpr bool takes_residual(const step& s) { return s.residual != residual_kind::none; }
+// A rank that only saw another give up knows nothing of the reason: it counts after all that do.
+constexpr uint32_t hearsay = 1u << 31;
 
 }  // namespace
 
@@ -26,6 +24,11 @@ uint64_t exchange::now() const {
   if (transport_.now) return transport_.now(transport_.user);
   using namespace std::chrono;
   return static_cast<uint64_t>(duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count());
+}
+
+uint64_t exchange::gives_up_at() const {
+  const uint8_t what = program_.steps[pc_].what;
+  return deadline(what == DR_STEP_WAIT ? frames_tenths : what == DR_STEP_AGREE ? verdicts_tenths : drain_tenths);
 }
 
 uint32_t exchange::wire_tag(uint32_t tag) const {
@@ -157,10 +160,12 @@ void exchange::finish_encode(const step& s, dr_status status, const encode_resul
   if (c_.error.tensor < pieces.size()) {
     const piece& p = pieces[c_.error.tensor];
     v.tensor = p.tensor;
-    std::snprintf(v.message, sizeof v.message, "it could not encode tensor %u, rows %" PRIu64 " to %" PRIu64 " (%s): %.100s",
-                  p.tensor, p.first, p.first + p.rows, status_name(status), c_.error.message);
+    std::snprintf(v.message, sizeof v.message,
+                  "it could not encode tensor %u, rows %" PRIu64 " to %" PRIu64 " (%s): %.100s", p.tensor, p.first,
+                  p.first + p.rows, status_name(status), c_.error.message);
   } else {
-    std::snprintf(v.message, sizeof v.message, "it could not encode (%s): %.140s", status_name(status), c_.error.message);
+    std::snprintf(v.message, sizeof v.message, "it could not encode (%s): %.140s", status_name(status),
+                  c_.error.message);
   }
   poison(v);
 }
@@ -169,7 +174,7 @@ void exchange::encode(const step& s) {
   range_work& r = ranges_[s.range];
   slot_size_[s.slot] = 0;
   // Of an exchange that has failed the gradient still goes to the residual, by way of a frame that is taken back.
-  if (r.empty() || (failed() && (!takes_residual(s) || !plans_.method->keeps_feedback()))) return;
+  if (r.empty() || (failed() && !plans_.method->keeps_feedback())) return;
   encode_result made;
   if (dry()) {
     made.size = options_.frame_size(options_.frame_size_user, r.elements(), 0);
@@ -234,7 +239,7 @@ dr_status exchange::wait(const step& s) {
 // A frame that came: whole, sound, of this exchange and of these tensors.
 void exchange::judge(const step& s, size_t size) {
   const frame_slot& slot = program_.slots[s.slot];
-  if (!size) return poison(DR_E_TIMEOUT, s.peer, hearsay, "it gave up");
+  if (!size) return poison(DR_E_TIMEOUT, s.peer, hearsay + slot.depth, "it gave up");
   slot_size_[s.slot] = size;
   if (dry()) return spend(s, size);
   dr_error& e = c_.error;
@@ -247,7 +252,8 @@ void exchange::judge(const step& s, size_t size) {
     status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
   if (!status) status = check_tag(view_, tagged, e);
   if (!status) status = check_frame(ranges_[s.range].batch_of(slot.kind), view_, e);
-  if (status) return poison(status, slot.maker, slot.depth, "range %u: %s", s.range, e.message);
+  // (Who forwards a frame has judged it before.)
+  if (status) return poison(status, s.peer, slot.depth, "range %u: %s", s.range, e.message);
   spend(s, size);
 }
 
@@ -319,13 +325,12 @@ void exchange::give_back_all() {
   const float one = 1;
   for (size_t i = program_.steps.size(); i-- > 0;) {
     const step& s = program_.steps[i];
-    if (!done_[i] || !takes_residual(s)) continue;
+    if (!done_[i]) continue;
     range_work& r = ranges_[s.range];
     const dr_bytes sent{frame_of(s.slot), slot_size_[s.slot]};
-    (void)r.give_back(s.residual, {&sent, 1}, &one);
-    const bool others = s.what == DR_STEP_ENCODE_SUM && summed_[s.range] &&
-                        program_.slots[program_.inputs[s.first]].kind != frame_kind::exact;
-    if (others) (void)r.give_back(s.residual, gather_frames(s), weights(s, -1));
+    (void)r.give_back(s.residual, program_.slots[s.slot].kind, {&sent, 1}, &one);
+    if (s.what == DR_STEP_ENCODE_SUM && summed_[s.range])
+      (void)r.give_back(s.residual, program_.slots[program_.inputs[s.first]].kind, gather_frames(s), weights(s, -1));
   }
 }
 
@@ -371,7 +376,8 @@ dr_status exchange::start(const dr_call& call) {
   if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
   if (broken_)
     return fail(c_.error, DR_E_ARGUMENT,
-                "exchange: an earlier one left memory with the transport, which waits for a rank that is gone; make a new exchange");
+                "exchange: an earlier one left memory with the transport, which waits for a rank that is gone; make a "
+                "new exchange");
   call_ = call;
   begin_ns_ = last_ns_ = now();
   std::fill(done_.begin(), done_.end(), 0);

@@ -49,6 +49,8 @@ class exchange {
   const program& steps() const { return program_; }
   std::span<const step_time> times() const { return times_; }  // of the last exchange, if it traces
   uint64_t now() const;
+  // When the step that is pending gives up.
+  uint64_t gives_up_at() const;
 
  private:
   struct request {
@@ -100,9 +102,7 @@ class exchange {
   dr_status start_request(uint32_t message, bool receives, uint32_t peer, uint32_t tag, void* bytes, size_t size);
   dr_status test(request& r, size_t& size);
   void spend(const step& s, uint64_t bytes);
-  uint32_t verdict_message(uint32_t rank, bool receives) const {
-    return program_.messages + 2 * rank + receives;
-  }
+  uint32_t verdict_message(uint32_t rank, bool receives) const { return program_.messages + 2 * rank + receives; }
   std::byte* frame_of(uint32_t slot) const { return frames_ + slot_at_[slot]; }
   std::span<const dr_bytes> gather_frames(const step& s);
   const float* weights(const step& s, float factor);
@@ -130,7 +130,7 @@ class exchange {
   dr_call call_{};
   std::vector<request> requests_;  // of the program's messages, then two verdicts a rank
   std::vector<uint64_t> slot_size_;
-  std::vector<uint8_t> done_;  // steps whose encode took from a residual
+  std::vector<uint8_t> done_;    // steps whose encode took from a residual
   std::span<verdict> verdicts_;  // of all ranks, in the block
   std::vector<uint8_t> came_;
   std::vector<uint8_t> summed_;  // ranges

@@ -68,9 +68,16 @@ uint32_t loopback::take() {
 
 void loopback::free(uint32_t number) { free_.push_back(number); }
 
-void loopback::wake(uint32_t rank, uint64_t time, uint32_t message) {
-  turns_.push_back({time, mix64(options_.seed + ++turn_count_), rank, message});
+void loopback::push(const turn& t) {
+  turns_.push_back(t);
+  turns_.back().order = mix64(options_.seed + ++turn_count_);
   std::push_heap(turns_.begin(), turns_.end(), std::greater<>());
+}
+
+void loopback::wake(uint32_t rank, uint64_t time) {
+  if (time >= ranks_[rank].wake_at) return;
+  ranks_[rank].wake_at = time;
+  push({time, 0, rank, nobody});
 }
 
 dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* bytes, size_t size, uint64_t& number) {
@@ -83,9 +90,9 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
   for (int copy = 0; copy <= fate.doubled; ++copy) {
     const uint32_t n = take();
     request& r = requests_[n];
-    r.rank = from, r.to = to, r.tag = tag, r.size = size, r.sends = true, r.status = DR_OK;
+    r.rank = r.from = from, r.to = to, r.tag = tag, r.size = size, r.sends = true, r.status = DR_OK;
     r.bytes = static_cast<std::byte*>(const_cast<void*>(bytes));  // (sent from, never written)
-    r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = false, r.fate = fate;
+    r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = r.gone = false, r.fate = fate;
     if (!copy) {
       number = n;
     } else {  // nobody asks for it again
@@ -98,7 +105,7 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
       continue;
     }
     waiting(from, to).push_back(n);
-    wake(nobody, begins + options_.latency_ns + fate.delay_ns, n);
+    push({begins + options_.latency_ns + fate.delay_ns, 0, nobody, n});
   }
   match(from, to);
   return DR_OK;
@@ -107,7 +114,8 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
 dr_status loopback::recv(uint32_t to, uint32_t from, uint32_t tag, void* bytes, size_t room, uint64_t& number) {
   const uint32_t n = take();
   request& r = requests_[n];
-  r.rank = to, r.tag = tag, r.size = room, r.sends = false, r.status = DR_OK;
+  r.rank = r.to = to, r.from = from, r.tag = tag, r.size = room, r.sends = false, r.status = DR_OK;
+  r.partner = nobody;
   r.bytes = static_cast<std::byte*>(bytes);
   r.posted = ranks_[to].clock;
   r.over = UINT64_MAX;
@@ -127,6 +135,7 @@ void loopback::match(uint32_t from, uint32_t to) {
     if (a.sends == b.sends || a.tag != b.tag) continue;
     const uint32_t message = a.sends ? list[i] : last, receive = a.sends ? last : list[i];
     requests_[message].partner = receive;
+    requests_[receive].partner = message;
     list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
     list.pop_back();
     if (requests_[message].landed) deliver(message);
@@ -137,11 +146,17 @@ void loopback::match(uint32_t from, uint32_t to) {
 // The first byte is there; the receiver's port takes one message after the other.
 void loopback::arrive(uint32_t message, uint64_t time) {
   request& r = requests_[message];
+  if (r.gone && r.rank == nobody) return free(message);
   port& in = ranks_[r.to];
   in.in_free = std::max(in.in_free, time) + r.takes;
   r.posted = in.in_free;
   r.landed = true;
-  if (r.partner != nobody) deliver(message);
+  if (r.gone) {
+    r.over = r.posted;
+    wake(r.rank, r.over);
+  } else if (r.partner != nobody) {
+    deliver(message);
+  }
 }
 
 void loopback::deliver(uint32_t message) {
@@ -177,12 +192,25 @@ dr_status loopback::test(uint32_t rank, uint64_t number, size_t& size) {
 }
 
 dr_status loopback::cancel(uint64_t number) {
-  for (std::vector<uint32_t>& list : waiting_)
-    if (const auto at = std::find(list.begin(), list.end(), number); at != list.end()) {
-      list.erase(at);
-      break;
-    }
-  free(static_cast<uint32_t>(number));
+  const uint32_t n = static_cast<uint32_t>(number);
+  request& r = requests_[n];
+  std::vector<uint32_t>& list = waiting(r.from, r.to);
+  if (r.over != UINT64_MAX) {  // it was over, and nobody had asked
+    free(n);
+    return DR_OK;
+  }
+  if (r.partner == nobody)
+    std::erase(list, n);
+  else if (r.sends)
+    list.push_back(r.partner), requests_[r.partner].partner = nobody;
+  else
+    requests_[r.partner].gone = true, requests_[r.partner].partner = nobody;
+  if (!r.sends || r.landed) {
+    free(n);
+  } else {  // until it lands
+    r.gone = true;
+    r.rank = nobody;
+  }
   return DR_OK;
 }
 
@@ -194,16 +222,10 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
     if (!exchanges[i] || !exchanges[i]->busy()) continue;
     statuses[i] = DR_PENDING;
     ++left;
+    ranks_[i].wake_at = UINT64_MAX;
     wake(i, ranks_[i].clock);
   }
-  uint64_t idle = 0;
   while (left) {
-    if (turns_.empty()) {
-      // All wait for what will not come: time passes, until they give up.
-      idle = std::max<uint64_t>(1'000'000, idle + idle / 8);
-      for (uint32_t i = 0; i < exchanges.size(); ++i)
-        if (statuses[i] == DR_PENDING) wake(i, ranks_[i].clock + idle);
-    }
     std::pop_heap(turns_.begin(), turns_.end(), std::greater<>());
     const turn t = turns_.back();
     turns_.pop_back();
@@ -211,8 +233,9 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
       arrive(t.message, t.time);
       continue;
     }
-    if (statuses[t.rank] != DR_PENDING) continue;
     port& p = ranks_[t.rank];
+    if (t.time != p.wake_at || statuses[t.rank] != DR_PENDING) continue;
+    p.wake_at = UINT64_MAX;
     p.clock = std::max(p.clock, t.time);
     if (faults && !faults->lives(t.rank, p.clock)) {
       statuses[t.rank] = DR_E_PEER;
@@ -223,8 +246,8 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
     statuses[t.rank] = exchanges[t.rank]->advance();
     if (statuses[t.rank] != DR_PENDING)
       --left;
-    else if (p.next != UINT64_MAX)
-      wake(t.rank, p.next);
+    else
+      wake(t.rank, std::min(p.next, exchanges[t.rank]->gives_up_at()));
   }
 }
 

@@ -43,17 +43,18 @@ class loopback {
     loopback* of = nullptr;
     uint32_t number = 0;
     uint64_t clock = 0, out_free = 0, in_free = 0;
-    uint64_t next = UINT64_MAX;  // the earliest thing that it looked for and is still on its way
+    uint64_t next = UINT64_MAX;     // the earliest thing that it looked for and is still on its way
+    uint64_t wake_at = UINT64_MAX;  // its next turn; others in the heap are old
   };
   struct request {
     uint32_t rank = 0, tag = 0;
     std::byte* bytes = nullptr;
-    size_t size = 0;  // of a receive: its room
-    uint64_t over = UINT64_MAX;         // when it is over; UINT64_MAX: not known
-    uint64_t posted = 0, takes = 0;     // a message: as long as that on a port
-    uint32_t to = 0, partner = nobody;  // of a message
+    size_t size = 0;                 // of a receive: its room
+    uint64_t over = UINT64_MAX;      // when it is over; UINT64_MAX: not known
+    uint64_t posted = 0, takes = 0;  // a message: as long as that on a port
+    uint32_t from = 0, to = 0, partner = nobody;
     dr_status status = DR_OK;
-    bool sends = false, landed = false;
+    bool sends = false, landed = false, gone = false;  // gone: of a message that nobody waits for, when it lands
     message_fate fate{};
     std::vector<std::byte> copy;  // of a message that was doubled
   };
@@ -72,7 +73,8 @@ class loopback {
   void deliver(uint32_t message);
   uint32_t take();
   void free(uint32_t number);
-  void wake(uint32_t rank, uint64_t time, uint32_t message = nobody);
+  void wake(uint32_t rank, uint64_t time);
+  void push(const turn& t);
   std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{from} * ranks_.size() + to]; }
 
   dr_loopback_options options_{};
@@ -80,7 +82,7 @@ class loopback {
   std::vector<request> requests_;
   std::vector<uint32_t> free_;
   std::vector<std::vector<uint32_t>> waiting_;  // of each pair: sends and receives without a partner, in their order
-  std::vector<turn> turns_;  // a heap, the earliest on top
+  std::vector<turn> turns_;                     // of ranks, and what arrives; a heap, the earliest on top
   uint64_t turn_count_ = 0;
 };
 

@@ -46,7 +46,8 @@ std::vector<piece_list> cut(std::span<const tensor_view> tensors, std::span<cons
     if (share && !t.index_dtype && elements)
       for (size_t j = range_of(element) + 1; j < ranges && begin_of(j) < end; ++j) {
         const uint64_t row = (begin_of(j) - element) / width / cut_rows * cut_rows;
-        if (row > first && (row - first) * width >= piece_elements_min && (t.universe - row) * width >= piece_elements_min)
+        if (row > first && (row - first) * width >= piece_elements_min &&
+            (t.universe - row) * width >= piece_elements_min)
           close(row);
       }
     close(t.universe);

@@ -60,11 +60,10 @@ dr_status exchange::make_plans(const exchange_request& request) {
   plans_.dense_below = options_.dense_below;
   std::shared_ptr<const plan> dense;
   if (const dr_status s = bind_plan("index=all value=raw", dense, c_.error)) return s;
-  plans_.exact = dense;
-  auto beside = std::make_shared<plan>(*dense);
-  beside->feedback = request.method->feedback;
-  if (beside->keeps_feedback()) beside->text += " with feedback";
-  plans_.beside = std::move(beside);
+  auto exact = std::make_shared<plan>(*dense);
+  exact->feedback = request.method->feedback;
+  if (exact->keeps_feedback()) exact->text += " with feedback";
+  plans_.exact = std::move(exact);
   return DR_OK;
 }
 
@@ -221,8 +220,7 @@ template <class F>
 dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
   if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
   if (which > DR_RESIDUAL_SUM) return fail(c_.error, DR_E_ARGUMENT, "which: %u is no residual", which);
-  if (tensor >= tensors_.size())
-    return fail(c_.error, DR_E_ARGUMENT, "tensor %zu of %zu", tensor, tensors_.size());
+  if (tensor >= tensors_.size()) return fail(c_.error, DR_E_ARGUMENT, "tensor %zu of %zu", tensor, tensors_.size());
   const tensor_view& t = tensors_[tensor];
   const uint64_t width = std::max(1u, t.width);
   if (elements != t.universe * width)
@@ -242,15 +240,15 @@ dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* mem
 
 dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
   std::fill_n(residual, residual ? elements : 0, 0.0f);
-  return each_residual(which, tensor, residual, elements,
-                       [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
-                         float* from = nullptr;
-                         uint64_t there = 0;
-                         dr_error ignored = no_error();  // (a fresh state is zeros)
-                         if (state && !find_residual(state, size, from, there, ignored))
-                           std::memcpy(residual + first, from, 4 * n);
-                         return DR_OK;
-                       });
+  return each_residual(
+      which, tensor, residual, elements,
+      [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
+        float* from = nullptr;
+        uint64_t there = 0;
+        dr_error ignored = no_error();  // (a fresh state is zeros)
+        if (state && !find_residual(state, size, from, there, ignored)) std::memcpy(residual + first, from, 4 * n);
+        return DR_OK;
+      });
 }
 
 dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {

@@ -36,10 +36,10 @@ class builder {
     p_.steps.push_back(s);
     return p_.steps.back();
   }
-  void encode(uint32_t slot, residual_kind residual = residual_kind::own) {
+  void encode(uint32_t slot) {
     step& s = add(DR_STEP_ENCODE, p_.slots[slot].range, slot);
     s.exact = p_.slots[slot].kind == frame_kind::exact;
-    s.residual = s.exact ? residual_kind::none : residual;
+    s.residual = residual_kind::own;
   }
   void send(uint32_t slot, uint32_t peer) {
     step& s = add(DR_STEP_SEND, p_.slots[slot].range, slot);

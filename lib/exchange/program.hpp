@@ -22,10 +22,10 @@ struct step {
   bool exact = false;          // ENCODE: dense and raw, whatever the plan says
   bool with_gradient = false;  // ENCODE_SUM: the sum has this rank's gradient in it
   uint32_t range = 0;
-  uint32_t slot = no_slot;           // the frame that it makes, sends, receives or waits for
-  uint32_t peer = 0;                 // SEND, RECV
-  uint32_t message = 0;              // SEND, RECV: its request; WAIT: that of its RECV
-  uint32_t first = 0, count = 0;     // SUM, MERGE: of program::inputs, slots in rank order; ENCODE_SUM: of its SUM
+  uint32_t slot = no_slot;        // the frame that it makes, sends, receives or waits for
+  uint32_t peer = 0;              // SEND, RECV
+  uint32_t message = 0;           // SEND, RECV: its request; WAIT: that of its RECV
+  uint32_t first = 0, count = 0;  // SUM, MERGE: of program::inputs, slots in rank order; ENCODE_SUM: of its SUM
 };
 
 // A frame: which range it is of, who makes it, and what it carries.
@@ -44,7 +44,6 @@ struct program {
   std::vector<frame_slot> slots;
   uint32_t tags = 1;      // tag 0 is that of verdicts
   uint32_t messages = 0;  // requests that steps make
-
 };
 
 // How many ranges the elements are cut into.

@@ -1,6 +1,7 @@
 #include "exchange/range_work.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "api/state.hpp"
@@ -18,7 +19,8 @@ void add_values(const void* src, void* dst, uint64_t n) {
   using bits = typename Type::bits;
   const auto* const from = static_cast<const bits*>(src);
   auto* const to = static_cast<bits*>(dst);
-  for (uint64_t i = 0; i < n; ++i) to[i] = Type::from_f64(static_cast<double>(Type::to_f32(to[i])) + static_cast<double>(Type::to_f32(from[i])));
+  for (uint64_t i = 0; i < n; ++i)
+    to[i] = Type::from_f64(static_cast<double>(Type::to_f32(to[i])) + static_cast<double>(Type::to_f32(from[i])));
 }
 
 }  // namespace
@@ -133,10 +135,11 @@ void range_work::point(const exchange_memory& at) {
     out.universe = v.universe;
     const auto residual_at = [](std::byte* state) { return state ? state + sizeof(uint64_t) * 2 : nullptr; };
     if (frames_) frames_->tensors[i] = of_gradient, frames_->outs[i] = out;
-    if (exact_frames_) exact_frames_->tensors[i] = v;
+    if (exact_frames_) exact_frames_->tensors[i] = of_gradient;
     if (sum_) sum_->tensors[i] = of_sum, sum_->outs[i] = make_out(v, v.dtype, sums_[i]);
     if (exact_sum_) exact_sum_->outs[i] = make_out(v, v.dtype, sums_[i]);
     if (own_back_) own_back_->outs[i] = make_out(v, DR_F32, residual_at(own_states_[i]));
+    if (exact_back_) exact_back_->outs[i] = make_out(v, DR_F32, residual_at(own_states_[i]));
     if (sum_back_) sum_back_->outs[i] = make_out(v, DR_F32, residual_at(sum_states_[i]));
   }
 }
@@ -153,6 +156,7 @@ dr_status range_work::bind(const exchange_memory& at) {
   if (uses_.sums || uses_.encodes_sum) make(sum_, batch_, uses_.summed);
   if (uses_.sums_exact) make(exact_sum_, exact_, uses_.summed);
   if (feedback_ && uses_.has_own_residual()) make(own_back_, batch_, uses_.summed);
+  if (feedback_ && uses_.has_own_residual() && exact_) make(exact_back_, exact_, uses_.summed);
   if (feedback_ && uses_.has_sum_residual()) make(sum_back_, batch_, uses_.summed);
   return rebind(at);
 }
@@ -173,6 +177,8 @@ dr_status range_work::rebind(const exchange_memory& at) {
     if (const dr_status s = bind(*exact_sum_, false, true)) return s;
   if (own_back_)
     if (const dr_status s = bind(*own_back_, false, true)) return s;
+  if (exact_back_)
+    if (const dr_status s = bind(*exact_back_, false, true)) return s;
   return sum_back_ ? bind(*sum_back_, false, true) : DR_OK;
 }
 
@@ -226,9 +232,18 @@ dr_status range_work::merge(std::span<const dr_bytes> frames, const float* weigh
   return merge_into(*frames_, frames, weights, false);
 }
 
-dr_status range_work::give_back(residual_kind which, std::span<const dr_bytes> frames, const float* weights) {
-  const auto& back = which == residual_kind::sum ? sum_back_ : own_back_;
-  return back ? merge_into(*back, frames, weights, true) : DR_OK;
+dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
+                                const float* weights) {
+  const auto& back = which == residual_kind::sum ? sum_back_ : kind == frame_kind::exact ? exact_back_ : own_back_;
+  if (!back) return DR_OK;
+  if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
+  // As after an encode: what is not finite stays out of later steps.
+  for (const tensor_out& o : back->outs) {
+    auto* const residual = static_cast<float*>(o.values);
+    for (uint64_t i = 0; i < o.universe * o.width; ++i)
+      if (!is_finite<f32_type>(std::bit_cast<uint32_t>(residual[i]))) residual[i] = 0;
+  }
+  return DR_OK;
 }
 
 }  // namespace dr

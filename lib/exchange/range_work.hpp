@@ -21,7 +21,9 @@ struct range_uses {
   uint32_t summed = 0, merged = 0;  // frames at a time
 
   bool has_sum() const { return sums || sums_exact; }
-  bool has_own_residual() const { return encodes || (encodes_sum && sum_residual == residual_kind::own); }
+  bool has_own_residual() const {
+    return encodes || encodes_exact || (encodes_sum && sum_residual == residual_kind::own);
+  }
   bool has_sum_residual() const { return encodes_sum && sum_residual == residual_kind::sum; }
 };
 std::vector<range_uses> uses_of(const program& p);
@@ -32,13 +34,13 @@ struct exchange_memory {
   std::span<const tensor_out> outs;
 };
 
-// Plans of an exchange: of most tensors, of those that go dense beside them, and of frames that are exact as a whole.
+// Plans of an exchange: of most tensors; of those that go dense beside them, and of frames that are exact as a whole.
 struct exchange_plans {
-  std::shared_ptr<const plan> method, beside, exact;
+  std::shared_ptr<const plan> method, exact;
   uint64_t dense_below = 0;  // elements
 
   const std::shared_ptr<const plan>& of(const tensor_view& t) const {
-    return t.universe * (t.width ? t.width : 1) < dense_below ? beside : method;
+    return t.universe * (t.width ? t.width : 1) < dense_below ? exact : method;
   }
 };
 
@@ -72,8 +74,8 @@ class range_work {
   void clear_sum();
   void add_gradient();
   dr_status merge(std::span<const dr_bytes> frames, const float* weights);
-  // residual += Σ weights[i] · frame i.
-  dr_status give_back(residual_kind which, std::span<const dr_bytes> frames, const float* weights);
+  // residual += Σ weights[i] · frame i; frames of one kind.
+  dr_status give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames, const float* weights);
 
   const piece_list& pieces() const { return pieces_; }
   // The state of a piece's residual; nullptr if there is none.
@@ -87,7 +89,7 @@ class range_work {
   void point(const exchange_memory& at);
   template <class F>
   void each_bound(F&& f) const {
-    for (const auto* b : {&frames_, &exact_frames_, &sum_, &exact_sum_, &own_back_, &sum_back_})
+    for (const auto* b : {&frames_, &exact_frames_, &sum_, &exact_sum_, &own_back_, &exact_back_, &sum_back_})
       if (*b) f(**b);
   }
 
@@ -101,8 +103,8 @@ class range_work {
   std::unique_ptr<placed_batch> batch_, exact_;
   std::vector<std::byte*> own_states_, sum_states_, sums_;  // of the pieces
   // Gradient to frames, frames to outputs; the same, exact; the sum to a frame and frames to the sum; exact ones to the
-  // sum; frames to residuals.
-  std::unique_ptr<bound_batch> frames_, exact_frames_, sum_, exact_sum_, own_back_, sum_back_;
+  // sum; frames to residuals, exact ones too.
+  std::unique_ptr<bound_batch> frames_, exact_frames_, sum_, exact_sum_, own_back_, exact_back_, sum_back_;
 };
 
 }  // namespace dr

@@ -27,8 +27,8 @@ std::string trace_json(const exchange& x) {
                   R"(,{"name":"%s","cat":"exchange","ph":"X","ts":%)" PRIu64 ".%03u,\"dur\":%" PRIu64
                   R"(.%03u,"pid":%u,"tid":0,"args":{"range":%u,"peer":%u,"bytes":%)" PRIu64 "}}",
                   step_name(s.what), t.begin_ns / 1000, static_cast<unsigned>(t.begin_ns % 1000),
-                  (t.end_ns - t.begin_ns) / 1000, static_cast<unsigned>((t.end_ns - t.begin_ns) % 1000), p.rank, s.range,
-                  s.peer, t.bytes);
+                  (t.end_ns - t.begin_ns) / 1000, static_cast<unsigned>((t.end_ns - t.begin_ns) % 1000), p.rank,
+                  s.range, s.peer, t.bytes);
     out += line;
   }
   return out + "]}";

@@ -13,11 +13,11 @@ namespace dr {
 // order is seen by `magic`.
 struct verdict {
   static constexpr uint32_t magic_value = 0x56586472;  // "rdXV"
-  uint32_t magic = magic_value, sequence = 0;  // the number of the call
-  uint64_t commits = 0;                        // exchanges that this rank completed before
-  uint64_t step = 0;                           // the caller's
-  int32_t code = DR_OK;                        // of the error, or DR_OK
-  uint32_t culprit = 0, depth = 0;             // who is at fault, and how early in the program that was seen
+  uint32_t magic = magic_value, sequence = 0;          // the number of the call
+  uint64_t commits = 0;                                // exchanges that this rank completed before
+  uint64_t step = 0;                                   // the caller's
+  int32_t code = DR_OK;                                // of the error, or DR_OK
+  uint32_t culprit = 0, depth = 0;                     // who is at fault, and how early in the program that was seen
   uint32_t stream = 0;
   uint64_t tensor = 0, where = 0, what = 0;
   uint64_t check = 0;

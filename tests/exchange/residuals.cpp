@@ -40,12 +40,14 @@ void check_balance(const std::string& plan, uint32_t ranks, double tolerance) {
 TEST_CASE("inputs = sent + residuals, exactly for integers, for every schedule") {
   for (const std::string& schedule : world::schedules)
     for (const uint32_t ranks : {2u, 4u, 8u})
-      check_balance("sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw exchange=" + schedule, ranks, 0);
+      check_balance("sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw exchange=" + schedule, ranks,
+                    0);
 }
 
 TEST_CASE("inputs = sent + residuals to rounding, for lossy values") {
   for (const std::string& schedule : world::schedules)
-    check_balance("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd(levels=127) exchange=" + schedule, 4, 0.05);
+    check_balance("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=qsgd(levels=127) exchange=" + schedule,
+                  4, 0.05);
 }
 
 TEST_CASE("a run that was saved and loaded goes on bit for bit") {

@@ -27,12 +27,12 @@ TEST_CASE("an exchange in steady state allocates nothing, nor does the loopback"
     o.sizes = {30000, 500};
     world::group g(o);
     g.draw(0);
-    for (uint64_t step = 0; step < 3; ++step) g.run_well(step);
+    for (uint64_t step = 0; step < 20; ++step) g.run_well(step);  // (so that the loopback has seen many orders)
     std::vector<dr::exchange*> list;
     for (const auto& r : g.ranks) list.push_back(r->exchange.get());
     std::vector<dr_status> statuses(4);
     dr_call call{};
-    call.step = 3;
+    call.step = 20;
     const size_t before = allocations;
     for (dr::exchange* const x : list) (void)x->start(call);
     g.net.run(list, statuses);

@@ -31,7 +31,9 @@ uint64_t dry_run(const std::string& schedule, uint32_t ranks, size_t elements, d
 TEST_CASE("under the virtual clock an exchange takes what its bytes take on the link") {
   // 4 ranks, 1 M elements at 10 %, 100 Mbit/s: a gather sends 3 frames of 400 kB, an owner 2 · 3 of a quarter of that.
   const double rate = 12.5e6, frame = 400040, quarter = 100040;
-  const auto seconds = [&](const char* schedule) { return 1e-9 * static_cast<double>(dry_run(schedule, 4, 1000000, rate, 0)); };
+  const auto seconds = [&](const char* schedule) {
+    return 1e-9 * static_cast<double>(dry_run(schedule, 4, 1000000, rate, 0));
+  };
   const double verdicts = 3 * 256 / rate;
   CHECK(seconds("gather") == doctest::Approx(3 * frame / rate + verdicts).epsilon(0.01));
   CHECK(seconds("owner") == doctest::Approx(6 * quarter / rate + verdicts).epsilon(0.05));

@@ -17,9 +17,14 @@ namespace world {
 using floats = std::vector<float>;
 using tensors = std::vector<floats>;
 
-inline const std::string schedules[] = {"gather",         "gather(parts=3)", "owner",
-                                        "owner(parts=4)", "ring",            "ring(parts=2)",
-                                        "hierarchy(inner=2)", "hierarchy(inner=3,parts=2)"};
+inline const std::string schedules[] = {"gather",
+                                        "gather(parts=3)",
+                                        "owner",
+                                        "owner(parts=4)",
+                                        "ring",
+                                        "ring(parts=2)",
+                                        "hierarchy(inner=2)",
+                                        "hierarchy(inner=3,parts=2)"};
 
 inline std::shared_ptr<const dr::plan> plan_of(const std::string& text) {
   std::shared_ptr<const dr::plan> p;
