@@ -93,10 +93,10 @@ uint64_t range_work::place(std::byte* memory) {
   return used;
 }
 
-std::byte* range_work::state_of(residual_kind which, size_t i, uint64_t& size) const {
-  size = sizeof(uint64_t) * 2 + 4 * elements_of(views_[i]);
+std::byte* range_work::state_of(residual_kind which, size_t piece, uint64_t& size) const {
+  size = sizeof(uint64_t) * 2 + 4 * elements_of(views_[piece]);
   const auto& states = which == residual_kind::sum ? sum_states_ : own_states_;
-  return which == residual_kind::none || states.empty() ? nullptr : states[i];
+  return which == residual_kind::none || states.empty() ? nullptr : states[piece];
 }
 
 // Sets where tensors and outputs lie.
