@@ -14,8 +14,7 @@ import torch.distributed as dist
 from ._torch_call import Engine, Step
 from .batch import Batch
 from .bound import Bound
-from .errors import ArgumentError, CorruptFrame, Error
-from .merging import merge
+from .errors import CorruptFrame, Error
 from .plan import Plan
 from .tensor import State
 
@@ -23,7 +22,7 @@ from .tensor import State
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _SIZE = 8  # bytes that tell the size of a frame
-_ALIGNMENT = 64  # of slots
+ALIGNMENT = 64  # of slots
 
 
 class Item(NamedTuple):
@@ -65,7 +64,9 @@ class Part:
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
-        self._bound = None
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
 
     def _bind(self) -> Bound:
         states = [self._states.get(item.name) if item.plan.info.feedback else None for item in self.items]
@@ -102,19 +103,15 @@ class Part:
         """The frame never arrived: what it holds goes back to the residuals."""
         if self._bound is None or self._bound.failed or not any(item.plan.info.feedback for item in self.items):
             return
-        merge([self._room[:size]], out=[
+        residuals = [
             self._states[item.name].residual if item.plan.info.feedback else numpy.empty(item.elements, numpy.float32)
             for item in self.items
-        ])  # fmt: skip
+        ]
+        self._batch.merge([self._room[:size]], residuals)
 
     def named(self, error: Error) -> Error:
         """The error with names: of the tensor beside its position, of the rank for the position of its frame."""
-        words = str(error)
-        if error.frame is not None:
-            error.rank = rank = self._engine.global_rank(error.frame)  # type: ignore[attr-defined]
-            words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
-        if isinstance(error, ArgumentError) and " tag" in words:
-            words += "; steps, parameters or plans of the ranks differ"
+        words = str(self._engine.named(error))
         error.args = (re.sub(r"\b(?:tensor (\d+)|x\[(\d+)\])", self._with_name, words),)
         return error
 
@@ -148,11 +145,11 @@ class Unit:
         self._digest = zlib.crc32(told.encode())
         self._prefix = _SIZE * len(self.parts)
         # Slots that are sent and received.
-        self._send = torch.empty(_rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
+        self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
         self._memory = self._send.numpy()
         self._sizes = self._memory[: self._prefix].view(numpy.uint64)
         self._receive = torch.empty(0, dtype=torch.uint8)
-        self._least = self._slot = _rounded(self._prefix)
+        self._least = self._slot = rounded(self._prefix)
         self._what, self._tag, self._work = "", 0, None
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
@@ -193,7 +190,7 @@ class Unit:
         slots, largest = self._read()
         if largest > self._slot:
             step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
-            self._slot = _rounded(largest)
+            self._slot = rounded(largest)
             self._issue(step)
             self._wait(deadline, step)
             slots, _ = self._read()
@@ -203,7 +200,7 @@ class Unit:
             for size in sizes:
                 frames.append(received[start : start + size])
                 start += size
-        self._slot = min(_rounded(largest + largest // 8), self._send.numel())
+        self._slot = min(rounded(largest + largest // 8), self._send.numel())
         for i, part in enumerate(self.parts):
             part.merge(frames[i :: len(self.parts)], self._tag, step)
 
@@ -225,5 +222,5 @@ class Unit:
             part.take_back(size)
 
 
-def _rounded(size: int) -> int:
-    return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+def rounded(size: int) -> int:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
