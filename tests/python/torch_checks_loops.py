@@ -18,11 +18,13 @@ from torch_ranks import (
     residual_sum,
     same,
     steps_of,
+    train,
     wrapped,
 )
 
 import deepreduce
 import deepreduce.torch
+from deepreduce._torch_call import Engine
 from deepreduce.torch import AllReduce, DDPHook, MissingRank
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -86,6 +88,26 @@ def empty_and_tiny_tensors_work():
         assert x[1].item() == 1.0 and x[0].numel() == 0
         AllReduce(LOSSLESS, bypass=bypass)([torch.zeros(0)])
     AllReduce(LOSSY)([])
+
+
+@check("two")
+def tensors_elsewhere_are_copied_and_slots_go_there():
+    """As on a GPU with NCCL, but that everything is in the CPU's memory."""
+    from deepreduce import _torch_call
+
+    expected, lossy = train(None), train(DDPHook(LOSSY, bypass=0))
+    half = gradients(0, dist.get_rank())[0].bfloat16()
+    halves = [half.clone(), half.clone()]
+    AllReduce(LOSSY)([halves[0]])
+    _torch_call.HOST.clear()
+    try:
+        assert Engine(None, 1.0).slot_device(half.device) == half.device
+        assert same(train(DDPHook(LOSSLESS)), expected)
+        assert same(train(DDPHook(LOSSY, bypass=0)), lossy)
+        AllReduce(LOSSY)([halves[1]])
+        assert torch.equal(*halves)
+    finally:
+        _torch_call.HOST.add("cpu")
 
 
 # ---- Slots and faults ---------------------------------------------------------------------------
@@ -216,7 +238,7 @@ def subgroups_exchange_apart():
 
 
 # Each happens within a group of its own, which was made before. GONE in torch_ranks.py lists them.
-groups = {}
+groups: dict = {}  # by the rank that will be gone
 
 
 def lose(signal_number, rank, timeout, *words):

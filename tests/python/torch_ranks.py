@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel as DDP  # noqa: E402
 
 LOSSLESS = "index=golomb value=raw"
 LOSSY = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
-SUITES = {}  # {name: {check: function}}
+SUITES: dict = {}  # {name: {check: function}}
 # The rank that is gone from this check of the suite "four" on.
 GONE = {
     "a_rank_that_stops_is_named_by_all": 2,
@@ -139,7 +139,8 @@ def load_checks():
 
 
 def main():
-    rank, ranks, store, report, suite = int(sys.argv[1]), int(sys.argv[2]), *sys.argv[3:]
+    rank, ranks = map(int, sys.argv[1:3])
+    store, report, suite = sys.argv[3:]
     load_checks()
     torch.set_num_threads(1)
     if store.startswith("env"):  # the framework makes the group

@@ -102,6 +102,16 @@ class Engine:
         error.args = (words,)
         return error
 
+    def slot_device(self, device: torch.device) -> Optional[torch.device]:
+        """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
+        if device.type in HOST:
+            return None
+        try:
+            self.group._get_backend(torch.device(next(iter(HOST), "none")))
+            return None
+        except RuntimeError:  # a group with NCCL only
+            return device
+
     def issue(self, what: str, collective: Callable[..., Any], *arguments: Any) -> Any:
         """Starts a collective and returns its Work. what: a name for it that is never used twice, the same on all ranks."""
         try:
@@ -171,8 +181,14 @@ def _host_of(group: Any) -> Optional[int]:
     return 0
 
 
-def require_cpu(tensor: torch.Tensor, what: str) -> None:
-    if tensor.device.type != "cpu":
-        raise Unsupported(f"{what} is on {tensor.device}: deepreduce.torch exchanges tensors on the CPU only")
+# Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
+# slots go where the group's backend wants them (NCCL): never run on a GPU, tested with this set empty.
+HOST = {"cpu"}
+
+
+def require_place(tensor: torch.Tensor, what: str) -> None:
+    """Unsupported for what cannot be exchanged."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
     if tensor.layout != torch.strided:
-        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); deepreduce.torch takes dense ones")
+        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged")

@@ -10,7 +10,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._torch_call import Engine, Stats, Step, require_cpu
+from ._torch_call import Engine, Stats, Step
 from ._torch_exchange import OnePlan, exact_plan
 from ._torch_unit import ALIGNMENT, rounded
 from .batch import Batch
@@ -80,7 +80,8 @@ class ReduceScatter:
     def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any) -> None:
         shape = (output.numel(), output.dtype)
         if self._engine is None:
-            require_cpu(output, "the gradient")
+            if output.device.type != "cpu":
+                raise Unsupported(f"the gradient is on {output.device}; ReduceScatter takes gradients on the CPU")
             self._engine, self._shape = Engine(group, self._timeout), shape
             plan = self._plan if output.numel() >= self._bypass else as_plan(exact_plan)
             like = torch.empty(output.numel(), dtype=output.dtype)

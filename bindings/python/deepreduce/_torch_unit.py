@@ -11,7 +11,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._torch_call import Engine, Step
+from ._torch_call import HOST, Engine, Step
 from .batch import Batch
 from .bound import Bound
 from .errors import CorruptFrame, Error
@@ -56,6 +56,7 @@ class Part:
         self._keys = [zlib.crc32(item.name.encode()) + 1 for item in items]
         self._weights = [1 / engine.size] * engine.size
         self._tensors: List[Any] = [None] * len(items)
+        self._copies: Optional[List[torch.Tensor]] = None  # on the CPU, of tensors elsewhere
         self._sums: Optional[List[torch.Tensor]] = None  # f32, of tensors of half types: they are rounded once
         if items[0].dtype != torch.float32:
             self._sums = [torch.empty(each.elements) for each in items]
@@ -64,15 +65,17 @@ class Part:
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
+        if tensor.device.type not in HOST and self._copies is None:
+            self._copies = [torch.empty(each.elements, dtype=each.dtype) for each in self.items]
         if self._bound is not None:
             self._bound.close()
             self._bound = None
 
     def _bind(self) -> Bound:
         states = [self._states.get(item.name) if item.plan.info.feedback else None for item in self.items]
-        out = self._tensors if self._sums is None else self._sums
+        x = self._copies or self._tensors
         try:
-            return self._batch.bind(self._tensors, out, state=states, key=self._keys, frames=self._engine.size)
+            return self._batch.bind(x, self._sums or x, state=states, key=self._keys, frames=self._engine.size)
         except Error as error:
             raise self.named(error) from None
 
@@ -80,6 +83,8 @@ class Part:
         """Into memory[start:]; bytes of the frame."""
         if self._bound is None:
             self._bound = self._bind()
+        if self._copies:
+            torch._foreach_copy_(self._copies, self._tensors)
         if self._room is None or self._room.size != memory.size - start:
             self._room = memory[start:]
         bound, room, rank, begin = self._bound, self._room, self._engine.rank, time.perf_counter()
@@ -96,8 +101,9 @@ class Part:
         except Error as error:
             raise self.named(error) from None
         step.merge += time.perf_counter() - begin
-        if self._sums is not None:
-            torch._foreach_copy_(self._tensors, self._sums)
+        sums = self._sums or self._copies
+        if sums:
+            torch._foreach_copy_(self._tensors, sums)
 
     def take_back(self, size: int) -> None:
         """The frame never arrived: what it holds goes back to the residuals."""
@@ -150,12 +156,15 @@ class Unit:
         self._sizes = self._memory[: self._prefix].view(numpy.uint64)
         self._receive = torch.empty(0, dtype=torch.uint8)
         self._least = self._slot = rounded(self._prefix)
+        self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
+        self._far: Any = None  # received there
         self._what, self._tag, self._work = "", 0, None
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
         part, i = self._where[position]
         part.place(i, tensor)
+        self._device = self._engine.slot_device(tensor.device)
 
     def start(self, number: int, step: Step) -> None:
         """Encodes the tensors and issues the collective. number: of the step."""
@@ -174,6 +183,9 @@ class Unit:
         if self._receive.numel() < n * slot:
             self._receive = torch.empty(n * slot, dtype=torch.uint8)
         received, sent = self._receive[: n * slot], self._send[:slot]
+        if self._device is not None:
+            self._far = received = torch.empty(n * slot, dtype=torch.uint8, device=self._device)
+            sent = sent.to(self._device)
         self._work = self._engine.issue(self._what, _all_gather, received, sent)
         step.sent += (n - 1) * slot
         step.received += (n - 1) * slot
@@ -182,6 +194,8 @@ class Unit:
     def _wait(self, deadline: float, step: Step) -> None:
         begin = time.perf_counter()
         self._engine.wait(self._what, self._work, deadline)
+        if self._far is not None:
+            self._receive[: self._far.numel()].copy_(self._far)
         step.wait += time.perf_counter() - begin
 
     def finish(self, deadline: float, step: Step) -> None:

@@ -10,7 +10,8 @@ MissingRank, ExchangeError  what a broken exchange raises on all ranks that are 
                the rank, too
 
 Everything is on the caller's thread: encode, one asynchronous collective, and at the end of backward a wait with a
-deadline and a merge in rank order. gloo, CPU. Tensors on a GPU are refused.
+deadline and a merge in rank order. It is tested over gloo, on the CPU. Tensors on a CUDA device are copied to the CPU,
+where frames are made, and back; over NCCL the frames travel between the devices. No device has run that yet.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 import torch
 import torch.distributed as dist
 
-from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_cpu
+from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange, OnePlan, Plans
 from ._torch_shards import ReduceScatter
 from ._torch_unit import Unit
@@ -61,7 +62,7 @@ class DDPHook(Exchange):
 
     All ranks get the same gradients, bit for bit, or all raise, in backward: PeerError (a rank could not encode: a NaN,
     say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. Unsupported:
-    gradients on a GPU or sparse ones, and compiled autograd.
+    sparse gradients, and compiled autograd.
     A parameter that no rank used keeps its gradient as it was (find_unused_parameters), and what its residual sent in that
     step is lost.
     """
@@ -112,7 +113,8 @@ class DDPHook(Exchange):
             )
         spent, last, done = step.spent, bucket.is_last(), False
         try:
-            buffer, future = bucket.buffer(), torch.futures.Future()
+            buffer = bucket.buffer()
+            future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
             self._futures.append((future, buffer))
             if self._number < self._start:
                 self._all_reduce(buffer)
@@ -148,7 +150,7 @@ class DDPHook(Exchange):
 
     def _place(self, bucket: Any, buffer: torch.Tensor, parameters: Sequence[Any]) -> List[Tuple[Unit, int]]:
         """Tells the units where the bucket's tensors are now; how many of which it has."""
-        require_cpu(buffer, "the gradient")
+        require_place(buffer, "the gradient")
         counts: Dict[int, int] = {}
         for parameter, gradient in zip(parameters, bucket.gradients()):
             unit, position = self._where[self._names[id(parameter)]]
@@ -199,7 +201,7 @@ class AllReduce(Exchange):
     def __call__(self, tensors: Tensors) -> None:
         """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.
 
-        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous, on the CPU
+        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous
         """
         named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
         begin, step, done = time.perf_counter(), self._now, False
@@ -228,7 +230,7 @@ class AllReduce(Exchange):
     def _check(self, named: Mapping[str, torch.Tensor]) -> None:
         """ArgumentError for other tensors than the first call's."""
         for name, each in named.items():
-            require_cpu(each, name)
+            require_place(each, name)
             if not each.is_contiguous():
                 raise ArgumentError(f"{name} is not contiguous: its mean cannot be written where it lies")
         shapes = {name: (each.numel(), each.dtype) for name, each in named.items()}
