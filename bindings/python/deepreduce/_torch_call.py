@@ -104,13 +104,16 @@ class Engine:
 
     def slot_device(self, device: torch.device) -> Optional[torch.device]:
         """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
-        if device.type in HOST:
+        if device.type in HOST or (HOST and self._has_backend("cpu")):
             return None
+        return device
+
+    def _has_backend(self, kind: str) -> bool:
         try:
-            self.group._get_backend(torch.device(next(iter(HOST), "none")))
-            return None
+            self.group._get_backend(torch.device(kind))
         except RuntimeError:  # a group with NCCL only
-            return device
+            return False
+        return True
 
     def issue(self, what: str, collective: Callable[..., Any], *arguments: Any) -> Any:
         """Starts a collective and returns its Work. what: a name for it that is never used twice, the same on all ranks."""

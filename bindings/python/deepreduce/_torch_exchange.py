@@ -87,7 +87,11 @@ class Exchange:
         self._units = [Unit(items, engine, self._states, self._seed) for each in cuts.values() for items in each]
         self._where = {item.name: (unit, i) for unit in self._units for i, item in enumerate(unit.items)}
         if self._loaded is not None:
-            self._take_loaded(self._loaded)
+            try:
+                self._take_loaded(self._loaded)
+            except ArgumentError:
+                self._engine = None
+                raise
 
     # ---- A step ----
 
