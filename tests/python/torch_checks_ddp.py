@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch_ranks import (
+    DDP,
     LOSSLESS,
     LOSSY,
     check,
@@ -327,5 +328,11 @@ def wrong_uses_are_refused():
         wrapped(make_model(), hook)
     with raises(deepreduce.ArgumentError, "plan:"):
         DDPHook("nonsense")
+    frozen = DDP(make_model())
+    frozen.module[0].weight.requires_grad_(False)
+    DDPHook(LOSSY).register(frozen)
+    frozen.module[0].weight.requires_grad_(True)
+    with raises(deepreduce.ArgumentError, "shape (60, 20)", "at register"):
+        steps_of(frozen, torch.optim.SGD(frozen.parameters(), lr=0.01), 0, 1)
     with raises(deepreduce.ArgumentError, "6.bias is float64", "float32"):
         wrapped(make_model(torch.float64), DDPHook(LOSSY))

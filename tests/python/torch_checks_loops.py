@@ -171,33 +171,33 @@ def what_a_failed_step_sent_goes_back_to_the_residuals():
 def a_damaged_frame_is_named_by_all():
     from deepreduce import _torch_unit
 
-    gather, reduce = _torch_unit._all_gather, AllReduce(LOSSY, bypass=0)
+    gather, reduce = _torch_unit.all_gather, AllReduce(LOSSY, bypass=0)
     reduce(gradients(0, 0))
 
-    def flipping(receive, send, **options):
+    def flipping(group, timeout, receive, send):
         send = send.clone()
         send[-len(send) // 2] ^= 4
-        return gather(receive, send, **options)
+        return gather(group, timeout, receive, send)
 
     try:
         if dist.get_rank() == 1:
-            _torch_unit._all_gather = flipping
+            _torch_unit.all_gather = flipping
         with raises(deepreduce.CorruptFrame, "rank 1") as caught:
             reduce(gradients(1, 0))
         assert caught[0].rank == 1
         # A size that no frame can have.
         if dist.get_rank() == 1:
 
-            def lying(receive, send, **options):
+            def lying(group, timeout, receive, send):
                 send = send.clone()
                 send[5] = 1
-                return gather(receive, send, **options)
+                return gather(group, timeout, receive, send)
 
-            _torch_unit._all_gather = lying
+            _torch_unit.all_gather = lying
         with raises(deepreduce.CorruptFrame, "rank 1", "bytes"):
             reduce(gradients(2, 0))
     finally:
-        _torch_unit._all_gather = gather
+        _torch_unit.all_gather = gather
     reduce(gradients(3, 0))
 
 

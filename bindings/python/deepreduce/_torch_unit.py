@@ -9,17 +9,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 import torch
-import torch.distributed as dist
 
-from ._torch_call import HOST, Engine, Step
+from ._torch_call import HOST, Engine, Step, all_gather
 from .batch import Batch
 from .bound import Bound
 from .errors import CorruptFrame, Error
 from .plan import Plan
 from .tensor import State
-
-# all_gather_into_tensor has another name since torch 2.13.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _SIZE = 8  # bytes that tell the size of a frame
 ALIGNMENT = 64  # of slots
@@ -192,7 +188,7 @@ class Unit:
         if self._device is not None:
             self._far = received = torch.empty(n * slot, dtype=torch.uint8, device=self._device)
             sent = sent.to(self._device)
-        self._work = self._engine.issue(self._what, _all_gather, received, sent)
+        self._work = self._engine.issue(self._what, all_gather, received, sent)
         step.sent += (n - 1) * slot
         step.received += (n - 1) * slot
         step.wait += time.perf_counter() - begin
