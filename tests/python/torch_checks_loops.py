@@ -17,6 +17,7 @@ from torch_ranks import (
     raises,
     residual_sum,
     same,
+    same_on_all_ranks,
     steps_of,
     train,
     wrapped,
@@ -136,12 +137,21 @@ def a_rank_that_cannot_encode_is_named_by_all():
         ddp = wrapped(make_model(), hook, bucket_cap_mb=25)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
         steps_of(ddp, optimizer, 0, 2)
-        if dist.get_rank() == 1:
-            ddp.module[3].weight.register_hook(lambda gradient: gradient * float("nan"))
+        handle = ddp.module[3].weight.register_hook(
+            lambda gradient: gradient * (float("nan") if dist.get_rank() else 1)
+        )
         with raises(deepreduce.PeerError, "rank 1", "3.weight", "NaN") as caught:
             steps_of(ddp, optimizer, 2, 3)
         assert caught[0].rank == 1
         assert hook.stats().steps == 3
+        # DDP is of no use after an exception in backward. Another one, of a copy of the model, goes on.
+        handle.remove()
+        model = make_model()
+        model.load_state_dict(ddp.module.state_dict())
+        again = DDPHook(LOSSY, flat=flat, bypass=0)
+        again.load_state_dict(hook.state_dict())
+        steps_of(wrapped(model, again), torch.optim.SGD(model.parameters(), lr=0.01), 3, 5)
+        assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(model))
 
 
 @check("two")
