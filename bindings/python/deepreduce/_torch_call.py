@@ -1,0 +1,232 @@
+"""deepreduce.torch: what it raises, what it counts, and how ranks that do not answer are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import re
+import threading
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
+
+from . import _abi
+from .errors import ArgumentError, Error, Unsupported
+
+# Seconds within which a survivor answers a roll call, beside the time of a step; and those that its store may take on top.
+_ROLL, _STORE = 1.5, 1.5
+
+
+class ExchangeError(Error, RuntimeError):
+    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer. The group is of no use
+    afterwards.
+
+    ranks  of the default group, that are to blame: none
+    """
+
+    code = _abi.DR_E_INTERNAL
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class MissingRank(ExchangeError):
+    """Ranks are gone or late past the timeout: `ranks` of the default group. The group is of no use afterwards."""
+
+
+@dataclasses.dataclass
+class Step:
+    """What a step took on this rank.
+
+    encode, wait, merge  seconds: in the library's encode; in collectives, to issue them and to wait; in merge
+    own                  seconds that the hook took beside these
+    frame                bytes of the frames that it made
+    sent, received       bytes that the collectives moved: slots, to and from each of the others
+    dense                bytes of the gradient
+    kept                 elements that went into the frames
+    repeats              exchanges that were done again since a frame outgrew its slot
+    """
+
+    encode: float = 0.0
+    wait: float = 0.0
+    merge: float = 0.0
+    own: float = 0.0
+    frame: int = 0
+    sent: int = 0
+    received: int = 0
+    dense: int = 0
+    kept: int = 0
+    repeats: int = 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the library and the collectives."""
+        return self.encode + self.wait + self.merge
+
+    def add(self, other: Step) -> None:
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclasses.dataclass
+class Stats:
+    """steps: how many have ended; last: the last of them; total: the sum of all."""
+
+    steps: int
+    last: Step
+    total: Step
+
+
+class Engine:
+    """The collectives of a process group, each with a deadline. An error of theirs becomes one that names ranks."""
+
+    def __init__(self, group: Any, timeout: float) -> None:
+        self.group = dist.group.WORLD if group is None else group
+        self.timeout = timeout
+        self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        self._beat, self._pace = time.monotonic(), 0.0
+
+    def end_step(self) -> None:
+        """So that it knows how long a step takes."""
+        now = time.monotonic()
+        self._beat, self._pace = now, now - self._beat
+
+    def global_rank(self, rank: int) -> int:
+        return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
+
+    def named(self, error: Error) -> Error:
+        """The error of a merge of the ranks' frames, with the rank in words and as `rank`."""
+        words = str(error)
+        if error.frame is not None:
+            error.rank = rank = self.global_rank(error.frame)  # type: ignore[attr-defined]
+            words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
+        if isinstance(error, ArgumentError) and " tag" in words:
+            words += "; steps, parameters or plans of the ranks differ"
+        error.args = (words,)
+        return error
+
+    def slot_device(self, device: torch.device) -> Optional[torch.device]:
+        """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
+        if device.type in HOST or (HOST and self._has_backend("cpu")):
+            return None
+        return device
+
+    def _has_backend(self, kind: str) -> bool:
+        try:
+            self.group._get_backend(torch.device(kind))
+        except RuntimeError:  # a group with NCCL only
+            return False
+        return True
+
+    def issue(self, what: str, collective: Callable[..., Any], *tensors: Any) -> Any:
+        """Starts one of the collectives below and returns its Work. what: its name in errors.
+
+        gloo cannot give up a collective, and the process does not end before it has: so it gets a timeout of its own,
+        which leaves time for the backward that goes on beside it.
+        """
+        try:
+            return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *tensors)
+        except RuntimeError as error:
+            raise self._explained(what, error) from error
+
+    def wait(self, what: str, work: Any, deadline: float) -> None:
+        """Waits until `deadline` of time.monotonic. Raises MissingRank or ExchangeError."""
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            work.wait(datetime.timedelta(seconds=left))
+        except RuntimeError as error:
+            raise self._explained(what, error) from error
+
+    def _explained(self, what: str, error: RuntimeError) -> ExchangeError:
+        # Of gloo's, which begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
+        reason = re.sub(r"^\[.*?\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
+        missing, silent = self._roll_call()
+        if silent:
+            host = _host_of(self.group)
+            if host is None:
+                return ExchangeError(
+                    f"{what}: {reason}; the store does not answer, so nobody knows which rank is missing"
+                )
+            return MissingRank(f"{what}: rank {host}, which serves the store, does not answer ({reason})", [host])
+        ranks = [self.global_rank(each) for each in missing]
+        if not ranks:
+            return ExchangeError(f"{what}: {reason} (timeout {self.timeout:g} s); all ranks answer a roll call")
+        names = ", ".join(map(str, ranks))
+        return MissingRank(f"{what}: rank {names} does not answer ({reason}; timeout {self.timeout:g} s)", ranks)
+
+    def _roll_call(self) -> Tuple[List[int], bool]:
+        """Ranks of the group that do not answer, and whether the store is silent.
+
+        One that could finish the step in which another failed comes here a step later, so it gets the time of a step.
+        The store's calls have no deadline of their own, so another thread makes them: here only, where all is lost.
+        """
+        found: List[List[int]] = []
+        seconds = _ROLL + min(self._pace, self.timeout)
+        thread = threading.Thread(target=self._answer, args=(seconds, found), daemon=True)
+        thread.start()
+        thread.join(seconds + _STORE)
+        return (found[0], False) if found else ([], True)
+
+    def _answer(self, seconds: float, found: List[List[int]]) -> None:
+        try:
+            store, key = self.group.get_group_store(), "deepreduce roll call"
+            store.set(f"{key}/{self.rank}", b"here")
+            missing, end = list(range(self.size)), time.monotonic() + seconds
+            while missing and time.monotonic() < end:
+                missing = [each for each in missing if not store.check([f"{key}/{each}"])]
+                if missing:
+                    time.sleep(0.02)
+            found.append(missing)
+        except RuntimeError:  # the store is gone: `found` stays empty
+            return
+
+
+def all_gather(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    gather = getattr(group, "all_gather_single", None) or group._allgather_base  # its name before torch 2.13
+    return gather(received, sent, _options(AllgatherOptions(), timeout))
+
+
+def all_to_all(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    swap = getattr(group, "all_to_all_single", None) or group.alltoall_base
+    return swap(received, sent, [], [], _options(AllToAllOptions(), timeout))
+
+
+def all_reduce(group: Any, timeout: datetime.timedelta, tensor: torch.Tensor) -> Any:
+    return group.allreduce([tensor], _options(AllreduceOptions(), timeout))
+
+
+def _options(options: Any, timeout: datetime.timedelta) -> Any:
+    options.timeout = timeout
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = True
+    return options
+
+
+def _host_of(group: Any) -> Optional[int]:
+    """The rank that serves the group's store, if one does: rank 0, unless an agent does (torchrun), or a file is it."""
+    store = group.get_group_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() in ("true", "1") or not isinstance(
+        store, dist.TCPStore
+    ):
+        return None
+    return 0
+
+
+# Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
+# slots go where the group's backend wants them (NCCL): never run on a GPU, tested with this set empty.
+HOST = {"cpu"}
+
+
+def require_place(tensor: torch.Tensor, what: str) -> None:
+    """Unsupported for what cannot be exchanged."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
+    if tensor.layout != torch.strided:
+        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged")

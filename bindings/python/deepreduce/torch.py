@@ -1,0 +1,266 @@
+"""deepreduce.torch: compressed gradients for torch.distributed. Imported on request, so that the package needs no torch.
+
+    hook = deepreduce.torch.DDPHook("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant")
+    hook.register(ddp_model)                      # then train as ever
+
+DDPHook        gradients of DistributedDataParallel
+ReduceScatter  gradients of FSDP2 (fully_shard)
+AllReduce      tensors of a loop without either; all_reduce does it once
+MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
+               the rank, too
+
+Everything is on the caller's thread: encode, one asynchronous collective, and at the end of backward a wait with a
+deadline and a merge in rank order. It is tested over gloo, on the CPU. Tensors on a CUDA device are copied to the CPU,
+where frames are made, and back; over NCCL the frames travel between the devices. No device has run that yet.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+
+import torch
+import torch.distributed as dist
+
+from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
+from ._torch_exchange import Exchange, OnePlan, Plans
+from ._torch_shards import ReduceScatter
+from ._torch_unit import Unit
+from .errors import ArgumentError, Unsupported
+
+Tensors = Union[Sequence[torch.Tensor], Mapping[str, torch.Tensor]]
+
+__all__ = [
+    "AllReduce",
+    "DDPHook",
+    "ExchangeError",
+    "MissingRank",
+    "OnePlan",
+    "Plans",
+    "ReduceScatter",
+    "Stats",
+    "Step",
+    "all_reduce",
+]
+
+
+class DDPHook(Exchange):
+    """The communication hook of a DistributedDataParallel: the mean of the ranks' gradients, compressed.
+
+    plan     a plan or its text; or {pattern of parameter names: plan}, or a list of such pairs, of which the first that
+             matches counts (fnmatch). None, or no match: dense, exactly
+    bypass   parameters of fewer elements travel dense, exactly, in the same frame
+    start    so many first steps are dense, by all-reduce
+    flat     the parameters of one plan are one tensor (bucket=flat), of up to DDP's bucket size: of ResNet-20 that
+             takes half the bytes. Residuals still belong to parameters
+    timeout  seconds that the end of a step waits for the other ranks. A process that is left without one of them may
+             take twice the timeout to end, since gloo holds on to a collective for so long
+    seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
+    group    a process group; None: the model's
+
+    Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
+    first step. So `state_dict` and `load_state_dict` give the very same training.
+
+    All ranks get the same gradients, bit for bit, or all raise, in backward: PeerError (a rank could not encode: a NaN,
+    say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. Unsupported:
+    sparse gradients, and compiled autograd.
+    A parameter that no rank used keeps its gradient as it was (find_unused_parameters), and what its residual sent in that
+    step is lost.
+    """
+
+    def __init__(
+        self,
+        plan: Plans,
+        *,
+        bypass: int = 1000,
+        start: int = 0,
+        flat: bool = True,
+        timeout: float = 60.0,
+        seed: int = 0,
+        group: Any = None,
+    ) -> None:
+        super().__init__(plan, bypass, start, flat, timeout, seed, group)
+        self._names: Dict[int, str] = {}
+        # Of each bucket what identified it last, and how many tensors of which units it has.
+        self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
+        self._futures: List[Tuple[Any, torch.Tensor]] = []
+
+    def register(self, model: Any) -> DDPHook:
+        """Registers the hook with a DistributedDataParallel, and returns it. Once, and for one model."""
+        if self._engine is not None:
+            raise ArgumentError("this hook is registered with a model already; each model takes its own")
+        if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+            raise ArgumentError(f"register takes a DistributedDataParallel, not a {type(model).__name__}")
+        self._group = model.process_group if self._group is None else self._group
+        ignored = set(model.parameters_to_ignore)
+        parameters = [
+            (name.replace("_orig_mod.", ""), each)  # torch.compile's
+            for name, each in model.module.named_parameters()
+            if each.requires_grad and name not in ignored
+        ]
+        # DDP keeps them alive.
+        self._names = {id(each): name for name, each in parameters}
+        self._set_tensors(
+            [(name, each.numel(), each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
+        )
+        model.register_comm_hook(self, _hook)
+        return self
+
+    def _take(self, bucket: Any) -> Any:
+        begin, step = time.perf_counter(), self._now
+        if not isinstance(bucket, dist.GradBucket):
+            raise Unsupported(
+                "the hook got no GradBucket: compiled autograd has none (optimize_ddp='python_reducer'); 'ddp_optimizer' has"
+            )
+        spent, last, done = step.spent, bucket.is_last(), False
+        try:
+            buffer = bucket.buffer()
+            future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
+            self._futures.append((future, buffer))
+            if self._number < self._start:
+                self._all_reduce(buffer)
+            else:
+                self._arrive(bucket, buffer)
+            if last:
+                self._complete()
+                for each, result in self._futures:
+                    each.set_result(result)
+            done = True
+            return future
+        finally:
+            if last or not done:
+                self._futures.clear()
+            if not done:
+                self._abort()
+            step.own += time.perf_counter() - begin - (step.spent - spent)
+            if last or not done:
+                self._end_step()
+
+    def _arrive(self, bucket: Any, buffer: torch.Tensor) -> None:
+        """Issues the units of which this bucket has the last tensors."""
+        index, parameters = bucket.index(), bucket.parameters()
+        mark = (buffer.data_ptr(), *map(id, parameters))
+        known, units = self._buckets.get(index, ((), []))
+        if mark != known:
+            units = self._place(bucket, buffer, parameters)
+            self._buckets[index] = (mark, units)
+        for unit, tensors in units:
+            unit.arrived += tensors
+            if unit.arrived == len(unit.items):
+                self._issue(unit)
+
+    def _place(self, bucket: Any, buffer: torch.Tensor, parameters: Sequence[Any]) -> List[Tuple[Unit, int]]:
+        """Tells the units where the bucket's tensors are now; how many of which it has."""
+        require_place(buffer, "the gradient")
+        counts: Dict[int, int] = {}
+        for parameter, gradient in zip(parameters, bucket.gradients()):
+            name = self._names.get(id(parameter))
+            if name is None:
+                raise ArgumentError(
+                    f"a parameter of shape {tuple(parameter.shape)} was not the model's, or had no gradient, at register"
+                )
+            unit, position = self._where[name]
+            begin = gradient.storage_offset() - buffer.storage_offset()
+            unit.place(position, buffer[begin : begin + gradient.numel()])
+            number = self._units.index(unit)
+            counts[number] = counts.get(number, 0) + 1
+        return [(self._units[number], counts[number]) for number in sorted(counts)]
+
+    def _complete(self) -> None:
+        """The last bucket has come."""
+        if self._number < self._start:
+            self._finish_dense()
+            return
+        absent = next((unit for unit in self._units if unit.arrived or unit not in self._pending), None)
+        if absent is not None:
+            names = f"{absent.items[0].name} … {absent.items[-1].name}"
+            raise ArgumentError(f"DDP gave no gradient of some of the {len(absent.items)} parameters {names}")
+        self._finish()
+
+
+class AllReduce(Exchange):
+    """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
+    residuals, so there is one for each list.
+
+    plan, bypass, start, flat, timeout, seed, group  as of DDPHook
+    frame_bytes  of tensors that travel in one frame, at most
+
+    Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
+    """
+
+    def __init__(
+        self,
+        plan: Plans,
+        *,
+        bypass: int = 1000,
+        start: int = 0,
+        flat: bool = True,
+        timeout: float = 60.0,
+        seed: int = 0,
+        group: Any = None,
+        frame_bytes: int = 25 << 20,
+    ) -> None:
+        super().__init__(plan, bypass, start, flat, timeout, seed, group)
+        self._frame_bytes = frame_bytes
+        self._shapes: Dict[str, Tuple[int, torch.dtype]] = {}
+        self._at: Dict[str, int] = {}
+
+    def __call__(self, tensors: Tensors) -> None:
+        """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.
+
+        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous
+        """
+        named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
+        self._check(named)
+        begin, step, done = time.perf_counter(), self._now, False
+        try:
+            if self._number < self._start:
+                for each in named.values():
+                    self._all_reduce(each.detach())
+                self._finish_dense()
+            else:
+                for name, each in named.items():
+                    if each.data_ptr() != self._at.get(name):
+                        unit, position = self._where[name]
+                        unit.place(position, each.detach().view(-1))
+                        self._at[name] = each.data_ptr()
+                for unit in self._units:
+                    self._issue(unit)
+                self._finish()
+            done = True
+        finally:
+            if not done:
+                self._abort()
+            step.own += time.perf_counter() - begin - step.spent
+            self._end_step()
+
+    def _check(self, named: Mapping[str, torch.Tensor]) -> None:
+        """ArgumentError for other tensors than the first call's."""
+        for name, each in named.items():
+            require_place(each, name)
+            if not each.is_contiguous():
+                raise ArgumentError(f"{name} is not contiguous: its mean cannot be written where it lies")
+        shapes = {name: (each.numel(), each.dtype) for name, each in named.items()}
+        if self._engine is None:
+            self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes)
+            self._shapes = shapes
+        elif shapes != self._shapes:
+            names = sorted({name for name, _ in shapes.items() ^ self._shapes.items()})
+            raise ArgumentError(f"{', '.join(names)}: not the tensors of the first call, in number, size or type")
+
+
+def all_reduce(tensors: Tensors, plan: Plans, group: Any = None, **options: Any) -> None:
+    """The mean over ranks of tensors, in place, once. What is kept from call to call is AllReduce's: a plan with
+    feedback is refused here.
+
+    tensors, plan, group  as of AllReduce
+    options  those of AllReduce but `start`
+    """
+    once = AllReduce(plan, group=group, **options)
+    if once.keeps:
+        raise ArgumentError("the plan has feedback, which AllReduce keeps from call to call; all_reduce does not")
+    once(tensors)
+
+
+def _hook(state: DDPHook, bucket):  # type: ignore[no-untyped-def]  # DDP looks at the names and the annotations
+    return state._take(bucket)
