@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
 
-from . import _abi
+from . import _abi, errors
 from .errors import ArgumentError, Error, Unsupported
 
 # Seconds within which a survivor answers a roll call, beside the time of a step; and those that its store may take on top.
@@ -35,8 +35,10 @@ class ExchangeError(Error, RuntimeError):
         self.ranks = tuple(ranks)
 
 
-class MissingRank(ExchangeError):
+class MissingRank(ExchangeError, errors.MissingRank):
     """Ranks are gone or late past the timeout: `ranks` of the default group. The group is of no use afterwards."""
+
+    code = _abi.DR_E_TIMEOUT
 
 
 @dataclasses.dataclass
