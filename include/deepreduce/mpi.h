@@ -141,6 +141,7 @@ static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_
                                : dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Comm_idup", code);
   if (status != DR_OK) return status; /* MPI may still write to *t */
   MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
+  /* Ranks of this host by its name: MPI_Comm_split_type would wait for all, and takes MPICH's NOLOCAL at its word. */
   MPI_Get_processor_name(host, &length);
   for (int i = 0; i < length; ++i) name = (name ^ (unsigned char)host[i]) * 1099511628211u;
   status = dr_mpi_gather_(t, name, &names, deadline, error);

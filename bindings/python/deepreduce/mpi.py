@@ -58,15 +58,15 @@ class MpiTransport(Transport):
         self._open: Dict[int, Union[_Send, _Recv]] = {}
         self._last = 0
         self._status = MPI.Status()
-        self.ended = 0
-        self._crowded = True
+        self.ended = 0  # requests so far
+        self.crowded = True  # this host has more ranks than cores
         made, request = comm.Idup()
         self._until(request, "MPI_Comm_idup", made)
         self.comm = made
         made.Set_errhandler(MPI.ERRORS_RETURN)
         self.ranks, self.rank = made.Get_size(), made.Get_rank()
         hosts = self.gather(zlib.crc32(MPI.Get_processor_name().encode()))
-        self._crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1)
+        self.crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1)
 
     def send(self, peer: int, tag: int, address: int, size: int) -> int:
         rounds = []
@@ -141,21 +141,16 @@ class MpiTransport(Transport):
         return [int(each) for each in words[: self.ranks]]
 
     def _until(self, request: Any, what: str, kept: object) -> None:
-        deadline, pause = time.monotonic() + self._timeout, Pause(self)
+        deadline, pause = time.monotonic() + self._timeout, _Pause(self)
         while not request.Test():
             if time.monotonic() > deadline:
                 _LEFT.append((request, kept))
                 raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
             pause.rest()
 
-    def rest(self, polls: int, seconds: float) -> None:
-        """Between two polls: nothing at first, then the core goes to others, then sleep; soon where cores are short."""
-        if polls > 16:
-            time.sleep(50e-6 if self._crowded or seconds > 1e-3 else 0)
-
-    def close(self) -> None:
-        """Frees the communicator, if MPI holds on to nothing. All ranks call it."""
-        if self._open:
+    def close(self, free: bool = True) -> None:
+        """Frees the communicator, so all ranks call it; not if MPI holds on to messages, or without `free`."""
+        if self._open or not free:
             _LEFT.append(self)
         elif self.comm != MPI.COMM_NULL and not MPI.Is_finalized():
             self.comm.Free()
@@ -165,17 +160,21 @@ class MpiTransport(Transport):
 _LEFT: List[object] = []
 
 
-class Pause:
-    """Counts the polls since something came."""
+class _Pause:
+    """Between two polls: nothing at first, then the core goes to others for 1 ms, then sleep; at once where cores are short."""
 
     def __init__(self, transport: MpiTransport) -> None:
-        self._transport, self._polls, self._ended, self._since = transport, 0, transport.ended, 0.0
+        self._transport, self._ended = transport, transport.ended
+        self._polls, self._since = 0, 0.0
 
     def rest(self) -> None:
-        if self._ended != self._transport.ended or not self._polls:
-            self._polls, self._ended, self._since = 0, self._transport.ended, time.monotonic()
+        if self._ended != self._transport.ended:  # there was something to do
+            self._ended, self._polls = self._transport.ended, 0
         self._polls += 1
-        self._transport.rest(self._polls, time.monotonic() - self._since)
+        if self._polls == 16:
+            self._since = time.monotonic()
+        if self._polls > 16:
+            time.sleep(50e-6 if self._transport.crowded or time.monotonic() - self._since > 1e-3 else 0)
 
 
 def _at(address: int, size: int) -> Any:
@@ -213,6 +212,7 @@ class AllReduce:
         threads: Optional[int] = None,
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
+        self._sound = True  # the last exchange did not fail
         failed: Optional[Error] = None
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
@@ -243,19 +243,23 @@ class AllReduce:
 
     def test(self) -> bool:
         """Goes on. True: done, and `out` has the result. MPI makes way only while it is called."""
-        return self.exchange.advance()
+        self._sound = False
+        done = self.exchange.advance()
+        self._sound = True
+        return done
 
     def wait(self) -> Any:
         """Goes on to the end, and returns `out`."""
-        pause = Pause(self.transport)
-        while not self.exchange.advance():
+        pause = _Pause(self.transport)
+        while not self.test():
             pause.rest()
         return self.out
 
     def close(self) -> None:
-        """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end."""
+        """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end. After an exchange that
+        failed the communicator is kept, since a rank may be gone."""
         del self.exchange
-        self.transport.close()
+        self.transport.close(self._sound)
 
 
 def all_reduce(
