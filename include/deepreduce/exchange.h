@@ -94,8 +94,8 @@ DR_API void dr_exchange_destroy(dr_exchange *exchange);
 DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                     size_t out_stride, size_t n);
 
-/* Begins an exchange of what the tensors hold now; they stay as they are until it ends. Of `call` (NULL: zeros) step, seed and
- * trace count. The rank and the number of the call go into random numbers by themselves. ARGUMENT: one is under way, or an
+/* Begins an exchange of what the tensors hold now; they stay as they are until it ends. Of `call` step, seeds and trace count;
+ * NULL: the step is the number of the call. The rank goes into private random numbers by itself. ARGUMENT: one is under way, or an
  * earlier one left memory with the transport: make a new exchange. */
 DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
 /* Goes on as far as it can. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the exchange:
@@ -105,8 +105,9 @@ DR_API dr_status dr_exchange_advance(dr_exchange *exchange);
 /* Gives up an exchange under way: the others see this rank fail. The next dr_exchange_advance says how it ended. */
 DR_API dr_status dr_exchange_cancel(dr_exchange *exchange);
 
-/* What feedback keeps, in the order of the tensors' elements, whatever the ranks and parts: for a checkpoint. SUM: the
- * second one, of the ranges that this rank owns; elsewhere it reads zeros, and what is written there must be zero. */
+/* What feedback keeps, in the order of the tensors' elements, whatever the ranks and parts: for a checkpoint. SUM: an owner's,
+ * of what the second encode dropped, in units of the result (of means, unless DR_EXCHANGE_SUM); of ranges that this rank does not
+ * own it reads zeros, and what is written there must be zero. */
 enum { DR_RESIDUAL_OWN = 0, DR_RESIDUAL_SUM = 1 };
 /* residual: f32[elements], elements = universe * width of the tensor. A plan without feedback reads zeros.
  * ARGUMENT (an exchange under way, too). */

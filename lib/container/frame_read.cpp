@@ -100,12 +100,15 @@ class named_entries {
  public:
   static constexpr uint32_t most = 1u << 13;
 
-  void add(uint32_t entry) { word_[entry / 64] |= uint64_t{1} << (entry % 64); }
-  bool has(uint32_t entry) const { return entry < most && (word_[entry / 64] >> (entry % 64) & 1); }
+  void add(uint32_t entry) {
+    while (words_ <= entry / 64) word_[words_++] = 0;
+    word_[entry / 64] |= uint64_t{1} << (entry % 64);
+  }
+  bool has(uint32_t entry) const { return entry / 64 < words_ && (word_[entry / 64] >> (entry % 64) & 1); }
   // When all are added: counts those before each word.
   uint32_t count() {
     uint32_t all = 0;
-    for (size_t w = 0; w < std::size(word_); ++w) {
+    for (uint32_t w = 0; w < words_; ++w) {
       before_[w] = all;
       all += static_cast<uint32_t>(std::popcount(word_[w]));
     }
@@ -117,8 +120,10 @@ class named_entries {
   }
 
  private:
-  uint64_t word_[most / 64] = {};
-  uint32_t before_[most / 64] = {};
+  // (Most frames name a few of the first entries, so the rest of the words is not even set to zero.)
+  uint32_t words_ = 0;
+  uint64_t word_[most / 64];
+  uint32_t before_[most / 64];
 };
 
 dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_error& error, uint64_t memory_max) {

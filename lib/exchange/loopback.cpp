@@ -215,7 +215,6 @@ dr_status loopback::cancel(uint64_t number) {
 }
 
 void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> statuses) {
-  turns_.clear();
   size_t left = 0;
   for (uint32_t i = 0; i < exchanges.size(); ++i) {
     statuses[i] = DR_OK;

@@ -1,6 +1,6 @@
 // Where everything lies in the public structs, and what the public names are worth, on LP64. Compiled by a test. A struct may grow
 // at its end (that is a line more here); a line that has to change is a new ABI: DR_ABI_VERSION, or DR_CODEC_ABI_VERSION for codec.h.
-#include <deepreduce/deepreduce.h>
+#include <deepreduce/exchange.h>
 
 #define SIZE(type, bytes) static_assert(sizeof(type) == bytes, #type " has another size")
 #define FIELD(type, name, at, bytes)                                                              \
@@ -397,6 +397,72 @@ VALUE(DR_FEATURE_CALL_FLAGS, 5);
 VALUE(DR_FEATURE_DECODE_FLAGS, 6);
 VALUE(DR_FEATURE_TENSOR_FLAGS, 7);
 VALUE(DR_FEATURE_PLACE_FLAGS, 8);
+
+SIZE(dr_transport, 72);
+FIELD(dr_transport, struct_size, 0, 8);
+FIELD(dr_transport, user, 8, 8);
+FIELD(dr_transport, ranks, 16, 4);
+FIELD(dr_transport, rank, 20, 4);
+FIELD(dr_transport, send, 24, 8);
+FIELD(dr_transport, recv, 32, 8);
+FIELD(dr_transport, test, 40, 8);
+FIELD(dr_transport, cancel, 48, 8);
+FIELD(dr_transport, now, 56, 8);
+FIELD(dr_transport, spend, 64, 8);
+
+SIZE(dr_exchange_options, 48);
+FIELD(dr_exchange_options, struct_size, 0, 8);
+FIELD(dr_exchange_options, flags, 8, 4);
+FIELD(dr_exchange_options, reserved, 12, 4);
+FIELD(dr_exchange_options, timeout_ns, 16, 8);
+FIELD(dr_exchange_options, dense_below, 24, 8);
+FIELD(dr_exchange_options, frame_size, 32, 8);
+FIELD(dr_exchange_options, frame_size_user, 40, 8);
+
+SIZE(dr_exchange_info, 120);
+FIELD(dr_exchange_info, struct_size, 0, 8);
+FIELD(dr_exchange_info, ranks, 8, 4);
+FIELD(dr_exchange_info, rank, 12, 4);
+FIELD(dr_exchange_info, ranges, 16, 4);
+FIELD(dr_exchange_info, steps, 20, 4);
+FIELD(dr_exchange_info, memory, 24, 8);
+FIELD(dr_exchange_info, sent_max, 32, 8);
+FIELD(dr_exchange_info, calls, 40, 8);
+FIELD(dr_exchange_info, failures, 48, 8);
+FIELD(dr_exchange_info, sent, 56, 8);
+FIELD(dr_exchange_info, received, 64, 8);
+FIELD(dr_exchange_info, messages, 72, 8);
+FIELD(dr_exchange_info, kept, 80, 8);
+FIELD(dr_exchange_info, total_ns, 88, 8);
+FIELD(dr_exchange_info, encode_ns, 96, 8);
+FIELD(dr_exchange_info, wait_ns, 104, 8);
+FIELD(dr_exchange_info, merge_ns, 112, 8);
+
+SIZE(dr_loopback_options, 56);
+FIELD(dr_loopback_options, struct_size, 0, 8);
+FIELD(dr_loopback_options, ranks, 8, 4);
+FIELD(dr_loopback_options, reserved, 12, 4);
+FIELD(dr_loopback_options, seed, 16, 8);
+FIELD(dr_loopback_options, latency_ns, 24, 8);
+FIELD(dr_loopback_options, bytes_per_second, 32, 8);
+FIELD(dr_loopback_options, cost, 40, 8);
+FIELD(dr_loopback_options, cost_user, 48, 8);
+
+VALUE(DR_EXCHANGE_SUM, 1);
+VALUE(DR_EXCHANGE_TRACE, 2);
+VALUE(DR_EXCHANGE_DRY, 4);
+VALUE(DR_RESIDUAL_OWN, 0);
+VALUE(DR_RESIDUAL_SUM, 1);
+VALUE(DR_STEP_ENCODE, 1);
+VALUE(DR_STEP_SEND, 2);
+VALUE(DR_STEP_RECV, 3);
+VALUE(DR_STEP_WAIT, 4);
+VALUE(DR_STEP_SUM, 5);
+VALUE(DR_STEP_ADD, 6);
+VALUE(DR_STEP_ENCODE_SUM, 7);
+VALUE(DR_STEP_AGREE, 8);
+VALUE(DR_STEP_MERGE, 9);
+VALUE(DR_STEP_DRAIN, 10);
 
 VALUE(DR_FIELDS_MAX, 8);
 VALUE(DR_CODEC_ABI_VERSION, 2);

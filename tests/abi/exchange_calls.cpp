@@ -1,0 +1,223 @@
+// Exchanges as a client of the C ABI sees them.
+#include <deepreduce/exchange.h>
+
+#include <limits>
+
+#include "client.hpp"
+
+namespace {
+
+struct net {
+  dr_loopback* handle = nullptr;
+  explicit net(uint32_t ranks) {
+    dr_loopback_options o{};
+    o.struct_size = sizeof o;
+    o.ranks = ranks;
+    o.latency_ns = 1000;
+    dr_error error{sizeof(dr_error)};
+    REQUIRE(dr_loopback_create(&o, &handle, &error) == DR_OK);
+  }
+  ~net() { dr_loopback_destroy(handle); }
+  net(const net&) = delete;
+  net& operator=(const net&) = delete;
+  dr_transport transport(uint32_t rank) const {
+    dr_transport t{};
+    t.struct_size = sizeof t;
+    REQUIRE(dr_loopback_transport(handle, rank, &t) == DR_OK);
+    return t;
+  }
+};
+
+// A rank with one dense tensor.
+struct rank {
+  client::context context;
+  client::floats in, out;
+  dr_exchange* handle = nullptr;
+  dr_tensor_out told{};
+  ~rank() { dr_exchange_destroy(handle); }
+
+  dr_status create(const net& n, uint32_t number, const std::string& text, uint32_t flags = 0) {
+    const client::plan plan(text);
+    const dr_transport t = n.transport(number);
+    dr_exchange_options o{};
+    o.struct_size = sizeof o;
+    o.flags = flags;
+    const dr_tensor tensor = client::dense(in);
+    told = client::dense_out(out);
+    return dr_exchange_create(context.handle, plan.handle, &t, &o, &tensor, sizeof tensor, &told, sizeof told, 1,
+                              &handle);
+  }
+};
+
+const std::string topr = "sparsify=topr(count=2) feedback=residual index=golomb value=raw";
+
+}  // namespace
+
+TEST_CASE("ranks exchange, and the outputs say how many rows were added") {
+  const net n(2);
+  rank ranks[2];
+  dr_exchange* list[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    ranks[i].in = {1.0f + static_cast<float>(i), -3, 0, 8};
+    ranks[i].out.resize(4);
+    REQUIRE(ranks[i].create(n, i, topr, DR_EXCHANGE_TRACE) == DR_OK);
+    REQUIRE(dr_exchange_start(ranks[i].handle, nullptr) == DR_OK);
+    list[i] = ranks[i].handle;
+  }
+  CHECK(dr_exchange_start(ranks[0].handle, nullptr) == DR_E_ARGUMENT);
+  CHECK(ranks[0].context.error() == "exchange: it is under way");
+  CHECK(dr_exchange_advance(ranks[0].handle) == DR_PENDING);
+  dr_status statuses[2];
+  REQUIRE(dr_loopback_run(n.handle, list, statuses) == DR_OK);
+  for (const rank& r : ranks) {
+    CHECK(r.out == client::floats{0, -3, 0, 8});
+    CHECK(r.told.count == 4);
+  }
+  float residual[4];
+  REQUIRE(dr_exchange_read_residual(ranks[1].handle, DR_RESIDUAL_OWN, 0, residual, 4) == DR_OK);
+  CHECK(client::floats(residual, residual + 4) == client::floats{2, 0, 0, 0});
+
+  dr_exchange_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(dr_exchange_describe(ranks[0].handle, &info, nullptr) == DR_OK);
+  CHECK(info.ranks == 2);
+  CHECK(info.calls == 1);
+  CHECK(info.failures == 0);
+  CHECK(info.kept == 2);
+  CHECK(info.messages == 2);
+  CHECK(info.sent == info.received);
+  CHECK(info.sent <= info.sent_max);
+
+  size_t size = 0;
+  CHECK(dr_exchange_trace(ranks[0].handle, nullptr, 0, &size) == DR_E_CAPACITY);
+  std::string json(size, ' ');
+  REQUIRE(dr_exchange_trace(ranks[0].handle, json.data(), json.size(), &size) == DR_OK);
+  CHECK(json.find("\"name\":\"merge\"") != std::string::npos);
+  CHECK(json.substr(json.size() - 2) == "]}");
+}
+
+TEST_CASE("sparse tensors and sparse outputs go by gather") {
+  const net n(2);
+  client::context contexts[2];
+  const std::vector<uint32_t> indices[2] = {{7, 2}, {2, 900}};
+  const client::floats values[2] = {{1, 4}, {2, 8}};
+  std::vector<uint32_t> got_indices[2];
+  client::floats got[2];
+  dr_exchange* list[2];
+  dr_tensor_out outs[2];
+  const client::plan plan("index=golomb value=raw exchange=gather");
+  for (uint32_t i = 0; i < 2; ++i) {
+    const dr_tensor tensor = client::sparse(indices[i], values[i], 1000);
+    got_indices[i].resize(4), got[i].resize(4);
+    outs[i] = {};
+    outs[i].struct_size = sizeof outs[i];
+    outs[i].dtype = DR_F32;
+    outs[i].index_dtype = DR_U32;
+    outs[i].universe = 1000;
+    outs[i].values = got[i].data();
+    outs[i].indices = got_indices[i].data();
+    outs[i].capacity = 4;
+    const dr_transport t = n.transport(i);
+    dr_exchange_options o{};
+    o.struct_size = sizeof o;
+    o.flags = DR_EXCHANGE_SUM;
+    REQUIRE(dr_exchange_create(contexts[i].handle, plan.handle, &t, &o, &tensor, sizeof tensor, &outs[i],
+                               sizeof outs[i], 1, &list[i]) == DR_OK);
+    REQUIRE(dr_exchange_start(list[i], nullptr) == DR_OK);
+  }
+  REQUIRE(dr_loopback_run(n.handle, list, nullptr) == DR_OK);
+  for (uint32_t i = 0; i < 2; ++i) {
+    CHECK(outs[i].count == 3);
+    got_indices[i].resize(3), got[i].resize(3);
+    CHECK(got_indices[i] == std::vector<uint32_t>{2, 7, 900});
+    CHECK(got[i] == client::floats{6, 1, 8});
+    dr_exchange_destroy(list[i]);
+  }
+}
+
+TEST_CASE("an exchange refuses what it cannot do, and says why") {
+  const net n(2);
+  const auto said = [&](const std::string& plan, uint32_t flags = 0) {
+    rank r;
+    r.in = r.out = {1, 2, 3};
+    CHECK(r.create(n, 0, plan, flags) != DR_OK);
+    return r.context.error();
+  };
+  CHECK(said(topr, 64) == "options: unknown flags 0x40, or reserved is not 0");
+  CHECK(said(topr, DR_EXCHANGE_DRY) == "options: DRY needs frame_size");
+  rank r;
+  r.in = r.out = {1, 2, 3};
+  REQUIRE(r.create(n, 0, topr) == DR_OK);
+  CHECK(dr_exchange_advance(r.handle) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_cancel(r.handle) == DR_E_ARGUMENT);
+  dr_call call{};
+  call.struct_size = sizeof call;
+  call.segment_rows = 5;
+  CHECK(dr_exchange_start(r.handle, &call) == DR_E_UNSUPPORTED);
+  size_t size = 0;
+  CHECK(dr_exchange_trace(r.handle, nullptr, 0, &size) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_rebind(r.handle, nullptr, 0, nullptr, 0, 0) == DR_E_ARGUMENT);
+}
+
+TEST_CASE("an exchange goes on at other memory") {
+  const net n(1);
+  rank r;
+  r.in = {1, 2, 3};
+  r.out.resize(3);
+  REQUIRE(r.create(n, 0, "index=golomb value=raw") == DR_OK);
+  const client::floats other = {4, 5, 6};
+  client::floats result(3);
+  const dr_tensor tensor = client::dense(other);
+  dr_tensor_out out = client::dense_out(result);
+  REQUIRE(dr_exchange_rebind(r.handle, &tensor, sizeof tensor, &out, sizeof out, 1) == DR_OK);
+  REQUIRE(dr_exchange_start(r.handle, nullptr) == DR_OK);
+  REQUIRE(dr_exchange_advance(r.handle) == DR_OK);
+  CHECK(result == other);
+  CHECK(r.out == client::floats{0, 0, 0});
+}
+
+TEST_CASE("NULL where something is needed is ARGUMENT") {
+  CHECK(dr_exchange_create(nullptr, nullptr, nullptr, nullptr, nullptr, 0, nullptr, 0, 0, nullptr) == DR_E_ARGUMENT);
+  client::context c;
+  dr_exchange* x = nullptr;
+  CHECK(dr_exchange_create(c.handle, nullptr, nullptr, nullptr, nullptr, 0, nullptr, 0, 0, &x) == DR_E_ARGUMENT);
+  CHECK(c.error() == "transport is NULL");
+  dr_exchange_destroy(nullptr);
+  CHECK(dr_exchange_start(nullptr, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_advance(nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_cancel(nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_describe(nullptr, nullptr, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_trace(nullptr, nullptr, 0, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_rebind(nullptr, nullptr, 0, nullptr, 0, 0) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_read_residual(nullptr, 0, 0, nullptr, 0) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_write_residual(nullptr, 0, 0, nullptr, 0) == DR_E_ARGUMENT);
+  CHECK(dr_loopback_create(nullptr, nullptr, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_loopback_transport(nullptr, 0, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_loopback_run(nullptr, nullptr, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_loopback_now(nullptr, 0) == 0);
+  dr_loopback_destroy(nullptr);
+  CHECK(std::string(dr_step_name(DR_STEP_ENCODE_SUM)) == "encode_sum");
+  CHECK(std::string(dr_step_name(0)) == "?");
+  CHECK(std::string(dr_step_name(11)) == "?");
+}
+
+TEST_CASE("a plan says its exchange, and refuses another") {
+  const auto text = [](const std::string& plan) {
+    const client::plan p(plan);
+    return std::string(dr_plan_text(p.handle));
+  };
+  CHECK(text("index=golomb exchange=gather") == "index=golomb value=raw");
+  CHECK(text("exchange=owner(parts=4) index=golomb") == "index=golomb value=raw exchange=owner(parts=4)");
+  CHECK(text("exchange=hierarchy(parts=1,inner=8)") == "index=raw value=raw exchange=hierarchy(inner=8)");
+  const auto said = [](const char* plan) {
+    dr_plan* p = nullptr;
+    dr_error error{sizeof(dr_error)};
+    CHECK(dr_plan_parse(plan, &p, &error) == DR_E_ARGUMENT);
+    return std::string(error.message);
+  };
+  CHECK(said("exchange=tree") == "plan: exchange= takes one of gather, owner, ring, hierarchy");
+  CHECK(said("exchange=owner(parts=65)") == "plan: exchange=owner(parts=65): not an integer in 1 … 64");
+  CHECK(said("exchange=owner(parts=1.5)") == "plan: exchange=owner(parts=1.5): not an integer in 1 … 64");
+  CHECK(said("exchange=ring(inner=2)") == "plan: exchange=ring has no parameter 'inner'; it has: parts");
+  CHECK(said("exchange=hierarchy") == "plan: exchange=hierarchy needs inner=…, the ranks of a host");
+}
