@@ -51,6 +51,20 @@ def test_gather_is_merge_in_rank_order():
     assert numpy.array_equal(ranks[1].out, expected)
 
 
+def test_the_step_is_the_number_of_the_call():
+    plan = "sparsify=random(ratio=0.1) index=golomb value=raw"
+    x = [gradient(rank, 0) for rank in range(2)]
+    loopback, ranks = ranks_of(2, plan, x)
+    other, again = ranks_of(2, plan, x)
+    made = []
+    for step in range(2):
+        run(loopback, ranks, None)
+        run(other, again, step)
+        assert ranks[0].out.tobytes() == again[0].out.tobytes()
+        made.append(ranks[0].out.tobytes())
+    assert made[0] != made[1]
+
+
 def test_sum_list_shapes_and_in_place():
     x = [[numpy.full((2, 3), rank, numpy.float32), numpy.ones(5, numpy.float16)] for rank in range(2)]
     loopback, ranks = ranks_of(2, "index=all value=raw exchange=owner", x, sum=True)

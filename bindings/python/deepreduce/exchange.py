@@ -241,10 +241,12 @@ class Exchange:
         self._check(status)
         self._inputs, self._outs, self.out = inputs, outs, made
 
-    def start(self, step: int = 0, seed: int = 0) -> None:
-        """Begins an exchange of what x holds now; it stays as it is until the end. The seed is that of all ranks."""
+    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+        """Begins an exchange of what x holds now; it stays as it is until the end. The step (None: the number of the call) and
+        the seed are those of all ranks."""
         call = new(_abi.dr_call)
-        call.step, call.seed = unsigned(step, "step"), unsigned(seed, "seed")
+        call.step = self.info().calls if step is None else unsigned(step, "step")
+        call.seed = unsigned(seed, "seed")
         if self._callbacks is not None:
             self._callbacks.error = None
         self._check(_load().dr_exchange_start(self._handle, call))

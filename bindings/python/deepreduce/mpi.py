@@ -191,7 +191,7 @@ class AllReduce:
     mean = deepreduce.mpi.AllReduce(gradient, "sparsify=topr(ratio=0.01) feedback=residual exchange=owner")
     for step in range(steps):
         ...                       # fills gradient
-        update = mean(step)       # or start(step), work on something else and test(), wait()
+        update = mean()           # or start(), work on something else and test(), wait()
 
     Errors are those of Exchange.advance: their `rank` is to blame. After one, sends may be left that MPI does not take back, and
     MPI_Finalize may wait for the lost rank: end with comm.Abort().
@@ -231,13 +231,13 @@ class AllReduce:
     def out(self) -> Any:
         return self.exchange.out
 
-    def __call__(self, step: int = 0, seed: int = 0) -> Any:
+    def __call__(self, step: Optional[int] = None, seed: int = 0) -> Any:
         """Begins, waits, returns `out`."""
         self.start(step, seed)
         return self.wait()
 
-    def start(self, step: int = 0, seed: int = 0) -> None:
-        """Begins; x stays as it is until the end. The step and the seed are those of all ranks."""
+    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+        """Begins; x stays as it is until the end. The step (None: the number of the call) and the seed are those of all ranks."""
         self.exchange.start(step, seed)
 
     def test(self) -> bool:
