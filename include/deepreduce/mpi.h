@@ -12,6 +12,9 @@
  * - What is longer than DR_MPI_ROUND bytes goes in rounds of so many, since MPI 3 counts in int; all ranks have the same.
  * - A failed exchange may leave sends that MPI does not take back. Their memory and the communicator are never freed then,
  *   and MPI_Finalize may wait for the lost rank: call MPI_Abort or _exit.
+ * - A rank that stops, or is late, is named by all others. One that is killed is, where mpiexec leaves the others alive and MPI
+ *   survives it: Open MPI --with-ft ulfm, MPICH in shared memory, MPICH 4.0. MPICH 5.0 over TCP does not: MPI_Isend to that rank
+ *   crashes (ucx) or never returns (ofi). By default mpiexec ends all ranks when one is killed.
  */
 #ifndef DEEPREDUCE_MPI_H
 #define DEEPREDUCE_MPI_H

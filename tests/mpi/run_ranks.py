@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Runs a program under mpiexec, MPICH's or Open MPI's, and ends all of it when its time is over.
 
-    run_ranks.py [--lost RANK] [--by-status] [--seconds S] MPIEXEC RANKS PROGRAM [ARGUMENT…]
+    run_ranks.py [--lost RANK | --by-status | --fails] [--seconds S] MPIEXEC RANKS PROGRAM [ARGUMENT…]
 
 Each rank ends with a line "rank R: good", or says what was not. With --lost that rank is killed or stops on the way; the others
-must be good, and statuses do not count. With --by-status nothing but the status counts.
+must be good, and statuses do not count. With --by-status nothing but the status counts;
+with --fails it must not be 0, and mpiexec must end by itself.
 Exit 0 or 1, or 77 if a rank says "skipped: …".
 """
 import argparse
@@ -80,6 +81,7 @@ def main():
     parser.add_argument("ranks", type=int)
     parser.add_argument("--lost", type=int)
     parser.add_argument("--by-status", action="store_true")
+    parser.add_argument("--fails", action="store_true")
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("program", nargs=argparse.REMAINDER)
     asked = parser.parse_args()
@@ -94,6 +96,8 @@ def main():
     missing = sorted(wanted - good(lines))
     if status is None and (missing or asked.lost is None):
         print(f"killed after {asked.seconds} s")
+    if asked.fails:
+        return status in (None, 0)
     if asked.by_status:
         return status != 0
     if missing:
