@@ -27,9 +27,10 @@ SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}
-# What a public C header may include beside those. mpi.h is inline functions, which the user's mpicc compiles.
+# What a public C header may include beside those. mpi.h and mpi_transport.h are inline functions, which the user's mpicc compiles.
 PUBLIC_C = {"deepreduce.h": {"codec.h", "version.h"}, "exchange.h": {"deepreduce.h"},
-            "mpi.h": {"exchange.h", "mpi.h", "string.h", "stdlib.h", "time.h"}}
+            "mpi_transport.h": {"exchange.h", "mpi.h", "stdio.h", "stdlib.h", "string.h"},
+            "mpi.h": {"mpi_transport.h", "mpi.h", "sched.h", "stdio.h", "stdlib.h", "string.h", "sys/select.h", "unistd.h"}}
 
 
 def skipped(path):
@@ -151,7 +152,7 @@ def judge(tree, path, name, target):
     elif mine == "builtin":
         if theirs not in {"include", "core", "builtin", None} and str(target) not in {"lib/sparsify/sparsifier.hpp", "lib/feedback/entry.hpp"}:
             return f"the list of built-ins does not see {theirs}"
-    elif mine in {"bench/compare", "bindings"}:
+    elif mine in {"bench/compare", "bindings", "examples"}:
         if theirs not in {"include", mine, None}:
             return f"{mine} sees include/ only"
     elif mine not in {"tests", "bench", "datasets"}:
@@ -334,6 +335,9 @@ PLANTS = [
     ("include/deepreduce/codec.h", '#include "version.h"', "public C header"),
     ("include/deepreduce/version.h", "#include <stdbool.h>", "public C header"),
     ("include/deepreduce/deepreduce.h", "#include <string.h>", "public C header"),
+    ("include/deepreduce/mpi.h", "#include <pthread.h>", "public C header"),
+    ("include/deepreduce/exchange.h", '#include "mpi_transport.h"', "public C header"),
+    ("include/deepreduce/exchange.h", "#include <mpi.h>", "MPI"),
     ("include/deepreduce/codec.hpp", '#include "core/error.hpp"', "public C++ header"),
     ("include/deepreduce/deepreduce.hpp", "#include <zlib.h>", "public C++ header"),
     ("lib/core/error.hpp", '#include "primitive/bits.hpp"', "core does not see primitive"),
@@ -388,6 +392,7 @@ PLANTS = [
     ("codecs/builtin.cpp", '#include "sparsify/select.hpp"', "list of built-ins does not see sparsify"),
     ("bench/compare/main.cpp", '#include "core/pool.hpp"', "include/ only"),
     ("bindings/python/deepreduce/fast.cpp", '#include "lib/core/error.hpp"', "include/ only"),
+    ("examples/sgd_mpi.c", '#include "core/pool.hpp"', "include/ only"),
     ("lib/primitive/bits.hpp", "#include <cuda_runtime.h>", "CUDA"),
     ("lib/primitive/bits.hpp", "#include <cub/cub.cuh>", "CUDA"),
     ("lib/cuda/compact.cu", "#include <cub/cub.cuh>", None),

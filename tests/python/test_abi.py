@@ -1,4 +1,4 @@
-"""deepreduce._abi says what the headers say: constants, structs, functions. Needs no library.
+"""deepreduce._abi and _abi_exchange say what the headers say: constants, structs, functions. Needs no library.
 
 The headers are read with a few regular expressions, and once more by the C compiler, which tells sizes and
 offsets.
@@ -11,15 +11,20 @@ import pathlib
 import re
 import shutil
 import subprocess
+import types
 
 import pytest
 
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-from deepreduce import _abi  # noqa: E402
+from deepreduce import _abi, _abi_exchange  # noqa: E402
+
+MIRROR = types.SimpleNamespace(
+    **{**vars(_abi), **vars(_abi_exchange), "FUNCTIONS": {**_abi.FUNCTIONS, **_abi_exchange.FUNCTIONS}}
+)
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"
-HEADERS = ("version.h", "codec.h", "deepreduce.h")
+HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h")
 
 # Of codec.h: what only codecs written in C use.
 NOT_MIRRORED = {
@@ -150,7 +155,7 @@ def ctype(text):
     elif base in typedefs():
         kind = SCALARS[typedefs()[base]]
     else:
-        kind = getattr(_abi, base)
+        kind = getattr(MIRROR, base)
     for _ in range(depth):
         kind = ctypes.POINTER(kind)
     return kind
@@ -208,20 +213,20 @@ def test_the_reader_misses_no_constant():
 
 def test_constants():
     expected = {**macros(), **enumerators()}
-    mirrored = {name: value for name, value in vars(_abi).items() if name.startswith("DR_")}
+    mirrored = {name: value for name, value in vars(MIRROR).items() if name.startswith("DR_")}
     assert mirrored == expected
 
 
 def test_typedefs():
     for name, kind in typedefs().items():
-        assert getattr(_abi, name) is SCALARS[kind], name
+        assert getattr(MIRROR, name) is SCALARS[kind], name
 
 
 def test_structs_are_all_there():
     expected = set(structs()) | opaque()
     mirrored = {
         name
-        for name, value in vars(_abi).items()
+        for name, value in vars(MIRROR).items()
         if isinstance(value, type) and issubclass(value, ctypes.Structure) and value is not ctypes.Structure
     }
     assert mirrored - {"dr_ops"} == expected
@@ -230,17 +235,17 @@ def test_structs_are_all_there():
 
 @pytest.mark.parametrize("name", sorted(structs()))
 def test_struct(name):
-    mirrored = [(field[0], field[1]) for field in getattr(_abi, name)._fields_]
+    mirrored = [(field[0], field[1]) for field in getattr(MIRROR, name)._fields_]
     assert [field for field, _ in mirrored] == [field for field, _ in structs()[name]]
     for (field, kind), (_, expected) in zip(mirrored, structs()[name]):
         assert kind is expected, f"{name}.{field}: {kind} in _abi.py, {expected} in the header"
 
 
-@pytest.mark.parametrize("name", sorted(set(functions()) | set(_abi.FUNCTIONS)))
+@pytest.mark.parametrize("name", sorted(set(functions()) | set(MIRROR.FUNCTIONS)))
 def test_function(name):
     assert name in functions(), "not in the header"
-    assert name in _abi.FUNCTIONS, "not in _abi.py"
-    assert _abi.FUNCTIONS[name] == functions()[name]
+    assert name in MIRROR.FUNCTIONS, "not in _abi.py"
+    assert MIRROR.FUNCTIONS[name] == functions()[name]
 
 
 def test_a_struct_that_may_grow_begins_with_its_size():
@@ -254,7 +259,7 @@ def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
     if compiler is None:
         pytest.skip("no C compiler (CC, or cc in PATH)")
     names = sorted(structs())
-    lines = ["#include <deepreduce/deepreduce.h>", "#include <stdio.h>", "int main(void) {"]
+    lines = ["#include <deepreduce/exchange.h>", "#include <stdio.h>", "int main(void) {"]
     for name in names:
         lines.append(f'  printf("{name} %zu\\n", sizeof({name}));')
         for field, _ in structs()[name]:
@@ -267,7 +272,7 @@ def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
 
     mirrored = {}
     for name in names:
-        struct = getattr(_abi, name)
+        struct = getattr(MIRROR, name)
         mirrored[name] = str(ctypes.sizeof(struct))
         for field, _ in structs()[name]:
             mirrored[f"{name}.{field}"] = str(getattr(struct, field).offset)

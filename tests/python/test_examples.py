@@ -20,7 +20,7 @@ SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Par
 
 def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
-    names = ("_call", "batch", "bound", "decoding", "encoding", "errors", "header", "merging", "plan", "tensor")
+    names = ("_call", "batch", "bound", "decoding", "encoding", "errors", "exchange", "header", "merging", "plan", "tensor")
     modules = [deepreduce] + [importlib.import_module(f"deepreduce.{name}") for name in names]
     found = {test.name: test for module in modules for test in finder.find(module, globs={}) if test.examples}
     return [found[name] for name in sorted(found)]
@@ -45,7 +45,8 @@ def test_everything_public_has_an_example():
 
 def test_readme(capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.S | re.M)
-    blocks = [block for block in blocks if "deepreduce" in block and "cuda" not in block]  # test_device.py has those
+    # tests/python/test_device.py and tests/mpi have the others
+    blocks = [each for each in blocks if "deepreduce" in each and "cuda" not in each and "deepreduce.mpi" not in each]
     if not blocks:
         pytest.skip("README.md has no Python example")
     for block in blocks:

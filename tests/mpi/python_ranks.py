@@ -1,0 +1,169 @@
+"""deepreduce.mpi under mpiexec: every schedule, numpy arrays and torch tensors, errors that name the rank.
+
+    mpiexec -n N python python_ranks.py N [kill]
+"""
+
+import importlib.util
+import os
+import pathlib
+import re
+import signal
+import sys
+import time
+
+for package in ("numpy", "mpi4py"):
+    if not importlib.util.find_spec(package):
+        print(f"skipped: {sys.executable} has no {package}")
+        sys.exit(0)
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bindings" / "python"))
+sys.dont_write_bytecode = True
+
+import numpy  # noqa: E402
+
+import deepreduce  # noqa: E402
+import deepreduce.mpi  # noqa: E402
+from deepreduce.mpi import MPI, AllReduce, all_reduce  # noqa: E402
+
+COMM = MPI.COMM_WORLD
+RANK, RANKS = COMM.Get_rank(), COMM.Get_size()
+TOP = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw"
+SCHEDULES = ["gather", "gather(parts=3)", "owner", "owner(parts=2)", "ring", "hierarchy(inner=2)"]
+
+
+def gradient(rank, step, d=5000):
+    return numpy.random.default_rng([rank, step]).standard_cauchy(d).astype(numpy.float32)
+
+
+def same_everywhere(array):
+    return len(set(COMM.allgather(numpy.ascontiguousarray(array).tobytes()))) == 1
+
+
+def raised(kind, call, *arguments, **named):
+    try:
+        call(*arguments, **named)
+    except kind as error:
+        return error
+    raise AssertionError(f"no {kind.__name__}")
+
+
+def schedules():
+    for schedule in SCHEDULES:
+        x = numpy.empty(5000, numpy.float32)
+        mean = AllReduce(x, f"{TOP} exchange={schedule}", timeout=30)
+        states = [deepreduce.State(TOP, x) for _ in range(RANKS)]
+        for step in range(4):
+            x[:] = gradient(RANK, step)
+            if step % 2:
+                out = mean(step)
+            else:
+                mean.start(step)
+                while not mean.test():
+                    time.sleep(1e-4)
+                out = mean.out
+            assert same_everywhere(out), (schedule, step)
+            if schedule == "gather":  # what merge makes of all ranks' frames
+                frames = [deepreduce.encode(gradient(rank, step), TOP, state=states[rank], step=step) for rank in range(RANKS)]
+                expected = deepreduce.merge(frames, weights=[1 / RANKS] * RANKS)
+                assert numpy.array_equal(out, expected), (schedule, step)
+        info = mean.exchange.info()
+        assert info.calls == 4 and info.failures == 0 and 0 < info.sent <= info.sent_max
+        kept = mean.exchange.residual()
+        assert kept.any() or (schedule.startswith("hierarchy") and RANK % 2)  # who does not encode drops nothing
+        mean.exchange.set_residual(numpy.zeros_like(kept))
+        assert not mean.exchange.residual().any()
+        mean.close()
+
+
+def dense_sums():
+    x = [numpy.full((3, 5), RANK, numpy.float32), numpy.arange(7, dtype=numpy.float32)]
+    plain = "index=all value=raw exchange=owner"
+    mean = all_reduce(x, plain)
+    assert (mean[0] == (RANKS - 1) / 2).all() and mean[0].shape == (3, 5) and numpy.allclose(mean[1], x[1])
+    total = all_reduce(x, plain, sum=True)
+    assert (total[0] == RANKS * (RANKS - 1) / 2).all()
+    all_reduce(x, plain, out=x)  # in place
+    assert (x[0] == (RANKS - 1) / 2).all()
+    half = COMM.Split(RANK % 2, RANK)
+    part = all_reduce(numpy.full(9, RANK, numpy.float32), plain, half)
+    assert (part == numpy.mean(range(RANK % 2, RANKS, 2))).all()
+    raised(deepreduce.ArgumentError, all_reduce, x, TOP)
+    half.Free()
+
+
+def torch_tensors():
+    if not importlib.util.find_spec("torch"):
+        return
+    import torch
+
+    x = torch.full((4, 6), float(RANK))
+    mean = AllReduce(x, "index=all value=raw exchange=gather")
+    out = mean()
+    assert isinstance(out, torch.Tensor) and out.shape == (4, 6) and (out == (RANKS - 1) / 2).all()
+    x += 1
+    assert (mean() == (RANKS + 1) / 2).all()
+    mean.close()
+
+
+def faults():
+    x = gradient(RANK, 0)
+    if RANK == 1:
+        x[17] = numpy.nan
+    mean = AllReduce(x, "sparsify=topr(ratio=0.1) value=log_quant exchange=owner", timeout=30)
+    error = raised(deepreduce.ArgumentError if RANK == 1 else deepreduce.PeerError, mean)
+    assert error.rank == 1 and "NaN" in str(error), error
+    x[:] = gradient(RANK, 1)
+    assert same_everywhere(mean())
+    mean.close()
+    # One rank cannot prepare: all say so.
+    wrong = "index=all value=raw exchange=" + ("ring" if RANK else "ring(parts=0)")
+    error = raised(deepreduce.ArgumentError if RANK == 0 else deepreduce.PeerError, AllReduce, x, wrong)
+    assert RANK == 0 or error.rank == 0
+    raised(deepreduce.ArgumentError, AllReduce, x, TOP, MPI.COMM_NULL)
+
+
+def readme():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = (each for each in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) if "deepreduce.mpi" in each)
+    names = {}
+    exec(compile(block, "README.md", "exec"), names)
+    assert same_everywhere(names["update"])
+
+
+def killed():
+    """Rank 1 is killed in the third exchange."""
+    x = gradient(RANK, 0)
+    mean = AllReduce(x, TOP + " exchange=owner", timeout=4)
+    mean(0)
+    mean(1)
+    if RANK == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    before, begin = mean.out.copy(), time.monotonic()
+    error = raised(deepreduce.MissingRank, mean, 2)
+    assert error.rank == 1, error
+    assert time.monotonic() - begin < 5
+    assert numpy.array_equal(before, mean.out)
+
+
+def main():
+    if RANKS != int(sys.argv[1]):
+        print(f"skipped: mpiexec and mpi4py are of different MPIs ({MPI.Get_library_version().splitlines()[0]})")
+        return
+    if sys.argv[2:] == ["kill"]:
+        killed()
+        print(f"rank {RANK}: good", flush=True)
+        time.sleep(10)
+        os._exit(0)  # MPI_Finalize would wait for rank 1
+    for test in (schedules, dense_sums, torch_tensors, faults, readme):
+        test()
+    print(f"rank {RANK}: good", flush=True)
+
+
+try:
+    main()
+except BaseException:
+    import traceback
+
+    traceback.print_exc()
+    sys.stderr.flush()
+    COMM.Abort(1)
