@@ -20,10 +20,11 @@ struct dr_exchange : dr::exchange {
   dr_tensor_out* told = nullptr;
   size_t told_stride = 0;
 
-  void write_counts() const {
-    for (size_t i = 0; i < tensors(); ++i) {
+  void write_counts() {
+    const std::span<const uint64_t> rows = count_rows();
+    for (size_t i = 0; i < rows.size(); ++i) {
       auto* const to = reinterpret_cast<dr_tensor_out*>(reinterpret_cast<char*>(told) + i * told_stride);
-      const uint64_t count = counted(i);
+      const uint64_t count = rows[i];
       if (dr::size_of_struct(to) >= offsetof(dr_tensor_out, count) + sizeof count)
         std::memcpy(&to->count, &count, sizeof count);
     }
@@ -140,6 +141,7 @@ dr_status dr_exchange_trace(dr_exchange* exchange, char* json, size_t capacity, 
     if (!size || (!json && capacity)) return fail(c.error, DR_E_ARGUMENT, "%s is NULL", size ? "json" : "size");
     if (exchange->times().empty())
       return fail(c.error, DR_E_ARGUMENT, "exchange: it was made without DR_EXCHANGE_TRACE");
+    if (exchange->busy()) return fail(c.error, DR_E_ARGUMENT, "exchange: it is under way");
     const std::string text = dr::trace_json(*exchange);
     *size = text.size();
     if (text.size() > capacity)
@@ -176,6 +178,9 @@ dr_status dr_loopback_run(dr_loopback* loopback, dr_exchange* const* exchanges, 
   dr_error error = dr::no_error();
   return dr::guarded(error, [&]() -> dr_status {
     const uint32_t n = loopback->ranks();
+    for (uint32_t i = 0; i < n; ++i)
+      if (exchanges[i] && !exchanges[i]->is_on(loopback->transport(i)))
+        return fail(error, DR_E_ARGUMENT, "exchanges: that at %u is not rank %u of this loopback", i, i);
     std::vector<dr::exchange*> list(exchanges, exchanges + n);
     std::vector<dr_status> made(n);
     loopback->run(list, made);

@@ -19,8 +19,12 @@
  * Rules beside those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
  * - Ranks agree before an output is written: it is untouched unless all ranks have all they need. Of plans with feedback the
- *   gradient of a failed step is in the residual then: it is not lost, and must not be given again.
- * - One verdict can still be lost on its way to one rank, which then fails alone. The next call fails on all ranks and names it.
+ *   gradient of a failed step is in the residual then: it is not lost, and must not be given again. (But for a range that this
+ *   rank itself could not encode: of that the residual is as before.)
+ * - One verdict can still be lost on its way to one rank, which then fails alone: its outputs are not those of the others, and it
+ *   has taken back what they applied. The next call fails on all ranks and names it; then it wants their parameters, and a
+ *   residual of zeros.
+ * - A transport serves one exchange, ever: of another, late messages could be taken for this one's.
  * - Nothing waits longer than `timeout_ns`. An error names the guilty rank (dr_error.frame), and every rank names the same.
  */
 #ifndef DEEPREDUCE_EXCHANGE_H
@@ -74,7 +78,7 @@ typedef struct dr_exchange_options {
   uint32_t reserved;
   uint64_t timeout_ns;  /* of one exchange; 0: 60 s */
   uint64_t dense_below; /* tensors of fewer elements go as they are, exact, beside the others; 0: none does */
-  /* DRY: bytes of the frame of so many elements; sum: of the sum that an owner encodes. */
+  /* DRY: bytes of the frame of so many elements, at least 1; sum: of the sum that an owner encodes. */
   uint64_t (*frame_size)(void *user, uint64_t elements, uint32_t sum);
   void *frame_size_user;
 } dr_exchange_options;
@@ -83,7 +87,8 @@ typedef struct dr_exchange_options {
  * the tensors' own memory. The exchange keeps the states of feedback itself (so tensors have none) and allocates all that it
  * needs here. tensors, outs and the context (which serves it alone while an exchange is under way) must stay valid until it is
  * destroyed; transport and options are copied. Sparse tensors: with `gather` and `owner`.
- * ARGUMENT, UNSUPPORTED (a place other than the CPU, too), MEMORY. */
+ * Sparse outputs, of `gather`, have room for the union of as many rows as there can be. Memory of the CPU only.
+ * ARGUMENT, CAPACITY (that room; `needed` says how much), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, const dr_transport *transport,
                                     const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,
                                     dr_tensor_out *outs, size_t out_stride, size_t n, dr_exchange **exchange);
@@ -171,7 +176,7 @@ DR_API void dr_loopback_destroy(dr_loopback *loopback); /* NULL is fine; exchang
 /* Fills a rank's transport, which is valid as long as the loopback. ARGUMENT. */
 DR_API dr_status dr_loopback_transport(dr_loopback *loopback, uint32_t rank, dr_transport *transport);
 /* Advances all ranks' exchanges, which have been started, until each of them has ended; statuses [ranks], or NULL: how. A NULL
- * among the exchanges is a rank that is not there. Returns the first of the statuses that is not DR_OK. */
+ * among the exchanges is a rank that is not there. ARGUMENT: another's place. Returns the first of the statuses that is not DR_OK. */
 DR_API dr_status dr_loopback_run(dr_loopback *loopback, dr_exchange *const *exchanges, dr_status *statuses);
 /* A rank's clock, in ns since the loopback was made. */
 DR_API uint64_t dr_loopback_now(const dr_loopback *loopback, uint32_t rank);

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cstdarg>
 #include <cstdio>
+#include <new>
 
 #include "api/frame_checks.hpp"
 #include "primitive/rng.hpp"
@@ -76,6 +77,7 @@ void exchange::poison(const verdict& why) {
   v = why;
   v.sequence = sequence_;
   v.commits = commits;
+  v.fingerprint = fingerprint_;
   v.step = call_.step;
 }
 
@@ -139,13 +141,10 @@ void exchange::conclude_all() {
   came_[program_.rank] = 1;
   outcome_ = conclude(verdicts_, came_);
   concluded_ = true;
-  if (outcome_.code == DR_OK) {
-    ++commits_;
-    return;
-  }
+  if (outcome_.code == DR_OK) return;
   failed_ = true;
-  for (uint32_t i = 0; i < program_.ranks; ++i)
-    if (came_[i] == 1) commits_ = std::max(commits_, verdicts_[i].commits);  // (said once)
+  if (outcome_.depth == verdict::behind)  // said once
+    for (const verdict& v : verdicts_) commits_ = std::max(commits_, v.commits);
   give_back_all();
 }
 
@@ -200,6 +199,7 @@ dr_status exchange::start(const dr_call& call) {
   own().sequence = sequence_;
   own().commits = commits_;
   own().step = call_.step;
+  own().fingerprint = fingerprint_;
   info_.sent = info_.received = info_.messages = info_.kept = 0;
   info_.total_ns = info_.encode_ns = info_.wait_ns = info_.merge_ns = 0;
   for (uint32_t i = 1; i < program_.ranks; ++i) {
@@ -213,7 +213,8 @@ dr_status exchange::start(const dr_call& call) {
 
 dr_status exchange::run(const step& s) {
   switch (s.what) {
-    case DR_STEP_ENCODE: encode(s); break;
+    case DR_STEP_ENCODE:
+    case DR_STEP_ENCODE_SUM: encode(s); break;
     case DR_STEP_SEND: send(s); break;
     case DR_STEP_RECV: recv(s); break;
     case DR_STEP_WAIT: return wait(s);
@@ -223,7 +224,6 @@ dr_status exchange::run(const step& s) {
       if (!dry()) ranges_[s.range].add_gradient();
       spend(s, 0);
       break;
-    case DR_STEP_ENCODE_SUM: encode_sum(s); break;
     case DR_STEP_AGREE: return agree();
     case DR_STEP_MERGE: merge(s); break;
     default: return drain();
@@ -231,12 +231,23 @@ dr_status exchange::run(const step& s) {
   return DR_OK;
 }
 
+// Only the first exchange may allocate.
+dr_status exchange::run_guarded(const step& s) {
+  try {
+    return run(s);
+  } catch (const std::bad_alloc&) {
+    own_status_ = DR_E_MEMORY;
+    poison(DR_E_PEER, program_.rank, 0, "out of memory");
+    return DR_OK;
+  }
+}
+
 dr_status exchange::advance() {
   if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
   while (busy()) {
     const step& s = program_.steps[pc_];
     if (!times_.empty() && !times_[pc_].begin_ns) times_[pc_].begin_ns = now();
-    if (run(s) == DR_PENDING) return DR_PENDING;
+    if (run_guarded(s) == DR_PENDING) return DR_PENDING;
     const uint64_t time = now(), took = time - last_ns_;
     last_ns_ = time;
     switch (s.what) {
@@ -261,7 +272,10 @@ dr_status exchange::finish() {
   ++sequence_;
   ++info_.calls;
   info_.total_ns = now() - begin_ns_;
-  if (outcome_.code == DR_OK) return DR_OK;
+  if (outcome_.code == DR_OK) {
+    ++commits_;
+    return DR_OK;
+  }
   ++info_.failures;
   const bool mine = outcome_.culprit == program_.rank;
   const dr_status code = mine && own_status_ ? own_status_ : outcome_.code;

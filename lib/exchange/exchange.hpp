@@ -42,11 +42,12 @@ class exchange {
 
   bool busy() const { return pc_ < program_.steps.size(); }
   const dr_exchange_info& info() const { return info_; }
-  uint64_t counted(size_t tensor) const;  // rows of the result, by the last merge
-  size_t tensors() const { return tensors_.size(); }
+  // Rows of the result, of each tensor, by the last merge.
+  std::span<const uint64_t> count_rows();
   context& of() const { return c_; }
 
   const program& steps() const { return program_; }
+  bool is_on(const dr_transport& t) const { return transport_.user == t.user && transport_.send == t.send; }
   std::span<const step_time> times() const { return times_; }  // of the last exchange, if it traces
   uint64_t now() const;
   // When the step that is pending gives up.
@@ -62,6 +63,8 @@ class exchange {
   dr_status check_request(const exchange_request& request);
   dr_status make_plans(const exchange_request& request);
   dr_status prepare_ranges();
+  dr_status check_room(const std::vector<tensor_out>& outs);
+  uint64_t fingerprint(const exchange_request& request) const;
   dr_status take_memory();
   exchange_memory memory() const { return {tensors_, outs_}; }
   // f(range, piece in it, state, its size, first element, elements) of each piece of a tensor.
@@ -70,8 +73,10 @@ class exchange {
 
   // Steps: DR_OK to go on, DR_PENDING to come back. What goes wrong becomes the verdict of this rank.
   dr_status run(const step& s);
+  dr_status run_guarded(const step& s);
   void encode(const step& s);
-  void encode_sum(const step& s);
+  bool finds_fault(const step& s);
+  void fail_encode(const step& s, dr_status status, const dr_error& e);
   void send(const step& s);
   void recv(const step& s);
   dr_status wait(const step& s);
@@ -121,6 +126,8 @@ class exchange {
   void* workspace_ = nullptr;
   size_t block_size_ = 0, workspace_size_ = 0;
   std::vector<uint64_t> counts_;  // of sparse tensors, as prepared for
+  std::vector<uint64_t> rows_;    // of the result
+  uint64_t fingerprint_ = 0;
   std::vector<uint64_t> slot_at_, slot_room_;
 
   // Of the exchange under way.

@@ -1,6 +1,8 @@
 // The steps that compute, send and receive. What goes wrong becomes this rank's verdict.
+#include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <cstring>
 
 #include "api/frame_checks.hpp"
 #include "exchange/exchange.hpp"
@@ -36,54 +38,73 @@ void exchange::finish_encode(const step& s, dr_status status, const encode_resul
     spend(s, made.size);
     return;
   }
+  fail_encode(s, status, c_.error);
+}
+
+// This rank cannot encode a range: the others get to know why.
+void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
   own_status_ = status;
   slot_size_[s.slot] = 0;
   verdict v;
   v.code = DR_E_PEER;
   v.culprit = program_.rank;
-  v.stream = c_.error.stream;
+  v.stream = e.stream;
   v.tensor = DR_NO_TENSOR;
-  v.where = c_.error.where;
-  v.what = c_.error.what;
+  v.where = e.where;
+  v.what = e.what;
+  const char* why = e.message;
+  char which[96] = "";
   const piece_list& pieces = ranges_[s.range].pieces();
-  if (c_.error.tensor < pieces.size()) {
-    const piece& p = pieces[c_.error.tensor];
+  if (e.tensor < pieces.size()) {
+    // The sentence counts tensors, and elements, from the range's first.
+    const piece& p = pieces[e.tensor];
     v.tensor = p.tensor;
-    std::snprintf(v.message, sizeof v.message,
-                  "it could not encode tensor %u, rows %" PRIu64 " to %" PRIu64 " (%s): %.100s", p.tensor, p.first,
-                  p.first + p.rows, status_name(status), c_.error.message);
-  } else {
-    std::snprintf(v.message, sizeof v.message, "it could not encode (%s): %.140s", status_name(status),
-                  c_.error.message);
+    v.where += p.first * std::max(1u, tensors_[p.tensor].width);
+    if (!std::strncmp(why, "tensor ", 7)) why += 7 + std::strspn(why + 7, "0123456789");
+    if (!std::strncmp(why, ", ", 2) || !std::strncmp(why, ": ", 2)) why += 2;
+    if (p.first)
+      std::snprintf(which, sizeof which, "tensor %u, from row %" PRIu64 " on: ", p.tensor, p.first);
+    else
+      std::snprintf(which, sizeof which, "tensor %u: ", p.tensor);
   }
+  std::snprintf(v.message, sizeof v.message, "it could not encode (%s): %s%.100s", status_name(status), which, why);
   poison(v);
+}
+
+// What a rank gives to its head goes exactly; if the plan would refuse it, the head must not be the one to find out.
+bool exchange::finds_fault(const step& s) {
+  const auto needs_finite = [](const std::vector<bound_stage>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](const bound_stage& b) { return b.codec->traits & DR_NEEDS_FINITE; });
+  };
+  const plan& p = *plans_.method;
+  if (!s.exact || !needs_finite(p.value_choices.empty() ? p.value : p.value_choices)) return false;
+  dr_error e = no_error();
+  size_t piece = 0;
+  if (!ranges_[s.range].find_not_finite(piece, e.where)) return false;
+  fail(e, DR_E_ARGUMENT, "element %" PRIu64 " of the gradient is NaN or infinite; the plan takes finite values",
+       e.where);
+  e.tensor = piece;
+  fail_encode(s, DR_E_ARGUMENT, e);
+  return true;
 }
 
 void exchange::encode(const step& s) {
   range_work& r = ranges_[s.range];
   slot_size_[s.slot] = 0;
+  const bool of_sum = s.what == DR_STEP_ENCODE_SUM;
   // Of an exchange that has failed the gradient still goes to the residual, by way of a frame that is taken back.
-  if (r.empty() || (failed() && !plans_.method->keeps_feedback())) return;
+  const bool for_nothing = (of_sum && !s.with_gradient) || !plans_.method->keeps_feedback();
+  if (r.empty() || (failed() && for_nothing)) return;
   encode_result made;
   if (dry()) {
-    made.size = options_.frame_size(options_.frame_size_user, r.elements(), 0);
+    made.size = std::max<uint64_t>(1, options_.frame_size(options_.frame_size_user, r.elements(), of_sum));
     return finish_encode(s, DR_OK, made);
   }
+  if (finds_fault(s)) return;
   encode_request request = request_for(s);
-  finish_encode(s, r.encode(s.exact, request, made), made);
-}
-
-void exchange::encode_sum(const step& s) {
-  range_work& r = ranges_[s.range];
-  slot_size_[s.slot] = 0;
-  if (r.empty() || (failed() && (!s.with_gradient || !plans_.method->keeps_feedback()))) return;
-  encode_result made;
-  if (dry()) {
-    made.size = options_.frame_size(options_.frame_size_user, r.elements(), 1);
-    return finish_encode(s, DR_OK, made);
-  }
-  encode_request request = request_for(s);
-  finish_encode(s, r.encode_sum(request, made), made);
+  const frame_kind kind = of_sum ? frame_kind::sum : s.exact ? frame_kind::exact : frame_kind::part;
+  finish_encode(s, r.encode(kind, request, made), made);
 }
 
 void exchange::send(const step& s) {
@@ -169,8 +190,8 @@ void exchange::sum(const step& s) {
   for (const dr_bytes& f : frames) bytes += f.size;
   if (dry()) return failed() ? void() : spend(s, bytes);
   if (!failed()) {
-    const bool exact = program_.slots[program_.inputs[s.first]].kind == frame_kind::exact;
-    if (const dr_status e = r.sum(exact, frames, weights(s, 1))) {
+    const frame_kind kind = program_.slots[program_.inputs[s.first]].kind;
+    if (const dr_status e = r.sum(kind, frames, weights(s, 1))) {
       const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
       poison(e, program_.slots[program_.inputs[s.first + which]].maker, 0, "range %u: %s", s.range, c_.error.message);
     } else {
@@ -189,10 +210,12 @@ void exchange::merge(const step& s) {
   for (const dr_bytes& f : frames) bytes += f.size;
   if (!dry())
     if (const dr_status e = r.merge(frames, weights(s, 1))) {
-      // Its check holds and it does not decode: all ranks see that of the same frame.
-      const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
+      // A frame whose check holds does not decode, which all ranks see of the same one; or this rank is at fault, and behind
+      // from now on.
       outcome_.code = e;
-      outcome_.culprit = program_.slots[program_.inputs[s.first + which]].maker;
+      outcome_.culprit = c_.error.frame < s.count
+                             ? program_.slots[program_.inputs[s.first + static_cast<uint32_t>(c_.error.frame)]].maker
+                             : program_.rank;
       outcome_.tensor = DR_NO_TENSOR;
       std::snprintf(outcome_.message, sizeof outcome_.message, "range %u: %.160s", s.range, c_.error.message);
       failed_ = true;

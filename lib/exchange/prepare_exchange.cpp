@@ -2,9 +2,12 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstring>
+#include <string_view>
 
 #include "api/state.hpp"
 #include "exchange/exchange.hpp"
+#include "pipeline/tensor_check.hpp"
+#include "primitive/rng.hpp"
 
 namespace dr {
 namespace {
@@ -35,9 +38,19 @@ dr_status exchange::check_request(const exchange_request& request) {
   if (o.dense_below && request.method->flat)
     return fail(c_.error, DR_E_UNSUPPORTED,
                 "options: dense_below %" PRIu64 " beside bucket=flat, which makes one tensor of all", o.dense_below);
-  const exchange_kind kind = request.method->exchange.kind;
+  const plan& method = *request.method;
+  const exchange_kind kind = method.exchange.kind;
+  if (method.keeps_feedback() && kind != exchange_kind::gather)
+    for (size_t i = 0; i < method.feedback.codec->param_count; ++i)
+      if (const dr_param& p = *dr_param_at(method.feedback.codec->params, i);
+          std::string_view(p.name) == "gamma" && method.feedback.value(i) != 1)
+        return fail(c_.error, DR_E_UNSUPPORTED,
+                    "plan: gamma=%g, which each encode of a sum would apply once more; exchange=gather takes it",
+                    method.feedback.value(i));
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const tensor_view& t = tensors_[i];
+    tensor_shape shape;
+    if (const dr_status s = read_shape(t, i, shape, c_.error)) return s;
     const char* why = nullptr;
     if (t.plan) why = "it has a plan of its own";
     if (t.state || t.state_size) why = "it has a state; the exchange keeps the states itself";
@@ -58,13 +71,9 @@ dr_status exchange::check_request(const exchange_request& request) {
 dr_status exchange::make_plans(const exchange_request& request) {
   plans_.method = request.method;
   plans_.dense_below = options_.dense_below;
-  std::shared_ptr<const plan> dense;
-  if (const dr_status s = bind_plan("index=all value=raw", dense, c_.error)) return s;
-  auto exact = std::make_shared<plan>(*dense);
-  exact->feedback = request.method->feedback;
-  if (exact->keeps_feedback()) exact->text += " with feedback";
-  plans_.exact = std::move(exact);
-  return DR_OK;
+  std::string text = "index=all value=raw";
+  if (request.method->keeps_feedback()) text += std::string(" feedback=") + request.method->feedback.codec->name;
+  return bind_plan(text, plans_.exact, c_.error);
 }
 
 dr_status exchange::prepare_ranges() {
@@ -128,6 +137,31 @@ dr_status exchange::take_memory() {
   return DR_OK;
 }
 
+// Whether sparse outputs have room for any union, so that none fails when the others have theirs.
+dr_status exchange::check_room(const std::vector<tensor_out>& outs) {
+  for (const range_work& r : ranges_)
+    for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
+      const uint32_t tensor = r.pieces()[i].tensor;
+      const tensor_out& o = outs[tensor];
+      const uint64_t rows = o.index_dtype ? r.support_max(i, program_.ranks) : 0;
+      if (rows <= o.capacity) continue;
+      fail(c_.error, DR_E_CAPACITY, "tensor %u: its output has room for %" PRIu64 " rows; a union may have %" PRIu64,
+           tensor, o.capacity, rows);
+      c_.error.tensor = tensor;
+      c_.error.needed = rows;
+      return DR_E_CAPACITY;
+    }
+  return DR_OK;
+}
+
+uint64_t exchange::fingerprint(const exchange_request& request) const {
+  uint64_t sum = combine(options_.flags & DR_EXCHANGE_SUM, options_.dense_below);
+  for (const char c : request.method->text) sum = combine(sum, static_cast<uint8_t>(c));
+  for (const tensor_view& t : tensors_)
+    sum = combine(combine(combine(combine(sum, t.universe), std::max(1u, t.width)), t.dtype), t.index_dtype);
+  return sum;
+}
+
 dr_status exchange::create(const exchange_request& request, std::vector<tensor_view> tensors,
                            std::vector<tensor_out> outs) {
   tensors_ = std::move(tensors);
@@ -147,7 +181,10 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
     return fail(c_.error, DR_E_ARGUMENT, "exchange: %u ranges of %u ranks take more tags than there are",
                 program_.ranges, program_.ranks);
   if (const dr_status s = prepare_ranges()) return s;
+  if (const dr_status s = check_room(outs_)) return s;
   if (const dr_status s = take_memory()) return s;
+  fingerprint_ = fingerprint(request);
+  rows_.resize(tensors_.size());
   requests_.resize(program_.messages + size_t{2} * program_.ranks);
   slot_size_.resize(program_.slots.size());
   done_.resize(program_.steps.size());
@@ -183,7 +220,8 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
     const tensor_out &x = outs[i], &y = outs_[i];
     if (a.dtype == b.dtype && a.index_dtype == b.index_dtype && a.universe == b.universe && a.width == b.width &&
         x.dtype == y.dtype && x.index_dtype == y.index_dtype && x.universe == y.universe && x.width == y.width &&
-        !a.plan && !a.state && (!a.index_dtype || a.count <= counts_[i]))
+        a.flags == b.flags && a.key == b.key && !a.plan && !a.state && !a.state_size &&
+        (!a.index_dtype || a.count <= counts_[i]))
       continue;
     fail(c_.error, DR_E_ARGUMENT, "tensor %zu: it is not what the exchange was made for", i);
     c_.error.tensor = i;
@@ -191,6 +229,7 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
   }
   std::vector<out_range> ranges;
   if (const dr_status s = list_ranges(outs, ranges, c_.error)) return s;
+  if (const dr_status s = check_room(outs)) return s;
   const std::vector<tensor_view> old_tensors = std::move(tensors_);
   const std::vector<tensor_out> old_outs = std::move(outs_);
   tensors_ = std::move(tensors);
@@ -239,7 +278,9 @@ dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* mem
 }
 
 dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
-  std::fill_n(residual, residual ? elements : 0, 0.0f);
+  const auto nothing = [](auto&&...) { return DR_OK; };
+  if (const dr_status s = each_residual(which, tensor, residual, elements, nothing)) return s;
+  std::fill_n(residual, elements, 0.0f);
   return each_residual(
       which, tensor, residual, elements,
       [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
@@ -252,26 +293,31 @@ dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual
 }
 
 dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
-  return each_residual(
+  // Nothing is written unless all can be.
+  const dr_status fits = each_residual(
       which, tensor, residual, elements,
-      [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
-        if (state) return fill_state(r.plan_of(i), r.view_of(i), residual + first, state, size, c_.error);
+      [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
         const auto* const end = residual + first + n;
-        const auto* const at = std::find_if(residual + first, end, [](float x) { return x != 0; });
+        const auto* const at = state ? end : std::find_if(residual + first, end, [](float x) { return x != 0; });
         if (at == end) return DR_OK;
         fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g, and this rank keeps none of it",
              static_cast<size_t>(at - residual), static_cast<double>(*at));
         c_.error.where = static_cast<uint64_t>(at - residual);
         return DR_E_ARGUMENT;
       });
+  if (fits) return fits;
+  return each_residual(
+      which, tensor, residual, elements,
+      [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t) -> dr_status {
+        return state ? fill_state(r.plan_of(i), r.view_of(i), residual + first, state, size, c_.error) : DR_OK;
+      });
 }
 
-uint64_t exchange::counted(size_t tensor) const {
-  uint64_t rows = 0;
+std::span<const uint64_t> exchange::count_rows() {
+  std::fill(rows_.begin(), rows_.end(), 0);
   for (const range_work& r : ranges_)
-    for (size_t i = 0; i < r.pieces().size(); ++i)
-      if (r.pieces()[i].tensor == tensor) rows += r.counted(i);
-  return rows;
+    for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) rows_[r.pieces()[i].tensor] += r.counted(i);
+  return rows_;
 }
 
 }  // namespace dr

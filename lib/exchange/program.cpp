@@ -15,6 +15,7 @@ class builder {
     p_.ranks = ranks;
     p_.rank = rank;
     p_.ranges = ranges;
+    last_sum_.resize(ranges);
   }
 
   uint32_t n() const { return p_.ranks; }
@@ -65,11 +66,10 @@ class builder {
     s.count = static_cast<uint32_t>(slots.size());
     s.weight = weight;
     p_.inputs.insert(p_.inputs.end(), slots.begin(), slots.end());
+    if (what == DR_STEP_SUM) last_sum_[range] = s;
   }
   void encode_sum(uint32_t slot, residual_kind residual, bool with_gradient) {
-    step sum{};
-    for (const step& before : p_.steps)
-      if (before.what == DR_STEP_SUM && before.range == p_.slots[slot].range) sum = before;
+    const step sum = last_sum_[p_.slots[slot].range];
     step& s = add(DR_STEP_ENCODE_SUM, p_.slots[slot].range, slot);
     s.first = sum.first;
     s.count = sum.count;
@@ -85,6 +85,7 @@ class builder {
 
  private:
   program p_;
+  std::vector<step> last_sum_;                         // of each range
   std::vector<std::pair<uint32_t, uint32_t>> coming_;  // of each slot that is received: peer, message
 };
 
@@ -117,10 +118,11 @@ program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   for (uint32_t k = 0; k < parts; ++k)
     for (uint32_t p = 0; p < n; ++p) {
       const uint32_t own = k * n + me, theirs = k * n + p;
-      from[k].push_back(b.slot(own, p, frame_kind::part, 1 + own));
+      // (A rank that waits for part k has not sent the parts behind k + 1.)
+      from[k].push_back(b.slot(own, p, frame_kind::part, 1 + own, k));
       if (p != me) b.recv(from[k][p], p);
       mine[theirs] = p == me ? from[k][me] : b.slot(theirs, me, frame_kind::part, 1 + theirs);
-      sums[theirs] = b.slot(theirs, p, frame_kind::sum, 1 + ranges + theirs, 1);
+      sums[theirs] = b.slot(theirs, p, frame_kind::sum, 1 + ranges + theirs, parts);
       if (p != me) b.recv(sums[theirs], p);
     }
   const auto sum_up = [&](uint32_t k) {

@@ -11,47 +11,83 @@
 namespace dr {
 namespace {
 
-uint64_t elements_of(const tensor_view& t) { return t.universe * (t.width ? t.width : 1); }
+uint64_t width_of(const tensor_view& t) { return t.width ? t.width : 1; }
+uint64_t elements_of(const tensor_view& t) { return t.universe * width_of(t); }
 
-// dst += src, n values of a type, each sum rounded.
+constexpr uint64_t state_header = 16;  // of dr_state_size bytes; the residual follows
+
+// sum[i] += values[i].
 template <class Type>
-void add_values(const void* src, void* dst, uint64_t n) {
-  using bits = typename Type::bits;
-  const auto* const from = static_cast<const bits*>(src);
-  auto* const to = static_cast<bits*>(dst);
-  for (uint64_t i = 0; i < n; ++i)
-    to[i] = Type::from_f64(static_cast<double>(Type::to_f32(to[i])) + static_cast<double>(Type::to_f32(from[i])));
+void add_values(const void* values, float* sum, uint64_t n) {
+  const auto* const from = static_cast<const typename Type::bits*>(values);
+  for (uint64_t i = 0; i < n; ++i) sum[i] += Type::to_f32(from[i]);
+}
+
+// In place, from the front: a rounded value is no longer than what it is made of.
+template <class Type>
+void round_values(float* sum, uint64_t n) {
+  auto* const to = reinterpret_cast<std::byte*>(sum);
+  for (uint64_t i = 0; i < n; ++i) {
+    const typename Type::bits rounded = rounded_finite<Type>(sum[i]);
+    std::memcpy(to + i * sizeof rounded, &rounded, sizeof rounded);
+  }
+}
+
+template <class Type>
+uint64_t finite_values(const void* values, uint64_t n) {
+  const auto* const from = static_cast<const typename Type::bits*>(values);
+  uint64_t i = 0;
+  while (i < n && is_finite<Type>(from[i])) ++i;
+  return i;
+}
+
+// f(type) of a dtype of values.
+template <class F>
+auto with_type(uint32_t dtype, F&& f) {
+  if (dtype == DR_F16) return f(f16_type{});
+  if (dtype == DR_BF16) return f(bf16_type{});
+  return f(f32_type{});
 }
 
 }  // namespace
 
 std::vector<range_uses> uses_of(const program& p) {
   std::vector<range_uses> out(p.ranges);
+  const auto inputs = [&](const step& s) { return p.slots[p.inputs[s.first]].kind; };
   for (const step& s : p.steps) {
     range_uses& u = out[s.range];
     switch (s.what) {
-      case DR_STEP_ENCODE: (s.exact ? u.encodes_exact : u.encodes) = true; break;
+      case DR_STEP_ENCODE:
+        // (What a ring or hierarchy encodes of the gradient alone goes the way of sums.)
+        u.encodes[at(s.exact ? frame_kind::exact : frame_kind::part)] = true;
+        u.backs[at(s.residual)][at(p.slots[s.slot].kind)] = true;
+        break;
       case DR_STEP_SUM:
-        (p.slots[p.inputs[s.first]].kind == frame_kind::exact ? u.sums_exact : u.sums) = true;
+        u.sums[at(inputs(s))] = true;
         u.summed = std::max(u.summed, s.count);
         break;
-      case DR_STEP_ADD: u.adds = true; break;
       case DR_STEP_ENCODE_SUM:
-        u.encodes_sum = true;
-        u.sum_residual = s.residual;
+        u.encodes[at(frame_kind::sum)] = true;
+        u.residual = s.residual;
+        u.backs[at(s.residual)][at(frame_kind::sum)] = u.backs[at(s.residual)][at(inputs(s))] = true;
         break;
-      case DR_STEP_MERGE: u.merged = std::max(u.merged, s.count); break;
+      case DR_STEP_MERGE:
+        u.merges[at(inputs(s))] = true;
+        u.merged = std::max(u.merged, s.count);
+        break;
       default: break;
     }
   }
   return out;
 }
 
-dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory& at, uint64_t first_key) {
+dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory& at_memory, uint64_t first_key) {
   tensor_list list;
+  bool sparse = false;
   for (const piece& p : pieces_) {
-    tensor_view v = at.tensors[p.tensor];
+    tensor_view v = at_memory.tensors[p.tensor];
     plans_.push_back(plans.of(v));
+    sparse |= v.index_dtype != 0;
     if (!v.index_dtype) v.universe = p.rows;
     v.key = v.key ? v.key + p.first : first_key;
     ++first_key;
@@ -62,14 +98,27 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
     list.plans.push_back(plans_.back());
   }
   feedback_ = plans.method->keeps_feedback();
-  // (Its states are at places that place() knows; to prepare a batch it is enough that there are some.)
-  const target cpu{};
-  batch_ = std::make_unique<placed_batch>();
-  if (const dr_status s = batch_->place(c_.request_for(plans.method, 0), list, cpu, c_.error)) return s;
-  if (!uses_.encodes_exact && !uses_.sums_exact) return DR_OK;
+  const auto place = [&](frame_kind kind) {
+    batches_[at(kind)] = std::make_shared<placed_batch>();
+    return batches_[at(kind)]->place(c_.request_for(plans.method, 0), list, target{}, c_.error);
+  };
+  if (const dr_status s = place(frame_kind::part)) return s;
+  batches_[at(frame_kind::sum)] = batches_[at(frame_kind::part)];
+  if (sparse && uses_.has_sum()) {
+    for (tensor_view& v : list.views) v.index_dtype = 0, v.count = 0, v.flags = 0;
+    if (const dr_status s = place(frame_kind::sum)) return s;
+  }
+  if (!uses_.encodes[at(frame_kind::exact)] && !uses_.sums[at(frame_kind::exact)]) return DR_OK;
   std::fill(list.plans.begin(), list.plans.end(), plans.exact);
-  exact_ = std::make_unique<placed_batch>();
-  return exact_->place(c_.request_for(plans.exact, 0), list, cpu, c_.error);
+  return place(frame_kind::exact);
+}
+
+uint64_t range_work::support_max(size_t i, uint64_t frames) const {
+  const placed_batch& b = batch_of(frame_kind::part);
+  uint64_t rows = 0;
+  for (const batch_row& r : b.rows)
+    if (i - b.units[r.unit].first_tensor < b.units[r.unit].tensors) rows += r.support_max;
+  return std::min<uint64_t>(views_[i].universe, rows > UINT64_MAX / frames ? UINT64_MAX : rows * frames);
 }
 
 void range_work::count_elements(std::span<const tensor_view> tensors) {
@@ -83,103 +132,101 @@ uint64_t range_work::place(std::byte* memory) {
     used += (size + arena::alignment - 1) / arena::alignment * arena::alignment;
     return at;
   };
-  own_states_.clear(), sum_states_.clear(), sums_.clear();
+  for (auto& list : states_) list.clear();
+  sums_.clear();
   for (const tensor_view& v : views_) {
-    const uint64_t n = elements_of(v), state = sizeof(uint64_t) * 2 + 4 * n;
-    own_states_.push_back(feedback_ && uses_.has_own_residual() ? take(state) : nullptr);
-    sum_states_.push_back(feedback_ && uses_.has_sum_residual() ? take(state) : nullptr);
-    sums_.push_back(uses_.has_sum() ? take(n * value_size(v.dtype)) : nullptr);
+    const uint64_t n = elements_of(v);
+    for (const residual_kind which : {residual_kind::own, residual_kind::sum})
+      states_[at(which)].push_back(feedback_ && uses_.has(which) ? take(state_header + 4 * n) : nullptr);
+    sums_.push_back(uses_.has_sum() ? take(4 * n) : nullptr);
   }
   return used;
 }
 
 std::byte* range_work::state_of(residual_kind which, size_t piece, uint64_t& size) const {
-  size = sizeof(uint64_t) * 2 + 4 * elements_of(views_[piece]);
-  const auto& states = which == residual_kind::sum ? sum_states_ : own_states_;
-  return which == residual_kind::none || states.empty() ? nullptr : states[piece];
+  size = state_header + 4 * elements_of(views_[piece]);
+  const auto& states = states_[at(which)];
+  return states.empty() ? nullptr : states[piece];
 }
 
-// Sets where tensors and outputs lie.
-void range_work::point(const exchange_memory& at) {
-  const auto make_out = [](const tensor_view& v, dr_dtype dtype, void* values) {
-    tensor_out o{};
-    o.struct_size = sizeof o;
-    o.dtype = dtype;
-    o.universe = v.universe;
-    o.width = v.width ? v.width : 1;
-    o.values = values;
-    return o;
+dr_status range_work::bind(const exchange_memory& at_memory) {
+  const auto make = [&](binding& b, size_t kind, uint32_t frames) {
+    b = std::make_unique<bound_batch>(c_, *batches_[kind]);
+    b->frames = std::max(1u, frames);
   };
+  for (size_t kind = 0; kind < frame_kinds; ++kind) {
+    if (uses_.encodes[kind]) make(encode_[kind], kind, 1);
+    if (uses_.sums[kind]) make(sum_[kind], kind, uses_.summed);
+    if (uses_.merges[kind]) make(merge_, kind, uses_.merged);
+    for (size_t which = 0; which < residual_kinds; ++which)
+      if (feedback_ && uses_.backs[which][kind]) make(back_[which][kind], kind, uses_.summed);
+  }
+  return rebind(at_memory);
+}
+
+// Sets where tensors and outputs lie, and checks them.
+dr_status range_work::rebind(const exchange_memory& at_memory) {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const piece& p = pieces_[i];
-    const tensor_view& given = at.tensors[p.tensor];
-    tensor_view& v = views_[i];
-    const uint64_t first = given.index_dtype ? 0 : p.first * (v.width ? v.width : 1) * value_size(v.dtype);
-    v.values = given.values ? static_cast<const std::byte*>(given.values) + first : nullptr;
-    v.indices = given.indices;
-    v.count = given.count;
-    uint64_t size = 0;
-    tensor_view of_gradient = v, of_sum = v;
-    of_gradient.state = state_of(residual_kind::own, i, size);
-    of_gradient.state_size = of_gradient.state ? size : 0;
-    of_sum.values = sums_[i];
-    of_sum.index_dtype = 0;
-    of_sum.indices = nullptr;
-    of_sum.count = 0;
-    of_sum.state = state_of(uses_.sum_residual, i, size);
-    of_sum.state_size = of_sum.state ? size : 0;
-    tensor_out out = at.outs[p.tensor];
-    out.values = out.values ? static_cast<std::byte*>(out.values) +
-                                  (out.index_dtype ? 0 : p.first * (v.width ? v.width : 1) * value_size(out.dtype))
-                            : nullptr;
-    out.universe = v.universe;
-    const auto residual_at = [](std::byte* state) { return state ? state + sizeof(uint64_t) * 2 : nullptr; };
-    if (frames_) frames_->tensors[i] = of_gradient, frames_->outs[i] = out;
-    if (exact_frames_) exact_frames_->tensors[i] = of_gradient;
-    if (sum_) sum_->tensors[i] = of_sum, sum_->outs[i] = make_out(v, v.dtype, sums_[i]);
-    if (exact_sum_) exact_sum_->outs[i] = make_out(v, v.dtype, sums_[i]);
-    if (own_back_) own_back_->outs[i] = make_out(v, DR_F32, residual_at(own_states_[i]));
-    if (exact_back_) exact_back_->outs[i] = make_out(v, DR_F32, residual_at(own_states_[i]));
-    if (sum_back_) sum_back_->outs[i] = make_out(v, DR_F32, residual_at(sum_states_[i]));
+    const tensor_view& given = at_memory.tensors[p.tensor];
+    const uint64_t first = given.index_dtype ? 0 : p.first * width_of(given) * value_size(given.dtype);
+    views_[i].values = given.values ? static_cast<const std::byte*>(given.values) + first : nullptr;
+    views_[i].indices = given.indices;
+    views_[i].count = given.count;
   }
+  const auto encodes = [&](binding& b, residual_kind which, bool of_sum) -> dr_status {
+    if (!b) return DR_OK;
+    b->tensors = views_;
+    for (size_t i = 0; i < views_.size(); ++i) {
+      tensor_view& v = b->tensors[i];
+      if (of_sum) v.index_dtype = 0, v.indices = nullptr, v.count = 0, v.flags = 0, v.values = sums_[i];
+      v.state = state_of(which, i, v.state_size);
+      if (!v.state) v.state_size = 0;
+    }
+    return b->bind_tensors();
+  };
+  const auto decodes = [&](binding& b, auto&& values_of) -> dr_status {
+    if (!b) return DR_OK;
+    b->outs.assign(views_.size(), {});
+    for (size_t i = 0; i < views_.size(); ++i) {
+      tensor_out& o = b->outs[i];
+      o.struct_size = sizeof o;
+      o.dtype = DR_F32;
+      o.width = static_cast<uint32_t>(width_of(views_[i]));
+      values_of(i, o);
+      o.universe = views_[i].universe;
+    }
+    return b->bind_outputs();
+  };
+  const auto to_sum = [&](size_t i, tensor_out& o) { o.values = sums_[i]; };
+  for (const frame_kind kind : {frame_kind::part, frame_kind::exact, frame_kind::sum}) {
+    const bool of_sum = kind == frame_kind::sum;
+    if (const dr_status s = encodes(encode_[at(kind)], of_sum ? uses_.residual : residual_kind::own, of_sum)) return s;
+    if (const dr_status s = decodes(sum_[at(kind)], to_sum)) return s;
+    for (const residual_kind which : {residual_kind::own, residual_kind::sum})
+      if (const dr_status s = decodes(back_[at(which)][at(kind)], [&](size_t i, tensor_out& o) {
+            o.values = states_[at(which)][i] + state_header;
+          }))
+        return s;
+  }
+  return decodes(merge_, [&](size_t i, tensor_out& o) {
+    const tensor_out& given = at_memory.outs[pieces_[i].tensor];
+    const uint64_t first = given.index_dtype ? 0 : pieces_[i].first * o.width * value_size(given.dtype);
+    o = given;
+    o.values = o.values ? static_cast<std::byte*>(o.values) + first : nullptr;
+  });
 }
 
-dr_status range_work::bind(const exchange_memory& at) {
-  const auto make = [&](std::unique_ptr<bound_batch>& b, const std::unique_ptr<placed_batch>& batch, uint32_t frames) {
-    b = std::make_unique<bound_batch>(c_, *batch);
-    b->frames = std::max(1u, frames);
-    b->tensors.resize(pieces_.size());
-    b->outs.resize(pieces_.size());
+template <class F>
+void range_work::each_bound(F&& f) const {
+  const auto each = [&](const binding& b) {
+    if (b) f(*b);
   };
-  make(frames_, batch_, uses_.merged);
-  if (uses_.encodes_exact) make(exact_frames_, exact_, 1);
-  if (uses_.sums || uses_.encodes_sum) make(sum_, batch_, uses_.summed);
-  if (uses_.sums_exact) make(exact_sum_, exact_, uses_.summed);
-  if (feedback_ && uses_.has_own_residual()) make(own_back_, batch_, uses_.summed);
-  if (feedback_ && uses_.has_own_residual() && exact_) make(exact_back_, exact_, uses_.summed);
-  if (feedback_ && uses_.has_sum_residual()) make(sum_back_, batch_, uses_.summed);
-  return rebind(at);
-}
-
-dr_status range_work::rebind(const exchange_memory& at) {
-  point(at);
-  const auto bind = [](bound_batch& b, bool encodes, bool decodes) -> dr_status {
-    if (encodes)
-      if (const dr_status s = b.bind_tensors()) return s;
-    return decodes ? b.bind_outputs() : DR_OK;
-  };
-  if (const dr_status s = bind(*frames_, uses_.encodes, uses_.merged)) return s;
-  if (exact_frames_)
-    if (const dr_status s = bind(*exact_frames_, true, false)) return s;
-  if (sum_)
-    if (const dr_status s = bind(*sum_, uses_.encodes_sum, uses_.sums)) return s;
-  if (exact_sum_)
-    if (const dr_status s = bind(*exact_sum_, false, true)) return s;
-  if (own_back_)
-    if (const dr_status s = bind(*own_back_, false, true)) return s;
-  if (exact_back_)
-    if (const dr_status s = bind(*exact_back_, false, true)) return s;
-  return sum_back_ ? bind(*sum_back_, false, true) : DR_OK;
+  for (const binding& b : encode_) each(b);
+  for (const binding& b : sum_) each(b);
+  each(merge_);
+  for (const auto& list : back_)
+    for (const binding& b : list) each(b);
 }
 
 uint64_t range_work::workspace() const {
@@ -192,12 +239,6 @@ void range_work::lend_workspace(void* memory) {
   each_bound([&](bound_batch& b) { b.lend_workspace(memory); });
 }
 
-dr_status range_work::encode(bool exact, encode_request& request, encode_result& made) {
-  return (exact ? exact_frames_ : frames_)->encode(request, made);
-}
-
-dr_status range_work::encode_sum(encode_request& request, encode_result& made) { return sum_->encode(request, made); }
-
 namespace {
 
 dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const float* weights, bool adds) {
@@ -208,33 +249,52 @@ dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const flo
 
 }  // namespace
 
-dr_status range_work::sum(bool exact, std::span<const dr_bytes> frames, const float* weights) {
-  return merge_into(exact ? *exact_sum_ : *sum_, frames, weights, false);
+dr_status range_work::encode(frame_kind kind, encode_request& request, encode_result& made) {
+  if (kind == frame_kind::sum) round_sum();
+  return encode_[at(kind)]->encode(request, made);
+}
+
+bool range_work::find_not_finite(size_t& piece, uint64_t& element) const {
+  for (piece = 0; piece < views_.size(); ++piece) {
+    const tensor_view& v = views_[piece];
+    const uint64_t n = elements_of(v);
+    element = with_type(v.dtype, [&](auto type) { return finite_values<decltype(type)>(v.values, n); });
+    if (element < n) return true;
+  }
+  return false;
+}
+
+dr_status range_work::sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights) {
+  return merge_into(*sum_[at(kind)], frames, weights, false);
 }
 
 void range_work::clear_sum() {
-  for (size_t i = 0; i < views_.size(); ++i)
-    std::memset(sums_[i], 0, elements_of(views_[i]) * value_size(views_[i].dtype));
+  for (size_t i = 0; i < views_.size(); ++i) std::memset(sums_[i], 0, 4 * elements_of(views_[i]));
 }
 
 void range_work::add_gradient() {
   for (size_t i = 0; i < views_.size(); ++i) {
     const tensor_view& v = views_[i];
-    switch (v.dtype) {
-      case DR_F16: add_values<f16_type>(v.values, sums_[i], elements_of(v)); break;
-      case DR_BF16: add_values<bf16_type>(v.values, sums_[i], elements_of(v)); break;
-      default: add_values<f32_type>(v.values, sums_[i], elements_of(v)); break;
-    }
+    auto* const sum = reinterpret_cast<float*>(sums_[i]);
+    with_type(v.dtype, [&](auto type) { add_values<decltype(type)>(v.values, sum, elements_of(v)); });
+  }
+}
+
+void range_work::round_sum() {
+  for (size_t i = 0; i < views_.size(); ++i) {
+    const tensor_view& v = views_[i];
+    auto* const sum = reinterpret_cast<float*>(sums_[i]);
+    if (v.dtype != DR_F32) with_type(v.dtype, [&](auto type) { round_values<decltype(type)>(sum, elements_of(v)); });
   }
 }
 
 dr_status range_work::merge(std::span<const dr_bytes> frames, const float* weights) {
-  return merge_into(*frames_, frames, weights, false);
+  return merge_into(*merge_, frames, weights, false);
 }
 
 dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,
                                 const float* weights) {
-  const auto& back = which == residual_kind::sum ? sum_back_ : kind == frame_kind::exact ? exact_back_ : own_back_;
+  const binding& back = back_[at(which)][at(kind)];
   if (!back) return DR_OK;
   if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
   // As after an encode: what is not finite stays out of later steps.

@@ -11,20 +11,23 @@
 
 namespace dr {
 
+inline constexpr size_t frame_kinds = 3, residual_kinds = 3;
+constexpr size_t at(frame_kind k) { return static_cast<size_t>(k); }
+constexpr size_t at(residual_kind k) { return static_cast<size_t>(k); }
+
 // What a program does with a range.
 struct range_uses {
-  bool encodes = false, encodes_exact = false;  // the gradient
-  bool sums = false, sums_exact = false;        // frames, into a sum beside the outputs
-  bool adds = false;                            // the gradient to the sum
-  bool encodes_sum = false;
-  residual_kind sum_residual = residual_kind::none;
-  uint32_t summed = 0, merged = 0;  // frames at a time
+  bool encodes[frame_kinds] = {};               // frames of that kind
+  residual_kind residual = residual_kind::own;  // of sums
+  bool sums[frame_kinds] = {}, merges[frame_kinds] = {};
+  bool backs[residual_kinds][frame_kinds] = {};  // takes back from a residual
+  uint32_t summed = 0, merged = 0;               // frames at a time
 
-  bool has_sum() const { return sums || sums_exact; }
-  bool has_own_residual() const {
-    return encodes || encodes_exact || (encodes_sum && sum_residual == residual_kind::own);
+  bool has_sum() const { return encodes[at(frame_kind::sum)]; }
+  bool has(residual_kind which) const {
+    const auto& b = backs[at(which)];
+    return b[0] || b[1] || b[2];
   }
-  bool has_sum_residual() const { return encodes_sum && sum_residual == residual_kind::sum; }
 };
 std::vector<range_uses> uses_of(const program& p);
 
@@ -54,10 +57,10 @@ class range_work {
   void count_elements(std::span<const tensor_view> tensors);
   bool empty() const { return pieces_.empty(); }
   uint64_t elements() const { return elements_; }
-  uint64_t frame_bound(frame_kind kind) const {
-    return (kind == frame_kind::exact ? exact_ : batch_)->layout[1].frame_bound;
-  }
-  const placed_batch& batch_of(frame_kind kind) const { return *(kind == frame_kind::exact ? exact_ : batch_); }
+  uint64_t frame_bound(frame_kind kind) const { return batch_of(kind).layout[1].frame_bound; }
+  const placed_batch& batch_of(frame_kind kind) const { return *batches_[at(kind)]; }
+  // Rows that sparse outputs may get of so many frames.
+  uint64_t support_max(size_t piece, uint64_t frames) const;
 
   // Lays states and the sum out from `memory` on (nullptr: measures); returns the bytes.
   uint64_t place(std::byte* memory);
@@ -68,9 +71,11 @@ class range_work {
   uint64_t workspace() const;
   void lend_workspace(void* memory);
 
-  dr_status encode(bool exact, encode_request& request, encode_result& made);
-  dr_status encode_sum(encode_request& request, encode_result& made);
-  dr_status sum(bool exact, std::span<const dr_bytes> frames, const float* weights);
+  // Of the gradient, or of the sum.
+  dr_status encode(frame_kind kind, encode_request& request, encode_result& made);
+  // The first value of the gradient that is not finite: its piece and element there.
+  bool find_not_finite(size_t& piece, uint64_t& element) const;
+  dr_status sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights);
   void clear_sum();
   void add_gradient();
   dr_status merge(std::span<const dr_bytes> frames, const float* weights);
@@ -83,16 +88,14 @@ class range_work {
   const plan& plan_of(size_t piece) const { return *plans_[piece]; }
   tensor_view view_of(size_t piece) const { return views_[piece]; }
   // Rows that the last merge counted, of a piece.
-  uint64_t counted(size_t piece) const { return frames_->outs[piece].count; }
+  uint64_t counted(size_t piece) const { return merge_ ? merge_->outs[piece].count : 0; }
 
  private:
-  void point(const exchange_memory& at);
   template <class F>
-  void each_bound(F&& f) const {
-    for (const auto* b : {&frames_, &exact_frames_, &sum_, &exact_sum_, &own_back_, &exact_back_, &sum_back_})
-      if (*b) f(**b);
-  }
+  void each_bound(F&& f) const;
+  void round_sum();
 
+  using binding = std::unique_ptr<bound_batch>;
   context& c_;
   piece_list pieces_;
   range_uses uses_;
@@ -100,11 +103,10 @@ class range_work {
   bool feedback_ = false;
   std::vector<tensor_view> views_;  // of the pieces
   std::vector<std::shared_ptr<const plan>> plans_;
-  std::unique_ptr<placed_batch> batch_, exact_;
-  std::vector<std::byte*> own_states_, sum_states_, sums_;  // of the pieces
-  // Gradient to frames, frames to outputs; the same, exact; the sum to a frame and frames to the sum; exact ones to the
-  // sum; frames to residuals, exact ones too.
-  std::unique_ptr<bound_batch> frames_, exact_frames_, sum_, exact_sum_, own_back_, exact_back_, sum_back_;
+  std::shared_ptr<placed_batch> batches_[frame_kinds];     // of sums: all dense
+  std::vector<std::byte*> states_[residual_kinds], sums_;  // of the pieces; a sum is f32 until it is encoded
+  // Tensors or the sum to frames; frames to the sum, to the outputs, to residuals.
+  binding encode_[frame_kinds], sum_[frame_kinds], merge_, back_[residual_kinds][frame_kinds];
 };
 
 }  // namespace dr

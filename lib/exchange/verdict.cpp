@@ -46,8 +46,13 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
                     "it is behind: it completed %" PRIu64 " exchanges where others completed %" PRIu64
                     ", so its outputs are not theirs",
                     v.commits, most);
-      return blame(i, DR_E_ARGUMENT, text);
+      verdict late = blame(i, DR_E_ARGUMENT, text);
+      late.depth = verdict::behind;
+      return late;
     }
+  for (uint32_t i = 1; i < verdicts.size(); ++i)
+    if (verdicts[i].fingerprint != verdicts[0].fingerprint)
+      return blame(i, DR_E_ARGUMENT, "its plan, options or shapes are not those of rank 0");
   for (uint32_t i = 1; i < verdicts.size(); ++i)
     if (verdicts[i].step != verdicts[0].step) {
       char text[sizeof(verdict::message)];

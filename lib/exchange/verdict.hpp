@@ -16,12 +16,15 @@ struct verdict {
   uint32_t magic = magic_value, sequence = 0;          // the number of the call
   uint64_t commits = 0;                                // exchanges that this rank completed before
   uint64_t step = 0;                                   // the caller's
+  uint64_t fingerprint = 0;                            // of plan, options and shapes, which are those of all
   int32_t code = DR_OK;                                // of the error, or DR_OK
   uint32_t culprit = 0, depth = 0;                     // who is at fault, and how early in the program that was seen
   uint32_t stream = 0;
   uint64_t tensor = 0, where = 0, what = 0;
   uint64_t check = 0;
-  char message[184] = {};  // a sentence, ends with 0
+  char message[176] = {};  // a sentence, ends with 0
+
+  static constexpr uint32_t behind = UINT32_MAX;  // depth, of the outcome that names a rank which is
 
   uint64_t computed_check() const;
   void seal() { check = computed_check(); }

@@ -135,6 +135,88 @@ TEST_CASE("sparse tensors and sparse outputs go by gather") {
   }
 }
 
+TEST_CASE("sparse tensors go by owner, to dense outputs") {
+  const net n(2);
+  client::context contexts[2];
+  const std::vector<uint32_t> indices[2] = {{7, 2}, {2, 900}};
+  const client::floats values[2] = {{1, 4}, {2, 8}};
+  const client::plan plan("index=golomb value=raw exchange=owner");
+  client::floats got[2];
+  dr_exchange* list[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    const dr_tensor tensor = client::sparse(indices[i], values[i], 1000);
+    got[i].assign(1000, -1);
+    dr_tensor_out out = client::dense_out(got[i]);
+    const dr_transport t = n.transport(i);
+    REQUIRE(dr_exchange_create(contexts[i].handle, plan.handle, &t, nullptr, &tensor, sizeof tensor, &out, sizeof out,
+                               1, &list[i]) == DR_OK);
+    REQUIRE(dr_exchange_start(list[i], nullptr) == DR_OK);
+  }
+  REQUIRE(dr_loopback_run(n.handle, list, nullptr) == DR_OK);
+  client::floats wanted(1000);
+  wanted[2] = 3, wanted[7] = 0.5, wanted[900] = 4;
+  for (uint32_t i = 0; i < 2; ++i) {
+    CHECK(got[i] == wanted);
+    dr_exchange_destroy(list[i]);
+  }
+}
+
+TEST_CASE("a sparse output without room for any union is refused when the exchange is made") {
+  const net n(2);
+  client::context c;
+  const std::vector<uint32_t> indices = {7, 2};
+  std::vector<uint32_t> to(3);
+  const client::floats values = {1, 4};
+  client::floats got(3);
+  const client::plan plan("index=golomb value=raw");
+  const dr_tensor tensor = client::sparse(indices, values, 1000);
+  dr_tensor_out out = client::dense_out(got);
+  out.index_dtype = DR_U32, out.indices = to.data(), out.universe = 1000, out.capacity = 3;
+  const dr_transport t = n.transport(0);
+  dr_exchange* x = nullptr;
+  CHECK(dr_exchange_create(c.handle, plan.handle, &t, nullptr, &tensor, sizeof tensor, &out, sizeof out, 1, &x) ==
+        DR_E_CAPACITY);
+  CHECK(c.error() == "tensor 0: its output has room for 3 rows; a union may have 4");
+  CHECK(dr_last_error(c.handle)->needed == 4);
+}
+
+TEST_CASE("a dry exchange moves sizes only") {
+  const net n(2);
+  rank ranks[2];
+  dr_exchange* list[2];
+  const client::plan plan("sparsify=topr(ratio=0.1) exchange=owner");
+  for (uint32_t i = 0; i < 2; ++i) {
+    dr_tensor tensor{};
+    tensor.struct_size = sizeof tensor, tensor.dtype = DR_F32, tensor.universe = 1000000;
+    ranks[i].told.struct_size = sizeof(dr_tensor_out);
+    ranks[i].told.dtype = DR_F32, ranks[i].told.universe = 1000000;
+    dr_exchange_options o{};
+    o.struct_size = sizeof o;
+    o.flags = DR_EXCHANGE_DRY;
+    o.frame_size = [](void*, uint64_t elements, uint32_t) { return elements / 2; };
+    const dr_transport t = n.transport(i);
+    REQUIRE(dr_exchange_create(ranks[i].context.handle, plan.handle, &t, &o, &tensor, sizeof tensor, &ranks[i].told,
+                               sizeof(dr_tensor_out), 1, &ranks[i].handle) == DR_OK);
+    REQUIRE(dr_exchange_start(ranks[i].handle, nullptr) == DR_OK);
+    list[i] = ranks[i].handle;
+  }
+  REQUIRE(dr_loopback_run(n.handle, list, nullptr) == DR_OK);
+  dr_exchange_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(dr_exchange_describe(list[0], &info, nullptr) == DR_OK);
+  CHECK(info.sent == 2 * 250000 + 256);
+  CHECK(info.memory < 10000);
+}
+
+TEST_CASE("an exchange under way may be destroyed") {
+  const net n(2);
+  rank r;
+  r.in = r.out = {1, 2, 3};
+  REQUIRE(r.create(n, 0, topr) == DR_OK);
+  REQUIRE(dr_exchange_start(r.handle, nullptr) == DR_OK);
+  REQUIRE(dr_exchange_advance(r.handle) == DR_PENDING);
+}
+
 TEST_CASE("an exchange refuses what it cannot do, and says why") {
   const net n(2);
   const auto said = [&](const std::string& plan, uint32_t flags = 0) {

@@ -1,6 +1,10 @@
 // What is not sent stays: over steps, what was sent and what residuals keep make the sum of the inputs.
 #include "world.hpp"
 
+#include <cmath>
+
+#include "primitive/half.hpp"
+
 using world::group;
 
 namespace {
@@ -30,7 +34,8 @@ void check_balance(const std::string& plan, uint32_t ranks, double tolerance) {
   for (size_t t = 0; t < o.sizes.size(); ++t) {
     const auto kept = g.kept(t);
     double worst = 0;
-    for (size_t i = 0; i < kept.size(); ++i) worst = std::max(worst, std::abs(inputs[t][i] - sent[t][i] - kept[i]));
+    for (size_t i = 0; i < kept.size(); ++i)
+      worst = std::max(std::abs(inputs[t][i] - sent[t][i] - kept[i]), worst);  // (NaN stays)
     CHECK(worst <= tolerance);
   }
 }
@@ -76,6 +81,78 @@ TEST_CASE("a run that was saved and loaded goes on bit for bit") {
       for (size_t t = 0; t < o.sizes.size(); ++t) REQUIRE(one.ranks[0]->out[t] == two.ranks[0]->out[t]);
     }
   }
+}
+
+TEST_CASE("gamma scales once, so only gather takes it") {
+  dr_error error = dr::no_error();
+  dr::loopback net;
+  dr_loopback_options l{};
+  l.ranks = 2;
+  REQUIRE(net.create(l, error) == DR_OK);
+  for (const char* schedule : {"owner", "ring", "hierarchy(inner=2)", "gather"}) {
+    world::rank r;
+    REQUIRE(r.context.start(dr_context_options{}, error) == DR_OK);
+    world::options o;
+    o.sizes = {5000};
+    r.in.emplace_back(5000), r.out.emplace_back(5000);
+    dr::exchange x(r.context);
+    const auto plan =
+        world::plan_of(std::string("sparsify=topr(ratio=0.1) feedback=residual(gamma=0.5) exchange=") + schedule);
+    const bool taken = schedule == std::string("gather");
+    CHECK(x.create({plan, net.transport(0), o.exchange}, group::views(o, r), group::outs(o, r)) ==
+          (taken ? DR_OK : DR_E_UNSUPPORTED));
+  }
+}
+
+TEST_CASE("bf16 and f16 gradients: ranks alike, and within rounding of the mean, whatever the schedule") {
+  for (const uint32_t dtype : {DR_BF16, DR_F16})
+    for (const std::string& schedule : world::schedules) {
+      CAPTURE(dtype);
+      CAPTURE(schedule);
+      constexpr size_t n = 4000;
+      constexpr uint32_t count = 4;
+      dr_error error = dr::no_error();
+      dr::loopback net;
+      dr_loopback_options l{};
+      l.ranks = count;
+      REQUIRE(net.create(l, error) == DR_OK);
+      const auto plan = world::plan_of("index=golomb value=raw exchange=" + schedule);
+      std::vector<std::vector<uint16_t>> in(count, std::vector<uint16_t>(n)), out = in;
+      std::vector<double> total(n);
+      std::vector<std::unique_ptr<world::rank>> ranks;
+      std::vector<dr::exchange*> list;
+      for (uint32_t i = 0; i < count; ++i) {
+        const world::floats x = world::integers(n, i);
+        for (size_t k = 0; k < n; ++k) {
+          in[i][k] =
+              dtype == DR_F16 ? dr::f64_to_f16(static_cast<double>(x[k])) : dr::f64_to_bf16(static_cast<double>(x[k]));
+          total[k] += static_cast<double>(dtype == DR_F16 ? dr::f16_to_f32(in[i][k]) : dr::bf16_to_f32(in[i][k]));
+        }
+        world::rank& r = *ranks.emplace_back(std::make_unique<world::rank>());
+        REQUIRE(r.context.start(dr_context_options{}, error) == DR_OK);
+        dr::tensor_view v{};
+        v.struct_size = sizeof v, v.dtype = dtype, v.universe = n, v.width = 1, v.values = in[i].data();
+        dr::tensor_out o{};
+        o.struct_size = sizeof o, o.dtype = dtype, o.universe = n, o.width = 1, o.values = out[i].data();
+        r.exchange = std::make_unique<dr::exchange>(r.context);
+        REQUIRE(r.exchange->create({plan, net.transport(i), dr_exchange_options{}}, {v}, {o}) == DR_OK);
+        REQUIRE(r.exchange->start(dr_call{}) == DR_OK);
+        list.push_back(r.exchange.get());
+      }
+      std::vector<dr_status> statuses(count);
+      net.run(list, statuses);
+      const double step = dtype == DR_F16 ? 0x1p-11 : 0x1p-8;
+      for (uint32_t i = 0; i < count; ++i) {
+        REQUIRE(statuses[i] == DR_OK);
+        REQUIRE(out[i] == out[0]);
+      }
+      for (size_t k = 0; k < n; ++k) {
+        const double mean = total[k] / count;
+        const double got =
+            static_cast<double>(dtype == DR_F16 ? dr::f16_to_f32(out[0][k]) : dr::bf16_to_f32(out[0][k]));
+        REQUIRE(std::abs(got - mean) <= 4 * step * 2048);
+      }
+    }
 }
 
 TEST_CASE("a residual is refused by a rank that keeps none of it") {
