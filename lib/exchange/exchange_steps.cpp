@@ -81,10 +81,12 @@ bool exchange::finds_fault(const step& s) {
   if (!s.exact || !needs_finite(p.value_choices.empty() ? p.value : p.value_choices)) return false;
   dr_error e = no_error();
   size_t piece = 0;
-  if (!ranges_[s.range].find_not_finite(piece, e.where)) return false;
+  uint64_t element = 0;
+  if (!ranges_[s.range].find_not_finite(piece, element)) return false;
   fail(e, DR_E_ARGUMENT, "element %" PRIu64 " of the gradient is NaN or infinite; the plan takes finite values",
-       e.where);
+       element);
   e.tensor = piece;
+  e.where = element;
   fail_encode(s, DR_E_ARGUMENT, e);
   return true;
 }
