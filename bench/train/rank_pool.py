@@ -33,7 +33,7 @@ class RankPool:
     def __init__(self, ranks: int, host: str = "127.0.0.1", interface: str = "lo", wrap: Optional[Callable[[int], List[str]]] = None) -> None:
         self.ranks, self.host, self.interface = ranks, host, interface
         self.wrap = wrap or (lambda rank: [])
-        self.processes: List["subprocess.Popen[str]"] = []
+        self.processes: List[subprocess.Popen[str]] = []
 
     def __enter__(self) -> "RankPool":
         return self

@@ -51,7 +51,7 @@ def rate_factor(step: int, steps: int) -> float:
     return min(1.0, (step + 1) / WARM_UP) * (1 - step / steps)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cached(name: str, make: Callable[[], Any]) -> Any:
     """What make() gives, tensors and all, kept in CACHE; the name says what it depends on."""
     path = CACHE / f"{name}.pt"

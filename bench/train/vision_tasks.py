@@ -75,7 +75,7 @@ def read_idx(path, header):
         return torch.frombuffer(bytearray(file.read()[header:]), dtype=torch.uint8)
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def fashion():
     """(60,000 images [n, 1, 28, 28] f32, their labels, 10,000 test images, their labels)"""
     folder, parts = unpack_fashion(), []
