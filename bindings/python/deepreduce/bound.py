@@ -257,6 +257,16 @@ class Bound:
         finally:
             self.lock.release()
 
+    @property
+    def kept(self) -> int:
+        """Rows that went into the frame of the last encode, over all tensors (the sparsifier's r). On the CPU."""
+        return int(self._result.kept)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last encode wrote a status frame. On the CPU."""
+        return bool(self._result.status)
+
     def check(self) -> None:
         """Waits for the current stream, and raises what the last decode or merge met, as Batch.check does."""
         if self._told is not None:

@@ -1,0 +1,167 @@
+"""deepreduce.torch: what it raises, what it counts, and how ranks that do not answer are found."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import os
+import threading
+import time
+from typing import Any, Callable, List, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+
+from . import _abi
+from .errors import Error
+
+# Seconds within which a survivor answers a roll call; and those that its store may take on top.
+_ROLL, _STORE = 1.5, 1.5
+
+
+class ExchangeError(Error, RuntimeError):
+    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer.
+
+    ranks  of the default group, that are to blame: none
+    """
+
+    code = _abi.DR_E_INTERNAL
+
+    def __init__(self, message: str, ranks: Sequence[int] = ()) -> None:
+        super().__init__(message)
+        self.ranks = tuple(ranks)
+
+
+class MissingRank(ExchangeError):
+    """Ranks are gone or late past the timeout: `ranks` of the default group. The group is of no use afterwards."""
+
+
+@dataclasses.dataclass
+class Step:
+    """What a step took on this rank.
+
+    encode, wait, merge  seconds: in the library's encode; in collectives, to issue them and to wait; in merge
+    own                  seconds that the hook took beside these
+    frame                bytes of the frames that it made
+    sent, received       bytes that the collectives moved: slots, to and from each of the others
+    dense                bytes of the gradient
+    kept                 elements that went into the frames
+    repeats              exchanges that were done again since a frame outgrew its slot
+    """
+
+    encode: float = 0.0
+    wait: float = 0.0
+    merge: float = 0.0
+    own: float = 0.0
+    frame: int = 0
+    sent: int = 0
+    received: int = 0
+    dense: int = 0
+    kept: int = 0
+    repeats: int = 0
+
+    @property
+    def spent(self) -> float:
+        """Seconds of the library and the collectives."""
+        return self.encode + self.wait + self.merge
+
+    def add(self, other: Step) -> None:
+        for field in dataclasses.fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
+
+
+@dataclasses.dataclass
+class Stats:
+    """steps: how many have ended; last: the last of them; total: the sum of all."""
+
+    steps: int
+    last: Step
+    total: Step
+
+
+class Engine:
+    """The collectives of a process group, each with a deadline. An error of theirs becomes one that names ranks."""
+
+    def __init__(self, group: Any, timeout: float) -> None:
+        self.group = dist.group.WORLD if group is None else group
+        self.timeout = timeout
+        self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+
+    def global_rank(self, rank: int) -> int:
+        return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
+
+    def issue(self, what: str, collective: Callable[..., Any], *arguments: Any) -> Any:
+        """Starts a collective and returns its Work. what: a name for it that is never used twice, the same on all ranks."""
+        try:
+            return collective(*arguments, group=self.group, async_op=True)
+        except RuntimeError as error:
+            raise self._explained(what, error) from error
+
+    def wait(self, what: str, work: Any, deadline: float) -> None:
+        """Waits until `deadline` of time.monotonic. Raises MissingRank or ExchangeError."""
+        left = max(deadline - time.monotonic(), 0.001)
+        try:
+            work.wait(datetime.timedelta(seconds=left))
+        except RuntimeError as error:
+            raise self._explained(what, error) from error
+
+    def _explained(self, what: str, error: RuntimeError) -> ExchangeError:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        missing, silent = self._roll_call(what)
+        if silent:
+            host = _host_of(self.group)
+            if host is None:
+                return ExchangeError(
+                    f"{what}: {reason}; the store does not answer, so nobody knows which rank is missing"
+                )
+            return MissingRank(f"{what}: rank {host}, which serves the store, does not answer ({reason})", [host])
+        ranks = [self.global_rank(each) for each in missing]
+        if not ranks:
+            return ExchangeError(f"{what}: {reason} (timeout {self.timeout:g} s); all ranks answer a roll call")
+        names = ", ".join(map(str, ranks))
+        return MissingRank(f"{what}: rank {names} does not answer ({reason}; timeout {self.timeout:g} s)", ranks)
+
+    def _roll_call(self, what: str) -> Tuple[List[int], bool]:
+        """Ranks of the group that do not answer, and whether the store is silent.
+
+        The store's calls have no deadline of their own, so another thread makes them: here only, where all is lost.
+        """
+        found: List[List[int]] = []
+        thread = threading.Thread(target=self._answer, args=(what, found), daemon=True)
+        thread.start()
+        thread.join(_ROLL + _STORE)
+        return (found[0], False) if found else ([], True)
+
+    def _answer(self, what: str, found: List[List[int]]) -> None:
+        try:
+            store, key = self.group.get_group_store(), f"deepreduce roll call/{what}"
+            store.set(f"{key}/{self.rank}", b"here")
+            missing, end = list(range(self.size)), time.monotonic() + _ROLL
+            while missing and time.monotonic() < end:
+                missing = [each for each in missing if not store.check([f"{key}/{each}"])]
+                if missing:
+                    time.sleep(0.02)
+            found.append(missing)
+        except RuntimeError:  # the store is gone: `found` stays empty
+            return
+
+
+def _host_of(group: Any) -> Optional[int]:
+    """The rank that serves the group's store, if one does: rank 0, unless an agent does (torchrun), or a file is it."""
+    store = group.get_group_store()
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE", "").lower() in ("true", "1") or not isinstance(
+        store, dist.TCPStore
+    ):
+        return None
+    return 0
+
+
+def require_cpu(tensor: torch.Tensor, what: str) -> None:
+    from .errors import Unsupported
+
+    if tensor.device.type != "cpu":
+        raise Unsupported(f"{what} is on {tensor.device}: deepreduce.torch exchanges tensors on the CPU only")
+    if tensor.layout != torch.strided:
+        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); deepreduce.torch takes dense ones")

@@ -1,0 +1,194 @@
+"""deepreduce.torch: what DDPHook and AllReduce share: plans by name, units, residuals, steps."""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+
+import torch
+
+from ._torch_call import Engine, ExchangeError, Stats, Step
+from ._torch_unit import Item, Unit
+from .errors import ArgumentError, Error
+from .plan import Plan, as_plan
+from .tensor import State
+
+OnePlan = Union[None, str, Plan]
+Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
+
+# All of a tensor, exactly. Those of a unit are one row of its frame.
+_DENSE = "bucket=flat index=all value=raw"
+_VERSION = 1  # of state_dict
+
+
+class Rules:
+    """Which plan a parameter has: the first whose pattern (of fnmatch) its name matches, unless it is small."""
+
+    def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
+        pairs: Sequence[Tuple[str, OnePlan]]
+        if plan is None or isinstance(plan, (str, Plan)):
+            pairs = [("*", plan)]
+        else:
+            pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
+        self._dense, self._bypass = as_plan(_DENSE), bypass
+        self._pairs = [
+            (pattern, self._dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
+        ]
+
+    def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
+        found = self._dense
+        if elements >= self._bypass:
+            found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self._dense)
+        kind = str(dtype).rpartition(".")[2]
+        if kind not in found.info.dtypes:
+            raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(found.info.dtypes)}")
+        return found
+
+
+def _flat(plan: Plan, flat: bool) -> Plan:
+    return as_plan(f"{plan} bucket=flat") if flat and not plan.info.flat else plan
+
+
+class Exchange:
+    """Means over ranks of tensors that have names, step after step."""
+
+    def __init__(self, plan: Plans, bypass: int, start: int, flat: bool, timeout: float, seed: int, group: Any) -> None:
+        self._rules, self._start, self._timeout, self._seed, self._group = (
+            Rules(plan, bypass, flat), start, timeout, seed, group,
+        )  # fmt: skip
+        self._engine: Optional[Engine] = None
+        self._units: List[Unit] = []
+        self._where: Dict[str, Tuple[Unit, int]] = {}
+        self._states: Dict[str, State] = {}
+        self._loaded: Dict[str, Any] = {}  # residuals that wait for their tensors
+        self._pending: List[Unit] = []
+        self._number = 0  # of the step
+        self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
+
+    def _set_tensors(self, tensors: Sequence[Tuple[str, int, torch.dtype]], most: int) -> None:
+        """The tensors, of which each unit has at most `most` bytes of one type."""
+        for name, loaded in self._loaded.items():
+            elements = next((each[1] for each in tensors if each[0] == name), None)
+            if elements != loaded["elements"]:
+                told = "no such tensor here" if elements is None else f"it has {elements} elements here"
+                raise ArgumentError(f"the residual of {name} is of {loaded['elements']} elements, but {told}")
+        cuts: Dict[torch.dtype, List[List[Item]]] = {}
+        room: Dict[torch.dtype, int] = {}
+        for name, elements, dtype in tensors:
+            size = elements * dtype.itemsize
+            if size > room.get(dtype, 0):
+                cuts.setdefault(dtype, []).append([])
+                room[dtype] = max(most, size)
+            room[dtype] -= size
+            cuts[dtype][-1].append(Item(name, elements, dtype, self._rules.plan_of(name, elements, dtype)))
+        engine = self._engine = Engine(self._group, self._timeout)
+        self._units = [Unit(items, engine, self._states, self._seed) for each in cuts.values() for items in each]
+        self._where = {item.name: (unit, i) for unit in self._units for i, item in enumerate(unit.items)}
+        self._put_loaded()
+
+    def _put_loaded(self) -> None:
+        for name in list(self._loaded):
+            if name not in self._states:  # its plan keeps no residual
+                raise ArgumentError(f"the residual of {name} has no place here: its plan has no feedback")
+            state, data = self._states[name], self._loaded.pop(name)["state"].numpy()
+            if state.size != data.size:
+                raise ArgumentError(f"the state of {name} has {data.size} bytes, {state.size} are wanted here")
+            state.memory[:] = data
+
+    # ---- A step ----
+
+    def _issue(self, unit: Unit) -> None:
+        self._pending.append(unit)
+        unit.arrived = 0
+        unit.start(self._number, self._now)
+
+    def _finish(self) -> None:
+        """Waits for all that is pending, in order, and merges it."""
+        deadline = time.monotonic() + self._timeout
+        failed: Optional[Error] = None
+        for unit in self._pending:
+            try:
+                unit.finish(deadline, self._now)
+            except ExchangeError:
+                raise
+            except Error as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
+        self._pending.clear()
+
+    def _abort(self) -> None:
+        """The step has failed: what was sent goes back to the residuals."""
+        for unit in self._pending:
+            unit.take_back()
+        for unit in self._units:
+            unit.arrived = 0
+        self._pending.clear()
+
+    def _end_step(self) -> None:
+        """Not before all its times are known."""
+        self._number += 1
+        self._ended += 1
+        self._total.add(self._now)
+        self._last, self._now = self._now, Step()
+
+    # ---- Beside the steps ----
+
+    def stats(self) -> Stats:
+        """What the steps took: the last, and all since the beginning or `reset`."""
+        total = Step()
+        total.add(self._total)
+        return Stats(self._ended, self._last, total)
+
+    def reset(self) -> None:
+        """Forgets residuals, steps and figures, as if it were new."""
+        self._require_idle()
+        for state in self._states.values():
+            state.memory[:] = 0
+        self._loaded.clear()
+        self._number, self._ended = 0, 0
+        self._now, self._last, self._total = Step(), Step(), Step()
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Step and residuals of this rank, by name: numbers, strings and tensors of bytes (torch.save takes them, also
+        with weights_only). Each rank saves its own. With it, a training that goes on is the same bit for bit.
+        """
+        self._require_idle()
+        residuals = {
+            name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
+            for name, state in self._states.items()
+        }
+        rank = -1 if self._engine is None else self._engine.rank
+        return {"version": _VERSION, "step": self._number, "rank": rank, "residuals": {**residuals, **self._loaded}}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """What `state_dict` gave on this rank. Raises ArgumentError for another rank's, and for residuals of tensors
+        that are not here or have other shapes; nothing has changed then."""
+        self._require_idle()
+        if state.get("version") != _VERSION:
+            raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
+        engine = self._engine
+        if engine is not None and state["rank"] not in (-1, engine.rank):
+            raise ArgumentError(f"the state is rank {state['rank']}'s, this is rank {engine.rank}: each has its own")
+        residuals = state["residuals"]
+        if engine is not None:
+            for name, residual in residuals.items():
+                here = self._elements(name) if name in self._where else None
+                if here != residual["elements"]:
+                    told = "no such tensor is here" if here is None else f"it has {here} elements here"
+                    raise ArgumentError(f"the residual of {name} is of {residual['elements']} elements, but {told}")
+        for each in self._states.values():
+            each.memory[:] = 0
+        self._loaded = dict(residuals)
+        self._number = int(state["step"])
+        if engine is not None:
+            self._put_loaded()
+
+    def _elements(self, name: str) -> int:
+        unit, position = self._where[name]
+        return unit.items[position].elements
+
+    def _require_idle(self) -> None:
+        if self._pending:
+            raise ArgumentError("a step is under way: its last bucket has not come yet")

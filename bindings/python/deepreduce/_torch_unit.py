@@ -1,0 +1,229 @@
+"""deepreduce.torch: tensors that travel together, and how they do."""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from ._torch_call import Engine, Step
+from .batch import Batch
+from .bound import Bound
+from .errors import ArgumentError, CorruptFrame, Error
+from .merging import merge
+from .plan import Plan
+from .tensor import State
+
+# all_gather_into_tensor has another name since torch 2.13.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+
+_SIZE = 8  # bytes that tell the size of a frame
+_ALIGNMENT = 64  # of slots
+
+
+class Item(NamedTuple):
+    """A tensor of a unit: its name, shape and type, and what is done to it."""
+
+    name: str
+    elements: int
+    dtype: torch.dtype
+    plan: Plan
+
+
+class Part:
+    """Tensors that are one frame: those of one plan if it is flat, else of all that are not.
+
+    They may move from step to step (`place`); then the part is bound to them anew. Residuals are by name, in `states`,
+    which outlives the part.
+    """
+
+    def __init__(self, items: Sequence[Item], engine: Engine, states: Dict[str, State]) -> None:
+        self.items, self._engine, self._states = items, engine, states
+        shapes = [torch.empty(each.elements, dtype=each.dtype) for each in items]
+        self.flat = items[0].plan.info.flat
+        try:
+            self._batch = Batch(shapes, [each.plan for each in items], frames=engine.size)
+            for item, shape in zip(items, shapes):
+                if item.plan.info.feedback and item.name not in states:
+                    states[item.name] = State(item.plan, shape)
+        except Error as error:
+            raise self.named(error) from None
+        self.bound_size = self._batch.bound
+        self._keys = [zlib.crc32(item.name.encode()) + 1 for item in items]
+        self._weights = [1 / engine.size] * engine.size
+        self._tensors: List[Any] = [None] * len(items)
+        self._sums: Optional[List[torch.Tensor]] = None  # f32, of tensors of half types: they are rounded once
+        if items[0].dtype != torch.float32:
+            self._sums = [torch.empty(each.elements) for each in items]
+        self._bound: Optional[Bound] = None
+        self._room: Any = None  # uint8[], where the frame is made
+
+    def place(self, position: int, tensor: torch.Tensor) -> None:
+        self._tensors[position] = tensor
+        self._bound = None
+
+    def _bind(self) -> Bound:
+        states = [self._states.get(item.name) if item.plan.info.feedback else None for item in self.items]
+        out = self._tensors if self._sums is None else self._sums
+        try:
+            return self._batch.bind(self._tensors, out, state=states, key=self._keys, frames=self._engine.size)
+        except Error as error:
+            raise self.named(error) from None
+
+    def encode(self, memory: Any, start: int, number: int, seed: int, tag: int, step: Step) -> int:
+        """Into memory[start:]; bytes of the frame."""
+        if self._bound is None:
+            self._bound = self._bind()
+        if self._room is None or self._room.size != memory.size - start:
+            self._room = memory[start:]
+        bound, room, rank, begin = self._bound, self._room, self._engine.rank, time.perf_counter()
+        frame = bound.encode(room, step=number, seed=seed, private_seed=rank, tag=tag, status_frame=True)
+        step.encode += time.perf_counter() - begin
+        step.frame += frame.size
+        step.kept += bound.kept
+        return int(frame.size)
+
+    def merge(self, frames: Sequence[Any], tag: int, step: Step) -> None:
+        begin = time.perf_counter()
+        try:
+            self._bound.merge(frames, self._weights, add=False, tag=tag)  # type: ignore[union-attr]
+        except Error as error:
+            raise self.named(error) from None
+        step.merge += time.perf_counter() - begin
+        if self._sums is not None:
+            torch._foreach_copy_(self._tensors, self._sums)
+
+    def take_back(self, size: int) -> None:
+        """The frame never arrived: what it holds goes back to the residuals."""
+        if self._bound is None or self._bound.failed or not any(item.plan.info.feedback for item in self.items):
+            return
+        merge([self._room[:size]], out=[
+            self._states[item.name].residual if item.plan.info.feedback else numpy.empty(item.elements, numpy.float32)
+            for item in self.items
+        ])  # fmt: skip
+
+    def named(self, error: Error) -> Error:
+        """The error with names: of the tensor beside its position, of the rank for the position of its frame."""
+        words = str(error)
+        if error.frame is not None:
+            error.rank = rank = self._engine.global_rank(error.frame)  # type: ignore[attr-defined]
+            words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
+        if isinstance(error, ArgumentError) and " tag" in words:
+            words += "; steps, parameters or plans of the ranks differ"
+        error.args = (re.sub(r"\b(?:tensor (\d+)|x\[(\d+)\])", self._with_name, words),)
+        return error
+
+    def _with_name(self, match: re.Match[str]) -> str:
+        position = int(match[1] or match[2])
+        return f"{match[0]} ({self.items[position].name})" if position < len(self.items) else match[0]
+
+
+class Unit:
+    """Tensors that travel together: encode, one all-gather of slots of one size, merge in rank order.
+
+    A slot is the sizes of its frames (uint64), and the frames. It has room for the largest of the last step and 1/8
+    more. All ranks have seen all slots, so they agree without asking. In a slot that is too small the sizes still
+    arrive, at all ranks in the same step, and all repeat the exchange with a larger one. The first has room for the
+    sizes only.
+    """
+
+    def __init__(self, items: Sequence[Item], engine: Engine, states: Dict[str, State], seed: int) -> None:
+        by_frame: Dict[Optional[Plan], List[Item]] = {}
+        for item in items:
+            by_frame.setdefault(item.plan if item.plan.info.flat else None, []).append(item)
+        # Frames of fixed size first: those behind them stay where they are.
+        groups = sorted(by_frame.values(), key=lambda each: not each[0].plan.info.fixed_size)
+        self.parts = [Part(each, engine, states) for each in groups]
+        self.items = [item for part in self.parts for item in part.items]
+        self.arrived = 0  # tensors of this step that are where they were placed
+        self._where = [(part, i) for part in self.parts for i in range(len(part.items))]
+        self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)
+        self._engine, self._seed = engine, seed
+        told = "\n".join(f"{each.name} {each.elements} {each.dtype} {each.plan}" for each in self.items)
+        self._digest = zlib.crc32(told.encode())
+        self._prefix = _SIZE * len(self.parts)
+        # Slots that are sent and received.
+        self._send = torch.empty(_rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
+        self._memory = self._send.numpy()
+        self._sizes = self._memory[: self._prefix].view(numpy.uint64)
+        self._receive = torch.empty(0, dtype=torch.uint8)
+        self._least = self._slot = _rounded(self._prefix)
+        self._what, self._tag, self._work = "", 0, None
+
+    def place(self, position: int, tensor: torch.Tensor) -> None:
+        """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
+        part, i = self._where[position]
+        part.place(i, tensor)
+
+    def start(self, number: int, step: Step) -> None:
+        """Encodes the tensors and issues the collective. number: of the step."""
+        self._what = f"step {number}, slot {self._digest:08x}"
+        self._tag = self._digest << 32 | number & 0xFFFFFFFF
+        end = self._prefix
+        for i, part in enumerate(self.parts):
+            size = part.encode(self._memory, end, number, self._seed, self._tag, step)
+            self._sizes[i] = size
+            end += size
+        self._issue(step)
+        step.dense += self._bytes
+
+    def _issue(self, step: Step) -> None:
+        begin, n, slot = time.perf_counter(), self._engine.size, self._slot
+        if self._receive.numel() < n * slot:
+            self._receive = torch.empty(n * slot, dtype=torch.uint8)
+        received, sent = self._receive[: n * slot], self._send[:slot]
+        self._work = self._engine.issue(self._what, _all_gather, received, sent)
+        step.sent += (n - 1) * slot
+        step.received += (n - 1) * slot
+        step.wait += time.perf_counter() - begin
+
+    def _wait(self, deadline: float, step: Step) -> None:
+        begin = time.perf_counter()
+        self._engine.wait(self._what, self._work, deadline)
+        step.wait += time.perf_counter() - begin
+
+    def finish(self, deadline: float, step: Step) -> None:
+        """Waits, and merges the mean of all ranks into the tensors. Those of an unsound frame are untouched."""
+        self._wait(deadline, step)
+        slots, largest = self._read()
+        if largest > self._slot:
+            step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
+            self._slot = _rounded(largest)
+            self._issue(step)
+            self._wait(deadline, step)
+            slots, _ = self._read()
+        received, frames = self._receive.numpy(), []
+        for i, sizes in enumerate(slots):
+            start = i * self._slot + self._prefix
+            for size in sizes:
+                frames.append(received[start : start + size])
+                start += size
+        self._slot = min(_rounded(largest + largest // 8), self._send.numel())
+        for i, part in enumerate(self.parts):
+            part.merge(frames[i :: len(self.parts)], self._tag, step)
+
+    def _read(self) -> Tuple[List[List[int]], int]:
+        """The sizes of the frames of each slot, and the bytes of the longest slot."""
+        n, slot = self._engine.size, self._slot
+        received = self._receive[: n * slot].numpy().reshape(n, slot)
+        slots: List[List[int]] = received[:, : self._prefix].copy().view(numpy.uint64).tolist()
+        for rank, sizes in enumerate(slots):
+            for part, size in zip(self.parts, sizes):
+                if size > part.bound_size:
+                    words = f"a frame of {size} bytes, more than the {part.bound_size} of any"
+                    raise part.named(CorruptFrame(words, frame=rank))
+        return slots, self._prefix + max(map(sum, slots))
+
+    def take_back(self) -> None:
+        """The step has failed: what was sent goes back to the residuals."""
+        for part, size in zip(self.parts, self._sizes.tolist()):
+            part.take_back(size)
+
+
+def _rounded(size: int) -> int:
+    return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
