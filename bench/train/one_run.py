@@ -118,16 +118,16 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def told(hook: Any) -> Dict[str, Any]:
-    stats = hook.stats()
-    return {"steps": stats.steps, "sent": stats.sent, "repeats": stats.repeats, **parts_of(hook)}
+    total = hook.stats().total
+    return {"sent": total.sent, "frame": total.frame, "kept": total.kept, "repeats": total.repeats, **parts_of(hook)}
 
 
 def parts_of(hook: Optional[Any]) -> Dict[str, float]:
     """Seconds in all, by part."""
     if hook is None:
         return {}
-    stats = hook.stats()
-    return {part: getattr(stats, part) for part in PARTS}
+    total = hook.stats().total
+    return {part: getattr(total, part) for part in PARTS}
 
 
 def curve(losses: List[float]) -> List[List[float]]:

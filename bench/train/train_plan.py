@@ -14,8 +14,8 @@ FOUR_RANKS = ["dense", "top1", "powersgd1", "top1_log", "top1_none"]
 # model: methods of 2 ranks, methods of 4. Two cores have two hours: what was cut for that is what is not here.
 GRID: Dict[str, "tuple[List[str], List[str]]"] = {
     "lstm": (EVERYWHERE + WITHOUT_RESIDUAL, FOUR_RANKS),
-    "cnn": (EVERYWHERE + WITHOUT_RESIDUAL, FOUR_RANKS),
-    "neumf": (EVERYWHERE + WITHOUT_RESIDUAL, []),
+    "cnn": (EVERYWHERE, FOUR_RANKS),
+    "neumf": (EVERYWHERE, []),
     "transformer": (EVERYWHERE, []),
     "resnet20": (EVERYWHERE, []),
     "lstm_large": (LARGE, []),
