@@ -6,10 +6,10 @@ from typing import Any, Dict, Iterable, List, Optional, Sequence
 from bench.train.methods import METHODS
 from bench.train.task import Setting
 
-EVERYWHERE = ["dense", "top1", "powersgd1", "top1_log", "bf16", "top1_none", "top1_auto", "p0", "p2", "fit_poly", "p0_qsgd",
-              "top10_log", "top01_log", "fp16", "top1_log_none"]
+FIRST = ["dense", "top1", "powersgd1", "top1_log", "top1_none", "top1_auto"]  # all their seeds come before the others'
+EVERYWHERE = FIRST + ["bf16", "p0", "p0_qsgd", "p2", "fit_poly", "top10_log", "top01_log", "fp16", "top1_log_none"]
 WITHOUT_RESIDUAL = ["top1_auto_none", "p0_none", "p2_none", "fit_poly_none", "p0_qsgd_none"]
-LARGE = ["dense", "top1", "powersgd1", "top1_log", "bf16", "top1_none", "top1_auto", "top10_log", "p0_qsgd"]
+LARGE = FIRST + ["bf16", "top10_log", "p0_qsgd"]
 FOUR_RANKS = ["dense", "top1", "powersgd1", "top1_log", "top1_none"]
 # model: methods of 2 ranks, methods of 4. Two cores have two hours: what was cut for that is what is not here.
 GRID: Dict[str, "tuple[List[str], List[str]]"] = {
@@ -40,7 +40,7 @@ class Run:
 
 def quality_runs(settings: Dict[str, Setting], seeds: Sequence[int], models: Optional[Sequence[str]], methods: Optional[Sequence[str]],
                  ranks: Optional[Sequence[int]], share: float) -> List[Run]:
-    """All of the grid that the filters leave, a seed after the other, so that what is cut off leaves whole tables.
+    """All of the grid that the filters leave, in an order of which any beginning makes a table.
 
     methods that were asked for run on all models that were asked for, in the grid or not. share: of a model's steps
     """
@@ -52,7 +52,7 @@ def quality_runs(settings: Dict[str, Setting], seeds: Sequence[int], models: Opt
                 steps = max(2, round(share * settings[model].steps))
                 runs += [Run(model, m, n, seed, steps) for m in names if not models or model in models]
     # Ranks of one number run together: starting them takes longer than a run.
-    return sorted(runs, key=lambda run: (run.seed, run.ranks))
+    return sorted(runs, key=lambda run: (run.method not in FIRST, run.seed, run.ranks))
 
 
 def quick_runs(models: Optional[Sequence[str]], methods: Optional[Sequence[str]]) -> List[Run]:
