@@ -1,0 +1,109 @@
+"""The pictures of train.md: score against bytes, bits over the steps, loss against time at a link's speed."""
+
+import matplotlib
+from train_rows import METHODS, settings
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402
+
+matplotlib.rcParams.update({
+    "svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
+})
+# Okabe and Ito's colours, which most eyes tell apart; a kind has a colour and a mark.
+KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "DeepReduce"), "paper": ("#d55e00", "^", "the paper's plans")}
+LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
+SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
+
+
+def save(figure, path):
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def grid(count, across=3):
+    down = -(-count // across)
+    figure, axes = pyplot.subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False, constrained_layout=True)
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, axes.flat
+
+
+def draw_quality(found, path):
+    models = [(model, methods) for (model, ranks), methods in found.items() if ranks == 2]
+    figure, axes = grid(max(1, len(models)))
+    for axis, (model, methods) in zip(axes, models):
+        for q in methods.values():
+            colour, mark, _ = KINDS[q.method.kind]
+            filled = q.residual or not q.method.plan
+            axis.errorbar(q.sent, q.score, q.spread, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
+        for name, (dx, dy) in {"dense": (-4, -10), "powersgd1": (4, -9), "top1": (4, 3), "top1_log": (-4, 4), "top1_auto": (-4, -9), "top10_log": (3, 3), "top01_log": (4, 2)}.items():
+            if name in methods:
+                axis.annotate(METHODS[name].title.replace("PowerSGD rank 1", "PowerSGD"), (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6,
+                              color="#333333", ha="right" if dx < 0 else "left")
+        axis.set(xscale="log", title=settings()[model].title, xlabel="bytes a rank sends a step", ylabel=settings()[model].metric)
+        axis.margins(x=0.16)
+    marks = [pyplot.Line2D([], [], color=c, marker=m, linestyle="", label=label) for c, m, label in KINDS.values()]
+    marks.append(pyplot.Line2D([], [], color="#0072b2", marker="o", markerfacecolor="white", linestyle="", label="without residual"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=4)
+    save(figure, path)
+
+
+def draw_bits(found, path):
+    models = [(model, methods) for (model, ranks), methods in found.items() if ranks == 2]
+    figure, axes = grid(max(1, len(models)))
+    for axis, (model, methods) in zip(axes, models):
+        for name, colour in {"top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73", "p0_qsgd": "#d55e00"}.items():
+            q = methods.get(name)
+            if q is None:
+                continue
+            told = [row["bits"] for row in q.rows if row["bits"]]
+            for part, line in (("index", "-"), ("value", "--")):
+                if (name, part) in (("top1", "value"), ("top1_log", "index")):  # always 32; as top1's
+                    continue
+                points = [(p[0]["step"], sum(b[part] for b in p) / len(p)) for p in zip(*told)]
+                axis.plot(*zip(*points), line, color=colour, linewidth=1.2, marker=".", markersize=3, label=f"{METHODS[name].title}: {part}")
+        axis.set(title=settings()[model].title, xlabel="step", ylabel="bits a nonzero", ylim=(0, None))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    save(figure, path)
+
+
+def step_ms(timed, model, link, name, bits_a_second):
+    """(milliseconds of a step of 2 ranks, measured or not): on the shaped link if it was measured there; else the step
+    without exchange, and encode, merge, the hook's own and the bytes by the link's rate, one after the other."""
+    row = timed.get((model, 2, link), {}).get(name)
+    if row:
+        return row["median"], True
+    rows = timed.get((model, 2, "loopback"), {})
+    if name not in rows or "local" not in rows:
+        return None, False
+    parts = rows[name]["parts"]
+    return rows["local"]["median"] + sum(parts.get(part, 0) for part in ("encode", "merge", "own")) + 8e3 * rows[name]["sent"] / bits_a_second, False
+
+
+def draw_time(found, timed, path):
+    models = [model for model in ("lstm_large", "transformer", "resnet20") if (model, 2) in found]
+    figure, axes = grid(max(1, 2 * len(models)), across=2)
+    panels = [(model, link) for model in models for link in SPEEDS]
+    for axis, (model, link) in zip(axes, panels):
+        words, speed = SPEEDS[link]
+        measured = True
+        for name, colour in LINES.items():
+            q = found[model, 2].get(name)
+            took, was = step_ms(timed, model, link, name, speed)
+            if q is None or took is None:
+                continue
+            measured &= was
+            axis.plot([step * took / 1e3 for step, _ in q.curve()], [loss for _, loss in q.curve()], color=colour, linewidth=1.2, label=METHODS[name].title)
+        how = "steps timed on the shaped link" if measured else "model: compute + encode + merge + bytes / rate"
+        axis.set(xscale="log", title=f"{settings()[model].title}, {words}\n({how})", xlabel="seconds", ylabel="training loss")
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=6)
+    save(figure, path)
+
+
+def draw(found, timed, folder):
+    draw_quality(found, folder / "train_quality.svg")
+    draw_bits(found, folder / "train_bits.svg")
+    draw_time(found, timed, folder / "train_time.svg")
