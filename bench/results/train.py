@@ -9,7 +9,7 @@ from pathlib import Path
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
 import train_pictures  # noqa: E402
-from train_rows import METHODS, ORDER, qualities, read, settings, times  # noqa: E402
+from train_rows import BASES, METHODS, ORDER, qualities, read, settings, times, verdict  # noqa: E402
 
 BUSY = 1.0  # load before a row's ranks started, from which its times are marked
 RATIO = "ratio=0.01"
@@ -98,9 +98,9 @@ def link_table(found):
         for name in [name for name in ORDER if name in rows]:
             row = rows[name]
             parts = " / ".join(f"{row['parts'][part]:.1f}" for part in ("encode", "wait", "merge")) if row["parts"] else ""
-            verdicts = row["verdict"] if METHODS[name].plan else {}
+            verdicts = {base: verdict(row, rows[base]) for base in BASES if base in rows} if METHODS[name].plan else {}
             lines.append(f"| {model} | {ranks} | {LINKS[link]} ({row['rate'] / 1e6:,.0f}) | {METHODS[name].title} | {row['median']:.1f} [{row['p10']:.1f}, {row['p90']:.1f}] | {number(row['sent'])} | {parts} "
-                         f"| {' | '.join(verdicts.get(base, '') for base in ('dense', 'bf16', 'powersgd1'))} |")
+                         f"| {' | '.join(verdicts.get(base, '') for base in BASES)} |")
     return "\n".join(lines)
 
 
@@ -114,7 +114,7 @@ def link_reach(found):
         for name in [name for name in ORDER if name in rows and METHODS[name].plan]:
             told = []
             for base, most in asked.items():
-                ratio, words = rows[name]["median"] / rows[base]["median"], rows[name]["verdict"][base]
+                ratio, words = rows[name]["median"] / rows[base]["median"], verdict(rows[name], rows[base])
                 if link == "100mbit":
                     met = ratio <= most
                 else:
@@ -148,8 +148,8 @@ def write(path):
     parts += ["## Where a step's time goes\n", f"Over the loopback, 2 ranks; the methods took turns. `wait` has the other rank's lateness in it. {busy([r for t in loops.values() for r in t.values()])}\n"]
     parts += [f"### {settings()[model].title}\n\n{split_table(methods)}\n" for (model, _, _), methods in loops.items()]
     shaped = [row for key, t in timed.items() if key[2] != "loopback" for row in t.values()]
-    parts += ["## Shaped links\n", "Network namespaces, a bridge, tbf on both ends; a raw socket's rate was asserted before anything was measured (Mbit/s in brackets). A verdict is *faster* or *does not pay* if the ranges "
-              f"from the 10th to the 90th percentile lie apart. Four ranks share two cores. {busy(shaped)}\n" if shaped else "Not measured yet: `./dev train --links`.\n",
+    parts += ["## Shaped links\n", "Network namespaces, a bridge, tbf on both ends; a raw socket's rate was asserted before anything was measured (Mbit/s in brackets). A verdict is *faster* or *does not pay* if that was so in "
+              f"every round, in which all methods took their turn: medians' ratio [least, most of the rounds]. Four ranks share two cores. {busy(shaped)}\n" if shaped else "Not measured yet: `./dev train --links`.\n",
               "![loss against time](train_time.svg)\n", link_table(timed) if shaped else ""]
     (here / "train.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
     train_pictures.draw(found, timed, here)

@@ -9,8 +9,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 from bench.train import train_results  # noqa: E402
 from bench.train.methods import METHODS  # noqa: E402
+from bench.train.step_times import BASES, verdict  # noqa: E402
 from bench.train.task import settings  # noqa: E402
 
+__all__ = ["BASES", "METHODS", "ORDER", "Quality", "qualities", "read", "settings", "times", "verdict"]
 MODELS, ORDER = list(settings()), list(METHODS)
 
 
@@ -46,7 +48,7 @@ class Quality:
         return [(points[0][0], statistics.fmean(p[1] for p in points)) for points in zip(*curves)]
 
 
-def longest(rows):
+def full_length(rows):
     """Of one model those of the full number of steps: others were asked for by --steps."""
     full = {name: setting.steps for name, setting in settings().items()}
     return [row for row in rows if row["steps"] == full[row["model"]]]
@@ -55,7 +57,7 @@ def longest(rows):
 def qualities(rows):
     """{(model, ranks): {method: Quality}}, in the order of models and methods"""
     groups = collections.defaultdict(list)
-    for row in longest([row for row in rows if row["kind"] == "quality" and row["method"] != "local"]):
+    for row in full_length([row for row in rows if row["kind"] == "quality" and row["method"] != "local"]):
         groups[row["model"], row["ranks"], row["method"]].append(row)
     found = collections.defaultdict(dict)
     for model, ranks, method in sorted(groups, key=lambda key: (MODELS.index(key[0]), key[1], ORDER.index(key[2]))):

@@ -23,6 +23,7 @@ from bench.train.rank_pool import RankError, RankPool
 from bench.train.task import ROOT, settings
 from bench.train.train_plan import Run
 
+GIVE_UP = 3  # runs
 LEAST_TIMEOUT = 180.0  # seconds a run: the first one reads its data
 
 
@@ -36,7 +37,7 @@ def run_quality(runs: List[Run], out: Path) -> int:
     left = [run for run in runs if run not in done]
     estimate = lambda some: sum(train_plan.seconds_of(run, settings(), took) for run in some) / 60
     print(f"{len(runs)} runs, {len(runs) - len(left)} of them are in {out}; the others take about {estimate(left):.0f} minutes", flush=True)
-    failed = 0
+    failed = in_a_row = 0
     pool = RankPool(2)
     try:
         for number, run in enumerate(left):
@@ -49,9 +50,13 @@ def run_quality(runs: List[Run], out: Path) -> int:
             try:
                 row = quality_row(run, pool.run(job, LEAST_TIMEOUT + 10 * train_plan.seconds_of(run, settings(), took)))
             except RankError as error:
-                failed += 1
+                failed, in_a_row = failed + 1, in_a_row + 1
                 print(f"{name}: {error}", file=sys.stderr, flush=True)
+                if in_a_row == GIVE_UP:
+                    print(f"{GIVE_UP} runs in a row failed: the others are left out", file=sys.stderr)
+                    break
                 continue
+            in_a_row = 0
             row.update(seconds=round(time.monotonic() - begin, 1), **where)
             took[run.model, run.ranks].append(row["seconds"] / run.steps)
             train_results.add(out, row)

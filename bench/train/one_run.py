@@ -96,23 +96,29 @@ def quality(job: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def times(job: Dict[str, Any]) -> Dict[str, Any]:
-    """Lets the methods take turns: rounds of steps, each method's after another's. {method: steps' milliseconds and parts}"""
+    """Lets the methods take turns: rounds of steps, each method's after another's, in each round another one first.
+
+    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: milliseconds a step; hash}
+    """
     warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
     trainees = {m: Trainee(job["model"], m, job["seed"], warm_up + rounds * steps, warm_up=2) for m in job["methods"]}
     answer: Dict[str, Any] = {}
+    begun = {}
     for method, trainee in trainees.items():
         for _ in range(warm_up):
             trainee.train()
-        answer[method] = {"seconds": [], "sent": -trainee.tap.sent, "parts": {}}
-        trainee.before = parts_of(trainee.hook)  # type: ignore[attr-defined]
-    for _ in range(rounds):
-        for method, trainee in trainees.items():
+        answer[method] = {"seconds": []}
+        begun[method] = trainee.tap.sent, parts_of(trainee.hook)
+    names = list(trainees)
+    for number in range(rounds):
+        first = number % len(names)
+        for method in names[first:] + names[:first]:
             dist.barrier()
-            answer[method]["seconds"] += [trainee.train()[1] for _ in range(steps)]
+            answer[method]["seconds"].append([trainees[method].train()[1] for _ in range(steps)])
     for method, trainee in trainees.items():
-        taken, now = rounds * steps, parts_of(trainee.hook)
-        answer[method]["sent"] = round((answer[method]["sent"] + trainee.tap.sent) / taken)
-        answer[method]["parts"] = {k: 1e3 * (now[k] - trainee.before[k]) / taken for k in now}  # type: ignore[attr-defined]
+        (sent, parts), now = begun[method], parts_of(trainee.hook)
+        answer[method]["sent"] = round((trainee.tap.sent - sent) / (rounds * steps))
+        answer[method]["parts"] = {k: 1e3 * (now[k] - parts[k]) / (rounds * steps) for k in now}
         answer[method]["hash"] = trainee.hash()
     return answer
 

@@ -52,7 +52,7 @@ def quality_runs(settings: Dict[str, Setting], seeds: Sequence[int], models: Opt
                 steps = max(2, round(share * settings[model].steps))
                 runs += [Run(model, m, n, seed, steps) for m in names if not models or model in models]
     # Ranks of one number run together: starting them takes longer than a run.
-    return sorted(runs, key=lambda run: (run.method not in FIRST, run.seed, run.ranks))
+    return sorted(runs, key=lambda run: (run.method not in FIRST, run.ranks, run.seed))
 
 
 def quick_runs(models: Optional[Sequence[str]], methods: Optional[Sequence[str]]) -> List[Run]:
