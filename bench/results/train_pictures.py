@@ -13,6 +13,9 @@ matplotlib.rcParams.update({
 # Okabe and Ito's colours, which most eyes tell apart; a kind has a colour and a mark.
 KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "DeepReduce"), "paper": ("#d55e00", "^", "the paper's plans")}
 LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
+# Of the marks that are told by name: words and where they stand, in points.
+LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", -2, 6), "top1_auto": ("auto", -5, -8),
+          "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
 SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
 
 
@@ -37,12 +40,11 @@ def draw_quality(found, path):
             colour, mark, _ = KINDS[q.method.kind]
             filled = q.residual or not q.method.plan
             axis.errorbar(q.sent, q.score, q.spread, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
-        for name, (dx, dy) in {"dense": (-4, -10), "powersgd1": (4, -9), "top1": (4, 3), "top1_log": (-4, 4), "top1_auto": (-4, -9), "top10_log": (3, 3), "top01_log": (4, 2)}.items():
+        for name, (words, dx, dy) in LABELS.items():
             if name in methods:
-                axis.annotate(METHODS[name].title.replace("PowerSGD rank 1", "PowerSGD"), (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6,
-                              color="#333333", ha="right" if dx < 0 else "left")
+                axis.annotate(words, (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6.5, color="#333333", ha="right" if dx < 0 else "left")
         axis.set(xscale="log", title=settings()[model].title, xlabel="bytes a rank sends a step", ylabel=settings()[model].metric)
-        axis.margins(x=0.16)
+        axis.margins(x=0.16, y=0.12)
     marks = [pyplot.Line2D([], [], color=c, marker=m, linestyle="", label=label) for c, m, label in KINDS.values()]
     marks.append(pyplot.Line2D([], [], color="#0072b2", marker="o", markerfacecolor="white", linestyle="", label="without residual"))
     figure.legend(handles=marks, loc="outside lower center", ncols=4)

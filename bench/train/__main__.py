@@ -1,7 +1,8 @@
 """Training for real over torch.distributed (gloo): quality, bytes and time of every method. `./dev train`
 
     python -m bench.train [--quick] [--model NAME…] [--method NAME…] [--ranks N…] [--seeds N] [--steps SHARE] [--out FILE]
-    python -m bench.train --times | --links        step times: over the loopback, over shaped links
+    python -m bench.train --quality | --times | --links      one part: quality and bytes; step times over the loopback
+                                                   (without a word, both); step times over shaped links
     python -m bench.train --list                   models and methods
 
 Rows are added to FILE (bench/results/train.jsonl) run by run; a run that is there is skipped. Exit 1 if ranks differ
@@ -95,6 +96,7 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="./dev train", description="Training for real over torch.distributed: quality, bytes and time of every method.")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--quick", action="store_true", help="two models, a few steps: under two minutes")
+    what.add_argument("--quality", action="store_true", help="quality and bytes only")
     what.add_argument("--times", action="store_true", help="step times over the loopback only, methods in turn")
     what.add_argument("--links", action="store_true", help="step times over shaped links (network namespaces; needs root)")
     what.add_argument("--list", action="store_true", help="models and methods")
@@ -130,7 +132,7 @@ def main() -> int:
         return step_times.measure(out, given.links, given.model, given.method, given.ranks)
     runs = train_plan.quality_runs(settings(), range(1, given.seeds + 1), given.model, given.method, given.ranks, given.steps)
     failed = run_quality(runs, out)
-    return int(failed > 0) or step_times.measure(out, False, given.model, given.method, given.ranks)
+    return int(failed > 0) if failed or given.quality else step_times.measure(out, False, given.model, given.method, given.ranks)
 
 
 if __name__ == "__main__":
