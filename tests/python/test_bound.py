@@ -113,6 +113,30 @@ def test_the_arrays_live_as_long_as_the_bound(rng):
     assert same_bits(bound.decode(expected), x)
 
 
+def test_a_closed_bound_lets_go_of_its_states(rng):
+    x = gradients(rng, 300)[0]
+    batch, state = Batch(x, KEEP), State(KEEP, x)
+    bound = batch.bind(x, state=state)
+    bound.encode()
+    with pytest.raises(deepreduce.ArgumentError, match="bound to another"):
+        batch.bind(x, state=state)
+    bound.close()
+    with pytest.raises(deepreduce.ArgumentError):
+        bound.encode()
+    bound.close()
+    assert batch.bind(x, state=state).encode() and bound is not None
+
+
+def test_a_bound_tells_what_it_kept_and_whether_it_failed(rng):
+    x = gradients(rng, 300)[0]
+    bound = Batch(x, TOPR + "index=golomb value=qsgd").bind(x)
+    bound.encode()
+    assert bound.kept == 30 and not bound.failed
+    x[7] = numpy.nan
+    bound.encode(status_frame=True)
+    assert bound.failed
+
+
 def test_sparse_tensors(rng):
     x = Sparse(numpy.array([3, 1, 7]), numpy.array([1, 2, 3], F32), (10,))
     batch = Batch([x], "index=golomb")

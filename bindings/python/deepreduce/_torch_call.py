@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import os
+import re
 import threading
 import time
 from typing import Any, Callable, List, Optional, Sequence, Tuple
@@ -13,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from . import _abi
-from .errors import Error
+from .errors import ArgumentError, Error, Unsupported
 
 # Seconds within which a survivor answers a roll call; and those that its store may take on top.
 _ROLL, _STORE = 1.5, 1.5
@@ -90,6 +91,27 @@ class Engine:
     def global_rank(self, rank: int) -> int:
         return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
 
+    def named(self, error: Error) -> Error:
+        """The error of a merge of the ranks' frames, with the rank in words and as `rank`."""
+        words = str(error)
+        if error.frame is not None:
+            error.rank = rank = self.global_rank(error.frame)  # type: ignore[attr-defined]
+            words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
+        if isinstance(error, ArgumentError) and " tag" in words:
+            words += "; steps, parameters or plans of the ranks differ"
+        error.args = (words,)
+        return error
+
+    def slot_device(self, device: torch.device) -> Optional[torch.device]:
+        """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
+        if device.type in HOST:
+            return None
+        try:
+            self.group._get_backend(torch.device(next(iter(HOST), "none")))
+            return None
+        except RuntimeError:  # a group with NCCL only
+            return device
+
     def issue(self, what: str, collective: Callable[..., Any], *arguments: Any) -> Any:
         """Starts a collective and returns its Work. what: a name for it that is never used twice, the same on all ranks."""
         try:
@@ -106,7 +128,8 @@ class Engine:
             raise self._explained(what, error) from error
 
     def _explained(self, what: str, error: RuntimeError) -> ExchangeError:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        # Of gloo's, which begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
+        reason = re.sub(r"^\[.*?\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
         missing, silent = self._roll_call(what)
         if silent:
             host = _host_of(self.group)
@@ -158,10 +181,14 @@ def _host_of(group: Any) -> Optional[int]:
     return 0
 
 
-def require_cpu(tensor: torch.Tensor, what: str) -> None:
-    from .errors import Unsupported
+# Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
+# slots go where the group's backend wants them (NCCL): never run on a GPU, tested with this set empty.
+HOST = {"cpu"}
 
-    if tensor.device.type != "cpu":
-        raise Unsupported(f"{what} is on {tensor.device}: deepreduce.torch exchanges tensors on the CPU only")
+
+def require_place(tensor: torch.Tensor, what: str) -> None:
+    """Unsupported for what cannot be exchanged."""
+    if tensor.device.type not in ("cpu", "cuda"):
+        raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
     if tensor.layout != torch.strided:
-        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); deepreduce.torch takes dense ones")
+        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged")

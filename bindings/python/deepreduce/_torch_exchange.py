@@ -7,6 +7,7 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
+import torch.distributed as dist
 
 from ._torch_call import Engine, ExchangeError, Stats, Step
 from ._torch_unit import Item, Unit
@@ -18,7 +19,7 @@ OnePlan = Union[None, str, Plan]
 Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
 
 # All of a tensor, exactly. Those of a unit are one row of its frame.
-_DENSE = "bucket=flat index=all value=raw"
+exact_plan = "bucket=flat index=all value=raw"
 _VERSION = 1  # of state_dict
 
 
@@ -31,10 +32,14 @@ class Rules:
             pairs = [("*", plan)]
         else:
             pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
-        self._dense, self._bypass = as_plan(_DENSE), bypass
+        self._dense, self._bypass = as_plan(exact_plan), bypass
         self._pairs = [
             (pattern, self._dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
         ]
+
+    @property
+    def keep(self) -> bool:
+        return any(plan.info.feedback for _, plan in self._pairs)
 
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
         found = self._dense
@@ -61,23 +66,19 @@ class Exchange:
         self._units: List[Unit] = []
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
-        self._loaded: Dict[str, Any] = {}  # residuals that wait for their tensors
+        self._loaded: Optional[Mapping[str, Any]] = None  # a state that waits for the tensors
         self._pending: List[Unit] = []
+        self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
         self._number = 0  # of the step
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
     def _set_tensors(self, tensors: Sequence[Tuple[str, int, torch.dtype]], most: int) -> None:
         """The tensors, of which each unit has at most `most` bytes of one type."""
-        for name, loaded in self._loaded.items():
-            elements = next((each[1] for each in tensors if each[0] == name), None)
-            if elements != loaded["elements"]:
-                told = "no such tensor here" if elements is None else f"it has {elements} elements here"
-                raise ArgumentError(f"the residual of {name} is of {loaded['elements']} elements, but {told}")
         cuts: Dict[torch.dtype, List[List[Item]]] = {}
         room: Dict[torch.dtype, int] = {}
         for name, elements, dtype in tensors:
             size = elements * dtype.itemsize
-            if size > room.get(dtype, 0):
+            if size > room.get(dtype, -1):
                 cuts.setdefault(dtype, []).append([])
                 room[dtype] = max(most, size)
             room[dtype] -= size
@@ -85,16 +86,8 @@ class Exchange:
         engine = self._engine = Engine(self._group, self._timeout)
         self._units = [Unit(items, engine, self._states, self._seed) for each in cuts.values() for items in each]
         self._where = {item.name: (unit, i) for unit in self._units for i, item in enumerate(unit.items)}
-        self._put_loaded()
-
-    def _put_loaded(self) -> None:
-        for name in list(self._loaded):
-            if name not in self._states:  # its plan keeps no residual
-                raise ArgumentError(f"the residual of {name} has no place here: its plan has no feedback")
-            state, data = self._states[name], self._loaded.pop(name)["state"].numpy()
-            if state.size != data.size:
-                raise ArgumentError(f"the state of {name} has {data.size} bytes, {state.size} are wanted here")
-            state.memory[:] = data
+        if self._loaded is not None:
+            self._take_loaded(self._loaded)
 
     # ---- A step ----
 
@@ -118,6 +111,26 @@ class Exchange:
             raise failed
         self._pending.clear()
 
+    def _all_reduce(self, tensor: torch.Tensor) -> None:
+        """Issues what DDP does without a hook."""
+        assert self._engine is not None
+        engine, step, begin = self._engine, self._now, time.perf_counter()
+        what = f"step {self._number}, dense tensor {len(self._dense)}"
+        self._dense.append((what, engine.issue(what, dist.all_reduce, tensor.div_(engine.size))))
+        size = tensor.numel() * tensor.element_size()
+        step.dense += size
+        step.sent += 2 * (engine.size - 1) * size // engine.size
+        step.received += 2 * (engine.size - 1) * size // engine.size
+        step.wait += time.perf_counter() - begin
+
+    def _finish_dense(self) -> None:
+        assert self._engine is not None
+        begin, deadline = time.perf_counter(), time.monotonic() + self._timeout
+        for what, work in self._dense:
+            self._engine.wait(what, work, deadline)
+        self._dense.clear()
+        self._now.wait += time.perf_counter() - begin
+
     def _abort(self) -> None:
         """The step has failed: what was sent goes back to the residuals."""
         for unit in self._pending:
@@ -125,6 +138,7 @@ class Exchange:
         for unit in self._units:
             unit.arrived = 0
         self._pending.clear()
+        self._dense.clear()
 
     def _end_step(self) -> None:
         """Not before all its times are known."""
@@ -134,6 +148,11 @@ class Exchange:
         self._last, self._now = self._now, Step()
 
     # ---- Beside the steps ----
+
+    @property
+    def keeps(self) -> bool:
+        """Whether some plan has feedback, so that there are residuals."""
+        return self._rules.keep
 
     def stats(self) -> Stats:
         """What the steps took: the last, and all since the beginning or `reset`."""
@@ -146,46 +165,58 @@ class Exchange:
         self._require_idle()
         for state in self._states.values():
             state.memory[:] = 0
-        self._loaded.clear()
+        self._loaded = None
         self._number, self._ended = 0, 0
         self._now, self._last, self._total = Step(), Step(), Step()
 
     def state_dict(self) -> Dict[str, Any]:
-        """Step and residuals of this rank, by name: numbers, strings and tensors of bytes (torch.save takes them, also
-        with weights_only). Each rank saves its own. With it, a training that goes on is the same bit for bit.
+        """Step and residuals of this rank, by name: numbers, and tensors of bytes, which torch.save takes. Each rank
+        saves its own. A training that goes on from it is the same, bit for bit, as one that was not interrupted.
         """
         self._require_idle()
+        if self._loaded is not None:
+            return dict(self._loaded)
         residuals = {
             name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
             for name, state in self._states.items()
         }
-        rank = -1 if self._engine is None else self._engine.rank
-        return {"version": _VERSION, "step": self._number, "rank": rank, "residuals": {**residuals, **self._loaded}}
+        rank = None if self._engine is None else self._engine.rank
+        return {"version": _VERSION, "step": self._number, "rank": rank, "residuals": residuals}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """What `state_dict` gave on this rank. Raises ArgumentError for another rank's, and for residuals of tensors
-        that are not here or have other shapes; nothing has changed then."""
+        """Takes what `state_dict` gave on this rank; before the tensors are known it waits for them.
+
+        Raises ArgumentError, now or then, for another rank's, and for residuals of tensors that are not here or have
+        another size. Nothing has changed then.
+        """
         self._require_idle()
         if state.get("version") != _VERSION:
             raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
-        engine = self._engine
-        if engine is not None and state["rank"] not in (-1, engine.rank):
-            raise ArgumentError(f"the state is rank {state['rank']}'s, this is rank {engine.rank}: each has its own")
-        residuals = state["residuals"]
-        if engine is not None:
-            for name, residual in residuals.items():
-                here = self._elements(name) if name in self._where else None
-                if here != residual["elements"]:
-                    told = "no such tensor is here" if here is None else f"it has {here} elements here"
-                    raise ArgumentError(f"the residual of {name} is of {residual['elements']} elements, but {told}")
-        for each in self._states.values():
-            each.memory[:] = 0
-        self._loaded = dict(residuals)
-        self._number = int(state["step"])
-        if engine is not None:
-            self._put_loaded()
+        if self._engine is None:
+            self._loaded, self._number = state, int(state["step"])
+        else:
+            self._take_loaded(state)
 
-    def _elements(self, name: str) -> int:
+    def _take_loaded(self, loaded: Mapping[str, Any]) -> None:
+        rank = -1 if self._engine is None else self._engine.rank
+        if loaded["rank"] not in (None, rank):
+            raise ArgumentError(f"the state is of rank {loaded['rank']}, this is rank {rank}: each has its own")
+        for name, residual in loaded["residuals"].items():
+            elements, here = residual["elements"], self._elements(name)
+            if here != elements:
+                told = "no such tensor is here" if here is None else f"it has {here} elements here"
+                raise ArgumentError(f"the residual of {name} is of {elements} elements, but {told}")
+            size = self._states[name].size if name in self._states else 0
+            if residual["state"].numel() != size:
+                raise ArgumentError(f"the state of {name} has {residual['state'].numel()} bytes, its plan wants {size}")
+        for name, state in self._states.items():
+            residual = loaded["residuals"].get(name)
+            state.memory[:] = 0 if residual is None else residual["state"].numpy()
+        self._loaded, self._number = None, int(loaded["step"])
+
+    def _elements(self, name: str) -> Optional[int]:
+        if name not in self._where:
+            return None
         unit, position = self._where[name]
         return unit.items[position].elements
 

@@ -11,11 +11,10 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._torch_call import Engine, Step
+from ._torch_call import HOST, Engine, Step
 from .batch import Batch
 from .bound import Bound
-from .errors import ArgumentError, CorruptFrame, Error
-from .merging import merge
+from .errors import CorruptFrame, Error
 from .plan import Plan
 from .tensor import State
 
@@ -23,7 +22,7 @@ from .tensor import State
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _SIZE = 8  # bytes that tell the size of a frame
-_ALIGNMENT = 64  # of slots
+ALIGNMENT = 64  # of slots
 
 
 class Item(NamedTuple):
@@ -57,6 +56,7 @@ class Part:
         self._keys = [zlib.crc32(item.name.encode()) + 1 for item in items]
         self._weights = [1 / engine.size] * engine.size
         self._tensors: List[Any] = [None] * len(items)
+        self._copies: Optional[List[torch.Tensor]] = None  # on the CPU, of tensors elsewhere
         self._sums: Optional[List[torch.Tensor]] = None  # f32, of tensors of half types: they are rounded once
         if items[0].dtype != torch.float32:
             self._sums = [torch.empty(each.elements) for each in items]
@@ -65,13 +65,17 @@ class Part:
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
-        self._bound = None
+        if tensor.device.type not in HOST and self._copies is None:
+            self._copies = [torch.empty(each.elements, dtype=each.dtype) for each in self.items]
+        if self._bound is not None:
+            self._bound.close()
+            self._bound = None
 
     def _bind(self) -> Bound:
         states = [self._states.get(item.name) if item.plan.info.feedback else None for item in self.items]
-        out = self._tensors if self._sums is None else self._sums
+        x = self._copies or self._tensors
         try:
-            return self._batch.bind(self._tensors, out, state=states, key=self._keys, frames=self._engine.size)
+            return self._batch.bind(x, self._sums or x, state=states, key=self._keys, frames=self._engine.size)
         except Error as error:
             raise self.named(error) from None
 
@@ -79,6 +83,8 @@ class Part:
         """Into memory[start:]; bytes of the frame."""
         if self._bound is None:
             self._bound = self._bind()
+        if self._copies:
+            torch._foreach_copy_(self._copies, self._tensors)
         if self._room is None or self._room.size != memory.size - start:
             self._room = memory[start:]
         bound, room, rank, begin = self._bound, self._room, self._engine.rank, time.perf_counter()
@@ -95,26 +101,23 @@ class Part:
         except Error as error:
             raise self.named(error) from None
         step.merge += time.perf_counter() - begin
-        if self._sums is not None:
-            torch._foreach_copy_(self._tensors, self._sums)
+        sums = self._sums or self._copies
+        if sums:
+            torch._foreach_copy_(self._tensors, sums)
 
     def take_back(self, size: int) -> None:
         """The frame never arrived: what it holds goes back to the residuals."""
         if self._bound is None or self._bound.failed or not any(item.plan.info.feedback for item in self.items):
             return
-        merge([self._room[:size]], out=[
+        residuals = [
             self._states[item.name].residual if item.plan.info.feedback else numpy.empty(item.elements, numpy.float32)
             for item in self.items
-        ])  # fmt: skip
+        ]
+        self._batch.merge([self._room[:size]], residuals)
 
     def named(self, error: Error) -> Error:
         """The error with names: of the tensor beside its position, of the rank for the position of its frame."""
-        words = str(error)
-        if error.frame is not None:
-            error.rank = rank = self._engine.global_rank(error.frame)  # type: ignore[attr-defined]
-            words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
-        if isinstance(error, ArgumentError) and " tag" in words:
-            words += "; steps, parameters or plans of the ranks differ"
+        words = str(self._engine.named(error))
         error.args = (re.sub(r"\b(?:tensor (\d+)|x\[(\d+)\])", self._with_name, words),)
         return error
 
@@ -148,17 +151,20 @@ class Unit:
         self._digest = zlib.crc32(told.encode())
         self._prefix = _SIZE * len(self.parts)
         # Slots that are sent and received.
-        self._send = torch.empty(_rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
+        self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
         self._memory = self._send.numpy()
         self._sizes = self._memory[: self._prefix].view(numpy.uint64)
         self._receive = torch.empty(0, dtype=torch.uint8)
-        self._least = self._slot = _rounded(self._prefix)
+        self._least = self._slot = rounded(self._prefix)
+        self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
+        self._far: Any = None  # received there
         self._what, self._tag, self._work = "", 0, None
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
         part, i = self._where[position]
         part.place(i, tensor)
+        self._device = self._engine.slot_device(tensor.device)
 
     def start(self, number: int, step: Step) -> None:
         """Encodes the tensors and issues the collective. number: of the step."""
@@ -177,6 +183,9 @@ class Unit:
         if self._receive.numel() < n * slot:
             self._receive = torch.empty(n * slot, dtype=torch.uint8)
         received, sent = self._receive[: n * slot], self._send[:slot]
+        if self._device is not None:
+            self._far = received = torch.empty(n * slot, dtype=torch.uint8, device=self._device)
+            sent = sent.to(self._device)
         self._work = self._engine.issue(self._what, _all_gather, received, sent)
         step.sent += (n - 1) * slot
         step.received += (n - 1) * slot
@@ -185,6 +194,8 @@ class Unit:
     def _wait(self, deadline: float, step: Step) -> None:
         begin = time.perf_counter()
         self._engine.wait(self._what, self._work, deadline)
+        if self._far is not None:
+            self._receive[: self._far.numel()].copy_(self._far)
         step.wait += time.perf_counter() - begin
 
     def finish(self, deadline: float, step: Step) -> None:
@@ -193,7 +204,7 @@ class Unit:
         slots, largest = self._read()
         if largest > self._slot:
             step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
-            self._slot = _rounded(largest)
+            self._slot = rounded(largest)
             self._issue(step)
             self._wait(deadline, step)
             slots, _ = self._read()
@@ -203,7 +214,7 @@ class Unit:
             for size in sizes:
                 frames.append(received[start : start + size])
                 start += size
-        self._slot = min(_rounded(largest + largest // 8), self._send.numel())
+        self._slot = min(rounded(largest + largest // 8), self._send.numel())
         for i, part in enumerate(self.parts):
             part.merge(frames[i :: len(self.parts)], self._tag, step)
 
@@ -225,5 +236,5 @@ class Unit:
             part.take_back(size)
 
 
-def _rounded(size: int) -> int:
-    return (size + _ALIGNMENT - 1) // _ALIGNMENT * _ALIGNMENT
+def rounded(size: int) -> int:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT

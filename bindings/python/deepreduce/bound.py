@@ -117,7 +117,7 @@ class Bound:
         """What calls would make anew."""
         calls = _Calls(library)
         self._encode, self._decode, self._merge = calls.encode, calls.decode, calls.merge
-        self._binding = ctypes.addressof(self._handle.contents)
+        self._binding: Optional[int] = ctypes.addressof(self._handle.contents)
         self._call, self._result, self._options = new(_abi.dr_call), new(_abi.dr_result), new(_abi.dr_decode_options)
         self._call_at, self._options_at = ctypes.addressof(self._call), ctypes.addressof(self._options)
         self._result_at = ctypes.addressof(self._result)
@@ -141,6 +141,17 @@ class Bound:
             self._destroy(self._handle)
         for each in getattr(self, "_states", ()):
             each.unbind()
+
+    def close(self) -> None:
+        """Lets go of its states, which may be bound anew then, though somebody still holds this (a traceback, say). Its
+        calls raise ArgumentError afterwards."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        self._binding = None
+        self.lock.release()
+        for each in self._states:
+            each.unbind()
+        self._states = []
 
     # ---- Calls ----
 

@@ -4,27 +4,44 @@
     hook.register(ddp_model)                      # then train as ever
 
 DDPHook        gradients of DistributedDataParallel
+ReduceScatter  gradients of FSDP2 (fully_shard)
+AllReduce      tensors of a loop without either; all_reduce does it once
 MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
                the rank, too
 
 Everything is on the caller's thread: encode, one asynchronous collective, and at the end of backward a wait with a
-deadline and a merge in rank order. gloo, CPU. Tensors on a GPU are refused.
+deadline and a merge in rank order. It is tested over gloo, on the CPU. Tensors on a CUDA device are copied to the CPU,
+where frames are made, and back; over NCCL the frames travel between the devices. No device has run that yet.
 """
 
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
-from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_cpu
+from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange, OnePlan, Plans
+from ._torch_shards import ReduceScatter
 from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported
 
-__all__ = ["DDPHook", "ExchangeError", "MissingRank", "OnePlan", "Plans", "Stats", "Step"]
+Tensors = Union[Sequence[torch.Tensor], Mapping[str, torch.Tensor]]
+
+__all__ = [
+    "AllReduce",
+    "DDPHook",
+    "ExchangeError",
+    "MissingRank",
+    "OnePlan",
+    "Plans",
+    "ReduceScatter",
+    "Stats",
+    "Step",
+    "all_reduce",
+]
 
 
 class DDPHook(Exchange):
@@ -45,7 +62,7 @@ class DDPHook(Exchange):
 
     All ranks get the same gradients, bit for bit, or all raise, in backward: PeerError (a rank could not encode: a NaN,
     say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. Unsupported:
-    gradients on a GPU or sparse ones, and compiled autograd.
+    sparse gradients, and compiled autograd.
     A parameter that no rank used keeps its gradient as it was (find_unused_parameters), and what its residual sent in that
     step is lost.
     """
@@ -66,7 +83,6 @@ class DDPHook(Exchange):
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
-        self._dense: List[Any] = []
 
     def register(self, model: Any) -> DDPHook:
         """Registers the hook with a DistributedDataParallel, and returns it. Once, and for one model."""
@@ -97,14 +113,15 @@ class DDPHook(Exchange):
             )
         spent, last, done = step.spent, bucket.is_last(), False
         try:
-            buffer, future = bucket.buffer(), torch.futures.Future()
+            buffer = bucket.buffer()
+            future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
             self._futures.append((future, buffer))
             if self._number < self._start:
-                self._issue_dense(buffer)
+                self._all_reduce(buffer)
             else:
                 self._arrive(bucket, buffer)
             if last:
-                self._finish_all()
+                self._complete()
                 for each, result in self._futures:
                     each.set_result(result)
             done = True
@@ -112,7 +129,6 @@ class DDPHook(Exchange):
         finally:
             if last or not done:
                 self._futures.clear()
-                self._dense.clear()
             if not done:
                 self._abort()
             step.own += time.perf_counter() - begin - (step.spent - spent)
@@ -134,7 +150,7 @@ class DDPHook(Exchange):
 
     def _place(self, bucket: Any, buffer: torch.Tensor, parameters: Sequence[Any]) -> List[Tuple[Unit, int]]:
         """Tells the units where the bucket's tensors are now; how many of which it has."""
-        require_cpu(buffer, "the gradient")
+        require_place(buffer, "the gradient")
         counts: Dict[int, int] = {}
         for parameter, gradient in zip(parameters, bucket.gradients()):
             unit, position = self._where[self._names[id(parameter)]]
@@ -144,30 +160,99 @@ class DDPHook(Exchange):
             counts[number] = counts.get(number, 0) + 1
         return [(self._units[number], counts[number]) for number in sorted(counts)]
 
-    def _issue_dense(self, buffer: torch.Tensor) -> None:
-        """As DDP does without a hook."""
-        assert self._engine is not None
-        engine, step, begin = self._engine, self._now, time.perf_counter()
-        what = f"step {self._number}, bucket {len(self._dense)}"
-        self._dense.append((what, engine.issue(what, dist.all_reduce, buffer.div_(engine.size))))
-        size = buffer.numel() * buffer.element_size()
-        step.dense += size
-        step.sent += 2 * (engine.size - 1) * size // engine.size
-        step.received += 2 * (engine.size - 1) * size // engine.size
-        step.wait += time.perf_counter() - begin
-
-    def _finish_all(self) -> None:
-        if self._dense:
-            assert self._engine is not None
-            begin, deadline = time.perf_counter(), time.monotonic() + self._timeout
-            for what, work in self._dense:
-                self._engine.wait(what, work, deadline)
-            self._now.wait += time.perf_counter() - begin
+    def _complete(self) -> None:
+        """The last bucket has come."""
+        if self._number < self._start:
+            self._finish_dense()
             return
-        missing = [unit for unit in self._units if unit.arrived or unit not in self._pending]
-        if missing:
-            raise ArgumentError(f"DDP gave no gradient of some of {', '.join(item.name for item in missing[0].items)}")
+        absent = next((unit for unit in self._units if unit.arrived or unit not in self._pending), None)
+        if absent is not None:
+            raise ArgumentError(f"DDP gave no gradient of some of {', '.join(item.name for item in absent.items)}")
         self._finish()
+
+
+class AllReduce(Exchange):
+    """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
+    residuals, so there is one for each list.
+
+    plan, bypass, start, flat, timeout, seed, group  as of DDPHook
+    frame_bytes  of tensors that travel in one frame, at most
+
+    Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
+    """
+
+    def __init__(
+        self,
+        plan: Plans,
+        *,
+        bypass: int = 1000,
+        start: int = 0,
+        flat: bool = True,
+        timeout: float = 60.0,
+        seed: int = 0,
+        group: Any = None,
+        frame_bytes: int = 25 << 20,
+    ) -> None:
+        super().__init__(plan, bypass, start, flat, timeout, seed, group)
+        self._frame_bytes = frame_bytes
+        self._shapes: Dict[str, Tuple[int, torch.dtype]] = {}
+        self._at: Dict[str, int] = {}
+
+    def __call__(self, tensors: Tensors) -> None:
+        """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.
+
+        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous
+        """
+        named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
+        begin, step, done = time.perf_counter(), self._now, False
+        try:
+            self._check(named)
+            if self._number < self._start:
+                for each in named.values():
+                    self._all_reduce(each.detach())
+                self._finish_dense()
+            else:
+                for name, each in named.items():
+                    if each.data_ptr() != self._at.get(name):
+                        unit, position = self._where[name]
+                        unit.place(position, each.detach().view(-1))
+                        self._at[name] = each.data_ptr()
+                for unit in self._units:
+                    self._issue(unit)
+                self._finish()
+            done = True
+        finally:
+            if not done:
+                self._abort()
+            step.own += time.perf_counter() - begin - step.spent
+            self._end_step()
+
+    def _check(self, named: Mapping[str, torch.Tensor]) -> None:
+        """ArgumentError for other tensors than the first call's."""
+        for name, each in named.items():
+            require_place(each, name)
+            if not each.is_contiguous():
+                raise ArgumentError(f"{name} is not contiguous: its mean cannot be written where it lies")
+        shapes = {name: (each.numel(), each.dtype) for name, each in named.items()}
+        if self._engine is None:
+            self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes)
+            self._shapes = shapes
+        elif shapes != self._shapes:
+            names = sorted({name for name, _ in shapes.items() ^ self._shapes.items()})
+            raise ArgumentError(f"{', '.join(names)}: not the tensors of the first call, in number, size or type")
+
+
+def all_reduce(tensors: Tensors, plan: Plans, group: Any = None, **options: Any) -> None:
+    """The mean over ranks of tensors, in place, once. What is kept from call to call is AllReduce's: a plan with
+    feedback is refused here.
+
+    tensors, plan, group  as of AllReduce
+    options  those of AllReduce but `start`
+    """
+    once = AllReduce(plan, group=group, **options)
+    if once.keeps:
+        raise ArgumentError("the plan has feedback, which AllReduce keeps from call to call; all_reduce does not")
+    once(tensors)
 
 
 def _hook(state: DDPHook, bucket):  # type: ignore[no-untyped-def]  # DDP looks at the names and the annotations

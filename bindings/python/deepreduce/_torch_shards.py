@@ -1,0 +1,214 @@
+"""deepreduce.torch: FSDP2's reduce-scatter."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+import numpy
+import torch
+import torch.distributed as dist
+
+from ._torch_call import Engine, Stats, Step
+from ._torch_exchange import OnePlan, exact_plan
+from ._torch_unit import ALIGNMENT, rounded
+from .batch import Batch
+from .errors import ArgumentError, CorruptFrame, Error, Unsupported
+from .merging import merge
+from .plan import as_plan
+from .tensor import State
+
+_PREFIX = 16  # bytes of a slot before its frame: the size of the largest frame that its sender sends, and of this one
+_VERSION = 1  # of state_dict
+_numbers = itertools.count()
+
+
+class ReduceScatter:
+    """The reduce-scatter of one module of FSDP2, compressed: `module.set_custom_reduce_scatter(ReduceScatter(plan))`
+    after `fully_shard(module)`. Each module takes its own, made in the same order on all ranks.
+
+    plan     a plan or its text; None: exact
+    bypass   shards of fewer elements travel exactly
+    timeout  seconds that it waits for the other ranks
+    seed     of random numbers; the same on every rank
+
+    Each rank encodes a frame for each shard and keeps its residual; one all-to-all of slots brings them to the shards'
+    owners, who merge them in rank order. It waits where it is called, so nothing of it overlaps with backward.
+    Raises what DDPHook raises, in backward. gloo, CPU. The gradient is averaged or summed, as FSDP asks; other
+    operations are Unsupported.
+    """
+
+    def __init__(self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0) -> None:
+        self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
+        self._name = f"reduce-scatter {next(_numbers)}"
+        self._engine: Optional[Engine] = None
+        self._batch: Any = None
+        self._states: List[Optional[State]] = []  # of the shards
+        self._made: List[bytearray] = []
+        self._sum: Any = None
+        self._loaded: Optional[Mapping[str, Any]] = None
+        self._shape: Any = None  # elements of a shard, type
+        self._slot = ALIGNMENT
+        self._number = self._ended = 0
+        self._last, self._total = Step(), Step()
+
+    def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        """What FSDP asks for its buffers."""
+        return torch.empty(*size, dtype=dtype, device=device)
+
+    def __call__(
+        self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
+    ) -> None:
+        """output_tensor [d] becomes the sum or mean over ranks of their input_tensor[rank * d : (rank + 1) * d]."""
+        if async_op:
+            raise Unsupported("ReduceScatter waits where it is called; async_op=True is not supported")
+        weight = {dist.ReduceOp.SUM: 1.0, dist.ReduceOp.AVG: 1 / dist.get_world_size(group)}.get(op)
+        if weight is None:
+            raise Unsupported(f"ReduceScatter takes the operations SUM and AVG, not {op}")
+        self._prepare(output_tensor, input_tensor, group)
+        begin, step = time.perf_counter(), Step()
+        try:
+            self._exchange(output_tensor.view(-1), input_tensor.view(-1), weight, step)
+        finally:
+            step.own = time.perf_counter() - begin - step.spent
+            self._last = step
+            self._total.add(step)
+            self._number += 1
+            self._ended += 1
+
+    def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any) -> None:
+        shape = (output.numel(), output.dtype)
+        if self._engine is None:
+            if output.device.type != "cpu":
+                raise Unsupported(f"the gradient is on {output.device}; ReduceScatter takes gradients on the CPU")
+            self._engine, self._shape = Engine(group, self._timeout), shape
+            plan = self._plan if output.numel() >= self._bypass else as_plan(exact_plan)
+            like = torch.empty(output.numel(), dtype=output.dtype)
+            self._batch = Batch(like, plan, frames=self._engine.size)
+            self._states = [State(plan, like) if plan.info.feedback else None for _ in range(self._engine.size)]
+            # Of each rank a frame; and the sum, which is rounded once.
+            self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
+            self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
+            if self._loaded is not None:
+                self._take_loaded(self._loaded)
+        if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
+            raise ArgumentError(
+                f"a ReduceScatter serves one module: its shards have {self._shape[0]} elements of {self._shape[1]}, "
+                f"not {shape[0]} of {shape[1]}"
+            )
+
+    def _exchange(self, output: torch.Tensor, whole: torch.Tensor, weight: float, step: Step) -> None:
+        engine, begin = self._engine, time.perf_counter()
+        assert engine is not None
+        frames, sound = self._encode(whole.view(engine.size, -1))
+        step.encode += time.perf_counter() - begin
+        step.frame += sum(map(len, frames))
+        step.dense += whole.numel() * whole.element_size()
+        try:
+            received = self._swap(engine, frames, step)
+            begin = time.perf_counter()
+            halves = self._sum.numel() > 0
+            try:
+                out = self._sum if halves else output
+                self._batch.merge(received, out, [weight] * engine.size, add=False, tag=self._number)
+            except Error as error:
+                raise engine.named(error) from None
+            if halves:
+                output.copy_(self._sum)
+            step.merge += time.perf_counter() - begin
+        except BaseException:
+            for frame, state in zip(frames, self._states):
+                if sound and state is not None:
+                    merge([frame], out=state.residual)
+            raise
+
+    def _encode(self, shards: torch.Tensor) -> Tuple[List[Any], bool]:
+        """A frame for each rank; if one of them cannot be encoded, for all the one that says so, and False."""
+        assert self._engine is not None
+        rank, frames = self._engine.rank, []
+        for i, shard in enumerate(shards):
+            options = {
+                "step": self._number,
+                "seed": self._seed,
+                "private_seed": rank,
+                "tag": self._number,
+                "key": i + 1,
+            }
+            try:
+                frames.append(self._batch.encode(shard, self._made[i], state=self._states[i], **options))
+            except Error:
+                told = self._batch.encode(shard, self._made[i], state=self._states[i], status_frame=True, **options)
+                for frame, state in zip(frames, self._states):
+                    if state is not None:
+                        merge([frame], out=state.residual)
+                return [told] * len(shards), False
+        return frames, True
+
+    def _swap(self, engine: Engine, frames: List[Any], step: Step) -> List[Any]:
+        """The frames of all ranks for this one. The largest that any rank sends is known to all, as in Unit."""
+        what, n, least = f"{self._name}, step {self._number}", engine.size, rounded(_PREFIX)
+        most, begin, deadline = max(map(len, frames)), time.perf_counter(), time.monotonic() + self._timeout
+        while True:
+            slot = self._slot
+            send, receive = (torch.zeros(n * slot, dtype=torch.uint8) for _ in range(2))
+            for row, frame in zip(send.numpy().reshape(n, slot), frames):
+                row[:_PREFIX].view(numpy.uint64)[:] = most, len(frame)
+                part = numpy.frombuffer(frame, numpy.uint8)[: slot - _PREFIX]
+                row[_PREFIX : _PREFIX + part.size] = part
+            work = engine.issue(what, dist.all_to_all_single, receive, send)
+            engine.wait(what, work, deadline)
+            step.sent += (n - 1) * slot
+            step.received += (n - 1) * slot
+            rows = receive.numpy().reshape(n, slot)
+            told = rows[:, :_PREFIX].copy().view(numpy.uint64).tolist()
+            for rank, (largest, size) in enumerate(told):
+                if not size <= largest <= self._batch.bound:
+                    words = f"a frame of {size} bytes, more than the {self._batch.bound} of any"
+                    raise engine.named(CorruptFrame(words, frame=rank))
+            most_of_all = max(largest for largest, _ in told)
+            if _PREFIX + most_of_all <= slot:
+                break
+            step.repeats += slot > least  # the first exchange is of sizes, on purpose
+            self._slot = rounded(_PREFIX + most_of_all)
+        self._slot = rounded(_PREFIX + most_of_all + most_of_all // 8)
+        step.wait += time.perf_counter() - begin
+        return [row[_PREFIX : _PREFIX + size] for row, (_, size) in zip(rows, told)]
+
+    def stats(self) -> Stats:
+        """What the calls took: the last, and all together. `kept` is not counted."""
+        total = Step()
+        total.add(self._total)
+        return Stats(self._ended, self._last, total)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Step and residuals of this rank. Each rank saves its own."""
+        if self._loaded is not None:
+            return dict(self._loaded)
+        states = [None if each is None else torch.from_numpy(each.memory.copy()) for each in self._states]
+        rank = None if self._engine is None else self._engine.rank
+        return {"version": _VERSION, "step": self._number, "rank": rank, "states": states}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what `state_dict` gave on this rank; before the first call it waits for that. Raises ArgumentError,
+        now or then, for another rank's, and for shards of another size or number."""
+        if state.get("version") != _VERSION:
+            raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
+        if self._engine is None:
+            self._loaded, self._number = state, int(state["step"])
+        else:
+            self._take_loaded(state)
+
+    def _take_loaded(self, loaded: Mapping[str, Any]) -> None:
+        rank = -1 if self._engine is None else self._engine.rank
+        if loaded["rank"] not in (None, rank):
+            raise ArgumentError(f"the state is of rank {loaded['rank']}, this is rank {rank}: each has its own")
+        states = loaded["states"] or [None] * len(self._states)
+        sizes = [None if each is None else each.numel() for each in states]
+        wanted = [None if each is None else each.size for each in self._states]
+        if loaded["states"] and sizes != wanted:
+            raise ArgumentError(f"the residuals have {sizes} bytes, {wanted} are wanted here")
+        for state, saved in zip(self._states, states):
+            if state is not None:
+                state.memory[:] = 0 if saved is None else saved.numpy()
+        self._loaded, self._number = None, int(loaded["step"])

@@ -1,0 +1,103 @@
+"""What deepreduce.torch promises, on real ranks: each suite of torch_ranks.py is run once, by processes over gloo, and
+each of its checks is a test here, on every rank."""
+
+import functools
+import importlib.util
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+if not importlib.util.find_spec("torch"):
+    pytest.skip("torch is missing: pip install torch", allow_module_level=True)
+if sys.platform != "linux":
+    pytest.skip("torch.distributed with gloo is tested on Linux", allow_module_level=True)
+
+import torch_ranks  # noqa: E402
+
+HERE = pathlib.Path(__file__).parent
+CHECKS = torch_ranks.load_checks()  # {suite: {check: function}}
+# Ranks of a suite, and seconds that it may take where other tests run beside it.
+SUITES = {"two": (2, 200), "four": (4, 120), "lightning": (2, 100), "accelerate": (2, 100)}
+NEEDS = ("lightning", "accelerate")
+# Ranks that are gone from some check on, when they are stopped or killed.
+LOST = {"four": {rank: check for check, rank in torch_ranks.GONE.items()}}
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@functools.cache
+def ran(suite):
+    """(reports of the ranks: {check: what it told}, what they printed)"""
+    (ranks, seconds), gone = SUITES[suite], LOST.get(suite, {})
+    with tempfile.TemporaryDirectory() as folder:
+        port = free_port()
+        store = f"env:{port}" if suite in NEEDS else f"tcp://127.0.0.1:{port}"
+        reports = [pathlib.Path(folder, f"report{rank}") for rank in range(ranks)]
+        logs = [open(pathlib.Path(folder, f"log{rank}"), "w+b") for rank in range(ranks)]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", "import torch_ranks; torch_ranks.main()", str(rank), str(ranks), store, reports[rank], suite],
+                stdout=logs[rank], stderr=subprocess.STDOUT, env=environment, cwd=HERE,
+            )
+            for rank in range(ranks)
+        ]  # fmt: skip
+        try:
+            end = time.monotonic() + seconds
+            for rank, process in enumerate(processes):
+                if rank not in gone:
+                    process.wait(max(end - time.monotonic(), 0.1))
+        except subprocess.TimeoutExpired:
+            pass
+        finally:
+            late = [rank for rank, process in enumerate(processes) if process.poll() is None and rank not in gone]
+            for process in processes:
+                if process.poll() is None:
+                    process.send_signal(signal.SIGKILL)
+                process.wait()
+        told = []
+        for log in logs:
+            log.seek(0)
+            told.append(log.read().decode(errors="replace")[-4000:])
+            log.close()
+        if late:
+            told.append(f"ranks {late} did not end within {seconds} s")
+        lines = [each.read_text().splitlines() if each.exists() else [] for each in reports]
+        return [{each["check"]: each for each in map(json.loads, rank)} for rank in lines], "\n----\n".join(told)
+
+
+@pytest.mark.parametrize("suite, check", [(suite, check) for suite in SUITES for check in CHECKS[suite]])
+def test_on_every_rank(suite, check):
+    if suite in NEEDS and not importlib.util.find_spec(suite):
+        pytest.skip(f"{suite} is missing: pip install {suite}")
+    reports, printed = ran(suite)
+    order = list(CHECKS[suite])
+    for rank, report in enumerate(reports):
+        lost = LOST.get(suite, {}).get(rank)
+        if lost and order.index(check) >= order.index(lost):
+            assert check not in report
+            continue
+        assert check in report, f"rank {rank} did not come to it\n{printed}"
+        assert "failed" not in report[check], f"rank {rank}\n{report[check]['failed']}\n{printed}"
+    told = reports[-1][check]["told"]
+    if told:
+        pytest.skip(told)
+
+
+def test_the_package_does_not_need_torch():
+    code = "import deepreduce, sys; assert 'torch' not in sys.modules; assert not hasattr(deepreduce, 'torch')"
+    path = str(HERE.parents[1] / "bindings" / "python")
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})

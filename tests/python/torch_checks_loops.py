@@ -1,0 +1,270 @@
+"""What AllReduce promises, and what an exchange does about faults."""
+
+import os
+import signal
+import time
+
+import torch
+import torch.distributed as dist
+from torch_ranks import (
+    LOSSLESS,
+    LOSSY,
+    DDP,
+    check,
+    gradients,
+    make_model,
+    parameters_of,
+    raises,
+    residual_sum,
+    same,
+    steps_of,
+    train,
+    wrapped,
+)
+
+import deepreduce
+import deepreduce.torch
+from deepreduce._torch_call import Engine
+from deepreduce.torch import AllReduce, DDPHook, MissingRank
+
+EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
+
+
+# ---- Loops without DDP --------------------------------------------------------------------------
+
+
+@check("two", "four")
+def all_reduce_is_the_sum_in_rank_order():
+    n, rank = dist.get_world_size(), dist.get_rank()
+    expected = [torch.zeros_like(each) for each in gradients(0, 0)]
+    for other in range(n):
+        for total, each in zip(expected, gradients(0, other)):
+            total += torch.tensor(1 / n) * each
+    for options in ({}, {"flat": False}, {"bypass": 0, "frame_bytes": 4000}):
+        x = gradients(0, rank)
+        deepreduce.torch.all_reduce(x, LOSSLESS, **options)
+        assert all(map(same, x, expected)), options
+        x = {f"w{i}": each.view(-1, 10) for i, each in enumerate(gradients(0, rank))}
+        deepreduce.torch.all_reduce(x, LOSSLESS, **options)
+        assert all(same(a.view(-1), b) for a, b in zip(x.values(), expected)), options
+    with raises(deepreduce.ArgumentError, "AllReduce keeps"):
+        deepreduce.torch.all_reduce(x, LOSSY)
+
+
+@check("two", "four")
+def what_was_sent_and_residuals_are_the_gradients():
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for flat in (True, False):
+        reduce, sent, given = AllReduce(EXACT_TOP, bypass=0, flat=flat), 0, 0
+        for step in range(4):
+            x = gradients(step, rank)
+            given = given + sum(torch.cat(gradients(step, other)).double() for other in range(n))
+            reduce(x)
+            sent = sent + n * torch.cat(x).double()
+        assert torch.allclose(sent + residual_sum(reduce), given, atol=1e-4)
+
+
+@check("two")
+def other_tensors_than_the_first_are_refused():
+    reduce = AllReduce(LOSSY)
+    reduce(gradients(0, 0))
+    with raises(deepreduce.ArgumentError, "2: not the tensors of the first call"):
+        reduce(gradients(1, 0)[:2])
+    with raises(deepreduce.ArgumentError, "1: not the tensors"):
+        reduce(gradients(1, 0, (3000, 41, 500)))
+    with raises(deepreduce.ArgumentError, "not contiguous"):
+        reduce([torch.zeros(100, 60)[:, ::2], *gradients(1, 0)[1:]])
+    with raises(deepreduce.Unsupported, "meta"):
+        AllReduce(LOSSY)([torch.empty(10, device="meta")])
+    with raises(deepreduce.Unsupported, "sparse"):
+        AllReduce(LOSSY)([torch.eye(10).to_sparse()])
+
+
+@check("two")
+def empty_and_tiny_tensors_work():
+    for bypass in (0, 1000):
+        x = [torch.zeros(0), torch.full((1,), 2.0 * dist.get_rank()), torch.zeros(0, 3)]
+        AllReduce(LOSSLESS, bypass=bypass)(x)
+        assert x[1].item() == 1.0 and x[0].numel() == 0
+        AllReduce(LOSSLESS, bypass=bypass)([torch.zeros(0)])
+    AllReduce(LOSSY)([])
+
+
+@check("two")
+def tensors_elsewhere_are_copied_and_slots_go_there():
+    """As on a GPU with NCCL, but that everything is in the CPU's memory."""
+    from deepreduce import _torch_call
+
+    expected, lossy = train(None), train(DDPHook(LOSSY, bypass=0))
+    half = gradients(0, dist.get_rank())[0].bfloat16()
+    halves = [half.clone(), half.clone()]
+    AllReduce(LOSSY)([halves[0]])
+    _torch_call.HOST.clear()
+    try:
+        assert Engine(None, 1.0).slot_device(half.device) == half.device
+        assert same(train(DDPHook(LOSSLESS)), expected)
+        assert same(train(DDPHook(LOSSY, bypass=0)), lossy)
+        AllReduce(LOSSY)([halves[1]])
+        assert torch.equal(*halves)
+    finally:
+        _torch_call.HOST.add("cpu")
+
+
+# ---- Slots and faults ---------------------------------------------------------------------------
+
+
+@check("two")
+def a_frame_that_outgrows_its_slot_is_sent_again():
+    rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", bypass=0)
+    for step, (kept, repeats) in enumerate([(10, 0), (10, 0), (4000, 1), (4000, 0), (10, 0), (12, 0)]):
+        x = torch.zeros(20000)
+        x[:kept] = torch.arange(1, kept + 1) * (1 if rank else 3)
+        if rank and kept == 4000:
+            x.zero_()  # only one of them outgrows it
+        expected = torch.zeros(20000)
+        expected[:kept] = torch.arange(1, kept + 1) * (1.5 if kept == 4000 else 2)
+        reduce([x])
+        assert same(x, expected), step
+        assert reduce.stats().last.repeats == repeats, (step, reduce.stats())
+    assert reduce.stats().last.sent < 1000
+
+
+@check("two")
+def a_rank_that_cannot_encode_is_named_by_all():
+    for flat in (True, False):
+        hook = DDPHook(LOSSY, flat=flat, bypass=0)
+        ddp = wrapped(make_model(), hook, bucket_cap_mb=25)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+        steps_of(ddp, optimizer, 0, 2)
+        if dist.get_rank() == 1:
+            ddp.module[3].weight.register_hook(lambda gradient: gradient * float("nan"))
+        with raises(deepreduce.PeerError, "rank 1", "3.weight", "NaN") as caught:
+            steps_of(ddp, optimizer, 2, 3)
+        assert caught[0].rank == 1
+        assert hook.stats().steps == 3
+
+
+@check("two")
+def what_a_failed_step_sent_goes_back_to_the_residuals():
+    plan = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=uniform_quant"
+    rank, n = dist.get_rank(), dist.get_world_size()
+    reduce, given, sent = AllReduce(plan, bypass=0, frame_bytes=4000), 0, 0
+    for step in range(6):
+        x = gradients(step, rank)
+        ours = torch.cat(gradients(step, rank)).double()
+        if step == 3:
+            if rank == 0:
+                x[1][7] = float("nan")
+                ours[3000:] = 0  # its unit was not encoded: the gradient of the step is lost
+            with raises(deepreduce.PeerError, "rank 0", "(1)"):
+                reduce(x)
+        else:
+            reduce(x)
+            sent = sent + n * torch.cat(x).double()
+        given = given + ours
+    dist.all_reduce(given)
+    assert torch.allclose(sent + residual_sum(reduce), given, atol=1e-4)
+    assert reduce.stats().steps == 6
+
+
+@check("two")
+def a_damaged_frame_is_named_by_all():
+    from deepreduce import _torch_unit
+
+    gather, reduce = _torch_unit._all_gather, AllReduce(LOSSY, bypass=0)
+    reduce(gradients(0, 0))
+
+    def flipping(receive, send, **options):
+        send = send.clone()
+        send[-len(send) // 2] ^= 4
+        return gather(receive, send, **options)
+
+    try:
+        if dist.get_rank() == 1:
+            _torch_unit._all_gather = flipping
+        with raises(deepreduce.CorruptFrame, "rank 1") as caught:
+            reduce(gradients(1, 0))
+        assert caught[0].rank == 1
+        # A size that no frame can have.
+        if dist.get_rank() == 1:
+
+            def lying(receive, send, **options):
+                send = send.clone()
+                send[5] = 1
+                return gather(receive, send, **options)
+
+            _torch_unit._all_gather = lying
+        with raises(deepreduce.CorruptFrame, "rank 1", "bytes"):
+            reduce(gradients(2, 0))
+    finally:
+        _torch_unit._all_gather = gather
+    reduce(gradients(3, 0))
+
+
+@check("two")
+def ranks_that_are_out_of_step_are_told():
+    reduce = AllReduce(LOSSY)
+    reduce(gradients(0, 0))
+    if dist.get_rank() == 1:
+        reduce._number += 1
+    with raises(deepreduce.ArgumentError, "steps, parameters or plans of the ranks differ"):
+        reduce(gradients(1, 0))
+    plan = LOSSLESS if dist.get_rank() else "index=rice value=raw"
+    with raises(deepreduce.ArgumentError, "steps, parameters or plans of the ranks differ"):
+        deepreduce.torch.all_reduce(gradients(1, 0), plan, bypass=0)
+
+
+# ---- Ranks that are gone ------------------------------------------------------------------------
+
+
+@check("four")
+def subgroups_exchange_apart():
+    rank = dist.get_rank()
+    groups = [dist.new_group(each) for each in ([0, 1], [2, 3])]
+    x = torch.full((2000,), float(rank))
+    AllReduce(LOSSLESS, group=groups[rank // 2])([x])
+    assert (x == (0.5 if rank < 2 else 2.5)).all()
+    ddp = DDP(make_model(), process_group=groups[rank // 2])
+    DDPHook(LOSSY, bypass=0).register(ddp)
+    steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
+    mine, other = parameters_of(ddp), parameters_of(ddp)
+    dist.broadcast(other, rank // 2 * 2, group=groups[rank // 2])
+    assert same(mine, other)
+    with raises(deepreduce.PeerError, f"rank {1 if rank < 2 else 3}:"):  # of the default group
+        x = torch.randn(2000)
+        if rank % 2:
+            x[0] = float("nan")
+        deepreduce.torch.all_reduce([x], "index=all value=log_quant", groups[rank // 2])
+
+
+# Each happens within a group of its own, which was made before. GONE in torch_ranks.py lists them.
+groups: dict = {}  # by the rank that will be gone
+
+
+def lose(signal_number, rank, timeout, *words):
+    """The rank gets the signal between two steps; the others of its group must name it, in time."""
+    if not groups:
+        groups.update({2: dist.group.WORLD, 1: dist.new_group([0, 1, 3]), 0: dist.new_group([0, 3])})
+    reduce = AllReduce(LOSSY, timeout=timeout, group=groups[rank])
+    reduce(gradients(0, 0))
+    if dist.get_rank() == rank:
+        os.kill(os.getpid(), signal_number)
+    begin = time.monotonic()
+    with raises(MissingRank, f"rank {rank}", *words) as caught:
+        reduce(gradients(1, 0))
+    assert caught[0].ranks == (rank,) and time.monotonic() - begin < 10
+
+
+@check("four")
+def a_rank_that_stops_is_named_by_all():
+    lose(signal.SIGSTOP, 2, 1.5, "does not answer", "timed out", "timeout 1.5 s")
+
+
+@check("four")
+def a_rank_that_is_killed_is_named_by_all():
+    lose(signal.SIGKILL, 1, 30, "does not answer", "onnection")
+
+
+@check("four")
+def the_rank_that_serves_the_store_is_named():
+    lose(signal.SIGSTOP, 0, 1.5, "which serves the store")

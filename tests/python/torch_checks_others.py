@@ -1,0 +1,202 @@
+"""What deepreduce.torch promises beside torch.compile, FSDP2, Lightning and Accelerate."""
+
+import copy
+
+import torch
+import torch.distributed as dist
+from torch_ranks import (
+    LOSSLESS,
+    LOSSY,
+    check,
+    make_model,
+    parameters_of,
+    raises,
+    same,
+    same_on_all_ranks,
+    steps_of,
+    train,
+    wrapped,
+)
+
+import deepreduce
+from deepreduce.torch import DDPHook, ReduceScatter
+
+
+# ---- torch.compile ------------------------------------------------------------------------------
+
+
+@check("two")
+def compiled_models_train_as_plain_ddp_does():
+    import torch._dynamo
+
+    expected = train(None, 4)
+    for optimize_ddp in (True, False):
+        for backend in ("eager", "aot_eager"):
+            torch._dynamo.reset()
+            with torch._dynamo.config.patch(optimize_ddp=optimize_ddp):
+                ddp = wrapped(make_model(), DDPHook(LOSSLESS), bucket_cap_mb=2)
+                compiled = torch.compile(ddp, backend=backend)
+                steps_of(compiled, torch.optim.Adam(ddp.parameters(), lr=0.01), 0, 4)
+            assert same(parameters_of(ddp), expected), (optimize_ddp, backend)
+    torch._dynamo.reset()
+    hook = DDPHook(LOSSY)
+    ddp = wrapped(torch.compile(make_model(), backend="eager"), hook, bucket_cap_mb=2)
+    steps_of(ddp, torch.optim.Adam(ddp.parameters(), lr=0.01), 0, 2)
+    assert set(hook.state_dict()["residuals"]) == {"0.weight", "3.weight", "5.weight"}  # as of the model itself
+
+
+@check("two")
+def inductor_trains():
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    ddp = wrapped(make_model(), DDPHook(LOSSLESS), bucket_cap_mb=25)
+    try:
+        steps_of(torch.compile(ddp), torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 2)
+    except Exception as error:
+        if "compiler" in str(error).lower():
+            return "skipped: inductor has no C++ compiler"
+        raise
+    assert same_on_all_ranks(parameters_of(ddp))
+    assert torch.allclose(parameters_of(ddp), train(None, 2, "SGD"), atol=1e-5)
+
+
+@check("two")
+def compiled_autograd_is_refused_by_name():
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(optimize_ddp="python_reducer", compiled_autograd=True):
+        ddp = wrapped(make_model(), DDPHook(LOSSY))
+        compiled = torch.compile(ddp, backend="eager")
+        try:
+            steps_of(compiled, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 1)
+        except Exception as error:
+            assert "python_reducer" in str(error), error
+            return None
+    raise AssertionError("nothing was raised")
+
+
+# ---- FSDP2 --------------------------------------------------------------------------------------
+
+
+def shard(model, plan, bypass=0):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    mesh, found = init_device_mesh("cpu", (dist.get_world_size(),)), []
+    for layer in [model[0], model[3], model]:
+        fully_shard(layer, mesh=mesh)
+        if plan is not None:
+            found.append(ReduceScatter(plan, bypass=bypass))
+            layer.set_custom_reduce_scatter(found[-1])
+    return model, found
+
+
+def sharded_parameters(model):
+    return torch.cat([each.detach().full_tensor().reshape(-1) for each in model.parameters()])
+
+
+@check("two")
+def fsdp2_with_a_lossless_plan_trains_as_without():
+    results = []
+    for plan in (None, LOSSLESS, LOSSY):
+        model, comms = shard(make_model(), plan)
+        steps_of(model, torch.optim.Adam(model.parameters(), lr=0.01), 0, 6)
+        results.append(sharded_parameters(model))
+        assert same_on_all_ranks(results[-1])
+    assert same(results[1], results[0]) and not same(results[2], results[0])
+    assert all(each.stats().steps == 6 and 0 < each.stats().last.frame < each.stats().last.dense for each in comms)
+
+
+@check("two")
+def fsdp2_goes_on_from_a_state():
+    def run(model, comms, optimizer, first, last):
+        steps_of(model, optimizer, first, last)
+        return sharded_parameters(model)
+
+    whole, comms = shard(make_model(), LOSSY)
+    optimizer = torch.optim.SGD(whole.parameters(), lr=0.01)
+    run(whole, comms, optimizer, 0, 3)
+    saved = copy.deepcopy([whole.state_dict(), *(each.state_dict() for each in comms)])
+    expected = run(whole, comms, optimizer, 3, 6)
+    again, others = shard(make_model(), LOSSY)
+    again.load_state_dict(saved[0])
+    for each, state in zip(others, saved[1:]):
+        each.load_state_dict(state)
+    assert same(run(again, others, torch.optim.SGD(again.parameters(), lr=0.01), 3, 6), expected)
+    with raises(deepreduce.ArgumentError, "bytes"):
+        others[0].load_state_dict(others[1].state_dict())
+    with raises(deepreduce.ArgumentError, "each has its own"):
+        others[0].load_state_dict({**others[0].state_dict(), "rank": 1 - dist.get_rank()})
+
+
+@check("two")
+def fsdp2_names_a_rank_that_cannot_encode():
+    comm, n = ReduceScatter(LOSSY, bypass=0), dist.get_world_size()
+    x, out = torch.randn(n * 2000), torch.empty(2000)
+    comm(out, x, dist.group.WORLD, dist.ReduceOp.AVG)
+    if dist.get_rank() == 1:
+        x[2500] = float("nan")
+    with raises(deepreduce.PeerError, "rank 1", "NaN"):
+        comm(out, x, dist.group.WORLD, dist.ReduceOp.AVG)
+    with raises(deepreduce.Unsupported, "MAX"):
+        comm(out, x, dist.group.WORLD, dist.ReduceOp.MAX)
+    with raises(deepreduce.Unsupported, "async_op"):
+        comm(out, x, dist.group.WORLD, dist.ReduceOp.AVG, async_op=True)
+    with raises(deepreduce.ArgumentError, "serves one module"):
+        comm(torch.empty(10), torch.empty(10 * n), dist.group.WORLD, dist.ReduceOp.AVG)
+
+
+# ---- Frameworks ---------------------------------------------------------------------------------
+
+
+@check("lightning")
+def lightning_trains():
+    import lightning
+    from lightning.fabric.plugins.environments import LightningEnvironment
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.model = make_model()
+
+        def training_step(self, batch, index):
+            return self.model(batch[0]).square().mean()
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.01)
+
+    class Compress(lightning.Callback):
+        def __init__(self, hook):
+            self.hook = hook
+
+        def on_train_start(self, trainer, module):
+            self.hook.register(trainer.strategy.model)
+
+    hook = DDPHook(LOSSY)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 20)), batch_size=8)
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[Compress(hook)], logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        plugins=[LightningEnvironment()],  # it looks for others otherwise, MPI among them
+    )  # fmt: skip
+    module = Module()
+    trainer.fit(module, data)
+    assert hook.stats().steps == 4 and same_on_all_ranks(parameters_of(module))
+
+
+@check("accelerate")
+def accelerate_trains():
+    import accelerate
+
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = make_model()
+    ddp, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
+    hook = DDPHook(LOSSY).register(ddp)
+    for step in range(3):
+        torch.manual_seed(step + dist.get_rank())
+        optimizer.zero_grad()
+        accelerator.backward(ddp(torch.randn(8, 20)).square().mean())
+        optimizer.step()
+    assert hook.stats().steps == 3 and same_on_all_ranks(parameters_of(model))
