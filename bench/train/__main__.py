@@ -37,7 +37,10 @@ def run_quality(runs: List[Run], out: Path) -> int:
         took[row["model"], row["ranks"]].append(row["seconds"] / row["steps"])
     left = [run for run in runs if run not in done]
     estimate = lambda some: sum(train_plan.seconds_of(run, settings(), took) for run in some) / 60
-    print(f"{len(runs)} runs, {len(runs) - len(left)} of them are in {out}; the others take about {estimate(left):.0f} minutes", flush=True)
+    print(
+        f"{len(runs)} runs, {len(runs) - len(left)} of them are in {out}; the others take about {estimate(left):.0f} minutes",
+        flush=True,
+    )
     failed = in_a_row = 0
     pool = RankPool(2)
     try:
@@ -62,8 +65,11 @@ def run_quality(runs: List[Run], out: Path) -> int:
             took[run.model, run.ranks].append(row["seconds"] / run.steps)
             train_results.add(out, row)
             failed += not row["identical"]
-            print(f"{name}: {settings()[run.model].metric} {row['score']:.4f}, loss {row['loss'][-1][1]:.3f}, {row['sent']:,} bytes a step, "
-                  f"{row['seconds']} s{'' if row['identical'] else ', RANKS DIFFER'}; {estimate(left[number + 1 :]):.0f} minutes to go", flush=True)
+            print(
+                f"{name}: {settings()[run.model].metric} {row['score']:.4f}, loss {row['loss'][-1][1]:.3f}, {row['sent']:,} bytes a step, "
+                f"{row['seconds']} s{'' if row['identical'] else ', RANKS DIFFER'}; {estimate(left[number + 1 :]):.0f} minutes to go",
+                flush=True,
+            )
     finally:
         pool.close()
     return failed
@@ -72,14 +78,19 @@ def run_quality(runs: List[Run], out: Path) -> int:
 def quality_row(run: Run, answers: List[Dict[str, Any]]) -> Dict[str, Any]:
     first = answers[0]
     row = {
-        "kind": "quality", **run.__dict__,
+        "kind": "quality",
+        **run.__dict__,
         "score": sum(a["right"] for a in answers) / sum(a["of"] for a in answers),
         "identical": len({a["hash"] for a in answers}) == 1 or run.method == "local",
         "hash": first["hash"][:16],
-        "loss": [[step, round(statistics.fmean(a["loss"][i][1] for a in answers), 4)] for i, (step, _) in enumerate(first["loss"])],
+        "loss": [
+            [step, round(statistics.fmean(a["loss"][i][1] for a in answers), 4)]
+            for i, (step, _) in enumerate(first["loss"])
+        ],
         "sent": round(statistics.fmean(a["sent"] for a in answers)),
         "sent_in_all": round(statistics.fmean(a["sent_in_all"] for a in answers)),
-        "bits": first["bits"], "step_ms": first["step_ms"],
+        "bits": first["bits"],
+        "step_ms": first["step_ms"],
     }
     if "hook" in first:
         row["hook"] = {k: statistics.fmean(a["hook"][k] for a in answers) for k in first["hook"]}
@@ -87,25 +98,41 @@ def quality_row(run: Run, answers: List[Dict[str, Any]]) -> Dict[str, Any]:
 
 
 def listing() -> str:
-    lines = [f"{name:14} {s.title}: {s.parameters:,} parameters, {s.steps} steps of {s.batch} a rank" for name, s in settings().items()]
-    lines += ["", *(f"{name:14} {m.plan or m.title}{f'  (unsupported: {m.missing})' if m.missing else ''}" for name, m in METHODS.items())]
+    lines = [
+        f"{name:14} {s.title}: {s.parameters:,} parameters, {s.steps} steps of {s.batch} a rank"
+        for name, s in settings().items()
+    ]
+    lines += [
+        "",
+        *(
+            f"{name:14} {m.plan or m.title}{f'  (unsupported: {m.missing})' if m.missing else ''}"
+            for name, m in METHODS.items()
+        ),
+    ]
     return "\n".join(lines)
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="./dev train", description="Training for real over torch.distributed: quality, bytes and time of every method.")
+    parser = argparse.ArgumentParser(
+        prog="./dev train",
+        description="Training for real over torch.distributed: quality, bytes and time of every method.",
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--quick", action="store_true", help="two models, a few steps: under two minutes")
     what.add_argument("--quality", action="store_true", help="quality and bytes only")
     what.add_argument("--times", action="store_true", help="step times over the loopback only, methods in turn")
-    what.add_argument("--links", action="store_true", help="step times over shaped links (network namespaces; needs root)")
+    what.add_argument(
+        "--links", action="store_true", help="step times over shaped links (network namespaces; needs root)"
+    )
     what.add_argument("--list", action="store_true", help="models and methods")
     parser.add_argument("--model", nargs="+", metavar="NAME")
     parser.add_argument("--method", nargs="+", metavar="NAME")
     parser.add_argument("--ranks", nargs="+", type=int, metavar="N")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N (3)")
     parser.add_argument("--steps", type=float, default=1.0, metavar="SHARE", help="of a model's steps (1.0)")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="bench/results/train.jsonl; of --quick a new file in build-train")
+    parser.add_argument(
+        "--out", type=Path, metavar="FILE", help="bench/results/train.jsonl; of --quick a new file in build-train"
+    )
     given = parser.parse_args()
     wrong = train_plan.unknown(given.model, settings(), "model") or train_plan.check_methods(given.method)
     wrong = wrong or next((f"--ranks {n}: from 2 to 16" for n in given.ranks or () if not 2 <= n <= 16), None)
@@ -130,9 +157,15 @@ def main() -> int:
         return int(run_quality(train_plan.quick_runs(given.model, given.method), out) > 0)
     if given.links or given.times:
         return step_times.measure(out, given.links, given.model, given.method, given.ranks)
-    runs = train_plan.quality_runs(settings(), range(1, given.seeds + 1), given.model, given.method, given.ranks, given.steps)
+    runs = train_plan.quality_runs(
+        settings(), range(1, given.seeds + 1), given.model, given.method, given.ranks, given.steps
+    )
     failed = run_quality(runs, out)
-    return int(failed > 0) if failed or given.quality else step_times.measure(out, False, given.model, given.method, given.ranks)
+    return (
+        int(failed > 0)
+        if failed or given.quality
+        else step_times.measure(out, False, given.model, given.method, given.ranks)
+    )
 
 
 if __name__ == "__main__":

@@ -29,7 +29,6 @@ class Method:
     bucket_cap_mb: Optional[int] = None
 
 
-
 def planned(title: str, kind: str, codecs: str, ratio: str = "0.01", feedback: str = "feedback=residual ") -> Method:
     return Method(title, kind, TOP.format(ratio=ratio) + feedback + codecs)
 
@@ -49,12 +48,17 @@ METHODS = {
     "p2": planned("Top-1 %, BF-P2", "paper", P0.replace("p0", "p2") + "value=raw"),
     "fit_poly": planned("Top-1 %, Fit-Poly", "paper", "index=raw value=fit_poly"),
     "p0_qsgd": planned("Top-1 %, BF-P0 + QSGD", "paper", P0 + "value=qsgd"),
-    "top1_momentum": Method("Top-1 %, momentum-corrected", "ours", missing="the library has no momentum-corrected memory yet"),
+    "top1_momentum": Method(
+        "Top-1 %, momentum-corrected", "ours", missing="the library has no momentum-corrected memory yet"
+    ),
 }
-METHODS.update({
-    f"{name}_none": Method(f"{m.title}, no residual", m.kind, m.plan.replace("feedback=residual ", ""))
-    for name, m in list(METHODS.items()) if m.plan and "ratio=0.01" in m.plan
-})
+METHODS.update(
+    {
+        f"{name}_none": Method(f"{m.title}, no residual", m.kind, m.plan.replace("feedback=residual ", ""))
+        for name, m in list(METHODS.items())
+        if m.plan and "ratio=0.01" in m.plan
+    }
+)
 
 
 def install(method: Method, module: DistributedDataParallel, seed: int, warm_up: int) -> Any:
@@ -98,7 +102,9 @@ def local(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Ten
 def one_bucket(hook: Hook) -> Hook:
     def checked(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         if not (bucket.index() == 0 and bucket.is_last()):
-            raise RuntimeError(f"bucket {bucket.index()}: PowerSGD over gloo wants one bucket, bucket_cap_mb={ONE_BUCKET} gave more")
+            raise RuntimeError(
+                f"bucket {bucket.index()}: PowerSGD over gloo wants one bucket, bucket_cap_mb={ONE_BUCKET} gave more"
+            )
         return hook(state, bucket)
 
     return checked

@@ -27,16 +27,14 @@ class Trainee:
         torch.manual_seed(seed)
         self.rank, self.ranks, self.steps, self.step = dist.get_rank(), dist.get_world_size(), steps, 0
         self.task = settings()[name].build(seed)
-        cap = METHODS[method].bucket_cap_mb
-        # One of its own: two models of one group would share the order of collectives, but not their buckets' memory.
-        self.module = DistributedDataParallel(self.task.model(), bucket_cap_mb=cap)
+        self.module = DistributedDataParallel(self.task.model(), bucket_cap_mb=METHODS[method].bucket_cap_mb)
         self.hook = install(METHODS[method], self.module, seed, warm_up)
         self.optimizer = self.task.optimizer(self.module)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: rate_factor(step, steps))
         torch.manual_seed(1000 * seed + self.rank)
         self.batches = self.task.batches(torch.Generator().manual_seed(1000 * seed + self.rank))
         self.tap = Tap(self.ranks)
-        # What torch sends without a hook does not pass the tap.
+        # Bytes a step of what torch sends without a hook: it does not pass the tap.
         self.unseen = 2 * (self.ranks - 1) / self.ranks * 4 * self.parameters if method == "dense" else 0.0
 
     @property
@@ -88,8 +86,16 @@ def quality(job: Dict[str, Any]) -> Dict[str, Any]:
         if found:
             bits.append({"step": step + 1, **found})
     right, of = trainee.score()
-    answer = {"hash": trainee.hash(), "right": right, "of": of, "loss": curve(losses), "bits": bits,
-              "sent": round(statistics.fmean(sent[steps // 2 :])), "sent_in_all": round(sum(sent)), "step_ms": milliseconds(seconds)}
+    answer = {
+        "hash": trainee.hash(),
+        "right": right,
+        "of": of,
+        "loss": curve(losses),
+        "bits": bits,
+        "sent": round(statistics.fmean(sent[steps // 2 :])),
+        "sent_in_all": round(sum(sent)),
+        "step_ms": milliseconds(seconds),
+    }
     if trainee.hook is not None:
         answer["hook"] = told(trainee.hook)
     return answer
@@ -139,7 +145,10 @@ def parts_of(hook: Optional[Any]) -> Dict[str, float]:
 def curve(losses: List[float]) -> List[List[float]]:
     """[step, mean loss of the steps since the last point]"""
     size = max(1, len(losses) // CURVE)
-    return [[i + len(losses[i : i + size]), round(statistics.fmean(losses[i : i + size]), 4)] for i in range(0, len(losses), size)]
+    return [
+        [i + len(losses[i : i + size]), round(statistics.fmean(losses[i : i + size]), 4)]
+        for i in range(0, len(losses), size)
+    ]
 
 
 def milliseconds(seconds: List[float]) -> Dict[str, float]:
@@ -150,5 +159,5 @@ def milliseconds(seconds: List[float]) -> Dict[str, float]:
 
 
 def forget() -> None:
-    """DDP's reducers hold memory in circles."""
+    """Frees the models of a job: DDP is part of circles of references."""
     gc.collect()

@@ -30,7 +30,13 @@ class RankPool:
     wrap(rank)  words before a rank's command
     """
 
-    def __init__(self, ranks: int, host: str = "127.0.0.1", interface: str = "lo", wrap: Optional[Callable[[int], List[str]]] = None) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        host: str = "127.0.0.1",
+        interface: str = "lo",
+        wrap: Optional[Callable[[int], List[str]]] = None,
+    ) -> None:
         self.ranks, self.host, self.interface = ranks, host, interface
         self.wrap = wrap or (lambda rank: [])
         self.processes: List[subprocess.Popen[str]] = []
@@ -77,12 +83,35 @@ class RankPool:
 
     def _start(self) -> None:
         path = [str(ROOT), str(ROOT / "bindings" / "python"), os.environ.get("PYTHONPATH", "")]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, path)), "GLOO_SOCKET_IFNAME": self.interface,
-                       "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, path)),
+            "GLOO_SOCKET_IFNAME": self.interface,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
         address = f"tcp://{self.host}:{free_port()}"
         for rank in range(self.ranks):
-            words = [*self.wrap(rank), sys.executable, "-m", "bench.train.rank_worker", str(rank), str(self.ranks), address]
-            self.processes.append(subprocess.Popen(words, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1))
+            words = [
+                *self.wrap(rank),
+                sys.executable,
+                "-m",
+                "bench.train.rank_worker",
+                str(rank),
+                str(self.ranks),
+                address,
+            ]
+            self.processes.append(
+                subprocess.Popen(
+                    words,
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                    bufsize=1,
+                )
+            )
 
     def _answers(self, deadline: float) -> List[Dict[str, Any]]:
         answers: Dict[int, Dict[str, Any]] = {}

@@ -1,6 +1,6 @@
 """One rank: takes jobs as lines of json on stdin, gives answers as lines on stdout. rank_pool.py starts it.
 
-    python -m bench.train.rank_worker RANK RANKS tcp://ADDRESS:PORT
+python -m bench.train.rank_worker RANK RANKS tcp://ADDRESS:PORT
 """
 
 import ctypes
@@ -25,7 +25,9 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what libraries print is not an answer
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=address, rank=rank, world_size=ranks, timeout=timedelta(seconds=methods.WAIT))
+    dist.init_process_group(
+        "gloo", init_method=address, rank=rank, world_size=ranks, timeout=timedelta(seconds=methods.WAIT)
+    )
     for line in sys.stdin:
         job = json.loads(line)
         try:

@@ -45,6 +45,13 @@ def neumf(seed):
 
 
 SETTINGS = {
-    "neumf": Setting(neumf, "NeuMF, names in PyTorch's functions", 376_561, "hit rate at 10", f"{BATCH} positives",
-                     "Adam 4e-3", 400, 0.012),
+    "neumf": Setting(
+        neumf,
+        "NeuMF, names in PyTorch's functions",
+        376_561,
+        "hit rate at 10",
+        f"{BATCH} positives",
+        "Adam 4e-3",
+        1000, 0.014,
+    ),
 }

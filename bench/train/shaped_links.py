@@ -117,21 +117,33 @@ class ShapedLinks:
         measured = socket_rate(self.name(0), self.name(1), f"{NETWORK}.2", size)
         wanted = RATES[self.rate]
         if wanted and not LEAST * wanted <= measured <= MOST * wanted:
-            raise WrongRate(f"a link of {self.rate} carries {measured / 1e6:.1f} Mbit/s, not {LEAST} to {MOST} of what it should")
+            raise WrongRate(
+                f"a link of {self.rate} carries {measured / 1e6:.1f} Mbit/s, not {LEAST} to {MOST} of what it should"
+            )
         return measured
 
 
 def socket_rate(sender: str, receiver: str, address: str, size: int) -> float:
     """Bits a second of `size` bytes over one socket, from namespace to namespace: from the first byte to the answer
     that all have arrived."""
-    words = lambda name, *more: ["ip", "netns", "exec", name, sys.executable, str(Path(__file__).with_name("link_rate.py")), *map(str, more)]
+    words = lambda name, *more: [
+        "ip",
+        "netns",
+        "exec",
+        name,
+        sys.executable,
+        str(Path(__file__).with_name("link_rate.py")),
+        *map(str, more),
+    ]
     sink = subprocess.Popen(words(receiver, "sink", address, size), stdout=subprocess.PIPE, text=True)
     try:
         assert sink.stdout
         port: List[str] = sink.stdout.readline().split()
         if not port:
             raise Unsupported(f"no socket in namespace {receiver}")
-        done = subprocess.run(words(sender, "source", address, size, port[0]), capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            words(sender, "source", address, size, port[0]), capture_output=True, text=True, timeout=120
+        )
     except subprocess.TimeoutExpired:
         raise WrongRate(f"{size} bytes from {sender} to {receiver} did not arrive in 120 s") from None
     finally:

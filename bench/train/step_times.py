@@ -10,7 +10,10 @@ from bench.train.rank_pool import RankError, RankPool
 from bench.train.shaped_links import RATES, ShapedLinks, Unsupported, WrongRate
 
 WARM_UP = 4  # steps: buckets are cut, slots find their sizes, PowerSGD begins
-ROUNDS, STEPS = 8, 3  # of each method in turn; on links of 100 Mbit/s, where a dense step takes seconds, half the rounds
+ROUNDS, STEPS = (
+    8,
+    3,
+)  # of each method in turn; on links of 100 Mbit/s, where a dense step takes seconds, half the rounds
 TIMEOUT = 1500.0
 LINKED = {"lstm_large": (2, 4), "lstm": (2,), "resnet20": (2,)}
 LINKED_METHODS = ["local", "dense", "fp16", "bf16", "powersgd1", "top1", "top1_log", "top1_auto", "top10_log"]
@@ -18,14 +21,23 @@ BASES = ("dense", "bf16", "powersgd1")
 HEADER = "model, ranks, link, method: median [p10, p90] ms, bytes a step, verdict"
 
 
-def measure(out: Path, links: bool, models: Optional[Sequence[str]], methods: Optional[Sequence[str]], ranks: Optional[Sequence[int]]) -> int:
+def measure(
+    out: Path,
+    links: bool,
+    models: Optional[Sequence[str]],
+    methods: Optional[Sequence[str]],
+    ranks: Optional[Sequence[int]],
+) -> int:
     """Adds a row a model, number of ranks, link and method. Returns an exit status."""
     plan = LINKED if links else dict.fromkeys(train_plan.GRID, (2,))
     rows = [row for row in train_results.read(out) if row["kind"] == "times"]
     done = {(row["model"], row["ranks"], row["link"], row["method"]) for row in rows}
     failed = 0
     names = methods or (LINKED_METHODS if links else train_plan.TIMED)
-    print(f"{'links' if links else 'loopback'}: on a quiet machine about {15 if links else 8} minutes in all\n{HEADER}", flush=True)
+    print(
+        f"{'links' if links else 'loopback'}: on a quiet machine about {15 if links else 8} minutes in all\n{HEADER}",
+        flush=True,
+    )
     for model in models or plan:
         for n in ranks or plan.get(model, (2,)):
             for link in RATES if links else ["loopback"]:
@@ -46,7 +58,15 @@ def measure(out: Path, links: bool, models: Optional[Sequence[str]], methods: Op
 
 def measure_one(model: str, ranks: int, link: str, methods: Sequence[str]) -> List[Dict[str, Any]]:
     rounds = ROUNDS // 2 if link == "100mbit" else ROUNDS
-    job = {"kind": "times", "model": model, "methods": list(methods), "seed": 1, "warm_up": WARM_UP, "rounds": rounds, "steps": STEPS}
+    job = {
+        "kind": "times",
+        "model": model,
+        "methods": list(methods),
+        "seed": 1,
+        "warm_up": WARM_UP,
+        "rounds": rounds,
+        "steps": STEPS,
+    }
     where = train_results.context()
     if link == "loopback":
         with RankPool(ranks) as pool:
@@ -57,24 +77,46 @@ def measure_one(model: str, ranks: int, link: str, methods: Sequence[str]) -> Li
     rows = [row_of(model, ranks, link, rate, m, [a[m] for a in answers], where) for m in methods]
     by_method = {row["method"]: row for row in rows}
     for row in rows:
-        said = "; ".join(f"{base}: {verdict(row, by_method[base])}" for base in BASES if base in by_method and base != row["method"])
-        print(f"{model}, {ranks}, {link}{f' ({rate / 1e6:.0f} Mbit/s)' if rate else ''}, {row['method']}: {row['median']:.1f} "
-              f"[{row['p10']:.1f}, {row['p90']:.1f}] ms, {row['sent']:,} bytes; {said}", flush=True)
+        said = "; ".join(
+            f"{base}: {verdict(row, by_method[base])}" for base in BASES if base in by_method and base != row["method"]
+        )
+        print(
+            f"{model}, {ranks}, {link}{f' ({rate / 1e6:.0f} Mbit/s)' if rate else ''}, {row['method']}: {row['median']:.1f} "
+            f"[{row['p10']:.1f}, {row['p90']:.1f}] ms, {row['sent']:,} bytes; {said}",
+            flush=True,
+        )
     return rows
 
 
-def row_of(model: str, ranks: int, link: str, rate: Optional[int], method: str, told: List[Dict[str, Any]], where: Dict[str, Any]) -> Dict[str, Any]:
+def row_of(
+    model: str,
+    ranks: int,
+    link: str,
+    rate: Optional[int],
+    method: str,
+    told: List[Dict[str, Any]],
+    where: Dict[str, Any],
+) -> Dict[str, Any]:
     """A step is over when its slowest rank is done. rounds: the median of each. parts: milliseconds a step, mean of the ranks."""
     rounds = [[1e3 * max(step) for step in zip(*ranks_round)] for ranks_round in zip(*(t["seconds"] for t in told))]
     slowest = sorted(step for each in rounds for step in each)
     at = lambda share: round(slowest[min(len(slowest) - 1, int(share * len(slowest)))], 3)
     return {
-        "kind": "times", "model": model, "ranks": ranks, "link": link, "rate": rate, "method": method, "steps": len(slowest),
-        "median": round(statistics.median(slowest), 3), "p10": at(0.1), "p90": at(0.9),
+        "kind": "times",
+        "model": model,
+        "ranks": ranks,
+        "link": link,
+        "rate": rate,
+        "method": method,
+        "steps": len(slowest),
+        "median": round(statistics.median(slowest), 3),
+        "p10": at(0.1),
+        "p90": at(0.9),
         "rounds": [round(statistics.median(each), 3) for each in rounds],
         "sent": round(statistics.fmean(t["sent"] for t in told)),
         "parts": {k: round(statistics.fmean(t["parts"][k] for t in told), 3) for k in told[0]["parts"]},
-        "identical": method == "local" or len({t["hash"] for t in told}) == 1, **where,
+        "identical": method == "local" or len({t["hash"] for t in told}) == 1,
+        **where,
     }
 
 

@@ -64,7 +64,9 @@ def cached(name: str, make: Callable[[], Any]) -> Any:
     return torch.load(path)
 
 
-def count_right(module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, rank: int, ranks: int) -> Tuple[float, int]:
+def count_right(
+    module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, rank: int, ranks: int
+) -> Tuple[float, int]:
     """Of this rank's share, how many the largest output names."""
     right = 0.0
     mine = slice(rank, None, ranks)

@@ -68,6 +68,10 @@ def lstm_large(seed):
 _BATCH = f"{BATCH} × {LENGTH} words"
 SETTINGS = {
     "lstm": Setting(lstm, "LSTM, PyTorch's documentation", 485_328, "next word", _BATCH, "Adam 8e-3", 500, 0.025),
-    "transformer": Setting(transformer, "transformer, the same text", 610_176, "next word", _BATCH, "Adam 2e-3", 400, 0.045),
-    "lstm_large": Setting(lstm_large, "LSTM of 5.8 M, the same text", 5_812_288, "next word", _BATCH, "Adam 2e-3", 150, 0.18),
+    "transformer": Setting(
+        transformer, "transformer, the same text", 610_176, "next word", _BATCH, "Adam 2e-3", 400, 0.045
+    ),
+    "lstm_large": Setting(
+        lstm_large, "LSTM of 5.8 M, the same text", 5_812_288, "next word", _BATCH, "Adam 2e-3", 150, 0.18
+    ),
 }

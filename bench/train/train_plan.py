@@ -9,7 +9,7 @@ from bench.train.task import Setting
 FIRST = ["dense", "top1", "powersgd1", "top1_log", "top1_none", "top1_auto"]  # all their seeds come before the others'
 EVERYWHERE = FIRST + ["bf16", "p0", "p0_qsgd", "p2", "fit_poly", "top10_log", "top01_log", "fp16", "top1_log_none"]
 WITHOUT_RESIDUAL = ["top1_auto_none", "p0_none", "p2_none", "fit_poly_none", "p0_qsgd_none"]
-LARGE = FIRST + ["bf16", "top10_log", "p0_qsgd"]
+SLOW = FIRST + ["bf16", "top10_log", "p0_qsgd"]
 FOUR_RANKS = ["dense", "top1", "powersgd1", "top1_log", "top1_none"]
 # model: methods of 2 ranks, methods of 4. Two cores have two hours: what was cut for that is what is not here.
 GRID: Dict[str, "tuple[List[str], List[str]]"] = {
@@ -17,11 +17,24 @@ GRID: Dict[str, "tuple[List[str], List[str]]"] = {
     "cnn": (EVERYWHERE, FOUR_RANKS),
     "neumf": (EVERYWHERE, []),
     "transformer": (EVERYWHERE, []),
-    "resnet20": (EVERYWHERE, []),
-    "lstm_large": (LARGE, []),
+    "resnet20": (SLOW, []),
+    "lstm_large": (SLOW, []),
 }
 QUICK = {"lstm": ["dense", "top1", "top1_auto", "powersgd1"], "neumf": ["dense", "top1_log", "p0_qsgd"]}
-TIMED = ["local", "dense", "fp16", "bf16", "powersgd1", "top1", "top1_log", "top1_auto", "p0", "p2", "fit_poly", "p0_qsgd"]
+TIMED = [
+    "local",
+    "dense",
+    "fp16",
+    "bf16",
+    "powersgd1",
+    "top1",
+    "top1_log",
+    "top1_auto",
+    "p0",
+    "p2",
+    "fit_poly",
+    "p0_qsgd",
+]
 
 
 @dataclass(frozen=True)
@@ -38,8 +51,14 @@ class Run:
         return tuple(asdict(self).values())
 
 
-def quality_runs(settings: Dict[str, Setting], seeds: Sequence[int], models: Optional[Sequence[str]], methods: Optional[Sequence[str]],
-                 ranks: Optional[Sequence[int]], share: float) -> List[Run]:
+def quality_runs(
+    settings: Dict[str, Setting],
+    seeds: Sequence[int],
+    models: Optional[Sequence[str]],
+    methods: Optional[Sequence[str]],
+    ranks: Optional[Sequence[int]],
+    share: float,
+) -> List[Run]:
     """All of the grid that the filters leave, in an order of which any beginning makes a table.
 
     methods that were asked for run on all models that were asked for, in the grid or not. share: of a model's steps
@@ -56,7 +75,12 @@ def quality_runs(settings: Dict[str, Setting], seeds: Sequence[int], models: Opt
 
 
 def quick_runs(models: Optional[Sequence[str]], methods: Optional[Sequence[str]]) -> List[Run]:
-    return [Run(model, m, 2, 1, 40) for model, names in QUICK.items() if not models or model in models for m in methods or names]
+    return [
+        Run(model, m, 2, 1, 40)
+        for model, names in QUICK.items()
+        if not models or model in models
+        for m in methods or names
+    ]
 
 
 def seconds_of(run: Run, settings: Dict[str, Setting], took: Dict["tuple[str, int]", List[float]]) -> float:

@@ -50,9 +50,18 @@ class SmallCNN(nn.Sequential):
 
     def __init__(self):
         super().__init__(
-            nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Flatten(), nn.Linear(32 * 7 * 7, 128), nn.ReLU(), nn.Linear(128, 10),
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.BatchNorm2d(32),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 7 * 7, 128),
+            nn.ReLU(),
+            nn.Linear(128, 10),
         )
 
 
@@ -61,7 +70,9 @@ def unpack_fashion():
     if not (CACHE / FOLDER).exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         try:
-            subprocess.run(["apt-get", "-qq", "download", PACKAGE], cwd=CACHE, check=True, capture_output=True, text=True)
+            subprocess.run(
+                ["apt-get", "-qq", "download", PACKAGE], cwd=CACHE, check=True, capture_output=True, text=True
+            )
             package = next(CACHE.glob(f"{PACKAGE}_*.deb"))
             subprocess.run(["dpkg", "-x", package, CACHE], check=True, capture_output=True, text=True)
         except (OSError, subprocess.CalledProcessError) as error:
@@ -97,8 +108,24 @@ def fashion_cnn(seed):
 
 
 SETTINGS = {
-    "resnet20": Setting(resnet20, "ResNet-20, scikit-learn's digits", 269_722, "test accuracy", f"{RESNET_BATCH} images",
-                        "SGD 0.1, momentum 0.9", 150, 0.12),
-    "cnn": Setting(fashion_cnn, "CNN, Fashion-MNIST", 207_018, "test accuracy", f"{CNN_BATCH} images",
-                   "SGD 0.05, momentum 0.9", 400, 0.025),
+    "resnet20": Setting(
+        resnet20,
+        "ResNet-20, scikit-learn's digits",
+        269_722,
+        "test accuracy",
+        f"{RESNET_BATCH} images",
+        "SGD 0.1, momentum 0.9",
+        150,
+        0.12,
+    ),
+    "cnn": Setting(
+        fashion_cnn,
+        "CNN, Fashion-MNIST",
+        207_018,
+        "test accuracy",
+        f"{CNN_BATCH} images",
+        "SGD 0.05, momentum 0.9",
+        400,
+        0.025,
+    ),
 }

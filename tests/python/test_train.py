@@ -73,13 +73,16 @@ def test_what_is_there_is_not_run_again(quick):
     assert quick[1].read_bytes().startswith(before)
 
 
-@pytest.mark.parametrize("arguments, said", [
-    (["--model", "resnet"], "no model 'resnet'; there are resnet20, cnn,"),
-    (["--method", "top2"], "no method 'top2'"),
-    (["--method", "top1_momentum"], "unsupported: the library has no momentum-corrected memory yet"),
-    (["--ranks", "1"], "--ranks 1: from 2 to 16"),
-    (["--steps", "0"], "--steps 0.0: above 0"),
-])
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["--model", "resnet"], "no model 'resnet'; there are resnet20, cnn,"),
+        (["--method", "top2"], "no method 'top2'"),
+        (["--method", "top1_momentum"], "unsupported: the library has no momentum-corrected memory yet"),
+        (["--ranks", "1"], "--ranks 1: from 2 to 16"),
+        (["--steps", "0"], "--steps 0.0: above 0"),
+    ],
+)
 def test_wrong_arguments_are_told(arguments, said):
     done = train(*arguments)
     assert done.returncode == 2 and said in done.stderr
@@ -135,7 +138,19 @@ def test_a_link_of_another_rate_is_refused(monkeypatch):
 
 def test_an_interrupted_run_removes_its_links(tmp_path):
     shaped(2, "unshaped").__exit__()
-    words = [sys.executable, "-m", "bench.train", "--links", "--model", "lstm", "--method", "dense", "top1", "--out", str(tmp_path / "links.jsonl")]
+    words = [
+        sys.executable,
+        "-m",
+        "bench.train",
+        "--links",
+        "--model",
+        "lstm",
+        "--method",
+        "dense",
+        "top1",
+        "--out",
+        str(tmp_path / "links.jsonl"),
+    ]
     running = subprocess.Popen(words, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     mine = lambda: [name for name in os.listdir("/run/netns") if name.startswith(f"drt{running.pid}n")]
     end = time.monotonic() + 60
