@@ -150,6 +150,14 @@ def main() -> int:
     if given.list:
         print(listing())
         return 0
+    sys.path.insert(0, str(ROOT / "bindings" / "python"))
+    import deepreduce
+
+    try:
+        deepreduce.codecs()
+    except deepreduce.LibraryError as error:
+        print(f"./dev train: {error}", file=sys.stderr)
+        return 1
     if given.quick:
         if given.out is None:
             out = ROOT / "build-train" / "quick.jsonl"
