@@ -83,13 +83,12 @@ def reach_table(found):
 
 
 def split_table(rows):
-    """Where a step's time goes. Of torch's own ways, which do not tell, by difference to a step without exchange."""
+    """Where a step's time goes."""
     local = rows["local"]["median"] if "local" in rows else None
     lines = ["| method | step ms [p10, p90] | encode | wait | merge | hook's own | compute | bytes |", "|---|---|---|---|---|---|---|---|"]
     for name in [name for name in ORDER if name in rows]:
         row = rows[name]
-        parts = [row["parts"].get(part) for part in ("encode", "wait", "merge", "own")]
-        told = [f"{part:.2f}" for part in parts] + [f"{row['median'] - sum(parts):.1f}"] if row["parts"] else [""] * 4 + [f"{row['median']:.1f}"]
+        told = [f"{row['parts'][part]:.2f}" if row["parts"] else "" for part in ("encode", "wait", "merge", "own", "compute")]
         if METHODS[name].kind == "torch" and local:
             told[1::3] = [f"({row['median'] - local:.1f})", f"({local:.1f})"]
         lines.append(f"| {METHODS[name].title} | {row['median']:.1f} [{row['p10']:.1f}, {row['p90']:.1f}] | {' | '.join(told)} | {number(row['sent'])} |")
@@ -151,7 +150,7 @@ def write(path):
         setting = settings()[model]
         parts.append(f"### {setting.title}, {ranks} ranks: {setting.metric}\n\n{setting.parameters:,} parameters, {setting.steps} steps of {setting.batch} a rank, {setting.optimizer}.\n\n{quality_table(methods)}\n")
     loops = {key: value for key, value in timed.items() if key[2] == "loopback"}
-    parts += ["## Where a step's time goes\n", f"Over the loopback, 2 ranks; the methods took turns. `wait` has the other rank's lateness in it; compute is what is left of the step, and of torch's own ways (in brackets) the step without exchange. {busy([r for t in loops.values() for r in t.values()])}\n"]
+    parts += ["## Where a step's time goes\n", f"Over the loopback, 2 ranks; the methods took turns. `wait` has the other rank's lateness in it; compute is what the hook's parts leave of the step; medians, so they do not add up exactly. Torch's own ways do not tell: in brackets the step without exchange, and what theirs takes more. {busy([r for t in loops.values() for r in t.values()])}\n"]
     parts += [f"### {settings()[model].title}\n\n{split_table(methods)}\n" for (model, _, _), methods in loops.items()]
     shaped = [row for key, t in timed.items() if key[2] != "loopback" for row in t.values()]
     parts += ["## Shaped links\n", "Network namespaces, a bridge, tbf on both ends; a raw socket's rate was asserted before anything was measured (Mbit/s in brackets). A verdict is *faster* or *does not pay* if that was so in "

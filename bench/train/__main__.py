@@ -1,9 +1,10 @@
 """Training for real over torch.distributed (gloo): quality, bytes and time of every method. `./dev train`
 
     python -m bench.train [--quick] [--model NAME…] [--method NAME…] [--ranks N…] [--seeds N] [--steps SHARE] [--out FILE]
-    python -m bench.train --quality | --times | --links      one part: quality and bytes; step times over the loopback
-                                                   (without a word, both); step times over shaped links
-    python -m bench.train --list                   models and methods
+    python -m bench.train --quality          quality and bytes only
+    python -m bench.train --times [--again]  step times over the loopback only; without a word, quality and these
+    python -m bench.train --links [--again]  step times over shaped links
+    python -m bench.train --list             models and methods
 
 Rows are added to FILE (bench/results/train.jsonl) run by run; a run that is there is skipped. Exit 1 if ranks differ
 or a run fails, 2 for a wrong argument, 77 where links cannot be shaped.
@@ -13,6 +14,7 @@ import argparse
 import collections
 import signal
 import statistics
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -21,7 +23,7 @@ from typing import Any, Dict, List
 from bench.train import step_times, train_plan, train_results
 from bench.train.methods import METHODS
 from bench.train.rank_pool import RankError, RankPool
-from bench.train.task import ROOT, settings
+from bench.train.task import CACHE, ROOT, settings
 from bench.train.train_plan import Run
 
 GIVE_UP = 3  # runs
@@ -125,13 +127,16 @@ def arguments() -> argparse.Namespace:
         "--links", action="store_true", help="step times over shaped links (network namespaces; needs root)"
     )
     what.add_argument("--list", action="store_true", help="models and methods")
+    parser.add_argument(
+        "--again", action="store_true", help="take step times again that are there: the last ones count"
+    )
     parser.add_argument("--model", nargs="+", metavar="NAME")
     parser.add_argument("--method", nargs="+", metavar="NAME")
     parser.add_argument("--ranks", nargs="+", type=int, metavar="N")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 1 to N (3)")
     parser.add_argument("--steps", type=float, default=1.0, metavar="SHARE", help="of a model's steps (1.0)")
     parser.add_argument(
-        "--out", type=Path, metavar="FILE", help="bench/results/train.jsonl; of --quick a new file in build-train"
+        "--out", type=Path, metavar="FILE", help="bench/results/train.jsonl; of --quick a new file in .cache"
     )
     given = parser.parse_args()
     wrong = train_plan.unknown(given.model, settings(), "model") or train_plan.check_methods(given.method)
@@ -143,10 +148,22 @@ def arguments() -> argparse.Namespace:
     return given
 
 
+def measure(given: argparse.Namespace, out: Path) -> int:
+    """What was asked for. Returns an exit status."""
+    filters = (given.model, given.method, given.ranks)
+    if given.quick:
+        return int(run_quality(train_plan.quick_runs(given.model, given.method), out) > 0)
+    if given.links or given.times:
+        return step_times.measure(out, given.links, given.again, *filters)
+    runs = train_plan.quality_runs(settings(), range(1, given.seeds + 1), *filters, given.steps)
+    if run_quality(runs, out):
+        return 1
+    return 0 if given.quality else step_times.measure(out, False, given.again, *filters)
+
+
 def main() -> int:
     given = arguments()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed and ranks end
-    out = given.out or ROOT / "bench" / "results" / "train.jsonl"
     if given.list:
         print(listing())
         return 0
@@ -158,22 +175,17 @@ def main() -> int:
     except deepreduce.LibraryError as error:
         print(f"./dev train: {error}", file=sys.stderr)
         return 1
-    if given.quick:
-        if given.out is None:
-            out = ROOT / "build-train" / "quick.jsonl"
-            out.unlink(missing_ok=True)
-        return int(run_quality(train_plan.quick_runs(given.model, given.method), out) > 0)
-    if given.links or given.times:
-        return step_times.measure(out, given.links, given.model, given.method, given.ranks)
-    runs = train_plan.quality_runs(
-        settings(), range(1, given.seeds + 1), given.model, given.method, given.ranks, given.steps
-    )
-    failed = run_quality(runs, out)
-    return (
-        int(failed > 0)
-        if failed or given.quality
-        else step_times.measure(out, False, given.model, given.method, given.ranks)
-    )
+    kept = ROOT / "bench" / "results" / "train.jsonl"
+    out = given.out or (CACHE / "quick.jsonl" if given.quick else kept)
+    if given.quick and given.out is None:
+        out.unlink(missing_ok=True)
+    try:
+        status = measure(given, out)
+    except KeyboardInterrupt:
+        status = 130  # what is done is in the file
+    if out == kept and out.exists():
+        subprocess.run([sys.executable, str(kept.with_name("train.py"))], check=True)
+    return status
 
 
 if __name__ == "__main__":

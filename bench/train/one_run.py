@@ -104,42 +104,49 @@ def quality(job: Dict[str, Any]) -> Dict[str, Any]:
 def times(job: Dict[str, Any]) -> Dict[str, Any]:
     """Lets the methods take turns: rounds of steps, each method's after another's, in each round another one first.
 
-    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: milliseconds a step; hash}
+    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash}
     """
     warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
     trainees = {m: Trainee(job["model"], m, job["seed"], warm_up + rounds * steps, warm_up=2) for m in job["methods"]}
-    answer: Dict[str, Any] = {}
-    begun = {}
-    for method, trainee in trainees.items():
+    for trainee in trainees.values():
         for _ in range(warm_up):
             trainee.train()
-        answer[method] = {"seconds": []}
-        begun[method] = trainee.tap.sent, parts_of(trainee.hook)
+    sent = {method: trainee.tap.sent for method, trainee in trainees.items()}
+    seconds: Dict[str, List[List[float]]] = {method: [] for method in trainees}
+    parts: Dict[str, List[Dict[str, float]]] = {method: [] for method in trainees}
     names = list(trainees)
     for number in range(rounds):
         first = number % len(names)
         for method in names[first:] + names[:first]:
             dist.barrier()
-            answer[method]["seconds"].append([trainees[method].train()[1] for _ in range(steps)])
-    for method, trainee in trainees.items():
-        (sent, parts), now = begun[method], parts_of(trainee.hook)
-        answer[method]["sent"] = round((trainee.tap.sent - sent) / (rounds * steps))
-        answer[method]["parts"] = {k: 1e3 * (now[k] - parts[k]) / (rounds * steps) for k in now}
-        answer[method]["hash"] = trainee.hash()
-    return answer
+            seconds[method].append([])
+            for _ in range(steps):
+                took = trainees[method].train()[1]
+                seconds[method][-1].append(took)
+                parts[method].append(parts_of_last(trainees[method].hook, took))
+    return {
+        method: {
+            "seconds": seconds[method],
+            "sent": round((trainee.tap.sent - sent[method]) / (rounds * steps)),
+            "parts": {k: statistics.median(each[k] for each in parts[method]) for k in parts[method][0]},
+            "hash": trainee.hash(),
+        }
+        for method, trainee in trainees.items()
+    }
 
 
-def told(hook: Any) -> Dict[str, Any]:
-    total = hook.stats().total
-    return {"sent": total.sent, "frame": total.frame, "kept": total.kept, "repeats": total.repeats, **parts_of(hook)}
+def told(hook: Any) -> Dict[str, float]:
+    """Of all steps: bytes, elements, exchanges that were repeated, seconds."""
+    return {name: getattr(hook.stats().total, name) for name in ("sent", "frame", "kept", "repeats", *PARTS)}
 
 
-def parts_of(hook: Optional[Any]) -> Dict[str, float]:
-    """Seconds in all, by part."""
+def parts_of_last(hook: Optional[Any], took: float) -> Dict[str, float]:
+    """Seconds of the last step, by part; what they leave of the step is compute."""
     if hook is None:
         return {}
-    total = hook.stats().total
-    return {part: getattr(total, part) for part in PARTS}
+    last = hook.stats().last
+    parts = {part: getattr(last, part) for part in PARTS}
+    return {**parts, "compute": took - sum(parts.values())}
 
 
 def curve(losses: List[float]) -> List[List[float]]:

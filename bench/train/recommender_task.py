@@ -52,6 +52,7 @@ SETTINGS = {
         "hit rate at 10",
         f"{BATCH} positives",
         "Adam 4e-3",
-        1000, 0.014,
+        1000,
+        0.014,
     ),
 }

@@ -10,11 +10,9 @@ from bench.train.rank_pool import RankError, RankPool
 from bench.train.shaped_links import RATES, ShapedLinks, Unsupported, WrongRate
 
 WARM_UP = 4  # steps: buckets are cut, slots find their sizes, PowerSGD begins
-ROUNDS, STEPS = (
-    8,
-    3,
-)  # of each method in turn; on links of 100 Mbit/s, where a dense step takes seconds, half the rounds
-TIMEOUT = 1500.0
+# Of each method in turn. On links of 100 Mbit/s, where a dense step takes seconds, half the rounds.
+ROUNDS, STEPS = 8, 3
+TIMEOUT = 1500.0  # seconds, of all methods on one link
 LINKED = {"lstm_large": (2, 4), "lstm": (2,), "resnet20": (2,)}
 LINKED_METHODS = ["local", "dense", "fp16", "bf16", "powersgd1", "top1", "top1_log", "top1_auto", "top10_log"]
 BASES = ("dense", "bf16", "powersgd1")
@@ -24,11 +22,12 @@ HEADER = "model, ranks, link, method: median [p10, p90] ms, bytes a step, verdic
 def measure(
     out: Path,
     links: bool,
+    again: bool,
     models: Optional[Sequence[str]],
     methods: Optional[Sequence[str]],
     ranks: Optional[Sequence[int]],
 ) -> int:
-    """Adds a row a model, number of ranks, link and method. Returns an exit status."""
+    """Adds a row a model, number of ranks, link and method; `again`: if there is one, too. Returns an exit status."""
     plan = LINKED if links else dict.fromkeys(train_plan.GRID, (2,))
     rows = [row for row in train_results.read(out) if row["kind"] == "times"]
     done = {(row["model"], row["ranks"], row["link"], row["method"]) for row in rows}
@@ -41,7 +40,7 @@ def measure(
     for model in models or plan:
         for n in ranks or plan.get(model, (2,)):
             for link in RATES if links else ["loopback"]:
-                if all((model, n, link, m) in done for m in names):
+                if not again and all((model, n, link, m) in done for m in names):
                     continue
                 try:
                     for row in measure_one(model, n, link, names):
@@ -97,7 +96,8 @@ def row_of(
     told: List[Dict[str, Any]],
     where: Dict[str, Any],
 ) -> Dict[str, Any]:
-    """A step is over when its slowest rank is done. rounds: the median of each. parts: milliseconds a step, mean of the ranks."""
+    """A step is over when its slowest rank is done. rounds: the median of each. parts: milliseconds, medians of the
+    steps, mean of the ranks."""
     rounds = [[1e3 * max(step) for step in zip(*ranks_round)] for ranks_round in zip(*(t["seconds"] for t in told))]
     slowest = sorted(step for each in rounds for step in each)
     at = lambda share: round(slowest[min(len(slowest) - 1, int(share * len(slowest)))], 3)
@@ -114,7 +114,7 @@ def row_of(
         "p90": at(0.9),
         "rounds": [round(statistics.median(each), 3) for each in rounds],
         "sent": round(statistics.fmean(t["sent"] for t in told)),
-        "parts": {k: round(statistics.fmean(t["parts"][k] for t in told), 3) for k in told[0]["parts"]},
+        "parts": {k: round(1e3 * statistics.fmean(t["parts"][k] for t in told), 3) for k in told[0]["parts"]},
         "identical": method == "local" or len({t["hash"] for t in told}) == 1,
         **where,
     }
