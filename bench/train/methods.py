@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 TOP = "sparsify=topr(ratio={ratio}) "
 ONE_BUCKET = 500  # MiB: torch's PowerSGD hook aborts or hangs on gloo if there are two
-P0 = "index=bloom(policy=p0,fpr=0.001) "
+BLOOM = "index=bloom(policy={},fpr=0.001) "
 WAIT = 60.0  # seconds that a rank waits for another
 
 
@@ -44,10 +44,10 @@ METHODS = {
     "top1_auto": planned("Top-1 %, auto(error=0.07)", "ours", "index=auto value=auto(error=0.07)"),
     "top10_log": planned("Top-10 %, log_quant", "ours", "index=golomb value=log_quant", "0.1"),
     "top01_log": planned("Top-0.1 %, log_quant", "ours", "index=golomb value=log_quant", "0.001"),
-    "p0": planned("Top-1 %, BF-P0", "paper", P0 + "value=raw"),
-    "p2": planned("Top-1 %, BF-P2", "paper", P0.replace("p0", "p2") + "value=raw"),
+    "p0": planned("Top-1 %, BF-P0", "paper", BLOOM.format("p0") + "value=raw"),
+    "p2": planned("Top-1 %, BF-P2", "paper", BLOOM.format("p2") + "value=raw"),
     "fit_poly": planned("Top-1 %, Fit-Poly", "paper", "index=raw value=fit_poly"),
-    "p0_qsgd": planned("Top-1 %, BF-P0 + QSGD", "paper", P0 + "value=qsgd"),
+    "p0_qsgd": planned("Top-1 %, BF-P0 + QSGD", "paper", BLOOM.format("p0") + "value=qsgd"),
     "top1_momentum": Method(
         "Top-1 %, momentum-corrected", "ours", missing="the library has no momentum-corrected memory yet"
     ),

@@ -25,7 +25,7 @@ class Trainee:
 
     def __init__(self, name: str, method: str, seed: int, steps: int, warm_up: int = WARM_UP) -> None:
         torch.manual_seed(seed)
-        self.rank, self.ranks, self.steps, self.step = dist.get_rank(), dist.get_world_size(), steps, 0
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self.task = settings()[name].build(seed)
         self.module = DistributedDataParallel(self.task.model(), bucket_cap_mb=METHODS[method].bucket_cap_mb)
         self.hook = install(METHODS[method], self.module, seed, warm_up)
@@ -50,7 +50,6 @@ class Trainee:
             loss.backward()
         self.optimizer.step()
         self.schedule.step()
-        self.step += 1
         self.tap.sent += self.unseen
         return loss.item(), time.perf_counter() - begin
 
