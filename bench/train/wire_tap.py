@@ -24,21 +24,21 @@ class Tap:
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Tap"]:
-        from deepreduce import _torch_unit  # which has its all-gather by another name
+        from deepreduce import _torch_unit  # which goes to the group itself
 
-        all_reduce, all_gather = dist.all_reduce, _torch_unit._all_gather
+        all_reduce, all_gather = dist.all_reduce, _torch_unit.all_gather
 
         def reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.sent += 2 * (self.ranks - 1) / self.ranks * tensor.nbytes
             return all_reduce(tensor, *args, **kwargs)
 
-        def gather(output: torch.Tensor, slot: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def gather(group: Any, timeout: Any, received: torch.Tensor, slot: torch.Tensor) -> Any:
             self.sent += (self.ranks - 1) * slot.nbytes
             if self.keep:
                 self.slot = slot.numpy().tobytes()
-            return all_gather(output, slot, *args, **kwargs)
+            return all_gather(group, timeout, received, slot)
 
-        with mock.patch.object(dist, "all_reduce", reduce), mock.patch.object(_torch_unit, "_all_gather", gather):
+        with mock.patch.object(dist, "all_reduce", reduce), mock.patch.object(_torch_unit, "all_gather", gather):
             yield self
 
     def bits(self) -> Optional[Dict[str, float]]:

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch_ranks import (
+    DDP,
     LOSSLESS,
     LOSSY,
     check,
@@ -41,7 +42,7 @@ def a_lossless_plan_trains_as_plain_ddp_does():
                 assert hook.stats().total.repeats == 0 and hook.stats().steps == 8
 
 
-@check("two")
+@check("two", "four")
 def half_types_are_rounded_once():
     n, rank = dist.get_world_size(), dist.get_rank()
     for dtype in (torch.bfloat16, torch.float16):
@@ -50,8 +51,9 @@ def half_types_are_rounded_once():
         AllReduce(LOSSLESS)([x])
         assert torch.equal(x, sum(part.float() / n for part in each).to(dtype))
         assert same_on_all_ranks(train(DDPHook(LOSSY), kind="SGD", dtype=dtype))
-    expected = train(None, kind="SGD", dtype=torch.bfloat16)
-    assert same(train(DDPHook(LOSSLESS), kind="SGD", dtype=torch.bfloat16), expected)
+    if n == 2:
+        expected = train(None, kind="SGD", dtype=torch.bfloat16)
+        assert same(train(DDPHook(LOSSLESS), kind="SGD", dtype=torch.bfloat16), expected)
 
 
 @check("two")
@@ -190,6 +192,10 @@ def random_numbers_follow_rank_and_step():
         kept.append(x.nonzero().flatten())
         assert len(kept[-1]) == 100 and (x[kept[-1]] == 1).all()
     assert not torch.equal(*kept)
+    # Not the same positions in each frame.
+    twins = [torch.ones(10000), torch.ones(10000)]
+    AllReduce("sparsify=random(ratio=0.01) index=golomb", frame_bytes=40000)(twins)
+    assert not torch.equal(*twins) and all(each.sum() == 100 for each in twins)
     # Private ones: of the same gradient, ranks round differently.
     x = torch.full((16000,), 0.3)
     AllReduce("index=all value=qsgd(levels=1,bucket=16)", bypass=0)([x])
@@ -198,15 +204,16 @@ def random_numbers_follow_rank_and_step():
 
 @check("two")
 def a_resumed_training_is_the_same():
-    for flat in (True, False):
-        hook, whole = DDPHook(LOSSY, flat=flat), wrapped(make_model(), None)
+    drawn = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd"
+    for plan, flat in ((LOSSY, True), (drawn, True), (drawn, False)):
+        hook, whole = DDPHook(plan, flat=flat), wrapped(make_model(), None)
         hook.register(whole)
         optimizer, saved = torch.optim.Adam(whole.parameters(), lr=0.01), {}
         for step in range(6):
             saved[step] = copy.deepcopy((whole.module.state_dict(), optimizer.state_dict(), hook.state_dict()))
             steps_of(whole, optimizer, step, step + 1)
         for step in (1, 2, 5):
-            model, again = make_model(), DDPHook(LOSSY, flat=flat)
+            model, again = make_model(), DDPHook(plan, flat=flat)
             if step == 2:
                 again.load_state_dict(saved[step][2])  # before it knows the parameters, or behind
             ddp = wrapped(model, again)
@@ -216,7 +223,7 @@ def a_resumed_training_is_the_same():
             model.load_state_dict(saved[step][0])
             other.load_state_dict(saved[step][1])
             steps_of(ddp, other, step, 6)
-            assert same(parameters_of(ddp), parameters_of(whole)), (flat, step)
+            assert same(parameters_of(ddp), parameters_of(whole)), (plan, flat, step)
 
 
 @check("two")
@@ -246,9 +253,12 @@ def a_state_of_something_else_is_refused_by_name():
     with raises(deepreduce.ArgumentError, "version 9"):
         hook.load_state_dict({**state, "version": 9})
     unsaved = DDPHook(LOSSLESS)
-    with raises(deepreduce.ArgumentError, "its plan wants 0"):
-        unsaved.load_state_dict(state)
-        wrapped(make_model(), unsaved)
+    unsaved.load_state_dict(state)
+    for _ in range(2):
+        with raises(deepreduce.ArgumentError, "its plan wants 0"):
+            wrapped(make_model(), unsaved)
+    unsaved.reset()
+    wrapped(make_model(), unsaved)
 
 
 @check("two")
@@ -288,6 +298,27 @@ def two_models_and_two_groups_do_not_meet():
 
 
 @check("two")
+def ranks_may_have_uneven_inputs():
+    """DDP's join: a rank that has no more batches takes part with zeros."""
+
+    def run(hook):
+        ddp = wrapped(make_model(), hook)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+        with ddp.join(divide_by_initial_world_size=True):
+            for step in range(4 if dist.get_rank() else 6):
+                torch.manual_seed(step + 9 * dist.get_rank())
+                optimizer.zero_grad()
+                ddp(torch.randn(8, 20)).square().mean().backward()
+                optimizer.step()
+        return parameters_of(ddp)
+
+    expected = run(None)
+    hook = DDPHook(LOSSLESS)
+    assert same(run(hook), expected) and hook.stats().steps == 6
+    assert same_on_all_ranks(run(DDPHook(LOSSY)))
+
+
+@check("two")
 def wrong_uses_are_refused():
     hook = DDPHook(LOSSY)
     with raises(deepreduce.ArgumentError, "Sequential"):
@@ -297,5 +328,11 @@ def wrong_uses_are_refused():
         wrapped(make_model(), hook)
     with raises(deepreduce.ArgumentError, "plan:"):
         DDPHook("nonsense")
+    frozen = DDP(make_model())
+    frozen.module[0].weight.requires_grad_(False)
+    DDPHook(LOSSY).register(frozen)
+    frozen.module[0].weight.requires_grad_(True)
+    with raises(deepreduce.ArgumentError, "shape (60, 20)", "at register"):
+        steps_of(frozen, torch.optim.SGD(frozen.parameters(), lr=0.01), 0, 1)
     with raises(deepreduce.ArgumentError, "6.bias is float64", "float32"):
         wrapped(make_model(torch.float64), DDPHook(LOSSY))

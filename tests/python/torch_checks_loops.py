@@ -17,6 +17,7 @@ from torch_ranks import (
     raises,
     residual_sum,
     same,
+    same_on_all_ranks,
     steps_of,
     train,
     wrapped,
@@ -136,12 +137,21 @@ def a_rank_that_cannot_encode_is_named_by_all():
         ddp = wrapped(make_model(), hook, bucket_cap_mb=25)
         optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
         steps_of(ddp, optimizer, 0, 2)
-        if dist.get_rank() == 1:
-            ddp.module[3].weight.register_hook(lambda gradient: gradient * float("nan"))
+        handle = ddp.module[3].weight.register_hook(
+            lambda gradient: gradient * (float("nan") if dist.get_rank() else 1)
+        )
         with raises(deepreduce.PeerError, "rank 1", "3.weight", "NaN") as caught:
             steps_of(ddp, optimizer, 2, 3)
         assert caught[0].rank == 1
         assert hook.stats().steps == 3
+        # DDP is of no use after an exception in backward. Another one, of a copy of the model, goes on.
+        handle.remove()
+        model = make_model()
+        model.load_state_dict(ddp.module.state_dict())
+        again = DDPHook(LOSSY, flat=flat, bypass=0)
+        again.load_state_dict(hook.state_dict())
+        steps_of(wrapped(model, again), torch.optim.SGD(model.parameters(), lr=0.01), 3, 5)
+        assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(model))
 
 
 @check("two")
@@ -171,33 +181,33 @@ def what_a_failed_step_sent_goes_back_to_the_residuals():
 def a_damaged_frame_is_named_by_all():
     from deepreduce import _torch_unit
 
-    gather, reduce = _torch_unit._all_gather, AllReduce(LOSSY, bypass=0)
+    gather, reduce = _torch_unit.all_gather, AllReduce(LOSSY, bypass=0)
     reduce(gradients(0, 0))
 
-    def flipping(receive, send, **options):
+    def flipping(group, timeout, receive, send):
         send = send.clone()
         send[-len(send) // 2] ^= 4
-        return gather(receive, send, **options)
+        return gather(group, timeout, receive, send)
 
     try:
         if dist.get_rank() == 1:
-            _torch_unit._all_gather = flipping
+            _torch_unit.all_gather = flipping
         with raises(deepreduce.CorruptFrame, "rank 1") as caught:
             reduce(gradients(1, 0))
         assert caught[0].rank == 1
         # A size that no frame can have.
         if dist.get_rank() == 1:
 
-            def lying(receive, send, **options):
+            def lying(group, timeout, receive, send):
                 send = send.clone()
                 send[5] = 1
-                return gather(receive, send, **options)
+                return gather(group, timeout, receive, send)
 
-            _torch_unit._all_gather = lying
+            _torch_unit.all_gather = lying
         with raises(deepreduce.CorruptFrame, "rank 1", "bytes"):
             reduce(gradients(2, 0))
     finally:
-        _torch_unit._all_gather = gather
+        _torch_unit.all_gather = gather
     reduce(gradients(3, 0))
 
 

@@ -1,9 +1,15 @@
 """What deepreduce.torch promises beside torch.compile, FSDP2, Lightning and Accelerate."""
 
 import copy
+import os
+import pathlib
+import re
+import sys
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch_ranks import (
     LOSSLESS,
     LOSSY,
@@ -81,9 +87,6 @@ def compiled_autograd_is_refused_by_name():
 
 
 def shard(model, plan, bypass=0):
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
     mesh, found = init_device_mesh("cpu", (dist.get_world_size(),)), []
     for layer in [model[0], model[3], model]:
         fully_shard(layer, mesh=mesh)
@@ -148,6 +151,44 @@ def fsdp2_names_a_rank_that_cannot_encode():
         comm(torch.empty(10), torch.empty(10 * n), dist.group.WORLD, dist.ReduceOp.AVG)
 
 
+# ---- The document -------------------------------------------------------------------------------
+
+DOCUMENT = pathlib.Path(__file__).resolve().parents[2] / "docs" / "PYTORCH.md"
+
+
+def example(words):
+    """The Python of docs/PYTORCH.md that has these words."""
+    blocks = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), flags=re.S | re.M)
+    (found,) = (block for block in blocks if words in block)
+    return found
+
+
+@check("two")
+def the_document_does_what_it_says():
+    code, names = example("init_process_group"), {}
+    for line in ('dist.init_process_group("gloo")', "dist.destroy_process_group()"):
+        assert line in code
+        code = code.replace(line, "")
+    os.chdir(pathlib.Path(sys.argv[4]).parent)
+    exec(code, names)
+    assert names["hook"].stats().steps == 5 and same_on_all_ranks(parameters_of(names["model"]))
+    saved = torch.load(f"checkpoint{dist.get_rank()}.pt", weights_only=True)["hook"]
+    assert saved["step"] == 3 and saved["residuals"].keys() == {"0.weight", "0.bias", "2.weight", "2.bias"}
+
+    model = names["model"] = make_model()
+    names["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.manual_seed(dist.get_rank())
+    names["loss_of"] = lambda model: model(torch.randn(8, 20)).square().mean()
+    exec(example("AllReduce"), names)
+    assert names["reduce"].stats().steps == 3 and same_on_all_ranks(parameters_of(model))
+
+    names["model"] = make_model()
+    names["mesh"] = init_device_mesh("cpu", (dist.get_world_size(),))
+    exec(example("fully_shard"), names)
+    steps_of(names["model"], torch.optim.SGD(names["model"].parameters(), lr=0.1), 0, 2)
+    assert same_on_all_ranks(sharded_parameters(names["model"]))
+
+
 # ---- Frameworks ---------------------------------------------------------------------------------
 
 
@@ -167,17 +208,12 @@ def lightning_trains():
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), lr=0.01)
 
-    class Compress(lightning.Callback):
-        def __init__(self, hook):
-            self.hook = hook
-
-        def on_train_start(self, trainer, module):
-            self.hook.register(trainer.strategy.model)
-
+    recipe = {"deepreduce": deepreduce}
+    exec(example("import lightning"), recipe)
     hook = DDPHook(LOSSY)
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 20)), batch_size=8)
     trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[Compress(hook)], logger=False,
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[recipe["Compress"](hook)], logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
         plugins=[LightningEnvironment()],  # it looks for others otherwise, MPI among them
     )  # fmt: skip
@@ -190,13 +226,14 @@ def lightning_trains():
 def accelerate_trains():
     import accelerate
 
-    accelerator = accelerate.Accelerator(cpu=True)
-    model = make_model()
-    ddp, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters(), lr=0.01))
-    hook = DDPHook(LOSSY).register(ddp)
+    accelerator, model = accelerate.Accelerator(cpu=True), make_model()
+    names = {"accelerator": accelerator, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01)}
+    names.update(deepreduce=deepreduce, plan=LOSSY)
+    exec(example("accelerator.prepare"), names)
+    ddp, optimizer = names["model"], names["optimizer"]
     for step in range(3):
         torch.manual_seed(step + dist.get_rank())
         optimizer.zero_grad()
         accelerator.backward(ddp(torch.randn(8, 20)).square().mean())
         optimizer.step()
-    assert hook.stats().steps == 3 and same_on_all_ranks(parameters_of(model))
+    assert names["hook"].stats().steps == 3 and same_on_all_ranks(parameters_of(model))

@@ -19,6 +19,7 @@ Plan, codecs            what can be done; load_plugin adds to it
 State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
 Error                   base of the exceptions
+torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
 
 The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
 the system. Each thread may call everything at any time; a State, a Batch and a Bound serve one call at a time, and say

@@ -12,16 +12,18 @@ from typing import Any, Callable, List, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
 
 from . import _abi
 from .errors import ArgumentError, Error, Unsupported
 
-# Seconds within which a survivor answers a roll call; and those that its store may take on top.
+# Seconds within which a survivor answers a roll call, beside the time of a step; and those that its store may take on top.
 _ROLL, _STORE = 1.5, 1.5
 
 
 class ExchangeError(Error, RuntimeError):
-    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer.
+    """The engine (gloo, NCCL) could not deliver frames in time, though all ranks answer. The group is of no use
+    afterwards.
 
     ranks  of the default group, that are to blame: none
     """
@@ -87,6 +89,12 @@ class Engine:
         self.group = dist.group.WORLD if group is None else group
         self.timeout = timeout
         self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        self._beat, self._pace = time.monotonic(), 0.0
+
+    def end_step(self) -> None:
+        """So that it knows how long a step takes."""
+        now = time.monotonic()
+        self._beat, self._pace = now, now - self._beat
 
     def global_rank(self, rank: int) -> int:
         return dist.get_global_rank(self.group, rank)  # type: ignore[no-any-return]
@@ -104,18 +112,25 @@ class Engine:
 
     def slot_device(self, device: torch.device) -> Optional[torch.device]:
         """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
-        if device.type in HOST:
+        if device.type in HOST or (HOST and self._has_backend("cpu")):
             return None
-        try:
-            self.group._get_backend(torch.device(next(iter(HOST), "none")))
-            return None
-        except RuntimeError:  # a group with NCCL only
-            return device
+        return device
 
-    def issue(self, what: str, collective: Callable[..., Any], *arguments: Any) -> Any:
-        """Starts a collective and returns its Work. what: a name for it that is never used twice, the same on all ranks."""
+    def _has_backend(self, kind: str) -> bool:
         try:
-            return collective(*arguments, group=self.group, async_op=True)
+            self.group._get_backend(torch.device(kind))
+        except RuntimeError:  # a group with NCCL only
+            return False
+        return True
+
+    def issue(self, what: str, collective: Callable[..., Any], *tensors: Any) -> Any:
+        """Starts one of the collectives below and returns its Work. what: its name in errors.
+
+        gloo cannot give up a collective, and the process does not end before it has: so it gets a timeout of its own,
+        which leaves time for the backward that goes on beside it.
+        """
+        try:
+            return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *tensors)
         except RuntimeError as error:
             raise self._explained(what, error) from error
 
@@ -130,7 +145,7 @@ class Engine:
     def _explained(self, what: str, error: RuntimeError) -> ExchangeError:
         # Of gloo's, which begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
         reason = re.sub(r"^\[.*?\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
-        missing, silent = self._roll_call(what)
+        missing, silent = self._roll_call()
         if silent:
             host = _host_of(self.group)
             if host is None:
@@ -144,22 +159,24 @@ class Engine:
         names = ", ".join(map(str, ranks))
         return MissingRank(f"{what}: rank {names} does not answer ({reason}; timeout {self.timeout:g} s)", ranks)
 
-    def _roll_call(self, what: str) -> Tuple[List[int], bool]:
+    def _roll_call(self) -> Tuple[List[int], bool]:
         """Ranks of the group that do not answer, and whether the store is silent.
 
+        One that could finish the step in which another failed comes here a step later, so it gets the time of a step.
         The store's calls have no deadline of their own, so another thread makes them: here only, where all is lost.
         """
         found: List[List[int]] = []
-        thread = threading.Thread(target=self._answer, args=(what, found), daemon=True)
+        seconds = _ROLL + min(self._pace, self.timeout)
+        thread = threading.Thread(target=self._answer, args=(seconds, found), daemon=True)
         thread.start()
-        thread.join(_ROLL + _STORE)
+        thread.join(seconds + _STORE)
         return (found[0], False) if found else ([], True)
 
-    def _answer(self, what: str, found: List[List[int]]) -> None:
+    def _answer(self, seconds: float, found: List[List[int]]) -> None:
         try:
-            store, key = self.group.get_group_store(), f"deepreduce roll call/{what}"
+            store, key = self.group.get_group_store(), "deepreduce roll call"
             store.set(f"{key}/{self.rank}", b"here")
-            missing, end = list(range(self.size)), time.monotonic() + _ROLL
+            missing, end = list(range(self.size)), time.monotonic() + seconds
             while missing and time.monotonic() < end:
                 missing = [each for each in missing if not store.check([f"{key}/{each}"])]
                 if missing:
@@ -167,6 +184,27 @@ class Engine:
             found.append(missing)
         except RuntimeError:  # the store is gone: `found` stays empty
             return
+
+
+def all_gather(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    gather = getattr(group, "all_gather_single", None) or group._allgather_base  # its name before torch 2.13
+    return gather(received, sent, _options(AllgatherOptions(), timeout))
+
+
+def all_to_all(group: Any, timeout: datetime.timedelta, received: torch.Tensor, sent: torch.Tensor) -> Any:
+    swap = getattr(group, "all_to_all_single", None) or group.alltoall_base
+    return swap(received, sent, [], [], _options(AllToAllOptions(), timeout))
+
+
+def all_reduce(group: Any, timeout: datetime.timedelta, tensor: torch.Tensor) -> Any:
+    return group.allreduce([tensor], _options(AllreduceOptions(), timeout))
+
+
+def _options(options: Any, timeout: datetime.timedelta) -> Any:
+    options.timeout = timeout
+    if hasattr(options, "asyncOp"):
+        options.asyncOp = True
+    return options
 
 
 def _host_of(group: Any) -> Optional[int]:

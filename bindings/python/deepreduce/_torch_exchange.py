@@ -7,9 +7,8 @@ import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
-import torch.distributed as dist
 
-from ._torch_call import Engine, ExchangeError, Stats, Step
+from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_unit import Item, Unit
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
@@ -87,7 +86,11 @@ class Exchange:
         self._units = [Unit(items, engine, self._states, self._seed) for each in cuts.values() for items in each]
         self._where = {item.name: (unit, i) for unit in self._units for i, item in enumerate(unit.items)}
         if self._loaded is not None:
-            self._take_loaded(self._loaded)
+            try:
+                self._take_loaded(self._loaded)
+            except ArgumentError:
+                self._engine = None
+                raise
 
     # ---- A step ----
 
@@ -116,7 +119,7 @@ class Exchange:
         assert self._engine is not None
         engine, step, begin = self._engine, self._now, time.perf_counter()
         what = f"step {self._number}, dense tensor {len(self._dense)}"
-        self._dense.append((what, engine.issue(what, dist.all_reduce, tensor.div_(engine.size))))
+        self._dense.append((what, engine.issue(what, all_reduce, tensor.div_(engine.size))))
         size = tensor.numel() * tensor.element_size()
         step.dense += size
         step.sent += 2 * (engine.size - 1) * size // engine.size
@@ -146,6 +149,8 @@ class Exchange:
         self._ended += 1
         self._total.add(self._now)
         self._last, self._now = self._now, Step()
+        if self._engine is not None:
+            self._engine.end_step()
 
     # ---- Beside the steps ----
 

@@ -10,7 +10,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._torch_call import Engine, Stats, Step
+from ._torch_call import Engine, Stats, Step, all_to_all
 from ._torch_exchange import OnePlan, exact_plan
 from ._torch_unit import ALIGNMENT, rounded
 from .batch import Batch
@@ -76,6 +76,7 @@ class ReduceScatter:
             self._total.add(step)
             self._number += 1
             self._ended += 1
+            self._engine.end_step()  # type: ignore[union-attr]
 
     def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any) -> None:
         shape = (output.numel(), output.dtype)
@@ -91,7 +92,11 @@ class ReduceScatter:
             self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
             self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
             if self._loaded is not None:
-                self._take_loaded(self._loaded)
+                try:
+                    self._take_loaded(self._loaded)
+                except ArgumentError:
+                    self._engine = None
+                    raise
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
                 f"a ReduceScatter serves one module: its shards have {self._shape[0]} elements of {self._shape[1]}, "
@@ -128,13 +133,8 @@ class ReduceScatter:
         assert self._engine is not None
         rank, frames = self._engine.rank, []
         for i, shard in enumerate(shards):
-            options = {
-                "step": self._number,
-                "seed": self._seed,
-                "private_seed": rank,
-                "tag": self._number,
-                "key": i + 1,
-            }
+            step = self._number
+            options = {"step": step, "seed": self._seed, "private_seed": rank, "tag": step, "key": i + 1}
             try:
                 frames.append(self._batch.encode(shard, self._made[i], state=self._states[i], **options))
             except Error:
@@ -156,7 +156,7 @@ class ReduceScatter:
                 row[:_PREFIX].view(numpy.uint64)[:] = most, len(frame)
                 part = numpy.frombuffer(frame, numpy.uint8)[: slot - _PREFIX]
                 row[_PREFIX : _PREFIX + part.size] = part
-            work = engine.issue(what, dist.all_to_all_single, receive, send)
+            work = engine.issue(what, all_to_all, receive, send)
             engine.wait(what, work, deadline)
             step.sent += (n - 1) * slot
             step.received += (n - 1) * slot

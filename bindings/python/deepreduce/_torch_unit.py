@@ -9,17 +9,13 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import numpy
 import torch
-import torch.distributed as dist
 
-from ._torch_call import HOST, Engine, Step
+from ._torch_call import HOST, Engine, Step, all_gather
 from .batch import Batch
 from .bound import Bound
 from .errors import CorruptFrame, Error
 from .plan import Plan
 from .tensor import State
-
-# all_gather_into_tensor has another name since torch 2.13.
-_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 
 _SIZE = 8  # bytes that tell the size of a frame
 ALIGNMENT = 64  # of slots
@@ -44,7 +40,7 @@ class Part:
     def __init__(self, items: Sequence[Item], engine: Engine, states: Dict[str, State]) -> None:
         self.items, self._engine, self._states = items, engine, states
         shapes = [torch.empty(each.elements, dtype=each.dtype) for each in items]
-        self.flat = items[0].plan.info.flat
+        self._flat = items[0].plan.info.flat
         try:
             self._batch = Batch(shapes, [each.plan for each in items], frames=engine.size)
             for item, shape in zip(items, shapes):
@@ -62,6 +58,7 @@ class Part:
             self._sums = [torch.empty(each.elements) for each in items]
         self._bound: Optional[Bound] = None
         self._room: Any = None  # uint8[], where the frame is made
+        self.frame: Any = None  # of this step; None: there is none, or it only says why
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
@@ -90,6 +87,7 @@ class Part:
         bound, room, rank, begin = self._bound, self._room, self._engine.rank, time.perf_counter()
         frame = bound.encode(room, step=number, seed=seed, private_seed=rank, tag=tag, status_frame=True)
         step.encode += time.perf_counter() - begin
+        self.frame = None if bound.failed else frame
         step.frame += frame.size
         step.kept += bound.kept
         return int(frame.size)
@@ -105,20 +103,22 @@ class Part:
         if sums:
             torch._foreach_copy_(self._tensors, sums)
 
-    def take_back(self, size: int) -> None:
+    def take_back(self) -> None:
         """The frame never arrived: what it holds goes back to the residuals."""
-        if self._bound is None or self._bound.failed or not any(item.plan.info.feedback for item in self.items):
-            return
-        residuals = [
+        if self.frame is not None and any(item.plan.info.feedback for item in self.items):
+            self._batch.merge([self.frame], [self._residual(item) for item in self.items])
+        self.frame = None
+
+    def _residual(self, item: Item) -> Any:
+        return (
             self._states[item.name].residual if item.plan.info.feedback else numpy.empty(item.elements, numpy.float32)
-            for item in self.items
-        ]
-        self._batch.merge([self._room[:size]], residuals)
+        )
 
     def named(self, error: Error) -> Error:
         """The error with names: of the tensor beside its position, of the rank for the position of its frame."""
-        words = str(self._engine.named(error))
-        error.args = (re.sub(r"\b(?:tensor (\d+)|x\[(\d+)\])", self._with_name, words),)
+        self._engine.named(error)
+        if not (self._flat and isinstance(error, CorruptFrame)):  # which speaks of the one tensor that is flat
+            error.args = (re.sub(r"\b(?:tensor (\d+)|x\[(\d+)\])", self._with_name, str(error)),)
         return error
 
     def _with_name(self, match: re.Match[str]) -> str:
@@ -171,6 +171,8 @@ class Unit:
         self._what = f"step {number}, slot {self._digest:08x}"
         self._tag = self._digest << 32 | number & 0xFFFFFFFF
         end = self._prefix
+        for part in self.parts:
+            part.frame = None
         for i, part in enumerate(self.parts):
             size = part.encode(self._memory, end, number, self._seed, self._tag, step)
             self._sizes[i] = size
@@ -186,7 +188,7 @@ class Unit:
         if self._device is not None:
             self._far = received = torch.empty(n * slot, dtype=torch.uint8, device=self._device)
             sent = sent.to(self._device)
-        self._work = self._engine.issue(self._what, _all_gather, received, sent)
+        self._work = self._engine.issue(self._what, all_gather, received, sent)
         step.sent += (n - 1) * slot
         step.received += (n - 1) * slot
         step.wait += time.perf_counter() - begin
@@ -232,8 +234,8 @@ class Unit:
 
     def take_back(self) -> None:
         """The step has failed: what was sent goes back to the residuals."""
-        for part, size in zip(self.parts, self._sizes.tolist()):
-            part.take_back(size)
+        for part in self.parts:
+            part.take_back()
 
 
 def rounded(size: int) -> int:

@@ -53,7 +53,8 @@ class DDPHook(Exchange):
     start    so many first steps are dense, by all-reduce
     flat     the parameters of one plan are one tensor (bucket=flat), of up to DDP's bucket size: of ResNet-20 that
              takes half the bytes. Residuals still belong to parameters
-    timeout  seconds that the end of a step waits for the other ranks
+    timeout  seconds that the end of a step waits for the other ranks. A process that is left without one of them may
+             take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
     group    a process group; None: the model's
 
@@ -153,7 +154,12 @@ class DDPHook(Exchange):
         require_place(buffer, "the gradient")
         counts: Dict[int, int] = {}
         for parameter, gradient in zip(parameters, bucket.gradients()):
-            unit, position = self._where[self._names[id(parameter)]]
+            name = self._names.get(id(parameter))
+            if name is None:
+                raise ArgumentError(
+                    f"a parameter of shape {tuple(parameter.shape)} was not the model's, or had no gradient, at register"
+                )
+            unit, position = self._where[name]
             begin = gradient.storage_offset() - buffer.storage_offset()
             unit.place(position, buffer[begin : begin + gradient.numel()])
             number = self._units.index(unit)
@@ -167,7 +173,8 @@ class DDPHook(Exchange):
             return
         absent = next((unit for unit in self._units if unit.arrived or unit not in self._pending), None)
         if absent is not None:
-            raise ArgumentError(f"DDP gave no gradient of some of {', '.join(item.name for item in absent.items)}")
+            names = f"{absent.items[0].name} … {absent.items[-1].name}"
+            raise ArgumentError(f"DDP gave no gradient of some of the {len(absent.items)} parameters {names}")
         self._finish()
 
 
@@ -204,9 +211,9 @@ class AllReduce(Exchange):
         tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous
         """
         named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
+        self._check(named)
         begin, step, done = time.perf_counter(), self._now, False
         try:
-            self._check(named)
             if self._number < self._start:
                 for each in named.values():
                     self._all_reduce(each.detach())
