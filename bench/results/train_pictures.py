@@ -14,8 +14,9 @@ matplotlib.rcParams.update({
 KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "DeepReduce"), "paper": ("#d55e00", "^", "the paper's plans")}
 LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
 # Of the marks that are told by name: words and where they stand, in points.
-LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", -2, 6), "top1_auto": ("auto", -5, -8),
+LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", 0, 7), "top1_auto": ("auto", -5, -8),
           "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
+TIMED_MODELS = ("lstm_large", "lstm", "transformer", "resnet20")
 SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
 
 
@@ -29,7 +30,7 @@ def grid(count, across=3):
     figure, axes = pyplot.subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False, constrained_layout=True)
     for axis in axes.flat[count:]:
         axis.set_visible(False)
-    return figure, axes.flat
+    return figure, list(axes.flat)
 
 
 def draw_quality(found, path):
@@ -42,9 +43,9 @@ def draw_quality(found, path):
             axis.errorbar(q.sent, q.score, q.spread, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
         for name, (words, dx, dy) in LABELS.items():
             if name in methods:
-                axis.annotate(words, (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6.5, color="#333333", ha="right" if dx < 0 else "left")
+                axis.annotate(words, (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6.5, color="#333333", ha="right" if dx < 0 else "left" if dx else "center")
         axis.set(xscale="log", title=settings()[model].title, xlabel="bytes a rank sends a step", ylabel=settings()[model].metric)
-        axis.margins(x=0.16, y=0.12)
+        axis.margins(x=0.2, y=0.14)
     marks = [pyplot.Line2D([], [], color=c, marker=m, linestyle="", label=label) for c, m, label in KINDS.values()]
     marks.append(pyplot.Line2D([], [], color="#0072b2", marker="o", markerfacecolor="white", linestyle="", label="without residual"))
     figure.legend(handles=marks, loc="outside lower center", ncols=4)
@@ -84,28 +85,40 @@ def step_ms(timed, model, link, name, bits_a_second):
     return rows["local"]["median"] + sum(parts.get(part, 0) for part in ("encode", "merge", "own")) + 8e3 * rows[name]["sent"] / bits_a_second, False
 
 
+def time_panels(found, timed):
+    """[(model, link, {method: (step's milliseconds, measured or not)})]: of at most three models whose steps were timed."""
+    panels, models = [], []
+    for model in TIMED_MODELS:
+        for link, (_, speed) in SPEEDS.items():
+            told = {name: step_ms(timed, model, link, name, speed) for name in LINES if name in found.get((model, 2), {})}
+            told = {name: each for name, each in told.items() if each[0] is not None}
+            if len(told) > 1 and len({*models, model}) <= 3:
+                models.append(model)
+                panels.append((model, link, told))
+    return panels
+
+
 def draw_time(found, timed, path):
-    models = [model for model in ("lstm_large", "transformer", "resnet20") if (model, 2) in found]
-    figure, axes = grid(max(1, 2 * len(models)), across=2)
-    panels = [(model, link) for model in models for link in SPEEDS]
-    for axis, (model, link) in zip(axes, panels):
-        words, speed = SPEEDS[link]
-        measured = True
-        for name, colour in LINES.items():
-            q = found[model, 2].get(name)
-            took, was = step_ms(timed, model, link, name, speed)
-            if q is None or took is None:
-                continue
-            measured &= was
-            axis.plot([step * took / 1e3 for step, _ in q.curve()], [loss for _, loss in q.curve()], color=colour, linewidth=1.2, label=METHODS[name].title)
-        how = "steps timed on the shaped link" if measured else "model: compute + encode + merge + bytes / rate"
-        axis.set(xscale="log", title=f"{settings()[model].title}, {words}\n({how})", xlabel="seconds", ylabel="training loss")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=6)
+    """Returns whether there is anything to draw."""
+    panels = time_panels(found, timed)
+    if not panels:
+        path.unlink(missing_ok=True)
+        return False
+    figure, axes = grid(len(panels), across=2)
+    for axis, (model, link, told) in zip(axes, panels):
+        for name, (took, _) in told.items():
+            curve = found[model, 2][name].curve()
+            axis.plot([step * took / 1e3 for step, _ in curve], [loss for _, loss in curve], color=LINES[name], linewidth=1.2, label=METHODS[name].title)
+        how = "steps timed on the shaped link" if all(was for _, was in told.values()) else "model: compute + encode + merge + bytes / rate"
+        axis.set(xscale="log", title=f"{settings()[model].title}, {SPEEDS[link][0]}\n({how})", xlabel="seconds", ylabel="training loss")
+    labels = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3)
     save(figure, path)
+    return True
 
 
 def draw(found, timed, folder):
+    """Returns whether there is a picture of times."""
     draw_quality(found, folder / "train_quality.svg")
     draw_bits(found, folder / "train_bits.svg")
-    draw_time(found, timed, folder / "train_time.svg")
+    return draw_time(found, timed, folder / "train_time.svg")
