@@ -46,11 +46,11 @@ def documentation():
                 yield node.value
 
 
-def read_words():
-    """The text as numbers below VOCABULARY, the most frequent word first; 0 is any other word."""
+def read_words(vocabulary=VOCABULARY):
+    """The text as numbers below `vocabulary`, the most frequent word first; 0 is any other word."""
     words = [word for text in documentation() for word in re.findall(r"[a-z]+|[^a-z\s]", text.lower())]
     counts = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))
-    number = {word: i for i, (word, _) in enumerate(counts[: VOCABULARY - 1], start=1)}
+    number = {word: i for i, (word, _) in enumerate(counts[: vocabulary - 1], start=1)}
     return torch.tensor([number.get(word, 0) for word in words])
 
 

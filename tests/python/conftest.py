@@ -14,7 +14,15 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
 sys.dont_write_bytecode = True
 
-NEED_THE_LIBRARY = ("test_api.py", "test_bound.py", "test_device.py", "test_examples.py", "test_exchange.py", "test_torch.py")
+NEED_THE_LIBRARY = (
+    "test_api.py",
+    "test_bound.py",
+    "test_device.py",
+    "test_examples.py",
+    "test_exchange.py",
+    "test_torch.py",
+    "test_train.py",
+)
 
 
 def missing_library():

@@ -1,0 +1,164 @@
+"""Writes train.md and its pictures from train.jsonl, which `./dev train` fills.
+
+    python3 bench/results/train.py [FILE]        FILE: train.jsonl beside this
+"""
+
+import sys
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+sys.path.insert(0, str(here))
+import train_pictures  # noqa: E402
+from train_rows import BASES, METHODS, ORDER, qualities, read, settings, times, verdict  # noqa: E402
+
+BUSY = 1.0  # load before a row's ranks started, from which its times are marked
+RATIO = "ratio=0.01"
+LINKS = {"loopback": "loopback", "unshaped": "unshaped", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
+
+INTRO = """# Training for real
+
+Made by `train.py` from `train.jsonl`. Data-parallel training over torch.distributed (gloo), ranks as processes of one thread each on one machine of two cores; every method trains
+the same model on the same batches, and all ranks' parameters were {identical}.
+
+- **Score**: on held-out data after the last step, mean ± standard deviation over the seeds (their number in brackets). **vs dense**: `=` if the ranges of the seeds meet, `+` or `−` if they lie apart.
+- **Bytes**: what a rank sends in a step of the second half, by gloo's rings: an all-reduce of b bytes 2 (n − 1) / n · b, an all-gather of slots of b bytes (n − 1) · b. Slots, not frames: they have room for an eighth more.
+- **Bits**: of index, value and order a nonzero, in rank 0's first inspected frame → in its last. Small tensors (below 1,000 elements) travel dense in the same frame: in the bytes, not in the bits.
+- **PowerSGD** is torch's own hook, rank 1, after 10 dense steps (warm start, error feedback), in one bucket: with more it aborts or hangs on gloo.
+
+Repeat: `./dev train` (what is in `train.jsonl` is skipped: `--out FILE` starts anew), `./dev train --links` (root), `./dev train --quick` (CI). Data: scikit-learn's digits, Debian's `dataset-fashion-mnist`,
+PyTorch's own documentation and functions; nothing else is downloaded.
+
+**What was cut** for two hours of two cores: steps (150 to 1,000 a run, the rate falls to zero over them), so models are not trained to the end. That is hard on sparsification: at 1 % an element travels every 100 steps on average,
+at 0.1 % every 1,000. Then 4 ranks, for two models and five methods only; plans without residual, other than `golomb` for the LSTM only; six of the methods, not for ResNet-20 and the large LSTM.
+Momentum-corrected memory has its place in the table of methods (`./dev train --list`), and runs when the library has one.
+"""
+
+
+def number(x, digits=0):
+    return f"{x:,.{digits}f}"
+
+
+def quality_table(methods):
+    dense = methods.get("dense")
+    lines = ["| method | residual | score | vs dense | last loss | bytes | of dense | bits: index | value | order |", "|---|---|---|---|---|---|---|---|---|---|"]
+    for name in ORDER:
+        q = methods.get(name)
+        if METHODS[name].missing:
+            lines.append(f"| {METHODS[name].title} | | unsupported: {METHODS[name].missing} | | | | | | | |")
+            continue
+        if q is None:
+            continue
+        bits = [f"{told[0]:.1f} → {told[1]:.1f}" if (told := q.bits(part)) else "" for part in ("index", "value", "order")]
+        spread = "" if q.spread is None else f" ± {q.spread:.4f}"
+        share = f"{100 * q.sent / dense.sent:.2f} %" if dense else ""
+        lines.append(f"| {q.method.title} | {'yes' if q.residual else 'no' if q.method.plan else ''} | {q.score:.4f}{spread} ({len(q.scores)}) | {q.against(dense) if dense else ''} | {q.loss:.3f} "
+                     f"| {number(q.sent)} | {share} | {' | '.join(bits)} |")
+    return "\n".join(lines)
+
+
+def one_percent(methods, kind):
+    return [q for q in methods.values() if q.method.kind == kind and q.residual and RATIO in q.method.plan]
+
+
+def reach_table(found):
+    """What issue and paper ask for, a line a model."""
+    lines = ["| model | ranks | our 1 % plans with residual against dense | fewest bytes of ours within dense's range | not worse than PowerSGD-1 at no more bytes | fewer bytes than every plan of the paper, not worse |",
+             "|---|---|---|---|---|---|"]
+    for (model, ranks), methods in found.items():
+        dense, low, ours, paper = methods.get("dense"), methods.get("powersgd1"), one_percent(methods, "ours"), one_percent(methods, "paper")
+        if not dense or not ours:
+            continue
+        said = ", ".join(f"{q.name} {q.against(dense)}" for q in ours)
+        equal = min((q for q in methods.values() if q.method.kind == "ours" and q.against(dense) != "−"), key=lambda q: q.sent, default=None)
+        at = "none of those measured" if equal is None else f"{equal.name}: {number(equal.sent)}, {100 * equal.sent / dense.sent:.2f} %"
+        cheap = [q for q in methods.values() if q.method.kind == "ours" and q.residual and low and q.sent <= low.sent]
+        best = max(cheap, key=lambda q: q.score, default=None)
+        power = "" if not low else "no plan of ours has so few bytes" if best is None else \
+            f"{best.name}: {best.score:.4f} at {number(best.sent)} bytes, {low.score:.4f} at {number(low.sent)}: {'worse' if best.against(low) == '−' else 'met'}"
+        least = min(ours, key=lambda q: q.sent)
+        beaten = [p for p in paper if least.sent < p.sent and least.against(p) != "−"]
+        fewer = "" if not paper else f"{least.name}: {len(beaten)} of {len(paper)}" + ("" if len(beaten) == len(paper) else ", not " + ", ".join(p.name for p in paper if p not in beaten))
+        lines.append(f"| {model} | {ranks} | {said} | {at} | {power} | {fewer} |")
+    return "\n".join(lines)
+
+
+def split_table(rows):
+    """Where a step's time goes."""
+    local = rows["local"]["median"] if "local" in rows else None
+    lines = ["| method | step ms [p10, p90] | encode | wait | merge | hook's own | compute | bytes |", "|---|---|---|---|---|---|---|---|"]
+    for name in [name for name in ORDER if name in rows]:
+        row = rows[name]
+        told = [f"{row['parts'][part]:.2f}" if row["parts"] else "" for part in ("encode", "wait", "merge", "own", "compute")]
+        if METHODS[name].kind == "torch" and local:
+            told[1::3] = [f"({row['median'] - local:.1f})", f"({local:.1f})"]
+        lines.append(f"| {METHODS[name].title} | {row['median']:.1f} [{row['p10']:.1f}, {row['p90']:.1f}] | {' | '.join(told)} | {number(row['sent'])} |")
+    return "\n".join(lines)
+
+
+def link_table(found):
+    lines = ["| model | ranks | link (measured) | method | step ms [p10, p90] | bytes | encode / wait / merge ms | vs dense | vs bf16 | vs PowerSGD |", "|---|---|---|---|---|---|---|---|---|---|"]
+    for (model, ranks, link), rows in found.items():
+        if link == "loopback":
+            continue
+        for name in [name for name in ORDER if name in rows]:
+            row = rows[name]
+            parts = " / ".join(f"{row['parts'][part]:.1f}" for part in ("encode", "wait", "merge")) if row["parts"] else ""
+            verdicts = {base: verdict(row, rows[base]) for base in BASES if base in rows} if METHODS[name].plan else {}
+            lines.append(f"| {model} | {ranks} | {LINKS[link]} ({row['rate'] / 1e6:,.0f}) | {METHODS[name].title} | {row['median']:.1f} [{row['p10']:.1f}, {row['p90']:.1f}] | {number(row['sent'])} | {parts} "
+                         f"| {' | '.join(verdicts.get(base, '') for base in BASES)} |")
+    return "\n".join(lines)
+
+
+def link_reach(found):
+    """The reach of shaped links: the large LSTM, 4 ranks."""
+    lines = []
+    for link, asked in (("100mbit", {"dense": 0.14, "bf16": 0.24}), ("1gbit", dict.fromkeys(("dense", "bf16", "powersgd1"), 1.0)), ("unshaped", {"dense": 1.0})):
+        rows = found.get(("lstm_large", 4, link))
+        if not rows:
+            continue
+        for name in [name for name in ORDER if name in rows and METHODS[name].plan]:
+            told = []
+            for base, most in asked.items():
+                ratio, words = rows[name]["median"] / rows[base]["median"], verdict(rows[name], rows[base])
+                if link == "100mbit":
+                    met = ratio <= most
+                else:
+                    met = words.startswith("faster") if link == "1gbit" else not words.startswith("does not pay")
+                told.append(f"{ratio:.2f} × {base}{f' (at most {most})' if link == '100mbit' else ''}: {'met' if met else 'not met'}")
+            lines.append(f"- {LINKS[link]}, {METHODS[name].title}: {'; '.join(told)}")
+    return "\n".join(lines)
+
+
+def busy(rows):
+    """A sentence on what else ran."""
+    loads = [row["load"] for row in rows]
+    if not loads:
+        return ""
+    dates, commits = sorted({row["date"] for row in rows}), sorted({row["commit"] for row in rows})
+    state = "**Taken on a busy machine: to be taken again.** " if max(loads) > BUSY else ""
+    return f"{state}Load before the ranks started {min(loads)} to {max(loads)}; {', '.join(dates)}, commit {', '.join(commits)}."
+
+
+def write(path):
+    rows = read(path)
+    found, timed = qualities(rows), times(rows)
+    differ = [row for row in rows if not row["identical"]]
+    parts = [INTRO.format(identical=f"**different in {len(differ)} of {len(rows)} runs**" if differ else f"bit-identical at the end of each of the {len(rows)} runs")]
+    parts += ["## Reach\n", reach_table(found), link_reach(timed)]
+    parts += ["## Quality against bytes\n", "![score against bytes](train_quality.svg)\n", "![bits a nonzero over the steps](train_bits.svg)\n"]
+    for (model, ranks), methods in found.items():
+        setting = settings()[model]
+        parts.append(f"### {setting.title}, {ranks} ranks: {setting.metric}\n\n{setting.parameters:,} parameters, {setting.steps} steps of {setting.batch} a rank, {setting.optimizer}.\n\n{quality_table(methods)}\n")
+    loops = {key: value for key, value in timed.items() if key[2] == "loopback"}
+    parts += ["## Where a step's time goes\n", f"Over the loopback, 2 ranks; the methods took turns. `wait` has the other rank's lateness in it; compute is what the hook's parts leave of the step; medians, so they do not add up exactly. Torch's own ways do not tell: in brackets the step without exchange, and what theirs takes more. {busy([r for t in loops.values() for r in t.values()])}\n"]
+    parts += [f"### {settings()[model].title}\n\n{split_table(methods)}\n" for (model, _, _), methods in loops.items()]
+    drawn = train_pictures.draw(found, timed, here)
+    shaped = [row for key, t in timed.items() if key[2] != "loopback" for row in t.values()]
+    parts += ["## Shaped links\n", "Network namespaces, a bridge, tbf on both ends; a raw socket's rate was asserted before anything was measured (Mbit/s in brackets). A verdict is *faster* or *does not pay* if that was so in "
+              f"every round, in which all methods took their turn: medians' ratio [least, most of the rounds]. Four ranks share two cores. {busy(shaped)}\n" if shaped else "Not measured yet: `./dev train --links`.\n",
+              "![loss against time](train_time.svg)\n" if drawn else "", link_table(timed) if shaped else ""]
+    (here / "train.md").write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write(Path(sys.argv[1]) if len(sys.argv) > 1 else here / "train.jsonl")

@@ -1,0 +1,124 @@
+"""The pictures of train.md: score against bytes, bits over the steps, loss against time at a link's speed."""
+
+import matplotlib
+from train_rows import METHODS, settings
+
+matplotlib.use("svg")
+from matplotlib import pyplot  # noqa: E402
+
+matplotlib.rcParams.update({
+    "svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 8, "axes.spines.top": False, "axes.spines.right": False,
+    "axes.grid": True, "grid.color": "#e4e4e4", "grid.linewidth": 0.6, "axes.axisbelow": True, "legend.frameon": False,
+})
+# Okabe and Ito's colours, which most eyes tell apart; a kind has a colour and a mark.
+KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "DeepReduce"), "paper": ("#d55e00", "^", "the paper's plans")}
+LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
+# Of the marks that are told by name: words and where they stand, in points.
+LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", 0, 7), "top1_auto": ("auto", -5, -8),
+          "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
+TIMED_MODELS = ("lstm_large", "lstm", "transformer", "resnet20")
+SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
+
+
+def save(figure, path):
+    figure.savefig(path, metadata={"Date": None}, bbox_inches="tight")
+    pyplot.close(figure)
+
+
+def grid(count, across=3):
+    down = -(-count // across)
+    figure, axes = pyplot.subplots(down, across, figsize=(3.6 * across, 2.9 * down), squeeze=False, constrained_layout=True)
+    for axis in axes.flat[count:]:
+        axis.set_visible(False)
+    return figure, list(axes.flat)
+
+
+def draw_quality(found, path):
+    models = [(model, methods) for (model, ranks), methods in found.items() if ranks == 2]
+    figure, axes = grid(max(1, len(models)))
+    for axis, (model, methods) in zip(axes, models):
+        for q in methods.values():
+            colour, mark, _ = KINDS[q.method.kind]
+            filled = q.residual or not q.method.plan
+            axis.errorbar(q.sent, q.score, q.spread, fmt=mark, color=colour, markersize=4.5, markerfacecolor=colour if filled else "white", elinewidth=0.7, capsize=1.5)
+        for name, (words, dx, dy) in LABELS.items():
+            if name in methods:
+                axis.annotate(words, (methods[name].sent, methods[name].score), (dx, dy), textcoords="offset points", fontsize=6.5, color="#333333", ha="right" if dx < 0 else "left" if dx else "center")
+        axis.set(xscale="log", title=settings()[model].title, xlabel="bytes a rank sends a step", ylabel=settings()[model].metric)
+        axis.margins(x=0.2, y=0.14)
+    marks = [pyplot.Line2D([], [], color=c, marker=m, linestyle="", label=label) for c, m, label in KINDS.values()]
+    marks.append(pyplot.Line2D([], [], color="#0072b2", marker="o", markerfacecolor="white", linestyle="", label="without residual"))
+    figure.legend(handles=marks, loc="outside lower center", ncols=4)
+    save(figure, path)
+
+
+def draw_bits(found, path):
+    models = [(model, methods) for (model, ranks), methods in found.items() if ranks == 2]
+    figure, axes = grid(max(1, len(models)))
+    for axis, (model, methods) in zip(axes, models):
+        for name, colour in {"top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73", "p0_qsgd": "#d55e00"}.items():
+            q = methods.get(name)
+            if q is None:
+                continue
+            told = [row["bits"] for row in q.rows if row["bits"]]
+            for part, line in (("index", "-"), ("value", "--")):
+                if (name, part) in (("top1", "value"), ("top1_log", "index")):  # always 32; as top1's
+                    continue
+                points = [(p[0]["step"], sum(b[part] for b in p) / len(p)) for p in zip(*told)]
+                axis.plot(*zip(*points), line, color=colour, linewidth=1.2, marker=".", markersize=3, label=f"{METHODS[name].title}: {part}")
+        axis.set(title=settings()[model].title, xlabel="step", ylabel="bits a nonzero", ylim=(0, None))
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4)
+    save(figure, path)
+
+
+def step_ms(timed, model, link, name, bits_a_second):
+    """(milliseconds of a step of 2 ranks, measured or not): on the shaped link if it was measured there; else the step
+    without exchange, and encode, merge, the hook's own and the bytes by the link's rate, one after the other."""
+    row = timed.get((model, 2, link), {}).get(name)
+    if row:
+        return row["median"], True
+    rows = timed.get((model, 2, "loopback"), {})
+    if name not in rows or "local" not in rows:
+        return None, False
+    parts = rows[name]["parts"]
+    return rows["local"]["median"] + sum(parts.get(part, 0) for part in ("encode", "merge", "own")) + 8e3 * rows[name]["sent"] / bits_a_second, False
+
+
+def time_panels(found, timed):
+    """[(model, link, {method: (step's milliseconds, measured or not)})]: of at most three models whose steps were timed."""
+    panels, models = [], []
+    for model in TIMED_MODELS:
+        for link, (_, speed) in SPEEDS.items():
+            told = {name: step_ms(timed, model, link, name, speed) for name in LINES if name in found.get((model, 2), {})}
+            told = {name: each for name, each in told.items() if each[0] is not None}
+            if len(told) > 1 and len({*models, model}) <= 3:
+                models.append(model)
+                panels.append((model, link, told))
+    return panels
+
+
+def draw_time(found, timed, path):
+    """Returns whether there is anything to draw."""
+    panels = time_panels(found, timed)
+    if not panels:
+        path.unlink(missing_ok=True)
+        return False
+    figure, axes = grid(len(panels), across=2)
+    for axis, (model, link, told) in zip(axes, panels):
+        for name, (took, _) in told.items():
+            curve = found[model, 2][name].curve()
+            axis.plot([step * took / 1e3 for step, _ in curve], [loss for _, loss in curve], color=LINES[name], linewidth=1.2, label=METHODS[name].title)
+        how = "steps timed on the shaped link" if all(was for _, was in told.values()) else "model: compute + encode + merge + bytes / rate"
+        axis.set(xscale="log", title=f"{settings()[model].title}, {SPEEDS[link][0]}\n({how})", xlabel="seconds", ylabel="training loss")
+    labels = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
+    figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3)
+    save(figure, path)
+    return True
+
+
+def draw(found, timed, folder):
+    """Returns whether there is a picture of times."""
+    draw_quality(found, folder / "train_quality.svg")
+    draw_bits(found, folder / "train_bits.svg")
+    return draw_time(found, timed, folder / "train_time.svg")

@@ -1,0 +1,78 @@
+"""Rows of train.jsonl, grouped and averaged, for train.py (the page) and train_pictures.py."""
+
+import collections
+import statistics
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+from bench.train import train_results  # noqa: E402
+from bench.train.methods import METHODS  # noqa: E402
+from bench.train.step_times import BASES, verdict  # noqa: E402
+from bench.train.task import settings  # noqa: E402
+
+__all__ = ["BASES", "METHODS", "ORDER", "Quality", "qualities", "read", "settings", "times", "verdict"]
+MODELS, ORDER = list(settings()), list(METHODS)
+
+
+class Quality:
+    """The seeds of one model, method and number of ranks."""
+
+    def __init__(self, rows):
+        self.rows, self.method = rows, METHODS[rows[0]["method"]]
+        self.name = rows[0]["method"]
+        self.scores = [row["score"] for row in rows]
+        self.score, self.sent = statistics.fmean(self.scores), statistics.fmean(row["sent"] for row in rows)
+        self.spread = statistics.stdev(self.scores) if len(rows) > 1 else None
+        self.loss = statistics.fmean(row["loss"][-1][1] for row in rows)
+
+    @property
+    def residual(self):
+        return bool(self.method.plan and "feedback=residual" in self.method.plan)
+
+    def against(self, other):
+        """How its scores lie to another's: "=" if the ranges of the seeds meet, else "+" or "−"."""
+        if min(self.scores) > max(other.scores):
+            return "+"
+        return "−" if max(self.scores) < min(other.scores) else "="
+
+    def bits(self, part):
+        """(first, last) of the frames that were inspected, mean of the seeds; None if there is none."""
+        told = [row["bits"] for row in self.rows if row["bits"]]
+        return tuple(statistics.fmean(bits[i][part] for bits in told) for i in (0, -1)) if told else None
+
+    def curve(self):
+        """[(step, loss)], mean of the seeds"""
+        curves = [row["loss"] for row in self.rows]
+        return [(points[0][0], statistics.fmean(p[1] for p in points)) for points in zip(*curves)]
+
+
+def full_length(rows):
+    """Of one model those of the full number of steps: others were asked for by --steps."""
+    full = {name: setting.steps for name, setting in settings().items()}
+    return [row for row in rows if row["steps"] == full[row["model"]]]
+
+
+def qualities(rows):
+    """{(model, ranks): {method: Quality}}, in the order of models and methods"""
+    groups = collections.defaultdict(list)
+    for row in full_length([row for row in rows if row["kind"] == "quality" and row["method"] != "local"]):
+        groups[row["model"], row["ranks"], row["method"]].append(row)
+    found = collections.defaultdict(dict)
+    for model, ranks, method in sorted(groups, key=lambda key: (MODELS.index(key[0]), key[1], ORDER.index(key[2]))):
+        found[model, ranks][method] = Quality(groups[model, ranks, method])
+    return found
+
+
+def times(rows):
+    """{(model, ranks, link): {method: row}}; of a row that was measured again the last"""
+    found = collections.defaultdict(dict)
+    for row in rows:
+        if row["kind"] == "times":
+            found[row["model"], row["ranks"], row["link"]][row["method"]] = row
+    return found
+
+
+def read(path):
+    return train_results.read(path)

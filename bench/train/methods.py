@@ -1,0 +1,110 @@
+"""How gradients travel: torch's own ways, and plans.
+
+A name here is the name in results and on the command line. `install` brings a method to a DDP module.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+import torch
+import torch.distributed as dist
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.nn.parallel import DistributedDataParallel
+
+TOP = "sparsify=topr(ratio={ratio}) "
+ONE_BUCKET = 500  # MiB: torch's PowerSGD hook aborts or hangs on gloo if there are two
+BLOOM = "index=bloom(policy={},fpr=0.001) "
+WAIT = 60.0  # seconds that a rank waits for another
+
+
+@dataclass(frozen=True)
+class Method:
+    """kind: local (no exchange: what a step takes without one), torch (its own), ours, paper (the codecs that
+    DeepReduce's paper measured, in this library). plan: of ours and the paper's. missing: why it cannot run."""
+
+    title: str
+    kind: str
+    plan: Optional[str] = None
+    missing: Optional[str] = None
+    bucket_cap_mb: Optional[int] = None
+
+
+def planned(title: str, kind: str, codecs: str, ratio: str = "0.01", feedback: str = "feedback=residual ") -> Method:
+    return Method(title, kind, TOP.format(ratio=ratio) + feedback + codecs)
+
+
+METHODS = {
+    "local": Method("no exchange", "local"),
+    "dense": Method("dense f32", "torch"),
+    "fp16": Method("fp16", "torch"),
+    "bf16": Method("bf16", "torch"),
+    "powersgd1": Method("PowerSGD rank 1", "torch", bucket_cap_mb=ONE_BUCKET),
+    "top1": planned("Top-1 %, raw", "ours", "index=golomb value=raw"),
+    "top1_log": planned("Top-1 %, log_quant", "ours", "index=golomb value=log_quant"),
+    "top1_auto": planned("Top-1 %, auto(error=0.07)", "ours", "index=auto value=auto(error=0.07)"),
+    "top10_log": planned("Top-10 %, log_quant", "ours", "index=golomb value=log_quant", "0.1"),
+    "top01_log": planned("Top-0.1 %, log_quant", "ours", "index=golomb value=log_quant", "0.001"),
+    "p0": planned("Top-1 %, BF-P0", "paper", BLOOM.format("p0") + "value=raw"),
+    "p2": planned("Top-1 %, BF-P2", "paper", BLOOM.format("p2") + "value=raw"),
+    "fit_poly": planned("Top-1 %, Fit-Poly", "paper", "index=raw value=fit_poly"),
+    "p0_qsgd": planned("Top-1 %, BF-P0 + QSGD", "paper", BLOOM.format("p0") + "value=qsgd"),
+    "top1_momentum": Method(
+        "Top-1 %, momentum-corrected", "ours", missing="the library has no momentum-corrected memory yet"
+    ),
+}
+METHODS.update(
+    {
+        f"{name}_none": Method(f"{m.title}, no residual", m.kind, m.plan.replace("feedback=residual ", ""))
+        for name, m in list(METHODS.items())
+        if m.plan and "ratio=0.01" in m.plan
+    }
+)
+
+
+def install(method: Method, module: DistributedDataParallel, seed: int, warm_up: int) -> Any:
+    """Registers the method. warm_up: dense steps of PowerSGD, which its authors ask for, at least 2.
+
+    Returns ours' DDPHook, else None.
+    """
+    if method.missing:
+        raise RuntimeError(f"unsupported: {method.missing}")
+    if method.plan:
+        import deepreduce.torch
+
+        return deepreduce.torch.DDPHook(method.plan, timeout=WAIT, seed=seed).register(module)
+    if method is METHODS["powersgd1"]:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=max(2, warm_up))
+        module.register_comm_hook(state, one_bucket(powerSGD_hook.powerSGD_hook))
+    elif method is METHODS["fp16"]:
+        module.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    elif method is METHODS["bf16"]:
+        module.register_comm_hook(None, bf16)
+    elif method is METHODS["local"]:
+        module.register_comm_hook(None, local)
+    return None
+
+
+# torch compares annotations as they are: none of them in quotes.
+Hook = Callable[[Any, dist.GradBucket], torch.futures.Future[torch.Tensor]]
+
+
+def bf16(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    """torch's hook under another name: by its own it is refused on gloo, which can sum bf16 nevertheless."""
+    return default_hooks.bf16_compress_hook(state, bucket)
+
+
+def local(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+    future.set_result(bucket.buffer())
+    return future
+
+
+def one_bucket(hook: Hook) -> Hook:
+    def checked(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        if not (bucket.index() == 0 and bucket.is_last()):
+            raise RuntimeError(
+                f"bucket {bucket.index()}: PowerSGD over gloo wants one bucket, bucket_cap_mb={ONE_BUCKET} gave more"
+            )
+        return hook(state, bucket)
+
+    return checked

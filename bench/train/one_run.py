@@ -1,0 +1,169 @@
+"""The two things that a rank does: train to the end (quality), and take turns between methods (times)."""
+
+import gc
+import hashlib
+import statistics
+import time
+from typing import Any, Dict, List, Optional
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.train.methods import METHODS, install
+from bench.train.task import rate_factor, settings
+from bench.train.wire_tap import Tap
+
+CURVE = 30  # points of a loss curve
+PROBES = 6  # frames of a run that are inspected
+WARM_UP = 10  # dense steps before PowerSGD begins
+PARTS = ("encode", "wait", "merge", "own")  # seconds, of the hook's stats
+
+
+class Trainee:
+    """One model in training by one method, on this rank."""
+
+    def __init__(self, name: str, method: str, seed: int, steps: int, warm_up: int = WARM_UP) -> None:
+        torch.manual_seed(seed)
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self.task = settings()[name].build(seed)
+        self.module = DistributedDataParallel(self.task.model(), bucket_cap_mb=METHODS[method].bucket_cap_mb)
+        self.hook = install(METHODS[method], self.module, seed, warm_up)
+        self.optimizer = self.task.optimizer(self.module)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, lambda step: rate_factor(step, steps))
+        torch.manual_seed(1000 * seed + self.rank)
+        self.batches = self.task.batches(torch.Generator().manual_seed(1000 * seed + self.rank))
+        self.tap = Tap(self.ranks)
+        # Bytes a step of what torch sends without a hook: it does not pass the tap.
+        self.unseen = 2 * (self.ranks - 1) / self.ranks * 4 * self.parameters if method == "dense" else 0.0
+
+    @property
+    def parameters(self) -> int:
+        return sum(p.numel() for p in self.module.parameters())
+
+    def train(self) -> "tuple[float, float]":
+        """(loss of this rank's batch, seconds of the step)"""
+        begin = time.perf_counter()
+        loss = self.task.loss(self.module, next(self.batches))
+        self.optimizer.zero_grad()
+        with self.tap.open():
+            loss.backward()
+        self.optimizer.step()
+        self.schedule.step()
+        self.tap.sent += self.unseen
+        return loss.item(), time.perf_counter() - begin
+
+    def hash(self) -> str:
+        """Of all parameters, bit by bit."""
+        whole = hashlib.sha256()
+        for name, parameter in self.module.module.named_parameters():
+            whole.update(name.encode() + parameter.detach().numpy().tobytes())
+        return whole.hexdigest()
+
+    @torch.no_grad()
+    def score(self) -> "tuple[float, int]":
+        for buffer in self.module.module.buffers():
+            dist.broadcast(buffer, 0)  # running statistics are rank 0's, as DDP has it at each forward
+        self.module.module.eval()
+        return self.task.score(self.module.module, self.rank, self.ranks)
+
+
+def quality(job: Dict[str, Any]) -> Dict[str, Any]:
+    """Trains job["steps"] steps and judges the model."""
+    steps = job["steps"]
+    trainee = Trainee(job["model"], job["method"], job["seed"], steps)
+    losses, seconds, sent, bits = [], [], [], []
+    every = max(1, steps // PROBES)
+    for step in range(steps):
+        trainee.tap.keep = trainee.rank == 0 and (step + 1) % every == 0
+        before = trainee.tap.sent
+        loss, took = trainee.train()
+        losses.append(loss)
+        seconds.append(took)
+        sent.append(trainee.tap.sent - before)
+        found = trainee.tap.bits() if trainee.tap.keep else None
+        if found:
+            bits.append({"step": step + 1, **found})
+    right, of = trainee.score()
+    answer = {
+        "hash": trainee.hash(),
+        "right": right,
+        "of": of,
+        "loss": curve(losses),
+        "bits": bits,
+        "sent": round(statistics.fmean(sent[steps // 2 :])),
+        "sent_in_all": round(sum(sent)),
+        "step_ms": milliseconds(seconds),
+    }
+    if trainee.hook is not None:
+        answer["hook"] = told(trainee.hook)
+    return answer
+
+
+def times(job: Dict[str, Any]) -> Dict[str, Any]:
+    """Lets the methods take turns: rounds of steps, each method's after another's, in each round another one first.
+
+    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash}
+    """
+    warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
+    trainees = {m: Trainee(job["model"], m, job["seed"], warm_up + rounds * steps, warm_up=2) for m in job["methods"]}
+    for trainee in trainees.values():
+        for _ in range(warm_up):
+            trainee.train()
+    sent = {method: trainee.tap.sent for method, trainee in trainees.items()}
+    seconds: Dict[str, List[List[float]]] = {method: [] for method in trainees}
+    parts: Dict[str, List[Dict[str, float]]] = {method: [] for method in trainees}
+    names = list(trainees)
+    for number in range(rounds):
+        first = number % len(names)
+        for method in names[first:] + names[:first]:
+            dist.barrier()
+            seconds[method].append([])
+            for _ in range(steps):
+                took = trainees[method].train()[1]
+                seconds[method][-1].append(took)
+                parts[method].append(parts_of_last(trainees[method].hook, took))
+    return {
+        method: {
+            "seconds": seconds[method],
+            "sent": round((trainee.tap.sent - sent[method]) / (rounds * steps)),
+            "parts": {k: statistics.median(each[k] for each in parts[method]) for k in parts[method][0]},
+            "hash": trainee.hash(),
+        }
+        for method, trainee in trainees.items()
+    }
+
+
+def told(hook: Any) -> Dict[str, float]:
+    """Of all steps: bytes, elements, exchanges that were repeated, seconds."""
+    return {name: getattr(hook.stats().total, name) for name in ("sent", "frame", "kept", "repeats", *PARTS)}
+
+
+def parts_of_last(hook: Optional[Any], took: float) -> Dict[str, float]:
+    """Seconds of the last step, by part; what they leave of the step is compute."""
+    if hook is None:
+        return {}
+    last = hook.stats().last
+    parts = {part: getattr(last, part) for part in PARTS}
+    return {**parts, "compute": took - sum(parts.values())}
+
+
+def curve(losses: List[float]) -> List[List[float]]:
+    """[step, mean loss of the steps since the last point]"""
+    size = max(1, len(losses) // CURVE)
+    return [
+        [i + len(losses[i : i + size]), round(statistics.fmean(losses[i : i + size]), 4)]
+        for i in range(0, len(losses), size)
+    ]
+
+
+def milliseconds(seconds: List[float]) -> Dict[str, float]:
+    """Median, 10th and 90th percentile; the first steps set memory up and are left out."""
+    rest = sorted(seconds[min(3, len(seconds) - 1) :])
+    at = lambda share: round(1e3 * rest[min(len(rest) - 1, int(share * len(rest)))], 3)
+    return {"median": at(0.5), "p10": at(0.1), "p90": at(0.9)}
+
+
+def forget() -> None:
+    """Frees the models of a job: DDP is part of circles of references."""
+    gc.collect()

@@ -1,0 +1,81 @@
+"""What a run trains: a model, where its batches come from, and how it is judged.
+
+Sizes: a batch is that of one rank, so more ranks see more of the data in a step.
+"""
+
+import functools
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Callable, Iterator, Tuple
+
+import torch
+from torch import nn
+
+ROOT = Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".cache" / "train"
+WARM_UP = 20  # steps in which the rate grows to the full one; then it falls on a line to zero
+
+sys.path.insert(0, str(ROOT / "datasets"))
+
+
+@dataclass(frozen=True)
+class Task:
+    """model() and optimizer(module) make what is trained; batches(generator) yields batches without end;
+    loss(module, batch) is the mean of one; score(module, rank, ranks) counts on this rank's share of the held-out
+    data: (right, of)."""
+
+    model: Callable[[], nn.Module]
+    optimizer: Callable[[nn.Module], torch.optim.Optimizer]
+    batches: Callable[[torch.Generator], Iterator[Any]]
+    loss: Callable[[nn.Module, Any], torch.Tensor]
+    score: Callable[[nn.Module, int, int], Tuple[float, int]]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """build(seed) gives the task; steps are those of a quality run; seconds: of a dense step of 2 ranks on two cores,
+    for the estimate before anything was measured."""
+
+    build: Callable[[int], Task]
+    title: str
+    parameters: int
+    metric: str
+    batch: str
+    optimizer: str
+    steps: int
+    seconds: float
+
+
+def rate_factor(step: int, steps: int) -> float:
+    return min(1.0, (step + 1) / WARM_UP) * (1 - step / steps)
+
+
+@functools.cache
+def cached(name: str, make: Callable[[], Any]) -> Any:
+    """What make() gives, tensors and all, kept in CACHE; the name says what it depends on."""
+    path = CACHE / f"{name}.pt"
+    if not path.exists():
+        made = make()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        own = path.with_suffix(f".{torch.randint(1 << 62, ()).item()}")  # ranks may write at the same time
+        torch.save(made, own)
+        own.replace(path)
+    return torch.load(path)
+
+
+def count_right(
+    module: nn.Module, inputs: torch.Tensor, labels: torch.Tensor, rank: int, ranks: int
+) -> Tuple[float, int]:
+    """Of this rank's share, how many the largest output names."""
+    right = 0.0
+    mine = slice(rank, None, ranks)
+    for x, y in zip(inputs[mine].split(256), labels[mine].split(256)):
+        right += (module(x).argmax(-1) == y).sum().item()
+    return right, labels[mine].numel()
+
+
+def settings() -> "dict[str, Setting]":
+    from bench.train import recommender_task, text_tasks, vision_tasks
+
+    return {**vision_tasks.SETTINGS, **recommender_task.SETTINGS, **text_tasks.SETTINGS}

@@ -1,0 +1,46 @@
+"""The file of results: a line of json a run, added as soon as the run is over. What is there is not run again."""
+
+import datetime
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any, Dict, List
+
+from bench.train.task import ROOT
+
+
+def read(path: Path) -> List[Dict[str, Any]]:
+    """All rows. The last line may be cut off, by a machine that went down: it is left out."""
+    rows: List[Dict[str, Any]] = []
+    if not path.exists():
+        return rows
+    lines = path.read_text("utf-8").splitlines()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: {error}") from None
+    return rows
+
+
+def add(path: Path, row: Dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = path.read_bytes() if path.exists() else b""
+    with open(path, "ab") as file:
+        if text and not text.endswith(b"\n"):  # of a line that was cut off, read() knows
+            file.truncate(text.rfind(b"\n") + 1)
+        file.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+
+
+def context() -> Dict[str, Any]:
+    """Where and when a row was measured. load: of the machine before it, in processes."""
+    return {"date": datetime.date.today().isoformat(), "commit": commit(), "load": round(os.getloadavg()[0], 2)}
+
+
+def commit() -> str:
+    """Of the tree that ran; -dirty if what runs was changed since. Results are no part of that."""
+    ask = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    changed = ask("status", "--porcelain", "--", "bench/train", "datasets", "bindings", "capi", "lib", "codecs")
+    return (ask("rev-parse", "--short", "HEAD") or "unversioned") + ("-dirty" if changed else "")
