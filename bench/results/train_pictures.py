@@ -109,7 +109,7 @@ def draw_time(found, timed, path):
         for name, (took, _) in told.items():
             curve = found[model, 2][name].curve()
             axis.plot([step * took / 1e3 for step, _ in curve], [loss for _, loss in curve], color=LINES[name], linewidth=1.2, label=METHODS[name].title)
-        how = "steps timed on the shaped link" if all(was for _, was in told.values()) else "model: compute + encode + merge + bytes / rate"
+        how = "steps timed on the shaped link" if all(was for _, was in told.values()) else "model: compute, codec, bytes / rate"
         axis.set(xscale="log", title=f"{settings()[model].title}, {SPEEDS[link][0]}\n({how})", xlabel="seconds", ylabel="training loss")
     labels = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels())}
     figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=3)
