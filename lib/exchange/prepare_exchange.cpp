@@ -287,7 +287,7 @@ dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual
         float* from = nullptr;
         uint64_t there = 0;
         dr_error ignored = no_error();  // (a fresh state is zeros)
-        if (state && !find_residual(state, size, from, there, ignored)) std::memcpy(residual + first, from, 4 * n);
+        if (state && n && !find_residual(state, size, from, there, ignored)) std::memcpy(residual + first, from, 4 * n);
         return DR_OK;
       });
 }

@@ -143,13 +143,14 @@ TEST_CASE("sparse tensors go by owner, to dense outputs") {
   const client::plan plan("index=golomb value=raw exchange=owner");
   client::floats got[2];
   dr_exchange* list[2];
+  dr_tensor_out outs[2];
   for (uint32_t i = 0; i < 2; ++i) {
     const dr_tensor tensor = client::sparse(indices[i], values[i], 1000);
     got[i].assign(1000, -1);
-    dr_tensor_out out = client::dense_out(got[i]);
+    outs[i] = client::dense_out(got[i]);
     const dr_transport t = n.transport(i);
-    REQUIRE(dr_exchange_create(contexts[i].handle, plan.handle, &t, nullptr, &tensor, sizeof tensor, &out, sizeof out,
-                               1, &list[i]) == DR_OK);
+    REQUIRE(dr_exchange_create(contexts[i].handle, plan.handle, &t, nullptr, &tensor, sizeof tensor, &outs[i],
+                               sizeof outs[i], 1, &list[i]) == DR_OK);
     REQUIRE(dr_exchange_start(list[i], nullptr) == DR_OK);
   }
   REQUIRE(dr_loopback_run(n.handle, list, nullptr) == DR_OK);
