@@ -113,12 +113,12 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
   return place(frame_kind::exact);
 }
 
-uint64_t range_work::support_max(size_t i, uint64_t frames) const {
+uint64_t range_work::support_max(size_t piece, uint64_t frames) const {
   const placed_batch& b = batch_of(frame_kind::part);
   uint64_t rows = 0;
   for (const batch_row& r : b.rows)
-    if (i - b.units[r.unit].first_tensor < b.units[r.unit].tensors) rows += r.support_max;
-  return std::min<uint64_t>(views_[i].universe, rows > UINT64_MAX / frames ? UINT64_MAX : rows * frames);
+    if (piece - b.units[r.unit].first_tensor < b.units[r.unit].tensors) rows += r.support_max;
+  return std::min<uint64_t>(views_[piece].universe, rows > UINT64_MAX / frames ? UINT64_MAX : rows * frames);
 }
 
 void range_work::count_elements(std::span<const tensor_view> tensors) {

@@ -105,7 +105,7 @@ class Engine:
         """The error of a merge of the ranks' frames, with the rank in words and as `rank`."""
         words = str(error)
         if error.frame is not None:
-            error.rank = rank = self.global_rank(error.frame)  # type: ignore[attr-defined]
+            error.rank = rank = self.global_rank(error.frame)
             words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
         if isinstance(error, ArgumentError) and " tag" in words:
             words += "; steps, parameters or plans of the ranks differ"
