@@ -4,7 +4,9 @@ Sizes: a batch is that of one rank, so more ranks see more of the data in a step
 """
 
 import functools
+import os
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable, Iterator, Tuple
@@ -58,9 +60,10 @@ def cached(name: str, make: Callable[[], Any]) -> Any:
     if not path.exists():
         made = make()
         path.parent.mkdir(parents=True, exist_ok=True)
-        own = path.with_suffix(f".{torch.randint(1 << 62, ()).item()}")  # ranks may write at the same time
-        torch.save(made, own)
-        own.replace(path)
+        # Ranks may write at the same time; their random numbers are the same.
+        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as own:
+            torch.save(made, own)
+        os.replace(own.name, path)
     return torch.load(path)
 
 
