@@ -140,7 +140,6 @@ dr_status exchange::agree() {
 void exchange::conclude_all() {
   came_[program_.rank] = 1;
   outcome_ = conclude(verdicts_, came_);
-  concluded_ = true;
   if (outcome_.code == DR_OK) return;
   failed_ = true;
   if (outcome_.depth == verdict::behind)  // said once
@@ -192,7 +191,7 @@ dr_status exchange::start(const dr_call& call) {
   std::fill(done_.begin(), done_.end(), 0);
   std::fill(came_.begin(), came_.end(), 0);
   std::fill(times_.begin(), times_.end(), step_time{});
-  failed_ = told_ = concluded_ = false;
+  failed_ = told_ = false;
   own_status_ = DR_OK;
   outcome_ = verdict{};
   own() = verdict{};

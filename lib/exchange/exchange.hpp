@@ -143,7 +143,7 @@ class exchange {
   std::vector<uint8_t> summed_;  // ranges
   uint32_t looked_at_ = 0;
   dr_status own_status_ = DR_OK;  // of an encode that failed here
-  bool failed_ = false, told_ = false, concluded_ = false, broken_ = false;
+  bool failed_ = false, told_ = false, broken_ = false;
   verdict outcome_;
   frame_view view_;
   std::vector<dr_bytes> merged_;

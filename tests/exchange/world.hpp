@@ -86,29 +86,17 @@ struct group {
     }
   }
 
-  static std::vector<dr::tensor_view> views(const options& o, rank& r) {
-    std::vector<dr::tensor_view> list;
-    for (size_t i = 0; i < o.sizes.size(); ++i) {
-      dr::tensor_view v{};
-      v.struct_size = sizeof v;
-      v.dtype = DR_F32;
-      v.universe = o.sizes[i];
-      v.width = 1;
-      v.values = r.in[i].data();
-      list.push_back(v);
-    }
-    return list;
-  }
-  static std::vector<dr::tensor_out> outs(const options& o, rank& r) {
-    std::vector<dr::tensor_out> list;
-    for (size_t i = 0; i < o.sizes.size(); ++i) {
-      dr::tensor_out v{};
-      v.struct_size = sizeof v;
-      v.dtype = DR_F32;
-      v.universe = o.sizes[i];
-      v.width = 1;
-      v.values = r.out[i].data();
-      list.push_back(v);
+  static std::vector<dr::tensor_view> views(const options& o, rank& r) { return dense<dr::tensor_view>(o, r.in); }
+  static std::vector<dr::tensor_out> outs(const options& o, rank& r) { return dense<dr::tensor_out>(o, r.out); }
+  template <class T>
+  static std::vector<T> dense(const options& o, tensors& of) {
+    std::vector<T> list(o.sizes.size());
+    for (size_t i = 0; i < list.size(); ++i) {
+      list[i].struct_size = sizeof list[i];
+      list[i].dtype = DR_F32;
+      list[i].universe = o.sizes[i];
+      list[i].width = 1;
+      list[i].values = of[i].data();
     }
     return list;
   }
