@@ -97,6 +97,9 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
+// A step of training leaves neither in a cache, and a core's own prefetching begins anew in each page: this far ahead both are asked for.
+constexpr uint64_t ahead = 512;
+
 // (Memory is what it waits for: wider vectors gain nothing.)
 template <class T>
 void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams) {
@@ -111,6 +114,8 @@ void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, 
   };
   while (undo && i < n && reinterpret_cast<uintptr_t>(undo + i) % 32) one();
   for (; i + 8 <= n; i += 8) {
+    __builtin_prefetch(v + i + ahead);
+    __builtin_prefetch(m + i + ahead, 1);
     const __m256 was = _mm256_loadu_ps(m + i);
     if (undo && streams)
       _mm256_stream_ps(undo + i, was);

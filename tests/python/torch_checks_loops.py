@@ -206,9 +206,20 @@ def a_damaged_frame_is_named_by_all():
             _torch_unit.all_gather = lying
         with raises(deepreduce.CorruptFrame, "rank 1", "bytes"):
             reduce(gradients(2, 0))
+        # Sizes that outgrow each slot: nobody may read behind it.
+        if dist.get_rank() == 1:
+
+            def growing(group, timeout, receive, send):
+                send = send.clone()
+                send[:8] = torch.tensor([len(send) - 7]).view(torch.uint8)
+                return gather(group, timeout, receive, send)
+
+            _torch_unit.all_gather = growing
+        with raises(deepreduce.CorruptFrame, "rank 1", "told before"):
+            AllReduce(LOSSY, bypass=0)(gradients(3, 0))
     finally:
         _torch_unit.all_gather = gather
-    reduce(gradients(3, 0))
+    reduce(gradients(4, 0))
 
 
 @check("two")

@@ -57,8 +57,7 @@ class Part:
         if items[0].dtype != torch.float32:
             self._sums = [torch.empty(each.elements) for each in items]
         self._bound: Optional[Bound] = None
-        self._room: Any = None  # uint8[], where the frame is made
-        self.frame: Any = None  # of this step; None: there is none, or it only says why
+        self.sent = (0, 0)  # where in the slot this step's frame is; of no bytes: there is none, or it only says why
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         self._tensors[position] = tensor
@@ -76,26 +75,25 @@ class Part:
         except Error as error:
             raise self.named(error) from None
 
-    def encode(self, memory: Any, start: int, number: int, seed: int, tag: int, step: Step) -> int:
-        """Into memory[start:]; bytes of the frame."""
+    def encode(self, slot: int, start: int, end: int, number: int, seed: int, tag: int, step: Step) -> int:
+        """Into bytes [start, end) of the slot at that address; bytes of the frame."""
         if self._bound is None:
             self._bound = self._bind()
         if self._copies:
             torch._foreach_copy_(self._copies, self._tensors)
-        if self._room is None or self._room.size != memory.size - start:
-            self._room = memory[start:]
-        bound, room, rank, begin = self._bound, self._room, self._engine.rank, time.perf_counter()
-        frame = bound.encode(room, step=number, seed=seed, private_seed=rank, tag=tag, status_frame=True)
+        bound, begin = self._bound, time.perf_counter()
+        size = bound._encode_at(slot + start, end - start, number, seed, self._engine.rank, tag)
         step.encode += time.perf_counter() - begin
-        self.frame = None if bound.failed else frame
-        step.frame += frame.size
+        self.sent = (start, start if bound.failed else start + size)
+        step.frame += size
         step.kept += bound.kept
-        return int(frame.size)
+        return size
 
-    def merge(self, frames: Sequence[Any], tag: int, step: Step) -> None:
+    def merge(self, places: Sequence[Tuple[int, int]], tag: int, step: Step) -> None:
+        """places: address and bytes of each rank's frame"""
         begin = time.perf_counter()
         try:
-            self._bound.merge(frames, self._weights, add=False, tag=tag)  # type: ignore[union-attr]
+            self._bound._merge_at(places, self._weights, tag)  # type: ignore[union-attr]
         except Error as error:
             raise self.named(error) from None
         step.merge += time.perf_counter() - begin
@@ -103,11 +101,12 @@ class Part:
         if sums:
             torch._foreach_copy_(self._tensors, sums)
 
-    def take_back(self) -> None:
-        """The frame never arrived: what it holds goes back to the residuals."""
-        if self.frame is not None and any(item.plan.info.feedback for item in self.items):
-            self._batch.merge([self.frame], [self._residual(item) for item in self.items])
-        self.frame = None
+    def take_back(self, slot: Any) -> None:
+        """The frame in the slot never arrived: what it holds goes back to the residuals."""
+        start, end = self.sent
+        if start < end and any(item.plan.info.feedback for item in self.items):
+            self._batch.merge([slot[start:end]], [self._residual(item) for item in self.items])
+        self.sent = (0, 0)
 
     def _residual(self, item: Item) -> Any:
         return (
@@ -152,7 +151,7 @@ class Unit:
         self._prefix = _SIZE * len(self.parts)
         # Slots that are sent and received.
         self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
-        self._memory = self._send.numpy()
+        self._memory, self._at = self._send.numpy(), self._send.data_ptr()
         self._sizes = self._memory[: self._prefix].view(numpy.uint64)
         self._receive = torch.empty(0, dtype=torch.uint8)
         self._least = self._slot = rounded(self._prefix)
@@ -172,9 +171,9 @@ class Unit:
         self._tag = self._digest << 32 | number & 0xFFFFFFFF
         end = self._prefix
         for part in self.parts:
-            part.frame = None
+            part.sent = (0, 0)
         for i, part in enumerate(self.parts):
-            size = part.encode(self._memory, end, number, self._seed, self._tag, step)
+            size = part.encode(self._at, end, self._memory.size, number, self._seed, self._tag, step)
             self._sizes[i] = size
             end += size
         self._issue(step)
@@ -209,16 +208,21 @@ class Unit:
             self._slot = rounded(largest)
             self._issue(step)
             self._wait(deadline, step)
-            slots, _ = self._read()
-        received, frames = self._receive.numpy(), []
-        for i, sizes in enumerate(slots):
-            start = i * self._slot + self._prefix
+            slots, again = self._read()
+            if again > self._slot:
+                rank = max(range(len(slots)), key=lambda each: sum(slots[each]))
+                words = f"frames of {sum(slots[rank])} bytes, more than the {self._slot - self._prefix} that were told before"
+                raise self.parts[0].named(CorruptFrame(words, frame=rank))
+        at, places = self._receive.data_ptr() + self._prefix, []
+        for sizes in slots:
+            start = at
             for size in sizes:
-                frames.append(received[start : start + size])
+                places.append((start, size))
                 start += size
+            at += self._slot
         self._slot = min(rounded(largest + largest // 8), self._send.numel())
         for i, part in enumerate(self.parts):
-            part.merge(frames[i :: len(self.parts)], self._tag, step)
+            part.merge(places[i :: len(self.parts)], self._tag, step)
 
     def _read(self) -> Tuple[List[List[int]], int]:
         """The sizes of the frames of each slot, and the bytes of the longest slot."""
@@ -235,7 +239,7 @@ class Unit:
     def take_back(self) -> None:
         """The step has failed: what was sent goes back to the residuals."""
         for part in self.parts:
-            part.take_back()
+            part.take_back(self._memory)
 
 
 def rounded(size: int) -> int:

@@ -268,6 +268,41 @@ class Bound:
         finally:
             self.lock.release()
 
+    # ---- For deepreduce.torch: what a step calls when training has emptied the caches. Each line counts there. ----
+
+    def _encode_at(self, address: int, size: int, step: int, seed: int, private_seed: int, tag: int) -> int:
+        """As encode(status_frame=True), to [size] bytes at an address of the CPU. Returns the bytes of the frame."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        try:
+            call = self._call
+            call.step, call.seed, call.private_seed, call.tag = step, seed, private_seed, tag
+            call.flags = _STATUS_LIST if self._is_list else _STATUS_ONE
+            status = self._encode(self._binding, self._call_at, address, size, self._result_at)
+            written = self._result.size
+            if status and not written:
+                fail(status, self._context)
+            return written  # type: ignore[no-any-return]
+        finally:
+            self.lock.release()
+
+    def _merge_at(self, places: Sequence[Tuple[int, int]], weights: Sequence[float], tag: int) -> None:
+        """As merge(add=False), of as many frames as were bound at most, each at (address, bytes) of the CPU."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        try:
+            for slot, place in zip(self._each_bytes, places):
+                slot.data, slot.size = place
+            self._weights[:] = weights  # type: ignore[call-overload]
+            self._last = k = self._most
+            options = self._options
+            options.flags, options.tag = _abi.DR_DECODE_TAG, tag
+            status = self._merge(self._binding, self._slots_at, self._weights_at, k, self._options_at, None)
+            if status:
+                fail(status, self._context)
+        finally:
+            self.lock.release()
+
     @property
     def kept(self) -> int:
         """Rows that went into the frame of the last encode, over all tensors (the sparsifier's r). On the CPU."""
@@ -327,6 +362,8 @@ class Bound:
 
 
 _END = 2**64
+_STATUS_ONE = call_flags(False, 0, True, False)
+_STATUS_LIST = call_flags(True, 0, True, False)
 
 
 def address_of(flat: Any) -> int:
