@@ -63,7 +63,7 @@ std::string report(const compare_options& o, std::span<const row> rows) {
     case format::csv: return csv_report(rows);
     case format::table: break;
   }
-  return table_report(rows);
+  return table_report(rows, o.ranks);
 }
 
 // What the command line names for a gradient; the default set if it names nothing.
