@@ -1,6 +1,7 @@
-// What papers prove of codecs that draw, over many seeds: no bias, Lemma 9 of DeepReduce (Xu et al. 2021) for P1, and means whose
-// error falls as 1 / n. A z-score is a sample mean's distance to what is expected, in standard errors; seeds are fixed, so
-// a test that passes once passes always, and |z| < 4 leaves a fair one a chance of 6e-5 to have failed on the day it was written.
+// What papers prove of codecs that draw, over many seeds: no bias, Lemma 9 of DeepReduce (Xu et al. 2021) for P1, and
+// means whose error falls as 1 / n. A z-score is a sample mean's distance to what is expected, in standard errors;
+// seeds are fixed, so a test that passes once passes always, and |z| < 4 leaves a fair one a chance of 6e-5 to have
+// failed on the day it was written.
 #include <algorithm>
 #include <functional>
 #include <numeric>
@@ -57,7 +58,8 @@ std::vector<shape> shapes(uint64_t d) {
   return {{"laplace", laplace(d, 7)}, {"ramp", ramp}, {"spikes", spikes}};
 }
 
-// Weights of sums that a bias would show in: of everything, towards or away from zero, of each half, of large and small ones.
+// Weights of sums that a bias would show in: of everything, towards or away from zero, of each half, of large and small
+// ones.
 std::vector<floats> weights_for(const floats& x) {
   const size_t d = x.size();
   floats ones(d, 1), signs(d), first(d), large(d), any(d);
@@ -99,7 +101,8 @@ void check_unbiased(const std::string& plan, const floats& x, double scale, doub
   CHECK(std::fabs(errors.z(error)) < widest_z);
 }
 
-// Of QSGD: s = levels |v| / norm lies p above a whole number, and is rounded up with probability p: (norm / levels)² p (1 - p).
+// Of QSGD: s = levels |v| / norm lies p above a whole number, and is rounded up with probability p: (norm / levels)² p
+// (1 - p).
 double qsgd_variance(const floats& x, double levels, size_t bucket) {
   double sum = 0;
   for (size_t begin = 0; begin < x.size(); begin += bucket) {
@@ -176,8 +179,9 @@ TEST_CASE("random and seeded: d / r times what is kept has no bias over shared s
     }
 }
 
-// Given the filter, P1 keeps each r of its positives P as often as any other: E ||x - C(x)||² = ||x||² - (r / |P|) ||x_P||². Lemma 9:
-// behind Top-r that is at most (1 - r / d) ||x||²; behind Random-r, whose P is as good as random, it is just that.
+// Given the filter, P1 keeps each r of its positives P as often as any other: E ||x - C(x)||² = ||x||² - (r / |P|)
+// ||x_P||². Lemma 9: behind Top-r that is at most (1 - r / d) ||x||²; behind Random-r, whose P is as good as random, it
+// is just that.
 TEST_CASE("bloom p1: the contraction of Lemma 9, behind Top-r, Random-r and on a gradient that is sparse") {
   constexpr uint64_t d = 3000, r = 60;
   const std::string filter = "index=bloom(fpr=0.02,policy=";

@@ -117,8 +117,8 @@ TEST_CASE("Fig. 8's Laplace tensor costs what the definitions say") {
   }
 }
 
-// What we set out to reach on Fig. 8's tensor: a frame of 0.33 % of dense with a squared error of 1.2e-2. 368 values are few, so what one
-// seed meets is chance: those that meet both are counted.
+// What we set out to reach on Fig. 8's tensor: a frame of 0.33 % of dense with a squared error of 1.2e-2. 368 values
+// are few, so what one seed meets is chance: those that meet both are counted.
 TEST_CASE("Fig. 8's Laplace tensor over 20 seeds: volumes with their errors") {
   const struct {
     const char* streams;
