@@ -46,7 +46,7 @@ def runs_of(row, key):
 
 
 def median_ratio(a, b, key="median"):
-    """Of two figures that were measured in the same runs: run by run, then the median. `RATIO_runs`: where the ratios were kept alone."""
+    """Of two figures that were measured in the same runs: run by run, then the median. Of some runs of 2026-11-21 the ratios alone were kept."""
     ratios = a.get("over_streamvbyte_runs") or [x / y for x, y in zip(runs_of(a, key), runs_of(b, key))]
     return statistics.median(ratios)
 
