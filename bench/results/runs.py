@@ -65,12 +65,16 @@ def one_run(command, environment=None):
         return refuse_dirty(json.loads(path.read_text()))
 
 
+def text_of(document):
+    """JSON, of which each row of a list has a line."""
+    cells = (f' {json.dumps(key)}: ' + ("[\n" + ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in value) + "\n ]" if isinstance(value, list) else json.dumps(value, ensure_ascii=False))
+             for key, value in document.items())
+    return "{\n" + ",\n".join(cells) + "\n}\n"
+
+
 def keep(path, documents):
-    """Writes what several runs measured as one json, a row a line."""
-    made = {"date": datetime.date.today().isoformat(), **merged(documents), "runs": len(documents)}
-    rows = ",\n".join("  " + json.dumps(row, ensure_ascii=False) for row in made.pop("rows"))
-    head = json.dumps(made, indent=1, ensure_ascii=False).removesuffix("\n}")
-    pathlib.Path(path).write_text(f'{head},\n "rows": [\n{rows}\n ]\n}}\n')
+    """Writes what several runs measured as one json."""
+    pathlib.Path(path).write_text(text_of({"date": datetime.date.today().isoformat(), **merged(documents), "runs": len(documents)}))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-from runs import refuse_dirty
+from runs import refuse_dirty, text_of
 
 here = pathlib.Path(__file__).resolve().parent
 SEEDS = range(1, 21)
@@ -52,7 +52,7 @@ def compute(tool):
         "joined": {**rows([whole], [SMALL])[0], "bytes_by_tensor": by_tensor},
         "uniform": {density: rows([data], ["index=auto value=uniform_quant(error=0.07)"])[0] for density, data in UNIFORM.items()},
     }
-    (here / "sizes.json").write_text(json.dumps({**facts, **made}, indent=1) + "\n")
+    (here / "sizes.json").write_text(text_of({**facts, **made}))
 
 
 def kept():
