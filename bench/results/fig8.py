@@ -12,7 +12,7 @@ import pathlib
 import subprocess
 import sys
 
-from runs import merged, refuse_dirty
+from runs import merged, refuse_dirty, text_of
 
 here = pathlib.Path(__file__).parent
 topr = "sparsify=topr(ratio=0.01) "
@@ -67,11 +67,11 @@ def measure(tool, runs):
         # Paths of the machine that measured say nothing.
         for row in made["rows"]:
             row["input"] = row["input"].rsplit("/", 1)[-1]
-        (here / f"{name}.json").write_text(json.dumps(made, indent=1) + "\n")
+        (here / f"{name}.json").write_text(text_of(made))
 
 
 def quotient(above, below):
-    return f"{above[0] / below[0]:,.3g} / {above[1] / below[1]:,.3g}"
+    return " / ".join(f"{a / b:,.0f}" if a >= 100 * b else f"{a / b:.3g}" for a, b in zip(above, below))
 
 
 def table(made):
