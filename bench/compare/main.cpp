@@ -63,7 +63,9 @@ std::string report(const compare_options& o, std::span<const row> rows) {
     case format::csv: return csv_report(rows);
     case format::table: break;
   }
-  return table_report(rows);
+  std::string text = table_report(rows, o.ranks);
+  for (const std::string& name : o.presets) text += preset_notes(name);
+  return text;
 }
 
 // What the command line names for a gradient; the default set if it names nothing.

@@ -105,6 +105,9 @@ void add_compare(CLI::App& app, compare_options& o) {
   add_format(app, o.form, every_format, "table|csv|json");
   add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
   app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");
+  app.add_option("--ranks", o.ranks, "Ranks that the column `pays below` is for; default: 8")
+      ->check(CLI::Range(2, 1000000))
+      ->type_name("N");
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
   app.footer(compare_footer);

@@ -15,6 +15,6 @@ struct run_facts {
 
 std::string json_report(std::span<const row> rows, const run_facts& run);  // one object; see --help
 std::string csv_report(std::span<const row> rows);                         // RFC 4180, undefined is empty
-std::string table_report(std::span<const row> rows);                       // at most 140 columns
+std::string table_report(std::span<const row> rows, uint32_t ranks);       // at most 140 columns; see break_even_speed
 
 }  // namespace dr::compare

@@ -50,9 +50,10 @@ nlohmann::ordered_json to_json(const row& r) {
           {"false_positives", cell(r.false_positives)}};
 }
 
-double break_even_speed(const row& r) {
-  const double saved_bits = 32.0 * static_cast<double>(r.d) - 8.0 * static_cast<double>(r.bytes);
-  const double seconds = (r.sparsify_ns + r.encode_ns + r.decode_ns) * 1e-9;
+double break_even_speed(const row& r, uint32_t ranks) {
+  const double n = ranks, dense_bits = 64.0 * static_cast<double>(r.d) * (n - 1) / n;
+  const double saved_bits = dense_bits - 8.0 * static_cast<double>(r.bytes) * (n - 1);
+  const double seconds = (r.sparsify_ns + r.encode_ns + n * r.decode_ns) * 1e-9;
   return saved_bits > 0 && seconds > 0 ? saved_bits / seconds : 0;
 }
 

@@ -33,8 +33,10 @@ struct row {
 // The columns in order; undefined is null.
 nlohmann::ordered_json to_json(const row& r);
 
-// Below this speed of a link, in bit/s, sending the frame takes less time than sending dense f32, sparsify, encode
-// and decode included, one after the other. 0: at no speed. Modelled, not measured.
-double break_even_speed(const row& r);
+// Below this speed of each rank's link, in bit/s, an all-gather of n = ranks > 1 frames takes less time than a ring
+// all-reduce of dense f32, all one after the other and nothing else in the way:
+//   sparsify + encode + n decode + 8 (n - 1) bytes / speed  <  64 d (n - 1) / n / speed
+// 0: at no speed. Modelled, not measured; adding up is free in both, and so is latency.
+double break_even_speed(const row& r, uint32_t ranks);
 
 }  // namespace dr::compare

@@ -64,7 +64,7 @@ std::vector<std::string> cells(const block& b, F&& f) {
   return list;
 }
 
-std::string block_text(const block& b) {
+std::string block_text(const block& b, uint32_t ranks) {
   const row& r = *b.rows.back();
   const double share = 100 * static_cast<double>(r.r.value_or(0)) / static_cast<double>(r.d);
   std::string text =
@@ -89,22 +89,26 @@ std::string block_text(const block& b) {
   t.column("sparsify", right, cells(b, [](const row& x) { return x.is_memcpy() ? "" : microseconds(x.sparsify_ns); }));
   t.column("encode", right, cells(b, [](const row& x) { return microseconds(x.encode_ns); }));
   t.column("decode", right, cells(b, [](const row& x) { return microseconds(x.decode_ns); }));
-  t.column("pays below", right, cells(b, [](const row& x) { return x.is_memcpy() ? "" : speed(break_even_speed(x)); }));
+  t.column("pays below", right,
+           cells(b, [&](const row& x) { return x.is_memcpy() ? "" : speed(break_even_speed(x, ranks)); }));
   return text + t.text("  ", widest_line) + '\n';
 }
 
 }  // namespace
 
-std::string table_report(std::span<const row> rows) {
+std::string table_report(std::span<const row> rows, uint32_t ranks) {
   std::string text;
-  for (const block& b : blocks_of(rows)) text += block_text(b);
+  for (const block& b : blocks_of(rows)) text += block_text(b, ranks);
   return text +
-         "volume: of dense f32. index, value, order: bits a nonzero (r). error: relative L2, against what was kept.\n"
-         "recall: share of the kept that arrives. Times: medians in µs. pays below: the link speed, in bits a second, "
-         "under "
-         "which\nsparsify + encode + sending + decode takes less than sending dense f32; modelled from these times, "
-         "one "
-         "transfer, nothing overlapped.\n";
+         fmt::format(
+             "volume: of dense f32. index, value, order: bits a nonzero (r). error: relative L2, against what was "
+             "kept.\n"
+             "recall: share of the kept that arrives. Times: medians in µs. pays below: the speed of each rank's link, "
+             "in bits\n"
+             "a second, under which an all-gather among n = {} ranks beats a ring all-reduce of dense f32: sparsify + "
+             "encode + n decode +\n"
+             "8 (n - 1) bytes / speed < 64 d (n - 1) / n / speed. Modelled from these times; nothing overlapped.\n",
+             ranks);
 }
 
 }  // namespace dr::compare

@@ -1,37 +1,42 @@
 """Runs bench/peers at both levels of instructions, keeps the json, and makes peers.md from it.
 
-    python3 bench/results/peers.py build/bench/peers/peers [--rounds N]     # measure, then write: 5 minutes
+    python3 bench/results/peers.py build/bench/peers/peers [--rounds N]     # measure, then write: 25 minutes
     python3 bench/results/peers.py                                          # write from what is kept
 
-./dev bench peers does it all. What python_peers.py kept is part of peers.md if it is there.
+What is kept is the median of five runs, each of both levels. ./dev bench peers does it all. What python_peers.py kept is part of peers.md if it is there.
 """
 
-import datetime
 import json
 import os
 import pathlib
-import subprocess
+import statistics
 import sys
 
+from runs import keep, median_ratio, one_run, runs_of
+
 here = pathlib.Path(__file__).parent
+RUNS = 5
 LEVELS = {"peers": None, "peers_avx2": "avx2"}  # file: DEEPREDUCE_CPU
 
 
 def measure(tool, arguments):
-    for name, level in LEVELS.items():
-        environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"} | ({"DEEPREDUCE_CPU": level} if level else {})
-        path = here / f"{name}.json"
-        subprocess.run([tool, "--json", path, *arguments], check=True, env=environment, stdout=sys.stderr)
-        made = json.loads(path.read_text())
-        text = path.read_text().replace("{\n", f'{{\n "date": "{datetime.date.today().isoformat()}",\n', 1)
-        path.write_text(text)
-        missing = sorted({row["of"] for row in made["rows"] if row.get("missing", "").startswith("built without")})
+    documents = {name: [] for name in LEVELS}
+    for _ in range(RUNS):
+        for name, level in LEVELS.items():
+            environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"} | ({"DEEPREDUCE_CPU": level} if level else {})
+            documents[name].append(one_run([tool, *arguments, "--json"], environment))
+    for name, made in documents.items():
+        keep(here / f"{name}.json", made)
+        missing = sorted({row["of"] for row in made[0]["rows"] if row.get("missing", "").startswith("built without")})
         if missing:
             print(f"peers: not here: {', '.join(missing)}", file=sys.stderr)
 
 
 def speed(row, way):
-    return f"{row[way]['median']:.3g} ({row[way]['low']:.3g} – {row[way]['high']:.3g})"
+    """Of one run its median and quartiles; of several the median run, the slowest and the fastest."""
+    runs = runs_of(row[way], "median")
+    low, high = (min(runs), max(runs)) if len(runs) > 1 else (row[way]["low"], row[way]["high"])
+    return f"{statistics.median(runs):.3g} ({low:.3g} – {high:.3g})"
 
 
 def table(rows):
@@ -79,7 +84,7 @@ def title(rows):
 
 
 def facts(made):
-    return f"Commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, {made['build'].get('compiler')}, {made['rounds']} rounds."
+    return f"Commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, {made['build'].get('compiler')}, {made['rounds']} rounds, runs: {made.get('runs', 1)}."
 
 
 def ours_at(made):
@@ -89,14 +94,14 @@ def ours_at(made):
         peer = next((r for r in rows if r["codec"] == "streamvbyte delta, SSSE3" and "bits" in r), None)
         for row in rows:
             if row["of"] == "deepreduce" and "bits" in row and group != "frames" and "bloom" not in row["codec"]:
-                ratio = f"{row['decode']['median'] / peer['decode']['median']:.2f}" if peer else ""
+                ratio = f"{median_ratio(row['decode'], peer['decode']):.2f}" if peer else ""
                 lines.append(f"| {group}: {name} | `{row['codec']}` | {speed(row, 'encode')} | {speed(row, 'decode')} | {ratio} |")
     return "\n".join(lines)
 
 
 def write():
     parts = ["# Beside peers\n\nMade by `peers.py` from `peers.json`, `peers_avx2.json` and `python_peers.json`; README.md says how to repeat it. One thread; all rows of a table were timed in turn in one run, "
-             "after their round trips were checked: median (quartiles) of the thread's CPU time. Compare within a table, not between them: the machine is shared.\n\n"
+             "after their round trips were checked: the thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles). Compare within a table, not between them: the machine is shared.\n\n"
              "`reference` is plain code of this benchmark. Debian's libstreamvbyte and libroaring are built without SSSE3 and AVX2, so StreamVByte also stands in our own SSSE3 lines, which write the "
              "library's bytes. Codecs that reorder need their order beside, in the bits that are said."]
     made = json.loads((here / "peers.json").read_text())

@@ -1,31 +1,60 @@
-"""bench/results: what several runs of a measurement become."""
+"""bench/results: what becomes of several runs of a benchmark, and of a limit that was missed."""
 
+import json
 import pathlib
+import subprocess
 import sys
 
 import pytest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"))
-import results  # noqa: E402
+RESULTS = pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"
+sys.path.insert(0, str(RESULTS))
+import runs  # noqa: E402
 
 
-def run(seconds, bits=7.5, low=1.0, codec="golomb"):
-    return {"commit": "c", "rows": [{"codec": codec, "bytes": 12, "seconds": seconds, "encode": {"low": low, "median": bits, "high": 9.0}, "encode_ns": int(10 * seconds)}]}
+def run(rate, peer):
+    """What a benchmark writes: one row is ours, one is a peer's."""
+    rows = [{"codec": "ours", "bits": 8.1, "decode": {"median": rate, "low": rate / 2}}, {"codec": "peer", "bits": 9, "decode": {"median": peer, "low": peer}}]
+    return {"commit": "0123456789ab", "rows": rows}
 
 
-def test_a_number_is_the_median_of_the_runs_and_the_spread_theirs():
-    row = results.combine([run(3.0, 2.0), run(1.0, 6.0, low=0.5), run(2.0, 4.0)])["rows"][0]
-    assert row == {"codec": "golomb", "bytes": 12, "seconds": 2.0, "encode": {"median": 4.0, "low": 2.0, "high": 6.0}, "encode_ns": 20}
+def test_the_median_of_runs_counts_and_a_ratio_is_taken_run_by_run():
+    made = runs.merged([run(3.0, 2.0), run(1.0, 4.0), run(2.0, 8.0)])
+    ours, peer = made["rows"]
+    assert made["commit"] == "0123456789ab" and ours["bits"] == 8.1
+    assert ours["decode"] == {"median": 2.0, "median_runs": [3.0, 1.0, 2.0], "low": 1.0}
+    assert runs.runs_of(ours["decode"], "median") == [3.0, 1.0, 2.0] and runs.runs_of(run(5.0, 1.0)["rows"][0]["decode"], "median") == [5.0]
+    assert runs.median_ratio(ours["decode"], peer["decode"]) == 0.25  # of 1.5, 0.25 and 0.25, not 2.0 / 4.0
 
 
-@pytest.mark.parametrize("other", [run(1.0, codec="rice"), {**run(1.0), "commit": "d"}, {"rows": run(1.0)["rows"]}])
-def test_runs_that_say_different_things_are_refused(other):
-    with pytest.raises(SystemExit, match="the runs say"):
-        results.combine([run(2.0), other], "pipeline")
+def test_runs_of_other_rows_are_no_runs_of_one_benchmark():
+    other = run(1.0, 1.0)
+    other["rows"].pop()
+    with pytest.raises(AssertionError):
+        runs.merged([run(1.0, 1.0), other])
 
 
-def test_every_step_writes_what_its_command_names():
-    for name, step in results.STEPS.items():
-        assert step.files and all((results.here / step.table).exists() for _ in [0] if step.table), name
-        program = step.command[1] if step.command[0] == results.python else step.command[0]
-        assert program.startswith("build/") or (results.root / program).exists(), name
+def test_a_dirty_build_is_refused_and_what_is_kept_reads_back(tmp_path):
+    with pytest.raises(SystemExit):
+        runs.refuse_dirty({"commit": "0123456789ab-dirty"})
+    runs.keep(tmp_path / "kept.json", [run(1.0, 1.0), run(2.0, 1.0), run(4.0, 1.0)])
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept["runs"] == 3 and kept["rows"][0]["decode"]["median"] == 2.0 and len(kept["rows"]) == 2
+
+
+@pytest.mark.parametrize("rate, verdict", [(1.0, "met, all 2"), (0.5, "**missed**, 1 of 2: `golomb` encode 0.5 of 1")])
+def test_reach_marks_what_was_missed(tmp_path, rate, verdict):
+    """Of a copy of the scripts and of one row alone; all else is not measured."""
+    folder = tmp_path / "bench" / "results"
+    folder.mkdir(parents=True)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "ratio").symlink_to(RESULTS.parents[1] / "tests" / "ratio")
+    for name in ("reach.py", "runs.py"):
+        (folder / name).write_text((RESULTS / name).read_text())
+    speeds = {"encode": {"median": rate}, "decode": {"median": 2.5}}
+    row = {"group": "indices", "set": "uniform, d = 2.5e+09, r = 250000", "codec": "golomb", "of": "deepreduce", "bits": 14.8, "bits_over": 0.05, **speeds}
+    (folder / "peers.json").write_text(json.dumps({"commit": "0", "date": "today", "machine": {}, "rows": [row]}))
+    subprocess.run([sys.executable, folder / "reach.py"], check=True)
+    lines = (folder / "reach.md").read_text().splitlines()
+    assert f"| {verdict} |" in next(line for line in lines if line.startswith("| d / r = 10⁴"))
+    assert "| not measured yet | not measured yet |" in next(line for line in lines if line.startswith("| Index sets, uniform"))

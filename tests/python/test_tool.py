@@ -310,6 +310,7 @@ def test_table_fits_140_columns():
 
 
 @pytest.mark.parametrize("arguments, sentence", [
+    (["compare", SYNTH, "--plan", EXACT, "--ranks", "1"], "ranks"),
     (["compare", SYNTH, "--plan", "index=nope"], "no index codec is called 'nope'"),
     (["compare", SYNTH, "--plan", "sparsify=topr(ratio=2)"], "topr(ratio=2)"),
     (["compare", "/no/such/file.npy", "--plan", EXACT], "/no/such/file.npy"),

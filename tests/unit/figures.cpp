@@ -111,17 +111,36 @@ TEST_CASE("Fig. 8's Laplace tensor costs what the definitions say") {
     const dr_tensor_info info = inspect(encode(c, "sparsify=topr(ratio=0.01) index=golomb value=raw", {dense(g)}));
     CHECK(per_nonzero(info.index_size) <= 8.20);
 
-    // Below SKCompress's 0.34 %, and its error is bounded.
-    const bytes lloyd = encode(c, "sparsify=topr(ratio=0.01) index=golomb value=lloyd(levels=2)", {dense(g)});
-    CHECK(volume(lloyd.size(), fig8_d) <= (seed == 1 ? 0.0033 : 0.0034));
-    CHECK(squared_relative_error(g, decode(c, lloyd, g.size())) <= 1.8e-2);
-    const bytes coarse =
-        encode(c, "sparsify=topr(ratio=0.01) index=golomb value=uniform_quant(error=0.1095)", {dense(g)});
-    CHECK(volume(coarse.size(), fig8_d) <= 0.0034);
-    CHECK(squared_relative_error(g, decode(c, coarse, g.size())) <= 1.2e-2);
     const bytes uniform = encode(c, "sparsify=topr(ratio=0.01) index=golomb value=uniform_quant", {dense(g)});
     CHECK(per_nonzero(inspect(uniform).value_size) <= 6.4);
     CHECK(squared_relative_error(g, decode(c, uniform, g.size())) <= 2.5e-5);
+  }
+}
+
+// What we set out to reach on Fig. 8's tensor: a frame of 0.33 % of dense with a squared error of 1.2e-2. 368 values
+// are few, so what one seed meets is chance: those that meet both are counted.
+TEST_CASE("Fig. 8's Laplace tensor over 20 seeds: volumes with their errors") {
+  const struct {
+    const char* streams;
+    double most, most_error;  // of any seed
+    int meet_both;            // seeds, at least
+  } promises[] = {{"index=golomb value=uniform_quant(error=0.1095)", 0.0034, 1.2e-2, 16},
+                  {"index=golomb value=lloyd(levels=2)", 0.0034, 1.95e-2, 7},
+                  {"index=auto value=auto(error=0.07)", 0.0035, 4.9e-3, 0}};
+  context c;
+  for (const auto& p : promises) {
+    CAPTURE(std::string(p.streams));
+    int met = 0;
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      CAPTURE(seed);
+      const floats g = laplace(36864, seed);
+      const bytes frame = encode(c, std::string("sparsify=topr(ratio=0.01) ") + p.streams, {dense(g)});
+      const double share = volume(frame.size(), fig8_d), error = squared_relative_error(g, decode(c, frame, g.size()));
+      CHECK(share <= p.most);
+      CHECK(error <= p.most_error);
+      met += share <= 0.0033 && error <= 1.2e-2;
+    }
+    CHECK(met >= p.meet_both);
   }
 }
 

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
+from ._torch_state import Saved
 from ._torch_unit import Item, Unit
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
@@ -19,7 +20,6 @@ Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
 
 # All of a tensor, exactly. Those of a unit are one row of its frame.
 exact_plan = "bucket=flat index=all value=raw"
-_VERSION = 1  # of state_dict
 
 
 class Rules:
@@ -54,21 +54,18 @@ def _flat(plan: Plan, flat: bool) -> Plan:
     return as_plan(f"{plan} bucket=flat") if flat and not plan.info.flat else plan
 
 
-class Exchange:
+class Exchange(Saved):
     """Means over ranks of tensors that have names, step after step."""
 
     def __init__(self, plan: Plans, bypass: int, start: int, flat: bool, timeout: float, seed: int, group: Any) -> None:
         self._rules, self._start, self._timeout, self._seed, self._group = (
             Rules(plan, bypass, flat), start, timeout, seed, group,
         )  # fmt: skip
-        self._engine: Optional[Engine] = None
         self._units: List[Unit] = []
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
-        self._loaded: Optional[Mapping[str, Any]] = None  # a state that waits for the tensors
         self._pending: List[Unit] = []
         self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
-        self._number = 0  # of the step
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
     def _set_tensors(self, tensors: Sequence[Tuple[str, int, torch.dtype]], most: int) -> None:
@@ -85,12 +82,7 @@ class Exchange:
         engine = self._engine = Engine(self._group, self._timeout)
         self._units = [Unit(items, engine, self._states, self._seed) for each in cuts.values() for items in each]
         self._where = {item.name: (unit, i) for unit in self._units for i, item in enumerate(unit.items)}
-        if self._loaded is not None:
-            try:
-                self._take_loaded(self._loaded)
-            except ArgumentError:
-                self._engine = None
-                raise
+        self._take_loaded()
 
     # ---- A step ----
 
@@ -174,38 +166,16 @@ class Exchange:
         self._number, self._ended = 0, 0
         self._now, self._last, self._total = Step(), Step(), Step()
 
-    def state_dict(self) -> Dict[str, Any]:
-        """Step and residuals of this rank, by name: numbers, and tensors of bytes, which torch.save takes. Each rank
-        saves its own. A training that goes on from it is the same, bit for bit, as one that was not interrupted.
-        """
-        self._require_idle()
-        if self._loaded is not None:
-            return dict(self._loaded)
-        residuals = {
-            name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
-            for name, state in self._states.items()
+    def _residuals(self) -> Dict[str, Any]:
+        """By name."""
+        return {
+            "residuals": {
+                name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
+                for name, state in self._states.items()
+            }
         }
-        rank = None if self._engine is None else self._engine.rank
-        return {"version": _VERSION, "step": self._number, "rank": rank, "residuals": residuals}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state_dict` gave on this rank; before the tensors are known it waits for them.
-
-        Raises ArgumentError, now or then, for another rank's, and for residuals of tensors that are not here or have
-        another size. Nothing has changed then.
-        """
-        self._require_idle()
-        if state.get("version") != _VERSION:
-            raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
-        if self._engine is None:
-            self._loaded, self._number = state, int(state["step"])
-        else:
-            self._take_loaded(state)
-
-    def _take_loaded(self, loaded: Mapping[str, Any]) -> None:
-        rank = -1 if self._engine is None else self._engine.rank
-        if loaded["rank"] not in (None, rank):
-            raise ArgumentError(f"the state is of rank {loaded['rank']}, this is rank {rank}: each has its own")
+    def _set_residuals(self, loaded: Mapping[str, Any]) -> None:
         for name, residual in loaded["residuals"].items():
             elements, here = residual["elements"], self._elements(name)
             if here != elements:
@@ -217,7 +187,6 @@ class Exchange:
         for name, state in self._states.items():
             residual = loaded["residuals"].get(name)
             state.memory[:] = 0 if residual is None else residual["state"].numpy()
-        self._loaded, self._number = None, int(loaded["step"])
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ._torch_call import Engine, Stats, Step, all_to_all
 from ._torch_exchange import OnePlan, exact_plan
+from ._torch_state import Saved
 from ._torch_unit import ALIGNMENT, rounded
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, Unsupported
@@ -20,11 +21,10 @@ from .plan import as_plan
 from .tensor import State
 
 _PREFIX = 16  # bytes of a slot before its frame: the size of the largest frame that its sender sends, and of this one
-_VERSION = 1  # of state_dict
 _numbers = itertools.count()
 
 
-class ReduceScatter:
+class ReduceScatter(Saved):
     """The reduce-scatter of one module of FSDP2, compressed: `module.set_custom_reduce_scatter(ReduceScatter(plan))`
     after `fully_shard(module)`. Each module takes its own, made in the same order on all ranks.
 
@@ -42,15 +42,13 @@ class ReduceScatter:
     def __init__(self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0) -> None:
         self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
         self._name = f"reduce-scatter {next(_numbers)}"
-        self._engine: Optional[Engine] = None
         self._batch: Any = None
         self._states: List[Optional[State]] = []  # of the shards
         self._made: List[bytearray] = []
         self._sum: Any = None
-        self._loaded: Optional[Mapping[str, Any]] = None
         self._shape: Any = None  # elements of a shard, type
         self._slot = ALIGNMENT
-        self._number = self._ended = 0
+        self._ended = 0
         self._last, self._total = Step(), Step()
 
     def allocate(self, size: Any, *, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -91,12 +89,7 @@ class ReduceScatter:
             # Of each rank a frame; and the sum, which is rounded once.
             self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
             self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
-            if self._loaded is not None:
-                try:
-                    self._take_loaded(self._loaded)
-                except ArgumentError:
-                    self._engine = None
-                    raise
+            self._take_loaded()
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
                 f"a ReduceScatter serves one module: its shards have {self._shape[0]} elements of {self._shape[1]}, "
@@ -181,28 +174,11 @@ class ReduceScatter:
         total.add(self._total)
         return Stats(self._ended, self._last, total)
 
-    def state_dict(self) -> Dict[str, Any]:
-        """Step and residuals of this rank. Each rank saves its own."""
-        if self._loaded is not None:
-            return dict(self._loaded)
-        states = [None if each is None else torch.from_numpy(each.memory.copy()) for each in self._states]
-        rank = None if self._engine is None else self._engine.rank
-        return {"version": _VERSION, "step": self._number, "rank": rank, "states": states}
+    def _residuals(self) -> Dict[str, Any]:
+        """By shard."""
+        return {"states": [None if each is None else torch.from_numpy(each.memory.copy()) for each in self._states]}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Takes what `state_dict` gave on this rank; before the first call it waits for that. Raises ArgumentError,
-        now or then, for another rank's, and for shards of another size or number."""
-        if state.get("version") != _VERSION:
-            raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
-        if self._engine is None:
-            self._loaded, self._number = state, int(state["step"])
-        else:
-            self._take_loaded(state)
-
-    def _take_loaded(self, loaded: Mapping[str, Any]) -> None:
-        rank = -1 if self._engine is None else self._engine.rank
-        if loaded["rank"] not in (None, rank):
-            raise ArgumentError(f"the state is of rank {loaded['rank']}, this is rank {rank}: each has its own")
+    def _set_residuals(self, loaded: Mapping[str, Any]) -> None:
         states = loaded["states"] or [None] * len(self._states)
         sizes = [None if each is None else each.numel() for each in states]
         wanted = [None if each is None else each.size for each in self._states]
@@ -211,4 +187,3 @@ class ReduceScatter:
         for state, saved in zip(self._states, states):
             if state is not None:
                 state.memory[:] = 0 if saved is None else saved.numpy()
-        self._loaded, self._number = None, int(loaded["step"])

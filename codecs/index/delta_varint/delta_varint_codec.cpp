@@ -33,7 +33,7 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 }  // namespace
 
 constinit const dr_codec delta_varint_codec =
-    make_codec("delta_varint", "gaps in bytes of seven bits (VByte); with +huffman, the keys of SKCompress", 8,
-               DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops, {.forms = list_form});
+    make_codec("delta_varint", "gaps in bytes of seven bits (VByte)", 8, DR_ROLE_INDEX, DR_EXACT | DR_TOTAL, &ops,
+               {.forms = list_form});
 
 }  // namespace dr
