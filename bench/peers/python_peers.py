@@ -10,6 +10,7 @@ import argparse
 import datetime
 import importlib
 import json
+import os
 import pathlib
 import platform
 import subprocess
@@ -159,7 +160,7 @@ def main():
         ways = [f"{w[:-3]} {r[w]['median']:.3g} ms" for w in ("encode_ms", "decode_ms") if w in r]
         print(f"{r['task']:<36} {r['what']:<58} {r.get('missing', '')} {r.get('bits', '')} {', '.join(ways)}")
     if arguments.json:
-        commit = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+        commit = os.environ.get("DR_COMMIT") or subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
         cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
         head = {"date": datetime.date.today().isoformat(), "commit": commit, "cpu": cpu, "rounds": arguments.rounds}
         lines = ",\n  ".join(json.dumps(r) for r in rows)

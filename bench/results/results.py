@@ -40,10 +40,10 @@ STEPS: Dict[str, Tuple[Tuple[str, ...], int, str, str]] = {
 }
 
 
-def measure(name: str) -> None:
+def measure(name: str, commit: str) -> None:
     command, _, _, level = STEPS[name]
     environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"}
-    environment["DEEPREDUCE_LIBRARY"] = str(root / "build/capi/libdeepreduce.so")
+    environment.update(DEEPREDUCE_LIBRARY=str(root / "build/capi/libdeepreduce.so"), DR_COMMIT=commit)
     if level:
         environment["DEEPREDUCE_CPU"] = level
     subprocess.run(command, cwd=root, env=environment, check=True, stdout=subprocess.DEVNULL)
@@ -79,9 +79,11 @@ def main() -> int:
         print(f"results: {reason}", file=sys.stderr)
         return 77
     print(f"{', '.join(names)}: about {sum(STEPS[name][1] for name in names)} minutes", flush=True)
+    describe = ["git", "describe", "--always", "--dirty", "--abbrev=12"]
+    commit = subprocess.run(describe, cwd=root, capture_output=True, text=True, check=False).stdout.strip() or "unversioned"
     for name in names:
         begin = time.monotonic()
-        measure(name)
+        measure(name, commit)
         print(f"{name}: {(time.monotonic() - begin) / 60:.1f} minutes", flush=True)
     for script in dict.fromkeys([*(STEPS[name][2] for name in names), "reach.py", "readme.py"]):
         if script:
