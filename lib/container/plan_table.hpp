@@ -33,6 +33,9 @@ dr_status corrupt_frame(dr_error& error, const char* what, uint64_t value);
 // UNSUPPORTED: a value that FORMAT.md leaves for later versions.
 dr_status reserved_in_frame(dr_error& error, const char* what, uint64_t value);
 
+// `block` of a list that has it.
+stage block_stage(const stage_list& list);
+
 // Appends a plan's entry.
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out);
 // Reads the entry at the cursor into a fresh plan. CORRUPT, UNSUPPORTED.

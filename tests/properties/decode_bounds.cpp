@@ -91,7 +91,7 @@ const dr_codec& codec(dr_role role, const std::string& name) {
 std::vector<const dr_codec*> codecs(dr_role role) {
   std::vector<const dr_codec*> out;
   for (size_t i = 0; i < dr_codec_count(); ++i)
-    if (dr_codec_at(i)->role == role) out.push_back(dr_codec_at(i));
+    if (dr_codec_at(i)->role == role && !(dr_codec_at(i)->traits & DR_PREFIX)) out.push_back(dr_codec_at(i));
   return out;
 }
 
