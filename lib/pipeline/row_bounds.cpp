@@ -147,8 +147,9 @@ uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_
 // All that auto may choose for a row whose own plan is bound.
 dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, batch_row& row, dr_error& error) {
   const plan& method = *u.method;
-  const auto& indices = method.index_choices.empty() ? method.index : method.index_choices;
-  std::vector<const bound_stage*> values;
+  std::vector<const bound_stage*> indices, values;
+  for (const bound_stage& i : method.index_choices) indices.push_back(&i);
+  if (indices.empty()) indices.push_back(&method.index[0]);
   for (const bound_stage& v : method.value_choices)
     if (v.codec->dtypes & DR_DTYPE_BIT(u.dtype)) values.push_back(&v);
   if (values.empty()) values.push_back(&method.value[0]);
@@ -159,10 +160,10 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
     list.stages[0] = stage{b.codec, b.values.data(), {}};
   };
   const batch_row base = row;
-  const auto bound_choice = [&](uint32_t block, const bound_stage& index, const bound_stage* value) -> dr_status {
+  const auto bound_choice = [&](uint32_t block, const bound_stage* index, const bound_stage* value) -> dr_status {
     wire_plan wire = wire_of(method, u);
     wire.lists[section_index].block = block;
-    if (!method.index_choices.empty()) put(wire.lists[section_index], index);
+    if (!method.index_choices.empty()) put(wire.lists[section_index], *index);
     if (!method.value_choices.empty()) put(wire.lists[section_value], *value);
     batch_row one = base;
     if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
@@ -178,7 +179,7 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
   uint64_t payload = may_go_dense(u) ? dense : 0;
   for (uint32_t k = 0; k < row.block_choices; ++k) {
     const size_t first = row.choices.size();
-    for (const bound_stage& index : indices)
+    for (const bound_stage* index : indices)
       for (const bound_stage* value : values)
         if (const dr_status s = bound_choice(method.block ? method.block : 1u << k, index, value)) return s;
     payload = std::max(payload, bound_chosen(std::span(row.choices).subspan(first), out.wire));

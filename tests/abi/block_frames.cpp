@@ -268,7 +268,7 @@ TEST_CASE("block=auto takes the size that the data suit, tensor by tensor, and a
   floats strewn(d), rows(d);
   for (uint64_t i = 0; i < d; ++i) {
     client::rng r{i};
-    strewn[i] = r.uniform() < 0.005 ? r.laplace(1) : r.laplace(1e-6);
+    strewn[i] = r.uniform() < 0.02 ? r.laplace(1) : r.laplace(1e-6);
     rows[i] = client::rng{i / 32 * 977}.uniform() < 0.02 ? r.laplace(1) : r.laplace(1e-6);
   }
   const std::string text = "sparsify=blocks(ratio=0.01) index=auto value=auto(error=0.1)";
