@@ -764,7 +764,10 @@ LATER = [
     ("fit_poly_lines", "rows", "value=fit_poly(degree=1,knots=chord,segments=6,sign=order)"), ("fit_dexp", "rows", "value=fit_dexp"), ("fit_dexp_order", "rows", "value=fit_dexp(sign=order)"),
     ("rank_fit", "rows", "value=rank_fit(bits=3)"), ("uniform_quant", "rows", "value=uniform_quant(error=0.01)"), ("uniform_quant_bits", "rows", "value=uniform_quant(bits=4)"),
     ("log_quant", "rows", "value=log_quant(bits=4)"), ("lloyd", "rows", "value=lloyd(levels=8)"), ("value_auto", "rows", "index=auto value=auto(error=0.03)"),
-    ("gap_huffman", "rows", "index=gap_huffman"), ("gap_huffman_strewn", "strewn", "index=gap_huffman"), ("delta_pfor", "rows", "index=delta_pfor"), ("delta_pfor_strewn", "strewn", "index=delta_pfor")]
+    ("gap_huffman", "rows", "index=gap_huffman"), ("gap_huffman_strewn", "strewn", "index=gap_huffman"), ("delta_pfor", "rows", "index=delta_pfor"), ("delta_pfor_strewn", "strewn", "index=delta_pfor"),
+    *((f"blocks_{block}", "rows", f"sparsify=blocks(ratio=0.1,block={block}) index=golomb value=log_quant") for block in (2, 4, 8, 16, 32)),
+    ("blocks_bloom", "all", "sparsify=blocks(ratio=0.1,block=4) index=bloom(policy=p0,fpr=0.1) value=half"), ("blocks_seeded", "all", "sparsify=blocks(ratio=0.1,block=8) index=seeded(ratio=0.1)"),
+    ("blocks_fit_poly", "all", "sparsify=blocks(ratio=0.1,block=8) index=raw value=fit_poly"), ("blocks_auto", "rows", "sparsify=blocks(ratio=0.1,block=16) index=auto value=auto(error=0.1)")]
 
 
 def from_library(path):
