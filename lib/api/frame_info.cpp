@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "pipeline/bind.hpp"
+#include "container/plan_table.hpp"
 
 namespace dr {
 

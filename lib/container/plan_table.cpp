@@ -35,14 +35,15 @@ void put_stage(std::pmr::vector<uint8_t>& out, const stage& s) {
   out[length] = static_cast<uint8_t>(out.size() - length - 1);
 }
 
-}  // namespace
-
+// `block` of a list that has it.
 stage block_stage(const stage_list& list) {
   constexpr uint32_t index_block = 14;
   stage s{find_codec(DR_ROLE_INDEX, index_block), nullptr, {}};
   s.fields[0] = static_cast<uint64_t>(std::countr_zero(list.block));
   return s;
 }
+
+}  // namespace
 
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out) {
   const entry_head head = entry_head::of(plan.value().count, plan.order().count, listed(plan.index()), plan.dtype,
@@ -147,6 +148,24 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
   if ((out.order().count != 0) != (reorders && !out.carries_order))
     return corrupt_frame(error, "an order is missing or in excess", head.counts);
   return DR_OK;
+}
+
+std::string describe_list(const stage_list& list) {
+  std::string text;
+  const auto describe = [&](const stage& s) {
+    if (!text.empty()) text += '+';
+    text += s.codec->name;
+    for (size_t f = 0; f < s.codec->field_count; ++f) {
+      text += f ? ',' : '(';
+      text += dr_field_at(s.codec->fields, f)->name;
+      text += '=';
+      text += std::to_string(s.fields[f]);
+    }
+    if (s.codec->field_count) text += ')';
+  };
+  if (list.block > 1) describe(block_stage(list));
+  for (const stage& s : list) describe(s);
+  return text;
 }
 
 }  // namespace dr

@@ -5,7 +5,6 @@
 #include <cstring>
 #include <span>
 
-#include "container/plan_table.hpp"
 #include "core/registry.hpp"
 #include "plan/syntax.hpp"
 
@@ -385,24 +384,6 @@ plan_traits traits_of(const plan& p) {
     if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
   out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
   return out;
-}
-
-std::string describe_list(const stage_list& list) {
-  std::string text;
-  const auto describe = [&](const stage& s) {
-    if (!text.empty()) text += '+';
-    text += s.codec->name;
-    for (size_t f = 0; f < s.codec->field_count; ++f) {
-      text += f ? ',' : '(';
-      text += dr_field_at(s.codec->fields, f)->name;
-      text += '=';
-      text += std::to_string(s.fields[f]);
-    }
-    if (s.codec->field_count) text += ')';
-  };
-  if (list.block > 1) describe(block_stage(list));
-  for (const stage& s : list) describe(s);
-  return text;
 }
 
 }  // namespace dr

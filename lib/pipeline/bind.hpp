@@ -57,7 +57,4 @@ struct plan_traits {
 };
 plan_traits traits_of(const plan& p);
 
-// Stages with wire fields, as an inspector shows them: golomb(block=12).
-std::string describe_list(const stage_list& list);
-
 }  // namespace dr

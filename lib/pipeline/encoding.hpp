@@ -46,25 +46,24 @@ struct unit_work {
 // A segment of a unit: a row of the frame.
 struct row_work {
   dr_fault fault;
-  uint64_t count, told;
+  uint64_t count, told, block_count;
   uint64_t source_first, source_rows;  // of a sparse source: its part in this segment
   uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
   uint32_t* support;                   // [count] in the segment
   uint32_t* blocks;                    // [block_count] of the support, where the index list codes such
-  uint64_t block_count;
-  void* kept;       // values at the support
-  uint32_t* tell;   // [told]; nullptr: all of the segment
-  void* sent;       // values at the told support
-  uint32_t* order;  // of a value codec that reorders
-  uint32_t* keys;   // the told support in that order
-  void* decoded;    // what the receiver will see, with feedback
+  void* kept;                          // values at the support
+  uint32_t* tell;                      // [told]; nullptr: all of the segment
+  void* sent;                          // values at the told support
+  uint32_t* order;                     // of a value codec that reorders
+  uint32_t* keys;                      // the told support in that order
+  void* decoded;                       // what the receiver will see, with feedback
   uint64_t order_told, decoded_size;
   stream_slot slots[section_count], decode_slot;
-  uint32_t plan;  // of those that auto chose from, the one taken,
-  uint64_t support_max;
-  bool value_chosen;  // by coding them: slots[section_value] has them
-  stream_slot trial;  // another choice of value codec,
-  void* seen;         // and what the receiver would see
+  uint32_t plan;         // of those that auto chose from, the one taken
+  uint64_t support_max;  // of that plan
+  bool value_chosen;     // by coding them: slots[section_value] has them
+  stream_slot trial;     // another choice of value codec,
+  void* seen;            // and what the receiver would see
   uint64_t shared_key, private_key;
 };
 
