@@ -28,7 +28,8 @@ constexpr bit_name traits[] = {{DR_EXACT, "exact"},
                                {DR_SHARED_RANDOM, "shared_random"},
                                {DR_PRIVATE_RANDOM, "private_random"},
                                {DR_HOST_ONLY, "host_only"},
-                               {DR_TOTAL, "total"}};
+                               {DR_TOTAL, "total"},
+                               {DR_PREFIX, "prefix"}};
 constexpr bit_name dtypes[] = {
     {DR_DTYPE_BIT(DR_F32), "f32"}, {DR_DTYPE_BIT(DR_F16), "f16"}, {DR_DTYPE_BIT(DR_BF16), "bf16"}};
 

@@ -205,8 +205,11 @@ void encoding_frame(report& r) {
   const auto g = laplace(25600000, 1);
   std::vector<candidate> all{counting(g)};
   std::vector<std::unique_ptr<encoding>> encodings;
-  for (const char* value : {"raw", "qsgd", "uniform_quant"}) {
-    const std::string text = std::string("sparsify=topr(ratio=0.01) index=golomb value=") + value;
+  for (const char* method :
+       {"topr(ratio=0.01) index=golomb value=raw", "topr(ratio=0.01) index=golomb value=qsgd",
+        "topr(ratio=0.01) index=golomb value=log_quant", "blocks(ratio=0.01,block=8) index=golomb value=log_quant",
+        "blocks(ratio=0.01) index=golomb value=log_quant", "topr(ratio=0.01) index=golomb value=uniform_quant"}) {
+    const std::string text = std::string("sparsify=") + method;
     encodings.push_back(std::make_unique<encoding>(text.c_str(), dense(g)));
     all.push_back({"encode " + text, [e = encodings.back().get()] { e->run(); }});
   }

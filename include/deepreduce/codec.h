@@ -75,7 +75,10 @@ enum {
   DR_SHARED_RANDOM = 1u << 7,    /* draws from job.shared_key: the same on every rank */
   DR_PRIVATE_RANDOM = 1u << 8,   /* draws from job.private_key: independent between ranks */
   DR_HOST_ONLY = 1u << 9,        /* runs on the CPU only */
-  DR_TOTAL = 1u << 10 /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
+  DR_TOTAL = 1u << 10, /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
+  /* index: stands before another index codec, whose keys it expands. It has no operations; a plan does not name it,
+   * and only the library has one */
+  DR_PREFIX = 1u << 11
 };
 
 /* Streams of a tensor, as faults, traces and statistics name them. */

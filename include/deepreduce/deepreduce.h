@@ -214,7 +214,7 @@ typedef struct dr_call {
   uint32_t reserved;
   uint64_t tag;          /* step and name hash, say: returned by dr_inspect, compared by DR_DECODE_TAG */
   uint64_t segment_rows; /* cut tensors into segments of so many rows, each coded for itself (a Bloom filter each,
-                            say); 0: 2^32 - 1, the most there is. Of a prepared batch: 0, or what it was prepared for */
+                            say), blocks whole; 0: 2^32 - 1, the most. Of a prepared batch: 0, or as it was prepared */
   void (*trace)(void *user, const dr_trace *);
   void *trace_user;
   /* NULL, or a fault for each tensor, `fault_stride` apart, struct_size set: of an encode on the CPU that fails in

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "pipeline/bind.hpp"
+#include "container/plan_table.hpp"
 
 namespace dr {
 
@@ -42,6 +42,7 @@ size_t info_of_tensor(const frame_view& f, size_t begin, dr_tensor_info& t) {
   std::string text = "index=" + describe_list(p.index()) + " value=" + describe_list(p.value());
   if (p.order().count) text += " order=" + describe_list(p.order());
   std::strncpy(t.plan, text.c_str(), sizeof t.plan - 1);
+  t.host_only |= p.index().block > 1;
   for (const stage_list& list : p.lists)
     for (const stage& s : list) t.host_only |= !runs_on_cuda(s);
   return end;

@@ -129,7 +129,8 @@ enum class row_rule : uint32_t {
   support_is_there,
   absent_stores_no_size,
   fields_fit,
-  fixed_stores_no_size
+  fixed_stores_no_size,
+  whole_blocks
 };
 // The first rule that a row breaks, and the value that breaks it.
 struct row_fault {
@@ -160,7 +161,7 @@ DR_HD constexpr bool product_overflows(uint64_t a, uint64_t b) {
 
 // Checks what a row stores, and sets the support and the sizes that follow from the header. row_bytes: width · size of
 // the type. size_of(section, elements, size) gives the size of a section that stores none; returns row_rule::none,
-// size_overflows or fields_fit.
+// size_overflows, fields_fit or whole_blocks.
 template <class Row, class SizeOf>
 DR_HD row_fault check_sizes(Row& row, uint32_t flags, uint64_t row_bytes, SizeOf&& size_of) {
   if (row.mode == mode_dense) {
@@ -183,7 +184,7 @@ DR_HD row_fault check_sizes(Row& row, uint32_t flags, uint64_t row_bytes, SizeOf
     }
     const uint64_t n = section_elements(row, s);
     if (const row_rule broken = size_of(s, n, size); broken != row_rule::none)
-      return {broken, broken == row_rule::size_overflows ? n : s};
+      return {broken, broken == row_rule::fields_fit ? s : n};
     if (flags & row_stores_size << s) continue;
     if (row.size[s]) return {row_rule::fixed_stores_no_size, row.size[s]};
     row.size[s] = size;

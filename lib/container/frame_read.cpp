@@ -36,6 +36,7 @@ const char* sentence_of(row_rule broken) {
     case row_rule::absent_stores_no_size: return "a size is stored of a stream that is not there";
     case row_rule::fields_fit: return "the fields of a codec do not fit it";
     case row_rule::fixed_stores_no_size: return "a size is stored of a stream of fixed size";
+    case row_rule::whole_blocks: return "its elements are not whole blocks";
   }
   return "";
 }
@@ -45,6 +46,9 @@ dr_status read_sizes(const wire_plan& plan, uint32_t rule, wire_row& row, uint64
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
   const auto size_of = [&](uint32_t s, uint64_t elements, uint64_t& size) {
     if (elements && row_bytes > UINT64_MAX / 16 / elements) return row_rule::size_overflows;
+    const uint32_t block = plan.lists[s].block;
+    if (!are_whole_blocks(elements, row.universe, block) || !are_whole_blocks(row.support, row.universe, block))
+      return row_rule::whole_blocks;
     list_need need;
     if (list_needs(plan.lists[s], {row.universe, elements, plan.dtype, plan.width}, need)) return row_rule::fields_fit;
     size = need.last(plan.lists[s]);

@@ -1,5 +1,6 @@
 #include "container/plan_table.hpp"
 
+#include <bit>
 #include <cinttypes>
 
 #include "core/registry.hpp"
@@ -34,16 +35,26 @@ void put_stage(std::pmr::vector<uint8_t>& out, const stage& s) {
   out[length] = static_cast<uint8_t>(out.size() - length - 1);
 }
 
+// `block` of a list that has it.
+stage block_stage(const stage_list& list) {
+  constexpr uint32_t index_block = 14;
+  stage s{find_codec(DR_ROLE_INDEX, index_block), nullptr, {}};
+  s.fields[0] = static_cast<uint64_t>(std::countr_zero(list.block));
+  return s;
+}
+
 }  // namespace
 
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out) {
-  const entry_head head = entry_head::of(plan.value().count, plan.order().count, plan.index().count, plan.dtype,
+  const entry_head head = entry_head::of(plan.value().count, plan.order().count, listed(plan.index()), plan.dtype,
                                          plan.carries_order, plan.width);
   out.push_back(static_cast<uint8_t>(head.counts));
   out.push_back(static_cast<uint8_t>(head.type));
   if (plan.width > 1) append_varint(out, plan.width);
-  for (const stage_list& list : plan.lists)
+  for (const stage_list& list : plan.lists) {
+    if (list.block > 1) put_stage(out, block_stage(list));
     for (const stage& s : list) put_stage(out, s);
+  }
 }
 
 size_t entry_size(const wire_plan& plan) {
@@ -115,19 +126,46 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
   constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
   for (uint32_t s = 0; s < section_count; ++s) {
     stage_list& list = out.lists[s];
-    for (; list.count < head.stages(s); ++list.count)
-      if (const dr_status status =
-              read_stage(in, list.count ? dr_role{DR_ROLE_BYTES} : role[s], list.stages[list.count], error))
+    for (uint32_t left = head.stages(s); left; --left) {
+      stage& next = list.stages[list.count];
+      if (const dr_status status = read_stage(in, list.count ? dr_role{DR_ROLE_BYTES} : role[s], next, error))
         return status;
+      if (!(next.codec->traits & DR_PREFIX)) {
+        ++list.count;
+        continue;
+      }
+      if (list.block > 1 || left == 1)
+        return corrupt_frame(error, "block stands before no other index codec", left - 1);
+      list.block = 1u << next.fields[0];
+      next = {};
+    }
   }
   const bool reorders = out.value().has(DR_REORDERS);
   if ((out.value().front().codec->dtypes & DR_DTYPE_BIT(out.dtype)) == 0 || (reorders && out.width != 1))
     return corrupt_frame(error, "a value codec does not take this type or width", head.type);
-  if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER)))
+  if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER) && out.index().block == 1))
     return corrupt_frame(error, "the keys cannot carry an order", head.type);
   if ((out.order().count != 0) != (reorders && !out.carries_order))
     return corrupt_frame(error, "an order is missing or in excess", head.counts);
   return DR_OK;
+}
+
+std::string describe_list(const stage_list& list) {
+  std::string text;
+  const auto describe = [&](const stage& s) {
+    if (!text.empty()) text += '+';
+    text += s.codec->name;
+    for (size_t f = 0; f < s.codec->field_count; ++f) {
+      text += f ? ',' : '(';
+      text += dr_field_at(s.codec->fields, f)->name;
+      text += '=';
+      text += std::to_string(s.fields[f]);
+    }
+    if (s.codec->field_count) text += ')';
+  };
+  if (list.block > 1) describe(block_stage(list));
+  for (const stage& s : list) describe(s);
+  return text;
 }
 
 }  // namespace dr

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory_resource>
+#include <string>
 #include <vector>
 
 #include "container/frame.hpp"
@@ -37,5 +38,8 @@ dr_status reserved_in_frame(dr_error& error, const char* what, uint64_t value);
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out);
 // Reads the entry at the cursor into a fresh plan. CORRUPT, UNSUPPORTED.
 dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error);
+
+// Stages with wire fields, as an inspector shows them: block(log2_size=3)+golomb(block=12).
+std::string describe_list(const stage_list& list);
 
 }  // namespace dr

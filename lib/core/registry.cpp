@@ -57,6 +57,8 @@ dr_status check(const dr_codec* c, dr_error& error) {
                 c->name, c->role);
   if (c->id < 0x8000 || c->id > 0xffff)
     return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
+  if (c->traits & DR_PREFIX)
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: what stands before an index codec cannot be registered", c->name);
   if (c->reserved) return fail(error, DR_E_UNSUPPORTED, "codec %s: reserved is not 0", c->name);
   for (const dr_ops* ops : {c->cpu, c->cuda})
     if (ops)

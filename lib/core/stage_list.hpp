@@ -29,10 +29,14 @@ inline bool runs_on_cuda(const stage& s) {
 struct stage_list {
   std::array<stage, stages_max> stages{};
   uint32_t count = 0;
+  // Of an index list: elements of a block, a power of two. Above 1 the codecs see blocks, and a frame has `block` before them.
+  uint32_t block = 1;
 
   const stage* begin() const { return stages.data(); }
   const stage* end() const { return stages.data() + count; }
   const stage& front() const { return stages[0]; }
+  // Keys, as the codecs see them, of so many elements.
+  uint64_t keys(uint64_t elements) const { return elements / block + (elements % block != 0); }
   bool has(uint32_t trait) const { return count && (stages[0].codec->traits & trait); }
   // Its size follows from header and count, so frames do not store it.
   bool fixed_size() const { return count == 1 && has(DR_FIXED_SIZE); }
@@ -41,6 +45,14 @@ struct stage_list {
   bool whole() const { return count == 1 && (stages[0].codec->forms & 1u << DR_FORM_ALL); }
   bool exact() const { return count && has(DR_EXACT); }  // bytes stages always are
 };
+
+// Codecs of a list as a frame lists them.
+inline uint32_t listed(const stage_list& list) { return list.count + (list.block > 1); }
+
+// Whether n elements of a universe can be whole blocks, of which the last one of the universe may be short.
+inline bool are_whole_blocks(uint64_t n, uint64_t universe, uint32_t block) {
+  return n % block == 0 || n % block == universe % block;
+}
 
 // What a stream's bounds depend on.
 struct stream_shape {
@@ -74,10 +86,10 @@ struct list_need {
   }
 };
 
-// CORRUPT if wire fields do not fit the shape.
+// CORRUPT if wire fields do not fit the shape, which is of elements, as what is told.
 inline dr_status list_needs(const stage_list& list, const stream_shape& shape, list_need& out) {
   out = {};
-  dr_job job = shape_job(shape);
+  dr_job job = shape_job({list.keys(shape.universe), list.keys(shape.count_max), shape.dtype, shape.width});
   for (uint32_t s = 0; s < list.count; ++s) {
     dr_need need{};
     need.struct_size = sizeof need;
@@ -85,7 +97,7 @@ inline dr_status list_needs(const stage_list& list, const stream_shape& shape, l
     if (const dr_status status = list.stages[s].codec->cpu->need(&params, &job, 1, &need)) return status;
     out.payload[s] = need.payload;
     if (s == 0) {
-      out.tell = need.tell;
+      out.tell = list.block == 1 || need.tell < job.universe ? need.tell * list.block : shape.universe;
       out.tell_suffices = need.tell_suffices;
     }
     if (need.encode_scratch > out.encode_scratch) out.encode_scratch = need.encode_scratch;

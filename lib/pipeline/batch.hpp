@@ -52,10 +52,10 @@ struct batch_row {
   uint64_t first, universe, count_max, support_max;
   list_need need[section_count];
   row_bound bound;
-  // With auto: each index codec beside each value codec, the latter changing faster. Then plan is the first, and need and bound are
-  // the largest.
+  // With auto: for each size of blocks, from 1 on, each index codec beside each value codec, the latter changing fastest. Then plan is the
+  // first, and support, need and bound are the largest.
   std::vector<row_choice> choices;
-  uint32_t value_choices = 1;
+  uint32_t value_choices = 1, block_choices = 1;
 };
 
 struct batch {

@@ -27,7 +27,7 @@ void each_choice(const char* choices, F&& f) {
 std::string names_of(dr_role role) {
   std::string text;
   for (size_t i = 0; i < codec_count(); ++i)
-    if (codec_at(i)->role == role) {
+    if (codec_at(i)->role == role && !(codec_at(i)->traits & DR_PREFIX)) {
       if (!text.empty()) text += ", ";
       text += codec_at(i)->name;
     }
@@ -66,6 +66,9 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
                 call.name.c_str(), names_of(role).c_str(),
                 role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
   const dr_codec& codec = *out.codec;
+  if (codec.traits & DR_PREFIX)
+    return fail(error, DR_E_ARGUMENT, "plan: %s is not named: a sparsifier of blocks puts it before the index codec",
+                codec.name);
   for (size_t i = 0; i < codec.param_count; ++i)
     out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
   for (const plan_argument& a : call.arguments) {
@@ -302,11 +305,16 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
+  // What stands for the whole universe has no keys that could be blocks.
+  if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
+  if (p->block != 1 && p->index.size() == stages_max)
+    return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; of blocks at most %u", p->index.size(),
+                stages_max - 1);
   if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))
     return fail(error, DR_E_UNSUPPORTED,
                 "plan: %s both replaces the support and carries the order: no sequence of stages can do that",
                 p->index[0].codec->name);
-  if (p->chooses() && ((index & DR_REPLACES_SUPPORT) || (value & DR_REORDERS)))
+  if (p->has_auto() && ((index & DR_REPLACES_SUPPORT) || (value & DR_REORDERS)))
     return fail(error, DR_E_UNSUPPORTED, "plan: auto beside %s, which %s: not supported",
                 p->index_choices.empty() ? p->index[0].codec->name : p->value[0].codec->name,
                 index & DR_REPLACES_SUPPORT ? "replaces the support" : "reorders the values");
@@ -363,10 +371,10 @@ plan_traits traits_of(const plan& p) {
   set(replaces, DR_PLAN_LOSSY_SUPPORT);
   const bool one_choice = p.index_choices.size() <= 1 && p.value_choices.size() <= 1;
   const bool fixed = one_choice && has_fixed_size(indices) && has_fixed_size(values) && has_fixed_size(p.order) &&
-                     (!replaces || by_shape);
+                     (!replaces || by_shape) && p.block == 1;  // (the last block may be a short one)
   set(fixed, DR_PLAN_FIXED_SIZE);
   // Added up are values at the same positions on every rank.
-  const bool same_support = replaces ? by_shape : p.sparsifier().how.blind;
+  const bool same_support = p.block == 1 && (replaces ? by_shape : p.sparsifier().how.blind);
   set(one_choice && same_support && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR), DR_PLAN_LINEAR);
   set(p.chooses(), DR_PLAN_CHOOSES);
   set(p.chooses(), DR_PLAN_HOST_ONLY);
@@ -376,22 +384,6 @@ plan_traits traits_of(const plan& p) {
     if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
   out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
   return out;
-}
-
-std::string describe_list(const stage_list& list) {
-  std::string text;
-  for (const stage& s : list) {
-    if (!text.empty()) text += '+';
-    text += s.codec->name;
-    for (size_t f = 0; f < s.codec->field_count; ++f) {
-      text += f ? ',' : '(';
-      text += dr_field_at(s.codec->fields, f)->name;
-      text += '=';
-      text += std::to_string(s.fields[f]);
-    }
-    if (s.codec->field_count) text += ')';
-  }
-  return text;
 }
 
 }  // namespace dr

@@ -35,15 +35,17 @@ struct plan {
   // chosen if its relative L2 error is at most value_error.
   std::vector<bound_stage> index_choices, value_choices;
   double value_error = 0;
+  uint32_t block = 1;  // elements that an index stands for; 0: the sparsifier says, tensor by tensor
   bool regather = true, flat = false;
   exchange_stage exchange;
   std::string text;  // canonical
 
   bound_sparsifier sparsifier() const { return {sparsifier_of(*sparsify.codec), sparsify.params()}; }
-  bool chooses() const { return !index_choices.empty() || !value_choices.empty(); }
+  bool has_auto() const { return !index_choices.empty() || !value_choices.empty(); }
+  bool chooses() const { return has_auto() || block == 0; }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
   bool carries_order() const {
-    return (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);
+    return block == 1 && (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);
   }
 };
 
@@ -54,8 +56,5 @@ struct plan_traits {
   uint32_t flags, dtypes;
 };
 plan_traits traits_of(const plan& p);
-
-// Stages with wire fields, as an inspector shows them: golomb(block=12).
-std::string describe_list(const stage_list& list);
 
 }  // namespace dr

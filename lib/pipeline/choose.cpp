@@ -1,19 +1,21 @@
 // What auto takes for a row: the index codec that costs least, and of the value codecs that meet the error the one that does.
 #include <algorithm>
+#include <bit>
 
 #include "pipeline/encoding.hpp"
 
 namespace dr {
 namespace {
 
-dr_status choose_index(encoding& e, size_t i, uint32_t& chosen) {
+dr_status choose_index(encoding& e, size_t i, std::span<const row_choice> choices, uint32_t& chosen) {
   const batch_row& r = e.b.rows[i];
   row_work& row = e.w.rows[i];
   const dr_exec exec = e.run.exec();
   uint64_t least = ~uint64_t{0};
-  for (uint32_t k = 0; k < r.choices.size() / r.value_choices; ++k) {
-    const stage& s = e.b.wire[r.choices[k * r.value_choices].plan].index().front();
-    const dr_job job = e.job_of(i, DR_STREAM_INDEX, row.support, r.count_max, &row.count, 4 * r.count_max);
+  for (uint32_t k = 0; k < choices.size() / r.value_choices; ++k) {
+    const stage_list& list = e.b.wire[choices[k * r.value_choices].plan].index();
+    const stage& s = list.front();
+    const dr_job job = e.index_job(i, list);
     const dr_params params = s.params();
     uint64_t bytes = 0;
     if (s.codec->cpu->cost(&exec, &params, &job, 1, &bytes) || row.fault.code)
@@ -43,17 +45,17 @@ bool meets_error(const encoding& e, size_t i) {
 }
 
 // Each is tried. One that a row's values are nothing for (they are not finite, say) is passed over.
-dr_status choose_value(encoding& e, size_t i, uint32_t& chosen) {
+dr_status choose_value(encoding& e, size_t i, std::span<const row_choice> choices, uint32_t& chosen) {
   const batch_row& r = e.b.rows[i];
   row_work& row = e.w.rows[i];
   const bool finite = check_finite(e, i);
   row.fault = no_fault();
   const uint64_t bytes = row.told * e.row_bytes(i);
   for (uint32_t k = 0; k < r.value_choices; ++k) {
-    const stage_list& list = e.b.wire[r.choices[k].plan].value();
+    const stage_list& list = e.b.wire[choices[k].plan].value();
     if (!finite && list.has(DR_NEEDS_FINITE)) continue;
-    dr_job job = e.job_of(i, DR_STREAM_VALUE, row.kept, r.support_max, &row.told, r.support_max * e.row_bytes(i));
-    row.trial.need = r.choices[k].need[section_value];
+    dr_job job = e.job_of(i, DR_STREAM_VALUE, row.kept, row.support_max, &row.told, row.support_max * e.row_bytes(i));
+    row.trial.need = choices[k].need[section_value];
     e.w.jobs.n = 0;
     e.w.jobs.add(job, row.trial);
     if (const dr_status s = e.encode_jobs(list)) return s;
@@ -89,13 +91,18 @@ dr_status choose(encoding& e) {
     if (r.choices.empty() || !e.is_coded(i)) continue;
     const trace_span span = e.span("choose");
     row.told = row.count;
+    const size_t each = r.choices.size() / r.block_choices;
+    std::span<const row_choice> choices = r.choices;
+    if (r.block_choices > 1)
+      choices = choices.subspan(each * static_cast<size_t>(std::countr_zero(e.w.units[r.unit].block)), each);
     uint32_t index = 0, value = 0;
     if (r.value_choices > 1)
-      if (const dr_status s = choose_value(e, i, value)) return s;
-    if (r.choices.size() > r.value_choices)
-      if (const dr_status s = choose_index(e, i, index)) return s;
-    const row_choice& taken = r.choices[index * r.value_choices + value];
+      if (const dr_status s = choose_value(e, i, choices, value)) return s;
+    if (each > r.value_choices)
+      if (const dr_status s = choose_index(e, i, choices, index)) return s;
+    const row_choice& taken = choices[index * r.value_choices + value];
     row.plan = e.w.wire[i].plan = taken.plan;
+    row.support_max = taken.bound.support;
     for (uint32_t s = 0; s < section_count; ++s) row.slots[s].need = taken.need[s];
   }
   return DR_OK;

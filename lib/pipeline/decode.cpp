@@ -7,6 +7,7 @@
 
 #include "pipeline/decode_work.hpp"
 #include "primitive/ascending.hpp"
+#include "split/blocks.hpp"
 #include "split/split.hpp"
 
 namespace dr {
@@ -53,12 +54,13 @@ class decoder {
       o.slots[s].data = f_.data + at;
       o.slots[s].size = row.size[s];
       o.fault = no_fault(stream[s]);
-      dr_job job = shape_job({row.universe, s == section_index ? row.count : row.support, plan.dtype, plan.width});
+      const uint64_t count = s == section_index ? row.count : row.support;
+      dr_job job = shape_job({list.keys(row.universe), list.keys(count), plan.dtype, plan.width});
       if (s == section_order) job.universe = row.support;
       job.fault = &o.fault;
       void* const outs[] = {o.values, o.order, o.support};
       job.out = outs[s];
-      job.out_capacity = row.support * (s == section_value ? row_bytes(plan) : 4);
+      job.out_capacity = list.keys(row.support) * (s == section_value ? row_bytes(plan) : 4);
       job.out_size = &o.out_size[s];
       w_.selected[w_.jobs.n] = i;
       w_.jobs.add(job, o.slots[s]);
@@ -96,9 +98,17 @@ class decoder {
       std::memcpy(o.support, f_.data + row.offset + row.size[section_value] + row.size[section_order], 4 * row.support);
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
-    if (o.support)
-      if (const uint64_t k = first_descent(o.support, row.support, row.universe); k < row.support)
+    if (o.support) {
+      stage_list keys;
+      if (row.mode == mode_plan) keys.block = plan.index().block;
+      const uint64_t n = keys.keys(row.support);
+      if (const uint64_t k = first_descent(o.support, n, keys.keys(row.universe)); k < n)
         return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
+      if (elements_of_blocks(o.support, n, keys.block, row.universe) != row.support)
+        return corrupt(i, DR_STREAM_INDEX, n - 1, o.support[n - 1],
+                       "the last block is missing, or has too many elements");
+      expand_blocks(o.support, n, keys.block, row.universe);
+    }
     if (!o.order) return DR_OK;
     if (const uint64_t k = first_misplaced(o.order, row.support, o.seen); k < row.support)
       return corrupt(i, DR_STREAM_ORDER, k, o.order[k], "not a permutation");

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "pipeline/encoding.hpp"
+#include "split/blocks.hpp"
 
 namespace dr {
 
@@ -18,6 +19,16 @@ dr_job encoding::job_of(size_t i, uint32_t stream, const void* in, uint64_t coun
   job.private_key = row.private_key;
   row.fault.stream = stream;
   job.fault = &row.fault;
+  return job;
+}
+
+dr_job encoding::index_job(size_t i, const stage_list& list) {
+  const row_work& row = w.rows[i];
+  const bool blocks = list.block > 1;
+  const uint64_t most = list.keys(b.rows[i].count_max);
+  dr_job job = job_of(i, DR_STREAM_INDEX, blocks ? row.blocks : row.support, most,
+                      blocks ? &row.block_count : &row.count, 4 * most);
+  job.universe = list.keys(job.universe);
   return job;
 }
 
@@ -44,11 +55,12 @@ dr_status encode_index(encoding& e, uint32_t p) {
       row.slots[section_index].size = 0;
       return;
     }
-    dr_job job = e.job_of(i, DR_STREAM_INDEX, plan.carries_order ? row.keys : row.support, e.b.rows[i].count_max,
-                          &row.count, 4 * e.b.rows[i].count_max);
+    dr_job job = e.index_job(i, plan.index());
+    if (plan.carries_order) job.in = row.keys;
     if (plan.replaces_support()) {
       job.tell = row.tell;
-      job.tell_capacity = e.b.rows[i].support_max;
+      // (So many blocks have room as elements.)
+      job.tell_capacity = row.support_max == e.b.rows[i].universe ? job.universe : row.support_max / plan.index().block;
       job.tell_count = &row.told;
     }
     e.add_job(i, job, section_index);
@@ -61,6 +73,8 @@ dr_status encode_index(encoding& e, uint32_t p) {
       return fail(e.error, DR_E_INTERNAL,
                   "%s broke its contract while encoding: it tells no support of %" PRIu64 " indices",
                   plan.index().front().codec->name, row.count);
+    if (plan.replaces_support() && row.fault.code == DR_OK)
+      row.told = expand_blocks(row.tell, row.told, plan.index().block, e.b.rows[e.w.selected[j]].universe);
     if (!plan.replaces_support() || row.fault.code != DR_E_CAPACITY || row.slots[section_index].need.tell_suffices)
       continue;
     // More support than the plan allows: the keys go raw.
@@ -104,10 +118,9 @@ dr_status encode_value(encoding& e, uint32_t p) {
     if (row.value_chosen) return;
     row.fault.stream = DR_STREAM_VALUE;
     if (lossy && !check_finite(e, i)) return;
-    dr_job job = e.job_of(i, DR_STREAM_VALUE, e.sent(i), e.b.rows[i].support_max, &row.told,
-                          e.b.rows[i].support_max * e.row_bytes(i));
+    dr_job job = e.job_of(i, DR_STREAM_VALUE, e.sent(i), row.support_max, &row.told, row.support_max * e.row_bytes(i));
     job.tell = row.order;
-    job.tell_capacity = row.order ? e.b.rows[i].support_max : 0;
+    job.tell_capacity = row.order ? row.support_max : 0;
     job.tell_count = &row.order_told;
     e.add_job(i, job, section_value);
   });
@@ -150,8 +163,7 @@ dr_status encode_order(encoding& e, uint32_t p) {
   trace_span span = e.span("order");
   e.each_coded(p, [&](size_t i) {
     row_work& row = e.w.rows[i];
-    dr_job job =
-        e.job_of(i, DR_STREAM_ORDER, row.order, e.b.rows[i].support_max, &row.told, 4 * e.b.rows[i].support_max);
+    dr_job job = e.job_of(i, DR_STREAM_ORDER, row.order, row.support_max, &row.told, 4 * row.support_max);
     job.universe = row.told;
     e.add_job(i, job, section_order);
   });

@@ -87,6 +87,8 @@ encode_work encode_work::take(arena& memory, const batch& b) {
     const wire_plan& wire = b.wire[r.plan];
     const uint64_t row_bytes = uint64_t{u.width} * value_size(u.dtype);
     row_work o{};
+    if (const uint32_t block = u.method->block; block != 1)
+      o.blocks = memory.take<uint32_t>(ceil_div(r.count_max, block ? block : 2));
     if (wire.replaces_support()) {
       if (needs_list(u, wire)) o.tell = memory.take<uint32_t>(r.support_max);
       o.sent = memory.take<std::byte>(r.support_max * row_bytes);
@@ -130,6 +132,7 @@ encoding::encoding(const batch& batch, const encode_call& of_call, std::span<con
     w.wire[i].universe = r.universe;
     const draw_keys keys = draw_keys::of(call, tensors[u.first_tensor], u.first_tensor, i - u.first_row);
     w.rows[i].plan = r.plan;
+    w.rows[i].support_max = r.support_max;
     w.rows[i].value_chosen = false;
     w.rows[i].shared_key = keys.shared;
     w.rows[i].private_key = keys.own;

@@ -31,6 +31,7 @@ struct unit_work {
   select_piece* pieces;
   summed* sums;  // of pieces that have no values
   float* undo;
+  uint32_t block;  // elements that were kept together
   uint32_t
       taken_from;  // where nothing remains in the state: magnitudes from here on were cleared there; 0: something remains
   bool advanced;  // the states, so failing takes them back
@@ -45,10 +46,11 @@ struct unit_work {
 // A segment of a unit: a row of the frame.
 struct row_work {
   dr_fault fault;
-  uint64_t count, told;
+  uint64_t count, told, block_count;
   uint64_t source_first, source_rows;  // of a sparse source: its part in this segment
   uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
   uint32_t* support;                   // [count] in the segment
+  uint32_t* blocks;                    // [block_count] of the support, where the index list codes such
   void* kept;                          // values at the support
   uint32_t* tell;                      // [told]; nullptr: all of the segment
   void* sent;                          // values at the told support
@@ -57,10 +59,11 @@ struct row_work {
   void* decoded;                       // what the receiver will see, with feedback
   uint64_t order_told, decoded_size;
   stream_slot slots[section_count], decode_slot;
-  uint32_t plan;      // of those that auto chose from, the one taken
-  bool value_chosen;  // by coding them: slots[section_value] has them
-  stream_slot trial;  // another choice of value codec,
-  void* seen;         // and what the receiver would see
+  uint32_t plan;         // of those that auto chose from, the one taken
+  uint64_t support_max;  // of that plan
+  bool value_chosen;     // by coding them: slots[section_value] has them
+  stream_slot trial;     // another choice of value codec,
+  void* seen;            // and what the receiver would see
   uint64_t shared_key, private_key;
 };
 
@@ -119,6 +122,8 @@ struct encoding {
   }
 
   dr_job job_of(size_t i, uint32_t stream, const void* in, uint64_t count_max, const uint64_t* count, uint64_t in_max);
+  // Of a row's keys, as an index list codes them.
+  dr_job index_job(size_t i, const stage_list& list);
   void add_job(size_t row, const dr_job& job, section s) {
     w.selected[w.jobs.n] = static_cast<uint32_t>(row);
     w.jobs.add(job, w.rows[row].slots[s]);

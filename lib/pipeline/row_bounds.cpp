@@ -1,6 +1,7 @@
 #include "pipeline/row_bounds.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 #include <cmath>
 
@@ -15,6 +16,7 @@ wire_plan wire_of(const plan& p, const unit& u) {
   out.dtype = u.dtype;
   out.width = u.width;
   out.carries_order = p.carries_order();
+  out.lists[section_index].block = std::max(1u, p.block);
   const std::vector<bound_stage>* lists[section_count] = {&p.value, &p.order, &p.index};
   for (uint32_t s = 0; s < section_count; ++s)
     for (const bound_stage& b : *lists[s]) {
@@ -28,7 +30,7 @@ wire_plan wire_of(const plan& p, const unit& u) {
 bool same_on_wire(const wire_plan& a, const wire_plan& b) {
   if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order) return false;
   for (uint32_t s = 0; s < section_count; ++s) {
-    if (a.lists[s].count != b.lists[s].count) return false;
+    if (a.lists[s].count != b.lists[s].count || a.lists[s].block != b.lists[s].block) return false;
     for (uint32_t i = 0; i < a.lists[s].count; ++i) {
       const stage &x = a.lists[s].stages[i], &y = b.lists[s].stages[i];
       // Parameters that do not travel still tell plans apart: they run apart.
@@ -55,7 +57,7 @@ dr_status resolve(wire_plan& wire, const typical_row& row, uint64_t tensor, dr_e
     for (uint32_t i = 0; i < list.count; ++i) {
       stage& s = list.stages[i];
       if (!s.codec->cpu->resolve) continue;
-      const dr_job job = shape_job({row.universe, row.count, wire.dtype, wire.width});
+      const dr_job job = shape_job({list.keys(row.universe), list.keys(row.count), wire.dtype, wire.width});
       dr_params params = s.params();
       if (s.codec->role == DR_ROLE_VALUE) params.beside = wire.lists[section_index].front().codec->traits;
       dr_fault fault = no_fault();
@@ -128,55 +130,72 @@ void grow(list_need& all, const list_need& one) {
   all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
 }
 
-// The payload of a row for which auto chooses. Its index codec costs no more than any other of them, and none costs more than its bound.
-// Its value codec writes no more than any other that meets the error, and what is exact and takes everything always does.
-uint64_t bound_chosen(const unit& u, const batch_row& row, std::span<const wire_plan> plans, uint64_t dense) {
-  if (may_go_dense(u)) return dense;
+// The payload of a row for which auto chooses among these. Its index codec costs no more than any other of them, and none costs more than
+// its bound. Its value codec writes no more than any other that meets the error, and what is exact and takes everything always does.
+uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_plan> plans) {
+  if (choices.size() == 1) return choices[0].bound.payload;
   uint64_t index = ~uint64_t{0}, value = ~uint64_t{0}, longest = 0;
-  for (const row_choice& c : row.choices) {
+  for (const row_choice& c : choices) {
     const stage_list& values = plans[c.plan].value();
     index = std::min(index, c.bound.index);
     longest = std::max(longest, c.bound.value);
     if (values.exact() && values.total()) value = std::min(value, c.bound.value);
   }
-  return std::min(dense, index + std::min(value, longest));
+  return index + std::min(value, longest);
 }
 
 // All that auto may choose for a row whose own plan is bound.
 dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, batch_row& row, dr_error& error) {
   const plan& method = *u.method;
-  const auto& indices = method.index_choices.empty() ? method.index : method.index_choices;
-  std::vector<const bound_stage*> values;
+  std::vector<const bound_stage*> indices, values;
+  for (const bound_stage& i : method.index_choices) indices.push_back(&i);
+  if (indices.empty()) indices.push_back(&method.index[0]);
   for (const bound_stage& v : method.value_choices)
     if (v.codec->dtypes & DR_DTYPE_BIT(u.dtype)) values.push_back(&v);
   if (values.empty()) values.push_back(&method.value[0]);
   row.value_choices = static_cast<uint32_t>(values.size());
+  if (!method.block) row.block_choices = 1 + std::countr_zero(block_max);
   const auto put = [](stage_list& list, const bound_stage& b) {
     list.count = 1;
     list.stages[0] = stage{b.codec, b.values.data(), {}};
   };
-  for (const bound_stage& index : indices)
-    for (const bound_stage* value : values) {
-      wire_plan wire = wire_of(method, u);
-      if (!method.index_choices.empty()) put(wire.lists[section_index], index);
-      if (!method.value_choices.empty()) put(wire.lists[section_value], *value);
-      batch_row one = row;
-      if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
-      one.plan = find_or_add(out.wire, wire);
-      if (const dr_status s = bound_row(u, wire, one, error)) return s;
-      row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
-      std::copy_n(one.need, section_count, choice.need);
-      for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
-    }
+  const batch_row base = row;
+  const auto bound_choice = [&](uint32_t block, const bound_stage* index, const bound_stage* value) -> dr_status {
+    wire_plan wire = wire_of(method, u);
+    wire.lists[section_index].block = block;
+    if (!method.index_choices.empty()) put(wire.lists[section_index], *index);
+    if (!method.value_choices.empty()) put(wire.lists[section_value], *value);
+    batch_row one = base;
+    if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
+    one.plan = find_or_add(out.wire, wire);
+    if (const dr_status s = bound_row(u, wire, one, error)) return s;
+    row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
+    std::copy_n(one.need, section_count, choice.need);
+    for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
+    row.support_max = std::max(row.support_max, one.support_max);
+    return DR_OK;
+  };
+  const uint64_t dense = row.universe * u.width * value_size(u.dtype);
+  uint64_t payload = may_go_dense(u) ? dense : 0;
+  for (uint32_t k = 0; k < row.block_choices; ++k) {
+    const size_t first = row.choices.size();
+    for (const bound_stage* index : indices)
+      for (const bound_stage* value : values)
+        if (const dr_status s = bound_choice(method.block ? method.block : 1u << k, index, value)) return s;
+    payload = std::max(payload, bound_chosen(std::span(row.choices).subspan(first), out.wire));
+  }
   row.plan = row.choices[0].plan;
-  row.bound.payload = bound_chosen(u, row, out.wire, row.universe * u.width * value_size(u.dtype));
+  row.bound.payload = std::min(dense, payload);
   return DR_OK;
 }
 
 }  // namespace
 
 dr_status add_rows(batch& out, unit& u, dr_error& error) {
-  const uint64_t segment = std::clamp<uint64_t>(out.segment_rows ? out.segment_rows : universe_max, 1, universe_max);
+  // Whole blocks, so that they are those of the tensor, however it is cut.
+  const uint64_t block = u.method->block ? u.method->block : block_max,
+                 asked = std::clamp<uint64_t>(out.segment_rows ? out.segment_rows : universe_max, block, universe_max),
+                 segment = asked - asked % block;
   const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
   if (segments > (1u << 20))
     return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, u.universe,

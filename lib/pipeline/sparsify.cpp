@@ -2,6 +2,7 @@
 #include "feedback/residual.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
+#include "split/blocks.hpp"
 
 namespace dr {
 namespace {
@@ -67,6 +68,7 @@ void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
   const kept_count kept = sparsifier.how.keep(
       {sparsifier.params, source, u.universe, u.sparse ? o.indices : nullptr, key, o.scratch, o.kept, crew});
   fence_streams();
+  o.block = u.method->block ? u.method->block : kept.block;
   o.dense_fallback = kept.count > u.dense_above;
   o.taken_from = nothing_left ? kept.taken_from : 0;
   uint64_t begin = 0;
@@ -79,6 +81,7 @@ void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
       row.support = o.support + begin;
       read_support(e, o, u.first_row + k);
     }
+    if (o.block > 1) row.block_count = list_blocks(row.support, row.count, o.block, row.blocks);
     begin = o.kept.ends[k];
   }
 }

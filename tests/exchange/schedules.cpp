@@ -62,7 +62,9 @@ TEST_CASE("ranks are bit-identical for lossy plans and batches of 161 tensors") 
       "sparsify=random(ratio=0.1) feedback=residual index=gap_huffman value=log_quant",
       "sparsify=topr(ratio=0.1) feedback=residual index=auto value=auto(error=0.05)",
       "sparsify=topr(count=3) feedback=residual index=elias_fano value=half",
-      "sparsify=topr(ratio=0.02) feedback=residual bucket=flat index=golomb value=lloyd(levels=2)"};
+      "sparsify=topr(ratio=0.02) feedback=residual bucket=flat index=golomb value=lloyd(levels=2)",
+      "sparsify=blocks(ratio=0.1,block=8) feedback=residual index=golomb value=qsgd(levels=127)",
+      "sparsify=blocks(ratio=0.05) feedback=residual bucket=flat index=auto value=auto(error=0.05)"};
   for (const std::string& plan : plans)
     for (const std::string& schedule : schedules) {
       world::options o;

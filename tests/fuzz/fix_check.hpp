@@ -77,6 +77,7 @@ enum { value = 0, order = 1, index = 2 };  // lists, as on the wire
 
 struct list {
   uint64_t count = 0;
+  uint64_t block = 1;
   const dr_codec* first = nullptr;
   std::array<uint64_t, DR_FIELDS_MAX> fields{};
 
@@ -107,13 +108,17 @@ inline entry read_entry(reader& in) {
       const uint64_t head = in.varint();
       const uint64_t begin = in.at + (head & 1), length = head & 1 ? in.take(1) : 0;
       list& to = e.lists[l];
-      ++to.count;
-      if (s == 0) {
+      if (to.count++ == 0) {
         for (size_t i = 0; i < dr_codec_count(); ++i)
           if (dr_codec_at(i)->role == role[l] && dr_codec_at(i)->id == head >> 1) to.first = dr_codec_at(i);
         if (!to.first) in.good = false;
         for (size_t f = 0; in.good && f < to.first->field_count; ++f)
           to.fields[f] = in.at < begin + length ? in.varint() : to.first->fields[f].fallback;
+        if (to.first && to.first->traits & DR_PREFIX) {  // what matters is the codec behind it
+          to.block = uint64_t{1} << (to.fields[0] & 31);
+          to.count = 0;
+          to.first = nullptr;
+        }
       }
       in.good = in.good && begin + length <= in.end;
       in.at = begin + length;
@@ -138,8 +143,9 @@ inline bool payload_size(const entry& e, const row& r, uint64_t& bytes) {
               e.lists[l].fields[f] > e.lists[l].first->fields[f].maximum)
             return false;
         dr_job job{.struct_size = sizeof(dr_job)};
-        job.universe = r.universe;
-        job.count_max = l == index ? r.count : r.support;
+        const uint64_t block = e.lists[l].block, count = l == index ? r.count : r.support;
+        job.universe = (r.universe + block - 1) / block;
+        job.count_max = (count + block - 1) / block;
         job.dtype = e.dtype;
         job.width = e.width;
         dr_params params{};

@@ -26,6 +26,8 @@ sparsify=dgc(ratio=0.01) index=golomb(adaptive=1) value=uniform_quant(error=0.02
 sparsify=random(ratio=0.01) index=bloom(policy=p2,bits=12,layout=split_block) value=lloyd(levels=4)
 index=delta_varint+huffman value=sketch(buckets=64)+huffman
 index=seeded(count=5) value=fit_dexp(sign=order) order=bitpack+zstd(level=19)
+sparsify=blocks(ratio=0.5,block=4) index=golomb+zstd value=fit_poly
+sparsify=blocks(count=3) feedback=residual index=auto value=auto(error=0.1) bucket=flat
 
 sparsify=topr
 index=raw index=raw
@@ -49,7 +51,7 @@ def decode_seeds():
             if not name or name.startswith("encode_"):
                 continue
             data = (golden / "frames" / f"{name}.frame").read_bytes()
-            if len(data) > seed_max or (noticed == "inspect" and not name.startswith(("plan_", "status_", "width_", "bloom_bomb", "bloom_64_", "bloom_none"))):
+            if len(data) > seed_max or (noticed == "inspect" and not name.startswith(("plan_", "status_", "width_", "bloom_bomb", "bloom_64_", "bloom_none", "block_"))):
                 continue  # the checks are put right anyway, and most header faults are a mutation away
             kinds.setdefault((data[3], data[16:32] if data[3] & 1 else data[12:48]), []).append((len(data), name, data))
     return {name: data for _, name, data in (min(kind) for kind in kinds.values())}

@@ -24,7 +24,7 @@ sys.path.insert(0, str(here.parent / "reference"))
 sys.dont_write_bytecode = True
 import decoder  # noqa: E402
 import encoder  # noqa: E402
-from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, mix64, murmur3, to_double  # noqa: E402
+from decoder import LIST, MASK32, MASK64, PHI, SHORT, Corrupt, Shape, Unsupported, decode_frame, is_fixed, mix64, murmur3, to_double  # noqa: E402
 from encoder import (EncodedRow, encode, encode_row, entry, entry_bytes, general_frame, pack_bits, seal, short_frame, stage,  # noqa: E402
                      status_frame, varint)
 
@@ -591,6 +591,70 @@ def add_encoded(name, plan, call, texts, data):
     good(name, f"the library writes these bytes for {plan}", data)
 
 
+def blocks():
+    """`block` before an index codec: U = 100 has 12 blocks of 8 and one of 4."""
+    def plan(index, block=8, value=(RAW,), **more):
+        return entry("f32", value, index, block=block, **more)
+
+    def forged(e, universe, keys, payload, mode=0, support=None, **more):
+        """A frame of one row whose index section is `payload`, of zeros."""
+        n = len(keys) if support is None else support
+        fixed = is_fixed(e.index)
+        row = EncodedRow(e, mode, universe, len(keys), n, index=0 if fixed or mode else len(payload), payload=bytes(4 * n) + payload)
+        return short_frame(replace(row, payload=row.payload + bytes(-len(row.payload) % 4)), **more)
+
+    u32 = lambda *keys: struct.pack(f"<{len(keys)}I", *keys)
+    whole, with_tail = {k: patterns(1, k) for k in [*range(8), *range(40, 48)]}, {k: patterns(1, k) for k in [*range(8), *range(96, 100)]}
+    bloom_8 = stage("index", "bloom", **encoder.bloom_fields(0.1))
+    for block in (2, 4, 8, 16, 32):
+        good(f"block_{block}", f"blocks of {block}, the last one among them", encode([(1000, {k: [ONE + k] for k in (3, 17, 500, 999)})], plan([GOLOMB], block)))
+    good("block_raw", "keys of blocks: of fixed size", encode([(100, whole)], plan([KEYS])))
+    good("block_raw_tail", "the last block, which is short", encode([(100, with_tail)], plan([KEYS])))
+    good("block_only_tail", "only the last block", encode([(100, {99: [TWO]})], plan([KEYS])))
+    good("block_longer_than_universe", "one block that is longer than the universe", encode([(5, {2: [TWO]})], plan([GOLOMB], 32)))
+    good("block_whole_universe", "all blocks", encode([(100, {k: [HALF] for k in range(100)})], plan([GOLOMB], value=[QSGD])))
+    good("block_none", "no block", encode([(100, {})], plan([GOLOMB])))
+    good("block_deflate", "a bytes codec behind the blocks' codec", forged(plan([KEYS, DEFLATE]), 100, whole, stored(u32(0, 5))))
+    good("block_bitmap", "a bitmap of blocks", encode([(100, with_tail)], plan([stage("index", "bitmap")])))
+    good("block_bloom", "a filter of blocks: the support is elements of its positives", encode([(1000, {k: [ONE + k] for k in range(100)})], plan([bloom_8])))
+    good("block_all", "all blocks, for no bytes", encode([(100, whole)], plan([stage("index", "all")])))
+    good("block_reorders", "an order beside blocks, of elements", encode([(100, with_tail)], entry("f32", [FIT], [KEYS], [PACK], block=8)))
+    good("block_segments", "segments: each has blocks of its own", encode([(100, {k: [ONE + k] for k in (2, 31, 64, 99)})], plan([GOLOMB]), segment=30))
+    good("block_two_sizes", "two tensors, of blocks of two sizes", general_frame([encode_row(plan([GOLOMB]), 100, whole), encode_row(plan([GOLOMB], 16), 100, whole)]))
+    good("block_raw_index_mode", "raw keys are elements, and need not be blocks", encode([(100, {3: [ONE], 98: [TWO]})], plan([bloom_8]), mode=1))
+    good("block_dense_mode", "a dense row has no blocks", encode([(20, {3: [ONE]})], plan([GOLOMB]), mode=2))
+    good("block_five_codecs", "block, and four behind it: five codecs",
+         forged(plan([KEYS, DEFLATE, DEFLATE, DEFLATE]), 100, whole, stored(stored(stored(u32(0, 5))))))
+    bad("block_rest", "22 of 100 elements are not whole blocks", forged(plan([KEYS]), 100, range(22), u32(0, 5, 12)))
+    bad("block_rest_of_support", "a support that is not whole blocks", short_frame(replace(encode_row(plan([bloom_8]), 1000, whole), support=21)))
+    bad("block_last_missing", "20 of 100 elements, but the last block is not there", forged(plan([KEYS]), 100, range(20), u32(0, 5, 7)), "decode")
+    bad("block_last_in_excess", "24 of 100 elements, but the last block, which is short, is there", forged(plan([KEYS]), 100, range(24), u32(0, 5, 12)), "decode")
+    bad("block_not_below", "a block that the universe does not have", forged(plan([KEYS]), 96, range(16), u32(0, 12)), "decode")
+    bad("block_descends", "blocks that do not ascend", forged(plan([KEYS]), 96, range(16), u32(5, 0)), "decode")
+    bad("block_twice", "a block twice", forged(plan([KEYS]), 96, range(16), u32(5, 5)), "decode")
+    head = lambda counts, *stages: bytes([counts, 1]) + b"".join(encoder.stage_bytes(s) for s in stages)
+    one = stage("index", "block")
+    bad("block_alone", "block with nothing behind it", general_frame([], plan=head(0x09, RAW, one)))
+    bad("block_before_block", "block before block", general_frame([], plan=head(0x19, RAW, one, one, KEYS)))
+    bad("block_before_nothing", "block before block, and nothing behind", general_frame([], plan=head(0x11, RAW, one, one)))
+    bad("block_of_1", "blocks of 2^0", general_frame([], plan=head(0x11, RAW, stage("index", "block", log2_size=0), KEYS)))
+    bad("block_of_64", "blocks of 2^6", general_frame([], plan=head(0x11, RAW, stage("index", "block", log2_size=6), KEYS)))
+    bad("block_field_at_default", "a last field that equals its default", general_frame([], plan=bytes.fromhex("11 01 02 1d 01 03 02")))
+    bad("block_carries_order", "keys of blocks cannot carry the order", general_frame([], plan=b"\x11\x11" + b"".join(encoder.stage_bytes(s) for s in (FIT, one, KEYS))))
+    bad("block_behind_golomb", "block where a bytes codec belongs", general_frame([], plan=head(0x11, RAW, GOLOMB, one)), status="UNSUPPORTED")
+
+    def largest_blocks(row, universe, block, target):
+        energy = {b: sum(to_double(row[k][0], "f32") ** 2 for k in range(b * block, min((b + 1) * block, universe)) if k in row) for b in range(-(-universe // block))}
+        kept = sorted(sorted(b for b in energy if energy[b]), key=lambda b: -energy[b])[:target]
+        return decoder.expand(sorted(kept), block, universe)
+
+    row, tail = sample(1000, 300, 70), {k: v for k, v in sample(1003, 300, 71).items() if k >= 900}
+    for block, target in ((2, 50), (8, 12), (32, 3)):
+        encoded(f"encode_blocks_{block}", f"sparsify=blocks(ratio=0.1,block={block}) index=golomb value=raw", plan([GOLOMB], block), [("dense", 1000, row, 0)],
+                pick=lambda r, block=block, target=target: largest_blocks(r, 1000, block, target))
+    encoded("encode_blocks_tail", "sparsify=blocks(count=500,block=8) index=raw value=raw", plan([KEYS]), [("dense", 1003, tail, 0)], pick=lambda r: largest_blocks(r, 1003, 8, 63))
+
+
 def encode_cases():
     def bloom_plan(dtype="f32", value=RAW, fpr=0.1, policy=0, seed=0, order=None):
         return entry(dtype, [value], [stage("index", "bloom", policy=policy, seed=seed, **encoder.bloom_fields(fpr))], order or [])
@@ -670,7 +734,7 @@ def make():
     index_raw()
     split("golomb", "golomb")
     split("rice", "rice")
-    for part in (bloom, value_raw, qsgd, fit_poly, bitpack, deflate, encode_cases):
+    for part in (bloom, value_raw, qsgd, fit_poly, bitpack, deflate, blocks, encode_cases):
         part()
 
 
@@ -700,7 +764,10 @@ LATER = [
     ("fit_poly_lines", "rows", "value=fit_poly(degree=1,knots=chord,segments=6,sign=order)"), ("fit_dexp", "rows", "value=fit_dexp"), ("fit_dexp_order", "rows", "value=fit_dexp(sign=order)"),
     ("rank_fit", "rows", "value=rank_fit(bits=3)"), ("uniform_quant", "rows", "value=uniform_quant(error=0.01)"), ("uniform_quant_bits", "rows", "value=uniform_quant(bits=4)"),
     ("log_quant", "rows", "value=log_quant(bits=4)"), ("lloyd", "rows", "value=lloyd(levels=8)"), ("value_auto", "rows", "index=auto value=auto(error=0.03)"),
-    ("gap_huffman", "rows", "index=gap_huffman"), ("gap_huffman_strewn", "strewn", "index=gap_huffman"), ("delta_pfor", "rows", "index=delta_pfor"), ("delta_pfor_strewn", "strewn", "index=delta_pfor")]
+    ("gap_huffman", "rows", "index=gap_huffman"), ("gap_huffman_strewn", "strewn", "index=gap_huffman"), ("delta_pfor", "rows", "index=delta_pfor"), ("delta_pfor_strewn", "strewn", "index=delta_pfor"),
+    *((f"blocks_{block}", "rows", f"sparsify=blocks(ratio=0.1,block={block}) index=golomb value=log_quant") for block in (2, 4, 8, 16, 32)),
+    ("blocks_bloom", "all", "sparsify=blocks(ratio=0.1,block=4) index=bloom(policy=p0,fpr=0.1) value=half"), ("blocks_seeded", "all", "sparsify=blocks(ratio=0.1,block=8) index=seeded(ratio=0.1)"),
+    ("blocks_fit_poly", "all", "sparsify=blocks(ratio=0.1,block=8) index=raw value=fit_poly"), ("blocks_auto", "rows", "sparsify=blocks(ratio=0.1,block=16) index=auto value=auto(error=0.1)")]
 
 
 def from_library(path):

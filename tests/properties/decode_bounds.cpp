@@ -91,7 +91,7 @@ const dr_codec& codec(dr_role role, const std::string& name) {
 std::vector<const dr_codec*> codecs(dr_role role) {
   std::vector<const dr_codec*> out;
   for (size_t i = 0; i < dr_codec_count(); ++i)
-    if (dr_codec_at(i)->role == role) out.push_back(dr_codec_at(i));
+    if (dr_codec_at(i)->role == role && !(dr_codec_at(i)->traits & DR_PREFIX)) out.push_back(dr_codec_at(i));
   return out;
 }
 
@@ -221,7 +221,7 @@ std::vector<bytes> streams(const forged::list& list, uint64_t need, client::rng&
 }
 
 // All of one role, with streams of zeros beside them that are as short as can be.
-verdicts attack(dr_role role) {
+verdicts attack(dr_role role, bool blocks = false) {
   verdicts seen;
   client::rng random{static_cast<uint64_t>(role)};
   const forged::stage raw{&codec(DR_ROLE_VALUE, "raw"), {}}, huffman{&codec(DR_ROLE_BYTES, "huffman"), {}},
@@ -242,6 +242,9 @@ verdicts attack(dr_role role) {
           e.order = role == DR_ROLE_ORDER ? list : forged::list{{&codec(DR_ROLE_ORDER, "bitpack"), {}}, huffman};
         const uint64_t universe = 1 + random.next() % 16384, count = 1 + random.next() % universe;
         const bool replaces = first->traits & DR_REPLACES_SUPPORT;
+        const uint64_t log2_size = blocks ? 1 + random.next() % 5 : 0, size = uint64_t{1} << log2_size;
+        if (blocks) e.block = {{&codec(DR_ROLE_INDEX, "block"), {log2_size}}};
+        const auto in_blocks = [&](uint64_t n) { return (n + size - 1) / size; };
         std::vector<shape> shapes{{universe, universe, universe}};
         if (role == DR_ROLE_INDEX) {
           shapes.push_back({universe, count, count});
@@ -250,11 +253,14 @@ verdicts attack(dr_role role) {
         }
         for (const shape& s : shapes) {
           forged::row r;
+          // Whole blocks, without the last one of the universe.
+          const auto whole = [&](uint64_t n) { return n == s.universe || n < size ? n : n / size * size; };
           r.universe = s.universe;
-          r.count = s.count;
-          r.support = s.support ? s.support : s.count;
+          r.count = whole(s.count);
+          r.support = s.support ? whole(s.support) : r.count;
           dr_need need{.struct_size = sizeof(dr_need)};
-          if (!forged::need_of(list[0], e.dtype, 1, r.universe, role == DR_ROLE_INDEX ? r.count : r.support, need)) {
+          if (!forged::need_of(list[0], e.dtype, 1, in_blocks(r.universe),
+                               in_blocks(role == DR_ROLE_INDEX ? r.count : r.support), need)) {
             ++seen.refused;
             need = {};
             if (forged::fixed_size(list)) continue;
@@ -278,6 +284,12 @@ verdicts attack(dr_role role) {
 
 TEST_CASE("memory of decode is bounded by what arrives and what leaves: index codecs") {
   const verdicts seen = attack(DR_ROLE_INDEX);
+  MESSAGE(seen.decoded << " decoded, " << seen.refused << " corrupt, " << seen.limited << " beyond the limits");
+  CHECK(seen.decoded > 100);
+  CHECK(seen.refused > 100);
+}
+TEST_CASE("memory of decode is bounded by what arrives and what leaves: index codecs of blocks") {
+  const verdicts seen = attack(DR_ROLE_INDEX, true);
   MESSAGE(seen.decoded << " decoded, " << seen.refused << " corrupt, " << seen.limited << " beyond the limits");
   CHECK(seen.decoded > 100);
   CHECK(seen.refused > 100);

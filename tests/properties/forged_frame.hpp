@@ -21,6 +21,7 @@ using list = std::vector<stage>;
 struct entry {
   uint32_t dtype = DR_F32, width = 1;
   list value, order, index;
+  list block;  // before the index list: none, or `block`
 };
 
 struct row {
@@ -53,10 +54,10 @@ inline void put_list(bytes& out, const list& stages) {
 }
 
 inline void put_entry(bytes& out, const entry& e) {
-  out.push_back(static_cast<uint8_t>(e.value.size() | e.index.size() << 3 | e.order.size() << 6));
+  out.push_back(static_cast<uint8_t>(e.value.size() | (e.block.size() + e.index.size()) << 3 | e.order.size() << 6));
   out.push_back(static_cast<uint8_t>(e.dtype | (e.width > 1 ? 32 : 0)));
   if (e.width > 1) put_varint(out, e.width);
-  for (const list* l : {&e.value, &e.order, &e.index}) put_list(out, *l);
+  for (const list* l : {&e.value, &e.order, &e.block, &e.index}) put_list(out, *l);
 }
 
 inline bool fixed_size(const list& l) { return l.size() == 1 && (l[0].codec->traits & DR_FIXED_SIZE); }

@@ -13,7 +13,7 @@ namespace {
 TEST_CASE("every built-in codec has a case with a plan and inputs") {
   for (size_t i = 0; i < codec_count(); ++i) {
     const dr_codec& codec = *codec_at(i);
-    if (codec.role > DR_ROLE_BYTES) continue;
+    if (codec.role > DR_ROLE_BYTES || codec.traits & DR_PREFIX) continue;  // (tests/abi/block_frames.cpp)
     INFO(std::string(role_name(codec.role)) << "=" << std::string(codec.name));
     const auto has = [&](const cases::codec_case& c) {
       return c.role == codec.role && std::string(c.name) == codec.name && !c.plans.empty() && !c.inputs.empty();

@@ -85,7 +85,10 @@ std::vector<std::string> choices_of(const dr_codec& codec) {
   return all;
 }
 
-bool travels(const dr_codec& codec) { return codec.role != DR_ROLE_SPARSIFY && codec.role != DR_ROLE_FEEDBACK; }
+// (What stands before an index codec is no plan's to name.)
+bool travels(const dr_codec& codec) {
+  return codec.role != DR_ROLE_SPARSIFY && codec.role != DR_ROLE_FEEDBACK && !(codec.traits & DR_PREFIX);
+}
 
 // Whether a plan as it is written has the codec.
 bool names(const std::string& text, const dr_codec& codec) {

@@ -12,7 +12,7 @@ import ctypes
 import math
 import struct
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Callable
 
@@ -74,7 +74,8 @@ class Entry:
     carries: bool                         # the keys carry the order
     value: list
     order: list
-    index: list
+    index: list                           # without `block`
+    block: int = 1                        # elements of one: what a key of the index list stands for
 
 
 @dataclass
@@ -103,6 +104,20 @@ class Row:
     def shape(self):
         e = self.entry
         return Shape(self.universe, self.count, self.support, e.width, e.dtype, e.carries)
+
+    def key_shape(self):
+        """What the index list is told: blocks."""
+        return in_blocks(self.shape(), self.entry.block)
+
+
+def in_blocks(shape, block):
+    universe, count, support = (-(-n // block) for n in (shape.universe, shape.count, shape.support))
+    return replace(shape, universe=universe, count=count, support=support)
+
+
+def expand(blocks, block, universe):
+    """The elements of blocks, of which the last one of a universe may be short."""
+    return [i for k in blocks for i in range(k * block, min((k + 1) * block, universe))]
 
 
 @dataclass
@@ -1276,6 +1291,7 @@ CODECS = {
     ("index", 11): Codec("index", "all", decode=decode_all, replaces=True, fixed=lambda *_: 0),
     ("index", 12): Codec("index", "gap_huffman", decode=decode_gap_huffman, bound=gap_huffman_bound),
     ("index", 13): Codec("index", "delta_pfor", decode=decode_delta_pfor, bound=delta_pfor_bound),
+    ("index", 14): Codec("index", "block", (("log2_size", 1, 5, 3),)),
     # Reading: the bound of deflate behind deflate is not written anywhere. This is above that of any zlib.
     ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
     ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),
@@ -1320,10 +1336,14 @@ def read_entry(reader):
         refuse(width < 2, "a written width below 2")
     entry = Entry(TYPES[kind & 15], width, bool(kind & 16), [], [], [])
     for role, n in (("value", values), ("order", orders), ("index", indices)):
-        stages = [read_stage(reader, role if i == 0 else "bytes") for i in range(n)]
-        setattr(entry, role, stages)
+        stages = getattr(entry, role)
+        for left in reversed(range(n)):
+            stages.append(read_stage(reader, "bytes" if stages else role))
+            if stages[0].codec.name == "block":
+                refuse(entry.block > 1 or left == 0, "block before no other index codec")
+                entry.block = 1 << stages.pop().fields["log2_size"]
     first = entry.value[0].codec
-    refuse(entry.carries and not (first.reorders and entry.index[0].codec.carries), "the keys cannot carry the order")
+    refuse(entry.carries and not (first.reorders and entry.index[0].codec.carries and entry.block == 1), "the keys cannot carry the order")
     refuse(bool(orders) != (first.reorders and not entry.carries), "an order list too many, or none")
     refuse(first.width_one and width != 1, f"{first.name}: width {width}")
     return entry
@@ -1369,12 +1389,15 @@ def settle_row(row, stored_support, stored):
         refuse(row.count == 0 and row.support, "support without count")
         refuse(row.count and row.support == 0, "count without support")
     shape = row.shape()
+    if row.mode == 0 and row.count:
+        refuse(any(n % entry.block not in (0, row.universe % entry.block) for n in (row.count, row.support)), "no whole blocks")
     for role in ("value", "order", "index"):
         stages = getattr(entry, role)
         used = stages and row.mode != 2 and row.count and not (role == "index" and row.mode == 1)
         # Reading: in a size column, the entry of a list of fixed size is 0.
         refuse(stored[role] and (not used or is_fixed(stages)), f"a stored {role} size where none belongs")
-        row.sizes[role] = stages[0].codec.fixed(shape, stages[0].fields) if used and is_fixed(stages) else stored[role]
+        told = row.key_shape() if role == "index" else shape
+        row.sizes[role] = stages[0].codec.fixed(told, stages[0].fields) if used and is_fixed(stages) else stored[role]
     if row.mode == 1:
         row.sizes["index"] = 4 * row.count
     if row.mode == 2:
@@ -1449,7 +1472,11 @@ def decode_row(row, payload):
         return list(range(row.universe)), decode_value_raw(value, shape, {})
     if row.count == 0:
         return [], []
-    indices = decode_index_raw(index, shape, {}) if row.mode == 1 else run_list(entry.index, index, shape)
+    if row.mode == 1:
+        indices = decode_index_raw(index, shape, {})
+    else:
+        indices = expand(run_list(entry.index, index, row.key_shape()), entry.block, row.universe)
+        refuse(len(indices) != row.support, "the blocks have another number of elements")
     values = run_list(entry.value, value, shape)
     width = entry.width
     if entry.carries:

@@ -14,7 +14,7 @@ import zlib
 from dataclasses import dataclass, replace
 
 from decoder import (CODECS, HALVES, LIST, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, is_fixed, largest, level_divisor, log2_ceil,
+                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
                      mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -584,8 +584,8 @@ def stage(role, name, **fields):
     return Stage(codec, {**{name: default for name, _, _, default in codec.fields}, **fields})
 
 
-def entry(dtype, value, index, order=(), width=1, carries=False):
-    return Entry(dtype, width, carries, list(value), list(order), list(index))
+def entry(dtype, value, index, order=(), width=1, carries=False, block=1):
+    return Entry(dtype, width, carries, list(value), list(order), list(index), block)
 
 
 def stage_bytes(s):
@@ -600,8 +600,9 @@ def stage_bytes(s):
 def entry_bytes(e):
     kind = {name: number for number, name in TYPES.items()}[e.dtype]
     kind |= 16 * e.carries | 32 * (e.width != 1)
-    head = bytes([len(e.value) | len(e.index) << 3 | len(e.order) << 6, kind])
-    return head + (varint(e.width) if e.width != 1 else b"") + b"".join(map(stage_bytes, e.value + e.order + e.index))
+    block = [stage("index", "block", log2_size=e.block.bit_length() - 1)] if e.block > 1 else []
+    head = bytes([len(e.value) | len(block + e.index) << 3 | len(e.order) << 6, kind])
+    return head + (varint(e.width) if e.width != 1 else b"") + b"".join(map(stage_bytes, e.value + e.order + block + e.index))
 
 
 # ---- rows ----
@@ -622,9 +623,12 @@ class EncodedRow:
 
 
 def encode_row(e, universe, row, mode=0, indices=None, continues=False):
-    """indices: those that go in; without it all that row holds."""
+    """indices: those that go in; without it all that row holds, and of blocks all elements of a block that holds any."""
     width, zeros = e.width, [0] * e.width
     keys = sorted(row if indices is None else indices)
+    blocks = sorted({k // e.block for k in keys})
+    if indices is None and mode == 0:
+        keys = expand(blocks, e.block, universe)
     count = len(keys)
     out = EncodedRow(e, mode, universe, count, 0 if mode == 2 else count, continues=continues)
     shape = Shape(universe, count, count, width, e.dtype, e.carries)
@@ -633,8 +637,8 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
     elif count:
         index = None
         if mode == 0 and replaces(e):
-            index = run_list(e.index, keys, shape)
-            keys = SUPPORTS[e.index[0].codec.name](keys, shape, e.index[0].fields)
+            index = run_list(e.index, blocks, in_blocks(shape, e.block))
+            keys = expand(SUPPORTS[e.index[0].codec.name](blocks, in_blocks(shape, e.block), e.index[0].fields), e.block, universe)
             out.support = shape.support = len(keys)
         values = [v for i in keys for v in row.get(i, zeros)]
         order = b""
@@ -651,7 +655,7 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
                 order = run_list(e.order, permutation, shape)
         value = run_list(e.value, values, shape)
         if index is None:
-            index = encode_index_raw(keys, shape, {}) if mode == 1 else run_list(e.index, keys, shape)
+            index = encode_index_raw(keys, shape, {}) if mode == 1 else run_list(e.index, blocks if e.block > 1 else keys, in_blocks(shape, e.block))
         out.value = 0 if is_fixed(e.value) else len(value)
         out.order = 0 if is_fixed(e.order) else len(order)
         out.index = 0 if is_fixed(e.index) or mode == 1 else len(index)

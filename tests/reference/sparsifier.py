@@ -7,7 +7,7 @@ import math
 
 from decoder import EXPONENT_BITS, MANTISSA_BITS, MASK64, PHI, mix64, round_to, to_double
 
-IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4}
+IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5}
 
 
 def magnitudes(values, dtype):
@@ -46,6 +46,25 @@ def topr(values, dtype, **wanted):
 def threshold(values, dtype, value):
     m = magnitudes(values, dtype)
     return [i for i in none(values, dtype) if not to_double(m[i], dtype) < value]  # so NaN, too
+
+
+def energy(numbers, block):
+    """f32 sum of squares of f32 numbers: halves are added until one is left. (Sums and products of two f32 in f64, rounded, are f32's own.)"""
+    t = [to_double(round_to(x * x, "f32"), "f32") for x in numbers] + [0.0] * (block - len(numbers))
+    while len(t) > 1:
+        half = len(t) // 2
+        t = [to_double(round_to(a + b, "f32"), "f32") for a, b in zip(t[:half], t[half:])]
+    return t[0]
+
+
+def blocks(values, dtype, block, ratio=0, count=0):
+    """Of finite values, and a size that is given."""
+    d = len(values)
+    numbers = [to_double(v, dtype) for v in values]
+    energies = [energy(numbers[i:i + block], block) for i in range(0, d, block)]
+    wanted = -(-count // block) if count else max(1, math.floor(ratio * d / block + 1e-9))
+    order = sorted((b for b, e in enumerate(energies) if e), key=lambda b: -energies[b])  # stable: ties by lower index
+    return [i for b in sorted(order[:wanted]) for i in range(b * block, min(d, (b + 1) * block))]
 
 
 def random(values, dtype, key, **wanted):

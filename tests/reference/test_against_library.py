@@ -61,6 +61,14 @@ def test_every_pair_is_read_the_same(index, value, dtype):
     same(deepreduce.encode(g, f"sparsify=topr(ratio=0.05) index={index} value={value}", seed=3, private_seed=5, step=9))
 
 
+@pytest.mark.parametrize("index", [*INDEX, "bitmap", "rle", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "seeded(ratio=0.1)", "all", "auto"])
+@pytest.mark.parametrize("block", ["2", "4", "8", "16", "32", "auto"])
+def test_blocks_are_read_the_same(index, block):
+    for d, value in [(3000, "raw"), (2999, "log_quant"), (1003, "raw" if index == "auto" else "fit_poly")]:
+        same(deepreduce.encode(gradient(d, seed=d), f"sparsify=blocks(ratio=0.05,block={block}) index={index} value={value}", seed=3, step=9))
+    same(deepreduce.encode([gradient(700, 2), gradient(9, 3), numpy.zeros(0, "f4")], f"sparsify=blocks(ratio=0.3,block={block}) index={index if 'bloom' not in index else 'golomb'} value=raw", segment_rows=100))
+
+
 @pytest.mark.parametrize("index,value", [p for p in FLAT if not p[1].startswith("fit_")])
 def test_a_list_with_rows_empty_and_tiny_tensors_is_read_the_same(index, value):
     random = numpy.random.Generator(numpy.random.Philox(1))
@@ -110,6 +118,8 @@ KEEPS = [  # a stage, and what it keeps of values of a type with a key
     ("threshold(value=0)", lambda v, t, key: sparsifier.threshold(v, t, 0)),
     ("random(ratio=0.05)", lambda v, t, key: sparsifier.random(v, t, key, ratio=0.05)),
     ("random(ratio=0.9)", lambda v, t, key: sparsifier.random(v, t, key, ratio=0.9)),  # those that are not drawn
+    *((f"blocks(ratio=0.05,block={s})", lambda v, t, key, s=s: sparsifier.blocks(v, t, s, ratio=0.05)) for s in (1, 2, 8, 32)),
+    ("blocks(count=70,block=16)", lambda v, t, key: sparsifier.blocks(v, t, 16, count=70)),
     ("dgc(ratio=0.02)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02)),
     ("dgc(ratio=0.02,sample=0.3)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02, 0.3)),
     ("dgc(ratio=0.001)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.001)),  # a threshold of one sampled value

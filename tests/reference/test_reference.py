@@ -800,6 +800,11 @@ def test_example_of_spec(role, name):
         s = stage(role, name, **case.get("fields", {}))
         count = case.get("count", case.get("support"))
         shape = Shape(case.get("universe", 2**20), count, case.get("support", count), 1, case.get("dtype", "f32"), case.get("carries", False))
+        if name == "block":
+            behind, block = stage(role, case["behind"]), 1 << s.fields["log2_size"]
+            blocks = behind.codec.decode(data, decoder.in_blocks(shape, block), behind.fields)
+            assert decoder.expand(blocks, block, shape.universe) == case["indices"]
+            continue
         if s.codec.fixed:
             assert s.codec.fixed(shape, s.fields) == len(data)
         want = next(case[key] for key in ("indices", "values", "order") if key in case)

@@ -192,6 +192,7 @@ _TRAITS = {
     _abi.DR_PRIVATE_RANDOM: "private_random",
     _abi.DR_HOST_ONLY: "host_only",
     _abi.DR_TOTAL: "total",
+    _abi.DR_PREFIX: "prefix",
 }
 _PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PARAM_CHOICE: "choice"}
 
