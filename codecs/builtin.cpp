@@ -11,7 +11,7 @@ std::span<const dr_codec* const> builtin_codecs() {
   static constexpr const dr_codec* list[] = {
       // sparsify, feedback
       &none_sparsifier.entry, &topr_sparsifier.entry, &threshold_sparsifier.entry, &random_sparsifier.entry,
-      &dgc_sparsifier.entry, &residual_entry,
+      &dgc_sparsifier.entry, &blocks_sparsifier.entry, &residual_entry,
       // index
       &index_raw_codec, &golomb_codec, &rice_codec, &bloom_codec, &bitmap_codec, &rle_codec, &elias_fano_codec,
       &delta_varint_codec, &delta_bitpack_codec, &delta_pfor_codec, &gap_huffman_codec, &seeded_codec, &all_codec,

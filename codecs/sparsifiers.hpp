@@ -5,6 +5,7 @@
 
 namespace dr {
 
-extern const sparsifier none_sparsifier, topr_sparsifier, threshold_sparsifier, random_sparsifier, dgc_sparsifier;
+extern const sparsifier none_sparsifier, topr_sparsifier, threshold_sparsifier, random_sparsifier, dgc_sparsifier,
+    blocks_sparsifier;
 
 }  // namespace dr

@@ -20,6 +20,9 @@ dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, so it takes width 1, not %u",
                         s.codec->name, u.width);
   }
+  if (u.sparse && p.sparsifier().how.block)
+    return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0,
+                      "%s takes dense tensors: one that arrives sparse has no blocks", p.sparsify.codec->name);
   if (u.width != 1 && !p.sparsifier().how.passes_on)
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width,
                       "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)",

@@ -62,10 +62,11 @@ struct select_source {
   uint64_t elements() const { return pieces.empty() ? 0 : pieces.back().before + pieces.back().n; }
 };
 
-// How many values were kept, and from which magnitude on they were taken from their place.
+// How many values were kept, from which magnitude on they were taken from their place, and in blocks of how many.
 struct kept_count {
   uint64_t count;
   uint32_t taken_from = 0x80000000;
+  uint32_t block = 1;
 };
 
 // Where kept pairs go.

@@ -33,6 +33,9 @@ struct sparsifier {
   uint64_t (*target)(const dr_params&, uint64_t universe) = nullptr;
   // How many it keeps at the most. nullptr: the target.
   uint64_t (*most)(const dr_params&, uint64_t universe) = nullptr;
+  // Contiguous elements that it keeps together, in each range from its first on; a power of two up to block_max. 0: `keep` says.
+  // nullptr: 1. What arrives sparse has no blocks.
+  uint32_t (*block)(const dr_params&) = nullptr;
   // A tensor of which it keeps more than so many is sent dense. nullptr: none is.
   uint64_t (*dense_above)(const dr_params&, uint64_t universe) = nullptr;
   // Bytes of scratch for `present` values.
@@ -52,6 +55,8 @@ struct sparsifier {
 // The sparsifier of an entry of role DR_ROLE_SPARSIFY: only built-ins have that role.
 inline const sparsifier& sparsifier_of(const dr_codec& entry) { return reinterpret_cast<const sparsifier&>(entry); }
 
+inline constexpr uint32_t block_max = 32;
+
 // A plan that names no sparsifier has the one with this id.
 inline constexpr uint32_t default_sparsifier = 0;
 
@@ -62,6 +67,7 @@ struct bound_sparsifier {
 
   uint64_t target(uint64_t universe) const { return how.target ? how.target(params, universe) : universe; }
   uint64_t most(uint64_t universe) const { return how.most ? how.most(params, universe) : target(universe); }
+  uint32_t block() const { return how.block ? how.block(params) : 1; }
   uint64_t dense_above(uint64_t universe) const {
     return how.dense_above ? how.dense_above(params, universe) : universe;
   }

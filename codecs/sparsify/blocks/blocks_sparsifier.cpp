@@ -1,0 +1,91 @@
+#include <cmath>
+
+#include "codecs/sparsifiers.hpp"
+#include "sparsify/block_size.hpp"
+#include "sparsify/keep_blocks.hpp"
+
+namespace dr {
+namespace {
+
+enum param : size_t { ratio = share_ratio, count = share_count, size, value_bits };
+
+constexpr dr_param params[] = {
+    share_params[share_ratio], share_params[share_count],
+    param_choice(
+        "block",
+        "elements of a block; auto: the size that holds the most energy for the bits of as many single elements",
+        "1|2|4|8|16|32|auto", block_choices),
+    param_real("value_bits", "bits of a value, for block=auto", 0, 32, 2)};
+
+// 0: chosen for each tensor.
+uint32_t block(const dr_params& p) {
+  const auto choice = static_cast<uint32_t>(param_value(p, size).number);
+  return choice < block_choices ? 1u << choice : 0;
+}
+
+uint64_t blocks_wanted(const dr_params& p, uint64_t universe, uint32_t block) {
+  const uint64_t blocks = ceil_div(universe, block);
+  const double wanted = param_value(p, count).given
+                            ? std::ceil(param_value(p, count).number / block)
+                            : std::floor(param_value(p, ratio).number * static_cast<double>(universe) / block + 1e-9);
+  return wanted >= static_cast<double>(blocks) ? blocks : std::max<uint64_t>(1, static_cast<uint64_t>(wanted));
+}
+// Of block=auto, of each size.
+struct wanted_blocks {
+  uint64_t of[block_choices];
+
+  wanted_blocks(const dr_params& p, uint64_t universe) {
+    const uint64_t single = share_target(p, universe);
+    for (uint32_t k = 0; k < block_choices; ++k)
+      of[k] = universe ? blocks_worth(universe, single, param_value(p, value_bits).number, 1u << k) : 0;
+  }
+};
+
+template <class F>
+uint64_t most_of_sizes(const dr_params& p, uint64_t universe, F&& f) {
+  if (const uint32_t s = block(p)) return f(s, blocks_wanted(p, universe, s));
+  const wanted_blocks wanted(p, universe);
+  uint64_t most = 0;
+  for (uint32_t k = 0; k < block_choices; ++k) most = std::max<uint64_t>(most, f(1u << k, wanted.of[k]));
+  return most;
+}
+
+uint64_t most(const dr_params& p, uint64_t universe) {
+  return most_of_sizes(p, universe, [&](uint32_t s, uint64_t m) { return std::min(universe, m * s); });
+}
+// (Where one size takes all, another may have to select.)
+uint64_t target(const dr_params& p, uint64_t universe) {
+  const uint64_t elements = most(p, universe);
+  return block(p) || elements < universe || universe < 2 ? elements : universe - 1;
+}
+uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t) {
+  const uint64_t bytes =
+      most_of_sizes(p, universe, [&](uint32_t, uint64_t m) { return keep_blocks_scratch(universe, m); });
+  return block(p) ? bytes : std::max(bytes, block_size_scratch(universe));
+}
+
+kept_count keep(const keep_call& call) {
+  uint32_t s = block(call.params);
+  if (s) {
+    const uint64_t m = blocks_wanted(call.params, call.universe, s);
+    return keep_blocks(call.source, call.universe, s, m, call.memory, call.crew, call.scratch);
+  }
+  const wanted_blocks wanted(call.params, call.universe);
+  s = choose_block(call.source, call.universe, wanted.of, call.crew, call.memory.ends, call.scratch);
+  return keep_blocks(call.source, call.universe, s, wanted.of[bit_width(s) - 1], call.memory, call.crew, call.scratch);
+}
+
+}  // namespace
+
+constinit const sparsifier blocks_sparsifier = {
+    .entry =
+        sparsifier_entry("blocks", "blocks of contiguous elements, those of the largest energy; ties by lower index", 5,
+                         params, DR_HOST_ONLY),
+    .keep = keep,
+    .target = target,
+    .most = most,
+    .block = block,
+    .scratch = scratch,
+    .check = check_share};
+
+}  // namespace dr
