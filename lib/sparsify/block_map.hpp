@@ -20,19 +20,24 @@ class block_map {
     uint64_t blocks = 0, values = 0;
     uint32_t range = 0;
     for (const select_piece& p : source.pieces) {
-      for (; range < p.range; ++range, values = 0) ends[range] = blocks += ceil_div(values, block);
+      for (; range < p.range; ++range, values = 0) {
+        only_last_short_ &= values % block == 0;
+        ends[range] = blocks += ceil_div(values, block);
+      }
       values += p.n;
     }
     if (ranges_) ends[range] = blocks + ceil_div(values, block);
   }
 
   uint32_t block() const { return block_; }
+  // Whether every block but the last has all its elements.
+  bool only_last_short() const { return only_last_short_; }
   uint64_t blocks() const { return ranges_ ? ends_[ranges_ - 1] : 0; }
 
   struct place {
     uint32_t range;
     size_t piece;
-    uint64_t first;  // block of the range
+    uint64_t first, behind;  // blocks of the range
   };
   // Where block b begins.
   place find(uint64_t b) const {
@@ -41,7 +46,17 @@ class block_map {
     const auto behind = std::upper_bound(
         source_.pieces.begin(), source_.pieces.end(), element,
         [&](uint64_t e, const select_piece& p) { return p.range != range ? p.range > range : p.position > e; });
-    return {range, static_cast<size_t>(behind - source_.pieces.begin()) - 1, first};
+    return {range, static_cast<size_t>(behind - source_.pieces.begin()) - 1, first, ends_[range]};
+  }
+  // Whether block b, not before the place's, begins in the same piece.
+  bool holds(const place& p, uint64_t b) const {
+    const select_piece& piece = source_.pieces[p.piece];
+    return b < p.behind && (b - p.first) * block_ - piece.position < piece.n;
+  }
+  // Blocks that begin in a place's piece, and are before this one, end in it.
+  uint64_t whole_until(const place& p) const {
+    const select_piece& piece = source_.pieces[p.piece];
+    return p.first + (piece.position + piece.n) / block_;
   }
 
   // Calls f(piece, at, n) for what pieces have of n blocks from b on, in order, and end() behind what is of one range.
@@ -66,6 +81,7 @@ class block_map {
   const uint32_t block_;
   const uint64_t* const ends_;
   const uint32_t ranges_;
+  bool only_last_short_ = true;
 };
 
 // n values of a piece from `at` on, which were made before; `room` has room for them.

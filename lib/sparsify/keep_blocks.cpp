@@ -78,49 +78,167 @@ struct energy_source {
         },
         [] {});
   }
+};
+
+// Values of blocks, in rows in the memory: row after row as they are found, while they are in the cache.
+class block_rows {
+ public:
+  block_rows(const select_source& source, const block_map& map, std::byte* to) : source_(source), map_(map), to_(to) {}
+
+  // Of blocks ids[i] + before, ascending, i < n, from element `at` of the memory on. Returns where they end.
+  uint64_t copy(const uint32_t* ids, uint64_t n, uint64_t before, uint64_t at) const {
+    if (n == 0) return at;
+    block_map::place p = map_.find(before + ids[0]);
+    for (uint64_t i = 0; i < n;) {
+      const uint64_t b = before + ids[i];
+      if (!map_.holds(p, b)) p = map_.find(b);
+      // Those that are whole in this piece at once.
+      const uint64_t behind = map_.whole_until(p);
+      if (b >= behind) {
+        at += one(b, nullptr, to_ + at * size());
+        ++i;
+        continue;
+      }
+      const uint64_t some =
+          ids[n - 1] + before < behind
+              ? n - i
+              : static_cast<uint64_t>(std::lower_bound(ids + i, ids + n, behind - before) - (ids + i));
+      whole(p, ids + i, some, static_cast<uint32_t>(p.first - before), to_ + at * size());
+      at += some * map_.block();
+      i += some;
+    }
+    return at;
+  }
+  // Gives a block's values back to their place.
+  void put_back(uint64_t b, const std::byte* from) const { (void)one(b, from, nullptr); }
+
+  uint64_t size() const { return value_size(source_.dtype); }
+
+ private:
+  // A block, wherever its elements are. Returns how many.
+  uint64_t one(uint64_t b, const std::byte* from, std::byte* to) const {
+    uint64_t count = 0;
+    map_.each_part(
+        b, 1,
+        [&](size_t piece, uint64_t at, uint64_t n) {
+          if (from)
+            std::memcpy(source_.place(source_.self, piece) + at, from + count * size(), n * size());
+          else
+            take(piece, at, static_cast<uint32_t>(n), to + count * size());
+          count += n;
+        },
+        [] {});
+    return count;
+  }
+  // Values of a piece, which leave their place if there is one.
+  void take(size_t piece, uint64_t at, uint32_t n, std::byte* to) const {
+    alignas(64) std::byte room[4 * block_most];
+    std::memcpy(to, values_of(source_, piece, at, n, select_load::again, room), n * size());
+    if (source_.place) std::fill_n(source_.place(source_.self, piece) + at, n, 0.0f);
+  }
+
+  void whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
+    const auto bytes = [&](auto f) {
+      switch (map_.block() * size()) {
+        case 2: return f.template operator()<2>();
+        case 4: return f.template operator()<4>();
+        case 8: return f.template operator()<8>();
+        case 16: return f.template operator()<16>();
+        case 32: return f.template operator()<32>();
+        case 64: return f.template operator()<64>();
+        default: return f.template operator()<128>();
+      }
+    };
+    bytes([&]<uint32_t row> { copy_whole<row>(p, ids, n, first, to); });
+  }
+  template <uint32_t row>
+  void copy_whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
+    constexpr uint64_t ahead = 16;
+    const select_piece& piece = source_.pieces[p.piece];
+    auto* const place = source_.place ? reinterpret_cast<std::byte*>(source_.place(source_.self, p.piece)) : nullptr;
+    const auto* const values = place ? place : static_cast<const std::byte*>(piece.values);
+    const uint64_t block = map_.block();
+    const auto at = [&](uint64_t i) {
+      return uint64_t{(ids[i] - first) * static_cast<uint32_t>(block)} - piece.position;
+    };
+    for (uint64_t i = 0; i < n; ++i, to += row) {
+      if (!values) {
+        take(p.piece, at(i), static_cast<uint32_t>(block), to);
+        continue;
+      }
+      if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
+      std::memcpy(to, values + at(i) * (row / block), row);
+      if (place) std::memset(place + at(i) * (row / block), 0, row);
+    }
+  }
+
+  const select_source& source_;
+  const block_map& map_;
+  std::byte* const to_;
+};
+
+// The source of energies, and what is done with the blocks that were found.
+struct found_blocks {
+  energy_source energies;
+  block_rows rows;
+  const select_memory& memory;
 
   static const void* load(void* self, size_t range, uint64_t at, uint32_t n, select_load what, void* room) {
-    const auto& s = *static_cast<const energy_source*>(self);
-    const uint64_t b = range * span + at;
-    if (what == select_load::hint) {
-      s.hint(b, n);
-      return nullptr;
-    }
-    s.make(b, n, what, static_cast<float*>(room));
+    const energy_source& energies = static_cast<const found_blocks*>(self)->energies;
+    if (what == select_load::hint)
+      energies.hint(range * span + at, n);
+    else
+      energies.make(range * span + at, n, what, static_cast<float*>(room));
     return room;
+  }
+  static void found(void* self, size_t range, const uint32_t* ids, uint64_t n, uint64_t to) {
+    const auto& s = *static_cast<const found_blocks*>(self);
+    (void)s.rows.copy(ids, n, range * span, to * s.energies.map.block());
+  }
+  static void cut(void* self, uint32_t range, const uint32_t* ids, const void* energies, uint64_t from, uint64_t n,
+                  uint64_t to, uint32_t above, uint64_t ties) {
+    const auto& s = *static_cast<const found_blocks*>(self);
+    const uint64_t row = s.energies.map.block() * s.rows.size();
+    auto* const kept = static_cast<std::byte*>(s.memory.kept);
+    const std::byte* v = kept + from * row;
+    std::byte* out = kept + to * row;
+    for (uint64_t i = 0; i < n; ++i, v += row) {
+      const uint32_t e = static_cast<const uint32_t*>(energies)[i];
+      const bool tie = e == above && ties;
+      ties -= tie;
+      if (e > above || tie) {
+        if (out != v) std::memcpy(out, v, row);
+        out += row;
+      } else if (s.energies.from.place) {
+        s.rows.put_back(range * span + ids[i], v);
+      }
+    }
   }
 };
 
-// What kept blocks hold goes to the memory, range after range.
-class block_elements {
+// Positions of the elements of kept blocks, range after range. memory.ends are the map's before, and the elements' then.
+class block_positions {
  public:
-  block_elements(const select_source& source, uint32_t block, const select_memory& memory)
+  block_positions(const select_source& source, uint32_t block, const select_memory& memory)
       : source_(source), block_(block), memory_(memory) {}
 
-  // Blocks ids[i] + before, ascending, i < n. The memory's ends are still those of the map, from the range on that is at.
+  // Of blocks ids[i] + before, ascending, i < n.
   void add(const uint32_t* ids, uint64_t n, uint64_t before) {
     for (uint64_t i = 0; i < n;) {
-      const uint64_t b = before + ids[i];
-      while (b >= memory_.ends[range_]) close();
-      const uint64_t e = (b - first_) * block_;
-      while (source_.pieces[piece_].range < range_ || e - source_.pieces[piece_].position >= source_.pieces[piece_].n)
-        ++piece_;
-      const select_piece& p = source_.pieces[piece_];
-      // Of those that are whole in this piece and begin no earlier: all at once.
-      const uint64_t behind = first_ + (p.position + p.n) / block_;
-      const uint64_t whole =
-          behind <= b ? 0 : static_cast<uint64_t>(std::lower_bound(ids + i, ids + n, behind - before) - (ids + i));
-      if (whole == 0)
-        add_broken(e);
-      else
-        add_whole(ids + i, whole, static_cast<uint32_t>(first_ - before));
-      i += std::max<uint64_t>(whole, 1);
+      while (before + ids[i] >= memory_.ends[range_]) close();
+      const uint64_t end = memory_.ends[range_];
+      const uint32_t* const behind =
+          before + ids[n - 1] < end ? ids + n : std::lower_bound(ids + i, ids + n, end - before);
+      const auto some = static_cast<uint64_t>(behind - (ids + i));
+      write(ids + i, some, static_cast<uint32_t>(first_ - before));
+      i += some;
+      if (const uint64_t missing = (end - first_) * block_ - elements(); before + behind[-1] + 1 == end)
+        count_ -= missing;
     }
   }
-  // Ends what is left of the ranges. Returns how many elements were kept.
+  // Returns how many there are.
   uint64_t end() {
-    if (source_.pieces.empty()) return 0;
-    while (range_ <= source_.pieces.back().range) close();
+    while (!source_.pieces.empty() && range_ <= source_.pieces.back().range) close();
     return count_;
   }
 
@@ -129,69 +247,26 @@ class block_elements {
     first_ = memory_.ends[range_];
     memory_.ends[range_++] = count_;
   }
-  template <class Bits>
-  Bits* kept() const {
-    return static_cast<Bits*>(memory_.kept) + count_;
+  // Of the range.
+  uint64_t elements() {
+    while (piece_ + 1 < source_.pieces.size() && source_.pieces[piece_ + 1].range <= range_) ++piece_;
+    return source_.pieces[piece_].position + source_.pieces[piece_].n;
   }
-
-  // A block that ends behind its piece, or with its range.
-  void add_broken(uint64_t e) {
-    const uint64_t size = value_size(source_.dtype);
-    uint64_t left = block_, at = e - source_.pieces[piece_].position;
-    for (size_t k = piece_; left && k < source_.pieces.size() && source_.pieces[k].range == range_; ++k, at = 0) {
-      const uint64_t some = std::min(left, source_.pieces[k].n - at);
-      if (some) take(k, at, static_cast<uint32_t>(some), static_cast<std::byte*>(memory_.kept) + count_ * size);
-      for (uint64_t i = 0; i < some; ++i) memory_.positions[count_++] = static_cast<uint32_t>(e++);
-      left -= some;
+  void write(const uint32_t* ids, uint64_t n, uint32_t first) {
+    switch (block_) {
+      case 1: return write_all<1>(ids, n, first);
+      case 2: return write_all<2>(ids, n, first);
+      case 4: return write_all<4>(ids, n, first);
+      case 8: return write_all<8>(ids, n, first);
+      case 16: return write_all<16>(ids, n, first);
+      default: return write_all<32>(ids, n, first);
     }
   }
-  // Values of a piece, which leave their place if there is one.
-  void take(size_t piece, uint64_t at, uint32_t n, std::byte* to) {
-    alignas(64) std::byte room[4 * block_most];
-    std::memcpy(to, values_of(source_, piece, at, n, select_load::again, room), n * value_size(source_.dtype));
-    if (source_.place) std::fill_n(source_.place(source_.self, piece) + at, n, 0.0f);
-  }
-
-  void add_whole(const uint32_t* ids, uint64_t n, uint32_t first) {
-    const auto with_block = [&](auto bits) {
-      using B = decltype(bits);
-      switch (block_) {
-        case 1: return add_whole<B, 1>(ids, n, first);
-        case 2: return add_whole<B, 2>(ids, n, first);
-        case 4: return add_whole<B, 4>(ids, n, first);
-        case 8: return add_whole<B, 8>(ids, n, first);
-        case 16: return add_whole<B, 16>(ids, n, first);
-        default: return add_whole<B, 32>(ids, n, first);
-      }
-    };
-    source_.dtype == DR_F32 ? with_block(uint32_t{}) : with_block(uint16_t{});
-  }
-  template <class Bits, uint32_t block>
-  void add_whole(const uint32_t* ids, uint64_t n, uint32_t first) {
-    constexpr uint64_t ahead = 24;
-    const select_piece& p = source_.pieces[piece_];
-    auto* const place = source_.place ? reinterpret_cast<Bits*>(source_.place(source_.self, piece_)) : nullptr;
-    const auto* const values = place ? place : static_cast<const Bits*>(p.values);
-    uint32_t* positions = memory_.positions + count_;
-    Bits* to = kept<Bits>();
-    for (uint64_t i = 0; i < n; ++i, positions += block, to += block) {
-      const uint32_t e = (ids[i] - first) * block, at = e - p.position;
-      if (const uint64_t next = i + ahead; next < n) {
-        const uint32_t then = (ids[next] - first) * block - p.position;
-        if (values) {
-          __builtin_prefetch(values + then);
-          __builtin_prefetch(values + then + block - 1);
-        } else {
-          source_.load(source_.self, piece_, then, block, select_load::hint, nullptr);
-        }
-      }
-      if (values)
-        std::memcpy(to, values + at, block * sizeof(Bits));
-      else
-        take(piece_, at, block, reinterpret_cast<std::byte*>(to));
-      if (place) std::memset(place + at, 0, block * sizeof(Bits));
-      for (uint32_t k = 0; k < block; ++k) positions[k] = e + k;
-    }
+  template <uint32_t block>
+  void write_all(const uint32_t* ids, uint64_t n, uint32_t first) {
+    uint32_t* to = memory_.positions + count_;
+    for (uint64_t i = 0; i < n; ++i, to += block)
+      for (uint32_t k = 0; k < block; ++k) to[k] = (ids[i] - first) * block + k;
     count_ += n * block;
   }
 
@@ -221,18 +296,35 @@ kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t 
   const uint64_t blocks = map.blocks(), target = target_blocks >= ceil_div(universe, block) ? blocks : target_blocks;
   arena room(scratch, keep_blocks_scratch(universe, target_blocks));
   auto* const pieces = room.take<select_piece>(spans(blocks));
-  const select_memory kept = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
+  select_memory kept = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
   uint32_t n = 0;
   for (uint64_t b = 0; b < blocks; b += span, ++n) pieces[n] = {nullptr, std::min(span, blocks - b), 0, n, b};
-  energy_source energies{source, map, energies_at(crew.level, source.dtype, block)};
-  (void)keep_largest({DR_F32, {pieces, n}, energy_source::load, &energies}, target, kept, crew);
-  block_elements elements(source, block, memory);
-  uint64_t begin = 0;
-  for (uint32_t k = 0; k < n; ++k) {
-    elements.add(kept.positions + begin, kept.ends[k] - begin, k * span);
+  found_blocks found{{source, map, energies_at(crew.level, source.dtype, block)},
+                     {source, map, static_cast<std::byte*>(memory.kept)},
+                     memory};
+  select_source from{DR_F32, {pieces, n}, found_blocks::load, &found};
+  // Where no block is short but the last, rows are as long as one another: then values are taken as blocks are found.
+  const bool at_once = map.only_last_short();
+  if (at_once) {
+    from.found = found_blocks::found;
+    from.cut = found_blocks::cut;
+    // (Of n values less than all have room, and a run beside; blocks are looked at for a run before there are too many.)
+    if (memory.room < source.elements())
+      kept.room = std::min(kept.room, (memory.room + select_run) / block - select_run / 4);
+  }
+  (void)keep_largest(from, target, kept, crew);
+  uint64_t begin = 0, at = 0;
+  for (uint32_t k = 0; k < n && !at_once; ++k) {
+    at = found.rows.copy(kept.positions + begin, kept.ends[k] - begin, k * span, at);
     begin = kept.ends[k];
   }
-  return {elements.end(), source.place ? 1 : 0x80000000, block};
+  block_positions positions(source, block, memory);
+  begin = 0;
+  for (uint32_t k = 0; k < n; ++k) {
+    positions.add(kept.positions + begin, kept.ends[k] - begin, k * span);
+    begin = kept.ends[k];
+  }
+  return {positions.end(), source.place ? 1 : 0x80000000, block};
 }
 
 }  // namespace dr
