@@ -3,6 +3,7 @@
 
 #include "sparsify/block_map.hpp"
 #include "sparsify/energy_kernel.hpp"
+#include "sparsify/rank.hpp"
 #include "sparsify/source_walk.hpp"
 
 namespace dr {
@@ -80,6 +81,20 @@ struct energy_source {
   }
 };
 
+// Calls f<bytes>() for the bytes of a block, a power of two.
+template <class F>
+void with_row_bytes(uint64_t bytes, F&& f) {
+  switch (bytes) {
+    case 2: return f.template operator()<2>();
+    case 4: return f.template operator()<4>();
+    case 8: return f.template operator()<8>();
+    case 16: return f.template operator()<16>();
+    case 32: return f.template operator()<32>();
+    case 64: return f.template operator()<64>();
+    default: return f.template operator()<128>();
+  }
+}
+
 // Values of blocks, in rows in the memory: row after row as they are found, while they are in the cache.
 class block_rows {
  public:
@@ -138,18 +153,7 @@ class block_rows {
   }
 
   void whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
-    const auto bytes = [&](auto f) {
-      switch (map_.block() * size()) {
-        case 2: return f.template operator()<2>();
-        case 4: return f.template operator()<4>();
-        case 8: return f.template operator()<8>();
-        case 16: return f.template operator()<16>();
-        case 32: return f.template operator()<32>();
-        case 64: return f.template operator()<64>();
-        default: return f.template operator()<128>();
-      }
-    };
-    bytes([&]<uint32_t row> { copy_whole<row>(p, ids, n, first, to); });
+    with_row_bytes(map_.block() * size(), [&]<uint32_t row> { copy_whole<row>(p, ids, n, first, to); });
   }
   template <uint32_t row>
   void copy_whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
@@ -167,6 +171,7 @@ class block_rows {
         continue;
       }
       if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
+      __builtin_prefetch(to + 1024, 1);  // what is found next goes there
       std::memcpy(to, values + at(i) * (row / block), row);
       if (place) std::memset(place + at(i) * (row / block), 0, row);
     }
@@ -198,22 +203,29 @@ struct found_blocks {
   static void cut(void* self, uint32_t range, const uint32_t* ids, const void* energies, uint64_t from, uint64_t n,
                   uint64_t to, uint32_t above, uint64_t ties) {
     const auto& s = *static_cast<const found_blocks*>(self);
-    const uint64_t row = s.energies.map.block() * s.rows.size();
-    auto* const kept = static_cast<std::byte*>(s.memory.kept);
-    const std::byte* v = kept + from * row;
-    std::byte* out = kept + to * row;
-    for (uint64_t i = 0; i < n; ++i, v += row) {
-      const uint32_t e = static_cast<const uint32_t*>(energies)[i];
-      const bool tie = e == above && ties;
-      ties -= tie;
-      if (e > above || tie) {
-        if (out != v) std::memcpy(out, v, row);
-        out += row;
-      } else if (s.energies.from.place) {
-        s.rows.put_back(range * span + ids[i], v);
+    const auto* const e = static_cast<const uint32_t*>(energies);
+    if (s.energies.from.place)
+      for (uint64_t i = 0, left = ties; i < n; ++i) {
+        const bool tie = e[i] == above && left;
+        left -= tie;
+        if (e[i] <= above && !tie)
+          s.rows.put_back(range * span + ids[i], static_cast<const std::byte*>(s.memory.kept) + (from + i) * s.row());
       }
-    }
+    if (above == magnitudes_end) return;
+    with_row_bytes(s.row(), [&]<uint32_t row> {
+      const auto* v = static_cast<const std::byte*>(s.memory.kept) + from * row;
+      std::byte* out = static_cast<std::byte*>(s.memory.kept) + to * row;
+      for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch: which remain, nobody could guess
+        const bool tie = e[i] == above && left;
+        left -= tie;
+        std::byte kept[row];
+        std::memcpy(kept, v, row);
+        std::memcpy(out, kept, row);
+        out += e[i] > above || tie ? row : 0;
+      }
+    });
   }
+  uint64_t row() const { return energies.map.block() * rows.size(); }
 };
 
 // Positions of the elements of kept blocks, range after range. memory.ends are the map's before, and the elements' then.
