@@ -20,18 +20,22 @@ struct energy_loop {
   // Of the vectors 0, stride, 2 stride, … of a block.
   template <uint32_t stride>
   static vector sum(const bits* v) {
-    if constexpr (stride * lanes >= block)
+    if constexpr (stride * lanes >= block) {
       return V::template squares<T>(v);
-    else
-      return V::add(sum<2 * stride>(v), sum<2 * stride>(v + stride * lanes));
+    } else {  // (in the order in which they lie, which arguments of a call are not in)
+      const vector first = sum<2 * stride>(v), second = sum<2 * stride>(v + stride * lanes);
+      return V::add(first, second);
+    }
   }
   // `left` lanes of each of lanes / left blocks.
   template <uint32_t left>
   static vector folded(const bits* v) {
-    if constexpr (left >= std::min(block, lanes))
+    if constexpr (left >= std::min(block, lanes)) {
       return sum<1>(v);
-    else
-      return V::template fold<left>(folded<2 * left>(v), folded<2 * left>(v + lanes / (2 * left) * block));
+    } else {
+      const vector first = folded<2 * left>(v), second = folded<2 * left>(v + lanes / (2 * left) * block);
+      return V::template fold<left>(first, second);
+    }
   }
 
   static void run(const void* values, uint64_t n, float* to) {
