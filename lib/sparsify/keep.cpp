@@ -193,7 +193,7 @@ class keeper {
   uint64_t sample() {
     uint64_t wanted = sample_wanted(n_);
     // What stands for more is more work to find in vain.
-    if (s_.found && wanted < n_) wanted = std::min({4 * wanted, n_ / 8, scratch_.sample_room});
+    if (s_.found && wanted < n_) wanted = std::min({3 * wanted, n_ / 8, scratch_.sample_room});
     uint64_t taken = 0;
     if (wanted >= n_) {
       walk_.each_run([&](size_t, const void* v, uint64_t, uint32_t n) {
