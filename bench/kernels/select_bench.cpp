@@ -1,10 +1,12 @@
-// Selection: what Top-r costs beside a pass that only counts.
+// Selection: what Top-r costs beside a pass that only counts, and blocks.
 #include <cmath>
 #include <memory>
 #include <vector>
 
 #include "kernel_bench.hpp"
 #include "primitive/rng.hpp"
+#include "sparsify/block_size.hpp"
+#include "sparsify/keep_blocks.hpp"
 #include "sparsify/select.hpp"
 #include "sparsify/select_kernel.hpp"
 
@@ -21,6 +23,7 @@ struct work {
   uint64_t kept = 0;
   select_memory memory{};
   select_scratch scratch{};
+  void* blocks = nullptr;  // scratch of theirs
 
   explicit work(uint32_t type) : dtype(type) {
     for (uint64_t i = 0; i < d; ++i) {
@@ -33,16 +36,32 @@ struct work {
     }
   }
   const void* values() const { return dtype == DR_F32 ? static_cast<const void*>(f32.data()) : f16.data(); }
-  void prepare(uint64_t target) {
+  void prepare(uint64_t target, uint64_t blocks_scratch = 0) {
     arena measuring;
     (void)select_memory::take(measuring, dtype, d, target, 1);
     scratch = {};
     scratch.grow(d, target, false);
     (void)scratch.take(measuring);
+    (void)measuring.take<std::byte>(blocks_scratch);
     if (block.size() < measuring.used() + 64) block.resize(measuring.used() + 64);
     arena real(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, measuring.used());
     memory = select_memory::take(real, dtype, d, target, 1);
     scratch = scratch.take(real);
+    blocks = real.take<std::byte>(blocks_scratch);
+  }
+  select_crew crew(cpu_level level) const { return {&scratch, nullptr, level}; }
+  void keep_blocks_of(uint32_t block, uint64_t target, cpu_level level) {
+    prepare(target * block, std::max(keep_blocks_scratch(d, target), block_size_scratch(d)));
+    const select_piece piece{values(), d, 0, 0};
+    kept = keep_blocks({dtype, {&piece, 1}}, d, block, target, memory, crew(level), blocks).count;
+  }
+  // What it takes to choose a size; kept is the size.
+  void choose(uint64_t single, cpu_level level) {
+    uint64_t targets[block_choices];
+    for (uint32_t k = 0; k < block_choices; ++k) targets[k] = blocks_worth(d, single, 2, 1u << k);
+    prepare(single, block_size_scratch(d));
+    const select_piece piece{values(), d, 0, 0};
+    kept = choose_block({dtype, {&piece, 1}}, d, targets, crew(level), memory.ends, blocks);
   }
 };
 
@@ -70,13 +89,26 @@ void add_selection(subjects& all) {
                        work& x = ready();
                        x.prepare(target);
                        const select_piece piece{x.values(), d, 0, 0};
-                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, {&x.scratch, nullptr, l}).count;
+                       x.kept = keep_largest({dtype, {&piece, 1}}, target, x.memory, x.crew(l)).count;
                      },
                      [ready, dtype = dtype] {
                        work& x = ready();
                        return digest_of(x.memory.positions, x.kept * 4) ^
                               digest_of(x.memory.kept, x.kept * value_size(dtype));
                      }});
+    for (const auto& [name, part] : {std::pair{"1%", 100}, std::pair{"10%", 10}})
+      for (uint32_t block = 1; block <= 32; block *= 2)
+        all.push_back(
+            {"select blocks " + std::string(name), input + " s=" + std::to_string(block), "element", d, bytes, levels,
+             [ready, block, target = d / block / static_cast<uint64_t>(part)](cpu_level l) {
+               ready().keep_blocks_of(block, target, l);
+             },
+             [ready, dtype = dtype] {
+               work& x = ready();
+               return digest_of(x.memory.positions, x.kept * 4) ^ digest_of(x.memory.kept, x.kept * value_size(dtype));
+             }});
+    all.push_back({"select auto block 1%", input, "element", d, bytes, levels,
+                   [ready](cpu_level l) { ready().choose(d / 100, l); }, [ready] { return ready().kept; }});
   }
 }
 

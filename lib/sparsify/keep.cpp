@@ -81,6 +81,7 @@ class keeper {
     low_ = least_ = low;
     high_ = high;
     taken_from_ = s_.place ? std::max(low, high) : magnitudes_end;
+    told_ = s_.found != nullptr;
   }
 
   // false: cut too often, so it would be quicker to ask the radix.
@@ -104,6 +105,7 @@ class keeper {
       if (low_ < high_) in_middle_ += k_.magnitudes(kept, found, low_, high_, scratch_.middle + in_middle_);
       if (in_middle_ > scratch_.middle_room) high_ = 0;
       if (taken_from_ != magnitudes_end) take(piece, out_.positions_at(out_.count - found), kept, found);
+      if (s_.found) s_.found(s_.self, piece, out_.positions_at(out_.count - found), found, out_.count - found);
       if (out_.count <= m_.room) return true;
       if (cuts++ == cuts_most) return false;
       // As many as are wanted and more are here already: of what follows only the larger can matter.
@@ -144,6 +146,7 @@ class keeper {
           out_.put(to, w.positions, w.kept, block.n);
           if (block.near) std::memcpy(scratch_.middle + to_middle, w.near, block.near * sizeof(uint32_t));
           if (taken_from_ != magnitudes_end) take(piece, w.positions, w.kept, block.n);
+          if (s_.found) s_.found(s_.self, piece, w.positions, block.n, to);
         });
     return fits;
   }
@@ -162,6 +165,7 @@ class keeper {
 
   // The sample misled: all that was taken goes back to its place.
   void put_back() {
+    if (told_) drop();
     if (taken_from_ == magnitudes_end) return;
     taken_from_ = magnitudes_end;
     uint64_t i = 0;
@@ -174,9 +178,22 @@ class keeper {
     }
   }
 
+  // Nothing remains of what the source was told of.
+  void drop() {
+    told_ = false;
+    uint64_t begin = 0;
+    for (uint32_t r = 0; r <= out_.range; ++r) {
+      const uint64_t end = r < out_.range ? m_.ends[r] : out_.count;
+      s_.cut(s_.self, r, out_.positions_at(begin), out_.kept_at(begin), begin, end - begin, 0, magnitudes_end, 0);
+      begin = end;
+    }
+  }
+
   // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
   uint64_t sample() {
-    const uint64_t wanted = sample_wanted(n_);
+    uint64_t wanted = sample_wanted(n_);
+    // What stands for more is more work to find in vain.
+    if (s_.found && wanted < n_) wanted = std::min({3 * wanted, n_ / 8, scratch_.sample_room});
     uint64_t taken = 0;
     if (wanted >= n_) {
       walk_.each_run([&](size_t, const void* v, uint64_t, uint32_t n) {
@@ -245,6 +262,8 @@ class keeper {
     uint64_t begin = 0, out = 0;
     for (uint32_t r = 0; r <= out_.range; ++r) {
       const uint64_t end = m_.ends[r];
+      if (s_.cut)
+        s_.cut(s_.self, r, out_.positions_at(begin), out_.kept_at(begin), begin, end - begin, out, s.above, s.ties);
       out += k_.cut(begin - out, end - begin, s.above, s.ties, m_.positions + out, out_.kept_at(out));
       begin = end;
       m_.ends[r] = out;
@@ -277,6 +296,7 @@ class keeper {
           positions[i] += p.position + static_cast<uint32_t>(at);
         }
       });
+      if (s_.found) s_.found(s_.self, piece, positions, found, out_.count);
       out_.count += found;
       return true;
     });
@@ -295,6 +315,7 @@ class keeper {
   uint32_t low_ = 1, high_ = 0;
   uint32_t least_ = 1;  // no magnitude collected is below it
   uint32_t taken_from_ = magnitudes_end;
+  bool told_ = false;  // the source, of what was found
 };
 
 // Twice as many as are wanted, and at least what a sample needs to be wrong by.

@@ -1,124 +1,342 @@
+// Blocks are selected as values are, from a source that makes their energies of what it is given.
 #include "sparsify/keep_blocks.hpp"
 
-#include <bit>
-
+#include "sparsify/block_map.hpp"
+#include "sparsify/energy_kernel.hpp"
+#include "sparsify/rank.hpp"
 #include "sparsify/source_walk.hpp"
 
 namespace dr {
 namespace {
 
-constexpr uint32_t largest_block = 1u << (block_sizes - 1);
+constexpr uint64_t span = uint64_t{1} << 31;  // so many blocks are numbered together, in 32 bits
+constexpr uint32_t block_most = 1u << (block_sizes - 1);
 
-void squares(uint32_t dtype, const void* values, uint32_t n, float* out) {
-  with_value_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto* const v = static_cast<const typename T::bits*>(values);
-    for (uint32_t i = 0; i < n; ++i) {
-      const float x = T::to_f32(v[i]);
-      out[i] = x * x;
-    }
-  });
-}
+// Values that are asked for together: of what is looked at before the rest, a cache line.
+constexpr uint64_t made_together = 1024;
+uint64_t peeked_together(uint32_t dtype) { return 64 / value_size(dtype); }
 
-// Of `have` squares, the rest of the block being 0; halves are added until one is left.
-float energy(const float* q, uint64_t have, uint32_t block) {
-  float t[largest_block] = {};
-  std::copy_n(q, have, t);
-  for (uint32_t half = block / 2; half; half /= 2)
-    for (uint32_t i = 0; i < half; ++i) t[i] += t[i + half];
-  return t[0] == t[0] ? t[0] : std::bit_cast<float>(0x7fc00000u);
-}
+struct energy_source {
+  const select_source& from;
+  const block_map& map;
+  energies_of energies;
 
-// Calls f(first value, values, range, position in it) for each block of a source.
+  // Energies of n blocks from b on.
+  void make(uint64_t b, uint64_t n, select_load what, float* to) const {
+    const uint64_t size = value_size(from.dtype), block = map.block();
+    alignas(64) std::byte room[4 * (made_together + block_most)], broken[4 * block_most];
+    uint64_t begun = 0;  // values of a block that goes on in the next piece, or in what is asked for next
+    const auto one = [&] {
+      std::memset(broken + begun * size, 0, (block - begun) * size);
+      energies(broken, 1, to++);
+      begun = 0;
+    };
+    map.each_part(
+        b, n,
+        [&](size_t piece, uint64_t at, uint64_t count) {
+          while (count) {
+            uint64_t some = count;
+            if (!from.pieces[piece].values)
+              some = std::min(count, what == select_load::peek ? peeked_together(from.dtype)
+                                                               : made_together + (begun ? block - begun : 0));
+            const auto* v =
+                static_cast<const std::byte*>(values_of(from, piece, at, static_cast<uint32_t>(some), what, room));
+            at += some;
+            count -= some;
+            if (begun) {
+              const uint64_t more = std::min(some, block - begun);
+              std::memcpy(broken + begun * size, v, more * size);
+              begun += more;
+              v += more * size;
+              some -= more;
+              if (begun == block) one();
+            }
+            if (!some) continue;
+            energies(v, some / block, to);
+            to += some / block;
+            begun = some % block;
+            std::memcpy(broken, v + (some - begun) * size, begun * size);
+          }
+        },
+        [&] {
+          if (begun) one();
+        });
+  }
+  // To have blocks at hand, the first lines of each piece are enough: what follows them, the CPU foresees.
+  void hint(uint64_t b, uint64_t n) const {
+    constexpr uint64_t most = 8;
+    const uint64_t line = 64 / value_size(from.dtype);
+    map.each_part(
+        b, n,
+        [&](size_t piece, uint64_t at, uint64_t count) {
+          for (uint64_t i = 0; i < std::min(count, most * line); i += line) {
+            const auto some = static_cast<uint32_t>(std::min(line, count - i));
+            if (const void* const v = from.pieces[piece].values)
+              __builtin_prefetch(static_cast<const std::byte*>(v) + (at + i) * value_size(from.dtype));
+            else
+              from.load(from.self, piece, at + i, some, select_load::hint, nullptr);
+          }
+        },
+        [] {});
+  }
+};
+
+// Calls f<bytes>() for the bytes of a block, a power of two.
 template <class F>
-void each_block(const select_source& s, uint32_t block, F&& f) {
-  for (size_t k = 0; k < s.pieces.size();) {
-    const select_piece& first = s.pieces[k];
-    uint64_t end = first.before;  // of the range
-    for (; k < s.pieces.size() && s.pieces[k].range == first.range; ++k) end = s.pieces[k].before + s.pieces[k].n;
-    for (uint64_t at = first.before; at < end; at += block)
-      f(at, std::min<uint64_t>(block, end - at), first.range, static_cast<uint32_t>(at - first.before));
+void with_row_bytes(uint64_t bytes, F&& f) {
+  switch (bytes) {
+    case 2: return f.template operator()<2>();
+    case 4: return f.template operator()<4>();
+    case 8: return f.template operator()<8>();
+    case 16: return f.template operator()<16>();
+    case 32: return f.template operator()<32>();
+    case 64: return f.template operator()<64>();
+    default: return f.template operator()<128>();
   }
 }
+
+// Values of blocks, in rows in the memory: row after row as they are found, while they are in the cache.
+class block_rows {
+ public:
+  block_rows(const select_source& source, const block_map& map, std::byte* to) : source_(source), map_(map), to_(to) {}
+
+  // Of blocks ids[i] + before, ascending, i < n, from element `at` of the memory on. Returns where they end.
+  uint64_t copy(const uint32_t* ids, uint64_t n, uint64_t before, uint64_t at) const {
+    if (n == 0) return at;
+    block_map::place p = map_.find(before + ids[0]);
+    for (uint64_t i = 0; i < n;) {
+      const uint64_t b = before + ids[i];
+      if (!map_.holds(p, b)) p = map_.find(b);
+      // Those that are whole in this piece at once.
+      const uint64_t behind = map_.whole_until(p);
+      if (b >= behind) {
+        at += one(b, nullptr, to_ + at * size());
+        ++i;
+        continue;
+      }
+      const uint64_t some =
+          ids[n - 1] + before < behind
+              ? n - i
+              : static_cast<uint64_t>(std::lower_bound(ids + i, ids + n, behind - before) - (ids + i));
+      whole(p, ids + i, some, static_cast<uint32_t>(p.first - before), to_ + at * size());
+      at += some * map_.block();
+      i += some;
+    }
+    return at;
+  }
+  // Gives a block's values back to their place.
+  void put_back(uint64_t b, const std::byte* from) const { (void)one(b, from, nullptr); }
+
+  uint64_t size() const { return value_size(source_.dtype); }
+
+ private:
+  // A block, wherever its elements are. Returns how many.
+  uint64_t one(uint64_t b, const std::byte* from, std::byte* to) const {
+    uint64_t count = 0;
+    map_.each_part(
+        b, 1,
+        [&](size_t piece, uint64_t at, uint64_t n) {
+          if (from)
+            std::memcpy(source_.place(source_.self, piece) + at, from + count * size(), n * size());
+          else
+            take(piece, at, static_cast<uint32_t>(n), to + count * size());
+          count += n;
+        },
+        [] {});
+    return count;
+  }
+  // Values of a piece, which leave their place if there is one.
+  void take(size_t piece, uint64_t at, uint32_t n, std::byte* to) const {
+    alignas(64) std::byte room[4 * block_most];
+    std::memcpy(to, values_of(source_, piece, at, n, select_load::again, room), n * size());
+    if (source_.place) std::fill_n(source_.place(source_.self, piece) + at, n, 0.0f);
+  }
+
+  void whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
+    with_row_bytes(map_.block() * size(), [&]<uint32_t row> { copy_whole<row>(p, ids, n, first, to); });
+  }
+  template <uint32_t row>
+  void copy_whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
+    constexpr uint64_t ahead = 16;
+    const select_piece& piece = source_.pieces[p.piece];
+    auto* const place = source_.place ? reinterpret_cast<std::byte*>(source_.place(source_.self, p.piece)) : nullptr;
+    const auto* const values = place ? place : static_cast<const std::byte*>(piece.values);
+    const uint64_t block = map_.block();
+    const auto at = [&](uint64_t i) {
+      return uint64_t{(ids[i] - first) * static_cast<uint32_t>(block)} - piece.position;
+    };
+    for (uint64_t i = 0; i < n; ++i, to += row) {
+      if (!values) {
+        take(p.piece, at(i), static_cast<uint32_t>(block), to);
+        continue;
+      }
+      if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
+      __builtin_prefetch(to + 1024, 1);  // what is found next goes there
+      std::memcpy(to, values + at(i) * (row / block), row);
+      if (place) std::memset(place + at(i) * (row / block), 0, row);
+    }
+  }
+
+  const select_source& source_;
+  const block_map& map_;
+  std::byte* const to_;
+};
+
+// The source of energies, and what is done with the blocks that were found.
+struct found_blocks {
+  energy_source energies;
+  block_rows rows;
+  const select_memory& memory;
+
+  static const void* load(void* self, size_t range, uint64_t at, uint32_t n, select_load what, void* room) {
+    const energy_source& energies = static_cast<const found_blocks*>(self)->energies;
+    if (what == select_load::hint)
+      energies.hint(range * span + at, n);
+    else
+      energies.make(range * span + at, n, what, static_cast<float*>(room));
+    return room;
+  }
+  static void found(void* self, size_t range, const uint32_t* ids, uint64_t n, uint64_t to) {
+    const auto& s = *static_cast<const found_blocks*>(self);
+    (void)s.rows.copy(ids, n, range * span, to * s.energies.map.block());
+  }
+  static void cut(void* self, uint32_t range, const uint32_t* ids, const void* energies, uint64_t from, uint64_t n,
+                  uint64_t to, uint32_t above, uint64_t ties) {
+    const auto& s = *static_cast<const found_blocks*>(self);
+    const auto* const e = static_cast<const uint32_t*>(energies);
+    if (s.energies.from.place)
+      for (uint64_t i = 0, left = ties; i < n; ++i) {
+        const bool tie = e[i] == above && left;
+        left -= tie;
+        if (e[i] <= above && !tie)
+          s.rows.put_back(range * span + ids[i], static_cast<const std::byte*>(s.memory.kept) + (from + i) * s.row());
+      }
+    if (above == magnitudes_end) return;
+    with_row_bytes(s.row(), [&]<uint32_t row> {
+      const auto* v = static_cast<const std::byte*>(s.memory.kept) + from * row;
+      std::byte* out = static_cast<std::byte*>(s.memory.kept) + to * row;
+      for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch: which remain, nobody could guess
+        const bool tie = e[i] == above && left;
+        left -= tie;
+        std::byte kept[row];
+        std::memcpy(kept, v, row);
+        std::memcpy(out, kept, row);
+        out += e[i] > above || tie ? row : 0;
+      }
+    });
+  }
+  uint64_t row() const { return energies.map.block() * rows.size(); }
+};
+
+// Positions of the elements of kept blocks, range after range. memory.ends are the map's before, and the elements' then.
+class block_positions {
+ public:
+  block_positions(const select_source& source, uint32_t block, const select_memory& memory)
+      : source_(source), block_(block), memory_(memory) {}
+
+  // Of blocks ids[i] + before, ascending, i < n.
+  void add(const uint32_t* ids, uint64_t n, uint64_t before) {
+    for (uint64_t i = 0; i < n;) {
+      while (before + ids[i] >= memory_.ends[range_]) close();
+      const uint64_t end = memory_.ends[range_];
+      const uint32_t* const behind =
+          before + ids[n - 1] < end ? ids + n : std::lower_bound(ids + i, ids + n, end - before);
+      const auto some = static_cast<uint64_t>(behind - (ids + i));
+      write(ids + i, some, static_cast<uint32_t>(first_ - before));
+      i += some;
+      if (const uint64_t missing = (end - first_) * block_ - elements(); before + behind[-1] + 1 == end)
+        count_ -= missing;
+    }
+  }
+  // Returns how many there are.
+  uint64_t end() {
+    while (!source_.pieces.empty() && range_ <= source_.pieces.back().range) close();
+    return count_;
+  }
+
+ private:
+  void close() {
+    first_ = memory_.ends[range_];
+    memory_.ends[range_++] = count_;
+  }
+  // Of the range.
+  uint64_t elements() {
+    while (piece_ + 1 < source_.pieces.size() && source_.pieces[piece_ + 1].range <= range_) ++piece_;
+    return source_.pieces[piece_].position + source_.pieces[piece_].n;
+  }
+  void write(const uint32_t* ids, uint64_t n, uint32_t first) {
+    switch (block_) {
+      case 1: return write_all<1>(ids, n, first);
+      case 2: return write_all<2>(ids, n, first);
+      case 4: return write_all<4>(ids, n, first);
+      case 8: return write_all<8>(ids, n, first);
+      case 16: return write_all<16>(ids, n, first);
+      default: return write_all<32>(ids, n, first);
+    }
+  }
+  template <uint32_t block>
+  void write_all(const uint32_t* ids, uint64_t n, uint32_t first) {
+    uint32_t* to = memory_.positions + count_;
+    for (uint64_t i = 0; i < n; ++i, to += block)
+      for (uint32_t k = 0; k < block; ++k) to[k] = (ids[i] - first) * block + k;
+    count_ += n * block;
+  }
+
+  const select_source& source_;
+  const uint32_t block_;
+  const select_memory& memory_;
+  uint32_t range_ = 0;
+  uint64_t first_ = 0;  // block of the range
+  size_t piece_ = 0;
+  uint64_t count_ = 0;
+};
+
+constexpr uint64_t spans(uint64_t blocks) { return blocks / span + 1; }
 
 }  // namespace
 
-uint32_t choose_block(const select_source& source, const uint64_t* targets, void* scratch) {
-  constexpr uint64_t sampled = 1024;  // stretches
-  float* const q = static_cast<float*>(scratch);
-  uint64_t stretches = 0, n = 0, next = 0;
-  const uint64_t step = std::max<uint64_t>(1, source.elements() / (sampled * largest_block));
-  for (size_t k = 0; k < source.pieces.size(); ++k) {
-    const select_piece& p = source.pieces[k];
-    for (uint64_t at = 0; at + largest_block <= p.n; at += largest_block, ++n) {
-      if (n < next) continue;
-      next += step;
-      alignas(64) std::byte room[4 * largest_block];
-      const void* const v = p.values ? static_cast<const std::byte*>(p.values) + at * value_size(source.dtype)
-                                     : source.load(source.self, k, at, largest_block, select_load::peek, room);
-      squares(source.dtype, v, largest_block, q + largest_block * stretches++);
-    }
-  }
-  if (!stretches) return 0;
-  double most = -1;
-  uint32_t best = 0;
-  float* const energies = q + largest_block * stretches;
-  for (uint32_t k = 0; k < block_sizes; ++k) {
-    const uint32_t block = 1u << k;
-    const uint64_t blocks = stretches * largest_block / block;
-    for (uint64_t b = 0; b < blocks; ++b) energies[b] = energy(q + b * block, block, block);
-    std::sort(energies, energies + blocks,
-              [](float a, float b) { return std::bit_cast<uint32_t>(a) > std::bit_cast<uint32_t>(b); });
-    const uint64_t all = std::max<uint64_t>(1, source.elements() / block);
-    const auto wanted = static_cast<uint64_t>(static_cast<unsigned __int128>(targets[k]) * blocks / all);
-    double sum = 0;
-    for (uint64_t b = 0; b < std::clamp<uint64_t>(wanted, 1, blocks); ++b) sum += double{energies[b]};
-    if (sum > most) most = sum, best = k;
-  }
-  return best;
+uint64_t keep_blocks_scratch(uint64_t universe, uint64_t target_blocks) {
+  arena memory;
+  (void)memory.take<select_piece>(spans(universe));
+  (void)select_memory::take(memory, DR_F32, universe, target_blocks, spans(universe));
+  return memory.used() + arena::alignment;
 }
 
-kept_count keep_blocks(const select_source& source, uint64_t, uint32_t block, uint64_t target_blocks,
+kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t block, uint64_t target_blocks,
                        const select_memory& memory, const select_crew& crew, void* scratch) {
-  const uint64_t n = source.elements();
-  float* const q = static_cast<float*>(scratch);
-  float* const energies = q + n;
-  auto* const chosen = reinterpret_cast<uint32_t*>(energies + n);
-  select_crew alone = crew;
-  alone.workers = nullptr;
-  source_walk walk(source, alone);
-  walk.each_run([&](size_t piece, const void* v, uint64_t at, uint32_t m) {
-    squares(source.dtype, v, m, q + source.pieces[piece].before + at);
-    return true;
-  });
-  uint64_t blocks = 0;
-  each_block(source, block,
-             [&](uint64_t at, uint64_t m, uint32_t, uint32_t) { energies[blocks++] = energy(q + at, m, block); });
-  selection s = select_largest(DR_F32, energies, blocks, target_blocks);
-  const uint64_t kept = compact_selected(DR_F32, energies, blocks, s, chosen);
-
-  kept_pairs out{memory, source.dtype};
-  uint64_t number = 0, next = 0;
-  size_t piece = 0;
-  each_block(source, block, [&](uint64_t at, uint64_t m, uint32_t range, uint32_t position) {
-    if (next == kept || chosen[next] != number++) return;
-    ++next;
-    for (; out.range < range; ++out.range) memory.ends[out.range] = out.count;
-    for (uint64_t end = at + m; at < end;) {  // it may lie in several pieces
-      while (at >= source.pieces[piece].before + source.pieces[piece].n) ++piece;
-      const select_piece& p = source.pieces[piece];
-      const auto some = static_cast<uint32_t>(std::min(end, p.before + p.n) - at);
-      alignas(64) std::byte room[4 * largest_block];
-      const void* const v = p.values
-                                ? static_cast<const std::byte*>(p.values) + (at - p.before) * value_size(source.dtype)
-                                : source.load(source.self, piece, at - p.before, some, select_load::again, room);
-      std::memcpy(out.kept_at(out.count), v, some * value_size(source.dtype));
-      for (uint32_t i = 0; i < some; ++i) *out.positions_at(out.count++) = position++;
-      at += some;
-    }
-  });
-  out.close(source);
-  return {.count = out.count, .block = block};
+  const block_map map(source, block, memory.ends);
+  const uint64_t blocks = map.blocks(), target = target_blocks >= ceil_div(universe, block) ? blocks : target_blocks;
+  arena room(scratch, keep_blocks_scratch(universe, target_blocks));
+  auto* const pieces = room.take<select_piece>(spans(blocks));
+  select_memory kept = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
+  uint32_t n = 0;
+  for (uint64_t b = 0; b < blocks; b += span, ++n) pieces[n] = {nullptr, std::min(span, blocks - b), 0, n, b};
+  found_blocks found{{source, map, energies_at(crew.level, source.dtype, block)},
+                     {source, map, static_cast<std::byte*>(memory.kept)},
+                     memory};
+  select_source from{DR_F32, {pieces, n}, found_blocks::load, &found};
+  // Where no block is short but the last, rows are as long as one another: then values are taken as blocks are found.
+  const bool at_once = map.only_last_short();
+  if (at_once) {
+    from.found = found_blocks::found;
+    from.cut = found_blocks::cut;
+    // (Of n values less than all have room, and a run beside; blocks are looked at for a run before there are too many.)
+    if (memory.room < source.elements())
+      kept.room = std::min(kept.room, (memory.room + select_run) / block - select_run / 4);
+  }
+  (void)keep_largest(from, target, kept, crew);
+  uint64_t begin = 0, at = 0;
+  for (uint32_t k = 0; k < n && !at_once; ++k) {
+    at = found.rows.copy(kept.positions + begin, kept.ends[k] - begin, k * span, at);
+    begin = kept.ends[k];
+  }
+  block_positions positions(source, block, memory);
+  begin = 0;
+  for (uint32_t k = 0; k < n; ++k) {
+    positions.add(kept.positions + begin, kept.ends[k] - begin, k * span);
+    begin = kept.ends[k];
+  }
+  return {positions.end(), source.place ? 1 : 0x80000000, block};
 }
 
 }  // namespace dr

@@ -58,6 +58,12 @@ struct select_source {
   // Where `load` makes a piece's values of f32. If given, what is kept is taken from there as it is found, which leaves 0: later that
   // would be a cache miss each.
   float* (*place)(void* self, size_t piece) = nullptr;
+  // Of values that stand for more than themselves (blocks): `found` is told of the pairs [to, to + n), just found in a piece, while what they
+  // stand for is at hand; by several workers at once. `cut`: of the pairs [from, from + n) of a range those above `above`, and the first
+  // `ties` that equal it, become the pairs from `to` on.
+  void (*found)(void* self, size_t piece, const uint32_t* positions, uint64_t n, uint64_t to) = nullptr;
+  void (*cut)(void* self, uint32_t range, const uint32_t* positions, const void* kept, uint64_t from, uint64_t n,
+              uint64_t to, uint32_t above, uint64_t ties) = nullptr;
 
   uint64_t elements() const { return pieces.empty() ? 0 : pieces.back().before + pieces.back().n; }
 };

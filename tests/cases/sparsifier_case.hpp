@@ -18,8 +18,9 @@ struct kept_input {
   uint32_t dtype;
   std::vector<uint32_t> bits;  // of each value
   uint64_t universe;
-  positions indices;  // of a sparse tensor: where its values are; else empty
-  uint64_t shared;    // the tensor's shared key (FORMAT.md, Random numbers)
+  positions indices;     // of a sparse tensor: where its values are; else empty
+  uint64_t shared;       // the tensor's shared key (FORMAT.md, Random numbers)
+  uint64_t segment = 0;  // elements of each segment but the last; 0: the tensor is one
 
   uint32_t magnitude(uint64_t i) const { return bits[i] & (format_of(dtype).sign() - 1); }
 };
@@ -32,6 +33,7 @@ struct sparsifier_plan {
 struct sparsifier_case {
   const char* name;
   std::vector<sparsifier_plan> plans;
+  bool dense_only = false;  // refuses what arrives sparse
 };
 
 // One for each built-in sparsifier: a written list, in sparsifier_cases.cpp.

@@ -3,11 +3,12 @@
 
 namespace dr::cases {
 
-sparsifier_case sparsify_none(), sparsify_topr(), sparsify_threshold(), sparsify_random(), sparsify_dgc();
+sparsifier_case sparsify_none(), sparsify_topr(), sparsify_threshold(), sparsify_random(), sparsify_dgc(),
+    sparsify_blocks();
 
 std::span<const sparsifier_case> sparsifiers() {
-  static const sparsifier_case list[] = {sparsify_none(), sparsify_topr(), sparsify_threshold(), sparsify_random(),
-                                         sparsify_dgc()};
+  static const sparsifier_case list[] = {sparsify_none(),   sparsify_topr(), sparsify_threshold(),
+                                         sparsify_random(), sparsify_dgc(),  sparsify_blocks()};
   return list;
 }
 

@@ -117,7 +117,9 @@ void check(const kept_input& in, const cases::sparsifier_plan& plan, const call_
   INFO(std::string(plan.text) << std::string(how.more) << ", dtype " << in.dtype << ", " << in.bits.size() << " of "
                               << in.universe << ", segments of " << how.segment_rows << ", " << how.threads
                               << " threads, " << parts.size() << " tensors");
-  const positions kept = plan.keeps(in);
+  kept_input seen = in;
+  seen.segment = how.segment_rows;
+  const positions kept = plan.keeps(seen);
   std::vector<uint32_t> expected(in.universe);
   for (const uint64_t i : kept) expected[in.indices.empty() ? i : in.indices[i]] = in.bits[i];
   uint64_t count = 0;
@@ -127,9 +129,10 @@ void check(const kept_input& in, const cases::sparsifier_plan& plan, const call_
 }
 
 template <class F>
-void each_plan(F&& f) {
+void each_plan(F&& f, bool sparse = false) {
   for (const cases::sparsifier_case& c : cases::sparsifiers())
-    for (const cases::sparsifier_plan& plan : c.plans) f(plan);
+    for (const cases::sparsifier_plan& plan : c.plans)
+      if (!sparse || !c.dense_only) f(plan);
 }
 
 }  // namespace
@@ -185,10 +188,34 @@ TEST_CASE("of a tensor that arrives sparse a sparsifier keeps a part") {
     in.universe = static_cast<uint64_t>(universe);
     for (const uint32_t x : random.subset(in.universe, in.bits.size())) in.indices.push_back(x);
     const uint64_t parts[] = {in.bits.size()};
-    each_plan([&](const auto& plan) {
-      check(in, plan, {}, parts);
-      check(in, plan, {1, 3000}, parts);
-    });
+    each_plan(
+        [&](const auto& plan) {
+          check(in, plan, {}, parts);
+          check(in, plan, {1, 3000}, parts);
+        },
+        true);
+  }
+}
+
+TEST_CASE("a sparsifier of blocks refuses a tensor that arrives sparse") {
+  for (const cases::sparsifier_case& c : cases::sparsifiers()) {
+    if (!c.dense_only) continue;
+    const client::context context;
+    const client::plan plan(std::string("sparsify=") + c.plans[0].text);
+    const uint32_t at[] = {3, 5};
+    const float values[] = {1, 2};
+    dr_tensor t{};
+    t.struct_size = sizeof t;
+    t.dtype = DR_F32;
+    t.index_dtype = DR_U32;
+    t.universe = 10;
+    t.values = values;
+    t.indices = at;
+    t.count = 2;
+    size_t bound = 0;
+    CHECK(dr_bound(context.handle, plan.handle, nullptr, nullptr, &t, sizeof t, 1, &bound) == DR_E_UNSUPPORTED);
+    const std::string error = context.error();
+    CHECK(error.find(std::string(c.name) + " takes dense tensors") != std::string::npos);
   }
 }
 

@@ -1,70 +1,90 @@
-#include <algorithm>
-#include <bit>
+#include <cmath>
 
 #include "codecs/sparsifiers.hpp"
+#include "sparsify/block_size.hpp"
 #include "sparsify/keep_blocks.hpp"
 
 namespace dr {
 namespace {
 
-enum param : size_t { ratio, count, size };
+enum param : size_t { ratio = share_ratio, count = share_count, size, value_bits };
 
-constexpr dr_param blocks_params[] = {
-    share_params[0], share_params[1],
-    param_choice("block", "contiguous elements that are kept together; auto: as the data say", "1|2|4|8|16|32|auto",
-                 block_sizes)};
+constexpr dr_param params[] = {
+    share_params[share_ratio], share_params[share_count],
+    param_choice(
+        "block",
+        "elements of a block; auto: the size that holds the most energy for the bits of as many single elements",
+        "1|2|4|8|16|32|auto", block_choices),
+    param_real("value_bits", "bits of a value, for block=auto", 0, 32, 2)};
 
-uint32_t block_of(const dr_params& params) {
-  const auto choice = static_cast<uint32_t>(param_value(params, size).number);
-  return choice == block_sizes ? 0 : 1u << choice;
+// 0: chosen for each tensor.
+uint32_t block(const dr_params& p) {
+  const auto choice = static_cast<uint32_t>(param_value(p, size).number);
+  return choice < block_choices ? 1u << choice : 0;
 }
 
-// Blocks of 2^k elements that are kept. auto: as many as cost about what single elements do, at 2 bits a value.
-uint64_t target_blocks(const dr_params& params, uint64_t universe, uint32_t k) {
-  const uint64_t block = 1u << k, all = ceil_div(universe, block);
-  const double n = param_value(params, count).number;
-  double wanted =
-      n > 0 ? static_cast<double>(ceil_div(static_cast<uint64_t>(n), block))
-            : param_value(params, ratio).number * static_cast<double>(universe) / static_cast<double>(block) + 1e-9;
-  if (!block_of(params)) {
-    const uint64_t single = share_target(params, universe);
-    const uint64_t bits = static_cast<uint64_t>(std::bit_width(universe / std::max<uint64_t>(1, single))) + 3;
-    wanted = static_cast<double>(single) * static_cast<double>(bits) /
-             static_cast<double>(std::max<uint64_t>(bits, k + 3) - k + 2 * block - 2);
+uint64_t blocks_wanted(const dr_params& p, uint64_t universe, uint32_t block) {
+  const uint64_t blocks = ceil_div(universe, block);
+  const double wanted = param_value(p, count).given
+                            ? std::ceil(param_value(p, count).number / block)
+                            : std::floor(param_value(p, ratio).number * static_cast<double>(universe) / block + 1e-9);
+  return wanted >= static_cast<double>(blocks) ? blocks : std::max<uint64_t>(1, static_cast<uint64_t>(wanted));
+}
+// Of block=auto, of each size.
+struct wanted_blocks {
+  uint64_t of[block_choices];
+
+  wanted_blocks(const dr_params& p, uint64_t universe) {
+    const uint64_t single = share_target(p, universe);
+    for (uint32_t k = 0; k < block_choices; ++k)
+      of[k] = universe ? blocks_worth(universe, single, param_value(p, value_bits).number, 1u << k) : 0;
   }
-  return wanted >= static_cast<double>(all) ? all : std::max<uint64_t>(1, static_cast<uint64_t>(wanted));
-}
+};
 
-uint64_t target(const dr_params& params, uint64_t universe) {
+template <class F>
+uint64_t most_of_sizes(const dr_params& p, uint64_t universe, F&& f) {
+  if (const uint32_t s = block(p)) return f(s, blocks_wanted(p, universe, s));
+  const wanted_blocks wanted(p, universe);
   uint64_t most = 0;
-  for (uint32_t k = 0; k < block_sizes; ++k)
-    if (block_of(params) == 0 || block_of(params) == 1u << k)
-      most = std::max(most, target_blocks(params, universe, k) << k);
-  return std::min(universe, most);
+  for (uint32_t k = 0; k < block_choices; ++k) most = std::max<uint64_t>(most, f(1u << k, wanted.of[k]));
+  return most;
 }
 
-uint64_t scratch(const dr_params&, uint64_t universe, uint64_t) { return keep_blocks_scratch(universe); }
+uint64_t most(const dr_params& p, uint64_t universe) {
+  return most_of_sizes(p, universe, [&](uint32_t s, uint64_t m) { return std::min(universe, m * s); });
+}
+// (Where one size takes all, another may have to select.)
+uint64_t target(const dr_params& p, uint64_t universe) {
+  const uint64_t elements = most(p, universe);
+  return block(p) || elements < universe || universe < 2 ? elements : universe - 1;
+}
+uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t) {
+  const uint64_t bytes =
+      most_of_sizes(p, universe, [&](uint32_t, uint64_t m) { return keep_blocks_scratch(universe, m); });
+  return block(p) ? bytes : std::max(bytes, block_size_scratch(universe));
+}
 
 kept_count keep(const keep_call& call) {
-  uint32_t block = block_of(call.params);
-  if (!block) {
-    uint64_t targets[block_sizes];
-    for (uint32_t k = 0; k < block_sizes; ++k) targets[k] = target_blocks(call.params, call.universe, k);
-    block = 1u << choose_block(call.source, targets, call.scratch);
+  uint32_t s = block(call.params);
+  if (s) {
+    const uint64_t m = blocks_wanted(call.params, call.universe, s);
+    return keep_blocks(call.source, call.universe, s, m, call.memory, call.crew, call.scratch);
   }
-  const auto k = static_cast<uint32_t>(std::countr_zero(block));
-  return keep_blocks(call.source, call.universe, block, target_blocks(call.params, call.universe, k), call.memory,
-                     call.crew, call.scratch);
+  const wanted_blocks wanted(call.params, call.universe);
+  s = choose_block(call.source, call.universe, wanted.of, call.crew, call.memory.ends, call.scratch);
+  return keep_blocks(call.source, call.universe, s, wanted.of[bit_width(s) - 1], call.memory, call.crew, call.scratch);
 }
 
 }  // namespace
 
 constinit const sparsifier blocks_sparsifier = {
-    .entry = sparsifier_entry("blocks", "blocks of contiguous elements of the largest energy", 5, blocks_params,
-                              DR_HOST_ONLY),
+    .entry =
+        sparsifier_entry("blocks", "blocks of contiguous elements, those of the largest energy; ties by lower index", 5,
+                         params, DR_HOST_ONLY),
     .keep = keep,
     .target = target,
-    .block = block_of,
+    .most = most,
+    .block = block,
     .scratch = scratch,
     .check = check_share};
 

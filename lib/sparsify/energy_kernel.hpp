@@ -1,0 +1,34 @@
+// Energies of blocks: f32 sums of squares by a fixed tree, the same bits at every level of instructions.
+#pragma once
+
+#include <cstdint>
+
+#include "primitive/cpu.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+inline constexpr uint32_t block_sizes = 6;  // of 1, 2, 4, …, 32 elements
+
+// The energy of each of n blocks of s values that follow one another. Of the squares q, each rounded to f32, halves are added, q[i] + q[i + s/2],
+// then halves of those sums, until one is left. A NaN becomes computed_nan: energies order as their bits do.
+using energies_of = void (*)(const void* values, uint64_t n, float* energies);
+
+// [type of values][log2 of a block's elements]
+using energy_kernels = energies_of[3][block_sizes];
+extern const energy_kernels energy_scalar;
+#if DR_X86
+extern const energy_kernels energy_avx2, energy_avx512;
+#endif
+
+// block: a power of two up to 32.
+inline energies_of energies_at(cpu_level level, uint32_t dtype, uint32_t block) {
+#if DR_X86
+  static constexpr cpu_table<const energy_kernels*> table{&energy_scalar, &energy_avx2, &energy_avx512};
+#else
+  static constexpr cpu_table<const energy_kernels*> table{&energy_scalar};
+#endif
+  return (*table.at(level))[dtype == DR_F32 ? 0 : dtype == DR_F16 ? 1 : 2][bit_width(block) - 1];
+}
+
+}  // namespace dr
