@@ -27,6 +27,22 @@ std::vector<float> tail() {
   return v;
 }
 
+// Blocks of 16 normal values, whose scales have a short tail: what a selection of blocks keeps of a sum of gradients.
+std::vector<float> blocks() {
+  std::vector<float> v(count);
+  double scale = 1;
+  for (uint64_t i = 0; i < count; ++i) {
+    if (i % 16 == 0) scale = 1e-3 * std::pow((static_cast<double>(draw(2, i) >> 11) + 1) * 0x1p-53, -0.2);
+    double sum = 0;
+    for (uint64_t k = 0; k < 3; ++k) {
+      const uint64_t d = draw(3 + k, i);
+      for (int at = 0; at < 64; at += 16) sum += static_cast<double>(d >> at & 0xffff) * 0x1p-16 - 0.5;
+    }
+    v[i] = static_cast<float>(scale * sum);
+  }
+  return v;
+}
+
 struct exec_serial {
   std::vector<std::byte> scratch;
   dr_exec exec{};
@@ -43,9 +59,10 @@ struct exec_serial {
 };
 
 // Of a codec's operations: values to payload, payload to values.
-void add_codec(subjects& all, const dr_codec& codec, const std::string& text, std::vector<dr_value> values) {
+void add_codec(subjects& all, const dr_codec& codec, const std::string& text, std::vector<dr_value> values,
+               const std::vector<float>& in = tail()) {
   struct state {
-    std::vector<float> in = tail(), back = std::vector<float>(count);
+    std::vector<float> in, back = std::vector<float>(count);
     std::vector<dr_value> params;
     std::vector<uint64_t> fields = std::vector<uint64_t>(DR_FIELDS_MAX);
     std::vector<uint8_t> payload;
@@ -65,6 +82,7 @@ void add_codec(subjects& all, const dr_codec& codec, const std::string& text, st
     }
   };
   auto s = std::make_shared<state>();
+  s->in = in;
   s->params = std::move(values);
   dr_job shape = s->job();
   const dr_params p = s->p();
@@ -271,8 +289,10 @@ void add_quantisers(subjects& all) {
   add_codec(all, uniform_quant_codec, "uniform_quant",
             {{sizeof(dr_value), 0, 0, 5.07e-3}, {sizeof(dr_value), 0, 0, 0}});
   add_codec(all, log_quant_codec, "log_quant(bits=4)", {{sizeof(dr_value), 0, 0, 4}, {sizeof(dr_value), 0, 0, 8}});
-  add_codec(all, lloyd_codec, "lloyd(levels=2)", {{sizeof(dr_value), 0, 0, 2}});
-  add_codec(all, lloyd_codec, "lloyd(levels=8)", {{sizeof(dr_value), 0, 0, 8}});
+  add_codec(all, lloyd_codec, "lloyd(levels=2)", {{sizeof(dr_value), 0, 0, 2}, {sizeof(dr_value), 0, 0, 0}});
+  add_codec(all, lloyd_codec, "lloyd(levels=8)", {{sizeof(dr_value), 0, 0, 8}, {sizeof(dr_value), 0, 0, 0}});
+  add_codec(all, lloyd_codec, "lloyd(price=0.35)", {{sizeof(dr_value), 0, 0, 4}, {sizeof(dr_value), 0, 0, 0.35}},
+            blocks());
 }
 
 }  // namespace dr::bench

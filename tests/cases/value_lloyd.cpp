@@ -55,11 +55,17 @@ codec_case value_lloyd() {
         for (int k = 0; k < 6; ++k) sum += random.unit() - 0.5;
         return 3 + sum;
       }));
+  // What a price is for: a crowd, and a few that are far.
+  for (const uint64_t count : {5000, 70000})
+    inputs.push_back(values("a crowd and some", DR_F32, 1, count, [&](uint64_t) {
+      return (random.below(2) ? 1 : -1) * (random.below(15) ? 0.7 + 0.6 * random.unit() : 4 + random.unit());
+    }));
   inputs.push_back(values("ranges of 1e30", DR_F32, 1, 500,
                           [&](uint64_t i) { return (i % 9 ? 1e-15 : 1e15) * (1 + random.unit()); }));
   return {DR_ROLE_VALUE,
           "lloyd",
-          {"lloyd", "lloyd(levels=2)", "lloyd(levels=3)", "lloyd(levels=7)", "lloyd(levels=16)"},
+          {"lloyd", "lloyd(levels=2)", "lloyd(levels=3)", "lloyd(levels=7)", "lloyd(levels=16)", "lloyd(price=0.35)",
+           "lloyd(levels=16,price=0.01)"},
           std::move(inputs),
           judge};
 }

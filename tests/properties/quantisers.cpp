@@ -227,5 +227,39 @@ TEST_CASE("lloyd: what is not looked at is not lost") {
     if (is(s, "lloyd")) check_at(s, inputs);
 }
 
+// Normal values, which sixteen share a scale of, a few of them large: levels of what is usual cost more bits than they are worth.
+TEST_CASE("lloyd: with a price, distortion and bits together cost less than with any number of levels without one") {
+  cases::random_source random("a price");
+  for (const uint64_t count : {3000, 9001, 70000}) {
+    double scale = 1;
+    const input in = cases::values("blocks", DR_F32, 1, count, [&](uint64_t i) {
+      if (i % 16 == 0) scale = std::pow(1 - random.unit(), -0.2);
+      return (random.below(2) ? 1 : -1) * scale * normal(random);
+    });
+    const auto v = cases::numbers(in.dtype, in.elements);
+    double priced = 0, best = HUGE_VAL;
+    for (const subject& s : subjects()) {
+      if (!is(s, "lloyd")) continue;
+      cases::codec_case own = *s.described;
+      own.inputs = {in};
+      subject of = s;
+      of.described = &own;
+      for (const group& g : groups(of)) {
+        const auto made = encode(of, g);
+        const auto got = cases::numbers(in.dtype, decode_one(of, g.fields, claim_of(of, in, made[0]), made[0].payload));
+        // In mean squares a value.
+        const double cost =
+            cases::squared_error(v, got) + 0.35 * 8 * static_cast<double>(made[0].payload.size()) / double(count);
+        if (s.text == "lloyd(price=0.35)")
+          priced = cost;
+        else
+          best = std::min(best, cost);
+      }
+    }
+    CHECK(priced > 0.35);  // a sign a value at least
+    CHECK(priced < best - 0.05);
+  }
+}
+
 }  // namespace
 }  // namespace dr::properties

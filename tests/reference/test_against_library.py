@@ -22,7 +22,7 @@ INDEX = ["raw", "golomb", "golomb(block=9)", "golomb(adaptive=1)", "golomb(block
 VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degree=1)", "fit_poly(sign=order)", "fit_poly(degree=3,knots=chord)", "fit_poly(knots=jump)", "fit_poly(knots=jump,sign=order)", "fit_poly(knots=fractions)",
          "fit_poly(knots=chord,sign=order,segments=7)", "rank_fit", "rank_fit(bits=7,degree=7)", "fit_dexp",
          "fit_dexp(sign=order)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
-         "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)",
+         "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)", "lloyd(price=0.35)",
          "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
@@ -90,7 +90,7 @@ def test_worked_polynomials_over_many_segments_are_read_the_same():
     same(deepreduce.encode(g, "index=golomb value=fit_poly(degree=9)"))
 
 
-@pytest.mark.parametrize("value", ["uniform_quant", "uniform_quant(error=0.2)", "log_quant", "log_quant(bits=6)", "lloyd(levels=2)", "lloyd(levels=16)"])
+@pytest.mark.parametrize("value", ["uniform_quant", "uniform_quant(error=0.2)", "log_quant", "log_quant(bits=6)", "lloyd(levels=2)", "lloyd(levels=16)", "lloyd(price=0.35)"])
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_levels_of_all_codings_are_read_the_same(value, dtype):
     random = numpy.random.Generator(numpy.random.Philox(12))

@@ -25,15 +25,31 @@ constexpr uint64_t level_table_bound(uint64_t n) { return level_blocks(n) > 1 ? 
 
 constexpr level_code runs_code(size_t n, size_t units) { return level_code::of(level_divisor(n, units)); }
 
-// The levels' sum is `units`, 1 <= units <= n. out: as split_levels_encode. Returns the end.
-inline uint8_t* runs_encode(const uint16_t* levels, size_t n, size_t units, uint8_t* out) {
+// Of eight levels below 128, or four below 2^15, those that are not 0, a bit each.
+inline unsigned levels_above_0(const uint8_t* levels) {
+  const uint64_t above = (load<uint64_t>(levels) + 0x7f7f7f7f7f7f7f7f) >> 7 & 0x0101010101010101;
+  return above * 0x0102040810204080 >> 56;  // lowest bits side by side: no two of the product's bits meet
+}
+inline unsigned levels_above_0(const uint16_t* levels) {
+  const uint64_t above = (load<uint64_t>(reinterpret_cast<const uint8_t*>(levels)) + 0x7fff7fff7fff7fff) >> 15;
+  return (above & 0x0001000100010001) * 0x0001000200040008 >> 48 & 15;
+}
+
+// The levels' sum is `units`, 1 <= units <= n / 2. levels: zeros up to a multiple of 64. out: as split_levels_encode. Returns the end.
+template <class Level>
+uint8_t* runs_encode(const Level* levels, size_t n, size_t units, uint8_t* out) {
+  constexpr size_t together = 8 / sizeof(Level);
   uint16_t gaps[level_block + level_slack];
   size_t found = 0, at = 0;
-  for (size_t i = 0; i < n; ++i) {  // without a branch on whether a unit falls here
-    gaps[found] = static_cast<uint16_t>(i - at);
-    found += levels[i] > 0;
-    at = levels[i] > 0 ? i : at;
-    for (unsigned more = levels[i]; more > 1; --more) gaps[found++] = 0;
+  for (size_t i = 0; i < n; i += 64) {
+    uint64_t some = 0;
+    for (size_t j = 0; j < 64; j += together) some |= uint64_t{levels_above_0(levels + i + j)} << j;
+    for (; some; some &= some - 1) {
+      const size_t here = i + countr_zero(some);
+      gaps[found++] = static_cast<uint16_t>(here - at);
+      at = here;
+      for (unsigned more = levels[here]; more > 1; --more) gaps[found++] = 0;
+    }
   }
   std::memset(gaps + units, 0, 2 * level_slack);
   return split_levels_encode.best()(gaps, units, runs_code(n, units), out);
@@ -65,15 +81,19 @@ class level_writer {
 
   // n levels of sum `sum`: makes the body that put() then writes. Returns its bytes. levels: level_slack zeros behind.
   size_t make(const uint16_t* levels, size_t n, uint64_t sum) {
-    if (2 * sum < n) {  // where M is 1, and so the body has n + sum bits
-      code_ = static_cast<uint32_t>(2 * sum + 1);
-      size_ = sum ? sized(runs_encode(levels, n, sum, made_)) : 0;
-      if (size_ <= (n + sum) / 8) return size_;
-    }
+    if (make_runs(levels, n, sum)) return size_;
     const uint32_t divisor = level_divisor(sum, n);
     code_ = 2 * divisor;
     size_ = sized(split_levels_encode.best()(levels, n, level_code::of(divisor), made_));
     return size_;
+  }
+  // Runs, if they are not longer.
+  template <class Level>
+  bool make_runs(const Level* levels, size_t n, uint64_t sum) {
+    if (2 * sum >= n) return false;  // below, M is 1, and so the body has n + sum bits
+    code_ = static_cast<uint32_t>(2 * sum + 1);
+    size_ = sum ? sized(runs_encode(levels, n, sum, made_)) : 0;
+    return size_ <= (n + sum) / 8;
   }
   void put() { put(code_, made_, size_); }
   void put(uint32_t code, const void* body, size_t size) {

@@ -65,12 +65,21 @@ uint8_t* table_encode(const uint8_t* levels, uint64_t n, unsigned count, const t
   };
   if (!coding.huffman) {
     level_writer writer(out, n);
-    uint16_t wide[level_block + level_slack];
     each_block([&](const uint8_t* block, size_t length) {
       uint32_t sum = 0;
-      for (size_t i = 0; i < length; ++i) sum += wide[i] = block[i];
-      std::memset(wide + length, 0, 2 * level_slack);
-      writer.make(wide, length, sum);
+      for (size_t i = 0; i < length; ++i) sum += block[i];
+      uint8_t padded[level_block + level_slack];
+      if (length % 64) {
+        std::memcpy(padded, block, length);
+        std::memset(padded + length, 0, level_slack);
+        block = padded;
+      }
+      if (!writer.make_runs(block, length, sum)) {
+        uint16_t wide[level_block + level_slack];
+        for (size_t i = 0; i < length; ++i) wide[i] = block[i];
+        std::memset(wide + length, 0, 2 * level_slack);
+        writer.make(wide, length, sum);
+      }
       writer.put();
     });
     return writer.end();

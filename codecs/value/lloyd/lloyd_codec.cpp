@@ -9,7 +9,11 @@
 namespace dr {
 namespace {
 
-constexpr dr_param params[] = {param_int("levels", "levels of a magnitude, at most", 2, lloyd_levels_max, 4)};
+enum { levels_param, price_param };
+constexpr dr_param params[] = {
+    param_int("levels", "levels of a magnitude, at most", 2, lloyd_levels_max, 4),
+    param_real("price", "what a bit a value is worth, in mean squares of the values; 0: as much as fine levels give", 0,
+               1, 0)};
 
 // The kind: with Huffman, levels − 1, magnitudes in the row's type.
 constexpr unsigned huffman_bit = 2, count_shift = 2, own_type_bit = 64, kind_end = 128;
@@ -40,7 +44,7 @@ bool has_few_magnitudes(const typename T::bits* values, uint64_t n, unsigned wan
 // most: of each block, its largest magnitude; NULL: all values are to be looked at.
 template <class T>
 void find_levels(const typename T::bits* values, uint64_t n, const magnitude_range& range, const uint32_t* most,
-                 unsigned wanted, lloyd_levels& l) {
+                 unsigned wanted, double price, lloyd_levels& l) {
   lloyd_histogram histogram(range.least, range.most, n);
   uint32_t top = lloyd_bins;
   each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
@@ -55,7 +59,7 @@ void find_levels(const typename T::bits* values, uint64_t n, const magnitude_ran
                             [&](uint64_t, size_t length, const uint32_t* v) { histogram.add_above(v, length, top); });
   }
   lloyd_points points(histogram, top, most ? double{apart} / looked_at : 1);
-  lloyd_levels_of(points, wanted, l);
+  lloyd_levels_of(points, wanted, price, l);
 }
 
 // Levels as they travel: in bf16, or in the row's type where that rounds too coarsely.
@@ -95,7 +99,8 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job_count(job) * job.width;
   auto* out = job_out<uint8_t>(job);
   auto* levels = reinterpret_cast<uint8_t*>(scratch);
-  const auto wanted = static_cast<unsigned>(param_value(p, 0).number);
+  const auto wanted = static_cast<unsigned>(param_value(p, levels_param).number);
+  const double price = param_value(p, price_param).number;
   with_value_type(job.dtype, [&](auto type) {
     using T = decltype(type);
     const auto* values = job_in<typename T::bits>(job);
@@ -125,7 +130,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
         range = {std::min(range.least, r.least), std::max(range.most, r.most)};
         if (sampled) most[first / level_block] = r.most;
       });
-      find_levels<T>(values, n, range, sampled ? most : nullptr, wanted, l);
+      find_levels<T>(values, n, range, sampled ? most : nullptr, wanted, price, l);
       if (!sampled) {
         quantise(nullptr);
       } else {
@@ -133,7 +138,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
         lloyd_sums sums(range.most, l.numbers[0]);
         quantise(&sums);
         if (!sums.surely_better_than_one(n)) {
-          find_levels<T>(values, n, range, nullptr, wanted, l);
+          find_levels<T>(values, n, range, nullptr, wanted, price, l);
           quantise(nullptr);
         }
       }

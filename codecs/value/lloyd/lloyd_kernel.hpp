@@ -188,6 +188,20 @@ struct lloyd_points {
     return all;
   }
 
+  double mean_square() const {
+    const double n = counts[size];
+    return origin * origin + (2 * origin * sums[size] + squares[size]) / n;
+  }
+  // Of the levels of all values, at their entropy.
+  double bits() const {
+    double all = 0;
+    for (unsigned j = 0; j < levels; ++j) {
+      const double c = count_of(ends[j], ends[j + 1]);
+      all += c * lloyd_log2(counts[size] / c);
+    }
+    return all;
+  }
+
   // The first point that is not below a magnitude.
   unsigned point_of(double magnitude) const {
     const uint32_t bits = std::bit_cast<uint32_t>(static_cast<float>(magnitude));
@@ -265,35 +279,69 @@ struct lloyd_points {
   }
 };
 
-// At most `wanted` levels.
-inline void lloyd_levels_of(lloyd_points& p, unsigned wanted, lloyd_levels& l) {
-  struct cells {
-    unsigned levels, ends[lloyd_levels_max + 1];
-    double distortion;
+// Cells of points, to go back to.
+struct lloyd_cells {
+  unsigned levels, ends[lloyd_levels_max + 1];
+  double distortion;
+
+  lloyd_cells(const lloyd_points& p, double of_them) : levels(p.levels), distortion(of_them) {
+    std::copy_n(p.ends, levels + 1, ends);
+  }
+  void put(lloyd_points& p) const {
+    p.levels = levels;
+    std::copy_n(ends, levels + 1, p.ends);
+  }
+};
+
+// Fewer bits for little more distortion. Returns the distortion.
+inline double lloyd_save_bits(lloyd_points& p, const lloyd_cells& plain) {
+  // What a bit is worth where levels are fine is 2·ln 2·D, for there D falls to a quarter with it; where they are few, a little more.
+  // Less, where rare values decide the distortion: it may grow by a quarter.
+  double price = 1.55 * plain.distortion / p.counts[p.size];
+  for (int tries = 0; price > 0 && tries < 8; ++tries, price /= 2) {
+    const double distortion = p.iterate(price);
+    if (distortion <= 1.25 * plain.distortion) return distortion;
+    plain.put(p);
+  }
+  return plain.distortion;
+}
+
+// The least of distortion + price · bits that is found, a price of `price` mean squares. Returns the distortion.
+inline double lloyd_pay_bits(lloyd_points& p, unsigned wanted, const lloyd_cells& plain, double price) {
+  const double n = p.counts[p.size], of_a_bit = price * p.mean_square();
+  const auto cost = [&](double distortion) { return distortion + of_a_bit * p.bits(); };
+  // One level has no bits.
+  p.levels = 1;
+  p.ends[1] = p.size;
+  lloyd_cells best(p, p.distortion());
+  double least = cost(best.distortion);
+  const auto go = [&] {
+    const double distortion = p.iterate(of_a_bit), found = cost(distortion);
+    if (found < least) best = lloyd_cells(p, distortion), least = found;
   };
-  const auto put = [&](const cells& c) {
-    p.levels = c.levels;
-    std::copy_n(c.ends, c.levels + 1, p.ends);
-  };
-  const auto got = [&](double distortion) {
-    cells c{p.levels, {}, distortion};
-    std::copy_n(p.ends, p.levels + 1, c.ends);
-    return c;
-  };
+  plain.put(p);
+  go();
+  // Where a bit costs much, plain cells are far from what is best, and the iteration stays near where it begins: so also from a crowd and
+  // tails of a tenth, a thirtieth, … of the values.
+  p.levels = 0;
+  double tail = n / 10;
+  for (unsigned i = 1; i < p.size && p.levels + 1 < wanted; ++i)
+    if (p.counts[i] >= n - tail) p.ends[++p.levels] = i, tail /= 3;
+  p.ends[++p.levels] = p.size;
+  go();
+  best.put(p);
+  return best.distortion;
+}
+
+// At most `wanted` levels. price: of a bit a value, in mean squares; 0: bits are saved where that costs little.
+inline void lloyd_levels_of(lloyd_points& p, unsigned wanted, double price, lloyd_levels& l) {
   p.levels = 1;
   p.ends[1] = p.size;
   const double one = p.distortion_of(0, p.size);
   p.split(wanted);
-  const cells plain = got(p.iterate(0));
-  // What a bit is worth where levels are fine is 2·ln 2·D, for there D falls to a quarter with it; where they are few, a little more.
-  // Less, where rare values decide the distortion: it may grow by a quarter.
-  double price = 1.55 * plain.distortion / p.counts[p.size], distortion = plain.distortion;
-  for (int tries = 0; price > 0 && tries < 8; ++tries, price /= 2) {
-    distortion = p.iterate(price);
-    if (distortion <= 1.25 * plain.distortion) break;
-    put(plain);
-    distortion = plain.distortion;
-  }
+  const double reached = p.iterate(0);
+  const lloyd_cells plain(p, reached);
+  const double distortion = price > 0 ? lloyd_pay_bits(p, wanted, plain, price) : lloyd_save_bits(p, plain);
   l.clear();
   l.count = p.levels;
   for (unsigned j = 0; j < p.levels; ++j) {
