@@ -35,7 +35,7 @@ double bits_of(double all, double log2_all, double some, double value_bits) {
 
 constexpr uint32_t stretch =
     1u << (block_choices - 1);  // values that are sampled together: a block of the largest size
-constexpr uint64_t sampled_whole = 512, sampled_most = 2048;  // stretches
+constexpr uint64_t sampled_whole = 512, sampled_most = 1024;  // stretches
 
 uint64_t stretches_sampled(uint64_t n) {
   return n <= sampled_whole ? n : std::min(std::max(sampled_whole, n / 16), sampled_most);

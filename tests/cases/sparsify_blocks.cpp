@@ -83,7 +83,7 @@ uint64_t worth(uint64_t d, uint64_t r, double value_bits, uint64_t size) {
 kept_input sampled(const kept_input& in) {
   const std::vector<block> all = blocks_of(in, 32);
   const uint64_t n =
-      all.size() <= 512 ? all.size() : std::min<uint64_t>(2048, std::max<uint64_t>(512, all.size() / 16));
+      all.size() <= 512 ? all.size() : std::min<uint64_t>(1024, std::max<uint64_t>(512, all.size() / 16));
   kept_input out{in.dtype, {}, n * 32, {}, 0};
   for (uint64_t k = 0; k < n; ++k) {
     const uint64_t each = all.size() / n;

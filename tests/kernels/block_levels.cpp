@@ -117,20 +117,25 @@ struct made_values {
   std::atomic<uint64_t> behind = 0;  // of what was asked for
   bool shared = false;
 
+  std::atomic<bool> sound = true;  // of what was asked for
+
   static const void* load(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
     auto& m = *static_cast<made_values*>(self);
     const uint64_t from = m.begin[piece] + at;
-    CHECK(n <= select_run);
-    CHECK(from + n <= (piece + 1 < m.begin.size() ? m.begin[piece + 1] : m.made.size()));
+    const auto expect = [&](bool b) {
+      if (!b) m.sound = false;
+    };
+    expect(n <= select_run);
+    expect(from + n <= (piece + 1 < m.begin.size() ? m.begin[piece + 1] : m.made.size()));
     if (what == select_load::hint) return nullptr;
-    if (what == select_load::peek) CHECK(n * sizeof(Bits) <= 64);
+    if (what == select_load::peek) expect(n * sizeof(Bits) <= 64);
     if (what == select_load::first) {
-      if (!m.shared) CHECK(from == m.behind.load());
+      if (!m.shared) expect(from == m.behind.load());
       m.behind += n;
       for (uint64_t i = from; i < from + n; ++i) ++m.first[i];
     }
     if (what == select_load::again)
-      CHECK(std::all_of(&m.first[from], &m.first[from] + n, [](uint8_t f) { return f == 1; }));
+      expect(std::all_of(&m.first[from], &m.first[from] + n, [](uint8_t f) { return f == 1; }));
     if (sizeof(Bits) == 4 && what != select_load::peek) return m.made.data() + from;
     std::copy_n(m.made.data() + from, n, static_cast<Bits*>(room));
     return room;
@@ -183,6 +188,7 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, uint32_t block, uint64_t 
   }
   const kept_count result = keep_blocks(from, n, block, target, memory, {scratches.data(), workers, level}, scratch);
   CHECK(result.block == block);
+  CHECK(source.sound.load());
   REQUIRE(result.count <= most);
   if (how != values_are::there)
     CHECK(std::all_of(source.first.begin(), source.first.end(), [](uint8_t f) { return f == 1; }));
@@ -252,8 +258,9 @@ TEST_CASE("energies are the same bits at every level, and those of the plain sum
 
 TEST_CASE("blocks in one pass are what their definition keeps, at every level and for every type") {
   pool three(3);
-  for (const uint64_t n : {0u, 1u, 7u, 33u, 100u, 1000u, 5000u, 70001u, 400000u})
+  for (const uint64_t n : {0u, 1u, 7u, 33u, 100u, 1000u, 5000u, 20001u, 300000u})
     for (const gradient& g : gradients(n)) {
+      if (!whole_sweep && n > 10000 && g.name != "laplace" && g.name != "all equal" && g.name != "rows") continue;
       CAPTURE(n);
       CAPTURE(g.name);
       std::vector<uint16_t> half(n), bfloat(n);
