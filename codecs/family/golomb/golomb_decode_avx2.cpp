@@ -1,4 +1,6 @@
-// Split Golomb decoded at 8 indices a step. See golomb_decode_avx512.cpp, whose ways these are.
+// Split Golomb decoded at 32 indices a step, or 8 where remainders are long. See golomb_decode_avx512.cpp, whose ways these are.
+#include <algorithm>
+
 #include "codecs/family/golomb/golomb_payload.hpp"
 
 #if DR_X86
@@ -72,13 +74,6 @@ struct extra_string {
     uint32_t word = 0;
     for (size_t i = byte; i < size; ++i) word |= uint32_t{bytes[i]} << 8 * (i - byte);
     return word >> used % 8;
-  }
-  // At least 32.
-  uint32_t next32() const {
-    const size_t byte = used / 8;
-    if (byte + 8 <= size) return static_cast<uint32_t>(load<uint64_t>(bytes + byte) >> used % 8);
-    return static_cast<uint32_t>((byte < size ? load_bytes(bytes + byte, static_cast<unsigned>(size - byte)) : 0) >>
-                                 used % 8);
   }
   bool is_used_up() const { return size == ceil_div(used, 8) && padding_is_zero(bytes, used); }
 };
@@ -164,7 +159,7 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
   const __m256i slope = _mm256_mullo_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), all32(1 - m - s));
   const __m256i later = _mm256_add_epi32(slope, all32(8 * (1 - m - s))), step = all32(16 * (1 - m - s));
   const __m256i spread = load256(sixteens.of[k].from), up = load256(sixteens.of[k].up);
-  const __m128i down = _mm_cvtsi32_si128(static_cast<int>(16 - k));
+  const __m256i down = _mm256_set1_epi16(static_cast<short>(1u << k));
   const __m256i short_low = _mm256_set1_epi16(static_cast<short>(s)), below_long = _mm256_set1_epi16(static_cast<short>(s - 1));
   const __m256i weights = all32(m << 16 | 1), fifth = all32(5), last = all32(7);
   const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
@@ -172,43 +167,57 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
                                            0x4000, static_cast<short>(0x8000));
   const __m256i ends = _mm256_setr_epi8(6, 7, 6, 7, 6, 7, 6, 7, 14, 15, 14, 15, 14, 15, 14, 15, 6, 7, 6, 7, 6, 7, 6, 7, 14,
                                         15, 14, 15, 14, 15, 14, 15);
+  const __m256i upper = all32(0x10000);
   __m256i base = all32(start - s);
   const auto half = [](const uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
   const auto fields = [&](const uint8_t* p) {
     const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(half(p)), half(p + k / 2), 1);
-    return _mm256_srl_epi16(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, spread), up), down);
+    return _mm256_mulhi_epu16(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, spread), up), down);
   };
-  const auto put = [&](__m256i v, uint32_t odd, const uint16_t* position, uint32_t* to) {
-    const __m256i bits = _mm256_set1_epi16(static_cast<short>(odd));
+  // Of each 32 the last are loaded from byte 2k + k / 2 on; what cannot be is left.
+  const size_t reach = 2 * k + k / 2 + 16;
+  const size_t groups = there < reach ? 0 : k ? std::min(n / 32, (there - reach) / (4 * k) + 1) : n / 32;
+  // First v + max(v, s) and the extra bits, then indices: in one loop the way from a field to its index would be longer than schedulers see.
+  alignas(32) uint16_t doubled[block_max];
+  uint16_t odd[block_max / 16];
+  const size_t size = extra.size;
+  const uint8_t* const extras = extra.bytes;
+  size_t used = extra.used;
+  for (size_t g = 0; g < groups; ++g, low += 4 * k) {
+    const __m256i a = fields(low), b = fields(low + 2 * k);
+    const __m256i longer_of =
+        _mm256_packs_epi16(_mm256_cmpgt_epi16(a, below_long), _mm256_cmpgt_epi16(b, below_long));
+    const auto longer = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(longer_of, in_order)));
+    const size_t byte = used / 8;
+    const uint64_t word = byte + 8 <= size ? load<uint64_t>(extras + byte)
+                          : byte < size    ? load_bytes(extras + byte, static_cast<unsigned>(size - byte))
+                                           : 0;
+    store(odd + 2 * g, _pdep_u32(static_cast<uint32_t>(word >> used % 8), longer));
+    used += static_cast<unsigned>(_mm_popcnt_u32(longer));
+    store256(doubled + 32 * g, _mm256_add_epi16(a, _mm256_max_epi16(a, short_low)));
+    store256(doubled + 32 * g + 16, _mm256_add_epi16(b, _mm256_max_epi16(b, short_low)));
+  }
+  for (size_t i = 0; i < 32 * groups; i += 16) {
+    const __m256i bits = _mm256_set1_epi16(static_cast<short>(odd[i / 16]));
     // r + s = v + max(v, s) + extra bit; their sums in each four, then with those of the lower half's.
-    __m256i sum = _mm256_sub_epi16(_mm256_add_epi16(v, _mm256_max_epi16(v, short_low)),
-                                   _mm256_cmpeq_epi16(_mm256_and_si256(bits, bit_of), bit_of));
+    __m256i sum =
+        _mm256_sub_epi16(load256(doubled + i), _mm256_cmpeq_epi16(_mm256_and_si256(bits, bit_of), bit_of));
     sum = _mm256_add_epi16(sum, _mm256_slli_epi64(sum, 16));
     sum = _mm256_add_epi16(sum, _mm256_slli_epi64(sum, 32));
     const __m256i four = _mm256_shuffle_epi8(sum, ends);
     sum = _mm256_add_epi16(sum, _mm256_permute2x128_si256(four, four, 0x08));
-    const __m256i at = _mm256_permute4x64_epi64(load256(position), 0xd8);
+    const __m256i at = _mm256_permute4x64_epi64(load256(positions + i), 0xd8);
     const __m256i eight = _mm256_madd_epi16(_mm256_unpacklo_epi16(sum, at), weights),
                   more = _mm256_madd_epi16(_mm256_unpackhi_epi16(sum, at), weights);
-    store256(to, _mm256_add_epi32(eight, _mm256_add_epi32(base, slope)));
-    base = _mm256_add_epi32(base, _mm256_srli_epi32(_mm256_permutevar8x32_epi32(sum, fifth), 16));
-    store256(to + 8, _mm256_add_epi32(more, _mm256_add_epi32(base, later)));
-    base = _mm256_add_epi32(base, _mm256_add_epi32(step, _mm256_srli_epi32(_mm256_permutevar8x32_epi32(sum, last), 16)));
-  };
-  size_t i = 0;
-  for (; i + 32 <= n && there - i / 8 * k >= 5 * k + 16; i += 32) {
-    const uint8_t* const p = low + i / 8 * k;
-    const __m256i a = fields(p), b = fields(p + 2 * k);
-    const __m256i longer_of =
-        _mm256_packs_epi16(_mm256_cmpgt_epi16(a, below_long), _mm256_cmpgt_epi16(b, below_long));
-    const auto longer = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(longer_of, in_order)));
-    const uint32_t odd = _pdep_u32(extra.next32(), longer);
-    extra.used += static_cast<unsigned>(_mm_popcnt_u32(longer));
-    put(a, odd, positions + i, x + i);
-    put(b, odd >> 16, positions + i + 16, x + i + 16);
+    store256(x + i, _mm256_add_epi32(eight, _mm256_add_epi32(base, slope)));
+    base = _mm256_add_epi32(base, _mm256_madd_epi16(_mm256_permutevar8x32_epi32(sum, fifth), upper));
+    store256(x + i + 8, _mm256_add_epi32(more, _mm256_add_epi32(base, later)));
+    base = _mm256_add_epi32(
+        base, _mm256_add_epi32(step, _mm256_madd_epi16(_mm256_permutevar8x32_epi32(sum, last), upper)));
   }
+  extra.used = used;
   start = static_cast<uint32_t>(_mm256_cvtsi256_si32(base)) + s;
-  return i;
+  return 32 * groups;
 }
 
 bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, golomb_code code, uint32_t* x) {
