@@ -23,49 +23,51 @@ inline __m256i powers() {
   return out;
 }
 
-// As below, of 16 quotients the first n: four by a pext, in 16 bits each.
-[[gnu::noinline]] inline bit_appender put_sixteen(bit_appender out, __m256i q, size_t n) {
-  constexpr uint16_t short_max = 13;  // of which four have 56 bits
-  if (n < 16 || !_mm256_testz_si256(_mm256_subs_epu16(q, all16(short_max)), all16(0xffff))) {
-    alignas(32) uint16_t each[16];
-    store256(each, q);
-    return put_long_unaries(out, each, n);
-  }
-  // The bytes of 2^q: below 2^8 the lower one has it, from there on the upper one, which takes q − 8.
-  const __m256i bytes = _mm256_or_si256(q, _mm256_slli_epi16(_mm256_xor_si256(q, all16(8)), 8));
-  const __m256i code = _mm256_shuffle_epi8(powers(), bytes);
-  alignas(32) uint64_t codes[4], masks[4];
-  store256(codes, code);
-  store256(masks, _mm256_sub_epi16(_mm256_add_epi16(code, code), all16(1)));
-  for (unsigned j = 0; j < 4; ++j)
-    out.put(_pext_u64(codes[j], masks[j]), static_cast<unsigned>(_mm_popcnt_u64(masks[j])));
-  return out;
-}
-
-// Unary codes of n quotients: q, or 8 to 255 for what is above 7, and what `exact` gives for 16 from an index on. Where none is above 7, a
-// code is a byte with one bit, of which those up to that bit are kept: a pext takes eight. Zeros up to a multiple of 32.
+// Unary codes of n quotients: q, or what is more than 254 as 255, and exact(i) then; zeros up to a multiple of 32. A code of up to 7 is a byte
+// with one bit, of which those up to that bit are kept: a pext takes eight. A longer one is a byte without, which is all kept, and what it has
+// beyond 8.
 template <class Exact>
 [[gnu::always_inline]] inline void put_quotients(bit_appender& to, const uint8_t* q, size_t n, Exact&& exact) {
-  const __m256i minus_one = _mm256_set1_epi8(-1), one_of = powers(), above = _mm256_set1_epi8(127 - 7);
+  constexpr unsigned put_max = 56;
+  const __m256i minus_one = _mm256_set1_epi8(-1), one_of = powers(), above = _mm256_set1_epi8(127 - 7),
+                none = _mm256_set1_epi8(15);
   bit_appender out = to;
   for (size_t i = 0; i < n; i += 32) {
-    const __m256i of = load256(q + i), code = _mm256_shuffle_epi8(one_of, of),
+    const __m256i of = load256(q + i), code = _mm256_shuffle_epi8(one_of, _mm256_min_epu8(of, none)),
                   upto = _mm256_add_epi8(_mm256_add_epi8(code, code), minus_one);
     const auto is_long = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_adds_epu8(of, above)));
     alignas(32) uint64_t codes[4], masks[4];
     store256(codes, code);
     store256(masks, upto);
     __asm__("" : "+m"(codes), "+m"(masks));  // loads are cheaper than what gcc takes lanes out with
-    for (unsigned h = 0; h < 2 && i + 16 * h < n; ++h) {
-      const auto length0 = static_cast<unsigned>(_mm_popcnt_u64(masks[2 * h])),
-                 length = length0 + static_cast<unsigned>(_mm_popcnt_u64(masks[2 * h + 1]));
-      const size_t there = n - i - 16 * h;
-      if (length > 56 || (is_long >> 16 * h & 0xffff) || there < 16) {
-        out = put_sixteen(out, exact(i + 16 * h), there < 16 ? there : 16);
-        continue;
+    const auto length_of = [&](unsigned j) { return static_cast<unsigned>(_mm_popcnt_u64(masks[j])); };
+    const unsigned first = length_of(0), low = first + length_of(1), third = length_of(2), high = third + length_of(3);
+    if (is_long == 0 && i + 32 <= n && low <= put_max && high <= put_max) {
+      const auto half = [&](unsigned j, unsigned length) {
+        return _pext_u64(codes[j], masks[j]) | _pext_u64(codes[j + 1], masks[j + 1]) << length;
+      };
+      out.put(half(0, first), low);
+      out.put(half(2, third), high);
+      continue;
+    }
+    for (unsigned j = 0; j < 4 && i + 8 * j < n; ++j) {
+      const size_t there = n - i - 8 * j;
+      uint64_t mask = there < 8 ? masks[j] & low_mask(8 * static_cast<unsigned>(there)) : masks[j];
+      const auto put_upto = [&](uint64_t bits) {  // of the mask; of at most 64
+        const uint64_t some = mask & bits;
+        const auto length = static_cast<unsigned>(_mm_popcnt_u64(some));
+        const uint64_t word = _pext_u64(codes[j], some);
+        out.put(word & low_mask(32), length < 32 ? length : 32);
+        if (length > 32) out.put(word >> 32, length - 32);
+        mask &= ~bits;
+      };
+      for (uint32_t longs = is_long >> 8 * j & 0xff & static_cast<uint32_t>(low_mask(there < 8 ? static_cast<unsigned>(there) : 8)); longs; longs &= longs - 1) {
+        const unsigned at = countr_zero(longs);
+        put_upto(low_mask(8 * at + 8));
+        const uint64_t exactly = q[i + 8 * j + at];
+        out.put_unary((exactly < 255 ? exactly : exact(i + 8 * j + at)) - 8);
       }
-      const uint64_t first = _pext_u64(codes[2 * h], masks[2 * h]), second = _pext_u64(codes[2 * h + 1], masks[2 * h + 1]);
-      out.put(first | second << length0, length);
+      if (mask) put_upto(~uint64_t{0});
     }
   }
   to = out;

@@ -101,13 +101,13 @@ __m256i load_lanes(const uint16_t* gaps) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(half(gaps)), half(gaps + 16), 1);
 }
 
-// Appends n gaps (and zeros up to a multiple of 32) of one divisor.
-void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, golomb_strings& to) {
+// Appends n gaps (and zeros up to a multiple of 32) of one divisor. next: indices that will be read soon: by then they are in the cache.
+void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, const uint32_t* next, golomb_strings& to) {
   alignas(32) uint8_t quotient[golomb_block_max];
   if (code.divisor == 1) {
     for (size_t i = 0; i < n; i += 32)
       store256(quotient + i, _mm256_packus_epi16(load_lanes(gaps + i), load_lanes(gaps + i + 8)));
-    return put_quotients(to.unaries, quotient, n, [&](size_t i) { return load256(gaps + i); });
+    return put_quotients(to.unaries, quotient, n, [&](size_t i) { return gaps[i]; });
   }
   const unsigned k = code.low_bits;
   const golomb_packer low_bits(k);
@@ -116,6 +116,9 @@ void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, golomb_str
   bit_appender extras = to.extras;
   uint8_t* const low = to.low_end;
   for (size_t i = 0; i < n; i += 32) {
+    const auto ahead = reinterpret_cast<uintptr_t>(next) + i * sizeof *next;  // (There may be nothing.)
+    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
     const quotients a = divide(load_lanes(gaps + i)), b = divide(load_lanes(gaps + i + 8));
     store256(quotient + i, _mm256_packus_epi16(a.q, b.q));
     // Below s, (r + s) / 2 is not below r; from there on it is.
@@ -134,7 +137,7 @@ void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, golomb_str
   // (Lanes that are not there have gap 0, so v = 0: padding.)
   to.low_end = low + ceil_div(n * k, 8);
   to.extras = extras;
-  put_quotients(to.unaries, quotient, n, [&](size_t i) { return divide.quotient(load256(gaps + i)); });
+  put_quotients(to.unaries, quotient, n, [&](size_t i) { return code.quotient(gaps[i]); });
 }
 
 // Gaps below 2^31, in 32-bit lanes: of blocks with one of 2^15 or more.
@@ -284,7 +287,7 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
   if (!flagged && !narrow) return scalar ? golomb_encode_block(x, n, base, plain, out) : put_wide(all, n, plain, out);
   golomb_strings to;
   if (!flagged) {
-    put_run(gaps, n, plain, to);
+    put_run(gaps, n, plain, x + n, to);
     return to.copy(out);
   }
   bit_writer table(out);
@@ -294,7 +297,7 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
     if (wide[i / 32])
       to.low_end = golomb_wide_group(x, i, n, base).put(code, to.low_end, to.unaries, to.extras);
     else
-      put_run(gaps + i, n - i < 32 ? n - i : 32, code, to);
+      put_run(gaps + i, n - i < 32 ? n - i : 32, code, x + n + i, to);
   }
   return to.copy(table.finish());
 }
@@ -344,7 +347,7 @@ uint8_t* golomb_put_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rul
     return wide();
   }
   golomb_strings to;
-  put_run(gaps, n, code, to);
+  put_run(gaps, n, code, x + n, to);
   return to.copy(out);
 }
 

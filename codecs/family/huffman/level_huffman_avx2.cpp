@@ -26,7 +26,7 @@ struct top_words {
       words = words >> (word & 63) | word;
       length += word;
     }
-    bits.put(words >> (0 - length & 63), length & 63);
+    bits.put(words >> ((0 - length) & 63), length & 63);
   }
   template <unsigned some>
   [[gnu::always_inline]] void put_all(const uint8_t* levels, size_t n, bit_appender& bits) const {

@@ -86,11 +86,7 @@ uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code c
     _mm256_store_si256(reinterpret_cast<__m256i*>(quotient + i),
                        bytes_of(_mm256_min_epu16(q[0], _mm256_set1_epi16(255)), _mm256_min_epu16(q[1], _mm256_set1_epi16(255))));
   }
-  put_quotients(unary, quotient, n, [&](size_t i) {
-    alignas(32) uint16_t each[16] = {};
-    for (size_t j = 0; j < 16 && i + j < n; ++j) each[j] = static_cast<uint16_t>(levels[i + j] / code.divisor);
-    return load256(each);
-  });
+  put_quotients(unary, quotient, n, [&](size_t i) { return levels[i] / code.divisor; });
   return put_level_strings(out, unary_bytes, unary.finish(), extra_bytes, extras.finish());
 }
 
