@@ -51,8 +51,8 @@ template <class Exact>
       continue;
     }
     for (unsigned j = 0; j < 4 && i + 8 * j < n; ++j) {
-      const size_t there = n - i - 8 * j;
-      uint64_t mask = there < 8 ? masks[j] & low_mask(8 * static_cast<unsigned>(there)) : masks[j];
+      const auto there = static_cast<unsigned>(n - i - 8 * j < 8 ? n - i - 8 * j : 8);
+      uint64_t mask = masks[j] & low_mask(8 * there);
       const auto put_upto = [&](uint64_t bits) {  // of the mask; of at most 64
         const uint64_t some = mask & bits;
         const auto length = static_cast<unsigned>(_mm_popcnt_u64(some));
@@ -61,7 +61,8 @@ template <class Exact>
         if (length > 32) out.put(word >> 32, length - 32);
         mask &= ~bits;
       };
-      for (uint32_t longs = is_long >> 8 * j & 0xff & static_cast<uint32_t>(low_mask(there < 8 ? static_cast<unsigned>(there) : 8)); longs; longs &= longs - 1) {
+      uint64_t longs = is_long >> 8 * j & low_mask(there);
+      for (; longs; longs &= longs - 1) {
         const unsigned at = countr_zero(longs);
         put_upto(low_mask(8 * at + 8));
         const uint64_t exactly = q[i + 8 * j + at];

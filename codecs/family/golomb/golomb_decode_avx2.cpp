@@ -160,13 +160,14 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
   const __m256i later = _mm256_add_epi32(slope, all32(8 * (1 - m - s))), step = all32(16 * (1 - m - s));
   const __m256i spread = load256(sixteens.of[k].from), up = load256(sixteens.of[k].up);
   const __m256i down = _mm256_set1_epi16(static_cast<short>(1u << k));
-  const __m256i short_low = _mm256_set1_epi16(static_cast<short>(s)), below_long = _mm256_set1_epi16(static_cast<short>(s - 1));
+  const __m256i short_low = _mm256_set1_epi16(static_cast<short>(s)),
+                below_long = _mm256_set1_epi16(static_cast<short>(s - 1));
   const __m256i weights = all32(m << 16 | 1), fifth = all32(5), last = all32(7);
   const __m256i in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  const __m256i bit_of = _mm256_setr_epi16(1, 2, 4, 8, 0x100, 0x200, 0x400, 0x800, 0x10, 0x20, 0x40, 0x80, 0x1000, 0x2000,
-                                           0x4000, static_cast<short>(0x8000));
-  const __m256i ends = _mm256_setr_epi8(6, 7, 6, 7, 6, 7, 6, 7, 14, 15, 14, 15, 14, 15, 14, 15, 6, 7, 6, 7, 6, 7, 6, 7, 14,
-                                        15, 14, 15, 14, 15, 14, 15);
+  const __m256i bit_of = _mm256_setr_epi16(1, 2, 4, 8, 0x100, 0x200, 0x400, 0x800, 0x10, 0x20, 0x40, 0x80, 0x1000,
+                                           0x2000, 0x4000, static_cast<short>(0x8000));
+  const __m256i ends = _mm256_setr_epi8(6, 7, 6, 7, 6, 7, 6, 7, 14, 15, 14, 15, 14, 15, 14, 15, 6, 7, 6, 7, 6, 7, 6, 7,
+                                        14, 15, 14, 15, 14, 15, 14, 15);
   const __m256i upper = all32(0x10000);
   __m256i base = all32(start - s);
   const auto half = [](const uint8_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
@@ -185,8 +186,7 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
   size_t used = extra.used;
   for (size_t g = 0; g < groups; ++g, low += 4 * k) {
     const __m256i a = fields(low), b = fields(low + 2 * k);
-    const __m256i longer_of =
-        _mm256_packs_epi16(_mm256_cmpgt_epi16(a, below_long), _mm256_cmpgt_epi16(b, below_long));
+    const __m256i longer_of = _mm256_packs_epi16(_mm256_cmpgt_epi16(a, below_long), _mm256_cmpgt_epi16(b, below_long));
     const auto longer = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permutevar8x32_epi32(longer_of, in_order)));
     const size_t byte = used / 8;
     const uint64_t word = byte + 8 <= size ? load<uint64_t>(extras + byte)
@@ -200,8 +200,7 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
   for (size_t i = 0; i < 32 * groups; i += 16) {
     const __m256i bits = _mm256_set1_epi16(static_cast<short>(odd[i / 16]));
     // r + s = v + max(v, s) + extra bit; their sums in each four, then with those of the lower half's.
-    __m256i sum =
-        _mm256_sub_epi16(load256(doubled + i), _mm256_cmpeq_epi16(_mm256_and_si256(bits, bit_of), bit_of));
+    __m256i sum = _mm256_sub_epi16(load256(doubled + i), _mm256_cmpeq_epi16(_mm256_and_si256(bits, bit_of), bit_of));
     sum = _mm256_add_epi16(sum, _mm256_slli_epi64(sum, 16));
     sum = _mm256_add_epi16(sum, _mm256_slli_epi64(sum, 32));
     const __m256i four = _mm256_shuffle_epi8(sum, ends);
@@ -212,8 +211,8 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
     store256(x + i, _mm256_add_epi32(eight, _mm256_add_epi32(base, slope)));
     base = _mm256_add_epi32(base, _mm256_madd_epi16(_mm256_permutevar8x32_epi32(sum, fifth), upper));
     store256(x + i + 8, _mm256_add_epi32(more, _mm256_add_epi32(base, later)));
-    base = _mm256_add_epi32(
-        base, _mm256_add_epi32(step, _mm256_madd_epi16(_mm256_permutevar8x32_epi32(sum, last), upper)));
+    base = _mm256_add_epi32(base,
+                            _mm256_add_epi32(step, _mm256_madd_epi16(_mm256_permutevar8x32_epi32(sum, last), upper)));
   }
   extra.used = used;
   start = static_cast<uint32_t>(_mm256_cvtsi256_si32(base)) + s;

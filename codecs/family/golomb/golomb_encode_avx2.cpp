@@ -1,7 +1,7 @@
 // Split Golomb encoded at 16 gaps a step, in 16-bit lanes. See golomb_encode_avx512.cpp, whose ways these are.
 #include "codecs/family/golomb/golomb_lanes.hpp"
 #include "codecs/family/golomb/golomb_payload.hpp"
-#include "codecs/family/golomb/golomb_strings_avx2.hpp"
+#include "codecs/family/golomb/golomb_strings_vectors.hpp"
 #include "primitive/packing.hpp"
 
 #if DR_X86
@@ -61,7 +61,8 @@ uint64_t unit_size(uint64_t span) { return ceil_div(span, 8); }
 // Gaps of n indices, zero up to a multiple of 32, and what each of `costs` takes. False if one is 2^15 or more (or near it).
 // (Inlined, so that sums stay in registers.)
 template <class... Costs>
-[[gnu::always_inline]] inline bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps, Costs&... costs) {
+[[gnu::always_inline]] inline bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps,
+                                               Costs&... costs) {
   const __m256i one = all16(1);
   __m256i any = _mm256_setzero_si256();
   for (size_t i = 0; i < n; i += 32) {
@@ -129,8 +130,8 @@ void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, const uint
     const auto mask_of = [](__m256i of_a, __m256i of_b) {
       return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_packs_epi16(of_a, of_b)));
     };
-    const uint32_t longer = mask_of(_mm256_cmpgt_epi16(a.r, below_long), _mm256_cmpgt_epi16(b.r, below_long)) &
-                            golomb_valid_lanes(i, n);
+    const uint32_t longer =
+        mask_of(_mm256_cmpgt_epi16(a.r, below_long), _mm256_cmpgt_epi16(b.r, below_long)) & golomb_valid_lanes(i, n);
     const uint32_t odd = mask_of(_mm256_slli_epi16(moved_a, 15), _mm256_slli_epi16(moved_b, 15));
     extras.put(_pext_u32(odd, longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
   }
@@ -242,9 +243,9 @@ uint64_t group_bits(const uint16_t* gaps, size_t n, uint64_t sum, unsigned level
   const divider divide(code);
   const __m256i below_long = all16(code.short_low - 1);
   const quotients a = divide(load256(gaps)), b = divide(load256(gaps + 16));
-  const __m256i all = _mm256_sub_epi16(
-      _mm256_add_epi16(a.q, b.q),
-      _mm256_add_epi16(_mm256_cmpgt_epi16(a.r, below_long), _mm256_cmpgt_epi16(b.r, below_long)));
+  const __m256i all =
+      _mm256_sub_epi16(_mm256_add_epi16(a.q, b.q),
+                       _mm256_add_epi16(_mm256_cmpgt_epi16(a.r, below_long), _mm256_cmpgt_epi16(b.r, below_long)));
   const __m256i sums = _mm256_madd_epi16(all, all16(1));
   __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
@@ -273,8 +274,8 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
     }
     uint64_t sum = 0;
     for (size_t j = i; j < i + size; ++j) sum += gaps[j];
-    const golomb_choice choice = choose_level(
-        first_level(sum, size), [&](unsigned at) { return group_bits(gaps + i, size, sum, at); });
+    const golomb_choice choice =
+        choose_level(first_level(sum, size), [&](unsigned at) { return group_bits(gaps + i, size, sum, at); });
     levels[i / 32] = static_cast<uint8_t>(choice.level);
     bits += 4 + choice.bits;
   }

@@ -83,8 +83,9 @@ uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code c
       extras.put(_pext_u32(odd, some), static_cast<unsigned>(_mm_popcnt_u32(some)));
     }
     // 255 for what is more.
-    _mm256_store_si256(reinterpret_cast<__m256i*>(quotient + i),
-                       bytes_of(_mm256_min_epu16(q[0], _mm256_set1_epi16(255)), _mm256_min_epu16(q[1], _mm256_set1_epi16(255))));
+    _mm256_store_si256(
+        reinterpret_cast<__m256i*>(quotient + i),
+        bytes_of(_mm256_min_epu16(q[0], _mm256_set1_epi16(255)), _mm256_min_epu16(q[1], _mm256_set1_epi16(255))));
   }
   put_quotients(unary, quotient, n, [&](size_t i) { return levels[i] / code.divisor; });
   return put_level_strings(out, unary_bytes, unary.finish(), extra_bytes, extras.finish());

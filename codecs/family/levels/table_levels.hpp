@@ -45,8 +45,7 @@ inline void table_restore_scalar(const uint8_t* levels, size_t n, const uint8_t*
     values[i] = table.of[levels[i] % table_levels_max] | uint32_t{signs[i / 8]} >> i % 8 << 31;
 }
 
-void table_quantise_avx2(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels,
-                         uint8_t* signs);
+void table_quantise_avx2(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels, uint8_t* signs);
 void table_restore_avx2(const uint8_t* levels, size_t n, const uint8_t* signs, const level_table& table,
                         uint32_t* values);
 void table_quantise_avx512(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels,

@@ -27,8 +27,8 @@ struct lookup {
     for (unsigned left = parts, bit = 3; left > 1; left /= 2, ++bit) {
       const __m256 upper = _mm256_castsi256_ps(_mm256_sll_epi32(index, _mm_cvtsi32_si128(static_cast<int>(31 - bit))));
       for (unsigned i = 0; i < left / 2; ++i)
-        found[i] = _mm256_castps_si256(_mm256_blendv_ps(_mm256_castsi256_ps(found[2 * i]),
-                                                        _mm256_castsi256_ps(found[2 * i + 1]), upper));
+        found[i] = _mm256_castps_si256(
+            _mm256_blendv_ps(_mm256_castsi256_ps(found[2 * i]), _mm256_castsi256_ps(found[2 * i + 1]), upper));
     }
     return found[0];
   }
@@ -69,7 +69,8 @@ struct search<size, 0> {
 template <unsigned size>
 void quantise(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels, uint8_t* signs) {
   const search<size, size / 2> level_of(bounds);
-  const __m256i mask = _mm256_set1_epi32(f32_type::magnitude_mask), in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+  const __m256i mask = _mm256_set1_epi32(f32_type::magnitude_mask),
+                in_order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
   size_t i = 0;
   for (; i + 32 <= n; i += 32) {
     __m256i v[4], level[4];
@@ -80,8 +81,7 @@ void quantise(const uint32_t* values, size_t n, const level_bounds& bounds, uint
     const __m256i bytes =
         _mm256_packus_epi16(_mm256_packus_epi32(level[0], level[1]), _mm256_packus_epi32(level[2], level[3]));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(levels + i), _mm256_permutevar8x32_epi32(bytes, in_order));
-    const __m256i negative =
-        _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
+    const __m256i negative = _mm256_packs_epi16(_mm256_packs_epi32(v[0], v[1]), _mm256_packs_epi32(v[2], v[3]));
     store(signs + i / 8, _mm256_movemask_epi8(_mm256_permutevar8x32_epi32(negative, in_order)));
   }
   if (i < n) table_quantise_scalar(values + i, n - i, bounds, levels + i, signs + i / 8);
@@ -96,8 +96,7 @@ void restore(const uint8_t* levels, size_t n, const uint8_t* signs, const level_
   for (; i + 32 <= n; i += 32) {
     const __m256i negative = _mm256_set1_epi32(load<int32_t>(signs + i / 8));
     for (int h = 0; h < 4; ++h) {
-      const __m256i level =
-          _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(levels + i + 8 * h)));
+      const __m256i level = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(levels + i + 8 * h)));
       const __m256i up = _mm256_sub_epi32(first, _mm256_set1_epi32(8 * h));
       const __m256i signs_here = _mm256_and_si256(_mm256_sllv_epi32(negative, up), sign);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(values + i + 8 * h), _mm256_or_si256(number(level), signs_here));

@@ -43,7 +43,8 @@ void gap_split_avx2(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols
     const __m256i fours = _mm256_packus_epi16(_mm256_packus_epi32(a, b), _mm256_packus_epi32(c, d));
     store256(symbols + i, _mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
   }
-  if (_mm256_movemask_ps(_mm256_castsi256_ps(all))) gap_split_with(x, n, base, symbols, gaps);  // 2^31 is a negative float
+  if (_mm256_movemask_ps(_mm256_castsi256_ps(all)))
+    gap_split_with(x, n, base, symbols, gaps);  // 2^31 is a negative float
 }
 
 uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n, uint8_t* out) {
@@ -61,8 +62,8 @@ uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n,
     const __m256i width = _mm256_subs_epu16(_mm256_srli_epi32(eight_bytes(symbols + i), 1), all32(1));
     const __m256i extra = _mm256_andnot_si256(_mm256_sllv_epi32(all32(~0u), width), load256(gaps + i));
     const __m256i width0 = _mm256_and_si256(width, low32);
-    const __m256i two = _mm256_or_si256(_mm256_and_si256(extra, low32),
-                                        _mm256_sllv_epi64(_mm256_srli_epi64(extra, 32), width0));
+    const __m256i two =
+        _mm256_or_si256(_mm256_and_si256(extra, low32), _mm256_sllv_epi64(_mm256_srli_epi64(extra, 32), width0));
     const __m256i two_width = _mm256_add_epi64(width0, _mm256_srli_epi64(width, 32));
     const __m256i four = _mm256_or_si256(two, _mm256_sllv_epi64(_mm256_bsrli_epi128(two, 8), two_width));
     const __m256i four_width = _mm256_add_epi64(two_width, _mm256_bsrli_epi128(two_width, 8));
@@ -117,8 +118,8 @@ bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size
 
   const __m256i repeat = _mm256_setr_epi8(0, 0, 0, 0, 4, 4, 4, 4, 8, 8, 8, 8, 12, 12, 12, 12, 0, 0, 0, 0, 4, 4, 4, 4, 8,
                                           8, 8, 8, 12, 12, 12, 12);
-  const __m256i offset = all32(0x03020100), seven = all32(7), ones = all32(~0u), last = seven,
-                last_of_low = all32(3), high_half = _mm256_setr_epi32(0, 0, 0, 0, -1, -1, -1, -1);
+  const __m256i offset = all32(0x03020100), seven = all32(7), ones = all32(~0u), last = seven, last_of_low = all32(3),
+                high_half = _mm256_setr_epi32(0, 0, 0, 0, -1, -1, -1, -1);
   __m256i next = _mm256_add_epi32(all32(static_cast<uint32_t>(base)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
   __m256i wrapped = _mm256_setzero_si256();
   uint64_t bit = 0;

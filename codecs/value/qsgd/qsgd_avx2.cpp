@@ -102,10 +102,11 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
     __m128i whole[2];
     for (int h = 0; h < 2; ++h) {
       const __m256d scaled = qsgd_quotient_avx2(_mm256_mul_pd(qsgd_half_avx2(magnitude, h), most), by, inverse);
-      const __m256i drawn_bits = _mm256_load_si256(reinterpret_cast<const __m256i*>(draws + i % few + 4 * static_cast<size_t>(h)));
+      const __m256i drawn_bits =
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(draws + i % few + 4 * static_cast<size_t>(h)));
       const __m256i exponent = _mm256_set1_epi64x(0x4330000000000000);  // of 2^52, whose last place is 1
-      const __m256d drawn = _mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(drawn_bits, exponent)),
-                                          _mm256_castsi256_pd(exponent));
+      const __m256d drawn =
+          _mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(drawn_bits, exponent)), _mm256_castsi256_pd(exponent));
       const __m256d level = _mm256_fmadd_pd(drawn, _mm256_set1_pd(0x1p-24), scaled);  // (the product is exact)
       whole[h] = _mm256_cvttpd_epi32(_mm256_min_pd(level, most));
     }
