@@ -254,7 +254,7 @@ void add_quantisers(subjects& all) {
   };
   encode_huffman(cpu_level::scalar);
   const double huffman = static_cast<double>(t->ends.back());
-  const std::vector<cpu_level> ends{cpu_level::scalar, cpu_level::avx512};
+  const std::vector<cpu_level> ends{cpu_level::scalar, cpu_level::avx2, cpu_level::avx512};
   all.push_back({"table quantise", "16 levels", "value", count, floats + count + plane, ends, quantise,
                  [t] { return digest_of(t->levels.data(), count) ^ digest_of(t->signs.data(), count / 8); }});
   all.push_back({"table restore", "16 levels", "value", count, floats + count + plane, ends,

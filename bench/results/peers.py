@@ -16,13 +16,14 @@ from runs import keep, median_ratio, one_run, runs_of
 
 here = pathlib.Path(__file__).parent
 RUNS = 5
+STREAMVBYTE = "streamvbyte delta, SSSE3"
 LEVELS = {"peers": None, "peers_avx2": "avx2"}  # file: DEEPREDUCE_CPU
 
 
-def measure(tool, arguments):
-    documents = {name: [] for name in LEVELS}
+def measure(tool, arguments, levels=LEVELS):
+    documents = {name: [] for name in levels}
     for _ in range(RUNS):
-        for name, level in LEVELS.items():
+        for name, level in levels.items():
             environment = {k: v for k, v in os.environ.items() if k != "DEEPREDUCE_CPU"} | ({"DEEPREDUCE_CPU": level} if level else {})
             documents[name].append(one_run([tool, *arguments, "--json"], environment))
     for name, made in documents.items():
@@ -39,13 +40,25 @@ def speed(row, way):
     return f"{statistics.median(runs):.3g} ({low:.3g} – {high:.3g})"
 
 
-def table(rows):
+def times(rows):
+    """Of each codec of a set, encode and decode × StreamVByte's of the same run, where that was in it."""
+    peer = next((r for r in rows if r["codec"] == STREAMVBYTE and "bits" in r), None)
+    if peer is None:
+        return {}
+    return {r["codec"]: " / ".join(f"{median_ratio(r[way], peer[way]):.2f}" for way in ("encode", "decode")) for r in rows if "bits" in r}
+
+
+def table(rows, with_avx2):
+    """Rows of a set at the best level, beside what was measured of them with AVX2 only."""
+    slower = {r["codec"]: r for r in with_avx2 if "bits" in r}
+    ratios, slower_ratios = times(rows), times(with_avx2)
     values = rows[0]["group"] == "values"
     local = "local_entropy" in rows[0]
     frames = rows[0]["group"] == "frames"
     columns = ["codec", "of", "bits"]
     columns += ["rel. L2 error"] if values else [] if frames else ["over log2 C(d, r) / r"] + (["over the local entropy"] if local else [])
-    lines = ["| " + " | ".join(columns + ["encode G/s", "decode G/s"]) + " |", "|---|---" + "|---:" * len(columns) + "|"]
+    more = ["encode G/s", "decode G/s", "AVX2: encode G/s", "decode G/s"] + (["× StreamVByte's, encode / decode", "AVX2: the same"] if ratios else [])
+    lines = ["| " + " | ".join(columns + more) + " |", "|---|---" + "|---:" * (len(columns) + len(more) - 2) + "|"]
     for row in rows:
         if "bits" not in row:
             continue
@@ -58,7 +71,10 @@ def table(rows):
             cells.append(f"{row['bits_over']:+.3f}{note}")
             if local:
                 cells.append(f"{row['bits_over_local']:+.3f}")
-        lines.append("| " + " | ".join(cells + [speed(row, "encode"), speed(row, "decode")]) + " |")
+        cells += [speed(row, "encode"), speed(row, "decode")]
+        cells += [speed(slower[row["codec"]], way) if row["codec"] in slower else "" for way in ("encode", "decode")]
+        cells += [ratios[row["codec"]], slower_ratios.get(row["codec"], "")] if ratios else []
+        lines.append("| " + " | ".join(cells) + " |")
     missing = [f"`{row['codec']}` ({row['missing']})" for row in rows if "missing" in row and not row["missing"].startswith("no such codec")]
     if missing:
         lines += ["", "Not here: " + ", ".join(missing) + "."]
@@ -87,30 +103,19 @@ def facts(made):
     return f"Commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, {made['build'].get('compiler')}, {made['rounds']} rounds, runs: {made.get('runs', 1)}."
 
 
-def ours_at(made):
-    """What another level changes: our codecs beside memcpy and StreamVByte of the same run."""
-    lines = ["| set | codec | encode G/s | decode G/s | decode ÷ StreamVByte's, same run |", "|---|---|---:|---:|---:|"]
-    for (group, name), rows in sets_of(made).items():
-        peer = next((r for r in rows if r["codec"] == "streamvbyte delta, SSSE3" and "bits" in r), None)
-        for row in rows:
-            if row["of"] == "deepreduce" and "bits" in row and group != "frames" and "bloom" not in row["codec"]:
-                ratio = f"{median_ratio(row['decode'], peer['decode']):.2f}" if peer else ""
-                lines.append(f"| {group}: {name} | `{row['codec']}` | {speed(row, 'encode')} | {speed(row, 'decode')} | {ratio} |")
-    return "\n".join(lines)
-
-
 def write():
     parts = ["# Beside peers\n\nMade by `peers.py` from `peers.json`, `peers_avx2.json` and `python_peers.json`; README.md says how to repeat it. One thread; all rows of a table were timed in turn in one run, "
-             "after their round trips were checked: the thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles). Compare within a table, not between them: the machine is shared.\n\n"
+             "after their round trips were checked: the thread's CPU time, of several runs the median (slowest – fastest), of one its median (quartiles). Compare within a table, not between them: the machine is shared. "
+             "The columns of AVX2 are of runs of their own, with `DEEPREDUCE_CPU=avx2`: compare them with each other, or by what they are of StreamVByte's in the same run.\n\n"
              "`reference` is plain code of this benchmark. Debian's libstreamvbyte and libroaring are built without SSSE3 and AVX2, so StreamVByte also stands in our own SSSE3 lines, which write the "
              "library's bytes. Codecs that reorder need their order beside, in the bits that are said."]
     made = json.loads((here / "peers.json").read_text())
-    parts.append(f"## At the best level of instructions\n\n{facts(made)}")
-    for rows in sets_of(made).values():
-        parts.append(f"{title(rows)}\n\n{table(rows)}")
-    if (here / "peers_avx2.json").exists():
-        made = json.loads((here / "peers_avx2.json").read_text())
-        parts.append(f"## Our codecs with AVX2 only\n\n{facts(made)}\n\n{ours_at(made)}")
+    slower = here / "peers_avx2.json"
+    with_avx2 = json.loads(slower.read_text()) if slower.exists() else {"rows": []}
+    parts.append(f"## At the best level of instructions, and with AVX2 only\n\n{facts(made)}" + (f" With AVX2: {facts(with_avx2)}" if with_avx2["rows"] else ""))
+    others = sets_of(with_avx2)
+    for key, rows in sets_of(made).items():
+        parts.append(f"{title(rows)}\n\n{table(rows, others.get(key, []))}")
     if (here / "python_peers.json").exists():
         made = json.loads((here / "python_peers.json").read_text())
         lines = ["| task | what | of | bits | encode or select ms | decode ms |", "|---|---|---|---:|---:|---:|"]
@@ -124,6 +129,7 @@ def write():
     (here / "peers.md").write_text("\n\n".join(parts) + "\n")
 
 
-if len(sys.argv) > 1:
-    measure(sys.argv[1], sys.argv[2:])
-write()
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        measure(sys.argv[1], sys.argv[2:])
+    write()

@@ -2,7 +2,7 @@
 
     python3 bench/results/reach.py
 
-What bench/peers measured is read from peers.json and peers_avx2.json, whole calls from pipeline.json, Fig. 8's times from fig8_laplace.json, what P2 recovers from bloom_policies.json, volumes
+What bench/peers measured is read from peers.json and peers_avx2.json, whole calls from pipeline.json and pipeline_avx2.json (DEEPREDUCE_CPU=avx2), Fig. 8's times from fig8_laplace.json, what P2 recovers from bloom_policies.json, volumes
 from the table of ratios (the smallest frame whose error is no larger than that of 7-bit QSGD), Fig. 8's sizes over 20 seeds from sizes.json. Models that no package carries have stand-ins, which
 are named as that. Where a json has several runs, their median counts. A row that was not measured says so, and so does each limit that was missed.
 """
@@ -23,6 +23,7 @@ def read(name):
 
 
 best, avx2, calls, sizes = read("peers.json"), read("peers_avx2.json"), read("pipeline.json"), read("sizes.json")
+avx2_calls = read("pipeline_avx2.json")
 STREAMVBYTE = "streamvbyte delta, SSSE3"
 
 
@@ -39,6 +40,15 @@ def speeds(r):
     return f"{rate(r, 'encode'):.2f} / {rate(r, 'decode'):.2f} G"
 
 
+def avx2_speeds(name, codec, group="indices"):
+    """With AVX2 only, and × StreamVByte's of the same run; empty: not measured."""
+    slower, peer = row(avx2, name, codec, group), row(avx2, name, STREAMVBYTE, group)
+    if slower is None:
+        return ""
+    ratios = f" ({' / '.join(f'{median_ratio(slower[way], peer[way]):.2f}' for way in ('encode', 'decode'))} × StreamVByte's)" if peer else ""
+    return f"; AVX2 {speeds(slower)}{ratios}"
+
+
 def line(label, name, codec, group="indices"):
     """Bits and speeds of one codec on one set; with AVX2 only, and beside StreamVByte of the same run, where those were measured."""
     r = row(best, name, codec, group)
@@ -52,8 +62,7 @@ def line(label, name, codec, group="indices"):
     elif "relative_l2_error" in r:
         text += f", error {r['relative_l2_error']:.2e} (squared {r['relative_l2_error'] ** 2:.1e})"
     text += f", {speeds(r)}"
-    if slower := row(avx2, name, codec, group):
-        text += f"; AVX2 {speeds(slower)}"
+    text += avx2_speeds(name, codec, group)
     if (peer := row(best, name, STREAMVBYTE)) and group == "indices":
         text += f"; {median_ratio(r['decode'], peer['decode']):.2f} × StreamVByte's decode, {100 * (1 - r['bits'] / peer['bits']):.0f} % fewer bits"
     return text
@@ -75,7 +84,8 @@ def captured():
     for name in names:
         golomb, gaps, least = row(best, name, "golomb"), row(best, name, "gap_huffman"), smallest(name, lambda r: True)
         if golomb and gaps and least:
-            texts.append(f"{name}: bound {golomb['bound']:.2f}, `golomb` {golomb['bits']:.2f}, `gap_huffman` {gaps['bits']:.2f}, {speeds(gaps)}, least `{least['codec']}` {least['bits']:.2f}, {speeds(least)}")
+            texts.append(f"{name}: bound {golomb['bound']:.2f}, `golomb` {golomb['bits']:.2f}, `gap_huffman` {gaps['bits']:.2f}, {speeds(gaps)}{avx2_speeds(name, 'gap_huffman')}, "
+                         f"least `{least['codec']}` {least['bits']:.2f}, {speeds(least)}{avx2_speeds(name, least['codec'])}")
     return "<br>".join(texts) or None
 
 
@@ -86,7 +96,7 @@ def dense():
         bitmap, golomb, ours = (row(best, name, c) if name else None for c in ("bitmap", "golomb", "golomb"))
         if golomb:
             limit = min(golomb["bits"], bitmap["bits"]) if bitmap else golomb["bits"]
-            texts.append(f"{int(r) // 10000} %: `golomb` {golomb['bits']:.3f} bits (bitmap {bitmap['bits']:.3f}), {ours['bits'] - limit:+.3f} over the better, {speeds(ours)}")
+            texts.append(f"{int(r) // 10000} %: `golomb` {golomb['bits']:.3f} bits (bitmap {bitmap['bits']:.3f}), {ours['bits'] - limit:+.3f} over the better, {speeds(ours)}{avx2_speeds(name, 'golomb')}")
     return "<br>".join(texts) or None
 
 
@@ -115,15 +125,16 @@ def volume(key):
     return lines(*(f"{of}: {share:.4f} of dense f32 by `{plan}`, relative L2 error {error:.2g}" for of, share, plan, error in volumes(key)))
 
 
-def figure(name, key="ratio"):
+def figure(name, key="ratio", made=calls):
     """Of a row of pipeline_bench: times a counting pass, or seconds."""
-    found = next((r for r in calls["rows"] if name in r["name"]), None)
+    found = next((r for r in made["rows"] if name in r["name"]), None)
     return None if found is None else statistics.median(runs_of(found, key))
 
 
 def call(name, unit="ratio"):
-    found = figure(name, "ratio" if unit == "ratio" else "seconds")
-    return None if found is None else f"{found:.2f} ×" if unit == "ratio" else f"{1e3 * found:.1f} ms"
+    found, slower = (figure(name, "ratio" if unit == "ratio" else "seconds", made) for made in (calls, avx2_calls))
+    text = lambda x: f"{x:.2f} ×" if unit == "ratio" else f"{1e3 * x:.1f} ms"
+    return None if found is None else text(found) + ("" if slower is None else f"; AVX2 {text(slower)}")
 
 
 def times(*of, unit="ratio"):
@@ -161,6 +172,7 @@ def recovered():
 
 UNIFORM = {"0.1 %": "uniform, d = 2.5e+07, r = 25000", "1 %": "uniform, d = 2.5e+07, r = 250000", "10 %": "uniform, d = 2.5e+07, r = 2.5e+06"}
 LAPLACE = "laplace, Top-r 1 %"
+QUANTISERS = ("uniform_quant", "uniform_quant(bits=5)", "log_quant", "lloyd(levels=8)", "lloyd(levels=2)", "qsgd")
 PEERS = "`./dev bench peers`"
 CALLS = "`build/bench/kernels/pipeline_bench "
 RATIO = "`./dev ratio`; tests/ratio/expected.csv; `bench/results/sizes.py`"
@@ -170,6 +182,9 @@ ROWS = [
     ("uniform", "Index sets, uniform, 0.1 / 1 / 10 %", "StreamVByte delta 16.2 / 10.6 / 10.0 bits at 4.8 / 5.3 G; Elias–Fano +0.49 bit at 0.9 / 3.4 G; gaps + Huff0 +0.08 bit at 0.7 / 0.8 G",
      "≤ +0.05 bit over log2 C(d, r) / r at ≥ 1.8 / 4.0 G indices/s with AVX-512, 1.0 / 1.5 with AVX2; ≥ 0.75 × StreamVByte's delta decode at 23 % fewer bits",
      lines(*(line(f"`golomb`, {k}", v, "golomb") for k, v in UNIFORM.items())), PEERS),
+    ("avx2", "Without AVX-512: `DEEPREDUCE_CPU=avx2`", "StreamVByte's SSSE3 lines in the same run, 10 to 16.2 bits", "`golomb` ≥ 0.45 / 0.65 × StreamVByte's, 0.1 / 1 / 10 %; `gap_huffman` ≥ 0.3 / 0.6 G; quantisers ≥ 1 / 1.2 G values/s",
+     lines(*(f"`{c}`, {k}: {text[2:]}" for c in ("golomb", "gap_huffman") for k, v in UNIFORM.items() if (text := avx2_speeds(v, c))),
+           *(f"`{c}`, Laplace: {text[2:]}" for c in QUANTISERS if (text := avx2_speeds(LAPLACE, c, "values")))), "`python3 bench/results/avx2.py build/bench/peers/peers`; [avx2.md](avx2.md)"),
     ("clustered", "Index sets, clustered: lognormal density, σ = 1, 2", "plain Golomb blocks of 512 / 4096: 7.65 / 7.90 and 5.76 / 6.34 bits at local entropies of 7.34 and 5.15",
      "≤ +0.20 and ≤ +0.35 bit over the local entropy", lines(*(line(f"`{c}`, σ = {s}", f"clustered, lognormal sigma = {s},", c) for s in (1, 2) for c in ("golomb", "golomb(adaptive=1)", "gap_huffman"))), PEERS),
     ("captured", "Captured raw gradients' supports (with a residual nothing is gained: README, In training)", "log2 C(d, r) / r, which no code of uniform sets goes below", "below it", captured(), PEERS),
@@ -216,6 +231,17 @@ def of_uniform():
             yield at_least(f"{label} fewer bits, %", 100 * (1 - ours["bits"] / peer["bits"]), 23)
 
 
+def of_avx2():
+    for label, name in UNIFORM.items():
+        ours, peer = row(avx2, name, "golomb"), row(avx2, name, STREAMVBYTE)
+        if ours and peer:
+            for way, limit in (("encode", 0.45), ("decode", 0.65)):
+                yield at_least(f"`golomb` {label} {way} ÷ StreamVByte's", median_ratio(ours[way], peer[way]), limit)
+        yield from of_row(f"`gap_huffman` {label}", row(avx2, name, "gap_huffman"), encode=0.3, decode=0.6)
+    for codec in QUANTISERS:
+        yield from of_row(f"`{codec}`", row(avx2, LAPLACE, codec, "values"), encode=1, decode=1.2)
+
+
 def of_captured():
     for name in dict.fromkeys(r["set"] for r in best["rows"] if r["group"] == "indices" and "_step" in r["set"]):
         if gaps := row(best, name, "gap_huffman"):
@@ -252,6 +278,7 @@ def of_squared(r, limit):
 LOG_QUANT = row(best, LAPLACE, "log_quant", "values")
 LIMITS = {
     "uniform": of_uniform(),
+    "avx2": of_avx2(),
     "clustered": [check for s, limit in ((1, 0.2), (2, 0.35)) for check in of_row(f"`golomb(adaptive=1)`, σ = {s}", row(best, f"clustered, lognormal sigma = {s},", "golomb(adaptive=1)"), bits_over_local=limit)],
     "captured": of_captured(),
     "sparse": of_row("`golomb`", row(best, "uniform, d = 2.5e+09", "golomb"), encode=1, decode=2),

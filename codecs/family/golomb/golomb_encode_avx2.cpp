@@ -1,6 +1,7 @@
 // Split Golomb encoded at 16 gaps a step, in 16-bit lanes. See golomb_encode_avx512.cpp, whose ways these are.
 #include "codecs/family/golomb/golomb_lanes.hpp"
 #include "codecs/family/golomb/golomb_payload.hpp"
+#include "codecs/family/golomb/golomb_strings_vectors.hpp"
 #include "primitive/packing.hpp"
 
 #if DR_X86
@@ -8,188 +9,141 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-constexpr size_t block_max = size_t{1} << golomb_block_log2_max;
-
-__m256i load256(const void* from) { return _mm256_loadu_si256(static_cast<const __m256i*>(from)); }
-void store256(void* to, __m256i v) { _mm256_storeu_si256(static_cast<__m256i*>(to), v); }
-__m256i all16(uint64_t x) { return _mm256_set1_epi16(static_cast<short>(x)); }
-__m256i all32(uint64_t x) { return _mm256_set1_epi32(static_cast<int>(x)); }
-
-// Gaps of n indices, zero up to a multiple of 32. False if one is 2^15 or more.
-bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps) {
-  const __m256i one = all32(1);
-  __m256i any = _mm256_setzero_si256();
-  uint32_t previous = static_cast<uint32_t>(base), rest = 0;
-  size_t i = 0;
-  const auto single = [&] {
-    const uint32_t gap = x[i] - previous;
-    rest |= gap;
-    gaps[i++] = static_cast<uint16_t>(gap);
-    previous = x[i - 1] + 1;
-  };
-  single();  // so that there is one before each of the others
-  const auto eight = [&](size_t at) {
-    return _mm256_sub_epi32(_mm256_sub_epi32(load256(x + at), load256(x + at - 1)), one);
-  };
-  for (; i + 16 <= n; i += 16) {
-    const __m256i a = eight(i), b = eight(i + 8);
-    any = _mm256_or_si256(any, _mm256_or_si256(a, b));
-    store256(gaps + i, _mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8));
-  }
-  if (i > 1) previous = x[i - 1] + 1;
-  while (i < n) single();
-  for (; i % 32; ++i) gaps[i] = 0;
-  return _mm256_testz_si256(any, all32(~0x7fffu)) && rest < 0x8000;
-}
-
 struct quotients {
   __m256i q, r;
 };
+// Division of gaps below 2^15 by M, 2 to 2^15, exactly: by an inverse ⌈2^(16 + k) / M⌉, k = ⌈log2 M⌉ − 1, which has 16 bits and is too large
+// by less than 1. So a product is by less than g · M / 2^(16 + k) / M <= 1 / M.
 struct divider {
   __m256i divisor, inverse;
-  bool unit;
-  explicit divider(uint64_t m) : divisor(all16(m)), inverse(all16(m > 1 ? 65536 / m : 0)), unit(m == 1) {}
-  [[gnu::always_inline]] quotients operator()(const uint16_t* gaps) const {
-    const __m256i g = load256(gaps);
-    if (unit) return {g, _mm256_setzero_si256()};
-    // One too small at most. Unsigned r >= M where min(r, M) is M.
-    const __m256i q = _mm256_mulhi_epu16(g, inverse), r = _mm256_sub_epi16(g, _mm256_mullo_epi16(q, divisor));
-    const __m256i more = _mm256_cmpeq_epi16(_mm256_min_epu16(r, divisor), divisor);
-    return {_mm256_sub_epi16(q, more), _mm256_sub_epi16(r, _mm256_and_si256(more, divisor))};
+  __m128i shift;
+  explicit divider(const golomb_code& code)
+      : divisor(all16(code.divisor)),
+        inverse(all16(ceil_div(uint64_t{1} << (16 + code.low_bits), code.divisor))),
+        shift(_mm_cvtsi32_si128(static_cast<int>(code.low_bits))) {}
+  [[gnu::always_inline]] __m256i quotient(__m256i gaps) const {
+    return _mm256_srl_epi16(_mm256_mulhi_epu16(gaps, inverse), shift);
+  }
+  [[gnu::always_inline]] quotients operator()(__m256i gaps) const {
+    const __m256i q = quotient(gaps);
+    return {q, _mm256_sub_epi16(gaps, _mm256_mullo_epi16(q, divisor))};
   }
 };
-__m256i at_least(__m256i r, __m256i bound) { return _mm256_cmpeq_epi16(_mm256_min_epu16(r, bound), bound); }
-uint32_t mask32(__m256i low, __m256i high) {  // of 2 · 16 lanes that are all ones or zero
-  return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_permute4x64_epi64(_mm256_packs_epi16(low, high), 0xd8)));
-}
-uint32_t valid_lanes(size_t i, size_t n) {
-  return i + 32 <= n ? ~0u : static_cast<uint32_t>(low_mask(static_cast<unsigned>(n - i)));
+uint32_t sum_of(__m256i v) {  // of 16 lanes
+  v = _mm256_add_epi32(_mm256_and_si256(v, all32(0xffff)), _mm256_srli_epi32(v, 16));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1))));
 }
 
-uint64_t body_size(const uint16_t* gaps, size_t n, const golomb_code& code) {
-  const divider divide(code.divisor);
-  const __m256i short_low = all16(code.short_low), one = all16(1);
-  __m256i sum = _mm256_setzero_si256();
-  uint64_t extra = 0;
-  for (size_t i = 0; i < n; i += 32) {
-    const quotients a = divide(gaps + i), b = divide(gaps + i + 16);
-    sum = _mm256_add_epi32(sum, _mm256_add_epi32(_mm256_madd_epi16(a.q, one), _mm256_madd_epi16(b.q, one)));
-    extra += static_cast<unsigned>(
-        _mm_popcnt_u32(mask32(at_least(a.r, short_low), at_least(b.r, short_low)) & valid_lanes(i, n)));
+// What a body of gaps below 2^15 takes with a divisor above 1, as the gaps come: in 16-bit lanes, for the quotients of a block add up to
+// less than 2^16 (golomb_tile.hpp).
+struct body_cost {
+  const golomb_code& code;
+  divider divide;
+  __m256i below_long, zeros = _mm256_setzero_si256(), extras = zeros;
+
+  explicit body_cost(const golomb_code& c) : code(c), divide(c), below_long(all16(c.short_low - 1)) {}
+  [[gnu::always_inline]] void add(__m256i gaps) {
+    const quotients o = divide(gaps);
+    zeros = _mm256_add_epi16(zeros, o.q);
+    extras = _mm256_sub_epi16(extras, _mm256_cmpgt_epi16(o.r, below_long));
   }
-  alignas(32) uint32_t each[8];
-  store256(each, sum);
-  uint64_t unary = n;
-  for (const uint32_t part : each) unary += part;
-  if (code.divisor == 1) extra = 0;
-  return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
-}
-
-[[gnu::noinline]] bit_appender put_long_unaries(bit_appender out, const uint16_t* q, size_t n) {
-  for (size_t i = 0; i < n; ++i) out.put_unary(q[i]);
-  return out;
-}
-
-// Eight unary codes at once where they are short.
-[[gnu::always_inline]] inline void put_unaries(bit_appender& out, __m128i q16) {
-  const __m256i q = _mm256_cvtepu16_epi32(q16), low = _mm256_set1_epi64x(0xffffffff);
-  const __m256i codes = _mm256_sllv_epi32(all32(1), q), lengths = _mm256_add_epi32(q, all32(1));
-  const __m256i c2 = _mm256_or_si256(_mm256_and_si256(codes, low),
-                                     _mm256_sllv_epi64(_mm256_srli_epi64(codes, 32), _mm256_and_si256(lengths, low)));
-  const __m256i l2 = _mm256_add_epi64(_mm256_and_si256(lengths, low), _mm256_srli_epi64(lengths, 32));
-  const __m256i c4 = _mm256_or_si256(c2, _mm256_sllv_epi64(_mm256_bsrli_epi128(c2, 8), l2));
-  const __m256i l4 = _mm256_add_epi64(l2, _mm256_bsrli_epi128(l2, 8));
-  const __m128i l4a = _mm256_castsi256_si128(l4), l8 = _mm_add_epi64(l4a, _mm256_extracti128_si256(l4, 1));
-  const __m128i c8 = _mm_or_si128(_mm256_castsi256_si128(c4), _mm_sllv_epi64(_mm256_extracti128_si256(c4, 1), l4a));
-  const auto length = static_cast<uint64_t>(_mm_cvtsi128_si64(l8));
-  if (length > 39) {  // at or below it no quotient passes 31, since the other seven have a bit each
-    alignas(16) uint16_t each[8];
-    _mm_store_si128(reinterpret_cast<__m128i*>(each), q16);
-    out = put_long_unaries(out, each, 8);
-    return;
-  }
-  out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(c8)), static_cast<unsigned>(length));
-}
-
-// The three strings of a body; each in whole words, then copied: the payload has not the room behind it.
-struct strings {
-  alignas(32) uint8_t low[2 * block_max + 64], unary[golomb_flag + 64], extra[block_max / 8 + 64];
-  uint8_t* low_end = low;
-  bit_appender unaries{unary}, extras{extra};
-
-  uint8_t* copy(uint8_t* out) {
-    const auto add = [&](const uint8_t* from, const uint8_t* to) {
-      std::memcpy(out, from, static_cast<size_t>(to - from));
-      out += to - from;
-    };
-    add(low, low_end);
-    add(unary, unaries.finish());
-    add(extra, extras.finish());
-    return out;
+  [[gnu::always_inline]] uint64_t size(size_t n) const {
+    uint64_t extra = sum_of(extras);
+    if (code.short_low == 0) extra = n;  // but for the lanes that are not there
+    return ceil_div(n * code.low_bits, 8) + ceil_div(n + sum_of(zeros), 8) + ceil_div(extra, 8);
   }
 };
+// The same for the divisor 1.
+uint64_t unit_size(uint64_t span) { return ceil_div(span, 8); }
 
-// Appends n gaps (and zeros up to a multiple of 32) of one divisor.
-void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, strings& to) {
-  const divider divide(code.divisor);
-  const __m256i short_low = all16(code.short_low), one = all16(1);
-  const unsigned k = code.low_bits;
-  const bool has_low = code.divisor > 1;
-  const __m128i by2 = _mm_cvtsi32_si128(static_cast<int>(16 - k)),
-                by4 = _mm_cvtsi32_si128(static_cast<int>(32 - 2 * k));
-  const __m256i even16 = all32(0xffff), even32 = _mm256_set1_epi64x(0xffffffff);
-  bit_appender unaries = to.unaries, extras = to.extras;
-  uint8_t* const low = to.low_end;
-  // 16 lanes of k bits to 2k bytes, by fours, then eights.
-  const auto pack = [&](__m256i v, uint8_t* out) {
-    v = _mm256_or_si256(_mm256_and_si256(v, even16), _mm256_srl_epi32(_mm256_andnot_si256(even16, v), by2));
-    v = _mm256_or_si256(_mm256_and_si256(v, even32), _mm256_srl_epi64(_mm256_andnot_si256(even32, v), by4));
-    alignas(32) uint64_t fours[4];
-    store256(fours, v);
-    const unsigned width = 4 * k;  // <= 60
-    const auto high = [&](uint64_t four) { return width ? four >> (64 - width) : 0; };
-    store(out, fours[0] | fours[1] << width);
-    store(out + 8, high(fours[1]));
-    store(out + k, fours[2] | fours[3] << width);
-    store(out + k + 8, high(fours[3]));
-  };
+// Gaps of n indices, zero up to a multiple of 32, and what each of `costs` takes. False if one is 2^15 or more (or near it).
+// (Inlined, so that sums stay in registers.)
+template <class... Costs>
+[[gnu::always_inline]] inline bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps,
+                                               Costs&... costs) {
+  const __m256i one = all16(1);
+  __m256i any = _mm256_setzero_si256();
   for (size_t i = 0; i < n; i += 32) {
-    const uint32_t valid = valid_lanes(i, n);
-    const quotients a = divide(gaps + i), b = divide(gaps + i + 16);
-    if (valid == ~0u) {
-      put_unaries(unaries, _mm256_castsi256_si128(a.q));
-      put_unaries(unaries, _mm256_extracti128_si256(a.q, 1));
-      put_unaries(unaries, _mm256_castsi256_si128(b.q));
-      put_unaries(unaries, _mm256_extracti128_si256(b.q, 1));
-    } else {
-      alignas(32) uint16_t each[32];
-      store256(each, a.q);
-      store256(each + 16, b.q);
-      unaries = put_long_unaries(unaries, each, n - i);
+    const uint32_t* before = x + i - 1;
+    uint32_t copy[33];
+    if (i == 0 || n - i < 32) {
+      copy[0] = i ? x[i - 1] : static_cast<uint32_t>(base) - 1;
+      for (size_t j = 0; j < 32; ++j) copy[j + 1] = i + j < n ? x[i + j] : copy[j] + 1;
+      before = copy;
     }
-    if (!has_low) continue;
-    const auto split = [&](__m256i r, __m256i& longer, __m256i& odd) {
-      longer = at_least(r, short_low);
-      const __m256i moved = _mm256_add_epi16(r, short_low);
-      odd = _mm256_cmpeq_epi16(_mm256_and_si256(moved, one), one);
-      return _mm256_blendv_epi8(r, _mm256_srli_epi16(moved, 1), longer);
+    const auto steps = [&](size_t at) { return _mm256_sub_epi32(load256(before + at + 1), load256(before + at)); };
+    const auto sixteen = [&](size_t at) {
+      const __m256i a = steps(at), b = steps(at + 8);
+      any = _mm256_or_si256(any, _mm256_or_si256(a, b));
+      const __m256i g = _mm256_sub_epi16(_mm256_permute4x64_epi64(_mm256_packus_epi32(a, b), 0xd8), one);
+      store256(gaps + i + at, g);
+      (costs.add(g), ...);
     };
-    __m256i longer_a, odd_a, longer_b, odd_b;
-    const __m256i va = split(a.r, longer_a, odd_a), vb = split(b.r, longer_b, odd_b);
-    pack(va, low + i / 8 * k);
-    pack(vb, low + i / 8 * k + 2 * k);
-    const uint32_t longer = mask32(longer_a, longer_b) & valid;
-    extras.put(_pext_u32(mask32(odd_a, odd_b), longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
+    sixteen(0);
+    sixteen(16);
+  }
+  return _mm256_testz_si256(any, all32(~0x7fffu));
+}
+
+uint64_t body_size(const uint16_t* gaps, size_t n, const golomb_code& code) {  // code.divisor > 1
+  body_cost cost(code);
+  for (size_t i = 0; i < n; i += 32) {
+    cost.add(load256(gaps + i));
+    cost.add(load256(gaps + i + 16));
+  }
+  return cost.size(n);
+}
+
+// Of 32 gaps numbers 0 to 7 and 16 to 23, or, from 8 on, the others.
+__m256i load_lanes(const uint16_t* gaps) {
+  const auto half = [](const uint16_t* at) { return _mm_loadu_si128(reinterpret_cast<const __m128i*>(at)); };
+  return _mm256_inserti128_si256(_mm256_castsi128_si256(half(gaps)), half(gaps + 16), 1);
+}
+
+// Appends n gaps (and zeros up to a multiple of 32) of one divisor. next: indices that will be read soon: by then they are in the cache.
+void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, const uint32_t* next, golomb_strings& to) {
+  alignas(32) uint8_t quotient[golomb_block_max];
+  if (code.divisor == 1) {
+    for (size_t i = 0; i < n; i += 32)
+      store256(quotient + i, _mm256_packus_epi16(load_lanes(gaps + i), load_lanes(gaps + i + 8)));
+    return put_quotients(to.unaries, quotient, n, [&](size_t i) { return gaps[i]; });
+  }
+  const unsigned k = code.low_bits;
+  const golomb_packer low_bits(k);
+  const divider divide(code);
+  const __m256i short_low = all16(code.short_low), below_long = all16(code.short_low - 1);
+  bit_appender extras = to.extras;
+  uint8_t* const low = to.low_end;
+  for (size_t i = 0; i < n; i += 32) {
+    const auto ahead = reinterpret_cast<uintptr_t>(next) + i * sizeof *next;  // (There may be nothing.)
+    _mm_prefetch(reinterpret_cast<const char*>(ahead), _MM_HINT_T0);
+    _mm_prefetch(reinterpret_cast<const char*>(ahead + 64), _MM_HINT_T0);
+    const quotients a = divide(load_lanes(gaps + i)), b = divide(load_lanes(gaps + i + 8));
+    store256(quotient + i, _mm256_packus_epi16(a.q, b.q));
+    // Below s, (r + s) / 2 is not below r; from there on it is.
+    const __m256i moved_a = _mm256_add_epi16(a.r, short_low), moved_b = _mm256_add_epi16(b.r, short_low);
+    if (k)
+      low_bits.put(_mm256_min_epu16(a.r, _mm256_srli_epi16(moved_a, 1)),
+                   _mm256_min_epu16(b.r, _mm256_srli_epi16(moved_b, 1)), low + i / 8 * k);
+    const auto mask_of = [](__m256i of_a, __m256i of_b) {
+      return static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_packs_epi16(of_a, of_b)));
+    };
+    const uint32_t longer =
+        mask_of(_mm256_cmpgt_epi16(a.r, below_long), _mm256_cmpgt_epi16(b.r, below_long)) & golomb_valid_lanes(i, n);
+    const uint32_t odd = mask_of(_mm256_slli_epi16(moved_a, 15), _mm256_slli_epi16(moved_b, 15));
+    extras.put(_pext_u32(odd, longer), static_cast<unsigned>(_mm_popcnt_u32(longer)));
   }
   // (Lanes that are not there have gap 0, so v = 0: padding.)
-  to.low_end = low + (has_low ? ceil_div(n * k, 8) : 0);
-  to.unaries = unaries;
+  to.low_end = low + ceil_div(n * k, 8);
   to.extras = extras;
+  put_quotients(to.unaries, quotient, n, [&](size_t i) { return code.quotient(gaps[i]); });
 }
 
 // Gaps below 2^31, in 32-bit lanes: of blocks with one of 2^15 or more.
 struct wide_gaps {
-  alignas(32) uint32_t of[block_max];  // zero up to a multiple of 8
+  alignas(32) uint32_t of[golomb_block_max];  // zero up to a multiple of 8
 
   bool load(const uint32_t* x, size_t n, uint64_t base) {
     const __m256i one = all32(1);
@@ -257,8 +211,8 @@ uint64_t wide_body_size(const wide_gaps& gaps, size_t n, const golomb_code& code
 // A body of a size.
 uint8_t* put_wide(const wide_gaps& gaps, size_t n, const golomb_code& code, uint8_t* out) {
   const wide_divider divide(code);
-  alignas(32) uint32_t v[block_max];
-  strings to;
+  alignas(32) uint32_t v[golomb_block_max];
+  golomb_strings to;
   bit_appender unaries = to.unaries, extras = to.extras;
   const __m256i one = all32(1);
   for (size_t i = 0; i < n; i += 8) {
@@ -282,26 +236,31 @@ uint8_t* put_wide(const wide_gaps& gaps, size_t n, const golomb_code& code, uint
   return to.copy(pack_avx2(v, n, code.low_bits, out));
 }
 
-// Bits of a group at a level.
-uint64_t group_bits(const uint16_t* gaps, size_t n, const golomb_code& code) {
-  const divider divide(code.divisor);
-  const __m256i short_low = all16(code.short_low), one = all16(1);
-  const quotients a = divide(gaps), b = divide(gaps + 16);
-  const __m256i sum = _mm256_add_epi32(_mm256_madd_epi16(a.q, one), _mm256_madd_epi16(b.q, one));
-  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+// Bits of a group at a level, of a sum of gaps.
+uint64_t group_bits(const uint16_t* gaps, size_t n, uint64_t sum, unsigned level) {
+  const golomb_code& code = golomb_levels.of[level];
+  if (level == 0) return n + sum;
+  const divider divide(code);
+  const __m256i below_long = all16(code.short_low - 1);
+  const quotients a = divide(load256(gaps)), b = divide(load256(gaps + 16));
+  const __m256i all =
+      _mm256_sub_epi16(_mm256_add_epi16(a.q, b.q),
+                       _mm256_add_epi16(_mm256_cmpgt_epi16(a.r, below_long), _mm256_cmpgt_epi16(b.r, below_long)));
+  const __m256i sums = _mm256_madd_epi16(all, all16(1));
+  __m128i four = _mm_add_epi32(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
   four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-  const uint32_t longer = mask32(at_least(a.r, short_low), at_least(b.r, short_low)) & valid_lanes(0, n);
-  return n * (code.low_bits + 1) + static_cast<uint32_t>(_mm_cvtsi128_si32(four)) +
-         (code.divisor > 1 ? static_cast<unsigned>(_mm_popcnt_u32(longer)) : 0);
+  const size_t absent = code.short_low == 0 ? 32 - n : 0;  // lanes that are not there have r = 0
+  return n * (code.low_bits + 1) + static_cast<uint32_t>(_mm_cvtsi128_si32(four)) - absent;
 }
 
 uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t* out, bool& flagged) {
-  const golomb_code plain = adaptive_rule.code(uint64_t{x[n - 1]} + 1 - base, n, false);
-  alignas(32) uint16_t gaps[block_max + 32];
-  uint8_t levels[block_max / 32];
-  bool wide[block_max / 32] = {};
-  const bool narrow = narrow_gaps(x, n, base, gaps) && plain.divisor < 32768;
+  const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
+  const golomb_code plain = adaptive_rule.code(span, n, false);
+  alignas(32) uint16_t gaps[golomb_block_max + 32];
+  uint8_t levels[golomb_block_max / 32];
+  bool wide[golomb_block_max / 32] = {};
+  const bool narrow = narrow_gaps(x, n, base, gaps) && plain.divisor <= 32768;
   uint64_t bits = 0;
   for (size_t i = 0; i < n; i += 32) {
     const size_t size = n - i < 32 ? n - i : 32;
@@ -315,20 +274,21 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
     }
     uint64_t sum = 0;
     for (size_t j = i; j < i + size; ++j) sum += gaps[j];
-    const golomb_choice choice = choose_level(
-        first_level(sum, size), [&](unsigned at) { return group_bits(gaps + i, size, golomb_levels.of[at]); });
+    const golomb_choice choice =
+        choose_level(first_level(sum, size), [&](unsigned at) { return group_bits(gaps + i, size, sum, at); });
     levels[i / 32] = static_cast<uint8_t>(choice.level);
     bits += 4 + choice.bits;
   }
   wide_gaps all;
-  uint64_t size = narrow ? body_size(gaps, n, plain) : all.load(x, n, base) ? wide_body_size(all, n, plain) : 0;
+  const auto narrow_size = [&] { return plain.divisor > 1 ? body_size(gaps, n, plain) : unit_size(span); };
+  uint64_t size = narrow ? narrow_size() : all.load(x, n, base) ? wide_body_size(all, n, plain) : 0;
   const bool scalar = size == 0;
   if (scalar) size = golomb_block_size(x, n, base, plain);
   flagged = ceil_div(bits, 8) + 3 < size;
   if (!flagged && !narrow) return scalar ? golomb_encode_block(x, n, base, plain, out) : put_wide(all, n, plain, out);
-  strings to;
+  golomb_strings to;
   if (!flagged) {
-    put_run(gaps, n, plain, to);
+    put_run(gaps, n, plain, x + n, to);
     return to.copy(out);
   }
   bit_writer table(out);
@@ -338,7 +298,7 @@ uint8_t* put_adaptive_block(const uint32_t* x, size_t n, uint64_t base, uint8_t*
     if (wide[i / 32])
       to.low_end = golomb_wide_group(x, i, n, base).put(code, to.low_end, to.unaries, to.extras);
     else
-      put_run(gaps + i, n - i < 32 ? n - i : 32, code, to);
+      put_run(gaps + i, n - i < 32 ? n - i : 32, code, x + n + i, to);
   }
   return to.copy(table.finish());
 }
@@ -368,16 +328,27 @@ uint8_t* golomb_put_avx2(const uint32_t* x, size_t n, uint64_t base, divisor_rul
   if (rule.adaptive) return put_adaptive_block(x, n, base, out, flagged);
   const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
   golomb_code code = rule.code(span, n, false);
-  alignas(32) uint16_t gaps[block_max + 32];
-  if (code.divisor > 32768 || !narrow_gaps(x, n, base, gaps)) return put_wide_block(x, n, base, rule, out, flagged);
+  alignas(32) uint16_t gaps[golomb_block_max + 32];
+  const auto wide = [&] { return put_wide_block(x, n, base, rule, out, flagged); };
+  if (code.divisor > 32768) return wide();
   flagged = false;
   if (rule.may_cluster && code.divisor > 1) {
     const golomb_code other = rule.code(span, n, true);
-    flagged = body_size(gaps, n, other) < body_size(gaps, n, code);
+    body_cost cost(code);
+    if (other.divisor == 1) {
+      if (!narrow_gaps(x, n, base, gaps, cost)) return wide();
+      flagged = unit_size(span) < cost.size(n);
+    } else {
+      body_cost other_cost(other);
+      if (!narrow_gaps(x, n, base, gaps, cost, other_cost)) return wide();
+      flagged = other_cost.size(n) < cost.size(n);
+    }
     if (flagged) code = other;
+  } else if (!narrow_gaps(x, n, base, gaps)) {
+    return wide();
   }
-  strings to;
-  put_run(gaps, n, code, to);
+  golomb_strings to;
+  put_run(gaps, n, code, x + n, to);
   return to.copy(out);
 }
 

@@ -240,11 +240,12 @@ inline size_t level_huffman_decode_scalar(const uint8_t* body, size_t size, size
   return level_huffman_decode_with(body, size, n, table, levels);
 }
 
+uint8_t* level_huffman_encode_avx2(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out);
 uint8_t* level_huffman_encode_avx512(const uint8_t* levels, size_t n, const level_huffman_code& code, uint8_t* out);
 size_t level_huffman_decode_avx2(const uint8_t* body, size_t size, size_t n, const level_huffman_table& table,
                                  uint8_t* levels);
 inline constexpr cpu_table<decltype(&level_huffman_encode_scalar)> level_huffman_encode{
-    level_huffman_encode_scalar, nullptr, on_x86(level_huffman_encode_avx512)};
+    level_huffman_encode_scalar, on_x86(level_huffman_encode_avx2), on_x86(level_huffman_encode_avx512)};
 inline constexpr cpu_table<decltype(&level_huffman_decode_scalar)> level_huffman_decode{
     level_huffman_decode_scalar, on_x86(level_huffman_decode_avx2)};
 

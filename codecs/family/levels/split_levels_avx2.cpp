@@ -1,6 +1,7 @@
-// Split Golomb of levels, 32 at a time, by AVX2 and BMI2: eight v's are a pext or pdep, eight unary codes a product that sums their
-// lengths. Divisors above 256 and quotients that are long are scalar's.
+// Split Golomb of levels, 32 at a time, by AVX2 and BMI2: eight v's are a pext or pdep, eight unary codes a pext. Divisors above 256 and
+// quotients that are long are scalar's.
 #include "codecs/family/levels/split_levels.hpp"
+#include "primitive/unary_vectors.hpp"
 
 #if DR_X86
 
@@ -13,6 +14,17 @@ namespace {
 constexpr uint32_t bytes_divisor_max = 256;  // remainders are bytes
 constexpr uint64_t each_byte = 0x0101010101010101;
 
+// Positions of the ones of a byte, a byte each.
+struct ones_table {
+  uint64_t of[256]{};
+  constexpr ones_table() {
+    for (unsigned byte = 0; byte < 256; ++byte)
+      for (unsigned bit = 0, found = 0; bit < 8; ++bit)
+        if (byte >> bit & 1) of[byte] |= uint64_t{bit} << 8 * found++;
+  }
+};
+constexpr ones_table ones;
+
 // Low bytes of 32 numbers below 256.
 inline __m256i bytes_of(__m256i a, __m256i b) {
   return _mm256_permute4x64_epi64(_mm256_packus_epi16(a, b), _MM_SHUFFLE(3, 1, 2, 0));
@@ -24,14 +36,15 @@ inline __m256i not_below(__m256i a, __m256i b) { return _mm256_cmpeq_epi8(_mm256
 uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code code, uint8_t* out) {
   if (code.divisor > bytes_divisor_max) return split_levels_encode_scalar(levels, n, code, out);
   uint8_t unary_bytes[level_string_max], extra_bytes[level_block / 8 + level_slack];
-  word_writer unary(unary_bytes), extras(extra_bytes);
+  alignas(32) uint8_t quotient[level_block];
+  bit_appender unary{unary_bytes}, extras{extra_bytes};
   const unsigned k = code.low_bits;
   const bool divides = code.divisor > 1;
   const uint64_t low_mask = each_byte * ((1u << k) - 1);
   const __m256i m = _mm256_set1_epi16(static_cast<short>(code.divisor));
   const __m256i inverse = _mm256_set1_epi16(static_cast<short>(divides ? 65536 / code.divisor : 0));
   const __m256i s = _mm256_set1_epi8(static_cast<char>(code.short_low));
-  alignas(32) uint16_t last[32] = {}, quotients[32];
+  alignas(32) uint16_t last[32] = {};
   alignas(32) uint64_t eights[4];
   for (size_t i = 0; i < n; i += 32) {
     const uint16_t* from = levels + i;
@@ -69,24 +82,12 @@ uint8_t* split_levels_encode_avx2(const uint16_t* levels, size_t n, level_code c
       const auto odd = static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_slli_epi16(sum, 7)));
       extras.put(_pext_u32(odd, some), static_cast<unsigned>(_mm_popcnt_u32(some)));
     }
-    // Eight codes have at most 64 bits if no quotient is above 7.
-    const __m256i seven = _mm256_set1_epi16(7);
-    const __m256i most = _mm256_max_epu16(_mm256_max_epu16(q[0], q[1]), seven);
-    if (length == 32 && _mm256_movemask_epi8(_mm256_cmpeq_epi16(most, seven)) == -1) {
-      _mm256_store_si256(reinterpret_cast<__m256i*>(eights), bytes_of(q[0], q[1]));
-      for (const uint64_t eight : eights) {
-        const uint64_t ends = (eight + each_byte) * each_byte;  // of the codes, a byte each
-        const uint64_t shifts = ends - each_byte;
-        uint64_t word = 0;
-        for (unsigned j = 0; j < 8; ++j) word |= uint64_t{1} << (shifts >> 8 * j & 63);
-        unary.put(word, static_cast<unsigned>(ends >> 56));
-      }
-      continue;
-    }
-    _mm256_store_si256(reinterpret_cast<__m256i*>(quotients), q[0]);
-    _mm256_store_si256(reinterpret_cast<__m256i*>(quotients + 16), q[1]);
-    for (size_t j = 0; j < length; ++j) unary.put_unary(quotients[j]);
+    // 255 for what is more.
+    _mm256_store_si256(
+        reinterpret_cast<__m256i*>(quotient + i),
+        bytes_of(_mm256_min_epu16(q[0], _mm256_set1_epi16(255)), _mm256_min_epu16(q[1], _mm256_set1_epi16(255))));
   }
+  put_quotients(unary, quotient, n, [&](size_t i) { return levels[i] / code.divisor; });
   return put_level_strings(out, unary_bytes, unary.finish(), extra_bytes, extras.finish());
 }
 
@@ -100,7 +101,7 @@ bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_
   const size_t unary_max = size - low_size;
 
   // Low bytes of the ones' positions; quotients are below 256 unless three words in sequence have none.
-  uint8_t stored[1 + level_block + 64 + 32];
+  uint8_t stored[1 + level_block + 64 + 32];  // (of 64 ones that follow the last but one of n)
   uint8_t* const position = stored + 1;
   position[-1] = 0xff;
   size_t at = 0, found = 0;
@@ -109,15 +110,14 @@ bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_
     if (at >= unary_max) return false;
     uint64_t word;
     std::memcpy(&word, unary + at, 8);
-    const auto base = static_cast<uint8_t>(8 * at);
+    uint64_t base = (8 * at & 255) * each_byte;  // and 8 more for each byte: no carry
     at += 8;
-    const auto ones = static_cast<size_t>(_mm_popcnt_u64(word));
     empty = word ? 0 : empty + 1;
     if (empty == 3) return scalar();
-    for (size_t j = 0; j < ones; j += 8)  // eight at a time: past the last one 64 is written, and overwritten
-      for (size_t l = 0; l < 8; ++l, word = _blsr_u64(word))
-        position[found + j + l] = static_cast<uint8_t>(base + _tzcnt_u64(word));
-    found += ones;
+    for (unsigned j = 0; j < 8; ++j, word >>= 8, base += 8 * each_byte) {
+      store(position + found, ones.of[word & 255] + base);
+      found += static_cast<size_t>(_mm_popcnt_u64(word & 255));
+    }
   } while (found < n);
   const size_t unary_bits = 8 * (at - 8) + (position[n - 1] & 63u) + 1, unary_size = (unary_bits + 7) / 8;
   if (unary_size > unary_max || (unary_bits % 8 && unary[unary_bits / 8] >> unary_bits % 8)) return false;
@@ -140,14 +140,11 @@ bool split_levels_decode_avx2(const uint8_t* body, size_t size, size_t n, level_
     const __m256i q = _mm256_sub_epi8(_mm256_sub_epi8(load(position + i), load(position + i - 1)), one);
     __m256i r = _mm256_setzero_si256();
     if (divides) {
-      alignas(32) uint64_t eights[4];
-      for (unsigned j = 0; j < 4; ++j) {
-        uint64_t packed;
-        std::memcpy(&packed, low + j * k, 8);
-        eights[j] = _pdep_u64(packed, low_mask);
-      }
+      const auto eight = [&](unsigned j) {
+        return static_cast<long long>(_pdep_u64(dr::load<uint64_t>(low + j * k), low_mask));
+      };
+      const __m256i v = _mm256_set_epi64x(eight(3), eight(2), eight(1), eight(0)), longer = not_below(v, s);
       low += 4 * k;
-      const __m256i v = _mm256_load_si256(reinterpret_cast<const __m256i*>(eights)), longer = not_below(v, s);
       const uint32_t some =
           static_cast<uint32_t>(_mm256_movemask_epi8(longer)) & static_cast<uint32_t>(~uint64_t{0} >> (64 - length));
       // Beyond the body's end there are level_slack zeros, and no more than they are ever looked at.

@@ -45,14 +45,17 @@ inline void table_restore_scalar(const uint8_t* levels, size_t n, const uint8_t*
     values[i] = table.of[levels[i] % table_levels_max] | uint32_t{signs[i / 8]} >> i % 8 << 31;
 }
 
+void table_quantise_avx2(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels, uint8_t* signs);
+void table_restore_avx2(const uint8_t* levels, size_t n, const uint8_t* signs, const level_table& table,
+                        uint32_t* values);
 void table_quantise_avx512(const uint32_t* values, size_t n, const level_bounds& bounds, uint8_t* levels,
                            uint8_t* signs);
 void table_restore_avx512(const uint8_t* levels, size_t n, const uint8_t* signs, const level_table& table,
                           uint32_t* values);
-inline constexpr cpu_table<decltype(&table_quantise_scalar)> table_quantise{table_quantise_scalar, nullptr,
-                                                                            on_x86(table_quantise_avx512)};
-inline constexpr cpu_table<decltype(&table_restore_scalar)> table_restore{table_restore_scalar, nullptr,
-                                                                          on_x86(table_restore_avx512)};
+inline constexpr cpu_table<decltype(&table_quantise_scalar)> table_quantise{
+    table_quantise_scalar, on_x86(table_quantise_avx2), on_x86(table_quantise_avx512)};
+inline constexpr cpu_table<decltype(&table_restore_scalar)> table_restore{
+    table_restore_scalar, on_x86(table_restore_avx2), on_x86(table_restore_avx512)};
 
 // ---- Coded levels ----------------------------------------------------------------------------------------
 

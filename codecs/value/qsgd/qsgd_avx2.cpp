@@ -58,9 +58,12 @@ double qsgd_squares_avx2(const typename T::bits* values, uint64_t n) {
 }
 
 __m256i qsgd_multiply_avx2(__m256i a, uint64_t by) {
-  const __m256i low = _mm256_set1_epi64x(static_cast<long long>(by)), high = _mm256_srli_epi64(low, 32);
-  const __m256i cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(a, 32), low), _mm256_mul_epu32(a, high));
-  return _mm256_add_epi64(_mm256_mul_epu32(a, low), _mm256_slli_epi64(cross, 32));
+  // Of the products with the other half only the lower 32 bits matter.
+  const __m256i factor = _mm256_set1_epi64x(static_cast<long long>(by)),
+                other = _mm256_set1_epi64x(static_cast<long long>(by << 32 | by >> 32));
+  const __m256i cross = _mm256_mullo_epi32(a, other);
+  const __m256i both = _mm256_add_epi64(cross, _mm256_slli_epi64(cross, 32));
+  return _mm256_add_epi64(_mm256_mul_epu32(a, factor), _mm256_blend_epi32(_mm256_setzero_si256(), both, 0xaa));
 }
 
 template <class T>
@@ -77,7 +80,20 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
       _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(begin)),
                        _mm256_set_epi64x(static_cast<long long>(3 * golden), static_cast<long long>(2 * golden),
                                          static_cast<long long>(golden), 0));
+  // Random numbers of a few values, then their codes: in one loop the way to a code would be longer than schedulers see.
+  constexpr size_t few = 256;
+  alignas(32) uint64_t draws[few];
+  const auto draw_few = [&](size_t count) {
+    for (size_t i = 0; i < count; i += 4) {
+      __m256i x = counter;  // mix64 without its last step, which is below the 24 bits
+      counter = _mm256_add_epi64(counter, step);
+      x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 30)), 0xbf58476d1ce4e5b9);
+      x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 27)), 0x94d049bb133111eb);
+      _mm256_store_si256(reinterpret_cast<__m256i*>(draws + i), _mm256_srli_epi64(x, 40));
+    }
+  };
   for (size_t i = 0; i < n; i += 8) {
+    if (i % few == 0) draw_few(n - i < few ? (n - i + 7) / 8 * 8 : few);
     typename T::bits last[8] = {};
     const typename T::bits* from = values + i;
     if (n - i < 8) from = std::copy(from, values + n, last) - (n - i);
@@ -86,13 +102,11 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
     __m128i whole[2];
     for (int h = 0; h < 2; ++h) {
       const __m256d scaled = qsgd_quotient_avx2(_mm256_mul_pd(qsgd_half_avx2(magnitude, h), most), by, inverse);
-      __m256i x = counter;  // mix64 without its last step, which is below the 24 bits
-      counter = _mm256_add_epi64(counter, step);
-      x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 30)), 0xbf58476d1ce4e5b9);
-      x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 27)), 0x94d049bb133111eb);
+      const __m256i drawn_bits =
+          _mm256_load_si256(reinterpret_cast<const __m256i*>(draws + i % few + 4 * static_cast<size_t>(h)));
       const __m256i exponent = _mm256_set1_epi64x(0x4330000000000000);  // of 2^52, whose last place is 1
-      const __m256d drawn = _mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(_mm256_srli_epi64(x, 40), exponent)),
-                                          _mm256_castsi256_pd(exponent));
+      const __m256d drawn =
+          _mm256_sub_pd(_mm256_castsi256_pd(_mm256_or_si256(drawn_bits, exponent)), _mm256_castsi256_pd(exponent));
       const __m256d level = _mm256_fmadd_pd(drawn, _mm256_set1_pd(0x1p-24), scaled);  // (the product is exact)
       whole[h] = _mm256_cvttpd_epi32(_mm256_min_pd(level, most));
     }
