@@ -24,9 +24,8 @@ struct measured {
   uint32_t failures = 0;  // plans that did not; each has its line on the console
 };
 
-// gradients: of one tensor, in the order of steps; they come again from the first when there are fewer than settings.steps.
-// It has at least one element. Each round runs every plan once, so that a machine that slows down or speeds up does it to
-// all of them.
+// gradients: of one tensor, of at least one element, in the order of steps; from the first again if settings.steps are
+// more. Each round runs every plan once, so that a machine that slows down or speeds up does it to all of them.
 measured compare_plans(context& c, std::span<const tensor> gradients, std::span<const plan> plans,
                        const measure_settings& settings, console& console);
 
