@@ -4,7 +4,7 @@
     python datasets/accumulate.py lstm_docs     # those of one model
 
 Trains a model of bench/train on one rank. Each step sends the r largest magnitudes of all gradients joined, their values
-exact, and updates the weights by those alone. What is recorded is the vector that these are chosen from:
+exact, and updates the weights by those alone. Recorded is the vector that these are chosen from:
 
     residual  gradient + residual: what was not sent is added to the next step (Seide et al. 2014; Stich et al. 2018).
               The library's `feedback=residual`: State.residual before the step, plus the gradient.
@@ -34,8 +34,8 @@ from capture import add_to_manifest, write_npz  # noqa: E402
 
 @dataclass(frozen=True)
 class Run:
-    """One training: the setting of bench/train, the memory, the share that is sent; steps that are looked at, and those of
-    them that are bundled; how many steps there are (None: the setting's)."""
+    """One training: the setting of bench/train, the memory, the share that is sent; steps that are looked at, and those
+    of them that are bundled; how many steps there are (None: the setting's)."""
 
     setting: str
     memory: str
@@ -45,8 +45,8 @@ class Run:
     length: Optional[int] = None
 
 
-# Early, middle and last step. ResNet-20 takes three times the setting's steps: one rank sees few images in those. What is
-# bundled is what 12 MB hold.
+# Early, middle and last step. ResNet-20 takes three times the setting's steps: one rank sees few images in those.
+# What is bundled is what 12 MB hold.
 RECIPES: Dict[str, Tuple[Run, ...]] = {
     "resnet20_digits": (
         Run("resnet20", "residual", 0.01, (20, 225, 450), (20, 225, 450), 450),
@@ -138,7 +138,7 @@ class Step:
 
 
 def top_r(x: np.ndarray, ratio: float) -> np.ndarray:
-    """Ascending positions of the r largest magnitudes, none of zeros; of equal ones the lower (codecs/sparsify/topr)."""
+    """Ascending positions of the r largest magnitudes, no zeros; of equal ones the lower (codecs/sparsify/topr)."""
     r = max(1, int(ratio * x.size + 1e-9))
     size = np.abs(x)
     least = np.partition(size, x.size - r)[x.size - r]
