@@ -3,8 +3,8 @@
     python datasets/accumulate.py               # makes all bundled files (minutes on one core)
     python datasets/accumulate.py lstm_docs     # those of one model
 
-Trains a model of bench/train on one rank. Each step sends the r largest magnitudes of all gradients joined, their values
-exact, and updates the weights by those alone. Recorded is the vector that these are chosen from:
+Trains a model of bench/train on one rank. Each step sends the r largest magnitudes of all gradients joined,
+their values exact, and updates the weights by those alone. Recorded is the vector that these are chosen from:
 
     residual  gradient + residual: what was not sent is added to the next step (Seide et al. 2014; Stich et al. 2018).
               The library's `feedback=residual`: State.residual before the step, plus the gradient.
