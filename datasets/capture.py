@@ -103,17 +103,19 @@ def gradients(module):
     return arrays
 
 
-def write_npz(path, arrays):
-    """As np.savez, except that the bytes depend on the arrays only.
+def write_npz(path, arrays, deflate=False):
+    """As np.savez, except that the bytes depend on the arrays only; and with `deflate` on zlib's version.
 
     np.savez leaves some header fields to the platform and always adds zip64 fields, which a small
     reader need not know. Here the date, system and mode are fixed, and zip64 appears past 2 GiB only.
     """
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+    method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
+    with zipfile.ZipFile(path, "w", method, compresslevel=9) as archive:
         for name, array in arrays.items():
             member = zipfile.ZipInfo(name + ".npy", date_time=(1980, 1, 1, 0, 0, 0))
             member.create_system = 3
             member.external_attr = 0o644 << 16
+            member.compress_type = method
             npy = io.BytesIO()
             np.lib.format.write_array(npy, array, version=(1, 0), allow_pickle=False)
             archive.writestr(member, npy.getvalue())
@@ -124,7 +126,7 @@ def add_to_manifest(path, entry):
     path = Path(path)
     captures = json.loads(path.read_text("utf-8"))["captures"] if path.exists() else []
     captures = [old for old in captures if old["file"] != entry["file"]] + [entry]
-    captures.sort(key=lambda capture: (capture["model"], capture["step"]))
+    captures.sort(key=lambda capture: capture["file"])
     path.write_text(_manifest_text(captures), "utf-8", newline="\n")
 
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <utility>
 
 #include "kept.hpp"
 #include "metrics.hpp"
@@ -23,8 +24,9 @@ double now_ns() {
 struct candidate {
   const plan* method;
   plan_reading reading;
+  std::vector<uint64_t> left;    // feedback's state before the step; empty: the plan has none
+  std::vector<uint64_t> state;   // what an encode of the step gets, a copy of it
   std::vector<std::byte> frame;  // as it was verified
-  std::vector<uint64_t> state;   // of feedback; always fresh, so each encode is a first step
   row facts;
   std::vector<double> sparsify_ns, encode_ns, decode_ns;
 };
@@ -36,17 +38,32 @@ void add_sparsify(void* total_ns, const dr_trace* trace) {
 
 class measurement {
  public:
-  measurement(context& c, const tensor& g, const measure_settings& settings, console& console)
-      : context_(c), g_(g), settings_(settings), console_(console), received_(g.data.size()) {}
+  measurement(context& c, std::span<const tensor> gradients, const measure_settings& settings, console& console)
+      : context_(c), gradients_(gradients), settings_(settings), console_(console), received_(g().data.size()) {}
 
   measured run(std::span<const plan> plans) {
-    for (const plan& p : plans) {
-      progress(fmt::format("verifying {}", p.text()));
-      attempt(p.text(), [&] { candidates_.push_back(verified(p)); });
+    for (const plan& p : plans)
+      attempt(p.text(), [&] {
+        candidates_.push_back({&p, read_plan(p.text()), fresh_state(p), {}, {}, {}, {}, {}, {}});
+      });
+    for (; step_ < settings_.steps; ++step_) {
+      if (settings_.each_step || step_ + 1 == settings_.steps) show_step();
+      if (step_ + 1 == settings_.steps) break;
+      progress(fmt::format("step {}", step_ + 1));
+      each_candidate([&](candidate& x) { advance(x); });
     }
+    return std::move(result_);
+  }
+
+ private:
+  void show_step() {
+    each_candidate([&](candidate& x) {
+      progress(fmt::format("verifying {}", x.reading.text));
+      check(x);
+    });
     kept_.clear();
     time_memcpy();
-    std::erase_if(candidates_, [&](candidate& x) { return !attempt(x.reading.text, [&] { warm_up(x); }); });
+    each_candidate([&](candidate& x) { warm_up(x); });
     copy_ns_.clear();
     for (uint32_t round = 1; round <= settings_.repeat; ++round) {
       progress(fmt::format("round {} of {}", round, settings_.repeat));
@@ -54,12 +71,12 @@ class measurement {
       for (candidate& x : candidates_) time_plan(x);
     }
     result_.rows.push_back(memcpy_row());
+    copy_ns_.clear();
     for (candidate& x : candidates_) result_.rows.push_back(finished(x));
-    return std::move(result_);
   }
 
- private:
-  std::string label() const { return g_.input + (g_.name.empty() ? "" : " ") + g_.name; }
+  const tensor& g() const { return gradients_[step_ % gradients_.size()]; }
+  std::string label() const { return g().input + (g().name.empty() ? "" : " ") + g().name; }
   void progress(const std::string& what) { console_.progress(what + ": " + label()); }
 
   // What a plan gets wrong is a line on the console, and the others go on.
@@ -75,49 +92,90 @@ class measurement {
     }
   }
 
+  // Those with which f fails are out.
+  template <class F>
+  void each_candidate(F&& f) {
+    std::erase_if(candidates_, [&](candidate& x) { return !attempt(x.reading.text, [&] { f(x); }); });
+  }
+
   row tensor_row() const {
     row r;
-    r.input = g_.input;
-    r.tensor = g_.name;
-    r.dtype = name_of(g_.type);
-    r.d = g_.elements;
+    r.input = g().input;
+    r.tensor = g().name;
+    r.step = step_ + 1;
+    r.dtype = name_of(g().type);
+    r.d = g().elements;
     return r;
   }
 
+  std::vector<uint64_t> fresh_state(const plan& method) const {
+    return std::vector<uint64_t>((state_size(method, dense(abi_dtype(g().type), nullptr, g().elements)) + 7) / 8);
+  }
+
   dr_tensor source(candidate& x) const {
-    dr_tensor t = dense(abi_dtype(g_.type), g_.data.data(), g_.elements);
-    if (x.state.empty()) return t;
-    std::fill(x.state.begin(), x.state.end(), 0);
+    dr_tensor t = dense(abi_dtype(g().type), g().data.data(), g().elements);
+    if (x.left.empty()) return t;
+    x.state = x.left;
     t.state = x.state.data();
     t.state_size = 8 * x.state.size();
     return t;
   }
   dr_call call() const {
     auto call = sized<dr_call>();
+    call.step = step_;
     call.seed = call.private_seed = settings_.seed;
     call.segment_rows = settings_.segment_rows;
     return call;
   }
 
+  // By plans without feedback.
   const std::vector<uint64_t>& kept_of(const std::string& sparsify) {
     if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
     const dr_call now = call();
-    return kept_[sparsify] = kept_by(context_, sparsify, g_, &now);
+    return kept_[sparsify] = kept_by(context_, sparsify, g(), &now);
   }
 
-  candidate verified(const plan& method) {
-    candidate x{&method, read_plan(method.text()), {}, {}, tensor_row(), {}, {}, {}};
-    x.state.resize((state_size(method, dense(abi_dtype(g_.type), nullptr, g_.elements)) + 7) / 8);
+  // What feedback makes of the gradient, and the sparsifier sees: a frame of all of it says that.
+  tensor accumulated(candidate& x) {
     const dr_call now = call();
     const dr_tensor t = source(x);
-    room_.resize(std::max(room_.size(), context_.bound(method, {&t, 1}, &now)));
-    const size_t size = context_.encode_into(room_, method, {&t, 1}, &now);
+    const plan all("sparsify=none " + x.reading.feedback + " index=all value=raw");
+    tensor seen = g();
+    context_.decode(context_.encode(all, {&t, 1}, &now),
+                    dense_out(abi_dtype(g().type), seen.data.data(), g().elements));
+    return seen;
+  }
+
+  size_t encode(candidate& x) {
+    const dr_call now = call();
+    const dr_tensor t = source(x);
+    room_.resize(std::max(room_.size(), context_.bound(*x.method, {&t, 1}, &now)));
+    return context_.encode_into(room_, *x.method, {&t, 1}, &now);
+  }
+
+  // To the next step, without a look at this one.
+  void advance(candidate& x) {
+    if (x.left.empty()) return;
+    encode(x);
+    x.left.swap(x.state);
+  }
+
+  void check(candidate& x) {
+    const size_t size = encode(x);
+    x.facts = tensor_row();
     x.frame.assign(room_.begin(), room_.begin() + static_cast<ptrdiff_t>(size));
+    if (x.left.empty()) return describe(x, g(), kept_of(x.reading.sparsify));
+    const tensor seen = accumulated(x);
+    const dr_call now = call();
+    describe(x, seen, kept_by(context_, x.reading.sparsify, seen, &now));
+  }
+
+  // seen: of which the sparsifier has kept `kept`.
+  void describe(candidate& x, const tensor& seen, const std::vector<uint64_t>& kept) {
     const dr_tensor_info info = inspect(x.frame).tensors.at(0);
-    const auto& kept = kept_of(x.reading.sparsify);
-    const decoded_tensor decoded = verify(context_, g_, x.reading, kept, x.frame, info);
+    const decoded_tensor decoded = verify(context_, seen, x.reading, kept, x.frame, info);
     describe_sizes(x, info);
-    const distortion d = measure_distortion(g_, kept, decoded.dense, decoded.support);
+    const distortion d = measure_distortion(seen, kept, decoded.dense, decoded.support);
     x.facts.index_recall = d.index_recall;
     x.facts.missed = d.missed;
     x.facts.false_positives = d.false_positives;
@@ -125,7 +183,6 @@ class measurement {
     x.facts.max_relative_error = d.max_relative_error;
     x.facts.cosine_similarity = d.cosine_similarity;
     x.facts.contraction = d.contraction;
-    return x;
   }
 
   void describe_sizes(candidate& x, const dr_tensor_info& info) const {
@@ -155,7 +212,7 @@ class measurement {
     now.trace = add_sparsify;
     now.trace_user = &sparsify;
     const dr_tensor t = source(x);
-    const dr_tensor_out out = dense_out(abi_dtype(g_.type), received_.data(), g_.elements);
+    const dr_tensor_out out = dense_out(abi_dtype(g().type), received_.data(), g().elements);
     const double begin = now_ns();
     const size_t size = context_.encode_into(room_, *x.method, {&t, 1}, &now);
     const double encoded = now_ns();
@@ -178,14 +235,14 @@ class measurement {
 
   void time_memcpy() {
     const double begin = now_ns();
-    std::memcpy(received_.data(), g_.data.data(), g_.data.size());
+    std::memcpy(received_.data(), g().data.data(), g().data.size());
     copy_ns_.push_back(now_ns() - begin);
   }
 
   row memcpy_row() const {
     row r = tensor_row();
     r.plan = "memcpy";
-    r.bytes = g_.data.size();
+    r.bytes = g().data.size();
     r.relative_volume = static_cast<double>(r.bytes) / (4 * static_cast<double>(r.d));
     const timing copy = summarize(copy_ns_);
     r.encode_ns = r.decode_ns = copy.median;
@@ -195,8 +252,8 @@ class measurement {
 
   static row finished(candidate& x) {
     row r = std::move(x.facts);
-    const timing encode = summarize(std::move(x.encode_ns)), decode = summarize(std::move(x.decode_ns));
-    r.sparsify_ns = summarize(std::move(x.sparsify_ns)).median;
+    const timing encode = summarize(std::exchange(x.encode_ns, {})), decode = summarize(std::exchange(x.decode_ns, {}));
+    r.sparsify_ns = summarize(std::exchange(x.sparsify_ns, {})).median;
     r.encode_ns = encode.median;
     r.encode_ns_spread = encode.spread;
     r.decode_ns = decode.median;
@@ -205,8 +262,9 @@ class measurement {
   }
 
   context& context_;
-  const tensor& g_;
+  std::span<const tensor> gradients_;
   measure_settings settings_;
+  uint32_t step_ = 0;
   console& console_;
   std::vector<std::byte> received_, room_;
   std::map<std::string, std::vector<uint64_t>> kept_;
@@ -217,9 +275,9 @@ class measurement {
 
 }  // namespace
 
-measured compare_plans(context& c, const tensor& g, std::span<const plan> plans, const measure_settings& settings,
-                       console& console) {
-  return measurement(c, g, settings, console).run(plans);
+measured compare_plans(context& c, std::span<const tensor> gradients, std::span<const plan> plans,
+                       const measure_settings& settings, console& console) {
+  return measurement(c, gradients, settings, console).run(plans);
 }
 
 }  // namespace dr::compare

@@ -89,8 +89,14 @@ int run(const compare_options& o) {
   context context(o.threads);
   std::vector<row> rows;
   uint32_t failures = 0;
-  for (const tensor& g : read_subjects(o.subjects, console)) {
-    measured m = compare_plans(context, g, parse_plans(plans_for(o, g)), {o.repeat, o.seed, o.segment_rows}, console);
+  const bool alone = o.steps == 0;
+  std::vector<tensor> subjects = read_subjects(o.subjects, console);
+  for (const auto& gradients : alone ? apart(std::move(subjects)) : in_steps(std::move(subjects))) {
+    if (!alone && gradients.size() > o.steps)
+      throw usage_error("--steps " + std::to_string(o.steps) + ": there are " + std::to_string(gradients.size()) +
+                        " inputs");
+    measured m = compare_plans(context, gradients, parse_plans(plans_for(o, gradients[0])),
+                               {o.repeat, o.seed, o.segment_rows, std::max(o.steps, 1u), o.each_step}, console);
     std::move(m.rows.begin(), m.rows.end(), std::back_inserter(rows));
     failures += m.failures;
   }

@@ -17,15 +17,21 @@ constexpr const char* about =
 constexpr const char* compare_footer =
     R"(INPUT is a .npy, .npz or .safetensors file, raw little-endian f32 (.f32, .bin, .raw), a directory of these,
 or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
-Without INPUT the bundled gradients are taken (the folder above gradients/ may be given as DEEPREDUCE_DATASETS).
+Without INPUT the bundled data are taken: accumulators, which are what a sparsifier sees in training, gradients with their
+residuals; then gradients by themselves (DEEPREDUCE_DATASETS may name the folder above accumulators/ and gradients/).
 A file of several tensors is compared as one, its tensors joined and called '*'.
 
 Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
 ('memcpy': one copy is its encode and its decode); the first round does not count. Times are medians, a spread is
-(75th - 25th percentile) / median. A plan with feedback is shown at its first step.
+(75th - 25th percentile) / median.
+
+Feedback adds what it kept of the steps before. An input is a first step, with nothing kept, unless --steps N makes steps
+of one training of the inputs, in their order, from the first again until there are N. What is shown is the last step, and
+of plans with feedback against gradient + residual: r, bounds, errors, cosine, contraction. Gradients of the same batch
+again and again are no training: for real figures record gradients of consecutive steps (datasets/README.md).
 
 Columns of csv and of the rows in json (with machine, commit, build, seed around them):
-  input tensor dtype d      what was compressed: d elements of that type
+  input tensor step dtype d what was compressed: d elements of that type; 1 is the first step
   r support                 nonzeros that the sparsifier kept, and that decode gives back
   plan fallback             the canonical plan; none, raw_index or dense where the frame fell back to less
   bytes index_bytes value_bytes order_bytes header_bytes
@@ -44,6 +50,7 @@ Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 us
   deepreduce compare grad.npz --plan 'sparsify=topr(ratio=0.001) index=golomb value=raw' --plan 'index=raw value=qsgd'
   deepreduce compare model.safetensors --tensor 'layer3.*' --format json --output rows.json
   deepreduce compare --preset paper --preset 'BF-P2+QSGD'
+  deepreduce compare step*.npz --steps 40 --plan 'sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw'
   deepreduce compare synth:d=36864,density=0.01 --format csv)";
 
 const std::map<std::string, format> every_format{
@@ -102,6 +109,10 @@ void add_compare(CLI::App& app, compare_options& o) {
   auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
   app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input (the default), also those that --tensor picks")
       ->excludes(each);
+  auto* steps = app.add_option("--steps", o.steps, "The inputs are steps of one training, N in all; see below")
+                    ->check(CLI::Range(1, 1000000))
+                    ->type_name("N");
+  app.add_flag("--each-step", o.each_step, "Show each of the steps, not only the last")->needs(steps);
   add_format(app, o.form, every_format, "table|csv|json");
   add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
   app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");

@@ -16,7 +16,8 @@ struct compare_options {
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
   std::string output;
-  uint32_t repeat = 15, threads = 0, ranks = 8;
+  uint32_t repeat = 15, threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  bool each_step = false;
   uint64_t seed = 0, segment_rows = 0;
 };
 

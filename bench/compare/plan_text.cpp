@@ -66,7 +66,7 @@ plan_reading read_plan(std::string_view text) {
   reading.exact_index = is_exact(DR_ROLE_INDEX, stages["index"]);
   reading.exact_value = is_exact(DR_ROLE_VALUE, stages["value"]);
   reading.regather = stages["regather"].text != "regather=off";
-  reading.feedback = stages.contains("feedback");
+  if (const auto feedback = stages.find("feedback"); feedback != stages.end()) reading.feedback = feedback->second.text;
   return reading;
 }
 

@@ -12,8 +12,9 @@ struct plan_reading {
   std::string text;
   std::string sparsify;          // its stage, "sparsify=none" where the text has none
   std::string without_sparsify;  // the rest of the text
+  std::string feedback;          // its stage, "" where the text has none
   bool exact_index = false, exact_value = false;
-  bool regather = true, feedback = false;
+  bool regather = true;
 };
 
 // `text` as dr_plan_text gives it.

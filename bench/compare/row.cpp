@@ -21,6 +21,7 @@ nlohmann::ordered_json nanoseconds(double time) { return static_cast<uint64_t>(s
 nlohmann::ordered_json to_json(const row& r) {
   return {{"input", r.input},
           {"tensor", r.tensor},
+          {"step", r.step},
           {"dtype", r.dtype},
           {"d", r.d},
           {"r", cell(r.r)},

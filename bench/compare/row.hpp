@@ -11,7 +11,9 @@
 namespace dr::compare {
 
 struct row {
-  std::string input, tensor, dtype;
+  std::string input, tensor;
+  uint64_t step = 1;  // of those that feedback went through
+  std::string dtype;
   uint64_t d = 0;
   std::optional<uint64_t> r, support;
   std::string plan;      // canonical text, or "memcpy": the dense tensor copied, as it is

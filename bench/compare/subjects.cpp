@@ -36,13 +36,16 @@ std::vector<std::string> bundled_inputs() {
   std::string tried;
   for (size_t begin = 0; begin < places.size();) {
     const size_t end = std::min(places.find(':', begin), places.size());
-    const std::filesystem::path folder = std::filesystem::path(places.substr(begin, end - begin)) / "gradients";
-    if (auto files = npz_files(folder); !files.empty()) return files;
-    tried += (tried.empty() ? "" : ", ") + folder.string();
+    const std::filesystem::path place = places.substr(begin, end - begin);
+    std::vector<std::string> files = npz_files(place / "accumulators");
+    const std::vector<std::string> gradients = npz_files(place / "gradients");
+    files.insert(files.end(), gradients.begin(), gradients.end());
+    if (!files.empty()) return files;
+    tried += (tried.empty() ? "" : ", ") + (place / "accumulators").string() + ", " + (place / "gradients").string();
     begin = end + 1;
   }
-  throw input_error("no INPUT given, and no bundled gradients (*.npz) in " + (tried.empty() ? "any place" : tried) +
-                    "; set DEEPREDUCE_DATASETS to the folder that holds gradients/");
+  throw input_error("no INPUT given, and no bundled data (*.npz) in " + (tried.empty() ? "any place" : tried) +
+                    "; set DEEPREDUCE_DATASETS to the folder that holds accumulators/ and gradients/");
 }
 
 // Tensors of one input and type, one behind the other; a single one stays as it is.
@@ -141,6 +144,39 @@ std::vector<tensor> read_subjects(const subject_options& options, console& conso
       throw input_error(fmt::format("--tensor '{}': no tensor has such a name; {}", options.globs[i], listed(names)));
   if (subjects.empty()) throw input_error("there is no tensor to compare in what was given");
   return subjects;
+}
+
+std::vector<std::vector<tensor>> apart(std::vector<tensor> subjects) {
+  std::vector<std::vector<tensor>> sequences;
+  for (tensor& t : subjects) sequences.emplace_back().push_back(std::move(t));
+  return sequences;
+}
+
+std::vector<std::vector<tensor>> in_steps(std::vector<tensor> subjects) {
+  std::vector<std::vector<tensor>> sequences;
+  size_t at = 0;  // of the tensor in its input
+  for (tensor& t : subjects) {
+    // Of the first input; a name that comes again is that input again.
+    const bool first =
+        sequences.empty() || (sequences[0].size() == 1 && t.input == sequences[0][0].input &&
+                              std::ranges::none_of(sequences, [&](const auto& s) { return s[0].name == t.name; }));
+    if (first) {
+      sequences.emplace_back().push_back(std::move(t));
+      continue;
+    }
+    const tensor& like = sequences[at % sequences.size()][0];
+    if (t.name != like.name || t.type != like.type || t.elements != like.elements)
+      throw input_error(fmt::format(
+          "{}: tensor '{}', {}, {} elements; but in {} it is '{}', {}, {} elements; --steps wants "
+          "steps of one model",
+          t.input, t.name, name_of(t.type), t.elements, like.input, like.name, name_of(like.type), like.elements));
+    sequences[at++ % sequences.size()].push_back(std::move(t));
+  }
+  if (at % std::max<size_t>(sequences.size(), 1))
+    throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps wants steps of one model",
+                                  sequences[0].back().input, at % sequences.size(), sequences.size(),
+                                  sequences[0][0].input));
+  return sequences;
 }
 
 namespace {

@@ -1,5 +1,6 @@
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "plan_text.hpp"
@@ -64,11 +65,12 @@ std::vector<std::string> cells(const block& b, F&& f) {
   return list;
 }
 
-std::string block_text(const block& b, uint32_t ranks) {
+// stepped: whether there are further steps than the first.
+std::string block_text(const block& b, uint32_t ranks, bool stepped) {
   const row& r = *b.rows.back();
   const double share = 100 * static_cast<double>(r.r.value_or(0)) / static_cast<double>(r.d);
-  std::string text =
-      fmt::format("{}{}{}  {}, d = {}\n", r.input, r.tensor.empty() ? "" : "  ", r.tensor, r.dtype, grouped(r.d));
+  std::string text = fmt::format("{}{}{}  {}, d = {}{}\n", r.input, r.tensor.empty() ? "" : "  ", r.tensor, r.dtype,
+                                 grouped(r.d), stepped ? fmt::format(", step {}", r.step) : "");
   text += fmt::format("  {}: r = {} ({:.3g} %), index bound {:.2f} bits\n", b.sparsify, grouped(r.r.value_or(0)), share,
                       r.index_bound_bits_per_nonzero);
   using enum text_table::align;
@@ -98,7 +100,8 @@ std::string block_text(const block& b, uint32_t ranks) {
 
 std::string table_report(std::span<const row> rows, uint32_t ranks) {
   std::string text;
-  for (const block& b : blocks_of(rows)) text += block_text(b, ranks);
+  const bool stepped = std::ranges::any_of(rows, [](const row& r) { return r.step > 1; });
+  for (const block& b : blocks_of(rows)) text += block_text(b, ranks, stepped);
   return text +
          fmt::format(
              "volume: of dense f32. index, value, order: bits a nonzero (r). error: relative L2, against what was "

@@ -98,19 +98,17 @@ decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std
   decoded.dense.assign(g.data.size(), std::byte{0xa5});  // decode has to write all of it
   c.decode(frame, dense_out(abi_dtype(g.type), decoded.dense.data(), g.elements));
   compare_dense_and_sparse(g, decoded.dense, s);
-  if (!plan.feedback) {
-    demand(info.count == kept.size(), "the header says r = {}, but the sparsifier keeps {}", info.count, kept.size());
-    const bool same_support = plan.exact_index || info.fallback == DR_FALLBACK_RAW_INDEX;
-    if (info.segments > 1) {
-      // The furthest fallback of all segments is told, and values without regather count from each one's first.
-      if (plan.exact_index) compare_support(kept, s.support);
-      if (plan.exact_value && plan.regather) compare_values(g, kept, true, s);
-    } else if (info.fallback == DR_FALLBACK_DENSE) {
-      compare_dense_fallback(g, kept, decoded.dense);
-    } else {
-      if (same_support) compare_support(kept, s.support);
-      if (plan.exact_value) compare_values(g, kept, plan.regather || same_support, s);
-    }
+  demand(info.count == kept.size(), "the header says r = {}, but the sparsifier keeps {}", info.count, kept.size());
+  const bool same_support = plan.exact_index || info.fallback == DR_FALLBACK_RAW_INDEX;
+  if (info.segments > 1) {
+    // The furthest fallback of all segments is told, and values without regather count from each one's first.
+    if (plan.exact_index) compare_support(kept, s.support);
+    if (plan.exact_value && plan.regather) compare_values(g, kept, true, s);
+  } else if (info.fallback == DR_FALLBACK_DENSE) {
+    compare_dense_fallback(g, kept, decoded.dense);
+  } else {
+    if (same_support) compare_support(kept, s.support);
+    if (plan.exact_value) compare_values(g, kept, plan.regather || same_support, s);
   }
   decoded.support = std::move(s.support);
   return decoded;

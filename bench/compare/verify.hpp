@@ -27,7 +27,7 @@ dr_dtype abi_dtype(dtype type);
 // - an exact index codec (or raw keys, as a fallback) gives the support `kept`;
 // - an exact value codec gives the values of g at the decoded support, bit for bit, or without regather those at
 //   `kept` in order; a dense fallback gives s itself.
-// With feedback a frame holds more than g, and only the first is asked for.
+// With feedback g is what it made of the gradient.
 decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> kept,
                       std::span<const std::byte> frame, const dr_tensor_info& info);
 

@@ -41,7 +41,7 @@ def table(rows):
 def lstm_bits(index):
     """Of an index codec at 1 %, over the bundled steps: the least and the most."""
     with open(root / "tests" / "ratio" / "expected.csv", encoding="utf-8") as file:
-        rows = [r for r in csv.DictReader(file) if r["data"].startswith("lstm") and r["plan"] == f"{topr}index={index} value=raw"]
+        rows = [r for r in csv.DictReader(file) if r["data"].startswith("lstm_docs_step") and r["plan"] == f"{topr}index={index} value=raw"]
     bits = [8 * int(r["index_bytes"]) / (int(r["value_bytes"]) / 4) for r in rows]
     return f"{min(bits):.1f} to {max(bits):.1f}"
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import math
+import os
 import re
 import sys
 from pathlib import Path
@@ -11,12 +12,16 @@ import pytest
 
 DATASETS = Path(__file__).resolve().parents[2] / "datasets"
 RESNET20_PARAMETERS = 269_722  # 0.27M in table 6 of He et al. 2016; summed by hand below
-PARAMETERS = {"resnet20_digits": RESNET20_PARAMETERS, "neumf_names": 376_561, "lstm_docs": 485_328}
-CAPTURES = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
+PARAMETERS = {"resnet20_digits": RESNET20_PARAMETERS, "neumf_names": 376_561, "lstm_docs": 485_328, "transformer_docs": 610_176}
+FILES = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
+CAPTURES = [entry for entry in FILES if entry["file"].startswith("gradients/")]
+ACCUMULATORS = [entry for entry in FILES if entry["file"].startswith("accumulators/")]
 
 RESNET20 = [entry for entry in CAPTURES if entry["model"] == "resnet20_digits"]
 
+of_each_file = pytest.mark.parametrize("entry", FILES, ids=lambda entry: entry["file"])
 of_each_capture = pytest.mark.parametrize("entry", CAPTURES, ids=lambda entry: entry["file"])
+of_each_accumulator = pytest.mark.parametrize("entry", ACCUMULATORS, ids=lambda entry: entry["file"])
 
 
 @pytest.fixture
@@ -54,23 +59,24 @@ def backward(torch, model):
 
 
 def test_manifest_lists_every_bundled_file_once():
-    listed = [entry["file"] for entry in CAPTURES]
-    assert listed == sorted(path.relative_to(DATASETS).as_posix() for path in DATASETS.glob("gradients/*.npz"))
+    listed = [entry["file"] for entry in FILES]
+    assert listed == sorted(path.relative_to(DATASETS).as_posix() for path in DATASETS.glob("*/*.npz"))
     steps = {model: [entry["step"] for entry in CAPTURES if entry["model"] == model] for model in PARAMETERS}
-    assert steps == {"resnet20_digits": [10, 150, 300], "neumf_names": [20, 600], "lstm_docs": [20, 1500]}
-    assert len(CAPTURES) == 7
+    assert steps == {"resnet20_digits": [10, 150, 300], "neumf_names": [20, 600], "lstm_docs": [20, 1500], "transformer_docs": []}
+    assert len(CAPTURES) == 7 and len(CAPTURES) + len(ACCUMULATORS) == len(FILES)
 
 
-def test_bundled_files_stay_small():
-    assert sum((DATASETS / entry["file"]).stat().st_size for entry in CAPTURES) < 12 << 20
+@pytest.mark.parametrize("entries", [CAPTURES, ACCUMULATORS], ids=["gradients", "accumulators"])
+def test_bundled_files_stay_small(entries):
+    assert sum((DATASETS / entry["file"]).stat().st_size for entry in entries) < 12_000_000
 
 
-@of_each_capture
+@of_each_file
 def test_checksum_matches(entry):
     assert hashlib.sha256((DATASETS / entry["file"]).read_bytes()).hexdigest() == entry["sha256"]
 
 
-@of_each_capture
+@of_each_file
 def test_arrays_match_the_manifest(entry, np):
     with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
         assert [{"name": name, "shape": list(arrays[name].shape)} for name in arrays.files] == entry["tensors"]
@@ -104,6 +110,111 @@ def test_the_model_had_learned(model, metric, least):
     assert entries[-1]["metrics"][metric] > least
     losses = [entry["metrics"]["loss"] for entry in entries]
     assert losses == sorted(losses, reverse=True)
+
+
+# ---- accumulators
+
+
+@pytest.fixture
+def accumulate(capture, monkeypatch):
+    """The module datasets/accumulate.py."""
+    monkeypatch.syspath_prepend(str(DATASETS.parent))
+    monkeypatch.setattr(sys, "path", list(sys.path))  # it adds to it
+    threads, deterministic = capture.torch.get_num_threads(), capture.torch.are_deterministic_algorithms_enabled()
+    import accumulate
+
+    yield accumulate
+    capture.torch.set_num_threads(threads)
+    capture.torch.use_deterministic_algorithms(deterministic)
+
+
+@pytest.fixture
+def dr(np):
+    """The package with its library."""
+    import deepreduce
+
+    try:
+        deepreduce.codecs()
+    except deepreduce.LibraryError as error:
+        if os.environ.get("DEEPREDUCE_LIBRARY"):
+            raise
+        pytest.skip(str(error))
+    return deepreduce
+
+
+@of_each_accumulator
+def test_accumulators_are_named_for_what_they_are(entry):
+    name = f"{entry['model']}_{entry['memory']}_top{100 * entry['ratio']:g}_step{entry['step']:04d}.npz"
+    assert entry["file"] == "accumulators/" + name
+
+
+@of_each_accumulator
+def test_accumulators_have_8_significant_bits(entry, np):
+    with np.load(DATASETS / entry["file"], allow_pickle=False) as arrays:
+        for name in arrays.files:
+            assert not (arrays[name].view(np.uint32) & 0xFFFF).any(), name
+
+
+def test_bundled_accumulators_are_those_of_the_recipes(accumulate):
+    made = {(m, run.memory, run.ratio, step) for m, runs in accumulate.RECIPES.items() for run in runs for step in run.bundled}
+    assert {(e["model"], e["memory"], e["ratio"], e["step"]) for e in ACCUMULATORS} == made
+
+
+def test_accumulators_come_again(accumulate, np, torch):
+    """ResNet-20's early one; elements whose neighbours another CPU sums in another order may be sent a step earlier or later."""
+    run = accumulate.Run("resnet20", "residual", 0.01, (20,), (), 450)
+    step = next(step for step in accumulate.train(run, 1) if step.number == 20)
+    with np.load(DATASETS / "accumulators/resnet20_digits_residual_top1_step0020.npz") as arrays:
+        bundled = np.concatenate([arrays[name].ravel() for name in arrays.files])
+    near = np.abs(bundled - step.seen) <= 0.01 * np.abs(step.seen) + 1e-3 * np.abs(step.seen).max()
+    assert near.mean() > 0.99
+
+
+def test_residual_is_what_the_library_keeps(accumulate, np, dr):
+    """Bit for bit, and so is what is sent."""
+    run = accumulate.Run("resnet20", "residual", 0.01, (4,), ())
+    plan = dr.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw")
+    state = None
+    for step in accumulate.train(run, 2):
+        state = state or dr.State(plan, step.gradient)
+        rest = state.residual.copy() if step.number > 1 else np.zeros_like(step.gradient)
+        assert (rest + step.gradient).tobytes() == step.seen.tobytes()
+        sent = dr.decode(dr.encode(step.gradient, plan, state=state))
+        assert np.array_equal(np.flatnonzero(sent), step.sent)
+        assert np.array_equal(sent[step.sent], step.seen[step.sent])
+        if step.number == 4:
+            break
+
+
+def test_momentum_corrected_memory_is_the_papers(accumulate, np):
+    """Lin et al. 2018, algorithm 1 with its momentum factor masking, in f64 on numbers that f32 holds."""
+    random = np.random.default_rng(5)
+    memory = accumulate.Momentum(40)
+    u, v = np.zeros(40), np.zeros(40)
+    for _ in range(6):
+        g = random.integers(-50, 50, 40).astype(np.float32)
+        seen = memory.see(g)
+        u = 0.9 * u + g
+        v = v + u
+        assert np.allclose(seen, v, rtol=1e-5, atol=1e-4)
+        sent = accumulate.top_r(seen, 0.1)
+        memory.clear(sent)
+        u[sent] = v[sent] = 0
+
+
+def test_top_r_is_the_librarys(accumulate, np, dr):
+    random = np.random.default_rng(6)
+    for x in (random.standard_normal(5000), random.integers(-3, 4, 5000), np.r_[np.zeros(4990), np.ones(10)], np.zeros(50)):
+        x = x.astype(np.float32)
+        for ratio in (0.001, 0.01, 0.3):
+            kept = dr.decode(dr.encode(x, f"sparsify=topr(ratio={ratio}) index=golomb value=raw"))
+            assert np.array_equal(np.flatnonzero(kept), accumulate.top_r(x, ratio))
+
+
+@pytest.mark.parametrize("value", [1.0, 1 + 2**-8, 1 + 3 * 2**-8, -(1 + 2**-9), 2.0**-130, 3.3e38 / 2, 0.0])
+def test_rounding_is_that_of_bf16(accumulate, np, torch, value):
+    x = np.array([value], np.float32)
+    assert accumulate.rounded(x) == torch.tensor(x).to(torch.bfloat16).float().numpy()
 
 
 # ---- Capture

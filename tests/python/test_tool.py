@@ -1,76 +1,16 @@
 """The tool `deepreduce`: what its reports say, in which form, and how it fails."""
 
-import csv
-import io
 import json
 import math
 import os
-import struct
 import subprocess
-import zipfile
-from pathlib import Path
 
 import pytest
 
-TOOL = os.environ.get("DEEPREDUCE_TOOL")
-pytestmark = pytest.mark.skipif(not TOOL, reason="DEEPREDUCE_TOOL does not name the tool")
+from tool_runs import (COLUMNS, DATASETS, EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOOL, TOPR, compare, needs_tool, refusal, rows_of,
+                       run, write_npy, write_npz)
 
-DATASETS = Path(__file__).resolve().parents[2] / "datasets"
-SYNTH = "synth:d=20000,values=laplace,seed=7"
-TOPR = "sparsify=topr(ratio=0.01) "
-EXACT = TOPR + "index=golomb value=raw"
-LOSSY = TOPR + "index=golomb value=qsgd"
-NO_SPARSIFIER = "index=golomb value=raw"
-
-# Stable: what others read. New names may join at any place.
-COLUMNS = """input tensor dtype d r support plan fallback bytes index_bytes value_bytes order_bytes header_bytes
-    relative_volume index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero sparsify_ns encode_ns
-    decode_ns encode_ns_spread decode_ns_spread index_recall relative_l2_error max_relative_error cosine_similarity
-    contraction missed false_positives""".split()
-
-
-def run(*arguments, status=0, **options):
-    done = subprocess.run([TOOL, *map(str, arguments)], capture_output=True, timeout=120, **options)
-    assert done.returncode == status, done.stderr.decode(errors="replace")
-    return done
-
-
-def compare(*arguments, plans=(EXACT,), status=0, form="json", repeat=2, **options):
-    """The report: an object (json), a list of dicts (csv) or text (table)."""
-    chosen = [word for plan in plans for word in ("--plan", plan)]
-    done = run("compare", *arguments, *chosen, "--format", form, "--repeat", repeat, status=status, **options)
-    text = done.stdout.decode()
-    if form == "json":
-        return json.loads(text)
-    return list(csv.DictReader(io.StringIO(text, newline=""))) if form == "csv" else text
-
-
-def rows_of(report):
-    """Without memcpy."""
-    return [row for row in report["rows"] if row["plan"] != "memcpy"]
-
-
-def refusal(*arguments, status=2, **options):
-    """The one line on stderr of a run that fails and says nothing on stdout."""
-    done = run(*arguments, status=status, **options)
-    assert done.stdout == b""
-    return done.stderr.decode()
-
-
-def write_npy(path, values, dtype="<f4", code="f"):
-    """Without numpy: version 1.0, one dimension."""
-    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({len(values)},), }}"
-    header = header.ljust((64 - 10) % 64 - 1 + 64 * (len(header) // 64 + 1)) + "\n"
-    path.write_bytes(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode()
-                     + struct.pack(f"<{len(values)}{code}", *values))
-    return path
-
-
-def write_npz(path, **members):
-    with zipfile.ZipFile(path, "w") as archive:
-        for name, file in members.items():
-            archive.write(file, f"{name}.npy")
-    return path
+pytestmark = needs_tool
 
 
 @pytest.fixture
@@ -228,7 +168,7 @@ def test_segments_are_coded_each_for_itself(tmp_path):
     assert "1 tensor in 20 rows" in text
 
 
-def test_bundled_gradients_are_the_default():
+def test_bundled_accumulators_and_gradients_are_the_default():
     report = compare(env={**os.environ, "DEEPREDUCE_DATASETS": str(DATASETS)})
     rows = rows_of(report)
     listed = json.loads((DATASETS / "manifest.json").read_text("utf-8"))["captures"]
@@ -236,9 +176,10 @@ def test_bundled_gradients_are_the_default():
     assert {row["tensor"] for row in rows} == {"*"}
 
 
-def test_missing_bundled_gradients_name_the_place(tmp_path):
+def test_missing_bundled_data_name_the_place(tmp_path):
     done = subprocess.run([TOOL, "compare"], capture_output=True, env={**os.environ, "DEEPREDUCE_DATASETS": str(tmp_path)})
-    assert done.returncode == 2 and str(tmp_path / "gradients") in done.stderr.decode()
+    assert done.returncode == 2
+    assert all(str(tmp_path / folder) in done.stderr.decode() for folder in ("accumulators", "gradients"))
 
 
 def test_default_plans_on_dense_and_on_sparse_input(tmp_path):
@@ -321,6 +262,10 @@ def test_table_fits_140_columns():
     (["compare", SYNTH, "--seed", "-1"], "negative"),
     (["compare", SYNTH, "--segment-rows", "-1"], "negative"),
     (["compare", SYNTH, "--per-tensor", "--flat"], "--flat"),
+    (["compare", SYNTH, "--each-step"], "--steps"),
+    (["compare", SYNTH, "--steps", "0"], "steps"),
+    (["compare", SYNTH, SYNTH, SYNTH, "--steps", "2"], "--steps 2: there are 3 inputs"),
+    (["compare", SYNTH, "synth:d=1000", "--steps", "2"], "'', f32, 1000 elements; but in " + SYNTH),
     (["compare", SYNTH, "--output", ""], "empty"),
     (["compare", SYNTH, "--plugin", "/no/such/plugin.so"], "/no/such/plugin.so"),
     (["codecs", "--format", "csv"], "csv"),

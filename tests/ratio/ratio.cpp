@@ -34,6 +34,7 @@ struct datum {
 
 std::vector<datum> all_data(const std::string& datasets) {
   const auto capture = [&](const std::string& name) { return datasets + "/gradients/" + name + ".npz"; };
+  const auto accumulator = [&](const std::string& name) { return datasets + "/accumulators/" + name + ".npz"; };
   const std::string topr = "sparsify=topr(ratio=0.01) ", tenth = "sparsify=topr(ratio=0.1) ", none = "sparsify=none ";
   std::vector<datum> data{{"fig8", "synth:d=36864,values=laplace,density=1,seed=1", "", topr}};
   for (const char* step : {"resnet20_digits_step0010", "resnet20_digits_step0150", "resnet20_digits_step0300"})
@@ -45,6 +46,13 @@ std::vector<datum> all_data(const std::string& datasets) {
     data.push_back({step, capture(step), "", none});  // sparse by itself
   }
   for (const char* step : {"lstm_docs_step0020", "lstm_docs_step1500"}) data.push_back({step, capture(step), "", topr});
+  // What training sends: what a sparsifier sees with feedback.
+  for (const char* step : {"resnet20_digits_residual_top1_step0450", "neumf_names_residual_top1_step1000",
+                           "lstm_docs_residual_top1_step0500", "transformer_docs_residual_top1_step0400",
+                           "lstm_docs_momentum_top1_step0250"})
+    data.push_back({step, accumulator(step), "", topr});
+  data.push_back(
+      {"resnet20_digits_residual_top10_step0225", accumulator("resnet20_digits_residual_top10_step0225"), "", tenth});
   // As the paper has it in federated learning.
   for (const char* step : {"resnet20_digits_step0150", "lstm_docs_step1500"})
     data.push_back({step, capture(step), "", tenth});
