@@ -62,11 +62,15 @@ template <class Exact>
         mask &= ~bits;
       };
       uint64_t longs = is_long >> 8 * j & low_mask(there);
+      const auto quotient = [&](size_t at) -> uint64_t { return q[at] < 255 ? q[at] : exact(at); };
+      if (popcount(longs) > 2) {  // then one by one is sooner done
+        for (size_t l = 0; l < there; ++l) out.put_unary(quotient(i + 8 * j + l));
+        continue;
+      }
       for (; longs; longs &= longs - 1) {
         const unsigned at = countr_zero(longs);
         put_upto(low_mask(8 * at + 8));
-        const uint64_t exactly = q[i + 8 * j + at];
-        out.put_unary((exactly < 255 ? exactly : exact(i + 8 * j + at)) - 8);
+        out.put_unary(quotient(i + 8 * j + at) - 8);
       }
       if (mask) put_upto(~uint64_t{0});
     }
