@@ -153,7 +153,7 @@ class block_rows {
   }
 
   void whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
-    with_row_bytes(map_.block() * size(), [&]<uint32_t row> { copy_whole<row>(p, ids, n, first, to); });
+    with_row_bytes(map_.block() * size(), [&]<uint32_t row>() { copy_whole<row>(p, ids, n, first, to); });
   }
   template <uint32_t row>
   void copy_whole(const block_map::place& p, const uint32_t* ids, uint64_t n, uint32_t first, std::byte* to) const {
@@ -212,7 +212,7 @@ struct found_blocks {
           s.rows.put_back(range * span + ids[i], static_cast<const std::byte*>(s.memory.kept) + (from + i) * s.row());
       }
     if (above == magnitudes_end) return;
-    with_row_bytes(s.row(), [&]<uint32_t row> {
+    with_row_bytes(s.row(), [&]<uint32_t row>() {
       const auto* v = static_cast<const std::byte*>(s.memory.kept) + from * row;
       std::byte* out = static_cast<std::byte*>(s.memory.kept) + to * row;
       for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch: which remain, nobody could guess
