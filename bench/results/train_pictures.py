@@ -15,7 +15,7 @@ KINDS = {"torch": ("#666666", "s", "torch's own"), "ours": ("#0072b2", "o", "Dee
 LINES = {"dense": "#000000", "bf16": "#999999", "powersgd1": "#cc79a7", "top1": "#56b4e9", "top1_log": "#0072b2", "top1_auto": "#009e73"}
 # Of the marks that are told by name: words and where they stand, in points.
 LABELS = {"dense": ("dense", -5, -9), "powersgd1": ("PowerSGD 1", 5, -8), "top1": ("1 % raw", 5, 3), "top1_log": ("log_quant", 0, 7), "top1_auto": ("auto", -5, -8),
-          "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
+          "blocks": ("blocks", -5, 4), "top10_log": ("10 % log_quant", 4, 4), "top01_log": ("0.1 %", 5, 2), "top1_none": ("no residual", 5, -3), "bf16": ("bf16", -5, 5)}
 TIMED_MODELS = ("lstm_large", "lstm", "transformer", "resnet20")
 SPEEDS = {"100mbit": ("100 Mbit/s", 100e6), "1gbit": ("1 Gbit/s", 1e9)}
 

@@ -33,6 +33,12 @@ def planned(title: str, kind: str, codecs: str, ratio: str = "0.01", feedback: s
     return Method(title, kind, TOP.format(ratio=ratio) + feedback + codecs)
 
 
+def blocks(title: str, ratio: str) -> Method:
+    """At 8 % the bytes of Top-1 % with log_quant."""
+    sparsify = f"sparsify=blocks(ratio={ratio},block=16) feedback=residual "
+    return Method(title, "ours", sparsify + "index=golomb(adaptive=1) value=lloyd(price=0.35)")
+
+
 METHODS = {
     "local": Method("no exchange", "local"),
     "dense": Method("dense f32", "torch"),
@@ -44,6 +50,9 @@ METHODS = {
     "top1_auto": planned("Top-1 %, auto(error=0.07)", "ours", "index=auto value=auto(error=0.07)"),
     "top10_log": planned("Top-10 %, log_quant", "ours", "index=golomb value=log_quant", "0.1"),
     "top01_log": planned("Top-0.1 %, log_quant", "ours", "index=golomb value=log_quant", "0.001"),
+    "blocks": blocks("Blocks of 16, 8 %", "0.08"),
+    "blocks_half": blocks("Blocks of 16, 4 %", "0.04"),
+    "blocks_wide": blocks("Blocks of 16, 32 %", "0.32"),
     "p0": planned("Top-1 %, BF-P0", "paper", BLOOM.format("p0") + "value=raw"),
     "p2": planned("Top-1 %, BF-P2", "paper", BLOOM.format("p2") + "value=raw"),
     "fit_poly": planned("Top-1 %, Fit-Poly", "paper", "index=raw value=fit_poly"),

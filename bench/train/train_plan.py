@@ -7,9 +7,9 @@ from bench.train.methods import METHODS
 from bench.train.task import Setting
 
 FIRST = ["dense", "top1", "powersgd1", "top1_log", "top1_none", "top1_auto", "top10_log"]  # all their seeds come before the others'
-EVERYWHERE = FIRST + ["bf16", "p0", "p0_qsgd", "p2", "fit_poly", "top01_log", "fp16", "top1_log_none"]
+EVERYWHERE = FIRST + ["blocks", "blocks_half", "blocks_wide", "bf16", "p0", "p0_qsgd", "p2", "fit_poly", "top01_log", "fp16", "top1_log_none"]
 WITHOUT_RESIDUAL = ["top1_auto_none", "p0_none", "p2_none", "fit_poly_none", "p0_qsgd_none"]
-SLOW = FIRST + ["bf16", "p0_qsgd"]
+SLOW = FIRST + ["blocks", "bf16", "p0_qsgd"]
 FOUR_RANKS = ["dense", "top1", "powersgd1", "top1_log", "top1_none"]
 # model: methods of 2 ranks, methods of 4. Two cores have two hours: what was cut for that is what is not here.
 GRID: Dict[str, "tuple[List[str], List[str]]"] = {
