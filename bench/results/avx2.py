@@ -19,19 +19,19 @@ QUANTISERS = ("uniform_quant", "log_quant", "lloyd", "qsgd")
 
 LIMITS = """## What limits them
 
-An estimate is of operations on 32 indices, from the code; cycles are of one thread of an AMD EPYC at 3.8 GHz whose virtual machine has no counters, over 4096 indices a block; Zen 3 is llvm-mca's model of it.
+An estimate is of operations on 32 indices, from the code; cycles are of one thread of an AMD EPYC at 3.8 GHz whose virtual machine has no counters, in the cache, blocks of 4096; Zen 3 is llvm-mca's model of it.
 
 - **`golomb` decode** must read 1 to 2 bytes an index and write 4. 12 cycles of 41 turn the unary string into positions: a load from a table of 4 KB, an addition and a store for each byte, as many as the front end takes. The rest
   was not operations but waiting: the way from a field over its extra bit (pdep) to its index is about 60 cycles, and the schedulers of vector units see fewer operations ahead than one step has (Zen 3: 83 % of its cycles). Two
   loops, the first of which ends with the extra bits in memory, took 48 to 41. Tried, and the same in one loop: shifts as multiplications (fewer on the two shuffle ports), a loop without its bounds' checks, no chain from index to index.
-- **`golomb` encode** must choose between two divisors, so each gap is divided three times. 15 cycles of 52 are gaps and the two sizes: exact quotients by one high multiplication and a shift (before: a correction), sums in 16 bits that
-  stay in registers (before: 28). 20 are unary codes: 1 of 8 groups of 32 has a quotient above 7, which is a misprediction and another way, 6 cycles; without it a pext of eight codes costs 2. Before, codes were merged in pairs (29 operations for
-  eight, now 11). A table of four quotients of 2 bits fails too often (22 %), 16 bits a quotient without a branch costs what it saves. StreamVByte has nothing to choose, and writes whole bytes: at 0.1 %, where v has 9 bits and needs two
-  words, the ratio is lowest.
+- **`golomb` encode** must choose between two divisors, so each gap is divided three times. 15 cycles of 50 are gaps and the two sizes: exact quotients by one high multiplication and a shift (before: a correction), sums in 16 bits that
+  stay in registers (before: 28). 15 to 19 are quotients, v and extra bits of the one that was chosen; 17 are unary codes, by a pext of eight bytes with one bit each: 1 of 8 groups of 32 has a quotient above 7, which is a misprediction. Before,
+  codes were merged in pairs (29 operations for eight, now 11). Tried: a table of four quotients of 2 bits fails too often (22 %); 16 bits a quotient without a branch costs what it saves; sixteen codes one by one where one is long, 4
+  cycles more; the last group apart, the same. StreamVByte has nothing to choose, and writes whole bytes: at 0.1 %, where v has 9 bits and eight of them need two words, the ratio is lowest.
 - **`gap_huffman` encode** was scalar: one branch for each 64 bits, as good as random, for words and for extras. Now five words are joined in a register before they are appended (2.4 G by itself), extras in eights where they fit 56 bits; what is
   left is half counting symbols and making codes. **Decode** waits for look-ups of the code (a load each six symbols at most); extras come from a shuffle of 16 bytes. Supports below 4096 indices are limited by making a code and its table, at every level.
 - **Quantisers.** `log_quant` and `lloyd` searched bounds and looked numbers up one at a time; a vpermd does eight. `uniform_quant` decode mispredicted a loop count for each word of its unary string: a table of bytes has none.
-  `lloyd` encode is limited by Lloyd's iteration, at every level (AVX-512: the same); `qsgd` encode by two 64-bit multiplications and a division in f64 for each value, which AVX2 has to make of others: 4 cycles a value."""
+  `lloyd` encode is limited by Lloyd's iteration, at every level (AVX-512: the same), why `log_quant` of values below its range (gauss, NeuMF's nonzeros) encodes at 0.6 to 0.8 G at every level was not found: its mean of those, without a branch, gave a tenth; `qsgd` encode by two 64-bit multiplications and a division in f64 for each value, which AVX2 has to make of others: 4 cycles a value."""
 
 
 def rows_of(name):
@@ -91,7 +91,7 @@ def write():
         "## Indices\n\n" + table("indices", lambda c: c in ("golomb", "rice", "golomb(adaptive=1)", "gap_huffman"), before, after),
         "## Values\n\n" + table("values", lambda c: c.split("(")[0] in QUANTISERS, before, after),
         LIMITS,
-        "## Not done\n\nNo NEON level. No run on a CPU that has no AVX-512: the level is that of a CPU that has it.",
+        "## Not done\n\nNo NEON level. No run on a CPU without AVX-512: the level was measured on one that has it.",
     ]
     (here / "avx2.md").write_text("\n\n".join(parts) + "\n")
 
