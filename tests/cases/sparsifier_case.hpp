@@ -28,6 +28,7 @@ struct kept_input {
 struct sparsifier_plan {
   const char* text;                          // in the plan's words: "topr(ratio=0.01)"
   positions (*keeps)(const kept_input& in);  // ascending positions in `bits`
+  uint64_t whole = 1;                        // segments are multiples of so many elements
 };
 
 struct sparsifier_case {

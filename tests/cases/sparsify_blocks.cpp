@@ -120,18 +120,22 @@ positions automatic(const kept_input& in, uint64_t r, double value_bits) {
 }  // namespace
 
 sparsifier_case sparsify_blocks() {
-  return {"blocks",
-          {{"blocks(ratio=0.01,block=1)", [](const kept_input& in) { return share(in, 1, 0.01); }},
-           {"blocks(ratio=0.05,block=2)", [](const kept_input& in) { return share(in, 2, 0.05); }},
-           {"blocks(ratio=0.01,block=4)", [](const kept_input& in) { return share(in, 4, 0.01); }},
-           {"blocks(ratio=0.1,block=8)", [](const kept_input& in) { return share(in, 8, 0.1); }},
-           {"blocks(ratio=0.6,block=16)", [](const kept_input& in) { return share(in, 16, 0.6); }},
-           {"blocks(ratio=1,block=32)", [](const kept_input& in) { return share(in, 32, 1); }},
-           {"blocks(count=70,block=32)", [](const kept_input& in) { return best_blocks(in, 32, 3); }},
-           {"blocks(ratio=0.02)", [](const kept_input& in) { return automatic(in, share_of(0.02, in.universe), 2); }},
-           {"blocks(count=50,block=auto,value_bits=8)",
-            [](const kept_input& in) { return automatic(in, std::min<uint64_t>(50, in.universe), 8); }}},
-          true};
+  sparsifier_case all{
+      "blocks",
+      {{"blocks(ratio=0.01,block=1)", [](const kept_input& in) { return share(in, 1, 0.01); }},
+       {"blocks(ratio=0.05,block=2)", [](const kept_input& in) { return share(in, 2, 0.05); }},
+       {"blocks(ratio=0.01,block=4)", [](const kept_input& in) { return share(in, 4, 0.01); }},
+       {"blocks(ratio=0.1,block=8)", [](const kept_input& in) { return share(in, 8, 0.1); }},
+       {"blocks(ratio=0.6,block=16)", [](const kept_input& in) { return share(in, 16, 0.6); }},
+       {"blocks(ratio=1,block=32)", [](const kept_input& in) { return share(in, 32, 1); }},
+       {"blocks(count=70,block=32)", [](const kept_input& in) { return best_blocks(in, 32, 3); }},
+       {"blocks(ratio=0.02)", [](const kept_input& in) { return automatic(in, share_of(0.02, in.universe), 2); }},
+       {"blocks(count=50,block=auto,value_bits=8)",
+        [](const kept_input& in) { return automatic(in, std::min<uint64_t>(50, in.universe), 8); }}},
+      true};
+  // (tests/kernels cuts tensors within blocks.)
+  for (sparsifier_plan& plan : all.plans) plan.whole = 32;
+  return all;
 }
 
 }  // namespace dr::cases

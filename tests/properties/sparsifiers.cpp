@@ -112,8 +112,8 @@ std::vector<uint32_t> decoded(const kept_input& in, const char* sparsifier, cons
   return all;
 }
 
-void check(const kept_input& in, const cases::sparsifier_plan& plan, const call_of& how,
-           std::span<const uint64_t> parts) {
+void check(const kept_input& in, const cases::sparsifier_plan& plan, call_of how, std::span<const uint64_t> parts) {
+  how.segment_rows -= how.segment_rows % plan.whole;
   INFO(std::string(plan.text) << std::string(how.more) << ", dtype " << in.dtype << ", " << in.bits.size() << " of "
                               << in.universe << ", segments of " << how.segment_rows << ", " << how.threads
                               << " threads, " << parts.size() << " tensors");
