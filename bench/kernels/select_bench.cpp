@@ -51,7 +51,7 @@ struct work {
   }
   select_crew crew(cpu_level level) const { return {&scratch, nullptr, level}; }
   void keep_blocks_of(uint32_t block, uint64_t target, cpu_level level) {
-    prepare(target * block, std::max(keep_blocks_scratch(d, target), block_size_scratch(d)));
+    prepare(target * block, std::max(keep_blocks_scratch(d, block, target), block_size_scratch(d)));
     const select_piece piece{values(), d, 0, 0};
     kept = keep_blocks({dtype, {&piece, 1}}, d, block, target, memory, crew(level), blocks).count;
   }

@@ -293,20 +293,26 @@ class block_positions {
 
 constexpr uint64_t spans(uint64_t blocks) { return blocks / span + 1; }
 
+// Of blocks that there are, how many are wanted: all, where so many whole ones would be all elements.
+constexpr uint64_t wanted_of(uint64_t blocks, uint64_t universe, uint32_t block, uint64_t target_blocks) {
+  return target_blocks >= ceil_div(universe, block) ? blocks : target_blocks;
+}
+
 }  // namespace
 
-uint64_t keep_blocks_scratch(uint64_t universe, uint64_t target_blocks) {
+uint64_t keep_blocks_scratch(uint64_t universe, uint32_t block, uint64_t target_blocks) {
   arena memory;
   (void)memory.take<select_piece>(spans(universe));
-  (void)select_memory::take(memory, DR_F32, universe, target_blocks, spans(universe));
+  const uint64_t target = wanted_of(universe, universe, block, target_blocks);
+  (void)select_memory::take(memory, DR_F32, universe, target, spans(universe));
   return memory.used() + arena::alignment;
 }
 
 kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t block, uint64_t target_blocks,
                        const select_memory& memory, const select_crew& crew, void* scratch) {
   const block_map map(source, block, memory.ends);
-  const uint64_t blocks = map.blocks(), target = target_blocks >= ceil_div(universe, block) ? blocks : target_blocks;
-  arena room(scratch, keep_blocks_scratch(universe, target_blocks));
+  const uint64_t blocks = map.blocks(), target = wanted_of(blocks, universe, block, target_blocks);
+  arena room(scratch, keep_blocks_scratch(universe, block, target_blocks));
   auto* const pieces = room.take<select_piece>(spans(blocks));
   select_memory kept = select_memory::take(room, DR_F32, blocks, target, spans(blocks));
   uint32_t n = 0;

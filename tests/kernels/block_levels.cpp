@@ -182,7 +182,7 @@ kept found(uint32_t dtype, const std::vector<Bits>& v, uint32_t block, uint64_t 
     s.grow(n, most, true);
     scratches.clear();
     for (uint32_t k = 0; k < crew; ++k) scratches.push_back(s.take(room));
-    scratch = room.take<std::byte>(keep_blocks_scratch(n, target));
+    scratch = room.take<std::byte>(keep_blocks_scratch(n, block, target));
     if (real) REQUIRE(room.fits());
     bytes.assign(room.used() + 64, std::byte{0xee});
   }
@@ -254,6 +254,15 @@ TEST_CASE("energies are the same bits at every level, and those of the plain sum
             CHECK(to[n] == -1);
           });
         }
+}
+
+TEST_CASE("segments shorter than a block have room for all of theirs") {
+  constexpr uint64_t n = 200000;
+  const std::vector<uint32_t> v = gradients(n).front().bits;
+  const cuts single{1, 1};
+  for (const uint64_t target : {ceil_div(n, uint64_t{32}), ceil_div(n, uint64_t{32}) - 1})
+    CHECK(found(DR_F32, v, 32, target, single, values_are::there, cpu()) ==
+          expected(DR_F32, v, 32, target, single.range));
 }
 
 TEST_CASE("blocks in one pass are what their definition keeps, at every level and for every type") {

@@ -60,7 +60,7 @@ uint64_t target(const dr_params& p, uint64_t universe) {
 }
 uint64_t scratch(const dr_params& p, uint64_t universe, uint64_t) {
   const uint64_t bytes =
-      most_of_sizes(p, universe, [&](uint32_t, uint64_t m) { return keep_blocks_scratch(universe, m); });
+      most_of_sizes(p, universe, [&](uint32_t s, uint64_t m) { return keep_blocks_scratch(universe, s, m); });
   return block(p) ? bytes : std::max(bytes, block_size_scratch(universe));
 }
 
