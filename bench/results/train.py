@@ -21,7 +21,7 @@ INTRO = """# Training for real
 Made by `train.py` from `train.jsonl`. Data-parallel training over torch.distributed (gloo), ranks as processes of one thread each on one machine of two cores; every method trains
 the same model on the same batches, and all ranks' parameters were {identical}.
 
-- **Score**: on held-out data after the last step, mean ± standard deviation over the seeds (their number in brackets). **vs dense**: `=` if the ranges of the seeds meet, `+` or `−` if they lie apart; of one seed a range is a point, which says little.
+- **Score**: on held-out data after the last step, mean ± standard deviation over the seeds (their number in brackets). **vs dense**: where a method's mean lies: `=` in the range of dense's seeds, `+` above it, `−` below; of one seed a range is a point, which says little.
 - **Bytes**: what a rank sends in a step of the second half, by gloo's rings: an all-reduce of b bytes 2 (n − 1) / n · b, an all-gather of slots of b bytes (n − 1) · b. Slots, not frames: they have room for an eighth more.
 - **Bits**: of index, value and order a nonzero, in rank 0's first inspected frame → in its last. Small tensors (below 1,000 elements) travel dense in the same frame: in the bytes, not in the bits.
 - **PowerSGD** is torch's own hook, rank 1, after 10 dense steps (warm start, error feedback), in one bucket: with more it aborts or hangs on gloo.
@@ -80,7 +80,7 @@ def reach_table(found):
         cheap = [q for q in methods.values() if q.method.kind == "ours" and q.residual and low and q.sent <= low.sent]
         best = max(cheap, key=lambda q: q.score, default=None)
         power = "" if not low else "no plan of ours has so few bytes" if best is None else \
-            f"{best.name}: {best.score:.4f} at {number(best.sent)} bytes, {low.score:.4f} at {number(low.sent)}: {'worse' if best.against(low) == '−' else 'met'}"
+            f"{best.name}: {best.score:.4f} at {number(best.sent)} bytes, {low.score:.4f} at {number(low.sent)}: {'met' if best.score >= low.score else '**worse**' if best.against(low) == '−' else 'less, within its range'}"
         least = min(ours, key=lambda q: q.sent)
         beaten = [p for p in paper if least.sent < p.sent and least.against(p) != "−"]
         fewer = "" if not paper else f"{least.name}: {len(beaten)} of {len(paper)}" + ("" if len(beaten) == len(paper) else ", not " + ", ".join(p.name for p in paper if p not in beaten))

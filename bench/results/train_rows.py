@@ -32,10 +32,10 @@ class Quality:
         return bool(self.method.plan and "feedback=residual" in self.method.plan)
 
     def against(self, other):
-        """How its scores lie to another's: "=" if the ranges of the seeds meet, else "+" or "−"."""
-        if min(self.scores) > max(other.scores):
+        """Where its mean lies: "=" in the range of the other's seeds, "+" above it, "−" below."""
+        if self.score > max(other.scores):
             return "+"
-        return "−" if max(self.scores) < min(other.scores) else "="
+        return "−" if self.score < min(other.scores) else "="
 
     def bits(self, part):
         """(first, last) of the frames that were inspected, mean of the seeds; None if there is none."""

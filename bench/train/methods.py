@@ -48,6 +48,7 @@ METHODS = {
     "top1": planned("Top-1 %, raw", "ours", "index=golomb value=raw"),
     "top1_log": planned("Top-1 %, log_quant", "ours", "index=golomb value=log_quant"),
     "top1_auto": planned("Top-1 %, auto(error=0.07)", "ours", "index=auto value=auto(error=0.07)"),
+    "top5_log": planned("Top-5 %, log_quant", "ours", "index=golomb value=log_quant", "0.05"),
     "top10_log": planned("Top-10 %, log_quant", "ours", "index=golomb value=log_quant", "0.1"),
     "top01_log": planned("Top-0.1 %, log_quant", "ours", "index=golomb value=log_quant", "0.001"),
     "blocks": blocks("Blocks of 16, 8 %", "0.08"),
