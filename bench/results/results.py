@@ -5,7 +5,7 @@
     ./dev results --list           what there is, and how long it takes
     ./dev results --dirty --busy   although the tree has changes, although the machine is at work
 
-`./dev train` and `./dev bench comm` have hours, links and root of their own; README.md says how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a dirty tree or a busy machine.
+`./dev train` and `./dev bench comm` have hours, links and root of their own, and calls.md is written by hand; README.md says how. Exit 1 if a step fails, 2 for a wrong argument, 77 for a dirty tree or a busy machine.
 """
 
 import argparse
@@ -33,8 +33,6 @@ STEPS: Dict[str, Tuple[Tuple[str, ...], int, str, str]] = {
     "pipeline_avx2": (several("pipeline_avx2", "build/bench/kernels/pipeline_bench", "--rounds", "7"), 4, "", "avx2"),
     "peers": ((python, "bench/results/peers.py", "build/bench/peers/peers", "--rounds", "5"), 25, "", ""),
     "python_peers": (several("python_peers", python, "bench/peers/python_peers.py", "--rounds", "5"), 4, "peers.py", ""),
-    "calls": (several("calls", "build/bench/kernels/call_bench"), 2, "", ""),
-    "python_calls": (several("python_calls", python, "bench/python/call_overhead.py"), 2, "", ""),
     "fig8": ((python, "bench/results/fig8.py", tool), 4, "", ""),
     "sizes": ((python, "bench/results/sizes.py", tool), 2, "", ""),
 }
