@@ -20,6 +20,11 @@ extern const energy_kernels energy_scalar;
 #if DR_X86
 extern const energy_kernels energy_avx2, energy_avx512;
 #endif
+// The table of a level, whose file has them as energies<type, block>.
+#define DR_ENERGIES_OF(T) \
+  { energies<T, 1>, energies<T, 2>, energies<T, 4>, energies<T, 8>, energies<T, 16>, energies<T, 32> }
+#define DR_ENERGY_KERNELS \
+  { DR_ENERGIES_OF(f32_type), DR_ENERGIES_OF(f16_type), DR_ENERGIES_OF(bf16_type) }
 
 // block: a power of two up to 32.
 inline energies_of energies_at(cpu_level level, uint32_t dtype, uint32_t block) {

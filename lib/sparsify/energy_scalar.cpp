@@ -17,9 +17,6 @@ void energies(const void* values, uint64_t n, float* to) {
 
 }  // namespace
 
-#define DR_ENERGIES(T) \
-  { energies<T, 1>, energies<T, 2>, energies<T, 4>, energies<T, 8>, energies<T, 16>, energies<T, 32> }
-const energy_kernels energy_scalar = {DR_ENERGIES(f32_type), DR_ENERGIES(f16_type), DR_ENERGIES(bf16_type)};
-#undef DR_ENERGIES
+const energy_kernels energy_scalar = DR_ENERGY_KERNELS;
 
 }  // namespace dr
