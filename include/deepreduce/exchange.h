@@ -158,10 +158,15 @@ DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t cap
 /* For tests of an integration, and for models of a network: each rank has a clock of its own and one port; a message leaves
  * when the port is free, takes size / bytes_per_second and arrives latency_ns later; the receiver's port takes as long. */
 typedef struct dr_loopback dr_loopback;
+enum {
+  /* A model of rank 0 alone: every other rank does what it does, at the same time, moved on by their numbers. So a model of many ranks takes
+   * the time and memory of one. For DRY exchanges of `gather`, `owner` and `ring`, whose ranks are alike; another is ARGUMENT */
+  DR_LOOPBACK_ALIKE = 1u << 0
+};
 typedef struct dr_loopback_options {
   size_t struct_size;
   uint32_t ranks;
-  uint32_t reserved;
+  uint32_t flags; /* DR_LOOPBACK_* */
   uint64_t seed; /* of the order in which ranks of equal time get their turn */
   uint64_t latency_ns;
   double bytes_per_second; /* 0: no limit */
@@ -176,7 +181,7 @@ DR_API void dr_loopback_destroy(dr_loopback *loopback); /* NULL is fine; exchang
 /* Fills a rank's transport, which is valid as long as the loopback. ARGUMENT. */
 DR_API dr_status dr_loopback_transport(dr_loopback *loopback, uint32_t rank, dr_transport *transport);
 /* Advances all ranks' exchanges, which have been started, until each of them has ended; statuses [ranks], or NULL: how. A NULL
- * among the exchanges is a rank that is not there. ARGUMENT: another's place. Returns the first of the statuses that is not DR_OK. */
+ * among the exchanges is a rank that is not there; of ALIKE there is rank 0 only, and one exchange and one status. ARGUMENT: another's place. Returns the first of the statuses that is not DR_OK. */
 DR_API dr_status dr_loopback_run(dr_loopback *loopback, dr_exchange *const *exchanges, dr_status *statuses);
 /* A rank's clock, in ns since the loopback was made. */
 DR_API uint64_t dr_loopback_now(const dr_loopback *loopback, uint32_t rank);

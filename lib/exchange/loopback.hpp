@@ -6,6 +6,7 @@
 
 #include "core/error.hpp"
 #include "deepreduce/exchange.h"
+#include "exchange/program.hpp"
 
 namespace dr {
 
@@ -30,7 +31,8 @@ class loopback {
   dr_status create(const dr_loopback_options& options, dr_error& error);
   dr_transport transport(uint32_t rank);
   uint64_t now(uint32_t rank) const { return ranks_[rank].clock; }
-  uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
+  uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }  // that are there: of ALIKE one
+  bool alike() const { return options_.flags & DR_LOOPBACK_ALIKE; }
   message_faults* faults = nullptr;
 
   // Runs those that were started until all have ended. A rank that died stays unfinished: PENDING.
@@ -75,9 +77,11 @@ class loopback {
   void free(uint32_t number);
   void wake(uint32_t rank, uint64_t time);
   void push(const turn& t);
-  std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{from} * ranks_.size() + to]; }
+  uint32_t turned(uint32_t tag, uint32_t places) const;
+  std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{to} * options_.ranks + from]; }
 
   dr_loopback_options options_{};
+  const program* model_ = nullptr;  // ALIKE: of the exchange that runs
   std::vector<port> ranks_;
   std::vector<request> requests_;
   std::vector<uint32_t> free_;

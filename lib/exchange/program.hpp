@@ -39,6 +39,8 @@ struct frame_slot {
 
 struct program {
   uint32_t ranks = 1, rank = 0, ranges = 1;
+  bool alike = true;   // all ranks have the same steps, their peers moved on by their numbers
+  bool owned = false;  // range k · ranks + o is rank o's, and tags move on with it
   std::vector<step> steps;
   std::vector<uint32_t> inputs;
   std::vector<frame_slot> slots;
