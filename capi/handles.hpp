@@ -56,7 +56,7 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
   if (n == 0) return DR_OK;
   if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
   if (stride < struct_size_min)
-    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
+    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than struct_size", what, stride);
   out.resize(n);
   for (size_t i = 0; i < n; ++i)
     if (const void* const at = static_cast<const char*>(from) + i * stride;

@@ -149,7 +149,7 @@ struct device_call {
 dr_status decode_from_device(context& c, const target& t, const decode_request& request,
                              const dr_decode_options& options, std::span<tensor_out> outs) {
   if (options.tensors || options.first_tensor)
-    return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; the CPU does some");
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; use the CPU for some");
   device_call call{c, t, request, options, outs};
   bool by_host = false;
   if (const dr_status s = call.read_headers()) return s;

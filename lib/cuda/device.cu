@@ -176,7 +176,7 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
     all.resize(static_cast<size_t>(count));
   }
   if (number < 0 || static_cast<size_t>(number) >= all.size())
-    return fail(error, DR_E_DEVICE, "place: CUDA device %d; there are %zu", number, all.size());
+    return fail(error, DR_E_DEVICE, "place: CUDA device %d is not one of the %zu present", number, all.size());
   auto& d = all[static_cast<size_t>(number)];
   if (!d) {
     int processors = 0, major = 0;
@@ -187,8 +187,8 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
       return fail(error, DR_E_DEVICE, "place: CUDA device %d: %s", number, cudaGetErrorString(e));
     }
     if (major < 8)
-      return fail(error, DR_E_UNSUPPORTED, "place: CUDA device %d has compute capability %d; 8.0 is the least", number,
-                  major);
+      return fail(error, DR_E_UNSUPPORTED, "place: CUDA device %d has compute capability %d; at least 8.0 is required",
+                  number, major);
     d = std::make_unique<cuda_device>(number, processors);
   }
   out = d.get();

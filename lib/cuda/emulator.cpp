@@ -150,7 +150,7 @@ class emulated_device final : public device {
   uint32_t resident_blocks(const dr_kernel&) override { return 2 * emulated_processors; }
   uint32_t processors() const override { return emulated_processors; }
   void load_sort() override {}
-  const char* reason() const override { return "no such kernel on the emulated device, or its lanes parted"; }
+  const char* reason() const override { return "unknown kernel, or diverged lanes, on the emulated device"; }
 
  private:
   static void touch(const char* what, void* stream, void* event = nullptr) {

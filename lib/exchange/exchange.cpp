@@ -181,10 +181,10 @@ dr_status exchange::drain() {
 // ---- Calls ------------------------------------------------------------------------------------------------
 
 dr_status exchange::start(const dr_call& call) {
-  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (broken_)
     return fail(c_.error, DR_E_ARGUMENT,
-                "exchange: an earlier one left memory with the transport, which waits for a rank that is gone; make a "
+                "exchange: the transport still holds memory of an earlier one, for a rank that is gone; create a "
                 "new exchange");
   call_ = call;
   begin_ns_ = last_ns_ = now();
@@ -204,7 +204,7 @@ dr_status exchange::start(const dr_call& call) {
   for (uint32_t i = 1; i < program_.ranks; ++i) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
     if (start_request(verdict_message(peer, true), true, peer, 0, &verdicts_[peer], sizeof(verdict)))
-      poison(DR_E_TIMEOUT, peer, 0, "no message can come from it");
+      poison(DR_E_TIMEOUT, peer, 0, "receiving from it failed");
   }
   pc_ = cursor_ = 0;
   return DR_OK;
@@ -290,7 +290,7 @@ dr_status exchange::finish() {
 dr_status exchange::cancel() {
   if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
   if (told_) return DR_OK;  // too late: the others have its word
-  poison(DR_E_PEER, program_.rank, 0, "it gave up the exchange");
+  poison(DR_E_PEER, program_.rank, 0, "it cancelled the exchange");
   return DR_OK;
 }
 

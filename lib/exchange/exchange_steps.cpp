@@ -114,7 +114,7 @@ void exchange::send(const step& s) {
   const size_t size = failed() ? 0 : slot_size_[s.slot];
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   if (const dr_status e = start_request(s.message, false, s.peer, program_.slots[s.slot].tag, bytes, size))
-    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can be sent to it (%s)", status_name(e));
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "sending to it failed (%s)", status_name(e));
 }
 
 void exchange::recv(const step& s) {
@@ -123,7 +123,7 @@ void exchange::recv(const step& s) {
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   const size_t room = slot_room_[s.slot];
   if (const dr_status e = start_request(s.message, true, s.peer, program_.slots[s.slot].tag, bytes, room))
-    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can come from it (%s)", status_name(e));
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "receiving from it failed (%s)", status_name(e));
 }
 
 dr_status exchange::wait(const step& s) {
@@ -138,13 +138,13 @@ dr_status exchange::wait(const step& s) {
   }
   if (status != DR_PENDING) {
     poison(status == DR_E_CAPACITY ? DR_E_CORRUPT : DR_E_TIMEOUT, s.peer, slot.depth, "%s",
-           status == DR_E_CAPACITY ? "its frame is longer than any of that plan" : "the transport lost its frame");
+           status == DR_E_CAPACITY ? "its frame exceeds the bound of the plan" : "the transport lost its frame");
     return DR_OK;
   }
   look_for_bad_news();
   if (failed()) return DR_OK;
   if (now() < gives_up_at()) return DR_PENDING;
-  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not come in time", s.range);
+  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not arrive in time", s.range);
   return DR_OK;
 }
 

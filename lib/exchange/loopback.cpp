@@ -17,7 +17,7 @@ constexpr uint32_t loopback_ranks_max = 4096;
 
 dr_status loopback::create(const dr_loopback_options& o, dr_error& error) {
   if (o.ranks == 0 || o.ranks > loopback_ranks_max)
-    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, of 1 to %u", o.ranks, loopback_ranks_max);
+    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, not in 1 … %u", o.ranks, loopback_ranks_max);
   if (o.reserved) return fail(error, DR_E_UNSUPPORTED, "loopback: reserved is not 0");
   if (!(o.bytes_per_second >= 0))
     return fail(error, DR_E_ARGUMENT, "loopback: bytes_per_second is %g", o.bytes_per_second);

@@ -41,31 +41,30 @@ dr_status read_head(const void* state, residual_state& head, dr_error& error) {
 
 dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error) {
   if (!state)
-    return bad_state(error, 0,
-                     "the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)",
+    return bad_state(error, 0, "NULL; a plan with feedback needs %" PRIu64 " bytes (dr_state_size)",
                      residual_size(elements));
   if (const dr_status s = check_aligned(state, error)) return s;
   if (state_size < residual_size(elements))
-    return bad_state(error, state_size, "%" PRIu64 " bytes, but %" PRIu64 " are needed", state_size,
+    return bad_state(error, state_size, "%" PRIu64 " bytes given, %" PRIu64 " needed", state_size,
                      residual_size(elements));
   if (on_device) return DR_OK;  // its header is judged there
   residual_state head;
   if (const dr_status s = read_head(state, head, error)) return s;
   if (head.magic && head.elements != elements)
-    return bad_state(error, head.elements, "of a tensor of %" PRIu64 " elements, not %" PRIu64, head.elements,
-                     elements);
+    return bad_state(error, head.elements, "belongs to a tensor of %" PRIu64 " elements; this one has %" PRIu64,
+                     head.elements, elements);
   return DR_OK;
 }
 
 dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error) {
-  if (!state) return bad_state(error, 0, "it is NULL");
+  if (!state) return bad_state(error, 0, "NULL");
   if (state_size < sizeof head)
-    return bad_state(error, state_size, "%" PRIu64 " bytes are less than its head of %zu", state_size, sizeof head);
+    return bad_state(error, state_size, "%" PRIu64 " bytes given, at least %zu needed", state_size, sizeof head);
   if (const dr_status s = check_aligned(state, error)) return s;
   if (const dr_status s = read_head(state, head, error)) return s;
   if (head.elements > (state_size - sizeof head) / 4)
-    return bad_state(error, head.elements, "%" PRIu64 " bytes cannot hold the %" PRIu64 " elements that it states",
-                     state_size, head.elements);
+    return bad_state(error, head.elements, "%" PRIu64 " bytes given, too few for its %" PRIu64 " elements", state_size,
+                     head.elements);
   return DR_OK;
 }
 

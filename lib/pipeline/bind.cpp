@@ -67,8 +67,7 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
                 role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
   const dr_codec& codec = *out.codec;
   if (codec.traits & DR_PREFIX)
-    return fail(error, DR_E_ARGUMENT, "plan: %s is not named: a sparsifier of blocks puts it before the index codec",
-                codec.name);
+    return fail(error, DR_E_ARGUMENT, "plan: %s cannot be named: a sparsifier of blocks adds it", codec.name);
   for (size_t i = 0; i < codec.param_count; ++i)
     out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
   for (const plan_argument& a : call.arguments) {
@@ -205,7 +204,7 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   const std::vector<plan_argument>& a = call.arguments;
   double e = -1;
   if (a.size() != 1 || a[0].key != "error" || !read_number(a[0].value, e) || !(e >= 0 && e < 1))
-    return fail(error, DR_E_ARGUMENT, "plan: value=auto takes error=…, a relative L2 error from 0 to below 1");
+    return fail(error, DR_E_ARGUMENT, "plan: value=auto requires error=…, a relative L2 error from 0 to below 1");
   out.value_error = e == 0 ? 0 : e;
   std::vector<std::string> texts;
   if (e >= 1e-6) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
@@ -308,14 +307,14 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   // What stands for the whole universe has no keys that could be blocks.
   if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
   if (p->block != 1 && p->index.size() == stages_max)
-    return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; of blocks at most %u", p->index.size(),
+    return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; with blocks at most %u", p->index.size(),
                 stages_max - 1);
   if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))
     return fail(error, DR_E_UNSUPPORTED,
-                "plan: %s both replaces the support and carries the order: no sequence of stages can do that",
+                "plan: %s both replaces the support and carries the order: no sequence of stages supports both",
                 p->index[0].codec->name);
   if (p->has_auto() && ((index & DR_REPLACES_SUPPORT) || (value & DR_REORDERS)))
-    return fail(error, DR_E_UNSUPPORTED, "plan: auto beside %s, which %s: not supported",
+    return fail(error, DR_E_UNSUPPORTED, "plan: auto is not supported beside %s, which %s",
                 p->index_choices.empty() ? p->index[0].codec->name : p->value[0].codec->name,
                 index & DR_REPLACES_SUPPORT ? "replaces the support" : "reorders the values");
   // What changes nothing has no place in the canonical text.

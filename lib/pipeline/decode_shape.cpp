@@ -9,16 +9,14 @@ dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error
   host_would_do = true;
   for (const wire_plan& plan : shape.wire) {
     if (plan.index().block > 1)
-      return fail(
-          error, DR_E_UNSUPPORTED,
-          "frame: block runs on the CPU only; DR_PLACE_ALLOW_HOST would decode it there, with copies and a wait");
+      return fail(error, DR_E_UNSUPPORTED,
+                  "frame: block runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait");
     for (const stage_list& list : plan.lists)
       for (uint32_t k = 0; k < list.count; ++k)
         if (!runs_on_cuda(list.stages[k]) || k > 0)
-          return fail(
-              error, DR_E_UNSUPPORTED,
-              "frame: %s%s runs on the CPU only; DR_PLACE_ALLOW_HOST would decode it there, with copies and a wait",
-              list.stages[k].codec->name, list.stages[k].codec->cuda ? " with these parameters" : "");
+          return fail(error, DR_E_UNSUPPORTED,
+                      "frame: %s%s runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait",
+                      list.stages[k].codec->name, list.stages[k].codec->cuda ? " with these parameters" : "");
   }
   host_would_do = false;
   shape.header = device_header::of(shape.layout, shape.wire, shape.rows.empty() ? 0 : shape.rows[0].universe);

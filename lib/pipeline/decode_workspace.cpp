@@ -135,8 +135,7 @@ dr_status check_elements(const frame_view& frame, const dr_decode_options& limit
   for (const wire_row& row : frame.rows) {
     const uint64_t width = frame.plans[row.plan].width;
     if (row.universe > (limits.max_elements - elements) / width)
-      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
-                  limits.max_elements);
+      return fail(error, DR_E_CAPACITY, "frame: elements exceed max_elements = %" PRIu64, limits.max_elements);
     elements += row.universe * width;
   }
   return DR_OK;
@@ -175,9 +174,8 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
   if (const uint64_t most = saturated_sum(saturated_product(asked_factor, all.bytes), asked_least);
       !limits.max_elements && all.asked > most)
     return fail(error, DR_E_CAPACITY,
-                "frame: to give a sparse output its codec goes through %" PRIu64
-                " elements; without a limit on elements "
-                "%" PRIu64 " are allowed for such outputs",
+                "frame: its index codec scans %" PRIu64
+                " elements for a sparse output; without max_elements at most %" PRIu64 " are allowed",
                 all.asked, most);
   arena memory;
   decode_work::take(memory, frames, workers);
@@ -189,8 +187,8 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
           ? limits.max_workspace
           : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
   if (bytes + headers > most) {
-    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64,
-         bytes + headers, most);
+    fail(error, DR_E_CAPACITY, "decode: workspace of %" PRIu64 " bytes exceeds the limit of %" PRIu64, bytes + headers,
+         most);
     error.needed = bytes + headers;
     return DR_E_CAPACITY;
   }

@@ -47,7 +47,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     if (const dr_status s = check_fit(b, error)) return s;
   // Before anything is laid out in it: half a workspace has pointers to nothing.
   if (workspace_size < b.workspace || (!workspace && b.workspace))
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
+    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
                 b.workspace);
   arena memory(workspace, workspace_size);
   const encode_work w = encode_work::take(memory, b);

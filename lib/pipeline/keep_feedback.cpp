@@ -31,7 +31,7 @@ dr_status decode_sent(encoding& e, uint32_t p) {
                 list.front().codec->name);
   for (size_t j = 0; j < e.w.jobs.n; ++j)
     if (e.w.jobs.jobs[j].fault->code)
-      return fail(e.error, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name,
+      return fail(e.error, DR_E_INTERNAL, "%s does not decode its own payload: %s", list.front().codec->name,
                   e.w.jobs.jobs[j].fault->message);
   return DR_OK;
 }

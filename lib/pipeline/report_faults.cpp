@@ -81,7 +81,7 @@ dr_status first_unsound(encoding& e) {
     if (!e.call.faults) break;
     report(e, e.b.units[i].first_tensor,
            {sizeof(dr_fault), found.code, found.stream, found.where, found.what,
-            "an index is negative, not below the universe, or comes twice"});
+            "an index is negative, not below the universe, or occurs twice"});
   }
   return first;
 }

@@ -79,7 +79,7 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
     if (wire.lists[s].count == 0) return DR_OK;
     if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, need))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, count,
-                        "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
+                        "%s does not support this tensor (count %" PRIu64 ", universe %" PRIu64 ", width %u)",
                         wire.lists[s].front().codec->name, count, row.universe, wire.width);
     return DR_OK;
   };
@@ -199,7 +199,7 @@ dr_status add_rows(batch& out, unit& u, dr_error& error) {
   const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
   if (segments > (1u << 20))
     return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, u.universe,
-                      "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
+                      "%" PRIu64 " rows in segments of %" PRIu64 " rows: more than 2^20 segments", u.universe, segment);
   u.first_row = static_cast<uint32_t>(out.rows.size());
   u.rows = static_cast<uint32_t>(segments);
   const typical_row typical = typical_of(u, segment);

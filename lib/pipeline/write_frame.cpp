@@ -86,7 +86,7 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
     wanted = place_rows(layout, rows);
   }
   if (wanted > capacity) {
-    fail(e.error, DR_E_CAPACITY, "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")",
+    fail(e.error, DR_E_CAPACITY, "frame: %" PRIu64 " bytes exceed the capacity of %" PRIu64 " (dr_bound: %" PRIu64 ")",
          wanted, capacity, layout.frame_bound);
     e.error.needed = wanted;
     return DR_E_CAPACITY;

@@ -89,8 +89,8 @@ dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& 
 inline bool whole_share(const dr_params& params) { return param_value(params, share_ratio).number == 1; }
 
 inline constexpr dr_param share_params[] = {
-    param_real("ratio", "share of the elements that is kept (or give count)", 0, 1, 0),
-    param_int("count", "elements that are kept", 0, 9007199254740992.0, 0)};  // 2^53
+    param_real("ratio", "share of the elements to keep (or give count)", 0, 1, 0),
+    param_int("count", "number of elements to keep", 0, 9007199254740992.0, 0)};  // 2^53
 
 constexpr dr_codec sparsifier_entry(const char* name, const char* summary, uint32_t id,
                                     std::span<const dr_param> params, uint32_t traits = 0) {

@@ -67,7 +67,7 @@ dr_status decode_chain(const stage_list& list, const stage_runner& run, const jo
       // What a codec of fixed size wrote has that size; every other judges what it is given.
       if (s == 1 && list.has(DR_FIXED_SIZE) && slot.size != slot.need.payload[0])
         fault(rows.bytes[i], DR_E_CORRUPT, 0, slot.size,
-              "a bytes stage gives another size than the codec before it writes");
+              "a bytes codec decodes to a size other than that of the codec before it");
     }
   }
   for (size_t i = 0; i < rows.n; ++i) {
@@ -80,7 +80,7 @@ dr_status decode_chain(const stage_list& list, const stage_runner& run, const jo
   for (size_t i = 0; i < rows.n; ++i)
     if (!rows.jobs[i].fault->code && *rows.jobs[i].out_size != rows.jobs[i].out_capacity)
       fault(rows.jobs[i], DR_E_CORRUPT, 0, *rows.jobs[i].out_size,
-            "a payload decodes to another size than the frame says");
+            "the payload decodes to a size other than the frame's");
   return DR_OK;
 }
 

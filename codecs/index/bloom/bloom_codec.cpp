@@ -19,7 +19,7 @@ constexpr dr_param params[] = {
     param_real("fpr", "false-positive rate; 0: a tenth of the density", 0, 0.999, 0),
     param_int("seed", "of the hash functions", 0, 4294967295.0, 0),
     param_real("max_ratio",
-               "p0: the largest support, as a share of the universe, before falling back to raw keys; "
+               "p0: largest support, as a share of the universe; beyond it raw keys are sent; "
                "0: its expectation + 8 standard deviations",
                0, 1, 0),
     param_real("bits", "bits of the filter for each index, instead of fpr; 0: as fpr says", 0, 4096, 0),
@@ -100,8 +100,7 @@ dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault
     const double inverse_log2 = -std::log2(fpr);
     bits = split ? split_bits(fpr) : inverse_log2 / std::log(2.0);
     if (!split) hashes = std::round(inverse_log2);
-    if (bits == 0)
-      return refuse(job, fault, "bloom: split blocks of 4096 bits an index have a higher rate than this fpr");
+    if (bits == 0) return refuse(job, fault, "bloom: layout=split_block cannot reach this fpr with 4096 bits an index");
   }
   const auto policy = static_cast<uint64_t>(param_value(*p, param_policy).number);
   out[bloom_field_policy] = policy == bloom_p0;
@@ -204,7 +203,7 @@ struct destination {
 template <class Shape>
 void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, uint64_t universe, uint64_t r,
                   const dr_exec* exec, std::byte* scratch, const uint32_t* support, uint32_t& salt, destination& to) {
-  constexpr const char* fewer = "bloom: the filter has fewer positives than it has elements";
+  constexpr const char* fewer = "bloom: fewer positives than elements";
   if (!sees_all_first(policy)) {
     if (!to.out) return;
     if (policy == bloom_p0)
@@ -224,7 +223,7 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
   const uint64_t n = bloom_first_positives(shape, filter, universe, exec, universe, positives, places.positives_max);
   if (n > places.positives_max || n < r) {
     to.told = n;
-    to.complaint = n < r ? fewer : "bloom: more positives than middle, p1 and p2 choose from";
+    to.complaint = n < r ? fewer : "bloom: more positives than policies middle, p1 and p2 support";
     return;
   }
   bloom_cut cut{};
@@ -269,7 +268,7 @@ uint32_t load_salt(const uint8_t* from) {
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
   if (const uint64_t bits = filter_bits(p.fields, r); bits > bloom_bits_max(job.universe)) {
-    fault(job, DR_E_CAPACITY, 0, bits, "bloom: a filter of more than 16 bits for each element of the universe");
+    fault(job, DR_E_CAPACITY, 0, bits, "bloom: filter exceeds 16 bits for each element of the universe");
     *job.out_size = 0;
     return;
   }
@@ -295,7 +294,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
 void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
   if (policy != bloom_p0 && job.out_capacity / 4 != r) {
-    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "bloom: the support that the frame says is not the count");
+    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "bloom: support differs from count");
     return;
   }
   with_shape(p, r, [&](const auto& shape) {
@@ -305,7 +304,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
     tell_support(shape, filter, policy, job.universe, r, exec, scratch, nullptr, salt, to);
     if (to.complaint || to.told != to.capacity) {
       fault(job, DR_E_CORRUPT, 0, to.told,
-            to.complaint ? to.complaint : "bloom: the filter's support is not the size that the frame says");
+            to.complaint ? to.complaint : "bloom: number of selected positives differs from the support");
       return;
     }
     *job.out_size = 4 * to.told;
@@ -329,7 +328,7 @@ constexpr dr_ops cpu_side{sizeof(dr_ops),
 }  // namespace
 
 constinit const dr_codec bloom_codec =
-    make_codec("bloom", "a Bloom filter, asked for every element of the universe", 4, DR_ROLE_INDEX,
+    make_codec("bloom", "a Bloom filter, queried for every element of the universe", 4, DR_ROLE_INDEX,
                DR_REPLACES_SUPPORT | DR_FIXED_SIZE | DR_SHARED_RANDOM, &cpu_side,
                {.forms = list_form, .params = params, .fields = fields, .cuda = &bloom_cuda});
 

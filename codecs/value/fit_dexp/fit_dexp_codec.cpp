@@ -88,7 +88,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
     for (uint64_t at = begin; at < begin + curve_size; at += 4) {
       const uint32_t word = words[(at - begin) / 4];
       if (!is_finite<f32_type>(word) || (counts[side] == 0 && word != 0)) {
-        fault(job, DR_E_CORRUPT, at, word, "fit_dexp: a parameter is not finite, or not 0 where no value is");
+        fault(job, DR_E_CORRUPT, at, word, "fit_dexp: parameter is not finite, or not 0 for a side without values");
         return;
       }
     }

@@ -61,7 +61,7 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>(fields_are_params<1>
 
 }  // namespace
 
-constinit const dr_codec half_codec = make_codec("half", "f16 or bf16, rounded to nearest; what is too large saturates",
+constinit const dr_codec half_codec = make_codec("half", "f16 or bf16, rounded to nearest; too large values saturate",
                                                  4, DR_ROLE_VALUE, DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
                                                  {.dtypes = all_value_dtypes, .params = params, .fields = fields});
 

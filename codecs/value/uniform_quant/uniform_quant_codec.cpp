@@ -12,7 +12,7 @@ namespace {
 
 enum { error_param, bits_param };
 constexpr dr_param params[] = {
-    param_real("error", "relative L2 error that is not passed", 1e-5, 1, 5e-3),
+    param_real("error", "bound of the relative L2 error", 1e-5, 1, 5e-3),
     param_int("bits", "2^bits levels between the least and the largest magnitude instead; 0: as error says", 0, 16, 0)};
 
 constexpr uint64_t head_size = 9;  // kind, base, step
