@@ -1,4 +1,4 @@
-// A batch bound to its memory: what a training loop calls each step.
+// A batch bound to its memory: the calls of a training step.
 #include "api/bound_batch.hpp"
 
 #include "capi/encode_call.hpp"

@@ -10,7 +10,7 @@ using dr::write_struct;
 
 namespace {
 
-// So that only what is at fault says so.
+// Clears the faults: an encode sets only those that it finds.
 dr_status clear_faults(const dr_call& call, size_t n, dr_error& error) {
   if (call.fault_stride < dr::struct_size_min)
     return fail(error, DR_E_ARGUMENT, "call: fault_stride %zu is smaller than a dr_fault", call.fault_stride);

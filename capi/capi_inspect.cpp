@@ -1,4 +1,4 @@
-// What a frame says of itself.
+// dr_inspect and its kin: the header of a frame, in the structs of the ABI.
 #include "api/frame_info.hpp"
 #include "capi/handles.hpp"
 

@@ -1,4 +1,4 @@
-// What the handles of the C ABI are, and what every function of it begins with.
+// The handles of the C ABI, and the checks that every function of it begins with.
 #pragma once
 
 #include <cinttypes>

@@ -52,7 +52,7 @@ dr_status fill_state(const plan& method, const tensor_view& tensor, const float*
   uint64_t elements = 0;
   if (const dr_status s = elements_of(tensor, elements, error)) return s;
   if (!method.keeps_feedback()) return fail(error, DR_E_ARGUMENT, "plan: no feedback, so there is no state to fill");
-  // As on a device, what the memory holds is not read: only its place and size count.
+  // As on a device, the memory is not read: only its place and size count.
   if (const dr_status s = check_residual(state, state_size, elements, true, error)) return s;
   if (residual)
     std::memmove(residual_of(state), residual, 4 * elements);

@@ -1,4 +1,4 @@
-// The frame: bytes of a batch, and what a reader makes of them (FORMAT.md is normative).
+// The frame: the bytes of a batch, and their parsed form (FORMAT.md is normative).
 #pragma once
 
 #include <array>

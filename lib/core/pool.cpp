@@ -19,7 +19,7 @@ pool::pool(uint32_t workers) {
     threads_.reserve(workers);
     for (uint32_t w = 1; w < workers; ++w) threads_.emplace_back([this, w] { serve(w); });
   } catch (...) {
-    stop();  // those that started; a thread that nobody joins would end the process
+    stop();  // those that started; an unjoined thread would end the process
     throw;
   }
 }

@@ -18,7 +18,7 @@ struct registry {
   std::atomic<size_t> count{0};
   std::mutex mutex;
   std::array<std::array<const dr_codec*, 32>, DR_ROLE_FEEDBACK + 1>
-      builtin{};  // by role and id: what every frame asks for
+      builtin{};  // by role and id, for the lookups of every frame
 
   registry() {
     size_t n = 0;
@@ -150,7 +150,7 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
     if (known) continue;
     if (added == r.entries.size())
       return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", codecs[i]->name, added);
-    r.entries[added++] = codecs[i];  // past the published count: seen by nobody until all are sound
+    r.entries[added++] = codecs[i];  // past the published count: invisible until all are sound
   }
   r.count.store(added, std::memory_order_release);
   return DR_OK;

@@ -16,7 +16,7 @@ thread_local cudaError_t last = cudaSuccess;
 dr_status status(cudaError_t e) {
   if (e == cudaSuccess) return DR_OK;
   last = e;
-  (void)cudaGetLastError();  // so that it is not somebody else's
+  (void)cudaGetLastError();  // so that it is not another library's
   return e == cudaErrorMemoryAllocation ? DR_E_MEMORY : DR_E_DEVICE;
 }
 
@@ -118,7 +118,8 @@ class cuda_device final : public device {
     return static_cast<uint32_t>(blocks * processors_);
   }
   uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
-  // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for another's stream.
+  // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for
+  // another's stream.
   void load_sort() override {
     std::lock_guard lock(loading_);
     if (sort_loaded_) return;

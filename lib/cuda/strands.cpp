@@ -26,8 +26,8 @@
 namespace dr {
 namespace {
 
-// Memory that costs nothing until it is touched, with pages behind its end that must not be: a kernel's frame has an array where a
-// GPU has a register.
+// Memory that costs nothing until it is touched, with pages behind its end that must not be: a kernel's frame has an
+// array where a GPU has a register.
 class stack {
  public:
   static constexpr size_t size = size_t{384} << 10, guard = size_t{64} << 10;
@@ -58,8 +58,8 @@ class stack {
   void* const all_;
 };
 
-// Where a control flow stands while others run. TSan takes strands for threads that only barriers put in order: what two of them
-// do to the same memory between two barriers is a race to it, whoever comes first.
+// Where a control flow stands while others run. TSan takes strands for threads that only barriers put in order: what
+// two of them do to the same memory between two barriers is a race to it, whoever comes first.
 struct flow {
   ucontext_t context{};
 #if defined(__SANITIZE_THREAD__)
@@ -84,7 +84,7 @@ struct flow {
   void begin() { has_begun_ = false; }
 
  private:
-  // (A function of its own, as __builtin_longjmp wants it.)
+  // (A function of its own, as __builtin_longjmp requires.)
   [[gnu::noinline, noreturn]] void go() {
     if (has_begun_) __builtin_longjmp(resume_, 1);
     has_begun_ = true;
@@ -116,7 +116,7 @@ bool is_planted(const dr_kernel& kernel, const char* file, unsigned line) {
 
 class strands::member final : public strand {
  public:
-  // What it waits at. The strands must agree.
+  // The barrier that it waits at. The strands must agree.
   struct barrier {
     enum kind { none, phase, get, complete, follow, end } what = none;
     const char* file = nullptr;

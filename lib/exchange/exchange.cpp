@@ -13,8 +13,8 @@
 namespace dr {
 namespace {
 
-// Of the time that there is: until when this rank waits for frames, until when for verdicts; what is left is for the rest to
-// arrive. So a rank that waits in vain is heard by others before they give up themselves.
+// Of the time that there is: until when this rank waits for frames, until when for verdicts; what is left is for the
+// rest to arrive. So a rank that waits in vain is heard by others before they give up themselves.
 constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
 
 }  // namespace
@@ -147,8 +147,8 @@ void exchange::conclude_all() {
   give_back_all();
 }
 
-// Takes all encodes of this exchange back, the last first: what they sent goes back to the residual, and what came from others
-// out of it.
+// Takes back all encodes of this exchange, the last first: the sent part returns to the residual, and the part from
+// others out of it.
 void exchange::give_back_all() {
   if (!plans_.method->keeps_feedback() || dry()) return;
   const float one = 1;
@@ -163,7 +163,7 @@ void exchange::give_back_all() {
   }
 }
 
-// Until nothing is under way. What comes from ranks that answered will come; the rest is given up.
+// Until no request is under way. Messages from ranks that answered will arrive; the others are cancelled.
 dr_status exchange::drain() {
   const bool last = now() >= gives_up_at();
   for (; cursor_ < requests_.size(); ++cursor_) {

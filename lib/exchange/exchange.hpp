@@ -71,7 +71,7 @@ class exchange {
   template <class F>
   dr_status each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
 
-  // Steps: DR_OK to go on, DR_PENDING to come back. What goes wrong becomes the verdict of this rank.
+  // Steps: DR_OK to continue, DR_PENDING to call again. An error becomes the verdict of this rank.
   dr_status run(const step& s);
   dr_status run_guarded(const step& s);
   void encode(const step& s);

@@ -95,7 +95,7 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
     r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = r.gone = false, r.fate = fate;
     if (!copy) {
       number = n;
-    } else {  // nobody asks for it again
+    } else {  // its request has ended
       r.rank = nobody;
       r.copy.assign(r.bytes, r.bytes ? r.bytes + size : r.bytes);
       r.bytes = r.copy.data();
@@ -195,7 +195,7 @@ dr_status loopback::cancel(uint64_t number) {
   const uint32_t n = static_cast<uint32_t>(number);
   request& r = requests_[n];
   std::vector<uint32_t>& list = waiting(r.from, r.to);
-  if (r.over != UINT64_MAX) {  // it was over, and nobody had asked
+  if (r.over != UINT64_MAX) {  // it had ended before the cancel
     free(n);
     return DR_OK;
   }

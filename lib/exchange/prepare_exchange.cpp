@@ -69,7 +69,7 @@ dr_status exchange::check_request(const exchange_request& request) {
   return DR_OK;
 }
 
-// What goes dense has the feedback of the plan: then nothing is lost of it, either, when an exchange fails.
+// Tensors that are sent dense have the plan's feedback, too: then a failed exchange loses nothing of them, either.
 dr_status exchange::make_plans(const exchange_request& request) {
   plans_.method = request.method;
   plans_.dense_below = options_.dense_below;

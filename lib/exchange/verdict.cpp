@@ -18,7 +18,7 @@ uint64_t verdict::computed_check() const {
 
 namespace {
 
-// Who waits in vain is a witness only; who found something wrong, or could not go on itself, knows more.
+// A rank that timed out is a witness only; one that found an error, or failed itself, knows more.
 int rank_of(const verdict& v) { return v.code == DR_E_TIMEOUT ? 1 : 0; }
 
 verdict blame(uint32_t culprit, dr_status code, const char* message) {

@@ -1,4 +1,4 @@
-// Feedback on a GPU: states are opened, and what was sent is subtracted.
+// Feedback on a GPU: validates states, and subtracts the sent values.
 #pragma once
 
 #include <cstdint>

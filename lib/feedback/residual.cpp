@@ -13,7 +13,7 @@
 namespace dr {
 namespace {
 
-// A refusal, and the number that it is about.
+// An error about a state; `what` is the value at fault.
 [[gnu::format(printf, 3, 4)]] dr_status bad_state(dr_error& error, uint64_t what, const char* format, ...) {
   char sentence[200];
   va_list args;
@@ -47,7 +47,7 @@ dr_status check_residual(const void* state, uint64_t state_size, uint64_t elemen
   if (state_size < residual_size(elements))
     return bad_state(error, state_size, "%" PRIu64 " bytes given, %" PRIu64 " needed", state_size,
                      residual_size(elements));
-  if (on_device) return DR_OK;  // its header is judged there
+  if (on_device) return DR_OK;  // its header is validated there
   residual_state head;
   if (const dr_status s = read_head(state, head, error)) return s;
   if (head.magic && head.elements != elements)
@@ -96,10 +96,11 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-// A step of training leaves neither in a cache, and a core's own prefetching begins anew in each page: this far ahead both are asked for.
+// A step of training leaves neither in a cache, and a core's own prefetching begins anew in each page: this far ahead
+// both are asked for.
 constexpr uint64_t ahead = 512;
 
-// (Memory is what it waits for: wider vectors gain nothing.)
+// (It is bound by memory: wider vectors gain nothing.)
 template <class T>
 void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams) {
   const auto* v = static_cast<const typename T::bits*>(g);
@@ -196,7 +197,8 @@ void clear_sent(const uint32_t* support, const void* values, uint64_t count, uin
   uint32_t left[block];
   for (uint64_t i = 0; i < count;) {
     uint32_t n = 0;
-    for (const uint64_t end = std::min(count, i + block); i < end; ++i) {  // most have left; which, nobody could guess
+    for (const uint64_t end = std::min(count, i + block); i < end;
+         ++i) {  // most were sent; the branch would be unpredictable
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
       left[n] = support[i] - first;

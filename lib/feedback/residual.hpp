@@ -1,4 +1,4 @@
-// Error feedback: what the receiver will not see is kept for the next step (Seide et al. 2014; Stich et al. 2018).
+// Error feedback: the part that is not sent is kept for the next step (Seide et al. 2014; Stich et al. 2018).
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,7 @@ advance_fn advance_at(cpu_level level, uint32_t dtype);
 void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta,
                 float gamma, const float* m, uint64_t elements, float* acc);
 
-// acc in the tensor's type; what is finite stays finite.
+// acc in the tensor's type; finite values stay finite.
 void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out);
 
 // acc[support[i] - first] -= sent value i; support nullptr: i. 0 where either is not finite, so that nothing poisons

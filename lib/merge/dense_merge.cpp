@@ -11,7 +11,7 @@ namespace {
 
 // Elements of a tile: those of one frame stay in L1; of many, so that a frame has enough in it to be worth turning to.
 uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
-// What is larger does not stay in the caches, so it is written past them.
+// Larger outputs do not stay in the caches, so they are written past them.
 constexpr uint64_t streamed_from = uint64_t{8} << 20;
 
 // A tile of an output after the other and in it frame after frame: every element is added up as if frame after frame

@@ -69,7 +69,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);
   for (const bool tag : {false, true})
     if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
-  // What auto chooses is laid out when it is known.
+  // Codecs that auto chooses are laid out after the choice.
   if (out.chooses())
     for (header_layout& layout : out.layout) layout.frame_bound += header_bound(out, layout) - layout.header_size;
   out.workspace = encode_workspace(out);

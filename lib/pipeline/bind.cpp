@@ -181,7 +181,7 @@ dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, d
   return bind_call(role, stage.calls[0], out, error);
 }
 
-// What auto chooses from: of the codecs that this build has. On a tie the first is taken.
+// The candidates of auto, among the codecs of this build. On a tie the first is taken.
 dr_status bind_choices(dr_role role, std::span<const std::string> texts, std::vector<bound_stage>& out,
                        dr_error& error) {
   for (const std::string& text : texts) {
@@ -208,7 +208,8 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   out.value_error = e == 0 ? 0 : e;
   std::vector<std::string> texts;
   if (e >= 1e-6) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
-  // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it are tried.
+  // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it
+  // are tried.
   for (int bits = 2; bits <= 6; ++bits)
     if (const double expected = 0.4 / (1 << bits); expected <= 2 * e && expected > e / 2)
       texts.push_back("log_quant(bits=" + std::to_string(bits) + ')');
@@ -304,7 +305,7 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
-  // What stands for the whole universe has no keys that could be blocks.
+  // A codec of the whole universe has no keys that could be blocks.
   if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
   if (p->block != 1 && p->index.size() == stages_max)
     return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; with blocks at most %u", p->index.size(),
@@ -317,7 +318,7 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     return fail(error, DR_E_UNSUPPORTED, "plan: auto is not supported beside %s, which %s",
                 p->index_choices.empty() ? p->index[0].codec->name : p->value[0].codec->name,
                 index & DR_REPLACES_SUPPORT ? "replaces the support" : "reorders the values");
-  // What changes nothing has no place in the canonical text.
+  // Stages without effect are left out of the canonical text.
   if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
   if ((value & DR_REORDERS) && !p->carries_order())
     fall_back(DR_ROLE_ORDER, "bitpack", p->order);
@@ -330,8 +331,8 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
 
 namespace {
 
-// Whether the support that an index codec tells follows from the tensor's shape, its count and the shared key. (SPEC.md of `seeded` says so
-// of it; of Bloom filters, which have the same traits, it is not so.)
+// Whether the support that an index codec reports follows from the tensor's shape, its count and the shared key.
+// (SPEC.md of `seeded` says so of it; of Bloom filters, which have the same traits, it is not so.)
 bool tells_by_shape(const dr_codec& index) {
   constexpr uint32_t index_seeded = 10;
   return (index.forms & 1u << DR_FORM_ALL) || index.id == index_seeded;
@@ -345,7 +346,7 @@ bool has_fixed_size(const std::vector<bound_stage>& list) {
 }  // namespace
 
 plan_traits traits_of(const plan& p) {
-  // With auto what any of its choices may do; a single choice is none.
+  // With auto: of any of its choices; a single choice counts as fixed.
   const auto& values = p.value_choices.empty() ? p.value : p.value_choices;
   const auto& indices = p.index_choices.empty() ? p.index : p.index_choices;
   const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, by_shape = tells_by_shape(*p.index[0].codec);

@@ -1,4 +1,5 @@
-// What auto takes for a row: the index codec that costs least, and of the value codecs that meet the error the one that does.
+// The choice of auto for a row: the index codec with the fewest bytes, and of the value codecs within the error the
+// smallest.
 #include <algorithm>
 #include <bit>
 

@@ -81,7 +81,7 @@ class decoder {
     return fail(error_, dr_fault{sizeof(dr_fault), DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
   }
 
-  // Support ascending, values in its order, whatever the codecs were: nobody below has to judge again.
+  // Support ascending, values in its order, for all codecs: later steps need no validation.
   dr_status finish(size_t i, decoded_row& out) {
     const wire_row& row = f_.rows[i];
     const wire_plan& plan = plan_of(i);

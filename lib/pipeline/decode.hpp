@@ -19,7 +19,7 @@ enum class sparse_outputs {
   unions      // of frames' supports; how large they are is known when they are decoded
 };
 
-// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits,
+// Workspace to decode these frames into such outputs, or to add them up there; also refuses frames beyond the limits,
 // before anything is allocated. The memory of the frames' headers counts, too.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
@@ -28,7 +28,7 @@ dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_er
 
 // Whether a frame has the tensors of a batch. ARGUMENT.
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
-// What all frames of a batch have in common, to check outputs before there is one.
+// The common part of all frames of a batch, to check outputs before there is a frame.
 frame_view common_frame(const batch& b);
 
 // Leaves of a frame the tensors that options ask for, which go to so many outputs. ARGUMENT: it has not so many.

@@ -44,7 +44,7 @@ dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_woul
   host_would_do = true;
   for (const wire_row& r : f.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
-    // Bounds of streams that no codec is asked for were not judged, and are 0.
+    // Bounds of streams without a codec call were not computed, and are 0.
     const bool coded = r.mode == mode_plan && r.count != 0;
     out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
                         coded ? r.count : 0, r.support, r.size});

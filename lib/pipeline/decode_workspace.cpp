@@ -21,7 +21,7 @@ decode_row take_row(arena& memory, const wire_plan& plan, const wire_row& row, c
     if (list.count == 0 || !has_stream(plan, row, s)) continue;
     const uint64_t count = s == section_index ? row.count : row.support;
     list_need need;
-    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
+    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was validated with the header
     o.slots[s] = stream_slot::take(memory, list, need, true);
     scratch = std::max(scratch, need.decode_scratch);
   }
@@ -57,7 +57,7 @@ void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers) {
   for (uint32_t k = 0; k < workers; ++k) deliver_room::take(memory, frames, outs);
 }
 
-// A plan as a reader knows it, without what only an encoder does.
+// A plan as a reader knows it, without the stages of the encoder.
 wire_plan as_read(const wire_plan& plan) {
   wire_plan read = plan;
   for (stage_list& list : read.lists)
@@ -100,7 +100,7 @@ uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
 constexpr uint64_t workspace_factor = 256, workspace_least = uint64_t{1} << 20;
 constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
 
-// What the limits are multiples of, and what a decoder asks of sparse outputs beside.
+// The units of the limits, and the elements that a decoder scans for sparse outputs.
 struct extent {
   uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
   uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output

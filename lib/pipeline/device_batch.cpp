@@ -1,4 +1,4 @@
-// What of a batch runs on a GPU, and how a call begins there.
+// Whether a batch runs on a GPU, and the start of a call there.
 #include <algorithm>
 #include <cstring>
 

@@ -217,7 +217,7 @@ class device_decoder {
         }));
   }
 
-  // Keys that carry the order: sorted, and their values with them. Jobs of one launch are told apart in the keys.
+  // Keys that carry the order: sorted, and their values with them. Keys also hold the number of the job in the launch.
   dr_status sort(uint32_t p) {
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
       job.in = work_[i].support;

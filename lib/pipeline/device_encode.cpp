@@ -276,7 +276,7 @@ class device_encoder {
     return launched(launch<pack_frame>(queue_.exec(), std::max<uint64_t>(1, tiles_), args));
   }
 
-  // What the receiver will see leaves the residual, which holds all that was accumulated.
+  // Subtracts the decoded values from the residual, which holds the accumulator.
   dr_status feedback() {
     for (uint32_t p = 0; p < b_.wire.size(); ++p) {
       subtract_.clear();

@@ -9,8 +9,8 @@
 namespace dr {
 namespace {
 
-// A plan's streams have one of four sequences: plain; index first, if it replaces the support that the values are gathered at; value
-// first, if the keys carry its order; both couplings, with an order stream.
+// A plan's streams have one of four sequences: plain; index first, if it replaces the support that the values are
+// gathered at; value first, if the keys carry its order; both couplings, with an order stream.
 dr_status encode_streams(encoding& e, uint32_t plan) {
   const bool index_first = e.b.wire[plan].replaces_support();
   if (index_first) {

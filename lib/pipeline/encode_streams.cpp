@@ -85,7 +85,7 @@ dr_status encode_index(encoding& e, uint32_t p) {
   return DR_OK;
 }
 
-// Values at the support that decode will give: of the source if the plan says so, else what was selected, in order.
+// Values at the decoded support: of the source if the plan re-gathers, else the selected ones, in order.
 void regather(encoding& e, uint32_t p) {
   trace_span span = e.span("regather");
   e.each_coded(p, [&](size_t i) {

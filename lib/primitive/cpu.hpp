@@ -6,9 +6,9 @@
 #include <cstdlib>
 #include <cstring>
 
-// Code between DR_AVX2_BEGIN or DR_AVX512_BEGIN and DR_ISA_END may use those instructions, whatever the build's flags; only
-// functions written there do, so nothing of a header shared with other code is compiled for a CPU that may not be there. Include
-// everything before.
+// Code between DR_AVX2_BEGIN or DR_AVX512_BEGIN and DR_ISA_END may use those instructions, whatever the build's flags;
+// only functions written there do, so nothing of a header shared with other code is compiled for a CPU that may not be
+// there. Include everything before.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DR_X86 1
 #include <cpuid.h>
@@ -85,7 +85,7 @@ inline cpu_level cpu() {
   return level;
 }
 
-// Before other threads read what was written past the caches.
+// Call it before other threads read data that was written past the caches.
 inline void fence_streams() {
 #if DR_X86
   _mm_sfence();

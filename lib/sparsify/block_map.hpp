@@ -1,5 +1,5 @@
-// Blocks of a source, numbered over all ranges. Each range's begin with its first value, so its last one may be short; pieces may begin and
-// end within a block.
+// Blocks of a source, numbered over all ranges. Each range's begin with its first value, so its last one may be short;
+// pieces may begin and end within a block.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // bytes=zstd (SPEC.md): one Zstandard frame by libzstd, which takes its memory from our scratch.
-#define ZSTD_STATIC_LINKING_ONLY  // contexts in memory of the caller's, and how much of it they want
+#define ZSTD_STATIC_LINKING_ONLY  // contexts in the caller's memory, and the size that they need
 #include <zstd.h>
 
 #include <algorithm>

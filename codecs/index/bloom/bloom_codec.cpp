@@ -31,8 +31,8 @@ constexpr dr_field fields[] = {wire_field("policy", 0, 1, 0),     wire_field("k"
 
 // ---- Parameters to fields ----------------------------------------------------------------------------------
 
-// Of split blocks with so many bits an index: false-positive rate, and its variance from block to block. A block holds a number of
-// elements that is Poisson distributed; each leaves a bit of a word empty with probability 31/32.
+// Of split blocks with so many bits an index: false-positive rate, and its variance from block to block. A block holds
+// a number of elements that is Poisson distributed; each leaves a bit of a word empty with probability 31/32.
 struct split_rate {
   double mean = 0, variance = 0;
 
@@ -73,14 +73,15 @@ uint64_t filter_bits(const uint64_t* f, uint64_t r) {
                                                     : bloom_bits(r, f[bloom_field_c]);
 }
 
-// The same of the largest filter that this universe may have: that of a call which knows a bound of r only, and of the filter for
-// which more r have keys instead.
+// The same of the largest filter that this universe may have: that of a call which knows a bound of r only, and of the
+// filter for which more r have keys instead.
 uint64_t largest_filter(const uint64_t* f, uint64_t universe, uint64_t r) {
   const uint64_t granule = f[bloom_field_layout] == bloom_split_block ? 256 : 32;
   return std::min(filter_bits(f, r), bloom_bits_max(universe) / granule * granule);
 }
 
-// Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's support).
+// Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's
+// support).
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
   const bool split = param_value(*p, param_layout).number == 1;
   double fpr = param_value(*p, param_fpr).number, bits = param_value(*p, param_bits).number;
@@ -174,8 +175,8 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.tell = policy == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
   const room places(policy, job.universe, job.count_max, bits);
   need.encode_scratch = need.decode_scratch = places.end;
-  // p0 tells all positives, those that see them all first have room for so many; the others take the first or last of them, and none of
-  // the support is missing among them.
+  // p0 reports all positives, policies that need all of them first have room for as many; the others take the first or
+  // last of them, and none of the support is missing among them.
   // A filter that is larger than it may be has keys instead.
   need.tell_suffices = stated == bits && (policy == bloom_p0       ? need.tell >= job.universe
                                           : sees_all_first(policy) ? places.positives_max >= job.universe
@@ -185,9 +186,9 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 
 // ---- Encode and decode -------------------------------------------------------------------------------------
 
-// Where a support goes, and what came of it.
+// The output of a support, and its outcome.
 struct destination {
-  uint32_t* out;  // NULL: nobody asked
+  uint32_t* out;  // NULL: not requested
   uint64_t capacity;
   uint64_t told = 0;                // capacity + 1: too many
   const char* complaint = nullptr;  // of the filter: `told` says how many positives there are
@@ -198,8 +199,8 @@ struct destination {
   }
 };
 
-// The support of a filter of r elements, by a policy. `salt`: what the payload holds, if it does; encode has it found, from the
-// support.
+// The support of a filter of r elements, by a policy. `salt`: what the payload holds, if it does; encode has it found,
+// from the support.
 template <class Shape>
 void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, uint64_t universe, uint64_t r,
                   const dr_exec* exec, std::byte* scratch, const uint32_t* support, uint32_t& salt, destination& to) {
@@ -276,7 +277,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
     auto* filter = job_out<uint8_t>(job);
     std::memset(filter, 0, shape.size());
     bloom_insert(shape, cpu(), filter, job_in<uint32_t>(job), r);
-    // p1: the same on every rank. p2: what serves this support best.
+    // p1: the same on every rank. p2: the best one for this support.
     auto salt = static_cast<uint32_t>(draw(job.shared_key, 0) >> 32);
     *job.out_size = shape.size() + (has_salt(policy) ? 4 : 0);
     destination to{job.tell ? job_tell(job) : nullptr, job.tell_capacity};

@@ -1,5 +1,5 @@
-// Gaps of 128 indices at a time in as many bits as take least, and those that are wider patched (Zukowski et al. 2006, PFor;
-// Yan, Ding, Suel 2009, OptPFD; Lemire, Boytsov 2015, FastPFor; layout: SPEC.md).
+// Gaps of 128 indices at a time in as many bits as take least, and those that are wider patched (Zukowski et al. 2006,
+// PFor; Yan, Ding, Suel 2009, OptPFD; Lemire, Boytsov 2015, FastPFor; layout: SPEC.md).
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace dr {
 
-// A block's first two bytes: bits of each gap, and where gaps are wider (exceptions) the bits of what is left of them and how
-// many they are, or that a bitmap says which.
+// A block's first two bytes: bits of each gap, and where gaps are wider (exceptions) the bits of what is left of them
+// and how many they are, or that a bitmap says which.
 struct pfor_head {
   unsigned bits = 0, upper_bits = 0, exceptions = 0;
 };
@@ -102,8 +102,9 @@ inline uint64_t pfor_whole_bitmap(const uint8_t* in, uint64_t size, size_t n, un
   return padding_is_zero(in, n) && padding_is_zero(in + bitmap, bits) ? taken : 0;
 }
 
-// Reads a block's exceptions from [in, in + size), in a payload that ends at `end`: above[i] of n is what gap i has above its low
-// bits, 0 if it is none; one more is scratch. Returns their bytes, or 0 if they are not what an encoder writes.
+// Reads a block's exceptions from [in, in + size), in a payload that ends at `end`: above[i] of n is what gap i has
+// above its low bits, 0 if it is none; one more is scratch. Returns their bytes, or 0 if they are not what an encoder
+// writes.
 inline uint64_t pfor_above_scalar(const uint8_t* in, uint64_t size, const uint8_t*, size_t n, pfor_head head,
                                   uint32_t* above) {
   uint64_t which[2] = {}, taken;
@@ -234,7 +235,8 @@ inline bool delta_pfor_decode(const uint8_t* in, uint64_t size, uint64_t n, uint
   const auto above_of = pfor_above.at(level);
   const auto ungap_at = ungap.at(level);
   const auto patched_at = pfor_ungap.at(level);
-  // Exceptions of a few blocks first: a vector that is read soon after numbers were put in it waits for them (1.2 times slower).
+  // Exceptions of a few blocks first: a vector that is read soon after numbers were put in it waits for them (1.2 times
+  // slower).
   struct block {
     pfor_head head;
     uint64_t at;

@@ -67,7 +67,8 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   if (m == n || target >= n) return keep_largest(source, target, memory, crew);
   with_value_type(source.dtype, [&](auto type) { take_sample<decltype(type)>(source, key, n, m, sample); });
   const auto rank = static_cast<uint64_t>(static_cast<unsigned __int128>(target) * m / n);
-  // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there is.)
+  // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there
+  // is.)
   uint32_t low = std::max<uint32_t>(1, select_largest(DR_F32, sample, m, std::max<uint64_t>(1, rank)).above);
   const uint64_t most = dgc_most(target);
   source_walk walk(source, crew);

@@ -140,7 +140,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   *job.tell_count = n;
 }
 
-// Reads what stands before the coefficients; nullptr after a fault.
+// Reads the fields before the coefficients; nullptr after a fault.
 const uint8_t* read_layout(const dr_job& job, const fit_poly_form& form, layout& l) {
   const uint64_t n = job_count(job), size = job_in_size(job);
   const auto* const in = job_in<uint8_t>(job);
@@ -222,7 +222,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
         float c[fit_poly_degree_max + 1];
         const unsigned count = fit_poly_coefficients(l.length[s], form.degree);
         for (unsigned j = 0; j < count; ++j) {
-          const auto w = load<word>(at + j * sizeof(word));  // once: what is judged is what is used
+          const auto w = load<word>(at + j * sizeof(word));  // read once: the validated value is the one used
           if (!is_finite<C>(w))
             return fault(job, DR_E_CORRUPT, static_cast<uint64_t>(at - in) + j * sizeof(word), w,
                          "fit_poly: a coefficient is not finite");

@@ -1,6 +1,6 @@
-// value=fit_poly on a GPU: encode. Jobs of up to 2048 values are encoded by a block each, which sorts in shared memory. The
-// others are sorted together by (job, key), so that each keeps its place; then a block sums a tile of the sum tree, and
-// the last block of a job makes the coefficients.
+// value=fit_poly on a GPU: encode. Jobs of up to 2048 values are encoded by a block each, which sorts in shared memory.
+// The others are sorted together by (job, key), so that each keeps its place; then a block sums a tile of the sum tree,
+// and the last block of a job makes the coefficients.
 #pragma once
 
 #include <bit>

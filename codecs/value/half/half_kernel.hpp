@@ -10,7 +10,8 @@
 
 namespace dr {
 
-// n numbers of type From in type To: clamped to the largest, then rounded once, to nearest, ties to even. Both sides unaligned.
+// n numbers of type From in type To: clamped to the largest, then rounded once, to nearest, ties to even. Both sides
+// unaligned.
 template <class From, class To>
 void half_convert(const uint8_t* in, uint64_t n, uint8_t* out) {
   using from = typename From::bits;

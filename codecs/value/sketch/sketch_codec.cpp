@@ -51,7 +51,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
     return;
   }
   uint32_t means[sketch_buckets_max];
-  std::memcpy(means, in + 1, 4 * count);  // once: what is judged is what is used
+  std::memcpy(means, in + 1, 4 * count);  // read once: the validated value is the one used
   for (uint64_t b = 0; b < count; ++b)
     if (!is_finite<f32_type>(means[b])) {
       fault(job, DR_E_CORRUPT, 1 + 4 * b, means[b], "sketch: a mean is not finite");

@@ -19,7 +19,8 @@ constexpr uint64_t head_size = 9;  // kind, base, step
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = job.count_max * job.width;
-  // Each block is sent raw where that is not longer, its signs twice then. (Of what is longer than 1 + raw values, those are sent.)
+  // Each block is sent raw where that is not longer, its signs twice then. (Of what is longer than 1 + raw values,
+  // those are sent.)
   need.payload = head_size + ceil_div(n, 8) + level_table_bound(n) + n * value_size(job.dtype);
   return true;
 }
@@ -203,7 +204,7 @@ uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T:
   return encode_with<T>(flat, 0, values, n, out).size;
 }
 
-// 0 if the values want to be sent raw.
+// 0 if the values are to be sent raw.
 template <class T>
 uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint64_t n, uint8_t* out) {
   const survey of = survey_of<T>(values, n);
@@ -219,10 +220,11 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
     return no_worse_than_one<T>(of, a, values, n, out);
   }
   const double norm = std::sqrt(of.squares), relative = param_value(p, error_param).number;
-  // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares: 128.
+  // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares:
+  // 128.
   const double allowed = norm * (1 - 0x1p-16) * (relative - (std::is_same_v<T, f32_type> ? 0x1p-20 : 0));
-  // If an error is uniform in ± step / 2 its squares' mean is step² / 12. Three standard deviations of that mean below, where a
-  // second attempt costs more than it brings.
+  // If an error is uniform in ± step / 2 its squares' mean is step² / 12. Three standard deviations of that mean below,
+  // where a second attempt costs more than it brings.
   const double count = static_cast<double>(n), margin = n > 32768 ? 1.34 / std::sqrt(count) + 4e-4 : 0;
   double step = relative * sqrt_12 * norm / std::sqrt(count) * (1 - margin);
   double kept = 0;  // a step that keeps the promise
