@@ -23,8 +23,8 @@ dr_status check_repeated(const placed_batch& batch, const dr_call& call, std::sp
 void finish_call(const encode_arguments& a, const encode_request& request, dr_status status, const encode_result& made,
                  const dr_error& error);
 
-// Finds the place, reads the call and runs encode(call, request, made). On a device the kernels fill the result; what
-// went wrong before they began is in the status alone.
+// Finds the place, reads the call and runs encode(call, request, made). On a device the kernels fill the result; an
+// error before their launch is in the status alone.
 template <class Place, class Encode>
 dr_status run_call(context& c, const encode_arguments& a, Place&& find_place, Encode&& encode) noexcept {
   dr_call call{};

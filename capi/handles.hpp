@@ -85,8 +85,8 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
 
 inline std::shared_ptr<const plan> method_of(const dr_plan* plan) { return plan ? plan->bound : nullptr; }
 
-// Runs a decode. On the CPU the caller's result says how it ended; on a device the kernels fill it, and what went wrong
-// before is in the status alone.
+// Runs a decode. On the CPU it sets the caller's result; on a device the kernels fill it, and an error before their
+// launch is in the status alone.
 template <class F>
 dr_status with_result(context& c, const target& where, dr_result* result, F&& decode) {
   if (where.where) return decode();

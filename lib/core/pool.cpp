@@ -53,7 +53,7 @@ void pool::run(size_t n, task f, void* arg) {
   done_.wait(lock, [this] { return busy_ == 0; });
 }
 
-// (What an item reads was written before the lock that its worker began with.)
+// (The inputs of an item were written before the lock that its worker took first.)
 void pool::take(size_t worker) {
   for (size_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) f_(arg_, item, worker);
 }

@@ -1,4 +1,4 @@
-// A stream's codecs: the first of the stream's role, those behind it of role bytes.
+// A stream's codecs: the first of the stream's role, those after it of role bytes.
 #pragma once
 
 #include <array>

@@ -63,8 +63,8 @@ struct device_queue {
 
 // ---- Emulation --------------------------------------------------------------------------------------------
 
-// What a kernel does behind a phase: the next phase; uniform code that reads what phases wrote (get, once); or it meets
-// a barrier anyhow (a collective, the end).
+// The next action of a kernel after a phase: the next phase; uniform code that reads what phases wrote (get, once); or
+// it meets a barrier anyhow (a collective, the end).
 enum class phase_then { phase, uniform, barrier };
 
 // For tests, per process: settings of the emulator beside its seed, and its counters.

@@ -26,7 +26,7 @@
 namespace dr {
 namespace {
 
-// Memory that costs nothing until it is touched, with pages behind its end that must not be: a kernel's frame has an
+// Memory that costs nothing until it is touched, with pages past its end that must not be: a kernel's frame has an
 // array where a GPU has a register.
 class stack {
  public:
@@ -67,7 +67,7 @@ struct flow {
 #endif
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  // (ASan clears what it knew of the stack at each change.)
+  // (ASan drops its knowledge of the stack at each switch.)
   DR_BOOKKEEPING static void change(flow& from, flow& to) {
 #if defined(__SANITIZE_THREAD__)
     from.fiber = __tsan_get_current_fiber();
@@ -220,7 +220,7 @@ class strands::member final : public strand {
   uint32_t block_ = 0, grid_phase_ = 0, barriers_ = 0;
   const void* args_ = nullptr;
   std::byte* shown_ = nullptr;  // to the other strands
-  barrier at_, last_;           // last_: the phase before, until it is known what comes behind it
+  barrier at_, last_;           // last_: the phase before, until the next one is known
   flow own_, caller_;
 };
 

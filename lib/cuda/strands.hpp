@@ -1,5 +1,5 @@
-// The lanes of a block in several control flows ("strands"), for tests of what one loop over lanes cannot show: that
-// code between phases is uniform, and what each barrier is there for. Every strand runs the kernel for its share of the
+// The lanes of a block in several control flows ("strands"), for tests that one loop over lanes cannot make: that
+// code between phases is uniform, and that each barrier is needed. Every strand runs the kernel for its share of the
 // lanes, on a stack of its own; in turn, each up to the next barrier. Where a barrier is left out, the first is through
 // the next phase before the last has begun the one before.
 #pragma once

@@ -13,8 +13,8 @@
 namespace dr {
 namespace {
 
-// Of the time that there is: until when this rank waits for frames, until when for verdicts; what is left is for the
-// rest to arrive. So a rank that waits in vain is heard by others before they give up themselves.
+// Of the time that there is: the parts in which this rank waits for frames and for verdicts; the rest is for late
+// messages. So the verdict of a rank that timed out reaches the others before they time out themselves.
 constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
 
 }  // namespace
@@ -71,7 +71,7 @@ dr_status exchange::test(request& r, size_t& size) {
 
 void exchange::poison(const verdict& why) {
   failed_ = true;
-  if (told_ || own().code != DR_OK) return;  // what was said first holds
+  if (told_ || own().code != DR_OK) return;  // the first verdict holds
   verdict& v = own();
   const uint64_t commits = v.commits;
   v = why;

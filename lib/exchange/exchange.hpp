@@ -131,7 +131,7 @@ class exchange {
   std::vector<uint64_t> slot_at_, slot_room_;
 
   // Of the exchange under way.
-  size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: of what AGREE and DRAIN go through
+  size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: position of AGREE and DRAIN
   uint32_t sequence_ = 0;
   uint64_t begin_ns_ = 0, last_ns_ = 0, commits_ = 0;
   dr_call call_{};

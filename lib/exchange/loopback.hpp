@@ -82,7 +82,7 @@ class loopback {
   std::vector<request> requests_;
   std::vector<uint32_t> free_;
   std::vector<std::vector<uint32_t>> waiting_;  // of each pair: sends and receives without a partner, in their order
-  std::vector<turn> turns_;                     // of ranks, and what arrives; a heap, the earliest on top
+  std::vector<turn> turns_;                     // turns of ranks, and arrivals; a heap, the earliest on top
   uint64_t turn_count_ = 0;
 };
 

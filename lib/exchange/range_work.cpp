@@ -58,7 +58,7 @@ std::vector<range_uses> uses_of(const program& p) {
     range_uses& u = out[s.range];
     switch (s.what) {
       case DR_STEP_ENCODE:
-        // (What a ring or hierarchy encodes of the gradient alone goes the way of sums.)
+        // (In a ring or hierarchy the encode of a gradient alone is handled like a sum.)
         u.encodes[at(s.exact ? frame_kind::exact : frame_kind::part)] = true;
         u.backs[at(s.residual)][at(p.slots[s.slot].kind)] = true;
         break;

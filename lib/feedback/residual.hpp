@@ -29,8 +29,8 @@ inline const float* residual_of(const void* state) {
 // The L2 norm of n values, whose squares are added up in f64: eight sums, each of every eighth, then those in order.
 double residual_norm(const float* m, uint64_t n);
 
-// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, at a level of instructions; undo[i], unless
-// nullptr: what m[i] was. It goes past the caches if it `streams`: then fence_streams before another thread reads it.
+// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, by an instruction set; undo[i], unless
+// nullptr: the old m[i]. It goes past the caches if it `streams`: then fence_streams before another thread reads it.
 using advance_fn = void (*)(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams);
 advance_fn advance_at(cpu_level level, uint32_t dtype);
 

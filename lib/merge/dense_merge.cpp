@@ -119,7 +119,7 @@ class dense_merger {
     return pairs;
   }
 
-  // What of a frame comes next is on its way while the one before is worked on.
+  // Prefetches the next part of a frame while the part before it is processed.
   static void fetch(decoded_frame frame, const deliver_room::cursor& c) {
     if (c.row >= frame.size() || !frame[c.row].support) return;
     const auto* const support = reinterpret_cast<const char*>(frame[c.row].support + c.at);

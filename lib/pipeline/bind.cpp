@@ -220,7 +220,7 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   return DR_OK;
 }
 
-// Whether a stage is `auto`, which has no bytes codec behind it: it chooses by what a codec writes.
+// Whether a stage is `auto`, which has no bytes codec after it: it chooses by the size that a codec writes.
 dr_status is_auto(const plan_stage& stage, bool& yes, dr_error& error) {
   yes = stage.calls[0].name == "auto";
   if (!yes || stage.calls.size() == 1) return DR_OK;
@@ -338,7 +338,7 @@ bool tells_by_shape(const dr_codec& index) {
   return (index.forms & 1u << DR_FORM_ALL) || index.id == index_seeded;
 }
 
-// A stage beside the bytes codecs behind it: of fixed size without any.
+// A stage without the bytes codecs after it: of fixed size without any.
 bool has_fixed_size(const std::vector<bound_stage>& list) {
   return list.empty() || (list.size() == 1 && (list[0].codec->traits & DR_FIXED_SIZE));
 }

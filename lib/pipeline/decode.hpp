@@ -66,7 +66,7 @@ void deliver(const frame_view& frame, const decoded_row* rows, const deliver_roo
 // How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
 dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
                        pool& workers, std::span<const tensor_out> outs, dr_error& error);
-// Σ weight · frame: into dense outputs, from zero or added to what they hold; frame after frame for every element. Into
+// Σ weight · frame: into dense outputs, from zero or added to their contents; frame after frame for every element. Into
 // sparse ones, whose unions were counted, from zero.
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);

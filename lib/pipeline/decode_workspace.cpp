@@ -102,7 +102,7 @@ constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
 
 // The units of the limits, and the elements that a decoder scans for sparse outputs.
 struct extent {
-  uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
+  uint64_t bytes = 0;  // of the frames, and of the outputs written for each
   uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output
 
   void add(const frame_view& frame, std::span<const tensor_out> outs) {

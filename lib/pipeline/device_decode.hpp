@@ -67,12 +67,13 @@ dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_woul
 struct decode_request {
   std::span<const dr_bytes> frames;  // in device memory, 16-byte aligned
   const float* weights = nullptr;    // in host memory; nullptr: all 1
-  bool adds = false;                 // to what the outputs hold
+  bool adds = false;                 // to the outputs' contents
   bool copies = false;               // one frame, bit for bit
   bool delivers = true;              // otherwise they are validated only
 };
 
-// Leaves one shape, with the larger of each bound, if all frames have the same headers but for what data decides.
+// Leaves one shape, with the larger of each bound, if all frames have the same headers except for the numbers that
+// depend on data.
 void join_shapes(std::vector<decode_shape>& shapes);
 
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames);

@@ -33,8 +33,8 @@ struct unit_work {
   summed* sums;  // of pieces that have no values
   float* undo;
   uint32_t block;  // elements that were kept together
-  uint32_t
-      taken_from;  // where nothing remains in the state: magnitudes from here on were cleared there; 0: something remains
+  // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
+  uint32_t taken_from;
   bool advanced;  // the states, so failing takes them back
   uint32_t piece_count;
   select_memory kept;

@@ -50,8 +50,8 @@ DR_HD inline T atomic_max(T* to, T x) {
 }
 #undef DR_ATOMIC
 
-// What one block publishes and another waits for. Release: all that this lane has seen before is visible to who
-// acquires.
+// A word that one block publishes and another waits for. Release: all that this lane has seen before is visible to the
+// lane that acquires.
 DR_HD inline void store_release(uint64_t* to, uint64_t x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");

@@ -130,7 +130,7 @@ class bit_writer {
   unsigned fill_ = 0;
 };
 
-// As bit_writer, a word at a time: there must be room for 8 bytes behind what is written.
+// As bit_writer, a word at a time: 8 bytes past the output must be writable.
 struct bit_appender {
   uint8_t* out;
   uint64_t word = 0;

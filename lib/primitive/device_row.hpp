@@ -24,7 +24,7 @@ struct device_row {
   uint64_t decoded_size;         // of the decoded values, with feedback
   uint64_t not_finite;           // ~position of the first value of the support that is not finite; 0: there is none
   uint32_t mode;                 // row_mode
-  uint32_t accumulates;          // with feedback: its state is one, so what comes is added to it
+  uint32_t accumulates;          // with feedback: its state is not fresh, so the gradient is added to it
   uint64_t offset;               // decode: of the payload in the frame
 };
 static_assert(sizeof(device_row) == 120);

@@ -52,8 +52,8 @@ DR_HD uint64_t lookback(Block& b, uint64_t* state, uint64_t tile, uint64_t own) 
   return before;
 }
 
-// Whether this is the last of `blocks` blocks to come here, which then sees what all of them wrote. `done`: a word that
-// was zero.
+// Whether this is the last of `blocks` blocks to arrive here; it then sees the writes of all of them. `done`: a word
+// that was zero.
 template <class Block>
 DR_HD bool last_of(Block& b, uint32_t* done, uint32_t blocks) {
   b.phase([](unsigned) { fence_grid(); });

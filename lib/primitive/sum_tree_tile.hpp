@@ -36,7 +36,7 @@ DR_HD void tree_sums(Block& b, double* part, uint32_t group, F&& term) {
     const uint32_t tile = lane >> countr_zero(group), first = lane & (group - 1);
     part[lane] = tree_fold([&](uint32_t i) { return term(tile, first + group * i); });
   });
-  // Only this lane reads what it replaces: its terms are `next` apart.
+  // Only this lane reads the entries that it replaces: its terms are `next` apart.
   for (uint32_t left = group; left > 1;) {
     const uint32_t next = left > tree_fold_terms ? left / tree_fold_terms : 1;
     b.phase([&](unsigned lane) {

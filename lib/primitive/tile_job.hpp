@@ -43,7 +43,7 @@ struct tile_args {
   tile_job job[N];
 };
 
-// The job that a tile belongs to: the last whose first tile is not behind it.
+// The job that a tile belongs to: the last whose first tile is not after it.
 template <class Args>
 DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {
   uint32_t low = 0, high = a.jobs;

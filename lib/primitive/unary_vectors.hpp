@@ -23,7 +23,7 @@ inline __m256i powers() {
   return out;
 }
 
-// Unary codes of n quotients: q, or what is more than 254 as 255, and exact(i) then; zeros up to a multiple of 32. A
+// Unary codes of n quotients: q, or 255 if q is above 254, and exact(i) then; zeros up to a multiple of 32. A
 // code of up to 7 is a byte with one bit, of which those up to that bit are kept: a pext takes eight. A longer one is a
 // byte without, which is all kept, and what it has beyond 8.
 template <class Exact>

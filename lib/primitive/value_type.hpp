@@ -60,7 +60,7 @@ DR_HD inline float computed(float x) {
   return x != x ? std::bit_cast<float>(computed_nan) : x;
 #endif
 }
-// In f64, a NaN with the same sign and payload: what an instruction makes of that is its own.
+// In f64, a NaN with the same sign and payload: the result of an instruction on it is its own.
 DR_HD inline double exact_f64(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if (is_finite<f32_type>(bits)) return static_cast<double>(x);

@@ -1,4 +1,4 @@
-// Energies of blocks: f32 sums of squares by a fixed tree, the same bits at every level of instructions.
+// Energies of blocks: f32 sums of squares by a fixed tree, the same bits with every instruction set.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // Energies in vectors: a fold makes one vector of two, in which of each block the halves are added. To be included
-// where a level's code begins, behind DR_AVX2_BEGIN or DR_AVX512_BEGIN, so that it is compiled for that level.
+// where the code of an instruction set begins, after DR_AVX2_BEGIN or DR_AVX512_BEGIN, so that it is compiled for that
+// set.
 #pragma once
 
 #include <algorithm>

@@ -194,7 +194,7 @@ class keeper {
   // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
   uint64_t sample() {
     uint64_t wanted = sample_wanted(n_);
-    // What stands for more is more work to find in vain.
+    // Values that stand for several elements cost more to find in vain.
     if (s_.found && wanted < n_) wanted = std::min({3 * wanted, n_ / 8, scratch_.sample_room});
     uint64_t taken = 0;
     if (wanted >= n_) {

@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t span = uint64_t{1} << 31;  // so many blocks are numbered together, in 32 bits
 constexpr uint32_t block_most = 1u << (block_sizes - 1);
 
-// Values that are asked for together: of what is looked at before the rest, a cache line.
+// Values that are loaded together: for the sample, a cache line.
 constexpr uint64_t made_together = 1024;
 uint64_t peeked_together(uint32_t dtype) { return 64 / value_size(dtype); }
 
@@ -62,7 +62,7 @@ struct energy_source {
           if (begun) one();
         });
   }
-  // To have blocks at hand, the first lines of each piece are enough: what follows them, the CPU foresees.
+  // To have blocks at hand, the first lines of each piece are enough: the CPU prefetches the following ones.
   void hint(uint64_t b, uint64_t n) const {
     constexpr uint64_t most = 8;
     const uint64_t line = 64 / value_size(from.dtype);
@@ -171,7 +171,7 @@ class block_rows {
         continue;
       }
       if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
-      __builtin_prefetch(to + 1024, 1);  // what is found next goes there
+      __builtin_prefetch(to + 1024, 1);  // output position of the next find
       std::memcpy(to, values + at(i) * (row / block), row);
       if (place) std::memset(place + at(i) * (row / block), 0, row);
     }

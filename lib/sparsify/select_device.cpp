@@ -120,7 +120,7 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // A block a processor at most, so that what runs there already need not end first; and no more than there is work
+  // At most one block a processor, so that running kernels need not end first; and no more than there is work
   // for.
   dr_status fall_back() {
     device* const where = static_cast<device_queue*>(exec.device)->where;

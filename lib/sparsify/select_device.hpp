@@ -25,7 +25,8 @@ struct device_select_job {
       indices;  // adopt: strictly ascending, below d, or it is an ARGUMENT fault of the row; `values` are used in place
   uint32_t index_dtype;
   uint64_t entries;
-  // Feedback (width 1): acc = gamma · g + beta · m is what is selected from, and m := acc. nullptr: there is none.
+  // Feedback (width 1): the source of the selection is acc = gamma · g + beta · m, and m := acc. nullptr: there is
+  // none.
   float* residual;
   float beta, gamma;
   uint64_t count_max;  // of the selection

@@ -1,4 +1,4 @@
-// Selection of elements on a GPU: exact Top-r with one read of the gradient, thresholds, nonzeros, and what
+// Selection of elements on a GPU: exact Top-r with one read of the gradient, thresholds, nonzeros, and the input that
 // arrives sparse.
 //
 //   bracket   a sample brackets the r-th magnitude in [lo, hi]; tensors of up to 8192 elements are solved outright

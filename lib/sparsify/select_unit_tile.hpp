@@ -198,7 +198,7 @@ DR_HD Bits rounded_value(const select_common& c, float acc) {
     return c.dtype == DR_F16 ? rounded_finite<f16_type>(acc) : rounded_finite<bf16_type>(acc);
 }
 
-// Element i before the read (peek), and after it (stored), when the residual holds what was accumulated.
+// Element i before the read (peek), and after it (stored), when the residual holds the accumulator.
 template <class Bits>
 DR_HD Bits peek(const select_common& c, const select_unit& u, uint64_t i) {
   const Bits g = static_cast<const Bits*>(u.values)[i];

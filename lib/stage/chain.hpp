@@ -41,7 +41,7 @@ struct stream_slot {
   }
 };
 
-// The jobs of one call: of the first codec, and n more for the bytes stages behind it.
+// The jobs of one call: of the first codec, and n more for the bytes stages after it.
 struct job_list {
   dr_job* jobs = nullptr;
   dr_job* bytes = nullptr;

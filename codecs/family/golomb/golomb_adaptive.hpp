@@ -40,7 +40,7 @@ inline uint64_t golomb_group_bits(const uint32_t* gaps, size_t n, const golomb_c
   return bits;
 }
 
-// The level that the encoder takes: from first_level downward as long as bits do not become more.
+// The encoder's choice of `level`, the code of a divisor: from first_level downward while the bits do not grow.
 struct golomb_choice {
   unsigned level;
   uint64_t bits;

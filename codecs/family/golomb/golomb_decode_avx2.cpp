@@ -70,7 +70,7 @@ struct extra_string {
   size_t size;
   uint64_t used = 0;
 
-  uint32_t next() const {  // at least 8 bits, zeros behind the end
+  uint32_t next() const {  // at least 8 bits, zeros past the end
     const size_t byte = used / 8;
     if (byte + 4 <= size) return load<uint32_t>(bytes + byte) >> used % 8;
     uint32_t word = 0;
@@ -137,7 +137,7 @@ constexpr unsigned sixteen_bits_max = 10;
 constexpr unsigned field_of_lane(unsigned lane) { return lane / 8 * 4 + lane % 8 / 4 * 8 + lane % 4; }
 struct sixteen_fields {
   alignas(32) uint8_t from[32];
-  alignas(32) uint16_t up[16];  // what brings it to the top
+  alignas(32) uint16_t up[16];  // the shift that brings it to the top
 };
 struct sixteen_table {
   sixteen_fields of[sixteen_bits_max + 1]{};
@@ -178,7 +178,7 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
     const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(half(p)), half(p + k / 2), 1);
     return _mm256_mulhi_epu16(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, spread), up), down);
   };
-  // Of each 32 the last are loaded from byte 2k + k / 2 on; what cannot be is left.
+  // Of each 32 the last are loaded from byte 2k + k / 2 on; the others are left out.
   const size_t reach = 2 * k + k / 2 + 16;
   const size_t groups = there < reach ? 0 : k ? std::min(n / 32, (there - reach) / (4 * k) + 1) : n / 32;
   // First v + max(v, s) and the extra bits, then indices: in one loop the way from a field to its index would be longer

@@ -72,7 +72,7 @@ __mmask32 kept(__mmask32 m) {
   return m;
 }
 
-// At least 32 bits of a string from bit `at` on, zeros behind its `size` bytes; `begin` is where what may be read
+// At least 32 bits of a string from bit `at` on, zeros past its `size` bytes; `begin` is where readable memory
 // begins.
 [[gnu::always_inline]] inline uint64_t bits_from(const uint8_t* string, uint64_t at, size_t size,
                                                  const uint8_t* begin) {
@@ -196,7 +196,7 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
 }
 
 // As get_block, with constants that change from group to group. A group begins behind the last index of the one before,
-// and at the one behind its last.
+// and at the one past its last.
 struct adaptive_lanes {
   alignas(64) uint32_t offset[32];  // (1 − M − s) · i − s
   constexpr adaptive_lanes() : offset{} {}

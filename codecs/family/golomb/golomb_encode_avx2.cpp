@@ -58,8 +58,8 @@ struct body_cost {
 // The same for the divisor 1.
 uint64_t unit_size(uint64_t span) { return ceil_div(span, 8); }
 
-// Gaps of n indices, zero up to a multiple of 32, and what each of `costs` takes. False if one is 2^15 or more (or near
-// it). (Inlined, so that sums stay in registers.)
+// Gaps of n indices, zero up to a multiple of 32, and the bits by each of `costs`. False if one is 2^15 or more (or
+// near it). (Inlined, so that sums stay in registers.)
 template <class... Costs>
 [[gnu::always_inline]] inline bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps,
                                                Costs&... costs) {

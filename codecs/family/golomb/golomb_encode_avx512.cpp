@@ -166,7 +166,7 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
   return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
 }
 
-// What is too long for the way below, or the last few. The string goes by value, so that it stays in registers
+// Codes too long for the loop below, or the last few. The string goes by value, so that it stays in registers
 // elsewhere.
 [[gnu::noinline]] bit_appender put_long_unaries(bit_appender out, __m512i q, uint32_t valid) {
   alignas(64) uint16_t each[group];
@@ -196,7 +196,7 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
     return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm512_extracti64x2_epi64(v, 2)));
   };
   const auto low = static_cast<unsigned>(first(l16)), high = static_cast<unsigned>(fourth(l16));
-  // Where a quotient passes 15, or the last lanes are not there, c16 is not what it should be; l16 is.
+  // Where a quotient passes 15, or the last lanes are not there, c16 is wrong; l16 is right.
   if (low > 56 || high > 56 || valid != ~0u || _mm512_cmpgt_epu16_mask(q, _mm512_set1_epi16(15))) {
     out = put_long_unaries(out, q, valid);
     return;
@@ -207,7 +207,7 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
 
 template <class Gaps>
 uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, const uint32_t* next, uint8_t* out) {
-  // Each string in full vectors, then copied: the payload has not the room behind it. Unary: at most n + span / M <= 5
+  // Each string in full vectors, then copied: the payload has no room past it. Unary: at most n + span / M <= 5
   // n bits.
   alignas(64) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
   const typename Gaps::divide divide(gaps, code.divisor);

@@ -1,4 +1,4 @@
-// A whole payload of split Golomb blocks, whose blocks are coded at the level of instructions that the CPU has.
+// A whole payload of split Golomb blocks, whose blocks are coded by the CPU's instruction set.
 #pragma once
 
 #include "codecs/family/golomb/golomb_adaptive.hpp"
@@ -17,7 +17,7 @@ inline constexpr cpu_table<decltype(&golomb_put_block)> golomb_put{golomb_put_bl
 inline constexpr cpu_table<decltype(&golomb_get_block)> golomb_get{golomb_get_block, on_x86(golomb_get_avx2),
                                                                    on_x86(golomb_get_avx512)};
 
-// A payload: table of block ends and body sizes, bodies; of one block, what stands for the table and a body.
+// A payload: table of block ends and body sizes, bodies; of one block: a varint instead of the table, and a body.
 struct golomb_payload {
   uint64_t n, universe;  // n >= 1 indices below the universe, which is below 2^32
   unsigned block_log2;

@@ -102,7 +102,7 @@ DR_HD inline uint32_t golomb_tiles(uint64_t count_max, unsigned block_log2) {
   return count_max == 0 ? 1 : static_cast<uint32_t>(((count_max - 1) >> block_log2) + 1);
 }
 
-// What one lane reads for all: other tiles may raise a fault at any time, and all lanes must go the same way.
+// One lane reads it for all: other tiles may raise a fault at any time, and all lanes must take the same branch.
 struct golomb_head {
   uint64_t count, in_size;
   uint32_t tile;

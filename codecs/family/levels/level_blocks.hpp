@@ -75,7 +75,7 @@ inline bool runs_decode(const uint8_t* body, size_t size, size_t n, size_t units
 
 // ---- Writing ---------------------------------------------------------------------------------------------
 
-// Blocks in their order; entries at `table`, bodies behind it.
+// Blocks in their order; entries at `table`, bodies after it.
 class level_writer {
  public:
   level_writer(uint8_t* table, uint64_t n)

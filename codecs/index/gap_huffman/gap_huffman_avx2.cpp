@@ -95,7 +95,7 @@ bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size
   __m256i sums = _mm256_setzero_si256(), most = sums;
   for (size_t i = 0; i < n; i += 32) {
     __m256i s = load256(string_at(i));
-    if (n - i < 32) {  // zeros behind, which are no bits
+    if (n - i < 32) {  // zeros after it, which are no bits
       alignas(32) uint8_t some[32] = {};
       std::memcpy(some, string_at(i), n - i);
       s = load256(some);

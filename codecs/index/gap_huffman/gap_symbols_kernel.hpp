@@ -154,7 +154,7 @@ inline uint8_t* put_lengths(const uint8_t* lengths, uint8_t* out) {
 inline const uint8_t* get_lengths(const uint8_t* in, const uint8_t* end, uint8_t* lengths) {
   const auto size = static_cast<uint64_t>(end - in);
   uint64_t taken = 0;
-  bit_reader bits(in, 8 * size);  // zeros behind its end, which are noticed
+  bit_reader bits(in, 8 * size);  // zeros past its end, which are noticed
   const auto get = [&](unsigned n) {
     taken += n;
     return static_cast<unsigned>(bits.get(n));

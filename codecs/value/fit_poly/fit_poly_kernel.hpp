@@ -147,7 +147,7 @@ struct fit_poly_chord_of {
   }
   DR_HD double above(uint32_t x, double y) const { return y - (first + slope * static_cast<double>(x - begin)); }
   // Above it there is nothing unless the curve falls more steeply at its end than before. Less than an eighth is no
-  // jump: the curve of what was selected alone has none.
+  // jump: the curve of selected values alone has none.
   DR_HD bool is_jump(uint32_t x, double y) const { return above(x, y) > y / 8; }
 };
 

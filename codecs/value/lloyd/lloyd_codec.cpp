@@ -68,7 +68,7 @@ struct lloyd_table {
   unsigned number_size = 2;
   bool own_type = false;
   uint8_t numbers[4 * lloyd_levels_max];
-  level_table table;  // what decode has
+  level_table table;  // as in decode
 };
 template <class T>
 lloyd_table table_of(const lloyd_levels& l) {

@@ -212,7 +212,7 @@ struct lloyd_points {
     return at < rank[b + 1] && value[at] < magnitude ? at + 1u : at;
   }
 
-  // Where two cells instead of one have the least distortion, and what that is less by. With d = S₁·N − S·N₁ of the
+  // Where two cells instead of one have the least distortion, and by how much less. With d = S₁·N − S·N₁ of the
   // lower one, it is d² / (N·N₁·(N − N₁)).
   struct cut {
     unsigned at = 0;
@@ -321,7 +321,7 @@ inline double lloyd_pay_bits(lloyd_points& p, unsigned wanted, const lloyd_cells
   };
   plain.put(p);
   go();
-  // Where a bit costs much, plain cells are far from what is best, and the iteration stays near where it begins: so
+  // Where a bit costs much, plain cells are far from the best ones, and the iteration stays near where it begins: so
   // also from a crowd and tails of a tenth, a thirtieth, … of the values.
   p.levels = 0;
   double tail = n / 10;
@@ -355,8 +355,8 @@ inline void lloyd_levels_of(lloyd_points& p, unsigned wanted, double price, lloy
 
 // ---- The result ------------------------------------------------------------------------------------------
 
-// Of magnitudes m, and what they become, times a power of two that brings them below 2: of each block in f32, lane i %
-// 8, the lanes and then the blocks in f64.
+// Of magnitudes m, and their decoded values, times a power of two that brings them below 2: of each block in f32, lane
+// i % 8, the lanes and then the blocks in f64.
 struct lloyd_sums {
   float scale, origin;                     // near the magnitudes, after scaling
   double error = 0, sum = 0, squares = 0;  // Σ (m − got)², Σ (m − origin), Σ (m − origin)²
@@ -374,7 +374,7 @@ struct lloyd_sums {
       squares += double{l.squares[k]};
     }
   }
-  // False also where roundings hide it: 512 of a lane are below 2^-14 of what is summed.
+  // False also where roundings hide it: 512 of a lane are below 2^-14 of the sum.
   bool surely_better_than_one(uint64_t n) const {
     return error + squares * 0x1p-12 < squares - sum * (sum / static_cast<double>(n));
   }

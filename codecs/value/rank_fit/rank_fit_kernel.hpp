@@ -78,7 +78,7 @@ void rank_fit_count(uint64_t n, uint32_t lowest, uint32_t highest, F&& key, rank
   while ((highest >> shift) - (floor >> shift) >= rank_fit_bins) ++shift;
   const uint32_t first = floor >> shift, used = (highest >> shift) - first + 1;
   const auto low_bits = static_cast<uint32_t>(low_mask(shift));
-  // So many of the lower bits that the sum of n of them is below 2^32; what is cut off counts as its middle.
+  // So many of the lower bits that the sum of n of them is below 2^32; the cut-off bits count as their middle.
   const unsigned cut = shift - std::min(shift, 32 - bit_width(n));
   const double middle = 0.5 * static_cast<double>(low_mask(cut));
   std::fill_n(bins, used, rank_fit_bin{});

@@ -19,7 +19,7 @@ constexpr uint64_t head_size = 9;  // kind, base, step
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = job.count_max * job.width;
-  // Each block is sent raw where that is not longer, its signs twice then. (Of what is longer than 1 + raw values,
+  // Each block is sent raw where that is not longer, its signs twice then. (Of payloads longer than 1 + raw values,
   // those are sent.)
   need.payload = head_size + ceil_div(n, 8) + level_table_bound(n) + n * value_size(job.dtype);
   return true;
@@ -122,7 +122,7 @@ survey survey_of(const typename T::bits* values, uint64_t n) {
   return s;
 }
 
-// What a step gives. `error`: a bound of the L2 error, not relative.
+// The result of a step. `error`: a bound of the L2 error, not relative.
 struct attempt {
   uint64_t size = 0;
   double error = 0;
@@ -157,14 +157,14 @@ attempt encode_with(const survey& of, float step, const typename T::bits* values
   out[0] = kind_levels;
   store(out + 1, static_cast<float>(of.least + double{step} * (0.5 + mean)));
   store(out + 5, step);
-  // Σ (g − mean)², and what 256 roundings of sums of f32 below 1 can take from it.
+  // Σ (g − mean)², plus the bound of 256 roundings of sums of f32 below 1.
   const double spread = std::max(0.0, second - first * mean) + static_cast<double>(counted) * 0x1p-16;
   const double count = static_cast<double>(counted);
   return {static_cast<uint64_t>(writer.end() - out), step * std::sqrt(spread), counted > 0, counted < n,
           double{of.least} * count + step * (static_cast<double>(units) + first + 0.5 * count)};
 }
 
-// Of a payload with levels: the L2 error of what decode gives.
+// Of a payload with levels: the L2 error of the decoded values.
 template <class T>
 double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* values, uint64_t n) {
   const uint8_t* const signs = payload + head_size;
@@ -188,7 +188,7 @@ double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* v
   return std::sqrt(squares);
 }
 
-// The size of what was coded, or of a single magnitude instead, where that does better. a.error: as the type has it.
+// The size of the coded payload, or of a single magnitude instead, if that has less error. a.error: as the type has it.
 template <class T>
 uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T::bits* values, uint64_t n,
                            uint8_t* out) {
