@@ -382,7 +382,8 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
     return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, frame to 16, result to 8");
   const header_layout& layout = b.layout[(call.flags & DR_CALL_TAG) != 0];
   if (capacity < std::max<uint64_t>(layout.header_size, 64)) {
-    fail(error, DR_E_CAPACITY, "frame: buffer of %" PRIu64 " bytes; dr_bound is %" PRIu64, capacity, layout.frame_bound);
+    fail(error, DR_E_CAPACITY, "frame: buffer of %" PRIu64 " bytes; dr_bound is %" PRIu64, capacity,
+         layout.frame_bound);
     error.needed = std::max<uint64_t>(layout.frame_bound, 64);
     return DR_E_CAPACITY;
   }
