@@ -17,8 +17,9 @@ constexpr uint32_t loopback_ranks_max = 4096;
 
 dr_status loopback::create(const dr_loopback_options& o, dr_error& error) {
   if (o.ranks == 0 || o.ranks > loopback_ranks_max)
-    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, of 1 to %u", o.ranks, loopback_ranks_max);
-  if (o.flags & ~DR_LOOPBACK_ALIKE) return fail(error, DR_E_UNSUPPORTED, "loopback: flags are 0x%x; only DR_LOOPBACK_ALIKE is known", o.flags);
+    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, not in 1 … %u", o.ranks, loopback_ranks_max);
+  if (o.flags & ~DR_LOOPBACK_ALIKE)
+    return fail(error, DR_E_UNSUPPORTED, "loopback: flags 0x%x, only DR_LOOPBACK_ALIKE is known", o.flags);
   if (!(o.bytes_per_second >= 0))
     return fail(error, DR_E_ARGUMENT, "loopback: bytes_per_second is %g", o.bytes_per_second);
   options_ = o;
@@ -110,7 +111,7 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
     r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = r.gone = false, r.fate = fate;
     if (!copy) {
       number = n;
-    } else {  // nobody asks for it again
+    } else {  // its request has ended
       r.rank = nobody;
       r.copy.assign(r.bytes, r.bytes ? r.bytes + size : r.bytes);
       r.bytes = r.copy.data();
@@ -210,7 +211,7 @@ dr_status loopback::cancel(uint64_t number) {
   const uint32_t n = static_cast<uint32_t>(number);
   request& r = requests_[n];
   std::vector<uint32_t>& list = waiting(r.from, r.to);
-  if (r.over != UINT64_MAX) {  // it was over, and nobody had asked
+  if (r.over != UINT64_MAX) {  // it had ended before the cancel
     free(n);
     return DR_OK;
   }

@@ -12,7 +12,7 @@ namespace dr {
 
 class exchange;
 
-// What becomes of a message, for tests of faults.
+// The fate of a message, for tests of faults.
 struct message_fate {
   bool dropped = false, doubled = false;
   uint64_t delay_ns = 0;
@@ -56,13 +56,13 @@ class loopback {
     uint64_t posted = 0, takes = 0;  // a message: as long as that on a port
     uint32_t from = 0, to = 0, partner = nobody;
     dr_status status = DR_OK;
-    bool sends = false, landed = false, gone = false;  // gone: of a message that nobody waits for, when it lands
+    bool sends = false, landed = false, gone = false;  // gone: of a message without a receiver, when it lands
     message_fate fate{};
     std::vector<std::byte> copy;  // of a message that was doubled
   };
   struct turn {
     uint64_t time, order;
-    uint32_t rank, message;  // a rank's turn, or what begins to arrive
+    uint32_t rank, message;  // the turn of a rank, or the arrival of a message
     bool operator>(const turn& o) const { return time != o.time ? time > o.time : order > o.order; }
   };
 
@@ -86,7 +86,7 @@ class loopback {
   std::vector<request> requests_;
   std::vector<uint32_t> free_;
   std::vector<std::vector<uint32_t>> waiting_;  // of each pair: sends and receives without a partner, in their order
-  std::vector<turn> turns_;                     // of ranks, and what arrives; a heap, the earliest on top
+  std::vector<turn> turns_;                     // turns of ranks, and arrivals; a heap, the earliest on top
   uint64_t turn_count_ = 0;
 };
 

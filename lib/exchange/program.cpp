@@ -110,12 +110,12 @@ program compile_gather(uint32_t n, uint32_t me, uint32_t parts) {
   return b.finish();
 }
 
-// Range k · n + o belongs to rank o, who sums up what all send of it, and sends the sum to all.
+// Range k · n + o belongs to rank o, which sums the frames of all ranks and sends the sum to all.
 program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   const uint32_t ranges = n * parts;
   builder b(n, me, ranges);
   b.p().owned = true;
-  std::vector<std::vector<uint32_t>> from(parts);  // [part][rank]: what comes of this rank's ranges; its own, too
+  std::vector<std::vector<uint32_t>> from(parts);  // [part][rank]: frames of this rank's ranges; its own, too
   std::vector<uint32_t> mine(ranges), sums(ranges);
   for (uint32_t k = 0; k < parts; ++k)
     for (uint32_t p = 0; p < n; ++p) {
@@ -150,7 +150,8 @@ program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   return b.finish();
 }
 
-// Range k · n + s begins at rank s; each hop adds a gradient and encodes anew. What the last rank made goes round unchanged.
+// Range k · n + s begins at rank s; each hop adds a gradient and encodes again. The frame of the last rank goes round
+// unchanged.
 program compile_ring(uint32_t n, uint32_t me, uint32_t parts) {
   const uint32_t ranges = n * parts;
   builder b(n, me, ranges);

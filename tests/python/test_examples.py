@@ -1,4 +1,4 @@
-"""The examples in the docstrings, and those in the README, run and say what they say."""
+"""The examples in the docstrings, in README.md and in docs/PYTHON.md run and print what they say."""
 
 import doctest
 import importlib
@@ -12,7 +12,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 
-README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # Named in the docstrings of the functions that give them, which show them; DeviceFrame needs a GPU (test_device.py).
 SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Parameter", "PlanInfo", "Trace"}
@@ -43,11 +43,10 @@ def test_everything_public_has_an_example():
             assert name in names, f"deepreduce.{name} has no example"
 
 
-def test_readme(capsys):
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.S | re.M)
-    # tests/python/test_device.py and tests/mpi have the others
-    blocks = [each for each in blocks if "deepreduce" in each and "cuda" not in each and "deepreduce.mpi" not in each]
-    if not blocks:
-        pytest.skip("README.md has no Python example")
+# tests/python/test_device.py runs docs/GPU.md, tests/mpi docs/MPI.md, tests/python/test_torch.py docs/PYTORCH.md.
+@pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md"])
+def test_page(page, capsys):
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S | re.M)
+    assert blocks, f"{page} has no Python example"
     for block in blocks:
-        exec(compile(block, str(README), "exec"), {})
+        exec(compile(block, page, "exec"), {})
