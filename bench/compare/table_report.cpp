@@ -155,8 +155,9 @@ text_table table_of(const block& b, bool narrow) {
 }
 
 std::string table_text(const block& b) {
+  constexpr size_t plan_room = 12;  // beyond the narrowest
   const text_table whole = table_of(b, false);
-  return (whole.narrowest("  ") > widest_line ? table_of(b, true) : whole).text("  ", widest_line);
+  return (whole.narrowest("  ") + plan_room > widest_line ? table_of(b, true) : whole).text("  ", widest_line);
 }
 
 // stepped: whether there are further steps than the first.
