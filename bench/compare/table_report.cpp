@@ -108,7 +108,7 @@ std::string lines_of(const std::string& indent, const std::string& text) {
 
 constexpr double many_ns = 1e8;  // above these a table is in ms
 
-// narrow: without columns that follow from others.
+// narrow: without volume, which follows from bytes, and cpu.
 text_table table_of(const block& b, bool narrow) {
   using enum text_table::align;
   std::vector<std::string> plans = b.names;
@@ -208,7 +208,8 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
       "volume: of dense f32. bits: index + value (+ order), a nonzero (r). error: relative L2 of what arrives, "
       "against\n"
       "the dense tensor{}; coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that\n"
-      "arrives. Times: medians in µs (or ms, if it says so) ± (75th - 25th percentile) / median; merge: a frame of "
+      "arrives. Times: medians in µs (ms where a heading says so) ± (75th - 25th percentile) / median; merge: a frame "
+      "of "
       "each of n = {} ranks.\n",
       stepped ? ", sums over the steps" : "", run.ranks);
   if (std::ranges::any_of(rows, differs))
