@@ -162,14 +162,14 @@ TEST_CASE(
     const char* word;
     std::function<dr_status()> call;
   } calls[] = {
-      {"within", [&] { return copy(s, 0, other, 0, 11); }},
-      {"within", [&] { return copy(s, 10, other, 0, 1); }},
-      {"within", [&] { return copy(s, 11, other, 0, 0); }},
-      {"within", [&] { return copy(s, UINT64_MAX, other, 0, 2); }},
-      {"within", [&] { return copy(s, 1, other, 0, UINT64_MAX); }},
+      {"exceed", [&] { return copy(s, 0, other, 0, 11); }},
+      {"exceed", [&] { return copy(s, 10, other, 0, 1); }},
+      {"exceed", [&] { return copy(s, 11, other, 0, 0); }},
+      {"exceed", [&] { return copy(s, UINT64_MAX, other, 0, 2); }},
+      {"exceed", [&] { return copy(s, 1, other, 0, UINT64_MAX); }},
       {"to:", [&] { return copy(s, 0, other, 20, 1); }},
       {"to:", [&] { return copy(s, 0, other, UINT64_MAX - 1, 4); }},
-      {"within", [&] { return copy(fresh, 10, other, 0, 1); }},
+      {"exceed", [&] { return copy(fresh, 10, other, 0, 1); }},
       {"fresh", [&] { return copy(s, 0, fresh, 0, 1); }},
       {"overlap", [&] { return copy(s, 0, s, 1, 2); }},
       {"overlap", [&] { return copy(s, 3, s, 1, 3); }},
