@@ -79,6 +79,13 @@ if [[ -e $libdir/libdeepreduce.a ]]; then
   "$stage/static" || fail "a static program exits with $?"
 fi
 
+# What docs/INSTALL.md shows is what is built here; packages have the library's version.
+block() { awk -v "fence=\`\`\`$1" '$0 == fence { inside = 1; next } inside && /^```$/ { exit } inside' "$source/docs/INSTALL.md"; }
+diff -u "$source/tests/install/cmake_consumer/CMakeLists.txt" <(block cmake) || fail "docs/INSTALL.md's CMake example"
+diff -u "$source/tests/install/meson_consumer/meson.build" <(block meson) || fail "docs/INSTALL.md's Meson example"
+packaged=$(sed -n '1s/.*(\(.*\)).*/\1/p' "$source/packaging/debian/changelog")
+[[ $packaged == "$version" ]] || fail "packaging/debian/changelog says $packaged, version.h says $version"
+
 # CMake's package, from where it was moved to. A version that is too new, and a library that is gone, are refused in words.
 if command -v cmake >/dev/null; then
   cmake_dir=$(find "$stage" -type d -path '*/cmake/deepreduce')
