@@ -25,8 +25,8 @@ int main(void) {
   dr_error error = {.struct_size = sizeof error};
   dr_plan *plan = NULL;
   dr_context *context = NULL;
-  if (dr_plan_parse("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant", &plan, &error) != DR_OK ||
-      dr_context_create(NULL, &context, &error) != DR_OK)
+  const char *text = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant";
+  if (dr_plan_parse(text, &plan, &error) != DR_OK || dr_context_create(NULL, &context, &error) != DR_OK)
     return fail("begin", &error);
 
   dr_tensor in = {.struct_size = sizeof in, .dtype = DR_F32, .universe = d, .values = gradient};
@@ -35,7 +35,8 @@ int main(void) {
   if (dr_state_size(plan, &in, &state_size, &error) != DR_OK) return fail("dr_state_size", &error);
   in.state = calloc(1, state_size); /* zeroed: a fresh state */
   in.state_size = state_size;
-  if (dr_bound(context, plan, NULL, NULL, &in, sizeof in, 1, &bound) != DR_OK) return fail("dr_bound", dr_last_error(context));
+  if (dr_bound(context, plan, NULL, NULL, &in, sizeof in, 1, &bound) != DR_OK)
+    return fail("dr_bound", dr_last_error(context));
   void *frame = malloc(bound);
   if (!in.state || !frame) return 1;
 
@@ -49,7 +50,8 @@ int main(void) {
     left = 0;
     for (int i = 0; i < d; ++i) sum[i] += received[i];
     for (int i = 0; i < d; ++i) left += pow(sum[i] / (step + 1) - gradient[i], 2);
-    printf("step %d: %llu bytes, error of the mean so far %.3f\n", step, (unsigned long long)result.size, sqrt(left / norm));
+    printf("step %d: %llu bytes, ", step, (unsigned long long)result.size);
+    printf("error of the mean so far %.3f\n", sqrt(left / norm));
   }
   free(frame);
   free(in.state);

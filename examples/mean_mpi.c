@@ -21,7 +21,8 @@ int main(int argc, char **argv) {
   dr_tensor_out out = {.struct_size = sizeof out, .dtype = DR_F32, .universe = d, .values = mean};
   const char *text = "sparsify=topr(ratio=0.02) feedback=residual index=golomb value=raw exchange=owner";
   if (dr_context_create(NULL, &context, &error) != DR_OK || dr_plan_parse(text, &plan, &error) != DR_OK ||
-      dr_mpi_create(context, plan, MPI_COMM_WORLD, NULL, &in, sizeof in, &out, sizeof out, 1, &reduce, &error) != DR_OK) {
+      dr_mpi_create(context, plan, MPI_COMM_WORLD, NULL, &in, sizeof in, &out, sizeof out, 1, &reduce, &error) !=
+          DR_OK) {
     fprintf(stderr, "rank %d: %s\n", rank, error.message);
     MPI_Abort(MPI_COMM_WORLD, 1);
   }

@@ -76,9 +76,9 @@ def stage_reference(folder: Path) -> None:
 def build(out: Path) -> None:
     stage = out / "source"
     shutil.rmtree(stage, ignore_errors=True)
-    for page in tracked("*.md", ":!docs/site"):
+    for page in tracked("*.md"):
         stage_page(page, stage)
-    shutil.copyfile(HERE / "index.md", stage / "index.md")
+    shutil.copyfile(HERE / "index.rst", stage / "index.rst")
     stage_reference(stage / "reference")
     words = ["-m", "sphinx", "-q", "-W", "--keep-going", "-c", HERE, "-d", out / "doctrees", stage, out / "html"]
     subprocess.run([sys.executable, *map(str, words)], check=True)

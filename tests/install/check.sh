@@ -74,8 +74,9 @@ for each in -lz -lzstd -lstdc++; do
   [[ " ${flags[*]} " != *" $each "* ]] || fail "pkg-config names $each for a dynamic program: ${flags[*]}"
 done
 if [[ -e $libdir/libdeepreduce.a ]]; then
-  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${flags[@]/-ldeepreduce/$libdir/libdeepreduce.a}" \
-    ${private#*-ldeepreduce} -o "$stage/static" || fail 'a static program does not link'
+  read -ra includes <<<"$(pkg-config --cflags deepreduce)"
+  read -ra archive <<<"${private/-ldeepreduce/$libdir/libdeepreduce.a}"
+  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${includes[@]}" "${archive[@]}" -o "$stage/static" || fail 'a static program does not link'
   "$stage/static" || fail "a static program exits with $?"
 fi
 
@@ -92,8 +93,7 @@ if command -v cmake >/dev/null; then
   cp -r "$source/tests/install/cmake_consumer" "$source/tests/install/example.c" "$stage/"
   mv "$stage/example.c" "$stage/cmake_consumer/"
   configure=(cmake -S "$stage/cmake_consumer" -B "$stage/cmake" -DCMAKE_BUILD_TYPE=Debug "-Ddeepreduce_DIR=$cmake_dir")
-  "${configure[@]}" >"$stage/cmake.log" 2>&1 && cmake --build "$stage/cmake" >>"$stage/cmake.log" 2>&1 ||
-    { cat "$stage/cmake.log"; fail 'CMake consumer'; }
+  { "${configure[@]}" && cmake --build "$stage/cmake"; } >"$stage/cmake.log" 2>&1 || { cat "$stage/cmake.log"; fail 'CMake consumer'; }
   "$stage/cmake/consumer" || fail "CMake consumer exits with $?"
   sed -i 's/deepreduce 0.2/deepreduce 99.0/' "$stage/cmake_consumer/CMakeLists.txt"
   if "${configure[@]}" >"$stage/cmake.log" 2>&1; then fail "CMake takes $version for 99.0"; fi
