@@ -70,14 +70,14 @@ def marked(text: str, names: Set[str]) -> str:
             continue
         part = re.sub(r"([\\*|`])", r"\\\1", part)
         part = re.sub(r"(?<=\w)_(?!\w)", r"\\_", part)
-        parts[i] = re.sub(r"(?<![\w<:.])(dr_\w+|DR_\w+)(?![\w\\])", lambda m: link(m[1], names), part)
+        parts[i] = re.sub(r"(?<![\w<:.])(dr_\w+|DR_\w+)(?![\w\\])(?=(.?))", lambda m: link(m[1], m[2], names), part)
     return "".join(parts)
 
 
-def link(name: str, names: Set[str]) -> str:
+def link(name: str, following: str, names: Set[str]) -> str:
     if name not in names:
         return name
-    return f":c:expr:`{name}`"
+    return f":c:expr:`{name}`" + (r"\ " if following and following not in " ).,:;-/'\"" else "")  # (what may follow a role)
 
 
 # ---- Declarations -------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ def items(text: str, names: Set[str]) -> Iterator[List[str]]:
                 pending = ""
                 value = " ".join(define["value"].replace("\\\n", " ").split())
                 yield directive("macro", [define[1] + (define[2] or "")], [f"``{value}``", "", *prose(words, names)])
-        elif match := re.match(r'extern "C" \{|\}', rest):
+        elif match := re.match(r'extern "C" \{|\}|__host__ __device__', rest):
             at += match.end()
         else:
             end = declaration_end(rest)
@@ -162,7 +162,7 @@ def declaration(source: str, words: str, names: Set[str]) -> Iterator[List[str]]
         yield directive("type", [f"{match[1]}{match[2]}"], prose(words, names))
     elif match := re.match(r"typedef .*\(\*(\w+)\)", plain):
         yield directive("type", [plain[len("typedef ") : -1]], prose(words, names))
-    elif match := re.match(r"(?:DR_API |static inline |__host__ __device__ )*(.*?\b(\w+)\(.*?\))(?:;| \{.*)$", plain):
+    elif match := re.match(r"(?:DR_API |static inline )?(.*?\b(\w+)\(.*?\))(?:;| \{.*)$", plain):
         if not match[2].endswith("_"):
             yield directive("function", [match[1]], prose(words, names))
 

@@ -64,7 +64,9 @@ for example in feedback.c model_batch.cpp; do
   if [[ $example == *.cpp ]]; then language=("${compiler_of_cpp[@]}" -std=c++20); fi
   "${language[@]}" -O1 -Wall -Wextra -Werror "$source/examples/$example" "${flags[@]}" -lm -o "$stage/program" ||
     fail "examples/$example does not compile with: ${flags[*]}"
-  LD_LIBRARY_PATH=$libdir "$stage/program" >"$stage/said" || { cat "$stage/said"; fail "examples/$example exits with $?"; }
+  status=0
+  LD_LIBRARY_PATH=$libdir "$stage/program" >"$stage/said" || status=$?
+  ((status == 0)) || { cat "$stage/said"; fail "examples/$example exits with $status"; }
 done
 
 # What a static program links beside the archive is in the .pc, and not in what a dynamic one links.
