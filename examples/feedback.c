@@ -1,4 +1,4 @@
-/* Error feedback: elements that a step does not send are added to the next one. Ten steps of one gradient, 1 % sent in each;
+/* Error feedback: elements that a step does not send are added to the next one. Twenty steps of one gradient, 1 % sent in each;
  * the sum of the received gradients approaches the sum of the sent ones.
  *
  *   cc feedback.c $(pkg-config --cflags --libs deepreduce) -lm -o feedback && ./feedback
@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { d = 20000, steps = 10 };
+enum { d = 20000, steps = 20 };
 static float gradient[d], received[d];
 static double sum[d];
 
@@ -19,7 +19,7 @@ static int fail(const char *call, const dr_error *error) {
 
 int main(void) {
   double norm = 0;
-  for (int i = 0; i < d; ++i) gradient[i] = powf((float)(i * 7919 % d) / d - 0.5f, 9); /* few are large */
+  for (int i = 0; i < d; ++i) gradient[i] = powf(2.0f * (float)(i * 7919 % d) / d - 1, 41); /* few are large */
   for (int i = 0; i < d; ++i) norm += (double)gradient[i] * gradient[i];
 
   dr_error error = {.struct_size = sizeof error};

@@ -8,12 +8,13 @@ lists the external ones, which are not fetched.
 """
 
 import argparse
+import inspect
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import List
+from typing import Dict, List
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -22,11 +23,6 @@ import c_headers  # noqa: E402
 import html_links  # noqa: E402
 
 HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "mpi.h")
-MODULES = {
-    "python": ("The Python package", "deepreduce"),
-    "python_torch": ("deepreduce.torch", "deepreduce.torch"),
-    "python_mpi": ("deepreduce.mpi", "deepreduce.mpi"),
-}
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
@@ -68,9 +64,30 @@ def stage_reference(folder: Path) -> None:
     names = set().union(*(c_headers.declared_names(text) for text in texts.values()))
     for name, text in texts.items():
         (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names), encoding="utf-8")
-    for name, (title, module) in MODULES.items():
-        page = f"{title}\n{'=' * len(title)}\n\n.. automodule:: {module}\n   :members:\n   :imported-members:\n"
-        (folder / f"{name}.rst").write_text(page, encoding="utf-8")
+    (folder / "python.rst").write_text(package_page(), encoding="utf-8")
+    for module in ("torch", "mpi"):
+        page = f"deepreduce.{module}\n{'=' * 20}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n"
+        (folder / f"python_{module}.rst").write_text(page, encoding="utf-8")
+
+
+def package_page() -> str:
+    """Functions, classes and exceptions of what the package says is public."""
+    sys.path.insert(0, str(ROOT / "bindings" / "python"))
+    import deepreduce
+
+    kinds: Dict[str, List[str]] = {"function": [], "class": [], "exception": []}
+    for name in deepreduce.__all__:
+        thing = getattr(deepreduce, name)
+        if inspect.isclass(thing):
+            kinds["exception" if issubclass(thing, Exception) else "class"].append(name)
+        elif callable(thing):
+            kinds["function"].append(name)
+    lines = ["The Python package", "==================", "", ".. automodule:: deepreduce", "   :no-members:", ""]
+    for kind, heading in (("function", "Functions"), ("class", "Classes"), ("exception", "Exceptions")):
+        lines += [heading, "-" * len(heading), ""]
+        for name in kinds[kind]:
+            lines += [f".. auto{kind}:: deepreduce.{name}", *(["   :members:"] if kind == "class" else []), ""]
+    return "\n".join(lines)
 
 
 def build(out: Path) -> None:

@@ -27,36 +27,45 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
 autodoc_mock_imports = ["mpi4py", "cupy"]
-autodoc_type_aliases = {"Array": "numpy.ndarray", "Plans": "Plans"}
 
 
-def keep_columns(app, what, name, obj, options, lines):
-    """Docstrings are plain text, with tables by columns of spaces: paragraphs stay prose, indented or aligned lines stay as they are."""
-    lines[:] = plain_text(lines)
+def read_docstring(app, what, name, obj, options, lines):
+    """Docstrings are plain text: paragraphs, examples, and columns (a name, spaces, what it is)."""
+    blocks = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
+    lines[:] = "\n\n".join(docstring_block(block) for block in blocks).split("\n") + [""]
 
 
-def plain_text(lines):
-    found, block = [], []
+def docstring_block(block):
+    if block.lstrip().startswith(">>>"):
+        return block
+    rows = columns(block.split("\n"))
+    if rows:
+        return "\n".join(f"{escaped(name)}\n   {escaped(text)}" for name, text in rows)
+    if re.search(r"\S {3,}\S|^ {2,}\S", block, flags=re.M):
+        return "::\n\n" + re.sub(r"^", "   ", block, flags=re.M)
+    return escaped(block)
 
-    def flush():
-        aligned = any(re.search(r"\S {3,}\S|^ {2,}\S", line) for line in block)
-        if block and block[0].startswith(">>>"):
-            found.extend(block)
-        elif aligned:
-            found.extend(["::", "", *("   " + line for line in block)])
-        else:
-            found.extend(re.sub(r"([*|\\])|(?<=\w)(_)(?!\w)", r"\\\1\2", line) for line in block)
-        found.append("")
-        block.clear()
 
-    for line in lines:
-        if line.strip():
-            block.append(line)
-        else:
-            flush()
-    flush()
-    return found
+def columns(block):
+    """[(name, text)] of lines that have a text at one column, some of them a name before it; else []."""
+    first = re.match(r"(\S.*?\S|\S) {2,}(?=\S)", block[0])
+    if not first:
+        return []
+    at, rows = first.end(), []
+    for line in block:
+        name, text = line[:at], line[at:]
+        if not text.strip() or text[0] == " " or (name.strip() and not name.endswith(" ")):
+            return []
+        if name.strip():
+            rows.append([name.strip(), text.strip()])
+        elif rows:
+            rows[-1][1] += " " + text.strip()
+    return rows
+
+
+def escaped(text):
+    return re.sub(r"([*|\\])|(?<=\w)(_)(?!\w)", r"\\\1\2", text)
 
 
 def setup(app):
-    app.connect("autodoc-process-docstring", keep_columns)
+    app.connect("autodoc-process-docstring", read_docstring)
