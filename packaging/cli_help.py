@@ -11,9 +11,9 @@ from typing import Dict, List
 
 COLUMN = 30  # where CLI11 puts the descriptions
 
-# NAMES ARGUMENT:TYPE in [LOW - HIGH] ... REQUIRED (Env:X) Excludes: --x --y Needs: --z
+# NAMES{USUAL VALUE} ARGUMENT:TYPE in [LOW - HIGH] ... REQUIRED (Env:X) Excludes: --x --y Needs: --z
 LEFT = re.compile(
-    r"(?P<names>-{0,2}[A-Za-z][\w-]*(?:,-{1,2}[\w-]+)*)"
+    r"(?P<names>-{0,2}[A-Za-z][\w-]*(?:,-{1,2}[\w-]+)*)(?:\{(?P<usual>[^}]*)\})?"
     r"(?: (?!\.\.\.|REQUIRED|Excludes:|Needs:|\(Env:)(?P<argument>\S+?)(?::(?P<check>\S+(?: in \[[^]]*\])?))?)?"
     r"(?: x \d+)?(?P<repeats> \.\.\.)?(?P<required> REQUIRED)?(?: \(Env:(?P<variable>\w+)\))?"
     r"(?: Excludes: (?P<excludes>--[\w-]+(?: --[\w-]+)*))?(?: Needs: (?P<needs>--[\w-]+(?: --[\w-]+)*))?"
@@ -26,6 +26,7 @@ class Option:
 
     names: List[str]
     argument: str  # "PLAN"; "" of a flag
+    may_have_value: bool  # a flag that may be --name=VALUE
     help: str
     repeats: bool
     required: bool
@@ -49,10 +50,16 @@ class Command:
     footer: str
 
 
+HELP = Command("help", "Describes a command", "deepreduce help [COMMAND]", [], [], {}, "")
+
+
 def read_program(tool: str) -> List[Command]:
     """The program itself, then its commands."""
     program = parse("", help_of(tool))
-    commands = [parse(name, help_of(tool, name)) for name in program.commands]
+    commands = [
+        HELP if name == "help" else parse(name, help_of(tool, name))  # (help has no help)
+        for name in program.commands
+    ]
     for command in commands:
         if command.footer == program.footer:  # CLI11 repeats it
             command.footer = ""
@@ -133,6 +140,7 @@ def parse_option(left: str, words: str) -> Option:
     return Option(
         names=found["names"].split(","),
         argument=found["argument"] or "",
+        may_have_value=found["usual"] is not None,
         help=words,
         repeats=bool(found["repeats"]),
         required=bool(found["required"]),

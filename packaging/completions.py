@@ -19,7 +19,7 @@ STAGES = {
     "bucket": ["none", "flat"],
     "exchange": ["gather", "owner", "ring", "hierarchy"],
 }
-FILES = {"FILE", "PATH", "INPUT", "FRAME"}
+FILES = ("FILE", "PATH", "INPUT", "FRAME")
 
 
 def plan_words(tool: str) -> "tuple[List[str], List[str]]":
@@ -42,7 +42,7 @@ def kind(option: cli_help.Option) -> str:
         return "choices"
     if option.argument == "PLAN":
         return "plan"
-    if option.argument in FILES:
+    if option.argument.startswith(FILES):
         return "file"
     return "preset" if option.names[-1] == "--preset" else "text"
 
@@ -59,6 +59,8 @@ def bash(program: cli_help.Command, commands: List[cli_help.Command], words: Dic
     for command in commands:
         names = " ".join(name for option in command.options for name in option.names)
         cases.append(f"    {command.name}) options='{names}' ;;")
+        if command is cli_help.HELP:
+            cases[-1] = "    help) words='@COMMANDS@' ;;"
     arguments = {}
     for command in commands:
         for option in long_options(command):
@@ -73,9 +75,9 @@ def bash(program: cli_help.Command, commands: List[cli_help.Command], words: Dic
     text = (HERE / "completion.bash.in").read_text(encoding="utf-8")
     return fill(
         text,
+        CASES="\n".join(cases),
         COMMANDS=" ".join(command.name for command in commands),
         OPTIONS=" ".join(name for option in program.options for name in option.names),
-        CASES="\n".join(cases),
         VALUES="\n".join(values),
         STAGES=" ".join(words["stages"]),
         BYTES=" ".join(words["bytes"]),
@@ -107,6 +109,8 @@ def zsh(program: cli_help.Command, commands: List[cli_help.Command], words: Dict
     cases = []
     for command in commands:
         lines = [zsh_option(option) for option in long_options(command)]
+        if command is cli_help.HELP:
+            lines.append("        '1:command:(" + " ".join(each.name for each in commands) + ")'")
         if command.positionals:
             lines.append(f"        '*:{command.positionals[0].names[0]}:_files'")
         cases.append(f"      {command.name})\n        _arguments -s \\\n  " + " \\\n  ".join(lines) + "\n        ;;")
@@ -155,6 +159,9 @@ def fish(program: cli_help.Command, commands: List[cli_help.Command], words: Dic
         lines.append(f"complete -c deepreduce -n __deepreduce_no_command -f -a {command.name} -d {summary}")
         if not command.positionals:
             lines.append(f"complete -c deepreduce -n '__deepreduce_is {command.name}' -f")
+        if command is cli_help.HELP:
+            names = " ".join(each.name for each in commands)
+            lines.append(f"complete -c deepreduce -n '__deepreduce_is help' -f -a '{names}'")
         lines += [fish_option(command.name, option) for option in command.options]
     text = (HERE / "completion.fish.in").read_text(encoding="utf-8")
     return fill(

@@ -1,4 +1,4 @@
-"""deepreduce.1 has every command, option and codec of the program, and is sound roff."""
+"""--version, and deepreduce.1: it has every command, option and codec of the program, and is sound roff."""
 
 import os
 import re
@@ -39,7 +39,9 @@ def text(source):
 def every_option():
     """(command, option) as --help prints them, found without the parser under test."""
     for command in ("", *re.findall(r"^  ([a-z][\w-]*) ", help_text("").partition("Subcommands:")[2], flags=re.M)):
-        for line in re.findall(r"^  (-\S+)", help_text(command), flags=re.M):
+        if command == "help":  # it takes none
+            continue
+        for line in re.findall(r"^  (-[^\s{]+)", help_text(command), flags=re.M):
             for name in line.split(","):
                 yield command, name
 
@@ -106,6 +108,34 @@ def test_groff_finds_no_fault_in_the_page(source, tmp_path):
         env={**os.environ, "LC_ALL": "C.UTF-8"},
     )
     assert done.stderr == "" and "deepreduce compare" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "line, names, argument, may_have_value, said",
+    [
+        ("  -h,--help                   Print this", ["-h", "--help"], "", False, "Print this"),
+        ("  --plan PLAN ...             A plan", ["--plan"], "PLAN", False, "A plan"),
+        ("  --pareto{usual}             Only rows", ["--pareto"], "", True, "Only rows"),
+        ("  --link RATE[,LATENCY]       Models", ["--link"], "RATE[,LATENCY]", False, "Models"),
+        ("  --time S:FLOAT in [0 - 9] Excludes: --repeat\n" + 30 * " " + "Seconds", ["--time"], "S", False, "Seconds"),
+        ("  INPUT REQUIRED              Gradients", ["INPUT"], "", False, "Gradients"),
+    ],
+)
+def test_a_line_of_help_is_read(line, names, argument, may_have_value, said):
+    section = "Options" if line.startswith("  -") else "Positionals"
+    command = cli_help.parse("", f"About\nUsage: deepreduce [OPTIONS]\n\n{section}:\n{line}\n\nMore words: here\n  --no option\n")
+    (option,) = command.options + command.positionals
+    assert [option.names, option.argument, option.may_have_value, option.help] == [names, argument, may_have_value, said]
+    assert command.footer == "More words: here\n  --no option"
+
+
+def test_version_says_commit_build_and_level_of_instructions():
+    def said(**environment):
+        return subprocess.run([TOOL, "--version"], check=True, capture_output=True, text=True, env={**os.environ, **environment}).stdout
+
+    version = re.search(r'DR_VERSION_STRING "(.*)"', (ROOT / "include/deepreduce/version.h").read_text()).group(1)
+    assert re.fullmatch(rf"deepreduce {version}\ncommit  \S+\nbuild   \S+ .*, with(out)? CUDA\nCPU     \S+\n", said())
+    assert said(DEEPREDUCE_CPU="scalar").endswith("\nCPU     scalar\n")
 
 
 def test_a_line_of_help_that_is_not_understood_is_an_error():
