@@ -41,7 +41,7 @@ def every_option():
     for command in ("", *re.findall(r"^  ([a-z][\w-]*) ", help_text("").partition("Subcommands:")[2], flags=re.M)):
         if command == "help":  # it takes none
             continue
-        for line in re.findall(r"^  (-[^\s{]+)", help_text(command), flags=re.M):
+        for line in re.findall(r"^  (-[^\s{[]+)", help_text(command), flags=re.M):
             for name in line.split(","):
                 yield command, name
 
