@@ -1,4 +1,4 @@
-// A batch bound to its memory: what a training loop calls each step.
+// A batch bound to its memory: the calls of a training step.
 #include "api/bound_batch.hpp"
 
 #include "capi/encode_call.hpp"
@@ -43,10 +43,9 @@ dr_status dr_binding_create(dr_context* context, const dr_batch* batch, const dr
     auto b = std::make_unique<dr_binding>(c, *batch);
     if (const dr_status s = dr::read_place(place, b->where, c.error)) return s;
     if (const dr_status s = dr::check_place(batch, b->where, c.error)) return s;
-    if (!tensors && !outs && n)
-      return fail(c.error, DR_E_ARGUMENT, "tensors and outs are NULL: there is nothing to do");
+    if (!tensors && !outs && n) return fail(c.error, DR_E_ARGUMENT, "tensors and outs are both NULL");
     if (n != batch->shapes.size())
-      return fail(c.error, DR_E_ARGUMENT, "n is %zu; the batch has %zu tensors", n, batch->shapes.size());
+      return fail(c.error, DR_E_ARGUMENT, "n is %zu; the batch was prepared for %zu tensors", n, batch->shapes.size());
     b->frames = std::max<size_t>(1, frames);
     if (tensors || !n) {
       if (const dr_status s = dr::read_array(tensors, stride, n, "tensors", b->tensors, c.error)) return s;
@@ -69,7 +68,7 @@ void dr_binding_destroy(dr_binding* binding) { delete binding; }
 dr_status dr_binding_encode(dr_binding* binding, const dr_call* call, void* frame, size_t capacity, dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;
   dr_binding& b = *binding;
-  if (!b.encodes) return fail(b.context.error, DR_E_ARGUMENT, "binding: it has no tensors to encode");
+  if (!b.encodes) return fail(b.context.error, DR_E_ARGUMENT, "binding: created without tensors, so it cannot encode");
   const auto find_place = [&](dr::target& t) {
     t = b.where;
     return DR_OK;
@@ -85,7 +84,7 @@ dr_status dr_binding_decode(dr_binding* binding, const void* frame, size_t size,
                             dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;
   return in_context(&binding->context, [&](dr::context& c) -> dr_status {
-    if (!binding->decodes) return fail(c.error, DR_E_ARGUMENT, "binding: it has no outputs to decode to");
+    if (!binding->decodes) return fail(c.error, DR_E_ARGUMENT, "binding: created without outputs, so it cannot decode");
     const dr_bytes bytes{frame, size};
     return binding->run(dr::decode_of(bytes), options, result);
   });
@@ -95,9 +94,9 @@ dr_status dr_binding_merge(dr_binding* binding, const dr_bytes* frames, const fl
                            const dr_decode_options* options, dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;
   return in_context(&binding->context, [&](dr::context& c) -> dr_status {
-    if (!binding->decodes) return fail(c.error, DR_E_ARGUMENT, "binding: it has no outputs to merge into");
+    if (!binding->decodes) return fail(c.error, DR_E_ARGUMENT, "binding: created without outputs, so it cannot merge");
     if (k > binding->frames)
-      return fail(c.error, DR_E_ARGUMENT, "k: %zu frames; the binding was made for %zu", k, binding->frames);
+      return fail(c.error, DR_E_ARGUMENT, "k: %zu frames; the binding was created for at most %zu", k, binding->frames);
     return binding->run({{frames, k}, weights}, options, result);
   });
 }

@@ -20,7 +20,7 @@ dr_status read_place(const dr_place* place, target& out, dr_error& error) {
 dr_status check_place(const dr_batch* batch, const target& t, dr_error& error) {
   if (!batch) return fail(error, DR_E_ARGUMENT, "batch is NULL");
   if (batch->where == t.where) return DR_OK;
-  return fail(error, DR_E_ARGUMENT, "place: not the one that the batch was prepared for");
+  return fail(error, DR_E_ARGUMENT, "place: differs from the one that the batch was prepared for");
 }
 
 dr_status read_tensors(const dr_tensor* from, size_t stride, size_t n, tensor_list& out, dr_error& error) {

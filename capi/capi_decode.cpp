@@ -9,7 +9,7 @@ using dr::reported;
 
 namespace {
 
-// What dr_decode and dr_merge have in common.
+// The common part of dr_decode and dr_merge.
 dr_status decode_frames(dr_context& c, const dr_place* place, dr::decode_request request,
                         const dr_decode_options* options, dr_tensor_out* outs, size_t stride, size_t n) {
   dr::target target;
@@ -25,7 +25,7 @@ dr_status decode_frames(dr_context& c, const dr_place* place, dr::decode_request
   return DR_OK;
 }
 
-// What dr_batch_decode and dr_batch_merge have in common.
+// The common part of dr_batch_decode and dr_batch_merge.
 dr_status decode_batch(dr_context& c, const dr_batch* batch, const dr_place* place, dr::decode_request request,
                        const dr_decode_options* options, dr_tensor_out* outs, size_t stride, size_t n,
                        const dr::prepared_memory& memory, dr_result* result) {

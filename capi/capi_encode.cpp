@@ -10,10 +10,10 @@ using dr::write_struct;
 
 namespace {
 
-// So that only what is at fault says so.
+// Clears the faults: an encode sets only those that it finds.
 dr_status clear_faults(const dr_call& call, size_t n, dr_error& error) {
   if (call.fault_stride < dr::struct_size_min)
-    return fail(error, DR_E_ARGUMENT, "call: faults are %zu bytes apart, less than a struct", call.fault_stride);
+    return fail(error, DR_E_ARGUMENT, "call: fault_stride %zu is smaller than a dr_fault", call.fault_stride);
   for (size_t i = 0; i < n; ++i) {
     auto* const at = reinterpret_cast<char*>(call.faults) + i * call.fault_stride;
     if (const size_t size = dr::size_of_struct(at); size < dr::struct_size_min || size > call.fault_stride) {

@@ -94,7 +94,7 @@ dr_status dr_exchange_start(dr_exchange* exchange, const dr_call* call) {
     dr_call read;
     if (const dr_status s = read_struct(call, "call", read, c.error)) return s;
     if (read.flags || read.reserved || read.segment_rows || read.faults)
-      return fail(c.error, DR_E_UNSUPPORTED, "call: of an exchange only step, seeds and trace count; the rest is 0");
+      return fail(c.error, DR_E_UNSUPPORTED, "call: an exchange uses step, seeds and trace only; the rest must be 0");
     if (!call) read.step = exchange->info().calls;
     return exchange->start(read);
   });
@@ -139,13 +139,12 @@ const char* dr_step_name(uint32_t step) { return dr::step_name(step); }
 dr_status dr_exchange_trace(dr_exchange* exchange, char* json, size_t capacity, size_t* size) {
   return in_exchange(exchange, [&](dr::context& c) -> dr_status {
     if (!size || (!json && capacity)) return fail(c.error, DR_E_ARGUMENT, "%s is NULL", size ? "json" : "size");
-    if (exchange->times().empty())
-      return fail(c.error, DR_E_ARGUMENT, "exchange: it was made without DR_EXCHANGE_TRACE");
-    if (exchange->busy()) return fail(c.error, DR_E_ARGUMENT, "exchange: it is under way");
+    if (exchange->times().empty()) return fail(c.error, DR_E_ARGUMENT, "exchange: created without DR_EXCHANGE_TRACE");
+    if (exchange->busy()) return fail(c.error, DR_E_ARGUMENT, "exchange: already under way");
     const std::string text = dr::trace_json(*exchange);
     *size = text.size();
     if (text.size() > capacity)
-      return fail(c.error, DR_E_CAPACITY, "json: it takes %zu bytes, there is room for %zu", text.size(), capacity);
+      return fail(c.error, DR_E_CAPACITY, "json: capacity %zu bytes, %zu needed", capacity, text.size());
     std::memcpy(json, text.data(), text.size());
     return DR_OK;
   });
@@ -178,9 +177,11 @@ dr_status dr_loopback_run(dr_loopback* loopback, dr_exchange* const* exchanges, 
   dr_error error = dr::no_error();
   return dr::guarded(error, [&]() -> dr_status {
     const uint32_t n = loopback->ranks();
+    if (loopback->alike() && exchanges[0] && !exchanges[0]->stands_for_all())
+      return fail(error, DR_E_ARGUMENT, "exchanges: a loopback of DR_LOOPBACK_ALIKE wants a DRY gather, owner or ring");
     for (uint32_t i = 0; i < n; ++i)
       if (exchanges[i] && !exchanges[i]->is_on(loopback->transport(i)))
-        return fail(error, DR_E_ARGUMENT, "exchanges: that at %u is not rank %u of this loopback", i, i);
+        return fail(error, DR_E_ARGUMENT, "exchanges: the one at %u is not rank %u of this loopback", i, i);
     std::vector<dr::exchange*> list(exchanges, exchanges + n);
     std::vector<dr_status> made(n);
     loopback->run(list, made);

@@ -1,4 +1,4 @@
-// What a frame says of itself.
+// dr_inspect and its kin: the header of a frame, in the structs of the ABI.
 #include "api/frame_info.hpp"
 #include "capi/handles.hpp"
 
@@ -17,7 +17,7 @@ dr_status describe_frame(const void* frame, dr_frame_info* info, dr_tensor_info*
   dr_frame_info i;
   if (const dr_status s = read_struct(info, "info", i, e)) return s;
   if (infos && capacity && stride < dr::struct_size_min)
-    return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than a struct", stride);
+    return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than struct_size", stride);
   dr::frame_view f;
   if (const dr_status s = read(static_cast<const uint8_t*>(frame), f)) return s;
   const size_t wanted = infos ? std::min<size_t>(capacity, f.tensors) : 0;
@@ -46,12 +46,12 @@ dr_status dr_inspect(const void* frame, size_t size, dr_frame_info* info, dr_ten
 dr_status dr_frame_header(const void* frame, size_t available, size_t size, dr_frame_info* info, dr_tensor_info* infos,
                           size_t stride, size_t capacity, dr_error* error) {
   return reported(error, [&](dr_error& e) {
-    return describe_frame(frame, info, infos, stride, capacity, e,
-                          [&](const uint8_t* data, dr::frame_view& f) -> dr_status {
-                            if (available > size)
-                              return fail(e, DR_E_ARGUMENT, "available: %zu bytes of %zu", available, size);
-                            return dr::read_header(data, available, size, f, e);
-                          });
+    return describe_frame(
+        frame, info, infos, stride, capacity, e, [&](const uint8_t* data, dr::frame_view& f) -> dr_status {
+          if (available > size)
+            return fail(e, DR_E_ARGUMENT, "available: %zu exceeds the size of %zu bytes", available, size);
+          return dr::read_header(data, available, size, f, e);
+        });
   });
 }
 

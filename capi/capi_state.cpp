@@ -17,7 +17,7 @@ dr_status read_tensor(const dr_plan* plan, const dr_tensor* tensor, planned_tens
   if (!tensor) return fail(e, DR_E_ARGUMENT, "tensor is NULL");
   if (const dr_status s = dr::read_struct(tensor, "tensor", out.tensor, e)) return s;
   if (out.tensor.plan) plan = out.tensor.plan;
-  if (!plan) return fail(e, DR_E_ARGUMENT, "plan is NULL, and the tensor has none");
+  if (!plan) return fail(e, DR_E_ARGUMENT, "plan and the plan of the tensor are NULL");
   out.method = plan->bound.get();
   return DR_OK;
 }

@@ -5,7 +5,7 @@
 
 namespace dr {
 
-// What dr_encode, dr_batch_encode and dr_binding_encode are given alike.
+// The common arguments of dr_encode, dr_batch_encode and dr_binding_encode.
 struct encode_arguments {
   const dr_call* call;
   size_t tensors;
@@ -16,15 +16,15 @@ struct encode_arguments {
 
 // Reads the call and its result, and clears its faults.
 dr_status read_call(const encode_arguments& a, dr_call& call, encode_request& out, dr_error& error);
-// ARGUMENT: the call changes what its batch settled.
+// ARGUMENT: the call differs from the prepared batch.
 dr_status check_repeated(const placed_batch& batch, const dr_call& call, std::span<const dr_tensor> tensors,
                          dr_error& error);
 // Fills the caller's result and the status frame that it asked for.
 void finish_call(const encode_arguments& a, const encode_request& request, dr_status status, const encode_result& made,
                  const dr_error& error);
 
-// Finds the place, reads the call and runs encode(call, request, made). On a device the kernels fill the result; what
-// went wrong before they began is in the status alone.
+// Finds the place, reads the call and runs encode(call, request, made). On a device the kernels fill the result; an
+// error before their launch is in the status alone.
 template <class Place, class Encode>
 dr_status run_call(context& c, const encode_arguments& a, Place&& find_place, Encode&& encode) noexcept {
   dr_call call{};

@@ -1,4 +1,4 @@
-// What stands between the ABI and the engine: no exception gets out, the caller's floating-point environment comes
+// The boundary between the ABI and the engine: no exception gets out, the caller's floating-point environment comes
 // back.
 #pragma once
 

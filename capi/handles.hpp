@@ -1,4 +1,4 @@
-// What the handles of the C ABI are, and what every function of it begins with.
+// The handles of the C ABI, and the checks that every function of it begins with.
 #pragma once
 
 #include <cinttypes>
@@ -56,7 +56,7 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
   if (n == 0) return DR_OK;
   if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
   if (stride < struct_size_min)
-    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than a struct", what, stride);
+    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than struct_size", what, stride);
   out.resize(n);
   for (size_t i = 0; i < n; ++i)
     if (const void* const at = static_cast<const char*>(from) + i * stride;
@@ -85,8 +85,8 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
 
 inline std::shared_ptr<const plan> method_of(const dr_plan* plan) { return plan ? plan->bound : nullptr; }
 
-// Runs a decode. On the CPU the caller's result says how it ended; on a device the kernels fill it, and what went wrong
-// before is in the status alone.
+// Runs a decode. On the CPU it sets the caller's result; on a device the kernels fill it, and an error before their
+// launch is in the status alone.
 template <class F>
 dr_status with_result(context& c, const target& where, dr_result* result, F&& decode) {
   if (where.where) return decode();

@@ -1,7 +1,7 @@
-"""Runs the tool on Fig. 8's tensor and the bundled gradients, keeps the json, and makes fig8.md from it.
+"""Runs the tool on Fig. 8's tensor, a bundled accumulator and the bundled gradients, keeps the json, and makes fig8.md from it.
 
-    python3 bench/results/fig8.py build/bench/compare/deepreduce [RUNS]   # measure (5 runs, their median), then write
-    python3 bench/results/fig8.py                                         # write from what is kept
+    python3 bench/results/fig8.py build/bench/compare/deepreduce [RUNS [NAME…]]   # measure (5 runs, their median; NAME: only these json files), then write
+    python3 bench/results/fig8.py                                                 # write from the json that is kept
 
 The paper's times are read off Fig. 8 of Xu et al. 2021 (V100 or CPU as marked there; sparsify not counted in either).
 """
@@ -52,21 +52,25 @@ plans = {
 }
 
 
-def measure(tool, runs):
-    """Two json files: the generated tensor, and the captured layers of that size with the whole gradient."""
-    arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--format", "json"]
+def measure(tool, runs, names):
+    """A json file each: the generated tensor, the captured layers of that size, the whole gradients, and the accumulator of README's table."""
+    arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--ranks", "2", "--format", "json"]
     datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("resnet20*.npz"))
     for name, inputs in {
         "fig8_laplace": ["synth:d=36864,values=laplace,density=1,seed=1"],
         "fig8_captured": [*datasets, "--tensor", "layer3.2.conv1.weight"],
         "resnet20_flat": datasets,
+        "resnet20_accumulator": [str(here.parents[1] / "datasets" / "accumulators" / "resnet20_digits_residual_top1_step0225.npz")],
     }.items():
+        if names and name not in names:
+            continue
         output = [subprocess.run([tool, "compare", *inputs, *arguments], check=True, capture_output=True, text=True).stdout for _ in range(runs)]
         made = {**merged([refuse_dirty(json.loads(text)) for text in output]), "runs": runs}
         made["date"] = datetime.date.today().isoformat()
-        # Paths of the machine that measured say nothing.
+        # Paths of the machine that measured say nothing; medians and their spreads stand for the rounds.
         for row in made["rows"]:
             row["input"] = row["input"].rsplit("/", 1)[-1]
+            del row["samples"]
         (here / f"{name}.json").write_text(text_of(made))
 
 
@@ -97,12 +101,13 @@ def table(made):
 
 
 def write():
-    parts = ["# Fig. 8's tensor and the ResNet-20 gradient\n\nMade by `fig8.py` from the json beside it; sparsify is `topr(ratio=0.01)`, over the whole tensor of a row, and not in the times. One thread, medians.\n"
+    parts = ["# Fig. 8's tensor, the ResNet-20 accumulator and gradient\n\nMade by `fig8.py` from the json beside it; sparsify is `topr(ratio=0.01)`, over the whole tensor of a row, and not in the times. One thread, medians.\n"
              "The last two columns are encode / decode. *The paper's ÷ ours of that method* is PyTorch of 2021 on a V100 or a CPU against this library on this machine: implementations and machines, not methods. *Ours of that method ÷ this plan* compares two methods in one library, run and machine: like for like.\n"
-             "The error is of what is decoded against what was kept. Where a policy keeps more or other values than Top-r (p0, p1, p2), those are true values and yet count as error: the gradient that is lost, in "
-             "[README](../../README.md), is the measure that treats them alike. One seed of 368 values is chance; [sizes.md](sizes.md) has volumes and errors over 20."]
+             "The error is of what is decoded against what was kept. Where a policy keeps more or other values than Top-r (p0, p1, p2), those are true values and yet count as error: the energy that is lost, in "
+             "[RESULTS.md](../../docs/RESULTS.md), is the measure that treats them alike. One seed of 368 values is chance; [sizes.md](sizes.md) has volumes and errors over 20."]
     for name, title in (("fig8_laplace", "Fig. 8's tensor, generated Laplace (d = 36,864, r = 368)"),
                         ("fig8_captured", "Captured ResNet-20 layers of that size"),
+                        ("resnet20_accumulator", "The ResNet-20 accumulator (gradient + residual, d = 269,722) as one tensor; the paper's times are of the smaller tensor"),
                         ("resnet20_flat", "The whole ResNet-20 gradient (d = 269,722) as one tensor; the paper's times are of the smaller tensor")):
         made = json.loads((here / f"{name}.json").read_text())
         machine, runs = made["machine"], made.get("runs", 1)
@@ -113,5 +118,5 @@ def write():
 
 
 if len(sys.argv) > 1:
-    measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5)
+    measure(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 5, sys.argv[3:])
 write()

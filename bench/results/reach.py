@@ -1,14 +1,15 @@
-"""Makes reach.md: what we set out to reach, and what was measured.
+"""Makes reach.md: the targets, and the measurements.
 
     python3 bench/results/reach.py
 
-What bench/peers measured is read from peers.json and peers_avx2.json, whole calls from pipeline.json and pipeline_avx2.json (DEEPREDUCE_CPU=avx2), Fig. 8's times from fig8_laplace.json, what P2 recovers from bloom_policies.json, volumes
-from the table of ratios (the smallest frame whose error is no larger than that of 7-bit QSGD), Fig. 8's sizes over 20 seeds from sizes.json. Models that no package carries have stand-ins, which
-are named as that. Where a json has several runs, their median counts. A row that was not measured says so, and so does each limit that was missed.
+Codecs by themselves come from peers.json and peers_avx2.json, whole calls from pipeline.json and pipeline_avx2.json (DEEPREDUCE_CPU=avx2), Fig. 8's times from fig8_laplace.json and its sizes over 20 seeds from sizes.json, P2's recall from
+bloom_policies.json. Supports of accumulators and volumes come from the table of ratios (volumes: the smallest frame whose error is no larger than that of 7-bit QSGD). Data are accumulators where the table has one, and raw gradients where the row says so.
+Models that no package carries have stand-ins, which are named as that. Of several runs in a json the median counts. A row without a measurement says so, and so does each limit that was missed.
 """
 
 import csv
 import json
+import math
 import pathlib
 import statistics
 
@@ -100,22 +101,50 @@ def dense():
     return "<br>".join(texts) or None
 
 
+def table_of_ratios(data, sparsify):
+    with open(here.parents[1] / "tests" / "ratio" / "expected.csv", encoding="utf-8", newline="") as file:
+        return [r for r in csv.DictReader(file) if r["data"] == data and r["plan"].startswith(sparsify or "index=") and r["bytes"].isdigit()]
+
+
 def smallest_frame(data, sparsify, largest_error):
     """Of the table of ratios, with a relative L2 error that is no larger."""
-    with open(here.parents[1] / "tests" / "ratio" / "expected.csv", encoding="utf-8", newline="") as file:
-        rows = [r for r in csv.DictReader(file) if r["data"] == data and r["plan"].startswith(sparsify or "index=") and r["bytes"].isdigit() and float(r["relative_l2_error"]) <= largest_error]
-    return min(rows, key=lambda r: int(r["bytes"]))
+    return min((r for r in table_of_ratios(data, sparsify) if float(r["relative_l2_error"]) <= largest_error), key=lambda r: int(r["bytes"]))
 
 
-STAND_INS = {"stackoverflow": ("lstm_docs_step1500", "sparsify=topr(ratio=0.1)", 485328, "0.1"), "mobilenet": ("resnet20_digits_step0150", "sparsify=topr(ratio=0.1)", 269722, "0.1"),
-             "ncf_volume": ("neumf_names_step0600", "", 376561, "0.6")}
+# Parameters of the models.
+RESNET, LSTM, NEUMF, TRANSFORMER = 269722, 485328, 376561, 610176
+# An accumulator with feedback, where the table of ratios has one of that ratio: there is none of the LSTM at 10 %, and none is sparse, as the recommender's gradient is.
+STAND_INS = {"stackoverflow": ("lstm_docs_step1500", "its raw gradient", "sparsify=topr(ratio=0.1)", LSTM, "0.1"),
+             "mobilenet": ("resnet20_digits_residual_top10_step0225", "its accumulator", "sparsify=topr(ratio=0.1)", RESNET, "0.1"),
+             "ncf_volume": ("neumf_names_step0600", "its raw gradient", "", NEUMF, "0.6")}
+ACCUMULATORS = {"resnet20_digits_residual_top1_step0450": RESNET, "lstm_docs_residual_top1_step0500": LSTM, "neumf_names_residual_top1_step1000": NEUMF, "transformer_docs_residual_top1_step0400": TRANSFORMER}
+
+
+def accumulated():
+    """Of each accumulator at Top-1 %: the bound of a uniform support, and [codec] bits an index of the exact ones."""
+    for data, d in ACCUMULATORS.items():
+        bits, prefix = {}, "sparsify=topr(ratio=0.01) index="
+        for row in table_of_ratios(data, prefix):
+            codec, _, value = row["plan"].removeprefix(prefix).partition(" value=")
+            if value == "raw" and row["relative_l2_error"] == "0":
+                r = int(row["value_bytes"]) // 4
+                bits[codec] = 8 * int(row["index_bytes"]) / r
+        yield data, (math.lgamma(d + 1) - math.lgamma(r + 1) - math.lgamma(d - r + 1)) / math.log(2) / r, bits
+
+
+def accumulated_bits():
+    texts = []
+    for data, bound, bits in accumulated():
+        least = min(bits, key=bits.get)
+        texts.append(f"{data}: bound {bound:.2f}, " + ", ".join(f"`{c}` {bits[c]:.2f}" for c in ("golomb", "golomb(adaptive=1)", "gap_huffman")) + f", least `{least}` {bits[least]:.2f}")
+    return lines(*texts)
 
 
 def volumes(key):
     """Of dense f32: the stand-in's raw gradient, and a support and values that are not clustered at all."""
-    data, sparsify, d, density = STAND_INS[key]
+    data, kind, sparsify, d, density = STAND_INS[key]
     least = smallest_frame(data, sparsify, 0.075)
-    found = [(f"{data}, a stand-in, its raw gradient", int(least["bytes"]) / (4 * d), least["plan"].removeprefix(sparsify).strip(), float(least["relative_l2_error"]))]
+    found = [(f"{data}, a stand-in, {kind}", int(least["bytes"]) / (4 * d), least["plan"].removeprefix(sparsify).strip(), float(least["relative_l2_error"]))]
     if uniform := sizes.get("uniform", {}).get(density):
         found.append((f"uniform support of {100 * float(density):g} %, Laplace values", uniform["relative_volume"], uniform["plan"], uniform["relative_l2_error"]))
     return found
@@ -187,7 +216,8 @@ ROWS = [
            *(f"`{c}`, Laplace: {text[2:]}" for c in QUANTISERS if (text := avx2_speeds(LAPLACE, c, "values")))), "`python3 bench/results/avx2.py build/bench/peers/peers`; [avx2.md](avx2.md)"),
     ("clustered", "Index sets, clustered: lognormal density, σ = 1, 2", "plain Golomb blocks of 512 / 4096: 7.65 / 7.90 and 5.76 / 6.34 bits at local entropies of 7.34 and 5.15",
      "≤ +0.20 and ≤ +0.35 bit over the local entropy", lines(*(line(f"`{c}`, σ = {s}", f"clustered, lognormal sigma = {s},", c) for s in (1, 2) for c in ("golomb", "golomb(adaptive=1)", "gap_huffman"))), PEERS),
-    ("captured", "Captured raw gradients' supports (with a residual nothing is gained: README, In training)", "log2 C(d, r) / r, which no code of uniform sets goes below", "below it", captured(), PEERS),
+    ("accumulated", "Supports of accumulators (gradient + residual), Top-1 %", "log2 C(d, r) / r, which no code of uniform sets goes below", "below it", accumulated_bits(), "`./dev ratio`; tests/ratio/expected.csv"),
+    ("captured", "Supports of raw gradients", "log2 C(d, r) / r", "below it", captured(), PEERS),
     ("sparse", "d / r = 10⁴", "Elias–Fano 15.2 bits", "≥ 1 / 2 G indices/s", line("`golomb`", "uniform, d = 2.5e+09", "golomb"), PEERS),
     ("dense", "Density 30 – 90 %", "a bitmap: 3.33 – 1.11 bits", "≥ 1 / 2 G indices/s; never over the better of bitmap and golomb by 0.1 bit", dense(), PEERS),
     ("values", "Values: tail of a Laplace gradient, Top-1 %", "int8 by absmax of 512: 8.06 bits at 4.6e-3; own uniform quantiser + Huff0 5.97 bits at 0.68 / 1.03 G; SZ3 10.2 bits at 1e-3",
@@ -248,6 +278,11 @@ def of_captured():
             yield at_most(f"{name} bits", gaps["bits"], gaps["bound"])
 
 
+def of_accumulated():
+    for data, bound, bits in accumulated():
+        yield at_most(f"{data} bits", min(bits.values()), bound)
+
+
 def of_dense():
     for percent, r in (("30 %", 300000), ("60 %", 600000), ("90 %", 900000)):
         name = next((x["set"] for x in best["rows"] if x["set"].startswith("uniform, d = 1e+06") and x["r"] == r), "none")
@@ -280,6 +315,7 @@ LIMITS = {
     "uniform": of_uniform(),
     "avx2": of_avx2(),
     "clustered": [check for s, limit in ((1, 0.2), (2, 0.35)) for check in of_row(f"`golomb(adaptive=1)`, σ = {s}", row(best, f"clustered, lognormal sigma = {s},", "golomb(adaptive=1)"), bits_over_local=limit)],
+    "accumulated": of_accumulated(),
     "captured": of_captured(),
     "sparse": of_row("`golomb`", row(best, "uniform, d = 2.5e+09", "golomb"), encode=1, decode=2),
     "dense": of_dense(),
@@ -304,9 +340,9 @@ def verdict(key):
 
 def write():
     facts = " ".join(f"`{name}.json`: commit {made['commit']}, {made['date']}, {made['machine'].get('cpu')}, runs: {made.get('runs', 1)}." for name, made in (("peers", best), ("peers_avx2", avx2)) if made["rows"])
-    parts = ["# Reach\n\nWhat we set out to reach, the best that was found elsewhere, and what was measured. Made by `reach.py`; encode / decode, medians of one thread, 10⁹ a second. "
-             "Speeds elsewhere are of another machine (an Intel Xeon with AVX-512), and a paper's volumes of its own data: only ratios within one run, and rows on the same tensor, are like for like. "
-             f"Each limit is judged by itself; a missed one stands with what was measured. {facts}",
+    parts = ["# Reach\n\nTargets (*reach*), the best result found elsewhere, and the measurements. Made by `reach.py`; encode / decode, medians of one thread, 10⁹ a second. "
+             "Speeds elsewhere were measured on another machine (an Intel Xeon with AVX-512), and papers' volumes on their own data: only ratios within one run, and rows on the same tensor, are like for like. "
+             f"Each limit is checked by itself; a missed one is shown with its measurement. {facts}",
              "| work | best elsewhere | reach | met | measured | how to repeat |\n|---|---|---|---|---|---|\n" + "\n".join(
                  f"| {work} | {elsewhere} | {reach} | {verdict(key)} | {found or 'not measured yet'} | {how} |" for key, work, elsewhere, reach, found, how in ROWS)]
     (here / "reach.md").write_text("\n\n".join(parts) + "\n")

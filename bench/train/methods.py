@@ -51,6 +51,7 @@ METHODS = {
     "top5_log": planned("Top-5 %, log_quant", "ours", "index=golomb value=log_quant", "0.05"),
     "top10_log": planned("Top-10 %, log_quant", "ours", "index=golomb value=log_quant", "0.1"),
     "top01_log": planned("Top-0.1 %, log_quant", "ours", "index=golomb value=log_quant", "0.001"),
+    "top1_lean": planned("Top-1 %, two magnitudes", "ours", "index=golomb(adaptive=1) value=lloyd(levels=2)"),
     "blocks": blocks("Blocks of 16, 8 %", "0.08"),
     "blocks_half": blocks("Blocks of 16, 4 %", "0.04"),
     "blocks_wide": blocks("Blocks of 16, 32 %", "0.32"),

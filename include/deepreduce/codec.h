@@ -1,4 +1,4 @@
-/* DeepReduce: how a codec is written. C11 and C++20; needs nothing but <stddef.h> and <stdint.h>.
+/* DeepReduce: the interface of a codec. C11 and C++20; includes <stddef.h> and <stdint.h> only.
  *
  * A codec turns one stream of one sparse tensor into bytes and back. There are four roles:
  *   index   the support: r ascending indices below a universe          in: u32 list    out: bytes
@@ -7,14 +7,14 @@
  *   bytes   any bytes, behind another codec (written `+name`)          in: bytes
  * Every operation takes an array of jobs: the streams of all tensors of a batch that share codec, data
  * type and wire header. A CPU codec may loop over them; a CUDA codec covers them in at most `launches`
- * launches. No operation allocates, synchronises, prints, throws or aborts; what data can get wrong
- * becomes the fault of its job, and the other jobs go on.
+ * launches. No operation allocates, synchronises, prints, throws or aborts; an error in the data
+ * becomes the fault of its job, and the other jobs continue.
  *
- * Version 2. Structs grow at their end only, and each begins with its size as its writer knows it. So:
- * - The elements of an array of structs lie struct_size of the first apart, not sizeof: dr_job_at and its
- *   siblings find element i. That holds for jobs and needs, and for a codec's parameters, values and fields.
- * - A reader takes no field that begins beyond struct_size; what is not there is zero.
- * - Who owns a struct sets struct_size, of outputs too; who fills it leaves that alone.
+ * Version 2. Structs grow at their end only, and each begins with its size, as compiled by its owner. So:
+ * - The stride of an array of structs is the struct_size of its first element, not sizeof: dr_job_at and its
+ *   siblings return element i. That holds for jobs and needs, and for a codec's parameters, values and fields.
+ * - A reader reads no field that begins beyond struct_size; such a field counts as zero.
+ * - The owner of a struct sets struct_size, for outputs too; the code that fills a struct does not change it.
  * Reserved fields are zero.
  */
 #ifndef DEEPREDUCE_CODEC_H
@@ -27,18 +27,18 @@
 extern "C" {
 #endif
 
-/* Named for who must act. */
+/* Named for the party that must act. */
 typedef int32_t dr_status;
 enum {
   DR_OK = 0,
-  DR_E_ARGUMENT = 1,    /* you: an argument, a plan or an input value is wrong */
-  DR_E_CAPACITY = 2,    /* give more: a buffer is too small, or a limit too low */
-  DR_E_CORRUPT = 3,     /* the bytes: not a frame, or damaged */
-  DR_E_UNSUPPORTED = 4, /* the bytes or the plan ask for what this build lacks */
-  DR_E_MEMORY = 5,      /* the allocator said no */
-  DR_E_DEVICE = 6,      /* the accelerator said no */
-  DR_E_INTERNAL = 7,    /* us: please report it */
-  DR_E_PEER = 8,        /* the frame is another rank's statement that it could not encode */
+  DR_E_ARGUMENT = 1,    /* the caller: an argument, a plan or an input value is wrong */
+  DR_E_CAPACITY = 2,    /* the caller: a buffer is too small, or a limit too low */
+  DR_E_CORRUPT = 3,     /* the bytes are no frame, or damaged */
+  DR_E_UNSUPPORTED = 4, /* the bytes or the plan need a feature that this build lacks */
+  DR_E_MEMORY = 5,      /* the allocator failed */
+  DR_E_DEVICE = 6,      /* the device failed */
+  DR_E_INTERNAL = 7,    /* a bug of this library or of a codec: please report it */
+  DR_E_PEER = 8,        /* another rank could not encode; its frame says so */
   DR_E_TIMEOUT = 9,     /* a rank did not answer in time (exchange.h) */
   DR_PENDING = 10       /* no error: not done yet, call again (exchange.h) */
 };
@@ -58,39 +58,39 @@ enum {
   DR_ROLE_FEEDBACK = 8
 };
 
-/* How an index codec sees a support. All take lists. One with ALL sends the whole universe for no bytes, whatever it is given, and
- * needs no wire fields, so the library makes a list for it, and calls it, only where somebody wants one. */
+/* How an index codec takes a support. All take lists. A codec with ALL sends the whole universe in no bytes, for any
+ * input, and has no wire fields; the library makes a list for it, and calls it, only where a list is needed. */
 typedef uint32_t dr_form;
 enum { DR_FORM_LIST = 1, DR_FORM_ALL = 3 };
 
 /* Traits decide the order in which the pipeline runs the stages; each has a property test. */
 enum {
   DR_EXACT = 1u << 0,            /* decode(encode(x)) is x, bit for bit */
-  DR_REPLACES_SUPPORT = 1u << 1, /* index: the support told differs from the one given */
-  DR_REORDERS = 1u << 2,         /* value: decodes to another order, and tells it */
-  DR_CARRIES_ORDER = 1u << 3,    /* index: takes its indices in any order and keeps it */
-  DR_LINEAR = 1u << 4,           /* payloads may be added up (all-reduce) */
-  DR_FIXED_SIZE = 1u << 5,       /* payload size follows from header and count; not stored */
-  DR_NEEDS_FINITE = 1u << 6,     /* value: NaN and infinities are refused before encode */
+  DR_REPLACES_SUPPORT = 1u << 1, /* index: the decoded support differs from the one given */
+  DR_REORDERS = 1u << 2,         /* value: decodes in another order, and reports it */
+  DR_CARRIES_ORDER = 1u << 3,    /* index: takes indices in any order and preserves it */
+  DR_LINEAR = 1u << 4,           /* payloads may be summed (all-reduce) */
+  DR_FIXED_SIZE = 1u << 5,       /* the payload size follows from header and count; it is not stored */
+  DR_NEEDS_FINITE = 1u << 6,     /* value: NaN and infinities are an error before encode */
   DR_SHARED_RANDOM = 1u << 7,    /* draws from job.shared_key: the same on every rank */
   DR_PRIVATE_RANDOM = 1u << 8,   /* draws from job.private_key: independent between ranks */
   DR_HOST_ONLY = 1u << 9,        /* runs on the CPU only */
-  DR_TOTAL = 1u << 10, /* encode takes whatever it is given and never fails, so feedback need not be able to go back */
-  /* index: stands before another index codec, whose keys it expands. It has no operations; a plan does not name it,
-   * and only the library has one */
+  DR_TOTAL = 1u << 10,           /* encode never fails, for any input: feedback needs no undo copy */
+  /* index: precedes another index codec and expands its keys. It has no operations; plans cannot name it, and
+   * plug-ins cannot have one */
   DR_PREFIX = 1u << 11
 };
 
-/* Streams of a tensor, as faults, traces and statistics name them. */
+/* Streams of a tensor, in faults, traces and statistics. */
 enum { DR_STREAM_NONE = 0, DR_STREAM_INDEX = 1, DR_STREAM_VALUE = 2, DR_STREAM_ORDER = 3 };
 
-/* The first thing that went wrong in a job. `message` is a static string or NULL. */
+/* The first fault of a job. `message` is a static string or NULL. */
 typedef struct dr_fault {
   size_t struct_size;
   dr_status code;
   uint32_t stream;
-  uint64_t where; /* an element, or for bytes off the wire a byte offset in the payload */
-  uint64_t what;  /* the offending value */
+  uint64_t where; /* an element or, for bytes off the wire, a byte offset in the payload */
+  uint64_t what;  /* the value at fault */
   const char *message;
 } dr_fault;
 
@@ -116,18 +116,18 @@ typedef struct dr_value {
   double number; /* of the number or, of a choice, its position */
 } dr_value;
 
-/* ---- Wire header: up to DR_FIELDS_MAX integers that decode needs and that no data decides ------------- */
+/* ---- Wire fields: up to DR_FIELDS_MAX integers that decode needs and that do not depend on data ------- */
 
 #define DR_FIELDS_MAX 8
 
 typedef struct dr_field {
   size_t struct_size;
   const char *name;
-  uint64_t minimum, maximum; /* inclusive; anything else in a frame is corrupt before the codec sees it */
-  uint64_t fallback;         /* trailing fields that equal theirs are left out of the frame */
+  uint64_t minimum, maximum; /* inclusive; a frame with any other value is corrupt, and the codec is not called */
+  uint64_t fallback;         /* the default; trailing fields that equal it are left out of the frame */
 } dr_field;
 
-/* What an operation knows besides its jobs. Encode has both; decode has fields only (values is NULL). */
+/* The arguments of an operation besides its jobs. Encode has both arrays; decode has fields only (values is NULL). */
 typedef struct dr_params {
   size_t struct_size;
   const dr_value *values; /* one for each declared param */
@@ -139,18 +139,19 @@ typedef struct dr_params {
 
 /* ---- Jobs --------------------------------------------------------------------------------------------- */
 
-/* One stream of one tensor. The array is host memory, read during the call only. What data decides is
- * a pointer that lives where the data lives, beside a host-side upper bound.
+/* One stream of one tensor. The array is in host memory, read during the call only. A number that depends on data is
+ * a pointer to the place of the data, beside an upper bound in host memory.
  *
- * In CUDA operations all pointers but the array are of the device; count, in_size, out_size, tell_count and fault are never
- * NULL where they mean something. Encode: `in` is aligned to its elements, `out` to 16, with room for need.payload rounded up
- * to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up to a multiple of 16 and by 16 more. An
- * index codec that replaces the support finds in tell_count, on decode, the support that the frame states. A fault has no
- * message there, and its struct_size is 0: fields of version 2 are written. Bytes, tells and verdicts are the CPU operations'. */
+ * In CUDA operations all pointers but the array point to device memory; count, in_size, out_size, tell_count and fault
+ * are never NULL where they have a meaning. Encode: `in` is aligned to its elements, `out` to 16, with room for
+ * need.payload rounded up to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up to a
+ * multiple of 16 and by 16 more. An index codec that replaces the support finds in tell_count, on decode, the size of
+ * the support in the frame. A fault has no message there, and its struct_size is 0: fields of version 2 are written.
+ * Bytes, tells and statuses equal those of the CPU operations. */
 typedef struct dr_job {
   size_t struct_size;
   uint64_t universe;                /* index: indices are below it (< 2^32); value, order: the same, for scale */
-  uint64_t count_max;               /* host: sizes grid, scratch and bound */
+  uint64_t count_max;               /* in host memory: determines grid, scratch and bounds */
   const uint64_t *count;            /* elements of the stream (rows of `width` for values); NULL: count_max */
   uint32_t dtype, width;            /* of the values; index and order streams are u32 of width 1 */
   const void *in;                   /* encode: the elements; decode: the payload, perhaps unaligned */
@@ -159,18 +160,18 @@ typedef struct dr_job {
   void *out;                        /* encode: the payload; decode: the elements. 16-byte aligned */
   uint64_t out_capacity;            /* bytes; encode: at least need.payload. Never write past it */
   uint64_t *out_size;               /* bytes written; for an index decode, 4 * size of the support */
-  void *tell;                       /* encode. index: the support that decode will give (u32, ascending);
-                              value that REORDERS: order[j], u32. NULL where nobody asked. No support is empty */
-  uint64_t tell_capacity;           /* elements. An index codec that would tell more faults with DR_E_CAPACITY, and
-                              the pipeline sends this tensor's keys raw */
+  void *tell;                       /* encode. index: the support that decode will return (u32, ascending), never empty;
+                              value that REORDERS: order[j], u32. NULL if not requested */
+  uint64_t tell_capacity;           /* elements. An index codec with a larger support sets the fault DR_E_CAPACITY, and
+                              the pipeline sends the keys of this tensor raw */
   uint64_t *tell_count;             /* elements */
   uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
   dr_fault *fault;                  /* code != DR_OK on entry: skip the job */
 } dr_job;
 
-/* The payload of a codec of fixed size, in closed form, so that a GPU can judge a frame without asking the host: for each `bucket`
- * values (rows · row_values of them; 0: none) 32 bits; and for the rows (rows · rate) >> 16 bits, of which at least `minimum`, rounded up to
- * whole granules; if `logarithmic`, rate is 65536 · ⌈log2 rows⌉ instead. */
+/* The payload size of a codec of fixed size, in closed form, so that a GPU can validate a frame without the host: for
+ * each `bucket` values (rows · row_values of them; 0: none) 32 bits; and for the rows (rows · rate) >> 16 bits, of
+ * which at least `minimum`, rounded up to whole granules; if `logarithmic`, rate is 65536 · ⌈log2 rows⌉ instead. */
 typedef struct dr_size_rule {
   size_t struct_size;
   uint64_t rate;
@@ -179,24 +180,24 @@ typedef struct dr_size_rule {
   uint32_t logarithmic, reserved;
 } dr_size_rule;
 
-/* Closed-form bounds for one job, from universe, count_max, width, dtype, in_max and fields alone; all but
- * struct_size and rule is 0 before. Payload and scratch never fall when count_max or in_max grows. Where
- * DR_FIXED_SIZE is set, `payload` is exact when count_max is the count. The `need` of cuda's operations gives the
- * same payload and tell as the CPU's; scratch is its own. */
+/* Closed-form bounds of one job, from universe, count_max, width, dtype, in_max and fields alone. On entry all fields
+ * but struct_size and rule are 0. Payload and scratch never decrease when count_max or in_max grows. With DR_FIXED_SIZE
+ * `payload` is exact if count_max is the count. The `need` of CUDA operations returns the payload and tell of the
+ * CPU's, and its own scratch. */
 typedef struct dr_need {
   size_t struct_size;
   uint64_t payload;        /* bytes that encode may write */
-  uint64_t tell;           /* elements that encode may tell (index codecs that replace the support) */
+  uint64_t tell;           /* bound of the support (index codecs that replace it), in elements */
   uint64_t encode_scratch; /* bytes; a CPU call gets the maximum over its jobs for each worker, */
   uint64_t
       decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
   dr_size_rule *rule; /* CUDA operations: to be filled by a codec with DR_FIXED_SIZE, unless NULL */
-  /* Of an index codec that replaces the support, 1: whatever the data, it tells no more than `tell`; so its keys never go raw, and
-   * frames are bounded without them. */
+  /* Index codecs that replace the support, 1: for any data the support has at most `tell` elements; so keys are never
+   * sent raw, and the bound of a frame leaves them out. */
   uint32_t tell_suffices, reserved;
 } dr_need;
 
-/* Element i of an array, whatever version of the struct its owner has. */
+/* Element i of an array, for any version of the struct. */
 static inline const dr_job *dr_job_at(const dr_job *jobs, size_t i) {
   return (const dr_job *)((const char *)jobs + i * jobs->struct_size);
 }
@@ -213,24 +214,24 @@ static inline const dr_field *dr_field_at(const dr_field *fields, size_t i) {
   return (const dr_field *)((const char *)fields + i * fields->struct_size);
 }
 
-/* ---- Kernels: how a codec's `cuda` operations reach the GPU --------------------------------------------- */
+/* ---- Kernels: the way of a codec's `cuda` operations to the GPU ----------------------------------------- */
 
-/* A kernel takes one argument by value. `device` gives its __global__ function; `host` does what block `block` of a grid
- * does, on the CPU: that is how machines without a GPU test whole pipelines (the library's own kernels are
- * templates over both, lib/primitive/block.hpp). */
+/* A kernel takes one argument by value. `device` returns its __global__ function; `host` runs block `block` of a grid
+ * on the CPU, so that machines without a GPU can test whole pipelines (the library's own kernels are templates over
+ * both, lib/primitive/block.hpp). */
 typedef struct dr_kernel {
   size_t struct_size;
   const char *name;
   uint32_t lanes;       /* threads of a block */
   uint32_t args_size;   /* bytes of the argument, at most 32764 */
-  uint32_t shared_size; /* bytes of static shared memory that `host` wants */
+  uint32_t shared_size; /* bytes of static shared memory that `host` needs */
   uint32_t
       grid_phases; /* above 1: a cooperative launch; no block begins a phase before all have ended the one before */
   const void *(*device)(void);                                                     /* NULL: not compiled for a GPU */
   void (*host)(void *grid, uint32_t block, uint32_t grid_phase, const void *args); /* NULL: not emulated */
 } dr_kernel;
 
-/* A stable sort of n pairs by bits [0, bits) of their keys, ascending. No input is kept. All in device memory. */
+/* A stable sort of n pairs by bits [0, bits) of their keys, ascending. Inputs are overwritten. All in device memory. */
 typedef struct dr_sort {
   size_t struct_size;
   uint64_t n;
@@ -240,7 +241,8 @@ typedef struct dr_sort {
   void *temp;
   uint64_t temp_size; /* at least dr_sort_temp(n) */
 } dr_sort;
-/* Radix sort of 64-bit keys in tiles of 2048 or more, 256 counters of 4 bytes each, and histograms; so for any sum of n too. */
+/* Radix sort of 64-bit keys in tiles of 2048 or more, 256 counters of 4 bytes each, and histograms; so for any sum of n
+ * too. */
 static inline uint64_t dr_sort_temp(uint64_t n) { return n / 2 + 32768; }
 
 /* Where an operation runs. `parallel` calls f(arg, item, worker) for each item below n, worker < workers;
@@ -261,10 +263,10 @@ typedef struct dr_exec {
 
 typedef struct dr_ops {
   size_t struct_size;
-  /* Params -> wire fields, on the host, from a job's bounds alone. NULL: no fields. */
+  /* Computes wire fields from parameters, on the host, from the bounds of a job alone. NULL: no fields. */
   dr_status (*resolve)(const dr_params *, const dr_job *, uint64_t *fields, dr_fault *);
-  /* Bounds of each job; also the gate that refuses wire fields which do not fit a job (DR_E_CORRUPT). That of CUDA operations is
-   * asked of no job first, n = 0: DR_E_UNSUPPORTED says that these fields have no CUDA path. */
+  /* Bounds of each job; DR_E_CORRUPT if the wire fields do not fit a job. The `need` of CUDA operations is first called
+   * with n = 0: DR_E_UNSUPPORTED means that these fields have no CUDA path. */
   dr_status (*need)(const dr_params *, const dr_job *, size_t n, dr_need *);
   /* Optional: exact payload bytes of each job, without writing them. CPU. */
   dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);
@@ -289,7 +291,7 @@ typedef struct dr_codec {
   const dr_ops *cpu, *cuda; /* both read and write the same bytes; NULL: not there */
 } dr_codec;
 
-/* Bytes of a payload of `rows` rows by a rule; saturates below 2^61. (Marked for CUDA where a compiler of that reads it.) */
+/* Bytes of a payload of `rows` rows by a rule; saturates below 2^61. (Marked for CUDA compilers.) */
 #if defined(__CUDACC__)
 __host__ __device__
 #endif
@@ -311,7 +313,7 @@ __host__ __device__
 
 /* ---- Plug-ins ----------------------------------------------------------------------------------------- */
 
-/* What the library offers a plug-in. */
+/* The library, as a plug-in sees it. */
 typedef struct dr_host {
   size_t struct_size;
   uint32_t codec_abi; /* DR_CODEC_ABI_VERSION of the library */
@@ -319,12 +321,12 @@ typedef struct dr_host {
 } dr_host;
 
 /* A plug-in exports this one symbol. It returns `*count` codecs that live as long as the process, or NULL
- * if it cannot work with this host. Never unloaded. */
+ * if it cannot work with this library. It is never unloaded. */
 typedef const dr_codec *const *(*dr_plugin_fn)(const dr_host *, size_t *count);
 #define DR_PLUGIN_SYMBOL "dr_plugin_v2"
 
 /* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits,
- * with the top bit set. A clash of two loaded codecs is refused. */
+ * with the top bit set. Two loaded codecs with one id are an error. */
 static inline uint32_t dr_private_id(const char *name) {
   uint32_t hash = 2166136261u;
   while (*name) hash = (hash ^ (uint8_t)*name++) * 16777619u;

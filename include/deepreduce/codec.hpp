@@ -1,4 +1,4 @@
-// DeepReduce: what a codec in C++20 would write again and again. Header only; built-ins and plug-ins use it alike.
+// DeepReduce: helpers for codecs in C++20. Header only; built-ins and plug-ins use it alike.
 #ifndef DEEPREDUCE_CODEC_HPP
 #define DEEPREDUCE_CODEC_HPP
 
@@ -39,7 +39,7 @@ inline bool fault(const dr_job& job, dr_status code, uint64_t where, uint64_t wh
 }
 
 // A dr_ops operation that calls F(params, job, scratch) for every job without a fault, on as many workers as there
-// are. Scratch is as `need` asked. DR_OK always: what goes wrong is the fault of a job.
+// are. Scratch is as `need` computed. Always DR_OK: an error is the fault of a job.
 template <auto F>
 dr_status each_job(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n) {
   struct call {
@@ -112,7 +112,7 @@ dr_status each_cost(const dr_exec* exec, const dr_params* params, const dr_job* 
   return DR_OK;
 }
 
-// An index codec that keeps its support tells it so.
+// Reports the support of an index codec that does not replace it.
 inline void tell_same(const dr_job& job) {
   if (!job.tell) return;
   const uint64_t n = job_count(job);
@@ -157,7 +157,7 @@ constexpr dr_ops cuda_ops(decltype(dr_ops::encode) encode, decltype(dr_ops::deco
   return {sizeof(dr_ops), nullptr, each_need<Need>, nullptr, encode, decode, {encodes, decodes}};
 }
 
-// What a codec's table says beside name, traits and operations; none of it is needed by all.
+// Optional fields of a codec, beside name, traits and operations.
 struct codec_parts {
   uint32_t dtypes = 0, forms = 0;
   std::span<const dr_param> params{};

@@ -1,5 +1,5 @@
 // DeepReduce for C++20: deepreduce.h with destructors, spans and exceptions. Header only, and no more than that:
-// what a function does, and when it fails, is said there.
+// that header documents each function and its errors.
 //
 //   dr::plan plan("sparsify=topr(ratio=0.01) index=golomb value=raw");
 //   dr::context context;
@@ -102,7 +102,7 @@ inline dr_tensor_out dense_out(dr_dtype dtype, void* values, uint64_t rows, uint
 }
 inline dr_tensor_out dense_out(std::span<float> values) { return dense_out(DR_F32, values.data(), values.size()); }
 
-// Room for `capacity` rows; after decode `count` says how many there are.
+// Memory for `capacity` rows; decode sets `count`, the number of rows.
 inline dr_tensor_out sparse_out(dr_dtype dtype, void* values, dr_dtype index_dtype, void* indices, uint64_t capacity,
                                 uint64_t rows, uint32_t width = 1) {
   auto t = dense_out(dtype, values, rows, width);
@@ -112,7 +112,7 @@ inline dr_tensor_out sparse_out(dr_dtype dtype, void* values, dr_dtype index_dty
   return t;
 }
 
-// Bytes of feedback state that `p` wants for such a tensor; 8-byte aligned and zeroed it is a fresh state.
+// Bytes of feedback state that `p` needs for such a tensor; zeroed memory, aligned to 8 bytes, is a fresh state.
 inline size_t state_size(const plan& p, const dr_tensor& tensor) {
   auto e = sized<dr_error>();
   size_t bytes = 0;
@@ -212,7 +212,7 @@ class context {
 
 inline dr_bytes bytes_of(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
-// Tensors and outputs, in a batch prepared for them and bound to it: what a training loop calls each step, on the CPU. What they
+// Tensors and outputs, in a batch prepared for them and bound to it: the calls of a training step, on the CPU. What they
 // point to, the outputs themselves and the context must outlive it. No outputs: it only encodes. merges: frames of one merge, at most.
 class binding {
  public:

@@ -1,20 +1,24 @@
-/* DeepReduce: ranks over MPI. Inline functions, which your mpicc compiles, so that any MPI will do. C11 and C++20, MPI 3.1.
+/* DeepReduce: ranks over MPI. Inline functions, which your mpicc compiles, so that any MPI works. C11 and C++20, MPI
+ * 3.1.
  *
  *   dr_mpi *mean = NULL;                                     // once, by all ranks
  *   dr_mpi_create(context, plan, MPI_COMM_WORLD, NULL, &gradient, sizeof gradient, &out, sizeof out, 1, &mean, &error);
- *   dr_mpi_allreduce(mean, NULL);                            // each step; or dr_mpi_iallreduce, and dr_mpi_test or dr_mpi_wait
- *   dr_mpi_destroy(mean);                                    // before MPI_Finalize
+ *   dr_mpi_allreduce(mean, NULL);                            // each step; or dr_mpi_iallreduce, and dr_mpi_test or
+ *   dr_mpi_wait dr_mpi_destroy(mean);                                    // before MPI_Finalize
  *
- * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always the same.
- * - Frames go from point to point, on a communicator of their own, made of the caller's, with MPI_ERRORS_RETURN.
- *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: give it MPI_ERRORS_RETURN, too, or a message that is too long aborts.
- * - No call waits in MPI: it asks again and again, and sleeps in between, until the deadline (dr_exchange_options.timeout_ns).
- * - What is longer than DR_MPI_ROUND bytes goes in rounds of so many, since MPI 3 counts in int; all ranks have the same.
- * - A failed exchange may leave sends that MPI does not take back. Their memory and the communicator are never freed then,
+ * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always
+ *   the same.
+ * - Frames go from point to point, on a duplicate of the caller's communicator, with MPI_ERRORS_RETURN.
+ *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: give it MPI_ERRORS_RETURN, too, or a message that is too
+ *   long aborts.
+ * - No call blocks in MPI: it polls, and sleeps in between, until the deadline (dr_exchange_options.timeout_ns).
+ * - Messages of more than DR_MPI_ROUND bytes go in rounds of that size, because MPI 3 counts in int; it is the same on
+ *   all ranks.
+ * - A failed exchange may leave sends that MPI cannot cancel. Their memory and the communicator are then never freed,
  *   and MPI_Finalize may wait for the lost rank: call MPI_Abort or _exit.
- * - A rank that stops, or is late, is named by all others. One that is killed is, where mpiexec leaves the others alive and MPI
- *   survives it: Open MPI --with-ft ulfm, MPICH in shared memory, MPICH 4.0. MPICH 5.0 over TCP does not: MPI_Isend to that rank
- *   crashes (ucx) or never returns (ofi). By default mpiexec ends all ranks when one is killed.
+ * - All other ranks name a rank that stops or is late. They name a killed rank if mpiexec leaves them alive and MPI
+ *   survives it: Open MPI --with-ft ulfm, MPICH in shared memory, MPICH 4.0. MPICH 5.0 over TCP does not: MPI_Isend to
+ *   that rank crashes (ucx) or never returns (ofi). By default mpiexec ends all ranks when one is killed.
  */
 #ifndef DEEPREDUCE_MPI_H
 #define DEEPREDUCE_MPI_H
@@ -88,7 +92,8 @@ static inline dr_status dr_mpi_gather_(dr_mpi_transport *t, uint64_t word, uint6
 
 /* ---- A transport by itself, for dr_exchange_create ------------------------------------------------------- */
 
-/* What MPI holds on to is left to it, with the communicator; otherwise all ranks call it (MPI_Comm_free). NULL is fine. */
+/* If MPI still uses memory of it, that memory and the communicator are not freed; otherwise all ranks call it
+ * (MPI_Comm_free). NULL is fine. */
 static inline void dr_mpi_transport_destroy(dr_mpi_transport *t) {
   int finalized = 0;
   if (!t) return;
@@ -100,7 +105,8 @@ static inline void dr_mpi_transport_destroy(dr_mpi_transport *t) {
 }
 
 /* All ranks of `comm` call it, within timeout_ns (0: 60 s) of one another. error may be NULL.
- * ARGUMENT (MPI is not initialized, or `comm` is none), UNSUPPORTED (tags below 2^28, 65536 ranks), TIMEOUT, PEER, MEMORY. */
+ * ARGUMENT (MPI is not initialized, or `comm` is none), UNSUPPORTED (tags below 2^28, 65536 ranks), TIMEOUT, PEER,
+ * MEMORY. */
 static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_ns, dr_mpi_transport **transport,
                                                 dr_error *error) {
   int initialized = 0, finalized = 0, inter = 0, found = 0, length = 0, code, together = 0, *tag_most = NULL;
@@ -159,7 +165,7 @@ static inline dr_status dr_mpi_transport_create(MPI_Comm comm, uint64_t timeout_
   return status;
 }
 
-/* What dr_exchange_create takes. Valid as long as the transport. */
+/* The argument of dr_exchange_create. Valid as long as the transport. */
 static inline dr_transport dr_mpi_transport_of(dr_mpi_transport *t) {
   dr_transport transport;
   memset(&transport, 0, sizeof transport);
@@ -193,8 +199,9 @@ static inline void dr_mpi_destroy(dr_mpi *m) {
   free(m);
 }
 
-/* As dr_exchange_create, by all ranks of `comm` within options->timeout_ns of one another. If a rank cannot, none can.
- * error may be NULL; as there and in dr_mpi_transport_create, and PEER: `frame` is the rank that cannot. */
+/* As dr_exchange_create, by all ranks of `comm` within options->timeout_ns of one another. If it fails on a rank, it
+ * fails on all. error may be NULL. Statuses of dr_exchange_create and dr_mpi_transport_create, and PEER: `frame` is the
+ * rank that failed. */
 static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, MPI_Comm comm,
                                       const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,
                                       dr_tensor_out *outs, size_t out_stride, size_t n, dr_mpi **made,
@@ -237,7 +244,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
   return status;
 }
 
-/* Begins. As dr_exchange_start. */
+/* Starts, as dr_exchange_start. */
 static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
   dr_status status;
   m->transport->error.code = DR_OK;
@@ -246,10 +253,10 @@ static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
   return status;
 }
 
-/* Goes on. As dr_exchange_advance: DR_PENDING, DR_OK, or how it failed. MPI makes way only while it is called. */
+/* Continues, as dr_exchange_advance: DR_PENDING, DR_OK, or the error. MPI makes progress only while it is called. */
 static inline dr_status dr_mpi_test(dr_mpi *m) { return m->last = dr_exchange_advance(m->exchange); }
 
-/* Goes on to the end: DR_OK, or how it failed. */
+/* Continues to the end: DR_OK, or the error. */
 static inline dr_status dr_mpi_wait(dr_mpi *m) {
   dr_mpi_pause_ pause = {0, 0, 0};
   for (;;) {
@@ -265,7 +272,7 @@ static inline dr_status dr_mpi_allreduce(dr_mpi *m, const dr_call *call) {
   return status == DR_OK ? dr_mpi_wait(m) : status;
 }
 
-/* What the last failing call said, `frame` being the rank to blame; and what MPI said, if it did. */
+/* The error of the last failed call, with the rank that caused it in `frame`, and MPI's message if there is one. */
 static inline const dr_error *dr_mpi_last_error(dr_mpi *m) {
   m->error = *dr_last_error(m->context);
   if (m->error.code != DR_OK && m->transport->error.code != DR_OK) {

@@ -1,4 +1,4 @@
-/* DeepReduce: a transport's four functions over MPI's point to point. A part of mpi.h, which says more. */
+/* DeepReduce: a transport's four functions over MPI's point to point. A part of mpi.h. */
 #ifndef DEEPREDUCE_MPI_TRANSPORT_H
 #define DEEPREDUCE_MPI_TRANSPORT_H
 
@@ -40,7 +40,7 @@ typedef struct dr_mpi_transport {
   uint32_t capacity, free;
   uint32_t long_receives; /* that are BEHIND, or that take a whole round */
   uint64_t posted, ended;
-  dr_error error; /* what MPI said first; code DR_OK: nothing */
+  dr_error error; /* the first error of MPI; code DR_OK: none */
 } dr_mpi_transport;
 
 static inline dr_status dr_mpi_say_(dr_error *error, dr_status code, uint64_t rank, const char *what, int mpi_code) {
@@ -103,12 +103,12 @@ static inline int dr_mpi_is_long_(const dr_mpi_slot_ *slot) {
   return slot->state == DR_MPI_BEHIND_ || (slot->state == DR_MPI_RECV_ && slot->capacity >= DR_MPI_ROUND);
 }
 
-/* Whether `late` may get only what comes after what `early` gets. */
+/* Whether the messages of `late` come after those of `early`. */
 static inline int dr_mpi_follows_(const dr_mpi_slot_ *late, const dr_mpi_slot_ *early) {
   return dr_mpi_is_long_(early) && early->peer == late->peer && early->tag == late->tag && early->order < late->order;
 }
 
-/* A slot is over: well, or as MPI's code says. */
+/* Ends a slot: done, or with MPI's error code. */
 static inline void dr_mpi_end_(dr_mpi_transport *t, dr_mpi_slot_ *slot, int code) {
   const int sends = slot->state == DR_MPI_SEND_;
   int kind = MPI_SUCCESS;

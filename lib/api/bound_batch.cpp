@@ -36,7 +36,7 @@ dr_status bound_batch::take_workspace() {
   if (!workspace_size_) return DR_OK;
   workspace_ = where.where ? where.where->allocate(workspace_size_) : context.allocate(workspace_size_);
   if (workspace_) return DR_OK;
-  return fail(context.error, DR_E_MEMORY, "binding: no %zu bytes of workspace to be had", workspace_size_);
+  return fail(context.error, DR_E_MEMORY, "binding: cannot allocate %zu bytes of workspace", workspace_size_);
 }
 
 dr_status bound_batch::encode(encode_request& request, encode_result& made) {

@@ -20,7 +20,7 @@ struct bound_batch {
   bound_batch(const bound_batch&) = delete;
   bound_batch& operator=(const bound_batch&) = delete;
 
-  // Check what was put into `tensors` or `outs`, and count their workspace in.
+  // Validate `tensors` or `outs`, and add their workspace.
   dr_status bind_tensors();
   dr_status bind_outputs();
   dr_status take_workspace();

@@ -39,14 +39,14 @@ dr_status context::start(const dr_context_options& from, dr_error& to) {
   try {
     workers = std::make_unique<pool>(std::max(1u, options.threads));
   } catch (const std::system_error& failure) {
-    return fail(to, DR_E_MEMORY, "context: no %u threads can be started: %s", options.threads, failure.what());
+    return fail(to, DR_E_MEMORY, "context: cannot start %u threads: %s", options.threads, failure.what());
   }
   return DR_OK;
 }
 
 dr_status context::fail_lost() {
   return fail(error, DR_E_ARGUMENT,
-              "context: this process was forked, and its %u threads stayed behind; make a context here",
+              "context: created before fork(), which copies none of its %u threads; create one in the child",
               workers->workers() - 1);
 }
 
@@ -54,7 +54,7 @@ dr_status context::reserve(uint64_t size) {
   if (size <= workspace_.size()) return DR_OK;
   drop_workspace();
   void* const memory = size > SIZE_MAX / 4 ? nullptr : allocate(size);
-  if (!memory) return fail(error, DR_E_MEMORY, "workspace: no %" PRIu64 " bytes to be had", size);
+  if (!memory) return fail(error, DR_E_MEMORY, "workspace: cannot allocate %" PRIu64 " bytes", size);
   workspace_ = {static_cast<std::byte*>(memory), static_cast<size_t>(size)};
   return DR_OK;
 }

@@ -1,4 +1,4 @@
-// What the calls of a context share: threads, memory, the last error.
+// The state that the calls of a context share: threads, memory, the last error.
 #pragma once
 
 #include <memory>
@@ -50,7 +50,7 @@ struct context {
   // Host workspace of at least so many bytes. It grows and stays. MEMORY.
   dr_status reserve(uint64_t size);
   std::span<std::byte> workspace() const { return workspace_; }
-  // Gives back what is kept for the next call.
+  // Frees the memory that is cached for the next call.
   dr_status trim();
 
  private:

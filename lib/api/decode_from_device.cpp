@@ -27,7 +27,7 @@ struct device_call {
   dr_status wait() const { return check(where.wait(at.stream)); }
   sparse_outputs sparse() const { return request.copies ? sparse_outputs::one_frame : sparse_outputs::none; }
 
-  // Brings as much of a frame as holds its header. `judged`: the reader's verdict on it.
+  // Copies as much of a frame as holds its header. `judged`: the status that the reader returned.
   dr_status fetch_header(size_t i, uint64_t memory_max, dr_status& judged) {
     constexpr size_t usual = 65536;
     const dr_bytes& f = request.frames[i];
@@ -126,7 +126,7 @@ struct device_call {
     });
   }
 
-  // Frames of one shape go together; otherwise all are judged before the first is added.
+  // Frames of one shape go together; otherwise all are validated before the first is added.
   dr_status run_all() {
     if (views.empty()) return clear_outputs();
     join_shapes(shapes);
@@ -149,7 +149,7 @@ struct device_call {
 dr_status decode_from_device(context& c, const target& t, const decode_request& request,
                              const dr_decode_options& options, std::span<tensor_out> outs) {
   if (options.tensors || options.first_tensor)
-    return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; the CPU does some");
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; use the CPU for some");
   device_call call{c, t, request, options, outs};
   bool by_host = false;
   if (const dr_status s = call.read_headers()) return s;

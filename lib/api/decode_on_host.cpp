@@ -31,7 +31,7 @@ uint64_t bytes_of(std::span<const tensor_out> outs) {
 }
 
 dr_status too_small(dr_error& error, size_t size, uint64_t needed) {
-  fail(error, DR_E_CAPACITY, "workspace: %zu bytes, but these frames need %" PRIu64, size, needed);
+  fail(error, DR_E_CAPACITY, "workspace: %zu bytes given, %" PRIu64 " needed", size, needed);
   error.needed = needed;
   return DR_E_CAPACITY;
 }
@@ -120,7 +120,7 @@ struct host_call {
 dr_status check_all_dense(std::span<const tensor_out> outs, dr_error& error) {
   for (size_t i = 0; i < outs.size(); ++i)
     if (outs[i].index_dtype) {
-      fail(error, DR_E_ARGUMENT, "output %zu: it is sparse, and nothing can be added to it", i);
+      fail(error, DR_E_ARGUMENT, "output %zu is sparse; DR_DECODE_ADD requires dense outputs", i);
       error.tensor = i;
       return DR_E_ARGUMENT;
     }

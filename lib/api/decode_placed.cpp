@@ -13,8 +13,7 @@ dr_status check_elements(const batch& b, uint64_t elements_max, dr_error& error)
   uint64_t left = elements_max;
   for (const tensor_shape& s : b.shapes) {
     if (s.elements() > left)
-      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64,
-                  elements_max - left, elements_max);
+      return fail(error, DR_E_CAPACITY, "frame: elements exceed max_elements = %" PRIu64, elements_max);
     left -= s.elements();
   }
   return DR_OK;
@@ -27,7 +26,7 @@ dr_status decode_on_its_device(context& c, const placed_batch& b, const target& 
   for (size_t i = 0; i < request.frames.size(); ++i)
     if (!request.frames[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
   if (options.flags & DR_DECODE_TAG)
-    return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode on a device compares no tags; dr_decode does");
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode on a device cannot compare tags; use dr_decode");
   if (!memory.checked)
     if (const dr_status s = b.check_outputs(outs, c.error)) return s;
   // How long a frame is only the device knows; no longer than the batch's.
@@ -48,9 +47,10 @@ dr_status decode_placed(context& c, const placed_batch& b, const target& t, cons
                         const dr_decode_options& options, std::span<tensor_out> outs, const prepared_memory& memory,
                         dr_result* result) {
   if (b.by_host)
-    return fail(c.error, DR_E_UNSUPPORTED, "batch: the CPU does its plan for a device; dr_decode and dr_merge do it");
+    return fail(c.error, DR_E_UNSUPPORTED,
+                "batch: its plan runs on the CPU (DR_PLACE_ALLOW_HOST); use dr_decode or dr_merge");
   if (options.tensors || options.first_tensor)
-    return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode is of all tensors; dr_decode is of some");
+    return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode decodes all tensors; use dr_decode for some");
   if (!request.frames.data() && !request.frames.empty()) return fail(c.error, DR_E_ARGUMENT, "frames is NULL");
   if (const dr_status s = check_weights(request.weights, request.frames.size(), c.error)) return s;
   if (t.where) return decode_on_its_device(c, b, t, request, options, outs, memory, result);

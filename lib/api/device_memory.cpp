@@ -22,7 +22,7 @@ dr_status device_memory::reserve(const target& t, uint64_t size, dr_error& error
   size_ = size;
   if (event_) return DR_OK;
   drop();
-  return fail(error, DR_E_MEMORY, "device: no %" PRIu64 " bytes to be had", size);
+  return fail(error, DR_E_MEMORY, "device: cannot allocate %" PRIu64 " bytes", size);
 }
 
 void device_memory::finish(void* stream) {

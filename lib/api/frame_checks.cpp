@@ -10,16 +10,14 @@ dr_status read_sound_frame(const dr_bytes& frame, frame_view& out, dr_error& err
   if (const dr_status s = read_frame(static_cast<const uint8_t*>(frame.data), frame.size, out, error, memory_max))
     return s;
   if (out.status)
-    return fail(error, DR_E_PEER, "frame: the rank that sent it could not encode (%s): %s", status_name(out.status),
-                out.message);
+    return fail(error, DR_E_PEER, "frame: its sender could not encode (%s): %s", status_name(out.status), out.message);
   return DR_OK;
 }
 
 dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& error) {
   if (!(o.flags & DR_DECODE_TAG) || (f.flags & DR_FRAME_TAG && f.tag == o.tag)) return DR_OK;
-  if (!(f.flags & DR_FRAME_TAG))
-    return fail(error, DR_E_ARGUMENT, "frame: it has no tag; %" PRIu64 " is wanted", o.tag);
-  fail(error, DR_E_ARGUMENT, "frame: its tag is %" PRIu64 "; %" PRIu64 " is wanted", f.tag, o.tag);
+  if (!(f.flags & DR_FRAME_TAG)) return fail(error, DR_E_ARGUMENT, "frame: no tag; expected %" PRIu64, o.tag);
+  fail(error, DR_E_ARGUMENT, "frame: tag %" PRIu64 "; expected %" PRIu64, f.tag, o.tag);
   error.what = f.tag;
   return DR_E_ARGUMENT;
 }
@@ -27,7 +25,8 @@ dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& e
 dr_status check_weights(const float* weights, size_t k, dr_error& error) {
   for (size_t i = 0; weights && i < k; ++i)
     if (!std::isfinite(weights[i])) {
-      fail(error, DR_E_ARGUMENT, "weights: %g of frame %zu is not finite", static_cast<double>(weights[i]), i);
+      fail(error, DR_E_ARGUMENT, "weights: the weight %g of frame %zu is not finite", static_cast<double>(weights[i]),
+           i);
       error.frame = i;
       return DR_E_ARGUMENT;
     }

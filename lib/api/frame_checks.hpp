@@ -1,4 +1,4 @@
-// What decodes of a context check alike, on the CPU and on a device.
+// The common checks of decode, on the CPU and on a device.
 #pragma once
 
 #include "api/context.hpp"
@@ -10,7 +10,7 @@ inline uint64_t header_room(const dr_decode_options& o) { return o.max_workspace
 
 // Reads a whole frame in host memory and checks it. ARGUMENT: NULL. PEER: a status frame. Else as read_frame.
 dr_status read_sound_frame(const dr_bytes& frame, frame_view& out, dr_error& error, uint64_t memory_max = UINT64_MAX);
-// ARGUMENT: the call wants another tag than the frame's.
+// ARGUMENT: the call expects another tag.
 dr_status check_tag(const frame_view& f, const dr_decode_options& o, dr_error& error);
 // ARGUMENT: a weight is not finite. One such weight would be in every sum.
 dr_status check_weights(const float* weights, size_t k, dr_error& error);

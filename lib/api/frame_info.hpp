@@ -1,4 +1,4 @@
-// What a frame's header says, in the structs of the ABI.
+// The header of a frame, in the structs of the ABI.
 #pragma once
 
 #include "container/frame.hpp"

@@ -17,7 +17,7 @@ dr_status encode_by_host(const batch& b, const encode_call& call, std::span<cons
                          device& where, void* stream, uint8_t* frame, uint64_t capacity, encode_result& result,
                          dr_error& error);
 
-// As kernels tell a result (tell_result).
+// As kernels set a result (tell_result).
 dr_status tell_by_host(const dr_result& from, device& where, void* stream, dr_result* to);
 
 // Frames from device memory, in host memory that `kept` holds.

@@ -15,16 +15,19 @@ dr_status load_plugin(const char* path, dr_error& error) {
   void* const library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
   if (!library)
     return fail(error, DR_E_UNSUPPORTED, "plug-in: %s%s", dlerror(),
-                std::strchr(path, '/') ? "" : " (without a slash it is looked for where the system's libraries are)");
+                std::strchr(path, '/') ? "" : " (a name without a slash is searched in the system's library path)");
   void* const symbol = dlsym(library, DR_PLUGIN_SYMBOL);
   if (!symbol)
-    return fail(error, DR_E_UNSUPPORTED, "plug-in %s: it does not export %s%s", path, DR_PLUGIN_SYMBOL,
-                dlsym(library, "dr_plugin_v1") ? "; it speaks version 1 of codec.h, this library version 2" : "");
+    return fail(error, DR_E_UNSUPPORTED, "plug-in %s: does not export %s%s", path, DR_PLUGIN_SYMBOL,
+                dlsym(library, "dr_plugin_v1")
+                    ? "; it was built for version 1 of codec.h, this library requires version 2"
+                    : "");
   static constexpr dr_host host{sizeof(dr_host), DR_CODEC_ABI_VERSION, 0};
   size_t n = 0;
   const dr_codec* const* const codecs = reinterpret_cast<dr_plugin_fn>(symbol)(&host, &n);
   if (!codecs || !n)
-    return fail(error, DR_E_UNSUPPORTED, "plug-in %s: it offers no codec to version %d", path, DR_CODEC_ABI_VERSION);
+    return fail(error, DR_E_UNSUPPORTED, "plug-in %s: has no codec for version %d of codec.h", path,
+                DR_CODEC_ABI_VERSION);
   return register_codecs(codecs, n, error);
 }
 

@@ -11,9 +11,8 @@ uint64_t placed_batch::bound() const { return std::max<uint64_t>(layout[1].frame
 dr_status placed_batch::decode_room(size_t k, size_t& bytes, dr_error& error) const {
   if (k > merged_max) return fail(error, DR_E_ARGUMENT, "k: %zu frames; at most %zu", k, merged_max);
   if (by_host)
-    return fail(
-        error, DR_E_UNSUPPORTED,
-        "batch: of a plan that the CPU does for its device (DR_PLACE_ALLOW_HOST); dr_decode and dr_merge decode it");
+    return fail(error, DR_E_UNSUPPORTED,
+                "batch: its plan runs on the CPU (DR_PLACE_ALLOW_HOST); use dr_decode or dr_merge");
   uint64_t size = 0;
   if (where)
     size = device_decode_workspace(frames, k);
@@ -87,7 +86,8 @@ dr_status placed_batch::check_outputs(std::span<const tensor_out> outs, dr_error
         !is_value_type(o.dtype) || (!o.values && s.universe) ||
         reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype)) {
       fail(error, o.flags ? DR_E_UNSUPPORTED : DR_E_ARGUMENT,
-           "output %zu: not dense, not of its tensor's shape, no type of values, unknown flags, NULL or misaligned", i);
+           "output %zu: must be dense, of its tensor's shape and a value type, without flags, not NULL, and aligned",
+           i);
       error.tensor = i;
       return error.code;
     }

@@ -39,7 +39,7 @@ struct placed_batch : batch {
   // Readies prepared decodes on a device; elsewhere there is nothing to do.
   dr_status load_decode(dr_error& error);
 
-  // A call may repeat what the batch settled, and must not change it. ARGUMENT.
+  // A call may repeat the settings of the batch, and must not change them. ARGUMENT.
   dr_status check_segment_rows(uint64_t asked, dr_error& error) const;
   dr_status check_plan(size_t tensor, const plan& own, dr_error& error) const;
   // Whether the batch decodes such outputs, all of them dense if it runs on a device.

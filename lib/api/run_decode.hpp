@@ -40,7 +40,7 @@ inline decode_request decode_of(const dr_bytes& frame) {
   r.copies = true;
   return r;
 }
-// Whether a merge adds to what the outputs hold.
+// Whether a merge adds to the contents of the outputs.
 inline bool adds(const decode_request& r, const dr_decode_options& o) { return !r.copies && (o.flags & DR_DECODE_ADD); }
 
 }  // namespace dr

@@ -22,7 +22,7 @@ dr_status elements_of(const tensor_view& t, uint64_t& elements, dr_error& error)
 // ARGUMENT: [first, first + n) is not below `all`, whatever the sum is.
 dr_status check_within(const char* which, uint64_t first, uint64_t n, uint64_t all, dr_error& error) {
   if (first <= all && n <= all - first) return DR_OK;
-  fail(error, DR_E_ARGUMENT, "%s: %" PRIu64 " elements from %" PRIu64 " on are not within the %" PRIu64 " of the state",
+  fail(error, DR_E_ARGUMENT, "%s: %" PRIu64 " elements from element %" PRIu64 " exceed the %" PRIu64 " of the state",
        which, n, first, all);
   error.where = first;
   error.what = n;
@@ -41,7 +41,7 @@ dr_status state_size(const plan& method, const tensor_view& tensor, size_t& byte
 dr_status find_residual(void* state, size_t state_size, float*& residual, uint64_t& elements, dr_error& error) {
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
-  if (!head.magic) return fail(error, DR_E_ARGUMENT, "state: it is fresh and holds no residual yet");
+  if (!head.magic) return fail(error, DR_E_ARGUMENT, "state: fresh, so it holds no residual yet");
   residual = residual_of(state);
   elements = head.elements;
   return DR_OK;
@@ -51,9 +51,8 @@ dr_status fill_state(const plan& method, const tensor_view& tensor, const float*
                      size_t state_size, dr_error& error) {
   uint64_t elements = 0;
   if (const dr_status s = elements_of(tensor, elements, error)) return s;
-  if (!method.keeps_feedback())
-    return fail(error, DR_E_ARGUMENT, "plan: it keeps no feedback, so there is no state to fill");
-  // As on a device, what the memory holds is not read: only its place and size count.
+  if (!method.keeps_feedback()) return fail(error, DR_E_ARGUMENT, "plan: no feedback, so there is no state to fill");
+  // As on a device, the memory is not read: only its place and size count.
   if (const dr_status s = check_residual(state, state_size, elements, true, error)) return s;
   if (residual)
     std::memmove(residual_of(state), residual, 4 * elements);

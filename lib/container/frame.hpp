@@ -1,4 +1,4 @@
-// The frame: bytes of a batch, and what a reader makes of them (FORMAT.md is normative).
+// The frame: the bytes of a batch, and their parsed form (FORMAT.md is normative).
 #pragma once
 
 #include <array>
@@ -102,7 +102,7 @@ struct frame_view {
   void keep(uint32_t first, uint32_t n);
 };
 
-// Calls f(first row, rows behind it, universe) for each tensor of a frame.
+// Calls f(first row, row past its last, universe) for each tensor of a frame.
 template <class F>
 void each_tensor(const frame_view& frame, F&& f) {
   for (size_t i = 0; i < frame.rows.size();) {

@@ -1,4 +1,4 @@
-// The rules of a frame's header, for host and device: where fields stand, what a row stores, and what is corrupt
+// The rules of a frame's header, for host and device: positions of fields, contents of a row, and corruption
 // (FORMAT.md is normative).
 #pragma once
 
@@ -69,7 +69,7 @@ struct entry_head {
   DR_HD constexpr bool has_reserved_count(uint32_t s) const { return stages(s) == 0 || stages(s) > entry_stages_max; }
 };
 
-// What a plan says of its rows.
+// The rules that a plan sets for its rows.
 enum row_flag : uint32_t {
   row_lists_section = 1,          // << section
   row_stores_size = 8,            // << section: its size does not follow from the header
@@ -107,7 +107,7 @@ DR_HD uint64_t section_elements(const Row& row, uint32_t s) {
 // The support of a row that has no column for it.
 DR_HD constexpr uint64_t implied_support(uint32_t mode, uint64_t count) { return mode == mode_dense ? 0 : count; }
 
-// What a row stores in a column from `col_universe` on.
+// The value of a row in a column from `col_universe` on.
 template <class Row>
 DR_HD uint64_t stored_column(const Row& row, uint32_t flags, uint32_t c) {
   if (c == col_universe) return row.universe;
@@ -159,9 +159,9 @@ DR_HD constexpr bool product_overflows(uint64_t a, uint64_t b) {
   return (a * (b >> 32) + (a * (b & 0xffffffff) >> 32)) >> 32 != 0;
 }
 
-// Checks what a row stores, and sets the support and the sizes that follow from the header. row_bytes: width · size of
-// the type. size_of(section, elements, size) gives the size of a section that stores none; returns row_rule::none,
-// size_overflows, fields_fit or whole_blocks.
+// Validates the fields of a row, and sets the support and the sizes that follow from the header. row_bytes: width ·
+// size of the type. size_of(section, elements, size) gives the size of a section that stores none; returns
+// row_rule::none, size_overflows, fields_fit or whole_blocks.
 template <class Row, class SizeOf>
 DR_HD row_fault check_sizes(Row& row, uint32_t flags, uint64_t row_bytes, SizeOf&& size_of) {
   if (row.mode == mode_dense) {

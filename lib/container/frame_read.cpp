@@ -26,17 +26,17 @@ bool zeros(const uint8_t* from, const uint8_t* to) {
 const char* sentence_of(row_rule broken) {
   switch (broken) {
     case row_rule::none: break;
-    case row_rule::mode: return "a mode of a row that this library does not know";
-    case row_rule::universe: return "a row is larger than its universe";
-    case row_rule::support_is_count: return "a support differs from the count";
-    case row_rule::dense_stores_nothing: return "a dense row stores sizes";
-    case row_rule::size_overflows: return "its size overflows";
-    case row_rule::empty_stores_nothing: return "an empty row has a payload or a support";
-    case row_rule::support_is_there: return "a row with a count has no support";
-    case row_rule::absent_stores_no_size: return "a size is stored of a stream that is not there";
-    case row_rule::fields_fit: return "the fields of a codec do not fit it";
-    case row_rule::fixed_stores_no_size: return "a size is stored of a stream of fixed size";
-    case row_rule::whole_blocks: return "its elements are not whole blocks";
+    case row_rule::mode: return "unknown mode";
+    case row_rule::universe: return "count or support exceeds universe";
+    case row_rule::support_is_count: return "support differs from count";
+    case row_rule::dense_stores_nothing: return "sizes are stored, but the segment is dense";
+    case row_rule::size_overflows: return "size overflows";
+    case row_rule::empty_stores_nothing: return "payload or support, but count is 0";
+    case row_rule::support_is_there: return "support is 0, but count is not";
+    case row_rule::absent_stores_no_size: return "size stored for an absent stream";
+    case row_rule::fields_fit: return "a codec refuses its wire fields";
+    case row_rule::fixed_stores_no_size: return "size stored for a stream of fixed size";
+    case row_rule::whole_blocks: return "elements are not whole blocks";
   }
   return "";
 }
@@ -55,8 +55,8 @@ dr_status read_sizes(const wire_plan& plan, uint32_t rule, wire_row& row, uint64
     return row_rule::none;
   };
   const row_fault f = check_sizes(row, rule, row_bytes, size_of);
-  return f ? fail(error, DR_E_CORRUPT, "frame: row %" PRIu64 ": %s (value %" PRIu64 ")", number, sentence_of(f.broken),
-                  f.what)
+  return f ? fail(error, DR_E_CORRUPT, "frame: segment %" PRIu64 ": %s (value %" PRIu64 ")", number,
+                  sentence_of(f.broken), f.what)
            : DR_OK;
 }
 
@@ -144,7 +144,7 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
     return corrupt_frame(error, "status and its flag disagree", status);
   if (size < head + table) return truncated(error, size, head + table);
   if (out.status) {
-    if (!is_status_head(rows, widths, table)) return corrupt_frame(error, "a status frame has rows", rows);
+    if (!is_status_head(rows, widths, table)) return corrupt_frame(error, "a status frame has segments", rows);
     if (!is_status(status)) return corrupt_frame(error, "unknown status", status);
     std::memcpy(out.message, data + head, table);
     out.header_size = padded(head + table);
@@ -169,8 +169,7 @@ dr_status read_general(const uint8_t* data, size_t size, frame_view& out, dr_err
     named.add(entry_of(load_bytes(infos + i * width[col_info], static_cast<unsigned>(width[col_info]))));
   const uint64_t kept = std::min<uint64_t>(named.count(), table / plan_entry_min);
   if (const uint64_t memory = frame_view::memory_of(kept, rows, table); memory > memory_max)
-    return fail(error, DR_E_CAPACITY,
-                "frame: its header takes %" PRIu64 " bytes; of the limit there are %" PRIu64 " left", memory,
+    return fail(error, DR_E_CAPACITY, "frame: the header needs %" PRIu64 " bytes; the limit leaves %" PRIu64, memory,
                 memory_max);
   out.plans.reserve(kept);
   frame_cursor in{data + head, data + head + table};
@@ -225,7 +224,7 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
   out.clear();
   out.data = data;
   if (available < 12) return truncated(error, available, 12);
-  if (!has_magic(data)) return corrupt_frame(error, "it does not begin with \"DR\"", data[0]);
+  if (!has_magic(data)) return corrupt_frame(error, "does not begin with \"DR\"", data[0]);
   out.version = data[frame_at::version];
   if (out.version != DR_FORMAT_VERSION)
     return fail(error, DR_E_UNSUPPORTED, "frame: format version %u; this library reads %d", out.version,
@@ -241,14 +240,14 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
   uint64_t at = out.header_size;
   for (size_t i = 0; i < out.rows.size(); ++i) {
     wire_row& row = out.rows[i];
-    if (row.entry >= out.entries) return corrupt_frame(error, "a row names a plan that is not there", row.entry);
+    if (row.entry >= out.entries) return corrupt_frame(error, "a segment names a missing plan entry", row.entry);
     const wire_plan& plan = out.plans[row.plan];
     const uint32_t rule = row_flags(plan);
     if (const row_fault f = check_counts(row, rule))
       return f.broken == row_rule::mode ? reserved_in_frame(error, sentence_of(f.broken), f.what)
                                         : corrupt_frame(error, sentence_of(f.broken), f.what);
     if (row.continues) {
-      if (i == 0) return corrupt_frame(error, "the first row continues", 0);
+      if (i == 0) return corrupt_frame(error, "the first segment continues a tensor", 0);
       const wire_plan& before = out.plans[out.rows[i - 1].plan];
       if (before.dtype != plan.dtype || before.width != plan.width)
         return corrupt_frame(error, "a segment differs in type from the one before", i);
@@ -299,16 +298,16 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
   if (const dr_status s = read_rows(data, size, size, out, error, memory_max)) return s;
   for (size_t i = 0; i < out.rows.size(); ++i) {
     const uint64_t end = out.rows[i].offset + out.rows[i].payload();
-    if (!zeros(data + end, data + padded(end))) return corrupt_frame(error, "padding behind a row is not zero", i);
+    if (!zeros(data + end, data + padded(end))) return corrupt_frame(error, "padding after a segment is not zero", i);
   }
   const bool one_check = out.rows.size() == 1 || out.status;
   if (load<uint64_t>(data + frame_at::check) !=
       check_with_hole(data, one_check ? out.frame_size : out.header_size, frame_at::check))
-    return fail(error, DR_E_CORRUPT, "frame: its check does not match: damaged");
+    return fail(error, DR_E_CORRUPT, "frame: check does not match: damaged");
   for (size_t i = 0; i < out.checks.size(); ++i) {
     const wire_row& row = out.rows[i];
     if (out.checks[i] != check(data + row.offset, padded(row.payload()))) {
-      fail(error, DR_E_CORRUPT, "frame: the check of row %zu does not match: damaged", i);
+      fail(error, DR_E_CORRUPT, "frame: segment %zu: check does not match: damaged", i);
       error.tensor = i;
       return DR_E_CORRUPT;
     }

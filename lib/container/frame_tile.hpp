@@ -40,7 +40,7 @@ struct header_shape {
 // A row on its way into a frame. Slots are 16-byte aligned.
 struct pack_row {
   const uint8_t* slot[3];
-  const uint32_t* support;  // what the sparsifier kept,
+  const uint32_t* support;  // the sparsifier's selection,
   const uint8_t* kept;      // with its values: of dense rows, and of raw keys
   const uint32_t* told;     // the support that decode will give,
   const uint8_t* sent;      // with its values
@@ -64,7 +64,7 @@ DR_HD inline bool is_faulty(const device_row& r, const pack_row& d) {
   return r.fault.code != DR_OK && !(goes_dense(r, d) && r.fault.stream != DR_STREAM_NONE);
 }
 
-// What would cost more than the dense row is sent as that.
+// A row whose streams exceed the dense row is sent dense.
 DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
   row_columns p{};
   p.universe = d.universe;
@@ -82,7 +82,7 @@ DR_HD inline row_columns place_row(const device_row& r, const pack_row& d) {
 
 DR_HD inline uint32_t first_bytes(uint32_t word, uint64_t n) { return n >= 4 ? word : word & ((1u << (8 * n)) - 1); }
 // Four bytes at any position of 16-byte aligned memory, zeros for those behind the next `left`: they are not touched,
-// for nobody may have written there.
+// because it may be unwritten.
 DR_HD inline uint32_t word_at(const uint8_t* from, uint64_t at, uint64_t left) {
   const unsigned shift = 8 * (at % 4);
   if (left < (shift ? 8 : 4)) {
@@ -153,7 +153,7 @@ DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
   return mix64(b.sum(sum) + chunk * golden);
 }
 
-// What a block of pack_frame must know of all rows.
+// The sums over all rows that a block of pack_frame needs.
 struct pack_totals {
   uint64_t rows, bytes;  // in front of the block's row
   uint64_t all, faulty;  // bytes, rows
@@ -258,12 +258,12 @@ struct pack_frame {
     write_header(b, a, total);
     b.phase([&](unsigned lane) {
       if (lane == 0) tell(a, dr_fault{}, no_tensor, total);
-      // Feedback asks what became of a row.
+      // Feedback reads the mode of each row.
       for (uint32_t i = lane; i < n; i += lanes) a.rows[i].mode = place_row(a.rows[i], a.place[i]).mode;
     });
   }
 
-  // A value that is not finite is the lowest one, whoever saw it first.
+  // Of values that are not finite the lowest index counts, independent of timing.
   DR_HD static dr_fault refined(const args& a, uint32_t row) {
     const device_row& r = a.rows[row];
     const pack_row& d = a.place[row];
@@ -322,7 +322,7 @@ struct pack_frame {
     });
   }
 
-  // No frame; a status frame if the caller wants one: it decodes to DR_E_PEER everywhere.
+  // No frame; a status frame if the caller asked for one: decoding it is DR_E_PEER everywhere.
   template <class Block>
   DR_HD static void failed(Block& b, const args& a, const dr_fault& fault, uint64_t tensor) {
     constexpr uint64_t length = sizeof a.said;

@@ -19,7 +19,7 @@ dr_status lay_out_header(std::span<const wire_plan> plans, std::span<const row_b
   out.rows = rows.size();
   for (const wire_plan& plan : plans) serialise(plan, out.table);
   if (plans.size() > 8192 || out.table.size() > 0xffff || rows.size() > UINT32_MAX)
-    return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu rows: more than a header holds",
+    return fail(error, DR_E_UNSUPPORTED, "frame: %zu plans in %zu bytes, %zu segments: more than a header holds",
                 plans.size(), out.table.size(), rows.size());
   uint64_t most[frame_columns] = {}, payloads = 0;
   bool fits_short = rows.size() == 1 && !has_tag;

@@ -7,7 +7,7 @@
 
 namespace dr {
 
-// Of a plan, what a GPU must know to judge a row: sizes that are not stored.
+// The part of a plan that a GPU needs to validate a row: sizes that are not stored.
 struct plan_rule {
   dr_size_rule size[3];
   uint64_t value_bytes;  // of a row: width · size of the type
@@ -27,7 +27,7 @@ struct unpack_row {
 };
 static_assert(sizeof(unpack_row) == 80);
 
-// A frame on its way out; zero when a call begins but for what is uploaded.
+// A frame being written; zero when a call begins, except for the uploaded fields.
 struct unpack_frame {
   const uint8_t* data;  // 16-byte aligned
   uint64_t size;        // readable; the frame may be shorter
@@ -38,7 +38,7 @@ struct unpack_state {
   uint32_t done, failed;
 };
 
-// What decode needs beside device_row, a row of a frame.
+// Fields that decode needs beside device_row, for a row of a frame.
 struct unpack_result {
   uint64_t coded;     // count that the index codec is asked for: 0 if the row has raw keys or is dense
   uint64_t expected;  // support that it must give
@@ -63,7 +63,7 @@ DR_HD inline void fail_frame(unpack_state& f, dr_status code, uint64_t where, ui
   raise(&f.fault, code, DR_STREAM_NONE, where, what);
 }
 
-// Header of each frame, one block a frame: what it says is read once.
+// Header of each frame, one block a frame: each byte is read once.
 struct judge_frames {
   static constexpr const char* name = "judge_frames";
   static constexpr unsigned lanes = frame_lanes, grid_phases = 1;
@@ -267,7 +267,7 @@ struct judge_frames {
         r.offset = offset + at[lane];
         const uint64_t payload = padded(payload_of(r));
         if (r.offset > f.size || payload > f.size - r.offset) fail_frame(state, DR_E_CORRUPT, r.offset, f.size);
-        // Blocks were counted by a bound: nobody would check or copy what is longer.
+        // The number of blocks came from a bound: a longer frame would be neither checked nor copied.
         const uint64_t counted = (h.rows == 1 ? h.header_size : 0) + payload;
         if (counted > frame_tile * chunks(a, first + i)) fail_frame(state, DR_E_CORRUPT, r.offset, payload);
       });

@@ -14,7 +14,7 @@ dr_status corrupt_frame(dr_error& error, const char* what, uint64_t value) {
 }
 
 dr_status reserved_in_frame(dr_error& error, const char* what, uint64_t value) {
-  return fail(error, DR_E_UNSUPPORTED, "frame: %s (value %" PRIu64 "); a later version may", what, value);
+  return fail(error, DR_E_UNSUPPORTED, "frame: %s (value %" PRIu64 "): reserved for a later version", what, value);
 }
 
 namespace {
@@ -75,7 +75,7 @@ namespace {
 
 dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error) {
   uint64_t head;
-  if (!in.varint(head)) return corrupt_frame(error, "the plan table breaks off in a codec's id", in.left());
+  if (!in.varint(head)) return corrupt_frame(error, "truncated plan table in a codec id", in.left());
   const uint64_t id = head >> 1;
   out.codec = id <= 0xffff ? find_codec(role, static_cast<uint32_t>(id)) : nullptr;
   uint32_t length = 0;
@@ -84,15 +84,15 @@ dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error
       return corrupt_frame(error, "a codec's fields do not fit the plan table", length);
   }
   if (!out.codec)
-    return fail(error, DR_E_UNSUPPORTED, "frame: %s codec 0x%" PRIx64 " is not known here; load its plug-in",
-                role_name(role), id);
+    return fail(error, DR_E_UNSUPPORTED, "frame: %s codec 0x%" PRIx64 " is unknown; load its plug-in", role_name(role),
+                id);
   frame_cursor fields{in.at, in.at + length};
   in.at += length;
   size_t given = 0;
   for (; fields.left(); ++given) {
     uint64_t x;
     if (given == out.codec->field_count || !fields.varint(x))
-      return corrupt_frame(error, "a codec has other fields than it declares", given);
+      return corrupt_frame(error, "the number of wire fields differs from the declared one", given);
     const dr_field& f = *dr_field_at(out.codec->fields, given);
     if (x < f.minimum || x > f.maximum)
       return fail(error, DR_E_CORRUPT, "frame: %s: %s = %" PRIu64 " is not in %" PRIu64 " … %" PRIu64, out.codec->name,
@@ -109,18 +109,17 @@ dr_status read_stage(frame_cursor& in, dr_role role, stage& out, dr_error& error
 
 dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
   entry_head head;
-  if (!in.u8(head.counts) || !in.u8(head.type)) return corrupt_frame(error, "the plan table breaks off", in.left());
+  if (!in.u8(head.counts) || !in.u8(head.type)) return corrupt_frame(error, "truncated plan table", in.left());
   out.dtype = head.dtype();
   out.carries_order = head.carries_order();
-  if (head.has_reserved_type())
-    return reserved_in_frame(error, "a value type that this library does not know", head.type);
+  if (head.has_reserved_type()) return reserved_in_frame(error, "unknown value type", head.type);
   for (const uint32_t s : {section_value, section_index})
     if (head.has_reserved_count(s)) return reserved_in_frame(error, "a stream of 0, 6 or 7 codecs", head.stages(s));
-  if (!is_value_type(out.dtype)) return corrupt_frame(error, "no value type in the plan table", head.type);
+  if (!is_value_type(out.dtype)) return corrupt_frame(error, "invalid value type in the plan table", head.type);
   if (head.has_width()) {
     uint64_t width;
     if (!in.varint(width) || width < 2 || width > universe_max)
-      return corrupt_frame(error, "a row's width is not 2 … 2^32 - 1", out.width);
+      return corrupt_frame(error, "width is not in 2 … 2^32 - 1", out.width);
     out.width = static_cast<uint32_t>(width);
   }
   constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
@@ -134,15 +133,14 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
         ++list.count;
         continue;
       }
-      if (list.block > 1 || left == 1)
-        return corrupt_frame(error, "block stands before no other index codec", left - 1);
+      if (list.block > 1 || left == 1) return corrupt_frame(error, "no index codec follows block", left - 1);
       list.block = 1u << next.fields[0];
       next = {};
     }
   }
   const bool reorders = out.value().has(DR_REORDERS);
   if ((out.value().front().codec->dtypes & DR_DTYPE_BIT(out.dtype)) == 0 || (reorders && out.width != 1))
-    return corrupt_frame(error, "a value codec does not take this type or width", head.type);
+    return corrupt_frame(error, "a value codec does not support this type or width", head.type);
   if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER) && out.index().block == 1))
     return corrupt_frame(error, "the keys cannot carry an order", head.type);
   if ((out.order().count != 0) != (reorders && !out.carries_order))

@@ -85,7 +85,7 @@ struct unpack_frames {
     for (uint64_t k = ceil_div(r.size[s], 4) + lane; k < ceil_div(r.size[s], 16) * 4 + 4; k += lanes) out[k] = 0;
   }
 
-  // All chunks of a frame are summed: do they give what it says?
+  // All chunks of a frame are summed: compare with its check.
   template <class Block>
   DR_HD static void compare(Block& b, const args& a, uint32_t first, unpack_state& state) {
     b.phase([&](unsigned lane) {
@@ -100,7 +100,7 @@ struct unpack_frames {
   }
 };
 
-// What came of a decode: of the first frame that is not sound, the fault of the frame, or of its first row that is not.
+// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row.
 struct tell_decoded {
   static constexpr const char* name = "tell_decoded";
   static constexpr unsigned lanes = 256, grid_phases = 1;

@@ -1,5 +1,5 @@
 // A bump allocator over one block of workspace. Without a block it only measures: the same code that lays a
-// workspace out tells its size, so the two cannot disagree.
+// workspace out computes its size, so the two cannot disagree.
 #pragma once
 
 #include <cstddef>

@@ -54,12 +54,12 @@ dr_status prefix(dr_error& error, const char* format, ...) {
 dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error) {
   const size_t size = size_of_struct(from);
   if (size < least || size > room)
-    return fail(error, DR_E_ARGUMENT, "%s: struct_size is %zu, which is not set or not from %zu to %zu", what, size,
-                least, room);
+    return fail(error, DR_E_ARGUMENT, "%s: struct_size is %zu, not in %zu … %zu (set it to sizeof)", what, size, least,
+                room);
   for (size_t i = known; i < size; ++i)
     if (static_cast<const char*>(from)[i])
-      return fail(error, DR_E_UNSUPPORTED, "%s: byte %zu is not zero; this library knows %zu bytes of the struct", what,
-                  i, known);
+      return fail(error, DR_E_UNSUPPORTED, "%s: byte %zu is not zero; this library supports %zu bytes of the struct",
+                  what, i, known);
   return DR_OK;
 }
 

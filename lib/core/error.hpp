@@ -1,4 +1,4 @@
-// Errors as sentences: what, where, which value.
+// Errors as sentences: the object, the position, the value.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +13,14 @@ inline dr_error no_error() { return {sizeof(dr_error), DR_OK, DR_STREAM_NONE, DR
 // Fills `error` (printf style) and returns `code`.
 [[gnu::format(printf, 3, 4)]] dr_status fail(dr_error& error, dr_status code, const char* format, ...);
 
-// The sentence of a job's fault. `tensor` is its position in the batch, `codec` who said so (may be nullptr).
+// The sentence of a job's fault. `tensor` is its position in the batch, `codec` the codec that reported it (may be
+// nullptr).
 dr_status fail(dr_error& error, const dr_fault& fault, uint64_t tensor, const char* codec);
 
 // Puts words before an error's sentence, and leaves its fields; returns its code.
 [[gnu::format(printf, 2, 3)]] dr_status prefix(dr_error& error, const char* format, ...);
 
-// Copies what a caller's dr_error has room for; nothing if its struct_size is not set.
+// Copies as many fields as the caller's dr_error has; none if its struct_size is not set.
 void hand_over(const dr_error& from, dr_error* to);
 
 const char* status_name(dr_status code);

@@ -1,4 +1,4 @@
-// What is shared by a CPU kernel and its CUDA twin is marked DR_HD.
+// DR_HD marks code that a CPU kernel and its CUDA twin share.
 #pragma once
 
 #include <cstdint>

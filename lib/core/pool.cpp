@@ -19,7 +19,7 @@ pool::pool(uint32_t workers) {
     threads_.reserve(workers);
     for (uint32_t w = 1; w < workers; ++w) threads_.emplace_back([this, w] { serve(w); });
   } catch (...) {
-    stop();  // those that started; a thread that nobody joins would end the process
+    stop();  // those that started; an unjoined thread would end the process
     throw;
   }
 }
@@ -53,7 +53,7 @@ void pool::run(size_t n, task f, void* arg) {
   done_.wait(lock, [this] { return busy_ == 0; });
 }
 
-// (What an item reads was written before the lock that its worker began with.)
+// (The inputs of an item were written before the lock that its worker took first.)
 void pool::take(size_t worker) {
   for (size_t item; (item = next_.fetch_add(1, std::memory_order_relaxed)) < n_;) f_(arg_, item, worker);
 }

@@ -20,12 +20,13 @@ class pool {
   pool(const pool&) = delete;
   pool& operator=(const pool&) = delete;
 
-  // Whether it has threads, and they are in the process that this one was forked from. Then it must not be destroyed: its condition
-  // variables would wait for them. (It is left to the process's end.)
+  // Whether it has threads, and they are in the process that this one was forked from. Then it must not be destroyed:
+  // its condition variables would wait for them. (It is left to the process's end.)
   bool lost() const { return born_ != forks_.load(std::memory_order_relaxed) && !threads_.empty(); }
 
   uint32_t workers() const { return static_cast<uint32_t>(threads_.size()) + 1; }
-  // Calls f(arg, item, worker) for each item below n. Items are begun in order, so an item may wait for those before it.
+  // Calls f(arg, item, worker) for each item below n. Items are begun in order, so an item may wait for those before
+  // it.
   void run(size_t n, task f, void* arg);
 
  private:

@@ -18,7 +18,7 @@ struct registry {
   std::atomic<size_t> count{0};
   std::mutex mutex;
   std::array<std::array<const dr_codec*, 32>, DR_ROLE_FEEDBACK + 1>
-      builtin{};  // by role and id: what every frame asks for
+      builtin{};  // by role and id, for the lookups of every frame
 
   registry() {
     size_t n = 0;
@@ -51,14 +51,15 @@ dr_status check(const dr_codec* c, dr_error& error) {
   if (!c) return fail(error, DR_E_ARGUMENT, "codec is NULL");
   if (const dr_status s = check_struct(c, sizeof(dr_codec), sizeof *c, struct_size_max, "codec", error)) return s;
   if (!valid_name(c->name))
-    return fail(error, DR_E_ARGUMENT, "codec %u: its name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
+    return fail(error, DR_E_ARGUMENT, "codec %u: name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
   if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
     return fail(error, DR_E_UNSUPPORTED, "codec %s: role %u cannot be registered (index, value, order and bytes can)",
                 c->name, c->role);
   if (c->id < 0x8000 || c->id > 0xffff)
     return fail(error, DR_E_ARGUMENT, "codec %s: id 0x%x is not private (dr_private_id)", c->name, c->id);
   if (c->traits & DR_PREFIX)
-    return fail(error, DR_E_UNSUPPORTED, "codec %s: what stands before an index codec cannot be registered", c->name);
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: a codec that precedes an index codec cannot be registered",
+                c->name);
   if (c->reserved) return fail(error, DR_E_UNSUPPORTED, "codec %s: reserved is not 0", c->name);
   for (const dr_ops* ops : {c->cpu, c->cuda})
     if (ops)
@@ -68,12 +69,12 @@ dr_status check(const dr_codec* c, dr_error& error) {
   if (!c->cpu || !c->cpu->need || !c->cpu->encode || !c->cpu->decode)
     return fail(error, DR_E_ARGUMENT, "codec %s: need, encode and decode on the CPU are required", c->name);
   if (c->role == DR_ROLE_INDEX && !(c->forms & 1u << DR_FORM_LIST))
-    return fail(error, DR_E_UNSUPPORTED, "codec %s: index codecs take the list form in this version", c->name);
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: this version requires DR_FORM_LIST of index codecs", c->name);
   if (c->forms & 1u << DR_FORM_ALL && (c->role != DR_ROLE_INDEX || c->field_count ||
                                        !(c->traits & DR_REPLACES_SUPPORT) || !(c->traits & DR_FIXED_SIZE)))
     return fail(
         error, DR_E_ARGUMENT,
-        "codec %s: the form of all is for index codecs of fixed size without wire fields that replace the support",
+        "codec %s: DR_FORM_ALL requires an index codec of fixed size that replaces the support and has no wire fields",
         c->name);
   if ((c->param_count && !c->params) || (c->field_count && !c->fields))
     return fail(error, DR_E_ARGUMENT, "codec %s: %s is NULL, but its count is not 0", c->name,
@@ -81,7 +82,7 @@ dr_status check(const dr_codec* c, dr_error& error) {
   if (c->field_count > DR_FIELDS_MAX)
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
   if (c->field_count && !c->cpu->resolve)
-    return fail(error, DR_E_ARGUMENT, "codec %s: wire fields without resolve", c->name);
+    return fail(error, DR_E_ARGUMENT, "codec %s: has wire fields but no resolve", c->name);
   if ((c->param_count && !c->params) || (c->field_count && !c->fields))
     return fail(error, DR_E_ARGUMENT, "codec %s: %s is NULL, but its count is not 0", c->name,
                 c->param_count && !c->params ? "params" : "fields");
@@ -93,7 +94,7 @@ dr_status check(const dr_codec* c, dr_error& error) {
             check_struct(&f, sizeof(dr_field), sizeof f, stride_of(c->fields), "codec: wire field", error))
       return s;
     if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
-      return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: its default is not in its range", c->name, i);
+      return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: default is not in its range", c->name, i);
   }
   for (size_t i = 0; i < c->param_count; ++i) {
     const dr_param& p = *dr_param_at(c->params, i);
@@ -142,14 +143,14 @@ dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& err
       if (&other == codecs[i]) {
         known = true;
       } else if (same_name(other, *codecs[i]) || (other.role == codecs[i]->role && other.id == codecs[i]->id)) {
-        return fail(error, DR_E_ARGUMENT, "codec %s, id 0x%x: taken by %s, id 0x%x", codecs[i]->name, codecs[i]->id,
-                    other.name, other.id);
+        return fail(error, DR_E_ARGUMENT, "codec %s, id 0x%x: name or id is taken by %s, id 0x%x", codecs[i]->name,
+                    codecs[i]->id, other.name, other.id);
       }
     }
     if (known) continue;
     if (added == r.entries.size())
       return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", codecs[i]->name, added);
-    r.entries[added++] = codecs[i];  // past the published count: seen by nobody until all are sound
+    r.entries[added++] = codecs[i];  // past the published count: invisible until all are sound
   }
   r.count.store(added, std::memory_order_release);
   return DR_OK;

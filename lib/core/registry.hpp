@@ -17,7 +17,7 @@ const dr_codec* find_codec(dr_role role, uint32_t id);
 // ARGUMENT: malformed, or its name or id is taken by another. All of them or none.
 dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& error);
 
-// The written list of what is built in: codecs/builtin.cpp.
+// The list of built-in codecs: codecs/builtin.cpp.
 std::span<const dr_codec* const> builtin_codecs();
 
 const char* role_name(dr_role role);

@@ -1,4 +1,4 @@
-// A stream's codecs: the first of the stream's role, those behind it of role bytes.
+// A stream's codecs: the first of the stream's role, those after it of role bytes.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ inline bool runs_on_cuda(const stage& s) {
 struct stage_list {
   std::array<stage, stages_max> stages{};
   uint32_t count = 0;
-  // Of an index list: elements of a block, a power of two. Above 1 the codecs see blocks, and a frame has `block` before them.
+  // Of an index list: elements of a block, a power of two. Above 1 the codecs see blocks, and a frame has `block`
+  // before them.
   uint32_t block = 1;
 
   const stage* begin() const { return stages.data(); }
@@ -54,7 +55,7 @@ inline bool are_whole_blocks(uint64_t n, uint64_t universe, uint32_t block) {
   return n % block == 0 || n % block == universe % block;
 }
 
-// What a stream's bounds depend on.
+// The inputs of a stream's bounds.
 struct stream_shape {
   uint64_t universe = 0, count_max = 0;
   uint32_t dtype = 0, width = 1;
@@ -86,7 +87,7 @@ struct list_need {
   }
 };
 
-// CORRUPT if wire fields do not fit the shape, which is of elements, as what is told.
+// CORRUPT if wire fields do not fit the shape, which counts elements, as does the reported support.
 inline dr_status list_needs(const stage_list& list, const stream_shape& shape, list_need& out) {
   out = {};
   dr_job job = shape_job({list.keys(shape.universe), list.keys(shape.count_max), shape.dtype, shape.width});

@@ -15,16 +15,17 @@ inline size_t size_of_struct(const void* what) {
   return size;
 }
 
-// No struct of ours comes near it: a larger size is memory that nobody set.
+// No struct comes near it: a larger size is uninitialised memory.
 inline constexpr size_t struct_size_max = 4096;
 
-// A size that was set at all. What a caller's version lacks is zero, so no more is asked of it.
+// The least valid size. Fields that the caller's version lacks count as zero, so no more is required.
 inline constexpr size_t struct_size_min = sizeof(size_t) + 1;
 
-// Whether a struct has a size from `least` to `room` (an array's stride), and zeros behind the bytes that are known here.
+// Whether a struct has a size from `least` to `room` (an array's stride), and zeros behind the bytes that are known
+// here.
 dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error);
 
-// A caller's struct, in our version: what it lacks is zero. NULL: all zero.
+// A caller's struct, in this library's version: missing fields are zero. NULL: all zero.
 template <class T>
 dr_status read_struct(const void* from, const char* what, T& out, dr_error& error, size_t room = struct_size_max) {
   out = T{};

@@ -16,7 +16,7 @@ thread_local cudaError_t last = cudaSuccess;
 dr_status status(cudaError_t e) {
   if (e == cudaSuccess) return DR_OK;
   last = e;
-  (void)cudaGetLastError();  // so that it is not somebody else's
+  (void)cudaGetLastError();  // so that it is not another library's
   return e == cudaErrorMemoryAllocation ? DR_E_MEMORY : DR_E_DEVICE;
 }
 
@@ -118,7 +118,8 @@ class cuda_device final : public device {
     return static_cast<uint32_t>(blocks * processors_);
   }
   uint32_t processors() const override { return static_cast<uint32_t>(processors_); }
-  // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for another's stream.
+  // CUB names its kernels to nobody, so they run: for few pairs and for many they are not the same. Nobody waits for
+  // another's stream.
   void load_sort() override {
     std::lock_guard lock(loading_);
     if (sort_loaded_) return;
@@ -176,7 +177,7 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
     all.resize(static_cast<size_t>(count));
   }
   if (number < 0 || static_cast<size_t>(number) >= all.size())
-    return fail(error, DR_E_DEVICE, "place: CUDA device %d; there are %zu", number, all.size());
+    return fail(error, DR_E_DEVICE, "place: CUDA device %d is not one of the %zu present", number, all.size());
   auto& d = all[static_cast<size_t>(number)];
   if (!d) {
     int processors = 0, major = 0;
@@ -187,8 +188,8 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
       return fail(error, DR_E_DEVICE, "place: CUDA device %d: %s", number, cudaGetErrorString(e));
     }
     if (major < 8)
-      return fail(error, DR_E_UNSUPPORTED, "place: CUDA device %d has compute capability %d; 8.0 is the least", number,
-                  major);
+      return fail(error, DR_E_UNSUPPORTED, "place: CUDA device %d has compute capability %d; at least 8.0 is required",
+                  number, major);
     d = std::make_unique<cuda_device>(number, processors);
   }
   out = d.get();

@@ -1,4 +1,4 @@
-// What the pipeline asks of a GPU, and the two that there are: CUDA's (device.cu) and one that the CPU emulates.
+// The pipeline's interface of a GPU, and its two implementations: CUDA (device.cu) and an emulator on the CPU.
 #pragma once
 
 #include <cstddef>
@@ -18,10 +18,10 @@ class device {
   virtual dr_status sort(void* stream, const dr_sort& sort) = 0;
   virtual dr_status clear(void* stream, void* to, uint64_t size) = 0;
   virtual dr_status copy(void* stream, void* to, const void* from, uint64_t size) = 0;
-  // An event is a point of a stream, the one where it was recorded last; before that, one that is over. Who waits for it touches no stream
-  // but its own: that of the record may be gone by then, or another of the same handle.
+  // An event is a point of a stream, the one where it was recorded last; before that, one that is over. Who waits for
+  // it touches no stream but its own: that of the record may be gone by then, or another of the same handle.
   virtual dr_status record(void* event, void* stream) = 0;
-  virtual dr_status follow(void* stream, void* event) = 0;  // what comes on the stream comes after the event
+  virtual dr_status follow(void* stream, void* event) = 0;  // later work on the stream waits for the event
 
   // Not in prepared calls.
   virtual dr_status wait(void* stream) = 0;
@@ -44,17 +44,18 @@ class device {
 extern const bool built_with_cuda;
 dr_status find_device(const dr_place& place, device*& out, dr_error& error);
 
-// Why CUDA's runtime found no device (`why`, in its words). Versions as CUDA counts them, 13000 for 13.0; of a driver that is not there 0.
+// Why CUDA's runtime found no device (`why`, in its words). Versions as CUDA counts them, 13000 for 13.0; of a driver
+// that is not there 0.
 dr_status fail_without_device(int runtime, int driver, const char* why, dr_error& error);
 
-// A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are loaded, on `loads`: in
-// a capture that would be too late).
+// A call's launches, in order on one stream; or, without a device, how many there would be (and their kernels are
+// loaded, on `loads`: in a capture that would be too late).
 struct device_queue {
   device* where = nullptr;
   device* loads = nullptr;
   void* stream = nullptr;
   uint32_t launches = 0;  // a sort is one
-  uint32_t nodes = 0;     // kernels, clears and copies at most: what they would be of a CUDA graph
+  uint32_t nodes = 0;     // bound of the kernels, clears and copies: the nodes of a CUDA graph
 
   // For codecs and for the pipeline's own kernels alike.
   dr_exec exec(void* scratch = nullptr, uint64_t scratch_size = 0);
@@ -62,11 +63,11 @@ struct device_queue {
 
 // ---- Emulation --------------------------------------------------------------------------------------------
 
-// What a kernel does behind a phase: the next phase; uniform code that reads what phases wrote (get, once); or it meets a barrier
-// anyhow (a collective, the end).
+// The next action of a kernel after a phase: the next phase; uniform code that reads what phases wrote (get, once); or
+// it meets a barrier anyhow (a collective, the end).
 enum class phase_then { phase, uniform, barrier };
 
-// For tests, of this process: what the emulator is told beside its seed, and what it has seen.
+// For tests, per process: settings of the emulator beside its seed, and its counters.
 struct emulator_control {
   uint32_t threads = 1;  // that run blocks at the same time
   uint32_t strands = 0;  // control flows that share the lanes of a block (cuda/strands.hpp); 0: a loop

@@ -1,5 +1,6 @@
-// A GPU that the CPU plays: blocks in shuffled order, lanes in shuffled order, shared memory poisoned before each block. It proves
-// what does not depend on time or on a warp: barriers, bounds, counts of launches, and every byte.
+// A GPU emulated on the CPU: blocks in shuffled order, lanes in shuffled order, shared memory poisoned before each
+// block. It tests everything that does not depend on time or on a warp: barriers, bounds, counts of launches, and every
+// byte.
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
@@ -56,7 +57,8 @@ class emulated_device final : public device {
     set_order(room.blocks, blocks, key);
     set_order(room.lanes, kernel.lanes, seed_ % 3 == 2 ? 0 : key);
     room.descending.assign(lanes.rbegin(), lanes.rend());
-    // As on a GPU, blocks of one launch may run at the same time; look-back needs no more than that they begin in ticket order.
+    // As on a GPU, blocks of one launch may run at the same time; look-back needs no more than that they begin in
+    // ticket order.
     const uint32_t threads = std::max(1u, std::min(control.threads, blocks));
     std::atomic<bool> parted{false};
     for (uint32_t phase = 0; phase < std::max(1u, kernel.grid_phases); ++phase) {
@@ -150,7 +152,7 @@ class emulated_device final : public device {
   uint32_t resident_blocks(const dr_kernel&) override { return 2 * emulated_processors; }
   uint32_t processors() const override { return emulated_processors; }
   void load_sort() override {}
-  const char* reason() const override { return "no such kernel on the emulated device, or its lanes parted"; }
+  const char* reason() const override { return "unknown kernel, or diverged lanes, on the emulated device"; }
 
  private:
   static void touch(const char* what, void* stream, void* event = nullptr) {

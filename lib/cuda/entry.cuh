@@ -1,4 +1,4 @@
-// The GPU's side of primitive/block.hpp: threads for lanes, and what .cu files say to make a kernel one of CUDA's.
+// The GPU side of primitive/block.hpp: threads as lanes, and the macros by which .cu files compile a kernel for CUDA.
 #pragma once
 
 #include <cooperative_groups.h>

@@ -26,8 +26,8 @@
 namespace dr {
 namespace {
 
-// Memory that costs nothing until it is touched, with pages behind its end that must not be: a kernel's frame has an array where a
-// GPU has a register.
+// Memory that costs nothing until it is touched, with pages past its end that must not be: a kernel's frame has an
+// array where a GPU has a register.
 class stack {
  public:
   static constexpr size_t size = size_t{384} << 10, guard = size_t{64} << 10;
@@ -58,8 +58,8 @@ class stack {
   void* const all_;
 };
 
-// Where a control flow stands while others run. TSan takes strands for threads that only barriers put in order: what two of them
-// do to the same memory between two barriers is a race to it, whoever comes first.
+// Where a control flow stands while others run. TSan takes strands for threads that only barriers put in order: what
+// two of them do to the same memory between two barriers is a race to it, whoever comes first.
 struct flow {
   ucontext_t context{};
 #if defined(__SANITIZE_THREAD__)
@@ -67,7 +67,7 @@ struct flow {
 #endif
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-  // (ASan clears what it knew of the stack at each change.)
+  // (ASan drops its knowledge of the stack at each switch.)
   DR_BOOKKEEPING static void change(flow& from, flow& to) {
 #if defined(__SANITIZE_THREAD__)
     from.fiber = __tsan_get_current_fiber();
@@ -84,7 +84,7 @@ struct flow {
   void begin() { has_begun_ = false; }
 
  private:
-  // (A function of its own, as __builtin_longjmp wants it.)
+  // (A function of its own, as __builtin_longjmp requires.)
   [[gnu::noinline, noreturn]] void go() {
     if (has_begun_) __builtin_longjmp(resume_, 1);
     has_begun_ = true;
@@ -116,7 +116,7 @@ bool is_planted(const dr_kernel& kernel, const char* file, unsigned line) {
 
 class strands::member final : public strand {
  public:
-  // What it waits at. The strands must agree.
+  // The barrier that it waits at. The strands must agree.
   struct barrier {
     enum kind { none, phase, get, complete, follow, end } what = none;
     const char* file = nullptr;
@@ -220,7 +220,7 @@ class strands::member final : public strand {
   uint32_t block_ = 0, grid_phase_ = 0, barriers_ = 0;
   const void* args_ = nullptr;
   std::byte* shown_ = nullptr;  // to the other strands
-  barrier at_, last_;           // last_: the phase before, until it is known what comes behind it
+  barrier at_, last_;           // last_: the phase before, until the next one is known
   flow own_, caller_;
 };
 

@@ -13,8 +13,8 @@
 namespace dr {
 namespace {
 
-// Of the time that there is: until when this rank waits for frames, until when for verdicts; what is left is for the rest to
-// arrive. So a rank that waits in vain is heard by others before they give up themselves.
+// Of the time that there is: the parts in which this rank waits for frames and for verdicts; the rest is for late
+// messages. So the verdict of a rank that timed out reaches the others before they time out themselves.
 constexpr uint32_t frames_tenths = 7, verdicts_tenths = 9, drain_tenths = 10;
 
 }  // namespace
@@ -71,7 +71,7 @@ dr_status exchange::test(request& r, size_t& size) {
 
 void exchange::poison(const verdict& why) {
   failed_ = true;
-  if (told_ || own().code != DR_OK) return;  // what was said first holds
+  if (told_ || own().code != DR_OK) return;  // the first verdict holds
   verdict& v = own();
   const uint64_t commits = v.commits;
   v = why;
@@ -147,8 +147,8 @@ void exchange::conclude_all() {
   give_back_all();
 }
 
-// Takes all encodes of this exchange back, the last first: what they sent goes back to the residual, and what came from others
-// out of it.
+// Takes back all encodes of this exchange, the last first: the sent part returns to the residual, and the part from
+// others out of it.
 void exchange::give_back_all() {
   if (!plans_.method->keeps_feedback() || dry()) return;
   const float one = 1;
@@ -163,7 +163,7 @@ void exchange::give_back_all() {
   }
 }
 
-// Until nothing is under way. What comes from ranks that answered will come; the rest is given up.
+// Until no request is under way. Messages from ranks that answered will arrive; the others are cancelled.
 dr_status exchange::drain() {
   const bool last = now() >= gives_up_at();
   for (; cursor_ < requests_.size(); ++cursor_) {
@@ -181,10 +181,10 @@ dr_status exchange::drain() {
 // ---- Calls ------------------------------------------------------------------------------------------------
 
 dr_status exchange::start(const dr_call& call) {
-  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (broken_)
     return fail(c_.error, DR_E_ARGUMENT,
-                "exchange: an earlier one left memory with the transport, which waits for a rank that is gone; make a "
+                "exchange: the transport still holds memory of an earlier one, for a rank that is gone; create a "
                 "new exchange");
   call_ = call;
   begin_ns_ = last_ns_ = now();
@@ -204,7 +204,7 @@ dr_status exchange::start(const dr_call& call) {
   for (uint32_t i = 1; i < program_.ranks; ++i) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
     if (start_request(verdict_message(peer, true), true, peer, 0, &verdicts_[peer], sizeof(verdict)))
-      poison(DR_E_TIMEOUT, peer, 0, "no message can come from it");
+      poison(DR_E_TIMEOUT, peer, 0, "receiving from it failed");
   }
   pc_ = cursor_ = 0;
   return DR_OK;
@@ -290,7 +290,7 @@ dr_status exchange::finish() {
 dr_status exchange::cancel() {
   if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
   if (told_) return DR_OK;  // too late: the others have its word
-  poison(DR_E_PEER, program_.rank, 0, "it gave up the exchange");
+  poison(DR_E_PEER, program_.rank, 0, "it cancelled the exchange");
   return DR_OK;
 }
 

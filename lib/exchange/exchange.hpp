@@ -47,6 +47,8 @@ class exchange {
   context& of() const { return c_; }
 
   const program& steps() const { return program_; }
+  // Whether one rank's is a model of all.
+  bool stands_for_all() const { return dry() && program_.alike; }
   bool is_on(const dr_transport& t) const { return transport_.user == t.user && transport_.send == t.send; }
   std::span<const step_time> times() const { return times_; }  // of the last exchange, if it traces
   uint64_t now() const;
@@ -71,7 +73,7 @@ class exchange {
   template <class F>
   dr_status each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
 
-  // Steps: DR_OK to go on, DR_PENDING to come back. What goes wrong becomes the verdict of this rank.
+  // Steps: DR_OK to continue, DR_PENDING to call again. An error becomes the verdict of this rank.
   dr_status run(const step& s);
   dr_status run_guarded(const step& s);
   void encode(const step& s);
@@ -131,7 +133,7 @@ class exchange {
   std::vector<uint64_t> slot_at_, slot_room_;
 
   // Of the exchange under way.
-  size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: of what AGREE and DRAIN go through
+  size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: position of AGREE and DRAIN
   uint32_t sequence_ = 0;
   uint64_t begin_ns_ = 0, last_ns_ = 0, commits_ = 0;
   dr_call call_{};

@@ -1,4 +1,4 @@
-// The steps that compute, send and receive. What goes wrong becomes this rank's verdict.
+// The steps that compute, send and receive. An error becomes this rank's verdict.
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
@@ -71,7 +71,8 @@ void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
   poison(v);
 }
 
-// What a rank gives to its head goes exactly; if the plan would refuse it, the head must not be the one to find out.
+// A rank sends its gradient to its head unchanged; if the plan would refuse it, this rank must report that, not the
+// head.
 bool exchange::finds_fault(const step& s) {
   const auto needs_finite = [](const std::vector<bound_stage>& list) {
     return std::any_of(list.begin(), list.end(),
@@ -114,7 +115,7 @@ void exchange::send(const step& s) {
   const size_t size = failed() ? 0 : slot_size_[s.slot];
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   if (const dr_status e = start_request(s.message, false, s.peer, program_.slots[s.slot].tag, bytes, size))
-    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can be sent to it (%s)", status_name(e));
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "sending to it failed (%s)", status_name(e));
 }
 
 void exchange::recv(const step& s) {
@@ -123,7 +124,7 @@ void exchange::recv(const step& s) {
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   const size_t room = slot_room_[s.slot];
   if (const dr_status e = start_request(s.message, true, s.peer, program_.slots[s.slot].tag, bytes, room))
-    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "no message can come from it (%s)", status_name(e));
+    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "receiving from it failed (%s)", status_name(e));
 }
 
 dr_status exchange::wait(const step& s) {
@@ -138,13 +139,13 @@ dr_status exchange::wait(const step& s) {
   }
   if (status != DR_PENDING) {
     poison(status == DR_E_CAPACITY ? DR_E_CORRUPT : DR_E_TIMEOUT, s.peer, slot.depth, "%s",
-           status == DR_E_CAPACITY ? "its frame is longer than any of that plan" : "the transport lost its frame");
+           status == DR_E_CAPACITY ? "its frame exceeds the bound of the plan" : "the transport lost its frame");
     return DR_OK;
   }
   look_for_bad_news();
   if (failed()) return DR_OK;
   if (now() < gives_up_at()) return DR_PENDING;
-  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not come in time", s.range);
+  poison(DR_E_TIMEOUT, s.peer, slot.depth, "its frame of range %u did not arrive in time", s.range);
   return DR_OK;
 }
 
@@ -164,7 +165,7 @@ void exchange::judge(const step& s, size_t size) {
     status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
   if (!status) status = check_tag(view_, tagged, e);
   if (!status) status = check_frame(ranges_[s.range].batch_of(slot.kind), view_, e);
-  // (Who forwards a frame has judged it before.)
+  // (A rank that forwards a frame has validated it before.)
   if (status) return poison(status, s.peer, slot.depth, "range %u: %s", s.range, e.message);
   spend(s, size);
 }
@@ -212,8 +213,8 @@ void exchange::merge(const step& s) {
   for (const dr_bytes& f : frames) bytes += f.size;
   if (!dry())
     if (const dr_status e = r.merge(frames, weights(s, 1))) {
-      // A frame whose check holds does not decode, which all ranks see of the same one; or this rank is at fault, and behind
-      // from now on.
+      // A frame whose check holds does not decode, which all ranks see of the same one; or this rank is at fault, and
+      // behind from now on.
       outcome_.code = e;
       outcome_.culprit = c_.error.frame < s.count
                              ? program_.slots[program_.inputs[s.first + static_cast<uint32_t>(c_.error.frame)]].maker

@@ -17,14 +17,16 @@ constexpr uint32_t loopback_ranks_max = 4096;
 
 dr_status loopback::create(const dr_loopback_options& o, dr_error& error) {
   if (o.ranks == 0 || o.ranks > loopback_ranks_max)
-    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, of 1 to %u", o.ranks, loopback_ranks_max);
-  if (o.reserved) return fail(error, DR_E_UNSUPPORTED, "loopback: reserved is not 0");
+    return fail(error, DR_E_ARGUMENT, "loopback: %u ranks, not in 1 … %u", o.ranks, loopback_ranks_max);
+  if (o.flags & ~DR_LOOPBACK_ALIKE)
+    return fail(error, DR_E_UNSUPPORTED, "loopback: flags 0x%x, only DR_LOOPBACK_ALIKE is known", o.flags);
   if (!(o.bytes_per_second >= 0))
     return fail(error, DR_E_ARGUMENT, "loopback: bytes_per_second is %g", o.bytes_per_second);
   options_ = o;
-  ranks_.resize(o.ranks);
-  for (uint32_t i = 0; i < o.ranks; ++i) ranks_[i].of = this, ranks_[i].number = i;
-  waiting_.resize(size_t{o.ranks} * o.ranks);
+  const uint32_t present = alike() ? 1 : o.ranks;
+  ranks_.resize(present);
+  for (uint32_t i = 0; i < present; ++i) ranks_[i].of = this, ranks_[i].number = i;
+  waiting_.resize(size_t{present} * o.ranks);
   return DR_OK;
 }
 
@@ -32,7 +34,7 @@ dr_transport loopback::transport(uint32_t rank) {
   dr_transport t{};
   t.struct_size = sizeof t;
   t.user = &ranks_[rank];
-  t.ranks = ranks();
+  t.ranks = options_.ranks;
   t.rank = rank;
   t.send = [](void* user, uint32_t peer, uint32_t tag, const void* bytes, size_t size, uint64_t* request) {
     const port& p = *static_cast<port*>(user);
@@ -80,8 +82,22 @@ void loopback::wake(uint32_t rank, uint64_t time) {
   push({time, 0, rank, nobody});
 }
 
+// The tag of the message that a rank sends which is so many places before the one of `tag`. Tag 0 is a verdict's. Where ranges have owners,
+// tags go by range, and range k · ranks + o is o's (program.cpp).
+uint32_t loopback::turned(uint32_t tag, uint32_t places) const {
+  const uint32_t n = options_.ranks, of_program = tag % model_->tags;
+  if (!of_program || !model_->owned) return tag;
+  const uint32_t owner = (of_program - 1) % n;
+  return tag - owner + (owner + n - places) % n;
+}
+
 dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* bytes, size_t size, uint64_t& number) {
-  port& out = ranks_[from];
+  const uint32_t sender = from;
+  port& out = ranks_[sender];
+  if (alike()) {  // what another sends to this rank instead
+    tag = turned(tag, to);
+    from = options_.ranks - to, to = 0;
+  }
   const message_fate fate = faults ? faults->fate_of(from, to, tag, size) : message_fate{};
   const double rate = options_.bytes_per_second;
   const uint64_t takes = rate > 0 ? static_cast<uint64_t>(std::min(1e9 * static_cast<double>(size) / rate, 0x1p60)) : 0;
@@ -90,12 +106,12 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
   for (int copy = 0; copy <= fate.doubled; ++copy) {
     const uint32_t n = take();
     request& r = requests_[n];
-    r.rank = r.from = from, r.to = to, r.tag = tag, r.size = size, r.sends = true, r.status = DR_OK;
+    r.rank = sender, r.from = from, r.to = to, r.tag = tag, r.size = size, r.sends = true, r.status = DR_OK;
     r.bytes = static_cast<std::byte*>(const_cast<void*>(bytes));  // (sent from, never written)
     r.takes = takes, r.over = UINT64_MAX, r.partner = nobody, r.landed = r.gone = false, r.fate = fate;
     if (!copy) {
       number = n;
-    } else {  // nobody asks for it again
+    } else {  // its request has ended
       r.rank = nobody;
       r.copy.assign(r.bytes, r.bytes ? r.bytes + size : r.bytes);
       r.bytes = r.copy.data();
@@ -195,7 +211,7 @@ dr_status loopback::cancel(uint64_t number) {
   const uint32_t n = static_cast<uint32_t>(number);
   request& r = requests_[n];
   std::vector<uint32_t>& list = waiting(r.from, r.to);
-  if (r.over != UINT64_MAX) {  // it was over, and nobody had asked
+  if (r.over != UINT64_MAX) {  // it had ended before the cancel
     free(n);
     return DR_OK;
   }
@@ -216,6 +232,7 @@ dr_status loopback::cancel(uint64_t number) {
 
 void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> statuses) {
   size_t left = 0;
+  if (alike() && exchanges[0]) model_ = &exchanges[0]->steps();
   for (uint32_t i = 0; i < exchanges.size(); ++i) {
     statuses[i] = DR_OK;
     if (!exchanges[i] || !exchanges[i]->busy()) continue;

@@ -6,12 +6,13 @@
 
 #include "core/error.hpp"
 #include "deepreduce/exchange.h"
+#include "exchange/program.hpp"
 
 namespace dr {
 
 class exchange;
 
-// What becomes of a message, for tests of faults.
+// The fate of a message, for tests of faults.
 struct message_fate {
   bool dropped = false, doubled = false;
   uint64_t delay_ns = 0;
@@ -30,7 +31,8 @@ class loopback {
   dr_status create(const dr_loopback_options& options, dr_error& error);
   dr_transport transport(uint32_t rank);
   uint64_t now(uint32_t rank) const { return ranks_[rank].clock; }
-  uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }
+  uint32_t ranks() const { return static_cast<uint32_t>(ranks_.size()); }  // that are there: of ALIKE one
+  bool alike() const { return options_.flags & DR_LOOPBACK_ALIKE; }
   message_faults* faults = nullptr;
 
   // Runs those that were started until all have ended. A rank that died stays unfinished: PENDING.
@@ -54,13 +56,13 @@ class loopback {
     uint64_t posted = 0, takes = 0;  // a message: as long as that on a port
     uint32_t from = 0, to = 0, partner = nobody;
     dr_status status = DR_OK;
-    bool sends = false, landed = false, gone = false;  // gone: of a message that nobody waits for, when it lands
+    bool sends = false, landed = false, gone = false;  // gone: of a message without a receiver, when it lands
     message_fate fate{};
     std::vector<std::byte> copy;  // of a message that was doubled
   };
   struct turn {
     uint64_t time, order;
-    uint32_t rank, message;  // a rank's turn, or what begins to arrive
+    uint32_t rank, message;  // the turn of a rank, or the arrival of a message
     bool operator>(const turn& o) const { return time != o.time ? time > o.time : order > o.order; }
   };
 
@@ -75,14 +77,16 @@ class loopback {
   void free(uint32_t number);
   void wake(uint32_t rank, uint64_t time);
   void push(const turn& t);
-  std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{from} * ranks_.size() + to]; }
+  uint32_t turned(uint32_t tag, uint32_t places) const;
+  std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{to} * options_.ranks + from]; }
 
   dr_loopback_options options_{};
+  const program* model_ = nullptr;  // ALIKE: of the exchange that runs
   std::vector<port> ranks_;
   std::vector<request> requests_;
   std::vector<uint32_t> free_;
   std::vector<std::vector<uint32_t>> waiting_;  // of each pair: sends and receives without a partner, in their order
-  std::vector<turn> turns_;                     // of ranks, and what arrives; a heap, the earliest on top
+  std::vector<turn> turns_;                     // turns of ranks, and arrivals; a heap, the earliest on top
   uint64_t turn_count_ = 0;
 };
 

@@ -3,7 +3,8 @@
 namespace dr {
 namespace {
 
-// No piece of a tensor that is cut has fewer: a row of a frame costs about 24 bytes, as much as 4 elements of 1 % of these do.
+// No piece of a tensor that is cut has fewer: a row of a frame costs about 24 bytes, as much as 4 elements of 1 % of
+// these do.
 constexpr uint64_t piece_elements_min = 1024;
 // Cuts are at multiples of so many rows.
 constexpr uint64_t cut_rows = 64;

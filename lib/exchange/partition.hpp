@@ -1,4 +1,5 @@
-// How a batch is cut into ranges of about equally many elements: the same on every rank, since shapes and plan decide it.
+// How a batch is cut into ranges of about equally many elements: the same on every rank, since shapes and plan decide
+// it.
 #pragma once
 
 #include <span>
@@ -15,8 +16,9 @@ struct piece {
 };
 using piece_list = std::vector<piece>;
 
-// [ranges] lists of pieces, together all rows of all tensors in order; a list may be empty. A tensor is cut only if it is dense,
-// large, and of a plan that keeps a share of its elements, not so many of them: those would be kept of each piece.
+// [ranges] lists of pieces, together all rows of all tensors in order; a list may be empty. A tensor is cut only if it
+// is dense, large, and of a plan that keeps a share of its elements, not so many of them: those would be kept of each
+// piece.
 std::vector<piece_list> cut(std::span<const tensor_view> tensors, std::span<const plan* const> methods,
                             uint32_t ranges);
 

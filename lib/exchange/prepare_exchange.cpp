@@ -25,19 +25,20 @@ dr_status exchange::check_request(const exchange_request& request) {
   const dr_transport& t = request.transport;
   const dr_exchange_options& o = request.options;
   if (!t.send || !t.recv || !t.test || !t.cancel)
-    return fail(c_.error, DR_E_ARGUMENT, "transport: send, recv, test and cancel are needed, and one is NULL");
+    return fail(c_.error, DR_E_ARGUMENT, "transport: send, recv, test or cancel is NULL");
   if (t.ranks == 0 || t.ranks > ranks_max)
-    return fail(c_.error, DR_E_ARGUMENT, "transport: %u ranks, of 1 to %u", t.ranks, ranks_max);
+    return fail(c_.error, DR_E_ARGUMENT, "transport: %u ranks, not in 1 … %u", t.ranks, ranks_max);
   if (t.rank >= t.ranks)
     return fail(c_.error, DR_E_ARGUMENT, "transport: rank %u is not below %u ranks", t.rank, t.ranks);
   if ((o.flags & ~(DR_EXCHANGE_SUM | DR_EXCHANGE_TRACE | DR_EXCHANGE_DRY)) || o.reserved)
     return fail(c_.error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x, or reserved is not 0", o.flags);
   if ((o.flags & DR_EXCHANGE_DRY) && !o.frame_size)
-    return fail(c_.error, DR_E_ARGUMENT, "options: DRY needs frame_size");
+    return fail(c_.error, DR_E_ARGUMENT, "options: DR_EXCHANGE_DRY requires frame_size");
   if (!request.method) return fail(c_.error, DR_E_ARGUMENT, "plan is NULL");
   if (o.dense_below && request.method->flat)
     return fail(c_.error, DR_E_UNSUPPORTED,
-                "options: dense_below %" PRIu64 " beside bucket=flat, which makes one tensor of all", o.dense_below);
+                "options: dense_below %" PRIu64 " is not supported with bucket=flat, which joins all tensors",
+                o.dense_below);
   const plan& method = *request.method;
   const exchange_kind kind = method.exchange.kind;
   if (method.keeps_feedback() && kind != exchange_kind::gather)
@@ -45,20 +46,21 @@ dr_status exchange::check_request(const exchange_request& request) {
       if (const dr_param& p = *dr_param_at(method.feedback.codec->params, i);
           std::string_view(p.name) == "gamma" && method.feedback.value(i) != 1)
         return fail(c_.error, DR_E_UNSUPPORTED,
-                    "plan: gamma=%g, which each encode of a sum would apply once more; exchange=gather takes it",
+                    "plan: each encode of a sum would apply gamma=%g again; use exchange=gather",
                     method.feedback.value(i));
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const tensor_view& t = tensors_[i];
     tensor_shape shape;
     if (const dr_status s = read_shape(t, i, shape, c_.error)) return s;
     const char* why = nullptr;
-    if (t.plan) why = "it has a plan of its own";
-    if (t.state || t.state_size) why = "it has a state; the exchange keeps the states itself";
+    if (t.plan) why = "has a plan of its own; an exchange has one for all tensors";
+    if (t.state || t.state_size) why = "has a state; the exchange keeps the states itself";
     if (t.index_dtype && kind != exchange_kind::gather && kind != exchange_kind::owner)
-      why = "it is sparse; exchange=gather and exchange=owner take such";
-    if (outs_[i].index_dtype && kind != exchange_kind::gather) why = "its output is sparse; exchange=gather gives such";
+      why = "is sparse, which requires exchange=gather or exchange=owner";
+    if (outs_[i].index_dtype && kind != exchange_kind::gather)
+      why = "its output is sparse, which requires exchange=gather";
     if (outs_[i].universe != t.universe || std::max(1u, outs_[i].width) != std::max(1u, t.width))
-      why = "its output has another shape";
+      why = "its output differs in shape";
     if (!why) continue;
     fail(c_.error, DR_E_ARGUMENT, "tensor %zu: %s", i, why);
     c_.error.tensor = i;
@@ -67,7 +69,7 @@ dr_status exchange::check_request(const exchange_request& request) {
   return DR_OK;
 }
 
-// What goes dense has the feedback of the plan: then nothing is lost of it, either, when an exchange fails.
+// Tensors that are sent dense have the plan's feedback, too: then a failed exchange loses nothing of them, either.
 dr_status exchange::make_plans(const exchange_request& request) {
   plans_.method = request.method;
   plans_.dense_below = options_.dense_below;
@@ -117,7 +119,7 @@ dr_status exchange::take_memory() {
   block_size_ = size;
   // (Workspaces are known when all is bound, which is when memory is known.)
   block_ = static_cast<std::byte*>(c_.allocate(block_size_));
-  if (!block_) return fail(c_.error, DR_E_MEMORY, "exchange: no %zu bytes to be had", block_size_);
+  if (!block_) return fail(c_.error, DR_E_MEMORY, "exchange: cannot allocate %zu bytes", block_size_);
   std::memset(block_, 0, frames);
   frames_ = block_ + frames;
   verdicts_ = {reinterpret_cast<verdict*>(block_), program_.ranks};
@@ -131,7 +133,7 @@ dr_status exchange::take_memory() {
   }
   workspace_size_ = workspace;
   if (workspace && !(workspace_ = c_.allocate(workspace_size_)))
-    return fail(c_.error, DR_E_MEMORY, "exchange: no %zu bytes of workspace to be had", workspace_size_);
+    return fail(c_.error, DR_E_MEMORY, "exchange: cannot allocate %zu bytes of workspace", workspace_size_);
   info_.memory += workspace_size_;
   for (range_work& r : ranges_) r.lend_workspace(workspace_);
   return DR_OK;
@@ -145,8 +147,9 @@ dr_status exchange::check_room(const std::vector<tensor_out>& outs) {
       const tensor_out& o = outs[tensor];
       const uint64_t rows = o.index_dtype ? r.support_max(i, program_.ranks) : 0;
       if (rows <= o.capacity) continue;
-      fail(c_.error, DR_E_CAPACITY, "tensor %u: its output has room for %" PRIu64 " rows; a union may have %" PRIu64,
-           tensor, o.capacity, rows);
+      fail(c_.error, DR_E_CAPACITY,
+           "tensor %u: output capacity %" PRIu64 "; the union of the supports may have %" PRIu64 " rows", tensor,
+           o.capacity, rows);
       c_.error.tensor = tensor;
       c_.error.needed = rows;
       return DR_E_CAPACITY;
@@ -212,9 +215,9 @@ exchange::~exchange() {
 }
 
 dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_out> outs) {
-  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (tensors.size() != tensors_.size())
-    return fail(c_.error, DR_E_ARGUMENT, "exchange: %zu tensors; it was made for %zu", tensors.size(), tensors_.size());
+    return fail(c_.error, DR_E_ARGUMENT, "exchange: %zu tensors; created for %zu", tensors.size(), tensors_.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const tensor_view &a = tensors[i], &b = tensors_[i];
     const tensor_out &x = outs[i], &y = outs_[i];
@@ -223,7 +226,7 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
         a.flags == b.flags && a.key == b.key && !a.plan && !a.state && !a.state_size &&
         (!a.index_dtype || a.count <= counts_[i]))
       continue;
-    fail(c_.error, DR_E_ARGUMENT, "tensor %zu: it is not what the exchange was made for", i);
+    fail(c_.error, DR_E_ARGUMENT, "tensor %zu: differs from the one that the exchange was created for", i);
     c_.error.tensor = i;
     return DR_E_ARGUMENT;
   }
@@ -257,9 +260,11 @@ residual_kind kind_of(uint32_t which) { return which == DR_RESIDUAL_SUM ? residu
 
 template <class F>
 dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
-  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: it is under way");
-  if (which > DR_RESIDUAL_SUM) return fail(c_.error, DR_E_ARGUMENT, "which: %u is no residual", which);
-  if (tensor >= tensors_.size()) return fail(c_.error, DR_E_ARGUMENT, "tensor %zu of %zu", tensor, tensors_.size());
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
+  if (which > DR_RESIDUAL_SUM)
+    return fail(c_.error, DR_E_ARGUMENT, "which: %u is neither DR_RESIDUAL_OWN nor DR_RESIDUAL_SUM", which);
+  if (tensor >= tensors_.size())
+    return fail(c_.error, DR_E_ARGUMENT, "tensor %zu: not below the %zu of the exchange", tensor, tensors_.size());
   const tensor_view& t = tensors_[tensor];
   const uint64_t width = std::max(1u, t.width);
   if (elements != t.universe * width)
@@ -300,7 +305,7 @@ dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* r
         const auto* const end = residual + first + n;
         const auto* const at = state ? end : std::find_if(residual + first, end, [](float x) { return x != 0; });
         if (at == end) return DR_OK;
-        fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g, and this rank keeps none of it",
+        fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be 0 where another rank is the owner",
              static_cast<size_t>(at - residual), static_cast<double>(*at));
         c_.error.where = static_cast<uint64_t>(at - residual);
         return DR_E_ARGUMENT;

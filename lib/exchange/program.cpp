@@ -18,6 +18,7 @@ class builder {
     last_sum_.resize(ranges);
   }
 
+  program& p() { return p_; }
   uint32_t n() const { return p_.ranks; }
   uint32_t me() const { return p_.rank; }
   // The rank so many places behind this one.
@@ -109,11 +110,12 @@ program compile_gather(uint32_t n, uint32_t me, uint32_t parts) {
   return b.finish();
 }
 
-// Range k · n + o belongs to rank o, who sums up what all send of it, and sends the sum to all.
+// Range k · n + o belongs to rank o, which sums the frames of all ranks and sends the sum to all.
 program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   const uint32_t ranges = n * parts;
   builder b(n, me, ranges);
-  std::vector<std::vector<uint32_t>> from(parts);  // [part][rank]: what comes of this rank's ranges; its own, too
+  b.p().owned = true;
+  std::vector<std::vector<uint32_t>> from(parts);  // [part][rank]: frames of this rank's ranges; its own, too
   std::vector<uint32_t> mine(ranges), sums(ranges);
   for (uint32_t k = 0; k < parts; ++k)
     for (uint32_t p = 0; p < n; ++p) {
@@ -148,10 +150,12 @@ program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   return b.finish();
 }
 
-// Range k · n + s begins at rank s; each hop adds a gradient and encodes anew. What the last rank made goes round unchanged.
+// Range k · n + s begins at rank s; each hop adds a gradient and encodes again. The frame of the last rank goes round
+// unchanged.
 program compile_ring(uint32_t n, uint32_t me, uint32_t parts) {
   const uint32_t ranges = n * parts;
   builder b(n, me, ranges);
+  b.p().owned = true;
   const uint32_t next = b.behind(1), last = b.before(1);
   std::vector<uint32_t> comes(ranges, no_slot), made(ranges), whole(ranges);
   const auto hop_of = [&](uint32_t j) { return (me + n - j % n) % n; };  // of this rank on the range's way
@@ -191,6 +195,7 @@ program compile_ring(uint32_t n, uint32_t me, uint32_t parts) {
 // The first of `inner` ranks in a row sums up their gradients, exactly, and gathers with the first of the others.
 program compile_hierarchy(uint32_t n, uint32_t me, uint32_t inner, uint32_t parts) {
   builder b(n, me, parts);
+  b.p().alike = false;
   const uint32_t head = me / inner * inner, heads = (n + inner - 1) / inner, end = std::min(n, head + inner);
   std::vector<std::vector<uint32_t>> from(parts), below(parts);  // [part][head], [part][member]
   std::vector<uint32_t> mine(parts);

@@ -1,4 +1,5 @@
-// What a rank does in an exchange: a list of steps in their final order. Compiled once for (schedule, ranks, rank); knows no bytes.
+// The program of a rank in an exchange: a list of steps in their final order. Compiled once for (schedule, ranks,
+// rank); independent of bytes.
 #pragma once
 
 #include <cstdint>
@@ -10,9 +11,9 @@ namespace dr {
 
 inline constexpr uint32_t no_slot = UINT32_MAX;
 
-// Whose residual an encode keeps what it drops in.
+// The residual that keeps the part that an encode drops.
 enum class residual_kind : uint8_t { none, own, sum };
-// What frames count in a sum of them.
+// The weights of frames in a sum.
 enum class weighting : uint8_t { one, mean };
 
 struct step {
@@ -28,7 +29,7 @@ struct step {
   uint32_t first = 0, count = 0;  // SUM, MERGE: of program::inputs, slots in rank order; ENCODE_SUM: of its SUM
 };
 
-// A frame: which range it is of, who makes it, and what it carries.
+// A frame: its range, its maker, and its contents.
 enum class frame_kind : uint8_t { part, exact, sum };
 struct frame_slot {
   uint32_t range, maker;
@@ -39,6 +40,8 @@ struct frame_slot {
 
 struct program {
   uint32_t ranks = 1, rank = 0, ranges = 1;
+  bool alike = true;   // all ranks have the same steps, their peers moved on by their numbers
+  bool owned = false;  // range k · ranks + o is rank o's, and tags move on with it
   std::vector<step> steps;
   std::vector<uint32_t> inputs;
   std::vector<frame_slot> slots;

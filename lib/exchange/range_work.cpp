@@ -23,7 +23,7 @@ void add_values(const void* values, float* sum, uint64_t n) {
   for (uint64_t i = 0; i < n; ++i) sum[i] += Type::to_f32(from[i]);
 }
 
-// In place, from the front: a rounded value is no longer than what it is made of.
+// In place, from the front: a rounded value is no longer than its source.
 template <class Type>
 void round_values(float* sum, uint64_t n) {
   auto* const to = reinterpret_cast<std::byte*>(sum);
@@ -58,7 +58,7 @@ std::vector<range_uses> uses_of(const program& p) {
     range_uses& u = out[s.range];
     switch (s.what) {
       case DR_STEP_ENCODE:
-        // (What a ring or hierarchy encodes of the gradient alone goes the way of sums.)
+        // (In a ring or hierarchy the encode of a gradient alone is handled like a sum.)
         u.encodes[at(s.exact ? frame_kind::exact : frame_kind::part)] = true;
         u.backs[at(s.residual)][at(p.slots[s.slot].kind)] = true;
         break;
@@ -297,7 +297,7 @@ dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<
   const binding& back = back_[at(which)][at(kind)];
   if (!back) return DR_OK;
   if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
-  // As after an encode: what is not finite stays out of later steps.
+  // As after an encode: values that are not finite stay out of later steps.
   for (const tensor_out& o : back->outs) {
     auto* const residual = static_cast<float*>(o.values);
     for (uint64_t i = 0; i < o.universe * o.width; ++i)

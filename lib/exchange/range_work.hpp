@@ -1,5 +1,5 @@
-// What an exchange computes of one range: encode the gradient or a sum, merge frames into a sum or the outputs, give back what was
-// taken from a residual.
+// The computations on one range: encode the gradient or a sum, merge frames into a sum or the outputs, give back the
+// part that was taken from a residual.
 #pragma once
 
 #include <memory>
@@ -15,7 +15,7 @@ inline constexpr size_t frame_kinds = 3, residual_kinds = 3;
 constexpr size_t at(frame_kind k) { return static_cast<size_t>(k); }
 constexpr size_t at(residual_kind k) { return static_cast<size_t>(k); }
 
-// What a program does with a range.
+// The operations of a program on a range.
 struct range_uses {
   bool encodes[frame_kinds] = {};               // frames of that kind
   residual_kind residual = residual_kind::own;  // of sums

@@ -18,7 +18,7 @@ uint64_t verdict::computed_check() const {
 
 namespace {
 
-// Who waits in vain is a witness only; who found something wrong, or could not go on itself, knows more.
+// A rank that timed out is a witness only; one that found an error, or failed itself, knows more.
 int rank_of(const verdict& v) { return v.code == DR_E_TIMEOUT ? 1 : 0; }
 
 verdict blame(uint32_t culprit, dr_status code, const char* message) {
@@ -36,15 +36,15 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
   for (uint32_t i = 0; i < came.size(); ++i)
     if (came[i] == 0) return blame(i, DR_E_TIMEOUT, "it did not answer in time");
   for (uint32_t i = 0; i < came.size(); ++i)
-    if (came[i] == 2) return blame(i, DR_E_CORRUPT, "its verdict came damaged, or is of another exchange");
+    if (came[i] == 2) return blame(i, DR_E_CORRUPT, "its verdict is damaged, or belongs to another exchange");
   uint64_t most = 0;
   for (const verdict& v : verdicts) most = std::max(most, v.commits);
   for (uint32_t i = 0; i < verdicts.size(); ++i)
     if (const verdict& v = verdicts[i]; v.commits < most) {
       char text[sizeof v.message];
       std::snprintf(text, sizeof text,
-                    "it is behind: it completed %" PRIu64 " exchanges where others completed %" PRIu64
-                    ", so its outputs are not theirs",
+                    "it is behind: it completed %" PRIu64 " exchanges, other ranks %" PRIu64
+                    "; its outputs differ from theirs",
                     v.commits, most);
       verdict late = blame(i, DR_E_ARGUMENT, text);
       late.depth = verdict::behind;
@@ -52,7 +52,7 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
     }
   for (uint32_t i = 1; i < verdicts.size(); ++i)
     if (verdicts[i].fingerprint != verdicts[0].fingerprint)
-      return blame(i, DR_E_ARGUMENT, "its plan, options or shapes are not those of rank 0");
+      return blame(i, DR_E_ARGUMENT, "its plan, options or shapes differ from those of rank 0");
   for (uint32_t i = 1; i < verdicts.size(); ++i)
     if (verdicts[i].step != verdicts[0].step) {
       char text[sizeof(verdict::message)];

@@ -1,4 +1,4 @@
-// What ranks tell one another before any of them writes an output: that they have all they need, or who is to blame that not.
+// The verdicts that ranks exchange before any of them writes an output: it has all frames, or which rank is at fault.
 #pragma once
 
 #include <cstring>
@@ -9,8 +9,8 @@
 
 namespace dr {
 
-// A message, as it lies in memory: the ranks of an exchange are of one kind of machine, as those of MPI mostly are; another byte
-// order is seen by `magic`.
+// A message, as it lies in memory: the ranks of an exchange are of one kind of machine, as those of MPI mostly are;
+// another byte order is seen by `magic`.
 struct verdict {
   static constexpr uint32_t magic_value = 0x56586472;  // "rdXV"
   uint32_t magic = magic_value, sequence = 0;          // the number of the call
@@ -18,7 +18,7 @@ struct verdict {
   uint64_t step = 0;                                   // the caller's
   uint64_t fingerprint = 0;                            // of plan, options and shapes, which are those of all
   int32_t code = DR_OK;                                // of the error, or DR_OK
-  uint32_t culprit = 0, depth = 0;                     // who is at fault, and how early in the program that was seen
+  uint32_t culprit = 0, depth = 0;                     // the rank at fault, and how early in the program it was seen
   uint32_t stream = 0;
   uint64_t tensor = 0, where = 0, what = 0;
   uint64_t check = 0;
@@ -32,8 +32,8 @@ struct verdict {
 };
 static_assert(sizeof(verdict) == 256);
 
-// Of all ranks' verdicts: which rank is at fault, and what it did. verdicts[i] is rank i's; came[i]: 0 if it did not come in time, 1 if it
-// did, 2 if it is damaged. Every rank that has the same verdicts concludes the same.
+// From the verdicts of all ranks: the rank at fault, and its error. verdicts[i] is rank i's; came[i]: 0 if it did not
+// come in time, 1 if it did, 2 if it is damaged. Every rank that has the same verdicts concludes the same.
 verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> came);
 
 }  // namespace dr

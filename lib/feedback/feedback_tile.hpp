@@ -1,4 +1,4 @@
-// Feedback on a GPU: states are opened, and what was sent is subtracted.
+// Feedback on a GPU: validates states, and subtracts the sent values.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +44,7 @@ struct subtract_job {
   float* acc;
   const uint32_t* told;  // the support, in the order of the values that the receiver will see
   const void* values;
-  const uint32_t* support;  // of a row that went dense: what was kept
+  const uint32_t* support;  // of a row that was sent dense: the selection
   const void* kept;
   const device_row* row;
   uint32_t universe, told_max, first_tile, reserved;

@@ -13,7 +13,7 @@
 namespace dr {
 namespace {
 
-// A refusal, and the number that it is about.
+// An error about a state; `what` is the value at fault.
 [[gnu::format(printf, 3, 4)]] dr_status bad_state(dr_error& error, uint64_t what, const char* format, ...) {
   char sentence[200];
   va_list args;
@@ -41,31 +41,30 @@ dr_status read_head(const void* state, residual_state& head, dr_error& error) {
 
 dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error) {
   if (!state)
-    return bad_state(error, 0,
-                     "the plan keeps feedback, so the tensor needs a state of %" PRIu64 " bytes (dr_state_size)",
+    return bad_state(error, 0, "NULL; a plan with feedback needs %" PRIu64 " bytes (dr_state_size)",
                      residual_size(elements));
   if (const dr_status s = check_aligned(state, error)) return s;
   if (state_size < residual_size(elements))
-    return bad_state(error, state_size, "%" PRIu64 " bytes, but %" PRIu64 " are needed", state_size,
+    return bad_state(error, state_size, "%" PRIu64 " bytes given, %" PRIu64 " needed", state_size,
                      residual_size(elements));
-  if (on_device) return DR_OK;  // its header is judged there
+  if (on_device) return DR_OK;  // its header is validated there
   residual_state head;
   if (const dr_status s = read_head(state, head, error)) return s;
   if (head.magic && head.elements != elements)
-    return bad_state(error, head.elements, "of a tensor of %" PRIu64 " elements, not %" PRIu64, head.elements,
-                     elements);
+    return bad_state(error, head.elements, "belongs to a tensor of %" PRIu64 " elements; this one has %" PRIu64,
+                     head.elements, elements);
   return DR_OK;
 }
 
 dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error) {
-  if (!state) return bad_state(error, 0, "it is NULL");
+  if (!state) return bad_state(error, 0, "NULL");
   if (state_size < sizeof head)
-    return bad_state(error, state_size, "%" PRIu64 " bytes are less than its head of %zu", state_size, sizeof head);
+    return bad_state(error, state_size, "%" PRIu64 " bytes given, at least %zu needed", state_size, sizeof head);
   if (const dr_status s = check_aligned(state, error)) return s;
   if (const dr_status s = read_head(state, head, error)) return s;
   if (head.elements > (state_size - sizeof head) / 4)
-    return bad_state(error, head.elements, "%" PRIu64 " bytes cannot hold the %" PRIu64 " elements that it states",
-                     state_size, head.elements);
+    return bad_state(error, head.elements, "%" PRIu64 " bytes given, too few for its %" PRIu64 " elements", state_size,
+                     head.elements);
   return DR_OK;
 }
 
@@ -97,10 +96,11 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
-// A step of training leaves neither in a cache, and a core's own prefetching begins anew in each page: this far ahead both are asked for.
+// A step of training leaves neither in a cache, and a core's own prefetching begins anew in each page: this far ahead
+// both are asked for.
 constexpr uint64_t ahead = 512;
 
-// (Memory is what it waits for: wider vectors gain nothing.)
+// (It is bound by memory: wider vectors gain nothing.)
 template <class T>
 void advance_avx2(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams) {
   const auto* v = static_cast<const typename T::bits*>(g);
@@ -197,7 +197,8 @@ void clear_sent(const uint32_t* support, const void* values, uint64_t count, uin
   uint32_t left[block];
   for (uint64_t i = 0; i < count;) {
     uint32_t n = 0;
-    for (const uint64_t end = std::min(count, i + block); i < end; ++i) {  // most have left; which, nobody could guess
+    for (const uint64_t end = std::min(count, i + block); i < end;
+         ++i) {  // most were sent; the branch would be unpredictable
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
       left[n] = support[i] - first;

@@ -1,4 +1,4 @@
-// Error feedback: what the receiver will not see is kept for the next step (Seide et al. 2014; Stich et al. 2018).
+// Error feedback: the part that is not sent is kept for the next step (Seide et al. 2014; Stich et al. 2018).
 #pragma once
 
 #include <cstdint>
@@ -29,8 +29,8 @@ inline const float* residual_of(const void* state) {
 // The L2 norm of n values, whose squares are added up in f64: eight sums, each of every eighth, then those in order.
 double residual_norm(const float* m, uint64_t n);
 
-// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, at a level of instructions; undo[i], unless
-// nullptr: what m[i] was. It goes past the caches if it `streams`: then fence_streams before another thread reads it.
+// m[i] = gamma · g[i] + beta · m[i] of n values, each product rounded, by an instruction set; undo[i], unless
+// nullptr: the old m[i]. It goes past the caches if it `streams`: then fence_streams before another thread reads it.
 using advance_fn = void (*)(const void* g, float* m, uint64_t n, float beta, float gamma, float* undo, bool streams);
 advance_fn advance_at(cpu_level level, uint32_t dtype);
 
@@ -39,7 +39,7 @@ advance_fn advance_at(cpu_level level, uint32_t dtype);
 void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t rows, uint32_t width, float beta,
                 float gamma, const float* m, uint64_t elements, float* acc);
 
-// acc in the tensor's type; what is finite stays finite.
+// acc in the tensor's type; finite values stay finite.
 void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out);
 
 // acc[support[i] - first] -= sent value i; support nullptr: i. 0 where either is not finite, so that nothing poisons

@@ -11,7 +11,7 @@ namespace {
 
 // Elements of a tile: those of one frame stay in L1; of many, so that a frame has enough in it to be worth turning to.
 uint64_t tile_elements(size_t frames) { return frames < 2 ? 8192 : 32768; }
-// What is larger does not stay in the caches, so it is written past them.
+// Larger outputs do not stay in the caches, so they are written past them.
 constexpr uint64_t streamed_from = uint64_t{8} << 20;
 
 // A tile of an output after the other and in it frame after frame: every element is added up as if frame after frame
@@ -119,7 +119,7 @@ class dense_merger {
     return pairs;
   }
 
-  // What of a frame comes next is on its way while the one before is worked on.
+  // Prefetches the next part of a frame while the part before it is processed.
   static void fetch(decoded_frame frame, const deliver_room::cursor& c) {
     if (c.row >= frame.size() || !frame[c.row].support) return;
     const auto* const support = reinterpret_cast<const char*>(frame[c.row].support + c.at);

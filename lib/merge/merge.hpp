@@ -1,4 +1,4 @@
-// From pairs to a gradient: scattered, added, or handed over sparse. The support has been judged: ascending, in range.
+// From pairs to a gradient: scattered, added, or returned sparse. The support is valid: ascending, in range.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ void scatter(uint32_t from_type, const uint32_t* support, const void* values, ui
 void scatter_add(uint32_t from_type, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
                  float weight, uint32_t to_type, void* out);
 
-// How pairs reach a dense gradient: as they are, or weighted and added to what is there.
+// How pairs reach a dense gradient: stored, or weighted and added.
 struct pair_sink {
   uint32_t from_type, to_type, width;
   bool adds;
@@ -31,7 +31,7 @@ uint64_t put_pairs(const pair_sink& sink, const uint32_t* support, const void* v
 // Rows without a support, one after the other.
 void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* out);
 
-// A copy past the caches, for what is larger than they are.
+// A copy past the caches, for data larger than they are.
 void stream_out(const void* from, uint64_t size, void* to);
 
 // first + support[i] as a framework's index type; support nullptr: i.

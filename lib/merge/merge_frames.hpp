@@ -36,7 +36,7 @@ struct decoded_row {
 };
 using decoded_frame = std::span<const decoded_row>;
 
-// What a worker needs to merge frames.
+// The memory of a worker that merges frames.
 struct deliver_room {
   struct cursor {
     size_t row;      // of its frame
@@ -70,7 +70,7 @@ struct deliver_room {
 enum class merge_mode {
   copy,  // one frame, as it is; zeros elsewhere
   sum,   // Σ weight · frame from +0
-  add    // the same, added to what outputs hold
+  add    // the same, added to the outputs' contents
 };
 
 // Merges frames into the dense ones of the outputs, which they cover one after the other: frame after frame for every

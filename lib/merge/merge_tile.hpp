@@ -139,7 +139,7 @@ struct merge_tiles {
     const merge_out* outs;
     const gate_state* gate;
     uint32_t n, frames;
-    uint32_t adds;    // to what the outputs hold; otherwise from +0
+    uint32_t adds;    // to the outputs' contents; otherwise from +0
     uint32_t copies;  // one frame, no arithmetic: bit for bit if the types are the same
   };
   struct shared {

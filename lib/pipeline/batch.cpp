@@ -17,15 +17,15 @@ dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "%s does not take %s values", s.codec->name,
                         dtype_name(u.dtype));
     if ((s.codec->traits & DR_REORDERS) && u.width != 1)
-      return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, so it takes width 1, not %u",
+      return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, which requires width 1, not %u",
                         s.codec->name, u.width);
   }
   if (u.sparse && p.sparsifier().how.block)
-    return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0,
-                      "%s takes dense tensors: one that arrives sparse has no blocks", p.sparsify.codec->name);
+    return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a sparse tensor has no blocks",
+                      p.sparsify.codec->name);
   if (u.width != 1 && !p.sparsifier().how.passes_on)
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width,
-                      "%s takes width 1, not %u (rows come sparse, or dense with sparsify=none)",
+                      "%s requires width 1, not %u (wider rows: sparse tensors, or sparsify=none)",
                       p.sparsify.codec->name, u.width);
   return DR_OK;
 }
@@ -41,16 +41,16 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const dr_status s = read_shape(tensors[i], i, out.shapes.emplace_back(), error)) return s;
     const auto& p = plans[i] ? plans[i] : request.method;
-    if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, 0, "it has no plan, and the call has none");
+    if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, 0, "neither the tensor nor the call has a plan");
     if (std::find(out.plans.begin(), out.plans.end(), p) == out.plans.end()) out.plans.push_back(p);
     const tensor_shape& shape = out.shapes.back();
     const bool joins = i > 0 && p->flat && out.units.back().method == p.get();
     if (p->flat && (shape.sparse() || shape.width != 1))
-      return bad_tensor(error, i, DR_E_ARGUMENT, shape.width, "bucket=flat takes dense tensors of width 1");
+      return bad_tensor(error, i, DR_E_ARGUMENT, shape.width, "bucket=flat requires dense tensors of width 1");
     if (joins) {
       unit& u = out.units.back();
       if (u.dtype != shape.dtype)
-        return bad_tensor(error, i, DR_E_ARGUMENT, shape.dtype, "bucket=flat takes tensors of one dtype");
+        return bad_tensor(error, i, DR_E_ARGUMENT, shape.dtype, "bucket=flat requires tensors of one dtype");
       ++u.tensors;
       u.universe += shape.universe;
     } else {
@@ -69,7 +69,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);
   for (const bool tag : {false, true})
     if (const dr_status s = lay_out_header(out.wire, bounds, tag, out.layout[tag], error)) return s;
-  // What auto chooses is laid out when it is known.
+  // Codecs that auto chooses are laid out after the choice.
   if (out.chooses())
     for (header_layout& layout : out.layout) layout.frame_bound += header_bound(out, layout) - layout.header_size;
   out.workspace = encode_workspace(out);

@@ -1,4 +1,4 @@
-// A prepared batch: what bounds decide, worked out once. Immutable; shared by any number of threads.
+// A prepared batch: all that follows from bounds, computed once. Immutable; shared by any number of threads.
 #pragma once
 
 #include <algorithm>
@@ -25,7 +25,7 @@ struct tensor_shape {
   bool sparse() const { return index_dtype != 0; }
 };
 
-// What is selected, split and fed back together: one tensor, or with bucket=flat all of them.
+// The tensors that are selected, split and fed back together: one tensor, or with bucket=flat all of them.
 struct unit {
   uint32_t first_tensor, tensors;
   uint32_t first_row, rows;
@@ -52,8 +52,8 @@ struct batch_row {
   uint64_t first, universe, count_max, support_max;
   list_need need[section_count];
   row_bound bound;
-  // With auto: for each size of blocks, from 1 on, each index codec beside each value codec, the latter changing fastest. Then plan is the
-  // first, and support, need and bound are the largest.
+  // With auto: for each size of blocks, from 1 on, each index codec beside each value codec, the latter changing
+  // fastest. Then plan is the first, and support, need and bound are the largest.
   std::vector<row_choice> choices;
   uint32_t value_choices = 1, block_choices = 1;
 };

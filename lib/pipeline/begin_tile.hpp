@@ -1,4 +1,4 @@
-// The first launch of a call: zeroes what must be zero, and brings descriptors to the device inside its own argument,
+// The first launch of a call: zeroes counters, and carries descriptors to the device inside its own argument,
 // so that nothing is copied and a graph may be replayed.
 #pragma once
 

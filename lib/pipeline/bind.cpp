@@ -67,8 +67,7 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
                 role == DR_ROLE_INDEX || role == DR_ROLE_VALUE ? ", auto" : "");
   const dr_codec& codec = *out.codec;
   if (codec.traits & DR_PREFIX)
-    return fail(error, DR_E_ARGUMENT, "plan: %s is not named: a sparsifier of blocks puts it before the index codec",
-                codec.name);
+    return fail(error, DR_E_ARGUMENT, "plan: %s cannot be named: a sparsifier of blocks adds it", codec.name);
   for (size_t i = 0; i < codec.param_count; ++i)
     out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
   for (const plan_argument& a : call.arguments) {
@@ -182,7 +181,7 @@ dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, d
   return bind_call(role, stage.calls[0], out, error);
 }
 
-// What auto chooses from: of the codecs that this build has. On a tie the first is taken.
+// The candidates of auto, among the codecs of this build. On a tie the first is taken.
 dr_status bind_choices(dr_role role, std::span<const std::string> texts, std::vector<bound_stage>& out,
                        dr_error& error) {
   for (const std::string& text : texts) {
@@ -205,11 +204,12 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   const std::vector<plan_argument>& a = call.arguments;
   double e = -1;
   if (a.size() != 1 || a[0].key != "error" || !read_number(a[0].value, e) || !(e >= 0 && e < 1))
-    return fail(error, DR_E_ARGUMENT, "plan: value=auto takes error=…, a relative L2 error from 0 to below 1");
+    return fail(error, DR_E_ARGUMENT, "plan: value=auto requires error=…, a relative L2 error from 0 to below 1");
   out.value_error = e == 0 ? 0 : e;
   std::vector<std::string> texts;
   if (e >= 1e-6) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
-  // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it are tried.
+  // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it
+  // are tried.
   for (int bits = 2; bits <= 6; ++bits)
     if (const double expected = 0.4 / (1 << bits); expected <= 2 * e && expected > e / 2)
       texts.push_back("log_quant(bits=" + std::to_string(bits) + ')');
@@ -220,7 +220,7 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   return DR_OK;
 }
 
-// Whether a stage is `auto`, which has no bytes codec behind it: it chooses by what a codec writes.
+// Whether a stage is `auto`, which has no bytes codec after it: it chooses by the size that a codec writes.
 dr_status is_auto(const plan_stage& stage, bool& yes, dr_error& error) {
   yes = stage.calls[0].name == "auto";
   if (!yes || stage.calls.size() == 1) return DR_OK;
@@ -305,20 +305,20 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
-  // What stands for the whole universe has no keys that could be blocks.
+  // A codec of the whole universe has no keys that could be blocks.
   if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
   if (p->block != 1 && p->index.size() == stages_max)
-    return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; of blocks at most %u", p->index.size(),
+    return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; with blocks at most %u", p->index.size(),
                 stages_max - 1);
   if ((index & DR_REPLACES_SUPPORT) && (index & DR_CARRIES_ORDER))
     return fail(error, DR_E_UNSUPPORTED,
-                "plan: %s both replaces the support and carries the order: no sequence of stages can do that",
+                "plan: %s both replaces the support and carries the order: no sequence of stages supports both",
                 p->index[0].codec->name);
   if (p->has_auto() && ((index & DR_REPLACES_SUPPORT) || (value & DR_REORDERS)))
-    return fail(error, DR_E_UNSUPPORTED, "plan: auto beside %s, which %s: not supported",
+    return fail(error, DR_E_UNSUPPORTED, "plan: auto is not supported beside %s, which %s",
                 p->index_choices.empty() ? p->index[0].codec->name : p->value[0].codec->name,
                 index & DR_REPLACES_SUPPORT ? "replaces the support" : "reorders the values");
-  // What changes nothing has no place in the canonical text.
+  // Stages without effect are left out of the canonical text.
   if (!(index & DR_REPLACES_SUPPORT)) p->regather = true;
   if ((value & DR_REORDERS) && !p->carries_order())
     fall_back(DR_ROLE_ORDER, "bitpack", p->order);
@@ -331,14 +331,14 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
 
 namespace {
 
-// Whether the support that an index codec tells follows from the tensor's shape, its count and the shared key. (SPEC.md of `seeded` says so
-// of it; of Bloom filters, which have the same traits, it is not so.)
+// Whether the support that an index codec reports follows from the tensor's shape, its count and the shared key.
+// (SPEC.md of `seeded` says so of it; of Bloom filters, which have the same traits, it is not so.)
 bool tells_by_shape(const dr_codec& index) {
   constexpr uint32_t index_seeded = 10;
   return (index.forms & 1u << DR_FORM_ALL) || index.id == index_seeded;
 }
 
-// A stage beside the bytes codecs behind it: of fixed size without any.
+// A stage without the bytes codecs after it: of fixed size without any.
 bool has_fixed_size(const std::vector<bound_stage>& list) {
   return list.empty() || (list.size() == 1 && (list[0].codec->traits & DR_FIXED_SIZE));
 }
@@ -346,7 +346,7 @@ bool has_fixed_size(const std::vector<bound_stage>& list) {
 }  // namespace
 
 plan_traits traits_of(const plan& p) {
-  // With auto what any of its choices may do; a single choice is none.
+  // With auto: of any of its choices; a single choice counts as fixed.
   const auto& values = p.value_choices.empty() ? p.value : p.value_choices;
   const auto& indices = p.index_choices.empty() ? p.index : p.index_choices;
   const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, by_shape = tells_by_shape(*p.index[0].codec);

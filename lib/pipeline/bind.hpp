@@ -20,7 +20,7 @@ struct bound_stage {
   dr_params params() const { return {sizeof(dr_params), values.data(), nullptr, 0, 0}; }
 };
 
-// The last stage: who sends what to whom. An encode does not look at it (lib/exchange does).
+// The stage exchange: which rank sends to which. Only lib/exchange reads it.
 enum class exchange_kind : uint8_t { gather, owner, ring, hierarchy };
 struct exchange_stage {
   exchange_kind kind = exchange_kind::gather;
@@ -31,7 +31,7 @@ struct exchange_stage {
 struct plan {
   bound_stage sparsify, feedback;  // feedback.codec is nullptr without one
   std::vector<bound_stage> value, order, index;
-  // index=auto, value=auto: what they choose from, one codec each; then `index` and `value` have the first. A value codec is
+  // index=auto, value=auto: their candidates, one codec each; then `index` and `value` have the first. A value codec is
   // chosen if its relative L2 error is at most value_error.
   std::vector<bound_stage> index_choices, value_choices;
   double value_error = 0;
@@ -51,7 +51,7 @@ struct plan {
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
 
-// What a plan does: DR_PLAN_* flags, and the DR_DTYPE_BIT set of tensors that it takes.
+// Properties of a plan: DR_PLAN_* flags, and the DR_DTYPE_BIT set of supported tensors.
 struct plan_traits {
   uint32_t flags, dtypes;
 };

@@ -1,4 +1,5 @@
-// What auto takes for a row: the index codec that costs least, and of the value codecs that meet the error the one that does.
+// The choice of auto for a row: the index codec with the fewest bytes, and of the value codecs within the error the
+// smallest.
 #include <algorithm>
 #include <bit>
 
@@ -19,7 +20,7 @@ dr_status choose_index(encoding& e, size_t i, std::span<const row_choice> choice
     const dr_params params = s.params();
     uint64_t bytes = 0;
     if (s.codec->cpu->cost(&exec, &params, &job, 1, &bytes) || row.fault.code)
-      return fail(e.error, DR_E_INTERNAL, "%s does not know its cost", s.codec->name);
+      return fail(e.error, DR_E_INTERNAL, "%s: cost returned an error", s.codec->name);
     if (bytes >= least) continue;
     least = bytes;
     chosen = k;
@@ -72,7 +73,7 @@ dr_status choose_value(encoding& e, size_t i, std::span<const row_choice> choice
       e.w.jobs.n = 0;
       e.w.jobs.add(job, back);
       if (decode_chain(list, e.run, e.w.jobs) || row.fault.code)
-        return fail(e.error, DR_E_INTERNAL, "%s does not decode what it encoded", list.front().codec->name);
+        return fail(e.error, DR_E_INTERNAL, "%s does not decode its own payload", list.front().codec->name);
       if (!meets_error(e, i)) continue;
     }
     std::swap(row.trial, row.slots[section_value]);

@@ -81,7 +81,7 @@ class decoder {
     return fail(error_, dr_fault{sizeof(dr_fault), DR_E_CORRUPT, stream, where, what, message}, tensor_of(i), nullptr);
   }
 
-  // Support ascending, values in its order, whatever the codecs were: nobody below has to judge again.
+  // Support ascending, values in its order, for all codecs: later steps need no validation.
   dr_status finish(size_t i, decoded_row& out) {
     const wire_row& row = f_.rows[i];
     const wire_plan& plan = plan_of(i);
@@ -125,7 +125,7 @@ class decoder {
         return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "a key is not below the universe");
     const uint64_t k = sort_by_keys(o.support, row.support, row_bytes(plan_of(i)), o.values, o.sorted, o.in_order);
     if (k < row.support)
-      return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.sorted[k] >> 32, "a key comes twice");
+      return corrupt(i, DR_STREAM_INDEX, static_cast<uint32_t>(o.sorted[k]), o.sorted[k] >> 32, "a key occurs twice");
     out.values = o.in_order;
     return DR_OK;
   }
@@ -180,7 +180,7 @@ dr_status count_unions(std::span<const frame_view> frames, const decoded_row* ro
     if (!outs[i].index_dtype) continue;
     const uint64_t n = union_rows(rooms, workers, i);
     if (n <= outs[i].capacity) continue;
-    fail(error, DR_E_CAPACITY, "output %zu: it has room for %" PRIu64 " rows; the frames have %" PRIu64, i,
+    fail(error, DR_E_CAPACITY, "output %zu: capacity %" PRIu64 "; the union of the supports has %" PRIu64 " rows", i,
          outs[i].capacity, n);
     error.tensor = i;
     error.needed = n;

@@ -19,7 +19,7 @@ enum class sparse_outputs {
   unions      // of frames' supports; how large they are is known when they are decoded
 };
 
-// Workspace to decode these frames into such outputs, or to add them up there; also refuses what is beyond the limits,
+// Workspace to decode these frames into such outputs, or to add them up there; also refuses frames beyond the limits,
 // before anything is allocated. The memory of the frames' headers counts, too.
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
@@ -28,7 +28,7 @@ dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_er
 
 // Whether a frame has the tensors of a batch. ARGUMENT.
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
-// What all frames of a batch have in common, to check outputs before there is one.
+// The common part of all frames of a batch, to check outputs before there is a frame.
 frame_view common_frame(const batch& b);
 
 // Leaves of a frame the tensors that options ask for, which go to so many outputs. ARGUMENT: it has not so many.
@@ -66,7 +66,7 @@ void deliver(const frame_view& frame, const decoded_row* rows, const deliver_roo
 // How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
 dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
                        pool& workers, std::span<const tensor_out> outs, dr_error& error);
-// Σ weight · frame: into dense outputs, from zero or added to what they hold; frame after frame for every element. Into
+// Σ weight · frame: into dense outputs, from zero or added to their contents; frame after frame for every element. Into
 // sparse ones, whose unions were counted, from zero.
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
            const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);

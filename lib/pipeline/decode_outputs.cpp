@@ -9,7 +9,14 @@ namespace dr {
 namespace {
 
 dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has, uint64_t wants) {
-  fail(error, code, "output %" PRIu64 ": %s (it has %" PRIu64 ", the frame %" PRIu64 ")", i, what, has, wants);
+  fail(error, code, "output %" PRIu64 ": %s (output %" PRIu64 ", frame %" PRIu64 ")", i, what, has, wants);
+  error.tensor = i;
+  return code;
+}
+
+// Of an output by itself, before a frame is looked at.
+dr_status bad_field(dr_error& error, uint64_t i, dr_status code, const char* what, uint64_t has) {
+  fail(error, code, "output %" PRIu64 ": %s (value %" PRIu64 ")", i, what, has);
   error.tensor = i;
   return code;
 }
@@ -18,7 +25,7 @@ dr_status bad_output(dr_error& error, uint64_t i, dr_status code, const char* wh
 
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) {
   if (frame.tensors != b.units.size())
-    return fail(error, DR_E_ARGUMENT, "frame: it has %u tensors, one of the batch has %zu", frame.tensors,
+    return fail(error, DR_E_ARGUMENT, "frame: %u tensors; the batch was prepared for %zu", frame.tensors,
                 b.units.size());
   dr_status status = DR_OK;
   const unit* u = b.units.data();
@@ -27,7 +34,8 @@ dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) 
     if (!status && (universe != u->universe || p.width != u->width || p.dtype != u->dtype)) {
       status =
           fail(error, DR_E_ARGUMENT,
-               "frame: tensor %u has %" PRIu64 " rows of %u values in %s, one of the batch %" PRIu64 " of %u in %s",
+               "frame: tensor %u has %" PRIu64 " rows of %u values in %s; the batch was prepared for %" PRIu64
+               " of %u in %s",
                u->first_tensor, universe, p.width, dtype_name(p.dtype), u->universe, u->width, dtype_name(u->dtype));
       error.tensor = u->first_tensor;
     }
@@ -53,7 +61,8 @@ dr_status keep_range(frame_view& frame, const dr_decode_options& options, size_t
   const uint64_t first = options.first_tensor, n = options.tensors;
   if (!n && !first) return DR_OK;
   if (!n || first > frame.tensors || n > frame.tensors - first)
-    return fail(error, DR_E_ARGUMENT, "options: %" PRIu64 " tensors from %" PRIu64 " on; the frame has %u", n, first,
+    return fail(error, DR_E_ARGUMENT,
+                "options: tensors = %" PRIu64 ", first_tensor = %" PRIu64 "; the frame has %u tensors", n, first,
                 frame.tensors);
   if (outs != n) return fail(error, DR_E_ARGUMENT, "%zu outputs; the options ask for %" PRIu64 " tensors", outs, n);
   frame.keep(static_cast<uint32_t>(first), static_cast<uint32_t>(n));
@@ -77,7 +86,7 @@ dr_status list_ranges(std::span<const tensor_out> outs, std::vector<out_range>& 
   for (size_t k = 1; k < ranges.size(); ++k) {
     if (ranges[k - 1].end <= ranges[k].begin) continue;
     const auto [a, b] = std::minmax(ranges[k - 1].output, ranges[k].output);
-    fail(error, DR_E_ARGUMENT, "output %zu: it overlaps output %zu", b, a);
+    fail(error, DR_E_ARGUMENT, "output %zu overlaps output %zu", b, a);
     error.tensor = b;
     return DR_E_ARGUMENT;
   }
@@ -90,32 +99,33 @@ dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint
   const auto found =
       std::partition_point(ranges.begin(), ranges.end(), [&](const out_range& r) { return r.end <= begin; });
   if (found == ranges.end() || !size || (found->begin > begin && found->begin - begin >= size)) return DR_OK;
-  fail(error, DR_E_ARGUMENT, "output %zu: it overlaps the frame", found->output);
+  fail(error, DR_E_ARGUMENT, "output %zu overlaps the frame", found->output);
   error.tensor = found->output;
   return DR_E_ARGUMENT;
 }
 
 dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse, uint64_t& total, dr_error& error) {
-  const auto bad = [&](uint64_t i, const char* what, uint64_t has, uint64_t wants) {
-    return bad_output(error, i, DR_E_ARGUMENT, what, has, wants);
+  const auto bad = [&](uint64_t i, const char* what, uint64_t has) {
+    return bad_field(error, i, DR_E_ARGUMENT, what, has);
   };
   total = 0;
   for (size_t i = 0; i < outs.size(); ++i) {
     const tensor_out& o = outs[i];
-    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype, DR_F32);
+    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype);
     if (o.index_dtype && !is_index_type(o.index_dtype))
-      return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype, 0);
-    if (o.flags) return bad_output(error, i, DR_E_UNSUPPORTED, "unknown flags", o.flags, 0);
+      return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype);
+    if (o.flags) return bad_field(error, i, DR_E_UNSUPPORTED, "unknown flags", o.flags);
     if (reinterpret_cast<uintptr_t>(o.values) % value_size(o.dtype))
-      return bad(i, "values are not aligned to their dtype", 0, 0);
+      return bad(i, "values are not aligned to their dtype", reinterpret_cast<uintptr_t>(o.values));
     if (o.index_dtype && sparse == sparse_outputs::none)
-      return bad(i, "a dense output is wanted here", o.index_dtype, 0);
+      return bad(i, "must be dense, but index_dtype is set", o.index_dtype);
     if (o.index_dtype && reinterpret_cast<uintptr_t>(o.indices) % index_type_size(o.index_dtype))
-      return bad(i, "indices are not aligned to their dtype", 0, 0);
+      return bad(i, "indices are not aligned to their dtype", reinterpret_cast<uintptr_t>(o.indices));
     if (o.index_dtype && sparse == sparse_outputs::unions && !o.indices && o.capacity)
-      return bad(i, "indices is NULL", 0, 0);
-    if (!o.values && (o.index_dtype ? o.capacity : o.universe)) return bad(i, "values is NULL", 0, 0);
-    if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows", o.universe, 0);
+      return bad(i, "indices is NULL, but capacity is not 0", o.capacity);
+    if (!o.values && (o.index_dtype ? o.capacity : o.universe))
+      return bad(i, "values is NULL, but there are rows", o.index_dtype ? o.capacity : o.universe);
+    if (o.universe > UINT64_MAX - total) return bad(i, "universe overflows the sum of all outputs", o.universe);
     total += o.universe;
   }
   return DR_OK;
@@ -145,8 +155,8 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
       for (size_t i = 0; i < outs.size() && !status; ++i) status = type_fits(i, p);
       if (!status && total != universe)
         status = fail(error, DR_E_ARGUMENT,
-                      "%zu outputs hold %" PRIu64 " rows together; the frame's one tensor has %" PRIu64, outs.size(),
-                      total, universe);
+                      "%zu outputs have %" PRIu64 " rows in total; the one tensor of the frame has %" PRIu64,
+                      outs.size(), total, universe);
       return;
     }
     if (status) return;
@@ -165,11 +175,11 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
                          : o.index_dtype == DR_I64 ? uint64_t{1} << 63
                                                    : UINT64_MAX;
     if (universe > top)
-      status = bad(i, DR_E_ARGUMENT, "its index type cannot hold such a universe", top, universe);
+      status = bad(i, DR_E_ARGUMENT, "universe exceeds the range of index_dtype", top, universe);
     else if (sparse == sparse_outputs::unions)
       return;
     else if (support > o.capacity) {
-      status = bad(i, DR_E_CAPACITY, "too little room for the support", o.capacity, support);
+      status = bad(i, DR_E_CAPACITY, "capacity is smaller than the support", o.capacity, support);
       error.needed = support;
     } else if (support && !o.indices)
       status = bad(i, DR_E_ARGUMENT, "indices is NULL", 0, support);

@@ -9,16 +9,14 @@ dr_status finish_shape(decode_shape& shape, bool& host_would_do, dr_error& error
   host_would_do = true;
   for (const wire_plan& plan : shape.wire) {
     if (plan.index().block > 1)
-      return fail(
-          error, DR_E_UNSUPPORTED,
-          "frame: block runs on the CPU only; DR_PLACE_ALLOW_HOST would decode it there, with copies and a wait");
+      return fail(error, DR_E_UNSUPPORTED,
+                  "frame: block runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait");
     for (const stage_list& list : plan.lists)
       for (uint32_t k = 0; k < list.count; ++k)
         if (!runs_on_cuda(list.stages[k]) || k > 0)
-          return fail(
-              error, DR_E_UNSUPPORTED,
-              "frame: %s%s runs on the CPU only; DR_PLACE_ALLOW_HOST would decode it there, with copies and a wait",
-              list.stages[k].codec->name, list.stages[k].codec->cuda ? " with these parameters" : "");
+          return fail(error, DR_E_UNSUPPORTED,
+                      "frame: %s%s runs on the CPU only; DR_PLACE_ALLOW_HOST decodes it there, with copies and a wait",
+                      list.stages[k].codec->name, list.stages[k].codec->cuda ? " with these parameters" : "");
   }
   host_would_do = false;
   shape.header = device_header::of(shape.layout, shape.wire, shape.rows.empty() ? 0 : shape.rows[0].universe);
@@ -46,7 +44,7 @@ dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_woul
   host_would_do = true;
   for (const wire_row& r : f.rows) {
     if (r.continues) return fail(error, DR_E_UNSUPPORTED, "frame: segments have no CUDA path");
-    // Bounds of streams that no codec is asked for were not judged, and are 0.
+    // Bounds of streams without a codec call were not computed, and are 0.
     const bool coded = r.mode == mode_plan && r.count != 0;
     out.rows.push_back({r.plan, r.entry, r.universe, r.count, r.mode == mode_dense ? 0 : r.support, r.payload(),
                         coded ? r.count : 0, r.support, r.size});

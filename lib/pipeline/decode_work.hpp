@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// What decoding a row needs. nullptr: the row does without.
+// The memory to decode a row. nullptr: not needed.
 struct decode_row {
   dr_fault fault;
   uint64_t out_size[section_count];

@@ -21,7 +21,7 @@ decode_row take_row(arena& memory, const wire_plan& plan, const wire_row& row, c
     if (list.count == 0 || !has_stream(plan, row, s)) continue;
     const uint64_t count = s == section_index ? row.count : row.support;
     list_need need;
-    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was judged with the header
+    (void)list_needs(list, {row.universe, count, plan.dtype, plan.width}, need);  // was validated with the header
     o.slots[s] = stream_slot::take(memory, list, need, true);
     scratch = std::max(scratch, need.decode_scratch);
   }
@@ -57,7 +57,7 @@ void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers) {
   for (uint32_t k = 0; k < workers; ++k) deliver_room::take(memory, frames, outs);
 }
 
-// A plan as a reader knows it, without what only an encoder does.
+// A plan as a reader knows it, without the stages of the encoder.
 wire_plan as_read(const wire_plan& plan) {
   wire_plan read = plan;
   for (stage_list& list : read.lists)
@@ -100,9 +100,9 @@ uint64_t most_of_row(const batch& b, const batch_row& r, uint64_t& scratch) {
 constexpr uint64_t workspace_factor = 256, workspace_least = uint64_t{1} << 20;
 constexpr uint64_t asked_factor = 4096, asked_least = uint64_t{1} << 20;
 
-// What the limits are multiples of, and what a decoder asks of sparse outputs beside.
+// The units of the limits, and the elements that a decoder scans for sparse outputs.
 struct extent {
-  uint64_t bytes = 0;  // of the frames, and of what is written to the outputs for each
+  uint64_t bytes = 0;  // of the frames, and of the outputs written for each
   uint64_t asked = 0;  // elements of universes that an index codec goes through for a sparse output
 
   void add(const frame_view& frame, std::span<const tensor_out> outs) {
@@ -135,8 +135,7 @@ dr_status check_elements(const frame_view& frame, const dr_decode_options& limit
   for (const wire_row& row : frame.rows) {
     const uint64_t width = frame.plans[row.plan].width;
     if (row.universe > (limits.max_elements - elements) / width)
-      return fail(error, DR_E_CAPACITY, "frame: more than %" PRIu64 " elements; the limit is %" PRIu64, elements,
-                  limits.max_elements);
+      return fail(error, DR_E_CAPACITY, "frame: elements exceed max_elements = %" PRIu64, limits.max_elements);
     elements += row.universe * width;
   }
   return DR_OK;
@@ -175,9 +174,8 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
   if (const uint64_t most = saturated_sum(saturated_product(asked_factor, all.bytes), asked_least);
       !limits.max_elements && all.asked > most)
     return fail(error, DR_E_CAPACITY,
-                "frame: to give a sparse output its codec goes through %" PRIu64
-                " elements; without a limit on elements "
-                "%" PRIu64 " are allowed for such outputs",
+                "frame: its index codec scans %" PRIu64
+                " elements for a sparse output; without max_elements at most %" PRIu64 " are allowed",
                 all.asked, most);
   arena memory;
   decode_work::take(memory, frames, workers);
@@ -189,8 +187,8 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
           ? limits.max_workspace
           : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
   if (bytes + headers > most) {
-    fail(error, DR_E_CAPACITY, "decode: it needs %" PRIu64 " bytes of workspace; the limit is %" PRIu64,
-         bytes + headers, most);
+    fail(error, DR_E_CAPACITY, "decode: workspace of %" PRIu64 " bytes exceeds the limit of %" PRIu64, bytes + headers,
+         most);
     error.needed = bytes + headers;
     return DR_E_CAPACITY;
   }

@@ -1,4 +1,4 @@
-// What of a batch runs on a GPU, and how a call begins there.
+// Whether a batch runs on a GPU, and the start of a call there.
 #include <algorithm>
 #include <cstring>
 
@@ -9,8 +9,7 @@ namespace dr {
 
 dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error) {
   host_would_do = true;
-  constexpr const char* host_only =
-      " runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait";
+  constexpr const char* host_only = " runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait";
   const auto lacks = [&](uint32_t tensor, const char* what, const char* name) {
     fail(error, DR_E_UNSUPPORTED, "tensor %u: %s%s", tensor, name, what);
     error.tensor = tensor;
@@ -20,28 +19,29 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device)
       return lacks(u.first_tensor, host_only, s.entry.name);
     if (u.tensors > 1 || u.method->flat) return lacks(u.first_tensor, "bucket=flat has no CUDA path", "");
-    if (u.rows > 1) return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows) have no CUDA path", "");
+    if (u.rows > 1)
+      return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows and more) have no CUDA path", "");
     const tensor_shape& shape = b.shapes[u.first_tensor];
     if ((shape.sparse() || shape.width != 1) && u.method->keeps_feedback())
       return lacks(u.first_tensor, "feedback of a sparse tensor, or of rows of several values, has no CUDA path", "");
     if (shape.sparse() && !u.method->sparsifier().how.passes_on)
-      return lacks(u.first_tensor, "a sparse tensor is not sparsified again on CUDA", "");
+      return lacks(u.first_tensor, "sparsifying a sparse tensor has no CUDA path", "");
     if (shape.flags & DR_TENSOR_SUM_DUPLICATES)
       return lacks(u.first_tensor, "DR_TENSOR_SUM_DUPLICATES has no CUDA path: indices must ascend", "");
     if (shape.sparse() && shape.count > u.universe)
-      return lacks(u.first_tensor, "more indices than rows: on CUDA indices must ascend", "");
+      return lacks(u.first_tensor, "count exceeds universe: on CUDA indices must ascend", "");
   }
   for (const batch_row& r : b.rows)
     if (!r.choices.empty())
       return lacks(b.units[r.unit].first_tensor,
-                   "auto runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with copies and a wait", "");
+                   "auto runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait", "");
   for (size_t i = 0; i < b.rows.size(); ++i)
     for (const stage_list& list : b.wire[b.rows[i].plan].lists)
       for (uint32_t k = 0; k < list.count; ++k)
         if (!runs_on_cuda(list.stages[k]) || k > 0)
           return lacks(b.units[b.rows[i].unit].first_tensor,
                        list.stages[k].codec->cuda
-                           ? " with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST would do it there, with "
+                           ? " with these parameters runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with "
                              "copies and a wait"
                            : host_only,
                        list.stages[k].codec->name);

@@ -217,7 +217,7 @@ class device_decoder {
         }));
   }
 
-  // Keys that carry the order: sorted, and their values with them. Jobs of one launch are told apart in the keys.
+  // Keys that carry the order: sorted, and their values with them. Keys also hold the number of the job in the launch.
   dr_status sort(uint32_t p) {
     jobs_of(p, section_value, [&](size_t i, dr_job& job) {
       job.in = work_[i].support;
@@ -237,7 +237,7 @@ class device_decoder {
       dr_sort sort = sort_[p];
       sort.n = 0;
       for (size_t i = begin; i < begin + n; ++i) sort.n += jobs_[i].count_max;
-      if (sort.n > 0xffffffff) return fail(error_, DR_E_UNSUPPORTED, "device: 2^32 keys that carry an order");
+      if (sort.n > 0xffffffff) return fail(error_, DR_E_UNSUPPORTED, "device: 2^32 or more keys that carry an order");
       sort.bits = 33 + static_cast<uint32_t>(std::bit_width(n));
       const sort_keys_common common{sort.keys, sort.values, value_size(s_.wire[p].dtype)};
       dr_exec exec = queue_.exec();
@@ -340,8 +340,8 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
                            device_decode_scratch& host, dr_error& error) {
   const auto work = device_decode_work::take(shape, request.frames.size(), static_cast<std::byte*>(workspace), host);
   if (!workspace || workspace_size < work.size) {
-    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes, but decode needs %" PRIu64,
-         workspace ? workspace_size : 0, work.size);
+    fail(error, DR_E_CAPACITY, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace ? workspace_size : 0,
+         work.size);
     error.needed = work.size;
     return DR_E_CAPACITY;
   }
@@ -349,7 +349,7 @@ dr_status decode_on_device(const decode_shape& shape, const decode_request& requ
     if (reinterpret_cast<uintptr_t>(request.frames[i].data) % 16)
       return fail(error, DR_E_ARGUMENT, "frame %zu: not aligned to 16 bytes on its device", i);
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(result) % 8)
-    return fail(error, DR_E_ARGUMENT, "device: the workspace is not aligned to 64 bytes, or the result not to 8");
+    return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, result to 8");
   return device_decoder(shape, request.frames.size(), work, queue, host, error).run(request, outs, result);
 }
 

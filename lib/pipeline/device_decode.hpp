@@ -1,4 +1,4 @@
-// Decode and merge on a GPU: header judged, checks verified, streams decoded, values delivered; nobody waited for.
+// Decode and merge on a GPU: validates headers, verifies checks, decodes streams, delivers values; never waits.
 #pragma once
 
 #include <array>
@@ -15,7 +15,7 @@
 
 namespace dr {
 
-// What a GPU is told of frames before it reads them: of a prepared batch, or of one frame whose header the host has
+// The shape of frames, known before a GPU reads them: of a prepared batch, or of one frame whose header the host has
 // read.
 struct decode_shape {
   struct row {
@@ -33,7 +33,7 @@ struct decode_shape {
   device_header header;
 };
 
-// Addresses on the device of what a row of a frame needs.
+// Device addresses of the memory of a frame's row.
 struct device_decode_row {
   uint8_t* slot[section_count];
   uint64_t capacity[section_count];
@@ -67,12 +67,13 @@ dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_woul
 struct decode_request {
   std::span<const dr_bytes> frames;  // in device memory, 16-byte aligned
   const float* weights = nullptr;    // in host memory; nullptr: all 1
-  bool adds = false;                 // to what the outputs hold
+  bool adds = false;                 // to the outputs' contents
   bool copies = false;               // one frame, bit for bit
-  bool delivers = true;              // otherwise they are judged only
+  bool delivers = true;              // otherwise they are validated only
 };
 
-// Leaves one shape, with the larger of each bound, if all frames have the same headers but for what data decides.
+// Leaves one shape, with the larger of each bound, if all frames have the same headers except for the numbers that
+// depend on data.
 void join_shapes(std::vector<decode_shape>& shapes);
 
 uint64_t device_decode_workspace(const decode_shape& shape, size_t frames);

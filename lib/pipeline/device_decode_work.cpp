@@ -55,7 +55,7 @@ dr_need need_of(const stage_list& list, const stream_shape& shape, dr_size_rule*
   if (list.count == 0) return need;
   const dr_job job = shape_job(shape);
   const dr_params params = list.front().params();
-  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // judged when the shape was made
+  (void)list.front().codec->cuda->need(&params, &job, 1, &need);  // validated when the shape was made
   return need;
 }
 

@@ -1,4 +1,4 @@
-// Where what a decode on a GPU needs lies: in one workspace, or measured.
+// The layout of a decode's memory on a GPU: in one workspace, or measured only.
 #pragma once
 
 #include "core/arena.hpp"
@@ -7,7 +7,7 @@
 namespace dr {
 
 struct device_decode_work {
-  std::byte* zero = nullptr;  // what a call begins by zeroing
+  std::byte* zero = nullptr;  // the part that a call zeroes first
   uint64_t zero_size = 0, size = 0;
   device_row* rows = nullptr;
   unpack_result* result = nullptr;

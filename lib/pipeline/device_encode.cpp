@@ -272,11 +272,11 @@ class device_encoder {
                           shape_,
                           call_.flags & DR_CALL_STATUS_FRAME,
                           {}};
-    std::memcpy(args.said, "encode failed on its GPU", sizeof args.said);
+    std::memcpy(args.said, "encode failed on the GPU", sizeof args.said);
     return launched(launch<pack_frame>(queue_.exec(), std::max<uint64_t>(1, tiles_), args));
   }
 
-  // What the receiver will see leaves the residual, which holds all that was accumulated.
+  // Subtracts the decoded values from the residual, which holds the accumulator.
   dr_status feedback() {
     for (uint32_t p = 0; p < b_.wire.size(); ++p) {
       subtract_.clear();
@@ -376,15 +376,13 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
   device_encoder e(b, call, tensors, queue, host, error);
   const uint64_t wanted = e.lay_out(static_cast<std::byte*>(workspace));
   if (!workspace || workspace_size < wanted)
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
-                wanted);
+    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size, wanted);
   if (reinterpret_cast<uintptr_t>(workspace) % arena::alignment || reinterpret_cast<uintptr_t>(frame) % 16 ||
       reinterpret_cast<uintptr_t>(result) % 8)
-    return fail(error, DR_E_ARGUMENT,
-                "device: the workspace is not aligned to 64 bytes, the frame not to 16, or the result not to 8");
+    return fail(error, DR_E_ARGUMENT, "device: workspace must be aligned to 64 bytes, frame to 16, result to 8");
   const header_layout& layout = b.layout[(call.flags & DR_CALL_TAG) != 0];
   if (capacity < std::max<uint64_t>(layout.header_size, 64)) {
-    fail(error, DR_E_CAPACITY, "frame: the buffer has %" PRIu64 " bytes; dr_bound: %" PRIu64, capacity,
+    fail(error, DR_E_CAPACITY, "frame: buffer of %" PRIu64 " bytes; dr_bound is %" PRIu64, capacity,
          layout.frame_bound);
     error.needed = std::max<uint64_t>(layout.frame_bound, 64);
     return DR_E_CAPACITY;

@@ -1,4 +1,4 @@
-// Encode on a GPU: the sentence of encode.cpp in a constant number of launches, nothing allocated, nobody waited for.
+// Encode on a GPU: the steps of encode.cpp in a constant number of launches, without allocating or waiting.
 #pragma once
 
 #include <array>
@@ -29,7 +29,8 @@ struct device_encode_scratch {
 using device_headers = std::array<device_header, 2>;
 device_headers headers_of(const batch& b);
 
-// What of a batch has no path on a GPU: UNSUPPORTED, with the reason. `host_would_do`: only for the want of CUDA operations.
+// UNSUPPORTED, with the reason, if a batch has no path on a GPU. `host_would_do`: only because CUDA operations are
+// missing.
 dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error);
 
 uint64_t device_encode_workspace(const batch& b);
@@ -37,7 +38,8 @@ uint64_t device_encode_workspace(const batch& b);
 dr_status count_device_launches(const batch& b, const device_headers& headers, device& where, uint32_t& launches,
                                 dr_error& error);
 
-// Enqueues. Tensors, states, workspace, frame and result are device memory; capacity and faults of the data are told by the result.
+// Enqueues. Tensors, states, workspace, frame and result are device memory; the result reports capacity and faults of
+// the data.
 dr_status encode_on_device(const batch& b, const device_headers& headers, const encode_call& call,
                            std::span<const tensor_view> tensors, device_queue& queue, void* workspace,
                            uint64_t workspace_size, uint8_t* frame, uint64_t capacity, dr_result* result,

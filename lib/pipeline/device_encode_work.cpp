@@ -8,7 +8,7 @@
 namespace dr {
 namespace {
 
-constexpr uint64_t slack = 32;  // readable behind what kernels read by words
+constexpr uint64_t slack = 32;  // readable past the end, because kernels read words
 
 // Scratch of a call to a codec: the sum over its jobs.
 uint64_t call_scratch(const stage_list& list, const stream_shape& shape, bool decode) {

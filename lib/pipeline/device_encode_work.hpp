@@ -1,4 +1,4 @@
-// What an encode on a GPU takes from its workspace.
+// The workspace of an encode on a GPU.
 #pragma once
 
 #include <vector>
@@ -11,7 +11,7 @@
 
 namespace dr {
 
-// Addresses on the device of what a row needs.
+// Device addresses of the memory of a row.
 struct device_encode_row {
   uint32_t *support, *told, *order, *keys;
   std::byte *kept, *sent, *decoded;
@@ -32,14 +32,14 @@ struct device_encode_work {
   uint64_t* check;
   std::byte *select_zeroed, *select_plain, *blob;
 
-  // Lays a workspace out from `base`; nullptr: as if it were there. Scratch of codecs: for each plan, of the index, value and order codec, to
-  // encode and to decode. Returns its bytes.
+  // Lays a workspace out from `base`; nullptr: as if it were there. Scratch of codecs: for each plan, of the index,
+  // value and order codec, to encode and to decode. Returns its bytes.
   uint64_t lay_out(const batch& b, std::byte* base, std::vector<device_encode_row>& rows_of,
                    std::vector<codec_scratch>& scratch_of);
 };
 
 stream_shape device_stream_shape(const batch& b, size_t row, section s);
-// Whether what a row sends is decoded again, for feedback.
+// Whether the payload of a row is decoded again, for feedback.
 bool decodes_sent(const batch& b, size_t row);
 // All of a row's selection but where its memory is.
 device_select_job device_select_job_of(const batch& b, size_t row);

@@ -9,8 +9,8 @@
 namespace dr {
 namespace {
 
-// A plan's streams have one of four sequences: plain; index first, if it replaces the support that the values are gathered at; value
-// first, if the keys carry its order; both couplings, with an order stream.
+// A plan's streams have one of four sequences: plain; index first, if it replaces the support that the values are
+// gathered at; value first, if the keys carry its order; both couplings, with an order stream.
 dr_status encode_streams(encoding& e, uint32_t plan) {
   const bool index_first = e.b.wire[plan].replaces_support();
   if (index_first) {
@@ -47,7 +47,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     if (const dr_status s = check_fit(b, error)) return s;
   // Before anything is laid out in it: half a workspace has pointers to nothing.
   if (workspace_size < b.workspace || (!workspace && b.workspace))
-    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes, but the batch needs %" PRIu64, workspace_size,
+    return fail(error, DR_E_ARGUMENT, "workspace: %" PRIu64 " bytes given, %" PRIu64 " needed", workspace_size,
                 b.workspace);
   arena memory(workspace, workspace_size);
   const encode_work w = encode_work::take(memory, b);

@@ -11,7 +11,7 @@ struct encode_call {
   uint32_t flags = 0;
   void (*trace)(void*, const dr_trace*) = nullptr;
   void* trace_user = nullptr;
-  // Of each tensor one of the caller's structs, whatever version it is; nullptr: nobody asks. Only what is at fault is written.
+  // One of the caller's structs for each tensor, of any version; nullptr: not requested. Only faults are written.
   dr_fault* faults = nullptr;
   size_t fault_stride = 0;
   bool checked = false;  // check_tensors and check_states_apart have passed these tensors
@@ -22,7 +22,7 @@ struct encode_result {
   uint64_t kept = 0;  // rows that went in
 };
 
-// Bytes of workspace that encode takes for a batch. (What the same code takes when it only measures.)
+// Bytes of workspace of an encode. (Measured by the code that lays it out.)
 uint64_t encode_workspace(const batch& b);
 
 dr_status encode(const batch& b, const encode_call& call, std::span<const tensor_view> tensors, pool& workers,

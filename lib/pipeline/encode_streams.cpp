@@ -71,7 +71,7 @@ dr_status encode_index(encoding& e, uint32_t p) {
     span.bytes += row.slots[section_index].size;
     if (plan.replaces_support() && row.fault.code == DR_OK && row.told == 0)
       return fail(e.error, DR_E_INTERNAL,
-                  "%s broke its contract while encoding: it tells no support of %" PRIu64 " indices",
+                  "%s broke its contract while encoding: it reports no support of %" PRIu64 " indices",
                   plan.index().front().codec->name, row.count);
     if (plan.replaces_support() && row.fault.code == DR_OK)
       row.told = expand_blocks(row.tell, row.told, plan.index().block, e.b.rows[e.w.selected[j]].universe);
@@ -85,7 +85,7 @@ dr_status encode_index(encoding& e, uint32_t p) {
   return DR_OK;
 }
 
-// Values at the support that decode will give: of the source if the plan says so, else what was selected, in order.
+// Values at the decoded support: of the source if the plan re-gathers, else the selected ones, in order.
 void regather(encoding& e, uint32_t p) {
   trace_span span = e.span("regather");
   e.each_coded(p, [&](size_t i) {
@@ -130,7 +130,7 @@ dr_status encode_value(encoding& e, uint32_t p) {
     span.bytes += row.slots[section_value].size;
     if (!row.order || row.fault.code) continue;
     if (row.order_told != row.told)
-      return fail(e.error, DR_E_INTERNAL, "%s told an order of %" PRIu64 " for %" PRIu64 " values",
+      return fail(e.error, DR_E_INTERNAL, "%s reported an order of %" PRIu64 " for %" PRIu64 " values",
                   plan.value().front().codec->name, row.order_told, row.told);
     const uint32_t* support = e.told(e.w.selected[j]);
     for (uint64_t k = 0; k < row.told; ++k) row.keys[k] = support ? support[row.order[k]] : row.order[k];

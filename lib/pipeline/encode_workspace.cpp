@@ -1,16 +1,17 @@
-// What a call of encode takes from the caller's workspace. The same code lays it out and measures it.
+// The workspace of an encode. The same code lays it out and measures it.
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
 
 namespace dr {
 namespace {
 
-// Whether the gradient is added to a unit's residual in the state itself, while it is read; otherwise in a buffer, before.
+// Whether the gradient is added to a unit's residual in the state itself, while it is read; otherwise in a buffer,
+// before.
 bool sums_on_the_way(const batch& b, const unit& u) {
   return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
 }
 
-// Whether somebody wants the support that an index codec tells: feedback does, also where it is all there is.
+// Whether a later step reads the support that an index codec reports: feedback does, also if it is the whole universe.
 bool needs_list(const unit& u, const wire_plan& wire) { return !wire.index().whole() || u.method->keeps_feedback(); }
 
 // Of a worker, so that each begins aligned.

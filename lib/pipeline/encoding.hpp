@@ -1,4 +1,5 @@
-// A call of encode under way: its workspace, and the stages that share it, each a file of its own. Read encode.cpp first.
+// A call of encode under way: its workspace, and the stages that share it, each a file of its own. Read encode.cpp
+// first.
 #pragma once
 
 #include <algorithm>
@@ -11,16 +12,16 @@
 
 namespace dr {
 
-// A gradient, the residual that it is added to while it is read, and what that was, in case encode fails.
+// A gradient, the residual that it is added to while it is read, and the residual's old values, in case encode fails.
 struct summed {
   const std::byte* g;
   float *m, *undo;
 };
 
-// What is selected and split together: a tensor, or with bucket=flat all of them.
+// The tensors that are selected and split together: one, or with bucket=flat all of them.
 struct unit_work {
-  // The source of rows wider than one value, or sparse (indices, values), ascending. Otherwise there are pieces: runs of a tensor and of
-  // a segment.
+  // The source of rows wider than one value, or sparse (indices, values), ascending. Otherwise there are pieces: runs
+  // of a tensor and of a segment.
   const void* source;
   uint64_t* indices;
   uint64_t rows;
@@ -32,8 +33,8 @@ struct unit_work {
   summed* sums;  // of pieces that have no values
   float* undo;
   uint32_t block;  // elements that were kept together
-  uint32_t
-      taken_from;  // where nothing remains in the state: magnitudes from here on were cleared there; 0: something remains
+  // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
+  uint32_t taken_from;
   bool advanced;  // the states, so failing takes them back
   uint32_t piece_count;
   select_memory kept;
@@ -56,14 +57,14 @@ struct row_work {
   void* sent;                          // values at the told support
   uint32_t* order;                     // of a value codec that reorders
   uint32_t* keys;                      // the told support in that order
-  void* decoded;                       // what the receiver will see, with feedback
+  void* decoded;                       // the decoded values, with feedback
   uint64_t order_told, decoded_size;
   stream_slot slots[section_count], decode_slot;
   uint32_t plan;         // of those that auto chose from, the one taken
   uint64_t support_max;  // of that plan
   bool value_chosen;     // by coding them: slots[section_value] has them
   stream_slot trial;     // another choice of value codec,
-  void* seen;            // and what the receiver would see
+  void* seen;            // and its decoded values
   uint64_t shared_key, private_key;
 };
 
@@ -76,7 +77,7 @@ struct encode_work {
   std::byte* scratch;
   select_scratch* select;  // of each worker
   state_range* states;     // to see that no two are the same
-  // With auto: the plans that were taken, and what lays out a header of them.
+  // With auto: the chosen plans, and the layout of their header.
   wire_plan* taken;
   row_bound* bounds;
   uint32_t* places;
@@ -133,7 +134,7 @@ struct encoding {
 
 // ---- The stages, in the order in which they run ------------------------------------------------------------
 
-// sparsify.cpp: selects what each row sends: its support, ascending, and the values there.
+// sparsify.cpp: selects the support of each row, ascending, and its values.
 dr_status sparsify(encoding& e);
 
 // source.cpp: the values that unit i is selected from. Sums them with the residual, sorts them if they arrive sparse.
@@ -147,12 +148,13 @@ struct sums_source {
 };
 const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room);
 float* place_of_sums(void* self, size_t piece);
-// What of a unit's source is row k's.
+// The part of a unit's source that belongs to row k.
 void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k);
 // Values of the source at ascending positions of row i; nullptr: all of them.
 void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint64_t n, void* out);
 
-// choose.cpp: what auto takes. The index codec that costs least, and of the value codecs that meet the error the one that does.
+// choose.cpp: the choice of auto: the index codec with the fewest bytes, and of the value codecs within the error the
+// smallest.
 dr_status choose(encoding& e);
 
 // encode_streams.cpp: for the rows of a plan.
@@ -166,13 +168,13 @@ bool check_finite(encoding& e, size_t i);
 
 // report_faults.cpp: the first tensor at fault is the error's; all that are go to the caller, if asked for.
 dr_status first_fault(encoding& e);
-dr_status first_unsound(encoding& e);  // of what arrives sparse
+dr_status first_unsound(encoding& e);  // of a sparse tensor
 dr_fault unfinite(uint64_t where, uint64_t value, bool infinite);
 
 // write_frame.cpp: the streams, or the dense row where that is shorter, behind the header.
 dr_status write_frame(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size);
 
-// keep_feedback.cpp: what was sent leaves the residuals. Nothing after it can fail.
+// keep_feedback.cpp: subtracts the sent values from the residuals. Nothing after it can fail.
 dr_status keep_feedback(encoding& e);
 // The residuals as they were before the call.
 void roll_back(encoding& e);

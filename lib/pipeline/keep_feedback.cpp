@@ -1,5 +1,5 @@
-// Feedback: what the receiver will see is decoded from the payload itself, then leaves the residual. What fails before takes the gradient
-// out of the residuals again, and nothing after can fail.
+// Feedback: decodes the payload itself, and subtracts the result from the residual. A failure before that takes the
+// gradient out of the residuals again, and nothing after can fail.
 #include <algorithm>
 #include <cstring>
 
@@ -20,7 +20,7 @@ dr_status decode_sent(encoding& e, uint32_t p) {
     job.out_size = &row.decoded_size;
     row.decode_slot.data = row.slots[section_value].data;
     row.decode_slot.size = row.slots[section_value].size;
-    // The bounds of what was encoded, for as many values as there are now: exact sizes depend on it.
+    // The bounds of the encoded streams, for the actual number of values: exact sizes depend on it.
     (void)list_needs(list, {e.b.rows[i].universe, row.told, e.plan_of(i).dtype, e.plan_of(i).width},
                      row.decode_slot.need);
     e.w.jobs.add(job, row.decode_slot);
@@ -31,12 +31,12 @@ dr_status decode_sent(encoding& e, uint32_t p) {
                 list.front().codec->name);
   for (size_t j = 0; j < e.w.jobs.n; ++j)
     if (e.w.jobs.jobs[j].fault->code)
-      return fail(e.error, DR_E_INTERNAL, "%s does not decode what it encoded: %s", list.front().codec->name,
+      return fail(e.error, DR_E_INTERNAL, "%s does not decode its own payload: %s", list.front().codec->name,
                   e.w.jobs.jobs[j].fault->message);
   return DR_OK;
 }
 
-// What a row sends, as the receiver will see it.
+// The values that a row sends, decoded.
 struct sent_values {
   const uint32_t* support;
   const void* values;
@@ -50,7 +50,7 @@ sent_values sent_of(const encoding& e, size_t i) {
   return {e.told(i), e.sent(i), row.told, true};
 }
 
-// What a piece sent leaves its state.
+// Subtracts the sent values of a piece from its state.
 void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
   const select_piece& piece = o.pieces[p];
   float* const m = o.sums[p].m;

@@ -10,7 +10,7 @@
 
 namespace dr {
 
-// tiles_of(job): its tiles. set(args): what all jobs share.
+// tiles_of(job): its tiles. set(args): the arguments that all jobs share.
 template <template <size_t> class K, class Job, class Tiles, class Set>
 dr_status launch_own(device_queue& queue, std::vector<Job>& jobs, Tiles&& tiles_of, Set&& set) {
   const dr_exec exec = queue.exec();

@@ -26,7 +26,7 @@ void report(const encoding& e, uint32_t tensor, dr_fault fault) {
   dr_fault was = no_fault();
   const size_t size = std::min(size_of_struct(to), sizeof was);
   std::memcpy(&was, to, size);
-  if (!was.code) write_struct(fault, to);  // of several segments the first is told
+  if (!was.code) write_struct(fault, to);  // of several segments the first is reported
 }
 
 // Each tensor of a bucket that has such values.
@@ -81,7 +81,7 @@ dr_status first_unsound(encoding& e) {
     if (!e.call.faults) break;
     report(e, e.b.units[i].first_tensor,
            {sizeof(dr_fault), found.code, found.stream, found.where, found.what,
-            "an index is negative, not below the universe, or comes twice"});
+            "an index is negative, not below the universe, or occurs twice"});
   }
   return first;
 }

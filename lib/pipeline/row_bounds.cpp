@@ -33,15 +33,16 @@ bool same_on_wire(const wire_plan& a, const wire_plan& b) {
     if (a.lists[s].count != b.lists[s].count || a.lists[s].block != b.lists[s].block) return false;
     for (uint32_t i = 0; i < a.lists[s].count; ++i) {
       const stage &x = a.lists[s].stages[i], &y = b.lists[s].stages[i];
-      // Parameters that do not travel still tell plans apart: they run apart.
+      // Parameters that are not sent still distinguish plans: these run apart.
       if (x.codec != y.codec || x.values != y.values || x.fields != y.fields) return false;
     }
   }
   return true;
 }
 
-// What wire fields are resolved for: a tensor, or, so that all its segments have the same, one segment with its share of the
-// rows that may be kept. (Any segment may hold all of them, but what depends on density means the tensor's.)
+// The job that wire fields are resolved for: a tensor, or, so that all its segments have the same fields, one segment
+// with its share of the rows that may be kept. (Any segment may hold all of them, but fields that depend on density use
+// the tensor's.)
 struct typical_row {
   uint64_t universe, count;
 };
@@ -79,7 +80,7 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
     if (wire.lists[s].count == 0) return DR_OK;
     if (list_needs(wire.lists[s], {row.universe, count, wire.dtype, wire.width}, need))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, count,
-                        "%s does not take such a tensor (%" PRIu64 " of %" PRIu64 " rows of %u)",
+                        "%s does not support this tensor (count %" PRIu64 ", universe %" PRIu64 ", width %u)",
                         wire.lists[s].front().codec->name, count, row.universe, wire.width);
     return DR_OK;
   };
@@ -111,7 +112,7 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
     b.payload =
         std::max(b.payload, size(section_value, fewer_values) + size(section_order, fewer_orders) + 4 * row.count_max);
   }
-  // What is longer than the dense row is sent as that.
+  // A row that is longer than dense is sent dense.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
   b.payload = may_go_dense(u) ? dense : std::min(dense, b.payload);
   return DR_OK;
@@ -130,8 +131,9 @@ void grow(list_need& all, const list_need& one) {
   all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
 }
 
-// The payload of a row for which auto chooses among these. Its index codec costs no more than any other of them, and none costs more than
-// its bound. Its value codec writes no more than any other that meets the error, and what is exact and takes everything always does.
+// The payload of a row for which auto chooses among these. Its index codec costs no more than any other of them, and
+// none costs more than its bound. Its value codec writes no more than any other that meets the error, and what is exact
+// and takes everything always does.
 uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_plan> plans) {
   if (choices.size() == 1) return choices[0].bound.payload;
   uint64_t index = ~uint64_t{0}, value = ~uint64_t{0}, longest = 0;
@@ -199,7 +201,7 @@ dr_status add_rows(batch& out, unit& u, dr_error& error) {
   const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));
   if (segments > (1u << 20))
     return bad_tensor(error, u.first_tensor, DR_E_UNSUPPORTED, u.universe,
-                      "%" PRIu64 " rows in segments of %" PRIu64 ": more than 2^20 of them", u.universe, segment);
+                      "%" PRIu64 " rows in segments of %" PRIu64 " rows: more than 2^20 segments", u.universe, segment);
   u.first_row = static_cast<uint32_t>(out.rows.size());
   u.rows = static_cast<uint32_t>(segments);
   const typical_row typical = typical_of(u, segment);
@@ -222,8 +224,8 @@ dr_status add_rows(batch& out, unit& u, dr_error& error) {
   return DR_OK;
 }
 
-// A header of any of the plans that auto may choose from, with the widest columns: it has either one row and a lone check, or several.
-// (The short form has fewer bytes than the general one.)
+// A header of any of the plans that auto may choose from, with the widest columns: it has either one row and a lone
+// check, or several. (The short form has fewer bytes than the general one.)
 uint64_t header_bound(const batch& b, const header_layout& all) {
   uint64_t universe = 1, count = 0, support = 0, size[section_count] = {};
   for (const batch_row& row : b.rows) {

@@ -1,4 +1,4 @@
-// The values that a unit is selected from: the caller's, or sorted, or summed with what earlier steps did not send.
+// The values that a unit is selected from: the caller's, or sorted, or summed with the residual.
 #include <cstring>
 
 #include "core/versioned.hpp"
@@ -9,7 +9,7 @@
 namespace dr {
 namespace {
 
-// From so many elements on, what is kept only in case of need goes past the caches.
+// From so many elements on, the undo copy goes past the caches.
 constexpr uint64_t undo_streams = 1 << 18;
 
 float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
@@ -17,7 +17,7 @@ float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(
 
 }  // namespace
 
-// The values to select from where they are not the caller's: sorted, or with what earlier steps left.
+// The values to select from where they are not the caller's: sorted, or summed with the residual.
 dr_status load_source(encoding& e, size_t i) {
   const unit& u = e.b.units[i];
   unit_work& o = e.w.units[i];
@@ -105,7 +105,7 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
 }
 float* place_of_sums(void* self, size_t piece) { return static_cast<const sums_source*>(self)->o->sums[piece].m; }
 
-// What of the source is a segment's.
+// The part of the source that belongs to a segment.
 void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
   const batch_row& r = e.b.rows[k];
   row_work& row = e.w.rows[k];

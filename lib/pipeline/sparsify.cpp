@@ -1,4 +1,4 @@
-// Selects what each row sends: its support, ascending, and the values there.
+// Selects the support of each row, ascending, and its values.
 #include "feedback/residual.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
@@ -7,7 +7,7 @@
 namespace dr {
 namespace {
 
-// Whether what a unit sends of f32 arrives as it was, so that its residual is 0 there.
+// Whether the f32 values that a unit sends are decoded exactly, so that its residual is 0 there.
 bool leaves_nothing(const encoding& e, const unit& u) {
   const auto exact = [&](uint32_t plan) {
     return e.b.wire[plan].value().exact() && !e.b.wire[plan].replaces_support();

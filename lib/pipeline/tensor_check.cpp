@@ -32,10 +32,10 @@ dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_err
   if (t.flags & ~uint32_t{DR_TENSOR_SUM_DUPLICATES})
     return bad_tensor(error, i, DR_E_UNSUPPORTED, t.flags, "unknown flags 0x%x", t.flags);
   if (t.universe > tensor_elements_max / width)
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "%" PRIu64 " rows of %u values: more than 2^56", t.universe,
-                      width);
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.universe, "universe %" PRIu64 " of width %u exceeds 2^56 values",
+                      t.universe, width);
   if (t.index_dtype && t.count > tensor_elements_max / width)
-    return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " is beyond 2^56 values", t.count);
+    return bad_tensor(error, i, DR_E_ARGUMENT, t.count, "count %" PRIu64 " exceeds 2^56 values", t.count);
   out = {t.dtype, t.index_dtype, width, t.flags, t.universe, t.index_dtype ? t.count : 0};
   return DR_OK;
 }
@@ -63,7 +63,7 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   tensor_shape shape{};
   if (const dr_status s = read_shape(t, i, shape, error)) return s;
   if (uint64_t what = 0; !same_shape(shape, was, what))
-    return bad_tensor(error, i, DR_E_ARGUMENT, what, "not the shape that the batch was prepared for");
+    return bad_tensor(error, i, DR_E_ARGUMENT, what, "shape differs from the one that the batch was prepared for");
   const uint64_t present = shape.sparse() ? shape.count : shape.universe;
   if (present && !t.values) return bad_pointer(error, i, DR_STREAM_VALUE, nullptr, "values is NULL");
   if (present && shape.sparse() && !t.indices)
@@ -75,7 +75,7 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
     return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");
   if (!keeps_feedback) {
     if (t.state && t.state_size)
-      return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "it has a state, but its plan keeps no feedback");
+      return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "has a state, but its plan has no feedback");
     return DR_OK;
   }
   if (!check_residual(t.state, t.state_size, shape.elements(), on_device, error)) return DR_OK;
@@ -124,8 +124,7 @@ dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensor
   for (size_t k = 1; k < n; ++k)
     if (room[k].begin < room[k - 1].end) {
       const auto [first, second] = std::minmax(room[k - 1].tensor, room[k].tensor);
-      return bad_tensor(error, second, DR_E_ARGUMENT, first,
-                        "its state overlaps that of tensor %u; each tensor has its own", first);
+      return bad_tensor(error, second, DR_E_ARGUMENT, first, "its state overlaps the state of tensor %u", first);
     }
   return DR_OK;
 }
@@ -133,8 +132,7 @@ dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensor
 dr_status check_fit(const batch& b, dr_error& error) {
   for (const unit& u : b.units) {
     if (u.method->keeps_feedback()) continue;
-    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT leaves to feedback what does not fit, but its plan has none",
-         u.first_tensor);
+    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT requires a plan with feedback", u.first_tensor);
     error.tensor = u.first_tensor;
     return DR_E_ARGUMENT;
   }

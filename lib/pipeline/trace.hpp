@@ -1,4 +1,4 @@
-// Reports how long a stage took, if anybody listens.
+// Reports the time of a stage, if the caller traces.
 #pragma once
 
 #include <chrono>

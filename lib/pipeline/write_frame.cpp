@@ -10,7 +10,7 @@
 namespace dr {
 namespace {
 
-// What would cost more than the dense row is sent as that.
+// A row whose streams exceed the dense row is sent dense.
 void choose_modes(encoding& e) {
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
     const row_work& row = e.w.rows[i];
@@ -29,9 +29,9 @@ void choose_modes(encoding& e) {
   }
 }
 
-// ---- What does not fit (DR_CALL_FIT) -----------------------------------------------------------------------
+// ---- Rows that do not fit (DR_CALL_FIT) -----------------------------------------------------------------------
 
-// What was taken from the state while it was selected.
+// The values that selection took from the state.
 void put_back(const encoding& e, size_t i) {
   const row_work& row = e.w.rows[i];
   const unit& u = e.unit_of(i);
@@ -58,7 +58,8 @@ void empty_row(encoding& e, size_t i) {
   wire.size = {};
 }
 
-// Sends rows empty until the frame is `excess` bytes shorter, or all are: the smallest that will do, as long as none does the largest.
+// Sends rows empty until the frame is `excess` bytes shorter, or all are: the smallest that will do, as long as none
+// does the largest.
 void leave_out(encoding& e, uint64_t excess) {
   const auto saved = [&e](uint32_t i) { return padded(e.w.wire[i].payload()); };
   uint32_t* const begin = e.w.selected;
@@ -86,7 +87,7 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
     wanted = place_rows(layout, rows);
   }
   if (wanted > capacity) {
-    fail(e.error, DR_E_CAPACITY, "frame: it has %" PRIu64 " bytes, the buffer %" PRIu64 " (dr_bound: %" PRIu64 ")",
+    fail(e.error, DR_E_CAPACITY, "frame: %" PRIu64 " bytes exceed the capacity of %" PRIu64 " (dr_bound: %" PRIu64 ")",
          wanted, capacity, layout.frame_bound);
     e.error.needed = wanted;
     return DR_E_CAPACITY;

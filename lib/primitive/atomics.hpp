@@ -14,7 +14,7 @@ namespace dr {
 #define DR_ATOMIC(cuda, host) return host
 #endif
 
-// Each returns what was there before. T: uint32_t or uint64_t.
+// Each returns the old value. T: uint32_t or uint64_t.
 template <class T>
 DR_HD inline T atomic_add(T* to, T x) {
   DR_ATOMIC(atomicAdd(reinterpret_cast<device_word<T>*>(to), x), std::atomic_ref(*to).fetch_add(x));
@@ -50,7 +50,8 @@ DR_HD inline T atomic_max(T* to, T x) {
 }
 #undef DR_ATOMIC
 
-// What one block publishes and another waits for. Release: all that this lane has seen before is visible to who acquires.
+// A word that one block publishes and another waits for. Release: all that this lane has seen before is visible to the
+// lane that acquires.
 DR_HD inline void store_release(uint64_t* to, uint64_t x) {
 #if defined(__CUDA_ARCH__)
   asm volatile("st.release.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(x) : "memory");

@@ -32,9 +32,10 @@ inline uint64_t load_bytes(const uint8_t* from, unsigned bytes) {
 }
 inline void store_bytes(uint8_t* to, uint64_t value, unsigned bytes) { std::memcpy(to, &value, bytes); }
 
-// What <bit> does, for devices too. There std::bit_width, bit_floor and popcount of 64 bits and std::countr_zero of any are
+// <bit>, for devices too. There std::bit_width, bit_floor and popcount of 64 bits and std::countr_zero of any are
 // silently wrong: libstdc++ takes builtins (clzl, ctz, popcountl) that nvcc 13 has for the host only, and
-// --expt-relaxed-constexpr lets them through, as constants. What nvcc does with the others is nowhere promised: a device has its own.
+// --expt-relaxed-constexpr lets them through, as constants. nvcc documents no behaviour for the others: a device has
+// its own.
 #if defined(__CUDA_ARCH__)
 #define DR_ON_DEVICE(...) \
   if (!std::is_constant_evaluated()) return static_cast<unsigned>(__VA_ARGS__)
@@ -129,7 +130,7 @@ class bit_writer {
   unsigned fill_ = 0;
 };
 
-// As bit_writer, a word at a time: there must be room for 8 bytes behind what is written.
+// As bit_writer, a word at a time: 8 bytes past the output must be writable.
 struct bit_appender {
   uint8_t* out;
   uint64_t word = 0;

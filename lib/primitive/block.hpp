@@ -10,11 +10,12 @@
 //     template <class Block> DR_HD static void run(Block& b, shared& s, const args& a, unsigned grid_phase);
 //   };
 //
-// Rules of `run`. Shared memory is written in phases only, and what a phase wrote is read in later phases, or between them
-// through b.get(s.x), which all lanes call. Code between phases is uniform: every lane takes the same way, and each has its own
-// copy of what stands there, so that a phase may read it but not write it. Registers that outlive a phase are
-// `typename Block::template each<T>`. Every store to global memory whose place depends on data is predicated on its
-// bound, there. Loops are bounded by constants or by bounds from the host. Nothing depends on the order of lanes or blocks.
+// Rules of `run`. Shared memory is written in phases only, and the output of a phase is read in later phases, or
+// between them through b.get(s.x), which all lanes call. Code between phases is uniform: every lane takes the same way,
+// and each has its own copy of the variables there, so that a phase may read it but not write it. Registers that
+// outlive a phase are `typename Block::template each<T>`. Every store to global memory whose place depends on data is
+// predicated on its bound, there. Loops are bounded by constants or by bounds from the host. Nothing depends on the
+// order of lanes or blocks.
 #pragma once
 
 #include <cstddef>
@@ -28,8 +29,8 @@
 
 namespace dr {
 
-// Tests run the lanes of a block in several control flows, each with registers of its own, as the threads of a GPU have them
-// (cuda/strands.hpp). What the block of one of them says to the others.
+// Tests run the lanes of a block in several control flows, each with registers of its own, as the threads of a GPU have
+// them (cuda/strands.hpp). The interface between these control flows.
 class strand {
  public:
   // Ends a phase: waits for the others, unless a test left this barrier out.
@@ -38,7 +39,7 @@ class strand {
   virtual void end_get() = 0;
   // x: an element of `size` bytes for each lane. Sets those of other strands' lanes.
   virtual void complete(void* x, size_t size) = 0;
-  // Sets x to what it is in the strand of lane 0.
+  // Sets x to its value in the strand of lane 0.
   virtual void follow(void* x, size_t size) = 0;
   virtual bool has_lane_0() const = 0;
 
@@ -116,14 +117,14 @@ class host_block {
     for (unsigned i = 1; i < Lanes; ++i) least = x[i] < least ? x[i] : least;
     return least;
   }
-  // The value of shared memory, the same for all lanes; phases behind it may write there again.
+  // The value of shared memory, the same for all lanes; later phases may write there again.
   template <class T>
   T get(const T& shared) {
     const T value = shared;
     if (grid_.others) grid_.others->end_get();
     return value;
   }
-  // What one lane computes, for all of them.
+  // A value that one lane computes, for all of them.
   template <class T, class F>
   T once(F&& f) {
     if (!grid_.others) return f();
@@ -137,7 +138,7 @@ class host_block {
   template <class T>
   void complete(const each<T>& x) {
     static_assert(std::is_trivially_copyable_v<T>);
-    // What other strands' lanes have here is nobody's, so nobody sees it change.
+    // The entries of other strands' lanes are unused here, so their change is unseen.
     if (grid_.others) grid_.others->complete(const_cast<T*>(x.value), sizeof(T));
   }
 

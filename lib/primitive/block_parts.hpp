@@ -1,4 +1,5 @@
-// One large payload of blocks coded by all workers, for index codecs whose blocks do not wait for one another. A payload has
+// One large payload of blocks coded by all workers, for index codecs whose blocks do not wait for one another. A
+// payload has
 //   blocks()                             part    blocks that are coded together, from a multiple of part on
 //   put(x, first, last, entries, body)   writes blocks and their entries of the table; returns the bodies' end
 //   get(in, size, first, last, x, where) reads them; false, and *where, if they are corrupt

@@ -1,14 +1,14 @@
-// Which instructions this CPU has, and tables of one function at several levels of them. Scalar is the reference: every
-// level gives the same bytes (tests/kernels).
+// The CPU's instruction set, and tables of one function for several sets. Scalar is the reference: every
+// set gives the same bytes (tests/kernels).
 #pragma once
 
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 
-// Code between DR_AVX2_BEGIN or DR_AVX512_BEGIN and DR_ISA_END may use those instructions, whatever the build's flags; only
-// functions written there do, so nothing of a header shared with other code is compiled for a CPU that may not be there. Include
-// everything before.
+// Code between DR_AVX2_BEGIN or DR_AVX512_BEGIN and DR_ISA_END may use those instructions, whatever the build's flags;
+// only functions written there do, so nothing of a header shared with other code is compiled for a CPU that may not be
+// there. Include everything before.
 #if defined(__x86_64__) && defined(__GNUC__)
 #define DR_X86 1
 #include <cpuid.h>
@@ -39,7 +39,7 @@
 #define DR_X86 0
 #endif
 
-// Inlined into a function of each level of instructions, so that its shifts are that level's.
+// Inlined into the function of each instruction set, so that its shifts are of that set.
 #if defined(__GNUC__)
 #define DR_EVERYWHERE inline __attribute__((always_inline))
 #else
@@ -72,8 +72,8 @@ inline cpu_level cpu_detected() {
 #endif
 }
 
-// The level in use: the CPU's, or the one that the environment's DEEPREDUCE_CPU=scalar|avx2|avx512 takes it down to.
-// Read once.
+// The instruction set in use: the CPU's, or a smaller one that the environment variable
+// DEEPREDUCE_CPU=scalar|avx2|avx512 names. Read once.
 inline cpu_level cpu() {
   static const cpu_level level = [] {
     const cpu_level found = cpu_detected();
@@ -85,7 +85,7 @@ inline cpu_level cpu() {
   return level;
 }
 
-// Before other threads read what was written past the caches.
+// Call it before other threads read data that was written past the caches.
 inline void fence_streams() {
 #if DR_X86
   _mm_sfence();
@@ -98,7 +98,7 @@ constexpr F* on_x86(F* twin) {
   return DR_X86 ? twin : nullptr;
 }
 
-// A function pointer for each level; a level without its own has the one below's.
+// A function pointer for each instruction set; a set without its own has that of the next smaller one.
 template <class F>
 struct cpu_table {
   F scalar, avx2 = nullptr, avx512 = nullptr;

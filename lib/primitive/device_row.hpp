@@ -1,4 +1,5 @@
-// What data decides of a row (a segment of a tensor) on a GPU: in device memory, zero when a call begins.
+// The numbers of a row (a segment of a tensor) that depend on data, on a GPU: in device memory, zero when a call
+// begins.
 #pragma once
 
 #include <cstddef>
@@ -20,16 +21,16 @@ struct device_row {
   uint64_t told;   // of the support that decode gives
   uint64_t order_told;
   uint64_t size[section_count];  // payload bytes of the sections, in their order on the wire
-  uint64_t decoded_size;         // of what the receiver will see, with feedback
+  uint64_t decoded_size;         // of the decoded values, with feedback
   uint64_t not_finite;           // ~position of the first value of the support that is not finite; 0: there is none
   uint32_t mode;                 // row_mode
-  uint32_t accumulates;          // with feedback: its state is one, so what comes is added to it
+  uint32_t accumulates;          // with feedback: its state is not fresh, so the gradient is added to it
   uint64_t offset;               // decode: of the payload in the frame
 };
 static_assert(sizeof(device_row) == 120);
 
-// Into a caller's result, as much as his version of the struct has room for: only device memory knows how much that is. Nothing, if not even
-// the status has a place.
+// Into a caller's result, as much as his version of the struct has room for: only device memory knows how much that is.
+// Nothing, if not even the status has a place.
 DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
   const uint64_t own = to->struct_size, size = own < sizeof from ? own : sizeof from;
   if (size < offsetof(dr_result, status) + sizeof from.status) return;
@@ -39,7 +40,7 @@ DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
       std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
 }
 
-// The result of a call, told. Kept rows are not counted on a device.
+// Sets the result of a call. Kept rows are not counted on a device.
 DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size, uint64_t tensor, uint64_t frame) {
   dr_result r{};
   r.size = size;

@@ -7,8 +7,8 @@
 
 namespace dr {
 
-// With R = floor((2^32 - 1) / d), 2^32 / d - R <= 1; so for x < 2^32, x / d - x R / 2^32 < 1, and the product's high word is
-// the quotient or one less.
+// With R = floor((2^32 - 1) / d), 2^32 / d - R <= 1; so for x < 2^32, x / d - x R / 2^32 < 1, and the product's high
+// word is the quotient or one less.
 struct divisor {
   uint32_t value, reciprocal;
 

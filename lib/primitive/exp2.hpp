@@ -1,5 +1,6 @@
-// Powers and logarithms of two that are the same everywhere: libm's differ between machines, and what decides a byte, or a
-// value that comes out of decode, must not. IEEE double, in the order written, without contraction, round to nearest.
+// Powers and logarithms of two that are the same everywhere: libm's differ between machines, and what decides a byte,
+// or a value that comes out of decode, must not. IEEE double, in the order written, without contraction, round to
+// nearest.
 #pragma once
 
 #include <bit>
@@ -13,8 +14,9 @@ inline constexpr double exp2_range = 1020;
 
 // 2^x for |x| <= exp2_range, by less than 2^-51 of it: the series of e^(f ln 2), |f| <= 1/2, in Horner's form.
 //   Cut off behind f^13: less than 0.3466^14 / 14! < 2^-57 of the sum, which is above 0.7.
-//   Roundings: a step s = c + f s' makes two; s' is weighed by |f| <= 1/2, and s' < 0.7 s for every step, so those of all steps
-//   together are below 2^-53 (1 + 0.35 (2 + 0.35 (2 + …))) < 2.1 · 2^-53 of the largest; constants add less than half of that.
+//   Roundings: a step s = c + f s' makes two; s' is weighed by |f| <= 1/2, and s' < 0.7 s for every step, so those of
+//   all steps together are below 2^-53 (1 + 0.35 (2 + 0.35 (2 + …))) < 2.1 · 2^-53 of the largest; constants add less
+//   than half of that.
 // Exact for integers.
 DR_HD inline double portable_exp2(double x) {
   // ln(2)^k / k!, rounded to nearest.

@@ -48,7 +48,7 @@ DR_HD inline uint16_t round_to_half(double value) {
 DR_HD inline uint16_t f64_to_f16(double value) { return round_to_half<10, 5>(value); }
 DR_HD inline uint16_t f64_to_bf16(double value) { return round_to_half<7, 8>(value); }
 
-// From f32, once rounded: what is finite stays finite, so what is too large becomes the largest number.
+// From f32, rounded once: finite values stay finite, so too large ones become the largest number.
 DR_HD inline uint16_t f32_to_f16_finite(float x) {
   const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000;
   uint32_t m = b & 0x7fffffff;

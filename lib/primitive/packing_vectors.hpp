@@ -10,8 +10,8 @@ namespace dr {
 // A vector takes each number from the four bytes that hold it: bits + 7 <= 32.
 inline constexpr unsigned fast_bits_max = 25;
 
-// Where the four bytes of each of `n` numbers of so many bits lie, and by how much to shift them. Of 8 numbers, the second four
-// count from the byte in which they begin.
+// Where the four bytes of each of `n` numbers of so many bits lie, and by how much to shift them. Of 8 numbers, the
+// second four count from the byte in which they begin.
 template <unsigned n>
 struct unpack_places {
   alignas(64) uint8_t from[4 * n];

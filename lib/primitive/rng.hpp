@@ -1,5 +1,5 @@
-// Counter-based random numbers and the mixer that they and the frame's check share (splitmix64's finaliser; Steele, Lea,
-// Flood 2014). Draw i depends on (key, i) alone, never on thread order.
+// Counter-based random numbers and the mixer that they and the frame's check share (splitmix64's finaliser; Steele,
+// Lea, Flood 2014). Draw i depends on (key, i) alone, never on thread order.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ static_assert(sizeof(tile_job) == 80);
 
 inline constexpr size_t jobs_few = 40, jobs_many = 400;  // a launch's arguments come in two sizes
 
-// Arguments of a kernel over jobs. Common: what they share, at most 512 bytes.
+// Arguments of a kernel over jobs. Common: the shared part, at most 512 bytes.
 template <class Common, size_t N>
 struct tile_args {
   static_assert(sizeof(Common) <= 512);
@@ -43,7 +43,7 @@ struct tile_args {
   tile_job job[N];
 };
 
-// The job that a tile belongs to: the last whose first tile is not behind it.
+// The job that a tile belongs to: the last whose first tile is not after it.
 template <class Args>
 DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {
   uint32_t low = 0, high = a.jobs;
@@ -72,7 +72,7 @@ DR_HD inline void raise(dr_fault* fault, dr_status code, uint32_t stream, uint64
   fault->what = what;
 }
 
-// On the host: what kernels need of a job.
+// On the host: the part of a job that kernels need.
 inline tile_job make_tile_job(const dr_job& j) {
   tile_job t{};
   t.in = j.in;

@@ -23,9 +23,9 @@ inline __m256i powers() {
   return out;
 }
 
-// Unary codes of n quotients: q, or what is more than 254 as 255, and exact(i) then; zeros up to a multiple of 32. A code of up to 7 is a byte
-// with one bit, of which those up to that bit are kept: a pext takes eight. A longer one is a byte without, which is all kept, and what it has
-// beyond 8.
+// Unary codes of n quotients: q, or 255 if q is above 254, and exact(i) then; zeros up to a multiple of 32. A
+// code of up to 7 is a byte with one bit, of which those up to that bit are kept: a pext takes eight. A longer one is a
+// byte without, which is all kept, and what it has beyond 8.
 template <class Exact>
 [[gnu::always_inline]] inline void put_quotients(bit_appender& to, const uint8_t* q, size_t n, Exact&& exact) {
   constexpr unsigned put_max = 56;
@@ -39,7 +39,7 @@ template <class Exact>
     alignas(32) uint64_t codes[4], masks[4];
     store256(codes, code);
     store256(masks, upto);
-    __asm__("" : "+m"(codes), "+m"(masks));  // loads are cheaper than what gcc takes lanes out with
+    __asm__("" : "+m"(codes), "+m"(masks));  // loads are cheaper than the instructions by which gcc extracts lanes
     const auto length_of = [&](unsigned j) { return static_cast<unsigned>(_mm_popcnt_u64(masks[j])); };
     const unsigned first = length_of(0), low = first + length_of(1), third = length_of(2), high = third + length_of(3);
     if (is_long == 0 && i + 32 <= n && low <= put_max && high <= put_max) {

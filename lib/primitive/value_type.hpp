@@ -48,8 +48,9 @@ DR_HD constexpr bool is_finite(typename T::bits b) {
   return (b & T::magnitude_mask) < T::infinity;
 }
 
-// What arithmetic gave. Processors do not agree about NaN: x86 keeps the sign and payload of an operand, or makes a negative one; a GPU makes
-// 0x7fffffff. So a NaN that is computed becomes this one. Values that are copied, or converted, keep theirs.
+// The result of arithmetic. Processors differ in NaN: x86 keeps the sign and payload of an operand, or makes a negative
+// one; a GPU makes 0x7fffffff. So a NaN that is computed becomes this one. Values that are copied, or converted, keep
+// theirs.
 inline constexpr uint32_t computed_nan = 0x7fc00000;
 DR_HD inline float computed(float x) {
 #if defined(__CUDA_ARCH__)
@@ -59,7 +60,7 @@ DR_HD inline float computed(float x) {
   return x != x ? std::bit_cast<float>(computed_nan) : x;
 #endif
 }
-// In f64, a NaN with the same sign and payload: what an instruction makes of that is its own.
+// In f64, a NaN with the same sign and payload: the result of an instruction on it is its own.
 DR_HD inline double exact_f64(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if (is_finite<f32_type>(bits)) return static_cast<double>(x);
@@ -83,7 +84,7 @@ DR_HD inline double saturate(double v) {
   return v > T::largest ? T::largest : v < -T::largest ? -T::largest : v;
 }
 
-// A number in the type, rounded once; what is finite stays finite.
+// A number in the type, rounded once; finite values stay finite.
 template <class T>
 DR_HD inline typename T::bits rounded_finite(float x) {
   if constexpr (std::is_same_v<T, f32_type>)

@@ -1,5 +1,5 @@
-// Blocks of a source, numbered over all ranges. Each range's begin with its first value, so its last one may be short; pieces may begin and
-// end within a block.
+// Blocks of a source, numbered over all ranges. Each range's begin with its first value, so its last one may be short;
+// pieces may begin and end within a block.
 #pragma once
 
 #include <algorithm>
@@ -59,7 +59,8 @@ class block_map {
     return p.first + (piece.position + piece.n) / block_;
   }
 
-  // Calls f(piece, at, n) for what pieces have of n blocks from b on, in order, and end() behind what is of one range.
+  // Calls f(piece, at, n) for the parts of n blocks from b on that pieces hold, in order, and end() after those of one
+  // range.
   template <class F, class E>
   void each_part(uint64_t b, uint64_t n, F&& f, E&& end) const {
     for (const uint64_t last = b + n; b < last;) {

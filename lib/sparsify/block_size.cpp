@@ -79,7 +79,7 @@ void take_sample(const select_source& source, const block_map& map, uint64_t n, 
   }
 }
 
-// The energy of the `wanted` largest of n; what is not finite counts nothing.
+// The energy of the `wanted` largest of n; values that are not finite count 0.
 double energy_of(const select_kernels& keys, const float* energies, uint64_t n, uint64_t wanted, uint32_t* scratch) {
   const auto* bits = reinterpret_cast<const uint32_t*>(energies);
   const ranked r = find_rank(keys, bits, n, wanted, 0, magnitudes_end, scratch);

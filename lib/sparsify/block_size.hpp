@@ -7,8 +7,9 @@ namespace dr {
 
 inline constexpr uint32_t block_choices = 6;  // 1, 2, 4, …, 32
 
-// How many blocks of `block` elements cost no more bits than `count` single elements of d, at `value_bits` a value: the most m blocks of B with
-// log2 C(B, m) + value_bits·block·m at most log2 C(d, count) + value_bits·count, log2 C by entropy.
+// How many blocks of `block` elements cost no more bits than `count` single elements of d, at `value_bits` a value: the
+// most m blocks of B with log2 C(B, m) + value_bits·block·m at most log2 C(d, count) + value_bits·count, log2 C by
+// entropy.
 uint64_t blocks_worth(uint64_t d, uint64_t count, double value_bits, uint32_t block);
 
 // The size of whose targets[log2 size] blocks hold the most energy, by a sample; of equals the smaller.

@@ -1,4 +1,4 @@
-// Energies of blocks: f32 sums of squares by a fixed tree, the same bits at every level of instructions.
+// Energies of blocks: f32 sums of squares by a fixed tree, the same bits with every instruction set.
 #pragma once
 
 #include <cstdint>
@@ -10,8 +10,9 @@ namespace dr {
 
 inline constexpr uint32_t block_sizes = 6;  // of 1, 2, 4, …, 32 elements
 
-// The energy of each of n blocks of s values that follow one another. Of the squares q, each rounded to f32, halves are added, q[i] + q[i + s/2],
-// then halves of those sums, until one is left. A NaN becomes computed_nan: energies order as their bits do.
+// The energy of each of n blocks of s values that follow one another. Of the squares q, each rounded to f32, halves are
+// added, q[i] + q[i + s/2], then halves of those sums, until one is left. A NaN becomes computed_nan: energies order as
+// their bits do.
 using energies_of = void (*)(const void* values, uint64_t n, float* energies);
 
 // [type of values][log2 of a block's elements]

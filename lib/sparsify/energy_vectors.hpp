@@ -1,5 +1,6 @@
-// Energies in vectors: a fold makes one vector of two, in which of each block the halves are added. To be included where a level's code
-// begins, behind DR_AVX2_BEGIN or DR_AVX512_BEGIN, so that it is compiled for that level.
+// Energies in vectors: a fold makes one vector of two, in which of each block the halves are added. To be included
+// where the code of an instruction set begins, after DR_AVX2_BEGIN or DR_AVX512_BEGIN, so that it is compiled for that
+// set.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,8 @@
 
 namespace dr {
 
-// V has a level's vectors: `squares`, `add`, `fold<g>`, which leaves g lanes of each block, and `store`, which puts blocks in order.
+// V has a level's vectors: `squares`, `add`, `fold<g>`, which leaves g lanes of each block, and `store`, which puts
+// blocks in order.
 template <class V, class T, uint32_t block>
 struct energy_loop {
   using bits = typename T::bits;

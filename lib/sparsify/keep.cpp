@@ -41,7 +41,8 @@ class keeper {
     const uint64_t sampled = n_ ? sample() : 0;
     double part = static_cast<double>(sampled) / static_cast<double>(n_);
     double expected = part * static_cast<double>(target);
-    // Eight standard deviations, for neighbours resemble one another and so tell less than as many drawn one by one.
+    // Eight standard deviations, because neighbours are correlated and so carry less information than as many
+    // independent draws.
     double slack = sampled == n_ ? 0 : 8 * std::sqrt(expected) + 8;
     for (int attempt = 0; n_ && attempt < 2; ++attempt) {
       uint32_t low = 1;
@@ -108,7 +109,7 @@ class keeper {
       if (s_.found) s_.found(s_.self, piece, out_.positions_at(out_.count - found), found, out_.count - found);
       if (out_.count <= m_.room) return true;
       if (cuts++ == cuts_most) return false;
-      // As many as are wanted and more are here already: of what follows only the larger can matter.
+      // More than the target are collected already: of the following values only larger ones matter.
       m_.ends[out_.range] = out_.count;
       low_ = cut(target) + 1;
       high_ = 0;
@@ -151,7 +152,8 @@ class keeper {
     return fits;
   }
 
-  // Of pairs that were found in a piece, takes those that are surely kept. (Inlined it costs the loop 8 % even where nothing is taken.)
+  // Of pairs that were found in a piece, takes those that are surely kept. (Inlined it costs the loop 8 % even where
+  // nothing is taken.)
   [[gnu::noinline]] void take(size_t piece, const uint32_t* positions, const void* values, uint64_t n) const {
     const uint32_t first = s_.pieces[piece].position;
     float* const to = s_.place(s_.self, piece);
@@ -163,7 +165,7 @@ class keeper {
     }
   }
 
-  // The sample misled: all that was taken goes back to its place.
+  // The estimate of the sample failed: all collected values go back to their places.
   void put_back() {
     if (told_) drop();
     if (taken_from_ == magnitudes_end) return;
@@ -178,7 +180,7 @@ class keeper {
     }
   }
 
-  // Nothing remains of what the source was told of.
+  // No collected value remains to be taken from the source.
   void drop() {
     told_ = false;
     uint64_t begin = 0;
@@ -192,7 +194,7 @@ class keeper {
   // Magnitudes of jittered cache lines, one of each stretch; of all values if there are few.
   uint64_t sample() {
     uint64_t wanted = sample_wanted(n_);
-    // What stands for more is more work to find in vain.
+    // Values that stand for several elements cost more to find in vain.
     if (s_.found && wanted < n_) wanted = std::min({3 * wanted, n_ / 8, scratch_.sample_room});
     uint64_t taken = 0;
     if (wanted >= n_) {
@@ -246,7 +248,7 @@ class keeper {
     return find_rank(keys_, keys, n, rank, low, magnitudes_end, scratch_.middle);
   }
 
-  // Leaves the `target` largest of what was collected; returns the smallest magnitude of them.
+  // Keeps the `target` largest of the collected values; returns the smallest magnitude of them.
   uint32_t cut(uint64_t target) {
     selection s{};
     const uint64_t above = out_.count - in_middle_;
@@ -318,7 +320,7 @@ class keeper {
   bool told_ = false;  // the source, of what was found
 };
 
-// Twice as many as are wanted, and at least what a sample needs to be wrong by.
+// Twice the target, and at least the margin of error of a sample.
 uint64_t room_for(uint64_t n, uint64_t target) { return target < n ? std::min(n, 2 * target + 65536) : n; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Blocks are selected as values are, from a source that makes their energies of what it is given.
+// Blocks are selected like values, from a source that computes their energies.
 #include "sparsify/keep_blocks.hpp"
 
 #include "sparsify/block_map.hpp"
@@ -12,7 +12,7 @@ namespace {
 constexpr uint64_t span = uint64_t{1} << 31;  // so many blocks are numbered together, in 32 bits
 constexpr uint32_t block_most = 1u << (block_sizes - 1);
 
-// Values that are asked for together: of what is looked at before the rest, a cache line.
+// Values that are loaded together: for the sample, a cache line.
 constexpr uint64_t made_together = 1024;
 uint64_t peeked_together(uint32_t dtype) { return 64 / value_size(dtype); }
 
@@ -62,7 +62,7 @@ struct energy_source {
           if (begun) one();
         });
   }
-  // To have blocks at hand, the first lines of each piece are enough: what follows them, the CPU foresees.
+  // To have blocks at hand, the first lines of each piece are enough: the CPU prefetches the following ones.
   void hint(uint64_t b, uint64_t n) const {
     constexpr uint64_t most = 8;
     const uint64_t line = 64 / value_size(from.dtype);
@@ -171,7 +171,7 @@ class block_rows {
         continue;
       }
       if (i + ahead < n) __builtin_prefetch(values + at(i + ahead) * (row / block));
-      __builtin_prefetch(to + 1024, 1);  // what is found next goes there
+      __builtin_prefetch(to + 1024, 1);  // output position of the next find
       std::memcpy(to, values + at(i) * (row / block), row);
       if (place) std::memset(place + at(i) * (row / block), 0, row);
     }
@@ -182,7 +182,7 @@ class block_rows {
   std::byte* const to_;
 };
 
-// The source of energies, and what is done with the blocks that were found.
+// The source of energies, and the use of the blocks that were found.
 struct found_blocks {
   energy_source energies;
   block_rows rows;
@@ -215,7 +215,7 @@ struct found_blocks {
     with_row_bytes(s.row(), [&]<uint32_t row>() {
       const auto* v = static_cast<const std::byte*>(s.memory.kept) + from * row;
       std::byte* out = static_cast<std::byte*>(s.memory.kept) + to * row;
-      for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch: which remain, nobody could guess
+      for (uint64_t i = 0, left = ties; i < n; ++i, v += row) {  // without a branch, which would be unpredictable
         const bool tie = e[i] == above && left;
         left -= tie;
         std::byte kept[row];
@@ -228,7 +228,8 @@ struct found_blocks {
   uint64_t row() const { return energies.map.block() * rows.size(); }
 };
 
-// Positions of the elements of kept blocks, range after range. memory.ends are the map's before, and the elements' then.
+// Positions of the elements of kept blocks, range after range. memory.ends are the map's before, and the elements'
+// then.
 class block_positions {
  public:
   block_positions(const select_source& source, uint32_t block, const select_memory& memory)
@@ -326,7 +327,8 @@ kept_count keep_blocks(const select_source& source, uint64_t universe, uint32_t 
   if (at_once) {
     from.found = found_blocks::found;
     from.cut = found_blocks::cut;
-    // (Of n values less than all have room, and a run beside; blocks are looked at for a run before there are too many.)
+    // (Of n values less than all have room, and a run beside; blocks are looked at for a run before there are too
+    // many.)
     if (memory.room < source.elements())
       kept.room = std::min(kept.room, (memory.room + select_run) / block - select_run / 4);
   }

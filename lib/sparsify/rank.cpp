@@ -22,7 +22,8 @@ ranked rank_of_few(const uint32_t* keys, size_t stride, size_t n, uint64_t rank)
   return least;
 }
 
-// The rank-th largest of n keys, all in [low, high), 1 <= rank <= n, by radix. scratch [n], perhaps the keys themselves.
+// The rank-th largest of n keys, all in [low, high), 1 <= rank <= n, by radix. scratch [n], perhaps the keys
+// themselves.
 ranked rank_by_radix(const select_kernels& k, const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low,
                      uint32_t high, uint32_t* scratch) {
   constexpr unsigned digit = 11;
@@ -47,8 +48,8 @@ ranked rank_by_radix(const select_kernels& k, const uint32_t* keys, uint64_t n, 
 
 }  // namespace
 
-// As rank_by_radix, whose counters cost more than a few thousand keys do: halves of them go, by pivots that 16 of the keys tell
-// (Hoare 1961), until few are left. Keys that mislead it cost eight passes.
+// As rank_by_radix, whose counters cost more than a few thousand keys do: halves of them go, by pivots that 16 of the
+// keys tell (Hoare 1961), until few are left. Keys that mislead it cost eight passes.
 ranked find_rank(const select_kernels& k, const uint32_t* keys, uint64_t n, uint64_t rank, uint32_t low, uint32_t high,
                  uint32_t* scratch) {
   constexpr uint64_t many = 8192, few = 32, told = 16;

@@ -1,6 +1,6 @@
-// Which elements are kept. `keep_*` find them and their values in one pass over the gradient, at every level of instructions; the
-// rest is the plain definition: a magnitude and how many of those that equal it. There selecting is one thing, compacting
-// another, so a tensor may be selected as a whole and compacted in segments.
+// Which elements are kept. `keep_*` find them and their values in one pass over the gradient, at every level of
+// instructions; the rest is the plain definition: a magnitude and how many of those that equal it. There selecting is
+// one thing, compacting another, so a tensor may be selected as a whole and compacted in segments.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ selection select_from(uint32_t dtype, const void* values, uint64_t n, double thr
 // Positions of the kept among n values, from `first` on, below 2^32; `ties` goes down as they are taken.
 uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, selection& s, uint32_t* positions);
 
-// Rows of `width` values that are not all zeros, of either sign: -0 is what a masked gradient has by the thousand.
+// Rows of `width` values that are not all zeros, of either sign: a masked gradient has -0 by the thousand.
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
 
 // ---- In one pass ------------------------------------------------------------------------------------------
@@ -45,8 +45,8 @@ struct select_piece {
   uint32_t range;     // ascending
   uint64_t before;    // values of the pieces before it
 };
-// What a source that makes its values is asked for: to have a few at hand (nothing comes back); those few, before the rest; each once, in
-// runs that follow one another; or again.
+// Requests to a source that computes its values: to have a few at hand (nothing comes back); those few, before the
+// rest; each once, in runs that follow one another; or again.
 enum class select_load { hint, peek, first, again };
 
 struct select_source {
@@ -55,12 +55,12 @@ struct select_source {
   // n values of a piece, from `at` on; n <= select_run, of which `room` has room.
   const void* (*load)(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) = nullptr;
   void* self = nullptr;
-  // Where `load` makes a piece's values of f32. If given, what is kept is taken from there as it is found, which leaves 0: later that
-  // would be a cache miss each.
+  // Where `load` makes a piece's values of f32. If given, selected values are taken from there as they are found, which
+  // leaves 0: later that would be a cache miss each.
   float* (*place)(void* self, size_t piece) = nullptr;
-  // Of values that stand for more than themselves (blocks): `found` is told of the pairs [to, to + n), just found in a piece, while what they
-  // stand for is at hand; by several workers at once. `cut`: of the pairs [from, from + n) of a range those above `above`, and the first
-  // `ties` that equal it, become the pairs from `to` on.
+  // Of values that stand for more than themselves (blocks): `found` is told of the pairs [to, to + n), just found in a
+  // piece, while what they stand for is at hand; by several workers at once. `cut`: of the pairs [from, from + n) of a
+  // range those above `above`, and the first `ties` that equal it, become the pairs from `to` on.
   void (*found)(void* self, size_t piece, const uint32_t* positions, uint64_t n, uint64_t to) = nullptr;
   void (*cut)(void* self, uint32_t range, const uint32_t* positions, const void* kept, uint64_t from, uint64_t n,
               uint64_t to, uint32_t above, uint64_t ties) = nullptr;
@@ -86,11 +86,11 @@ struct select_memory {
   static select_memory take(arena& memory, uint32_t dtype, uint64_t n, uint64_t target, uint64_t ranges);
 };
 
-// What it takes to find the target-th magnitude: magnitudes of a sample, and of those near it. Of a worker.
+// Memory to find the target-th magnitude: magnitudes of a sample, and of those near it. For each worker.
 struct select_scratch {
   uint32_t *sample, *middle;
   uint64_t sample_room, middle_room;
-  // Of several workers, what each finds in a block.
+  // With several workers, the finds of each in a block.
   uint32_t *positions, *near;
   void* kept;
   uint64_t block_room;
@@ -100,7 +100,8 @@ struct select_scratch {
   select_scratch take(arena& memory) const;
 };
 
-// Who works on a selection: with a pool, all its workers, each with scratch of its own. The result is the same for any number.
+// Who works on a selection: with a pool, all its workers, each with scratch of its own. The result is the same for any
+// number.
 struct select_crew {
   const select_scratch* scratch = nullptr;  // [workers]
   pool* workers = nullptr;                  // nullptr: the caller alone
@@ -112,9 +113,9 @@ inline constexpr uint64_t select_shared = 1 << 18;  // from so many values on a 
 kept_count keep_from(const select_source& source, uint32_t low, const select_memory& memory,
                      const select_crew& crew = {});
 
-// What select_largest and compact_selected keep. A sample says where the target-th magnitude will be; one pass collects what is a
-// little below it, too, and the surplus is cut off. A sample that misled costs a second pass, or in the end the radix. loaded: the
-// source's values have all been made before.
+// Selection of the largest values. A sample estimates the target-th magnitude; one pass collects
+// values a little below it, too, and the surplus is cut off. If the sample's estimate fails, a second pass follows,
+// and as a last resort the radix selection. loaded: the source's values have all been made before.
 kept_count keep_largest(const select_source& source, uint64_t target, const select_memory& memory,
                         const select_crew& crew, bool loaded = false);
 

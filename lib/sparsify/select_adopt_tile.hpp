@@ -1,4 +1,4 @@
-// What arrives sparse becomes a support.
+// A sparse tensor becomes a support.
 #pragma once
 
 #include <cstdint>

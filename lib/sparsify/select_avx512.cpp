@@ -100,8 +100,8 @@ uint32_t collect(const void* values, uint32_t n, uint32_t low, uint32_t first, u
   const auto* v = static_cast<const Bits*>(values);
   auto* out = static_cast<Bits*>(kept);
   uint32_t found = 0, i = 0;
-  // A chunk is collected when the next one has been compared: its masks have reached the cache by then, and what a branch in it costs
-  // when mispredicted does not hold up the memory.
+  // A chunk is collected when the next one has been compared: its masks have reached the cache by then, and what a
+  // branch in it costs when mispredicted does not hold up the memory.
   alignas(64) typename l::mask masks[2][select_chunk / 64];
   if (n >= chunk) compare_chunk(v, low, masks[0]);
   for (unsigned turn = 0; i + chunk <= n; i += chunk, turn ^= 1) {

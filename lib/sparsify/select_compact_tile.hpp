@@ -16,7 +16,7 @@ struct select_compact {
   static constexpr uint32_t share = select_slice / lanes, words = select_slice / 32;
   struct shared {
     alignas(16) uint32_t position[select_slice];
-    // What is added to the number of a candidate to find its position: of a tile that begins with it; and at multiples
+    // Offset from the number of a candidate to its position: of a tile that begins with it; and at multiples
     // of 32, of a tile that began before. `starts`: a bit for each candidate with which a tile begins. Later: values.
     union {
       uint32_t offset[select_slice];
@@ -61,7 +61,7 @@ struct select_compact {
     b.phase([&](unsigned lane) {
       for (uint64_t t = uint64_t{first} + lane; t <= last; t += lanes) {
         const uint32_t* const entry = v.table() + 2 * t;
-        // Ranks in the slice, of the tile's first candidate and behind its last.
+        // Ranks in the slice, of the tile's first candidate and past its last.
         const int64_t from = int64_t{entry[1]} - begin, to = int64_t{entry[3]} - begin;
         if (from >= to || to <= 0 || from >= count) continue;
         const auto start = static_cast<uint32_t>(from > 0 ? from : 0),

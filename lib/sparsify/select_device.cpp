@@ -21,8 +21,8 @@ select_kind kind_of(const device_select_job& j) {
                                               : select_nonzero;
 }
 
-// As many values that six standard deviations of the r-th rank are about r/8; and room for the candidates that this gives, five standard
-// deviations away.
+// As many values that six standard deviations of the r-th rank are about r/8; and room for the candidates that this
+// gives, five standard deviations away.
 void plan_sample(const device_select_job& j, select_unit& u) {
   const double d = static_cast<double>(j.d), target = static_cast<double>(u.target);
   const double wanted = std::clamp(2304 * d / target, 16384.0, 1048576.0);
@@ -120,7 +120,8 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // A block a processor at most, so that what runs there already need not end first; and no more than there is work for.
+  // At most one block a processor, so that running kernels need not end first; and no more than there is work
+  // for.
   dr_status fall_back() {
     device* const where = static_cast<device_queue*>(exec.device)->where;
     const uint64_t resident =

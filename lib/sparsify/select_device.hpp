@@ -1,4 +1,4 @@
-// Selection on a GPU (select_tile.hpp): what the host launches.
+// Selection on a GPU (select_tile.hpp): the host's launches.
 #pragma once
 
 #include <cstddef>
@@ -25,10 +25,11 @@ struct device_select_job {
       indices;  // adopt: strictly ascending, below d, or it is an ARGUMENT fault of the row; `values` are used in place
   uint32_t index_dtype;
   uint64_t entries;
-  // Feedback (width 1): acc = gamma · g + beta · m is what is selected from, and m := acc. nullptr: there is none.
+  // Feedback (width 1): the source of the selection is acc = gamma · g + beta · m, and m := acc. nullptr: there is
+  // none.
   float* residual;
   float beta, gamma;
-  uint64_t count_max;  // of what is kept
+  uint64_t count_max;  // of the selection
   uint32_t* support;   // ascending positions,
   void* kept;          // and their values, in rows
   device_row* row;     // count, told, not_finite, fault
@@ -51,8 +52,9 @@ struct device_select_scratch {
   std::vector<dr_job> jobs;
 };
 
-// Enqueues. Scratch: the sums over jobs, each rounded up to 64, in their order. At most 5 launches for all jobs of one type and one kind of
-// feedback, one of which does nothing unless a sample misled; 1 more for the sparse.
+// Enqueues. Scratch: the sums over jobs, each rounded up to 64, in their order. At most 5 launches for all jobs of one
+// type and one kind of feedback, one of which exits at once unless the estimate of the sample failed; 1 more for the
+// sparse.
 dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,
                            std::byte* plain, device_select_scratch& host);
 

@@ -1,4 +1,5 @@
-// Where the sample misled (constant or adversarial data): radix over all elements, in one cooperative launch.
+// If the estimate of the sample failed (constant or adversarial data): radix over all elements, in one cooperative
+// launch.
 #pragma once
 
 #include <cstdint>
@@ -56,7 +57,7 @@ struct select_fallback {
     });
   }
 
-  // The threshold as far as `digits` digits tell it.
+  // The threshold, as far as `digits` digits determine it.
   template <class Block>
   DR_HD static exact_rank known(Block& b, const view& v, uint32_t digits) {
     exact_rank r{0, v.unit.target};
@@ -88,7 +89,7 @@ struct select_fallback {
     });
   }
 
-  // What a block has: above in the high half, equal in the low half.
+  // Counts of a block: above in the high half, equal in the low half.
   template <class Block>
   DR_HD static void count(Block& b, const view& v, uint32_t begin, uint32_t end) {
     const exact_rank r = known(b, v, 3);
@@ -105,7 +106,7 @@ struct select_fallback {
     });
   }
 
-  // What a number of the tensor, or of its residual, is as a key.
+  // The key of a number of the tensor, or of its residual.
   DR_HD static uint32_t key_in(const view&, Bits b) { return key_of(b); }
   DR_HD static uint32_t key_in(const view& v, float acc) { return key_of(rounded_value<Bits>(v.common, acc)); }
 

@@ -80,7 +80,7 @@ struct select_filter {
     });
   }
 
-  // Zeros for what is not of the tensor.
+  // Zeros past the end of the tensor.
   DR_HD static vector16 read(const select_unit& u, uint64_t i, bool inner) {
     const auto* const from = static_cast<const Bits*>(u.values);
     if (inner) return *reinterpret_cast<const vector16*>(from + i);
@@ -146,7 +146,7 @@ struct select_filter {
     }
   }
 
-  // Takes room for a tile's candidates, and says so. Returns what was noted before.
+  // Reserves room for a tile's candidates, and publishes it. Returns the earlier value.
   template <class Block>
   DR_HD static uint64_t note(Block& b, const view& v, uint32_t tile, uint32_t count, uint32_t above) {
     return b.template once<uint64_t>([&] {

@@ -1,4 +1,4 @@
-// The r-th largest key on a GPU: in a histogram, and by radix; and what is kept around it.
+// The r-th largest key on a GPU: in a histogram, and by radix; and the selection around it.
 #pragma once
 
 #include <cstdint>

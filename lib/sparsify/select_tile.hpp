@@ -1,11 +1,12 @@
-// Which elements are kept, on a GPU: exact Top-r with one read of the gradient, thresholds, what is not zero, and what
+// Selection of elements on a GPU: exact Top-r with one read of the gradient, thresholds, nonzeros, and the input that
 // arrives sparse.
 //
 //   bracket   a sample brackets the r-th magnitude in [lo, hi]; tensors of up to 8192 elements are solved outright
-//   filter    the read: candidates (key >= lo) are noted tile by tile, keys in [lo, hi] are listed and counted in 2048 bins
-//   refine    the bin of rank r, and in it the exact threshold; and an order of tiles
+//   filter    the read: candidates (key >= lo) are noted tile by tile, keys in [lo, hi] are listed and counted in 2048
+//   bins refine    the bin of rank r, and in it the exact threshold; and an order of tiles
 //   compact   candidates in the order of tiles, cut at the threshold: support and values
-//   fallback  where the sample misled (constant or adversarial data): radix over all elements, in one cooperative launch
+//   fallback  if the estimate of the sample failed (constant or adversarial data): radix over all elements, in one
+//   cooperative launch
 //
 // Proof that bytes never depend on the sample: refine accepts only if count(> hi) < r <= count(>= lo) and all
 // candidates were noted; then the r-th largest key lies in [lo, hi] and is found exactly among them. Otherwise the

@@ -1,4 +1,4 @@
-// What the kernels of selection share: a tensor with its scratch, and its values.
+// Shared by the kernels of selection: a tensor with its scratch, and its values.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ inline constexpr uint32_t fallback_tile = 8192;  // elements that a block of the
 enum select_kind : uint8_t { select_nonzero = 0, select_largest_kind = 1, select_from_kind = 2 };
 enum select_flag : uint8_t { select_needs_finite = 1, select_keys_in_kept = 2 };
 
-// One dense tensor, as kernels see it. Scratch is told by offsets, in units of 64 bytes, from where the launch says.
+// One dense tensor, as kernels see it. Scratch is given by offsets, in units of 64 bytes, from the base in the launch.
 struct select_unit {
   const void* values;
   float* residual;  // or NULL
@@ -58,7 +58,7 @@ struct select_args {
   select_unit job[N];
 };
 
-// What blocks tell one another of a unit. Zero when a call begins.
+// The state of a unit that blocks share. Zero when a call begins.
 struct select_state {
   uint64_t noted;        // low half: candidates; high half: keys above hi
   uint32_t lo, hi;       // keys
@@ -185,7 +185,7 @@ DR_HD float number_of(const select_common& c, Bits b) {
   else
     return c.dtype == DR_F16 ? f16_to_f32(b) : bf16_to_f32(b);
 }
-// What feedback adds up, in f32; and in the tensor's type.
+// The accumulator of feedback, in f32; and in the tensor's type.
 template <class Bits>
 DR_HD float accumulated(const select_common& c, float residual, Bits g) {
   return accumulated(c.gamma, number_of(c, g), c.beta, residual);
@@ -198,7 +198,7 @@ DR_HD Bits rounded_value(const select_common& c, float acc) {
     return c.dtype == DR_F16 ? rounded_finite<f16_type>(acc) : rounded_finite<bf16_type>(acc);
 }
 
-// Element i before the read (peek), and after it (stored), when the residual holds what was accumulated.
+// Element i before the read (peek), and after it (stored), when the residual holds the accumulator.
 template <class Bits>
 DR_HD Bits peek(const select_common& c, const select_unit& u, uint64_t i) {
   const Bits g = static_cast<const Bits*>(u.values)[i];
@@ -209,8 +209,8 @@ DR_HD Bits stored(const select_common& c, const select_unit& u, uint64_t i) {
   return u.residual ? rounded_value<Bits>(c, u.residual[i]) : static_cast<const Bits*>(u.values)[i];
 }
 
-// Of a kept value that is not finite: the first is told. (Where the support is replaced, the values that are sent are
-// others, and judged when they are gathered.)
+// Of selected values that are not finite the first is reported. (Where the support is replaced, the values that are
+// sent are others, and validated when they are gathered.)
 DR_HD inline void judge_kept(const select_common& c, const select_unit& u, uint32_t key, uint64_t at) {
   if (key < c.infinity || !(u.flags & select_needs_finite)) return;
   atomic_max(&u.row->not_finite, ~at);

@@ -1,4 +1,5 @@
-// The walk over a source's values that all sparsifiers share: run after run by the caller, or in blocks by all workers of a crew.
+// The walk over a source's values that all sparsifiers share: run after run by the caller, or in blocks by all workers
+// of a crew.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +11,7 @@
 
 namespace dr {
 
-inline constexpr uint64_t select_block = 32768;  // values of a block: what one worker finds in it stays in L2
+inline constexpr uint64_t select_block = 32768;  // values of a block: the finds of one worker in it stay in L2
 
 class source_walk {
  public:
@@ -25,8 +26,8 @@ class source_walk {
   // Whether there are workers to share the values with, and enough values.
   bool shares() const { return crew_.workers && crew_.workers->workers() > 1 && n_ >= select_shared; }
 
-  // Calls f(piece, values, where in the piece, n) for each run in order, until it returns false. Every walk has the same runs; the first
-  // to reach one makes its values.
+  // Calls f(piece, values, where in the piece, n) for each run in order, until it returns false. Every walk has the
+  // same runs; the first to reach one makes its values.
   template <class F>
   bool each_run(F&& f) {
     alignas(64) std::byte room[4 * select_run];
@@ -45,8 +46,9 @@ class source_walk {
     return true;
   }
 
-  // The same on all workers. For each piece enter(piece), by the caller; for each run of a block find(state, worker, piece, values, at, n);
-  // then, block after block in order, settle(state, worker, piece, next), which calls next() once it knows where its finds go.
+  // The same on all workers. For each piece enter(piece), by the caller; for each run of a block find(state, worker,
+  // piece, values, at, n); then, block after block in order, settle(state, worker, piece, next), which calls next()
+  // once it knows where its finds go.
   template <class State, class Enter, class Find, class Settle>
   void each_block(Enter&& enter, Find&& find, Settle&& settle) {
     const bool loaded = loaded_ != 0;
@@ -65,7 +67,7 @@ class source_walk {
           at += n;
         }
         if (!p.values) fence_streams();
-        // Blocks are begun in order, so whoever is waited for is at work.
+        // Blocks are begun in order, so a worker that others wait for is running.
         for (unsigned spins = 0; turn.load(std::memory_order_acquire) != block; ++spins)
           if (spins > 1000) std::this_thread::yield();
         settle(state, worker, k, [&] { turn.store(block + 1, std::memory_order_release); });
@@ -83,9 +85,10 @@ class source_walk {
 
  private:
   static constexpr uint64_t all_runs = ~uint64_t{0};
-  static constexpr uint64_t made_run = select_run / 4;  // what is made stays in L1
+  static constexpr uint64_t made_run = select_run / 4;  // its output stays in L1
 
-  // Values of a piece before its first cache line: runs and blocks begin with one, for reading across lines takes twice the time.
+  // Values of a piece before its first cache line: runs and blocks begin with one, for reading across lines takes twice
+  // the time.
   uint64_t ahead_of(const select_piece& p) const {
     return reinterpret_cast<uintptr_t>(p.values) % 64 / value_size(source_.dtype);
   }
@@ -124,8 +127,8 @@ struct kept_pairs {
   }
 };
 
-// Keeps what find(piece, values, at, n, positions, kept) finds: it appends the pairs of a run and returns how many. Returns how many there
-// are; if there are more than `most`, at most the memory's room, only that.
+// Collects the results of find(piece, values, at, n, positions, kept), which appends the pairs of a run and returns
+// their number. Returns how many there are; if there are more than `most`, at most the memory's room, only that.
 template <class Find>
 uint64_t keep_found(source_walk& walk, const select_memory& memory, uint64_t most, Find&& find) {
   const select_source& source = walk.source();

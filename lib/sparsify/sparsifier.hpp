@@ -1,5 +1,5 @@
-// A sparsifier: which elements of a gradient are sent. Its entry is what the registry lists; the rest is what the pipeline asks, so that
-// it knows none by name. A folder of codecs/sparsify each (codecs/README.md).
+// A sparsifier: selects the elements of a gradient that are sent. Its entry is for the registry; the rest is its
+// interface to the pipeline, so that it knows none by name. A folder of codecs/sparsify each (codecs/README.md).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace dr {
 
 struct device_select_job;
 
-// What to select from, and where to put it.
+// The source of a selection, and its output.
 struct keep_call {
   const dr_params& params;
   const select_source& source;
@@ -29,12 +29,12 @@ struct sparsifier {
   dr_codec entry;  // name, summary, id, parameters, traits. First, so that an entry leads here.
 
   kept_count (*keep)(const keep_call&);
-  // How many of the universe it wants. nullptr: all that qualify.
+  // Target number of elements. nullptr: all that qualify.
   uint64_t (*target)(const dr_params&, uint64_t universe) = nullptr;
   // How many it keeps at the most. nullptr: the target.
   uint64_t (*most)(const dr_params&, uint64_t universe) = nullptr;
-  // Contiguous elements that it keeps together, in each range from its first on; a power of two up to block_max. 0: `keep` says.
-  // nullptr: 1. What arrives sparse has no blocks.
+  // Contiguous elements that it keeps together, in each range from its first on; a power of two up to block_max. 0:
+  // `keep` says. nullptr: 1. Sparse tensors have no blocks.
   uint32_t (*block)(const dr_params&) = nullptr;
   // A tensor of which it keeps more than so many is sent dense. nullptr: none is.
   uint64_t (*dense_above)(const dr_params&, uint64_t universe) = nullptr;
@@ -46,7 +46,7 @@ struct sparsifier {
   bool (*keeps_all)(const dr_params&) = nullptr;
   // The kind of selection on a GPU, and its numbers. nullptr: it runs on the CPU only (DR_HOST_ONLY).
   void (*on_device)(const dr_params&, uint64_t universe, device_select_job&) = nullptr;
-  // What arrives sparse goes through as it is, and rows of any width: no other takes them.
+  // Sparse tensors, and rows of any width, pass unchanged: no other sparsifier takes them.
   bool passes_on = false;
   // Positions follow from the key and the universe alone: every rank keeps the same.
   bool blind = false;
@@ -89,8 +89,8 @@ dr_status check_share(const dr_codec& entry, const dr_params& params, dr_error& 
 inline bool whole_share(const dr_params& params) { return param_value(params, share_ratio).number == 1; }
 
 inline constexpr dr_param share_params[] = {
-    param_real("ratio", "share of the elements that is kept (or give count)", 0, 1, 0),
-    param_int("count", "elements that are kept", 0, 9007199254740992.0, 0)};  // 2^53
+    param_real("ratio", "share of the elements to keep (or give count)", 0, 1, 0),
+    param_int("count", "number of elements to keep", 0, 9007199254740992.0, 0)};  // 2^53
 
 constexpr dr_codec sparsifier_entry(const char* name, const char* summary, uint32_t id,
                                     std::span<const dr_param> params, uint32_t traits = 0) {

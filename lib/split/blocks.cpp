@@ -3,7 +3,8 @@
 namespace dr {
 namespace {
 
-// From the last block on, so that none is written over before it was read. (A known size, for the compiler to write vectors.)
+// From the last block on, so that none is written over before it was read. (A known size, for the compiler to write
+// vectors.)
 template <uint32_t Block>
 void expand(uint32_t* list, uint64_t n) {
   while (n-- > 0) {

@@ -34,8 +34,8 @@ struct reorder_keys {
 };
 struct no_common {};
 
-// in_order[order[k]] = values[k]; refuses what is no permutation. job.in: values, job.tell: order, job.out: in_order,
-// job.extra: words of the zeroed bitmap in front of this job's, in scratch.
+// in_order[order[k]] = values[k]; refuses other lists than permutations. job.in: values, job.tell: order, job.out:
+// in_order, job.extra: words of the zeroed bitmap in front of this job's, in scratch.
 struct apply_order_common {
   uint32_t* seen;
   uint32_t value_size;
@@ -67,7 +67,7 @@ struct apply_order {
   }
 };
 
-// Keys that carry the order of the values: pairs to sort, and what they give. job.in: keys, job.tell: values; job.out:
+// Keys that carry the order of the values: pairs to sort, and the result. job.in: keys, job.tell: values; job.out:
 // support, tell_count: the values in order (as a pointer).
 struct sort_keys_common {
   uint64_t* keys;

@@ -13,7 +13,7 @@ namespace dr {
 
 inline constexpr uint32_t regather_tile = row_tile;  // elements a block
 
-// What an index codec told of a row whose support it replaces; apart from the row's own, because too much support is no
+// The support that an index codec reported for a row; apart from the row's own, because too large a support is no
 // fault of it.
 struct replaced_row {
   dr_fault fault;
@@ -23,7 +23,7 @@ struct replaced_row {
 enum regather_flags : uint8_t {
   regather_from_source = 1,    // otherwise the values that were kept, and zeros behind them
   regather_sparse = 2,         // the source is sparse: `values` at `support`
-  regather_from_residual = 4,  // the source is what feedback accumulated, in f32
+  regather_from_residual = 4,  // the source is the accumulator of feedback, in f32
   regather_needs_finite = 8
 };
 
@@ -56,8 +56,8 @@ struct regather_values {
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const regather_job& j = job_of_tile(a, b.index());
     // Whether the row has a fault is not asked: other blocks may raise it meanwhile, and the lowest value that is not
-    // finite is to be found whoever comes first. Of a row that had one before, what lies here is read only, and nobody
-    // will want what is written.
+    // finite must be found in any order of blocks. For a row that had a fault before, this memory is only read, and no
+    // step uses the output.
     if (j.row->count == 0) return;
     const dr_status index = j.replaced->fault.code;
     // More support than the plan allows: the keys go raw.

@@ -28,7 +28,7 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
           fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRId64 " is negative", i, static_cast<int64_t>(index));
           return found_at(i, static_cast<uint64_t>(static_cast<int64_t>(index)), error);
         }
-      fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRIu64 " is not below the universe of %" PRIu64 " rows", i,
+      fail(error, DR_E_ARGUMENT, "index %" PRIu64 ": %" PRIu64 " is not below the universe of %" PRIu64, i,
            static_cast<uint64_t>(index), universe);
       return found_at(i, static_cast<uint64_t>(index), error);
     }
@@ -43,7 +43,7 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
   for (uint64_t i = 1; i < n; ++i)
     if (entries[i - 1].index == entries[i].index) {
       fail(error, DR_E_ARGUMENT,
-           "index %" PRIu64 " comes twice, at %" PRIu64 " and at %" PRIu64
+           "index %" PRIu64 " occurs twice, at %" PRIu64 " and at %" PRIu64
            " (DR_TENSOR_SUM_DUPLICATES adds their values)",
            entries[i].index, entries[i - 1].position, entries[i].position);
       return found_at(entries[i].position, entries[i].index, error);

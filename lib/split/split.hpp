@@ -1,4 +1,4 @@
-// From a gradient to its two streams: sorting what arrives sparse, gathering values at a support.
+// From a gradient to its two streams: sorts sparse input, gathers values at a support.
 #pragma once
 
 #include <cstdint>

@@ -5,7 +5,7 @@
 namespace dr {
 namespace {
 
-// The job of a bytes stage, which reads what lies in `from` and writes to the other buffer.
+// The job of a bytes stage, which reads `from` and writes to the other buffer.
 dr_job bytes_job(const dr_job& row, const uint8_t* in, uint64_t in_max, const uint64_t* in_size) {
   dr_job job{};
   job.struct_size = sizeof job;
@@ -64,10 +64,10 @@ dr_status decode_chain(const stage_list& list, const stage_runner& run, const jo
       if (rows.bytes[i].fault->code) continue;
       slot.data = slot.buffer[now];
       slot.size = slot.sizes[now];
-      // What a codec of fixed size wrote has that size; every other judges what it is given.
+      // A codec of fixed size wrote exactly that size; every other codec validates its input.
       if (s == 1 && list.has(DR_FIXED_SIZE) && slot.size != slot.need.payload[0])
         fault(rows.bytes[i], DR_E_CORRUPT, 0, slot.size,
-              "a bytes stage gives another size than the codec before it writes");
+              "a bytes codec decodes to a size other than that of the codec before it");
     }
   }
   for (size_t i = 0; i < rows.n; ++i) {
@@ -80,7 +80,7 @@ dr_status decode_chain(const stage_list& list, const stage_runner& run, const jo
   for (size_t i = 0; i < rows.n; ++i)
     if (!rows.jobs[i].fault->code && *rows.jobs[i].out_size != rows.jobs[i].out_capacity)
       fault(rows.jobs[i], DR_E_CORRUPT, 0, *rows.jobs[i].out_size,
-            "a payload decodes to another size than the frame says");
+            "the payload decodes to a size other than the frame's");
   return DR_OK;
 }
 

@@ -9,7 +9,7 @@
 
 namespace dr {
 
-// Where codecs run: scratch for the largest of them, and who works.
+// Where codecs run: scratch for the largest of them, and the workers.
 struct stage_runner {
   void* scratch = nullptr;
   uint64_t scratch_size = 0;  // a worker
@@ -31,7 +31,7 @@ struct stream_slot {
   const uint8_t* data = nullptr;  // the payload
   uint64_t size = 0;
 
-  // Room to encode, or to undo the bytes stages; what decode reads last is the caller's.
+  // Memory to encode, or to undo the bytes stages; the last output of decode is the caller's.
   static stream_slot take(arena& memory, const stage_list& list, const list_need& need, bool decodes) {
     stream_slot slot;
     slot.need = need;
@@ -41,7 +41,7 @@ struct stream_slot {
   }
 };
 
-// The jobs of one call: of the first codec, and n more for the bytes stages behind it.
+// The jobs of one call: of the first codec, and n more for the bytes stages after it.
 struct job_list {
   dr_job* jobs = nullptr;
   dr_job* bytes = nullptr;

@@ -351,16 +351,16 @@ TEST_CASE("blocks refuse what they are not for, in words") {
     CHECK(dr_plan_parse(text.c_str(), &plan, &error) == DR_E_ARGUMENT);
     return std::string(error.message);
   };
-  CHECK(refused("index=block") == "plan: block is not named: a sparsifier of blocks puts it before the index codec");
+  CHECK(refused("index=block") == "plan: block cannot be named: a sparsifier of blocks adds it");
   CHECK(refused("index=nothing").find(" block") == std::string::npos);
   CHECK(refused("sparsify=blocks(ratio=0.1) index=golomb+zstd+zstd+zstd+zstd") ==
-        "plan: index= has 5 codecs; of blocks at most 4");
+        "plan: index= has 5 codecs; with blocks at most 4");
   CHECK(refused("sparsify=blocks(ratio=0.1,block=3)") == "plan: blocks(block=3): not one of 1|2|4|8|16|32|auto");
   const std::vector<uint32_t> indices{3, 4, 5};
   const floats g(3, 1.0f), d = client::laplace(1000, 1);
   bytes frame;
   CHECK(client::try_encode(c, keep("ratio=0.1", 8), {client::sparse(indices, g, 100)}, frame) == DR_E_UNSUPPORTED);
-  CHECK(c.error() == "tensor 0: blocks takes dense tensors: one that arrives sparse has no blocks");
+  CHECK(c.error() == "tensor 0: blocks requires dense tensors: a sparse tensor has no blocks");
   // With feedback it is dense.
   std::vector<uint64_t> state(60);
   dr_tensor t = client::sparse(indices, g, 100);

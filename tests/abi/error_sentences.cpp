@@ -244,7 +244,7 @@ TEST_CASE("a codec that is malformed is not registered, and the sentence says wh
   refused([](dr_codec& c, dr_ops&) { c.role = DR_ROLE_PAIR; }, DR_E_UNSUPPORTED, "role");
   refused([](dr_codec& c, dr_ops&) { c.role = DR_ROLE_SPARSIFY; }, DR_E_UNSUPPORTED, "role");
   refused([](dr_codec& c, dr_ops&) { c.role = 0; }, DR_E_UNSUPPORTED, "role");
-  refused([](dr_codec& c, dr_ops&) { c.forms = 1u << DR_FORM_ALL; }, DR_E_ARGUMENT, "form of all");
+  refused([](dr_codec& c, dr_ops&) { c.forms = 1u << DR_FORM_ALL; }, DR_E_ARGUMENT, "DR_FORM_ALL requires");
   refused([](dr_codec& c, dr_ops&) { c.cpu = nullptr; }, DR_E_ARGUMENT, "CPU");
   refused([](dr_codec&, dr_ops& o) { o.struct_size = 8; }, DR_E_ARGUMENT, "operations");
   refused([](dr_codec&, dr_ops& o) { o.need = nullptr; }, DR_E_ARGUMENT, "need");

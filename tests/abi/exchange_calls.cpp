@@ -65,7 +65,7 @@ TEST_CASE("ranks exchange, and the outputs say how many rows were added") {
     list[i] = ranks[i].handle;
   }
   CHECK(dr_exchange_start(ranks[0].handle, nullptr) == DR_E_ARGUMENT);
-  CHECK(ranks[0].context.error() == "exchange: it is under way");
+  CHECK(ranks[0].context.error() == "exchange: already under way");
   CHECK(dr_exchange_advance(ranks[0].handle) == DR_PENDING);
   dr_status statuses[2];
   REQUIRE(dr_loopback_run(n.handle, list, statuses) == DR_OK);
@@ -177,7 +177,7 @@ TEST_CASE("a sparse output without room for any union is refused when the exchan
   dr_exchange* x = nullptr;
   CHECK(dr_exchange_create(c.handle, plan.handle, &t, nullptr, &tensor, sizeof tensor, &out, sizeof out, 1, &x) ==
         DR_E_CAPACITY);
-  CHECK(c.error() == "tensor 0: its output has room for 3 rows; a union may have 4");
+  CHECK(c.error() == "tensor 0: output capacity 3; the union of the supports may have 4 rows");
   CHECK(dr_last_error(c.handle)->needed == 4);
 }
 
@@ -227,7 +227,7 @@ TEST_CASE("an exchange refuses what it cannot do, and says why") {
     return r.context.error();
   };
   CHECK(said(topr, 64) == "options: unknown flags 0x40, or reserved is not 0");
-  CHECK(said(topr, DR_EXCHANGE_DRY) == "options: DRY needs frame_size");
+  CHECK(said(topr, DR_EXCHANGE_DRY) == "options: DR_EXCHANGE_DRY requires frame_size");
   rank r;
   r.in = r.out = {1, 2, 3};
   REQUIRE(r.create(n, 0, topr) == DR_OK);

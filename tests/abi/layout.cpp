@@ -442,7 +442,7 @@ FIELD(dr_exchange_info, merge_ns, 112, 8);
 SIZE(dr_loopback_options, 56);
 FIELD(dr_loopback_options, struct_size, 0, 8);
 FIELD(dr_loopback_options, ranks, 8, 4);
-FIELD(dr_loopback_options, reserved, 12, 4);
+FIELD(dr_loopback_options, flags, 12, 4);
 FIELD(dr_loopback_options, seed, 16, 8);
 FIELD(dr_loopback_options, latency_ns, 24, 8);
 FIELD(dr_loopback_options, bytes_per_second, 32, 8);

@@ -39,7 +39,7 @@ TEST_CASE_TEMPLATE("a duplicate is refused, and the sentence names it and both p
   CHECK(client::try_encode(c, "index=golomb", {client::sparse(indices, values, 100)}, frame) == DR_E_ARGUMENT);
   INFO(c.error());
   CHECK(c.error().find("tensor 0") != std::string::npos);
-  CHECK(c.error().find("index 7 comes twice, at 1 and at 3") != std::string::npos);
+  CHECK(c.error().find("index 7 occurs twice, at 1 and at 3") != std::string::npos);
   CHECK(dr_last_error(c.handle)->where == 3);
   CHECK(dr_last_error(c.handle)->tensor == 0);
 }

@@ -176,8 +176,8 @@ TEST_CASE(
       {"overlap", [&] { return copy(s, 3, s, 3, 1); }},
       {"from: state: not a residual", [&] { return copy(foreign, 0, other, 0, 1); }},
       {"to: state: not a residual", [&] { return copy(s, 0, foreign, 0, 1); }},
-      {"cannot hold", [&] { return copy(lying, 0, other, 0, 1); }},
-      {"cannot hold", [&] { return copy(s, 0, lying, 0, 1); }},
+      {"too few for its", [&] { return copy(lying, 0, other, 0, 1); }},
+      {"too few for its", [&] { return copy(s, 0, lying, 0, 1); }},
       {"NULL", [&] { return dr_state_copy(nullptr, 56, 0, s.memory.data(), s.size(), 0, 1, &error); }},
       {"NULL", [&] { return dr_state_copy(s.memory.data(), s.size(), 0, nullptr, 56, 0, 1, &error); }},
       {"15 bytes",
@@ -197,7 +197,7 @@ TEST_CASE(
       {"15 bytes", [&] { return dr_state_norm(s.memory.data(), 15, &norm, &error); }},
       {"aligned", [&] { return dr_state_norm(odd, 40, &norm, &error); }},
       {"not a residual", [&] { return dr_state_norm(foreign.memory.data(), foreign.size(), &norm, &error); }},
-      {"cannot hold", [&] { return dr_state_norm(lying.memory.data(), lying.size(), &norm, &error); }},
+      {"too few for its", [&] { return dr_state_norm(lying.memory.data(), lying.size(), &norm, &error); }},
   };
   size_t k = 0;
   for (const auto& each : calls) {

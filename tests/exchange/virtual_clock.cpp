@@ -103,3 +103,68 @@ TEST_CASE("a trace has an event a step, in order") {
   REQUIRE(x.times().size() == x.steps().steps.size());
   for (size_t i = 1; i < x.times().size(); ++i) CHECK(x.times()[i].begin_ns >= x.times()[i - 1].end_ns);
 }
+
+namespace {
+
+// One rank's clock after a dry exchange, of all ranks or of one that stands for all.
+uint64_t model_of(const std::string& schedule, uint32_t ranks, size_t elements, const dr_loopback_options& link) {
+  world::options o;
+  o.ranks = ranks;
+  o.plan = "sparsify=topr(ratio=0.1) exchange=" + schedule;
+  o.exchange.flags = DR_EXCHANGE_DRY;
+  o.exchange.frame_size = tenth;
+  o.exchange.timeout_ns = uint64_t{1} << 60;
+  o.loopback = link;
+  o.sizes = {elements};
+  if (link.flags & DR_LOOPBACK_ALIKE) o.present = 1;
+  group g(o);
+  g.run_well(0);
+  g.run_well(1);  // (another sequence: other tags)
+  return g.net.now(0);
+}
+
+uint64_t affine(void*, uint32_t, uint32_t step, uint64_t elements, uint64_t bytes) {
+  switch (step) {
+    case DR_STEP_ENCODE: return 3000 + elements / 4;
+    case DR_STEP_ENCODE_SUM: return 2000 + elements / 8;
+    case DR_STEP_SUM:
+    case DR_STEP_MERGE: return 500 + bytes / 2;
+    default: return 100;
+  }
+}
+
+}  // namespace
+
+TEST_CASE("one rank that stands for all takes as long as all do") {
+  for (const char* schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=4)", "ring", "ring(parts=2)"})
+    for (const uint32_t ranks : {1u, 2u, 3u, 4u, 7u, 16u})
+      for (const double rate : {0.0, 12.5e6, 1.25e9})
+        for (const uint64_t latency : {uint64_t{0}, uint64_t{50000}}) {
+          INFO(std::string(schedule) << ", " << ranks << " ranks, " << rate << " B/s, " << latency << " ns");
+          dr_loopback_options link{};
+          link.bytes_per_second = rate;
+          link.latency_ns = latency;
+          link.cost = affine;
+          const size_t elements = size_t{64} * 240 * ranks;  // (ranges of one size)
+          const uint64_t all = model_of(schedule, ranks, elements, link);
+          link.flags = DR_LOOPBACK_ALIKE;
+          CHECK(model_of(schedule, ranks, elements, link) == all);
+        }
+}
+
+TEST_CASE("1,024 ranks are modelled by one") {
+  dr_loopback_options link{};
+  link.bytes_per_second = 1.25e9;
+  link.latency_ns = 10000;
+  link.flags = DR_LOOPBACK_ALIKE;
+  for (const char* schedule : {"gather", "owner", "ring"}) {
+    CAPTURE(schedule);
+    const size_t elements = size_t{1024} * 10000;
+    const double seconds = 0.5e-9 * static_cast<double>(model_of(schedule, 1024, elements, link));
+    // A gather sends 1023 frames of a tenth; the others twice 1023 frames of a 1024th of that; latencies come on top.
+    const bool gather = schedule == std::string("gather"), ring = schedule == std::string("ring");
+    const double bytes = gather ? 1023.0 * (4096000 + 40) : 2 * 1023.0 * (4000 + 40);
+    const double expected = bytes / 1.25e9 + (ring ? 2 * 1023 : gather ? 1 : 2) * 1e-5;
+    CHECK(seconds == doctest::Approx(expected).epsilon(0.03));
+  }
+}

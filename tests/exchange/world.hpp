@@ -3,6 +3,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -56,7 +57,7 @@ struct rank {
 };
 
 struct options {
-  uint32_t ranks = 2;
+  uint32_t ranks = 2, present = UINT32_MAX;  // of which so many are there
   std::string plan;
   std::vector<size_t> sizes;
   dr_exchange_options exchange{};
@@ -73,7 +74,7 @@ struct group {
     how.loopback.ranks = o.ranks;
     REQUIRE(net.create(how.loopback, error) == DR_OK);
     const auto method = plan_of(o.plan);
-    for (uint32_t i = 0; i < o.ranks; ++i) {
+    for (uint32_t i = 0; i < std::min(o.ranks, o.present); ++i) {
       rank& r = *ranks.emplace_back(std::make_unique<rank>());
       REQUIRE(r.context.start(dr_context_options{}, error) == DR_OK);
       // (A model's tensors have sizes only.)

@@ -122,11 +122,11 @@ def faults():
     raised(deepreduce.ArgumentError, AllReduce, x, TOP, MPI.COMM_NULL)
 
 
-def readme():
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+def documented():
+    text = (ROOT / "docs" / "MPI.md").read_text(encoding="utf-8")
     (block,) = (each for each in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) if "deepreduce.mpi" in each)
     names = {}
-    exec(compile(block, "README.md", "exec"), names)
+    exec(compile(block, "docs/MPI.md", "exec"), names)
     assert same_everywhere(names["update"])
 
 
@@ -154,7 +154,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, dense_sums, torch_tensors, faults, readme):
+    for test in (schedules, dense_sums, torch_tensors, faults, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

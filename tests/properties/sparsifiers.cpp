@@ -215,7 +215,7 @@ TEST_CASE("a sparsifier of blocks refuses a tensor that arrives sparse") {
     size_t bound = 0;
     CHECK(dr_bound(context.handle, plan.handle, nullptr, nullptr, &t, sizeof t, 1, &bound) == DR_E_UNSUPPORTED);
     const std::string error = context.error();
-    CHECK(error.find(std::string(c.name) + " takes dense tensors") != std::string::npos);
+    CHECK(error.find(std::string(c.name) + " requires dense tensors") != std::string::npos);
   }
 }
 

@@ -816,7 +816,7 @@ def test_max_workspace():
         lambda **limits: decode(frame, sparse=True, **limits),
     ):
         for least in (0, 1, 3000):
-            with pytest.raises(deepreduce.CapacityError, match=r"it needs \d+ bytes of workspace|its header takes"):
+            with pytest.raises(deepreduce.CapacityError, match=r"workspace of \d+ bytes|the header needs"):
                 call(max_workspace=least)
         assert call(max_workspace=1 << 20) is not None
         with pytest.raises(deepreduce.ArgumentError, match="max_workspace"):
@@ -826,7 +826,7 @@ def test_max_workspace():
 def test_a_few_bytes_do_not_go_through_a_huge_universe_by_themselves():
     x = Sparse(numpy.array([5, 70_000_000], numpy.uint32), f32(1, 2), (100_000_000,))
     frame = encode(x, "index=bloom(policy=leftmost,fpr=1e-9)")
-    with pytest.raises(deepreduce.CapacityError, match="goes through 100000000 elements"):
+    with pytest.raises(deepreduce.CapacityError, match="scans 100000000 elements"):
         decode(frame, sparse=True)
     with pytest.raises(deepreduce.CapacityError):
         decode(frame, sparse=True, max_elements=99_999_999)

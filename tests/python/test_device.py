@@ -43,7 +43,7 @@ PLANS = [
 ]
 HOST_ONLY = TOPR + "index=golomb value=raw+deflate"
 KEEP = TOPR + "feedback=residual index=golomb value=qsgd"
-README = pathlib.Path(__file__).resolve().parents[2] / "README.md"
+PAGE = pathlib.Path(__file__).resolve().parents[2] / "docs" / "GPU.md"
 
 
 @pytest.fixture(params=[0, 1])
@@ -747,13 +747,13 @@ def test_torch_states_and_batches(played_torch):
 
 
 def gpu_example():
-    blocks = re.findall(r"^```python\n(.*?)^```", README.read_text(encoding="utf-8"), flags=re.S | re.M)
+    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.S | re.M)
     (block,) = [block for block in blocks if "cuda" in block]
     return block
 
 
-def test_readme(played_torch):
-    exec(compile(gpu_example().replace('device="cuda"', 'device="cpu"'), str(README), "exec"), {})
+def test_page(played_torch):
+    exec(compile(gpu_example().replace('device="cuda"', 'device="cpu"'), str(PAGE), "exec"), {})
 
 
 class FakeCupy(types.ModuleType):
@@ -1089,5 +1089,5 @@ def test_a_gpu_takes_cupy_arrays(cuda):
         assert same_bits(decode(frame).get(), decode(expected))
 
 
-def test_readme_on_a_gpu(cuda):
-    exec(compile(gpu_example(), str(README), "exec"), {})
+def test_page_on_a_gpu(cuda):
+    exec(compile(gpu_example(), str(PAGE), "exec"), {})

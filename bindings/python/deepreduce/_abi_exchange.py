@@ -106,7 +106,7 @@ class dr_loopback_options(Structure):
     _fields_ = [
         ("struct_size", c_size_t),
         ("ranks", c_uint32),
-        ("reserved", c_uint32),
+        ("flags", c_uint32),
         ("seed", c_uint64),
         ("latency_ns", c_uint64),
         ("bytes_per_second", c_double),

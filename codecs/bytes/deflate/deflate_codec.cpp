@@ -78,11 +78,11 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   z_stream z = stream(memory);
   if (deflateInit2(&z, static_cast<int>(param_value(p, 0).number), Z_DEFLATED, -window_bits, memory_level,
                    Z_DEFAULT_STRATEGY) != Z_OK) {
-    fault(job, DR_E_INTERNAL, 0, 0, "deflate: zlib wants more memory than its documents say");
+    fault(job, DR_E_INTERNAL, 0, 0, "deflate: zlib needs more memory than documented");
     return;
   }
   if (!drive(z, job, [](z_stream& s, bool last) { return deflate(&s, last ? Z_FINISH : Z_NO_FLUSH); }))
-    fault(job, DR_E_INTERNAL, 0, job_in_size(job), "deflate: its output outgrew its bound");
+    fault(job, DR_E_INTERNAL, 0, job_in_size(job), "deflate: output exceeds its bound");
   deflateEnd(&z);
 }
 
@@ -90,11 +90,12 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   bump memory{scratch, scratch + inflate_memory};
   z_stream z = stream(memory);
   if (inflateInit2(&z, -window_bits) != Z_OK) {
-    fault(job, DR_E_INTERNAL, 0, 0, "deflate: zlib wants more memory than its documents say");
+    fault(job, DR_E_INTERNAL, 0, 0, "deflate: zlib needs more memory than documented");
     return;
   }
   if (!drive(z, job, [](z_stream& s, bool) { return inflate(&s, Z_NO_FLUSH); }))
-    fault(job, DR_E_CORRUPT, 0, job_in_size(job), "deflate: not a stream that ends with the payload, or too long");
+    fault(job, DR_E_CORRUPT, 0, job_in_size(job),
+          "deflate: damaged stream, bytes after it, or output exceeds capacity");
   inflateEnd(&z);
 }
 

@@ -20,7 +20,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   if (huffman_decode(job_in<uint8_t>(job), job_in_size(job), job_out<uint8_t>(job), job.out_capacity, &n, &where))
     *job.out_size = n;
   else
-    fault(job, DR_E_CORRUPT, where, n, "huffman: not a code and its streams, or more bytes than there may be");
+    fault(job, DR_E_CORRUPT, where, n, "huffman: invalid code table or stream, or output exceeds capacity");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode>();

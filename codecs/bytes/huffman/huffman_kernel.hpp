@@ -24,7 +24,8 @@ struct huffman_lengths {
   unsigned last;    // byte that does
 };
 
-// Elias's gamma code of each length's distance from the one before (from 0 for the first), folded: 0, -1, 1, -2, … to 1, 2, 3, 4, …
+// Elias's gamma code of each length's distance from the one before (from 0 for the first), folded: 0, -1, 1, -2, … to
+// 1, 2, 3, 4, …
 template <class F>
 void huffman_steps(const huffman_lengths& lengths, F&& step) {
   int before = 0;
@@ -72,7 +73,8 @@ inline const uint8_t* huffman_get_lengths(const uint8_t* in, const uint8_t* end,
   return in + ceil_div(at, 8);
 }
 
-// Codes ascend with (length, byte), and their first bit is the stream's lowest. Calls code(byte, bits in that order, length).
+// Codes ascend with (length, byte), and their first bit is the stream's lowest. Calls code(byte, bits in that order,
+// length).
 template <class F>
 void huffman_codes(const huffman_lengths& lengths, F&& code) {
   uint32_t next = 0;
@@ -198,8 +200,8 @@ struct huffman_stream {
   uint64_t at = 0, done = 0;  // bits, bytes
 };
 
-// Five codes a load: 7 + 55 bits. Four at once, because each waits for its table; BMI2's shifts gain nothing measurable on Zen 4
-// (kernel_bench huffman), so there is one level.
+// Five codes a load: 7 + 55 bits. Four at once, because each waits for its table; BMI2's shifts gain nothing measurable
+// on Zen 4 (kernel_bench huffman), so there is one level.
 template <unsigned count>
 inline void huffman_side_by_side(const uint16_t* table, huffman_stream* streams, const uint8_t* readable) {
   constexpr uint32_t mask = (1u << huffman_bits_max) - 1;

@@ -1,5 +1,5 @@
 // bytes=zstd (SPEC.md): one Zstandard frame by libzstd, which takes its memory from our scratch.
-#define ZSTD_STATIC_LINKING_ONLY  // contexts in memory of the caller's, and how much of it they want
+#define ZSTD_STATIC_LINKING_ONLY  // contexts in the caller's memory, and the size that they need
 #include <zstd.h>
 
 #include <algorithm>
@@ -38,7 +38,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   const size_t size =
       context ? ZSTD_compressCCtx(context, job.out, job.out_capacity, job.in, job_in_size(job), level_of(p)) : 0;
   if (!context || ZSTD_isError(size))
-    fault(job, DR_E_INTERNAL, 0, job_in_size(job), "zstd: it wants more memory or room than its documents say");
+    fault(job, DR_E_INTERNAL, 0, job_in_size(job), "zstd: libzstd needs more memory or capacity than documented");
   else
     *job.out_size = size;
 }
@@ -46,18 +46,18 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
 void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   ZSTD_DCtx* const context = ZSTD_initStaticDCtx(scratch, ZSTD_estimateDCtxSize());
   if (!context) {
-    fault(job, DR_E_INTERNAL, 0, 0, "zstd: it wants more memory than its documents say");
+    fault(job, DR_E_INTERNAL, 0, 0, "zstd: libzstd needs more memory than documented");
     return;
   }
   // Left to itself libzstd also takes several frames, skippable ones and those of versions before 0.8.
   const uint64_t size = job_in_size(job);
   if (size < 4 || load<uint32_t>(job.in) != ZSTD_MAGICNUMBER || ZSTD_findFrameCompressedSize(job.in, size) != size) {
-    fault(job, DR_E_CORRUPT, 0, size, "zstd: not one frame that ends with the payload");
+    fault(job, DR_E_CORRUPT, 0, size, "zstd: payload is not exactly one Zstandard frame");
     return;
   }
   const size_t decoded = ZSTD_decompressDCtx(context, job.out, job.out_capacity, job.in, size);
   if (ZSTD_isError(decoded))
-    fault(job, DR_E_CORRUPT, 0, size, "zstd: a damaged frame, or too long");
+    fault(job, DR_E_CORRUPT, 0, size, "zstd: damaged frame, or output exceeds capacity");
   else
     *job.out_size = decoded;
 }

@@ -7,8 +7,8 @@
 
 namespace dr {
 
-// Solves A x = y for the lower triangle of a symmetric, positive A of n <= N rows (Cholesky), in place. A pivot that is not
-// positive counts as 1: what comes out is then a guess, which the caller must judge.
+// Solves A x = y for the lower triangle of a symmetric, positive A of n <= N rows (Cholesky), in place. A pivot that is
+// not positive counts as 1: the result is then an estimate, which the caller must check.
 template <unsigned N>
 DR_HD void solve_normal(unsigned n, double (&a)[N][N], double* y) {
   for (unsigned i = 0; i < n; ++i) {

@@ -1,4 +1,5 @@
-// Gaps between ascending indices, in blocks of 128, and indices from packed gaps: what delta_bitpack and delta_pfor share.
+// Gaps between ascending indices, in blocks of 128, and indices from packed gaps: shared by delta_bitpack and
+// delta_pfor.
 #pragma once
 
 #include "primitive/packing.hpp"
@@ -13,9 +14,9 @@ constexpr uint64_t index_end(uint64_t universe) { return universe >> 32 ? uint64
 // A block of gaps of so many bits spans less than 2^32: lanes of 32 bits do not overflow unseen.
 inline constexpr unsigned narrow_gap_bits = 24;
 
-// The widest gap needs at most bit_width(universe - 1) bits, and of at most `universe` all gaps together: a block whose gaps
-// need k bits spans at least 2^(k-1), so blocks of k bits or more are at most universe / 2^(k-1).
-// What packing each block as wide as its widest gap takes at most, with a byte a block.
+// The widest gap needs at most bit_width(universe - 1) bits, and of at most `universe` all gaps together: a block whose
+// gaps need k bits spans at least 2^(k-1), so blocks of k bits or more are at most universe / 2^(k-1).
+// Bound of packing each block as wide as its widest gap, with a byte a block.
 constexpr uint64_t packed_gaps_bound(uint64_t universe, uint64_t count_max) {
   const uint64_t blocks = ceil_div(count_max, gap_block);
   uint64_t bits = 0;  // of each index of a block, summed over blocks
@@ -37,8 +38,8 @@ inline unsigned gaps_scalar(const uint32_t* x, size_t n, uint64_t next, uint32_t
   return bit_width(all);
 }
 
-// x[i] of n from their packed gaps; returns the index behind the last, at least 2^32 where one does not fit 32 bits. Into
-// `all` go the gaps' bits.
+// x[i] of n from their packed gaps; returns the index behind the last, at least 2^32 where one does not fit 32 bits.
+// Into `all` go the gaps' bits.
 inline uint64_t ungap_scalar(const uint8_t* in, const uint8_t*, size_t n, unsigned bits, uint64_t next, uint32_t* x,
                              uint32_t& all) {
   bit_reader reader(in, n * bits);

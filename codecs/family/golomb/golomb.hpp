@@ -8,7 +8,7 @@
 
 namespace dr {
 
-// The divisor of a block and what follows from it. Integers only, so that both ends agree.
+// The divisor of a block, and the numbers that follow from it. Integers only, so that encoder and decoder agree.
 struct golomb_code {
   uint64_t divisor;    // M
   unsigned low_bits;   // k: bits of v
@@ -26,7 +26,7 @@ struct golomb_code {
   }
 };
 
-// span < 2^32, n <= 2^13: no product overflows, and what is divided has 32 bits, as the divisor.
+// span < 2^32, n <= 2^13: no product overflows, and dividend and divisor have 32 bits.
 DR_HD constexpr uint64_t golomb_divisor(uint64_t span, uint64_t n) {
   const uint64_t q16 = (2 * span - n) * 22713 + n * 32768;  // 22713 / 65536 = ln 2 / 2
   const uint32_t m = static_cast<uint32_t>(q16 >> 16) / static_cast<uint32_t>(n);
@@ -38,14 +38,15 @@ DR_HD constexpr uint64_t rice_divisor(uint64_t span, uint64_t n) {
   return uint64_t{1} << ((bit_width(2 * m * m) - 1) / 2);
 }
 
-// What a block may take instead, where many gaps are tiny and few are long: a little below the power of two, so that tiny
+// The alternative where many gaps are tiny and few are long: a little below the power of two, so that tiny
 // remainders have no extra bit. 1: there is nothing below.
 DR_HD constexpr uint64_t clustered_divisor(uint64_t divisor) {
   const uint64_t power = bit_floor(divisor), less = power >> 4;
   return power > 1 ? power - (less ? less : 1) : 1;
 }
 
-// In a table entry, beside the size of a body: at most 2^13 · (19 + 3) / 8 + 3 bytes, for 2^13 indices below 2^32 have M < 2^19.
+// In a table entry, beside the size of a body: at most 2^13 · (19 + 3) / 8 + 3 bytes, for 2^13 indices below 2^32 have
+// M < 2^19.
 inline constexpr uint16_t golomb_flag = 0x8000;
 
 // How an index codec chooses a block's divisor.
@@ -66,15 +67,15 @@ inline constexpr unsigned golomb_block_log2_min = 9, golomb_block_log2_max = 13,
 
 // Bits of a body, but for the padding of its three strings, at most n·(log2(span/n) + 2.92). Proof: an index costs
 // k + 1 (extra) + 1 + q bits, k + 1 = c. Over a block Σ q <= (span − n)/M, so n·(c + 1) + (span − n)/M is a bound. With
-// a = span/n and M = ⌊0.69315·a + 0.1534⌋ >= 1, c + 1 + (a − 1)/M − log2(a) is largest just above M = 2^j + 1 for j → ∞:
-// 0.4712 + 1 + 1.4427 = 2.914 (computed for all M up to 2^16; for M = 1 it is 1.3). Rice: the same with M' within a factor
-// √2 of M, where c' <= log2(M) + 1/2 and the unary part is at most √2 times as long: 2.1. log2 is concave, so the sum
-// over blocks is at most r·(log2(universe/r) + 2.92), and that grows with r, so it holds for fewer indices too. A clustered
-// divisor is taken only where it makes the body shorter.
-// Where gaps are short that is loose by up to a bit. c + 1 + (a − 1)/M over a has an upper hull, whose sides p + q·a are bounds, too, and
-// on average over blocks: those between the first a of M = 2, 3 and 5, and between the last of M = 5 and the first of 9, 9 and 17,
-// 17 and 33; the first of all from the origin instead of M = 1, so that no p is below 0. Then r·p + universe·q grows with r. The unit
-// test walks all M.
+// a = span/n and M = ⌊0.69315·a + 0.1534⌋ >= 1, c + 1 + (a − 1)/M − log2(a) is largest just above M = 2^j + 1 for j →
+// ∞: 0.4712 + 1 + 1.4427 = 2.914 (computed for all M up to 2^16; for M = 1 it is 1.3). Rice: the same with M' within a
+// factor √2 of M, where c' <= log2(M) + 1/2 and the unary part is at most √2 times as long: 2.1. log2 is concave, so
+// the sum over blocks is at most r·(log2(universe/r) + 2.92), and that grows with r, so it holds for fewer indices too.
+// A clustered divisor is taken only where it makes the body shorter.
+// Where gaps are short that is loose by up to a bit. c + 1 + (a − 1)/M over a has an upper hull, whose sides p + q·a
+// are bounds, too, and on average over blocks: those between the first a of M = 2, 3 and 5, and between the last of M =
+// 5 and the first of 9, 9 and 17, 17 and 33; the first of all from the origin instead of M = 1, so that no p is below
+// 0. Then r·p + universe·q grows with r. The unit test walks all M.
 struct golomb_hull_side {
   uint32_t p, q;  // · 65536, rounded up
 };
@@ -137,8 +138,8 @@ inline uint8_t* golomb_encode_block(const uint32_t* x, size_t n, uint64_t base, 
   return out;
 }
 
-// Reads n >= 1 indices of a block that ends at `end`; `size` bytes of body, all of which must be used. False if the body
-// is corrupt; x then holds anything. Looks at no byte outside the body, in time O(n + size).
+// Reads n >= 1 indices of a block that ends at `end`; `size` bytes of body, all of which must be used. False if the
+// body is corrupt; x then holds anything. Looks at no byte outside the body, in time O(n + size).
 inline bool golomb_decode_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end,
                                 golomb_code code, uint32_t* x) {
   const bool has_low = code.divisor > 1;

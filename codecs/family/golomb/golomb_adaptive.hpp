@@ -1,5 +1,5 @@
-// Split Golomb blocks whose divisor follows the gaps: one of 16 for each 32 indices (layout: codecs/index/golomb/SPEC.md). Supports
-// of real gradients have dense rows and empty ones in every block.
+// Split Golomb blocks whose divisor follows the gaps: one of 16 for each 32 indices (layout:
+// codecs/index/golomb/SPEC.md). Supports of real gradients have dense rows and empty ones in every block.
 #pragma once
 
 #include <cstddef>
@@ -23,8 +23,8 @@ struct adaptive_codes {
 };
 inline constexpr adaptive_codes golomb_levels;
 
-// Where the search for a group's level begins: no better one is above the mean's power of two by much, and long tails pull the
-// mean up, so it goes down from there.
+// Where the search for a group's level begins: no better one is above the mean's power of two by much, and long tails
+// pull the mean up, so it goes down from there.
 constexpr unsigned first_level(uint64_t sum_of_gaps, uint64_t n) {
   const unsigned level = bit_width(sum_of_gaps / n);
   return level < 15 ? level : 15;
@@ -40,7 +40,7 @@ inline uint64_t golomb_group_bits(const uint32_t* gaps, size_t n, const golomb_c
   return bits;
 }
 
-// The level that the encoder takes: from first_level downward as long as bits do not become more.
+// The encoder's choice of `level`, the code of a divisor: from first_level downward while the bits do not grow.
 struct golomb_choice {
   unsigned level;
   uint64_t bits;
@@ -99,7 +99,8 @@ inline uint8_t* golomb_put_adaptive(const uint32_t* gaps, size_t n, const uint8_
   return bits.finish();
 }
 
-// The levels of a block's groups, two a byte: a copy, so that what is judged is what is used, also where the frame changes meanwhile.
+// The levels of a block's groups, two a byte: a copy, so that the validated bytes are the decoded ones, even if the
+// frame changes meanwhile.
 struct golomb_group_levels {
   uint8_t of[(size_t{1} << golomb_block_log2_max) / adaptive_group / 2];
 
@@ -162,8 +163,8 @@ inline bool golomb_get_adaptive(const uint8_t* body, size_t size, size_t n, uint
   return extra_max == ceil_div(extra_bits, 8) && padding_is_zero(extra, extra_bits) && next == end;
 }
 
-// Chooses how a block is coded and writes its body. `flagged`: clustered, or by a rule that may adapt, adaptive. Returns its
-// end. Cannot fail.
+// Chooses how a block is coded and writes its body. `flagged`: clustered, or by a rule that may adapt, adaptive.
+// Returns its end. Cannot fail.
 inline uint8_t* golomb_put_block(const uint32_t* x, size_t n, uint64_t base, divisor_rule rule, uint8_t* out,
                                  bool& flagged) {
   const uint64_t span = uint64_t{x[n - 1]} + 1 - base;
@@ -183,7 +184,7 @@ inline uint8_t* golomb_put_block(const uint32_t* x, size_t n, uint64_t base, div
   return golomb_encode_block(x, n, base, code, out);
 }
 
-// Reads what it wrote, as golomb_decode_block.
+// The decoder of that, as golomb_decode_block.
 inline bool golomb_get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64_t end, divisor_rule rule,
                              bool flagged, uint32_t* x) {
   if (flagged && rule.adaptive) return golomb_get_adaptive(body, size, n, base, end, x);

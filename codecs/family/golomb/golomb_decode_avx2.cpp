@@ -1,4 +1,5 @@
-// Split Golomb decoded at 32 indices a step, or 8 where remainders are long. See golomb_decode_avx512.cpp, whose ways these are.
+// Split Golomb decoded at 32 indices a step, or 8 where remainders are long. See golomb_decode_avx512.cpp, whose ways
+// these are.
 #include <algorithm>
 
 #include "codecs/family/golomb/golomb_payload.hpp"
@@ -24,7 +25,8 @@ struct ones_table {
 };
 constexpr ones_table ones;
 
-// Positions of the first n ones of a bit string of at most 65535 bits; 0 if there are fewer, else the bits up to the last of them.
+// Positions of the first n ones of a bit string of at most 65535 bits; 0 if there are fewer, else the bits up to the
+// last of them.
 size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positions) {
   const __m128i step = _mm_set1_epi16(8);
   __m128i base = _mm_setzero_si128();
@@ -68,7 +70,7 @@ struct extra_string {
   size_t size;
   uint64_t used = 0;
 
-  uint32_t next() const {  // at least 8 bits, zeros behind the end
+  uint32_t next() const {  // at least 8 bits, zeros past the end
     const size_t byte = used / 8;
     if (byte + 4 <= size) return load<uint32_t>(bytes + byte) >> used % 8;
     uint32_t word = 0;
@@ -78,8 +80,8 @@ struct extra_string {
   bool is_used_up() const { return size == ceil_div(used, 8) && padding_is_zero(bytes, used); }
 };
 
-// Reads n indices of one divisor from `start` on: v in `low` and `there` bytes from it on, their ones at positions[i], the one
-// before at `before` − 1.
+// Reads n indices of one divisor from `start` on: v in `low` and `there` bytes from it on, their ones at positions[i],
+// the one before at `before` − 1.
 [[gnu::always_inline]] inline void get_run(const uint8_t* low, size_t there, size_t n, uint32_t start,
                                            const golomb_code& code, const uint16_t* positions, uint32_t before,
                                            extra_string& extra, uint32_t* x) {
@@ -128,13 +130,14 @@ struct extra_string {
   }
 }
 
-// As eight_fields, of sixteen of at most 10 bits in 16-bit lanes: four of the lower half, then four of the upper one, are neighbours in 32-bit
-// lanes once they are unpacked. The upper half is loaded from byte k / 2. No field has bits in three bytes: of 10, it begins at an even one.
+// As eight_fields, of sixteen of at most 10 bits in 16-bit lanes: four of the lower half, then four of the upper one,
+// are neighbours in 32-bit lanes once they are unpacked. The upper half is loaded from byte k / 2. No field has bits in
+// three bytes: of 10, it begins at an even one.
 constexpr unsigned sixteen_bits_max = 10;
 constexpr unsigned field_of_lane(unsigned lane) { return lane / 8 * 4 + lane % 8 / 4 * 8 + lane % 4; }
 struct sixteen_fields {
   alignas(32) uint8_t from[32];
-  alignas(32) uint16_t up[16];  // what brings it to the top
+  alignas(32) uint16_t up[16];  // the shift that brings it to the top
 };
 struct sixteen_table {
   sixteen_fields of[sixteen_bits_max + 1]{};
@@ -150,8 +153,8 @@ struct sixteen_table {
 };
 constexpr sixteen_table sixteens;
 
-// Reads as get_run, 32 at a time as long as there are bytes to load; positions are below 2^15 and remainders of eight add up to less. Returns how
-// many, and leaves the next index in `start`.
+// Reads as get_run, 32 at a time as long as there are bytes to load; positions are below 2^15 and remainders of eight
+// add up to less. Returns how many, and leaves the next index in `start`.
 size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, const golomb_code& code,
                   const uint16_t* positions, extra_string& extra, uint32_t* x) {
   const auto m = static_cast<uint32_t>(code.divisor), s = static_cast<uint32_t>(code.short_low);
@@ -175,10 +178,11 @@ size_t get_narrow(const uint8_t* low, size_t there, size_t n, uint32_t& start, c
     const __m256i bytes = _mm256_inserti128_si256(_mm256_castsi128_si256(half(p)), half(p + k / 2), 1);
     return _mm256_mulhi_epu16(_mm256_mullo_epi16(_mm256_shuffle_epi8(bytes, spread), up), down);
   };
-  // Of each 32 the last are loaded from byte 2k + k / 2 on; what cannot be is left.
+  // Of each 32 the last are loaded from byte 2k + k / 2 on; the others are left out.
   const size_t reach = 2 * k + k / 2 + 16;
   const size_t groups = there < reach ? 0 : k ? std::min(n / 32, (there - reach) / (4 * k) + 1) : n / 32;
-  // First v + max(v, s) and the extra bits, then indices: in one loop the way from a field to its index would be longer than schedulers see.
+  // First v + max(v, s) and the extra bits, then indices: in one loop the way from a field to its index would be longer
+  // than schedulers see.
   alignas(32) uint16_t doubled[block_max];
   uint16_t odd[block_max / 16];
   const size_t size = extra.size;

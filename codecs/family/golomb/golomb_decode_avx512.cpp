@@ -1,4 +1,5 @@
-// Split Golomb decoded at 32 indices a step: ones of the unary string by compress, v by multishift, extras by pdep, one prefix sum.
+// Split Golomb decoded at 32 indices a step: ones of the unary string by compress, v by multishift, extras by pdep, one
+// prefix sum.
 #include "codecs/family/golomb/golomb_lanes.hpp"
 #include "codecs/family/golomb/golomb_payload.hpp"
 
@@ -34,7 +35,8 @@ __m512i load_tail(const uint8_t* from, size_t rest) {  // of 64 bytes those that
   return rest >= 64 ? _mm512_loadu_si512(from) : _mm512_maskz_loadu_epi8(low_mask(static_cast<unsigned>(rest)), from);
 }
 
-// Positions of the first n ones of a bit string of at most 65535 bits; 0 if there are fewer, else the bits up to the last of them.
+// Positions of the first n ones of a bit string of at most 65535 bits; 0 if there are fewer, else the bits up to the
+// last of them.
 size_t select_ones(const uint8_t* bits, size_t size, size_t n, uint16_t* positions) {
   const __m512i step = _mm512_set1_epi16(32);
   __m512i iota = _mm512_set_epi16(31, 30, 29, 28, 27, 26, 25, 24, 23, 22, 21, 20, 19, 18, 17, 16, 15, 14, 13, 12, 11,
@@ -70,7 +72,8 @@ __mmask32 kept(__mmask32 m) {
   return m;
 }
 
-// At least 32 bits of a string from bit `at` on, zeros behind its `size` bytes; `begin` is where what may be read begins.
+// At least 32 bits of a string from bit `at` on, zeros past its `size` bytes; `begin` is where readable memory
+// begins.
 [[gnu::always_inline]] inline uint64_t bits_from(const uint8_t* string, uint64_t at, size_t size,
                                                  const uint8_t* begin) {
   const size_t byte = at / 8;
@@ -185,14 +188,15 @@ bool get_block(const uint8_t* body, size_t size, size_t n, uint64_t base, uint64
     high_offset = _mm512_add_epi32(high_offset, total);
   }
   if (extra_max != ceil_div(extra_bits, 8) || !padding_is_zero(extra, extra_bits)) return false;
-  // Strictly ascending in 64 bits, as x is made: so the last is right if its 64 bits are. The remainders' sum, below 2^13 · 2^16, follows from its 32.
+  // Strictly ascending in 64 bits, as x is made: so the last is right if its 64 bits are. The remainders' sum, below
+  // 2^13 · 2^16, follows from its 32.
   const uint64_t without = base + code.divisor * (unary_bits - n) + n - 1;
   const uint32_t sum = x[n - 1] - static_cast<uint32_t>(without);
   return without + sum + 1 == end;
 }
 
-// As get_block, with constants that change from group to group. A group begins behind the last index of the one before, and at the
-// one behind its last.
+// As get_block, with constants that change from group to group. A group begins behind the last index of the one before,
+// and at the one past its last.
 struct adaptive_lanes {
   alignas(64) uint32_t offset[32];  // (1 − M − s) · i − s
   constexpr adaptive_lanes() : offset{} {}

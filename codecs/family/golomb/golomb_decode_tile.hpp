@@ -99,14 +99,14 @@ struct golomb_decode_tile {
   }
 
  private:
-  // Where a body lies in the payload and what it is to hold; all from the wire.
+  // Position of a body in the payload, and its expected contents; all from the wire.
   struct source {
     uint64_t at;
     uint32_t size, base, end;
     bool clustered, sound;
   };
 
-  // Both read where a body lies and what it is to hold, and judge it.
+  // Both read the position and the expected contents of a body, and validate them.
   DR_HD static void read_lone(const tile_job& job, uint64_t in_size, const golomb_place& place, source& from) {
     const auto* const in = static_cast<const uint8_t*>(job.in);
     uint64_t varint = 0;

@@ -30,7 +30,8 @@ struct golomb_device {
     return true;
   }
 
-  // Launches K over jobs; tiles_of(job, t) tells what it wants of a job beside its scratch, and returns its tiles.
+  // Launches K over jobs; tiles_of(job, t) sets the fields of t that it needs beside its scratch, and returns the tiles
+  // of the job.
   template <template <class> class K, class Tiles>
   static dr_status launch(const dr_exec& exec, const dr_params& p, const dr_job* jobs, size_t n,
                           uint64_t (*scratch)(const dr_job&, unsigned), Tiles&& tiles_of) {
@@ -60,7 +61,7 @@ struct golomb_device {
     };
     bool long_table = false;
     for (size_t i = 0; i < n; ++i) {
-      if (!dr_job_at(jobs, i)->in_size) return DR_E_UNSUPPORTED;  // a size is data, which device memory tells
+      if (!dr_job_at(jobs, i)->in_size) return DR_E_UNSUPPORTED;  // a size depends on data, so it is in device memory
       long_table |= groups(*dr_job_at(jobs, i), block_log2) > 0;
     }
     if (long_table) {

@@ -12,8 +12,8 @@ namespace {
 struct quotients {
   __m256i q, r;
 };
-// Division of gaps below 2^15 by M, 2 to 2^15, exactly: by an inverse ⌈2^(16 + k) / M⌉, k = ⌈log2 M⌉ − 1, which has 16 bits and is too large
-// by less than 1. So a product is by less than g · M / 2^(16 + k) / M <= 1 / M.
+// Division of gaps below 2^15 by M, 2 to 2^15, exactly: by an inverse ⌈2^(16 + k) / M⌉, k = ⌈log2 M⌉ − 1, which has 16
+// bits and is too large by less than 1. So a product is by less than g · M / 2^(16 + k) / M <= 1 / M.
 struct divider {
   __m256i divisor, inverse;
   __m128i shift;
@@ -36,8 +36,8 @@ uint32_t sum_of(__m256i v) {  // of 16 lanes
   return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1))));
 }
 
-// What a body of gaps below 2^15 takes with a divisor above 1, as the gaps come: in 16-bit lanes, for the quotients of a block add up to
-// less than 2^16 (golomb_tile.hpp).
+// Bits of a body of gaps below 2^15 with a divisor above 1, while the gaps are computed: in 16-bit lanes, for the
+// quotients of a block add up to less than 2^16 (golomb_tile.hpp).
 struct body_cost {
   const golomb_code& code;
   divider divide;
@@ -58,8 +58,8 @@ struct body_cost {
 // The same for the divisor 1.
 uint64_t unit_size(uint64_t span) { return ceil_div(span, 8); }
 
-// Gaps of n indices, zero up to a multiple of 32, and what each of `costs` takes. False if one is 2^15 or more (or near it).
-// (Inlined, so that sums stay in registers.)
+// Gaps of n indices, zero up to a multiple of 32, and the bits by each of `costs`. False if one is 2^15 or more (or
+// near it). (Inlined, so that sums stay in registers.)
 template <class... Costs>
 [[gnu::always_inline]] inline bool narrow_gaps(const uint32_t* x, size_t n, uint64_t base, uint16_t* gaps,
                                                Costs&... costs) {
@@ -102,7 +102,8 @@ __m256i load_lanes(const uint16_t* gaps) {
   return _mm256_inserti128_si256(_mm256_castsi128_si256(half(gaps)), half(gaps + 16), 1);
 }
 
-// Appends n gaps (and zeros up to a multiple of 32) of one divisor. next: indices that will be read soon: by then they are in the cache.
+// Appends n gaps (and zeros up to a multiple of 32) of one divisor. next: indices that will be read soon: by then they
+// are in the cache.
 void put_run(const uint16_t* gaps, size_t n, const golomb_code& code, const uint32_t* next, golomb_strings& to) {
   alignas(32) uint8_t quotient[golomb_block_max];
   if (code.divisor == 1) {

@@ -1,5 +1,5 @@
-// Split Golomb encoded at 32 gaps a step: quotients by a high multiplication, v packed by shifts that close up lanes, sixteen unary
-// codes merged before they are appended.
+// Split Golomb encoded at 32 gaps a step: quotients by a high multiplication, v packed by shifts that close up lanes,
+// sixteen unary codes merged before they are appended.
 #include "codecs/family/golomb/golomb_lanes.hpp"
 #include "codecs/family/golomb/golomb_payload.hpp"
 
@@ -11,7 +11,8 @@ namespace {
 constexpr size_t group = adaptive_group, block_max = size_t{1} << golomb_block_log2_max;
 
 [[gnu::always_inline]] inline __m512i pairs_of(__m512i v, unsigned bits, __m512i even32, __m512i even64) {
-  // u16 lanes of `bits` bits to 128-bit lanes of 8 * bits: each step pushes the lower half of a lane against its upper half.
+  // u16 lanes of `bits` bits to 128-bit lanes of 8 * bits: each step pushes the lower half of a lane against its upper
+  // half.
   const auto count = [](uint64_t n) { return _mm_cvtsi64_si128(static_cast<long long>(n)); };
   v = _mm512_srl_epi32(_mm512_sllv_epi16(v, even32), count(16 - bits));
   v = _mm512_srl_epi64(_mm512_sllv_epi32(v, even64), count(32 - 2 * bits));
@@ -123,8 +124,8 @@ struct wide_gaps {
         : gaps(g),
           divisor(_mm512_set1_epi32(static_cast<int>(m))),
           inverse(_mm512_set1_ps(1.0f / static_cast<float>(m) * (1 - 0x1p-21f))) {}
-    // The inverse is 2^-21 too small, which four roundings of 2^-24 each do not make up for: so the estimate is never above the
-    // quotient, and below 2^15 at most one below it.
+    // The inverse is 2^-21 too small, which four roundings of 2^-24 each do not make up for: so the estimate is never
+    // above the quotient, and below 2^15 at most one below it.
     bool half(const uint32_t* from, __m512i& q, __m512i& r) const {
       const __m512i g = _mm512_load_si512(from);
       q = _mm512_cvttps_epu32(_mm512_mul_ps(_mm512_cvtepu32_ps(g), inverse));
@@ -165,7 +166,8 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
   return ceil_div(n * code.low_bits, 8) + ceil_div(unary, 8) + ceil_div(extra, 8);
 }
 
-// What is too long for the way below, or the last few. The string goes by value, so that it stays in registers elsewhere.
+// Codes too long for the loop below, or the last few. The string goes by value, so that it stays in registers
+// elsewhere.
 [[gnu::noinline]] bit_appender put_long_unaries(bit_appender out, __m512i q, uint32_t valid) {
   alignas(64) uint16_t each[group];
   _mm512_store_si512(each, q);
@@ -173,8 +175,8 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
   return out;
 }
 
-// Sixteen unary codes at once where they are short. Two neighbours become one: the lower is pushed against the upper, then
-// both down.
+// Sixteen unary codes at once where they are short. Two neighbours become one: the lower is pushed against the upper,
+// then both down.
 [[gnu::always_inline]] inline void put_unaries(bit_appender& out, __m512i q, uint32_t valid) {
   const __m512i one = _mm512_set1_epi16(1);
   // Codes end in their one, so the lower of 16 bits is that alone.
@@ -194,7 +196,7 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
     return static_cast<uint64_t>(_mm_cvtsi128_si64(_mm512_extracti64x2_epi64(v, 2)));
   };
   const auto low = static_cast<unsigned>(first(l16)), high = static_cast<unsigned>(fourth(l16));
-  // Where a quotient passes 15, or the last lanes are not there, c16 is not what it should be; l16 is.
+  // Where a quotient passes 15, or the last lanes are not there, c16 is wrong; l16 is right.
   if (low > 56 || high > 56 || valid != ~0u || _mm512_cmpgt_epu16_mask(q, _mm512_set1_epi16(15))) {
     out = put_long_unaries(out, q, valid);
     return;
@@ -205,7 +207,8 @@ uint64_t body_size(const Gaps& gaps, size_t n, const golomb_code& code) {
 
 template <class Gaps>
 uint8_t* put_body(const Gaps& gaps, size_t n, const golomb_code& code, const uint32_t* next, uint8_t* out) {
-  // Each string in full vectors, then copied: the payload has not the room behind it. Unary: at most n + span / M <= 5 n bits.
+  // Each string in full vectors, then copied: the payload has no room past it. Unary: at most n + span / M <= 5
+  // n bits.
   alignas(64) uint8_t low[2 * block_max + 64], unary[block_max + 64], extra[block_max / 8 + 64];
   const typename Gaps::divide divide(gaps, code.divisor);
   const packer low_bits(code.low_bits);

@@ -73,7 +73,7 @@ struct golomb_encode_tile {
   }
 
  private:
-  // What the encoder chooses from.
+  // The encoder's candidates.
   struct choice {
     golomb_split plain, other;
     bool two;
@@ -130,7 +130,7 @@ struct golomb_encode_tile {
     const golomb_layout layout = clustered ? as_other : as_plain;
     const uint32_t body = layout.size();
     b.phase([&](unsigned lane) {
-      // What look-back will say is said as early as it is known.
+      // The values for look-back are published as early as they are known.
       if (lane == 0 && place.blocks > 1)
         store_release(state + place.tile, uint64_t{body} << 2 | (place.tile == 0 ? 3 : 1));
       const uint32_t first = lane * length;

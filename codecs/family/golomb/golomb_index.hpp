@@ -55,7 +55,7 @@ struct golomb_index {
     if (sound)
       *job.out_size = 4 * all.n;
     else
-      fault(job, DR_E_CORRUPT, where, all.n, "a block does not decode");
+      fault(job, DR_E_CORRUPT, where, all.n, "invalid block");
   }
 
   static constexpr dr_param params[] = {

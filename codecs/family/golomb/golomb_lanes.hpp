@@ -1,4 +1,4 @@
-// What twins share: groups of 32 lanes of 16 bits.
+// Shared by the twins: groups of 32 lanes of 16 bits.
 #pragma once
 
 #include "codecs/family/golomb/golomb_adaptive.hpp"
@@ -10,7 +10,7 @@ inline uint32_t golomb_valid_lanes(size_t i, size_t n) {
   return i + adaptive_group <= n ? ~0u : static_cast<uint32_t>(low_mask(static_cast<unsigned>(n - i)));
 }
 
-// What a group of 32 needs to be divided by a level's divisor.
+// Constants to divide a group of 32 by the divisor of its code.
 struct golomb_level_lanes {
   uint16_t divisor[16], inverse[16], short_low[16];
   constexpr golomb_level_lanes() : divisor{}, inverse{}, short_low{} {

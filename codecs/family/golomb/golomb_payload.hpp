@@ -1,4 +1,4 @@
-// A whole payload of split Golomb blocks, whose blocks are coded at the level of instructions that the CPU has.
+// A whole payload of split Golomb blocks, whose blocks are coded by the CPU's instruction set.
 #pragma once
 
 #include "codecs/family/golomb/golomb_adaptive.hpp"
@@ -17,7 +17,7 @@ inline constexpr cpu_table<decltype(&golomb_put_block)> golomb_put{golomb_put_bl
 inline constexpr cpu_table<decltype(&golomb_get_block)> golomb_get{golomb_get_block, on_x86(golomb_get_avx2),
                                                                    on_x86(golomb_get_avx512)};
 
-// A payload: table of block ends and body sizes, bodies; of one block, what stands for the table and a body.
+// A payload: table of block ends and body sizes, bodies; of one block: a varint instead of the table, and a body.
 struct golomb_payload {
   uint64_t n, universe;  // n >= 1 indices below the universe, which is below 2^32
   unsigned block_log2;
@@ -52,8 +52,8 @@ struct golomb_payload {
     return body;
   }
 
-  // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if it is corrupt;
-  // else *where is the end of the last one's body.
+  // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if
+  // it is corrupt; else *where is the end of the last one's body.
   bool get(const uint8_t* in, size_t size, uint64_t first, uint64_t last, uint32_t* x, uint64_t* where) const {
     const auto get_block = golomb_get.at(level);
     const bool alone = blocks() == 1;
@@ -94,7 +94,7 @@ struct golomb_payload {
 inline size_t golomb_encode(const golomb_payload& p, const uint32_t* x, uint8_t* out) {
   return static_cast<size_t>(p.put(x, 0, p.blocks(), out, out + (p.blocks() == 1 ? 0 : 6 * p.blocks())) - out);
 }
-// What that would return. (Bodies are coded for it: their sizes alone would be no sooner known.)
+// The size that encode would return. (It codes the bodies: sizes alone would take as long.)
 inline uint64_t golomb_size(const golomb_payload& p, const uint32_t* x) {
   uint8_t body[golomb_flag + 16], entry[8];
   uint64_t size = p.blocks() == 1 ? 0 : 6 * p.blocks();

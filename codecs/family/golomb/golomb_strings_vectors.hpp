@@ -31,7 +31,7 @@ inline constexpr size_t golomb_block_max = size_t{1} << golomb_block_log2_max;
   out.put(static_cast<uint64_t>(_mm_cvtsi128_si64(c8)), static_cast<unsigned>(length));
 }
 
-// The three strings of a body; each in whole words, then copied: the payload has not the room behind it.
+// The three strings of a body; each in whole words, then copied: the payload has no room past it.
 struct golomb_strings {
   alignas(32) uint8_t low[2 * golomb_block_max + 64], unary[golomb_flag + 64], extra[golomb_block_max / 8 + 64];
   uint8_t* low_end = low;

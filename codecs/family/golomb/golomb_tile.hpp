@@ -1,5 +1,6 @@
-// Split Golomb on a GPU: a block of lanes takes a block of indices (layout: codecs/index/golomb/SPEC.md; the truth: golomb.hpp).
-// Positions come from prefix sums, so no loop runs over bits. A lane has consecutive indices, which keeps its bits together.
+// Split Golomb on a GPU: a block of lanes takes a block of indices (layout: codecs/index/golomb/SPEC.md; the truth:
+// golomb.hpp). Positions come from prefix sums, so no loop runs over bits. A lane has consecutive indices, which keeps
+// its bits together.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +11,7 @@
 #include "primitive/tile_job.hpp"
 
 #if defined(__CUDACC__)
-// What a lane holds stays in registers, of which there are few: 64, for two blocks on an SM.
+// The values of a lane stay in registers, of which there are few: 64, for two blocks on an SM.
 #define DR_UNROLL _Pragma("unroll")
 #define DR_ROLL _Pragma("unroll 1")
 #else
@@ -23,9 +24,10 @@ namespace dr {
 inline constexpr unsigned golomb_lanes = 512;
 inline constexpr unsigned golomb_lane_max = (1u << golomb_block_log2_max) / golomb_lanes;  // indices of a lane
 
-// Bytes of a sound body, whatever the divisor: n·(k + 2) bits and (span − n) / M for the quotients, with a = span/n at most
-// log2(a) + 2.92 bits an index (golomb_bound; log2(a) + 2.8 if clustered and M >= 7, for that is at least 7/16 of the plain one,
-// and 6.5 bits below). n·(log2(span/n) + 2.92) grows with n, and 2^13 indices below 2^32 have 21.92 each. The unit test walks.
+// Bytes of a sound body, whatever the divisor: n·(k + 2) bits and (span − n) / M for the quotients, with a = span/n at
+// most log2(a) + 2.92 bits an index (golomb_bound; log2(a) + 2.8 if clustered and M >= 7, for that is at least 7/16 of
+// the plain one, and 6.5 bits below). n·(log2(span/n) + 2.92) grows with n, and 2^13 indices below 2^32 have 21.92
+// each. The unit test walks.
 inline constexpr uint32_t golomb_body_max = (1u << golomb_block_log2_max) * 22 / 8 + 3;
 static_assert(golomb_body_max < golomb_flag);
 
@@ -57,7 +59,8 @@ struct golomb_split {
   struct parts {
     uint32_t q, r;
   };
-  // 2^32/M − 1 <= reciprocal <= 2^32/M, so gap · reciprocal / 2^32 is less than 1 below gap / M, and its floor at most 1.
+  // 2^32/M − 1 <= reciprocal <= 2^32/M, so gap · reciprocal / 2^32 is less than 1 below gap / M, and its floor at most
+  // 1.
   DR_HD parts operator()(uint32_t gap) const {
     parts p;
     p.q = static_cast<uint32_t>(uint64_t{gap} * reciprocal >> 32);
@@ -86,7 +89,7 @@ struct golomb_layout {
   DR_HD uint32_t size() const { return low + unary + extra; }
 };
 
-// What a lane keeps of each of its indices.
+// A lane's state for each of its indices.
 struct golomb_lane {
   uint32_t of[golomb_lane_max];
 };
@@ -94,12 +97,12 @@ struct golomb_lane {
 // Indices of each lane of a block of n, a multiple of 4 so that four go at once.
 DR_HD inline uint32_t golomb_lane_length(uint32_t n) { return (n + 4 * golomb_lanes - 1) / (4 * golomb_lanes) * 4; }
 
-// Tiles of a job; of none too, for somebody must say so.
+// Tiles of a job; at least one, because a tile must report an empty job, too.
 DR_HD inline uint32_t golomb_tiles(uint64_t count_max, unsigned block_log2) {
   return count_max == 0 ? 1 : static_cast<uint32_t>(((count_max - 1) >> block_log2) + 1);
 }
 
-// What one lane reads for all: other tiles may raise a fault at any time, and all lanes must go the same way.
+// One lane reads it for all: other tiles may raise a fault at any time, and all lanes must take the same branch.
 struct golomb_head {
   uint64_t count, in_size;
   uint32_t tile;

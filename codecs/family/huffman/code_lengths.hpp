@@ -54,9 +54,9 @@ template <unsigned symbols_max>
 
 //   counts [n], 2 <= n <= symbols_max <= 256, their sum below 2^55     bits_max <= 16, or above any length
 //   lengths [n]: of a complete code, at most bits_max; 0 for symbols that do not occur
-// Huffman's lengths (1952), and where one is above bits_max those of package-merge, which are the same where none is. Ties: of equal
-// counts the smaller symbol's is the lower, and a symbol's is lower than an equal sum, which keeps the longest word short. A code
-// has at least two words: a lone symbol and the smallest other have a bit each.
+// Huffman's lengths (1952), and where one is above bits_max those of package-merge, which are the same where none is.
+// Ties: of equal counts the smaller symbol's is the lower, and a symbol's is lower than an equal sum, which keeps the
+// longest word short. A code has at least two words: a lone symbol and the smallest other have a bit each.
 template <unsigned symbols_max, class Count>
 void huffman_code_lengths(const Count* counts, unsigned n, unsigned bits_max, uint8_t* lengths) {
   static_assert(symbols_max <= 256);

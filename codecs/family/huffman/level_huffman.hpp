@@ -1,5 +1,6 @@
-// Canonical Huffman codes of levels below 64, codes of at most 11 bits, in blocks of eight independent strings (Huffman 1952; layout:
-// codecs/value/log_quant/SPEC.md). A lookup decodes up to six levels; four strings at a time hide its latency.
+// Canonical Huffman codes of levels below 64, codes of at most 11 bits, in blocks of eight independent strings (Huffman
+// 1952; layout: codecs/value/log_quant/SPEC.md). A lookup decodes up to six levels; four strings at a time hide its
+// latency.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@ namespace dr {
 inline constexpr unsigned level_huffman_alphabet = 64, level_huffman_bits_max = 11;
 inline constexpr size_t level_huffman_string = 512, level_huffman_block = 4096;  // levels
 inline constexpr size_t level_huffman_strings_max = level_huffman_block / level_huffman_string;
-// Of a string's decoded levels: what is decoded beyond its end is on its own ground.
+// Of a string's decoded levels: levels decoded beyond its end go to memory of their own.
 inline constexpr size_t level_huffman_stride = level_huffman_string + 64;
 
 struct level_huffman_code {
@@ -57,11 +58,11 @@ struct level_huffman_code {
   }
 };
 
-// What strings begin with: up to six levels.
+// The prefix of a string: up to six levels.
 inline constexpr unsigned level_huffman_several = 6;
 
-// some [end], a power of two: of places 2^k + at, k bits that are `at`, the first level; 0 for those that do not hold a whole word, and
-// for place 1. Adds the levels that follow: those of what is behind the first, which has fewer bits.
+// some [end], a power of two: of places 2^k + at, k bits that are `at`, the first level; 0 for those that do not hold a
+// whole word, and for place 1. Adds the levels that follow: those of what is behind the first, which has fewer bits.
 //   lengths: of the levels' words     a_bit: there is a word of one bit, without which 11 bits hold not more than five
 DR_EVERYWHERE void level_huffman_follow_with(uint64_t* some, size_t end, const uint8_t* lengths, bool a_bit) {
   constexpr uint64_t levels_but_one = low_mask(8 * level_huffman_several) & ~uint64_t{255},
@@ -84,7 +85,8 @@ inline constexpr cpu_table<decltype(&level_huffman_follow_scalar)> level_huffman
 struct level_huffman_table {
   unsigned bits;  // of a lookup
   uint8_t lengths[level_huffman_alphabet];
-  // Of k <= bits bits that are `at` what `at` holds whole, at 2^k + at: its bits, up to six levels, their number, from byte 0, 1 and 7 on.
+  // Of k <= bits bits that are `at` what `at` holds whole, at 2^k + at: its bits, up to six levels, their number, from
+  // byte 0, 1 and 7 on.
   uint64_t some[2u << level_huffman_bits_max];
 
   // A wider table takes longer: for each place about as long as a level takes with it.
@@ -173,7 +175,7 @@ struct level_huffman_lane {
   }
 };
 
-// What may be read behind a body, whatever its bytes: a string of 512 levels has at most 704.
+// Bytes that may be read past a body, for any contents: a string of 512 levels has at most 704.
 inline constexpr size_t level_huffman_slack = level_huffman_string * level_huffman_bits_max / 8 + 8;
 
 //   body: `size` bytes and level_huffman_slack behind them that may be read    1 <= n <= level_huffman_block

@@ -7,8 +7,9 @@ namespace dr {
 
 namespace {
 
-// Words at the top of 64 bits, their lengths in the lowest eight (so has Zstandard them): a shift takes the lower six bits of its count,
-// and lengths add up in a sum of whole entries. 56 bits of words above are not touched by what that leaves below.
+// Words at the top of 64 bits, their lengths in the lowest eight (so has Zstandard them): a shift takes the lower six
+// bits of its count, and lengths add up in a sum of whole entries. 56 bits of words above are not touched by what that
+// leaves below.
 struct top_words {
   uint64_t of[level_huffman_alphabet];
 

@@ -1,7 +1,8 @@
 // Levels of quantised numbers, in blocks of 4096 with a code each, which says how:
 //   0            the codec's own way, uncompressed
 //   2·M, M > 0   split Golomb with divisor M (split_levels.hpp)
-//   2·z + 1      runs: z units fall on n levels; each says, by split Golomb, how many levels on from the one before it falls. For
+//   2·z + 1      runs: z units fall on n levels; each says, by split Golomb, how many levels on from the one before it
+//   falls. For
 //                levels of a mean so small that a bit each is too much.
 // A lone block has its code as a varint, several have a table of codes u16 and body sizes u16.
 // (Layout: codecs/value/uniform_quant/SPEC.md.)
@@ -35,7 +36,8 @@ inline unsigned levels_above_0(const uint16_t* levels) {
   return (above & 0x0001000100010001) * 0x0001000200040008 >> 48 & 15;
 }
 
-// The levels' sum is `units`, 1 <= units <= n / 2. levels: zeros up to a multiple of 64. out: as split_levels_encode. Returns the end.
+// The levels' sum is `units`, 1 <= units <= n / 2. levels: zeros up to a multiple of 64. out: as split_levels_encode.
+// Returns the end.
 template <class Level>
 uint8_t* runs_encode(const Level* levels, size_t n, size_t units, uint8_t* out) {
   constexpr size_t together = 8 / sizeof(Level);
@@ -73,7 +75,7 @@ inline bool runs_decode(const uint8_t* body, size_t size, size_t n, size_t units
 
 // ---- Writing ---------------------------------------------------------------------------------------------
 
-// Blocks in their order; entries at `table`, bodies behind it.
+// Blocks in their order; entries at `table`, bodies after it.
 class level_writer {
  public:
   level_writer(uint8_t* table, uint64_t n)

@@ -1,4 +1,5 @@
-// What the codecs of quantised values share: blocks of values as floats and back, and the kind of payload that is the values as they are.
+// Shared by the codecs of quantised values: blocks of values as floats and back, and the payload of kind 0, the raw
+// values.
 #pragma once
 
 #include <algorithm>
@@ -57,7 +58,7 @@ magnitude_range range_of_values(const typename T::bits* values, uint64_t n) {
   return range;
 }
 
-// Floats rounded to the type; what is beyond its largest number becomes that.
+// Floats rounded to the type; larger ones become its largest number.
 template <class T>
 void narrow_values(const uint32_t* wide, size_t n, typename T::bits* values) {
   for (size_t i = 0; i < n; ++i) values[i] = T::from_f64(saturate<T>(std::bit_cast<float>(wide[i])));

@@ -6,8 +6,8 @@
 
 namespace dr {
 
-// A codec's decode of such payloads: as they are, or by levels(type, payload, size, n, values, &where), which returns false where it is
-// corrupt and leaves the place in where.
+// A codec's decode of such payloads: as they are, or by levels(type, payload, size, n, values, &where), which returns
+// false where it is corrupt and leaves the place in where.
 template <class F>
 void decode_quantised(const dr_job& job, const char* corrupt, F&& levels) {
   const uint64_t n = job_count(job) * job.width, size = job_in_size(job);

@@ -1,6 +1,6 @@
-// Split Golomb of levels (small numbers that need not ascend): the bit strings of golomb.hpp without its prefix sums, so level i
-// is q_i · M + r_i. Layout of a body of n levels, each string on a byte of its own, zero-padded:
-//   v: k bits each     unary: q_i zeros and a one each     extras: a bit for each v that wants one
+// Split Golomb of levels (small numbers that need not ascend): the bit strings of golomb.hpp without its prefix sums,
+// so level i is q_i · M + r_i. Layout of a body of n levels, each string on a byte of its own, zero-padded:
+//   v: k bits each     unary: q_i zeros and a one each     extras: a bit for each v that needs one
 // (Golomb 1966; SPEC.md of the codecs that use it: uniform_quant.)
 #pragma once
 
@@ -14,10 +14,10 @@ namespace dr {
 
 inline constexpr size_t level_block = 4096;
 inline constexpr uint32_t level_divisor_max = 4096, level_max = 65535;
-// Of a body: 12 bits of v and extra, a one, and at most level_max / M zeros, where M is level_divisor_max or near 0.69 of the
-// mean: in both cases below 17. Twice what n levels want without compression.
+// Of a body: 12 bits of v and extra, a one, and at most level_max / M zeros, where M is level_divisor_max or near 0.69
+// of the mean: in both cases below 17. Twice the bytes of n uncompressed levels.
 inline constexpr size_t level_body_max = 16384;
-// What kernels may read behind a body, and write behind what they are asked for.
+// Bytes that kernels may read past a body, and write past the requested output.
 inline constexpr size_t level_slack = 64;
 
 struct level_code {
@@ -31,7 +31,8 @@ struct level_code {
   }
 };
 
-// M that suits n levels of this sum, if they are nearly geometric: 0.693 · mean + 0.847, rounded down (that of golomb.hpp).
+// M that suits n levels of this sum, if they are nearly geometric: 0.693 · mean + 0.847, rounded down (that of
+// golomb.hpp).
 constexpr uint32_t level_divisor(uint64_t sum, uint64_t n) {
   const uint64_t m = ((2 * sum + n) * 22713 + n * 32768) / (n * 65536);
   return m > level_divisor_max ? level_divisor_max : m ? static_cast<uint32_t>(m) : 1;
@@ -62,7 +63,8 @@ inline uint8_t* put_level_strings(uint8_t* out, const uint8_t* unary, const uint
   return out + (extras_end - extras);
 }
 
-//   levels [n], 1 <= n <= level_block      out: level_body_max + level_slack bytes; the bits of all must fit level_body_max
+//   levels [n], 1 <= n <= level_block      out: level_body_max + level_slack bytes; the bits of all must fit
+//   level_body_max
 // Returns the end.
 inline uint8_t* split_levels_encode_scalar(const uint16_t* levels, size_t n, level_code code, uint8_t* out) {
   uint8_t unary[level_string_max], extras[level_block / 8 + level_slack];
@@ -72,7 +74,8 @@ inline uint8_t* split_levels_encode_scalar(const uint16_t* levels, size_t n, lev
   return put_level_strings(out, unary, s.unary.finish(), extras, s.extras.finish());
 }
 
-//   body: `size` bytes, all of which must be used, and level_slack zero bytes behind    levels: room for n + level_slack
+//   body: `size` bytes, all of which must be used, and level_slack zero bytes behind    levels: room for n +
+//   level_slack
 // False if the body is corrupt.
 inline bool split_levels_decode_scalar(const uint8_t* body, size_t size, size_t n, level_code code, uint16_t* levels) {
   const uint64_t low_total = uint64_t{code.low_bits} * n, low_size = ceil_div(low_total, 8);

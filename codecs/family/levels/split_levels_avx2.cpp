@@ -1,5 +1,5 @@
-// Split Golomb of levels, 32 at a time, by AVX2 and BMI2: eight v's are a pext or pdep, eight unary codes a pext. Divisors above 256 and
-// quotients that are long are scalar's.
+// Split Golomb of levels, 32 at a time, by AVX2 and BMI2: eight v's are a pext or pdep, eight unary codes a pext.
+// Divisors above 256 and quotients that are long are scalar's.
 #include "codecs/family/levels/split_levels.hpp"
 #include "primitive/unary_vectors.hpp"
 

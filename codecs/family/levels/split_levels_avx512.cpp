@@ -1,4 +1,5 @@
-// Split Golomb of levels, 64 at a time, by AVX-512 with VBMI and VBMI2. Divisors above 256 and quotients that are long are scalar's.
+// Split Golomb of levels, 64 at a time, by AVX-512 with VBMI and VBMI2. Divisors above 256 and quotients that are long
+// are scalar's.
 #include "codecs/family/levels/split_levels.hpp"
 
 #if DR_X86
@@ -52,7 +53,8 @@ struct words_out {
   }
 };
 
-// Each 64-bit word of q holds 8 quotients; their codes as one string each. False if one is longer than 64 bits, or may be.
+// Each 64-bit word of q holds 8 quotients; their codes as one string each. False if one is longer than 64 bits, or may
+// be.
 inline bool unary_words(__m512i q, __m512i& words, __m512i& lengths) {
   const __m512i ones = _mm512_set1_epi16(1);
   // Pairs in 16 bits: the second code begins q0 + 1 on.
@@ -174,8 +176,8 @@ bool split_levels_decode_avx512(const uint8_t* body, size_t size, size_t n, leve
   const uint8_t* const unary = body + low_size;
   const size_t unary_max = size - low_size;
 
-  // Positions of the ones, their low bytes: a quotient is the difference of two, for it is below 256 unless three words in
-  // sequence have none.
+  // Positions of the ones, their low bytes: a quotient is the difference of two, for it is below 256 unless three words
+  // in sequence have none.
   alignas(64) uint8_t stored[64 + level_block + 64];
   uint8_t* const position = stored + 64;
   position[-1] = 0xff;
@@ -226,7 +228,8 @@ bool split_levels_decode_avx512(const uint8_t* body, size_t size, size_t n, leve
         _mm512_multishift_epi64_epi8(shift, _mm512_permutexvar_epi8(spread, _mm512_loadu_si512(low))), mask);
     low += 8 * k;
     const __mmask64 longer = _mm512_cmpge_epu8_mask(v, s) & valid;
-    // 64 bits of the extras; beyond the body's end there are level_slack zeros, and no more than they are ever looked at.
+    // 64 bits of the extras; beyond the body's end there are level_slack zeros, and no more than they are ever looked
+    // at.
     if (extra_bits / 8 > extra_max) return false;
     uint64_t next, top;
     std::memcpy(&next, extra + extra_bits / 8, 8);

@@ -6,7 +6,7 @@ namespace dr {
 
 namespace {
 
-// Of more levels one in eight is looked at, 64 together: what that misses is below 0.01 bits a level.
+// With more levels, one in eight is sampled, in groups of 64: the loss is below 0.01 bits a level.
 constexpr uint64_t all_looked_at = 65536, looked_at = 64, apart = 512;
 
 // Bits of split Golomb for levels of these counts, in sixteenths; and of runs, where they are for them.

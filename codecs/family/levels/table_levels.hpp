@@ -1,5 +1,5 @@
-// Quantisers whose levels are a table: magnitudes to levels by ascending bounds, levels to numbers by a table, at most 64 of them;
-// and the coded levels as they stand in a payload. (Layout: codecs/value/log_quant/SPEC.md.)
+// Quantisers whose levels are a table: magnitudes to levels by ascending bounds, levels to numbers by a table, at most
+// 64 of them; and the coded levels as they stand in a payload. (Layout: codecs/value/log_quant/SPEC.md.)
 #pragma once
 
 #include <cstddef>
@@ -59,11 +59,12 @@ inline constexpr cpu_table<decltype(&table_restore_scalar)> table_restore{
 
 // ---- Coded levels ----------------------------------------------------------------------------------------
 
-// With Huffman: lengths, 4 bits a level, low first, padded; sizes u16 of the blocks' bodies if there are several; bodies. Else what
-// level_writer writes.
+// With Huffman: lengths, 4 bits a level, low first, padded; sizes u16 of the blocks' bodies if there are several;
+// bodies. Else what level_writer writes.
 constexpr uint64_t table_coded_bound(uint64_t n, unsigned levels) {
-  // Golomb's: an entry of 4 bytes and at most log2(mean + 1) + 2.92 bits a level (golomb_bound's proof), three paddings. Huffman is
-  // taken only where it promises less than that, of which its choice knows a sample: 11 bits at most.
+  // Golomb's: an entry of 4 bytes and at most log2(mean + 1) + 2.92 bits a level (golomb_bound's proof), three
+  // paddings. Huffman is taken only where it promises less than that, of which its choice knows a sample: 11 bits at
+  // most.
   return ceil_div(levels, 2) + (n * level_huffman_bits_max + 7) / 8 +
          level_blocks(n) * (4 + 3 * level_huffman_strings_max);
 }
@@ -77,8 +78,8 @@ table_coding table_coding_of(const uint8_t* levels, uint64_t n, unsigned count);
 // Returns the end. At most table_coded_bound bytes.
 uint8_t* table_encode(const uint8_t* levels, uint64_t n, unsigned count, const table_coding& coding, uint8_t* out);
 
-// Calls f(first, length, levels) for pieces of n coded levels that end with the payload; false, and *where in it, if they are corrupt.
-// A level that is not below `count` is.
+// Calls f(first, length, levels) for pieces of n coded levels that end with the payload; false, and *where in it, if
+// they are corrupt. A level that is not below `count` is.
 template <class F>
 bool table_decode(const uint8_t* payload, const uint8_t* from, const uint8_t* end, uint64_t n, unsigned count,
                   bool huffman, uint64_t* where, F&& f);

@@ -1,5 +1,5 @@
-// Tables of levels, eight values at a time: the bounds are searched by halves with vpermd, whose table has those of a step only, numbers
-// looked up by vpermd.
+// Tables of levels, eight values at a time: the bounds are searched by halves with vpermd, whose table has those of a
+// step only, numbers looked up by vpermd.
 #include "codecs/family/levels/table_levels.hpp"
 
 #if DR_X86

@@ -1,5 +1,5 @@
-// Bit strings (low bit of a byte first) as the ascending positions of their ones, and back: bitmaps, and the unary half of
-// Elias and Fano's code, where the i-th one stands for its position less i ("ranked").
+// Bit strings (low bit of a byte first) as the ascending positions of their ones, and back: bitmaps, and the unary half
+// of Elias and Fano's code, where the i-th one stands for its position less i ("ranked").
 #pragma once
 
 #include <cstddef>
@@ -38,7 +38,8 @@ DR_EVERYWHERE uint64_t mark_window(const uint32_t* x, uint64_t n, unsigned shift
   return i;
 }
 
-// Sets the bits window by window. gather returns a word whose bit j is 1 where byte j at `marks` is 0xff, and clears these bytes.
+// Sets the bits window by window. gather returns a word whose bit j is 1 where byte j at `marks` is 0xff, and clears
+// these bytes.
 template <bool ranked, class Word, Word (*gather)(uint8_t* marks)>
 DR_EVERYWHERE void set_ones_with(const uint32_t* x, uint64_t n, unsigned shift, uint8_t* out, uint64_t size) {
   constexpr unsigned width = 8 * sizeof(Word);
@@ -79,8 +80,9 @@ inline constexpr cpu_table<decltype(&count_ones_scalar)> count_ones{count_ones_s
                                                                     on_x86(count_ones_avx512)};
 
 // ---- Bits to positions -----------------------------------------------------------------------------------------
-// Of the ones in bytes [begin, end) of a string, whose first is the string's i-th: writes out[i] and on. Returns the i behind
-// them. The caller has counted: there are at most n ones in the string, and out has room for n. begin: a multiple of 8.
+// Of the ones in bytes [begin, end) of a string, whose first is the string's i-th: writes out[i] and on. Returns the i
+// behind them. The caller has counted: there are at most n ones in the string, and out has room for n. begin: a
+// multiple of 8.
 template <bool ranked>
 uint64_t list_ones_scalar(const uint8_t* in, uint64_t begin, uint64_t end, uint64_t i, uint64_t n, uint32_t* out) {
   for (uint64_t at = begin; at < end; at += 8) {

@@ -22,7 +22,7 @@ void encode(const dr_params&, const dr_job& job, std::byte*) {
   *job.out_size = 0;
   if (!job.tell) return;
   if (job.universe > job.tell_capacity) {
-    fault(job, DR_E_CAPACITY, 0, job.universe, "all: the universe is larger than the support may be");
+    fault(job, DR_E_CAPACITY, 0, job.universe, "all: universe exceeds the capacity of the support");
     return;
   }
   count_up(job.universe, job_tell(job));
@@ -31,7 +31,7 @@ void encode(const dr_params&, const dr_job& job, std::byte*) {
 
 void decode(const dr_params&, const dr_job& job, std::byte*) {
   if (job.out_capacity / 4 != job.universe) {
-    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "all: the support that the frame says is not the universe");
+    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "all: support differs from the universe");
     return;
   }
   count_up(job.universe, job_out<uint32_t>(job));
@@ -43,7 +43,7 @@ constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();
 }  // namespace
 
 constinit const dr_codec all_codec =
-    make_codec("all", "every element, of which nothing is sent: for dense quantisers", 11, DR_ROLE_INDEX,
+    make_codec("all", "every element, nothing is sent: for dense quantisers", 11, DR_ROLE_INDEX,
                DR_REPLACES_SUPPORT | DR_FIXED_SIZE, &ops, {.forms = list_form | all_form});
 
 }  // namespace dr

@@ -25,7 +25,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   if (bitmap_decode(job_in<uint8_t>(job), n, job.universe, cpu(), job_out<uint32_t>(job)))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, 0, n, "bitmap: not as many ones as the frame says, or one is not below the universe");
+    fault(job, DR_E_CORRUPT, 0, n, "bitmap: number of ones differs from the support, or one is not below the universe");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();

@@ -1,4 +1,5 @@
-// index=block: what stands before the codec of a list of blocks (SPEC.md). The pipeline itself expands blocks: lib/split/blocks.hpp.
+// index=block: precedes the codec of a list of blocks (SPEC.md). The pipeline itself expands blocks:
+// lib/split/blocks.hpp.
 #include "codecs/builtin.hpp"
 #include "deepreduce/codec.hpp"
 

@@ -15,11 +15,12 @@ namespace {
 enum param : size_t { param_policy, param_fpr, param_seed, param_max_ratio, param_bits, param_layout };
 
 constexpr dr_param params[] = {
-    param_choice("policy", "which of the filter's positives are the support", "leftmost|p0|middle|rightmost|p1|p2", 0),
+    param_choice("policy", "which of the filter's positives are the support; naive: leftmost with regather=off",
+                 "leftmost|p0|middle|rightmost|p1|p2", 0),
     param_real("fpr", "false-positive rate; 0: a tenth of the density", 0, 0.999, 0),
     param_int("seed", "of the hash functions", 0, 4294967295.0, 0),
     param_real("max_ratio",
-               "p0: the largest support, as a share of the universe, before falling back to raw keys; "
+               "p0: largest support, as a share of the universe; beyond it raw keys are sent; "
                "0: its expectation + 8 standard deviations",
                0, 1, 0),
     param_real("bits", "bits of the filter for each index, instead of fpr; 0: as fpr says", 0, 4096, 0),
@@ -31,8 +32,8 @@ constexpr dr_field fields[] = {wire_field("policy", 0, 1, 0),     wire_field("k"
 
 // ---- Parameters to fields ----------------------------------------------------------------------------------
 
-// Of split blocks with so many bits an index: false-positive rate, and its variance from block to block. A block holds a number of
-// elements that is Poisson distributed; each leaves a bit of a word empty with probability 31/32.
+// Of split blocks with so many bits an index: false-positive rate, and its variance from block to block. A block holds
+// a number of elements that is Poisson distributed; each leaves a bit of a word empty with probability 31/32.
 struct split_rate {
   double mean = 0, variance = 0;
 
@@ -73,14 +74,15 @@ uint64_t filter_bits(const uint64_t* f, uint64_t r) {
                                                     : bloom_bits(r, f[bloom_field_c]);
 }
 
-// The same of the largest filter that this universe may have: that of a call which knows a bound of r only, and of the filter for
-// which more r have keys instead.
+// The same of the largest filter that this universe may have: that of a call which knows a bound of r only, and of the
+// filter for which more r have keys instead.
 uint64_t largest_filter(const uint64_t* f, uint64_t universe, uint64_t r) {
   const uint64_t granule = f[bloom_field_layout] == bloom_split_block ? 256 : 32;
   return std::min(filter_bits(f, r), bloom_bits_max(universe) / granule * granule);
 }
 
-// Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's support).
+// Two integers carry the false-positive rate; from here on nothing is floating point (but for the bound of p0's
+// support).
 dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault* fault) {
   const bool split = param_value(*p, param_layout).number == 1;
   double fpr = param_value(*p, param_fpr).number, bits = param_value(*p, param_bits).number;
@@ -100,8 +102,7 @@ dr_status resolve(const dr_params* p, const dr_job* job, uint64_t* out, dr_fault
     const double inverse_log2 = -std::log2(fpr);
     bits = split ? split_bits(fpr) : inverse_log2 / std::log(2.0);
     if (!split) hashes = std::round(inverse_log2);
-    if (bits == 0)
-      return refuse(job, fault, "bloom: split blocks of 4096 bits an index have a higher rate than this fpr");
+    if (bits == 0) return refuse(job, fault, "bloom: layout=split_block cannot reach this fpr with 4096 bits an index");
   }
   const auto policy = static_cast<uint64_t>(param_value(*p, param_policy).number);
   out[bloom_field_policy] = policy == bloom_p0;
@@ -175,8 +176,8 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   need.tell = policy == bloom_p0 && p.values ? largest_support(p, job) : job.count_max;
   const room places(policy, job.universe, job.count_max, bits);
   need.encode_scratch = need.decode_scratch = places.end;
-  // p0 tells all positives, those that see them all first have room for so many; the others take the first or last of them, and none of
-  // the support is missing among them.
+  // p0 reports all positives, policies that need all of them first have room for as many; the others take the first or
+  // last of them, and none of the support is missing among them.
   // A filter that is larger than it may be has keys instead.
   need.tell_suffices = stated == bits && (policy == bloom_p0       ? need.tell >= job.universe
                                           : sees_all_first(policy) ? places.positives_max >= job.universe
@@ -186,9 +187,9 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 
 // ---- Encode and decode -------------------------------------------------------------------------------------
 
-// Where a support goes, and what came of it.
+// The output of a support, and its outcome.
 struct destination {
-  uint32_t* out;  // NULL: nobody asked
+  uint32_t* out;  // NULL: not requested
   uint64_t capacity;
   uint64_t told = 0;                // capacity + 1: too many
   const char* complaint = nullptr;  // of the filter: `told` says how many positives there are
@@ -199,12 +200,12 @@ struct destination {
   }
 };
 
-// The support of a filter of r elements, by a policy. `salt`: what the payload holds, if it does; encode has it found, from the
-// support.
+// The support of a filter of r elements, by a policy. `salt`: what the payload holds, if it does; encode has it found,
+// from the support.
 template <class Shape>
 void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, uint64_t universe, uint64_t r,
                   const dr_exec* exec, std::byte* scratch, const uint32_t* support, uint32_t& salt, destination& to) {
-  constexpr const char* fewer = "bloom: the filter has fewer positives than it has elements";
+  constexpr const char* fewer = "bloom: fewer positives than elements";
   if (!sees_all_first(policy)) {
     if (!to.out) return;
     if (policy == bloom_p0)
@@ -224,7 +225,7 @@ void tell_support(const Shape& shape, const uint8_t* filter, uint64_t policy, ui
   const uint64_t n = bloom_first_positives(shape, filter, universe, exec, universe, positives, places.positives_max);
   if (n > places.positives_max || n < r) {
     to.told = n;
-    to.complaint = n < r ? fewer : "bloom: more positives than middle, p1 and p2 choose from";
+    to.complaint = n < r ? fewer : "bloom: more positives than policies middle, p1 and p2 support";
     return;
   }
   bloom_cut cut{};
@@ -269,7 +270,7 @@ uint32_t load_salt(const uint8_t* from) {
 void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
   if (const uint64_t bits = filter_bits(p.fields, r); bits > bloom_bits_max(job.universe)) {
-    fault(job, DR_E_CAPACITY, 0, bits, "bloom: a filter of more than 16 bits for each element of the universe");
+    fault(job, DR_E_CAPACITY, 0, bits, "bloom: filter exceeds 16 bits for each element of the universe");
     *job.out_size = 0;
     return;
   }
@@ -277,7 +278,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
     auto* filter = job_out<uint8_t>(job);
     std::memset(filter, 0, shape.size());
     bloom_insert(shape, cpu(), filter, job_in<uint32_t>(job), r);
-    // p1: the same on every rank. p2: what serves this support best.
+    // p1: the same on every rank. p2: the best one for this support.
     auto salt = static_cast<uint32_t>(draw(job.shared_key, 0) >> 32);
     *job.out_size = shape.size() + (has_salt(policy) ? 4 : 0);
     destination to{job.tell ? job_tell(job) : nullptr, job.tell_capacity};
@@ -295,7 +296,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
 void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_exec* exec) {
   const uint64_t r = job_count(job), policy = bloom_policy_of(p.fields);
   if (policy != bloom_p0 && job.out_capacity / 4 != r) {
-    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "bloom: the support that the frame says is not the count");
+    fault(job, DR_E_CORRUPT, 0, job.out_capacity / 4, "bloom: support differs from count");
     return;
   }
   with_shape(p, r, [&](const auto& shape) {
@@ -305,7 +306,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte* scratch, const dr_
     tell_support(shape, filter, policy, job.universe, r, exec, scratch, nullptr, salt, to);
     if (to.complaint || to.told != to.capacity) {
       fault(job, DR_E_CORRUPT, 0, to.told,
-            to.complaint ? to.complaint : "bloom: the filter's support is not the size that the frame says");
+            to.complaint ? to.complaint : "bloom: number of selected positives differs from the support");
       return;
     }
     *job.out_size = 4 * to.told;
@@ -329,7 +330,7 @@ constexpr dr_ops cpu_side{sizeof(dr_ops),
 }  // namespace
 
 constinit const dr_codec bloom_codec =
-    make_codec("bloom", "a Bloom filter, asked for every element of the universe", 4, DR_ROLE_INDEX,
+    make_codec("bloom", "a Bloom filter, queried for every element of the universe", 4, DR_ROLE_INDEX,
                DR_REPLACES_SUPPORT | DR_FIXED_SIZE | DR_SHARED_RANDOM, &cpu_side,
                {.forms = list_form, .params = params, .fields = fields, .cuda = &bloom_cuda});
 

@@ -70,7 +70,7 @@ dr_status decode(const dr_exec* exec, const dr_params* p, const dr_job* jobs, si
     t.universe = static_cast<uint32_t>(dr_job_at(jobs, i)->universe);
     t.in_size = dr_job_at(jobs, i)->in_size;
     t.tell = job_out<uint32_t>(*dr_job_at(jobs, i)) +
-             dr_job_at(jobs, i)->out_capacity / 4;  // decode tells nobody: it is the end of `out`
+             dr_job_at(jobs, i)->out_capacity / 4;  // decode has no `tell`: the support goes to `out`
     t.extra = places.take(scratch_size(*dr_job_at(jobs, i), 0));
     return bloom_tiles(dr_job_at(jobs, i)->universe);
   });

@@ -28,18 +28,19 @@ enum bloom_field : size_t {
   bloom_field_layout
 };
 
-// On the wire the first two are values of `policy`, which a released reader refuses above 1; the others are `choice` 1 to 4.
+// On the wire the first two are values of `policy`, which a released reader refuses above 1; the others are `choice` 1
+// to 4.
 constexpr uint64_t bloom_choice(uint64_t policy) { return policy < bloom_middle ? 0 : policy - 1; }
 constexpr uint64_t bloom_policy_of(const uint64_t* fields) {
   return fields[bloom_field_choice] ? fields[bloom_field_choice] + 1 : fields[bloom_field_policy];
 }
 
-// Bits of the largest filter over a universe. A bitmap takes one an element, so nobody wants more than a few; and what a filter of a
-// few bytes on the wire may come to (behind a bytes codec) is bounded by what it is asked for.
+// Bits of the largest filter over a universe. A bitmap takes one an element, so more than a few are useless; and the
+// work for a filter of a few bytes on the wire (with a bytes codec after it) is bounded by the queried universe.
 DR_HD constexpr uint64_t bloom_bits_max(uint64_t universe) { return 16 * universe + 4096; }
 
-// The most hashes beside c: encoders take round(b ln 2) of them, but at least 1, and c = round(65536 b), so at most c ln 2 / 65536 +
-// 0.50001. 45427 is 65536 ln 2 rounded up.
+// The most hashes beside c: encoders take round(b ln 2) of them, but at least 1, and c = round(65536 b), so at most c
+// ln 2 / 65536 + 0.50001. 45427 is 65536 ln 2 rounded up.
 constexpr uint64_t bloom_hashes_max(uint64_t c) { return 1 + (c * 45427 >> 32); }
 
 struct bloom_shape {
@@ -56,8 +57,8 @@ DR_HD constexpr uint64_t bloom_bits(uint64_t r, uint64_t c) {
   return bits >= uint64_t{1} << 32 ? 0 : bits < 32 ? 32 : bits;
 }
 
-// Blocks of 256 bits, of which an element sets one in each word of 32 (Putze, Sanders, Singler 2007; the constants are those of
-// Apache Impala and Parquet).
+// Blocks of 256 bits, of which an element sets one in each word of 32 (Putze, Sanders, Singler 2007; the constants are
+// those of Apache Impala and Parquet).
 struct split_block_shape {
   uint32_t blocks, seed;
   static constexpr uint32_t hashes = 8;
@@ -66,7 +67,8 @@ struct split_block_shape {
 
   uint32_t hash(uint32_t element) const { return murmur3_32(element, seed); }
   uint32_t block(uint32_t hash) const { return static_cast<uint32_t>(uint64_t{hash} * blocks >> 32); }
-  // Hashed once more: elements of a block agree in the high bits of their hash, and so nearly in those of its multiples.
+  // Hashed once more: elements of a block agree in the high bits of their hash, and so nearly in those of its
+  // multiples.
   uint32_t mix(uint32_t hash) const { return murmur3_32(hash, seed); }
   uint32_t bit(uint32_t element, uint32_t j) const {
     const uint32_t h = hash(element);
@@ -87,7 +89,7 @@ constexpr uint64_t bloom_positives_max(uint64_t universe, uint64_t r) {
   return most < universe ? most : universe;
 }
 
-// One element, one bit after the other, as SPEC.md says it: what everything faster is judged by.
+// One element, one bit after the other, as SPEC.md has it: the reference for all faster versions.
 template <class Shape>
 bool bloom_contains(const Shape& shape, const uint8_t* filter, uint32_t element) {
   for (uint32_t j = 0; j < shape.hashes; ++j) {

@@ -9,16 +9,16 @@
 
 namespace dr {
 
-// What p2 counts, for each bit of the filter, all 0 before.
+// Counters of p2 for each bit of the filter, 0 on entry.
 struct bloom_sets {
   uint16_t* size;
   uint32_t* highest;
 };
 
-// p2. A bit's conflict set is the positives that hash to it. One alone in a set put it there, and is sure; sets with a sure member
-// are explained by it. Any other has a claim, the sum over its sets that nobody explains of 65536 / size, and its score is the
-// same sum over those of them where no other member has a higher claim: a set wants one member, and the others lose what they
-// claimed of it. scores: [n], 2^31 if sure, else at most 64 · 65536 / 2. work: 3 n words.
+// p2. A bit's conflict set is the positives that hash to it. One alone in a set put it there, and is sure; sets with a
+// sure member are explained by it. Any other has a claim, the sum over its sets that nobody explains of 65536 / size,
+// and its score is the same sum over those of them where no other member has a higher claim: a set wants one member,
+// and the others lose what they claimed of it. scores: [n], 2^31 if sure, else at most 64 · 65536 / 2. work: 3 n words.
 template <class Shape>
 void bloom_scores(const Shape& shape, cpu_level level, const uint32_t* positives, uint64_t n, const bloom_sets& sets,
                   uint32_t* scores, uint32_t* work) {
@@ -96,11 +96,12 @@ inline void bloom_keep(const uint32_t* positives, const uint32_t* scores, uint64
       *kept++ = positives[i];
 }
 
-// Elements that the search for a salt may hash: 0.1 ms. At d = 36,864, r = 368 and fpr 0.001 the cut goes through some 37 elements, one of
-// which is true, and some 40 salts find it; of thousands no salt finds more than a few by chance.
+// Elements that the search for a salt may hash: 0.1 ms. At d = 36,864, r = 368 and fpr 0.001 the cut goes through some
+// 37 elements, one of which is true, and some 40 salts find it; of thousands no salt finds more than a few by chance.
 inline constexpr uint64_t bloom_salt_work = 1 << 14;
 
-// The first of up to 256 salts that keeps most of `support`: r, ascending, and all among the positives. work: 2 n words.
+// The first of up to 256 salts that keeps most of `support`: r, ascending, and all among the positives. work: 2 n
+// words.
 inline uint32_t bloom_best_salt(const uint32_t* positives, const uint32_t* scores, uint64_t n, const bloom_cut& cut,
                                 const uint32_t* support, uint64_t r, uint32_t* work) {
   uint64_t right = 0, wrong = 0;  // at the cut: from the front, from the back

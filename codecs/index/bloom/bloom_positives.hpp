@@ -10,15 +10,15 @@
 
 namespace dr {
 
-// One large row may be all there is to do: it is asked in parts of a fixed size, as many at a time as there are slots for a bit an
-// element. Below 2^20 elements, 1 ms, rows are done side by side.
+// One large row may be all there is to do: it is asked in parts of a fixed size, as many at a time as there are slots
+// for a bit an element. Below 2^20 elements, 1 ms, rows are done side by side.
 inline constexpr uint64_t bloom_large_universe = uint64_t{1} << 20;
 inline constexpr uint64_t bloom_part_elements = 65536, bloom_worker_slots = 8;
 inline constexpr uint64_t bloom_slot_words = bloom_part_elements / 64,
                           bloom_slots_size = 8 * bloom_slot_words * bloom_worker_slots;
 
-// Calls sink(elements, n) with positives part by part, each part's ascending, until it returns false; the parts themselves in
-// descending order if `backwards`. exec: to do it on all of its workers; NULL: here.
+// Calls sink(elements, n) with positives part by part, each part's ascending, until it returns false; the parts
+// themselves in descending order if `backwards`. exec: to do it on all of its workers; NULL: here.
 template <class Shape, class Sink>
 void bloom_each_positive(const Shape& shape, const uint8_t* filter, uint64_t universe, bool backwards,
                          const dr_exec* exec, Sink&& sink) {
@@ -85,8 +85,8 @@ void bloom_each_positive(const Shape& shape, const uint8_t* filter, uint64_t uni
   }
 }
 
-// The first `wanted` positives, into `out` with room for `capacity`. Returns how many there are, but at most capacity + 1 (which
-// says: too many).
+// The first `wanted` positives, into `out` with room for `capacity`. Returns how many there are, but at most capacity +
+// 1 (which says: too many).
 template <class Shape>
 uint64_t bloom_first_positives(const Shape& shape, const uint8_t* filter, uint64_t universe, const dr_exec* exec,
                                uint64_t wanted, uint32_t* out, uint64_t capacity) {

@@ -1,6 +1,6 @@
 // Asking goes through a part of the universe hash by hash, and keeps those whose bit is set:
-// about 2 hashes an element where half of the bits are, and nothing for a branch predictor to guess. (Lane by lane until all lanes of
-// a vector have failed takes 5 hashes at 16 lanes; element by element a misprediction each.)
+// about 2 hashes an element where half of the bits are, and nothing for a branch predictor to guess. (Lane by lane
+// until all lanes of a vector have failed takes 5 hashes at 16 lanes; element by element a misprediction each.)
 #include "codecs/index/bloom/bloom_query_kernel.hpp"
 
 #include <cstring>

@@ -58,7 +58,7 @@ __m256i bit8(const split_block_shape& shape, __m256i elements, uint32_t j) {
                           _mm256_set1_epi32(static_cast<int>(32 * j)));
 }
 
-// A vector of elements: all of it, or with zeros behind its end.
+// A vector of elements: all of it, or with zeros past its end.
 __m256i load8(const uint32_t* from, uint32_t n) {
   if (n >= 8) return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
   alignas(32) uint32_t some[8] = {};

@@ -1,4 +1,4 @@
-// What index=bloom spends its time in, at every level of instructions: elements to bits of a filter, and a filter asked for
+// The inner loops of index=bloom, for every instruction set: elements to bits of a filter, and a filter asked for
 // many elements. None of it depends on the level but in time.
 #pragma once
 

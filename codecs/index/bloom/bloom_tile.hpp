@@ -1,5 +1,5 @@
-// index=bloom on a GPU. Encode builds the filter in scratch, which is zero, and copies it where it asks it; asking is one
-// launch over the universe, whose tiles number their positives by look-back.
+// index=bloom on a GPU. Encode builds the filter in scratch, which is zero, and copies it where it asks it; asking is
+// one launch over the universe, whose tiles number their positives by look-back.
 #pragma once
 
 #include <bit>
@@ -48,8 +48,9 @@ struct bloom_shared {
   uint16_t found[bloom_tile];
 };
 
-// Bit e: whether element first + e, e < n <= 32, is a positive. One loop over all that is looked at, not one an element: lanes of
-// a warp wait for each other once, and the slowest of 32 takes 45 steps for 16 elements, not 101 (k = 10, half of the bits set).
+// Bit e: whether element first + e, e < n <= 32, is a positive. One loop over all that is looked at, not one an
+// element: lanes of a warp wait for each other once, and the slowest of 32 takes 45 steps for 16 elements, not 101 (k =
+// 10, half of the bits set).
 DR_HD inline uint32_t bloom_ask(const bloom_shape& shape, const uint32_t* filter, uint32_t first, uint32_t n) {
   uint32_t positives = 0;
   for (uint32_t e = 0, j = 0; e < n;) {
@@ -63,8 +64,8 @@ DR_HD inline uint32_t bloom_ask(const bloom_shape& shape, const uint32_t* filter
   return positives;
 }
 
-// Writes the job's positives of a tile to `out`, those that come before the first `limit`. Returns how many there are up to
-// and with the tile; at and behind the tile that reaches `wanted`, perhaps fewer, but not fewer than `wanted`.
+// Writes the job's positives of a tile to `out`, those that come before the first `limit`. Returns how many there are
+// up to and with the tile; at and behind the tile that reaches `wanted`, perhaps fewer, but not fewer than `wanted`.
 // Every tile of a job has to come here, or none.
 template <class Block>
 DR_HD uint64_t bloom_tell_tile(Block& b, bloom_shared& s, bloom_scratch* scratch, const bloom_shape& shape,
@@ -125,7 +126,7 @@ struct bloom_build {
   }
 };
 
-// Copies the filter to its payload, and tells the support that decode will give.
+// Copies the filter to its payload, and reports the support that decode will return.
 template <class Args>
 struct bloom_tell {
   static constexpr const char* name = "bloom_tell";
@@ -204,7 +205,7 @@ struct bloom_decode {
     const bloom_shape shape = a.common.shape(count);
     const uint64_t stated = *job.tell_count;
     const bool other_size = *job.in_size != shape.bits.value / 8 || a.common.too_large(count, job.universe);
-    // All blocks of a job go on, or none: nobody waits for a tile that does not come.
+    // All blocks of a job continue, or none: no block waits for a tile that never starts.
     if (count == 0 || other_size || (a.common.policy != bloom_p0 && stated != count)) {
       b.phase([&](unsigned lane) {
         if (tile != 0 || lane != 0 || job.fault->code != DR_OK) return;

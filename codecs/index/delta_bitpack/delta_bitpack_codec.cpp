@@ -28,7 +28,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
                            &where))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, where, n, "delta_bitpack: a block does not decode");
+    fault(job, DR_E_CORRUPT, where, n, "delta_bitpack: invalid block");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();

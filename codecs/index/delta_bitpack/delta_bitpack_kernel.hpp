@@ -1,4 +1,5 @@
-// Gaps of 128 indices at a time, as wide as the widest of them (Lemire, Boytsov 2015, "binary packing"; layout: SPEC.md).
+// Gaps of 128 indices at a time, as wide as the widest of them (Lemire, Boytsov 2015, "binary packing"; layout:
+// SPEC.md).
 #pragma once
 
 #include "codecs/family/gaps/gaps.hpp"

@@ -86,7 +86,7 @@ uint64_t pfor_above_avx2(const uint8_t* in, uint64_t size, const uint8_t* end, s
       ascend = _mm256_and_si256(ascend, _mm256_or_si256(higher, _mm256_xor_si256(taken_8, minus_one)));
       before = turned;
       any = _mm256_or_si256(any, _mm256_and_si256(upper, taken_8));
-      // What is no entry goes behind the block.
+      // Lanes without an entry write past the block.
       _mm256_store_si256(reinterpret_cast<__m256i*>(positions + i),
                          _mm256_blendv_epi8(_mm256_set1_epi32(gap_block), position, taken_8));
       _mm256_store_si256(reinterpret_cast<__m256i*>(uppers + i), _mm256_sub_epi32(upper, minus_one));

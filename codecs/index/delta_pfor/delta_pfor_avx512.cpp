@@ -26,7 +26,7 @@ pfor_form pfor_form_avx512(const uint32_t* gaps, size_t n) {
   });
 }
 
-// `upper` has room for 15 behind its last.
+// `upper` has room for 15 past its last.
 void pfor_split_avx512(const uint32_t* gaps, size_t n, unsigned bits, uint32_t* low, uint64_t* which, uint32_t* upper) {
   if (n != gap_block) return pfor_split_scalar(gaps, n, bits, low, which, upper);
   const __m512i mask = _mm512_set1_epi32(static_cast<int>(low_mask(bits)));

@@ -27,7 +27,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   if (delta_pfor_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, cpu(), job_out<uint32_t>(job), &where))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, where, n, "delta_pfor: a block does not decode");
+    fault(job, DR_E_CORRUPT, where, n, "delta_pfor: invalid block");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();

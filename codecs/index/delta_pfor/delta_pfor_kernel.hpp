@@ -1,5 +1,5 @@
-// Gaps of 128 indices at a time in as many bits as take least, and those that are wider patched (Zukowski et al. 2006, PFor;
-// Yan, Ding, Suel 2009, OptPFD; Lemire, Boytsov 2015, FastPFor; layout: SPEC.md).
+// Gaps of 128 indices at a time in as many bits as take least, and those that are wider patched (Zukowski et al. 2006,
+// PFor; Yan, Ding, Suel 2009, OptPFD; Lemire, Boytsov 2015, FastPFor; layout: SPEC.md).
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace dr {
 
-// A block's first two bytes: bits of each gap, and where gaps are wider (exceptions) the bits of what is left of them and how
-// many they are, or that a bitmap says which.
+// A block's first two bytes: bits of each gap, and where gaps are wider (exceptions) the bits of their upper parts
+// and how many they are, or that a bitmap says which.
 struct pfor_head {
   unsigned bits = 0, upper_bits = 0, exceptions = 0;
 };
@@ -76,7 +76,7 @@ inline pfor_form pfor_form_scalar(const uint32_t* gaps, size_t n) {
   return pfor_least(n, widest, [&](unsigned bits) { return of_width[bits + 1]; });
 }
 
-// Of n gaps the low bits, which are the exceptions, and what is left of these in order.
+// Of n gaps: the low bits, the list of exceptions, and their upper bits in order.
 inline void pfor_split_scalar(const uint32_t* gaps, size_t n, unsigned bits, uint32_t* low, uint64_t* which,
                               uint32_t* upper) {
   which[0] = which[1] = 0;
@@ -102,8 +102,9 @@ inline uint64_t pfor_whole_bitmap(const uint8_t* in, uint64_t size, size_t n, un
   return padding_is_zero(in, n) && padding_is_zero(in + bitmap, bits) ? taken : 0;
 }
 
-// Reads a block's exceptions from [in, in + size), in a payload that ends at `end`: above[i] of n is what gap i has above its low
-// bits, 0 if it is none; one more is scratch. Returns their bytes, or 0 if they are not what an encoder writes.
+// Reads a block's exceptions from [in, in + size), in a payload that ends at `end`: above[i] of n is the part of gap i
+// above its low bits, 0 if it is none; one more is scratch. Returns their bytes, or 0 if they are not as an encoder
+// writes.
 inline uint64_t pfor_above_scalar(const uint8_t* in, uint64_t size, const uint8_t*, size_t n, pfor_head head,
                                   uint32_t* above) {
   uint64_t which[2] = {}, taken;
@@ -138,7 +139,7 @@ inline uint64_t pfor_above_scalar(const uint8_t* in, uint64_t size, const uint8_
   return bit_width(all) == head.upper_bits ? taken : 0;
 }
 
-// x[i] of n, as ungap_scalar, from the low bits of their gaps and what these have above.
+// x[i] of n, as ungap_scalar, from the low bits of their gaps and their upper parts.
 inline uint64_t pfor_ungap_scalar(const uint8_t* in, const uint8_t*, size_t n, unsigned bits, uint64_t next,
                                   const uint32_t* above, uint32_t* x) {
   bit_reader reader(in, n * bits);
@@ -234,7 +235,8 @@ inline bool delta_pfor_decode(const uint8_t* in, uint64_t size, uint64_t n, uint
   const auto above_of = pfor_above.at(level);
   const auto ungap_at = ungap.at(level);
   const auto patched_at = pfor_ungap.at(level);
-  // Exceptions of a few blocks first: a vector that is read soon after numbers were put in it waits for them (1.2 times slower).
+  // Exceptions of a few blocks first: a vector that is read soon after numbers were put in it waits for them (1.2 times
+  // slower).
   struct block {
     pfor_head head;
     uint64_t at;
@@ -245,7 +247,7 @@ inline bool delta_pfor_decode(const uint8_t* in, uint64_t size, uint64_t n, uint
   *where = 0;
   if (at > size) return false;
   const auto length = [n](uint64_t i) { return static_cast<size_t>(n - i < gap_block ? n - i : gap_block); };
-  // Reads what the block of index i has beside its low bits, and goes behind it.
+  // Reads the exceptions of the block of index i, and moves past it.
   const auto read = [&](block& b, uint64_t i) {
     *where = pfor_head_size * (i / gap_block);
     const pfor_head head = b.head = pfor_unpack_head(load<uint16_t>(in + *where));

@@ -25,7 +25,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   if (delta_varint_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, job_out<uint32_t>(job), &where))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, where, n, "delta_varint: a gap is malformed or leads out of the universe");
+    fault(job, DR_E_CORRUPT, where, n, "delta_varint: malformed gap, or index not below the universe");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();

@@ -45,7 +45,7 @@ inline bool delta_varint_decode(const uint8_t* in, uint64_t size, uint64_t n, ui
     *where = static_cast<uint64_t>(at - in);
     uint64_t gap;
     if (end - at >= 2 && (at[0] & at[1] & 0x80) == 0 && !(at[0] >= 0x80 && at[1] == 0)) {
-      // One byte or two, without a branch between them: at 1 % nobody could guess which.
+      // One byte or two, without a branch between them: at 1 % the branch would be unpredictable.
       const uint64_t two = at[0] >> 7;
       gap = (at[0] & 0x7fu) | (two * at[1]) << 7;
       at += 1 + two;

@@ -28,7 +28,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   if (elias_fano_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, cpu(), job_out<uint32_t>(job), &where))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, where, n, "elias_fano: its two strings do not give so many ascending indices");
+    fault(job, DR_E_CORRUPT, where, n, "elias_fano: payload does not decode to that many ascending indices");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>();

@@ -15,8 +15,8 @@ constexpr uint64_t elias_fano_size(uint64_t universe, uint64_t n, uint64_t last)
   return packed_size(n, l) + ((last >> l) + n - 1) / 8 + 1;
 }
 
-// For at most n indices. Among counts with the same l the size grows with the count, so the largest of each l is enough:
-// ⌊universe / 2^l⌋, or n if it is smaller and has that l.
+// For at most n indices. Among counts with the same l the size grows with the count, so the largest of each l is
+// enough: ⌊universe / 2^l⌋, or n if it is smaller and has that l.
 constexpr uint64_t elias_fano_bound(uint64_t universe, uint64_t n) {
   uint64_t most = 0;
   for (unsigned l = 0; l < 32 && (universe >> l) > 0; ++l) {
@@ -45,7 +45,8 @@ inline uint64_t elias_fano_encode(const uint32_t* x, uint64_t n, uint64_t univer
   return size;
 }
 
-// x[i] = x[i] << l | the i-th low number, for i in [begin, end), begin a multiple of 16; false if they do not strictly ascend.
+// x[i] = x[i] << l | the i-th low number, for i in [begin, end), begin a multiple of 16; false if they do not strictly
+// ascend.
 inline bool join_low_scalar(const uint8_t* low, uint64_t low_size, unsigned l, uint64_t begin, uint64_t end,
                             uint32_t* x) {
   const uint64_t from = begin * l / 8;

@@ -1,5 +1,5 @@
-// Gaps of index sets, eight at a time: a symbol is an exponent and the highest bit of a mantissa; extras are joined in fours and eights to
-// be written, and taken by byte permutation from the 16 bytes that hold those of four.
+// Gaps of index sets, eight at a time: a symbol is an exponent and the highest bit of a mantissa; extras are joined in
+// fours and eights to be written, and taken by byte permutation from the 16 bytes that hold those of four.
 #include "codecs/index/gap_huffman/gap_symbols_kernel.hpp"
 
 #if DR_X86
@@ -24,8 +24,8 @@ void gap_split_avx2(const uint32_t* x, size_t n, uint32_t base, uint8_t* symbols
     const __m256i gap = _mm256_add_epi32(load256(before + 1), _mm256_xor_si256(load256(before), all32(~0u)));
     store256(to, gap);
     all = _mm256_or_si256(all, gap);
-    // A float's bits from the exponent to the mantissa's highest, which no rounding changes: of the bits below the two highest the first
-    // is cleared.
+    // A float's bits from the exponent to the mantissa's highest, which no rounding changes: of the bits below the two
+    // highest the first is cleared.
     const __m256i number = _mm256_castps_si256(_mm256_cvtepi32_ps(_mm256_andnot_si256(_mm256_srli_epi32(gap, 2), gap)));
     return _mm256_max_epi32(_mm256_sub_epi32(_mm256_srli_epi32(number, 22), all32(2 * 127)),
                             _mm256_min_epu32(gap, all32(1)));
@@ -87,7 +87,7 @@ uint8_t* gap_extras_avx2(const uint8_t* symbols, const uint32_t* gaps, size_t n,
 bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size_t size, uint64_t base, uint64_t end,
                    uint32_t* x) {
   constexpr uint64_t each_byte = 0x0101010101010101;
-  // Widths and what stands before the extras, a byte each.
+  // Widths and the bits before the extras, a byte each.
   alignas(32) uint8_t widths[gap_huffman_block + 32], tops[gap_huffman_block + 32];
   const auto string_at = [&](size_t i) {
     return symbols + i / level_huffman_string * level_huffman_stride + i % level_huffman_string;
@@ -95,7 +95,7 @@ bool gap_join_avx2(const uint8_t* symbols, size_t n, const uint8_t* extras, size
   __m256i sums = _mm256_setzero_si256(), most = sums;
   for (size_t i = 0; i < n; i += 32) {
     __m256i s = load256(string_at(i));
-    if (n - i < 32) {  // zeros behind, which are no bits
+    if (n - i < 32) {  // zeros after it, which are no bits
       alignas(32) uint8_t some[32] = {};
       std::memcpy(some, string_at(i), n - i);
       s = load256(some);

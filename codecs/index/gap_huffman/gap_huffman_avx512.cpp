@@ -1,5 +1,5 @@
-// Gaps of index sets, 16 and 64 at a time: a symbol is a count of leading zeros and a shift; extras are joined in pairs, fours and
-// eights to be written, and taken by byte permutation from the 32 bytes that hold those of eight.
+// Gaps of index sets, 16 and 64 at a time: a symbol is a count of leading zeros and a shift; extras are joined in
+// pairs, fours and eights to be written, and taken by byte permutation from the 32 bytes that hold those of eight.
 #include "codecs/index/gap_huffman/gap_symbols_kernel.hpp"
 
 #if DR_X86
@@ -65,8 +65,8 @@ uint8_t* gap_extras_avx512(const uint8_t* symbols, const uint32_t* gaps, size_t 
 
 namespace {
 
-// 64 symbols are four vectors: lane i of the q-th has symbol 16 · (i mod 4) + i / 4 · 4 + q, so that what leaves four steps of
-// unpacking is in order, and sums of four neighbours are sums of lanes.
+// 64 symbols are four vectors: lane i of the q-th has symbol 16 · (i mod 4) + i / 4 · 4 + q, so that what leaves four
+// steps of unpacking is in order, and sums of four neighbours are sums of lanes.
 struct byte_tables {
   alignas(64) uint8_t width[64], top[64];
   alignas(64) uint8_t repeat[4][64];  // byte q of each four, to all four
@@ -129,7 +129,7 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
     const __m512i place = _mm512_add_epi8(_mm512_slli_epi64(behind, 8), in_byte);
     const __m512i bytes = _mm512_permutexvar_epi32(
         across, _mm512_add_epi8(from_byte, _mm512_and_si512(_mm512_srli_epi16(place, 3), _mm512_set1_epi8(31))));
-    // What brings them to the top, modulo 32.
+    // Shifts that bring them to the top, modulo 32.
     const __m512i up = _mm512_permutexvar_epi32(
         across, _mm512_sub_epi8(_mm512_sub_epi8(zero, width), _mm512_and_si512(place, _mm512_set1_epi8(7))));
     const __m512i w = _mm512_permutexvar_epi32(across, width);
@@ -173,7 +173,8 @@ bool gap_join_avx512(const uint8_t* symbols, size_t n, const uint8_t* extras, si
   }
   if ((bit + 7) / 8 != size || (bit % 8 && extras[bit / 8] >> bit % 8)) return false;
   if (wide) return gap_join_with(symbols, n, extras, size, base, end, x);  // more than 25 bits and 7 of a byte
-  // Sums are modulo 2^32. Where four gaps (below 2^29) with the bits that they lost may have reached that, all is done once more.
+  // Sums are modulo 2^32. Where four gaps (below 2^29) with the bits that they lost may have reached that, all is done
+  // once more.
   const __m512i low = _mm512_and_si512(high_sums, _mm512_set1_epi64(0xffffffff)),
                 high = _mm512_srli_epi64(high_sums, 32);
   const uint64_t least = static_cast<uint64_t>(_mm512_reduce_add_epi64(_mm512_add_epi64(low, high))) << 14;

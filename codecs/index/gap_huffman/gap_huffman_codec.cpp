@@ -40,7 +40,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*, const dr_exec* exec
   if (sound)
     *job.out_size = 4 * all.n;
   else
-    fault(job, DR_E_CORRUPT, where, all.n, "gap_huffman: a block does not decode");
+    fault(job, DR_E_CORRUPT, where, all.n, "gap_huffman: invalid block");
 }
 
 constexpr dr_ops ops{sizeof(dr_ops),

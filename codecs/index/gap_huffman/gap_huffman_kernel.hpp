@@ -1,5 +1,5 @@
-// Gaps of an ascending index set: of each the place and the value of its two highest bits as a symbol of a Huffman code, the bits
-// below as they are (SPEC.md).
+// Gaps of an ascending index set: of each the place and the value of its two highest bits as a symbol of a Huffman
+// code, the bits below as they are (SPEC.md).
 #pragma once
 
 #include <cstddef>
@@ -31,7 +31,7 @@ class gap_writer {
     return size();
   }
   bool own_code() const { return own_; }
-  // Writes what make() made, and up to gap_slack behind its end. Returns the end.
+  // Writes the code that make() built, and up to gap_slack bytes past its end. Returns the end.
   uint8_t* put(uint8_t* out) const {
     if (own_) out = put_lengths(lengths_, out);
     out = level_huffman_encode.at(level_)(symbols_, n_, code_, out);
@@ -110,10 +110,11 @@ class gap_writer {
 
 // ---- Payloads --------------------------------------------------------------------------------------------
 
-// Bytes of at most n indices below the universe. A block has an entry of 6 bytes (or a varint of up to 5 stands for it), a code in
-// 77 bits and 6 bits a symbol, or less, padded to bytes 9 times; sizes of 7 strings. Extras: the width of a gap g is at
-// most log2(g + 1), and gaps with a one each add up to the universe at most, so that, log2 being concave, n of them have n ·
-// log2(universe / n) bits. The whole does not fall as n rises: its derivative is 6 − log2(e) + log2(universe / n) > 0.
+// Bytes of at most n indices below the universe. A block has an entry of 6 bytes (or a varint of up to 5 stands for
+// it), a code in 77 bits and 6 bits a symbol, or less, padded to bytes 9 times; sizes of 7 strings. Extras: the width
+// of a gap g is at most log2(g + 1), and gaps with a one each add up to the universe at most, so that, log2 being
+// concave, n of them have n · log2(universe / n) bits. The whole does not fall as n rises: its derivative is 6 −
+// log2(e) + log2(universe / n) > 0.
 constexpr uint64_t gap_huffman_bound(uint64_t universe, uint64_t n) {
   if (n == 0) return 0;
   const uint64_t strings = ceil_div(n, level_huffman_string), blocks = ceil_div(n, gap_huffman_block);
@@ -164,7 +165,7 @@ struct gap_payload {
   size_t encode(const uint32_t* x, uint8_t* out) const {
     return static_cast<size_t>(put(x, 0, blocks(), out, out + (blocks() > 1 ? entry_size * blocks() : 0)) - out);
   }
-  // What that would return.
+  // The size that encode would return.
   uint64_t size(const uint32_t* x) const {
     uint64_t bytes = blocks() > 1 ? entry_size * blocks() : 0;
     each_block(x, 0, blocks(), [&](const gap_writer&, size_t size, uint32_t end) {
@@ -175,8 +176,8 @@ struct gap_payload {
     return bytes;
   }
 
-  // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if it is corrupt;
-  // else *where is the end of the last one's body.
+  // Reads blocks [first, last) of a payload of `size` bytes. Returns false and sets *where (a byte of the payload) if
+  // it is corrupt; else *where is the end of the last one's body.
   bool get(const uint8_t* in, size_t size, uint64_t first, uint64_t last, uint32_t* x, uint64_t* where) const {
     const bool alone = blocks() == 1;
     uint64_t at = entry_size * blocks(), rest = 0, code_at = 0, code_end = 0;
@@ -208,7 +209,7 @@ struct gap_payload {
     uint64_t base = first ? end_of(first - 1) : 0;
     for (uint64_t b = first; b < last; ++b) {
       *where = entry_size * b;
-      // An entry is read once, so that what is judged is what is used.
+      // An entry is read once, so that the validated value is the one used.
       const uint64_t end = end_of(b);
       const unsigned of_block = entry(b);
       const bool own = of_block & gap_own_code;

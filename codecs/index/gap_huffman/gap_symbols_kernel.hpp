@@ -1,5 +1,5 @@
-// Gaps as symbols, the place and the value of their two highest bits, and extras, the bits below; and the lengths of the symbols'
-// code as they are stored.
+// Gaps as symbols, the place and the value of their two highest bits, and extras, the bits below; and the lengths of
+// the symbols' code as they are stored.
 #pragma once
 
 #include <array>
@@ -16,11 +16,11 @@ namespace dr {
 inline constexpr unsigned gap_symbols = level_huffman_alphabet;
 inline constexpr uint64_t gap_huffman_block = level_huffman_block;
 
-// Bits of the extra, and what stands before it: gap = top << width | extra.
+// Bits of the extra, and the bits before it: gap = top << width | extra.
 constexpr unsigned gap_width(unsigned symbol) { return symbol < 4 ? 0 : symbol / 2 - 1; }
 constexpr unsigned gap_top(unsigned symbol) { return symbol - 2 * gap_width(symbol); }
 
-// What kernels may read and write behind extras, and read behind the gaps and symbols of a block.
+// Bytes that kernels may read and write past extras, and read past the gaps and symbols of a block.
 inline constexpr size_t gap_slack = 128;
 
 // ---- Symbols and extras of a block -----------------------------------------------------------------------
@@ -112,8 +112,8 @@ inline constexpr cpu_table<decltype(&gap_join_scalar)> gap_join{gap_join_scalar,
 // Decoders make tables of 2^longest places for each code; half of 2^11 costs 0.1 % of the bits.
 inline constexpr unsigned gap_length_max = 10;
 
-// Calls put(bits, how many) for what describes a code: runs of symbols without a word, and of each other the length as what it is
-// more than the one before.
+// Calls put(bits, how many) for what describes a code: runs of symbols without a word, and of each other the length as
+// what it is more than the one before.
 template <class Put>
 void each_length_word(const uint8_t* lengths, Put&& put) {
   unsigned count = gap_symbols, before = 3;
@@ -154,7 +154,7 @@ inline uint8_t* put_lengths(const uint8_t* lengths, uint8_t* out) {
 inline const uint8_t* get_lengths(const uint8_t* in, const uint8_t* end, uint8_t* lengths) {
   const auto size = static_cast<uint64_t>(end - in);
   uint64_t taken = 0;
-  bit_reader bits(in, 8 * size);  // zeros behind its end, which are noticed
+  bit_reader bits(in, 8 * size);  // zeros past its end, which are noticed
   const auto get = [&](unsigned n) {
     taken += n;
     return static_cast<unsigned>(bits.get(n));

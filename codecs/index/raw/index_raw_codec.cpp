@@ -22,7 +22,7 @@ void encode(const dr_params&, const dr_job& job, std::byte*) {
   tell_same(job);
 }
 
-// Order and duplicates are the pipeline's to judge: only it knows whether the keys carry an order.
+// The pipeline validates order and duplicates: only it knows whether the keys carry an order.
 void decode(const dr_params&, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job);
   for (uint64_t i = 0; i < n; ++i) {

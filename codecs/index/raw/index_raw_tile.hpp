@@ -51,7 +51,7 @@ struct index_raw_decode {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
-    // Other tiles may raise a fault meanwhile: what a lane sees of it decides nothing that outlives this phase.
+    // Other tiles may raise a fault meanwhile: a lane's view of it must not affect later phases.
     b.phase([&](unsigned lane) {
       const uint64_t n = live_count(job), begin = (b.index() - job.first_tile) * index_raw_tile;
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) *job.out_size = 4 * n;

@@ -36,7 +36,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   if (rle_decode(job_in<uint8_t>(job), job_in_size(job), n, job.universe, code_of(p), job_out<uint32_t>(job), &where))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, where, n, "rle: the runs do not give so many indices below the universe");
+    fault(job, DR_E_CORRUPT, where, n, "rle: runs do not decode to that many indices below the universe");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>(fields_are_params<1>);

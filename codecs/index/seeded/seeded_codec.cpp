@@ -10,8 +10,8 @@ namespace {
 
 enum param : size_t { param_ratio, param_count };
 constexpr dr_param params[] = {
-    param_real("ratio", "how much of the universe is drawn", 0, 1, 0.01),
-    param_int("count", "how many elements are drawn, of each row; 0: by ratio", 0, 4294967295.0, 0),
+    param_real("ratio", "share of the universe to draw", 0, 1, 0.01),
+    param_int("count", "elements to draw in each segment; 0: by ratio", 0, 4294967295.0, 0),
 };
 constexpr uint64_t payload_size = 8;
 
@@ -50,9 +50,9 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   if (!job.tell) return;
   const uint64_t n = wanted(p, job.universe);
   if (n > job.tell_capacity)
-    fault(job, DR_E_CAPACITY, 0, n, "seeded: more elements than there is room for");
+    fault(job, DR_E_CAPACITY, 0, n, "seeded: more elements than the capacity");
   else if (!seeded_support(job.shared_key, job.universe, n, cpu(), scratch, job_tell(job)))
-    fault(job, DR_E_INTERNAL, 0, job.shared_key, "seeded: a key draws the same again and again");
+    fault(job, DR_E_INTERNAL, 0, job.shared_key, "seeded: the key does not draw enough distinct indices");
   else
     *job.tell_count = n;
 }
@@ -60,14 +60,14 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
 void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
   const uint64_t n = job.out_capacity / 4;
   if (n == 0 || n > job.universe) {
-    fault(job, DR_E_CORRUPT, 0, n, "seeded: the support that the frame says is not 1 to universe");
+    fault(job, DR_E_CORRUPT, 0, n, "seeded: support is not in 1 … universe");
     return;
   }
   const auto key = load<uint64_t>(job.in);
   if (seeded_support(key, job.universe, n, cpu(), scratch, job_out<uint32_t>(job)))
     *job.out_size = 4 * n;
   else
-    fault(job, DR_E_CORRUPT, 0, key, "seeded: a key draws the same again and again");
+    fault(job, DR_E_CORRUPT, 0, key, "seeded: the key does not draw enough distinct indices");
 }
 
 constexpr dr_ops ops = cpu_ops<need, encode, decode, cost>(resolve);

@@ -19,7 +19,7 @@ void encode(const dr_params&, const dr_job& job, std::byte*) {
   *job.out_size = static_cast<uint64_t>(out.finish() - job_out<uint8_t>(job));
 }
 
-// That it is a permutation is the pipeline's to judge, for any order codec.
+// The pipeline validates the permutation, for any order codec.
 void decode(const dr_params&, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job);
   const unsigned bits = ceil_log2(n);

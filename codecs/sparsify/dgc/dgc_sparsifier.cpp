@@ -67,7 +67,8 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   if (m == n || target >= n) return keep_largest(source, target, memory, crew);
   with_value_type(source.dtype, [&](auto type) { take_sample<decltype(type)>(source, key, n, m, sample); });
   const auto rank = static_cast<uint64_t>(static_cast<unsigned __int128>(target) * m / n);
-  // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there is.)
+  // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there
+  // is.)
   uint32_t low = std::max<uint32_t>(1, select_largest(DR_F32, sample, m, std::max<uint64_t>(1, rank)).above);
   const uint64_t most = dgc_most(target);
   source_walk walk(source, crew);
@@ -91,9 +92,9 @@ namespace {
 enum param : size_t { ratio, sample };
 
 constexpr dr_param dgc_params[] = {
-    {sizeof(dr_param), "ratio", "share of the elements that is kept, to within 0.3 of it", DR_PARAM_REAL, 1, 0, 1, 0,
-     nullptr},
-    param_real("sample", "share of the elements that tells the threshold; at least 1024 of them", 0, 1, 0.01)};
+    {sizeof(dr_param), "ratio", "share of the elements to keep; 0.7 to 1.3 times as many are kept", DR_PARAM_REAL, 1, 0,
+     1, 0, nullptr},
+    param_real("sample", "share of the elements sampled for the threshold; at least 1024 elements", 0, 1, 0.01)};
 
 uint64_t wanted(const dr_params& params, uint64_t universe) {
   return share_target(param_value(params, ratio).number, 0, universe);
@@ -118,7 +119,7 @@ kept_count keep(const keep_call& call) {
 }  // namespace
 
 constinit const sparsifier dgc_sparsifier = {
-    .entry = sparsifier_entry("dgc", "what reaches a threshold that a sample tells (Deep Gradient Compression)", 4,
+    .entry = sparsifier_entry("dgc", "magnitudes from a threshold estimated on a sample (Deep Gradient Compression)", 4,
                               dgc_params, DR_SHARED_RANDOM | DR_HOST_ONLY),
     .keep = keep,
     .target = wanted,

@@ -84,11 +84,11 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   for (unsigned side = 0; side < curves; ++side) {
     const uint64_t begin = (in_order(p) ? 0 : 4) + side * curve_size;
     uint32_t words[curve_size / 4];
-    std::memcpy(words, in + begin, curve_size);  // once: what is judged is what is used
+    std::memcpy(words, in + begin, curve_size);  // read once: the validated value is the one used
     for (uint64_t at = begin; at < begin + curve_size; at += 4) {
       const uint32_t word = words[(at - begin) / 4];
       if (!is_finite<f32_type>(word) || (counts[side] == 0 && word != 0)) {
-        fault(job, DR_E_CORRUPT, at, word, "fit_dexp: a parameter is not finite, or not 0 where no value is");
+        fault(job, DR_E_CORRUPT, at, word, "fit_dexp: parameter is not finite, or not 0 for a side without values");
         return;
       }
     }

@@ -13,8 +13,9 @@
 
 namespace dr {
 
-// y = a 2^(-|b| e) + c 2^(-|d| f), where e and f are distances from an end of the curve: its last point for a rate b or d above
-// 0, else its first. So each term is largest at its end, where a and c are its values, and no exponential overflows.
+// y = a 2^(-|b| e) + c 2^(-|d| f), where e and f are distances from an end of the curve: its last point for a rate b or
+// d above 0, else its first. So each term is largest at its end, where a and c are its values, and no exponential
+// overflows.
 struct fit_dexp_curve {
   float a, b, c, d;
 };
@@ -33,8 +34,8 @@ inline double fit_dexp_at(const fit_dexp_curve& p, uint64_t x, uint64_t n) {
 
 // ---- Encoder ----------------------------------------------------------------------------------------------
 
-// The curve in few points: runs of it, each no longer than 1/32 of its distance from the nearer end, stand at their middle with
-// their mean. Below 2^32 values there are at most 2 · (64 + 32 · 27 ln 2) < 1400.
+// The curve in few points: runs of it, each no longer than 1/32 of its distance from the nearer end, stand at their
+// middle with their mean. Below 2^32 values there are at most 2 · (64 + 32 · 27 ln 2) < 1400.
 inline constexpr unsigned fit_dexp_runs_max = 1400;
 struct fit_dexp_runs {
   unsigned count = 0;
@@ -66,8 +67,9 @@ void fit_dexp_gather(uint64_t n, F&& y, fit_dexp_runs& runs) {
   }
 }
 
-// The two rates that Jacquelin's integral equation gives (Régressions et équations intégrales, 2009): with S the integral of y
-// and T that of S, y = A T + B S + C x + D, and the rates are the roots of p² - B p - A. False where they are not real.
+// The two rates that Jacquelin's integral equation gives (Régressions et équations intégrales, 2009): with S the
+// integral of y and T that of S, y = A T + B S + C x + D, and the rates are the roots of p² - B p - A. False where they
+// are not real.
 template <class F>
 bool fit_dexp_jacquelin(uint64_t n, F&& y, double (&rate)[2]) {
   double a[4][4] = {}, right[4] = {}, s = 0, t = 0, before = 0;
@@ -125,8 +127,9 @@ inline double fit_dexp_error(const fit_dexp_runs& runs, const fit_dexp_curve& p)
   return error;
 }
 
-// A fit of y(0 … n-1), n > 0. Of several pairs of rates the best is taken, Jacquelin's among them, and moved as long as that
-// helps, by factors from 4 down to 2^(1/64). Where nothing is better, and where nothing is finite, the mean stands.
+// A fit of y(0 … n-1), n > 0. Of several pairs of rates the best is taken, Jacquelin's among them, and moved as long as
+// that helps, by factors from 4 down to 2^(1/64). Where nothing is better, and where nothing is finite, the mean
+// stands.
 template <class F>
 fit_dexp_curve fit_dexp_fit(uint64_t n, F&& y, fit_dexp_runs& runs) {
   fit_dexp_gather(n, y, runs);

@@ -34,7 +34,7 @@ dr_status resolve(const dr_params* p, const dr_job*, uint64_t* fields, dr_fault*
   fields[knots_] = choice ? choice - 1 : uint64_t{strangers ? fit_poly_jump : fit_poly_fractions};
   fields[sign_] = static_cast<uint64_t>(param_value(*p, sign_).number);
   if (!param_value(*p, segments_).given || fields[knots_] == fit_poly_chord) return DR_OK;
-  f->message = "fit_poly: segments goes with knots=chord";
+  f->message = "fit_poly: segments requires knots=chord";
   return f->code = DR_E_ARGUMENT;
 }
 
@@ -140,7 +140,7 @@ void encode(const dr_params& p, const dr_job& job, std::byte* scratch) {
   *job.tell_count = n;
 }
 
-// Reads what stands before the coefficients; nullptr after a fault.
+// Reads the fields before the coefficients; nullptr after a fault.
 const uint8_t* read_layout(const dr_job& job, const fit_poly_form& form, layout& l) {
   const uint64_t n = job_count(job), size = job_in_size(job);
   const auto* const in = job_in<uint8_t>(job);
@@ -172,13 +172,15 @@ const uint8_t* read_layout(const dr_job& job, const fit_poly_form& form, layout&
   for (uint64_t left : {l.sides.positives, l.sides.negatives}) {
     if (left == 0) continue;
     const unsigned pieces = at < end ? *at : 0;
-    if (pieces == 0 || pieces > fit_poly_pieces_max) return corrupt(pieces, "fit_poly: not 1 to 64 pieces");
+    if (pieces == 0 || pieces > fit_poly_pieces_max)
+      return corrupt(pieces, "fit_poly: number of pieces is not in 1 … 64");
     ++at;
     for (unsigned i = 0; i + 1 < pieces; ++i) {
       uint64_t length;
       const uint8_t* const behind = get_varint(at, end, length);
-      if (!behind) return corrupt(i, "fit_poly: the length of a piece is cut off, or not the shortest form");
-      if (length == 0 || length >= left) return corrupt(length, "fit_poly: a piece of no points, or none for the last");
+      if (!behind) return corrupt(i, "fit_poly: piece length is truncated or not in shortest form");
+      if (length == 0 || length >= left)
+        return corrupt(length, "fit_poly: piece without points, or no points left for the last");
       l.length[l.segments++] = length;
       left -= length;
       at = behind;
@@ -200,7 +202,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
     coefficients_end += form.coefficient_size() * fit_poly_coefficients(l.length[s], form.degree);
   const uint64_t expected = coefficients_end + (form.order ? ceil_div(n, 8) : 0);
   if (expected != size) {
-    fault(job, DR_E_CORRUPT, size, expected, "fit_poly: not as long as its segments");
+    fault(job, DR_E_CORRUPT, size, expected, "fit_poly: payload size differs from that of its pieces");
     return;
   }
   const uint8_t* const signs = in + coefficients_end;
@@ -220,7 +222,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
         float c[fit_poly_degree_max + 1];
         const unsigned count = fit_poly_coefficients(l.length[s], form.degree);
         for (unsigned j = 0; j < count; ++j) {
-          const auto w = load<word>(at + j * sizeof(word));  // once: what is judged is what is used
+          const auto w = load<word>(at + j * sizeof(word));  // read once: the validated value is the one used
           if (!is_finite<C>(w))
             return fault(job, DR_E_CORRUPT, static_cast<uint64_t>(at - in) + j * sizeof(word), w,
                          "fit_poly: a coefficient is not finite");

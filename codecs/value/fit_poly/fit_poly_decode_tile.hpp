@@ -21,7 +21,7 @@ struct fit_poly_decode {
   DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
     const uint32_t begin = (b.index() - job.first_tile) * fit_poly_decode_tile;
-    // Another block of this job may raise a fault meanwhile: all lanes go by what one has seen.
+    // Another block of this job may raise a fault meanwhile: all lanes use one lane's view.
     const uint32_t n = b.template once<uint32_t>([&] { return static_cast<uint32_t>(live_count(job)); });
     if (n == 0) return fit_poly_nothing(b, job, begin == 0);
     if (begin >= n) return;

@@ -36,7 +36,7 @@ dr_status need_of_known(const dr_params* p, const dr_job* jobs, size_t n, dr_nee
   return each_need<need>(p, jobs, n, needs);
 }
 
-// The same for all: what is a sum of jobs lies together, so the sum of their needs is enough.
+// The same for all jobs: sums over jobs are contiguous, so the sum of their needs suffices.
 dr_status encode_sorted(const dr_exec& exec, const dr_job* jobs, size_t n, fit_poly_common common, std::byte* scratch) {
   const auto tiles_of_all = [&](uint64_t n) { return fit_poly_tiles_max(n, common.knots == fit_poly_jump); };
   uint64_t pairs = 0, tiles = 0, count = 0;

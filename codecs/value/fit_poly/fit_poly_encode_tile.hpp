@@ -1,6 +1,6 @@
-// value=fit_poly on a GPU: encode. Jobs of up to 2048 values are encoded by a block each, which sorts in shared memory. The
-// others are sorted together by (job, key), so that each keeps its place; then a block sums a tile of the sum tree, and
-// the last block of a job makes the coefficients.
+// value=fit_poly on a GPU: encode. Jobs of up to 2048 values are encoded by a block each, which sorts in shared memory.
+// The others are sorted together by (job, key), so that each keeps its place; then a block sums a tile of the sum tree,
+// and the last block of a job makes the coefficients.
 #pragma once
 
 #include <bit>
@@ -90,7 +90,7 @@ DR_HD inline double fit_poly_halve(const double* v, unsigned stride) {
 }
 
 // Σ y·P_j over a tile, j = 0 … degree, in the order of the sum tree, to `sums`. y(x): the x-th value of the job in its
-// order, called once a point. Behind a segment's last point is 0; what lies behind its last coefficient nobody reads.
+// order, called once a point. After a segment's last point comes 0; memory after its last coefficient is not read.
 template <class Block, class Y>
 DR_HD void fit_poly_sum(Block& b, const fit_poly_curve& c, fit_poly_rows& sum, const uint32_t& tile,
                         const uint32_t& degree, const Y& y, double* const& sums) {
@@ -188,7 +188,7 @@ struct fit_poly_keys {
       for (uint32_t k = 0; k < fit_poly_keys_tile / lanes; ++k) {
         const uint32_t i = begin + k * lanes + lane;
         if (i >= job.count_max) break;
-        // What lies behind the count comes last of its job: no key is higher, and the sort is stable.
+        // Entries past the count come last of their job: no key is higher, and the sort is stable.
         const uint32_t key = i < n ? fit_poly_key(dtype, job.in, i) : static_cast<uint32_t>(low_mask(bits));
         positives[lane] += fit_poly_positive(dtype, key);
         a.common.keys[job.extra + i] = job.key << bits | key;

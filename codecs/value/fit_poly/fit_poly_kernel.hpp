@@ -24,11 +24,11 @@ inline constexpr unsigned fit_poly_segments_max = 2 * (fit_poly_parts_count + 3)
 inline constexpr unsigned fit_poly_pieces_max = 64;  // of a side, where knots are sent
 inline constexpr unsigned fit_poly_all_segments_max = 2 * fit_poly_pieces_max;
 
-// Where pieces end: at fractions of their side; where the payload tells; at fractions, but values about zero, behind a jump,
-// are pieces of their own.
+// Where pieces end: at fractions of their side; where the payload tells; at fractions, but values about zero, behind a
+// jump, are pieces of their own.
 enum fit_poly_knots : unsigned { fit_poly_fractions, fit_poly_chord, fit_poly_jump };
 
-// What the wire fields say.
+// The wire fields, decoded.
 struct fit_poly_form {
   unsigned degree;
   fit_poly_knots knots;
@@ -74,8 +74,8 @@ DR_HD inline unsigned fit_poly_segments(const fit_poly_sides& n, bool jump, uint
   return count;
 }
 
-// Bytes of a payload of n values at most: a segment has degree + 1 coefficients, and never more than points; where knots are
-// sent, a length takes no more bytes than n would.
+// Bytes of a payload of n values at most: a segment has degree + 1 coefficients, and never more than points; where
+// knots are sent, a length takes no more bytes than n would.
 constexpr uint64_t fit_poly_size_max(uint64_t n, const fit_poly_form& form) {
   const bool chord = form.knots == fit_poly_chord, jump = form.knots == fit_poly_jump;
   const unsigned sides = form.order ? 1 : 2;
@@ -122,8 +122,8 @@ DR_HD constexpr uint32_t fit_poly_sort_key(typename T::bits b) {
   return b & sign ? b : T::magnitude_mask - b;
 }
 
-// The number of pieces that the paper has for a sorted curve of n > 0 points (Xu et al. 2021, section 5): M is the total
-// variation of its slope, 2√M pieces of lines keep the error below 1/2. It depends on the scale of the values.
+// The number of pieces that the paper has for a sorted curve of n > 0 points (Xu et al. 2021, section 5): M is the
+// total variation of its slope, 2√M pieces of lines keep the error below 1/2. It depends on the scale of the values.
 template <class F>
 unsigned fit_poly_pieces_of_paper(uint64_t n, unsigned degree, F&& y) {
   if (n < 3) return 1;
@@ -146,8 +146,8 @@ struct fit_poly_chord_of {
     return {begin, first, n > 1 ? (y(n - 1) - first) / static_cast<double>(n - 1 - begin) : 0};
   }
   DR_HD double above(uint32_t x, double y) const { return y - (first + slope * static_cast<double>(x - begin)); }
-  // Above it there is nothing unless the curve falls more steeply at its end than before. Less than an eighth is no jump: the
-  // curve of what was selected alone has none.
+  // Above it there is nothing unless the curve falls more steeply at its end than before. Less than an eighth is no
+  // jump: the curve of selected values alone has none.
   DR_HD bool is_jump(uint32_t x, double y) const { return above(x, y) > y / 8; }
 };
 
@@ -165,7 +165,8 @@ struct fit_poly_search {
   }
 };
 
-// How many of a falling curve's n > 0 points (below 2^32, as of any stream), the last ones, lie behind a jump; 0 if there is none.
+// How many of a falling curve's n > 0 points (below 2^32, as of any stream), the last ones, lie behind a jump; 0 if
+// there is none.
 template <class F>
 uint32_t fit_poly_behind_jump(uint32_t n, F&& y) {
   const auto chord = fit_poly_chord_of::curve(n, y);
@@ -186,9 +187,9 @@ uint32_t fit_poly_behind_jump(uint32_t n, F&& y) {
 
 // ---- Chords -------------------------------------------------------------------------------------------------
 
-// Cuts a curve of n > 0 points, at `jump` if that is not 0 and then one after the other, where it is farthest from the chord
-// of the piece that it is in, until there are `wanted` pieces or none can be cut: both parts have at least degree + 1 points.
-// Returns how many there are.
+// Cuts a curve of n > 0 points, at `jump` if that is not 0 and then one after the other, where it is farthest from the
+// chord of the piece that it is in, until there are `wanted` pieces or none can be cut: both parts have at least degree
+// + 1 points. Returns how many there are.
 template <class F>
 unsigned fit_poly_chords(uint64_t n, uint64_t jump, unsigned degree, unsigned wanted, F&& y, uint64_t* length) {
   struct piece {

@@ -1,4 +1,4 @@
-// value=fit_poly on a GPU: what encode and decode share, the curve above all.
+// value=fit_poly on a GPU: shared by encode and decode, mainly the curve.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,7 @@ struct fit_poly_common {
   uint32_t* state;  // two a job: positives, tiles done
 };
 
-// What the sides and the degree say of a curve: points, coefficients and tiles before each segment, and of all.
+// Layout of a curve, from its sides and degree: points, coefficients and tiles before each segment, and of all.
 struct fit_poly_curve {
   uint32_t positives, middle, segments;
   uint32_t first[fit_poly_segments_max + 1];
@@ -73,8 +73,8 @@ DR_HD void fit_poly_nothing(Block& b, const tile_job& job, bool first) {
   });
 }
 
-// Makes the curve of n > 0 values; positives + middle <= n. (Here and below arguments are references, so that a phase may
-// outlive the call: tests leave barriers out.)
+// Makes the curve of n > 0 values; positives + middle <= n. (Here and below arguments are references, so that a phase
+// may outlive the call: tests leave barriers out.)
 template <class Block>
 DR_HD void fit_poly_measure(Block& b, fit_poly_curve& c, const uint32_t& n, const uint32_t& positives,
                             const uint32_t& middle, const fit_poly_common& common) {

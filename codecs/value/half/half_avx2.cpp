@@ -22,7 +22,8 @@ void half_f16_to_f32_avx2(const uint8_t* in, uint64_t n, uint8_t* out) {
                      _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 2 * i))));
   half_convert<f16_type, f32_type>(in + 2 * i, n - i, out + 4 * i);
 }
-// Nearest in integers: half of what is cut off is added, less one unless what stays is odd. A carry is the next exponent.
+// Nearest in integers: half a unit is added, less one if the result is even. A carry is the next
+// exponent.
 __m256i half_round_bf16_avx2(__m256i v) {
   const __m256i sign = _mm256_set1_epi32(0x8000),
                 odd = _mm256_and_si256(_mm256_srli_epi32(v, 16), _mm256_set1_epi32(1));

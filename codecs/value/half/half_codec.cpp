@@ -38,7 +38,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job) * job.width;
   with_half_type(p, [&](auto from) {
     const auto* in = job_in<uint8_t>(job);
-    // From a copy: what is judged is what is converted, also where the frame changes meanwhile.
+    // From a copy: the validated numbers are the converted ones, even if the frame changes meanwhile.
     constexpr uint64_t some = 2048;
     uint16_t read[some];
     for (uint64_t first = 0; first < n; first += some) {
@@ -61,7 +61,7 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>(fields_are_params<1>
 
 }  // namespace
 
-constinit const dr_codec half_codec = make_codec("half", "f16 or bf16, rounded to nearest; what is too large saturates",
+constinit const dr_codec half_codec = make_codec("half", "f16 or bf16, rounded to nearest; too large values saturate",
                                                  4, DR_ROLE_VALUE, DR_FIXED_SIZE | DR_NEEDS_FINITE, &operations,
                                                  {.dtypes = all_value_dtypes, .params = params, .fields = fields});
 

@@ -10,7 +10,8 @@
 
 namespace dr {
 
-// n numbers of type From in type To: clamped to the largest, then rounded once, to nearest, ties to even. Both sides unaligned.
+// n numbers of type From in type To: clamped to the largest, then rounded once, to nearest, ties to even. Both sides
+// unaligned.
 template <class From, class To>
 void half_convert(const uint8_t* in, uint64_t n, uint8_t* out) {
   using from = typename From::bits;
@@ -22,7 +23,7 @@ void half_convert(const uint8_t* in, uint64_t n, uint8_t* out) {
 // The first of n numbers of a 16-bit type that is not finite; n if all are.
 template <class T>
 uint64_t half_not_finite(const uint16_t* in, uint64_t n) {
-  int16_t most = 0;  // signed: what SSE2 has a maximum of
+  int16_t most = 0;  // signed, because SSE2 has a maximum of these
   for (uint64_t i = 0; i < n; ++i) {
     const auto m = static_cast<int16_t>(magnitude<T>(in[i]));
     most = m > most ? m : most;
@@ -40,7 +41,7 @@ void half_bf16_to_f32_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
 
 using half_function = void (*)(const uint8_t* in, uint64_t n, uint8_t* out);
 
-// At each level. With AVX-512 it is no faster: AVX2 is at the speed of a copy (bench/kernels).
+// For each instruction set. With AVX-512 it is no faster: AVX2 is at the speed of a copy (bench/kernels).
 template <class From, class To>
 inline constexpr cpu_table<half_function> half_table{half_convert<From, To>};
 template <>

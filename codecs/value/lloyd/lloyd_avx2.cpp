@@ -1,4 +1,4 @@
-// The check of what came of it, eight values at a time.
+// The check of the result, eight values at a time.
 #include "codecs/value/lloyd/lloyd_kernel.hpp"
 
 #if DR_X86

@@ -12,7 +12,8 @@ namespace {
 enum { levels_param, price_param };
 constexpr dr_param params[] = {
     param_int("levels", "levels of a magnitude, at most", 2, lloyd_levels_max, 4),
-    param_real("price", "what a bit a value is worth, in mean squares of the values; 0: as much as fine levels give", 0,
+    param_real("price",
+               "Lagrange weight of the rate: mean squares of the values for one bit a value; 0: that of fine levels", 0,
                1, 0)};
 
 // The kind: with Huffman, levels − 1, magnitudes in the row's type.
@@ -67,7 +68,7 @@ struct lloyd_table {
   unsigned number_size = 2;
   bool own_type = false;
   uint8_t numbers[4 * lloyd_levels_max];
-  level_table table;  // what decode has
+  level_table table;  // as in decode
 };
 template <class T>
 lloyd_table table_of(const lloyd_levels& l) {
@@ -191,7 +192,7 @@ constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 }  // namespace
 
 constinit const dr_codec lloyd_codec =
-    make_codec("lloyd", "a few levels that suit the values (Lloyd, Max), entropy-coded", 11, DR_ROLE_VALUE,
+    make_codec("lloyd", "a few levels fitted to the values (Lloyd, Max), entropy-coded", 11, DR_ROLE_VALUE,
                DR_NEEDS_FINITE | DR_HOST_ONLY, &operations, {.dtypes = all_value_dtypes, .params = params});
 
 }  // namespace dr

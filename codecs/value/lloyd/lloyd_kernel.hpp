@@ -1,5 +1,5 @@
-// A few levels that suit the values: Lloyd's iteration (Lloyd 1982, Max 1960) on a histogram, with a price for bits (entropy-constrained:
-// Chou, Lookabaugh, Gray 1989).
+// A few levels that suit the values: Lloyd's iteration (Lloyd 1982, Max 1960) on a histogram, with a price for bits
+// (entropy-constrained: Chou, Lookabaugh, Gray 1989).
 #pragma once
 
 #include <algorithm>
@@ -13,14 +13,14 @@ namespace dr {
 inline constexpr unsigned lloyd_levels_max = 16;
 inline constexpr unsigned lloyd_bins = 1024;
 inline constexpr int lloyd_rounds = 60;
-// Octaves below the largest magnitude that bins tell apart: 16 bins an octave at least.
+// Octaves below the largest magnitude that bins resolve: at least 16 bins an octave.
 inline constexpr uint32_t lloyd_octaves = 48;
 
 struct lloyd_levels {
   unsigned count = 0;
   double numbers[lloyd_levels_max], weights[lloyd_levels_max];  // ascending; how many values have them
   level_bounds bounds;
-  double rounding;  // what the squared error may grow by because numbers are rounded
+  double rounding;  // bound of the rounding error, relative to the squared error
 
   void bound(unsigned level, uint32_t least) { bounds.of[level - 1] = least; }
   void clear() {
@@ -69,10 +69,10 @@ struct lloyd_few {
 
 // ---- Histogram ---------------------------------------------------------------------------------------------
 
-// Magnitudes by their upper bits. A bin lies within an octave, where numbers are linear in their bits: so a count and a sum of the
-// lower bits give its mean, exactly but where counts leave no room for all of them.
+// Magnitudes by their upper bits. A bin lies within an octave, where numbers are linear in their bits: so a count and a
+// sum of the lower bits give its mean, exactly but where counts leave no room for all of them.
 struct lloyd_histogram {
-  uint32_t floor, shift = 0, first, used;  // what is below the floor counts as that
+  uint32_t floor, shift = 0, first, used;  // smaller ones count as the floor
   unsigned kept, count_shift;              // lower bits that are summed, and where a count stands
   uint64_t halves[2][lloyd_bins];          // of even and of odd values, so that neighbours in one bin need not wait
 
@@ -158,7 +158,7 @@ struct lloyd_points {
   // A count in a bin up to `top` stands for `weight` values, else for one.
   lloyd_points(const lloyd_histogram& h, uint32_t top, double weight)
       : least(h.floor), shift(h.shift), first(h.first), used(h.used) {
-    for (uint32_t b = 0; b < h.used; ++b) {  // without a branch, which nobody could guess
+    for (uint32_t b = 0; b < h.used; ++b) {  // without a branch, which would be unpredictable
       rank[b] = static_cast<uint16_t>(size);
       bin[size] = static_cast<uint16_t>(b);
       size += h.counted(b) != 0;
@@ -212,8 +212,8 @@ struct lloyd_points {
     return at < rank[b + 1] && value[at] < magnitude ? at + 1u : at;
   }
 
-  // Where two cells instead of one have the least distortion, and what that is less by. With d = S₁·N − S·N₁ of the lower one, it is
-  // d² / (N·N₁·(N − N₁)).
+  // Where two cells instead of one have the least distortion, and by how much less. With d = S₁·N − S·N₁ of the
+  // lower one, it is d² / (N·N₁·(N − N₁)).
   struct cut {
     unsigned at = 0;
     double gain = 0;
@@ -295,8 +295,8 @@ struct lloyd_cells {
 
 // Fewer bits for little more distortion. Returns the distortion.
 inline double lloyd_save_bits(lloyd_points& p, const lloyd_cells& plain) {
-  // What a bit is worth where levels are fine is 2·ln 2·D, for there D falls to a quarter with it; where they are few, a little more.
-  // Less, where rare values decide the distortion: it may grow by a quarter.
+  // With fine levels the weight of a bit is 2·ln 2·D, because D falls to a quarter with each bit; with few levels, a
+  // little more. Less, where rare values decide the distortion: it may grow by a quarter.
   double price = 1.55 * plain.distortion / p.counts[p.size];
   for (int tries = 0; price > 0 && tries < 8; ++tries, price /= 2) {
     const double distortion = p.iterate(price);
@@ -321,8 +321,8 @@ inline double lloyd_pay_bits(lloyd_points& p, unsigned wanted, const lloyd_cells
   };
   plain.put(p);
   go();
-  // Where a bit costs much, plain cells are far from what is best, and the iteration stays near where it begins: so also from a crowd and
-  // tails of a tenth, a thirtieth, … of the values.
+  // Where a bit costs much, plain cells are far from the best ones, and the iteration stays near where it begins: so
+  // also from a crowd and tails of a tenth, a thirtieth, … of the values.
   p.levels = 0;
   double tail = n / 10;
   for (unsigned i = 1; i < p.size && p.levels + 1 < wanted; ++i)
@@ -353,10 +353,10 @@ inline void lloyd_levels_of(lloyd_points& p, unsigned wanted, double price, lloy
   l.finish();
 }
 
-// ---- What came of it ---------------------------------------------------------------------------------------
+// ---- The result ------------------------------------------------------------------------------------------
 
-// Of magnitudes m, and what they become, times a power of two that brings them below 2: of each block in f32, lane i % 8, the lanes
-// and then the blocks in f64.
+// Of magnitudes m, and their decoded values, times a power of two that brings them below 2: of each block in f32, lane
+// i % 8, the lanes and then the blocks in f64.
 struct lloyd_sums {
   float scale, origin;                     // near the magnitudes, after scaling
   double error = 0, sum = 0, squares = 0;  // Σ (m − got)², Σ (m − origin), Σ (m − origin)²
@@ -374,7 +374,7 @@ struct lloyd_sums {
       squares += double{l.squares[k]};
     }
   }
-  // False also where roundings hide it: 512 of a lane are below 2^-14 of what is summed.
+  // False also where roundings hide it: 512 of a lane are below 2^-14 of the sum.
   bool surely_better_than_one(uint64_t n) const {
     return error + squares * 0x1p-12 < squares - sum * (sum / static_cast<double>(n));
   }

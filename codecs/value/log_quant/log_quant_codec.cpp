@@ -12,7 +12,8 @@ namespace {
 enum { bits_param, range_param };
 constexpr dr_param params[] = {
     param_int("bits", "2^bits levels on a logarithmic scale", 1, log_bits_max, 4),
-    param_int("range", "octaves below the largest magnitude that they cover at most; what is smaller shares a level", 1,
+    param_int("range",
+              "octaves below the largest magnitude that the levels cover at most; smaller values share one level", 1,
               64, 8)};
 
 // The kind: with Huffman, with a number of its own for level 0, bits.

@@ -1,5 +1,5 @@
-// Levels that are equally spaced on a logarithmic scale. No logarithm: powers of a root of the range, by square roots, which IEEE 754
-// rounds exactly (layout: SPEC.md).
+// Levels that are equally spaced on a logarithmic scale. No logarithm: powers of a root of the range, by square roots,
+// which IEEE 754 rounds exactly (layout: SPEC.md).
 #pragma once
 
 #include <cmath>

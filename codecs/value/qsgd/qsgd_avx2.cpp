@@ -9,11 +9,11 @@ namespace dr {
 
 namespace {
 
-// Quotients a / b as a division rounds them, a < 2^39 and b < 2^24 but for powers of two (a: levels · |v| or norm · level; b: norm
-// or levels), y = 1 / b rounded: q = a y is within 1.5 ulp of a / b, a − q b is exact, and q + (a − q b) y differs from a / b by
-// less than 2^-52 ulp before it is rounded. It is rounded alike because nothing that near a / b is a midpoint: a midpoint is
-// k 2^s with k < 2^54 odd, |a − k 2^s b| is 0 only if k divides a (it has too many bits), and else it is at least 2^s, so a midpoint
-// is 2^-25 ulp away or more.
+// Quotients a / b as a division rounds them, a < 2^39 and b < 2^24 but for powers of two (a: levels · |v| or norm ·
+// level; b: norm or levels), y = 1 / b rounded: q = a y is within 1.5 ulp of a / b, a − q b is exact, and q + (a − q b)
+// y differs from a / b by less than 2^-52 ulp before it is rounded. It is rounded alike because nothing that near a / b
+// is a midpoint: a midpoint is k 2^s with k < 2^54 odd, |a − k 2^s b| is 0 only if k divides a (it has too many bits),
+// and else it is at least 2^s, so a midpoint is 2^-25 ulp away or more.
 __m256d qsgd_quotient_avx2(__m256d a, __m256d b, __m256d inverse) {
   const __m256d q = _mm256_mul_pd(a, inverse);
   return _mm256_fmadd_pd(_mm256_fnmadd_pd(q, b, a), inverse, q);
@@ -80,7 +80,8 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
       _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(begin)),
                        _mm256_set_epi64x(static_cast<long long>(3 * golden), static_cast<long long>(2 * golden),
                                          static_cast<long long>(golden), 0));
-  // Random numbers of a few values, then their codes: in one loop the way to a code would be longer than schedulers see.
+  // Random numbers of a few values, then their codes: in one loop the way to a code would be longer than schedulers
+  // see.
   constexpr size_t few = 256;
   alignas(32) uint64_t draws[few];
   const auto draw_few = [&](size_t count) {
@@ -134,8 +135,9 @@ uint32_t qsgd_unpack_avx2(const uint8_t* in, size_t n, unsigned bits, uint32_t* 
   return std::max(last, *std::max_element(lanes, lanes + 8));
 }
 
-// Eight magnitudes, each rounded once. To 16 bits by way of f32, rounded so that its last bit says whether there is more: to that
-// of the two beside it which is odd (Boldo, Melquiond 2008), for which f32's 24 bits are more than the 2 beyond 11 that it takes.
+// Eight magnitudes, each rounded once. To 16 bits by way of f32, rounded so that its last bit says whether there is
+// more: to that of the two beside it which is odd (Boldo, Melquiond 2008), for which f32's 24 bits are more than the 2
+// beyond 11 that it takes.
 __m256i qsgd_narrow_avx2(f32_type, __m256d low, __m256d high) {
   return _mm256_castps_si256(_mm256_set_m128(_mm256_cvtpd_ps(high), _mm256_cvtpd_ps(low)));
 }
@@ -186,7 +188,7 @@ void qsgd_values_avx2(const uint32_t* codes, size_t n, float norm, uint32_t leve
   for (; i < n; ++i) out[i] = T::from_f64(qsgd_value(codes[i], norm, levels));
 }
 
-// (Here, where the instructions are: gcc would instantiate what is used below without them.)
+// (Here, between the target pragmas: gcc would instantiate templates used below without these instructions.)
 template void qsgd_values_avx2<f32_type>(const uint32_t*, size_t, float, uint32_t, f32_type::bits*);
 template void qsgd_values_avx2<f16_type>(const uint32_t*, size_t, float, uint32_t, f16_type::bits*);
 template void qsgd_values_avx2<bf16_type>(const uint32_t*, size_t, float, uint32_t, bf16_type::bits*);

@@ -150,7 +150,7 @@ void qsgd_values_avx512(const uint32_t* codes, size_t n, float norm, uint32_t le
   }
 }
 
-// (Here, where the instructions are: gcc would instantiate what is used below without them.)
+// (Here, between the target pragmas: gcc would instantiate templates used below without these instructions.)
 template void qsgd_values_avx512<f32_type>(const uint32_t*, size_t, float, uint32_t, f32_type::bits*);
 template void qsgd_values_avx512<f16_type>(const uint32_t*, size_t, float, uint32_t, f16_type::bits*);
 template void qsgd_values_avx512<bf16_type>(const uint32_t*, size_t, float, uint32_t, bf16_type::bits*);

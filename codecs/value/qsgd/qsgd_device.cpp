@@ -24,7 +24,8 @@ qsgd_common common(const dr_params& p, const dr_job& job) {
   return {job.dtype, levels, qsgd_chunk, divisor::of(bucket), divisor::of(bits)};
 }
 
-// Values of as many buckets as fit a chunk and end with a word of codes; if none do, of the fewest that end so: at most 32.
+// Values of as many buckets as fit a chunk and end with a word of codes; if none do, of the fewest that end so: at most
+// 32.
 uint32_t encode_tile(const qsgd_common& c) {
   const uint32_t least = c.bucket.value * (32 / std::gcd(32u, c.bucket.value * c.code_bits.value));
   return least * std::max(1u, qsgd_chunk / least);

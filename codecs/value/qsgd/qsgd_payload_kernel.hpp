@@ -47,11 +47,13 @@ qsgd_verdict qsgd_decode_scalar(const uint8_t* in, const qsgd_layout& l, typenam
 }
 
 // ---- Twins -----------------------------------------------------------------------------------------------
-// Codes are made and read a block at a time, which begins on a byte whatever their width is. A bucket may end anywhere in it.
+// Codes are made and read a block at a time, which begins on a byte whatever their width is. A bucket may end anywhere
+// in it.
 inline constexpr size_t qsgd_block = 2048, qsgd_slack = 16;
 
 //   squares(values, n)   Σ v² as tree_sum has it
-//   make(values, n, norm, levels, key, first, codes)   of n values of a bucket, from position `first` of the stream on; with
+//   make(values, n, norm, levels, key, first, codes)   of n values of a bucket, from position `first` of the stream on;
+//   with
 //                                                      room for qsgd_slack codes behind
 template <class T, auto squares, auto make>
 void qsgd_encode_blocks(const typename T::bits* values, const qsgd_layout& l, uint64_t key, uint8_t* out) {

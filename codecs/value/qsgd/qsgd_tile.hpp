@@ -1,4 +1,5 @@
-// value=qsgd on a GPU. Encode: a tile is so many buckets that its codes end with a word, which no other block then writes.
+// value=qsgd on a GPU. Encode: a tile is so many buckets that its codes end with a word, which no other block then
+// writes.
 #pragma once
 
 #include <cstdint>
@@ -146,7 +147,7 @@ struct qsgd_decode {
   }
 
  private:
-  // What concerns the payload as a whole.
+  // The checks of the payload as a whole.
   DR_HD static void whole(const tile_job& job, uint32_t dtype, const qsgd_layout& l) {
     if (l.n != 0 && *job.in_size != l.size) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 0, *job.in_size);
     if (!padding_is_zero(static_cast<const uint8_t*>(job.in) + l.norms_size, l.n * l.code_bits))

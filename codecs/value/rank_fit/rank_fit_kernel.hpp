@@ -1,4 +1,5 @@
-// A sign and one of 2^bits levels for each value; the levels are a fitted curve of their rank (layout, arithmetic: SPEC.md).
+// A sign and one of 2^bits levels for each value; the levels are a fitted curve of their rank (layout, arithmetic:
+// SPEC.md).
 #pragma once
 
 #include <algorithm>
@@ -47,14 +48,14 @@ inline void rank_fit_levels(unsigned bits, unsigned count, const float* coeffici
 
 // ---- Encoder: the fit -------------------------------------------------------------------------------------
 
-// Values are counted by the leading bits of their magnitude as f32: exactly, so in any order. A bin lies within an octave,
-// where magnitudes are linear in their bits; so a count and a sum of the next bits give its mean. Of 2048 bins the
-// top 1 % of Laplace values fill 1500, in 24 KiB.
+// Values are counted by the leading bits of their magnitude as f32: exactly, so in any order. A bin lies within an
+// octave, where magnitudes are linear in their bits; so a count and a sum of the next bits give its mean. Of 2048 bins
+// the top 1 % of Laplace values fill 1500, in 24 KiB.
 inline constexpr uint32_t rank_fit_bins = 2048;
 struct rank_fit_bin {
   uint64_t half[2];  // of even and of odd values, so that neighbours in one bin need not wait: sum + count · 2^32
 };
-inline constexpr uint32_t rank_fit_octaves = 24;  // below the highest; what is smaller counts as that small
+inline constexpr uint32_t rank_fit_octaves = 24;  // below the highest; smaller ones count as that
 
 // The bins that hold something, in ascending order: their means, and sums over all bins before.
 struct rank_fit_curve {
@@ -77,7 +78,7 @@ void rank_fit_count(uint64_t n, uint32_t lowest, uint32_t highest, F&& key, rank
   while ((highest >> shift) - (floor >> shift) >= rank_fit_bins) ++shift;
   const uint32_t first = floor >> shift, used = (highest >> shift) - first + 1;
   const auto low_bits = static_cast<uint32_t>(low_mask(shift));
-  // So many of the lower bits that the sum of n of them is below 2^32; what is cut off counts as its middle.
+  // So many of the lower bits that the sum of n of them is below 2^32; the cut-off bits count as their middle.
   const unsigned cut = shift - std::min(shift, 32 - bit_width(n));
   const double middle = 0.5 * static_cast<double>(low_mask(cut));
   std::fill_n(bins, used, rank_fit_bin{});
@@ -132,8 +133,8 @@ inline double rank_fit_error(const rank_fit_curve& curve, unsigned levels, const
   return error;
 }
 
-// Levels as dense as the 5/16th power of the values are: that is near 1/3, of which the error is least where levels are many
-// (Panter, Dite 1951), and square roots are enough for it.
+// Levels as dense as the 5/16th power of the values are: that is near 1/3, of which the error is least where levels are
+// many (Panter, Dite 1951), and square roots are enough for it.
 inline void rank_fit_start(const rank_fit_curve& curve, unsigned levels, double* level) {
   const auto weight = [&](uint32_t j) {
     const uint32_t before = j ? j - 1 : 0, behind = j + 1 < curve.size ? j + 1 : j;
@@ -152,8 +153,9 @@ inline void rank_fit_start(const rank_fit_curve& curve, unsigned levels, double*
 
 inline double rank_fit_log2(double v) { return v < 0x1p-149 ? rank_fit_lowest : portable_log2(v); }
 
-// Lloyd's iteration (Lloyd 1982), but that the levels move to a curve near the means of their cells, instead of to the means:
-// least squares of the means' logarithms, weighed so that it is that of the means. Returns the best coefficients met.
+// Lloyd's iteration (Lloyd 1982), but that the levels move to a curve near the means of their cells, instead of to the
+// means: least squares of the means' logarithms, weighed so that it is that of the means. Returns the best coefficients
+// met.
 inline void rank_fit_fit(const rank_fit_curve& curve, unsigned bits, unsigned count, float* coefficients) {
   constexpr unsigned lloyd_steps = 8, steps_max = 40, patience = 4;
   const unsigned levels = 1u << bits;
@@ -171,8 +173,8 @@ inline void rank_fit_fit(const rank_fit_curve& curve, unsigned bits, unsigned co
     }
     return error;
   };
-  // Before all, levels that are uniform in the logarithm: the middles of equal parts, then those from end to end, which two
-  // values want.
+  // Before all, levels that are uniform in the logarithm: the middles of equal parts, then those from end to end, which
+  // two values need.
   const double low = rank_fit_log2(curve.value[0]), high = rank_fit_log2(curve.value[curve.size - 1]);
   float c[rank_fit_degree_max + 1] = {static_cast<float>(0.5 * (low + high)), static_cast<float>(0.5 * (high - low))};
   take(c);

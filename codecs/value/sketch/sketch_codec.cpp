@@ -47,11 +47,11 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   const auto* const in = job_in<uint8_t>(job);
   const uint64_t count = size ? in[0] + uint64_t{1} : 1, head = 1 + 4 * count;
   if (size != head + n) {
-    fault(job, DR_E_CORRUPT, size, head + n, "sketch: not as long as its buckets and codes");
+    fault(job, DR_E_CORRUPT, size, head + n, "sketch: payload size differs from that of its means and codes");
     return;
   }
   uint32_t means[sketch_buckets_max];
-  std::memcpy(means, in + 1, 4 * count);  // once: what is judged is what is used
+  std::memcpy(means, in + 1, 4 * count);  // read once: the validated value is the one used
   for (uint64_t b = 0; b < count; ++b)
     if (!is_finite<f32_type>(means[b])) {
       fault(job, DR_E_CORRUPT, 1 + 4 * b, means[b], "sketch: a mean is not finite");
@@ -69,7 +69,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
       out[i] = mean[code];
     }
     if (most >= count) {
-      fault(job, DR_E_CORRUPT, head, most, "sketch: a code is not below the number of buckets");
+      fault(job, DR_E_CORRUPT, head, most, "sketch: code is not below the number of buckets");
       return;
     }
     *job.out_size = n * sizeof(typename T::bits);

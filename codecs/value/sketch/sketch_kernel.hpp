@@ -1,5 +1,5 @@
-// Quantile buckets: of equally many values each, signs apart, every value becomes its bucket's mean (SketchML, Jiang et al. 2018;
-// rules and layout: SPEC.md).
+// Quantile buckets: of equally many values each, signs apart, every value becomes its bucket's mean (SketchML, Jiang et
+// al. 2018; rules and layout: SPEC.md).
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ double sketch_magnitude(uint32_t key) {
   return T::to_f32(b & T::magnitude_mask);
 }
 
-// Sorts n keys below 2^bits by radix, of 11 bits where their many counters pay. Returns where they are: in `keys` or in `other`.
+// Sorts n keys below 2^bits by radix, of 11 bits where their many counters pay. Returns where they are: in `keys` or in
+// `other`.
 inline uint32_t* sketch_sort(uint32_t* keys, uint32_t* other, uint64_t n, unsigned bits) {
   const unsigned digit = bits > 16 && n > 4096 ? 11 : 8;
   for (unsigned shift = 0; shift < bits; shift += digit) {
@@ -44,7 +45,8 @@ inline uint32_t* sketch_sort(uint32_t* keys, uint32_t* other, uint64_t n, unsign
   return keys;
 }
 
-// The smallest key of each bucket of n > 0 sorted keys, of which `negatives` have the sign. Returns how many: at most `buckets` >= 2.
+// The smallest key of each bucket of n > 0 sorted keys, of which `negatives` have the sign. Returns how many: at most
+// `buckets` >= 2.
 inline uint32_t sketch_starts(const uint32_t* sorted, uint64_t n, uint64_t negatives, uint32_t buckets,
                               uint32_t* starts) {
   uint64_t of_negatives = (uint64_t{buckets} * negatives + n / 2) / n;
@@ -70,7 +72,8 @@ float sketch_mean(std::span<const uint32_t> keys) {
   return static_cast<float>(keys.front() < sketch_first_positive<T> ? -mean : mean);
 }
 
-// The bucket of a key: how many of starts[1 … 255] are at most the key; those that there are not have the largest number.
+// The bucket of a key: how many of starts[1 … 255] are at most the key; those that there are not have the largest
+// number.
 inline uint32_t sketch_code(const uint32_t* starts, uint32_t key) {
   uint32_t code = 0;
   for (uint32_t half = sketch_buckets_max / 2; half > 0; half /= 2) code += starts[code + half] <= key ? half : 0;

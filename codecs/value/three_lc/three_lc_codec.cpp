@@ -9,7 +9,8 @@
 namespace dr {
 namespace {
 
-constexpr dr_param params[] = {param_real("sparsity", "more zeros as it grows, and larger ones", 1, 1.99, 1)};
+constexpr dr_param params[] = {
+    param_real("sparsity", "as it grows, more values become 0 and the scale grows", 1, 1.99, 1)};
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   need.payload = 4 + ceil_div(job.count_max * job.width, three_lc_group);
@@ -39,7 +40,7 @@ void decode(const dr_params&, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job) * job.width, size = job_in_size(job);
   const auto* const in = job_in<uint8_t>(job);
   if (size < 4) {
-    fault(job, DR_E_CORRUPT, 0, size, "three_lc: no scale");
+    fault(job, DR_E_CORRUPT, 0, size, "three_lc: payload is shorter than its scale");
     return;
   }
   const auto sent = load<uint32_t>(in);

@@ -45,7 +45,7 @@ template <class F>
 three_lc_verdict three_lc_unpack(const uint8_t* in, uint64_t size, uint64_t n, F&& put) {
   uint64_t i = 0;
   for (uint64_t at = 0; at < size; ++at) {
-    const uint8_t read = in[at];  // once: what is judged is what is used
+    const uint8_t read = in[at];  // read once: the validated value is the one used
     uint64_t repeat = read < three_lc_run ? 1 : read - three_lc_run + uint64_t{2};
     if (repeat > ceil_div(n - i, three_lc_group)) return three_lc_verdict::too_long;
     const uint8_t byte = read < three_lc_run ? read : three_lc_zeros;

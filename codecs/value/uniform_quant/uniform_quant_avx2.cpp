@@ -11,7 +11,7 @@ namespace {
 
 inline __m256 load_values(const uint32_t* values) { return _mm256_loadu_ps(reinterpret_cast<const float*>(values)); }
 
-// Sums so far, and the values behind the last whole 32.
+// Sums so far, and the values after the last whole 32.
 template <class F>
 double lane_sum(const __m256 (&sums)[4], size_t begin, size_t n, F&& term) {
   float lanes[uniform_lanes];

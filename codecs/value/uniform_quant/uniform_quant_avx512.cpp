@@ -27,11 +27,12 @@ struct quantiser {
   template <bool all>
   uint32_t put(__m512i bits, __mmask16 some, int h, uint16_t* levels) {
     const __m512 magnitude = _mm512_castsi512_ps(_mm512_and_si512(bits, _mm512_set1_epi32(f32_type::magnitude_mask)));
-    // Clamped as an integer (what is too large converts to 2^31): additions, comparisons and conversions share two of four ports.
+    // Clamped as an integer (too large values convert to 2^31): additions, comparisons and conversions share two of
+    // four ports.
     const __m512 x = _mm512_mul_ps(_mm512_sub_ps(magnitude, least), inverse);
     const __m512i whole = all ? _mm512_cvttps_epi32(x) : _mm512_maskz_cvttps_epi32(some, x);
     const __m512i level = _mm512_min_epu32(whole, _mm512_set1_epi32(65535));
-    __m512 g = _mm512_sub_ps(_mm512_reduce_ps(x, 9), half);  // x less what it is rounded down to, exactly
+    __m512 g = _mm512_sub_ps(_mm512_reduce_ps(x, 9), half);  // x less its floor, exactly
     if (!all) g = _mm512_maskz_mov_ps(some, g);
     first[h] = _mm512_add_ps(first[h], g);
     second[h] = _mm512_add_ps(second[h], _mm512_mul_ps(g, g));

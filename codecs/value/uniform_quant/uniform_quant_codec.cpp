@@ -12,14 +12,15 @@ namespace {
 
 enum { error_param, bits_param };
 constexpr dr_param params[] = {
-    param_real("error", "relative L2 error that is not passed", 1e-5, 1, 5e-3),
+    param_real("error", "bound of the relative L2 error", 1e-5, 1, 5e-3),
     param_int("bits", "2^bits levels between the least and the largest magnitude instead; 0: as error says", 0, 16, 0)};
 
 constexpr uint64_t head_size = 9;  // kind, base, step
 
 bool need(const dr_params&, const dr_job& job, dr_need& need) {
   const uint64_t n = job.count_max * job.width;
-  // Each block is sent raw where that is not longer, its signs twice then. (Of what is longer than 1 + raw values, those are sent.)
+  // Each block is sent raw where that is not longer, its signs twice then. (Of payloads longer than 1 + raw values,
+  // those are sent.)
   need.payload = head_size + ceil_div(n, 8) + level_table_bound(n) + n * value_size(job.dtype);
   return true;
 }
@@ -121,7 +122,7 @@ survey survey_of(const typename T::bits* values, uint64_t n) {
   return s;
 }
 
-// What a step gives. `error`: a bound of the L2 error, not relative.
+// The result of a step. `error`: a bound of the L2 error, not relative.
 struct attempt {
   uint64_t size = 0;
   double error = 0;
@@ -156,14 +157,14 @@ attempt encode_with(const survey& of, float step, const typename T::bits* values
   out[0] = kind_levels;
   store(out + 1, static_cast<float>(of.least + double{step} * (0.5 + mean)));
   store(out + 5, step);
-  // Σ (g − mean)², and what 256 roundings of sums of f32 below 1 can take from it.
+  // Σ (g − mean)², plus the bound of 256 roundings of sums of f32 below 1.
   const double spread = std::max(0.0, second - first * mean) + static_cast<double>(counted) * 0x1p-16;
   const double count = static_cast<double>(counted);
   return {static_cast<uint64_t>(writer.end() - out), step * std::sqrt(spread), counted > 0, counted < n,
           double{of.least} * count + step * (static_cast<double>(units) + first + 0.5 * count)};
 }
 
-// Of a payload with levels: the L2 error of what decode gives.
+// Of a payload with levels: the L2 error of the decoded values.
 template <class T>
 double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* values, uint64_t n) {
   const uint8_t* const signs = payload + head_size;
@@ -187,7 +188,7 @@ double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* v
   return std::sqrt(squares);
 }
 
-// The size of what was coded, or of a single magnitude instead, where that does better. a.error: as the type has it.
+// The size of the coded payload, or of a single magnitude instead, if that has less error. a.error: as the type has it.
 template <class T>
 uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T::bits* values, uint64_t n,
                            uint8_t* out) {
@@ -203,7 +204,7 @@ uint64_t no_worse_than_one(const survey& of, const attempt& a, const typename T:
   return encode_with<T>(flat, 0, values, n, out).size;
 }
 
-// 0 if the values want to be sent raw.
+// 0 if the values are to be sent raw.
 template <class T>
 uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint64_t n, uint8_t* out) {
   const survey of = survey_of<T>(values, n);
@@ -219,10 +220,11 @@ uint64_t encode_levels(const dr_params& p, const typename T::bits* values, uint6
     return no_worse_than_one<T>(of, a, values, n, out);
   }
   const double norm = std::sqrt(of.squares), relative = param_value(p, error_param).number;
-  // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares: 128.
+  // f32's roundings of x and of the value: 6 half units of the last place of a value. Those of the sums of squares:
+  // 128.
   const double allowed = norm * (1 - 0x1p-16) * (relative - (std::is_same_v<T, f32_type> ? 0x1p-20 : 0));
-  // If an error is uniform in ± step / 2 its squares' mean is step² / 12. Three standard deviations of that mean below, where a
-  // second attempt costs more than it brings.
+  // If an error is uniform in ± step / 2 its squares' mean is step² / 12. Three standard deviations of that mean below,
+  // where a second attempt costs more than it brings.
   const double count = static_cast<double>(n), margin = n > 32768 ? 1.34 / std::sqrt(count) + 4e-4 : 0;
   double step = relative * sqrt_12 * norm / std::sqrt(count) * (1 - margin);
   double kept = 0;  // a step that keeps the promise

@@ -11,7 +11,8 @@
 
 namespace dr {
 
-// Every sum here is of 32 lanes, lane i % 32 in f32, which a block then adds up pairwise in f64: the same order at every level.
+// Every sum here is of 32 lanes, lane i % 32 in f32, which a block then adds up pairwise in f64: the same order at
+// every level.
 inline constexpr size_t uniform_lanes = 32;
 
 inline double uniform_lane_sum(const float* lanes) {
