@@ -78,7 +78,8 @@ done
 if [[ -e $libdir/libdeepreduce.a ]]; then
   read -ra includes <<<"$(pkg-config --cflags deepreduce)"
   read -ra archive <<<"${private/-ldeepreduce/$libdir/libdeepreduce.a}"
-  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${includes[@]}" "${archive[@]}" -o "$stage/static" || fail 'a static program does not link'
+  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${includes[@]}" "${archive[@]}" -o "$stage/static" ||
+    fail 'a static program does not link'
   "$stage/static" || fail "a static program exits with $?"
 fi
 
@@ -89,7 +90,7 @@ diff -u "$source/tests/install/meson_consumer/meson.build" <(block meson) || fai
 packaged=$(sed -n '1s/.*(\(.*\)).*/\1/p' "$source/packaging/debian/changelog")
 [[ $packaged == "$version" ]] || fail "packaging/debian/changelog says $packaged, version.h says $version"
 
-# CMake's package, from where it was moved to. A version that is too new, and a library that is gone, are refused in words.
+# CMake's package, from where it was moved to. A version that is too new is refused.
 if command -v cmake >/dev/null; then
   cmake_dir=$(find "$stage" -type d -path '*/cmake/deepreduce')
   cp -r "$source/tests/install/cmake_consumer" "$source/tests/install/example.c" "$stage/"
