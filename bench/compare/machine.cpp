@@ -3,6 +3,7 @@
 #include <sys/utsname.h>
 
 #include <fstream>
+#include <iterator>
 #include <sstream>
 #include <thread>
 
@@ -68,5 +69,14 @@ ordered_json build_facts() {
 }
 
 std::string commit() { return DR_COMMIT; }
+
+std::string version_text() {
+  static constexpr const char* levels[] = {"unknown", "scalar", "AVX2", "AVX-512"};
+  const uint64_t level = dr_feature(DR_FEATURE_CPU);
+  return std::string("deepreduce ") + dr_version() + "\ncommit  " + commit() + "\nbuild   " +
+         build_facts()["compiler"].get<std::string>() + ", " + DR_BUILDTYPE +
+         (dr_feature(DR_FEATURE_CUDA) ? ", with CUDA" : ", without CUDA") + "\nCPU     " +
+         levels[level < std::size(levels) ? level : 0];
+}
 
 }  // namespace dr::compare

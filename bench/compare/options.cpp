@@ -4,7 +4,7 @@
 #include <iostream>
 #include <map>
 
-#include "deepreduce/deepreduce.h"
+#include "machine.hpp"
 
 namespace dr::compare {
 namespace {
@@ -163,7 +163,7 @@ command parse_options(int argc, const char* const* argv) {
   CLI::App app(about, "deepreduce");
   app.require_subcommand(1);
   app.footer("Each command has its own --help.");
-  app.set_version_flag("--version", dr_version());
+  app.set_version_flag("--version", version_text());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
   auto* codecs_app = app.add_subcommand("codecs", "Lists the codecs with what they promise and take");
   auto* presets_app = app.add_subcommand("presets", "Lists the plans that have a name in the literature");

@@ -57,6 +57,60 @@ read -ra compiler <<<"$CC"
   fail "example.c does not compile with: ${flags[*]}"
 LD_LIBRARY_PATH=$libdir "$stage/example" || fail "example.c exits with $?"
 
+# The examples in C and C++ (those for MPI: tests/mpi), compiled in the same way.
+read -ra compiler_of_cpp <<<"${CXX:=c++}"
+for example in feedback.c model_batch.cpp; do
+  language=("${compiler[@]}" -std=c11)
+  if [[ $example == *.cpp ]]; then language=("${compiler_of_cpp[@]}" -std=c++20); fi
+  "${language[@]}" -O1 -Wall -Wextra -Werror "$source/examples/$example" "${flags[@]}" -lm -o "$stage/program" ||
+    fail "examples/$example does not compile with: ${flags[*]}"
+  status=0
+  LD_LIBRARY_PATH=$libdir "$stage/program" >"$stage/said" || status=$?
+  ((status == 0)) || { cat "$stage/said"; fail "examples/$example exits with $status"; }
+done
+
+# What a static program links beside the archive is in the .pc, and not in what a dynamic one links.
+private=$(pkg-config --static --libs deepreduce)
+for each in -lz -lzstd -lstdc++; do
+  [[ " $private " == *" $each "* ]] || fail "pkg-config --static does not name $each: $private"
+  [[ " ${flags[*]} " != *" $each "* ]] || fail "pkg-config names $each for a dynamic program: ${flags[*]}"
+done
+if [[ -e $libdir/libdeepreduce.a ]]; then
+  read -ra includes <<<"$(pkg-config --cflags deepreduce)"
+  read -ra archive <<<"${private/-ldeepreduce/$libdir/libdeepreduce.a}"
+  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${includes[@]}" "${archive[@]}" -o "$stage/static" ||
+    fail 'a static program does not link'
+  "$stage/static" || fail "a static program exits with $?"
+fi
+
+# What docs/INSTALL.md shows is what is built here; packages have the library's version.
+block() { awk -v "fence=\`\`\`$1" '$0 == fence { inside = 1; next } inside && /^```$/ { exit } inside' "$source/docs/INSTALL.md"; }
+diff -u "$source/tests/install/cmake_consumer/CMakeLists.txt" <(block cmake) || fail "docs/INSTALL.md's CMake example"
+diff -u "$source/tests/install/meson_consumer/meson.build" <(block meson) || fail "docs/INSTALL.md's Meson example"
+packaged=$(sed -n '1s/.*(\(.*\)).*/\1/p' "$source/packaging/debian/changelog")
+[[ $packaged == "$version" ]] || fail "packaging/debian/changelog says $packaged, version.h says $version"
+
+# CMake's package, from where it was moved to. A version that is too new is refused.
+if command -v cmake >/dev/null; then
+  cmake_dir=$(find "$stage" -type d -path '*/cmake/deepreduce')
+  cp -r "$source/tests/install/cmake_consumer" "$source/tests/install/example.c" "$stage/"
+  mv "$stage/example.c" "$stage/cmake_consumer/"
+  configure=(cmake -S "$stage/cmake_consumer" -B "$stage/cmake" -DCMAKE_BUILD_TYPE=Debug "-Ddeepreduce_DIR=$cmake_dir")
+  { "${configure[@]}" && cmake --build "$stage/cmake"; } >"$stage/cmake.log" 2>&1 || { cat "$stage/cmake.log"; fail 'CMake consumer'; }
+  "$stage/cmake/consumer" || fail "CMake consumer exits with $?"
+  sed -i 's/deepreduce 0.2/deepreduce 99.0/' "$stage/cmake_consumer/CMakeLists.txt"
+  if "${configure[@]}" >"$stage/cmake.log" 2>&1; then fail "CMake takes $version for 99.0"; fi
+  grep -q 'requested version "99.0"' "$stage/cmake.log" || { cat "$stage/cmake.log"; fail 'CMake does not name the version'; }
+fi
+
+# The man page and the completions, where shells and man look for them.
+if [[ -e $build/packaging/deepreduce.1 ]]; then
+  for path in man/man1/deepreduce.1 bash-completion/completions/deepreduce zsh/site-functions/_deepreduce \
+    fish/vendor_completions.d/deepreduce.fish; do
+    [[ -s $(find "$stage" -path "*/share/$path") ]] || fail "share/$path was not installed"
+  done
+fi
+
 # The tool, if it was built, finds its library and its codecs.
 tool=$(find "$stage" -path '*/bin/deepreduce')
 if [[ $tool ]]; then

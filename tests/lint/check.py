@@ -31,6 +31,7 @@ def steps(build, everything):
                  ("bindings/python", [python, "-m", "mypy", "--no-error-summary", "--cache-dir", str(build / "mypy")])],
         "layering": [(".", [*layering, "."]), (".", [*layering, "--self-test", "."])],
         "sizes": [(".", [python, "tests/lint/long_files.py", "."])],
+        "promises": [(".", [python, "tests/lint/promises.py", "."])],
         "symbols": [(".", [python, "tests/lint/symbols.py", "."])],
         "tidy": [(".", [python, "tests/lint/tidy.py", str(build), *(["--all"] if everything else [])])],
     }

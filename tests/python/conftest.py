@@ -18,6 +18,7 @@ NEED_THE_LIBRARY = (
     "test_api.py",
     "test_bound.py",
     "test_device.py",
+    "test_example_scripts.py",
     "test_examples.py",
     "test_exchange.py",
     "test_torch.py",

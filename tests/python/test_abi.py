@@ -254,26 +254,66 @@ def test_a_struct_that_may_grow_begins_with_its_size():
             assert fields[0] == ("struct_size", ctypes.c_size_t), name
 
 
-def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
+def said_by_the_compiler(statements, tmp_path):
+    """{name: text} of what a C program of these statements prints, a name and a text a line."""
     compiler = shutil.which(os.environ.get("CC", "cc").split()[0])
     if compiler is None:
         pytest.skip("no C compiler (CC, or cc in PATH)")
-    names = sorted(structs())
-    lines = ["#include <deepreduce/exchange.h>", "#include <stdio.h>", "int main(void) {"]
-    for name in names:
-        lines.append(f'  printf("{name} %zu\\n", sizeof({name}));')
-        for field, _ in structs()[name]:
-            lines.append(f'  printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
-    source = tmp_path / "layout.c"
-    source.write_text("\n".join(lines + ["  return 0;", "}", ""]))
-    program = tmp_path / "layout"
-    subprocess.run([compiler, "-std=c11", "-I", INCLUDE, source, "-o", program], check=True)
-    expected = dict(line.split() for line in subprocess.check_output([program], text=True).splitlines())
+    lines = ["#include <deepreduce/exchange.h>", "#include <stdio.h>", "int main(void) {", *statements, "  return 0;", "}", ""]
+    (tmp_path / "said.c").write_text("\n".join(lines))
+    subprocess.run([compiler, "-std=c11", "-I", INCLUDE, tmp_path / "said.c", "-o", tmp_path / "said"], check=True)
+    return dict(line.split() for line in subprocess.check_output([tmp_path / "said"], text=True).splitlines())
 
-    mirrored = {}
-    for name in names:
+
+def test_sizes_and_offsets_are_those_of_the_compiler(tmp_path):
+    statements, mirrored = [], {}
+    for name in sorted(structs()):
         struct = getattr(MIRROR, name)
+        statements.append(f'  printf("{name} %zu\\n", sizeof({name}));')
         mirrored[name] = str(ctypes.sizeof(struct))
         for field, _ in structs()[name]:
+            statements.append(f'  printf("{name}.{field} %zu\\n", offsetof({name}, {field}));')
             mirrored[f"{name}.{field}"] = str(getattr(struct, field).offset)
-    assert mirrored == expected
+    assert mirrored == said_by_the_compiler(statements, tmp_path)
+
+
+def test_constants_are_those_of_the_compiler(tmp_path):
+    statements, mirrored = [], {}
+    for name in {**macros(), **enumerators()}:
+        value = getattr(MIRROR, name)
+        mirrored[name] = str(value)
+        statements.append(
+            f'  printf("{name} %s\\n", {name});'
+            if isinstance(value, str)
+            else f'  printf("{name} %llu\\n", (unsigned long long){name});'
+        )
+    assert mirrored == said_by_the_compiler(statements, tmp_path)
+
+
+# ---- What holds the ABI itself ------------------------------------------------------------------
+
+
+def field_names(body):
+    """`const T *a, *b` has a and b, `R (*f)(A, B)` has f."""
+    for declaration in filter(None, (each.strip() for each in body.split(";"))):
+        pointer = re.search(r"\(\s*\*\s*(\w+)\s*\)", declaration)
+        names = [pointer.group(1)] if pointer else [part.partition("[")[0].split()[-1] for part in declaration.split(",")]
+        yield from (name.lstrip("*") for name in names)
+
+
+def test_layout_holds_every_struct_field_and_constant():
+    """tests/abi/layout.cpp says where each is; what it forgets, it does not hold."""
+    layout = (INCLUDE.parent / "tests/abi/layout.cpp").read_text(encoding="utf-8")
+    sizes = set(re.findall(r"^SIZE\((\w+), ", layout, flags=re.M))
+    fields = set(re.findall(r"^FIELD\((\w+), (\w+), ", layout, flags=re.M))
+    values = set(re.findall(r"^VALUE\((\w+), ", layout, flags=re.M))
+    assert sizes == set(bodies())
+    assert fields == {(name, field) for name, body in bodies().items() for field in field_names(body)}
+    assert values >= set(enumerators())
+    for name, struct in structs().items():  # both readers of fields agree
+        assert [field for field, _ in struct] == list(field_names(bodies()[name]))
+
+
+def test_symbols_are_the_functions_of_the_headers():
+    symbols = (INCLUDE.parent / "tests/abi/symbols.txt").read_text(encoding="utf-8").split()
+    assert symbols == sorted(functions())

@@ -102,6 +102,9 @@ class dr_loopback(Structure):
     """Opaque."""
 
 
+DR_LOOPBACK_ALIKE = 1 << 0
+
+
 class dr_loopback_options(Structure):
     _fields_ = [
         ("struct_size", c_size_t),

@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Builds the site of the documentation: the pages of the tree, the C headers and the Python package, by Sphinx.
+
+    build_site.py [--check] OUT       OUT/html/index.html
+
+Links among the pages and to files of the tree are followed; a broken one is an error. --check also looks at every link of the HTML, and
+lists the external ones, which are not fetched.
+"""
+
+import argparse
+import inspect
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Dict, List
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path.insert(0, str(HERE))
+import c_headers  # noqa: E402
+import html_links  # noqa: E402
+
+HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "mpi.h")
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
+
+
+def tracked(*patterns: str) -> List[Path]:
+    words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    listed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    return [Path(name) for name in listed if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
+
+
+def stage_page(page: Path, stage: Path) -> None:
+    """Copies a page; what it links to goes along. A link to a folder leads to its README.md, or is no link."""
+
+    def link(match: "re.Match[str]") -> str:
+        image, words, target, anchor = match.groups()
+        path = (ROOT / page.parent / target).resolve()
+        if not path.exists():
+            return match[0]  # for Sphinx to report
+        if path.is_dir():
+            return f"[{words}]({target.rstrip('/')}/README.md)" if (path / "README.md").is_file() else words
+        if path.suffix != ".md":
+            copy(path.relative_to(ROOT), stage)
+        return match[0]
+
+    text = (ROOT / page).read_text(encoding="utf-8")
+    fenced = re.split(r"(^```.*?^```$)", text, flags=re.S | re.M)
+    fenced[::2] = [LINK.sub(link, part) for part in fenced[::2]]
+    (stage / page).parent.mkdir(parents=True, exist_ok=True)
+    (stage / page).write_text("".join(fenced), encoding="utf-8")
+
+
+def copy(path: Path, stage: Path) -> None:
+    (stage / path).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(ROOT / path, stage / path)
+
+
+def stage_reference(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {name: (ROOT / "include/deepreduce" / name).read_text(encoding="utf-8") for name in HEADERS}
+    names = set().union(*(c_headers.declared_names(text) for text in texts.values()))
+    for name, text in texts.items():
+        (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names), encoding="utf-8")
+    (folder / "python.rst").write_text(package_page(), encoding="utf-8")
+    for module in ("torch", "mpi"):
+        page = f"deepreduce.{module}\n{'=' * 20}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n"
+        (folder / f"python_{module}.rst").write_text(page, encoding="utf-8")
+
+
+def package_page() -> str:
+    """Functions, classes and exceptions of what the package says is public."""
+    sys.path.insert(0, str(ROOT / "bindings" / "python"))
+    import deepreduce
+
+    kinds: Dict[str, List[str]] = {"function": [], "class": [], "exception": []}
+    for name in deepreduce.__all__:
+        thing = getattr(deepreduce, name)
+        if inspect.isclass(thing):
+            kinds["exception" if issubclass(thing, Exception) else "class"].append(name)
+        elif callable(thing):
+            kinds["function"].append(name)
+    lines = ["The Python package", "==================", "", ".. automodule:: deepreduce", "   :no-members:", ""]
+    for kind, heading in (("function", "Functions"), ("class", "Classes"), ("exception", "Exceptions")):
+        lines += [heading, "-" * len(heading), ""]
+        for name in kinds[kind]:
+            lines += [f".. auto{kind}:: deepreduce.{name}", *(["   :members:"] if kind == "class" else []), ""]
+    return "\n".join(lines)
+
+
+def build(out: Path) -> None:
+    stage = out / "source"
+    shutil.rmtree(stage, ignore_errors=True)
+    for page in tracked("*.md"):
+        stage_page(page, stage)
+    shutil.copyfile(HERE / "index.rst", stage / "index.rst")
+    stage_reference(stage / "reference")
+    words = ["-m", "sphinx", "-q", "-W", "--keep-going", "-c", HERE, "-d", out / "doctrees", stage, out / "html"]
+    subprocess.run([sys.executable, *map(str, words)], check=True)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true")
+    parser.add_argument("out", type=Path)
+    asked = parser.parse_args()
+    try:
+        build(asked.out.resolve())
+    except subprocess.CalledProcessError:
+        print("docs: Sphinx has warnings, see above", file=sys.stderr)
+        return 1
+    if asked.check:
+        broken, external = html_links.check(asked.out / "html")
+        print("\n".join(f"external: {link}" for link in external))
+        print("\n".join(broken) or "every link within the site leads somewhere")
+        return bool(broken)
+    print(asked.out / "html" / "index.html")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""Settings of Sphinx. docs/site/build_site.py gives the folder of sources, with the pages of the tree in their places."""
+
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "bindings" / "python"))
+
+project = "DeepReduce"
+author = "the DeepReduce authors"
+copyright = "the DeepReduce authors, Apache-2.0"
+release = version = re.search(r'DR_VERSION_STRING "(.*)"', (ROOT / "include/deepreduce/version.h").read_text()).group(1)
+
+extensions = ["myst_parser", "sphinx.ext.autodoc"]
+html_theme = "furo"
+html_title = f"DeepReduce {release}"
+html_copy_source = False
+html_show_sphinx = False
+highlight_language = "text"
+default_role = "code"
+
+# The pages are written for a reader of the tree: any heading may be linked to, a heading may skip a level, and C may have an ellipsis.
+myst_heading_anchors = 5
+suppress_warnings = ["myst.header", "misc.highlighting_failure"]
+
+autodoc_member_order = "groupwise"
+autodoc_typehints = "signature"
+autodoc_mock_imports = ["mpi4py", "cupy"]
+
+
+def read_docstring(app, what, name, obj, options, lines):
+    """Docstrings are plain text: paragraphs, examples, and columns (a name, spaces, what it is)."""
+    blocks = re.split(r"\n\s*\n", "\n".join(lines).strip("\n"))
+    lines[:] = "\n\n".join(docstring_block(block) for block in blocks).split("\n") + [""]
+
+
+def docstring_block(block):
+    if block.lstrip().startswith(">>>"):
+        return block
+    rows = columns(block.split("\n"))
+    if rows:
+        return "\n".join(f"{escaped(name)}\n   {escaped(text)}" for name, text in rows)
+    if re.search(r"\S {3,}\S|^ {2,}\S", block, flags=re.M):
+        return "::\n\n" + re.sub(r"^", "   ", block, flags=re.M)
+    return escaped(block)
+
+
+def columns(block):
+    """[(name, text)] of lines that have a text at one column, some of them a name before it; else []."""
+    first = re.match(r"(\S.*?\S|\S) {2,}(?=\S)", block[0])
+    if not first:
+        return []
+    at, rows = first.end(), []
+    for line in block:
+        name, text = line[:at], line[at:]
+        if not text.strip() or text[0] == " " or (name.strip() and not name.endswith(" ")):
+            return []
+        if name.strip():
+            rows.append([name.strip(), text.strip()])
+        elif rows:
+            rows[-1][1] += " " + text.strip()
+    return rows
+
+
+def escaped(text):
+    return re.sub(r"([*|\\])|(?<=\w)(_)(?!\w)", r"\\\1\2", text)
+
+
+def setup(app):
+    app.connect("autodoc-process-docstring", read_docstring)
