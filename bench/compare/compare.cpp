@@ -142,7 +142,7 @@ class measurement {
     const plan all("sparsify=none " + x.reading.feedback + " index=all value=raw");
     tensor seen = g();
     context_.decode(context_.encode(all, {&t, 1}, &now),
-                    dense_out(abi_dtype(g().type), seen.data.data(), g().elements));
+                    dense_out(abi_dtype(g().type), seen.data.writable().data(), g().elements));
     return seen;
   }
 

@@ -14,6 +14,7 @@
 #include "output.hpp"
 #include "presets.hpp"
 #include "report.hpp"
+#include "safetensors.hpp"
 #include "verify.hpp"
 
 namespace dr::compare {
@@ -142,7 +143,7 @@ int run(const encode_options& o) {
   const plan method = parse_plan(o.plan);
   console console;
   std::vector<std::string> notes;
-  const std::vector<tensor> tensors = read_input(o.input, &notes);
+  const std::vector<tensor> tensors = read_input(o.input, &notes, o.cast);
   for (const std::string& note : notes) console.line("note: " + note);
   std::vector<dr_tensor> sources;
   std::vector<std::vector<uint64_t>> states;
@@ -158,6 +159,15 @@ int run(const encode_options& o) {
   context context(o.threads);
   const std::vector<std::byte> frame = context.encode(method, sources, &call);
   write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});
+  return fine;
+}
+
+int run(convert_options o) {
+  console console;
+  if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // each by itself, small ones, too
+  const std::string file = safetensors_of(read_subjects(o.subjects, console));
+  console.clear();
+  write_output(o.output, file);
   return fine;
 }
 

@@ -15,8 +15,9 @@ constexpr const char* about =
     "`deepreduce codecs` lists what may stand in it.";
 
 constexpr const char* compare_footer =
-    R"(INPUT is a .npy, .npz or .safetensors file, raw little-endian f32 (.f32, .bin, .raw), a directory of these,
-or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
+    R"(INPUT is a .npy, .npz or .safetensors file, a sparse matrix of scipy.sparse.save_npz, raw little-endian f32 (.f32, .bin,
+.raw), a directory of these (`python -m deepreduce compare` reads .pt, too), or made on the spot:
+  synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
 Without INPUT the bundled data are taken: accumulators, which are what a sparsifier sees in training, gradients with their
 residuals; then gradients by themselves (DEEPREDUCE_DATASETS may name the folder above accumulators/ and gradients/).
 A file of several tensors is compared as one, its tensors joined and called '*'.
@@ -98,6 +99,24 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
       ->type_name("N");
 }
 
+void add_cast(CLI::App& app, std::optional<dtype>& cast) {
+  app.add_option_function<std::string>(
+         "--cast", [&](const std::string& name) { cast = type_called(name); },
+         "Convert all inputs to this type, integers and booleans, too; default: only float64, to f32")
+      ->check([](const std::string& name) {
+        return type_called(name) ? std::string() : "'" + name + "' is not one of f32, f16, bf16";
+      })
+      ->type_name("f32|f16|bf16");
+}
+
+void add_convert(CLI::App& app, convert_options& o) {
+  app.add_option("INPUT", o.subjects.inputs, "Gradients, as for compare")->required()->type_name("");
+  add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name; may be repeated")->type_name("GLOB");
+  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input; default: each by itself");
+  add_cast(app, o.subjects.cast);
+  add_output(app, o.output, "The .safetensors file; default: stdout");
+}
+
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set that fits the input")->type_name("PLAN");
@@ -109,6 +128,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
   app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input (the default), also those that --tensor picks")
       ->excludes(each);
+  add_cast(app, o.subjects.cast);
   auto* steps = app.add_option("--steps", o.steps, "The inputs are steps of one training, N in all; see below")
                     ->check(CLI::Range(1, 1000000))
                     ->type_name("N");
@@ -129,6 +149,7 @@ void add_encode(CLI::App& app, encode_options& o) {
       ->required()
       ->type_name("");
   app.add_option("--plan", o.plan, "The plan")->required()->type_name("PLAN");
+  add_cast(app, o.cast);
   add_output(app, o.output, "The frame; default: stdout");
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
@@ -141,6 +162,7 @@ command parse_options(int argc, const char* const* argv) {
   codecs_options codecs;
   inspect_options inspect;
   encode_options encode;
+  convert_options convert;
   CLI::App app(about, "deepreduce");
   app.require_subcommand(1);
   app.footer("Each command has its own --help.");
@@ -150,12 +172,14 @@ command parse_options(int argc, const char* const* argv) {
   auto* presets_app = app.add_subcommand("presets", "Lists the plans that have a name in the literature");
   auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
   auto* encode_app = app.add_subcommand("encode", "Writes the frame of one input");
+  auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
   add_compare(*compare_app, compare);
   add_format(*codecs_app, codecs.form, list_formats, "table|json");
   add_plugins(*codecs_app, codecs.plugins);
   inspect_app->add_option("FRAME", inspect.file, "File with a frame")->required()->type_name("");
   add_plugins(*inspect_app, inspect.plugins);
   add_encode(*encode_app, encode);
+  add_convert(*convert_app, convert);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -167,6 +191,7 @@ command parse_options(int argc, const char* const* argv) {
   if (codecs_app->parsed()) return codecs;
   if (presets_app->parsed()) return presets_options{};
   if (inspect_app->parsed()) return inspect;
+  if (convert_app->parsed()) return convert;
   return encode;
 }
 

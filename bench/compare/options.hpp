@@ -33,6 +33,7 @@ struct inspect_options {
 
 struct encode_options {
   std::string input, plan, output;
+  std::optional<dtype> cast;
   std::vector<std::string> plugins;
   uint32_t threads = 0;
   uint64_t seed = 0, segment_rows = 0;
@@ -40,12 +41,17 @@ struct encode_options {
 
 struct presets_options {};
 
+struct convert_options {
+  subject_options subjects;
+  std::string output;
+};
+
 struct finished {
   int status;  // help was printed, or the usage was wrong and has been said
 };
 
-using command =
-    std::variant<finished, compare_options, codecs_options, presets_options, inspect_options, encode_options>;
+using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
+                             encode_options, convert_options>;
 
 command parse_options(int argc, const char* const* argv);
 

@@ -14,6 +14,7 @@ struct subject_options {
   std::vector<std::string> globs;   // tensors by name; none: all
   bool per_tensor = false;          // one subject a tensor; else the tensors of an input joined
   bool flat = false;                // joined even though there are globs
+  std::optional<dtype> cast;        // to this type, integers too
 };
 
 // Reads the inputs; none comes back empty. Throws input_error, also if a glob matches nothing.
