@@ -62,6 +62,7 @@ SOURCE_SUFFIXES = {
     ".js",
     ".json",
     ".txt",
+    ".py",
 }
 # 3 MB: one accumulator in the middle of the training of each model.
 DATA = tuple(
