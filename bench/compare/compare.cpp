@@ -4,11 +4,13 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <map>
 #include <utility>
 
 #include "kept.hpp"
+#include "layer_kind.hpp"
 #include "metrics.hpp"
 #include "number.hpp"
 #include "plan_text.hpp"
@@ -102,6 +104,7 @@ class measurement {
     row r;
     r.input = g().input;
     r.tensor = g().name;
+    r.kind = layer_kind(g().name, g().shape);
     r.step = step_ + 1;
     r.dtype = name_of(g().type);
     r.d = g().elements;
@@ -183,6 +186,9 @@ class measurement {
     x.facts.max_relative_error = d.max_relative_error;
     x.facts.cosine_similarity = d.cosine_similarity;
     x.facts.contraction = d.contraction;
+    x.facts.total_error = std::sqrt(d.contraction);
+    x.facts.gradient_energy = d.gradient_energy;
+    x.facts.kept_energy = d.kept_energy;
   }
 
   void describe_sizes(candidate& x, const dr_tensor_info& info) const {

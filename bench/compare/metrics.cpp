@@ -51,7 +51,9 @@ distortion measure_distortion(const tensor& g, std::span<const uint64_t> kept, s
           quotient(std::sqrt(s_error), std::sqrt(ss)),
           std::isfinite(s_error) ? quotient(error_max, s_max) : undefined,  // max() does not see a NaN
           quotient(gh, std::sqrt(gg * hh)),
-          quotient(g_error, gg)};
+          quotient(g_error, gg),
+          gg,
+          ss};
 }
 
 double index_bound_bits(uint64_t d, uint64_t r) {

@@ -19,6 +19,8 @@ struct distortion {
   double max_relative_error;  // max |s − ŝ| / max |s|
   double cosine_similarity;   // of g and ŝ
   double contraction;         // ‖g − ŝ‖² / ‖g‖²
+  double gradient_energy;     // ‖g‖²
+  double kept_energy;         // ‖s‖²
 };
 
 // kept, support [ascending]: where s and ŝ have an element. decoded: ŝ, dense, of g's type.

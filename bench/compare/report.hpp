@@ -1,4 +1,4 @@
-// Rows as a person, a spreadsheet or a program reads them.
+// Rows of a few tensors as a person reads them.
 #pragma once
 
 #include <span>
@@ -8,13 +8,6 @@
 
 namespace dr::compare {
 
-struct run_facts {
-  uint64_t seed = 0;
-  uint32_t repeat = 0, threads = 0;
-};
-
-std::string json_report(std::span<const row> rows, const run_facts& run);  // one object; see --help
-std::string csv_report(std::span<const row> rows);                         // RFC 4180, undefined is empty
-std::string table_report(std::span<const row> rows, uint32_t ranks);       // at most 140 columns; see break_even_speed
+std::string table_report(std::span<const row> rows, uint32_t ranks);  // at most 140 columns; see break_even_speed
 
 }  // namespace dr::compare

@@ -21,6 +21,7 @@ nlohmann::ordered_json nanoseconds(double time) { return static_cast<uint64_t>(s
 nlohmann::ordered_json to_json(const row& r) {
   return {{"input", r.input},
           {"tensor", r.tensor},
+          {"kind", cell(r.kind)},
           {"step", r.step},
           {"dtype", r.dtype},
           {"d", r.d},
@@ -47,6 +48,9 @@ nlohmann::ordered_json to_json(const row& r) {
           {"max_relative_error", cell(r.max_relative_error)},
           {"cosine_similarity", cell(r.cosine_similarity)},
           {"contraction", cell(r.contraction)},
+          {"total_error", cell(r.total_error)},
+          {"gradient_energy", cell(r.gradient_energy)},
+          {"kept_energy", cell(r.kept_energy)},
           {"missed", cell(r.missed)},
           {"false_positives", cell(r.false_positives)}};
 }

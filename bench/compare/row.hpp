@@ -12,6 +12,7 @@ namespace dr::compare {
 
 struct row {
   std::string input, tensor;
+  std::string kind;   // of the layer, see layer_kind.hpp
   uint64_t step = 1;  // of those that feedback went through
   std::string dtype;
   uint64_t d = 0;
@@ -27,6 +28,7 @@ struct row {
   double encode_ns_spread = undefined, decode_ns_spread = undefined;
   double index_recall = undefined, relative_l2_error = undefined, max_relative_error = undefined;
   double cosine_similarity = undefined, contraction = undefined;
+  double total_error = undefined, gradient_energy = undefined, kept_energy = undefined;
   std::optional<uint64_t> missed, false_positives;
 
   bool is_memcpy() const { return plan == "memcpy"; }
