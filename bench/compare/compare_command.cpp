@@ -13,7 +13,7 @@
 #include "best.hpp"
 #include "compare.hpp"
 #include "document.hpp"
-#include "number.hpp"
+#include "html_report.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
 #include "presets.hpp"
@@ -66,10 +66,21 @@ std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, s
   return all;
 }
 
+ordered_json link_json(const compare_options& o) {
+  if (!o.over) return nullptr;
+  return {{"text", o.link_text}, {"bits_per_second", o.over->bits_per_second}, {"latency_ns", o.over->latency_ns}};
+}
+
 ordered_json settings_of(const compare_options& o) {
-  return {{"seed", o.seed},   {"repeat", o.repeat}, {"threads", o.threads},
-          {"ranks", o.ranks}, {"link", nullptr},    {"segment_rows", o.segment_rows},
-          {"steps", o.steps}};
+  return {{"seed", o.seed},
+          {"repeat", o.repeat ? ordered_json(o.repeat) : ordered_json(nullptr)},
+          {"seconds", o.repeat ? ordered_json(nullptr) : ordered_json(o.seconds)},
+          {"threads", o.threads},
+          {"ranks", o.ranks},
+          {"link", link_json(o)},
+          {"segment_rows", o.segment_rows},
+          {"steps", o.steps},
+          {"batch", o.subjects.batch}};
 }
 
 class comparison {
@@ -126,9 +137,9 @@ class comparison {
     for (const std::string& note : kept_->notes()) console_.line("note: --resume " + note);
   }
 
-  // What the command line names for a gradient; the default set if it names nothing. `like` decides for all tensors of an input
+  // What the command line names for a gradient; the default set if it names nothing. `like` decides for all subjects of an input
   // whether they are sparse already: a total wants the same plans for each.
-  std::vector<std::string> plans_for(const std::vector<std::string>& plans, const tensor& like) const {
+  std::vector<std::string> plans_for(const std::vector<std::string>& plans, const subject& like) const {
     if (o_.plans.empty() && o_.presets.empty()) return default_plans(like);
     std::vector<std::string> texts = plans;
     for (const std::string& name : o_.presets)
@@ -136,21 +147,21 @@ class comparison {
     return texts;
   }
 
-  json_row wanted_row(std::span<const tensor> gradients, std::string_view plan) const {
+  json_row wanted_row(std::span<const subject> gradients, std::string_view plan) const {
     const uint32_t last = std::max(o_.steps, 1u) - 1;
-    const tensor& g = gradients[last % gradients.size()];
+    const subject& g = gradients[last % gradients.size()];
     row r;
-    r.input = g.input;
-    r.tensor = g.name;
+    r.input = g[0].input;
+    r.tensor = name_of(g);
     r.step = last + 1;
-    r.dtype = name_of(g.type);
-    r.d = g.elements;
+    r.dtype = types_of(g);
+    r.d = elements_of(g);
     r.plan = plan;
     return to_json(r);
   }
 
   // Each text parsed, once, and none that --resume has.
-  std::vector<plan> missing_plans(const std::vector<std::string>& texts, std::span<const tensor> gradients) const {
+  std::vector<plan> missing_plans(const std::vector<std::string>& texts, std::span<const subject> gradients) const {
     std::vector<plan> plans;
     std::set<std::string> known;
     for (const std::string& text : texts) {
@@ -164,40 +175,40 @@ class comparison {
 
   void measure(const std::vector<std::string>& plan_texts) {
     context context(o_.threads);
-    subject_options subjects = o_.subjects;
-    subjects.inputs = expand_inputs(subjects.inputs, o_.limit);
-    std::vector<tensor> tensors = read_subjects(subjects, console_);
+    subject_options wanted = o_.subjects;
+    wanted.inputs = expand_inputs(wanted.inputs, o_.limit);
+    std::vector<subject> subjects = read_frames(wanted, console_);
     const bool alone = o_.steps == 0;
-    const std::vector<std::vector<tensor>> sequences = alone ? apart(std::move(tensors)) : in_steps(std::move(tensors));
-    const std::map<std::string, const tensor*> like = densest(sequences);
+    const std::vector<std::vector<subject>> sequences =
+        alone ? apart(std::move(subjects)) : in_steps(std::move(subjects));
+    const std::map<std::string, const subject*> like = densest(sequences);
 
     std::vector<std::vector<plan>> plans;
     std::vector<double> work{0};
     for (const auto& gradients : sequences) {
       if (!alone && gradients.size() > o_.steps)
         throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
-      plans.push_back(missing_plans(plans_for(plan_texts, *like.at(gradients[0].input)), gradients));
-      work.push_back(work.back() +
-                     static_cast<double>(gradients[0].elements) * static_cast<double>(plans.back().size() + 1));
+      plans.push_back(missing_plans(plans_for(plan_texts, *like.at(gradients[0][0].input)), gradients));
+      work.push_back(work.back() + static_cast<double>(elements_of(gradients[0])) *
+                                       static_cast<double>(plans.back().size() + 1));
     }
     announce(plans);
+    const measure_settings settings{o_.repeat, o_.seconds, o_.seed,       o_.segment_rows, o_.ranks,
+                                    o_.over,   std::max(o_.steps, 1u), o_.each_step, o_.presets};
     for (size_t i = 0; i < sequences.size(); ++i) {
       if (plans[i].empty()) continue;
       console_.part(i, sequences.size(), work[i], work.back());
-      measured m = compare_plans(context, sequences[i], plans[i],
-                                 {o_.repeat, o_.seed, o_.segment_rows, std::max(o_.steps, 1u), o_.each_step}, console_);
-      take(std::move(m));
+      take(compare_plans(context, sequences[i], plans[i], settings, console_));
     }
   }
 
-  // Of each input the first tensor that is not sparse already, or its first.
-  static std::map<std::string, const tensor*> densest(const std::vector<std::vector<tensor>>& sequences) {
-    std::map<std::string, const tensor*> of_input;
+  // Of each input the first subject that is not sparse already, or its first.
+  static std::map<std::string, const subject*> densest(const std::vector<std::vector<subject>>& sequences) {
+    std::map<std::string, const subject*> of_input;
+    const auto is_sparse = [](const subject& g) { return default_sparsifier(g) == "sparsify=none"; };
     for (const auto& gradients : sequences) {
-      const tensor*& known = of_input[gradients[0].input];
-      if (known == nullptr ||
-          (default_sparsifier(*known) == "sparsify=none" && default_sparsifier(gradients[0]) != "sparsify=none"))
-        known = &gradients[0];
+      const subject*& known = of_input[gradients[0][0].input];
+      if (known == nullptr || (is_sparse(*known) && !is_sparse(gradients[0]))) known = &gradients[0];
     }
     return of_input;
   }
@@ -205,29 +216,36 @@ class comparison {
   void announce(const std::vector<std::vector<plan>>& plans) {
     size_t most = 0, runs = 0;
     for (const auto& list : plans) most = std::max(most, list.size()), runs += list.size();
-    const bool swept = std::ranges::any_of(o_.plans, [](const std::string& text) {
-      return text.find_first_of("|") != text.npos || text.find("..") != text.npos;
-    });
+    const bool swept = std::ranges::any_of(
+        o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
     if (!swept && !kept_ && !console_.is_terminal()) return;
-    std::string text =
-        fmt::format("{} plan{} × {} input{}", most, most == 1 ? "" : "s", plans.size(), plans.size() == 1 ? "" : "s");
+    std::string text = fmt::format("{} plan{} × {} input{}", most, most == 1 ? "" : "s", plans.size(),
+                                   plans.size() == 1 ? "" : "s");
     if (kept_) text += fmt::format(", {} of them to be measured, {} rows are there", runs, kept_->rows().size());
     console_.line(text);
   }
 
   void take(measured m) {
     std::vector<json_row> rows;
-    for (const row& r : m.rows) rows.push_back(to_json(r));
+    for (const row& r : m.rows) {
+      rows.push_back(to_json(r));
+      rows.back()["samples"] = samples_json(r);
+    }
     if (kept_)
-      kept_->add(rows, ordered_json::array());
+      kept_->add(rows, m.subjects);
     else
       std::ranges::move(rows, std::back_inserter(rows_));
-    std::ranges::move(m.rows, std::back_inserter(measured_));
-    failures_ += m.failures;
+    for (ordered_json& facts : m.subjects) document_["subjects"].push_back(std::move(facts));
+    for (const failure& f : m.failures) document_["failures"].push_back(to_json(f));
+    std::ranges::move(m.rows, std::back_inserter(measured_.rows));
+    std::ranges::move(m.failures, std::back_inserter(measured_.failures));
   }
 
   int finish() {
-    if (kept_) std::ranges::copy(kept_->rows(), std::back_inserter(rows_));
+    if (kept_) {
+      std::ranges::copy(kept_->rows(), std::back_inserter(rows_));
+      document_["subjects"] = kept_->subjects();
+    }
     total_list totals = totals_of(rows_);
     for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
     try {
@@ -241,16 +259,19 @@ class comparison {
       throw usage_error(e.what());
     }
     if (signal_ != 0) console_.line(fmt::format("interrupted: {} rows were finished", rows_.size()));
-    if (signal_ == 0 || !rows_.empty()) write_output(o_.output, render(document_, measured_, presentation()));
+    if (signal_ == 0 || !rows_.empty()) {
+      if (!o_.report.empty()) write_output(o_.report, html_report(document_));
+      write_output(o_.output, render(document_, measured_.rows, presentation()));
+    }
     if (signal_ != 0) return 128 + signal_;
     const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
-    return failures_ > 0 || worse ? failed : fine;
+    return !measured_.failures.empty() || worse ? failed : fine;
   }
 
   render_request presentation() const {
     render_request r;
     r.form = o_.form;
-    r.ranks = o_.ranks;
+    r.facts = {o_.ranks, o_.link_text, measured_.failures};
     r.sorted = !o_.sort.empty();
     r.own_rows = o_.from.empty() && o_.resume.empty() && !questions_.wanted.asks();
     for (const std::string& name : o_.presets) r.notes += preset_notes(name);
@@ -263,8 +284,7 @@ class comparison {
   questions questions_;
   std::optional<resumed_run> kept_;
   std::vector<json_row> rows_;
-  std::vector<row> measured_;
-  uint64_t failures_ = 0;
+  measured measured_;
   int signal_ = 0;
 };
 
@@ -281,6 +301,8 @@ void load_plugins(const std::vector<std::string>& paths) {
 }
 
 int run_compare(const compare_options& options) {
+  if ((!options.report.empty() || options.form == format::html) && !has_html_report())
+    throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " + no_html_report);
   load_plugins(options.plugins);
   note_signals();
   return comparison(options).run();

@@ -62,21 +62,54 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
       ->type_name("N");
 }
 
+// Rounds, ranks and their links; whether a file is a batch.
+void add_timing(CLI::App& app, compare_options& o) {
+  auto* repeat = app.add_option("--repeat", o.repeat, "Timed rounds, instead of --time");
+  repeat->check(CLI::Range(1, 1000000))->type_name("N");
+  app.add_option("--time", o.seconds, "Seconds of rounds for each plan; default: 0.25. At least 5 rounds, at most 200")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->type_name("SECONDS")
+      ->excludes(repeat);
+  app.add_option("--ranks", o.ranks, "Ranks: of `merge`, `pays below` and --link; default: 8")
+      ->check(CLI::Range(2, 1000000))
+      ->type_name("N");
+  app.add_option_function<std::string>(
+         "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },
+         "Models a step of the ranks over links of that rate ('10Gb/s', '100Mbit/s,50us', '25e9'): a verdict for each "
+         "plan")
+      ->check([](const std::string& text) {
+        try {
+          return (void)parse_link(text), std::string();
+        } catch (const std::invalid_argument& e) {
+          return std::string(e.what());
+        }
+      })
+      ->type_name("RATE[,LATENCY]");
+  app.add_flag("--batch", o.subjects.batch, "All tensors of an input in one frame, byte for byte that of `encode`")
+      ->excludes("--per-tensor", "--flat");
+}
+
 // A figure is for a plotting library, which this program has not.
 std::string known_format(const std::string& text) {
   if (text == "png" || text == "svg")
     return "'" + text +
            "' is a figure: write --output rows.json, then `python -m deepreduce figure rows.json --output x." + text +
            "`";
-  return compare_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|csv|json|md";
+  return compare_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|csv|json|md|html";
 }
 
 void add_compare_output(CLI::App& app, compare_options& o) {
   app.add_option("--format", o.form_name, "How the result is printed; default: as --output ends, else table")
       ->check(known_format)
-      ->type_name("table|csv|json|md");
+      ->type_name("table|csv|json|md|html");
   add_output(app, o.output,
-             "File to write to instead of stdout, whole or not at all: X.json, X.csv and X.md in these formats");
+             "File to write to instead of stdout, whole or not at all: X.json, X.csv, X.md and X.html in these formats");
+}
+
+void add_report(CLI::App& app, std::string& path) {
+  app.add_option("--report", path, "Write a page with charts and all rows, too: one file of HTML that loads nothing")
+      ->check(no_empty_path)
+      ->type_name("FILE.html");
 }
 
 void add_questions(CLI::App& app, compare_options& o) {
@@ -128,15 +161,13 @@ void add_compare(CLI::App& app, compare_options& o) {
                     ->type_name("N");
   app.add_flag("--each-step", o.each_step, "Show each of the steps, not only the last")->needs(steps);
   add_compare_output(app, o);
-  app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");
-  app.add_option("--ranks", o.ranks, "Ranks that the column `pays below` is for; default: 8")
-      ->check(CLI::Range(2, 1000000))
-      ->type_name("N");
+  add_report(app, o.report);
+  add_timing(app, o);
   add_questions(app, o);
   add_saved(app, o);
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
-  app.footer(compare_footer);
+  app.footer(std::string(compare_footer) + model_help + "\n" + column_help + compare_examples);
 }
 
 // What --format says, else the end of the output's name.

@@ -1,27 +1,33 @@
 // The command line as structs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "compare.hpp"
 #include "subjects.hpp"
 
 namespace dr::compare {
 
-enum class format { table, csv, json, markdown };
+enum class format { table, csv, json, markdown, html };
 
 struct compare_options {
   subject_options subjects;
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
-  std::string form_name, output;                             // form_name: as --format says
+  std::string form_name, output, report;                     // form_name: as --format says; report: a page of HTML beside it
   std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
   std::vector<std::string> from;                             // saved documents
   std::string resume, against;                               // likewise, one each
   bool fail_if_worse = false;
   uint64_t limit = 10000;                                   // of plans that sweeps give
-  uint32_t repeat = 15, threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  uint32_t repeat = 0;                         // 0: by time
+  double seconds = default_seconds;
+  std::string link_text;
+  std::optional<link> over;
   bool each_step = false;
   uint64_t seed = 0, segment_rows = 0;
 };

@@ -5,6 +5,7 @@
 #include "against.hpp"
 #include "best.hpp"
 #include "document.hpp"
+#include "html_report.hpp"
 #include "report.hpp"
 #include "rows_table.hpp"
 
@@ -36,7 +37,7 @@ std::string readable(const ordered_json& document, std::span<const row> measured
   if (!totals.empty())
     text += title("Totals over all tensors") + totals_table(totals, style) + '\n' + title("Tensor by tensor");
   if (request.own_rows && totals.empty() && !markdown)
-    text += table_report(measured, request.ranks);
+    text += table_report(measured, request.facts);
   else
     text += rows_table(rows, style) + (markdown ? "\n" : "") + table_legend();
   return text + request.notes;
@@ -48,6 +49,7 @@ std::string render(const ordered_json& document, std::span<const row> measured, 
   switch (request.form) {
     case format::json: return json_text(document);
     case format::csv: return csv_text(rows_of(document), row_columns());
+    case format::html: return html_report(document);
     case format::table:
     case format::markdown: break;
   }

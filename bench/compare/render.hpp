@@ -5,13 +5,13 @@
 #include <string>
 
 #include "options.hpp"
-#include "row.hpp"
+#include "report.hpp"
 
 namespace dr::compare {
 
 struct render_request {
   format form = format::table;
-  uint32_t ranks = 8;
+  run_facts facts;        // of the rows that were measured now
   bool sorted = false;    // the order of rows is what was asked for: no headings between them
   bool own_rows = false;  // the document's rows are those that were measured now, all of them
   std::string notes;      // on presets, under the table

@@ -109,9 +109,9 @@ std::vector<shown_column> measures() {
           {"volume", right, number("relative_volume", "{:.2f}%", 100)},
           {"index", right, number("index_bits_per_nonzero", "{:.2f}")},
           {"value", right, number("value_bits_per_nonzero", "{:.2f}")},
-          {"total error", right, number("total_error", "{:.3g}")},
-          {"coding error", right, number("relative_l2_error", "{:.3g}")},
-          {"recall", right, number("energy_recall", "{:.3g}")},
+          {"error", right, number("total_error", "{:.3g}")},
+          {"coding", right, number("relative_l2_error", "{:.3g}")},
+          {"energy", right, number("energy_recall", "{:.1f}%", 100)},
           {"sparsify", right, of(microseconds, "sparsify_ns")},
           {"encode", right, of(microseconds, "encode_ns")},
           {"decode", right, of(microseconds, "decode_ns")},
@@ -119,7 +119,6 @@ std::vector<shown_column> measures() {
           {"step", right, of(microseconds, "step_ns")},
           {"pays below", right, of(speed, "pays_below")},
           {"verdict", left, of(shown_text, "verdict")},
-          {"error", left, of(shown_text, "error")},
           {"timed", left, [](const json_row& row) {
              return shown_text(row, "timed") == "python" ? std::string("in Python") : std::string();
            }}};
@@ -237,11 +236,12 @@ std::string totals_table(std::span<const json_row> totals, const table_request& 
 }
 
 const char* table_legend() {
-  return "volume: of dense f32. index, value: bits a nonzero (r). total error: relative L2 against the dense gradient; "
-         "coding\n"
-         "error: against what the sparsifier kept. recall: share of the gradient's energy at positions that arrive. "
-         "Times: medians\n"
-         "in µs, ± (75th - 25th percentile) / median.\n";
+  return "volume: of dense f32. index, value: bits a nonzero (r). error: relative L2 of what arrives, against the dense gradient;
+"
+         "coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that arrives. Times: medians in µs ±
+"
+         "(75th - 25th percentile) / median.
+";
 }
 
 }  // namespace dr::compare

@@ -93,9 +93,11 @@ json_row total_cell(row_list rows, const std::string& column) {
   if (is_sum(column)) return sum(rows, column);
   if (column.ends_with("_ns_spread")) return spread(rows, column);
   if (column == "total_error") return root(mean(rows, column, "gradient_energy", square));
-  // Later steps of feedback: contraction is against gradient + residual, and that energy is in no column.
-  if (column == "contraction" && number_in(*rows.front(), "step") != 1.0) return nullptr;
-  if (column == "contraction" || column == "energy_recall") return mean(rows, column, "gradient_energy", itself);
+  if (column == "contraction" || column == "energy_recall") {
+    // Of later steps gradient_energy is that of a sum, which these are not relative to.
+    if (number_in(*rows.front(), "step") != 1.0) return nullptr;
+    return mean(rows, column, "gradient_energy", itself);
+  }
   if (column == "relative_l2_error") return root(mean(rows, column, "kept_energy", square));
   if (column == "index_recall" || column.ends_with("_per_nonzero")) return mean(rows, column, "r", itself);
   if (column == "relative_volume") return mean(rows, column, "d", itself);
