@@ -6,8 +6,10 @@
 #include <chrono>
 #include <cstring>
 #include <map>
+#include <set>
 #include <utility>
 
+#include "histograms.hpp"
 #include "kept.hpp"
 #include "metrics.hpp"
 #include "number.hpp"
@@ -62,6 +64,7 @@ class measurement {
       check(x);
     });
     kept_.clear();
+    known_ways_.clear();
     time_memcpy();
     each_candidate([&](candidate& x) { warm_up(x); });
     copy_ns_.clear();
@@ -132,7 +135,17 @@ class measurement {
   const std::vector<uint64_t>& kept_of(const std::string& sparsify) {
     if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
     const dr_call now = call();
-    return kept_[sparsify] = kept_by(context_, sparsify, g(), &now);
+    const std::vector<uint64_t>& kept = kept_[sparsify] = kept_by(context_, sparsify, g(), &now);
+    note_subject(sparsify, g(), kept);
+    return kept;
+  }
+
+  // Once a step for each way to keep; with feedback as the first plan has it.
+  void note_subject(const std::string& way, const tensor& seen, const std::vector<uint64_t>& kept) {
+    if (!known_ways_.insert(way).second) return;
+    nlohmann::ordered_json facts = subject_facts(seen, way, kept);
+    facts["step"] = step_ + 1;
+    result_.subjects.push_back(std::move(facts));
   }
 
   // What feedback makes of the gradient, and the sparsifier sees: a frame of all of it says that.
@@ -167,7 +180,9 @@ class measurement {
     if (x.left.empty()) return describe(x, g(), kept_of(x.reading.sparsify));
     const tensor seen = accumulated(x);
     const dr_call now = call();
-    describe(x, seen, kept_by(context_, x.reading.sparsify, seen, &now));
+    const std::vector<uint64_t> kept = kept_by(context_, x.reading.sparsify, seen, &now);
+    note_subject(x.reading.sparsify + ' ' + x.reading.feedback, seen, kept);
+    describe(x, seen, kept);
   }
 
   // seen: of which the sparsifier has kept `kept`.
@@ -268,6 +283,7 @@ class measurement {
   console& console_;
   std::vector<std::byte> received_, room_;
   std::map<std::string, std::vector<uint64_t>> kept_;
+  std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
   std::vector<candidate> candidates_;
   std::vector<double> copy_ns_;
   measured result_;

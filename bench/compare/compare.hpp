@@ -21,6 +21,7 @@ struct measure_settings {
 
 struct measured {
   std::vector<row> rows;  // of a step memcpy first, then the plans that passed, in their order
+  nlohmann::ordered_json subjects = nlohmann::ordered_json::array();  // histograms.hpp: what each sparsifier kept
   uint32_t failures = 0;  // plans that did not; each has its line on the console
 };
 

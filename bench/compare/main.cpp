@@ -10,6 +10,7 @@
 #include "codec_list.hpp"
 #include "compare.hpp"
 #include "frame_text.hpp"
+#include "html_report.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "presets.hpp"
@@ -57,9 +58,9 @@ std::vector<plan> parse_plans(const std::vector<std::string>& texts) {
   return plans;
 }
 
-std::string report(const compare_options& o, std::span<const row> rows) {
+std::string report(const compare_options& o, std::span<const row> rows, const nlohmann::ordered_json& document) {
   switch (o.form) {
-    case format::json: return json_report(rows, {o.seed, o.repeat, o.threads});
+    case format::json: return json_report(document);
     case format::csv: return csv_report(rows);
     case format::table: break;
   }
@@ -78,6 +79,7 @@ std::vector<std::string> plans_for(const compare_options& o, const tensor& g) {
 }
 
 int run(const compare_options& o) {
+  if (!o.report.empty() && !has_html_report()) throw usage_error(std::string("--report: ") + no_html_report);
   load_plugins(o.plugins);
   (void)parse_plans(o.plans);  // before anything is read
   for (const std::string& name : o.presets) {
@@ -88,6 +90,7 @@ int run(const compare_options& o) {
   console console;
   context context(o.threads);
   std::vector<row> rows;
+  auto facts = nlohmann::ordered_json::array();  // of subjects
   uint32_t failures = 0;
   const bool alone = o.steps == 0;
   std::vector<tensor> subjects = read_subjects(o.subjects, console);
@@ -98,10 +101,13 @@ int run(const compare_options& o) {
     measured m = compare_plans(context, gradients, parse_plans(plans_for(o, gradients[0])),
                                {o.repeat, o.seed, o.segment_rows, std::max(o.steps, 1u), o.each_step}, console);
     std::move(m.rows.begin(), m.rows.end(), std::back_inserter(rows));
+    facts.insert(facts.end(), m.subjects.begin(), m.subjects.end());
     failures += m.failures;
   }
   console.clear();
-  write_output(o.output, report(o, rows));
+  const nlohmann::ordered_json document = json_document(rows, facts, {o.seed, o.repeat, o.threads});
+  if (!o.report.empty()) write_output(o.report, html_report(document));
+  write_output(o.output, report(o, rows, document));
   return failures ? failed : fine;
 }
 

@@ -71,6 +71,9 @@ void add_format(CLI::App& app, format& form, const std::map<std::string, format>
          "--format", [&](const std::string& text) { form = names.at(text); },
          "How the result is printed; default: table")
       ->check([&names, type_name](const std::string& text) {
+        if (text == "png" || text == "svg")
+          return "'" + text + "': pictures are drawn by Python: --output rows.json --format json, then "
+                 "`python -m deepreduce figure rows.json --output x." + text + "`";
         return names.contains(text) ? std::string() : "'" + text + "' is not one of " + type_name;
       })
       ->type_name(type_name);
@@ -85,6 +88,12 @@ std::string no_empty_path(const std::string& path) { return path.empty() ? "the 
 
 void add_output(CLI::App& app, std::string& path, const char* help) {
   app.add_option("--output", path, help)->check(no_empty_path)->type_name("FILE");
+}
+
+void add_report(CLI::App& app, std::string& path) {
+  app.add_option("--report", path, "Write a page with charts and all rows, too: one file of HTML that loads nothing")
+      ->check(no_empty_path)
+      ->type_name("FILE.html");
 }
 
 void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment_rows) {
@@ -115,6 +124,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   app.add_flag("--each-step", o.each_step, "Show each of the steps, not only the last")->needs(steps);
   add_format(app, o.form, every_format, "table|csv|json");
   add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
+  add_report(app, o.report);
   app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");
   app.add_option("--ranks", o.ranks, "Ranks that the column `pays below` is for; default: 8")
       ->check(CLI::Range(2, 1000000))

@@ -15,7 +15,7 @@ struct compare_options {
   subject_options subjects;
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
-  std::string output;
+  std::string output, report;  // report: a page of HTML beside it
   uint32_t repeat = 15, threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
   bool each_step = false;
   uint64_t seed = 0, segment_rows = 0;

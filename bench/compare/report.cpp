@@ -26,13 +26,18 @@ std::string csv_line(const ordered_json& columns, Cell&& cell) {
 
 }  // namespace
 
-std::string json_report(std::span<const row> rows, const run_facts& run) {
+ordered_json json_document(std::span<const row> rows, const ordered_json& subjects, const run_facts& run) {
   ordered_json report{
       {"machine", machine_facts()}, {"commit", commit()},     {"build", build_facts()},       {"seed", run.seed},
-      {"repeat", run.repeat},       {"threads", run.threads}, {"rows", ordered_json::array()}};
+      {"repeat", run.repeat},       {"threads", run.threads}, {"subjects", subjects},
+      {"rows", ordered_json::array()}};
   for (const row& r : rows) report["rows"].push_back(to_json(r));
+  return report;
+}
+
+std::string json_report(const ordered_json& document) {
   // A file's name is any bytes; JSON is UTF-8.
-  return report.dump(1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+  return document.dump(1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
 
 std::string csv_report(std::span<const row> rows) {
