@@ -130,10 +130,6 @@ class Browser:
             self.call("Input.dispatchKeyEvent", **({**down, "text": text} if text else down))
             self.call("Input.dispatchKeyEvent", type="keyUp", key=key, code=key, windowsVirtualKeyCode=code)
 
-    def picture(self, path, height=None, whole=False):
-        """A PNG of the window, or of the page's upper `height` pixels, or all of it."""
-        clip = {}
-        if whole or height:
-            box = self.call("Page.getLayoutMetrics")["cssContentSize"]
-            clip = {"clip": {"x": 0, "y": 0, "width": box["width"], "height": height or box["height"], "scale": 1}, "captureBeyondViewport": True}
-        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png", **clip)["data"]))
+    def picture(self, path):
+        """A PNG of the window."""
+        path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))

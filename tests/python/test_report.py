@@ -103,14 +103,13 @@ def choose(browser, select, value):
 
 def test_the_page_asks_for_nothing_and_has_no_errors(opened, report):
     assert [url for url in opened.requests if not url.startswith("data:")] == [report[0].resolve().as_uri()]
-    assert "http" not in re.sub(r"https?://(www\.chartjs\.org|github\.com/kurkle)[^\s\"*]*", "", report[0].read_text("utf-8").split("<script>")[0])
     # Of the scripts only the two that the page has; none of the names of tensors and files.
     assert opened.run("[document.scripts.length, window.hacked ?? null, document.querySelectorAll('main img[onerror], main b').length]") == [4, None, 0]
 
 
 def test_hostile_names_are_shown_as_text(opened):
-    text = opened.run("document.querySelector('#rows').textContent")
-    assert HOSTILE in text and "<b onclick=hacked=3>&\"model'.npz" in text
+    assert HOSTILE in opened.run("document.getElementById('rows').textContent")
+    assert "<b onclick=hacked=3>&\"model'.npz" in opened.run("document.getElementById('facts').textContent")
 
 
 def test_charts_have_the_marks_that_the_rows_have(opened, report):

@@ -2,7 +2,6 @@
 const MOST_BARS = 40;
 const state = { scope: "", step: "", sparsify: "", plan: null, limit: null };
 const TENSORS = unique(rows.map((row) => JSON.stringify([row.input, row.tensor]))).map((text) => JSON.parse(text));
-const INPUTS = unique(TENSORS.map(([input]) => input));
 const lastSteps = new Map();
 for (const row of rows) lastSteps.set(row.input, Math.max(lastSteps.get(row.input) ?? 0, row.step ?? 1));
 
@@ -35,11 +34,11 @@ function fill(select, options, value) {
 }
 
 function fillScopes() {
-  const options = INPUTS.length > 1 ? [["", `all ${INPUTS.length} inputs`]] : [];
-  for (const input of INPUTS) {
+  const options = inputs.length > 1 ? [["", `all ${inputs.length} inputs`]] : [];
+  for (const input of inputs) {
     const tensors = TENSORS.filter(([each]) => each === input).map(([, tensor]) => tensor);
-    options.push([JSON.stringify([input]), tensors.length > 1 ? `${input}: all ${tensors.length} tensors` : input]);
-    if (tensors.length > 1) for (const tensor of tensors) options.push([JSON.stringify([input, tensor]), `${input}: ${tensor}`]);
+    options.push([JSON.stringify([input]), tensors.length > 1 ? `${inputName(input)}: all ${tensors.length} tensors` : inputName(input)]);
+    if (tensors.length > 1) for (const tensor of tensors) options.push([JSON.stringify([input, tensor]), `${inputName(input)}: ${tensor}`]);
   }
   // All inputs at once only where most plans were tried on all of them.
   const { plans, partial } = totals(rows.filter(inStep));
@@ -54,10 +53,9 @@ function planText(row) {
 
 function drawResult(list, tensors) {
   const found = best(list, state.limit), least = list.filter((row) => isNumber(row.total_error)).sort((a, b) => a.total_error - b.total_error || a.bytes - b.bytes)[0];
-  const fewer = (row) => row.relative_volume <= 1 ? `${digits(1 / row.relative_volume)} times fewer than dense f32` : `${digits(row.relative_volume)} times dense f32`;
-  const facts = (row) => ` ${write("bytes", row.bytes)}, ${fewer(row)}; total error ${write("error", row.total_error)}; encode ${write("time", row.encode_ns)}, decode ${write("time", row.decode_ns)}.`;
-  if (found) $("best").replaceChildren("the plan of fewest bytes is ", planText(found), ".", facts(found));
-  else if (least) $("best").replaceChildren("no plan here. The least is ", planText(least), ":", facts(least));
+  const facts = (row) => `: ${write("bytes", row.bytes)} (${write("share", row.relative_volume)} of dense f32), total error ${write("error", row.total_error)}, encode ${write("time", row.encode_ns)}, decode ${write("time", row.decode_ns)}.`;
+  if (found) $("best").replaceChildren("the plan of fewest bytes is ", planText(found), facts(found));
+  else if (least) $("best").replaceChildren("no plan here. The least is ", planText(least), facts(least));
   else $("best").textContent = list.length ? "unknown. These rows have no total error for the tensors together; select one tensor." : "no rows are selected.";
   $("pays").textContent = found ? payment(found, tensors) : "";
 }
@@ -66,12 +64,10 @@ function drawResult(list, tensors) {
 function payment(row, tensors) {
   const ranks = measured.ranks ? `${measured.ranks} ranks` : "the ranks";
   if (isNumber(row.step_ns) && isNumber(row.dense_step_ns)) {
-    const against = row.step_ns < row.dense_step_ns ? "shorter" : "longer";
-    const factor = Math.max(row.step_ns / row.dense_step_ns, row.dense_step_ns / row.step_ns);
-    const bf16 = isNumber(row.bf16_step_ns) ? `, of bf16 ${write("time", row.bf16_step_ns)}` : "";
+    const bf16 = isNumber(row.bf16_step_ns) ? `, that of bf16 ${write("time", row.bf16_step_ns)}` : "";
     const pays = row.parts.filter((part) => part.verdict === "pays").length;
     const verdict = tensors === 1 ? { pays: "It pays.", slower: "It does not pay.", even: "The difference is within the spread of the measurement." }[row.verdict] ?? "" : `It pays on ${pays} of ${tensors} tensors.`;
-    return `${verdict} At ${linkText()} and ${ranks}, its modelled exchange takes ${write("time", row.step_ns)}, that of dense f32 ${write("time", row.dense_step_ns)}${bf16}: ${digits(factor)} times ${against} than f32.`;
+    return `${verdict} At ${linkText()} and ${ranks}, its modelled exchange takes ${write("time", row.step_ns)}, that of dense f32 ${write("time", row.dense_step_ns)}${bf16} (a model: nothing overlaps).`;
   }
   if (tensors !== 1 || !isNumber(row.pays_below)) return "";
   return row.pays_below > 0 ? `It pays against dense f32 on links of less than ${write("rate", row.pays_below)} for each of ${ranks} (a model; --link RATE tells of yours).`
@@ -112,7 +108,7 @@ function drawPlans(list) {
 function drawLayers(list) {
   const chosen = list.find((row) => row.plan === state.plan), many = chosen && unique(chosen.parts.map((row) => row.input)).length > 1;
   const parts = chosen && chosen.parts.length > 1 ? [...chosen.parts].sort((a, b) => b.bytes - a.bytes) : [];
-  const name = (row) => many ? `${row.input}${row.tensor === "*" ? "" : ` ${row.tensor}`}` : row.tensor;
+  const name = (row) => many ? `${inputName(row.input)}${row.tensor === "*" ? "" : ` ${row.tensor}`}` : row.tensor;
   const items = parts.slice(0, 2 * MOST_BARS).map((row) => ({ name: name(row), row, cells: describe(row) }));
   const more = parts.length > items.length ? ` The ${items.length} largest of ${parts.length}.` : "";
   bars("layers-chart", items, [{ title: "bytes", colour: colour("c1"), of: (row) => row.bytes }], "bytes", "bytes",
@@ -121,7 +117,7 @@ function drawLayers(list) {
 
 function drawSupport() {
   const shown = subjects.map((s, i) => [s, i]).filter(([s]) => inScope(s) && (!state.sparsify || stages(s.sparsify).get("sparsify") === state.sparsify || s.sparsify === state.sparsify));
-  const text = (s) => [s.input, s.tensor === "*" ? "" : s.tensor, s.sparsify].filter(Boolean).join("  ");
+  const text = (s) => [inputName(s.input), s.tensor === "*" ? "" : s.tensor, s.sparsify].filter(Boolean).join("  ");
   $("data").hidden = subjects.length === 0;
   const s = subjects[Number(fill($("subject"), shown.map(([s, i]) => [String(i), text(s)]), $("subject").value))];
   const facts = s ? `${write("count", s.r)} of ${write("count", s.d)} elements (${write("share", s.r / s.d)}), ${s.dtype}.` : "";
@@ -139,7 +135,7 @@ function drawSupport() {
 // ---- The rest -------------------------------------------------------------------------------------------
 
 function drawLegend(list) {
-  const seen = (stage) => new Set(list.map((row) => codec(row.stages.get(stage)))), marks = [];
+  const seen = (stage) => new Set(list.map((row) => codec(row.stages.get(stage)))), marks = [], others = [];
   const picture = (shape, fill) => {
     const canvas = document.createElement("canvas"), context = canvas.getContext("2d");
     canvas.width = canvas.height = 28;
@@ -148,8 +144,8 @@ function drawLegend(list) {
     return element("img", { src: canvas.toDataURL(), width: "14", height: "14", alt: "" });
   };
   for (const name of seen("index")) marks.push(element("span", {}, picture("rectRounded", colour(`c${indexFamilies.get(name) + 1}`)), `index ${name}`));
-  for (const name of seen("value")) marks.push(element("span", {}, picture(SHAPES[valueFamilies.get(name)], colour("soft")), `value ${name}`));
-  $("legend").replaceChildren(...marks);
+  for (const name of seen("value")) others.push(element("span", {}, picture(SHAPES[valueFamilies.get(name)], colour("soft")), `value ${name}`));
+  $("legend").replaceChildren(...marks, element("span", { class: "break" }), ...others);
 }
 
 function update() {

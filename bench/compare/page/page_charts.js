@@ -41,7 +41,8 @@ function draw(id, { config, items, note = "", empty = "", height = 320 }) {
   charts.get(id)?.chart.destroy();
   charts.delete(id);
   figure.querySelector("small").textContent = note;
-  figure.querySelector(".empty").textContent = items.length ? "" : empty;
+  figure.querySelector(".empty").textContent = empty;
+  figure.querySelector(".empty").hidden = items.length > 0;
   figure.querySelector(".tip").hidden = true;
   for (const part of figure.querySelectorAll(".canvas, details")) part.hidden = items.length === 0;
   if (!items.length) return;
@@ -109,13 +110,16 @@ function axis(kind, title, values = [], extra = {}) {
   const low = Math.min(...values), high = Math.max(...values), logarithmic = low > 0 && high / low > 3;
   const lead = (v) => Number((v / 10 ** Math.floor(Math.log10(v) + 1e-9)).toFixed(6));
   const leads = high / low > 1000 ? [1] : [1, 2, 5];
-  const room = values.length ? (logarithmic ? { min: low / 1.18, max: high * 1.25 } : { min: kind === "score" ? low - 0.06 * (high - low || 1) : 0, max: high + 0.08 * (high - (kind === "score" ? low : 0) || 1) }) : {};
-  const text = (v) => kind === "score" ? digits(v) : write(kind, v);
+  // Errors that are nearly the same look so.
+  const base = kind !== "score" && low < high / 2 ? 0 : low, margin = Math.max(0.12 * (high - base || high || 1), kind === "error" ? 0.02 * high : 0);
+  const room = !values.length ? {} : logarithmic ? { min: low / 1.18, max: high * 1.25 } : { min: base && base - margin, max: high + margin };
+  const places = (ticks) => Math.max(0, Math.ceil(-Math.log10(Math.abs(ticks[1]?.value - ticks[0]?.value) || 1) - 1e-6));
+  const text = (v, ticks) => !logarithmic && ["error", "score"].includes(kind) ? v.toFixed(places(ticks)) : write(kind, v);
   return {
     type: logarithmic ? "logarithmic" : "linear", ...room,
     title: { display: true, text: title, color: colour("soft") },
     grid: { color: colour("grid"), borderColor: colour("line") },
-    ticks: { color: colour("soft"), maxRotation: 0, autoSkipPadding: 8, callback: (v) => logarithmic && !leads.includes(lead(v)) ? "" : text(v), includeBounds: false },
+    ticks: { color: colour("soft"), maxRotation: 0, autoSkipPadding: 8, callback: (v, _, ticks) => logarithmic && !leads.includes(lead(v)) ? "" : text(v, ticks), includeBounds: false },
     ...extra,
   };
 }
@@ -175,6 +179,11 @@ function scatter(id, points, x, y, notes) {
   draw(id, { config, items: points.map(({ row }) => ({ name: row.plan, plan: row.plan, cells: describe(row) })), height: 380, ...notes });
 }
 
+function legend(display) {
+  const labels = (chart) => chart.data.datasets.map(({ label, backgroundColor }) => ({ text: label, fillStyle: backgroundColor, lineWidth: 0, fontColor: colour("ink") }));
+  return { display, align: "start", onClick: () => {}, labels: { boxWidth: 12, boxHeight: 12, generateLabels: labels } };
+}
+
 // Horizontal bars. parts: [{title, colour, of}]; items as in draw, with `row`.
 function bars(id, items, parts, kind, title, notes) {
   const named = (text, chart) => cut(text, Math.max(12, Math.round(chart.width / 16)));
@@ -183,15 +192,15 @@ function bars(id, items, parts, kind, title, notes) {
     data: {
       labels: items.map((item) => item.short ?? item.name),
       datasets: parts.map((part) => ({ label: part.title, data: items.map((item) => part.of(item.row)), backgroundColor: part.colour, stack: "one",
-        borderColor: items.map((item) => item.plan && item.plan === state.plan ? colour("ink") : colour("ground")), borderWidth: 1, maxBarThickness: 18 })),
+        borderColor: ({ dataIndex }) => items[dataIndex]?.plan && items[dataIndex].plan === state.plan ? colour("ink") : colour("ground"), borderWidth: 1, maxBarThickness: 18 })),
     },
     options: {
       indexAxis: "y", interaction: { mode: "index", axis: "y", intersect: false },
       scales: {
         x: { ...axis(kind, title), type: "linear", stacked: true, beginAtZero: true },
-        y: { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, callback(value) { return named(this.getLabelForValue(value), this.chart); } } },
+        y: { stacked: true, grid: { display: false }, ticks: { color: colour("ink"), autoSkip: false, font: ({ index }) => ({ weight: items[index]?.plan && items[index].plan === state.plan ? "bold" : "normal" }), callback(value) { return named(this.getLabelForValue(value), this.chart); } } },
       },
-      plugins: { legend: { display: parts.length > 1, labels: { color: colour("ink"), boxWidth: 12, boxHeight: 12, font: { size: 12 } }, onClick: () => {}, position: "top", align: "start" } },
+      plugins: { legend: legend(parts.length > 1) },
     },
   };
   draw(id, { config, items, height: 90 + 24 * items.length, ...notes });
@@ -204,12 +213,12 @@ function histogram(id, items, title, line, notes) {
     data: {
       labels: items.map((item) => item.short),
       datasets: [{ label: "counted", data: items.map((item) => item.count), backgroundColor: colour("c1"), categoryPercentage: 1, barPercentage: 0.92 },
-        ...(line ? [{ label: line.title, items: false, type: "line", data: items.map((item) => item.expected), borderColor: colour("c2"), backgroundColor: colour("c2"), borderWidth: 2, pointRadius: 2, pointHitRadius: 0 }] : [])],
+        ...(line ? [{ label: line.title, items: false, type: "line", order: -1, data: items.map((item) => item.expected), borderColor: colour("c2"), backgroundColor: colour("c2"), borderWidth: 2, pointRadius: 2, pointHitRadius: 0 }] : [])],
     },
     options: {
       interaction: { mode: "index", intersect: false },
       scales: { x: { ...axis("count", title), type: "category", ticks: { color: colour("soft"), maxRotation: 0, autoSkipPadding: 6 }, grid: { display: false } }, y: { ...axis("count", "positions"), beginAtZero: true } },
-      plugins: { legend: { display: Boolean(line), labels: { color: colour("ink"), boxWidth: 12, boxHeight: 12, font: { size: 12 } }, onClick: () => {}, align: "start" } },
+      plugins: { legend: legend(Boolean(line)) },
     },
   };
   draw(id, { config, items, height: 280, ...notes });

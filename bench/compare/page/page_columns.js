@@ -63,6 +63,7 @@ const isNumber = (x) => typeof x === "number" && Number.isFinite(x);
 const digits = (x, places = 3) => x === 0 ? "0" : Math.abs(x) >= 10 ** places ? Math.round(x).toLocaleString("en") :
   Math.abs(x) < 1e-4 ? x.toExponential(1) : String(Number(x.toPrecision(places)));
 function scaled(x, unit, steps) {
+  if (x === 0) return "0";
   const [factor, prefix] = steps.find(([factor]) => Math.abs(x) >= factor) ?? steps.at(-1);
   return `${digits(x / factor)} ${prefix}${unit}`;
 }
@@ -74,6 +75,6 @@ const WRITE = {
   rate: (x) => x === 0 ? "never" : scaled(x, "bit/s", [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]]),
   bits: (x) => digits(x),
   share: (x) => `${digits(100 * x)} %`,
-  error: (x) => digits(x),
+  error: (x) => digits(x, 4),
 };
 const write = (kind, x) => x === null || x === undefined || (kind !== "text" && !isNumber(x)) ? "–" : WRITE[kind](x);

@@ -50,6 +50,12 @@ function shortName(plan) {
   const coded = ["index", "value"].filter((stage) => found.has(stage)).map((stage) => found.get(stage)).join(" · ");
   return [...words, coded].filter(Boolean).join("  ");
 }
+// Inputs without the folders that all of them are in.
+const inputs = unique(rows.map((row) => row.input));
+const folders = inputs.map((input) => input.startsWith("synth:") ? [] : input.split("/").slice(0, -1));
+const common = (folders[0] ?? []).findIndex((part, i) => folders.some((list) => list[i] !== part));
+const prefix = (folders[0] ?? []).slice(0, common < 0 ? undefined : common).map((part) => `${part}/`).join("");
+const inputName = (input) => input.startsWith(prefix) ? input.slice(prefix.length) : input;
 const cut = (text, length) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
 
 // ---- Sums over tensors ----------------------------------------------------------------------------------
@@ -116,7 +122,8 @@ function usualLimit(list) {
   const least = Math.min(...list.map((row) => row.total_error).filter(isNumber));
   if (!Number.isFinite(least) || least === 0) return 0.01;
   const unit = 10 ** (Math.floor(Math.log10(1.1 * least)) - 1);
-  return Number((Math.ceil(1.1 * least / unit - 1e-9) * unit).toPrecision(2));
+  const limit = Number((Math.ceil(1.1 * least / unit - 1e-9) * unit).toPrecision(2));
+  return least < 1 ? Math.min(1, limit) : limit;  // 1: sending nothing
 }
 
 // Columns of a total or a row, as [heading, text]: what a point says of itself.

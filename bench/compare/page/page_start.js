@@ -39,10 +39,11 @@ function drawFacts() {
   const date = measured.date ?? measured.written;
   const facts = [["Machine", [m.cpu, m.cores && `${m.cores} cores`, m.os].filter(Boolean).join(", ")], ["Instructions", (m.flags ?? []).join(" ")],
     ["Library", [b.version, b.compiler, b.buildtype].filter(Boolean).join(", ")], ["Commit", measured.commit], [measured.date ? "Measured" : "Written", date], ["Seed", measured.seed],
-    ["Timed rounds", measured.repeat], ["Threads", measured.threads], ["Ranks", measured.ranks], ["Link", measured.link ? linkText() : null], ["Rows", allRows.length]];
+    ["Timed rounds", measured.repeat], ["Threads", measured.threads], ["Ranks", measured.ranks], ["Link", measured.link ? linkText() : null], ["Rows", allRows.length],
+    ["Inputs", inputs.slice(0, 30).join(", ") + (inputs.length > 30 ? `, and ${inputs.length - 30} more` : "")]];
   $("facts").replaceChildren(...definitions(facts.filter(([, x]) => x !== null && x !== undefined && x !== "").map(([term, x]) => [term, String(x)])));
-  const inputs = INPUTS.length === 1 ? INPUTS[0] : `${INPUTS.length} inputs`, steps = unique(rows.map((row) => row.step ?? 1)).length;
-  $("summary").textContent = [`${plans.length} plans`, inputs, `${TENSORS.length} tensor${TENSORS.length === 1 ? "" : "s"}`, steps > 1 ? `${steps} steps` : "", m.cpu, `commit ${measured.commit ?? "unknown"}`, date].filter(Boolean).join(" · ");
+  const given = inputs.length === 1 ? inputName(inputs[0]) : `${inputs.length} inputs`, steps = unique(rows.map((row) => row.step ?? 1)).length;
+  $("summary").textContent = [`${plans.length} plans`, given, `${TENSORS.length} tensor${TENSORS.length === 1 ? "" : "s"}`, steps > 1 ? `${steps} steps` : "", m.cpu, `commit ${measured.commit ?? "unknown"}`, date].filter(Boolean).join(" · ");
   const failures = measured.failures ?? [];
   $("failed").textContent = failures.length ? `${failures.length} failed: ${failures.slice(0, 5).map((f) => `${f.plan} on ${[f.input, f.tensor].filter(Boolean).join(" ")}: ${f.error}`).join("; ")}${failures.length > 5 ? "; …" : ""}` : "";
   const there = new Set(allRows.flatMap((row) => Object.keys(row)));
@@ -80,7 +81,7 @@ function startTheme() {
 function start() {
   startTheme(), setTheme(), startTable(), fillScopes();
   const steps = unique(rows.map((row) => row.step ?? 1)).sort((a, b) => a - b), sparsifiers = unique(rows.map((row) => row.sparsify));
-  fill($("step"), [["", "the last"], ...steps.map((step) => [String(step), String(step)])]);
+  fill($("step"), [["", "the last of each input"], ...steps.map((step) => [String(step), String(step)])]);
   $("step-field").hidden = steps.length < 2;
   fill($("sparsify"), [["", sparsifiers.length > 1 ? `all ${sparsifiers.length}` : sparsifiers[0] ?? "none"], ...(sparsifiers.length > 1 ? sparsifiers.map((s) => [s, s]) : [])]);
   fill($("model"), trained.models.map((model, i) => [String(i), `${model.title}, ${model.ranks} ranks`]));

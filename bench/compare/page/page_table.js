@@ -6,7 +6,7 @@ function shownColumns() {
   const there = COLUMNS.filter(({ name }) => allRows.some((row) => row[name] !== null && row[name] !== undefined));
   const varying = (name) => unique(allRows.map((row) => row[name])).length > 1;
   if ($("every").checked) return there;
-  return there.filter(({ name }) => FIRST_COLUMNS.includes(name) && (!["tensor", "step"].includes(name) || varying(name)));
+  return there.filter(({ name }) => FIRST_COLUMNS.includes(name) && (!["input", "tensor", "step"].includes(name) || varying(name)));
 }
 
 function compareCells(a, b, name) {
@@ -57,6 +57,7 @@ async function copyText(text) {
 function bodyCell(row, { name, kind }) {
   if (name === "plan") return planCell(row);
   const spread = row[`${name}_spread`];
+  if (name === "input") return element("td", { class: "text" }, inputName(row.input));
   return element("td", { class: kind === "text" ? "text" : "" }, write(kind, row[name]) + (kind === "time" && isNumber(spread) ? ` ± ${write("share", spread)}` : ""));
 }
 
