@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "histograms.hpp"
 #include "kept.hpp"
 #include "layer_kind.hpp"
 #include "metrics.hpp"
@@ -71,6 +73,7 @@ class measurement {
       x.prepare_merge();
     });
     kept_.clear();
+    known_ways_.clear();
     (void)bench_.copy_all();
     each_run([&](plan_run& x) { x.warm_up(); });
     const double begin = now_ns();
@@ -168,7 +171,19 @@ class measurement {
   // By plans without feedback.
   const positions& kept_of(const std::string& sparsify) {
     if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
-    return kept_[sparsify] = positions_kept(sparsify, g());
+    const positions& kept = kept_[sparsify] = positions_kept(sparsify, g());
+    note_subject(sparsify, g(), kept);
+    return kept;
+  }
+
+  // Once a step for each way to keep; with feedback as the first plan has it.
+  void note_subject(const std::string& way, const subject& seen, const positions& kept) {
+    if (!known_ways_.insert(way).second) return;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      nlohmann::ordered_json facts = subject_facts(seen[i], way, kept[i]);
+      facts["step"] = bench_.step + 1;
+      result_.subjects.push_back(std::move(facts));
+    }
   }
 
   void check(plan_run& x) {
@@ -180,7 +195,10 @@ class measurement {
     } else {
       subject seen = x.has_state() ? x.accumulated() : g();
       if (x.flat) seen = joined(seen);
-      describe(x, seen, positions_kept(x.reading.sparsify, seen));
+      const positions kept = positions_kept(x.reading.sparsify, seen);
+      const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
+      note_subject(x.reading.sparsify + feedback, seen, kept);
+      describe(x, seen, kept);
     }
     x.facts.total_error = total_error_of(x);
     if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
@@ -317,6 +335,7 @@ class measurement {
   workbench bench_;
   running_sum sent_;
   std::map<std::string, positions> kept_;
+  std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
   std::vector<std::unique_ptr<plan_run>> runs_;
   std::vector<double> copy_ns_;
   measured result_;

@@ -189,12 +189,13 @@ class comparison {
       if (!alone && gradients.size() > o_.steps)
         throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
       plans.push_back(missing_plans(plans_for(plan_texts, *like.at(gradients[0][0].input)), gradients));
-      work.push_back(work.back() + static_cast<double>(elements_of(gradients[0])) *
-                                       static_cast<double>(plans.back().size() + 1));
+      work.push_back(work.back() +
+                     static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
     announce(plans);
-    const measure_settings settings{o_.repeat, o_.seconds, o_.seed,       o_.segment_rows, o_.ranks,
-                                    o_.over,   std::max(o_.steps, 1u), o_.each_step, o_.presets};
+    const measure_settings settings{
+        o_.repeat,    o_.seconds, o_.seed, o_.segment_rows, o_.ranks, o_.over, std::max(o_.steps, 1u),
+        o_.each_step, o_.presets};
     for (size_t i = 0; i < sequences.size(); ++i) {
       if (plans[i].empty()) continue;
       console_.part(i, sequences.size(), work[i], work.back());
@@ -219,8 +220,8 @@ class comparison {
     const bool swept = std::ranges::any_of(
         o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
     if (!swept && !kept_ && !console_.is_terminal()) return;
-    std::string text = fmt::format("{} plan{} × {} input{}", most, most == 1 ? "" : "s", plans.size(),
-                                   plans.size() == 1 ? "" : "s");
+    std::string text =
+        fmt::format("{} plan{} × {} input{}", most, most == 1 ? "" : "s", plans.size(), plans.size() == 1 ? "" : "s");
     if (kept_) text += fmt::format(", {} of them to be measured, {} rows are there", runs, kept_->rows().size());
     console_.line(text);
   }
@@ -302,7 +303,8 @@ void load_plugins(const std::vector<std::string>& paths) {
 
 int run_compare(const compare_options& options) {
   if ((!options.report.empty() || options.form == format::html) && !has_html_report())
-    throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " + no_html_report);
+    throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " +
+                      no_html_report);
   load_plugins(options.plugins);
   note_signals();
   return comparison(options).run();

@@ -102,8 +102,9 @@ void add_compare_output(CLI::App& app, compare_options& o) {
   app.add_option("--format", o.form_name, "How the result is printed; default: as --output ends, else table")
       ->check(known_format)
       ->type_name("table|csv|json|md|html");
-  add_output(app, o.output,
-             "File to write to instead of stdout, whole or not at all: X.json, X.csv, X.md and X.html in these formats");
+  add_output(
+      app, o.output,
+      "File to write to instead of stdout, whole or not at all: X.json, X.csv, X.md and X.html in these formats");
 }
 
 void add_report(CLI::App& app, std::string& path) {

@@ -17,12 +17,12 @@ struct compare_options {
   subject_options subjects;
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
-  std::string form_name, output, report;                     // form_name: as --format says; report: a page of HTML beside it
+  std::string form_name, output, report;  // form_name: as --format says; report: a page of HTML beside it
   std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
   std::vector<std::string> from;                             // saved documents
   std::string resume, against;                               // likewise, one each
   bool fail_if_worse = false;
-  uint64_t limit = 10000;                                   // of plans that sweeps give
+  uint64_t limit = 10000;                      // of plans that sweeps give
   uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
   uint32_t repeat = 0;                         // 0: by time
   double seconds = default_seconds;
