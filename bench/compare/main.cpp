@@ -1,4 +1,5 @@
 // The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -58,24 +59,29 @@ std::vector<plan> parse_plans(const std::vector<std::string>& texts) {
   return plans;
 }
 
-std::string report(const compare_options& o, std::span<const row> rows, const nlohmann::ordered_json& document) {
+std::string report(const compare_options& o, const measured& m, const run_facts& run,
+                   const nlohmann::ordered_json& document) {
   switch (o.form) {
     case format::json: return json_report(document);
-    case format::csv: return csv_report(rows);
+    case format::csv: return csv_report(m.rows);
     case format::table: break;
   }
-  std::string text = table_report(rows, o.ranks);
+  std::string text = table_report(m.rows, run);
   for (const std::string& name : o.presets) text += preset_notes(name);
   return text;
 }
 
 // What the command line names for a gradient; the default set if it names nothing.
-std::vector<std::string> plans_for(const compare_options& o, const tensor& g) {
+std::vector<std::string> plans_for(const compare_options& o, const subject& g) {
   if (o.plans.empty() && o.presets.empty()) return default_plans(g);
   std::vector<std::string> texts = o.plans;
   for (const std::string& name : o.presets)
     for (std::string& text : preset_plans(name, default_sparsifier(g))) texts.push_back(std::move(text));
   return texts;
+}
+
+measure_settings settings_of(const compare_options& o) {
+  return {o.repeat, o.seconds, o.seed, o.segment_rows, o.ranks, o.over, std::max(o.steps, 1u), o.each_step, o.presets};
 }
 
 int run(const compare_options& o) {
@@ -89,26 +95,24 @@ int run(const compare_options& o) {
   }
   console console;
   context context(o.threads);
-  std::vector<row> rows;
-  auto facts = nlohmann::ordered_json::array();  // of subjects
-  uint32_t failures = 0;
+  measured all;
   const bool alone = o.steps == 0;
-  std::vector<tensor> subjects = read_subjects(o.subjects, console);
+  std::vector<subject> subjects = read_frames(o.subjects, console);
   for (const auto& gradients : alone ? apart(std::move(subjects)) : in_steps(std::move(subjects))) {
     if (!alone && gradients.size() > o.steps)
       throw usage_error("--steps " + std::to_string(o.steps) + ": there are " + std::to_string(gradients.size()) +
                         " inputs");
-    measured m = compare_plans(context, gradients, parse_plans(plans_for(o, gradients[0])),
-                               {o.repeat, o.seed, o.segment_rows, std::max(o.steps, 1u), o.each_step}, console);
-    std::move(m.rows.begin(), m.rows.end(), std::back_inserter(rows));
-    facts.insert(facts.end(), m.subjects.begin(), m.subjects.end());
-    failures += m.failures;
+    measured m = compare_plans(context, gradients, parse_plans(plans_for(o, gradients[0])), settings_of(o), console);
+    std::ranges::move(m.rows, std::back_inserter(all.rows));
+    all.subjects.insert(all.subjects.end(), m.subjects.begin(), m.subjects.end());
+    std::ranges::move(m.failures, std::back_inserter(all.failures));
   }
   console.clear();
-  const nlohmann::ordered_json document = json_document(rows, facts, {o.seed, o.repeat, o.threads});
+  const run_facts facts{o.seed, o.repeat, o.seconds, o.threads, o.ranks, o.link_text, o.over, all.failures};
+  const nlohmann::ordered_json document = json_document(all.rows, all.subjects, facts);
   if (!o.report.empty()) write_output(o.report, html_report(document));
-  write_output(o.output, report(o, rows, document));
-  return failures ? failed : fine;
+  write_output(o.output, report(o, all, facts, document));
+  return all.failures.empty() ? fine : failed;
 }
 
 int run(const codecs_options& o) {

@@ -19,30 +19,24 @@ constexpr const char* compare_footer =
 or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
 Without INPUT the bundled data are taken: accumulators, which are what a sparsifier sees in training, gradients with their
 residuals; then gradients by themselves (DEEPREDUCE_DATASETS may name the folder above accumulators/ and gradients/).
-A file of several tensors is compared as one, its tensors joined and called '*'.
+A file of several tensors is compared as one, its tensors joined and called '*'; --batch puts them into one frame, a list,
+as `encode` and frameworks do. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
 
 Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
-('memcpy': one copy is its encode and its decode); the first round does not count. Times are medians, a spread is
-(75th - 25th percentile) / median.
+('memcpy': one copy is its encode and its decode); the first round does not count. There are rounds until each plan has
+had --time seconds, at least 5 and at most 200, or --repeat rounds. Times are medians; a spread is (75th - 25th
+percentile) / median. A merge adds up a frame of each rank: the tensor's own, and up to 7 others in turn, encoded from the
+tensor shifted cyclically, with another private seed. Beyond 64 ranks it is the time of 64, in proportion.
 
 Feedback adds what it kept of the steps before. An input is a first step, with nothing kept, unless --steps N makes steps
 of one training of the inputs, in their order, from the first again until there are N. What is shown is the last step, and
-of plans with feedback against gradient + residual: r, bounds, errors, cosine, contraction. Gradients of the same batch
-again and again are no training: for real figures record gradients of consecutive steps (datasets/README.md).
+of plans with feedback against gradient + residual: r, bounds, coding errors, energy, cosine, contraction. The total error
+is that of the sums over all steps. Gradients of the same batch again and again are no training: for real figures record
+gradients of consecutive steps (datasets/README.md).
 
-Columns of csv and of the rows in json (with machine, commit, build, seed around them):
-  input tensor step dtype d what was compressed: d elements of that type; 1 is the first step
-  r support                 nonzeros that the sparsifier kept, and that decode gives back
-  plan fallback             the canonical plan; none, raw_index or dense where the frame fell back to less
-  bytes index_bytes value_bytes order_bytes header_bytes
-  relative_volume           bytes / (4 d): of dense f32, whatever the type
-  index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero     by r; the bound is log2 C(d,r) / r
-  sparsify_ns encode_ns decode_ns encode_ns_spread decode_ns_spread              encode without sparsify
-  index_recall              share of what was kept that decode's support has
-  relative_l2_error max_relative_error          of what decode gives, against what was kept
-  cosine_similarity contraction                 the same against the dense tensor; contraction is |g - c|^2 / |g|^2
-  missed false_positives    indices that were kept and are not in decode's support, and the other way round
-0/0 is 0; what is undefined is null, empty in csv.
+)";
+
+constexpr const char* compare_examples = R"(
 
 Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 usage, input or output.
 
@@ -51,6 +45,7 @@ Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 us
   deepreduce compare model.safetensors --tensor 'layer3.*' --format json --output rows.json
   deepreduce compare --preset paper --preset 'BF-P2+QSGD'
   deepreduce compare step*.npz --steps 40 --plan 'sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw'
+  deepreduce compare grad.npz --ranks 8 --link 10Gb/s,50us
   deepreduce compare synth:d=36864,density=0.01 --format csv)";
 
 const std::map<std::string, format> every_format{
@@ -107,6 +102,33 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
       ->type_name("N");
 }
 
+// Rounds, ranks and their links; whether a file is a batch.
+void add_timing(CLI::App& app, compare_options& o) {
+  auto* repeat = app.add_option("--repeat", o.repeat, "Timed rounds, instead of --time");
+  repeat->check(CLI::Range(1, 1000000))->type_name("N");
+  app.add_option("--time", o.seconds, "Seconds of rounds for each plan; default: 0.25. At least 5 rounds, at most 200")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->type_name("SECONDS")
+      ->excludes(repeat);
+  app.add_option("--ranks", o.ranks, "Ranks: of `merge`, `pays below` and --link; default: 8")
+      ->check(CLI::Range(2, 1000000))
+      ->type_name("N");
+  app.add_option_function<std::string>(
+         "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },
+         "Models a step of the ranks over links of that rate ('10Gb/s', '100Mbit/s,50us', '25e9'): a verdict for each "
+         "plan")
+      ->check([](const std::string& text) {
+        try {
+          return (void)parse_link(text), std::string();
+        } catch (const std::invalid_argument& e) {
+          return std::string(e.what());
+        }
+      })
+      ->type_name("RATE[,LATENCY]");
+  app.add_flag("--batch", o.subjects.batch, "All tensors of an input in one frame, byte for byte that of `encode`")
+      ->excludes("--per-tensor", "--flat");
+}
+
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set that fits the input")->type_name("PLAN");
@@ -123,15 +145,12 @@ void add_compare(CLI::App& app, compare_options& o) {
                     ->type_name("N");
   app.add_flag("--each-step", o.each_step, "Show each of the steps, not only the last")->needs(steps);
   add_format(app, o.form, every_format, "table|csv|json");
-  add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
   add_report(app, o.report);
-  app.add_option("--repeat", o.repeat, "Timed rounds; default: 15")->check(CLI::Range(1, 1000000))->type_name("N");
-  app.add_option("--ranks", o.ranks, "Ranks that the column `pays below` is for; default: 8")
-      ->check(CLI::Range(2, 1000000))
-      ->type_name("N");
+  add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
+  add_timing(app, o);
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
-  app.footer(compare_footer);
+  app.footer(std::string(compare_footer) + model_help + "\n" + column_help + compare_examples);
 }
 
 void add_encode(CLI::App& app, encode_options& o) {

@@ -1,10 +1,12 @@
 // The command line as structs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "compare.hpp"
 #include "subjects.hpp"
 
 namespace dr::compare {
@@ -16,7 +18,11 @@ struct compare_options {
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
   std::string output, report;  // report: a page of HTML beside it
-  uint32_t repeat = 15, threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  uint32_t repeat = 0;                         // 0: by time
+  double seconds = default_seconds;
+  std::string link_text;
+  std::optional<link> over;
   bool each_step = false;
   uint64_t seed = 0, segment_rows = 0;
 };

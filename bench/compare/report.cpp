@@ -24,14 +24,33 @@ std::string csv_line(const ordered_json& columns, Cell&& cell) {
   return line + "\r\n";
 }
 
+ordered_json link_json(const run_facts& run) {
+  if (!run.over) return nullptr;
+  return {
+      {"text", run.link_text}, {"bits_per_second", run.over->bits_per_second}, {"latency_ns", run.over->latency_ns}};
+}
+
 }  // namespace
 
 ordered_json json_document(std::span<const row> rows, const ordered_json& subjects, const run_facts& run) {
-  ordered_json report{
-      {"machine", machine_facts()}, {"commit", commit()},     {"build", build_facts()},       {"seed", run.seed},
-      {"repeat", run.repeat},       {"threads", run.threads}, {"subjects", subjects},
-      {"rows", ordered_json::array()}};
-  for (const row& r : rows) report["rows"].push_back(to_json(r));
+  ordered_json report{{"schema", "deepreduce-compare-1"},
+                      {"machine", machine_facts()},
+                      {"commit", commit()},
+                      {"build", build_facts()},
+                      {"seed", run.seed},
+                      {"repeat", run.repeat ? ordered_json(run.repeat) : ordered_json(nullptr)},
+                      {"seconds", run.repeat ? ordered_json(nullptr) : ordered_json(run.seconds)},
+                      {"threads", run.threads},
+                      {"ranks", run.ranks},
+                      {"link", link_json(run)},
+                      {"subjects", subjects},
+                      {"rows", ordered_json::array()},
+                      {"failures", ordered_json::array()}};
+  for (const row& r : rows) {
+    report["rows"].push_back(to_json(r));
+    report["rows"].back()["samples"] = samples_json(r);
+  }
+  for (const failure& f : run.failures) report["failures"].push_back(to_json(f));
   return report;
 }
 
