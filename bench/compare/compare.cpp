@@ -10,6 +10,7 @@
 
 #include "histograms.hpp"
 #include "kept.hpp"
+#include "layer_kind.hpp"
 #include "metrics.hpp"
 #include "number.hpp"
 #include "plan_run.hpp"
@@ -124,6 +125,7 @@ class measurement {
     row r;
     r.input = g()[0].input;
     r.tensor = name_of(g());
+    if (g().size() == 1) r.kind = layer_kind(g()[0].name, g()[0].shape);
     r.step = bench_.step + 1;
     r.dtype = types_of(g());
     r.d = elements_of(g());
@@ -193,10 +195,12 @@ class measurement {
       subject seen = x.has_state() ? x.accumulated() : g();
       if (x.flat) seen = joined(seen);
       const positions kept = positions_kept(x.reading.sparsify, seen);
-      if (x.has_state()) note_subject(x.reading.sparsify + ' ' + x.reading.feedback, seen, kept);
+      const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
+      note_subject(x.reading.sparsify + feedback, seen, kept);
       describe(x, seen, kept);
     }
     x.facts.total_error = total_error_of(x);
+    if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
   }
 
   // seen: of which the sparsifier has kept `kept`.
@@ -219,6 +223,8 @@ class measurement {
     x.facts.max_relative_error = d.max_relative_error;
     x.facts.cosine_similarity = d.cosine_similarity;
     x.facts.contraction = d.contraction;
+    x.facts.gradient_energy = d.gradient_energy;
+    x.facts.kept_energy = d.kept_energy;
   }
 
   void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
