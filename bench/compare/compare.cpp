@@ -179,11 +179,10 @@ class measurement {
   // Once a step for each way to keep; with feedback as the first plan has it.
   void note_subject(const std::string& way, const subject& seen, const positions& kept) {
     if (!known_ways_.insert(way).second) return;
-    for (size_t i = 0; i < seen.size(); ++i) {
-      nlohmann::ordered_json facts = subject_facts(seen[i], way, kept[i]);
-      facts["step"] = bench_.step + 1;
-      result_.subjects.push_back(std::move(facts));
-    }
+    nlohmann::ordered_json facts = subject_facts(seen, way, kept);
+    facts["tensor"] = name_of(g());
+    facts["step"] = bench_.step + 1;
+    result_.subjects.push_back(std::move(facts));
   }
 
   void check(plan_run& x) {

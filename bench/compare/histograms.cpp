@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <map>
+#include <span>
 
 #include "number.hpp"
 
@@ -21,27 +22,25 @@ ordered_json counts(const std::map<int, uint64_t>& bins, int first) {
   return list;
 }
 
-double energy(const tensor& g) {
-  double sum = 0;
-  for (uint64_t i = 0; i < g.elements; ++i) {
-    const double v = value_of(g.type, bits_at(g.type, g.data, i));
-    sum += v * v;
-  }
-  return sum;
-}
-
-ordered_json finite(double number) { return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr); }
-
-}  // namespace
-
-ordered_json subject_facts(const tensor& g, std::string_view sparsify, std::span<const uint64_t> kept) {
+struct histograms {
   std::map<int, uint64_t> gaps, magnitudes;
-  uint64_t zeros = 0, not_finite = 0, next = 0;  // next: the position after the last one
-  double kept_energy = 0;
-  for (const uint64_t at : kept) {
-    ++gaps[std::bit_width(at - next + 1) - 1];
-    next = at + 1;
-    const double v = value_of(g.type, bits_at(g.type, g.data, at));
+  uint64_t kept = 0, zeros = 0, not_finite = 0;
+  double gradient_energy = 0, kept_energy = 0;
+
+  void add(const tensor& g, std::span<const uint64_t> positions) {
+    const auto value = [&](uint64_t i) { return value_of(g.type, bits_at(g.type, g.data, i)); };
+    for (uint64_t i = 0; i < g.elements; ++i) gradient_energy += value(i) * value(i);
+    uint64_t next = 0;  // the position after the last one
+    for (const uint64_t at : positions) {
+      ++gaps[std::bit_width(at - next + 1) - 1];
+      next = at + 1;
+      add(value(at));
+    }
+    kept += positions.size();
+  }
+
+ private:
+  void add(double v) {
     kept_energy += v * v;
     if (v == 0)
       ++zeros;
@@ -50,18 +49,31 @@ ordered_json subject_facts(const tensor& g, std::string_view sparsify, std::span
     else
       ++magnitudes[std::ilogb(v)];
   }
-  const int first = magnitudes.empty() ? 0 : magnitudes.begin()->first;
-  return {{"input", g.input},
-          {"tensor", g.name},
-          {"dtype", name_of(g.type)},
-          {"d", g.elements},
+};
+
+ordered_json finite(double number) { return std::isfinite(number) ? ordered_json(number) : ordered_json(nullptr); }
+
+}  // namespace
+
+ordered_json subject_facts(const subject& s, std::string_view sparsify,
+                           const std::vector<std::vector<uint64_t>>& kept) {
+  histograms h;
+  for (size_t i = 0; i < s.size(); ++i) h.add(s[i], kept.at(i));
+  const int first = h.magnitudes.empty() ? 0 : h.magnitudes.begin()->first;
+  return {{"input", s.empty() ? "" : s[0].input},
+          {"tensor", name_of(s)},
+          {"dtype", types_of(s)},
+          {"d", elements_of(s)},
           {"sparsify", sparsify},
-          {"r", kept.size()},
-          {"gradient_energy", finite(energy(g))},
-          {"kept_energy", finite(kept_energy)},
-          {"gaps", {{"log2", counts(gaps, 0)}}},
+          {"r", h.kept},
+          {"gradient_energy", finite(h.gradient_energy)},
+          {"kept_energy", finite(h.kept_energy)},
+          {"gaps", {{"log2", counts(h.gaps, 0)}}},
           {"magnitudes",
-           {{"log2_first", first}, {"counts", counts(magnitudes, first)}, {"zeros", zeros}, {"not_finite", not_finite}}}};
+           {{"log2_first", first},
+            {"counts", counts(h.magnitudes, first)},
+            {"zeros", h.zeros},
+            {"not_finite", h.not_finite}}}};
 }
 
 }  // namespace dr::compare

@@ -16,13 +16,13 @@ using namespace dr::compare;
 
 namespace {
 
-tensor of_floats(const std::vector<float>& values) {
+subject of_floats(const std::vector<float>& values) {
   tensor g;
   g.input = "g.npy";
   g.elements = values.size();
   g.data.resize(4 * values.size());
   std::memcpy(g.data.data(), values.data(), g.data.size());
-  return g;
+  return {g};
 }
 
 size_t count(const std::string& text, const std::string& part) {
@@ -36,7 +36,7 @@ size_t count(const std::string& text, const std::string& part) {
 TEST_CASE("histograms count each gap and each magnitude in its power of two") {
   std::vector<float> values(16, 0.25f);
   values[0] = 1.0f, values[3] = -0.75f, values[4] = 6.0f, values[12] = 0.0f;
-  const std::vector<uint64_t> kept = {0, 3, 4, 12};  // gaps 1, 3, 1, 8
+  const std::vector<std::vector<uint64_t>> kept = {{0, 3, 4, 12}};  // gaps 1, 3, 1, 8
   const ordered_json facts = subject_facts(of_floats(values), "sparsify=topr(count=4)", kept);
   CHECK(facts["gaps"]["log2"] == ordered_json({2, 1, 0, 1}));
   CHECK(facts["magnitudes"]["log2_first"] == -1);
@@ -49,16 +49,27 @@ TEST_CASE("histograms count each gap and each magnitude in its power of two") {
   CHECK(facts["gradient_energy"].get<double>() == doctest::Approx(1 + 0.5625 + 36 + 12 * 0.0625));
 }
 
+TEST_CASE("histograms of a batch begin anew with each tensor") {
+  subject batch = of_floats({1, 1, 1});
+  batch.push_back(of_floats({2, 2}).front());
+  const ordered_json facts = subject_facts(batch, "sparsify=none", {{2}, {0}});
+  CHECK(facts["gaps"]["log2"] == ordered_json({1, 1}));  // 3 and 1
+  CHECK(facts["magnitudes"]["counts"] == ordered_json({1, 1}));
+  CHECK(facts["d"] == 5);
+  CHECK(facts["r"] == 2);
+  CHECK(facts["gradient_energy"] == 11);
+}
+
 TEST_CASE("histograms of values without a power of two") {
   const float nan = std::numeric_limits<float>::quiet_NaN(), tiny = std::numeric_limits<float>::denorm_min();
-  const std::vector<uint64_t> kept = {0, 1, 2};
+  const std::vector<std::vector<uint64_t>> kept = {{0, 1, 2}};
   const ordered_json facts = subject_facts(of_floats({nan, tiny, -std::numeric_limits<float>::infinity()}), "sparsify=none", kept);
   CHECK(facts["magnitudes"]["not_finite"] == 2);
   CHECK(facts["magnitudes"]["log2_first"] == -149);
   CHECK(facts["magnitudes"]["counts"] == ordered_json({1}));
   CHECK(facts["gradient_energy"].is_null());
   CHECK(facts["kept_energy"].is_null());
-  const ordered_json none = subject_facts(of_floats({1.0f}), "sparsify=none", {});
+  const ordered_json none = subject_facts(of_floats({1.0f}), "sparsify=none", {{}});
   CHECK(none["gaps"]["log2"] == ordered_json::array());
   CHECK(none["magnitudes"]["counts"] == ordered_json::array());
 }

@@ -2,6 +2,7 @@
 const COLUMNS = [
   ["input", "input", "text", "File, or the text of a synthetic tensor."],
   ["tensor", "tensor", "text", "Name in the file; * is all tensors of the file, joined."],
+  ["kind", "kind", "text", "Kind of the layer, by name and shape: conv, embedding, linear, recurrent, attention, norm_bias, other."],
   ["step", "step", "count", "Step of training; 1 is the first. Feedback carries over from step to step."],
   ["dtype", "type", "text", "Element type of the gradient."],
   ["d", "elements", "count", "Elements of the dense tensor."],
@@ -28,6 +29,8 @@ const COLUMNS = [
   ["index_recall", "recall", "share", "Share of the kept positions that decoding gives."],
   ["cosine_similarity", "cosine", "error", "Cosine of the angle between the dense gradient and the decoded tensor."],
   ["contraction", "contraction", "error", "‖g − ĝ‖² / ‖g‖²: the square of the total error of one step."],
+  ["gradient_energy", "‖g‖²", "error", "Squared norm of the dense gradient; weighs the total error in totals."],
+  ["kept_energy", "‖s‖²", "error", "Squared norm of the kept values; weighs the coding error in totals."],
   ["missed", "missed", "count", "Kept positions that decoding does not give."],
   ["false_positives", "false positives", "count", "Positions that decoding gives and that were not kept."],
   ["sparsify_ns", "sparsify", "time", "Median time of the sparsifier."],
@@ -47,6 +50,7 @@ const COLUMNS = [
   ["choose_ns", "choose", "time", "Choice of codecs by auto, in one traced encode."],
   ["rounds", "rounds", "count", "Timed rounds, after one that warms up."],
   ["step_ns", "step", "time", "Modelled time of one exchange by this plan over the given link: a model, nothing overlaps."],
+  ["gather_step_ns", "gather step", "time", "The same by an all-gather of frames, whatever exchange the plan names."],
   ["dense_step_ns", "dense step", "time", "The same for a ring all-reduce of dense f32."],
   ["bf16_step_ns", "bf16 step", "time", "The same for a ring all-reduce of bf16."],
   ["verdict", "verdict", "text", "pays: the modelled step is shorter than dense f32's by more than the spread; slower: longer by more; even: between."],
@@ -55,7 +59,6 @@ const COLUMNS = [
 ].map(([name, title, kind, text]) => ({ name, title, kind, text }));
 const FIRST_COLUMNS = ["input", "tensor", "step", "plan", "bytes", "relative_volume", "total_error", "relative_l2_error",
   "energy_recall", "sparsify_ns", "encode_ns", "decode_ns", "merge_ns", "verdict", "pays_below"];
-const UNITS = { bytes: "bytes", bits: "bits a nonzero", time: "time", rate: "bit/s", share: "share", error: "", count: "", text: "" };
 
 // ---- Numbers as people read them ------------------------------------------------------------------------
 

@@ -30,6 +30,13 @@ const allRows = measured.rows.filter((row) => isNumber(row.bytes)).map((row) => 
     total_error: row.total_error ?? (isNumber(row.contraction) ? Math.sqrt(row.contraction) : null),
   };
 });
+// Columns that are newer than this page: by their names and cells.
+for (const name of new Set(allRows.flatMap((row) => Object.keys(row)))) {
+  const cell = allRows.find((row) => row[name] !== null && row[name] !== undefined)?.[name];
+  if (["stages", "samples"].includes(name) || typeof cell === "object" || COLUMNS.some((c) => c.name === name)) continue;
+  const kind = typeof cell === "string" ? "text" : name.endsWith("_spread") ? "share" : name.endsWith("_ns") ? "time" : name.endsWith("bytes") ? "bytes" : "error";
+  COLUMNS.push({ name, title: name, kind, text: "" });
+}
 const rows = allRows.filter((row) => row.plan !== "memcpy");
 const subjects = measured.subjects ?? [];
 

@@ -30,6 +30,16 @@ function drawTraining() {
     note: `${model.title}, ${model.ranks} ranks, ${model.steps} steps. Line: dense f32, mean; dashed: its lowest and highest seed. Squares: torch's own; circles: DeepReduce; triangles: the paper's plans.` });
 }
 
+// What --best and --against were answered.
+function drawAnswers() {
+  const lines = (measured.best ?? []).map((a) => [a.scope === "all" ? "all inputs" : [inputName(a.input), a.kind].filter(Boolean).join(", "), a.plan ?? (a.nearest ? `none; nearest: ${a.nearest}` : "none"), `least ${a.by} with ${a.condition}`,
+    write("bytes", a.total?.bytes), write("error", a.total?.total_error), write("time", a.total?.encode_ns), write("time", a.total?.decode_ns)]);
+  $("answers").hidden = lines.length === 0;
+  $("answers").replaceChildren(textTable("Answers to --best", ["best plan of", "plan", "asked", "bytes", "total error", "encode", "decode"], lines));
+  const total = measured.against?.total;
+  $("against").textContent = total ? `Against ${measured.against.old?.file} (commit ${measured.against.old?.commit ?? "unknown"}): ${total.better} of ${total.rows} rows better, ${total.worse} worse, ${total.mixed ?? 0} mixed, ${total.same} the same; in total ${total.verdict}.` : "";
+}
+
 function definitions(list) {
   return list.flatMap(([term, text]) => [element("dt", {}, term), element("dd", {}, text)]);
 }
@@ -39,7 +49,7 @@ function drawFacts() {
   const date = measured.date ?? measured.written;
   const facts = [["Machine", [m.cpu, m.cores && `${m.cores} cores`, m.os].filter(Boolean).join(", ")], ["Instructions", (m.flags ?? []).join(" ")],
     ["Library", [b.version, b.compiler, b.buildtype].filter(Boolean).join(", ")], ["Commit", measured.commit], [measured.date ? "Measured" : "Written", date], ["Seed", measured.seed],
-    ["Timed rounds", measured.repeat], ["Threads", measured.threads], ["Ranks", measured.ranks], ["Link", measured.link ? linkText() : null], ["Rows", allRows.length],
+    ["Timed rounds", measured.repeat ?? (isNumber(measured.seconds) ? `by time, ${measured.seconds} s a plan` : null)], ["Threads", measured.threads], ["Ranks", measured.ranks], ["Link", measured.link ? linkText() : null], ["Rows", allRows.length],
     ["Inputs", inputs.slice(0, 30).join(", ") + (inputs.length > 30 ? `, and ${inputs.length - 30} more` : "")]];
   $("facts").replaceChildren(...definitions(facts.filter(([, x]) => x !== null && x !== undefined && x !== "").map(([term, x]) => [term, String(x)])));
   const given = inputs.length === 1 ? inputName(inputs[0]) : `${inputs.length} inputs`, steps = unique(rows.map((row) => row.step ?? 1)).length;
@@ -94,6 +104,7 @@ function start() {
   $("model").addEventListener("change", drawTraining);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   drawFacts();
+  drawAnswers();
   update();
 }
 start();
