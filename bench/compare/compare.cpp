@@ -3,279 +3,338 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <chrono>
-#include <cstring>
 #include <map>
+#include <memory>
+#include <set>
 #include <utility>
 
+#include "histograms.hpp"
 #include "kept.hpp"
+#include "layer_kind.hpp"
 #include "metrics.hpp"
 #include "number.hpp"
+#include "plan_run.hpp"
 #include "plan_text.hpp"
+#include "presets.hpp"
 #include "verify.hpp"
 
 namespace dr::compare {
 namespace {
 
-double now_ns() {
-  return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
+// The tensors of a batch as the one that bucket=flat makes of them.
+subject joined(const subject& g) { return {concatenated(g)}; }
 
-struct candidate {
-  const plan* method;
-  plan_reading reading;
-  std::vector<uint64_t> left;    // feedback's state before the step; empty: the plan has none
-  std::vector<uint64_t> state;   // what an encode of the step gets, a copy of it
-  std::vector<std::byte> frame;  // as it was verified
-  row facts;
-  std::vector<double> sparsify_ns, encode_ns, decode_ns;
-};
-
-void add_sparsify(void* total_ns, const dr_trace* trace) {
-  if (std::strcmp(trace->stage, "sparsify") == 0)
-    *static_cast<double*>(total_ns) += static_cast<double>(trace->end_ns - trace->begin_ns);
+// The codecs that the tensors of a frame have; of several choices the one that most have, and how many.
+std::string choice_of(const std::vector<dr_tensor_info>& infos) {
+  std::map<std::string, size_t> counts;
+  for (const dr_tensor_info& info : infos) ++counts[info.plan];
+  const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (counts.size() <= 1) return most == counts.end() ? "" : most->first;
+  return fmt::format("{} ({} of {} tensors)", most->first, most->second, infos.size());
 }
 
 class measurement {
  public:
-  measurement(context& c, std::span<const tensor> gradients, const measure_settings& settings, console& console)
-      : context_(c), gradients_(gradients), settings_(settings), console_(console), received_(g().data.size()) {}
+  measurement(context& c, std::span<const subject> gradients, const measure_settings& settings, console& console)
+      : gradients_(gradients), settings_(settings), console_(console), bench_{c, settings, &gradients[0], 0, {}, {}} {
+    size_t room = 0;
+    for (const tensor& t : gradients[0]) room += (t.data.size() + 3) / 4 * 4;
+    bench_.received.resize(room);
+  }
 
   measured run(std::span<const plan> plans) {
     for (const plan& p : plans)
-      attempt(p.text(), [&] {
-        candidates_.push_back({&p, read_plan(p.text()), fresh_state(p), {}, {}, {}, {}, {}, {}});
-      });
-    for (; step_ < settings_.steps; ++step_) {
-      if (settings_.each_step || step_ + 1 == settings_.steps) show_step();
-      if (step_ + 1 == settings_.steps) break;
-      progress(fmt::format("step {}", step_ + 1));
-      each_candidate([&](candidate& x) { advance(x); });
+      attempt(read_plan(p.text()), [&] { runs_.push_back(std::make_unique<plan_run>(bench_, p)); });
+    for (bench_.step = 0; bench_.step < settings_.steps; ++bench_.step) {
+      bench_.gradient = &gradients_[bench_.step % gradients_.size()];
+      add_gradient();
+      const bool last = bench_.step + 1 == settings_.steps, shown = settings_.each_step || last;
+      if (shown) show_step();
+      if (last) break;
+      progress(fmt::format("step {}", bench_.step + 1));
+      each_run([&](plan_run& x) { advance(x, shown); });
     }
     return std::move(result_);
   }
 
  private:
   void show_step() {
-    each_candidate([&](candidate& x) {
+    each_run([&](plan_run& x) {
       progress(fmt::format("verifying {}", x.reading.text));
       check(x);
+      x.prepare_merge();
     });
     kept_.clear();
-    time_memcpy();
-    each_candidate([&](candidate& x) { warm_up(x); });
-    copy_ns_.clear();
-    for (uint32_t round = 1; round <= settings_.repeat; ++round) {
-      progress(fmt::format("round {} of {}", round, settings_.repeat));
-      time_memcpy();
-      for (candidate& x : candidates_) time_plan(x);
+    known_ways_.clear();
+    (void)bench_.copy_all();
+    each_run([&](plan_run& x) { x.warm_up(); });
+    const double begin = now_ns();
+    for (uint32_t round = 1; !enough(round - 1, now_ns() - begin); ++round) {
+      progress(settings_.repeat ? fmt::format("round {} of {}", round, settings_.repeat)
+                                : fmt::format("round {}", round));
+      time_copy();
+      each_run([&](plan_run& x) { x.time_round(); });
     }
     result_.rows.push_back(memcpy_row());
     copy_ns_.clear();
-    for (candidate& x : candidates_) result_.rows.push_back(finished(x));
+    for (const auto& x : runs_) {
+      x->report_times(x->facts);
+      add_model(x->facts, x->reading);
+      result_.rows.push_back(std::move(x->facts));
+    }
   }
 
-  const tensor& g() const { return gradients_[step_ % gradients_.size()]; }
-  std::string label() const { return g().input + (g().name.empty() ? "" : " ") + g().name; }
+  bool enough(uint32_t rounds, double elapsed_ns) const {
+    if (settings_.repeat) return rounds == settings_.repeat;
+    const double wanted = 1e9 * settings_.seconds * static_cast<double>(runs_.size());
+    return rounds >= rounds_most || (rounds >= rounds_least && elapsed_ns >= wanted);
+  }
+
+  const subject& g() const { return *bench_.gradient; }
+  std::string label() const { return g()[0].input + (name_of(g()).empty() ? "" : " ") + name_of(g()); }
   void progress(const std::string& what) { console_.progress(what + ": " + label()); }
 
   // What a plan gets wrong is a line on the console, and the others go on.
   template <class F>
-  bool attempt(std::string_view plan_text, F&& f) {
+  bool attempt(const plan_reading& p, F&& f) {
     try {
       f();
       return true;
     } catch (const std::runtime_error& e) {
-      console_.line(fmt::format("{}: {}: {}", label(), plan_text, e.what()));
-      ++result_.failures;
+      console_.line(fmt::format("{}: {}: {}", label(), p.text, e.what()));
+      result_.failures.push_back({g()[0].input, name_of(g()), bench_.step + 1, p.sparsify, p.text, e.what()});
       return false;
     }
   }
 
   // Those with which f fails are out.
   template <class F>
-  void each_candidate(F&& f) {
-    std::erase_if(candidates_, [&](candidate& x) { return !attempt(x.reading.text, [&] { f(x); }); });
+  void each_run(F&& f) {
+    std::erase_if(runs_, [&](const auto& x) { return !attempt(x->reading, [&] { f(*x); }); });
   }
 
-  row tensor_row() const {
+  row subject_row() const {
     row r;
-    r.input = g().input;
-    r.tensor = g().name;
-    r.step = step_ + 1;
-    r.dtype = name_of(g().type);
-    r.d = g().elements;
+    r.input = g()[0].input;
+    r.tensor = name_of(g());
+    if (g().size() == 1) r.kind = layer_kind(g()[0].name, g()[0].shape);
+    r.step = bench_.step + 1;
+    r.dtype = types_of(g());
+    r.d = elements_of(g());
     return r;
   }
 
-  std::vector<uint64_t> fresh_state(const plan& method) const {
-    return std::vector<uint64_t>((state_size(method, dense(abi_dtype(g().type), nullptr, g().elements)) + 7) / 8);
+  // ---- Steps ------------------------------------------------------------------------------------------
+
+  void add_gradient() {
+    if (settings_.steps == 1) return;
+    uint64_t first = 0;
+    for (const tensor& t : g()) {
+      sent_.add(t.type, 1, t.data, {}, first);
+      first += t.elements;
+    }
   }
 
-  dr_tensor source(candidate& x) const {
-    dr_tensor t = dense(abi_dtype(g().type), g().data.data(), g().elements);
-    if (x.left.empty()) return t;
-    x.state = x.left;
-    t.state = x.state.data();
-    t.state_size = 8 * x.state.size();
-    return t;
+  // To the next step. shown: this one has been looked at.
+  void advance(plan_run& x, bool shown) {
+    if (shown && !x.has_state()) return;
+    const auto frame = x.encode();
+    if (!shown) x.add_loss(frame);
+    x.commit();
   }
-  dr_call call() const {
-    auto call = sized<dr_call>();
-    call.step = step_;
-    call.seed = call.private_seed = settings_.seed;
-    call.segment_rows = settings_.segment_rows;
-    return call;
+
+  double total_error_of(plan_run& x) {
+    if (settings_.steps == 1) return std::sqrt(x.facts.contraction);
+    x.add_loss(x.frame);
+    return quotient(x.lost(), std::abs(x.reading.gamma) * sent_.norm());
+  }
+
+  // ---- Verification, sizes and errors -----------------------------------------------------------------
+
+  using positions = std::vector<std::vector<uint64_t>>;  // of each tensor
+
+  positions positions_kept(const std::string& sparsify, const subject& seen) {
+    const dr_call now = bench_.call();
+    positions kept;
+    for (size_t i = 0; i < seen.size(); ++i) kept.push_back(kept_by(bench_.library, sparsify, seen[i], &now, i));
+    return kept;
   }
 
   // By plans without feedback.
-  const std::vector<uint64_t>& kept_of(const std::string& sparsify) {
+  const positions& kept_of(const std::string& sparsify) {
     if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
-    const dr_call now = call();
-    return kept_[sparsify] = kept_by(context_, sparsify, g(), &now);
+    const positions& kept = kept_[sparsify] = positions_kept(sparsify, g());
+    note_subject(sparsify, g(), kept);
+    return kept;
   }
 
-  // What feedback makes of the gradient, and the sparsifier sees: a frame of all of it says that.
-  tensor accumulated(candidate& x) {
-    const dr_call now = call();
-    const dr_tensor t = source(x);
-    const plan all("sparsify=none " + x.reading.feedback + " index=all value=raw");
-    tensor seen = g();
-    context_.decode(context_.encode(all, {&t, 1}, &now),
-                    dense_out(abi_dtype(g().type), seen.data.writable().data(), g().elements));
-    return seen;
+  // Once a step for each way to keep; with feedback as the first plan has it.
+  void note_subject(const std::string& way, const subject& seen, const positions& kept) {
+    if (!known_ways_.insert(way).second) return;
+    nlohmann::ordered_json facts = subject_facts(seen, way, kept);
+    facts["tensor"] = name_of(g());
+    facts["step"] = bench_.step + 1;
+    result_.subjects.push_back(std::move(facts));
   }
 
-  size_t encode(candidate& x) {
-    const dr_call now = call();
-    const dr_tensor t = source(x);
-    room_.resize(std::max(room_.size(), context_.bound(*x.method, {&t, 1}, &now)));
-    return context_.encode_into(room_, *x.method, {&t, 1}, &now);
-  }
-
-  // To the next step, without a look at this one.
-  void advance(candidate& x) {
-    if (x.left.empty()) return;
-    encode(x);
-    x.left.swap(x.state);
-  }
-
-  void check(candidate& x) {
-    const size_t size = encode(x);
-    x.facts = tensor_row();
-    x.frame.assign(room_.begin(), room_.begin() + static_cast<ptrdiff_t>(size));
-    if (x.left.empty()) return describe(x, g(), kept_of(x.reading.sparsify));
-    const tensor seen = accumulated(x);
-    const dr_call now = call();
-    describe(x, seen, kept_by(context_, x.reading.sparsify, seen, &now));
+  void check(plan_run& x) {
+    const auto frame = x.encode();
+    x.facts = subject_row();
+    x.frame.assign(frame.begin(), frame.end());
+    if (!x.has_state() && !x.flat) {
+      describe(x, g(), kept_of(x.reading.sparsify));
+    } else {
+      subject seen = x.has_state() ? x.accumulated() : g();
+      if (x.flat) seen = joined(seen);
+      const positions kept = positions_kept(x.reading.sparsify, seen);
+      const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
+      note_subject(x.reading.sparsify + feedback, seen, kept);
+      describe(x, seen, kept);
+    }
+    x.facts.total_error = total_error_of(x);
+    if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
   }
 
   // seen: of which the sparsifier has kept `kept`.
-  void describe(candidate& x, const tensor& seen, const std::vector<uint64_t>& kept) {
-    const dr_tensor_info info = inspect(x.frame).tensors.at(0);
-    const decoded_tensor decoded = verify(context_, seen, x.reading, kept, x.frame, info);
-    describe_sizes(x, info);
-    const distortion d = measure_distortion(seen, kept, decoded.dense, decoded.support);
+  void describe(plan_run& x, const subject& seen, const positions& kept) {
+    const std::vector<dr_tensor_info> infos = inspect(x.frame).tensors;
+    if (infos.size() != seen.size())
+      throw verify_error(fmt::format("the frame has {} tensors, but {} went in", infos.size(), seen.size()));
+    describe_sizes(x, infos);
+    distortion_sum sum;
+    for (size_t i = 0; i < seen.size(); ++i) {
+      const decoded_tensor decoded = verify(bench_.library, seen[i], x.reading, kept[i], x.frame, infos[i], i);
+      sum.add(seen[i], kept[i], decoded.dense, decoded.support);
+    }
+    const distortion d = sum.result();
     x.facts.index_recall = d.index_recall;
+    x.facts.energy_recall = d.energy_recall;
     x.facts.missed = d.missed;
     x.facts.false_positives = d.false_positives;
     x.facts.relative_l2_error = d.relative_l2_error;
     x.facts.max_relative_error = d.max_relative_error;
     x.facts.cosine_similarity = d.cosine_similarity;
     x.facts.contraction = d.contraction;
+    x.facts.gradient_energy = d.gradient_energy;
+    x.facts.kept_energy = d.kept_energy;
   }
 
-  void describe_sizes(candidate& x, const dr_tensor_info& info) const {
+  void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
     constexpr const char* fallbacks[] = {"none", "raw_index", "dense"};
+    uint64_t count = 0, support = 0, index = 0, value = 0, order = 0;
+    uint32_t fallback = DR_FALLBACK_DENSE;  // of a batch what all have in common
+    double bound = 0;
+    for (const dr_tensor_info& info : infos) {
+      count += info.count, support += info.support;
+      index += info.index_size, value += info.value_size, order += info.order_size;
+      fallback = std::min(fallback, info.fallback);
+      bound += index_bound_bits(info.universe, info.count) * static_cast<double>(info.count);
+    }
     row& f = x.facts;
-    const auto d = static_cast<double>(f.d), r = static_cast<double>(info.count);
-    f.r = info.count;
-    f.support = info.support;
+    const auto r = static_cast<double>(count);
+    f.r = count;
+    f.support = support;
     f.plan = x.reading.text;
-    f.fallback = info.fallback < std::size(fallbacks) ? fallbacks[info.fallback] : "?";
+    f.preset = preset_of(x.reading);
+    if (x.chooses) f.choice = choice_of(infos);
+    f.fallback = fallback < std::size(fallbacks) ? fallbacks[fallback] : "?";
     f.bytes = x.frame.size();
-    f.index_bytes = info.index_size;
-    f.value_bytes = info.value_size;
-    f.order_bytes = info.order_size;
-    f.header_bytes = f.bytes - info.index_size - info.value_size - info.order_size;
-    f.relative_volume = static_cast<double>(f.bytes) / (4 * d);
-    f.index_bits_per_nonzero = quotient(8 * static_cast<double>(info.index_size), r);
-    f.value_bits_per_nonzero = quotient(8 * static_cast<double>(info.value_size), r);
-    f.index_bound_bits_per_nonzero = index_bound_bits(f.d, info.count);
+    f.index_bytes = index;
+    f.value_bytes = value;
+    f.order_bytes = order;
+    f.header_bytes = f.bytes - index - value - order;
+    f.relative_volume = static_cast<double>(f.bytes) / (4 * static_cast<double>(f.d));
+    f.index_bits_per_nonzero = quotient(8 * static_cast<double>(index), r);
+    f.value_bits_per_nonzero = quotient(8 * static_cast<double>(value), r);
+    f.index_bound_bits_per_nonzero = quotient(bound, r);
   }
 
-  // Encodes into room_ and decodes that. The trace costs a few clock readings a stage; sparsify is known from
-  // nothing else.
-  size_t time_plan(candidate& x) {
-    double sparsify = 0;
-    dr_call now = call();
-    now.trace = add_sparsify;
-    now.trace_user = &sparsify;
-    const dr_tensor t = source(x);
-    const dr_tensor_out out = dense_out(abi_dtype(g().type), received_.data(), g().elements);
+  // Of the presets that were asked for.
+  std::string preset_of(const plan_reading& p) const {
+    std::string names;
+    for (const preset& known : presets()) {
+      if (std::ranges::none_of(settings_.presets, [&](const auto& n) { return n == known.set || n == known.name; }))
+        continue;
+      const std::string text = preset_plans(known.name, p.sparsify).front();
+      if (plan(text).text() == p.text) names += (names.empty() ? "" : ", ") + std::string(known.name);
+    }
+    return names;
+  }
+
+  // ---- Times ------------------------------------------------------------------------------------------
+
+  void time_copy() {
     const double begin = now_ns();
-    const size_t size = context_.encode_into(room_, *x.method, {&t, 1}, &now);
-    const double encoded = now_ns();
-    context_.decode(std::span(room_).first(size), out);
-    x.decode_ns.push_back(now_ns() - encoded);
-    x.encode_ns.push_back(std::max(0.0, encoded - begin - sparsify));
-    x.sparsify_ns.push_back(sparsify);
-    return size;
-  }
-
-  // Not counted, but it shows whether encode repeats itself.
-  void warm_up(candidate& x) {
-    const size_t size = time_plan(x);
-    if (!std::ranges::equal(x.frame, std::span(room_).first(size)))
-      throw verify_error("the same input gave another frame the second time");
-    x.sparsify_ns.clear();
-    x.encode_ns.clear();
-    x.decode_ns.clear();
-  }
-
-  void time_memcpy() {
-    const double begin = now_ns();
-    std::memcpy(received_.data(), g().data.data(), g().data.size());
+    (void)bench_.copy_all();
     copy_ns_.push_back(now_ns() - begin);
   }
 
-  row memcpy_row() const {
-    row r = tensor_row();
+  row memcpy_row() {
+    row r = subject_row();
     r.plan = "memcpy";
-    r.bytes = g().data.size();
+    r.bytes = bench_.copy_all();
     r.relative_volume = static_cast<double>(r.bytes) / (4 * static_cast<double>(r.d));
+    r.rounds = copy_ns_.size();
     const timing copy = summarize(copy_ns_);
     r.encode_ns = r.decode_ns = copy.median;
     r.encode_ns_spread = r.decode_ns_spread = copy.spread;
+    r.encode_samples = r.decode_samples = copy_ns_;
     return r;
   }
 
-  static row finished(candidate& x) {
-    row r = std::move(x.facts);
-    const timing encode = summarize(std::exchange(x.encode_ns, {})), decode = summarize(std::exchange(x.decode_ns, {}));
-    r.sparsify_ns = summarize(std::exchange(x.sparsify_ns, {})).median;
-    r.encode_ns = encode.median;
-    r.encode_ns_spread = encode.spread;
-    r.decode_ns = decode.median;
-    r.decode_ns_spread = decode.spread;
-    return r;
+  // ---- The model of a link ----------------------------------------------------------------------------
+
+  // side: -1 and 1 are the ends of the measured spread.
+  step_costs costs_of(const row& r, const plan_reading& p, double dense_bytes, double side) const {
+    const auto at = [side](double median, double spread) { return median * std::max(0.0, 1 + side * spread / 2); };
+    // Supports that nobody selects again grow with every rank, as far as they do not meet.
+    const double most = static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
+    const double growth = p.sparsify == "sparsify=none" ? std::min<double>(settings_.ranks, most) : 1;
+    return {at(r.sparsify_ns, r.sparsify_ns_spread),
+            at(r.encode_ns, r.encode_ns_spread),
+            at(r.decode_ns, r.decode_ns_spread),
+            at(r.merge_ns, r.merge_ns_spread),
+            static_cast<double>(r.bytes),
+            std::max(growth, 1.0),
+            dense_bytes};
   }
 
-  context& context_;
-  std::span<const tensor> gradients_;
-  measure_settings settings_;
-  uint32_t step_ = 0;
+  void add_model(row& r, const plan_reading& p) const {
+    double dense_bytes = 0;
+    for (const tensor& t : g()) dense_bytes += static_cast<double>(t.data.size());
+    const double half_bytes = std::min(dense_bytes, 2 * static_cast<double>(r.d));
+    const step_costs costs = costs_of(r, p, dense_bytes, 0);
+    const uint32_t n = settings_.ranks;
+    r.pays_below = pays_below(costs, dense_bytes, n);
+    r.pays_below_bf16 = pays_below(costs, half_bytes, n);
+    if (!settings_.over) return;
+    const link& l = *settings_.over;
+    const schedule how = read_schedule(p.exchange);
+    r.step_ns = step_ns(costs, how, n, l);
+    r.gather_step_ns = step_ns(costs, {}, n, l);
+    r.dense_step_ns = ring_ns(dense_bytes, n, l);
+    r.bf16_step_ns = ring_ns(half_bytes, n, l);
+    const double best = std::min(r.dense_step_ns, r.bf16_step_ns);
+    const double least = step_ns(costs_of(r, p, dense_bytes, -1), how, n, l);
+    const double most = step_ns(costs_of(r, p, dense_bytes, 1), how, n, l);
+    r.verdict = most < best ? "pays" : least > best ? "slower" : "even";
+  }
+
+  std::span<const subject> gradients_;
+  const measure_settings& settings_;
   console& console_;
-  std::vector<std::byte> received_, room_;
-  std::map<std::string, std::vector<uint64_t>> kept_;
-  std::vector<candidate> candidates_;
+  workbench bench_;
+  running_sum sent_;
+  std::map<std::string, positions> kept_;
+  std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
+  std::vector<std::unique_ptr<plan_run>> runs_;
   std::vector<double> copy_ns_;
   measured result_;
 };
 
 }  // namespace
 
-measured compare_plans(context& c, std::span<const tensor> gradients, std::span<const plan> plans,
+measured compare_plans(context& c, std::span<const subject> gradients, std::span<const plan> plans,
                        const measure_settings& settings, console& console) {
   return measurement(c, gradients, settings, console).run(plans);
 }

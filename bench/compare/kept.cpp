@@ -21,10 +21,12 @@ tensor_bytes with_signed_zeros(const tensor& g) {
 
 }  // namespace
 
-std::vector<uint64_t> kept_by(context& c, const std::string& sparsify, const tensor& g, const dr_call* call) {
+std::vector<uint64_t> kept_by(context& c, const std::string& sparsify, const tensor& g, const dr_call* call,
+                              uint64_t position) {
   const tensor_bytes data = with_signed_zeros(g);
-  const std::vector<std::byte> frame =
-      c.encode(plan(sparsify + " index=raw value=raw"), dense(abi_dtype(g.type), data.data(), g.elements), call);
+  dr_tensor source = dense(abi_dtype(g.type), data.data(), g.elements);
+  source.key = position;
+  const std::vector<std::byte> frame = c.encode(plan(sparsify + " index=raw value=raw"), source, call);
   std::vector<std::byte> arrived(g.data.size());
   c.decode(frame, dense_out(abi_dtype(g.type), arrived.data(), g.elements));
   std::vector<uint64_t> positions;

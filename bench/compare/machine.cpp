@@ -37,6 +37,12 @@ ordered_json flags_of_note() {
   return flags;
 }
 
+// Of the library's instructions: what the CPU has, or what DEEPREDUCE_CPU leaves of it.
+const char* level_in_use() {
+  const uint64_t level = dr_feature(DR_FEATURE_CPU);
+  return level == 3 ? "avx512" : level == 2 ? "avx2" : "scalar";
+}
+
 ordered_json text_or_null(const std::string& text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); }
 
 }  // namespace
@@ -48,6 +54,7 @@ ordered_json machine_facts() {
   return {{"cpu", text_or_null(cpuinfo("model name"))},
           {"cores", std::thread::hardware_concurrency()},
           {"flags", flags_of_note()},
+          {"level", level_in_use()},
           {"os", text_or_null(os)}};
 }
 

@@ -1,27 +1,39 @@
 // The command line as structs.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
+#include "compare.hpp"
 #include "subjects.hpp"
 
 namespace dr::compare {
 
-enum class format { table, csv, json };
+enum class format { table, csv, json, markdown, html };
 
 struct compare_options {
   subject_options subjects;
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
-  std::string output;
-  uint32_t repeat = 15, threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  std::string form_name, output, report;  // form_name: as --format says; report: a page of HTML beside it
+  std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
+  std::vector<std::string> from;                             // saved documents
+  std::string resume, against;                               // likewise, one each
+  bool fail_if_worse = false;
+  uint64_t limit = 10000;                      // of plans that sweeps give
+  uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
+  uint32_t repeat = 0;                         // 0: by time
+  double seconds = default_seconds;
+  std::string link_text;
+  std::optional<link> over;
   bool each_step = false;
   uint64_t seed = 0, segment_rows = 0;
 };
 
 struct codecs_options {
+  std::string name;  // NAME, ROLE or ROLE=NAME; "": all
   std::vector<std::string> plugins;
   format form = format::table;
 };
@@ -39,7 +51,16 @@ struct encode_options {
   uint64_t seed = 0, segment_rows = 0;
 };
 
-struct presets_options {};
+struct decode_options {
+  std::string file, output;
+  std::vector<std::string> plugins;
+  uint32_t threads = 0;
+  uint64_t most_elements = 1'000'000'000;
+};
+
+struct presets_options {
+  std::string name;  // of a preset or a set; "": all
+};
 
 struct convert_options {
   subject_options subjects;
@@ -51,8 +72,9 @@ struct finished {
 };
 
 using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
-                             encode_options, convert_options>;
+                             encode_options, decode_options, convert_options>;
 
+// Throws usage_error for a combination of options that has no meaning.
 command parse_options(int argc, const char* const* argv);
 
 }  // namespace dr::compare

@@ -1,6 +1,7 @@
 #include "plan_text.hpp"
 
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <vector>
 
@@ -67,6 +68,9 @@ plan_reading read_plan(std::string_view text) {
   reading.exact_value = is_exact(DR_ROLE_VALUE, stages["value"]);
   reading.regather = stages["regather"].text != "regather=off";
   if (const auto feedback = stages.find("feedback"); feedback != stages.end()) reading.feedback = feedback->second.text;
+  if (const auto exchange = stages.find("exchange"); exchange != stages.end()) reading.exchange = exchange->second.text;
+  if (const size_t gamma = reading.feedback.find("gamma="); gamma != std::string::npos)
+    reading.gamma = std::strtod(reading.feedback.c_str() + gamma + 6, nullptr);
   return reading;
 }
 

@@ -13,6 +13,8 @@ struct plan_reading {
   std::string sparsify;          // its stage, "sparsify=none" where the text has none
   std::string without_sparsify;  // the rest of the text
   std::string feedback;          // its stage, "" where the text has none
+  std::string exchange;          // likewise
+  double gamma = 1;              // feedback's weight of the gradient
   bool exact_index = false, exact_value = false;
   bool regather = true;
 };

@@ -50,8 +50,9 @@ std::vector<std::string> bundled_inputs() {
                     "; set DEEPREDUCE_DATASETS to the folder that holds accumulators/ and gradients/");
 }
 
-// Tensors of one type, one behind the other; those that lie so in a file stay there.
-tensor joined(std::vector<tensor> parts) {
+}  // namespace
+
+tensor concatenated(std::vector<tensor> parts) {
   tensor all = parts.front();
   tensor_bytes whole = std::exchange(all.data, {});
   bool in_place = true;
@@ -70,6 +71,8 @@ tensor joined(std::vector<tensor> parts) {
   return all;
 }
 
+namespace {
+
 // Tensors of one input and type, one behind the other; a single one stays as it is.
 void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
@@ -81,7 +84,7 @@ void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
       continue;
     }
     const bool only_type = same.size() == tensors.size();
-    tensor all = joined(std::move(same));
+    tensor all = concatenated(std::move(same));
     all.name = only_type ? "*" : fmt::format("* ({})", name_of(type));
     out.push_back(std::move(all));
   }
@@ -133,66 +136,118 @@ std::string listed(std::vector<std::string> names) {
   return names.size() > most ? text + fmt::format(", … ({} in all)", names.size()) : text;
 }
 
-}  // namespace
-
-std::vector<tensor> read_subjects(const subject_options& options, console& console) {
-  std::vector<tensor> subjects;
+// Hands on the tensors of each file, those that the globs name.
+template <class F>
+void for_each_file(const subject_options& options, console& console, F&& f) {
   std::vector<bool> matched(options.globs.size());
   std::vector<std::string> names;
-  const bool joined = options.flat || (!options.per_tensor && options.globs.empty());
   for (const std::string& input : options.inputs.empty() ? bundled_inputs() : options.inputs) {
     console.progress("reading " + input);
     std::vector<std::string> notes;
     std::vector<tensor> tensors = read_input(input, &notes, options.cast);
     for (const std::string& note : notes) console.line("note: " + note);
     pick(tensors, options.globs, matched, names);
-    for (auto& group : by_input(std::move(tensors))) {
-      drop_small(group, 1, "without elements", console);
-      if (options.per_tensor && options.globs.empty())
-        drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor takes them)", console);
-      if (joined)
-        join(std::move(group), subjects);
-      else
-        std::move(group.begin(), group.end(), std::back_inserter(subjects));
-    }
+    for (auto& group : by_input(std::move(tensors))) f(std::move(group));
   }
   for (size_t i = 0; i < matched.size(); ++i)
     if (!matched[i])
       throw input_error(fmt::format("--tensor '{}': no tensor has such a name; {}", options.globs[i], listed(names)));
-  if (subjects.empty()) throw input_error("there is no tensor to compare in what was given");
+}
+
+[[noreturn]] void refuse_nothing() { throw input_error("there is no tensor to compare in what was given"); }
+
+// How a step's tensors look, where a step of the same model differs from `like`.
+void demand_alike(const subject& s, const subject& like) {
+  const auto differ = [](const tensor& a, const tensor& b) {
+    return a.name != b.name || a.type != b.type || a.elements != b.elements;
+  };
+  if (s.size() != like.size())
+    throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps wants steps of one model", s[0].input,
+                                  s.size(), like.size(), like[0].input));
+  for (size_t i = 0; i < s.size(); ++i)
+    if (differ(s[i], like[i]))
+      throw input_error(
+          fmt::format("{}: tensor '{}', {}, {} elements; but in {} it is '{}', {}, {} elements; --steps wants "
+                      "steps of one model",
+                      s[i].input, s[i].name, name_of(s[i].type), s[i].elements, like[i].input, like[i].name,
+                      name_of(like[i].type), like[i].elements));
+}
+
+}  // namespace
+
+std::vector<tensor> read_subjects(const subject_options& options, console& console) {
+  std::vector<tensor> subjects;
+  const bool joined = options.flat || (!options.per_tensor && options.globs.empty());
+  for_each_file(options, console, [&](std::vector<tensor> group) {
+    drop_small(group, 1, "without elements", console);
+    if (options.per_tensor && options.globs.empty())
+      drop_small(group, smallest_tensor, "of less than 1000 elements (--tensor takes them)", console);
+    if (joined)
+      join(std::move(group), subjects);
+    else
+      std::move(group.begin(), group.end(), std::back_inserter(subjects));
+  });
+  if (subjects.empty()) refuse_nothing();
   return subjects;
 }
 
-std::vector<std::vector<tensor>> apart(std::vector<tensor> subjects) {
-  std::vector<std::vector<tensor>> sequences;
-  for (tensor& t : subjects) sequences.emplace_back().push_back(std::move(t));
+std::vector<subject> read_batches(const subject_options& options, console& console) {
+  std::vector<subject> batches;
+  for_each_file(options, console, [&](subject group) {
+    if (elements_of(group) > 0) batches.push_back(std::move(group));
+  });
+  if (batches.empty()) refuse_nothing();
+  return batches;
+}
+
+std::vector<subject> read_frames(const subject_options& options, console& console) {
+  if (options.batch) return read_batches(options, console);
+  std::vector<subject> subjects;
+  for (tensor& t : read_subjects(options, console)) subjects.emplace_back().push_back(std::move(t));
+  return subjects;
+}
+
+std::string name_of(const subject& s) { return s.size() == 1 ? s[0].name : fmt::format("[{} tensors]", s.size()); }
+
+std::string types_of(const subject& s) {
+  std::string text;
+  for (const dtype type : {dtype::f16, dtype::bf16, dtype::f32})
+    if (std::ranges::any_of(s, [&](const tensor& t) { return t.type == type; }))
+      text += (text.empty() ? "" : "+") + std::string(name_of(type));
+  return text;
+}
+
+uint64_t elements_of(const subject& s) {
+  uint64_t sum = 0;
+  for (const tensor& t : s) sum += t.elements;
+  return sum;
+}
+
+std::vector<std::vector<subject>> apart(std::vector<subject> subjects) {
+  std::vector<std::vector<subject>> sequences;
+  for (subject& s : subjects) sequences.emplace_back().push_back(std::move(s));
   return sequences;
 }
 
-std::vector<std::vector<tensor>> in_steps(std::vector<tensor> subjects) {
-  std::vector<std::vector<tensor>> sequences;
-  size_t at = 0;  // of the tensor in its input
-  for (tensor& t : subjects) {
+std::vector<std::vector<subject>> in_steps(std::vector<subject> subjects) {
+  std::vector<std::vector<subject>> sequences;
+  size_t at = 0;  // of the subject in its input
+  for (subject& s : subjects) {
     // Of the first input; a name that comes again is that input again.
-    const bool first =
-        sequences.empty() || (sequences[0].size() == 1 && t.input == sequences[0][0].input &&
-                              std::ranges::none_of(sequences, [&](const auto& s) { return s[0].name == t.name; }));
+    const bool first = sequences.empty() ||
+                       (sequences[0].size() == 1 && s[0].input == sequences[0][0][0].input &&
+                        std::ranges::none_of(sequences, [&](const auto& q) { return q[0][0].name == s[0].name; }));
     if (first) {
-      sequences.emplace_back().push_back(std::move(t));
+      sequences.emplace_back().push_back(std::move(s));
       continue;
     }
-    const tensor& like = sequences[at % sequences.size()][0];
-    if (t.name != like.name || t.type != like.type || t.elements != like.elements)
-      throw input_error(fmt::format(
-          "{}: tensor '{}', {}, {} elements; but in {} it is '{}', {}, {} elements; --steps wants "
-          "steps of one model",
-          t.input, t.name, name_of(t.type), t.elements, like.input, like.name, name_of(like.type), like.elements));
-    sequences[at++ % sequences.size()].push_back(std::move(t));
+    demand_alike(s, sequences[at % sequences.size()][0]);
+    sequences[at++ % sequences.size()].push_back(std::move(s));
   }
   if (at % std::max<size_t>(sequences.size(), 1))
     throw input_error(fmt::format("{}: {} tensors, but {} in {}; --steps wants steps of one model",
-                                  sequences[0].back().input, at % sequences.size(), sequences.size(),
-                                  sequences[0][0].input));
+                                  sequences[0].back()[0].input, at % sequences.size(), sequences.size(),
+                                  sequences[0][0][0].input));
   return sequences;
 }
 
@@ -206,13 +261,16 @@ uint64_t count_nonzeros(const tensor& g) {
 
 }  // namespace
 
-std::string default_sparsifier(const tensor& g) {
+std::string default_sparsifier(const subject& g) {
   // 5 %: what has fewer nonzeros was sparsified already, or is the gradient of an embedding.
-  const bool sparse = g.sparse || count_nonzeros(g) * 20 < g.elements;
+  uint64_t nonzeros = 0;
+  bool stored_so = true;
+  for (const tensor& t : g) nonzeros += count_nonzeros(t), stored_so = stored_so && t.sparse;
+  const bool sparse = stored_so || nonzeros * 20 < elements_of(g);
   return sparse ? "sparsify=none" : "sparsify=topr(ratio=0.01)";
 }
 
-std::vector<std::string> default_plans(const tensor& g) {
+std::vector<std::string> default_plans(const subject& g) {
   const std::string before = default_sparsifier(g) + " ";
   std::vector<std::string> plans;
   for (const char* streams :

@@ -37,6 +37,7 @@ class tensor_bytes {
 
   const std::byte* data() const { return data_; }
   size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
   const std::byte* begin() const { return data_; }
   const std::byte* end() const { return data_ + size_; }
   const std::shared_ptr<const void>& owner() const { return owner_; }

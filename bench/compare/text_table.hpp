@@ -13,8 +13,10 @@ class text_table {
 
   // A column with nothing in it is not printed.
   void column(std::string heading, align side, std::vector<std::string> cells);
-  // widest: what a line may take; where it would be more the first column is cut. 0: any width.
+  // widest: places of a line, at most; where there would be more the first column takes several lines. 0: any width.
   std::string text(const std::string& indent, size_t widest = 0) const;
+  // Places of a line, with a first column that is as narrow as it gets.
+  size_t narrowest(const std::string& indent) const;
 
  private:
   struct entry {
@@ -25,6 +27,9 @@ class text_table {
   };
   std::vector<entry> columns;
 };
+
+// Lines of at most `width` places (3 or more), all but the first indented by two. Words that are too long are cut.
+std::vector<std::string> wrapped(const std::string& text, size_t width);
 
 std::string grouped(uint64_t number);  // 269,722
 

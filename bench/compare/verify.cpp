@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "number.hpp"
 
@@ -21,13 +23,23 @@ struct sparse_form {
   std::vector<std::byte> values;
 };
 
-sparse_form decode_sparse(context& c, const tensor& g, std::span<const std::byte> frame, const dr_tensor_info& info) {
+// One tensor of a frame.
+dr_decode_options only(uint64_t position) {
+  auto options = sized<dr_decode_options>();
+  options.first_tensor = position;
+  options.tensors = 1;
+  return options;
+}
+
+sparse_form decode_sparse(context& c, const tensor& g, std::span<const std::byte> frame, const dr_tensor_info& info,
+                          const dr_decode_options& options) {
   demand(info.support <= g.elements, "the header says support {}, but d = {}", info.support, g.elements);
   sparse_form s;
   s.support.resize(info.support);
   s.values.resize(info.support * size_of(g.type));
   const uint64_t count = c.decode(
-      frame, sparse_out(abi_dtype(g.type), s.values.data(), DR_U64, s.support.data(), info.support, g.elements));
+      frame, sparse_out(abi_dtype(g.type), s.values.data(), DR_U64, s.support.data(), info.support, g.elements),
+      &options);
   demand(count == info.support, "decode gives {} elements, the header says {}", count, info.support);
   for (size_t i = 0; i < s.support.size(); ++i) {
     demand(s.support[i] < g.elements, "decoded index {} is not below d = {}", s.support[i], g.elements);
@@ -91,12 +103,13 @@ void compare_dense_fallback(const tensor& g, std::span<const uint64_t> kept, std
 dr_dtype abi_dtype(dtype type) { return type == dtype::f32 ? DR_F32 : type == dtype::f16 ? DR_F16 : DR_BF16; }
 
 decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> kept,
-                      std::span<const std::byte> frame, const dr_tensor_info& info) {
+                      std::span<const std::byte> frame, const dr_tensor_info& info, uint64_t position) {
   compare_header(g, info);
-  sparse_form s = decode_sparse(c, g, frame, info);
+  const dr_decode_options options = only(position);
+  sparse_form s = decode_sparse(c, g, frame, info, options);
   decoded_tensor decoded;
   decoded.dense.assign(g.data.size(), std::byte{0xa5});  // decode has to write all of it
-  c.decode(frame, dense_out(abi_dtype(g.type), decoded.dense.data(), g.elements));
+  c.decode(frame, dense_out(abi_dtype(g.type), decoded.dense.data(), g.elements), &options);
   compare_dense_and_sparse(g, decoded.dense, s);
   demand(info.count == kept.size(), "the header says r = {}, but the sparsifier keeps {}", info.count, kept.size());
   const bool same_support = plan.exact_index || info.fallback == DR_FALLBACK_RAW_INDEX;
@@ -112,6 +125,27 @@ decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std
   }
   decoded.support = std::move(s.support);
   return decoded;
+}
+
+void verify_merge(context& c, std::span<const uint64_t> elements, std::span<const std::byte> a,
+                  std::span<const std::byte> b) {
+  const uint64_t d = std::accumulate(elements.begin(), elements.end(), uint64_t{0});
+  std::vector<float> sum(d), other(d);
+  const auto outs_at = [&](std::vector<float>& values) {
+    std::vector<dr_tensor_out> outs;
+    uint64_t first = 0;
+    for (const uint64_t n : elements) outs.push_back(dense_out(std::span(values).subspan(first, n))), first += n;
+    return outs;
+  };
+  std::vector<dr_tensor_out> into_sum = outs_at(sum), into_other = outs_at(other);
+  c.decode(a, into_sum);
+  c.decode(b, into_other);
+  for (uint64_t i = 0; i < d; ++i) sum[i] += other[i];
+  const dr_bytes frames[] = {bytes_of(a), bytes_of(b)};
+  c.merge(frames, {}, into_other);
+  for (uint64_t i = 0; i < d; ++i)
+    demand(other[i] == sum[i] || (std::isnan(other[i]) && std::isnan(sum[i])),
+           "element {}: merging two frames gives {}, but they decode to numbers whose sum is {}", i, other[i], sum[i]);
 }
 
 }  // namespace dr::compare

@@ -27,8 +27,13 @@ dr_dtype abi_dtype(dtype type);
 // - an exact index codec (or raw keys, as a fallback) gives the support `kept`;
 // - an exact value codec gives the values of g at the decoded support, bit for bit, or without regather those at
 //   `kept` in order; a dense fallback gives s itself.
-// With feedback g is what it made of the gradient.
+// With feedback g is what it made of the gradient. position: of the tensor in the frame, which `info` is of.
 decoded_tensor verify(context& c, const tensor& g, const plan_reading& plan, std::span<const uint64_t> kept,
-                      std::span<const std::byte> frame, const dr_tensor_info& info);
+                      std::span<const std::byte> frame, const dr_tensor_info& info, uint64_t position = 0);
+
+// Throws verify_error unless merging two frames of the same tensors gives the sum of what they decode to, in f32.
+// elements: of each tensor of the frames.
+void verify_merge(context& c, std::span<const uint64_t> elements, std::span<const std::byte> a,
+                  std::span<const std::byte> b);
 
 }  // namespace dr::compare

@@ -54,7 +54,7 @@ plans = {
 
 def measure(tool, runs):
     """Two json files: the generated tensor, and the captured layers of that size with the whole gradient."""
-    arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--format", "json"]
+    arguments = [a for p in plans for a in ("--plan", topr + p)] + ["--repeat", "201", "--ranks", "2", "--format", "json"]
     datasets = sorted(str(p) for p in (here.parents[1] / "datasets" / "gradients").glob("resnet20*.npz"))
     for name, inputs in {
         "fig8_laplace": ["synth:d=36864,values=laplace,density=1,seed=1"],
@@ -64,9 +64,10 @@ def measure(tool, runs):
         output = [subprocess.run([tool, "compare", *inputs, *arguments], check=True, capture_output=True, text=True).stdout for _ in range(runs)]
         made = {**merged([refuse_dirty(json.loads(text)) for text in output]), "runs": runs}
         made["date"] = datetime.date.today().isoformat()
-        # Paths of the machine that measured say nothing.
+        # Paths of the machine that measured say nothing; medians and their spreads stand for the rounds.
         for row in made["rows"]:
             row["input"] = row["input"].rsplit("/", 1)[-1]
+            del row["samples"]
         (here / f"{name}.json").write_text(text_of(made))
 
 

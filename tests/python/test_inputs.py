@@ -164,6 +164,9 @@ def test_python_m_deepreduce_is_the_tool():
     assert command("--version").stdout == run("--version").stdout
     assert command("presets").stdout == run("presets").stdout
     assert b"no index codec is called 'nope'" in command("compare", SYNTH, "--plan", "index=nope", status=2).stderr
+    told = command("--help").stdout.decode()
+    assert "compare" in told and "capture" in told and "figure" in told
+    assert b"--limit SIZE" in command("help", "capture").stdout
     message = command("presets", status=2, DEEPREDUCE_TOOL="/no/such/tool").stderr.decode()
     assert "tried:\n  /no/such/tool" in message
 
@@ -174,7 +177,7 @@ def test_compare_takes_arrays_paths_and_sparse_tensors(tmp_path):
     assert memcpy["plan"] == "memcpy" and (exact["plan"], exact["r"], exact["input"]) == (EXACT, 30, "array")
     numpy.save(tmp_path / "x.npy", x)
     assert deepreduce.compare(tmp_path / "x.npy", [EXACT], repeat=1)[1]["bytes"] == exact["bytes"]
-    rows = deepreduce.compare({"a": x, "b": x.astype("f2")}, EXACT, repeat=1, tensor=["a", "b"])
+    rows = deepreduce.compare({"a": x, "b": x.astype("f2"), "c": None}, EXACT, repeat=1, tensor=["a", "b"])
     assert [(row["tensor"], row["dtype"]) for row in rows if row["plan"] == EXACT] == [("a", "f32"), ("b", "f16")]
     sparse = deepreduce.Sparse(numpy.array([5, 1]), numpy.ones((2, 3), "f4"), (9, 3))
     row = deepreduce.compare({"emb": sparse}, "index=raw value=raw", repeat=1)[1]

@@ -199,11 +199,18 @@ def test_the_command_measures_plans_of_a_file(x, tmp_path):
     (tmp_path / "mine.py").write_text(GUIDE)
     numpy.savez(tmp_path / "g.npz", a=x, b=x[:2000], c=x[:10])
     words = ["compare", tmp_path / "g.npz", "--per-tensor", "--python-codec", tmp_path / "mine.py", "--repeat", 1, "--plan",
-             TOPR + "index=py_gaps", "--plan", TOPR + "index=golomb value=raw", "--format", "json"]  # fmt: skip
-    done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words)], capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+             TOPR + "index=py_gaps", "--plan", TOPR + "index=golomb value=raw"]  # fmt: skip
+
+    def command(*more, status=0):
+        done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words), *more], capture_output=True, text=True,
+                              timeout=120, env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
+        assert done.returncode == status, done.stderr
+        return done.stdout or done.stderr
+
+    assert "--steps does not go with it" in command("--steps", "2", status=2)
+    table = command("--sort", "bytes", "--format", "table")
+    assert "py_gaps" in table and "in Python" in table
+    rows = json.loads(command("--format", "json"))["rows"]
     assert [(row["tensor"], row["plan"].split()[-1]) for row in rows] == [
         (tensor, plan) for tensor in "ab" for plan in ("memcpy", "value=raw", "index=py_gaps")]
     assert [row["r"] for row in rows if row["plan"] != "memcpy"] == [200, 200, 100, 100]

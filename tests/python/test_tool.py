@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from tool_runs import (COLUMNS, DATASETS, EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOOL, TOPR, compare, needs_tool, refusal, rows_of,
+from tool_runs import (COLUMNS, DATASETS, EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TIMED, TOOL, TOPR, compare, needs_tool, refusal, rows_of,
                        run, write_npy, write_npz)
 
 pytestmark = needs_tool
@@ -33,10 +33,9 @@ def test_csv_has_the_same_columns_and_the_formats_agree_on_bytes():
     plans = (EXACT, LOSSY, TOPR + "index=bloom(policy=p0,fpr=0.001) value=fit_poly")
     report = compare(SYNTH, plans=plans)
     lines = compare(SYNTH, plans=plans, form="csv")
-    assert list(lines[0]) == list(report["rows"][0])
-    timed = {name for name in COLUMNS if "_ns" in name}
+    assert list(lines[0]) == [name for name in report["rows"][0] if name != "samples"]
     for line, row in zip(lines, report["rows"], strict=True):
-        for name in set(row) - timed:
+        for name in set(COLUMNS) - TIMED:
             assert line[name] == ("" if row[name] is None else str(row[name])), name
     table = compare(SYNTH, plans=plans, form="table")
     for row in report["rows"]:
@@ -105,6 +104,7 @@ def test_memcpy_row_says_only_what_is_defined():
 def test_all_zero_and_single_element(tmp_path):
     zero, = rows_of(compare(write_npy(tmp_path / "zero.npy", [0.0] * 100)))
     assert zero["r"] == zero["support"] == zero["relative_l2_error"] == zero["index_bound_bits_per_nonzero"] == 0
+    assert zero["index_recall"] == zero["energy_recall"] == 1 and zero["total_error"] == 0
     one, = rows_of(compare(write_npy(tmp_path / "one.npy", [2.0])))
     assert one["r"] == 1 and one["fallback"] == "dense" and one["index_recall"] == 1
 
@@ -115,6 +115,10 @@ def test_nan_is_carried_by_an_exact_plan_and_fails_a_lossy_one_alone(tmp_path):
     done = run("compare", file, "--repeat", 1, "--format", "json", *[w for p in plans for w in ("--plan", p)], status=1)
     rows = rows_of(json.loads(done.stdout))
     assert [row["plan"] for row in rows] == [plans[0], plans[2]]
+    failed, = json.loads(done.stdout)["failures"]
+    assert (failed["input"], failed["plan"]) == (str(file), plans[1]) and "NaN" in failed["error"]
+    table = run("compare", file, "--repeat", 1, *[w for p in plans for w in ("--plan", p)], status=1).stdout.decode()
+    assert "index=golomb value=qsgd failed: " in table and "NaN" in table.split("failed: ")[1]
     assert rows[0]["relative_l2_error"] is None  # 0 / NaN
     assert rows[1]["r"] == 300  # NaN ranks above infinity
     message = done.stderr.decode()
@@ -259,6 +263,12 @@ def test_table_fits_140_columns():
     (["compare", "synth:d=nonsense"], "synth:d=nonsense"),
     (["compare", SYNTH, "--format", "xml"], "xml"),
     (["compare", SYNTH, "--repeat", "0"], "repeat"),
+    (["compare", SYNTH, "--repeat", "3", "--time", "1"], "--time"),
+    (["compare", SYNTH, "--time", "-1"], "time"),
+    (["compare", SYNTH, "--link", "fast"], "'fast': 'fast' does not begin with a number"),
+    (["compare", SYNTH, "--link", "10Gx/s"], "'Gx/s' is no unit of a rate"),
+    (["compare", SYNTH, "--link", "10Gb/s,5"], "'' is no unit of a latency"),
+    (["compare", SYNTH, "--batch", "--flat"], "--batch"),
     (["compare", SYNTH, "--seed", "-1"], "negative"),
     (["compare", SYNTH, "--segment-rows", "-1"], "negative"),
     (["compare", SYNTH, "--per-tensor", "--flat"], "--flat"),

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from tool_runs import COLUMNS, compare, needs_tool, refusal, rows_of, write_npy, write_npz
+from tool_runs import COLUMNS, TIMED, compare, needs_tool, refusal, rows_of, write_npy, write_npz
 
 pytestmark = needs_tool
 
@@ -48,8 +48,27 @@ def test_feedback_runs_through_the_steps_and_is_judged_by_gradient_and_residual(
         alone = top(gradient, 20)
         share = math.fsum(gradient[i] ** 2 for i in alone) / math.fsum(x * x for x in gradient)
         assert plain["contraction"] == pytest.approx(1 - share, rel=1e-12)
+    # What a residual holds back is sent later; without feedback it is lost for good.
+    assert without[0]["total_error"] == pytest.approx(math.sqrt(without[0]["contraction"]), rel=1e-12)
     assert rough[0]["contraction"] == pytest.approx(exact[0]["contraction"], rel=1e-3)
     assert all(0 < row["relative_l2_error"] < 2**-8 for row in rough)
+
+
+def test_the_total_error_is_that_of_the_sums_over_the_steps(gradients, tmp_path):
+    plans = ("sparsify=topr(count=200) feedback=residual index=golomb value=raw", "sparsify=topr(count=200) index=golomb value=raw",
+             "sparsify=topr(count=200) feedback=residual(gamma=0.5) index=golomb value=raw")
+    rows = rows_of(compare(*write_steps(tmp_path, gradients), "--steps", 6, "--each-step", plans=plans))
+    with_residual, without, halved = ([row for row in rows if row["plan"] == plan] for plan in plans)
+    total, rest, lost = [0.0] * 2000, [0.0] * 2000, [0.0] * 2000
+    for step, gradient in enumerate(gradients * 2):
+        total = [a + b for a, b in zip(total, gradient)]
+        seen = [a + b for a, b in zip(rest, gradient)]
+        kept, alone = set(top(seen, 200)), set(top(gradient, 200))
+        rest = [0.0 if i in kept else x for i, x in enumerate(seen)]  # exactly what has not arrived so far
+        lost = [a if i in alone else a + b for i, (a, b) in enumerate(zip(lost, gradient))]
+        for row, left in ((with_residual[step], rest), (without[step], lost), (halved[step], rest)):
+            assert row["total_error"] == pytest.approx(math.dist(left, [0.0] * 2000) / math.dist(total, [0.0] * 2000), rel=1e-9)
+    assert with_residual[5]["total_error"] < 0.9 * without[5]["total_error"]
 
 
 def test_only_the_last_step_is_shown_unless_asked_and_one_input_comes_again(gradients, tmp_path):
@@ -58,8 +77,8 @@ def test_only_the_last_step_is_shown_unless_asked_and_one_input_comes_again(grad
     each = rows_of(compare(file, "--steps", 4, "--each-step", plans=(plan,)))
     last, = rows_of(compare(file, "--steps", 4, plans=(plan,)))
     assert [row["step"] for row in each] == [1, 2, 3, 4] and last["step"] == 4
-    timed = {name for name in COLUMNS if "_ns" in name}
-    assert {k: v for k, v in last.items() if k not in timed} == {k: v for k, v in each[3].items() if k not in timed}
+    stable = set(COLUMNS) - TIMED
+    assert {k: last[k] for k in stable} == {k: each[3][k] for k in stable}
     assert last["contraction"] != each[0]["contraction"]
     again = rows_of(compare(file, file, file, file, "--steps", 4, plans=(plan,)))
     assert again[0]["contraction"] == last["contraction"]

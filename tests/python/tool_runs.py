@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import zipfile
@@ -22,10 +23,14 @@ LOSSY = TOPR + "index=golomb value=qsgd"
 NO_SPARSIFIER = "index=golomb value=raw"
 
 # Stable: what others read. New names may join at any place.
-COLUMNS = """input tensor step dtype d r support plan fallback bytes index_bytes value_bytes order_bytes header_bytes
-    relative_volume index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero sparsify_ns encode_ns
-    decode_ns encode_ns_spread decode_ns_spread index_recall relative_l2_error max_relative_error cosine_similarity
-    contraction missed false_positives""".split()
+COLUMNS = """input tensor step dtype d r support plan preset choice fallback bytes index_bytes value_bytes order_bytes header_bytes
+    relative_volume index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero total_error energy_recall
+    index_recall relative_l2_error max_relative_error cosine_similarity contraction missed false_positives rounds sparsify_ns
+    encode_ns decode_ns merge_ns sparsify_ns_spread encode_ns_spread decode_ns_spread merge_ns_spread encode_cpu_ns
+    decode_cpu_ns choose_ns index_ns regather_ns value_ns order_ns pays_below pays_below_bf16 step_ns gather_step_ns
+    dense_step_ns bf16_step_ns verdict""".split()
+# Those that differ from run to run.
+TIMED = {name for name in COLUMNS if "_ns" in name} | {"rounds", "pays_below", "pays_below_bf16", "verdict"}
 
 
 def run(*arguments, status=0, **options):
@@ -42,6 +47,11 @@ def compare(*arguments, plans=(EXACT,), status=0, form="json", repeat=2, **optio
     if form == "json":
         return json.loads(text)
     return list(csv.DictReader(io.StringIO(text, newline=""))) if form == "csv" else text
+
+
+def plan_column(table):
+    """The first cells of all lines of a table, whose plans may take several, in one word."""
+    return "".join(re.split(r"\s{2,}", line.strip())[0] for line in table.splitlines()).replace(" ", "")
 
 
 def rows_of(report):

@@ -1,6 +1,6 @@
 """The command `deepreduce`, also as `python -m deepreduce`.
 
-It does what needs Python (.pt files, Python codecs, capture) and hands the rest to the native tool, unchanged.
+It does what needs Python (.pt files, Python codecs, capture, figures) and hands the rest to the native tool, unchanged.
 """
 
 from __future__ import annotations
@@ -15,6 +15,12 @@ from . import _tool
 from .errors import Error
 
 _READS_INPUTS = ("compare", "encode", "convert")
+_HELP = """
+Of the Python package:
+  capture                     Records gradients of a PyTorch program: deepreduce capture -- python train.py
+  figure                      Draws saved rows (matplotlib): deepreduce figure rows.json --output x.svg
+  compare, encode, convert    also read .pt files; compare --python-codec FILE takes codecs written in Python
+"""
 _PICKLES = (".pt", ".pth")
 
 
@@ -22,10 +28,20 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
     """Runs a command line; the exit status: 0 fine, 1 a codec or a check failed, 2 usage or input."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     try:
+        if words[:1] == ["help"] and words[1:] in (["capture"], ["figure"]):
+            words = [words[1], "--help"]
+        if words in (["--help"], ["-h"], ["help"]):
+            status = _tool.run(words)
+            print(_HELP, end="")
+            return status
         if words[:1] == ["capture"]:
             from . import recording
 
             return recording.main(words[1:])
+        if words[:1] == ["figure"]:
+            from . import figure
+
+            return figure.main(words[1:])
         if words[:1] and words[0] in _READS_INPUTS:
             return _run_on_inputs(words)
         sys.stdout.flush()

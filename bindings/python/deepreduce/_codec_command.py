@@ -15,12 +15,18 @@ from .errors import ArgumentError, Error
 # Options that Python has to know, with what follows them; and those that take a file, which is no input.
 _OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
 _FLAGS = ("--flat", "--per-tensor")
-_TAKE_FILES = ("--report", "--against", "--from", "--resume", "--plugin", "--preset")
+_TAKE_FILES = ("--report", "--against", "--from", "--plugin")
+# What a measurement by the tool takes; the first are nothing for saved rows, which are shown in the end.
+_MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin")
+_NOT_YET = ("--steps", "--each-step", "--batch", "--resume", "--from")
 
 
 def run(words: Sequence[str], folder: pathlib.Path) -> int:
     """words: "compare" and what follows it. The exit status."""
     told, inputs, others = _split(list(words[1:]))
+    for word in others:
+        if word.partition("=")[0] in _NOT_YET:
+            raise ArgumentError(f"--python-codec: {word.partition('=')[0]} does not go with it")
     for file in told["--python-codec"]:
         load(file)
     python = [plan for plan in told["--plan"] if codec.is_of_python(plan)]
@@ -42,7 +48,7 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
     if form == "json" and "--from" not in _help():
         _write(output[-1] if output else "", rows)
         return failed
-    shows = [word for word in others if word not in _FLAGS]
+    shows = _without([word for word in others if word not in _FLAGS], "--preset")
     return _tool.run(["compare", "--from", str(rows), "--format", form, *output, *shows]) or failed
 
 
@@ -88,12 +94,21 @@ def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]
 def _measuring(words: List[str]) -> Dict[str, Any]:
     """Of the other words those that a measurement by the tool needs."""
     settings: Dict[str, Any] = {}
-    for name in ("--threads", "--segment-rows", "--ranks", "--link", "--plugin", "--preset"):
+    for name in _MEASURING:
         values = [words[i + 1] for i, word in enumerate(words[:-1]) if word == name]
         values += [word.partition("=")[2] for word in words if word.startswith(name + "=")]
         if values:
             settings[name[2:].replace("-", "_")] = values
     return settings
+
+
+def _without(words: List[str], option: str) -> List[str]:
+    """The words but for an option, and its value where that is a word of its own."""
+    return [
+        word
+        for i, word in enumerate(words)
+        if word.partition("=")[0] != option and not (i > 0 and words[i - 1] == option)
+    ]
 
 
 def _help() -> str:

@@ -30,7 +30,7 @@ def compare(inputs: Any, plans: Union[str, Sequence[str]] = (), **settings: Any)
     """Compresses gradients by plans; a row each of bytes, errors and times, as `deepreduce compare --format json` has them.
 
     inputs    a path, or a `synth:` text, or a list of these; or an array, or a dict name -> array. Arrays are numpy's or
-              torch's, or Sparse; of float32, float16, bfloat16 or float64, which becomes float32
+              torch's, or Sparse; of float32, float16, bfloat16 or float64, which becomes float32. None is left out
     plans     a plan's text, or a list; none: a set that fits the input. They may name codecs of deepreduce.codec
     settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"], …
 
@@ -64,7 +64,7 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
     for plan in python:
         _codec_run.read_plan(plan)  # before anything is measured
     native = [plan for plan in plans if plan not in python]
-    options = dict(settings) if native else {**settings, "repeat": 1}
+    options = dict(settings) if native else {**settings, "repeat": 1, "time": None}
     document = _measured_by_the_tool(paths, native or [_CHEAPEST], options, folder)
     add_python_rows(document, python, paths, settings, folder, native=bool(native))
     return document
@@ -139,7 +139,8 @@ def _paths_of(inputs: Any, folder: pathlib.Path) -> List[str]:
         return [_readable(os.fspath(each), folder, i) for i, each in enumerate(inputs)]
     arrays: Arrays = {}
     for name, tensor in inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]:
-        _add_array(arrays, str(name), tensor)
+        if tensor is not None:  # a parameter without a gradient
+            _add_array(arrays, str(name), tensor)
     if not arrays:
         raise ArgumentError("there is no tensor to compare")
     write_npz(folder / "arrays.npz", arrays, made_of="array")

@@ -15,7 +15,8 @@ namespace {
 enum param : size_t { param_policy, param_fpr, param_seed, param_max_ratio, param_bits, param_layout };
 
 constexpr dr_param params[] = {
-    param_choice("policy", "which of the filter's positives are the support", "leftmost|p0|middle|rightmost|p1|p2", 0),
+    param_choice("policy", "which of the filter's positives are the support; naive: leftmost with regather=off",
+                 "leftmost|p0|middle|rightmost|p1|p2", 0),
     param_real("fpr", "false-positive rate; 0: a tenth of the density", 0, 0.999, 0),
     param_int("seed", "of the hash functions", 0, 4294967295.0, 0),
     param_real("max_ratio",

@@ -1,0 +1,76 @@
+"""The tool `deepreduce`: tensors of an input in one frame."""
+
+import json
+
+import pytest
+
+from tool_runs import DATASETS, EXACT, LOSSY, TOPR, compare, needs_tool, refusal, rows_of, run, write_npy, write_npz
+
+pytestmark = needs_tool
+
+PLANS = (EXACT, LOSSY, TOPR + "index=auto value=auto(error=0.05)", "sparsify=random(ratio=0.02) index=bloom(policy=p0,fpr=0.01) value=raw",
+         "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw", TOPR + "index=golomb value=fit_poly bucket=flat")
+
+
+def encoded(file, plan, folder, *arguments):
+    frame = folder / "frame"
+    run("encode", file, "--plan", plan, "--output", frame, *arguments)
+    return frame.stat().st_size
+
+
+def test_a_batch_has_the_bytes_that_encode_gives(tmp_path):
+    file = sorted((DATASETS / "gradients").glob("resnet20*.npz"))[0]
+    rows = rows_of(compare(file, "--batch", "--seed", 5, plans=PLANS, repeat=1))
+    assert [row["plan"] for row in rows] == list(PLANS)
+    for row in rows:
+        assert row["bytes"] == encoded(file, row["plan"], tmp_path, "--seed", 5), row["plan"]
+        assert row["tensor"] == "[59 tensors]" and row["d"] == 269722
+        assert row["bytes"] == row["index_bytes"] + row["value_bytes"] + row["order_bytes"] + row["header_bytes"]
+    exact, lossy, auto, _, residual, _ = rows
+    assert exact["relative_l2_error"] == residual["relative_l2_error"] == 0 and exact["index_recall"] == 1
+    assert exact["total_error"] == residual["total_error"] < lossy["total_error"] < 1
+    assert auto["choice"].startswith("index=")
+
+
+def test_a_batch_is_the_sum_of_its_tensors(tmp_path):
+    arrays = {name: write_npy(tmp_path / f"{name}.npy", [((i * k) % 101 - 50) / 8 for i in range(2000 * k)]) for k, name in enumerate("abc", 1)}
+    file = write_npz(tmp_path / "g.npz", **arrays)
+    plan = "sparsify=topr(ratio=0.1) index=golomb value=qsgd"
+    whole, = rows_of(compare(file, "--batch", plans=(plan,)))
+    each = rows_of(compare(file, "--per-tensor", plans=(plan,)))
+    for name in ("d", "r", "support", "index_bytes", "value_bytes"):
+        assert whole[name] == sum(row[name] for row in each)
+    bound = sum(row["index_bound_bits_per_nonzero"] * row["r"] for row in each) / whole["r"]
+    assert whole["index_bound_bits_per_nonzero"] == pytest.approx(bound)
+    table = compare(file, "--batch", plans=(plan,), form="table")
+    assert "[3 tensors]  f32, d = 12,000" in table
+
+
+def test_empty_tensors_other_types_and_single_ones_are_as_encode_has_them(tmp_path):
+    mixed = write_npz(tmp_path / "mixed.npz", a=write_npy(tmp_path / "a.npy", [1.0, 0.0, 2.0] * 400), e=write_npy(tmp_path / "e.npy", []),
+                      h=write_npy(tmp_path / "h.npy", [0.5, -3.0] * 400, "<f2", "e"))
+    single = write_npz(tmp_path / "single.npz", a=tmp_path / "a.npy")
+    for file, dtype, tensor in ((mixed, "f16+f32", "[3 tensors]"), (single, "f32", "a"), (tmp_path / "a.npy", "f32", "")):
+        row, = rows_of(compare(file, "--batch", plans=(EXACT,)))
+        assert (row["dtype"], row["tensor"]) == (dtype, tensor)
+        assert row["bytes"] == encoded(file, EXACT, tmp_path)
+    assert "no tensor to compare" in refusal("compare", tmp_path / "e.npy", "--batch")
+
+
+def test_a_batch_goes_through_steps(tmp_path):
+    files = []
+    for step in range(3):
+        parts = {name: write_npy(tmp_path / f"{name}.npy", [((i + 7 * step) % 64 - 32) / 4 for i in range(n)]) for name, n in (("a", 1000), ("b", 500))}
+        files.append(write_npz(tmp_path / f"{step}.npz", **parts))
+    plans = ("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw", "sparsify=topr(ratio=0.1) index=golomb value=raw")
+    with_residual, without = rows_of(compare(*files, "--batch", "--steps", 9, plans=plans))
+    assert with_residual["step"] == 9 and with_residual["total_error"] < without["total_error"]
+    other = write_npz(tmp_path / "other.npz", a=tmp_path / "a.npy")
+    assert "1 tensors, but 2" in refusal("compare", *files, other, "--batch", "--steps", 4)
+
+
+def test_a_failing_tensor_fails_its_batch_alone(tmp_path):
+    bad = write_npz(tmp_path / "bad.npz", a=write_npy(tmp_path / "a.npy", [1.0] * 1000), n=write_npy(tmp_path / "n.npy", [float("nan")] * 1000))
+    done = run("compare", bad, "--batch", "--plan", LOSSY, "--plan", EXACT, "--repeat", 1, "--format", "json", status=1)
+    report = json.loads(done.stdout)
+    assert [row["plan"] for row in rows_of(report)] == [EXACT] and [f["plan"] for f in report["failures"]] == [LOSSY]

@@ -1,0 +1,150 @@
+"""The tool `deepreduce`: its headline columns: total error, times, presets, the model of a link."""
+
+import json
+import math
+import statistics
+
+import pytest
+
+from tool_runs import EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOPR, compare, needs_tool, plan_column, rows_of, run, write_npy
+
+pytestmark = needs_tool
+
+
+def test_the_total_error_is_against_dense_and_the_coding_error_against_what_was_kept(tmp_path):
+    # A polynomial of degree 0 sends 3 and 4 as their mean, twice; the 1 is not kept.
+    file = write_npy(tmp_path / "g.npy", [0.0] * 16 + [1.0, 3.0, 4.0])
+    row, = rows_of(compare(file, plans=("sparsify=topr(count=2) index=golomb value=fit_poly(degree=0)",)))
+    assert row["total_error"] == pytest.approx(math.sqrt(1.5 / 26))
+    assert row["relative_l2_error"] == pytest.approx(math.sqrt(0.5) / 5)
+    assert row["energy_recall"] == pytest.approx(25 / 26)
+
+
+def test_random_k_means_the_same_as_a_sparsifier_and_as_an_index_codec():
+    """Of exact values the energy that arrives and the squared error add up to 1, whichever stage dropped the rest."""
+    plans = ("sparsify=random(ratio=0.01) index=golomb value=raw", "index=seeded(ratio=0.01) value=raw")
+    sparsifier, codec = rows_of(compare("synth:d=200000,values=laplace,seed=7", plans=plans))
+    assert sparsifier["relative_l2_error"] == 0 and codec["relative_l2_error"] > 0.99  # the coding error hides the former
+    for row in (sparsifier, codec):
+        assert row["support"] == 2000
+        assert row["total_error"] ** 2 + row["energy_recall"] == pytest.approx(1, rel=1e-9)
+        assert row["energy_recall"] == pytest.approx(0.01, rel=0.2)
+    table = compare("synth:d=200000,values=laplace,seed=7", plans=plans, form="table")
+    assert table.count("0.995") >= 3  # the total error of both, the coding error of one
+
+
+def test_rounds_go_by_time_within_bounds():
+    def rounds(*arguments):
+        done = run("compare", SYNTH, "--plan", EXACT, "--format", "json", *arguments)
+        report = json.loads(done.stdout)
+        (rounds,) = {row["rounds"] for row in report["rows"]}
+        return rounds, report["repeat"], report["seconds"]
+
+    assert rounds("--time", 0) == (5, None, 0)
+    assert rounds("--time", 1000) == (200, None, 1000)
+    assert rounds("--repeat", 3) == (3, 3, None)
+    assert 5 <= rounds()[0] <= 200
+
+
+def test_samples_of_each_round_are_in_json_and_medians_and_spreads_are_theirs():
+    for row in compare(SYNTH, plans=(EXACT, LOSSY), repeat=9)["rows"]:
+        for name in ("encode_ns", "decode_ns", "merge_ns"):
+            samples = row["samples"][name]
+            if name == "merge_ns" and row["plan"] == "memcpy":
+                assert samples == [] and row["merge_ns"] is None
+                continue
+            assert len(samples) == row["rounds"] == 9
+            assert row[name] == pytest.approx(statistics.median(samples), abs=1)
+            low, _, high = statistics.quantiles(samples, n=4, method="inclusive")
+            assert row[f"{name}_spread"] == pytest.approx((high - low) / row[name], abs=1e-2)
+
+
+def test_the_time_of_an_encode_is_split_into_its_stages():
+    choosing = TOPR + "index=auto value=auto(error=0.05)"
+    plans = (EXACT, choosing, TOPR + "index=bloom(policy=p0,fpr=0.01) value=fit_poly")
+    exact, auto, bloom = rows_of(compare("synth:d=400000,values=laplace,seed=7", plans=plans, repeat=7))
+    for row in (exact, auto, bloom):
+        parts = [row[name] for name in ("choose_ns", "index_ns", "regather_ns", "value_ns", "order_ns")]
+        assert 0 < sum(parts) < 1.5 * row["encode_ns"] and row["index_ns"] > 0
+        assert row["encode_cpu_ns"] > 0 and row["decode_cpu_ns"] > 0
+    assert exact["choose_ns"] == exact["order_ns"] == exact["regather_ns"] == 0
+    assert auto["choose_ns"] > 0 and bloom["order_ns"] > 0 and bloom["regather_ns"] > 0
+
+
+def test_merging_more_frames_takes_longer():
+    source = "synth:d=400000,values=laplace,seed=7"
+    few, many, counted = (rows_of(compare(source, "--ranks", n, repeat=5))[0]["merge_ns"] for n in (2, 32, 640))
+    assert few < many < counted
+
+
+def test_presets_are_named_and_what_auto_chose_is_told():
+    auto = "index=auto value=auto(error=0.05)"
+    arguments = [SYNTH, "--preset", "fastpfor", "--preset", "Top-r", "--plan", EXACT, "--plan", TOPR + auto, "--repeat", 1]
+    rows = rows_of(json.loads(run("compare", *arguments, "--format", "json").stdout))
+    assert [row["preset"] for row in rows] == [None, None, "VByte", "BP128", "PFor", "Top-r"]
+    assert [row["choice"] is None for row in rows] == [True, False, True, True, True, True]
+    index, value = rows[1]["choice"].split()
+    assert index.startswith("index=") and value.startswith("value=") and "auto" not in rows[1]["choice"]
+    table = run("compare", *arguments).stdout.decode()
+    assert "VByte: index=delta_varint value=raw" in table
+    assert any(line.startswith("  VByte ") for line in table.splitlines())
+    assert f"{auto} → {index} {value}".replace(" ", "") in plan_column(table)
+
+
+def test_no_parameter_of_a_plan_is_cut_off():
+    plans = [TOPR + f"index=bloom(policy=p0,fpr=0.00123456789,seed=4000000000) value=fit_poly(degree={n})+deflate(level=9)" for n in (3, 5)]
+    table = compare(SYNTH, plans=plans, form="table")
+    for row in rows_of(compare(SYNTH, plans=plans)):
+        assert row["plan"].removeprefix(TOPR).replace(" ", "") in plan_column(table)
+    assert max(map(len, table.splitlines())) <= 140
+
+
+def test_tables_show_spreads_and_warn_of_few_rounds():
+    table = compare(SYNTH, repeat=9, form="table")
+    line = next(line for line in table.splitlines() if "index=golomb value=raw" in line)
+    assert line.count("±") == 3 and line.count("%") >= 4
+    assert "too few" not in table and "2 timed rounds: too few" in compare(SYNTH, form="table")
+    alike = compare(SYNTH, plans=(EXACT, TOPR + "index=golomb value=raw regather=off"), repeat=9, form="table")
+    assert "differ by less than the spread: " in alike or "warning" not in alike
+
+
+def test_a_link_gives_a_modelled_step_and_a_verdict():
+    source = "synth:d=4000000,values=laplace,seed=7"
+    plans = (EXACT, EXACT + " exchange=owner", NO_SPARSIFIER)
+    report = compare(source, "--ranks", 8, "--link", "100Mbit/s,50us", plans=plans, repeat=5)
+    assert report["ranks"] == 8 and report["link"] == {"text": "100Mbit/s,50us", "bits_per_second": 1e8, "latency_ns": 50000}
+    ring = 2 * 7 * (50e3 + 1e9 * 8 * 16e6 / 8 / 1e8)
+    gather, owner, dense = rows_of(report)
+    for row in (gather, owner, dense):
+        assert row["dense_step_ns"] == pytest.approx(ring, abs=1)
+        assert row["bf16_step_ns"] == pytest.approx(7 * 50e3 + ring / 2, rel=1e-6)
+    on_link = 7 * 1e9 * 8 * (gather["bytes"] + 256) / 1e8 + 2 * 50e3
+    computed = sum(gather[name] for name in ("sparsify_ns", "encode_ns", "merge_ns"))
+    assert gather["step_ns"] == gather["gather_step_ns"] == pytest.approx(on_link + computed, abs=4)
+    assert owner["step_ns"] < owner["gather_step_ns"]
+    assert [row["verdict"] for row in (gather, owner, dense)] == ["pays", "pays", "slower"]
+    fast, = rows_of(compare(source, "--ranks", 8, "--link", "100Tb/s", repeat=5))
+    assert fast["verdict"] == "slower"
+    table = compare(source, "--link", "100Mbit/s", plans=plans, form="table")
+    assert "pays" in table and "slower" in table and "a model" in table and max(map(len, table.splitlines())) <= 140
+    none, = rows_of(compare(source))
+    assert none["step_ns"] is none["verdict"] is None and none["pays_below"] > none["pays_below_bf16"] > 0
+
+
+def test_half_floats_are_compared_with_a_dense_tensor_of_16_bits(tmp_path):
+    file = write_npy(tmp_path / "h.npy", [math.sin(i) for i in range(20000)], "<f2", "e")
+    row, = rows_of(compare(file, "--link", "1Gb/s", repeat=5))
+    assert row["dense_step_ns"] == row["bf16_step_ns"] == pytest.approx(2 * 7 / 8 * 16 * 20000, abs=1)
+    assert row["pays_below"] == row["pays_below_bf16"]
+    assert "the dense tensor in its own type" in compare(file, form="table")
+
+
+def test_the_naive_policy_is_listed():
+    bloom, = [codec for codec in json.loads(run("codecs", "--format", "json").stdout) if codec["name"] == "bloom"]
+    policy, = [p for p in bloom["parameters"] if p["name"] == "policy"]
+    assert "naive" in policy["summary"]
+
+
+def test_a_limit_on_instructions_is_in_the_facts(monkeypatch):
+    monkeypatch.setenv("DEEPREDUCE_CPU", "scalar")
+    assert compare(SYNTH)["machine"]["level"] == "scalar"
