@@ -39,7 +39,7 @@ class measurement {
       : gradients_(gradients), settings_(settings), console_(console), bench_{c, settings, &gradients[0], 0, {}, {}} {
     size_t room = 0;
     for (const tensor& t : gradients[0]) room += (t.data.size() + 3) / 4 * 4;
-    bench_.received.resize(room);
+    bench_.received = tensor_bytes(room);
   }
 
   measured run(std::span<const plan> plans) {

@@ -53,12 +53,12 @@ dr_call workbench::call(uint64_t rank) const {
 std::vector<dr_tensor_out> workbench::outs(bool flat) {
   std::vector<dr_tensor_out> list;
   if (flat) {
-    list.push_back(dense_out(abi_dtype(gradient->front().type), received.data(), elements_of(*gradient)));
+    list.push_back(dense_out(abi_dtype(gradient->front().type), received.writable().data(), elements_of(*gradient)));
     return list;
   }
   size_t at = 0;
   for (const tensor& t : *gradient) {
-    list.push_back(dense_out(abi_dtype(t.type), received.data() + at, t.elements));
+    list.push_back(dense_out(abi_dtype(t.type), received.writable().data() + at, t.elements));
     at += (t.data.size() + 3) / 4 * 4;
   }
   return list;
@@ -67,7 +67,7 @@ std::vector<dr_tensor_out> workbench::outs(bool flat) {
 size_t workbench::copy_all() {
   size_t at = 0, bytes = 0;
   for (const tensor& t : *gradient) {
-    if (!t.data.empty()) std::memcpy(received.data() + at, t.data.data(), t.data.size());
+    if (!t.data.empty()) std::memcpy(received.writable().data() + at, t.data.data(), t.data.size());
     at += (t.data.size() + 3) / 4 * 4;
     bytes += t.data.size();
   }

@@ -21,8 +21,8 @@ struct workbench {
   const measure_settings& settings;
   const subject* gradient = nullptr;  // of the step
   uint32_t step = 0;
-  tensor_bytes room;                // of a frame: as large as its bound, but only written pages take memory
-  std::vector<std::byte> received;  // what arrives, tensors one behind the other
+  // Of a frame, as large as its bound; and of what arrives, tensors one behind the other. Only written pages take memory.
+  tensor_bytes room, received;
 
   dr_call call(uint64_t rank = 0) const;
   // For what arrives. flat: one tensor that has the elements of all.
