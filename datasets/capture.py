@@ -18,11 +18,10 @@ parameter's shape, members in the order of named_parameters(). Equal gradients g
 import argparse
 import hashlib
 import importlib
-import io
 import json
 import math
 import os
-import zipfile
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +30,9 @@ from torch import nn
 from torch.nn import functional as F
 
 HERE = Path(__file__).resolve().parent
+sys.path.append(str(HERE.parent / "bindings" / "python"))  # where the package is not installed
+
+from deepreduce.recording import write_npz  # noqa: E402
 
 
 # ---- recording -----------------------------------------------------------------------------------
@@ -101,24 +103,6 @@ def gradients(module):
         # np.array and not ascontiguousarray: the latter turns a scalar into a vector.
         arrays[name] = np.array(grad.to("cpu", torch.float32).numpy(), dtype="<f4", order="C")
     return arrays
-
-
-def write_npz(path, arrays, deflate=False):
-    """As np.savez, except that the bytes depend on the arrays only; and with `deflate` on zlib's version.
-
-    np.savez leaves some header fields to the platform and always adds zip64 fields, which a small
-    reader need not know. Here the date, system and mode are fixed, and zip64 appears past 2 GiB only.
-    """
-    method = zipfile.ZIP_DEFLATED if deflate else zipfile.ZIP_STORED
-    with zipfile.ZipFile(path, "w", method, compresslevel=9) as archive:
-        for name, array in arrays.items():
-            member = zipfile.ZipInfo(name + ".npy", date_time=(1980, 1, 1, 0, 0, 0))
-            member.create_system = 3
-            member.external_attr = 0o644 << 16
-            member.compress_type = method
-            npy = io.BytesIO()
-            np.lib.format.write_array(npy, array, version=(1, 0), allow_pickle=False)
-            archive.writestr(member, npy.getvalue())
 
 
 def add_to_manifest(path, entry):

@@ -99,11 +99,20 @@ std::string fallback_text(const dr_param& p) {
   return "default " + (p.type == DR_PARAM_CHOICE ? choice_at(p.choices, p.fallback) : fmt::format("{}", p.fallback));
 }
 
+std::vector<const dr_codec*> named(const std::string& name) {
+  std::vector<const dr_codec*> list = codecs();
+  std::erase_if(list, [&](const dr_codec* c) {
+    const std::string role = role_name(c->role);
+    return !name.empty() && name != c->name && name != role && name != role + '=' + c->name;
+  });
+  return list;
+}
+
 }  // namespace
 
-std::string codec_table() {
+std::string codec_table(const std::string& name) {
   std::string text;
-  for (const dr_codec* c : codecs()) {
+  for (const dr_codec* c : named(name)) {
     std::string promises;
     for (const auto& trait : names_of(c->traits, traits))
       promises += (promises.empty() ? "  [" : " ") + trait.get<std::string>();
@@ -118,9 +127,10 @@ std::string codec_table() {
   return text;
 }
 
-std::string codec_json() {
+std::string codec_json(const std::string& name) {
   auto list = ordered_json::array();
-  for (const dr_codec* c : codecs()) list.push_back(codec_entry(*c));
+  for (const dr_codec* c : named(name)) list.push_back(codec_entry(*c));
+  if (list.empty()) return {};
   return list.dump(1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
 }
 

@@ -5,7 +5,8 @@
 
 namespace dr::compare {
 
-std::string codec_table();
-std::string codec_json();
+// `name`: a codec, a role, or role=name; "" is all of them. "" where there is none.
+std::string codec_table(const std::string& name = "");
+std::string codec_json(const std::string& name = "");
 
 }  // namespace dr::compare

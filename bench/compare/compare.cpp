@@ -5,9 +5,12 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 
+#include "histograms.hpp"
 #include "kept.hpp"
+#include "layer_kind.hpp"
 #include "metrics.hpp"
 #include "number.hpp"
 #include "plan_run.hpp"
@@ -19,15 +22,7 @@ namespace dr::compare {
 namespace {
 
 // The tensors of a batch as the one that bucket=flat makes of them.
-subject joined(const subject& g) {
-  tensor all = g.front();
-  for (size_t i = 1; i < g.size(); ++i) all.data.insert(all.data.end(), g[i].data.begin(), g[i].data.end());
-  all.elements = elements_of(g);
-  all.shape = {all.elements};
-  subject s;
-  s.push_back(std::move(all));
-  return s;
-}
+subject joined(const subject& g) { return {concatenated(g)}; }
 
 // The codecs that the tensors of a frame have; of several choices the one that most have, and how many.
 std::string choice_of(const std::vector<dr_tensor_info>& infos) {
@@ -44,7 +39,7 @@ class measurement {
       : gradients_(gradients), settings_(settings), console_(console), bench_{c, settings, &gradients[0], 0, {}, {}} {
     size_t room = 0;
     for (const tensor& t : gradients[0]) room += (t.data.size() + 3) / 4 * 4;
-    bench_.received.resize(room);
+    bench_.received = tensor_bytes(room);
   }
 
   measured run(std::span<const plan> plans) {
@@ -70,6 +65,7 @@ class measurement {
       x.prepare_merge();
     });
     kept_.clear();
+    known_ways_.clear();
     (void)bench_.copy_all();
     each_run([&](plan_run& x) { x.warm_up(); });
     const double begin = now_ns();
@@ -121,6 +117,7 @@ class measurement {
     row r;
     r.input = g()[0].input;
     r.tensor = name_of(g());
+    if (g().size() == 1) r.kind = layer_kind(g()[0].name, g()[0].shape);
     r.step = bench_.step + 1;
     r.dtype = types_of(g());
     r.d = elements_of(g());
@@ -166,7 +163,18 @@ class measurement {
   // By plans without feedback.
   const positions& kept_of(const std::string& sparsify) {
     if (const auto known = kept_.find(sparsify); known != kept_.end()) return known->second;
-    return kept_[sparsify] = positions_kept(sparsify, g());
+    const positions& kept = kept_[sparsify] = positions_kept(sparsify, g());
+    note_subject(sparsify, g(), kept);
+    return kept;
+  }
+
+  // Once a step for each way to keep; with feedback as the first plan has it.
+  void note_subject(const std::string& way, const subject& seen, const positions& kept) {
+    if (!known_ways_.insert(way).second) return;
+    nlohmann::ordered_json facts = subject_facts(seen, way, kept);
+    facts["tensor"] = name_of(g());
+    facts["step"] = bench_.step + 1;
+    result_.subjects.push_back(std::move(facts));
   }
 
   void check(plan_run& x) {
@@ -178,9 +186,13 @@ class measurement {
     } else {
       subject seen = x.has_state() ? x.accumulated() : g();
       if (x.flat) seen = joined(seen);
-      describe(x, seen, positions_kept(x.reading.sparsify, seen));
+      const positions kept = positions_kept(x.reading.sparsify, seen);
+      const std::string feedback = x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback;
+      note_subject(x.reading.sparsify + feedback, seen, kept);
+      describe(x, seen, kept);
     }
     x.facts.total_error = total_error_of(x);
+    if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
   }
 
   // seen: of which the sparsifier has kept `kept`.
@@ -203,6 +215,8 @@ class measurement {
     x.facts.max_relative_error = d.max_relative_error;
     x.facts.cosine_similarity = d.cosine_similarity;
     x.facts.contraction = d.contraction;
+    x.facts.gradient_energy = d.gradient_energy;
+    x.facts.kept_energy = d.kept_energy;
   }
 
   void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
@@ -312,6 +326,7 @@ class measurement {
   workbench bench_;
   running_sum sent_;
   std::map<std::string, positions> kept_;
+  std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
   std::vector<std::unique_ptr<plan_run>> runs_;
   std::vector<double> copy_ns_;
   measured result_;

@@ -36,6 +36,7 @@ struct measure_settings {
 struct measured {
   std::vector<row> rows;          // of a step memcpy first, then the plans that passed, in their order
   std::vector<failure> failures;  // plans that did not; each has its line on the console, too
+  nlohmann::ordered_json subjects = nlohmann::ordered_json::array();  // histograms.hpp: what each sparsifier kept
 };
 
 // gradients: of one subject, of at least one element, in the order of steps; from the first again if settings.steps are

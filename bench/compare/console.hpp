@@ -3,10 +3,34 @@
 
 #include <unistd.h>
 
+#include <chrono>
+#include <csignal>
 #include <cstdio>
 #include <string>
 
 namespace dr::compare {
+
+// Thrown at the next progress after Ctrl-C or SIGTERM: no std::exception, so that nobody takes it for a plan's failure.
+struct interrupted {
+  int signal;
+};
+
+// The first signal is noted, the second ends the process.
+inline volatile std::sig_atomic_t noted_signal = 0;
+inline void note_signals() {
+  struct sigaction action {};
+  action.sa_handler = [](int number) { noted_signal = number; };
+  action.sa_flags = static_cast<int>(SA_RESETHAND);
+  for (const int number : {SIGINT, SIGTERM}) sigaction(number, &action, nullptr);
+}
+
+// "3 s", "2 min 5 s", "1 h 20 min".
+inline std::string duration_text(double seconds) {
+  const auto s = static_cast<long long>(seconds + 0.5);
+  if (s < 60) return std::to_string(s) + " s";
+  if (s < 3600) return std::to_string(s / 60) + " min " + std::to_string(s % 60) + " s";
+  return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
+}
 
 class console {
  public:
@@ -15,10 +39,21 @@ class console {
   console(const console&) = delete;
   console& operator=(const console&) = delete;
 
-  // Replaces the progress line.
+  // Of a long run: part `at` of `count` begins, and `done` of `all` work is behind us, in any unit.
+  void part(size_t at, size_t count, double done, double all) {
+    if (at == 0) begun = clock::now();
+    part_begun = clock::now();
+    work_done = done;
+    work_all = all;
+    place = count > 1 ? std::to_string(at + 1) + "/" + std::to_string(count) : "";
+  }
+
+  // Replaces the progress line. Throws interrupted.
   void progress(const std::string& text) {
+    if (noted_signal != 0) throw interrupted{static_cast<int>(noted_signal)};
     if (!terminal) return;
-    std::fprintf(stderr, "\r\033[K%.78s", text.c_str());
+    std::string line = place.empty() ? text : "[" + place + left() + "] " + text;
+    std::fprintf(stderr, "\r\033[K%.100s", line.c_str());
     std::fflush(stderr);
     shown = true;
   }
@@ -30,9 +65,24 @@ class console {
     if (shown) std::fputs("\r\033[K", stderr);
     shown = false;
   }
+  bool is_terminal() const { return terminal; }
 
  private:
+  using clock = std::chrono::steady_clock;
+  static double seconds(clock::duration time) { return std::chrono::duration<double>(time).count(); }
+
+  // At the speed of the parts that are done; nothing is known before the first.
+  std::string left() const {
+    if (work_done <= 0) return {};
+    const double speed = work_done / seconds(part_begun - begun);
+    const double rest = (work_all - work_done) / speed - seconds(clock::now() - part_begun);
+    return ", " + duration_text(rest < 1 ? 1 : rest) + " left";
+  }
+
   bool terminal = isatty(STDERR_FILENO) == 1, shown = false;
+  clock::time_point begun, part_begun;
+  double work_done = 0, work_all = 0;
+  std::string place;
 };
 
 }  // namespace dr::compare

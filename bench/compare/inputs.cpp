@@ -2,11 +2,10 @@
 
 #include <fmt/format.h>
 #include <filesystem>
-#include <fstream>
-#include <limits>
 #include <new>
 #include <nlohmann/json.hpp>
 
+#include "file_bytes.hpp"
 #include "npy.hpp"
 #include "npz.hpp"
 #include "safetensors.hpp"
@@ -21,16 +20,14 @@ namespace {
 constexpr std::string_view what_is_read =
     "give a .npy, .npz, .safetensors, .bin, .f32 or .raw file, a directory of them, or synth:d=1000000";
 
-template <tensor (*parse)(std::span<const std::byte>, std::string_view)>
-std::vector<tensor> parse_one(std::span<const std::byte> file, std::string_view where, std::vector<std::string>*) {
-  std::vector<tensor> tensors;
-  tensors.push_back(parse(file, where));
-  return tensors;
+template <tensor (*parse)(std::span<const std::byte>, std::string_view, const reading&)>
+std::vector<tensor> parse_one(std::span<const std::byte> file, std::string_view where, const reading& how) {
+  return {parse(file, where, how)};
 }
 
 struct format {
   std::string_view extension;
-  std::vector<tensor> (*parse)(std::span<const std::byte>, std::string_view, std::vector<std::string>*);
+  std::vector<tensor> (*parse)(std::span<const std::byte>, std::string_view, const reading&);
 };
 
 constexpr format formats[] = {
@@ -45,33 +42,18 @@ const format* format_of(const fs::path& path) {
   return found == std::end(formats) ? nullptr : found;
 }
 
-std::vector<std::byte> read_bytes(const std::string& path) {
-  std::error_code error;
-  const uint64_t size = fs::file_size(path, error);
-  std::ifstream file(path, std::ios::binary);
-  if (error || !file) refuse(path, "cannot be opened; check that it may be read");
-  if (size > static_cast<uint64_t>(std::numeric_limits<std::streamsize>::max())) {
-    refuse(path, fmt::format("{} bytes are more than can be read; cut it up", size));
-  }
-  std::vector<std::byte> bytes(size);
-  file.read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(size));
-  const auto got = static_cast<uint64_t>(file.gcount());
-  if (got != size || file.peek() != std::ifstream::traits_type::eof()) {
-    refuse(path, got, fmt::format("is not the {} bytes that it was when opened; wait until it is written", size));
-  }
-  return bytes;
-}
-
-std::vector<tensor> read_file(const fs::path& path, const format& format, std::vector<std::string>* notes) {
+std::vector<tensor> read_file(const fs::path& path, const format& format, reading how) {
   const std::string where = path.string();
   try {
-    return format.parse(read_bytes(where), where, notes);
+    const file_bytes file = open_file(where);
+    how.owner = file.owner;
+    return format.parse(file.bytes, where, how);
   } catch (const std::bad_alloc&) {
     refuse(where, "needs more memory than there is; cut it up");
   }
 }
 
-std::vector<tensor> read_directory(const std::string& argument, std::vector<std::string>* notes) {
+std::vector<tensor> read_directory(const std::string& argument, const reading& how) {
   std::vector<fs::path> paths;
   std::error_code error;
   for (fs::directory_iterator entry(argument, error); !error && entry != fs::directory_iterator();
@@ -82,21 +64,26 @@ std::vector<tensor> read_directory(const std::string& argument, std::vector<std:
   if (error) refuse(argument, fmt::format("cannot be listed ({}); check that it may be read", error.message()));
   std::ranges::sort(paths);
   std::vector<tensor> all;
-  for (const fs::path& path : paths) {
-    std::ranges::move(read_file(path, *format_of(path), notes), std::back_inserter(all));
-  }
+  for (const fs::path& path : paths) try {
+      std::ranges::move(read_file(path, *format_of(path), how), std::back_inserter(all));
+    } catch (const not_float& error) {
+      note(how.notes, fmt::format("skipped: {}", error.what()));
+    }
   return all;
 }
 
-std::vector<tensor> read_path(const std::string& argument, std::vector<std::string>* notes) {
+std::vector<tensor> read_path(const std::string& argument, const reading& how) {
   std::error_code error;
   const fs::file_status status = fs::status(argument, error);
-  if (fs::is_directory(status)) return read_directory(argument, notes);
+  if (fs::is_directory(status)) return read_directory(argument, how);
   if (!fs::exists(status)) refuse(argument, fmt::format("{}; {}", error.message(), what_is_read));
   if (!fs::is_regular_file(status)) refuse(argument, fmt::format("is not a regular file; {}", what_is_read));
+  const fs::path extension = fs::path(argument).extension();
+  if (extension == ".pt" || extension == ".pth")
+    refuse(argument, "holds pickles, which this program never opens; `python -m deepreduce compare` reads it safely");
   const format* format = format_of(argument);
   if (format == nullptr) refuse(argument, fmt::format("its extension is not known; {}", what_is_read));
-  return read_file(argument, *format, notes);
+  return read_file(argument, *format, how);
 }
 
 }  // namespace
@@ -130,50 +117,95 @@ std::span<const std::byte> take(std::span<const std::byte> bytes, uint64_t at, u
   return bytes.subspan(at, size);
 }
 
-tensor make_tensor(element stored, std::vector<uint64_t> shape, std::span<const std::byte> bytes,
-                   std::string_view where, uint64_t offset) {
+tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std::byte> bytes, std::string_view where,
+                   uint64_t offset, const reading& how) {
   const uint64_t elements = count_elements(shape, where, offset);
-  if (checked_multiply(elements, stored.width) != bytes.size()) {
+  if (checked_multiply(elements, width_of(kind)) != bytes.size()) {
     refuse(where, offset,
            fmt::format("{} elements of {} bytes do not make the {} bytes that are here; the file is cut off or "
                        "damaged",
-                       elements, stored.width, bytes.size()));
+                       elements, width_of(kind), bytes.size()));
   }
-  tensor result{std::string(where), "", stored.type, std::move(shape), {}, elements};
-  if (stored.width != sizeof(double)) {
-    result.data.assign(bytes.begin(), bytes.end());
-    return result;
-  }
-  // Without IEC 559 a double beyond the range of float would be undefined here instead of infinite.
-  static_assert(std::numeric_limits<float>::is_iec559 && std::numeric_limits<double>::is_iec559);
-  result.data.resize(elements * sizeof(float));
-  for (size_t i = 0; i < elements; ++i) {
-    store_le(result.data, i * sizeof(float), static_cast<float>(load_le<double>(bytes, i * sizeof(double))));
+  const std::optional<dtype> type = how.cast ? how.cast : type_of(kind);
+  if (!type)
+    refuse<not_float>(where, offset, fmt::format("{} is not a float; --cast f32 converts it", long_name(kind)));
+  tensor result{std::string(where), "", *type, std::move(shape), {}, elements};
+  if (kind == stored::f64 || type != type_of(kind)) {
+    result.converted = conversion{kind};
+    result.data = convert(bytes, *type, *result.converted);
+  } else if (how.owner && reinterpret_cast<uintptr_t>(bytes.data()) % width_of(kind) == 0) {
+    result.data = tensor_bytes(bytes, how.owner);
+  } else {
+    result.data = tensor_bytes::copy_of(bytes);
   }
   return result;
 }
 
-tensor parse_raw(std::span<const std::byte> file, std::string_view where) {
+tensor parse_raw(std::span<const std::byte> file, std::string_view where, const reading& how) {
   if (file.size() % sizeof(float) != 0) {
     refuse(where, file.size(),
            fmt::format("{} bytes are no whole number of float32; a raw file holds little-endian "
                        "float32 and nothing else",
                        file.size()));
   }
-  return make_tensor({dtype::f32, sizeof(float)}, {file.size() / sizeof(float)}, file, where, 0);
+  return make_tensor(stored::f32, {file.size() / sizeof(float)}, file, where, 0, how);
 }
 
-std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes) {
+namespace {
+
+// A line for each file and type that was converted, whose tensors may be many.
+void note_conversions(const std::vector<tensor>& tensors, std::vector<std::string>* notes) {
+  struct sum {
+    const tensor* first;
+    conversion total;
+    uint64_t tensors;
+  };
+  std::vector<sum> sums;
+  for (const tensor& t : tensors) {
+    if (!t.converted) continue;
+    const auto same = std::ranges::find_if(sums, [&](const sum& s) {
+      return s.first->input == t.input && s.total.from == t.converted->from && s.first->type == t.type;
+    });
+    if (same == sums.end()) {
+      sums.push_back({&t, *t.converted, 1});
+      continue;
+    }
+    same->total.largest_change = std::max(same->total.largest_change, t.converted->largest_change);
+    same->total.infinite += t.converted->infinite;
+    same->total.vanished += t.converted->vanished;
+    ++same->tensors;
+  }
+  for (const sum& s : sums) {
+    const std::string which =
+        s.tensors > 1 ? fmt::format("{} tensors of ", s.tensors) : s.first->name + (s.first->name.empty() ? "" : ": ");
+    note(notes, fmt::format("{}: {}{}", s.first->input, which, describe(s.total, s.first->type)));
+  }
+}
+
+}  // namespace
+
+std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes,
+                               std::optional<dtype> cast) {
   if (argument.empty()) refuse("input ''", fmt::format("is empty; {}", what_is_read));
-  if (argument.starts_with(synth_prefix)) return {make_synth(argument)};
   std::vector<std::string> skipped;
-  std::vector<tensor> tensors = read_path(argument, &skipped);
+  std::vector<tensor> tensors;
+  if (argument.starts_with(synth_prefix)) {
+    tensors = {make_synth(argument)};
+    if (cast && *cast != tensors[0].type) {
+      conversion c{stored::f32};
+      tensors[0].data = convert(tensors[0].data, *cast, c);
+      tensors[0].type = *cast, tensors[0].converted = c;
+    }
+  } else {
+    tensors = read_path(argument, {&skipped, cast});
+  }
   if (tensors.empty()) {
     if (skipped.empty()) refuse(argument, fmt::format("holds no array; {}", what_is_read));
     const std::string more = skipped.size() > 1 ? fmt::format(" (and {} more)", skipped.size() - 1) : "";
     refuse(argument, fmt::format("holds no float array; {}{}", skipped.front(), more));
   }
   for (std::string& text : skipped) note(notes, std::move(text));
+  note_conversions(tensors, notes);
   return tensors;
 }
 

@@ -2,6 +2,7 @@
 //
 // Files are taken as hostile: a size is checked against the bytes that are there before memory is asked for,
 // products are checked, and whatever disagrees with itself is refused. Nothing is executed (no pickles).
+// Large files are mapped, and elements that need no conversion stay where they are (file_bytes.hpp, tensor_bytes.hpp).
 #pragma once
 
 #include <algorithm>
@@ -19,17 +20,20 @@
 #include <utility>
 #include <vector>
 
-namespace dr::compare {
+#include "convert.hpp"
+#include "tensor_bytes.hpp"
 
-enum class dtype { f32, f16, bf16 };
+namespace dr::compare {
 
 struct tensor {
   std::string input;  // the argument it came from: a file's path or a `synth:` text
   std::string name;   // of the member, "" where the file holds one array
   dtype type = dtype::f32;
   std::vector<uint64_t> shape;  // () is one element
-  std::vector<std::byte> data;  // little-endian, C order
+  tensor_bytes data;            // little-endian, C order
   uint64_t elements = 0;
+  bool sparse = false;  // the file holds it as a sparse tensor
+  std::optional<conversion> converted = {};
 };
 
 // "FILE: TENSOR: byte OFFSET: what is wrong, with the value; what to do", without OFFSET where it is no byte that is wrong. Offsets
@@ -38,19 +42,29 @@ struct input_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The array may be well-formed, but its elements are no floating-point numbers. An .npz skips such a member.
+// The array may be well-formed, but its elements are no floating-point numbers. An .npz and a directory skip it.
 struct not_float : input_error {
   using input_error::input_error;
 };
 
+// How arrays are read. `cast`: all become elements of this type, integers and booleans, too; without it float64 becomes
+// float32, other floats stay what they are, and the rest is not_float.
+struct reading {
+  reading(std::vector<std::string>* notes = nullptr, std::optional<dtype> cast = {}) : notes(notes), cast(cast) {}
+  std::vector<std::string>* notes;  // gets a line for each array that is skipped; null: nobody listens
+  std::optional<dtype> cast;
+  std::shared_ptr<const void> owner;  // of the file's bytes: elements may stay there. Null: they are copied
+};
+
 // Reads one argument of the command line:
-//   X.npy  X.npz  X.safetensors        float16, bfloat16, float32; float64 becomes float32, and what that cannot
-//                                      hold becomes infinity
+//   X.npy  X.npz  X.safetensors        float16, bfloat16, float32, float64; with a cast integers and booleans
+//   X.npz of scipy.sparse.save_npz     a CSR, CSC or COO matrix; and sparse tensors in coordinates (sparse_npz.hpp)
 //   X.bin  X.f32  X.raw                little-endian float32 from the first byte to the last
 //   a directory                        every file of these names in it, by name; folders in it are not entered
 //   synth:d=...,support=...            see synth.hpp
-// Members that are no float arrays are skipped, with a line in `notes` (which may be null). Throws input_error.
-std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes = nullptr);
+// `notes` also get a line for what was converted. Throws input_error.
+std::vector<tensor> read_input(const std::string& argument, std::vector<std::string>* notes = nullptr,
+                               std::optional<dtype> cast = {});
 
 // ---- What the readers share -----------------------------------------------------------------------------------
 
@@ -99,17 +113,12 @@ void store_le(std::span<std::byte> bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, raw.data(), sizeof(T));
 }
 
-// How a file stores an element: `width` bytes each; f32 of width 8 is a float64 that is converted on the way in.
-struct element {
-  dtype type;
-  unsigned width;
-};
-
-// The array whose elements are exactly `bytes`, which begin at `offset`; its `input` is `where`.
-tensor make_tensor(element stored, std::vector<uint64_t> shape, std::span<const std::byte> bytes,
-                   std::string_view where, uint64_t offset);
+// The array whose elements are exactly `bytes`, which begin at `offset`; its `input` is `where`. Throws not_float for
+// integers and booleans that `how` does not cast.
+tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std::byte> bytes, std::string_view where,
+                   uint64_t offset, const reading& how);
 
 // A raw file: float32, one dimension.
-tensor parse_raw(std::span<const std::byte> file, std::string_view where);
+tensor parse_raw(std::span<const std::byte> file, std::string_view where, const reading& how = {});
 
 }  // namespace dr::compare

@@ -1,48 +1,26 @@
 // The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <new>
 
 #include "codec_list.hpp"
-#include "compare.hpp"
+#include "compare_command.hpp"
+#include "decoded_file.hpp"
 #include "frame_text.hpp"
 #include "options.hpp"
 #include "output.hpp"
+#include "plan_list.hpp"
 #include "presets.hpp"
-#include "report.hpp"
+#include "safetensors.hpp"
 #include "verify.hpp"
 
 namespace dr::compare {
 namespace {
 
 enum status { fine = 0, failed = 1, misused = 2 };
-
-struct usage_error : std::runtime_error {
-  using std::runtime_error::runtime_error;
-};
-
-plan parse_plan(const std::string& text) {
-  try {
-    return plan(text);
-  } catch (const error& e) {
-    throw usage_error("--plan '" + text + "': " + e.detail.message);
-  }
-}
-
-// A name without a slash would be looked for where the system's libraries are, and there alone.
-void load_plugins(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) try {
-      const bool here = path.find('/') == std::string::npos && std::filesystem::exists(path);
-      load_plugin(here ? "./" + path : path);
-    } catch (const error& e) {
-      throw usage_error("--plugin '" + path + "': " + e.detail.message);
-    }
-}
 
 // The library takes what it does not know for "all that there is": right for a library, not for who measures.
 void check_environment() {
@@ -52,71 +30,20 @@ void check_environment() {
   throw usage_error(std::string("DEEPREDUCE_CPU='") + level + "': not scalar, avx2 or avx512");
 }
 
-std::vector<plan> parse_plans(const std::vector<std::string>& texts) {
-  std::vector<plan> plans;
-  for (const std::string& text : texts) plans.push_back(parse_plan(text));
-  return plans;
-}
-
-std::string report(const compare_options& o, const measured& m) {
-  const run_facts run{o.seed, o.repeat, o.seconds, o.threads, o.ranks, o.link_text, o.over, m.failures};
-  switch (o.form) {
-    case format::json: return json_report(m.rows, run);
-    case format::csv: return csv_report(m.rows);
-    case format::table: break;
-  }
-  std::string text = table_report(m.rows, run);
-  for (const std::string& name : o.presets) text += preset_notes(name);
-  return text;
-}
-
-// What the command line names for a gradient; the default set if it names nothing.
-std::vector<std::string> plans_for(const compare_options& o, const subject& g) {
-  if (o.plans.empty() && o.presets.empty()) return default_plans(g);
-  std::vector<std::string> texts = o.plans;
-  for (const std::string& name : o.presets)
-    for (std::string& text : preset_plans(name, default_sparsifier(g))) texts.push_back(std::move(text));
-  return texts;
-}
-
-measure_settings settings_of(const compare_options& o) {
-  return {o.repeat, o.seconds, o.seed, o.segment_rows, o.ranks, o.over, std::max(o.steps, 1u), o.each_step, o.presets};
-}
-
-int run(const compare_options& o) {
-  load_plugins(o.plugins);
-  (void)parse_plans(o.plans);  // before anything is read
-  for (const std::string& name : o.presets) {
-    const std::vector<std::string> texts = preset_plans(name, "sparsify=none");
-    if (texts.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
-    (void)parse_plans(texts);
-  }
-  console console;
-  context context(o.threads);
-  measured all;
-  const bool alone = o.steps == 0;
-  std::vector<subject> subjects = read_frames(o.subjects, console);
-  for (const auto& gradients : alone ? apart(std::move(subjects)) : in_steps(std::move(subjects))) {
-    if (!alone && gradients.size() > o.steps)
-      throw usage_error("--steps " + std::to_string(o.steps) + ": there are " + std::to_string(gradients.size()) +
-                        " inputs");
-    measured m = compare_plans(context, gradients, parse_plans(plans_for(o, gradients[0])), settings_of(o), console);
-    std::ranges::move(m.rows, std::back_inserter(all.rows));
-    std::ranges::move(m.failures, std::back_inserter(all.failures));
-  }
-  console.clear();
-  write_output(o.output, report(o, all));
-  return all.failures.empty() ? fine : failed;
-}
+int run(const compare_options& o) { return run_compare(o); }
 
 int run(const codecs_options& o) {
   load_plugins(o.plugins);
-  write_output("", o.form == format::json ? codec_json() : codec_table());
+  const std::string text = o.form == format::json ? codec_json(o.name) : codec_table(o.name);
+  if (text.empty()) throw usage_error("codecs " + o.name + ": no such codec or role; `deepreduce codecs` lists them");
+  write_output("", text);
   return fine;
 }
 
-int run(const presets_options&) {
-  write_output("", preset_table());
+int run(const presets_options& o) {
+  const std::string text = preset_table(o.name);
+  if (text.empty()) throw usage_error("presets " + o.name + ": no such name; `deepreduce presets` lists them");
+  write_output("", text);
   return fine;
 }
 
@@ -141,12 +68,23 @@ int run(const inspect_options& o) {
   return fine;
 }
 
+int run(const decode_options& o) {
+  load_plugins(o.plugins);
+  const std::string bytes = read_frame(o.file);
+  try {
+    write_output(o.output, decoded_file(std::as_bytes(std::span(bytes)), o));
+  } catch (const error& e) {
+    throw std::runtime_error(o.file + ": " + e.what());
+  }
+  return fine;
+}
+
 int run(const encode_options& o) {
   load_plugins(o.plugins);
   const plan method = parse_plan(o.plan);
   console console;
   std::vector<std::string> notes;
-  const std::vector<tensor> tensors = read_input(o.input, &notes);
+  const std::vector<tensor> tensors = read_input(o.input, &notes, o.cast);
   for (const std::string& note : notes) console.line("note: " + note);
   std::vector<dr_tensor> sources;
   std::vector<std::vector<uint64_t>> states;
@@ -162,6 +100,15 @@ int run(const encode_options& o) {
   context context(o.threads);
   const std::vector<std::byte> frame = context.encode(method, sources, &call);
   write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});
+  return fine;
+}
+
+int run(convert_options o) {
+  console console;
+  if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // each by itself, small ones, too
+  const std::string file = safetensors_of(read_subjects(o.subjects, console));
+  console.clear();
+  write_output(o.output, file);
   return fine;
 }
 
@@ -183,6 +130,8 @@ int main(int argc, char** argv) {
     status = misused, message = e.what();
   } catch (const output_error& e) {
     status = misused, message = e.what();
+  } catch (const interrupted& e) {
+    return 128 + e.signal;
   } catch (const std::bad_alloc&) {
     message = "out of memory";
   } catch (const std::exception& e) {

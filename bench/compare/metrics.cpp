@@ -57,7 +57,9 @@ distortion distortion_sum::result() const {
           quotient(std::sqrt(s_error_), std::sqrt(ss_)),
           std::isfinite(s_error_) ? quotient(error_max_, s_max_) : undefined,  // max() does not see a NaN
           quotient(gh_, std::sqrt(gg_ * hh_)),
-          quotient(g_error_, gg_)};
+          quotient(g_error_, gg_),
+          gg_,
+          ss_};
 }
 
 distortion measure_distortion(const tensor& g, std::span<const uint64_t> kept, std::span<const std::byte> decoded,

@@ -21,6 +21,8 @@ struct distortion {
   double max_relative_error;  // max |s − ŝ| / max |s|
   double cosine_similarity;   // of g and ŝ
   double contraction;         // ‖g − ŝ‖² / ‖g‖²
+  double gradient_energy;     // ‖g‖²
+  double kept_energy;         // ‖s‖²
 };
 
 // Sums over the tensors of a frame, as if they were one.

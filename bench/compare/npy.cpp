@@ -1,6 +1,7 @@
 #include "npy.hpp"
 
 #include <fmt/format.h>
+#include <iterator>
 #include <utility>
 
 namespace dr::compare {
@@ -139,26 +140,28 @@ class literal {
   std::string_view where_;
 };
 
-element element_of(const std::string& descr, std::string_view where, uint64_t offset) {
-  if (descr == "<f4") return {dtype::f32, 4};
-  if (descr == "<f2") return {dtype::f16, 2};
-  if (descr == "<f8") return {dtype::f32, 8};
-  if (descr == "<V2" || descr == "|V2") return {dtype::bf16, 2};
-
-  if (descr.size() > 1 && descr[1] == 'f') {  // another byte order, or a long double
-    refuse(where, offset, fmt::format("dtype '{}' is not read; save x.astype('<f4')", printable(descr)));
-  }
-  if (descr.ends_with('O')) {
-    refuse<not_float>(where, offset, "dtype object is a pickle, which is never opened; save x.astype('<f4')");
-  }
-  refuse<not_float>(where, offset,
-                    fmt::format("dtype '{}' is not a float; save x.astype('<f4'){}", printable(descr),
-                                descr == "<u2" ? ", or x.view('V2') if it is bfloat16" : ""));
-}
+constexpr std::pair<std::string_view, stored> descrs[] = {
+    {"<f4", stored::f32},     {"<f2", stored::f16}, {"<f8", stored::f64}, {"<V2", stored::bf16}, {"|V2", stored::bf16},
+    {"|b1", stored::boolean}, {"|i1", stored::i8},  {"|u1", stored::u8},  {"<i2", stored::i16},  {"<u2", stored::u16},
+    {"<i4", stored::i32},     {"<u4", stored::u32}, {"<i8", stored::i64}, {"<u8", stored::u64}};
 
 }  // namespace
 
-tensor parse_npy(std::span<const std::byte> file, std::string_view where) {
+stored stored_of(const npy_array& array, std::string_view where) {
+  const std::string& descr = array.descr;
+  const auto* const found = std::ranges::find(descrs, descr, &std::pair<std::string_view, stored>::first);
+  if (found != std::end(descrs)) return found->second;
+  if (descr.size() > 1 && descr[1] == 'f') {  // another byte order, or a long double
+    refuse(where, array.header_at, fmt::format("dtype '{}' is not read; save x.astype('<f4')", printable(descr)));
+  }
+  if (descr.ends_with('O')) {
+    refuse<not_float>(where, array.header_at, "dtype object is a pickle, which is never opened; save x.astype('<f4')");
+  }
+  refuse<not_float>(where, array.header_at,
+                    fmt::format("dtype '{}' is not a float; save x.astype('<f4')", printable(descr)));
+}
+
+npy_array read_npy(std::span<const std::byte> file, std::string_view where) {
   const auto start = take(file, 0, magic.size() + 2, where, "the magic and version of .npy");
   if (std::memcmp(start.data(), magic.data(), magic.size()) != 0) {
     refuse(where, 0, "does not begin with \\x93NUMPY; is it an .npy file?");
@@ -177,12 +180,21 @@ tensor parse_npy(std::span<const std::byte> file, std::string_view where) {
   const auto text = take(file, header_at, header_size, where, "the header");
   header head = literal({reinterpret_cast<const char*>(text.data()), text.size()}, header_at, where).read();
 
-  const element stored = element_of(head.descr, where, header_at);
-  if (head.fortran_order && head.shape.size() > 1) {
-    refuse(where, header_at, "is in Fortran order; save numpy.ascontiguousarray(x)");
-  }
   const uint64_t data_at = header_at + header_size;
-  return make_tensor(stored, std::move(head.shape), file.subspan(data_at), where, data_at);
+  const bool fortran_order = head.fortran_order && head.shape.size() > 1;
+  return {std::move(head.descr), std::move(head.shape), file.subspan(data_at), header_at, data_at, fortran_order};
+}
+
+tensor parse_npy(std::span<const std::byte> file, std::string_view where, const reading& how) {
+  npy_array array = read_npy(file, where);
+  const stored kind = stored_of(array, where);
+  if (!how.cast && !type_of(kind)) {
+    refuse<not_float>(where, array.header_at,
+                      fmt::format("dtype '{}' is not a float; save x.astype('<f4'){}, or give --cast f32", array.descr,
+                                  kind == stored::u16 ? ", or x.view('V2') if it is bfloat16" : ""));
+  }
+  if (array.fortran_order) refuse(where, array.header_at, "is in Fortran order; save numpy.ascontiguousarray(x)");
+  return make_tensor(kind, std::move(array.shape), array.bytes, where, array.data_at, how);
 }
 
 }  // namespace dr::compare

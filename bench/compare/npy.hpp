@@ -5,9 +5,24 @@
 
 namespace dr::compare {
 
-// Takes '<f2', '<f4', '<f8' (becomes f32), and '<V2' or '|V2' as bfloat16, which is how ml_dtypes saves it.
-// Throws not_float for integers, text, objects and records; input_error for big-endian floats, Fortran order of more
-// than one dimension, and a file that is longer or shorter than its header says.
-tensor parse_npy(std::span<const std::byte> file, std::string_view where);
+// An array as it lies in the file, of whatever type. `bytes` begin at `data_at` and go to the end of the file.
+struct npy_array {
+  std::string descr;
+  std::vector<uint64_t> shape;
+  std::span<const std::byte> bytes;
+  uint64_t header_at, data_at;
+  bool fortran_order;  // of more than one dimension
+};
+
+// Refuses a header that is not NumPy's, and throws not_float for records. Does not look at the bytes.
+npy_array read_npy(std::span<const std::byte> file, std::string_view where);
+
+// Of a descr: '<f2', '<f4', '<f8', '<V2' or '|V2' as bfloat16, which is how ml_dtypes saves it, integers and booleans.
+// Throws not_float for text and objects, input_error for another byte order and long doubles.
+stored stored_of(const npy_array& array, std::string_view where);
+
+// The tensor of a file. Throws not_float for what is no float and not cast, input_error for a file that is longer or
+// shorter than its header says, for Fortran order, and for all that the two above refuse.
+tensor parse_npy(std::span<const std::byte> file, std::string_view where, const reading& how = {});
 
 }  // namespace dr::compare

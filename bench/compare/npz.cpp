@@ -5,8 +5,10 @@
 #include <initializer_list>
 #include <memory>
 #include <set>
+#include <tuple>
 
 #include "npy.hpp"
+#include "sparse_npz.hpp"
 
 namespace dr::compare {
 
@@ -32,8 +34,11 @@ constexpr uint64_t deflate_ratio_max = 258 * 8 / 2;
 
 constexpr std::string_view damaged = "the file is cut off or damaged";
 
+constexpr std::string_view made_of = "deepreduce:input=";
+
 struct directory {
   uint64_t offset, size, entries;
+  bytes comment;
 };
 
 struct member {
@@ -68,7 +73,8 @@ uint64_t find_end(bytes file, std::string_view where) {
 directory find_directory(bytes file, std::string_view where) {
   const uint64_t end_at = find_end(file, where);
   const bytes end = file.subspan(end_at, end_size);
-  const directory narrow{load_le<uint32_t>(end, 16), load_le<uint32_t>(end, 12), load_le<uint16_t>(end, 10)};
+  const directory narrow{load_le<uint32_t>(end, 16), load_le<uint32_t>(end, 12), load_le<uint16_t>(end, 10),
+                         file.subspan(end_at + end_size)};
   directory result = narrow;
   uint64_t directory_end = end_at;
   bool one_disk = load_le<uint32_t>(end, 4) == 0 && load_le<uint16_t>(end, 8) == narrow.entries;
@@ -77,7 +83,7 @@ directory find_directory(bytes file, std::string_view where) {
     const uint64_t locator_at = end_at - locator_size;
     directory_end = load_le<uint64_t>(file, locator_at + 8);
     const bytes end64 = take_record(file, directory_end, end64_size, end64_signature, where, "the zip64 end record");
-    result = {load_le<uint64_t>(end64, 48), load_le<uint64_t>(end64, 40), load_le<uint64_t>(end64, 32)};
+    result = {load_le<uint64_t>(end64, 48), load_le<uint64_t>(end64, 40), load_le<uint64_t>(end64, 32), narrow.comment};
     // Its size leaves out its own first 12 bytes. It may be longer than what we know of it, but ends at the locator.
     if (load_le<uint64_t>(end64, 4) != locator_at - directory_end - 12) {
       refuse(where, directory_end + 4,
@@ -183,11 +189,12 @@ void refuse_overlap(std::span<const member> members, bytes file, uint64_t direct
   }
 }
 
-std::vector<std::byte> inflate_member(const member& m) {
+tensor_bytes inflate_member(const member& m) {
   if (m.size / deflate_ratio_max > m.packed.size()) {
     refuse(m.where, m.header_offset, fmt::format("{} bytes cannot unpack to {}; {}", m.packed.size(), m.size, damaged));
   }
-  std::vector<std::byte> out(std::max<uint64_t>(m.size, 1));  // zlib wants an address even for nothing
+  tensor_bytes inflated(m.size);
+  const std::span<std::byte> out = inflated.writable();
   z_stream stream{};
   if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
   const std::unique_ptr<z_stream, decltype(&inflateEnd)> owner(&stream, inflateEnd);
@@ -210,12 +217,12 @@ std::vector<std::byte> inflate_member(const member& m) {
            fmt::format("{} bytes unpack to {} where {} to {} are declared ({}); {}", read, written, m.packed.size(),
                        m.size, stream.msg != nullptr ? stream.msg : "sizes", damaged));
   }
-  out.resize(m.size);
-  return out;
+  return inflated;
 }
 
-tensor read_member(const member& m, const std::string& name) {
-  std::vector<std::byte> inflated;
+// The unpacked bytes and who keeps them, null if nobody does.
+std::pair<bytes, std::shared_ptr<const void>> unpack(const member& m, const reading& how) {
+  tensor_bytes inflated;
   bytes unpacked = m.packed;
   if (m.method == deflate_method) {
     inflated = inflate_member(m);
@@ -228,32 +235,54 @@ tensor read_member(const member& m, const std::string& name) {
   if (crc != m.crc) {
     refuse(m.where, m.header_offset, fmt::format("CRC-32 is {:#010x}, declared {:#010x}; {}", crc, m.crc, damaged));
   }
-  tensor result = parse_npy(unpacked, m.where);
-  result.name = name;
-  return result;
+  return {unpacked, m.method == deflate_method ? inflated.owner() : how.owner};
 }
 
 }  // namespace
 
-std::vector<tensor> parse_npz(bytes file, std::string_view where, std::vector<std::string>* notes) {
+std::vector<tensor> parse_npz(bytes file, std::string_view where, const reading& how) {
   const directory place = find_directory(file, where);
   std::vector<member> members = read_directory(file, place, where);
   for (member& m : members) locate(file, m);
   refuse_overlap(members, file, place.offset);
 
+  std::vector<sparse_group> groups;
+  {
+    std::vector<std::string> names;
+    for (const member& m : members) names.push_back(m.name);
+    groups = sparse_groups(names);
+  }
+  const auto part = [&](size_t i) {
+    auto [unpacked, owner] = unpack(members[i], how);
+    return sparse_part{members[i].where, read_npy(unpacked, members[i].where), owner};
+  };
+
   std::vector<tensor> tensors;
-  for (const member& m : members) {
-    if (!m.name.ends_with(".npy")) {
-      note(notes, m.where + ": skipped, is no .npy");
+  for (size_t i = 0; i < members.size(); ++i) {
+    const member& m = members[i];
+    const auto group = std::ranges::find_if(groups, [&](const sparse_group& g) { return g.has(i); });
+    try {
+      if (group != groups.end()) {
+        if (group->first() != i) continue;
+        tensors.push_back(read_sparse(*group, part, where, how));
+      } else if (!m.name.ends_with(".npy")) {
+        note(how.notes, m.where + ": skipped, is no .npy");
+        continue;
+      } else {
+        reading own = how;
+        bytes unpacked;
+        std::tie(unpacked, own.owner) = unpack(m, how);
+        tensors.push_back(parse_npy(unpacked, m.where, own));
+        tensors.back().name = printable(m.name.substr(0, m.name.size() - 4));
+      }
+    } catch (const not_float& error) {
+      note(how.notes, fmt::format("skipped: {}", error.what()));
       continue;
     }
-    try {
-      tensors.push_back(read_member(m, printable(m.name.substr(0, m.name.size() - 4))));
-      tensors.back().input = where;
-    } catch (const not_float& error) {
-      note(notes, fmt::format("skipped: {}", error.what()));
-    }
+    tensors.back().input = where;
   }
+  if (const std::string_view comment = text(place.comment); comment.starts_with(made_of))
+    for (tensor& t : tensors) t.input = printable(comment.substr(made_of.size()));
   return tensors;
 }
 

@@ -1,10 +1,15 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <map>
 
+#include "compare_help.hpp"
+#include "deepreduce/deepreduce.h"
 #include "machine.hpp"
+#include "plan_list.hpp"
+#include "selection.hpp"
 
 namespace dr::compare {
 namespace {
@@ -14,42 +19,8 @@ constexpr const char* about =
     "A plan is one line, such as 'sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)';\n"
     "`deepreduce codecs` lists what may stand in it.";
 
-constexpr const char* compare_footer =
-    R"(INPUT is a .npy, .npz or .safetensors file, raw little-endian f32 (.f32, .bin, .raw), a directory of these,
-or made on the spot: synth:d=25000000,support=uniform|clustered|powerlaw,values=laplace|gauss|student3,density=0.01,seed=1
-Without INPUT the bundled data are taken: accumulators, which are what a sparsifier sees in training, gradients with their
-residuals; then gradients by themselves (DEEPREDUCE_DATASETS may name the folder above accumulators/ and gradients/).
-A file of several tensors is compared as one, its tensors joined and called '*'; --batch puts them into one frame, a list,
-as `encode` and frameworks do. DEEPREDUCE_CPU=scalar|avx2|avx512 limits the instructions in use.
-
-Each round trip is verified before anything is timed. Then all plans are run in turns, and so is a plain copy
-('memcpy': one copy is its encode and its decode); the first round does not count. There are rounds until each plan has
-had --time seconds, at least 5 and at most 200, or --repeat rounds. Times are medians; a spread is (75th - 25th
-percentile) / median. A merge adds up a frame of each rank: the tensor's own, and up to 7 others in turn, encoded from the
-tensor shifted cyclically, with another private seed. Beyond 64 ranks it is the time of 64, in proportion.
-
-Feedback adds what it kept of the steps before. An input is a first step, with nothing kept, unless --steps N makes steps
-of one training of the inputs, in their order, from the first again until there are N. What is shown is the last step, and
-of plans with feedback against gradient + residual: r, bounds, coding errors, energy, cosine, contraction. The total error
-is that of the sums over all steps. Gradients of the same batch again and again are no training: for real figures record
-gradients of consecutive steps (datasets/README.md).
-
-)";
-
-constexpr const char* compare_examples = R"(
-
-Exit status: 0 fine, 1 a plan failed on an input (the others are reported), 2 usage, input or output.
-
-  deepreduce compare
-  deepreduce compare grad.npz --plan 'sparsify=topr(ratio=0.001) index=golomb value=raw' --plan 'index=raw value=qsgd'
-  deepreduce compare model.safetensors --tensor 'layer3.*' --format json --output rows.json
-  deepreduce compare --preset paper --preset 'BF-P2+QSGD'
-  deepreduce compare step*.npz --steps 40 --plan 'sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw'
-  deepreduce compare grad.npz --ranks 8 --link 10Gb/s,50us
-  deepreduce compare synth:d=36864,density=0.01 --format csv)";
-
-const std::map<std::string, format> every_format{
-    {"table", format::table}, {"csv", format::csv}, {"json", format::json}};
+const std::map<std::string, format> compare_formats{
+    {"table", format::table}, {"csv", format::csv}, {"json", format::json}, {"md", format::markdown}};
 const std::map<std::string, format> list_formats{{"table", format::table}, {"json", format::json}};
 
 // `--name TEXT`, as often as one likes, one TEXT each.
@@ -61,14 +32,14 @@ void add_plugins(CLI::App& app, std::vector<std::string>& plugins) {
   add_list(app, "--plugin", plugins, "Shared object with more codecs; may be repeated")->type_name("PATH");
 }
 
-void add_format(CLI::App& app, format& form, const std::map<std::string, format>& names, const char* type_name) {
+void add_list_format(CLI::App& app, format& form) {
   app.add_option_function<std::string>(
-         "--format", [&](const std::string& text) { form = names.at(text); },
+         "--format", [&](const std::string& text) { form = list_formats.at(text); },
          "How the result is printed; default: table")
-      ->check([&names, type_name](const std::string& text) {
-        return names.contains(text) ? std::string() : "'" + text + "' is not one of " + type_name;
+      ->check([](const std::string& text) {
+        return list_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|json";
       })
-      ->type_name(type_name);
+      ->type_name("table|json");
 }
 
 // CLI11 takes -1 for an unsigned number, as strtoull does.
@@ -78,8 +49,8 @@ std::string no_sign(const std::string& text) {
 
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
 
-void add_output(CLI::App& app, std::string& path, const char* help) {
-  app.add_option("--output", path, help)->check(no_empty_path)->type_name("FILE");
+CLI::Option* add_output(CLI::App& app, std::string& path, const char* help) {
+  return app.add_option("--output", path, help)->check(no_empty_path)->type_name("FILE");
 }
 
 void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment_rows) {
@@ -91,6 +62,24 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
                  "Cut tensors into segments of N rows, each coded for itself (a Bloom filter each); default: none")
       ->check(no_sign)
       ->type_name("N");
+}
+
+void add_cast(CLI::App& app, std::optional<dtype>& cast) {
+  app.add_option_function<std::string>(
+         "--cast", [&](const std::string& name) { cast = type_called(name); },
+         "Convert all inputs to this type, integers and booleans, too; default: only float64, to f32")
+      ->check([](const std::string& name) {
+        return type_called(name) ? std::string() : "'" + name + "' is not one of f32, f16, bf16";
+      })
+      ->type_name("f32|f16|bf16");
+}
+
+void add_convert(CLI::App& app, convert_options& o) {
+  app.add_option("INPUT", o.subjects.inputs, "Gradients, as for compare")->required()->type_name("");
+  add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name; may be repeated")->type_name("GLOB");
+  app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input; default: each by itself");
+  add_cast(app, o.subjects.cast);
+  add_output(app, o.output, "The .safetensors file; default: stdout");
 }
 
 // Rounds, ranks and their links; whether a file is a batch.
@@ -120,9 +109,66 @@ void add_timing(CLI::App& app, compare_options& o) {
       ->excludes("--per-tensor", "--flat");
 }
 
+// A figure is for a plotting library, which this program has not.
+std::string known_format(const std::string& text) {
+  if (text == "png" || text == "svg")
+    return "'" + text +
+           "' is a figure: write --output rows.json, then `python -m deepreduce figure rows.json --output x." + text +
+           "`";
+  return compare_formats.contains(text) ? std::string() : "'" + text + "' is not one of table|csv|json|md|html";
+}
+
+void add_compare_output(CLI::App& app, compare_options& o) {
+  app.add_option("--format", o.form_name, "How the result is printed; default: as --output ends, else table")
+      ->check(known_format)
+      ->type_name("table|csv|json|md|html");
+  add_output(
+      app, o.output,
+      "File to write to instead of stdout, whole or not at all: X.json, X.csv, X.md and X.html in these formats");
+}
+
+void add_report(CLI::App& app, std::string& path) {
+  app.add_option("--report", path, "Write a page with charts and all rows, too: one file of HTML that loads nothing")
+      ->check(no_empty_path)
+      ->type_name("FILE.html");
+}
+
+void add_questions(CLI::App& app, compare_options& o) {
+  app.add_option("--where", o.where, "Only rows that meet this, such as 'total_error < 0.02 and bytes < 1e6'")
+      ->type_name("CONDITION");
+  app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; - is descending")
+      ->type_name("COLUMNS");
+  app.add_flag("--pareto{usual}", o.pareto,
+               std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);
+  auto* best = app.add_option("--best", o.best, "The smallest plan that meets this, for each input and layer kind")
+                   ->type_name("CONDITION");
+  app.add_option("--best-by", o.best_by, "What --best makes small instead of bytes, such as encode_ns+decode_ns")
+      ->needs(best)
+      ->type_name("COLUMN");
+  app.add_option("--limit", o.limit, "Most plans that sweeps may give; default: 10000")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N");
+}
+
+void add_saved(CLI::App& app, compare_options& o) {
+  add_list(app, "--from", o.from, "Show the rows that a .json has, and measure only what INPUT names; may be repeated")
+      ->type_name("FILE");
+  app.add_option("--resume", o.resume,
+                 "Keep rows in this .json, subject by subject; measure only what it does not have yet")
+      ->check(no_empty_path)
+      ->type_name("FILE");
+  auto* against =
+      app.add_option("--against", o.against, "Compare with the rows of this .json: better, worse or the same")
+          ->check(no_empty_path)
+          ->type_name("FILE");
+  app.add_flag("--fail-if-worse", o.fail_if_worse, "Exit with 1 if --against finds something worse")->needs(against);
+}
+
 void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
-  add_list(app, "--plan", o.plans, "A plan; may be repeated. Default: a set that fits the input")->type_name("PLAN");
+  add_list(app, "--plan", o.plans,
+           "A plan, or a sweep of plans (see below); may be repeated. Default: a set that fits the input")
+      ->type_name("PLAN");
   add_list(app, "--preset", o.presets,
            "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
       ->type_name("NAME");
@@ -131,16 +177,43 @@ void add_compare(CLI::App& app, compare_options& o) {
   auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
   app.add_flag("--flat", o.subjects.flat, "Join the tensors of an input (the default), also those that --tensor picks")
       ->excludes(each);
+  add_cast(app, o.subjects.cast);
   auto* steps = app.add_option("--steps", o.steps, "The inputs are steps of one training, N in all; see below")
                     ->check(CLI::Range(1, 1000000))
                     ->type_name("N");
   app.add_flag("--each-step", o.each_step, "Show each of the steps, not only the last")->needs(steps);
-  add_format(app, o.form, every_format, "table|csv|json");
-  add_output(app, o.output, "File to write to instead of stdout; whole or not at all");
+  add_compare_output(app, o);
+  add_report(app, o.report);
   add_timing(app, o);
+  add_questions(app, o);
+  add_saved(app, o);
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
   app.footer(std::string(compare_footer) + model_help + "\n" + column_help + compare_examples);
+}
+
+// What --format says, else the end of the output's name.
+format chosen_format(const compare_options& o) {
+  if (!o.form_name.empty()) return compare_formats.at(o.form_name);
+  const size_t dot = o.output.rfind('.');
+  const std::string suffix = dot == o.output.npos ? "" : o.output.substr(dot + 1);
+  if (const auto known = compare_formats.find(suffix); known != compare_formats.end()) return known->second;
+  if (const std::string wrong = known_format(suffix); suffix == "png" || suffix == "svg")
+    throw usage_error("--output " + o.output + ": " + wrong);
+  return format::table;
+}
+
+void add_decode(CLI::App& app, decode_options& o) {
+  app.add_option("FRAME", o.file, "File with a frame")->required()->type_name("");
+  add_output(app, o.output, "X.npy, X.f32: a frame of one tensor; X.npz: tensor_0, tensor_1, …; all dense")->required();
+  app.add_option("--threads", o.threads, "Threads of the library; 0 and 1: none are started")
+      ->check(CLI::Range(0, 256))
+      ->type_name("N");
+  app.add_option("--max-elements", o.most_elements,
+                 "Refuse frames of more elements, which a small file may claim; default: 1000000000")
+      ->check(no_sign)
+      ->type_name("N");
+  add_plugins(app, o.plugins);
 }
 
 void add_encode(CLI::App& app, encode_options& o) {
@@ -148,9 +221,25 @@ void add_encode(CLI::App& app, encode_options& o) {
       ->required()
       ->type_name("");
   app.add_option("--plan", o.plan, "The plan")->required()->type_name("PLAN");
+  add_cast(app, o.cast);
   add_output(app, o.output, "The frame; default: stdout");
   add_run(app, o.threads, o.seed, o.segment_rows);
   add_plugins(app, o.plugins);
+}
+
+// `help` is --help, and `help COMMAND` is COMMAND --help. Last argument first, as CLI11 takes them.
+std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv) {
+  std::vector<std::string> list(argv + std::min(argc, 1), argv + argc);
+  if (!list.empty() && list[0] == "help") {
+    list[0] = "--help";
+    if (list.size() > 1) {
+      if (app.get_subcommands([&](const CLI::App* command) { return command->get_name() == list[1]; }).empty())
+        throw usage_error("help " + list[1] + ": no such command; `deepreduce help` lists them");
+      std::swap(list[0], list[1]);
+    }
+  }
+  std::ranges::reverse(list);
+  return list;
 }
 
 }  // namespace
@@ -158,34 +247,52 @@ void add_encode(CLI::App& app, encode_options& o) {
 command parse_options(int argc, const char* const* argv) {
   compare_options compare;
   codecs_options codecs;
+  presets_options presets;
   inspect_options inspect;
   encode_options encode;
+  convert_options convert;
+  decode_options decode;
   CLI::App app(about, "deepreduce");
   app.require_subcommand(1);
-  app.footer("Each command has its own --help.");
+  app.footer("`deepreduce help COMMAND` describes a command.");
   app.set_version_flag("--version", version_text());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
   auto* codecs_app = app.add_subcommand("codecs", "Lists the codecs with what they promise and take");
   auto* presets_app = app.add_subcommand("presets", "Lists the plans that have a name in the literature");
-  auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
   auto* encode_app = app.add_subcommand("encode", "Writes the frame of one input");
+  auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
+  auto* decode_app = app.add_subcommand("decode", "Writes the tensors of a frame as .npy, .npz or .f32");
+  auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
+  auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
-  add_format(*codecs_app, codecs.form, list_formats, "table|json");
+  codecs_app->add_option("NAME", codecs.name, "Only these: a codec, a role (index, value, …), or role=name")
+      ->type_name("");
+  add_list_format(*codecs_app, codecs.form);
   add_plugins(*codecs_app, codecs.plugins);
+  presets_app->add_option("NAME", presets.name, "Only this preset, or this set of presets")->type_name("");
   inspect_app->add_option("FRAME", inspect.file, "File with a frame")->required()->type_name("");
   add_plugins(*inspect_app, inspect.plugins);
   add_encode(*encode_app, encode);
+  add_convert(*convert_app, convert);
+  add_decode(*decode_app, decode);
+  help_app->add_option("COMMAND", "Which one")->type_name("");
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_of(app, argc, argv));
   } catch (const CLI::ParseError& e) {
     if (app.get_subcommands().empty() && !app.remaining().empty())  // CLI11 would ask for a subcommand only
       std::cerr << "no command '" << app.remaining().front() << "'\n";
     return finished{app.exit(e, std::cout, std::cerr) == 0 ? 0 : 2};
   }
-  if (compare_app->parsed()) return compare;
+  if (compare_app->parsed()) {
+    compare.form = chosen_format(compare);
+    if (compare.pareto == "usual") compare.pareto = usual_front;
+    return compare;
+  }
   if (codecs_app->parsed()) return codecs;
-  if (presets_app->parsed()) return presets_options{};
+  if (presets_app->parsed()) return presets;
   if (inspect_app->parsed()) return inspect;
+  if (convert_app->parsed()) return convert;
+  if (decode_app->parsed()) return decode;
   return encode;
 }
 

@@ -11,13 +11,18 @@
 
 namespace dr::compare {
 
-enum class format { table, csv, json };
+enum class format { table, csv, json, markdown, html };
 
 struct compare_options {
   subject_options subjects;
   std::vector<std::string> plans, presets, plugins;
   format form = format::table;
-  std::string output;
+  std::string form_name, output, report;  // form_name: as --format says; report: a page of HTML beside it
+  std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
+  std::vector<std::string> from;                             // saved documents
+  std::string resume, against;                               // likewise, one each
+  bool fail_if_worse = false;
+  uint64_t limit = 10000;                      // of plans that sweeps give
   uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
   uint32_t repeat = 0;                         // 0: by time
   double seconds = default_seconds;
@@ -28,6 +33,7 @@ struct compare_options {
 };
 
 struct codecs_options {
+  std::string name;  // NAME, ROLE or ROLE=NAME; "": all
   std::vector<std::string> plugins;
   format form = format::table;
 };
@@ -39,20 +45,36 @@ struct inspect_options {
 
 struct encode_options {
   std::string input, plan, output;
+  std::optional<dtype> cast;
   std::vector<std::string> plugins;
   uint32_t threads = 0;
   uint64_t seed = 0, segment_rows = 0;
 };
 
-struct presets_options {};
+struct decode_options {
+  std::string file, output;
+  std::vector<std::string> plugins;
+  uint32_t threads = 0;
+  uint64_t most_elements = 1'000'000'000;
+};
+
+struct presets_options {
+  std::string name;  // of a preset or a set; "": all
+};
+
+struct convert_options {
+  subject_options subjects;
+  std::string output;
+};
 
 struct finished {
   int status;  // help was printed, or the usage was wrong and has been said
 };
 
-using command =
-    std::variant<finished, compare_options, codecs_options, presets_options, inspect_options, encode_options>;
+using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
+                             encode_options, decode_options, convert_options>;
 
+// Throws usage_error for a combination of options that has no meaning.
 command parse_options(int argc, const char* const* argv);
 
 }  // namespace dr::compare

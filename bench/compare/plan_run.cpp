@@ -26,7 +26,8 @@ subject rotated(const subject& g, size_t part, size_t parts) {
   subject turned = g;
   for (tensor& t : turned) {
     const uint64_t by = t.elements / parts * part;
-    std::rotate(t.data.rbegin(), t.data.rbegin() + static_cast<ptrdiff_t>(by * size_of(t.type)), t.data.rend());
+    const std::span<std::byte> bytes = t.data.writable();
+    std::rotate(bytes.rbegin(), bytes.rbegin() + static_cast<ptrdiff_t>(by * size_of(t.type)), bytes.rend());
   }
   return turned;
 }
@@ -52,12 +53,12 @@ dr_call workbench::call(uint64_t rank) const {
 std::vector<dr_tensor_out> workbench::outs(bool flat) {
   std::vector<dr_tensor_out> list;
   if (flat) {
-    list.push_back(dense_out(abi_dtype(gradient->front().type), received.data(), elements_of(*gradient)));
+    list.push_back(dense_out(abi_dtype(gradient->front().type), received.writable().data(), elements_of(*gradient)));
     return list;
   }
   size_t at = 0;
   for (const tensor& t : *gradient) {
-    list.push_back(dense_out(abi_dtype(t.type), received.data() + at, t.elements));
+    list.push_back(dense_out(abi_dtype(t.type), received.writable().data() + at, t.elements));
     at += (t.data.size() + 3) / 4 * 4;
   }
   return list;
@@ -66,7 +67,7 @@ std::vector<dr_tensor_out> workbench::outs(bool flat) {
 size_t workbench::copy_all() {
   size_t at = 0, bytes = 0;
   for (const tensor& t : *gradient) {
-    if (!t.data.empty()) std::memcpy(received.data() + at, t.data.data(), t.data.size());
+    if (!t.data.empty()) std::memcpy(received.writable().data() + at, t.data.data(), t.data.size());
     at += (t.data.size() + 3) / 4 * 4;
     bytes += t.data.size();
   }
@@ -101,8 +102,9 @@ std::vector<dr_tensor> plan_run::sources(const subject& g) {
 std::span<const std::byte> plan_run::encode() {
   const dr_call now = bench_.call();
   const std::vector<dr_tensor> tensors = sources(*bench_.gradient);
-  bench_.room.resize(std::max(bench_.room.size(), bench_.library.bound(*method, tensors, &now)));
-  return std::span(bench_.room).first(bench_.library.encode_into(bench_.room, *method, tensors, &now));
+  const size_t bound = bench_.library.bound(*method, tensors, &now);
+  if (bench_.room.size() < bound) bench_.room = tensor_bytes(bound);
+  return std::span(bench_.room).first(bench_.library.encode_into(bench_.room.writable(), *method, tensors, &now));
 }
 
 subject plan_run::accumulated() {
@@ -110,7 +112,7 @@ subject plan_run::accumulated() {
   const plan all("sparsify=none " + reading.feedback + " index=all value=raw");
   subject seen = *bench_.gradient;
   std::vector<dr_tensor_out> outs;
-  for (tensor& t : seen) outs.push_back(dense_out(abi_dtype(t.type), t.data.data(), t.elements));
+  for (tensor& t : seen) outs.push_back(dense_out(abi_dtype(t.type), t.data.writable().data(), t.elements));
   bench_.library.decode(bench_.library.encode(all, sources(*bench_.gradient), &now), outs);
   return seen;
 }
@@ -174,7 +176,7 @@ size_t plan_run::time_round() {
   const std::vector<dr_tensor> tensors = sources(*bench_.gradient);
   std::vector<dr_tensor_out> outs = bench_.outs(flat);
   const double cpu_begin = cpu_ns(), begin = now_ns();
-  const size_t size = bench_.library.encode_into(bench_.room, *method, tensors, &now);
+  const size_t size = bench_.library.encode_into(bench_.room.writable(), *method, tensors, &now);
   const double encoded = now_ns(), cpu_encoded = cpu_ns(), decode_begin = now_ns();
   bench_.library.decode(std::span(bench_.room).first(size), outs);
   const double decoded = now_ns(), cpu_decoded = cpu_ns(), merge_begin = now_ns();

@@ -21,7 +21,8 @@ struct workbench {
   const measure_settings& settings;
   const subject* gradient = nullptr;  // of the step
   uint32_t step = 0;
-  std::vector<std::byte> room, received;  // a frame; what arrives, tensors one behind the other
+  // Of a frame, as large as its bound; and of what arrives, tensors one behind the other. Only written pages take memory.
+  tensor_bytes room, received;
 
   dr_call call(uint64_t rank = 0) const;
   // For what arrives. flat: one tensor that has the elements of all.

@@ -72,10 +72,11 @@ std::string preset_notes(const std::string& name) {
   return text;
 }
 
-std::string preset_table() {
+std::string preset_table(const std::string& name) {
   std::string text;
   const char* set = "";
   for (const preset& p : list) {
+    if (!name.empty() && name != p.set && name != p.name) continue;
     if (std::strcmp(set, p.set) != 0) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", p.set);
     set = p.set;
     text += fmt::format("  {:<16} {}\n", p.name, p.plan) + indented(p, 19);

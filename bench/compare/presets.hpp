@@ -22,6 +22,7 @@ std::vector<std::string> preset_plans(const std::string& name, const std::string
 // The notes on a set, or on one preset, a line each.
 std::string preset_notes(const std::string& name);
 
-std::string preset_table();  // for people
+// For people; of a set or of one preset, "" where there is none of that name. Without a name: all.
+std::string preset_table(const std::string& name = "");
 
 }  // namespace dr::compare

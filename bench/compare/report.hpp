@@ -1,4 +1,4 @@
-// Rows as a person, a spreadsheet or a program reads them.
+// Rows of a few tensors as a person reads them.
 #pragma once
 
 #include <optional>
@@ -11,17 +11,11 @@
 namespace dr::compare {
 
 struct run_facts {
-  uint64_t seed = 0;
-  uint32_t repeat = 0;  // 0: as many rounds as `seconds` has room for
-  double seconds = 0;
-  uint32_t threads = 0, ranks = 0;
+  uint32_t ranks = 0;
   std::string link_text;  // as it was given; "": none
-  std::optional<link> over;
   std::span<const failure> failures;
 };
 
-std::string json_report(std::span<const row> rows, const run_facts& run);   // one object; see --help
-std::string csv_report(std::span<const row> rows);                          // RFC 4180, undefined is empty
 std::string table_report(std::span<const row> rows, const run_facts& run);  // at most 140 columns
 
 }  // namespace dr::compare

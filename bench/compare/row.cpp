@@ -26,6 +26,7 @@ ordered_json nanoseconds(const std::vector<double>& times) {
 ordered_json to_json(const row& r) {
   return {{"input", r.input},
           {"tensor", r.tensor},
+          {"kind", cell(r.kind)},
           {"step", r.step},
           {"dtype", r.dtype},
           {"d", r.d},
@@ -51,6 +52,8 @@ ordered_json to_json(const row& r) {
           {"max_relative_error", cell(r.max_relative_error)},
           {"cosine_similarity", cell(r.cosine_similarity)},
           {"contraction", cell(r.contraction)},
+          {"gradient_energy", cell(r.gradient_energy)},
+          {"kept_energy", cell(r.kept_energy)},
           {"missed", cell(r.missed)},
           {"false_positives", cell(r.false_positives)},
           {"rounds", r.rounds},
@@ -90,7 +93,8 @@ ordered_json to_json(const failure& f) {
 
 const char* const column_help =
     R"(Columns of csv and of the rows in json:
-  input tensor step dtype d what was compressed: d elements of that type; 1 is the first step
+  input tensor kind step dtype d                what was compressed: d elements of that type, of a layer of that kind; 1 is the
+                            first step
   r support                 nonzeros that the sparsifier kept, and that decode gives back
   plan preset choice        the canonical plan; the presets that gave it; the codecs that `auto` took
   fallback                  none, raw_index or dense: what the frame fell back to where that is shorter; of a batch, all of it
@@ -103,6 +107,7 @@ const char* const column_help =
   index_recall              share of the kept positions that arrive
   relative_l2_error max_relative_error          the coding error: what arrives against what the sparsifier kept
   cosine_similarity contraction                 against the dense tensor; contraction is |g - c|^2 / |g|^2
+  gradient_energy kept_energy                   |g|^2 (of later steps: of the sum) and |s|^2, by which totals weigh errors
   missed false_positives    positions that were kept and do not arrive, and the other way round
   rounds                    timed rounds
   sparsify_ns encode_ns decode_ns merge_ns      medians; encode without sparsify; merge: a frame of each rank

@@ -14,6 +14,7 @@ namespace dr::compare {
 
 struct row {
   std::string input, tensor;
+  std::string kind;   // of the layer, see layer_kind.hpp
   uint64_t step = 1;  // of those that feedback went through
   std::string dtype;
   uint64_t d = 0;
@@ -38,6 +39,7 @@ struct row {
   double total_error = undefined, energy_recall = undefined;
   double index_recall = undefined, relative_l2_error = undefined, max_relative_error = undefined;
   double cosine_similarity = undefined, contraction = undefined;
+  double gradient_energy = undefined, kept_energy = undefined;  // ‖g‖² and ‖s‖², by which totals weigh errors
   std::optional<uint64_t> missed, false_positives;
   double pays_below = undefined, pays_below_bf16 = undefined;  // bit/s; 0: at no speed
   double step_ns = undefined, gather_step_ns = undefined, dense_step_ns = undefined, bf16_step_ns = undefined;

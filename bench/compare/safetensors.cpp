@@ -19,17 +19,17 @@ constexpr uint64_t header_at = 8;
 struct stored_type {
   std::string_view name;
   unsigned bits;
-  std::optional<dtype> type;  // of the tensor that we make of it, if we do
+  std::optional<stored> kind;  // none: not read
 };
 
 constexpr stored_type stored_types[] = {
-    {"F32", 32, dtype::f32}, {"F16", 16, dtype::f16}, {"BF16", 16, dtype::bf16},
-    {"F64", 64, dtype::f32}, {"BOOL", 8, {}},         {"U8", 8, {}},
-    {"I8", 8, {}},           {"U16", 16, {}},         {"I16", 16, {}},
-    {"U32", 32, {}},         {"I32", 32, {}},         {"U64", 64, {}},
-    {"I64", 64, {}},         {"C64", 64, {}},         {"F4", 4, {}},
-    {"F6_E2M3", 6, {}},      {"F6_E3M2", 6, {}},      {"F8_E5M2", 8, {}},
-    {"F8_E4M3", 8, {}},      {"F8_E8M0", 8, {}},      {"F8_E4M3FNUZ", 8, {}},
+    {"F32", 32, stored::f32},     {"F16", 16, stored::f16}, {"BF16", 16, stored::bf16},
+    {"F64", 64, stored::f64},     {"U8", 8, stored::u8},    {"I8", 8, stored::i8},
+    {"BOOL", 8, stored::boolean}, {"U16", 16, stored::u16}, {"I16", 16, stored::i16},
+    {"U32", 32, stored::u32},     {"I32", 32, stored::i32}, {"U64", 64, stored::u64},
+    {"I64", 64, stored::i64},     {"C64", 64, {}},          {"F4", 4, {}},
+    {"F6_E2M3", 6, {}},           {"F6_E3M2", 6, {}},       {"F8_E5M2", 8, {}},
+    {"F8_E4M3", 8, {}},           {"F8_E8M0", 8, {}},       {"F8_E4M3FNUZ", 8, {}},
     {"F8_E5M2FNUZ", 8, {}},
 };
 
@@ -140,8 +140,7 @@ void require_cover(std::span<const entry> by_offset, uint64_t data_at, uint64_t 
 
 }  // namespace
 
-std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::string_view where,
-                                      std::vector<std::string>* notes) {
+std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::string_view where, const reading& how) {
   const auto header_size = load_le<uint64_t>(take(file, 0, header_at, where, "the size of the header"), 0);
   if (header_size > header_size_max) {
     refuse(where, 0,
@@ -158,24 +157,47 @@ std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::stri
     const std::string name = printable(e.name), tensor_where = fmt::format("{}: {}", where, name);
     const auto bytes = data.subspan(e.begin, e.end - e.begin);
     const uint64_t elements = count_elements(e.shape, tensor_where, header_at);
-    const auto* stored = std::ranges::find(stored_types, e.type, &stored_type::name);
-    const bool known = stored != std::end(stored_types);
-    const auto bits = checked_multiply(elements, known ? stored->bits : 0);
+    const auto* found = std::ranges::find(stored_types, e.type, &stored_type::name);
+    const bool known = found != std::end(stored_types);
+    const auto bits = checked_multiply(elements, known ? found->bits : 0);
     if (known && (!bits || *bits % 8 != 0 || *bits / 8 != bytes.size())) {
       refuse(tensor_where, data_at + e.begin,
              fmt::format("{} elements of {} are not the {} bytes of its data_offsets; the file is damaged", elements,
                          e.type, bytes.size()));
     }
-    if (!known || !stored->type) {
-      note(notes, fmt::format("skipped: {}: dtype {} is not F32, F16, BF16 or F64", tensor_where, printable(e.type)));
+    if (!known || !found->kind || !(how.cast || type_of(*found->kind))) {
+      note(how.notes, fmt::format("skipped: {}: dtype {} is not F32, F16, BF16 or F64{}", tensor_where,
+                                  printable(e.type), known && found->kind ? "; --cast f32 converts it" : ""));
       continue;
     }
-    tensors.push_back(
-        make_tensor({*stored->type, stored->bits / 8}, std::move(e.shape), bytes, tensor_where, data_at + e.begin));
+    tensors.push_back(make_tensor(*found->kind, std::move(e.shape), bytes, tensor_where, data_at + e.begin, how));
     tensors.back().input = where;
     tensors.back().name = name;
   }
   return tensors;
+}
+
+std::string safetensors_of(std::span<const tensor> tensors) {
+  auto header = nlohmann::ordered_json::object();
+  uint64_t end = 0;
+  for (const tensor& t : tensors) {
+    if (header.contains(t.name)) {
+      refuse(
+          t.input,
+          fmt::format("two tensors are called '{}', which no .safetensors can hold; give one input at a time", t.name));
+    }
+    const char* const type = t.type == dtype::f32 ? "F32" : t.type == dtype::f16 ? "F16" : "BF16";
+    header[t.name] = {{"dtype", type}, {"shape", t.shape}, {"data_offsets", {end, end + t.data.size()}}};
+    end += t.data.size();
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');  // so that data begin at a multiple of 8
+  std::string file(header_at, '\0');
+  store_le<uint64_t>(std::as_writable_bytes(std::span(file)), 0, text.size());
+  file.reserve(file.size() + text.size() + end);
+  file += text;
+  for (const tensor& t : tensors) file.append(reinterpret_cast<const char*>(t.data.data()), t.data.size());
+  return file;
 }
 
 }  // namespace dr::compare

@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <iterator>
+#include <span>
+#include <utility>
 
 #include "number.hpp"
 
@@ -48,6 +50,29 @@ std::vector<std::string> bundled_inputs() {
                     "; set DEEPREDUCE_DATASETS to the folder that holds accumulators/ and gradients/");
 }
 
+}  // namespace
+
+tensor concatenated(std::vector<tensor> parts) {
+  tensor all = parts.front();
+  tensor_bytes whole = std::exchange(all.data, {});
+  bool in_place = true;
+  for (const tensor& t : std::span(parts).subspan(1)) {
+    all.elements += t.elements;
+    all.sparse = all.sparse && t.sparse;
+    in_place = in_place && whole.extend(t.data);
+  }
+  all.shape = {all.elements};
+  if (!in_place) {
+    whole = tensor_bytes(all.elements * size_of(all.type));
+    std::byte* to = whole.writable().data();
+    for (tensor& t : parts) to = std::ranges::copy(std::exchange(t.data, {}), to).out;
+  }
+  all.data = std::move(whole);
+  return all;
+}
+
+namespace {
+
 // Tensors of one input and type, one behind the other; a single one stays as it is.
 void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
@@ -58,14 +83,9 @@ void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
       std::move(same.begin(), same.end(), std::back_inserter(out));
       continue;
     }
-    tensor all = std::move(same.front());
-    all.name = same.size() == tensors.size() ? "*" : fmt::format("* ({})", name_of(type));
-    for (size_t i = 1; i < same.size(); ++i) {
-      all.data.insert(all.data.end(), same[i].data.begin(), same[i].data.end());
-      all.elements += same[i].elements;
-      same[i].data = {};
-    }
-    all.shape = {all.elements};
+    const bool only_type = same.size() == tensors.size();
+    tensor all = concatenated(std::move(same));
+    all.name = only_type ? "*" : fmt::format("* ({})", name_of(type));
     out.push_back(std::move(all));
   }
 }
@@ -124,7 +144,7 @@ void for_each_file(const subject_options& options, console& console, F&& f) {
   for (const std::string& input : options.inputs.empty() ? bundled_inputs() : options.inputs) {
     console.progress("reading " + input);
     std::vector<std::string> notes;
-    std::vector<tensor> tensors = read_input(input, &notes);
+    std::vector<tensor> tensors = read_input(input, &notes, options.cast);
     for (const std::string& note : notes) console.line("note: " + note);
     pick(tensors, options.globs, matched, names);
     for (auto& group : by_input(std::move(tensors))) f(std::move(group));
@@ -244,8 +264,9 @@ uint64_t count_nonzeros(const tensor& g) {
 std::string default_sparsifier(const subject& g) {
   // 5 %: what has fewer nonzeros was sparsified already, or is the gradient of an embedding.
   uint64_t nonzeros = 0;
-  for (const tensor& t : g) nonzeros += count_nonzeros(t);
-  const bool sparse = nonzeros * 20 < elements_of(g);
+  bool stored_so = true;
+  for (const tensor& t : g) nonzeros += count_nonzeros(t), stored_so = stored_so && t.sparse;
+  const bool sparse = stored_so || nonzeros * 20 < elements_of(g);
   return sparse ? "sparsify=none" : "sparsify=topr(ratio=0.01)";
 }
 

@@ -18,6 +18,7 @@ struct subject_options {
   bool per_tensor = false;          // one subject a tensor; else the tensors of an input joined
   bool flat = false;                // joined even though there are globs
   bool batch = false;               // not joined: the tensors of an input are one subject, as `encode` has them
+  std::optional<dtype> cast;        // to this type, integers too
 };
 
 // Reads the inputs; but for a batch none comes back empty. Throws input_error, also if a glob matches nothing.
@@ -26,6 +27,9 @@ std::vector<subject> read_batches(const subject_options& options, console& conso
 
 // Either, as options.batch says.
 std::vector<subject> read_frames(const subject_options& options, console& console);
+
+// Tensors of one type, one behind the other; those that lie so in a file stay there.
+tensor concatenated(std::vector<tensor> parts);
 
 // "NAME" of its tensor in a report; "[59 tensors]" of a batch. Types: "f32", or "f16+f32".
 std::string name_of(const subject& s);

@@ -8,7 +8,7 @@ namespace dr::compare {
 inline constexpr std::string_view synth_prefix = "synth:";
 
 // `text` is synth: and any of these, separated by commas; each has the default that stands first.
-//   d=1000000                            elements of the dense tensor, 1 to 2^40
+//   d=1000000                            elements of the dense tensor, 1 to 2^40; also as 1M or 1e6
 //   density=1                            share of nonzeros in (0, 1]: max(1, round(density * d)) of them, exactly
 //   support=uniform|clustered|powerlaw   where they are
 //   values=laplace|gauss|student3        scale, standard deviation, and factor of Student's t with 3 degrees: 1e-3

@@ -1,5 +1,8 @@
-"""Builds libdeepreduce with Meson and puts it into the wheel, beside the package, with what it needs.
+"""Builds libdeepreduce and the tool `deepreduce` with Meson and puts them into the wheel, beside the package.
 
+The tool is left out, with a line, where its headers are missing (CLI11, nlohmann-json, fmt; DEEPREDUCE_BENCH=enabled fails
+instead). With it goes an accumulator of each bundled model, for `deepreduce compare` without an input. DEEPREDUCE_BUILD
+names a build folder whose library and tool are taken as they are, instead of building.
 A wheel holds the libraries that a machine may lack (zlib, Zstandard) and is tagged for the oldest glibc that it runs
 with: manylinux_2_N, N read from the symbols. The sources are two levels up in a checkout, and in `source` in an sdist.
 """
@@ -23,8 +26,9 @@ ROOT = HERE / "source" if (HERE / "source").is_dir() else HERE.parents[1]
 # No MPI: one wheel runs everywhere. With CUDA, too (DEEPREDUCE_CUDA=enabled; building takes nvcc, loading nothing).
 # What else is off would not be in the wheel.
 OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
-    f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi")
+    f"-D{feature}=disabled" for feature in ("tests", "python", "mpi")
 ]
+OPTIONS.append(f"-Dbench={os.environ.get('DEEPREDUCE_BENCH', 'auto')}")
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
 # The C++ runtime goes into the library (what is not used of it goes again, and with it a newer glibc's functions);
 # others are looked for beside it.
@@ -42,9 +46,39 @@ GLIBC = {
 }
 
 # What Meson reads of the tree to build the library.
-SOURCES = ("capi", "codecs", "include", "lib")
-SOURCE_SUFFIXES = {".cpp", ".cu", ".h", ".hpp", ".map", ".md", ".sh", ".build"}
-SOURCE_FILES = ("LICENSE", "README.md", "meson.build", "meson_options.txt", "bench/meson.build", "tests/meson.build")
+SOURCES = ("bench/compare", "capi", "codecs", "include", "lib")
+SOURCE_SUFFIXES = {
+    ".cpp",
+    ".cu",
+    ".h",
+    ".hpp",
+    ".map",
+    ".md",
+    ".sh",
+    ".build",
+    ".in",
+    ".html",
+    ".css",
+    ".js",
+    ".json",
+    ".txt",
+    ".py",
+}
+# 3 MB: one accumulator in the middle of the training of each model.
+DATA = tuple(
+    f"datasets/accumulators/{model}_residual_top1_step{step}.npz"
+    for model, step in [("lstm_docs", "0250"), ("neumf_names", "1000"), ("resnet20_digits", "0225"), ("transformer_docs", "0400")]
+)  # fmt: skip
+SOURCE_FILES = (
+    "LICENSE",
+    "README.md",
+    "meson.build",
+    "meson_options.txt",
+    "bench/meson.build",
+    "tests/meson.build",
+    "datasets/manifest.json",
+    *DATA,
+)
 
 
 # ---- The library --------------------------------------------------------------------------------
@@ -57,23 +91,55 @@ def build_library(folder: pathlib.Path) -> None:
             f"deepreduce: the library's sources are not in {ROOT}. This package builds them: install it from a"
             " checkout of the whole project, `pip install ./bindings/python`, or from its sdist."
         )
+    ready = os.environ.get("DEEPREDUCE_BUILD")
+    if ready:
+        take(os.path.abspath(ready), folder)
+        return
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as build:
         run("meson", "setup", build, str(ROOT), *OPTIONS)
-        library = shared_library(build)
-        run("ninja", "-C", build, os.path.relpath(library, build))
-        folder.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(library, folder / "libdeepreduce.so")
-        for name, path in foreign(library).items():
-            shutil.copyfile(path, folder / name)
+        wanted = [target for target in (library_of(build), tool_of(build)) if target]
+        run("ninja", "-C", build, *[os.path.relpath(target, build) for target in wanted])
+        take(build, folder)
 
 
-def shared_library(build: str) -> str:
-    """Path of the file that Meson will make for the shared library `deepreduce`."""
+def take(build: str, folder: pathlib.Path) -> None:
+    """Copies what was built in `build`, with what it loads and the data."""
+    library, tool = library_of(build), tool_of(build)
+    if library is None:
+        raise SystemExit("deepreduce: the Meson project has no shared library `deepreduce`")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Under the name that the tool asks for.
+    shutil.copyfile(library, folder / soname(library))
+    needs = foreign(library)
+    if tool is None:
+        print("deepreduce: no CLI11, nlohmann-json or fmt here: the wheel has no command `deepreduce compare`")
+    else:
+        shutil.copy(tool, folder / "deepreduce")
+        needs.update(foreign(tool))
+        for path in DATA:
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / path, target)
+    needs.pop(soname(library), None)
+    for name, path in needs.items():
+        shutil.copyfile(path, folder / name)
+
+
+def target_file(build: str, kind: str) -> "str | None":
+    """Path of the file that Meson makes for the target `deepreduce` of a kind; None if there is none."""
     targets = json.loads(subprocess.check_output(["meson", "introspect", "--targets", build]))
     for target in targets:
-        if target["name"] == "deepreduce" and target["type"] == "shared library":
+        if target["name"] == "deepreduce" and target["type"] == kind:
             return os.path.realpath(target["filename"][0])
-    raise SystemExit("deepreduce: the Meson project has no shared library `deepreduce`")
+    return None
+
+
+def library_of(build: str) -> "str | None":
+    return target_file(build, "shared library")
+
+
+def tool_of(build: str) -> "str | None":
+    return target_file(build, "executable")
 
 
 def run(*command: str) -> None:
@@ -87,6 +153,11 @@ def run(*command: str) -> None:
 def headers(library: "str | os.PathLike[str]") -> str:
     """What objdump, which comes with every compiler, tells of an ELF file."""
     return subprocess.check_output(["objdump", "-p", os.fspath(library)], text=True, env={**os.environ, "LC_ALL": "C"})
+
+
+def soname(library: str) -> str:
+    found = re.search(r"^\s+SONAME\s+(\S+)", headers(library), flags=re.M)
+    return found[1] if found else os.path.basename(library)
 
 
 def needed(library: "str | os.PathLike[str]") -> "set[str]":
@@ -115,7 +186,7 @@ def oldest_glibc(libraries: "list[pathlib.Path]") -> "tuple[int, int]":
 
 def platform_tag(folder: pathlib.Path, otherwise: str) -> str:
     """manylinux_2_N_ARCH for the libraries in `folder`, if there is all that they need; else `otherwise`."""
-    libraries = sorted(folder.glob("*.so*"))
+    libraries = sorted(folder.glob("*.so*")) + [path for path in [folder / "deepreduce"] if path.is_file()]
     lacking = {name for each in libraries for name in needed(each)} - GLIBC - {each.name for each in libraries}
     if not otherwise.startswith("linux_") or not libraries or lacking:
         return otherwise

@@ -1,6 +1,8 @@
 // Which tensors are at fault, and how the caller hears of it.
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
+#include <string_view>
 
 #include "core/versioned.hpp"
 #include "pipeline/encoding.hpp"
@@ -13,6 +15,16 @@ constexpr char says_infinite[] = "the gradient is infinite; this codec takes fin
 constexpr char says_nan[] = "the gradient is NaN; this codec takes finite values";
 
 bool is_unfinite(const dr_fault& fault) { return fault.message == says_nan || fault.message == says_infinite; }
+
+// Names a value that is not finite in the sentence, which has its bits.
+void name_value(dr_error& error, const dr_fault& fault, uint32_t dtype) {
+  constexpr std::string_view before = ", value ";
+  const size_t at = std::string_view(error.message).rfind(before);
+  if (at == std::string_view::npos) return;
+  const bool negative = fault.what >> (dtype == DR_F32 ? 31 : 15) & 1;
+  const char* const name = fault.message == says_nan ? "nan)" : negative ? "-inf)" : "inf)";
+  std::snprintf(error.message + at + before.size(), sizeof error.message - at - before.size(), "%s", name);
+}
 
 // The tensor of a unit that has an element of it, which becomes one of the tensor.
 uint32_t tensor_at(const encoding& e, const unit& u, uint64_t& where) {
@@ -61,7 +73,10 @@ dr_status first_fault(encoding& e) {
     const stage_list& list = e.plan_of(i).lists[section];
     const bool of_values = is_unfinite(fault);
     const uint32_t tensor = of_values ? tensor_at(e, e.unit_of(i), fault.where) : e.unit_of(i).first_tensor;
-    if (!first) first = fail(e.error, fault, tensor, list.count ? list.front().codec->name : nullptr);
+    if (!first) {
+      first = fail(e.error, fault, tensor, list.count ? list.front().codec->name : nullptr);
+      if (of_values) name_value(e.error, fault, e.plan_of(i).dtype);
+    }
     if (!e.call.faults) return first;
     if (of_values && e.unit_of(i).tensors > 1)
       report_unfinite(e, i);

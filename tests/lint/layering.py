@@ -308,7 +308,7 @@ def check(root, listed=None):
             if why:
                 yield f"{path}:{line}: includes {name}: {why}"
     places = {}
-    for path in tree.sources + [p for p in tree.files if p.suffix == ".py" and p.name != "__init__.py"]:
+    for path in tree.sources + [p for p in tree.files if p.suffix == ".py" and p.name not in {"__init__.py", "__main__.py"}]:
         places.setdefault(path.name, []).append(path)
     for paths in places.values():
         if len(paths) > 1:

@@ -21,6 +21,8 @@ NEED_THE_LIBRARY = (
     "test_example_scripts.py",
     "test_examples.py",
     "test_exchange.py",
+    "test_inputs.py",
+    "test_python_codec.py",
     "test_torch.py",
     "test_train.py",
 )

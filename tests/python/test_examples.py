@@ -3,6 +3,7 @@
 import doctest
 import importlib
 import inspect
+import os
 import pathlib
 import re
 
@@ -20,7 +21,7 @@ SHOWN_ELSEWHERE = {"Bound", "Codec", "DeviceFrame", "Frame", "FrameTensor", "Par
 
 def examples():
     finder = doctest.DocTestFinder(exclude_empty=True)
-    names = ("_call", "batch", "bound", "decoding", "encoding", "errors", "exchange", "header", "merging", "plan", "tensor")
+    names = "_call batch bound codec comparing decoding encoding errors exchange header merging plan tensor".split()
     modules = [deepreduce] + [importlib.import_module(f"deepreduce.{name}") for name in names]
     found = {test.name: test for module in modules for test in finder.find(module, globs={}) if test.examples}
     return [found[name] for name in sorted(found)]
@@ -28,6 +29,8 @@ def examples():
 
 @pytest.mark.parametrize("test", examples(), ids=lambda test: test.name)
 def test_docstring(test):
+    if test.name.endswith("comparing.compare") and not os.environ.get("DEEPREDUCE_TOOL"):
+        pytest.skip("DEEPREDUCE_TOOL does not name the tool")
     said = []
     test.globs.update(numpy=numpy, deepreduce=deepreduce)
     results = doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=said.append)

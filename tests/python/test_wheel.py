@@ -1,6 +1,7 @@
-"""The sdist holds what builds the library, and the wheel what runs it. No network.
+"""The sdist holds what builds the library and the tool, and the wheel what runs them. No network.
 
-Building the library takes minutes, so the wheel is built only if DEEPREDUCE_TEST_WHEEL is set.
+Building the library takes minutes, so a wheel is built from an sdist only if DEEPREDUCE_TEST_WHEEL is set. Else it is made
+of the library and the tool of the build that runs the tests: the same files in the same places, installed in a fresh environment.
 """
 
 import os
@@ -21,6 +22,11 @@ import setuptools  # noqa: E402
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "bindings" / "python"
+DATA = [
+    f"datasets/accumulators/{name}.npz"
+    for name in ("lstm_docs_residual_top1_step0250", "neumf_names_residual_top1_step1000",
+                 "resnet20_digits_residual_top1_step0225", "transformer_docs_residual_top1_step0400")
+]  # fmt: skip
 
 if int(setuptools.__version__.split(".")[0]) < 77:
     pytest.skip("setuptools 77 or newer is missing: pip install setuptools", allow_module_level=True)
@@ -32,8 +38,8 @@ def version():
 
 def copy_of_the_package(to):
     """As in a checkout: what is made beside setup.py must not be made there."""
-    for name in ("bindings/python", "capi", "codecs", "include", "lib", "tests/meson.build", "bench/meson.build", "meson.build",
-                 "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
+    for name in ("bindings/python", "capi", "codecs", "include", "lib", "tests/meson.build", "bench/meson.build", "bench/compare",
+                 "datasets/manifest.json", *DATA, "meson.build", "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
             shutil.copytree(
@@ -78,13 +84,15 @@ def test_an_sdist_configures_without_the_checkout(unpacked, tmp_path):
     """Meson looks for every source that it names; headers are looked for here."""
     if shutil.which("meson") is None or shutil.which("ninja") is None:
         pytest.skip("meson or ninja is missing")
-    options = [f"-D{feature}=disabled" for feature in ("tests", "bench", "python", "mpi", "cuda")]
+    options = [f"-D{feature}=disabled" for feature in ("tests", "python", "mpi", "cuda")]  # the tool where its headers are
     subprocess.run(
         ["meson", "setup", tmp_path / "build", unpacked / "source", *options], check=True, capture_output=True
     )
     source = unpacked / "source"
     for path in source.rglob("*.[ch]pp"):
         for name in re.findall(r'^#include "([^"]+)"', path.read_text(encoding="utf-8"), flags=re.M):
+            if (path.parent / f"{name}.in").is_file():
+                continue  # Meson makes it
             assert any((base / name).is_file() for base in (source, source / "lib", source / "include", path.parent)), (
                 path,
                 name,
@@ -129,45 +137,72 @@ def test_the_tag_says_what_the_libraries_need(tmp_path):
     assert tag() == told[0]
 
 
+def make_wheel(source, target, **variables):
+    subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "-q", "--no-build-isolation", "--no-deps",
+         "--no-index", "-w", target, source], check=True, env={**os.environ, **variables})  # fmt: skip
+    (wheel,) = target.glob("*.whl")
+    return wheel
+
+
 def test_a_wheel_runs_by_itself(unpacked, tmp_path):
     if not os.environ.get("DEEPREDUCE_TEST_WHEEL"):
         pytest.skip("DEEPREDUCE_TEST_WHEEL is not set: it builds the library, which takes minutes")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
-    subprocess.run(
-        [*pip, "wheel", "-q", "--no-build-isolation", "--no-deps", "--no-index", "-w", tmp_path, unpacked], check=True
-    )
-    (wheel,) = tmp_path.glob("*.whl")
+    wheel = make_wheel(unpacked, tmp_path, DEEPREDUCE_BENCH="enabled")
+    assert re.fullmatch(rf"deepreduce-{version()}-py3-none-manylinux_2_\d+_\w+\.whl", wheel.name)
     look_at_a_wheel(wheel, tmp_path)
 
 
+def test_a_wheel_of_this_build_runs_in_a_fresh_environment(tmp_path):
+    tool = os.environ.get("DEEPREDUCE_TOOL")
+    if not tool:
+        pytest.skip("DEEPREDUCE_TOOL does not name the tool of a build")
+    build = pathlib.Path(tool).resolve().parents[2]
+    if shutil.which("meson") is None or not (build / "meson-private").is_dir():
+        pytest.skip("meson is missing, or the tool lies in no build folder")
+    look_at_a_wheel(make_wheel(copy_of_the_package(tmp_path / "tree"), tmp_path, DEEPREDUCE_BUILD=str(build)), tmp_path)
+
+
 def look_at_a_wheel(wheel, tmp_path):
-    assert re.fullmatch(rf"deepreduce-{version()}-py3-none-manylinux_2_\d+_\w+\.whl", wheel.name)
-    target = tmp_path / "site"
+    assert re.fullmatch(rf"deepreduce-{version()}-py3-none-\w+\.whl", wheel.name)
+    assert wheel.stat().st_size < 10e6
     with zipfile.ZipFile(wheel) as archive:
         names = set(archive.namelist())
-        archive.extractall(target)
+        assert "# DeepReduce" in archive.read(f"deepreduce-{version()}.dist-info/METADATA").decode("utf-8")
     info = f"deepreduce-{version()}.dist-info"
-    assert {
-        f"{info}/licenses/LICENSE",
-        f"{info}/licenses/NOTICE",
-        "deepreduce/py.typed",
-        "deepreduce/libdeepreduce.so",
-    } <= names
-    assert {"deepreduce/libz.so.1", "deepreduce/libzstd.so.1"} <= names
-    assert "# DeepReduce" in (target / info / "METADATA").read_text(encoding="utf-8")
+    assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "deepreduce/py.typed", "deepreduce/deepreduce",
+            "deepreduce/_capture_site/sitecustomize.py", "deepreduce/libz.so.1", "deepreduce/libzstd.so.1"} <= names  # fmt: skip
+    assert {f"deepreduce/{path}" for path in DATA} <= names
+    assert [name for name in names if re.fullmatch(r"deepreduce/libdeepreduce\.so\.\d+", name)]
+
+    # numpy comes from the environment that runs the tests: there is no network.
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", tmp_path / "venv"], check=True)
+    python = tmp_path / "venv/bin/python"
+    subprocess.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "-q", "--python", python, "install", "--no-deps",
+                    "--no-index", wheel], check=True)  # fmt: skip
+    import numpy
+
+    clean = {key: value for key, value in os.environ.items() if not key.startswith(("DEEPREDUCE_", "PYTHON"))}
+    clean["PYTHONPATH"] = str(pathlib.Path(numpy.__file__).parents[1])
+
+    def run(*command):
+        done = subprocess.run(command, env=clean, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     code = (
         "import deepreduce as d, numpy, pathlib\n"
         "x = numpy.arange(1000, dtype=numpy.float32)\n"
         "for plan in ('index=golomb+deflate', 'index=raw value=raw+zstd'): assert (d.decode(d.encode(x, plan)) == x).all()\n"
+        "numpy.savez('my.npz', x=x)\n"
         "maps = pathlib.Path('/proc/self/maps').read_text()\n"
-        "print(d.__file__, sorted({pathlib.Path(line.split()[-1]).name for line in maps.splitlines() if 'site/deepreduce' in line}))"
+        "print(sorted({line.split()[-1] for line in maps.splitlines() if '/libdeepreduce.so' in line}))"
     )
-    clean = {key: value for key, value in os.environ.items() if key != "DEEPREDUCE_LIBRARY"}
-    ran = subprocess.run(
-        [sys.executable, "-B", "-c", code],
-        env={**clean, "PYTHONPATH": str(target)},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert str(target) in ran.stdout and "libdeepreduce.so" in ran.stdout and "libzstd.so.1" in ran.stdout
+    assert str(tmp_path / "venv") in run(python, "-B", "-c", code)
+    plan = ["--plan", "index=golomb value=raw", "--repeat", "1", "--format", "csv"]
+    command = tmp_path / "venv/bin/deepreduce"
+    assert run(command, "--version").strip() == version()
+    for way in ([command], [python, "-m", "deepreduce"]):
+        assert "index=golomb value=raw" in run(*way, "compare", "my.npz", *plan)
+    bundled = run(command, "compare", *plan)
+    assert all(pathlib.Path(path).name in bundled for path in DATA)

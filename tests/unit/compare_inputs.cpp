@@ -54,6 +54,9 @@ using parser = std::function<std::vector<tensor>(std::string_view)>;
 const parser npy = [](std::string_view file) { return std::vector{parse_npy(bytes_of(file), "a.npy")}; };
 const parser npz = [](std::string_view file) { return parse_npz(bytes_of(file), "a.npz"); };
 const parser safetensors = [](std::string_view file) { return parse_safetensors(bytes_of(file), "a.safetensors"); };
+const parser npz_as_f32 = [](std::string_view file) {
+  return parse_npz(bytes_of(file), "a.npz", {nullptr, dtype::f32});
+};
 const parser argument = [](std::string_view text) { return read_input(std::string(text)); };
 
 // What the refusal says; "" where there is none. The bytes are copied to a place of their own, so that the address
@@ -192,6 +195,56 @@ std::vector<size_t> support_of(const tensor& t) {
   return out;
 }
 
+std::string doubles(const std::vector<double>& values) {
+  std::string out;
+  for (const double v : values) out += u64(std::bit_cast<uint64_t>(v));
+  return out;
+}
+
+std::string i32s(const std::vector<int32_t>& values) {
+  std::string out;
+  for (const int32_t v : values) out += u32(static_cast<uint32_t>(v));
+  return out;
+}
+
+std::string i64s(const std::vector<int64_t>& values) {
+  std::string out;
+  for (const int64_t v : values) out += u64(static_cast<uint64_t>(v));
+  return out;
+}
+
+std::string vector_of(const std::string& descr, size_t n, const std::string& data) {
+  return npy_of(descr, "(" + std::to_string(n) + ",)", data);
+}
+
+// As scipy.sparse.save_npz writes it: CSR or CSC.
+struct compressed {
+  std::string format = "csr";
+  std::vector<int64_t> shape = {3, 4};
+  std::vector<int32_t> indptr = {0, 2, 2, 3}, indices = {3, 0, 1};
+  std::vector<float> values = {4, 5, 6};
+
+  std::string file(bool deflate = false) const {
+    return zip_file()
+        .add({"indices.npy", vector_of("<i4", indices.size(), i32s(indices)), deflate})
+        .add({"indptr.npy", vector_of("<i4", indptr.size(), i32s(indptr)), deflate})
+        .add({"format.npy", npy_of("|S" + std::to_string(format.size()), "()", format), deflate})
+        .add({"shape.npy", vector_of("<i8", shape.size(), i64s(shape)), deflate})
+        .add({"data.npy", vector_of("<f4", values.size(), floats(values)), deflate})
+        .end();
+  }
+};
+
+// A sparse tensor `name` in coordinates, and an array beside it.
+std::string coordinates(const std::string& indices, const std::string& values, const std::string& shape) {
+  return zip_file()
+      .add({"w.npy", one_two})
+      .add({"emb.indices.npy", indices})
+      .add({"emb.values.npy", values})
+      .add({"emb.shape.npy", shape})
+      .end();
+}
+
 struct temporary_folder {
   std::filesystem::path path;
   temporary_folder() {
@@ -248,7 +301,8 @@ TEST_CASE("npy refuses what it does not read, and says what to do") {
   const std::string four = floats({1});
   check_refused(npy, npy_of(">f4", "(1,)", four), "a.npy: byte 10: dtype '>f4' is not read; save x.astype('<f4')");
   check_refused(npy, npy_of("<f16", "(1,)", four + four + four + four), "dtype '<f16' is not read");
-  check_refused(npy, npy_of("<i4", "(1,)", four), "dtype '<i4' is not a float; save x.astype('<f4')");
+  check_refused(npy, npy_of("<i4", "(1,)", four),
+                "dtype '<i4' is not a float; save x.astype('<f4'), or give --cast f32");
   check_refused(npy, npy_of("<u2", "(2,)", four), "x.view('V2') if it is bfloat16");
   check_refused(npy, npy_of("|O", "(1,)", four), "pickle");
   check_refused(npy, npy_of_header("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,)}", four),
@@ -570,6 +624,203 @@ TEST_CASE("read_input reads a folder by name, not what is in its folders") {
   CHECK(notes.size() == 1);
   folder.write("d.npy", "broken");
   CHECK(refusal(argument, folder.path.string()).find("d.npy") != std::string::npos);
+}
+
+TEST_CASE("a cast takes integers and booleans and says what it changed; without one only float64 is converted") {
+  const auto cast = [](const std::string& file, std::optional<dtype> type) {
+    return parse_npy(bytes_of(file), "a.npy", {nullptr, type});
+  };
+  const tensor wide = cast(npy_of("<f8", "(3,)", doubles({0.1, 1e300, 1e-300})), {});
+  REQUIRE(wide.converted);
+  CHECK(wide.converted->infinite == 1);
+  CHECK(wide.converted->vanished == 1);
+  CHECK(wide.converted->largest_change == doctest::Approx(std::fabs(0.1 - double(0.1f)) / 0.1));
+  CHECK(describe(*wide.converted, wide.type) ==
+        "float64, converted to float32: largest relative change 1e-08; 1 too large: became infinite; 1 too small: "
+        "became 0");
+  CHECK(!cast(one_two, {}).converted);
+  CHECK(values_of(cast(npy_of("<i2", "(2,)", u16(0xffff) + u16(7)), dtype::f32)) == std::vector<float>{-1, 7});
+  CHECK(values_of(cast(npy_of("|b1", "(2,)", "\1\0"s), dtype::f32)) == std::vector<float>{1, 0});
+  CHECK(values_of(cast(npy_of("<u8", "(1,)", u64(UINT64_MAX)), dtype::f32)) == std::vector<float>{0x1p64f});
+  const tensor odd = cast(npy_of("<i8", "(1,)", u64((uint64_t{1} << 24) + 1)), dtype::f32);
+  CHECK(odd.converted->largest_change == doctest::Approx(1.0 / ((1 << 24) + 1)));
+  CHECK_THROWS_AS((void)cast(npy_of("|O", "(1,)", u64(0)), dtype::f32), not_float);
+  const std::string ints = safetensors_of("{" + entry_of("i", "I32", "[2]", "[0,8]") + "}", u32(3) + u32(0xffffffff));
+  CHECK(values_of(parse_safetensors(bytes_of(ints), "a", {nullptr, dtype::f32})[0]) == std::vector<float>{3, -1});
+  CHECK(values_of(read_input("synth:d=5", nullptr, dtype::f32)[0]).size() == 5);
+  CHECK(read_input("synth:d=5", nullptr, dtype::bf16)[0].data.size() == 10);
+}
+
+// Expected bits are those of IEEE 754's tables, and of rounding by hand.
+TEST_CASE("a cast to 16 bits rounds to nearest even, to subnormals, to infinity") {
+  const auto bits = [](double v, dtype to) {
+    conversion c{stored::f64};
+    return load_le<uint16_t>(convert(bytes_of(doubles({v})), to, c), 0);
+  };
+  const std::vector<std::pair<double, uint16_t>> halves = {
+      {1, 0x3c00},           {-2, 0xc000},          {65504, 0x7bff},     {65519.9, 0x7bff},   {65520, 0x7c00},
+      {0x1p-14, 0x0400},     {0x1p-24, 0x0001},     {0x1p-25, 0x0000},   {0x1.8p-25, 0x0001}, {0x1.8p-24, 0x0002},
+      {1 + 0x1p-11, 0x3c00}, {1 + 0x3p-11, 0x3c02}, {0x1.ffcp0, 0x3fff}, {-0.0, 0x8000},      {1e300, 0x7c00},
+      {0x1.ff8p-15, 0x03ff}, {0x1.ffep-15, 0x0400}, {-INFINITY, 0xfc00}, {1e-300, 0}};
+  for (const auto& [value, expected] : halves) {
+    INFO(value);
+    CHECK(bits(value, dtype::f16) == expected);
+  }
+  const std::vector<std::pair<double, uint16_t>> brains = {
+      {1, 0x3f80},          {-1.5, 0xbfc0},       {1 + 0x1p-8, 0x3f80}, {1 + 0x3p-8, 0x3f82},
+      {0x1.fep127, 0x7f7f}, {0x1.ffp127, 0x7f80}, {0x1p-126, 0x0080},   {0x1p-133, 0x0001},
+      {0x1p-134, 0},        {INFINITY, 0x7f80},   {1e300, 0x7f80}};
+  for (const auto& [value, expected] : brains) {
+    INFO(value);
+    CHECK(bits(value, dtype::bf16) == expected);
+  }
+  CHECK((bits(std::nan(""), dtype::f16) & 0x7fff) > 0x7c00);
+  CHECK((bits(std::nan(""), dtype::bf16) & 0x7fff) > 0x7f80);
+}
+
+TEST_CASE("npz reads scipy's CSR, CSC and COO as the matrix that they are") {
+  const std::vector<float> matrix = {5, 0, 0, 4, 0, 0, 0, 0, 0, 6, 0, 0};
+  for (const bool deflate : {false, true}) {
+    const tensor t = npz(compressed().file(deflate))[0];
+    CHECK(t.shape == std::vector<uint64_t>{3, 4});
+    CHECK(t.sparse);
+    CHECK(t.name == "");
+    CHECK(t.input == "a.npz");
+    CHECK(values_of(t) == matrix);
+  }
+  const compressed by_column{"csc", {3, 4}, {0, 1, 2, 2, 3}, {0, 2, 0}, {5, 6, 4}};
+  CHECK(values_of(npz(by_column.file())[0]) == matrix);
+  zip_file coo;
+  coo.add({"row.npy", vector_of("<i8", 4, i64s({2, 0, 0, 2}))})
+      .add({"col.npy", vector_of("<i8", 4, i64s({1, 3, 0, 1}))});
+  coo.add({"format.npy", npy_of("|S3", "()", "coo")}).add({"shape.npy", vector_of("<i8", 2, i64s({3, 4}))});
+  coo.add({"data.npy", vector_of("<f8", 4, doubles({2, 4, 5, 4}))}).add({"_is_array.npy", npy_of("|b1", "()", "\1")});
+  std::vector<std::string> notes;
+  const tensor t = parse_npz(bytes_of(coo.end()), "a.npz", &notes)[0];
+  CHECK(values_of(t) == matrix);  // two entries are at (2, 1)
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].find("1 entries at positions that come again") != std::string::npos);
+  CHECK(t.converted);
+  const compressed none{"csr", {0, 4}, {0}, {}, {}};
+  CHECK(npz(none.file())[0].elements == 0);
+}
+
+TEST_CASE("npz refuses a sparse matrix whose arrays disagree, and one that is too large as a dense one") {
+  const auto refused = [](const compressed& c, const std::string& says) {
+    check_refused(npz, c.file(), says);
+    check_refused(npz, c.file(true), says);
+  };
+  refused({"bsr", {3, 4}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "format 'bsr' is not read; save x.tocsr()");
+  refused({"csr", {3, 4}, {0, 2, 2}, {3, 0, 1}, {4, 5, 6}}, "3 offsets should begin at 0 and be 4");
+  refused({"csr", {3, 4}, {1, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "should begin at 0");
+  refused({"csr", {3, 4}, {0, 2, 1, 3}, {3, 0, 1}, {4, 5, 6}}, "do not ascend");
+  refused({"csr", {3, 4}, {0, 2, 2, 4}, {3, 0, 1}, {4, 5, 6}}, "pass 3 entries");
+  refused({"csr", {3, 4}, {0, 2, 2, 3}, {3, 0, 4}, {4, 5, 6}}, "index 4 of entry 2 is not below 4");
+  refused({"csr", {3, 4}, {0, 2, 2, 3}, {3, -1, 1}, {4, 5, 6}}, "the indices [1] is -1");
+  refused({"csr", {3, 4}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5}}, "2 values for 3 entries");
+  refused({"csr", {-3, 4}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "the extents [0] is -3");
+  refused({"csr", {3, int64_t{1} << 62}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "elements");
+  refused({"csr", {3, int64_t{1} << 40}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "of at most 4294967296");
+  refused({"csr", {3, 4, 5}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "3 dimensions");
+  check_truncations_refused(npz, compressed().file());
+  check_changes_survived(npz, compressed().file());
+  check_changes_survived(npz_as_f32, compressed().file());
+}
+
+TEST_CASE("npz reads sparse tensors in coordinates, beside others") {
+  const std::string shape = vector_of("<i8", 2, i64s({3, 2}));
+  const std::string rows = npy_of("<i8", "(1, 2)", i64s({2, 0})),
+                    row_values = npy_of("<f4", "(2, 2)", floats({1, 2, 3, 4}));
+  std::vector<tensor> tensors = npz(coordinates(rows, row_values, shape));
+  REQUIRE(tensors.size() == 2);
+  CHECK(tensors[0].name == "w");
+  CHECK(!tensors[0].sparse);
+  CHECK(tensors[1].name == "emb");
+  CHECK(tensors[1].sparse);
+  CHECK(values_of(tensors[1]) == std::vector<float>{3, 4, 0, 0, 1, 2});
+  const std::string points = npy_of("<i8", "(2, 3)", i64s({2, 0, 2, 1, 0, 1}));
+  CHECK(values_of(npz(coordinates(points, vector_of("<f4", 3, floats({1, 2, 3})), shape))[1]) ==
+        std::vector<float>{2, 0, 0, 0, 0, 4});
+  check_refused(npz, coordinates(rows, vector_of("<f4", 2, floats({1, 2})), shape),
+                "do not go with a tensor of shape (3, 2)");
+  check_refused(npz, coordinates(npy_of("<i8", "(1, 2)", i64s({3, 0})), row_values, shape), "index 3 of entry 0");
+  check_refused(npz, coordinates(npy_of("<i8", "(3, 0)", ""), row_values, shape), "3 dimensions in a tensor of 2");
+  check_refused(npz, coordinates(vector_of("<f4", 1, floats({0})), row_values, shape),
+                "are float32, not int32 or int64");
+  std::vector<std::string> notes;  // of integers there is nothing to compare
+  const std::string ints = coordinates(rows, npy_of("<i4", "(2, 2)", i32s({1, 2, 3, 4})), shape);
+  CHECK(parse_npz(bytes_of(ints), "a.npz", &notes).size() == 1);
+  CHECK(notes.size() == 1);
+  CHECK(npz_as_f32(ints).size() == 2);
+  check_changes_survived(npz, coordinates(rows, row_values, shape));
+}
+
+TEST_CASE("an archive may say what it was made of") {
+  const std::string file = zip_file().add({"w.npy", one_two}).end("deepreduce:input=g\x1b.pt");
+  CHECK(npz(file)[0].input == "g\\u001b.pt");
+  CHECK(npz(zip_file().add({"w.npy", one_two}).end("input=g.pt"))[0].input == "a.npz");
+}
+
+TEST_CASE("elements of a file are not copied where they are aligned, and nobody sees a change of a copy") {
+  const std::string file =
+      safetensors_of("{" + entry_of("a", "F32", "[2]", "[0,8]") + "," + entry_of("b", "F32", "[1]", "[8,12]") + "}  ",
+                     floats({1, 2, 3}));
+  const tensor_bytes memory = tensor_bytes::copy_of(bytes_of(file));
+  reading how;
+  how.owner = memory.owner();
+  std::vector<tensor> tensors = parse_safetensors(memory, "a", how);
+  REQUIRE(tensors.size() == 2);
+  const bool aligned = (file.size() - 12) % 4 == 0;
+  CHECK((tensors[0].data.data() == memory.data() + file.size() - 12) == aligned);
+  tensor copy = tensors[0];
+  store_le<float>(copy.data.writable(), 0, 9);
+  CHECK(values_of(tensors[0]) == std::vector<float>{1, 2});
+  CHECK(values_of(copy) == std::vector<float>{9, 2});
+  tensor_bytes both = tensors[0].data;
+  CHECK(both.extend(tensors[1].data) == aligned);
+  CHECK(!both.extend(copy.data));
+}
+
+TEST_CASE("a folder skips an array of integers with a note, a file of one array refuses it") {
+  const temporary_folder folder;
+  folder.write("a.npy", one_two);
+  const std::string ints = folder.write("b.npy", npy_of("<i8", "(1,)", u64(3)));
+  std::vector<std::string> notes;
+  CHECK(read_input(folder.path.string(), &notes).size() == 1);
+  REQUIRE(notes.size() == 1);
+  CHECK(notes[0].find("b.npy") != std::string::npos);
+  check_refused(argument, ints, "--cast f32");
+  CHECK(read_input(folder.path.string(), &notes, dtype::f32).size() == 2);
+}
+
+TEST_CASE("a pickle is not opened, and the error says what reads it") {
+  const temporary_folder folder;
+  check_refused(argument, folder.write("g.pt", "x"), "`python -m deepreduce compare`");
+  check_refused(argument, folder.write("g.pth", "x"), "`python -m deepreduce compare`");
+}
+
+TEST_CASE("a large file is mapped and gives what a small one does") {
+  const temporary_folder folder;
+  const uint64_t n = 5'000'000;  // 20 MB: above 16 MiB
+  std::vector<float> values(n);
+  for (uint64_t i = 0; i < n; ++i) values[i] = static_cast<float>(i);
+  const std::string path = folder.write("a.npy", npy_of("<f4", "(5000000,)  ", floats(values)));
+  const tensor t = read_input(path)[0];
+  CHECK(load_le<float>(t.data, 4 * (n - 1)) == static_cast<float>(n - 1));
+  CHECK(t.data.size() == 4 * n);
+}
+
+TEST_CASE("synth takes d in thousands, millions and with an exponent, whole numbers only") {
+  const auto d_of = [](const std::string& d) { return make_synth("synth:density=1e-9,d=" + d).elements; };
+  CHECK(d_of("1k") == 1000);
+  CHECK(d_of("1.5M") == 1'500'000);
+  CHECK(d_of("1e6") == 1'000'000);
+  CHECK(d_of("2.50e3") == 2500);
+  for (const char* bad :
+       {"1.5", "1.2345k", "1m", "1e", "1e-3", "M", ".5M", "1.M", "1kM", "1e99", "1.5.5M", "0k", "2000G"}) {
+    INFO(bad);
+    check_refused(argument, std::string("synth:d=") + bad, "also 1M, 1e6");
+  }
 }
 
 TEST_CASE("synth has defaults, takes its keys in any order, and refuses all else with a list of them") {

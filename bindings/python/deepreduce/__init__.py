@@ -18,6 +18,8 @@ inspect, frame_size     what a frame holds, and where it ends
 Plan, codecs            what can be done; load_plugin adds to it
 State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
+compare                 what plans do to gradients: bytes, errors and times, a row each
+codec                   codecs written in Python, for compare alone
 Error                   base of the exceptions
 torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
 
@@ -26,10 +28,12 @@ the system. Each thread may call everything at any time; a State, a Batch and a 
 ConcurrentUse to another.
 """
 
+from . import codec
 from ._abi import DR_VERSION_STRING as __version__
 from ._call import Trace, trim
 from .batch import Batch
 from .bound import Bound
+from .comparing import compare
 from .decoding import decode
 from .encoding import encode
 from .errors import (
@@ -78,7 +82,9 @@ __all__ = [
     "Trace",
     "Unsupported",
     "__version__",
+    "codec",
     "codecs",
+    "compare",
     "decode",
     "encode",
     "frame_size",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any, Optional, Sequence, TypedDict, Union, overload
+import warnings
+from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Set, TypedDict, Union, overload
 
 import numpy
 
@@ -12,6 +13,7 @@ from ._call import Context, Turns, context_of_thread, fail, new
 from ._tensors import TENSOR_STRIDE, Inputs, Keys, TraceFunction, make_call, name_outputs, read_inputs, tracer_of
 from .errors import ArgumentError
 from .frame import DeviceFrame, array_of, borrow_target
+from .plan import Plan, as_plan
 from .tensor import Plans, Sparse, States
 
 if TYPE_CHECKING:
@@ -27,9 +29,9 @@ _SCRATCH, _SCRATCH_MOST = 65536, 1 << 26
 class Options(TypedDict, total=False):
     """What encode takes in any case."""
 
-    step: int
+    step: Optional[int]
     seed: int
-    private_seed: int
+    private_seed: Optional[int]
     state: States
     key: Keys
     tag: Optional[int]
@@ -57,9 +59,9 @@ def encode(
     plan: Plans,
     *,
     out: Any = None,
-    step: int = 0,
+    step: Optional[int] = None,
     seed: int = 0,
-    private_seed: int = 0,
+    private_seed: Optional[int] = None,
     state: States = None,
     key: Keys = None,
     tag: Optional[int] = None,
@@ -81,8 +83,10 @@ def encode(
     out             where to write the frame: on the CPU a bytearray, or an array or tensor of bytes; on a GPU an array
                     of bytes, aligned to 16, or a DeviceFrame, which has room for any frame (Batch.bound). None: new
                     memory
-    step, seed      the same on every rank; they and private_seed decide all random numbers
-    private_seed    different on every rank: the rank will do
+    step, seed      the same on every rank; they and private_seed decide all random numbers. None is step 0; the second
+                    call that leaves it out is a RuntimeWarning if the plan draws: Random-k would keep the same positions at
+                    every step
+    private_seed    different on every rank: the rank will do. None is 0
     state           the State of the tensor, for a list a list of them (None where there is none)
     key             a number that names the tensor in random numbers, for a list a list of them; 0 or None: its position
                     in the list. Tensors that are encoded one a call want keys that differ, or Random-k keeps the same
@@ -121,18 +125,72 @@ def encode(
     context = context_of_thread(threads)
     beside = name_outputs(array_of(out))
     inputs = read_inputs(x, plan, state, key, sum_duplicates, beside)
-    call = make_call(step, seed, private_seed, tag, inputs.is_list, status_frame, fit, segment_rows)
+    if step is None:
+        warn_of_repeated_draws(plan)
+    call = make_call(
+        0 if step is None else step,
+        seed,
+        0 if private_seed is None else private_seed,
+        tag,
+        inputs.is_list,
+        status_frame,
+        fit,
+        segment_rows,
+    )
     if fit and out is None:
         raise ArgumentError("fit is for a frame that goes into `out`")
     tracer = tracer_of(trace, call)
-    with Turns(inputs.states):
-        if inputs.place is None:
-            made = _encode_on_cpu(context, inputs, call, out, status_frame)
-        else:
-            made = _encode_on_gpu(context, inputs, call, out, status_frame, allow_host, inputs.place)
+    try:
+        with Turns(inputs.states):
+            if inputs.place is None:
+                made = _encode_on_cpu(context, inputs, call, out, status_frame)
+            else:
+                made = _encode_on_gpu(context, inputs, call, out, status_frame, allow_host, inputs.place)
+    except ArgumentError as error:
+        explain_missing_state(error, plan, state, inputs)
+        raise
     if tracer is not None:
         tracer.done()
     return made
+
+
+def _plans_of(plan: Plans) -> List[Plan]:
+    given: Any = plan if isinstance(plan, (list, tuple)) else [plan]
+    return [as_plan(each) for each in given]
+
+
+_drawn: Set[str] = set()  # plans that draw, and were encoded without a step
+
+
+def warn_of_repeated_draws(plan: Plans) -> None:
+    """Once a plan: at its second encode without a step, if it draws random numbers."""
+    for parsed in _plans_of(plan):
+        if not parsed.draws or parsed.warned:
+            continue
+        if str(parsed) not in _drawn:
+            _drawn.add(str(parsed))
+            continue
+        parsed.warned = True
+        warnings.warn(
+            f"plan '{parsed}' draws random numbers, and encode was called again without step=: it draws the same as"
+            " before. Give step=, the same on every rank, and private_seed=rank",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def explain_missing_state(error: ArgumentError, plan: Plans, state: States, inputs: Inputs) -> None:
+    """Raises what a caller can do, where the library says that a tensor has no state."""
+    at = error.tensor
+    if at is None or not 0 <= at < inputs.n or inputs.tensors[at].state:
+        return
+    plans = _plans_of(plan)
+    if plans[at if len(plans) > 1 else 0].info.feedback:
+        name, how = (f"x[{at}]", "State.for_(plan, x)") if inputs.is_list else ("x", "State(plan, x)")
+        raise ArgumentError(
+            f"{name}: the plan keeps feedback, so it needs a state: state=deepreduce.{how}, the same one at every step",
+            tensor=at,
+        ) from None
 
 
 def _encode_on_gpu(

@@ -77,7 +77,7 @@ class Plan:
     True
     """
 
-    __slots__ = ("handle", "_text", "_destroy")
+    __slots__ = ("handle", "_text", "_destroy", "_draws", "warned")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -89,6 +89,16 @@ class Plan:
         status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
         check(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
+        self._draws: Optional[bool] = None
+        self.warned = False  # that it drew the same numbers twice (encode)
+
+    @property
+    def draws(self) -> bool:
+        """Whether encode draws random numbers. Worked out once."""
+        if self._draws is None:
+            info = self.info
+            self._draws = info.shared_random or info.private_random
+        return self._draws
 
     @property
     def info(self) -> PlanInfo:

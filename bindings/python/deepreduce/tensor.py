@@ -135,6 +135,10 @@ class State:
     __slots__ = ("memory", "_place", "size", "lock", "bound", "__weakref__")
 
     def __init__(self, plan: Union[str, Plan], x: Any) -> None:
+        if isinstance(x, (list, tuple)):
+            raise ArgumentError(
+                f"x is a list of {len(x)}; a State is of one tensor: State.for_(plan, x) gives a list of states"
+            )
         plan = as_plan(plan)
         place = _device.find(arrays_of(x, "x"))
         tensor = _abi.dr_tensor()

@@ -1,0 +1,79 @@
+#include "array_writer.hpp"
+
+#include <fmt/core.h>
+#include <zlib.h>
+
+#include <stdexcept>
+
+namespace dr::compare {
+namespace {
+
+void put(std::string& out, uint64_t value, size_t size) {
+  for (size_t i = 0; i < size; ++i) out += static_cast<char>(value >> 8 * i & 0xff);
+}
+
+uint32_t crc_of(const std::string& bytes) {
+  return static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
+}
+
+// What the local header and the directory's entry share (PKWARE APPNOTE 6.3, 4.3.7 and 4.3.12): version to a name's length.
+std::string common_fields(const std::string& name, const std::string& bytes) {
+  std::string fields;
+  put(fields, 20, 2);    // version 2.0
+  put(fields, 0, 2);     // flags
+  put(fields, 0, 2);     // stored
+  put(fields, 0, 2);     // 00:00:00
+  put(fields, 0x21, 2);  // 1980-01-01
+  put(fields, crc_of(bytes), 4);
+  put(fields, bytes.size(), 4);
+  put(fields, bytes.size(), 4);
+  put(fields, name.size(), 2);
+  put(fields, 0, 2);  // no extra field
+  return fields;
+}
+
+}  // namespace
+
+std::string npy_bytes(dr_dtype dtype, uint64_t rows, uint32_t width, std::span<const std::byte> data) {
+  const char* const type = dtype == DR_F32 ? "<f4" : dtype == DR_F16 ? "<f2" : "<V2";
+  const std::string shape = width == 1 ? fmt::format("({},)", rows) : fmt::format("({}, {})", rows, width);
+  std::string header = fmt::format("{{'descr': '{}', 'fortran_order': False, 'shape': {}, }}", type, shape);
+  // Magic, version, length, header and its line end are a multiple of 64.
+  header.append(63 - (10 + header.size()) % 64, ' ');
+  header += '\n';
+  std::string bytes("\x93NUMPY\x01\x00", 8);
+  put(bytes, header.size(), 2);
+  bytes += header;
+  bytes.append(reinterpret_cast<const char*>(data.data()), data.size());
+  return bytes;
+}
+
+std::string npz_bytes(std::span<const std::pair<std::string, std::string>> members) {
+  if (members.size() > 0xffff) throw std::length_error("an .npz of more than 65,535 arrays is unsupported");
+  std::string file, directory;
+  for (const auto& [name, npy] : members) {
+    const std::string file_name = name + ".npy";
+    if (npy.size() + file.size() > 0xffff0000u) throw std::length_error("an .npz beyond 4 GiB is unsupported");
+    const std::string fields = common_fields(file_name, npy);
+    put(directory, 0x02014b50, 4);
+    put(directory, 20, 2);  // made by version 2.0
+    directory += fields;
+    directory.append(10, '\0');  // comment, disk, attributes: 2 + 2 + 2 + 4
+    put(directory, file.size(), 4);
+    directory += file_name;
+    put(file, 0x04034b50, 4);
+    file += fields + file_name + npy;
+  }
+  const size_t begin = file.size();
+  file += directory;
+  put(file, 0x06054b50, 4);
+  put(file, 0, 4);  // disks
+  put(file, members.size(), 2);
+  put(file, members.size(), 2);
+  put(file, directory.size(), 4);
+  put(file, begin, 4);
+  put(file, 0, 2);  // comment
+  return file;
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,142 @@
+#include "best.hpp"
+
+#include <fmt/core.h>
+
+#include <map>
+#include <optional>
+#include <set>
+
+#include "layer_kind.hpp"
+#include "text_table.hpp"
+
+namespace dr::compare {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Rows of one scope, plan by plan.
+struct scope {
+  std::set<std::string> subjects;  // input and tensor
+  std::vector<std::string> plans;
+  std::map<std::string, std::vector<const json_row*>> by_plan;
+
+  void add(const json_row& row) {
+    subjects.insert(text_of(row, "input") + '\0' + text_of(row, "tensor") + '\0' +
+                    row.value("step", json_row()).dump());
+    const std::string plan = text_of(row, "plan");
+    if (!by_plan.contains(plan)) plans.push_back(plan);
+    by_plan[plan].push_back(&row);
+  }
+};
+
+std::string kind_of(const json_row& row) {
+  const std::string kind = text_of(row, "kind");
+  return kind.empty() ? layer_kind(text_of(row, "tensor"), {}) : kind;
+}
+
+// The total of least `by` among those that pass.
+template <class Passes>
+std::optional<json_row> least(const scope& s, const expression& by, Passes&& passes) {
+  std::optional<json_row> best;
+  double smallest = 0;
+  for (const std::string& plan : s.plans) {
+    const auto& rows = s.by_plan.at(plan);
+    if (rows.size() != s.subjects.size()) continue;
+    json_row total = combine(rows);
+    const auto value = by.number(total);
+    if (!value || (best && *value >= smallest) || !passes(total)) continue;
+    smallest = *value;
+    best = std::move(total);
+  }
+  return best;
+}
+
+ordered_json or_null(const std::string& text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); }
+
+ordered_json answer(const char* name, const std::string& input, const std::string& kind, const scope& s,
+                    const best_question& q) {
+  ordered_json a{
+      {"scope", name},     {"input", or_null(input)}, {"kind", or_null(kind)}, {"condition", q.condition.text()},
+      {"by", q.by.text()}, {"plan", nullptr},         {"nearest", nullptr},    {"total", nullptr}};
+  std::optional<json_row> found = least(s, q.by, [&](const json_row& total) { return q.condition.holds(total); });
+  const char* member = "plan";
+  if (const auto sum = q.condition.bounded_sum(); !found && sum) {
+    found = least(s, *sum, [](const json_row&) { return true; });
+    member = "nearest";
+  }
+  if (!found) return a;
+  a[member] = text_of(*found, "plan");
+  a["total"] = std::move(*found);
+  return a;
+}
+
+std::string numbers(const ordered_json& total) {
+  std::string text;
+  if (const auto& bytes = total.value("bytes", ordered_json()); bytes.is_number()) {
+    text += grouped(bytes.get<uint64_t>()) + " bytes";
+    if (const auto& volume = total.value("relative_volume", ordered_json()); volume.is_number())
+      text += fmt::format(" ({:.3g} % of dense f32)", 100 * volume.get<double>());
+  }
+  if (const auto& error = total.value("total_error", ordered_json()); error.is_number())
+    text += fmt::format("{}total_error {:.3g}", text.empty() ? "" : ", ", error.get<double>());
+  const auto encode = total.value("encode_ns", ordered_json()), decode = total.value("decode_ns", ordered_json());
+  if (encode.is_number() && decode.is_number())
+    text += fmt::format(", encode {:.3g} ms, decode {:.3g} ms", encode.get<double>() / 1e6, decode.get<double>() / 1e6);
+  return text;
+}
+
+std::string subject_of(const ordered_json& a) {
+  const std::string scope = a.at("scope");
+  if (scope == "all") return "all inputs together";
+  return a.at("input").get<std::string>() + (scope == "kind" ? ", " + a.at("kind").get<std::string>() : "");
+}
+
+}  // namespace
+
+ordered_json find_best(std::span<const json_row> rows, const best_question& question) {
+  struct input_scopes {
+    scope model;
+    std::map<std::string, scope> kinds;
+  };
+  std::vector<std::string> inputs;
+  std::map<std::string, input_scopes> scopes;
+  scope all;
+  for (const json_row& row : rows) {
+    if (is_memcpy(row)) continue;
+    const std::string input = text_of(row, "input");
+    if (!scopes.contains(input)) inputs.push_back(input);
+    scopes[input].model.add(row);
+    if (const std::string kind = kind_of(row); !kind.empty()) scopes[input].kinds[kind].add(row);
+    all.add(row);
+  }
+  auto answers = ordered_json::array();
+  for (const std::string& input : inputs) {
+    const input_scopes& s = scopes.at(input);
+    answers.push_back(answer("model", input, "", s.model, question));
+    if (s.kinds.size() < 2) continue;
+    for (const auto& [kind, layers] : s.kinds) answers.push_back(answer("kind", input, kind, layers, question));
+  }
+  if (inputs.size() > 1) answers.push_back(answer("all", "", "", all, question));
+  return answers;
+}
+
+std::string best_text(const ordered_json& answers) {
+  std::string text;
+  for (const ordered_json& a : answers) {
+    const std::string condition = a.at("condition"), by = a.at("by");
+    const ordered_json& total = a.at("total");
+    const size_t tensors = total.is_null() ? 0 : total.value("tensors", size_t{1});
+    const std::string what = subject_of(a) + (tensors > 1 ? fmt::format(" ({} tensors)", tensors) : "");
+    if (!a.at("plan").is_null())
+      text += fmt::format("{}: the plan of least {} with {} is '{}': {}.\n", what, by, condition,
+                          a.at("plan").get<std::string>(), numbers(total));
+    else if (!a.at("nearest").is_null())
+      text += fmt::format("{}: no plan has {}; the nearest is '{}': {}.\n", what, condition,
+                          a.at("nearest").get<std::string>(), numbers(total));
+    else
+      text += fmt::format("{}: no plan has {}.\n", what, condition);
+  }
+  return text;
+}
+
+}  // namespace dr::compare

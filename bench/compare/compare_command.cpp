@@ -1,0 +1,313 @@
+#include "compare_command.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "against.hpp"
+#include "best.hpp"
+#include "compare.hpp"
+#include "document.hpp"
+#include "html_report.hpp"
+#include "output.hpp"
+#include "plan_list.hpp"
+#include "presets.hpp"
+#include "render.hpp"
+#include "selection.hpp"
+#include "sweep.hpp"
+
+namespace dr::compare {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr int fine = 0, failed = 1;
+
+// What the options ask about the rows, read before anything is measured.
+struct questions {
+  selection wanted;
+  std::optional<best_question> best;
+};
+
+questions read_questions(const compare_options& o, std::vector<std::string> columns) {
+  for (const char* of_totals : {"tensors", "worst_tensor", "worst_error"}) columns.emplace_back(of_totals);
+  try {
+    questions q{selection(o.where, o.sort, o.pareto, columns), {}};
+    if (!o.best.empty()) {
+      expression by(o.best_by, columns);
+      if (by.is_condition()) throw expression_error("--best-by '" + o.best_by + "': a condition, not a value");
+      q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by)});
+    }
+    return q;
+  } catch (const expression_error& e) {
+    throw usage_error(e.what());
+  }
+}
+
+// Sweeps of synth: texts, too; else an input is what it is.
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, size_t limit) {
+  std::vector<std::string> all;
+  for (const std::string& input : inputs) {
+    if (!input.starts_with("synth:")) {
+      all.push_back(input);
+      continue;
+    }
+    try {
+      for (std::string& text : expand(input, limit)) all.push_back(std::move(text));
+    } catch (const sweep_error& e) {
+      throw usage_error(fmt::format("{}: {}", input, e.what()));
+    }
+  }
+  return all;
+}
+
+ordered_json link_json(const compare_options& o) {
+  if (!o.over) return nullptr;
+  return {{"text", o.link_text}, {"bits_per_second", o.over->bits_per_second}, {"latency_ns", o.over->latency_ns}};
+}
+
+ordered_json settings_of(const compare_options& o) {
+  return {{"seed", o.seed},
+          {"repeat", o.repeat ? ordered_json(o.repeat) : ordered_json(nullptr)},
+          {"seconds", o.repeat ? ordered_json(nullptr) : ordered_json(o.seconds)},
+          {"threads", o.threads},
+          {"ranks", o.ranks},
+          {"link", link_json(o)},
+          {"segment_rows", o.segment_rows},
+          {"steps", o.steps},
+          {"batch", o.subjects.batch}};
+}
+
+class comparison {
+ public:
+  explicit comparison(const compare_options& o) : o_(o), document_(empty_document(settings_of(o))) {}
+
+  int run() {
+    const std::vector<std::string> plans = expand_plans(o_.plans, o_.limit);
+    check_presets();
+    read_saved();
+    std::vector<json_row> known = rows_;
+    known.push_back(to_json(row{}));
+    questions_ = read_questions(o_, columns_of(known));
+    if (!o_.against.empty()) old_ = read_document(o_.against);
+    if (measures()) {
+      try {
+        measure(plans);
+      } catch (const interrupted& e) {
+        signal_ = e.signal;
+      }
+      console_.clear();
+    }
+    return finish();
+  }
+
+ private:
+  // Saved rows alone are shown again, unless an INPUT is given, too.
+  bool measures() const { return o_.from.empty() || !o_.subjects.inputs.empty(); }
+
+  void check_presets() const {
+    for (const std::string& name : o_.presets) {
+      const std::vector<std::string> texts = preset_plans(name, "sparsify=none");
+      if (texts.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
+      for (const std::string& text : texts) (void)parse_plan(text);
+    }
+    if (!measures() && !(o_.plans.empty() && o_.presets.empty() && o_.resume.empty()))
+      throw usage_error("--from without INPUT measures nothing: --plan, --preset and --resume want an INPUT");
+  }
+
+  void read_saved() {
+    for (const std::string& path : o_.from) {
+      const ordered_json saved = read_document(path);
+      std::ranges::move(rows_of(saved), std::back_inserter(rows_));
+      for (const char* list : {"subjects", "failures"})
+        for (const ordered_json& entry : saved.at(list)) document_[list].push_back(entry);
+      // One file shown again has the facts of its own run.
+      if (!measures() && o_.from.size() == 1)
+        for (const auto& fact : saved.items())
+          if (!fact.value().is_array() && fact.key() != "best" && fact.key() != "against")
+            document_[fact.key()] = fact.value();
+    }
+    if (o_.resume.empty()) return;
+    kept_.emplace(o_.resume, empty_document(settings_of(o_)));
+    for (const std::string& note : kept_->notes()) console_.line("note: --resume " + note);
+  }
+
+  // What the command line names for a gradient; the default set if it names nothing. `like` decides for all subjects of an input
+  // whether they are sparse already: a total wants the same plans for each.
+  std::vector<std::string> plans_for(const std::vector<std::string>& plans, const subject& like) const {
+    if (o_.plans.empty() && o_.presets.empty()) return default_plans(like);
+    std::vector<std::string> texts = plans;
+    for (const std::string& name : o_.presets)
+      for (std::string& text : preset_plans(name, default_sparsifier(like))) texts.push_back(std::move(text));
+    return texts;
+  }
+
+  json_row wanted_row(std::span<const subject> gradients, std::string_view plan) const {
+    const uint32_t last = std::max(o_.steps, 1u) - 1;
+    const subject& g = gradients[last % gradients.size()];
+    row r;
+    r.input = g[0].input;
+    r.tensor = name_of(g);
+    r.step = last + 1;
+    r.dtype = types_of(g);
+    r.d = elements_of(g);
+    r.plan = plan;
+    return to_json(r);
+  }
+
+  // Each text parsed, once, and none that --resume has.
+  std::vector<plan> missing_plans(const std::vector<std::string>& texts, std::span<const subject> gradients) const {
+    std::vector<plan> plans;
+    std::set<std::string> known;
+    for (const std::string& text : texts) {
+      plan p = parse_plan(text);
+      if (!known.emplace(p.text()).second) continue;
+      if (kept_ && kept_->has(wanted_row(gradients, p.text()))) continue;
+      plans.push_back(std::move(p));
+    }
+    return plans;
+  }
+
+  void measure(const std::vector<std::string>& plan_texts) {
+    context context(o_.threads);
+    subject_options wanted = o_.subjects;
+    wanted.inputs = expand_inputs(wanted.inputs, o_.limit);
+    std::vector<subject> subjects = read_frames(wanted, console_);
+    const bool alone = o_.steps == 0;
+    const std::vector<std::vector<subject>> sequences =
+        alone ? apart(std::move(subjects)) : in_steps(std::move(subjects));
+    const std::map<std::string, const subject*> like = densest(sequences);
+
+    std::vector<std::vector<plan>> plans;
+    std::vector<double> work{0};
+    for (const auto& gradients : sequences) {
+      if (!alone && gradients.size() > o_.steps)
+        throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
+      plans.push_back(missing_plans(plans_for(plan_texts, *like.at(gradients[0][0].input)), gradients));
+      work.push_back(work.back() +
+                     static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
+    }
+    announce(plans);
+    const measure_settings settings{
+        o_.repeat,    o_.seconds, o_.seed, o_.segment_rows, o_.ranks, o_.over, std::max(o_.steps, 1u),
+        o_.each_step, o_.presets};
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      if (plans[i].empty()) continue;
+      console_.part(i, sequences.size(), work[i], work.back());
+      take(compare_plans(context, sequences[i], plans[i], settings, console_));
+    }
+  }
+
+  // Of each input the first subject that is not sparse already, or its first.
+  static std::map<std::string, const subject*> densest(const std::vector<std::vector<subject>>& sequences) {
+    std::map<std::string, const subject*> of_input;
+    const auto is_sparse = [](const subject& g) { return default_sparsifier(g) == "sparsify=none"; };
+    for (const auto& gradients : sequences) {
+      const subject*& known = of_input[gradients[0][0].input];
+      if (known == nullptr || (is_sparse(*known) && !is_sparse(gradients[0]))) known = &gradients[0];
+    }
+    return of_input;
+  }
+
+  void announce(const std::vector<std::vector<plan>>& plans) {
+    size_t most = 0, runs = 0;
+    for (const auto& list : plans) most = std::max(most, list.size()), runs += list.size();
+    const bool swept = std::ranges::any_of(
+        o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
+    if (!swept && !kept_ && !console_.is_terminal()) return;
+    std::string text =
+        fmt::format("{} plan{} × {} input{}", most, most == 1 ? "" : "s", plans.size(), plans.size() == 1 ? "" : "s");
+    if (kept_) text += fmt::format(", {} of them to be measured, {} rows are there", runs, kept_->rows().size());
+    console_.line(text);
+  }
+
+  void take(measured m) {
+    std::vector<json_row> rows;
+    for (const row& r : m.rows) {
+      rows.push_back(to_json(r));
+      rows.back()["samples"] = samples_json(r);
+    }
+    if (kept_)
+      kept_->add(rows, m.subjects);
+    else
+      std::ranges::move(rows, std::back_inserter(rows_));
+    for (ordered_json& facts : m.subjects) document_["subjects"].push_back(std::move(facts));
+    for (const failure& f : m.failures) document_["failures"].push_back(to_json(f));
+    std::ranges::move(m.rows, std::back_inserter(measured_.rows));
+    std::ranges::move(m.failures, std::back_inserter(measured_.failures));
+  }
+
+  int finish() {
+    if (kept_) {
+      std::ranges::copy(kept_->rows(), std::back_inserter(rows_));
+      document_["subjects"] = kept_->subjects();
+    }
+    total_list totals = totals_of(rows_);
+    for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
+    try {
+      if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
+      document_["rows"] = questions_.wanted.apply(rows_);
+      document_["totals"] = questions_.wanted.apply(std::move(totals.totals));
+      if (!old_.is_null())
+        document_["against"] = compare_with(questions_.wanted.filter(rows_), document_,
+                                            questions_.wanted.filter(rows_of(old_)), old_, o_.against);
+    } catch (const expression_error& e) {
+      throw usage_error(e.what());
+    }
+    if (signal_ != 0) console_.line(fmt::format("interrupted: {} rows were finished", rows_.size()));
+    if (signal_ == 0 || !rows_.empty()) {
+      if (!o_.report.empty()) write_output(o_.report, html_report(document_));
+      write_output(o_.output, render(document_, measured_.rows, presentation()));
+    }
+    if (signal_ != 0) return 128 + signal_;
+    const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
+    return !measured_.failures.empty() || worse ? failed : fine;
+  }
+
+  render_request presentation() const {
+    render_request r;
+    r.form = o_.form;
+    r.facts = {o_.ranks, o_.link_text, measured_.failures};
+    r.sorted = !o_.sort.empty();
+    r.own_rows = o_.from.empty() && o_.resume.empty() && !questions_.wanted.asks();
+    for (const std::string& name : o_.presets) r.notes += preset_notes(name);
+    return r;
+  }
+
+  const compare_options& o_;
+  console console_;
+  ordered_json document_, old_;
+  questions questions_;
+  std::optional<resumed_run> kept_;
+  std::vector<json_row> rows_;
+  measured measured_;
+  int signal_ = 0;
+};
+
+}  // namespace
+
+// A name without a slash would be looked for where the system's libraries are, and there alone.
+void load_plugins(const std::vector<std::string>& paths) {
+  for (const std::string& path : paths) try {
+      const bool here = path.find('/') == std::string::npos && std::filesystem::exists(path);
+      load_plugin(here ? "./" + path : path);
+    } catch (const error& e) {
+      throw usage_error("--plugin '" + path + "': " + e.detail.message);
+    }
+}
+
+int run_compare(const compare_options& options) {
+  if ((!options.report.empty() || options.form == format::html) && !has_html_report())
+    throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " +
+                      no_html_report);
+  load_plugins(options.plugins);
+  note_signals();
+  return comparison(options).run();
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,13 @@
+// `deepreduce compare`: what is measured or read, selected and written.
+#pragma once
+
+#include "options.hpp"
+
+namespace dr::compare {
+
+void load_plugins(const std::vector<std::string>& paths);  // throws usage_error
+
+// Returns the exit status: 0; 1: a plan failed, or with --fail-if-worse a row got worse; 130: Ctrl-C, with what was finished written.
+int run_compare(const compare_options& options);
+
+}  // namespace dr::compare

@@ -1,0 +1,154 @@
+#include "document.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <set>
+
+#include "inputs.hpp"
+#include "machine.hpp"
+#include "output.hpp"
+
+namespace dr::compare {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::string csv_cell(const ordered_json& value) {
+  if (value.is_null()) return {};
+  if (!value.is_string()) return value.dump();
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
+
+ordered_json parse(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) throw input_error(path + ": is a directory, not saved rows");
+  std::ifstream file(path, std::ios::binary);
+  if (!file) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  try {
+    return ordered_json::parse(text);
+  } catch (const ordered_json::parse_error& e) {
+    throw input_error(fmt::format("{}: byte {}: no JSON; saved rows are what --format json writes", path, e.byte));
+  }
+}
+
+// A row's cells are numbers, texts and null; `samples` alone holds lists.
+void check_row(const ordered_json& row, const std::string& where) {
+  if (!row.is_object()) throw input_error(where + ": no object");
+  for (const char* column : {"input", "plan"})
+    if (!row.contains(column) || !row.at(column).is_string())
+      throw input_error(fmt::format("{}: no text in column '{}'", where, column));
+  for (const char* column : {"bytes", "d"})
+    if (row.contains(column) && !row.at(column).is_null() && !row.at(column).is_number_unsigned())
+      throw input_error(fmt::format("{}: column '{}' is {}, not a count", where, column, row.at(column).dump()));
+}
+
+std::string identity_of(const json_row& row) {
+  std::string key;
+  for (const char* column : {"input", "tensor", "step", "dtype", "d", "plan"})
+    key += row.value(column, json_row()).dump() + '\0';
+  return key;
+}
+
+}  // namespace
+
+ordered_json empty_document(const ordered_json& settings) {
+  ordered_json document{
+      {"schema", document_schema}, {"machine", machine_facts()}, {"commit", commit()}, {"build", build_facts()}};
+  document.update(settings);
+  for (const char* list : {"subjects", "rows", "totals", "failures"}) document[list] = ordered_json::array();
+  return document;
+}
+
+ordered_json read_document(const std::string& path) {
+  ordered_json document = parse(path);
+  if (!document.is_object() || !document.contains("rows") || !document.at("rows").is_array())
+    throw input_error(path + ": no list 'rows'; saved rows are what --format json writes");
+  // Without a schema: of a version before there was one.
+  const ordered_json schema = document.value("schema", ordered_json(document_schema));
+  if (schema != document_schema)
+    throw input_error(fmt::format("{}: schema {}; this version reads \"{}\"", path, schema.dump(), document_schema));
+  size_t position = 0;
+  for (const ordered_json& row : document.at("rows")) check_row(row, fmt::format("{}: row {}", path, position++));
+  for (const char* list : {"subjects", "failures"})
+    if (!document.contains(list))
+      document[list] = ordered_json::array();
+    else if (!document.at(list).is_array())
+      throw input_error(fmt::format("{}: '{}' is no list", path, list));
+  return document;
+}
+
+std::vector<json_row> rows_of(const ordered_json& document) {
+  return {document.at("rows").begin(), document.at("rows").end()};
+}
+
+std::string json_text(const ordered_json& document) {
+  // A file's name is any bytes; JSON is UTF-8.
+  return document.dump(1, ' ', false, ordered_json::error_handler_t::replace) + '\n';
+}
+
+std::string csv_text(std::span<const json_row> rows, std::span<const std::string> columns) {
+  std::vector<std::string> names(columns.begin(), columns.end());
+  std::set<std::string> known(names.begin(), names.end());
+  for (const json_row& row : rows)
+    for (const auto& cell : row.items())
+      if (!cell.value().is_structured() && known.insert(cell.key()).second) names.push_back(cell.key());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : ",") + name;
+  text += "\r\n";
+  for (const json_row& row : rows) {
+    std::string line;
+    for (const std::string& name : names) {
+      const auto cell = row.find(name);
+      if (&name != &names.front()) line += ',';
+      if (cell != row.end() && !cell->is_structured()) line += csv_cell(*cell);
+    }
+    text += line + "\r\n";
+  }
+  return text;
+}
+
+resumed_run::resumed_run(std::string path, ordered_json document)
+    : path_(std::move(path)), document_(std::move(document)) {
+  std::error_code error;
+  if (!std::filesystem::exists(path_, error)) return;
+  ordered_json saved = read_document(path_);
+  for (const auto& setting : document_.items()) {
+    const std::string& name = setting.key();
+    const ordered_json& now = setting.value();
+    if (name == "schema" || name == "build" || now.is_array()) continue;
+    const ordered_json before = saved.value(name, ordered_json());
+    if (before == now) continue;
+    if (name != "machine" && name != "commit")
+      throw input_error(fmt::format("--resume {}: its rows were measured with {} = {}, now it is {}", path_, name,
+                                    before.dump(), now.dump()));
+    notes_.push_back(fmt::format("{}: its rows were measured on another {}", path_, name));
+  }
+  rows_ = rows_of(saved);
+  for (const json_row& row : rows_) known_.insert(identity_of(row));
+  document_["subjects"] = saved.at("subjects");
+}
+
+bool resumed_run::has(const json_row& wanted) const { return known_.contains(identity_of(wanted)); }
+
+void resumed_run::add(std::span<const json_row> rows, const ordered_json& subjects) {
+  for (const json_row& row : rows)
+    if (known_.insert(identity_of(row)).second) rows_.push_back(row);
+  for (const ordered_json& subject : subjects)
+    if (std::ranges::find(document_["subjects"], subject) == document_["subjects"].end())
+      document_["subjects"].push_back(subject);
+  document_["rows"] = rows_;
+  write_output(path_, json_text(document_));
+}
+
+}  // namespace dr::compare

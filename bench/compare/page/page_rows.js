@@ -1,0 +1,148 @@
+// Rows of the document: grouped, summed, compared. Nothing here touches the page.
+const measured = JSON.parse(document.getElementById("measured").textContent);
+const trained = JSON.parse(document.getElementById("trained").textContent);
+
+const same = (a, b) => JSON.stringify(a) === JSON.stringify(b);
+const sum = (list, of) => list.reduce((total, x) => total + of(x), 0);
+const unique = (list) => [...new Set(list)];
+
+// Map of a plan's stages: "index" to "bloom(fpr=0.01)". Parentheses may hold spaces.
+function stages(plan) {
+  const found = new Map();
+  let depth = 0, word = "";
+  for (const c of `${plan} `) {
+    depth += c === "(" ? 1 : c === ")" ? -1 : 0;
+    if (c !== " " || depth > 0) word += c;
+    else if (word) {
+      const [, stage, text] = /^(?:(\w+)=)?(.*)$/s.exec(word);
+      found.set(stage ?? word, text), word = "";
+    }
+  }
+  return found;
+}
+const codec = (text) => (text ?? "none").split(/[(+]/)[0];
+
+// Documents of older versions have no total error.
+const allRows = measured.rows.filter((row) => isNumber(row.bytes)).map((row) => {
+  const found = stages(row.plan);
+  return {
+    ...row, stages: found, sparsify: found.get("sparsify") ?? "none",
+    total_error: row.total_error ?? (isNumber(row.contraction) ? Math.sqrt(row.contraction) : null),
+  };
+});
+// Columns that are newer than this page: by their names and cells.
+for (const name of new Set(allRows.flatMap((row) => Object.keys(row)))) {
+  const cell = allRows.find((row) => row[name] !== null && row[name] !== undefined)?.[name];
+  if (["stages", "samples"].includes(name) || typeof cell === "object" || COLUMNS.some((c) => c.name === name)) continue;
+  const kind = typeof cell === "string" ? "text" : name.endsWith("_spread") ? "share" : name.endsWith("_ns") ? "time" : name.endsWith("bytes") ? "bytes" : "error";
+  COLUMNS.push({ name, title: name, kind, text: "" });
+}
+const rows = allRows.filter((row) => row.plan !== "memcpy");
+const subjects = measured.subjects ?? [];
+
+// ---- Short names ----------------------------------------------------------------------------------------
+
+const plans = unique(rows.map((row) => row.plan));
+const stageTexts = plans.map((plan) => [...stages(plan)].map(([stage, text]) => `${stage}=${text}`));
+const shared = new Set((stageTexts[0] ?? []).filter((text) => plans.length > 1 && stageTexts.every((list) => list.includes(text))));
+const presets = new Map(rows.filter((row) => row.preset).map((row) => [row.plan, row.preset]));
+
+// What tells a plan from the others: its preset's name, else its codecs and each stage that not all plans have.
+function shortName(plan) {
+  if (presets.has(plan)) return presets.get(plan);
+  const found = stages(plan), words = [];
+  for (const [stage, text] of found)
+    if (stage !== "index" && stage !== "value" && !shared.has(`${stage}=${text}`))
+      words.push(stage === "sparsify" ? text : `${stage}=${text}`);
+  const coded = ["index", "value"].filter((stage) => found.has(stage)).map((stage) => found.get(stage)).join(" · ");
+  return [...words, coded].filter(Boolean).join("  ");
+}
+// Inputs without the folders that all of them are in.
+const inputs = unique(rows.map((row) => row.input));
+const folders = inputs.map((input) => input.startsWith("synth:") ? [] : input.split("/").slice(0, -1));
+const common = (folders[0] ?? []).findIndex((part, i) => folders.some((list) => list[i] !== part));
+const prefix = (folders[0] ?? []).slice(0, common < 0 ? undefined : common).map((part) => `${part}/`).join("");
+const inputName = (input) => input.startsWith(prefix) ? input.slice(prefix.length) : input;
+const cut = (text, length) => text.length > length ? `${text.slice(0, length - 1)}…` : text;
+
+// ---- Sums over tensors ----------------------------------------------------------------------------------
+
+const SUMMED = COLUMNS.filter((c) => ["bytes", "time", "count"].includes(c.kind) && !["step", "rounds"].includes(c.name)).map((c) => c.name);
+// Energies of a tensor: columns of its row, or facts of its subject.
+const facts = new Map(subjects.map((s) => [JSON.stringify([s.input, s.tensor, s.sparsify]), s]));
+function energyOf(name) {
+  const of = (row, way) => facts.get(JSON.stringify([row.input, row.tensor, way]))?.[name];
+  const way = (row) => `sparsify=${row.sparsify}`, fed = (row) => `${way(row)} feedback=${row.stages.get("feedback")}`;
+  return (row) => row[name] ?? of(row, fed(row)) ?? of(row, way(row));
+}
+
+function mean(list, name, weight, power) {
+  const weights = sum(list, weight);
+  if (!list.every((row) => isNumber(row[name])) || !isNumber(weights)) return null;
+  return weights > 0 ? (sum(list, (row) => weight(row) * row[name] ** power) / weights) ** (1 / power) : 0;
+}
+
+// A plan over several tensors: bytes and times add up, errors as energies do.
+function total(list) {
+  if (list.length === 1) return { ...list[0], parts: list };
+  const all = { plan: list[0].plan, preset: list[0].preset, stages: list[0].stages, sparsify: list[0].sparsify, parts: list };
+  for (const name of SUMMED) all[name] = list.every((row) => isNumber(row[name])) ? sum(list, (row) => row[name]) : null;
+  all.relative_volume = all.bytes / (4 * all.d);
+  all.index_bits_per_nonzero = all.r ? 8 * all.index_bytes / all.r : null;
+  all.value_bits_per_nonzero = all.r ? 8 * all.value_bytes / all.r : null;
+  all.total_error = mean(list, "total_error", energyOf("gradient_energy"), 2);
+  all.relative_l2_error = mean(list, "relative_l2_error", energyOf("kept_energy"), 2);
+  all.energy_recall = mean(list, "energy_recall", energyOf("gradient_energy"), 1);
+  all.index_recall = mean(list, "index_recall", (row) => row.r, 1);
+  return all;
+}
+
+// {plans: [a total each plan], tensors: how many a plan should have, partial: plans that lack some of them}
+function totals(list) {
+  const groups = new Map(), tensors = new Set();
+  for (const row of list) {
+    tensors.add(JSON.stringify([row.input, row.tensor]));
+    groups.set(row.plan, [...(groups.get(row.plan) ?? []), row]);
+  }
+  const whole = [...groups.values()].filter((group) => group.length === tensors.size);
+  return { plans: whole.map(total), tensors: tensors.size, partial: groups.size - whole.length };
+}
+
+// ---- Comparison -----------------------------------------------------------------------------------------
+
+const callTime = (row) => isNumber(row.encode_ns) && isNumber(row.decode_ns) ? row.encode_ns + row.decode_ns : null;
+
+// Of points [{x, y}] those that no other beats in both, by x.
+function paretoFront(points) {
+  const front = [];
+  for (const point of [...points].sort((a, b) => a.x - b.x || a.y - b.y))
+    if (!front.length || point.y < front.at(-1).y) front.push(point);
+  return front;
+}
+
+// The plan of fewest bytes with at most this total error; null if there is none.
+const best = (list, limit) => list.filter((row) => isNumber(row.total_error) && row.total_error <= limit)
+  .reduce((least, row) => !least || row.bytes < least.bytes ? row : least, null);
+
+// A tenth more than the least error, rounded up to two digits: room for the plans that lose hardly more than the best.
+function usualLimit(list) {
+  const least = Math.min(...list.map((row) => row.total_error).filter(isNumber));
+  if (!Number.isFinite(least) || least === 0) return 0.01;
+  const unit = 10 ** (Math.floor(Math.log10(1.1 * least)) - 1);
+  const limit = Number((Math.ceil(1.1 * least / unit - 1e-9) * unit).toPrecision(2));
+  return least < 1 ? Math.min(1, limit) : limit;  // 1: sending nothing
+}
+
+// Columns of a total or a row, as [heading, text]: what a point says of itself.
+function describe(row) {
+  const names = ["bytes", "relative_volume", "total_error", "relative_l2_error", "energy_recall", "index_bits_per_nonzero",
+    "value_bits_per_nonzero", "sparsify_ns", "encode_ns", "decode_ns", "merge_ns", "step_ns", "verdict", "pays_below", "choice"];
+  const cells = [];
+  for (const { name, title, kind } of names.map((name) => COLUMNS.find((c) => c.name === name))) {
+    if (row[name] === null || row[name] === undefined) continue;
+    const spread = row[`${name}_spread`];
+    const unit = kind === "bits" ? ` bits a nonzero` : "";
+    cells.push([title, write(kind, row[name]) + unit + (isNumber(spread) ? ` ± ${write("share", spread)}` : "")]);
+  }
+  return cells;
+}

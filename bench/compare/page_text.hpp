@@ -1,0 +1,10 @@
+// The page of a report, made by embed_page.py from the folder `page` and Chart.js; empty in a build without Chart.js.
+#pragma once
+
+#include <string_view>
+
+namespace dr::compare {
+
+extern const std::string_view page_before_document, page_after_document;
+
+}  // namespace dr::compare

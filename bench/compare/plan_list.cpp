@@ -1,0 +1,44 @@
+#include "plan_list.hpp"
+
+#include <fmt/core.h>
+
+#include <set>
+
+#include "sweep.hpp"
+
+namespace dr::compare {
+
+plan parse_plan(const std::string& text) {
+  try {
+    return plan(text);
+  } catch (const error& e) {
+    throw usage_error("--plan '" + text + "': " + e.detail.message);
+  }
+}
+
+std::vector<std::string> expand_plans(const std::vector<std::string>& texts, size_t limit) {
+  std::vector<std::string> canonical;
+  std::set<std::string> known;
+  size_t expanded = 0;
+  for (const std::string& text : texts) {
+    std::vector<std::string> list;
+    try {
+      list = expand(text, limit);
+    } catch (const sweep_error& e) {
+      throw usage_error(fmt::format("--plan '{}': {}", text, e.what()));
+    }
+    expanded += list.size();
+    if (expanded > limit)
+      throw usage_error(fmt::format("--plan: more than {} plans; narrow a range, or raise --limit", limit));
+    for (const std::string& one : list) try {
+        const plan parsed(one);
+        if (known.emplace(parsed.text()).second) canonical.emplace_back(parsed.text());
+      } catch (const error& e) {
+        const std::string from = one == text ? "" : fmt::format(", expanded from '{}'", text);
+        throw usage_error(fmt::format("--plan '{}'{}: {}", one, from, e.detail.message));
+      }
+  }
+  return canonical;
+}
+
+}  // namespace dr::compare

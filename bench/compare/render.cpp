@@ -1,0 +1,60 @@
+#include "render.hpp"
+
+#include <fmt/core.h>
+
+#include "against.hpp"
+#include "best.hpp"
+#include "document.hpp"
+#include "html_report.hpp"
+#include "report.hpp"
+#include "rows_table.hpp"
+
+namespace dr::compare {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::vector<std::string> row_columns() {
+  std::vector<std::string> columns;
+  const ordered_json none = to_json(row{});
+  for (const auto& cell : none.items()) columns.push_back(cell.key());
+  return columns;
+}
+
+// Answers first, then totals, then rows.
+std::string readable(const ordered_json& document, std::span<const row> measured, const render_request& request) {
+  const bool markdown = request.form == format::markdown;
+  const table_request style{markdown ? table_style::markdown : table_style::text, !request.sorted};
+  const auto title = [&](const char* text) {
+    return markdown ? fmt::format("## {}\n\n", text) : fmt::format("{}\n", text);
+  };
+  std::string text;
+  if (document.contains("best")) {
+    text += (markdown ? title("Best plans") : "") + best_text(document.at("best")) + '\n';
+  }
+  if (document.contains("against")) return text + against_text(document.at("against"));
+  const std::vector<json_row> rows = rows_of(document);
+  const std::vector<json_row> totals(document.at("totals").begin(), document.at("totals").end());
+  if (!totals.empty())
+    text += title("Totals over all tensors") + totals_table(totals, style) + '\n' + title("Tensor by tensor");
+  if (request.own_rows && totals.empty() && !markdown)
+    text += table_report(measured, request.facts);
+  else
+    text += rows_table(rows, style) + (markdown ? "\n" : "") + table_legend();
+  return text + request.notes;
+}
+
+}  // namespace
+
+std::string render(const ordered_json& document, std::span<const row> measured, const render_request& request) {
+  switch (request.form) {
+    case format::json: return json_text(document);
+    case format::csv: return csv_text(rows_of(document), row_columns());
+    case format::html: return html_report(document);
+    case format::table:
+    case format::markdown: break;
+  }
+  return readable(document, measured, request);
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,51 @@
+// Which rows are shown, and in which order. Rows are objects with a cell for each column; any column may be asked for.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "expression.hpp"
+#include "totals.hpp"
+
+namespace dr::compare {
+
+// Smaller is better in each; memcpy takes no part.
+inline constexpr const char* usual_front = "bytes,total_error,encode_ns+decode_ns";
+
+// What --where, --sort and --pareto say. Throws expression_error that names the option.
+class selection {
+ public:
+  selection() = default;
+  // "" for what is not asked for; columns: the names that may occur.
+  selection(std::string_view where, std::string_view sort, std::string_view pareto,
+            std::span<const std::string> columns);
+
+  bool asks() const { return !where_.empty() || !sort_.empty() || !front_.empty(); }
+
+  // In this order: where; of each tensor and step the Pareto front of what is left; sort, by the first key, then the second, …;
+  // rows that are equal in all keys stay as they are, nulls are last.
+  std::vector<json_row> apply(std::vector<json_row> rows) const;
+  std::vector<json_row> filter(std::vector<json_row> rows) const;  // where alone
+
+ private:
+  struct key {
+    expression value;
+    bool descending;
+  };
+  static std::vector<key> keys_of(const char* option, std::string_view text, std::span<const std::string> columns);
+  void leave_front(std::vector<json_row>& rows) const;
+  void sort_rows(std::vector<json_row>& rows) const;
+
+  std::vector<expression> where_;  // none or one
+  std::vector<key> sort_, front_;
+};
+
+// A condition, or an expression_error that begins with `option`.
+expression parse_condition(const char* option, std::string_view text, std::span<const std::string> columns);
+
+// The columns of all rows, in their order, without the lists and objects (samples).
+std::vector<std::string> columns_of(std::span<const json_row> rows);
+
+}  // namespace dr::compare

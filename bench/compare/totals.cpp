@@ -1,0 +1,163 @@
+#include "totals.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <map>
+#include <optional>
+#include <set>
+
+namespace dr::compare {
+namespace {
+
+using row_list = std::span<const json_row* const>;
+
+std::optional<double> number_in(const json_row& row, const std::string& column) {
+  const auto cell = row.find(column);
+  if (cell == row.end() || !cell->is_number()) return std::nullopt;
+  return cell->get<double>();
+}
+
+json_row finite(double value) { return std::isfinite(value) ? json_row(value) : json_row(nullptr); }
+json_row ratio(double a, double b) {
+  return b == 0 ? json_row(a == 0 ? json_row(0.0) : json_row(nullptr)) : finite(a / b);
+}
+
+// Exact for integers; null where a row has none.
+json_row sum(row_list rows, const std::string& column) {
+  uint64_t whole = 0;
+  double all = 0;
+  bool integers = true;
+  for (const json_row* row : rows) {
+    const auto cell = row->find(column);
+    if (cell == row->end() || !cell->is_number()) return nullptr;
+    integers &= cell->is_number_unsigned();
+    if (integers) whole += cell->get<uint64_t>();
+    all += cell->get<double>();
+  }
+  return integers ? json_row(whole) : finite(all);
+}
+
+// Σ f(value) weight / Σ weight.
+template <class F>
+json_row mean(row_list rows, const std::string& column, const char* weight_column, F&& f) {
+  double above = 0, below = 0;
+  for (const json_row* row : rows) {
+    const auto value = number_in(*row, column), weight = number_in(*row, weight_column);
+    if (!weight || (!value && *weight > 0)) return nullptr;
+    if (*weight > 0) above += f(*value) * *weight;
+    below += *weight;
+  }
+  return ratio(above, below);
+}
+
+double itself(double x) { return x; }
+double square(double x) { return x * x; }
+
+json_row root(json_row value) {
+  if (value.is_number()) value = std::sqrt(value.get<double>());
+  return value;
+}
+
+// Of the sum of times that vary independently.
+json_row spread(row_list rows, const std::string& column) {
+  const std::string time = column.substr(0, column.size() - std::string_view("_spread").size());
+  double variance = 0, all = 0;
+  for (const json_row* row : rows) {
+    const auto relative = number_in(*row, column), ns = number_in(*row, time);
+    if (!ns || (!relative && *ns > 0)) return nullptr;
+    variance += square(relative.value_or(0) * *ns);
+    all += *ns;
+  }
+  return ratio(std::sqrt(variance), all);
+}
+
+json_row in_common(row_list rows, const std::string& column) {
+  const auto cell = [&](const json_row* row) {
+    const auto found = row->find(column);
+    return found == row->end() ? json_row(nullptr) : *found;
+  };
+  const json_row first = cell(rows.front());
+  return std::ranges::all_of(rows, [&](const json_row* row) { return cell(row) == first; }) ? first : json_row(nullptr);
+}
+
+bool is_sum(const std::string& column) {
+  static const std::set<std::string> names{"d",          "r", "support", "missed", "false_positives", "gradient_energy",
+                                           "kept_energy"};
+  return names.contains(column) || column.ends_with("bytes") || column.ends_with("_ns");
+}
+
+json_row total_cell(row_list rows, const std::string& column) {
+  if (is_sum(column)) return sum(rows, column);
+  if (column.ends_with("_ns_spread")) return spread(rows, column);
+  if (column == "total_error") return root(mean(rows, column, "gradient_energy", square));
+  if (column == "contraction" || column == "energy_recall") {
+    // Of later steps gradient_energy is that of a sum, which these are not relative to.
+    if (number_in(*rows.front(), "step") != 1.0) return nullptr;
+    return mean(rows, column, "gradient_energy", itself);
+  }
+  if (column == "relative_l2_error") return root(mean(rows, column, "kept_energy", square));
+  if (column == "index_recall" || column.ends_with("_per_nonzero")) return mean(rows, column, "r", itself);
+  if (column == "relative_volume") return mean(rows, column, "d", itself);
+  if (column == "max_relative_error" || column == "cosine_similarity") return nullptr;  // of no sums of tensors
+  return in_common(rows, column);
+}
+
+}  // namespace
+
+std::string text_of(const json_row& row, const char* column) {
+  const auto cell = row.find(column);
+  return cell != row.end() && cell->is_string() ? cell->get<std::string>() : std::string();
+}
+
+json_row combine(row_list rows) {
+  json_row total;
+  for (const auto& cell : rows.front()->items())
+    if (!cell.value().is_structured()) total[cell.key()] = total_cell(rows, cell.key());
+  total["tensors"] = rows.size();
+  const json_row* worst = nullptr;
+  for (const json_row* row : rows)
+    if (const auto error = number_in(*row, "total_error"))
+      if (!worst || *error > *number_in(*worst, "total_error")) worst = row;
+  total["worst_tensor"] = worst ? worst->value("tensor", json_row()) : json_row();
+  total["worst_error"] = worst ? worst->at("total_error") : json_row();
+  return total;
+}
+
+total_list totals_of(std::span<const json_row> all) {
+  struct group {
+    std::set<std::string> tensors;
+    std::vector<std::string> plans;  // in their order
+    std::map<std::string, std::vector<const json_row*>> by_plan;
+  };
+  std::vector<std::pair<std::string, json_row>> order;  // input and step
+  std::map<std::pair<std::string, json_row>, group> groups;
+  for (const json_row& row : all) {
+    const auto key = std::pair(text_of(row, "input"), row.value("step", json_row()));
+    if (!groups.contains(key)) order.push_back(key);
+    group& g = groups[key];
+    g.tensors.insert(text_of(row, "tensor"));
+    const std::string plan = text_of(row, "plan");
+    if (!g.by_plan.contains(plan)) g.plans.push_back(plan);
+    g.by_plan[plan].push_back(&row);
+  }
+  total_list list;
+  for (const auto& key : order) {
+    const group& g = groups[key];
+    if (g.tensors.size() < 2) continue;
+    for (const std::string& plan : g.plans) {
+      const auto& of_plan = g.by_plan.at(plan);
+      const size_t rows = of_plan.size(), tensors = g.tensors.size();
+      if (rows == tensors)
+        list.totals.push_back(combine(of_plan));
+      else
+        list.incomplete.push_back(
+            fmt::format("{}: {}: {} row{} of {} tensors", key.first, plan, rows, rows == 1 ? "" : "s", tensors));
+    }
+  }
+  return list;
+}
+
+}  // namespace dr::compare

@@ -1,0 +1,36 @@
+// Rows of several tensors as one row: what a plan does to a whole model, or to its layers of a kind.
+//
+// A total has the columns of its rows:
+//   sums        d, r, support, missed, false_positives, gradient_energy, kept_energy, and names that end in bytes or _ns
+//   errors      by energy: total_error² = Σ total_error² gradient_energy / Σ gradient_energy (contraction, energy_recall alike);
+//               relative_l2_error with kept_energy; index_recall by r. null where an energy is null
+//   ratios      from the sums: relative_volume, bits per nonzero
+//   X_ns_spread of the sum, if tensors' times vary independently: √Σ(spread · time)² / Σ time
+//   others      the value that all rows have in common, else null
+// and further: tensors (their number), worst_tensor and worst_error (the largest total_error).
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dr::compare {
+
+using json_row = nlohmann::ordered_json;
+
+inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "memcpy"; }
+std::string text_of(const json_row& row, const char* column);  // "" if there is none, or it is null
+
+// At least one row, of one plan.
+json_row combine(std::span<const json_row* const> rows);
+
+struct total_list {
+  std::vector<json_row> totals;         // input by input, plans in their order
+  std::vector<std::string> incomplete;  // "INPUT: PLAN: 3 rows of 12 tensors": plans without a total
+};
+
+// One for each plan and input (and step) that has several tensors. A plan without exactly one row for each tensor has none.
+total_list totals_of(std::span<const json_row> all);
+
+}  // namespace dr::compare

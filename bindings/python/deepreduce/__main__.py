@@ -1,0 +1,91 @@
+"""The command `deepreduce`, also as `python -m deepreduce`.
+
+It does what needs Python (.pt files, Python codecs, capture, figures) and hands the rest to the native tool, unchanged.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import sys
+import tempfile
+from typing import List, Optional, Sequence
+
+from . import _tool
+from .errors import Error
+
+_READS_INPUTS = ("compare", "encode", "convert")
+_HELP = """
+Of the Python package:
+  capture                     Records gradients of a PyTorch program: deepreduce capture -- python train.py
+  figure                      Draws saved rows (matplotlib): deepreduce figure rows.json --output x.svg
+  compare, encode, convert    also read .pt files; compare --python-codec FILE takes codecs written in Python
+"""
+_PICKLES = (".pt", ".pth")
+
+
+def main(arguments: Optional[Sequence[str]] = None) -> int:
+    """Runs a command line; the exit status: 0 fine, 1 a codec or a check failed, 2 usage or input."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if words[:1] == ["help"] and words[1:] in (["capture"], ["figure"]):
+            words = [words[1], "--help"]
+        if words in (["--help"], ["-h"], ["help"]):
+            status = _tool.run(words)
+            print(_HELP, end="")
+            return status
+        if words[:1] == ["capture"]:
+            from . import recording
+
+            return recording.main(words[1:])
+        if words[:1] == ["figure"]:
+            from . import figure
+
+            return figure.main(words[1:])
+        if words[:1] and words[0] in _READS_INPUTS:
+            return _run_on_inputs(words)
+        sys.stdout.flush()
+        _tool.replace_process(words)
+    except Error as error:
+        print(f"deepreduce: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _run_on_inputs(words: List[str]) -> int:
+    if not any(_is_pickle(word) for word in words) and "--python-codec" not in " ".join(words):
+        _tool.replace_process(words)
+    with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
+        words = _converted(words, pathlib.Path(folder))
+        if any(word.split("=")[0] == "--python-codec" for word in words):
+            from . import _codec_command
+
+            return _codec_command.run(words, pathlib.Path(folder))
+        return _tool.run(words)
+
+
+def _is_pickle(word: str) -> bool:
+    return word.lower().endswith(_PICKLES) and not word.startswith("-") and os.path.isfile(word)
+
+
+def _converted(words: List[str], folder: pathlib.Path) -> List[str]:
+    """The words, with an .npz in `folder` in place of each .pt file."""
+    from ._npz import write_npz
+    from ._torch_arrays import read_file, warn
+
+    result = []
+    for i, word in enumerate(words):
+        if _is_pickle(word):
+            arrays, notes = read_file(word)
+            warn(notes)
+            target = folder / f"{i}.npz"
+            write_npz(target, arrays, made_of=word)
+            word = str(target)
+        result.append(word)
+    return result
+
+
+if __name__ == "__main__":
+    sys.exit(main())

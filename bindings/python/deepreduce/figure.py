@@ -1,0 +1,188 @@
+"""Draws saved rows of `deepreduce compare` as a picture: the Pareto chart of two columns. Wants matplotlib."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Optional, Sequence, Tuple
+
+Row = Dict[str, Any]
+Point = Tuple[float, float, str]  # x, y, plan
+
+# Okabe and Ito's colours, which most eyes tell apart; as the report has them.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#b8a800", "#000000")
+MARKS = ("o", "s", "^", "D", "*", "X", "P", "v")
+TITLES = {"bytes": "bytes", "total_error": "total error", "relative_l2_error": "coding error"}
+FORMATS = ("svg", "png", "pdf")
+
+
+class FigureError(Exception):
+    """Input or arguments of which no figure can be made."""
+
+
+def stages(plan: str) -> "Dict[str, str]":
+    """{stage: its text} of a plan; parentheses may hold spaces."""
+    found: Dict[str, str] = {}
+    depth, word = 0, ""
+    for c in plan + " ":
+        depth += {"(": 1, ")": -1}.get(c, 0)
+        if c != " " or depth > 0:
+            word += c
+        elif word:
+            stage, _, text = word.partition("=")
+            found[stage] = text
+            word = ""
+    return found
+
+
+def codec(text: str) -> str:
+    """Name of the first codec of a stage."""
+    return text.split("(")[0].split("+")[0] or "none"
+
+
+def short_name(plan: str) -> str:
+    found = stages(plan)
+    return " · ".join(found[stage] for stage in ("index", "value") if stage in found) or plan
+
+
+def read_rows(paths: Sequence[str]) -> List[Row]:
+    """Rows of plans in documents of `compare --format json`. Raises FigureError."""
+    rows: List[Row] = []
+    for path in paths:
+        try:
+            document = json.loads(Path(path).read_text("utf-8"))
+            rows += [row for row in document["rows"] if row["plan"] != "memcpy"]
+        except OSError as error:
+            raise FigureError(f"{path}: cannot be read: {error.strerror}") from None
+        except (ValueError, KeyError, TypeError):
+            raise FigureError(f"{path}: no document of `deepreduce compare --format json`") from None
+    return rows
+
+
+def value(row: Row, column: str) -> Optional[float]:
+    """A column of a row, or a sum of columns: "encode_ns+decode_ns". None if one is missing."""
+    total = 0.0
+    for name in column.split("+"):
+        cell = row.get(name)
+        if not isinstance(cell, (int, float)):
+            return None
+        total += cell
+    return total
+
+
+def points_of(rows: Sequence[Row], x: str, y: str) -> List[Point]:
+    """Raises FigureError if there is no row, no such column, or more than one tensor or step."""
+    if not rows:
+        raise FigureError("no rows left to draw; see --input, --tensor, --step and --sparsify")
+    for column in (name for text in (x, y) for name in text.split("+")):
+        if not any(column in row for row in rows):
+            raise FigureError(f"column '{column}': in none of the rows")
+    for name in ("input", "tensor", "step"):
+        values = {row.get(name) for row in rows}
+        if len(values) > 1:
+            some = ", ".join(sorted(map(repr, values))[:3])
+            raise FigureError(f"{len(values)} values of {name} ({some}, …): a figure is of one; choose it by --{name}")
+    found = [(value(row, x), value(row, y), row["plan"]) for row in rows]
+    points = [(a, b, plan) for a, b, plan in found if a is not None and b is not None]
+    if not points:
+        raise FigureError(f"no row has numbers in both {x} and {y}")
+    return sorted(points)
+
+
+def pareto_front(points: Sequence[Point]) -> List[Point]:
+    """Those that no other point beats in both, by x."""
+    front: List[Point] = []
+    for point in sorted(points):
+        if not front or point[1] < front[-1][1]:
+            front.append(point)
+    return front
+
+
+def draw(points: Sequence[Point], x: str, y: str, title: str, output: str) -> None:
+    """Writes the figure to `output`, in the format of its suffix."""
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    style = {"svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 9, "axes.grid": True}
+    style.update({"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e4e4e4", "axes.axisbelow": True})
+    with matplotlib.rc_context(style):
+        figure, axes = pyplot.subplots(figsize=(6.4, 4.4), constrained_layout=True)
+        front = pareto_front(points)
+        axes.step([p[0] for p in front], [p[1] for p in front], where="post", color="#777777", linewidth=1)
+        families: Dict[str, List[str]] = {"index": [], "value": []}
+        for a, b, plan in points:
+            place = []
+            for stage, names in families.items():
+                name = codec(stages(plan).get(stage, ""))
+                if name not in names:
+                    names.append(name)
+                place.append(names.index(name))
+            axes.plot(a, b, MARKS[place[1] % 8], color=COLOURS[place[0] % 8], markersize=6, markeredgecolor="white")
+        for a, b, plan in front:
+            axes.annotate(short_name(plan), (a, b), (5, 5), textcoords="offset points", fontsize=7)
+        handles = [pyplot.Line2D([], [], color=COLOURS[i % 8], marker="s", linestyle="", label=f"index {name}")
+                   for i, name in enumerate(families["index"])]  # fmt: skip
+        handles += [pyplot.Line2D([], [], color="#555555", marker=MARKS[i % 8], linestyle="", label=f"value {name}")
+                    for i, name in enumerate(families["value"])]  # fmt: skip
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
+        for which, column in (("x", x), ("y", y)):
+            numbers = [p[0] if which == "x" else p[1] for p in points]
+            if min(numbers) > 0 and max(numbers) > 3 * min(numbers):
+                axes.set(**{f"{which}scale": "log"})
+            axes.set(**{f"{which}label": TITLES.get(column, column)})
+        axes.set_title(title, fontsize=9, loc="left")
+        axes.margins(0.08)
+        try:
+            figure.savefig(output, dpi=200, metadata={"Date": None} if output.endswith(".svg") else None)
+        except OSError as error:
+            raise FigureError(f"{output}: cannot be written: {error.strerror}") from None
+        finally:
+            pyplot.close(figure)
+
+
+def arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="deepreduce figure", description=__doc__)
+    parser.add_argument("rows", nargs="+", metavar="ROWS.json", help="saved by `deepreduce compare --format json`")
+    parser.add_argument("--output", required=True, metavar="FILE", help="the picture: .svg, .png or .pdf")
+    parser.add_argument("--x", default="bytes", metavar="COLUMN", help="across; default: bytes")
+    parser.add_argument("--y", default="total_error", metavar="COLUMN", help="up; a sum is encode_ns+decode_ns; default: total_error")  # fmt: skip
+    for name in ("input", "tensor"):
+        parser.add_argument(f"--{name}", metavar="NAME", help=f"only rows of this {name}")
+    parser.add_argument("--step", type=int, metavar="N", help="only rows of this step; default: the last")
+    parser.add_argument("--sparsify", metavar="TEXT", help="only plans with this sparsifier, as 'topr(ratio=0.01)'")
+    return parser.parse_args(argv)
+
+
+def main(argv: Optional[Sequence[str]] = None) -> int:
+    """`deepreduce figure`. Returns the exit status: 0, 2 for usage and input, 77 without matplotlib."""
+    given = arguments(sys.argv[1:] if argv is None else argv)
+    try:
+        form = given.output.rpartition(".")[2]
+        if form not in FORMATS:
+            raise FigureError(f"--output {given.output}: not one of .{', .'.join(FORMATS)}")
+        rows = read_rows(given.rows)
+        for name in ("input", "tensor"):
+            asked = getattr(given, name)
+            rows = [row for row in rows if asked is None or row.get(name) == asked]
+        last = max((row.get("step") or 1 for row in rows), default=1)
+        rows = [row for row in rows if (row.get("step") or 1) == (given.step or last)]
+        if given.sparsify:
+            rows = [row for row in rows if stages(row["plan"]).get("sparsify", "none") == given.sparsify]
+        points = points_of(rows, given.x, given.y)
+        named = [str(rows[0].get("input", "")), str(rows[0].get("tensor", "")).replace("*", "")]
+        draw(points, given.x, given.y, " ".join(filter(None, named)), given.output)
+    except FigureError as error:
+        print(f"deepreduce figure: {error}", file=sys.stderr)
+        return 2
+    except ImportError as error:
+        print(f"deepreduce figure: unsupported: {error}; install it: pip install matplotlib", file=sys.stderr)
+        return 77
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""`deepreduce figure`: a picture of saved rows."""
+
+import importlib.util
+import json
+import re
+import sys
+
+import pytest
+
+from deepreduce import figure
+
+ROWS = [("golomb", "raw", 1000, 0.5), ("golomb", "qsgd", 600, 0.52), ("raw", "raw", 2000, 0.5), ("bloom(fpr=0.01)", "raw", 900, 0.6)]
+
+
+def saved(path, rows=ROWS, **extra):
+    made = [{"input": "g.npz", "tensor": "*", "step": 1, "plan": f"sparsify=topr(ratio=0.01) index={index} value={value}", "bytes": size, "total_error": error, **extra}
+            for index, value, size, error in rows]
+    path.write_text(json.dumps({"rows": [{"plan": "memcpy", "bytes": 9999}, *made]}))
+    return str(path)
+
+
+needs_matplotlib = pytest.mark.skipif(not importlib.util.find_spec("matplotlib"), reason="no matplotlib")
+
+
+@needs_matplotlib
+def test_an_svg_has_the_points_and_names_the_front(tmp_path, capsys):
+    out = tmp_path / "x.svg"
+    assert figure.main([saved(tmp_path / "rows.json"), "--output", str(out)]) == 0
+    text = out.read_text("utf-8")
+    named = re.findall(r"<text[^>]*>([^<]* · [^<]*)</text>", text)
+    assert sorted(named) == ["golomb · qsgd", "golomb · raw"]  # raw · raw and bloom · raw are beaten
+    assert "total error" in text and "index golomb" in text and "value qsgd" in text
+    assert figure.main([saved(tmp_path / "rows.json"), "--output", str(tmp_path / "y.svg")]) == 0
+    assert (tmp_path / "y.svg").read_bytes() == out.read_bytes()  # the same rows give the same picture
+
+
+@needs_matplotlib
+def test_a_png_is_one(tmp_path):
+    out = tmp_path / "x.png"
+    assert figure.main([saved(tmp_path / "rows.json", encode_ns=5, decode_ns=7), "--output", str(out), "--y", "encode_ns+decode_ns"]) == 0
+    assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size > 10000
+
+
+def test_points_and_front_are_those_of_the_rows(tmp_path):
+    rows = figure.read_rows([saved(tmp_path / "rows.json")])
+    points = figure.points_of(rows, "bytes", "total_error")
+    assert [p[:2] for p in points] == [(600, 0.52), (900, 0.6), (1000, 0.5), (2000, 0.5)]
+    assert [p[:2] for p in figure.pareto_front(points)] == [(600, 0.52), (1000, 0.5)]
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    (["--output", "x.gif"], "--output x.gif: not one of .svg, .png, .pdf"),
+    (["--output", "x.svg", "--x", "size"], "column 'size': in none of the rows"),
+    (["--output", "x.svg", "--tensor", "fc"], "no rows left to draw"),
+])
+def test_errors_name_what_is_wrong(tmp_path, capsys, arguments, words):
+    assert figure.main([saved(tmp_path / "rows.json"), *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_files_that_are_no_rows_are_refused(tmp_path, capsys):
+    (tmp_path / "a.json").write_text("[1]")
+    for name, words in (("a.json", "no document of"), ("b.json", "cannot be read: No such file")):
+        assert figure.main([str(tmp_path / name), "--output", str(tmp_path / "x.svg")]) == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_figure_is_of_one_tensor(tmp_path, capsys):
+    other = saved(tmp_path / "b.json", tensor="fc")
+    assert figure.main([saved(tmp_path / "a.json"), other, "--output", str(tmp_path / "x.svg")]) == 2
+    assert "2 values of tensor ('*', 'fc', …): a figure is of one; choose it by --tensor" in capsys.readouterr().err
+
+
+def test_without_matplotlib_it_says_how_to_get_it(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    assert figure.main([saved(tmp_path / "rows.json"), "--output", str(tmp_path / "x.svg")]) == 77
+    assert "unsupported" in capsys.readouterr().err

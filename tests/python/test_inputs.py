@@ -1,0 +1,189 @@
+"""What the command reads: sparse matrices, .pt files, casts; and deepreduce.compare on arrays."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce import comparing  # noqa: E402
+from deepreduce._npz import write_npz  # noqa: E402
+from tool_runs import EXACT, SYNTH, compare, needs_tool, refusal, rows_of, run  # noqa: E402
+
+pytestmark = needs_tool
+PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
+QUICK = ("--repeat", "1", "--format", "json")
+
+
+@pytest.fixture
+def torch():
+    return pytest.importorskip("torch", reason="torch is missing: pip install torch")
+
+
+def command(*words, status=0, **variables):
+    """`python -m deepreduce` of this package."""
+    done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words)], capture_output=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": str(PACKAGE), **variables})  # fmt: skip
+    assert done.returncode == status, done.stderr.decode(errors="replace")
+    return done
+
+
+def read(path, *options, folder):
+    """name -> [d], as the tool reads a file."""
+    run("convert", path, *options, "--output", folder / "read.safetensors")
+    return comparing.read_safetensors(folder / "read.safetensors")
+
+
+# ---- Sparse -------------------------------------------------------------------------------------
+
+
+def test_scipys_matrices_are_what_scipy_says_they_are(tmp_path):
+    sparse = pytest.importorskip("scipy.sparse", reason="scipy is missing: pip install scipy")
+    random = numpy.random.default_rng(1)
+    row, column = random.integers(0, 50, 400), random.integers(0, 70, 400)  # in no order, and some come again
+    matrix = sparse.coo_matrix((random.integers(-8, 9, 400).astype("f4"), (row, column)), (50, 70))
+    for form in ("coo", "csr", "csc"):
+        for kept in (matrix, matrix.astype("f8")):
+            sparse.save_npz(tmp_path / "m.npz", kept.asformat(form), compressed=form == "csr")
+            (name, found), = read(tmp_path / "m.npz", folder=tmp_path).items()
+            assert name == "" and numpy.array_equal(found, matrix.toarray().ravel())
+    unordered = matrix.tocsr()[:, ::-1]  # indices of a row descend
+    sparse.save_npz(tmp_path / "m.npz", unordered)
+    assert numpy.array_equal(read(tmp_path / "m.npz", folder=tmp_path)[""], unordered.toarray().ravel())
+    sparse.save_npz(tmp_path / "m.npz", sparse.block_diag([numpy.ones((2, 2))], format="bsr"))
+    assert "format 'bsr' is not read; save x.tocsr()" in refusal("compare", tmp_path / "m.npz", "--plan", EXACT)
+
+
+def test_what_is_stored_as_sparse_is_not_sparsified_again(tmp_path):
+    """A fifth of it is there, which in a dense array would be dense."""
+    there = numpy.arange(0, 4000, 5)
+    write_npz(tmp_path / "g.npz", {"indices": there, "values": numpy.ones(800, "f4"), "shape": numpy.array([4000])})
+    plans = {row["plan"] for row in rows_of(compare(tmp_path / "g.npz", plans=(), repeat=1))}
+    assert plans and not any("topr" in plan for plan in plans)
+    row, = rows_of(compare(tmp_path / "g.npz", plans=("index=golomb value=raw",), repeat=1))
+    assert (row["d"], row["r"], row["tensor"]) == (4000, 800, "")
+
+
+# ---- Types --------------------------------------------------------------------------------------
+
+
+def test_float64_is_converted_with_a_word_and_integers_by_a_cast(tmp_path):
+    numpy.save(tmp_path / "d.npy", numpy.linspace(0.1, 1, 2000))
+    done = run("compare", tmp_path / "d.npy", "--plan", EXACT, *QUICK)
+    assert b"d.npy: float64, converted to float32: largest relative change 6e-08" in done.stderr
+    numpy.save(tmp_path / "i.npy", numpy.arange(2000))
+    assert "--cast f32" in refusal("compare", tmp_path / "i.npy", "--plan", EXACT)
+    done = run("compare", tmp_path / "i.npy", "--plan", EXACT, "--cast", "f16", *QUICK)
+    assert b"int64, converted to float16: no relative change" in done.stderr
+    assert [row["dtype"] for row in json.loads(done.stdout)["rows"]] == ["f16", "f16"]
+    assert "'f8' is not one of f32, f16, bf16" in refusal("compare", tmp_path / "i.npy", "--cast", "f8")
+    x = numpy.linspace(-3, 3, 1001).astype("f4")
+    numpy.save(tmp_path / "x.npy", x)
+    assert numpy.array_equal(read(tmp_path / "x.npy", "--cast", "f16", folder=tmp_path)[""], x.astype("f2"))
+
+
+def test_a_directory_skips_an_array_of_integers_and_goes_on(tmp_path):
+    numpy.save(tmp_path / "ids.npy", numpy.arange(20))
+    numpy.save(tmp_path / "x.npy", numpy.ones(20, "f4"))
+    done = run("compare", tmp_path, "--plan", EXACT, *QUICK)
+    assert b"note: skipped: " in done.stderr and b"ids.npy" in done.stderr
+    assert {row["input"] for row in json.loads(done.stdout)["rows"]} == {str(tmp_path / "x.npy")}
+
+
+def test_an_infinite_gradient_is_called_inf(tmp_path):
+    numpy.save(tmp_path / "x.npy", numpy.array([1, numpy.inf] * 50, "f4"))
+    numpy.save(tmp_path / "h.npy", numpy.array([1, -numpy.inf] * 50, "f2"))
+    for name, value in (("x", "value inf)"), ("h", "value -inf)")):
+        message = refusal("encode", tmp_path / f"{name}.npy", "--plan", "index=raw value=qsgd", status=1)
+        assert value in message and "at 1," in message
+
+
+# ---- convert ------------------------------------------------------------------------------------
+
+
+def test_convert_writes_what_was_read(tmp_path):
+    arrays = {"b": numpy.arange(6, dtype="f4").reshape(2, 3), "a.small": numpy.array(2.5, "f2"), "long": numpy.ones(5)}
+    numpy.savez(tmp_path / "g.npz", **arrays)
+    found = read(tmp_path / "g.npz", folder=tmp_path)
+    assert list(found) == ["b", "a.small", "long"]
+    assert all(numpy.array_equal(found[name], array.ravel()) for name, array in arrays.items())
+    assert list(read(tmp_path / "g.npz", "--tensor", "a.*", folder=tmp_path)) == ["a.small"]
+    assert read(tmp_path / "g.npz", "--flat", folder=tmp_path)["* (f32)"].size == 11
+    run("compare", tmp_path / "read.safetensors", "--plan", EXACT, *QUICK)
+    message = refusal("convert", tmp_path / "g.npz", tmp_path / "g.npz", "--output", tmp_path / "x")
+    assert "two tensors are called 'b'" in message and not (tmp_path / "x").exists()
+
+
+# ---- .pt ----------------------------------------------------------------------------------------
+
+
+def test_pt_files_are_read_by_the_command_and_named_in_the_rows(torch, tmp_path):
+    torch.manual_seed(0)
+    embedding = torch.sparse_coo_tensor(torch.tensor([[7, 2, 7]]), torch.randn(3, 4), (9, 4))
+    weight = torch.randn(30, 40).t()
+    state = {"model": {"weight": weight, "layers": [torch.ones(3), torch.ones(2, dtype=torch.bfloat16)]},
+             "emb": embedding, "step": 7, "name": "x"}  # fmt: skip
+    torch.save(state, tmp_path / "g.pt")
+    done = command("compare", tmp_path / "g.pt", "--tensor", "*", "--plan", "index=raw value=raw", *QUICK)
+    rows = rows_of(json.loads(done.stdout))
+    assert {row["input"] for row in rows} == {str(tmp_path / "g.pt")}
+    assert [(row["tensor"], row["dtype"], row["d"]) for row in rows] == [
+        ("model.weight", "f32", 1200), ("model.layers.0", "f32", 3), ("model.layers.1", "bf16", 2), ("emb", "f32", 36)]
+    assert b"step: skipped, is no tensor but int" in done.stderr and b"come again, added up" in done.stderr
+    command("convert", tmp_path / "g.pt", "--cast", "f32", "--output", tmp_path / "g.safetensors")
+    found = comparing.read_safetensors(tmp_path / "g.safetensors")
+    assert numpy.array_equal(found["model.weight"], weight.contiguous().numpy().ravel())
+    assert numpy.allclose(found["emb"], embedding.to_dense().numpy().ravel(), rtol=1e-6)
+    message = refusal("compare", tmp_path / "g.pt")
+    assert "pickles" in message and "`python -m deepreduce compare` reads it safely" in message
+
+
+def test_a_pickle_is_never_run(torch, tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return os.mkdir, (str(tmp_path / "ran"),)
+
+    torch.save({"x": torch.ones(3), "y": Evil()}, tmp_path / "evil.pth")
+    (tmp_path / "cut.pt").write_bytes((tmp_path / "evil.pth").read_bytes()[:100])
+    torch.save({"lr": 0.1}, tmp_path / "none.pt")
+    for name, sentence in (("evil.pth", "weights_only=True"), ("cut.pt", "refuses it"), ("none.pt", "holds no tensor")):
+        done = command("compare", tmp_path / name, status=2)
+        assert sentence in done.stderr.decode() and name in done.stderr.decode() and b"Traceback" not in done.stderr
+    assert not (tmp_path / "ran").exists()
+
+
+# ---- The command, and the function --------------------------------------------------------------
+
+
+def test_python_m_deepreduce_is_the_tool():
+    assert command("--version").stdout == run("--version").stdout
+    assert command("presets").stdout == run("presets").stdout
+    assert b"no index codec is called 'nope'" in command("compare", SYNTH, "--plan", "index=nope", status=2).stderr
+    told = command("--help").stdout.decode()
+    assert "compare" in told and "capture" in told and "figure" in told
+    assert b"--limit SIZE" in command("help", "capture").stdout
+    message = command("presets", status=2, DEEPREDUCE_TOOL="/no/such/tool").stderr.decode()
+    assert "tried:\n  /no/such/tool" in message
+
+
+def test_compare_takes_arrays_paths_and_sparse_tensors(tmp_path):
+    x = numpy.random.default_rng(0).standard_normal(3000).astype("f4")
+    memcpy, exact = deepreduce.compare(x, EXACT, repeat=1)
+    assert memcpy["plan"] == "memcpy" and (exact["plan"], exact["r"], exact["input"]) == (EXACT, 30, "array")
+    numpy.save(tmp_path / "x.npy", x)
+    assert deepreduce.compare(tmp_path / "x.npy", [EXACT], repeat=1)[1]["bytes"] == exact["bytes"]
+    rows = deepreduce.compare({"a": x, "b": x.astype("f2"), "c": None}, EXACT, repeat=1, tensor=["a", "b"])
+    assert [(row["tensor"], row["dtype"]) for row in rows if row["plan"] == EXACT] == [("a", "f32"), ("b", "f16")]
+    sparse = deepreduce.Sparse(numpy.array([5, 1]), numpy.ones((2, 3), "f4"), (9, 3))
+    row = deepreduce.compare({"emb": sparse}, "index=raw value=raw", repeat=1)[1]
+    assert (row["tensor"], row["d"], row["r"]) == ("emb", 27, 6)
+    with pytest.raises(deepreduce.ArgumentError, match="no index codec is called 'nope'"):
+        deepreduce.compare(x, "index=nope")
+    with pytest.warns(UserWarning, match="qsgd"):
+        rows = deepreduce.compare(numpy.full(100, numpy.nan, "f4"), ["index=raw value=qsgd", "index=raw value=raw"], repeat=1)
+    assert [row["plan"] for row in rows] == ["memcpy", "index=raw value=raw"]

@@ -1,0 +1,216 @@
+"""deepreduce.codec: Python codecs are judged as the library's are, and measured in the same columns."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce import codec  # noqa: E402
+from tool_runs import needs_tool  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
+GUIDE = "\n\n".join(re.findall(r"```python\n(.*?)```", (ROOT / "docs/PYTHON_CODEC.md").read_text("utf-8"), re.DOTALL))
+TOPR = "sparsify=topr(ratio=0.05) "
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """The codecs of the guide, and no others."""
+    codec._registered.clear()
+    exec(GUIDE, {})
+    yield
+    codec._registered.clear()
+
+
+@pytest.fixture
+def x():
+    return numpy.random.default_rng(3).standard_normal(4000).astype("f4")
+
+
+def register(role, encode=None, decode=None, **promises):
+    """A raw codec under the name `mine`, of which a test replaces one side."""
+    if role == "index":
+        encode = encode or (lambda self, indices, universe: indices.tobytes())
+        decode = decode or (lambda self, data, count, universe: numpy.frombuffer(data, "i8"))
+    else:
+        encode = encode or (lambda self, values: values.tobytes())
+        decode = decode or (lambda self, data, count, dtype: numpy.frombuffer(data, dtype))
+    getattr(codec, role)("mine", **promises)(type("Mine", (), {"encode": encode, "decode": decode}))
+
+
+def test_the_guides_codecs_keep_what_they_promise():
+    codec.check("index", "py_gaps")
+    codec.check("value", "py_zigzag")
+
+
+@pytest.mark.parametrize("python, native, plugin", [
+    ("index=py_gaps value=raw", "index=byte_gaps value=raw", "byte_gaps"),
+    ("index=raw value=py_zigzag", "index=raw value=zigzag", "zigzag"),
+])
+@pytest.mark.parametrize("dtype", ["f4", "f2"])
+def test_a_codec_in_python_and_as_a_plugin_give_the_same_bytes(x, python, native, plugin, dtype):
+    found = list(pathlib.Path(os.environ.get("DEEPREDUCE_PLUGINS", "/nowhere")).glob(f"*{plugin}.so"))
+    if not found:
+        pytest.skip("DEEPREDUCE_PLUGINS does not name the folder of tests/plugin in a build")
+    deepreduce.load_plugin(found[0])
+    x = x.astype(dtype)
+    frame = deepreduce.encode(x, TOPR + native)
+    kept = deepreduce.decode(frame, sparse=True)
+    (gaps, zigzag) = (codec.registered("index", "py_gaps").make(), codec.registered("value", "py_zigzag").make())
+    info = deepreduce.inspect(frame).tensors[0]
+    if "gaps" in plugin:
+        data, size = gaps.encode(kept.indices.astype("i8"), x.size), info.index_size
+    else:
+        data, size = zigzag.encode(kept.values), info.value_size
+    assert len(data) == size > 100 and frame.count(data) == 1
+
+
+def test_varints_are_leb128():
+    numbers = [0, 1, 127, 128, 300, 2**32 - 1, 2**63 - 1]
+    data = codec.varints(numbers)
+    assert data.hex() == "00017f8001ac02ffffffff0f" + "ff" * 8 + "7f"
+    assert codec.from_varints(data).tolist() == numbers
+    assert codec.varints([]) == b"" and codec.from_varints(b"").size == 0
+    for bad in (b"\x80", b"\x01\xff", b"\xff" * 9 + b"\x01"):
+        with pytest.raises(deepreduce.ArgumentError, match="varints"):
+            codec.from_varints(bad)
+    with pytest.raises(deepreduce.ArgumentError, match="negative"):
+        codec.varints([-1])
+
+
+# ---- What is not kept is found ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("role, broken, sentence", [
+    ("index", {"decode": lambda self, data, n, d: numpy.frombuffer(data, "i8")[::-1]}, "does not ascend"),
+    ("index", {"decode": lambda self, data, n, d: numpy.frombuffer(data, "i8") + 1}, "not below"),
+    ("index", {"decode": lambda self, data, n, d: numpy.frombuffer(data, "i8")[1:]}, "the codec is exact"),
+    ("index", {"decode": lambda self, data, n, d: numpy.frombuffer(data, "f8")}, "not integers"),
+    ("index", {"encode": lambda self, x, d: [1]}, "not bytes"),
+    ("value", {"encode": lambda self, v: numpy.abs(v).tobytes()}, "decoded bits 0x0, sent 0x80000000"),
+    ("value", {"encode": lambda self, v: v.tobytes() + b"12345678"}, "decode gives float32"),
+    ("value", {"encode": lambda self, v: v.tobytes() + os.urandom(8), "decode": lambda self, data, n, t:
+               numpy.frombuffer(data[:-8], t)}, "other bytes the second time"),
+    ("value", {"decode": lambda self, data, n, t: numpy.frombuffer(data, t) * 2, "exact": False, "error": 0.5},
+     "promised 0.5"),
+    ("value", {"decode": lambda self, data, n, t: numpy.frombuffer(data, t) * t.type(numpy.inf), "exact": False}, "finite"),
+])
+def test_a_broken_codec_is_found(role, broken, sentence):
+    register(role, **broken)
+    with pytest.raises(codec.Broken, match=f"{role}=mine: .*{sentence}"), numpy.errstate(all="ignore"):
+        codec.check(role, "mine")
+
+
+def test_a_codec_may_not_change_its_input():
+    register("value", encode=lambda self, values: values.__imul__(1).tobytes())
+    with pytest.raises(ValueError, match="read-only"):
+        codec.check("value", "mine")
+
+
+def test_names_and_classes_are_judged(x):
+    for name in ("", "A", "a b", "a(1)"):
+        with pytest.raises(deepreduce.ArgumentError, match="small letters"):
+            codec.value(name)
+    with pytest.raises(deepreduce.ArgumentError, match="no method decode"):
+        codec.value("half_done")(type("Half", (), {"encode": len}))
+    codec.index("golomb")(codec.registered("index", "py_gaps").make)
+    with pytest.raises(deepreduce.ArgumentError, match="the library has one of that name"):
+        deepreduce.compare(x, "index=golomb value=py_zigzag")
+    with pytest.raises(deepreduce.ArgumentError, match="no value codec is registered as 'none'"):
+        codec.check("value", "none")
+
+
+# ---- Rows ---------------------------------------------------------------------------------------
+
+
+@needs_tool
+def test_rows_say_what_the_library_says_of_the_same_codec(x):
+    plans = [TOPR + "index=raw value=raw", TOPR + "index=raw value=mine", TOPR + "index=mine value=raw", TOPR + "index=mine value=mine"]
+    register("index", lambda self, i, d: i.astype("u4").tobytes(), lambda self, data, n, d: numpy.frombuffer(data, "u4"))
+    register("value")
+    memcpy, native, *rows = deepreduce.compare(x, plans, repeat=2)
+    assert [row["plan"] for row in rows] == plans[1:] and all(row["timed"] == "python" for row in rows)
+    measured = {name for name in native if "_ns" in name}
+    for row in rows:
+        assert row.keys() >= native.keys()
+        for name in ("input", "tensor", "step", "dtype", "d", "r", "support", "fallback", "value_bytes", "missed", "false_positives"):
+            assert row[name] == native[name], name
+        for name in ("contraction", "cosine_similarity", "relative_l2_error", "index_recall", "index_bound_bits_per_nonzero"):
+            assert row[name] == pytest.approx(native[name], rel=1e-9), name
+        assert row["bytes"] == sum(row[f"{part}_bytes"] for part in ("index", "value", "order", "header"))
+        assert row["encode_ns"] > 0 and row["decode_ns"] > 0
+    assert measured and rows[0]["index_bytes"] == native["index_bytes"] and rows[1]["index_bytes"] == 4 * 200
+
+
+@needs_tool
+def test_a_lossy_value_codec_has_the_error_of_plain_arithmetic(x):
+    halves = lambda self, data, n, t: numpy.frombuffer(data, "f2").astype(t)  # noqa: E731
+    register("value", lambda self, v: v.astype("f2").tobytes(), halves, exact=False)
+    kept = x[numpy.argsort(-numpy.abs(x))[:200]].astype("f8")
+    with numpy.errstate(over="ignore"), pytest.warns(UserWarning, match="least and largest"):  # half floats cannot hold it
+        assert len(deepreduce.compare(x, TOPR + "index=golomb value=mine", repeat=1)) == 1
+    wide = lambda self, v: numpy.clip(v, -60000, 60000).astype("f2").tobytes()  # noqa: E731
+    register("value", wide, halves, exact=False)
+    row = deepreduce.compare(x, TOPR + "index=golomb value=mine", repeat=1)[1]
+    rounded = kept.astype("f2").astype("f8")
+    assert row["relative_l2_error"] == pytest.approx(numpy.linalg.norm(kept - rounded) / numpy.linalg.norm(kept), rel=1e-6)
+    assert row["value_bytes"] == 400
+
+
+@needs_tool
+def test_an_index_codec_with_another_support_sends_the_values_there(x):
+    """It sends blocks of 8 in which something was kept."""
+    blocks = lambda self, data, n, d: _below((codec.from_varints(data)[:, None] * 8 + numpy.arange(8)).ravel(), d)  # noqa: E731
+    register("index", lambda self, i, d: codec.varints(numpy.unique(i // 8)), blocks, exact=False)
+    row = deepreduce.compare(x, TOPR + "index=mine value=raw", repeat=1)[1]
+    kept = numpy.sort(numpy.argsort(-numpy.abs(x), kind="stable")[:200])
+    sent = (numpy.unique(kept // 8)[:, None] * 8 + numpy.arange(8)).ravel()
+    lost = numpy.delete(x, sent).astype("f8")
+    assert (row["r"], row["support"], row["missed"], row["false_positives"]) == (200, sent.size, 0, sent.size - 200)
+    assert row["contraction"] == pytest.approx(numpy.sum(lost**2) / numpy.sum(x.astype("f8") ** 2), rel=1e-6)
+
+
+def _below(indices, universe):
+    return indices[indices < universe]
+
+
+@needs_tool
+@pytest.mark.parametrize("plan, sentence", [
+    ("index=py_gaps value=py_zigzag+deflate", "no further stage ('+deflate')"),
+    ("sparsify=topr(ratio=0.1) feedback=residual index=py_gaps", "'feedback=residual' does not go"),
+    ("index=py_gaps(width=3)", "width"),
+    ("index=py_gaps(3)", "'3' is not parameter=value"),
+])
+def test_what_python_does_not_do_is_said(x, plan, sentence):
+    with pytest.raises(deepreduce.ArgumentError, match=re.escape(sentence)):
+        deepreduce.compare(x, plan, repeat=1)
+
+
+@needs_tool
+def test_the_command_measures_plans_of_a_file(x, tmp_path):
+    (tmp_path / "mine.py").write_text(GUIDE)
+    numpy.savez(tmp_path / "g.npz", a=x, b=x[:2000], c=x[:10])
+    words = ["compare", tmp_path / "g.npz", "--per-tensor", "--python-codec", tmp_path / "mine.py", "--repeat", 1, "--plan",
+             TOPR + "index=py_gaps", "--plan", TOPR + "index=golomb value=raw"]  # fmt: skip
+
+    def command(*more, status=0):
+        done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words), *more], capture_output=True, text=True,
+                              timeout=120, env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
+        assert done.returncode == status, done.stderr
+        return done.stdout or done.stderr
+
+    assert "--steps does not go with it" in command("--steps", "2", status=2)
+    table = command("--sort", "bytes", "--format", "table")
+    assert "py_gaps" in table and "in Python" in table
+    rows = json.loads(command("--format", "json"))["rows"]
+    assert [(row["tensor"], row["plan"].split()[-1]) for row in rows] == [
+        (tensor, plan) for tensor in "ab" for plan in ("memcpy", "value=raw", "index=py_gaps")]
+    assert [row["r"] for row in rows if row["plan"] != "memcpy"] == [200, 200, 100, 100]

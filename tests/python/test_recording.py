@@ -1,0 +1,120 @@
+"""`deepreduce capture`: gradients of a live run, which goes on as without it."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+
+import deepreduce  # noqa: E402
+from deepreduce import recording  # noqa: E402
+from deepreduce.recording import Recorder, Settings  # noqa: E402
+
+PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
+
+# Writes what it trained to train.npz, with the gradients of step 3 as it saw them.
+TRAINING = """
+import numpy, torch
+from torch import nn
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
+table = nn.Embedding(10, 6, sparse=True)
+half = nn.Parameter(torch.ones(2, dtype=torch.bfloat16))
+first = torch.optim.SGD(model.parameters(), lr=0.1)
+second = torch.optim.SGD([*table.parameters(), half], lr=0.1)
+seen = {}
+for step in range(1, 6):
+    loss = (model(table(torch.randint(0, 10, (5,)))) * half.float()).pow(2).sum()
+    first.zero_grad(), second.zero_grad()
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    if step == 3:
+        seen = {"grad." + name: p.grad.numpy().copy() for name, p in model.named_parameters()}
+    first.step(), second.step()
+numpy.savez("train.npz", **seen, **{name: p.detach().numpy() for name, p in model.named_parameters()})
+"""
+
+
+def train(folder, *words, status=0, **variables):
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text(TRAINING)
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=240,
+        env={**os.environ, "PYTHONPATH": str(PACKAGE), **variables})  # fmt: skip
+
+
+def test_a_run_is_recorded_and_not_changed(tmp_path):
+    assert train(tmp_path / "plain", "train.py").returncode == 0
+    done = train(tmp_path / "told", "-m", "deepreduce", "capture", "--steps", "1,3-4", "--", sys.executable, "train.py",
+                 RANK="1", WORLD_SIZE="2")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    with numpy.load(tmp_path / "plain/train.npz") as plain, numpy.load(tmp_path / "told/train.npz") as told:
+        assert all(numpy.array_equal(plain[name], told[name]) for name in plain.files)
+        seen = {name[len("grad."):]: told[name] for name in told.files if name.startswith("grad.")}
+    files = sorted(path.name for path in (tmp_path / "told/gradients").iterdir())
+    assert files == sorted(f"rank1_step00000{step}{which}.npz" for step in (1, 3, 4) for which in ("", "_optimizer1"))
+    with numpy.load(tmp_path / "told/gradients/rank1_step000003.npz") as arrays:  # clipped, as the step saw it
+        assert arrays.files == ["0.weight", "0.bias", "2.weight", "2.bias"]
+        assert all(numpy.array_equal(arrays[name], seen[name]) for name in arrays.files)
+    with numpy.load(tmp_path / "told/gradients/rank1_step000003_optimizer1.npz") as arrays:
+        assert {"weight.indices", "weight.values", "weight.shape"} <= set(arrays.files)
+        assert arrays["weight.values"].shape[1] == 6 and arrays["group0.1"].dtype == "V2"  # the bfloat16 has no module
+    assert "fit into the limit of 1 GB" in done.stderr and "5 steps; 6 files" in done.stderr
+
+
+def optimizer_of(model):
+    for parameter in model.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    return torch.optim.SGD(model.parameters(), lr=0.1)
+
+
+def test_the_disk_is_bounded_and_the_run_goes_on(tmp_path, capsys):
+    optimizer = optimizer_of(torch.nn.Linear(100, 10))
+    recorder = Recorder(Settings(str(tmp_path), every=1, limit=10_000))
+    for _ in range(5):
+        recorder.before_step(optimizer, (), {})
+    files = list(tmp_path.iterdir())
+    assert [path.name for path in sorted(files)] == ["step000001.npz", "step000002.npz"]
+    assert sum(path.stat().st_size for path in files) == recorder.bytes <= 10_000
+    assert capsys.readouterr().err.count("would pass the limit of 10 kB (--limit)") == 1
+    (tmp_path / "file").write_text("")
+    recorder = Recorder(Settings(str(tmp_path / "file"), every=1))
+    recorder.before_step(optimizer), recorder.before_step(optimizer)
+    assert capsys.readouterr().err.count("stopped: ") == 1
+
+
+def test_names_are_those_of_modules_or_groups(tmp_path):
+    inner, bare = torch.nn.Linear(2, 2), torch.nn.Parameter(torch.ones(3))
+    outer = torch.nn.DataParallel(torch.nn.Sequential(torch.nn.ReLU(), inner))
+    optimizer = torch.optim.SGD([{"params": [bare]}, {"params": list(inner.parameters())}], lr=0.1)
+    assert [name for name, _ in recording.names_of(optimizer)] == ["group0.0", "1.weight", "1.bias"]
+    named = torch.optim.SGD([("mine", bare)], lr=0.1)
+    assert [name for name, _ in recording.names_of(named)] == ["mine"]
+    assert outer is not None
+
+
+@pytest.mark.parametrize("words, sentence", [
+    ([], "no program"),
+    (["--", "/no/such/program"], "'/no/such/program': there is no such program"),
+    (["--", sys.executable, "-c", "pass"], "nothing recorded"),
+])
+def test_misuse_says_what_to_do(words, sentence, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recording.main(words) == (1 if "nothing" in sentence else 2)
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--steps", "5-3"], ["--steps", "a"], ["--every", "0"], ["--limit", "1Q"]])
+def test_wrong_numbers_are_named(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        recording.main([*words, "--", "true"])
+    assert caught.value.code == 2 and words[0] in capsys.readouterr().err
+
+
+def test_the_status_is_the_programs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert recording.main(["--", sys.executable, "-c", "raise SystemExit(7)"]) == 7

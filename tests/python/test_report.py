@@ -1,0 +1,323 @@
+"""The page of `compare --report` in headless Chromium: it opens, draws what the rows say, and is usable by keyboard."""
+
+import json
+import math
+import random
+import re
+import struct
+
+import pytest
+
+import chromium
+from tool_runs import SYNTH, compare, needs_tool, refusal, run, write_npy, write_npz
+
+pytestmark = [needs_tool, pytest.mark.skipif(not chromium.PROGRAM, reason="there is no chromium here ('./dev setup all' installs it)")]
+
+HOSTILE = "</script><script>hacked=1</script><img src=x onerror=hacked=2>"
+TENSORS = ("conv.weight", HOSTILE, "fc.weight")
+TOP = "sparsify=topr(ratio=0.05) "
+PLANS = (TOP + "index=golomb value=raw", TOP + "index=golomb value=log_quant", TOP + "index=raw value=qsgd", TOP + "index=bloom(fpr=0.01) value=raw",
+         "sparsify=topr(ratio=0.2) index=rice value=half")
+SPARSIFIERS = ("topr(ratio=0.05)", "topr(ratio=0.2)")
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium.Browser() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """(file of the page, document): a model of three tensors, one of them with a hostile name, in a file with another."""
+    if "this build has no report" in run("compare", SYNTH, "--repeat", 1, "--plan", PLANS[0], "--report", "/nowhere/x.html", status=2).stderr.decode():
+        pytest.skip("this build has no report (libjs-chart.js)")
+    folder, draw = tmp_path_factory.mktemp("report"), random.Random(1)
+    members = {}
+    for i, name in enumerate(TENSORS):
+        members[name] = write_npy(folder / f"{i}.npy", [draw.gauss(0, 1 + i) ** 3 for _ in range(2000 + 500 * i)])
+    archive = write_npz(folder / "<b onclick=hacked=3>&\"model'.npz", **members)
+    page = folder / "page.html"
+    document = compare(archive, "--per-tensor", "--report", page, plans=PLANS)
+    assert len(document["rows"]) == 3 * (1 + len(PLANS))
+    return page, document
+
+
+def changed(report, folder, change):
+    """Another page, of the document as `change` leaves it."""
+    page, document = report
+    document = json.loads(json.dumps(document))
+    change(document)
+    text = page.read_text("utf-8")
+    begin = text.index('id="measured">') + len('id="measured">')
+    other = folder / "changed.html"
+    other.write_text(text[:begin] + json.dumps(document).replace("<", "\\u003c") + text[text.index("</script>", begin):], "utf-8")
+    return other
+
+
+@pytest.fixture
+def opened(browser, report):
+    browser.open(report[0])
+    yield browser
+    assert browser.errors == []
+
+
+# ---- What the document says, counted without the page ---------------------------------------------------
+
+def plan_rows(document):
+    return [row for row in document["rows"] if row["plan"] != "memcpy"]
+
+
+def totals(document):
+    """{plan: (bytes, total error)} over all tensors: errors by energy."""
+    energy = {s["tensor"]: s["gradient_energy"] for s in document["subjects"]}
+    sums = {}
+    for row in plan_rows(document):
+        size, lost = sums.get(row["plan"], (0, 0.0))
+        sums[row["plan"]] = size + row["bytes"], lost + row["contraction"] * energy[row["tensor"]]
+    return {plan: (size, math.sqrt(lost / sum(energy.values()))) for plan, (size, lost) in sums.items()}
+
+
+def front_of(points):
+    return [p for p in points if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
+
+
+def marks(browser, chart, dataset=0):
+    """Of a dataset the marks that are drawn within the chart."""
+    return browser.run(f"""(() => {{
+      const chart = Chart.getChart(document.querySelector('#{chart} canvas')), area = chart.chartArea;
+      return chart.getDatasetMeta({dataset}).data.filter((m) => m.x >= area.left - 1 && m.x <= area.right + 1 && m.y >= area.top - 1 && m.y <= area.bottom + 1).length;
+    }})()""")
+
+
+def table_rows(browser, chart):
+    return browser.run(f"document.querySelectorAll('#{chart} details tbody tr').length")
+
+
+def choose(browser, select, value):
+    browser.run(f"{{ const s = document.getElementById('{select}'); s.value = {json.dumps(value)}; s.dispatchEvent(new Event('change')); }}")
+    browser.settle()
+
+
+# ---- The tests ------------------------------------------------------------------------------------------
+
+def test_the_page_asks_for_nothing_and_has_no_errors(opened, report):
+    assert [url for url in opened.requests if not url.startswith("data:")] == [report[0].resolve().as_uri()]
+    # Of the scripts only the two that the page has; none of the names of tensors and files.
+    assert opened.run("[document.scripts.length, window.hacked ?? null, document.querySelectorAll('main img[onerror], main b').length]") == [4, None, 0]
+
+
+def test_hostile_names_are_shown_as_text(opened):
+    assert HOSTILE in opened.run("document.getElementById('rows').textContent")
+    assert "<b onclick=hacked=3>&\"model'.npz" in opened.run("document.getElementById('facts').textContent")
+
+
+def test_charts_have_the_marks_that_the_rows_have(opened, report):
+    document = report[1]
+    sums = totals(document)
+    times = {plan: (sums[plan][0], sum(r["encode_ns"] + r["decode_ns"] for r in plan_rows(document) if r["plan"] == plan)) for plan in sums}
+    for chart, points in (("error-chart", sums), ("time-chart", times)):
+        assert marks(opened, chart) == table_rows(opened, chart) == len(PLANS)
+        assert opened.run(f"Chart.getChart(document.querySelector('#{chart} canvas')).data.datasets[1].data.length") == len(front_of(list(points.values())))
+    for chart, parts in (("bits-chart", 4), ("split-chart", 3)):
+        assert opened.run(f"Chart.getChart(document.querySelector('#{chart} canvas')).data.datasets.length") >= parts
+        assert marks(opened, chart) == table_rows(opened, chart) == len(PLANS)
+    assert marks(opened, "layers-chart") == table_rows(opened, "layers-chart") == len(TENSORS)
+    first = document["subjects"][0]
+    assert marks(opened, "gaps-chart") == marks(opened, "gaps-chart", 1) == len(first["gaps"]["log2"])
+    assert marks(opened, "magnitudes-chart") == len(first["magnitudes"]["counts"])
+    assert sum(first["gaps"]["log2"]) == sum(first["magnitudes"]["counts"]) == first["r"]
+    models = json.loads(re.search(r'id="trained">(.*?)</script>', report[0].read_text("utf-8"), re.S)[1])["models"]
+    for i, model in enumerate(models):
+        choose(opened, "model", str(i))
+        assert marks(opened, "training-chart") == table_rows(opened, "training-chart") == len(model["methods"])
+
+
+def test_points_are_where_the_rows_say(opened, report):
+    drawn = opened.run("Chart.getChart(document.querySelector('#error-chart canvas')).data.datasets[0].data.map((p) => [p.x, p.y])")
+    assert drawn == [pytest.approx(point) for point in sorted(totals(report[1]).values())]
+
+
+def test_the_verdict_names_the_plan_of_fewest_bytes_under_the_limit(opened, report):
+    sums = totals(report[1])
+    for limit in (0.99, sorted(error for _, error in sums.values())[0] * 1.0001):
+        opened.run(f"{{ const l = document.getElementById('limit'); l.value = {limit}; l.dispatchEvent(new Event('input')); }}")
+        plan = min((p for p in sums if sums[p][1] <= limit), key=lambda p: sums[p][0])
+        assert opened.run("document.querySelector('#best .plan').textContent") == plan
+    opened.run("{ const l = document.getElementById('limit'); l.value = 0; l.dispatchEvent(new Event('input')); }")
+    assert opened.run("document.querySelector('#best').textContent").startswith("no plan here. The least is ")
+
+
+def test_filters_select_rows_and_points(opened, report):
+    choose(opened, "sparsify", SPARSIFIERS[1])
+    assert marks(opened, "error-chart") == 1 and opened.run("document.querySelectorAll('#rows tbody tr').length") == 3
+    choose(opened, "sparsify", "")
+    opened.run("{ const t = document.getElementById('text'); t.value = 'golomb'; t.dispatchEvent(new Event('input')); }")
+    assert marks(opened, "error-chart") == 2
+    opened.run("{ const t = document.getElementById('text'); t.value = ''; t.dispatchEvent(new Event('input')); }")
+    row = plan_rows(report[1])[0]
+    choose(opened, "scope", json.dumps([row["input"], HOSTILE], separators=(",", ":")))
+    assert opened.run("document.querySelectorAll('#rows tbody tr').length") == 1 + len(PLANS)
+    assert opened.run("document.querySelector('#layers-chart .empty').textContent").startswith("One tensor is selected")
+
+
+def test_light_and_dark_differ_and_all_text_can_be_read(browser, report):
+    grounds = {}
+    for dark in (False, True):
+        browser.open(report[0], dark=dark)
+        grounds[dark] = browser.run("getComputedStyle(document.body).backgroundColor")
+        worst = browser.run(CONTRAST)
+        assert worst["count"] > 100 and worst["ratio"] >= 4.5, worst
+        for text in ("ink", "soft"):
+            assert contrast(*(browser.run(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()") for name in (text, "ground"))) >= 4.5
+        browser.run("document.getElementById('theme').click()")
+        assert browser.run("getComputedStyle(document.body).backgroundColor") != grounds[dark]
+        browser.run("document.getElementById('theme').click(); localStorage.clear()")
+    assert grounds[False] != grounds[True] and browser.errors == []
+
+
+@pytest.mark.parametrize("width", [400, 320, 1600])
+def test_nothing_is_wider_than_the_window(browser, report, width):
+    browser.open(report[0], width=width)
+    assert browser.run("document.documentElement.scrollWidth") <= width
+    assert browser.run("Math.max(...[...document.querySelectorAll('canvas')].map((c) => c.getBoundingClientRect().right))") <= width
+    browser.size(width // 2 + 200)
+    browser.settle()
+    assert browser.run("document.documentElement.scrollWidth") <= width // 2 + 200
+    assert browser.errors == []
+
+
+def test_points_are_reached_announced_and_chosen_by_keyboard(opened, report):
+    plans = sorted(totals(report[1]).items(), key=lambda item: item[1])
+    opened.run("document.querySelector('#error-chart canvas').focus()")
+    opened.press("ArrowRight", "ArrowRight")
+    said = opened.run("document.getElementById('live').textContent")
+    assert said.startswith(f"2 of {len(plans)}: {plans[1][0]}.") and "total error" in said
+    assert opened.run("!document.querySelector('#error-chart .tip').hidden")
+    opened.press("Enter")
+    assert opened.run("document.getElementById('plan').value") == plans[1][0]
+    assert opened.run("document.querySelectorAll('#rows tr.chosen').length") == len(TENSORS)
+    opened.press("End", "ArrowRight")  # there is no further one
+    assert opened.run("document.getElementById('live').textContent").startswith(f"{len(plans)} of {len(plans)}: ")
+    opened.press("Escape")
+    assert opened.run("document.querySelector('#error-chart .tip').hidden")
+
+
+def test_the_table_is_sorted_by_keyboard(opened, report):
+    sizes = sorted(row["bytes"] for row in report[1]["rows"])
+    shown = "[...document.querySelectorAll('#rows tbody tr')].map((r) => r.textContent)"
+    order = "document.querySelector('#rows th[data-column=\"plan\"]').getAttribute('aria-sort')"
+    opened.run("document.querySelector('#rows th[data-column=\"plan\"] button').focus()")
+    assert opened.run(order) == "none" and len(opened.run(shown)) == len(sizes)
+    for direction, descending in (("ascending", False), ("descending", True)):
+        opened.press("Enter")
+        assert opened.run(order) == direction
+        plans = opened.run("[...document.querySelectorAll('#rows tbody td.plan')].map((c) => c.firstChild.textContent)")
+        assert plans == opened.run(f"{json.dumps(plans)}.sort((a, b) => {'-' if descending else ''}a.localeCompare(b, 'en', {{numeric: true}}))")
+        assert len(set(plans)) == 1 + len(PLANS)
+        assert opened.run("document.activeElement.closest('th').dataset.column") == "plan"  # where it was
+
+
+def test_every_control_is_reached_by_tab_and_its_focus_is_seen(opened):
+    wanted = opened.run("[...document.querySelectorAll('button, input, select, canvas, summary, .scroll')].filter((e) => e.checkVisibility()).length")
+    opened.run("document.activeElement.blur(); window.reached = new Set(); window.unseen = [];"
+               "addEventListener('focusin', (e) => { reached.add(e.target); if (getComputedStyle(e.target).outlineStyle === 'none') unseen.push(e.target.outerHTML.slice(0, 80)); })")
+    for _ in range(wanted + 10):
+        opened.press("Tab")
+    missed = opened.run("[...document.querySelectorAll('button, input, select, canvas, summary, .scroll')].filter((e) => e.checkVisibility() && !reached.has(e)).map((e) => e.outerHTML.slice(0, 80))")
+    assert missed == [] and opened.run("unseen") == []
+
+
+def test_all_columns_are_in_the_table_and_in_the_glossary(opened, report):
+    opened.run("document.getElementById('every').click()")
+    heads = set(opened.run("[...document.querySelectorAll('#rows th')].map((h) => h.dataset.column)"))
+    terms = set(opened.run("[...document.querySelectorAll('#glossary dt')].map((t) => t.textContent)"))
+    columns = {name for row in report[1]["rows"] for name, cell in row.items() if not isinstance(cell, (dict, list))}
+    assert columns <= terms
+    assert {name for row in report[1]["rows"] for name in columns if row[name] is not None} <= heads
+
+
+def test_the_verdict_says_whether_the_plan_pays_at_the_link(browser, report, tmp_path):
+    def link(document):
+        document.update(ranks=8, link={"bits_per_second": 1e9, "latency_ns": 50e3})
+        for row in document["rows"]:
+            row.update(step_ns=row["bytes"], dense_step_ns=10**6, bf16_step_ns=5 * 10**5, verdict="pays")
+
+    browser.open(changed(report, tmp_path, link))
+    assert "It pays on 3 of 3 tensors. At 1 Gbit/s, 50 µs and 8 ranks" in browser.run("document.getElementById('pays').textContent")
+    assert browser.errors == []
+
+
+def test_documents_without_rows_subjects_or_new_columns_open(browser, report, tmp_path):
+    def old(document):
+        del document["subjects"]
+        for row in document["rows"]:
+            row.pop("total_error", None)
+
+    def empty(document):
+        document.update(rows=[], subjects=[], failures=[{"input": HOSTILE, "tensor": "t", "plan": "p", "error": "<b>e</b>"}])
+
+    for change in (old, empty):
+        browser.open(changed(report, tmp_path, change))
+        assert browser.errors == []
+    assert HOSTILE in browser.run("document.getElementById('failed').textContent")
+    assert browser.run("window.hacked ?? null") is None
+
+
+def test_many_rows_are_shown_in_parts_and_stay_quick(browser, report, tmp_path):
+    def many(document):
+        rows = plan_rows(document)
+        document["rows"] = [{**rows[i % len(rows)], "plan": f"sparsify=topr(ratio=0.05) index=golomb value=uniform_quant(bits={i // 3})", "bytes": 100 + i} for i in range(3000)]
+        for i, row in enumerate(document["rows"]):
+            row["tensor"] = TENSORS[i % 3]
+
+    browser.open(changed(report, tmp_path, many))
+    assert marks(browser, "error-chart") == 1000 and marks(browser, "bits-chart") == 40
+    assert browser.run("document.querySelectorAll('#rows tbody tr').length") == 200
+    browser.run("document.getElementById('more').click()")
+    assert browser.run("document.querySelectorAll('#rows tbody tr').length") == 1200
+    assert browser.errors == []
+
+
+def test_it_prints(opened):
+    printed = opened.call("Page.printToPDF", printBackground=True)
+    assert len(printed["data"]) > 20000
+    assert opened.run("document.documentElement.dataset.theme") == "light"
+
+
+def test_the_licence_of_the_library_is_in_the_file(report):
+    text = report[0].read_text("utf-8")
+    assert "Permission is hereby granted, free of charge" in text and "Chart.js Contributors" in text
+
+
+def test_pictures_are_refused_with_the_command_that_draws_them():
+    for form in ("png", "svg"):
+        assert f"python -m deepreduce figure rows.json --output x.{form}" in refusal("compare", "--format", form)
+
+
+def contrast(a, b):
+    """WCAG 2 of two colours, #rrggbb."""
+
+    def luminance(text):
+        parts = [x / 255 for x in struct.unpack("3B", bytes.fromhex(text[1:]))]
+        return sum(w * (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4) for w, x in zip((0.2126, 0.7152, 0.0722), parts))
+
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+# The smallest contrast of visible text with what is behind it.
+CONTRAST = """(() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
+  const luminance = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => { const x = c[i] / 255; return sum + w * (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4); }, 0);
+  let worst = { ratio: 99, count: 0 };
+  for (const element of document.querySelectorAll("body *")) {
+    if (!element.checkVisibility() || ![...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) || ["SCRIPT", "OPTION"].includes(element.tagName)) continue;
+    let behind = element;
+    while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
+    const pair = [luminance(parse(getComputedStyle(element).color)), luminance(parse(getComputedStyle(behind ?? document.body).backgroundColor))].sort((a, b) => b - a);
+    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05), count = worst.count + 1;
+    worst = ratio < worst.ratio ? { ratio, count, text: element.textContent.slice(0, 60) } : { ...worst, count };
+  }
+  return worst;
+})()"""

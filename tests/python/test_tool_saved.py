@@ -1,0 +1,154 @@
+"""Saved rows of `deepreduce compare`: shown again, gone on with, compared with; and frames decoded into files."""
+
+import json
+import os
+import signal
+import subprocess
+
+import numpy
+import pytest
+
+from tool_runs import EXACT, LOSSY, SYNTH, TOOL, TOPR, compare, needs_tool, refusal, rows_of, run, write_npy
+
+pytestmark = needs_tool
+RAW = TOPR + "index=raw value=raw"
+
+
+def save(path, *arguments, plans=(EXACT, LOSSY), **options):
+    path.write_text(json.dumps(compare(*arguments, plans=plans, **options)))
+    return path
+
+
+def test_saved_rows_are_shown_again_in_any_format(tmp_path):
+    saved = save(tmp_path / "a.json", SYNTH)
+    before = json.loads(saved.read_text())
+    again = json.loads(run("compare", "--from", saved, "--format", "json").stdout)
+    assert again["rows"] == before["rows"] and again["commit"] == before["commit"]
+    table = run("compare", "--from", saved).stdout.decode()
+    assert all(f"{row['bytes']:,}" in table for row in before["rows"])
+    sorted_rows = json.loads(run("compare", "--from", saved, "--sort", "bytes", "--where", "plan != 'memcpy'", "--format", "json").stdout)["rows"]
+    assert [row["plan"] for row in sorted_rows] == [LOSSY, EXACT]
+
+
+def test_rows_of_several_files_and_of_this_run_come_together(tmp_path):
+    a, b = save(tmp_path / "a.json", SYNTH), save(tmp_path / "b.json", "synth:d=500", plans=(EXACT,))
+    report = json.loads(run("compare", "--from", a, "--from", b, "synth:d=700", "--plan", RAW, "--repeat", 1, "--format", "json").stdout)
+    assert [(row["d"], row["plan"]) for row in rows_of(report)] == [(20000, EXACT), (20000, LOSSY), (500, EXACT), (700, RAW)]
+
+
+def test_rows_with_columns_of_their_own_keep_them(tmp_path):
+    report = compare(SYNTH)
+    report["rows"][1] |= {"timed": "python", "wonder": 7}
+    (tmp_path / "a.json").write_text(json.dumps(report))
+    lines = run("compare", "--from", tmp_path / "a.json", "--where", "wonder == 7", "--format", "csv").stdout.decode().splitlines()
+    assert lines[0].split(",")[-1] == "wonder" and lines[1].endswith(",7") and len(lines) == 2
+    assert "in Python" in run("compare", "--from", tmp_path / "a.json").stdout.decode()
+
+
+@pytest.mark.parametrize("text,part", [("", "no JSON"), ("[1]", "no list 'rows'"), ('{"rows": [1]}', "row 0"), ('{"rows": [{"input": 1, "plan": "x"}]}', "'input'"),
+                                       ('{"rows": [{"input": "a", "plan": "x", "bytes": -1}]}', "'bytes'"), ('{"schema": "other-9", "rows": []}', '"other-9"')])
+def test_what_is_no_saved_document_is_refused(tmp_path, text, part):
+    (tmp_path / "a.json").write_text(text)
+    for option in ("--from", "--against", "--resume"):
+        message = refusal("compare", option, tmp_path / "a.json", *([] if option == "--from" else [SYNTH]))
+        assert part in message and "a.json" in message
+    assert "cannot be opened" in refusal("compare", "--from", tmp_path / "none.json")
+    assert "directory" in refusal("compare", "--from", tmp_path)
+
+
+def test_saved_rows_alone_take_no_plans(tmp_path):
+    assert "INPUT" in refusal("compare", "--from", save(tmp_path / "a.json", SYNTH), "--plan", EXACT)
+
+
+def test_resume_measures_only_what_is_not_there(tmp_path):
+    store = tmp_path / "run.json"
+    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--resume", store)
+    first = json.loads(store.read_text())["rows"]
+    done = run("compare", SYNTH, "synth:d=500", "--plan", EXACT, "--plan", RAW, "--repeat", 1, "--resume", store, "--format", "json")
+    rows = json.loads(store.read_text())["rows"]
+    assert rows[:2] == first  # the times, too: they were not measured again
+    assert sorted((row["d"], row["plan"]) for row in rows) == sorted([(d, p) for d in (20000, 500) for p in ("memcpy", EXACT, RAW)])
+    assert json.loads(done.stdout)["rows"] == rows and "3 of them to be measured" in done.stderr.decode()
+    again = run("compare", SYNTH, "synth:d=500", "--plan", EXACT, "--plan", RAW, "--repeat", 1, "--resume", store, "--format", "json")
+    assert json.loads(again.stdout)["rows"] == rows == json.loads(store.read_text())["rows"]
+
+
+def test_resume_refuses_rows_of_other_settings(tmp_path):
+    store = tmp_path / "run.json"
+    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--resume", store)
+    message = refusal("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--seed", 5, "--resume", store)
+    assert "seed = 0" in message and "5" in message and "run.json" in message
+
+
+def test_an_interrupted_run_writes_what_is_finished(tmp_path):
+    store, output = tmp_path / "run.json", tmp_path / "out.json"
+    command = [TOOL, "compare", "synth:d=1000", "synth:d=3000000", "--plan", EXACT, "--repeat", "3000", "--resume", store, "--output", output]
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        while not store.exists() and process.poll() is None:  # written after the first subject; the second takes a minute
+            os.sched_yield()
+        process.send_signal(signal.SIGINT)
+        stderr = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130 and "interrupted: 2 rows were finished" in stderr
+    for file in (store, output):
+        assert [(row["d"], row["plan"]) for row in json.loads(file.read_text())["rows"]] == [(1000, "memcpy"), (1000, EXACT)]
+
+
+def test_against_says_what_got_better_and_worse(tmp_path):
+    old = json.loads(save(tmp_path / "now.json", SYNTH, plans=(EXACT, LOSSY, RAW)).read_text())
+    for row in rows_of(old):
+        row["bytes"] += {EXACT: 10, LOSSY: -10, RAW: 0}[row["plan"]]
+        row["encode_ns"], row["encode_ns_spread"] = 10**12, 0.01  # everything is faster than that
+    old["rows"] = [row for row in old["rows"] if row["plan"] != RAW]
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    command = ("compare", "--from", tmp_path / "now.json", "--against", tmp_path / "old.json")
+    result = json.loads(run(*command, "--format", "json").stdout)["against"]
+    assert {row["plan"]: row["verdict"] for row in result["rows"]} == {EXACT: "better", LOSSY: "mixed"}
+    assert result["rows"][1]["columns"]["bytes"]["verdict"] == "worse"
+    assert [row["plan"] for row in result["only_new"]] == [RAW] and result["only_old"] == []
+    text = run(*command).stdout.decode()
+    assert "1 better, 0 worse, 0 the same, 1 mixed" in text and f"only now: {SYNTH}: {RAW}" in text
+    run(*command, "--fail-if-worse", status=1)
+    run("compare", "--from", tmp_path / "now.json", "--against", tmp_path / "now.json", "--fail-if-worse")
+    assert "--against" in refusal("compare", SYNTH, "--fail-if-worse")
+
+
+def test_against_notes_another_machine(tmp_path):
+    old = json.loads(save(tmp_path / "now.json", SYNTH).read_text())
+    old["machine"]["cpu"] = "another"
+    (tmp_path / "old.json").write_text(json.dumps(old))
+    assert "times do not compare" in run("compare", "--from", tmp_path / "now.json", "--against", tmp_path / "old.json").stdout.decode()
+
+
+def test_decode_gives_the_array_back(tmp_path):
+    values = numpy.zeros(3000, "<f4")
+    values[7], values[2999] = 1.5, -2
+    write_npy(tmp_path / "g.npy", values.tolist())
+    run("encode", tmp_path / "g.npy", "--plan", "index=golomb value=raw", "--output", tmp_path / "frame")
+    run("decode", tmp_path / "frame", "--output", tmp_path / "x.npy")
+    assert (numpy.load(tmp_path / "x.npy") == values).all()
+    run("decode", tmp_path / "frame", "--output", tmp_path / "x.f32")
+    assert (tmp_path / "x.f32").read_bytes() == values.tobytes()
+    run("decode", tmp_path / "frame", "--output", tmp_path / "x.npz")
+    with numpy.load(tmp_path / "x.npz") as arrays:
+        assert arrays.files == ["tensor_0"] and (arrays["tensor_0"] == values).all()
+
+
+def test_decode_of_several_tensors_and_of_halves(tmp_path):
+    arrays = {"a": numpy.arange(100, dtype="<f4"), "b": numpy.arange(50, dtype="<f2")}
+    numpy.savez(tmp_path / "g.npz", **arrays)
+    run("encode", tmp_path / "g.npz", "--plan", "index=all value=raw", "--output", tmp_path / "frame")
+    run("decode", tmp_path / "frame", "--output", tmp_path / "x.npz")
+    with numpy.load(tmp_path / "x.npz") as decoded:
+        for name, values in zip(decoded.files, arrays.values(), strict=True):
+            assert decoded[name].dtype == values.dtype and (decoded[name] == values).all()
+    assert "2 tensors" in refusal("decode", tmp_path / "frame", "--output", tmp_path / "x.npy")
+
+
+def test_decode_refuses_what_it_cannot_write(tmp_path):
+    frame = tmp_path / "frame"
+    run("encode", "synth:d=2000", "--plan", EXACT, "--output", frame)
+    assert ".npz" in refusal("decode", frame, "--output", tmp_path / "x.txt")
+    assert "1999 elements" in refusal("decode", frame, "--output", tmp_path / "x.npy", "--max-elements", 1999)
+    frame.write_bytes(frame.read_bytes()[:-1])
+    assert "CORRUPT" in refusal("decode", frame, "--output", tmp_path / "x.npy", status=1)
+    assert os.listdir(tmp_path) == ["frame"]

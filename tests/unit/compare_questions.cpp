@@ -1,0 +1,349 @@
+// What the tool is asked: sweeps of plans, conditions on rows, order, Pareto fronts, totals, best plans, two runs compared.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/compare/against.hpp"
+#include "bench/compare/array_writer.hpp"
+#include "bench/compare/best.hpp"
+#include "bench/compare/expression.hpp"
+#include "bench/compare/inputs.hpp"
+#include "bench/compare/layer_kind.hpp"
+#include "bench/compare/npy.hpp"
+#include "bench/compare/npz.hpp"
+#include "bench/compare/selection.hpp"
+#include "bench/compare/sweep.hpp"
+#include "bench/compare/totals.hpp"
+
+using namespace dr::compare;
+using texts = std::vector<std::string>;
+
+namespace {
+
+const texts columns{"input",       "tensor",    "step",      "plan", "bytes",
+                    "total_error", "encode_ns", "decode_ns", "d",    "fallback"};
+
+std::string refusal_of_sweep(const std::string& text, size_t limit = 100) {
+  try {
+    (void)expand(text, limit);
+  } catch (const sweep_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+std::string refusal_of_condition(const std::string& text) {
+  try {
+    (void)parse_condition("--where", text, columns);
+  } catch (const expression_error& e) {
+    return e.what();
+  }
+  return "";
+}
+
+bool says(const std::string& message, const char* part) { return message.find(part) != message.npos; }
+
+json_row a_row() {
+  return {{"input", "a.npz"}, {"tensor", "conv1.weight"}, {"step", 1},        {"plan", "index=bloom value=raw"},
+          {"bytes", 1000},    {"total_error", 0.5},       {"encode_ns", 300}, {"decode_ns", 200},
+          {"d", 4000},        {"fallback", nullptr}};
+}
+
+bool holds(const std::string& text) { return parse_condition("--where", text, columns).holds(a_row()); }
+
+json_row measured(const std::string& tensor, const std::string& plan, uint64_t bytes, double error, double energy,
+                  uint64_t encode_ns = 100) {
+  return {{"input", "m.npz"},
+          {"tensor", tensor},
+          {"kind", nullptr},
+          {"step", 1},
+          {"dtype", "f32"},
+          {"d", 1000},
+          {"r", 10},
+          {"plan", plan},
+          {"bytes", bytes},
+          {"relative_volume", static_cast<double>(bytes) / 4000},
+          {"encode_ns", encode_ns},
+          {"encode_ns_spread", 0.1},
+          {"decode_ns", 50},
+          {"decode_ns_spread", 0.1},
+          {"total_error", error},
+          {"gradient_energy", energy},
+          {"kept_energy", energy},
+          {"max_relative_error", 0.5}};
+}
+
+texts column_of(const std::vector<json_row>& rows, const char* column) {
+  texts all;
+  for (const json_row& row : rows) all.push_back(row.at(column));
+  return all;
+}
+
+}  // namespace
+
+TEST_CASE("a text without alternatives is itself") {
+  CHECK(expand("sparsify=topr(ratio=0.01) index=raw+huffman value=raw", 1) ==
+        texts{"sparsify=topr(ratio=0.01) index=raw+huffman value=raw"});
+  CHECK(expand("", 1) == texts{""});
+}
+
+TEST_CASE("alternatives multiply, the last fastest, and nest in parentheses") {
+  CHECK(expand("index=rice|bloom(fpr=1e-3|1e-2) value=half|raw", 100) ==
+        texts{"index=rice value=half", "index=rice value=raw", "index=bloom(fpr=1e-3) value=half",
+              "index=bloom(fpr=1e-3) value=raw", "index=bloom(fpr=1e-2) value=half",
+              "index=bloom(fpr=1e-2) value=raw"});
+  CHECK(expand("index=bloom(policy=p0|p2,fpr=1|2)", 100) ==
+        texts{"index=bloom(policy=p0,fpr=1)", "index=bloom(policy=p0,fpr=2)", "index=bloom(policy=p2,fpr=1)",
+              "index=bloom(policy=p2,fpr=2)"});
+  CHECK(expand("value=raw+deflate|qsgd", 100) == texts{"value=raw+deflate", "value=qsgd"});
+  CHECK(expand("value=raw+(deflate|zstd(level=1|3))", 100) ==
+        texts{"value=raw+deflate", "value=raw+zstd(level=1)", "value=raw+zstd(level=3)"});
+  CHECK(expand("index=(rice|golomb(adaptive=0|1))", 100) ==
+        texts{"index=rice", "index=golomb(adaptive=0)", "index=golomb(adaptive=1)"});
+}
+
+TEST_CASE("ranges: every integer, decades in steps of 1, 2 and 5, equal ratios") {
+  CHECK(expand("b=3..6", 100) == texts{"b=3", "b=4", "b=5", "b=6"});
+  CHECK(expand("b=-1..1|8", 100) == texts{"b=-1", "b=0", "b=1", "b=8"});
+  CHECK(expand("r=0.001..0.1", 100) == texts{"r=0.001", "r=0.002", "r=0.005", "r=0.01", "r=0.02", "r=0.05", "r=0.1"});
+  CHECK(expand("r=0.003..0.07", 100) == texts{"r=0.003", "r=0.005", "r=0.01", "r=0.02", "r=0.05", "r=0.07"});
+  CHECK(expand("f=1e-3..1e-2", 100) == texts{"f=0.001", "f=0.002", "f=0.005", "f=0.01"});
+  CHECK(expand("r=0.5..0.5", 100) == texts{"r=0.5"});
+  CHECK(expand("r=0.001..0.1/5", 100) == texts{"r=0.001", "r=0.00316", "r=0.01", "r=0.0316", "r=0.1"});
+  CHECK(expand("n=1..100/3", 100) == texts{"n=1", "n=10", "n=100"});
+  CHECK(expand("n=1..3/9", 100) == texts{"n=1", "n=2", "n=3"});
+}
+
+TEST_CASE("a sweep that is none is refused with its place") {
+  CHECK(says(refusal_of_sweep("index=a||b"), "position 8: an alternative is empty"));
+  CHECK(says(refusal_of_sweep("index=a|"), "an alternative is empty"));
+  CHECK(says(refusal_of_sweep("index=bloom(fpr=1"), "position 11: '(' without ')'"));
+  CHECK(says(refusal_of_sweep("index=a)"), "position 7: ')' without '('"));
+  CHECK(says(refusal_of_sweep("index|value=raw"), "behind '='"));
+  CHECK(says(refusal_of_sweep("b=6..3"), "6 is above 3"));
+  CHECK(says(refusal_of_sweep("r=0..0.5"), "ends above 0"));
+  CHECK(says(refusal_of_sweep("r=1..2/1"), "at least 2"));
+  CHECK(says(refusal_of_sweep("r=1..x"), "a range is"));
+  CHECK(says(refusal_of_sweep("r=1..1e999"), "a range is"));
+  CHECK(says(refusal_of_sweep(std::string(50, '(') + std::string(50, ')')), "more than 32 parentheses"));
+}
+
+TEST_CASE("more plans than the limit are refused before they are made") {
+  CHECK(says(refusal_of_sweep("b=1..10 c=1..11"), "more than 100 plans"));
+  CHECK(expand("b=1..10 c=1..10", 100).size() == 100);
+  CHECK(says(refusal_of_sweep("b=1..1000000000"), "more than 100 values"));
+  CHECK(says(refusal_of_sweep("b=1..1000000000/1000000000"), "more than 100 values"));
+  CHECK(says(refusal_of_sweep("b=1..50|1..51"), "more than 100 plans"));
+  std::string all = "a=1|2";
+  for (int i = 0; i < 60; ++i) all += " a=1|2";  // 2^61
+  CHECK(says(refusal_of_sweep(all), "more than 100 plans"));
+}
+
+TEST_CASE("conditions compare numbers, texts and globs, by the usual precedence") {
+  CHECK(holds("bytes<=1000"));
+  CHECK_FALSE(holds("bytes < 1000"));
+  CHECK(holds("total_error = .5 and plan == 'index=bloom value=raw'"));
+  CHECK(holds("plan ~ '*bloom*' and not tensor ~ \"fc*\""));
+  CHECK(holds("plan !~ 'index=rice*'"));
+  CHECK(holds("bytes > 1e6 or encode_ns + decode_ns == 500"));
+  CHECK(holds("2 * (encode_ns - decode_ns) / 4 == 50 && !(bytes > 1e3)"));
+  CHECK(holds("bytes == 1000 or bytes == 1 and bytes == 2"));
+  CHECK_FALSE(holds("(bytes == 1000 or bytes == 1) and bytes == 2"));
+  CHECK(holds("-bytes < -999"));
+  CHECK(holds("not not bytes == 1000"));
+}
+
+TEST_CASE("an empty cell meets no comparison but == null") {
+  CHECK_FALSE(holds("fallback == 'none'"));
+  CHECK_FALSE(holds("fallback != 'none'"));
+  CHECK(holds("fallback == null"));
+  CHECK_FALSE(holds("fallback != null"));
+  CHECK(holds("bytes != null"));
+  CHECK_FALSE(holds("bytes / 0 > 1"));
+}
+
+TEST_CASE("a condition that is none is refused with its place, an unknown column with those alike") {
+  CHECK(says(refusal_of_condition("error < 1"), "no column 'error'; there is: total_error"));
+  CHECK(says(refusal_of_condition("bytes <"), "ends too early"));
+  CHECK(says(refusal_of_condition("bytes"), "no condition"));
+  CHECK(says(refusal_of_condition(""), "ends too early"));
+  CHECK(says(refusal_of_condition("bytes < 1 2"), "position 10: '2' is not expected"));
+  CHECK(says(refusal_of_condition("1 < bytes < 2"), "join them by 'and'"));
+  CHECK(says(refusal_of_condition("(bytes < 1"), "')' is missing"));
+  CHECK(says(refusal_of_condition("plan == 'x"), "no closing quote"));
+  CHECK(says(refusal_of_condition("bytes < 10k"), "1e6 is a million"));
+  CHECK(says(refusal_of_condition("bytes < 1e999"), "not a number"));
+  CHECK(says(refusal_of_condition("bytes ; 1"), "';' is not expected"));
+  CHECK(says(refusal_of_condition(std::string(100, '(') + "1"), "more than 64 parentheses"));
+  CHECK(says(refusal_of_condition("bytes <" + std::string(5000, '-') + "1"), "at most 4096"));
+  CHECK_THROWS_AS(holds("plan < 3"), expression_error);
+  CHECK_THROWS_AS(holds("bytes ~ '1*'"), expression_error);
+  CHECK_THROWS_AS(holds("bytes and bytes < 1"), expression_error);
+}
+
+TEST_CASE("rows are sorted by several keys, stably, nulls last in either order") {
+  std::vector<json_row> rows(5, a_row());
+  for (size_t i = 0; i < 5; ++i)
+    rows[i]["plan"] = std::string(1, static_cast<char>('a' + i)), rows[i]["bytes"] = 10 * (i % 2);
+  rows[2]["bytes"] = nullptr;
+  CHECK(column_of(selection("", "bytes", "", columns).apply(rows), "plan") == texts{"a", "e", "b", "d", "c"});
+  CHECK(column_of(selection("", "-bytes,-plan", "", columns).apply(rows), "plan") == texts{"d", "b", "e", "a", "c"});
+  CHECK(column_of(selection("plan != 'a'", "bytes", "", columns).apply(rows), "plan") == texts{"e", "b", "d", "c"});
+}
+
+TEST_CASE("a Pareto front has what nothing beats, of each tensor, against plain search") {
+  std::vector<json_row> rows;
+  uint64_t state = 1;
+  for (int i = 0; i < 200; ++i) {
+    json_row row = a_row();
+    for (const char* column : {"bytes", "total_error", "encode_ns"})
+      row[column] = (state = state * 6364136223846793005u + 1) >> 61;
+    row["decode_ns"] = 0;
+    row["tensor"] = i % 2 ? "x" : "y";
+    row["plan"] = std::to_string(i);
+    rows.push_back(row);
+  }
+  rows.push_back(a_row());
+  rows.back()["plan"] = "memcpy";
+  rows.back()["bytes"] = 0;
+  const auto at_most = [](const json_row& a, const json_row& b) {
+    return a["bytes"] <= b["bytes"] && a["total_error"] <= b["total_error"] && a["encode_ns"] <= b["encode_ns"];
+  };
+  texts expected;
+  for (const json_row& row : rows) {
+    bool beaten = row["plan"] == "memcpy";
+    for (const json_row& other : rows)
+      beaten |=
+          other["plan"] != "memcpy" && other["tensor"] == row["tensor"] && at_most(other, row) && !at_most(row, other);
+    if (!beaten) expected.push_back(row["plan"]);
+  }
+  CHECK(column_of(selection("", "", usual_front, columns).apply(rows), "plan") == expected);
+  CHECK(expected.size() < 60);
+  const auto largest = selection("", "", "-bytes", columns).apply(rows);
+  for (const json_row& row : largest) CHECK(row["bytes"] == 7);
+}
+
+TEST_CASE("a total sums bytes and times, and weighs errors by energy") {
+  const std::vector<json_row> rows{measured("a", "p", 100, 0.3, 4), measured("b", "p", 50, 0.6, 1, 300)};
+  const json_row total = combine(std::vector<const json_row*>{&rows[0], &rows[1]});
+  CHECK(total["bytes"] == 150);
+  CHECK(total["d"] == 2000);
+  CHECK(total["encode_ns"] == 400);
+  CHECK(total["decode_ns"] == 100);
+  CHECK(total["relative_volume"].get<double>() == doctest::Approx(150.0 / 8000));
+  CHECK(total["total_error"].get<double>() == doctest::Approx(std::sqrt((0.09 * 4 + 0.36 * 1) / 5)));
+  CHECK(total["encode_ns_spread"].get<double>() == doctest::Approx(std::sqrt(10.0 * 10 + 30.0 * 30) / 400));
+  CHECK(total["max_relative_error"].is_null());
+  CHECK(total["plan"] == "p");
+  CHECK(total["tensor"].is_null());
+  CHECK(total["tensors"] == 2);
+  CHECK(total["worst_tensor"] == "b");
+  CHECK(total["worst_error"] == 0.6);
+}
+
+TEST_CASE("a tensor of zeros has no error and no weight; an unknown energy leaves the total's error unknown") {
+  std::vector<json_row> rows{measured("a", "p", 1, 0.5, 4), measured("zero", "p", 1, 0, 0)};
+  CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]})["total_error"].get<double>() == doctest::Approx(0.5));
+  rows[1]["gradient_energy"] = nullptr;
+  CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]})["total_error"].is_null());
+}
+
+TEST_CASE("totals want a row for each tensor, and name the plans that lack one") {
+  const std::vector<json_row> rows{measured("a", "p", 1, 0, 1), measured("a", "q", 1, 0, 1),
+                                   measured("b", "p", 2, 0, 1)};
+  const total_list list = totals_of(rows);
+  CHECK(column_of(list.totals, "plan") == texts{"p"});
+  CHECK(list.incomplete == texts{"m.npz: q: 1 row of 2 tensors"});
+  CHECK(totals_of(std::vector<json_row>{rows[0], rows[1]}).totals.empty());
+}
+
+TEST_CASE("best: the smallest plan that meets the condition in total, and for each kind of layer") {
+  const std::vector<json_row> rows{
+      measured("conv.weight", "small", 10, 0.5, 1), measured("fc.weight", "small", 10, 0.1, 1),
+      measured("conv.weight", "large", 100, 0.1, 1), measured("fc.weight", "large", 100, 0.05, 1),
+      measured("conv.weight", "half", 1, 0, 1)};
+  const auto answers = find_best(rows, {expression("total_error <= 0.2", columns), expression("bytes", columns)});
+  REQUIRE(answers.size() == 3);
+  CHECK(answers[0]["scope"] == "model");
+  CHECK(answers[0]["plan"] == "large");  // small: sqrt((0.25 + 0.01) / 2) = 0.36
+  CHECK(answers[0]["total"]["bytes"] == 200);
+  CHECK(answers[1]["kind"] == "conv");
+  CHECK(answers[1]["plan"] == "half");
+  CHECK(answers[2]["kind"] == "linear");
+  CHECK(answers[2]["plan"] == "small");
+  CHECK(says(best_text(answers),
+             "m.npz (2 tensors): the plan of least bytes with total_error <= 0.2 is 'large': 200 bytes"));
+  const auto none = find_best(rows, {expression("total_error <= 0.01", columns), expression("bytes", columns)});
+  CHECK(none[0]["plan"].is_null());
+  CHECK(none[0]["nearest"] == "large");
+  CHECK(says(best_text(none), "no plan has total_error <= 0.01; the nearest is 'large'"));
+}
+
+TEST_CASE("the kind of a layer follows from its name and shape") {
+  using shape = std::vector<uint64_t>;
+  const auto kind = [](const char* name, const shape& s) { return layer_kind(name, s); };
+  CHECK(kind("layer3.0.conv2.weight", {64, 64, 3, 3}) == "conv");
+  CHECK(kind("features.0.weight", {64, 3, 3, 3}) == "conv");
+  CHECK(kind("layer1.0.bn1.weight", {16}) == "norm_bias");
+  CHECK(kind("layer1.0.bn1.weight", {}) == "norm_bias");
+  CHECK(kind("lstm.weight_ih_l0", {512, 48}) == "recurrent");
+  CHECK(kind("lstm.bias_ih_l0", {512}) == "norm_bias");
+  CHECK(kind("embedding.weight", {4000, 48}) == "embedding");
+  CHECK(kind("user_mlp.weight", {4711, 32}) == "embedding");
+  CHECK(kind("layers.0.self_attn.in_proj_weight", {288, 96}) == "attention");
+  CHECK(kind("layers.0.linear1.weight", {384, 96}) == "linear");
+  CHECK(kind("out.weight", {4000, 48}) == "linear");
+  CHECK(kind("finalNorm.weight", {}) == "norm_bias");
+  CHECK(kind("something", {}) == "other");
+  CHECK(kind("*", {9}).empty());
+  CHECK(kind("", {9}).empty());
+}
+
+TEST_CASE("two runs: worse and better beyond the spread, rows of one side named") {
+  std::vector<json_row> old{measured("a", "p", 100, 0.3, 1, 1000), measured("a", "q", 100, 0.3, 1, 1000),
+                            measured("a", "gone", 1, 0, 1)};
+  std::vector<json_row> now{measured("a", "p", 100, 0.3, 1, 1090), measured("a", "q", 90, 0.3, 1, 1300),
+                            measured("a", "new", 1, 0, 1)};
+  for (json_row& row : now) row["input"] = "/elsewhere/m.npz";  // found by the file's name
+  const auto result =
+      compare_with(now, nlohmann::ordered_json::object(), old, nlohmann::ordered_json::object(), "old.json");
+  REQUIRE(result["rows"].size() == 2);
+  CHECK(result["rows"][0]["verdict"] == "same");  // 9 % of 1000, and the spread is 10 %
+  CHECK(result["rows"][1]["columns"]["bytes"]["verdict"] == "better");
+  CHECK(result["rows"][1]["columns"]["encode_ns"]["verdict"] == "worse");
+  CHECK(result["rows"][1]["verdict"] == "mixed");
+  CHECK(result["only_old"][0]["plan"] == "gone");
+  CHECK(result["only_new"][0]["plan"] == "new");
+  CHECK(result["total"]["columns"]["bytes"]["change"].get<double>() == doctest::Approx(-0.05));
+  CHECK(any_worse(result));
+  const std::string text = against_text(result);
+  CHECK(says(text, "of 2 rows 0 better, 0 worse, 1 the same, 1 mixed"));
+  CHECK(says(text, "only in old.json: m.npz a: gone"));
+  CHECK_FALSE(any_worse(compare_with(old, {}, old, {}, "old.json")));
+}
+
+TEST_CASE("what decode writes is read again: .npy of each type and shape, .npz of several") {
+  const float values[] = {1, -2, 0.5f, 0, 3, 4};
+  const auto data = std::as_bytes(std::span(values));
+  for (const uint32_t width : {1u, 3u}) {
+    const std::string npy = npy_bytes(DR_F32, 6 / width, width, data);
+    CHECK((npy.size() - sizeof values) % 64 == 0);
+    const tensor t = parse_npy(std::as_bytes(std::span(npy)), "x.npy");
+    CHECK(t.shape == (width == 1 ? std::vector<uint64_t>{6} : std::vector<uint64_t>{2, 3}));
+    CHECK(std::equal(data.begin(), data.end(), t.data.begin(), t.data.end()));
+  }
+  const std::vector<std::pair<std::string, std::string>> members{{"tensor_0", npy_bytes(DR_F16, 12, 1, data)},
+                                                                 {"tensor_1", npy_bytes(DR_BF16, 4, 3, data)}};
+  const std::string npz = npz_bytes(members);
+  const auto tensors = parse_npz(std::as_bytes(std::span(npz)), "x.npz");
+  REQUIRE(tensors.size() == 2);
+  CHECK(tensors[0].type == dtype::f16);
+  CHECK(tensors[0].name == "tensor_0");
+  CHECK(tensors[1].type == dtype::bf16);
+  CHECK(tensors[1].shape == std::vector<uint64_t>{4, 3});
+  CHECK(std::equal(data.begin(), data.end(), tensors[1].data.begin(), tensors[1].data.end()));
+}
