@@ -16,10 +16,10 @@
 #include "html_report.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
+#include "plan_sweep.hpp"
 #include "presets.hpp"
 #include "render.hpp"
 #include "selection.hpp"
-#include "sweep.hpp"
 
 namespace dr::compare {
 namespace {

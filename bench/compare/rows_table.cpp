@@ -248,6 +248,32 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   return text + as_text(lines, columns);
 }
 
+// A line for each tensor that is the worst of some plan.
+std::string worst_tensors(std::span<const json_row> totals) {
+  struct worst {
+    std::string name;
+    double least, most;
+    size_t plans;
+  };
+  std::vector<worst> list;
+  for (const json_row& total : totals) {
+    const auto error = number_in(total, "worst_error");
+    const std::string name =
+        (differ(totals, file_name) ? file_name(total) + " " : "") + shown_text(total, "worst_tensor");
+    if (!error) continue;
+    const auto known = std::ranges::find(list, name, &worst::name);
+    if (known == list.end())
+      list.push_back({name, *error, *error, 1});
+    else
+      known->least = std::min(known->least, *error), known->most = std::max(known->most, *error), ++known->plans;
+  }
+  std::string text;
+  for (const worst& w : list)
+    text += fmt::format("worst tensor of {} plan{}: {}, error {:.3g}{}\n", w.plans, w.plans == 1 ? "" : "s", w.name,
+                        w.least, w.most > w.least ? fmt::format(" to {:.3g}", w.most) : "");
+  return text;
+}
+
 }  // namespace
 
 std::string rows_table(std::span<const json_row> rows, const table_request& request) {
@@ -255,16 +281,8 @@ std::string rows_table(std::span<const json_row> rows, const table_request& requ
 }
 
 std::string totals_table(std::span<const json_row> totals, const table_request& request) {
-  // The end of a long name says more than its beginning.
-  const auto worst = [](const json_row& row) {
-    const std::string error = decimal(row, "worst_error", "{:.3g}"), name = shown_text(row, "worst_tensor");
-    constexpr size_t longest = 28;
-    const std::string end = name.size() > longest ? "..." + name.substr(name.size() - longest) : name;
-    return error.empty() ? std::string() : end + " (" + error + ")";
-  };
-  return table(
-      {totals.begin(), totals.end()}, request,
-      {{"of", right, [](const json_row& row) { return count(row, "tensors"); }}, {"worst tensor", left, worst}});
+  const shown_column tensors{"of", right, [](const json_row& row) { return count(row, "tensors"); }};
+  return table({totals.begin(), totals.end()}, request, {tensors}) + worst_tensors(totals);
 }
 
 const char* table_legend() {
@@ -272,7 +290,7 @@ const char* table_legend() {
          "dense gradient;\n"
          "coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that arrives. Times: "
          "medians in µs ±\n"
-         "(75th - 25th percentile) / median. of: tensors in the total; worst tensor: that of the largest error.\n";
+         "(75th - 25th percentile) / median. of: tensors in the total; the worst has the largest error.\n";
 }
 
 }  // namespace dr::compare
