@@ -230,12 +230,12 @@ class measurement {
   void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {
     constexpr const char* fallbacks[] = {"none", "raw_index", "dense"};
     uint64_t count = 0, support = 0, index = 0, value = 0, order = 0;
-    uint32_t fallback = 0;
+    uint32_t fallback = DR_FALLBACK_DENSE;  // of a batch what all have in common
     double bound = 0;
     for (const dr_tensor_info& info : infos) {
       count += info.count, support += info.support;
       index += info.index_size, value += info.value_size, order += info.order_size;
-      fallback = std::max(fallback, info.fallback);
+      fallback = std::min(fallback, info.fallback);
       bound += index_bound_bits(info.universe, info.count) * static_cast<double>(info.count);
     }
     row& f = x.facts;

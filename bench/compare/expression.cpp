@@ -4,8 +4,11 @@
 #include <fnmatch.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
+#include <numeric>
+#include <utility>
 
 namespace dr::compare {
 
@@ -27,11 +30,26 @@ constexpr size_t longest = 4096;  // bounds recursion over a chain of operators
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
-// Names that have the unknown one in them, or are in it; else all.
+// Letters to change, add or leave out (Levenshtein 1966).
+size_t distance(std::string_view a, std::string_view b) {
+  std::vector<size_t> line(b.size() + 1);
+  std::iota(line.begin(), line.end(), size_t{0});
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t before = std::exchange(line[0], i + 1);
+    for (size_t j = 0; j < b.size(); ++j) {
+      const size_t changed = before + (a[i] != b[j]);
+      before = line[j + 1];
+      line[j + 1] = std::min({changed, line[j] + 1, before + 1});
+    }
+  }
+  return line.back();
+}
+
+// Names like the unknown one, or with it in them; else all.
 std::string suggestions(const std::string& name, std::span<const std::string> columns) {
   std::string near, all;
   for (const std::string& c : columns) {
-    const bool alike = c.find(name) != c.npos || name.find(c) != name.npos;
+    const bool alike = (name.size() > 2 && c.find(name) != c.npos) || distance(name, c) <= 2;
     if (alike) near += (near.empty() ? "" : ", ") + c;
     all += (all.empty() ? "" : ", ") + c;
   }
@@ -126,8 +144,7 @@ class parser {
     if (!is_sign()) return left;
     advance();
     node right = sum();
-    if (is_sign())
-      refuse("two comparisons in a row; join them by 'and'");
+    if (is_sign()) refuse("two comparisons in a row; join them by 'and'");
     return make(sign, {left, right});
   }
 

@@ -117,8 +117,8 @@ double pays_below(const step_costs& plan, double bytes, uint32_t ranks) {
 
 const char* const model_help =
     R"(--link RATE[,LATENCY] models one step of --ranks N ranks from the measured times and bytes. It is a model: nothing
-overlaps. L is the latency, D the time of the dense tensor on the link, t that of a frame, e = sparsify + encode, and
-a = L + (N - 1) 256 bytes on the link, in which the ranks agree before they write.
+overlaps, and copies between a GPU and its host are not counted. L is the latency, D the time of the dense tensor on the
+link, t that of a frame, e = sparsify + encode, and a = L + (N - 1) 256 bytes on the link: the ranks agree before they write.
   dense_step_ns   ring all-reduce of the dense tensor: 2 (N - 1) (L + D / N). Its additions are not counted
   bf16_step_ns    the same in 16 bits an element; the conversion is not counted
   gather_step_ns  e + L + (N - 1) t + merge + a

@@ -1,6 +1,7 @@
 #include "options.hpp"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <iostream>
 #include <map>
 
@@ -205,17 +206,19 @@ void add_encode(CLI::App& app, encode_options& o) {
   add_plugins(app, o.plugins);
 }
 
-finished print_help(const CLI::App& app, const std::string& topic) {
-  if (topic.empty()) {
-    std::cout << app.help();
-    return {0};
-  }
-  for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    if (command->get_name() == topic) {
-      std::cout << command->help();
-      return {0};
+// `help` is --help, and `help COMMAND` is COMMAND --help. Last argument first, as CLI11 takes them.
+std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char* const* argv) {
+  std::vector<std::string> list(argv + std::min(argc, 1), argv + argc);
+  if (!list.empty() && list[0] == "help") {
+    list[0] = "--help";
+    if (list.size() > 1) {
+      if (app.get_subcommands([&](const CLI::App* command) { return command->get_name() == list[1]; }).empty())
+        throw usage_error("help " + list[1] + ": no such command; `deepreduce help` lists them");
+      std::swap(list[0], list[1]);
     }
-  throw usage_error("help " + topic + ": no such command; `deepreduce help` lists them");
+  }
+  std::ranges::reverse(list);
+  return list;
 }
 
 }  // namespace
@@ -248,16 +251,14 @@ command parse_options(int argc, const char* const* argv) {
   add_plugins(*inspect_app, inspect.plugins);
   add_encode(*encode_app, encode);
   add_decode(*decode_app, decode);
-  std::string topic;
-  help_app->add_option("COMMAND", topic, "Which one")->type_name("");
+  help_app->add_option("COMMAND", "Which one")->type_name("");
   try {
-    app.parse(argc, argv);
+    app.parse(arguments_of(app, argc, argv));
   } catch (const CLI::ParseError& e) {
     if (app.get_subcommands().empty() && !app.remaining().empty())  // CLI11 would ask for a subcommand only
       std::cerr << "no command '" << app.remaining().front() << "'\n";
     return finished{app.exit(e, std::cout, std::cerr) == 0 ? 0 : 2};
   }
-  if (help_app->parsed()) return print_help(app, topic);
   if (compare_app->parsed()) {
     compare.form = chosen_format(compare);
     if (compare.pareto == "usual") compare.pareto = usual_front;

@@ -16,7 +16,8 @@ using nlohmann::ordered_json;
 
 std::vector<std::string> row_columns() {
   std::vector<std::string> columns;
-  for (const auto& cell : to_json(row{}).items()) columns.push_back(cell.key());
+  const ordered_json none = to_json(row{});
+  for (const auto& cell : none.items()) columns.push_back(cell.key());
   return columns;
 }
 

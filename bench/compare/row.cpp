@@ -97,7 +97,7 @@ const char* const column_help =
                             first step
   r support                 nonzeros that the sparsifier kept, and that decode gives back
   plan preset choice        the canonical plan; the presets that gave it; the codecs that `auto` took
-  fallback                  none, raw_index or dense: what the frame fell back to where that is shorter
+  fallback                  none, raw_index or dense: what the frame fell back to where that is shorter; of a batch, all of it
   bytes index_bytes value_bytes order_bytes header_bytes
   relative_volume           bytes / (4 d): of dense f32, whatever the type
   index_bits_per_nonzero value_bits_per_nonzero index_bound_bits_per_nonzero     by r; the bound is log2 C(d,r) / r

@@ -236,12 +236,11 @@ std::string totals_table(std::span<const json_row> totals, const table_request& 
 }
 
 const char* table_legend() {
-  return "volume: of dense f32. index, value: bits a nonzero (r). error: relative L2 of what arrives, against the dense gradient;
-         "
-         "coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that arrives. Times: medians in µs ±
-         "
-         "(75th - 25th percentile) / median.
-         ";
+  return "volume: of dense f32. index, value: bits a nonzero (r). error: relative L2 of what arrives, against the "
+         "dense gradient;\n"
+         "coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that arrives. Times: "
+         "medians in µs ±\n"
+         "(75th - 25th percentile) / median.\n";
 }
 
 }  // namespace dr::compare

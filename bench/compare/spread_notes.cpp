@@ -71,11 +71,11 @@ std::string equal_times(std::span<const named_row> rows) {
 }  // namespace
 
 std::vector<std::string> spread_notes(std::span<const named_row> rows) {
-  std::vector<std::string> notes;
-  if (rows.empty()) return notes;
+  if (rows.empty()) return {};
   if (const uint64_t rounds = rows.front().of->rounds; rounds < rounds_for_spread)
-    notes.push_back(fmt::format("warning: {} timed round{}: too few to know how far these times spread.", rounds,
-                                rounds == 1 ? "" : "s"));
+    return {fmt::format("warning: {} timed round{}: too few to know how far these times spread.", rounds,
+                        rounds == 1 ? "" : "s")};
+  std::vector<std::string> notes;
   for (std::string note : {wide_spreads(rows), equal_times(rows)})
     if (!note.empty()) notes.push_back(std::move(note));
   return notes;

@@ -108,8 +108,8 @@ std::string lines_of(const std::string& indent, const std::string& text) {
 
 constexpr double many_ns = 1e8;  // above these a table is in ms
 
-// narrow: without columns that follow from others.
-text_table table_of(const block& b, bool narrow) {
+// left_out: columns, of volume, which follows from bytes, and cpu.
+text_table table_of(const block& b, int left_out) {
   using enum text_table::align;
   std::vector<std::string> plans = b.names;
   for (size_t i = 0; i < plans.size(); ++i) {
@@ -120,7 +120,7 @@ text_table table_of(const block& b, bool narrow) {
   text_table t;
   t.column("plan", left, std::move(plans));
   t.column("bytes", right, cells(b, [](const row& x) { return grouped(x.bytes); }));
-  if (!narrow)
+  if (left_out < 1)
     t.column("volume", right, cells(b, [](const row& x) { return number(100 * x.relative_volume, "{:.3g}%"); }));
   t.column("bits", right, cells(b, bits_cell));
   t.column("error", right, cells(b, [](const row& x) { return number(x.total_error, "{:.3g}"); }));
@@ -142,7 +142,7 @@ text_table table_of(const block& b, bool narrow) {
   times("encode", &row::encode_ns, &row::encode_ns_spread);
   times("decode", &row::decode_ns, &row::decode_ns_spread);
   times("merge", &row::merge_ns, &row::merge_ns_spread);
-  if (!narrow)
+  if (left_out < 2)
     t.column("cpu", right,
              cells(b, [](const row& x) { return differs(x) ? fmt::format("{:.1f}x", cpu_share(x)) : std::string(); }));
   if (b.rows.back()->verdict.empty()) {
@@ -155,8 +155,11 @@ text_table table_of(const block& b, bool narrow) {
 }
 
 std::string table_text(const block& b) {
-  const text_table whole = table_of(b, false);
-  return (whole.narrowest("  ") > widest_line ? table_of(b, true) : whole).text("  ", widest_line);
+  constexpr size_t plan_room = 12;  // beyond the narrowest
+  for (const int left_out : {0, 1})
+    if (const text_table t = table_of(b, left_out); t.narrowest("  ") + plan_room <= widest_line)
+      return t.text("  ", widest_line);
+  return table_of(b, 2).text("  ", widest_line);
 }
 
 // stepped: whether there are further steps than the first.
@@ -207,7 +210,8 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
       "volume: of dense f32. bits: index + value (+ order), a nonzero (r). error: relative L2 of what arrives, "
       "against\n"
       "the dense tensor{}; coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that\n"
-      "arrives. Times: medians in µs (or ms, if it says so) ± (75th - 25th percentile) / median; merge: a frame of "
+      "arrives. Times: medians in µs (ms where a heading says so) ± (75th - 25th percentile) / median; merge: a frame "
+      "of "
       "each of n = {} ranks.\n",
       stepped ? ", sums over the steps" : "", run.ranks);
   if (std::ranges::any_of(rows, differs))
