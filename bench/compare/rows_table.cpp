@@ -268,9 +268,11 @@ std::string worst_tensors(std::span<const json_row> totals) {
       known->least = std::min(known->least, *error), known->most = std::max(known->most, *error), ++known->plans;
   }
   std::string text;
-  for (const worst& w : list)
-    text += fmt::format("worst tensor of {} plan{}: {}, error {:.3g}{}\n", w.plans, w.plans == 1 ? "" : "s", w.name,
-                        w.least, w.most > w.least ? fmt::format(" to {:.3g}", w.most) : "");
+  for (const worst& w : list) {
+    const std::string least = fmt::format("{:.3g}", w.least), most = fmt::format("{:.3g}", w.most);
+    text += fmt::format("worst tensor of {} plan{}: {}, error {}{}\n", w.plans, w.plans == 1 ? "" : "s", w.name, least,
+                        most == least ? "" : " to " + most);
+  }
   return text;
 }
 
