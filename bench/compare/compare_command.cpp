@@ -39,9 +39,9 @@ questions read_questions(const compare_options& o, std::vector<std::string> colu
   try {
     questions q{selection(o.where, o.sort, o.pareto, columns), {}};
     if (!o.best.empty()) {
-      expression by(o.best_by, columns);
-      if (by.is_condition()) throw expression_error("--best-by '" + o.best_by + "': a condition, not a value");
-      q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by)});
+      std::vector<expression> by = parse_values("--best-by", o.best_by, columns);
+      if (by.size() != 1) throw expression_error("--best-by '" + o.best_by + "': one value, not a list");
+      q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by[0])});
     }
     return q;
   } catch (const expression_error& e) {
