@@ -67,6 +67,8 @@ def test_a_condition_is_checked_before_anything_is_measured(option):
     message = refusal("compare", "none.npy", option, "total_eror < 1")
     assert option in message and "no column 'total_eror'" in message and "total_error" in message
     assert "--sort" in refusal("compare", "none.npy", "--sort", "bytes < 1")
+    assert "--best-by 'nothing'" in refusal("compare", "none.npy", "--best", "bytes > 1", "--best-by", "nothing")
+    assert "--pareto 'byts'" in refusal("compare", "none.npy", "--pareto=byts")
 
 
 def test_pareto_leaves_what_nothing_beats():

@@ -56,6 +56,24 @@ def test_what_is_no_saved_document_is_refused(tmp_path, text, part):
     assert "directory" in refusal("compare", "--from", tmp_path)
 
 
+def test_names_in_a_saved_file_do_not_reach_the_terminal_as_controls(tmp_path):
+    report = compare(SYNTH, plans=(EXACT, LOSSY))
+    for row in report["rows"]:
+        row["input"], row["tensor"] = "a\x1b[31m", "b\x07\r"
+    (tmp_path / "a.json").write_text(json.dumps(report))
+    for more in ((), ("--sort", "bytes"), ("--best", "bytes > 0"), ("--against", tmp_path / "a.json"), ("--format", "md")):
+        text = run("compare", "--from", tmp_path / "a.json", *more).stdout
+        assert b"golomb" in text and not any(c < 32 and c != 10 for c in text)
+
+
+def test_a_plan_that_failed_is_named_under_every_table(tmp_path):
+    file = write_npy(tmp_path / "nan.npy", [float("nan"), 1.0] * 100)
+    done = run("compare", file, "--plan", "index=golomb value=raw|qsgd", "--repeat", 1, "--output", tmp_path / "a.json", status=1)
+    assert "NaN" in done.stderr.decode()
+    text = run("compare", "--from", tmp_path / "a.json", "--sort", "bytes").stdout.decode()
+    assert f"failed: {file}: index=golomb value=qsgd: " in text and "NaN" in text
+
+
 def test_saved_rows_alone_take_no_plans(tmp_path):
     assert "INPUT" in refusal("compare", "--from", save(tmp_path / "a.json", SYNTH), "--plan", EXACT)
 
