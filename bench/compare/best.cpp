@@ -70,6 +70,10 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
   return a;
 }
 
+std::string duration(double ns) {
+  return ns < 1e6 ? fmt::format("{:.3g} µs", ns / 1e3) : fmt::format("{:.3g} ms", ns / 1e6);
+}
+
 std::string numbers(const ordered_json& total) {
   std::string text;
   if (const auto& bytes = total.value("bytes", ordered_json()); bytes.is_number()) {
@@ -81,7 +85,7 @@ std::string numbers(const ordered_json& total) {
     text += fmt::format("{}total_error {:.3g}", text.empty() ? "" : ", ", error.get<double>());
   const auto encode = total.value("encode_ns", ordered_json()), decode = total.value("decode_ns", ordered_json());
   if (encode.is_number() && decode.is_number())
-    text += fmt::format(", encode {:.3g} ms, decode {:.3g} ms", encode.get<double>() / 1e6, decode.get<double>() / 1e6);
+    text += ", encode " + duration(encode.get<double>()) + ", decode " + duration(decode.get<double>());
   return text;
 }
 

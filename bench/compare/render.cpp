@@ -21,6 +21,23 @@ std::vector<std::string> row_columns() {
   return columns;
 }
 
+// Names in a file are for no terminal to obey.
+std::string without_controls(std::string text) {
+  for (char& c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
+  return text;
+}
+
+std::string failures_text(const ordered_json& failures) {
+  std::string text;
+  for (const ordered_json& f : failures) {
+    const std::string tensor = text_of(f, "tensor");
+    text += fmt::format("failed: {}{}: {}: {}\n", text_of(f, "input"), tensor.empty() ? "" : " " + tensor,
+                        text_of(f, "plan"), text_of(f, "error"));
+  }
+  return text;
+}
+
 // Answers first, then totals, then rows.
 std::string readable(const ordered_json& document, std::span<const row> measured, const render_request& request) {
   const bool markdown = request.form == format::markdown;
@@ -40,7 +57,7 @@ std::string readable(const ordered_json& document, std::span<const row> measured
   if (request.own_rows && totals.empty() && !markdown)
     text += table_report(measured, request.facts);
   else
-    text += rows_table(rows, style) + (markdown ? "\n" : "") + table_legend();
+    text += rows_table(rows, style) + (markdown ? "\n" : "") + failures_text(document.at("failures")) + table_legend();
   return text + request.notes;
 }
 
@@ -54,7 +71,7 @@ std::string render(const ordered_json& document, std::span<const row> measured, 
     case format::table:
     case format::markdown: break;
   }
-  return readable(document, measured, request);
+  return without_controls(readable(document, measured, request));
 }
 
 }  // namespace dr::compare

@@ -44,23 +44,29 @@ expression parse_condition(const char* option, std::string_view text, std::span<
   }
 }
 
-std::vector<selection::key> selection::keys_of(const char* option, std::string_view text,
-                                               std::span<const std::string> columns) {
-  if (text.empty()) return {};
+std::vector<expression> parse_values(const char* option, std::string_view text, std::span<const std::string> columns) {
   try {
-    std::vector<key> keys;
-    for (expression& e : expression_list(text, columns)) {
+    std::vector<expression> values = expression_list(text, columns);
+    for (const expression& e : values)
       if (e.is_condition()) throw expression_error(fmt::format("'{}' is a condition, not a value", e.text()));
-      // A text cannot be negated, so the sign is taken off.
-      const size_t first = e.text().find_first_not_of(' ');
-      const bool descending = e.text()[first] == '-';
-      if (descending) e = expression(e.text().substr(first + 1), columns);
-      keys.push_back({std::move(e), descending});
-    }
-    return keys;
+    return values;
   } catch (const expression_error& e) {
     throw expression_error(fmt::format("{} '{}': {}", option, text, e.what()));
   }
+}
+
+std::vector<selection::key> selection::keys_of(const char* option, std::string_view text,
+                                               std::span<const std::string> columns) {
+  std::vector<key> keys;
+  if (text.empty()) return keys;
+  for (expression& e : parse_values(option, text, columns)) {
+    // A text cannot be negated, so the sign is taken off.
+    const size_t first = e.text().find_first_not_of(' ');
+    const bool descending = e.text()[first] == '-';
+    if (descending) e = expression(e.text().substr(first + 1), columns);
+    keys.push_back({std::move(e), descending});
+  }
+  return keys;
 }
 
 selection::selection(std::string_view where, std::string_view sort, std::string_view pareto,
@@ -121,7 +127,11 @@ std::vector<json_row> selection::filter(std::vector<json_row> rows) const {
 
 std::vector<json_row> selection::apply(std::vector<json_row> rows) const {
   rows = filter(std::move(rows));
-  if (!front_.empty()) leave_front(rows);
+  try {
+    if (!front_.empty()) leave_front(rows);
+  } catch (const expression_error& e) {
+    throw expression_error(fmt::format("--pareto: {}", e.what()));
+  }
   if (!sort_.empty()) sort_rows(rows);
   return rows;
 }

@@ -45,6 +45,9 @@ class selection {
 // A condition, or an expression_error that begins with `option`.
 expression parse_condition(const char* option, std::string_view text, std::span<const std::string> columns);
 
+// A list of values, such as "bytes,encode_ns+decode_ns", likewise.
+std::vector<expression> parse_values(const char* option, std::string_view text, std::span<const std::string> columns);
+
 // The columns of all rows, in their order, without the lists and objects (samples).
 std::vector<std::string> columns_of(std::span<const json_row> rows);
 

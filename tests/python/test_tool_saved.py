@@ -56,6 +56,24 @@ def test_what_is_no_saved_document_is_refused(tmp_path, text, part):
     assert "directory" in refusal("compare", "--from", tmp_path)
 
 
+def test_names_in_a_saved_file_do_not_reach_the_terminal_as_controls(tmp_path):
+    report = compare(SYNTH, plans=(EXACT, LOSSY))
+    for row in report["rows"]:
+        row["input"], row["tensor"] = "a\x1b[31m", "b\x07\r"
+    (tmp_path / "a.json").write_text(json.dumps(report))
+    for more in ((), ("--sort", "bytes"), ("--best", "bytes > 0"), ("--against", tmp_path / "a.json"), ("--format", "md")):
+        text = run("compare", "--from", tmp_path / "a.json", *more).stdout
+        assert b"golomb" in text and not any(c < 32 and c != 10 for c in text)
+
+
+def test_a_plan_that_failed_is_named_under_every_table(tmp_path):
+    file = write_npy(tmp_path / "nan.npy", [float("nan"), 1.0] * 100)
+    done = run("compare", file, "--plan", "index=golomb value=raw|qsgd", "--repeat", 1, "--output", tmp_path / "a.json", status=1)
+    assert "NaN" in done.stderr.decode()
+    text = run("compare", "--from", tmp_path / "a.json", "--sort", "bytes").stdout.decode()
+    assert f"failed: {file}: index=golomb value=qsgd: " in text and "NaN" in text
+
+
 def test_saved_rows_alone_take_no_plans(tmp_path):
     assert "INPUT" in refusal("compare", "--from", save(tmp_path / "a.json", SYNTH), "--plan", EXACT)
 
@@ -78,6 +96,27 @@ def test_resume_refuses_rows_of_other_settings(tmp_path):
     run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--resume", store)
     message = refusal("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--seed", 5, "--resume", store)
     assert "seed = 0" in message and "5" in message and "run.json" in message
+
+
+def test_a_terminal_shows_progress_and_the_time_left():
+    ours, theirs = os.openpty()
+    command = [TOOL, "compare", "synth:d=3000", "synth:d=4000", "--plan", EXACT, "--repeat", "5"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # Linux says EIO where the other side is closed
+                break
+            if not part:
+                break
+            seen += part
+    os.close(ours)
+    text = seen.decode(errors="replace")
+    assert process.returncode == 0 and "1 plan × 2 inputs" in text
+    assert "[1/2] round 5 of 5" in text and "[2/2, 1 s left] round 5 of 5" in text
+    assert text.endswith("\r\x1b[K")  # the line is cleared
 
 
 def test_an_interrupted_run_writes_what_is_finished(tmp_path):

@@ -63,7 +63,8 @@ TEST_CASE("histograms of a batch begin anew with each tensor") {
 TEST_CASE("histograms of values without a power of two") {
   const float nan = std::numeric_limits<float>::quiet_NaN(), tiny = std::numeric_limits<float>::denorm_min();
   const std::vector<std::vector<uint64_t>> kept = {{0, 1, 2}};
-  const ordered_json facts = subject_facts(of_floats({nan, tiny, -std::numeric_limits<float>::infinity()}), "sparsify=none", kept);
+  const ordered_json facts =
+      subject_facts(of_floats({nan, tiny, -std::numeric_limits<float>::infinity()}), "sparsify=none", kept);
   CHECK(facts["magnitudes"]["not_finite"] == 2);
   CHECK(facts["magnitudes"]["log2_first"] == -149);
   CHECK(facts["magnitudes"]["counts"] == ordered_json({1}));

@@ -1,6 +1,7 @@
 // The page: what is selected, and what follows from it.
 const MOST_BARS = 40;
-const state = { scope: "", step: "", sparsify: "", plan: null, limit: null };
+// plan: the one asked for, else the best under the limit.
+const state = { scope: "", step: "", sparsify: "", asked: null, plan: null, limit: null };
 const TENSORS = unique(rows.map((row) => JSON.stringify([row.input, row.tensor]))).map((text) => JSON.parse(text));
 const lastSteps = new Map();
 for (const row of rows) lastSteps.set(row.input, Math.max(lastSteps.get(row.input) ?? 0, row.step ?? 1));
@@ -21,7 +22,7 @@ function inSelection(row, copies = false) {
 }
 
 function choose(plan) {
-  state.plan = plan;
+  state.asked = plan;
   update();
   $("live").textContent = `Chosen plan: ${plan}`;
 }
@@ -152,7 +153,7 @@ function update() {
   const { plans: list, tensors, partial } = totals(rows.filter((row) => inSelection(row) && inStep(row)));
   const names = [...list].sort((a, b) => a.bytes - b.bytes).map((row) => row.plan);
   if (state.limit === null) $("limit").value = state.limit = usualLimit(list);
-  state.plan = fill($("plan"), names.map((plan) => [plan, plan]), state.plan ?? best(list, state.limit)?.plan);
+  state.plan = fill($("plan"), names.map((plan) => [plan, plan]), state.asked ?? best(list, state.limit)?.plan);
   $("coverage").textContent = [`${list.length} plans`, tensors > 1 ? `on ${tensors} tensors: bytes and times are summed, errors are combined by energy` : "",
     partial ? `${partial} plans are left out here because they lack some of these tensors` : ""].filter(Boolean).join("; ") + ".";
   drawResult(list, tensors);

@@ -13,7 +13,7 @@ function element(tag, attributes = {}, ...children) {
 
 // A table of text: heads and rows of strings; the first column is a row's name.
 function textTable(caption, heads, lines) {
-  const cells = (line) => line.map((cell, i) => element(i ? "td" : "th", i ? {} : { scope: "row", class: "text" }, cell));
+  const cells = (line) => line.map((cell, i) => element(i ? "td" : "th", i ? { class: /^[-–\d]/.test(cell) ? "" : "text" } : { scope: "row", class: "text" }, cell));
   return element("table", {}, element("caption", { class: "hidden" }, caption),
     element("thead", {}, element("tr", {}, ...heads.map((head, i) => element("th", { scope: "col", class: i ? "" : "text" }, head)))),
     element("tbody", {}, ...lines.map((line) => element("tr", {}, ...cells(line)))));
@@ -77,7 +77,7 @@ function showTip(id, tooltip) {
   if (indices.length > 1) tip.append(element("div", { class: "soft" }, `and ${indices.length - 1} more at this place`));
   const { width } = shown.chart, left = tooltip.caretX + 14;
   tip.style.left = `${Math.max(0, left + tip.offsetWidth > width ? Math.min(tooltip.caretX - tip.offsetWidth - 14, width - tip.offsetWidth) : left)}px`;
-  tip.style.top = `${tooltip.caretY + 10}px`;
+  tip.style.top = `${Math.max(0, Math.min(tooltip.caretY + 10, shown.chart.height - tip.offsetHeight))}px`;
 }
 
 // Puts the mark `at` (-1: none) under the keyboard, shows its tip and says it.
@@ -109,7 +109,11 @@ function onKey(id, event) {
 function axis(kind, title, values = [], extra = {}) {
   const low = Math.min(...values), high = Math.max(...values), logarithmic = low > 0 && high / low > 3;
   const lead = (v) => Number((v / 10 ** Math.floor(Math.log10(v) + 1e-9)).toFixed(6));
-  const leads = high / low > 1000 ? [1] : [1, 2, 5];
+  // As many marks of a decade as there is room for.
+  const leads = (scale) => {
+    const room = (scale.isHorizontal() ? scale.chart.width / 2.6 : scale.chart.height) / Math.log10(high / low);
+    return room > 60 ? [1, 2, 5] : room > 35 ? [1, 3] : [1];
+  };
   // Errors that are nearly the same look so.
   const base = kind !== "score" && low < high / 2 ? 0 : low, margin = Math.max(0.12 * (high - base || high || 1), kind === "error" ? 0.02 * high : 0);
   const room = !values.length ? {} : logarithmic ? { min: low / 1.18, max: high * 1.25 } : { min: base && base - margin, max: high + margin };
@@ -119,7 +123,8 @@ function axis(kind, title, values = [], extra = {}) {
     type: logarithmic ? "logarithmic" : "linear", ...room,
     title: { display: true, text: title, color: colour("soft") },
     grid: { color: colour("grid"), borderColor: colour("line") },
-    ticks: { color: colour("soft"), maxRotation: 0, autoSkipPadding: 8, callback: (v, _, ticks) => logarithmic && !leads.includes(lead(v)) ? "" : text(v, ticks), includeBounds: false },
+    ticks: { color: colour("soft"), maxRotation: 0, autoSkipPadding: 8, autoSkip: !logarithmic, includeBounds: false,
+      callback(v, _, ticks) { return logarithmic && !leads(this).includes(lead(v)) ? "" : text(v, ticks); } },
     ...extra,
   };
 }
@@ -173,7 +178,7 @@ function scatter(id, points, x, y, notes) {
     options: {
       scales: { x: axis(x.kind, x.title, points.map((p) => p.x)), y: axis(y.kind, y.title, points.map((p) => p.y)) },
       interaction: { mode: "nearest", intersect: true },
-      plugins: { frontNames: { names: front.map((p) => ({ index: points.indexOf(p), text: cut(shortName(p.row.plan), 34) })) } },
+      plugins: { frontNames: { names: front.map((p) => ({ index: points.indexOf(p), text: cut(shortName(p.row.plan), 48) })) } },
     },
   };
   draw(id, { config, items: points.map(({ row }) => ({ name: row.plan, plan: row.plan, cells: describe(row) })), height: 380, ...notes });

@@ -55,7 +55,7 @@ function shortName(plan) {
     if (stage !== "index" && stage !== "value" && !shared.has(`${stage}=${text}`))
       words.push(stage === "sparsify" ? text : `${stage}=${text}`);
   const coded = ["index", "value"].filter((stage) => found.has(stage)).map((stage) => found.get(stage)).join(" · ");
-  return [...words, coded].filter(Boolean).join("  ");
+  return [coded, ...words].filter(Boolean).join("  ");  // what is cut off is what many share
 }
 // Inputs without the folders that all of them are in.
 const inputs = unique(rows.map((row) => row.input));

@@ -96,7 +96,7 @@ function start() {
   fill($("sparsify"), [["", sparsifiers.length > 1 ? `all ${sparsifiers.length}` : sparsifiers[0] ?? "none"], ...(sparsifiers.length > 1 ? sparsifiers.map((s) => [s, s]) : [])]);
   fill($("model"), trained.models.map((model, i) => [String(i), `${model.title}, ${model.ranks} ranks`]));
   $("training-note").textContent = trained.note;
-  for (const id of ["scope", "step", "sparsify"]) $(id).addEventListener("change", () => { state[id] = $(id).value; state.limit = null, state.plan = null; update(); });
+  for (const id of ["scope", "step", "sparsify"]) $(id).addEventListener("change", () => { state[id] = $(id).value; state.limit = null, state.asked = null; update(); });
   $("plan").addEventListener("change", () => choose($("plan").value));
   $("text").addEventListener("input", () => update());
   $("limit").addEventListener("input", () => { if ($("limit").value !== "") state.limit = Number($("limit").value), update(); });

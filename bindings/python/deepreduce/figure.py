@@ -22,7 +22,7 @@ class FigureError(Exception):
     """Input or arguments of which no figure can be made."""
 
 
-def stages(plan: str) -> "Dict[str, str]":
+def stages(plan: str) -> Dict[str, str]:
     """{stage: its text} of a plan; parentheses may hold spaces."""
     found: Dict[str, str] = {}
     depth, word = 0, ""
@@ -106,9 +106,10 @@ def draw(points: Sequence[Point], x: str, y: str, title: str, output: str) -> No
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.lines import Line2D
 
-    style = {"svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 9, "axes.grid": True}
-    style.update({"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e4e4e4", "axes.axisbelow": True})
+    style: Dict[Any, Any] = {"svg.fonttype": "none", "svg.hashsalt": "deepreduce", "font.size": 9, "axes.grid": True}
+    style |= {"axes.spines.top": False, "axes.spines.right": False, "grid.color": "#e4e4e4", "axes.axisbelow": True}
     with matplotlib.rc_context(style):
         figure, axes = pyplot.subplots(figsize=(6.4, 4.4), constrained_layout=True)
         front = pareto_front(points)
@@ -124,9 +125,9 @@ def draw(points: Sequence[Point], x: str, y: str, title: str, output: str) -> No
             axes.plot(a, b, MARKS[place[1] % 8], color=COLOURS[place[0] % 8], markersize=6, markeredgecolor="white")
         for a, b, plan in front:
             axes.annotate(short_name(plan), (a, b), (5, 5), textcoords="offset points", fontsize=7)
-        handles = [pyplot.Line2D([], [], color=COLOURS[i % 8], marker="s", linestyle="", label=f"index {name}")
+        handles = [Line2D([], [], color=COLOURS[i % 8], marker="s", linestyle="", label=f"index {name}")
                    for i, name in enumerate(families["index"])]  # fmt: skip
-        handles += [pyplot.Line2D([], [], color="#555555", marker=MARKS[i % 8], linestyle="", label=f"value {name}")
+        handles += [Line2D([], [], color="#555555", marker=MARKS[i % 8], linestyle="", label=f"value {name}")
                     for i, name in enumerate(families["value"])]  # fmt: skip
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=7)
         for which, column in (("x", x), ("y", y)):
