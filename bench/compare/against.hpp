@@ -12,7 +12,7 @@ namespace dr::compare {
 // name of its file, if no two have that name. Of each such pair these columns are judged:
 //   bytes, total_error, relative_l2_error    less is better; errors are the same within a billionth of the old one
 //   X_ns with an X_ns_spread                 less is better, where the medians differ by more than the larger of both spreads
-//                                            (75th - 25th percentile) and by 2 % of the old one; without both spreads: same
+//                                            (75th - 25th percentile) and by 5 % of the old one; without both spreads: same
 // A row is better if some column is and none is worse, "mixed" if it has both. The total judges sums over all pairs in the same way,
 // with the spread of a sum of independent times.
 //   {"old": {file, commit, cpu}, "rows": [{input, tensor, step, plan, verdict, columns: {COLUMN: {old, new, change, verdict}}}],

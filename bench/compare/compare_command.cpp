@@ -16,10 +16,10 @@
 #include "html_report.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
+#include "plan_sweep.hpp"
 #include "presets.hpp"
 #include "render.hpp"
 #include "selection.hpp"
-#include "sweep.hpp"
 
 namespace dr::compare {
 namespace {
@@ -192,7 +192,7 @@ class comparison {
       work.push_back(work.back() +
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
-    announce(plans);
+    announce(plans, like.size() == sequences.size() ? "input" : "tensor");
     const measure_settings settings{
         o_.repeat,    o_.seconds, o_.seed, o_.segment_rows, o_.ranks, o_.over, std::max(o_.steps, 1u),
         o_.each_step, o_.presets};
@@ -214,14 +214,14 @@ class comparison {
     return of_input;
   }
 
-  void announce(const std::vector<std::vector<plan>>& plans) {
+  void announce(const std::vector<std::vector<plan>>& plans, const char* unit) {
     size_t most = 0, runs = 0;
     for (const auto& list : plans) most = std::max(most, list.size()), runs += list.size();
     const bool swept = std::ranges::any_of(
         o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
     if (!swept && !kept_ && !console_.is_terminal()) return;
-    std::string text =
-        fmt::format("{} plan{} × {} input{}", most, most == 1 ? "" : "s", plans.size(), plans.size() == 1 ? "" : "s");
+    std::string text = fmt::format("{} plan{} × {} {}{}", most, most == 1 ? "" : "s", plans.size(), unit,
+                                   plans.size() == 1 ? "" : "s");
     if (kept_) text += fmt::format(", {} of them to be measured, {} rows are there", runs, kept_->rows().size());
     console_.line(text);
   }

@@ -119,7 +119,7 @@ void add_questions(CLI::App& app, compare_options& o) {
       ->type_name("CONDITION");
   app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; - is descending")
       ->type_name("COLUMNS");
-  app.add_flag("--pareto{usual}", o.pareto,
+  app.add_flag("--pareto{COLUMNS}", o.pareto,
                std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);
   auto* best = app.add_option("--best", o.best, "The smallest plan that meets this, for each input and layer kind")
                    ->type_name("CONDITION");
@@ -261,7 +261,7 @@ command parse_options(int argc, const char* const* argv) {
   }
   if (compare_app->parsed()) {
     compare.form = chosen_format(compare);
-    if (compare.pareto == "usual") compare.pareto = usual_front;
+    if (compare.pareto == "COLUMNS") compare.pareto = usual_front;
     return compare;
   }
   if (codecs_app->parsed()) return codecs;

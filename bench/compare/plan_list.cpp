@@ -4,7 +4,7 @@
 
 #include <set>
 
-#include "sweep.hpp"
+#include "plan_sweep.hpp"
 
 namespace dr::compare {
 

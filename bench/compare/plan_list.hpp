@@ -16,7 +16,7 @@ struct usage_error : std::runtime_error {
 
 plan parse_plan(const std::string& text);  // throws usage_error
 
-// Texts of --plan, sweeps (sweep.hpp) among them, as canonical texts, each once, in their order. Throws usage_error: a sweep that
+// Texts of --plan, sweeps (plan_sweep.hpp) among them, as canonical texts, each once, in their order. Throws usage_error: a sweep that
 // is none, more than `limit` texts before duplicates are dropped, or one that is no plan, shown as it was expanded.
 std::vector<std::string> expand_plans(const std::vector<std::string>& texts, size_t limit);
 

@@ -5,10 +5,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <iterator>
 #include <optional>
+#include <sstream>
 #include <vector>
 
-#include "plan_text.hpp"
 #include "text_table.hpp"
 
 namespace dr::compare {
@@ -63,7 +64,8 @@ std::string microseconds(const json_row& row, const char* column) {
                      : us < 99.5 ? fmt::format("{:.1f}", us)
                                  : fmt::format("{:.0f}", us);
   const auto spread = number_in(row, (std::string(column) + "_spread").c_str());
-  return spread && *spread >= 0.01 ? text + fmt::format("±{:.0f}%", 100 * *spread) : text;
+  if (!spread || *spread < 0.005) return text;
+  return text + (*spread < 10 ? fmt::format("±{:.0f}%", 100 * *spread) : "±>999%");
 }
 
 std::string speed(const json_row& row, const char* column) {
@@ -74,23 +76,43 @@ std::string speed(const json_row& row, const char* column) {
   return fmt::format("{:.3g} {}b/s", *value / (giga ? 1e9 : 1e6), giga ? 'G' : 'M');
 }
 
-std::string plan_of(const json_row& row, const std::string& shared_sparsifier) {
-  const std::string plan = shown_text(row, "plan");
-  if (plan == "memcpy") return "memcpy (dense)";
-  if (shared_sparsifier.empty()) return plan;
-  return read_plan(plan).without_sparsify;
+std::vector<std::string> stages_of(const json_row& row) {
+  std::istringstream words(shown_text(row, "plan"));
+  return {std::istream_iterator<std::string>(words), {}};
 }
 
-// The sparsifier of all plans, "" if they have several or none.
-std::string sparsifier_of(std::span<const json_row> rows) {
-  std::string shared;
+// Stages that all plans have, in their order; memcpy has no say.
+std::vector<std::string> shared_stages(std::span<const json_row> rows) {
+  std::optional<std::vector<std::string>> shared;
   for (const json_row& row : rows) {
     if (is_memcpy(row)) continue;
-    const std::string own = read_plan(text_of(row, "plan")).sparsify;
-    if (!shared.empty() && own != shared) return {};
-    shared = own;
+    const std::vector<std::string> own = stages_of(row);
+    if (!shared) shared = own;
+    std::erase_if(*shared, [&](const std::string& stage) { return std::ranges::find(own, stage) == own.end(); });
   }
-  return shared == "sparsify=none" ? std::string() : shared;
+  return shared.value_or(std::vector<std::string>());
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : " ") + word;
+  return text;
+}
+
+std::string plan_of(const json_row& row, const std::vector<std::string>& shared) {
+  if (is_memcpy(row)) return "memcpy (dense)";
+  std::vector<std::string> own = stages_of(row);
+  std::erase_if(own, [&](const std::string& stage) { return std::ranges::find(shared, stage) != shared.end(); });
+  std::string text = own.empty() ? shown_text(row, "plan") : joined(own);
+  if (const std::string choice = shown_text(row, "choice"); !choice.empty()) text += " → " + choice;
+  const std::string fallback = shown_text(row, "fallback");
+  return fallback.empty() || fallback == "none" ? text : text + " (fell back: " + fallback + ")";
+}
+
+std::string bits(const json_row& row) {
+  std::string text = decimal(row, "index_bits_per_nonzero", "{:.2f}");
+  if (!text.empty()) text += '+' + decimal(row, "value_bits_per_nonzero", "{:.2f}");
+  return text;
 }
 
 std::vector<shown_column> measures() {
@@ -99,16 +121,9 @@ std::vector<shown_column> measures() {
     return [=](const json_row& row) { return decimal(row, column, form, factor); };
   };
   return {{"preset", left, of(shown_text, "preset")},
-          {"choice", left, of(shown_text, "choice")},
-          {"fallback", left,
-           [](const json_row& row) {
-             const auto f = shown_text(row, "fallback");
-             return f == "none" ? "" : f;
-           }},
           {"bytes", right, of(count, "bytes")},
           {"volume", right, number("relative_volume", "{:.2f}%", 100)},
-          {"index", right, number("index_bits_per_nonzero", "{:.2f}")},
-          {"value", right, number("value_bits_per_nonzero", "{:.2f}")},
+          {"bits", right, bits},
           {"error", right, number("total_error", "{:.3g}")},
           {"coding", right, number("relative_l2_error", "{:.3g}")},
           {"energy", right, number("energy_recall", "{:.1f}%", 100)},
@@ -145,17 +160,30 @@ struct line {
   std::string heading;
 };
 
+// A heading may be longer than its column: a mark stands for it until the lines are made.
+std::string mark_of(size_t heading) { return '\x01' + std::to_string(heading); }
+
 std::string as_text(const std::vector<line>& lines, const std::vector<shown_column>& columns) {
   text_table t;
   const bool headed = std::ranges::any_of(lines, [](const line& l) { return l.row == nullptr; });
   for (const shown_column& c : columns) {
     std::vector<std::string> cells;
     const bool first = &c == &columns.front();
-    for (const line& l : lines)
-      cells.push_back(l.row ? (first && headed ? "  " : "") + c.cell(*l.row) : first ? l.heading : std::string());
+    for (size_t i = 0; i < lines.size(); ++i)
+      cells.push_back(lines[i].row ? c.cell(*lines[i].row) : first ? mark_of(i) : std::string());
     t.column(c.heading, c.side, std::move(cells));
   }
-  return t.text("", widest_line);
+  std::string text = t.text(headed ? "  " : "", widest_line);
+  size_t from = 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (lines[i].row) continue;
+    const std::string mark = "  " + mark_of(i) + '\n';
+    from = text.find(mark, from);
+    if (from == text.npos) break;
+    text.replace(from, mark.size(), lines[i].heading + '\n');
+    from += lines[i].heading.size();
+  }
+  return text;
 }
 
 std::string as_markdown(std::span<const json_row> rows, const std::vector<shown_column>& columns) {
@@ -179,32 +207,32 @@ std::string as_markdown(std::span<const json_row> rows, const std::vector<shown_
   return text;
 }
 
-std::string table(std::span<const json_row> rows, const table_request& request, std::vector<shown_column> further) {
-  if (rows.empty()) return "no rows\n";
+std::string table(std::vector<json_row> rows, const table_request& request, std::vector<shown_column> further) {
   const bool totals = !further.empty();
-  const std::string sparsifier = sparsifier_of(rows);
-  const bool inputs = differ(rows, file_name),
-             steps = differ(rows, [](const json_row&row) { return row.value("step", json_row()); });
-  const bool tensors = !totals && differ(rows, [](const json_row& row) { return text_of(row, "tensor"); });
-  const bool several_plans =
-      differ(rows, [&](const json_row& row) { return is_memcpy(row) ? json_row() : row.value("plan", json_row()); });
-  const bool sections =
-      request.sections && request.style == table_style::text && several_plans && (inputs || tensors || steps);
+  const auto several = [&](auto&& f) { return differ(rows, f); };
+  const bool inputs = several(file_name),
+             steps = several([](const json_row&row) { return row.value("step", json_row()); });
+  const bool tensors = !totals && several([](const json_row& row) { return text_of(row, "tensor"); });
+  const bool subjects = inputs || tensors || steps;
+  // A copy of each of many layers says nothing that the total of them does not.
+  if (subjects && !totals) std::erase_if(rows, is_memcpy);
+  if (rows.empty()) return "no rows\n";
+  const bool plans = several([](const json_row& row) { return row.value("plan", json_row()); });
+  const bool sections = request.sections && request.style == table_style::text && plans && subjects;
 
+  const std::vector<std::string> shared = shared_stages(rows);
   std::vector<shown_column> columns;
-  std::string text;
-  const shown_column plan{"plan", left, [&](const json_row& row) { return plan_of(row, sparsifier); }};
+  const shown_column plan{"plan", left, [&](const json_row& row) { return plan_of(row, shared); }};
   const shown_column subject{"tensor", left, [&](const json_row& row) { return subject_text(row, inputs, steps); }};
-  const bool one_plan = !several_plans && (inputs || tensors || steps);
-  if (one_plan)
-    text += shown_text(rows.front(), "plan") + '\n';
-  else if (!sparsifier.empty())
-    text += sparsifier + '\n';
-  if (one_plan)
-    columns.push_back(subject);
-  else
-    columns.push_back(plan);
-  if (!one_plan && !sections && (inputs || tensors || steps)) columns.push_back(subject);
+  std::string text;
+  if (!plans && subjects) {
+    text = shown_text(rows.front(), "plan") + '\n';
+    columns = {subject};
+  } else {
+    if (!shared.empty()) text = "all plans: " + joined(shared) + '\n';
+    columns = {plan};
+    if (!sections && subjects) columns.push_back(subject);
+  }
   for (shown_column& c : measures()) columns.push_back(std::move(c));
   for (shown_column& c : further) columns.push_back(std::move(c));
 
@@ -220,27 +248,51 @@ std::string table(std::span<const json_row> rows, const table_request& request, 
   return text + as_text(lines, columns);
 }
 
+// A line for each tensor that is the worst of some plan.
+std::string worst_tensors(std::span<const json_row> totals) {
+  struct worst {
+    std::string name;
+    double least, most;
+    size_t plans;
+  };
+  std::vector<worst> list;
+  for (const json_row& total : totals) {
+    const auto error = number_in(total, "worst_error");
+    const std::string name =
+        (differ(totals, file_name) ? file_name(total) + " " : "") + shown_text(total, "worst_tensor");
+    if (!error) continue;
+    const auto known = std::ranges::find(list, name, &worst::name);
+    if (known == list.end())
+      list.push_back({name, *error, *error, 1});
+    else
+      known->least = std::min(known->least, *error), known->most = std::max(known->most, *error), ++known->plans;
+  }
+  std::string text;
+  for (const worst& w : list) {
+    const std::string least = fmt::format("{:.3g}", w.least), most = fmt::format("{:.3g}", w.most);
+    text += fmt::format("worst tensor of {} plan{}: {}, error {}{}\n", w.plans, w.plans == 1 ? "" : "s", w.name, least,
+                        most == least ? "" : " to " + most);
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string rows_table(std::span<const json_row> rows, const table_request& request) {
-  return table(rows, request, {});
+  return table({rows.begin(), rows.end()}, request, {});
 }
 
 std::string totals_table(std::span<const json_row> totals, const table_request& request) {
-  return table(totals, request,
-               {{"tensors", right, [](const json_row& row) { return count(row, "tensors"); }},
-                {"worst tensor", left, [](const json_row& row) {
-                   const std::string error = decimal(row, "worst_error", "{:.3g}");
-                   return error.empty() ? std::string() : shown_text(row, "worst_tensor") + " (" + error + ")";
-                 }}});
+  const shown_column tensors{"of", right, [](const json_row& row) { return count(row, "tensors"); }};
+  return table({totals.begin(), totals.end()}, request, {tensors}) + worst_tensors(totals);
 }
 
 const char* table_legend() {
-  return "volume: of dense f32. index, value: bits a nonzero (r). error: relative L2 of what arrives, against the "
+  return "volume: of dense f32. bits: index + value, a nonzero (r). error: relative L2 of what arrives, against the "
          "dense gradient;\n"
          "coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that arrives. Times: "
          "medians in µs ±\n"
-         "(75th - 25th percentile) / median.\n";
+         "(75th - 25th percentile) / median. of: tensors in the total; the worst has the largest error.\n";
 }
 
 }  // namespace dr::compare

@@ -5,6 +5,7 @@ import io
 import json
 import math
 
+import numpy
 import pytest
 
 from tool_runs import DATASETS, EXACT, LOSSY, SYNTH, TOPR, compare, needs_tool, refusal, rows_of, run
@@ -58,7 +59,7 @@ def test_where_and_sort_choose_rows():
     report = compare(SYNTH, "--where", "relative_l2_error == 0 and plan ~ '*value=raw'", "--sort", "-bytes", plans=plans)
     assert [row["plan"] for row in report["rows"]] == [plans[2], EXACT]
     table = compare(SYNTH, "--where", "bytes < 1e5", "--sort", "bytes", plans=plans, form="table")
-    assert table.index("golomb value=qsgd") < table.index("golomb value=raw") < table.index("index=raw")
+    assert table.index("golomb value=qsgd") < table.index("golomb value=raw") < table.index("index=raw value=raw")
 
 
 @pytest.mark.parametrize("option", ["--where", "--best"])
@@ -106,6 +107,15 @@ def test_many_tensors_are_one_table_with_totals_above(model):
     assert table.index("Totals") < table.index("worst tensor") < table.index("layer3.0.conv2.weight, conv")
 
 
+def test_headings_of_a_table_are_whole_and_plans_lack_what_all_have(tmp_path):
+    names = [f"encoder.layers.{i}.a_very_long_name_of_a_module.that_goes_on_and_on.weight" for i in range(3)]
+    numpy.savez(tmp_path / "m.npz", **{name: numpy.ones((2, 600), "f4") for name in names})
+    table = compare(tmp_path / "m.npz", "--per-tensor", plans=(EXACT, LOSSY), form="table")
+    assert all(f"\n{name}, linear, d = 1,200\n" in table for name in names)
+    assert "all plans: sparsify=topr(ratio=0.01) index=golomb\n" in table and "\n  value=qsgd " in table
+    assert max(map(len, table.splitlines())) <= 140 and "\x01" not in table
+
+
 def test_kinds_of_layers_are_a_column(model):
     rows = rows_of(compare(model, "--tensor", "*"))
     kinds = {row["tensor"]: row["kind"] for row in rows}
@@ -146,7 +156,7 @@ def test_several_inputs_have_an_answer_each_and_one_together():
 
 
 def test_the_name_of_the_output_chooses_the_format(tmp_path):
-    for name, begin in (("a.json", "{"), ("a.csv", "input,"), ("a.md", "sparsify"), ("a.txt", "synth:")):
+    for name, begin in (("a.json", "{"), ("a.csv", "input,"), ("a.md", "all plans: sparsify"), ("a.txt", "synth:")):
         run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", tmp_path / name)
         assert (tmp_path / name).read_text().startswith(begin), name
     run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--format", "csv", "--output", tmp_path / "b.json")

@@ -80,6 +80,27 @@ def test_resume_refuses_rows_of_other_settings(tmp_path):
     assert "seed = 0" in message and "5" in message and "run.json" in message
 
 
+def test_a_terminal_shows_progress_and_the_time_left():
+    ours, theirs = os.openpty()
+    command = [TOOL, "compare", "synth:d=3000", "synth:d=4000", "--plan", EXACT, "--repeat", "5"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                part = os.read(ours, 4096)
+            except OSError:  # Linux says EIO where the other side is closed
+                break
+            if not part:
+                break
+            seen += part
+    os.close(ours)
+    text = seen.decode(errors="replace")
+    assert process.returncode == 0 and "1 plan × 2 inputs" in text
+    assert "[1/2] round 5 of 5" in text and "[2/2, 1 s left] round 5 of 5" in text
+    assert text.endswith("\r\x1b[K")  # the line is cleared
+
+
 def test_an_interrupted_run_writes_what_is_finished(tmp_path):
     store, output = tmp_path / "run.json", tmp_path / "out.json"
     command = [TOOL, "compare", "synth:d=1000", "synth:d=3000000", "--plan", EXACT, "--repeat", "3000", "--resume", store, "--output", output]

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import numpy
 import pytest
 
 from tool_runs import EXACT, LOSSY, SYNTH, compare, needs_tool, run
@@ -20,7 +21,6 @@ def validate(document):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    numpy = pytest.importorskip("numpy")
     file = tmp_path_factory.mktemp("model") / "model.npz"
     draw = numpy.random.default_rng(1).standard_normal
     numpy.savez(file, **{"conv1.weight": draw((8, 4, 3, 3), "f4"), "fc.weight": draw((20, 30), "f4"), "fc.bias": numpy.zeros(20, "f4")})

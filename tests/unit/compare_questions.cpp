@@ -15,8 +15,8 @@
 #include "bench/compare/layer_kind.hpp"
 #include "bench/compare/npy.hpp"
 #include "bench/compare/npz.hpp"
+#include "bench/compare/plan_sweep.hpp"
 #include "bench/compare/selection.hpp"
-#include "bench/compare/sweep.hpp"
 #include "bench/compare/totals.hpp"
 
 using namespace dr::compare;

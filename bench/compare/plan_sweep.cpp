@@ -1,4 +1,4 @@
-#include "sweep.hpp"
+#include "plan_sweep.hpp"
 
 #include <fmt/core.h>
 
