@@ -1,4 +1,4 @@
-"""Writes train.md and its pictures from train.jsonl, which `./dev train` fills.
+"""Writes train.md, its pictures and the page's training.json from train.jsonl, which `./dev train` fills.
 
     python3 bench/results/train.py [FILE]        FILE: train.jsonl beside this
 """
@@ -10,6 +10,7 @@ from pathlib import Path
 here = Path(__file__).resolve().parent
 sys.path.insert(0, str(here))
 import train_pictures  # noqa: E402
+import train_report  # noqa: E402
 from train_rows import BASES, METHODS, ORDER, qualities, read, settings, times, verdict  # noqa: E402
 
 BUSY = 1.0  # load before a row's ranks started, from which its times are marked
@@ -192,3 +193,4 @@ def write(path):
 
 if __name__ == "__main__":
     write(Path(sys.argv[1]) if len(sys.argv) > 1 else here / "train.jsonl")
+    train_report.main()

@@ -138,6 +138,16 @@ def test_points_are_where_the_rows_say(opened, report):
     assert drawn == [pytest.approx(point) for point in sorted(totals(report[1]).values())]
 
 
+def test_the_coding_error_can_be_drawn_instead(opened, report):
+    kept = {(s["tensor"], s["sparsify"]): s["kept_energy"] for s in report[1]["subjects"]}
+    rows = [row for row in plan_rows(report[1]) if row["plan"] == PLANS[2]]
+    weights = [kept[row["tensor"], "sparsify=" + SPARSIFIERS[0]] for row in rows]
+    error = math.sqrt(sum(w * row["relative_l2_error"] ** 2 for w, row in zip(weights, rows)) / sum(weights))
+    choose(opened, "error", "relative_l2_error")
+    drawn = opened.run("Chart.getChart(document.querySelector('#error-chart canvas')).data.datasets[0].data.map((p) => [p.x, p.y])")
+    assert [sum(row["bytes"] for row in rows), pytest.approx(error)] in drawn and len(drawn) == len(PLANS)
+
+
 def test_the_verdict_names_the_plan_of_fewest_bytes_under_the_limit(opened, report):
     sums = totals(report[1])
     for limit in (0.99, sorted(error for _, error in sums.values())[0] * 1.0001):
@@ -246,6 +256,15 @@ def test_the_verdict_says_whether_the_plan_pays_at_the_link(browser, report, tmp
     browser.open(changed(report, tmp_path, link))
     assert "It pays on 3 of 3 tensors. At 1 Gbit/s, 50 µs and 8 ranks" in browser.run("document.getElementById('pays').textContent")
     assert browser.errors == []
+
+
+def test_without_a_link_the_verdict_says_below_which_rate_it_pays(browser, report, tmp_path):
+    def rates(document):
+        for i, row in enumerate(plan_rows(document)):
+            row["pays_below"] = 1e9 * (1 + i)
+
+    browser.open(changed(report, tmp_path, rates))
+    assert "It pays against dense f32 on links of less than " in browser.run("document.getElementById('pays').textContent")
 
 
 def test_documents_without_rows_subjects_or_new_columns_open(browser, report, tmp_path):

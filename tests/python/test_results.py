@@ -58,3 +58,16 @@ def test_reach_marks_what_was_missed(tmp_path, rate, verdict):
     lines = (folder / "reach.md").read_text().splitlines()
     assert f"| {verdict} |" in next(line for line in lines if line.startswith("| d / r = 10⁴"))
     assert "| not measured yet | not measured yet |" in next(line for line in lines if line.startswith("| Index sets, uniform"))
+
+
+def test_the_page_of_reports_has_what_training_measured():
+    pytest.importorskip("torch")
+    import train_report
+
+    rows = train_report.read(RESULTS / "train.jsonl")
+    made = train_report.page_facts(rows)
+    assert json.loads(train_report.OUT.read_text("utf-8")) == made, "python3 bench/results/train_report.py writes it anew"
+    assert train_report.text_of(made) == train_report.OUT.read_text("utf-8")
+    dense = [row["score"] for row in rows if row["kind"] == "quality" and (row["model"], row["method"], row["ranks"]) == ("lstm", "dense", 2) and row["steps"] == 500]
+    model, = [m for m in made["models"] if (m["model"], m["ranks"]) == ("lstm", 2)]
+    assert model["dense"]["mean"] == pytest.approx(sum(dense) / len(dense), rel=1e-3) and model["dense"]["low"] == pytest.approx(min(dense), rel=1e-3)

@@ -70,9 +70,11 @@ function payment(row, tensors) {
     const verdict = tensors === 1 ? { pays: "It pays.", slower: "It does not pay.", even: "The difference is within the spread of the measurement." }[row.verdict] ?? "" : `It pays on ${pays} of ${tensors} tensors.`;
     return `${verdict} At ${linkText()} and ${ranks}, its modelled exchange takes ${write("time", row.step_ns)}, that of dense f32 ${write("time", row.dense_step_ns)}${bf16} (a model: nothing overlaps).`;
   }
-  if (tensors !== 1 || !isNumber(row.pays_below)) return "";
-  return row.pays_below > 0 ? `It pays against dense f32 on links of less than ${write("rate", row.pays_below)} for each of ${ranks} (a model; --link RATE tells of yours).`
-    : `It pays against dense f32 on no link with ${ranks} (a model).`;
+  const rates = row.parts.map((part) => part.pays_below), low = Math.min(...rates), high = Math.max(...rates);
+  if (!rates.every(isNumber)) return "";
+  if (high <= 0) return `It pays against dense f32 on no link with ${ranks} (a model).`;
+  const range = tensors === 1 ? "" : low > 0 ? ` on every tensor, and on some below ${write("rate", high)}` : " on some of the tensors";
+  return `It pays against dense f32 on links of less than ${write("rate", low > 0 ? low : high)} for each of ${ranks}${range} (a model; --link RATE tells of yours).`;
 }
 
 function linkText() {
@@ -90,8 +92,9 @@ const STAGES = [["sparsify", "c8", (row) => row.sparsify_ns], ["index", "c1", (r
 function drawPlans(list) {
   const points = (y) => list.map((row) => ({ x: row.bytes, y: y(row), row })).filter((p) => isNumber(p.y) && p.x > 0);
   const bytes = { kind: "bytes", title: "bytes" };
-  scatter("error-chart", points((row) => row.total_error), bytes, { kind: "error", title: "total error" },
-    { note: "Total error: relative L2 distance from the dense gradient.", empty: "No total error for these rows. Select one tensor." });
+  const error = COLUMNS.find((c) => c.name === $("error").value);
+  scatter("error-chart", points((row) => row[error.name]), bytes, { kind: "error", title: error.title },
+    { note: `Relative L2 distance from the ${error.name === "total_error" ? "dense gradient" : "kept values"}.`, empty: `No ${error.title} for these rows. Select one tensor.` });
   scatter("time-chart", points(callTime), bytes, { kind: "time", title: "encode + decode" }, { note: "Medians, without the sparsifier." , empty: "No times." });
 
   const shortest = [...list].sort((a, b) => a.bytes - b.bytes), some = shortest.slice(0, MOST_BARS);

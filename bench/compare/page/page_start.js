@@ -100,6 +100,7 @@ function start() {
   $("plan").addEventListener("change", () => choose($("plan").value));
   $("text").addEventListener("input", () => update());
   $("limit").addEventListener("input", () => { if ($("limit").value !== "") state.limit = Number($("limit").value), update(); });
+  $("error").addEventListener("change", update);
   $("subject").addEventListener("change", drawSupport);
   $("model").addEventListener("change", drawTraining);
   $("controls").addEventListener("submit", (event) => event.preventDefault());
