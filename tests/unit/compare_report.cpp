@@ -1,7 +1,6 @@
 // Histograms of what a sparsifier kept, and a page that takes every text for data.
 #include <doctest/doctest.h>
 
-#include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -20,8 +19,7 @@ subject of_floats(const std::vector<float>& values) {
   tensor g;
   g.input = "g.npy";
   g.elements = values.size();
-  g.data.resize(4 * values.size());
-  std::memcpy(g.data.data(), values.data(), g.data.size());
+  g.data = tensor_bytes::copy_of(std::as_bytes(std::span(values)));
   return {g};
 }
 
