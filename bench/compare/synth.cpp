@@ -342,17 +342,19 @@ bool parse_item(std::string_view key, std::string_view value, options& o) {
 }
 
 options parse_options(std::string_view text) {
+  const std::string where = printable(text);
   options o;
   std::vector<std::string_view> keys;
   for (size_t at = synth_prefix.size(); at < text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
     const std::string_view item = text.substr(at, end - at), key = item.substr(0, item.find('='));
-    if (std::ranges::count(keys, key) > 0) refuse(text, at, fmt::format("'{}' stands twice; {}", key, allowed));
+    if (std::ranges::count(keys, key) > 0)
+      refuse(where, at, fmt::format("'{}' stands twice; {}", printable(key), allowed));
     if (key.size() == item.size() || !parse_item(key, item.substr(key.size() + 1), o)) {
-      refuse(text, at, fmt::format("'{}' is not understood; {}", item, allowed));
+      refuse(where, at, fmt::format("'{}' is not understood; {}", printable(item), allowed));
     }
     keys.push_back(key);
-    if (end + 1 == text.size()) refuse(text, end, fmt::format("ends with a comma; {}", allowed));
+    if (end + 1 == text.size()) refuse(where, end, fmt::format("ends with a comma; {}", allowed));
     at = end + 1;
   }
   return o;
@@ -361,7 +363,7 @@ options parse_options(std::string_view text) {
 }  // namespace
 
 tensor make_synth(std::string_view text) {
-  if (!text.starts_with(synth_prefix)) refuse(text, 0, allowed);
+  if (!text.starts_with(synth_prefix)) refuse(printable(text), 0, allowed);
   const options o = parse_options(text);
   tensor result{std::string(text), "", dtype::f32, {o.d}, {}, o.d};
   try {

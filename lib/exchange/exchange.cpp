@@ -101,7 +101,7 @@ bool exchange::verdict_came(uint32_t rank) {
   const dr_status s = test(r, size);
   if (s == DR_PENDING) return false;
   const verdict& v = verdicts_[rank];
-  if (s == DR_OK) came_[rank] = size == sizeof v && v.sound() && v.sequence == sequence_ ? 1 : 2;
+  if (s == DR_OK) came_[rank] = size == sizeof v && v.sound(program_.ranks) && v.sequence == sequence_ ? 1 : 2;
   return s == DR_OK;
 }
 
@@ -180,12 +180,37 @@ dr_status exchange::drain() {
 
 // ---- Calls ------------------------------------------------------------------------------------------------
 
+// What decoding and merging keep in the context grows here, so that no rank runs out of memory once all have agreed.
+void exchange::make_room() {
+  const size_t k = std::max<size_t>(1, merged_.size());
+  if (c_.frames.size() < k) c_.frames.resize(k);
+  size_t rows = 0, plans = 0, table = 0;
+  for (const range_work& r : ranges_)
+    for (const frame_kind kind : {frame_kind::part, frame_kind::exact, frame_kind::sum})
+      if (const placed_batch* const b = r.empty() ? nullptr : r.batch_if(kind)) {
+        rows = std::max(rows, b->rows.size());
+        plans = std::max(plans, b->wire.size());
+        table = std::max(table, b->layout[1].table.size());
+      }
+  const auto prepare = [&](frame_view& f) {
+    f.plans.reserve(plans);
+    f.rows.reserve(rows);
+    f.checks.reserve(rows);
+    f.layout.table.reserve(table);
+  };
+  for (size_t i = 0; i < k; ++i) prepare(c_.frames[i]);
+  prepare(view_);
+  c_.rows.reserve(k * rows);
+  c_.rooms.reserve(c_.workers->workers());
+}
+
 dr_status exchange::start(const dr_call& call) {
   if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (broken_)
     return fail(c_.error, DR_E_ARGUMENT,
                 "exchange: the transport still holds memory of an earlier one, for a rank that is gone; create a "
                 "new exchange");
+  if (!dry()) make_room();
   call_ = call;
   begin_ns_ = last_ns_ = now();
   std::fill(done_.begin(), done_.end(), 0);
@@ -230,7 +255,7 @@ dr_status exchange::run(const step& s) {
   return DR_OK;
 }
 
-// Only the first exchange may allocate.
+// Only a frame that is not of these tensors takes more room than there is.
 dr_status exchange::run_guarded(const step& s) {
   try {
     return run(s);

@@ -69,6 +69,7 @@ class exchange {
   uint64_t fingerprint(const exchange_request& request) const;
   dr_status take_memory();
   exchange_memory memory() const { return {tensors_, outs_}; }
+  void make_room();
   // f(range, piece in it, state, its size, first element, elements) of each piece of a tensor.
   template <class F>
   dr_status each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <functional>
+#include <utility>
 
 #include "exchange/exchange.hpp"
 #include "primitive/rng.hpp"
@@ -12,6 +13,25 @@ namespace {
 
 // Their pairs have a list each.
 constexpr uint32_t loopback_ranks_max = 4096;
+
+// Turns that a message may bring, its own and those of two ranks; and one more for the rank that sent it.
+constexpr size_t turns_of_one = 4;
+
+// Before anything changes, so that what follows cannot fail.
+template <class T>
+void make_room(std::vector<T>& list, size_t more) {
+  if (list.capacity() - list.size() < more) list.reserve(std::max(list.size() + more, 2 * list.size()));
+}
+
+// No exception passes the four functions of a transport.
+template <class F>
+dr_status answered(F&& f) noexcept {
+  try {
+    return f();
+  } catch (const std::bad_alloc&) {
+    return DR_E_MEMORY;
+  }
+}
 
 }  // namespace
 
@@ -38,11 +58,11 @@ dr_transport loopback::transport(uint32_t rank) {
   t.rank = rank;
   t.send = [](void* user, uint32_t peer, uint32_t tag, const void* bytes, size_t size, uint64_t* request) {
     const port& p = *static_cast<port*>(user);
-    return p.of->send(p.number, peer, tag, bytes, size, *request);
+    return answered([&] { return p.of->send(p.number, peer, tag, bytes, size, *request); });
   };
   t.recv = [](void* user, uint32_t peer, uint32_t tag, void* bytes, size_t capacity, uint64_t* request) {
     const port& p = *static_cast<port*>(user);
-    return p.of->recv(p.number, peer, tag, bytes, capacity, *request);
+    return answered([&] { return p.of->recv(p.number, peer, tag, bytes, capacity, *request); });
   };
   t.test = [](void* user, uint64_t request, size_t* size) {
     const port& p = *static_cast<port*>(user);
@@ -60,6 +80,8 @@ dr_transport loopback::transport(uint32_t rank) {
 
 uint32_t loopback::take() {
   if (free_.empty()) {
+    make_room(requests_, 1);
+    free_.reserve(requests_.capacity());
     requests_.emplace_back();
     return static_cast<uint32_t>(requests_.size() - 1);
   }
@@ -82,8 +104,8 @@ void loopback::wake(uint32_t rank, uint64_t time) {
   push({time, 0, rank, nobody});
 }
 
-// The tag of the message that a rank sends which is so many places before the one of `tag`. Tag 0 is a verdict's. Where ranges have owners,
-// tags go by range, and range k · ranks + o is o's (program.cpp).
+// The tag that a rank so many places before gives to the same message. Tag 0 is a verdict's. Where ranges have owners,
+// tags count ranges, and range k · ranks + o is rank o's (program.cpp).
 uint32_t loopback::turned(uint32_t tag, uint32_t places) const {
   const uint32_t n = options_.ranks, of_program = tag % model_->tags;
   if (!of_program || !model_->owned) return tag;
@@ -93,11 +115,13 @@ uint32_t loopback::turned(uint32_t tag, uint32_t places) const {
 
 dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* bytes, size_t size, uint64_t& number) {
   const uint32_t sender = from;
-  port& out = ranks_[sender];
   if (alike()) {  // what another sends to this rank instead
     tag = turned(tag, to);
     from = options_.ranks - to, to = 0;
   }
+  make_room(waiting(from, to), 1);
+  make_room(turns_, turns_of_one);
+  port& out = ranks_[sender];
   const message_fate fate = faults ? faults->fate_of(from, to, tag, size) : message_fate{};
   const double rate = options_.bytes_per_second;
   const uint64_t takes = rate > 0 ? static_cast<uint64_t>(std::min(1e9 * static_cast<double>(size) / rate, 0x1p60)) : 0;
@@ -128,6 +152,8 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
 }
 
 dr_status loopback::recv(uint32_t to, uint32_t from, uint32_t tag, void* bytes, size_t room, uint64_t& number) {
+  make_room(waiting(from, to), 1);
+  make_room(turns_, turns_of_one);
   const uint32_t n = take();
   request& r = requests_[n];
   r.rank = r.to = to, r.from = from, r.tag = tag, r.size = room, r.sends = false, r.status = DR_OK;
@@ -233,15 +259,17 @@ dr_status loopback::cancel(uint64_t number) {
 void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> statuses) {
   size_t left = 0;
   if (alike() && exchanges[0]) model_ = &exchanges[0]->steps();
+  make_room(turns_, exchanges.size());
   for (uint32_t i = 0; i < exchanges.size(); ++i) {
-    statuses[i] = DR_OK;
-    if (!exchanges[i] || !exchanges[i]->busy()) continue;
-    statuses[i] = DR_PENDING;
+    if (!exchanges[i] || !exchanges[i]->busy())
+      continue;  // one that ended in a run that ran out of memory is still to be told
+    ranks_[i].ended = DR_PENDING;
     ++left;
     ranks_[i].wake_at = UINT64_MAX;
     wake(i, ranks_[i].clock);
   }
   while (left) {
+    make_room(turns_, turns_of_one);
     std::pop_heap(turns_.begin(), turns_.end(), std::greater<>());
     const turn t = turns_.back();
     turns_.pop_back();
@@ -250,21 +278,22 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
       continue;
     }
     port& p = ranks_[t.rank];
-    if (t.time != p.wake_at || statuses[t.rank] != DR_PENDING) continue;
+    if (t.time != p.wake_at || p.ended != DR_PENDING) continue;
     p.wake_at = UINT64_MAX;
     p.clock = std::max(p.clock, t.time);
     if (faults && !faults->lives(t.rank, p.clock)) {
-      statuses[t.rank] = DR_E_PEER;
+      p.ended = DR_E_PEER;
       --left;
       continue;
     }
     p.next = UINT64_MAX;
-    statuses[t.rank] = exchanges[t.rank]->advance();
-    if (statuses[t.rank] != DR_PENDING)
+    p.ended = exchanges[t.rank]->advance();
+    if (p.ended != DR_PENDING)
       --left;
     else
       wake(t.rank, std::min(p.next, exchanges[t.rank]->gives_up_at()));
   }
+  for (uint32_t i = 0; i < exchanges.size(); ++i) statuses[i] = std::exchange(ranks_[i].ended, DR_OK);
 }
 
 }  // namespace dr

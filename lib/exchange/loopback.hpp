@@ -47,6 +47,7 @@ class loopback {
     uint64_t clock = 0, out_free = 0, in_free = 0;
     uint64_t next = UINT64_MAX;     // the earliest thing that it looked for and is still on its way
     uint64_t wake_at = UINT64_MAX;  // its next turn; others in the heap are old
+    dr_status ended = DR_OK;        // how its exchange did, until the end of a run tells it
   };
   struct request {
     uint32_t rank = 0, tag = 0;

@@ -59,6 +59,7 @@ class range_work {
   uint64_t elements() const { return elements_; }
   uint64_t frame_bound(frame_kind kind) const { return batch_of(kind).layout[1].frame_bound; }
   const placed_batch& batch_of(frame_kind kind) const { return *batches_[at(kind)]; }
+  const placed_batch* batch_if(frame_kind kind) const { return batches_[at(kind)].get(); }  // nullptr: there are none
   // Rows that sparse outputs may get of so many frames.
   uint64_t support_max(size_t piece, uint64_t frames) const;
 

@@ -23,6 +23,7 @@ struct device_encode_scratch {
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;
   std::vector<state_range> states;
+  size_t rows_seen = 0, plans_seen = 0, head_seen = 0;  // of batches for which there is room
 };
 
 // The headers of a batch: without and with a tag.

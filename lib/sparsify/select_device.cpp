@@ -177,6 +177,7 @@ device_select_need select_need(const device_select_job& job) {
 dr_status select_on_device(const dr_exec& exec, std::span<const device_select_job> jobs, std::byte* zeroed,
                            std::byte* plain, device_select_scratch& host) {
   auto& [left, now, later, sparse] = host;
+  for (auto* const list : {&left, &now, &later}) list->reserve(jobs.size());  // (they are swapped: none stays small)
   left.clear();
   uint64_t zeroed_at = 0, plain_at = 0;
   for (const device_select_job& j : jobs) {

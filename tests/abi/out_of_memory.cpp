@@ -1,65 +1,18 @@
 // The i-th allocation fails, for every i: MEMORY, nothing leaks, nothing changes, and the next try works. Both allocators count:
 // the context's callbacks (workspaces), and operator new (all else), which this program replaces for the library too.
+#include "failing_new.hpp"
+
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <mutex>
-#include <new>
 
 #include "client.hpp"
 
 namespace {
 
-std::atomic<bool> counting{false};
-std::atomic<long> until_failure{-1};  // < 0: never
-std::atomic<long> live{0};            // blocks of operator new made while counting
-
-// Blocks made while counting carry a mark, so that those of doctest and of the test itself do not matter.
-constexpr size_t head = 64;
-
-void* take(size_t size, size_t alignment) {
-  const bool ours = counting;
-  if (ours && until_failure >= 0 && until_failure-- == 0) return nullptr;
-  const size_t offset = alignment > head ? alignment : head;
-  char* const block = static_cast<char*>(std::aligned_alloc(offset, (size + offset + offset - 1) / offset * offset));
-  if (!block) return nullptr;
-  block[offset - 1] = ours;
-  *reinterpret_cast<size_t*>(block + offset - 16) = offset;
-  live += ours;
-  return block + offset;
-}
-
-void give(void* memory) {
-  if (!memory) return;
-  char* const at = static_cast<char*>(memory);
-  live -= at[-1] != 0;
-  std::free(at - *reinterpret_cast<size_t*>(at - 16));
-}
-
-}  // namespace
-
-// A sanitizer answers absurd sizes as a system does: with NULL.
-extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
-extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
-
-#include "replaced_new.hpp"
-
-namespace {
-
 using client::bytes;
 using client::floats;
-
-// Runs f with the allocation number `fail_at` of the library failing; -1: none.
-dr_status run(long fail_at, const std::function<dr_status()>& f) {
-  until_failure = fail_at;
-  counting = true;
-  const dr_status s = f();
-  counting = false;
-  until_failure = -1;
-  return s;
-}
 
 // f must give MEMORY wherever memory runs out, leave as many blocks as there were, and succeed in the end. `undo` frees what f made.
 long fails_everywhere(

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Makes the seeds of the fuzz targets: corpus/fuzz_decode from the golden frames, corpus/fuzz_plan from plans. Files named crash-* stay.
+"""Makes the seeds of the fuzz targets, corpus/TARGET: of fuzz_decode and fuzz_merge from the golden frames, of the others written here. Files
+named crash-* stay, and so does corpus/TARGET.pack, which fuzzing.py makes of what was found.
 
     make_corpus.py            writes
     make_corpus.py --check    compares with what is there (a test does)
 """
+import random
 import struct
 import sys
+import zlib
 from pathlib import Path
 
 here = Path(__file__).parent
@@ -61,10 +64,126 @@ def plan_seeds():
     return {f"plan_{i:02}": text.encode() + (b"\0" + VALUES if i % 2 == 0 else b"") for i, text in enumerate(PLANS)}
 
 
+def merge_seeds():
+    """Options, then the frame of a seed twice; and two frames that do not go together."""
+    frames = {name: struct.pack("<H", len(data)) + data for name, data in decode_seeds().items()}
+    names = sorted(frames)[::4]
+    seeds = {name: bytes([0x40 | i * 7 % 64, i * 16 % 256]) + 2 * frames[name] for i, name in enumerate(names)}
+    return seeds | {"two_kinds": bytes([4, 0]) + frames[names[0]] + frames[names[-1]]}
+
+
+def script_seeds(name, count, size):
+    """Decisions that nobody made: the same on every machine."""
+    return {f"script_{i:02}": random.Random(f"{name} {i}").randbytes(size) for i in range(count)}
+
+
+def codec_seeds():
+    """For each of the codecs in the order of their registration: an encode, and a payload."""
+    seeds = {}
+    for codec in range(28):
+        draws = random.Random(f"codec {codec}")
+        for mode in (0, 1, 3, 8, 9):
+            seeds[f"codec_{codec:02}_{mode}"] = bytes([codec, mode, 40, 0]) + draws.randbytes(4) + bytes(draws.randrange(64) for _ in range(200))
+    return seeds
+
+
+# Two ranks that gather, one of them hostile: its frame as it is, then what becomes of its verdict: a byte of its code, or of whom it blames.
+EXCHANGES = {
+    "undisturbed": bytes([0, 0, 0, 0, 40, 1]),
+    "verdict_pending": bytes([0, 0, 0, 0, 40, 1, 0, 8, 32, 10]),
+    "verdict_unknown": bytes([0, 0, 0, 0, 40, 1, 0, 8, 33, 1]),
+    "verdict_of_nobody": bytes([0, 0, 0, 0, 40, 1, 0, 9, 32, 8, 36, 9]),
+}
+
+# ---- files of arrays ------------------------------------------------------------------------------------
+
+FLOATS = struct.pack("<6f", 0, 1, -2.5, 1e-3, float("inf"), float("nan"))
+
+
+def npy(descr, shape, data, version=1):
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+    return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little") + header + data
+
+
+NPY = {
+    "f4": npy("<f4", "(2, 3)", FLOATS),
+    "f8": npy("<f8", "(3,)", FLOATS),
+    "f2": npy("<f2", "(12,)", FLOATS, 2),
+    "bf16": npy("<V2", "(2, 6, 1)", FLOATS, 3),
+    "scalar": npy("<f4", "()", FLOATS[:4]),
+    "empty": npy("<f4", "(0, 7)", b""),
+    "long": npy("<f4", "(6L,)", FLOATS),
+    "i8": npy("<i8", "(3,)", FLOATS),
+    "object": npy("|O", "(3,)", FLOATS),
+    "fields": b"\x93NUMPY\1\0\x4a\0{'descr': [('a', '<f4')], 'fortran_order': True, 'shape': (1, 2), }\n" + FLOATS,
+}
+
+
+def member(name, content, deflated=False, extra=b"", flags=0):
+    packed = content
+    if deflated:  # one block, stored: the bytes do not depend on a version of zlib
+        packed = b"\1" + struct.pack("<HH", len(content), len(content) ^ 0xFFFF) + content
+    return name.encode(), packed, zlib.crc32(content), len(content), 8 if deflated else 0, extra, flags
+
+
+def archive(*members, zip64=False, comment=b""):
+    body, directory = b"", b""
+    for name, packed, crc, size, method, extra, flags in members:
+        head = struct.pack("<HHHHHIIIHH", 20, flags, method, 0, 33, crc, len(packed), size, len(name), len(extra))
+        directory += b"PK\1\2" + struct.pack("<H", 20) + head + struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name + extra
+        body += b"PK\3\4" + head + name + extra + packed
+    n, at = len(members), len(body)
+    end = b""
+    if zip64:
+        end = b"PK\6\6" + struct.pack("<QHHIIQQQQ", 44, 45, 45, 0, 0, n, n, len(directory), at)
+        end += b"PK\6\7" + struct.pack("<IQI", 0, at + len(directory), 1)
+    return body + directory + end + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, n, n, len(directory), at, len(comment)) + comment
+
+
+NPZ = {
+    "stored": archive(member("a.npy", NPY["f4"])),
+    "deflated": archive(member("a.npy", NPY["f4"], True), member("b.npy", NPY["f8"], True)),
+    "mixed": archive(member("a.npy", NPY["i8"]), member("readme", b"hello"), member("c.npy", NPY["bf16"])),
+    "zip64": archive(member("a.npy", NPY["f4"], extra=struct.pack("<HHQQ", 1, 16, 1, 1)), zip64=True),
+    "comment": archive(member("a.npy", NPY["empty"]), comment=b"PK\5\6"),
+    "none": archive(),
+}
+
+
+def safetensors(header, data):
+    return struct.pack("<Q", len(header)) + header.encode() + data
+
+
+SAFETENSORS = {
+    "two": safetensors('{"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,2],"data_offsets":[0,16]},"b":{"dtype":"BF16","shape":[4],"data_offsets":[16,24]}}', FLOATS),
+    "f64": safetensors('{"a":{"dtype":"F64","shape":[3],"data_offsets":[0,24]}}', FLOATS),
+    "f16": safetensors('{"a\\u00e9\\n":{"dtype":"F16","shape":[],"data_offsets":[0,2]}}', FLOATS[:2]),
+    "skipped": safetensors('{"a":{"dtype":"I8","shape":[24],"data_offsets":[0,24]},"b":{"dtype":"X","shape":[0],"data_offsets":[24,24]}}', FLOATS),
+    "none": safetensors("{}", b""),
+    "nested": safetensors('{"a":{"dtype":{"x":[[1]]}}}', b""),
+    "gap": safetensors('{"a":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}}', FLOATS[:12]),
+}
+SYNTH = ["synth:d=100", "synth:d=5000,density=0.01,support=clustered,values=gauss,seed=7", "synth:d=9000,density=0.3,support=powerlaw,values=student3",
+         "synth:", "synth:d=1099511627777", "synth:density=1e-400,d=2", "synth:d=1,d=1", "synth:d=1,", "synth:d=8,seed=18446744073709551615,density=1"]
+
+
 def main():
-    found = {f"fuzz_decode/{name}": data for name, data in decode_seeds().items()} | {f"fuzz_plan/{name}": data for name, data in plan_seeds().items()}
+    targets = {
+        "fuzz_decode": decode_seeds(),
+        "fuzz_merge": merge_seeds(),
+        "fuzz_codec": codec_seeds(),
+        "fuzz_round_trip": script_seeds("round trip", 24, 200),
+        "fuzz_exchange": script_seeds("exchange", 16, 60) | EXCHANGES,
+        "fuzz_plan": plan_seeds(),
+        "fuzz_npy": NPY,
+        "fuzz_npz": NPZ,
+        "fuzz_safetensors": SAFETENSORS,
+        "fuzz_raw": {"six": FLOATS, "odd": FLOATS[:7], "none": b""},
+        "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)},
+    }
+    found = {f"{target}/{name}": data for target, seeds in targets.items() for name, data in seeds.items()}
     corpus = here / "corpus"
-    there = {str(p.relative_to(corpus)): p for p in corpus.rglob("*") if p.is_file() and not p.name.startswith("crash-")}
+    there = {str(p.relative_to(corpus)): p for p in corpus.rglob("*") if p.is_file() and not p.name.startswith("crash-") and p.suffix != ".pack"}
     if "--check" in sys.argv[1:]:
         wrong = sorted(name for name in found.keys() | there.keys() if name not in there or found.get(name) != there[name].read_bytes())
         if wrong:

@@ -1,4 +1,4 @@
-// Runs a fuzz target over files and folders:  replay_decode FILE|FOLDER …
+// Runs a fuzz target over files, folders and packs of inputs (pack.py):  replay_decode FILE|FOLDER|FILE.pack …
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -8,6 +8,29 @@
 #include <vector>
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace {
+
+// On memory of its own, so that a read behind it is seen.
+void run(const std::vector<uint8_t>& input) { LLVMFuzzerTestOneInput(input.data(), input.size()); }
+
+// Inputs one behind the other, each behind its length in four bytes. False if it ends within one.
+bool run_pack(const std::vector<uint8_t>& pack, size_t& count) {
+  size_t at = 0;
+  while (at < pack.size()) {
+    if (pack.size() - at < 4) return false;
+    const size_t size = pack[at] | size_t{pack[at + 1]} << 8 | size_t{pack[at + 2]} << 16 | size_t{pack[at + 3]} << 24;
+    at += 4;
+    if (size > pack.size() - at) return false;
+    std::fprintf(stderr, "input %zu, byte %zu\n", count, at);
+    run({pack.begin() + static_cast<std::ptrdiff_t>(at), pack.begin() + static_cast<std::ptrdiff_t>(at + size)});
+    at += size;
+    ++count;
+  }
+  return true;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   namespace fs = std::filesystem;
@@ -23,12 +46,21 @@ int main(int argc, char** argv) {
       for (const auto& entry : fs::recursive_directory_iterator(argv[i]))
         if (entry.is_regular_file()) files.insert(entry.path());
   }
+  size_t count = 0;
   for (const auto& path : files) {
     std::ifstream file(path, std::ios::binary);
-    const std::vector<char> bytes((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+    const std::vector<uint8_t> data((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
     std::fprintf(stderr, "%s\n", path.c_str());  // the last one named is the one that fails
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size());
+    if (path.extension() == ".pack") {
+      if (!run_pack(data, count)) {
+        std::fprintf(stderr, "replay: %s ends within an input\n", path.c_str());
+        return 1;
+      }
+    } else {
+      run(data);
+      ++count;
+    }
   }
-  std::printf("%zu inputs\n", files.size());
+  std::printf("%zu inputs\n", count);
   return files.empty();
 }

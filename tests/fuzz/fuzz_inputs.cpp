@@ -1,0 +1,75 @@
+// The readers of array files, one a target (DR_READER): any bytes give arrays that hold together, or an input_error with a sentence.
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+
+#include "bench/compare/npy.hpp"
+#include "bench/compare/npz.hpp"
+#include "bench/compare/number.hpp"
+#include "bench/compare/safetensors.hpp"
+#include "bench/compare/synth.hpp"
+#include "fuzz/script.hpp"
+#include "fuzz/zip_check.hpp"
+
+namespace {
+
+using namespace dr::compare;
+using fuzz::wrong;
+using file_bytes = std::span<const std::byte>;
+
+constexpr std::string_view where = "x";
+
+std::vector<tensor> npy(file_bytes file) { return {parse_npy(file, where)}; }
+std::vector<tensor> npz(file_bytes file) {
+  std::vector<std::string> notes;
+  return parse_npz(file, where, &notes);
+}
+std::vector<tensor> safetensors(file_bytes file) {
+  std::vector<std::string> notes;
+  return parse_safetensors(file, where, &notes);
+}
+std::vector<tensor> raw(file_bytes file) { return {parse_raw(file, where)}; }
+
+// Elements are made at once, so of what asks for many the text alone is of interest; a few sizes at the limits are refused by it.
+std::vector<tensor> synth(file_bytes file) {
+  const std::string text(reinterpret_cast<const char*>(file.data()), file.size());
+  uint64_t d = text.find("d=") == std::string::npos ? 1'000'000 : 0;
+  for (size_t at = text.find("d="); at != std::string::npos; at = text.find("d=", at + 1)) {
+    uint64_t x = 0;
+    const auto [end, error] = std::from_chars(text.data() + at + 2, text.data() + text.size(), x);
+    d = std::max(d, error == std::errc() ? x : 0);
+  }
+  return d > 20'000 && d <= uint64_t{1} << 40 ? std::vector<tensor>{} : std::vector{make_synth(text)};
+}
+
+bool printed(std::string_view text) {
+  return std::ranges::all_of(text, [](unsigned char c) { return c >= 32 && c < 127; });
+}
+
+void judge(const tensor& t) {
+  uint64_t elements = 1;
+  for (const uint64_t extent : t.shape) elements *= extent;
+  if (elements != t.elements || t.data.size() != t.elements * size_of(t.type)) wrong("shape, count and bytes disagree");
+  if (!printed(t.name)) wrong("a name that is not printable");
+}
+
+void read(const fuzz::bytes& file) {
+  const fuzz::block held(file, 1);
+  try {
+    for (const tensor& t : DR_READER({reinterpret_cast<const std::byte*>(held.data()), held.size()})) judge(t);
+  } catch (const input_error& error) {
+    const std::string_view sentence = error.what();
+    if (sentence.size() < 10 || !printed(sentence)) wrong("no sentence for a terminal:", error.what());
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const fuzz::bytes given(data, data + size);
+  read(given);
+  fuzz::bytes fixed(given);
+  zip_check::fix(fixed.data(), fixed.size());
+  if (fixed != given) read(fixed);
+  return 0;
+}

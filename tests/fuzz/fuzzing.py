@@ -1,0 +1,284 @@
+#!/usr/bin/env python3
+"""Runs the fuzz targets and keeps account of it (`./dev fuzz`).
+
+    fuzzing.py run BUILD --minutes N [-j JOBS] [TARGET…]   fuzzes all targets in turn, or those named, and appends a line a target to
+                                                           bench/results/fuzz.jsonl; exit 1 if one of them found something
+    fuzzing.py minimise BUILD [TARGET…]                    what was found, as corpus/TARGET.pack: the least that reaches the same code
+    fuzzing.py coverage BUILD [TARGET…]                    lines that the corpora reach, by folder; those that they do not reach
+    fuzzing.py table                                       bench/results/fuzz.md of bench/results/fuzz.jsonl
+
+BUILD: for coverage a build with clang's coverage, else one with -Dfuzzing=true. What fuzzing finds lies in BUILD/found/TARGET, which the
+next run begins with; an input that crashes is BUILD/crashes/TARGET-….
+"""
+import argparse
+import datetime
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pack
+
+here = Path(__file__).resolve().parent
+root = here.parent.parent
+corpus = here / "corpus"
+record = root / "bench" / "results" / "fuzz.jsonl"
+table_file = record.with_suffix(".md")
+
+TARGETS = {
+    "fuzz_decode": "inspect, decode and merge of one frame",
+    "fuzz_merge": "merge of several frames, dense and to a union",
+    "fuzz_codec": "each codec alone: decode of any payload, round trip",
+    "fuzz_round_trip": "plans and tensors: encode, inspect, decode, prepared",
+    "fuzz_exchange": "messages of a hostile rank",
+    "fuzz_plan": "text of plans",
+    "fuzz_npy": "`.npy`",
+    "fuzz_npz": "`.npz`",
+    "fuzz_safetensors": "`.safetensors`",
+    "fuzz_raw": "raw f32 files",
+    "fuzz_synth": "`synth:` texts",
+}
+# Bytes that an input is made of at most. Longer ones are slower, and reach nothing more.
+LENGTHS = {"fuzz_decode": 2048, "fuzz_merge": 4096, "fuzz_exchange": 2048, "fuzz_synth": 128, "fuzz_raw": 64, "fuzz_plan": 1024}
+PACK_MAX = 200_000
+LEVELS = ("scalar", "avx2", "avx512")  # of instructions: each has decoders of its own
+SANITIZERS = {
+    "ASAN_OPTIONS": "detect_leaks=1:allocator_may_return_null=1:abort_on_error=0",
+    "UBSAN_OPTIONS": "halt_on_error=1:print_stacktrace=1",
+}
+NICE = ["nice", "-n", "19"]
+
+
+def commit():
+    done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=root, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
+
+
+def build_targets(build, names):
+    subprocess.run(["ninja", "-C", build, *(f"tests/fuzz/{name}" for name in names)], check=True, stdout=sys.stderr)
+
+
+def seeds_of(name, folder):
+    """The corpus of the tree, unpacked into a folder; what else is worth beginning with."""
+    pack.unpack(corpus / f"{name}.pack", folder)
+    more = [here.parent / "golden" / "frames"] if name == "fuzz_decode" else []
+    return [folder, *(path for path in [corpus / name, *more] if path.is_dir())]
+
+
+# ---- run ------------------------------------------------------------------------------------------------
+
+
+def start(build, name, seconds, unpacked):
+    found, crashes = Path(build) / "found" / name, Path(build) / "crashes"
+    for folder in (found, crashes):
+        folder.mkdir(parents=True, exist_ok=True)
+    command = [*NICE, str(Path(build) / "tests" / "fuzz" / name), f"-max_total_time={seconds}", f"-artifact_prefix={crashes}/{name}-"]
+    command += [f"-max_len={LENGTHS.get(name, 1024)}", "-timeout=20", "-rss_limit_mb=2048", "-print_final_stats=1", "-use_value_profile=1"]
+    command += [str(path) for path in [found, *seeds_of(name, unpacked)]]
+    log = (Path(build) / f"{name}.log").open("w+", errors="replace")
+    return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | SANITIZERS), log
+
+
+def finish(name, process, log):
+    """Waits, and writes what came of it into the record."""
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    log.seek(0)
+    text = log.read()
+    log.close()
+    covered = re.findall(r"cov: (\d+) ft: (\d+) corp: (\d+)", text) or [("0", "0", "0")]
+    executed = re.findall(r"stat::number_of_executed_units:\s*(\d+)", text)
+    finds = re.findall(r"Test unit written to (\S+)", text)
+    row = {
+        "target": name,
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        "commit": commit(),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
+        "executions": int(executed[-1]) if executed else int((re.findall(r"^#(\d+)", text, re.MULTILINE) or ["0"])[-1]),
+        "edges": int(covered[-1][0]),
+        "features": int(covered[-1][1]),
+        "corpus": int(covered[-1][2]),
+        "finds": [Path(path).name for path in finds],
+    }
+    with record.open("a") as out:
+        out.write(json.dumps(row) + "\n")
+    print(f"{name}: {row['executions']:,} executions in {row['cpu_seconds']:.0f} s of CPU, {row['edges']} edges", flush=True)
+    if process.returncode:
+        print(f"{name}: exit {process.returncode}; {' '.join(finds) or 'no input was kept'}\n{text[-3000:]}", flush=True)
+    return process.returncode == 0
+
+
+def run(options):
+    names = options.targets or list(TARGETS)
+    build_targets(options.build, names)
+    seconds = max(1, int(options.minutes * 60 * options.jobs / len(names)))
+    good = True
+    with tempfile.TemporaryDirectory() as temporary:
+        waiting, running = list(names), []
+        while waiting or running:
+            while waiting and len(running) < options.jobs:
+                name = waiting.pop(0)
+                running.append((name, *start(options.build, name, seconds, Path(temporary) / name)))
+            while all(process.returncode is None for _, process, _ in running):
+                for name, process, log in running:
+                    if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                        good = finish(name, process, log) and good
+                time.sleep(0.5)
+            running = [each for each in running if each[1].returncode is None]
+    table(options)
+    return not good
+
+
+# ---- minimise -------------------------------------------------------------------------------------------
+
+
+def minimise(options):
+    names = options.targets or list(TARGETS)
+    build_targets(options.build, names)
+    for name in names:
+        with tempfile.TemporaryDirectory() as temporary:
+            least, unpacked = Path(temporary) / "least", Path(temporary) / "unpacked"
+            least.mkdir()
+            # The seeds of the tree come first, so that the pack holds what they do not reach.
+            folders = [path for path in [*seeds_of(name, unpacked), Path(options.build) / "found" / name] if path.is_dir()]
+            kept = [path for path in folders if path.is_relative_to(here.parent)]
+            for folder in kept:
+                for path in folder.iterdir():
+                    shutil.copy(path, least / f"{folder.name}-{path.name}")
+            before = {path.name for path in least.iterdir()}
+            command = [*NICE, str(Path(options.build) / "tests" / "fuzz" / name), "-merge=1", "-timeout=20", str(least)]
+            subprocess.run([*command, *map(str, folders)], check=True, stderr=subprocess.DEVNULL, env=os.environ | SANITIZERS)
+            inputs = sorted((path.read_bytes() for path in least.iterdir() if path.name not in before), key=lambda data: (len(data), data))
+        size = pack.write(corpus / f"{name}.pack", inputs, PACK_MAX)
+        print(f"{name}: {len(inputs)} inputs, {size} bytes", flush=True)
+    return 0
+
+
+# ---- coverage -------------------------------------------------------------------------------------------
+
+# What decodes on the CPU. A GPU's side (*_device.cpp, *_tile.hpp, …) is judged by the tests of devices; unpack() of headers by all.
+FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/exchange", "codecs/index", "codecs/value", "codecs/order",
+           "codecs/bytes", "codecs/family", "bench/compare")
+NOT_OURS = re.compile(r"(_device\.cpp|_device\.hpp|_tile\.hpp|_cuda\.cu|union_tile\.cpp|device_row\.hpp)$")
+READERS = re.compile(r"bench/compare/(inputs|npy|npz|safetensors|synth)\.[ch]pp$")
+# Functions of encode in files of codecs: the 95 % are of decode.
+ENCODES = re.compile(r"(?i)encode|resolve|\bcost|writer|put_|append|choose|fit_|sort|tell|keep|select|level_of|plan|bound|make_codec|param")
+
+
+def profile(options, names, out):
+    out.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        program = Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_")
+        inputs = [path for path in (corpus / name, corpus / f"{name}.pack") if path.exists()]
+        if name == "fuzz_decode":
+            inputs.append(here.parent / "golden" / "frames")
+        for level in LEVELS:
+            env = os.environ | {"LLVM_PROFILE_FILE": f"{out}/{name}-{level}-%m.profraw", "DEEPREDUCE_CPU": level}
+            subprocess.run([*NICE, program, *inputs], check=True, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def lines_of(function):
+    """Lines of a function, each with whether it ran. A region: [line, column, end line, end column, count, file, expanded file, kind]."""
+    counts = {}
+    for line, _, end, _, count, file, _, kind in function["regions"]:
+        if kind == 0 and file == 0:  # code, not an expansion or a gap; inner regions come after outer ones
+            for each in range(line, end + 1):
+                counts[each] = count
+    return counts
+
+
+def coverage(options):
+    names = options.targets or list(TARGETS)
+    subprocess.run(["ninja", "-C", options.build, *(f"tests/fuzz/{name.replace('fuzz_', 'replay_')}" for name in names)], check=True, stdout=sys.stderr)
+    with tempfile.TemporaryDirectory() as temporary:
+        raw = Path(temporary)
+        profile(options, names, raw)
+        data = raw / "all.profdata"
+        subprocess.run(["llvm-profdata-14", "merge", "-sparse", "-o", data, *raw.glob("*.profraw")], check=True)
+        objects = [Path(options.build) / "capi" / "libdeepreduce.so"]
+        objects += [Path(options.build) / "tests" / "fuzz" / name.replace("fuzz_", "replay_") for name in names]
+        listed = [part for each in objects[1:] for part in ("-object", each)]
+        done = subprocess.run(["llvm-cov-14", "export", f"-instr-profile={data}", objects[0], *listed], check=True, capture_output=True)
+    ran, of_decode = {}, {}
+    for function in json.loads(done.stdout)["data"][0]["functions"]:
+        path = os.path.relpath(function["filenames"][0], root)
+        if not path.startswith(FOLDERS) or NOT_OURS.search(path) or (path.startswith("bench/") and not READERS.search(path)):
+            continue
+        for line, count in lines_of(function).items():
+            ran[path, line] = max(ran.get((path, line), 0), count)
+            if not ENCODES.search(function["name"]):
+                of_decode[path, line] = True
+    print("| folder | lines | reached | of them not of encode | reached |\n|---|---|---|---|---|")
+    for folder in FOLDERS:
+        lines = [key for key in ran if key[0].startswith(folder)]
+        decode = [key for key in lines if key in of_decode]
+        print(f"| {folder} | {len(lines)} | {share(lines, ran)} | {len(decode)} | {share(decode, ran)} |")
+    print()
+    missed = {}
+    for path, line in sorted(ran):
+        if not ran[path, line]:
+            missed.setdefault(path, []).append(line)
+    for path, lines in missed.items():
+        print(f"not reached: {path}: {spans(lines)}")
+    return 0
+
+
+def share(keys, ran):
+    return f"{100 * sum(ran[key] > 0 for key in keys) / len(keys):.1f} %" if keys else "-"
+
+
+def spans(lines):
+    text, first = [], lines[0]
+    for line, following in zip(lines, [*lines[1:], None]):
+        if following != line + 1:
+            text.append(str(first) if first == line else f"{first}-{line}")
+            first = following
+    return " ".join(text)
+
+
+# ---- table ----------------------------------------------------------------------------------------------
+
+
+def table(_):
+    rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang 14 under ASan and UBSan;",
+             "`edges` of the instrumented code that the last run reached, `corpus` its inputs then. A find is an input that crashed, hung, leaked or broke a promise.", "",
+             "| target | of | runs | executions | CPU minutes | edges | corpus | finds | last commit |", "|---|---|---|---|---|---|---|---|---|"]
+    for name, what in TARGETS.items():
+        mine = [row for row in rows if row["target"] == name]
+        if not mine:
+            lines.append(f"| {name} | {what} | 0 | | | | | | |")
+            continue
+        last = mine[-1]
+        lines.append(f"| {name} | {what} | {len(mine)} | {sum(row['executions'] for row in mine):,} | {sum(row['cpu_seconds'] for row in mine) / 60:.1f} | "
+                     f"{last['edges']} | {last['corpus']} | {sum(len(row['finds']) for row in mine)} | {last['commit']} |")
+    hours = sum(row["cpu_seconds"] for row in rows) / 3600
+    since = next((i for i, row in enumerate(reversed(rows)) if row["finds"]), len(rows))
+    clean = sum(row["cpu_seconds"] for row in rows[len(rows) - since:]) / 3600
+    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of which {clean:.2f} since the last find.", ""]
+    lines += [f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}" for row in rows if row["finds"]]
+    table_file.write_text("\n".join(lines).rstrip() + "\n")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("run", "minimise", "coverage", "table"))
+    parser.add_argument("build", nargs="?", default="build-fuzz")
+    parser.add_argument("--minutes", type=float, default=11, help="of all targets together, on each of the jobs (11)")
+    parser.add_argument("-j", "--jobs", type=int, default=1)
+    parser.add_argument("targets", nargs="*", metavar="TARGET")
+    options = parser.parse_intermixed_args()
+    unknown = [name for name in options.targets if name not in TARGETS]
+    if unknown:
+        parser.error(f"no target {unknown[0]}; there are {', '.join(TARGETS)}")
+    return {"run": run, "minimise": minimise, "coverage": coverage, "table": table}[options.what](options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

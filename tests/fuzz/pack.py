@@ -1,0 +1,30 @@
+"""Packs: the inputs of a corpus in one file, each behind its length in four bytes, low first. replay.cpp reads them, too."""
+import hashlib
+
+
+def read(path):
+    data, at, inputs = path.read_bytes(), 0, []
+    while at < len(data):
+        size = int.from_bytes(data[at : at + 4], "little")
+        if at + 4 + size > len(data):
+            raise ValueError(f"{path}: byte {at}: an input of {size} bytes goes beyond the end at {len(data)}")
+        inputs.append(data[at + 4 : at + 4 + size])
+        at += 4 + size
+    return inputs
+
+
+def write(path, inputs, most):
+    """As many inputs as fit `most` bytes, in their order. Returns the bytes."""
+    packed = b""
+    for data in inputs:
+        if len(packed) + 4 + len(data) <= most:
+            packed += len(data).to_bytes(4, "little") + data
+    path.write_bytes(packed)
+    return len(packed)
+
+
+def unpack(path, folder):
+    """A file an input, named by what is in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for data in read(path) if path.exists() else []:
+        (folder / hashlib.sha1(data).hexdigest()).write_bytes(data)
