@@ -44,7 +44,8 @@ dr_status placed_batch::place(const batch_request& request, const tensor_list& t
   }
   device_workspace = device_encode_workspace(*this);
   headers = headers_of(*this);
-  return count_device_launches(*this, headers, *where, launches, error);
+  device_encode_scratch host;
+  return count_device_launches(*this, headers, where, host, launches, error);
 }
 
 dr_status placed_batch::load_decode(dr_error& error) {

@@ -1,5 +1,8 @@
 #include "api/run_encode.hpp"
 
+#include <algorithm>
+#include <functional>
+
 #include "api/host_detour.hpp"
 
 namespace dr {
@@ -11,6 +14,17 @@ size_t write_failure_at(uint8_t* at, const encode_call& call, dr_status status, 
 
 bool wants_failure(const encode_request& r) {
   return (r.call.flags & DR_CALL_STATUS_FRAME) && r.frame && r.capacity >= status_frame_max;
+}
+
+// The host's lists grow before anything is enqueued: a device cannot take back what it has done when memory runs out.
+dr_status make_room(const placed_batch& b, device_encode_scratch& host, dr_error& error) {
+  const std::array<size_t, 3> now{b.rows.size(), b.wire.size(), b.headers[1].head.size()};
+  if (std::equal(now.begin(), now.end(), host.seen.begin(), std::less_equal<>())) return DR_OK;
+  uint32_t launches = 0;
+  if (const dr_status s = count_device_launches(b, b.headers, nullptr, host, launches, error)) return s;
+  std::transform(now.begin(), now.end(), host.seen.begin(), host.seen.begin(),
+                 [](size_t a, size_t b) { return std::max(a, b); });
+  return DR_OK;
 }
 
 // The CPU encodes for the device; then frame and result go there.
@@ -40,6 +54,7 @@ dr_status encode_placed(context& c, const placed_batch& b, const encode_request&
   if (!r.where.where)
     return encode(b, r.call, tensors, c.workers_for(b), workspace, workspace_size, r.frame, r.capacity, made, c.error);
   if (b.by_host) return detour(c, b, r, tensors);
+  if (const dr_status s = make_room(b, c.on_device.encoding, c.error)) return s;
   device_queue queue{r.where.where, nullptr, r.where.stream};
   return encode_on_device(b, b.headers, r.call, tensors, queue, workspace, workspace_size, r.frame, r.capacity,
                           r.result, c.on_device.encoding, c.error);

@@ -338,21 +338,6 @@ class device_encoder {
   uint64_t tiles_ = 0;
 };
 
-// The host's lists grow before anything is enqueued: a device cannot take back what it has done when memory runs out.
-dr_status make_room(const batch& b, const device_headers& headers, const encode_call& call, void* workspace,
-                    device_encode_scratch& host, dr_error& error) {
-  const size_t head = headers[(call.flags & DR_CALL_TAG) != 0].head.size();
-  if (b.rows.size() <= host.rows_seen && b.wire.size() <= host.plans_seen && head <= host.head_seen) return DR_OK;
-  device_queue dry;
-  device_encoder e(b, call, {}, dry, host, error);
-  e.lay_out(static_cast<std::byte*>(workspace));
-  if (const dr_status s = e.run(headers, nullptr, 0, nullptr)) return s;
-  host.rows_seen = std::max(host.rows_seen, b.rows.size());
-  host.plans_seen = std::max(host.plans_seen, b.wire.size());
-  host.head_seen = std::max(host.head_seen, head);
-  return DR_OK;
-}
-
 }  // namespace
 
 uint64_t device_encode_workspace(const batch& b) {
@@ -364,11 +349,10 @@ uint64_t device_encode_workspace(const batch& b) {
   return e.lay_out(nullptr);
 }
 
-dr_status count_device_launches(const batch& b, const device_headers& headers, device& where, uint32_t& launches,
-                                dr_error& error) {
+dr_status count_device_launches(const batch& b, const device_headers& headers, device* loads,
+                                device_encode_scratch& host, uint32_t& launches, dr_error& error) {
   device_queue dry;
-  dry.loads = &where;
-  device_encode_scratch host;
+  dry.loads = loads;
   encode_call call;
   call.flags = DR_CALL_TAG;
   device_encoder e(b, call, {}, dry, host, error);
@@ -402,8 +386,6 @@ dr_status encode_on_device(const batch& b, const device_headers& headers, const 
     error.needed = std::max<uint64_t>(layout.frame_bound, 64);
     return DR_E_CAPACITY;
   }
-  if (const dr_status s = make_room(b, headers, call, workspace, host, error)) return s;
-  e.lay_out(static_cast<std::byte*>(workspace));
   return e.run(headers, frame, capacity, result);
 }
 

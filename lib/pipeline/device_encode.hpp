@@ -23,7 +23,7 @@ struct device_encode_scratch {
   std::vector<subtract_job> subtract;
   std::vector<uint8_t> blob;
   std::vector<state_range> states;
-  size_t rows_seen = 0, plans_seen = 0, head_seen = 0;  // of batches for which there is room
+  std::array<size_t, 3> seen{};  // rows, plans and bytes of header of the largest batches that it had room for
 };
 
 // The headers of a batch: without and with a tag.
@@ -35,9 +35,10 @@ device_headers headers_of(const batch& b);
 dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& error);
 
 uint64_t device_encode_workspace(const batch& b);
-// Launches of an encode; their kernels are loaded on the way.
-dr_status count_device_launches(const batch& b, const device_headers& headers, device& where, uint32_t& launches,
-                                dr_error& error);
+// Launches of an encode, of which nothing is enqueued; `host` has the room for it then, and the kernels are loaded on `loads`, if it is
+// not NULL.
+dr_status count_device_launches(const batch& b, const device_headers& headers, device* loads,
+                                device_encode_scratch& host, uint32_t& launches, dr_error& error);
 
 // Enqueues. Tensors, states, workspace, frame and result are device memory; the result reports capacity and faults of
 // the data.

@@ -84,7 +84,7 @@ def start(build, name, seconds, unpacked):
     return subprocess.Popen(command, stdout=log, stderr=log, env=os.environ | SANITIZERS), log
 
 
-def finish(name, process, log):
+def finish(name, process, log, built):
     """Waits, and writes what came of it into the record."""
     _, status, usage = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
@@ -97,7 +97,7 @@ def finish(name, process, log):
     row = {
         "target": name,
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
-        "commit": commit(),
+        "commit": built,
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "executions": int(executed[-1]) if executed else int((re.findall(r"^#(\d+)", text, re.MULTILINE) or ["0"])[-1]),
         "edges": int(covered[-1][0]),
@@ -116,6 +116,7 @@ def finish(name, process, log):
 def run(options):
     names = options.targets or list(TARGETS)
     build_targets(options.build, names)
+    built = commit()
     seconds = max(1, int(options.minutes * 60 * options.jobs / len(names)))
     good = True
     with tempfile.TemporaryDirectory() as temporary:
@@ -127,7 +128,7 @@ def run(options):
             while all(process.returncode is None for _, process, _ in running):
                 for name, process, log in running:
                     if os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
-                        good = finish(name, process, log) and good
+                        good = finish(name, process, log, built) and good
                 time.sleep(0.5)
             running = [each for each in running if each[1].returncode is None]
     table(options)
