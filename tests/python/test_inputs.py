@@ -127,11 +127,12 @@ def test_pt_files_are_read_by_the_command_and_named_in_the_rows(torch, tmp_path)
     embedding = torch.sparse_coo_tensor(torch.tensor([[7, 2, 7]]), torch.randn(3, 4), (9, 4))
     weight = torch.randn(30, 40).t()
     state = {"model": {"weight": weight, "layers": [torch.ones(3), torch.ones(2, dtype=torch.bfloat16)]},
-             "emb": embedding, "step": 7, "name": "x"}  # fmt: skip
+             "emb": embedding, "seen": torch.tensor(3), "step": 7, "name": "x"}  # fmt: skip
     torch.save(state, tmp_path / "g.pt")
     done = command("compare", tmp_path / "g.pt", "--tensor", "*", "--plan", "index=raw value=raw", *QUICK)
     rows = rows_of(json.loads(done.stdout))
     assert {row["input"] for row in rows} == {str(tmp_path / "g.pt")}
+    assert f"{tmp_path / 'g.pt'}: seen.npy".encode() in done.stderr  # (of integers)
     assert [(row["tensor"], row["dtype"], row["d"]) for row in rows] == [
         ("model.weight", "f32", 1200), ("model.layers.0", "f32", 3), ("model.layers.1", "bf16", 2), ("emb", "f32", 36)]
     assert b"step: skipped, is no tensor but int" in done.stderr and b"come again, added up" in done.stderr
