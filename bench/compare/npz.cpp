@@ -243,7 +243,8 @@ std::pair<bytes, std::shared_ptr<const void>> unpack(const member& m, const read
 std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& how) {
   const directory place = find_directory(file, path);
   const std::string_view comment = text(place.comment);
-  const std::string where = comment.starts_with(made_of) ? printable(comment.substr(made_of.size())) : std::string(path);
+  const std::string where =
+      comment.starts_with(made_of) ? printable(comment.substr(made_of.size())) : std::string(path);
   std::vector<member> members = read_directory(file, place, where);
   for (member& m : members) locate(file, m);
   refuse_overlap(members, file, place.offset);
