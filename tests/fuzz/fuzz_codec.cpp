@@ -54,7 +54,8 @@ struct stream {
     if (s != DR_OK && s != DR_E_CORRUPT) wrong("a need that is neither OK nor CORRUPT", codec->name);
     return s == DR_OK && n.payload <= memory_most && n.tell <= memory_most / 4;
   }
-  dr_fault run(decltype(dr_ops::decode) operation, bool encodes, uint64_t scratch_size, uint8_t fill) {
+  template <class F>
+  dr_fault run(F&& operation, bool encodes, uint64_t scratch_size, uint8_t fill) {
     dr_fault fault{};
     fault.struct_size = sizeof fault;
     job.fault = &fault;
@@ -193,6 +194,11 @@ void encode(stream& s, script& from, uint64_t count) {
   job.tell = tells ? tell.data() : nullptr;
   job.tell_capacity = tells ? tell_most : 0;
   job.tell_count = &told;
+  uint64_t cost = UINT64_MAX;
+  const auto ask = [&](const dr_exec* e, const dr_params* p, const dr_job* j, size_t n) {
+    return s.codec->cpu->cost(e, p, j, n, &cost);
+  };
+  if (s.codec->cpu->cost && s.run(ask, true, need.encode_scratch, 0x3c).code) cost = UINT64_MAX;
   const uint64_t in_max = job.in_max;
   const dr_fault fault = s.run(s.codec->cpu->encode, true, need.encode_scratch, 0xa5);
   if (in.copy(in.size()) != elements) wrong("encode changes its input", s.codec->name);
@@ -202,6 +208,7 @@ void encode(stream& s, script& from, uint64_t count) {
   }
   if (out_size > need.payload || told > tell_most) wrong("more than its bounds", s.codec->name);
   if (s.has(DR_FIXED_SIZE) && out_size != need.payload) wrong("not its fixed size", s.codec->name);
+  if (cost != UINT64_MAX && cost != out_size) wrong("not the size that it told", s.codec->name);
 
   bytes payload = out.copy(out_size);
   const uint64_t support = s.is(DR_ROLE_INDEX) ? told : count;

@@ -55,8 +55,13 @@ NICE = ["nice", "-n", "19"]
 
 
 def commit():
-    done = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=12"], cwd=root, capture_output=True, text=True, check=False)
-    return done.stdout.strip() or "unknown"
+    """Of the tree that is fuzzed; -dirty if what is built from is not committed."""
+
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", "lib", "codecs", "capi", "include", "bench/compare", "tests/fuzz")
+    return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("-dirty" if changed else "")
 
 
 def build_targets(build, names):
@@ -162,12 +167,12 @@ def minimise(options):
 
 # ---- coverage -------------------------------------------------------------------------------------------
 
-# What decodes on the CPU. A GPU's side (*_device.cpp, *_tile.hpp, …) is judged by the tests of devices; unpack() of headers by all.
+# What reads bytes on the CPU. A GPU's side (*_device.cpp, *_tile.hpp, …) is not in it: tests/device and tests/cuda see to that.
 FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/exchange", "codecs/index", "codecs/value", "codecs/order",
            "codecs/bytes", "codecs/family", "bench/compare")
 NOT_OURS = re.compile(r"(_device\.cpp|_device\.hpp|_tile\.hpp|_cuda\.cu|union_tile\.cpp|device_row\.hpp)$")
 READERS = re.compile(r"bench/compare/(inputs|npy|npz|safetensors|synth)\.[ch]pp$")
-# Functions of encode in files of codecs: the 95 % are of decode.
+# Functions of an encode, by what is in their (mangled) names: of files that hold both sides, the rest is what decodes.
 ENCODES = re.compile(r"(?i)encode|resolve|\bcost|writer|put_|append|choose|fit_|sort|tell|keep|select|level_of|plan|bound|make_codec|param")
 
 
@@ -248,8 +253,8 @@ def spans(lines):
 def table(_):
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang 14 under ASan and UBSan;",
-             "`edges` of the instrumented code that the last run reached, `corpus` its inputs then. A find is an input that crashed, hung, leaked or broke a promise.", "",
-             "| target | of | runs | executions | CPU minutes | edges | corpus | finds | last commit |", "|---|---|---|---|---|---|---|---|---|"]
+             "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise.", "",
+             "| target | of | runs | executions | CPU minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|"]
     for name, what in TARGETS.items():
         mine = [row for row in rows if row["target"] == name]
         if not mine:

@@ -82,8 +82,10 @@ def codec_seeds():
     seeds = {}
     for codec in range(28):
         draws = random.Random(f"codec {codec}")
-        for mode in (0, 1, 3, 8, 9):
-            seeds[f"codec_{codec:02}_{mode}"] = bytes([codec, mode, 40, 0]) + draws.randbytes(4) + bytes(draws.randrange(64) for _ in range(200))
+        # An encode (bit 0) of a few elements and of many, whose wide loops run; of each type; a payload of any bytes.
+        for mode, count in ((0, 40), (8, 300), (1, 40), (1, 700), (9, 300), (9, 3000), (3, 1500), (5, 90)):
+            head = bytes([codec, mode, count & 255, count >> 8])
+            seeds[f"codec_{codec:02}_{mode}_{count}"] = head + draws.randbytes(12) + bytes(draws.randrange(64) for _ in range(160))
     return seeds
 
 
@@ -172,7 +174,7 @@ def main():
         "fuzz_decode": decode_seeds(),
         "fuzz_merge": merge_seeds(),
         "fuzz_codec": codec_seeds(),
-        "fuzz_round_trip": script_seeds("round trip", 24, 200),
+        "fuzz_round_trip": script_seeds("round trip", 80, 400),
         "fuzz_exchange": script_seeds("exchange", 16, 60) | EXCHANGES,
         "fuzz_plan": plan_seeds(),
         "fuzz_npy": NPY,
