@@ -142,7 +142,17 @@ def archive(*members, zip64=False, comment=b""):
     return body + directory + end + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, n, n, len(directory), at, len(comment)) + comment
 
 
+def scipy(form, **arrays):
+    """As scipy.sparse.save_npz writes a matrix of 2 × 3 and four entries."""
+    values = {name: npy("<i4", f"({len(ints)},)", struct.pack(f"<{len(ints)}i", *ints)) for name, ints in arrays.items()}
+    values |= {"format": npy(f"|S{len(form)}", "()", form.encode()), "shape": npy("<i8", "(2,)", struct.pack("<qq", 2, 3)), "data": npy("<f4", "(4,)", FLOATS[:16])}
+    return archive(*(member(name + ".npy", content) for name, content in values.items()))
+
+
 NPZ = {
+    "csr": scipy("csr", indices=[2, 0, 1, 1], indptr=[0, 2, 4]),
+    "csc": scipy("csc", indices=[0, 1, 0, 1], indptr=[0, 1, 2, 4]),
+    "coo": scipy("coo", row=[0, 1, 0, 1], col=[2, 2, 0, 1]),
     "stored": archive(member("a.npy", NPY["f4"])),
     "deflated": archive(member("a.npy", NPY["f4"], True), member("b.npy", NPY["f8"], True)),
     "mixed": archive(member("a.npy", NPY["i8"]), member("readme", b"hello"), member("c.npy", NPY["bf16"])),
