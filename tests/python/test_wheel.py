@@ -201,7 +201,7 @@ def look_at_a_wheel(wheel, tmp_path):
     assert str(tmp_path / "venv") in run(python, "-B", "-c", code)
     plan = ["--plan", "index=golomb value=raw", "--repeat", "1", "--format", "csv"]
     command = tmp_path / "venv/bin/deepreduce"
-    assert run(command, "--version").strip() == version()
+    assert run(command, "--version").splitlines()[0] == f"deepreduce {version()}"
     for way in ([command], [python, "-m", "deepreduce"]):
         assert "index=golomb value=raw" in run(*way, "compare", "my.npz", *plan)
     bundled = run(command, "compare", *plan)
