@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "text_table.hpp"
+#include "totals.hpp"
 
 namespace dr::compare {
 namespace {
@@ -25,7 +26,7 @@ struct pair_of_rows {
 std::string key_of(const json_row& row, const std::string& input) {
   std::string key = input;
   for (const char* column : {"tensor", "step", "dtype", "d", "plan"})
-    key += '\0' + row.value(column, json_row()).dump();
+    key += '\0' + printed(row.value(column, json_row()));
   return key;
 }
 
@@ -102,6 +103,10 @@ ordered_json column_facts(const json_row& now, const json_row& old) {
   auto facts = ordered_json::object();
   for (const std::string& column : judged_columns(now)) {
     const auto a = number_in(now, column), b = number_in(old, column);
+    // An error that is no number any more, or only now is one: what is decoded is not finite.
+    if (a.has_value() != b.has_value() && column.ends_with("_error") && now.contains(column) && old.contains(column))
+      facts[column] = {
+          {"old", old.at(column)}, {"new", now.at(column)}, {"change", nullptr}, {"verdict", a ? "better" : "worse"}};
     if (!a || !b) continue;
     facts[column] = {{"old", old.at(column)},
                      {"new", now.at(column)},

@@ -22,10 +22,10 @@ struct scope {
 
   void add(const json_row& row) {
     subjects.insert(text_of(row, "input") + '\0' + text_of(row, "tensor") + '\0' +
-                    row.value("step", json_row()).dump());
+                    printed(row.value("step", json_row())));
     const std::string plan = text_of(row, "plan");
     if (!by_plan.contains(plan)) plans.push_back(plan);
-    by_plan[plan].push_back(&row);
+    add_row(by_plan[plan], row);
   }
 };
 
@@ -92,7 +92,7 @@ std::string numbers(const ordered_json& total) {
 std::string subject_of(const ordered_json& a) {
   const std::string scope = a.at("scope");
   if (scope == "all") return "all inputs together";
-  return a.at("input").get<std::string>() + (scope == "kind" ? ", " + a.at("kind").get<std::string>() : "");
+  return text_of(a, "input") + (scope == "kind" ? ", " + a.at("kind").get<std::string>() : "");
 }
 
 }  // namespace

@@ -14,6 +14,7 @@
 #include "compare.hpp"
 #include "document.hpp"
 #include "html_report.hpp"
+#include "number.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
 #include "plan_sweep.hpp"
@@ -80,7 +81,14 @@ ordered_json settings_of(const compare_options& o) {
           {"link", link_json(o)},
           {"segment_rows", o.segment_rows},
           {"steps", o.steps},
-          {"batch", o.subjects.batch}};
+          {"batch", o.subjects.batch},
+          {"selection",
+           {{"tensors", o.subjects.globs},
+            {"per_tensor", o.subjects.per_tensor},
+            {"flat", o.subjects.flat},
+            {"cast", o.subjects.cast ? ordered_json(name_of(*o.subjects.cast)) : ordered_json(nullptr)},
+            {"each_step", o.each_step},
+            {"plugins", o.plugins}}}};
 }
 
 class comparison {

@@ -13,6 +13,7 @@
 #include "inputs.hpp"
 #include "machine.hpp"
 #include "output.hpp"
+#include "totals.hpp"
 
 namespace dr::compare {
 namespace {
@@ -29,16 +30,24 @@ std::string csv_cell(const ordered_json& value) {
   return quoted + '"';
 }
 
+constexpr int deepest = 32;  // copying a document recurses
+
 ordered_json parse(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_directory(path, error)) throw input_error(path + ": is a directory, not saved rows");
   std::ifstream file(path, std::ios::binary);
   if (!file) throw input_error(path + ": cannot be opened: " + std::strerror(errno));
   const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto shallow = [&](int depth, ordered_json::parse_event_t, ordered_json&) {
+    if (depth > deepest) throw input_error(fmt::format("{}: lists and objects are more than {} deep", path, deepest));
+    return true;
+  };
   try {
-    return ordered_json::parse(text);
+    return ordered_json::parse(text, shallow);
   } catch (const ordered_json::parse_error& e) {
     throw input_error(fmt::format("{}: byte {}: no JSON; saved rows are what --format json writes", path, e.byte));
+  } catch (const ordered_json::exception& e) {  // a number that no double holds
+    throw input_error(fmt::format("{}: {}", path, e.what()));
   }
 }
 
@@ -56,7 +65,7 @@ void check_row(const ordered_json& row, const std::string& where) {
 std::string identity_of(const json_row& row) {
   std::string key;
   for (const char* column : {"input", "tensor", "step", "dtype", "d", "plan"})
-    key += row.value(column, json_row()).dump() + '\0';
+    key += printed(row.value(column, json_row())) + '\0';
   return key;
 }
 

@@ -10,7 +10,7 @@ namespace dr::compare {
 
 namespace {
 
-constexpr uint64_t elements_max = uint64_t{1} << 32;  // of a dense tensor: 16 GiB of float32
+constexpr uint64_t elements_max = uint64_t{1} << 30;  // of a dense tensor: 4 GiB of float32
 
 using sparse_parts = std::map<std::string, sparse_part>;
 

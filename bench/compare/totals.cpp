@@ -34,7 +34,7 @@ json_row sum(row_list rows, const std::string& column) {
     const auto cell = row->find(column);
     if (cell == row->end() || !cell->is_number()) return nullptr;
     integers &= cell->is_number_unsigned();
-    if (integers) whole += cell->get<uint64_t>();
+    if (integers) integers = !__builtin_add_overflow(whole, cell->get<uint64_t>(), &whole);
     all += cell->get<double>();
   }
   return integers ? json_row(whole) : finite(all);
@@ -126,6 +126,21 @@ json_row combine(row_list rows) {
   return total;
 }
 
+void add_row(std::vector<const json_row*>& rows, const json_row& row) {
+  const auto same = [&](const json_row* other) {
+    for (const char* column : {"input", "tensor", "step"})
+      if (other->value(column, json_row()) != row.value(column, json_row())) return false;
+    return true;
+  };
+  const auto old = std::ranges::find_if(rows, same);
+  if (old == rows.end())
+    rows.push_back(&row);
+  else
+    *old = &row;
+}
+
+std::string printed(const json_row& cell) { return cell.dump(-1, ' ', false, json_row::error_handler_t::replace); }
+
 total_list totals_of(std::span<const json_row> all) {
   struct group {
     std::set<std::string> tensors;
@@ -141,7 +156,7 @@ total_list totals_of(std::span<const json_row> all) {
     g.tensors.insert(text_of(row, "tensor"));
     const std::string plan = text_of(row, "plan");
     if (!g.by_plan.contains(plan)) g.plans.push_back(plan);
-    g.by_plan[plan].push_back(&row);
+    add_row(g.by_plan[plan], row);
   }
   total_list list;
   for (const auto& key : order) {

@@ -20,6 +20,10 @@ namespace dr::compare {
 using json_row = nlohmann::ordered_json;
 
 inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "memcpy"; }
+// Adds a row to those of a plan, in the place of one of the same input, tensor and step.
+void add_row(std::vector<const json_row*>& rows, const json_row& row);
+
+std::string printed(const json_row& cell);                     // as JSON; bytes that are no UTF-8 are replaced
 std::string text_of(const json_row& row, const char* column);  // "" if there is none, or it is null
 
 // At least one row, of one plan.

@@ -68,7 +68,9 @@ dr_transport loopback::transport(uint32_t rank) {
     const port& p = *static_cast<port*>(user);
     return p.of->test(p.number, request, *size);
   };
-  t.cancel = [](void* user, uint64_t request) { return static_cast<port*>(user)->of->cancel(request); };
+  t.cancel = [](void* user, uint64_t request) {
+    return answered([&] { return static_cast<port*>(user)->of->cancel(request); });
+  };
   t.now = [](void* user) { return static_cast<port*>(user)->clock; };
   t.spend = [](void* user, uint32_t step, uint64_t elements, uint64_t bytes) {
     port& p = *static_cast<port*>(user);
@@ -113,8 +115,14 @@ uint32_t loopback::turned(uint32_t tag, uint32_t places) const {
   return tag - owner + (owner + n - places) % n;
 }
 
+// Of ALIKE only what runs can send: the program says who the peers stand for.
+bool loopback::reaches(uint32_t peer, uint32_t own) const {
+  return peer != own && peer < options_.ranks && (!alike() || model_ != nullptr);
+}
+
 dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* bytes, size_t size, uint64_t& number) {
   const uint32_t sender = from;
+  if (!reaches(to, from)) return DR_E_ARGUMENT;
   if (alike()) {  // what another sends to this rank instead
     tag = turned(tag, to);
     from = options_.ranks - to, to = 0;
@@ -152,6 +160,7 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
 }
 
 dr_status loopback::recv(uint32_t to, uint32_t from, uint32_t tag, void* bytes, size_t room, uint64_t& number) {
+  if (from == to || from >= options_.ranks) return DR_E_ARGUMENT;
   make_room(waiting(from, to), 1);
   make_room(turns_, turns_of_one);
   const uint32_t n = take();
@@ -258,8 +267,12 @@ dr_status loopback::cancel(uint64_t number) {
 
 void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> statuses) {
   size_t left = 0;
-  if (alike() && exchanges[0]) model_ = &exchanges[0]->steps();
   make_room(turns_, exchanges.size());
+  struct running {
+    const program*& model;
+    ~running() { model = nullptr; }
+  } const running{model_};
+  if (alike() && exchanges[0]) model_ = &exchanges[0]->steps();
   for (uint32_t i = 0; i < exchanges.size(); ++i) {
     if (!exchanges[i] || !exchanges[i]->busy())
       continue;  // one that ended in a run that ran out of memory is still to be told

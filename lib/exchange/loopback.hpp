@@ -79,6 +79,7 @@ class loopback {
   void wake(uint32_t rank, uint64_t time);
   void push(const turn& t);
   uint32_t turned(uint32_t tag, uint32_t places) const;
+  bool reaches(uint32_t peer, uint32_t own) const;
   std::vector<uint32_t>& waiting(uint32_t from, uint32_t to) { return waiting_[size_t{to} * options_.ranks + from]; }
 
   dr_loopback_options options_{};

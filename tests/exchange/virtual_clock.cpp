@@ -168,3 +168,21 @@ TEST_CASE("1,024 ranks are modelled by one") {
     CHECK(seconds == doctest::Approx(expected).epsilon(0.03));
   }
 }
+
+TEST_CASE("a rank that stands for all sends nothing outside of a run") {
+  world::options o;
+  o.ranks = 4, o.present = 1;
+  o.plan = "sparsify=topr(ratio=0.1) exchange=ring";
+  o.exchange.flags = DR_EXCHANGE_DRY;
+  o.exchange.frame_size = tenth;
+  o.loopback.flags = DR_LOOPBACK_ALIKE;
+  o.sizes = {4000};
+  group g(o);
+  const dr_transport t = g.net.transport(0);
+  uint64_t request = 0;
+  for (const uint32_t peer : {1u, 3u, 0u, 4u, UINT32_MAX})
+    CHECK(t.send(t.user, peer, 1, nullptr, 1, &request) == DR_E_ARGUMENT);
+  for (const uint32_t peer : {0u, 4u}) CHECK(t.recv(t.user, peer, 1, nullptr, 1, &request) == DR_E_ARGUMENT);
+  g.run_well(0);
+  CHECK(t.send(t.user, 1, 1, nullptr, 1, &request) == DR_E_ARGUMENT);
+}

@@ -46,7 +46,8 @@ def test_rows_with_columns_of_their_own_keep_them(tmp_path):
 
 
 @pytest.mark.parametrize("text,part", [("", "no JSON"), ("[1]", "no list 'rows'"), ('{"rows": [1]}', "row 0"), ('{"rows": [{"input": 1, "plan": "x"}]}', "'input'"),
-                                       ('{"rows": [{"input": "a", "plan": "x", "bytes": -1}]}', "'bytes'"), ('{"schema": "other-9", "rows": []}', '"other-9"')])
+                                       ('{"rows": [{"input": "a", "plan": "x", "bytes": -1}]}', "'bytes'"), ('{"schema": "other-9", "rows": []}', '"other-9"'),
+                                       ('{"rows": [], "x": ' + "[" * 200000 + "]" * 200000 + "}", "32 deep"), ('{"rows": [{"x": 1e999}]}', "overflow")])
 def test_what_is_no_saved_document_is_refused(tmp_path, text, part):
     (tmp_path / "a.json").write_text(text)
     for option in ("--from", "--against", "--resume"):
@@ -96,6 +97,8 @@ def test_resume_refuses_rows_of_other_settings(tmp_path):
     run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--resume", store)
     message = refusal("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--seed", 5, "--resume", store)
     assert "seed = 0" in message and "5" in message and "run.json" in message
+    for option in (("--tensor", "*"), ("--flat",), ("--cast", "f16")):
+        assert "selection" in refusal("compare", SYNTH, "--plan", EXACT, "--repeat", 1, *option, "--resume", store)
 
 
 def test_a_terminal_shows_progress_and_the_time_left():

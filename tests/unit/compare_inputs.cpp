@@ -720,7 +720,7 @@ TEST_CASE("npz refuses a sparse matrix whose arrays disagree, and one that is to
   refused({"csr", {3, 4}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5}}, "2 values for 3 entries");
   refused({"csr", {-3, 4}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "the extents [0] is -3");
   refused({"csr", {3, int64_t{1} << 62}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "elements");
-  refused({"csr", {3, int64_t{1} << 40}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "of at most 4294967296");
+  refused({"csr", {3, int64_t{1} << 40}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "of at most 1073741824");
   refused({"csr", {3, 4, 5}, {0, 2, 2, 3}, {3, 0, 1}, {4, 5, 6}}, "3 dimensions");
   check_truncations_refused(npz, compressed().file());
   check_changes_survived(npz, compressed().file());
