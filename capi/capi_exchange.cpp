@@ -178,7 +178,8 @@ dr_status dr_loopback_run(dr_loopback* loopback, dr_exchange* const* exchanges, 
   return dr::guarded(error, [&]() -> dr_status {
     const uint32_t n = loopback->ranks();
     if (loopback->alike() && exchanges[0] && !exchanges[0]->stands_for_all())
-      return fail(error, DR_E_ARGUMENT, "exchanges: a loopback of DR_LOOPBACK_ALIKE wants a DRY gather, owner or ring");
+      return fail(error, DR_E_ARGUMENT,
+                  "exchanges: DR_LOOPBACK_ALIKE requires a DRY gather, owner or ring, none of whose ranges is empty");
     for (uint32_t i = 0; i < n; ++i)
       if (exchanges[i] && !exchanges[i]->is_on(loopback->transport(i)))
         return fail(error, DR_E_ARGUMENT, "exchanges: the one at %u is not rank %u of this loopback", i, i);

@@ -169,7 +169,8 @@ DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t cap
 typedef struct dr_loopback dr_loopback;
 enum {
   /* Only rank 0 exists; it stands for all ranks, which do the same at the same time. A model of many ranks takes the time
-   * and memory of one. For DRY exchanges by `gather`, `owner` and `ring`, whose ranks are alike; ARGUMENT for others. */
+   * and memory of one. For DRY exchanges by `gather`, `owner` and `ring` in which each rank has elements; else
+   * dr_loopback_run returns ARGUMENT. */
   DR_LOOPBACK_ALIKE = 1u << 0
 };
 typedef struct dr_loopback_options {

@@ -178,6 +178,12 @@ dr_status exchange::drain() {
   return DR_OK;
 }
 
+// (Of a range without elements its owner has nothing to do, unlike the others.)
+bool exchange::stands_for_all() const {
+  const auto has_elements = [](const range_work& r) { return !r.empty(); };
+  return dry() && program_.alike && (!program_.owned || std::all_of(ranges_.begin(), ranges_.end(), has_elements));
+}
+
 // ---- Calls ------------------------------------------------------------------------------------------------
 
 // What decoding and merging keep in the context grows here, so that no rank runs out of memory once all have agreed.

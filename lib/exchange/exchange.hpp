@@ -48,7 +48,7 @@ class exchange {
 
   const program& steps() const { return program_; }
   // Whether one rank's is a model of all.
-  bool stands_for_all() const { return dry() && program_.alike; }
+  bool stands_for_all() const;
   bool is_on(const dr_transport& t) const { return transport_.user == t.user && transport_.send == t.send; }
   std::span<const step_time> times() const { return times_; }  // of the last exchange, if it traces
   uint64_t now() const;

@@ -176,8 +176,11 @@ TEST_CASE("a rank that stands for all sends nothing outside of a run") {
   o.exchange.flags = DR_EXCHANGE_DRY;
   o.exchange.frame_size = tenth;
   o.loopback.flags = DR_LOOPBACK_ALIKE;
-  o.sizes = {4000};
+  o.sizes = {64000};
   group g(o);
+  CHECK(g.ranks[0]->exchange->stands_for_all());
+  o.sizes = {3000};  // (pieces have 1024 elements at least)
+  CHECK(!group(o).ranks[0]->exchange->stands_for_all());
   const dr_transport t = g.net.transport(0);
   uint64_t request = 0;
   for (const uint32_t peer : {1u, 3u, 0u, 4u, UINT32_MAX})
