@@ -76,12 +76,6 @@ matching match(std::span<const json_row> rows, std::span<const json_row> old_row
   return m;
 }
 
-std::optional<double> number_in(const json_row& row, const std::string& column) {
-  const auto cell = row.find(column);
-  if (cell == row.end() || !cell->is_number()) return std::nullopt;
-  return cell->get<double>();
-}
-
 std::string verdict_of(const json_row& now, const json_row& old, const std::string& column, double a, double b) {
   double noise = 1e-9 * std::abs(b);
   if (column.ends_with("_ns")) {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "text_table.hpp"
+#include "totals.hpp"
 
 namespace dr::compare {
 namespace {
@@ -24,12 +25,6 @@ struct shown_column {
   text_table::align side;
   std::function<std::string(const json_row&)> cell;
 };
-
-std::optional<double> number_in(const json_row& row, const char* column) {
-  const auto cell = row.find(column);
-  if (cell == row.end() || !cell->is_number()) return std::nullopt;
-  return cell->get<double>();
-}
 
 // Text of a file is for no terminal to obey.
 std::string plain(std::string text) {

@@ -14,12 +14,6 @@ namespace {
 
 using row_list = std::span<const json_row* const>;
 
-std::optional<double> number_in(const json_row& row, const std::string& column) {
-  const auto cell = row.find(column);
-  if (cell == row.end() || !cell->is_number()) return std::nullopt;
-  return cell->get<double>();
-}
-
 json_row finite(double value) { return std::isfinite(value) ? json_row(value) : json_row(nullptr); }
 json_row ratio(double a, double b) {
   return b == 0 ? json_row(a == 0 ? json_row(0.0) : json_row(nullptr)) : finite(a / b);
@@ -137,6 +131,12 @@ void add_row(std::vector<const json_row*>& rows, const json_row& row) {
     rows.push_back(&row);
   else
     *old = &row;
+}
+
+std::optional<double> number_in(const json_row& row, const std::string& column) {
+  const auto cell = row.find(column);
+  if (cell == row.end() || !cell->is_number()) return std::nullopt;
+  return cell->get<double>();
 }
 
 std::string printed(const json_row& cell) { return cell.dump(-1, ' ', false, json_row::error_handler_t::replace); }

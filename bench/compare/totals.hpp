@@ -11,6 +11,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@ inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "me
 // Adds a row to those of a plan, in the place of one of the same input, tensor and step.
 void add_row(std::vector<const json_row*>& rows, const json_row& row);
 
+std::optional<double> number_in(const json_row& row, const std::string& column);  // nullopt: none, or no number
 std::string printed(const json_row& cell);                     // as JSON; bytes that are no UTF-8 are replaced
 std::string text_of(const json_row& row, const char* column);  // "" if there is none, or it is null
 

@@ -7,18 +7,23 @@ namespace {
 
 uint64_t tenth(void*, uint64_t elements, uint32_t) { return 4 * elements / 10 + 40; }
 
-// Virtual nanoseconds of an exchange of so many elements in which nothing is computed.
-uint64_t dry_run(const std::string& schedule, uint32_t ranks, size_t elements, double bytes_per_second,
-                 uint64_t latency_ns) {
+world::options dry_options(const std::string& schedule, uint32_t ranks, size_t elements) {
   world::options o;
   o.ranks = ranks;
   o.plan = "sparsify=topr(ratio=0.1) exchange=" + schedule;
   o.exchange.flags = DR_EXCHANGE_DRY;
   o.exchange.frame_size = tenth;
-  o.exchange.timeout_ns = uint64_t{1} << 50;
+  o.exchange.timeout_ns = uint64_t{1} << 60;
+  o.sizes = {elements};
+  return o;
+}
+
+// Virtual nanoseconds of an exchange of so many elements in which nothing is computed.
+uint64_t dry_run(const std::string& schedule, uint32_t ranks, size_t elements, double bytes_per_second,
+                 uint64_t latency_ns) {
+  world::options o = dry_options(schedule, ranks, elements);
   o.loopback.bytes_per_second = bytes_per_second;
   o.loopback.latency_ns = latency_ns;
-  o.sizes = {elements};
   group g(o);
   g.run_well(0);
   uint64_t last = 0;
@@ -108,14 +113,8 @@ namespace {
 
 // One rank's clock after a dry exchange, of all ranks or of one that stands for all.
 uint64_t model_of(const std::string& schedule, uint32_t ranks, size_t elements, const dr_loopback_options& link) {
-  world::options o;
-  o.ranks = ranks;
-  o.plan = "sparsify=topr(ratio=0.1) exchange=" + schedule;
-  o.exchange.flags = DR_EXCHANGE_DRY;
-  o.exchange.frame_size = tenth;
-  o.exchange.timeout_ns = uint64_t{1} << 60;
+  world::options o = dry_options(schedule, ranks, elements);
   o.loopback = link;
-  o.sizes = {elements};
   if (link.flags & DR_LOOPBACK_ALIKE) o.present = 1;
   group g(o);
   g.run_well(0);
