@@ -34,7 +34,8 @@ dr_status on_device(int number, F&& f) {
 
 class cuda_device final : public device {
  public:
-  cuda_device(int number, int processors) : number_(number), processors_(processors) {}
+  cuda_device(int number, int processors, int major)
+      : number_(number), processors_(processors), starts_early_(major >= 9) {}
 
   dr_status launch(void* stream, const dr_kernel& kernel, uint32_t blocks, const void* args) override {
     if (!kernel.device) return DR_E_UNSUPPORTED;
@@ -42,13 +43,16 @@ class cuda_device final : public device {
     config.gridDim = dim3(blocks);
     config.blockDim = dim3(kernel.lanes);
     config.stream = static_cast<cudaStream_t>(stream);
-    cudaLaunchAttribute cooperative{};
-    cooperative.id = cudaLaunchAttributeCooperative;
-    cooperative.val.cooperative = 1;
+    cudaLaunchAttribute how{};
     if (kernel.grid_phases > 1) {
-      config.attrs = &cooperative;
-      config.numAttrs = 1;
+      how.id = cudaLaunchAttributeCooperative;
+      how.val.cooperative = 1;
+    } else {  // entry.cuh waits for the kernel before it
+      how.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+      how.val.programmaticStreamSerializationAllowed = 1;
     }
+    config.attrs = &how;
+    config.numAttrs = kernel.grid_phases > 1 || starts_early_ ? 1 : 0;
     void* argument = const_cast<void*>(args);
     return here([&] { return cudaLaunchKernelExC(&config, kernel.device(), &argument); });
   }
@@ -154,6 +158,7 @@ class cuda_device final : public device {
     return on_device(number_, f);
   }
   const int number_, processors_;
+  const bool starts_early_;
   std::mutex loading_;
   bool sort_loaded_ = false;
 };
@@ -190,7 +195,7 @@ dr_status find_cuda_device(int32_t number, device*& out, dr_error& error) {
     if (major < 8)
       return fail(error, DR_E_UNSUPPORTED, "place: CUDA device %d has compute capability %d; at least 8.0 is required",
                   number, major);
-    d = std::make_unique<cuda_device>(number, processors);
+    d = std::make_unique<cuda_device>(number, processors, major);
   }
   out = d.get();
   return DR_OK;

@@ -87,6 +87,11 @@ template <class K>
 __global__ void __launch_bounds__(K::lanes) entry(const __grid_constant__ typename K::args args) {
   __shared__ alignas(16) unsigned char shared[sizeof(typename K::shared)];
   device_block<K::lanes> block;
+#if __CUDA_ARCH__ >= 900
+  // The next kernel's blocks may take their places once all of ours have; nobody reads or writes before the kernel ahead
+  // has ended, so the order of the stream holds.
+  asm volatile("griddepcontrol.launch_dependents;\n\tgriddepcontrol.wait;" ::: "memory");
+#endif
   // A kernel of many grid phases may say beforehand that there is nothing to do, the same for all blocks.
   if constexpr (requires { K::idle(args); })
     if (K::idle(args)) return;

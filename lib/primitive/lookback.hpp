@@ -56,10 +56,13 @@ DR_HD uint64_t lookback(Block& b, uint64_t* state, uint64_t tile, uint64_t own) 
 // that was zero.
 template <class Block>
 DR_HD bool last_of(Block& b, uint32_t* done, uint32_t blocks) {
-  b.phase([](unsigned) { fence_grid(); });
-  const bool last = b.template once<uint32_t>([&] { return atomic_add(done, 1u); }) == blocks - 1;
-  b.phase([](unsigned) { fence_grid(); });
-  return last;
+  // One lane's fences do for all: barriers order the others' accesses before and after them.
+  return b.template once<uint32_t>([&] {
+    fence_grid();
+    const uint32_t before = atomic_add(done, 1u);
+    fence_grid();
+    return before;
+  }) == blocks - 1;
 }
 
 }  // namespace dr

@@ -75,14 +75,28 @@ struct select_bracket {
       for (uint32_t i = lane; i < select_sample_bins; i += lanes) s.word[i] = 0;
     });
     b.phase([&](unsigned lane) {
-#pragma unroll 8
-      for (uint32_t k = 0; k < sample_tile / lanes; ++k) {
+      constexpr uint32_t own = sample_tile / lanes;  // all under way before the first is looked at
+      uint32_t at[own];
+      Bits value[own];
+#pragma unroll
+      for (uint32_t k = 0; k < own; ++k) {
         const uint32_t i = k * lanes + lane, piece = tile * pieces + i / sample_piece;
         // A piece at a place of its own in every stratum, so that no period of the data meets one of ours.
         const uint64_t chance = mix64(piece + golden) >> 32;
-        const uint32_t at = piece * stratum + static_cast<uint32_t>(chance * room >> 32) + i % sample_piece;
-        if (at < u.d) atomic_add(s.word + (key_of(peek<Bits>(v.common, u, at)) >> sample_shift), 1u);
+        at[k] = piece * stratum + static_cast<uint32_t>(chance * room >> 32) + i % sample_piece;
+        value[k] = at[k] < u.d ? static_cast<const Bits*>(u.values)[at[k]] : Bits{0};
       }
+      if (u.residual) {
+        float before[own];
+#pragma unroll
+        for (uint32_t k = 0; k < own; ++k) before[k] = at[k] < u.d ? u.residual[at[k]] : 0;
+#pragma unroll
+        for (uint32_t k = 0; k < own; ++k)
+          value[k] = rounded_value<Bits>(v.common, accumulated(v.common, before[k], value[k]));
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < own; ++k)
+        if (at[k] < u.d) atomic_add(s.word + (key_of(value[k]) >> sample_shift), 1u);
     });
     b.phase([&](unsigned lane) {
       for (uint32_t i = lane; i < select_sample_bins; i += lanes)
@@ -99,9 +113,9 @@ struct select_bracket {
     const double slack = bracket_slack(expected);
     const bool has_high = expected > slack + 1;
     const uint32_t* const bins = v.sample();
-    const rank_place low = find_rank<select_sample_bins>(b, bins, static_cast<uint32_t>(expected + slack));
-    const rank_place high =
-        find_rank<select_sample_bins>(b, bins, has_high ? static_cast<uint32_t>(expected - slack) : 1);
+    rank_place low, high;
+    find_ranks<select_sample_bins>(b, bins, static_cast<uint32_t>(expected + slack),
+                                   has_high ? static_cast<uint32_t>(expected - slack) : 1, low, high);
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
       select_state& s = v.state();

@@ -16,13 +16,10 @@ struct select_compact {
   static constexpr uint32_t share = select_slice / lanes, words = select_slice / 32;
   struct shared {
     alignas(16) uint32_t position[select_slice];
-    // Offset from the number of a candidate to its position: of a tile that begins with it; and at multiples
-    // of 32, of a tile that began before. `starts`: a bit for each candidate with which a tile begins. Later: values.
-    union {
-      uint32_t offset[select_slice];
-      Bits value[select_slice];
-    };
-    uint32_t starts[words], goes_on[words];
+    alignas(16) Bits value[select_slice];
+    // Offset from the number of a candidate to where it is noted: of a tile that begins with it; and at multiples
+    // of 32, of a tile that began before. `starts`: a bit for each candidate with which a tile begins.
+    uint32_t offset[select_slice], starts[words], goes_on[words];
   };
   struct part {
     uint32_t position[share];
@@ -51,7 +48,7 @@ struct select_compact {
     cut(b, s, v, slice, count, slice + 1 == blocks);
   }
 
-  // Positions of candidates, in order.
+  // Positions and values of candidates, in order.
   template <class Block>
   DR_HD static void gather(Block& b, shared& s, const view& v, uint32_t begin, uint32_t count, uint32_t last) {
     const uint32_t first = v.slice()[begin / select_slice];
@@ -72,12 +69,26 @@ struct select_compact {
         for (uint32_t w = (start + 31) / 32; w * 32 < end; ++w) s.goes_on[w] = offset;
       }
     });
+    // All that a lane reads is under way before it writes.
+    typename Block::template each<part> mine;
     b.phase([&](unsigned lane) {
-#pragma unroll 8
-      for (uint32_t i = lane; i < count; i += lanes) {
-        const uint32_t w = i / 32, before = s.starts[w] & ((2u << i % 32) - 1);
+      part& p = mine[lane];
+#pragma unroll
+      for (uint32_t k = 0; k < share; ++k) {
+        const uint32_t i = k * lanes + lane < count ? k * lanes + lane : 0, w = i / 32;
+        const uint32_t before = s.starts[w] & ((2u << i % 32) - 1);
         const uint32_t offset = before ? s.offset[w * 32 + static_cast<uint32_t>(bit_width(before)) - 1] : s.goes_on[w];
-        s.position[i] = v.positions()[offset + i];
+        p.position[k] = v.positions()[offset + i];
+        p.value[k] = v.is_ranked() ? v.noted()[offset + i] : Bits{0};
+      }
+      // (Of a row of many values every candidate is kept.)
+      if (!v.is_ranked() && v.unit.width == 1)
+#pragma unroll
+        for (uint32_t k = 0; k < share; ++k) p.value[k] = stored<Bits>(v.common, v.unit, p.position[k]);
+#pragma unroll
+      for (uint32_t k = 0; k < share; ++k) {
+        s.position[k * lanes + lane] = p.position[k];
+        s.value[k * lanes + lane] = p.value[k];
       }
     });
   }
@@ -95,14 +106,12 @@ struct select_compact {
       over[lane] = equal[lane] = 0;
 #pragma unroll
       for (uint32_t k = 0; k < share; ++k) {
-        const uint32_t i = lane * share + k;
-        p.position[k] = i < count ? s.position[i] : 0;
+        p.position[k] = s.position[lane * share + k];
+        p.value[k] = s.value[lane * share + k];
       }
 #pragma unroll
       for (uint32_t k = 0; k < share; ++k) {
         if (lane * share + k >= count) continue;
-        // (Of a row of many values every candidate is kept.)
-        p.value[k] = u.width == 1 ? stored<Bits>(v.common, u, p.position[k]) : Bits{0};
         const uint32_t key = above ? key_of(p.value[k]) : 1;
         over[lane] |= (key > above ? 1u : 0u) << k;
         equal[lane] |= (key == above ? 1u : 0u) << k;

@@ -21,18 +21,18 @@ select_kind kind_of(const device_select_job& j) {
                                               : select_nonzero;
 }
 
-// As many values that six standard deviations of the r-th rank are about r/8; and room for the candidates that this
-// gives, five standard deviations away.
+// As many values that six standard deviations of the r-th rank are about r/8, but no more than one of 32: of many tensors
+// of a model the samples would take longer than the read. And room for the candidates that this gives, five standard
+// deviations away.
 void plan_sample(const device_select_job& j, select_unit& u) {
   const double d = static_cast<double>(j.d), target = static_cast<double>(u.target);
-  const double wanted = std::clamp(2304 * d / target, 16384.0, 1048576.0);
+  const double wanted = std::clamp(std::min(2304 * d / target, d / 32), 8192.0, 1048576.0);
   const double blocks = std::max(1.0, std::floor(std::min(wanted, d / 2) / sample_tile));
   u.sample_blocks = static_cast<uint16_t>(blocks);
   const double expected = blocks * sample_tile * target / d, rank = expected + bracket_slack(expected);
-  const double candidates = (rank + 5 * std::sqrt(rank)) * d / (blocks * sample_tile) + 64;
+  // (With feedback values crowd below the threshold, where the bins of the sample are coarse: hence a quarter more.)
+  const double candidates = (rank + 5 * std::sqrt(rank)) * d / (blocks * sample_tile) + target / 4 + 64;
   u.capacity = static_cast<uint32_t>(std::min(d, std::ceil(candidates)));
-  // Then those in [lo, hi] are about r/4, or less.
-  if (expected >= 2000 && target >= 8192) u.flags |= select_keys_in_kept;
 }
 
 // All but where it is.
@@ -120,12 +120,12 @@ struct group {
     return launch<K>(exec, tiles, args);
   }
 
-  // At most one block a processor, so that running kernels need not end first; and no more than there is work
-  // for.
+  // No more blocks than there is work for.
   dr_status fall_back() {
     device* const where = static_cast<device_queue*>(exec.device)->where;
-    const uint64_t resident =
-        where ? std::min(where->resident_blocks(kernel<select_fallback<Bits, N>>), where->processors()) : 1;
+    const uint64_t resident = where ? std::min(where->resident_blocks(kernel<select_fallback<Bits, N>>),
+                                               where->processors() * select_fallback<Bits, N>::blocks_a_processor)
+                                    : 1;
     uint64_t most = 1;
     for (const placed& p : jobs) most = std::max(most, ceil_div(p.job->d, fallback_tile));
     return launch<select_fallback<Bits, N>>(exec, std::clamp<uint64_t>(resident, 1, most), args);

@@ -11,10 +11,11 @@ namespace dr {
 template <class Bits, size_t N>
 struct select_fallback {
   // It is launched whether it is needed or not, and cooperative: all blocks must be there before one begins. So there
-  // are few (a processor has one beside whatever else it does), and each has many loads under way.
+  // are few (blocks_a_processor), and each has many loads under way.
   static constexpr const char* name = "select_fallback";
   static constexpr unsigned lanes = select_lanes;
   static constexpr unsigned grid_phases = 6;  // zero · three digits · counts · writes
+  static constexpr unsigned blocks_a_processor = 4;
   using args = select_args<N>;
   using view = select_view<Bits>;
   struct shared {
@@ -77,11 +78,20 @@ struct select_fallback {
     b.phase([&](unsigned lane) {
       for (uint32_t i = lane; i < select_bins; i += lanes) s.hist[i] = 0;
     });
+    // Runs of one bin, of which such data have many, are added at once.
     b.phase([&](unsigned lane) {
+      uint32_t bin = 0, run = 0;
       each_key(v, begin, end, lane, [&](uint32_t key) {
-        if (key && uint64_t{key} >> shift >> bits == r.key)
-          atomic_add(s.hist + (key >> shift & ((1u << bits) - 1)), 1u);
+        if (!key || uint64_t{key} >> shift >> bits != r.key) return;
+        const uint32_t next = key >> shift & ((1u << bits) - 1);
+        if (next != bin && run) {
+          atomic_add(s.hist + bin, run);
+          run = 0;
+        }
+        bin = next;
+        ++run;
       });
+      if (run) atomic_add(s.hist + bin, run);
     });
     b.phase([&](unsigned lane) {
       for (uint32_t i = lane; i < select_bins; i += lanes)

@@ -1,4 +1,4 @@
-// The read of a tensor: candidates (key >= lo) are noted tile by tile, keys in [lo, hi] are listed and counted in bins.
+// The read of a tensor: candidates (key >= lo) are noted tile by tile, those in [lo, hi] are counted in bins.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@ struct select_filter {
   struct shared {
     union {
       alignas(8) mask of[lanes * vectors];
+      uint16_t place[select_tile];         // of candidates, in the tile
       uint32_t row[select_tile / 2 / 32];  // a bit for each row of many values that is not all zeros
     };
   };
@@ -63,19 +64,22 @@ struct select_filter {
     const uint32_t all = b.exclusive_sum(places), count = all & 0xffff;
     const uint64_t was = note(b, v, tile, count, all >> 16);
     if (count == 0) return;
+    // Lanes have few candidates or many; so all lanes note all of them, side by side.
     b.phase([&](unsigned lane) {
-      uint32_t to = static_cast<uint32_t>(was) + (places[lane] & 0xffff),
-               key_to = to - static_cast<uint32_t>(was >> 32) - (places[lane] >> 16);
+      uint32_t to = places[lane] & 0xffff;
       for (uint64_t left = masks[lane] & candidates; left; left &= left - 1) {
         const auto bit = static_cast<uint32_t>(countr_zero(left));
-        const uint64_t i = begin + lane * own + bit / (2 * length) * length + bit % (2 * length);
+        s.place[to++] = static_cast<uint16_t>(lane * own + bit / (2 * length) * length + bit % (2 * length));
+      }
+    });
+    b.phase([&](unsigned lane) {
+      for (uint32_t k = lane; k < count; k += lanes) {
+        const uint64_t i = begin + s.place[k], to = static_cast<uint32_t>(was) + uint64_t{k};
+        const Bits value = ranked ? stored<Bits>(v.common, u, i) : Bits{0};
         if (to < u.capacity) v.positions()[to] = static_cast<uint32_t>(i);
-        ++to;
-        if (!ranked || masks[lane] >> bit >> length & 1) continue;
-        const uint32_t key = key_of(stored<Bits>(v.common, u, i)), bin = (key - lo) >> shift;
-        if (bin < select_bins) atomic_add(v.bins() + bin, 1u);
-        if (key_to < v.at.room) v.keys()[key_to] = static_cast<Bits>(key);
-        ++key_to;
+        if (!ranked) continue;
+        if (to < u.capacity) v.noted()[to] = value;
+        if (key_of(value) <= hi) atomic_add(v.bins() + ((key_of(value) - lo) >> shift), 1u);
       }
     });
   }

@@ -11,10 +11,11 @@ struct rank_place {
   uint32_t bin, rank;  // rank: in the bin, from 1; 0 if there are not so many
 };
 
-// The bin, from the top, that holds the `rank`-th element (from 1). `bins`: aligned to 16 bytes; fewer than 2^32
+// The bins, from the top, that hold the elements of two ranks (from 1). `bins`: aligned to 16 bytes; fewer than 2^32
 // elements.
 template <uint32_t Bins, class Block>
-DR_HD rank_place find_rank(Block& b, const uint32_t* bins, uint32_t rank) {
+DR_HD void find_ranks(Block& b, const uint32_t* bins, uint32_t rank, uint32_t other, rank_place& at,
+                      rank_place& at_other) {
   constexpr uint32_t share = Bins / Block::lanes;
   static_assert(share % 4 == 0 && Bins % Block::lanes == 0);
   struct part {
@@ -22,32 +23,40 @@ DR_HD rank_place find_rank(Block& b, const uint32_t* bins, uint32_t rank) {
   };
   typename Block::template each<part> mine;
   typename Block::template each<uint32_t> before;
-  typename Block::template each<uint64_t> found;
+  typename Block::template each<uint64_t> found, found_other;
   b.phase([&](unsigned lane) {
     const auto* const from = reinterpret_cast<const vector16*>(bins) + (Block::lanes - 1 - lane) * (share / 4);
     uint32_t sum = 0;
 #pragma unroll
-    for (uint32_t i = 0; i < share / 4; ++i) {
-      mine[lane].of[i] = from[i];
+    for (uint32_t i = 0; i < share / 4; ++i) mine[lane].of[i] = from[i];
 #pragma unroll
-      for (uint32_t k = 0; k < 4; ++k) sum += mine[lane].of[i].word[k];
-    }
+    for (uint32_t i = 0; i < share; ++i) sum += mine[lane].of[i / 4].word[i % 4];
     before[lane] = sum;
   });
   b.exclusive_sum(before);
   b.phase([&](unsigned lane) {
     const uint32_t first = (Block::lanes - 1 - lane) * share;
     uint32_t sum = before[lane];
-    found[lane] = 0;
+    found[lane] = found_other[lane] = 0;
 #pragma unroll
     for (uint32_t i = share; i-- > 0;) {
       const uint32_t here = mine[lane].of[i / 4].word[i % 4];
       if (sum < rank && rank - sum <= here) found[lane] = (uint64_t{first + i} << 32) | (rank - sum);
+      if (sum < other && other - sum <= here) found_other[lane] = (uint64_t{first + i} << 32) | (other - sum);
       sum += here;
     }
   });
-  const uint64_t all = b.max(found);
-  return {static_cast<uint32_t>(all >> 32), static_cast<uint32_t>(all)};
+  const auto place = [](uint64_t all) {
+    return rank_place{static_cast<uint32_t>(all >> 32), static_cast<uint32_t>(all)};
+  };
+  at = place(b.max(found));
+  at_other = other == rank ? at : place(b.max(found_other));
+}
+template <uint32_t Bins, class Block>
+DR_HD rank_place find_rank(Block& b, const uint32_t* bins, uint32_t rank) {
+  rank_place at, same;
+  find_ranks<Bins>(b, bins, rank, rank, at, same);
+  return at;
 }
 
 struct exact_rank {

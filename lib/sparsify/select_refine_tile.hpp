@@ -26,16 +26,19 @@ struct select_refine {
     const auto noted = static_cast<uint32_t>(state.noted), above = static_cast<uint32_t>(state.noted >> 32);
     const uint32_t lo = state.lo, shift = state.shift, index = b.index() - u.first_tile;
     const bool all = !v.is_ranked() || (noted < u.target && lo == 1);
-    bool fails =
-        noted > u.capacity || (!all && (noted < u.target || above >= u.target || (shift && noted - above > v.at.room)));
-    if (index < v.at.order_blocks) order(b, v);
+    // Some blocks put tiles in order, the others find the threshold: none has both to wait for.
+    const bool orders = index < v.at.order_blocks;
+    if (orders) order(b, v);
+    if (orders && v.is_ranked()) return;
+    bool fails = noted > u.capacity || (!all && (noted < u.target || above >= u.target));
     exact_rank cut{0, 0};  // every candidate is above it
     if (!all && !fails) {
       const rank_place place = find_rank<select_bins>(b, v.bins(), u.target - above);
       cut = {lo + (place.bin << shift), place.rank};
-      if (shift) collect(b, v, index, noted - above, place.bin);
+      if (shift) collect(b, s, v, (index - v.at.order_blocks) * collect_tile, noted, place.bin);
     }
-    if (!last_of(b, &state.done_refine, v.at.refine_blocks)) return;
+    const uint32_t others = v.is_ranked() ? v.at.order_blocks : 0;
+    if (!last_of(b, &state.done_refine, v.at.refine_blocks - others)) return;
     if (!all && !fails && shift) fails = !settle(b, s, v, cut);
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
@@ -82,43 +85,57 @@ struct select_refine {
     });
   }
 
-  // The keys of a bin, in any order: listed while there is room.
+  // The keys of a bin among the candidates from `begin` on, in any order: listed while there is room.
   template <class Block>
-  DR_HD static void collect(Block& b, const view& v, uint32_t index, uint32_t n, uint32_t bin) {
+  DR_HD static void collect(Block& b, shared& s, const view& v, uint32_t begin, uint32_t n, uint32_t bin) {
     constexpr uint32_t share = collect_tile / lanes;
     const uint32_t room = select_layout::list_size(v.unit.target);
     select_state& state = v.state();
-    const uint32_t lo = state.lo, shift = state.shift;
-    typename Block::template each<uint32_t> found, places, least, most;
-    for (uint64_t begin = uint64_t{index} * collect_tile; begin < n;
-         begin += uint64_t{v.at.refine_blocks} * collect_tile) {
-      b.phase([&](unsigned lane) {
-        found[lane] = least[lane] = most[lane] = 0;
+    const uint32_t lo = state.lo, hi = state.hi, shift = state.shift;
+    struct part {
+      uint32_t key[share];
+    };
+    typename Block::template each<part> mine;
+    typename Block::template each<uint32_t> found, places;
+    b.phase([&](unsigned lane) {
+      found[lane] = 0;
+      if (lane < 2) s.hist[lane] = 0;
 #pragma unroll
-        for (uint32_t k = 0; k < share; ++k) {
-          const uint64_t i = begin + k * lanes + lane;
-          const uint32_t key = i < n ? v.keys()[i] : 0;
-          if (i >= n || (key - lo) >> shift != bin) continue;
-          found[lane] |= 1u << k;
-          if (~key > least[lane]) least[lane] = ~key;
-          if (key > most[lane]) most[lane] = key;
-        }
-        places[lane] = static_cast<uint32_t>(popcount(found[lane]));
-      });
-      const uint32_t all = b.exclusive_sum(places);
-      if (all == 0) continue;
-      const uint32_t low = b.max(least), high = b.max(most);
-      const uint32_t at = b.template once<uint32_t>([&] {
-        atomic_max(&state.least, low);
-        atomic_max(&state.most, high);
-        return atomic_add(&state.listed, all);
-      });
-      b.phase([&](unsigned lane) {
-        uint32_t to = at + places[lane];
-        for (uint32_t left = found[lane]; left && to < room; left &= left - 1)
-          v.list()[to++] = v.keys()[begin + static_cast<uint32_t>(countr_zero(left)) * lanes + lane];
-      });
-    }
+      for (uint32_t k = 0; k < share; ++k) {
+        const uint64_t i = begin + k * lanes + lane;
+        mine[lane].key[k] = i < n ? key_of(v.noted()[i]) : 0;
+      }
+#pragma unroll
+      for (uint32_t k = 0; k < share; ++k) {
+        const uint32_t key = mine[lane].key[k];  // (those above hi are in no bin)
+        found[lane] |= (key >= lo && key <= hi && (key - lo) >> shift == bin ? 1u : 0u) << k;
+      }
+      places[lane] = static_cast<uint32_t>(popcount(found[lane]));
+    });
+    const uint32_t all = b.exclusive_sum(places);
+    if (all == 0) return;
+    b.phase([&](unsigned lane) {
+#pragma unroll
+      for (uint32_t k = 0; k < share; ++k) {
+        if (!(found[lane] >> k & 1)) continue;
+        atomic_max(s.hist, ~mine[lane].key[k]);
+        atomic_max(s.hist + 1, mine[lane].key[k]);
+      }
+    });
+    const uint32_t at = b.template once<uint32_t>([&] {
+      atomic_max(&state.least, s.hist[0]);
+      atomic_max(&state.most, s.hist[1]);
+      return atomic_add(&state.listed, all);
+    });
+    b.phase([&](unsigned lane) {
+      uint32_t to = at + places[lane];
+#pragma unroll
+      for (uint32_t k = 0; k < share; ++k) {
+        if (!(found[lane] >> k & 1)) continue;
+        if (to < room) v.list()[to] = mine[lane].key[k];
+        ++to;
+      }
+    });
   }
 
   // The key in the bin. False if there are too many, and not all the same.
@@ -126,6 +143,10 @@ struct select_refine {
   DR_HD static bool settle(Block& b, shared& s, const view& v, exact_rank& cut) {
     const select_state& state = v.state();
     const uint32_t first = cut.key, n = state.listed;
+    if (n <= few) {
+      cut = settle_few(b, s, v, n, cut.ties);
+      return true;
+    }
     if (~state.least == state.most) {
       cut.key = state.most;
       return true;
@@ -134,6 +155,34 @@ struct select_refine {
     cut = select_exactly(b, s.hist, n, cut.ties, state.shift, [&](uint32_t i) { return v.list()[i] - first; });
     cut.key += first;
     return true;
+  }
+
+  // Of so few keys each lane compares its own with all.
+  static constexpr uint32_t few = 2 * lanes;
+  template <class Block>
+  DR_HD static exact_rank settle_few(Block& b, shared& s, const view& v, uint32_t n, uint32_t rank) {
+    typename Block::template each<uint64_t> found;
+    b.phase([&](unsigned lane) {
+      for (uint32_t i = lane; i < few; i += lanes) s.hist[i] = i < n ? v.list()[i] : 0;
+    });
+    b.phase([&](unsigned lane) {
+      found[lane] = 0;
+      for (uint32_t i = lane; i < n; i += lanes) {
+        const uint32_t own = s.hist[i];
+        uint32_t above = 0, equal = 0;
+        for (uint32_t k = 0; k < n; k += 4) {
+          const vector16 x = *reinterpret_cast<const vector16*>(s.hist + k);
+#pragma unroll
+          for (uint32_t c = 0; c < 4; ++c) {
+            above += x.word[c] > own;
+            equal += x.word[c] == own;
+          }
+        }
+        if (above < rank && rank <= above + equal) found[lane] = uint64_t{own} << 32 | (rank - above);
+      }
+    });
+    const uint64_t all = b.max(found);
+    return {static_cast<uint32_t>(all >> 32), static_cast<uint32_t>(all)};
   }
 };
 

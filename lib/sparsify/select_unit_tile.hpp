@@ -18,15 +18,14 @@ inline constexpr unsigned select_lanes = 256;
 inline constexpr uint32_t select_small = 8192;  // elements that one block solves
 inline constexpr uint32_t select_tile = 8192;   // elements a block, in filter
 inline constexpr uint32_t select_bins = 2048, select_sample_bins = 8192;
-inline constexpr uint32_t sample_piece = 4, sample_tile = 4096;  // consecutive values; values a block
+inline constexpr uint32_t sample_piece = 4, sample_tile = 2048;  // consecutive values; values a block
 inline constexpr uint32_t order_tile = 1024;                     // tiles that a block of refine puts in order
-inline constexpr uint32_t collect_tile = 4096,
-                          collect_rounds = 4;    // keys a round, in refine; rounds, should all of `room` be listed
-inline constexpr uint32_t select_slice = 4096;   // candidates a block, in compact
-inline constexpr uint32_t fallback_tile = 8192;  // elements that a block of the fall-back has at least
+inline constexpr uint32_t collect_tile = 4096;                   // candidates that a block of refine looks at
+inline constexpr uint32_t select_slice = 2048;                   // candidates a block, in compact
+inline constexpr uint32_t fallback_tile = 8192;                  // elements that a block of the fall-back has at least
 
 enum select_kind : uint8_t { select_nonzero = 0, select_largest_kind = 1, select_from_kind = 2 };
-enum select_flag : uint8_t { select_needs_finite = 1, select_keys_in_kept = 2 };
+enum select_flag : uint8_t { select_needs_finite = 1 };
 
 // One dense tensor, as kernels see it. Scratch is given by offsets, in units of 64 bytes, from the base in the launch.
 struct select_unit {
@@ -82,9 +81,8 @@ DR_HD constexpr uint32_t tile_shift(uint32_t width) {
 // Where things are in a unit's scratch: in bytes. The host asks for as much.
 struct select_layout {
   uint32_t tiles, order_blocks, refine_blocks, slices;  // tiles: of the read; slices: of candidates
-  uint32_t room;                                        // for keys in [lo, hi]
   uint64_t bins, sample, order, lookback, zeroed;       // zeroed
-  uint64_t table, slice, keys, list, counts, plain;     // plain: positions of candidates come first
+  uint64_t table, slice, noted, list, counts, plain;    // plain: positions of candidates come first
 
   DR_HD static constexpr uint32_t list_size(uint32_t target) { return 8192 + target / 512; }
 
@@ -99,9 +97,7 @@ struct select_layout {
     l.tiles = static_cast<uint32_t>((uint64_t{u.d} + skew + (1u << shift) - 1) >> shift);
     l.order_blocks = l.tiles / order_tile + 1;  // (behind the last tile is the sum of all)
     l.slices = static_cast<uint32_t>((uint64_t{u.capacity} + select_slice - 1) / select_slice);
-    l.room = !ranked ? 0 : u.flags & select_keys_in_kept ? u.count_max : u.capacity;
-    l.refine_blocks = l.room / (collect_tile * collect_rounds) + 1;
-    if (l.refine_blocks < l.order_blocks) l.refine_blocks = l.order_blocks;
+    l.refine_blocks = l.order_blocks + (ranked ? (u.capacity - 1) / collect_tile + 1 : 0);
     l.bins = 64;
     l.sample = l.bins + (ranked ? 4 * select_bins : 0);
     l.order = l.sample + (ranked ? 4 * select_sample_bins : 0);
@@ -109,10 +105,10 @@ struct select_layout {
     l.zeroed = l.lookback + uint64_t{8} * l.slices;
     l.table = rounded(uint64_t{4} * u.capacity);
     l.slice = l.table + uint64_t{8} * (l.tiles + 1);
-    l.keys = rounded(l.slice + uint64_t{4} * l.slices);
-    l.plain = l.list = l.counts = l.keys;
+    l.noted = rounded(l.slice + uint64_t{4} * l.slices);
+    l.plain = l.list = l.counts = l.noted;
     if (!ranked) return l;
-    l.list = rounded(l.keys + (u.flags & select_keys_in_kept ? 0 : uint64_t{value_size} * u.capacity));
+    l.list = rounded(l.noted + uint64_t{value_size} * u.capacity);
     l.counts = rounded(l.list + uint64_t{4} * list_size(u.target));
     l.plain = l.counts + uint64_t{8} * (u.d / fallback_tile + 1);
     return l;
@@ -147,10 +143,8 @@ struct select_view {
   DR_HD uint32_t* table() const { return reinterpret_cast<uint32_t*>(plain + at.table); }
   // The tile in which each slice begins.
   DR_HD uint32_t* slice() const { return reinterpret_cast<uint32_t*>(plain + at.slice); }
-  // The keys in [lo, hi], in no order: where the kept values will be, if that is room enough.
-  DR_HD Bits* keys() const {
-    return unit.flags & select_keys_in_kept ? static_cast<Bits*>(unit.kept) : reinterpret_cast<Bits*>(plain + at.keys);
-  }
+  // The values at `positions`, of a ranked unit. (Of others they are read again: any element may be a candidate.)
+  DR_HD Bits* noted() const { return reinterpret_cast<Bits*>(plain + at.noted); }
   DR_HD uint32_t* list() const { return reinterpret_cast<uint32_t*>(plain + at.list); }  // those of one bin
   DR_HD uint64_t* counts() const { return reinterpret_cast<uint64_t*>(plain + at.counts); }
 };
@@ -198,12 +192,7 @@ DR_HD Bits rounded_value(const select_common& c, float acc) {
     return c.dtype == DR_F16 ? rounded_finite<f16_type>(acc) : rounded_finite<bf16_type>(acc);
 }
 
-// Element i before the read (peek), and after it (stored), when the residual holds the accumulator.
-template <class Bits>
-DR_HD Bits peek(const select_common& c, const select_unit& u, uint64_t i) {
-  const Bits g = static_cast<const Bits*>(u.values)[i];
-  return u.residual ? rounded_value<Bits>(c, accumulated(c, u.residual[i], g)) : g;
-}
+// Element i after the read, when the residual holds the accumulator.
 template <class Bits>
 DR_HD Bits stored(const select_common& c, const select_unit& u, uint64_t i) {
   return u.residual ? rounded_value<Bits>(c, u.residual[i]) : static_cast<const Bits*>(u.values)[i];

@@ -26,6 +26,8 @@ gradient make(const whole_tensor& t, cases::random_source& random) {
     const bool zero = random.unit() < t.zeros;
     for (uint32_t w = 0; w < t.width; ++w)
       bits[row * t.width + w] = zero ? 0 : cases::bits_of(t.dtype, random.laplace());
+    if (t.plateau > 0 && random.unit() < t.plateau)
+      bits[row * t.width] = cases::bits_of(t.dtype, 4) + (random.unit() < 0.5);
   }
   g.values = cases::bytes_of(bits, value_bytes(t.dtype));
   if (t.count) {
@@ -375,6 +377,7 @@ std::vector<whole_call> whole_calls() {
   const std::vector<whole_tensor> mixed = {
       {DR_F32, 9000, 1, 0.3, 0, 0}, {DR_F32, 3, 1, 0, 0, 0}, {DR_F16, 700, 1, 0.9, 0, 0}};
   const std::vector<whole_tensor> rows = {{DR_F32, 900, 5, 0.8, 0, 0}, {DR_BF16, 40000, 3, 0, 900, DR_I64}};
+  const std::vector<whole_tensor> plateau = {{DR_F32, 30000, 1, 0, 0, DR_U32, 0.02}, {DR_F32, 3, 1, 0, 0, DR_U32}};
   const std::string topr = "sparsify=topr(ratio=0.02) ", threshold = "sparsify=threshold(value=3,max_ratio=0.2) ",
                     feedback = "sparsify=topr(ratio=0.05) feedback=residual(beta=0.9,gamma=0.5) ";
   const struct {
@@ -384,6 +387,7 @@ std::vector<whole_call> whole_calls() {
   } list[] = {
       {topr, "raw", "", "raw", "", mixed},
       {topr, "golomb", "", "qsgd", "", mixed},
+      {topr, "raw", "", "raw", "", plateau},
       {topr, "rice", "", "fit_poly", "", mixed},
       {threshold, "bloom", "(fpr=0.01)", "raw", "", mixed},
       {threshold, "bloom", "(policy=p0,fpr=0.02)", "qsgd", "(levels=7,bucket=100)", mixed},

@@ -14,6 +14,7 @@ struct whole_tensor {
   double zeros;          // this part of the rows is zero
   uint64_t count;        // of a sparse one; 0: dense
   dr_dtype index_dtype;  // of a sparse one
+  double plateau = 0;    // this part has one of two neighbouring values, for a selection to tell apart
 };
 
 // What the CPU makes of it is worked out once.
