@@ -100,7 +100,8 @@ struct unpack_frames {
   }
 };
 
-// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row.
+// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row. Launched for
+// frames of no rows; judge_supports tells it of others.
 struct tell_decoded {
   static constexpr const char* name = "tell_decoded";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -114,19 +115,28 @@ struct tell_decoded {
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    typename Block::template each<uint64_t> bad;  // a place for each frame, in front of those of its rows
+    tell(b, a, true);
+  }
+
+  // `failed`: some row may have a fault.
+  template <class Block>
+  DR_HD static void tell(Block& b, const args& a, bool failed) {
     const uint64_t places = uint64_t{1} + a.rows_a_frame, n = places * a.frame_count;
-    b.phase([&](unsigned lane) {
-      bad[lane] = n;
-      for (uint64_t i = lane; i < n; i += lanes)
-        if (i < bad[lane] && fault_at(a, i).code != DR_OK) bad[lane] = i;
-    });
-    const uint64_t first = b.min(bad);
+    uint64_t first = n;
+    if (failed) {
+      typename Block::template each<uint64_t> bad;  // a place for each frame, in front of those of its rows
+      b.phase([&](unsigned lane) {
+        bad[lane] = n;
+        for (uint64_t i = lane; i < n; i += lanes)
+          if (i < bad[lane] && fault_at(a, i).code != DR_OK) bad[lane] = i;
+      });
+      first = b.min(bad);
+    }
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
-      const bool failed = first < n;
-      set_result(a.result, failed ? fault_at(a, first) : dr_fault{}, 0,
-                 failed && first % places ? first % places - 1 : no_tensor, failed ? first / places : no_frame);
+      const bool found = first < n;
+      set_result(a.result, found ? fault_at(a, first) : dr_fault{}, 0,
+                 found && first % places ? first % places - 1 : no_tensor, found ? first / places : no_frame);
     });
   }
 
