@@ -124,33 +124,42 @@ struct merge_tiles {
     return low;
   }
 
-  // Brings values and their places: several a lane, all on their way at once.
+  // Brings values and their places: several a lane, all on their way at once, so nothing branches around a load. The
+  // frames' values are of one type.
   DR_HD static void fetch(shared& s, const args& a, const merge_out& o, uint64_t first, uint32_t length,
                           uint32_t frames, uint32_t from, uint32_t to, unsigned lane) {
-    constexpr unsigned most = stage / lanes;
-    uint64_t at[most];
-    uint32_t value[most];
+    with_value_type(s.parts[0].dtype, [&](auto type) {
+      using T = decltype(type);
+      constexpr unsigned most = stage / lanes;
+      uint32_t at[most], bits[most], column[most], frame[most];
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
-      const uint32_t i = from + k * lanes + lane;
-      at[k] = ~uint64_t{0};
-      value[k] = 0;
-      if (i >= to) continue;
-      const uint32_t f = frames == 1 ? 0 : frame_of(s, frames, i);
-      const part& p = s.parts[f];
-      const uint32_t j = i - s.before[f], row = p.begin + (p.width == 1 ? j : j / p.width),
-                     w = p.width == 1 ? 0 : j % p.width;
-      at[k] = uint64_t{p.support ? p.support[row] : row} * p.width + w;
-      const uint64_t place = uint64_t{row} * p.width + w;
-      value[k] = a.copies ? bits_as(p.dtype, p.values, place, o.dtype)
-                          : std::bit_cast<uint32_t>(weighted(p.weight, value_at(p.dtype, p.values, place)));
-    }
+      for (unsigned k = 0; k < most; ++k) {
+        const uint32_t wanted = from + k * lanes + lane, i = wanted < to ? wanted : to - 1;
+        frame[k] = frames == 1 ? 0 : frame_of(s, frames, i);
+        const part& p = s.parts[frame[k]];
+        const uint32_t j = i - s.before[frame[k]];
+        at[k] = p.begin + (p.width == 1 ? j : j / p.width);
+        column[k] = p.width == 1 ? 0 : j % p.width;
+      }
 #pragma unroll
-    for (unsigned k = 0; k < most; ++k) {
-      const uint32_t i = k * lanes + lane;
-      s.place[i] = static_cast<uint16_t>(at[k] >= first && at[k] - first < length ? at[k] - first : merge_tile);
-      s.value[i] = value[k];
-    }
+      for (unsigned k = 0; k < most; ++k) {
+        const part& p = s.parts[frame[k]];
+        bits[k] = static_cast<const typename T::bits*>(p.values)[uint64_t{at[k]} * p.width + column[k]];
+        if (p.support) at[k] = p.support[at[k]];
+      }
+#pragma unroll
+      for (unsigned k = 0; k < most; ++k) {
+        const uint32_t i = k * lanes + lane;
+        const part& p = s.parts[frame[k]];
+        const uint64_t place = uint64_t{at[k]} * p.width + column[k];
+        s.place[i] = static_cast<uint16_t>(place >= first && place - first < length ? place - first : merge_tile);
+        const auto value = static_cast<typename T::bits>(bits[k]);
+        if (!a.copies)
+          s.value[i] = std::bit_cast<uint32_t>(weighted(p.weight, T::to_f32(value)));
+        else
+          s.value[i] = p.dtype == o.dtype ? bits[k] : bits_of(o.dtype, T::to_f32(value));
+      }
+    });
   }
 
   // Loads what the lane's values are added to, each once.
@@ -193,8 +202,17 @@ struct merge_tiles {
                               unsigned lane) {
     if (!a.adds || o.dtype == DR_F32) {
       const uint32_t* const from = static_cast<const uint32_t*>(o.values) + first;
-      for (uint32_t i = 4 * lane; i < length; i += 4 * lanes)
-        *reinterpret_cast<four_words*>(s.bits + i) = a.adds ? load_four(from, i, length) : four_words{};
+      constexpr unsigned most = merge_tile / (4 * lanes);
+      four_words four[most] = {};
+      const bool whole = length == merge_tile && aligned_to_four(from);
+#pragma unroll
+      for (unsigned k = 0; k < most; ++k)
+        if (a.adds && whole) four[k] = reinterpret_cast<const four_words*>(from)[k * lanes + lane];
+#pragma unroll
+      for (unsigned k = 0; k < most; ++k) {
+        if (a.adds && !whole) four[k] = load_four(from, 4 * (k * lanes + lane), length);
+        reinterpret_cast<four_words*>(s.bits)[k * lanes + lane] = four[k];
+      }
       return;
     }
     for (uint32_t i = lane; i < length; i += lanes) s.bits[i] = load_bits(o.dtype, o.values, first + i);
