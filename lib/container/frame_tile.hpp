@@ -139,18 +139,32 @@ DR_HD inline uint64_t get_bytes(const uint8_t* from, unsigned bytes) {
   return x;
 }
 
-// Sums a chunk of the check, whose words come from word(i), over all lanes; returns its term.
-template <class Block, class F>
-DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
+// Sums a chunk of the check, whose words come from word(i), over all lanes; returns its term. A lane calls then(lane)
+// when it has its words: all loads are on their way at once.
+template <class Block, class F, class Then>
+DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word, Then&& then) {
   typename Block::template each<uint64_t> sum;
+  constexpr unsigned most = check_chunk_words / frame_lanes;
   b.phase([&](unsigned lane) {
-    sum[lane] = 0;
-    for (unsigned k = 0; k < check_chunk_words / frame_lanes; ++k) {
+    uint32_t x[most];
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
       const uint64_t i = k * frame_lanes + lane;
-      if (i < words) sum[lane] += (uint64_t{word(i)} + 1) * check_factor(static_cast<uint32_t>(i));
+      x[k] = i < words ? word(i) : 0;
+    }
+    then(lane);
+    sum[lane] = 0;
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
+      const uint32_t i = k * frame_lanes + lane;
+      if (i < words) sum[lane] += (uint64_t{x[k]} + 1) * check_factor(i);
     }
   });
   return mix64(b.sum(sum) + chunk * golden);
+}
+template <class Block, class F>
+DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
+  return chunk_term(b, words, chunk, word, [](unsigned) {});
 }
 
 // The sums over all rows that a block of pack_frame needs.
