@@ -139,18 +139,32 @@ DR_HD inline uint64_t get_bytes(const uint8_t* from, unsigned bytes) {
   return x;
 }
 
-// Sums a chunk of the check, whose words come from word(i), over all lanes; returns its term.
-template <class Block, class F>
-DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
+// Sums a chunk of the check, whose words come from word(i), over all lanes; returns its term. The loads of a lane are on
+// their way at once; then(lane) is called when they are here.
+template <class Block, class F, class Then>
+DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word, Then&& then) {
   typename Block::template each<uint64_t> sum;
+  constexpr unsigned most = check_chunk_words / frame_lanes;
   b.phase([&](unsigned lane) {
-    sum[lane] = 0;
-    for (unsigned k = 0; k < check_chunk_words / frame_lanes; ++k) {
+    uint32_t x[most];
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
       const uint64_t i = k * frame_lanes + lane;
-      if (i < words) sum[lane] += (uint64_t{word(i)} + 1) * check_factor(static_cast<uint32_t>(i));
+      x[k] = i < words ? word(i) : 0;
     }
+    sum[lane] = 0;
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
+      const uint32_t i = k * frame_lanes + lane;
+      if (i < words) sum[lane] += (uint64_t{x[k]} + 1) * check_factor(i);
+    }
+    then(lane);
   });
   return mix64(b.sum(sum) + chunk * golden);
+}
+template <class Block, class F>
+DR_HD uint64_t chunk_term(Block& b, uint64_t words, uint64_t chunk, F&& word) {
+  return chunk_term(b, words, chunk, word, [](unsigned) {});
 }
 
 // The sums over all rows that a block of pack_frame needs.
@@ -196,6 +210,7 @@ struct pack_frame {
   template <class Block>
   DR_HD static pack_totals add_up(Block& b, const args& a) {
     const uint32_t tile = b.index(), n = a.shape.rows;
+    if (n == 1) return {0, 0, padded(place_row(a.rows[0], a.place[0]).payload()), is_faulty(a.rows[0], a.place[0])};
     typename Block::template each<pack_totals> own;
     b.phase([&](unsigned lane) {
       pack_totals t{0, 0, 0, 0};
@@ -226,17 +241,55 @@ struct pack_frame {
     uint8_t* const to = a.frame + (n == 1 ? 0 : a.shape.header_size + totals.bytes);
     const bool has_header = n == 1 && chunk < a.shape.header_chunks();
     const uint64_t words = (end - begin < frame_tile ? end - begin : frame_tile) / 4;
-    const uint64_t term = chunk_term(b, words, chunk, [&](uint64_t i) -> uint32_t {
-      const uint64_t at = begin + 4 * i;
-      if (at < skipped) return 0;
-      const uint32_t word = payload_word(r, d, p, at - skipped);
-      *reinterpret_cast<uint32_t*>(to + at) = word;
-      return word;
-    });
+    typename Block::template each<uint64_t> sum;
+    b.phase([&](unsigned lane) { sum[lane] = put_words(r, d, p, to + begin, begin, skipped, words, lane); });
+    const uint64_t term = mix64(b.sum(sum) + chunk * golden);
     if (has_header) return;  // the last block sums this chunk, once the header is there
     b.phase([&](unsigned lane) {
       if (lane == 0) atomic_add(a.check + totals.rows, term);
     });
+  }
+
+  // A lane's words of a chunk that begins at `begin` of what has `skipped` bytes in front of the payload; returns their
+  // part of the check. All loads are on their way at once; words at the end of a section come afterwards.
+  DR_HD static uint64_t put_words(const device_row& r, const pack_row& d, const row_columns& p, uint8_t* to,
+                                  uint64_t begin, uint64_t skipped, uint64_t words, unsigned lane) {
+    constexpr unsigned most = check_chunk_words / lanes;
+    uint32_t low[most], high[most], shift[most], rest = 0;
+    const uint64_t first = p.size[0], second = first + p.size[1], third = second + p.size[2];
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
+      const uint64_t at = begin + 4 * (k * lanes + lane), in = at - skipped;
+      low[k] = high[k] = shift[k] = 0;
+      if (k * lanes + lane >= words || at < skipped) continue;
+      const unsigned s = in < first ? 0 : in < second ? 1 : 2;
+      const uint64_t from = in - (s == 0 ? 0 : s == 1 ? first : second),
+                     left = (s == 0 ? first : s == 1 ? second : third) - in;
+      const bool plain = p.mode != mode_dense && in < third && left >= 8;
+      if (!plain) {
+        rest |= 1u << k;
+        continue;
+      }
+      const uint8_t* const section = is_raw_index(p.mode, s) ? reinterpret_cast<const uint8_t*>(d.support)
+                                                             : s == 0 ? d.slot[0] : s == 1 ? d.slot[1] : d.slot[2];
+      shift[k] = 8 * (from % 4);
+      low[k] = reinterpret_cast<const uint32_t*>(section)[from / 4];
+      high[k] = reinterpret_cast<const uint32_t*>(section)[from / 4 + (from % 4 != 0)];
+    }
+    uint64_t sum = 0;
+    const auto put = [&](uint32_t i, uint32_t word) {
+      if (begin + 4 * i >= skipped) reinterpret_cast<uint32_t*>(to)[i] = word;
+      sum += (uint64_t{word} + 1) * check_factor(i);
+    };
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k)
+      if (k * lanes + lane < words && !(rest >> k & 1)) put(k * lanes + lane, funnel(low[k], high[k], shift[k]));
+#pragma unroll 1
+    for (; rest; rest &= rest - 1) {
+      const uint32_t i = countr_zero(rest) * lanes + lane;
+      put(i, payload_word(r, d, p, begin + 4 * i - skipped));
+    }
+    return sum;
   }
 
   template <class Block>

@@ -18,49 +18,62 @@ struct unpack_frames {
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    const uint32_t n = a.shape.rows * a.frame_count;
+    const uint32_t n = a.shape.rows * a.frame_count, row = row_of(b, a, n);
+    const unpack_row& d = a.place[row];
+    unpack_state& state = a.state[d.frame];
+    const uint32_t frame_first = d.frame * a.shape.rows, frame_end = frame_first + a.shape.rows;
+    const uint32_t end = frame_end < n ? a.place[frame_end].first_tile : a.tiles;
+    uint64_t term = 0;
+    const bool sound = b.template once<uint32_t>([&] { return state.fault.code == DR_OK; });
+    if (sound) term = copy_chunk(b, a, row, d, state);
+    // Sums only have to be there before the count: nobody here reads what was copied.
+    const uint32_t before = b.template once<uint32_t>([&] {
+      if (term) atomic_add(&a.result[row].seen, term);
+      fence_grid();
+      return atomic_add(&state.done, 1u);
+    });
+    if (before + 1 != end - a.place[frame_first].first_tile) return;
+    b.phase([](unsigned) { fence_grid(); });
+    compare(b, a, frame_first, state);
+  }
+
+  template <class Block>
+  DR_HD static uint32_t row_of(Block& b, const args& a, uint32_t n) {
+    if (n == 1) return 0;
     typename Block::template each<uint32_t> before;
     b.phase([&](unsigned lane) {
       before[lane] = 0;
       for (uint32_t i = lane; i < n; i += lanes) before[lane] += a.place[i].first_tile <= b.index();
     });
-    const uint32_t row = b.sum(before) - 1;
-    const unpack_row& d = a.place[row];
-    unpack_state& state = a.state[d.frame];
-    if (b.template once<uint32_t>([&] { return state.fault.code == DR_OK; })) copy_chunk(b, a, row, d, state);
-    const uint32_t frame_first = d.frame * a.shape.rows, frame_end = frame_first + a.shape.rows;
-    const uint32_t end = frame_end < n ? a.place[frame_end].first_tile : a.tiles;
-    if (last_of(b, &state.done, end - a.place[frame_first].first_tile)) compare(b, a, frame_first, state);
+    return b.sum(before) - 1;
   }
 
+  // Returns the chunk's term of the check.
   template <class Block>
-  DR_HD static void copy_chunk(Block& b, const args& a, uint32_t row, const unpack_row& d, unpack_state& state) {
+  DR_HD static uint64_t copy_chunk(Block& b, const args& a, uint32_t row, const unpack_row& d, unpack_state& state) {
     const device_row& r = a.rows[row];
     const unpack_frame& f = a.frames[d.frame];
     const bool lone = a.shape.rows == 1;
     const uint64_t skipped = lone ? state.header_size : 0;
     const uint64_t payload = payload_of(r);
     const uint64_t chunk = b.index() - d.first_tile, begin = chunk * frame_tile, end = skipped + padded(payload);
-    if (begin >= end) return;
+    if (begin >= end) return 0;
     const uint64_t base = r.offset - skipped;  // in the frame, of position 0
     const uint64_t words = (end - begin < frame_tile ? end - begin : frame_tile) / 4;
-    const uint64_t term =
-        chunk_term(b, words, chunk, [&](uint64_t i) { return judge_frames::frame_word(f, base + begin + 4 * i); });
-    b.phase([&](unsigned lane) {
-      if (lane == 0) {
-        atomic_add(&a.result[row].seen, term);
-        // Padding is zero: at most three bytes, in the last word.
-        if (end - begin <= frame_tile)
-          for (uint64_t at = skipped + payload; at < end; ++at)
-            if (f.data[base + at]) fail_frame(state, DR_E_CORRUPT, base + at, f.data[base + at]);
-      }
-      uint64_t section = skipped;
-      for (unsigned s = 0; s < 3; ++s) {
-        copy_section(a, r, d, f.data + r.offset, section - skipped, s, begin > section ? begin - section : 0,
-                     begin + frame_tile > section ? begin + frame_tile - section : 0, lane);
-        section += r.size[s];
-      }
-    });
+    return chunk_term(
+        b, words, chunk, [&](uint64_t i) { return judge_frames::frame_word(f, base + begin + 4 * i); },
+        [&](unsigned lane) {
+          // Padding is zero: at most three bytes, in the last word.
+          if (lane == 0 && end - begin <= frame_tile)
+            for (uint64_t at = skipped + payload; at < end; ++at)
+              if (f.data[base + at]) fail_frame(state, DR_E_CORRUPT, base + at, f.data[base + at]);
+          uint64_t section = skipped;
+          for (unsigned s = 0; s < 3; ++s) {
+            copy_section(a, r, d, f.data + r.offset, section - skipped, s, begin > section ? begin - section : 0,
+                         begin + frame_tile > section ? begin + frame_tile - section : 0, lane);
+            section += r.size[s];
+          }
+        });
   }
 
   // Words of section s, which begins at `at` of the payload, whose first byte is in [from, to) of the section.
@@ -100,7 +113,8 @@ struct unpack_frames {
   }
 };
 
-// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row.
+// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row. Launched for
+// frames of no rows; judge_supports tells it of others.
 struct tell_decoded {
   static constexpr const char* name = "tell_decoded";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -114,19 +128,28 @@ struct tell_decoded {
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    typename Block::template each<uint64_t> bad;  // a place for each frame, in front of those of its rows
+    tell(b, a, true);
+  }
+
+  // `failed`: some row may have a fault.
+  template <class Block>
+  DR_HD static void tell(Block& b, const args& a, bool failed) {
     const uint64_t places = uint64_t{1} + a.rows_a_frame, n = places * a.frame_count;
-    b.phase([&](unsigned lane) {
-      bad[lane] = n;
-      for (uint64_t i = lane; i < n; i += lanes)
-        if (i < bad[lane] && fault_at(a, i).code != DR_OK) bad[lane] = i;
-    });
-    const uint64_t first = b.min(bad);
+    uint64_t first = n;
+    if (failed) {
+      typename Block::template each<uint64_t> bad;  // a place for each frame, in front of those of its rows
+      b.phase([&](unsigned lane) {
+        bad[lane] = n;
+        for (uint64_t i = lane; i < n; i += lanes)
+          if (i < bad[lane] && fault_at(a, i).code != DR_OK) bad[lane] = i;
+      });
+      first = b.min(bad);
+    }
     b.phase([&](unsigned lane) {
       if (lane != 0) return;
-      const bool failed = first < n;
-      set_result(a.result, failed ? fault_at(a, first) : dr_fault{}, 0,
-                 failed && first % places ? first % places - 1 : no_tensor, failed ? first / places : no_frame);
+      const bool found = first < n;
+      set_result(a.result, found ? fault_at(a, first) : dr_fault{}, 0,
+                 found && first % places ? first % places - 1 : no_tensor, found ? first / places : no_frame);
     });
   }
 

@@ -8,8 +8,9 @@
 namespace dr {
 
 // to + weight · from in f32, the product rounded.
+DR_HD inline float weighted(float weight, float from) { return weight * from; }
 DR_HD inline float weighted_sum(float to, float weight, float from) {
-  const float term = weight * from;
+  const float term = weighted(weight, from);
   return computed(to + term);
 }
 

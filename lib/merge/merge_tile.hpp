@@ -1,8 +1,10 @@
-// From decoded rows to gradients on a GPU: supports are checked, values put or added in the order of the frames.
+// From decoded rows to gradients on a GPU: supports are checked, the values of one frame are added (of many:
+// merge_many_tile.hpp) or handed over.
 #pragma once
 
 #include <cstdint>
 
+#include "container/unpack_tile.hpp"
 #include "merge/merge_kernel.hpp"
 #include "primitive/ascending.hpp"
 #include "primitive/bits.hpp"
@@ -21,13 +23,14 @@ struct merge_row {
   const void* values;
   const void* dense;  // values of a row in dense mode
   const device_row* row;
+  uint32_t* starts;  // rows before each merge_tile of the output, and all rows; NULL: nobody asks
   uint32_t universe, width;
   uint32_t told_max;
   uint32_t first_tile;  // of launches over rows
   float weight;
   uint8_t dtype, reserved[3];
 };
-static_assert(sizeof(merge_row) == 56);
+static_assert(sizeof(merge_row) == 64);
 
 // Where rows go: an output's part that one row of every frame covers.
 struct merge_out {
@@ -49,6 +52,7 @@ DR_HD inline uint64_t rows_told(const merge_row& m) {
 
 template <class Block>
 DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t tile) {
+  if (n == 1) return 0;
   typename Block::template each<uint32_t> before;
   b.phase([&](unsigned lane) {
     before[lane] = 0;
@@ -57,8 +61,16 @@ DR_HD uint32_t row_of_tile(Block& b, const merge_row* rows, uint32_t n, uint32_t
   return b.sum(before) - 1;
 }
 
+// The output's tiles as a support sees them. The first row of one, and the first tile whose first row is above a row.
+DR_HD inline uint64_t first_row(const merge_row& m, uint64_t tile) {
+  return m.width == 1 ? tile * merge_tile : tile * merge_tile / m.width;
+}
+DR_HD inline uint64_t tile_above(const merge_row& m, uint64_t row) {
+  return ((row + 1) * m.width + merge_tile - 1) / merge_tile;
+}
+
 // Supports ascend below their universe, and no row has a fault; otherwise the gate closes, and nothing that follows
-// writes.
+// writes. Finds where the tiles of the output begin in each support, too. The last block tells the result.
 struct judge_supports {
   static constexpr const char* name = "judge_supports";
   static constexpr unsigned lanes = 256, grid_phases = 1;
@@ -67,26 +79,63 @@ struct judge_supports {
     device_row* states;
     gate_state* gate;
     uint32_t n;
+    tell_decoded::args tells;
   };
-  struct shared {};
+  struct shared {
+    alignas(16) uint32_t support[row_tile];
+    uint32_t before;
+  };
+  struct view {  // one lane reads it for all: other blocks may raise a fault at any time
+    uint64_t told;
+    uint32_t sound, dense;
+  };
 
   template <class Block>
-  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
     const uint32_t row = row_of_tile(b, a.rows, a.n, b.index());
     const merge_row& m = a.rows[row];
     device_row& r = a.states[row];
-    const uint64_t told = r.mode == mode_dense ? 0 : rows_told(m),
-                   begin = uint64_t{b.index() - m.first_tile} * row_tile;
+    const view v = b.template once<view>([&] {
+      return view{rows_told(m), r.fault.code == DR_OK, r.mode == mode_dense};
+    });
+    const uint64_t begin = uint64_t{b.index() - m.first_tile} * row_tile;
+    // What a codec that failed has not written is not read.
+    if (!v.sound)
+      b.phase([&](unsigned lane) {
+        if (lane == 0) atomic_or(&a.gate->failed, 1u);
+      });
+    else if (!v.dense && (begin == 0 || begin < v.told))
+      judge(b, s, a, m, r, v.told, begin);
+    if (!a.tells.result || !last_of(b, &a.gate->done, b.blocks())) return;
+    tell_decoded::tell(b, a.tells, a.gate->failed);
+  }
+
+  template <class Block>
+  DR_HD static void judge(Block& b, shared& s, const args& a, const merge_row& m, device_row& r, uint64_t told,
+                          uint64_t begin) {
+    const uint32_t n = told - begin < row_tile ? static_cast<uint32_t>(told - begin) : row_tile;
     b.phase([&](unsigned lane) {
-      bool bad = lane == 0 && r.fault.code != DR_OK;
-      for (unsigned k = 0; k < row_tile / lanes; ++k) {
-        const uint64_t i = begin + k * lanes + lane;
-        if (i >= told) continue;
-        if (ascends(m.support, i, m.universe)) continue;
-        raise(&r.fault, DR_E_CORRUPT, DR_STREAM_INDEX, i, m.support[i]);
+      for (unsigned k = 0; k < row_tile / (4 * lanes); ++k) {
+        const uint32_t i = 4 * (k * lanes + lane);
+        *reinterpret_cast<four_words*>(s.support + i) = load_four(m.support, begin + i, told);
+      }
+      if (lane == 0) s.before = begin ? m.support[begin - 1] : 0;
+    });
+    b.phase([&](unsigned lane) {
+      bool bad = false;
+      for (uint32_t i = lane; i < n; i += lanes) {
+        const uint32_t x = s.support[i];
+        if (x < m.universe && (begin + i == 0 || (i ? s.support[i - 1] : s.before) < x)) continue;
+        raise(&r.fault, DR_E_CORRUPT, DR_STREAM_INDEX, begin + i, x);
         bad = true;
       }
       if (bad) atomic_or(&a.gate->failed, 1u);
+      if (!m.starts) return;
+      // Each tile has one block: whose part of the support its first row lies in, or above if there is no more.
+      const uint64_t end = ceil_div(uint64_t{m.universe} * m.width, merge_tile) + 1;
+      const uint64_t above = begin + n < told ? tile_above(m, s.support[n - 1]) : end;
+      for (uint64_t t = (begin ? tile_above(m, s.before) : 0) + lane; t < above && t < end; t += lanes)
+        m.starts[t] = static_cast<uint32_t>(begin + lower_bound(s.support, n, first_row(m, t)));
     });
   }
 };
@@ -96,6 +145,7 @@ struct judge_supports {
 struct add_rows {
   static constexpr const char* name = "add_rows";
   static constexpr unsigned lanes = 256, grid_phases = 1;
+  static constexpr uint32_t parts = row_tile / lanes;  // blocks of a tile: a lane waits for one place in memory
   struct args {
     const merge_row* rows;
     const merge_out* outs;
@@ -107,101 +157,27 @@ struct add_rows {
 
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
-    if (a.gate->failed) return;
-    const uint32_t tile = b.index() + a.tile_base, row = row_of_tile(b, a.rows, a.n, tile);
+    const uint32_t failed = a.gate->failed;
+    const uint32_t tile = b.index() / parts + a.tile_base, row = row_of_tile(b, a.rows, a.n, tile);
     const merge_row& m = a.rows[row];
     const merge_out& o = a.outs[row];
     const bool dense = is_dense(m);
     const void* const values = dense ? m.dense : m.values;
     const uint64_t told = rows_told(m),
-                   tiles = (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() + a.tile_base) - m.first_tile;
+                   tiles = (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
+    const uint64_t begin = uint64_t{tile - m.first_tile} * row_tile + b.index() % parts * lanes;
+    if (failed) return;
     b.phase([&](unsigned lane) {
       // A row in dense mode has more elements than its tiles were made for.
-      for (uint64_t i = uint64_t{tile - m.first_tile} * lanes + lane; i < told; i += tiles * lanes)
+      for (uint64_t i = begin + lane; i < told; i += tiles * row_tile)
         for (uint32_t w = 0; w < m.width; ++w) {
           const uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w;
+          const float value = value_at(m.dtype, values, i * m.width + w);
           if (at >= o.elements) continue;
-          const float sum =
-              weighted_sum(value_at(o.dtype, o.values, at), m.weight, value_at(m.dtype, values, i * m.width + w));
+          const float sum = weighted_sum(value_at(o.dtype, o.values, at), m.weight, value);
           store_bits(o.dtype, o.values, at, bits_of(o.dtype, sum));
         }
     });
-  }
-};
-
-// Sum of many frames, or one frame into a fresh output: a tile of the output is held in shared memory, the frames'
-// parts of it are added in the order of the frames.
-struct merge_tiles {
-  static constexpr const char* name = "merge_tiles";
-  static constexpr unsigned lanes = 256, grid_phases = 1;
-  struct args {
-    const merge_row* rows;  // [frames][outs]
-    const merge_out* outs;
-    const gate_state* gate;
-    uint32_t n, frames;
-    uint32_t adds;    // to the outputs' contents; otherwise from +0
-    uint32_t copies;  // one frame, no arithmetic: bit for bit if the types are the same
-  };
-  struct shared {
-    uint32_t bits[merge_tile];
-    uint32_t begin[lanes], end[lanes];
-  };
-
-  template <class Block>
-  DR_HD static void run(Block& b, shared& s, const args& a, unsigned) {
-    if (a.gate->failed) return;
-    typename Block::template each<uint32_t> before;
-    b.phase([&](unsigned lane) {
-      before[lane] = 0;
-      for (uint32_t i = lane; i < a.n; i += lanes) before[lane] += a.outs[i].first_tile <= b.index();
-    });
-    const uint32_t out = b.sum(before) - 1;
-    const merge_out& o = a.outs[out];
-    const uint64_t first = uint64_t{b.index() - o.first_tile} * merge_tile;
-    const uint32_t length = o.elements - first < merge_tile ? static_cast<uint32_t>(o.elements - first) : merge_tile;
-    b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; i < length; i += lanes) s.bits[i] = a.adds ? load_bits(o.dtype, o.values, first + i) : 0;
-    });
-    for (uint32_t group = 0; group < a.frames; group += lanes) {
-      const uint32_t frames = a.frames - group < lanes ? a.frames - group : lanes;
-      // Where each frame's part of the tile begins and ends.
-      b.phase([&](unsigned lane) {
-        if (lane >= frames) return;
-        const merge_row& m = a.rows[uint64_t{group + lane} * a.n + out];
-        s.begin[lane] = lower_row(m, first / m.width);
-        s.end[lane] = lower_row(m, (first + length - 1) / m.width + 1);
-      });
-      for (uint32_t f = 0; f < frames; ++f) {
-        const merge_row& m = a.rows[uint64_t{group + f} * a.n + out];
-        b.phase([&](unsigned lane) { add_part(s, a, m, o, first, length, s.begin[f], s.end[f], lane); });
-      }
-    }
-    b.phase([&](unsigned lane) {
-      for (uint32_t i = lane; i < length; i += lanes) store_bits(o.dtype, o.values, first + i, s.bits[i]);
-    });
-  }
-
-  // Rows of m below element `wanted`.
-  DR_HD static uint32_t lower_row(const merge_row& m, uint64_t wanted) {
-    const uint64_t n = rows_told(m);
-    if (is_dense(m)) return static_cast<uint32_t>(wanted < n ? wanted : n);
-    return static_cast<uint32_t>(lower_bound(m.support, n, wanted));
-  }
-
-  DR_HD static void add_part(shared& s, const args& a, const merge_row& m, const merge_out& o, uint64_t first,
-                             uint32_t length, uint32_t begin, uint32_t end, unsigned lane) {
-    const bool dense = is_dense(m);
-    const void* const values = dense ? m.dense : m.values;
-    for (uint32_t i = begin + lane; i < end; i += lanes)
-      for (uint32_t w = 0; w < m.width; ++w) {
-        const uint64_t at = (dense ? i : uint64_t{m.support[i]}) * m.width + w, from = uint64_t{i} * m.width + w;
-        if (at < first || at >= first + length) continue;
-        uint32_t& bits = s.bits[at - first];
-        if (a.copies)
-          bits = bits_as(m.dtype, values, from, o.dtype);
-        else
-          bits = bits_of(o.dtype, weighted_sum(value_of(o.dtype, bits), m.weight, value_at(m.dtype, values, from)));
-      }
   }
 };
 

@@ -35,14 +35,13 @@ class device_decoder {
     if (const dr_status s = launched(launch<unpack_frames>(exec, chunks_, args))) return s;
     for (uint32_t p = 0; p < s_.wire.size(); ++p)
       if (const dr_status s = streams(p)) return s;
-    const judge_supports::args judged{at<merge_row>(4), w_.rows, w_.gate, static_cast<uint32_t>(work_.size())};
-    if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, judged))) return s;
-    if (request.delivers)
-      if (const dr_status s = deliver(request, outs)) return s;
-    if (!result) return DR_OK;
     const tell_decoded::args told{w_.rows, w_.state, result, static_cast<uint32_t>(frames_),
                                   static_cast<uint32_t>(s_.rows.size())};
-    return launched(launch<tell_decoded>(exec, 1, told));
+    const judge_supports::args judged{at<merge_row>(4), w_.rows, w_.gate, static_cast<uint32_t>(work_.size()), told};
+    if (const dr_status s = launched(launch<judge_supports>(exec, row_tiles_, judged))) return s;
+    if (work_.empty() && result)
+      if (const dr_status s = launched(launch<tell_decoded>(exec, 1, told))) return s;
+    return request.delivers ? deliver(request, outs) : DR_OK;
   }
 
  private:
@@ -71,6 +70,7 @@ class device_decoder {
     host_.merge.clear();
     host_.frames.clear();
     chunks_ = row_tiles_ = 0;
+    way_ = way_of(request, outs);
     for (size_t f = 0; f < frames_; ++f) {
       host_.frames.push_back({static_cast<const uint8_t*>(request.frames[f].data), request.frames[f].size});
       for (size_t i = 0; i < n; ++i) {
@@ -99,6 +99,7 @@ class device_decoder {
         m.values = o.in_order ? o.in_order : o.values;
         m.dense = o.slot[section_value];
         m.row = w_.rows + f * n + i;
+        m.starts = (way_ == way::tiles || way_ == way::touched) && outs[i].index_dtype == 0 ? o.starts : nullptr;
         m.universe = u.universe;
         m.width = plan.width;
         m.told_max = u.support_max;
@@ -260,22 +261,33 @@ class device_decoder {
       const uint64_t blocks = std::clamp<uint64_t>(ceil_div(s_.rows[i].given_max, row_tile), 1, 4096);
       if (const dr_status s = launched(launch<hand_over_row>(exec, blocks, args))) return s;
     }
-    uint64_t elements = 0, pairs = 0;
-    for (const tensor_out& o : outs) elements += o.index_dtype ? 0 : o.universe * std::max(1u, o.width);
-    for (const auto& r : s_.rows) pairs += r.given_max * frames;
-    // Bytes that move: a pair on its own touches two sectors of 32 in the output; a tile reads and writes all of it
-    // once.
-    if (request.adds && !request.copies && pairs * 64 < elements * 8) {
+    if (way_ == way::none) return DR_OK;
+    if (way_ == way::pairs) {
       for (uint32_t f = 0; f < frames; ++f) {
         const uint64_t base = ceil_tiles(f, 0), end = ceil_tiles(f, n);
         const add_rows::args args{at<merge_row>(4) + uint64_t{f} * n, at<merge_out>(5), w_.gate, n,
                                   static_cast<uint32_t>(base)};
-        if (const dr_status s = launched(launch<add_rows>(exec, end - base, args))) return s;
+        if (const dr_status s = launched(launch<add_rows>(exec, (end - base) * add_rows::parts, args))) return s;
       }
       return DR_OK;
     }
-    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5), w_.gate, n, frames, request.adds, request.copies};
+    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5), w_.gate,         n,
+                                 frames,           request.adds,     way_ == way::touched, request.copies};
     return launched(launch<merge_tiles>(exec, out_tiles_, args));
+  }
+
+  // How values get to dense outputs: each on its own; by tiles; or by tiles of which only places of values are touched.
+  enum class way { none, pairs, touched, tiles };
+  way way_of(const decode_request& request, std::span<const tensor_out> outs) const {
+    uint64_t elements = 0, pairs = 0;
+    for (const tensor_out& o : outs) elements += o.index_dtype ? 0 : o.universe * std::max(1u, o.width);
+    if (!request.delivers || elements == 0) return way::none;
+    for (const auto& r : s_.rows) pairs += r.given_max * frames_;
+    // Bytes that move: a pair on its own touches two sectors of 32 in the output; a tile reads and writes all of it
+    // once.
+    if (!request.adds || request.copies || pairs * 64 >= elements * 8) return way::tiles;
+    // A tile of few pairs costs more than a launch a frame.
+    return frames_ > 1 && pairs >= elements / merge_tile * 128 ? way::touched : way::pairs;
   }
 
   // The first tile of row i of frame f in launches over rows.
@@ -296,6 +308,7 @@ class device_decoder {
   device_decode_scratch& host_;
   dr_error& error_;
   uint64_t chunks_ = 0, row_tiles_ = 0, out_tiles_ = 0;
+  way way_ = way::none;
   std::vector<device_decode_scratch::room>& scratch_ = host_.scratch;
   std::vector<uint32_t*>& seen_ = host_.seen;
   std::vector<device_decode_row>& work_ = host_.rows;

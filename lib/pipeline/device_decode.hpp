@@ -9,7 +9,7 @@
 #include "container/frame_device.hpp"
 #include "container/unpack_tile.hpp"
 #include "cuda/device.hpp"
-#include "merge/merge_tile.hpp"
+#include "merge/merge_many_tile.hpp"
 #include "pipeline/batch.hpp"
 #include "pipeline/decode.hpp"
 
@@ -39,6 +39,7 @@ struct device_decode_row {
   uint64_t capacity[section_count];
   uint32_t *support, *order, *sorted;  // sorted: of keys that carry the order
   std::byte *values, *in_order;
+  uint32_t* starts;  // of the output's tiles
 };
 
 // Host memory that a context keeps for the descriptors of a call, so that steady state allocates nothing.

@@ -32,6 +32,7 @@ void take_row(const decode_shape& shape, size_t row, device_decode_row& o, Bytes
   const uint64_t row_bytes = uint64_t{plan.width} * value_size(plan.dtype);
   o.support = reinterpret_cast<uint32_t*>(bytes(4 * std::max(r.coded_max, r.support_max) + slack));
   o.values = bytes(r.support_max * row_bytes + slack);
+  o.starts = reinterpret_cast<uint32_t*>(bytes(4 * (ceil_div(r.universe * plan.width, merge_tile) + 1)));
   if (!plan.value().has(DR_REORDERS)) return;
   o.in_order = bytes(r.support_max * row_bytes + slack);
   if (plan.carries_order)

@@ -3,7 +3,7 @@
 #include "container/unpack_tile.hpp"
 #include "cuda/entry.cuh"
 #include "feedback/feedback_tile.hpp"
-#include "merge/merge_tile.hpp"
+#include "merge/merge_many_tile.hpp"
 #include "pipeline/begin_tile.hpp"
 #include "split/order_tile.hpp"
 #include "split/regather_tile.hpp"

@@ -59,9 +59,9 @@ DR_HD const auto& job_of_tile(const Args& a, uint32_t tile) {
 
 // Elements of a job, or 0 if it has a fault. A count in device memory is never trusted beyond its bound.
 DR_HD inline uint64_t live_count(const tile_job& j) {
-  if (j.fault->code != DR_OK) return 0;
-  if (!j.count) return j.count_max;
-  return *j.count < j.count_max ? *j.count : j.count_max;
+  const dr_status code = j.fault->code;  // both are on their way at once
+  const uint64_t count = j.count ? *j.count : j.count_max;
+  return code != DR_OK ? 0 : count < j.count_max ? count : j.count_max;
 }
 
 // The first to come keeps its fault. `message` stays NULL: device memory has no sentences.

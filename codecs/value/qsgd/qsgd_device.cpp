@@ -21,7 +21,7 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
 qsgd_common common(const dr_params& p, const dr_job& job) {
   const auto levels = static_cast<uint32_t>(p.fields[0]), bucket = static_cast<uint32_t>(p.fields[1]);
   const uint32_t bits = qsgd_code_bits(levels);
-  return {job.dtype, levels, qsgd_chunk, divisor::of(bucket), divisor::of(bits)};
+  return {job.dtype, levels, qsgd_decode_tile, divisor::of(bucket), divisor::of(bits)};
 }
 
 // Values of as many buckets as fit a chunk and end with a word of codes; if none do, of the fewest that end so: at most

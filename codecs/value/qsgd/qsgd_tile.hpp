@@ -14,10 +14,12 @@ namespace dr {
 
 // Values that the lanes of a block take in one go: 8 each. A multiple of 32: their codes end with a word at any width.
 inline constexpr uint32_t qsgd_chunk = 2048;
+// Values of a tile of decode, 4 a lane. A multiple of 32, too.
+inline constexpr uint32_t qsgd_decode_tile = 1024;
 
 struct qsgd_common {
   uint32_t dtype, levels;
-  uint32_t tile;  // encode: values, a multiple of the bucket; decode: qsgd_chunk
+  uint32_t tile;  // encode: values, a multiple of the bucket; decode: qsgd_decode_tile
   divisor bucket, code_bits;
 
   DR_HD qsgd_layout layout(uint64_t n) const { return {levels, bucket.value, n}; }
@@ -137,11 +139,12 @@ struct qsgd_decode {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const tile_job& job = job_of_tile(a, b.index());
+    const uint64_t in_size = *job.in_size;
     const qsgd_layout l = a.common.layout(live_count(job) * job.width);
-    const uint64_t begin = uint64_t{b.index() - job.first_tile} * qsgd_chunk;
+    const uint64_t begin = uint64_t{b.index() - job.first_tile} * qsgd_decode_tile;
     b.phase([&](unsigned lane) {
       if (begin == 0 && lane == 0 && job.fault->code == DR_OK) whole(job, a.common.dtype, l);
-      if (begin >= l.n || *job.in_size != l.size) return;
+      if (begin >= l.n || in_size != l.size) return;
       with_value_type(a.common.dtype, [&](auto type) { some<decltype(type)>(job, a.common, l, begin, lane); });
     });
   }
@@ -155,7 +158,7 @@ struct qsgd_decode {
     *job.out_size = l.n * value_size(dtype);
   }
 
-  // Every 256th value of a tile. The payload is as long as its layout.
+  // Every 256th value of a tile, all loads on their way at once. The payload is as long as its layout.
   template <class T>
   DR_HD static void some(const tile_job& job, const qsgd_common& c, const qsgd_layout& l, uint64_t begin,
                          unsigned lane) {
@@ -164,16 +167,26 @@ struct qsgd_decode {
     auto* out = static_cast<typename T::bits*>(job.out) + begin;
     norms += begin / l.bucket;
     const auto before = static_cast<uint32_t>(begin % l.bucket);
-    for (uint32_t i = lane; i < qsgd_chunk && begin + i < l.n; i += lanes) {
-      const uint32_t b = c.bucket.quotient(before + i), norm = norms[b];
-      const uint32_t at = i * l.code_bits, shift = at % 32;
-      uint64_t bits = words[at / 32];
-      if (shift + l.code_bits > 32) bits |= uint64_t{words[at / 32 + 1]} << 32;
-      const auto code = static_cast<uint32_t>(bits >> shift & low_mask(l.code_bits));
-      if (norm >= f32_type::infinity)
-        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 4 * (begin / l.bucket + b), norm);
+    const uint32_t n = l.n - begin < qsgd_decode_tile ? static_cast<uint32_t>(l.n - begin) : qsgd_decode_tile;
+    constexpr unsigned most = qsgd_decode_tile / lanes;
+    uint32_t norm[most], low[most], high[most];
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
+      const uint32_t wanted = k * lanes + lane, i = wanted < n ? wanted : 0, at = i * l.code_bits;
+      norm[k] = norms[c.bucket.quotient(before + i)];
+      low[k] = words[at / 32];
+      high[k] = words[(at + l.code_bits - 1) / 32];  // of the code's last bit
+    }
+#pragma unroll
+    for (unsigned k = 0; k < most; ++k) {
+      const uint32_t i = k * lanes + lane;
+      if (i >= n) return;
+      const uint32_t code = funnel(low[k], high[k], i * l.code_bits % 32) & static_cast<uint32_t>(low_mask(l.code_bits));
+      if (norm[k] >= f32_type::infinity)
+        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE,
+                     4 * (begin / l.bucket + c.bucket.quotient(before + i)), norm[k]);
       if (code >> 1 > l.levels) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, begin + i, code >> 1);
-      out[i] = T::from_f64(qsgd_value(code, std::bit_cast<float>(norm), l.levels));
+      out[i] = T::from_f64(qsgd_value(code, std::bit_cast<float>(norm[k]), l.levels));
     }
   }
 };
