@@ -12,8 +12,8 @@
 
 namespace dr {
 
-// Values that the lanes of a block take in one go: 8 each. A multiple of 32: their codes end with a word at any width.
-inline constexpr uint32_t qsgd_chunk = 2048;
+// Values that the lanes of a block take in one go: 4 each. A multiple of 32: their codes end with a word at any width.
+inline constexpr uint32_t qsgd_chunk = 1024;
 // Values of a tile of decode, 4 a lane. A multiple of 32, too.
 inline constexpr uint32_t qsgd_decode_tile = 1024;
 
