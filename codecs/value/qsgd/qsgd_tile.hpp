@@ -181,10 +181,11 @@ struct qsgd_decode {
     for (unsigned k = 0; k < most; ++k) {
       const uint32_t i = k * lanes + lane;
       if (i >= n) return;
-      const uint32_t code = funnel(low[k], high[k], i * l.code_bits % 32) & static_cast<uint32_t>(low_mask(l.code_bits));
+      const uint32_t code =
+          funnel(low[k], high[k], i * l.code_bits % 32) & static_cast<uint32_t>(low_mask(l.code_bits));
       if (norm[k] >= f32_type::infinity)
-        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE,
-                     4 * (begin / l.bucket + c.bucket.quotient(before + i)), norm[k]);
+        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 4 * (begin / l.bucket + c.bucket.quotient(before + i)),
+                     norm[k]);
       if (code >> 1 > l.levels) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, begin + i, code >> 1);
       out[i] = T::from_f64(qsgd_value(code, std::bit_cast<float>(norm[k]), l.levels));
     }
