@@ -9,7 +9,7 @@ out of time is noted, and the next goes on. Needs no network: what the machine l
 packages into .gpu/, which is unpacked to a folder of its own here). The commit is DR_COMMIT, or git's word.
 
   --quick      a short benchmark, and no device tests of the CPU's
-  --seconds N  for all of it (460)
+  --seconds N  for all of it (570)
   --rehearse   without a GPU: what can be run where the CPU plays it; it measures nothing
 
 Exit codes: 0 all passed, 1 something did not, 2 usage, 77 no CUDA device.
@@ -239,7 +239,7 @@ def main():
     parser = argparse.ArgumentParser(prog="./dev gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--quick", action="store_true")
-    parser.add_argument("--seconds", type=float, default=460)
+    parser.add_argument("--seconds", type=float, default=570)
     parser.add_argument("--rehearse", action="store_true")
     parser.add_argument("--pack", action="store_true")
     args = parser.parse_args()
@@ -281,7 +281,7 @@ def steps(run, args, out):
     tests, bench = BUILD / "tests/cuda/gpu_tests", BUILD / "bench/gpu/gpu_bench"
     quick = ["--quick"] if args.quick else []
     if built or tests.exists():
-        run.step("tests of a GPU", [tests, "-d"], 100, 120, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
+        run.step("tests of a GPU", [tests, "-d"], 220, 120, note=last_matching(r"\[doctest\] test cases:[^\n]*"))
     if built or bench.exists():
         run.step("benchmark", [bench, "--json", out / "gpu_bench.json", *quick], 180, 90, note=last_matching(r"\d+ rows, [^\n]*"))
     run.step("torch.topk", [sys.executable, ROOT / "bench/gpu/torch_topk.py", "--json", out / "torch_topk.json", *quick], 45, 60)

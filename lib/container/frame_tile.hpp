@@ -17,7 +17,6 @@ namespace dr {
 
 inline constexpr unsigned frame_lanes = 256;
 inline constexpr uint64_t frame_tile = 4 * check_chunk_words;  // a block makes or reads one chunk of the check
-inline constexpr uint64_t no_tensor = ~uint64_t{0}, no_frame = ~uint64_t{0};
 
 // A header, as bounds decide it.
 struct header_shape {
@@ -263,15 +262,22 @@ struct pack_frame {
       low[k] = high[k] = shift[k] = 0;
       if (k * lanes + lane >= words || at < skipped) continue;
       const unsigned s = in < first ? 0 : in < second ? 1 : 2;
-      const uint64_t from = in - (s == 0 ? 0 : s == 1 ? first : second),
-                     left = (s == 0 ? first : s == 1 ? second : third) - in;
+      const uint64_t from = in - (s == 0   ? 0
+                                  : s == 1 ? first
+                                           : second),
+                     left = (s == 0   ? first
+                             : s == 1 ? second
+                                      : third) -
+                            in;
       const bool plain = p.mode != mode_dense && in < third && left >= 8;
       if (!plain) {
         rest |= 1u << k;
         continue;
       }
       const uint8_t* const section = is_raw_index(p.mode, s) ? reinterpret_cast<const uint8_t*>(d.support)
-                                                             : s == 0 ? d.slot[0] : s == 1 ? d.slot[1] : d.slot[2];
+                                     : s == 0                ? d.slot[0]
+                                     : s == 1                ? d.slot[1]
+                                                             : d.slot[2];
       shift[k] = 8 * (from % 4);
       low[k] = reinterpret_cast<const uint32_t*>(section)[from / 4];
       high[k] = reinterpret_cast<const uint32_t*>(section)[from / 4 + (from % 4 != 0)];

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "container/frame_tile.hpp"
+#include "primitive/decoded_tile.hpp"
 
 namespace dr {
 
@@ -27,17 +28,10 @@ struct unpack_row {
 };
 static_assert(sizeof(unpack_row) == 80);
 
-// A frame being written; zero when a call begins, except for the uploaded fields.
 struct unpack_frame {
   const uint8_t* data;  // 16-byte aligned
   uint64_t size;        // readable; the frame may be shorter
 };
-struct unpack_state {
-  dr_fault fault;
-  uint64_t header_size, check;  // check: of the header, as it stands there
-  uint32_t done, failed;
-};
-
 // Fields that decode needs beside device_row, for a row of a frame.
 struct unpack_result {
   uint64_t coded;     // count that the index codec is asked for: 0 if the row has raw keys or is dense

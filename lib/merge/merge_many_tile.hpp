@@ -20,7 +20,7 @@ struct merge_tiles {
     uint32_t touches;  // adds, and reads and writes only where there are values
     uint32_t copies;   // one frame, no arithmetic: bit for bit if the types are the same
   };
-  struct part {  // a frame's
+  struct part {               // a frame's
     const uint32_t* support;  // NULL in dense mode
     const void* values;
     uint32_t begin, width;  // first row
@@ -73,7 +73,9 @@ struct merge_tiles {
         });
         range some{0, 1};
         if (frames > 1)
-          some = b.template once<range>([&] { return range{frame_of(s, frames, from), frame_of(s, frames, to - 1) + 1}; });
+          some = b.template once<range>([&] {
+            return range{frame_of(s, frames, from), frame_of(s, frames, to - 1) + 1};
+          });
         for (uint32_t f = some.first; f < some.last; ++f)
           b.phase([&](unsigned lane) { add(s, a, o, f, from, to, lane); });
       }
@@ -106,7 +108,11 @@ struct merge_tiles {
       end = m.starts[tile + 1] + uint64_t{m.width > 1};
     }
     if (end > told) end = told;
-    p = {dense ? nullptr : m.support, dense ? m.dense : m.values, static_cast<uint32_t>(begin), m.width, m.weight,
+    p = {dense ? nullptr : m.support,
+         dense ? m.dense : m.values,
+         static_cast<uint32_t>(begin),
+         m.width,
+         m.weight,
          m.dtype};
     return begin < end ? static_cast<uint32_t>(end - begin) * m.width : 0;
   }
@@ -192,9 +198,8 @@ struct merge_tiles {
       const uint32_t place = s.place[i];
       if (place >= merge_tile) continue;
       uint32_t& bits = s.bits[place];
-      bits = a.copies
-                 ? s.value[i]
-                 : bits_of(o.dtype, computed(value_of(o.dtype, bits) + std::bit_cast<float>(s.value[i])));
+      bits = a.copies ? s.value[i]
+                      : bits_of(o.dtype, computed(value_of(o.dtype, bits) + std::bit_cast<float>(s.value[i])));
     }
   }
 

@@ -4,12 +4,13 @@
 
 #include <cstdint>
 
-#include "container/unpack_tile.hpp"
 #include "merge/merge_kernel.hpp"
 #include "primitive/ascending.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/block.hpp"
+#include "primitive/decoded_tile.hpp"
 #include "primitive/device_row.hpp"
+#include "primitive/lookback.hpp"
 #include "primitive/tile_job.hpp"
 #include "primitive/value_type.hpp"
 
@@ -164,7 +165,8 @@ struct add_rows {
     const bool dense = is_dense(m);
     const void* const values = dense ? m.dense : m.values;
     const uint64_t told = rows_told(m),
-                   tiles = (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
+                   tiles =
+                       (row + 1 < a.n ? a.rows[row + 1].first_tile : b.blocks() / parts + a.tile_base) - m.first_tile;
     const uint64_t begin = uint64_t{tile - m.first_tile} * row_tile + b.index() % parts * lanes;
     if (failed) return;
     b.phase([&](unsigned lane) {

@@ -14,7 +14,7 @@ template <uint64_t Bytes>
 struct begin_call {
   static constexpr const char* name = "begin_call";
   static constexpr unsigned lanes = 256, grid_phases = 1;
-  static constexpr uint64_t tile = 16 * 16 * lanes;  // bytes that a block zeroes
+  static constexpr uint64_t tile = 4 * 16 * lanes;  // bytes that a block zeroes
   struct args {
     uint64_t* zero;  // `zero_words` of them; 16-byte aligned
     uint64_t zero_words;

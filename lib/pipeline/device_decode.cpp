@@ -271,8 +271,8 @@ class device_decoder {
       }
       return DR_OK;
     }
-    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5), w_.gate,         n,
-                                 frames,           request.adds,     way_ == way::touched, request.copies};
+    const merge_tiles::args args{at<merge_row>(4), at<merge_out>(5),     w_.gate,       n, frames,
+                                 request.adds,     way_ == way::touched, request.copies};
     return launched(launch<merge_tiles>(exec, out_tiles_, args));
   }
 

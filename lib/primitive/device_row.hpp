@@ -40,6 +40,8 @@ DR_HD inline void tell_result(const dr_result& from, dr_result* to) {
       std::memcpy(reinterpret_cast<uint8_t*>(to) + at, reinterpret_cast<const uint8_t*>(&from) + at, 4);
 }
 
+inline constexpr uint64_t no_tensor = ~uint64_t{0}, no_frame = ~uint64_t{0};
+
 // Sets the result of a call. Kept rows are not counted on a device.
 DR_HD inline void set_result(dr_result* to, const dr_fault& fault, uint64_t size, uint64_t tensor, uint64_t frame) {
   dr_result r{};

@@ -22,7 +22,7 @@ DR_HD inline uint64_t index_at(uint32_t index_dtype, const void* indices, uint64
   return static_cast<const uint64_t*>(indices)[i];  // a negative one is beyond every universe
 }
 
-inline constexpr uint32_t adopt_tile = 2048;
+inline constexpr uint32_t adopt_tile = 1024;
 
 template <class Args>
 struct select_adopt {
@@ -37,14 +37,25 @@ struct select_adopt {
     auto* const row = reinterpret_cast<device_row*>(job.tell_count);
     const uint64_t begin = uint64_t{b.index() - job.first_tile} * adopt_tile, n = job.extra, width = job.key;
     b.phase([&](unsigned lane) {
-      for (uint32_t k = 0; k < adopt_tile / lanes; ++k) {
+      // All loads of a lane are on their way at once.
+      constexpr unsigned most = adopt_tile / lanes;
+      uint64_t own[most], before[most];
+#pragma unroll
+      for (unsigned k = 0; k < most; ++k) {
+        const uint64_t wanted = begin + k * lanes + lane, i = wanted < n ? wanted : n - 1;
+        own[k] = before[k] = 0;
+        if (n == 0) continue;
+        own[k] = index_at(a.common.index_dtype, job.in, i);
+        before[k] = index_at(a.common.index_dtype, job.in, i ? i - 1 : 0);
+      }
+#pragma unroll
+      for (unsigned k = 0; k < most; ++k) {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= n) continue;
-        const uint64_t x = index_at(a.common.index_dtype, job.in, i);
-        if (x >= job.universe || (i && index_at(a.common.index_dtype, job.in, i - 1) >= x))
-          raise(&row->fault, DR_E_ARGUMENT, DR_STREAM_NONE, i, x);
+        if (own[k] >= job.universe || (i && before[k] >= own[k]))
+          raise(&row->fault, DR_E_ARGUMENT, DR_STREAM_NONE, i, own[k]);
         else
-          static_cast<uint32_t*>(job.out)[i] = static_cast<uint32_t>(x);
+          static_cast<uint32_t*>(job.out)[i] = static_cast<uint32_t>(own[k]);
         if (a.common.needs_finite) judge(a.common.dtype, job.tell, i, width, row);
       }
       if (begin == 0 && lane == 0) row->count = row->told = n;

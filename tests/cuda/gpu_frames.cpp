@@ -326,6 +326,7 @@ TEST_CASE("merges are the CPU's, to the bit: into nothing, into something, weigh
   const std::string text = "sparsify=topr(ratio=0.1) index=golomb value=qsgd";
   for (const std::string& pair :
        {text, std::string("sparsify=topr(ratio=0.05) index=bloom(policy=p0,fpr=0.01) value=raw"),
+        std::string("sparsify=topr(ratio=0.02) index=golomb value=raw"),  // two of them touch few places of a tile
         std::string("sparsify=topr(ratio=0.2) index=golomb value=fit_poly")})
     for (const dr_dtype dtype : value_types)
       for (const size_t k : {size_t{0}, size_t{1}, size_t{2}, size_t{8}, size_t{17}}) {

@@ -12,8 +12,8 @@
 
 namespace dr {
 
-// Values that the lanes of a block take in one go: 8 each. A multiple of 32: their codes end with a word at any width.
-inline constexpr uint32_t qsgd_chunk = 2048;
+// Values that the lanes of a block take in one go: 4 each. A multiple of 32: their codes end with a word at any width.
+inline constexpr uint32_t qsgd_chunk = 1024;
 // Values of a tile of decode, 4 a lane. A multiple of 32, too.
 inline constexpr uint32_t qsgd_decode_tile = 1024;
 
@@ -181,10 +181,11 @@ struct qsgd_decode {
     for (unsigned k = 0; k < most; ++k) {
       const uint32_t i = k * lanes + lane;
       if (i >= n) return;
-      const uint32_t code = funnel(low[k], high[k], i * l.code_bits % 32) & static_cast<uint32_t>(low_mask(l.code_bits));
+      const uint32_t code =
+          funnel(low[k], high[k], i * l.code_bits % 32) & static_cast<uint32_t>(low_mask(l.code_bits));
       if (norm[k] >= f32_type::infinity)
-        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE,
-                     4 * (begin / l.bucket + c.bucket.quotient(before + i)), norm[k]);
+        return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, 4 * (begin / l.bucket + c.bucket.quotient(before + i)),
+                     norm[k]);
       if (code >> 1 > l.levels) return raise(job.fault, DR_E_CORRUPT, DR_STREAM_VALUE, begin + i, code >> 1);
       out[i] = T::from_f64(qsgd_value(code, std::bit_cast<float>(norm[k]), l.levels));
     }

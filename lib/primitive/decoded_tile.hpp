@@ -1,0 +1,64 @@
+// What a GPU decode tells.
+#pragma once
+
+#include <cstdint>
+
+#include "primitive/block.hpp"
+#include "primitive/device_row.hpp"
+
+namespace dr {
+
+// A frame being read; zero when a call begins.
+struct unpack_state {
+  dr_fault fault;
+  uint64_t header_size, check;  // check: of the header, as it stands there
+  uint32_t done, failed;
+};
+
+// The result of a decode: of the first unsound frame, the fault of the frame, or of its first unsound row. Launched for
+// frames of no rows; judge_supports tells it of others.
+struct tell_decoded {
+  static constexpr const char* name = "tell_decoded";
+  static constexpr unsigned lanes = 256, grid_phases = 1;
+  struct args {
+    const device_row* rows;
+    const unpack_state* frames;
+    dr_result* result;
+    uint32_t frame_count, rows_a_frame;
+  };
+  struct shared {};
+
+  template <class Block>
+  DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
+    tell(b, a, true);
+  }
+
+  // `failed`: some row may have a fault.
+  template <class Block>
+  DR_HD static void tell(Block& b, const args& a, bool failed) {
+    const uint64_t places = uint64_t{1} + a.rows_a_frame, n = places * a.frame_count;
+    uint64_t first = n;
+    if (failed) {
+      typename Block::template each<uint64_t> bad;  // a place for each frame, in front of those of its rows
+      b.phase([&](unsigned lane) {
+        bad[lane] = n;
+        for (uint64_t i = lane; i < n; i += lanes)
+          if (i < bad[lane] && fault_at(a, i).code != DR_OK) bad[lane] = i;
+      });
+      first = b.min(bad);
+    }
+    b.phase([&](unsigned lane) {
+      if (lane != 0) return;
+      const bool found = first < n;
+      set_result(a.result, found ? fault_at(a, first) : dr_fault{}, 0,
+                 found && first % places ? first % places - 1 : no_tensor, found ? first / places : no_frame);
+    });
+  }
+
+  DR_HD static const dr_fault& fault_at(const args& a, uint64_t i) {
+    const uint64_t frame = i / (uint64_t{1} + a.rows_a_frame), row = i % (uint64_t{1} + a.rows_a_frame);
+    return row == 0 ? a.frames[frame].fault : a.rows[frame * a.rows_a_frame + row - 1].fault;
+  }
+};
+
+}  // namespace dr
