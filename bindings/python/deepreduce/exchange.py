@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from typing import Any, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy
 
@@ -334,20 +334,51 @@ class Loopback:
     seed              of the order in which ranks of equal time get their turn
     latency           seconds until a message that has left arrives
     bytes_per_second  of each rank's one port; 0: no limit
+    takes             in its place, for links whose rate changes: takes(rank, seconds now, bytes) is how many seconds a
+                      message that begins to leave now is on the port
+    cost              cost(rank, step name, elements, bytes): seconds of a step that computes, as dr_step_name has it
     """
 
-    def __init__(self, ranks: int, seed: int = 0, latency: float = 0.0, bytes_per_second: float = 0.0) -> None:
+    def __init__(
+        self,
+        ranks: int,
+        seed: int = 0,
+        latency: float = 0.0,
+        bytes_per_second: float = 0.0,
+        takes: Optional[Callable[[int, float, int], float]] = None,
+        cost: Optional[Callable[[int, str, int, int], float]] = None,
+    ) -> None:
         library, error = _load(), new(_abi.dr_error)
         self._handle = ctypes.POINTER(dr_loopback)()
         self._destroy, self._process = library.dr_loopback_destroy, os.getpid()
         options = new(dr_loopback_options)
         options.ranks, options.seed = unsigned(ranks, "ranks", 2**32), unsigned(seed, "seed")
         options.latency_ns, options.bytes_per_second = int(latency * 1e9), bytes_per_second
+        self._error: Optional[BaseException] = None  # that a function of the caller raised
+        if takes is not None:
+            options.takes = type(options.takes)(
+                lambda _, rank, now, size: self._ns(lambda: takes(rank, now / 1e9, size))
+            )
+        if cost is not None:
+            options.cost = type(options.cost)(
+                lambda _, rank, step, elements, size: self._ns(
+                    lambda: cost(rank, library.dr_step_name(step).decode(), elements, size)
+                )
+            )
+        self._options = options  # alive
         check(library.dr_loopback_create(options, ctypes.byref(self._handle), error), error)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._process == os.getpid():
             self._destroy(self._handle)
+
+    def _ns(self, told: Callable[[], float]) -> int:
+        """Of the caller's function; what it raises comes out of `run`."""
+        try:
+            return max(0, min(round(told() * 1e9), 2**60))
+        except BaseException as error:
+            self._error = self._error or error
+            return 0
 
     def transport(self, rank: int) -> Any:
         """A rank's transport, for Exchange."""
@@ -366,6 +397,9 @@ class Loopback:
                 handles[i] = each._handle
         statuses = (_abi.dr_status * n)()
         _load().dr_loopback_run(self._handle, handles, statuses)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         errors: List[Optional[Error]] = []
         for each, status in zip(exchanges, statuses):
             try:
