@@ -183,8 +183,9 @@ controller::wish controller::by_fit() {
     no_room_ = 0;
     return wish::denser;
   }
-  // Without an empty transfer the line goes through 0, and latency counts as bytes: so a trial now and then.
-  if (!info_.empty_ns && options_.retry && ++no_room_ >= options_.retry) {
+  // The line hangs on an empty transfer, which may take less than the schedule's own messages do, or on none: so a trial
+  // now and then.
+  if (options_.retry && ++no_room_ >= options_.retry) {
     no_room_ = 0;
     wanted_ = options_.patience;
     return wish::denser;
