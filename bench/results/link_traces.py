@@ -1,4 +1,4 @@
-"""Links whose rate changes: what bench/results/control.py and its tests run exchanges over, in virtual time."""
+"""Links whose rate changes: what bench/results/control_traces.py and its tests run exchanges over, in virtual time."""
 
 import bisect
 import random

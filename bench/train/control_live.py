@@ -53,13 +53,14 @@ def runs_of(given: argparse.Namespace) -> List[Dict[str, Any]]:
 
 
 def verdicts(rows: List[Dict[str, Any]]) -> List[str]:
-    """The definition of bench/results/control.py: the best fixed plan is the densest of which nine of ten steps meet the
+    """The definition of bench/results/control_traces.py: the best fixed plan is the densest of which nine of ten steps meet the
     target; if none, the fastest."""
     said = []
     for trace in dict.fromkeys(row["trace"] for row in rows):
-        mean = lambda name, key: statistics.fmean(r[key] for r in rows if r["trace"] == trace and r["name"] == name)
-        if any(not any(r["trace"] == trace and r["name"] == n for r in rows) for n in (*changing_links.LADDER, "aimd", "fit")):
+        of = {name: [row for row in rows if row["trace"] == trace and row["name"] == name] for name in (*changing_links.LADDER, "aimd", "fit")}
+        if not all(of.values()):
             continue  # a run failed
+        mean = lambda name, key, of=of: statistics.fmean(row[key] for row in of[name])
         fixed = list(changing_links.LADDER)
         best = next((name for name in fixed if mean(name, "met") >= 0.9), min(fixed, key=lambda name: mean(name, "step_ms")))
         worst = max(fixed, key=lambda name: mean(name, "step_ms"))

@@ -14,8 +14,8 @@ struct reader {
   dr_error& error;
 
   dr_status not_a(const plan_argument& a, const char* what) {
-    return fail(error, DR_E_ARGUMENT, "control: %s(%s=%.40s): %s expected", law.c_str(), a.key.c_str(),
-                a.value.c_str(), what);
+    return fail(error, DR_E_ARGUMENT, "control: %s(%s=%.40s): %s expected", law.c_str(), a.key.c_str(), a.value.c_str(),
+                what);
   }
   dr_status number(const plan_argument& a, double least, double most, bool open, double& to) {
     double value = 0;
@@ -51,7 +51,8 @@ dr_status read_control_options(std::string_view text, uint32_t rungs, control_op
   std::string whole(text);
   if (!text.starts_with(role)) whole.insert(0, role);
   std::vector<plan_stage> stages;
-  if (const dr_status s = parse_plan(whole, stages, error)) return prefix(error, "control: '%.80s': ", whole.c_str()), s;
+  if (const dr_status s = parse_plan(whole, stages, error))
+    return prefix(error, "control: '%.80s': ", whole.c_str()), s;
   if (stages.size() != 1 || stages[0].role != "control" || stages[0].calls.size() != 1)
     return fail(error, DR_E_ARGUMENT, "control: '%.80s' is not one law, aimd(…) or fit(…)", whole.c_str());
   const plan_call& call = stages[0].calls[0];
@@ -67,22 +68,22 @@ dr_status read_control_options(std::string_view text, uint32_t rungs, control_op
   reader read{call.name, error};
   for (const plan_argument& a : call.arguments) {
     const std::string& k = a.key;
-    const dr_status s = k == "target_ms"          ? read.number(a, 0, 1e9, true, target_ms)
-                        : k == "band"             ? read.number(a, 0, 0.9, false, o.band)
-                        : k == "interval"         ? read.count(a, 1, 1'000'000, o.interval)
-                        : k == "window"           ? read.count(a, 1, control_window_max, o.window)
-                        : k == "increase" && aimd ? read.number(a, 0, 1, true, o.increase)
-                        : k == "decrease" && aimd ? read.number(a, 0.01, 0.99, false, o.decrease)
-                        : k == "samples" && !aimd ? read.count(a, 2, control_samples_max, o.samples)
-                        : k == "patience"         ? read.count(a, 1, 1'000'000, o.patience)
-                        : k == "retry"            ? read.count(a, 0, 1'000'000'000, o.retry)
-                        : k == "densest"          ? read.count(a, 0, rungs - 1, o.densest)
-                        : k == "smallest"         ? read.count(a, 0, rungs - 1, o.smallest)
-                        : k == "start"            ? (has_start = true, read.count(a, 0, rungs - 1, o.start))
-                        : k == "share"            ? read.number(a, 0, 1, false, o.share)
-                        : k == "agree"            ? read.choice(a, o.agree)
-                                                  : fail(error, DR_E_ARGUMENT, "control: %s has no option '%.40s'",
-                                                         call.name.c_str(), k.c_str());
+    const dr_status s =
+        k == "target_ms"          ? read.number(a, 0, 1e9, true, target_ms)
+        : k == "band"             ? read.number(a, 0, 0.9, false, o.band)
+        : k == "interval"         ? read.count(a, 1, 1'000'000, o.interval)
+        : k == "window"           ? read.count(a, 1, control_window_max, o.window)
+        : k == "increase" && aimd ? read.number(a, 0, 1, true, o.increase)
+        : k == "decrease" && aimd ? read.number(a, 0.01, 0.99, false, o.decrease)
+        : k == "samples" && !aimd ? read.count(a, 2, control_samples_max, o.samples)
+        : k == "patience"         ? read.count(a, 1, 1'000'000, o.patience)
+        : k == "retry"            ? read.count(a, 0, 1'000'000'000, o.retry)
+        : k == "densest"          ? read.count(a, 0, rungs - 1, o.densest)
+        : k == "smallest"         ? read.count(a, 0, rungs - 1, o.smallest)
+        : k == "start"            ? (has_start = true, read.count(a, 0, rungs - 1, o.start))
+        : k == "share"            ? read.number(a, 0, 1, false, o.share)
+        : k == "agree"            ? read.choice(a, o.agree)
+                       : fail(error, DR_E_ARGUMENT, "control: %s has no option '%.40s'", call.name.c_str(), k.c_str());
     if (s) return s;
   }
   if (target_ms == 0)

@@ -12,9 +12,9 @@ enum class rank_choice { least, mean, largest };  // of the ranks' times, the on
 
 struct control_options {
   control_law law = control_law::aimd;
-  double target_ns = 0;  // of the transfers of a step
-  double band = 0.2;     // a time within target · (1 ± band) changes nothing
-  uint32_t interval = 1, window = 3;  // steps between decisions; decisions that the median is of
+  double target_ns = 0;                    // of the transfers of a step
+  double band = 0.2;                       // a time within target · (1 ± band) changes nothing
+  uint32_t interval = 1, window = 3;       // steps between decisions; decisions that the median is of
   double increase = 0.25, decrease = 0.5;  // aimd: added to the budget, as a share of the densest rung's bytes; factor
   uint32_t samples = 8;                    // fit: decisions that the line is fitted to
   uint32_t patience = 3;                   // decisions in a row that must want a denser rung

@@ -34,7 +34,8 @@ uint64_t chosen(rank_choice choice, const uint64_t* all, size_t ranks, size_t wo
   }
   if (count == 0) return 0;
   if (choice == rank_choice::least) return least;
-  return choice == rank_choice::largest ? most : static_cast<uint64_t>(std::min(sum / static_cast<double>(count), 0x1p60));
+  return choice == rank_choice::largest ? most
+                                        : static_cast<uint64_t>(std::min(sum / static_cast<double>(count), 0x1p60));
 }
 
 }  // namespace
@@ -62,8 +63,10 @@ dr_status controller::create(std::string_view options, const uint64_t* bytes, si
   for (size_t i = 0; i < rungs && bytes; ++i) {
     rungs_[i].bytes = bytes[i];
     if (bytes[i] >= before)
-      return fail(error, DR_E_ARGUMENT, "control: rung %zu has %" PRIu64 " bytes, not fewer than the %" PRIu64
-                                        " before it: a ladder goes from dense to small", i, bytes[i], before);
+      return fail(error, DR_E_ARGUMENT,
+                  "control: rung %zu has %" PRIu64 " bytes, not fewer than the %" PRIu64
+                  " before it: a ladder goes from dense to small",
+                  i, bytes[i], before);
     if (bytes[i]) before = bytes[i];
   }
   const size_t steps = std::min(options_.interval, control_window_max);
@@ -99,8 +102,9 @@ dr_status controller::agree(const uint64_t* all, size_t ranks, dr_error& error) 
   for (size_t i = 0; i < ranks; ++i)
     if (const uint64_t other = all[i * DR_CONTROL_WORDS + 3]; other != who) {
       const bool options = (other >> rung_bits ^ who >> rung_bits) & ((1u << digest_bits) - 1);
-      fail(error, DR_E_ARGUMENT, "control: rank %zu is at decision %" PRIu64 ", rung %u%s; this one at decision %" PRIu64
-                                 ", rung %u: ranks are out of step",
+      fail(error, DR_E_ARGUMENT,
+           "control: rank %zu is at decision %" PRIu64 ", rung %u%s; this one at decision %" PRIu64
+           ", rung %u: ranks are out of step",
            i, other >> (rung_bits + digest_bits), static_cast<unsigned>(other & ((1u << rung_bits) - 1)),
            options ? ", with other options" : "", info_.decisions, info_.rung);
       error.frame = i;
@@ -270,11 +274,12 @@ void controller::move(uint32_t to) {
 size_t controller::write_log(char* line, size_t capacity) const {
   const dr_control_info& i = info_;
   const int n = std::snprintf(line, capacity,
-                              "{\"step\":%" PRIu64 ",\"decision\":%" PRIu64 ",\"from\":%u,\"rung\":%u,\"reason\":\"%s\","
-                              "\"transfer_ns\":%" PRIu64 ",\"median_ns\":%" PRIu64 ",\"bytes\":%" PRIu64 ",\"empty_ns\":%" PRIu64
-                              ",\"budget\":%.0f,\"base_ns\":%.0f,\"bytes_per_second\":%.0f}",
-                              i.step, i.decisions, i.from, i.rung, control_reason(i.reason), i.transfer_ns, i.median_ns, i.bytes,
-                              i.empty_ns, i.budget, i.base_ns, i.per_byte_ns > 0 ? 1e9 / i.per_byte_ns : 0.0);
+                              "{\"step\":%" PRIu64 ",\"decision\":%" PRIu64
+                              ",\"from\":%u,\"rung\":%u,\"reason\":\"%s\","
+                              "\"transfer_ns\":%" PRIu64 ",\"median_ns\":%" PRIu64 ",\"bytes\":%" PRIu64
+                              ",\"empty_ns\":%" PRIu64 ",\"budget\":%.0f,\"base_ns\":%.0f,\"bytes_per_second\":%.0f}",
+                              i.step, i.decisions, i.from, i.rung, control_reason(i.reason), i.transfer_ns, i.median_ns,
+                              i.bytes, i.empty_ns, i.budget, i.base_ns, i.per_byte_ns > 0 ? 1e9 / i.per_byte_ns : 0.0);
   return n < 0 ? 0 : static_cast<size_t>(n);
 }
 

@@ -62,16 +62,16 @@ class controller {
 
   control_options options_;
   std::vector<rung> rungs_;
-  ring times_, sizes_, empties_;              // of this rank; of steps since the last decision
-  ring agreed_;                               // times that ranks agreed on since this rung was entered
-  mutable std::vector<uint64_t> scratch_;     // of a median
-  uint64_t digest_ = 0;                       // of the options
-  double budget_ = 0;                         // aimd: bytes a step
+  ring times_, sizes_, empties_;           // of this rank; of steps since the last decision
+  ring agreed_;                            // times that ranks agreed on since this rung was entered
+  mutable std::vector<uint64_t> scratch_;  // of a median
+  uint64_t digest_ = 0;                    // of the options
+  double budget_ = 0;                      // aimd: bytes a step
   transfer_fit fit_;
-  std::vector<uint8_t> at_smallest_;          // the last decisions; a ring
-  uint64_t wanted_ = 0, no_room_ = 0;         // decisions in a row that wanted a denser rung, and had no room for it
-  uint64_t entered_ = 0;                      // the decision that entered this rung
-  bool tried_ = false;                        // it was entered from a smaller one
+  std::vector<uint8_t> at_smallest_;   // the last decisions; a ring
+  uint64_t wanted_ = 0, no_room_ = 0;  // decisions in a row that wanted a denser rung, and had no room for it
+  uint64_t entered_ = 0;               // the decision that entered this rung
+  bool tried_ = false;                 // it was entered from a smaller one
   dr_control_info info_{};
 };
 

@@ -50,9 +50,9 @@ constexpr wire fast{125e6, 50e3}, slow{12.5e6, 50e3};
 
 // Ranks that all use a link, each of which may measure something else. Returns the rung of each step.
 using noise = std::function<uint64_t(uint64_t ns, size_t rank, uint64_t step)>;
-std::vector<uint32_t> train(std::vector<control*> ranks, uint64_t steps, const std::function<wire(uint64_t)>& at,
-                            const noise& measured = [](uint64_t ns, size_t, uint64_t) { return ns; },
-                            std::vector<std::string>* log = nullptr) {
+std::vector<uint32_t> train(
+    std::vector<control*> ranks, uint64_t steps, const std::function<wire(uint64_t)>& at,
+    const noise& measured = [](uint64_t ns, size_t, uint64_t) { return ns; }, std::vector<std::string>* log = nullptr) {
   std::vector<uint32_t> rungs;
   for (uint64_t step = 0; step < steps; ++step) {
     const dr_control_info info = ranks[0]->info();
@@ -110,19 +110,18 @@ TEST_CASE("on a constant link it settles in 20 decisions at the densest rung tha
     uint64_t target_ms;
     uint32_t rung;  // 0.05 ms + bytes / rate
   };
-  const row rows[] = {{fast, 41, 0},  // 32 ms
-                      {fast, 20, 1},  // 16 ms
-                      {fast, 10, 2},  // 8 ms
-                      {slow, 15, 3},  // 12 ms
-                      {slow, 20, 3},
-                      {slow, 5, 4},   // 1.2 ms
+  const row rows[] = {{fast, 41, 0},                 // 32 ms
+                      {fast, 20, 1},                 // 16 ms
+                      {fast, 10, 2},                 // 8 ms
+                      {slow, 15, 3},                 // 12 ms
+                      {slow, 20, 3},  {slow, 5, 4},  // 1.2 ms
                       {slow, 1000, 0}};
   for (const char* const law : laws)
     for (const row& r : rows)
       for (const uint32_t start : {0u, 2u, 4u}) {
         INFO(law << ", target " << r.target_ms << " ms, from rung " << start);
-        control c(std::string(law) + "(target_ms=" + std::to_string(r.target_ms) + ",retry=0,start=" +
-                  std::to_string(start) + ")");
+        control c(std::string(law) + "(target_ms=" + std::to_string(r.target_ms) +
+                  ",retry=0,start=" + std::to_string(start) + ")");
         const std::vector<uint32_t> rungs = train({&c}, 200, [&](uint64_t) { return r.l; });
         CHECK(by_one(rungs));
         CHECK(changes(rungs, 20) == 0);
@@ -156,8 +155,9 @@ TEST_CASE("when the link gets slower it comes down from the top, and up again wh
 TEST_CASE("times within the dead band change nothing") {
   for (const char* const law : laws) {
     control c(std::string(law) + "(target_ms=16,band=0.3,start=1)");
-    const std::vector<uint32_t> rungs = train({&c}, 200, [](uint64_t) { return fast; },
-                                              [](uint64_t ns, size_t, uint64_t step) { return ns * (80 + step * 37 % 41) / 100; });
+    const std::vector<uint32_t> rungs = train(
+        {&c}, 200, [](uint64_t) { return fast; },
+        [](uint64_t ns, size_t, uint64_t step) { return ns * (80 + step * 37 % 41) / 100; });
     CHECK(changes(rungs, 0) == 0);
   }
 }
@@ -165,8 +165,9 @@ TEST_CASE("times within the dead band change nothing") {
 TEST_CASE("one slow step among fast ones changes nothing: the median of the window counts") {
   for (const char* const law : laws) {
     control c(std::string(law) + "(target_ms=40,window=3)");
-    const std::vector<uint32_t> rungs = train({&c}, 200, [](uint64_t) { return fast; },
-                                              [](uint64_t ns, size_t, uint64_t step) { return step % 10 == 5 ? 20 * ns : ns; });
+    const std::vector<uint32_t> rungs = train(
+        {&c}, 200, [](uint64_t) { return fast; },
+        [](uint64_t ns, size_t, uint64_t step) { return step % 10 == 5 ? 20 * ns : ns; });
     CHECK(changes(rungs, 0) == 0);
   }
 }
@@ -180,7 +181,8 @@ TEST_CASE("all ranks decide alike although they measure differently; who is late
       INFO(law << " " << choice);
       const std::string options = std::string(law) + "(target_ms=41,agree=" + choice + ")";
       control a(options), b(options), c(options);
-      const std::vector<uint32_t> rungs = train({&a, &b, &c}, 100, [](uint64_t) { return fast; }, late);
+      const std::vector<uint32_t> rungs = train(
+          {&a, &b, &c}, 100, [](uint64_t) { return fast; }, late);
       CHECK(a.line() == b.line());
       CHECK(a.line() == c.line());
       CHECK((rungs.back() == 0) == (std::string(choice) == "min"));
@@ -222,7 +224,8 @@ TEST_CASE("bounds: no denser rung than densest, none smaller than smallest, and 
     control share(std::string(law) + "(target_ms=0.01,share=0.25)");
     const std::vector<uint32_t> rungs = train({&share}, 200, [](uint64_t) { return slow; });
     for (size_t i = 0; i + 20 <= rungs.size(); ++i)
-      CHECK(std::count(rungs.begin() + static_cast<std::ptrdiff_t>(i), rungs.begin() + static_cast<std::ptrdiff_t>(i) + 20, 4u) <= 5);
+      CHECK(std::count(rungs.begin() + static_cast<std::ptrdiff_t>(i),
+                       rungs.begin() + static_cast<std::ptrdiff_t>(i) + 20, 4u) <= 5);
     CHECK(std::count(rungs.begin(), rungs.end(), 4u) >= 30);
     CHECK(by_one(rungs));
   }
@@ -260,14 +263,18 @@ TEST_CASE("the same inputs give the same log") {
     std::vector<std::string> first, again;
     for (std::vector<std::string>* const log : {&first, &again}) {
       control a(std::string(law) + "(target_ms=20)"), b(std::string(law) + "(target_ms=20)");
-      train({&a, &b}, 200, link_at, [](uint64_t ns, size_t rank, uint64_t step) { return ns + (rank + step) * 7919 % ms; }, log);
+      train(
+          {&a, &b}, 200, link_at,
+          [](uint64_t ns, size_t rank, uint64_t step) { return ns + (rank + step) * 7919 % ms; }, log);
     }
     CHECK(first.size() == 200);
     CHECK(first == again);
     // What the log says of the ranks is all that a controller needs to decide the same.
     control replayed(std::string(law) + "(target_ms=20)");
     for (const std::string& line : first) {
-      const auto number = [&](const std::string& key) { return std::stoull(line.substr(line.find("\"" + key + "\":") + key.size() + 3)); };
+      const auto number = [&](const std::string& key) {
+        return std::stoull(line.substr(line.find("\"" + key + "\":") + key.size() + 3));
+      };
       uint64_t words[DR_CONTROL_WORDS];
       REQUIRE(dr_control_report(replayed.handle, words) == DR_OK);
       words[0] = number("transfer_ns"), words[1] = number("bytes"), words[2] = number("empty_ns");
@@ -311,7 +318,8 @@ TEST_CASE("options that make no sense are refused in words") {
   CHECK(refusal("fit(target_ms=1) value=raw").find("is not one law") != std::string::npos);
   CHECK(refusal("fit(target_ms=1\x01)").find("byte 0x01") != std::string::npos);
   CHECK(refusal(std::string(5000, 'a')).find("5008 characters") != std::string::npos);
-  CHECK(refusal("fit(target_ms=1)", {10, 20}) == "control: rung 1 has 20 bytes, not fewer than the 10 before it: a ladder goes from dense to small");
+  CHECK(refusal("fit(target_ms=1)", {10, 20}) ==
+        "control: rung 1 has 20 bytes, not fewer than the 10 before it: a ladder goes from dense to small");
   CHECK(refusal("fit(target_ms=1)", {}) == "control: a ladder of 0 rungs, not of 1 … 64");
   CHECK(refusal("fit(target_ms=1)", std::vector<uint64_t>(65)) == "control: a ladder of 65 rungs, not of 1 … 64");
 }

@@ -13,7 +13,7 @@ from deepreduce.control import AdaptiveExchange, Controller, ladder_of  # noqa: 
 from deepreduce.exchange import Loopback  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"))
-import control as proof  # noqa: E402
+import control_traces as proof  # noqa: E402
 from link_traces import FAST, SLOW, TRACES, Link  # noqa: E402
 
 TEN = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant"
@@ -108,7 +108,7 @@ def test_a_log_is_replayed():
 
 @pytest.mark.parametrize("trace", ["constant, middle", "step", "sawtooth", "burst", "neighbour's load"])
 def test_on_traces_it_is_near_the_best_fixed_plan(trace, monkeypatch):
-    """The proof, bench/results/control.py, with a tenth of the elements on a link of a tenth of the rate."""
+    """The proof, bench/results/control_traces.py, with a tenth of the elements on a link of a tenth of the rate."""
     monkeypatch.setattr(proof, "ELEMENTS", 10_000)
     pieces = [(begin, rate / 10) for begin, rate in TRACES[trace]()]
     monkeypatch.setitem(TRACES, trace, lambda: pieces)

@@ -17,8 +17,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Un
 from . import _abi
 from ._abi_exchange import DR_CONTROL_WORDS, dr_control, dr_control_info
 from ._call import check, new, unsigned
+from ._transport import load_exchanges
 from .errors import ArgumentError
-from .exchange import Exchange, ExchangeInfo, _load
+from .exchange import Exchange, ExchangeInfo
 from .plan import Plan, as_plan
 
 __all__ = ["AdaptiveExchange", "ControlInfo", "Controller", "ladder_of"]
@@ -79,7 +80,7 @@ class Controller:
         self.options, self.log = options, log
         self._rungs = [0] * unsigned(rungs, "rungs", 2**16) if isinstance(rungs, int) else list(rungs)
         self._handle = ctypes.POINTER(dr_control)()
-        self._destroy, self._process = _load().dr_control_destroy, os.getpid()
+        self._destroy, self._process = load_exchanges().dr_control_destroy, os.getpid()
         self.restart()
 
     def restart(self) -> None:
@@ -89,7 +90,7 @@ class Controller:
             sizes[i] = unsigned(size, f"bytes of rung {i}")
         made = ctypes.POINTER(dr_control)()
         text = self.options.encode()
-        check(_load().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
+        check(load_exchanges().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
         self._destroy(self._handle)
         self._handle = made
         self._trace = array.array("Q")
@@ -102,7 +103,7 @@ class Controller:
     def observe(self, size: int, seconds: float) -> None:
         """A step of this rank sent so many bytes, and waited so long for transfers, without encode, decode and merge.
         0 bytes: an empty transfer, which tells the latency."""
-        _load().dr_control_observe(self._handle, unsigned(size, "size"), max(0, round(seconds * 1e9)))
+        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), max(0, round(seconds * 1e9)))
 
     def due(self, step: int) -> bool:
         """Whether a decision is due before this step."""
@@ -111,7 +112,7 @@ class Controller:
     def report(self) -> List[int]:
         """DR_CONTROL_WORDS words of this rank, for all ranks."""
         words = (ctypes.c_uint64 * DR_CONTROL_WORDS)()
-        _load().dr_control_report(self._handle, words)
+        load_exchanges().dr_control_report(self._handle, words)
         return list(words)
 
     def decide(self, step: int, words: Sequence[Sequence[int]]) -> int:
@@ -125,7 +126,7 @@ class Controller:
                 raise ArgumentError(f"rank {i} told {len(each)} words, not {DR_CONTROL_WORDS}")
             flat[i * DR_CONTROL_WORDS : (i + 1) * DR_CONTROL_WORDS] = [unsigned(word, "word") for word in each]
         step = unsigned(step, "step")
-        check(_load().dr_control_decide(self._handle, step, flat, len(words), error), error)
+        check(load_exchanges().dr_control_decide(self._handle, step, flat, len(words), error), error)
         info = self._read()
         self._trace.extend((step, info.transfer_ns, info.bytes, info.empty_ns))
         if self.log is not None:
@@ -134,10 +135,10 @@ class Controller:
 
     def _read(self) -> ControlInfo:
         info, error = new(dr_control_info), new(_abi.dr_error)
-        check(_load().dr_control_describe(self._handle, info, error), error)
+        check(load_exchanges().dr_control_describe(self._handle, info, error), error)
         values = {name: getattr(info, name) for name, *_ in dr_control_info._fields_ if name != "struct_size"}
         values["before"] = values.pop("from")
-        values["reason"] = _load().dr_control_reason(values["reason"]).decode()
+        values["reason"] = load_exchanges().dr_control_reason(values["reason"]).decode()
         told = ControlInfo(**values)
         self.rung, self.next_step = told.rung, told.next_step
         return told
@@ -149,7 +150,7 @@ class Controller:
     def line(self) -> str:
         """The last decision as a line of JSON: its numbers are all that `replay` needs."""
         room, size = ctypes.create_string_buffer(1024), ctypes.c_size_t()
-        _load().dr_control_log(self._handle, room, len(room), size)
+        load_exchanges().dr_control_log(self._handle, room, len(room), size)
         return room.raw[: size.value].decode()
 
     @property
@@ -159,17 +160,18 @@ class Controller:
 
     def replay(self, trace: Union[Sequence[int], Sequence[str]]) -> int:
         """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung."""
-        if trace and isinstance(trace[0], str):
-            told: List[int] = []
-            for line in trace:
-                read = json.loads(line)
-                told += [read[key] for key in ("step", "transfer_ns", "bytes", "empty_ns")]
-            trace = told
-        if len(trace) % 4:
-            raise ArgumentError(f"a trace of {len(trace)} numbers: 4 a decision are expected")
+        numbers: List[int] = []
+        for each in trace:
+            if isinstance(each, str):
+                read = json.loads(each)
+                numbers += [read[key] for key in ("step", "transfer_ns", "bytes", "empty_ns")]
+            else:
+                numbers.append(int(each))
+        if len(numbers) % 4:
+            raise ArgumentError(f"a trace of {len(numbers)} numbers: 4 a decision are expected")
         self.restart()
-        for i in range(0, len(trace), 4):
-            step, *told = (int(each) for each in trace[i : i + 4])
+        for i in range(0, len(numbers), 4):
+            step, *told = numbers[i : i + 4]
             self.decide(step, [[*told, self.report()[3]]])
         return self.rung
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The controller against fixed plans on links whose rate changes, in virtual time: control.json, control.md, control.svg.
 
-    control.py [--out FOLDER] [--seconds S] [--trace NAME…]
+    control_traces.py [--out FOLDER] [--seconds S] [--trace NAME…]
 
 Two ranks exchange in one thread over the loopback: frames, residuals and messages are real, the time of a message is that of
 a link that follows a trace (link_traces.py), a step computes for 100 ms, and codecs cost nothing. About two minutes.
@@ -149,7 +149,7 @@ def measure(names, seconds):
 
 def write(found, folder):
     (folder / "control.json").write_text(json.dumps({"target_ms": 1e3 * TARGET, "ladder": list(LADDER), "plans": LADDER, "laws": LAWS, "compute_ms": 1e3 * COMPUTE, "elements": ELEMENTS, "ranks": RANKS, "traces": found}, indent=1) + "\n", encoding="utf-8")
-    lines = ["# The controller on links whose rate changes", "", "`bench/results/control.py` writes this page; [control.json](control.json) has the numbers. Virtual time: a model, not a measurement of a network.", "", DEFINITION, "",
+    lines = ["# The controller on links whose rate changes", "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time: a model, not a measurement of a network.", "", DEFINITION, "",
              "Ladder: " + ", ".join(f"{name} (`{plan or 'dense'}`)" for name, plan in LADDER.items()) + ". Laws: " + ", ".join(f"`{each}`" for each in LAWS.values()) + ".", "",
              "![rungs over time](control.svg)", "", "| trace | plan | mean step, ms | transfer, ms | bytes a step | steps that meet D | delivered | step against best, worst | delivered against best | settled at | |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for name, told in found.items():
