@@ -2,6 +2,9 @@
 same on every machine."""
 
 import contextlib
+import json
+import pathlib
+import re
 from unittest import mock
 
 import deepreduce
@@ -9,7 +12,7 @@ import torch
 import torch.distributed as dist
 from deepreduce import _torch_control
 from deepreduce.torch import AllReduce, DDPHook
-from torch_ranks import check, gradients, raises, same, same_on_all_ranks, train
+from torch_ranks import check, gradients, make_model, raises, same, same_on_all_ranks, steps_of, train, wrapped
 
 TEN = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant"
 ONE = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"
@@ -118,6 +121,18 @@ def control_goes_on_from_a_saved_state():
                 second.load_state_dict({**saved, "control": torch.tensor([9, 1, 1, 0, 5, 1, 1, 0])})
             assert second.control.info().decisions == stop + 1
             assert torch.equal(residual_sum(first), residual_sum(second))
+
+
+@check("control")
+def control_as_documented_runs():
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "CONTROL.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    names = {"ddp": wrapped(make_model(), None), "print": lambda line: lines.append(line)}
+    lines = []
+    exec(compile(block, "docs/CONTROL.md", "exec"), names)
+    steps_of(names["ddp"], torch.optim.SGD(names["ddp"].parameters(), lr=0.1), 0, 3)
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    assert all(f'"{key}":' in page.read_text("utf-8") for key in ("transfer_ns", "median_ns", "bytes", "empty_ns"))
 
 
 @check("control")
