@@ -166,7 +166,8 @@ DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t cap
 /* A controller chooses a rung of a ladder of plans, from the densest (0) to the smallest, by how long transfers take:
  * delay-aware control of compression, after the idea of DC2; the laws are ours (docs/CONTROL.md). It has no clock: the
  * caller tells it what a step's transfers took, lets ranks exchange a few words, and asks. All ranks decide from the
- * same words, so they decide the same.
+ * same words, so they decide the same. What stays the caller's: to carry the residual from rung to rung
+ * (dr_exchange_read_residual, dr_exchange_write_residual). One call at a time.
  *
  *   dr_control_observe(c, sent, transfer_ns);                       each step
  *   if (step + 1 >= info.next_step) {

@@ -118,6 +118,25 @@ def test_on_traces_it_is_near_the_best_fixed_plan(trace, monkeypatch):
         assert max(each["step_ms"] for each in fixed) > row["step_ms"]
 
 
+def test_traces_of_live_links_begin_at_once_and_ascend():
+    pytest.importorskip("torch", reason="torch is missing")
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2]))
+    from bench.train import changing_links, control_live
+
+    for steps in (40, 90, 300):
+        for trace in changing_links.TRACES.values():
+            begins, rates = zip(*trace(steps))
+            assert begins[0] == 0 and sorted(set(begins)) == list(begins) and begins[-1] < steps
+            assert min(rates) < max(rates) == changing_links.FAST
+    # A made-up result: 4 bit is the densest that meets the target, and aimd is too slow.
+    told = {"dense": (0.5, 90), "half": (0.6, 70), "8 bit": (0.7, 60), "4 bit": (0.95, 50), "top 10 %": (1, 40), "top 1 %": (1, 30)}
+    told.update(aimd=(0.9, 58), fit=(0.9, 57))
+    rows = [{"trace": "step", "name": name, "met": met, "step_ms": ms, "score": 0.1} for name, (met, ms) in told.items()]
+    aimd, fit = control_live.verdicts(rows)
+    assert "1.16 x the best fixed plan's (4 bit)" in aimd and aimd.endswith("MISSED") and fit.endswith("good")
+    assert control_live.verdicts(rows[1:]) == []  # a run failed
+
+
 def test_a_link_follows_its_trace():
     link = Link([(0, 100.0), (1, 10.0), (2, 1000.0)])
     assert link.takes(0, 50) == pytest.approx(0.5)

@@ -42,7 +42,9 @@ class Ladder:
 
     def restart(self, clean: bool, control: Optional[Controller] = None) -> None:
         """As if it were new, or from the decisions of `control` on."""
+        log = self.control.log
         self.control = control or Controller(self.control.options, len(self.rungs))
+        self.control.log = log
         self.clean, self._measures = clean, False
 
     def replayed(self, trace: Any) -> Controller:
