@@ -204,8 +204,9 @@ uint32_t controller::limited(wish w) {
   const uint32_t at = info_.rung, last = info_.rungs - 1;
   const auto allowed = static_cast<uint32_t>(options_.share * control_share_window + 1e-9);
   const bool share_used = options_.share < 1 && smallest_of_last() >= allowed;
-  // A trial that went well.
-  if (w != wish::smaller && info_.decisions - entered_ > options_.patience) rungs_[at].closed_for = 0;
+  // A trial lasts until a window is full; the first steps of a rung may not have been measured.
+  const bool on_trial = tried_ && info_.decisions - entered_ <= uint64_t{options_.patience} + options_.window;
+  if (w != wish::smaller && !on_trial) rungs_[at].closed_for = 0;
   if (w == wish::denser)
     ++wanted_;
   else if (w == wish::smaller || info_.reason == DR_CONTROL_IN_BAND)
@@ -218,7 +219,7 @@ uint32_t controller::limited(wish w) {
       return at;
     } else {
       rung& r = rungs_[at];
-      if (tried_ && info_.decisions - entered_ <= options_.patience) {
+      if (on_trial) {
         r.closed_for = r.closed_for ? std::min(2 * r.closed_for, closed_for_most * options_.retry) : options_.retry;
         r.closed_until = options_.retry ? info_.decisions + r.closed_for : UINT64_MAX;
       } else {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "client.hpp"
@@ -48,7 +49,7 @@ struct wire {
 };
 constexpr wire fast{125e6, 50e3}, slow{12.5e6, 50e3};
 
-// Ranks that all use a link, each of which may measure something else. Returns the rung of each step.
+// Ranks that all use a link, each of which may measure something else, or nothing (0). Returns the rung of each step.
 using noise = std::function<uint64_t(uint64_t ns, size_t rank, uint64_t step)>;
 std::vector<uint32_t> train(
     std::vector<control*> ranks, uint64_t steps, const std::function<wire(uint64_t)>& at,
@@ -60,7 +61,8 @@ std::vector<uint32_t> train(
     const wire l = at(step);
     for (size_t r = 0; r < ranks.size(); ++r) {
       const uint64_t bytes = ladder[info.rung];
-      REQUIRE(dr_control_observe(ranks[r]->handle, bytes, measured(l.time(bytes), r, step)) == DR_OK);
+      if (const uint64_t ns = measured(l.time(bytes), r, step))
+        REQUIRE(dr_control_observe(ranks[r]->handle, bytes, ns) == DR_OK);
     }
     if (step + 1 < info.next_step) continue;
     for (control* const c : ranks)
@@ -136,6 +138,15 @@ TEST_CASE("a rung that was too slow is tried again seldom, and more and more sel
   CHECK(changes(rungs, 20) <= 2 * 9);
   CHECK(changes(rungs, 20) >= 2);
   CHECK(std::count(rungs.begin(), rungs.end(), 3u) > 970);
+  // Also where the first step of a rung is not measured.
+  for (const char* const patience : {"1", "3"}) {
+    control d(std::string("aimd(target_ms=20,retry=20,patience=") + patience + ")");
+    uint64_t before = 0;
+    const auto later = [&before](uint64_t ns, size_t, uint64_t) { return std::exchange(before, ns) == ns ? ns : 0; };
+    CHECK(changes(train(
+                      {&d}, 1000, [](uint64_t) { return slow; }, later),
+                  20) <= 2 * 9);
+  }
 }
 
 TEST_CASE("when the link gets slower it comes down from the top, and up again when it is fast") {
