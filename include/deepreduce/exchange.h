@@ -169,13 +169,11 @@ DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t cap
  * same words, so they decide the same. What stays the caller's: to carry the residual from rung to rung
  * (dr_exchange_read_residual, dr_exchange_write_residual). One call at a time.
  *
- *   dr_control_observe(c, sent, transfer_ns);                       each step
- *   if (step + 1 >= info.next_step) {
- *     dr_control_report(c, own);                                    DR_CONTROL_WORDS words of this rank,
- *     all-gather own -> all;                                        in any way
- *     dr_control_decide(c, step + 1, all, ranks, &error);
- *     dr_control_describe(c, &info);                                info.rung: of the next steps
- *   }
+ *   dr_control_observe(c, sent, transfer_ns);                    after each step; and where step + 1 >= info.next_step:
+ *   dr_control_report(c, own);                                   DR_CONTROL_WORDS words of this rank
+ *   all-gather own -> all;                                       in any way, with its time: dr_control_observe(c, 0, ns)
+ *   dr_control_decide(c, step + 1, all, ranks, &error);
+ *   dr_control_describe(c, &info, &error);                       info.rung: of the next steps
  */
 typedef struct dr_control dr_control;
 enum { DR_CONTROL_WORDS = 4 };
