@@ -4,7 +4,7 @@ A name here is the name in results and on the command line. `install` brings a m
 """
 
 from dataclasses import dataclass
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Sequence
 
 import torch
 import torch.distributed as dist
@@ -20,13 +20,16 @@ WAIT = 60.0  # seconds that a rank waits for another
 @dataclass(frozen=True)
 class Method:
     """kind: local (no exchange: what a step takes without one), torch (its own), ours, paper (the codecs that
-    DeepReduce's paper measured, in this library). plan: of ours and the paper's. missing: why it cannot run."""
+    DeepReduce's paper measured, in this library). plan: of ours and the paper's. missing: why it cannot run. control: options
+    of a controller, of which `ladder` are the plans."""
 
     title: str
     kind: str
     plan: Optional[str] = None
     missing: Optional[str] = None
     bucket_cap_mb: Optional[int] = None
+    control: Optional[str] = None
+    ladder: Sequence[Optional[str]] = ()
 
 
 def planned(title: str, kind: str, codecs: str, ratio: str = "0.01", feedback: str = "feedback=residual ") -> Method:
@@ -79,8 +82,12 @@ def install(method: Method, module: DistributedDataParallel, seed: int, warm_up:
     """
     if method.missing:
         raise RuntimeError(f"unsupported: {method.missing}")
-    if method.plan:
+    if method.plan or method.control:
         import deepreduce.torch
+
+        if method.control:
+            ladder = list(method.ladder)
+            return deepreduce.torch.DDPHook(ladder, control=method.control, timeout=WAIT, seed=seed).register(module)
 
         return deepreduce.torch.DDPHook(method.plan, timeout=WAIT, seed=seed).register(module)
     if method is METHODS["powersgd1"]:

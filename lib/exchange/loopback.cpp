@@ -132,8 +132,11 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
   port& out = ranks_[sender];
   const message_fate fate = faults ? faults->fate_of(from, to, tag, size) : message_fate{};
   const double rate = options_.bytes_per_second;
-  const uint64_t takes = rate > 0 ? static_cast<uint64_t>(std::min(1e9 * static_cast<double>(size) / rate, 0x1p60)) : 0;
   const uint64_t begins = std::max(out.clock, out.out_free);
+  const uint64_t takes = options_.takes
+                             ? std::min<uint64_t>(options_.takes(options_.takes_user, sender, begins, size), 1ull << 60)
+                         : rate > 0 ? static_cast<uint64_t>(std::min(1e9 * static_cast<double>(size) / rate, 0x1p60))
+                                    : 0;
   out.out_free = begins + takes;
   for (int copy = 0; copy <= fate.doubled; ++copy) {
     const uint32_t n = take();

@@ -349,6 +349,8 @@ TEST_CASE("every exported function is tried, here or in exchange_allocations.cpp
     tried.insert(std::string("dr_exchange_") + name);
   for (const char* const name : {"create", "destroy", "transport", "run", "now"})
     tried.insert(std::string("dr_loopback_") + name);
+  for (const char* const name : {"create", "decide", "describe", "destroy", "log", "observe", "reason", "report"})
+    tried.insert(std::string("dr_control_") + name);
   tried.insert("dr_step_name");
   std::ifstream list(DR_SYMBOLS);
   std::set<std::string> exported;

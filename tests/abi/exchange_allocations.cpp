@@ -249,6 +249,47 @@ TEST_CASE(
     }
 }
 
+TEST_CASE("a controller: making it says MEMORY and works the next time; nothing else allocates") {
+  dr_error error{};
+  error.struct_size = sizeof error;
+  dr_control* control = nullptr;
+  for (long k = 0; k < allocations_most; k = next_failure(k)) {
+    CAPTURE(k);
+    bool met = false;
+    const long before = live;
+    const dr_status s = run(
+        k, [&] { return dr_control_create("fit(target_ms=1,interval=1)", nullptr, 3, &control, &error); }, &met);
+    REQUIRE(s == (met ? DR_E_MEMORY : DR_OK));
+    if (!met) break;
+    REQUIRE(control == nullptr);
+    REQUIRE(live == before);
+  }
+  bool met = false;
+  uint64_t words[DR_CONTROL_WORDS];
+  char line[1024];
+  size_t size = 0;
+  dr_control_info info{};
+  info.struct_size = sizeof info;
+  const dr_status s = run(
+      0,
+      [&]() -> dr_status {
+        for (uint64_t step = 1; step < 20; ++step) {
+          if (const dr_status a = dr_control_observe(control, 1000, 5'000'000)) return a;
+          if (const dr_status a = dr_control_observe(control, 0, 1000)) return a;
+          if (const dr_status a = dr_control_report(control, words)) return a;
+          if (const dr_status a = dr_control_decide(control, step, words, 1, &error)) return a;
+          if (const dr_status a = dr_control_describe(control, &info, &error)) return a;
+          if (const dr_status a = dr_control_log(control, line, sizeof line, &size)) return a;
+        }
+        dr_control_destroy(control);
+        return dr_control_reason(info.reason) ? DR_OK : DR_E_INTERNAL;
+      },
+      &met);
+  CHECK(s == DR_OK);
+  CHECK(!met);
+  CHECK(info.rung == 2);
+}
+
 TEST_CASE("an exchange under way: wherever an allocation fails it ends, loses nothing, and the next one works") {
   const dr_context_options options = counted(1);
   for (const char* const schedule : schedules) {

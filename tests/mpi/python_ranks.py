@@ -122,6 +122,29 @@ def faults():
     raised(deepreduce.ArgumentError, AllReduce, x, TOP, MPI.COMM_NULL)
 
 
+def control():
+    """The plan follows what transfers take, the same on all ranks, and nothing is lost on the way."""
+    for schedule, options in (("gather", "aimd(target_ms=0.000001)"), ("owner", "fit(target_ms=0.000001)"), ("gather", "aimd(target_ms=10000,start=1)")):
+        x = numpy.empty(5000, numpy.float32)
+        plan = f"{TOP} exchange={schedule}"
+        mean = AllReduce(x, [None, plan, plan.replace("0.1", "0.01")], control=options, timeout=30)
+        given, came, rungs = 0, 0, []
+        for step in range(8):
+            x[:] = gradient(RANK, step).clip(-100, 100)
+            given = given + sum(gradient(rank, step).clip(-100, 100).astype(float) for rank in range(RANKS))
+            rungs.append(mean.exchange.rung)
+            came = came + RANKS * mean().astype(float)
+            assert same_everywhere(mean.out)
+            left = sum(COMM.allgather(mean.exchange.residual().astype(float) + RANKS * mean.exchange.residual(0, "sum")))
+            assert numpy.allclose(given - came, left, atol=0.01), (schedule, step, abs(given - came - left).max())
+        assert COMM.allgather(rungs) == [rungs] * RANKS
+        assert COMM.allgather(mean.control.trace) == [mean.control.trace] * RANKS
+        assert rungs == ([1, 1, 1] + [0] * 5 if "start" in options else [0, 1] + [2] * 6), rungs
+        mean.close()
+    error = raised(deepreduce.ArgumentError, AllReduce, x, plan, control="fit(target_ms=1)")
+    assert "ladder" in str(error), error
+
+
 def documented():
     text = (ROOT / "docs" / "MPI.md").read_text(encoding="utf-8")
     (block,) = (each for each in re.findall(r"^```python\n(.*?)^```", text, re.S | re.M) if "deepreduce.mpi" in each)
@@ -154,7 +177,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, dense_sums, torch_tensors, faults, documented):
+    for test in (schedules, dense_sums, torch_tensors, faults, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

@@ -95,6 +95,49 @@ DR_STEP_AGREE = 8
 DR_STEP_MERGE = 9
 DR_STEP_DRAIN = 10
 
+# ---- Control ------------------------------------------------------------------------------------
+
+
+class dr_control(Structure):
+    """Opaque."""
+
+
+DR_CONTROL_WORDS = 4
+
+DR_CONTROL_START = 0
+DR_CONTROL_NOTHING = 1
+DR_CONTROL_IN_BAND = 2
+DR_CONTROL_SLOW = 3
+DR_CONTROL_FAST = 4
+DR_CONTROL_WAITS = 5
+DR_CONTROL_NO_ROOM = 6
+DR_CONTROL_CLOSED = 7
+DR_CONTROL_DENSEST = 8
+DR_CONTROL_SMALLEST = 9
+DR_CONTROL_SHARE = 10
+
+
+class dr_control_info(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rungs", c_uint32),
+        ("rung", c_uint32),
+        ("from", c_uint32),
+        ("reason", c_uint32),
+        ("step", c_uint64),
+        ("next_step", c_uint64),
+        ("decisions", c_uint64),
+        ("changes", c_uint64),
+        ("transfer_ns", c_uint64),
+        ("bytes", c_uint64),
+        ("empty_ns", c_uint64),
+        ("median_ns", c_uint64),
+        ("budget", c_double),
+        ("base_ns", c_double),
+        ("per_byte_ns", c_double),
+    ]
+
+
 # ---- Loopback -----------------------------------------------------------------------------------
 
 
@@ -115,12 +158,15 @@ class dr_loopback_options(Structure):
         ("bytes_per_second", c_double),
         ("cost", CFUNCTYPE(c_uint64, c_void_p, c_uint32, c_uint32, c_uint64, c_uint64)),
         ("cost_user", c_void_p),
+        ("takes", CFUNCTYPE(c_uint64, c_void_p, c_uint32, c_uint64, c_uint64)),
+        ("takes_user", c_void_p),
     ]
 
 
 # ---- Functions: result, arguments ---------------------------------------------------------------
 
 _EXCHANGE, _LOOPBACK, _ERROR = POINTER(dr_exchange), POINTER(dr_loopback), POINTER(dr_error)
+_CONTROL, _WORDS = POINTER(dr_control), POINTER(c_uint64)
 _TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
 _RESIDUAL: List[Any] = [c_uint32, c_size_t, POINTER(c_float), c_uint64]
 _HOW: List[Any] = [POINTER(dr_context), POINTER(dr_plan), POINTER(dr_transport), POINTER(dr_exchange_options)]
@@ -137,6 +183,14 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_exchange_describe": (dr_status, [_EXCHANGE, POINTER(dr_exchange_info), _ERROR]),
     "dr_step_name": (c_char_p, [c_uint32]),
     "dr_exchange_trace": (dr_status, [_EXCHANGE, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "dr_control_create": (dr_status, [c_char_p, _WORDS, c_size_t, POINTER(_CONTROL), _ERROR]),
+    "dr_control_destroy": (None, [_CONTROL]),
+    "dr_control_observe": (dr_status, [_CONTROL, c_uint64, c_uint64]),
+    "dr_control_report": (dr_status, [_CONTROL, _WORDS]),
+    "dr_control_decide": (dr_status, [_CONTROL, c_uint64, _WORDS, c_size_t, _ERROR]),
+    "dr_control_describe": (dr_status, [_CONTROL, POINTER(dr_control_info), _ERROR]),
+    "dr_control_log": (dr_status, [_CONTROL, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "dr_control_reason": (c_char_p, [c_uint32]),
     "dr_loopback_create": (dr_status, [POINTER(dr_loopback_options), POINTER(_LOOPBACK), _ERROR]),
     "dr_loopback_destroy": (None, [_LOOPBACK]),
     "dr_loopback_transport": (dr_status, [_LOOPBACK, c_uint32, POINTER(dr_transport)]),

@@ -114,11 +114,11 @@ class Engine:
 
     def slot_device(self, device: torch.device) -> Optional[torch.device]:
         """Where the slots of tensors on `device` must be for a collective; None: on the CPU."""
-        if device.type in HOST or (HOST and self._has_backend("cpu")):
+        if device.type in HOST or (HOST and self.has_backend("cpu")):
             return None
         return device
 
-    def _has_backend(self, kind: str) -> bool:
+    def has_backend(self, kind: str) -> bool:
         try:
             self.group._get_backend(torch.device(kind))
         except RuntimeError:  # a group with NCCL only

@@ -9,8 +9,10 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
+from ._torch_control import Ladder, Rung, plans_of
 from ._torch_state import Saved
 from ._torch_unit import Item, Unit
+from .control import Controller
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
 from .tensor import State
@@ -31,19 +33,23 @@ class Rules:
             pairs = [("*", plan)]
         else:
             pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
-        self._dense, self._bypass = as_plan(exact_plan), bypass
+        self.dense, self._bypass = as_plan(exact_plan), bypass
         self._pairs = [
-            (pattern, self._dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
+            (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
         ]
 
     @property
     def keep(self) -> bool:
         return any(plan.info.feedback for _, plan in self._pairs)
 
+    @property
+    def all_dense(self) -> bool:
+        return all(plan == self.dense for _, plan in self._pairs)
+
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
-        found = self._dense
+        found = self.dense
         if elements >= self._bypass:
-            found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self._dense)
+            found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
         kind = str(dtype).rpartition(".")[2]
         if kind not in found.info.dtypes:
             raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(found.info.dtypes)}")
@@ -57,10 +63,24 @@ def _flat(plan: Plan, flat: bool) -> Plan:
 class Exchange(Saved):
     """Means over ranks of tensors that have names, step after step."""
 
-    def __init__(self, plan: Plans, bypass: int, start: int, flat: bool, timeout: float, seed: int, group: Any) -> None:
-        self._rules, self._start, self._timeout, self._seed, self._group = (
-            Rules(plan, bypass, flat), start, timeout, seed, group,
-        )  # fmt: skip
+    def __init__(
+        self,
+        plan: Union[Plans, Sequence[Plans]],
+        bypass: int,
+        start: int,
+        flat: bool,
+        timeout: float,
+        seed: int,
+        group: Any,
+        control: Optional[str] = None,
+    ) -> None:
+        self._start, self._timeout, self._seed, self._group = start, timeout, seed, group
+        if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
+            raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
+        ladder: Any = [plan] if control is None else plan
+        self._rules = [Rules(each, bypass, flat) for each in ladder]
+        self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
+        self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung
         self._units: List[Unit] = []
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
@@ -70,19 +90,61 @@ class Exchange(Saved):
 
     def _set_tensors(self, tensors: Sequence[Tuple[str, int, torch.dtype]], most: int) -> None:
         """The tensors, of which each unit has at most `most` bytes of one type."""
-        cuts: Dict[torch.dtype, List[List[Item]]] = {}
+        cuts: Dict[torch.dtype, List[List[Tuple[Item, ...]]]] = {}
         room: Dict[torch.dtype, int] = {}
+        shared: Dict[str, State] = {}
         for name, elements, dtype in tensors:
             size = elements * dtype.itemsize
             if size > room.get(dtype, -1):
                 cuts.setdefault(dtype, []).append([])
                 room[dtype] = max(most, size)
             room[dtype] -= size
-            cuts[dtype][-1].append(Item(name, elements, dtype, self._rules.plan_of(name, elements, dtype)))
-        engine = self._engine = Engine(self._group, self._timeout)
-        self._units = [Unit(items, engine, self._states, self._seed) for each in cuts.values() for items in each]
-        self._where = {item.name: (unit, i) for unit in self._units for i, item in enumerate(unit.items)}
+            found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
+            plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
+            cuts[dtype][-1].append(tuple(Item(name, elements, dtype, plan) for plan in plans))
+            keeper = next((plan for plan in plans if plan.info.feedback), None)
+            if self._ladder and keeper:
+                shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
+        self._engine = Engine(self._group, self._timeout)
+        self._states.update(shared)
+        self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
+        self._enter()
         self._take_loaded()
+
+    def _enter(self) -> None:
+        """Goes on with the units of the rung that is in use."""
+        assert self._engine is not None
+        for part in (part for unit in self._units for part in unit.parts):
+            part.release()
+        number = self._ladder.control.rung if self._ladder else 0
+        rung = self._ladder.rungs[number] if self._ladder else None
+        if rung is None:
+            units = [Unit(items[number], self._engine, self._states, self._seed) for items in self._tensors]
+            rung = Rung(units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
+        if self._ladder:
+            self._ladder.rungs[number] = rung
+        self._units, self._where = rung
+        self._forget_places()
+
+    def _forget_places(self) -> None:
+        """Units have changed: they are to be told anew where tensors are."""
+
+    @property
+    def control(self) -> Optional[Controller]:
+        """The controller of `control=`: its rung, its last decision, its log."""
+        return self._ladder.control if self._ladder else None
+
+    @property
+    def _plain(self) -> bool:
+        """Whether the step under way is a dense all-reduce."""
+        return self._number < self._start or (self._ladder is not None and self._ladder.is_plain)
+
+    def _decide(self) -> None:
+        """A step has ended well."""
+        assert self._engine is not None
+        if self._ladder and self._number >= self._start:
+            if self._ladder.end_step(self._number - self._start, self._now, self._engine, self._timeout):
+                self._enter()
 
     # ---- A step ----
 
@@ -149,7 +211,7 @@ class Exchange(Saved):
     @property
     def keeps(self) -> bool:
         """Whether some plan has feedback, so that there are residuals."""
-        return self._rules.keep
+        return any(rules.keep for rules in self._rules)
 
     def stats(self) -> Stats:
         """What the steps took: the last, and all since the beginning or `reset`."""
@@ -162,13 +224,19 @@ class Exchange(Saved):
         self._require_idle()
         for state in self._states.values():
             state.memory[:] = 0
+        if self._ladder:
+            self._ladder.restart(clean=True)
+            if self._engine is not None:
+                self._enter()
         self._loaded = None
         self._number, self._ended = 0, 0
         self._now, self._last, self._total = Step(), Step(), Step()
 
     def _residuals(self) -> Dict[str, Any]:
-        """By name."""
+        """By name; with control, its decisions."""
+        control = {"control": self._ladder.trace()} if self._ladder else {}
         return {
+            **control,
             "residuals": {
                 name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
                 for name, state in self._states.items()
@@ -184,6 +252,10 @@ class Exchange(Saved):
             size = self._states[name].size if name in self._states else 0
             if residual["state"].numel() != size:
                 raise ArgumentError(f"the state of {name} has {residual['state'].numel()} bytes, its plan wants {size}")
+        if self._ladder:
+            trace = loaded.get("control")
+            self._ladder.restart(False, None if trace is None else self._ladder.replayed(trace))
+            self._enter()
         for name, state in self._states.items():
             residual = loaded["residuals"].get(name)
             state.memory[:] = 0 if residual is None else residual["state"].numpy()

@@ -29,7 +29,8 @@ class Saved:
 
     def state_dict(self) -> Dict[str, Any]:
         """Step and residuals of this rank: numbers, and tensors of bytes, which torch.save takes. Each rank saves its
-        own. A training that goes on from it is the same, bit for bit, as one that was not interrupted.
+        own. A training that goes on from it is the same, bit for bit, as one that was not interrupted. With control it
+        goes on at the same rung, with all that the ranks knew; what they measure then is the machine's.
         """
         self._require_idle()
         if self._loaded is not None:

@@ -63,6 +63,10 @@ class Part:
         self._tensors[position] = tensor
         if tensor.device.type not in HOST and self._copies is None:
             self._copies = [torch.empty(each.elements, dtype=each.dtype) for each in self.items]
+        self.release()
+
+    def release(self) -> None:
+        """Others may use the states."""
         if self._bound is not None:
             self._bound.close()
             self._bound = None

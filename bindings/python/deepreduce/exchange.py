@@ -8,19 +8,17 @@ the bytes: deepreduce.mpi has one over MPI, Loopback one for many ranks in a thr
 from __future__ import annotations
 
 import ctypes
-import functools
 import os
-from typing import Any, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy
 
-from . import _abi, _library
+from . import _abi
 from ._abi_exchange import (
     DR_EXCHANGE_SUM,
     DR_EXCHANGE_TRACE,
     DR_RESIDUAL_OWN,
     DR_RESIDUAL_SUM,
-    FUNCTIONS,
     dr_exchange,
     dr_exchange_info,
     dr_exchange_options,
@@ -30,99 +28,15 @@ from ._abi_exchange import (
 )
 from ._call import Context, check, fail, new, thread_count, unsigned
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs
+from ._transport import Callbacks, Transport, load_exchanges
 from .bound import _require_in_place
-from .errors import ArgumentError, Error, LibraryError
+from .errors import ArgumentError, Error
 from .plan import Plan
 from .tensor import Sparse
 
+__all__ = ["Exchange", "ExchangeInfo", "Loopback", "Transport"]
+
 _WHICH = {"own": DR_RESIDUAL_OWN, "sum": DR_RESIDUAL_SUM}
-
-
-@functools.cache
-def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
-    try:
-        _abi.declare(library, FUNCTIONS)
-    except AttributeError as error:
-        raise LibraryError(f"the library that was loaded has no exchanges ({error})") from None
-    return library
-
-
-def _load() -> ctypes.CDLL:
-    return _declare(_library.load())
-
-
-class Transport:
-    """What carries bytes between ranks: derive from it. No method waits.
-
-    ranks, rank  how many there are, and which this is
-
-    An exception that a method raises is taken for the loss of the peer, and is the `__cause__` of what the exchange raises.
-    Messages from a rank to another with equal tags arrive in the order in which they were sent.
-    """
-
-    ranks: int
-    rank: int
-
-    def send(self, peer: int, tag: int, address: int, size: int) -> int:
-        """Starts to send the `size` bytes at `address`, which stay until the request is over; returns its number."""
-        raise NotImplementedError
-
-    def recv(self, peer: int, tag: int, address: int, capacity: int) -> int:
-        """Starts to receive at most `capacity` bytes; returns the request's number."""
-        raise NotImplementedError
-
-    def test(self, request: int) -> Optional[int]:
-        """None: not yet. Otherwise it is over, and of a receive so many bytes came."""
-        raise NotImplementedError
-
-    def cancel(self, request: int) -> bool:
-        """Ends a request. False: the transport holds on to its memory."""
-        raise NotImplementedError
-
-
-class _Callbacks:
-    """A Transport as the library sees it."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.transport = transport
-        self.error: Optional[BaseException] = None  # the first that a method raised
-        kinds = {field[0]: field[1] for field in dr_transport._fields_}
-        self.struct = new(dr_transport)
-        self.struct.ranks = unsigned(transport.ranks, "ranks", 2**32)
-        self.struct.rank = unsigned(transport.rank, "rank", 2**32)
-        self.struct.send = kinds["send"](functools.partial(self._start, transport.send))
-        self.struct.recv = kinds["recv"](functools.partial(self._start, transport.recv))
-        self.struct.test = kinds["test"](self._test)
-        self.struct.cancel = kinds["cancel"](self._cancel)
-
-    def _start(self, method: Any, _user: Any, peer: int, tag: int, address: int, size: int, request: Any) -> int:
-        try:
-            request[0] = method(peer, tag, address or 0, size)
-            return _abi.DR_OK
-        except BaseException as error:
-            return self._lost(error)
-
-    def _test(self, _user: Any, request: int, size: Any) -> int:
-        try:
-            came = self.transport.test(request)
-            if came is None:
-                return _abi.DR_PENDING
-            if size:
-                size[0] = came
-            return _abi.DR_OK
-        except BaseException as error:
-            return self._lost(error)
-
-    def _cancel(self, _user: Any, request: int) -> int:
-        try:
-            return _abi.DR_OK if self.transport.cancel(request) else _abi.DR_PENDING
-        except BaseException as error:
-            self._lost(error)
-            return _abi.DR_PENDING
-
-    def _lost(self, error: BaseException) -> int:
-        self.error = self.error or error
-        return error.code if isinstance(error, Error) else _abi.DR_E_PEER
 
 
 class ExchangeInfo(NamedTuple):
@@ -192,9 +106,9 @@ class Exchange:
         trace: bool = False,
         threads: Optional[int] = None,
     ) -> None:
-        library = _load()
+        library = load_exchanges()
         self._handle = ctypes.POINTER(dr_exchange)()
-        self._callbacks = _Callbacks(transport) if isinstance(transport, Transport) else None
+        self._callbacks = Callbacks(transport) if isinstance(transport, Transport) else None
         self._transport = transport  # alive
         self._context = Context(thread_count(threads))
         self._destroy = library.dr_exchange_destroy
@@ -237,7 +151,7 @@ class Exchange:
         inputs, outs, made = _borrow(x, None, out)
         inputs.plan, old = self._inputs.plan, self._inputs
         inputs.alive += old.alive
-        status = _load().dr_exchange_rebind(self._handle, inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n)
+        status = load_exchanges().dr_exchange_rebind(self._handle, inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n)
         self._check(status)
         self._inputs, self._outs, self.out = inputs, outs, made
 
@@ -249,7 +163,7 @@ class Exchange:
         call.seed = unsigned(seed, "seed")
         if self._callbacks is not None:
             self._callbacks.error = None
-        self._check(_load().dr_exchange_start(self._handle, call))
+        self._check(load_exchanges().dr_exchange_start(self._handle, call))
 
     def advance(self) -> bool:
         """Goes on as far as it can without waiting. True: done, and `out` has the result.
@@ -258,7 +172,7 @@ class Exchange:
         PeerError (it could not encode), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
         `out` is untouched then.
         """
-        status = _load().dr_exchange_advance(self._handle)
+        status = load_exchanges().dr_exchange_advance(self._handle)
         if status == _abi.DR_PENDING:
             return False
         self._check(status)
@@ -266,12 +180,12 @@ class Exchange:
 
     def cancel(self) -> None:
         """Gives up an exchange under way: the others see this rank fail. The next advance says how it ended."""
-        self._check(_load().dr_exchange_cancel(self._handle))
+        self._check(load_exchanges().dr_exchange_cancel(self._handle))
 
     def residual(self, tensor: int = 0, which: str = "own") -> numpy.ndarray[Any, Any]:
         """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", or "sum" of an owner."""
         residual = numpy.empty(self._size(tensor), numpy.float32)
-        self._check(_load().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
+        self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
         return residual
 
     def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
@@ -279,7 +193,7 @@ class Exchange:
         flat = numpy.ascontiguousarray(residual, numpy.float32).reshape(-1)
         if flat.size != self._size(tensor):
             raise ArgumentError(f"the residual has {flat.size} elements, the tensor {self._size(tensor)}", tensor=tensor)
-        self._check(_load().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
+        self._check(load_exchanges().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
 
     def _size(self, tensor: int) -> int:
         return int(self._sizes[unsigned(tensor, "tensor", len(self._sizes))])
@@ -287,17 +201,17 @@ class Exchange:
     def info(self) -> ExchangeInfo:
         """What it is, and how the last exchange went."""
         info, error = new(dr_exchange_info), new(_abi.dr_error)
-        check(_load().dr_exchange_describe(self._handle, info, error), error)
+        check(load_exchanges().dr_exchange_describe(self._handle, info, error), error)
         return ExchangeInfo(*(getattr(info, name) for name in ExchangeInfo._fields))
 
     def trace_json(self) -> str:
         """The last exchange as Chrome's trace event JSON. ArgumentError without trace=True."""
         size = ctypes.c_size_t(0)
-        status = _load().dr_exchange_trace(self._handle, None, 0, size)
+        status = load_exchanges().dr_exchange_trace(self._handle, None, 0, size)
         if status != _abi.DR_E_CAPACITY:
             self._check(status)
         room = ctypes.create_string_buffer(size.value)
-        self._check(_load().dr_exchange_trace(self._handle, room, size.value, size))
+        self._check(load_exchanges().dr_exchange_trace(self._handle, room, size.value, size))
         return room.raw[: size.value].decode()
 
 
@@ -334,25 +248,56 @@ class Loopback:
     seed              of the order in which ranks of equal time get their turn
     latency           seconds until a message that has left arrives
     bytes_per_second  of each rank's one port; 0: no limit
+    takes             in its place, for links whose rate changes: takes(rank, seconds now, bytes) is how many seconds a
+                      message that begins to leave now is on the port
+    cost              cost(rank, step name, elements, bytes): seconds of a step that computes, as dr_step_name has it
     """
 
-    def __init__(self, ranks: int, seed: int = 0, latency: float = 0.0, bytes_per_second: float = 0.0) -> None:
-        library, error = _load(), new(_abi.dr_error)
+    def __init__(
+        self,
+        ranks: int,
+        seed: int = 0,
+        latency: float = 0.0,
+        bytes_per_second: float = 0.0,
+        takes: Optional[Callable[[int, float, int], float]] = None,
+        cost: Optional[Callable[[int, str, int, int], float]] = None,
+    ) -> None:
+        library, error = load_exchanges(), new(_abi.dr_error)
         self._handle = ctypes.POINTER(dr_loopback)()
         self._destroy, self._process = library.dr_loopback_destroy, os.getpid()
         options = new(dr_loopback_options)
         options.ranks, options.seed = unsigned(ranks, "ranks", 2**32), unsigned(seed, "seed")
         options.latency_ns, options.bytes_per_second = int(latency * 1e9), bytes_per_second
+        self._error: Optional[BaseException] = None  # that a function of the caller raised
+        if takes is not None:
+            options.takes = type(options.takes)(
+                lambda _, rank, now, size: self._ns(lambda: takes(rank, now / 1e9, size))
+            )
+        if cost is not None:
+            options.cost = type(options.cost)(
+                lambda _, rank, step, elements, size: self._ns(
+                    lambda: cost(rank, library.dr_step_name(step).decode(), elements, size)
+                )
+            )
+        self._options = options  # alive
         check(library.dr_loopback_create(options, ctypes.byref(self._handle), error), error)
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._process == os.getpid():
             self._destroy(self._handle)
 
+    def _ns(self, told: Callable[[], float]) -> int:
+        """Of the caller's function; what it raises comes out of `run`."""
+        try:
+            return max(0, min(round(told() * 1e9), 2**60))
+        except BaseException as error:
+            self._error = self._error or error
+            return 0
+
     def transport(self, rank: int) -> Any:
         """A rank's transport, for Exchange."""
         struct = new(dr_transport)
-        if _load().dr_loopback_transport(self._handle, unsigned(rank, "rank", 2**32), struct):
+        if load_exchanges().dr_loopback_transport(self._handle, unsigned(rank, "rank", 2**32), struct):
             raise ArgumentError(f"the loopback has no rank {rank}")
         struct.owner = self  # alive as long as the transport
         return struct
@@ -365,7 +310,10 @@ class Loopback:
             if each is not None:
                 handles[i] = each._handle
         statuses = (_abi.dr_status * n)()
-        _load().dr_loopback_run(self._handle, handles, statuses)
+        load_exchanges().dr_loopback_run(self._handle, handles, statuses)
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
         errors: List[Optional[Error]] = []
         for each, status in zip(exchanges, statuses):
             try:
@@ -378,4 +326,4 @@ class Loopback:
 
     def now(self, rank: int) -> float:
         """A rank's clock, in seconds since the loopback was made."""
-        return int(_load().dr_loopback_now(self._handle, unsigned(rank, "rank", 2**32))) / 1e9
+        return int(load_exchanges().dr_loopback_now(self._handle, unsigned(rank, "rank", 2**32))) / 1e9

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Union
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 import numpy
 
@@ -18,6 +18,7 @@ except ImportError as error:
     raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
 
 from . import _abi
+from .control import AdaptiveExchange, Controller, Rung
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
@@ -133,11 +134,16 @@ class MpiTransport(Transport):
 
     def gather(self, word: int) -> List[int]:
         """Each rank's number below 2^64. Collective. MissingRank if not all come in time."""
-        words = numpy.zeros(self.ranks + 1, numpy.uint64)
-        words[self.ranks] = word
-        request = self.comm.Iallgather([words[self.ranks :], 8, MPI.BYTE], [words, 8, MPI.BYTE])
+        return [each for (each,) in self.gather_words([word])]
+
+    def gather_words(self, own: Sequence[int]) -> List[List[int]]:
+        """Each rank's numbers, as many of each."""
+        n = len(own)
+        words = numpy.zeros((self.ranks + 1, n), numpy.uint64)
+        words[self.ranks] = own
+        request = self.comm.Iallgather([words[self.ranks], 8 * n, MPI.BYTE], [words, 8 * n, MPI.BYTE])
         self._until(request, "MPI_Iallgather", words)
-        return [int(each) for each in words[: self.ranks]]
+        return [[int(each) for each in rank] for rank in words[: self.ranks]]
 
     def _until(self, request: Any, what: str, kept: object) -> None:
         deadline, pause = time.monotonic() + self._timeout, _Pause(self)
@@ -185,6 +191,9 @@ class AllReduce:
 
     x, plan, out, sum, timeout, dense_below, trace, threads  as for deepreduce.exchange.Exchange
     comm  of mpi4py; None: COMM_WORLD. It gets a communicator of its own
+    control  "fit(target_ms=20)", say: chooses among plans by how long transfers take (docs/CONTROL.md). Then `plan` is a
+          ladder, a list of plans from the densest to the smallest, None being dense. After a step the ranks tell one
+          another what it took
 
     All ranks make the same one, and the same calls. If one cannot make it, none can: PeerError.
 
@@ -200,7 +209,7 @@ class AllReduce:
     def __init__(
         self,
         x: Any,
-        plan: Union[str, Plan],
+        plan: Union[str, Plan, Sequence[Rung]],
         comm: Any = None,
         out: Any = None,
         *,
@@ -209,13 +218,22 @@ class AllReduce:
         dense_below: int = 0,
         trace: bool = False,
         threads: Optional[int] = None,
+        control: Optional[str] = None,
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
+        self._transports = [self.transport]  # of each rung
         failed: Optional[Error] = None
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
-            self.exchange = Exchange(x, plan, self.transport, out, trace=trace, threads=threads, **options)
+            options.update(trace=trace, threads=threads)
+            if control is None:
+                self.exchange: Union[Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
+            else:
+                # A communicator a rung: messages of one are never taken for another's.
+                count = len(plan) if isinstance(plan, (list, tuple)) else 0
+                self._transports += [MpiTransport(comm, timeout) for _ in range(count - 1)]
+                self.exchange = AdaptiveExchange(x, plan, control, self._transports, out, **options)  # type: ignore[arg-type]
         except Error as error:
             failed = error
         codes = self.transport.gather(0 if failed is None else failed.code)
@@ -231,6 +249,19 @@ class AllReduce:
     def out(self) -> Any:
         return self.exchange.out
 
+    @property
+    def control(self) -> Optional[Controller]:
+        """The controller of `control=`: its rung, its last decision, its log."""
+        return self.exchange.control if isinstance(self.exchange, AdaptiveExchange) else None
+
+    def _decide(self) -> None:
+        """All ranks have ended a step, and agree on the plan of the next one. Telling one another is timed, too."""
+        assert isinstance(self.exchange, AdaptiveExchange)
+        begin = time.perf_counter()
+        words = self.transport.gather_words(self.exchange.report())
+        self.exchange.control.observe(0, time.perf_counter() - begin)
+        self.exchange.decide(words)
+
     def __call__(self, step: Optional[int] = None, seed: int = 0) -> Any:
         """Begins, waits, returns `out`."""
         self.start(step, seed)
@@ -244,12 +275,15 @@ class AllReduce:
         """Goes on. True: done, and `out` has the result. MPI makes way only while it is called."""
         self._sound = False
         done = self.exchange.advance()
+        if done and isinstance(self.exchange, AdaptiveExchange) and self.exchange.due:
+            self._decide()
         self._sound = True
         return done
 
     def wait(self) -> Any:
         """Goes on to the end, and returns `out`."""
-        pause = _Pause(self.transport)
+        rung = self.exchange.rung if isinstance(self.exchange, AdaptiveExchange) else 0
+        pause = _Pause(self._transports[rung])
         while not self.test():
             pause.rest()
         return self.out
@@ -258,7 +292,8 @@ class AllReduce:
         """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end. After an exchange that
         failed the communicator is kept, since a rank may be gone."""
         del self.exchange
-        self.transport.close(self._sound)
+        for each in self._transports:
+            each.close(self._sound)
 
 
 def all_reduce(

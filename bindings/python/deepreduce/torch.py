@@ -17,7 +17,7 @@ where frames are made, and back; over NCCL the frames travel between the devices
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -57,6 +57,8 @@ class DDPHook(Exchange):
              take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
     group    a process group; None: the model's
+    control  "fit(target_ms=20)", say: chooses among plans by how long the ranks wait for transfers (docs/CONTROL.md).
+             Then `plan` is a ladder, a list of such plans from the densest to the smallest
 
     Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
     first step. So `state_dict` and `load_state_dict` give the very same training.
@@ -70,7 +72,7 @@ class DDPHook(Exchange):
 
     def __init__(
         self,
-        plan: Plans,
+        plan: Union[Plans, Sequence[Plans]],
         *,
         bypass: int = 1000,
         start: int = 0,
@@ -78,8 +80,9 @@ class DDPHook(Exchange):
         timeout: float = 60.0,
         seed: int = 0,
         group: Any = None,
+        control: Optional[str] = None,
     ) -> None:
-        super().__init__(plan, bypass, start, flat, timeout, seed, group)
+        super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
         self._names: Dict[int, str] = {}
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
@@ -117,12 +120,13 @@ class DDPHook(Exchange):
             buffer = bucket.buffer()
             future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
             self._futures.append((future, buffer))
-            if self._number < self._start:
+            if self._plain:
                 self._all_reduce(buffer)
             else:
                 self._arrive(bucket, buffer)
             if last:
                 self._complete()
+                self._decide()
                 for each, result in self._futures:
                     each.set_result(result)
             done = True
@@ -166,9 +170,12 @@ class DDPHook(Exchange):
             counts[number] = counts.get(number, 0) + 1
         return [(self._units[number], counts[number]) for number in sorted(counts)]
 
+    def _forget_places(self) -> None:
+        self._buckets.clear()
+
     def _complete(self) -> None:
         """The last bucket has come."""
-        if self._number < self._start:
+        if self._plain:
             self._finish_dense()
             return
         absent = next((unit for unit in self._units if unit.arrived or unit not in self._pending), None)
@@ -182,7 +189,7 @@ class AllReduce(Exchange):
     """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
     residuals, so there is one for each list.
 
-    plan, bypass, start, flat, timeout, seed, group  as of DDPHook
+    plan, bypass, start, flat, timeout, seed, group, control  as of DDPHook
     frame_bytes  of tensors that travel in one frame, at most
 
     Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
@@ -190,7 +197,7 @@ class AllReduce(Exchange):
 
     def __init__(
         self,
-        plan: Plans,
+        plan: Union[Plans, Sequence[Plans]],
         *,
         bypass: int = 1000,
         start: int = 0,
@@ -199,8 +206,9 @@ class AllReduce(Exchange):
         seed: int = 0,
         group: Any = None,
         frame_bytes: int = 25 << 20,
+        control: Optional[str] = None,
     ) -> None:
-        super().__init__(plan, bypass, start, flat, timeout, seed, group)
+        super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
         self._frame_bytes = frame_bytes
         self._shapes: Dict[str, Tuple[int, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
@@ -214,7 +222,7 @@ class AllReduce(Exchange):
         self._check(named)
         begin, step, done = time.perf_counter(), self._now, False
         try:
-            if self._number < self._start:
+            if self._plain:
                 for each in named.values():
                     self._all_reduce(each.detach())
                 self._finish_dense()
@@ -227,12 +235,16 @@ class AllReduce(Exchange):
                 for unit in self._units:
                     self._issue(unit)
                 self._finish()
+            self._decide()
             done = True
         finally:
             if not done:
                 self._abort()
             step.own += time.perf_counter() - begin - step.spent
             self._end_step()
+
+    def _forget_places(self) -> None:
+        self._at.clear()
 
     def _check(self, named: Mapping[str, torch.Tensor]) -> None:
         """ArgumentError for other tensors than the first call's."""

@@ -1,0 +1,121 @@
+"""Training by the controller and by each fixed plan, over two links whose rate changes on the way (tbf). Needs root.
+
+    python -m bench.train.control_live [--trace NAME…] [--model NAME] [--steps N] [--seeds N] [--target MS] [--out FILE]
+
+The target is 15 % of the time of a step without exchange, which is measured first, unless --target says otherwise.
+Adds a row a run to FILE (bench/results/control_live.jsonl) and prints the table. All four traces with 300 steps take about
+10 minutes on a quiet machine, one of them 2.5. Exit 1 if ranks differ or a run fails, 77 where links cannot be shaped.
+"""
+
+import argparse
+import signal
+import statistics
+import sys
+from pathlib import Path
+from typing import Any, Dict, List
+
+from bench.train import changing_links, train_plan, train_results
+from bench.train.rank_pool import RankError
+from bench.train.shaped_links import ShapedLinks, Unsupported, WrongRate
+from bench.train.task import ROOT, settings
+
+WITHIN = 1.15  # of the best fixed plan's step
+SHORT = 40  # steps without an exchange, for the time of compute
+TARGET = 0.15  # of that
+LONGEST = 120.0  # seconds of a run, and two more a step
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="control_live", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trace", nargs="+", choices=list(changing_links.TRACES), default=list(changing_links.TRACES), metavar="NAME")
+    parser.add_argument("--model", default="lstm")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--target", type=float, metavar="MS", help="that transfers of a step may take")
+    parser.add_argument("--out", type=Path, default=ROOT / "bench" / "results" / "control_live.jsonl")
+    given = parser.parse_args()
+    wrong = train_plan.unknown([given.model], settings(), "model")
+    wrong = wrong or (f"--steps {given.steps}: at least 40" if given.steps < 40 else None)
+    wrong = wrong or (f"--target {given.target}: above 0" if given.target is not None and not given.target > 0 else None)
+    if wrong:
+        parser.error(wrong)
+    return given
+
+
+def local_run(given: argparse.Namespace) -> Dict[str, Any]:
+    """A training without exchange."""
+    return {"kind": "control", "model": given.model, "trace": "none", "name": "local", "control": None, "seed": 1, "steps": SHORT, "phases": []}
+
+
+def runs_of(given: argparse.Namespace, target: float) -> List[Dict[str, Any]]:
+    options = f"(target_ms={target:g})"
+    names = {**dict.fromkeys(changing_links.LADDER), "aimd": f"aimd{options}", "fit": f"fit{options}"}
+    return [
+        {
+            "kind": "control", "model": given.model, "trace": trace, "name": name, "control": control, "seed": seed,
+            "steps": given.steps, "phases": changing_links.TRACES[trace](given.steps),
+        }
+        for trace in given.trace for seed in range(1, given.seeds + 1) for name, control in names.items()
+    ]  # fmt: skip
+
+
+def verdicts(rows: List[Dict[str, Any]]) -> List[str]:
+    """The definition of bench/results/control_traces.py: the best fixed plan is the densest of which nine of ten steps meet the
+    target; if none, the fastest."""
+    said = []
+    for trace in dict.fromkeys(row["trace"] for row in rows):
+        of = {name: [row for row in rows if row["trace"] == trace and row["name"] == name] for name in (*changing_links.LADDER, "aimd", "fit")}
+        if not all(of.values()):
+            continue  # a run failed
+        mean = lambda name, key, of=of: statistics.fmean(row[key] for row in of[name])
+        fixed = list(changing_links.LADDER)
+        best = next((name for name in fixed if mean(name, "met") >= 0.9), min(fixed, key=lambda name: mean(name, "step_ms")))
+        worst = max(fixed, key=lambda name: mean(name, "step_ms"))
+        for law in ("aimd", "fit"):
+            ratio = mean(law, "step_ms") / mean(best, "step_ms")
+            said.append(
+                f"{trace}, {law}: step {ratio:.2f} x the best fixed plan's ({best}), {mean(law, 'step_ms') / mean(worst, 'step_ms'):.2f} x the worst's ({worst}); "
+                f"score {mean(law, 'score'):.4f} against {mean(best, 'score'):.4f} and {mean('dense', 'score'):.4f} dense: {'good' if ratio <= WITHIN else 'MISSED'}"
+            )
+    return said
+
+
+def main() -> int:
+    given = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that namespaces are removed
+    where, rows, failed = train_results.context(), [], 0
+    try:
+        with ShapedLinks(2, "1gbit") as links, links.pool() as pool:
+            local = local_run(given)
+            compute = changing_links.row_of(local, pool.run(local, LONGEST), 1.0)["median_ms"]
+            target = given.target or round(TARGET * compute, 1)
+            print(f"{given.model}: a step without exchange takes {compute:.1f} ms; target {target:g} ms", flush=True)
+            for job in runs_of(given, target):
+                try:
+                    row = changing_links.row_of(job, pool.run(job, LONGEST + 2.0 * job["steps"]), target)
+                except RankError as error:
+                    failed += 1
+                    print(f"{job['trace']}, {job['name']}: {error}", file=sys.stderr, flush=True)
+                    continue
+                row.update(rate=round(links.measured), compute_ms=compute, **where)
+                train_results.add(given.out, row)
+                rows.append(row)
+                failed += not row["identical"]
+                print(
+                    f"{row['trace']}, {row['name']}: step {row['step_ms']:.1f} ms (median {row['median_ms']:.1f}), wait {row['wait_ms']:.1f} ms, "
+                    f"{100 * row['met']:.0f} % meet {target:g} ms, {row['bytes']:,} bytes, {settings()[given.model].metric} {row['score']:.4f}, "
+                    f"{len(row['changes']) - 1} changes{'' if row['identical'] else ', RANKS DIFFER'}",
+                    flush=True,
+                )
+    except RankError as error:
+        print(f"without exchange: {error}", file=sys.stderr)
+        return 1
+    except (Unsupported, WrongRate) as error:
+        print(f"unsupported here: {error}", file=sys.stderr)
+        return 77
+    print("\n".join(verdicts(rows)))
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

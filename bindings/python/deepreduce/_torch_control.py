@@ -1,0 +1,112 @@
+"""deepreduce.torch: which of several plans a step sends (deepreduce.control)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+
+from ._abi_exchange import DR_CONTROL_WORDS
+from ._torch_call import Engine, Step, all_gather
+from ._torch_unit import Unit
+from .control import Controller, _stage
+from .errors import ArgumentError
+from .plan import Plan, as_plan
+
+
+class Rung(NamedTuple):
+    """Units of a rung's plans. where: {name of a tensor: (unit, position in it)}"""
+
+    units: List[Unit]
+    where: Dict[str, Tuple[Unit, int]]
+
+
+class Ladder:
+    """The rungs of an exchange, and the controller that chooses among them.
+
+    A rung is made when it is first used, on all ranks at the same step. dense: of each rung, whether it leaves all
+    tensors as they are: such steps are plain all-reduces, but for the first one, which takes what the residuals have.
+    """
+
+    def __init__(self, options: str, dense: Sequence[bool]) -> None:
+        self.control = Controller(options, len(dense))
+        self._dense = list(dense)
+        self.rungs: List[Optional[Rung]] = [None] * len(dense)
+        self.clean = True  # residuals are zero
+        self._measures = False  # the step under way is one that counts
+
+    @property
+    def is_plain(self) -> bool:
+        return self._dense[self.control.rung] and self.clean
+
+    def restart(self, clean: bool, control: Optional[Controller] = None) -> None:
+        """As if it were new, or from the decisions of `control` on."""
+        log = self.control.log
+        self.control = control or Controller(self.control.options, len(self.rungs))
+        self.control.log = log
+        self.clean, self._measures = clean, False
+
+    def replayed(self, trace: Any) -> Controller:
+        """A controller that has decided what a `trace` says. ArgumentError."""
+        control = Controller(self.control.options, len(self.rungs))
+        control.replay([each % 2**64 for each in trace.tolist()])
+        return control
+
+    def trace(self) -> Any:
+        return torch.tensor([_signed(each) for each in self.control.trace], dtype=torch.int64)
+
+    def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
+        """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
+
+        Of a rung the first step is not counted: slots find their sizes, and residuals are sent.
+        """
+        plain = self.is_plain
+        if (self._measures or plain) and not step.repeats:
+            self.control.observe(step.sent, step.wait)
+        self._measures = True
+        self.clean = self._dense[self.control.rung]
+        if not self.control.due(number + 1):
+            return False
+        before, begin = self.control.rung, time.perf_counter()
+        place = "cpu" if engine.has_backend("cpu") else "cuda"
+        sent = torch.tensor([_signed(each) for each in self.control.report()], device=place)
+        received = torch.empty(engine.size * DR_CONTROL_WORDS, dtype=torch.int64, device=place)
+        what = f"step {number}, control"
+        engine.wait(what, engine.issue(what, all_gather, received, sent), time.monotonic() + timeout)
+        took = time.perf_counter() - begin
+        self.control.observe(0, took)
+        step.wait += took
+        step.sent += (engine.size - 1) * sent.nbytes
+        step.received += (engine.size - 1) * sent.nbytes
+        words = [each % 2**64 for each in received.tolist()]
+        try:
+            self.control.decide(
+                number + 1, [words[i : i + DR_CONTROL_WORDS] for i in range(0, len(words), DR_CONTROL_WORDS)]
+            )
+        except ArgumentError as error:
+            raise engine.named(error) from None
+        self._measures = self.control.rung == before
+        return not self._measures
+
+
+def _signed(word: int) -> int:
+    return word - 2**64 if word >= 2**63 else word
+
+
+def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
+    """The plans of a tensor, of each rung. A rung that leaves it as it is takes what its residual has.
+
+    found  what the rungs say, `exact` for such
+    """
+    kept = {_stage(plan, "feedback") for plan in found if plan.info.feedback}
+    if not kept:
+        return list(found)
+    feedback = kept.pop()
+    if kept:
+        raise ArgumentError(f"{name}: rungs have {feedback} and {kept.pop()}; they share one residual")
+    for rung, plan in enumerate(found):
+        if plan != exact and not plan.info.feedback:
+            raise ArgumentError(f"{name}: rung {rung}, `{plan}`, keeps no residual, and another rung has {feedback}")
+    dense = as_plan(f"{exact} {feedback}")
+    return [dense if plan == exact else plan for plan in found]

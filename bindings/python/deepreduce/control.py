@@ -1,0 +1,326 @@
+"""Control at run time: which of several plans a step sends, by how long transfers take (exchange.h, docs/CONTROL.md).
+
+    hook = deepreduce.torch.DDPHook([None, TEN_PERCENT, ONE_PERCENT], control="fit(target_ms=20)")
+
+A ladder is a list of plans from the densest to the smallest; None is dense and exact. The idea is DC2's (Abdelmoniem and
+Canini, INFOCOM 2021), whose law could not be read: both laws here are ours. Imported on request.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import json
+import os
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
+
+from . import _abi
+from ._abi_exchange import DR_CONTROL_WORDS, dr_control, dr_control_info
+from ._call import check, new, unsigned
+from ._transport import load_exchanges
+from .errors import ArgumentError
+from .exchange import Exchange, ExchangeInfo
+from .plan import Plan, as_plan
+
+__all__ = ["AdaptiveExchange", "ControlInfo", "Controller", "ladder_of"]
+
+Rung = Union[None, str, Plan]
+_EXACT = "index=all value=raw"
+
+
+class ControlInfo(NamedTuple):
+    """The last decision of a controller.
+
+    rungs, rung, before  of the ladder; the one to send by; the one before the decision
+    reason               in words
+    step, next_step      for which it was made; not before which the next one is due
+    decisions, changes   so far
+    transfer_ns, bytes, empty_ns  what ranks agreed on: of a step's transfers, and of an empty one (0: not told)
+    median_ns            of the last transfer_ns: what the law judges
+    budget               bytes a step (aimd)
+    base_ns, per_byte_ns t = A + B · bytes (fit)
+    """
+
+    rungs: int
+    rung: int
+    before: int
+    reason: str
+    step: int
+    next_step: int
+    decisions: int
+    changes: int
+    transfer_ns: int
+    bytes: int
+    empty_ns: int
+    median_ns: int
+    budget: float
+    base_ns: float
+    per_byte_ns: float
+
+
+class Controller:
+    """Chooses a rung of a ladder. It has no clock, and all ranks decide from the same words: so they decide alike.
+
+    options  "aimd(target_ms=20)" or "fit(target_ms=20)" with more of docs/CONTROL.md
+    rungs    how many; or of each the bytes that a step sends, 0: not known
+    log      called with the line of JSON of each decision
+
+    >>> from deepreduce.control import Controller
+    >>> control = Controller("aimd(target_ms=20)", 3)
+    >>> control.observe(4_000_000, 0.320)
+    >>> control.decide(1, [control.report()])
+    1
+    >>> control.info().reason
+    'too slow: one rung smaller'
+    """
+
+    def __init__(
+        self, options: str, rungs: Union[int, Sequence[int]], log: Optional[Callable[[str], None]] = None
+    ) -> None:
+        self.options, self.log = options, log
+        self._rungs = [0] * unsigned(rungs, "rungs", 2**16) if isinstance(rungs, int) else list(rungs)
+        self._handle = ctypes.POINTER(dr_control)()
+        self._destroy, self._process = load_exchanges().dr_control_destroy, os.getpid()
+        self.restart()
+
+    def restart(self) -> None:
+        """Forgets all, as if it were new."""
+        sizes, error = (ctypes.c_uint64 * len(self._rungs))(), new(_abi.dr_error)
+        for i, size in enumerate(self._rungs):
+            sizes[i] = unsigned(size, f"bytes of rung {i}")
+        made = ctypes.POINTER(dr_control)()
+        text = self.options.encode()
+        check(load_exchanges().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
+        self._destroy(self._handle)
+        self._handle = made
+        self._trace = array.array("Q")
+        self._read()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and self._process == os.getpid():
+            self._destroy(self._handle)
+
+    def observe(self, size: int, seconds: float) -> None:
+        """A step of this rank sent so many bytes, and waited so long for transfers, without encode, decode and merge.
+        0 bytes: an empty transfer, which tells the latency."""
+        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), max(0, round(seconds * 1e9)))
+
+    def due(self, step: int) -> bool:
+        """Whether a decision is due before this step."""
+        return step >= self.next_step
+
+    def report(self) -> List[int]:
+        """DR_CONTROL_WORDS words of this rank, for all ranks."""
+        words = (ctypes.c_uint64 * DR_CONTROL_WORDS)()
+        load_exchanges().dr_control_report(self._handle, words)
+        return list(words)
+
+    def decide(self, step: int, words: Sequence[Sequence[int]]) -> int:
+        """The rung of `step` and those after it, from the words of all ranks in rank order.
+
+        Raises ArgumentError if ranks are not at the same decision (`frame` is the rank), or no decision is due.
+        """
+        flat, error = (ctypes.c_uint64 * (DR_CONTROL_WORDS * len(words)))(), new(_abi.dr_error)
+        for i, each in enumerate(words):
+            if len(each) != DR_CONTROL_WORDS:
+                raise ArgumentError(f"rank {i} told {len(each)} words, not {DR_CONTROL_WORDS}")
+            flat[i * DR_CONTROL_WORDS : (i + 1) * DR_CONTROL_WORDS] = [unsigned(word, "word") for word in each]
+        step = unsigned(step, "step")
+        check(load_exchanges().dr_control_decide(self._handle, step, flat, len(words), error), error)
+        info = self._read()
+        self._trace.extend((step, info.transfer_ns, info.bytes, info.empty_ns))
+        if self.log is not None:
+            self.log(self.line())
+        return self.rung
+
+    def _read(self) -> ControlInfo:
+        info, error = new(dr_control_info), new(_abi.dr_error)
+        check(load_exchanges().dr_control_describe(self._handle, info, error), error)
+        values = {name: getattr(info, name) for name, *_ in dr_control_info._fields_ if name != "struct_size"}
+        values["before"] = values.pop("from")
+        values["reason"] = load_exchanges().dr_control_reason(values["reason"]).decode()
+        told = ControlInfo(**values)
+        self.rung, self.next_step = told.rung, told.next_step
+        return told
+
+    def info(self) -> ControlInfo:
+        """The last decision, and why."""
+        return self._read()
+
+    def line(self) -> str:
+        """The last decision as a line of JSON: its numbers are all that `replay` needs."""
+        room, size = ctypes.create_string_buffer(1024), ctypes.c_size_t()
+        load_exchanges().dr_control_log(self._handle, room, len(room), size)
+        return room.raw[: size.value].decode()
+
+    @property
+    def trace(self) -> List[int]:
+        """Of each decision: step, transfer_ns, bytes, empty_ns. 32 bytes of memory each."""
+        return list(self._trace)
+
+    def replay(self, trace: Union[Sequence[int], Sequence[str]]) -> int:
+        """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung."""
+        numbers: List[int] = []
+        for each in trace:
+            if isinstance(each, str):
+                read = json.loads(each)
+                numbers += [read[key] for key in ("step", "transfer_ns", "bytes", "empty_ns")]
+            else:
+                numbers.append(int(each))
+        if len(numbers) % 4:
+            raise ArgumentError(f"a trace of {len(numbers)} numbers: 4 a decision are expected")
+        self.restart()
+        for i in range(0, len(numbers), 4):
+            step, *told = numbers[i : i + 4]
+            self.decide(step, [[*told, self.report()[3]]])
+        return self.rung
+
+
+def _stage(plan: Plan, role: str) -> str:
+    """The stage as the plan has it, "feedback=residual" say; "" if it has none."""
+    return next((each for each in str(plan).split() if each.startswith(f"{role}=")), "")
+
+
+def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
+    """The plans of a ladder that share one residual: None becomes dense and exact, and takes what the residual has.
+
+    Raises ArgumentError if there is no plan, or plans differ in feedback or exchange.
+    """
+    if not isinstance(plans, (list, tuple)) or not plans:
+        raise ArgumentError("control takes a ladder: a list of plans from the densest to the smallest, None is dense")
+    named = [None if each is None else as_plan(each) for each in plans]
+    stages: Dict[str, str] = {}
+    for role in ("feedback", "exchange"):
+        there = [_stage(each, role) for each in named if each is not None]
+        stages[role] = there[0] if there else ""
+        for rung, each in enumerate(named):
+            if each is not None and _stage(each, role) != stages[role]:
+                raise ArgumentError(
+                    f"rung {rung}: `{each}` has {_stage(each, role) or f'no {role}'}, another rung has "
+                    f"{stages[role] or f'no {role}'}; rungs share one residual, so they have the same {role}"
+                )
+    dense = as_plan(" ".join(filter(None, (stages["feedback"], _EXACT, stages["exchange"]))))
+    return [dense if each is None else each for each in named]
+
+
+class AdaptiveExchange:
+    """An Exchange of which each step goes by a rung of a ladder of plans. Residuals go with it from rung to rung.
+
+    x, out, options  as of Exchange. There is an exchange for each rung, and each takes its memory
+    ladder     plans from the densest to the smallest; None is dense and exact. All have the same feedback and exchange
+    control    options of a Controller, or one
+    transport  of all rungs; or a list of one for each
+
+    After a step: `report` on all ranks, and `decide` with what all of them told. mpi.AllReduce does it itself.
+    After an error make a new one.
+
+    >>> from deepreduce.control import AdaptiveExchange
+    >>> from deepreduce.exchange import Loopback
+    >>> loopback = Loopback(2, latency=1e-4, bytes_per_second=1e6)
+    >>> x = [numpy.ones(10000, dtype=numpy.float32) for rank in range(2)]
+    >>> ladder = [None, "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"]
+    >>> ranks = [AdaptiveExchange(x[r], ladder, "fit(target_ms=10)", loopback.transport(r)) for r in range(2)]
+    >>> for each in ranks:
+    ...     each.start()
+    >>> loopback.run([each.exchange for each in ranks])
+    [None, None]
+    >>> for each in ranks:
+    ...     each.finish()
+    >>> words = [each.report() for each in ranks]
+    >>> [each.decide(words) for each in ranks]
+    [1, 1]
+    """
+
+    def __init__(
+        self,
+        x: Any,
+        ladder: Sequence[Rung],
+        control: Union[str, Controller],
+        transport: Any,
+        out: Any = None,
+        **options: Any,
+    ) -> None:
+        self.plans = ladder_of(ladder)
+        self.control = Controller(control, len(self.plans)) if isinstance(control, str) else control
+        if self.control.info().rungs != len(self.plans):
+            raise ArgumentError(f"a controller of {self.control.info().rungs} rungs, a ladder of {len(self.plans)}")
+        transports = transport if isinstance(transport, (list, tuple)) else [transport] * len(self.plans)
+        if len(transports) != len(self.plans):
+            raise ArgumentError(f"{len(transports)} transports for {len(self.plans)} rungs")
+        self.exchanges: List[Exchange] = []
+        for plan, each in zip(self.plans, transports):
+            self.exchanges.append(Exchange(x, plan, each, out, **options))
+            out = self.exchanges[0].out
+        self.steps = 0
+        self._rung = self.control.rung
+
+    @property
+    def exchange(self) -> Exchange:
+        """That of the rung that is in use."""
+        return self.exchanges[self._rung]
+
+    @property
+    def rung(self) -> int:
+        return self._rung
+
+    @property
+    def out(self) -> Any:
+        return self.exchange.out
+
+    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+        """Begins a step. `step`, None: the number of the call."""
+        self.exchange.start(self.steps if step is None else step, seed)
+
+    def advance(self) -> bool:
+        """Goes on as far as it can without waiting. True: done, and measured."""
+        done = self.exchange.advance()
+        if done:
+            self.finish()
+        return done
+
+    def finish(self) -> None:
+        """Measures a step that Loopback.run took to its end; `advance` does it itself."""
+        self.steps += 1
+        info = self.exchange.info()
+        self.control.observe(info.sent, info.wait_ns / 1e9)
+
+    @property
+    def due(self) -> bool:
+        """Whether ranks decide before the next step."""
+        return self.control.due(self.steps)
+
+    def report(self) -> List[int]:
+        return self.control.report()
+
+    def decide(self, words: Sequence[Sequence[int]]) -> int:
+        """The rung of the next steps, from what all ranks told."""
+        rung = self.control.decide(self.steps, words)
+        if rung != self._rung:
+            self._move(rung)
+        return rung
+
+    def _move(self, rung: int) -> None:
+        before, self._rung = self.exchange, rung
+        if not self.plans[rung].info.feedback:
+            return
+        for tensor in range(len(before._sizes)):
+            for which in ("own", "sum"):
+                self.exchange.set_residual(before.residual(tensor, which), tensor, which)
+
+    def residual(self, tensor: int = 0, which: str = "own") -> Any:
+        return self.exchange.residual(tensor, which)
+
+    def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
+        self.exchange.set_residual(residual, tensor, which)
+
+    def rebind(self, x: Any, out: Any = None) -> None:
+        for each in self.exchanges:
+            each.rebind(x, out)
+            out = self.exchanges[0].out
+
+    def cancel(self) -> None:
+        self.exchange.cancel()
+
+    def info(self) -> ExchangeInfo:
+        """The exchange of this rung, and how its last step went."""
+        return self.exchange.info()

@@ -1,0 +1,150 @@
+"""Checks of control= on two ranks: what the exchange does as its rung changes. What a step took is made up, so that it is the
+same on every machine."""
+
+import contextlib
+import json
+import pathlib
+import re
+from unittest import mock
+
+import deepreduce
+import torch
+import torch.distributed as dist
+from deepreduce import _torch_control
+from deepreduce.torch import AllReduce, DDPHook
+from torch_ranks import check, gradients, make_model, raises, same, same_on_all_ranks, steps_of, train, wrapped
+
+TEN = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant"
+ONE = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"
+LADDER = [None, "feedback=residual index=all value=half", TEN, ONE]
+
+
+@contextlib.contextmanager
+def link(seconds_per_byte, latency=1e-4):
+    """Steps wait as long as on such a link: seconds_per_byte(). Rank 1 says more, as if it had come early."""
+
+    class Measured(_torch_control.Controller):
+        def observe(self, size, seconds):
+            late = 0.5 * dist.get_rank()
+            super().observe(size, latency + late if size == 0 else latency + late + size * seconds_per_byte())
+
+    with mock.patch.object(_torch_control, "Controller", Measured):
+        yield
+
+
+def residual_sum(reduce):
+    """[d] over ranks, f64; of states that nothing was kept in yet zeros."""
+    own = torch.zeros(sum(state.size // 4 - 4 for state in reduce._states.values()), dtype=torch.float64)
+    with contextlib.suppress(deepreduce.ArgumentError):
+        own = torch.cat([torch.from_numpy(state.residual.copy()) for state in reduce._states.values()]).double()
+    dist.all_reduce(own)
+    return own
+
+
+def exchanged(reduce, step):
+    """One step; its result and the mean of the ranks' gradients."""
+    x = gradients(step, dist.get_rank())
+    ranks = [torch.cat(gradients(step, rank)).double() for rank in range(dist.get_world_size())]
+    reduce(x)
+    return torch.cat(x), sum(ranks) / len(ranks)
+
+
+@check("control")
+def control_goes_down_and_up_and_nothing_is_lost():
+    for law in ("aimd", "fit"):
+        slow = [True]
+        with link(lambda: 1e-5 if slow[0] else 1e-8):
+            reduce = AllReduce(LADDER, control=f"{law}(target_ms=20)", bypass=100)
+            rungs, given, came = [], 0, 0
+            for step in range(60):
+                slow[0] = step < 25
+                rungs.append(reduce.control.rung)
+                got, mean = exchanged(reduce, step)
+                given, came = given + mean, came + got.double()
+                assert same_on_all_ranks(got)
+                # What was given is what came, and the residuals.
+                left = (given - came) * dist.get_world_size()
+                names = [int(name) for name in reduce._states]
+                kept = torch.cat([left.split([3000, 40, 500])[i] for i in names])
+                assert torch.allclose(kept, residual_sum(reduce), atol=1e-3), (step, rungs)
+            assert rungs[0] == 0 and rungs[24] == 2 and rungs[-1] == 0, rungs
+            assert all(abs(a - b) <= 1 for a, b in zip(rungs, rungs[1:]))
+            assert residual_sum(reduce).abs().max() == 0  # dense, and the residuals are sent
+            got, mean = exchanged(reduce, 99)
+            assert torch.allclose(got.double(), mean, atol=1e-5)
+            assert reduce.control.info().reason.startswith("stays: time to spare at the densest")
+
+
+@check("control")
+def control_of_a_ddp_training_is_the_same_on_all_ranks():
+    with link(lambda: 1e-5):
+        hook = DDPHook(LADDER, control="aimd(target_ms=20)", start=2, bypass=100)
+        lines = []
+        made = train(hook, steps=14)
+        hook.control.log = lines.append
+        assert same_on_all_ranks(made)
+        assert hook.control.rung >= 2
+        assert hook.control.info().decisions == 12
+        told = torch.tensor(hook.control.trace, dtype=torch.int64)
+        assert same_on_all_ranks(told.float())
+
+
+@check("control")
+def control_at_the_densest_rung_is_what_ddp_does():
+    with link(lambda: 1e-9):
+        assert same(train(DDPHook(LADDER, control="fit(target_ms=20)")), train(DDPHook(None, start=100)))
+
+
+@check("control")
+def control_at_one_rung_is_that_plan():
+    with link(lambda: 1e-5):
+        held = train(DDPHook([None, TEN], control="aimd(target_ms=1,densest=1)", bypass=100))
+    assert same(held, train(DDPHook(TEN, bypass=100)))
+
+
+@check("control")
+def control_goes_on_from_a_saved_state():
+    """With the rung and all that the controller knew; what steps take from then on is measured anew."""
+    with link(lambda: 4e-6):
+        for stop in (1, 5, 12):
+            first, second = (AllReduce(LADDER, control="aimd(target_ms=20)", bypass=100) for _ in range(2))
+            for step in range(stop):
+                exchanged(first, step)
+            saved = first.state_dict()
+            second.load_state_dict(saved)
+            got, expected = (exchanged(each, stop)[0] for each in (second, first))
+            assert torch.allclose(got, expected, atol=1e-6)
+            assert torch.equal(second.state_dict()["control"][: 4 * stop], saved["control"])
+            assert second.control.info().decisions == stop + 1
+            assert torch.equal(residual_sum(first), residual_sum(second))
+            with raises(deepreduce.ArgumentError, "is before"):
+                second.load_state_dict({**saved, "control": torch.tensor([9, 1, 1, 0, 5, 1, 1, 0])})
+            assert second.control.info().decisions == stop + 1
+            assert torch.equal(residual_sum(first), residual_sum(second))
+
+
+@check("control")
+def control_as_documented_runs():
+    page = pathlib.Path(__file__).resolve().parents[2] / "docs" / "CONTROL.md"
+    (block,) = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.S | re.M)
+    names = {"ddp": wrapped(make_model(), None), "print": lambda line: lines.append(line)}
+    lines = []
+    exec(compile(block, "docs/CONTROL.md", "exec"), names)
+    steps_of(names["ddp"], torch.optim.SGD(names["ddp"].parameters(), lr=0.1), 0, 3)
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
+    assert all(f'"{key}":' in page.read_text("utf-8") for key in ("transfer_ns", "median_ns", "bytes", "empty_ns"))
+
+
+@check("control")
+def control_refuses_what_makes_no_ladder():
+    error = deepreduce.ArgumentError
+    with raises(error, "a ladder"):
+        AllReduce(TEN, control="fit(target_ms=1)")
+    with raises(error, "no law 'dc2'"):
+        AllReduce([None, TEN], control="dc2(target_ms=1)")
+    with raises(error, "target_ms"):
+        AllReduce([None, TEN], control="fit")
+    with raises(error, "keeps no residual"):
+        AllReduce([None, "index=all value=half", TEN], control="fit(target_ms=1)")(gradients(0, 0))
+    with raises(error, "share one residual"):
+        AllReduce([None, TEN.replace("residual", "residual(beta=0.9)"), ONE], control="fit(target_ms=1)")(gradients(0, 0))
