@@ -18,6 +18,7 @@ import argparse
 import concurrent.futures
 import ctypes
 import datetime
+import importlib.util
 import json
 import os
 import re
@@ -210,8 +211,10 @@ def python_tests(run, limit, reserve):
         return "; ".join(found[-1:] + [f"{python} has no {name}: the tests that need it were skipped" for name in missing])
 
     tests = [ROOT / "tests/python" / f"test_{name}.py" for name in ("device", "api")]
-    run.step("Python tests", [python, ROOT / "tests/python/run.py", "-rs", *tests], limit, reserve,
-             {"DEEPREDUCE_LIBRARY": str(BUILD / "capi/libdeepreduce.so")}, note)
+    library = {"DEEPREDUCE_LIBRARY": str(BUILD / "capi/libdeepreduce.so")}
+    run.step("Python tests", [python, ROOT / "tests/python/run.py", "-rs", *tests], limit, reserve, library, note)
+    if importlib.util.find_spec("torch"):
+        run.step("PyTorch on the device", [sys.executable, ROOT / "tests/python/torch_gpu.py"], 90, reserve, library)
 
 
 def sanitize(run, tests):

@@ -222,7 +222,7 @@ def _host_of(group: Any) -> Optional[int]:
 
 
 # Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
-# slots go where the group's backend wants them (NCCL): never run on a GPU, tested with this set empty.
+# slots go where the group's backend wants them (NCCL): tests/python/torch_gpu.py; without a GPU, tested with this set empty.
 HOST = {"cpu"}
 
 
