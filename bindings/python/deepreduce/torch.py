@@ -6,6 +6,7 @@
 DDPHook        gradients of DistributedDataParallel
 ReduceScatter  gradients of FSDP2 (fully_shard)
 AllReduce      tensors of a loop without either; all_reduce does it once
+record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; Recording says more
 MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
                the rank, too
 
@@ -16,14 +17,16 @@ where frames are made, and back; over NCCL the frames travel between the devices
 
 from __future__ import annotations
 
+import os
 import time
-from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 import torch.distributed as dist
 
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange, OnePlan, Plans
+from ._torch_record import ModelRecorder, Recording, record
 from ._torch_shards import ReduceScatter
 from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported
@@ -37,10 +40,12 @@ __all__ = [
     "MissingRank",
     "OnePlan",
     "Plans",
+    "Recording",
     "ReduceScatter",
     "Stats",
     "Step",
     "all_reduce",
+    "record",
 ]
 
 
@@ -57,6 +62,7 @@ class DDPHook(Exchange):
              take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
     group    a process group; None: the model's
+    record   a path or a Recording: writes when the gradients become ready (docs/model.schema.json), without the hook's own time
 
     Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
     first step. So `state_dict` and `load_state_dict` give the very same training.
@@ -78,8 +84,11 @@ class DDPHook(Exchange):
         timeout: float = 60.0,
         seed: int = 0,
         group: Any = None,
+        record: Union[None, str, os.PathLike[str], Recording] = None,
     ) -> None:
         super().__init__(plan, bypass, start, flat, timeout, seed, group)
+        self._record = Recording(record) if isinstance(record, (str, os.PathLike)) else record
+        self._recorder: Optional[ModelRecorder] = None
         self._names: Dict[int, str] = {}
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
@@ -104,6 +113,8 @@ class DDPHook(Exchange):
             [(name, each.numel(), each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
         )
         model.register_comm_hook(self, _hook)
+        if self._record is not None:
+            self._recorder = record(model, self._record)
         return self
 
     def _take(self, bucket: Any) -> Any:
@@ -132,7 +143,10 @@ class DDPHook(Exchange):
                 self._futures.clear()
             if not done:
                 self._abort()
-            step.own += time.perf_counter() - begin - (step.spent - spent)
+            took = time.perf_counter() - begin
+            step.own += took - (step.spent - spent)
+            if self._recorder is not None:
+                self._recorder.took(took)
             if last or not done:
                 self._end_step()
 
