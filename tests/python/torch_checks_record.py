@@ -70,12 +70,12 @@ def ready_times_are_those_of_backward():
     model = read(path)
     assert (model["name"], model["batch"], model["ranks"], model["steps"]) == ("late", 8, 2, 3)
     ready = {each["name"]: each["ready_ns"] for each in model["tensors"]}
-    order = [each["name"].partition(".")[0] for each in model["tensors"]]
-    assert order == ["last", "last", "first", "first"], order
+    assert list(ready) == ["first.weight", "first.bias", "last.weight", "last.bias"]
     assert all(ready[f"first.{of}"] - ready["last.weight"] >= 1e9 * DELAY for of in ("weight", "bias"))
     assert 1e9 * DELAY <= model["backward_ns"] == max(ready.values())
     sizes = {each["name"]: (each["elements"], each["dtype"]) for each in model["tensors"]}
     assert sizes["first.weight"] == (40000, "f32") and sizes["last.bias"] == (5, "f32")
+    assert model["tensors"][0]["shape"] == [2000, 20]
 
 
 @check("two")

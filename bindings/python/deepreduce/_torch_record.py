@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import platform
@@ -69,7 +70,7 @@ class ModelRecorder:
         self._module = model.module if wrapped else model
         self._ranks = dist.get_world_size(model.process_group) if wrapped else 1
         self._writes = not dist.is_initialized() or dist.get_rank() == 0
-        self._sizes: Dict[str, Tuple[int, str]] = {}
+        self._shapes: Dict[str, Tuple[List[int], str]] = {}
         self._steps: List[_Step] = []
         self._rests: List[float] = []
         self._now: Optional[_Step] = None
@@ -77,7 +78,7 @@ class ModelRecorder:
         for name, parameter in self._module.named_parameters():
             if parameter.requires_grad:
                 self._add(name.replace("_orig_mod.", ""), parameter)
-        if not self._sizes:
+        if not self._shapes:
             raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that wants a gradient")
         self._handles += [model.register_forward_pre_hook(self._forward), model.register_forward_hook(self._computed)]
         atexit.register(self.finish)
@@ -87,7 +88,7 @@ class ModelRecorder:
             raise Unsupported(f"record: {name} is {parameter.dtype}; f32, f16 and bf16 are recorded")
         if parameter.device.type != "cpu":
             raise Unsupported(f"record: {name} is on {parameter.device}; only a CPU's gradients are ready when autograd is")
-        self._sizes[name] = (parameter.numel(), _TYPES[parameter.dtype])
+        self._shapes[name] = (list(parameter.shape), _TYPES[parameter.dtype])
         self._handles.append(parameter.register_post_accumulate_grad_hook(lambda _: self._ready(name)))
 
     # ---- Hooks ----
@@ -183,8 +184,9 @@ class ModelRecorder:
             "backward_ns": _ns([max(step.ready.values()) for step in steps]),
             "rest_ns": _ns(rests),
             "tensors": [
-                {"name": name, "elements": self._sizes[name][0], "dtype": self._sizes[name][1], "ready_ns": ready[name]}
-                for name in sorted(ready, key=lambda name: ready[name])
+                {"name": name, "elements": math.prod(shape), "shape": shape, "dtype": dtype, "ready_ns": ready[name]}
+                for name, (shape, dtype) in self._shapes.items()
+                if name in ready  # the others had no gradient
             ],
         }
 
