@@ -134,7 +134,7 @@ def test_ranks_over_mpi_write_one_profile(tmp_path):
 
 
 def test_without_ranks_it_says_how_to_start_them():
-    words = {key: value for key, value in command("--link").items()}
+    words = command("--link")
     words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "RANK", "WORLD"))}
     done = subprocess.run(**words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "mpiexec -n 2 deepreduce calibrate --link" in done.stderr

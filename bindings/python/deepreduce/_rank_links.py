@@ -123,7 +123,9 @@ class MpiRanks(Ranks):
     name = "mpi"
 
     def __init__(self) -> None:
-        from .mpi import MPI, MpiTransport, _Pause
+        from .mpi import MpiTransport, _Pause  # which says what to install, if there is no mpi4py
+
+        from mpi4py import MPI  # isort: skip
 
         self._transport = MpiTransport(None, _TIMEOUT)  # with its ways to wait
         self._comm, self._mpi, self._pause = self._transport.comm, MPI, _Pause

@@ -11,6 +11,7 @@ import torch
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_state import Saved
 from ._torch_unit import Item, Unit
+from .book import as_book
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
 from .tensor import State
@@ -27,6 +28,7 @@ class Rules:
 
     def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
         pairs: Sequence[Tuple[str, OnePlan]]
+        plan = as_book(plan) or plan
         if plan is None or isinstance(plan, (str, Plan)):
             pairs = [("*", plan)]
         else:

@@ -53,7 +53,8 @@ class DDPHook(Exchange):
     """The communication hook of a DistributedDataParallel: the mean of the ranks' gradients, compressed.
 
     plan     a plan or its text; or {pattern of parameter names: plan}, or a list of such pairs, of which the first that
-             matches counts (fnmatch). None, or no match: dense, exactly
+             matches counts (fnmatch); or a Book of deepreduce.book, or "book:PATH". None, or no match: dense, exactly.
+             Frames are gathered, whatever a plan's `exchange=` says
     bypass   parameters of fewer elements travel dense, exactly, in the same frame
     start    so many first steps are dense, by all-reduce
     flat     the parameters of one plan are one tensor (bucket=flat), of up to DDP's bucket size: of ResNet-20 that
