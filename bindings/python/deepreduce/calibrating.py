@@ -26,7 +26,7 @@ from ._rank_links import Ranks, of_environment
 from .errors import ArgumentError, Error
 
 SCHEMA = "deepreduce-profile-1"
-_SIZES = tuple(1 << power for power in range(10, 25, 2))  # bytes: 1 KiB to 16 MiB
+SIZES = tuple(1 << power for power in range(10, 25, 2))  # bytes: 1 KiB to 16 MiB
 
 
 def wanted(words: Sequence[str]) -> bool:
@@ -43,18 +43,23 @@ def main(arguments: Sequence[str]) -> int:
     ranks = of_environment(os.environ)()
     if ranks.ranks < 2:
         raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, here is 1")
-    profile = saved if saved is not None else _costs(ranks, native, options.alone)
+    profile = saved if saved is not None else measure_costs(ranks, native, options.alone)
     if options.link:
-        profile.setdefault("links", [])
-        link = measure_link(ranks, options.bytes, options.link_time)
-        same = ("transport", "ranks", "ranks_per_host")
-        profile["links"] = [each for each in profile["links"] if any(each[key] != link[key] for key in same)] + [link]
+        add_link(profile, ranks, options.bytes, options.link_time)
     if options.overlap:
         profile["overlap"] = measure_overlap(ranks, 10 * options.link_time)
     if ranks.rank == 0:
         write(profile, options.output)
     ranks.close()
     return 0
+
+
+def add_link(profile: Dict[str, Any], ranks: Ranks, sizes: Sequence[int] = SIZES, seconds: float = 0.5) -> None:
+    """Measures the link, in place of one of the same transport and ranks that the profile may have."""
+    link = measure_link(ranks, sizes, seconds)
+    same = ("transport", "ranks", "ranks_per_host")
+    others = [each for each in profile.get("links", []) if any(each[key] != link[key] for key in same)]
+    profile["links"] = [*others, link]
 
 
 def read_profile(path: str) -> Dict[str, Any]:
@@ -85,8 +90,11 @@ def write(profile: Dict[str, Any], output: str) -> None:
         partial.unlink(missing_ok=True)
 
 
-def _costs(ranks: Ranks, native: Sequence[str], alone: bool) -> Dict[str, Any]:
-    """A profile without links. All ranks measure at the same time, or rank 0 alone."""
+def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> Dict[str, Any]:
+    """A profile without links. All ranks measure at the same time, or rank 0 alone.
+
+    native: options of the native tool. Error: it failed on some rank
+    """
     told: Any = None
     ranks.barrier()
     if ranks.rank == 0 or not alone:
@@ -152,7 +160,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--alone", action="store_true", help="costs of rank 0 while the others wait; default: all at once")
     parser.add_argument("--costs", metavar="FILE", help="take costs and other links from this profile, measure none")
     parser.add_argument(
-        "--bytes", type=_byte_sizes, default=list(_SIZES), metavar="N,N,…",
+        "--bytes", type=_byte_sizes, default=list(SIZES), metavar="N,N,…",
         help="of messages; default: 2^10, 2^12, … 2^24; sizes that take over 3 s end the list",
     )  # fmt: skip
     parser.add_argument(

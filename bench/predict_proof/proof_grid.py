@@ -1,0 +1,69 @@
+"""Which rows the proof has: what is trained or exchanged, by what plan, among how many ranks, over which link."""
+
+from dataclasses import dataclass
+from typing import List, Optional, Sequence
+
+from bench.train.methods import METHODS
+
+LINKS = ("unshaped", "1gbit", "100mbit")
+RANKS = (2, 4)
+MODELS = ("lstm_large", "resnet20", "transformer")
+# Steps of DDP: torch's own ways and the hook of the library. `local` exchanges nothing: it is measured, but no row.
+HOOKED = ("local", "dense", "bf16", "top1", "top1_log", "top1_auto", "top10_log", "p0_qsgd")
+DENSE = {"dense": "dense f32", "bf16": "dense bf16"}  # their names in a prediction
+# Exchanges over MPI, with nothing beside them.
+ELEMENTS = (262_144, 4_194_304)
+EXCHANGED = ("top1", "top10_log")
+SCHEDULES = ("gather", "owner", "owner(parts=4)", "ring")
+SIZES = tuple(1 << power for power in range(10, 23, 2))
+BYTES = tuple(1 << power for power in range(10, 23, 2))
+
+
+@dataclass(frozen=True)
+class Condition:
+    """What is measured in one go. kind: "steps" of a model, or "exchanges" of tensors."""
+
+    kind: str
+    what: str  # the model, or the elements
+    ranks: int
+    link: str
+
+
+def conditions(
+    models: Optional[Sequence[str]], ranks: Optional[Sequence[int]], links: Optional[Sequence[str]], kinds: Sequence[str]
+) -> List[Condition]:
+    """Those that the filters leave; of one link all together, because calibrating it comes first."""
+    return [
+        Condition(kind, what, n, link)
+        for link in links or LINKS
+        for n in ranks or RANKS
+        for kind, all_of in (("steps", models or MODELS), ("exchanges", tuple(map(str, ELEMENTS))))
+        if kind in kinds
+        for what in all_of
+    ]
+
+
+def local_plan(method: str) -> str:
+    plan = METHODS[method].plan
+    assert plan is not None
+    return plan
+
+
+def calibrated_plans() -> List[str]:
+    """Of all rows, and what travels exactly beside them."""
+    methods = dict.fromkeys([m for m in HOOKED if METHODS[m].plan] + list(EXCHANGED))
+    return [*(local_plan(m) for m in methods), "index=all value=raw"]
+
+
+def exchange_plans() -> List[str]:
+    return [f"{local_plan(m)} exchange={schedule}" for m in EXCHANGED for schedule in SCHEDULES]
+
+
+def seconds_of(condition: Condition, quick: bool) -> float:
+    """About, on a quiet machine of two cores: dense steps of 5.8 M elements over 100 Mbit/s take the most."""
+    if condition.kind == "exchanges":
+        return 15 if quick else {"unshaped": 15, "1gbit": 30, "100mbit": 90}[condition.link]
+    if quick:
+        return 40
+    large = condition.what == "lstm_large"
+    return {"unshaped": 60, "1gbit": 70, "100mbit": 240 if large else 75}[condition.link] * condition.ranks / 2
