@@ -44,18 +44,13 @@ class Proof:
         return self.folder / f"profile-{transport}-{c.ranks}-{c.link}.json"
 
     def model_path(self, c: Condition) -> Path:
-        return self.folder / f"model-{c.what}-{c.ranks}.json"
+        return self.folder / f"model-{c.what}-{c.ranks}-{c.link}.json"
 
     def measured(self, c: Condition) -> Dict[str, Any]:
         """The rows of a condition: profile, model, then what is predicted of them."""
         costs = self._kept(f"costs-{c.ranks}", lambda: self._costs(c.ranks))
-        if c.kind == "steps":
-            self._kept(self.model_path(c).stem, lambda: self._record(c))
-        name = f"{c.kind}-{c.what}-{c.ranks}-{c.link}"
-        if not self.profile_path(c).exists() or not (self.folder / f"{name}.json").exists():
-            measure = self._steps if c.kind == "steps" else self._exchanges
-            self._kept(name, lambda: measure(c, costs))
-        return dict(self._kept(name, dict))
+        measure = self._steps if c.kind == "steps" else self._exchanges
+        return dict(self._kept(f"{c.kind}-{c.what}-{c.ranks}-{c.link}", lambda: measure(c, costs)))
 
     # ---- Over gloo ----
 
@@ -69,16 +64,14 @@ class Proof:
         with RankPool(ranks) as pool:
             return pool.run(job, TIMEOUT)[0]["profile"]
 
-    def _record(self, c: Condition) -> Any:
-        with RankPool(c.ranks) as pool:
-            return pool.run({"kind": "record", "model": c.what}, TIMEOUT)[0]["model"]
-
     def _steps(self, c: Condition, costs: Any) -> Any:
         rounds = 2 if self.quick else 4 if c.link == "100mbit" else 8
         job = {"kind": "times", "model": c.what, "methods": list(proof_grid.HOOKED), "seed": 1}
         job.update(warm_up=4, rounds=rounds, steps=3)
         with ShapedLinks(c.ranks, c.link) as links, links.pool() as pool:
             self._kept(self.profile_path(c).stem, lambda: pool.run(self._link_job(costs), TIMEOUT)[0]["profile"])
+            record = {"kind": "record", "model": c.what}
+            self._kept(self.model_path(c).stem, lambda: pool.run(record, TIMEOUT)[0]["model"])
             where, answers = train_results.context(), pool.run(job, TIMEOUT)
         rows = [_row(method, [a[method] for a in answers]) for method in proof_grid.HOOKED]
         return {**c.__dict__, "rows": rows, "rate": round(links.measured), **where}

@@ -50,6 +50,12 @@ def test_the_table_and_the_picture_have_all_rows(tmp_path):
     assert "7 rows" in (tmp_path / "x.svg").read_text("utf-8")
 
 
+def test_what_the_machine_did_in_between_is_told():
+    rows = [{**ROWS[0], "local_ns": 50, "compute_ns": 60}, {**ROWS[4], "local_ns": 50, "compute_ns": 45}]
+    assert "median difference 15.0 %, the largest +20.0 %" in proof_table.markdown(rows, "x.svg", "x.py")
+    assert "difference" not in proof_table.markdown(ROWS, "x.svg", "x.py")
+
+
 def test_there_are_rows_enough_for_the_proof():
     conditions = proof_grid.conditions(None, None, None, ("steps", "exchanges"))
     rows = sum(len(proof_grid.HOOKED) - 1 if c.kind == "steps" else len(proof_grid.exchange_plans()) for c in conditions)
