@@ -37,8 +37,7 @@ def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
     import deepreduce
 
     names = {method: str(deepreduce.Plan(plan)) for method, plan in plans.items()}
-    if c.kind == "steps":
-        names.update(proof_grid.DENSE)
+    names.update(proof_grid.DENSE if c.kind == "steps" else {"dense": proof_grid.DENSE["dense"]})
     return {name: steps[candidate] for name, candidate in names.items() if steps.get(candidate)}
 
 
