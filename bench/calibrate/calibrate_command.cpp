@@ -2,13 +2,15 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
+#include <cstring>
 #include <ctime>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "bench/compare/compare_command.hpp"
 #include "bench/compare/console.hpp"
 #include "bench/compare/machine.hpp"
-#include "bench/compare/number.hpp"
 #include "bench/compare/output.hpp"
 #include "bench/compare/plan_list.hpp"
 #include "bench/compare/presets.hpp"
@@ -149,6 +151,7 @@ const std::vector<std::string>& usual_plans() {
 }
 
 int run_calibrate(const calibrate_options& o) {
+  compare::load_plugins(o.plugins);
   const std::vector<std::string> plans = plans_of(o);
   const std::vector<uint64_t> sizes = sizes_of(o);
   console console;

@@ -15,8 +15,9 @@ namespace dr::calibrate {
 struct calibrate_options {
   std::string output;                             // "": stdout
   std::vector<std::string> plans, presets, data;  // none: usual_plans(), the bundled gradients
-  std::vector<uint64_t> sizes;                    // none: 2^10, 2^12, … 2^22 elements
-  double seconds = 0.15;                          // of rounds, for each plan and size
+  std::vector<std::string> plugins;
+  std::vector<uint64_t> sizes;  // none: 2^10, 2^12, … 2^22 elements
+  double seconds = 0.15;        // of rounds, for each plan and size
   uint64_t seed = 0;
   uint32_t threads = 0, ranks = 1;
 };

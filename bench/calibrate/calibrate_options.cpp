@@ -9,11 +9,10 @@ constexpr uint64_t size_least = 16, size_most = uint64_t{1} << 31;
 
 constexpr const char* calibrate_footer =
     "Writes what encode, merge and decode of plans cost on this machine, and the bytes of their frames: at sizes from\n"
-    "2^10 to 2^22 elements, each fitted by max(floor, base + per_element n). Under `mpiexec -n N` or torchrun the "
-    "console\n"
-    "command of the Python package measures the link, too: calibrate --link. docs/CALIBRATE.md says what is in the "
-    "profile.\n"
-    "`deepreduce predict` and `deepreduce plan` read it.";
+    "2^10 to 2^22 elements, each fitted by max(floor, base + per_element n). `deepreduce predict` and `deepreduce "
+    "plan`\n"
+    "read the profile. Under `mpiexec -n N` or torchrun the Python package's command measures the link, too:\n"
+    "calibrate --link. docs/CALIBRATE.md says what is in a profile.";
 
 }  // namespace
 
@@ -47,6 +46,7 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
   app.add_option("--ranks", o.ranks, "States how many ranks run this at the same time; default: 1")
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");
+  list("--plugin", o.plugins, "Shared object with more codecs; may be repeated", "PATH");
   app.footer(calibrate_footer);
 }
 
