@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 namespace dr::calibrate {
 namespace {
@@ -42,19 +43,21 @@ double error_of(std::span<const sample> samples, const affine& fit) {
 
 double affine::at(double size) const { return std::max(floor, base + per_unit * size); }
 
-affine fit_affine(std::span<const sample> samples) {
-  if (samples.empty()) return {};
+affine fit_affine(std::span<const sample> measured) {
+  if (measured.empty()) return {};
+  std::vector<sample> samples(measured.begin(), measured.end());
+  for (size_t i = samples.size() - 1; i-- > 0;) samples[i].value = std::min(samples[i].value, samples[i + 1].value);
   affine best;
   double least = std::numeric_limits<double>::infinity();
   // A line through fewer than three would say nothing of the others.
   for (size_t flat = 0; flat == 0 || flat + 3 <= samples.size(); ++flat) {
-    affine fit = best_line(samples.subspan(flat));
-    fit.floor = flat ? best_constant(samples.first(flat)) : fit.base > 0 ? fit.base : samples[0].value;
+    affine fit = best_line(std::span(samples).subspan(flat));
+    fit.floor = flat ? best_constant(std::span(samples).first(flat)) : fit.base > 0 ? fit.base : samples[0].value;
     const double error = error_of(samples, fit);
     if (error < least) least = error, best = fit;
   }
-  const double c = best_constant(samples), spread = error_of(samples, {c, c, 0, 0});
-  best.r2 = spread > 0 ? 1 - least / spread : 1;
+  const double c = best_constant(measured), spread = error_of(measured, {c, c, 0, 0});
+  best.r2 = spread > 0 ? 1 - error_of(measured, best) / spread : 1;
   return best;
 }
 

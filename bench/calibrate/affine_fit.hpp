@@ -18,10 +18,12 @@ struct affine {
   double at(double size) const;
 };
 
-// Least squares of relative errors, so that small sizes count as much as large ones. For each number of smallest sizes that the
-// floor may be the cost of, a line is fitted to the others; the best pair wins. Without a floor of its own, the floor is base, or
-// the smallest sample where base is negative. per_unit is never negative. (HiPress has cost curves of this form, from which its
-// SeCoPa plans: Bai et al., SOSP 2021; its README fits them by least squares.)
+// Least squares of relative errors, so that small sizes count as much as large ones. For each number of smallest sizes
+// that the floor may be the cost of, a line is fitted to the others; the best pair wins. Without a floor of its own,
+// the floor is base, or the smallest sample where base is negative. per_unit is never negative. A size counts as no
+// dearer than a larger one: what disturbs a measurement makes it longer. r2 is of the samples as they are. (HiPress
+// has cost curves of this form, from which its SeCoPa plans: Bai et al., SOSP 2021; its README fits them by least
+// squares.)
 //   samples  ascending sizes, values above 0; one gives a constant
 affine fit_affine(std::span<const sample> samples);
 

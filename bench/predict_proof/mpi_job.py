@@ -1,6 +1,7 @@
 """What ranks do for the proof of predictions, over MPI: they calibrate the link. `mpiexec -n N python mpi_job.py JOB`
 
-JOB is a file of json; rank 0 writes its answer to JOB.out. A rank ends without MPI_Finalize, which hangs over TCP (MPICH 4.0).
+JOB is a file of json; rank 0 writes its answer to JOB.out. A rank ends without MPI_Finalize, which hangs over TCP
+(MPICH 4.0).
 """
 
 import json

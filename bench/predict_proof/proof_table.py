@@ -55,8 +55,8 @@ def rows_of(tool: str, proof: Proof, conditions: Sequence[Condition]) -> List[Ro
 
 
 def compute_of(proof: Proof, c: Condition, told: Dict[str, Any]) -> Dict[str, float]:
-    """A step without an exchange, as the model was recorded and as it was measured beside the others: how much the machine differs
-    between the two is no fault of the prediction, and no part of what it can know."""
+    """A step without an exchange, as the model was recorded and as it was measured beside the others: how much the
+    machine differs between the two is no fault of the prediction, and no part of what it can know."""
     model = json.loads(proof.model_path(c).read_text("utf-8"))
     local = next(row["measured_ns"] for row in told["rows"] if row["plan"] == "local")
     return {"local_ns": local, "compute_ns": sum(model[key] for key in ("forward_ns", "backward_ns", "rest_ns"))}

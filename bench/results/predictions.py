@@ -5,8 +5,8 @@
     bench/results/predictions.py --quick --folder X …   few rounds: whether it works; writes into the folder only
     bench/results/predictions.py --table           predicts what was measured anew, and writes the table
 
-Profiles, models and times are kept in --folder (.cache/predictions); what is there is not measured again. Exit 1 if something failed, 2 for
-a wrong argument, 77 where links cannot be shaped.
+Profiles, models and times are kept in --folder (.cache/predictions); what is there is not measured again. Exit 1 if
+something failed, 2 for a wrong argument, 77 where links cannot be shaped.
 """
 
 import argparse

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "bench/calibrate/affine_fit.hpp"
@@ -45,6 +46,15 @@ TEST_CASE("small sizes count as much as large ones") {
     CHECK(fit.at(static_cast<double>(s.size)) == doctest::Approx(s.value).epsilon(0.15));
   CHECK(fit.r2 > 0.99);
   CHECK(fit.r2 < 1);
+}
+
+TEST_CASE("a small size that was disturbed does not lift the others") {
+  std::vector<sample> samples = samples_of([](double n) { return 2000 + 0.25 * n; });
+  samples[0].value *= 10;
+  const affine fit = fit_affine(samples);
+  for (const sample& s : std::span(samples).subspan(1))
+    CHECK(fit.at(static_cast<double>(s.size)) == doctest::Approx(s.value).epsilon(0.1));
+  CHECK(fit.r2 < 0.99);
 }
 
 TEST_CASE("a cost never falls with size, and one sample is a constant") {

@@ -22,11 +22,15 @@ class Affine(NamedTuple):
 
 
 def fit_affine(samples: Samples) -> Affine:
-    """Least squares of relative errors: for each number of smallest sizes that the floor may be the cost of, a line is fitted to
-    the others; the best pair wins.
+    """Least squares of relative errors: for each number of smallest sizes that the floor may be the cost of, a line is
+    fitted to the others; the best pair wins. A size counts as no dearer than a larger one: what disturbs a measurement
+    makes it longer.
 
     samples  (size, value), sizes ascending, values above 0, at least one
     """
+    measured, samples = samples, list(samples)
+    for i in range(len(samples) - 2, -1, -1):
+        samples[i] = (samples[i][0], min(samples[i][1], samples[i + 1][1]))
     best, least = Affine(0, 0, 0), float("inf")
     for flat in range(max(len(samples) - 2, 1)):  # a line through fewer than three would say nothing of the others
         _, base, per_unit, _ = _line(samples[flat:])
@@ -35,9 +39,9 @@ def fit_affine(samples: Samples) -> Affine:
         error = _error(samples, fit)
         if error < least:
             best, least = fit, error
-    constant = _constant(samples)
-    spread = _error(samples, Affine(constant, constant, 0))
-    return best._replace(r2=1 - least / spread if spread > 0 else 1.0)
+    constant = _constant(measured)
+    spread = _error(measured, Affine(constant, constant, 0))
+    return best._replace(r2=1 - _error(measured, best) / spread if spread > 0 else 1.0)
 
 
 def _constant(samples: Samples) -> float:

@@ -13,7 +13,8 @@ from ._rank_links import Ranks, clock
 
 _LEAST, _MOST = 3, 40  # rounds
 _LONGEST = 3e9  # ns of a round; larger sizes are left out then
-# Before each round, as a backward pass leaves the link idle before gradients are ready: a shaped link's bucket fills meanwhile.
+# Before each round, as a backward pass leaves the link idle before gradients are ready: a shaped link's bucket fills
+# meanwhile.
 _IDLE = 3e-3
 _TRIPS = 16  # of a word, there and back: ranks that wait for one another do not sleep in an exchange
 Sample = Tuple[int, float, float]  # size, median ns, q75 - q25

@@ -13,12 +13,12 @@ _DENSE = "index=all value=raw exchange=owner"
 
 
 class NamedAllReduce:
-    """The mean over all ranks of `comm` of tensors that have names, each by its plan; one exchange for each plan of the book, and
-    all of them are under way at the same time.
+    """The mean over all ranks of `comm` of tensors that have names, each by its plan; one exchange for each plan of
+    the book, and all of them are under way at the same time.
 
     x        {name: array}, read where they lie at each call; the same names and shapes on all ranks
-    plan     a Book, "book:PATH", a plan or its text, or {pattern: plan} or pairs, of which the first that matches counts; None
-             and no match: dense, exactly. A plan's `exchange=…` says who sends to whom
+    plan     a Book, "book:PATH", a plan or its text, or {pattern: plan} or pairs, of which the first that matches
+             counts; None and no match: dense, exactly. A plan's `exchange=…` says who sends to whom
     comm     of mpi4py; None: COMM_WORLD. Each exchange gets a communicator of its own
     options  sum, timeout, dense_below, trace, threads of AllReduce
 

@@ -197,8 +197,9 @@ def record(model: Any, path: Union[str, os.PathLike[str], Recording]) -> ModelRe
     model  a DistributedDataParallel, without a hook of deepreduce (DDPHook has record=), or any module on the CPU
     path   of the file (docs/model.schema.json), or a Recording, which says more
 
-    The hooks that it registers are gone after the last step. Times are those of rank 0. Steps that accumulate gradients are
-    steps of their own. ArgumentError for a path without a folder; Unsupported for what is not f32, f16 or bf16, and on a GPU.
+    The hooks that it registers are gone after the last step. Times are those of rank 0. Steps that accumulate
+    gradients are steps of their own. ArgumentError for a path without a folder; Unsupported for what is not f32, f16
+    or bf16, and on a GPU.
     """
     return ModelRecorder(model, path if isinstance(path, Recording) else Recording(path))
 

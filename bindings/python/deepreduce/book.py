@@ -4,9 +4,10 @@
     layer4.*: sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw
     *.bias: dense
 
-A line is `pattern: plan`; the colon is its last one. Patterns are those of fnmatch.fnmatchcase (* ? [abc] [!abc], no escapes), and
-the first that matches a tensor's name counts. `dense` leaves a tensor as it is; so does no match. DDPHook and AllReduce of
-deepreduce.torch, and NamedAllReduce of deepreduce.mpi, take a book as their plan, or "book:PATH".
+A line is `pattern: plan`; the colon is its last one. Patterns are those of fnmatch.fnmatchcase (* ? [abc] [!abc], no
+escapes), and the first that matches a tensor's name counts. `dense` leaves a tensor as it is; so does no match.
+DDPHook and AllReduce of deepreduce.torch, and NamedAllReduce of deepreduce.mpi, take a book as their plan, or
+"book:PATH".
 
 >>> book = deepreduce.book.parse("head.*: dense\\n*: index=golomb value=raw")
 >>> book.plan_of("head.weight"), str(book.plan_of("body.weight"))

@@ -4,8 +4,8 @@
     torchrun --nproc-per-node 4 -m deepreduce calibrate --link -o profile.json
 
 Or each rank by hand, with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT (gloo). Rank 0 writes the profile
-(docs/profile.schema.json). Costs are measured by the native tool on all ranks at the same time, because ranks that share
-cores slow one another, as they do in a step; the profile has the medians of the ranks.
+(docs/profile.schema.json). Costs are measured by the native tool on all ranks at the same time, because ranks that
+share cores slow one another, as they do in a step; the profile has the medians of the ranks.
 """
 
 from __future__ import annotations

@@ -63,7 +63,8 @@ class DDPHook(Exchange):
              take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
     group    a process group; None: the model's
-    record   a path or a Recording: writes when the gradients become ready (docs/model.schema.json), without the hook's own time
+    record   a path or a Recording: writes when the gradients become ready (docs/model.schema.json), less the hook's
+             own time
 
     Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
     first step. So `state_dict` and `load_state_dict` give the very same training.
