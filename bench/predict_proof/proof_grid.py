@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import List, Optional, Sequence
 
 from bench.train.methods import METHODS
+from bench.train.shaped_links import RATES
+from bench.train.task import settings
 
 LINKS = ("unshaped", "1gbit", "100mbit")
 RANKS = (2, 4)
@@ -15,6 +17,7 @@ DENSE = {"dense": "dense f32", "bf16": "dense bf16"}  # their names in a predict
 ELEMENTS = (262_144, 4_194_304)
 EXCHANGED = ("top1", "top10_log")
 SCHEDULES = ("gather", "owner", "owner(parts=4)", "ring")
+WARM_UP, STEPS, RECORDED = 4, 3, 36  # steps: before the first round, in a round, of a recording
 SIZES = tuple(1 << power for power in range(10, 23, 2))
 BYTES = tuple(1 << power for power in range(10, 23, 2))
 
@@ -59,11 +62,30 @@ def exchange_plans() -> List[str]:
     return [f"{local_plan(m)} exchange={schedule}" for m in EXCHANGED for schedule in SCHEDULES]
 
 
+def rounds_of(condition: Condition, quick: bool) -> int:
+    slow = condition.link == "100mbit"
+    if condition.kind == "steps":
+        return 2 if quick else 4 if slow else 8
+    return 5 if quick else 12 if slow else 30
+
+
 def seconds_of(condition: Condition, quick: bool) -> float:
-    """About, on a quiet machine of two cores: dense steps of 5.8 M elements over 100 Mbit/s take the most."""
+    """About, on a quiet machine of two cores, without what calibrating_seconds has."""
+    n, rate, rounds = condition.ranks, RATES[condition.link], rounds_of(condition, quick)
     if condition.kind == "exchanges":
-        return 15 if quick else {"unshaped": 15, "1gbit": 30, "100mbit": 90}[condition.link]
-    if quick:
-        return 40
-    large = condition.what == "lstm_large"
-    return {"unshaped": 60, "1gbit": 70, "100mbit": 240 if large else 75}[condition.link] * condition.ranks / 2
+        dense = 4e-9 * int(condition.what) * n + (wire_seconds(int(condition.what), n, rate))
+        return 5 + (rounds + 2) * 3 * dense
+    setting = settings()[condition.what]
+    steps = WARM_UP + rounds * STEPS
+    compute = (len(HOOKED) * steps + RECORDED) * setting.seconds * n / 2
+    return 15 + compute + 1.6 * steps * wire_seconds(setting.parameters, n, rate)
+
+
+def calibrating_seconds(link: str, quick: bool) -> float:
+    """Of one transport and number of ranks."""
+    return 5 if quick else 80 if link == "100mbit" else 35
+
+
+def wire_seconds(elements: int, ranks: int, rate: float) -> float:
+    """Of a dense all-reduce."""
+    return 32 * elements * 2 * (ranks - 1) / ranks / rate if rate else 0.0

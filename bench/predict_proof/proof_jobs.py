@@ -6,9 +6,10 @@ from typing import Any, Dict
 
 import torch.distributed as dist
 
+from bench.predict_proof.proof_grid import RECORDED
 from bench.train.one_run import Trainee
 
-RECORDED, SKIPPED = 30, 6  # steps
+SKIPPED = 6  # steps of a recording
 
 
 def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
@@ -36,12 +37,12 @@ def record(job: Dict[str, Any]) -> Dict[str, Any]:
 
     import deepreduce.torch
 
-    trainee = Trainee(job["model"], "local", 1, RECORDED + SKIPPED + 2)
+    trainee = Trainee(job["model"], "local", 1, RECORDED)
     with tempfile.TemporaryDirectory() as folder:
         path = pathlib.Path(folder, "model.json")
-        settings = deepreduce.torch.Recording(path, name=job["model"], steps=RECORDED, skip=SKIPPED)
+        settings = deepreduce.torch.Recording(path, name=job["model"], steps=RECORDED - SKIPPED, skip=SKIPPED)
         recorder = deepreduce.torch.record(trainee.module, settings)
-        for _ in range(RECORDED + SKIPPED):
+        for _ in range(RECORDED):
             trainee.train()
         recorder.finish()
         return {"model": json.loads(path.read_text("utf-8")) if dist.get_rank() == 0 else None}

@@ -65,9 +65,10 @@ class Proof:
             return pool.run(job, TIMEOUT)[0]["profile"]
 
     def _steps(self, c: Condition, costs: Any) -> Any:
-        rounds = 2 if self.quick else 4 if c.link == "100mbit" else 8
         job = {"kind": "times", "model": c.what, "methods": list(proof_grid.HOOKED), "seed": 1}
-        job.update(warm_up=4, rounds=rounds, steps=3)
+        job.update(
+            warm_up=proof_grid.WARM_UP, rounds=proof_grid.rounds_of(c, self.quick), steps=proof_grid.STEPS
+        )
         with ShapedLinks(c.ranks, c.link) as links, links.pool() as pool:
             self._kept(self.profile_path(c).stem, lambda: pool.run(self._link_job(costs), TIMEOUT)[0]["profile"])
             record = {"kind": "record", "model": c.what}
@@ -89,7 +90,6 @@ class Proof:
         mpiexec = shutil.which("mpiexec", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
         if not mpiexec:
             raise FileNotFoundError("no mpiexec: pip install mpich mpi4py")
-        rounds = 5 if self.quick else 12 if c.link == "100mbit" else 30
         bench = Path(os.environ.get("DEEPREDUCE_MPI_BENCH") or ROOT / "build" / "bench" / "comm" / "mpi_bench")
         if not bench.exists():
             raise FileNotFoundError(f"no {bench}: ninja -C build bench/comm/mpi_bench")
@@ -100,6 +100,7 @@ class Proof:
             ranks += ["sh", "-c", mpi_links.IN_NAMESPACE, "sh"]
             self._kept(self.profile_path(c).stem, lambda: _calibrated(ranks, self._link_job(costs), mpi_links.ENVIRONMENT))
             where = train_results.context()
+            rounds = proof_grid.rounds_of(c, self.quick)
             told = _exchanged([*ranks, str(bench)], int(c.what), rounds, mpi_links.ENVIRONMENT)
             return {**c.__dict__, "rows": told, **where}
         finally:

@@ -66,11 +66,14 @@ def main() -> int:
     given = arguments()
     wanted = proof_grid.conditions(given.model, given.ranks, given.link, given.kind)
     left = [c for c in wanted if not is_there(given.folder, c)]
-    minutes = sum(proof_grid.seconds_of(c, given.quick) for c in left) / 60
-    print(f"{len(wanted)} conditions, {len(wanted) - len(left)} of them are in {given.folder}; the others take about {minutes:.0f} minutes", flush=True)
+    seconds = sum(proof_grid.seconds_of(c, given.quick) for c in left)
+    seconds += sum(proof_grid.calibrating_seconds(link, given.quick) for _, _, link in {(c.kind, c.ranks, c.link) for c in left})
+    there = f"{len(wanted)} conditions, {len(wanted) - len(left)} of them are in {given.folder}"
+    print(f"{there}; the others take about {seconds / 60:.0f} minutes", flush=True)
     if given.list:
         for c in wanted:
-            print(f"{c.kind:10} {c.what:12} {c.ranks} ranks  {c.link:9} {'measured' if is_there(given.folder, c) else f'{proof_grid.seconds_of(c, given.quick):.0f} s'}")
+            told = "measured" if is_there(given.folder, c) else f"{proof_grid.seconds_of(c, given.quick):.0f} s"
+            print(f"{c.kind:10} {c.what:12} {c.ranks} ranks  {c.link:9} {told}")
         return 0
     os.environ.setdefault("DEEPREDUCE_TOOL", tool())
     os.environ.setdefault("DEEPREDUCE_LIBRARY", str(ROOT / "build" / "capi" / "libdeepreduce.so"))
