@@ -97,8 +97,9 @@ def books():
     assert str(mean.plans["conv.bias"]).endswith("value=raw exchange=owner")
     mean.close()
     plan = book if RANK else "book:/nowhere/x.book"
-    error = raised(deepreduce.ArgumentError, NamedAllReduce, x, plan, timeout=30)
+    error = raised(deepreduce.PeerError if RANK else deepreduce.ArgumentError, NamedAllReduce, x, plan, timeout=30)
     assert ("rank 0: it cannot read its plan" if RANK else "nowhere") in str(error), error
+    assert error.rank == (0 if RANK else None)
 
 
 def dense_sums():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
 from .book import Book, as_book
-from .errors import ArgumentError, Error
+from .errors import ArgumentError, Error, PeerError
 from .plan import Plan, as_plan
 
 # What is sent of a tensor without a plan: all of it, exactly, each element twice at most.
@@ -47,8 +47,12 @@ class NamedAllReduce:
         codes = self._transport.gather(0 if failed is None else failed.code)
         if failed is not None:
             raise failed
-        if any(codes) or book is None:
-            raise ArgumentError(f"rank {[bool(code) for code in codes].index(True)}: it cannot read its plan")
+        for rank, code in enumerate(codes):
+            if code:
+                refused = PeerError(f"rank {rank}: it cannot read its plan")
+                refused.rank = rank
+                raise refused
+        assert book is not None
         for each, names in book.groups(x).items():
             chosen = as_plan(_DENSE) if each is None else each
             self.plans.update(dict.fromkeys(names, chosen))

@@ -48,7 +48,7 @@ class Recording:
                 f"Recording: steps = {self.steps}, skip = {self.skip}, batch = {self.batch}: steps and batch are at"
                 " least 1, skip at least 0"
             )
-        if not pathlib.Path(self.path).absolute().parent.is_dir():
+        if _writes() and not pathlib.Path(self.path).absolute().parent.is_dir():
             raise ArgumentError(f"record = {os.fspath(self.path)}: there is no such folder")
 
 
@@ -62,32 +62,32 @@ class _Step:
 
 
 class ModelRecorder:
-    """Listens to a model's forward and backward passes. made_by: `record`, or a DDPHook, which tells what it takes."""
+    """Listens to a model's forward and backward passes; a DDPHook tells it what it takes itself."""
 
     def __init__(self, model: Any, settings: Recording) -> None:
         self._settings = settings
         wrapped = isinstance(model, torch.nn.parallel.DistributedDataParallel)
         self._module = model.module if wrapped else model
         self._ranks = dist.get_world_size(model.process_group) if wrapped else 1
-        self._writes = not dist.is_initialized() or dist.get_rank() == 0
+        self._writes = _writes()  # at the end of the program the group is gone
         self._shapes: Dict[str, Tuple[List[int], str]] = {}
         self._steps: List[_Step] = []
         self._rests: List[float] = []
         self._now: Optional[_Step] = None
         self._handles: List[Any] = []
-        for name, parameter in self._module.named_parameters():
-            if parameter.requires_grad:
-                self._add(name.replace("_orig_mod.", ""), parameter)
-        if not self._shapes:
+        wanted = [
+            (name.replace("_orig_mod.", ""), each) for name, each in self._module.named_parameters() if each.requires_grad
+        ]
+        if not wanted:
             raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that wants a gradient")
+        for name, each in wanted:
+            _check(name, each)
+        for name, each in wanted:
+            self._add(name, each)
         self._handles += [model.register_forward_pre_hook(self._forward), model.register_forward_hook(self._computed)]
         atexit.register(self.finish)
 
     def _add(self, name: str, parameter: torch.Tensor) -> None:
-        if parameter.dtype not in _TYPES:
-            raise Unsupported(f"record: {name} is {parameter.dtype}; f32, f16 and bf16 are recorded")
-        if parameter.device.type != "cpu":
-            raise Unsupported(f"record: {name} is on {parameter.device}; only a CPU's gradients are ready when autograd is")
         self._shapes[name] = (list(parameter.shape), _TYPES[parameter.dtype])
         self._handles.append(parameter.register_post_accumulate_grad_hook(lambda _: self._ready(name)))
 
@@ -202,6 +202,18 @@ def record(model: Any, path: Union[str, os.PathLike[str], Recording]) -> ModelRe
     or bf16, and on a GPU.
     """
     return ModelRecorder(model, path if isinstance(path, Recording) else Recording(path))
+
+
+def _check(name: str, parameter: torch.Tensor) -> None:
+    if parameter.dtype not in _TYPES:
+        raise Unsupported(f"record: {name} is {parameter.dtype}; f32, f16 and bf16 are recorded")
+    if parameter.device.type != "cpu":
+        raise Unsupported(f"record: {name} is on {parameter.device}; only a CPU's gradients are ready when autograd is")
+
+
+def _writes() -> bool:
+    """Whether this is the rank that writes."""
+    return not dist.is_initialized() or dist.get_rank() == 0
 
 
 def machine_facts() -> Dict[str, Any]:
