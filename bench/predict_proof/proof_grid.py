@@ -17,9 +17,10 @@ DENSE = {"dense": "dense f32", "bf16": "dense bf16"}  # their names in a predict
 ELEMENTS = (262_144, 4_194_304)
 EXCHANGED = ("top1", "top10_log")
 SCHEDULES = ("gather", "owner", "owner(parts=4)", "ring")
-WARM_UP, STEPS, RECORDED = 4, 3, 36  # steps: before the first round, in a round, of a recording
+WARM_UP, STEPS = 4, 3  # steps: before the first round, in a round
 SIZES = tuple(1 << power for power in range(10, 23, 2))
-BYTES = tuple(1 << power for power in range(10, 23, 2))
+# Messages; over 100 Mbit/s larger ones take seconds and tell nothing new.
+BYTES = {link: tuple(1 << power for power in range(10, 23 if link == "100mbit" else 25, 2)) for link in LINKS}
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def seconds_of(condition: Condition, quick: bool) -> float:
         return 5 + (rounds + 2) * 3 * dense
     setting = settings()[condition.what]
     steps = WARM_UP + rounds * STEPS
-    compute = (len(HOOKED) * steps + RECORDED) * setting.seconds * n / 2
+    compute = len(HOOKED) * steps * setting.seconds * n / 2
     return 15 + compute + 1.6 * steps * wire_seconds(setting.parameters, n, rate)
 
 

@@ -1,15 +1,6 @@
-"""What ranks do for the proof of predictions, over gloo: they calibrate, and record a model."""
+"""What ranks do for the proof of predictions, over gloo: they calibrate."""
 
-import pathlib
-import tempfile
 from typing import Any, Dict
-
-import torch.distributed as dist
-
-from bench.predict_proof.proof_grid import RECORDED
-from bench.train.one_run import Trainee
-
-SKIPPED = 6  # steps of a recording
 
 
 def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
@@ -29,20 +20,3 @@ def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
         calibrating.add_link(profile, ranks, job["bytes"], job["link_time"])
         profile["overlap"] = measure_overlap(ranks, 10 * job["link_time"])
     return {"profile": profile if ranks.rank == 0 else None}
-
-
-def record(job: Dict[str, Any]) -> Dict[str, Any]:
-    """{"model": …}, on rank 0: all ranks train at the same time, but nothing is exchanged, so that backward is alone."""
-    import json
-
-    import deepreduce.torch
-
-    trainee = Trainee(job["model"], "local", 1, RECORDED)
-    with tempfile.TemporaryDirectory() as folder:
-        path = pathlib.Path(folder, "model.json")
-        settings = deepreduce.torch.Recording(path, name=job["model"], steps=RECORDED - SKIPPED, skip=SKIPPED)
-        recorder = deepreduce.torch.record(trainee.module, settings)
-        for _ in range(RECORDED):
-            trainee.train()
-        recorder.finish()
-        return {"model": json.loads(path.read_text("utf-8")) if dist.get_rank() == 0 else None}

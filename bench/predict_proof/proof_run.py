@@ -65,20 +65,20 @@ class Proof:
             return pool.run(job, TIMEOUT)[0]["profile"]
 
     def _steps(self, c: Condition, costs: Any) -> Any:
-        job = {"kind": "times", "model": c.what, "methods": list(proof_grid.HOOKED), "seed": 1}
+        job = {"kind": "times", "model": c.what, "methods": list(proof_grid.HOOKED), "seed": 1, "record": "local"}
         job.update(
             warm_up=proof_grid.WARM_UP, rounds=proof_grid.rounds_of(c, self.quick), steps=proof_grid.STEPS
         )
         with ShapedLinks(c.ranks, c.link) as links, links.pool() as pool:
-            self._kept(self.profile_path(c).stem, lambda: pool.run(self._link_job(costs), TIMEOUT)[0]["profile"])
-            record = {"kind": "record", "model": c.what}
-            self._kept(self.model_path(c).stem, lambda: pool.run(record, TIMEOUT)[0]["model"])
+            self._kept(self.profile_path(c).stem, lambda: pool.run(self._link_job(c, costs), TIMEOUT)[0]["profile"])
             where, answers = train_results.context(), pool.run(job, TIMEOUT)
+        self.model_path(c).unlink(missing_ok=True)
+        self._kept(self.model_path(c).stem, lambda: answers[0]["local"]["model"])
         rows = [_row(method, [a[method] for a in answers]) for method in proof_grid.HOOKED]
         return {**c.__dict__, "rows": rows, "rate": round(links.measured), **where}
 
-    def _link_job(self, costs: Any) -> Dict[str, Any]:
-        bytes_ = proof_grid.BYTES[::2] if self.quick else proof_grid.BYTES
+    def _link_job(self, c: Condition, costs: Any) -> Dict[str, Any]:
+        bytes_ = proof_grid.BYTES[c.link][:: 2 if self.quick else 1]
         return {"kind": "calibrate", "profile": costs, "bytes": bytes_, "link_time": 0.05 if self.quick else 0.5}
 
     # ---- Over MPI ----
@@ -98,7 +98,7 @@ class Proof:
             mpi_links.set_up(c.ranks, MBIT[c.link])
             ranks = [mpiexec, "-launcher", "fork", "-disable-auto-cleanup", "-n", str(c.ranks)]
             ranks += ["sh", "-c", mpi_links.IN_NAMESPACE, "sh"]
-            self._kept(self.profile_path(c).stem, lambda: _calibrated(ranks, self._link_job(costs), mpi_links.ENVIRONMENT))
+            self._kept(self.profile_path(c).stem, lambda: _calibrated(ranks, self._link_job(c, costs), mpi_links.ENVIRONMENT))
             where = train_results.context()
             rounds = proof_grid.rounds_of(c, self.quick)
             told = _exchanged([*ranks, str(bench)], int(c.what), rounds, mpi_links.ENVIRONMENT)

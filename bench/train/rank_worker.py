@@ -21,7 +21,6 @@ KINDS = {
     "quality": one_run.quality,
     "times": one_run.times,
     "calibrate": proof_jobs.calibrate,
-    "record": proof_jobs.record,
 }
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
