@@ -112,6 +112,8 @@ int run(convert_options o) {
   return fine;
 }
 
+int run(const calibrate::calibrate_options& o) { return calibrate::run_calibrate(o); }
+
 int run(const finished& f) { return f.status; }
 
 }  // namespace

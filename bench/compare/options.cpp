@@ -252,6 +252,7 @@ command parse_options(int argc, const char* const* argv) {
   encode_options encode;
   convert_options convert;
   decode_options decode;
+  calibrate::calibrate_options calibrate;
   CLI::App app(about, "deepreduce");
   app.require_subcommand(1);
   app.footer("`deepreduce help COMMAND` describes a command.");
@@ -263,6 +264,7 @@ command parse_options(int argc, const char* const* argv) {
   auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
   auto* decode_app = app.add_subcommand("decode", "Writes the tensors of a frame as .npy, .npz or .f32");
   auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
+  auto* calibrate_app = app.add_subcommand("calibrate", "Measures what plans cost on this machine, into a profile");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
   codecs_app->add_option("NAME", codecs.name, "Only these: a codec, a role (index, value, …), or role=name")
@@ -275,6 +277,7 @@ command parse_options(int argc, const char* const* argv) {
   add_encode(*encode_app, encode);
   add_convert(*convert_app, convert);
   add_decode(*decode_app, decode);
+  calibrate::add_calibrate(*calibrate_app, calibrate);
   help_app->add_option("COMMAND", "Which one")->type_name("");
   try {
     app.parse(arguments_of(app, argc, argv));
@@ -293,6 +296,7 @@ command parse_options(int argc, const char* const* argv) {
   if (inspect_app->parsed()) return inspect;
   if (convert_app->parsed()) return convert;
   if (decode_app->parsed()) return decode;
+  if (calibrate_app->parsed()) return calibrate;
   return encode;
 }
 

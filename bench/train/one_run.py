@@ -2,9 +2,13 @@
 
 import gc
 import hashlib
+import json
+import shutil
 import statistics
+import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional
 
 import torch
 import torch.distributed as dist
@@ -103,10 +107,13 @@ def quality(job: Dict[str, Any]) -> Dict[str, Any]:
 def times(job: Dict[str, Any]) -> Dict[str, Any]:
     """Lets the methods take turns: rounds of steps, each method's after another's, in each round another one first.
 
+    job["record"]: of this method's model when gradients become ready, too, on rank 0: docs/model.schema.json.
+
     Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash}
     """
     warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
     trainees = {m: Trainee(job["model"], m, job["seed"], warm_up + rounds * steps, warm_up=2) for m in job["methods"]}
+    listening = listen(trainees[job["record"]].module, job) if job.get("record") else None
     for trainee in trainees.values():
         for _ in range(warm_up):
             trainee.train()
@@ -123,7 +130,7 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
                 took = trainees[method].train()[1]
                 seconds[method][-1].append(took)
                 parts[method].append(parts_of_last(trainees[method].hook, took))
-    return {
+    answer = {
         method: {
             "seconds": seconds[method],
             "sent": round((trainee.tap.sent - sent[method]) / (rounds * steps)),
@@ -132,6 +139,26 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
         }
         for method, trainee in trainees.items()
     }
+    if listening is not None:
+        answer[job["record"]]["model"] = listening()
+    return answer
+
+
+def listen(module: DistributedDataParallel, job: Dict[str, Any]) -> Callable[[], Any]:
+    """Begins to record; what it gives ends that, and returns the model on rank 0."""
+    import deepreduce.torch
+
+    path = Path(tempfile.mkdtemp()) / "model.json"
+    settings = deepreduce.torch.Recording(path, name=job["model"], steps=10**9, skip=job["warm_up"])
+    recorder = deepreduce.torch.record(module, settings)
+
+    def end() -> Any:
+        recorder.finish()
+        model = json.loads(path.read_text("utf-8")) if path.exists() else None
+        shutil.rmtree(path.parent)
+        return model
+
+    return end
 
 
 def told(hook: Any) -> Dict[str, float]:

@@ -14,7 +14,15 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from bench.predict_proof import proof_jobs
 from bench.train import changing_links, methods, one_run
+
+KINDS = {
+    "quality": one_run.quality,
+    "times": one_run.times,
+    "calibrate": proof_jobs.calibrate,
+    "control": changing_links.one_run,
+}
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
@@ -31,7 +39,7 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            answer = {"quality": one_run.quality, "times": one_run.times, "control": changing_links.one_run}[job["kind"]](job)
+            answer = KINDS[job["kind"]](job)
             one_run.forget()
         except Exception as error:
             traceback.print_exc()

@@ -65,7 +65,7 @@ def stage_reference(folder: Path) -> None:
     for name, text in texts.items():
         (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names), encoding="utf-8")
     (folder / "python.rst").write_text(package_page(), encoding="utf-8")
-    for module in ("torch", "mpi", "control"):
+    for module in ("torch", "mpi", "book", "control"):
         page = f"deepreduce.{module}\n{'=' * 20}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n"
         (folder / f"python_{module}.rst").write_text(page, encoding="utf-8")
 

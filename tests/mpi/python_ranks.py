@@ -23,7 +23,7 @@ import numpy  # noqa: E402
 
 import deepreduce  # noqa: E402
 import deepreduce.mpi  # noqa: E402
-from deepreduce.mpi import MPI, AllReduce, all_reduce  # noqa: E402
+from deepreduce.mpi import MPI, AllReduce, NamedAllReduce, all_reduce  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 RANK, RANKS = COMM.Get_rank(), COMM.Get_size()
@@ -73,6 +73,33 @@ def schedules():
         mean.exchange.set_residual(numpy.zeros_like(kept))
         assert not mean.exchange.residual().any()
         mean.close()
+
+
+def books():
+    """Tensors by name, each by the plan of its book, are what exchanges of each alone make of them."""
+    sizes = {"conv.weight": 4000, "conv.bias": 40, "fc.weight": 3000, "fc.bias": 10}
+    book = deepreduce.book.parse(f"*.bias: dense\nfc.*: {TOP} exchange=ring\n*: {TOP} exchange=owner(parts=2)\n")
+    x = {name: numpy.empty(d, numpy.float32) for name, d in sizes.items()}
+    mean = NamedAllReduce(x, book, timeout=30)
+    alone = {name: AllReduce(each, book.plan_of(name), timeout=30) for name, each in x.items() if "weight" in name}
+    for step in range(3):
+        for i, (name, d) in enumerate(sizes.items()):
+            x[name][:] = gradient(RANK, 10 * step + i, d)
+        out = mean(step)
+        assert out is mean.out and list(out) == ["conv.weight", "conv.bias", "fc.weight", "fc.bias"]
+        for i, (name, d) in enumerate(sizes.items()):
+            assert same_everywhere(out[name]), name
+            if name in alone:
+                assert numpy.array_equal(out[name], alone[name](step)), name
+            else:
+                each = [gradient(rank, 10 * step + i, d).astype(float) for rank in range(RANKS)]
+                assert numpy.allclose(out[name], sum(each) / RANKS, rtol=1e-4, atol=1e-4), name
+    assert str(mean.plans["conv.bias"]).endswith("value=raw exchange=owner")
+    mean.close()
+    plan = book if RANK else "book:/nowhere/x.book"
+    error = raised(deepreduce.PeerError if RANK else deepreduce.ArgumentError, NamedAllReduce, x, plan, timeout=30)
+    assert ("rank 0: it cannot read its plan" if RANK else "nowhere") in str(error), error
+    assert error.rank == (0 if RANK else None)
 
 
 def dense_sums():
@@ -177,7 +204,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, dense_sums, torch_tensors, faults, control, documented):
+    for test in (schedules, books, dense_sums, torch_tensors, faults, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

@@ -16,6 +16,7 @@ sys.dont_write_bytecode = True
 
 NEED_THE_LIBRARY = (
     "test_api.py",
+    "test_book.py",
     "test_bound.py",
     "test_device.py",
     "test_example_scripts.py",

@@ -1,5 +1,6 @@
 """`deepreduce capture`: gradients of a live run, which goes on as without it."""
 
+import json
 import os
 import pathlib
 import subprocess
@@ -64,6 +65,16 @@ def test_a_run_is_recorded_and_not_changed(tmp_path):
         assert {"weight.indices", "weight.values", "weight.shape"} <= set(arrays.files)
         assert arrays["weight.values"].shape[1] == 6 and arrays["group0.1"].dtype == "V2"  # the bfloat16 has no module
     assert "fit into the limit of 1 GB" in done.stderr and "5 steps; 6 files" in done.stderr
+
+
+def test_with_a_model_file_the_ready_times_are_recorded_too(tmp_path):
+    done = train(tmp_path, "-m", "deepreduce", "capture", "--model", "model.json", "--steps", "3", "--", sys.executable, "train.py")
+    assert done.returncode == 0, done.stderr
+    model = json.loads((tmp_path / "model.json").read_text("utf-8"))
+    assert (model["schema"], model["name"], model["ranks"], model["batch"]) == ("deepreduce-model-1", "Sequential", 1, None)
+    ready = {each["name"]: each["ready_ns"] for each in model["tensors"]}
+    assert list(ready) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    assert 0 < ready["2.weight"] < ready["0.weight"] <= model["backward_ns"] and model["forward_ns"] > 0 and model["rest_ns"] > 0
 
 
 def optimizer_of(model):

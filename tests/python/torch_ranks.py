@@ -135,6 +135,7 @@ def load_checks():
     import torch_checks_ddp  # noqa: F401
     import torch_checks_loops  # noqa: F401
     import torch_checks_others  # noqa: F401
+    import torch_checks_record  # noqa: F401
 
     return SUITES
 

@@ -20,6 +20,7 @@ State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
 compare                 what plans do to gradients: bytes, errors and times, a row each
 codec                   codecs written in Python, for compare alone
+book                    plan books: files that say which tensor has which plan
 Error                   base of the exceptions
 torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
 
@@ -28,7 +29,7 @@ the system. Each thread may call everything at any time; a State, a Batch and a 
 ConcurrentUse to another.
 """
 
-from . import codec
+from . import book, codec
 from ._abi import DR_VERSION_STRING as __version__
 from ._call import Trace, trim
 from .batch import Batch
@@ -82,6 +83,7 @@ __all__ = [
     "Trace",
     "Unsupported",
     "__version__",
+    "book",
     "codec",
     "codecs",
     "compare",

@@ -18,6 +18,7 @@ _READS_INPUTS = ("compare", "encode", "convert")
 _HELP = """
 Of the Python package:
   capture                     Records gradients of a PyTorch program: deepreduce capture -- python train.py
+  calibrate --link            Measures the link between ranks, too: mpiexec -n 2 deepreduce calibrate --link -o profile.json
   figure                      Draws saved rows (matplotlib): deepreduce figure rows.json --output x.svg
   compare, encode, convert    also read .pt files; compare --python-codec FILE takes codecs written in Python
 """
@@ -42,6 +43,11 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
             from . import figure
 
             return figure.main(words[1:])
+        if words[:1] == ["calibrate"]:
+            from . import calibrating
+
+            if calibrating.wanted(words):
+                return calibrating.main(words[1:])
         if words[:1] and words[0] in _READS_INPUTS:
             return _run_on_inputs(words)
         sys.stdout.flush()

@@ -12,6 +12,7 @@ from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of
 from ._torch_state import Saved
 from ._torch_unit import Item, Unit
+from .book import as_book
 from .control import Controller
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
@@ -29,6 +30,7 @@ class Rules:
 
     def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
         pairs: Sequence[Tuple[str, OnePlan]]
+        plan = as_book(plan) or plan
         if plan is None or isinstance(plan, (str, Plan)):
             pairs = [("*", plan)]
         else:

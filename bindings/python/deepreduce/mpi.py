@@ -18,12 +18,13 @@ except ImportError as error:
     raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
 
 from . import _abi
+from ._mpi_named import NamedAllReduce
 from .control import AdaptiveExchange, Controller, Rung
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
 
-__all__ = ["AllReduce", "MpiTransport", "all_reduce"]
+__all__ = ["AllReduce", "MpiTransport", "NamedAllReduce", "all_reduce"]
 
 _ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message goes in rounds of so many bytes, of which the last is not full
 

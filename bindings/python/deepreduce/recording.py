@@ -4,7 +4,8 @@
 
 A hook before the step of every optimizer (torch.optim's register_optimizer_step_pre_hook) copies the gradients as the step
 finds them: after accumulation, unscaling and clipping. A file a step: parameter's name -> array, which `deepreduce
-compare gradients/*.npz` reads. Parameters keep their type; sparse gradients stay sparse.
+compare gradients/*.npz` reads. Parameters keep their type; sparse gradients stay sparse. With --model FILE rank 0 also writes
+when the gradients become ready (deepreduce.torch.record), which `deepreduce predict` and `plan` read.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from ._npz import write_npz
 from ._torch_arrays import Arrays, add_tensor
+from .errors import Error
 
 __all__ = ["Recorder", "Settings", "gradients", "main", "start", "write_npz"]
 
@@ -38,12 +40,14 @@ class Settings:
     steps   numbers of the steps, the first is 1; None: each `every`-th
     every   of the steps, if `steps` does not name them
     limit   bytes that the files of a rank may take together; a step that would pass it ends the recording
+    model   a file for the times at which gradients become ready; None: none
     """
 
     output: str
     steps: Optional[FrozenSet[int]] = None
     every: int = 100
     limit: int = 10**9
+    model: Optional[str] = None
 
     def wants(self, step: int) -> bool:
         return step in self.steps if self.steps is not None else step % self.every == 0
@@ -91,6 +95,8 @@ class Recorder:
     def _count(self, optimizer: Any) -> None:
         own = self._optimizers.setdefault(id(optimizer), [len(self._optimizers), 0, None, optimizer])
         own[1] += 1
+        if self.settings.model and own[:2] == [0, 1]:
+            self._record_model(optimizer)
         if self._over or not self.settings.wants(own[1]):
             return
         if own[2] is None:
@@ -110,6 +116,19 @@ class Recorder:
             fit = self.settings.limit // size
             self._say(f"{_text(size)} a step; {fit} of them fit into the limit of {_text(self.settings.limit)}")
         self._write(own[0], own[1], arrays)
+
+    def _record_model(self, optimizer: Any) -> None:
+        from ._torch_record import record
+
+        path = self.settings.model
+        try:
+            model = _model_of(optimizer)
+            if model is None:
+                self._say(f"{path}: not written: no module holds the parameters of the first optimizer")
+            elif path is not None:
+                record(model, path)
+        except Error as error:
+            self._say(f"{path}: not written: {error}")
 
     def _write(self, optimizer: int, step: int, arrays: Arrays) -> None:
         folder = pathlib.Path(self.settings.output)
@@ -164,15 +183,11 @@ def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
     for group in optimizer.param_groups:
         for name, parameter in zip(group.get("param_names") or (), group["params"]):
             named[id(parameter)] = str(name)
-    # By type(): isinstance asks an object that pretends to be another, which may do anything.
-    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
-    inner = {id(child) for module in modules for child in module.children()}
     wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
-    for module in modules:
-        if id(module) not in inner:
-            root = module.module if isinstance(module, wrappers) else module
-            for name, parameter in root.named_parameters():
-                named.setdefault(id(parameter), name)
+    for module in _outermost():
+        root = module.module if isinstance(module, wrappers) else module
+        for name, parameter in root.named_parameters():
+            named.setdefault(id(parameter), name)
     result, taken = [], set()
     for i, group in enumerate(optimizer.param_groups):
         for k, parameter in enumerate(group["params"]):
@@ -182,6 +197,24 @@ def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
             taken.add(name)
             result.append((name, parameter))
     return result
+
+
+def _outermost() -> List[Any]:
+    """The modules that are in no other."""
+    from torch import nn
+
+    # By type(): isinstance asks an object that pretends to be another, which may do anything.
+    modules = [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+    inner = {id(child) for module in modules for child in module.children()}
+    return [module for module in modules if id(module) not in inner]
+
+
+def _model_of(optimizer: Any) -> Any:
+    """The module with the most of an optimizer's elements; None if none has any."""
+    own = {id(each): each.numel() for group in optimizer.param_groups for each in group["params"]}
+    counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]
+    most, model = max(counts, key=lambda each: each[0], default=(0, None))
+    return model if most else None
 
 
 def start(optimizer_module: Any) -> Optional[Recorder]:
@@ -213,7 +246,8 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     output = pathlib.Path(options.output).absolute()
     before = _files(output)
-    settings = Settings(str(output), options.steps, options.every, options.limit)
+    model = os.path.abspath(options.model) if options.model else None
+    settings = Settings(str(output), options.steps, options.every, options.limit, model)
     status = subprocess.call(command, env=_environment(settings))
     if status:
         print(f"deepreduce: capture: the program exited with {status}", file=sys.stderr)
@@ -250,6 +284,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=_steps, metavar="LIST", help="steps to record: 1,10,500-505; the first is 1")
     parser.add_argument("--every", type=_positive, default=100, metavar="N", help="else each N-th; default: 100")
     parser.add_argument("--output", default="gradients", metavar="DIR", help="folder of the files; default: gradients")
+    parser.add_argument(
+        "--model", metavar="FILE", help="write when gradients become ready, too, for deepreduce predict and plan"
+    )
     parser.add_argument(
         "--limit", type=_size, default=10**9, metavar="SIZE", help="most that a rank writes (200M, 5G); default: 1G"
     )

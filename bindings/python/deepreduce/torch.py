@@ -6,6 +6,7 @@
 DDPHook        gradients of DistributedDataParallel
 ReduceScatter  gradients of FSDP2 (fully_shard)
 AllReduce      tensors of a loop without either; all_reduce does it once
+record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; Recording says more
 MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
                the rank, too
 
@@ -16,6 +17,7 @@ where frames are made, and back; over NCCL the frames travel between the devices
 
 from __future__ import annotations
 
+import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -24,6 +26,7 @@ import torch.distributed as dist
 
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange, OnePlan, Plans
+from ._torch_record import ModelRecorder, Recording, record
 from ._torch_shards import ReduceScatter
 from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported
@@ -37,10 +40,12 @@ __all__ = [
     "MissingRank",
     "OnePlan",
     "Plans",
+    "Recording",
     "ReduceScatter",
     "Stats",
     "Step",
     "all_reduce",
+    "record",
 ]
 
 
@@ -48,7 +53,8 @@ class DDPHook(Exchange):
     """The communication hook of a DistributedDataParallel: the mean of the ranks' gradients, compressed.
 
     plan     a plan or its text; or {pattern of parameter names: plan}, or a list of such pairs, of which the first that
-             matches counts (fnmatch). None, or no match: dense, exactly
+             matches counts (fnmatch); or a Book of deepreduce.book, or "book:PATH". None, or no match: dense, exactly.
+             Frames are gathered, whatever a plan's `exchange=` says
     bypass   parameters of fewer elements travel dense, exactly, in the same frame
     start    so many first steps are dense, by all-reduce
     flat     the parameters of one plan are one tensor (bucket=flat), of up to DDP's bucket size: of ResNet-20 that
@@ -59,6 +65,8 @@ class DDPHook(Exchange):
     group    a process group; None: the model's
     control  "fit(target_ms=20)", say: chooses among plans by how long the ranks wait for transfers (docs/CONTROL.md).
              Then `plan` is a ladder, a list of such plans from the densest to the smallest
+    record   a path or a Recording: writes when the gradients become ready (docs/model.schema.json), less the hook's
+             own time
 
     Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
     first step. So `state_dict` and `load_state_dict` give the very same training.
@@ -81,8 +89,11 @@ class DDPHook(Exchange):
         seed: int = 0,
         group: Any = None,
         control: Optional[str] = None,
+        record: Union[None, str, os.PathLike[str], Recording] = None,
     ) -> None:
         super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
+        self._record = Recording(record) if isinstance(record, (str, os.PathLike)) else record
+        self._recorder: Optional[ModelRecorder] = None
         self._names: Dict[int, str] = {}
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
@@ -107,6 +118,8 @@ class DDPHook(Exchange):
             [(name, each.numel(), each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
         )
         model.register_comm_hook(self, _hook)
+        if self._record is not None:
+            self._recorder = record(model, self._record)
         return self
 
     def _take(self, bucket: Any) -> Any:
@@ -136,7 +149,10 @@ class DDPHook(Exchange):
                 self._futures.clear()
             if not done:
                 self._abort()
-            step.own += time.perf_counter() - begin - (step.spent - spent)
+            took = time.perf_counter() - begin
+            step.own += took - (step.spent - spent)
+            if self._recorder is not None:
+                self._recorder.took(took)
             if last or not done:
                 self._end_step()
 

@@ -1,0 +1,64 @@
+#include "affine_fit.hpp"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+namespace dr::calibrate {
+namespace {
+
+// c that makes Σ ((c - y) / y)² least.
+double best_constant(std::span<const sample> samples) {
+  double over = 0, under = 0;
+  for (const sample& s : samples) over += 1 / s.value, under += 1 / (s.value * s.value);
+  return over / under;
+}
+
+// Of Σ ((base + per_unit n - y) / y)²: a line through (n / y, 1 / y) -> 1.
+affine best_line(std::span<const sample> samples) {
+  double w = 0, wn = 0, wnn = 0, wy = 0, wny = 0;
+  for (const sample& s : samples) {
+    const double weight = 1 / (s.value * s.value), n = static_cast<double>(s.size);
+    w += weight, wn += weight * n, wnn += weight * n * n, wy += weight * s.value, wny += weight * n * s.value;
+  }
+  const double determinant = w * wnn - wn * wn;
+  affine line;
+  // (Two sizes that are equal, or nearly so, have no slope.)
+  if (determinant > 1e-12 * w * wnn) line.per_unit = (w * wny - wn * wy) / determinant;
+  if (line.per_unit <= 0) return {0, best_constant(samples), 0, 0};
+  line.base = (wy - line.per_unit * wn) / w;
+  return line;
+}
+
+double error_of(std::span<const sample> samples, const affine& fit) {
+  double sum = 0;
+  for (const sample& s : samples) {
+    const double error = fit.at(static_cast<double>(s.size)) / s.value - 1;
+    sum += error * error;
+  }
+  return sum;
+}
+
+}  // namespace
+
+double affine::at(double size) const { return std::max(floor, base + per_unit * size); }
+
+affine fit_affine(std::span<const sample> measured) {
+  if (measured.empty()) return {};
+  std::vector<sample> samples(measured.begin(), measured.end());
+  for (size_t i = samples.size() - 1; i-- > 0;) samples[i].value = std::min(samples[i].value, samples[i + 1].value);
+  affine best;
+  double least = std::numeric_limits<double>::infinity();
+  // A line through fewer than three would say nothing of the others.
+  for (size_t flat = 0; flat == 0 || flat + 3 <= samples.size(); ++flat) {
+    affine fit = best_line(std::span(samples).subspan(flat));
+    fit.floor = flat ? best_constant(std::span(samples).first(flat)) : fit.base > 0 ? fit.base : samples[0].value;
+    const double error = error_of(samples, fit);
+    if (error < least) least = error, best = fit;
+  }
+  const double c = best_constant(measured), spread = error_of(measured, {c, c, 0, 0});
+  best.r2 = spread > 0 ? 1 - error_of(measured, best) / spread : 1;
+  return best;
+}
+
+}  // namespace dr::calibrate

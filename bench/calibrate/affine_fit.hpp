@@ -1,0 +1,30 @@
+// A cost as a function of size, fitted to measurements: cost(n) = max(floor, base + per_unit n).
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+namespace dr::calibrate {
+
+struct sample {
+  uint64_t size;         // elements or bytes
+  double value, spread;  // the median, and (q75 - q25) / median
+};
+
+// Units are those of `value`, per_unit's per unit of size.
+struct affine {
+  double floor = 0, base = 0, per_unit = 0;
+  double r2 = 0;  // of relative errors: 1 - Σ ((fit - y) / y)² / Σ ((c - y) / y)², where c is the best constant
+  double at(double size) const;
+};
+
+// Least squares of relative errors, so that small sizes count as much as large ones. For each number of smallest sizes
+// that the floor may be the cost of, a line is fitted to the others; the best pair wins. Without a floor of its own,
+// the floor is base, or the smallest sample where base is negative. per_unit is never negative. A size counts as no
+// dearer than a larger one: what disturbs a measurement makes it longer. r2 is of the samples as they are. (HiPress
+// has cost curves of this form, from which its SeCoPa plans: Bai et al., SOSP 2021; its README fits them by least
+// squares.)
+//   samples  ascending sizes, values above 0; one gives a constant
+affine fit_affine(std::span<const sample> samples);
+
+}  // namespace dr::calibrate

@@ -1,0 +1,198 @@
+#include "calibrate_command.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "bench/compare/compare_command.hpp"
+#include "bench/compare/console.hpp"
+#include "bench/compare/machine.hpp"
+#include "bench/compare/output.hpp"
+#include "bench/compare/plan_list.hpp"
+#include "bench/compare/presets.hpp"
+#include "bench/compare/subjects.hpp"
+#include "codec_costs.hpp"
+
+namespace dr::calibrate {
+namespace {
+
+using compare::console;
+using nlohmann::ordered_json;
+
+constexpr uint64_t growth_elements = uint64_t{1} << 18;  // of the tensors that show how frames of sums grow
+
+std::string date_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[32];
+  return {text, std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc)};
+}
+
+ordered_json machine_json() {
+  const ordered_json facts = compare::machine_facts();
+  return {{"cpu", facts.at("cpu")},
+          {"cores", facts.at("cores")},
+          {"instructions", facts.at("level")},
+          {"os", facts.at("os")}};
+}
+
+// f32, in the order of the inputs. `each`: by input.
+struct gradients {
+  gradient_pool pool;
+  std::vector<std::vector<float>> each;
+};
+
+gradients read_gradients(const std::vector<std::string>& inputs, console& console) {
+  compare::subject_options wanted;
+  wanted.inputs = inputs;
+  wanted.cast = compare::dtype::f32;
+  gradients g;
+  g.pool.name = inputs.empty() ? "bundled" : fmt::format("{}", fmt::join(inputs, " "));
+  for (const compare::tensor& t : compare::read_subjects(wanted, console)) {
+    // Of what is bundled, feedback makes accumulators itself.
+    if (inputs.empty() && std::filesystem::path(t.input).parent_path().filename() != "gradients") continue;
+    std::vector<float>& values = g.each.emplace_back(t.elements);
+    if (t.elements) std::memcpy(values.data(), t.data.data(), t.data.size());
+    g.pool.values.insert(g.pool.values.end(), values.begin(), values.end());
+  }
+  if (g.pool.values.empty()) throw compare::input_error(g.pool.name + ": no elements to calibrate with");
+  // Files of several ranks at one step have equal sizes; others are no ranks.
+  if (inputs.empty() || g.each.size() < 2 ||
+      std::ranges::any_of(g.each, [&](const auto& v) { return v.size() != g.each[0].size(); }))
+    g.each.clear();
+  return g;
+}
+
+std::vector<std::string> plans_of(const calibrate_options& o) {
+  if (o.plans.empty() && o.presets.empty()) return compare::expand_plans(usual_plans(), 10000);
+  std::vector<std::string> texts = o.plans;
+  for (const std::string& name : o.presets) {
+    const std::vector<std::string> plans = compare::preset_plans(name, "sparsify=topr(ratio=0.01)");
+    if (plans.empty())
+      throw compare::usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
+    texts.insert(texts.end(), plans.begin(), plans.end());
+  }
+  return compare::expand_plans(texts, 10000);
+}
+
+std::vector<uint64_t> sizes_of(const calibrate_options& o) {
+  std::vector<uint64_t> sizes = o.sizes;
+  if (sizes.empty())
+    for (int power = 10; power <= 22; power += 2) sizes.push_back(uint64_t{1} << power);
+  std::ranges::sort(sizes);
+  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  return sizes;
+}
+
+ordered_json samples_json(const std::vector<sample>& samples, bool with_spread) {
+  auto list = ordered_json::array();
+  for (const sample& s : samples) {
+    if (with_spread)
+      list.push_back({s.size, s.value, s.spread * s.value});
+    else
+      list.push_back({s.size, s.value});
+  }
+  return list;
+}
+
+ordered_json cost_json(const std::string& plan, const char* operation, const std::vector<sample>& samples) {
+  const affine fit = fit_affine(samples);
+  return {{"plan", plan},
+          {"operation", operation},
+          {"floor_ns", fit.floor},
+          {"base_ns", fit.base},
+          {"per_element_ns", fit.per_unit},
+          {"r2", fit.r2},
+          {"from", samples.front().size},
+          {"to", samples.back().size},
+          {"samples", samples_json(samples, true)}};
+}
+
+ordered_json frame_json(const std::string& plan, const std::vector<sample>& samples,
+                        const std::vector<std::pair<uint32_t, double>>& growth) {
+  const affine fit = fit_affine(samples);
+  auto list = ordered_json::array();
+  for (const auto& [ranks, factor] : growth) list.push_back({ranks, factor});
+  return {{"plan", plan},
+          {"base_bytes", fit.base},
+          {"per_element_bytes", fit.per_unit},
+          {"r2", fit.r2},
+          {"from", samples.front().size},
+          {"to", samples.back().size},
+          {"samples", samples_json(samples, false)},
+          {"sum_growth", list}};
+}
+
+}  // namespace
+
+const std::vector<std::string>& usual_plans() {
+  static const std::vector<std::string> plans = [] {
+    const std::string top = "sparsify=topr(ratio=0.01) feedback=residual ";
+    std::vector<std::string> list;
+    for (const char* streams :
+         {"index=golomb value=raw", "index=golomb value=log_quant", "index=auto value=auto(error=0.07)",
+          "index=bloom(policy=p0,fpr=0.001) value=raw", "index=bloom(policy=p2,fpr=0.001) value=raw",
+          "index=bloom(policy=p0,fpr=0.001) value=qsgd", "index=raw value=fit_poly", "index=raw value=raw"})
+      list.push_back(top + streams);
+    list.emplace_back("sparsify=topr(ratio=0.1) feedback=residual index=golomb value=log_quant");
+    list.emplace_back("sparsify=topr(ratio=0.001) feedback=residual index=golomb value=log_quant");
+    list.emplace_back(
+        "sparsify=blocks(ratio=0.08,block=16) feedback=residual index=golomb(adaptive=1) value=lloyd(price=0.35)");
+    list.emplace_back("index=all value=raw");
+    list.emplace_back("index=all value=half");
+    return list;
+  }();
+  return plans;
+}
+
+int run_calibrate(const calibrate_options& o) {
+  compare::load_plugins(o.plugins);
+  const std::vector<std::string> plans = plans_of(o);
+  const std::vector<uint64_t> sizes = sizes_of(o);
+  console console;
+  compare::note_signals();
+  const gradients data = read_gradients(o.data, console);
+  context context(o.threads);
+  const timing_settings settings{o.seconds, o.seed};
+  auto costs = ordered_json::array(), frames = ordered_json::array();
+  int status = 0;
+  for (size_t i = 0; i < plans.size(); ++i) try {
+      const plan p(plans[i]);
+      console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
+      std::vector<sample> encode, merge, decode, bytes;
+      for (const uint64_t n : sizes) {
+        console.progress(fmt::format("{} elements: {}", n, plans[i]));
+        const costs_at at = measure_at(context, p, data.pool, n, settings);
+        encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);
+      }
+      const uint64_t n = data.each.empty() ? std::min(sizes.back(), growth_elements) : data.each[0].size();
+      frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
+      costs.push_back(cost_json(plans[i], "encode", encode));
+      costs.push_back(cost_json(plans[i], "merge", merge));
+      costs.push_back(cost_json(plans[i], "decode", decode));
+    } catch (const compare::interrupted& e) {
+      console.line("interrupted: no profile");
+      return 128 + e.signal;
+    } catch (const std::runtime_error& e) {
+      console.line(fmt::format("{}: {}; left out", plans[i], e.what()));
+      status = 1;
+    }
+  console.clear();
+  const ordered_json profile{
+      {"schema", "deepreduce-profile-1"},
+      {"date", date_text()},
+      {"commit", compare::commit()},
+      {"machine", machine_json()},
+      {"conditions", {{"ranks", o.ranks}, {"threads", std::max(o.threads, 1U)}, {"data", data.pool.name}}},
+      {"costs", costs},
+      {"frames", frames}};
+  compare::write_output(o.output, profile.dump(1) + "\n");
+  return status;
+}
+
+}  // namespace dr::calibrate

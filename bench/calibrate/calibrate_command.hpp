@@ -1,0 +1,33 @@
+// `deepreduce calibrate`: what plans cost on this machine, as a profile (docs/profile.schema.json). The links of ranks
+// are measured by the Python package, bindings/python/deepreduce/calibrating.py.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace CLI {
+class App;
+}
+
+namespace dr::calibrate {
+
+struct calibrate_options {
+  std::string output;                             // "": stdout
+  std::vector<std::string> plans, presets, data;  // none: usual_plans(), the bundled gradients
+  std::vector<std::string> plugins;
+  std::vector<uint64_t> sizes;  // none: 2^10, 2^12, … 2^22 elements
+  double seconds = 0.15;        // of rounds, for each plan and size
+  uint64_t seed = 0;
+  uint32_t threads = 0, ranks = 1;
+};
+
+// Plans that people use: those of bench/train and of the paper, and what travels dense.
+const std::vector<std::string>& usual_plans();
+
+void add_calibrate(CLI::App& app, calibrate_options& options);
+
+// Returns an exit status. Throws compare::usage_error, input_error and output_error.
+int run_calibrate(const calibrate_options& options);
+
+}  // namespace dr::calibrate

@@ -1,0 +1,22 @@
+"""What ranks do for the proof of predictions, over gloo: they calibrate."""
+
+from typing import Any, Dict
+
+
+def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
+    """{"profile": …}, on rank 0. job: plans, sizes, time of the costs, or a profile in their place; bytes, link_time."""
+    from deepreduce import calibrating
+    from deepreduce._link_costs import measure_overlap
+    from deepreduce._rank_links import GlooRanks
+
+    ranks = GlooRanks()
+    profile = job.get("profile")
+    if profile is None:
+        words = [word for plan in job["plans"] for word in ("--plan", plan)]
+        profile = calibrating.measure_costs(
+            ranks, [*words, "--sizes", ",".join(map(str, job["sizes"])), "--time", str(job["time"])]
+        )
+    else:
+        calibrating.add_link(profile, ranks, job["bytes"], job["link_time"])
+        profile["overlap"] = measure_overlap(ranks, 10 * job["link_time"])
+    return {"profile": profile if ranks.rank == 0 else None}

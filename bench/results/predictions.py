@@ -1,0 +1,105 @@
+"""Predicted step times against measured ones: writes predictions.json, predictions.md and predictions.svg beside it.
+
+    bench/results/predictions.py                   all rows, on a quiet machine, as root: --list says how long
+    bench/results/predictions.py --link unshaped --ranks 2 --model resnet20 --kind steps      these only
+    bench/results/predictions.py --quick --folder X …   few rounds: whether it works; writes into the folder only
+    bench/results/predictions.py --table           predicts what was measured anew, and writes the table
+
+Profiles, models and times are kept in --folder (.cache/predictions); what is there is not measured again. Exit 1 if
+something failed, 2 for a wrong argument, 77 where links cannot be shaped.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import List
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+sys.path[:0] = [str(ROOT), str(ROOT / "bindings" / "python")]
+
+from bench.predict_proof import proof_grid, proof_table  # noqa: E402
+from bench.predict_proof.proof_grid import Condition  # noqa: E402
+from bench.predict_proof.proof_run import Proof  # noqa: E402
+from bench.train.rank_pool import RankError  # noqa: E402
+from bench.train.shaped_links import Unsupported, WrongRate  # noqa: E402
+
+COMMAND = "bench/results/predictions.py"
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog=COMMAND, description="Predicted step times against measured ones.")
+    parser.add_argument("--model", nargs="+", choices=[*proof_grid.MODELS, "lstm", "neumf", "cnn"])
+    parser.add_argument("--ranks", nargs="+", type=int, choices=proof_grid.RANKS)
+    parser.add_argument("--link", nargs="+", choices=proof_grid.LINKS)
+    parser.add_argument("--kind", nargs="+", choices=("steps", "exchanges"), default=["steps", "exchanges"])
+    parser.add_argument("--quick", action="store_true", help="few rounds: whether it works")
+    parser.add_argument("--table", action="store_true", help="only predict and write, of what was measured")
+    parser.add_argument("--list", action="store_true", help="what there is, what is measured, how long the rest takes")
+    parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "predictions")
+    given = parser.parse_args()
+    if given.quick and given.folder == parser.get_default("folder"):
+        parser.error("--quick measures little: give it a --folder of its own")
+    return given
+
+
+def tool() -> str:
+    return os.environ.get("DEEPREDUCE_TOOL") or str(ROOT / "build" / "bench" / "compare" / "deepreduce")
+
+
+def is_there(folder: Path, c: Condition) -> bool:
+    return (folder / f"{c.kind}-{c.what}-{c.ranks}-{c.link}.json").exists()
+
+
+def write(rows: List[proof_table.Row], folder: Path) -> None:
+    document = {"command": COMMAND, "summary": proof_table.summary(rows), "rows": rows}
+    (folder / "predictions.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
+    proof_table.picture(rows, folder / "predictions.svg")
+    (folder / "predictions.md").write_text(proof_table.markdown(rows, "predictions.svg", COMMAND), "utf-8")
+    print(json.dumps(document["summary"]))
+
+
+def main() -> int:
+    given = arguments()
+    wanted = proof_grid.conditions(given.model, given.ranks, given.link, given.kind)
+    left = [c for c in wanted if not is_there(given.folder, c)]
+    seconds = sum(proof_grid.seconds_of(c, given.quick) for c in left)
+    seconds += sum(proof_grid.calibrating_seconds(link, given.quick) for _, _, link in {(c.kind, c.ranks, c.link) for c in left})
+    there = f"{len(wanted)} conditions, {len(wanted) - len(left)} of them are in {given.folder}"
+    print(f"{there}; the others take about {seconds / 60:.0f} minutes", flush=True)
+    if given.list:
+        for c in wanted:
+            told = "measured" if is_there(given.folder, c) else f"{proof_grid.seconds_of(c, given.quick):.0f} s"
+            print(f"{c.kind:10} {c.what:12} {c.ranks} ranks  {c.link:9} {told}")
+        return 0
+    os.environ.setdefault("DEEPREDUCE_TOOL", tool())
+    os.environ.setdefault("DEEPREDUCE_LIBRARY", str(ROOT / "build" / "capi" / "libdeepreduce.so"))
+    proof, failed = Proof(given.folder, given.quick), 0
+    for number, c in enumerate([] if given.table else left):
+        try:
+            proof.measured(c)
+            print(f"[{number + 1}/{len(left)}] {c.kind}, {c.what}, {c.ranks} ranks, {c.link}", flush=True)
+        except Unsupported as error:
+            print(f"unsupported here: {error}", file=sys.stderr)
+            return 77
+        except (RankError, WrongRate, RuntimeError, OSError, subprocess.SubprocessError) as error:
+            failed += 1
+            print(f"[{number + 1}/{len(left)}] {c}: {error}", file=sys.stderr, flush=True)
+    done = [c for c in wanted if is_there(given.folder, c)]
+    try:
+        rows = proof_table.rows_of(tool(), proof, done)
+    except proof_table.PredictError as error:
+        print(error, file=sys.stderr)
+        return 1
+    if not rows:
+        print("nothing was measured", file=sys.stderr)
+        return 1
+    write(rows, given.folder if given.quick else HERE)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

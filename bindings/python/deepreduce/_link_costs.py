@@ -1,0 +1,194 @@
+"""What the link between ranks carries, and how it slows what is computed beside it. Rounds are the slowest rank's."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any, Callable, Dict, List, Sequence, Tuple
+
+import numpy
+
+from ._cost_fit import fit_affine
+from ._rank_links import Ranks, clock
+
+_LEAST, _MOST = 3, 40  # rounds
+_LONGEST = 3e9  # ns of a round; larger sizes are left out then
+# Before each round, as a backward pass leaves the link idle before gradients are ready: a shaped link's bucket fills
+# meanwhile.
+_IDLE = 3e-3
+_TRIPS = 16  # of a word, there and back: ranks that wait for one another do not sleep in an exchange
+Sample = Tuple[int, float, float]  # size, median ns, q75 - q25
+
+
+def sample_of(size: int, times: Sequence[float]) -> Sample:
+    low, median, high = numpy.percentile(times, [25, 50, 75])
+    return size, float(median), float(high - low)
+
+
+class Rounds:
+    """Times one operation after another, all ranks at the same time, for about `seconds` each."""
+
+    def __init__(self, ranks: Ranks, seconds: float) -> None:
+        self._ranks, self._seconds = ranks, seconds
+
+    def times(self, work: Callable[[], None]) -> List[float]:
+        """ns, of each round the slowest rank's. The first, in which connections are made, does not count."""
+        work()
+        pilot = max(self._ranks.gather(self._once(work)))
+        rounds = int(min(max(1e9 * self._seconds / (pilot + 1e9 * _IDLE), _LEAST), _MOST))
+        told = self._ranks.gather([self._once(work) for _ in range(rounds)])
+        return [max(each) for each in zip(*told)]
+
+    def _once(self, work: Callable[[], None]) -> float:
+        time.sleep(_IDLE)
+        self._ranks.barrier()
+        begin = clock()
+        work()
+        return clock() - begin
+
+    def over(self, sizes: Sequence[int], make: Callable[[int], Callable[[], None]]) -> List[Sample]:
+        """make(size): what is timed. Ends where a round takes too long."""
+        samples: List[Sample] = []
+        for size in sizes:
+            samples.append(sample_of(size, self.times(make(size))))
+            if samples[-1][1] > _LONGEST:
+                break
+        return samples
+
+
+def curve(samples: Sequence[Sample]) -> Dict[str, Any]:
+    fit = fit_affine([(size, ns) for size, ns, _ in samples])
+    return {
+        "floor_ns": fit.floor,
+        "base_ns": fit.base,
+        "per_byte_ns": fit.per_unit,
+        "r2": fit.r2,
+        "from": samples[0][0],
+        "to": samples[-1][0],
+        "samples": [list(each) for each in samples],
+    }
+
+
+def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Dict[str, Any]:
+    """An entry of a profile's `links`. sizes: bytes, multiples of 4 * ranks are best, ascending."""
+    rounds, n, own = Rounds(ranks, seconds), ranks.ranks, ranks.rank
+    right, left = (own + 1) % n, (own - 1) % n
+
+    def ping() -> None:
+        word = numpy.zeros(8, numpy.uint8)
+        for _ in range(_TRIPS):
+            if own == 0:
+                ranks.wait(ranks.send(1, word))
+                ranks.wait(ranks.recv(1, word))
+            elif own == 1:
+                ranks.wait(ranks.recv(0, word))
+                ranks.wait(ranks.send(0, word))
+
+    def shift(size: int) -> Callable[[], None]:
+        sent, received = numpy.zeros(size, numpy.uint8), numpy.zeros(size, numpy.uint8)
+        return lambda: _wait_all(ranks, [ranks.recv(left, received), ranks.send(right, sent)])
+
+    def spread(size: int) -> Callable[[], None]:
+        others = [peer for peer in range(n) if peer != own]
+        sent, received = numpy.zeros(size, numpy.uint8), numpy.zeros((n, size), numpy.uint8)
+        return lambda: _wait_all(
+            ranks, [ranks.recv(p, received[p]) for p in others] + [ranks.send(p, sent) for p in others]
+        )
+
+    def all_reduce(size: int) -> Callable[[], None]:
+        data = numpy.zeros(max(size // 4, 1), numpy.float32)
+        return lambda: ranks.wait(ranks.all_reduce(data))
+
+    def all_gather(size: int) -> Callable[[], None]:
+        sent, received = numpy.zeros(size, numpy.uint8), numpy.zeros(n * size, numpy.uint8)
+        return lambda: ranks.wait(ranks.all_gather(received, sent))
+
+    per_host = ranks.per_host()
+    latency = statistics.median(rounds.times(ping)) / (2 * _TRIPS)
+    return {
+        "transport": ranks.name,
+        "ranks": n,
+        "ranks_per_host": per_host,
+        "latency_ns": latency,
+        "bits_per_second": _rate(rounds.over(sizes, shift), 1),
+        "port_bits_per_second": _rate(rounds.over(sizes, spread), n - 1),
+        "allreduce": curve(rounds.over(sizes, all_reduce)),
+        "allgather": curve(rounds.over(sizes, all_gather)),
+    }
+
+
+def _rate(samples: Sequence[Sample], messages: int) -> float:
+    """bit/s of the largest messages, without what the smallest one takes: a bucket or a buffer may swallow small ones."""
+    smallest, largest = samples[0], samples[-1]
+    if len(samples) > 1 and largest[1] > smallest[1]:
+        return 8e9 * messages * (largest[0] - smallest[0]) / (largest[1] - smallest[1])
+    return 8e9 * messages * largest[0] / largest[1]
+
+
+def _wait_all(ranks: Ranks, requests: Sequence[Any]) -> None:
+    for each in requests:
+        ranks.wait(each)
+
+
+class _Backward:
+    """As a backward pass computes: for each layer the gradients of inputs and of weights, two products of matrices."""
+
+    def __init__(self, layers: int = 24, batch: int = 64, width: int = 384) -> None:
+        draw = numpy.random.default_rng(1).standard_normal
+        self._layers = layers
+        self._weights = draw((width, width), numpy.float32) / numpy.float32(width) ** 0.5
+        self._inputs = draw((batch, width), numpy.float32)
+
+    def run(self, between: Callable[[], None]) -> float:
+        """ns; `between` is called after each product."""
+        gradient, begin = self._inputs, clock()
+        for _ in range(self._layers):
+            self._inputs.T @ gradient
+            between()
+            gradient = gradient @ self._weights
+            between()
+        return clock() - begin
+
+
+class _Traffic:
+    """So many all-reduces, one after the other: all ranks make the same number of them."""
+
+    def __init__(self, ranks: Ranks, data: numpy.ndarray[Any, Any], count: int) -> None:
+        self._ranks, self._data, self._left = ranks, data, count
+        self._request: Any = None
+
+    def go_on(self) -> None:
+        if self._left and (self._request is None or self._ranks.test(self._request)):
+            self._request = self._ranks.all_reduce(self._data)
+            self._left -= 1
+
+    def finish(self) -> None:
+        while self._left:
+            self._ranks.wait(self._request)
+            self.go_on()
+        self._ranks.wait(self._request)
+
+
+def measure_overlap(ranks: Ranks, seconds: float, size: int = 1 << 20) -> Dict[str, float]:
+    """How much longer a backward pass takes while the ranks communicate; alone and busy rounds take turns.
+
+    size: bytes of an all-reduce. There is always one under way: as many are made as fill twice the pass alone
+    """
+    work, data, ratios = _Backward(), numpy.zeros(size // 4, numpy.float32), []
+    nothing = lambda: None
+    work.run(nothing)
+    once = max(ranks.gather(work.run(nothing)))
+    transfer = statistics.median(Rounds(ranks, 0.2).times(lambda: ranks.wait(ranks.all_reduce(data))))
+    count = 1 + int(2 * once / transfer)
+    for _ in range(int(min(max(1e9 * seconds / (once + max(2 * once, transfer)), 5), 100))):
+        ranks.barrier()
+        alone = work.run(nothing)
+        ranks.barrier()
+        traffic = _Traffic(ranks, data, count)
+        traffic.go_on()
+        busy = work.run(traffic.go_on)
+        traffic.finish()
+        pairs = ranks.gather((alone, busy))
+        ratios.append(max(each[1] for each in pairs) / max(each[0] for each in pairs))
+    low, median, high = numpy.percentile(ratios, [25, 50, 75])
+    return {"slowdown": float(median), "spread": float((high - low) / median)}

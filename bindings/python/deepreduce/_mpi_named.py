@@ -1,0 +1,99 @@
+"""deepreduce.mpi: tensors with names, each by the plan that a book has for it."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from .book import Book, as_book
+from .errors import ArgumentError, Error, PeerError
+from .plan import Plan, as_plan
+
+# What is sent of a tensor without a plan: all of it, exactly, each element twice at most.
+_DENSE = "index=all value=raw exchange=owner"
+
+
+class NamedAllReduce:
+    """The mean over all ranks of `comm` of tensors that have names, each by its plan; one exchange for each plan of
+    the book, and all of them are under way at the same time.
+
+    x        {name: array}, read where they lie at each call; the same names and shapes on all ranks
+    plan     a Book, "book:PATH", a plan or its text, or {pattern: plan} or pairs, of which the first that matches
+             counts; None and no match: dense, exactly. A plan's `exchange=…` says who sends to whom
+    comm     of mpi4py; None: COMM_WORLD. Each exchange gets a communicator of its own
+    options  sum, timeout, dense_below, trace, threads of AllReduce
+
+    out      {name: array} of the means
+    plans    {name: plan} that each tensor has
+
+    Errors are those of AllReduce; the outputs of other exchanges may be written then.
+    """
+
+    def __init__(self, x: Mapping[str, Any], plan: Any, comm: Any = None, **options: Any) -> None:
+        from .mpi import AllReduce, MpiTransport, _Pause
+
+        if not isinstance(x, Mapping) or not x:
+            raise ArgumentError("x has no names: it is {name: array}, with one at least")
+        self._pause = _Pause
+        self.plans: Dict[str, Plan] = {}
+        self._means: List[Tuple[List[str], AllReduce]] = []
+        self._under_way: List[AllReduce] = []
+        # A book may be read by a rank and not by another; then all fail, and the first says why.
+        self._transport = MpiTransport(comm, options.get("timeout", 60.0))
+        book, failed = None, None
+        try:
+            book = _book_of(plan)
+        except Error as error:
+            failed = error
+        codes = self._transport.gather(0 if failed is None else failed.code)
+        if failed is not None:
+            raise failed
+        for rank, code in enumerate(codes):
+            if code:
+                refused = PeerError(f"rank {rank}: it cannot read its plan")
+                refused.rank = rank
+                raise refused
+        assert book is not None
+        for each, names in book.groups(x).items():
+            chosen = as_plan(_DENSE) if each is None else each
+            self.plans.update(dict.fromkeys(names, chosen))
+            self._means.append((names, AllReduce([x[name] for name in names], chosen, comm, **options)))
+        of_plan = dict(pair for names, mean in self._means for pair in zip(names, mean.out))
+        self.out: Dict[str, Any] = {name: of_plan[name] for name in x}
+
+    def __call__(self, step: Optional[int] = None, seed: int = 0) -> Dict[str, Any]:
+        """Begins, waits, returns `out`."""
+        self.start(step, seed)
+        return self.wait()
+
+    def start(self, step: Optional[int] = None, seed: int = 0) -> None:
+        """Begins all exchanges. The step (None: the number of the call) and the seed are those of all ranks."""
+        for _, mean in self._means:
+            mean.start(step, seed)
+        self._under_way = [mean for _, mean in self._means]
+
+    def test(self) -> bool:
+        """Goes on. True: all are done. MPI makes way only while it is called."""
+        self._under_way = [mean for mean in self._under_way if not mean.test()]
+        return not self._under_way
+
+    def wait(self) -> Dict[str, Any]:
+        """Goes on to the end, and returns `out`."""
+        pause = self._pause(self._transport)
+        while not self.test():
+            pause.rest()
+        return self.out
+
+    def close(self) -> None:
+        """Gives the communicators back to MPI. All ranks call it, or none."""
+        for _, mean in self._means:
+            mean.close()
+        self._transport.close()
+
+
+def _book_of(plan: Any) -> Book:
+    book = as_book(plan)
+    if book is not None:
+        return book
+    if plan is None or isinstance(plan, (str, Plan)):
+        return Book([("*", plan)])
+    return Book(plan.items() if isinstance(plan, Mapping) else plan)

@@ -1,0 +1,157 @@
+"""`deepreduce calibrate`: the profile is as docs/profile.schema.json says, of one process and of ranks over gloo and MPI."""
+
+import importlib.util
+import json
+import math
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+import pytest
+from test_torch import free_port
+from tool_runs import needs_tool, run
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+jsonschema = pytest.importorskip("jsonschema", reason="no package jsonschema")
+
+from deepreduce import ArgumentError, calibrating  # noqa: E402
+from deepreduce._cost_fit import fit_affine  # noqa: E402
+
+pytestmark = needs_tool
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SCHEMA = json.loads((ROOT / "docs" / "profile.schema.json").read_text("utf-8"))
+PLAN = "sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"
+SMALL = ("--plan", PLAN, "--sizes", "1024,4096,32768", "--time", "0")
+
+
+def valid(profile):
+    jsonschema.validators.validator_for(SCHEMA).check_schema(SCHEMA)
+    jsonschema.validate(profile, SCHEMA, cls=jsonschema.Draft202012Validator)
+    return profile
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory):
+    file = tmp_path_factory.mktemp("profile") / "profile.json"
+    run("calibrate", *SMALL, "--plan", "index=all value=raw", "-o", file)
+    return valid(json.loads(file.read_text("utf-8")))
+
+
+def test_a_profile_is_as_described(profile):
+    assert [(each["plan"], each["operation"]) for each in profile["costs"]] == [
+        (plan, operation) for plan in (PLAN, "index=all value=raw") for operation in ("encode", "merge", "decode")
+    ]
+    for each in profile["costs"]:
+        assert [sample[0] for sample in each["samples"]] == [1024, 4096, 32768] == [each["from"], 4096, each["to"]]
+    exact = profile["frames"][1]
+    assert exact["per_element_bytes"] == pytest.approx(4, rel=0.01) and 0 < exact["base_bytes"] < 64
+    assert [ranks for ranks, _ in exact["sum_growth"]] == [2, 4, 8]
+    assert all(factor == 1 for _, factor in exact["sum_growth"])
+    assert profile["conditions"] == {"ranks": 1, "threads": 1, "data": "bundled"}
+
+
+def test_both_languages_fit_alike(profile):
+    for each in profile["costs"]:
+        fit = fit_affine([(n, ns) for n, ns, _ in each["samples"]])
+        told = [each[key] for key in ("floor_ns", "base_ns", "per_element_ns", "r2")]
+        assert told == pytest.approx(list(fit), rel=1e-6, abs=1e-9)
+
+
+def test_supports_that_do_not_meet_make_larger_sums(tmp_path):
+    for rank in range(2):
+        gradient = numpy.zeros(8000, "f4")
+        gradient[1000 * rank : 1000 * rank + 500] = 1
+        numpy.save(tmp_path / f"rank{rank}.npy", gradient)
+    data = [word for rank in range(2) for word in ("--data", tmp_path / f"rank{rank}.npy")]
+    told = valid(json.loads(run("calibrate", "--plan", "index=bitmap value=raw", "--sizes", "1024", "--time", "0", *data).stdout))
+    [[ranks, factor]] = told["frames"][0]["sum_growth"]
+    assert ranks == 2 and 1.2 < factor < 2  # twice the values, the same bitmap
+
+
+@pytest.mark.parametrize("words, sentence", [
+    (("--plan", "index=none_such"), "none_such"), (("--preset", "nobody"), "'nobody': no such name"),
+    (("--sizes", "3"), "--sizes"), (("--data", "nowhere.npz"), "nowhere.npz"), (("--ranks", "0"), "--ranks"),
+    (("--sizes", "1024", "--plan", PLAN, "--time", "0", "-o", "nowhere/p.json"), "nowhere/p.json"),
+])  # fmt: skip
+def test_misuse_is_named(words, sentence):
+    assert sentence in run("calibrate", *words, status=2).stderr.decode()
+
+
+def command(*words, **variables):
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bindings/python"), "OMP_NUM_THREADS": "1", **variables}
+    return {"args": [sys.executable, "-m", "deepreduce", "calibrate", *map(str, words)], "env": environment}
+
+
+LINK = ("--link", "--overlap", "--link-time", "0.01", "--bytes", "1024,16384,65536")
+
+
+def check_ranks(file, transport):
+    told = valid(json.loads(file.read_text("utf-8")))
+    [link] = told["links"]
+    assert (link["transport"], link["ranks"], link["ranks_per_host"]) == (transport, 2, 2)
+    assert told["conditions"]["ranks"] == 2 and len(told["costs"]) == 3
+    for name in ("allreduce", "allgather"):
+        assert 1 <= len(link[name]["samples"]) and link[name]["from"] == 1024
+    assert math.isfinite(told["overlap"]["slowdown"])
+    return told
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is missing: pip install torch")
+def test_ranks_over_gloo_write_one_profile_and_add_a_link_to_it(tmp_path):
+    file = tmp_path / "profile.json"
+
+    def start(*words):
+        port = str(free_port())
+        started = [
+            subprocess.Popen(**command(*words, "-o", file, RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+                                       MASTER_PORT=port, GLOO_SOCKET_IFNAME="lo"), cwd=tmp_path)
+            for rank in range(2)
+        ]  # fmt: skip
+        try:
+            assert [each.wait(120) for each in started] == [0, 0]
+        finally:
+            for each in started:
+                each.kill()
+
+    start(*SMALL, *LINK)
+    told = check_ranks(file, "gloo")
+    start("--costs", file, "--link", "--link-time", "0.01", "--bytes", "4096")
+    again = valid(json.loads(file.read_text("utf-8")))
+    assert again["costs"] == told["costs"] and [each["allreduce"]["to"] for each in again["links"]] == [4096]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("mpi4py"), reason="mpi4py is missing: pip install mpi4py mpich")
+def test_ranks_over_mpi_write_one_profile(tmp_path):
+    mpiexec = shutil.which("mpiexec", path=os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"])
+    if not mpiexec:
+        pytest.skip("no mpiexec")
+    told = command(*SMALL, *LINK, "-o", tmp_path / "profile.json")
+    done = subprocess.run([mpiexec, "-n", "2", *told["args"]], env=told["env"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    check_ranks(tmp_path / "profile.json", "mpi")
+
+
+def test_without_ranks_it_says_how_to_start_them():
+    words = command("--link")
+    words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "RANK", "WORLD"))}
+    done = subprocess.run(**words, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and "mpiexec -n 2 deepreduce calibrate --link" in done.stderr
+
+
+def test_costs_of_ranks_are_medians():
+    def of(ns):
+        samples = [[1000, ns, 1], [2000, 2 * ns, 1], [4000, 4 * ns, 1]]
+        return {"costs": [{"plan": "p", "operation": "encode", "samples": samples}], "frames": []}
+
+    [cost] = calibrating.pooled([of(10), of(50), of(20)])["costs"]
+    assert [sample[1] for sample in cost["samples"]] == [20, 40, 80]
+    assert cost["per_element_ns"] == pytest.approx(0.02) and cost["r2"] == pytest.approx(1)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"schema": "other"}'])
+def test_what_is_no_profile_is_refused(text, tmp_path):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(ArgumentError, match="p.json: no profile"):
+        calibrating.read_profile(str(tmp_path / "p.json"))

@@ -1,0 +1,63 @@
+"""bench/predict_proof: what the table of predictions against measurements says of rows."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+pytest.importorskip("torch", reason="torch is missing: pip install torch")
+
+from bench.predict_proof import proof_grid, proof_table  # noqa: E402
+
+
+def row(plan, measured, predicted, **where):
+    place = {"kind": "steps", "what": "lstm", "ranks": 2, "link": "1gbit", "commit": "abc", **where}
+    return {**place, "plan": plan, "measured_ns": measured, "predicted_ns": predicted, "error": predicted / measured - 1}
+
+
+ROWS = [
+    row("dense", 100, 110), row("bf16", 120, 100), row("top1", 80, 90), row("top1_log", 95, 130),
+    row("dense", 50, 50, ranks=4), row("top1", 100, 45, ranks=4),
+    row("top1 exchange=ring", 10, 5, kind="exchanges", what="1000"),
+]  # fmt: skip
+
+
+def test_errors_are_of_what_was_measured():
+    told = proof_table.summary(ROWS)
+    assert told["rows"] == 7 and told["median_error"] == pytest.approx(0.1667, abs=1e-4)
+    assert told["within_20"] == pytest.approx(4 / 7, abs=1e-4)  # 10 %, 17 %, 12.5 % and 0 %
+
+
+def test_an_order_counts_where_times_are_apart():
+    # Of 2 ranks: dense and bf16 (wrong), dense and top1, bf16 and top1, bf16 and top1_log (wrong), top1 and top1_log. Of 4: wrong.
+    assert proof_table.orders(ROWS) == (3, 6)
+
+
+def test_a_verdict_is_against_the_faster_dense_step():
+    # top1 pays and was told to; top1_log is within 10 % and does not count; of 4 ranks top1 does not pay, but was told to.
+    assert proof_table.verdicts(ROWS) == (1, 2)
+
+
+def test_the_table_and_the_picture_have_all_rows(tmp_path):
+    pytest.importorskip("matplotlib", reason="matplotlib is missing: pip install matplotlib")
+    text = proof_table.markdown(ROWS, "x.svg", "x.py")
+    assert text.count("| lstm |") == 6 and "| 1,000 elements | 2 | 1 Gbit/s |" in text
+    assert "| **all** | 7 | 16.7 % | 57 % | 3 of 6 | 1 of 2 |" in text
+    proof_table.picture(ROWS, tmp_path / "x.svg")
+    assert "7 rows" in (tmp_path / "x.svg").read_text("utf-8")
+
+
+def test_what_the_machine_did_in_between_is_told():
+    rows = [{**ROWS[0], "local_ns": 50, "compute_ns": 60}, {**ROWS[4], "local_ns": 50, "compute_ns": 45}]
+    assert "median difference 15.0 %, the largest +20.0 %" in proof_table.markdown(rows, "x.svg", "x.py")
+    assert "difference" not in proof_table.markdown(ROWS, "x.svg", "x.py")
+
+
+def test_there_are_rows_enough_for_the_proof():
+    conditions = proof_grid.conditions(None, None, None, ("steps", "exchanges"))
+    rows = sum(len(proof_grid.HOOKED) - 1 if c.kind == "steps" else len(proof_grid.exchange_plans()) for c in conditions)
+    assert rows >= 40 and {(c.ranks, c.link) for c in conditions} == {(n, link) for n in (2, 4) for link in proof_grid.LINKS}
+    assert all("feedback=residual" in plan or plan == "index=all value=raw" for plan in proof_grid.calibrated_plans())

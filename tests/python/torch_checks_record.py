@@ -1,0 +1,117 @@
+"""When gradients become ready, as DDPHook(record=…) and record write it."""
+
+import json
+import pathlib
+import tempfile
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch_ranks import DDP, LOSSY, check, make_model, parameters_of, raises, same, steps_of, train
+
+import deepreduce
+from deepreduce.torch import DDPHook, Recording, record
+
+try:
+    import jsonschema
+except ImportError:  # the fields below are looked at all the same
+    jsonschema = None
+
+SCHEMA = json.loads((pathlib.Path(__file__).resolve().parents[2] / "docs" / "model.schema.json").read_text("utf-8"))
+DELAY = 0.02  # seconds
+
+
+def shared_folder():
+    """The same on all ranks; whoever asked for it removes it."""
+    told = [tempfile.mkdtemp() if dist.get_rank() == 0 else None]
+    dist.broadcast_object_list(told, 0)
+    return pathlib.Path(told[0])
+
+
+def read(path):
+    dist.barrier()
+    model = json.loads(path.read_text("utf-8"))
+    if jsonschema:
+        jsonschema.validate(model, SCHEMA, cls=jsonschema.Draft202012Validator)
+    return model
+
+
+class Slow(torch.autograd.Function):
+    """Its backward takes DELAY."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        time.sleep(DELAY)
+        return gradient
+
+
+class Late(nn.Module):
+    """The gradients of `first` are ready DELAY after those of `last`."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(20, 2000), nn.Linear(2000, 5)
+
+    def forward(self, x):
+        return self.last(Slow.apply(self.first(x)))
+
+
+@check("two")
+def ready_times_are_those_of_backward():
+    path = shared_folder() / "model.json"
+    ddp = DDP(Late(), bucket_cap_mb=0.001)
+    DDPHook(None, record=Recording(path, name="late", batch=8, steps=3, skip=1)).register(ddp)
+    steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 5)
+    model = read(path)
+    assert (model["name"], model["batch"], model["ranks"], model["steps"]) == ("late", 8, 2, 3)
+    ready = {each["name"]: each["ready_ns"] for each in model["tensors"]}
+    assert list(ready) == ["first.weight", "first.bias", "last.weight", "last.bias"]
+    assert all(ready[f"first.{of}"] - ready["last.weight"] >= 1e9 * DELAY for of in ("weight", "bias"))
+    assert 1e9 * DELAY <= model["backward_ns"] == max(ready.values())
+    sizes = {each["name"]: (each["elements"], each["dtype"]) for each in model["tensors"]}
+    assert sizes["first.weight"] == (40000, "f32") and sizes["last.bias"] == (5, "f32")
+    assert model["tensors"][0]["shape"] == [2000, 20]
+
+
+@check("two")
+def what_a_hook_takes_is_no_part_of_backward():
+    class Slowly(DDPHook):
+        def _arrive(self, bucket, buffer):
+            time.sleep(DELAY)
+            super()._arrive(bucket, buffer)
+
+    path = shared_folder() / "model.json"
+    ddp = DDP(make_model(), bucket_cap_mb=0.008)
+    Slowly(LOSSY, record=Recording(path, steps=5, skip=2)).register(ddp)
+    steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 8)
+    model = read(path)
+    assert len(model["tensors"]) == 10
+    assert model["backward_ns"] < 1e9 * DELAY, model  # there are several buckets
+
+
+@check("two")
+def plain_ddp_is_recorded_and_not_changed():
+    path, expected = shared_folder() / "model.json", train(None, kind="SGD")
+    ddp = DDP(make_model(), bucket_cap_mb=0.008)
+    recorder = record(ddp, Recording(path, steps=4, skip=2))
+    steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 8)
+    assert same(parameters_of(ddp), expected)
+    model = read(path)
+    assert model["steps"] == 4 and len(model["tensors"]) == 10
+    assert not recorder._handles and not any(each._post_accumulate_grad_hooks for each in ddp.parameters())
+
+
+@check("two")
+def a_recording_that_cannot_be_made_says_so():
+    if dist.get_rank() == 0:  # which writes
+        with raises(deepreduce.ArgumentError, "no such folder", "nowhere"):
+            DDPHook(None, record="nowhere/at/all.json")
+    with raises(deepreduce.ArgumentError, "steps = 0"):
+        Recording("x.json", steps=0)
+    with raises(deepreduce.Unsupported, "weight", "float64"):
+        record(nn.Linear(2, 2).double(), "x.json")

@@ -1,0 +1,67 @@
+// The fit of costs: max(floor, base + per_unit n), by relative least squares.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <span>
+#include <vector>
+
+#include "bench/calibrate/affine_fit.hpp"
+
+using dr::calibrate::affine;
+using dr::calibrate::fit_affine;
+using dr::calibrate::sample;
+
+namespace {
+
+std::vector<sample> samples_of(auto&& cost,
+                               std::vector<uint64_t> sizes = {1024, 4096, 16384, 65536, 262144, 1048576, 4194304}) {
+  std::vector<sample> list;
+  for (const uint64_t n : sizes) list.push_back({n, cost(static_cast<double>(n)), 0});
+  return list;
+}
+
+}  // namespace
+
+TEST_CASE("a line is found again") {
+  const affine fit = fit_affine(samples_of([](double n) { return 2000 + 0.25 * n; }));
+  CHECK(fit.base == doctest::Approx(2000));
+  CHECK(fit.per_unit == doctest::Approx(0.25));
+  CHECK(fit.floor == doctest::Approx(2000));
+  CHECK(fit.r2 == doctest::Approx(1));
+}
+
+TEST_CASE("a floor is found where small sizes do not get cheaper") {
+  const auto cost = [](double n) { return std::max(9000.0, -1000 + 1.5 * n); };
+  const affine fit = fit_affine(samples_of(cost));
+  CHECK(fit.floor == doctest::Approx(9000));
+  CHECK(fit.base == doctest::Approx(-1000).epsilon(0.01));
+  CHECK(fit.per_unit == doctest::Approx(1.5));
+  for (const double n : {1.0, 2000.0, 7000.0, 1e6}) CHECK(fit.at(n) == doctest::Approx(cost(n)));
+}
+
+TEST_CASE("small sizes count as much as large ones") {
+  // Half of all samples twice as dear. Least squares of absolute errors would follow the largest size alone, and miss the smallest by far.
+  const affine fit = fit_affine(samples_of([](double n) { return 1000 + n * (n > 100000 ? 1.1 : 0.9); }));
+  for (const sample& s : samples_of([](double n) { return 1000 + n; }))
+    CHECK(fit.at(static_cast<double>(s.size)) == doctest::Approx(s.value).epsilon(0.15));
+  CHECK(fit.r2 > 0.99);
+  CHECK(fit.r2 < 1);
+}
+
+TEST_CASE("a small size that was disturbed does not lift the others") {
+  std::vector<sample> samples = samples_of([](double n) { return 2000 + 0.25 * n; });
+  samples[0].value *= 10;
+  const affine fit = fit_affine(samples);
+  for (const sample& s : std::span(samples).subspan(1))
+    CHECK(fit.at(static_cast<double>(s.size)) == doctest::Approx(s.value).epsilon(0.1));
+  CHECK(fit.r2 < 0.99);
+}
+
+TEST_CASE("a cost never falls with size, and one sample is a constant") {
+  const affine falling = fit_affine(samples_of([](double n) { return 5000 - n / 1000; }));
+  CHECK(falling.per_unit == 0);
+  CHECK(falling.at(1) > 0);
+  const affine one = fit_affine(samples_of([](double) { return 700.0; }, {1024}));
+  CHECK(one.at(1) == doctest::Approx(700));
+  CHECK(one.at(1e9) == doctest::Approx(700));
+}
