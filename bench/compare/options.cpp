@@ -252,6 +252,8 @@ command parse_options(int argc, const char* const* argv) {
   encode_options encode;
   convert_options convert;
   decode_options decode;
+  predict::predict_options predict;
+  predict::plan_options plan;
   CLI::App app(about, "deepreduce");
   app.require_subcommand(1);
   app.footer("`deepreduce help COMMAND` describes a command.");
@@ -263,6 +265,8 @@ command parse_options(int argc, const char* const* argv) {
   auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
   auto* decode_app = app.add_subcommand("decode", "Writes the tensors of a frame as .npy, .npz or .f32");
   auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
+  auto* predict_app = app.add_subcommand("predict", "Predicts the step of a training by each plan, and what pays on a link");
+  auto* plan_app = app.add_subcommand("plan", "Chooses a plan for each tensor and writes a plan book");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
   codecs_app->add_option("NAME", codecs.name, "Only these: a codec, a role (index, value, …), or role=name")
@@ -275,6 +279,8 @@ command parse_options(int argc, const char* const* argv) {
   add_encode(*encode_app, encode);
   add_convert(*convert_app, convert);
   add_decode(*decode_app, decode);
+  predict::add_predict(*predict_app, predict);
+  predict::add_plan(*plan_app, plan);
   help_app->add_option("COMMAND", "Which one")->type_name("");
   try {
     app.parse(arguments_of(app, argc, argv));
@@ -293,6 +299,8 @@ command parse_options(int argc, const char* const* argv) {
   if (inspect_app->parsed()) return inspect;
   if (convert_app->parsed()) return convert;
   if (decode_app->parsed()) return decode;
+  if (predict_app->parsed()) return predict;
+  if (plan_app->parsed()) return plan;
   return encode;
 }
 

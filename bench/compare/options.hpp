@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "bench/predict/predict_options.hpp"
 #include "compare.hpp"
 #include "subjects.hpp"
 
@@ -72,7 +73,8 @@ struct finished {
 };
 
 using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
-                             encode_options, decode_options, convert_options>;
+                             encode_options, decode_options, convert_options,
+                             predict::predict_options, predict::plan_options>;
 
 // Throws usage_error for a combination of options that has no meaning.
 command parse_options(int argc, const char* const* argv);
