@@ -91,7 +91,7 @@ void add_timing(CLI::App& app, compare_options& o) {
       ->type_name("SECONDS")
       ->excludes(repeat);
   app.add_option("--ranks", o.ranks, "Ranks: of `merge`, `pays below` and --link; default: 8")
-      ->check(CLI::Range(2, 1000000))
+      ->check(CLI::Range(2, 65536))
       ->type_name("N");
   app.add_option_function<std::string>(
          "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },

@@ -33,7 +33,7 @@ uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(x))
 
 uint64_t frame_size(void* user, uint64_t elements, uint32_t kind) {
   const exchange_work& w = *static_cast<cost_model*>(user)->work;
-  const double n = static_cast<double>(elements), dense = 4 * n + exact_header;
+  const double n = static_cast<double>(elements), dense = w.dense_bytes * n + exact_header;
   if (kind == 2) return whole(dense);
   const double bytes = w.frame(n);
   return std::max<uint64_t>(1, whole(kind == 1 ? std::max(bytes, std::min(bytes * w.sum_growth, dense)) : bytes));

@@ -16,6 +16,7 @@ struct exchange_work {
   curve add;            // a dense tensor added to a sum
   curve frame;          // bytes
   double sum_growth = 1;
+  double dense_bytes = 4;  // an element
 };
 
 // The library cannot model it: too many ranks for a schedule in which they are not alike.

@@ -8,7 +8,7 @@ namespace dr::predict {
 // Of a rank, each way.
 struct link {
   double bits_per_second = 0, latency_ns = 0;
-  bool has_latency = false;  // the text names one
+  bool has_latency = false;  // somebody stated it
 };
 
 // "10Gb/s", "100Mbit/s,50us", "25e9" (bit/s), "1.25GB/s" (bytes). Throws std::invalid_argument.
