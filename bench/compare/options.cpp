@@ -172,6 +172,11 @@ void add_compare(CLI::App& app, compare_options& o) {
   add_list(app, "--preset", o.presets,
            "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
       ->type_name("NAME");
+  app.add_option("--book", o.book, "Each tensor by its plan of this plan book (`plan` writes one); a total of all")
+      ->check(no_empty_path)
+      ->type_name("FILE")
+      ->excludes("--plan")
+      ->excludes("--preset");
   add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name ('layer3.*'), a row each; may be repeated")
       ->type_name("GLOB");
   auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
@@ -290,6 +295,10 @@ command parse_options(int argc, const char* const* argv) {
     return finished{app.exit(e, std::cout, std::cerr) == 0 ? 0 : 2};
   }
   if (compare_app->parsed()) {
+    if (!compare.book.empty() && (compare.subjects.batch || compare.subjects.flat))
+      throw usage_error("--book: tensors have plans of their own; --batch and --flat join them");
+    // Small ones, too.
+    if (!compare.book.empty() && compare.subjects.globs.empty()) compare.subjects.globs = {"*"};
     compare.form = chosen_format(compare);
     if (compare.pareto == "COLUMNS") compare.pareto = usual_front;
     return compare;

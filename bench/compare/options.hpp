@@ -22,6 +22,7 @@ struct compare_options {
   std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
   std::vector<std::string> from;                             // saved documents
   std::string resume, against;                               // likewise, one each
+  std::string book;                                          // a plan book: each tensor has its plan from it
   bool fail_if_worse = false;
   uint64_t limit = 10000;                      // of plans that sweeps give
   uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
