@@ -187,9 +187,9 @@ int run_plan(const plan_options& o) {
   }
   ordered_json document{{"schema", "deepreduce-plan-1"}};
   document.update(case_json(c, o.what));
-  document["step_ns"] = std::round(r.step_ns);
-  document["uniform"] = {{"plan", uniform}, {"step_ns", std::round(r.uniform_step_ns)}};
-  document["dense_step_ns"] = std::round(dense);
+  document["step_ns"] = std::llround(r.step_ns);
+  document["uniform"] = {{"plan", uniform}, {"step_ns", std::llround(r.uniform_step_ns)}};
+  document["dense_step_ns"] = std::llround(dense);
   document["exhaustive"] = r.exhaustive;
   document["evaluations"] = r.evaluations;
   document["error"] = o.error_budget > 0 ? ordered_json(std::sqrt(r.error)) : ordered_json(nullptr);

@@ -20,7 +20,10 @@ namespace {
 using compare::usage_error;
 using nlohmann::ordered_json;
 
-ordered_json rounded(double x) { return std::isfinite(x) ? ordered_json(std::round(x)) : ordered_json(nullptr); }
+// ns and bytes.
+ordered_json rounded(double x) {
+  return std::isfinite(x) ? ordered_json(static_cast<int64_t>(std::llround(x))) : ordered_json(nullptr);
+}
 
 // JSON has no infinity.
 ordered_json limit_json(double x) { return std::isinf(x) ? ordered_json("always") : ordered_json(x); }

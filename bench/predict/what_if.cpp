@@ -56,7 +56,7 @@ ordered_json what_if(const std::string& kind, const step_model& m, std::span<con
   for (size_t i = 0; i < candidates.size(); ++i) {
     auto steps = ordered_json::array();
     for (const double x : a.x) try {
-        steps.push_back(std::round(a.at(x).step(a.change(candidates[i], x)).step_ns));
+        steps.push_back(std::llround(a.at(x).step(a.change(candidates[i], x)).step_ns));
       } catch (const unsupported_model&) {
         steps.push_back(nullptr);
       }
