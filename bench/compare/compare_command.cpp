@@ -133,8 +133,7 @@ class comparison {
       for (const std::string& text : texts) (void)parse_plan(text);
     }
     if (!measures() && !(o_.plans.empty() && o_.presets.empty() && o_.resume.empty() && o_.book.empty()))
-      throw usage_error(
-          "--from without INPUT measures nothing: --plan, --preset, --book and --resume want an INPUT");
+      throw usage_error("--from without INPUT measures nothing: --plan, --preset, --book and --resume want an INPUT");
   }
 
   void read_saved() {

@@ -13,7 +13,7 @@ double ring_ns(double bytes, uint32_t ranks, const link& l) { return predict::ri
 double step_ns(const step_costs& plan, const std::string& stage, uint32_t ranks, const link& l) {
   predict::exchange_work work;
   work.encode.slope = plan.encode_ns / plan.elements;
-  work.merge.slope = plan.merge_ns / ranks / plan.elements;
+  work.first.slope = work.merge.slope = plan.merge_ns / ranks / plan.elements;
   work.frame.slope = plan.frame_bytes / plan.elements;
   work.sum_growth = plan.sum_growth;
   work.dense_bytes = plan.dense_bytes / plan.elements;

@@ -270,7 +270,8 @@ command parse_options(int argc, const char* const* argv) {
   auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
   auto* decode_app = app.add_subcommand("decode", "Writes the tensors of a frame as .npy, .npz or .f32");
   auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
-  auto* predict_app = app.add_subcommand("predict", "Predicts the step of a training by each plan, and what pays on a link");
+  auto* predict_app =
+      app.add_subcommand("predict", "Predicts the step of a training by each plan, and what pays on a link");
   auto* plan_app = app.add_subcommand("plan", "Chooses a plan for each tensor and writes a plan book");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);

@@ -73,9 +73,9 @@ struct finished {
   int status;  // help was printed, or the usage was wrong and has been said
 };
 
-using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
-                             encode_options, decode_options, convert_options,
-                             predict::predict_options, predict::plan_options>;
+using command =
+    std::variant<finished, compare_options, codecs_options, presets_options, inspect_options, encode_options,
+                 decode_options, convert_options, predict::predict_options, predict::plan_options>;
 
 // Throws usage_error for a combination of options that has no meaning.
 command parse_options(int argc, const char* const* argv);

@@ -174,8 +174,7 @@ std::string block_text(const block& b, bool stepped) {
     text += fmt::format("  {}: r = {} ({:.3g} %), index bound {:.2f} bits\n", b.sparsify, grouped(r.r.value_or(0)),
                         share, r.index_bound_bits_per_nonzero);
     if (!r.verdict.empty())
-      text += fmt::format("  model of a step: ring all-reduce of dense {} {}{}\n", r.dtype,
-                          duration(r.dense_step_ns),
+      text += fmt::format("  model of a step: ring all-reduce of dense {} {}{}\n", r.dtype, duration(r.dense_step_ns),
                           r.bf16_step_ns < r.dense_step_ns ? ", in 16 bits " + duration(r.bf16_step_ns) : "");
     text += table_text(b);
     std::vector<named_row> named;
@@ -221,12 +220,13 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
   const bool short_floats = std::ranges::any_of(rows, [](const row& r) { return r.dtype != "f32"; });
   const std::string dense = short_floats ? "the dense tensor in its own type" : "dense f32";
   if (run.link_text.empty())
-    return text + fmt::format(
-                      "pays below: the speed of each rank's link, in bits a second, under which the plan's exchange (an "
-                      "all-gather, if it names\nnone) among n = {0} ranks beats a ring all-reduce of {1}: sparsify + "
-                      "encode + merge + 8 (n - 1) bytes / speed\n< 16 dense bytes (n - 1) / n / speed of an all-gather. "
-                      "Modelled from these times; no latency; --link models a step.\n",
-                      run.ranks, dense);
+    return text +
+           fmt::format(
+               "pays below: the speed of each rank's link, in bits a second, under which the plan's exchange (an "
+               "all-gather, if it names\nnone) among n = {0} ranks beats a ring all-reduce of {1}: sparsify + "
+               "encode + merge + 8 (n - 1) bytes / speed\n< 16 dense bytes (n - 1) / n / speed of an all-gather. "
+               "Modelled from these times; no latency; --link models a step.\n",
+               run.ranks, dense);
   return text + fmt::format(
                     "step: of n = {} ranks over links of {}, a model from these times: the exchange run dry (--help). "
                     "verdict:\nagainst the faster ring all-reduce, of {} or in 16 bits, whose computing is "

@@ -56,7 +56,7 @@ uint64_t cost(void* user, uint32_t rank, uint32_t step, uint64_t elements, uint6
       const bool dense = hosts && step == DR_STEP_SUM;
       const double one = static_cast<double>(frame_size(user, elements, dense ? 2 : 0));
       const double count = std::max(1.0, static_cast<double>(bytes) / one);
-      ns = count * (dense ? w.add(n) : w.merge(n));
+      ns = dense ? count * w.add(n) : w.first(n) + (count - 1) * w.merge(n);
       break;
     }
     default: return 0;

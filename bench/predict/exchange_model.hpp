@@ -12,9 +12,10 @@ namespace dr::predict {
 
 // Costs of a plan as functions of elements: of a range, which may be a part of the tensors. Times in ns.
 struct exchange_work {
-  curve encode, merge;  // merge: of one frame
-  curve add;            // a dense tensor added to a sum
-  curve frame;          // bytes
+  curve encode;
+  curve first, merge;  // of a frame that is written, and of each that is added to it
+  curve add;           // a dense tensor added to a sum
+  curve frame;         // bytes
   double sum_growth = 1;
   double dense_bytes = 4;  // an element
 };

@@ -16,7 +16,8 @@ struct cost_line {
 };
 
 // Fitted on 16 hosts of 2 GTX 1080 Ti each, InfiniBand of 56 Gbit/s.
-constexpr cost_line encode{1.4133e-8, 0.058938, 0.05408}, decode{6.2041e-9, 0.13956, 0.07287}, send{8.5005e-7, 0.20337, 0.09766};
+constexpr cost_line encode{1.4133e-8, 0.058938, 0.05408}, decode{6.2041e-9, 0.13956, 0.07287},
+    send{8.5005e-7, 0.20337, 0.09766};
 constexpr double ratio = 1.0 / 16;  // 2 bits an element
 
 struct rooted {

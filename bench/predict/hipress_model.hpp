@@ -14,7 +14,7 @@ enum class hipress_topology { ps, ring };
 
 struct hipress_plan {
   bool compress = false;
-  uint32_t partitions = 1;           // of the winner
+  uint32_t partitions = 1;                 // of the winner
   double dense_ms = 0, compressed_ms = 0;  // each with its best number of partitions
 };
 

@@ -80,7 +80,7 @@ std::vector<unit> units_of(const training& t, std::span<const plan_work* const> 
     double size = told * static_cast<double>(u.parts.size()), bound = size;
     for (const part& p : u.parts) {
       u.encode_ns += p.plan->encode_ns(p.elements);
-      u.merge_ns += net.ranks * p.plan->merge_ns(p.elements);
+      u.merge_ns += p.plan->merge_ns(p.elements, net.ranks);
       size += p.plan->frame_bytes(p.elements);
       bound += p.plan == &exact ? exact.frame_bytes(p.elements) : p.plan->bound_bytes(p.elements);
     }

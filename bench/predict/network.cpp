@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 namespace dr::predict {
 namespace {
@@ -61,12 +62,14 @@ network network::with_ranks(uint32_t wanted) const {
   return other;
 }
 
-const measured_link* closest_link(const profile& p, uint32_t ranks) {
-  const auto distance = [ranks](const measured_link& l) { return std::abs(std::log(l.ranks / double(ranks))); };
-  const measured_link* best = nullptr;
-  for (const measured_link& l : p.links)
-    if (!best || distance(l) < distance(*best)) best = &l;
-  return best;
+const measured_link* closest_link(const profile& p, const char* transport, uint32_t ranks, double bits_per_second) {
+  const auto distance = [](double a, double b) { return std::abs(std::log(a / b)); };
+  const auto rank = [&](const measured_link& l) {
+    return std::tuple(l.transport != transport, distance(l.ranks, ranks),
+                      bits_per_second > 0 ? distance(l.bits_per_second, bits_per_second) : 0);
+  };
+  const auto best = std::ranges::min_element(p.links, {}, rank);
+  return best == p.links.end() ? nullptr : &*best;
 }
 
 }  // namespace dr::predict

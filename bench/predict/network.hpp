@@ -32,7 +32,8 @@ struct network {
 double ring_allreduce_ns(double bytes, uint32_t ranks, const link& l);
 double ring_allgather_ns(double bytes, uint32_t ranks, const link& l);
 
-// The link of the profile for so many ranks: measured among as many, else among the next number of them. nullptr: none.
-const measured_link* closest_link(const profile& p, uint32_t ranks);
+// The link of the profile that is nearest: of this transport, if it has one; measured among as many ranks, or nearly; of
+// this rate, or nearly (0: any). nullptr: none.
+const measured_link* closest_link(const profile& p, const char* transport, uint32_t ranks, double bits_per_second);
 
 }  // namespace dr::predict

@@ -197,7 +197,7 @@ int run_plan(const plan_options& o) {
   for (const book_line& line : book)
     document["book"].push_back({{"pattern", line.pattern}, {"plan", line.plan.empty() ? "dense" : line.plan}});
   document["notes"] = c.notes;
-  compare::write_output(o.output, document.dump(1) + "\n");
+  compare::write_output(o.output, json_text(document));
   return 0;
 }
 

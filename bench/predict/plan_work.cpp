@@ -27,14 +27,12 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
     throw std::runtime_error(fmt::format("{}: no cost of encode of plan '{}'; `deepreduce calibrate` measures it",
                                          p.where, without_stages(text, {"exchange", "bucket"})));
   encode_ = *known->encode;
-  if (known->merge) {
-    merge_ = *known->merge;
-  } else if (known->decode) {
-    merge_ = *known->decode;
-    notes.insert(fmt::format("'{}': the profile has no cost of merge; that of decode stands for it", known->plan));
-  } else {
+  if (!known->merge && !known->decode)
     throw std::runtime_error(fmt::format("{}: no cost of merge of plan '{}'", p.where, known->plan));
-  }
+  if (!known->merge)
+    notes.insert(fmt::format("'{}': the profile has no cost of merge; that of decode stands for it", known->plan));
+  merge_ = known->merge ? *known->merge : *known->decode;
+  first_ = known->decode ? *known->decode : merge_;
   if (known->frame)
     frame_ = *known->frame, knows_frame_ = true;
   else
@@ -47,7 +45,8 @@ plan_work plan_work::exact(const profile& p, note_list& notes) {
   w.text_ = std::string(plan(exact_text).text());
   if (const plan_profile* known = find_plan(p, w.text_)) {
     if (known->encode) w.encode_ = *known->encode;
-    if (known->merge) w.merge_ = *known->merge;
+    if (known->merge) w.first_ = w.merge_ = *known->merge;
+    if (known->decode) w.first_ = *known->decode;
   } else {
     notes.insert(
         "tensors that a frame carries exactly cost bytes but no time: the profile has no costs of 'index=all "
@@ -80,7 +79,7 @@ double plan_work::sum_growth(double ranks) const {
 }
 
 exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) const {
-  exchange_work w{encode_, merge_, exact.merge_, frame_, sum_growth(ranks)};
+  exchange_work w{encode_, first_, merge_, exact.merge_, frame_, sum_growth(ranks)};
   if (!knows_frame_) {
     // Bounds of two sizes are a line near enough.
     constexpr double small = 1 << 14, large = 1 << 20;
@@ -94,7 +93,7 @@ exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) 
 
 plan_work plan_work::scaled(double time, double size) const {
   plan_work w = *this;
-  w.encode_ = encode_.scaled(time), w.merge_ = merge_.scaled(time);
+  w.encode_ = encode_.scaled(time), w.first_ = first_.scaled(time), w.merge_ = merge_.scaled(time);
   w.size_factor_ *= size;
   return w;
 }
@@ -107,6 +106,7 @@ void plan_work::note_range(double least, double most, note_list& notes) const {
         what, without_stages(text_, {"exchange", "bucket"}), c.from, c.to, least, most));
   };
   check(encode_, "encode");
+  check(first_, "decode");
   check(merge_, "merge");
   if (knows_frame_) check(frame_, "the frame");
 }

@@ -23,7 +23,8 @@ class plan_work {
   const std::string& text() const { return text_; }    // canonical
   const std::string& stage() const { return stage_; }  // "exchange=…", ""
   double encode_ns(double n) const { return n > 0 ? encode_(n) : 0; }
-  double merge_ns(double n) const { return n > 0 ? merge_(n) : 0; }  // of one frame
+  // Of so many frames into a tensor that is overwritten.
+  double merge_ns(double n, double frames) const { return n > 0 ? first_(n) + (frames - 1) * merge_(n) : 0; }
   double frame_bytes(double n) const;
   double bound_bytes(double n) const;     // of a frame
   double sum_growth(double ranks) const;  // frame of the ranks' sum / frame of one
@@ -40,7 +41,7 @@ class plan_work {
  private:
   plan_work() = default;
   std::string text_, stage_;
-  curve encode_, merge_, frame_;
+  curve encode_, first_, merge_, frame_;
   bool knows_frame_ = false, feedback_ = false;
   double size_factor_ = 1;
   std::vector<std::pair<double, double>> growth_;

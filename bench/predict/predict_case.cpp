@@ -64,11 +64,18 @@ predict_case read_case(const case_options& o) try {
   m.how.slowdown = o.slowdown > 0 ? o.slowdown : c.costs->slowdown.value_or(1);
   if (o.slowdown <= 0 && !c.costs->slowdown)
     c.notes.insert("the profile does not say how much communication slows computing down: it counts as not at all");
-  const measured_link* known = closest_link(*c.costs, o.ranks ? o.ranks : 2);
+  const char* const transport = m.hook == hook_kind::ddp ? "gloo" : "mpi";
+  const auto link_of = [&](uint32_t ranks) {
+    return closest_link(*c.costs, transport, ranks, o.over ? o.over->bits_per_second : 0);
+  };
+  const measured_link* const known = link_of(o.ranks ? o.ranks : 2);
   m.net.ranks = o.ranks ? o.ranks : known && !o.over ? known->ranks : 8;
   m.net.ranks_per_host = o.ranks_per_host;
-  if (known) m.net.measured = *closest_link(*c.costs, m.net.ranks);
+  if (known) m.net.measured = *link_of(m.net.ranks);
   m.net.stated = o.over.has_value();
+  if (known && m.net.measured->transport != transport)
+    c.notes.insert(
+        fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
   if (o.over) {
     m.net.wire = *o.over;
     c.link_source = "stated";

@@ -186,6 +186,10 @@ candidate book_candidate(const std::string& path, predict_case& c) {
   return book;
 }
 
+std::string json_text(const ordered_json& document) {
+  return document.dump(1, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+}
+
 int run_predict(const predict_options& o) {
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
@@ -213,7 +217,7 @@ int run_predict(const predict_options& o) {
   for (const std::string& kind : o.what_ifs) document["what_if"].push_back(what_if(kind, c.model, candidates));
   document["notes"] = c.notes;
   write_pictures(o, c, all, document);
-  compare::write_output(o.output, o.form == "json"  ? document.dump(1) + "\n"
+  compare::write_output(o.output, o.form == "json"  ? json_text(document)
                                   : o.form == "csv" ? prediction_csv(document)
                                                     : prediction_table(document));
   return plans > 0 && known == 0 ? 77 : 0;

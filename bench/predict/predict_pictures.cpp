@@ -72,7 +72,9 @@ std::string chrome_trace(const std::vector<interval>& timeline, const std::strin
                       {"tid", each.lane == "link" ? 1 : 0},
                       {"ts", each.begin_ns / 1e3},
                       {"dur", (each.end_ns - each.begin_ns) / 1e3}});
-  return ordered_json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump() + "\n";
+  return ordered_json{{"traceEvents", std::move(events)}, {"displayTimeUnit", "ms"}}.dump(
+             -1, ' ', false, ordered_json::error_handler_t::replace) +
+         "\n";
 }
 
 std::string timeline_svg(const std::vector<interval>& timeline, const std::string& title, double step_ns) {

@@ -30,9 +30,9 @@ double by_hand(const step_costs& plan, const std::string& stage, uint32_t ranks,
   const double n = ranks, e = plan.encode_ns, t = time_of(plan.frame_bytes, l), decode = plan.merge_ns / n;
   const double g = plan.sum_growth, latency = l.latency_ns, agreement = latency + (n - 1) * time_of(256, l);
   if (stage == "exchange=owner")
-    return e + latency + (n - 1) * t / n + plan.merge_ns / n + e / n + latency + (n - 1) * g * t / n + decode * g + agreement;
-  if (stage == "exchange=ring")
-    return e + (n - 1) * (decode / n + 2 * latency + 2 * t / n) + decode * g + agreement;
+    return e + latency + (n - 1) * t / n + plan.merge_ns / n + e / n + latency + (n - 1) * g * t / n + decode * g +
+           agreement;
+  if (stage == "exchange=ring") return e + (n - 1) * (decode / n + 2 * latency + 2 * t / n) + decode * g + agreement;
   if (stage.starts_with("exchange=hierarchy")) {
     const double inner = std::min(4.0, n), hosts = std::ceil(n / inner);
     const double below = inner > 1 ? 2 * latency + (inner - 1) * time_of(plan.dense_bytes, l) : 0;
@@ -79,7 +79,9 @@ TEST_CASE("pays_below is where the exchange and a dense ring take the same time"
         continue;
       }
       REQUIRE(speed > 0);
-      const auto gain = [&](double rate) { return ring_ns(c.dense_bytes, ranks, {rate, 0}) - step_ns(c, stage, ranks, {rate, 0}); };
+      const auto gain = [&](double rate) {
+        return ring_ns(c.dense_bytes, ranks, {rate, 0}) - step_ns(c, stage, ranks, {rate, 0});
+      };
       CHECK(gain(speed * 0.999) > 0);
       CHECK(gain(speed * 1.001) < 0);
     }

@@ -29,10 +29,18 @@ choice_problem problem_of(toy& t, candidate& tried) {
 
 TEST_CASE("patterns are those of Python's fnmatchcase") {
   for (const auto& [pattern, name, expected] :
-       {std::tuple{"*", "", true}, {"*", "a/b.c", true}, {"a*c", "abcbc", true}, {"a*c", "abcb", false}, {"?", "", false}, {"?", "a", true},
-        {"?", "ä", true}, {"[abc]x", "bx", true}, {"[!abc]x", "bx", false}, {"[!abc]x", "dx", true}, {"[a-c]", "b", true}, {"[a-c]", "d", false},
-        {"[]]", "]", true}, {"[", "[", true}, {"a[", "a[", true}, {"[[]0]", "[0]", true}, {"\\*", "\\b", true}, {"\\*", "*", false},
-        {"A", "a", false}, {"layer?.*.weight", "layer4.0.conv1.weight", true}, {"**a", "ba", true}, {"[!]]", "]", false}, {"[^a]", "^", true}}) {
+       {std::tuple{"*", "", true}, {"*", "a/b.c", true},
+        {"a*c", "abcbc", true},    {"a*c", "abcb", false},
+        {"?", "", false},          {"?", "a", true},
+        {"?", "ä", true},          {"[abc]x", "bx", true},
+        {"[!abc]x", "bx", false},  {"[!abc]x", "dx", true},
+        {"[a-c]", "b", true},      {"[a-c]", "d", false},
+        {"[]]", "]", true},        {"[", "[", true},
+        {"a[", "a[", true},        {"[[]0]", "[0]", true},
+        {"\\*", "\\b", true},      {"\\*", "*", false},
+        {"A", "a", false},         {"layer?.*.weight", "layer4.0.conv1.weight", true},
+        {"**a", "ba", true},       {"[!]]", "]", false},
+        {"[^a]", "^", true}}) {
     CAPTURE(std::string(pattern));
     CAPTURE(std::string(name));
     CHECK(matches(pattern, name) == expected);
@@ -40,7 +48,9 @@ TEST_CASE("patterns are those of Python's fnmatchcase") {
 }
 
 TEST_CASE("the first line that matches counts, and what no line matches is dense") {
-  const plan_book book = parse_book("# a comment\n\n *.bias : dense # another\nlayer[12].*:index=raw value=raw\r\nlayer*: value=raw index=golomb\n", "b");
+  const plan_book book = parse_book(
+      "# a comment\n\n *.bias : dense # another\nlayer[12].*:index=raw value=raw\r\nlayer*: value=raw index=golomb\n",
+      "b");
   REQUIRE(book.size() == 3);
   CHECK(plan_in(book, "layer1.bias").empty());
   CHECK(plan_in(book, "layer1.weight") == std::string(dr::plan("index=raw value=raw").text()));
@@ -51,7 +61,10 @@ TEST_CASE("the first line that matches counts, and what no line matches is dense
 }
 
 TEST_CASE("a book's fault is told with its line") {
-  for (const auto& [text, words] : {std::pair{"a\n", "line 1: 'a' is no"}, {"\n: dense", "line 2: no pattern"}, {"a:  # none", "line 1: no plan"}, {"a: index=none_such", "line 1: plan 'index=none_such'"}})
+  for (const auto& [text, words] : {std::pair{"a\n", "line 1: 'a' is no"},
+                                    {"\n: dense", "line 2: no pattern"},
+                                    {"a:  # none", "line 1: no plan"},
+                                    {"a: index=none_such", "line 1: plan 'index=none_such'"}})
     CHECK_THROWS_WITH(parse_book(text, "book.txt"), doctest::Contains((std::string("book.txt: ") + words).c_str()));
   CHECK_THROWS_WITH(read_book("/"), doctest::Contains("directory"));
 }
@@ -160,7 +173,8 @@ TEST_CASE("costs beyond what was measured are noted") {
 TEST_CASE("a profile's fault is told with its place") {
   nlohmann::json wrong = profile_json();
   wrong["costs"][1]["per_element_ns"] = "fast";
-  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("p.json: costs[1]: 'per_element_ns' is \"fast\""));
+  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"),
+                    doctest::Contains("p.json: costs[1]: 'per_element_ns' is \"fast\""));
   wrong = profile_json();
   wrong["costs"][0]["plan"] = "index=none_such";
   CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("costs[0]: plan 'index=none_such'"));

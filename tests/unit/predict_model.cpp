@@ -13,7 +13,9 @@ namespace {
 
 constexpr double ms = 1e6, megabyte = 1e6;
 
-double ring(double bytes, double n, double rate, double latency = 0) { return 2 * (n - 1) * (latency + 8e9 * bytes / n / rate); }
+double ring(double bytes, double n, double rate, double latency = 0) {
+  return 2 * (n - 1) * (latency + 8e9 * bytes / n / rate);
+}
 
 }  // namespace
 
@@ -75,7 +77,8 @@ TEST_CASE("an exchange behind backward takes what its program takes") {
   toy t(training_of({4e6}, 100 * ms), 1e9, 8);
   t.model.hook = hook_kind::exchange;
   const outcome o = t.model.step(t.uniform(sparse_plan));
-  const double frame = 60 + 0.04 * 4e6, by_hand = 8e3 + 0.5 * 4e6 + 7 * 8 * frame + 8 * (3e3 + 0.05 * 4e6) + 7 * 8 * 256;
+  const double frame = 60 + 0.04 * 4e6,
+               by_hand = 8e3 + 0.5 * 4e6 + 7 * 8 * frame + 8 * (3e3 + 0.05 * 4e6) + 7 * 8 * 256;
   CHECK(o.step_ns == doctest::Approx(100 * ms + by_hand).epsilon(1e-5));
   CHECK(t.model.step(dense_candidate(false)).step_ns == doctest::Approx(100 * ms + ring(16e6, 8, 1e9)));
   // Parts overlap.
@@ -91,7 +94,8 @@ TEST_CASE("a step is within its bounds, where computing is not slowed down") {
     CAPTURE(i);
     toy t(random_training(random), rate, ranks, 20e3);
     t.model.hook = i % 4 == 0 ? hook_kind::exchange : hook_kind::ddp;
-    for (const candidate& c : {dense_candidate(false), dense_candidate(true), t.uniform(sparse_plan), t.uniform(lossy_plan)}) {
+    for (const candidate& c :
+         {dense_candidate(false), dense_candidate(true), t.uniform(sparse_plan), t.uniform(lossy_plan)}) {
       const outcome o = t.model.step(c, i % 8 == 0);
       CHECK(o.step_ns <= o.no_overlap_ns * (1 + 1e-9));
       CHECK(o.step_ns >= o.perfect_ns * (1 - 1e-9));
@@ -161,10 +165,18 @@ TEST_CASE("ranks of a host share its link where all send to all") {
 
 TEST_CASE("the study's formulas give the figures that follow from its inputs") {
   // ResNet-50: 102 MB, buckets of 26.2 MB, slow-down 1.07, backward 122 ms, 15 µs a hop, 64 ranks.
-  const auto sync = [](double gbit) { return study_sync_ns(102 * megabyte, 26.2 * megabyte, 122 * ms, 1.07, 64, {1e9 * gbit, 15e3, true}) / ms; };
-  const auto power = [](double gbit) { return study_allreduce_ns(1.6 * megabyte, 2, 122 * ms, 45 * ms, 64, {1e9 * gbit, 15e3, true}) / ms; };
-  for (const auto& [gbit, expected_sync, expected_power] :
-       {std::tuple{1.0, 1618.0, 196.0}, {4.0, 410.0, 177.0}, {8.0, 209.0, 174.0}, {9.0, 186.0, 174.0}, {10.0, 170.0, 173.0}, {20.0, 151.0, 172.0}}) {
+  const auto sync = [](double gbit) {
+    return study_sync_ns(102 * megabyte, 26.2 * megabyte, 122 * ms, 1.07, 64, {1e9 * gbit, 15e3, true}) / ms;
+  };
+  const auto power = [](double gbit) {
+    return study_allreduce_ns(1.6 * megabyte, 2, 122 * ms, 45 * ms, 64, {1e9 * gbit, 15e3, true}) / ms;
+  };
+  for (const auto& [gbit, expected_sync, expected_power] : {std::tuple{1.0, 1618.0, 196.0},
+                                                            {4.0, 410.0, 177.0},
+                                                            {8.0, 209.0, 174.0},
+                                                            {9.0, 186.0, 174.0},
+                                                            {10.0, 170.0, 173.0},
+                                                            {20.0, 151.0, 172.0}}) {
     CAPTURE(gbit);
     CHECK(sync(gbit) == doctest::Approx(expected_sync).epsilon(0.01));
     CHECK(power(gbit) == doctest::Approx(expected_power).epsilon(0.01));
@@ -214,7 +226,12 @@ TEST_CASE("HiPress's constants give its thresholds and its partitions") {
     uint32_t nodes, partitions;
     double dense_ms, compressed_ms;
   };
-  for (const known& k : {known{16, 16, 6, 8.67, 6.44}, {64, 16, 12, 29.0, 8.96}, {392, 16, 16, 167.9, 18.9}, {4, 4, 1, 2.07, 1.70}, {16, 4, 4, 6.34, 2.13}, {392, 4, 4, 140, 11.9}}) {
+  for (const known& k : {known{16, 16, 6, 8.67, 6.44},
+                         {64, 16, 12, 29.0, 8.96},
+                         {392, 16, 16, 167.9, 18.9},
+                         {4, 4, 1, 2.07, 1.70},
+                         {16, 4, 4, 6.34, 2.13},
+                         {392, 4, 4, 140, 11.9}}) {
     CAPTURE(k.megabytes);
     CAPTURE(k.nodes);
     const hipress_plan p = hipress_decision(k.megabytes * (1 << 20), k.nodes, ps);
@@ -232,5 +249,6 @@ TEST_CASE("HiPress's constants give its thresholds and its partitions") {
 
 TEST_CASE("billed by what decode restores, HiPress's planner expects less") {
   const double bytes = 392.0 * (1 << 20);
-  CHECK(hipress_decision(bytes, 16, hipress_topology::ps, true).compressed_ms > 1.05 * hipress_decision(bytes, 16, hipress_topology::ps).compressed_ms);
+  CHECK(hipress_decision(bytes, 16, hipress_topology::ps, true).compressed_ms >
+        1.05 * hipress_decision(bytes, 16, hipress_topology::ps).compressed_ms);
 }

@@ -18,7 +18,9 @@ inline const char* const lossy_plan = "sparsify=topr(ratio=0.1) index=golomb val
 inline nlohmann::json profile_json(double floor_ns = 0) {
   using nlohmann::json;
   const auto cost = [&](const char* plan, const char* operation, double base, double slope) {
-    return json{{"plan", plan}, {"operation", operation}, {"floor_ns", floor_ns}, {"base_ns", base}, {"per_element_ns", slope}, {"from", 1000}, {"to", 1e7}};
+    return json{{"plan", plan},    {"operation", operation},  {"floor_ns", floor_ns},
+                {"base_ns", base}, {"per_element_ns", slope}, {"from", 1000},
+                {"to", 1e7}};
   };
   const auto frame = [](const char* plan, double slope) {
     return json{{"plan", plan}, {"base_bytes", 60}, {"per_element_bytes", slope}, {"from", 1000}, {"to", 1e7}};
@@ -27,12 +29,17 @@ inline nlohmann::json profile_json(double floor_ns = 0) {
           {"date", "2026-11-22T00:00:00Z"},
           {"machine", {{"cpu", "toy"}, {"cores", 2}}},
           {"costs",
-           {cost(sparse_plan, "encode", 8000, 0.5), cost(sparse_plan, "merge", 3000, 0.05), cost(lossy_plan, "encode", 8000, 1),
-            cost(lossy_plan, "merge", 3000, 0.2), cost("index=all value=raw", "encode", 0, 0.25), cost("index=all value=raw", "merge", 0, 0.25)}},
+           {cost(sparse_plan, "encode", 8000, 0.5), cost(sparse_plan, "merge", 3000, 0.05),
+            cost(lossy_plan, "encode", 8000, 1), cost(lossy_plan, "merge", 3000, 0.2),
+            cost("index=all value=raw", "encode", 0, 0.25), cost("index=all value=raw", "merge", 0, 0.25)}},
           {"frames", {frame(sparse_plan, 0.04), frame(lossy_plan, 0.2)}},
           {"links",
-           {{{"transport", "gloo"}, {"ranks", 2}, {"latency_ns", 30000}, {"bits_per_second", 2e10},
-             {"allreduce", {{"base_ns", 200000}, {"per_byte_ns", 0.5}}}, {"allgather", {{"base_ns", 150000}, {"per_byte_ns", 0.6}}}}}}};
+           {{{"transport", "gloo"},
+             {"ranks", 2},
+             {"latency_ns", 30000},
+             {"bits_per_second", 2e10},
+             {"allreduce", {{"base_ns", 200000}, {"per_byte_ns", 0.5}}},
+             {"allgather", {{"base_ns", 150000}, {"per_byte_ns", 0.6}}}}}}};
 }
 
 // Tensors of such sizes in the model's order, the last one ready first, at equal intervals of backward.
