@@ -45,6 +45,11 @@ link network::port(const std::string& stage) const {
   if (!port.has_latency && measured) port.latency_ns = measured->latency_ns;
   const double n = ranks, m = std::min<double>(std::max(ranks_per_host, 1u), n);
   const bool one = stage.starts_with("exchange=ring") || stage.starts_with("exchange=hierarchy");
+  // As measured, with the hosts as they were.
+  if (!one && !stated && measured && measured->port_bits_per_second > 0 && ranks == measured->ranks) {
+    port.bits_per_second = measured->port_bits_per_second;
+    return port;
+  }
   if (!one && m > 1 && n > m) port.bits_per_second = wire.bits_per_second / m * (n - 1) / (n - m);
   return port;
 }

@@ -73,7 +73,7 @@ predict_case read_case(const case_options& o) try {
   m.net.ranks_per_host = o.ranks_per_host;
   if (known) m.net.measured = *link_of(m.net.ranks);
   m.net.stated = o.over.has_value();
-  if (known && m.net.measured->transport != transport)
+  if (known && m.net.measured->transport != transport && !(o.over && o.over->has_latency))
     c.notes.insert(
         fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
   if (o.over) {

@@ -105,6 +105,7 @@ void read_links(profile& p, const json& text) {
     m.ranks_per_host = static_cast<uint32_t>(number_at(l, "ranks_per_host", where, 0, 0));
     m.latency_ns = number_at(l, "latency_ns", where, 0, 0);
     m.bits_per_second = number_at(l, "bits_per_second", where, 1);
+    m.port_bits_per_second = number_at(l, "port_bits_per_second", where, 0, 0);
     m.allreduce = read_collective(l, "allreduce", where);
     m.allgather = read_collective(l, "allgather", where);
     p.links.push_back(m);

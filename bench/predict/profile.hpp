@@ -32,6 +32,7 @@ struct measured_link {
   std::string transport;
   uint32_t ranks = 0, ranks_per_host = 0;
   double latency_ns = 0, bits_per_second = 0;
+  double port_bits_per_second = 0;  // where each rank sends to all others; 0: not measured
   std::optional<curve> allreduce, allgather;  // ns of so many bytes of a rank
 };
 
