@@ -106,7 +106,7 @@ outcome hook_step(const training& t, std::span<const plan_work* const> choice, c
                   const network& net, const hook_settings& how, bool traced) {
   const bucket_list buckets = buckets_of(t, how);
   const std::vector<unit> units = units_of(t, choice, exact, buckets, net, how);
-  two_lanes lanes(how.slowdown, traced);
+  two_lanes lanes(how.slowdown, traced, how.skew_ns);
   lanes.compute(t.forward_ns, "forward", "forward");
   double done = 0, encode = 0, merge = 0, bytes = 0;
   std::vector<double> arrives;
@@ -121,6 +121,7 @@ outcome hook_step(const training& t, std::span<const plan_work* const> choice, c
       bytes += (net.ranks - 1.0) * u.slot_bytes;
     }
   }
+  lanes.compute(how.hook_ns, "hook", "hook");
   // Within the hook of the last bucket; what backward computes behind that gradient comes later.
   for (size_t i = 0; i < units.size(); ++i) {
     lanes.wait(arrives[i]);
@@ -129,12 +130,12 @@ outcome hook_step(const training& t, std::span<const plan_work* const> choice, c
   }
   lanes.compute(t.backward_ns - done, "backward", "backward");
   lanes.compute(t.rest_ns, "rest", "rest");
-  return lanes.result(t.compute_ns(), encode, merge, bytes);
+  return lanes.result(t.compute_ns() + how.hook_ns, encode, merge, bytes);
 }
 
 outcome dense_step(const training& t, double factor, const network& net, const hook_settings& how, bool traced) {
   const bucket_list buckets = buckets_of(t, how);
-  two_lanes lanes(how.slowdown, traced);
+  two_lanes lanes(how.slowdown, traced, how.skew_ns);
   lanes.compute(t.forward_ns, "forward", "forward");
   double done = 0, last = 0, bytes = 0;
   for (size_t b = 0; b < buckets.buckets.size(); ++b) {

@@ -20,6 +20,8 @@ struct hook_settings {
   double first_bucket_bytes = 1 << 20;  // DDP's first bucket closes earlier
   double bypass = 1000;                 // tensors of fewer elements travel exactly
   double slowdown = 1;                  // of computing while the link is busy
+  double skew_ns = 0;                   // by which the slowest rank is behind in a step
+  double hook_ns = 0;                   // that the hook takes in a step beside encode and merge
 };
 
 // choice: of each tensor its plan, nullptr for an exact one in the same frames. exact: costs of those.

@@ -62,6 +62,8 @@ predict_case read_case(const case_options& o) try {
   m.how.first_bucket_bytes = std::min<double>(1 << 20, m.how.bucket_bytes);
   m.how.bypass = o.bypass;
   m.how.slowdown = o.slowdown > 0 ? o.slowdown : c.costs->slowdown.value_or(1);
+  m.how.skew_ns = o.skew.empty() ? c.costs->skew_ns : parse_time(o.skew);
+  m.how.hook_ns = o.hook_time.empty() ? c.costs->hook_ns : parse_time(o.hook_time);
   if (o.slowdown <= 0 && !c.costs->slowdown)
     c.notes.insert("the profile does not say how much communication slows computing down: it counts as not at all");
   const char* const transport = m.hook == hook_kind::ddp ? "gloo" : "mpi";

@@ -154,7 +154,9 @@ ordered_json case_json(const predict_case& c, const case_options& o) {
       {"hook", o.hook},
       {"bucket_mb", o.bucket_mb},
       {"bypass", o.bypass},
-      {"slowdown", m.how.slowdown}};
+      {"slowdown", m.how.slowdown},
+      {"skew_ns", rounded(m.how.skew_ns)},
+      {"hook_ns", rounded(m.how.hook_ns)}};
 }
 
 ordered_json outcome_json(const outcome& o) {

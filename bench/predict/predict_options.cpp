@@ -76,6 +76,11 @@ void add_place(CLI::App& app, case_options& o) {
   app.add_option("--slowdown", o.slowdown, "Of computing while communication runs, in place of the profile's")
       ->check(CLI::Range(0.5, 100.0))
       ->type_name("X");
+  add_time(app, "--skew", o.skew,
+           "By which the slowest rank is behind in a step: every exchange waits for it; default: the profile's "
+           "skew_ns, else 0");
+  add_time(app, "--hook-time", o.hook_time,
+           "That the hook takes in a step beside encode and merge; default: the profile's hook_ns, else 0");
   app.add_option("--flops", o.flops, "Operations a second of PowerSGD's products, which are not counted otherwise")
       ->check(CLI::Range(0.0, 1e18))
       ->type_name("X");

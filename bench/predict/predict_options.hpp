@@ -14,7 +14,7 @@ namespace dr::predict {
 // What both commands ask for: costs, what is trained, on what.
 struct case_options {
   std::string profile, model, sizes, input;
-  std::string link_text, hook = "ddp", forward, backward, rest;
+  std::string link_text, hook = "ddp", forward, backward, rest, skew, hook_time;
   std::optional<link> over;  // none: the profile's
   uint32_t ranks = 0, ranks_per_host = 1, bypass = 1000;
   double batch = 0, bucket_mb = 25, slowdown = 0, flops = 0;  // 0: of the model and the profile

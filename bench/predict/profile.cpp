@@ -169,8 +169,11 @@ profile parse_profile(const json& text, const std::string& where) {
   p.date = text_at(text, "date"), p.commit = text_at(text, "commit");
   read_costs(p, text);
   read_links(p, text);
-  if (text.contains("overlap") && text.at("overlap").is_object())
+  if (text.contains("overlap") && text.at("overlap").is_object()) {
     p.slowdown = number_at(text.at("overlap"), "slowdown", where + ": overlap", 0.5, 1);
+    p.skew_ns = number_at(text.at("overlap"), "skew_ns", where + ": overlap", 0, 0);
+    p.hook_ns = number_at(text.at("overlap"), "hook_ns", where + ": overlap", 0, 0);
+  }
   return p;
 }
 

@@ -32,7 +32,7 @@ struct measured_link {
   std::string transport;
   uint32_t ranks = 0, ranks_per_host = 0;
   double latency_ns = 0, bits_per_second = 0;
-  double port_bits_per_second = 0;  // where each rank sends to all others; 0: not measured
+  double port_bits_per_second = 0;            // where each rank sends to all others; 0: not measured
   std::optional<curve> allreduce, allgather;  // ns of so many bytes of a rank
 };
 
@@ -42,7 +42,8 @@ struct profile {
   std::string date, commit;
   std::vector<plan_profile> plans;
   std::vector<measured_link> links;
-  std::optional<double> slowdown;  // of computing while communication runs
+  std::optional<double> slowdown;   // of computing while communication runs
+  double skew_ns = 0, hook_ns = 0;  // as of hook_settings; 0: not measured
 };
 
 // Lines under a result: what a figure rests on that was not measured. Each once.

@@ -68,7 +68,7 @@ outcome step_model::step(const candidate& c, bool traced) const {
 
 // Behind backward: one exchange of the tensors of each plan after the other, and an all-reduce of the dense ones.
 outcome step_model::exchange_step(const candidate& c, bool traced) const {
-  two_lanes lanes(1, traced);
+  two_lanes lanes(1, traced, how.skew_ns);
   lanes.compute(model.forward_ns, "forward", "forward");
   lanes.compute(model.backward_ns, "backward", "backward");
   double encode = 0, merge = 0, sent = 0, exchanged = 0;
@@ -90,7 +90,7 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
     const exchange_work work = w.as_exchange_work(net.ranks, *exact);
     const link port = net.port(w.stage());
     const exchange_time t = model_exchange(w.stage(), elements[k], work, net.ranks, port, traced);
-    const double begin = lanes.now();
+    const double begin = lanes.now() + how.skew_ns;
     lanes.wait(begin + t.total_ns);
     for (interval each : t.timeline) {
       each.begin_ns += begin, each.end_ns += begin;
@@ -116,7 +116,7 @@ outcome step_model::powersgd_step(uint32_t rank, bool traced) const {
     coding = (*known->encode)(model.elements()) + (known->merge ? (*known->merge)(model.elements()) : 0);
   else if (flops > 0)
     coding = 1e9 * size.flops / flops;
-  two_lanes lanes(1, traced);
+  two_lanes lanes(1, traced, how.skew_ns);
   lanes.compute(model.forward_ns, "forward", "forward");
   lanes.compute(model.backward_ns, "backward", "backward");
   lanes.compute(coding, "encode", "products");

@@ -14,7 +14,7 @@ void two_lanes::compute(double ns, const char* kind, const std::string& name) {
 }
 
 double two_lanes::send(double ns, const char* kind, const std::string& name) {
-  const double begin = std::max(now_, link_free_);
+  const double begin = std::max(now_ + skew_, link_free_);
   link_free_ = begin + ns;
   link_busy_ += ns;
   if (traced_ && ns > 0) timeline_.push_back({"link", kind, name, begin, link_free_});
@@ -30,7 +30,7 @@ outcome two_lanes::result(double plain_ns, double encode_ns, double merge_ns, do
   o.encode_ns = encode_ns, o.merge_ns = merge_ns;
   o.link_ns = link_busy_;
   o.exposed_ns = std::max(0.0, now_ - computing);
-  o.no_overlap_ns = computing + link_busy_;
+  o.no_overlap_ns = computing + link_busy_ + (link_busy_ > 0 ? skew_ : 0);
   o.perfect_ns = std::max(computing, link_busy_);
   o.bytes = bytes;
   o.timeline = std::move(timeline_);

@@ -26,10 +26,11 @@ struct outcome {
 };
 
 // Computing on one thread beside one link that serves transfers in their order. Computing is `slowdown` times as slow
-// while the link is busy: both use the same cores.
+// while the link is busy: both use the same cores. A transfer begins `skew_ns` after this rank is ready for it: when the
+// slowest is.
 class two_lanes {
  public:
-  two_lanes(double slowdown, bool traced) : slowdown_(slowdown), traced_(traced) {}
+  two_lanes(double slowdown, bool traced, double skew_ns = 0) : slowdown_(slowdown), skew_(skew_ns), traced_(traced) {}
 
   void compute(double ns, const char* kind, const std::string& name);
   // Starts a transfer, which waits for those before it; returns when it ends.
@@ -41,7 +42,7 @@ class two_lanes {
   outcome result(double plain_ns, double encode_ns, double merge_ns, double bytes);
 
  private:
-  double slowdown_;
+  double slowdown_, skew_;
   bool traced_;
   double now_ = 0, link_free_ = 0, link_busy_ = 0;
   std::vector<interval> timeline_;

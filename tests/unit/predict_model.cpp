@@ -57,6 +57,22 @@ TEST_CASE("the hook encodes on the thread of backward, and merges in order at it
   CHECK(o.step_ns == doctest::Approx(100 * ms + 2 * encode + std::max(gather, merge) + merge));
 }
 
+TEST_CASE("every exchange waits for the slowest rank") {
+  toy t(training_of({2e6, 2e6}, 100 * ms), 10e9, 4);
+  const candidate c = t.uniform(sparse_plan), dense = dense_candidate(false);
+  const double before = t.model.step(c).step_ns, dense_before = t.model.step(dense).step_ns;
+  t.model.how.skew_ns = 3 * ms;
+  CHECK(t.model.step(c).step_ns == doctest::Approx(before + 3 * ms));
+  CHECK(t.model.step(dense).step_ns == doctest::Approx(dense_before + 3 * ms));
+  t.model.how.hook_ns = 1 * ms;  // beside the wait, in which the link is idle
+  CHECK(t.model.step(c).step_ns == doctest::Approx(before + 3 * ms));
+  CHECK(t.model.step(dense).step_ns == doctest::Approx(dense_before + 3 * ms));
+  t.model.hook = hook_kind::exchange;
+  const double late = t.model.step(c).step_ns;
+  t.model.how.skew_ns = 0;
+  CHECK(late == doctest::Approx(t.model.step(c).step_ns + 3 * ms));
+}
+
 TEST_CASE("small tensors travel exactly in the same frames") {
   toy t(training_of({100, 7e6}, 100 * ms), 1e9, 2);
   const double alone = toy(training_of({7e6}, 100 * ms), 1e9, 2).model.step(t.uniform(sparse_plan)).bytes;
