@@ -39,12 +39,12 @@ double bits_in(std::string_view text, std::string_view unit) {
   refuse(text, "'" + std::string(unit) + "' is no unit of a rate; b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, … are");
 }
 
-double ns_in(std::string_view text, std::string_view unit) {
+double ns_in(std::string_view text, std::string_view unit, const char* what) {
   if (unit == "ns") return 1;
   if (unit == "us" || unit == "µs") return 1e3;
   if (unit == "ms") return 1e6;
   if (unit == "s") return 1e9;
-  refuse(text, "'" + std::string(unit) + "' is no unit of a time; ns, us, ms and s are");
+  refuse(text, "'" + std::string(unit) + "' is no unit of a " + what + "; ns, us, ms and s are");
 }
 
 }  // namespace
@@ -58,7 +58,7 @@ link parse_link(std::string_view text) {
   if (comma != text.npos) {
     rest = text.substr(comma + 1);
     l.latency_ns = take_number(text, rest, true);
-    l.latency_ns *= ns_in(text, rest);
+    l.latency_ns *= ns_in(text, rest, "latency");
     l.has_latency = true;
   }
   return l;
@@ -67,7 +67,7 @@ link parse_link(std::string_view text) {
 double parse_time(std::string_view text) {
   std::string_view rest = text;
   const double number = take_number(text, rest, true);
-  return number * ns_in(text, rest);
+  return number * ns_in(text, rest, "time");
 }
 
 }  // namespace dr::predict
