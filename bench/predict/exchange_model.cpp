@@ -29,7 +29,9 @@ struct cost_model {
   double encode_ns = 0, merge_ns = 0;  // of rank 0
 };
 
-uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(x)) : 0; }
+constexpr double clock_ns = 1e18;  // 31 years: the exchange gives up, and nothing overflows
+
+uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, clock_ns))) : 0; }
 
 uint64_t frame_size(void* user, uint64_t elements, uint32_t kind) {
   const exchange_work& w = *static_cast<cost_model*>(user)->work;
@@ -108,7 +110,7 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
   cost_model model{&work, hosts ? inner_of(stage) : 1};
   auto how = sized<dr_exchange_options>();
   how.flags = static_cast<uint32_t>(DR_EXCHANGE_DRY) | (traced ? static_cast<uint32_t>(DR_EXCHANGE_TRACE) : 0u);
-  how.timeout_ns = uint64_t{1} << 60;
+  how.timeout_ns = whole(clock_ns);
   how.frame_size = frame_size;
   how.frame_size_user = &model;
   auto options = sized<dr_loopback_options>();
@@ -145,6 +147,9 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
     }
     const dr_status status = dr_loopback_run(net.get(), list.data(), nullptr);
     if (alike && status == DR_E_ARGUMENT) return {};
+    if (status == DR_E_TIMEOUT)
+      throw unsupported_model(
+          "unsupported: the exchange takes over 31 years, by the costs and the link that were given");
     if (status != DR_OK) fail(contexts[0].get(), "the model's exchange");
     exchange_time t;
     for (uint32_t i = 0; i < present; ++i)

@@ -102,6 +102,14 @@ TEST_CASE("an exchange behind backward takes what its program takes") {
   CHECK(t.model.step(t.uniform(std::string(lossy_plan) + " exchange=owner(parts=4)")).step_ns < owner);
 }
 
+TEST_CASE("costs out of all bounds are refused, not added up") {
+  toy t(training_of({4e6}, 100 * ms), 1e9, 4);
+  t.model.hook = hook_kind::exchange;
+  for (plan_profile& p : t.costs.plans) p.encode->slope = 1e18;
+  CHECK_THROWS_AS(t.model.step(t.uniform(sparse_plan)), unsupported_model);
+  CHECK_THROWS_AS(t.model.step(t.uniform(std::string(sparse_plan) + " exchange=ring")), unsupported_model);
+}
+
 TEST_CASE("a step is within its bounds, where computing is not slowed down") {
   std::mt19937_64 random(7);
   for (int i = 0; i < 200; ++i) {
