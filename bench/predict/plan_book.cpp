@@ -29,22 +29,38 @@ std::string_view code_of(std::string_view line) {
   return trimmed(line);
 }
 
-// Behind the bracket at `at`: where its set ends; npos: it is no set, but the character '['.
-size_t end_of_set(std::string_view pattern, size_t at) {
-  size_t end = at + 1;
-  if (end < pattern.size() && pattern[end] == '!') ++end;
-  if (end < pattern.size() && pattern[end] == ']') ++end;
-  return pattern.find(']', end);
+// Code points, as Python has them; a byte that is no UTF-8 stands for itself.
+std::u32string points_of(std::string_view text) {
+  std::u32string points;
+  for (size_t at = 0; at < text.size();) {
+    const auto first = static_cast<unsigned char>(text[at]);
+    size_t more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
+    if (more >= text.size() - at) more = 0;
+    for (size_t i = 1; i <= more; ++i)
+      if ((text[at + i] & 0xc0) != 0x80) more = 0;
+    char32_t point = more == 0 ? first : first & (0x3f >> more);
+    for (size_t i = 1; i <= more; ++i) point = point << 6 | (text[at + i] & 0x3f);
+    points += point;
+    at += 1 + more;
+  }
+  return points;
 }
 
-bool in_set(std::string_view set, char c) {
-  const bool without = set.starts_with('!');
+// Behind the bracket at `at`: where its set ends; npos: it is no set, but the character '['.
+size_t end_of_set(std::u32string_view pattern, size_t at) {
+  size_t end = at + 1;
+  if (end < pattern.size() && pattern[end] == U'!') ++end;
+  if (end < pattern.size() && pattern[end] == U']') ++end;
+  return pattern.find(U']', end);
+}
+
+bool in_set(std::u32string_view set, char32_t c) {
+  const bool without = set.starts_with(U'!');
   if (without) set.remove_prefix(1);
   bool found = false;
   for (size_t i = 0; i < set.size(); ++i) {
-    if (i + 2 < set.size() && set[i + 1] == '-') {
-      found |= static_cast<unsigned char>(set[i]) <= static_cast<unsigned char>(c) &&
-               static_cast<unsigned char>(c) <= static_cast<unsigned char>(set[i + 2]);
+    if (i + 2 < set.size() && set[i + 1] == U'-') {
+      found |= set[i] <= c && c <= set[i + 2];
       i += 2;
     } else {
       found |= set[i] == c;
@@ -53,40 +69,28 @@ bool in_set(std::string_view set, char c) {
   return found != without;
 }
 
-// Of a character of UTF-8 all bytes but the first: `?` takes a character, not a byte.
-size_t length_of(std::string_view name, size_t at) {
-  size_t n = 1;
-  while (at + n < name.size() && (name[at + n] & 0xc0) == 0x80) ++n;
-  return n;
-}
-
 }  // namespace
 
-bool matches(std::string_view pattern, std::string_view name) {
+bool matches(std::string_view pattern_text, std::string_view name_text) {
+  const std::u32string points = points_of(pattern_text), name = points_of(name_text);
+  const std::u32string_view pattern = points;
   size_t p = 0, n = 0, star = pattern.npos, from = 0;  // back to the last star, which takes one more
   while (n < name.size()) {
-    size_t end = pattern.npos;
-    if (p < pattern.size() && pattern[p] == '*') {
+    const char32_t c = p < pattern.size() ? pattern[p] : U'\0';
+    const size_t end = c == U'[' ? end_of_set(pattern, p) : pattern.npos;
+    if (c == U'*' && p < pattern.size()) {
       star = p++, from = n;
-      continue;
-    }
-    if (p < pattern.size() && pattern[p] == '?') {
-      ++p, n += length_of(name, n);
-      continue;
-    }
-    if (p < pattern.size() && pattern[p] == '[' && (end = end_of_set(pattern, p)) != pattern.npos) {
-      if (in_set(pattern.substr(p + 1, end - p - 1), name[n])) {
-        p = end + 1, ++n;
-        continue;
-      }
-    } else if (p < pattern.size() && pattern[p] == name[n]) {
+    } else if (end != pattern.npos && in_set(pattern.substr(p + 1, end - p - 1), name[n])) {
+      p = end + 1, ++n;
+    } else if (end == pattern.npos && p < pattern.size() && (c == U'?' || c == name[n])) {
       ++p, ++n;
-      continue;
+    } else if (star != pattern.npos) {
+      p = star + 1, n = ++from;
+    } else {
+      return false;
     }
-    if (star == pattern.npos) return false;
-    p = star + 1, n = ++from;
   }
-  while (p < pattern.size() && pattern[p] == '*') ++p;
+  while (p < pattern.size() && pattern[p] == U'*') ++p;
   return p == pattern.size();
 }
 
