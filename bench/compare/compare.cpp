@@ -290,9 +290,8 @@ class measurement {
     // Supports that nobody selects again grow with every rank, as far as they do not meet.
     const double most = static_cast<double>(r.d) / static_cast<double>(std::max<uint64_t>(r.support.value_or(0), 1));
     const double growth = p.sparsify == "sparsify=none" ? std::min<double>(settings_.ranks, most) : 1;
-    return {at(r.sparsify_ns, r.sparsify_ns_spread),
-            at(r.encode_ns, r.encode_ns_spread),
-            at(r.decode_ns, r.decode_ns_spread),
+    return {static_cast<double>(r.d),
+            at(r.sparsify_ns, r.sparsify_ns_spread) + at(r.encode_ns, r.encode_ns_spread),
             at(r.merge_ns, r.merge_ns_spread),
             static_cast<double>(r.bytes),
             std::max(growth, 1.0),
@@ -305,19 +304,18 @@ class measurement {
     const double half_bytes = std::min(dense_bytes, 2 * static_cast<double>(r.d));
     const step_costs costs = costs_of(r, p, dense_bytes, 0);
     const uint32_t n = settings_.ranks;
-    r.pays_below = pays_below(costs, dense_bytes, n);
-    r.pays_below_bf16 = pays_below(costs, half_bytes, n);
+    r.pays_below = pays_below(costs, p.exchange, dense_bytes, n);
+    r.pays_below_bf16 = half_bytes < dense_bytes ? pays_below(costs, p.exchange, half_bytes, n) : r.pays_below;
     if (!settings_.over) return;
     const link& l = *settings_.over;
-    const schedule how = read_schedule(p.exchange);
-    r.step_ns = step_ns(costs, how, n, l);
-    r.gather_step_ns = step_ns(costs, {}, n, l);
+    r.step_ns = step_ns(costs, p.exchange, n, l);
+    r.gather_step_ns = p.exchange.empty() ? r.step_ns : step_ns(costs, "", n, l);
     r.dense_step_ns = ring_ns(dense_bytes, n, l);
     r.bf16_step_ns = ring_ns(half_bytes, n, l);
     const double best = std::min(r.dense_step_ns, r.bf16_step_ns);
-    const double least = step_ns(costs_of(r, p, dense_bytes, -1), how, n, l);
-    const double most = step_ns(costs_of(r, p, dense_bytes, 1), how, n, l);
-    r.verdict = most < best ? "pays" : least > best ? "slower" : "even";
+    const double least = step_ns(costs_of(r, p, dense_bytes, -1), p.exchange, n, l);
+    const double most = step_ns(costs_of(r, p, dense_bytes, 1), p.exchange, n, l);
+    r.verdict = std::isnan(r.step_ns) ? "unknown" : most < best ? "pays" : least > best ? "slower" : "even";
   }
 
   std::span<const subject> gradients_;

@@ -10,10 +10,13 @@
 #include <set>
 
 #include "against.hpp"
+#include "bench/predict/plan_book.hpp"
+#include "bench/predict/plan_work.hpp"
 #include "best.hpp"
 #include "compare.hpp"
 #include "document.hpp"
 #include "html_report.hpp"
+#include "inputs.hpp"
 #include "number.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
@@ -98,6 +101,11 @@ class comparison {
   int run() {
     const std::vector<std::string> plans = expand_plans(o_.plans, o_.limit);
     check_presets();
+    if (!o_.book.empty()) try {
+        book_ = predict::read_book(o_.book);
+      } catch (const std::runtime_error& e) {
+        throw input_error(e.what());
+      }
     read_saved();
     std::vector<json_row> known = rows_;
     known.push_back(to_json(row{}));
@@ -124,8 +132,8 @@ class comparison {
       if (texts.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
       for (const std::string& text : texts) (void)parse_plan(text);
     }
-    if (!measures() && !(o_.plans.empty() && o_.presets.empty() && o_.resume.empty()))
-      throw usage_error("--from without INPUT measures nothing: --plan, --preset and --resume want an INPUT");
+    if (!measures() && !(o_.plans.empty() && o_.presets.empty() && o_.resume.empty() && o_.book.empty()))
+      throw usage_error("--from without INPUT measures nothing: --plan, --preset, --book and --resume want an INPUT");
   }
 
   void read_saved() {
@@ -153,6 +161,24 @@ class comparison {
     for (const std::string& name : o_.presets)
       for (std::string& text : preset_plans(name, default_sparsifier(like))) texts.push_back(std::move(text));
     return texts;
+  }
+
+  // Dense in a book is what frames carry exactly.
+  std::vector<std::string> book_plan(const std::string& tensor) const {
+    const std::string& text = predict::plan_in(book_, tensor);
+    return {text.empty() ? predict::exact_text : text};
+  }
+
+  // Of each input (and step) one row for all tensors, each by its plan.
+  void add_book_totals(std::vector<json_row>& totals) const {
+    std::map<std::pair<std::string, json_row>, std::vector<const json_row*>> inputs;
+    for (const json_row& row : rows_)
+      if (!is_memcpy(row)) inputs[{text_of(row, "input"), row.value("step", json_row())}].push_back(&row);
+    for (const auto& [key, rows] : inputs) {
+      json_row total = combine(rows);
+      total["plan"] = "book " + o_.book;
+      totals.push_back(std::move(total));
+    }
   }
 
   json_row wanted_row(std::span<const subject> gradients, std::string_view plan) const {
@@ -196,7 +222,9 @@ class comparison {
     for (const auto& gradients : sequences) {
       if (!alone && gradients.size() > o_.steps)
         throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
-      plans.push_back(missing_plans(plans_for(plan_texts, *like.at(gradients[0][0].input)), gradients));
+      const std::vector<std::string> texts =
+          o_.book.empty() ? plans_for(plan_texts, *like.at(gradients[0][0].input)) : book_plan(gradients[0][0].name);
+      plans.push_back(missing_plans(texts, gradients));
       work.push_back(work.back() +
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
@@ -256,7 +284,10 @@ class comparison {
       document_["subjects"] = kept_->subjects();
     }
     total_list totals = totals_of(rows_);
-    for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
+    if (o_.book.empty())
+      for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
+    else
+      add_book_totals(totals.totals);
     try {
       if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
       document_["rows"] = questions_.wanted.apply(rows_);
@@ -292,6 +323,7 @@ class comparison {
   ordered_json document_, old_;
   questions questions_;
   std::optional<resumed_run> kept_;
+  predict::plan_book book_;
   std::vector<json_row> rows_;
   measured measured_;
   int signal_ = 0;

@@ -6,6 +6,8 @@
 #include <iterator>
 #include <new>
 
+#include "bench/predict/plan_command.hpp"
+#include "bench/predict/predict_command.hpp"
 #include "codec_list.hpp"
 #include "compare_command.hpp"
 #include "decoded_file.hpp"
@@ -113,6 +115,10 @@ int run(convert_options o) {
 }
 
 int run(const calibrate::calibrate_options& o) { return calibrate::run_calibrate(o); }
+
+int run(const predict::predict_options& o) { return predict::run_predict(o); }
+
+int run(const predict::plan_options& o) { return predict::run_plan(o); }
 
 int run(const finished& f) { return f.status; }
 

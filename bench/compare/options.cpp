@@ -91,7 +91,7 @@ void add_timing(CLI::App& app, compare_options& o) {
       ->type_name("SECONDS")
       ->excludes(repeat);
   app.add_option("--ranks", o.ranks, "Ranks: of `merge`, `pays below` and --link; default: 8")
-      ->check(CLI::Range(2, 1000000))
+      ->check(CLI::Range(2, 65536))
       ->type_name("N");
   app.add_option_function<std::string>(
          "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },
@@ -172,6 +172,11 @@ void add_compare(CLI::App& app, compare_options& o) {
   add_list(app, "--preset", o.presets,
            "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
       ->type_name("NAME");
+  app.add_option("--book", o.book, "Each tensor by its plan of this plan book (`plan` writes one); a total of all")
+      ->check(no_empty_path)
+      ->type_name("FILE")
+      ->excludes("--plan")
+      ->excludes("--preset");
   add_list(app, "--tensor", o.subjects.globs, "Only tensors with such a name ('layer3.*'), a row each; may be repeated")
       ->type_name("GLOB");
   auto* each = app.add_flag("--per-tensor", o.subjects.per_tensor, "A row for every tensor of at least 1000 elements");
@@ -253,6 +258,8 @@ command parse_options(int argc, const char* const* argv) {
   convert_options convert;
   decode_options decode;
   calibrate::calibrate_options calibrate;
+  predict::predict_options predict;
+  predict::plan_options plan;
   CLI::App app(about, "deepreduce");
   app.require_subcommand(1);
   app.footer("`deepreduce help COMMAND` describes a command.");
@@ -265,6 +272,9 @@ command parse_options(int argc, const char* const* argv) {
   auto* decode_app = app.add_subcommand("decode", "Writes the tensors of a frame as .npy, .npz or .f32");
   auto* inspect_app = app.add_subcommand("inspect", "Tells what is in a frame, or what is wrong with it");
   auto* calibrate_app = app.add_subcommand("calibrate", "Measures what plans cost on this machine, into a profile");
+  auto* predict_app =
+      app.add_subcommand("predict", "Predicts the step of a training by each plan, and what pays on a link");
+  auto* plan_app = app.add_subcommand("plan", "Chooses a plan for each tensor and writes a plan book");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
   codecs_app->add_option("NAME", codecs.name, "Only these: a codec, a role (index, value, …), or role=name")
@@ -278,6 +288,8 @@ command parse_options(int argc, const char* const* argv) {
   add_convert(*convert_app, convert);
   add_decode(*decode_app, decode);
   calibrate::add_calibrate(*calibrate_app, calibrate);
+  predict::add_predict(*predict_app, predict);
+  predict::add_plan(*plan_app, plan);
   help_app->add_option("COMMAND", "Which one")->type_name("");
   try {
     app.parse(arguments_of(app, argc, argv));
@@ -287,6 +299,10 @@ command parse_options(int argc, const char* const* argv) {
     return finished{app.exit(e, std::cout, std::cerr) == 0 ? 0 : 2};
   }
   if (compare_app->parsed()) {
+    if (!compare.book.empty() && (compare.subjects.batch || compare.subjects.flat))
+      throw usage_error("--book: tensors have plans of their own; --batch and --flat join them");
+    // Small ones, too.
+    if (!compare.book.empty() && compare.subjects.globs.empty()) compare.subjects.globs = {"*"};
     compare.form = chosen_format(compare);
     if (compare.pareto == "COLUMNS") compare.pareto = usual_front;
     return compare;
@@ -297,6 +313,8 @@ command parse_options(int argc, const char* const* argv) {
   if (convert_app->parsed()) return convert;
   if (decode_app->parsed()) return decode;
   if (calibrate_app->parsed()) return calibrate;
+  if (predict_app->parsed()) return predict;
+  if (plan_app->parsed()) return plan;
   return encode;
 }
 

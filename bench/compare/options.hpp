@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/calibrate/calibrate_command.hpp"
+#include "bench/predict/predict_options.hpp"
 #include "compare.hpp"
 #include "subjects.hpp"
 
@@ -22,6 +23,7 @@ struct compare_options {
   std::string where, sort, pareto, best, best_by = "bytes";  // "": not asked for
   std::vector<std::string> from;                             // saved documents
   std::string resume, against;                               // likewise, one each
+  std::string book;                                          // a plan book: each tensor has its plan from it
   bool fail_if_worse = false;
   uint64_t limit = 10000;                      // of plans that sweeps give
   uint32_t threads = 0, ranks = 8, steps = 0;  // 0: each input by itself
@@ -73,7 +75,8 @@ struct finished {
 };
 
 using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
-                             encode_options, decode_options, convert_options, calibrate::calibrate_options>;
+                             encode_options, decode_options, convert_options, calibrate::calibrate_options,
+                             predict::predict_options, predict::plan_options>;
 
 // Throws usage_error for a combination of options that has no meaning.
 command parse_options(int argc, const char* const* argv);

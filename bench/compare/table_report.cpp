@@ -26,6 +26,7 @@ std::string time_text(double time) {
 }
 
 std::string duration(double ns) {
+  if (!std::isfinite(ns)) return "?";
   const char* const units[] = {"ns", "µs", "ms", "s"};
   size_t unit = 0;
   while (unit < 3 && ns >= 999.5) ns /= 1000, ++unit;
@@ -33,6 +34,7 @@ std::string duration(double ns) {
 }
 
 std::string speed(double bits_per_second) {
+  if (!std::isfinite(bits_per_second)) return "?";
   if (bits_per_second <= 0) return "never";
   const bool giga = bits_per_second >= 1e9;
   return fmt::format("{:.3g} {}b/s", bits_per_second / (giga ? 1e9 : 1e6), giga ? 'G' : 'M');
@@ -172,8 +174,7 @@ std::string block_text(const block& b, bool stepped) {
     text += fmt::format("  {}: r = {} ({:.3g} %), index bound {:.2f} bits\n", b.sparsify, grouped(r.r.value_or(0)),
                         share, r.index_bound_bits_per_nonzero);
     if (!r.verdict.empty())
-      text += fmt::format("  model of a step (nothing overlapped): ring all-reduce of dense {} {}{}\n", r.dtype,
-                          duration(r.dense_step_ns),
+      text += fmt::format("  model of a step: ring all-reduce of dense {} {}{}\n", r.dtype, duration(r.dense_step_ns),
                           r.bf16_step_ns < r.dense_step_ns ? ", in 16 bits " + duration(r.bf16_step_ns) : "");
     text += table_text(b);
     std::vector<named_row> named;
@@ -219,15 +220,16 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
   const bool short_floats = std::ranges::any_of(rows, [](const row& r) { return r.dtype != "f32"; });
   const std::string dense = short_floats ? "the dense tensor in its own type" : "dense f32";
   if (run.link_text.empty())
-    return text + fmt::format(
-                      "pays below: the speed of each rank's link, in bits a second, under which an all-gather among n "
-                      "= {0} ranks beats a\nring all-reduce of {1}: sparsify + encode + merge + 8 (n - 1) bytes / "
-                      "speed < 16 dense bytes (n - 1) / n / speed.\nModelled from these times; nothing overlapped, "
-                      "no latency; --link models a step.\n",
-                      run.ranks, dense);
+    return text +
+           fmt::format(
+               "pays below: the speed of each rank's link, in bits a second, under which the plan's exchange (an "
+               "all-gather, if it names\nnone) among n = {0} ranks beats a ring all-reduce of {1}: sparsify + "
+               "encode + merge + 8 (n - 1) bytes / speed\n< 16 dense bytes (n - 1) / n / speed of an all-gather. "
+               "Modelled from these times; no latency; --link models a step.\n",
+               run.ranks, dense);
   return text + fmt::format(
-                    "step: of n = {} ranks over links of {}, a model from these times, nothing overlapped (formulas: "
-                    "--help). verdict:\nagainst the faster ring all-reduce, of {} or in 16 bits, whose computing is "
+                    "step: of n = {} ranks over links of {}, a model from these times: the exchange run dry (--help). "
+                    "verdict:\nagainst the faster ring all-reduce, of {} or in 16 bits, whose computing is "
                     "not counted; even: within the spread.\n",
                     run.ranks, run.link_text, dense);
 }

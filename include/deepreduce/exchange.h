@@ -84,7 +84,8 @@ typedef struct dr_exchange_options {
   uint32_t reserved;
   uint64_t timeout_ns;  /* of one exchange; 0: 60 s */
   uint64_t dense_below; /* tensors of fewer elements are sent dense and exact, beside the others; 0: none */
-  /* DRY: bytes of the frame of so many elements, at least 1; sum is 1: of a sum that an owner encodes. */
+  /* DRY: bytes of the frame of so many elements, at least 1. sum is 1: of a sum that an owner encodes; 2: dense and exact, as a
+   * host's ranks send theirs to the one that sums them (hierarchy). */
   uint64_t (*frame_size)(void *user, uint64_t elements, uint32_t sum);
   void *frame_size_user;
 } dr_exchange_options;

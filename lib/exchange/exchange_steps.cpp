@@ -101,7 +101,8 @@ void exchange::encode(const step& s) {
   if (r.empty() || (failed() && for_nothing)) return;
   encode_result made;
   if (dry()) {
-    made.size = std::max<uint64_t>(1, options_.frame_size(options_.frame_size_user, r.elements(), of_sum));
+    made.size =
+        std::max<uint64_t>(1, options_.frame_size(options_.frame_size_user, r.elements(), s.exact ? 2u : of_sum));
     return finish_encode(s, DR_OK, made);
   }
   if (finds_fault(s)) return;

@@ -49,7 +49,7 @@ const COLUMNS = [
   ["regather_ns", "gather", "time", "Gathering values at the positions that decoding gives, in one traced encode."],
   ["choose_ns", "choose", "time", "Choice of codecs by auto, in one traced encode."],
   ["rounds", "rounds", "count", "Timed rounds, after one that warms up."],
-  ["step_ns", "step", "time", "Modelled time of one exchange by this plan over the given link: a model, nothing overlaps."],
+  ["step_ns", "step", "time", "Modelled time of one exchange by this plan over the given link: its program run dry."],
   ["gather_step_ns", "gather step", "time", "The same by an all-gather of frames, whatever exchange the plan names."],
   ["dense_step_ns", "dense step", "time", "The same for a ring all-reduce of dense f32."],
   ["bf16_step_ns", "bf16 step", "time", "The same for a ring all-reduce of bf16."],

@@ -1,0 +1,176 @@
+#include "exchange_model.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "deepreduce/deepreduce.hpp"
+#include "deepreduce/exchange.h"
+
+namespace dr::predict {
+namespace {
+
+template <class T, void (*destroy)(T*)>
+struct destroyer {
+  void operator()(T* x) const { destroy(x); }
+};
+using loopback_handle = std::unique_ptr<dr_loopback, destroyer<dr_loopback, dr_loopback_destroy>>;
+using exchange_handle = std::unique_ptr<dr_exchange, destroyer<dr_exchange, dr_exchange_destroy>>;
+
+constexpr double exact_header = 64;  // of a dense frame: about
+
+struct cost_model {
+  const exchange_work* work;
+  uint32_t inner = 1;                  // hierarchy: ranks of a host
+  double encode_ns = 0, merge_ns = 0;  // of rank 0
+};
+
+constexpr double clock_ns = 1e18;  // 31 years: the exchange gives up, and nothing overflows
+
+uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, clock_ns))) : 0; }
+
+uint64_t frame_size(void* user, uint64_t elements, uint32_t kind) {
+  const exchange_work& w = *static_cast<cost_model*>(user)->work;
+  const double n = static_cast<double>(elements), dense = w.dense_bytes * n + exact_header;
+  if (kind == 2) return whole(dense);
+  const double bytes = w.frame(n);
+  return std::max<uint64_t>(1, whole(kind == 1 ? std::max(bytes, std::min(bytes * w.sum_growth, dense)) : bytes));
+}
+
+uint64_t cost(void* user, uint32_t rank, uint32_t step, uint64_t elements, uint64_t bytes) {
+  cost_model& m = *static_cast<cost_model*>(user);
+  const exchange_work& w = *m.work;
+  const double n = static_cast<double>(elements);
+  if (elements == 0) return 0;
+  const bool hosts = m.inner > 1, member = hosts && rank % m.inner != 0;
+  double ns = 0;
+  switch (step) {
+    case DR_STEP_ENCODE: ns = member ? w.add(n) : w.encode(n); break;
+    case DR_STEP_ENCODE_SUM: ns = w.encode(n); break;
+    case DR_STEP_ADD: ns = w.add(n); break;
+    case DR_STEP_SUM:
+    case DR_STEP_MERGE: {
+      // Frames of one size each: bytes tell how many. Those that the leader of a host sums are dense.
+      const bool dense = hosts && step == DR_STEP_SUM;
+      const double one = static_cast<double>(frame_size(user, elements, dense ? 2 : 0));
+      const double count = std::max(1.0, static_cast<double>(bytes) / one);
+      ns = dense ? count * w.add(n) : w.first(n) + (count - 1) * w.merge(n);
+      break;
+    }
+    default: return 0;
+  }
+  if (rank == 0) (step == DR_STEP_ENCODE || step == DR_STEP_ENCODE_SUM ? m.encode_ns : m.merge_ns) += ns;
+  return whole(ns);
+}
+
+[[noreturn]] void fail(dr_context* c, const char* what) {
+  const dr_error* e = dr_last_error(c);
+  throw std::runtime_error(fmt::format("{}: {}", what, e ? e->message : "no memory"));
+}
+
+std::vector<interval> intervals_of(dr_exchange* x) {
+  size_t size = 0;
+  (void)dr_exchange_trace(x, nullptr, 0, &size);
+  std::string text(size, '\0');
+  if (dr_exchange_trace(x, text.data(), text.size(), &size) != DR_OK) return {};
+  std::vector<interval> list;
+  const nlohmann::json events = nlohmann::json::parse(text);
+  for (const nlohmann::json& e : events.is_array() ? events : events.at("traceEvents")) {
+    if (!e.contains("ts") || !e.contains("dur")) continue;
+    const std::string name = e.at("name");
+    const double begin = 1e3 * e.at("ts").get<double>(), end = begin + 1e3 * e.at("dur").get<double>();
+    if (end <= begin) continue;
+    const bool computes =
+        name.find("encode") == 0 || name.find("merge") == 0 || name.find("sum") == 0 || name.find("add") == 0;
+    list.push_back({computes ? "compute" : "link", name.substr(0, name.find(' ')), name, begin, end});
+  }
+  return list;
+}
+
+uint32_t inner_of(const std::string& stage) {
+  uint32_t inner = 1;
+  if (const size_t at = stage.find("inner="); at != stage.npos)
+    std::from_chars(stage.data() + at + 6, stage.data() + stage.size(), inner);
+  return std::max(inner, 1u);
+}
+
+}  // namespace
+
+exchange_time model_exchange(const std::string& stage, double elements, const exchange_work& work, uint32_t ranks,
+                             const link& port, bool traced) {
+  if (ranks > most_ranks)
+    throw unsupported_model(fmt::format("an exchange has at most {} ranks, not {}", most_ranks, ranks));
+  // Which elements a sparsifier takes makes no difference to a dry run, so the simplest plan stands for all.
+  const plan method("sparsify=topr(ratio=0.01) index=golomb value=raw" + (stage.empty() ? "" : " " + stage));
+  const bool hosts = stage.starts_with("exchange=hierarchy");
+  cost_model model{&work, hosts ? inner_of(stage) : 1};
+  auto how = sized<dr_exchange_options>();
+  how.flags = static_cast<uint32_t>(DR_EXCHANGE_DRY) | (traced ? static_cast<uint32_t>(DR_EXCHANGE_TRACE) : 0u);
+  how.timeout_ns = whole(clock_ns);
+  how.frame_size = frame_size;
+  how.frame_size_user = &model;
+  auto options = sized<dr_loopback_options>();
+  options.ranks = ranks;
+  options.latency_ns = whole(port.latency_ns);
+  options.bytes_per_second = port.bits_per_second / 8;
+  options.cost = cost;
+  options.cost_user = &model;
+  float nothing = 0;  // a model's tensors have sizes only
+  const dr_tensor in = dense(DR_F32, &nothing, std::max<uint64_t>(1, whole(elements)));
+  const auto run = [&](bool alike) -> std::optional<exchange_time> {
+    options.flags = alike ? static_cast<uint32_t>(DR_LOOPBACK_ALIKE) : 0u;
+    dr_loopback* made = nullptr;
+    auto e = sized<dr_error>();
+    if (dr_loopback_create(&options, &made, &e) != DR_OK)
+      throw std::runtime_error(std::string("loopback: ") + e.message);
+    const loopback_handle net(made);
+    const uint32_t present = alike ? 1 : ranks;
+    std::vector<context> contexts(present);
+    std::vector<dr_tensor_out> outs(present, dense_out(DR_F32, &nothing, in.universe));
+    std::vector<exchange_handle> exchanges;
+    std::vector<dr_exchange*> list;
+    for (uint32_t i = 0; i < present; ++i) {
+      auto transport = sized<dr_transport>();
+      dr_exchange* x = nullptr;
+      dr_context* const c = contexts[i].get();
+      if (dr_loopback_transport(net.get(), i, &transport) != DR_OK ||
+          dr_exchange_create(c, method.get(), &transport, &how, &in, sizeof in, &outs[i], sizeof outs[i], 1, &x) !=
+              DR_OK)
+        fail(c, "the model's exchange");
+      exchanges.emplace_back(x);
+      list.push_back(x);
+      if (dr_exchange_start(x, nullptr) != DR_OK) fail(c, "the model's exchange");
+    }
+    const dr_status status = dr_loopback_run(net.get(), list.data(), nullptr);
+    if (alike && status == DR_E_ARGUMENT) return {};
+    if (status == DR_E_TIMEOUT)
+      throw unsupported_model(
+          "unsupported: the exchange takes over 31 years, by the costs and the link that were given");
+    if (status != DR_OK) fail(contexts[0].get(), "the model's exchange");
+    exchange_time t;
+    for (uint32_t i = 0; i < present; ++i)
+      t.total_ns = std::max(t.total_ns, static_cast<double>(dr_loopback_now(net.get(), i)));
+    auto info = sized<dr_exchange_info>();
+    (void)dr_exchange_describe(list[0], &info, nullptr);
+    t.bytes = static_cast<double>(info.sent);
+    t.encode_ns = model.encode_ns, t.merge_ns = model.merge_ns;
+    if (traced) t.timeline = intervals_of(list[0]);
+    return t;
+  };
+  if (!hosts)
+    if (auto t = run(true)) return *t;
+  if (ranks > most_unlike)
+    throw unsupported_model(
+        hosts ? fmt::format("unsupported: {} among {} ranks; at most {} ranks that are not alike are modelled", stage,
+                            ranks, most_unlike)
+              : fmt::format("unsupported: {} of {:.0f} elements among {} ranks leaves ranks without elements",
+                            stage.empty() ? "exchange=gather" : stage, elements, ranks));
+  model.encode_ns = model.merge_ns = 0;
+  return *run(false);
+}
+
+}  // namespace dr::predict

@@ -1,0 +1,73 @@
+#include "link_text.hpp"
+
+#include <charconv>
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+namespace dr::predict {
+namespace {
+
+[[noreturn]] void refuse(std::string_view text, const std::string& why) {
+  throw std::invalid_argument("'" + std::string(text) + "': " + why);
+}
+
+// A positive number (or 0 where that is fine) at the front of `rest`, which keeps what is behind it.
+double take_number(std::string_view text, std::string_view& rest, bool may_be_zero) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), number);
+  if (error != std::errc() || !std::isfinite(number) || number < 0 || (number == 0 && !may_be_zero))
+    refuse(text, "'" + std::string(rest) + "' does not begin with a number above 0");
+  rest.remove_prefix(static_cast<size_t>(end - rest.data()));
+  while (rest.starts_with(' ')) rest.remove_prefix(1);
+  return number;
+}
+
+double bits_in(std::string_view text, std::string_view unit) {
+  if (unit.empty()) return 1;
+  double factor = 1;
+  std::string_view rest = unit;
+  constexpr std::string_view prefixes = "kMGT";
+  if (rest.starts_with('K')) rest.remove_prefix(1), factor = 1e3;
+  if (const size_t power = prefixes.find(rest.empty() ? '?' : rest[0]); power != prefixes.npos) {
+    rest.remove_prefix(1);
+    for (size_t i = 0; i <= power; ++i) factor *= 1e3;
+  }
+  for (const std::string_view bit : {"b/s", "bit/s", "bits/s", "bps"})
+    if (rest == bit) return factor;
+  if (rest == "B/s") return 8 * factor;
+  refuse(text, "'" + std::string(unit) + "' is no unit of a rate; b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, … are");
+}
+
+double ns_in(std::string_view text, std::string_view unit, const char* what) {
+  if (unit == "ns") return 1;
+  if (unit == "us" || unit == "µs") return 1e3;
+  if (unit == "ms") return 1e6;
+  if (unit == "s") return 1e9;
+  refuse(text, "'" + std::string(unit) + "' is no unit of a " + what + "; ns, us, ms and s are");
+}
+
+}  // namespace
+
+link parse_link(std::string_view text) {
+  const size_t comma = text.find(',');
+  std::string_view rest = text.substr(0, comma);
+  link l;
+  l.bits_per_second = take_number(text, rest, false);
+  l.bits_per_second *= bits_in(text, rest);
+  if (comma != text.npos) {
+    rest = text.substr(comma + 1);
+    l.latency_ns = take_number(text, rest, true);
+    l.latency_ns *= ns_in(text, rest, "latency");
+    l.has_latency = true;
+  }
+  return l;
+}
+
+double parse_time(std::string_view text) {
+  std::string_view rest = text;
+  const double number = take_number(text, rest, true);
+  return number * ns_in(text, rest, "time");
+}
+
+}  // namespace dr::predict

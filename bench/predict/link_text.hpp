@@ -1,0 +1,20 @@
+// A link as a person writes it.
+#pragma once
+
+#include <string_view>
+
+namespace dr::predict {
+
+// Of a rank, each way.
+struct link {
+  double bits_per_second = 0, latency_ns = 0;
+  bool has_latency = false;  // somebody stated it
+};
+
+// "10Gb/s", "100Mbit/s,50us", "25e9" (bit/s), "1.25GB/s" (bytes). Throws std::invalid_argument.
+link parse_link(std::string_view text);
+
+// "122ms", "1.5 s", "40us": in ns. Throws std::invalid_argument.
+double parse_time(std::string_view text);
+
+}  // namespace dr::predict

@@ -1,0 +1,80 @@
+#include "network.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+namespace dr::predict {
+namespace {
+
+double time_of(double bytes, const link& l) { return 8e9 * bytes / l.bits_per_second; }
+
+}  // namespace
+
+double ring_allreduce_ns(double bytes, uint32_t ranks, const link& l) {
+  const double n = ranks;
+  return 2 * (n - 1) * (l.latency_ns + time_of(bytes / n, l));
+}
+
+double ring_allgather_ns(double bytes, uint32_t ranks, const link& l) {
+  return (ranks - 1.0) * (l.latency_ns + time_of(bytes, l));
+}
+
+double network::allreduce_ns(double bytes) const {
+  if (ranks < 2) return 0;
+  if (!measured || !measured->allreduce || (stated && wire.has_latency)) return ring_allreduce_ns(bytes, ranks, wire);
+  const curve& c = *measured->allreduce;
+  const double n = ranks, m = measured->ranks, hops = (n - 1) / (m - 1);
+  if (stated) return std::max(c.floor, c.base) * hops + 2 * (n - 1) / n * time_of(bytes, wire);
+  if (ranks == measured->ranks) return c(bytes);
+  return std::max(c.floor, c.base) * hops + c.slope * bytes * ((n - 1) / n) / ((m - 1) / m);
+}
+
+double network::allgather_ns(double bytes) const {
+  if (ranks < 2) return 0;
+  if (!measured || !measured->allgather || (stated && wire.has_latency)) return ring_allgather_ns(bytes, ranks, wire);
+  const curve& c = *measured->allgather;
+  const double hops = (ranks - 1.0) / (measured->ranks - 1.0);
+  if (stated) return std::max(c.floor, c.base) * hops + (ranks - 1.0) * time_of(bytes, wire);
+  if (ranks == measured->ranks) return c(bytes);
+  return hops * (std::max(c.floor, c.base) + c.slope * bytes);
+}
+
+link network::port(const std::string& stage) const {
+  link port = wire;
+  if (!port.has_latency && measured) port.latency_ns = measured->latency_ns;
+  const double n = ranks, m = std::min<double>(std::max(ranks_per_host, 1u), n);
+  const bool one = stage.starts_with("exchange=ring") || stage.starts_with("exchange=hierarchy");
+  // As measured, with the hosts as they were.
+  if (!one && !stated && measured && measured->port_bits_per_second > 0 && ranks == measured->ranks) {
+    port.bits_per_second = measured->port_bits_per_second;
+    return port;
+  }
+  if (!one && m > 1 && n > m) port.bits_per_second = wire.bits_per_second / m * (n - 1) / (n - m);
+  return port;
+}
+
+network network::with_rate(double bits_per_second) const {
+  network other = *this;
+  other.wire.bits_per_second = bits_per_second;
+  other.stated = true;
+  return other;
+}
+
+network network::with_ranks(uint32_t wanted) const {
+  network other = *this;
+  other.ranks = wanted;
+  return other;
+}
+
+const measured_link* closest_link(const profile& p, const char* transport, uint32_t ranks, double bits_per_second) {
+  const auto distance = [](double a, double b) { return std::abs(std::log(a / b)); };
+  const auto rank = [&](const measured_link& l) {
+    return std::tuple(l.transport != transport, distance(l.ranks, ranks),
+                      bits_per_second > 0 ? distance(l.bits_per_second, bits_per_second) : 0);
+  };
+  const auto best = std::ranges::min_element(p.links, {}, rank);
+  return best == p.links.end() ? nullptr : &*best;
+}
+
+}  // namespace dr::predict

@@ -1,0 +1,204 @@
+#include "plan_command.hpp"
+
+#include <fmt/core.h>
+
+#include <cmath>
+#include <limits>
+#include <map>
+
+#include "bench/compare/compare_command.hpp"
+#include "bench/compare/inputs.hpp"
+#include "bench/compare/output.hpp"
+#include "bench/compare/plan_list.hpp"
+#include "plan_book.hpp"
+#include "plan_choice.hpp"
+#include "predict_command.hpp"
+#include "predict_text.hpp"
+
+namespace dr::predict {
+namespace {
+
+using compare::input_error;
+using compare::usage_error;
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr double unknown = std::numeric_limits<double>::quiet_NaN();
+
+// Relative errors of plans: of a tensor where rows have them, else of any.
+class error_table {
+ public:
+  void read(const plan_options& o) {
+    for (const std::string& text : o.errors) {
+      const size_t colon = text.rfind(':');
+      char* end = nullptr;
+      const std::string number = colon == text.npos ? "" : text.substr(colon + 1);
+      const double e = std::strtod(number.c_str(), &end);
+      if (number.empty() || *end != 0 || !std::isfinite(e) || e < 0)
+        throw usage_error("--error '" + text + "': not PLAN: E, with E of 0 or more");
+      given_[without_stages(std::string(compare::parse_plan(text.substr(0, colon)).text()), {"exchange", "bucket"})] =
+          e;
+    }
+    if (!o.error_rows.empty()) read_rows(o.error_rows);
+  }
+
+  double of(const std::string& plan, const std::string& tensor) const {
+    const std::string key = without_stages(plan, {"exchange", "bucket"});
+    if (const auto known = of_tensor_.find(key + '\n' + tensor); known != of_tensor_.end()) return known->second;
+    if (const auto known = given_.find(key); known != given_.end()) return known->second;
+    if (const auto known = sums_.find(key); known != sums_.end())
+      return std::sqrt(known->second.first / known->second.second);
+    return unknown;
+  }
+  double energy(const std::string& tensor) const {
+    const auto known = energies_.find(tensor);
+    return known == energies_.end() ? 0 : known->second;
+  }
+
+ private:
+  void read_rows(const std::string& path) try {
+    const json saved = read_json(path, "rows of compare");
+    if (!saved.contains("rows") || !saved.at("rows").is_array())
+      throw input_error(path + ": no rows; `compare --output` writes them");
+    for (const json& row : saved.at("rows")) {
+      if (!row.is_object() || text_at(row, "plan") == "memcpy" || !row.contains("total_error") ||
+          !row.at("total_error").is_number())
+        continue;
+      const std::string key = without_stages(text_at(row, "plan"), {"exchange", "bucket"}),
+                        tensor = text_at(row, "tensor");
+      const double e = number_at(row, "total_error", path), energy = number_at(row, "gradient_energy", path, 0, 1);
+      of_tensor_[key + '\n' + tensor] = e;
+      energies_[tensor] = energy;
+      sums_[key].first += e * e * energy;
+      sums_[key].second += energy;
+    }
+  } catch (const std::runtime_error& e) {
+    throw input_error(e.what());
+  }
+
+  std::map<std::string, double> given_, of_tensor_, energies_;
+  std::map<std::string, std::pair<double, double>> sums_;  // of squared errors, of energies
+};
+
+choice_problem problem_of(const plan_options& o, const predict_case& c,
+                          const std::vector<std::shared_ptr<const plan_work>>& works) {
+  choice_problem p;
+  const std::vector<tensor_spec>& tensors = c.model.model.tensors;
+  p.tensors = tensors.size(), p.options = works.size();
+  for (const tensor_spec& t : tensors) p.sizes.push_back(t.elements);
+  if (o.error_budget <= 0) return p;
+  error_table errors;
+  errors.read(o);
+  std::vector<double> weights;
+  bool energies = true;
+  for (const tensor_spec& t : tensors) {
+    weights.push_back(t.energy > 0 ? t.energy : errors.energy(t.name));
+    energies &= weights.back() > 0 || t.elements < c.model.how.bypass;
+  }
+  double sum = 0;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!energies) weights[i] = tensors[i].elements;
+    sum += weights[i];
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    std::vector<double>& row = p.error.emplace_back();
+    for (const auto& w : works) {
+      const double e = errors.of(w->text(), tensors[i].name);
+      if (std::isnan(e))
+        throw usage_error(
+            fmt::format("--error-budget: the error of '{}' is not known; give --error 'PLAN: E', or --errors rows.json "
+                        "of `compare --per-tensor`",
+                        w->text()));
+      // (Small tensors travel exactly, whatever their plan.)
+      const bool passes = c.model.hook == hook_kind::ddp && tensors[i].elements < c.model.how.bypass;
+      row.push_back(passes ? 0 : e * e * weights[i] / sum);
+    }
+  }
+  p.budget = o.error_budget * o.error_budget;
+  return p;
+}
+
+// A line for each tensor that has not the most common choice, and `*` for the others.
+plan_book book_of(const choice_result& r, const predict_case& c,
+                  const std::vector<std::shared_ptr<const plan_work>>& works) {
+  std::map<int, size_t> counts;
+  for (const int o : r.choice) ++counts[o];
+  int common = -1;
+  for (const auto& [o, n] : counts)
+    if (n > counts[common]) common = o;
+  const auto text = [&](int o) { return o < 0 ? std::string() : works[static_cast<size_t>(o)]->text(); };
+  plan_book book;
+  for (size_t i = 0; i < r.choice.size(); ++i)
+    if (r.choice[i] != common) book.push_back({pattern_of(c.model.model.tensors[i].name), text(r.choice[i])});
+  book.push_back({"*", text(common)});
+  return book;
+}
+
+void check_names(const predict_case& c) {
+  std::map<std::string, size_t> seen;
+  for (const tensor_spec& t : c.model.model.tensors) {
+    if (t.name.empty() || t.name.find_first_of("\n\r") != std::string::npos || t.name.find('#') != std::string::npos)
+      throw input_error(fmt::format("{}: tensor '{}': a plan book cannot name it", c.model.model.name, t.name));
+    if (++seen[t.name] > 1)
+      throw input_error(fmt::format("{}: two tensors are called '{}'; a plan book cannot tell them apart",
+                                    c.model.model.name, t.name));
+  }
+}
+
+}  // namespace
+
+int run_plan(const plan_options& o) {
+  compare::load_plugins(o.what.plugins);
+  predict_case c = read_case(o.what);
+  check_names(c);
+  const std::vector<std::shared_ptr<const plan_work>> works = read_works(o.what, c);
+  if (works.empty()) throw usage_error("no plans to choose from: the profile has none; give --plan");
+  candidate tried;
+  tried.works = works;
+  choice_problem p = problem_of(o, c, works);
+  p.step_ns = [&](const std::vector<int>& choice) {
+    tried.choice = choice;
+    try {
+      return c.model.step(tried).step_ns;
+    } catch (const unsupported_model&) {
+      return std::numeric_limits<double>::infinity();
+    }
+  };
+  const choice_result r = choose(p);
+  tried.choice = r.choice;
+  c.model.note(tried, c.notes);
+  const double dense = c.model.step(dense_candidate(false)).step_ns;
+  const std::string uniform = r.best_uniform < 0 ? "dense" : works[static_cast<size_t>(r.best_uniform)]->text();
+  size_t planned = 0;
+  for (const int each : r.choice) planned += each >= 0;
+  std::string words = fmt::format(
+      "{}, {} ranks, {} each way: {} of {} tensors have a plan\n"
+      "predicted step: {}; the best uniform plan, {}: {}; dense f32: {}\n{} of {} choices",
+      c.model.model.name, c.model.net.ranks, rate_text(c.model.net.wire.bits_per_second), planned, r.choice.size(),
+      time_text(r.step_ns), uniform, time_text(r.uniform_step_ns), time_text(dense),
+      r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations);
+  if (o.error_budget > 0)
+    words += fmt::format("\nrelative error: {:.4g}, of at most {:g}", std::sqrt(r.error), o.error_budget);
+  for (const std::string& note : c.notes) words += "\nnote: " + note;
+  const plan_book book = book_of(r, c, works);
+  if (o.form == "text") {
+    compare::write_output(o.output, book_text(book, words));
+    return 0;
+  }
+  ordered_json document{{"schema", "deepreduce-plan-1"}};
+  document.update(case_json(c, o.what));
+  document["step_ns"] = std::llround(r.step_ns);
+  document["uniform"] = {{"plan", uniform}, {"step_ns", std::llround(r.uniform_step_ns)}};
+  document["dense_step_ns"] = std::llround(dense);
+  document["exhaustive"] = r.exhaustive;
+  document["evaluations"] = r.evaluations;
+  document["error"] = o.error_budget > 0 ? ordered_json(std::sqrt(r.error)) : ordered_json(nullptr);
+  document["book"] = ordered_json::array();
+  for (const book_line& line : book)
+    document["book"].push_back({{"pattern", line.pattern}, {"plan", line.plan.empty() ? "dense" : line.plan}});
+  document["notes"] = c.notes;
+  compare::write_output(o.output, json_text(document));
+  return 0;
+}
+
+}  // namespace dr::predict

@@ -1,0 +1,114 @@
+#include "plan_work.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace dr::predict {
+namespace {
+
+// Of a frame of one tensor; a plan's own stages `exchange` and `bucket` make no difference.
+double bound_of(const std::string& text, double elements) {
+  const plan method(without_stages(text, {"exchange", "bucket", "feedback"}));
+  const float nothing = 0;
+  const dr_tensor t = dense(DR_F32, &nothing, static_cast<uint64_t>(elements));
+  return static_cast<double>(context().bound(method, std::span(&t, 1)));
+}
+
+}  // namespace
+
+plan_work::plan_work(const profile& p, const std::string& text, note_list& notes) : text_(text) {
+  stage_ = stage_of(text, "exchange");
+  feedback_ = !stage_of(text, "feedback").empty();
+  const plan_profile* known = find_plan(p, text, &notes);
+  if (!known || !known->encode)
+    throw std::runtime_error(fmt::format("{}: no cost of encode of plan '{}'; `deepreduce calibrate` measures it",
+                                         p.where, without_stages(text, {"exchange", "bucket"})));
+  encode_ = *known->encode;
+  if (!known->merge && !known->decode)
+    throw std::runtime_error(fmt::format("{}: no cost of merge of plan '{}'", p.where, known->plan));
+  if (!known->merge)
+    notes.insert(fmt::format("'{}': the profile has no cost of merge; that of decode stands for it", known->plan));
+  merge_ = known->merge ? *known->merge : *known->decode;
+  first_ = known->decode ? *known->decode : merge_;
+  if (known->frame)
+    frame_ = *known->frame, knows_frame_ = true;
+  else
+    notes.insert(fmt::format("'{}': the profile has no frame sizes; bounds stand for them", known->plan));
+  growth_ = known->sum_growth;
+}
+
+plan_work plan_work::exact(const profile& p, note_list& notes) {
+  plan_work w;
+  w.text_ = std::string(plan(exact_text).text());
+  if (const plan_profile* known = find_plan(p, w.text_)) {
+    if (known->encode) w.encode_ = *known->encode;
+    if (known->merge) w.first_ = w.merge_ = *known->merge;
+    if (known->decode) w.first_ = *known->decode;
+  } else {
+    notes.insert(
+        "tensors that a frame carries exactly cost bytes but no time: the profile has no costs of 'index=all "
+        "value=raw'");
+  }
+  return w;
+}
+
+double plan_work::bound_bytes(double n) const {
+  if (n <= 0) return 0;
+  const auto [at, fresh] = bounds_.try_emplace(n, 0);
+  if (fresh) at->second = bound_of(text_, n);
+  return at->second;
+}
+
+double plan_work::frame_bytes(double n) const {
+  if (n <= 0) return 0;
+  return std::max(1.0, size_factor_ * (knows_frame_ ? std::min(frame_(n), bound_bytes(n)) : bound_bytes(n)));
+}
+
+double plan_work::sum_growth(double ranks) const {
+  if (growth_.empty() || ranks < 2) return 1;
+  // Between two numbers of ranks in proportion; beyond the last the same share of each further rank.
+  double before_ranks = 1, before = 1;
+  for (const auto& [at, factor] : growth_) {
+    if (ranks <= at) return before + (factor - before) * (ranks - before_ranks) / std::max(at - before_ranks, 1.0);
+    before_ranks = at, before = factor;
+  }
+  return before;
+}
+
+exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) const {
+  exchange_work w{encode_, first_, merge_, exact.merge_, frame_, sum_growth(ranks)};
+  if (!knows_frame_) {
+    // Bounds of two sizes are a line near enough.
+    constexpr double small = 1 << 14, large = 1 << 20;
+    w.frame.slope = (bound_bytes(large) - bound_bytes(small)) / (large - small);
+    w.frame.base = bound_bytes(small) - w.frame.slope * small;
+    w.frame.floor = 1;
+  }
+  w.frame = w.frame.scaled(size_factor_);
+  return w;
+}
+
+plan_work plan_work::scaled(double time, double size) const {
+  plan_work w = *this;
+  w.encode_ = encode_.scaled(time), w.first_ = first_.scaled(time), w.merge_ = merge_.scaled(time);
+  w.size_factor_ *= size;
+  return w;
+}
+
+void plan_work::note_range(double least, double most, note_list& notes) const {
+  const auto check = [&](const curve& c, const char* what) {
+    if (c.to <= 0 || (least >= c.from / 1.001 && most <= c.to * 1.001)) return;
+    notes.insert(fmt::format(
+        "extrapolation: {} of '{}' was measured from {:.0f} to {:.0f} elements, and is used from {:.0f} to {:.0f}",
+        what, without_stages(text_, {"exchange", "bucket"}), c.from, c.to, least, most));
+  };
+  check(encode_, "encode");
+  check(first_, "decode");
+  check(merge_, "merge");
+  if (knows_frame_) check(frame_, "the frame");
+}
+
+}  // namespace dr::predict

@@ -1,0 +1,139 @@
+#include "predict_case.hpp"
+
+#include <fmt/core.h>
+
+#include "bench/compare/inputs.hpp"
+#include "bench/compare/plan_list.hpp"
+#include "bench/compare/presets.hpp"
+
+namespace dr::predict {
+namespace {
+
+using compare::input_error;
+using compare::usage_error;
+
+training read_model(const case_options& o) {
+  training t;
+  if (!o.model.empty()) {
+    t = read_training(o.model);
+  } else if (!o.sizes.empty()) {
+    try {
+      t = sized_training(o.sizes);
+    } catch (const std::invalid_argument& e) {
+      throw usage_error(std::string("--sizes ") + e.what());
+    }
+  } else if (!o.input.empty()) {
+    t.name = o.input;
+    for (const compare::tensor& each : compare::read_input(o.input)) {
+      tensor_spec spec;
+      spec.name = each.name;
+      spec.elements = static_cast<double>(each.elements);
+      if (each.shape.size() > 1) spec.rows = static_cast<double>(each.shape[0]);
+      t.tensors.push_back(std::move(spec));
+    }
+  } else {
+    throw usage_error("no tensors: give --model, --sizes or --input");
+  }
+  if (!o.forward.empty()) t.forward_ns = parse_time(o.forward);
+  if (!o.rest.empty()) t.rest_ns = parse_time(o.rest);
+  if (!o.backward.empty()) {
+    const double before = t.backward_ns;
+    t.backward_ns = parse_time(o.backward);
+    t.times_known = true;
+    for (tensor_spec& each : t.tensors)
+      each.ready_ns = t.ready_known && before > 0 ? each.ready_ns * t.backward_ns / before : t.backward_ns;
+  }
+  if (o.batch > 0) t.batch = o.batch;
+  if (t.elements() <= 0) throw input_error(t.name + ": its tensors have no elements");
+  return t;
+}
+
+}  // namespace
+
+predict_case read_case(const case_options& o) try {
+  predict_case c;
+  c.costs = std::make_unique<profile>(read_profile(o.profile));
+  step_model& m = c.model;
+  m.costs = c.costs.get();
+  m.model = read_model(o);
+  m.hook = o.hook == "exchange" ? hook_kind::exchange : hook_kind::ddp;
+  m.flops = o.flops;
+  m.how.bucket_bytes = o.bucket_mb * (1 << 20);
+  m.how.first_bucket_bytes = std::min<double>(1 << 20, m.how.bucket_bytes);
+  m.how.bypass = o.bypass;
+  m.how.slowdown = o.slowdown > 0 ? o.slowdown : c.costs->slowdown.value_or(1);
+  m.how.skew_ns = o.skew.empty() ? c.costs->skew_ns : parse_time(o.skew);
+  m.how.hook_ns = o.hook_time.empty() ? c.costs->hook_ns : parse_time(o.hook_time);
+  if (o.slowdown <= 0 && !c.costs->slowdown)
+    c.notes.insert("the profile does not say how much communication slows computing down: it counts as not at all");
+  const char* const transport = m.hook == hook_kind::ddp ? "gloo" : "mpi";
+  const auto link_of = [&](uint32_t ranks) {
+    return closest_link(*c.costs, transport, ranks, o.over ? o.over->bits_per_second : 0);
+  };
+  const measured_link* const known = link_of(o.ranks ? o.ranks : 2);
+  m.net.ranks = o.ranks ? o.ranks : known && !o.over ? known->ranks : 8;
+  m.net.ranks_per_host = o.ranks_per_host;
+  if (known) m.net.measured = *link_of(m.net.ranks);
+  m.net.stated = o.over.has_value();
+  if (known && m.net.measured->transport != transport && !(o.over && o.over->has_latency))
+    c.notes.insert(
+        fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
+  if (o.over) {
+    m.net.wire = *o.over;
+    c.link_source = "stated";
+  } else if (known) {
+    const measured_link& l = *m.net.measured;
+    m.net.wire = {l.bits_per_second, l.latency_ns, false};
+    c.link_source = fmt::format("measured, {}, {} ranks", l.transport, l.ranks);
+    if (l.ranks != m.net.ranks)
+      c.notes.insert(fmt::format("extrapolation: the link was measured among {} ranks, not {}", l.ranks, m.net.ranks));
+  } else {
+    throw usage_error(fmt::format("{} has no links: give --link", o.profile));
+  }
+  m.exact = std::make_shared<const plan_work>(plan_work::exact(*c.costs, c.notes));
+  return c;
+} catch (const std::runtime_error& e) {
+  if (dynamic_cast<const input_error*>(&e) || dynamic_cast<const usage_error*>(&e)) throw;
+  throw input_error(e.what());
+}
+
+std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, predict_case& c) {
+  std::vector<std::string> texts = o.plans;
+  for (const std::string& name : o.presets) {
+    const std::vector<std::string> named = compare::preset_plans(name, "sparsify=topr(ratio=0.01)");
+    if (named.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
+    texts.insert(texts.end(), named.begin(), named.end());
+  }
+  const bool asked = !texts.empty();
+  if (!asked)
+    for (const plan_profile& known : c.costs->plans)
+      if (known.encode && (known.merge || known.decode) && known.plan != c.model.exact->text() &&
+          !known.plan.starts_with("powersgd"))
+        texts.push_back(known.plan);
+  if (!o.exchanges.empty() && c.model.hook == hook_kind::ddp)
+    throw usage_error("--exchange: the DDP hook gathers; schedules are of --hook exchange");
+  std::vector<std::string> crossed;
+  for (const std::string& text : texts) {
+    if (o.exchanges.empty() || !stage_of(text, "exchange").empty()) {
+      crossed.push_back(text);
+      continue;
+    }
+    for (const std::string& schedule : o.exchanges)
+      crossed.push_back(text + " exchange=" + (schedule.starts_with("exchange=") ? schedule.substr(9) : schedule));
+  }
+  std::vector<std::shared_ptr<const plan_work>> works;
+  try {
+    for (const std::string& text : compare::expand_plans(crossed, o.limit))
+      works.push_back(std::make_shared<const plan_work>(*c.costs, text, c.notes));
+  } catch (const usage_error&) {
+    throw;
+  } catch (const std::runtime_error& e) {
+    throw input_error(e.what());
+  }
+  for (const auto& w : works)
+    if (c.model.hook == hook_kind::ddp && !w->stage().empty())
+      c.notes.insert("the DDP hook gathers, whatever `exchange` a plan names");
+  return works;
+}
+
+}  // namespace dr::predict

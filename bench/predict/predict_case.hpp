@@ -1,0 +1,25 @@
+// From options to a model and its candidates.
+#pragma once
+
+#include <memory>
+
+#include "predict_options.hpp"
+#include "step_model.hpp"
+
+namespace dr::predict {
+
+// Holds what the model points to.
+struct predict_case {
+  std::unique_ptr<profile> costs;
+  step_model model;
+  std::string link_source;  // "stated", or where the profile's was measured
+  note_list notes;
+};
+
+// Throws compare::input_error and compare::usage_error.
+predict_case read_case(const case_options& o);
+
+// Of the plans that the options name, else of the profile's: each with its costs.
+std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, predict_case& c);
+
+}  // namespace dr::predict

@@ -1,0 +1,160 @@
+#include "predict_options.hpp"
+
+#include <stdexcept>
+
+#include "predict_help.hpp"
+
+namespace dr::predict {
+namespace {
+
+std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
+
+template <class Parse>
+auto readable(Parse parse) {
+  return [parse](const std::string& text) {
+    try {
+      return (void)parse(text), std::string();
+    } catch (const std::invalid_argument& e) {
+      return std::string(e.what());
+    }
+  };
+}
+
+CLI::Option* add_list(CLI::App& app, const char* name, std::vector<std::string>& list, const char* help) {
+  return app.add_option(name, list, help)->allow_extra_args(false)->type_name("TEXT");
+}
+
+void add_time(CLI::App& app, const char* name, std::string& text, const char* help) {
+  app.add_option(name, text, help)->check(readable(parse_time))->type_name("TIME");
+}
+
+void add_model(CLI::App& app, case_options& o) {
+  app.add_option("PROFILE", o.profile, "What plans cost and links carry, as `calibrate` wrote it")
+      ->required()
+      ->type_name("");
+  auto* model =
+      app.add_option("--model", o.model, "Tensors with their ready times, as the DDP hook or `capture` wrote them");
+  auto* sizes = app.add_option("--sizes", o.sizes, "In its place elements, or shapes, of tensors: 1000,25600,512x2048");
+  auto* input = app.add_option("--input", o.input, "In its place the tensors of an array file, as for compare");
+  model->check(no_empty_path)->type_name("FILE")->excludes(sizes)->excludes(input);
+  sizes->type_name("N,N…")->excludes(input);
+  input->type_name("FILE");
+  add_time(app, "--forward", o.forward, "Of a step, in place of the model's: 40ms");
+  add_time(app, "--backward", o.backward, "Likewise; with --sizes all gradients are ready at its end");
+  add_time(app, "--rest", o.rest, "Likewise: optimizer, data");
+  app.add_option("--batch", o.batch, "Samples of a rank's step, in place of the model's")
+      ->check(CLI::Range(0.0, 1e9))
+      ->type_name("N");
+}
+
+void add_place(CLI::App& app, case_options& o) {
+  app.add_option_function<std::string>(
+         "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },
+         "Link of a host, each way ('10Gb/s', '100Mbit/s,50us'); without a latency collectives cost what the profile "
+         "has beside "
+         "the bytes; default: the profile's link")
+      ->check(readable(parse_link))
+      ->type_name("RATE[,LATENCY]");
+  app.add_option("--ranks", o.ranks, "Ranks; default: those of the profile's link, else 8")
+      ->check(CLI::Range(2, 65536))
+      ->type_name("N");
+  app.add_option("--ranks-per-host", o.ranks_per_host, "Ranks that share a host's link; default: 1")
+      ->check(CLI::Range(1, 65536))
+      ->type_name("N");
+  app.add_option("--hook", o.hook,
+                 "ddp: the hook of torch's DistributedDataParallel, in units during backward. exchange: one exchange "
+                 "behind backward, as deepreduce.mpi and exchange.h. Default: ddp")
+      ->check(CLI::IsMember({"ddp", "exchange"}))
+      ->type_name("ddp|exchange");
+  app.add_option("--bucket-mb", o.bucket_mb, "bucket_cap_mb of DDP; default: 25")
+      ->check(CLI::Range(0.001, 1e6))
+      ->type_name("MIB");
+  app.add_option("--bypass", o.bypass,
+                 "Tensors of fewer elements travel exactly, as the hook's `bypass`; default: 1000")
+      ->check(CLI::Range(0, 1000000000))
+      ->type_name("N");
+  app.add_option("--slowdown", o.slowdown, "Of computing while communication runs, in place of the profile's")
+      ->check(CLI::Range(0.5, 100.0))
+      ->type_name("X");
+  add_time(app, "--skew", o.skew,
+           "By which the slowest rank is behind in a step: every exchange waits for it; default: the profile's "
+           "skew_ns, else 0");
+  add_time(app, "--hook-time", o.hook_time,
+           "That the hook takes in a step beside encode and merge; default: the profile's hook_ns, else 0");
+  app.add_option("--flops", o.flops, "Operations a second of PowerSGD's products, which are not counted otherwise")
+      ->check(CLI::Range(0.0, 1e18))
+      ->type_name("X");
+}
+
+void add_plans(CLI::App& app, case_options& o) {
+  add_list(app, "--plan", o.plans, "A plan, or a sweep as for compare; may be repeated; default: those of the profile");
+  add_list(app, "--preset", o.presets, "Plans by name, behind topr(ratio=0.01); may be repeated");
+  add_list(app, "--exchange", o.exchanges,
+           "Schedules of the plans that name none, such as 'gather|owner(parts=1|4)|ring'; only with --hook exchange; "
+           "may be repeated");
+  app.add_option("--limit", o.limit, "Most plans that sweeps may give; default: 1000")
+      ->check(CLI::Range(1, 1000000))
+      ->type_name("N");
+  add_list(app, "--plugin", o.plugins, "Shared object with more codecs; may be repeated")->type_name("PATH");
+}
+
+}  // namespace
+
+void add_predict(CLI::App& app, predict_options& o) {
+  add_model(app, o.what);
+  add_place(app, o.what);
+  add_plans(app, o.what);
+  add_list(app, "--book", o.books, "A plan book as one more candidate; may be repeated")->type_name("FILE");
+  app.add_option("--powersgd", o.powersgd, "Ranks of PowerSGD; default: 4")
+      ->allow_extra_args(false)
+      ->check(CLI::Range(1, 4096))
+      ->type_name("RANK");
+  add_list(app, "--what-if", o.what_ifs, "Curves over bandwidth, compute, ranks or ratio; may be repeated")
+      ->check(CLI::IsMember({"bandwidth", "compute", "ranks", "ratio"}))
+      ->type_name("bandwidth|compute|ranks|ratio");
+  app.add_option("--curves", o.curves, "Draws the curves of --what-if: X.svg; of several X-bandwidth.svg, …")
+      ->check(no_empty_path)
+      ->type_name("FILE.svg");
+  app.add_option("--timeline", o.timeline, "Draws the step of one candidate")
+      ->check(no_empty_path)
+      ->type_name("FILE.svg");
+  app.add_option("--trace", o.trace, "Writes it as Chrome's trace event JSON")
+      ->check(no_empty_path)
+      ->type_name("FILE.json");
+  app.add_option("--show", o.show, "Which candidate these show, by its name in the table; default: the fastest plan")
+      ->type_name("NAME");
+  app.add_flag("!--no-break-even", o.break_even, "Leaves out `pays below` and `batch`, which take most of the time");
+  app.add_option("--format", o.form, "How the result is printed; default: table")
+      ->check(CLI::IsMember({"table", "csv", "json"}))
+      ->type_name("table|csv|json");
+  app.add_flag_callback(
+      "--json", [&] { o.form = "json"; }, "--format json");
+  app.add_flag_callback(
+      "--csv", [&] { o.form = "csv"; }, "--format csv");
+  app.add_option("--output", o.output, "File to write to instead of stdout")->check(no_empty_path)->type_name("FILE");
+  app.footer(predict_footer);
+}
+
+void add_plan(CLI::App& app, plan_options& o) {
+  add_model(app, o.what);
+  add_place(app, o.what);
+  add_plans(app, o.what);
+  app.add_option("--error-budget", o.error_budget,
+                 "Most relative error of the whole gradient, |g - c| / |g|; default: any")
+      ->check(CLI::Range(0.0, 1e6))
+      ->type_name("E");
+  add_list(app, "--error", o.errors,
+           "The relative error of a plan: 'sparsify=topr(ratio=0.01) index=golomb value=raw: 0.7'; may be repeated")
+      ->type_name("PLAN:E");
+  app.add_option("--errors", o.error_rows,
+                 "Errors and energies by tensor: rows that `compare --per-tensor --output rows.json` saved")
+      ->check(no_empty_path)
+      ->type_name("FILE");
+  app.add_option("--output,-o", o.output, "The plan book; default: stdout")->check(no_empty_path)->type_name("FILE");
+  app.add_option("--format", o.form, "text: the book. json: what was weighed against what, too; default: text")
+      ->check(CLI::IsMember({"text", "json"}))
+      ->type_name("text|json");
+  app.footer(plan_footer);
+}
+
+}  // namespace dr::predict

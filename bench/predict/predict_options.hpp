@@ -1,0 +1,44 @@
+// The command lines of `predict` and `plan` as structs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "link_text.hpp"
+
+namespace dr::predict {
+
+// What both commands ask for: costs, what is trained, on what.
+struct case_options {
+  std::string profile, model, sizes, input;
+  std::string link_text, hook = "ddp", forward, backward, rest, skew, hook_time;
+  std::optional<link> over;  // none: the profile's
+  uint32_t ranks = 0, ranks_per_host = 1, bypass = 1000;
+  double batch = 0, bucket_mb = 25, slowdown = 0, flops = 0;  // 0: of the model and the profile
+  std::vector<std::string> plans, presets, exchanges, plugins;
+  uint64_t limit = 1000;
+};
+
+struct predict_options {
+  case_options what;
+  std::vector<std::string> books, what_ifs;
+  std::vector<uint32_t> powersgd;
+  std::string form = "table", output, trace, timeline, curves, show;
+  bool break_even = true;
+};
+
+struct plan_options {
+  case_options what;
+  double error_budget = 0;          // 0: none
+  std::vector<std::string> errors;  // "PLAN=0.3"
+  std::string error_rows;           // saved rows of `compare`
+  std::string output, form = "text";
+};
+
+void add_predict(CLI::App& app, predict_options& o);
+void add_plan(CLI::App& app, plan_options& o);
+
+}  // namespace dr::predict

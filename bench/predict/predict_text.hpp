@@ -1,0 +1,16 @@
+// A prediction as a person or a spreadsheet reads it.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace dr::predict {
+
+std::string prediction_table(const nlohmann::ordered_json& document);
+std::string prediction_csv(const nlohmann::ordered_json& document);
+
+std::string time_text(double ns);               // "1.234 ms"
+std::string bytes_text(double bytes);           // "1.234 MB"
+std::string rate_text(double bits_per_second);  // "1.234 Gb/s"; "never", "always" for 0 and infinity
+
+}  // namespace dr::predict

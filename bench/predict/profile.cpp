@@ -1,0 +1,225 @@
+#include "profile.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <stdexcept>
+
+#include "deepreduce/deepreduce.hpp"
+
+namespace dr::predict {
+namespace {
+
+using nlohmann::json;
+
+[[noreturn]] void refuse(const std::string& where, const std::string& why) {
+  throw std::runtime_error(where + ": " + why);
+}
+
+curve read_curve(const json& object, const char* base, const char* slope, const std::string& where) {
+  constexpr double any = -1e300;  // a fit may cross the axis; its floor does not
+  curve c;
+  c.floor = number_at(object, "floor_ns", where, 0, 0);
+  c.base = number_at(object, base, where, any);
+  c.slope = number_at(object, slope, where, any);
+  c.from = number_at(object, "from", where, 0, 0);
+  c.to = number_at(object, "to", where, 0, 0);
+  return c;
+}
+
+const json& list_at(const json& object, const char* key, const std::string& where) {
+  static const json none = json::array();
+  if (!object.contains(key)) return none;
+  if (!object.at(key).is_array()) refuse(where, fmt::format("'{}' is no list", key));
+  return object.at(key);
+}
+
+std::string canonical(const std::string& text, const std::string& where) {
+  try {
+    return std::string(plan(text).text());
+  } catch (const error& e) {
+    refuse(where, fmt::format("plan '{}': {}", text, e.detail.message));
+  }
+}
+
+plan_profile& entry_of(profile& p, const json& object, const std::string& where) {
+  const std::string given = text_at(object, "plan");
+  if (given.empty()) refuse(where, "no plan");
+  // torch's own method is none of ours.
+  const std::string text = given.starts_with("powersgd") ? given : canonical(given, where);
+  const auto known = std::ranges::find(p.plans, text, &plan_profile::plan);
+  if (known != p.plans.end()) return *known;
+  p.plans.emplace_back().plan = text;
+  return p.plans.back();
+}
+
+void read_costs(profile& p, const json& text) {
+  size_t i = 0;
+  for (const json& cost : list_at(text, "costs", p.where)) {
+    const std::string where = fmt::format("{}: costs[{}]", p.where, i++);
+    plan_profile& entry = entry_of(p, cost, where);
+    const std::string operation = text_at(cost, "operation");
+    const curve c = read_curve(cost, "base_ns", "per_element_ns", where);
+    if (operation == "encode")
+      entry.encode = c;
+    else if (operation == "merge")
+      entry.merge = c;
+    else if (operation == "decode")
+      entry.decode = c;
+    else
+      refuse(where, fmt::format("operation '{}' is none of encode, merge, decode", operation));
+  }
+  i = 0;
+  for (const json& frame : list_at(text, "frames", p.where)) {
+    const std::string where = fmt::format("{}: frames[{}]", p.where, i++);
+    plan_profile& entry = entry_of(p, frame, where);
+    entry.frame = read_curve(frame, "base_bytes", "per_element_bytes", where);
+    entry.frame->floor = 1;
+    for (const json& point : list_at(frame, "sum_growth", where)) {
+      if (!point.is_array() || point.size() < 2 || !point[0].is_number() || !point[1].is_number())
+        refuse(where, fmt::format("sum_growth has {}, not [ranks, factor]", point.dump()));
+      entry.sum_growth.emplace_back(point[0].get<double>(), point[1].get<double>());
+    }
+    std::ranges::sort(entry.sum_growth);
+  }
+}
+
+std::optional<curve> read_collective(const json& link, const char* key, const std::string& where) {
+  if (!link.contains(key) || link.at(key).is_null()) return {};
+  return read_curve(link.at(key), "base_ns", "per_byte_ns", where + "." + key);
+}
+
+void read_links(profile& p, const json& text) {
+  size_t i = 0;
+  for (const json& l : list_at(text, "links", p.where)) {
+    const std::string where = fmt::format("{}: links[{}]", p.where, i++);
+    measured_link m;
+    m.transport = text_at(l, "transport", "?");
+    m.ranks = static_cast<uint32_t>(number_at(l, "ranks", where, 2));
+    m.ranks_per_host = static_cast<uint32_t>(number_at(l, "ranks_per_host", where, 0, 0));
+    m.latency_ns = number_at(l, "latency_ns", where, 0, 0);
+    m.bits_per_second = number_at(l, "bits_per_second", where, 1);
+    m.port_bits_per_second = number_at(l, "port_bits_per_second", where, 0, 0);
+    m.allreduce = read_collective(l, "allreduce", where);
+    m.allgather = read_collective(l, "allgather", where);
+    p.links.push_back(m);
+  }
+}
+
+}  // namespace
+
+double curve::operator()(double x) const { return std::max(floor, base + slope * x); }
+
+json read_json(const std::string& path, const char* what) {
+  constexpr int deepest = 32;  // copying recurses
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed)) refuse(path, fmt::format("is a directory, not a {}", what));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+  const std::string text{std::istreambuf_iterator<char>(file), {}};
+  const auto shallow = [&](int depth, json::parse_event_t, json&) {
+    if (depth > deepest) refuse(path, fmt::format("lists and objects are more than {} deep", deepest));
+    return true;
+  };
+  try {
+    json parsed = json::parse(text, shallow);
+    if (!parsed.is_object()) refuse(path, fmt::format("no JSON object, so no {}", what));
+    return parsed;
+  } catch (const json::parse_error& e) {
+    refuse(path, fmt::format("byte {}: no JSON, so no {}", e.byte, what));
+  } catch (const json::exception& e) {
+    refuse(path, e.what());
+  }
+}
+
+double number_at(const json& object, const char* key, const std::string& where, double least,
+                 std::optional<double> otherwise) {
+  if (!object.is_object()) refuse(where, "is no object");
+  if (!object.contains(key) || object.at(key).is_null()) {
+    if (otherwise) return *otherwise;
+    refuse(where, fmt::format("no '{}'", key));
+  }
+  const json& value = object.at(key);
+  if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < least ||
+      value.get<double>() > 1e18)
+    refuse(where, fmt::format("'{}' is {}, not a number from {:g} to 1e18", key, value.dump().substr(0, 40), least));
+  return value.get<double>();
+}
+
+std::string text_at(const json& object, const char* key, const std::string& otherwise) {
+  return object.is_object() && object.contains(key) && object.at(key).is_string() ? object.at(key).get<std::string>()
+                                                                                  : otherwise;
+}
+
+profile parse_profile(const json& text, const std::string& where) {
+  profile p;
+  p.where = where;
+  if (const std::string schema = text_at(text, "schema"); schema != "deepreduce-profile-1")
+    refuse(where, fmt::format("schema '{}' is not deepreduce-profile-1; `deepreduce calibrate` writes one", schema));
+  const json machine = text.value("machine", json::object());
+  p.machine = text_at(machine, "cpu", "unknown machine");
+  if (const double cores = number_at(machine, "cores", where + ": machine", 0, 0); cores > 0)
+    p.machine += fmt::format(", {:.0f} cores", cores);
+  p.date = text_at(text, "date"), p.commit = text_at(text, "commit");
+  read_costs(p, text);
+  read_links(p, text);
+  if (text.contains("overlap") && text.at("overlap").is_object()) {
+    p.slowdown = number_at(text.at("overlap"), "slowdown", where + ": overlap", 0.5, 1);
+    p.skew_ns = number_at(text.at("overlap"), "skew_ns", where + ": overlap", 0, 0);
+    p.hook_ns = number_at(text.at("overlap"), "hook_ns", where + ": overlap", 0, 0);
+  }
+  return p;
+}
+
+profile read_profile(const std::string& path) { return parse_profile(read_json(path, "profile"), path); }
+
+std::string stage_of(const std::string& text, const char* role) {
+  const std::string key = std::string(role) + "=";
+  for (size_t at = text.find(key); at != text.npos; at = text.find(key, at + 1)) {
+    if (at != 0 && text[at - 1] != ' ') continue;
+    return text.substr(at, std::min(text.find(' ', at), text.size()) - at);
+  }
+  return {};
+}
+
+std::string without_stages(const std::string& text, std::initializer_list<const char*> roles) {
+  std::string left = text;
+  for (const char* role : roles)
+    if (const std::string stage = stage_of(left, role); !stage.empty()) {
+      const size_t at = left.find(stage);
+      left.erase(at, stage.size() + (at + stage.size() < left.size() ? 1 : 0));
+      if (left.ends_with(' ')) left.pop_back();
+    }
+  return left;
+}
+
+const plan_profile* find_plan(const profile& p, const std::string& text, note_list* notes) {
+  const auto look = [&](const std::string& wanted) -> const plan_profile* {
+    for (const plan_profile& known : p.plans)
+      if (known.plan == wanted) return &known;
+    for (const plan_profile& known : p.plans)
+      if (without_stages(known.plan, {"exchange", "bucket"}) == wanted) return &known;
+    return nullptr;
+  };
+  if (const plan_profile* found = look(text)) return found;
+  const std::string local = without_stages(text, {"exchange", "bucket"});
+  if (const plan_profile* found = look(local)) return found;
+  const std::string plain = without_stages(local, {"feedback"});
+  const auto bare = [&](const plan_profile& known) {
+    return without_stages(known.plan, {"exchange", "bucket", "feedback"}) == plain;
+  };
+  const auto found = std::ranges::find_if(p.plans, bare);
+  if (found == p.plans.end()) return nullptr;
+  if (notes)
+    notes->insert(fmt::format("costs of '{}' are those of '{}': the profile has them without the same feedback", local,
+                              found->plan));
+  return &*found;
+}
+
+}  // namespace dr::predict

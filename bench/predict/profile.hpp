@@ -1,0 +1,73 @@
+// A profile: what plans cost on a machine, and what its links carry, as `deepreduce calibrate` measured it
+// (docs/profile.schema.json). Times in ns, sizes in bytes, rates in bit/s.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace dr::predict {
+
+// max(floor, base + slope · x), fitted for x in [from, to]; to = 0: nobody said where.
+struct curve {
+  double floor = 0, base = 0, slope = 0, from = 0, to = 0;
+  double operator()(double x) const;
+  // The result and the slope times `factor`: another machine, frames of another size.
+  curve scaled(double factor) const { return {floor * factor, base * factor, slope * factor, from, to}; }
+};
+
+// What a plan costs, without its stages `exchange`, `bucket`: one tensor of n elements.
+struct plan_profile {
+  std::string plan;
+  std::optional<curve> encode, decode;
+  std::optional<curve> merge;                         // of one frame, added to a dense tensor
+  std::optional<curve> frame;                         // bytes
+  std::vector<std::pair<double, double>> sum_growth;  // (ranks, frame of their sum / frame of one)
+};
+
+struct measured_link {
+  std::string transport;
+  uint32_t ranks = 0, ranks_per_host = 0;
+  double latency_ns = 0, bits_per_second = 0;
+  double port_bits_per_second = 0;            // where each rank sends to all others; 0: not measured
+  std::optional<curve> allreduce, allgather;  // ns of so many bytes of a rank
+};
+
+struct profile {
+  std::string where;    // the file
+  std::string machine;  // "Xeon …, 2 cores"
+  std::string date, commit;
+  std::vector<plan_profile> plans;
+  std::vector<measured_link> links;
+  std::optional<double> slowdown;   // of computing while communication runs
+  double skew_ns = 0, hook_ns = 0;  // as of hook_settings; 0: not measured
+};
+
+// Lines under a result: what a figure rests on that was not measured. Each once.
+using note_list = std::set<std::string>;
+
+// Throws std::runtime_error that names the file, the place in it and the value.
+profile read_profile(const std::string& path);
+profile parse_profile(const nlohmann::json& text, const std::string& where);
+
+// The entry that has the plan's costs: of the text itself, else without `exchange` and `bucket`, else also without
+// `feedback`, which a note tells. nullptr: there is none. `text`: canonical.
+const plan_profile* find_plan(const profile& p, const std::string& text, note_list* notes = nullptr);
+
+// `text` without the stages of these roles.
+std::string without_stages(const std::string& text, std::initializer_list<const char*> roles);
+// The stage of a role, "exchange=owner(parts=4)"; "": there is none.
+std::string stage_of(const std::string& text, const char* role);
+
+// ---- For the readers of JSON ---------------------------------------------------------------------------------
+
+nlohmann::json read_json(const std::string& path, const char* what);
+// A finite number; `least` and above. Throws std::runtime_error.
+double number_at(const nlohmann::json& object, const char* key, const std::string& where, double least = 0,
+                 std::optional<double> otherwise = {});
+std::string text_at(const nlohmann::json& object, const char* key, const std::string& otherwise = "");
+
+}  // namespace dr::predict

@@ -1,0 +1,212 @@
+#include "step_model.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "study_model.hpp"
+
+namespace dr::predict {
+namespace {
+
+constexpr double even = 0.03;
+
+// The largest x of a geometric grid at which `pays`, made exact by bisection.
+double last_that_pays(double least, double most, int points, const std::function<bool(double)>& pays) {
+  const double step = std::pow(most / least, 1.0 / (points - 1));
+  double good = 0;
+  for (int i = points - 1; i >= 0 && good == 0; --i)
+    if (const double x = least * std::pow(step, i); pays(x))
+      good = i == points - 1 ? std::numeric_limits<double>::infinity() : x;
+  if (good == 0 || std::isinf(good)) return good;
+  double low = good, high = good * step;
+  for (int i = 0; i < 20; ++i) {
+    const double middle = std::sqrt(low * high);
+    (pays(middle) ? low : high) = middle;
+  }
+  return low;
+}
+
+}  // namespace
+
+candidate dense_candidate(bool half) {
+  candidate c;
+  c.name = half ? "dense bf16" : "dense f32";
+  c.dense_factor = half ? 0.5 : 1;
+  return c;
+}
+
+candidate powersgd_candidate(uint32_t rank) {
+  candidate c;
+  c.name = fmt::format("PowerSGD rank {}", rank);
+  c.powersgd_rank = rank;
+  return c;
+}
+
+candidate uniform_candidate(std::shared_ptr<const plan_work> work, size_t tensors) {
+  candidate c;
+  c.name = work->text();
+  c.works.push_back(std::move(work));
+  c.choice.assign(tensors, 0);
+  return c;
+}
+
+outcome step_model::step(const candidate& c, bool traced) const {
+  if (c.powersgd_rank) return powersgd_step(c.powersgd_rank, traced);
+  if (hook == hook_kind::exchange) return exchange_step(c, traced);
+  if (c.dense_factor > 0) return dense_step(model, c.dense_factor, net, how, traced);
+  std::vector<const plan_work*> choice;
+  for (const int which : c.choice) choice.push_back(which < 0 ? nullptr : c.works[static_cast<size_t>(which)].get());
+  // Nothing but dense tensors: nobody would install a hook for that.
+  if (std::ranges::all_of(choice, [](const plan_work* w) { return w == nullptr; }))
+    return dense_step(model, 1, net, how, traced);
+  return hook_step(model, choice, *exact, net, how, traced);
+}
+
+// Behind backward: one exchange of the tensors of each plan after the other, and an all-reduce of the dense ones.
+outcome step_model::exchange_step(const candidate& c, bool traced) const {
+  two_lanes lanes(1, traced, how.skew_ns);
+  lanes.compute(model.forward_ns, "forward", "forward");
+  lanes.compute(model.backward_ns, "backward", "backward");
+  double encode = 0, merge = 0, sent = 0, exchanged = 0;
+  std::vector<interval> inside;
+  double dense = 0;
+  std::vector<double> elements(c.works.size(), 0);
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    const int which = c.is_plan() ? c.choice[i] : -1;
+    (which < 0 ? dense : elements[static_cast<size_t>(which)]) += model.tensors[i].elements;
+  }
+  if (dense > 0) {
+    const double bytes = 4 * dense * (c.dense_factor > 0 ? c.dense_factor : 1);
+    lanes.wait(lanes.send(net.allreduce_ns(bytes), "allreduce", "all-reduce"));
+    sent += 2 * (net.ranks - 1.0) / net.ranks * bytes;
+  }
+  for (size_t k = 0; k < c.works.size(); ++k) {
+    if (elements[k] <= 0) continue;
+    const plan_work& w = *c.works[k];
+    const exchange_work work = w.as_exchange_work(net.ranks, *exact);
+    const link port = net.port(w.stage());
+    const exchange_time t = model_exchange(w.stage(), elements[k], work, net.ranks, port, traced);
+    const double begin = lanes.now() + how.skew_ns;
+    lanes.wait(begin + t.total_ns);
+    for (interval each : t.timeline) {
+      each.begin_ns += begin, each.end_ns += begin;
+      inside.push_back(std::move(each));
+    }
+    encode += t.encode_ns, merge += t.merge_ns, sent += t.bytes;
+    exchanged += std::max(0.0, 8e9 * t.bytes / port.bits_per_second);
+  }
+  lanes.compute(model.rest_ns, "rest", "rest");
+  outcome o = lanes.result(model.compute_ns(), encode, merge, sent);
+  o.link_ns += exchanged;
+  o.no_overlap_ns = std::max(o.step_ns, o.no_overlap_ns + exchanged);
+  o.perfect_ns = std::min(o.step_ns, std::max(model.compute_ns() + encode + merge, o.link_ns));
+  o.timeline.insert(o.timeline.end(), inside.begin(), inside.end());
+  return o;
+}
+
+outcome step_model::powersgd_step(uint32_t rank, bool traced) const {
+  const powersgd_size size = powersgd_of(model, rank);
+  double coding = 0;
+  const plan_profile* known = costs ? find_plan(*costs, fmt::format("powersgd(rank={})", rank)) : nullptr;
+  if (known && known->encode)
+    coding = (*known->encode)(model.elements()) + (known->merge ? (*known->merge)(model.elements()) : 0);
+  else if (flops > 0)
+    coding = 1e9 * size.flops / flops;
+  two_lanes lanes(1, traced, how.skew_ns);
+  lanes.compute(model.forward_ns, "forward", "forward");
+  lanes.compute(model.backward_ns, "backward", "backward");
+  lanes.compute(coding, "encode", "products");
+  (void)lanes.send(net.allreduce_ns(size.bytes / 2), "allreduce", "P");
+  lanes.wait(lanes.send(net.allreduce_ns(size.bytes / 2), "allreduce", "Q and the rest"));
+  lanes.compute(model.rest_ns, "rest", "rest");
+  return lanes.result(model.compute_ns(), coding, 0, 2 * (net.ranks - 1.0) / net.ranks * size.bytes);
+}
+
+double step_model::best_dense_ns() const {
+  return std::min(step(dense_candidate(false)).step_ns, step(dense_candidate(true)).step_ns);
+}
+
+bool step_model::is_complete(const candidate& c) const {
+  return !c.powersgd_rank || flops > 0 ||
+         (costs && find_plan(*costs, fmt::format("powersgd(rank={})", c.powersgd_rank)));
+}
+
+step_model step_model::with_rate(double bits_per_second) const {
+  step_model m = *this;
+  m.net = net.with_rate(bits_per_second);
+  return m;
+}
+
+step_model step_model::with_ranks(uint32_t ranks) const {
+  step_model m = *this;
+  m.net = net.with_ranks(ranks);
+  return m;
+}
+
+step_model step_model::with_compute(double factor) const {
+  step_model m = *this;
+  m.model = model.scaled(factor);
+  return m;
+}
+
+void step_model::note(const candidate& c, note_list& notes) const {
+  if (!model.times_known)
+    notes.insert(
+        "the model says nothing of forward and backward: a step is its exchange alone, and nothing overlaps it");
+  else if (!model.ready_known)
+    notes.insert(
+        "ready times are unknown: all gradients count as ready at the end of backward, so nothing overlaps it");
+  if (c.powersgd_rank) {
+    notes.insert("PowerSGD is by formula: products, then two all-reduces behind backward");
+    if (powersgd_of(model, c.powersgd_rank).guessed)
+      notes.insert("PowerSGD: shapes are unknown; tensors count as square matrices, which is the least that it sends");
+    if (!is_complete(c))
+      notes.insert(
+          "PowerSGD: its products are not counted, for neither the profile nor --flops says what they take; so it has "
+          "no verdict");
+  }
+  for (size_t k = 0; k < c.works.size(); ++k) {
+    double least = std::numeric_limits<double>::infinity(), most = 0;
+    if (hook == hook_kind::exchange) {
+      double sum = 0;
+      for (size_t i = 0; i < model.tensors.size(); ++i)
+        if (c.choice[i] == static_cast<int>(k)) sum += model.tensors[i].elements;
+      least = most = sum;
+    } else {
+      // Tensors of a unit are one, up to DDP's bucket size.
+      double sum = 0;
+      for (size_t i = 0; i < model.tensors.size(); ++i)
+        if (c.choice[i] == static_cast<int>(k) && model.tensors[i].elements >= how.bypass) {
+          sum += model.tensors[i].elements;
+          most = std::max(most, model.tensors[i].elements);
+        }
+      most = std::max(most, std::min(sum, how.bucket_bytes / 4));
+      least = std::min(sum, most);
+    }
+    if (most > 0) c.works[k]->note_range(least, most, notes);
+  }
+}
+
+double break_even_rate(const step_model& m, const candidate& c) {
+  return last_that_pays(1e5, 1e13, 33, [&](double rate) {
+    const step_model there = m.with_rate(rate);
+    return there.step(c).step_ns < there.best_dense_ns();
+  });
+}
+
+double break_even_batch(const step_model& m, const candidate& c) {
+  return last_that_pays(1.0 / 64, 64, 13, [&](double factor) {
+    const step_model there = m.with_compute(factor);
+    return there.step(c).step_ns < there.best_dense_ns();
+  });
+}
+
+const char* verdict_of(double step_ns, double dense_ns) {
+  return step_ns < (1 - even) * dense_ns ? "pays" : step_ns > (1 + even) * dense_ns ? "slower" : "even";
+}
+
+}  // namespace dr::predict

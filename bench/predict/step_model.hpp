@@ -1,0 +1,65 @@
+// The step of a training, by each way to exchange its gradients.
+#pragma once
+
+#include <memory>
+
+#include "exchange_model.hpp"
+#include "hook_model.hpp"
+
+namespace dr::predict {
+
+enum class hook_kind { ddp, exchange };
+
+// A way to exchange gradients. Dense: all-reduce of `dense_factor` · 4 bytes an element. PowerSGD: by formula. Else plans.
+struct candidate {
+  std::string name;
+  double dense_factor = 0;
+  uint32_t powersgd_rank = 0;
+  std::vector<std::shared_ptr<const plan_work>> works;
+  std::vector<int> choice;  // of each tensor: which of `works`; -1: dense
+
+  bool is_plan() const { return dense_factor == 0 && powersgd_rank == 0; }
+};
+
+candidate dense_candidate(bool half);
+candidate powersgd_candidate(uint32_t rank);
+// Every tensor by one plan.
+candidate uniform_candidate(std::shared_ptr<const plan_work> work, size_t tensors);
+
+struct step_model {
+  const profile* costs = nullptr;
+  training model;
+  network net;
+  hook_settings how;
+  hook_kind hook = hook_kind::ddp;
+  std::shared_ptr<const plan_work> exact;  // what travels exactly in frames
+  double flops = 0;                        // a second, of PowerSGD's products; 0: they are not counted
+
+  // Throws unsupported_model.
+  outcome step(const candidate& c, bool traced = false) const;
+  // All that the candidate takes is known: of PowerSGD also its products.
+  bool is_complete(const candidate& c) const;
+  // The faster of dense f32 and dense bf16.
+  double best_dense_ns() const;
+
+  step_model with_rate(double bits_per_second) const;
+  step_model with_ranks(uint32_t ranks) const;
+  step_model with_compute(double factor) const;  // of forward, backward and the rest
+
+  // What the figures of a candidate rest on: ranges of the profile that are left, formulas, unknown times.
+  void note(const candidate& c, note_list& notes) const;
+
+ private:
+  outcome exchange_step(const candidate& c, bool traced) const;
+  outcome powersgd_step(uint32_t rank, bool traced) const;
+};
+
+// Of the rates (or factors of the batch) at which the candidate is faster than the faster dense ring the highest (or
+// the largest factor). 0: it never is; infinity: it is at all that are looked at, 100 kbit/s to 10 Tbit/s, 1/64 to 64.
+double break_even_rate(const step_model& m, const candidate& c);
+double break_even_batch(const step_model& m, const candidate& c);
+
+// "pays", "even" or "slower": within 3 % it is even, less than two runs of one training differ.
+const char* verdict_of(double step_ns, double dense_ns);
+
+}  // namespace dr::predict

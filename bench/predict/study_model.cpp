@@ -1,0 +1,44 @@
+#include "study_model.hpp"
+
+#include <algorithm>
+#include <cmath>
+
+namespace dr::predict {
+
+double study_sync_ns(double bytes, double bucket_bytes, double backward_ns, double slowdown, uint32_t ranks,
+                     const link& l) {
+  const double k = std::max(1.0, std::ceil(bytes / bucket_bytes)), last = bytes - (k - 1) * bucket_bytes;
+  return std::max(slowdown * backward_ns, (k - 1) * ring_allreduce_ns(bucket_bytes, ranks, l)) +
+         ring_allreduce_ns(last, ranks, l);
+}
+
+double study_allreduce_ns(double bytes, uint32_t messages, double backward_ns, double coding_ns, uint32_t ranks,
+                          const link& l) {
+  const double latencies = 2.0 * (messages - 1.0) * (ranks - 1.0) * l.latency_ns;
+  return backward_ns + coding_ns + ring_allreduce_ns(bytes, ranks, l) + latencies;
+}
+
+double study_allgather_ns(double bytes, uint32_t messages, double backward_ns, double coding_ns, uint32_t ranks,
+                          const link& l) {
+  const double latencies = (messages - 1.0) * (ranks - 1.0) * l.latency_ns;
+  return backward_ns + coding_ns + ring_allgather_ns(bytes, ranks, l) + latencies;
+}
+
+powersgd_size powersgd_of(const training& t, uint32_t rank) {
+  powersgd_size s;
+  const double r = rank;
+  for (const tensor_spec& each : t.tensors) {
+    double rows = each.rows;
+    if (rows <= 0) rows = std::sqrt(each.elements), s.guessed = true;
+    const double columns = rows > 0 ? each.elements / rows : 0, factors = r * (rows + columns);
+    if (columns <= 1 || factors >= each.elements) {
+      s.bytes += 4 * each.elements;
+      continue;
+    }
+    s.bytes += 4 * factors;
+    s.flops += 6 * each.elements * r + 2 * rows * r * r;
+  }
+  return s;
+}
+
+}  // namespace dr::predict

@@ -1,0 +1,56 @@
+// What a step is made of, over time.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dr::predict {
+
+struct interval {
+  std::string lane;  // "compute", "link"
+  std::string kind;  // forward, backward, encode, merge, rest; allreduce, allgather; or a step of an exchange's program
+  std::string name;
+  double begin_ns = 0, end_ns = 0;
+};
+
+// A modelled step of one rank. Times in ns.
+struct outcome {
+  double step_ns = 0;
+  double encode_ns = 0, merge_ns = 0;  // computing that an uncompressed step has not
+  double link_ns = 0;                  // the link is busy
+  double exposed_ns = 0;               // computing waits for it, or is slowed down by it
+  double no_overlap_ns = 0;            // the same parts one after the other
+  double perfect_ns = 0;               // the longer of computing and the link
+  double bytes = 0;                    // that a rank sends
+  std::vector<interval> timeline;      // if it was asked for
+};
+
+// Computing on one thread beside one link that serves transfers in their order. Computing is `slowdown` times as slow
+// while the link is busy: both use the same cores. A transfer begins `skew_ns` after this rank is ready for it: when the
+// slowest is.
+class two_lanes {
+ public:
+  two_lanes(double slowdown, bool traced, double skew_ns = 0) : slowdown_(slowdown), skew_(skew_ns), traced_(traced) {}
+
+  void compute(double ns, const char* kind, const std::string& name);
+  // Starts a transfer, which waits for those before it; returns when it ends.
+  double send(double ns, const char* kind, const std::string& name);
+  void wait(double until);  // idle
+  double now() const { return now_; }
+
+  // `plain_ns`: of computing without any exchange.
+  outcome result(double plain_ns, double encode_ns, double merge_ns, double bytes);
+
+ private:
+  double slowdown_, skew_;
+  bool traced_;
+  double now_ = 0, link_free_ = 0, link_busy_ = 0;
+  std::vector<interval> timeline_;
+};
+
+// As Chrome's trace event JSON: two threads of a process.
+std::string chrome_trace(const std::vector<interval>& timeline, const std::string& title);
+// As a picture of two rows.
+std::string timeline_svg(const std::vector<interval>& timeline, const std::string& title, double step_ns);
+
+}  // namespace dr::predict

@@ -1,0 +1,115 @@
+#include "training_model.hpp"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <stdexcept>
+
+#include "profile.hpp"
+
+namespace dr::predict {
+namespace {
+
+using nlohmann::json;
+
+constexpr double most_elements = 1e15;
+constexpr size_t most_tensors = 1'000'000;
+
+// The first dimension: rows of the matrix that PowerSGD makes of a tensor (Vogels et al. 2019).
+void read_shape(tensor_spec& t, const json& object, const std::string& where) {
+  if (!object.contains("shape") || !object.at("shape").is_array() || object.at("shape").empty()) return;
+  const json& first = object.at("shape")[0];
+  if (!first.is_number() || first.get<double>() < 0)
+    throw std::runtime_error(fmt::format("{}: shape begins with {}, not a count", where, first.dump()));
+  t.rows = object.at("shape").size() > 1 ? first.get<double>() : t.elements;
+}
+
+}  // namespace
+
+double training::elements() const {
+  double sum = 0;
+  for (const tensor_spec& t : tensors) sum += t.elements;
+  return sum;
+}
+
+training training::scaled(double factor) const {
+  training t = *this;
+  t.forward_ns *= factor, t.backward_ns *= factor, t.rest_ns *= factor;
+  for (tensor_spec& each : t.tensors) each.ready_ns *= factor;
+  return t;
+}
+
+training read_training(const std::string& path) {
+  const json text = read_json(path, "model");
+  if (const std::string schema = text_at(text, "schema"); schema != "deepreduce-model-1")
+    throw std::runtime_error(
+        fmt::format("{}: schema '{}' is not deepreduce-model-1; `deepreduce capture` writes one", path, schema));
+  training t;
+  t.name = text_at(text, "name", path);
+  t.batch = number_at(text, "batch", path, 0, 0);
+  t.forward_ns = number_at(text, "forward_ns", path, 0, 0);
+  t.backward_ns = number_at(text, "backward_ns", path, 0, 0);
+  t.rest_ns = number_at(text, "rest_ns", path, 0, 0);
+  t.times_known = text.contains("backward_ns") && !text.at("backward_ns").is_null();
+  if (!text.contains("tensors") || !text.at("tensors").is_array() || text.at("tensors").empty())
+    throw std::runtime_error(path + ": no list 'tensors', or an empty one");
+  if (text.at("tensors").size() > most_tensors)
+    throw std::runtime_error(
+        fmt::format("{}: {} tensors; at most {} are read", path, text.at("tensors").size(), most_tensors));
+  t.ready_known = t.times_known;
+  size_t i = 0;
+  for (const json& object : text.at("tensors")) {
+    const std::string where = fmt::format("{}: tensors[{}]", path, i++);
+    tensor_spec each;
+    each.elements = number_at(object, "elements", where, 0);
+    if (each.elements > most_elements)
+      throw std::runtime_error(fmt::format("{}: {:g} elements; at most {:g}", where, each.elements, most_elements));
+    each.name = text_at(object, "name", fmt::format("t{}", i - 1));
+    each.energy = number_at(object, "energy", where, 0, 0);
+    const bool ready = object.contains("ready_ns") && !object.at("ready_ns").is_null();
+    t.ready_known &= ready;
+    // Clocks are read behind the last gradient, so a tensor may seem later than the end by a little.
+    each.ready_ns = ready ? std::min(number_at(object, "ready_ns", where, 0), t.backward_ns) : t.backward_ns;
+    if (!object.contains("dtype") || text_at(object, "dtype") == "f32") {
+      read_shape(each, object, where);
+      t.tensors.push_back(std::move(each));
+      continue;
+    }
+    throw std::runtime_error(
+        fmt::format("{}: dtype {}: unsupported, the model of a step knows f32 only", where, object.at("dtype").dump()));
+  }
+  return t;
+}
+
+training sized_training(const std::string& text) {
+  training t;
+  t.name = "sizes";
+  for (size_t at = 0; at <= text.size();) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    tensor_spec each;
+    each.name = fmt::format("t{}", t.tensors.size());
+    each.elements = 1;
+    for (size_t from = at; from <= comma;) {
+      const size_t end = std::min({text.find('x', from), comma});
+      uint64_t count = 0;
+      const auto [stop, error] = std::from_chars(text.data() + from, text.data() + end, count);
+      if (error != std::errc() || stop != text.data() + end || from == end ||
+          static_cast<double>(count) > most_elements)
+        throw std::invalid_argument(
+            fmt::format("'{}' is neither a number of elements nor a shape", text.substr(at, comma - at)));
+      if (end < comma && from == at) each.rows = static_cast<double>(count);
+      each.elements *= static_cast<double>(count);
+      from = end + 1;
+    }
+    if (each.elements > most_elements)
+      throw std::invalid_argument(
+          fmt::format("'{}': more than {:g} elements", text.substr(at, comma - at), most_elements));
+    t.tensors.push_back(std::move(each));
+    if (t.tensors.size() > most_tensors) throw std::invalid_argument("too many tensors");
+    at = comma + 1;
+  }
+  return t;
+}
+
+}  // namespace dr::predict

@@ -1,0 +1,219 @@
+"""The commands `predict` and `plan`, and `compare --book`: what they print, write and refuse."""
+
+import csv
+import io
+import json
+import xml.etree.ElementTree
+
+import pytest
+
+from tool_runs import EXACT, TOPR, compare, needs_tool, refusal, run, write_npy, write_npz
+
+pytestmark = needs_tool
+
+LOSSY = "sparsify=topr(ratio=0.1) index=golomb value=log_quant"
+
+
+def cost(plan, operation, base, slope):
+    return {"plan": plan, "operation": operation, "floor_ns": 5000, "base_ns": base, "per_element_ns": slope,
+            "r2": 1.0, "from": 1000, "to": 10_000_000, "samples": []}
+
+
+@pytest.fixture
+def profile(tmp_path):
+    frames = [{"plan": plan, "base_bytes": 60, "per_element_bytes": size, "r2": 1.0, "from": 1000, "to": 10_000_000, "samples": [], "sum_growth": []}
+              for plan, size in ((EXACT, 0.04), (LOSSY, 0.2))]
+    costs = [cost(EXACT, "encode", 8000, 0.5), cost(EXACT, "merge", 3000, 0.05), cost(LOSSY, "encode", 8000, 1.0), cost(LOSSY, "merge", 3000, 0.2),
+             cost("index=all value=raw", "encode", 0, 0.25), cost("index=all value=raw", "merge", 0, 0.25)]
+    link = {"transport": "gloo", "ranks": 2, "ranks_per_host": 2, "latency_ns": 30000, "bits_per_second": 2e10,
+            "allreduce": {"base_ns": 2e5, "per_byte_ns": 0.5}, "allgather": {"base_ns": 1.5e5, "per_byte_ns": 0.6}}
+    return write(tmp_path / "profile.json", {"schema": "deepreduce-profile-1", "date": "2026-11-22T00:00:00Z", "commit": "none", "machine": {"cpu": "toy", "cores": 2},
+                                             "conditions": {"ranks": 2, "threads": 0, "data": "bundled"}, "costs": costs, "frames": frames, "links": [link],
+                                             "overlap": {"slowdown": 1.1, "spread": 0.02}})
+
+
+@pytest.fixture
+def model(tmp_path):
+    tensors = [{"name": name, "elements": n, "dtype": "f32", "ready_ns": ready} for name, n, ready in
+               (("conv.weight", 9408, 120e6), ("body.weight", 2_000_000, 90e6), ("body.bias", 100, 60e6), ("head.weight", 2_000_000, 30e6))]
+    return write(tmp_path / "model.json", {"schema": "deepreduce-model-1", "name": "toy", "date": "…", "ranks": 2, "batch": 64, "forward_ns": 50e6,
+                                           "backward_ns": 122e6, "rest_ns": 5e6, "tensors": tensors})
+
+
+def write(path, document):
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return path
+
+
+def predict(*arguments, **options):
+    return json.loads(run("predict", *arguments, "--json", **options).stdout)
+
+
+def step_of(report, candidate):
+    return next(row["step_ns"] for row in report["rows"] if row["candidate"] == candidate)
+
+
+def test_a_prediction_has_all_baselines_and_the_profiles_plans(profile, model):
+    report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8)
+    assert report["schema"] == "deepreduce-prediction-1"
+    assert [row["candidate"] for row in report["rows"]] == ["dense f32", "dense bf16", "PowerSGD rank 4", EXACT, LOSSY]
+    assert [row["by"] for row in report["rows"]] == ["events", "events", "formula", "events", "events"]
+    computing = 50e6 + 122e6 + 5e6
+    for row in report["rows"]:
+        assert row["step_ns"] >= computing and row["perfect_ns"] <= row["step_ns"]
+        assert row["exposed_ns"] == pytest.approx(row["step_ns"] - computing - row["encode_ns"] - row["merge_ns"], abs=2)
+    dense = report["rows"][0]
+    assert dense["link_ns"] == pytest.approx(sum(2 * 7 * (50e3 + 8 * 4 * n / 8) for n in (2_000_000, 2_000_100 + 9408)), rel=1e-6)
+    exact = report["rows"][3]
+    assert exact["verdict"] == "pays" and exact["pays_below"] > 1e9 and report["verdict"].startswith(EXACT)
+    # PowerSGD's computing is not known: so it is no winner.
+    assert report["rows"][2]["verdict"] is None and any("products are not counted" in note for note in report["notes"])
+
+
+def test_forms_agree_and_the_table_says_what_pays(profile, model):
+    arguments = (profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8)
+    report = predict(*arguments)
+    lines = list(csv.DictReader(io.StringIO(run("predict", *arguments, "--csv").stdout.decode())))
+    assert [int(line["step_ns"]) for line in lines] == [row["step_ns"] for row in report["rows"]]
+    table = run("predict", *arguments).stdout.decode()
+    assert "pays below" in table and report["verdict"] in table and "(by formula)" in table
+
+
+def test_a_fast_link_gets_a_plain_no(profile, model):
+    report = predict(profile, "--model", model, "--link", "1Tb/s,1us", "--ranks", 8)
+    assert report["verdict"].startswith("None of these helps")
+    assert all(row["verdict"] in (None, "even", "slower") for row in report["rows"])
+
+
+def test_break_even_is_where_the_verdict_turns(profile, model):
+    report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--plan", EXACT)
+    rate = report["rows"][3]["pays_below"]
+    for factor, faster in ((0.8, True), (1.25, False)):
+        there = predict(profile, "--model", model, "--link", f"{factor * rate},50us", "--ranks", 8, "--plan", EXACT)
+        assert (step_of(there, EXACT) < min(step_of(there, "dense f32"), step_of(there, "dense bf16"))) == faster
+
+
+def test_schedules_run_their_programs(profile, model):
+    report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--hook", "exchange", "--plan", LOSSY,
+                     "--exchange", "gather|owner(parts=1|4)|ring|hierarchy(inner=4)")
+    rows = report["rows"][3:]
+    assert {row["by"] for row in rows} == {"program"} and len(rows) == 5
+    gather, owner, parts, ring, _ = (row["step_ns"] for row in rows)
+    assert parts < owner < gather and ring < gather
+    many = predict(profile, "--model", model, "--link", "1Gb/s", "--ranks", 1024, "--hook", "exchange", "--plan", f"{LOSSY} exchange=hierarchy(inner=8)", status=77)
+    assert "1024 ranks" in many["rows"][3]["error"] and many["rows"][3]["step_ns"] is None
+
+
+def test_what_is_unknown_is_told(profile, tmp_path):
+    report = predict(profile, "--sizes", "100000000,512x2048", "--link", "1Gb/s")
+    assert report["model"]["elements"] == 100000000 + 512 * 2048
+    notes = " ".join(report["notes"])
+    assert "nothing overlaps" in notes and "extrapolation: encode" in notes
+    timed = predict(profile, "--sizes", "1000000", "--backward", "100ms", "--link", "1Gb/s")
+    assert timed["model"]["backward_ns"] == 100e6 and any("ready times are unknown" in note for note in timed["notes"])
+    file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [1.0] * 5000), b=write_npy(tmp_path / "b.npy", [1.0] * 10))
+    assert predict(profile, "--input", file, "--link", "1Gb/s")["model"]["tensors"] == 2
+
+
+def test_the_profiles_own_link_is_taken_without_link(profile, model):
+    report = predict(profile, "--model", model, "--plan", EXACT)
+    assert report["ranks"] == 2 and report["link"]["source"] == "measured, gloo, 2 ranks"
+    assert report["rows"][0]["link_ns"] == pytest.approx(2 * 2e5 + 0.5 * 4 * (4_000_100 + 9408), rel=1e-6)
+
+
+def test_what_ifs_are_curves(profile, model, tmp_path):
+    report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--curves", tmp_path / "x.svg",
+                     *(word for kind in ("bandwidth", "compute", "ranks", "ratio") for word in ("--what-if", kind)))
+    bandwidth, compute, ranks, ratio = report["what_if"]
+    assert bandwidth["x"][0] == 1e9 and bandwidth["x"][-1] == 1e11 and ranks["x"][-1] == 1024 and compute["x"][-1] == 8
+    for curve in (bandwidth, compute):
+        for series in curve["series"]:
+            assert series["step_ns"] == sorted(series["step_ns"], reverse=True), (curve["kind"], series["candidate"])
+    exact = ratio["series"][3]["step_ns"]
+    assert exact[ratio["x"].index(1)] == step_of(report, EXACT) == bandwidth["series"][3]["step_ns"][0]
+    for kind in ("bandwidth", "compute", "ranks", "ratio"):
+        root = xml.etree.ElementTree.parse(tmp_path / f"x-{kind}.svg").getroot()
+        assert sum(1 for each in root.iter() if each.tag.endswith("path")) == 5
+
+
+@pytest.mark.parametrize("hook", ["ddp", "exchange"])
+def test_a_step_is_drawn_and_traced(profile, model, tmp_path, hook):
+    report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 4, "--hook", hook, "--show", EXACT, "--trace", tmp_path / "t.json",
+                     "--timeline", tmp_path / "t.svg")
+    events = [event for event in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if event["ph"] == "X"]
+    assert max(event["ts"] + event["dur"] for event in events) == pytest.approx(step_of(report, EXACT) / 1e3, rel=1e-6)
+    computing = sorted((event for event in events if event["tid"] == 0), key=lambda event: event["ts"])
+    assert all(a["ts"] + a["dur"] <= b["ts"] + 1e-3 for a, b in zip(computing, computing[1:]))
+    assert {"forward", "backward", "encode", "merge", "rest"} <= {event["cat"] for event in computing}
+    root = xml.etree.ElementTree.parse(tmp_path / "t.svg").getroot()
+    assert sum(1 for each in root.iter() if each.tag.endswith("rect")) > len(events)
+
+
+def test_a_plan_book_is_written_and_no_worse_than_a_uniform_plan(profile, model, tmp_path):
+    book = tmp_path / "book.txt"
+    arguments = (profile, "--model", model, "--link", "20Gb/s,50us", "--ranks", 4)
+    told = json.loads(run("plan", *arguments, "--format", "json").stdout)
+    assert told["exhaustive"] and told["step_ns"] <= told["uniform"]["step_ns"] and told["evaluations"] >= 3**4
+    run("plan", *arguments, "-o", book)
+    lines = [line for line in book.read_text().splitlines() if not line.startswith("#")]
+    assert [f"{line['pattern']}: {line['plan']}" for line in told["book"]] == lines and lines[-1].startswith("*: ")
+    report = predict(*arguments, "--book", book)
+    assert report["rows"][-1]["step_ns"] == told["step_ns"]
+    assert report["rows"][-1]["step_ns"] <= min(row["step_ns"] for row in report["rows"] if row["candidate"] not in ("dense bf16", "PowerSGD rank 4"))
+
+
+def test_an_error_budget_is_kept(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
+    errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0.3")
+    told = [json.loads(run(*arguments, "--error-budget", e, *errors).stdout) for e in (0.01, 0.5, 1)]
+    assert [each["error"] <= limit for each, limit in zip(told, (0.01, 0.5, 1))] == [True] * 3
+    assert told[0]["step_ns"] >= told[1]["step_ns"] >= told[2]["step_ns"] and told[0]["step_ns"] == told[0]["dense_step_ns"]
+    assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
+
+
+def test_errors_come_from_saved_rows(profile, tmp_path):
+    file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [i % 7 - 3.0 for i in range(9000)]),
+                     b=write_npy(tmp_path / "b.npy", [1e-3 * (i % 5 - 2) for i in range(9000)]))
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps(compare(file, "--per-tensor", plans=(EXACT, LOSSY))))
+    told = json.loads(run("plan", profile, "--input", file, "--link", "10Mb/s,1us", "--ranks", 2, "--error-budget", 0.1, "--errors", rows, "--format", "json").stdout)
+    # Nearly all energy is in a: b may be sent by any plan, a may not. (Among 2 ranks a gather sends no more than a ring.)
+    assert told["error"] <= 0.1 and told["step_ns"] < told["dense_step_ns"]
+    assert [line["plan"] for line in told["book"]][-1] is not None and {"dense"} < {line["plan"] for line in told["book"]}
+
+
+def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
+    file = write_npz(tmp_path / "g.npz", **{"a.weight": write_npy(tmp_path / "a.npy", [float(i % 13) for i in range(5000)]),
+                                            "a.bias": write_npy(tmp_path / "b.npy", [1.0] * 10)})
+    book = write(tmp_path / "book.txt", f"# mine\n*.bias: dense\n*: {TOPR}index=golomb value=raw\n")
+    report = json.loads(run("compare", file, "--book", book, "--repeat", 1, "--format", "json").stdout)
+    plans = {row["tensor"]: row["plan"] for row in report["rows"] if row["plan"] != "memcpy"}
+    assert plans["a.weight"] == EXACT and "index=all value=raw" in plans["a.bias"]
+    total = report["totals"][-1]
+    assert total["plan"] == f"book {book}" and total["tensors"] == 2
+    assert total["bytes"] == sum(row["bytes"] for row in report["rows"] if row["plan"] != "memcpy")
+    assert "line 1: 'x' is no `pattern: plan`" in refusal("compare", file, "--book", write(tmp_path / "bad.txt", "x"))
+    assert "excludes" in run("compare", file, "--book", book, "--plan", EXACT, status=2).stderr.decode()
+    assert "--book" in refusal("compare", file, "--book", book, "--batch")
+
+
+def test_bad_input_says_what_and_where(profile, model, tmp_path):
+    link = ("--link", "1Gb/s")
+    wrong = json.loads(model.read_text())
+    wrong["tensors"][1]["elements"] = -5
+    assert "tensors[1]: 'elements' is -5" in refusal("predict", profile, "--model", write(tmp_path / "m.json", wrong), *link)
+    wrong["tensors"] = []
+    assert "'tensors'" in refusal("predict", profile, "--model", write(tmp_path / "m.json", wrong), *link)
+    assert "cannot be opened" in refusal("predict", tmp_path / "none.json", "--model", model)
+    assert "no JSON" in refusal("predict", write(tmp_path / "p.json", "{"), "--model", model)
+    assert "schema ''" in refusal("predict", write(tmp_path / "p.json", "{}"), "--model", model)
+    assert "no tensors: give" in refusal("predict", profile, *link)
+    assert "--sizes 'x' is neither" in refusal("predict", profile, "--sizes", "1,x", *link)
+    assert "no cost of encode of plan" in refusal("predict", profile, "--model", model, *link, "--plan", "index=raw value=raw")
+    assert "--exchange" in refusal("predict", profile, "--model", model, *link, "--exchange", "ring")
+    assert "--show" in refusal("predict", profile, "--model", model, *link, "--trace", tmp_path / "t.json", "--show", "none")
+    assert "--curves" in refusal("predict", profile, "--model", model, *link, "--curves", tmp_path / "t.svg")
+    assert "unsupported" in refusal("predict", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
+        "tensors": [{"name": "a", "elements": 5, "dtype": "f16"}]}), *link)
+    assert "two tensors are called" in refusal("plan", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
+        "tensors": [{"name": "a", "elements": 5}] * 2}), *link)

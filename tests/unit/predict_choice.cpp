@@ -1,0 +1,201 @@
+// Plan books, profiles and the choice of plans (bench/predict).
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "bench/predict/plan_book.hpp"
+#include "bench/predict/plan_choice.hpp"
+#include "predict_parts.hpp"
+
+using namespace parts;
+
+namespace {
+
+choice_problem problem_of(toy& t, candidate& tried) {
+  choice_problem p;
+  p.tensors = t.model.model.tensors.size(), p.options = tried.works.size();
+  for (const tensor_spec& each : t.model.model.tensors) p.sizes.push_back(each.elements);
+  p.step_ns = [&](const std::vector<int>& choice) {
+    tried.choice = choice;
+    return t.model.step(tried).step_ns;
+  };
+  return p;
+}
+
+}  // namespace
+
+// ---- Books ---------------------------------------------------------------------------------------------------
+
+TEST_CASE("patterns are those of Python's fnmatchcase") {
+  for (const auto& [pattern, name, expected] :
+       {std::tuple{"*", "", true},  {"*", "a/b.c", true},
+        {"a*c", "abcbc", true},     {"a*c", "abcb", false},
+        {"?", "", false},           {"?", "a", true},
+        {"?", "ä", true},           {"[abc]x", "bx", true},
+        {"[!abc]x", "bx", false},   {"[!abc]x", "dx", true},
+        {"[a-c]", "b", true},       {"[a-c]", "d", false},
+        {"[]]", "]", true},         {"[", "[", true},
+        {"a[", "a[", true},         {"[[]0]", "[0]", true},
+        {"\\*", "\\b", true},       {"\\*", "*", false},
+        {"A", "a", false},          {"layer?.*.weight", "layer4.0.conv1.weight", true},
+        {"**a", "ba", true},        {"[!]]", "]", false},
+        {"[^a]", "^", true},        {"[äö]", "ö", true},
+        {"[!ä]", "ä", false},       {"[à-ü]x", "öx", true},
+        {"\xff?", "\xff\xc3", true}}) {
+    CAPTURE(std::string(pattern));
+    CAPTURE(std::string(name));
+    CHECK(matches(pattern, name) == expected);
+  }
+}
+
+TEST_CASE("the first line that matches counts, and what no line matches is dense") {
+  const plan_book book = parse_book(
+      "# a comment\n\n *.bias : dense # another\nlayer[12].*:index=raw value=raw\r\nlayer*: value=raw index=golomb\n",
+      "b");
+  REQUIRE(book.size() == 3);
+  CHECK(plan_in(book, "layer1.bias").empty());
+  CHECK(plan_in(book, "layer1.weight") == std::string(dr::plan("index=raw value=raw").text()));
+  CHECK(plan_in(book, "layer3.weight") == std::string(dr::plan("index=golomb value=raw").text()));
+  CHECK(plan_in(book, "head").empty());
+  CHECK(parse_book(book_text(book, "two\nlines"), "again").size() == 3);
+  CHECK(parse_book("a:b: dense", "b").at(0).pattern == "a:b");
+}
+
+TEST_CASE("a book's fault is told with its line") {
+  for (const auto& [text, words] : {std::pair{"a\n", "line 1: 'a' is no"},
+                                    {"\n: dense", "line 2: no pattern"},
+                                    {"a:  # none", "line 1: no plan"},
+                                    {"a: index=none_such", "line 1: plan 'index=none_such'"}})
+    CHECK_THROWS_WITH(parse_book(text, "book.txt"), doctest::Contains((std::string("book.txt: ") + words).c_str()));
+  CHECK_THROWS_WITH(read_book("/"), doctest::Contains("directory"));
+}
+
+TEST_CASE("a name's own pattern matches it and no other") {
+  for (const std::string name : {"plain", "a[0].w*?", "[!x]", "]"}) {
+    CHECK(matches(pattern_of(name), name));
+    CHECK(!matches(pattern_of(name), name + "x"));
+    CHECK(!matches(pattern_of(name), "p" + name));
+  }
+}
+
+// ---- Choices -------------------------------------------------------------------------------------------------
+
+TEST_CASE("a choice is never worse than the best uniform plan, and the best where all are tried") {
+  std::mt19937_64 random(15);
+  for (int round = 0; round < 60; ++round) {
+    CAPTURE(round);
+    const double rate = std::pow(10, std::uniform_real_distribution<double>(8, 11)(random));
+    toy t(random_training(random), rate, std::uniform_int_distribution<uint32_t>(2, 64)(random), 10e3);
+    candidate tried;
+    tried.works = {t.work(sparse_plan), t.work(lossy_plan)};
+    const choice_problem p = problem_of(t, tried);
+    const choice_result r = choose(p);
+    double best = std::numeric_limits<double>::infinity();
+    for (int o = -1; o < 2; ++o) best = std::min(best, p.step_ns(std::vector<int>(p.tensors, o)));
+    CHECK(r.uniform_step_ns == best);
+    CHECK(r.step_ns <= best);
+    CHECK(r.step_ns == p.step_ns(r.choice));
+    if (p.tensors > 7) continue;
+    REQUIRE(r.exhaustive);
+    for (int other = 0; other < 200; ++other) {
+      std::vector<int> choice;
+      for (size_t i = 0; i < p.tensors; ++i) choice.push_back(std::uniform_int_distribution<int>(-1, 1)(random));
+      CHECK(p.step_ns(choice) >= r.step_ns);
+    }
+  }
+}
+
+TEST_CASE("a model with a large and many small layers gets a mixed book") {
+  // 200 layers of 30,000 elements, each costly to encode, and one of 20 million.
+  training model = training_of({2e7}, 50e6);
+  for (int i = 0; i < 24; ++i) {
+    tensor_spec each;
+    each.name = "small" + std::to_string(i), each.elements = 250000, each.ready_ns = 1e6 * (i + 1);
+    model.tensors.push_back(each);
+  }
+  toy t(std::move(model), 10e9, 4);
+  candidate tried;
+  tried.works = {t.work(sparse_plan), t.work(lossy_plan)};
+  const choice_problem p = problem_of(t, tried);
+  const choice_result r = choose(p);
+  CHECK(!r.exhaustive);
+  CHECK(r.step_ns < r.uniform_step_ns);
+  CHECK(std::ranges::adjacent_find(r.choice, std::not_equal_to<>()) != r.choice.end());
+}
+
+TEST_CASE("a budget of error is kept") {
+  toy t(training_of({3e6, 2e6, 1e6}, 1e6), 1e8, 8);
+  candidate tried;
+  tried.works = {t.work(sparse_plan), t.work(lossy_plan)};
+  choice_problem p = problem_of(t, tried);
+  p.error = {{0.4, 0.1}, {0.3, 0.08}, {0.2, 0.05}};
+  double before = std::numeric_limits<double>::infinity();
+  for (const double budget : {0.0, 0.1, 0.3, 0.5, 1.0}) {
+    p.budget = budget;
+    const choice_result r = choose(p);
+    CHECK(r.error <= budget);
+    CHECK(r.step_ns <= before);
+    before = r.step_ns;
+    if (budget == 0) CHECK(r.choice == std::vector<int>{-1, -1, -1});
+  }
+  CHECK(tried.works.size() == 2);
+}
+
+// ---- Profiles ------------------------------------------------------------------------------------------------
+
+TEST_CASE("a cost has a floor") {
+  const curve c{5000, -2000, 1, 0, 0};
+  CHECK(c(100) == 5000);
+  CHECK(c(10000) == 8000);
+}
+
+TEST_CASE("a plan's costs are found without exchange and bucket, and without feedback with a note") {
+  const toy t(training_of({1e6}, 0), 1e9, 2);
+  note_list notes;
+  const auto canonical = [](const std::string& text) { return std::string(dr::plan(text).text()); };
+  CHECK(find_plan(t.costs, canonical(std::string(sparse_plan) + " exchange=owner(parts=4) bucket=flat"), &notes));
+  CHECK(notes.empty());
+  CHECK(find_plan(t.costs, canonical("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw"), &notes));
+  CHECK(notes.size() == 1);
+  CHECK(!find_plan(t.costs, canonical("sparsify=topr(ratio=0.02) index=golomb value=raw"), &notes));
+}
+
+TEST_CASE("costs beyond what was measured are noted") {
+  toy t(training_of({1e9}, 0), 1e9, 2);
+  note_list notes;
+  t.model.note(t.uniform(sparse_plan), notes);
+  CHECK(std::ranges::any_of(notes, [](const std::string& n) { return n.starts_with("extrapolation: encode"); }));
+  toy inside(training_of({1e6}, 0), 1e9, 2);
+  notes.clear();
+  inside.model.note(inside.uniform(sparse_plan), notes);
+  CHECK(notes.empty());
+}
+
+TEST_CASE("a profile's fault is told with its place") {
+  nlohmann::json wrong = profile_json();
+  wrong["costs"][1]["per_element_ns"] = "fast";
+  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"),
+                    doctest::Contains("p.json: costs[1]: 'per_element_ns' is \"fast\""));
+  wrong = profile_json();
+  wrong["costs"][0]["plan"] = "index=none_such";
+  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("costs[0]: plan 'index=none_such'"));
+  wrong = profile_json();
+  wrong["schema"] = "other";
+  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("schema 'other'"));
+  wrong = profile_json();
+  wrong["links"][0]["ranks"] = 1;
+  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("links[0]: 'ranks' is 1"));
+}
+
+TEST_CASE("sizes are counts or shapes") {
+  const training t = sized_training("10,3x4");
+  REQUIRE(t.tensors.size() == 2);
+  CHECK(t.tensors[1].elements == 12);
+  CHECK(t.tensors[1].rows == 3);
+  CHECK(!t.times_known);
+  for (const char* wrong : {"", "a", "10,", "1.5", "-1", "3x", "x3", "99999999999999999999", "9999999999x9999999999"}) {
+    CAPTURE(std::string(wrong));
+    CHECK_THROWS_AS(sized_training(wrong), std::invalid_argument);
+  }
+}
