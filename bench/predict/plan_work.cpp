@@ -99,16 +99,17 @@ plan_work plan_work::scaled(double time, double size) const {
 }
 
 void plan_work::note_range(double least, double most, note_list& notes) const {
-  const auto check = [&](const curve& c, const char* what) {
+  // Of plans that were measured alike it is said once.
+  const auto check = [&](const curve& c) {
     if (c.to <= 0 || (least >= c.from / 1.001 && most <= c.to * 1.001)) return;
     notes.insert(fmt::format(
-        "extrapolation: {} of '{}' was measured from {:.0f} to {:.0f} elements, and is used from {:.0f} to {:.0f}",
-        what, without_stages(text_, {"exchange", "bucket"}), c.from, c.to, least, most));
+        "extrapolation: plans were measured from {:.0f} to {:.0f} elements, and are used from {:.0f} to {:.0f}", c.from,
+        c.to, least, most));
   };
-  check(encode_, "encode");
-  check(first_, "decode");
-  check(merge_, "merge");
-  if (knows_frame_) check(frame_, "the frame");
+  check(encode_);
+  check(first_);
+  check(merge_);
+  if (knows_frame_) check(frame_);
 }
 
 }  // namespace dr::predict

@@ -22,6 +22,13 @@ using nlohmann::json;
   throw std::runtime_error(where + ": " + why);
 }
 
+const json& list_at(const json& object, const char* key, const std::string& where) {
+  static const json none = json::array();
+  if (!object.contains(key)) return none;
+  if (!object.at(key).is_array()) refuse(where, fmt::format("'{}' is no list", key));
+  return object.at(key);
+}
+
 curve read_curve(const json& object, const char* base, const char* slope, const std::string& where) {
   constexpr double any = -1e300;  // a fit may cross the axis; its floor does not
   curve c;
@@ -30,14 +37,15 @@ curve read_curve(const json& object, const char* base, const char* slope, const 
   c.slope = number_at(object, slope, where, any);
   c.from = number_at(object, "from", where, 0, 0);
   c.to = number_at(object, "to", where, 0, 0);
+  for (const json& sample : list_at(object, "samples", where)) {
+    if (!sample.is_array() || sample.size() < 2 || !sample[0].is_number() || !sample[1].is_number())
+      refuse(where, fmt::format("samples has {}, not [size, median]", sample.dump()));
+    c.samples.emplace_back(sample[0].get<double>(), sample[1].get<double>());
+  }
+  std::ranges::sort(c.samples);
+  const auto twice = std::ranges::unique(c.samples, {}, &std::pair<double, double>::first);
+  c.samples.erase(twice.begin(), twice.end());
   return c;
-}
-
-const json& list_at(const json& object, const char* key, const std::string& where) {
-  static const json none = json::array();
-  if (!object.contains(key)) return none;
-  if (!object.at(key).is_array()) refuse(where, fmt::format("'{}' is no list", key));
-  return object.at(key);
 }
 
 std::string canonical(const std::string& text, const std::string& where) {
@@ -114,7 +122,21 @@ void read_links(profile& p, const json& text) {
 
 }  // namespace
 
-double curve::operator()(double x) const { return std::max(floor, base + slope * x); }
+double curve::operator()(double x) const {
+  const auto after = std::ranges::lower_bound(samples, x, {}, &std::pair<double, double>::first);
+  if (after == samples.end() || (after == samples.begin() && after->first != x))
+    return std::max(floor, base + slope * x);
+  if (after->first == x) return after->second;
+  const auto& [x0, y0] = after[-1];
+  return y0 + (after->second - y0) * (x - x0) / (after->first - x0);
+}
+
+curve curve::scaled(double factor) const {
+  curve c = *this;
+  for (double* const each : {&c.floor, &c.base, &c.slope}) *each *= factor;
+  for (auto& [x, y] : c.samples) y *= factor;
+  return c;
+}
 
 json read_json(const std::string& path, const char* what) {
   constexpr int deepest = 32;  // copying recurses

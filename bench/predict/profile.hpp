@@ -11,12 +11,14 @@
 
 namespace dr::predict {
 
-// max(floor, base + slope · x), fitted for x in [from, to]; to = 0: nobody said where.
+// Between two samples the line through them; elsewhere max(floor, base + slope · x), fitted for x in [from, to]. to = 0:
+// nobody said where. (A fit has no knee where tensors outgrow a cache; samples have.)
 struct curve {
   double floor = 0, base = 0, slope = 0, from = 0, to = 0;
+  std::vector<std::pair<double, double>> samples{};  // (x, what was measured there), x ascends
   double operator()(double x) const;
   // The result and the slope times `factor`: another machine, frames of another size.
-  curve scaled(double factor) const { return {floor * factor, base * factor, slope * factor, from, to}; }
+  curve scaled(double factor) const;
 };
 
 // What a plan costs, without its stages `exchange`, `bucket`: one tensor of n elements.

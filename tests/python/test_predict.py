@@ -108,7 +108,7 @@ def test_what_is_unknown_is_told(profile, tmp_path):
     report = predict(profile, "--sizes", "100000000,512x2048", "--link", "1Gb/s")
     assert report["model"]["elements"] == 100000000 + 512 * 2048
     notes = " ".join(report["notes"])
-    assert "nothing overlaps" in notes and "extrapolation: encode" in notes
+    assert "nothing overlaps" in notes and "extrapolation: plans" in notes
     timed = predict(profile, "--sizes", "1000000", "--backward", "100ms", "--link", "1Gb/s")
     assert timed["model"]["backward_ns"] == 100e6 and any("ready times are unknown" in note for note in timed["notes"])
     file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [1.0] * 5000), b=write_npy(tmp_path / "b.npy", [1.0] * 10))

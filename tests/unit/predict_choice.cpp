@@ -165,7 +165,7 @@ TEST_CASE("costs beyond what was measured are noted") {
   toy t(training_of({1e9}, 0), 1e9, 2);
   note_list notes;
   t.model.note(t.uniform(sparse_plan), notes);
-  CHECK(std::ranges::any_of(notes, [](const std::string& n) { return n.starts_with("extrapolation: encode"); }));
+  CHECK(std::ranges::any_of(notes, [](const std::string& n) { return n.starts_with("extrapolation: plans"); }));
   toy inside(training_of({1e6}, 0), 1e9, 2);
   notes.clear();
   inside.model.note(inside.uniform(sparse_plan), notes);

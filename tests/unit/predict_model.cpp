@@ -19,6 +19,19 @@ double ring(double bytes, double n, double rate, double latency = 0) {
 
 }  // namespace
 
+TEST_CASE("a cost is on the line between two samples, elsewhere on the fit") {
+  const curve c{.floor = 5, .base = 1, .slope = 2, .from = 10, .to = 40, .samples = {{10, 30}, {20, 40}, {40, 200}}};
+  CHECK(c(10) == 30);
+  CHECK(c(15) == 35);
+  CHECK(c(30) == 120);
+  CHECK(c(40) == 200);
+  CHECK(c(9) == 19);
+  CHECK(c(41) == 83);
+  CHECK(c(1) == 5);
+  CHECK(c.scaled(3)(15) == 105);
+  CHECK(c.scaled(3)(41) == 249);
+}
+
 // ---- The hook's events ---------------------------------------------------------------------------------------
 
 TEST_CASE("a dense step is backward, then the all-reduce of the last bucket, where the link is fast") {
