@@ -429,7 +429,8 @@ TEST_CASE("device select: the largest, long tensors") {
         const bool plain = p.name == "gauss" || p.name == "laplace" || p.name == "wide" || p.name == "half";
         if (plain && dtype == DR_F32) CHECK(!s.fell_back[i]);
         if (p.name == "equal" && p.target <= d / 10) CHECK(s.fell_back[i]);
-        if (p.name == "large tail" && d == 300000 && p.target == d / 100) CHECK(s.fell_back[i]);
+        // All large ones are in one bin of the sample, and all of them are candidates.
+        if (p.name == "large tail" && d == 300000 && p.target == d / 100) CHECK(!s.fell_back[i]);
       }
     }
 }
@@ -467,7 +468,7 @@ TEST_CASE("device select: the fall-back reads by vectors, wherever the tensor an
             problems.push_back(std::move(one));
           }
       const seen s = check(problems, seed++ % 6);
-      CHECK(s.fallback_blocks == 3);
+      CHECK(s.fallback_blocks == 6);
       CHECK(std::ranges::count(s.fell_back, true) >= 12);
     }
 }
