@@ -82,9 +82,10 @@ struct select_compact {
         p.value[k] = v.is_ranked() ? v.noted()[offset + i] : Bits{0};
       }
       // (Of a row of many values every candidate is kept.)
-      if (!v.is_ranked() && v.unit.width == 1)
+      if (!v.is_ranked() && v.unit.width == 1) {
 #pragma unroll
         for (uint32_t k = 0; k < share; ++k) p.value[k] = stored<Bits>(v.common, v.unit, p.position[k]);
+      }
 #pragma unroll
       for (uint32_t k = 0; k < share; ++k) {
         s.position[k * lanes + lane] = p.position[k];
