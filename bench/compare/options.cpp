@@ -136,7 +136,7 @@ void add_report(CLI::App& app, std::string& path) {
 void add_questions(CLI::App& app, compare_options& o) {
   app.add_option("--where", o.where, "Only rows that meet this, such as 'total_error < 0.02 and bytes < 1e6'")
       ->type_name("CONDITION");
-  app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; - is descending")
+  app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; -COLUMN: descending")
       ->type_name("COLUMNS");
   app.add_flag("--pareto{COLUMNS}", o.pareto,
                std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);

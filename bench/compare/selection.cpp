@@ -55,15 +55,25 @@ std::vector<expression> parse_values(const char* option, std::string_view text, 
   }
 }
 
+namespace {
+
+std::string without_spaces(std::string_view text) {
+  std::string out(text);
+  std::erase(out, ' ');
+  return out;
+}
+
+}  // namespace
+
 std::vector<selection::key> selection::keys_of(const char* option, std::string_view text,
                                                std::span<const std::string> columns) {
   std::vector<key> keys;
   if (text.empty()) return keys;
   for (expression& e : parse_values(option, text, columns)) {
-    // A text cannot be negated, so the sign is taken off.
-    const size_t first = e.text().find_first_not_of(' ');
-    const bool descending = e.text()[first] == '-';
-    if (descending) e = expression(e.text().substr(first + 1), columns);
+    // "-name": a text cannot be negated, so the sign is taken off. "-a + b" is a number like any other.
+    const std::string all = without_spaces(e.text());
+    const bool descending = all.starts_with('-') && std::ranges::find(columns, all.substr(1)) != columns.end();
+    if (descending) e = expression(all.substr(1), columns);
     keys.push_back({std::move(e), descending});
   }
   return keys;

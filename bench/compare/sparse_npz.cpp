@@ -83,6 +83,7 @@ struct coordinates {
   std::vector<uint64_t> shape;
   std::vector<uint64_t> positions;
   uint64_t width = 1;
+  bool may_have_more = false;  // values than positions: SciPy lets what is behind the last offset stand
 };
 
 coordinates read_scipy(const sparse_parts& parts) {
@@ -107,7 +108,8 @@ coordinates read_scipy(const sparse_parts& parts) {
   const bool by_row = name == "csr";
   std::vector<uint64_t> inner = integers(indices, "the indices");
   std::vector<uint64_t> outer = rows_of(integers(indptr, "the offsets"), by_row ? rows : columns, inner.size(), indptr);
-  inner.resize(outer.size());  // SciPy lets what is behind the last offset stand
+  inner.resize(outer.size());
+  c.may_have_more = true;
   c.positions.assign(inner.size(), 0);
   append(c.positions, by_row ? outer : inner, rows, indices);
   append(c.positions, by_row ? inner : outer, columns, indices);
@@ -173,14 +175,15 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
                "most {}",
                fmt::join(c.shape, ", "), elements, elements_max));
   }
-  require(length(values) == c.positions.size() * c.width, values,
+  const uint64_t entries = c.positions.size() * c.width;
+  require(c.may_have_more ? length(values) >= entries : length(values) == entries, values,
           fmt::format("{} values for {} entries of {}", length(values), c.positions.size(), c.width));
   const std::optional<dtype> type = how.cast ? how.cast : type_of(kind);
   if (!type) {
     refuse<not_float>(where, values.array.header_at,
                       fmt::format("{} is not a float; --cast f32 converts it", long_name(kind)));
   }
-  std::span<const std::byte> bytes = values.array.bytes;
+  std::span<const std::byte> bytes = values.array.bytes.first(entries * width_of(kind));
   std::vector<double> sums;
   conversion done{kind};
   if (has_duplicates(c.positions)) {

@@ -58,6 +58,8 @@ def test_where_and_sort_choose_rows():
     plans = (EXACT, LOSSY, TOPR + "index=raw value=raw")
     report = compare(SYNTH, "--where", "relative_l2_error == 0 and plan ~ '*value=raw'", "--sort", "-bytes", plans=plans)
     assert [row["plan"] for row in report["rows"]] == [plans[2], EXACT]
+    ascending = compare(SYNTH, "--where", "relative_l2_error == 0", "--sort", "-bytes + 2 * bytes", plans=plans)  # a sum, whose first term is negative
+    assert [row["plan"] for row in ascending["rows"]] == [EXACT, plans[2]]
     table = compare(SYNTH, "--where", "bytes < 1e5", "--sort", "bytes", plans=plans, form="table")
     assert table.index("golomb value=qsgd") < table.index("golomb value=raw") < table.index("index=raw value=raw")
 

@@ -701,6 +701,8 @@ TEST_CASE("npz reads scipy's CSR, CSC and COO as the matrix that they are") {
   REQUIRE(notes.size() == 1);
   CHECK(notes[0].find("1 entries at positions that come again") != std::string::npos);
   CHECK(t.converted);
+  // SciPy reads no further than the last offset.
+  CHECK(values_of(npz(compressed{"csr", {3, 4}, {0, 2, 2, 3}, {3, 0, 1, 2, 2}, {4, 5, 6, 9, 9}}.file())[0]) == matrix);
   const compressed none{"csr", {0, 4}, {0}, {}, {}};
   CHECK(npz(none.file())[0].elements == 0);
 }
