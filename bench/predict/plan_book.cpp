@@ -14,6 +14,8 @@
 namespace dr::predict {
 namespace {
 
+constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
+
 constexpr std::string_view blank = " \t\r";
 
 std::string_view trimmed(std::string_view text) {
@@ -106,7 +108,7 @@ plan_book parse_book(std::string_view text, const std::string& where) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = text.substr(at, end - at);
-    if (++number == 1 && line.starts_with("\xef\xbb\xbf")) line.remove_prefix(3);
+    if (++number == 1 && line.starts_with(byte_order_mark)) line.remove_prefix(3);
     line = code_of(line);
     at = end + 1;
     if (line.empty()) continue;
@@ -152,6 +154,8 @@ std::string book_text(const plan_book& book, const std::string& comment) {
     text += "# " + comment.substr(at, end - at) + "\n";
     at = end + 1;
   }
+  // (Of the file's first line a mark would be taken off.)
+  if (text.empty() && !book.empty() && book[0].pattern.starts_with(byte_order_mark)) text = "\n";
   for (const book_line& line : book)
     text += fmt::format("{}: {}\n", line.pattern, line.plan.empty() ? "dense" : line.plan);
   return text;

@@ -179,6 +179,11 @@ SYNTH = ["synth:d=100", "synth:d=5000,density=0.01,support=clustered,values=gaus
          "synth:", "synth:d=1099511627777", "synth:density=1e-400,d=2", "synth:d=1,d=1", "synth:d=1,", "synth:d=8,seed=18446744073709551615,density=1"]
 
 
+BOOKS = ["layer4.0.weight\n# a book\nlayer4.*: sparsify=topr(ratio=0.01) feedback=residual index=golomb value=raw\n*.bias: dense\n", "a\n*: index=all value=half",
+         "[!a]b?c\n[[]!a]b[?]c: dense\r\n*[: dense\n", "x:y\nx:y: index=golomb value=qsgd exchange=owner(parts=4)", "a\n: dense", "a\na dense", "a\na: none=1",
+         "aaaaaaaaaaaaaaaaaaaaaaaaab\n*a*a*a*a*a*a*a*a*c: dense", "\xef\xbb\xbf\n\xef\xbb\xbf*: dense # all\n"]
+
+
 def main():
     targets = {
         "fuzz_decode": decode_seeds(),
@@ -192,6 +197,7 @@ def main():
         "fuzz_safetensors": SAFETENSORS,
         "fuzz_raw": {"six": FLOATS, "odd": FLOATS[:7], "none": b""},
         "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)},
+        "fuzz_book": {f"book_{i}": text.encode("latin-1") for i, text in enumerate(BOOKS)},
     }
     found = {f"{target}/{name}": data for target, seeds in targets.items() for name, data in seeds.items()}
     corpus = here / "corpus"

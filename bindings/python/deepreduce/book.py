@@ -65,7 +65,8 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
         return f"Book({self._pairs!r})"
 
     def __str__(self) -> str:
-        return "".join(f"{pattern}: {'dense' if plan is None else plan}\n" for pattern, plan in self._pairs)
+        text = "".join(f"{pattern}: {'dense' if plan is None else plan}\n" for pattern, plan in self._pairs)
+        return "\n" + text if text.startswith("\ufeff") else text  # of the first line a mark would be taken off
 
     def plan_of(self, name: str) -> Optional[Plan]:
         """None: dense."""
