@@ -213,8 +213,9 @@ def python_tests(run, limit, reserve):
     tests = [ROOT / "tests/python" / f"test_{name}.py" for name in ("device", "api")]
     library = {"DEEPREDUCE_LIBRARY": str(BUILD / "capi/libdeepreduce.so")}
     run.step("Python tests", [python, ROOT / "tests/python/run.py", "-rs", *tests], limit, reserve, library, note)
-    if importlib.util.find_spec("torch"):
-        run.step("PyTorch on the device", [sys.executable, ROOT / "tests/python/torch_gpu.py"], 90, reserve, library)
+    training = ROOT / "tests/python/torch_gpu.py"
+    if training.exists() and importlib.util.find_spec("torch"):
+        run.step("PyTorch on the device", [sys.executable, training], 90, reserve, library)
 
 
 def sanitize(run, tests):
