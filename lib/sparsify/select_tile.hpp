@@ -2,8 +2,9 @@
 // arrives sparse.
 //
 //   bracket   a sample brackets the r-th magnitude in [lo, hi]; tensors of up to 8192 elements are solved outright
-//   filter    the read: candidates (key >= lo) are noted tile by tile, keys in [lo, hi] are listed and counted in 2048
-//   bins refine    the bin of rank r, and in it the exact threshold; and an order of tiles
+//   filter    the read: candidates (key >= lo) and their values are noted tile by tile; those in [lo, hi] are counted in
+//   2048 bins
+//   refine    the bin of rank r, and in it the exact threshold; and, in other blocks, an order of tiles
 //   compact   candidates in the order of tiles, cut at the threshold: support and values
 //   fallback  if the estimate of the sample failed (constant or adversarial data): radix over all elements, in one
 //   cooperative launch
