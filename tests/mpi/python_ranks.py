@@ -170,6 +170,21 @@ def control():
         mean.close()
     error = raised(deepreduce.ArgumentError, AllReduce, x, plan, control="fit(target_ms=1)")
     assert "ladder" in str(error), error
+    # A rank with other terms is named by all, at once.
+    ladder, options = [None, plan, plan.replace("0.1", "0.01")], "fit(target_ms=1)"
+    for its, its_options, words in (
+        (ladder, "fit(target_ms=1,interval=2)", "other options"),
+        (ladder[:2], options, "a ladder of 2 rungs, others one of 3"),
+        ([*ladder[:2], plan.replace("0.1", "0.02")], options, "other plans in its ladder"),
+        (plan, None, "no control, and others have"),
+    ):
+        begin = time.monotonic()
+        taken = (its, its_options) if RANK == 1 else (ladder, options)
+        error = raised(deepreduce.ArgumentError, AllReduce, x, taken[0], control=taken[1], timeout=30)
+        assert error.rank == 1 and f"rank 1 has {words}" in str(error) and time.monotonic() - begin < 10, error
+    error = raised(deepreduce.PeerError if RANK else deepreduce.ArgumentError, AllReduce, x, ladder,
+                   control=options if RANK else "dc2(target_ms=1)", timeout=30)  # fmt: skip
+    assert RANK == 0 or error.rank == 0
 
 
 def documented():

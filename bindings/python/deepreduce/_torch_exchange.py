@@ -40,6 +40,9 @@ class Rules:
             (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
         ]
 
+    def __str__(self) -> str:
+        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
+
     @property
     def keep(self) -> bool:
         return any(plan.info.feedback for _, plan in self._pairs)
@@ -76,7 +79,7 @@ class Exchange(Saved):
         group: Any,
         control: Optional[str] = None,
     ) -> None:
-        self._start, self._timeout, self._seed, self._group = start, timeout, seed, group
+        self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
         ladder: Any = [plan] if control is None else plan
@@ -107,7 +110,10 @@ class Exchange(Saved):
             keeper = next((plan for plan in plans if plan.info.feedback), None)
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
-        self._engine = Engine(self._group, self._timeout)
+        engine = Engine(self._group, self._timeout)
+        if self._ladder:
+            self._ladder.require_same(self._rules, f"start={self._start}, bypass={self._bypass}", engine, self._timeout)
+        self._engine = engine
         self._states.update(shared)
         self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
         self._enter()

@@ -19,7 +19,7 @@ except ImportError as error:
 
 from . import _abi
 from ._mpi_named import NamedAllReduce
-from .control import AdaptiveExchange, Controller, Rung
+from .control import AdaptiveExchange, Controller, Rung, check_terms, ladder_of, terms_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
@@ -224,7 +224,15 @@ class AllReduce:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
         self._transports = [self.transport]  # of each rung
+        plans: List[Plan] = []
         failed: Optional[Error] = None
+        try:
+            if control is not None:
+                plans = ladder_of(plan)  # type: ignore[arg-type]
+                Controller(control, len(plans))
+        except Error as error:
+            failed = error
+        self._agree(failed, terms_of(control, plans))
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
             options.update(trace=trace, threads=threads)
@@ -232,19 +240,23 @@ class AllReduce:
                 self.exchange: Union[Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
                 # A communicator a rung: messages of one are never taken for another's.
-                count = len(plan) if isinstance(plan, (list, tuple)) else 0
-                self._transports += [MpiTransport(comm, timeout) for _ in range(count - 1)]
-                self.exchange = AdaptiveExchange(x, plan, control, self._transports, out, **options)  # type: ignore[arg-type]
+                self._transports += [MpiTransport(comm, timeout) for _ in plans[1:]]
+                self.exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
         except Error as error:
             failed = error
-        codes = self.transport.gather(0 if failed is None else failed.code)
+        self._agree(failed, terms_of(control, plans))
+
+    def _agree(self, failed: Optional[Error], terms: List[int]) -> None:
+        """All ranks go on, with the same terms of control, or none does. Raises `failed`, PeerError, ArgumentError."""
+        told = self.transport.gather_words([0 if failed is None else failed.code, *terms])
         if failed is not None:
             raise failed
-        for rank, code in enumerate(codes):
+        for rank, (code, *_) in enumerate(told):
             if code:
                 refused = PeerError(f"rank {rank}: it cannot prepare the exchange")
                 refused.rank = rank
                 raise refused
+        check_terms([each for _, *each in told])
 
     @property
     def out(self) -> Any:
