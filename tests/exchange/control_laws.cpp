@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -297,6 +298,41 @@ TEST_CASE("a rank that measured nothing has no say; if none did, nothing changes
       REQUIRE(dr_control_decide(c->handle, measured + 1u, words, 2, nullptr) == DR_OK);
     CHECK(a.info().rung == measured);
     CHECK(a.info().reason == (measured ? DR_CONTROL_SLOW : DR_CONTROL_NOTHING));
+  }
+}
+
+TEST_CASE("a ladder in the wrong order, of sizes that nobody told: it stays where the fewest bytes are, and says so") {
+  const auto run = [](control& c, const std::vector<uint64_t>& bytes, uint64_t steps) {
+    std::vector<uint32_t> rungs;
+    std::vector<uint32_t> reasons;
+    for (uint64_t step = 0; step < steps; ++step) {
+      rungs.push_back(c.info().rung);
+      uint64_t words[DR_CONTROL_WORDS];
+      const uint64_t sent = bytes[rungs.back()];
+      REQUIRE(dr_control_observe(c.handle, sent, slow.time(sent)) == DR_OK);
+      REQUIRE(dr_control_report(c.handle, words) == DR_OK);
+      REQUIRE(dr_control_decide(c.handle, step + 1, words, 1, nullptr) == DR_OK);
+      reasons.push_back(c.info().reason);
+    }
+    return std::pair{rungs, reasons};
+  };
+  for (const char* const law : laws) {
+    INFO(std::string(law));
+    const std::string options = std::string(law) + "(target_ms=0.5,retry=100)";
+    control reversed(options, {0, 0, 0});
+    auto [rungs, reasons] = run(reversed, {15'000, 150'000, 4'000'000}, 90);
+    CHECK(by_one(rungs));
+    CHECK(std::count(rungs.begin() + 10, rungs.end(), 0u) == 80);
+    CHECK(std::count(reasons.begin(), reasons.end(), uint32_t{DR_CONTROL_NO_LESS}) == 2);
+    CHECK(reasons.back() == DR_CONTROL_PASSED);
+    // One of the middle that sends as much as the first is passed on the way to the last.
+    control middle(options, {0, 0, 0});
+    std::tie(rungs, reasons) = run(middle, {4'000'000, 4'000'000, 4'000}, 90);
+    CHECK(std::count(rungs.begin() + 10, rungs.end(), 2u) >= 70);
+    // Where there is time, the denser of two that send as much is the one to use.
+    control spare(std::string(law) + "(target_ms=1000,start=1)", {0, 0, 0});
+    std::tie(rungs, reasons) = run(spare, {4'000'000, 4'000'000, 4'000}, 90);
+    CHECK(std::count(rungs.begin() + 10, rungs.end(), 0u) == 80);
   }
 }
 

@@ -158,6 +158,13 @@ def control_refuses_what_makes_no_ladder():
     error = deepreduce.ArgumentError
     with raises(error, "a ladder"):
         AllReduce(TEN, control="fit(target_ms=1)")
+    with raises(error, "rung 1 is dense"):
+        DDPHook([ONE, None], control="fit(target_ms=1)")
+    with raises(error, "not pairs of a pattern and a plan"):
+        DDPHook([("*.weight", TEN), ("*", None)], control="fit(target_ms=1)")
+    for pairs in ([("*",)], ["index=golomb value=raw"], [(1, TEN)], [5]):
+        with raises(error, "pairs of a pattern and a plan"):
+            DDPHook(pairs)
     with raises(error, "no law 'dc2'"):
         AllReduce([None, TEN], control="dc2(target_ms=1)")
     with raises(error, "target_ms"):

@@ -10,7 +10,7 @@ import torch
 from ._abi_exchange import DR_CONTROL_WORDS
 from ._torch_call import Engine, Step, all_gather
 from ._torch_unit import Unit
-from .control import Controller, _stage, check_terms, terms_of
+from .control import Controller, _stage, check_order, check_terms, terms_of
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -30,6 +30,7 @@ class Ladder:
     """
 
     def __init__(self, options: str, dense: Sequence[bool]) -> None:
+        check_order(dense)
         self.control = Controller(options, len(dense))
         self._dense = list(dense)
         self.rungs: List[Optional[Rung]] = [None] * len(dense)

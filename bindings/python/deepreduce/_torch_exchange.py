@@ -35,6 +35,9 @@ class Rules:
             pairs = [("*", plan)]
         else:
             pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
         self.dense, self._bypass = as_plan(exact_plan), bypass
         self._pairs = [
             (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
@@ -83,6 +86,8 @@ class Exchange(Saved):
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
         ladder: Any = [plan] if control is None else plan
+        if control is not None and any(isinstance(each, tuple) for each in ladder):
+            raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(each, bypass, flat) for each in ladder]
         self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
         self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung

@@ -13,6 +13,7 @@ import collections
 import ctypes
 import hashlib
 import json
+import numbers
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -28,6 +29,7 @@ __all__ = ["AdaptiveExchange", "ControlInfo", "Controller", "ladder_of"]
 
 Rung = Union[None, str, Plan]
 _EXACT = "index=all value=raw"
+_SECONDS_MAX = 1e10  # in ns they fit into 64 bits
 
 
 class ControlInfo(NamedTuple):
@@ -104,8 +106,11 @@ class Controller:
 
     def observe(self, size: int, seconds: float) -> None:
         """A step of this rank sent so many bytes, and waited so long for transfers, without encode, decode and merge.
-        0 bytes: an empty transfer, which tells the latency."""
-        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), max(0, round(seconds * 1e9)))
+        0 bytes: an empty transfer, which tells the latency. ArgumentError for what is no number of these."""
+        if not isinstance(seconds, numbers.Real) or not abs(seconds) < _SECONDS_MAX:
+            raise ArgumentError(f"seconds = {seconds!r} is no time below {_SECONDS_MAX:g} s")
+        ns = max(0, round(float(seconds) * 1e9))
+        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), ns)
 
     def due(self, step: int) -> bool:
         """Whether a decision is due before this step."""
@@ -161,21 +166,33 @@ class Controller:
         return list(self._trace)
 
     def replay(self, trace: Union[Sequence[int], Sequence[str]]) -> int:
-        """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung."""
-        numbers: List[int] = []
-        for each in trace:
-            if isinstance(each, str):
-                read = json.loads(each)
-                numbers += [read[key] for key in ("step", "transfer_ns", "bytes", "empty_ns")]
-            else:
-                numbers.append(int(each))
-        if len(numbers) % 4:
-            raise ArgumentError(f"a trace of {len(numbers)} numbers: 4 a decision are expected")
+        """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung.
+
+        ArgumentError for what is neither; nothing has changed then, but if it is of other decisions.
+        """
+        words: List[int] = []
+        for number, each in enumerate(trace, 1):
+            words += _logged(each, number) if isinstance(each, str) else [unsigned(each, f"number {number} of a trace")]
+        if len(words) % 4:
+            raise ArgumentError(f"a trace of {len(words)} numbers: 4 a decision are expected")
         self.restart()
-        for i in range(0, len(numbers), 4):
-            step, *told = numbers[i : i + 4]
+        for i in range(0, len(words), 4):
+            step, *told = words[i : i + 4]
             self.decide(step, [[*told, self.report()[3]]])
         return self.rung
+
+
+def _logged(line: str, number: int) -> List[int]:
+    """The numbers of a line of a log that `replay` needs."""
+    where = f"line {number} of a log"
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{where} is no json: {error}") from None
+    keys = ("step", "transfer_ns", "bytes", "empty_ns")
+    if not isinstance(read, dict) or not all(key in read for key in keys):
+        raise ArgumentError(f"{where} is no object with {', '.join(keys)}: {line[:80]}")
+    return [unsigned(read[key], f"{key} in {where}") for key in keys]
 
 
 def _stage(plan: Plan, role: str) -> str:
@@ -183,13 +200,21 @@ def _stage(plan: Plan, role: str) -> str:
     return next((each for each in str(plan).split() if each.startswith(f"{role}=")), "")
 
 
+def check_order(dense: Sequence[bool]) -> None:
+    """ArgumentError if a rung behind the first one is dense."""
+    for rung, each in enumerate(dense):
+        if each and rung:
+            raise ArgumentError(f"control: rung {rung} is dense: a ladder goes from dense to small, so that is rung 0")
+
+
 def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
     """The plans of a ladder that share one residual: None becomes dense and exact, and takes what the residual has.
 
-    Raises ArgumentError if there is no plan, or plans differ in feedback or exchange.
+    Raises ArgumentError if there is no plan, None is not the first, or plans differ in feedback or exchange.
     """
     if not isinstance(plans, (list, tuple)) or not plans:
         raise ArgumentError("control takes a ladder: a list of plans from the densest to the smallest, None is dense")
+    check_order([each is None for each in plans])
     named = [None if each is None else as_plan(each) for each in plans]
     stages: Dict[str, str] = {}
     for role in ("feedback", "exchange"):
