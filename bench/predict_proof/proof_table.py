@@ -1,5 +1,6 @@
 """Predictions beside what was measured: errors, orders, verdicts; the table and the picture."""
 
+import collections
 import itertools
 import json
 import statistics
@@ -52,6 +53,26 @@ def rows_of(tool: str, proof: Proof, conditions: Sequence[Condition]) -> List[Ro
                 error = steps[row["plan"]] / row["measured_ns"] - 1
                 rows.append({**of, "predicted_ns": steps[row["plan"]], "error": round(error, 4), "commit": told["commit"], **alone})
     return rows
+
+
+def unpredicted_of(rows: Sequence[Row], proof: Proof, conditions: Sequence[Condition]) -> List[Row]:
+    """What was measured and is not among the predicted `rows`: plans that predict has no model of."""
+    key = lambda of: (of["kind"], of["what"], of["ranks"], of["link"], of["plan"])
+    predicted_ones = {key(row) for row in rows}
+    measured = [{**row, **c.__dict__} for c in conditions for row in proof.measured(c)["rows"]]
+    return [row for row in measured if row["plan"] != "local" and key(row) not in predicted_ones]
+
+
+def unpredicted_line(rows: Sequence[Row], unpredicted: Sequence[Row]) -> str:
+    """How many, and which; they are in no figure of the summary."""
+    if not unpredicted:
+        return f"All {len(rows)} rows that were measured are predicted."
+    counts = collections.Counter(row["plan"] for row in unpredicted)
+    plans = ", ".join(f"`{plan}` {count}" for plan, count in counts.items())
+    return (
+        f"Of {len(rows) + len(unpredicted)} rows that were measured {len(unpredicted)} are not predicted, and in no figure"
+        f" here, since `deepreduce predict` has no model of them: {plans}."
+    )
 
 
 def compute_of(proof: Proof, c: Condition, told: Dict[str, Any]) -> Dict[str, float]:
@@ -108,7 +129,7 @@ def summary(rows: Sequence[Row]) -> Dict[str, Any]:
     }
 
 
-def markdown(rows: Sequence[Row], picture: str, command: str) -> str:
+def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Sequence[Row] = ()) -> str:
     def line(name: str, some: Sequence[Row]) -> str:
         s = summary(some)
         share = lambda pair: f"{pair[0]} of {pair[1]}" if pair[1] else "none"
@@ -134,6 +155,8 @@ def markdown(rows: Sequence[Row], picture: str, command: str) -> str:
         "Order: pairs of one condition whose measured times differ by more than 15 %, of which the prediction has the same first. Verdict:",
         "plans whose step differs from the faster of dense f32 and bf16 by more than 10 %, of which the prediction says the same sign.",
         "Steps are the slowest rank's, medians; ranks share the machine's cores.",
+        "",
+        unpredicted_line(rows, unpredicted),
         *drift(rows),
         "",
         "| what | ranks | link | plan | measured, ms | predicted, ms | error |",

@@ -56,6 +56,19 @@ def test_what_the_machine_did_in_between_is_told():
     assert "difference" not in proof_table.markdown(ROWS, "x.svg", "x.py")
 
 
+def test_what_was_measured_and_is_not_predicted_is_counted():
+    class Measured:
+        def measured(self, c):
+            return {"rows": [{"plan": plan, "measured_ns": 9} for plan in ("local", "dense", "top1", "p0_qsgd")]}
+
+    conditions = [proof_grid.Condition("steps", "lstm", ranks, "1gbit") for ranks in (2, 4)]
+    unpredicted = proof_table.unpredicted_of(ROWS, Measured(), conditions)
+    assert [(row["plan"], row["ranks"]) for row in unpredicted] == [("p0_qsgd", 2), ("p0_qsgd", 4)]
+    text = proof_table.markdown(ROWS, "x.svg", "x.py", unpredicted)
+    assert "Of 9 rows that were measured 2 are not predicted" in text and "`p0_qsgd` 2." in text
+    assert "All 7 rows that were measured are predicted." in proof_table.markdown(ROWS, "x.svg", "x.py")
+
+
 def test_there_are_rows_enough_for_the_proof():
     conditions = proof_grid.conditions(None, None, None, ("steps", "exchanges"))
     rows = sum(len(proof_grid.HOOKED) - 1 if c.kind == "steps" else len(proof_grid.exchange_plans()) for c in conditions)
