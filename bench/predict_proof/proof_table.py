@@ -25,8 +25,8 @@ def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
     """ns, by the names that the rows of a condition have."""
     words = [tool, "predict", str(proof.profile_path(c)), "--ranks", str(c.ranks), "--json", "--no-break-even"]
     if c.kind == "steps":
-        plans = {m: proof_grid.local_plan(m) for m in proof_grid.HOOKED if m not in ("local", *proof_grid.DENSE)}
-        words += ["--model", str(proof.model_path(c))]
+        plans = {m: proof_grid.local_plan(m) for m in proof_grid.HOOKED if m not in ("local", proof_grid.BOOK, *proof_grid.DENSE)}
+        words += ["--model", str(proof.model_path(c)), "--book", str(proof.book_path(c))]
     else:
         plans = {plan: plan for plan in proof_grid.exchange_plans()}
         words += ["--sizes", c.what, "--hook", "exchange", "--bypass", "0"]
@@ -39,6 +39,8 @@ def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
 
     names = {method: str(deepreduce.Plan(plan)) for method, plan in plans.items()}
     names.update(proof_grid.DENSE if c.kind == "steps" else {"dense": proof_grid.DENSE["dense"]})
+    if c.kind == "steps":
+        names[proof_grid.BOOK] = f"book {proof.book_path(c)}"
     return {name: steps[candidate] for name, candidate in names.items() if steps.get(candidate)}
 
 
