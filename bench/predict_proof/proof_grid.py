@@ -11,7 +11,8 @@ LINKS = ("unshaped", "1gbit", "100mbit")
 RANKS = (2, 4)
 MODELS = ("lstm_large", "resnet20", "transformer")
 # Steps of DDP: torch's own ways and the hook of the library. `local` exchanges nothing: it is measured, but no row.
-HOOKED = ("local", "dense", "bf16", "top1", "top1_log", "top1_auto", "top10_log", "p0_qsgd")
+HOOKED = ("local", "dense", "bf16", "top1", "top1_log", "top1_auto", "top10_log", "p0_qsgd", "book")
+BOOK = "book"  # of a condition, as `deepreduce plan` makes it of the condition's profile and model
 DENSE = {"dense": "dense f32", "bf16": "dense bf16"}  # their names in a prediction
 # Exchanges over MPI, with nothing beside them.
 ELEMENTS = (262_144, 4_194_304)
@@ -55,7 +56,7 @@ def local_plan(method: str) -> str:
 
 def calibrated_plans() -> List[str]:
     """Of all rows, and what travels exactly beside them."""
-    methods = dict.fromkeys([m for m in HOOKED if METHODS[m].plan] + list(EXCHANGED))
+    methods = dict.fromkeys([m for m in HOOKED if m != BOOK and METHODS[m].plan] + list(EXCHANGED))
     return [*(local_plan(m) for m in methods), "index=all value=raw"]
 
 

@@ -46,6 +46,9 @@ class Proof:
     def model_path(self, c: Condition) -> Path:
         return self.folder / f"model-{c.what}-{c.ranks}-{c.link}.json"
 
+    def book_path(self, c: Condition) -> Path:
+        return self.folder / f"book-{c.what}-{c.ranks}-{c.link}.txt"
+
     def measured(self, c: Condition) -> Dict[str, Any]:
         """The rows of a condition: profile, model, then what is predicted of them."""
         costs = self._kept(f"costs-{c.ranks}", lambda: self._costs(c.ranks))
@@ -71,11 +74,20 @@ class Proof:
         )
         with ShapedLinks(c.ranks, c.link) as links, links.pool() as pool:
             self._kept(self.profile_path(c).stem, lambda: pool.run(self._link_job(c, costs), TIMEOUT)[0]["profile"])
+            job["plans"] = {proof_grid.BOOK: f"book:{self._book(c, pool)}"}
             where, answers = train_results.context(), pool.run(job, TIMEOUT)
         self.model_path(c).unlink(missing_ok=True)
         self._kept(self.model_path(c).stem, lambda: answers[0]["local"]["model"])
         rows = [_row(method, [a[method] for a in answers]) for method in proof_grid.HOOKED]
         return {**c.__dict__, "rows": rows, "rate": round(links.measured), **where}
+
+    def _book(self, c: Condition, pool: RankPool) -> Path:
+        """Made of a recording of its own: the one that predictions rest on comes with the steps."""
+        job = {"kind": "times", "model": c.what, "methods": ["local"], "seed": 1, "record": "local"}
+        job.update(warm_up=proof_grid.WARM_UP, rounds=2, steps=proof_grid.STEPS)
+        first = self.folder / f"first-{self.model_path(c).name}"
+        first.write_text(json.dumps(pool.run(job, TIMEOUT)[0]["local"]["model"], indent=1) + "\n", "utf-8")
+        return write_book(os.environ["DEEPREDUCE_TOOL"], self.profile_path(c), first, c.ranks, self.book_path(c))
 
     def _link_job(self, c: Condition, costs: Any) -> Dict[str, Any]:
         bytes_ = proof_grid.BYTES[c.link][:: 2 if self.quick else 1]
@@ -105,6 +117,15 @@ class Proof:
             return {**c.__dict__, "rows": told, **where}
         finally:
             mpi_links.take_down()
+
+
+def write_book(tool: str, profile: Path, model: Path, ranks: int, path: Path) -> Path:
+    """RuntimeError if the tool fails."""
+    words = [tool, "plan", str(profile), "--model", str(model), "--ranks", str(ranks), "-o", str(path.absolute())]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
+    if done.returncode:
+        raise RuntimeError(f"deepreduce plan ended with {done.returncode}: {done.stderr.strip()}")
+    return path.absolute()
 
 
 def _calibrated(ranks: List[str], job: Dict[str, Any], variables: Dict[str, str]) -> Any:

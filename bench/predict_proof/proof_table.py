@@ -1,5 +1,6 @@
 """Predictions beside what was measured: errors, orders, verdicts; the table and the picture."""
 
+import collections
 import itertools
 import json
 import statistics
@@ -24,8 +25,8 @@ def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
     """ns, by the names that the rows of a condition have."""
     words = [tool, "predict", str(proof.profile_path(c)), "--ranks", str(c.ranks), "--json", "--no-break-even"]
     if c.kind == "steps":
-        plans = {m: proof_grid.local_plan(m) for m in proof_grid.HOOKED if m not in ("local", *proof_grid.DENSE)}
-        words += ["--model", str(proof.model_path(c))]
+        plans = {m: proof_grid.local_plan(m) for m in proof_grid.HOOKED if m not in ("local", proof_grid.BOOK, *proof_grid.DENSE)}
+        words += ["--model", str(proof.model_path(c)), "--book", str(proof.book_path(c))]
     else:
         plans = {plan: plan for plan in proof_grid.exchange_plans()}
         words += ["--sizes", c.what, "--hook", "exchange", "--bypass", "0"]
@@ -38,6 +39,8 @@ def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
 
     names = {method: str(deepreduce.Plan(plan)) for method, plan in plans.items()}
     names.update(proof_grid.DENSE if c.kind == "steps" else {"dense": proof_grid.DENSE["dense"]})
+    if c.kind == "steps":
+        names[proof_grid.BOOK] = f"book {proof.book_path(c)}"
     return {name: steps[candidate] for name, candidate in names.items() if steps.get(candidate)}
 
 
@@ -52,6 +55,26 @@ def rows_of(tool: str, proof: Proof, conditions: Sequence[Condition]) -> List[Ro
                 error = steps[row["plan"]] / row["measured_ns"] - 1
                 rows.append({**of, "predicted_ns": steps[row["plan"]], "error": round(error, 4), "commit": told["commit"], **alone})
     return rows
+
+
+def unpredicted_of(rows: Sequence[Row], proof: Proof, conditions: Sequence[Condition]) -> List[Row]:
+    """What was measured and is not among the predicted `rows`: plans that predict has no model of."""
+    key = lambda of: (of["kind"], of["what"], of["ranks"], of["link"], of["plan"])
+    predicted_ones = {key(row) for row in rows}
+    measured = [{**row, **c.__dict__} for c in conditions for row in proof.measured(c)["rows"]]
+    return [row for row in measured if row["plan"] != "local" and key(row) not in predicted_ones]
+
+
+def unpredicted_line(rows: Sequence[Row], unpredicted: Sequence[Row]) -> str:
+    """How many, and which; they are in no figure of the summary."""
+    if not unpredicted:
+        return f"All {len(rows)} rows that were measured are predicted."
+    counts = collections.Counter(row["plan"] for row in unpredicted)
+    plans = ", ".join(f"`{plan}` {count}" for plan, count in counts.items())
+    return (
+        f"Of {len(rows) + len(unpredicted)} rows that were measured {len(unpredicted)} are not predicted, and in no figure"
+        f" here, since `deepreduce predict` has no model of them: {plans}."
+    )
 
 
 def compute_of(proof: Proof, c: Condition, told: Dict[str, Any]) -> Dict[str, float]:
@@ -108,7 +131,7 @@ def summary(rows: Sequence[Row]) -> Dict[str, Any]:
     }
 
 
-def markdown(rows: Sequence[Row], picture: str, command: str) -> str:
+def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Sequence[Row] = ()) -> str:
     def line(name: str, some: Sequence[Row]) -> str:
         s = summary(some)
         share = lambda pair: f"{pair[0]} of {pair[1]}" if pair[1] else "none"
@@ -134,6 +157,8 @@ def markdown(rows: Sequence[Row], picture: str, command: str) -> str:
         "Order: pairs of one condition whose measured times differ by more than 15 %, of which the prediction has the same first. Verdict:",
         "plans whose step differs from the faster of dense f32 and bf16 by more than 10 %, of which the prediction says the same sign.",
         "Steps are the slowest rank's, medians; ranks share the machine's cores.",
+        "",
+        unpredicted_line(rows, unpredicted),
         *drift(rows),
         "",
         "| what | ranks | link | plan | measured, ms | predicted, ms | error |",

@@ -54,11 +54,12 @@ def is_there(folder: Path, c: Condition) -> bool:
     return (folder / f"{c.kind}-{c.what}-{c.ranks}-{c.link}.json").exists()
 
 
-def write(rows: List[proof_table.Row], folder: Path) -> None:
-    document = {"command": COMMAND, "summary": proof_table.summary(rows), "rows": rows}
+def write(rows: List[proof_table.Row], unpredicted: List[proof_table.Row], folder: Path) -> None:
+    document = {"command": COMMAND, "summary": proof_table.summary(rows), "rows": rows, "unpredicted": unpredicted}
     (folder / "predictions.json").write_text(json.dumps(document, indent=1) + "\n", "utf-8")
     proof_table.picture(rows, folder / "predictions.svg")
-    (folder / "predictions.md").write_text(proof_table.markdown(rows, "predictions.svg", COMMAND), "utf-8")
+    (folder / "predictions.md").write_text(proof_table.markdown(rows, "predictions.svg", COMMAND, unpredicted), "utf-8")
+    print(proof_table.unpredicted_line(rows, unpredicted))
     print(json.dumps(document["summary"]))
 
 
@@ -97,7 +98,7 @@ def main() -> int:
     if not rows:
         print("nothing was measured", file=sys.stderr)
         return 1
-    write(rows, given.folder if given.quick else HERE)
+    write(rows, proof_table.unpredicted_of(rows, proof, done), given.folder if given.quick else HERE)
     return int(failed > 0)
 
 

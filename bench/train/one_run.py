@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from bench.train.methods import METHODS, install
+from bench.train.methods import METHODS, Method, install
 from bench.train.task import rate_factor, settings
 from bench.train.wire_tap import Tap
 
@@ -107,11 +107,13 @@ def quality(job: Dict[str, Any]) -> Dict[str, Any]:
 def times(job: Dict[str, Any]) -> Dict[str, Any]:
     """Lets the methods take turns: rounds of steps, each method's after another's, in each round another one first.
 
+    job["plans"]: {method: plan} of methods that have no name elsewhere.
     job["record"]: of this method's model when gradients become ready, too, on rank 0: docs/model.schema.json.
 
     Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash}
     """
     warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
+    METHODS.update({name: Method(name, "ours", plan) for name, plan in job.get("plans", {}).items()})
     trainees = {m: Trainee(job["model"], m, job["seed"], warm_up + rounds * steps, warm_up=2) for m in job["methods"]}
     listening = listen(trainees[job["record"]].module, job) if job.get("record") else None
     for trainee in trainees.values():

@@ -191,7 +191,9 @@ enum {
   DR_CONTROL_CLOSED = 7,   /* stays: the denser rung was tried and was too slow */
   DR_CONTROL_DENSEST = 8,  /* stays: time to spare at the densest rung allowed */
   DR_CONTROL_SMALLEST = 9, /* stays: too slow at the smallest rung allowed: the target cannot be met */
-  DR_CONTROL_SHARE = 10    /* the smallest rung has had its share of the steps */
+  DR_CONTROL_SHARE = 10,   /* the smallest rung has had its share of the steps */
+  DR_CONTROL_NO_LESS = 11, /* one rung denser: that sends no more, so the ladder is not in order */
+  DR_CONTROL_PASSED = 12   /* stays: too slow, and the smaller rungs send no less */
 };
 
 typedef struct dr_control_info {

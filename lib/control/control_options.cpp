@@ -21,8 +21,8 @@ struct reader {
     double value = 0;
     if (!read_number(a.value, value)) return not_a(a, "a number");
     if (value < least || value > most || (open && value == least))
-      return fail(error, DR_E_ARGUMENT, "control: %s(%s=%.40s) is not in %s%g … %g", law.c_str(), a.key.c_str(),
-                  a.value.c_str(), open ? "above " : "", least, most);
+      return fail(error, DR_E_ARGUMENT, "control: %s(%s=%.40s) is not %s %g%s%g", law.c_str(), a.key.c_str(),
+                  a.value.c_str(), open ? "above" : "in", least, open ? ", up to " : " … ", most);
     to = value;
     return DR_OK;
   }

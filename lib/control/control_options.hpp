@@ -18,7 +18,8 @@ struct control_options {
   double increase = 0.25, decrease = 0.5;  // aimd: added to the budget, as a share of the densest rung's bytes; factor
   uint32_t samples = 8;                    // fit: decisions that the line is fitted to
   uint32_t patience = 3;                   // decisions in a row that must want a denser rung
-  uint32_t retry = 50;                     // decisions before a rung that was too slow is tried again; 0: never
+  // Decisions before a rung that was too slow is tried again; 0: not before the link is twice as fast.
+  uint32_t retry = 50;
   uint32_t densest = 0, smallest = 0, start = 0;  // rungs
   double share = 1;                               // of the last decisions, the most at the smallest rung
   rank_choice agree = rank_choice::least;

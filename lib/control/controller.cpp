@@ -199,7 +199,7 @@ controller::wish controller::by_fit() {
   return wish::stay;
 }
 
-// What bounds, hysteresis and earlier trials leave of it: the next rung, at most one away.
+// What bounds, hysteresis and earlier trials leave of it: the next rung.
 uint32_t controller::limited(wish w) {
   const uint32_t at = info_.rung, last = info_.rungs - 1;
   const auto allowed = static_cast<uint32_t>(options_.share * control_share_window + 1e-9);
@@ -211,10 +211,17 @@ uint32_t controller::limited(wish w) {
     ++wanted_;
   else if (w == wish::smaller || info_.reason == DR_CONTROL_IN_BAND)
     wanted_ = 0;
+  const uint32_t next = next_smaller();
+  if (sends_no_less() && (w != wish::smaller || next == at) && !is_closed(rungs_[at - 1], now_ns())) {
+    rungs_[at].passed_until = options_.retry ? info_.decisions + options_.retry : UINT64_MAX;
+    rungs_[at - 1].before_ns = now_ns();
+    info_.reason = DR_CONTROL_NO_LESS;
+    return at - 1;
+  }
   if (w == wish::smaller) {
-    if (at >= options_.smallest) {
-      info_.reason = DR_CONTROL_SMALLEST;
-    } else if (at + 1 == last && share_used) {
+    if (next == at) {
+      info_.reason = at < options_.smallest ? DR_CONTROL_PASSED : DR_CONTROL_SMALLEST;
+    } else if (next == last && share_used) {
       info_.reason = DR_CONTROL_SHARE;
       return at;
     } else {
@@ -226,7 +233,7 @@ uint32_t controller::limited(wish w) {
         r.closed_for = r.closed_until = 0;
       }
       info_.reason = DR_CONTROL_SLOW;
-      return at + 1;
+      return next;
     }
   }
   if (at == last && at > options_.densest && share_used) {
@@ -255,6 +262,20 @@ bool controller::is_closed(rung& r, double ns) const {
   return false;
 }
 
+// Than the denser rung, where that is allowed: the ladder is not in order.
+bool controller::sends_no_less() const {
+  if (info_.rung <= options_.densest) return false;
+  const uint64_t denser = rungs_[info_.rung - 1].bytes;
+  return denser && info_.bytes >= denser;
+}
+
+// One rung away, but for those that sent no less when they were tried; this one, if there is none.
+uint32_t controller::next_smaller() const {
+  for (uint32_t i = info_.rung + 1; i <= options_.smallest; ++i)
+    if (info_.decisions >= rungs_[i].passed_until) return i;
+  return info_.rung;
+}
+
 uint32_t controller::smallest_of_last() const {
   uint32_t count = 0;
   for (size_t i = 0; i < at_smallest_.size(); ++i)  // without the one that this decision replaces
@@ -263,7 +284,7 @@ uint32_t controller::smallest_of_last() const {
 }
 
 void controller::move(uint32_t to) {
-  tried_ = to < info_.rung && info_.reason == DR_CONTROL_FAST;
+  tried_ = to < info_.rung && (info_.reason == DR_CONTROL_FAST || info_.reason == DR_CONTROL_NO_LESS);
   info_.rung = to;
   ++info_.changes;
   entered_ = info_.decisions;
@@ -297,6 +318,8 @@ const char* control_reason(uint32_t reason) {
     case DR_CONTROL_DENSEST: return "stays: time to spare at the densest rung allowed";
     case DR_CONTROL_SMALLEST: return "stays: too slow at the smallest rung allowed";
     case DR_CONTROL_SHARE: return "the smallest rung has had its share";
+    case DR_CONTROL_NO_LESS: return "sends no less than the denser rung: one rung denser";
+    case DR_CONTROL_PASSED: return "stays: too slow, and the smaller rungs send no less";
   }
   return "?";
 }

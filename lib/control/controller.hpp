@@ -41,6 +41,8 @@ class controller {
     // rung behind it when it was tried.
     uint64_t closed_until = 0, closed_for = 0;
     double before_ns = 0;
+    // While it counts as sending no less than the denser one: the decision at which it may be tried again.
+    uint64_t passed_until = 0;
   };
   // The last values of one kind.
   struct ring {
@@ -56,6 +58,8 @@ class controller {
   wish by_fit();
   uint32_t limited(wish w);
   bool is_closed(rung& r, double ns) const;
+  bool sends_no_less() const;
+  uint32_t next_smaller() const;
   uint32_t smallest_of_last() const;
   void move(uint32_t to);
   double now_ns() const { return static_cast<double>(info_.median_ns); }

@@ -42,12 +42,13 @@ void hand_over(const dr_error& from, dr_error* to) {
 
 dr_status prefix(dr_error& error, const char* format, ...) {
   const dr_error inner = error;
-  char words[48];
   va_list args;
   va_start(args, format);
-  std::vsnprintf(words, sizeof words, format, args);
+  std::vsnprintf(error.message, sizeof error.message, format, args);
   va_end(args);
-  std::snprintf(error.message, sizeof error.message, "%s%.200s", words, inner.message);
+  const size_t end = std::strlen(error.message), room = sizeof error.message - end - 1;
+  std::memcpy(error.message + end, inner.message, room);
+  error.message[end + room] = 0;
   return error.code;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -91,15 +92,6 @@ bool by_one(const std::vector<uint32_t>& rungs) {
   for (size_t i = 1; i < rungs.size(); ++i)
     if (std::max(rungs[i], rungs[i - 1]) - std::min(rungs[i], rungs[i - 1]) > 1) return false;
   return true;
-}
-
-std::string refusal(const std::string& options, const std::vector<uint64_t>& bytes = ladder) {
-  dr_control* c = nullptr;
-  dr_error error{};
-  error.struct_size = sizeof error;
-  REQUIRE(dr_control_create(options.c_str(), bytes.data(), bytes.size(), &c, &error) == DR_E_ARGUMENT);
-  REQUIRE(c == nullptr);
-  return error.message;
 }
 
 const char* const laws[] = {"aimd", "fit"};
@@ -309,30 +301,39 @@ TEST_CASE("a rank that measured nothing has no say; if none did, nothing changes
   }
 }
 
-TEST_CASE("options that make no sense are refused in words") {
-  CHECK(refusal("") == "control: 'control=': plan: a name expected at the end");
-  CHECK(refusal("aimd") == "control: aimd(target_ms=…) is missing: how long may transfers of a step take?");
-  CHECK(refusal("dc2(target_ms=1)") == "control: no law 'dc2'; there are aimd and fit");
-  CHECK(refusal("control=aimd(target_ms=0)") == "control: aimd(target_ms=0) is not in above 0 … 1e+09");
-  CHECK(refusal("aimd(target_ms=nan)") == "control: aimd(target_ms=nan): a number expected");
-  CHECK(refusal("aimd(target_ms=-1)") == "control: aimd(target_ms=-1) is not in above 0 … 1e+09");
-  CHECK(refusal("aimd(target_ms=1,interval=1.5)") == "control: aimd(interval=1.5): a whole number expected");
-  CHECK(refusal("aimd(target_ms=1,window=300)") == "control: aimd(window=300) is not in 1 … 256");
-  CHECK(refusal("aimd(target_ms=1,samples=9)") == "control: aimd has no option 'samples'");
-  CHECK(refusal("fit(target_ms=1,increase=0.1)") == "control: fit has no option 'increase'");
-  CHECK(refusal("fit(target_ms=1,start=5)") == "control: fit(start=5) is not in 0 … 4");
-  CHECK(refusal("fit(target_ms=1,start=0,densest=1)") == "control: start=0 is not in densest=1 … smallest=4");
-  CHECK(refusal("fit(target_ms=1,densest=3,smallest=2)") == "control: densest=3 is behind smallest=2");
-  CHECK(refusal("fit(target_ms=1,agree=median)") == "control: fit(agree=median): min, mean or max expected");
-  CHECK(refusal("fit(target_ms=1,target_ms=2)").find("given twice") != std::string::npos);
-  CHECK(refusal("fit(target_ms=1)+aimd(target_ms=1)").find("is not one law") != std::string::npos);
-  CHECK(refusal("fit(target_ms=1) value=raw").find("is not one law") != std::string::npos);
-  CHECK(refusal("fit(target_ms=1\x01)").find("byte 0x01") != std::string::npos);
-  CHECK(refusal(std::string(5000, 'a')).find("5008 characters") != std::string::npos);
-  CHECK(refusal("fit(target_ms=1)", {10, 20}) ==
-        "control: rung 1 has 20 bytes, not fewer than the 10 before it: a ladder goes from dense to small");
-  CHECK(refusal("fit(target_ms=1)", {}) == "control: a ladder of 0 rungs, not of 1 … 64");
-  CHECK(refusal("fit(target_ms=1)", std::vector<uint64_t>(65)) == "control: a ladder of 65 rungs, not of 1 … 64");
+TEST_CASE("a ladder in the wrong order, of sizes that nobody told: it stays where the fewest bytes are, and says so") {
+  const auto run = [](control& c, const std::vector<uint64_t>& bytes, uint64_t steps) {
+    std::vector<uint32_t> rungs;
+    std::vector<uint32_t> reasons;
+    for (uint64_t step = 0; step < steps; ++step) {
+      rungs.push_back(c.info().rung);
+      uint64_t words[DR_CONTROL_WORDS];
+      const uint64_t sent = bytes[rungs.back()];
+      REQUIRE(dr_control_observe(c.handle, sent, slow.time(sent)) == DR_OK);
+      REQUIRE(dr_control_report(c.handle, words) == DR_OK);
+      REQUIRE(dr_control_decide(c.handle, step + 1, words, 1, nullptr) == DR_OK);
+      reasons.push_back(c.info().reason);
+    }
+    return std::pair{rungs, reasons};
+  };
+  for (const char* const law : laws) {
+    INFO(std::string(law));
+    const std::string options = std::string(law) + "(target_ms=0.5,retry=100)";
+    control reversed(options, {0, 0, 0});
+    auto [rungs, reasons] = run(reversed, {15'000, 150'000, 4'000'000}, 90);
+    CHECK(by_one(rungs));
+    CHECK(std::count(rungs.begin() + 10, rungs.end(), 0u) == 80);
+    CHECK(std::count(reasons.begin(), reasons.end(), uint32_t{DR_CONTROL_NO_LESS}) == 2);
+    CHECK(reasons.back() == DR_CONTROL_PASSED);
+    // One of the middle that sends as much as the first is passed on the way to the last.
+    control middle(options, {0, 0, 0});
+    std::tie(rungs, reasons) = run(middle, {4'000'000, 4'000'000, 4'000}, 90);
+    CHECK(std::count(rungs.begin() + 10, rungs.end(), 2u) >= 70);
+    // Where there is time, the denser of two that send as much is the one to use.
+    control spare(std::string(law) + "(target_ms=1000,start=1)", {0, 0, 0});
+    std::tie(rungs, reasons) = run(spare, {4'000'000, 4'000'000, 4'000}, 90);
+    CHECK(std::count(rungs.begin() + 10, rungs.end(), 0u) == 80);
+  }
 }
 
 TEST_CASE("extreme words are taken as they are, and no number overflows") {

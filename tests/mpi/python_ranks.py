@@ -170,6 +170,44 @@ def control():
         mean.close()
     error = raised(deepreduce.ArgumentError, AllReduce, x, plan, control="fit(target_ms=1)")
     assert "ladder" in str(error), error
+    # A poll waits for nobody, nor does that which agrees on the next rung.
+    x[:] = gradient(RANK, 0)
+    mean = AllReduce(x, ladder := [None, plan, plan.replace("0.1", "0.01")], control="aimd(target_ms=0.000001)", timeout=30)
+    mean.start()
+    if RANK == 0:
+        end = time.monotonic() + 20
+        while mean._telling is None and time.monotonic() < end:  # the others have ended the exchange, and rank 1 tells nothing yet
+            assert not mean.test()
+        assert not mean.test() and mean.control.info().decisions == 0
+        raised(deepreduce.ArgumentError, mean.start)
+    elif RANK == 1:
+        while not mean.exchange.advance():
+            pass
+    else:
+        while mean._telling is None:
+            assert not mean.test()
+    COMM.Barrier()
+    if RANK == 1:
+        mean._telling = mean.transport.begin_words(mean.exchange.report())
+    mean.wait()
+    assert mean.control.rung == 1 and mean.control.info().decisions == 1
+    assert same_everywhere(mean())
+    mean.close()
+    # A rank with other terms is named by all, at once.
+    options = "fit(target_ms=1)"
+    for its, its_options, words in (
+        (ladder, "fit(target_ms=1,interval=2)", "other options"),
+        (ladder[:2], options, "a ladder of 2 rungs, others one of 3"),
+        ([*ladder[:2], plan.replace("0.1", "0.02")], options, "other plans in its ladder"),
+        (plan, None, "no control, and others have"),
+    ):
+        begin = time.monotonic()
+        taken = (its, its_options) if RANK == 1 else (ladder, options)
+        error = raised(deepreduce.ArgumentError, AllReduce, x, taken[0], control=taken[1], timeout=30)
+        assert error.rank == 1 and f"rank 1 has {words}" in str(error) and time.monotonic() - begin < 10, error
+    error = raised(deepreduce.PeerError if RANK else deepreduce.ArgumentError, AllReduce, x, ladder,
+                   control=options if RANK else "dc2(target_ms=1)", timeout=30)  # fmt: skip
+    assert RANK == 0 or error.rank == 0
 
 
 def documented():

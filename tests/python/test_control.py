@@ -177,5 +177,41 @@ def test_what_makes_no_ladder_is_refused():
         Controller("fit(target_ms=1)", 2).decide(1, [[0] * 4, [0] * 3])
     with pytest.raises(error, match="rank 0 is at decision"):
         Controller("fit(target_ms=1)", 2).decide(1, [[2**64 - 1] * 4])
+    with pytest.raises(error, match="rung 1 is dense: a ladder goes from dense to small"):
+        ladder_of([TEN, None])
     with pytest.raises(error):
         Controller("fit(target_ms=1)", 2).observe(-1, 0.0)
+    for seconds in (float("nan"), float("inf"), -float("inf"), "1", None, 1e300):
+        with pytest.raises(error, match="seconds = .* is no time"):
+            Controller("fit(target_ms=1)", 2).observe(1, seconds)
+
+
+@pytest.mark.parametrize(
+    "trace, words",
+    [
+        (["nope"], "line 1 of a log is no json"),
+        (['{"step":1}'], "line 1 of a log is no object with step, transfer_ns, bytes, empty_ns"),
+        (["[]"], "no object"),
+        (['{"step":1,"transfer_ns":-1,"bytes":1,"empty_ns":0}'], "transfer_ns in line 1 of a log = -1 is not in"),
+        (['{"step":1,"transfer_ns":1.5,"bytes":1,"empty_ns":0}'], "is 1.5, not an integer"),
+        ([1, None, 2, 3], "number 2 of a trace is None"),
+        ([1, 1, 2, 2**64], "number 4 of a trace = 18446744073709551616"),
+    ],
+)
+def test_what_is_no_trace_is_refused_and_changes_nothing(trace, words):
+    control = Controller("fit(target_ms=1)", 3)
+    control.observe(1000, 1.0)
+    assert control.decide(1, [control.report()]) == 1
+    with pytest.raises(deepreduce.ArgumentError) as caught:
+        control.replay(trace)
+    assert words in str(caught.value)
+    assert control.rung == 1 and control.info().decisions == 1
+
+
+def test_a_ladder_in_the_wrong_order_stays_where_the_fewest_bytes_are():
+    control = Controller("aimd(target_ms=1)", 2)
+    rungs = []
+    for step in range(1, 30):
+        control.observe([100, 5000][control.rung], [0.002, 0.1][control.rung])
+        rungs.append(control.decide(step, [control.report()]))
+    assert rungs == [1] + [0] * 28 and "the smaller rungs send no less" in control.info().reason

@@ -10,7 +10,9 @@ sys.path.insert(0, str(ROOT))
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 pytest.importorskip("torch", reason="torch is missing: pip install torch")
 
-from bench.predict_proof import proof_grid, proof_table  # noqa: E402
+from bench.predict_proof import proof_grid, proof_run, proof_table  # noqa: E402
+from test_predict import model, profile  # noqa: E402, F401
+from tool_runs import TOOL, needs_tool  # noqa: E402
 
 
 def row(plan, measured, predicted, **where):
@@ -54,6 +56,37 @@ def test_what_the_machine_did_in_between_is_told():
     rows = [{**ROWS[0], "local_ns": 50, "compute_ns": 60}, {**ROWS[4], "local_ns": 50, "compute_ns": 45}]
     assert "median difference 15.0 %, the largest +20.0 %" in proof_table.markdown(rows, "x.svg", "x.py")
     assert "difference" not in proof_table.markdown(ROWS, "x.svg", "x.py")
+
+
+def test_what_was_measured_and_is_not_predicted_is_counted():
+    class Measured:
+        def measured(self, c):
+            return {"rows": [{"plan": plan, "measured_ns": 9} for plan in ("local", "dense", "top1", "p0_qsgd")]}
+
+    conditions = [proof_grid.Condition("steps", "lstm", ranks, "1gbit") for ranks in (2, 4)]
+    unpredicted = proof_table.unpredicted_of(ROWS, Measured(), conditions)
+    assert [(row["plan"], row["ranks"]) for row in unpredicted] == [("p0_qsgd", 2), ("p0_qsgd", 4)]
+    text = proof_table.markdown(ROWS, "x.svg", "x.py", unpredicted)
+    assert "Of 9 rows that were measured 2 are not predicted" in text and "`p0_qsgd` 2." in text
+    assert "All 7 rows that were measured are predicted." in proof_table.markdown(ROWS, "x.svg", "x.py")
+
+
+@needs_tool
+def test_a_plan_book_of_a_condition_is_made_and_predicted(profile, model, tmp_path, monkeypatch):  # noqa: F811
+    import deepreduce
+
+    class Kept:
+        profile_path, model_path = (lambda self, c: profile), (lambda self, c: model)
+        book_path = lambda self, c: tmp_path / "a book.txt"
+
+    monkeypatch.setattr(proof_grid, "HOOKED", ("local", "dense", "book"))  # the profile has no others
+    c, proof = proof_grid.Condition("steps", "toy", 2, "unshaped"), Kept()
+    path = proof_run.write_book(TOOL, profile, model, c.ranks, proof.book_path(c))
+    assert len(deepreduce.book.read(path)) >= 1
+    steps = proof_table.predicted(TOOL, proof, c)
+    assert 0 < steps["book"] <= steps["dense"]
+    with pytest.raises(RuntimeError, match="deepreduce plan ended with 2: .*nowhere"):
+        proof_run.write_book(TOOL, tmp_path / "nowhere", model, c.ranks, path)
 
 
 def test_there_are_rows_enough_for_the_proof():

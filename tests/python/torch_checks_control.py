@@ -136,10 +136,35 @@ def control_as_documented_runs():
 
 
 @check("control")
+def control_names_a_rank_with_other_terms_before_the_first_step():
+    rank, same = dist.get_rank(), "fit(target_ms=20)"
+    for ladder, options, word in (
+        (LADDER, "fit(target_ms=20,interval=2)", "other options"),
+        (LADDER[:3], same, "a ladder of 3 rungs, others one of 4"),
+        ([None, TEN, LADDER[1], ONE], same, "other plans in its ladder"),
+    ):
+        with raises(deepreduce.ArgumentError, f"control: rank 1 has {word}") as caught:
+            hook = DDPHook(ladder, control=options) if rank else DDPHook(LADDER, control=same)
+            wrapped(make_model(), hook)
+        assert caught[0].rank == 1
+    reduce = AllReduce(LADDER, control=same, bypass=100, start=rank, timeout=5)
+    for _ in range(2):  # no step was made, and no state
+        with raises(deepreduce.ArgumentError, "rank 1 has other options"):
+            reduce(gradients(0, rank))
+
+
+@check("control")
 def control_refuses_what_makes_no_ladder():
     error = deepreduce.ArgumentError
     with raises(error, "a ladder"):
         AllReduce(TEN, control="fit(target_ms=1)")
+    with raises(error, "rung 1 is dense"):
+        DDPHook([ONE, None], control="fit(target_ms=1)")
+    with raises(error, "not pairs of a pattern and a plan"):
+        DDPHook([("*.weight", TEN), ("*", None)], control="fit(target_ms=1)")
+    for pairs in ([("*",)], ["index=golomb value=raw"], [(1, TEN)], [5]):
+        with raises(error, "pairs of a pattern and a plan"):
+            DDPHook(pairs)
     with raises(error, "no law 'dc2'"):
         AllReduce([None, TEN], control="dc2(target_ms=1)")
     with raises(error, "target_ms"):

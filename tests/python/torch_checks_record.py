@@ -1,5 +1,7 @@
 """When gradients become ready, as DDPHook(record=…) and record write it."""
 
+import contextlib
+import io
 import json
 import pathlib
 import tempfile
@@ -107,10 +109,29 @@ def plain_ddp_is_recorded_and_not_changed():
 
 
 @check("two")
+def a_file_that_cannot_be_written_ends_no_training():
+    folder, told = shared_folder() / "gone", io.StringIO()
+    if dist.get_rank() == 0:
+        folder.mkdir()
+    dist.barrier()
+    hook = DDPHook(LOSSY, record=Recording(folder / "model.json", steps=2, skip=0))
+    dist.barrier()
+    if dist.get_rank() == 0:
+        folder.rmdir()
+    with contextlib.redirect_stderr(told):
+        made = train(hook, steps=5)
+    assert same(made, train(DDPHook(LOSSY), steps=5)) and not folder.exists()
+    line = f"deepreduce: record: {folder / 'model.json'}: not written: No such file or directory\n"
+    assert told.getvalue() == (line if dist.get_rank() == 0 else ""), told.getvalue()
+
+
+@check("two")
 def a_recording_that_cannot_be_made_says_so():
     if dist.get_rank() == 0:  # which writes
         with raises(deepreduce.ArgumentError, "no such folder", "nowhere"):
             DDPHook(None, record="nowhere/at/all.json")
+        with raises(deepreduce.ArgumentError, "it is a folder"):
+            DDPHook(None, record=tempfile.gettempdir())
     with raises(deepreduce.ArgumentError, "steps = 0"):
         Recording("x.json", steps=0)
     with raises(deepreduce.Unsupported, "weight", "float64"):

@@ -10,7 +10,7 @@ import torch
 from ._abi_exchange import DR_CONTROL_WORDS
 from ._torch_call import Engine, Step, all_gather
 from ._torch_unit import Unit
-from .control import Controller, _stage
+from .control import Controller, _stage, check_order, check_terms, terms_of
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -30,6 +30,7 @@ class Ladder:
     """
 
     def __init__(self, options: str, dense: Sequence[bool]) -> None:
+        check_order(dense)
         self.control = Controller(options, len(dense))
         self._dense = list(dense)
         self.rungs: List[Optional[Rung]] = [None] * len(dense)
@@ -56,6 +57,15 @@ class Ladder:
     def trace(self) -> Any:
         return torch.tensor([_signed(each) for each in self.control.trace], dtype=torch.int64)
 
+    def require_same(self, ladder: Sequence[Any], beside: str, engine: Engine, timeout: float) -> None:
+        """ArgumentError, the same on all ranks, if one has another `control` or ladder. Collective.
+
+        ladder  of each rung what has a text
+        beside  options that steps go by, too
+        """
+        own = terms_of(f"{self.control.options} {beside}", ladder)
+        check_terms(_gathered("control", own, engine, timeout), engine.global_rank)
+
     def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
         """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
 
@@ -69,25 +79,28 @@ class Ladder:
         if not self.control.due(number + 1):
             return False
         before, begin = self.control.rung, time.perf_counter()
-        place = "cpu" if engine.has_backend("cpu") else "cuda"
-        sent = torch.tensor([_signed(each) for each in self.control.report()], device=place)
-        received = torch.empty(engine.size * DR_CONTROL_WORDS, dtype=torch.int64, device=place)
-        what = f"step {number}, control"
-        engine.wait(what, engine.issue(what, all_gather, received, sent), time.monotonic() + timeout)
+        words = _gathered(f"step {number}, control", self.control.report(), engine, timeout)
         took = time.perf_counter() - begin
         self.control.observe(0, took)
         step.wait += took
-        step.sent += (engine.size - 1) * sent.nbytes
-        step.received += (engine.size - 1) * sent.nbytes
-        words = [each % 2**64 for each in received.tolist()]
+        step.sent += (engine.size - 1) * 8 * DR_CONTROL_WORDS
+        step.received += (engine.size - 1) * 8 * DR_CONTROL_WORDS
         try:
-            self.control.decide(
-                number + 1, [words[i : i + DR_CONTROL_WORDS] for i in range(0, len(words), DR_CONTROL_WORDS)]
-            )
+            self.control.decide(number + 1, words)
         except ArgumentError as error:
             raise engine.named(error) from None
         self._measures = self.control.rung == before
         return not self._measures
+
+
+def _gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:
+    """Each rank's words, as many of each."""
+    place, n = "cpu" if engine.has_backend("cpu") else "cuda", len(own)
+    sent = torch.tensor([_signed(each) for each in own], device=place)
+    received = torch.empty(engine.size * n, dtype=torch.int64, device=place)
+    engine.wait(what, engine.issue(what, all_gather, received, sent), time.monotonic() + timeout)
+    words = [each % 2**64 for each in received.tolist()]
+    return [words[i : i + n] for i in range(0, len(words), n)]
 
 
 def _signed(word: int) -> int:

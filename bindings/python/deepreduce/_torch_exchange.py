@@ -35,10 +35,16 @@ class Rules:
             pairs = [("*", plan)]
         else:
             pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
         self.dense, self._bypass = as_plan(exact_plan), bypass
         self._pairs = [
             (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
         ]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
 
     @property
     def keep(self) -> bool:
@@ -76,10 +82,12 @@ class Exchange(Saved):
         group: Any,
         control: Optional[str] = None,
     ) -> None:
-        self._start, self._timeout, self._seed, self._group = start, timeout, seed, group
+        self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
         ladder: Any = [plan] if control is None else plan
+        if control is not None and any(isinstance(each, tuple) for each in ladder):
+            raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(each, bypass, flat) for each in ladder]
         self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
         self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung
@@ -107,7 +115,10 @@ class Exchange(Saved):
             keeper = next((plan for plan in plans if plan.info.feedback), None)
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
-        self._engine = Engine(self._group, self._timeout)
+        engine = Engine(self._group, self._timeout)
+        if self._ladder:
+            self._ladder.require_same(self._rules, f"start={self._start}, bypass={self._bypass}", engine, self._timeout)
+        self._engine = engine
         self._states.update(shared)
         self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
         self._enter()

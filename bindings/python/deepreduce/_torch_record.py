@@ -6,6 +6,7 @@ The file is docs/model.schema.json. Nothing of it runs unless a recording was as
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import json
 import math
@@ -50,6 +51,8 @@ class Recording:
             )
         if _writes() and not pathlib.Path(self.path).absolute().parent.is_dir():
             raise ArgumentError(f"record = {os.fspath(self.path)}: there is no such folder")
+        if _writes() and pathlib.Path(self.path).is_dir():
+            raise ArgumentError(f"record = {os.fspath(self.path)}: it is a folder, and the name of a file is wanted")
 
 
 class _Step:
@@ -138,7 +141,7 @@ class ModelRecorder:
     # ---- The file ----
 
     def finish(self) -> None:
-        """Takes the hooks away, and writes what there is. Once."""
+        """Takes the hooks away, and writes what there is. Once. A file that cannot be written ends no training: a line says so."""
         if not self._handles:
             return
         for handle in self._handles:
@@ -152,19 +155,21 @@ class ModelRecorder:
         skip = min(self._settings.skip, len(self._steps) // 2)
         steps = [step for step in self._steps[skip:] if step.ready]
         if not steps:
-            print(
-                f"deepreduce: record: {os.fspath(self._settings.path)}: not written: no step had a forward and a backward"
-                " pass",
-                file=sys.stderr,
-            )
+            self._tell("no step had a forward and a backward pass")
             return
         path = pathlib.Path(self._settings.path)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             partial.write_text(json.dumps(self._document(steps, self._rests[skip:]), indent=1) + "\n", "utf-8")
             partial.replace(path)
+        except OSError as error:
+            self._tell(error.strerror or str(error))
         finally:
-            partial.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+    def _tell(self, reason: str) -> None:
+        print(f"deepreduce: record: {os.fspath(self._settings.path)}: not written: {reason}", file=sys.stderr)
 
     def _document(self, steps: List[_Step], rests: List[float]) -> Dict[str, Any]:
         times: Dict[str, List[float]] = {}

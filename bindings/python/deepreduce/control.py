@@ -9,8 +9,11 @@ Canini, INFOCOM 2021), whose law could not be read: both laws here are ours. Imp
 from __future__ import annotations
 
 import array
+import collections
 import ctypes
+import hashlib
 import json
+import numbers
 import os
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
@@ -26,6 +29,7 @@ __all__ = ["AdaptiveExchange", "ControlInfo", "Controller", "ladder_of"]
 
 Rung = Union[None, str, Plan]
 _EXACT = "index=all value=raw"
+_SECONDS_MAX = 1e10  # in ns they fit into 64 bits
 
 
 class ControlInfo(NamedTuple):
@@ -102,8 +106,11 @@ class Controller:
 
     def observe(self, size: int, seconds: float) -> None:
         """A step of this rank sent so many bytes, and waited so long for transfers, without encode, decode and merge.
-        0 bytes: an empty transfer, which tells the latency."""
-        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), max(0, round(seconds * 1e9)))
+        0 bytes: an empty transfer, which tells the latency. ArgumentError for what is no number of these."""
+        if not isinstance(seconds, numbers.Real) or not abs(seconds) < _SECONDS_MAX:
+            raise ArgumentError(f"seconds = {seconds!r} is no time below {_SECONDS_MAX:g} s")
+        ns = max(0, round(float(seconds) * 1e9))
+        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), ns)
 
     def due(self, step: int) -> bool:
         """Whether a decision is due before this step."""
@@ -159,21 +166,33 @@ class Controller:
         return list(self._trace)
 
     def replay(self, trace: Union[Sequence[int], Sequence[str]]) -> int:
-        """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung."""
-        numbers: List[int] = []
-        for each in trace:
-            if isinstance(each, str):
-                read = json.loads(each)
-                numbers += [read[key] for key in ("step", "transfer_ns", "bytes", "empty_ns")]
-            else:
-                numbers.append(int(each))
-        if len(numbers) % 4:
-            raise ArgumentError(f"a trace of {len(numbers)} numbers: 4 a decision are expected")
+        """Decides again what a `trace`, or the lines of a log, had decided, from the beginning; returns the rung.
+
+        ArgumentError for what is neither; nothing has changed then, but if it is of other decisions.
+        """
+        words: List[int] = []
+        for number, each in enumerate(trace, 1):
+            words += _logged(each, number) if isinstance(each, str) else [unsigned(each, f"number {number} of a trace")]
+        if len(words) % 4:
+            raise ArgumentError(f"a trace of {len(words)} numbers: 4 a decision are expected")
         self.restart()
-        for i in range(0, len(numbers), 4):
-            step, *told = numbers[i : i + 4]
+        for i in range(0, len(words), 4):
+            step, *told = words[i : i + 4]
             self.decide(step, [[*told, self.report()[3]]])
         return self.rung
+
+
+def _logged(line: str, number: int) -> List[int]:
+    """The numbers of a line of a log that `replay` needs."""
+    where = f"line {number} of a log"
+    try:
+        read = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ArgumentError(f"{where} is no json: {error}") from None
+    keys = ("step", "transfer_ns", "bytes", "empty_ns")
+    if not isinstance(read, dict) or not all(key in read for key in keys):
+        raise ArgumentError(f"{where} is no object with {', '.join(keys)}: {line[:80]}")
+    return [unsigned(read[key], f"{key} in {where}") for key in keys]
 
 
 def _stage(plan: Plan, role: str) -> str:
@@ -181,13 +200,21 @@ def _stage(plan: Plan, role: str) -> str:
     return next((each for each in str(plan).split() if each.startswith(f"{role}=")), "")
 
 
+def check_order(dense: Sequence[bool]) -> None:
+    """ArgumentError if a rung behind the first one is dense."""
+    for rung, each in enumerate(dense):
+        if each and rung:
+            raise ArgumentError(f"control: rung {rung} is dense: a ladder goes from dense to small, so that is rung 0")
+
+
 def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
     """The plans of a ladder that share one residual: None becomes dense and exact, and takes what the residual has.
 
-    Raises ArgumentError if there is no plan, or plans differ in feedback or exchange.
+    Raises ArgumentError if there is no plan, None is not the first, or plans differ in feedback or exchange.
     """
     if not isinstance(plans, (list, tuple)) or not plans:
         raise ArgumentError("control takes a ladder: a list of plans from the densest to the smallest, None is dense")
+    check_order([each is None for each in plans])
     named = [None if each is None else as_plan(each) for each in plans]
     stages: Dict[str, str] = {}
     for role in ("feedback", "exchange"):
@@ -201,6 +228,46 @@ def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
                 )
     dense = as_plan(" ".join(filter(None, (stages["feedback"], _EXACT, stages["exchange"]))))
     return [dense if each is None else each for each in named]
+
+
+def terms_of(options: Optional[str], ladder: Sequence[Any]) -> List[int]:
+    """TERMS words that ranks which go together have the same: of the options, the rungs, what the rungs are.
+
+    options  None: no control, all words are 0
+    ladder   of each rung what has a text: a plan, or plans by name
+    """
+    if options is None:
+        return [0] * TERMS
+    return [_digest(options), len(ladder), _digest("\n".join(map(str, ladder)))]
+
+
+TERMS = 3
+
+
+def _digest(text: str) -> int:
+    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7).digest(), "little")
+
+
+def check_terms(told: Sequence[Sequence[int]], named: Callable[[int], int] = int) -> None:
+    """ArgumentError, the same on all ranks, if a rank's `terms_of` are not those of most: its `rank` is the first such.
+
+    told   of all ranks, in rank order
+    named  a rank's number in the message
+    """
+    terms = [tuple(each) for each in told]
+    usual = collections.Counter(terms).most_common(1)[0][0]  # of as many the first rank's
+    for i, each in enumerate(terms):
+        if each == usual:
+            continue
+        if 0 in (each[1], usual[1]):
+            words = "no control, and others have" if usual[1] else "control, and others have none"
+        elif each[1] != usual[1]:
+            words = f"a ladder of {each[1]} rungs, others one of {usual[1]}"
+        else:
+            words = "other options" if each[0] != usual[0] else "other plans in its ladder"
+        error = ArgumentError(f"control: rank {named(i)} has {words}; ranks have the same control and the same ladder")
+        error.rank = named(i)
+        raise error
 
 
 class AdaptiveExchange:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import zlib
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Union
 
 import numpy
 
@@ -19,7 +19,7 @@ except ImportError as error:
 
 from . import _abi
 from ._mpi_named import NamedAllReduce
-from .control import AdaptiveExchange, Controller, Rung
+from .control import AdaptiveExchange, Controller, Rung, check_terms, ladder_of, terms_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
@@ -40,6 +40,17 @@ class _Recv:
         self.peer, self.tag, self.address, self.capacity = peer, tag, address, capacity
         self.size, self.cancelled = 0, False
         self.request: Any = None
+
+
+class _Telling(NamedTuple):
+    """Ranks tell one another words."""
+
+    request: Any
+    words: Any  # [ranks + 1][words]; the last are those of this rank
+    begin: float  # of time.perf_counter
+
+    def told(self) -> List[List[int]]:
+        return [[int(each) for each in rank] for rank in self.words[:-1]]
 
 
 class MpiTransport(Transport):
@@ -139,20 +150,36 @@ class MpiTransport(Transport):
 
     def gather_words(self, own: Sequence[int]) -> List[List[int]]:
         """Each rank's numbers, as many of each."""
+        telling = self.begin_words(own)
+        self._until(telling.request, "MPI_Iallgather", telling)
+        return telling.told()
+
+    def begin_words(self, own: Sequence[int]) -> _Telling:
+        """As gather_words, and does not wait."""
         n = len(own)
         words = numpy.zeros((self.ranks + 1, n), numpy.uint64)
         words[self.ranks] = own
         request = self.comm.Iallgather([words[self.ranks], 8 * n, MPI.BYTE], [words, 8 * n, MPI.BYTE])
-        self._until(request, "MPI_Iallgather", words)
-        return [[int(each) for each in rank] for rank in words[: self.ranks]]
+        return _Telling(request, words, time.perf_counter())
+
+    def test_words(self, telling: _Telling) -> Optional[List[List[int]]]:
+        """None: not yet. MissingRank if not all have come in time."""
+        if telling.request.Test():
+            return telling.told()
+        if time.perf_counter() - telling.begin > self._timeout:
+            self._lost(telling.request, "MPI_Iallgather", telling)
+        return None
 
     def _until(self, request: Any, what: str, kept: object) -> None:
         deadline, pause = time.monotonic() + self._timeout, _Pause(self)
         while not request.Test():
             if time.monotonic() > deadline:
-                _LEFT.append((request, kept))
-                raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
+                self._lost(request, what, kept)
             pause.rest()
+
+    def _lost(self, request: Any, what: str, kept: object) -> NoReturn:
+        _LEFT.append((request, kept))
+        raise MissingRank(f"{what} did not end in {self._timeout} s: not all ranks take part")
 
     def close(self, free: bool = True) -> None:
         """Frees the communicator, so all ranks call it; not if MPI holds on to messages, or without `free`."""
@@ -223,8 +250,18 @@ class AllReduce:
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
+        self._telling: Optional[_Telling] = None  # the exchange is done, and ranks agree on the next rung
+        self._waits = self._timed = False  # the caller is in wait(), and was when that began
         self._transports = [self.transport]  # of each rung
+        plans: List[Plan] = []
         failed: Optional[Error] = None
+        try:
+            if control is not None:
+                plans = ladder_of(plan)  # type: ignore[arg-type]
+                Controller(control, len(plans))
+        except Error as error:
+            failed = error
+        self._agree(failed, terms_of(control, plans))
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
             options.update(trace=trace, threads=threads)
@@ -232,19 +269,23 @@ class AllReduce:
                 self.exchange: Union[Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
                 # A communicator a rung: messages of one are never taken for another's.
-                count = len(plan) if isinstance(plan, (list, tuple)) else 0
-                self._transports += [MpiTransport(comm, timeout) for _ in range(count - 1)]
-                self.exchange = AdaptiveExchange(x, plan, control, self._transports, out, **options)  # type: ignore[arg-type]
+                self._transports += [MpiTransport(comm, timeout) for _ in plans[1:]]
+                self.exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
         except Error as error:
             failed = error
-        codes = self.transport.gather(0 if failed is None else failed.code)
+        self._agree(failed, terms_of(control, plans))
+
+    def _agree(self, failed: Optional[Error], terms: List[int]) -> None:
+        """All ranks go on, with the same terms of control, or none does. Raises `failed`, PeerError, ArgumentError."""
+        told = self.transport.gather_words([0 if failed is None else failed.code, *terms])
         if failed is not None:
             raise failed
-        for rank, code in enumerate(codes):
+        for rank, (code, *_) in enumerate(told):
             if code:
                 refused = PeerError(f"rank {rank}: it cannot prepare the exchange")
                 refused.rank = rank
                 raise refused
+        check_terms([each for _, *each in told])
 
     @property
     def out(self) -> Any:
@@ -255,13 +296,21 @@ class AllReduce:
         """The controller of `control=`: its rung, its last decision, its log."""
         return self.exchange.control if isinstance(self.exchange, AdaptiveExchange) else None
 
-    def _decide(self) -> None:
-        """All ranks have ended a step, and agree on the plan of the next one. Telling one another is timed, too."""
-        assert isinstance(self.exchange, AdaptiveExchange)
-        begin = time.perf_counter()
-        words = self.transport.gather_words(self.exchange.report())
-        self.exchange.control.observe(0, time.perf_counter() - begin)
+    def _decided(self) -> bool:
+        """All ranks have ended a step, and agree on the plan of the next one, if it is time. Telling one another is timed, too,
+        but not where the caller does something else meanwhile."""
+        if not isinstance(self.exchange, AdaptiveExchange) or (self._telling is None and not self.exchange.due):
+            return True
+        if self._telling is None:
+            self._telling, self._timed = self.transport.begin_words(self.exchange.report()), self._waits
+        words = self.transport.test_words(self._telling)
+        if words is None:
+            return False
+        if self._timed:
+            self.exchange.control.observe(0, time.perf_counter() - self._telling.begin)
+        self._telling = None
         self.exchange.decide(words)
+        return True
 
     def __call__(self, step: Optional[int] = None, seed: int = 0) -> Any:
         """Begins, waits, returns `out`."""
@@ -270,14 +319,14 @@ class AllReduce:
 
     def start(self, step: Optional[int] = None, seed: int = 0) -> None:
         """Begins; x stays as it is until the end. The step (None: the number of the call) and the seed are those of all ranks."""
+        if self._telling is not None:
+            raise ArgumentError("a step is under way: its ranks agree on the next plan; go on with test() or wait()")
         self.exchange.start(step, seed)
 
     def test(self) -> bool:
-        """Goes on. True: done, and `out` has the result. MPI makes way only while it is called."""
+        """Goes on, and waits for nobody. True: done, and `out` has the result. MPI makes way only while it is called."""
         self._sound = False
-        done = self.exchange.advance()
-        if done and isinstance(self.exchange, AdaptiveExchange) and self.exchange.due:
-            self._decide()
+        done = (self._telling is not None or self.exchange.advance()) and self._decided()
         self._sound = True
         return done
 
@@ -285,14 +334,20 @@ class AllReduce:
         """Goes on to the end, and returns `out`."""
         rung = self.exchange.rung if isinstance(self.exchange, AdaptiveExchange) else 0
         pause = _Pause(self._transports[rung])
-        while not self.test():
-            pause.rest()
+        self._waits = True
+        try:
+            while not self.test():
+                pause.rest()
+        finally:
+            self._waits = False
         return self.out
 
     def close(self) -> None:
         """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end. After an exchange that
         failed the communicator is kept, since a rank may be gone."""
         del self.exchange
+        if self._telling is not None:
+            _LEFT.append(self._telling)
         for each in self._transports:
             each.close(self._sound)
 
