@@ -89,7 +89,7 @@ def test_break_even_is_where_the_verdict_turns(profile, model):
     report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--plan", EXACT)
     rate = report["rows"][3]["pays_below"]
     for factor, faster in ((0.8, True), (1.25, False)):
-        there = predict(profile, "--model", model, "--link", f"{factor * rate},50us", "--ranks", 8, "--plan", EXACT)
+        there = predict(profile, "--model", model, "--link", f"{factor * rate}b/s,50us", "--ranks", 8, "--plan", EXACT)
         assert (step_of(there, EXACT) < min(step_of(there, "dense f32"), step_of(there, "dense bf16"))) == faster
 
 

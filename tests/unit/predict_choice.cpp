@@ -188,6 +188,30 @@ TEST_CASE("a profile's fault is told with its place") {
   CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("links[0]: 'ranks' is 1"));
 }
 
+TEST_CASE("samples are finite and not negative, and none is above that of a larger size") {
+  for (const auto& [entry, key, points] : {std::tuple{"costs", "samples", nlohmann::json{{1000, -1e12}}},
+                                           {"costs", "samples", {{1000, 1e308}}},
+                                           {"costs", "samples", {{-1, 5}}},
+                                           {"frames", "sum_growth", {{4, -1}}},
+                                           {"frames", "sum_growth", {{4, 1e300}}}}) {
+    CAPTURE(points.dump());
+    nlohmann::json wrong = profile_json();
+    wrong[entry][0][key] = points;
+    CHECK_THROWS_WITH(parse_profile(wrong, "p"), doctest::Contains("of numbers from 0 to 1e18"));
+  }
+  nlohmann::json odd = profile_json();
+  odd["overlap"] = {{"slowdown", 1e6}};
+  CHECK_THROWS_WITH(parse_profile(odd, "p"),
+                    doctest::Contains("'slowdown' is 1000000.0, not a number from 0.5 to 100"));
+  odd = profile_json();
+  odd["costs"][0]["samples"] = {{1000, 90000}, {4000, 12000}, {16000, 18000}, {8000, 40000}};
+  const curve c = *parse_profile(odd, "p").plans[0].encode;
+  CHECK(c(1000) == 12000);
+  CHECK(c(2000) == 12000);
+  CHECK(c(8000) == 18000);
+  CHECK(c(16000) == 18000);
+}
+
 TEST_CASE("sizes are counts or shapes") {
   const training t = sized_training("10,3x4");
   REQUIRE(t.tensors.size() == 2);
