@@ -152,7 +152,7 @@ void add_plan(CLI::App& app, plan_options& o) {
   add_place(app, o.what);
   add_plans(app, o.what);
   app.add_option("--error-budget", o.error_budget,
-                 "Most relative error of the whole gradient, |g - c| / |g|; default: any")
+                 "Most relative error of the whole gradient, |g - c| / |g|; 0: none; default: any")
       ->check(finite)
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("E");

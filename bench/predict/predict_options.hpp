@@ -32,7 +32,7 @@ struct predict_options {
 
 struct plan_options {
   case_options what;
-  double error_budget = 0;          // 0: none
+  std::optional<double> error_budget;
   std::vector<std::string> errors;  // "PLAN=0.3"
   std::string error_rows;           // saved rows of `compare`
   std::string output, form = "text";

@@ -59,6 +59,7 @@ TEST_CASE("the first line that matches counts, and what no line matches is dense
   CHECK(plan_in(book, "layer3.weight") == std::string(dr::plan("index=golomb value=raw").text()));
   CHECK(plan_in(book, "head").empty());
   CHECK(parse_book(book_text(book, "two\nlines"), "again").size() == 3);
+  CHECK(parse_book("\xf4\x8f\xbf\xbf\xee\x80\x80ä: dense", "b").size() == 1);
   CHECK(parse_book("a:b: dense", "b").at(0).pattern == "a:b");
 }
 
@@ -66,6 +67,10 @@ TEST_CASE("a book's fault is told with its line") {
   for (const auto& [text, words] : {std::pair{"a\n", "line 1: 'a' is no"},
                                     {"\n: dense", "line 2: no pattern"},
                                     {"a:  # none", "line 1: no plan"},
+                                    {"# \xc3\xa4\nb\xff: dense", "line 2: no UTF-8"},
+                                    {"\xc0\xaf: dense", "line 1: no UTF-8"},
+                                    {"\xed\xa0\x80: dense", "line 1: no UTF-8"},
+                                    {"\xe2\x82", "line 1: no UTF-8"},
                                     {"a: index=none_such", "line 1: plan 'index=none_such'"}})
     CHECK_THROWS_WITH(parse_book(text, "book.txt"), doctest::Contains((std::string("book.txt: ") + words).c_str()));
   CHECK_THROWS_WITH(read_book("/"), doctest::Contains("directory"));
@@ -140,6 +145,24 @@ TEST_CASE("a budget of error is kept") {
     if (budget == 0) CHECK(r.choice == std::vector<int>{-1, -1, -1});
   }
   CHECK(tried.works.size() == 2);
+}
+
+TEST_CASE("the search stops: its evaluations do not grow with tensors times options") {
+  constexpr size_t tensors = 30000;
+  choice_problem p;
+  p.tensors = tensors, p.options = 3, p.sizes.assign(tensors, 1e4);
+  p.sizes[7] = 2e4;
+  size_t asked = 0;
+  // Uniform choices are weighed in any case, also where every option beats the last: dense is the worst.
+  p.step_ns = [&](const std::vector<int>& choice) { return ++asked, 1e6 - choice[7] - choice[8]; };
+  const choice_result r = choose(p);
+  CHECK(r.stopped);
+  CHECK(asked == r.evaluations);
+  CHECK(asked <= most_evaluations(tensors) + 4);
+  CHECK(r.step_ns == 1e6 - 4);
+  CHECK(r.step_ns <= r.uniform_step_ns);
+  p.tensors = 20, p.sizes.resize(20);
+  CHECK(!choose(p).stopped);
 }
 
 // ---- Profiles ------------------------------------------------------------------------------------------------
