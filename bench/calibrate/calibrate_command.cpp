@@ -162,8 +162,8 @@ int run_calibrate(const calibrate_options& o) {
   int status = 0;
   const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
   if (n == 0)
-    console.line(fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name,
-                             data.pool.values.size()));
+    console.line(
+        fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
   for (size_t i = 0; i < plans.size(); ++i) try {
       const plan p(plans[i]);
       console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));

@@ -66,7 +66,8 @@ class error_table {
         continue;
       const std::string key = without_stages(text_at(row, "plan"), {"exchange", "bucket"}),
                         tensor = text_at(row, "tensor");
-      const double e = number_at(row, "total_error", path), energy = number_at(row, "gradient_energy", path, 0, unknown);
+      const double e = number_at(row, "total_error", path),
+                   energy = number_at(row, "gradient_energy", path, 0, unknown);
       of_tensor_[key + '\n' + tensor] = e;
       if (!std::isnan(energy)) energies_[tensor] = energy;
       sums_[key].add(e, energy, number_at(row, "elements", path, 0, 1));
