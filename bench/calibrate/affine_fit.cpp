@@ -43,6 +43,12 @@ double error_of(std::span<const sample> samples, const affine& fit) {
 
 double affine::at(double size) const { return std::max(floor, base + per_unit * size); }
 
+uint64_t growth_size(uint64_t available, uint64_t largest) {
+  constexpr uint64_t least = 1024, most = uint64_t{1} << 18;
+  const uint64_t size = std::min({available / 8, largest, most});
+  return size < std::min(least, largest) ? 0 : size;
+}
+
 affine fit_affine(std::span<const sample> measured) {
   if (measured.empty()) return {};
   std::vector<sample> samples(measured.begin(), measured.end());

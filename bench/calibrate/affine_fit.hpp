@@ -27,4 +27,8 @@ struct affine {
 //   samples  ascending sizes, values above 0; one gives a constant
 affine fit_affine(std::span<const sample> samples);
 
+// Elements of the tensors of 8 ranks, cut from so many, that show how frames of sums grow; no rank has another's. 0: they
+// are too few to tell.
+uint64_t growth_size(uint64_t available, uint64_t largest);
+
 }  // namespace dr::calibrate

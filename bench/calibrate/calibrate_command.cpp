@@ -23,8 +23,6 @@ namespace {
 using compare::console;
 using nlohmann::ordered_json;
 
-constexpr uint64_t growth_elements = uint64_t{1} << 18;  // of the tensors that show how frames of sums grow
-
 std::string date_text() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -151,6 +149,7 @@ const std::vector<std::string>& usual_plans() {
 }
 
 int run_calibrate(const calibrate_options& o) {
+  compare::check_output(o.output);
   compare::load_plugins(o.plugins);
   const std::vector<std::string> plans = plans_of(o);
   const std::vector<uint64_t> sizes = sizes_of(o);
@@ -161,6 +160,10 @@ int run_calibrate(const calibrate_options& o) {
   const timing_settings settings{o.seconds, o.seed};
   auto costs = ordered_json::array(), frames = ordered_json::array();
   int status = 0;
+  const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
+  if (n == 0)
+    console.line(
+        fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
   for (size_t i = 0; i < plans.size(); ++i) try {
       const plan p(plans[i]);
       console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
@@ -170,7 +173,6 @@ int run_calibrate(const calibrate_options& o) {
         const costs_at at = measure_at(context, p, data.pool, n, settings);
         encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);
       }
-      const uint64_t n = data.each.empty() ? std::min(sizes.back(), growth_elements) : data.each[0].size();
       frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
       costs.push_back(cost_json(plans[i], "encode", encode));
       costs.push_back(cost_json(plans[i], "merge", merge));

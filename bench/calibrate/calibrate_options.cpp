@@ -1,4 +1,6 @@
 #include <CLI/CLI.hpp>
+#include <cmath>
+#include <cstdlib>
 
 #include "calibrate_command.hpp"
 
@@ -34,6 +36,9 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
       ->type_name("N,N,…");
   app.add_option("--time", o.seconds,
                  "Seconds of rounds for each plan and size; default: 0.15. At least 5 rounds, at most 200")
+      ->check([](const std::string& text) {  // (CLI::Range takes "nan" for a number within.)
+        return std::isnan(std::strtod(text.c_str(), nullptr)) ? "'" + text + "' is not a number" : std::string();
+      })
       ->check(CLI::Range(0.0, 3600.0))
       ->type_name("SECONDS");
   app.add_option("--threads", o.threads, "Threads of the library; 0 and 1: none are started")

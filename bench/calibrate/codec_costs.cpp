@@ -141,6 +141,7 @@ std::vector<std::pair<uint32_t, double>> sum_growth(context& c, const plan& p, c
     return std::vector<std::byte>(frame.begin(), frame.end());
   };
   std::vector<std::pair<uint32_t, double>> growth;
+  if (elements == 0) return growth;
   std::vector<float> sum;
   double own = 0;
   for (uint32_t rank = 0; rank < 8 && (ranks.empty() || rank < ranks.size()); ++rank) {

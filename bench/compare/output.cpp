@@ -68,6 +68,19 @@ void replace_file(const std::string& path, std::string_view bytes) {
 
 }  // namespace
 
+void check_output(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (fs::is_directory(status)) throw output_error("cannot write " + path + ": it is a directory");
+  const fs::path place =
+      fs::is_symlink(fs::symlink_status(path, error)) ? fs::weakly_canonical(path, error) : fs::path(path);
+  // A file is replaced, so that its folder counts.
+  const bool in_place = fs::exists(status) && !fs::is_regular_file(status);
+  const std::string folder = place.has_parent_path() ? place.parent_path().string() : ".";
+  if (::access(in_place ? path.c_str() : folder.c_str(), in_place ? W_OK : W_OK | X_OK) != 0) give_up(path);
+}
+
 void write_output(const std::string& path, std::string_view bytes) {
   if (path.empty()) return write_all(STDOUT_FILENO, bytes, "standard output");
   std::error_code error;

@@ -15,4 +15,7 @@ struct output_error : std::runtime_error {
 // devices and pipes are written to as they are. Throws output_error.
 void write_output(const std::string& path, std::string_view bytes);
 
+// That it can probably be written, before long work whose result goes there. Throws output_error.
+void check_output(const std::string& path);
+
 }  // namespace dr::compare

@@ -29,9 +29,7 @@ struct cost_model {
   double encode_ns = 0, merge_ns = 0;  // of rank 0
 };
 
-constexpr double clock_ns = 1e18;  // 31 years: the exchange gives up, and nothing overflows
-
-uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, clock_ns))) : 0; }
+uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, most_ns))) : 0; }
 
 uint64_t frame_size(void* user, uint64_t elements, uint32_t kind) {
   const exchange_work& w = *static_cast<cost_model*>(user)->work;
@@ -103,14 +101,14 @@ uint32_t inner_of(const std::string& stage) {
 exchange_time model_exchange(const std::string& stage, double elements, const exchange_work& work, uint32_t ranks,
                              const link& port, bool traced) {
   if (ranks > most_ranks)
-    throw unsupported_model(fmt::format("an exchange has at most {} ranks, not {}", most_ranks, ranks));
+    throw unsupported_model(fmt::format("unsupported: an exchange among {} ranks; at most {}", ranks, most_ranks));
   // Which elements a sparsifier takes makes no difference to a dry run, so the simplest plan stands for all.
   const plan method("sparsify=topr(ratio=0.01) index=golomb value=raw" + (stage.empty() ? "" : " " + stage));
   const bool hosts = stage.starts_with("exchange=hierarchy");
   cost_model model{&work, hosts ? inner_of(stage) : 1};
   auto how = sized<dr_exchange_options>();
   how.flags = static_cast<uint32_t>(DR_EXCHANGE_DRY) | (traced ? static_cast<uint32_t>(DR_EXCHANGE_TRACE) : 0u);
-  how.timeout_ns = whole(clock_ns);
+  how.timeout_ns = whole(most_ns);
   how.frame_size = frame_size;
   how.frame_size_user = &model;
   auto options = sized<dr_loopback_options>();
@@ -126,7 +124,7 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
     dr_loopback* made = nullptr;
     auto e = sized<dr_error>();
     if (dr_loopback_create(&options, &made, &e) != DR_OK)
-      throw std::runtime_error(std::string("loopback: ") + e.message);
+      throw std::runtime_error(e.message);  // (It names the loopback.)
     const loopback_handle net(made);
     const uint32_t present = alike ? 1 : ranks;
     std::vector<context> contexts(present);
@@ -154,9 +152,11 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
     exchange_time t;
     for (uint32_t i = 0; i < present; ++i)
       t.total_ns = std::max(t.total_ns, static_cast<double>(dr_loopback_now(net.get(), i)));
-    auto info = sized<dr_exchange_info>();
-    (void)dr_exchange_describe(list[0], &info, nullptr);
-    t.bytes = static_cast<double>(info.sent);
+    for (dr_exchange* const x : list) {
+      auto info = sized<dr_exchange_info>();
+      (void)dr_exchange_describe(x, &info, nullptr);
+      t.bytes = std::max(t.bytes, static_cast<double>(info.sent));
+    }
     t.encode_ns = model.encode_ns, t.merge_ns = model.merge_ns;
     if (traced) t.timeline = intervals_of(list[0]);
     return t;

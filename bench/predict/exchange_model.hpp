@@ -26,7 +26,7 @@ struct unsupported_model : std::runtime_error {
 };
 
 struct exchange_time {
-  double total_ns = 0, bytes = 0;      // sent by rank 0
+  double total_ns = 0, bytes = 0;      // sent by the rank that sends most
   double encode_ns = 0, merge_ns = 0;  // computing of rank 0: encode also of sums, merge with sums
   std::vector<interval> timeline;
 };
@@ -35,7 +35,9 @@ struct exchange_time {
 exchange_time model_exchange(const std::string& stage, double elements, const exchange_work& work, uint32_t ranks,
                              const link& port, bool traced = false);
 
-// Most ranks of which each has to be modelled by itself: messages are ranks².
-inline constexpr uint32_t most_unlike = 256, most_ranks = 65536;
+// Most ranks of which each has to be modelled by itself: messages are ranks². Most of a loopback.
+inline constexpr uint32_t most_unlike = 256, most_ranks = 4096;
+// Longer steps are unsupported: 31 years. The exchange gives up, and nothing overflows.
+inline constexpr double most_ns = 1e18;
 
 }  // namespace dr::predict

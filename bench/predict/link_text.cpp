@@ -23,8 +23,15 @@ double take_number(std::string_view text, std::string_view& rest, bool may_be_ze
   return number;
 }
 
+constexpr double most = 1e18;  // ns, bit/s
+
+double bounded(std::string_view text, double value, const char* unit) {
+  if (!(value <= most)) refuse(text, std::string("above 1e18 ") + unit);
+  return value;
+}
+
 double bits_in(std::string_view text, std::string_view unit) {
-  if (unit.empty()) return 1;
+  if (unit.empty()) refuse(text, "a rate wants a unit: b/s, kb/s, Mb/s, Gb/s, Mbit/s, Gbps, MB/s, …");
   double factor = 1;
   std::string_view rest = unit;
   constexpr std::string_view prefixes = "kMGT";
@@ -54,11 +61,11 @@ link parse_link(std::string_view text) {
   std::string_view rest = text.substr(0, comma);
   link l;
   l.bits_per_second = take_number(text, rest, false);
-  l.bits_per_second *= bits_in(text, rest);
+  l.bits_per_second = bounded(text, l.bits_per_second * bits_in(text, rest), "bit/s");
   if (comma != text.npos) {
     rest = text.substr(comma + 1);
     l.latency_ns = take_number(text, rest, true);
-    l.latency_ns *= ns_in(text, rest, "latency");
+    l.latency_ns = bounded(text, l.latency_ns * ns_in(text, rest, "latency"), "ns");
     l.has_latency = true;
   }
   return l;
@@ -67,7 +74,7 @@ link parse_link(std::string_view text) {
 double parse_time(std::string_view text) {
   std::string_view rest = text;
   const double number = take_number(text, rest, true);
-  return number * ns_in(text, rest, "time");
+  return bounded(text, number * ns_in(text, rest, "time"), "ns");
 }
 
 }  // namespace dr::predict

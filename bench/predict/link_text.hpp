@@ -11,10 +11,10 @@ struct link {
   bool has_latency = false;  // somebody stated it
 };
 
-// "10Gb/s", "100Mbit/s,50us", "25e9" (bit/s), "1.25GB/s" (bytes). Throws std::invalid_argument.
+// "10Gb/s", "100Mbit/s,50us", "1.25GB/s" (bytes); at most 1e18 bit/s and ns. Throws std::invalid_argument.
 link parse_link(std::string_view text);
 
-// "122ms", "1.5 s", "40us": in ns. Throws std::invalid_argument.
+// "122ms", "1.5 s", "40us": in ns, at most 1e18. Throws std::invalid_argument.
 double parse_time(std::string_view text);
 
 }  // namespace dr::predict

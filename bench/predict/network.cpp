@@ -56,8 +56,14 @@ link network::port(const std::string& stage) const {
 
 network network::with_rate(double bits_per_second) const {
   network other = *this;
+  const double slower = wire.bits_per_second / bits_per_second;
   other.wire.bits_per_second = bits_per_second;
-  other.stated = true;
+  if (stated || !measured) return other;
+  // As it was measured, but for the time that bytes take.
+  measured_link& l = *other.measured;
+  l.bits_per_second /= slower, l.port_bits_per_second /= slower;
+  for (std::optional<curve>* const each : {&l.allreduce, &l.allgather})
+    if (*each) *each = (*each)->with_slope(slower);
   return other;
 }
 

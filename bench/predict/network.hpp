@@ -25,6 +25,10 @@ struct network {
   // they send to one another does not go over it. Of a ring, and of the first ranks of hosts, one rank uses it.
   link port(const std::string& stage) const;
 
+  // What was measured counts beside a stated rate, too: what a collective costs beside its bytes.
+  bool uses_measured() const { return measured && !(stated && wire.has_latency); }
+
+  // Another link, on which bytes take another time; what was measured beside them stays.
   network with_rate(double bits_per_second) const;
   network with_ranks(uint32_t other) const;
 };

@@ -24,6 +24,27 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(blank) - first + 1);
 }
 
+// Well-formed: what Python's decoder takes (RFC 3629).
+bool is_utf8(std::string_view text) {
+  for (size_t at = 0; at < text.size();) {
+    const auto byte = [&](size_t i) { return at + i < text.size() ? static_cast<unsigned char>(text[at + i]) : 0u; };
+    const unsigned first = byte(0), second = byte(1);
+    size_t more = 0;
+    if (first >= 0x80) {
+      if (first < 0xc2 || first > 0xf4) return false;
+      more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : 1;
+      // Neither longer than it need be, nor a surrogate, nor above U+10FFFF.
+      if ((first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) || (first == 0xf0 && second < 0x90) ||
+          (first == 0xf4 && second > 0x8f))
+        return false;
+    }
+    for (size_t i = 1; i <= more; ++i)
+      if ((byte(i) & 0xc0) != 0x80) return false;
+    at += 1 + more;
+  }
+  return true;
+}
+
 // Without its comment: `#` at the beginning, or behind a blank.
 std::string_view code_of(std::string_view line) {
   for (size_t at = line.find('#'); at != line.npos; at = line.find('#', at + 1))
@@ -109,12 +130,13 @@ plan_book parse_book(std::string_view text, const std::string& where) {
     const size_t end = std::min(text.find('\n', at), text.size());
     std::string_view line = text.substr(at, end - at);
     if (++number == 1 && line.starts_with(byte_order_mark)) line.remove_prefix(3);
-    line = code_of(line);
-    at = end + 1;
-    if (line.empty()) continue;
     const auto refuse = [&](const std::string& why) {
       throw std::runtime_error(fmt::format("{}: line {}: {}", where, number, why));
     };
+    if (!is_utf8(line)) refuse("no UTF-8");
+    line = code_of(line);
+    at = end + 1;
+    if (line.empty()) continue;
     const size_t colon = line.rfind(':');
     if (colon == line.npos) refuse(fmt::format("'{}' is no `pattern: plan`", line));
     const std::string_view pattern = trimmed(line.substr(0, colon)), plan_text = trimmed(line.substr(colon + 1));

@@ -22,6 +22,7 @@ class search {
       best_.exhaustive = true;
       try_all();
     } else {
+      left_ = most_evaluations(p_.tensors);
       for (const double size : sizes_to_try())
         for (int o = 0; o < options; ++o) {
           std::vector<int> choice(p_.tensors, -1);
@@ -48,7 +49,8 @@ class search {
   bool consider(const std::vector<int>& choice) {
     const double error = error_of(choice);
     if (!p_.error.empty() && error > p_.budget * (1 + 1e-12)) return false;
-    ++best_.evaluations;
+    if (left_ == 0) return best_.stopped = true, false;
+    --left_, ++best_.evaluations;
     const double step = p_.step_ns(choice);
     const bool first = best_.choice.empty();
     if (!first && !(step < best_.step_ns || (step == best_.step_ns && error < best_.error))) return false;
@@ -84,6 +86,7 @@ class search {
     for (const size_t i : order)
       for (int o = -1; o < static_cast<int>(p_.options); ++o) {
         if (best_.choice[i] == o) continue;
+        if (best_.stopped) return false;
         std::vector<int> choice = best_.choice;
         choice[i] = o;
         better |= consider(choice);
@@ -92,10 +95,15 @@ class search {
   }
 
   const choice_problem& p_;
+  size_t left_ = std::numeric_limits<size_t>::max();  // evaluations
   choice_result best_;
 };
 
 }  // namespace
+
+size_t most_evaluations(size_t tensors) {
+  return std::clamp<size_t>(200'000'000 / std::max<size_t>(tensors, 1), 5000, 50'000);
+}
 
 choice_result choose(const choice_problem& p, int sweeps) { return search(p).run(sweeps); }
 

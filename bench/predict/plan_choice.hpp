@@ -22,15 +22,19 @@ struct choice_result {
   int best_uniform = -1;  // of all options within the budget, dense among them
   double uniform_step_ns = 0;
   bool exhaustive = false;
+  bool stopped = false;  // more choices would have been tried
   size_t evaluations = 0;
 };
 
 // More combinations than these are not all tried.
 inline constexpr double most_combinations = 20000;
 
+// The most choices that are weighed beside the uniform ones: a step takes as long to model as it has tensors.
+size_t most_evaluations(size_t tensors);
+
 // The best of all where they are few. Else greedy: from the best start (uniform, or dense below a size) it changes the
 // choice of one tensor at a time, the largest first, while the step gets shorter; at most `sweeps` times over all tensors.
-// Never worse than the best uniform choice.
+// It stops at most_evaluations, larger tensors first. Never worse than the best uniform choice.
 choice_result choose(const choice_problem& p, int sweeps = 4);
 
 }  // namespace dr::predict

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
@@ -46,13 +47,12 @@ class error_table {
     const std::string key = without_stages(plan, {"exchange", "bucket"});
     if (const auto known = of_tensor_.find(key + '\n' + tensor); known != of_tensor_.end()) return known->second;
     if (const auto known = given_.find(key); known != given_.end()) return known->second;
-    if (const auto known = sums_.find(key); known != sums_.end())
-      return std::sqrt(known->second.first / known->second.second);
-    return unknown;
+    const auto known = sums_.find(key);
+    return known == sums_.end() ? unknown : known->second.error();
   }
   double energy(const std::string& tensor) const {
     const auto known = energies_.find(tensor);
-    return known == energies_.end() ? 0 : known->second;
+    return known == energies_.end() ? unknown : known->second;
   }
 
  private:
@@ -66,39 +66,60 @@ class error_table {
         continue;
       const std::string key = without_stages(text_at(row, "plan"), {"exchange", "bucket"}),
                         tensor = text_at(row, "tensor");
-      const double e = number_at(row, "total_error", path), energy = number_at(row, "gradient_energy", path, 0, 1);
+      const double e = number_at(row, "total_error", path),
+                   energy = number_at(row, "gradient_energy", path, 0, unknown);
       of_tensor_[key + '\n' + tensor] = e;
-      energies_[tensor] = energy;
-      sums_[key].first += e * e * energy;
-      sums_[key].second += energy;
+      if (!std::isnan(energy)) energies_[tensor] = energy;
+      sums_[key].add(e, energy, number_at(row, "elements", path, 0, 1));
     }
   } catch (const std::runtime_error& e) {
     throw input_error(e.what());
   }
 
+  // Of a plan's rows: by energies, if all are known and not all 0, else by elements.
+  struct error_sum {
+    double by_energy = 0, energies = 0, by_elements = 0, elements = 0;
+    void add(double e, double energy, double n) {
+      by_energy += e * e * energy, energies += energy;
+      by_elements += e * e * n, elements += n;
+    }
+    double error() const {
+      if (energies > 0) return std::sqrt(by_energy / energies);
+      return elements > 0 ? std::sqrt(by_elements / elements) : unknown;
+    }
+  };
+
   std::map<std::string, double> given_, of_tensor_, energies_;
-  std::map<std::string, std::pair<double, double>> sums_;  // of squared errors, of energies
+  std::map<std::string, error_sum> sums_;
 };
 
-choice_problem problem_of(const plan_options& o, const predict_case& c,
+choice_problem problem_of(const plan_options& o, predict_case& c,
                           const std::vector<std::shared_ptr<const plan_work>>& works) {
   choice_problem p;
   const std::vector<tensor_spec>& tensors = c.model.model.tensors;
   p.tensors = tensors.size(), p.options = works.size();
   for (const tensor_spec& t : tensors) p.sizes.push_back(t.elements);
-  if (o.error_budget <= 0) return p;
+  if (!o.error_budget) {
+    if (!o.errors.empty() || !o.error_rows.empty())
+      throw usage_error("--error and --errors say what --error-budget is spent on; give that, too");
+    return p;
+  }
   error_table errors;
   errors.read(o);
+  // (Small tensors travel exactly, whatever their plan.)
+  const auto passes = [&](const tensor_spec& t) {
+    return c.model.hook == hook_kind::ddp && t.elements < c.model.how.bypass;
+  };
   std::vector<double> weights;
-  bool energies = true;
+  double sum = 0;  // NaN: an energy is not known
   for (const tensor_spec& t : tensors) {
-    weights.push_back(t.energy > 0 ? t.energy : errors.energy(t.name));
-    energies &= weights.back() > 0 || t.elements < c.model.how.bypass;
+    const double energy = t.energy > 0 ? t.energy : errors.energy(t.name);
+    sum += weights.emplace_back(std::isnan(energy) && passes(t) ? 0 : energy);
   }
-  double sum = 0;
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    if (!energies) weights[i] = tensors[i].elements;
-    sum += weights[i];
+  if (!(sum > 0)) {
+    sum = c.model.model.elements();
+    weights = p.sizes;
+    c.notes.insert("the error weighs tensors by their elements: not all energies are known");
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     std::vector<double>& row = p.error.emplace_back();
@@ -109,12 +130,10 @@ choice_problem problem_of(const plan_options& o, const predict_case& c,
             fmt::format("--error-budget: the error of '{}' is not known; give --error 'PLAN: E', or --errors rows.json "
                         "of `compare --per-tensor`",
                         w->text()));
-      // (Small tensors travel exactly, whatever their plan.)
-      const bool passes = c.model.hook == hook_kind::ddp && tensors[i].elements < c.model.how.bypass;
-      row.push_back(passes ? 0 : e * e * weights[i] / sum);
+      row.push_back(passes(tensors[i]) ? 0 : e * e * weights[i] / sum);
     }
   }
-  p.budget = o.error_budget * o.error_budget;
+  p.budget = *o.error_budget * *o.error_budget;
   return p;
 }
 
@@ -145,6 +164,16 @@ void check_names(const predict_case& c) {
   }
 }
 
+// The book against the faster dense ring.
+std::string verdict_line(double book_ns, double f32_ns, double bf16_ns) {
+  const double dense = std::min(f32_ns, bf16_ns), change = 100 * (book_ns / dense - 1);
+  const char* const name = bf16_ns < f32_ns ? "dense bf16" : "dense f32";
+  const std::string verdict = verdict_of(book_ns, dense);
+  if (verdict == "pays") return fmt::format("It pays: {:.0f} % less than {}.", -change, name);
+  if (verdict == "even") return fmt::format("None of these helps: the book takes as long as {}, within 3 %.", name);
+  return fmt::format("None of these helps: the book takes {:.0f} % more than {}.", change, name);
+}
+
 }  // namespace
 
 int run_plan(const plan_options& o) {
@@ -165,20 +194,22 @@ int run_plan(const plan_options& o) {
     }
   };
   const choice_result r = choose(p);
+  if (!std::isfinite(r.step_ns)) throw input_error("unsupported: no choice of plans, not even dense, can be modelled");
   tried.choice = r.choice;
   c.model.note(tried, c.notes);
-  const double dense = c.model.step(dense_candidate(false)).step_ns;
+  const double dense = c.model.step(dense_candidate(false)).step_ns, half = c.model.step(dense_candidate(true)).step_ns;
   const std::string uniform = r.best_uniform < 0 ? "dense" : works[static_cast<size_t>(r.best_uniform)]->text();
   size_t planned = 0;
   for (const int each : r.choice) planned += each >= 0;
   std::string words = fmt::format(
       "{}, {} ranks, {} each way: {} of {} tensors have a plan\n"
-      "predicted step: {}; the best uniform plan, {}: {}; dense f32: {}\n{} of {} choices",
+      "predicted step: {}; the best uniform plan, {}: {}; dense f32: {}; dense bf16: {}\n{}\n{} of {} choices{}",
       c.model.model.name, c.model.net.ranks, rate_text(c.model.net.wire.bits_per_second), planned, r.choice.size(),
-      time_text(r.step_ns), uniform, time_text(r.uniform_step_ns), time_text(dense),
-      r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations);
-  if (o.error_budget > 0)
-    words += fmt::format("\nrelative error: {:.4g}, of at most {:g}", std::sqrt(r.error), o.error_budget);
+      time_text(r.step_ns), uniform, time_text(r.uniform_step_ns), time_text(dense), time_text(half),
+      verdict_line(r.step_ns, dense, half), r.exhaustive ? "best of all: one" : "greedy: best", r.evaluations,
+      r.stopped ? "; more were not tried, the largest tensors were first" : "");
+  if (o.error_budget)
+    words += fmt::format("\nrelative error: {:.4g}, of at most {:g}", std::sqrt(r.error), *o.error_budget);
   for (const std::string& note : c.notes) words += "\nnote: " + note;
   const plan_book book = book_of(r, c, works);
   if (o.form == "text") {
@@ -190,9 +221,12 @@ int run_plan(const plan_options& o) {
   document["step_ns"] = std::llround(r.step_ns);
   document["uniform"] = {{"plan", uniform}, {"step_ns", std::llround(r.uniform_step_ns)}};
   document["dense_step_ns"] = std::llround(dense);
+  document["bf16_step_ns"] = std::llround(half);
+  document["verdict"] = verdict_of(r.step_ns, std::min(dense, half));
   document["exhaustive"] = r.exhaustive;
   document["evaluations"] = r.evaluations;
-  document["error"] = o.error_budget > 0 ? ordered_json(std::sqrt(r.error)) : ordered_json(nullptr);
+  document["stopped"] = r.stopped;
+  document["error"] = o.error_budget ? ordered_json(std::sqrt(r.error)) : ordered_json(nullptr);
   document["book"] = ordered_json::array();
   for (const book_line& line : book)
     document["book"].push_back({{"pattern", line.pattern}, {"plan", line.plan.empty() ? "dense" : line.plan}});

@@ -70,12 +70,20 @@ double plan_work::frame_bytes(double n) const {
 double plan_work::sum_growth(double ranks) const {
   if (growth_.empty() || ranks < 2) return 1;
   // Between two numbers of ranks in proportion; beyond the last the same share of each further rank.
-  double before_ranks = 1, before = 1;
+  double before_ranks = 1, before = 1, share = 0;
   for (const auto& [at, factor] : growth_) {
-    if (ranks <= at) return before + (factor - before) * (ranks - before_ranks) / std::max(at - before_ranks, 1.0);
+    share = (factor - before) / std::max(at - before_ranks, 1.0);
+    if (ranks <= at) return before + share * (ranks - before_ranks);
     before_ranks = at, before = factor;
   }
-  return before;
+  return std::min(ranks, before + std::max(0.0, share) * (ranks - before_ranks));
+}
+
+void plan_work::note_growth(double ranks, note_list& notes) const {
+  const bool sums = !stage_.empty() && !stage_.starts_with("exchange=gather");
+  if (sums && !growth_.empty() && ranks > growth_.back().first)
+    notes.insert(fmt::format("extrapolation: frames of sums were measured of up to {:g} ranks, and are used of {:g}",
+                             growth_.back().first, ranks));
 }
 
 exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) const {

@@ -37,6 +37,8 @@ class plan_work {
   plan_work scaled(double time, double size) const;
   // Notes that costs of tensors of n elements are beyond what was measured.
   void note_range(double least, double most, note_list& notes) const;
+  // Notes that frames of so many ranks' sums are.
+  void note_growth(double ranks, note_list& notes) const;
 
  private:
   plan_work() = default;

@@ -66,18 +66,18 @@ predict_case read_case(const case_options& o) try {
   m.how.hook_ns = o.hook_time.empty() ? c.costs->hook_ns : parse_time(o.hook_time);
   if (o.slowdown <= 0 && !c.costs->slowdown)
     c.notes.insert("the profile does not say how much communication slows computing down: it counts as not at all");
-  const char* const transport = m.hook == hook_kind::ddp ? "gloo" : "mpi";
+  const char* const transport = transport_of(m.hook);
   const auto link_of = [&](uint32_t ranks) {
     return closest_link(*c.costs, transport, ranks, o.over ? o.over->bits_per_second : 0);
   };
   const measured_link* const known = link_of(o.ranks ? o.ranks : 2);
   m.net.ranks = o.ranks ? o.ranks : known && !o.over ? known->ranks : 8;
-  m.net.ranks_per_host = o.ranks_per_host;
   if (known) m.net.measured = *link_of(m.net.ranks);
+  // The hosts of a stated link are not those of the profile's.
+  m.net.ranks_per_host = o.ranks_per_host   ? o.ranks_per_host
+                         : known && !o.over ? std::max(m.net.measured->ranks_per_host, 1u)
+                                            : 1;
   m.net.stated = o.over.has_value();
-  if (known && m.net.measured->transport != transport && !(o.over && o.over->has_latency))
-    c.notes.insert(
-        fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
   if (o.over) {
     m.net.wire = *o.over;
     c.link_source = "stated";
@@ -85,11 +85,13 @@ predict_case read_case(const case_options& o) try {
     const measured_link& l = *m.net.measured;
     m.net.wire = {l.bits_per_second, l.latency_ns, false};
     c.link_source = fmt::format("measured, {}, {} ranks", l.transport, l.ranks);
-    if (l.ranks != m.net.ranks)
-      c.notes.insert(fmt::format("extrapolation: the link was measured among {} ranks, not {}", l.ranks, m.net.ranks));
   } else {
     throw usage_error(fmt::format("{} has no links: give --link", o.profile));
   }
+  if (m.net.uses_measured() && m.net.measured->transport != transport)
+    c.notes.insert(
+        fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
+  m.note_link(c.notes);
   m.exact = std::make_shared<const plan_work>(plan_work::exact(*c.costs, c.notes));
   return c;
 } catch (const std::runtime_error& e) {

@@ -22,7 +22,7 @@ using nlohmann::ordered_json;
 
 // ns and bytes.
 ordered_json rounded(double x) {
-  return std::isfinite(x) ? ordered_json(static_cast<int64_t>(std::llround(x))) : ordered_json(nullptr);
+  return std::abs(x) < 9e18 ? ordered_json(static_cast<int64_t>(std::llround(x))) : ordered_json(nullptr);
 }
 
 // JSON has no infinity.
@@ -216,7 +216,12 @@ int run_predict(const predict_options& o) {
   std::vector<candidate> candidates;
   for (const judged& j : all) candidates.push_back(j.what);
   document["what_if"] = ordered_json::array();
-  for (const std::string& kind : o.what_ifs) document["what_if"].push_back(what_if(kind, c.model, candidates));
+  for (const std::string& kind : o.what_ifs) {
+    document["what_if"].push_back(what_if(kind, c.model, candidates));
+    if (kind == "ranks" && c.model.net.uses_measured())
+      c.notes.insert(
+          "--what-if ranks: the link is the profile's of the nearest number of ranks, in proportion to hops");
+  }
   document["notes"] = c.notes;
   write_pictures(o, c, all, document);
   compare::write_output(o.output, o.form == "json"  ? json_text(document)

@@ -12,7 +12,7 @@ and plans. Costs are the profile's, tensors and ready times the model's; docs/PA
   pays below      the rate of the link up to which the candidate is faster than the faster dense ring
   pays to batch   the batch up to which it is
   verdict         pays, slower, or even: within 3 % of the faster dense ring
-What-ifs: bandwidth 1 … 100 Gbit/s; compute 1 … 8 times as fast, codecs, too; ranks 2 … 1024; ratio: codecs k times as fast whose
+What-ifs: bandwidth 1 … 100 Gbit/s; compute 1 … 8 times as fast, codecs and the hook, too; ranks 2 … 1024; ratio: codecs k times as fast whose
 frames are k times as large, k = 1/8 … 8.
 
   deepreduce predict profile.json --model model.json --link 1Gb/s,50us --ranks 8
@@ -26,8 +26,9 @@ inline constexpr const char* plan_footer =
     R"(Chooses for each tensor a plan or `dense`, so that the predicted step is short and the error within the budget, and writes a plan
 book: lines of `pattern: plan`, first match wins, for the DDP hook, deepreduce.mpi and `compare --book` (docs/PLAN_BOOK.md).
 All choices are tried where there are at most 20,000. Else it is greedy: it begins with the best uniform plan and the best plan for
-tensors above a size, and changes one tensor at a time as long as the step gets shorter; so it is never worse than the best uniform
-plan, by the same model. The error of the whole is the root of the mean of squares, weighted by the tensors' energies (or elements).
+tensors above a size, and changes one tensor at a time as long as the step gets shorter, for at most 5,000 to 50,000 choices; so it is
+never worse than the best uniform plan, by the same model. The error of the whole is the root of the mean of squares, weighted by the
+tensors' energies; if one is not known, by elements.
 
   deepreduce plan profile.json --model model.json --link 1Gb/s --ranks 8 -o book.txt
   deepreduce plan profile.json --model model.json --link 1Gb/s --error-budget 0.5 --errors rows.json -o book.txt)";

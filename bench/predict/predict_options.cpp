@@ -1,5 +1,7 @@
 #include "predict_options.hpp"
 
+#include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 
 #include "predict_help.hpp"
@@ -8,6 +10,11 @@ namespace dr::predict {
 namespace {
 
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
+
+// (CLI::Range takes "nan" for a number within.)
+std::string finite(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? "'" + text + "' is not a number" : std::string();
+}
 
 template <class Parse>
 auto readable(Parse parse) {
@@ -43,6 +50,7 @@ void add_model(CLI::App& app, case_options& o) {
   add_time(app, "--backward", o.backward, "Likewise; with --sizes all gradients are ready at its end");
   add_time(app, "--rest", o.rest, "Likewise: optimizer, data");
   app.add_option("--batch", o.batch, "Samples of a rank's step, in place of the model's")
+      ->check(finite)
       ->check(CLI::Range(0.0, 1e9))
       ->type_name("N");
 }
@@ -55,10 +63,11 @@ void add_place(CLI::App& app, case_options& o) {
          "the bytes; default: the profile's link")
       ->check(readable(parse_link))
       ->type_name("RATE[,LATENCY]");
-  app.add_option("--ranks", o.ranks, "Ranks; default: those of the profile's link, else 8")
+  app.add_option("--ranks", o.ranks, "Ranks; default: those of the profile's link; 8 with --link")
       ->check(CLI::Range(2, 65536))
       ->type_name("N");
-  app.add_option("--ranks-per-host", o.ranks_per_host, "Ranks that share a host's link; default: 1")
+  app.add_option("--ranks-per-host", o.ranks_per_host,
+                 "Ranks that share a host's link; default: as the profile's link was measured; 1 with --link")
       ->check(CLI::Range(1, 65536))
       ->type_name("N");
   app.add_option("--hook", o.hook,
@@ -67,6 +76,7 @@ void add_place(CLI::App& app, case_options& o) {
       ->check(CLI::IsMember({"ddp", "exchange"}))
       ->type_name("ddp|exchange");
   app.add_option("--bucket-mb", o.bucket_mb, "bucket_cap_mb of DDP; default: 25")
+      ->check(finite)
       ->check(CLI::Range(0.001, 1e6))
       ->type_name("MIB");
   app.add_option("--bypass", o.bypass,
@@ -74,6 +84,7 @@ void add_place(CLI::App& app, case_options& o) {
       ->check(CLI::Range(0, 1000000000))
       ->type_name("N");
   app.add_option("--slowdown", o.slowdown, "Of computing while communication runs, in place of the profile's")
+      ->check(finite)
       ->check(CLI::Range(0.5, 100.0))
       ->type_name("X");
   add_time(app, "--skew", o.skew,
@@ -82,6 +93,7 @@ void add_place(CLI::App& app, case_options& o) {
   add_time(app, "--hook-time", o.hook_time,
            "That the hook takes in a step beside encode and merge; default: the profile's hook_ns, else 0");
   app.add_option("--flops", o.flops, "Operations a second of PowerSGD's products, which are not counted otherwise")
+      ->check(finite)
       ->check(CLI::Range(0.0, 1e18))
       ->type_name("X");
 }
@@ -140,7 +152,8 @@ void add_plan(CLI::App& app, plan_options& o) {
   add_place(app, o.what);
   add_plans(app, o.what);
   app.add_option("--error-budget", o.error_budget,
-                 "Most relative error of the whole gradient, |g - c| / |g|; default: any")
+                 "Most relative error of the whole gradient, |g - c| / |g|; 0: none; default: any")
+      ->check(finite)
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("E");
   add_list(app, "--error", o.errors,

@@ -15,8 +15,8 @@ namespace dr::predict {
 struct case_options {
   std::string profile, model, sizes, input;
   std::string link_text, hook = "ddp", forward, backward, rest, skew, hook_time;
-  std::optional<link> over;  // none: the profile's
-  uint32_t ranks = 0, ranks_per_host = 1, bypass = 1000;
+  std::optional<link> over;                                   // none: the profile's
+  uint32_t ranks = 0, ranks_per_host = 0, bypass = 1000;      // 0: of the profile's link
   double batch = 0, bucket_mb = 25, slowdown = 0, flops = 0;  // 0: of the model and the profile
   std::vector<std::string> plans, presets, exchanges, plugins;
   uint64_t limit = 1000;
@@ -32,7 +32,7 @@ struct predict_options {
 
 struct plan_options {
   case_options what;
-  double error_budget = 0;          // 0: none
+  std::optional<double> error_budget;
   std::vector<std::string> errors;  // "PLAN=0.3"
   std::string error_rows;           // saved rows of `compare`
   std::string output, form = "text";

@@ -29,22 +29,34 @@ const json& list_at(const json& object, const char* key, const std::string& wher
   return object.at(key);
 }
 
+// A list of [x, y], both from 0 to 1e18; what is behind them is not read.
+std::vector<std::pair<double, double>> read_points(const json& object, const char* key, const char* form,
+                                                   const std::string& where) {
+  const auto fits = [](const json& x) { return x.is_number() && x.get<double>() >= 0 && x.get<double>() <= 1e18; };
+  std::vector<std::pair<double, double>> points;
+  for (const json& each : list_at(object, key, where)) {
+    if (!each.is_array() || each.size() < 2 || !fits(each[0]) || !fits(each[1]))
+      refuse(where, fmt::format("{} has {}, not {} of numbers from 0 to 1e18", key, each.dump().substr(0, 80), form));
+    points.emplace_back(each[0].get<double>(), each[1].get<double>());
+  }
+  std::ranges::sort(points);
+  return points;
+}
+
 curve read_curve(const json& object, const char* base, const char* slope, const std::string& where) {
-  constexpr double any = -1e300;  // a fit may cross the axis; its floor does not
+  constexpr double any = -1e18;  // a fit may cross the axis; its floor does not
   curve c;
   c.floor = number_at(object, "floor_ns", where, 0, 0);
   c.base = number_at(object, base, where, any);
   c.slope = number_at(object, slope, where, any);
   c.from = number_at(object, "from", where, 0, 0);
   c.to = number_at(object, "to", where, 0, 0);
-  for (const json& sample : list_at(object, "samples", where)) {
-    if (!sample.is_array() || sample.size() < 2 || !sample[0].is_number() || !sample[1].is_number())
-      refuse(where, fmt::format("samples has {}, not [size, median]", sample.dump()));
-    c.samples.emplace_back(sample[0].get<double>(), sample[1].get<double>());
-  }
-  std::ranges::sort(c.samples);
+  c.samples = read_points(object, "samples", "[size, median]", where);
   const auto twice = std::ranges::unique(c.samples, {}, &std::pair<double, double>::first);
   c.samples.erase(twice.begin(), twice.end());
+  // Nothing is cheaper than what is smaller: a size that costs more than a larger one was disturbed.
+  for (size_t i = c.samples.size(); i-- > 1;)
+    c.samples[i - 1].second = std::min(c.samples[i - 1].second, c.samples[i].second);
   return c;
 }
 
@@ -89,12 +101,7 @@ void read_costs(profile& p, const json& text) {
     plan_profile& entry = entry_of(p, frame, where);
     entry.frame = read_curve(frame, "base_bytes", "per_element_bytes", where);
     entry.frame->floor = 1;
-    for (const json& point : list_at(frame, "sum_growth", where)) {
-      if (!point.is_array() || point.size() < 2 || !point[0].is_number() || !point[1].is_number())
-        refuse(where, fmt::format("sum_growth has {}, not [ranks, factor]", point.dump()));
-      entry.sum_growth.emplace_back(point[0].get<double>(), point[1].get<double>());
-    }
-    std::ranges::sort(entry.sum_growth);
+    entry.sum_growth = read_points(frame, "sum_growth", "[ranks, factor]", where);
   }
 }
 
@@ -138,6 +145,14 @@ curve curve::scaled(double factor) const {
   return c;
 }
 
+curve curve::with_slope(double factor) const {
+  curve c = *this;
+  const double fixed = std::max(floor, base);
+  c.slope *= factor;
+  for (auto& [x, y] : c.samples) y = std::min(y, fixed) + factor * std::max(0.0, y - fixed);
+  return c;
+}
+
 json read_json(const std::string& path, const char* what) {
   constexpr int deepest = 32;  // copying recurses
   std::error_code failed;
@@ -161,7 +176,7 @@ json read_json(const std::string& path, const char* what) {
 }
 
 double number_at(const json& object, const char* key, const std::string& where, double least,
-                 std::optional<double> otherwise) {
+                 std::optional<double> otherwise, double most) {
   if (!object.is_object()) refuse(where, "is no object");
   if (!object.contains(key) || object.at(key).is_null()) {
     if (otherwise) return *otherwise;
@@ -169,8 +184,9 @@ double number_at(const json& object, const char* key, const std::string& where, 
   }
   const json& value = object.at(key);
   if (!value.is_number() || !std::isfinite(value.get<double>()) || value.get<double>() < least ||
-      value.get<double>() > 1e18)
-    refuse(where, fmt::format("'{}' is {}, not a number from {:g} to 1e18", key, value.dump().substr(0, 40), least));
+      value.get<double>() > most)
+    refuse(where,
+           fmt::format("'{}' is {}, not a number from {:g} to {:g}", key, value.dump().substr(0, 40), least, most));
   return value.get<double>();
 }
 
@@ -192,7 +208,7 @@ profile parse_profile(const json& text, const std::string& where) {
   read_costs(p, text);
   read_links(p, text);
   if (text.contains("overlap") && text.at("overlap").is_object()) {
-    p.slowdown = number_at(text.at("overlap"), "slowdown", where + ": overlap", 0.5, 1);
+    p.slowdown = number_at(text.at("overlap"), "slowdown", where + ": overlap", 0.5, 1, 100);
     p.skew_ns = number_at(text.at("overlap"), "skew_ns", where + ": overlap", 0, 0);
     p.hook_ns = number_at(text.at("overlap"), "hook_ns", where + ": overlap", 0, 0);
   }

@@ -19,6 +19,8 @@ struct curve {
   double operator()(double x) const;
   // The result and the slope times `factor`: another machine, frames of another size.
   curve scaled(double factor) const;
+  // What is above the cost of x = 0 times `factor`.
+  curve with_slope(double factor) const;
 };
 
 // What a plan costs, without its stages `exchange`, `bucket`: one tensor of n elements.
@@ -67,9 +69,9 @@ std::string stage_of(const std::string& text, const char* role);
 // ---- For the readers of JSON ---------------------------------------------------------------------------------
 
 nlohmann::json read_json(const std::string& path, const char* what);
-// A finite number; `least` and above. Throws std::runtime_error.
+// A finite number from `least` to `most`. Throws std::runtime_error.
 double number_at(const nlohmann::json& object, const char* key, const std::string& where, double least = 0,
-                 std::optional<double> otherwise = {});
+                 std::optional<double> otherwise = {}, double most = 1e18);
 std::string text_at(const nlohmann::json& object, const char* key, const std::string& otherwise = "");
 
 }  // namespace dr::predict

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <utility>
 
 #include "study_model.hpp"
 
@@ -28,6 +29,18 @@ double last_that_pays(double least, double most, int points, const std::function
     (pays(middle) ? low : high) = middle;
   }
   return low;
+}
+
+// Than the faster dense ring. What takes over 31 years is not.
+bool is_faster(const step_model& m, const candidate& c) {
+  const auto bounded = [](auto&& step_ns) {
+    try {
+      return step_ns();
+    } catch (const unsupported_model&) {
+      return std::numeric_limits<double>::infinity();
+    }
+  };
+  return bounded([&] { return m.step(c).step_ns; }) < bounded([&] { return m.best_dense_ns(); });
 }
 
 }  // namespace
@@ -55,6 +68,14 @@ candidate uniform_candidate(std::shared_ptr<const plan_work> work, size_t tensor
 }
 
 outcome step_model::step(const candidate& c, bool traced) const {
+  outcome o = unbounded_step(c, traced);
+  // (Its parts may be longer than the step, but not by much.)
+  if (!(o.step_ns <= most_ns && o.no_overlap_ns <= most_ns && o.bytes <= most_ns))
+    throw unsupported_model("unsupported: the step takes over 31 years, by the costs and the link that were given");
+  return o;
+}
+
+outcome step_model::unbounded_step(const candidate& c, bool traced) const {
   if (c.powersgd_rank) return powersgd_step(c.powersgd_rank, traced);
   if (hook == hook_kind::exchange) return exchange_step(c, traced);
   if (c.dense_factor > 0) return dense_step(model, c.dense_factor, net, how, traced);
@@ -73,7 +94,7 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
   lanes.compute(model.backward_ns, "backward", "backward");
   double encode = 0, merge = 0, sent = 0, exchanged = 0;
   std::vector<interval> inside;
-  double dense = 0;
+  double dense = 0, late = how.skew_ns;  // behind the first exchange the ranks are level
   std::vector<double> elements(c.works.size(), 0);
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const int which = c.is_plan() ? c.choice[i] : -1;
@@ -83,6 +104,7 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
     const double bytes = 4 * dense * (c.dense_factor > 0 ? c.dense_factor : 1);
     lanes.wait(lanes.send(net.allreduce_ns(bytes), "allreduce", "all-reduce"));
     sent += 2 * (net.ranks - 1.0) / net.ranks * bytes;
+    late = 0;
   }
   for (size_t k = 0; k < c.works.size(); ++k) {
     if (elements[k] <= 0) continue;
@@ -90,7 +112,7 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
     const exchange_work work = w.as_exchange_work(net.ranks, *exact);
     const link port = net.port(w.stage());
     const exchange_time t = model_exchange(w.stage(), elements[k], work, net.ranks, port, traced);
-    const double begin = lanes.now() + how.skew_ns;
+    const double begin = lanes.now() + std::exchange(late, 0);
     lanes.wait(begin + t.total_ns);
     for (interval each : t.timeline) {
       each.begin_ns += begin, each.end_ns += begin;
@@ -116,6 +138,7 @@ outcome step_model::powersgd_step(uint32_t rank, bool traced) const {
     coding = (*known->encode)(model.elements()) + (known->merge ? (*known->merge)(model.elements()) : 0);
   else if (flops > 0)
     coding = 1e9 * size.flops / flops;
+  coding *= products;
   two_lanes lanes(1, traced, how.skew_ns);
   lanes.compute(model.forward_ns, "forward", "forward");
   lanes.compute(model.backward_ns, "backward", "backward");
@@ -144,12 +167,26 @@ step_model step_model::with_rate(double bits_per_second) const {
 step_model step_model::with_ranks(uint32_t ranks) const {
   step_model m = *this;
   m.net = net.with_ranks(ranks);
+  if (!net.measured || !costs || ranks == net.ranks) return m;
+  const double stated = net.stated ? net.wire.bits_per_second : 0;
+  const measured_link* const known = closest_link(*costs, transport_of(hook), ranks, stated);
+  if (!known) return m;
+  m.net.measured = *known;
+  if (!net.stated) m.net.wire = {known->bits_per_second, known->latency_ns, false};
+  return m;
+}
+
+step_model step_model::with_batch(double factor) const {
+  step_model m = *this;
+  m.model = model.scaled(factor);
   return m;
 }
 
 step_model step_model::with_compute(double factor) const {
-  step_model m = *this;
-  m.model = model.scaled(factor);
+  step_model m = with_batch(factor);
+  m.exact = std::make_shared<const plan_work>(exact->scaled(factor, 1));
+  m.how.hook_ns *= factor;
+  m.products *= factor;
   return m;
 }
 
@@ -170,6 +207,11 @@ void step_model::note(const candidate& c, note_list& notes) const {
           "no verdict");
   }
   for (size_t k = 0; k < c.works.size(); ++k) {
+    if (hook == hook_kind::exchange) {
+      c.works[k]->note_growth(net.ranks, notes);
+      if (c.works[k]->stage().starts_with("exchange=hierarchy"))
+        notes.insert("hierarchy: inside a host the network's rate counts, too, so it is faster than this");
+    }
     double least = std::numeric_limits<double>::infinity(), most = 0;
     if (hook == hook_kind::exchange) {
       double sum = 0;
@@ -191,18 +233,19 @@ void step_model::note(const candidate& c, note_list& notes) const {
   }
 }
 
+void step_model::note_link(note_list& notes) const {
+  if (!net.uses_measured() || net.measured->ranks == net.ranks) return;
+  notes.insert(fmt::format("extrapolation: {} was measured among {} ranks, not {}",
+                           net.stated ? "what a collective costs beside its bytes" : "the link", net.measured->ranks,
+                           net.ranks));
+}
+
 double break_even_rate(const step_model& m, const candidate& c) {
-  return last_that_pays(1e5, 1e13, 33, [&](double rate) {
-    const step_model there = m.with_rate(rate);
-    return there.step(c).step_ns < there.best_dense_ns();
-  });
+  return last_that_pays(1e5, 1e13, 33, [&](double rate) { return is_faster(m.with_rate(rate), c); });
 }
 
 double break_even_batch(const step_model& m, const candidate& c) {
-  return last_that_pays(1.0 / 64, 64, 13, [&](double factor) {
-    const step_model there = m.with_compute(factor);
-    return there.step(c).step_ns < there.best_dense_ns();
-  });
+  return last_that_pays(1.0 / 64, 64, 13, [&](double factor) { return is_faster(m.with_batch(factor), c); });
 }
 
 const char* verdict_of(double step_ns, double dense_ns) {

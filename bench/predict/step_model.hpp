@@ -9,6 +9,7 @@
 namespace dr::predict {
 
 enum class hook_kind { ddp, exchange };
+inline const char* transport_of(hook_kind hook) { return hook == hook_kind::ddp ? "gloo" : "mpi"; }
 
 // A way to exchange gradients. Dense: all-reduce of `dense_factor` · 4 bytes an element. PowerSGD: by formula. Else plans.
 struct candidate {
@@ -34,6 +35,7 @@ struct step_model {
   hook_kind hook = hook_kind::ddp;
   std::shared_ptr<const plan_work> exact;  // what travels exactly in frames
   double flops = 0;                        // a second, of PowerSGD's products; 0: they are not counted
+  double products = 1;                     // factor of the time that these take
 
   // Throws unsupported_model.
   outcome step(const candidate& c, bool traced = false) const;
@@ -43,13 +45,19 @@ struct step_model {
   double best_dense_ns() const;
 
   step_model with_rate(double bits_per_second) const;
+  // By the profile's link that is nearest to so many; a link that was not stated is that one.
   step_model with_ranks(uint32_t ranks) const;
-  step_model with_compute(double factor) const;  // of forward, backward and the rest
+  step_model with_batch(double factor) const;  // forward, backward and the rest take `factor` times as long
+  // So does all other computing: another machine. Of candidates' plans see plan_work::scaled.
+  step_model with_compute(double factor) const;
 
   // What the figures of a candidate rest on: ranges of the profile that are left, formulas, unknown times.
   void note(const candidate& c, note_list& notes) const;
+  // Likewise of the link.
+  void note_link(note_list& notes) const;
 
  private:
+  outcome unbounded_step(const candidate& c, bool traced) const;
   outcome exchange_step(const candidate& c, bool traced) const;
   outcome powersgd_step(uint32_t rank, bool traced) const;
 };

@@ -8,10 +8,11 @@ import pathlib
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 from test_torch import free_port
-from tool_runs import needs_tool, run
+from tool_runs import needs_tool, run, write_npy
 
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 jsonschema = pytest.importorskip("jsonschema", reason="no package jsonschema")
@@ -96,6 +97,24 @@ def check_ranks(file, transport):
         assert 1 <= len(link[name]["samples"]) and link[name]["from"] == 1024
     assert math.isfinite(told["overlap"]["slowdown"])
     return told
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(tmp_path):
+    begin = time.monotonic()
+    for output, words in ((tmp_path, "directory"), (tmp_path / "none" / "p.json", "No such file")):
+        done = run("calibrate", "--time", "3600", "-o", output, status=2)
+        assert words in done.stderr.decode() and words.lower() in calibrating._refusal(str(output)).lower()
+    assert time.monotonic() - begin < 60
+    assert calibrating._refusal("") == calibrating._refusal(str(tmp_path / "p.json")) == calibrating._refusal("p.json") == ""
+    assert "'nan' is not a number" in run("calibrate", "--time", "nan", status=2).stderr.decode()
+
+
+def test_too_few_data_for_8_ranks_give_no_growth_of_sums(tmp_path):
+    words = ("--plan", PLAN, "--sizes", "4096", "--time", "0")
+    few = run("calibrate", *words, "--data", write_npy(tmp_path / "few.npy", [float(i % 91) for i in range(8000)]))
+    assert json.loads(few.stdout)["frames"][0]["sum_growth"] == [] and "8000 elements are too few" in few.stderr.decode()
+    many = run("calibrate", *words, "--data", write_npy(tmp_path / "many.npy", [math.sin(i * i) for i in range(16000)]))
+    assert [ranks for ranks, _ in json.loads(many.stdout)["frames"][0]["sum_growth"]] == [2, 4, 8]
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is missing: pip install torch")

@@ -89,7 +89,7 @@ def test_break_even_is_where_the_verdict_turns(profile, model):
     report = predict(profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--plan", EXACT)
     rate = report["rows"][3]["pays_below"]
     for factor, faster in ((0.8, True), (1.25, False)):
-        there = predict(profile, "--model", model, "--link", f"{factor * rate},50us", "--ranks", 8, "--plan", EXACT)
+        there = predict(profile, "--model", model, "--link", f"{factor * rate}b/s,50us", "--ranks", 8, "--plan", EXACT)
         assert (step_of(there, EXACT) < min(step_of(there, "dense f32"), step_of(there, "dense bf16"))) == faster
 
 
@@ -119,6 +119,28 @@ def test_the_profiles_own_link_is_taken_without_link(profile, model):
     report = predict(profile, "--model", model, "--plan", EXACT)
     assert report["ranks"] == 2 and report["link"]["source"] == "measured, gloo, 2 ranks"
     assert report["rows"][0]["link_ns"] == pytest.approx(2 * 2e5 + 0.5 * 4 * (4_000_100 + 9408), rel=1e-6)
+
+
+def test_a_measured_link_gives_one_answer(profile, model):
+    report = predict(profile, "--model", model, "--what-if", "bandwidth", "--what-if", "ranks")
+    bandwidth, ranks = report["what_if"]
+    for row, by_rate, by_ranks in zip(report["rows"], bandwidth["series"], ranks["series"]):
+        assert by_rate["step_ns"][bandwidth["x"].index(2e10)] == row["step_ns"] == by_ranks["step_ns"][ranks["x"].index(2)]
+        if row["verdict"] == "pays":
+            assert row["pays_below"] == "always" or row["pays_below"] > 2e10
+    assert report["ranks_per_host"] == 2 and any("--what-if ranks" in note for note in report["notes"])
+    assert predict(profile, "--model", model, "--link", "1Gb/s,1us")["ranks_per_host"] == 1
+    # Of another number of ranks the profile's base counts, and it says so.
+    notes = " ".join(predict(profile, "--model", model, "--link", "1Gb/s")["notes"])
+    assert "beside its bytes was measured among 2 ranks, not 8" in notes
+
+
+def test_schedules_that_are_not_modelled_as_they_run_say_so(profile, model):
+    arguments = (profile, "--model", model, "--link", "1Gb/s,50us", "--hook", "exchange", "--plan", LOSSY, "--exchange")
+    assert any("hierarchy: inside a host" in note for note in predict(*arguments, "hierarchy(inner=4)")["notes"])
+    assert not any("hierarchy" in note for note in predict(*arguments, "ring")["notes"])
+    many = predict(*arguments, "gather", "--ranks", 5000, status=77)["rows"]
+    assert many[3]["error"] == "unsupported: an exchange among 5000 ranks; at most 4096" and many[0]["step_ns"] > 0
 
 
 def test_what_ifs_are_curves(profile, model, tmp_path):
@@ -171,6 +193,47 @@ def test_an_error_budget_is_kept(profile, model):
     assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
 
 
+def test_a_budget_of_0_leaves_what_is_exact(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
+    errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0")
+    told = json.loads(run(*arguments, "--error-budget", 0, *errors).stdout)
+    assert told["error"] == 0 and {line["plan"] for line in told["book"]} <= {"dense", LOSSY} and told["step_ns"] < told["dense_step_ns"]
+    assert "'nan' is not a number" in refusal(*arguments, "--error-budget", "nan", *errors)
+    assert "--error-budget" in refusal(*arguments, *errors)
+    assert "--error-budget" in refusal(*arguments, "--errors", "rows.json")
+
+
+def test_without_energies_tensors_weigh_by_elements(profile, tmp_path):
+    def told(sizes, rows, *more):
+        model = write(tmp_path / "m.json", {"schema": "deepreduce-model-1", "tensors": [{"name": name, "elements": n} for name, n in sizes.items()]})
+        file = write(tmp_path / "rows.json", {"rows": rows})
+        return json.loads(run("plan", profile, "--model", model, "--link", "1Mb/s", "--ranks", 8, "--format", "json", "--plan", LOSSY, "--errors", file,
+                              "--error-budget", 0.5, *more).stdout)
+
+    def row(tensor, error, **more):
+        return {"plan": LOSSY, "tensor": tensor, "total_error": error, **more}
+
+    sizes = {"large": 900_000, "small": 100_000}
+    by_elements = told(sizes, [row("large", 0.4), row("small", 2.0, gradient_energy=1000.0)])
+    assert by_elements["error"] == pytest.approx(0.4 * 0.9**0.5) and any("by their elements" in note for note in by_elements["notes"])
+    by_energy = told(sizes, [row("large", 0.4, gradient_energy=1.0), row("small", 2.0, gradient_energy=3.0)])
+    assert by_energy["error"] == pytest.approx(0.4 * 0.25**0.5) and not any("by their elements" in note for note in by_energy["notes"])
+    # Below the bypass of the DDP hook, but there is none.
+    tiny = told({"a": 900, "b": 100}, [row("a", 0.4), row("b", 2.0)], "--hook", "exchange")
+    assert tiny["error"] is not None and tiny["error"] == pytest.approx(0.4 * 0.9**0.5)
+
+
+def test_a_plan_is_weighed_against_both_dense_rings(profile, model, tmp_path):
+    def told(link):
+        return json.loads(run("plan", profile, "--model", model, "--link", link, "--ranks", 8, "--format", "json").stdout)
+
+    slow, fast = told("1Gb/s,50us"), told("1Tb/s,1us")
+    assert slow["verdict"] == "pays" and slow["dense_step_ns"] > slow["bf16_step_ns"] > slow["step_ns"]
+    assert fast["verdict"] == "even"
+    head = run("plan", profile, "--model", model, "--link", "1Tb/s,1us", "--ranks", 8).stdout.decode()
+    assert "dense bf16: " in head and "# None of these helps" in head
+
+
 def test_errors_come_from_saved_rows(profile, tmp_path):
     file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [i % 7 - 3.0 for i in range(9000)]),
                      b=write_npy(tmp_path / "b.npy", [1e-3 * (i % 5 - 2) for i in range(9000)]))
@@ -215,5 +278,11 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     assert "--curves" in refusal("predict", profile, "--model", model, *link, "--curves", tmp_path / "t.svg")
     assert "unsupported" in refusal("predict", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5, "dtype": "f16"}]}), *link)
+    for word, words in (("10", "wants a unit"), ("1e308Gb/s", "above 1e18 bit/s"), ("1Gb/s,1e308s", "above 1e18 ns")):
+        assert words in refusal("predict", profile, "--model", model, "--link", word)
+    assert "above 1e18 ns" in refusal("predict", profile, "--model", model, *link, "--backward", "1e305s")
+    for option in ("--bucket-mb", "--batch", "--slowdown", "--flops"):
+        assert f"{option}: 'nan' is not a number" in refusal("predict", profile, "--model", model, *link, option, "nan")
+    assert "31 years" in predict(profile, "--model", model, "--link", "1b/s,900000000s", status=77)["rows"][3]["error"]
     assert "two tensors are called" in refusal("plan", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5}] * 2}), *link)

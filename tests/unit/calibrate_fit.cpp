@@ -57,6 +57,20 @@ TEST_CASE("a small size that was disturbed does not lift the others") {
   CHECK(fit.r2 < 0.99);
 }
 
+TEST_CASE("no rank of a sum has another's elements") {
+  using dr::calibrate::growth_size;
+  for (const uint64_t available : {8192u, 10000u, 1u << 20, 1u << 22}) {
+    const uint64_t n = growth_size(available, 1 << 22);
+    CHECK(n >= 1024);
+    CHECK(8 * n <= available);
+  }
+  CHECK(growth_size(8191, 1 << 22) == 0);
+  CHECK(growth_size(uint64_t{1} << 30, 1 << 22) == 1 << 18);
+  CHECK(growth_size(uint64_t{1} << 30, 4096) == 4096);
+  CHECK(growth_size(96, 12) == 12);  // sizes that somebody asked for
+  CHECK(growth_size(90, 12) == 0);
+}
+
 TEST_CASE("a cost never falls with size, and one sample is a constant") {
   const affine falling = fit_affine(samples_of([](double n) { return 5000 - n / 1000; }));
   CHECK(falling.per_unit == 0);

@@ -59,6 +59,7 @@ TEST_CASE("the first line that matches counts, and what no line matches is dense
   CHECK(plan_in(book, "layer3.weight") == std::string(dr::plan("index=golomb value=raw").text()));
   CHECK(plan_in(book, "head").empty());
   CHECK(parse_book(book_text(book, "two\nlines"), "again").size() == 3);
+  CHECK(parse_book("\xf4\x8f\xbf\xbf\xee\x80\x80ä: dense", "b").size() == 1);
   CHECK(parse_book("a:b: dense", "b").at(0).pattern == "a:b");
 }
 
@@ -66,6 +67,10 @@ TEST_CASE("a book's fault is told with its line") {
   for (const auto& [text, words] : {std::pair{"a\n", "line 1: 'a' is no"},
                                     {"\n: dense", "line 2: no pattern"},
                                     {"a:  # none", "line 1: no plan"},
+                                    {"# \xc3\xa4\nb\xff: dense", "line 2: no UTF-8"},
+                                    {"\xc0\xaf: dense", "line 1: no UTF-8"},
+                                    {"\xed\xa0\x80: dense", "line 1: no UTF-8"},
+                                    {"\xe2\x82", "line 1: no UTF-8"},
                                     {"a: index=none_such", "line 1: plan 'index=none_such'"}})
     CHECK_THROWS_WITH(parse_book(text, "book.txt"), doctest::Contains((std::string("book.txt: ") + words).c_str()));
   CHECK_THROWS_WITH(read_book("/"), doctest::Contains("directory"));
@@ -142,6 +147,24 @@ TEST_CASE("a budget of error is kept") {
   CHECK(tried.works.size() == 2);
 }
 
+TEST_CASE("the search stops: its evaluations do not grow with tensors times options") {
+  constexpr size_t tensors = 30000;
+  choice_problem p;
+  p.tensors = tensors, p.options = 3, p.sizes.assign(tensors, 1e4);
+  p.sizes[7] = 2e4;
+  size_t asked = 0;
+  // Uniform choices are weighed in any case, also where every option beats the last: dense is the worst.
+  p.step_ns = [&](const std::vector<int>& choice) { return ++asked, 1e6 - choice[7] - choice[8]; };
+  const choice_result r = choose(p);
+  CHECK(r.stopped);
+  CHECK(asked == r.evaluations);
+  CHECK(asked <= most_evaluations(tensors) + 4);
+  CHECK(r.step_ns == 1e6 - 4);
+  CHECK(r.step_ns <= r.uniform_step_ns);
+  p.tensors = 20, p.sizes.resize(20);
+  CHECK(!choose(p).stopped);
+}
+
 // ---- Profiles ------------------------------------------------------------------------------------------------
 
 TEST_CASE("a cost has a floor") {
@@ -186,6 +209,30 @@ TEST_CASE("a profile's fault is told with its place") {
   wrong = profile_json();
   wrong["links"][0]["ranks"] = 1;
   CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("links[0]: 'ranks' is 1"));
+}
+
+TEST_CASE("samples are finite and not negative, and none is above that of a larger size") {
+  for (const auto& [entry, key, points] : {std::tuple{"costs", "samples", nlohmann::json{{1000, -1e12}}},
+                                           {"costs", "samples", {{1000, 1e308}}},
+                                           {"costs", "samples", {{-1, 5}}},
+                                           {"frames", "sum_growth", {{4, -1}}},
+                                           {"frames", "sum_growth", {{4, 1e300}}}}) {
+    CAPTURE(points.dump());
+    nlohmann::json wrong = profile_json();
+    wrong[entry][0][key] = points;
+    CHECK_THROWS_WITH(parse_profile(wrong, "p"), doctest::Contains("of numbers from 0 to 1e18"));
+  }
+  nlohmann::json odd = profile_json();
+  odd["overlap"] = {{"slowdown", 1e6}};
+  CHECK_THROWS_WITH(parse_profile(odd, "p"),
+                    doctest::Contains("'slowdown' is 1000000.0, not a number from 0.5 to 100"));
+  odd = profile_json();
+  odd["costs"][0]["samples"] = {{1000, 90000}, {4000, 12000}, {16000, 18000}, {8000, 40000}};
+  const curve c = *parse_profile(odd, "p").plans[0].encode;
+  CHECK(c(1000) == 12000);
+  CHECK(c(2000) == 12000);
+  CHECK(c(8000) == 18000);
+  CHECK(c(16000) == 18000);
 }
 
 TEST_CASE("sizes are counts or shapes") {

@@ -11,6 +11,7 @@ share cores slow one another, as they do in a step; the profile has the medians 
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import os
 import pathlib
@@ -43,6 +44,9 @@ def main(arguments: Sequence[str]) -> int:
     ranks = of_environment(os.environ)()
     if ranks.ranks < 2:
         raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, here is 1")
+    refused = ranks.gather(_refusal(options.output) if ranks.rank == 0 else "")[0]
+    if refused:
+        raise ArgumentError(refused)
     profile = saved if saved is not None else measure_costs(ranks, native, options.alone)
     if options.link:
         add_link(profile, ranks, options.bytes, options.link_time)
@@ -88,6 +92,15 @@ def write(profile: Dict[str, Any], output: str) -> None:
         raise ArgumentError(f"{output}: cannot be written: {error.strerror}") from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _refusal(output: str) -> str:
+    """Why it cannot be written, before measuring; "": it probably can."""
+    folder = os.path.dirname(output) or "."
+    if not output or (os.access(folder, os.W_OK | os.X_OK) and not os.path.isdir(output)):
+        return ""
+    code = errno.EISDIR if os.path.isdir(output) else errno.EACCES if os.path.isdir(folder) else errno.ENOENT
+    return f"{output}: cannot be written: {os.strerror(code)}"
 
 
 def measure_costs(ranks: Ranks, native: Sequence[str], alone: bool = False) -> Dict[str, Any]:
