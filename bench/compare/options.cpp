@@ -95,7 +95,8 @@ void add_timing(CLI::App& app, compare_options& o) {
       ->type_name("N");
   app.add_option_function<std::string>(
          "--link", [&](const std::string& text) { o.link_text = text, o.over = parse_link(text); },
-         "Models a step of the ranks over links of that rate ('10Gb/s', '100Mbit/s,50us', '25e9'): a verdict for each "
+         "Models a step of the ranks over links of that rate ('10Gb/s', '100Mbit/s,50us', '25e9b/s'): a verdict for "
+         "each "
          "plan")
       ->check([](const std::string& text) {
         try {
