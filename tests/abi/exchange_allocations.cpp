@@ -274,7 +274,7 @@ TEST_CASE("a controller: making it says MEMORY and works the next time; nothing 
       0,
       [&]() -> dr_status {
         for (uint64_t step = 1; step < 20; ++step) {
-          if (const dr_status a = dr_control_observe(control, 1000, 5'000'000)) return a;
+          if (const dr_status a = dr_control_observe(control, 1000 >> info.rung, 5'000'000)) return a;
           if (const dr_status a = dr_control_observe(control, 0, 1000)) return a;
           if (const dr_status a = dr_control_report(control, words)) return a;
           if (const dr_status a = dr_control_decide(control, step, words, 1, &error)) return a;

@@ -169,6 +169,10 @@ def test_what_makes_no_ladder_is_refused():
     assert str(ladder_of([None, f"{TEN} exchange=owner"])[0]) == "feedback=residual index=all value=raw exchange=owner"
     with pytest.raises(error, match="a controller of 3 rungs, a ladder of 2"):
         AdaptiveExchange(gradient(0, 0), [None, TEN], Controller("fit(target_ms=1)", 3), Loopback(1).transport(0))
+    with pytest.raises(error, match="control is 5, not a text"):
+        Controller(5, 3)
+    with pytest.raises(error, match="control: "):
+        Controller("fit\udcff(target_ms=1)", 3)
     with pytest.raises(error, match="no law"):
         Controller("dc2(target_ms=1)", 3)
     with pytest.raises(error, match="fewer"):

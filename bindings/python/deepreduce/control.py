@@ -81,6 +81,8 @@ class Controller:
     def __init__(
         self, options: str, rungs: Union[int, Sequence[int]], log: Optional[Callable[[str], None]] = None
     ) -> None:
+        if not isinstance(options, str):
+            raise ArgumentError(f"control is {options!r}, not a text such as 'fit(target_ms=20)'")
         self.options, self.log = options, log
         self._rungs = [0] * unsigned(rungs, "rungs", 2**16) if isinstance(rungs, int) else list(rungs)
         self._handle = ctypes.POINTER(dr_control)()
@@ -93,7 +95,7 @@ class Controller:
         for i, size in enumerate(self._rungs):
             sizes[i] = unsigned(size, f"bytes of rung {i}")
         made = ctypes.POINTER(dr_control)()
-        text = self.options.encode()
+        text = self.options.encode("utf-8", "replace")
         check(load_exchanges().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
         self._destroy(self._handle)
         self._handle = made
@@ -231,17 +233,14 @@ def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
 
 
 def terms_of(options: Optional[str], ladder: Sequence[Any]) -> List[int]:
-    """TERMS words that ranks which go together have the same: of the options, the rungs, what the rungs are.
+    """Three words that ranks which go together have the same: of the options, the rungs, what the rungs are.
 
     options  None: no control, all words are 0
     ladder   of each rung what has a text: a plan, or plans by name
     """
     if options is None:
-        return [0] * TERMS
-    return [_digest(options), len(ladder), _digest("\n".join(map(str, ladder)))]
-
-
-TERMS = 3
+        return [0, 0, 0]
+    return [_digest(str(options)), len(ladder), _digest("\n".join(map(str, ladder)))]
 
 
 def _digest(text: str) -> int:
