@@ -20,16 +20,6 @@ namespace {
 
 using nlohmann::ordered_json;
 
-std::string csv_cell(const ordered_json& value) {
-  if (value.is_null()) return {};
-  if (!value.is_string()) return value.dump();
-  const auto& text = value.get_ref<const std::string&>();
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
-}
-
 constexpr int deepest = 32;  // copying a document recurses
 
 ordered_json parse(const std::string& path) {
@@ -70,6 +60,16 @@ std::string identity_of(const json_row& row) {
 }
 
 }  // namespace
+
+std::string csv_cell(const ordered_json& value) {
+  if (value.is_null()) return {};
+  if (!value.is_string()) return value.dump();
+  const auto& text = value.get_ref<const std::string&>();
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
+  return quoted + '"';
+}
 
 ordered_json empty_document(const ordered_json& settings) {
   ordered_json document{

@@ -21,6 +21,9 @@ nlohmann::ordered_json read_document(const std::string& path);
 
 std::vector<json_row> rows_of(const nlohmann::ordered_json& document);
 
+// A cell of CSV, quoted where it must be; undefined is empty.
+std::string csv_cell(const nlohmann::ordered_json& value);
+
 std::string json_text(const nlohmann::ordered_json& document);
 // RFC 4180; undefined is empty. `columns` first, then further ones of the rows; no lists and objects.
 std::string csv_text(std::span<const json_row> rows, std::span<const std::string> columns);

@@ -6,11 +6,13 @@
 #include <functional>
 #include <vector>
 
+#include "bench/compare/document.hpp"
 #include "bench/compare/text_table.hpp"
 
 namespace dr::predict {
 namespace {
 
+using compare::csv_cell;
 using compare::text_table;
 using nlohmann::ordered_json;
 
@@ -21,16 +23,6 @@ std::string scaled(double x, double base, std::initializer_list<const char*> uni
     x /= base;
   }
   return {};
-}
-
-std::string csv_cell(const ordered_json& value) {
-  if (value.is_null()) return {};
-  if (!value.is_string()) return value.dump();
-  const auto& text = value.get_ref<const std::string&>();
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
-  return quoted + '"';
 }
 
 // Names in a file are for no terminal to obey.
