@@ -18,6 +18,7 @@ struct dr_binding : dr::bound_batch {
       dr_decode_options option;
       if (const dr_status s = dr::read_options(options, option, context.error)) return s;
       request.adds = dr::adds(request, option);
+      request.votes = dr::votes(request, option);
       if (const dr_status s = decode(request, option, result)) return s;
       if (!where.where) write_counts();
       return DR_OK;

@@ -34,6 +34,8 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
   if (const dr_status s = read_struct(from, "options", out, error)) return s;
   if ((out.flags & ~decode_flags) || out.reserved)
     return fail(error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x, or reserved is not 0", out.flags);
+  if ((out.flags & DR_DECODE_ADD) && (out.flags & DR_DECODE_VOTE))
+    return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_VOTE does not go with DR_DECODE_ADD");
   return DR_OK;
 }
 

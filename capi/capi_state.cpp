@@ -33,10 +33,26 @@ dr_status dr_state_size(const dr_plan* plan, const dr_tensor* tensor, size_t* by
   });
 }
 
+dr_status dr_state_check(const dr_plan* plan, const dr_tensor* tensor, const void* state, size_t state_size,
+                         dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    planned_tensor t;
+    if (const dr_status s = read_tensor(plan, tensor, t, e)) return s;
+    return dr::fits_state(*t.method, t.tensor, state, state_size, e);
+  });
+}
+
 dr_status dr_state_residual(void* state, size_t state_size, float** residual, uint64_t* elements, dr_error* error) {
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!residual || !elements) return fail(e, DR_E_ARGUMENT, "%s is NULL", residual ? "elements" : "residual");
     return dr::find_residual(state, state_size, *residual, *elements, e);
+  });
+}
+
+dr_status dr_state_momentum(void* state, size_t state_size, float** momentum, uint64_t* elements, dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    if (!momentum || !elements) return fail(e, DR_E_ARGUMENT, "%s is NULL", momentum ? "elements" : "momentum");
+    return dr::find_momentum(state, state_size, *momentum, *elements, e);
   });
 }
 
@@ -54,6 +70,10 @@ dr_status dr_state_copy(const void* from, size_t from_size, uint64_t first, void
   return reported(error, [&](dr_error& e) {
     return dr::copy_state({from, from_size, first}, to, to_size, at, elements, e);
   });
+}
+
+dr_status dr_state_scale(void* state, size_t state_size, double factor, dr_error* error) {
+  return reported(error, [&](dr_error& e) { return dr::scale_state(state, state_size, factor, e); });
 }
 
 dr_status dr_state_norm(const void* state, size_t state_size, double* norm, dr_error* error) {

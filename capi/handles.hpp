@@ -26,7 +26,8 @@ namespace dr {
 inline constexpr uint32_t threads_max = 256;
 // The flags that calls take.
 inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST | DR_CALL_FIT,
-                          decode_flags = DR_DECODE_ADD | DR_DECODE_TAG, place_flags = DR_PLACE_ALLOW_HOST;
+                          decode_flags = DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE,
+                          place_flags = DR_PLACE_ALLOW_HOST;
 
 // For functions that have no context: the error goes to the caller's dr_error.
 template <class F>

@@ -121,7 +121,10 @@ enum {
   DR_PLAN_PRIVATE_RANDOM = 1u << 7, /* may draw random numbers for which private_seed must differ between ranks */
   DR_PLAN_CHOOSES = 1u << 8,        /* has auto: the codecs depend on the data */
   DR_PLAN_HOST_ONLY = 1u << 9,      /* a stage has no CUDA path at all */
-  DR_PLAN_FLAT = 1u << 10           /* bucket=flat: the batch is one tensor in the frame */
+  DR_PLAN_FLAT = 1u << 10,          /* bucket=flat: the batch is one tensor in the frame */
+  DR_PLAN_TRANSFORMS = 1u << 11,    /* makes factors, not frames: for dr_transform_create and exchanges (exchange.h) */
+  DR_PLAN_RESIDUAL = 1u << 12,      /* its state has a residual: a frame that never arrived can be taken back */
+  DR_PLAN_VOTE = 1u << 13           /* merge=vote: a merge is the sign of the sum */
 };
 typedef struct dr_plan_info {
   size_t struct_size;
@@ -301,7 +304,11 @@ typedef struct dr_tensor_out {
 
 enum {
   DR_DECODE_ADD = 1u << 0, /* merge, dense: adds to the contents of the outputs; otherwise they start from zero */
-  DR_DECODE_TAG = 1u << 1  /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
+  DR_DECODE_TAG = 1u << 1, /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
+  DR_DECODE_VOTE = 1u << 2 /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
+                              NaN stays. A prepared batch whose plan has merge=vote does it without the flag, unless it
+                              adds. Not with ADD (ARGUMENT); on the CPU. UNSUPPORTED: more than 256 frames into bf16,
+                              2048 into f16, whose sums would be rounded */
 };
 
 /* How to decode or merge. NULL means all zero.
@@ -384,21 +391,45 @@ DR_API dr_status dr_binding_merge(dr_binding *binding, const dr_bytes *frames, c
 /* ---- State of feedback, in the caller's memory --------------------------------------------------------- */
 
 /* Bytes of state that `plan` needs for such a tensor; 0 without feedback. Zeroed memory is a fresh state.
- * The bytes may be saved and loaded on any machine; another plan with the same feedback can continue from them. */
+ * The bytes may be saved and loaded on any machine; another plan with the same feedback can continue from them, one
+ * with another feedback is ARGUMENT.
+ *
+ *   residual   m: the part of the gradient that was not sent (Seide et al. 2014; Stich et al. 2018)
+ *   efsignsgd  m, and the learning rate of its step: the next step adds m · (rate before / rate), for the update is the
+ *              rate times what is sent (Karimireddy et al. 2019; Zheng et al. 2019). At a constant rate: residual
+ *   dgc        u = momentum · u + g, v += u; v is sent from and is the residual. Where an element was sent, a row of
+ *              the support that the receiver decodes, u becomes 0, and v what the decoded value leaves of it: 0 with
+ *              value=raw (Lin et al. 2017). Of a segment that is sent dense: where an element was selected
+ *   momentum   m = (1 - beta) · g + beta · m is sent, and nothing is taken from it: there is no residual (Signum,
+ *              Bernstein et al. 2018) */
 DR_API dr_status dr_state_size(const dr_plan *plan, const dr_tensor *tensor, size_t *bytes, dr_error *error);
+/* Whether a state may be given to an encode of such a tensor: fresh, or of the plan's feedback and the tensor's size. For
+ * states that were saved. ARGUMENT. */
+DR_API dr_status dr_state_check(const dr_plan *plan, const dr_tensor *tensor, const void *state, size_t state_size,
+                                dr_error *error);
 /* The residual in a state: f32[universe * width]. To take back a frame that never arrived, merge it
- * into the residual with DR_DECODE_ADD. ARGUMENT if the state is fresh or invalid. */
+ * into the residual with DR_DECODE_ADD. Of dgc that restores v; u stays 0 where it was sent: the momentum of those
+ * elements begins anew. ARGUMENT if the state is fresh or invalid, or has none (momentum). */
 DR_API dr_status dr_state_residual(void *state, size_t state_size, float **residual, uint64_t *elements,
                                    dr_error *error);
-/* Writes a state of dr_state_size bytes with a given residual, f32[universe * width] (NULL: zeros). */
+/* The momentum in a state: u of dgc, m of momentum. ARGUMENT if the state is fresh or invalid, or has none. */
+DR_API dr_status dr_state_momentum(void *state, size_t state_size, float **momentum, uint64_t *elements,
+                                   dr_error *error);
+/* Writes a state of dr_state_size bytes with a given residual, f32[universe * width] (NULL: zeros); u of dgc and m of
+ * momentum are zeros, and the learning rate of efsignsgd is the plan's. ARGUMENT: a residual for momentum. */
 DR_API dr_status dr_state_fill(const dr_plan *plan, const dr_tensor *tensor, const float *residual, void *state,
                                size_t state_size, dr_error *error);
-/* Copies `elements` elements of one residual, from element `first`, to element `at` of another, for tensors that are
- * cut differently, or ranks that come and go. A fresh `from` counts as zeros; `to` must not be fresh (see
- * dr_state_fill). The states may be the same if the ranges do not overlap. ARGUMENT. */
+/* Copies `elements` elements of one state, residual and momentum, from element `first`, to element `at` of another of
+ * the same feedback, for tensors that are cut differently, or ranks that come and go. A fresh `from` counts as zeros;
+ * `to` must not be fresh (see dr_state_fill). The states may be the same if the ranges do not overlap. Between learning
+ * rates of efsignsgd the residual is scaled. ARGUMENT. */
 DR_API dr_status dr_state_copy(const void *from, size_t from_size, uint64_t first, void *to, size_t to_size,
                                uint64_t at, uint64_t elements, dr_error *error);
-/* L2 norm of the residual, summed in f64; 0 for a fresh state. ARGUMENT if the state is invalid. */
+/* Multiplies the residual by a finite factor, each product rounded once (0 where it is not finite). With the learning
+ * rate before over that of the next step, what a schedule changes, residual and dgc do what efsignsgd does. A fresh
+ * state stays fresh. ARGUMENT if the state is invalid, or has no residual. */
+DR_API dr_status dr_state_scale(void *state, size_t state_size, double factor, dr_error *error);
+/* L2 norm of the residual, summed in f64; 0 for a fresh state, and of momentum. ARGUMENT if the state is invalid. */
 DR_API dr_status dr_state_norm(const void *state, size_t state_size, double *norm, dr_error *error);
 
 /* ---- Inspect ------------------------------------------------------------------------------------------ */

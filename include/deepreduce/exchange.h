@@ -19,6 +19,9 @@
  *
  * parts: number of pieces of a rank's elements that are under way at a time, 1 (the default) to 64.
  *
+ * A plan with `transform=lowrank(rank=r)` sends no frames, but two factors (see Transform below), each cut into a chunk
+ * for each rank, which adds up those of all in rank order and sends the sum to all. Tensors and outputs: dense f32.
+ *
  * Rules beside those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
  * - Ranks agree before an output is written: it is untouched unless every rank has all frames. With feedback the
@@ -63,8 +66,8 @@ typedef struct dr_transport {
   dr_status (*cancel)(void *user, uint64_t request);
   /* A monotonic clock in ns; NULL: the machine's. */
   uint64_t (*now)(void *user);
-  /* NULL, or called after each step that computes: where time is modelled, it advances the clock by the cost of the
-   * step. */
+  /* NULL, or called after each step that computes, before each message that is sent (DR_STEP_SEND), after each that came
+   * (DR_STEP_WAIT; 0 elements: a verdict): where time is modelled, it advances the clock by the cost. */
   void (*spend)(void *user, uint32_t step, uint64_t elements, uint64_t bytes);
 } dr_transport;
 
@@ -121,10 +124,12 @@ DR_API dr_status dr_exchange_cancel(dr_exchange *exchange);
 
 /* Residuals, in the order of the tensors' elements, for any number of ranks and parts: for a checkpoint. SUM: the
  * residual of an owner, dropped by the second encode, in units of the result (of means, unless DR_EXCHANGE_SUM); ranges
- * of other owners read as zeros and must be written as zeros. */
-enum { DR_RESIDUAL_OWN = 0, DR_RESIDUAL_SUM = 1 };
-/* residual: f32[elements], elements = universe * width of the tensor. A plan without feedback reads zeros.
- * ARGUMENT (also while an exchange is under way). */
+ * of other owners read as zeros and must be written as zeros. MOMENTUM: this rank's u of feedback=dgc, or m of
+ * feedback=momentum; zeros with any other. WARM_START: Q of transform=lowrank, the same on all ranks, which is
+ * f32[rank][width], then zeros; all zeros where a tensor is sent as it is. To go on as before, write all. */
+enum { DR_RESIDUAL_OWN = 0, DR_RESIDUAL_SUM = 1, DR_RESIDUAL_MOMENTUM = 2, DR_RESIDUAL_WARM_START = 3 };
+/* residual: f32[elements], elements = universe * width of the tensor. Zeros where a plan keeps nothing. ARGUMENT (also
+ * while an exchange is under way; of a transform, a value that is not finite). */
 DR_API dr_status dr_exchange_read_residual(dr_exchange *exchange, uint32_t which, size_t tensor, float *residual,
                                            uint64_t elements);
 DR_API dr_status dr_exchange_write_residual(dr_exchange *exchange, uint32_t which, size_t tensor, const float *residual,
@@ -161,6 +166,85 @@ DR_API const char *dr_step_name(uint32_t step); /* "encode"; "?" for an unknown 
 /* The last exchange of an object with DR_EXCHANGE_TRACE as Chrome's trace event JSON: an event a step, process = rank.
  * Writes at most `capacity` bytes and no terminator; `size`: bytes needed. CAPACITY, ARGUMENT (no trace). */
 DR_API dr_status dr_exchange_trace(dr_exchange *exchange, char *json, size_t capacity, size_t *size);
+
+/* ---- Transform: an all-reduce of factors ----------------------------------------------------------------- */
+
+/* PowerSGD (Vogels et al. 2019), the plan `transform=lowrank(rank=r) feedback=residual`: a gradient matrix [n, m] is
+ * sent as the product of two factors, r (n + m) numbers that ranks add up by an all-reduce of f32, and not as a frame. A
+ * transform is a state machine that leaves the all-reduce to the caller:
+ *
+ *   dr_transform_begin(t, tensors, sizeof *tensors, outs, sizeof *outs, n);
+ *   do {
+ *     dr_transform_factor(t, &factor, &count);
+ *     all-reduce factor, f32[count], in place: the sum over ranks, or the mean;
+ *   } while ((status = dr_transform_next(t, mean)) == DR_PENDING);     mean: 1 / ranks for a sum, 1 for a mean
+ *
+ * The first factor holds P = M Q of all matrices, M being the gradient and the residual, and tensors that are sent as
+ * they are: vectors, and matrices with r (n + m) >= n m. The second factor holds Q = M^T P, for the mean P with
+ * orthonormal columns. The outputs are P Q^T of the mean Q, the residual is M - P Q^T. Q starts the next round (warm
+ * start); the first Q is drawn from the seed.
+ *
+ * All ranks make the same calls. If the all-reduce gives each rank the same bits, so does the transform. */
+typedef struct dr_transform dr_transform;
+
+typedef struct dr_transform_options {
+  size_t struct_size;
+  uint64_t seed;        /* of the first Q; the same on every rank */
+  uint64_t dense_below; /* tensors of fewer elements are sent as they are; 0: none but for the above */
+  uint32_t flags;       /* 0 */
+  uint32_t reserved;
+} dr_transform_options;
+
+/* The matrix of a tensor is universe rows of width values, so a tensor of shape [n, a, b] is n rows of width a b. Dense
+ * f32 tensors in CPU memory; their values are not read here. options: NULL for the defaults. All memory is allocated
+ * here; the context must stay valid, and serves one call at a time. ARGUMENT, UNSUPPORTED, MEMORY. */
+DR_API dr_status dr_transform_create(dr_context *context, const dr_plan *plan, const dr_transform_options *options,
+                                     const dr_tensor *tensors, size_t stride, size_t n, dr_transform **transform);
+DR_API void dr_transform_destroy(dr_transform *transform); /* NULL is fine */
+
+/* Begins a round; one that is under way is cancelled first. The values of the tensors must not change until it ends;
+ * `outs`, of the same shapes, are written at its end and not before. An output is its own tensor's memory, or overlaps
+ * no tensor. ARGUMENT (also a NaN or infinity: `tensor` and `where` name it): no round is under way, nothing has
+ * changed. */
+DR_API dr_status dr_transform_begin(dr_transform *transform, const dr_tensor *tensors, size_t stride,
+                                    const dr_tensor_out *outs, size_t out_stride, size_t n);
+/* The factor to be all-reduced now: f32[count], valid until the next call of another function. ARGUMENT: no round. */
+DR_API dr_status dr_transform_factor(dr_transform *transform, float **factor, uint64_t *count);
+/* Takes the factor, which times `mean` is the mean over ranks. DR_PENDING: there is another one. DR_OK: the outputs
+ * are written, and the round has ended. ARGUMENT (no round; `mean` is not finite; a value of the factor is not, which
+ * all ranks see): cancel the round. */
+DR_API dr_status dr_transform_next(dr_transform *transform, float mean);
+enum {
+  DR_TRANSFORM_KEEP = 1u << 0 /* the gradients go to the residual, as in an exchange that failed: pass them no more */
+};
+/* Ends a round without a result: all is as it was before, or with KEEP the gradients are in the residual. Does nothing
+ * if none is under way. ARGUMENT (KEEP without feedback), UNSUPPORTED (flags). */
+DR_API dr_status dr_transform_cancel(dr_transform *transform, uint32_t flags);
+
+/* The residual of a tensor: f32[elements], which may be changed between rounds. ARGUMENT (no feedback, a round is under
+ * way). */
+DR_API dr_status dr_transform_residual(dr_transform *transform, size_t tensor, float **residual, uint64_t *elements);
+/* Writes, or reads, the state between rounds: residuals of this rank, and Q. `size` is state_size of
+ * dr_transform_describe. The bytes may be loaded on any machine, by a transform of the same shapes and rank. ARGUMENT (a
+ * round is under way, another size, other shapes, a value that is not finite): nothing has changed. */
+DR_API dr_status dr_transform_save(dr_transform *transform, void *state, size_t size);
+DR_API dr_status dr_transform_load(dr_transform *transform, const void *state, size_t size);
+/* As if it were new. Cancels a round. */
+DR_API dr_status dr_transform_reset(dr_transform *transform);
+
+typedef struct dr_transform_info {
+  size_t struct_size;
+  uint32_t rank;          /* of the factors */
+  uint32_t busy;          /* 1: a round is under way */
+  uint64_t tensors;       /* all */
+  uint64_t matrices;      /* those that are sent as factors */
+  uint64_t elements;      /* of all tensors */
+  uint64_t first, second; /* elements of the factors; second is 0 if there are no matrices: then there is one */
+  uint64_t rounds;        /* that gave a result, since it was new */
+  uint64_t memory;        /* bytes that it allocated */
+  uint64_t state_size;    /* bytes */
+} dr_transform_info;
+DR_API dr_status dr_transform_describe(const dr_transform *transform, dr_transform_info *info, dr_error *error);
 
 /* ---- Control: which plan to send ------------------------------------------------------------------------ */
 

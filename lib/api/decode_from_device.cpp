@@ -151,7 +151,11 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
   if (options.tensors || options.first_tensor)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; use the CPU for some");
   device_call call{c, t, request, options, outs};
-  bool by_host = false;
+  bool by_host = request.votes;
+  if (by_host && !t.allows_host)
+    return fail(
+        c.error, DR_E_UNSUPPORTED,
+        "options: DR_DECODE_VOTE runs on the CPU only; DR_PLACE_ALLOW_HOST runs it there, with copies and a wait");
   if (const dr_status s = call.read_headers()) return s;
   if (const dr_status s = call.list_shapes(by_host)) return s;
   if (by_host) return call.detour();

@@ -10,6 +10,20 @@
 namespace dr {
 namespace {
 
+// UNSUPPORTED: an output of a type in which counts of so many votes are rounded: 256 + 1 is 256 in bf16.
+dr_status check_votes(const voters& votes, size_t frames, std::span<const tensor_out> outs, dr_error& error) {
+  for (size_t i = 0; i < outs.size(); ++i) {
+    const uint32_t type = outs[i].dtype, bits = type == DR_F32 ? 24 : type == DR_F16 ? 11 : 8;
+    if (!votes(i) || frames <= size_t{1} << bits) continue;
+    fail(error, DR_E_UNSUPPORTED, "output %zu: %zu votes exceed the %u that its type counts exactly; vote into f32", i,
+         frames, 1u << bits);
+    error.tensor = i;
+    error.what = frames;
+    return DR_E_UNSUPPORTED;
+  }
+  return DR_OK;
+}
+
 uint64_t bytes_of(std::span<const frame_view> frames) {
   uint64_t bytes = 0;
   for (const frame_view& f : frames)
@@ -95,7 +109,8 @@ struct host_call {
     for (const frame_view& f : frames) rows += f.rows.size();
     c.rows.resize(rows);
     c.rooms.resize(workers.workers());
-    if (const dr_status s = decode_rows(frames, outs.size(), workers, memory, c.rows.data(), c.rooms.data(), c.error))
+    if (const dr_status s =
+            decode_rows(frames, outs, request.copies, workers, memory, c.rows.data(), c.rooms.data(), c.error))
       return s;
     if (decode.listened()) decode.bytes = bytes_of(frames);
     return DR_OK;
@@ -108,9 +123,12 @@ struct host_call {
   }
   dr_status merge_frames(std::span<const frame_view> frames) const {
     trace_span merge = span("merge");
+    const bool by_plan = how.batch && !how.batch->votes.empty() && !request.adds;
+    const voters votes{request.votes, by_plan ? how.batch->votes.data() : nullptr};
+    if (const dr_status s = check_votes(votes, frames.size(), outs, c.error)) return s;
     if (const dr_status s = count_unions(frames, c.rows.data(), c.rooms.data(), workers, outs, c.error)) return s;
     // Every frame is sound, and there is room: from here on nothing fails.
-    dr::merge(frames, c.rows.data(), request.weights, request.adds, c.rooms.data(), workers, outs);
+    dr::merge(frames, c.rows.data(), request.weights, request.adds, votes, c.rooms.data(), workers, outs);
     merge.bytes = bytes_of(outs);
     return DR_OK;
   }

@@ -25,6 +25,7 @@ dr_status decode_on_its_device(context& c, const placed_batch& b, const target& 
   if (const dr_status s = check_elements(b, options.max_elements, c.error)) return s;
   for (size_t i = 0; i < request.frames.size(); ++i)
     if (!request.frames[i].data) return fail(c.error, DR_E_ARGUMENT, "frame %zu is NULL", i);
+  if (request.votes) return fail(c.error, DR_E_UNSUPPORTED, "options: DR_DECODE_VOTE runs on the CPU only");
   if (options.flags & DR_DECODE_TAG)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a prepared decode on a device cannot compare tags; use dr_decode");
   if (!memory.checked)

@@ -43,4 +43,8 @@ inline decode_request decode_of(const dr_bytes& frame) {
 // Whether a merge adds to the contents of the outputs.
 inline bool adds(const decode_request& r, const dr_decode_options& o) { return !r.copies && (o.flags & DR_DECODE_ADD); }
 
+inline bool votes(const decode_request& r, const dr_decode_options& o) {
+  return !r.copies && (o.flags & DR_DECODE_VOTE);
+}
+
 }  // namespace dr

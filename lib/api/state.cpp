@@ -1,14 +1,20 @@
 #include "api/state.hpp"
 
+#include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 
+#include "feedback/entry.hpp"
 #include "feedback/residual.hpp"
+#include "feedback/velocity.hpp"
 
 namespace dr {
 namespace {
 
-dr_status elements_of(const tensor_view& t, uint64_t& elements, dr_error& error) {
+dr_status elements_of(const plan& method, const tensor_view& t, uint64_t& elements, dr_error& error) {
+  if (method.transforms())
+    return fail(error, DR_E_UNSUPPORTED, "plan: `%s` keeps its state itself (dr_transform_save)", method.text.c_str());
   const uint64_t width = t.width ? t.width : 1;
   if (t.universe > (UINT64_MAX >> 8) / width) {
     fail(error, DR_E_ARGUMENT, "tensor: %" PRIu64 " rows of %" PRIu64 " values", t.universe, width);
@@ -29,19 +35,49 @@ dr_status check_within(const char* which, uint64_t first, uint64_t n, uint64_t a
   return DR_E_ARGUMENT;
 }
 
+dr_status no_residual(feedback_kind kind, dr_error& error) {
+  return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which keeps no residual", feedback_name(kind));
+}
+
+// u of dgc, m of momentum; nullptr: there is none.
+float* momentum_of(const residual_state& head, void* state) {
+  switch (kind_of(head)) {
+    case feedback_kind::dgc: return velocity_of(state, head.elements);
+    case feedback_kind::momentum: return residual_of(state);
+    default: return nullptr;
+  }
+}
+
+// Rounded once; 0 where the product is not finite.
+void scale(float* m, uint64_t n, double factor) {
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto product = static_cast<float>(double{m[i]} * factor);
+    m[i] = is_finite_residual(product) ? product : 0;
+  }
+}
+
 }  // namespace
 
 dr_status state_size(const plan& method, const tensor_view& tensor, size_t& bytes, dr_error& error) {
   uint64_t elements = 0;
-  if (const dr_status s = elements_of(tensor, elements, error)) return s;
-  bytes = method.keeps_feedback() ? residual_size(elements) : 0;
+  if (const dr_status s = elements_of(method, tensor, elements, error)) return s;
+  bytes = method.keeps_feedback() ? kept_size(method.kept(), elements) : 0;
   return DR_OK;
+}
+
+dr_status fits_state(const plan& method, const tensor_view& tensor, const void* state, size_t state_size,
+                     dr_error& error) {
+  uint64_t elements = 0;
+  if (const dr_status s = elements_of(method, tensor, elements, error)) return s;
+  if (method.keeps_feedback()) return check_state(state, state_size, method.kept(), elements, false, error);
+  return state && state_size ? fail(error, DR_E_ARGUMENT, "plan: no feedback, so there is no state") : DR_OK;
 }
 
 dr_status find_residual(void* state, size_t state_size, float*& residual, uint64_t& elements, dr_error& error) {
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
   if (!head.magic) return fail(error, DR_E_ARGUMENT, "state: fresh, so it holds no residual yet");
+  if (!keeps_residual(kind_of(head))) return no_residual(kind_of(head), error);
   residual = residual_of(state);
   elements = head.elements;
   return DR_OK;
@@ -50,16 +86,44 @@ dr_status find_residual(void* state, size_t state_size, float*& residual, uint64
 dr_status fill_state(const plan& method, const tensor_view& tensor, const float* residual, void* state,
                      size_t state_size, dr_error& error) {
   uint64_t elements = 0;
-  if (const dr_status s = elements_of(tensor, elements, error)) return s;
+  if (const dr_status s = elements_of(method, tensor, elements, error)) return s;
   if (!method.keeps_feedback()) return fail(error, DR_E_ARGUMENT, "plan: no feedback, so there is no state to fill");
   // As on a device, the memory is not read: only its place and size count.
-  if (const dr_status s = check_residual(state, state_size, elements, true, error)) return s;
+  const feedback_kind kind = method.kept();
+  if (const dr_status s = check_state(state, state_size, kind, elements, true, error)) return s;
+  if (residual && !keeps_residual(kind)) return no_residual(kind, error);
   if (residual)
     std::memmove(residual_of(state), residual, 4 * elements);
   else
     std::memset(residual_of(state), 0, 4 * elements);
-  const residual_state head{residual_state::magic_value, residual_state::version_value, elements};
+  if (kind == feedback_kind::dgc) std::memset(velocity_of(state, elements), 0, 4 * elements);
+  if (kind == feedback_kind::efsignsgd) set_learning_rate(state, elements, method.feedback.value(efsignsgd_lr));
+  const residual_state head = head_of(kind, elements);
   std::memcpy(state, &head, sizeof head);
+  return DR_OK;
+}
+
+dr_status find_momentum(void* state, size_t state_size, float*& momentum, uint64_t& elements, dr_error& error) {
+  residual_state head;
+  if (const dr_status s = read_state(state, state_size, head, error)) return s;
+  if (!head.magic) return fail(error, DR_E_ARGUMENT, "state: fresh, so it holds no momentum yet");
+  momentum = momentum_of(head, state);
+  elements = head.elements;
+  if (momentum) return DR_OK;
+  return fail(error, DR_E_ARGUMENT, "state: of feedback=%s, which has no momentum", feedback_name(kind_of(head)));
+}
+
+dr_status write_state(const plan& method, const tensor_view& tensor, state_array which, const float* values,
+                      void* state, size_t state_size, dr_error& error) {
+  residual_state head;
+  if (const dr_status s = read_state(state, state_size, head, error)) return s;
+  if (!head.magic)
+    if (const dr_status s = fill_state(method, tensor, nullptr, state, state_size, error)) return s;
+  float* to = nullptr;
+  uint64_t elements = 0;
+  const auto find = which == state_array::residual ? find_residual : find_momentum;
+  if (const dr_status s = find(state, state_size, to, elements, error)) return s;
+  std::memcpy(to, values, 4 * elements);
   return DR_OK;
 }
 
@@ -69,24 +133,49 @@ dr_status copy_state(const state_part& from, void* to, size_t to_size, uint64_t 
   if (read_state(from.state, from.size, source, error)) return prefix(error, "from: ");
   if (read_state(to, to_size, target, error)) return prefix(error, "to: ");
   if (!target.magic) return fail(error, DR_E_ARGUMENT, "to: the state is fresh (dr_state_fill makes one of zeros)");
-  const uint64_t there = source.magic ? source.elements : (from.size - sizeof source) / 4;
+  const feedback_kind kind = kind_of(target);
+  if (source.magic && source.kind != target.kind)
+    return fail(error, DR_E_ARGUMENT, "from: of feedback=%s; to: of feedback=%s", feedback_name(kind_of(source)),
+                feedback_name(kind));
+  const uint64_t behind = kept_size(kind, 0), each = kept_size(kind, 1) - behind;
+  const uint64_t there = source.magic ? source.elements : (std::max<uint64_t>(from.size, behind) - behind) / each;
   if (const dr_status s = check_within("from", from.first, elements, there, error)) return s;
   if (const dr_status s = check_within("to", at, elements, target.elements, error)) return s;
   float* const out = residual_of(to) + at;
   const float* const in = residual_of(from.state) + from.first;
   if (elements && in < out + elements && out < in + elements)
     return fail(error, DR_E_ARGUMENT, "from, to: the %" PRIu64 " elements overlap", elements);
-  if (source.magic)
-    std::memcpy(out, in, 4 * elements);
-  else
-    std::memset(out, 0, 4 * elements);
+  const auto copy = [&](float* x, const float* y) {
+    if (source.magic)
+      std::memcpy(x, y, 4 * elements);
+    else
+      std::memset(x, 0, 4 * elements);
+  };
+  copy(out, in);
+  if (kind == feedback_kind::dgc)
+    copy(velocity_of(to, target.elements) + at, velocity_of(from.state, there) + from.first);
+  if (kind == feedback_kind::efsignsgd && source.magic) {
+    const double was = learning_rate_of(from.state, there), is = learning_rate_of(to, target.elements);
+    if (was != is) scale(out, elements, was / is);
+  }
+  return DR_OK;
+}
+
+dr_status scale_state(void* state, size_t state_size, double factor, dr_error& error) {
+  if (!std::isfinite(factor)) return fail(error, DR_E_ARGUMENT, "factor: %g is not finite", factor);
+  residual_state head;
+  if (const dr_status s = read_state(state, state_size, head, error)) return s;
+  if (!head.magic) return DR_OK;
+  if (!keeps_residual(kind_of(head))) return no_residual(kind_of(head), error);
+  scale(residual_of(state), head.elements, factor);
   return DR_OK;
 }
 
 dr_status state_norm(const void* state, size_t state_size, double& norm, dr_error& error) {
   residual_state head;
   if (const dr_status s = read_state(state, state_size, head, error)) return s;
-  norm = residual_norm(residual_of(state), head.elements);
+  norm = head.magic && keeps_residual(kind_of(head)) ? std::sqrt(squares_of(DR_F32, residual_of(state), head.elements))
+                                                     : 0;
   return DR_OK;
 }
 

@@ -38,8 +38,14 @@ uint64_t exchange::frame_tag(const frame_slot& s) const {
   return combine(combine(combine(sequence_, call_.step), s.tag), s.maker);
 }
 
+void exchange::spend_on_verdict(uint32_t what) {
+  if (transport_.spend) transport_.spend(transport_.user, what, 0, sizeof(verdict));
+}
+
 void exchange::spend(const step& s, uint64_t bytes) {
-  if (transport_.spend) transport_.spend(transport_.user, s.what, ranges_[s.range].elements(), bytes);
+  if (!transport_.spend) return;
+  const uint64_t elements = factors_ ? factors_->elements(s.range) : ranges_[s.range].elements();
+  transport_.spend(transport_.user, s.what, elements, bytes);
 }
 
 // ---- Requests ---------------------------------------------------------------------------------------------
@@ -119,6 +125,7 @@ void exchange::send_verdict() {
   told_ = true;
   for (uint32_t i = 1; i < program_.ranks; ++i) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
+    spend_on_verdict(DR_STEP_SEND);
     (void)start_request(verdict_message(peer, false), false, peer, 0, &own(), sizeof(verdict));
   }
 }
@@ -133,6 +140,8 @@ dr_status exchange::agree() {
     if (i == program_.rank || came_[i]) continue;
     if (!verdict_came(i) && requests_[verdict_message(i, true)].open && !last) return DR_PENDING;
   }
+  // (Not where they are taken, which is by chance: one that waits for frames takes them, too.)
+  for (uint32_t i = 1; i < program_.ranks; ++i) spend_on_verdict(DR_STEP_WAIT);
   conclude_all();
   return DR_OK;
 }
@@ -150,6 +159,7 @@ void exchange::conclude_all() {
 // Takes back all encodes of this exchange, the last first: the sent part returns to the residual, and the part from
 // others out of it.
 void exchange::give_back_all() {
+  if (factors_) return factors_->give_back();
   if (!plans_.method->keeps_feedback() || dry()) return;
   const float one = 1;
   for (size_t i = program_.steps.size(); i-- > 0;) {
@@ -217,6 +227,7 @@ dr_status exchange::start(const dr_call& call) {
                 "exchange: the transport still holds memory of an earlier one, for a rank that is gone; create a "
                 "new exchange");
   if (!dry()) make_room();
+  if (factors_) factors_->start();
   call_ = call;
   begin_ns_ = last_ns_ = now();
   std::fill(done_.begin(), done_.end(), 0);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "deepreduce/exchange.h"
+#include "exchange/factor_work.hpp"
 #include "exchange/program.hpp"
 #include "exchange/range_work.hpp"
 #include "exchange/verdict.hpp"
@@ -65,6 +66,8 @@ class exchange {
   dr_status check_request(const exchange_request& request);
   dr_status make_plans(const exchange_request& request);
   dr_status prepare_ranges();
+  dr_status prepare_factors();
+  dr_status write_factor_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements);
   dr_status check_room(const std::vector<tensor_out>& outs);
   uint64_t fingerprint(const exchange_request& request) const;
   dr_status take_memory();
@@ -80,6 +83,9 @@ class exchange {
   void encode(const step& s);
   bool finds_fault(const step& s);
   void fail_encode(const step& s, dr_status status, const dr_error& e);
+  void encode_factor(const step& s);
+  void sum_factor(const step& s);
+  void merge_factor(const step& s);
   void send(const step& s);
   void recv(const step& s);
   dr_status wait(const step& s);
@@ -103,6 +109,8 @@ class exchange {
   void give_back_all();
   dr_status finish();
 
+  // Whether a range has no elements, so that nothing is sent of it.
+  bool skips(uint32_t range) const { return factors_ ? factors_->elements(range) == 0 : ranges_[range].empty(); }
   bool dry() const { return options_.flags & DR_EXCHANGE_DRY; }
   uint32_t wire_tag(uint32_t tag) const;
   uint64_t frame_tag(const frame_slot& s) const;
@@ -110,6 +118,7 @@ class exchange {
   dr_status start_request(uint32_t message, bool receives, uint32_t peer, uint32_t tag, void* bytes, size_t size);
   dr_status test(request& r, size_t& size);
   void spend(const step& s, uint64_t bytes);
+  void spend_on_verdict(uint32_t what);
   uint32_t verdict_message(uint32_t rank, bool receives) const { return program_.messages + 2 * rank + receives; }
   std::byte* frame_of(uint32_t slot) const { return frames_ + slot_at_[slot]; }
   std::span<const dr_bytes> gather_frames(const step& s);
@@ -125,6 +134,7 @@ class exchange {
   std::vector<tensor_out> outs_;
   program program_;
   std::vector<range_work> ranges_;
+  std::unique_ptr<factor_work> factors_;  // in their place, of a transform
   std::byte *block_ = nullptr, *frames_ = nullptr;
   void* workspace_ = nullptr;
   size_t block_size_ = 0, workspace_size_ = 0;

@@ -54,7 +54,8 @@ void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
   v.what = e.what;
   const char* why = e.message;
   char which[96] = "";
-  const piece_list& pieces = ranges_[s.range].pieces();
+  const piece_list none, &pieces = factors_ ? none : ranges_[s.range].pieces();
+  if (factors_) v.tensor = e.tensor;
   if (e.tensor < pieces.size()) {
     // The sentence counts tensors, and elements, from the range's first.
     const piece& p = pieces[e.tensor];
@@ -93,6 +94,7 @@ bool exchange::finds_fault(const step& s) {
 }
 
 void exchange::encode(const step& s) {
+  if (factors_) return encode_factor(s);
   range_work& r = ranges_[s.range];
   slot_size_[s.slot] = 0;
   const bool of_sum = s.what == DR_STEP_ENCODE_SUM;
@@ -112,16 +114,17 @@ void exchange::encode(const step& s) {
 }
 
 void exchange::send(const step& s) {
-  if (ranges_[s.range].empty()) return;
+  if (skips(s.range)) return;
   const size_t size = failed() ? 0 : slot_size_[s.slot];
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
+  spend(s, size);
   if (const dr_status e = start_request(s.message, false, s.peer, program_.slots[s.slot].tag, bytes, size))
     poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "sending to it failed (%s)", status_name(e));
 }
 
 void exchange::recv(const step& s) {
   slot_size_[s.slot] = 0;
-  if (ranges_[s.range].empty()) return;
+  if (skips(s.range)) return;
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   const size_t room = slot_room_[s.slot];
   if (const dr_status e = start_request(s.message, true, s.peer, program_.slots[s.slot].tag, bytes, room))
@@ -130,7 +133,7 @@ void exchange::recv(const step& s) {
 
 dr_status exchange::wait(const step& s) {
   request& r = requests_[s.message];
-  if (ranges_[s.range].empty() || failed() || !r.open) return DR_OK;
+  if (skips(s.range) || failed() || !r.open) return DR_OK;
   const frame_slot& slot = program_.slots[s.slot];
   size_t size = 0;
   const dr_status status = test(r, size);
@@ -157,6 +160,11 @@ void exchange::judge(const step& s, size_t size) {
   slot_size_[s.slot] = size;
   if (dry()) return spend(s, size);
   dr_error& e = c_.error;
+  if (factors_) {
+    if (const dr_status bad = factors_->check(s.range, frame_tag(slot), frame_of(s.slot), size, e))
+      return poison(bad, s.peer, slot.depth, "range %u: %s", s.range, e.message);
+    return spend(s, size);
+  }
   view_.clear();
   dr_decode_options tagged{};
   tagged.flags = DR_DECODE_TAG;
@@ -180,12 +188,14 @@ std::span<const dr_bytes> exchange::gather_frames(const step& s) {
 }
 
 const float* exchange::weights(const step& s, float factor) {
-  const bool mean = s.weight == weighting::mean && !(options_.flags & DR_EXCHANGE_SUM);
+  // (Votes are counted as they are: a rounded mean could break a tie.)
+  const bool mean = s.weight == weighting::mean && !(options_.flags & DR_EXCHANGE_SUM) && !plans_.method->votes;
   std::fill_n(weights_.begin(), s.count, mean ? factor / static_cast<float>(program_.ranks) : factor);
   return weights_.data();
 }
 
 void exchange::sum(const step& s) {
+  if (factors_) return sum_factor(s);
   range_work& r = ranges_[s.range];
   summed_[s.range] = 0;
   if (r.empty()) return;
@@ -207,6 +217,7 @@ void exchange::sum(const step& s) {
 }
 
 void exchange::merge(const step& s) {
+  if (factors_) return merge_factor(s);
   range_work& r = ranges_[s.range];
   if (r.empty() || failed()) return;
   const std::span<const dr_bytes> frames = gather_frames(s);

@@ -127,10 +127,10 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
     tag = turned(tag, to);
     from = options_.ranks - to, to = 0;
   }
-  make_room(waiting(from, to), 1);
-  make_room(turns_, turns_of_one);
-  port& out = ranks_[sender];
   const message_fate fate = faults ? faults->fate_of(from, to, tag, size) : message_fate{};
+  make_room(waiting(from, to), size_t{1} + fate.doubled);
+  make_room(turns_, turns_of_one + fate.doubled);
+  port& out = ranks_[sender];
   const double rate = options_.bytes_per_second;
   const uint64_t begins = std::max(out.clock, out.out_free);
   const uint64_t takes = options_.takes
@@ -157,8 +157,8 @@ dr_status loopback::send(uint32_t from, uint32_t to, uint32_t tag, const void* b
     }
     waiting(from, to).push_back(n);
     push({begins + options_.latency_ns + fate.delay_ns, 0, nobody, n});
+    match(from, to);  // each as it comes: a receive that waits takes the first, whose request somebody tests
   }
-  match(from, to);
   return DR_OK;
 }
 

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <string_view>
 
-#include "api/state.hpp"
 #include "exchange/exchange.hpp"
 #include "pipeline/tensor_check.hpp"
 #include "primitive/rng.hpp"
@@ -18,6 +17,26 @@ constexpr uint64_t default_timeout_ns = 60'000'000'000;
 constexpr uint64_t tag_end = uint64_t{1} << 28;
 
 uint64_t round_up(uint64_t size) { return (size + arena::alignment - 1) / arena::alignment * arena::alignment; }
+
+// UNSUPPORTED: a memory that an exchange's schedule would not do justice.
+dr_status check_memory(const plan& method, uint32_t ranges, dr_error& error) {
+  if (!method.keeps_feedback()) return DR_OK;
+  const feedback_kind kind = method.kept();
+  const bool has_momentum = kind == feedback_kind::dgc || kind == feedback_kind::momentum;
+  const exchange_kind how = method.exchange.kind;
+  if (has_momentum && how != exchange_kind::gather && how != exchange_kind::owner)
+    return fail(
+        error, DR_E_UNSUPPORTED,
+        "plan: each encode of a sum would apply the momentum of feedback=%s again; use exchange=gather or owner",
+        feedback_name(kind));
+  if (clip_of(method) > 0 && ranges > 1)
+    return fail(
+        error, DR_E_UNSUPPORTED,
+        "plan: feedback=dgc(clip=%g) requires the norm of all tensors, and the exchange encodes %u ranges apart; "
+        "use exchange=gather",
+        clip_of(method), ranges);
+  return DR_OK;
+}
 
 }  // namespace
 
@@ -48,6 +67,10 @@ dr_status exchange::check_request(const exchange_request& request) {
         return fail(c_.error, DR_E_UNSUPPORTED,
                     "plan: each encode of a sum would apply gamma=%g again; use exchange=gather",
                     method.feedback.value(i));
+  if (const dr_status s = check_memory(method, ranges_of(method.exchange, t.ranks), c_.error)) return s;
+  if (method.votes && o.dense_below)
+    return fail(c_.error, DR_E_UNSUPPORTED,
+                "options: dense_below %" PRIu64 " is not supported with merge=vote: means beside signs", o.dense_below);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const tensor_view& t = tensors_[i];
     tensor_shape shape;
@@ -73,9 +96,20 @@ dr_status exchange::check_request(const exchange_request& request) {
 dr_status exchange::make_plans(const exchange_request& request) {
   plans_.method = request.method;
   plans_.dense_below = options_.dense_below;
-  std::string text = "index=all value=raw";
-  if (request.method->keeps_feedback()) text += std::string(" feedback=") + request.method->feedback.codec->name;
-  return bind_plan(text, plans_.exact, c_.error);
+  if (const dr_status s = bind_exact(*plans_.method, plans_.exact, c_.error)) return s;
+  plans_.sum = plans_.method;
+  plans_.exact_sum = plans_.exact;
+  if (plans_.method->exchange.kind != exchange_kind::owner) return DR_OK;
+  if (const dr_status s = bind_sum(plans_.method, plans_.sum, c_.error)) return s;
+  return bind_sum(plans_.exact, plans_.exact_sum, c_.error);
+}
+
+dr_status exchange::prepare_factors() {
+  if (dry())
+    return fail(c_.error, DR_E_UNSUPPORTED, "options: DR_EXCHANGE_DRY models frames; `%s` makes none",
+                plans_.method->text.c_str());
+  factors_ = std::make_unique<factor_work>(c_, transport_.ranks);
+  return factors_->create(*plans_.method, memory(), options_.dense_below);
 }
 
 dr_status exchange::prepare_ranges() {
@@ -108,9 +142,11 @@ dr_status exchange::take_memory() {
   const uint64_t frames = size;
   info_.sent_max = 0;
   for (const frame_slot& slot : program_.slots) {
-    const range_work& r = ranges_[slot.range];
     slot_at_.push_back(size - frames);
-    slot_room_.push_back(dry() ? UINT64_MAX >> 1 : r.empty() ? 0 : r.frame_bound(slot.kind));
+    slot_room_.push_back(dry()               ? UINT64_MAX >> 1
+                         : factors_          ? factors_->room(slot.range)
+                         : skips(slot.range) ? 0
+                                             : ranges_[slot.range].frame_bound(slot.kind));
     if (!dry()) size += round_up(slot_room_.back());
   }
   for (const step& s : program_.steps)
@@ -123,7 +159,7 @@ dr_status exchange::take_memory() {
   std::memset(block_, 0, frames);
   frames_ = block_ + frames;
   verdicts_ = {reinterpret_cast<verdict*>(block_), program_.ranks};
-  info_.memory = block_size_;
+  info_.memory = block_size_ + (factors_ ? factors_->memory_size() : 0);
   if (dry()) return DR_OK;
   for (size_t j = 0; j < ranges_.size(); ++j) {
     if (ranges_[j].empty()) continue;
@@ -179,11 +215,15 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
   if (!dry())
     if (const dr_status s = list_ranges(outs_, ranges, c_.error)) return s;
   if (const dr_status s = make_plans(request)) return s;
-  program_ = compile(request.method->exchange, transport_.ranks, transport_.rank);
+  if (request.method->transforms())
+    if (const dr_status s = prepare_factors()) return s;
+  program_ = factors_ ? compile_factors(factors_->phases(), transport_.ranks, transport_.rank)
+                      : compile(request.method->exchange, transport_.ranks, transport_.rank);
   if (program_.tags >= tag_end)
     return fail(c_.error, DR_E_ARGUMENT, "exchange: %u ranges of %u ranks take more tags than there are",
                 program_.ranges, program_.ranks);
-  if (const dr_status s = prepare_ranges()) return s;
+  if (!factors_)
+    if (const dr_status s = prepare_ranges()) return s;
   if (const dr_status s = check_room(outs_)) return s;
   if (const dr_status s = take_memory()) return s;
   fingerprint_ = fingerprint(request);
@@ -248,74 +288,6 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
     if (!r.empty()) (void)r.rebind(memory());
   c_.error = error;
   return status;
-}
-
-// ---- Residuals, in the order of a tensor's elements --------------------------------------------------------
-
-namespace {
-
-residual_kind kind_of(uint32_t which) { return which == DR_RESIDUAL_SUM ? residual_kind::sum : residual_kind::own; }
-
-}  // namespace
-
-template <class F>
-dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
-  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
-  if (which > DR_RESIDUAL_SUM)
-    return fail(c_.error, DR_E_ARGUMENT, "which: %u is neither DR_RESIDUAL_OWN nor DR_RESIDUAL_SUM", which);
-  if (tensor >= tensors_.size())
-    return fail(c_.error, DR_E_ARGUMENT, "tensor %zu: not below the %zu of the exchange", tensor, tensors_.size());
-  const tensor_view& t = tensors_[tensor];
-  const uint64_t width = std::max(1u, t.width);
-  if (elements != t.universe * width)
-    return fail(c_.error, DR_E_ARGUMENT, "residual: %" PRIu64 " elements; the tensor has %" PRIu64, elements,
-                t.universe * width);
-  if (!memory && elements) return fail(c_.error, DR_E_ARGUMENT, "residual is NULL");
-  for (range_work& r : ranges_)
-    for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
-      const piece& p = r.pieces()[i];
-      if (p.tensor != tensor) continue;
-      uint64_t size = 0;
-      std::byte* const state = r.state_of(kind_of(which), i, size);
-      if (const dr_status s = f(r, i, state, size, p.first * width, p.rows * width)) return s;
-    }
-  return DR_OK;
-}
-
-dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
-  const auto nothing = [](auto&&...) { return DR_OK; };
-  if (const dr_status s = each_residual(which, tensor, residual, elements, nothing)) return s;
-  std::fill_n(residual, elements, 0.0f);
-  return each_residual(
-      which, tensor, residual, elements,
-      [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
-        float* from = nullptr;
-        uint64_t there = 0;
-        dr_error ignored = no_error();  // (a fresh state is zeros)
-        if (state && n && !find_residual(state, size, from, there, ignored)) std::memcpy(residual + first, from, 4 * n);
-        return DR_OK;
-      });
-}
-
-dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
-  // Nothing is written unless all can be.
-  const dr_status fits = each_residual(
-      which, tensor, residual, elements,
-      [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
-        const auto* const end = residual + first + n;
-        const auto* const at = state ? end : std::find_if(residual + first, end, [](float x) { return x != 0; });
-        if (at == end) return DR_OK;
-        fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be 0 where another rank is the owner",
-             static_cast<size_t>(at - residual), static_cast<double>(*at));
-        c_.error.where = static_cast<uint64_t>(at - residual);
-        return DR_E_ARGUMENT;
-      });
-  if (fits) return fits;
-  return each_residual(
-      which, tensor, residual, elements,
-      [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t) -> dr_status {
-        return state ? fill_state(r.plan_of(i), r.view_of(i), residual + first, state, size, c_.error) : DR_OK;
-      });
 }
 
 std::span<const uint64_t> exchange::count_rows() {

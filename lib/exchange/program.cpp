@@ -78,6 +78,10 @@ class builder {
     s.residual = residual;
     s.with_gradient = with_gradient;
   }
+  void sum_into(uint32_t slot, const std::vector<uint32_t>& slots) {
+    merge(DR_STEP_SUM, p_.slots[slot].range, slots, weighting::one);
+    p_.steps.back().slot = slot;
+  }
   void agree() { add(DR_STEP_AGREE, 0, no_slot); }
   program finish() {
     add(DR_STEP_DRAIN, 0, no_slot);
@@ -246,6 +250,38 @@ program compile_hierarchy(uint32_t n, uint32_t me, uint32_t inner, uint32_t part
 }
 
 }  // namespace
+
+// Each chunk to its owner, the sums to all: as `owner`, but with nothing encoded.
+program compile_factors(uint32_t phases, uint32_t ranks, uint32_t rank) {
+  const uint32_t n = ranks, me = rank;
+  const uint32_t ranges = phases * n;
+  builder b(n, me, ranges);
+  std::vector<std::vector<uint32_t>> from(phases);  // [phase][rank]: chunks of this rank's; its own, too
+  std::vector<uint32_t> mine(ranges), sums(ranges);
+  for (uint32_t f = 0; f < phases; ++f)
+    for (uint32_t p = 0; p < n; ++p) {
+      const uint32_t own = f * n + me, theirs = f * n + p;
+      from[f].push_back(b.slot(own, p, frame_kind::part, 1 + own, 2 * f));
+      if (p != me) b.recv(from[f][p], p);
+      mine[theirs] = p == me ? from[f][me] : b.slot(theirs, me, frame_kind::part, 1 + theirs);
+      sums[theirs] = b.slot(theirs, p, frame_kind::sum, 1 + ranges + theirs, 2 * f + 1);
+      if (p != me) b.recv(sums[theirs], p);
+    }
+  for (uint32_t f = 0; f < phases; ++f) {
+    for (uint32_t i = 1; i <= n; ++i) {
+      const uint32_t to = b.behind(i);
+      b.encode(mine[f * n + to]);
+      if (to != me) b.send(mine[f * n + to], to);
+    }
+    for (uint32_t i = 1; i < n; ++i) b.wait(from[f][b.before(i)]);
+    b.sum_into(sums[f * n + me], from[f]);
+    for (uint32_t i = 1; i < n; ++i) b.send(sums[f * n + me], b.behind(i));
+    for (uint32_t i = 1; i < n; ++i) b.wait(sums[f * n + b.before(i)]);
+    if (f + 1 == phases) b.agree();
+    for (uint32_t o = 0; o < n; ++o) b.merge(DR_STEP_MERGE, f * n + o, {sums[f * n + o]}, weighting::one);
+  }
+  return b.finish();
+}
 
 uint32_t ranges_of(const exchange_stage& how, uint32_t ranks) {
   const bool owned = how.kind == exchange_kind::owner || how.kind == exchange_kind::ring;

@@ -52,5 +52,7 @@ struct program {
 // How many ranges the elements are cut into.
 uint32_t ranges_of(const exchange_stage& how, uint32_t ranks);
 program compile(const exchange_stage& how, uint32_t ranks, uint32_t rank);
+// Of so many factors that are all-reduced one after the other. Range f · ranks + o is rank o's chunk of factor f.
+program compile_factors(uint32_t phases, uint32_t ranks, uint32_t rank);
 
 }  // namespace dr

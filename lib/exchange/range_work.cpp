@@ -6,7 +6,7 @@
 
 #include "api/state.hpp"
 #include "deepreduce/exchange.h"
-#include "primitive/value_type.hpp"
+#include "primitive/value_rows.hpp"
 
 namespace dr {
 namespace {
@@ -14,23 +14,11 @@ namespace {
 uint64_t width_of(const tensor_view& t) { return t.width ? t.width : 1; }
 uint64_t elements_of(const tensor_view& t) { return t.universe * width_of(t); }
 
-constexpr uint64_t state_header = 16;  // of dr_state_size bytes; the residual follows
-
 // sum[i] += values[i].
 template <class Type>
 void add_values(const void* values, float* sum, uint64_t n) {
   const auto* const from = static_cast<const typename Type::bits*>(values);
   for (uint64_t i = 0; i < n; ++i) sum[i] += Type::to_f32(from[i]);
-}
-
-// In place, from the front: a rounded value is no longer than its source.
-template <class Type>
-void round_values(float* sum, uint64_t n) {
-  auto* const to = reinterpret_cast<std::byte*>(sum);
-  for (uint64_t i = 0; i < n; ++i) {
-    const typename Type::bits rounded = rounded_finite<Type>(sum[i]);
-    std::memcpy(to + i * sizeof rounded, &rounded, sizeof rounded);
-  }
 }
 
 template <class Type>
@@ -87,6 +75,7 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
   for (const piece& p : pieces_) {
     tensor_view v = at_memory.tensors[p.tensor];
     plans_.push_back(plans.of(v));
+    sum_plans_.push_back(plans.of_sum(v));
     sparse |= v.index_dtype != 0;
     if (!v.index_dtype) v.universe = p.rows;
     v.key = v.key ? v.key + p.first : first_key;
@@ -97,15 +86,15 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
     list.views.push_back(v);
     list.plans.push_back(plans_.back());
   }
-  feedback_ = plans.method->keeps_feedback();
   const auto place = [&](frame_kind kind) {
     batches_[at(kind)] = std::make_shared<placed_batch>();
     return batches_[at(kind)]->place(c_.request_for(plans.method, 0), list, target{}, c_.error);
   };
   if (const dr_status s = place(frame_kind::part)) return s;
   batches_[at(frame_kind::sum)] = batches_[at(frame_kind::part)];
-  if (sparse && uses_.has_sum()) {
+  if (uses_.has_sum() && (sparse || sum_plans_ != plans_)) {
     for (tensor_view& v : list.views) v.index_dtype = 0, v.count = 0, v.flags = 0;
+    list.plans = sum_plans_;
     if (const dr_status s = place(frame_kind::sum)) return s;
   }
   if (!uses_.encodes[at(frame_kind::exact)] && !uses_.sums[at(frame_kind::exact)]) return DR_OK;
@@ -134,19 +123,25 @@ uint64_t range_work::place(std::byte* memory) {
   };
   for (auto& list : states_) list.clear();
   sums_.clear();
-  for (const tensor_view& v : views_) {
-    const uint64_t n = elements_of(v);
-    for (const residual_kind which : {residual_kind::own, residual_kind::sum})
-      states_[at(which)].push_back(feedback_ && uses_.has(which) ? take(state_header + 4 * n) : nullptr);
-    sums_.push_back(uses_.has_sum() ? take(4 * n) : nullptr);
+  for (size_t i = 0; i < views_.size(); ++i) {
+    for (const residual_kind which : {residual_kind::own, residual_kind::sum}) {
+      const uint64_t size = plan_of(which, i).keeps_feedback() && uses_.has(which) ? state_bytes(which, i) : 0;
+      states_[at(which)].push_back(size ? take(size) : nullptr);
+    }
+    sums_.push_back(uses_.has_sum() ? take(4 * elements_of(views_[i])) : nullptr);
   }
   return used;
 }
 
 std::byte* range_work::state_of(residual_kind which, size_t piece, uint64_t& size) const {
-  size = state_header + 4 * elements_of(views_[piece]);
   const auto& states = states_[at(which)];
-  return states.empty() ? nullptr : states[piece];
+  if (states.empty() || !states[piece]) return nullptr;
+  size = state_bytes(which, piece);
+  return states[piece];
+}
+
+uint64_t range_work::state_bytes(residual_kind which, size_t piece) const {
+  return kept_size(plan_of(which, piece).kept(), elements_of(views_[piece]));
 }
 
 dr_status range_work::bind(const exchange_memory& at_memory) {
@@ -159,7 +154,8 @@ dr_status range_work::bind(const exchange_memory& at_memory) {
     if (uses_.sums[kind]) make(sum_[kind], kind, uses_.summed);
     if (uses_.merges[kind]) make(merge_, kind, uses_.merged);
     for (size_t which = 0; which < residual_kinds; ++which)
-      if (feedback_ && uses_.backs[which][kind]) make(back_[which][kind], kind, uses_.summed);
+      if (keeps_residual(static_cast<residual_kind>(which)) && uses_.backs[which][kind])
+        make(back_[which][kind], kind, uses_.summed);
   }
   return rebind(at_memory);
 }
@@ -204,9 +200,8 @@ dr_status range_work::rebind(const exchange_memory& at_memory) {
     if (const dr_status s = encodes(encode_[at(kind)], of_sum ? uses_.residual : residual_kind::own, of_sum)) return s;
     if (const dr_status s = decodes(sum_[at(kind)], to_sum)) return s;
     for (const residual_kind which : {residual_kind::own, residual_kind::sum})
-      if (const dr_status s = decodes(back_[at(which)][at(kind)], [&](size_t i, tensor_out& o) {
-            o.values = states_[at(which)][i] + state_header;
-          }))
+      if (const dr_status s = decodes(back_[at(which)][at(kind)],
+                                      [&](size_t i, tensor_out& o) { o.values = residual_of(states_[at(which)][i]); }))
         return s;
   }
   return decodes(merge_, [&](size_t i, tensor_out& o) {
@@ -284,7 +279,8 @@ void range_work::round_sum() {
   for (size_t i = 0; i < views_.size(); ++i) {
     const tensor_view& v = views_[i];
     auto* const sum = reinterpret_cast<float*>(sums_[i]);
-    if (v.dtype != DR_F32) with_type(v.dtype, [&](auto type) { round_values<decltype(type)>(sum, elements_of(v)); });
+    if (v.dtype != DR_F32)
+      with_type(v.dtype, [&](auto type) { round_values_at<decltype(type)>.best()(sum, elements_of(v), sum); });
   }
 }
 

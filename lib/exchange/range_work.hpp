@@ -37,14 +37,15 @@ struct exchange_memory {
   std::span<const tensor_out> outs;
 };
 
-// Plans of an exchange: of most tensors; of those that go dense beside them, and of frames that are exact as a whole.
+// Plans of an exchange: of most tensors; of those that go dense beside them, and of frames that are exact as a whole;
+// and of either as a sum.
 struct exchange_plans {
-  std::shared_ptr<const plan> method, exact;
+  std::shared_ptr<const plan> method, exact, sum, exact_sum;
   uint64_t dense_below = 0;  // elements
 
-  const std::shared_ptr<const plan>& of(const tensor_view& t) const {
-    return t.universe * (t.width ? t.width : 1) < dense_below ? exact : method;
-  }
+  bool is_small(const tensor_view& t) const { return t.universe * (t.width ? t.width : 1) < dense_below; }
+  const std::shared_ptr<const plan>& of(const tensor_view& t) const { return is_small(t) ? exact : method; }
+  const std::shared_ptr<const plan>& of_sum(const tensor_view& t) const { return is_small(t) ? exact_sum : sum; }
 };
 
 class range_work {
@@ -86,7 +87,10 @@ class range_work {
   const piece_list& pieces() const { return pieces_; }
   // The state of a piece's residual; nullptr if there is none.
   std::byte* state_of(residual_kind which, size_t piece, uint64_t& size) const;
-  const plan& plan_of(size_t piece) const { return *plans_[piece]; }
+  uint64_t state_bytes(residual_kind which, size_t piece) const;
+  const plan& plan_of(residual_kind which, size_t piece) const {
+    return *(which == residual_kind::sum ? sum_plans_ : plans_)[piece];
+  }
   tensor_view view_of(size_t piece) const { return views_[piece]; }
   // Rows that the last merge counted, of a piece.
   uint64_t counted(size_t piece) const { return merge_ ? merge_->outs[piece].count : 0; }
@@ -94,6 +98,10 @@ class range_work {
  private:
   template <class F>
   void each_bound(F&& f) const;
+  // Whether frames can be given back to a residual. (All tensors' plans have the same feedback.)
+  bool keeps_residual(residual_kind which) const {
+    return which != residual_kind::none && plan_of(which, 0).keeps_residual();
+  }
   void round_sum();
 
   using binding = std::unique_ptr<bound_batch>;
@@ -101,9 +109,8 @@ class range_work {
   piece_list pieces_;
   range_uses uses_;
   uint64_t elements_ = 0;
-  bool feedback_ = false;
   std::vector<tensor_view> views_;  // of the pieces
-  std::vector<std::shared_ptr<const plan>> plans_;
+  std::vector<std::shared_ptr<const plan>> plans_, sum_plans_;
   std::shared_ptr<placed_batch> batches_[frame_kinds];     // of sums: all dense
   std::vector<std::byte*> states_[residual_kinds], sums_;  // of the pieces; a sum is f32 until it is encoded
   // Tensors or the sum to frames; frames to the sum, to the outputs, to residuals.

@@ -1,4 +1,4 @@
-// Error feedback as the registry lists it.
+// Feedback as the registry lists it.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,9 @@
 namespace dr {
 
 enum residual_param : size_t { residual_beta, residual_gamma };
-extern const dr_codec residual_entry;
+enum efsignsgd_param : size_t { efsignsgd_lr };
+enum dgc_memory_param : size_t { dgc_momentum, dgc_clip, dgc_masking };
+enum momentum_param : size_t { momentum_beta };
+extern const dr_codec residual_entry, efsignsgd_entry, dgc_memory_entry, momentum_entry;
 
 }  // namespace dr

@@ -27,15 +27,15 @@ struct open_states {
       if (lane != 0) return;
       auto& state = *static_cast<residual_state*>(job.out);
       if (state.is_fresh())
-        state = {a.common.magic, a.common.version, job.key};
-      else if (!state.has_version(a.common.magic, a.common.version) || state.elements != job.key)
+        state = {a.common.magic, a.common.kind, job.key};
+      else if (!state.is_of(a.common.magic, a.common.kind) || state.elements != job.key)
         return raise(job.fault, DR_E_ARGUMENT, DR_STREAM_NONE, 0, state.elements);
       reinterpret_cast<device_row*>(job.tell_count)->accumulates = 1;
     });
   }
 };
 struct open_states_common {
-  uint32_t magic, version;
+  uint32_t magic, kind;
 };
 
 // acc[support[i]] -= sent value i; 0 where the rest is not finite. Without a frame nothing was sent: what was

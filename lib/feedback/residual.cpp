@@ -1,83 +1,12 @@
 #include "feedback/residual.hpp"
 
 #include <algorithm>
-#include <cinttypes>
-#include <cmath>
-#include <cstdarg>
-#include <cstdio>
 #include <cstring>
 
-#include "primitive/value_type.hpp"
+#include "primitive/value_rows.hpp"
 #include "primitive/value_vectors.hpp"
 
 namespace dr {
-namespace {
-
-// An error about a state; `what` is the value at fault.
-[[gnu::format(printf, 3, 4)]] dr_status bad_state(dr_error& error, uint64_t what, const char* format, ...) {
-  char sentence[200];
-  va_list args;
-  va_start(args, format);
-  std::vsnprintf(sentence, sizeof sentence, format, args);
-  va_end(args);
-  fail(error, DR_E_ARGUMENT, "state: %s", sentence);
-  error.what = what;
-  return DR_E_ARGUMENT;
-}
-
-dr_status check_aligned(const void* state, dr_error& error) {
-  const auto at = reinterpret_cast<uintptr_t>(state);
-  return at % 8 ? bad_state(error, at, "not aligned to 8 bytes") : DR_OK;
-}
-
-dr_status read_head(const void* state, residual_state& head, dr_error& error) {
-  std::memcpy(&head, state, sizeof head);
-  if (!head.is_fresh() && !head.has_version())
-    return bad_state(error, head.magic, "not a residual of this version (a fresh state is all zeros)");
-  return DR_OK;
-}
-
-}  // namespace
-
-dr_status check_residual(const void* state, uint64_t state_size, uint64_t elements, bool on_device, dr_error& error) {
-  if (!state)
-    return bad_state(error, 0, "NULL; a plan with feedback needs %" PRIu64 " bytes (dr_state_size)",
-                     residual_size(elements));
-  if (const dr_status s = check_aligned(state, error)) return s;
-  if (state_size < residual_size(elements))
-    return bad_state(error, state_size, "%" PRIu64 " bytes given, %" PRIu64 " needed", state_size,
-                     residual_size(elements));
-  if (on_device) return DR_OK;  // its header is validated there
-  residual_state head;
-  if (const dr_status s = read_head(state, head, error)) return s;
-  if (head.magic && head.elements != elements)
-    return bad_state(error, head.elements, "belongs to a tensor of %" PRIu64 " elements; this one has %" PRIu64,
-                     head.elements, elements);
-  return DR_OK;
-}
-
-dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error) {
-  if (!state) return bad_state(error, 0, "NULL");
-  if (state_size < sizeof head)
-    return bad_state(error, state_size, "%" PRIu64 " bytes given, at least %zu needed", state_size, sizeof head);
-  if (const dr_status s = check_aligned(state, error)) return s;
-  if (const dr_status s = read_head(state, head, error)) return s;
-  if (head.elements > (state_size - sizeof head) / 4)
-    return bad_state(error, head.elements, "%" PRIu64 " bytes given, too few for its %" PRIu64 " elements", state_size,
-                     head.elements);
-  return DR_OK;
-}
-
-double residual_norm(const float* m, uint64_t n) {
-  double sums[8] = {};
-  uint64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    for (uint64_t k = 0; k < 8; ++k) sums[k] += double{m[i + k]} * double{m[i + k]};
-  for (; i < n; ++i) sums[i % 8] += double{m[i]} * double{m[i]};
-  double all = 0;
-  for (const double s : sums) all += s;
-  return std::sqrt(all);
-}
 
 namespace {
 
@@ -168,11 +97,7 @@ void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t
 }
 
 void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out) {
-  with_value_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    auto* to = static_cast<typename T::bits*>(out);
-    for (uint64_t i = 0; i < elements; ++i) to[i] = rounded_finite<T>(acc[i]);
-  });
+  with_value_type(dtype, [&](auto type) { round_values_at<decltype(type)>.best()(acc, elements, out); });
 }
 
 void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,

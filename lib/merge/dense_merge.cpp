@@ -18,12 +18,13 @@ constexpr uint64_t streamed_from = uint64_t{8} << 20;
 // had been added to the whole. Rows and outputs are cut where either ends.
 class dense_merger {
  public:
-  dense_merger(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const deliver_room* rooms,
-               pool& workers, std::span<tensor_out> outs)
+  dense_merger(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const voters& votes,
+               const deliver_room* rooms, pool& workers, std::span<tensor_out> outs)
       : frames_(frames),
         weights_(weights),
         copies_(mode == merge_mode::copy),
         clears_(mode != merge_mode::add),
+        votes_(votes),
         rooms_(rooms),
         pool_(workers),
         outs_(outs) {}
@@ -71,13 +72,27 @@ class dense_merger {
       std::byte* const out = at_element(o, begin * width_of(o));
       const bool streams = streams_ && bytes <= deliver_room::tile_bytes;
       if (!streams && clears_) std::memset(out, 0, bytes);
+      const deliver_room::cursor from = frames_.empty() ? deliver_room::cursor{0, 0, 0} : room.cursors[0];
       const uint64_t pairs = fill(room, o, before + begin, n, streams ? room.tile : out);
+      if (votes_(i)) take_signs(o.dtype, streams ? room.tile : out, n * width_of(o));
       if (streams) {
         stream_out(room.tile, bytes, out);
-        std::memset(room.tile, 0, bytes);
+        if (votes_(i) || !clear_pairs(from, pairs, before + begin, n, o, room.tile)) std::memset(room.tile, 0, bytes);
       }
       std::atomic_ref(o.count).fetch_add(pairs, std::memory_order_relaxed);
     }
+  }
+
+  // Sets a tile's pairs to 0 again, which is sooner done than to clear all of it: where they are few, single numbers, and
+  // of a row of the one frame that spans the tile. Otherwise false.
+  bool clear_pairs(const deliver_room::cursor& from, uint64_t pairs, uint64_t first, uint64_t n, const tensor_out& o,
+                   std::byte* tile) const {
+    if (frames_.size() != 1 || from.row >= frames_[0].size() || pairs > n / 16) return false;
+    const decoded_row& row = frames_[0][from.row];
+    if (!row.support || row.width != 1 || first < from.first || first + n > from.first + row.universe) return false;
+    for (uint64_t k = from.at; k < from.at + pairs; ++k)
+      store_bits(o.dtype, tile, row.support[k] + from.first - first, 0);
+    return true;
   }
 
   // The place of the first row of the universe from `first` on.
@@ -133,6 +148,7 @@ class dense_merger {
   std::span<const decoded_frame> frames_;
   const float* weights_;
   bool copies_, clears_, streams_ = false;
+  voters votes_;
   const deliver_room* rooms_;
   pool& pool_;
   std::span<tensor_out> outs_;
@@ -141,9 +157,9 @@ class dense_merger {
 
 }  // namespace
 
-void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode,
+void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const voters& votes,
                  const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
-  dense_merger(frames, weights, mode, rooms, workers, outs).run();
+  dense_merger(frames, weights, mode, votes, rooms, workers, outs).run();
 }
 
 }  // namespace dr

@@ -3,48 +3,21 @@
 #include <algorithm>
 #include <cstring>
 
-#include "merge/merge_kernel.hpp"
+#include "merge/merge_values.hpp"
 #include "primitive/cpu.hpp"
 
 namespace dr {
 namespace {
 
-// NaN are rare, and to compare each sum would take a quarter of the time of a merge. But a sum over a few numbers is
-// NaN if one of them is: they are looked for in blocks.
-constexpr uint64_t sums_block = 256;
-// Of pairs, few: what lies behind the tile's last pair is fetched for nothing, and is much where many frames have few
-// pairs in a tile.
+// NaN are rare, and a comparison for each sum would take a quarter of a merge's time. A sum of a few numbers is NaN if
+// one of them is, so NaN are looked for a block at a time. Blocks are small: of the last one in a tile, the values
+// behind the tile's end are fetched for nothing, which is much where many frames have few pairs in a tile.
 constexpr uint64_t pairs_block = 64;
-
-// out[i] += weight · values[i] of f32, n of them.
-void add_dense(const uint32_t* values, uint64_t n, float weight, uint32_t* out) {
-  const auto add = [&](uint64_t i) { out[i] = added<f32_type, f32_type>(out[i], weight, values[i]); };
-  uint64_t begin = 0;
-#if DR_X86
-  const __m128 by = _mm_set1_ps(weight);
-  for (; begin + sums_block <= n; begin += sums_block) {
-    __m128 seen[4] = {};
-    for (uint64_t i = begin; i < begin + sums_block; i += 16)
-      for (unsigned k = 0; k < 4; ++k) {
-        auto* const to = reinterpret_cast<float*>(out + i + 4 * k);
-        const __m128 term = _mm_mul_ps(by, _mm_loadu_ps(reinterpret_cast<const float*>(values + i + 4 * k)));
-        const __m128 sum = _mm_add_ps(_mm_loadu_ps(to), term);
-        _mm_storeu_ps(to, sum);
-        seen[k] = _mm_add_ps(seen[k], sum);
-      }
-    const __m128 all = _mm_add_ps(_mm_add_ps(seen[0], seen[1]), _mm_add_ps(seen[2], seen[3]));
-    if (_mm_movemask_ps(_mm_cmpunord_ps(all, all))) [[unlikely]]
-      for (uint64_t i = begin; i < begin + sums_block; ++i)
-        out[i] = std::bit_cast<uint32_t>(computed(std::bit_cast<float>(out[i])));
-  }
-#endif
-  for (; begin < n; ++begin) add(begin);
-}
 
 // out[support[i] - first] += weight · values[i] of f32, of an ascending support below `end`. Returns how many those
 // were.
-uint64_t add_pairs(const uint32_t* support, const uint32_t* values, uint64_t n, float weight, uint64_t first,
-                   uint64_t end, uint32_t* out) {
+uint64_t add_f32_pairs(const uint32_t* support, const uint32_t* values, uint64_t n, float weight, uint64_t first,
+                       uint64_t end, uint32_t* out) {
   float terms[pairs_block];
   for (uint64_t begin = 0; begin < n; begin += pairs_block) {
     const uint32_t *const v = values + begin, *const at = support + begin;
@@ -76,6 +49,15 @@ uint64_t add_pairs(const uint32_t* support, const uint32_t* values, uint64_t n, 
   return n;
 }
 
+template <class From, class To>
+uint64_t add_pairs(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight, uint64_t first,
+                   uint64_t end, typename To::bits* out) {
+  if constexpr (std::is_same_v<From, f32_type> && std::is_same_v<To, f32_type>)
+    return add_f32_pairs(support, values, n, weight, first, end, out);
+  else
+    return add_pairs_at<From, To>.best()(support, values, n, weight, first, end, out);
+}
+
 template <class F>
 void with_two_types(uint32_t from_type, uint32_t to_type, F&& f) {
   with_value_type(from_type, [&](auto from) { with_value_type(to_type, [&](auto to) { f(from, to); }); });
@@ -84,9 +66,7 @@ void with_two_types(uint32_t from_type, uint32_t to_type, F&& f) {
 // Calls each(dense position, stream position) for every value of a support.
 template <class F>
 void each_value(const uint32_t* support, uint64_t count, uint32_t width, F&& each) {
-  if (!support) {
-    for (uint64_t i = 0; i < count * width; ++i) each(i, i);
-  } else if (width == 1) {
+  if (width == 1) {
     for (uint64_t i = 0; i < count; ++i) each(uint64_t{support[i]}, i);
   } else {
     for (uint64_t i = 0; i < count; ++i)
@@ -111,6 +91,7 @@ void scatter(uint32_t from_type, const uint32_t* support, const void* values, ui
     using To = decltype(to);
     const auto* v = static_cast<const typename From::bits*>(values);
     auto* o = static_cast<typename To::bits*>(out);
+    if (!support) return convert_values_at<From, To>.best()(v, count * width, o);
     each_value(support, count, width, [&](uint64_t at, uint64_t i) { o[at] = converted<From, To>(v[i]); });
   });
 }
@@ -122,14 +103,11 @@ void scatter_add(uint32_t from_type, const uint32_t* support, const void* values
     using To = decltype(to);
     const auto* v = static_cast<const typename From::bits*>(values);
     auto* o = static_cast<typename To::bits*>(out);
-    if constexpr (std::is_same_v<From, f32_type> && std::is_same_v<To, f32_type>) {
-      if (!support) return add_dense(v, count * width, weight, o);
-      if (width == 1) {
-        add_pairs(support, v, count, weight, 0, UINT64_MAX, o);
-        return;
-      }
-    }
-    each_value(support, count, width, [&](uint64_t at, uint64_t i) { o[at] = added<From, To>(o[at], weight, v[i]); });
+    if (!support) return add_values_at<From, To>.best()(v, count * width, weight, o);
+    if (width == 1)
+      add_pairs<From, To>(support, v, count, weight, 0, UINT64_MAX, o);
+    else
+      each_value(support, count, width, [&](uint64_t at, uint64_t i) { o[at] = added<From, To>(o[at], weight, v[i]); });
   });
 }
 
@@ -143,11 +121,10 @@ uint64_t put_pairs(const pair_sink& sink, const uint32_t* support, const void* v
     auto* o = static_cast<typename To::bits*>(out);
     const float weight = sink.weight;
     const uint32_t width = sink.width;
-    if constexpr (std::is_same_v<From, f32_type> && std::is_same_v<To, f32_type>)
-      if (sink.adds && width == 1) {
-        n = add_pairs(support, v, count, weight, first, end, o);
-        return;
-      }
+    if (sink.adds && width == 1) {
+      n = add_pairs<From, To>(support, v, count, weight, first, end, o);
+      return;
+    }
     const auto each = [&](auto&& put) {
       uint64_t i = 0;
       if (width == 1)
@@ -170,6 +147,20 @@ void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* o
     scatter_add(sink.from_type, nullptr, values, count, sink.width, sink.weight, sink.to_type, out);
   else
     scatter(sink.from_type, nullptr, values, count, sink.width, sink.to_type, out);
+}
+
+void take_signs(uint32_t dtype, void* values, uint64_t n) {
+  with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    using bits = typename T::bits;
+    const auto sign = static_cast<bits>(~T::magnitude_mask);
+    const bits one = T::from_f64(1);
+    auto* const v = static_cast<bits*>(values);
+    for (uint64_t i = 0; i < n; ++i) {
+      const bits size = v[i] & T::magnitude_mask, below = size ? v[i] & sign : 0;
+      v[i] = size > T::infinity ? v[i] : static_cast<bits>(one | below);
+    }
+  });
 }
 
 void stream_out(const void* from, uint64_t size, void* to) {

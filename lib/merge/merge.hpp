@@ -31,6 +31,9 @@ uint64_t put_pairs(const pair_sink& sink, const uint32_t* support, const void* v
 // Rows without a support, one after the other.
 void put_rows(const pair_sink& sink, const void* values, uint64_t count, void* out);
 
+// The sign of each value, +1 of ±0; NaN stay.
+void take_signs(uint32_t dtype, void* values, uint64_t n);
+
 // A copy past the caches, for data larger than they are.
 void stream_out(const void* from, uint64_t size, void* to);
 

@@ -73,9 +73,16 @@ enum class merge_mode {
   add    // the same, added to the outputs' contents
 };
 
+// The outputs whose sums become votes.
+struct voters {
+  bool all = false;
+  const uint8_t* each = nullptr;  // [outputs], or nullptr
+  bool operator()(size_t output) const { return all || (each && each[output]); }
+};
+
 // Merges frames into the dense ones of the outputs, which they cover one after the other: frame after frame for every
 // element. Adds to `count` of each how many pairs it got. weights [frames]; nullptr: all 1.
-void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode,
+void merge_dense(std::span<const decoded_frame> frames, const float* weights, merge_mode mode, const voters& votes,
                  const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 
 // Writes the tensors of one frame to those of the outputs that are sparse, and sets their `count`.

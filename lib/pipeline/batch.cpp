@@ -10,7 +10,7 @@
 namespace dr {
 namespace {
 
-dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
+dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, dr_error& error) {
   const plan& p = *u.method;
   for (const bound_stage& s : p.value) {
     if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
@@ -20,6 +20,9 @@ dr_status check_unit(const unit& u, uint64_t tensor, dr_error& error) {
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.width, "%s reorders values, which requires width 1, not %u",
                         s.codec->name, u.width);
   }
+  if ((shape.flags & DR_TENSOR_SUM_DUPLICATES) && clip_of(p) > 0)
+    return bad_tensor(error, tensor, DR_E_UNSUPPORTED, shape.flags,
+                      "feedback=dgc(clip=…) does not take DR_TENSOR_SUM_DUPLICATES: the norm is that of the sums");
   if (u.sparse && p.sparsifier().how.block)
     return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a sparse tensor has no blocks",
                       p.sparsify.codec->name);
@@ -42,8 +45,12 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     if (const dr_status s = read_shape(tensors[i], i, out.shapes.emplace_back(), error)) return s;
     const auto& p = plans[i] ? plans[i] : request.method;
     if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, 0, "neither the tensor nor the call has a plan");
+    if (p->transforms())
+      return bad_tensor(error, i, DR_E_UNSUPPORTED, 0,
+                        "`%s` makes factors, not frames: dr_transform_create or an exchange takes it", p->text.c_str());
     if (std::find(out.plans.begin(), out.plans.end(), p) == out.plans.end()) out.plans.push_back(p);
     const tensor_shape& shape = out.shapes.back();
+    if (p->votes) out.votes.resize(tensors.size()), out.votes[i] = 1;
     const bool joins = i > 0 && p->flat && out.units.back().method == p.get();
     if (p->flat && (shape.sparse() || shape.width != 1))
       return bad_tensor(error, i, DR_E_ARGUMENT, shape.width, "bucket=flat requires dense tensors of width 1");
@@ -55,15 +62,19 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       u.universe += shape.universe;
     } else {
       out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width,
-                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p.get()});
+                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p.get(), false});
     }
   }
   for (unit& u : out.units) {
-    if (const dr_status s = check_unit(u, u.first_tensor, error)) return s;
+    if (const dr_status s = check_unit(u, out.shapes[u.first_tensor], u.first_tensor, error)) return s;
     u.source_max = u.sparse ? std::min(out.shapes[u.first_tensor].count, tensor_elements_max) : u.universe;
     u.kept_max = std::min(u.source_max, u.method->sparsifier().most(u.universe));
     u.dense_above = u.method->sparsifier().dense_above(u.universe);
     if (const dr_status s = add_rows(out, u, error)) return s;
+    const bound_sparsifier sparsifier = u.method->sparsifier();
+    // (A blind one keeps zeros, too, and a frame says how many were kept.)
+    u.whole = !u.sparse && u.method->regather && sparsifier.keeps_all() && !sparsifier.how.blind &&
+              out.wire[out.rows[u.first_row].plan].index().whole();
   }
   std::vector<row_bound> bounds;
   for (const batch_row& row : out.rows) bounds.push_back(row.bound);

@@ -36,6 +36,8 @@ struct unit {
   uint64_t kept_max;     // rows that are kept, over all its segments
   uint64_t dense_above;  // if more are kept, all rows are sent dense
   const plan* method;
+  // All of a dense source is sent, zeros too: the value codec reads it where it lies, and nothing is listed or copied.
+  bool whole;
 };
 
 // One of the plans that auto chooses from.
@@ -68,7 +70,8 @@ struct batch {
   uint64_t scratch = 0;     // a worker
   uint64_t workspace = 0;
   uint32_t workers = 1;
-  uint64_t segment_rows = 0;  // as asked for
+  uint64_t segment_rows = 0;   // as asked for
+  std::vector<uint8_t> votes;  // whether a merge of the tensor is a vote; empty: of none
 
   bool chooses() const {
     return std::any_of(rows.begin(), rows.end(), [](const batch_row& r) { return !r.choices.empty(); });

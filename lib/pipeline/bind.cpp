@@ -119,7 +119,7 @@ plan_call canonical_call(const bound_stage& stage) {
 }
 
 constexpr const char* exchange_names[] = {"gather", "owner", "ring", "hierarchy"};
-constexpr uint32_t parts_max = 64, inner_max = 65536;
+constexpr uint32_t parts_max = 64, inner_max = 65536, lowrank_rank_max = 4096;
 
 plan_call canonical_exchange(const exchange_stage& e) {
   plan_call call{exchange_names[static_cast<size_t>(e.kind)], {}};
@@ -128,7 +128,14 @@ plan_call canonical_exchange(const exchange_stage& e) {
   return call;
 }
 
+std::string canonical_transform(const plan& p) {
+  std::vector<plan_stage> stages{{"transform", {{"lowrank", {{"rank", print_number(p.transform.rank)}}}}}};
+  if (p.keeps_feedback()) stages.push_back({"feedback", {canonical_call(p.feedback)}});
+  return print_plan(stages);
+}
+
 std::string canonical_text(const plan& p) {
+  if (p.transforms()) return canonical_transform(p);
   std::vector<plan_stage> stages;
   const auto add = [&](const char* role, const std::vector<bound_stage>& list) {
     plan_stage& stage = stages.emplace_back(plan_stage{role, {}});
@@ -148,6 +155,7 @@ std::string canonical_text(const plan& p) {
     add("order", p.order);
   if (!p.regather) stages.push_back({"regather", {{"off", {}}}});
   if (p.flat) stages.push_back({"bucket", {{"flat", {}}}});
+  if (p.votes) stages.push_back({"merge", {{"vote", {}}}});
   if (plan_call call = canonical_exchange(p.exchange); call.name != exchange_names[0] || !call.arguments.empty())
     stages.push_back({"exchange", {std::move(call)}});
   return print_plan(stages);
@@ -260,6 +268,36 @@ dr_status bind_exchange(const plan_stage& stage, exchange_stage& out, dr_error& 
   return DR_OK;
 }
 
+dr_status bind_transform(const plan_stage& stage, transform_stage& out, dr_error& error) {
+  const plan_call& call = stage.calls[0];
+  if (stage.calls.size() == 1 && call.name == "none" && call.arguments.empty()) return DR_OK;
+  if (stage.calls.size() != 1 || call.name != "lowrank")
+    return fail(error, DR_E_ARGUMENT, "plan: transform= takes lowrank(rank=…) or none");
+  double number = 0;
+  for (const plan_argument& a : call.arguments) {
+    if (a.key != "rank")
+      return fail(error, DR_E_ARGUMENT, "plan: lowrank has no parameter '%s'; it has: rank", a.key.c_str());
+    if (!read_number(a.value, number) || number != std::floor(number) || !(number >= 1 && number <= lowrank_rank_max))
+      return fail(error, DR_E_ARGUMENT, "plan: lowrank(rank=%s): not an integer in 1 … %u", a.value.c_str(),
+                  lowrank_rank_max);
+  }
+  if (number == 0) return fail(error, DR_E_ARGUMENT, "plan: lowrank needs rank=…");
+  out.rank = static_cast<uint32_t>(number);
+  return DR_OK;
+}
+
+// A transform makes factors, not frames: no other stage would do anything, but for the feedback.
+dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, dr_error& error) {
+  for (const plan_stage& stage : stages)
+    if (stage.role != "transform" && stage.role != "feedback")
+      return fail(error, DR_E_UNSUPPORTED,
+                  "plan: transform=lowrank takes no stage but feedback; leave out %s=", stage.role.c_str());
+  if (p.keeps_feedback() && std::string_view(p.feedback.codec->name) != "residual")
+    return fail(error, DR_E_UNSUPPORTED, "plan: transform=lowrank takes feedback=residual, not feedback=%s",
+                p.feedback.codec->name);
+  return DR_OK;
+}
+
 dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "index" || stage.role == "value") {
     bool chosen;
@@ -279,10 +317,24 @@ dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
   if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
   if (stage.role == "regather") return bind_switch(stage, "on", "off", out.regather, error);
   if (stage.role == "bucket") return bind_switch(stage, "flat", "none", out.flat, error);
+  if (stage.role == "merge") return bind_switch(stage, "vote", "mean", out.votes, error);
   if (stage.role == "exchange") return bind_exchange(stage, out.exchange, error);
+  if (stage.role == "transform") return bind_transform(stage, out.transform, error);
   return fail(error, DR_E_ARGUMENT,
-              "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket, exchange",
+              "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket, merge, "
+              "exchange, transform",
               stage.role.c_str());
+}
+
+// Votes are counted over all ranks, of all elements.
+dr_status check_vote(const plan& p, dr_error& error) {
+  const char* const exchange = exchange_names[static_cast<size_t>(p.exchange.kind)];
+  if (!(p.index[0].codec->forms & 1u << DR_FORM_ALL) || !p.index_choices.empty())
+    return fail(error, DR_E_ARGUMENT, "plan: merge=vote requires index=all: an element that no rank sends would be +1");
+  if (p.exchange.kind != exchange_kind::gather && p.exchange.kind != exchange_kind::owner)
+    return fail(error, DR_E_UNSUPPORTED, "plan: merge=vote with exchange=%s: its sums of some ranks have no vote",
+                exchange);
+  return DR_OK;
 }
 
 }  // namespace
@@ -294,6 +346,8 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   auto p = std::make_shared<plan>();
   for (const plan_stage& stage : stages)
     if (const dr_status s = bind_stage(stage, *p, error)) return s;
+  if (p->transforms())
+    if (const dr_status s = check_transform(stages, *p, error)) return s;
   const auto fall_back = [&](dr_role role, const char* name, auto& list) {
     if (list.empty()) (void)bind_call(role, {name, {}}, list.emplace_back(), error);
   };
@@ -307,6 +361,8 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
   // A codec of the whole universe has no keys that could be blocks.
   if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
+  if (p->votes)
+    if (const dr_status s = check_vote(*p, error)) return s;
   if (p->block != 1 && p->index.size() == stages_max)
     return fail(error, DR_E_ARGUMENT, "plan: index= has %zu codecs; with blocks at most %u", p->index.size(),
                 stages_max - 1);
@@ -327,63 +383,6 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
   p->text = canonical_text(*p);
   out = std::move(p);
   return DR_OK;
-}
-
-namespace {
-
-// Whether the support that an index codec reports follows from the tensor's shape, its count and the shared key.
-// (SPEC.md of `seeded` says so of it; of Bloom filters, which have the same traits, it is not so.)
-bool tells_by_shape(const dr_codec& index) {
-  constexpr uint32_t index_seeded = 10;
-  return (index.forms & 1u << DR_FORM_ALL) || index.id == index_seeded;
-}
-
-// A stage without the bytes codecs after it: of fixed size without any.
-bool has_fixed_size(const std::vector<bound_stage>& list) {
-  return list.empty() || (list.size() == 1 && (list[0].codec->traits & DR_FIXED_SIZE));
-}
-
-}  // namespace
-
-plan_traits traits_of(const plan& p) {
-  // With auto: of any of its choices; a single choice counts as fixed.
-  const auto& values = p.value_choices.empty() ? p.value : p.value_choices;
-  const auto& indices = p.index_choices.empty() ? p.index : p.index_choices;
-  const bool replaces = p.index[0].codec->traits & DR_REPLACES_SUPPORT, by_shape = tells_by_shape(*p.index[0].codec);
-  plan_traits out{0, 0};
-  const auto set = [&](bool yes, uint32_t flag) { out.flags |= yes ? flag : 0; };
-  const auto each = [&](const bound_stage& s) {
-    const uint32_t traits = s.codec->traits;
-    set(traits & DR_SHARED_RANDOM, DR_PLAN_SHARED_RANDOM);
-    set(traits & DR_PRIVATE_RANDOM, DR_PLAN_PRIVATE_RANDOM);
-    // (A sparsifier or feedback has no operations: its trait says it.)
-    set((traits & DR_HOST_ONLY) || (s.codec->cpu && !s.codec->cuda), DR_PLAN_HOST_ONLY);
-  };
-  each(p.sparsify);
-  for (const auto* list : {&indices, &values, &p.order}) std::for_each(list->begin(), list->end(), each);
-  set(!p.sparsifier().keeps_all(), DR_PLAN_SPARSIFIES);
-  set(p.keeps_feedback(), DR_PLAN_FEEDBACK);
-  // A bytes codec is always exact. Without regather values go where they were not.
-  const auto lossy = [](const bound_stage& s) {
-    return s.codec->role == DR_ROLE_VALUE && !(s.codec->traits & DR_EXACT);
-  };
-  set(!p.regather || std::any_of(values.begin(), values.end(), lossy), DR_PLAN_LOSSY_VALUES);
-  set(replaces, DR_PLAN_LOSSY_SUPPORT);
-  const bool one_choice = p.index_choices.size() <= 1 && p.value_choices.size() <= 1;
-  const bool fixed = one_choice && has_fixed_size(indices) && has_fixed_size(values) && has_fixed_size(p.order) &&
-                     (!replaces || by_shape) && p.block == 1;  // (the last block may be a short one)
-  set(fixed, DR_PLAN_FIXED_SIZE);
-  // Added up are values at the same positions on every rank.
-  const bool same_support = p.block == 1 && (replaces ? by_shape : p.sparsifier().how.blind);
-  set(one_choice && same_support && has_fixed_size(values) && (values[0].codec->traits & DR_LINEAR), DR_PLAN_LINEAR);
-  set(p.chooses(), DR_PLAN_CHOOSES);
-  set(p.chooses(), DR_PLAN_HOST_ONLY);
-  set(p.flat, DR_PLAN_FLAT);
-  set(p.flat, DR_PLAN_HOST_ONLY);
-  for (const bound_stage& v : values)
-    if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
-  out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
-  return out;
 }
 
 }  // namespace dr

@@ -8,6 +8,7 @@
 
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
+#include "feedback/kept_state.hpp"
 #include "sparsify/sparsifier.hpp"
 
 namespace dr {
@@ -28,6 +29,12 @@ struct exchange_stage {
   uint32_t inner = 0;  // hierarchy: ranks of a host
 };
 
+// The stage transform: two factors of this rank that ranks all-reduce (PowerSGD), in place of frames. Only
+// lib/exchange and capi read it.
+struct transform_stage {
+  uint32_t rank = 0;  // 0: there is no transform
+};
+
 struct plan {
   bound_stage sparsify, feedback;  // feedback.codec is nullptr without one
   std::vector<bound_stage> value, order, index;
@@ -37,19 +44,35 @@ struct plan {
   double value_error = 0;
   uint32_t block = 1;  // elements that an index stands for; 0: the sparsifier says, tensor by tensor
   bool regather = true, flat = false;
+  bool votes = false;  // merge=vote: a merge is the sign of the sum
   exchange_stage exchange;
+  transform_stage transform;
   std::string text;  // canonical
 
   bound_sparsifier sparsifier() const { return {sparsifier_of(*sparsify.codec), sparsify.params()}; }
   bool has_auto() const { return !index_choices.empty() || !value_choices.empty(); }
   bool chooses() const { return has_auto() || block == 0; }
+  bool transforms() const { return transform.rank != 0; }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
+  // With feedback: of which kind.
+  feedback_kind kept() const { return static_cast<feedback_kind>(feedback.codec->id - 1); }
+  bool keeps_residual() const { return keeps_feedback() && dr::keeps_residual(kept()); }
   bool carries_order() const {
     return block == 1 && (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);
   }
 };
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
+
+// The plans that an exchange needs beside a tensor's own (derive_plan.cpp). All of a tensor, exactly; with feedback=dgc u
+// is not masked, so such tensors have plain momentum.
+dr_status bind_exact(const plan& method, std::shared_ptr<const plan>& out, dr_error& error);
+// Of a sum that an owner encodes again: its residual is a plain one, for momentum is in the sum already; with merge=vote
+// the sum is signs, one bit each, exactly.
+dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error);
+
+// The norm that its feedback clips gradients to (clip.cpp); 0: it does not.
+double clip_of(const plan& p);
 
 // Properties of a plan: DR_PLAN_* flags, and the DR_DTYPE_BIT set of supported tensors.
 struct plan_traits {

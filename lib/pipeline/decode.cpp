@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "merge/merge.hpp"
 #include "pipeline/decode_work.hpp"
 #include "primitive/ascending.hpp"
 #include "split/blocks.hpp"
@@ -137,6 +138,20 @@ class decoder {
   stage_runner run_;
 };
 
+// Calls f(row, its place in the outputs) for each row of a frame, until it returns false.
+template <class F>
+bool each_place(const frame_view& frame, std::span<const tensor_out> outs, F&& f) {
+  bool goes_on = true;
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
+    const tensor_out& o = outs[next++];
+    uint64_t first = 0;
+    for (size_t i = begin; goes_on && i < end; first += frame.rows[i++].universe)
+      goes_on = f(i, o, at_element(o, first * width_of(o)));
+  });
+  return goes_on;
+}
+
 // The rows of frames, as merging takes them.
 std::span<const decoded_frame> decoded(std::span<const frame_view> frames, const decoded_row* rows,
                                        const deliver_room& room) {
@@ -146,11 +161,25 @@ std::span<const decoded_frame> decoded(std::span<const frame_view> frames, const
 
 }  // namespace
 
-dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& workers, arena& memory, decoded_row* rows,
-                      deliver_room* rooms, dr_error& error) {
+bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs) {
+  return !is_cut(frame, outs.size()) && each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
+    const wire_row& row = frame.rows[i];
+    const wire_plan& plan = frame.plans[row.plan];
+    return !o.index_dtype && o.dtype == plan.dtype && coded(row) && whole(plan, row) &&
+           !plan.value().has(DR_REORDERS) && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+  });
+}
+
+dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
+                      arena& memory, decoded_row* rows, deliver_room* rooms, dr_error& error) {
   const decode_work w = decode_work::take(memory, frames, workers.workers());
-  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = deliver_room::take(memory, frames.size(), outs);
+  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = deliver_room::take(memory, frames.size(), outs.size());
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
+  if (copies && decodes_in_place(frames[0], outs))
+    each_place(frames[0], outs, [&](size_t i, const tensor_out&, std::byte* to) {
+      w.rows[i].values = to;
+      return true;
+    });
   size_t first = 0;
   for (size_t k = 0; k < frames.size(); ++k) {
     decoder d(frames[k], w, w.rows + first, workers, error);
@@ -168,8 +197,12 @@ dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& wor
 
 void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
              std::span<tensor_out> outs) {
+  if (decodes_in_place(frame, outs)) {
+    for (tensor_out& o : outs) o.count = o.universe;
+    return;
+  }
   for (tensor_out& o : outs) o.count = 0;
-  merge_dense(decoded({&frame, 1}, rows, *rooms), nullptr, merge_mode::copy, rooms, workers, outs);
+  merge_dense(decoded({&frame, 1}, rows, *rooms), nullptr, merge_mode::copy, {}, rooms, workers, outs);
   if (!is_cut(frame, outs.size())) write_sparse({rows, frame.rows.size()}, outs);
 }
 
@@ -190,11 +223,13 @@ dr_status count_unions(std::span<const frame_view> frames, const decoded_row* ro
 }
 
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
-           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
+           const voters& votes, const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
   for (tensor_out& o : outs) o.count = 0;
   const auto all = decoded(frames, rows, *rooms);
-  merge_dense(all, weights, adds ? merge_mode::add : merge_mode::sum, rooms, workers, outs);
+  merge_dense(all, weights, adds ? merge_mode::add : merge_mode::sum, votes, rooms, workers, outs);
   merge_unions(all, weights, rooms, workers, outs);
+  for (size_t i = 0; i < outs.size(); ++i)
+    if (outs[i].index_dtype && votes(i)) take_signs(outs[i].dtype, outs[i].values, outs[i].count * width_of(outs[i]));
 }
 
 }  // namespace dr

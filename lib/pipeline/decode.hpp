@@ -56,11 +56,16 @@ dr_status check_apart(std::span<const out_range> ranges, const void* frame, uint
 // A merge takes no more frames: so many have positions of their own in 32 bits, and in sums of workspaces.
 inline constexpr size_t merged_max = size_t{1} << 20;
 
-// Decodes every row of every frame, for so many outputs; rows [Σ rows of the frames], rooms [workers].
-dr_status decode_rows(std::span<const frame_view> frames, size_t outs, pool& workers, arena& memory, decoded_row* rows,
-                      deliver_room* rooms, dr_error& error);
+// Whether value codecs can write a frame's values to the outputs themselves: each row is all of its universe, in the
+// output's type, and its place is aligned as codecs take it.
+bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs);
 
-// Hands a frame's rows over.
+// Decodes every row of every frame; rows [Σ rows of the frames], rooms [workers]. copies: the one frame is to be
+// delivered, so that its outputs may be written before it is known to be sound.
+dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
+                      arena& memory, decoded_row* rows, deliver_room* rooms, dr_error& error);
+
+// Hands a frame's rows over, as far as they are not there.
 void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
              std::span<tensor_out> outs);
 // How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
@@ -68,7 +73,8 @@ dr_status count_unions(std::span<const frame_view> frames, const decoded_row* ro
                        pool& workers, std::span<const tensor_out> outs, dr_error& error);
 // Σ weight · frame: into dense outputs, from zero or added to their contents; frame after frame for every element. Into
 // sparse ones, whose unions were counted, from zero.
+// Of those of the outputs that vote, the signs.
 void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
-           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
+           const voters& votes, const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 
 }  // namespace dr

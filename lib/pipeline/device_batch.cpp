@@ -18,6 +18,9 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
   for (const unit& u : b.units) {
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device)
       return lacks(u.first_tensor, host_only, s.entry.name);
+    if (u.method->keeps_feedback() && (u.method->feedback.codec->traits & DR_HOST_ONLY))
+      return lacks(u.first_tensor, host_only, u.method->feedback.codec->name);
+    if (u.method->votes) return lacks(u.first_tensor, host_only, "merge=vote");
     if (u.tensors > 1 || u.method->flat) return lacks(u.first_tensor, "bucket=flat has no CUDA path", "");
     if (u.rows > 1)
       return lacks(u.first_tensor, "segments (segment_rows, or 2^32 rows and more) have no CUDA path", "");

@@ -70,6 +70,7 @@ struct decode_request {
   const float* weights = nullptr;    // in host memory; nullptr: all 1
   bool adds = false;                 // to the outputs' contents
   bool copies = false;               // one frame, bit for bit
+  bool votes = false;                // the signs of the sums (on the CPU)
   bool delivers = true;              // otherwise they are validated only
 };
 

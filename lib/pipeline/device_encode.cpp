@@ -90,7 +90,7 @@ class device_encoder {
       host_.jobs.push_back(job);
     }
     if (host_.jobs.empty()) return DR_OK;
-    const open_states_common common{residual_state::magic_value, residual_state::version_value};
+    const open_states_common common{residual_state::magic_value, static_cast<uint32_t>(feedback_kind::residual)};
     return launched(
         launch_jobs<open_states>(exec, host_.jobs.data(), host_.jobs.size(), common, [&](size_t i, tile_job& t) {
           t.key = host_.jobs[i].private_key;

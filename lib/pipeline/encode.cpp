@@ -28,6 +28,7 @@ dr_status encode_streams(encoding& e, uint32_t plan) {
 dr_status run_stages(encoding& e, uint8_t* frame, uint64_t capacity, uint64_t& size) {
   if (const dr_status s = sparsify(e)) return s;
   if (const dr_status s = choose(e)) return s;
+  place_payloads(e, frame, capacity);
   for (uint32_t plan = 0; plan < e.b.wire.size(); ++plan)
     if (const dr_status s = encode_streams(e, plan)) return s;
   if (const dr_status s = first_fault(e)) return s;

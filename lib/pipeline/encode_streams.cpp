@@ -50,7 +50,7 @@ dr_status encode_index(encoding& e, uint32_t p) {
   const wire_plan& plan = e.b.wire[p];
   e.each_coded(p, [&](size_t i) {
     row_work& row = e.w.rows[i];
-    if (plan.index().whole() && !row.tell) {
+    if (plan.index().whole()) {
       row.told = e.b.rows[i].universe;
       row.slots[section_index].size = 0;
       return;
@@ -95,6 +95,7 @@ void regather(encoding& e, uint32_t p) {
     const row_work& row = e.w.rows[i];
     const uint64_t bytes = e.row_bytes(i);
     span.bytes += row.told * bytes;
+    if (u.whole) return;
     if (!u.method->regather) {
       const uint64_t common = std::min(row.told, row.count);
       if (common) std::memcpy(row.sent, row.kept, common * bytes);
@@ -104,7 +105,7 @@ void regather(encoding& e, uint32_t p) {
                    static_cast<const std::byte*>(o.source) + row.source_first * bytes, row.source_rows,
                    e.b.rows[i].first, row.tell, row.told, row.sent);
     } else {
-      gather_source(e, i, e.plan_of(i).index().whole() ? nullptr : row.tell, row.told, row.sent);
+      gather_source(e, i, row.tell, row.told, row.sent);
     }
   });
 }
@@ -144,11 +145,9 @@ bool check_finite(encoding& e, size_t i) {
   return with_value_type(e.plan_of(i).dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(e.sent(i));
-    // (Signed numbers: SSE2 compares no others.)
-    int32_t most = 0;
-    const uint64_t n = row.told * e.plan_of(i).width;
-    for (uint64_t k = 0; k < n; ++k) most = std::max(most, static_cast<int32_t>(magnitude<T>(v[k])));
-    if (static_cast<uint32_t>(most) >= T::infinity) {
+    uint32_t most = row.largest;
+    if (!e.unit_of(i).whole) (void)select_at(cpu(), e.plan_of(i).dtype).survey(v, row.told * e.plan_of(i).width, most);
+    if (most >= T::infinity) {
       uint64_t k = 0;
       while (magnitude<T>(v[k]) < T::infinity) ++k;
       const uint64_t at = e.b.rows[i].first + (e.told(i) ? e.told(i)[k / e.plan_of(i).width] : k / e.plan_of(i).width);

@@ -11,8 +11,10 @@ bool sums_on_the_way(const batch& b, const unit& u) {
   return u.method->keeps_feedback() && u.width == 1 && !b.shapes[u.first_tensor].sparse();
 }
 
-// Whether a later step reads the support that an index codec reports: feedback does, also if it is the whole universe.
-bool needs_list(const unit& u, const wire_plan& wire) { return !wire.index().whole() || u.method->keeps_feedback(); }
+// Whether each row of a unit that is sent whole lies together, in the type in which it is sent.
+bool lies_together(const batch& b, const unit& u) {
+  return u.tensors == 1 && (u.dtype == DR_F32 || !sums_on_the_way(b, u));
+}
 
 // Of a worker, so that each begins aligned.
 uint64_t scratch_stride(const batch& b) { return round_up(b.scratch, arena::alignment); }
@@ -38,6 +40,7 @@ encode_work encode_work::take(arena& memory, const batch& b) {
   w.selected = memory.take<uint32_t>(b.rows.size());
   w.scratch = memory.take<std::byte>(scratch_stride(b) * b.workers);
   if (const uint64_t n = states_of(b)) w.states = memory.take<state_range>(n);
+  if (const uint64_t n = squares_max(b)) w.squares = memory.take<double>(n);
   if (b.chooses()) {
     w.taken = memory.take<wire_plan>(b.wire.size());
     w.bounds = memory.take<row_bound>(b.rows.size());
@@ -60,14 +63,18 @@ encode_work encode_work::take(arena& memory, const batch& b) {
     if (u.method->keeps_feedback() && !sums_on_the_way(b, u)) {
       o.acc = memory.take<float>(u.universe * u.width);
       if (u.dtype != DR_F32) o.rounded = memory.take<std::byte>(u.universe * row_bytes);
+      if (u.method->kept() == feedback_kind::dgc) o.acc_u = memory.take<float>(u.universe * u.width);
     }
     o.pieces = memory.take<select_piece>(u.tensors + u.rows);
     if (sums_on_the_way(b, u)) {
       o.sums = memory.take<summed>(u.tensors + u.rows);
       o.undo = memory.take<float>(u.universe);
+      if (u.method->kept() == feedback_kind::dgc) o.undo_u = memory.take<float>(u.universe);
     }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
-    if (u.width == 1) {
+    if (u.whole) {
+      // Nothing is selected.
+    } else if (u.width == 1) {
       o.kept = select_memory::take(memory, u.dtype, u.source_max, std::max(target, u.kept_max), u.rows);
       scratch.grow(u.source_max, target, b.workers > 1);
       o.scratch = memory.take<std::byte>(sparsifier.scratch(u.universe, u.source_max));
@@ -91,8 +98,8 @@ encode_work encode_work::take(arena& memory, const batch& b) {
     if (const uint32_t block = u.method->block; block != 1)
       o.blocks = memory.take<uint32_t>(ceil_div(r.count_max, block ? block : 2));
     if (wire.replaces_support()) {
-      if (needs_list(u, wire)) o.tell = memory.take<uint32_t>(r.support_max);
-      o.sent = memory.take<std::byte>(r.support_max * row_bytes);
+      if (!wire.index().whole()) o.tell = memory.take<uint32_t>(r.support_max);
+      if (!u.whole || !lies_together(b, u)) o.sent = memory.take<std::byte>(r.support_max * row_bytes);
     }
     if (wire.value().has(DR_REORDERS)) {
       o.order = memory.take<uint32_t>(r.support_max);
@@ -105,7 +112,7 @@ encode_work encode_work::take(arena& memory, const batch& b) {
       o.trial = stream_slot::take(memory, wire.value(), r.need[section_value], false);
       o.seen = memory.take<std::byte>(r.support_max * row_bytes);
     }
-    if (u.method->keeps_feedback() && (chooses_value || !wire.value().exact())) {
+    if (u.method->keeps_residual() && (chooses_value || !wire.value().exact())) {
       o.decoded = memory.take<std::byte>(r.support_max * row_bytes);
       o.decode_slot = stream_slot::take(memory, wire.value(), r.need[section_value], true);
     }
@@ -123,6 +130,7 @@ encoding::encoding(const batch& batch, const encode_call& of_call, std::span<con
       w(work),
       error(said),
       may_fail(dr::may_fail(batch, of_call, capacity)),
+      norm(0),
       run{work.scratch, scratch_stride(batch), &crew} {
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const batch_row& r = b.rows[i];

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "feedback/velocity.hpp"
 #include "pipeline/encode.hpp"
 #include "pipeline/trace.hpp"
 #include "sparsify/select.hpp"
@@ -15,7 +16,10 @@ namespace dr {
 // A gradient, the residual that it is added to while it is read, and the residual's old values, in case encode fails.
 struct summed {
   const std::byte* g;
-  float *m, *undo;
+  velocity to;        // the residual is v; u is nullptr but of feedback=dgc
+  float beta, gamma;  // weights of what was kept and of the gradient
+
+  float* m() const { return to.v; }
 };
 
 // The tensors that are selected and split together: one, or with bucket=flat all of them.
@@ -29,9 +33,10 @@ struct unit_work {
   void* buffer;   // of sorted values
   float* acc;     // with feedback, of a source that arrives sparse or in rows,
   void* rounded;  // and in the tensor's type
+  float* acc_u;   // feedback=dgc: of u, in the same case
   select_piece* pieces;
   summed* sums;  // of pieces that have no values
-  float* undo;
+  float *undo, *undo_u;
   uint32_t block;  // elements that were kept together
   // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
   uint32_t taken_from;
@@ -52,7 +57,8 @@ struct row_work {
   uint32_t* positions;                 // [count] in the source; these three are parts of the unit's
   uint32_t* support;                   // [count] in the segment
   uint32_t* blocks;                    // [block_count] of the support, where the index list codes such
-  void* kept;                          // values at the support
+  void* kept;                          // values at the support; of a unit sent whole, all, and there is no list
+  uint32_t largest;                    // magnitude of these
   uint32_t* tell;                      // [told]; nullptr: all of the segment
   void* sent;                          // values at the told support
   uint32_t* order;                     // of a value codec that reorders
@@ -77,6 +83,7 @@ struct encode_work {
   std::byte* scratch;
   select_scratch* select;  // of each worker
   state_range* states;     // to see that no two are the same
+  double* squares;         // of blocks of gradients that are clipped
   // With auto: the chosen plans, and the layout of their header.
   wire_plan* taken;
   row_bound* bounds;
@@ -98,6 +105,7 @@ struct encoding {
   encode_work w;
   dr_error& error;
   bool may_fail;  // once the gradient has joined the states
+  double norm;    // of all gradients whose feedback clips; 0: none does
   stage_runner run;
 
   encoding(const batch& batch, const encode_call& of_call, std::span<const tensor_view> list, pool& crew,
@@ -137,6 +145,15 @@ struct encoding {
 // sparsify.cpp: selects the support of each row, ascending, and its values.
 dr_status sparsify(encoding& e);
 
+// clip.cpp: measures the gradients whose feedback clips them to a norm.
+void measure_norm(encoding& e);
+uint64_t squares_max(const batch& b);
+// How the state of a unit's tensor goes on by a gradient.
+struct feedback_weights {
+  float beta, gamma;
+};
+feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor);
+
 // source.cpp: the values that unit i is selected from. Sums them with the residual, sorts them if they arrive sparse.
 dr_status load_source(encoding& e, size_t i);
 // Cuts a unit to pieces, of each of which values lie together, in one tensor and one segment.
@@ -156,6 +173,9 @@ void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint6
 // choose.cpp: the choice of auto: the index codec with the fewest bytes, and of the value codecs within the error the
 // smallest.
 dr_status choose(encoding& e);
+
+// place_payloads.cpp: lets value codecs write to the frame itself, where the call can no longer fail.
+void place_payloads(encoding& e, uint8_t* frame, uint64_t capacity);
 
 // encode_streams.cpp: for the rows of a plan.
 void keep_support(encoding& e, uint32_t plan);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "feedback/entry.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/encoding.hpp"
 
@@ -45,47 +46,74 @@ struct sent_values {
 };
 sent_values sent_of(const encoding& e, size_t i) {
   const row_work& row = e.w.rows[i];
-  if (e.w.wire[i].mode == mode_dense) return {row.support, row.kept, row.count, true};
+  if (e.w.wire[i].mode == mode_dense)
+    return {row.support, row.kept, e.unit_of(i).whole ? e.b.rows[i].universe : row.count, true};
   if (row.decoded) return {row.order ? row.keys : e.told(i), row.decoded, row.told, !row.order};
   return {e.told(i), e.sent(i), row.told, true};
+}
+
+// What sending takes from a state: the sent values from m, and of u (feedback=dgc) all that was sent is of.
+struct taken_from_state {
+  uint32_t dtype, width;
+  float *m, *u;  // u: nullptr, or to be masked
+
+  taken_from_state at(uint64_t row) const { return {dtype, width, m + row * width, u ? u + row * width : nullptr}; }
+  // support nullptr: the first `count` rows
+  void take(const uint32_t* support, const void* values, uint64_t count, uint32_t first) const {
+    subtract_sent(dtype, support, values, count, width, m, first);
+    if (u) mask_sent(support, count, width, u, first);
+  }
+  // Of values without a list, those that a dense row of a frame has: zeros are not sent.
+  void take_kept(const void* values, uint64_t rows) const {
+    const uint64_t bytes = uint64_t{width} * value_size(dtype);
+    each_kept_run(dtype, values, rows, width, [&](uint64_t first, uint64_t n) {
+      at(first).take(nullptr, static_cast<const std::byte*>(values) + first * bytes, n, 0);
+    });
+  }
+};
+bool masks(const unit& u) {
+  return u.method->kept() == feedback_kind::dgc && u.method->feedback.value(dgc_masking) != 0;
 }
 
 // Subtracts the sent values of a piece from its state.
 void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
   const select_piece& piece = o.pieces[p];
-  float* const m = o.sums[p].m;
+  float* const m = o.sums[p].m();
+  const taken_from_state state{u.dtype, 1, m, masks(u) ? o.sums[p].to.u : nullptr};
   const sent_values s = sent_of(e, u.first_row + piece.range);
   const auto* const values = static_cast<const std::byte*>(s.values);
+  const uint64_t size = value_size(u.dtype);
   if (!s.ascending) {
     for (uint64_t i = 0; i < s.count; ++i)
       if (const uint64_t at = uint64_t{s.support[i]} - piece.position; at < piece.n)
-        subtract_sent(u.dtype, nullptr, values + i * value_size(u.dtype), 1, 1, m + at);
+        state.at(at).take(nullptr, values + i * size, 1, 0);
     return;
   }
-  const uint32_t* const end = s.support + s.count;
-  const uint32_t* const from = std::lower_bound(s.support, end, piece.position);
+  // The part of what was sent that is of the piece.
+  const auto until = [&](uint64_t position) {
+    if (!s.support) return std::min(position, s.count);
+    return static_cast<uint64_t>(std::lower_bound(s.support, s.support + s.count, position) - s.support);
+  };
+  const uint64_t from = until(piece.position), count = until(piece.position + piece.n) - from;
+  if (!s.support && e.w.wire[u.first_row + piece.range].mode == mode_dense)
+    return state.take_kept(values + from * size, count);
   struct job {
-    const unit* u;
+    const taken_from_state* state;
     const uint32_t* support;
     const std::byte* values;
     uint64_t count;
-    float* m;
     uint32_t position, taken_from;
-  } job{&u,
-        from,
-        values + (from - s.support) * value_size(u.dtype),
-        static_cast<uint64_t>(std::lower_bound(from, end, piece.position + piece.n) - from),
-        m,
-        piece.position,
-        o.taken_from};
+  } job{&state, s.support ? s.support + from : nullptr, values + from * size, count, piece.position, o.taken_from};
   static constexpr uint64_t block = 16384;
   const auto one = [](void* arg, size_t item, size_t) {
     const auto& j = *static_cast<const struct job*>(arg);
     const uint64_t first = item * block, n = std::min(block, j.count - first);
-    if (j.taken_from)
-      clear_sent(j.support + first, j.values + 4 * first, n, j.taken_from, j.m, j.position);
+    if (!j.support)
+      j.state->at(first).take(nullptr, j.values + first * value_size(j.state->dtype), n, 0);
+    else if (j.taken_from)
+      clear_sent(j.support + first, j.values + 4 * first, n, j.taken_from, j.state->m, j.position);
     else
-      subtract_sent(j.u->dtype, j.support + first, j.values + first * value_size(j.u->dtype), n, 1, j.m, j.position);
+      j.state->take(j.support + first, j.values + first * value_size(j.state->dtype), n, j.position);
   };
   e.workers.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
 }
@@ -94,22 +122,42 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
 uint64_t store_states(encoding& e, size_t i) {
   const unit& u = e.b.units[i];
   const unit_work& o = e.w.units[i];
+  const feedback_kind kind = u.method->kept();
   uint64_t bytes = 0;
   for (uint32_t tensor = u.first_tensor; tensor < u.first_tensor + u.tensors; ++tensor) {
     const uint64_t elements = e.b.shapes[tensor].elements();
-    const residual_state head{residual_state::magic_value, residual_state::version_value, elements};
-    std::memcpy(e.tensors[tensor].state, &head, sizeof head);
-    bytes += residual_size(elements);
+    const residual_state head = head_of(kind, elements);
+    void* const state = e.tensors[tensor].state;
+    std::memcpy(state, &head, sizeof head);
+    if (kind == feedback_kind::efsignsgd) set_learning_rate(state, elements, u.method->feedback.value(efsignsgd_lr));
+    bytes += kept_size(kind, elements);
   }
+  const bool keeps_velocity = kind == feedback_kind::dgc && !masks(u);
   if (!o.acc) {
-    for (uint32_t p = 0; p < o.piece_count; ++p) subtract(e, u, o, p);
+    for (uint32_t p = 0; p < o.piece_count; ++p) {
+      if (keeps_residual(kind))
+        subtract(e, u, o, p);
+      else
+        drop_unfinite(o.sums[p].m(), o.pieces[p].n);
+      if (keeps_velocity) drop_unfinite(o.sums[p].to.u, o.pieces[p].n);
+    }
     return bytes;
   }
-  for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
+  const uint64_t elements = u.universe * u.width;
+  void* const state = e.tensors[u.first_tensor].state;
+  for (uint32_t k = u.first_row; keeps_residual(kind) && k < u.first_row + u.rows; ++k) {
     const sent_values s = sent_of(e, k);
-    subtract_sent(u.dtype, s.support, s.values, s.count, u.width, o.acc + e.b.rows[k].first * u.width);
+    const uint64_t first = e.b.rows[k].first * u.width;
+    const taken_from_state state{u.dtype, u.width, o.acc + first, masks(u) ? o.acc_u + first : nullptr};
+    if (!s.support && e.w.wire[k].mode == mode_dense)
+      state.take_kept(s.values, s.count);
+    else
+      state.take(s.support, s.values, s.count, 0);
   }
-  std::memcpy(residual_of(e.tensors[u.first_tensor].state), o.acc, 4 * u.universe * u.width);
+  if (!keeps_residual(kind)) drop_unfinite(o.acc, elements);
+  if (keeps_velocity) drop_unfinite(o.acc_u, elements);
+  std::memcpy(residual_of(state), o.acc, 4 * elements);
+  if (o.acc_u) std::memcpy(velocity_of(state, elements), o.acc_u, 4 * elements);
   return bytes;
 }
 
@@ -129,8 +177,11 @@ dr_status keep_feedback(encoding& e) {
 void roll_back(encoding& e) {
   for (size_t i = 0; i < e.b.units.size(); ++i) {
     const unit_work& o = e.w.units[i];
-    for (uint32_t p = 0; o.advanced && p < o.piece_count; ++p)
-      if (o.pieces[p].n && o.sums[p].undo) std::memcpy(o.sums[p].m, o.sums[p].undo, 4 * o.pieces[p].n);
+    for (uint32_t p = 0; o.advanced && p < o.piece_count; ++p) {
+      const velocity& s = o.sums[p].to;
+      if (o.pieces[p].n && s.undo_v) std::memcpy(s.v, s.undo_v, 4 * o.pieces[p].n);
+      if (o.pieces[p].n && s.undo_u) std::memcpy(s.u, s.undo_u, 4 * o.pieces[p].n);
+    }
   }
 }
 

@@ -2,7 +2,6 @@
 #include <cstring>
 
 #include "core/versioned.hpp"
-#include "feedback/entry.hpp"
 #include "feedback/residual.hpp"
 #include "pipeline/encoding.hpp"
 
@@ -12,8 +11,18 @@ namespace {
 // From so many elements on, the undo copy goes past the caches.
 constexpr uint64_t undo_streams = 1 << 18;
 
-float beta(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_beta)); }
-float gamma(const unit& u) { return static_cast<float>(u.method->feedback.value(residual_gamma)); }
+// The state of a unit's tensor from its element `first` on, which is element `at` of the unit.
+summed sum_of(const encoding& e, const unit& u, const unit_work& o, uint32_t tensor, uint64_t at, uint64_t first,
+              const std::byte* values) {
+  void* const state = e.tensors[tensor].state;
+  velocity to{residual_of(state) + first, nullptr, e.may_fail ? o.undo + at : nullptr, nullptr};
+  if (o.undo_u) {
+    to.u = velocity_of(state, e.b.shapes[tensor].elements()) + first;
+    to.undo_u = e.may_fail ? o.undo_u + at : nullptr;
+  }
+  const auto [beta, gamma] = weights_of(e, u, tensor);
+  return {values, to, beta, gamma};
+}
 
 }  // namespace
 
@@ -36,9 +45,18 @@ dr_status load_source(encoding& e, size_t i) {
     o.source = o.buffer;
   }
   if (!o.acc) return DR_OK;
-  accumulate(u.dtype, sparse ? o.source : t.values, sparse ? o.indices : nullptr, o.rows, u.width, beta(u), gamma(u),
-             residual_of(t.state), u.universe * u.width, o.acc);
-  if (o.rounded) round_values(u.dtype, o.acc, u.universe * u.width, o.rounded);
+  const uint64_t elements = u.universe * u.width;
+  const void* const g = sparse ? o.source : t.values;
+  const uint64_t* const indices = sparse ? o.indices : nullptr;
+  const auto [beta, gamma] = weights_of(e, u, u.first_tensor);
+  if (o.acc_u) {
+    std::memcpy(o.acc, residual_of(t.state), 4 * elements);
+    std::memcpy(o.acc_u, velocity_of(t.state, elements), 4 * elements);
+    correct(u.dtype, g, indices, o.rows, u.width, beta, gamma, {o.acc, o.acc_u, nullptr, nullptr}, elements);
+  } else {
+    accumulate(u.dtype, g, indices, o.rows, u.width, beta, gamma, residual_of(t.state), elements, o.acc);
+  }
+  if (o.rounded) round_values(u.dtype, o.acc, elements, o.rounded);
   o.source = o.rounded ? o.rounded : o.acc;
   o.rows = u.universe;
   return DR_OK;
@@ -48,7 +66,7 @@ dr_status load_source(encoding& e, size_t i) {
 void cut_to_pieces(encoding& e, size_t i) {
   const unit& u = e.b.units[i];
   unit_work& o = e.w.units[i];
-  const uint64_t size = value_size(u.dtype);
+  const uint64_t size = value_size(u.dtype) * uint64_t{u.width};
   o.piece_count = 0;
   uint32_t tensor = u.first_tensor;
   uint64_t before = 0;  // elements of the tensors before it
@@ -57,8 +75,8 @@ void cut_to_pieces(encoding& e, size_t i) {
     const row_work& row = e.w.rows[u.first_row + k];
     const uint64_t end = row.source_first + row.source_rows;
     if (o.source) {
-      o.pieces[o.piece_count++] = {static_cast<const std::byte*>(o.source) + row.source_first * size, row.source_rows,
-                                   0, k, row.source_first};
+      o.pieces[o.piece_count++] = {static_cast<const std::byte*>(o.source) + row.source_first * size,
+                                   row.source_rows * u.width, 0, k, row.source_first * u.width};
       continue;
     }
     uint64_t at = row.source_first;
@@ -68,8 +86,7 @@ void cut_to_pieces(encoding& e, size_t i) {
       const tensor_view& t = e.tensors[tensor];
       const uint64_t stop = std::min(end, before + e.b.shapes[tensor].elements());
       const std::byte* const values = static_cast<const std::byte*>(t.values) + (at - before) * size;
-      if (o.sums)
-        o.sums[o.piece_count] = {values, residual_of(t.state) + (at - before), e.may_fail ? o.undo + at : nullptr};
+      if (o.sums) o.sums[o.piece_count] = sum_of(e, u, o, tensor, at, at - before, values);
       o.pieces[o.piece_count++] = {o.sums ? nullptr : values, stop - at, static_cast<uint32_t>(at - row.source_first),
                                    k, at};
       at = stop;
@@ -81,21 +98,30 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
   const auto& [u, o] = *static_cast<const sums_source*>(self);
   const summed& s = o->sums[piece];
   const std::byte* const g = s.g + at * value_size(u->dtype);
-  float* m = s.m + at;
+  float *m = s.m() + at, *const momentum = s.to.u ? s.to.u + at : nullptr;
   if (what == select_load::hint) {
     __builtin_prefetch(g);
     __builtin_prefetch(m);
     __builtin_prefetch(m + n);
     return nullptr;
   }
-  float few[64];
+  float few[64], few_u[64];
   if (what == select_load::peek) {
-    accumulate(u->dtype, g, nullptr, 0, 1, beta(*u), gamma(*u), m, n, few);
+    if (momentum) {
+      std::memcpy(few, m, n * sizeof(float));
+      std::memcpy(few_u, momentum, n * sizeof(float));
+      correct_at(cpu(), u->dtype)(g, {few, few_u, nullptr, nullptr}, n, s.beta, s.gamma, false);
+    } else {
+      accumulate(u->dtype, g, nullptr, 0, 1, s.beta, s.gamma, m, n, few);
+    }
     m = few;
   }
-  if (what == select_load::first)
-    advance_at(cpu(), u->dtype)(g, m, n, beta(*u), gamma(*u), s.undo ? s.undo + at : nullptr,
-                                u->universe >= undo_streams);
+  float* const undo = s.to.undo_v ? s.to.undo_v + at : nullptr;
+  const bool streams = u->universe >= undo_streams;
+  if (what == select_load::first && momentum)
+    correct_at(cpu(), u->dtype)(g, {m, momentum, undo, undo ? s.to.undo_u + at : nullptr}, n, s.beta, s.gamma, streams);
+  else if (what == select_load::first)
+    advance_at(cpu(), u->dtype)(g, m, n, s.beta, s.gamma, undo, streams);
   if (u->dtype == DR_F32 && m != few) return m;
   if (u->dtype == DR_F32)
     std::memcpy(room, few, n * sizeof(float));
@@ -103,7 +129,7 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
     round_values(u->dtype, m, n, room);
   return room;
 }
-float* place_of_sums(void* self, size_t piece) { return static_cast<const sums_source*>(self)->o->sums[piece].m; }
+float* place_of_sums(void* self, size_t piece) { return static_cast<const sums_source*>(self)->o->sums[piece].m(); }
 
 // The part of the source that belongs to a segment.
 void set_source(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
@@ -139,18 +165,19 @@ void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint6
     auto* const to = static_cast<std::byte*>(out);
     if (!positions) {
       if (o.sums && u.dtype != DR_F32)
-        round_values(u.dtype, o.sums[p].m, piece.n, to + done * bytes);
+        round_values(u.dtype, o.sums[p].m(), piece.n, to + done * bytes);
       else if (piece.n)
-        std::memcpy(to + done * bytes, o.sums ? static_cast<const void*>(o.sums[p].m) : piece.values, piece.n * bytes);
+        std::memcpy(to + done * bytes, o.sums ? static_cast<const void*>(o.sums[p].m()) : piece.values,
+                    piece.n * bytes);
       done += piece.n;
       continue;
     }
     for (; done < n && positions[done] - piece.position < piece.n; ++done) {
       const uint64_t at = positions[done] - piece.position;
       if (o.sums && u.dtype == DR_F32)
-        std::memcpy(to + done * bytes, o.sums[p].m + at, bytes);
+        std::memcpy(to + done * bytes, o.sums[p].m() + at, bytes);
       else if (o.sums)
-        round_values(u.dtype, o.sums[p].m + at, 1, to + done * bytes);
+        round_values(u.dtype, o.sums[p].m() + at, 1, to + done * bytes);
       else
         std::memcpy(to + done * bytes, static_cast<const std::byte*>(piece.values) + at * bytes, bytes);
     }

@@ -1,14 +1,21 @@
 // Selects the support of each row, ascending, and its values.
+#include <algorithm>
+#include <cstring>
+
 #include "feedback/residual.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
+#include "sparsify/source_walk.hpp"
 #include "split/blocks.hpp"
 
 namespace dr {
 namespace {
 
-// Whether the f32 values that a unit sends are decoded exactly, so that its residual is 0 there.
+// Whether the f32 values that a unit sends are decoded exactly, so that its residual is 0 there, and nothing but the
+// residual is kept.
 bool leaves_nothing(const encoding& e, const unit& u) {
+  const feedback_kind kind = u.method->kept();
+  if (kind != feedback_kind::residual && kind != feedback_kind::efsignsgd) return false;
   const auto exact = [&](uint32_t plan) {
     return e.b.wire[plan].value().exact() && !e.b.wire[plan].replaces_support();
   };
@@ -47,12 +54,85 @@ void adopt_row(encoding& e, const unit_work& o, const unit& u, uint32_t k) {
   gather(bytes, values, row.positions, row.count, row.kept);
 }
 
+// What is known of values that are sent as they lie.
+struct surveyed {
+  uint64_t kept;
+  uint32_t largest;
+};
+
+// Of a unit that is sent whole: makes the sums, if any, and reads all values once. Values that do not lie together are
+// copied at the same time.
+void survey_unit(encoding& e, size_t i, const select_crew& crew) {
+  const unit& u = e.b.units[i];
+  unit_work& o = e.w.units[i];
+  cut_to_pieces(e, i);
+  o.advanced = o.sums != nullptr;
+  o.taken_from = 0;
+  o.block = 1;
+  const uint64_t size = value_size(u.dtype);
+  bool copies = false;
+  for (uint32_t p = 0; p < o.piece_count; ++p) {
+    row_work& row = e.w.rows[u.first_row + o.pieces[p].range];
+    copies = row.sent != nullptr;
+    row.kept = copies ? row.sent : o.sums ? o.sums[p].m() : const_cast<void*>(o.pieces[p].values);
+    row.positions = row.support = nullptr;
+    row.count = row.largest = 0;
+  }
+  const auto look = [&](surveyed& all, size_t piece, const void* v, uint64_t at, uint32_t n) {
+    all.kept += select_at(crew.level, u.dtype).survey(v, n, all.largest);
+    const select_piece& p = o.pieces[piece];
+    auto* const to = static_cast<std::byte*>(e.w.rows[u.first_row + p.range].kept);
+    if (copies) std::memcpy(to + (p.position + at) * size, v, n * size);
+  };
+  const auto add = [&](size_t piece, const surveyed& part) {
+    row_work& row = e.w.rows[u.first_row + o.pieces[piece].range];
+    row.count += part.kept;
+    row.largest = std::max(row.largest, part.largest);
+  };
+  sums_source sums{&u, &o};
+  const select_source source{u.dtype, {o.pieces, o.piece_count}, load_sums, &sums};
+  source_walk walk(source, crew);
+  if (walk.shares())
+    walk.each_block<surveyed>([](const select_piece&) {},
+                              [&](surveyed& block, size_t, size_t piece, const void* v, uint64_t at, uint32_t n) {
+                                look(block, piece, v, at, n);
+                              },
+                              [&](const surveyed& block, size_t, size_t piece, auto&& next) {
+                                add(piece, block);
+                                next();
+                              });
+  else
+    walk.each_run([&](size_t piece, const void* v, uint64_t at, uint32_t n) {
+      surveyed run{};
+      look(run, piece, v, at, n);
+      add(piece, run);
+      return true;
+    });
+  fence_streams();
+  uint64_t kept = 0;
+  for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) {
+    row_work& row = e.w.rows[k];
+    row.sent = row.kept;
+    const uint64_t rows = e.b.rows[k].universe;
+    if (u.width != 1 && row.count == rows * u.width) {
+      row.count = rows;
+    } else if (u.width != 1) {
+      row.count = 0;
+      each_kept_run(u.dtype, row.sent, rows, u.width, [&](uint64_t, uint64_t n) { row.count += n; });
+    }
+    row.told = row.count;
+    kept += row.count;
+  }
+  o.dense_fallback = kept > u.dense_above;
+}
+
 void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
   unit_work& o = e.w.units[i];
   o.error = dr_error{};
   o.dense_fallback = o.advanced = false;
   if (load_source(e, i)) return;
   const unit& u = e.b.units[i];
+  if (u.whole) return survey_unit(e, i, crew);
   const bound_sparsifier sparsifier = u.method->sparsifier();
   if (u.width != 1 || (u.sparse && sparsifier.how.passes_on)) {
     for (uint32_t k = u.first_row; k < u.first_row + u.rows; ++k) adopt_row(e, o, u, k);
@@ -95,6 +175,7 @@ bool is_shared(const encoding& e, size_t i) {
 
 dr_status sparsify(encoding& e) {
   trace_span span = e.span("sparsify");
+  if (e.w.squares) measure_norm(e);
   // Large units one after the other, each by all; the others side by side.
   for (size_t i = 0; i < e.b.units.size(); ++i)
     if (is_shared(e, i)) sparsify_unit(e, i, {e.w.select, &e.workers});

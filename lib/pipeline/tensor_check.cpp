@@ -58,7 +58,7 @@ dr_status bad_pointer(dr_error& error, uint64_t tensor, uint32_t stream, const v
   return DR_E_ARGUMENT;
 }
 
-dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, bool keeps_feedback, bool on_device,
+dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was, const plan& method, bool on_device,
                        dr_error& error) {
   tensor_shape shape{};
   if (const dr_status s = read_shape(t, i, shape, error)) return s;
@@ -73,12 +73,12 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
   const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
   if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
     return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");
-  if (!keeps_feedback) {
+  if (!method.keeps_feedback()) {
     if (t.state && t.state_size)
       return bad_tensor(error, i, DR_E_ARGUMENT, t.state_size, "has a state, but its plan has no feedback");
     return DR_OK;
   }
-  if (!check_residual(t.state, t.state_size, shape.elements(), on_device, error)) return DR_OK;
+  if (!check_state(t.state, t.state_size, method.kept(), shape.elements(), on_device, error)) return DR_OK;
   const dr_error inner = error;
   return bad_tensor(error, i, DR_E_ARGUMENT, inner.what, "%s", inner.message);
 }
@@ -93,8 +93,7 @@ dr_status check_tensors(const batch& b, std::span<const tensor_view> tensors, bo
   }
   for (const unit& u : b.units)
     for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i)
-      if (const dr_status s = check_tensor(tensors[i], i, b.shapes[i], u.method->keeps_feedback(), on_device, error))
-        return s;
+      if (const dr_status s = check_tensor(tensors[i], i, b.shapes[i], *u.method, on_device, error)) return s;
   return DR_OK;
 }
 
@@ -112,7 +111,7 @@ dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensor
     if (!u.method->keeps_feedback()) continue;
     for (uint32_t i = u.first_tensor; i < u.first_tensor + u.tensors; ++i) {
       const auto begin = reinterpret_cast<uintptr_t>(tensors[i].state);
-      room[n] = {begin, begin + residual_size(b.shapes[i].elements()), i};
+      room[n] = {begin, begin + kept_size(u.method->kept(), b.shapes[i].elements()), i};
       ascending = ascending && (n == 0 || room[n - 1].end <= begin);
       ++n;
     }
@@ -131,8 +130,9 @@ dr_status check_states_apart(const batch& b, std::span<const tensor_view> tensor
 
 dr_status check_fit(const batch& b, dr_error& error) {
   for (const unit& u : b.units) {
-    if (u.method->keeps_feedback()) continue;
-    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT requires a plan with feedback", u.first_tensor);
+    if (u.method->keeps_residual()) continue;
+    fail(error, DR_E_ARGUMENT, "tensor %u: DR_CALL_FIT requires a plan with feedback%s", u.first_tensor,
+         u.method->keeps_feedback() ? " that keeps a residual; momentum keeps none" : "");
     error.tensor = u.first_tensor;
     return DR_E_ARGUMENT;
   }

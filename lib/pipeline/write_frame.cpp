@@ -42,7 +42,7 @@ void put_back(const encoding& e, size_t i) {
     const select_piece& piece = o.pieces[p];
     if (piece.range != i - u.first_row) continue;
     for (; k < row.count && row.support[k] - piece.position < piece.n; ++k)
-      o.sums[p].m[row.support[k] - piece.position] = values[k];
+      o.sums[p].m()[row.support[k] - piece.position] = values[k];
   }
 }
 
@@ -99,13 +99,19 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
     if (rows[i].mode == mode_dense) {
       std::memset(at, 0, rows[i].payload());
       const unit& u = e.unit_of(i);
-      scatter(u.dtype, row.support, row.kept, row.count, u.width, u.dtype, at);
+      const uint64_t bytes = e.row_bytes(i);
+      if (u.whole)
+        each_kept_run(u.dtype, row.kept, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {
+          std::memcpy(at + first * bytes, static_cast<const std::byte*>(row.kept) + first * bytes, n * bytes);
+        });
+      else
+        scatter(u.dtype, row.support, row.kept, row.count, u.width, u.dtype, at);
       at += rows[i].payload();
     } else {
       for (uint32_t s = 0; s < section_count; ++s) {
         const bool raw = s == section_index && rows[i].mode == mode_raw_index;
-        if (rows[i].size[s])
-          std::memcpy(at, raw ? static_cast<const void*>(row.support) : row.slots[s].data, rows[i].size[s]);
+        const void* const from = raw ? static_cast<const void*>(row.support) : row.slots[s].data;
+        if (rows[i].size[s] && from != at) std::memcpy(at, from, rows[i].size[s]);
         at += rows[i].size[s];
       }
     }

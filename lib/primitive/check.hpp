@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr {
@@ -21,23 +22,37 @@ inline constexpr auto check_table = [] {
   return table;
 }();
 
-// The term of chunk c, whose first `words` words begin at `from`.
-inline uint64_t check_term(const uint8_t* from, size_t words, uint64_t c) {
+inline constexpr uint64_t check_table_sum = [] {
   uint64_t sum = 0;
-  // (w + 1) · T, as a product of 32 bits that compilers turn into vectors.
-  for (size_t i = 0; i < words; ++i) sum += uint64_t{load<uint32_t>(from + 4 * i)} * check_table[i] + check_table[i];
-  return mix64(sum + c * golden);
-}
+  for (const uint32_t t : check_table) sum += t;
+  return sum;
+}();
 
-// Of `size` bytes, a multiple of 4.
-inline uint64_t check(const uint8_t* from, size_t size) {
+// The terms of chunks `first`, `first` + 1, … of so many words; only the last one may be short.
+DR_EVERYWHERE uint64_t check_terms_with(const uint8_t* from, size_t words, uint64_t first) {
   uint64_t total = 0;
-  const size_t words = size / 4;
-  for (size_t i = 0; i < words; i += check_chunk_words)
-    total +=
-        check_term(from + 4 * i, words - i < check_chunk_words ? words - i : check_chunk_words, i / check_chunk_words);
+  for (; words; ++first) {
+    const size_t n = words < check_chunk_words ? words : check_chunk_words;
+    uint64_t sum = 0;
+    // (w + 1) · T, as a product of 32 bits that compilers turn into vectors.
+    for (size_t i = 0; i < n; ++i) sum += uint64_t{load<uint32_t>(from + 4 * i)} * check_table[i] + check_table[i];
+    total += mix64(sum + first * golden);
+    from += 4 * n;
+    words -= n;
+  }
   return total;
 }
+inline uint64_t check_terms_scalar(const uint8_t* from, size_t words, uint64_t first) {
+  return check_terms_with(from, words, first);
+}
+
+uint64_t check_terms_avx2(const uint8_t* from, size_t words, uint64_t first);
+uint64_t check_terms_avx512(const uint8_t* from, size_t words, uint64_t first);
+inline constexpr cpu_table<decltype(&check_terms_scalar)> check_terms{check_terms_scalar, on_x86(check_terms_avx2),
+                                                                      on_x86(check_terms_avx512)};
+
+// Of `size` bytes, a multiple of 4.
+inline uint64_t check(const uint8_t* from, size_t size) { return check_terms.best()(from, size / 4, 0); }
 
 // The same, with the 8 bytes at `hole` (within the first chunk, a multiple of 4) read as 0.
 inline uint64_t check_with_hole(const uint8_t* from, size_t size, size_t hole) {
@@ -45,12 +60,8 @@ inline uint64_t check_with_hole(const uint8_t* from, size_t size, size_t hole) {
   const size_t head = size < sizeof first ? size : sizeof first;
   std::memcpy(first, from, head);
   std::memset(first + hole, 0, 8);
-  uint64_t total = check_term(first, head / 4, 0);
-  const size_t words = size / 4;
-  for (size_t i = check_chunk_words; i < words; i += check_chunk_words)
-    total +=
-        check_term(from + 4 * i, words - i < check_chunk_words ? words - i : check_chunk_words, i / check_chunk_words);
-  return total;
+  const auto terms = check_terms.best();
+  return terms(first, head / 4, 0) + terms(from + head, (size - head) / 4, 1);
 }
 
 }  // namespace dr

@@ -9,11 +9,19 @@
 namespace dr {
 
 DR_HD inline float f16_to_f32(uint16_t h) {
+#if defined(__CUDA_ARCH__)  // fewer registers
   const uint32_t sign = uint32_t{h & 0x8000u} << 16, exponent = (h >> 10) & 31, mantissa = h & 0x3ff;
   if (exponent == 31) return std::bit_cast<float>(sign | 0x7f800000u | mantissa << 13);
   if (exponent) return std::bit_cast<float>(sign | (exponent + 112) << 23 | mantissa << 13);
   const float magnitude = static_cast<float>(mantissa) * 0x1p-24f;
   return std::bit_cast<float>(sign | std::bit_cast<uint32_t>(magnitude));
+#else
+  // A subnormal one is what a number above 2^-14 has beyond it. No branch: small gradients are of both kinds.
+  const uint32_t sign = uint32_t{h & 0x8000u} << 16, m = h & 0x7fffu, moved = (m << 13) + 0x38000000;
+  const float beyond = std::bit_cast<float>(moved + 0x00800000) - 0x1p-14f;
+  const uint32_t wide = m < 0x400 ? std::bit_cast<uint32_t>(beyond) : m < 0x7c00 ? moved : moved + 0x38000000;
+  return std::bit_cast<float>(sign | wide);
+#endif
 }
 DR_HD inline float bf16_to_f32(uint16_t h) { return std::bit_cast<float>(uint32_t{h} << 16); }
 
@@ -48,6 +56,20 @@ DR_HD inline uint16_t round_to_half(double value) {
 DR_HD inline uint16_t f64_to_f16(double value) { return round_to_half<10, 5>(value); }
 DR_HD inline uint16_t f64_to_bf16(double value) { return round_to_half<7, 8>(value); }
 
+// From f32, rounded once; NaN stay, quiet.
+DR_HD inline uint16_t f32_to_f16(float x) {
+  const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000, m = b & 0x7fffffff;
+  if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7e00 | (m >> 13 & 0x3ff));
+  if (m >= 0x477ff000) return static_cast<uint16_t>(sign | 0x7c00);  // from 65520 on
+  if (m < 0x38800000)  // subnormal: multiples of 2^-24, as the bits of floats in [0.5, 1) are
+    return static_cast<uint16_t>(sign | (std::bit_cast<uint32_t>(std::bit_cast<float>(m) + 0.5f) - 0x3f000000));
+  return static_cast<uint16_t>(sign | (m - 0x38000000 + 0xfff + (m >> 13 & 1)) >> 13);
+}
+DR_HD inline uint16_t f32_to_bf16(float x) {
+  const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000, m = b & 0x7fffffff;
+  if (m > 0x7f800000) return static_cast<uint16_t>(sign | 0x7fc0 | m >> 16);
+  return static_cast<uint16_t>(sign | (m + 0x7fff + (m >> 16 & 1)) >> 16);
+}
 // From f32, rounded once: finite values stay finite, so too large ones become the largest number.
 DR_HD inline uint16_t f32_to_f16_finite(float x) {
   const uint32_t b = std::bit_cast<uint32_t>(x), sign = b >> 16 & 0x8000;

@@ -17,6 +17,7 @@ struct f32_type {
   static constexpr double largest = FLT_MAX;
   DR_HD static float to_f32(bits b) { return std::bit_cast<float>(b); }
   DR_HD static bits from_f64(double v) { return std::bit_cast<bits>(static_cast<float>(v)); }
+  DR_HD static bits from_f32(float v) { return std::bit_cast<bits>(v); }
 };
 struct f16_type {
   using bits = uint16_t;
@@ -24,6 +25,7 @@ struct f16_type {
   static constexpr double largest = 65504;
   DR_HD static float to_f32(bits b) { return f16_to_f32(b); }
   DR_HD static bits from_f64(double v) { return f64_to_f16(v); }
+  DR_HD static bits from_f32(float v) { return f32_to_f16(v); }
 };
 struct bf16_type {
   using bits = uint16_t;
@@ -31,6 +33,7 @@ struct bf16_type {
   static constexpr double largest = 0x1.fep127;
   DR_HD static float to_f32(bits b) { return bf16_to_f32(b); }
   DR_HD static bits from_f64(double v) { return f64_to_bf16(v); }
+  DR_HD static bits from_f32(float v) { return f32_to_bf16(v); }
 };
 
 // Of a type of values; for messages.
@@ -47,6 +50,10 @@ template <class T>
 DR_HD constexpr bool is_finite(typename T::bits b) {
   return (b & T::magnitude_mask) < T::infinity;
 }
+
+// The pattern of -0: those above it, as integers, are below zero, or NaN.
+template <class T>
+inline constexpr typename T::bits minus_zero = T::magnitude_mask + uint32_t{1};
 
 // The result of arithmetic. Processors differ in NaN: x86 keeps the sign and payload of an operand, or makes a negative
 // one; a GPU makes 0x7fffffff. So a NaN that is computed becomes this one. Values that are copied, or converted, keep
@@ -72,10 +79,8 @@ template <class From, class To>
 DR_HD typename To::bits converted(typename From::bits b) {
   if constexpr (std::is_same_v<From, To>)
     return b;
-  else if constexpr (std::is_same_v<To, f32_type>)
-    return std::bit_cast<uint32_t>(From::to_f32(b));
   else
-    return To::from_f64(exact_f64(From::to_f32(b)));
+    return To::from_f32(From::to_f32(b));
 }
 
 // A finite number beyond the largest of the type becomes that one, with its sign.
@@ -124,8 +129,8 @@ DR_HD inline float value_of(uint32_t dtype, uint32_t bits) {
   return bf16_type::to_f32(static_cast<uint16_t>(bits));
 }
 DR_HD inline uint32_t bits_of(uint32_t dtype, float v) {
-  if (dtype == DR_F32) return std::bit_cast<uint32_t>(v);
-  return dtype == DR_F16 ? f16_type::from_f64(exact_f64(v)) : bf16_type::from_f64(exact_f64(v));
+  if (dtype == DR_F32) return f32_type::from_f32(v);
+  return dtype == DR_F16 ? f16_type::from_f32(v) : bf16_type::from_f32(v);
 }
 DR_HD inline void store_bits(uint32_t dtype, void* to, uint64_t i, uint32_t bits) {
   if (dtype == DR_F32)

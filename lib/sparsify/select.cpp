@@ -44,17 +44,11 @@ uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, select
 }
 
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions) {
-  return with_value_type(dtype, [&](auto type) {
-    using T = decltype(type);
-    const auto* v = static_cast<const typename T::bits*>(values);
-    uint64_t count = 0;
-    for (uint64_t i = 0; i < rows; ++i) {
-      uint32_t any = 0;
-      for (uint32_t w = 0; w < width; ++w) any |= magnitude<T>(v[i * width + w]);
-      if (any) positions[count++] = static_cast<uint32_t>(i);
-    }
-    return count;
+  uint64_t count = 0;
+  each_kept_run(dtype, values, rows, width, [&](uint64_t first, uint64_t n) {
+    for (uint64_t i = first; i < first + n; ++i) positions[count++] = static_cast<uint32_t>(i);
   });
+  return count;
 }
 
 }  // namespace dr

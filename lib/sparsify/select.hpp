@@ -32,7 +32,27 @@ selection select_from(uint32_t dtype, const void* values, uint64_t n, double thr
 // Positions of the kept among n values, from `first` on, below 2^32; `ties` goes down as they are taken.
 uint64_t compact_selected(uint32_t dtype, const void* values, uint64_t n, selection& s, uint32_t* positions);
 
-// Rows of `width` values that are not all zeros, of either sign: a masked gradient has -0 by the thousand.
+// Calls f(first, n) for each run of rows of `width` values that are not all zeros, of either sign: a masked gradient has
+// -0 by the thousand.
+template <class F>
+void each_kept_run(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, F&& f) {
+  with_value_type(dtype, [&](auto type) {
+    using T = decltype(type);
+    const auto* v = static_cast<const typename T::bits*>(values);
+    const auto kept = [&](uint64_t row) {
+      uint32_t any = 0;
+      for (uint32_t w = 0; w < width; ++w) any |= magnitude<T>(v[row * width + w]);
+      return any != 0;
+    };
+    for (uint64_t end = 0; end < rows; ++end) {
+      const uint64_t first = end;
+      while (end < rows && kept(end)) ++end;
+      if (end > first) f(first, end - first);
+    }
+  });
+}
+
+// The positions of those rows.
 uint64_t compact_rows(uint32_t dtype, const void* values, uint64_t rows, uint32_t width, uint32_t* positions);
 
 // ---- In one pass ------------------------------------------------------------------------------------------

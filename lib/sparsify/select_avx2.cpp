@@ -164,7 +164,12 @@ uint64_t count(const void* values, uint64_t n, uint32_t low) {
 }
 
 template <class Bits>
-constexpr select_kernels kernels{collect<Bits>, magnitudes<Bits>, cut<Bits>, count<Bits>};
+uint64_t survey(const void* values, uint64_t n, uint32_t& largest) {
+  return survey_with<Bits>(values, n, largest);
+}
+
+template <class Bits>
+constexpr select_kernels kernels{collect<Bits>, magnitudes<Bits>, cut<Bits>, count<Bits>, survey<Bits>};
 
 }  // namespace
 

@@ -210,10 +210,16 @@ uint64_t count_16(const void* values, uint64_t n, uint32_t low) {
   return found;
 }
 
+template <class Bits>
+uint64_t survey(const void* values, uint64_t n, uint32_t& largest) {
+  return survey_with<Bits>(values, n, largest);
+}
+
 }  // namespace
 
-const select_kernels select_avx512[2] = {{collect<uint32_t>, magnitudes<uint32_t>, cut<uint32_t>, count_32},
-                                         {collect<uint16_t>, magnitudes<uint16_t>, cut<uint16_t>, count_16}};
+const select_kernels select_avx512[2] = {
+    {collect<uint32_t>, magnitudes<uint32_t>, cut<uint32_t>, count_32, survey<uint32_t>},
+    {collect<uint16_t>, magnitudes<uint16_t>, cut<uint16_t>, count_16, survey<uint16_t>}};
 
 }  // namespace dr
 DR_ISA_END

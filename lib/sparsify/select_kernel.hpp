@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
+#include <type_traits>
 
 #include "primitive/cpu.hpp"
 #include "primitive/value_type.hpp"
@@ -26,7 +28,33 @@ struct select_kernels {
   uint64_t (*cut)(uint64_t from, uint64_t n, uint32_t above, uint64_t& ties, uint32_t* positions, void* kept);
   // How many magnitudes are at least low.
   uint64_t (*count)(const void* values, uint64_t n, uint32_t low);
+  // How many of n values are not zeros; `largest` becomes the largest magnitude, if it is above it.
+  uint64_t (*survey)(const void* values, uint64_t n, uint32_t& largest);
 };
+
+// `survey`, plain, for twins to inline: the compiler's vectors are bound by memory, too. Counters have the width of the
+// values, so that a vector has as many of both.
+template <class Bits>
+DR_EVERYWHERE uint64_t survey_with(const void* values, uint64_t n, uint32_t& largest) {
+  using number = std::make_signed_t<Bits>;  // SSE2 compares no others
+  constexpr auto magnitude = std::numeric_limits<number>::max();
+  constexpr uint64_t most = 16384;  // below 2^15, which a counter of 16 bits has room for
+  const auto* v = static_cast<const Bits*>(values);
+  auto top = static_cast<number>(largest);
+  uint64_t kept = 0;
+  for (uint64_t i = 0; i < n; i += most) {
+    const uint64_t end = n - i < most ? n : i + most;
+    number zeros = 0;
+    for (uint64_t k = i; k < end; ++k) {
+      const auto m = static_cast<number>(v[k] & magnitude);
+      top = m > top ? m : top;
+      zeros = static_cast<number>(zeros + (m == 0));
+    }
+    kept += end - i - static_cast<uint64_t>(zeros);
+  }
+  largest = static_cast<uint32_t>(top);
+  return kept;
+}
 
 // [0]: of 32 bits, [1]: of 16.
 extern const select_kernels select_scalar[2];

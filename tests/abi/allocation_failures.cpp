@@ -1,5 +1,6 @@
 // Every function of the ABI with every allocation failing, one after the other: the call says MEMORY, what it was given is as it was, nothing
-// leaks, and the same call then does what it does where memory never failed. Those of exchanges: exchange_allocations.cpp.
+// leaks, and the same call then does what it does where memory never failed. Those of exchanges: exchange_allocations.cpp;
+// of transforms: transform_allocations.cpp.
 #include "failing_new.hpp"
 
 #include <algorithm>
@@ -203,9 +204,9 @@ const function functions[] = {
 };
 
 // Those that want a state, a binding or an exchange to begin with; tried below.
-const char* const tried_apart[] = {"dr_binding_encode", "dr_binding_decode", "dr_binding_merge",
-                                   "dr_state_fill",     "dr_state_residual", "dr_state_copy",
-                                   "dr_state_norm",     "dr_codec_register", "dr_plugin_load"};
+const char* const tried_apart[] = {"dr_binding_encode", "dr_binding_decode", "dr_binding_merge",  "dr_state_fill",
+                                   "dr_state_residual", "dr_state_copy",     "dr_state_norm",     "dr_codec_register",
+                                   "dr_plugin_load",    "dr_state_check",    "dr_state_momentum", "dr_state_scale"};
 
 // Of what the CPU does for a device there is neither a prepared decode nor a binding that decodes.
 bool refuses_detours(const std::string& name) {
@@ -309,6 +310,10 @@ TEST_CASE("a binding, a state, and codecs: the same, of what wants one to begin 
       dr_status s = dr_state_fill(w.plan(), &t, nullptr, t.state, t.state_size, nullptr);
       if (!s) s = dr_state_residual(t.state, t.state_size, &residual, &elements, nullptr);
       if (!s) s = dr_state_norm(t.state, t.state_size, &norm, nullptr);
+      if (!s) s = dr_state_check(w.plan(), &t, t.state, t.state_size, nullptr);
+      if (!s) s = dr_state_scale(t.state, t.state_size, 0.5, nullptr);
+      if (!s && dr_state_momentum(t.state, t.state_size, &residual, &elements, nullptr) != DR_E_ARGUMENT)
+        s = DR_E_INTERNAL;  // a residual has none
       return s ? s : dr_state_copy(t.state, t.state_size, 0, t.state, t.state_size, 4, 4, nullptr);
     };
     CHECK(run(0, states, &met) == DR_OK);
@@ -341,7 +346,7 @@ TEST_CASE("registering codecs: MEMORY, and then they are not there") {
   CHECK(dr_codec_count() > before + 1);
 }
 
-TEST_CASE("every exported function is tried, here or in exchange_allocations.cpp") {
+TEST_CASE("every exported function is tried, here, in exchange_allocations.cpp or in transform_allocations.cpp") {
   std::set<std::string> tried(std::begin(tried_apart), std::end(tried_apart));
   for (const function& f : functions) tried.insert(f.name);
   for (const char* const name : {"create", "destroy", "rebind", "start", "advance", "cancel", "read_residual",
@@ -352,6 +357,9 @@ TEST_CASE("every exported function is tried, here or in exchange_allocations.cpp
   for (const char* const name : {"create", "decide", "describe", "destroy", "log", "observe", "reason", "report"})
     tried.insert(std::string("dr_control_") + name);
   tried.insert("dr_step_name");
+  for (const char* const name :
+       {"create", "destroy", "begin", "factor", "next", "cancel", "residual", "save", "load", "reset", "describe"})
+    tried.insert(std::string("dr_transform_") + name);
   std::ifstream list(DR_SYMBOLS);
   std::set<std::string> exported;
   for (std::string name; std::getline(list, name);) exported.insert(name);

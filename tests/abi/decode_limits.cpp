@@ -1,4 +1,7 @@
 // What a receiver allows: elements, workspace, outputs of the right shape; frames at any address, with anything behind them.
+#include <algorithm>
+#include <cstring>
+
 #include "abi/segmented.hpp"
 #include "client.hpp"
 
@@ -145,6 +148,36 @@ TEST_CASE("a dense output is written as a whole, a sparse one as far as its coun
   CHECK(sparse.count == 30);
   for (size_t i = 0; i < 30; ++i) CHECK(x[static_cast<size_t>(indices[i])] == y[i]);
   for (size_t i = 30; i < 40; ++i) CHECK((y[i] == 7 && indices[i] == -7));
+}
+
+TEST_CASE("values that are all sent arrive at any address, whatever lies around them") {
+  client::context c;
+  const uint64_t n = 1003;
+  floats g = client::laplace(n, 1);
+  g[5] = 0, g[6] = -0.0f;
+  dr_call call{};
+  call.segment_rows = 320;
+  const dr_tensor t = client::dense(g);
+  for (const char* plan : {"index=all", "index=all value=sign", "index=all value=half", "index=all value=qsgd"})
+    for (const bytes& frame : {client::encode(c, plan, {t}), abi::encode_segmented(c, plan, {t}, call)}) {
+      CAPTURE(plan);
+      floats first;
+      for (const size_t shift : {0, 4, 1, 3}) {
+        alignas(64) float room[n + 32];
+        std::fill_n(room, n + 32, 7.5f);
+        floats x(n);
+        dr_tensor_out out = client::dense_out(x);
+        out.values = room + 8 + shift;
+        REQUIRE(dr_decode(c.handle, nullptr, frame.data(), frame.size(), nullptr, &out, sizeof out, 1) == DR_OK);
+        CHECK(out.count == n);
+        for (size_t i = 0; i < n + 32; ++i)
+          if (i - 8 - shift >= n) CHECK(room[i] == 7.5f);
+        x.assign(room + 8 + shift, room + 8 + shift + n);
+        if (shift == 0) first = x;
+        CHECK(!std::memcmp(x.data(), first.data(), 4 * n));
+        if (!std::strcmp(plan, "index=all")) CHECK(!std::memcmp(x.data(), g.data(), 4 * n));
+      }
+    }
 }
 
 TEST_CASE("every truncation of a frame is CORRUPT, in both forms and with several rows") {

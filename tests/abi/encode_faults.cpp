@@ -360,3 +360,12 @@ TEST_CASE(
     dr_batch_destroy(batch);
   }
 }
+
+TEST_CASE("sign: a level belongs to scale=level; the default one says nothing, as in the canonical text") {
+  client::context c;
+  const floats x = {1, -2, 3};
+  bytes frame, plain = client::encode(c, "index=all value=sign(scale=mean)", {client::dense(x)});
+  CHECK(client::encode(c, "index=all value=sign(scale=mean,level=1)", {client::dense(x)}) == plain);
+  CHECK(client::try_encode(c, "index=all value=sign(scale=mean,level=2)", {client::dense(x)}, frame) == DR_E_ARGUMENT);
+  CHECK(c.error().find("sign(level) needs scale=level") != std::string::npos);
+}

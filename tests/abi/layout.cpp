@@ -377,6 +377,7 @@ VALUE(DR_FALLBACK_DENSE, 2);
 
 VALUE(DR_DECODE_ADD, 1);
 VALUE(DR_DECODE_TAG, 2);
+VALUE(DR_DECODE_VOTE, 4);
 
 VALUE(DR_PLAN_SPARSIFIES, 1);
 VALUE(DR_PLAN_FEEDBACK, 2);
@@ -389,6 +390,9 @@ VALUE(DR_PLAN_PRIVATE_RANDOM, 128);
 VALUE(DR_PLAN_CHOOSES, 256);
 VALUE(DR_PLAN_HOST_ONLY, 512);
 VALUE(DR_PLAN_FLAT, 1024);
+VALUE(DR_PLAN_TRANSFORMS, 2048);
+VALUE(DR_PLAN_RESIDUAL, 4096);
+VALUE(DR_PLAN_VOTE, 8192);
 
 VALUE(DR_FEATURE_CUDA, 1);
 VALUE(DR_FEATURE_FORMAT, 2);
@@ -439,6 +443,26 @@ FIELD(dr_exchange_info, encode_ns, 96, 8);
 FIELD(dr_exchange_info, wait_ns, 104, 8);
 FIELD(dr_exchange_info, merge_ns, 112, 8);
 
+SIZE(dr_transform_options, 32);
+FIELD(dr_transform_options, struct_size, 0, 8);
+FIELD(dr_transform_options, seed, 8, 8);
+FIELD(dr_transform_options, dense_below, 16, 8);
+FIELD(dr_transform_options, flags, 24, 4);
+FIELD(dr_transform_options, reserved, 28, 4);
+
+SIZE(dr_transform_info, 80);
+FIELD(dr_transform_info, struct_size, 0, 8);
+FIELD(dr_transform_info, rank, 8, 4);
+FIELD(dr_transform_info, busy, 12, 4);
+FIELD(dr_transform_info, tensors, 16, 8);
+FIELD(dr_transform_info, matrices, 24, 8);
+FIELD(dr_transform_info, elements, 32, 8);
+FIELD(dr_transform_info, first, 40, 8);
+FIELD(dr_transform_info, second, 48, 8);
+FIELD(dr_transform_info, rounds, 56, 8);
+FIELD(dr_transform_info, memory, 64, 8);
+FIELD(dr_transform_info, state_size, 72, 8);
+
 SIZE(dr_loopback_options, 72);
 FIELD(dr_loopback_options, struct_size, 0, 8);
 FIELD(dr_loopback_options, ranks, 8, 4);
@@ -472,6 +496,7 @@ FIELD(dr_control_info, per_byte_ns, 104, 8);
 VALUE(DR_EXCHANGE_SUM, 1);
 VALUE(DR_EXCHANGE_TRACE, 2);
 VALUE(DR_EXCHANGE_DRY, 4);
+VALUE(DR_TRANSFORM_KEEP, 1);
 VALUE(DR_LOOPBACK_ALIKE, 1);
 VALUE(DR_CONTROL_WORDS, 4);
 VALUE(DR_CONTROL_START, 0);
@@ -489,6 +514,8 @@ VALUE(DR_CONTROL_NO_LESS, 11);
 VALUE(DR_CONTROL_PASSED, 12);
 VALUE(DR_RESIDUAL_OWN, 0);
 VALUE(DR_RESIDUAL_SUM, 1);
+VALUE(DR_RESIDUAL_MOMENTUM, 2);
+VALUE(DR_RESIDUAL_WARM_START, 3);
 VALUE(DR_STEP_ENCODE, 1);
 VALUE(DR_STEP_SEND, 2);
 VALUE(DR_STEP_RECV, 3);

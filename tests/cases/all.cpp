@@ -7,7 +7,8 @@ codec_case index_raw(), index_golomb(), index_rice(), index_bloom();
 codec_case index_bitmap(), index_rle(), index_elias_fano(), index_delta_varint(), index_delta_bitpack(),
     index_delta_pfor(), index_gap_huffman(), index_seeded(), index_all();
 codec_case value_raw(), value_qsgd(), value_fit_poly(), value_half(), value_sketch(), value_three_lc(),
-    value_fit_dexp(), value_rank_fit(), value_uniform_quant(), value_log_quant(), value_lloyd();
+    value_fit_dexp(), value_rank_fit(), value_uniform_quant(), value_log_quant(), value_lloyd(), value_sign(),
+    value_ternary(), value_natural(), value_dynamic_tree(), value_inceptionn();
 codec_case order_bitpack();
 codec_case bytes_deflate(), bytes_zstd(), bytes_huffman();
 
@@ -17,7 +18,8 @@ std::span<const codec_case> all() {
       index_rle(),         index_elias_fano(),    index_delta_varint(), index_delta_bitpack(), index_delta_pfor(),
       index_gap_huffman(), index_seeded(),        index_all(),          value_raw(),           value_qsgd(),
       value_fit_poly(),    value_half(),          value_sketch(),       value_three_lc(),      value_fit_dexp(),
-      value_rank_fit(),    value_uniform_quant(), value_log_quant(),    value_lloyd(),         order_bitpack(),
+      value_rank_fit(),    value_uniform_quant(), value_log_quant(),    value_lloyd(),         value_sign(),
+      value_ternary(),     value_natural(),       value_dynamic_tree(), value_inceptionn(),    order_bitpack(),
       bytes_deflate(),     bytes_zstd(),          bytes_huffman()};
   return list;
 }

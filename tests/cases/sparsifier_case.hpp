@@ -75,7 +75,7 @@ inline uint64_t share_of(double ratio, uint64_t universe) {
 }
 
 // dgc's, with a threshold from one value of each of m stretches.
-positions kept_by_dgc(const kept_input& in, uint64_t key, uint64_t target, double share);
+positions kept_by_dgc(const kept_input& in, uint64_t key, uint64_t target, double share, int corrections = 10);
 // random's: `count` of the universe.
 positions drawn_positions(uint64_t key, uint64_t universe, uint64_t count);
 

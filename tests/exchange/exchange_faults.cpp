@@ -197,6 +197,39 @@ TEST_CASE("100,000 exchanges under faults: no hang, no wrong sum, one guilty ran
   CHECK(seen["one in doubt"] > steps_in_all / 1000);
 }
 
+TEST_CASE("where every message comes twice, no send waits for the second") {
+  struct twice_all : dr::message_faults {
+    dr::message_fate fate_of(uint32_t, uint32_t, uint32_t, size_t) override {
+      dr::message_fate f;
+      f.doubled = doubles;
+      return f;
+    }
+    bool lives(uint32_t, uint64_t) override { return true; }
+    bool doubles = false;
+  };
+  for (const std::string& schedule : world::schedules) {
+    CAPTURE(schedule);
+    uint64_t took[2] = {};
+    for (const bool doubles : {false, true}) {
+      world::options o;
+      o.ranks = 4;
+      o.plan = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw exchange=" + schedule;
+      o.sizes = {9000};
+      o.exchange.timeout_ns = timeout_ns;
+      o.loopback.latency_ns = 50000;
+      o.loopback.bytes_per_second = 1e9;
+      group g(o);
+      twice_all faults;
+      faults.doubles = doubles;
+      g.net.faults = &faults;
+      for (uint64_t step = 0; step < 3; ++step) g.draw(step), g.run_well(step);
+      CHECK(g.all_alike());
+      for (uint32_t i = 0; i < o.ranks; ++i) took[doubles] = std::max(took[doubles], g.net.now(i));
+    }
+    CHECK(took[1] <= 2 * took[0]);  // (the second takes its time on the receiver's port)
+  }
+}
+
 TEST_CASE("a rank that cannot encode is named by all, with its tensor and its reason") {
   for (const std::string& schedule : world::schedules) {
     CAPTURE(schedule);

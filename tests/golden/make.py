@@ -421,6 +421,20 @@ def qsgd():
     bad("qsgd_bucket_0", "a bucket of nothing", short_frame(encode_row(PLAIN, 100, {}), plan=bytes.fromhex("09 01 05 02 05 00 02")))
 
 
+def signs():
+    """sign and ternary: what no encoder writes."""
+    sign, means, three = stage("value", "sign"), stage("value", "sign", means=2), stage("value", "ternary")
+    good("sign_largest_mean", "means of the largest number, and of no value", value_frame([means], 3, bytes.fromhex("ffff7f7f 00000000 05")))
+    good("sign_f16_overflow", "a level above f16 is its largest number", value_frame([stage("value", "sign", level=0x47c35000)], 3, b"\x05", "f16"))
+    bad("sign_mean_negative", "a mean that is negative", value_frame([means], 3, struct.pack("<ffB", 1, -1, 5)), "decode")
+    bad("sign_mean_nan", "a mean that is no number", value_frame([means], 3, bytes.fromhex("0000c07f 0000803f 05")), "decode")
+    bad("sign_padding", "padding that is not zero", value_frame([sign], 3, b"\x0d"), "decode")
+    good("ternary_scale_0", "a scale of 0: of digit 0 it is negative", value_frame([three], 3, bytes.fromhex("00000000 31")))
+    bad("ternary_scale_minus_0", "a scale that is negative", value_frame([three], 5, bytes.fromhex("00000080 79")), "decode")
+    bad("ternary_byte", "a byte that stands for no digits", value_frame([three], 5, bytes.fromhex("0000803f f3")), "decode")
+    bad("ternary_padding", "padding that is not zero", value_frame([three], 4, bytes.fromhex("0000803f 7a")), "decode")
+
+
 def fit_poly():
     def plan(dtype="f32", **fields):
         return entry(dtype, [stage("value", "fit_poly", **fields)], [KEYS], [PACK])
@@ -734,7 +748,7 @@ def make():
     index_raw()
     split("golomb", "golomb")
     split("rice", "rice")
-    for part in (bloom, value_raw, qsgd, fit_poly, bitpack, deflate, blocks, encode_cases):
+    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, encode_cases):
         part()
 
 
@@ -767,7 +781,10 @@ LATER = [
     ("gap_huffman", "rows", "index=gap_huffman"), ("gap_huffman_strewn", "strewn", "index=gap_huffman"), ("delta_pfor", "rows", "index=delta_pfor"), ("delta_pfor_strewn", "strewn", "index=delta_pfor"),
     *((f"blocks_{block}", "rows", f"sparsify=blocks(ratio=0.1,block={block}) index=golomb value=log_quant") for block in (2, 4, 8, 16, 32)),
     ("blocks_bloom", "all", "sparsify=blocks(ratio=0.1,block=4) index=bloom(policy=p0,fpr=0.1) value=half"), ("blocks_seeded", "all", "sparsify=blocks(ratio=0.1,block=8) index=seeded(ratio=0.1)"),
-    ("blocks_fit_poly", "all", "sparsify=blocks(ratio=0.1,block=8) index=raw value=fit_poly"), ("blocks_auto", "rows", "sparsify=blocks(ratio=0.1,block=16) index=auto value=auto(error=0.1)")]
+    ("blocks_fit_poly", "all", "sparsify=blocks(ratio=0.1,block=8) index=raw value=fit_poly"), ("blocks_auto", "rows", "sparsify=blocks(ratio=0.1,block=16) index=auto value=auto(error=0.1)"),
+    ("natural", "rows", "value=natural"), ("natural_nearest", "rows", "value=natural(rounding=nearest)"), ("dynamic_tree", "rows", "value=dynamic_tree"), ("inceptionn", "rows", "value=inceptionn(error=0.01)"),
+    ("sign", "all", "index=all value=sign"), ("sign_mean", "rows", "value=sign(scale=mean)"), ("sign_means", "all", "sparsify=adaq(ratio=0.1) index=golomb value=sign(scale=means)"),
+    ("sign_level", "rows", "value=sign(scale=level,level=0.01)"), ("ternary", "all", "index=all value=ternary"), ("ternary_rows", "rows", "value=ternary(clip=0)")]
 
 
 def from_library(path):

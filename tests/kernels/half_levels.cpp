@@ -1,3 +1,5 @@
+#include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "codecs/value/half/half_kernel.hpp"
@@ -39,8 +41,34 @@ std::vector<uint32_t> all_roundings() {
   }
   return out;
 }
+// All 2^16 of a type, and short ones: the numbers, and the largest magnitude of those that were read.
+template <class From>
+void compare_widening() {
+  std::vector<uint16_t> numbers(0x10000);
+  std::iota(numbers.begin(), numbers.end(), uint16_t{0});
+  const auto judge = [](cpu_level level, const uint16_t* in, size_t n) {
+    std::vector<float> expected(n + 1, -7), found = expected;
+    const auto* const bytes = reinterpret_cast<const uint8_t*>(in);
+    const uint32_t most = half_widen<From>.scalar(bytes, n, expected.data());
+    CHECK(half_widen<From>.at(level)(bytes, n, found.data()) == most);
+    CHECK(most == std::transform_reduce(
+                      in, in + n, uint32_t{0}, [](uint32_t a, uint32_t b) { return std::max(a, b); },
+                      [](uint16_t b) { return magnitude<From>(b); }));
+    for (size_t i = 0; i <= n; ++i) {
+      // (Of a NaN that signals, an instruction makes one that does not.)
+      const bool nan = i < n && magnitude<From>(in[i]) > From::infinity;
+      const bool same = std::bit_cast<uint32_t>(expected[i]) == std::bit_cast<uint32_t>(found[i]);
+      if (!(nan ? std::isnan(found[i]) : same)) FAIL_CHECK("number ", i, " of ", n);
+    }
+  };
+  each_fast_level([&](cpu_level level) {
+    judge(level, numbers.data(), numbers.size());
+    for (size_t n = 0; n <= 40; ++n) judge(level, numbers.data() + 0x7be0, n);
+  });
+}
+
 template <class T>
-std::vector<uint16_t> all_halves() {
+std::vector<uint16_t> all_finite() {
   std::vector<uint16_t> out;
   for (uint32_t i = 0; i < 0x10000; ++i)
     if (is_finite<T>(static_cast<uint16_t>(i))) out.push_back(static_cast<uint16_t>(i));
@@ -52,8 +80,12 @@ std::vector<uint16_t> all_halves() {
 TEST_CASE("half: every level rounds and widens as scalar does") {
   compare<f32_type, f16_type>(all_roundings());
   compare<f32_type, bf16_type>(all_roundings());
-  compare<f16_type, f32_type>(all_halves<f16_type>());
-  compare<bf16_type, f32_type>(all_halves<bf16_type>());
+  compare<f16_type, f16_type>(all_finite<f16_type>());
+  compare<f16_type, bf16_type>(all_finite<f16_type>());
+  compare<bf16_type, f16_type>(all_finite<bf16_type>());
+  compare<bf16_type, bf16_type>(all_finite<bf16_type>());
+  compare_widening<f16_type>();
+  compare_widening<bf16_type>();
 }
 
 TEST_CASE("half: the first number that is not finite is found, and none where all are") {

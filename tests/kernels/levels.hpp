@@ -3,6 +3,8 @@
 
 #include <doctest/doctest.h>
 
+#include <cstring>
+
 #include "primitive/cpu.hpp"
 
 namespace dr {
@@ -19,6 +21,13 @@ void each_fast_level(F&& f) {
     CAPTURE(name);
     f(level);
   }
+}
+
+// Two verdicts of a decode say the same. (One sentence may lie at two addresses: literals of two files are not always merged.)
+template <class Verdict>
+bool same_fault(const Verdict& a, const Verdict& b) {
+  if (!a.what || !b.what) return a.what == b.what;
+  return std::strcmp(a.what, b.what) == 0 && a.where == b.where && a.found == b.found;
 }
 
 }  // namespace dr

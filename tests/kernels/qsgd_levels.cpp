@@ -23,7 +23,8 @@ typename T::bits any_number(source& s, uint32_t exponents) {
   return static_cast<typename T::bits>(sign | exponent << fraction | mantissa);
 }
 
-// Kinds by turns: alike, of all sizes, subnormal, the largest, few apart from zeros of both signs, only zeros.
+// Kinds by turns: alike, of all sizes, subnormal, the largest, few apart from zeros of both signs, of one size (so that levels are
+// whole before they are rounded by chance), only zeros.
 template <class T>
 std::vector<typename T::bits> values_of(source& s, uint64_t n, int kind) {
   std::vector<typename T::bits> v(n);
@@ -35,6 +36,7 @@ std::vector<typename T::bits> values_of(source& s, uint64_t n, int kind) {
       case 4:
         x = s() % 300 ? static_cast<typename T::bits>((s() & 1) * (T::magnitude_mask + 1u)) : any_number<T>(s, ~0u);
         break;
+      case 5: x = T::from_f64(s() & 1 ? 0x1p-6 : -0x1p-6); break;
       default: x = 0;
     }
   return v;
@@ -45,7 +47,7 @@ bool same_verdict(cpu_level level, const std::vector<uint8_t>& payload, const qs
   std::vector<typename T::bits> expected(l.n + 1, 77), found = expected;
   const qsgd_verdict a = qsgd_decode_scalar<T>(payload.data(), l, expected.data());
   const qsgd_verdict b = qsgd_decode_at<T>.at(level)(payload.data(), l, found.data());
-  return a.what == b.what && a.where == b.where && a.found == b.found && (a.what || expected == found);
+  return same_fault(a, b) && (a.what || expected == found);
 }
 
 template <class T>
@@ -55,8 +57,8 @@ void compare() {
   for (const uint64_t levels : level_counts)
     for (const uint64_t bucket : buckets)
       for (const uint64_t n : counts)
-        for (int kind = 0; kind < 6; ++kind) {
-          if (!whole_sweep && combination++ % 5) continue;  // 5 divides neither the 6 kinds nor the 16 counts
+        for (int kind = 0; kind < 7; ++kind) {
+          if (!whole_sweep && combination++ % 5) continue;  // 5 divides neither the 7 kinds nor the 16 counts
           CAPTURE(levels);
           CAPTURE(bucket);
           CAPTURE(n);
@@ -94,6 +96,35 @@ TEST_CASE("qsgd: every level writes what scalar writes, reads it back and refuse
   compare<f32_type>();
   compare<f16_type>();
   compare<bf16_type>();
+}
+
+// Codes of a byte: all, of norms that the number of levels divides (whose values lie between two f32 at times), of those
+// beside the smallest that f32's arithmetic takes, and of others.
+TEST_CASE("qsgd: every code of a byte has scalar's value") {
+  source s(4713);
+  for (uint32_t levels = 64; levels < 128; ++levels) {
+    constexpr uint64_t buckets_of_levels = 24;
+    const uint64_t codes = 2 * levels + 2;
+    const qsgd_layout l(levels, codes, codes * buckets_of_levels);
+    REQUIRE(l.code_bits == 8);
+    std::vector<uint8_t> payload(l.size);
+    for (const bool tiny : {false, true}) {
+      for (uint64_t b = 0; b < l.buckets; ++b) {
+        const auto divided = static_cast<float>(levels * (s() % ((uint64_t{1} << 24) / levels)));
+        const uint32_t any = any_number<f32_type>(s, ~0u) & f32_type::magnitude_mask;
+        const auto beside = static_cast<uint32_t>(qsgd_least_norm + s() % 5 - (tiny ? 2 : 0));
+        store(payload.data() + 4 * b, b % 3 == 0   ? std::bit_cast<uint32_t>(divided * 0x1p-10f)
+                                      : b % 3 == 1 ? beside
+                                      : tiny       ? any
+                                                   : (any & 0x3fffffff) + 0x22000000);
+        for (uint64_t c = 0; c < codes; ++c) payload[l.norms_size + b * codes + c] = static_cast<uint8_t>(c);
+      }
+      each_fast_level([&](cpu_level level) {
+        CAPTURE(levels);
+        CHECK(same_verdict<f32_type>(level, payload, l));
+      });
+    }
+  }
 }
 
 // Of every level of every divisor some norms: quotients without a division are rounded as with one.

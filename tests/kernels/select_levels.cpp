@@ -230,6 +230,33 @@ TEST_CASE("topr in one pass keeps what its definition keeps, at every level and 
     }
 }
 
+TEST_CASE("a survey counts what is not zero and finds the largest magnitude, at every level") {
+  for (const uint32_t dtype : {DR_F32, DR_F16, DR_BF16})
+    for (const uint32_t n : {0u, 1u, 7u, 8u, 33u, 4096u, 16384u, 16385u, 70000u})
+      for (const uint32_t zeros : {0u, 1u, 2u}) {  // none, of either sign in turn with others, all
+        const uint32_t minus = dtype == DR_F32 ? 0x80000000 : 0x8000, size = value_size(dtype);
+        std::vector<uint32_t> v(n + 1);  // aligned to one value only
+        auto* const from = reinterpret_cast<std::byte*>(v.data()) + size;
+        uint64_t kept = 0;
+        uint32_t most = 5;
+        for (uint32_t i = 0; i < n; ++i) {
+          const auto drawn = static_cast<uint32_t>(draw(n, i));
+          uint32_t bits = (drawn | 1) & (minus | (minus - 1));
+          if (zeros == 2 || (zeros == 1 && i % 3 == 0)) bits &= minus;
+          kept += (bits & ~minus) != 0;
+          most = std::max(most, bits & ~minus);
+          store_bits(dtype, from, i, bits);
+        }
+        for (const cpu_level level : cpu_levels) {
+          if (level > cpu_detected()) continue;
+          CAPTURE(n);
+          uint32_t largest = 5;
+          CHECK(select_at(level, dtype).survey(from, n, largest) == kept);
+          CHECK(largest == most);
+        }
+      }
+}
+
 TEST_CASE("the loops of selection write the same at every level") {
   for (const uint32_t dtype : {DR_F32, DR_F16})
     for (const uint32_t n : {0u, 1u, 7u, 8u, 16u, 31u, 33u, 100u, 4095u, 4096u})

@@ -15,7 +15,10 @@ SOURCES = ("*.c", "*.h", "*.cpp", "*.hpp", "*.cu", "*.cuh", ":!tests/abi/kept") 
 
 
 def tracked(*patterns):
-    return subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
+    done = subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:  # a source archive
+        sys.exit(f"check looks at the files that git tracks, and git says: {done.stderr.strip()}")
+    return done.stdout.splitlines()
 
 
 def steps(build, everything):

@@ -22,8 +22,8 @@ MIDDLE = {"plan", "sparsify", "split", "stage", "container", "merge", "feedback"
 SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include", "core", "primitive"},
         **{folder: {"include", "core", "primitive"} for folder in MIDDLE}, "pipeline": {"include", "core", "primitive", "cuda"} | MIDDLE,
         "api": {"include", "core", "primitive", "cuda", "pipeline"} | MIDDLE,
-        "exchange": {"include", "core", "primitive", "pipeline", "api"}, "control": {"include", "core", "plan"},
-        "capi": {"include", "core", "pipeline", "api", "exchange", "control"}}
+        "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"},
+        "capi": {"include", "core", "pipeline", "api", "exchange", "control", "transform"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}

@@ -66,7 +66,7 @@ std::vector<usual> usual_plans() {
                        *by_bytes = "a bytes codec may find nothing to shorten";
   const std::string topr = "sparsify=topr(ratio=RATIO) ";
   std::vector<usual> all;
-  for (const char* value : {"raw", "qsgd", "half"}) {
+  for (const char* value : {"raw", "qsgd", "half", "natural", "dynamic_tree"}) {
     const std::string with = std::string(" value=") + value;
     for (const char* index : {"raw", "golomb", "rice", "elias_fano"}) all.push_back({topr + "index=" + index + with});
     for (const char* index : {"golomb(adaptive=1)", "bitmap", "auto"}) all.push_back({topr + "index=" + index + with});
@@ -92,7 +92,13 @@ std::vector<usual> usual_plans() {
     all.push_back({topr + "index=golomb value=" + value, why});
     all.push_back({topr + "index=raw value=" + value, why});
   }
-  for (const char* value : {"three_lc", "uniform_quant", "uniform_quant(bits=6)", "log_quant", "lloyd",
+  for (const std::string value : {"sign", "ternary"}) {
+    all.push_back(
+        {topr + "index=golomb value=" + value, "so few bits a value that the bound of the gaps is most of it"});
+    for (const std::string index : {topr + "index=raw", std::string("index=all")})
+      all.push_back({index + " value=" + value});
+  }
+  for (const char* value : {"three_lc", "uniform_quant", "uniform_quant(bits=6)", "log_quant", "lloyd", "inceptionn",
                             "auto(error=0.01)", "auto(error=0)"}) {
     const char* const why = value == std::string("auto(error=0)") ? nullptr : by_values;
     all.push_back({topr + "index=golomb value=" + value, why});

@@ -130,8 +130,15 @@ long double error_of_one(uint32_t dtype, const std::vector<double>& v) {
 //   three_lc   sends -1, 0 and 1 of the largest magnitude, and leaves the rest to error feedback
 //   log_quant  keeps every magnitude within half a level of itself, small ones too, which one magnitude cannot
 //   half       rounds each value by itself, to a type that may be coarser or have a smaller range than the row's
+//   natural    rounds each value by itself to a power of two, by default at random
+//   dynamic_tree  has the numbers of its paper, of which the largest is 0.993
+//   inceptionn bounds the absolute error, whatever the values are
+//   ternary    draws -1, 0 and 1, unbiased, of the largest magnitude or of a clipped one
+//   sign       of scale=one and scale=level has a magnitude that does not follow from the values
 bool may_be_worse_than_one(const subject& s) {
-  return is(s, "qsgd") || is(s, "three_lc") || is(s, "log_quant") || is(s, "half");
+  for (const char* name : {"qsgd", "three_lc", "log_quant", "half", "natural", "dynamic_tree", "inceptionn", "ternary"})
+    if (is(s, name)) return true;
+  return is(s, "sign") && s.text.find("mean") == std::string::npos;
 }
 
 // fit_poly with knots=jump has coefficients in bf16: 8 bits, and no numbers below 2^-133.

@@ -77,8 +77,8 @@ std::vector<floats> weights_for(const floats& x) {
   return {ones, signs, first, large, any, x};
 }
 
-// scale * (what is decoded) is x in the mean over seeds; error(x): its expected squared error.
-void check_unbiased(const std::string& plan, const floats& x, double scale, double error, int seeds,
+// scale * (what is decoded of `from`) is x in the mean over seeds; error: its expected squared error.
+void check_unbiased(const std::string& plan, const floats& from, const floats& x, double scale, double error, int seeds,
                     bool private_seeds) {
   context c;
   const auto weights = weights_for(x);
@@ -86,7 +86,7 @@ void check_unbiased(const std::string& plan, const floats& x, double scale, doub
   sample errors;
   for (int seed = 1; seed <= seeds; ++seed) {
     const auto key = static_cast<uint64_t>(seed);
-    const floats got = private_seeds ? sent(c, plan, x, 5, key) : sent(c, plan, x, key, 0);
+    const floats got = private_seeds ? sent(c, plan, from, 5, key) : sent(c, plan, from, key, 0);
     for (size_t k = 0; k < weights.size(); ++k) {
       double sum = 0;
       for (size_t i = 0; i < x.size(); ++i) sum += double{weights[k][i]} * (scale * double{got[i]} - double{x[i]});
@@ -153,7 +153,7 @@ TEST_CASE("each codec that draws is in the tests below, but for dgc") {
   std::set<std::string> drawing;
   for (size_t i = 0; i < dr_codec_count(); ++i)
     if (dr_codec_at(i)->traits & (DR_SHARED_RANDOM | DR_PRIVATE_RANDOM)) drawing.insert(dr_codec_at(i)->name);
-  CHECK(drawing == std::set<std::string>{"qsgd", "seeded", "random", "bloom", "dgc"});
+  CHECK(drawing == std::set<std::string>{"qsgd", "ternary", "natural", "seeded", "random", "bloom", "dgc"});
 }
 
 TEST_CASE("qsgd: no bias over private seeds, and the variance that its paper derives") {
@@ -162,8 +162,51 @@ TEST_CASE("qsgd: no bias over private seeds, and the variance that its paper der
       CAPTURE(std::string(name));
       CAPTURE(levels);
       const std::string value = "qsgd(levels=" + std::to_string(levels) + ",bucket=" + std::to_string(bucket) + ")";
-      check_unbiased("index=all value=" + value, x, 1, qsgd_variance(x, levels, static_cast<size_t>(bucket)), 600,
+      check_unbiased("index=all value=" + value, x, x, 1, qsgd_variance(x, levels, static_cast<size_t>(bucket)), 600,
                      true);
+    }
+}
+
+// Of natural: |v| = 2^e (1 + p) is rounded up with probability p: 4^e p (1 - p), at most v² / 8 (Horváth et al. 2019).
+double natural_variance(const floats& x) {
+  double sum = 0;
+  for (const float v : x) {
+    const double power = v != 0 ? std::ldexp(1.0, std::ilogb(v)) : 1, p = v != 0 ? std::fabs(double{v}) / power - 1 : 0;
+    sum += power * power * p * (1 - p);
+  }
+  return sum;
+}
+
+TEST_CASE("natural: no bias over private seeds, and the variance that its paper derives, at most an eighth") {
+  for (const auto& [name, x] : shapes(1500)) {
+    CAPTURE(std::string(name));
+    CHECK(natural_variance(x) <= squared(x) / 8);
+    check_unbiased("index=all value=natural", x, x, 1, natural_variance(x), 600, true);
+  }
+  floats thirds(1500, 4.0f / 3);  // where the bound is reached
+  for (size_t i = 0; i < thirds.size(); i += 3) thirds[i] = -8.0f / 3;
+  CHECK(std::fabs(natural_variance(thirds) / (squared(thirds) / 8) - 1) < 1e-6);
+  check_unbiased("index=all value=natural", thirds, thirds, 1, natural_variance(thirds), 600, true);
+}
+
+// Wen et al. 2017: E of what is sent is the clipped value, and of each the variance is |v| (s - |v|).
+TEST_CASE("ternary: no bias over private seeds but for the clipping, and TernGrad's variance") {
+  for (const auto& [name, x] : shapes(1500))
+    for (const double clip : {0.0, 2.5, 1.0}) {
+      CAPTURE(std::string(name));
+      CAPTURE(clip);
+      const double n = static_cast<double>(x.size()), mean = std::accumulate(x.begin(), x.end(), 0.0) / n,
+                   deviation = std::sqrt(squared(x) / n - mean * mean);
+      double scale = std::fabs(
+          *std::max_element(x.begin(), x.end(), [](float a, float b) { return std::fabs(a) < std::fabs(b); }));
+      if (clip > 0) scale = std::min(scale, clip * deviation);
+      floats clipped = x;
+      double variance = 0;
+      for (float& v : clipped) {
+        v = std::clamp(v, static_cast<float>(-scale), static_cast<float>(scale));
+        variance += std::fabs(double{v}) * (scale - std::fabs(double{v}));
+      }
+      check_unbiased("index=all value=ternary(clip=" + std::to_string(clip) + ")", x, clipped, 1, variance, 600, true);
     }
 }
 
@@ -175,7 +218,7 @@ TEST_CASE("random and seeded: d / r times what is kept has no bias over shared s
          {"sparsify=random(count=150) index=golomb value=raw", "index=seeded(count=150) value=raw"}) {
       CAPTURE(std::string(name));
       CAPTURE(std::string(plan));
-      check_unbiased(plan, x, d / r, (d / r - 1) * squared(x), 2000, false);
+      check_unbiased(plan, x, x, d / r, (d / r - 1) * squared(x), 2000, false);
     }
 }
 

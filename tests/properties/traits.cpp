@@ -134,16 +134,25 @@ TEST_CASE("PRIVATE_RANDOM: what ranks draw averages out") {
     for (const group& g : groups(s))
       for (const input* in : g.inputs) {
         if (in->dtype != DR_F32 || in->width != 1 || !in->name.starts_with("laplace, f32 368")) continue;
-        const auto v = cases::numbers(in->dtype, in->elements);
+        auto v = cases::numbers(in->dtype, in->elements);
         std::vector<double> one, mean(v.size());
+        std::set<std::vector<uint8_t>> sent;
         for (uint64_t rank = 0; rank < ranks; ++rank) {
           encode_options options;
           options.private_key = 1000 + rank;
           const auto made = encode(s, {g.fields, {in}}, options);
+          sent.insert(made[0].payload);
           one = cases::numbers(in->dtype, decode_one(s, g.fields, claim_of(s, *in, made[0]), made[0].payload));
           for (size_t i = 0; i < v.size(); ++i) mean[i] += one[i] / ranks;
         }
         INFO(s.text);
+        if (sent.size() == 1 && s.text != s.described->plans[0]) continue;  // a plan without chance
+        // ternary clips to its scale, which no rank draws, before it draws.
+        if (std::string_view(s.codec().name) == "ternary") {
+          const double scale = std::fabs(*std::max_element(
+              one.begin(), one.end(), [](double a, double b) { return std::fabs(a) < std::fabs(b); }));
+          for (double& x : v) x = std::clamp(x, -scale, scale);
+        }
         CHECK(cases::squared_error(v, mean) <= cases::squared_error(v, one) / (ranks / 4));
       }
   }

@@ -943,6 +943,72 @@ def decode_three_lc(payload, shape, fields):
     return [round_to((-scale, 0.0, scale)[digit], shape.dtype) for digit in digits[:n]]
 
 
+def decode_natural(payload, shape, fields):
+    highest, codes, top = payload[0], payload[1:], largest(shape.dtype)
+    refuse(highest < 104, "natural: the highest power is below 104")
+    sizes = [min(top, math.ldexp(1.0, highest + (c & 127) - 254)) if c & 127 else 0.0 for c in codes]
+    return [round_to(math.copysign(size, -1 if c & 128 else 1), shape.dtype) for c, size in zip(codes, sizes)]
+
+
+def dynamic_tree_entry(c):
+    """From the seven bits of a code: zeros, a one, a fraction."""
+    if not c:
+        return 0.0
+    text = f"{c:07b}"
+    k, j = text.index("1"), text[text.index("1") + 1:]
+    return float((Fraction(1, 10) + Fraction(9, 10) * Fraction(2 * int(j or "0", 2) + 1, 2 << len(j))) / 10**k)
+
+
+def decode_dynamic_tree(payload, shape, fields):
+    refuse(payload[3] & 128, "dynamic_tree: a negative scale")
+    scale, top = finite_f32(payload[:4]), largest(shape.dtype)
+    sizes = [min(top, dynamic_tree_entry(c & 127) * scale) for c in payload[4:]]
+    return [round_to(math.copysign(size, -1 if c & 128 else 1), shape.dtype) for c, size in zip(payload[4:], sizes)]
+
+
+def decode_inceptionn(payload, shape, fields):
+    reader, n, size = Reader(payload), shape.support * shape.width, VALUE_SIZE[shape.dtype]
+    bits = Bits(reader.take((n + 3) // 4))
+    tags = [bits.take(2) for _ in range(n)]
+    bits.pad()
+    shorts = iter(reader.take(tags.count(1)))
+    longs = iter(struct.unpack(f"<{tags.count(2)}H", reader.take(2 * tags.count(2))))
+    raws = iter([reader.uint(size) for _ in range(tags.count(3))])
+    refuse(reader.position != len(payload), "inceptionn: bytes behind the last value")
+
+    def coded(code, sign):
+        number = min(largest(shape.dtype), math.ldexp(code & sign - 1, -fields["fraction"]))
+        return round_to(math.copysign(number, -1 if code & sign else 1), shape.dtype)
+    values = [0 if tag == 0 else coded(next(shorts), 128) if tag == 1 else coded(next(longs), 32768) if tag == 2 else next(raws) for tag in tags]
+    refuse(any(not abs(to_double(v, shape.dtype)) < float("inf") for v, tag in zip(values, tags) if tag == 3), "inceptionn: a number that is not finite")
+    return values
+
+
+def sign_size(shape, fields):
+    refuse(fields["means"] and fields["level"] != 0x3f800000, "sign: a level beside means")
+    return 4 * fields["means"] + (shape.support * shape.width + 7) // 8
+
+
+def decode_sign(payload, shape, fields):
+    means, top = fields["means"], largest(shape.dtype)
+    refuse(any(word & 128 for word in payload[3:4 * means:4]), "sign: a negative mean")
+    numbers = [finite_f32(payload[4 * k:4 * k + 4]) for k in range(means)] or [to_double(fields["level"], "f32")]
+    below, other = round_to(-min(top, numbers[0]), shape.dtype), round_to(min(top, numbers[-1]), shape.dtype)
+    bits = Bits(payload[4 * means:])
+    values = [below if bits.take(1) else other for _ in range(shape.support * shape.width)]
+    bits.pad()
+    return values
+
+
+def decode_ternary(payload, shape, fields):
+    refuse(payload[3] & 128, "ternary: a negative scale")
+    scale, n = min(finite_f32(payload[:4]), largest(shape.dtype)), shape.support * shape.width
+    refuse(any(byte > 242 for byte in payload[4:]), "ternary: a byte that is no five digits")
+    digits = [byte // 3**(4 - k) % 3 for byte in payload[4:] for k in range(5)]
+    refuse(any(digit != 1 for digit in digits[n:]), "ternary: padding is not zero")
+    return [round_to((-scale, 0.0, scale)[digit], shape.dtype) for digit in digits[:n]]
+
+
 # ---- quantisers ----
 
 def decode_split_levels(body, n, m):
@@ -1274,6 +1340,12 @@ CODECS = {
     ("value", 10): Codec("value", "log_quant", decode=decode_log_quant,
                          bound=lambda shape, _: 64 + 2 * shape.support * shape.width),
     ("value", 11): Codec("value", "lloyd", decode=decode_lloyd, bound=lambda shape, _: 96 + 2 * shape.support * shape.width),
+    ("value", 14): Codec("value", "natural", decode=decode_natural, fixed=lambda shape, _: 1 + shape.support * shape.width),
+    ("value", 15): Codec("value", "dynamic_tree", decode=decode_dynamic_tree, fixed=lambda shape, _: 4 + shape.support * shape.width),
+    ("value", 16): Codec("value", "inceptionn", (("fraction", 0, 126, 9),), decode=decode_inceptionn,
+                         bound=lambda shape, _: (shape.support * shape.width + 3) // 4 + VALUE_SIZE[shape.dtype] * shape.support * shape.width),
+    ("value", 12): Codec("value", "sign", (("means", 0, 2, 0), ("level", 1, 0x7f7fffff, 0x3f800000)), decode=decode_sign, fixed=sign_size),
+    ("value", 13): Codec("value", "ternary", decode=decode_ternary, fixed=lambda shape, _: 4 + -(-shape.support * shape.width // 5)),
     ("order", 1): Codec("order", "bitpack", decode=decode_bitpack, fixed=bitpack_size),
     ("index", 1): Codec("index", "raw", decode=decode_index_raw, carries=True, fixed=lambda shape, _: 4 * shape.count),
     ("index", 2): Codec("index", "golomb", BLOCK + (("adaptive", 0, 1, 0),), decode=decode_split(golomb_parameter, True), bound=split_bound),

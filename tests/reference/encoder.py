@@ -13,8 +13,8 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from decoder import (CODECS, HALVES, LIST, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
-                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
+from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
+                     bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
                      mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
@@ -411,6 +411,73 @@ def encode_three_lc(values, shape, fields, sparsity=1.0):
     return struct.pack("<f", scale) + packed
 
 
+def encode_natural(values, shape, fields, private_key=0):
+    """private_key None: to nearest."""
+    def u(i):
+        return (mix64(private_key + (i // 2 + 1) * PHI & MASK64) >> 32 * (i % 2) & MASK32) >> 9
+
+    numbers = [to_double(v, shape.dtype) for v in values]
+    most = max(map(abs, numbers))
+    highest = max(104, 128 + math.frexp(most)[1] - 1) if most else 104
+    codes = []
+    for i, v in enumerate(numbers):
+        # |v| as a fraction and an exponent; below the smallest power in units of that.
+        e = max(math.frexp(v)[1] - 1, highest - 253) if v else highest - 253
+        power = math.ldexp(1.0, e)
+        c, p = (e + 254 - highest, abs(v) / power - 1) if abs(v) >= power else (0, round(abs(v) / power * 2**23) / 2**23)
+        codes.append(c + (p + (0.5 if private_key is None else u(i) / 2**23) >= 1) + 128 * (math.copysign(1, v) < 0))
+    return bytes([highest, *codes])
+
+
+DYNAMIC_TREE = [dynamic_tree_entry(c) for c in range(128)]
+
+
+def encode_dynamic_tree(values, shape, fields):
+    numbers = [to_double(v, shape.dtype) for v in values]
+    scale = max(map(abs, numbers))
+    middles = [(a + b) / 2 for a, b in zip(DYNAMIC_TREE, DYNAMIC_TREE[1:])]
+    ys = [f32(abs(v) / scale) if scale else 0.0 for v in numbers]    # (of f32s, a quotient in f64 is far enough from a tie)
+    return struct.pack("<f", scale) + bytes(sum(m <= y for m in middles) + 128 * (math.copysign(1, v) < 0) for v, y in zip(numbers, ys))
+
+
+def encode_inceptionn(values, shape, fields):
+    tags, shorts, longs, raws = [], b"", b"", b""
+    size, unit = VALUE_SIZE[shape.dtype], math.ldexp(1.0, -fields["fraction"])
+    for bits in values:
+        v = to_double(bits, shape.dtype)
+        q = round(abs(v) / unit) if abs(v) < 1 else 2**15    # to nearest, ties to even
+        tag = 0 if q == 0 else 1 if q <= 127 else 2 if q <= 32767 and size == 4 else 3
+        sign = math.copysign(1, v) < 0
+        shorts += bytes([q | sign << 7]) if tag == 1 else b""
+        longs += struct.pack("<H", q | sign << 15) if tag == 2 else b""
+        raws += bits.to_bytes(size, "little") if tag == 3 else b""
+        tags.append((tag, 2))
+    return pack_bits(tags) + shorts + longs + raws
+def encode_sign(values, shape, fields):
+    numbers, means = [to_double(v, shape.dtype) for v in values], b""
+    below, other = (tree_sum([max(0.0, side * v) for v in numbers]) for side in (-1, 1))
+    count = sum(v < 0 for v in numbers)
+    if fields["means"] == 1:
+        means = struct.pack("<f", (below + other) / len(numbers))
+    if fields["means"] == 2:
+        rest = len(numbers) - count
+        means = struct.pack("<ff", below / count if count else 0, other / rest if rest else 0)
+    return means + pack_bits([(int(v < 0), 1) for v in numbers])
+
+
+def encode_ternary(values, shape, fields, clip=2.5, private_key=0):
+    numbers = [to_double(v, shape.dtype) for v in values]
+    scale, n = max(abs(v) for v in numbers), len(numbers)
+    mean = tree_sum(numbers[:]) / n
+    clipped = clip * math.sqrt(tree_sum([(v - mean) * (v - mean) for v in numbers]) / n)
+    clipped = to_double(round_to(min(clipped, largest(shape.dtype)), shape.dtype), shape.dtype)
+    scale = min(scale, clipped) if clipped else scale
+    digits = [1 + (abs(v) > (mix64(private_key + (i + 1) * PHI & MASK64) >> 40) / 2**24 * scale) * (1 if v > 0 else -1)
+              for i, v in enumerate(numbers)]
+    digits += [1] * (-n % 5)
+    return struct.pack("<f", scale) + bytes(sum(d * 3**(4 - k) for k, d in enumerate(digits[i:i + 5])) for i in range(0, len(digits), 5))
+
+
 def encode_split_levels(levels, m):
     c = log2_ceil(m)
     s, pairs = (1 << c) - m, [divmod(level, m) for level in levels]
@@ -565,7 +632,9 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("index", "gap_huffman"): encode_gap_huffman, ("index", "delta_pfor"): encode_delta_pfor,
             ("index", "seeded"): encode_seeded, ("index", "all"): encode_all,
             ("value", "uniform_quant"): encode_uniform_quant, ("value", "log_quant"): encode_log_quant,
-            ("value", "lloyd"): encode_lloyd,
+            ("value", "lloyd"): encode_lloyd, ("value", "natural"): encode_natural,
+            ("value", "dynamic_tree"): encode_dynamic_tree, ("value", "inceptionn"): encode_inceptionn,
+            ("value", "sign"): encode_sign, ("value", "ternary"): encode_ternary,
             ("order", "bitpack"): encode_bitpack}
 
 

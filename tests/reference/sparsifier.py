@@ -7,7 +7,7 @@ import math
 
 from decoder import EXPONENT_BITS, MANTISSA_BITS, MASK64, PHI, mix64, round_to, to_double
 
-IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5}
+IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6}
 
 
 def magnitudes(values, dtype):
@@ -48,6 +48,13 @@ def threshold(values, dtype, value):
     return [i for i in none(values, dtype) if not to_double(m[i], dtype) < value]  # so NaN, too
 
 
+def adaq(values, dtype, ratio):
+    m = magnitudes(values, dtype)
+    signs = [[i for i in none(values, dtype) if (values[i] != m[i]) == below] for below in (False, True)]
+    return sorted(i for side in signs if side
+                  for i in sorted(side, key=lambda i: -m[i])[:target(len(side), ratio)])  # stable: ties by lower index
+
+
 def energy(numbers, block):
     """f32 sum of squares of f32 numbers: halves are added until one is left. (Sums and products of two f32 in f64, rounded, are f32's own.)"""
     t = [to_double(round_to(x * x, "f32"), "f32") for x in numbers] + [0.0] * (block - len(numbers))
@@ -79,7 +86,7 @@ def random(values, dtype, key, **wanted):
     return [i for i in range(d) if (i in drawn) != others]
 
 
-def dgc(values, dtype, key, ratio, sample=0.01):
+def dgc(values, dtype, key, ratio, sample=0.01, corrections=10):
     m, d, count = magnitudes(values, dtype), len(values), target(len(values), ratio)
     sampled = min(d, max(1024, math.floor(sample * d + 1e-9)))
     if sampled == d or count == d:
@@ -92,7 +99,9 @@ def dgc(values, dtype, key, ratio, sample=0.01):
         return [i for i in range(d) if m[i] >= low]
 
     infinity = ((1 << EXPONENT_BITS[dtype]) - 1) << MANTISSA_BITS[dtype]
-    for _ in range(10):
+    if corrections == 0:
+        return reached()
+    for _ in range(corrections):
         if len(reached()) >= count - 3 * count // 10 or low == 1:
             break
         least = 0.7 * to_double(min(low, infinity - 1), dtype)

@@ -23,7 +23,9 @@ VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degr
          "fit_poly(knots=chord,sign=order,segments=7)", "rank_fit", "rank_fit(bits=7,degree=7)", "fit_dexp",
          "fit_dexp(sign=order)", "raw+deflate", "uniform_quant", "uniform_quant(error=0.1)", "uniform_quant(bits=4)+deflate", "log_quant",
          "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)", "lloyd(price=0.35)",
-         "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)"]
+         "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)",
+         "natural", "natural(rounding=nearest)", "dynamic_tree", "inceptionn(error=0.0001)",
+         "sign", "sign(scale=means)", "sign(scale=level,level=0.01)", "ternary"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
 
@@ -120,8 +122,10 @@ KEEPS = [  # a stage, and what it keeps of values of a type with a key
     ("random(ratio=0.9)", lambda v, t, key: sparsifier.random(v, t, key, ratio=0.9)),  # those that are not drawn
     *((f"blocks(ratio=0.05,block={s})", lambda v, t, key, s=s: sparsifier.blocks(v, t, s, ratio=0.05)) for s in (1, 2, 8, 32)),
     ("blocks(count=70,block=16)", lambda v, t, key: sparsifier.blocks(v, t, 16, count=70)),
+    ("adaq(ratio=0.05)", lambda v, t, key: sparsifier.adaq(v, t, 0.05)),
     ("dgc(ratio=0.02)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02)),
     ("dgc(ratio=0.02,sample=0.3)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02, 0.3)),
+    ("dgc(ratio=0.02,corrections=0)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.02, corrections=0)),
     ("dgc(ratio=0.001)", lambda v, t, key: sparsifier.dgc(v, t, key, 0.001)),  # a threshold of one sampled value
 ]
 

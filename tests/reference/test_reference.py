@@ -180,8 +180,9 @@ VALUE |= {name + "+deflate": stages + [DEFLATE] for name, stages in VALUE.items(
 # Codecs that keep order and know nothing of their indices meet but a few of these.
 PAIRS = list(itertools.product(INDEX, VALUE))
 VALUE |= {"half": [stage("value", "half")], "bf16": [stage("value", "half", type=1), ZSTD], "sketch": [stage("value", "sketch")],
-          "sketch+huffman": [stage("value", "sketch"), HUFFMAN], "three_lc": [stage("value", "three_lc")], "raw+zstd": [RAW, ZSTD]}
-PAIRS += itertools.product(("raw", "delta_varint+huffman", "p0", "all"), list(VALUE)[-6:])
+          "sketch+huffman": [stage("value", "sketch"), HUFFMAN], "three_lc": [stage("value", "three_lc")], "raw+zstd": [RAW, ZSTD],
+          "natural": [stage("value", "natural")], "dynamic_tree": [stage("value", "dynamic_tree")], "inceptionn": [stage("value", "inceptionn", fraction=12)]}
+PAIRS += itertools.product(("raw", "delta_varint+huffman", "p0", "all"), list(VALUE)[-9:])
 ORDER = {"none": None, "bitpack": [PACK], "bitpack+deflate": [PACK, DEFLATE], "keys": []}
 
 
@@ -233,6 +234,12 @@ def test_pairs(index, value):
             assert all(abs(source[i] - decoded[i]) <= 2**-8 * abs(source[i]) for i in values)
         elif VALUE[value][0].codec.name == "sketch":    # of 256 buckets each value has its own
             assert source == decoded
+        elif value == "natural":
+            assert all(abs(source[i] - decoded[i]) < abs(source[i]) or source[i] == decoded[i] for i in values)
+        elif value == "dynamic_tree":
+            assert all(abs(source[i] - decoded[i]) <= 0.00704 * max(map(abs, source.values())) + 2**-8 * abs(source[i]) for i in values)
+        elif value == "inceptionn":
+            assert all(abs(source[i] - decoded[i]) <= 2**-13 for i in values)
         elif VALUE[value][0].codec.name == "three_lc" and count:
             most = max(map(abs, source.values()))
             assert all(abs(source[i] - decoded[i]) <= most / 2 and decoded[i] in (-most, 0, most) for i in values)
@@ -577,6 +584,19 @@ REFUSED = {
     "three_lc: NaN": value_frame([stage("value", "three_lc")], 1, bytes.fromhex("0000c07f 79")), "three_lc: short": value_frame([stage("value", "three_lc")], 11, bytes.fromhex("0000803f f3")),
     "three_lc: long": value_frame([stage("value", "three_lc")], 9, bytes.fromhex("0000803f 7979f3")), "three_lc: a run too long": value_frame([stage("value", "three_lc")], 9, bytes.fromhex("0000803f f4")),
     "three_lc: padding": value_frame([stage("value", "three_lc")], 4, bytes.fromhex("0000803f 7a")),
+    "natural: highest": value_frame([stage("value", "natural")], 2, bytes.fromhex("67 0000")),
+    "dynamic_tree: -0": value_frame([stage("value", "dynamic_tree")], 1, bytes.fromhex("00000080 01")),
+    "dynamic_tree: NaN": value_frame([stage("value", "dynamic_tree")], 1, bytes.fromhex("0000c07f 01")),
+    "inceptionn: no tags": value_frame([stage("value", "inceptionn")], 5, bytes(1)),
+    "inceptionn: short": value_frame([stage("value", "inceptionn")], 2, bytes.fromhex("09 85 00")),
+    "inceptionn: long": value_frame([stage("value", "inceptionn")], 2, bytes.fromhex("05 8501 00")),
+    "inceptionn: padding": value_frame([stage("value", "inceptionn")], 2, bytes.fromhex("15 8501 02")),
+    "inceptionn: NaN": value_frame([stage("value", "inceptionn")], 1, bytes.fromhex("03 0000c07f")),
+    "sign: a negative mean": value_frame([stage("value", "sign", means=2)], 3, struct.pack("<ffB", 1, -1, 5)), "sign: -0": value_frame([stage("value", "sign", means=1)], 3, bytes.fromhex("00000080 05")),
+    "sign: NaN": value_frame([stage("value", "sign", means=1)], 3, bytes.fromhex("0000c07f 05")), "sign: padding": value_frame([stage("value", "sign")], 3, b"\x0d"),
+    "sign: a level beside means": value_frame([stage("value", "sign", means=1, level=0x40000000)], 3, struct.pack("<fB", 1, 5)),
+    "ternary: -0": value_frame([stage("value", "ternary")], 5, bytes.fromhex("00000080 79")), "ternary: infinite": value_frame([stage("value", "ternary")], 5, bytes.fromhex("0000807f 79")),
+    "ternary: a byte": value_frame([stage("value", "ternary")], 5, bytes.fromhex("0000803f f3")), "ternary: padding": value_frame([stage("value", "ternary")], 4, bytes.fromhex("0000803f 7a")),
     "bitpack: twice": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\0"),
     "bitpack: not below N": value_frame(FIT0, 3, struct.pack("<If", 3, 1.0), [PACK], order_payload=bytes([3 | 0 << 2 | 1 << 4])),
     "bitpack: padding": value_frame(FIT0, 2, struct.pack("<If", 2, 1.0), [PACK], order_payload=b"\6"),

@@ -166,8 +166,13 @@ TEST_CASE("an empty cell meets no comparison but == null") {
   CHECK_FALSE(holds("bytes / 0 > 1"));
 }
 
+TEST_CASE("the headings of the two errors name their columns") {
+  CHECK(holds("error == total_error and error == 0.5"));
+  CHECK(says(refusal_of_condition("coding < 1"), "no column 'relative_l2_error'"));  // which these rows have not
+}
+
 TEST_CASE("a condition that is none is refused with its place, an unknown column with those alike") {
-  CHECK(says(refusal_of_condition("error < 1"), "no column 'error'; there is: total_error"));
+  CHECK(says(refusal_of_condition("total < 1"), "no column 'total'; there is: total_error"));
   CHECK(says(refusal_of_condition("bytes <"), "ends too early"));
   CHECK(says(refusal_of_condition("bytes"), "no condition"));
   CHECK(says(refusal_of_condition(""), "ends too early"));

@@ -52,6 +52,23 @@ TEST_CASE("what changes nothing is not in the canonical text") {
         "index=golomb value=fit_poly order=bitpack+deflate");
 }
 
+TEST_CASE("canonical text of memories, votes, transforms and methods is its own canonical text") {
+  for (const char* text :
+       {"feedback=efsignsgd index=raw value=raw", "feedback=efsignsgd(lr=3e-05) index=raw value=raw",
+        "feedback=dgc index=raw value=raw", "feedback=dgc(momentum=0,clip=2,masking=off) index=raw value=raw",
+        "feedback=momentum index=raw value=raw", "feedback=momentum(beta=1) index=raw value=raw",
+        "feedback=residual index=all value=sign(scale=mean) merge=vote",
+        "index=all value=sign bucket=flat merge=vote exchange=owner(parts=3)", "transform=lowrank(rank=4096)",
+        "transform=lowrank(rank=2) feedback=residual(beta=0.5,gamma=2)",
+        "sparsify=adaq(ratio=0.01) index=raw value=sign(scale=means)",
+        "sparsify=dgc(ratio=0.01,corrections=0) index=raw value=sign(scale=level,level=0.1)",
+        "index=all value=ternary(clip=0)", "index=all value=natural(rounding=nearest)", "index=all value=dynamic_tree",
+        "index=all value=inceptionn(error=2e-10)", "index=all value=inceptionn"})
+    CHECK(canonical(text) == text);
+  CHECK(canonical("transform=none merge=mean") == "index=raw value=raw");
+  CHECK(canonical("feedback=none transform=lowrank( rank = 3 )") == "transform=lowrank(rank=3)");
+}
+
 TEST_CASE("naive is leftmost without re-gathering") {
   CHECK(canonical("index=bloom(policy=naive,fpr=0.01)") == "index=bloom(fpr=0.01) value=raw regather=off");
   CHECK(canonical("index=bloom(policy=naive) regather=on") == "index=bloom value=raw regather=off");

@@ -9,7 +9,7 @@
 #include <type_traits>
 
 #include "codecs/family/levels/split_levels.hpp"
-#include "primitive/value_type.hpp"
+#include "primitive/value_rows.hpp"
 
 namespace dr {
 
@@ -42,7 +42,7 @@ void each_value_block(const typename T::bits* values, uint64_t n, F&& f) {
       f(first, length, values + first);
     } else {
       uint32_t wide[level_block];
-      for (size_t i = 0; i < length; ++i) wide[i] = std::bit_cast<uint32_t>(T::to_f32(values[first + i]));
+      widen_values<T>.best()(values + first, length, wide);
       f(first, length, wide);
     }
   }
@@ -61,7 +61,7 @@ magnitude_range range_of_values(const typename T::bits* values, uint64_t n) {
 // Floats rounded to the type; larger ones become its largest number.
 template <class T>
 void narrow_values(const uint32_t* wide, size_t n, typename T::bits* values) {
-  for (size_t i = 0; i < n; ++i) values[i] = T::from_f64(saturate<T>(std::bit_cast<float>(wide[i])));
+  round_values_at<T>.best()(reinterpret_cast<const float*>(wide), n, values);
 }
 
 // Calls restore(floats) for room of n <= level_block floats that become values.
@@ -85,13 +85,15 @@ struct one_magnitude {
 };
 template <class T>
 one_magnitude one_magnitude_of(const typename T::bits* values, uint64_t n) {
+  const auto each_magnitude = [&](auto&& f) {
+    each_value_block<T>(values, n, [&](uint64_t, size_t length, const uint32_t* v) {
+      for (size_t i = 0; i < length; ++i) f(std::fabs(double{std::bit_cast<float>(v[i])}));
+    });
+  };
   double sum = 0, error = 0;
-  for (uint64_t i = 0; i < n; ++i) sum += std::fabs(double{T::to_f32(values[i])});
+  each_magnitude([&](double m) { sum += m; });
   const float number = T::to_f32(T::from_f64(saturate<T>(sum / static_cast<double>(n))));
-  for (uint64_t i = 0; i < n; ++i) {
-    const double e = std::fabs(double{T::to_f32(values[i])}) - double{number};
-    error += e * e;
-  }
+  each_magnitude([&](double m) { error += (m - double{number}) * (m - double{number}); });
   return {number, error};
 }
 

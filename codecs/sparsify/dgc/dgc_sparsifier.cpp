@@ -62,7 +62,7 @@ uint64_t dgc_sample(double share, uint64_t n) {
 }
 
 kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, double share, uint32_t* sample,
-                    const select_memory& memory, const select_crew& crew) {
+                    const select_memory& memory, const select_crew& crew, uint32_t corrections) {
   const uint64_t n = source.elements(), m = dgc_sample(share, n);
   if (m == n || target >= n) return keep_largest(source, target, memory, crew);
   with_value_type(source.dtype, [&](auto type) { take_sample<decltype(type)>(source, key, n, m, sample); });
@@ -70,6 +70,7 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
   // (Magnitudes of any type order as those of f32 do. Of too few nonzeros the threshold is the smallest magnitude there
   // is.)
   uint32_t low = std::max<uint32_t>(1, select_largest(DR_F32, sample, m, std::max<uint64_t>(1, rank)).above);
+  if (corrections == 0) return keep_from(source, low, memory, crew);
   const uint64_t most = dgc_most(target);
   source_walk walk(source, crew);
   const select_kernels& kernels = select_at(crew.level, source.dtype);
@@ -80,7 +81,7 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
         });
   };
   uint64_t found = keep_reached();
-  for (int round = 0; found < dgc_fewest(target) && low > 1 && round < 10; ++round) {
+  for (uint32_t round = 0; found < dgc_fewest(target) && low > 1 && round < corrections; ++round) {
     low = lowered(source.dtype, low);
     found = keep_reached();
   }
@@ -89,18 +90,25 @@ kept_count keep_dgc(const select_source& source, uint64_t key, uint64_t target, 
 
 namespace {
 
-enum param : size_t { ratio, sample };
+enum param : size_t { ratio, sample, corrections };
 
 constexpr dr_param dgc_params[] = {
     {sizeof(dr_param), "ratio", "share of the elements to keep; 0.7 to 1.3 times as many are kept", DR_PARAM_REAL, 1, 0,
      1, 0, nullptr},
-    param_real("sample", "share of the elements sampled for the threshold; at least 1024 elements", 0, 1, 0.01)};
+    param_real("sample", "share of the elements sampled for the threshold; at least 1024 elements", 0, 1, 0.01),
+    param_int("corrections",
+              "how often a threshold that too few reach is lowered; 0: all that reach the first are kept", 0,
+              dgc_corrections, dgc_corrections)};
+
+uint32_t rounds(const dr_params& params) { return static_cast<uint32_t>(param_value(params, corrections).number); }
 
 uint64_t wanted(const dr_params& params, uint64_t universe) {
   return share_target(param_value(params, ratio).number, 0, universe);
 }
 
-uint64_t most(const dr_params& params, uint64_t universe) { return dgc_most(wanted(params, universe)); }
+uint64_t most(const dr_params& params, uint64_t universe) {
+  return rounds(params) ? dgc_most(wanted(params, universe)) : universe;
+}
 
 uint64_t scratch(const dr_params& params, uint64_t, uint64_t present) {
   return 4 * dgc_sample(param_value(params, sample).number, present);
@@ -113,7 +121,7 @@ dr_status check(const dr_codec&, const dr_params& params, dr_error& error) {
 
 kept_count keep(const keep_call& call) {
   return keep_dgc(call.source, call.key, wanted(call.params, call.universe), param_value(call.params, sample).number,
-                  static_cast<uint32_t*>(call.scratch), call.memory, call.crew);
+                  static_cast<uint32_t*>(call.scratch), call.memory, call.crew, rounds(call.params));
 }
 
 }  // namespace

@@ -15,13 +15,6 @@ void half_f32_to_f16_avx2(const uint8_t* in, uint64_t n, uint8_t* out) {
   }
   half_convert<f32_type, f16_type>(in + 4 * i, n - i, out + 2 * i);
 }
-void half_f16_to_f32_avx2(const uint8_t* in, uint64_t n, uint8_t* out) {
-  uint64_t i = 0;
-  for (; i + 8 <= n; i += 8)
-    _mm256_storeu_ps(reinterpret_cast<float*>(out + 4 * i),
-                     _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 2 * i))));
-  half_convert<f16_type, f32_type>(in + 2 * i, n - i, out + 4 * i);
-}
 // Nearest in integers: half a unit is added, less one if the result is even. A carry is the next
 // exponent.
 __m256i half_round_bf16_avx2(__m256i v) {
@@ -42,14 +35,36 @@ void half_f32_to_bf16_avx2(const uint8_t* in, uint64_t n, uint8_t* out) {
   }
   half_convert<f32_type, bf16_type>(in + 4 * i, n - i, out + 2 * i);
 }
-void half_bf16_to_f32_avx2(const uint8_t* in, uint64_t n, uint8_t* out) {
-  uint64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    const __m128i h = _mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 2 * i));
-    _mm256_storeu_si256(reinterpret_cast<__m256i*>(out + 4 * i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-  }
-  half_convert<bf16_type, f32_type>(in + 2 * i, n - i, out + 4 * i);
+
+namespace {
+
+__m256 half_to_f32_avx2(f16_type, __m128i h) { return _mm256_cvtph_ps(h); }
+__m256 half_to_f32_avx2(bf16_type, __m128i h) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
 }
+
+}  // namespace
+
+template <class From>
+uint32_t half_widen_avx2(const uint8_t* in, uint64_t n, float* out) {
+  const __m256i magnitudes = _mm256_set1_epi16(From::magnitude_mask);
+  __m256i most = _mm256_setzero_si256();
+  uint64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    const __m256i h = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(in + 2 * i));
+    most = _mm256_max_epi16(most, _mm256_and_si256(h, magnitudes));
+    _mm256_storeu_ps(out + i, half_to_f32_avx2(From{}, _mm256_castsi256_si128(h)));
+    _mm256_storeu_ps(out + i + 8, half_to_f32_avx2(From{}, _mm256_extracti128_si256(h, 1)));
+  }
+  alignas(32) uint16_t lanes[16];
+  _mm256_store_si256(reinterpret_cast<__m256i*>(lanes), most);
+  uint32_t largest = half_widen_scalar<From>(in + 2 * i, n - i, out + i);
+  for (const uint16_t m : lanes) largest = m > largest ? m : largest;
+  return largest;
+}
+
+template uint32_t half_widen_avx2<f16_type>(const uint8_t*, uint64_t, float*);
+template uint32_t half_widen_avx2<bf16_type>(const uint8_t*, uint64_t, float*);
 
 }  // namespace dr
 DR_ISA_END

@@ -34,8 +34,25 @@ void encode(const dr_params& p, const dr_job& job, std::byte*) {
   *job.out_size = 2 * n;
 }
 
+constexpr const char* not_finite = "half: a number is not finite";
+
+// The position is that of the first f32 that is not finite: nobody else changes those.
+template <class From>
+void widen(const dr_job& job, uint64_t n) {
+  const auto* const in = job_in<uint8_t>(job);
+  auto* const out = job_out<float>(job);
+  if (half_widen<From>.best()(in, n, out) >= From::infinity) {
+    uint64_t at = 0;
+    while (is_finite<f32_type>(std::bit_cast<uint32_t>(out[at]))) ++at;
+    fault(job, DR_E_CORRUPT, 2 * at, load<uint16_t>(in + 2 * at), not_finite);
+    return;
+  }
+  *job.out_size = 4 * n;
+}
+
 void decode(const dr_params& p, const dr_job& job, std::byte*) {
   const uint64_t n = job_count(job) * job.width;
+  if (job.dtype == DR_F32) return with_half_type(p, [&](auto from) { widen<decltype(from)>(job, n); });
   with_half_type(p, [&](auto from) {
     const auto* in = job_in<uint8_t>(job);
     // From a copy: the validated numbers are the converted ones, even if the frame changes meanwhile.
@@ -45,7 +62,7 @@ void decode(const dr_params& p, const dr_job& job, std::byte*) {
       const uint64_t length = n - first < some ? n - first : some;
       std::memcpy(read, in + 2 * first, 2 * length);
       if (const uint64_t at = half_not_finite<decltype(from)>(read, length); at < length) {
-        fault(job, DR_E_CORRUPT, 2 * (first + at), read[at], "half: a number is not finite");
+        fault(job, DR_E_CORRUPT, 2 * (first + at), read[at], not_finite);
         return;
       }
       with_value_type(job.dtype, [&](auto to) {

@@ -34,27 +34,56 @@ uint64_t half_not_finite(const uint16_t* in, uint64_t n) {
   return at;
 }
 
+// n numbers of type From as f32. Returns their largest magnitude: who reads a number once has judged what was converted,
+// even if the frame changes meanwhile.
+template <class From>
+uint32_t half_widen_scalar(const uint8_t* in, uint64_t n, float* out) {
+  uint32_t most = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto b = load<uint16_t>(in + 2 * i);
+    most = magnitude<From>(b) > most ? magnitude<From>(b) : most;
+    out[i] = From::to_f32(b);
+  }
+  return most;
+}
+
 void half_f32_to_f16_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
-void half_f16_to_f32_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
 void half_f32_to_bf16_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
-void half_bf16_to_f32_avx2(const uint8_t* in, uint64_t n, uint8_t* out);
+template <class From>
+uint32_t half_widen_avx2(const uint8_t* in, uint64_t n, float* out);
+
+// From a type of 16 bits: the numbers as they are, or by way of f32.
+template <class From, class To>
+void half_across(const uint8_t* in, uint64_t n, uint8_t* out);
 
 using half_function = void (*)(const uint8_t* in, uint64_t n, uint8_t* out);
 
 // For each instruction set. With AVX-512 it is no faster: AVX2 is at the speed of a copy (bench/kernels).
 template <class From, class To>
-inline constexpr cpu_table<half_function> half_table{half_convert<From, To>};
+inline constexpr cpu_table<half_function> half_table{half_convert<From, To>, on_x86(half_across<From, To>)};
 template <>
 inline constexpr cpu_table<half_function> half_table<f32_type, f16_type>{half_convert<f32_type, f16_type>,
                                                                          on_x86(half_f32_to_f16_avx2)};
 template <>
-inline constexpr cpu_table<half_function> half_table<f16_type, f32_type>{half_convert<f16_type, f32_type>,
-                                                                         on_x86(half_f16_to_f32_avx2)};
-template <>
 inline constexpr cpu_table<half_function> half_table<f32_type, bf16_type>{half_convert<f32_type, bf16_type>,
                                                                           on_x86(half_f32_to_bf16_avx2)};
-template <>
-inline constexpr cpu_table<half_function> half_table<bf16_type, f32_type>{half_convert<bf16_type, f32_type>,
-                                                                          on_x86(half_bf16_to_f32_avx2)};
+template <class From>
+inline constexpr cpu_table<decltype(&half_widen_scalar<From>)> half_widen{half_widen_scalar<From>,
+                                                                          on_x86(half_widen_avx2<From>)};
+
+template <class From, class To>
+void half_across(const uint8_t* in, uint64_t n, uint8_t* out) {
+  if constexpr (std::is_same_v<From, To>) {
+    if (n) std::memcpy(out, in, 2 * n);
+    return;
+  }
+  constexpr uint64_t some = 1024;
+  float wide[some];
+  for (uint64_t first = 0; first < n; first += some) {
+    const uint64_t length = n - first < some ? n - first : some;
+    half_widen<From>.best()(in + 2 * first, length, wide);
+    half_table<f32_type, To>.best()(reinterpret_cast<const uint8_t*>(wide), length, out + 2 * first);
+  }
+}
 
 }  // namespace dr

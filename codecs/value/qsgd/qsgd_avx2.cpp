@@ -1,6 +1,7 @@
 // Codes eight at a time.
 #include "codecs/value/qsgd/qsgd_payload_kernel.hpp"
 #include "primitive/packing_vectors.hpp"
+#include "primitive/rng_vectors.hpp"
 #include "primitive/value_vectors.hpp"
 
 #if DR_X86
@@ -57,15 +58,6 @@ double qsgd_squares_avx2(const typename T::bits* values, uint64_t n) {
   return total;
 }
 
-__m256i qsgd_multiply_avx2(__m256i a, uint64_t by) {
-  // Of the products with the other half only the lower 32 bits matter.
-  const __m256i factor = _mm256_set1_epi64x(static_cast<long long>(by)),
-                other = _mm256_set1_epi64x(static_cast<long long>(by << 32 | by >> 32));
-  const __m256i cross = _mm256_mullo_epi32(a, other);
-  const __m256i both = _mm256_add_epi64(cross, _mm256_slli_epi64(cross, 32));
-  return _mm256_add_epi64(_mm256_mul_epu32(a, factor), _mm256_blend_epi32(_mm256_setzero_si256(), both, 0xaa));
-}
-
 template <class T>
 void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint32_t levels, uint64_t key,
                      uint64_t first, uint32_t* codes) {
@@ -74,24 +66,14 @@ void qsgd_codes_avx2(const typename T::bits* values, size_t n, float norm, uint3
     return;
   }
   const __m256d most = _mm256_set1_pd(levels), by = _mm256_set1_pd(norm), inverse = _mm256_set1_pd(1.0 / norm);
-  const __m256i step = _mm256_set1_epi64x(static_cast<long long>(4 * golden));
-  const uint64_t begin = key + (first + 1) * golden;
-  __m256i counter =
-      _mm256_add_epi64(_mm256_set1_epi64x(static_cast<long long>(begin)),
-                       _mm256_set_epi64x(static_cast<long long>(3 * golden), static_cast<long long>(2 * golden),
-                                         static_cast<long long>(golden), 0));
+  draws_4 draw(key, first);
   // Random numbers of a few values, then their codes: in one loop the way to a code would be longer than schedulers
   // see.
   constexpr size_t few = 256;
   alignas(32) uint64_t draws[few];
   const auto draw_few = [&](size_t count) {
-    for (size_t i = 0; i < count; i += 4) {
-      __m256i x = counter;  // mix64 without its last step, which is below the 24 bits
-      counter = _mm256_add_epi64(counter, step);
-      x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 30)), 0xbf58476d1ce4e5b9);
-      x = qsgd_multiply_avx2(_mm256_xor_si256(x, _mm256_srli_epi64(x, 27)), 0x94d049bb133111eb);
-      _mm256_store_si256(reinterpret_cast<__m256i*>(draws + i), _mm256_srli_epi64(x, 40));
-    }
+    for (size_t i = 0; i < count; i += 4)
+      _mm256_store_si256(reinterpret_cast<__m256i*>(draws + i), _mm256_srli_epi64(draw.next_upper(), 40));
   };
   for (size_t i = 0; i < n; i += 8) {
     if (i % few == 0) draw_few(n - i < few ? (n - i + 7) / 8 * 8 : few);
@@ -171,6 +153,31 @@ __m256d qsgd_value_avx2(__m128i level, __m256d norm, __m256d levels, __m256d inv
   return qsgd_quotient_avx2(_mm256_mul_pd(_mm256_cvtepi32_pd(level), norm), levels, inverse);
 }
 
+uint32_t qsgd_bytes_avx2(const uint8_t* in, size_t n, qsgd_step step, uint32_t* out) {
+  const __m256 high = _mm256_set1_ps(step.high), low = _mm256_set1_ps(step.low);
+  __m128i most = _mm_setzero_si128();
+  for (size_t i = 0; i < n; i += 8) {
+    const size_t some = std::min<size_t>(n - i, 8);
+    const __m128i bytes = _mm_cvtsi64_si128(
+        static_cast<long long>(some == 8 ? load<uint64_t>(in + i) : load_bytes(in + i, static_cast<unsigned>(some))));
+    most = _mm_max_epu8(most, bytes);
+    const __m256i code = _mm256_cvtepu8_epi32(bytes);
+    const __m256 level = _mm256_cvtepi32_ps(_mm256_srli_epi32(code, 1));
+    const __m256i v = _mm256_castps_si256(_mm256_fmadd_ps(level, high, _mm256_mul_ps(level, low))),
+                  restored = _mm256_or_si256(v, _mm256_slli_epi32(code, 31));
+    if (some == 8) {
+      qsgd_store_avx2(out + i, restored);
+    } else {
+      alignas(32) uint32_t last[8];
+      qsgd_store_avx2(last, restored);
+      std::copy(last, last + some, out + i);
+    }
+  }
+  alignas(16) uint8_t lanes[16];
+  _mm_store_si128(reinterpret_cast<__m128i*>(lanes), most);
+  return *std::max_element(lanes, lanes + 16);
+}
+
 }  // namespace
 
 template <class T>
@@ -199,7 +206,7 @@ void qsgd_encode_avx2(const typename T::bits* values, const qsgd_layout& l, uint
 }
 template <class T>
 qsgd_verdict qsgd_decode_avx2(const uint8_t* in, const qsgd_layout& l, typename T::bits* out) {
-  return qsgd_decode_blocks<T, qsgd_unpack_avx2, qsgd_values_avx2<T>>(in, l, out);
+  return qsgd_decode_blocks<T, qsgd_unpack_avx2, qsgd_values_avx2<T>, qsgd_bytes_avx2>(in, l, out);
 }
 
 template void qsgd_encode_avx2<f32_type>(const f32_type::bits*, const qsgd_layout&, uint64_t, uint8_t*);

@@ -77,10 +77,48 @@ void qsgd_encode_blocks(const typename T::bits* values, const qsgd_layout& l, ui
   }
 }
 
+// Values in f32 arithmetic, where that rounds as f64's does: with norm / levels = high + low, and level · high + level ·
+// low rounded once, the error before the rounding is below 2^-47 of the value. A midpoint of f32 that is not the value
+// itself is 2^-40 or more away (a multiple of the norm's last place over levels · 2^25), and the value itself is one
+// only if `levels`, an odd prime or a power of two, divides the norm's 24 bits: then low is 0. Norms that are not tiny,
+// so that nothing is below f32's exponents.
+constexpr bool qsgd_f32_rounds(uint32_t levels) {
+  if ((levels & (levels - 1)) == 0) return true;
+  for (uint32_t k = 2; k * k <= levels; ++k)
+    if (levels % k == 0) return false;
+  return true;
+}
+inline constexpr uint32_t qsgd_least_norm = 0x21800000;  // 2^-60
+struct qsgd_step {
+  float high, low;
+
+  qsgd_step(float norm, uint32_t levels) {
+    const double step = static_cast<double>(norm) / levels;
+    high = static_cast<float>(step);
+    low = static_cast<float>(step - static_cast<double>(high));
+  }
+};
+
+// Codes of a byte each: restore(bytes, n, step, out), of a bucket, returns the largest.
+template <auto restore>
+bool qsgd_decode_bytes(const uint8_t* in, const qsgd_layout& l, uint32_t* out) {
+  uint32_t most = 0;
+  for (uint64_t b = 0, first = 0; b < l.buckets; ++b, first += l.bucket) {
+    const auto norm = load<uint32_t>(in + 4 * b);
+    if (norm >= f32_type::infinity || (norm && norm < qsgd_least_norm)) return false;
+    const auto n = static_cast<size_t>(std::min(l.bucket, l.n - first));
+    most = std::max(most, restore(in + l.norms_size + first, n, {std::bit_cast<float>(norm), l.levels}, out + first));
+  }
+  return most >> 1 <= l.levels;
+}
+
 //   unpack(in, n, bits, codes)   returns the largest code
 //   restore(codes, n, norm, levels, out)   of n codes of a bucket
-template <class T, auto unpack, auto restore>
+//   restore_bytes: of qsgd_decode_bytes, for f32
+template <class T, auto unpack, auto restore, auto restore_bytes>
 qsgd_verdict qsgd_decode_blocks(const uint8_t* in, const qsgd_layout& l, typename T::bits* out) {
+  if constexpr (std::is_same_v<T, f32_type>)
+    if (l.code_bits == 8 && qsgd_f32_rounds(l.levels) && qsgd_decode_bytes<restore_bytes>(in, l, out)) return {};
   alignas(64) uint32_t codes[qsgd_block];
   const uint8_t *norms = in, *body = in + l.norms_size;
   bool good = padding_is_zero(body, l.n * l.code_bits);

@@ -180,10 +180,13 @@ double error_of(const uint8_t* payload, uint64_t size, const typename T::bits* v
     reader.levels(length, levels);
     uniform_restore.best()(levels, length, signs + first / 8, load<float>(payload + 1), load<float>(payload + 5), wide);
     narrow_values<T>(wide, length, got);
-    for (size_t i = 0; i < length; ++i) {
-      const double e = double{T::to_f32(got[i])} - double{T::to_f32(values[first + i])};
-      squares += e * e;
-    }
+    widen_values<T>.best()(got, length, wide);
+    each_value_block<T>(values + first, length, [&](uint64_t, size_t, const uint32_t* v) {
+      for (size_t i = 0; i < length; ++i) {
+        const double e = double{std::bit_cast<float>(wide[i])} - double{std::bit_cast<float>(v[i])};
+        squares += e * e;
+      }
+    });
   }
   return std::sqrt(squares);
 }

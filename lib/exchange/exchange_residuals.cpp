@@ -1,0 +1,114 @@
+// What an exchange keeps between steps, for checkpoints: residuals in the order of a tensor's elements, and a
+// transform's Q.
+#include <algorithm>
+#include <cinttypes>
+#include <cmath>
+#include <cstring>
+
+#include "api/state.hpp"
+#include "exchange/exchange.hpp"
+
+namespace dr {
+namespace {
+
+residual_kind kind_of(uint32_t which) { return which == DR_RESIDUAL_SUM ? residual_kind::sum : residual_kind::own; }
+state_array array_of(uint32_t which) {
+  return which == DR_RESIDUAL_MOMENTUM ? state_array::momentum : state_array::residual;
+}
+// Whether the states of a plan have the array.
+bool has(const plan& p, uint32_t which) {
+  if (!p.keeps_feedback()) return false;
+  const feedback_kind kind = p.kept();
+  if (which == DR_RESIDUAL_WARM_START) return false;
+  return which == DR_RESIDUAL_MOMENTUM ? kind == feedback_kind::dgc || kind == feedback_kind::momentum
+                                       : keeps_residual(kind);
+}
+
+}  // namespace
+
+template <class F>
+dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f) {
+  if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
+  if (which > DR_RESIDUAL_WARM_START)
+    return fail(c_.error, DR_E_ARGUMENT, "which: %u is none of DR_RESIDUAL_OWN, _SUM, _MOMENTUM and _WARM_START",
+                which);
+  if (tensor >= tensors_.size())
+    return fail(c_.error, DR_E_ARGUMENT, "tensor %zu: not below the %zu of the exchange", tensor, tensors_.size());
+  const tensor_view& t = tensors_[tensor];
+  const uint64_t width = std::max(1u, t.width);
+  if (elements != t.universe * width)
+    return fail(c_.error, DR_E_ARGUMENT, "residual: %" PRIu64 " elements; the tensor has %" PRIu64, elements,
+                t.universe * width);
+  if (!memory && elements) return fail(c_.error, DR_E_ARGUMENT, "residual is NULL");
+  for (range_work& r : ranges_)
+    for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
+      const piece& p = r.pieces()[i];
+      if (p.tensor != tensor) continue;
+      uint64_t size = 0;
+      std::byte* state = r.state_of(kind_of(which), i, size);
+      if (state && !has(r.plan_of(kind_of(which), i), which)) state = nullptr;
+      if (const dr_status s = f(r, i, state, size, p.first * width, p.rows * width)) return s;
+    }
+  return DR_OK;
+}
+
+dr_status exchange::read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements) {
+  const auto nothing = [](auto&&...) { return DR_OK; };
+  if (const dr_status s = each_residual(which, tensor, residual, elements, nothing)) return s;
+  std::fill_n(residual, elements, 0.0f);
+  if (factors_) {
+    std::ranges::copy(factors_->kept(which, tensor), residual);
+    return DR_OK;
+  }
+  return each_residual(
+      which, tensor, residual, elements,
+      [&](range_work&, size_t, std::byte* state, uint64_t size, uint64_t first, uint64_t n) -> dr_status {
+        float* from = nullptr;
+        uint64_t there = 0;
+        dr_error ignored = no_error();  // (a fresh state is zeros)
+        const auto find = array_of(which) == state_array::residual ? find_residual : find_momentum;
+        if (state && n && !find(state, size, from, there, ignored)) std::memcpy(residual + first, from, 4 * n);
+        return DR_OK;
+      });
+}
+
+dr_status exchange::write_factor_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
+  const std::span<float> kept = factors_->kept(which, tensor);
+  for (uint64_t i = 0; i < elements; ++i) {
+    const bool is_kept = i < kept.size();
+    if (is_kept ? std::isfinite(residual[i]) : residual[i] == 0) continue;
+    fail(c_.error, DR_E_ARGUMENT, "residual: element %" PRIu64 " is %g; must be %s", i,
+         static_cast<double>(residual[i]), is_kept ? "finite" : "0 where none is kept");
+    c_.error.where = i;
+    return DR_E_ARGUMENT;
+  }
+  std::copy_n(residual, kept.size(), kept.begin());
+  return DR_OK;
+}
+
+dr_status exchange::write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements) {
+  // Nothing is written unless all can be.
+  const dr_status fits = each_residual(
+      which, tensor, residual, elements,
+      [&](range_work&, size_t, std::byte* state, uint64_t, uint64_t first, uint64_t n) -> dr_status {
+        const auto* const end = residual + first + n;
+        const auto* const at = state ? end : std::find_if(residual + first, end, [](float x) { return x != 0; });
+        if (at == end) return DR_OK;
+        fail(c_.error, DR_E_ARGUMENT, "residual: element %zu is %g; must be 0 where %s",
+             static_cast<size_t>(at - residual), static_cast<double>(*at),
+             which == DR_RESIDUAL_SUM ? "another rank is the owner" : "the plan keeps none");
+        c_.error.where = static_cast<uint64_t>(at - residual);
+        return DR_E_ARGUMENT;
+      });
+  if (fits) return fits;
+  if (factors_) return write_factor_residual(which, tensor, residual, elements);
+  return each_residual(
+      which, tensor, residual, elements,
+      [&](range_work& r, size_t i, std::byte* state, uint64_t size, uint64_t first, uint64_t) -> dr_status {
+        if (!state) return DR_OK;
+        return write_state(r.plan_of(kind_of(which), i), r.view_of(i), array_of(which), residual + first, state, size,
+                           c_.error);
+      });
+}
+
+}  // namespace dr

@@ -1,0 +1,43 @@
+// The steps of an exchange of factors: those that compute. An error becomes this rank's verdict.
+#include <cstdio>
+
+#include "exchange/exchange.hpp"
+
+namespace dr {
+
+void exchange::encode_factor(const step& s) {
+  slot_size_[s.slot] = 0;
+  if (const dr_status e = factors_->reach(s.range / program_.ranks, failed(), memory())) fail_encode(s, e, c_.error);
+  if (failed() || skips(s.range)) return;
+  factors_->write(s.range, frame_tag(program_.slots[s.slot]), frame_of(s.slot));
+  slot_size_[s.slot] = factors_->room(s.range);
+  spend(s, slot_size_[s.slot]);
+}
+
+void exchange::sum_factor(const step& s) {
+  slot_size_[s.slot] = 0;
+  if (failed() || skips(s.range)) return;
+  factors_->sum(s.range, frame_tag(program_.slots[s.slot]), gather_frames(s), frame_of(s.slot));
+  slot_size_[s.slot] = factors_->room(s.range);
+  spend(s, slot_size_[s.slot]);
+}
+
+// Takes the sums of a range. With the last of all the outputs are written: all ranks have agreed by then.
+void exchange::merge_factor(const step& s) {
+  if (failed()) return;
+  const uint32_t slot = program_.inputs[s.first];
+  factors_->take(s.range, frame_of(slot));
+  spend(s, slot_size_[slot]);
+  if (s.range + 1 < program_.ranges) return;
+  if (const dr_status e = factors_->finish(options_.flags & DR_EXCHANGE_SUM)) {
+    // (Of sums that all ranks have: all come here, and name the one that added up.)
+    outcome_.code = e;
+    outcome_.culprit = factors_->owner_of(c_.error.where);
+    outcome_.tensor = DR_NO_TENSOR;
+    std::snprintf(outcome_.message, sizeof outcome_.message, "%.160s", c_.error.message);
+    failed_ = true;
+    give_back_all();
+  }
+}
+
+}  // namespace dr

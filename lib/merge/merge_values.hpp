@@ -1,0 +1,57 @@
+// Values converted or added to those of a gradient, for each instruction set.
+#pragma once
+
+#include "merge/merge_kernel.hpp"
+#include "primitive/cpu.hpp"
+
+namespace dr {
+
+template <class From, class To>
+using convert_values_fn = void (*)(const typename From::bits* values, uint64_t n, typename To::bits* out);
+template <class From, class To>
+using add_values_fn = void (*)(const typename From::bits* values, uint64_t n, float weight, typename To::bits* out);
+
+// Pairs of an ascending support, those below `end`, are added at out[support[i] - first]. Returns how many those were.
+template <class From, class To>
+using add_pairs_fn = uint64_t (*)(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
+                                  uint64_t first, uint64_t end, typename To::bits* out);
+
+template <class From, class To>
+void convert_values_scalar(const typename From::bits* values, uint64_t n, typename To::bits* out) {
+  for (uint64_t i = 0; i < n; ++i) out[i] = converted<From, To>(values[i]);
+}
+template <class From, class To>
+void add_values_scalar(const typename From::bits* values, uint64_t n, float weight, typename To::bits* out) {
+  for (uint64_t i = 0; i < n; ++i) out[i] = added<From, To>(out[i], weight, values[i]);
+}
+
+template <class From, class To>
+uint64_t add_pairs_scalar(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
+                          uint64_t first, uint64_t end, typename To::bits* out) {
+  uint64_t i = 0;
+  for (; i < n && support[i] < end; ++i) {
+    typename To::bits& to = out[support[i] - first];
+    to = added<From, To>(to, weight, values[i]);
+  }
+  return i;
+}
+
+template <class From, class To>
+void convert_values_avx2(const typename From::bits* values, uint64_t n, typename To::bits* out);
+template <class From, class To>
+void add_values_avx2(const typename From::bits* values, uint64_t n, float weight, typename To::bits* out);
+template <class From, class To>
+uint64_t add_pairs_avx2(const uint32_t* support, const typename From::bits* values, uint64_t n, float weight,
+                        uint64_t first, uint64_t end, typename To::bits* out);
+
+template <class From, class To>
+inline constexpr cpu_table<convert_values_fn<From, To>> convert_values_at{convert_values_scalar<From, To>,
+                                                                          on_x86(convert_values_avx2<From, To>)};
+template <class From, class To>
+inline constexpr cpu_table<add_values_fn<From, To>> add_values_at{add_values_scalar<From, To>,
+                                                                  on_x86(add_values_avx2<From, To>)};
+template <class From, class To>
+inline constexpr cpu_table<add_pairs_fn<From, To>> add_pairs_at{add_pairs_scalar<From, To>,
+                                                                on_x86(add_pairs_avx2<From, To>)};
+
+}  // namespace dr

@@ -1,0 +1,78 @@
+// What feedback weighs gradients and states by. Clipping needs the norm of all gradients of a call before any of them is
+// added (Lin et al. 2017; Pascanu et al. 2013).
+#include <algorithm>
+#include <cfloat>
+#include <cmath>
+
+#include "feedback/entry.hpp"
+#include "pipeline/encoding.hpp"
+#include "primitive/bits.hpp"
+
+namespace dr {
+namespace {
+
+constexpr uint64_t block = 1 << 16;  // values; the sum does not depend on who adds which block
+
+uint64_t present(const tensor_shape& s) { return (s.sparse() ? s.count : s.universe) * s.width; }
+
+}  // namespace
+
+double clip_of(const plan& p) {
+  return p.keeps_feedback() && p.kept() == feedback_kind::dgc ? p.feedback.value(dgc_clip) : 0;
+}
+
+uint64_t squares_max(const batch& b) {
+  uint64_t n = 0;
+  for (const unit& u : b.units)
+    for (uint32_t t = u.first_tensor; clip_of(*u.method) > 0 && t < u.first_tensor + u.tensors; ++t)
+      n += ceil_div(present(b.shapes[t]), block);
+  return n;
+}
+
+void measure_norm(encoding& e) {
+  double sum = 0;
+  for (const unit& u : e.b.units)
+    for (uint32_t t = u.first_tensor; clip_of(*u.method) > 0 && t < u.first_tensor + u.tensors; ++t) {
+      const tensor_view& v = e.tensors[t];
+      struct job {
+        const tensor_view* v;
+        uint64_t n;
+        double* squares;
+      } job{&v, (u.sparse || v.index_dtype ? v.count : v.universe) * u.width, e.w.squares};
+      const auto one = [](void* arg, size_t i, size_t) {
+        const auto& j = *static_cast<const struct job*>(arg);
+        const uint64_t first = i * block;
+        j.squares[i] =
+            squares_of(j.v->dtype, static_cast<const std::byte*>(j.v->values) + first * value_size(j.v->dtype),
+                       std::min(block, j.n - first));
+      };
+      const auto blocks = static_cast<size_t>(ceil_div(job.n, block));
+      e.workers.run(blocks, one, &job);
+      for (size_t i = 0; i < blocks; ++i) sum += e.w.squares[i];
+    }
+  e.norm = std::sqrt(sum);
+}
+
+feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor) {
+  const bound_stage& how = u.method->feedback;
+  switch (u.method->kept()) {
+    case feedback_kind::efsignsgd: {
+      // A fresh state has nothing to scale. (A residual of 0 stays 0, however far the rates are apart.)
+      const double rate = learning_rate_of(e.tensors[tensor].state, e.b.shapes[tensor].elements());
+      return {rate > 0 ? static_cast<float>(std::min<double>(rate / how.value(efsignsgd_lr), FLT_MAX)) : 1, 1};
+    }
+    case feedback_kind::dgc: {
+      const double clip = clip_of(*u.method);
+      // (Of a norm that is not finite some value is not: it is reported where it lies.)
+      const bool clips = clip > 0 && e.norm > clip && std::isfinite(e.norm);
+      return {static_cast<float>(how.value(dgc_momentum)), clips ? static_cast<float>(clip / e.norm) : 1};
+    }
+    case feedback_kind::momentum: {
+      const double beta = how.value(momentum_beta);
+      return {static_cast<float>(beta), static_cast<float>(1 - beta)};
+    }
+    default: return {static_cast<float>(how.value(residual_beta)), static_cast<float>(how.value(residual_gamma))};
+  }
+}
+
+}  // namespace dr

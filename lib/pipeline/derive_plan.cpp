@@ -1,0 +1,53 @@
+#include <algorithm>
+
+#include "pipeline/bind.hpp"
+#include "plan/syntax.hpp"
+
+namespace dr {
+namespace {
+
+// The stage `feedback` of a plan; nullptr: it has none.
+dr_status read_feedback(const plan& method, std::vector<plan_stage>& stages, plan_stage*& feedback, dr_error& error) {
+  if (const dr_status s = parse_plan(method.text, stages, error)) return s;
+  const auto found =
+      std::find_if(stages.begin(), stages.end(), [](const plan_stage& s) { return s.role == "feedback"; });
+  feedback = found == stages.end() ? nullptr : &*found;
+  return DR_OK;
+}
+
+}  // namespace
+
+dr_status bind_exact(const plan& method, std::shared_ptr<const plan>& out, dr_error& error) {
+  std::vector<plan_stage> stages, exact;
+  plan_stage* feedback = nullptr;
+  if (const dr_status s = parse_plan("index=all value=raw", exact, error)) return s;
+  if (const dr_status s = read_feedback(method, stages, feedback, error)) return s;
+  if (feedback) {
+    std::vector<plan_argument>& given = feedback->calls[0].arguments;
+    // A residual of 0 has no weight; the gradient has the one of the tensors beside it.
+    if (method.kept() == feedback_kind::residual)
+      std::erase_if(given, [](const plan_argument& a) { return a.key == "beta"; });
+    if (method.kept() == feedback_kind::dgc) {
+      std::erase_if(given, [](const plan_argument& a) { return a.key == "masking"; });
+      given.push_back({"masking", "off"});
+    }
+    exact.push_back(*feedback);
+  }
+  return bind_plan(print_plan(exact), out, error);
+}
+
+dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error) {
+  if (method->votes)
+    return bind_plan(method->flat ? "index=all value=sign bucket=flat" : "index=all value=sign", out, error);
+  out = method;
+  if (!method->keeps_feedback() || method->kept() == feedback_kind::residual ||
+      method->kept() == feedback_kind::efsignsgd)
+    return DR_OK;
+  std::vector<plan_stage> stages;
+  plan_stage* feedback = nullptr;
+  if (const dr_status s = read_feedback(*method, stages, feedback, error)) return s;
+  feedback->calls[0] = {method->keeps_residual() ? "residual" : "none", {}};
+  return bind_plan(print_plan(stages), out, error);
+}
+
+}  // namespace dr

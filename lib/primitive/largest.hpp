@@ -1,0 +1,20 @@
+// The largest magnitude of values, as bits: magnitudes are ordered as their bits are. Plain, for twins to inline.
+#pragma once
+
+#include <cstdint>
+
+#include "primitive/cpu.hpp"
+
+namespace dr {
+
+template <class T>
+DR_EVERYWHERE typename T::bits largest_magnitude_with(const typename T::bits* values, uint64_t n) {
+  typename T::bits most = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    const auto m = static_cast<typename T::bits>(values[i] & T::magnitude_mask);
+    most = m > most ? m : most;
+  }
+  return most;
+}
+
+}  // namespace dr

@@ -1,0 +1,33 @@
+// Values of a type of 16 bits as f32 and back, for each instruction set. (Of f32 both are copies that nobody needs.)
+#pragma once
+
+#include "primitive/bits.hpp"
+#include "primitive/cpu.hpp"
+#include "primitive/value_type.hpp"
+
+namespace dr {
+
+template <class T>
+void widen_values_scalar(const typename T::bits* values, uint64_t n, uint32_t* wide) {
+  for (uint64_t i = 0; i < n; ++i) wide[i] = std::bit_cast<uint32_t>(T::to_f32(values[i]));
+}
+// By rounded_finite. to: of any alignment; it may be `wide`'s own memory, where it begins.
+template <class T>
+void round_values_scalar(const float* wide, uint64_t n, void* to) {
+  auto* const out = static_cast<uint8_t*>(to);
+  for (uint64_t i = 0; i < n; ++i) store(out + i * sizeof(typename T::bits), rounded_finite<T>(wide[i]));
+}
+
+template <class T>
+void widen_values_avx2(const typename T::bits* values, uint64_t n, uint32_t* wide);
+template <class T>
+void round_values_avx2(const float* wide, uint64_t n, void* to);
+
+template <class T>
+inline constexpr cpu_table<decltype(&widen_values_scalar<T>)> widen_values{widen_values_scalar<T>,
+                                                                           on_x86(widen_values_avx2<T>)};
+template <class T>
+inline constexpr cpu_table<decltype(&round_values_scalar<T>)> round_values_at{round_values_scalar<T>,
+                                                                              on_x86(round_values_avx2<T>)};
+
+}  // namespace dr
