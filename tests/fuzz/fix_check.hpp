@@ -10,6 +10,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "little_endian.hpp"
+
 namespace frame_check {
 
 inline uint64_t mix64(uint64_t x) {
@@ -20,15 +22,9 @@ inline uint64_t mix64(uint64_t x) {
   return x ^ x >> 31;
 }
 
-inline uint64_t number(const uint8_t* at, uint64_t bytes) {
-  uint64_t x = 0;
-  for (uint64_t i = 0; i < bytes; ++i) x |= uint64_t{at[i]} << 8 * i;
-  return x;
-}
+using little_endian::number;
 
-inline void put(uint8_t* at, uint64_t x) {
-  for (unsigned i = 0; i < 8; ++i) at[i] = static_cast<uint8_t>(x >> 8 * i);
-}
+inline void put(uint8_t* at, uint64_t x) { little_endian::put(at, x, 8); }
 
 // Of a multiple of 4 bytes.
 inline uint64_t check(const uint8_t* data, uint64_t size) {

@@ -13,20 +13,12 @@ namespace {
 
 using fuzz::block;
 using fuzz::bytes;
+using fuzz::context;
 using fuzz::script;
 using fuzz::wrong;
 
 constexpr uint64_t elements_most = 1 << 14, filter_most = 1 << 14, tensors_most = 16, frames_most = 4;
 constexpr uint8_t before = 0x5e;  // what outputs hold; as f32 a number
-
-dr_context* context() {
-  static dr_context* const c = [] {
-    dr_context* made = nullptr;
-    if (dr_context_create(nullptr, &made, nullptr)) wrong("no context");
-    return made;
-  }();
-  return c;
-}
 
 size_t value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
 

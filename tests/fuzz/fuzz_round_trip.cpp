@@ -19,14 +19,11 @@ using fuzz::wrong;
 
 constexpr uint64_t elements_most = 3000;
 
-dr_context* context() {
-  static dr_context* const c = [] {
-    dr_context* made = nullptr;
-    if (dr_context_create(nullptr, &made, nullptr)) wrong("no context");
-    return made;
-  }();
-  return c;
-}
+// More than a block of any codec, more than a stream, and more than one worker takes alone (make_corpus.py knows it, too).
+constexpr uint64_t times_most = 45;
+
+bool threaded = false;  // of this input
+dr_context* context() { return fuzz::context(threaded ? 3 : 0); }
 
 // ---- Plans ----------------------------------------------------------------------------------------------
 
@@ -73,6 +70,10 @@ std::string with_bytes(script& from, std::string text) {
 std::string plan_text(script& from) {
   const uint8_t what = from.byte();
   std::string text;
+  if (what == 0xff) {  // as it is written
+    for (uint8_t c = from.byte(); c != 0; c = from.byte()) text += static_cast<char>(c);
+    return text;
+  }
   if (what & 1) text += "sparsify=" + codec_text(from, DR_ROLE_SPARSIFY) + " ";
   if (what & 2) text += "feedback=" + codec_text(from, DR_ROLE_FEEDBACK) + " ";
   text += "index=" + (what & 4 ? "auto" : with_bytes(from, codec_text(from, DR_ROLE_INDEX)));
@@ -121,6 +122,14 @@ struct gradient {
     view.width = what & 8 ? 1 + from.byte() % 5 : 0;
     const uint64_t width = std::max(1u, view.width);
     uint64_t rows = from.up_to(elements_most / width);
+    // The largest tensors are drawn, not taken from the input, and may be several times as large.
+    uint64_t drawn = rows == elements_most / width ? from.number(4) : 0;
+    if (drawn) rows *= 1 + drawn % times_most;
+    const auto next = [&] {
+      if (!drawn) return from.byte();
+      drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+      return static_cast<uint8_t>(drawn >> 56);
+    };
     view.universe = rows;
     if (sparse) {
       view.universe =
@@ -132,7 +141,8 @@ struct gradient {
       indices = std::make_unique<block>(rows * size);
       uint64_t key = 0;
       for (uint64_t i = 0; i < rows; ++i) {
-        const uint8_t step = from.byte();  // mostly ascending; a large one may go back, repeat or leave the universe
+        const uint8_t step =
+            drawn ? next() % 240 : next();  // mostly ascending; a large one may go back, repeat or leave the universe
         key += step < 240 ? uint64_t{step} + (i > 0) : static_cast<uint64_t>(-static_cast<int64_t>(step - 240) * 7);
         std::memcpy(indices->data() + i * size, &key, size);
         keys.push_back(size == 4 ? key & UINT32_MAX : key);
@@ -144,10 +154,13 @@ struct gradient {
     bytes raw(rows * width * element);
     if (from.byte() & 1) {  // few kinds of values
       for (size_t i = 0; i + element <= raw.size(); i += element) {
-        const uint8_t x = from.byte();
+        const uint8_t x = next();
         raw[i + element - 1] = static_cast<uint8_t>((x & 0x80) | (x & 0x40 ? 0x3c : 0));
         raw[i + element - 2] = static_cast<uint8_t>(x << 2);
       }
+    } else if (drawn) {
+      std::generate(raw.begin(), raw.end(), next);
+      for (size_t i = element - 1; i < raw.size(); i += element) raw[i] = (raw[i] & 0x80) | 0x3b;  // finite
     } else {
       const bytes taken = from.take(raw.size());
       std::copy(taken.begin(), taken.end(), raw.begin());
@@ -259,7 +272,7 @@ struct step {
     for (size_t i = 0; i < infos.size() && exact && infos.size() == gradients.size() && !method.keeps(DR_PLAN_FEEDBACK);
          ++i)
       check_exact(gradients[i], sparse[i], outs[i].count);
-    if (written > 16 * elements_most) return;
+    if (written > 64 * elements_most) return;
     outs.clear();
     for (const dr_tensor_info& t : infos) outs.push_back(dense.emplace_back(t, false).out);
     if (dr_decode(context(), nullptr, frame.data(), frame.size(), nullptr, outs.data(), sizeof(dr_tensor_out),
@@ -296,7 +309,7 @@ struct step {
       wrong("a prepared encode makes another frame", dr_plan_text(method.handle));
     uint64_t written = 0;
     for (const dr_tensor& v : views) written += v.universe * std::max(1u, v.width);
-    if (written <= 16 * elements_most) {
+    if (written <= 64 * elements_most) {
       std::vector<output> outs;
       std::vector<dr_tensor_out> list;
       for (const dr_tensor& v : views) {
@@ -322,15 +335,17 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const plan method(plan_text(from));
   if (!method.handle) return 0;
   const uint8_t flags = from.byte();
+  threaded = flags & 32;
   std::vector<gradient> gradients;
   for (uint8_t n = 1 + from.byte() % 3; n > 0; --n) gradients.emplace_back(from, method);
   step s{method, gradients, {}};
   for (const gradient& g : gradients) s.views.push_back(g.view);
-  // Codecs that look at every element of a universe.
+  // Codecs that look at every element of a universe. (From 2^20 on bloom's is shared by threads.)
   const std::string canonical = dr_plan_text(method.handle);
-  if (canonical.find("bloom") != std::string::npos || canonical.find("seeded") != std::string::npos)
-    for (const dr_tensor& v : s.views)
-      if (v.universe > 1 << 14) return 0;
+  const bool bloom = canonical.find("bloom") != std::string::npos,
+             seeded = canonical.find("seeded") != std::string::npos;
+  for (const dr_tensor& v : s.views)
+    if ((bloom && v.universe > 9 << 17) || (seeded && v.universe > 1 << 16)) return 0;
   s.call.struct_size = sizeof s.call;
   s.call.seed = flags;
   s.call.flags = flags & (DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST);

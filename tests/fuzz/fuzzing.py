@@ -65,6 +65,10 @@ def commit():
     return (git("rev-parse", "--short=12", "HEAD") or "unknown") + ("-dirty" if changed else "")
 
 
+def now():
+    return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M")
+
+
 def build_targets(build, names):
     subprocess.run(["ninja", "-C", build, *(f"tests/fuzz/{name}" for name in names)], check=True, stdout=sys.stderr)
 
@@ -102,7 +106,7 @@ def finish(name, process, log, built):
     finds = re.findall(r"Test unit written to (\S+)", text)
     row = {
         "target": name,
-        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M"),
+        "date": now(),
         "commit": built,
         "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 1),
         "executions": int(executed[-1]) if executed else int((re.findall(r"^#(\d+)", text, re.MULTILINE) or ["0"])[-1]),
@@ -172,7 +176,7 @@ def minimise(options):
 FOLDERS = ("lib/container", "lib/split", "lib/stage", "lib/merge", "lib/plan", "lib/exchange", "codecs/index", "codecs/value", "codecs/order",
            "codecs/bytes", "codecs/family", "bench/compare")
 NOT_OURS = re.compile(r"(_device\.cpp|_device\.hpp|_tile\.hpp|_cuda\.cu|union_tile\.cpp|device_row\.hpp)$")
-READERS = re.compile(r"bench/compare/(inputs|npy|npz|safetensors|synth)\.[ch]pp$")
+READERS = re.compile(r"bench/compare/(inputs|npy|npz|sparse_npz|safetensors|synth)\.[ch]pp$")
 # Functions of an encode, by what is in their (mangled) names: of files that hold both sides, the rest is what decodes.
 ENCODES = re.compile(r"(?i)encode|resolve|\bcost|writer|put_|append|choose|fit_|sort|tell|keep|select|level_of|plan|bound|make_codec|param")
 
@@ -220,12 +224,15 @@ def coverage(options):
             ran[path, line] = max(ran.get((path, line), 0), count)
             if not ENCODES.search(function["name"]):
                 of_decode[path, line] = True
-    print("| folder | lines | reached | of them not of encode | reached |\n|---|---|---|---|---|")
+    reached = {}
     for folder in FOLDERS:
         lines = [key for key in ran if key[0].startswith(folder)]
-        decode = [key for key in lines if key in of_decode]
-        print(f"| {folder} | {len(lines)} | {share(lines, ran)} | {len(decode)} | {share(decode, ran)} |")
-    print()
+        reached[folder] = [part for keys in (lines, [key for key in lines if key in of_decode]) for part in (len(keys), sum(ran[key] > 0 for key in keys))]
+    print("\n".join(coverage_table(reached)), end="\n\n")
+    if not options.targets:
+        with record.open("a") as out:
+            out.write(json.dumps({"date": now(), "commit": commit(), "reached": reached}) + "\n")
+        table(options)
     missed = {}
     for path, line in sorted(ran):
         if not ran[path, line]:
@@ -235,8 +242,16 @@ def coverage(options):
     return 0
 
 
-def share(keys, ran):
-    return f"{100 * sum(ran[key] > 0 for key in keys) / len(keys):.1f} %" if keys else "-"
+def coverage_table(reached):
+    """Of each folder: lines, reached, lines of decode, reached."""
+    rows = ["| folder | lines | reached | of them not of encode | reached |", "|---|---|---|---|---|"]
+    for folder, (lines, ran, decode, decode_ran) in reached.items():
+        rows.append(f"| {folder} | {lines} | {share(ran, lines)} | {decode} | {share(decode_ran, decode)} |")
+    return rows
+
+
+def share(part, of):
+    return f"{100 * part / of:.1f} %" if of else "-"
 
 
 def spans(lines):
@@ -253,6 +268,8 @@ def spans(lines):
 
 def table(_):
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
+    covered = [row for row in rows if "reached" in row]
+    rows = [row for row in rows if "target" in row]
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang 14 under ASan and UBSan;",
              "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise.", "",
              "| target | of | runs | executions | CPU minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|"]
@@ -269,6 +286,10 @@ def table(_):
     clean = sum(row["cpu_seconds"] for row in rows[len(rows) - since:]) / 3600
     lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of which {clean:.2f} since the last find.", ""]
     lines += [f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}" for row in rows if row["finds"]]
+    if covered:
+        lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, at {covered[-1]['commit']} ({covered[-1]['date']}), by `./dev fuzz --coverage` (clang's source-based coverage, all",
+                  "targets at three levels of instructions). What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached.", ""]
+        lines += coverage_table(covered[-1]["reached"])
     table_file.write_text("\n".join(lines).rstrip() + "\n")
     return 0
 

@@ -40,6 +40,13 @@ value=qsgd(levels=+1.27e2)
 value=qsgd(levels=0x7f)
 sparsify=threshold(value=1e999)
 sparsify=topr(ratio=-0)
+transform=lowrank(rank=2) feedback=residual(beta=0.5)
+sparsify=adaq(ratio=0.5) feedback=dgc(momentum=0.5,clip=2) index=golomb value=sign(scale=means)
+index=all value=sign feedback=momentum merge=vote
+index=all value=ternary+huffman feedback=efsignsgd(lr=0.1)
+index=all value=natural feedback=dgc(masking=off)
+transform=lowrank(rank=2) merge=vote
+index=all value=inceptionn(error=0.01) bucket=flat
 """.split("\n")[1:-1]
 
 VALUES = struct.pack("<9f", 1.0, -2.5, 0.0, -0.0, 1e-42, 3e38, 0.125, 0.125, -1e-3)
@@ -77,10 +84,44 @@ def script_seeds(name, count, size):
     return {f"script_{i:02}": random.Random(f"{name} {i}").randbytes(size) for i in range(count)}
 
 
-def codec_seeds():
-    """For each of the codecs in the order of their registration: an encode, and a payload."""
+# In the order of their registration.
+CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all
+    value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn
+    bitpack deflate zstd huffman""".split()
+
+
+def payload_seeds():
+    """Payloads that a codec's decode refuses at a place that damage seldom reaches: codec, how many elements, fields, payload."""
+    one, infinite, whole = struct.pack("<f", 1), struct.pack("<f", float("inf")), struct.pack("<I", 9)
+    payloads = {
+        "sketch_mean": ("sketch", 9, b"", b"\0" + infinite + bytes(9)),
+        "sketch_code": ("sketch", 9, b"", b"\0" + one + bytes(8) + b"\1"),
+        "fit_poly_no_piece": ("fit_poly", 9, bytes([1, 1, 0]), whole),
+        "fit_poly_piece": ("fit_poly", 9, bytes([1, 1, 0]), whole + b"\2\x80"),
+        "fit_poly_piece_zero": ("fit_poly", 9, bytes([1, 1, 0]), whole + b"\2\0"),
+        "fit_poly_padding": ("fit_poly", 9, bytes([1, 1, 1]), b"\1" + 2 * one + b"\0\x80"),
+        "uniform_quant_base": ("uniform_quant", 9, b"", b"\1" + infinite + one + bytes(2)),
+        "uniform_quant_padding": ("uniform_quant", 9, b"", b"\1" + one + one + b"\0\x80"),
+        "uniform_quant_block": ("uniform_quant", 9, b"", b"\1" + one + one + bytes(2)),
+        "uniform_quant_raw": ("uniform_quant", 9, b"", b"\1" + one + one + bytes(2) + b"\0" + 8 * one + infinite),
+        "sign_means_and_level": ("sign", 9, b"\1" + whole, bytes(6)),
+        "sign_mean": ("sign", 9, b"\1" + struct.pack("<I", 0x3f7fffff), infinite + bytes(2)),
+        "inceptionn_padding": ("inceptionn", 9, b"\x09", b"\0\0\xf0"),
+        "inceptionn_raw": ("inceptionn", 9, b"\x09", b"\3\0\0" + infinite),
+        "elias_fano_last": ("elias_fano", 9, struct.pack("<I", 9), b"\xff\0\0\0\x80"),
+    }  # fmt: skip
     seeds = {}
-    for codec in range(28):
+    for name, (codec, count, fields, payload) in payloads.items():
+        of_index = CODECS.index(codec) < CODECS.index("value_raw")
+        universe = b"" if of_index else struct.pack("<I", 100)  # an index codec's stand where others have fields
+        seeds[f"payload_{name}"] = bytes([CODECS.index(codec), 0]) + struct.pack("<H", count - 1) + universe + fields + payload
+    return seeds
+
+
+def codec_seeds():
+    """For each of the codecs: an encode, and a payload."""
+    seeds = payload_seeds()
+    for codec in range(len(CODECS)):
         draws = random.Random(f"codec {codec}")
         # An encode (bit 0) of a few elements and of many, whose wide loops run; of each type; a payload of any bytes.
         for mode, count in ((0, 40), (8, 300), (1, 40), (1, 700), (9, 300), (9, 3000), (3, 1500), (5, 90)):
@@ -149,7 +190,28 @@ def scipy(form, **arrays):
     return archive(*(member(name + ".npy", content) for name, content in values.items()))
 
 
+def coordinates(shape, indices, values, dimensions=1, descr="<f4", stem="g."):
+    """Arrays NAME.indices [k, r], NAME.values [r, …], NAME.shape."""
+    entries = len(indices) // dimensions
+    data = struct.pack(f"<{len(values)}{'d' if descr == '<f8' else 'f'}", *values)
+    of_indices = f"({dimensions}, {entries})" if dimensions > 1 else f"({entries},)"
+    arrays = {"indices": npy("<i8", of_indices, struct.pack(f"<{len(indices)}q", *indices)), "values": npy(descr, f"({entries}, {len(values) // entries})", data),
+              "shape": npy("<i8", f"({len(shape)},)", struct.pack(f"<{len(shape)}q", *shape))}  # fmt: skip
+    return archive(*(member(f"{stem}{name}.npy", content) for name, content in arrays.items()))
+
+
 NPZ = {
+    "rows": coordinates([9, 2], [5, 1], [1, 2, 3, 4]),
+    "cells": coordinates([3, 4, 1], [0, 2, 1, 3], [1e-3, 2], 2, stem=""),
+    "doubles": coordinates([9, 1], [5, 1, 5], [1, 2, 3.1], descr="<f8"),
+    "outside": coordinates([9, 1], [5, 9], [1, 2]),
+    "negative": coordinates([9, 1], [5, -1], [1, 2]),
+    "huge": coordinates([2**33, 1], [5, 1], [1, 2]),
+    "other_shape": coordinates([9, 3], [5, 1], [1, 2]),
+    "offsets": scipy("csr", indices=[2, 0, 1, 1], indptr=[0, 3, 2]),
+    "few_offsets": scipy("csr", indices=[2, 0, 1, 1], indptr=[0, 2]),
+    "columns": scipy("coo", row=[0, 1, 0, 1], col=[2, 2, 0]),
+    "dia": scipy("dia", offsets=[0]),
     "csr": scipy("csr", indices=[2, 0, 1, 1], indptr=[0, 2, 4]),
     "csc": scipy("csc", indices=[0, 1, 0, 1], indptr=[0, 1, 2, 4]),
     "coo": scipy("coo", row=[0, 1, 0, 1], col=[2, 2, 0, 1]),
@@ -184,12 +246,60 @@ BOOKS = ["layer4.0.weight\n# a book\nlayer4.*: sparsify=topr(ratio=0.01) feedbac
          "aaaaaaaaaaaaaaaaaaaaaaaaab\n*a*a*a*a*a*a*a*a*c: dense", "\xef\xbb\xbf\n\xef\xbb\xbf*: dense # all\n"]
 
 
+times_most = 45  # of fuzz_round_trip
+
+
+def large_seeds():
+    """Tensors beyond a block, and a stream, of every codec, with and without threads: written plans of fuzz_round_trip."""
+    inverted, levels = "index=golomb value=", "sparsify=topr(ratio=0.3) index="
+    indices = [
+        "raw", "golomb", "golomb(adaptive=1)", "rice", "bitmap", "rle", "elias_fano", "delta_varint", "delta_bitpack", "delta_pfor", "gap_huffman",
+        "all", "golomb(block=9)", "rice(block=13)", "rle(code=runs8)", "rle(code=gaps16)", "seeded", "bloom(layout=split_block,fpr=0.01)",
+        "bloom(policy=middle,fpr=0.01)", "bloom(policy=rightmost,bits=9)", "bloom(policy=p0,fpr=0.01)", "bloom(policy=p1,fpr=0.01)", "bloom(policy=p2,fpr=0.01)", "auto",
+    ]  # fmt: skip
+    values = [
+        "raw", "qsgd", "qsgd(levels=7)", "qsgd(bucket=512)", "fit_poly", "fit_poly(degree=1)", "fit_poly(knots=chord,segments=0)", "fit_poly(knots=chord,degree=0)",
+        "fit_poly(knots=jump,sign=order)", "fit_dexp(sign=order)", "half", "sketch", "three_lc", "fit_dexp", "rank_fit",
+        "uniform_quant(bits=1)", "uniform_quant(bits=5)", "uniform_quant(bits=8)", "uniform_quant(bits=16)", "log_quant", "log_quant(bits=3)", "lloyd",
+        "lloyd(price=0.35)", "lloyd(levels=16)", "sign", "sign(scale=mean)", "sign(scale=means)", "sign(scale=level,level=0.01)", "ternary", "ternary(clip=2.5)", "natural",
+        "natural(rounding=nearest)", "dynamic_tree", "inceptionn", "inceptionn(error=0.01)",
+    ]  # fmt: skip
+    byte_codecs = ["deflate", "zstd", "huffman", "deflate(level=9)", "zstd(level=19)", "huffman+deflate"]
+    sparsifiers = ["random(ratio=0.2)", "threshold(value=0.001)", "dgc(ratio=0.01)", "blocks(ratio=0.1,block=16)"]
+    plans = [f"{levels}{index} value=raw" for index in indices] + [f"sparsify=topr(ratio=0.03) index={index} value=raw" for index in indices]
+    plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [f"index=all value={value}" for value in values]
+    plans += [f"{levels}raw+{each} value=raw+{each}" for each in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{each}" for each in byte_codecs]
+    plans += [f"sparsify={each} feedback=residual index=golomb value=raw" for each in sparsifiers]
+    seeds = {}
+    for i, plan in enumerate(plans):
+        for kind in (0, 1 + i % 2):  # f32, f16, bf16: 12, 1 and 4 times 3000 elements, f16 of few kinds; f16 without threads
+            times, few, flags = (11, 0, 3)[kind], kind == 1, 32 * (kind != 1)
+            tensor = bytes([kind]) + struct.pack("<HI", 3000, times_most * (1000 + i) + times) + bytes([few])
+            seeds[f"large_{i:03}_{kind}"] = written(plan, flags, tensor)
+    # What the workers share one tensor of: 135,000 values; of a filter 2^20 elements, too.
+    dense = b"\0" + struct.pack("<HI", 3000, times_most * 1000 + 44) + b"\0"
+    many = bytes([4 | 16]) + struct.pack("<HII", 3000, times_most * 1000 + 44, 1 << 25) + b"\0"
+    sparse = bytes([4 | 16]) + struct.pack("<HII", 3000, times_most * 1000, 1 << 20) + b"\0"
+    for i, index in enumerate(["golomb", "golomb(adaptive=1)", "gap_huffman"]):
+        seeds[f"shared_{i}"] = written(f"index={index} value=raw", 32, many)
+    for value in ("lloyd", "sign(scale=means)"):
+        seeds[f"shared_{value.partition('(')[0]}"] = written(f"index=all value={value}", 32, dense)
+    for i, policy in enumerate(["p0", "p2", "rightmost", "p0,layout=split_block"]):
+        seeds[f"filter_{i}"] = written(f"index=bloom(policy={policy},fpr=0.01) value=raw", 32, sparse)
+    return seeds
+
+
+def written(plan, flags, tensor):
+    """An input of fuzz_round_trip whose plan is a text, of one tensor."""
+    return b"\xff" + plan.encode() + b"\0" + bytes([flags, 0]) + tensor
+
+
 def main():
     targets = {
         "fuzz_decode": decode_seeds(),
         "fuzz_merge": merge_seeds(),
         "fuzz_codec": codec_seeds(),
-        "fuzz_round_trip": script_seeds("round trip", 80, 400),
+        "fuzz_round_trip": script_seeds("round trip", 80, 400) | large_seeds(),
         "fuzz_exchange": script_seeds("exchange", 16, 60) | EXCHANGES,
         "fuzz_plan": plan_seeds(),
         "fuzz_npy": NPY,

@@ -1,6 +1,8 @@
 // What fuzz targets share: an input read as a list of small decisions, memory of an exact size, a way to say that something is wrong.
 #pragma once
 
+#include <deepreduce/deepreduce.h>
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,6 +19,22 @@ using bytes = std::vector<uint8_t>;
 [[noreturn]] inline void wrong(const char* what, const char* sentence = "") {
   std::fprintf(stderr, "wrong: %s %s\n", what, sentence);
   std::abort();
+}
+
+// One of so many threads, made when it is first asked for; 0 and 1: none are started.
+inline dr_context* context(uint32_t threads = 0) {
+  const auto made_of = [](uint32_t n) {
+    dr_context_options options{};
+    options.struct_size = sizeof options;
+    options.threads = n;
+    dr_context* made = nullptr;
+    if (dr_context_create(&options, &made, nullptr)) wrong("no context");
+    return made;
+  };
+  static dr_context* const alone = made_of(0);
+  if (threads < 2) return alone;
+  static dr_context* const several = made_of(threads);
+  return several;
 }
 
 // Decisions, from the front of an input; zeros behind its end.

@@ -7,16 +7,11 @@
 #include <cstdint>
 #include <vector>
 
+#include "little_endian.hpp"
+
 namespace zip_check {
 
-inline uint64_t number(const uint8_t* at, unsigned bytes) {
-  uint64_t x = 0;
-  for (unsigned i = 0; i < bytes; ++i) x |= uint64_t{at[i]} << 8 * i;
-  return x;
-}
-inline void put32(uint8_t* at, uint64_t x) {
-  for (unsigned i = 0; i < 4; ++i) at[i] = static_cast<uint8_t>(x >> 8 * i);
-}
+using little_endian::number;
 
 // Of `size` raw deflated bytes; at most so much that a fuzzer does not wait.
 inline std::vector<uint8_t> inflated(const uint8_t* from, uint64_t size) {
@@ -45,8 +40,8 @@ inline void fix(uint8_t* file, uint64_t size) {
     const std::vector<uint8_t> plain =
         method == 8 ? inflated(file + data, packed) : std::vector<uint8_t>(file + data, file + data + packed);
     const uint64_t crc = crc32_z(0, plain.data(), plain.size());
-    put32(file + at + 16, crc);
-    put32(file + local + 14, crc);
+    little_endian::put(file + at + 16, crc, 4);
+    little_endian::put(file + local + 14, crc, 4);
   }
 }
 
