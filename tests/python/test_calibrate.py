@@ -19,6 +19,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="no package jsonschema")
 
 from deepreduce import ArgumentError, calibrating  # noqa: E402
 from deepreduce._cost_fit import fit_affine  # noqa: E402
+from deepreduce._link_costs import _rate, burst_of  # noqa: E402
 
 pytestmark = needs_tool
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -43,7 +44,7 @@ def profile(tmp_path_factory):
 def test_a_profile_is_as_described(profile):
     assert [(each["plan"], each["operation"]) for each in profile["costs"]] == [
         (plan, operation) for plan in (PLAN, "index=all value=raw") for operation in ("encode", "merge", "decode")
-    ]
+    ] + [("index=all value=raw", "add")]
     for each in profile["costs"]:
         assert [sample[0] for sample in each["samples"]] == [1024, 4096, 32768] == [each["from"], 4096, each["to"]]
     exact = profile["frames"][1]
@@ -92,7 +93,9 @@ def check_ranks(file, transport):
     told = valid(json.loads(file.read_text("utf-8")))
     [link] = told["links"]
     assert (link["transport"], link["ranks"], link["ranks_per_host"]) == (transport, 2, 2)
-    assert told["conditions"]["ranks"] == 2 and len(told["costs"]) == 3
+    assert told["conditions"]["ranks"] == link["ranks_per_machine"] == 2 and len(told["costs"]) == 3
+    assert link["message_ns"] >= 0 and 0 < link["hop_ns"] < 1e9 and link["rest_ns"] >= 50e3
+    assert link["transfer"]["from"] == link["spread"]["from"] == 1024
     for name in ("allreduce", "allgather"):
         assert 1 <= len(link[name]["samples"]) and link[name]["from"] == 1024
     assert math.isfinite(told["overlap"]["slowdown"])
@@ -174,3 +177,18 @@ def test_what_is_no_profile_is_refused(text, tmp_path):
     (tmp_path / "p.json").write_text(text)
     with pytest.raises(ArgumentError, match="p.json: no profile"):
         calibrating.read_profile(str(tmp_path / "p.json"))
+
+
+def test_the_bucket_of_a_shaped_link_is_found_and_a_plain_link_has_none():
+    sizes, rate, bucket = [1 << power for power in range(10, 23, 2)], 12.5e6 / 1e9, 28_000  # bytes a ns
+    shaped = [(size, 80e3 + max(0, size - bucket) / rate, 0.0) for size in sizes]
+    burst, fast = burst_of(shaped)
+    assert burst == pytest.approx(bucket, rel=0.02) and fast > 8e9 * 100 * rate
+    assert burst_of([(size, 80e3 + size / rate, 0.0) for size in sizes]) == (0.0, 0.0)
+    assert burst_of(shaped[:2]) == (0.0, 0.0)
+
+
+def test_a_rate_is_what_most_sizes_have():
+    samples = [(size, 50e3 + 8 * size, 0.0) for size in (1 << 10, 1 << 16, 1 << 18, 1 << 20)] + [(1 << 22, 100e6, 0.0)]
+    assert _rate(samples, 3) == pytest.approx(3e9)  # the largest collapsed
+    assert _rate(samples[:2], 1) == pytest.approx(1e9)

@@ -57,10 +57,11 @@ def test_train_ddp():
 
 
 def test_every_example_is_run_by_a_test():
-    """Python here, C and C++ by tests/install, MPI by tests/mpi."""
+    """Python here and by tests/frameworks, C and C++ by tests/install, MPI by tests/mpi."""
     tests = "".join(
         (ROOT / name).read_text(encoding="utf-8")
-        for name in ("tests/python/test_example_scripts.py", "tests/install/check.sh", "tests/mpi/meson.build")
+        for name in ("tests/python/test_example_scripts.py", "tests/install/check.sh", "tests/mpi/meson.build",
+                     "tests/frameworks/test_framework_examples.py")
     )
     names = [path.name for path in (ROOT / "examples").iterdir() if path.suffix in {".py", ".c", ".cpp"}]
     assert len(names) >= 6

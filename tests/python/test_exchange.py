@@ -113,6 +113,21 @@ def test_residual_of_a_checkpoint():
             wrong()
 
 
+def test_residuals_and_warm_start_are_a_checkpoint_of_powersgd():
+    plan, rng = "transform=lowrank(rank=2) feedback=residual", numpy.random.default_rng(6)
+    x = [rng.standard_normal((24, 15)).astype(numpy.float32) for _ in range(2)]
+    loopback, ranks = ranks_of(2, plan, x)
+    run(loopback, ranks)
+    again, fresh = ranks_of(2, plan, x)
+    for each, old in zip(fresh, ranks):
+        assert old.residual(which="warm_start")[:30].any() and not old.residual(which="warm_start")[30:].any()
+        each.set_residual(old.residual())
+        each.set_residual(old.residual(which="warm_start"), which="warm_start")
+    run(loopback, ranks, 1)
+    run(again, fresh, 1)
+    assert numpy.array_equal(ranks[0].out, fresh[0].out)
+
+
 def test_the_guilty_rank_is_named():
     x = [gradient(rank, 0) for rank in range(4)]
     x[2][5] = numpy.nan

@@ -13,7 +13,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 import deepreduce  # noqa: E402
 from deepreduce import comparing  # noqa: E402
 from deepreduce._npz import write_npz  # noqa: E402
-from tool_runs import EXACT, SYNTH, compare, needs_tool, refusal, rows_of, run  # noqa: E402
+from tool_runs import EXACT, SYNTH, TOOL, compare, needs_tool, refusal, rows_of, run  # noqa: E402
 
 pytestmark = needs_tool
 PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
@@ -67,6 +67,32 @@ def test_what_is_stored_as_sparse_is_not_sparsified_again(tmp_path):
     assert plans and not any("topr" in plan for plan in plans)
     row, = rows_of(compare(tmp_path / "g.npz", plans=("index=golomb value=raw",), repeat=1))
     assert (row["d"], row["r"], row["tensor"]) == (4000, 800, "")
+
+
+def peak_memory(*words):
+    """Bytes that the tool takes at most. (A child begins with the peak of its parent, so a small process stands between.)"""
+    script = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    done = subprocess.run([sys.executable, "-c", script, TOOL, *map(str, words)], capture_output=True, timeout=120, check=True)
+    return 1024 * int(done.stdout)
+
+
+def test_a_sparse_matrix_takes_the_memory_of_its_file_and_of_the_dense_tensor(tmp_path):
+    """Though all of its elements are entries, in no order, and some come again."""
+    rows, columns = 1024, 4096
+    dense = numpy.random.default_rng(2).standard_normal((rows, columns)).astype("f4")
+    order = numpy.random.default_rng(3).permutation(dense.size + 1000) % dense.size
+    forms = {
+        "csr": {"indices": numpy.tile(numpy.arange(columns, dtype="i4"), rows), "indptr": numpy.arange(rows + 1, dtype="i4") * columns, "data": dense.ravel()},
+        "coo": {"row": (order // columns).astype("i4"), "col": (order % columns).astype("i4"), "data": dense.ravel()[order]},
+    }  # fmt: skip
+    for form, arrays in forms.items():
+        file = tmp_path / f"{form}.npz"
+        numpy.savez(file, format=numpy.array(form.encode()), shape=numpy.array([rows, columns]), **arrays)
+        for cast in ((), ("--cast", "bf16")):
+            peak = peak_memory("convert", file, *cast, "--output", tmp_path / "read.safetensors")
+            assert peak < file.stat().st_size + 2 * dense.nbytes + 2**24, form
+    dense.ravel()[:1000] *= 2  # (those whose positions come again; twice a number is exact)
+    assert numpy.array_equal(read(file, folder=tmp_path)[""], dense.ravel())
 
 
 # ---- Types --------------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ def test_csv_has_the_same_columns_and_the_formats_agree_on_bytes():
     plans = (EXACT, LOSSY, TOPR + "index=bloom(policy=p0,fpr=0.001) value=fit_poly")
     report = compare(SYNTH, plans=plans)
     lines = compare(SYNTH, plans=plans, form="csv")
-    assert list(lines[0]) == [name for name in report["rows"][0] if name != "samples"]
+    assert list(lines[0]) == [name for name in report["rows"][0] if name != "samples"] + ["machine", "commit"]
     for line, row in zip(lines, report["rows"], strict=True):
+        assert (line["machine"], line["commit"]) == (report["machine"]["cpu"] or "", report["commit"])
         for name in set(COLUMNS) - TIMED:
             assert line[name] == ("" if row[name] is None else str(row[name])), name
     table = compare(SYNTH, plans=plans, form="table")
@@ -133,7 +134,7 @@ def test_half_precision_is_compared_in_its_own_type(tmp_path):
 
 
 @pytest.mark.parametrize("dtype,code", [("<f4", "f"), ("<f2", "e")])
-def test_zeros_that_a_sparsifier_keeps_are_known_also_in_dense_rows(tmp_path, dtype, code):
+def test_zeros_that_a_sparsifier_keeps_are_known_also_in_merge_values(tmp_path, dtype, code):
     file = write_npy(tmp_path / "g.npy", [0.0, -0.0, 1.5, 0.0, -2.0] * 200, dtype, code)
     random = "sparsify=random(ratio=0.9) "
     plans = [random + f"index={streams}" for streams in ("raw value=raw", "bitmap value=qsgd", "bloom(policy=p0,fpr=0.01)")]

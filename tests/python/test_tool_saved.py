@@ -1,5 +1,6 @@
 """Saved rows of `deepreduce compare`: shown again, gone on with, compared with; and frames decoded into files."""
 
+import csv
 import json
 import os
 import signal
@@ -40,8 +41,9 @@ def test_rows_with_columns_of_their_own_keep_them(tmp_path):
     report = compare(SYNTH)
     report["rows"][1] |= {"timed": "python", "wonder": 7}
     (tmp_path / "a.json").write_text(json.dumps(report))
-    lines = run("compare", "--from", tmp_path / "a.json", "--where", "wonder == 7", "--format", "csv").stdout.decode().splitlines()
-    assert lines[0].split(",")[-1] == "wonder" and lines[1].endswith(",7") and len(lines) == 2
+    done = run("compare", "--from", tmp_path / "a.json", "--where", "wonder == 7", "--format", "csv")
+    [line] = csv.DictReader(done.stdout.decode().splitlines())
+    assert list(line)[-3:] == ["wonder", "machine", "commit"] and line["wonder"] == "7" and line["commit"] == report["commit"]
     assert "in Python" in run("compare", "--from", tmp_path / "a.json").stdout.decode()
 
 
@@ -90,6 +92,73 @@ def test_resume_measures_only_what_is_not_there(tmp_path):
     assert json.loads(done.stdout)["rows"] == rows and "3 of them to be measured" in done.stderr.decode()
     again = run("compare", SYNTH, "synth:d=500", "--plan", EXACT, "--plan", RAW, "--repeat", 1, "--resume", store, "--format", "json")
     assert json.loads(again.stdout)["rows"] == rows == json.loads(store.read_text())["rows"]
+
+
+def test_resume_measures_anew_what_was_overwritten(tmp_path):
+    store, file = tmp_path / "run.json", tmp_path / "a.npz"
+    command = ("compare", file, "--plan", EXACT, "--repeat", 1, "--resume", store)
+    numpy.savez(file, w=numpy.arange(2000, dtype="f4"))
+    run(*command)
+    old = json.loads(store.read_text())["rows"]
+    numpy.savez(file, w=numpy.ones(2000, "f4"))
+    done = run(*command)
+    rows = json.loads(store.read_text())["rows"]
+    assert "2 rows were measured on other values" in done.stderr.decode()
+    assert [row["plan"] for row in rows] == ["memcpy", EXACT] and rows[1]["data"] != old[1]["data"]
+    run(*command)
+    assert json.loads(store.read_text())["rows"] == rows  # as they were
+
+
+@pytest.mark.parametrize("arrays", [{"w": numpy.ones(3000, "f4")}, {"w": numpy.ones(2000, "f2")}, {"v": numpy.arange(2000, dtype="f4")}],
+                         ids=["another shape", "another type", "another name"])
+def test_resume_forgets_what_an_overwritten_file_held(tmp_path, arrays):
+    store, file = tmp_path / "run.json", tmp_path / "a.npz"
+    command = ("compare", file, "--tensor", "*", "--plan", RAW, "--repeat", 1, "--resume", store)
+    numpy.savez(file, w=numpy.arange(2000, dtype="f4"))
+    run(*command, SYNTH)
+    numpy.savez(file, **arrays)
+    assert "2 rows were measured on other values" in run(*command).stderr.decode()
+    saved = json.loads(store.read_text())
+    (name, now), = arrays.items()
+    for entries, times in ((saved["rows"], 2), (saved["subjects"], 1)):
+        of_file = [(entry["tensor"], entry["d"], entry["dtype"]) for entry in entries if entry["input"] == str(file)]
+        assert of_file == times * [(name, now.size, "f16" if now.dtype == "f2" else "f32")]
+        assert len(entries) == 2 * times  # those of the other input stay
+
+
+def test_resume_keeps_steps_of_files_that_are_as_they_were(tmp_path):
+    store, files = tmp_path / "run.json", [tmp_path / "1.npz", tmp_path / "2.npz"]
+    for i, file in enumerate(files):
+        numpy.savez(file, w=numpy.arange(2000, dtype="f4") + i)
+    command = ("compare", *files, "--steps", 3, "--each-step", "--tensor", "w", "--plan", RAW, "--repeat", 1, "--resume", store)
+    run(*command)
+    saved = json.loads(store.read_text())
+    assert [row["step"] for row in saved["rows"]] == [1, 1, 2, 2, 3, 3]
+    assert "gone" not in run(*command).stderr.decode() and json.loads(store.read_text())["rows"] == saved["rows"]
+
+
+def test_resume_keeps_tensors_of_one_name_apart(tmp_path):
+    store, file = tmp_path / "run.json", tmp_path / "a.npz"
+    sparse = {"w.values": numpy.ones(3, "f4"), "w.indices": numpy.arange(3), "w.shape": numpy.array([2000])}
+    numpy.savez(file, w=numpy.arange(2000, dtype="f4"), **sparse)
+    command = ("compare", file, "--tensor", "w", "--plan", RAW, "--repeat", 1, "--resume", store)
+    run(*command)
+    rows = json.loads(store.read_text())["rows"]
+    assert [row["tensor"] for row in rows if row["plan"] == RAW] == ["w", "w"] and len({row["data"] for row in rows}) == 2
+    run(*command)
+    assert json.loads(store.read_text())["rows"] == rows
+
+
+def test_resume_keeps_tensors_of_one_name_and_the_same_values_apart(tmp_path):
+    store, file = tmp_path / "run.json", tmp_path / "a.npz"
+    numpy.savez(file, w=numpy.ones(3, "f4"), **{"w.values": numpy.ones(3, "f4"), "w.indices": numpy.arange(3), "w.shape": numpy.array([3])})
+    command = ("compare", file, file, "--tensor", "w", "--plan", RAW, "--repeat", 1)
+    plain = json.loads(run(*command, "--format", "json").stdout)
+    for _ in range(2):
+        run(*command, "--resume", store)
+        saved = json.loads(store.read_text())
+        assert len(saved["rows"]) == len(plain["rows"]) == 8 and len(saved["subjects"]) == 4
+        assert len({row["data"] for row in saved["rows"]}) == 4
 
 
 def test_resume_refuses_rows_of_other_settings(tmp_path):

@@ -26,8 +26,7 @@ import torch_ranks  # noqa: E402
 HERE = pathlib.Path(__file__).parent
 CHECKS = torch_ranks.load_checks()  # {suite: {check: function}}
 # Ranks of a suite, and seconds that it may take where other tests run beside it.
-SUITES = {"two": (2, 200), "control": (2, 100), "four": (4, 120), "lightning": (2, 100), "accelerate": (2, 100)}
-NEEDS = ("lightning", "accelerate")
+SUITES = {"two": (2, 200), "control": (2, 100), "four": (4, 120)}
 # Ranks that are gone from some check on, when they are stopped or killed.
 LOST = {"four": {rank: check for check, rank in torch_ranks.GONE.items()}}
 
@@ -44,7 +43,7 @@ def ran(suite):
     (ranks, seconds), gone = SUITES[suite], LOST.get(suite, {})
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
-        store = f"env:{port}" if suite in NEEDS else f"tcp://127.0.0.1:{port}"
+        store = f"tcp://127.0.0.1:{port}"
         reports = [pathlib.Path(folder, f"report{rank}") for rank in range(ranks)]
         logs = [open(pathlib.Path(folder, f"log{rank}"), "w+b") for rank in range(ranks)]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
@@ -79,8 +78,6 @@ def ran(suite):
 
 @pytest.mark.parametrize("suite, check", [(suite, check) for suite in SUITES for check in CHECKS[suite]])
 def test_on_every_rank(suite, check):
-    if suite in NEEDS and not importlib.util.find_spec(suite):
-        pytest.skip(f"{suite} is missing: pip install {suite}")
     reports, printed, _ = ran(suite)
     order = list(CHECKS[suite])
     for rank, report in enumerate(reports):
@@ -95,7 +92,7 @@ def test_on_every_rank(suite, check):
         pytest.skip(told)
 
 
-@pytest.mark.parametrize("suite", [suite for suite in SUITES if suite not in NEEDS])
+@pytest.mark.parametrize("suite", SUITES)
 def test_every_rank_ends(suite):
     """Those that are left, too, when others are gone: nothing that gloo still waits for keeps them."""
     _, printed, late = ran(suite)

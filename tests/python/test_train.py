@@ -78,7 +78,7 @@ def test_what_is_there_is_not_run_again(quick):
     [
         (["--model", "resnet"], "no model 'resnet'; there are resnet20, cnn,"),
         (["--method", "top2"], "no method 'top2'"),
-        (["--method", "top1_momentum"], "unsupported: the library has no momentum-corrected memory yet"),
+        (["--method", "top1_momentum"], "unsupported: it is the method dgc of --set methods"),
         (["--ranks", "1"], "--ranks 1: from 2 to 16"),
         (["--steps", "0"], "--steps 0.0: above 0"),
     ],

@@ -74,7 +74,7 @@ def unpacked(tmp_path_factory):
 def test_an_sdist_holds_the_package_and_its_papers(unpacked):
     for name in ("LICENSE", "README.md"):
         assert (unpacked / name).read_bytes() == (ROOT / name).read_bytes()
-    for path in sorted((PACKAGE / "deepreduce").glob("*.py")) + [PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
+    for path in sorted((PACKAGE / "deepreduce").glob("[!_]*/*.py")) + sorted((PACKAGE / "deepreduce").glob("*.py")) + [PACKAGE / "deepreduce/py.typed", PACKAGE / "NOTICE"]:
         assert (unpacked / path.relative_to(PACKAGE)).read_bytes() == path.read_bytes()
     told = (unpacked / "PKG-INFO").read_text(encoding="utf-8")
     assert f"Version: {version()}\n" in told and "License-Expression: Apache-2.0" in told and "# DeepReduce" in told
@@ -171,7 +171,7 @@ def look_at_a_wheel(wheel, tmp_path):
         assert "# DeepReduce" in archive.read(f"deepreduce-{version()}.dist-info/METADATA").decode("utf-8")
     info = f"deepreduce-{version()}.dist-info"
     assert {f"{info}/licenses/LICENSE", f"{info}/licenses/NOTICE", "deepreduce/py.typed", "deepreduce/deepreduce",
-            "deepreduce/_capture_site/sitecustomize.py", "deepreduce/libz.so.1", "deepreduce/libzstd.so.1"} <= names  # fmt: skip
+            "deepreduce/_capture_site/sitecustomize.py", "deepreduce/grace/__init__.py", "deepreduce/grace/shim.py", "deepreduce/libz.so.1", "deepreduce/libzstd.so.1"} <= names  # fmt: skip
     assert {f"deepreduce/{path}" for path in DATA} <= names
     assert [name for name in names if re.fullmatch(r"deepreduce/libdeepreduce\.so\.\d+", name)]
 

@@ -142,6 +142,7 @@ def control_names_a_rank_with_other_terms_before_the_first_step():
         (LADDER, "fit(target_ms=20,interval=2)", "other options"),
         (LADDER[:3], same, "a ladder of 3 rungs, others one of 4"),
         ([None, TEN, LADDER[1], ONE], same, "other plans in its ladder"),
+        (ONE, None, "no control, and others have"),
     ):
         with raises(deepreduce.ArgumentError, f"control: rank 1 has {word}") as caught:
             hook = DDPHook(ladder, control=options) if rank else DDPHook(LADDER, control=same)

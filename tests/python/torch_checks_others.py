@@ -1,10 +1,11 @@
-"""What deepreduce.torch promises beside torch.compile, FSDP2, Lightning and Accelerate."""
+"""What deepreduce.torch promises beside torch.compile and FSDP2."""
 
 import copy
 import os
 import pathlib
 import re
 import sys
+import warnings
 
 import torch
 import torch.distributed as dist
@@ -26,6 +27,18 @@ from torch_ranks import (
 
 import deepreduce
 from deepreduce.torch import DDPHook, ReduceScatter
+
+
+@check("two")
+def a_plan_that_compresses_nothing_is_a_warning():
+    for plan, options, told in (
+        (LOSSY, {"bypass": 10**9}, True), ({"module.typo*": LOSSY}, {}, True), ("signsgd", {"bypass": 10**9}, False),
+        (LOSSY, {}, False), (LOSSLESS, {}, False), (None, {}, False),
+    ):  # fmt: skip
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            deepreduce.torch.AllReduce(plan, **options)({"conv": torch.ones(3000), "b": torch.ones(7)})
+        assert any("nothing is compressed: each of 2 tensors" in str(each.message) for each in caught) == told, plan
 
 
 # ---- torch.compile ------------------------------------------------------------------------------
@@ -187,53 +200,3 @@ def the_document_does_what_it_says():
     exec(example("fully_shard"), names)
     steps_of(names["model"], torch.optim.SGD(names["model"].parameters(), lr=0.1), 0, 2)
     assert same_on_all_ranks(sharded_parameters(names["model"]))
-
-
-# ---- Frameworks ---------------------------------------------------------------------------------
-
-
-@check("lightning")
-def lightning_trains():
-    import lightning
-    from lightning.fabric.plugins.environments import LightningEnvironment
-
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.model = make_model()
-
-        def training_step(self, batch, index):
-            return self.model(batch[0]).square().mean()
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), lr=0.01)
-
-    recipe = {"deepreduce": deepreduce}
-    exec(example("import lightning"), recipe)
-    hook = DDPHook(LOSSY)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(64, 20)), batch_size=8)
-    trainer = lightning.Trainer(
-        accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[recipe["Compress"](hook)], logger=False,
-        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-        plugins=[LightningEnvironment()],  # it looks for others otherwise, MPI among them
-    )  # fmt: skip
-    module = Module()
-    trainer.fit(module, data)
-    assert hook.stats().steps == 4 and same_on_all_ranks(parameters_of(module))
-
-
-@check("accelerate")
-def accelerate_trains():
-    import accelerate
-
-    accelerator, model = accelerate.Accelerator(cpu=True), make_model()
-    names = {"accelerator": accelerator, "model": model, "optimizer": torch.optim.SGD(model.parameters(), lr=0.01)}
-    names.update(deepreduce=deepreduce, plan=LOSSY)
-    exec(example("accelerator.prepare"), names)
-    ddp, optimizer = names["model"], names["optimizer"]
-    for step in range(3):
-        torch.manual_seed(step + dist.get_rank())
-        optimizer.zero_grad()
-        accelerator.backward(ddp(torch.randn(8, 20)).square().mean())
-        optimizer.step()
-    assert names["hook"].stats().steps == 3 and same_on_all_ranks(parameters_of(model))

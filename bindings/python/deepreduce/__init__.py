@@ -16,6 +16,7 @@ encode, decode, merge   tensors to frames and back; of arrays on a GPU, to a Dev
 Batch                   the same, prepared for tensors of known shapes; Batch.bind binds it to arrays, a Bound
 inspect, frame_size     what a frame holds, and where it ends
 Plan, codecs            what can be done; load_plugin adds to it
+presets                 plans of the literature: their names stand for plans everywhere
 State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
 compare                 what plans do to gradients: bytes, errors and times, a row each
@@ -23,6 +24,7 @@ codec                   codecs written in Python, for compare alone
 book                    plan books: files that say which tensor has which plan
 Error                   base of the exceptions
 torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
+jax, keras, flower, lightning, accelerate   the same for these frameworks (docs/FRAMEWORKS.md), each of its own
 
 The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
 the system. Each thread may call everything at any time; a State, a Batch and a Bound serve one call at a time, and say
@@ -54,7 +56,7 @@ from .errors import (
 from .frame import DeviceFrame
 from .header import Frame, FrameTensor, frame_size, inspect
 from .merging import merge
-from .plan import Codec, Parameter, Plan, PlanInfo, codecs, load_plugin
+from .plan import Codec, Parameter, Plan, PlanInfo, codecs, load_plugin, presets
 from .tensor import Sparse, State
 
 __all__ = [
@@ -93,5 +95,6 @@ __all__ = [
     "inspect",
     "load_plugin",
     "merge",
+    "presets",
     "trim",
 ]

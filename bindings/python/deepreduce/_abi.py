@@ -94,6 +94,9 @@ DR_PLAN_PRIVATE_RANDOM = 1 << 7
 DR_PLAN_CHOOSES = 1 << 8
 DR_PLAN_HOST_ONLY = 1 << 9
 DR_PLAN_FLAT = 1 << 10
+DR_PLAN_TRANSFORMS = 1 << 11
+DR_PLAN_RESIDUAL = 1 << 12
+DR_PLAN_VOTE = 1 << 13
 
 
 class dr_plan_info(Structure):
@@ -230,6 +233,7 @@ class dr_tensor_out(Structure):
 
 DR_DECODE_ADD = 1 << 0
 DR_DECODE_TAG = 1 << 1
+DR_DECODE_VOTE = 1 << 2
 
 
 class dr_decode_options(Structure):
@@ -352,9 +356,12 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_binding_decode": (dr_status, [_BINDING, *_MEMORY, _OPTIONS, _RESULT]),
     "dr_binding_merge": (dr_status, [_BINDING, *_FRAMES, _OPTIONS, _RESULT]),
     "dr_state_size": (dr_status, [_PLAN, POINTER(dr_tensor), POINTER(c_size_t), _ERROR]),
+    "dr_state_check": (dr_status, [_PLAN, POINTER(dr_tensor), *_MEMORY, _ERROR]),
     "dr_state_residual": (dr_status, [*_MEMORY, POINTER(POINTER(c_float)), POINTER(c_uint64), _ERROR]),
+    "dr_state_momentum": (dr_status, [*_MEMORY, POINTER(POINTER(c_float)), POINTER(c_uint64), _ERROR]),
     "dr_state_fill": (dr_status, [_PLAN, POINTER(dr_tensor), POINTER(c_float), *_MEMORY, _ERROR]),
     "dr_state_copy": (dr_status, [*_MEMORY, c_uint64, *_MEMORY, c_uint64, c_uint64, _ERROR]),
+    "dr_state_scale": (dr_status, [*_MEMORY, c_double, _ERROR]),
     "dr_state_norm": (dr_status, [*_MEMORY, POINTER(c_double), _ERROR]),
     "dr_frame_size": (dr_status, [*_MEMORY, POINTER(c_size_t), _ERROR]),
     "dr_inspect": (dr_status, [*_MEMORY, *_INFOS, _ERROR]),

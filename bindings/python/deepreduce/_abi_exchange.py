@@ -60,6 +60,8 @@ class dr_exchange_options(Structure):
 
 DR_RESIDUAL_OWN = 0
 DR_RESIDUAL_SUM = 1
+DR_RESIDUAL_MOMENTUM = 2
+DR_RESIDUAL_WARM_START = 3
 
 
 class dr_exchange_info(Structure):
@@ -94,6 +96,42 @@ DR_STEP_ENCODE_SUM = 7
 DR_STEP_AGREE = 8
 DR_STEP_MERGE = 9
 DR_STEP_DRAIN = 10
+
+# ---- Transform ----------------------------------------------------------------------------------
+
+
+class dr_transform(Structure):
+    """Opaque."""
+
+
+DR_TRANSFORM_KEEP = 1 << 0
+
+
+class dr_transform_options(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("seed", c_uint64),
+        ("dense_below", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class dr_transform_info(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("rank", c_uint32),
+        ("busy", c_uint32),
+        ("tensors", c_uint64),
+        ("matrices", c_uint64),
+        ("elements", c_uint64),
+        ("first", c_uint64),
+        ("second", c_uint64),
+        ("rounds", c_uint64),
+        ("memory", c_uint64),
+        ("state_size", c_uint64),
+    ]
+
 
 # ---- Control ------------------------------------------------------------------------------------
 
@@ -171,6 +209,7 @@ _EXCHANGE, _LOOPBACK, _ERROR = POINTER(dr_exchange), POINTER(dr_loopback), POINT
 _CONTROL, _WORDS = POINTER(dr_control), POINTER(c_uint64)
 _TENSORS: List[Any] = [POINTER(dr_tensor), c_size_t, POINTER(dr_tensor_out), c_size_t, c_size_t]
 _RESIDUAL: List[Any] = [c_uint32, c_size_t, POINTER(c_float), c_uint64]
+_TRANSFORM, _FLOATS = POINTER(dr_transform), POINTER(POINTER(c_float))
 _HOW: List[Any] = [POINTER(dr_context), POINTER(dr_plan), POINTER(dr_transport), POINTER(dr_exchange_options)]
 
 FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
@@ -185,6 +224,28 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_exchange_describe": (dr_status, [_EXCHANGE, POINTER(dr_exchange_info), _ERROR]),
     "dr_step_name": (c_char_p, [c_uint32]),
     "dr_exchange_trace": (dr_status, [_EXCHANGE, c_char_p, c_size_t, POINTER(c_size_t)]),
+    "dr_transform_create": (
+        dr_status,
+        [
+            POINTER(dr_context),
+            POINTER(dr_plan),
+            POINTER(dr_transform_options),
+            POINTER(dr_tensor),
+            c_size_t,
+            c_size_t,
+            POINTER(_TRANSFORM),
+        ],
+    ),
+    "dr_transform_destroy": (None, [_TRANSFORM]),
+    "dr_transform_begin": (dr_status, [_TRANSFORM, *_TENSORS]),
+    "dr_transform_factor": (dr_status, [_TRANSFORM, _FLOATS, POINTER(c_uint64)]),
+    "dr_transform_next": (dr_status, [_TRANSFORM, c_float]),
+    "dr_transform_cancel": (dr_status, [_TRANSFORM, c_uint32]),
+    "dr_transform_residual": (dr_status, [_TRANSFORM, c_size_t, _FLOATS, POINTER(c_uint64)]),
+    "dr_transform_save": (dr_status, [_TRANSFORM, c_void_p, c_size_t]),
+    "dr_transform_load": (dr_status, [_TRANSFORM, c_void_p, c_size_t]),
+    "dr_transform_reset": (dr_status, [_TRANSFORM]),
+    "dr_transform_describe": (dr_status, [_TRANSFORM, POINTER(dr_transform_info), _ERROR]),
     "dr_control_create": (dr_status, [c_char_p, _WORDS, c_size_t, POINTER(_CONTROL), _ERROR]),
     "dr_control_destroy": (None, [_CONTROL]),
     "dr_control_observe": (dr_status, [_CONTROL, c_uint64, c_uint64]),

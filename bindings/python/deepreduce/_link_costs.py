@@ -17,6 +17,13 @@ _LONGEST = 3e9  # ns of a round; larger sizes are left out then
 # meanwhile.
 _IDLE = 3e-3
 _TRIPS = 16  # of a word, there and back: ranks that wait for one another do not sleep in an exchange
+_SHORT, _LONG = 8, 40  # hops of two chains: what they differ by has nothing of how ranks leave a barrier
+_MESSAGES = 4  # at the same time, beside one
+_SMALL = 64  # bytes of these messages
+_BEYOND_BUFFERS = 1 << 16  # bytes
+_REST = 50e-6  # seconds, as mpi.h and deepreduce.mpi rest
+_LEAST_BURST = 4096  # bytes: less is noise
+_QUICKEST = 1000.0  # times the rate
 Sample = Tuple[int, float, float]  # size, median ns, q75 - q25
 
 
@@ -95,6 +102,20 @@ def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Dict[str
             ranks, [ranks.recv(p, received[p]) for p in others] + [ranks.send(p, sent) for p in others]
         )
 
+    def chain(hops: int, messages: int) -> Callable[[], None]:
+        sent, received = numpy.zeros(_SMALL, numpy.uint8), numpy.zeros((messages, _SMALL), numpy.uint8)
+
+        def work() -> None:
+            for _ in range(hops):
+                _wait_all(ranks, [ranks.recv(left, into) for into in received] + [ranks.send(right, sent) for _ in received])
+
+        return work
+
+    def hop(messages: int) -> float:
+        # (Lower quartiles: what disturbs a chain of many hops makes it longer, and they are subtracted.)
+        short, long = (float(numpy.percentile(rounds.times(chain(hops, messages)), 25)) for hops in (_SHORT, _LONG))
+        return (long - short) / (_LONG - _SHORT) if long > short else long / _LONG
+
     def all_reduce(size: int) -> Callable[[], None]:
         data = numpy.zeros(max(size // 4, 1), numpy.float32)
         return lambda: ranks.wait(ranks.all_reduce(data))
@@ -105,24 +126,69 @@ def measure_link(ranks: Ranks, sizes: Sequence[int], seconds: float) -> Dict[str
 
     per_host = ranks.per_host()
     latency = statistics.median(rounds.times(ping)) / (2 * _TRIPS)
+    one, several = hop(1), hop(_MESSAGES)
+    transfers, spreads = rounds.over(sizes, shift), rounds.over(sizes, spread)
+    burst, fast = burst_of(transfers)
     return {
         "transport": ranks.name,
         "ranks": n,
         "ranks_per_host": per_host,
         "latency_ns": latency,
-        "bits_per_second": _rate(rounds.over(sizes, shift), 1),
-        "port_bits_per_second": _rate(rounds.over(sizes, spread), n - 1),
+        "bits_per_second": _rate(transfers, 1),
+        "port_bits_per_second": _rate(spreads, n - 1),
+        "ranks_per_machine": ranks.per_machine(),
+        "hop_ns": one,
+        "message_ns": max(0.0, several - one) / (_MESSAGES - 1),
+        "rest_ns": rest_ns(),
+        "burst_bytes": burst,
+        "burst_bits_per_second": fast,
+        "transfer": curve(transfers),
+        "spread": curve(spreads),
         "allreduce": curve(rounds.over(sizes, all_reduce)),
         "allgather": curve(rounds.over(sizes, all_gather)),
     }
 
 
 def _rate(samples: Sequence[Sample], messages: int) -> float:
-    """bit/s of the largest messages, without what the smallest one takes: a bucket or a buffer may swallow small ones."""
+    """bit/s: the median of what is added from a size to the next one, of sizes that no bucket or buffer swallows. Where a rank
+    gets messages of several at once the largest ones are lost and sent again, now and then."""
+    pairs = [(b[0] - a[0], b[1] - a[1]) for a, b in zip(samples, samples[1:]) if a[0] >= _BEYOND_BUFFERS]
+    rates = [8e9 * messages * size / ns for size, ns in pairs if ns > 0]
+    if rates:
+        return statistics.median(rates)
     smallest, largest = samples[0], samples[-1]
     if len(samples) > 1 and largest[1] > smallest[1]:
         return 8e9 * messages * (largest[0] - smallest[0]) / (largest[1] - smallest[1])
     return 8e9 * messages * largest[0] / largest[1]
+
+
+def rest_ns() -> float:
+    """What a sleep of 50 us takes, between two polls of a rank that waits."""
+    times = []
+    for _ in range(40):
+        begin = clock()
+        time.sleep(_REST)
+        times.append(clock() - begin)
+    return statistics.median(times)
+
+
+def burst_of(samples: Sequence[Sample]) -> Tuple[float, float]:
+    """(bytes that an idle link lets pass beyond its rate, bit/s at which they pass); (0, 0): none.
+
+    samples  of single messages, sizes ascending. A message that fits the bucket of a shaped link takes hardly longer than
+             the smallest one; a larger one takes the time of what is beyond the bucket
+    """
+    if len(samples) < 3:
+        return 0.0, 0.0
+    least, rate = samples[0][1], _rate(samples, 1) / 8e9
+    beyond = [(size, ns - least, size - rate * (ns - least)) for size, ns, _ in samples]
+    limited = [i for i, (size, _, more) in enumerate(beyond) if more < 0.75 * size]
+    if not limited or limited[0] == 0:
+        return 0.0, 0.0
+    burst = max(0.0, *(beyond[i][2] for i in limited[:2]))
+    size, longer, _ = beyond[limited[0] - 1]  # the largest that passes
+    fast = size / longer if longer > size / (_QUICKEST * rate) else _QUICKEST * rate
+    return (burst, 8e9 * fast) if burst > _LEAST_BURST and fast > 2 * rate else (0.0, 0.0)
 
 
 def _wait_all(ranks: Ranks, requests: Sequence[Any]) -> None:

@@ -55,6 +55,11 @@ class Ranks:
     def close(self) -> None:
         """Nothing is under way on any rank."""
 
+    def per_machine(self) -> int:
+        """Ranks that share this rank's machine, the most of all machines."""
+        names = self.gather(socket.gethostname())
+        return max(names.count(each) for each in names)
+
     def per_host(self) -> int:
         """Ranks that share this rank's host and network namespace, the most of all hosts."""
         places = self.gather(_place())

@@ -137,9 +137,11 @@ def make_options(
     tag: Optional[int] = None,
     tensors: Optional[range] = None,
     add: bool = False,
+    vote: bool = False,
 ) -> _abi.dr_decode_options:
     options = new(_abi.dr_decode_options)
     options.flags = (_abi.DR_DECODE_ADD if add else 0) | (0 if tag is None else _abi.DR_DECODE_TAG)
+    options.flags |= _abi.DR_DECODE_VOTE if vote else 0
     # 0 is no limit there, and nothing fits one here: then 1 is as good.
     options.max_elements = 0 if max_elements is None else max(1, unsigned(max_elements, "max_elements"))
     options.max_workspace = 0 if max_workspace is None else max(1, unsigned(max_workspace, "max_workspace"))

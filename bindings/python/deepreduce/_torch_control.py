@@ -57,15 +57,6 @@ class Ladder:
     def trace(self) -> Any:
         return torch.tensor([_signed(each) for each in self.control.trace], dtype=torch.int64)
 
-    def require_same(self, ladder: Sequence[Any], beside: str, engine: Engine, timeout: float) -> None:
-        """ArgumentError, the same on all ranks, if one has another `control` or ladder. Collective.
-
-        ladder  of each rung what has a text
-        beside  options that steps go by, too
-        """
-        own = terms_of(f"{self.control.options} {beside}", ladder)
-        check_terms(_gathered("control", own, engine, timeout), engine.global_rank)
-
     def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
         """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
 
@@ -93,6 +84,16 @@ class Ladder:
         return not self._measures
 
 
+def require_same(used: Optional[Ladder], rungs: Sequence[Any], beside: str, engine: Engine, timeout: float) -> None:
+    """ArgumentError, the same on all ranks, if one has another `control` or ladder, or alone has none. Collective.
+
+    rungs   of each rung what has a text
+    beside  options that steps go by, too
+    """
+    own = terms_of(f"{used.control.options} {beside}" if used else None, rungs)
+    check_terms(_gathered("control", own, engine, timeout), engine.global_rank)
+
+
 def _gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:
     """Each rank's words, as many of each."""
     place, n = "cpu" if engine.has_backend("cpu") else "cuda", len(own)
@@ -118,6 +119,8 @@ def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:
     feedback = kept.pop()
     if kept:
         raise ArgumentError(f"{name}: rungs have {feedback} and {kept.pop()}; they share one residual")
+    if feedback.startswith(("feedback=dgc", "feedback=momentum")):
+        raise ArgumentError(f"{name}: {feedback} has momentum, which a step without a plan would lose: no ladder with it")
     for rung, plan in enumerate(found):
         if plan != exact and not plan.info.feedback:
             raise ArgumentError(f"{name}: rung {rung}, `{plan}`, keeps no residual, and another rung has {feedback}")

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import fnmatch
 import time
+import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
+from ._plan_beside import dense_beside
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
-from ._torch_control import Ladder, Rung, plans_of
+from ._torch_control import Ladder, Rung, plans_of, require_same
 from ._torch_state import Saved
+from ._torch_transform import TransformUnit, load_states, states_of
 from ._torch_unit import Item, Unit
 from .book import as_book
 from .control import Controller
-from .errors import ArgumentError, Error
+from .errors import ArgumentError, Error, Unsupported
 from .plan import Plan, as_plan
 from .tensor import State
 
@@ -54,18 +57,35 @@ class Rules:
     def all_dense(self) -> bool:
         return all(plan == self.dense for _, plan in self._pairs)
 
+    @property
+    def sends_all(self) -> bool:
+        return all(_sends_all(plan) for _, plan in self._pairs)
+
+    @property
+    def transforms(self) -> bool:
+        return any(plan.info.transforms for _, plan in self._pairs)
+
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
-        found = self.dense
-        if elements >= self._bypass:
-            found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+        found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+        # (Factors have room for small tensors; a mean beside signs is of another scale.)
+        if elements < self._bypass and not found.info.transforms and not found.info.votes:
+            found = dense_beside(found, self.dense)
         kind = str(dtype).rpartition(".")[2]
-        if kind not in found.info.dtypes:
-            raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(found.info.dtypes)}")
+        # (A transform's unit computes with copies in float32.)
+        takes = self.dense.info.dtypes if found.info.transforms else found.info.dtypes
+        if kind not in takes:
+            raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(takes)}")
         return found
 
 
+def _sends_all(plan: Plan) -> bool:
+    info = plan.info
+    return not (info.sparsifies or info.lossy_values or info.transforms)
+
+
 def _flat(plan: Plan, flat: bool) -> Plan:
-    return as_plan(f"{plan} bucket=flat") if flat and not plan.info.flat else plan
+    makes = flat and not plan.info.flat and not plan.info.transforms
+    return as_plan(str(as_plan(f"{plan} bucket=flat"))) if makes else as_plan(str(plan))
 
 
 class Exchange(Saved):
@@ -89,6 +109,8 @@ class Exchange(Saved):
         if control is not None and any(isinstance(each, tuple) for each in ladder):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(each, bypass, flat) for each in ladder]
+        if control is not None and any(each.transforms for each in self._rules):
+            raise Unsupported("control takes plans that make frames: a rung with transform= keeps another residual")
         self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
         self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung
         self._units: List[Unit] = []
@@ -98,26 +120,31 @@ class Exchange(Saved):
         self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
-    def _set_tensors(self, tensors: Sequence[Tuple[str, int, torch.dtype]], most: int) -> None:
-        """The tensors, of which each unit has at most `most` bytes of one type."""
-        cuts: Dict[torch.dtype, List[List[Tuple[Item, ...]]]] = {}
-        room: Dict[torch.dtype, int] = {}
+    def _set_tensors(self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: int) -> None:
+        """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform."""
+        cuts: Dict[Any, List[List[Tuple[Item, ...]]]] = {}
+        room: Dict[Any, int] = {}
         shared: Dict[str, State] = {}
-        for name, elements, dtype in tensors:
-            size = elements * dtype.itemsize
-            if size > room.get(dtype, -1):
-                cuts.setdefault(dtype, []).append([])
-                room[dtype] = max(most, size)
-            room[dtype] -= size
+        for name, shape, dtype in tensors:
+            elements = shape.numel()
             found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
             plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
-            cuts[dtype][-1].append(tuple(Item(name, elements, dtype, plan) for plan in plans))
+            size, kind = elements * dtype.itemsize, (dtype, plans[0] if plans[0].info.transforms else None)
+            if size > room.get(kind, -1):
+                cuts.setdefault(kind, []).append([])
+                room[kind] = max(most, size)
+            room[kind] -= size
+            rows = shape[0] if len(shape) > 1 else 1
+            cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))
             keeper = next((plan for plan in plans if plan.info.feedback), None)
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
+        chosen = {item.plan for each in cuts.values() for items in each for rungs in items for item in rungs}
+        if chosen and all(map(_sends_all, chosen)) and not all(rules.sends_all for rules in self._rules):
+            words = f"fewer elements than bypass={self._bypass}, or a name that no pattern matches"
+            warnings.warn(f"nothing is compressed: each of {len(tensors)} tensors has {words}", stacklevel=3)
         engine = Engine(self._group, self._timeout)
-        if self._ladder:
-            self._ladder.require_same(self._rules, f"start={self._start}, bypass={self._bypass}", engine, self._timeout)
+        require_same(self._ladder, self._rules, f"start={self._start}, bypass={self._bypass}", engine, self._timeout)
         self._engine = engine
         self._states.update(shared)
         self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
@@ -132,12 +159,18 @@ class Exchange(Saved):
         number = self._ladder.control.rung if self._ladder else 0
         rung = self._ladder.rungs[number] if self._ladder else None
         if rung is None:
-            units = [Unit(items[number], self._engine, self._states, self._seed) for items in self._tensors]
+            units = [self._unit(items[number]) for items in self._tensors]
             rung = Rung(units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
         if self._ladder:
             self._ladder.rungs[number] = rung
         self._units, self._where = rung
         self._forget_places()
+
+    def _unit(self, items: Sequence[Item]) -> Any:
+        assert self._engine is not None
+        if items[0].plan.info.transforms:
+            return TransformUnit(items, self._engine, self._seed, self._bypass)
+        return Unit(items, self._engine, self._states, self._seed)
 
     def _forget_places(self) -> None:
         """Units have changed: they are to be told anew where tensors are."""
@@ -237,6 +270,9 @@ class Exchange(Saved):
         self._require_idle()
         for state in self._states.values():
             state.memory[:] = 0
+        for unit in self._units:
+            if isinstance(unit, TransformUnit):
+                unit.transform.reset()
         if self._ladder:
             self._ladder.restart(clean=True)
             if self._engine is not None:
@@ -245,11 +281,20 @@ class Exchange(Saved):
         self._number, self._ended = 0, 0
         self._now, self._last, self._total = Step(), Step(), Step()
 
+    def scale_residuals(self, factor: float) -> None:
+        """Multiplies all residuals: by the learning rate before over the one of the next step, where a schedule changes
+        it (efsignsgd, Zheng et al. 2019). Raises ArgumentError for a plan that keeps none (feedback=momentum).
+        """
+        self._require_idle()
+        for state in self._states.values():
+            state.scale(factor)
+
     def _residuals(self) -> Dict[str, Any]:
         """By name; with control, its decisions."""
         control = {"control": self._ladder.trace()} if self._ladder else {}
         return {
             **control,
+            **states_of(self._units),
             "residuals": {
                 name: {"elements": self._elements(name), "state": torch.from_numpy(state.memory.copy())}
                 for name, state in self._states.items()
@@ -265,6 +310,15 @@ class Exchange(Saved):
             size = self._states[name].size if name in self._states else 0
             if residual["state"].numel() != size:
                 raise ArgumentError(f"the state of {name} has {residual['state'].numel()} bytes, its plan wants {size}")
+            if size:
+                unit, position = self._where[name]
+                item = unit.items[position]
+                saved = State.from_bytes(residual["state"].numpy())
+                try:
+                    saved.check(item.plan, torch.empty(item.elements, dtype=item.dtype))
+                except ArgumentError as error:
+                    raise ArgumentError(f"{name}: {error}") from None
+        load_states(self._units, loaded)
         if self._ladder:
             trace = loaded.get("control")
             self._ladder.restart(False, None if trace is None else self._ladder.replayed(trace))

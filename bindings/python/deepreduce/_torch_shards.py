@@ -10,6 +10,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
+from ._plan_beside import dense_beside
 from ._torch_call import Engine, Stats, Step, all_to_all
 from ._torch_exchange import OnePlan, exact_plan
 from ._torch_state import Saved
@@ -41,6 +42,8 @@ class ReduceScatter(Saved):
 
     def __init__(self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0) -> None:
         self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
+        if self._plan.info.transforms:
+            raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")
         self._name = f"reduce-scatter {next(_numbers)}"
         self._batch: Any = None
         self._states: List[Optional[State]] = []  # of the shards
@@ -82,7 +85,10 @@ class ReduceScatter(Saved):
             if output.device.type != "cpu":
                 raise Unsupported(f"the gradient is on {output.device}; ReduceScatter takes gradients on the CPU")
             self._engine, self._shape = Engine(group, self._timeout), shape
-            plan = self._plan if output.numel() >= self._bypass else as_plan(exact_plan)
+            plan, exact = self._plan, as_plan(exact_plan)
+            if output.numel() < self._bypass and not plan.info.votes:
+                plan = dense_beside(plan, exact)
+            self._takes_back, self._votes = plan.info.residual, plan.info.votes
             like = torch.empty(output.numel(), dtype=output.dtype)
             self._batch = Batch(like, plan, frames=self._engine.size)
             self._states = [State(plan, like) if plan.info.feedback else None for _ in range(self._engine.size)]
@@ -109,7 +115,7 @@ class ReduceScatter(Saved):
             halves = self._sum.numel() > 0
             try:
                 out = self._sum if halves else output
-                self._batch.merge(received, out, [weight] * engine.size, add=False, tag=self._number)
+                self._batch.merge(received, out, [weight if not self._votes else 1.0] * engine.size, add=False, tag=self._number)
             except Error as error:
                 raise engine.named(error) from None
             if halves:
@@ -117,7 +123,7 @@ class ReduceScatter(Saved):
             step.merge += time.perf_counter() - begin
         except BaseException:
             for frame, state in zip(frames, self._states):
-                if sound and state is not None:
+                if sound and state is not None and self._takes_back:
                     merge([frame], out=state.residual)
             raise
 
@@ -133,7 +139,7 @@ class ReduceScatter(Saved):
             except Error:
                 told = self._batch.encode(shard, self._made[i], state=self._states[i], status_frame=True, **options)
                 for frame, state in zip(frames, self._states):
-                    if state is not None:
+                    if state is not None and self._takes_back:
                         merge([frame], out=state.residual)
                 return [told] * len(shards), False
         return frames, True

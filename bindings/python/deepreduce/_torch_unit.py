@@ -28,6 +28,12 @@ class Item(NamedTuple):
     elements: int
     dtype: torch.dtype
     plan: Plan
+    rows: int = 1  # of its matrix, of a transform
+
+    @property
+    def matrix(self) -> Tuple[int, int]:
+        """Its shape as a matrix: of the first dimension by all others."""
+        return self.rows, self.elements // max(1, self.rows)
 
 
 class Part:
@@ -50,7 +56,8 @@ class Part:
             raise self.named(error) from None
         self.bound_size = self._batch.bound
         self._keys = [zlib.crc32(item.name.encode()) + 1 for item in items]
-        self._weights = [1 / engine.size] * engine.size
+        # (Votes are counted as they are: a rounded mean could break a tie.)
+        self._weights = [1.0 if items[0].plan.info.votes else 1 / engine.size] * engine.size
         self._tensors: List[Any] = [None] * len(items)
         self._copies: Optional[List[torch.Tensor]] = None  # on the CPU, of tensors elsewhere
         self._sums: Optional[List[torch.Tensor]] = None  # f32, of tensors of half types: they are rounded once
@@ -108,13 +115,13 @@ class Part:
     def take_back(self, slot: Any) -> None:
         """The frame in the slot never arrived: what it holds goes back to the residuals."""
         start, end = self.sent
-        if start < end and any(item.plan.info.feedback for item in self.items):
-            self._batch.merge([slot[start:end]], [self._residual(item) for item in self.items])
+        if start < end and any(item.plan.info.residual for item in self.items):
+            self._batch.merge([slot[start:end]], [self._residual(item) for item in self.items], add=True)
         self.sent = (0, 0)
 
     def _residual(self, item: Item) -> Any:
         return (
-            self._states[item.name].residual if item.plan.info.feedback else numpy.empty(item.elements, numpy.float32)
+            self._states[item.name].residual if item.plan.info.residual else numpy.empty(item.elements, numpy.float32)
         )
 
     def named(self, error: Error) -> Error:
@@ -139,9 +146,10 @@ class Unit:
     """
 
     def __init__(self, items: Sequence[Item], engine: Engine, states: Dict[str, State], seed: int) -> None:
-        by_frame: Dict[Optional[Plan], List[Item]] = {}
+        by_frame: Dict[Tuple[Optional[Plan], bool], List[Item]] = {}
         for item in items:
-            by_frame.setdefault(item.plan if item.plan.info.flat else None, []).append(item)
+            key = (item.plan if item.plan.info.flat else None, item.plan.info.votes)
+            by_frame.setdefault(key, []).append(item)
         # Frames of fixed size first: those behind them stay where they are.
         groups = sorted(by_frame.values(), key=lambda each: not each[0].plan.info.fixed_size)
         self.parts = [Part(each, engine, states) for each in groups]

@@ -39,6 +39,7 @@ from .frame import (
     result_at,
     start_result,
 )
+from .plan import as_plan
 from .tensor import Plans, Sparse, States, as_list
 
 _ALIGNMENT = 64  # of a workspace
@@ -92,6 +93,8 @@ class Batch:
         self.lock = threading.Lock()
         inputs = read_inputs(x, plan, None, None, sum_duplicates, [])
         self._place, self._is_list = inputs.place, inputs.is_list
+        plans: Any = plan if isinstance(plan, (list, tuple)) else [plan]
+        self._votes = any(as_plan(each).info.votes for each in plans)
         self._shapes = [_shape(each, item) for each, item in zip(inputs.tensors, as_list(x)[0])]
         self.handle = ctypes.POINTER(_abi.dr_batch)()
         self._destroy = library.dr_batch_destroy
@@ -269,7 +272,7 @@ class Batch:
         out: Any = None,
         weights: Optional[Sequence[float]] = None,
         *,
-        add: bool = True,
+        add: Optional[bool] = None,
         max_elements: Optional[int] = None,
         max_workspace: Optional[int] = None,
         tag: Optional[int] = None,
@@ -279,7 +282,8 @@ class Batch:
 
         frames   frames as for decode; on a GPU an array [k, bytes] is a list of its rows
         weights  one for each frame; None: all 1
-        add      False: `out` is overwritten
+        add      False: `out` is overwritten; None: it is not, unless a plan has merge=vote: then the signs of its sums
+                 (of all plans, if one of them has it) are written
         max_elements, max_workspace, tag, trace  as for the function decode; on the CPU
 
         On a GPU it does not wait: if a frame was not sound, the arrays of `out` are as they were, and `check` says
@@ -287,8 +291,11 @@ class Batch:
         """
         listed = list(frames_of(frames))
         names = [f"frames[{i}]" for i in range(len(listed))]
-        options = make_options(max_elements, max_workspace, tag, add=add and out is not None)
+        options = make_options(max_elements, max_workspace, tag, add=self._adds(add) and out is not None)
         return self._run(listed, names, weights, out, True, options, trace)
+
+    def _adds(self, add: Optional[bool]) -> bool:
+        return not self._votes if add is None else add
 
     def check(self) -> None:
         """Waits for the current stream, and raises what the last decode or merge met: CorruptFrame, PeerError, …"""
@@ -330,6 +337,8 @@ class Batch:
         with Turns([(self, "the batch")]):
             if not self._decodes:
                 if merges:
+                    if self._votes and not options.flags & _abi.DR_DECODE_ADD:
+                        raise ArgumentError("merge=vote on the CPU, of a batch on a GPU: use merge(…, vote=True)")
                     status = library.dr_merge(context.handle, where, *listed, *room)
                 else:
                     status = library.dr_decode(context.handle, where, first.address, first.size, options, *room)

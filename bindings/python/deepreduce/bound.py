@@ -226,7 +226,7 @@ class Bound:
         frames: Sequence[Any],
         weights: Optional[Sequence[float]] = None,
         *,
-        add: bool = True,
+        add: Optional[bool] = None,
         tag: Optional[int] = None,
     ) -> Any:
         """As Batch.merge, to the arrays that are bound, which it returns."""
@@ -261,7 +261,7 @@ class Bound:
                 except (TypeError, ValueError):
                     self._weights[:k] = list(weights_of(weights, k))
             self._last = k
-            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, add), self._told_at)
+            status = self._merge(self._binding, self._slots_at, factors, k, self._options_of(tag, self._batch._adds(add)), self._told_at)
             if status:
                 fail(status, self._context)
             return self._out

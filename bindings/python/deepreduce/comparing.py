@@ -14,6 +14,7 @@ import numpy
 
 from . import _memory, _tool
 from ._npz import write_npz
+from ._presets import spelled_out
 from ._torch_arrays import Arrays, add_tensor
 from .errors import ArgumentError, Error
 from .tensor import Sparse
@@ -31,7 +32,8 @@ def compare(inputs: Any, plans: Union[str, Sequence[str]] = (), **settings: Any)
 
     inputs    a path, or a `synth:` text, or a list of these; or an array, or a dict name -> array. Arrays are numpy's or
               torch's, or Sparse; of float32, float16, bfloat16 or float64, which becomes float32. None is left out
-    plans     a plan's text, or a list; none: a set that fits the input. They may name codecs of deepreduce.codec
+    plans     a plan's text or a preset's name, or a list; none: a set that fits the input. Texts may name codecs of
+              deepreduce.codec
     settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"], …
 
     The first row of each tensor is that of `memcpy`; `deepreduce compare --help` says what the columns are. Plans that fail
@@ -42,7 +44,7 @@ def compare(inputs: Any, plans: Union[str, Sequence[str]] = (), **settings: Any)
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
     (['memcpy', 'index=golomb value=raw'], 0.0)
     """
-    texts = [plans] if isinstance(plans, str) else [str(plan) for plan in plans]
+    texts = [spelled_out(str(plan)) for plan in ([plans] if isinstance(plans, str) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))
         document = measured(paths, texts, settings, pathlib.Path(folder))

@@ -17,8 +17,10 @@ from . import _abi
 from ._abi_exchange import (
     DR_EXCHANGE_SUM,
     DR_EXCHANGE_TRACE,
+    DR_RESIDUAL_MOMENTUM,
     DR_RESIDUAL_OWN,
     DR_RESIDUAL_SUM,
+    DR_RESIDUAL_WARM_START,
     dr_exchange,
     dr_exchange_info,
     dr_exchange_options,
@@ -31,12 +33,17 @@ from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, Shape, arrays_like, den
 from ._transport import Callbacks, Transport, load_exchanges
 from .bound import _require_in_place
 from .errors import ArgumentError, Error
-from .plan import Plan
+from .plan import Plan, as_plan
 from .tensor import Sparse
 
 __all__ = ["Exchange", "ExchangeInfo", "Loopback", "Transport"]
 
-_WHICH = {"own": DR_RESIDUAL_OWN, "sum": DR_RESIDUAL_SUM}
+_WHICH = {
+    "own": DR_RESIDUAL_OWN,
+    "sum": DR_RESIDUAL_SUM,
+    "momentum": DR_RESIDUAL_MOMENTUM,
+    "warm_start": DR_RESIDUAL_WARM_START,
+}
 
 
 class ExchangeInfo(NamedTuple):
@@ -70,7 +77,8 @@ class Exchange:
     """The mean over all ranks of tensors that are read where they lie, each time that it is run.
 
     x          a tensor or a list of them: contiguous arrays of numpy or of torch on the CPU; a Sparse with gather and owner
-    plan       what is sent, and by `exchange=…` to whom; it keeps the residuals itself
+    plan       what is sent, and by `exchange=…` to whom; or transform=lowrank(rank=r), of the first dimension by all
+               others. It keeps the residuals itself
     transport  a Transport, or what Loopback.transport gives
     out        arrays of the shapes of x, perhaps x itself; None: new float32 ones
     sum        the sum, not the mean
@@ -183,7 +191,9 @@ class Exchange:
         self._check(load_exchanges().dr_exchange_cancel(self._handle))
 
     def residual(self, tensor: int = 0, which: str = "own") -> numpy.ndarray[Any, Any]:
-        """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", or "sum" of an owner."""
+        """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", "sum" of an owner,
+        "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of transform=lowrank, then zeros). All
+        four are a checkpoint of this rank."""
         residual = numpy.empty(self._size(tensor), numpy.float32)
         self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
         return residual
@@ -227,7 +237,19 @@ def _borrow(x: Any, plan: Union[None, str, Plan], out: Any) -> tuple[Inputs, Any
     if out is None and not any(isinstance(each, Sparse) for each in (x if inputs.is_list else [x])):
         out = arrays_like(x, _abi.DR_F32, None)
     outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
+    if plan is not None and as_plan(plan).info.transforms:
+        _as_matrices(inputs.tensors, outs, shapes)
     return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
+
+
+def _as_matrices(tensors: Any, outs: Any, shapes: Sequence[Shape]) -> None:
+    """A transform sees the first dimension by all others."""
+    for tensor, out, each in zip(tensors, outs, shapes):
+        rows = each.shape[0] if len(each.shape) > 1 and each.shape[0] else 1
+        width = each.universe * each.width // rows
+        if len(each.shape) > 1 and 0 < width < 2**32:
+            tensor.universe = out.universe = rows
+            tensor.width = out.width = width
 
 
 def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
@@ -237,7 +259,7 @@ def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
 
 def _residual(which: str, tensor: int, flat: numpy.ndarray[Any, Any]) -> Sequence[Any]:
     if which not in _WHICH:
-        raise ArgumentError(f"which is {which!r}, not 'own' or 'sum'")
+        raise ArgumentError(f"which is {which!r}, not 'own', 'sum', 'momentum' or 'warm_start'")
     return _WHICH[which], tensor, flat.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), flat.size
 
 

@@ -28,6 +28,7 @@ def merge(
     sparse: Literal[False] = False,
     dtype: None = None,
     tensors: Optional[Tensors] = None,
+    vote: bool = False,
     **options: Unpack[Options],
 ) -> Out: ...
 
@@ -42,6 +43,7 @@ def merge(
     sparse: Literal[True],
     dtype: Any = None,
     tensors: Optional[Tensors] = None,
+    vote: bool = False,
     **options: Unpack[Options],
 ) -> Union[Sparse, List[Sparse]]: ...
 
@@ -56,6 +58,7 @@ def merge(
     sparse: bool = False,
     dtype: Any = None,
     tensors: Optional[Tensors] = None,
+    vote: bool = False,
     **options: Unpack[Options],
 ) -> Any: ...
 
@@ -69,6 +72,7 @@ def merge(
     sparse: bool = False,
     dtype: Any = None,
     tensors: Optional[Tensors] = None,
+    vote: bool = False,
     max_elements: Optional[int] = None,
     max_workspace: Optional[int] = None,
     tag: Optional[int] = None,
@@ -84,6 +88,7 @@ def merge(
     like     arrays of whose kind, shape and type the sum is returned, as for decode
     sparse   give Sparse: the union of the supports, rounded once. On the CPU
     dtype    of the sum; None: float32, whatever the frames hold
+    vote     the sign of the sum, +1 where that is 0 (majority vote); then `out` is overwritten. On the CPU
     tensors, max_elements, max_workspace, tag, trace, allow_host, threads  as for decode
 
     `out` is untouched if any frame is unsound. Raises as decode does; the error's `frame` tells which.
@@ -114,7 +119,7 @@ def merge(
     except Error:
         _sound_headers(frames, datas, place, all_of_them=True, verify=True)
         raise
-    options = make_options(max_elements, max_workspace, tag, room.asked, add=out is not None)
+    options = make_options(max_elements, max_workspace, tag, room.asked, add=out is not None and not vote, vote=vote)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_merge(
         context.handle,

@@ -7,11 +7,12 @@ import dataclasses
 import functools
 import math
 import os
-from typing import Any, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from . import _abi, _library
 from ._call import c_string, check, new, read, text
 from ._memory import NAMES
+from ._presets import PRESETS, spelled_out
 from .errors import ArgumentError
 
 
@@ -21,6 +22,8 @@ class PlanInfo:
 
     sparsifies      it drops values, more than zeros
     feedback        it keeps a State
+    residual        its State has a residual, to which a frame that never arrived can be given back
+    votes           merge=vote: a merge is the sign of the sum
     lossy_values    what is kept is not decoded bit for bit
     lossy_support   decode gives another support than the sparsifier kept
     fixed_size      frames of equal shapes and counts have equal sizes
@@ -30,11 +33,14 @@ class PlanInfo:
     chooses         auto: the codecs depend on the data
     host_only       some stage has no CUDA path at all
     flat            bucket=flat: the batch is one tensor in the frame
+    transforms      transform=…: makes factors for an all-reduce, not frames (deepreduce.transform)
     dtypes          of the tensors that it takes
     """
 
     sparsifies: bool
     feedback: bool
+    residual: bool
+    votes: bool
     lossy_values: bool
     lossy_support: bool
     fixed_size: bool
@@ -44,12 +50,15 @@ class PlanInfo:
     chooses: bool
     host_only: bool
     flat: bool
+    transforms: bool
     dtypes: Tuple[str, ...]
 
 
 _PLAN_FLAGS = {
     "sparsifies": _abi.DR_PLAN_SPARSIFIES,
     "feedback": _abi.DR_PLAN_FEEDBACK,
+    "residual": _abi.DR_PLAN_RESIDUAL,
+    "votes": _abi.DR_PLAN_VOTE,
     "lossy_values": _abi.DR_PLAN_LOSSY_VALUES,
     "lossy_support": _abi.DR_PLAN_LOSSY_SUPPORT,
     "fixed_size": _abi.DR_PLAN_FIXED_SIZE,
@@ -59,13 +68,14 @@ _PLAN_FLAGS = {
     "chooses": _abi.DR_PLAN_CHOOSES,
     "host_only": _abi.DR_PLAN_HOST_ONLY,
     "flat": _abi.DR_PLAN_FLAT,
+    "transforms": _abi.DR_PLAN_TRANSFORMS,
 }
 
 
 class Plan:
     """What is done to a tensor, parsed and checked. Immutable; serves any number of threads.
 
-    text  stages, each `role=codec(parameter=value,…)`, separated by spaces
+    text  stages, each `role=codec(parameter=value,…)`, separated by spaces; or the name of a preset: "terngrad"
 
     `str(plan)` is the canonical text: two plans are equal if and only if they do the same.
     Raises ArgumentError for a text that is no plan.
@@ -86,7 +96,7 @@ class Plan:
         self.handle = ctypes.POINTER(_abi.dr_plan)()
         self._destroy = library.dr_plan_destroy
         error = new(_abi.dr_error)
-        status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
+        status = library.dr_plan_parse(c_string(spelled_out(text), "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
         check(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
         self._draws: Optional[bool] = None
@@ -142,6 +152,19 @@ def _parsed(text: str) -> Plan:
 
 def as_plan(plan: Union[str, Plan]) -> Plan:
     return plan if isinstance(plan, Plan) else _parsed(plan) if isinstance(plan, str) else Plan(plan)
+
+
+def presets() -> Dict[str, str]:
+    """{name: text of the plan}: methods of the literature. Plan, and all that takes a plan, takes the name in its place.
+
+    Combinations that come without a sparsifier, "BF-P0" say, have sparsify=topr(ratio=0.01) here.
+
+    >>> deepreduce.presets()["terngrad"]
+    'sparsify=none index=all value=ternary'
+    >>> deepreduce.Plan("terngrad") == deepreduce.Plan("index=all value=ternary")
+    True
+    """
+    return dict(PRESETS)
 
 
 # ---- Codecs -------------------------------------------------------------------------------------

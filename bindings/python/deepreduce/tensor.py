@@ -250,8 +250,29 @@ class State:
         """This state, or a copy of it on the CPU."""
         return self if self._place is None else State.from_bytes(self._bytes())
 
+    def check(self, plan: Union[str, Plan], x: Any) -> None:
+        """Raises ArgumentError unless it is fresh, or of such a plan's feedback and such a tensor: for saved states."""
+        tensor, error = _abi.dr_tensor(), new(_abi.dr_error)
+        _alive = borrow_tensor(tensor, x, "x", place=_device.find(arrays_of(x, "x")))
+        with Turns([(self, "the state")]):
+            host = self._on_host()
+            address = host.memory.ctypes.data
+            check(_library.load().dr_state_check(as_plan(plan).handle, tensor, address, host.size, error), error)
+
+    def scale(self, factor: float) -> None:
+        """Multiplies the residual, each product rounded once: by the learning rate before over that of the next step,
+        where a schedule changes it. A fresh state stays fresh. On a GPU it waits.
+
+        Raises ArgumentError if the bytes are no state, or one without a residual (feedback=momentum).
+        """
+        with Turns([(self, "the state")]):
+            host, error = self._on_host(), new(_abi.dr_error)
+            check(_library.load().dr_state_scale(host.memory.ctypes.data, host.size, factor, error), error)
+            if host is not self:
+                self._put(_memory.borrow_bytes(host.memory, "the state"))
+
     def norm(self) -> float:
-        """The L2 norm of the residual, summed up in float64; 0 of a fresh state. On a GPU it waits.
+        """The L2 norm of the residual, in float64; 0 of a fresh state, and of feedback=momentum. On a GPU it waits.
 
         Raises ArgumentError if the bytes are no state.
         """
@@ -262,7 +283,7 @@ class State:
         return norm.value
 
     def copy_from(self, source: State, first: int = 0, at: int = 0, elements: Optional[int] = None) -> None:
-        """Copies elements of another state's residual into this one's, which must not be fresh (from_residual).
+        """Copies elements of another state, residual and momentum, into this one, not a fresh one (from_residual).
 
         first, at  the first element there, and here
         elements   how many; None: all that fit
@@ -274,9 +295,9 @@ class State:
             to = self._on_host()
             from_ = to if source is self else source._on_host()
             if elements is None:
-                elements = to._residual()[1] - at
+                elements = to._elements() - at
                 if from_.memory[:_FRESH].any():
-                    elements = min(elements, from_._residual()[1] - first)
+                    elements = min(elements, from_._elements() - first)
             error = new(_abi.dr_error)
             status = _library.load().dr_state_copy(
                 from_.memory.ctypes.data,
@@ -297,21 +318,35 @@ class State:
         """[universe * width] float32, a view into the state: writing to it changes the state.
 
         A numpy array, or an array on the state's GPU: then the state is copied to the CPU and looked at first.
-        Raises ArgumentError if no encode has used the state yet.
+        Raises ArgumentError if no encode has used the state yet, or it has none (feedback=momentum).
         """
+        return self._view("dr_state_residual")
+
+    @property
+    def momentum(self) -> Any:
+        """As `residual`: u of feedback=dgc, m of feedback=momentum. Raises ArgumentError for another."""
+        return self._view("dr_state_momentum")
+
+    def _view(self, function: str) -> Any:
         with Turns([(self, "the state")]):
-            begin, elements = self._on_host()._residual()
+            begin, elements = self._on_host()._part(function)
         end = begin + 4 * elements
         if self._place is None:
             return self.memory[begin:end].view(numpy.float32)
         return _device.framework_of(self.memory).part(self.memory, begin, end, "float32")
 
-    def _residual(self) -> Tuple[int, int]:
-        """The first byte and the elements of the residual of a state on the CPU."""
+    def _part(self, function: str) -> Tuple[int, int]:
+        """The first byte and the elements of an array of a state on the CPU."""
         start, elements, error = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64(), new(_abi.dr_error)
         base = self.memory.ctypes.data
-        check(_library.load().dr_state_residual(base, self.size, start, elements, error), error)
+        check(getattr(_library.load(), function)(base, self.size, start, elements, error), error)
         return (ctypes.addressof(start.contents) - base if elements.value else 0), elements.value
+
+    def _elements(self) -> int:
+        try:
+            return self._part("dr_state_residual")[1]
+        except ArgumentError:
+            return self._part("dr_state_momentum")[1]
 
     def bind(self, to: Any) -> None:
         """Not for callers: Batch.bind does it, while it holds the lock."""

@@ -115,7 +115,7 @@ class DDPHook(Exchange):
         # DDP keeps them alive.
         self._names = {id(each): name for name, each in parameters}
         self._set_tensors(
-            [(name, each.numel(), each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
+            [(name, each.shape, each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
         )
         model.register_comm_hook(self, _hook)
         if self._record is not None:
@@ -226,7 +226,7 @@ class AllReduce(Exchange):
     ) -> None:
         super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
         self._frame_bytes = frame_bytes
-        self._shapes: Dict[str, Tuple[int, torch.dtype]] = {}
+        self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
 
     def __call__(self, tensors: Tensors) -> None:
@@ -268,7 +268,11 @@ class AllReduce(Exchange):
             require_place(each, name)
             if not each.is_contiguous():
                 raise ArgumentError(f"{name} is not contiguous: its mean cannot be written where it lies")
-        shapes = {name: (each.numel(), each.dtype) for name, each in named.items()}
+        # (Only a transform sees more of a shape than its size.)
+        transforms = any(rules.transforms for rules in self._rules)
+        shapes = {
+            name: (each.shape if transforms else torch.Size([each.numel()]), each.dtype) for name, each in named.items()
+        }
         if self._engine is None:
             self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes)
             self._shapes = shapes

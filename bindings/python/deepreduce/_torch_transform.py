@@ -1,0 +1,169 @@
+"""deepreduce.torch: tensors that travel as factors (transform=lowrank)."""
+
+from __future__ import annotations
+
+import re
+import time
+import zlib
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+import numpy
+import torch
+
+from ._torch_call import HOST, Engine, Step, all_reduce
+from ._torch_unit import Item
+from .errors import ArgumentError, Error, PeerError
+from .transform import Transform
+
+
+class TransformUnit:
+    """Tensors of one transform, which travel together: a round is an all-reduce for each of its two factors. The second
+    is issued when the first has come, at the end of the step.
+
+    The last tensor of the transform is of the unit's own: an element for each rank. One that cannot begin its round, for
+    a NaN, sends zeros and there a one; all ranks see it, and raise together.
+    """
+
+    parts: Sequence[Any] = ()  # of frames
+
+    def __init__(self, items: Sequence[Item], engine: Engine, seed: int, dense_below: int) -> None:
+        self.items = list(items)
+        self.arrived = 0  # tensors of this step that are where they were placed
+        self._engine = engine
+        shapes = [item.matrix for item in self.items]
+        self._marks = torch.zeros(engine.size)
+        try:
+            self.transform = Transform([*shapes, (engine.size,)], items[0].plan, seed=seed, dense_below=dense_below)
+        except Error as error:
+            raise self._named(error) from None
+        told = "\n".join(f"{each.name} {each.matrix} {each.plan}" for each in self.items)
+        self._digest = zlib.crc32(told.encode())
+        self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)
+        self._keeps = items[0].plan.info.feedback
+        self._tensors: List[Any] = [None] * len(self.items)
+        self._copies: Optional[List[torch.Tensor]] = None  # f32 on the CPU, of tensors elsewhere or of another type
+        self._device: Optional[torch.device] = None  # of the factors that travel, if it is not the CPU
+        self._what, self._work, self._factor, self._far = "", None, torch.empty(0), None
+        self._failed: Optional[Error] = None  # why this rank's round did not begin
+        self._done = False  # the tensors have this step's result
+
+    @property
+    def key(self) -> str:
+        """Of the unit's state in a checkpoint."""
+        return f"{self.items[0].name} … {self.items[-1].name}"
+
+    def place(self, position: int, tensor: torch.Tensor) -> None:
+        """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
+        self._tensors[position] = tensor.view(self.items[position].matrix)
+        self._device = self._engine.slot_device(tensor.device)
+        if self._copies is None and (tensor.device.type not in HOST or tensor.dtype != torch.float32):
+            self._copies = [torch.empty(each.matrix) for each in self.items]
+
+    def start(self, number: int, step: Step) -> None:
+        """Computes the first factor and issues its all-reduce. number: of the step."""
+        begin = time.perf_counter()
+        self._what, self._failed, self._done = f"step {number}, factors {self._digest:08x}", None, False
+        if self._copies:
+            torch._foreach_copy_(self._copies, self._tensors)
+        x = [*(self._copies or self._tensors), self._marks]
+        try:
+            self.transform.begin(x, x)
+            self._factor = torch.from_numpy(self.transform.factor())
+        except ArgumentError as error:
+            self._failed = self._named(error)
+            self._factor = torch.zeros(self.transform.info().first)
+            self._factor[self._engine.rank - self._engine.size] = 1
+        step.encode += time.perf_counter() - begin
+        step.dense += self._bytes
+        self._issue(step)
+
+    def _issue(self, step: Step) -> None:
+        begin, size = time.perf_counter(), self._factor.numel() * 4
+        self._far = None if self._device is None else self._factor.to(self._device)
+        sent = self._factor if self._far is None else self._far
+        self._work = self._engine.issue(self._what, all_reduce, sent)
+        moved = 2 * (self._engine.size - 1) * size // self._engine.size
+        step.frame += size
+        step.sent += moved
+        step.received += moved
+        step.wait += time.perf_counter() - begin
+
+    def _wait(self, deadline: float, step: Step) -> None:
+        begin = time.perf_counter()
+        self._engine.wait(self._what, self._work, deadline)
+        if self._far is not None:
+            self._factor.copy_(self._far)
+        step.wait += time.perf_counter() - begin
+
+    def finish(self, deadline: float, step: Step) -> None:
+        """Waits for both factors; the tensors become the mean over ranks. They are untouched if something is raised."""
+        self._wait(deadline, step)
+        self._raise_failure()
+        while not self._next(step):
+            self._factor = torch.from_numpy(self.transform.factor())
+            self._issue(step)
+            self._wait(deadline, step)
+        if self._copies:
+            torch._foreach_copy_(self._tensors, self._copies)
+        self._done = True
+
+    def _next(self, step: Step) -> bool:
+        begin = time.perf_counter()
+        try:
+            return self.transform.next(1 / self._engine.size)
+        except Error as error:
+            raise self._named(error) from None
+        finally:
+            step.merge += time.perf_counter() - begin
+
+    def _raise_failure(self) -> None:
+        """The same error on all ranks, if one of them did not begin."""
+        if self._failed is not None:
+            raise self._failed
+        marks = self._factor[-self._engine.size :].numpy()
+        if marks.any() and not numpy.isnan(marks).any():
+            rank = self._engine.global_rank(int(marks.argmax()))
+            error = PeerError(f"rank {rank}: it could not begin the round of {self.key}")
+            error.rank = rank
+            raise error
+
+    def take_back(self) -> None:
+        """The step has failed: the gradients go to the residual, if the plan keeps one. Of a round that gave its result
+        that goes back: over all ranks it is what they gave."""
+        if self._done and self._keeps:
+            for i, each in enumerate(self._copies or self._tensors):
+                self.transform.set_residual(self.transform.residual(i) + each.numpy(), i)
+        self.transform.cancel(keep=self._keeps)
+        self._done = False
+
+    def _named(self, error: Error) -> Error:
+        """The error with the tensor's name beside its position."""
+        error.args = (re.sub(r"\btensor (\d+)", self._with_name, str(error)),)
+        return error
+
+    def _with_name(self, match: re.Match[str]) -> str:
+        position = int(match[1])
+        return f"{match[0]} ({self.items[position].name})" if position < len(self.items) else match[0]
+
+
+def states_of(units: Sequence[Any]) -> Dict[str, Any]:
+    """Of a checkpoint: {"transforms": {unit: its state}}, or nothing without such units."""
+    found = {each.key: torch.from_numpy(each.transform.state()) for each in units if isinstance(each, TransformUnit)}
+    return {"transforms": found} if found else {}
+
+
+def load_states(units: Sequence[Any], loaded: Mapping[str, Any]) -> None:
+    """Takes what `states_of` gave. ArgumentError, and nothing has changed."""
+    states: Mapping[str, Any] = loaded.get("transforms", {})
+    here = {each.key: each.transform for each in units if isinstance(each, TransformUnit)}
+    if set(states) != set(here):
+        names = ", ".join(sorted(set(states) ^ set(here)))
+        raise ArgumentError(f"the factors of {names}: the state has other tensors than there are here")
+    before = {key: transform.state() for key, transform in here.items()}
+    try:
+        for key, state in states.items():
+            here[key].load_state(state.numpy())
+    except ArgumentError as error:
+        for key, state in before.items():
+            here[key].load_state(state)
+        raise ArgumentError(f"the factors of {key}: {error}") from None

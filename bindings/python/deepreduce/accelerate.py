@@ -1,0 +1,129 @@
+"""deepreduce.accelerate: compressed gradients for Hugging Face Accelerate and the Trainer of transformers. Imported on
+request.
+
+    model, optimizer, data = accelerator.prepare(model, optimizer, data)
+    hook = deepreduce.accelerate.compress(accelerator, model, plan)
+
+    trainer = transformers.Trainer(…)
+    deepreduce.accelerate.compress_trainer(trainer, plan)
+
+compress          the DDPHook of a prepared model; save_state and load_state take its residuals along
+compress_trainer  the same for a Trainer, whose checkpoints have the residuals
+
+DistributedDataParallelKwargs(comm_hook=…) has room for the hooks of PyTorch only.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pathlib
+import weakref
+from typing import Any, MutableMapping, Optional
+
+import torch
+
+from .errors import Unsupported
+from .torch import DDPHook, Plans
+
+__all__ = ["compress", "compress_trainer"]
+
+
+def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optional[DDPHook]:
+    """Registers a DDPHook with a model that accelerator.prepare gave, and returns it; None if there is one process.
+
+    plan, options  as of deepreduce.torch.DDPHook
+
+    accelerator.save_state writes the residuals of each rank to a file of its own, and load_state reads them: the
+    training goes on bit for bit. Several models are told apart by the order in which they are compressed. Raises
+    Unsupported for a model without DistributedDataParallel, and what DDPHook raises.
+    """
+    if accelerator.num_processes == 1:
+        return None
+    hook = DDPHook(plan, **options).register(_ddp_of(model))
+    rank, number = accelerator.process_index, _compressed.get(accelerator, 0)  # of models that were compressed before
+    _compressed[accelerator] = number + 1
+    accelerator.register_save_state_pre_hook(lambda models, weights, folder: _save(hook, folder, rank, number))
+    accelerator.register_load_state_pre_hook(lambda models, folder: _load(hook, folder, rank, number))
+    return hook
+
+
+_compressed: MutableMapping[Any, int] = weakref.WeakKeyDictionary()  # models of an accelerator
+
+
+def compress_trainer(trainer: Any, plan: Plans, **options: Any) -> Any:
+    """Adds a callback to a transformers.Trainer, and returns it. Its `hook` is the DDPHook of the last train().
+
+    plan, options  as of deepreduce.torch.DDPHook
+
+    Checkpoints get the residuals of each rank, in a file of its own, and a training that resumes takes them.
+    """
+    callback = _callback_class()(trainer, plan, options)
+    trainer.add_callback(callback)
+    train = trainer.train
+
+    @functools.wraps(train)
+    def noting_the_checkpoint(resume_from_checkpoint: Any = None, *more: Any, **named: Any) -> Any:
+        # A callback is not told of it, and it may be in another folder than output_dir.
+        callback.resumed = resume_from_checkpoint if isinstance(resume_from_checkpoint, (str, os.PathLike)) else None
+        return train(resume_from_checkpoint, *more, **named)
+
+    trainer.train = noting_the_checkpoint
+    return callback
+
+
+def _callback_class() -> Any:
+    """The class, made once transformers is wanted: Accelerate does not need it."""
+    import transformers
+
+    class Callback(transformers.TrainerCallback):  # type: ignore[misc]
+        """Its `hook` is the DDPHook of the last train(); None before, and with one process."""
+
+        def __init__(self, trainer: Any, plan: Plans, options: Any) -> None:
+            self.hook: Optional[DDPHook] = None
+            self.resumed: Any = None  # the folder of the checkpoint that train() was given
+            self._trainer, self._plan, self._options = trainer, plan, options
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            """The model is in DistributedDataParallel by now."""
+            if args.world_size == 1:
+                return
+            ddp, old = _ddp_of(self._trainer.model_wrapped), self.hook
+            self.hook = DDPHook(self._plan, **self._options).register(ddp)
+            if state.global_step:  # resumed
+                _load(self.hook, self.resumed or _folder(args, state), args.process_index)
+            elif old is not None:
+                self.hook.load_state_dict(old.state_dict())
+
+        def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            if self.hook is not None:
+                _save(self.hook, _folder(args, state), args.process_index)
+
+    return Callback
+
+
+def _folder(args: Any, state: Any) -> pathlib.Path:
+    return pathlib.Path(args.output_dir) / f"checkpoint-{state.global_step}"
+
+
+def _ddp_of(model: Any) -> Any:
+    if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
+        raise Unsupported(
+            f"{type(model).__name__} is no DistributedDataParallel, which is what the hook is for: prepare the model first;"
+            " under FSDP there is deepreduce.torch.ReduceScatter"
+        )
+    return model
+
+
+def _path(folder: Any, rank: int, number: int) -> pathlib.Path:
+    return pathlib.Path(folder) / (f"deepreduce_{rank}.pt" if number == 0 else f"deepreduce_{rank}_model{number}.pt")
+
+
+def _save(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
+    torch.save(hook.state_dict(), _path(folder, rank, number))
+
+
+def _load(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
+    path = _path(folder, rank, number)
+    if path.exists():  # a checkpoint from before has none: residuals begin at zero
+        hook.load_state_dict(torch.load(path, weights_only=True))

@@ -1,0 +1,359 @@
+"""Compressors by plan: a frame is the payload. And those that all-reduce can add up, whose payload is numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import torch
+from torch import Tensor
+
+from ..batch import Batch
+from ..decoding import decode
+from ..encoding import encode
+from ..errors import ArgumentError, CorruptFrame, Error
+from ..merging import merge
+from ..plan import Plan, as_plan
+from ..tensor import Sparse, State
+from .contracts import Compressor, Memory, rank_of
+from .meters import count
+
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+class Context(NamedTuple):
+    """What all ranks know of a payload: shape and type of its tensor, and the tag that its frame must have, made of name
+    and step; None: any."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    tag: Optional[int]
+
+
+class Steps:
+    """How often each name was compressed: what random numbers depend on, beside the name."""
+
+    def __init__(self) -> None:
+        self.steps: Dict[str, int] = {}
+
+    def next(self, name: str) -> Tuple[int, int]:
+        """(step, key) of this compress."""
+        step = self.steps.get(name, 0)
+        self.steps[name] = step + 1
+        # 0 would stand for a position in a list.
+        key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
+        return step, key
+
+
+def flat_on_host(tensor: Tensor, name: str) -> Tensor:
+    """[d] on the CPU, contiguous; the tensor's own memory where that is so. Errors call it `name`."""
+    if tensor.layout != torch.strided or tensor.dtype not in _FLOATS:
+        raise ArgumentError(f"{name} is {tensor.dtype}, {tensor.layout}: dense float32, float16 and bfloat16 are compressed")
+    return tensor.detach().to("cpu").reshape(-1)
+
+
+def bytes_of(payload: Sequence[Tensor], name: str = "the payload") -> Tensor:
+    """The frame of a payload, on the CPU."""
+    if len(payload) != 1 or payload[0].dtype != torch.uint8 or payload[0].dim() != 1:
+        found = ", ".join(f"{each.dtype} of shape {tuple(each.shape)}" for each in payload)
+        raise ArgumentError(f"{name} is one tensor of bytes, a frame, not [{found}]")
+    if not payload[0].numel():
+        raise CorruptFrame(f"{name} is empty: a frame has a header at least")
+    return payload[0].to("cpu")
+
+
+class PlanCompressor(Compressor):
+    """Any plan: the payload is a frame, [n] uint8 of at least one byte, which tells its codecs, its size and its type.
+
+    plan     text, name of a preset, or Plan; or a function of the number of elements that gives one
+    average  as Compressor has it
+    seed     of random numbers, the same on every rank. Names, steps and ranks are told to the library anyhow, and no
+             random generator of torch's is touched
+    group    whose ranks draw private random numbers; None: torch.distributed's own
+
+    All ranks' frames of a name and a step are of one tag: a rank that is a step ahead, or at another name, is an
+    ArgumentError. A plan with feedback keeps a State for each name; no other memory of what was not sent goes with it.
+    """
+
+    linear: Optional[bool] = False
+
+    def __init__(
+        self,
+        plan: Union[str, Plan, Callable[[int], str]],
+        average: bool = True,
+        *,
+        seed: int = 0,
+        group: Any = None,
+    ) -> None:
+        self._plan, self._seed, self._group = plan, seed, group
+        sample = self.plan_for(1024)
+        self.sparse = "index=all" not in str(sample).split()
+        self.keeps, self._returns = sample.info.feedback, sample.info.residual
+        # Without a support there is nothing that data changes the size of; zeros alone are shorter, and are padded.
+        self._uniform = sample.info.fixed_size and not self.sparse
+        self._votes = sample.info.votes
+        super().__init__(average and not self._votes, self._uniform)
+        self._steps = Steps()
+        self._states: Dict[str, State] = {}
+        self._loaded: Dict[str, bytes] = {}
+        self._rooms: Dict[Tuple[int, torch.dtype], int] = {}
+
+    def plan_for(self, elements: int) -> Plan:
+        """The plan of a tensor of so many elements."""
+        return as_plan(self._plan(elements) if callable(self._plan) else self._plan)
+
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
+        """([frame], Context). ArgumentError for what the plan cannot encode, a NaN where it is lossy, say."""
+        step, key = self._steps.next(name)
+        flat = flat_on_host(tensor, name)
+        # Odd, so that neither two names nor two steps of one meet easily.
+        tag = (key + step * 0x9E3779B97F4A7C15) % 2**64
+        ctx = Context(tensor.shape, tensor.dtype, tag)
+        plan = self.plan_for(flat.numel())
+        options: Dict[str, Any] = {
+            "step": step, "seed": self._seed, "private_seed": rank_of(self._group), "key": key, "tag": tag,
+            "state": self._state(name, plan, flat),
+        }  # fmt: skip
+        try:
+            payload = [self._encode(flat, plan, options).to(tensor.device)]
+        except Error as error:
+            error.args = (f"{name}: {error}",)
+            raise
+        count(payload, tensor)
+        return payload, ctx
+
+    def skip(self, name: str) -> None:
+        self._steps.next(name)
+
+    def take_back(self, name: str, tensors: Sequence[Tensor], ctx: Context) -> None:
+        if self._returns and name in self._states:
+            merge([bytes_of(tensors)], out=self._states[name].residual, tag=ctx.tag)
+
+    def _encode(self, flat: Tensor, plan: Plan, options: Dict[str, Any]) -> Tensor:
+        if not self._uniform:
+            return torch.frombuffer(bytearray(encode(flat, plan, **options)), dtype=torch.uint8)
+        about = flat.numel(), flat.dtype
+        room = self._rooms.get(about)
+        if room is None:
+            room = self._rooms[about] = Batch(flat, plan).bound
+        payload = torch.zeros(room, dtype=torch.uint8)
+        encode(flat, plan, out=payload, **options)
+        return payload
+
+    def decompress(self, tensors: Sequence[Tensor], ctx: Context) -> Tensor:
+        out = torch.empty(ctx.shape, dtype=ctx.dtype)
+        decode(bytes_of(tensors), out=out.view(-1), tag=ctx.tag)
+        return out.to(tensors[0].device)
+
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: Context, out: Tensor, scale: float = 1.0) -> None:
+        host = out.detach().to("cpu").view(-1)
+        merge([bytes_of(tensors)], weights=[scale], out=host, tag=ctx.tag)
+        if out.device != host.device:
+            out.copy_(host.view_as(out))
+
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Context) -> Tensor:
+        """The sum in rank order, by the library: one dense tensor, in float32, for any number of ranks."""
+        if type(self).aggregate is not PlanCompressor.aggregate:  # a subclass has its own
+            return super().merge(payloads, ctx)
+        total = torch.zeros(ctx.shape, dtype=torch.float32)
+        merge([bytes_of(each) for each in payloads], out=total.view(-1), tag=ctx.tag)
+        return self.finish(total).to(payloads[0][0].device)
+
+    def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
+        total = torch.zeros(tensors[0].shape, dtype=torch.float32, device=tensors[0].device)
+        for each in tensors:
+            total += each
+        return self.finish(total).to(tensors[0].dtype)
+
+    def finish(self, total: Tensor) -> Tensor:
+        """What becomes of the sum over ranks, in float32: of a plan with merge=vote its signs. It may be changed in place."""
+        return torch.where(total >= 0, 1.0, -1.0) if self._votes else total
+
+    def refuses(self, memory: Memory) -> Optional[str]:
+        plan = str(self.plan_for(1024))
+        if self.keeps and "feedback=momentum" not in plan and getattr(memory, "keeps_what_was_not_sent", False):
+            return f"the plan has a feedback of its own: {plan}. Take memory none"
+        return None
+
+    # ---- State ----
+
+    def _state(self, name: str, plan: Plan, flat: Tensor) -> Optional[State]:
+        if not self.keeps:
+            return None
+        state = self._states.get(name)
+        if state is None:
+            state = State(plan, flat)
+            if name in self._loaded:
+                state = State.from_bytes(self._loaded.pop(name))
+            self._states[name] = state
+        return state
+
+    def state_dict(self) -> Dict[str, Any]:
+        # What was loaded and not used yet is kept as well.
+        kept = {**self._loaded, **{name: each.to_bytes() for name, each in self._states.items()}}
+        states = {name: torch.frombuffer(bytearray(each), dtype=torch.uint8) for name, each in kept.items()}
+        return {"steps": dict(self._steps.steps), "states": states}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._steps.steps = dict(state["steps"])
+        self._states.clear()
+        self._loaded = {name: each.numpy().tobytes() for name, each in state["states"].items()}
+
+
+class Sparsifier(PlanCompressor):
+    """A plan in three parts, so that a wrapper can put other codecs in the place of its own (`wrappers`).
+
+    sparsify  a function of the number of elements that gives the stage `sparsify=`
+    index, value  the codecs of the two streams
+    """
+
+    def __init__(
+        self, sparsify: Callable[[int], str], index: str = "golomb", value: str = "raw", average: bool = True, **options: Any
+    ) -> None:
+        self.sparsify, self.index, self.value = sparsify, index, value
+        super().__init__(lambda elements: f"sparsify={sparsify(elements)} index={index} value={value}", average, **options)
+
+
+def count_of(ratio: float, elements: int) -> int:
+    """GRACE's k of a ratio: int(elements * ratio), at least one of what there is."""
+    return min(elements, max(1, int(elements * ratio)))
+
+
+def require_ratio(ratio: float) -> float:
+    if not 0 < ratio <= 1:
+        raise ArgumentError(f"compress_ratio is {ratio!r}, not above 0 and at most 1")
+    return ratio
+
+
+class VoteCompressor(PlanCompressor):
+    """Signs, of which the majority counts; a tie is +1 (SignSGD with majority vote, Bernstein et al. 2019)."""
+
+    def __init__(self, plan: str, **options: Any) -> None:
+        super().__init__(plan, average=False, **options)
+
+    def finish(self, total: Tensor) -> Tensor:
+        return torch.where(total >= 0, 1.0, -1.0)
+
+
+class EFSignCompressor(PlanCompressor):
+    """Scaled signs of what EFSignSGDMemory has multiplied by lr: the mean of the ranks, divided by lr again, so that an
+    optimizer with this lr makes the paper's step (Karimireddy et al. 2019). GRACE gives the ranks' sum."""
+
+    def __init__(self, plan: str, lr: float, **options: Any) -> None:
+        super().__init__(plan, **options)
+        if not lr > 0:
+            raise ArgumentError(f"lr is {lr!r}, not above 0")
+        self.lr = lr
+
+    def finish(self, total: Tensor) -> Tensor:
+        return total.div_(self.lr)
+
+    def refuses(self, memory: Memory) -> Optional[str]:
+        if getattr(memory, "lr", None) != self.lr:
+            return f"the result is divided by lr = {self.lr:g}, which memory efsignsgd of the same lr multiplies by first"
+        return None
+
+
+# ---- What all-reduce can add up -----------------------------------------------------------------
+
+
+class NoneCompressor(Compressor):
+    """Nothing is done. The payload is the tensor's values, [d], not a copy."""
+
+    linear, sparse = True, False
+
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
+        payload = [tensor.detach().reshape(-1)]
+        count(payload, tensor)
+        return payload, Context(tensor.shape, tensor.dtype, None)
+
+    def decompress(self, tensors: Sequence[Tensor], ctx: Context) -> Tensor:
+        return tensors[0].to(ctx.dtype, copy=True).view(ctx.shape)
+
+
+class HalfCompressor(NoneCompressor):
+    """The payload is the values in 16 bits, [d]; what is larger than the type's largest number becomes that.
+
+    dtype  torch.float16 or torch.bfloat16
+    """
+
+    def __init__(self, dtype: torch.dtype = torch.float16) -> None:
+        super().__init__()
+        if dtype not in (torch.float16, torch.bfloat16):
+            raise ArgumentError(f"{dtype} is neither torch.float16 nor torch.bfloat16")
+        self.dtype = dtype
+
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
+        if not tensor.is_floating_point():
+            raise ArgumentError(f"{name} is {tensor.dtype}: floating-point numbers are sent in 16 bits")
+        flat, most = tensor.detach().reshape(-1), torch.finfo(self.dtype).max
+        if torch.finfo(flat.dtype).max > most:
+            flat = flat.clamp(-most, most)
+        payload = [flat.to(self.dtype)]
+        count(payload, tensor)
+        return payload, Context(tensor.shape, tensor.dtype, None)
+
+
+class RandomContext(NamedTuple):
+    """indices [k] int64: the same on every rank, since name, step and seed decide them."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    indices: Tensor
+
+
+class RandomKCompressor(Compressor):
+    """Random-k (Stich et al. 2018): the values at positions that all ranks draw alike, without replacement.
+
+    compress_ratio  of k to d, above 0; k is int(d * ratio), at least 1
+    seed            the same on every rank; no random generator of torch's is touched
+
+    The payload is the values alone, [k] of the tensor's type, so all-reduce can add them up.
+    """
+
+    linear, sparse = True, True
+
+    def __init__(self, compress_ratio: float = 0.3, *, seed: int = 0) -> None:
+        super().__init__()
+        self.compress_ratio, self._seed, self._steps = require_ratio(compress_ratio), seed, Steps()
+
+    def sparsify(self, elements: int) -> str:
+        return f"random(count={max(1, count_of(self.compress_ratio, elements))})"
+
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], RandomContext]:
+        step, key = self._steps.next(name)
+        flat = flat_on_host(tensor, name)
+        plan = f"sparsify={self.sparsify(flat.numel())} index=raw value=raw"
+        chosen = decode(encode(flat, plan, step=step, seed=self._seed, key=key), sparse=True, like=flat, tensors=0)
+        payload = [chosen.values.to(tensor.device)]
+        count(payload, tensor)
+        return payload, RandomContext(tensor.shape, tensor.dtype, chosen.indices.to(tensor.device))
+
+    def skip(self, name: str) -> None:
+        self._steps.next(name)
+
+    def decompress(self, tensors: Sequence[Tensor], ctx: RandomContext) -> Tensor:
+        out = torch.zeros(ctx.shape, dtype=ctx.dtype, device=tensors[0].device)
+        self.decompress_add(tensors, ctx, out)
+        return out
+
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: RandomContext, out: Tensor, scale: float = 1.0) -> None:
+        if tensors[0].shape != ctx.indices.shape:
+            raise CorruptFrame(f"{tensors[0].numel()} values for the {len(ctx.indices)} positions that this rank has drawn")
+        out.view(-1).index_add_(0, ctx.indices.to(out.device), tensors[0].to(out.dtype), alpha=scale)
+
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: RandomContext) -> Tensor:
+        if type(self).aggregate is not Compressor.aggregate:
+            return super().merge(payloads, ctx)
+        return self.decompress([Compressor.aggregate(self, [each[0] for each in payloads])], ctx)
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"steps": dict(self._steps.steps)}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._steps.steps = dict(state["steps"])
+
+
+def sparse_of(frame: Any, like: Tensor) -> Sparse:
+    """The one tensor of a frame, as indices and values of torch's."""
+    return decode(frame, sparse=True, like=like, tensors=0)

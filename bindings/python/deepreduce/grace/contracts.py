@@ -1,0 +1,283 @@
+"""GRACE's three contracts: what compresses, what remembers, what communicates (Xu et al., ICDCS 2021).
+
+    step = compensate, compress, update, communicate, decompress, aggregate, divide by the ranks
+
+A subclass of yours may take the place of each. Only tensors travel: the ctx of a compress stays on its rank and decodes
+the tensors of every rank, so it holds what all ranks have alike.
+"""
+
+from __future__ import annotations
+
+import abc
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ArgumentError, Error
+from .meters import timer
+
+
+class Compressor(abc.ABC):
+    """Makes tensors to send of a tensor, and the tensor of those.
+
+    average                what is aggregated is divided by the number of ranks
+    tensors_size_are_same  all ranks send tensors of equal sizes, so that nobody need tell them
+    linear                 whether tensors of several ranks may be added up before they are decompressed; None: not known
+    sparse                 whether it sends some elements exactly enough for a memory to forget them; None: not known
+    """
+
+    average = True
+    tensors_size_are_same = True
+    linear: Optional[bool] = None
+    sparse: Optional[bool] = None
+
+    def __init__(self, average: bool = True, tensors_size_are_same: bool = True) -> None:
+        self.average, self.tensors_size_are_same = average, tensors_size_are_same
+
+    @abc.abstractmethod
+    def compress(self, tensor: Tensor, name: str) -> Tuple[Sequence[Tensor], Any]:
+        """The tensors to send and the ctx that decompresses those of any rank. `tensor` stays as it is."""
+
+    @abc.abstractmethod
+    def decompress(self, tensors: Sequence[Tensor], ctx: Any) -> Tensor:
+        """A new tensor, of the shape and the type that were compressed."""
+
+    def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Of the decompressed tensors of all ranks, in rank order: their sum."""
+        total = tensors[0].clone()
+        for each in tensors[1:]:
+            total += each
+        return total
+
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Any) -> Tensor:
+        """`aggregate` of what all ranks have sent, or that in float32. Compressors by plan need no dense tensor a rank."""
+        return self.aggregate([self.decompress(each, ctx) for each in payloads])
+
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: Any, out: Tensor, scale: float = 1.0) -> None:
+        """Adds `scale` times the decompressed tensor to `out`, which is contiguous."""
+        out.add_(self.decompress(tensors, ctx), alpha=scale)
+
+    def skip(self, name: str) -> None:  # noqa: B027
+        """A step of this name that comes to nothing before `compress`: the other ranks have made one."""
+
+    def take_back(self, name: str, tensors: Sequence[Tensor], ctx: Any) -> None:  # noqa: B027
+        """What `compress` gave was not received: the exchange failed. For a feedback of its own."""
+
+    def refuses(self, memory: Memory) -> Optional[str]:
+        """Why it does not go with a memory; None if it does."""
+        return None
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What it keeps from step to step, for torch.save."""
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+        if state:
+            raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
+
+
+class Memory(abc.ABC):
+    """What was not sent, by the name of the tensor, for the next step."""
+
+    @abc.abstractmethod
+    def compensate(self, tensor: Tensor, name: str) -> Tensor:
+        """What is compressed in the place of `tensor`, which stays as it is."""
+
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
+        """`tensor` is the compensated one, of which `tensor_compressed` is sent."""
+
+    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
+        """What `update` was told of was not received: the exchange failed."""
+
+    def refuses(self, compressor: Compressor) -> Optional[str]:
+        """Why it does not go with a compressor; None if it does."""
+        return None
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What it keeps from step to step, for torch.save."""
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+        if state:
+            raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
+
+
+class Sent(NamedTuple):
+    """A tensor on its way, between send_step and receive_step."""
+
+    handles: Any
+    name: str
+    payload: Sequence[Tensor]
+    error: Optional[Exception]  # of this rank, which tells the others of it
+
+
+class Communicator:
+    """Takes tensors to the other ranks and gives what comes of them. A subclass has either `send_receive`, or
+    `async_send` and `wait_receive`.
+
+    compressor, memory  may be replaced at any time; a pair that gives wrong results is an ArgumentError
+    world_size          of the group; None: as it is
+    group               a process group; None: torch.distributed's own
+    """
+
+    def __init__(
+        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Any = None
+    ) -> None:
+        kind = type(self)
+        if kind.send_receive is Communicator.send_receive and kind.async_send is Communicator.async_send:
+            raise TypeError(f"{kind.__name__} has neither send_receive nor async_send and wait_receive")
+        self._compressor, self._memory, self.world_size, self.group = compressor, memory, world_size, group
+        self._sizes: Dict[str, Any] = {}  # of payloads whose size all ranks know, by name
+        self._require_fit(compressor, memory)
+
+    @property
+    def compressor(self) -> Compressor:
+        return self._compressor
+
+    @compressor.setter
+    def compressor(self, compressor: Compressor) -> None:
+        self._require_fit(compressor, self._memory)
+        self._compressor = compressor
+        self._sizes.clear()
+
+    @property
+    def memory(self) -> Memory:
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory: Memory) -> None:
+        self._require_fit(self._compressor, memory)
+        self._memory = memory
+
+    def refuses(self, compressor: Compressor) -> Optional[str]:
+        """Why it does not go with a compressor; None if it does."""
+        return None
+
+    def _require_fit(self, compressor: Compressor, memory: Memory) -> None:
+        for object_, other in ((self, compressor), (memory, compressor), (compressor, memory)):
+            reason = getattr(object_, "refuses", lambda _: None)(other)
+            if reason:
+                raise ArgumentError(f"{type(object_).__name__} does not go with {type(other).__name__}: {reason}")
+
+    # ---- A step ----
+
+    def step(self, tensor: Tensor, name: str) -> Tensor:
+        """What the ranks' tensors of this name come to: their mean, or what the compressor makes of them. A new tensor.
+
+        All ranks call it with the same names in the same order. If it fails on a rank, it fails on all: PeerError and
+        CorruptFrame name the rank, and what was sent goes back to the memory. The rank itself raises its own error.
+        """
+        return self.receive_step(*self.send_step(tensor, name))
+
+    def send_step(self, tensor: Tensor, name: str) -> Tuple[Any, Any]:
+        """The first half of `step`, up to the sending: (handles, ctx) for `receive_step`."""
+        begin, codec = time.perf_counter(), self._codec()
+        payload: Sequence[Tensor] = []
+        ctx, error, reduces = None, None, getattr(codec, "reduces", False)
+        try:
+            compensated = self.memory.compensate(tensor, name)
+        except Exception as caught:  # a user's memory raises anything; the others wait for this rank
+            error = caught
+            getattr(codec, "skip", lambda _: None)(name)
+        try:
+            if error is None:
+                payload, ctx = codec.compress(compensated, name)
+                self.memory.update(compensated, name, codec, payload, ctx)
+            elif reduces:
+                codec.refuse(name, error)  # type: ignore[attr-defined]
+        except Exception as caught:
+            if reduces:  # it has told the others
+                raise
+            error = caught
+        timer["en/decoding"] += time.perf_counter() - begin
+        handles = self.async_send(payload, name) if error is None else self.async_refuse(name, error)
+        return Sent(handles, name, payload, error), ctx
+
+    def receive_step(self, handles: Any, ctx: Any) -> Tensor:
+        """The second half of `step`. Steps are received in the order in which they were sent."""
+        try:
+            received = self.wait_receive(handles.handles, ctx)
+        except Exception as error:
+            if handles.error is not None:
+                raise handles.error from None
+            if not isinstance(error, Error):
+                raise
+            codec = self._codec()
+            self.memory.take_back(handles.name, codec, handles.payload, ctx)
+            getattr(codec, "take_back", lambda *_: None)(handles.name, handles.payload, ctx)
+            raise self._named(error) from None
+        return received
+
+    def async_send(self, tensors: Sequence[Tensor], name: str) -> Any:
+        """Begins to send what a compress gave; what comes back goes to `wait_receive`."""
+        return tensors, name
+
+    def async_refuse(self, name: str, error: Exception) -> Any:
+        """In the place of `async_send` where this rank has nothing to send: makes the step fail on all ranks. What comes
+        back goes to `wait_receive`. A subclass that cannot tell the others raises at once."""
+        raise error
+
+    def wait_receive(self, handles: Any, ctx: Any) -> Tensor:
+        """Waits for the tensors of all ranks, and aggregates them."""
+        tensors, name = handles
+        return self.send_receive(tensors, name, ctx)
+
+    def send_receive(self, tensors: Sequence[Tensor], name: str, ctx: Any) -> Tensor:
+        """`async_send` and `wait_receive` in one."""
+        return self.wait_receive(self.async_send(tensors, name), ctx)
+
+    # ---- Beside the steps ----
+
+    def _codec(self) -> Compressor:
+        """What `send_step` compresses with."""
+        return self._compressor
+
+    def ranks(self) -> int:
+        """How many ranks there are. ArgumentError if they are not those that world_size promised."""
+        if not (dist.is_available() and dist.is_initialized()):
+            raise ArgumentError("torch.distributed has no process group: call torch.distributed.init_process_group first")
+        size: int = dist.get_world_size(self.group)
+        if self.world_size not in (None, size):
+            raise ArgumentError(f"world_size is {self.world_size}, the process group has {size} ranks")
+        return size
+
+    def averaged(self, total: Tensor, ctx: Any) -> Tensor:
+        """An aggregate, divided by the ranks if the compressor says so, of the type that was compressed."""
+        if self.compressor.average:
+            total = total.div_(self.ranks())
+        return total.to(getattr(ctx, "dtype", total.dtype))
+
+    def _named(self, error: Error) -> Error:
+        """An error of frames, with the rank in words and as `rank`."""
+        if error.frame is not None and error.rank is None:
+            error.rank = global_rank(self.group, error.frame)
+            error.args = (f"rank {error.rank}: {str(error).removeprefix(f'frame {error.frame}: ')}",)
+        return error
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Memory and compressor of this rank. Each rank saves its own."""
+        return {"memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes what `state_dict` gave on this rank; the steps that follow are the same, bit for bit."""
+        self.memory.load_state_dict(state["memory"])
+        self.compressor.load_state_dict(state["compressor"])
+
+
+def global_rank(group: Any, rank: int) -> int:
+    """The rank in torch.distributed's own group."""
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
+def rank_of(group: Any = None) -> int:
+    """This rank; 0 where there are no ranks."""
+    return dist.get_rank(group) if dist.is_available() and dist.is_initialized() else 0
+
+
+def listed(tensors: Any) -> List[Tensor]:
+    return [tensors] if torch.is_tensor(tensors) else list(tensors)

@@ -1,0 +1,116 @@
+"""grace_from_params: a communicator from a dict of parameters, with GRACE's keys, values and defaults."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from typing import Any, Callable, Dict, Iterable, Mapping, Optional
+
+from ..errors import ArgumentError
+from .collectives import Allgather, Allreduce, AllToAll, Broadcast
+from .contracts import Communicator, Compressor
+from .low_rank import PowerSGDMemory
+from .memories import DgcMemory, EFSignSGDMemory, NoneMemory, ResidualMemory
+from .method_table import DEFAULTS, METHODS, SYNONYMS, TOP_K_KERNELS
+
+# Keys that deepreduce_from_params reads, or that scripts give it and that have no meaning here.
+DEEPREDUCE_KEYS = (
+    "deepreduce", "value", "index", "fpr", "policy", "poly_degree", "sort", "micro-benchmark", "hash_table", "dense_tensor",
+)  # fmt: skip
+
+Makers = Mapping[str, Callable[[Dict[str, Any]], Any]]
+
+
+class UnknownName(ArgumentError, NotImplementedError):
+    """A compressor, memory or communicator of no such name. GRACE raises NotImplementedError."""
+
+
+MEMORIES: Makers = {
+    "none": lambda params: NoneMemory(),
+    "residual": lambda params: ResidualMemory(params["beta"], params["gamma"]),
+    "efsignsgd": lambda params: EFSignSGDMemory(params["lr"]),
+    "dgc": lambda params: DgcMemory(
+        params["momentum"], params["gradient_clipping"], params["world_size"], group=params["group"]
+    ),
+    "powersgd": lambda params: PowerSGDMemory(compress_rank=params["compress_rank"]),
+}
+
+COMMUNICATORS: Mapping[str, Any] = {
+    "allreduce": Allreduce, "allgather": Allgather, "broadcast": Broadcast, "alltoall": AllToAll,
+}  # fmt: skip
+
+
+def named(what: str, name: Any, there_are: Iterable[str]) -> str:
+    """`name`, or UnknownName."""
+    known = list(there_are)
+    if name not in known:
+        raise UnknownName(f"no {what} is called {name!r}; there are: {', '.join(known)}")
+    return str(name)
+
+
+def compressor_from(params: Mapping[str, Any]) -> Compressor:
+    """The compressor of checked parameters."""
+    name = named("compressor", params["compressor"], [*METHODS, *SYNONYMS])
+    if name in ("topk", "graddrop"):
+        named("kernel of topk", params["kernel"], TOP_K_KERNELS)
+    return METHODS[SYNONYMS.get(name, name)].make(params)
+
+
+def checked(params: Mapping[str, Any], lenient: bool = False) -> Dict[str, Any]:
+    """The parameters with defaults in the place of those that are not there, and numbers as numbers.
+
+    Raises ArgumentError for an unknown key (lenient: a UserWarning), and for what should be a number and is none.
+    """
+    found = dict(DEFAULTS)
+    for key, value in params.items():
+        if key not in DEFAULTS and key not in DEEPREDUCE_KEYS:
+            close = difflib.get_close_matches(str(key), [*DEFAULTS, *DEEPREDUCE_KEYS], 1)
+            words = f"parameter {key!r} is not known" + (f"; is it {close[0]!r}?" if close else "")
+            if not lenient:
+                raise ArgumentError(words)
+            warnings.warn(words, UserWarning, stacklevel=4)
+        found[key] = value
+    for key, default in DEFAULTS.items():
+        if isinstance(default, (int, float)) and not isinstance(default, bool):
+            try:
+                found[key] = type(default)(found[key])
+                if found[key] != float(params.get(key, default)):
+                    raise ValueError
+            except (TypeError, ValueError):
+                kind = "an integer" if isinstance(default, int) else "a number"
+                raise ArgumentError(f"{key} is {params[key]!r}, not {kind}") from None
+    return found
+
+
+def grace_from_params(
+    params: Mapping[str, Any],
+    *,
+    lenient: bool = False,
+    make_compressor: Callable[[Mapping[str, Any]], Compressor] = compressor_from,
+) -> Communicator:
+    """A communicator, with compressor and memory.
+
+    params   GRACE's keys: compressor, memory, communicator, world_size, compress_ratio, threshold, quantum_num, bucket_size,
+             momentum, gradient_clipping, lr, compress_rank, quantiles, error_bound, kernel; and beta, gamma (memory
+             residual), clip (terngrad), rounding (natural), sparsity (3lc), plan (compressor plan), seed, group, rank.
+             None is required
+    lenient  an unknown key is a UserWarning. GRACE says nothing
+
+    Raises UnknownName, ArgumentError (an unknown key, a value that does not go, a compressor that does not go with the
+    memory or the communicator), Unsupported and ArgumentError for a codec that the loaded library lacks.
+
+    >>> import deepreduce.grace
+    >>> grc = deepreduce.grace.grace_from_params({"compressor": "topk", "memory": "residual", "communicator": "allgather"})
+    >>> deepreduce.grace.grace_from_params({"compressor": "topk", "memory": "residual"})
+    Traceback (most recent call last):
+    deepreduce.errors.ArgumentError: Allreduce does not go with Sparsifier: its payloads cannot be added up: ...
+    """
+    chosen = checked(params, lenient)
+    if chosen.get("deepreduce") and not lenient:
+        raise ArgumentError(f"deepreduce = {chosen['deepreduce']!r} is a key of deepreduce_from_params")
+    compressor = make_compressor(chosen)
+    memory = MEMORIES[named("memory", chosen["memory"], MEMORIES)](chosen)
+    kind = COMMUNICATORS[named("communicator", chosen["communicator"], COMMUNICATORS)]
+    more: Dict[str, Optional[int]] = {"rank": chosen["rank"]} if kind is Broadcast else {}
+    communicator: Communicator = kind(compressor, memory, chosen["world_size"], group=chosen["group"], **more)
+    return communicator

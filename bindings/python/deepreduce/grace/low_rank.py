@@ -1,0 +1,148 @@
+"""PowerSGD under GRACE's contracts (Vogels et al. 2019): the library's Transform, of which all-reduces carry the factors."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ArgumentError, Error, Unsupported
+from ..plan import as_plan
+from .compressors import flat_on_host
+from .contracts import Compressor, Memory
+from .memories import ResidualMemory
+from .meters import count
+from .rank_wire import Wire
+
+
+class Reduced(NamedTuple):
+    """The mean over ranks is known before anything is sent: of rank r, or exact where factors would not be smaller."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+    mean: Tensor
+    exact: bool
+
+
+class PowerSGDCompressor(Compressor):
+    """Means of rank `rank`, with a warm start for each name. `compress` reduces the factors, so its payload is empty, and
+    the communicator is allreduce. Tensors of one dimension are reduced as they are.
+
+    rank                    of the factors, from 1
+    use_memory, world_size  GRACE's, without a meaning here: the mean is that of all ranks
+    group                   a process group; None: torch.distributed's own
+    """
+
+    linear, sparse, reduces = True, False, True
+
+    def __init__(self, rank: int = 1, use_memory: bool = False, world_size: int = 1, *, seed: int = 0, group: Any = None) -> None:
+        super().__init__()
+        try:
+            self._kind: Any = importlib.import_module("deepreduce.transform").Transform
+        except ModuleNotFoundError:
+            raise Unsupported("powersgd: this package has no deepreduce.transform (transform=lowrank)") from None
+        self._plan, self._seed, self._group = as_plan(f"transform=lowrank(rank={rank})"), seed, group
+        self._transforms: Dict[str, Any] = {}
+        self._loaded: Dict[str, Tensor] = {}
+        self._sizes: Dict[str, int] = {}  # of first factors, which all ranks know
+
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Reduced]:
+        return self._run(tensor, name, None)
+
+    def refuse(self, name: str, error: Exception) -> None:
+        """Takes part in the reduction of the other ranks, and raises."""
+        self._run(torch.empty(0), name, error)
+
+    def _run(self, tensor: Tensor, name: str, error: Optional[Exception]) -> Tuple[List[Tensor], Reduced]:
+        wire, transform, factor = Wire(self._group), None, torch.empty(0)
+        # An element for each rank is reduced beside the tensor: 1 where the rank cannot begin, so that nobody waits.
+        marks, mean = torch.zeros(wire.size), torch.empty(0)
+        if error is None:
+            try:
+                x = flat_on_host(tensor, name).float().view(tensor.shape or (1,))
+                found, mean = self._transform(name, x, wire.size), torch.empty_like(x)
+                found.begin([x, marks], [mean, marks])
+                transform, factor = found, torch.from_numpy(found.factor())
+            except Exception as caught:  # whatever it is, the others wait
+                if isinstance(caught, Error) and not str(caught).startswith(f"{name} "):
+                    caught.args = (f"{name}: {caught}",)
+                error = caught
+        if name not in self._sizes:
+            try:
+                wire.agree_on(name, factor.numel(), error, "numbers")
+            except Exception:
+                if transform is not None:
+                    transform.cancel()
+                raise
+            self._sizes[name] = factor.numel()
+        if error is not None:
+            factor = torch.zeros(self._sizes[name])
+            factor[wire.rank - wire.size] = 1
+        sent = [self._reduce(factor, wire)]
+        if factor[-wire.size :].any():
+            if transform is not None:
+                transform.cancel()
+            wire.raise_failure(name, error)
+        assert transform is not None
+        while not transform.next(1 / wire.size):
+            sent.append(self._reduce(torch.from_numpy(transform.factor()), wire))
+        count(sent, tensor)
+        exact = transform.info().matrices == 0
+        return [], Reduced(tensor.shape, tensor.dtype, mean.to(tensor.device), exact)
+
+    def _reduce(self, factor: Tensor, wire: Wire) -> Tensor:
+        """The sum over ranks, in place."""
+        there = factor.to(wire.device)
+        dist.all_reduce(there, group=wire.group)
+        if there is not factor:
+            factor.copy_(there)
+        return factor
+
+    def _transform(self, name: str, x: Tensor, ranks: int) -> Any:
+        shapes = [tuple(x.shape), (ranks,)]
+        transform = self._transforms.get(name)
+        if transform is None:
+            transform = self._kind(shapes, self._plan, seed=self._seed)
+            if name in self._loaded:
+                transform.load_state(self._loaded.pop(name).numpy())
+            self._transforms[name] = transform
+        if transform.shapes != shapes:
+            raise ArgumentError(f"{name} has shape {tuple(x.shape)} on {ranks} ranks, its factors are of {transform.shapes}")
+        return transform
+
+    def decompress(self, tensors: Sequence[Tensor], ctx: Reduced) -> Tensor:
+        return ctx.mean.to(ctx.dtype, copy=True).view(ctx.shape)
+
+    def refuses(self, memory: Memory) -> Optional[str]:
+        if getattr(memory, "keeps_what_was_not_sent", False) and not isinstance(memory, PowerSGDMemory):
+            return "what it keeps is the mean's error, not this rank's: take memory powersgd or none"
+        return None
+
+    def state_dict(self) -> Dict[str, Any]:
+        # What was loaded and not used yet is kept as well.
+        return {**self._loaded, **{name: torch.from_numpy(each.state()) for name, each in self._transforms.items()}}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._transforms.clear()
+        self._loaded = dict(state)
+
+
+class PowerSGDMemory(ResidualMemory):
+    """Error feedback (algorithm 2 of the paper): residual = residual + tensor less the mean that all ranks got; 0 where that
+    is exact.
+
+    q_memory, compress_rank  GRACE's, without a meaning here: the compressor keeps its factors itself
+    """
+
+    def __init__(self, q_memory: Any = None, compress_rank: int = 1) -> None:
+        super().__init__()
+
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        if not ctx.exact:
+            super().update(tensor, name, compressor, tensor_compressed, ctx)
+
+    def refuses(self, compressor: Compressor) -> Optional[str]:
+        return None if isinstance(compressor, PowerSGDCompressor) else "it is for compressor powersgd"

@@ -1,0 +1,176 @@
+"""Memories: what was not sent, by name, on the tensor's device. They are saved, restored, freed and measured."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from ..errors import ArgumentError
+from .contracts import Compressor, Memory
+
+
+class NoneMemory(Memory):
+    """Forgets what was not sent."""
+
+    def compensate(self, tensor: Tensor, name: str) -> Tensor:
+        return tensor
+
+
+class KeptMemory(Memory):
+    """Tensors by name, in the dicts that `_slots` names.
+
+    A tensor of another shape or type than the first under its name is an ArgumentError: `reset(name)` forgets the old one.
+    """
+
+    keeps_what_was_not_sent = True
+    _slots: Tuple[str, ...] = ("residuals",)
+
+    def __init__(self) -> None:
+        self.residuals: Dict[str, Tensor] = {}
+
+    def reset(self, name: Optional[str] = None) -> None:
+        """Forgets a name, or all of them, and frees their memory."""
+        for slot in self._slots:
+            kept: Dict[str, Tensor] = getattr(self, slot)
+            if name is None:
+                kept.clear()
+            else:
+                kept.pop(name, None)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that are kept, of all names."""
+        return sum(each.numel() * each.element_size() for slot in self._slots for each in getattr(self, slot).values())
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {slot: {name: each.clone() for name, each in getattr(self, slot).items()} for slot in self._slots}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        if set(state) != set(self._slots):
+            raise ArgumentError(
+                f"the state has {', '.join(sorted(state)) or 'nothing'}; {type(self).__name__} keeps {', '.join(self._slots)}"
+            )
+        for slot in self._slots:
+            setattr(self, slot, {name: each.clone() for name, each in state[slot].items()})
+
+    def _kept(self, kept: Dict[str, Tensor], tensor: Tensor, name: str) -> Optional[Tensor]:
+        """What is kept under the name, beside this tensor; None if that is the first."""
+        found = kept.get(name)
+        if found is not None and found.shape != tensor.shape:
+            raise ArgumentError(
+                f"{name} has shape {tuple(tensor.shape)}, its residual {tuple(found.shape)}: names are of one shape; reset(name) forgets it"
+            )
+        return None if found is None else found.to(tensor.device)
+
+
+class ResidualMemory(KeptMemory):
+    """Error feedback (Seide et al. 2014; Stich et al. 2018): beta * residual + gamma * tensor, residual = that less what was
+    sent, as the receivers decode it. The first residual is 0.
+
+    dtype  of the residuals; None: that of the tensors. torch.float16 halves the memory, and rounds
+    """
+
+    def __init__(self, beta: float = 1.0, gamma: float = 1.0, *, dtype: Optional[torch.dtype] = None) -> None:
+        super().__init__()
+        self.beta, self.gamma, self._dtype = beta, gamma, dtype
+
+    def compensate(self, tensor: Tensor, name: str) -> Tensor:
+        kept = self._kept(self.residuals, tensor, name)
+        if kept is None:
+            return tensor if self.gamma == 1 else self.gamma * tensor
+        return self.beta * kept.to(tensor.dtype) + self.gamma * tensor
+
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        self._add(tensor.detach(), name, compressor, tensor_compressed, ctx, -1)
+
+    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        if name in self.residuals:
+            self._add(self.residuals[name], name, compressor, tensor_compressed, ctx, 1)
+
+    def _add(self, base: Tensor, name: str, compressor: Compressor, payload: Any, ctx: Any, scale: float) -> None:
+        # A copy even where it is the caller's alone: memory and gradient must not be one.
+        residual = base.clone(memory_format=torch.contiguous_format)
+        compressor.decompress_add(payload, ctx, residual, scale)
+        self.residuals[name] = residual if self._dtype is None else residual.to(self._dtype)
+
+
+class EFSignSGDMemory(ResidualMemory):
+    """residual + lr * tensor, from the first step on (Karimireddy et al. 2019). It goes with compressor efsignsgd, which
+    divides by the same lr."""
+
+    def __init__(self, lr: float = 0.1) -> None:
+        super().__init__(1.0, lr)
+        self.lr = lr
+
+    def refuses(self, compressor: Compressor) -> Optional[str]:
+        if getattr(compressor, "lr", None) != self.lr:
+            return f"what it multiplies by lr = {self.lr:g} only compressor efsignsgd of the same lr divides by it again"
+        return None
+
+
+class DgcMemory(KeptMemory):
+    """DGC's momentum correction (Lin et al. 2018): u = momentum * u + tensor, v = v + u; v is sent, and both become 0
+    where an element was sent (momentum factor masking).
+
+    momentum            0.9, say
+    gradient_clipping   False; True: elements are cut to the root of the mean, over ranks, of the squared norm of the
+                        tensor, which takes an all-reduce a tensor, as GRACE has it; a number N: a tensor whose L2 norm is
+                        above N / sqrt(ranks) is scaled down to that, as the paper has it, without an exchange
+    world_size, group   ranks that clipping counts; None: torch.distributed's own
+
+    residuals is u, gradients is v, by name. If an exchange fails, what was sent is lost.
+    """
+
+    _slots = ("residuals", "gradients")
+
+    def __init__(
+        self, momentum: float = 0.9, gradient_clipping: Any = False, world_size: Optional[int] = None, *, group: Any = None
+    ) -> None:
+        super().__init__()
+        if gradient_clipping is not True and not float(gradient_clipping) >= 0:
+            raise ArgumentError(f"gradient_clipping is {gradient_clipping!r}: False, True or a norm above 0")
+        self.momentum, self.gradient_clipping, self.world_size, self.group = momentum, gradient_clipping, world_size, group
+        self.gradients: Dict[str, Tensor] = {}
+        self._next: Dict[str, Tuple[Tensor, Tensor]] = {}  # u and v of a step that is not sent yet
+
+    def compensate(self, tensor: Tensor, name: str) -> Tensor:
+        clipped = self._clipped(tensor.detach())  # first: the other ranks reduce a norm, whatever this one refuses
+        before = self._kept(self.residuals, tensor, name)
+        tensor = clipped
+        momentum = tensor.clone() if before is None else self.momentum * before + tensor
+        velocity = momentum.clone() if before is None else self.gradients[name].to(tensor.device) + momentum
+        # Not kept before `update`: a NaN that no compressor takes must not stay.
+        self._next[name] = momentum, velocity
+        return velocity
+
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        if isinstance(ctx, tuple) and len(ctx) == 3 and torch.is_tensor(ctx[1]) and ctx[1].dtype == torch.bool:
+            sent = ctx[1].view(tensor.shape)  # GRACE's ctx: (shape, mask, number of elements)
+        else:
+            sent = compressor.decompress(tensor_compressed, ctx) != 0
+        momentum, velocity = self._next.pop(name)
+        # Out of place: `tensor` is v, which the caller has.
+        self.residuals[name], self.gradients[name] = momentum.masked_fill(sent, 0), velocity.masked_fill(sent, 0)
+
+    def refuses(self, compressor: Compressor) -> Optional[str]:
+        if compressor.sparse is False:
+            return "it forgets the elements that were sent, and this compressor sends all of them, roughly"
+        return None
+
+    def _clipped(self, tensor: Tensor) -> Tensor:
+        clip = self.gradient_clipping
+        if clip is False or clip == 0:
+            return tensor
+        grouped = dist.is_available() and dist.is_initialized()
+        ranks = self.world_size or (dist.get_world_size(self.group) if grouped else 1)
+        if clip is not True:
+            norm = torch.linalg.vector_norm(tensor.float())
+            return tensor * torch.clamp(clip / (ranks**0.5 * norm), max=1).to(tensor.dtype)
+        squares = tensor.float().square().sum()
+        if grouped:
+            dist.all_reduce(squares, group=self.group)
+        bound = (squares / ranks).sqrt().to(tensor.dtype)
+        return torch.minimum(torch.maximum(tensor, -bound), bound)

@@ -1,0 +1,241 @@
+"""DeepReduce as its paper has it (Kostopoulou et al., NeurIPS 2021): a wrapper around a sparsifier of GRACE's, which codes
+indices, values, or both. Its names and keys; the frames are the library's."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+
+import torch
+from torch import Tensor
+
+from ..encoding import encode
+from ..errors import ArgumentError
+from ..header import inspect
+from ..plan import Plan, as_plan
+from ..tensor import Sparse
+from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, sparse_of
+from .contracts import Communicator, Compressor, rank_of
+from .factory import UnknownName, grace_from_params
+from .meters import count
+
+Params = Mapping[str, Any]
+
+SMALL = 1000  # tensors of up to so many elements are not coded: key and value each, in a frame
+
+_POLICIES = {"leftmost": "leftmost", "random": "p1", "p0": "p0", "p1": "p1", "p2": "p2", "naive": "naive",
+             "middle": "middle", "rightmost": "rightmost"}  # fmt: skip
+
+
+def _bloom(params: Params) -> str:
+    policy = params.get("policy") or "leftmost"
+    if policy not in _POLICIES:
+        raise UnknownName(f"no policy is called {policy!r}; there are: {', '.join(_POLICIES)}")
+    fpr = params.get("fpr")
+    # Left open: a tenth of the density, which `SparseWrapper` fills in.
+    return f"bloom(policy={_POLICIES[policy]}" + (f",fpr={float(fpr)!r})" if fpr else ",fpr={fpr})")
+
+
+def _qsgd(params: Params) -> str:
+    return f"qsgd(levels={params.get('quantum_num', 127)},bucket={params.get('bucket_size', 512)})"
+
+
+INDEX: Dict[str, Callable[[Params], str]] = {
+    "bloom": _bloom,
+    "bloom_cpu": _bloom,
+    "rle": lambda params: "rle",
+    "huffman": lambda params: "raw+huffman",
+    "gzip": lambda params: "raw+deflate",
+}
+
+VALUE: Dict[str, Callable[[Params], str]] = {
+    "polyfit": lambda params: f"fit_poly(degree={params.get('poly_degree', 5)})",
+    "polyfit_cpu": lambda params: f"fit_poly(degree={params.get('poly_degree', 5)},knots=chord,segments=5)",
+    "qsgd": _qsgd,
+    "gzip": lambda params: "raw+deflate",
+}
+
+
+def codec_of(role: str, name: Any, params: Params) -> str:
+    """The text of a codec: of DeepReduce's names, or as a plan has it, "golomb(adaptive=1)", say. UnknownName."""
+    known = INDEX if role == "index" else VALUE
+    if name in known:
+        return known[name](params)
+    try:
+        as_plan(f"{role}={name}")
+    except ArgumentError as error:
+        raise UnknownName(f"no {role} codec is called {name!r}; there are: {', '.join(known)}, and plans' own: {error}") from None
+    return str(name)
+
+
+class SparseWrapper(Compressor):
+    """What the wrappers share.
+
+    sparsifier  topk or threshold, or any other compressor whose `compress` gives (values, indices) and a ctx. Ours are asked
+                for their stage `sparsify=` instead: then the false positives of a Bloom filter get the dense tensor's
+                values, and the support is selected once. Another's false positives get 0
+    params      the keys of deepreduce_from_params
+
+    The payload is a frame. Tensors of up to 1000 elements are sent as keys and values.
+    """
+
+    coded: Tuple[str, ...] = ()
+    linear, sparse = False, True
+
+    def __init__(self, sparsifier: Compressor, params: Params) -> None:
+        if getattr(sparsifier, "sparse", None) is False:
+            raise ArgumentError(f"{type(sparsifier).__name__} sends all elements: DeepReduce wraps a sparsifier, topk or threshold")
+        super().__init__(sparsifier.average, tensors_size_are_same=False)
+        texts = {"index": "raw", "value": "raw"}
+        inner = sparsifier
+        if isinstance(sparsifier, SparseWrapper):  # what that codes stays
+            texts = {"index": sparsifier.index, "value": sparsifier.value}
+            inner = sparsifier.sparsifier
+        self.sparsifier: Compressor = inner
+        defaults = {"index": "bloom", "value": "polyfit"}
+        texts.update({role: codec_of(role, params.get(role, defaults[role]), params) for role in self.coded})
+        self.index: str = texts["index"]
+        self.value: str = texts["value"]
+        if hasattr(inner, "sparsify"):
+            self.sparsify: Callable[[int], str] = inner.sparsify
+        self._fpr = "0"  # of the selected share, as the library has it
+        self._steps, self._told = Steps(), bool(params.get("micro-benchmark"))
+        self._plans: PlanCompressor = PlanCompressor(self._plan, inner.average)
+
+    def _plan(self, elements: int) -> str:
+        sparsify = self.sparsify(elements) if hasattr(self, "sparsify") else "none"
+        if elements <= SMALL:
+            return f"sparsify={sparsify} index=raw value=raw"
+        return f"sparsify={sparsify} index={self.index.replace('{fpr}', self._fpr)} value={self.value}"
+
+    def _set_fpr(self, count: int, elements: int) -> None:
+        """The paper's default. To two digits, so that a plan is parsed once for many steps."""
+        self._fpr = f"{0.1 * max(count, 1) / max(elements, 1):.1e}"
+
+    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Any]:
+        begin = time.perf_counter()
+        if hasattr(self, "sparsify"):
+            if "{fpr}" in self.index and hasattr(self.sparsify, "count"):
+                self._set_fpr(self.sparsify.count(tensor), tensor.numel())
+            payload, ctx = self._plans.compress(tensor, name)
+        else:
+            payload, ctx = self._compress_another(tensor, name)
+        if self._told:
+            self._print(tensor, payload, begin)
+        return payload, ctx
+
+    def skip(self, name: str) -> None:
+        if hasattr(self, "sparsify"):
+            self._plans.skip(name)
+        else:
+            self._steps.next(name)
+            getattr(self.sparsifier, "skip", lambda _: None)(name)
+
+    def _compress_another(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Any]:
+        step, key = self._steps.next(name)
+        (values, indices), inner = self.sparsifier.compress(tensor, name)
+        elements = tensor.numel()
+        sparse = Sparse(indices.detach().to("cpu"), flat_on_host(values, name), (elements,))
+        self._set_fpr(indices.numel(), elements)
+        plan: Plan = as_plan(self._plan(elements))
+        frame = encode(sparse, plan, step=step, private_seed=rank_of(), key=key, tag=key ^ step)
+        payload = [torch.frombuffer(bytearray(frame), dtype=torch.uint8).to(tensor.device)]
+        count(payload, tensor)
+        return payload, (Context(tensor.shape, tensor.dtype, key ^ step), inner)
+
+    def decompress(self, tensors: Sequence[Tensor], ctx: Any) -> Tensor:
+        begin = time.perf_counter()
+        if isinstance(ctx, Context):
+            dense = self._plans.decompress(tensors, ctx)
+        else:
+            about, inner = ctx
+            device = tensors[0].device
+            found = sparse_of(bytes_of(tensors), torch.empty(0, dtype=about.dtype))
+            dense = self.sparsifier.decompress((found.values.to(device), found.indices.to(device)), inner)
+        if self._told:
+            print(f"decompress: {1e3 * (time.perf_counter() - begin):.3f} ms")
+        return dense
+
+    def decompress_add(self, tensors: Sequence[Tensor], ctx: Any, out: Tensor, scale: float = 1.0) -> None:
+        if isinstance(ctx, Context):
+            self._plans.decompress_add(tensors, ctx, out, scale)
+        else:
+            super().decompress_add(tensors, ctx, out, scale)
+
+    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: Any) -> Tensor:
+        begin = time.perf_counter()
+        if not isinstance(ctx, Context):
+            return super().merge(payloads, ctx)
+        total = self._plans.merge(payloads, ctx)
+        if self._told:
+            print(f"decompress: {1e3 * (time.perf_counter() - begin):.3f} ms, {len(payloads)} ranks")
+        return total
+
+    def aggregate(self, tensors: Sequence[Tensor]) -> Tensor:
+        return self.sparsifier.aggregate(tensors)
+
+    def _print(self, tensor: Tensor, payload: Sequence[Tensor], begin: float) -> None:
+        """The paper's micro-benchmark: times, and volumes relative to the dense tensor."""
+        took = time.perf_counter() - begin
+        (told,) = inspect(bytes_of(payload)).tensors
+        dense = max(1, tensor.numel() * tensor.element_size())
+        print(
+            f"compress: {1e3 * took:.3f} ms, {tensor.numel()} elements, {told.support} sent; relative volume: "
+            f"indices {(told.index_size + told.order_size) / dense:.5f}, values {told.value_size / dense:.5f}, "
+            f"frame {payload[0].numel() / dense:.5f}"
+        )
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {"plans": self._plans.state_dict(), "steps": dict(self._steps.steps), "sparsifier": self.sparsifier.state_dict()}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        self._plans.load_state_dict(state["plans"])
+        self._steps.steps = dict(state["steps"])
+        self.sparsifier.load_state_dict(state["sparsifier"])
+
+
+class ValueCompressor(SparseWrapper):
+    """Codes the values: params["value"] is polyfit (default), polyfit_cpu, qsgd, gzip, or a value codec of a plan."""
+
+    coded = ("value",)
+
+
+class IndexCompressor(SparseWrapper):
+    """Codes the indices: params["index"] is bloom (default), bloom_cpu, rle, huffman, gzip, or an index codec of a plan."""
+
+    coded = ("index",)
+
+
+class DeepReduce(SparseWrapper):
+    """Codes both. The permutation of a value codec that sorts travels in as many bits as it needs."""
+
+    coded = ("index", "value")
+
+
+WRAPPERS = {"value": ValueCompressor, "index": IndexCompressor, "both": DeepReduce}
+
+
+def deepreduce_from_params(params: Params, **options: Any) -> Communicator:
+    """grace_from_params, whose compressor is wrapped as params["deepreduce"] says: None, "value", "index" or "both".
+
+    value, poly_degree (5), quantum_num (127), bucket_size (512)  the codec of the values
+    index, policy (leftmost), fpr (a tenth of the density)        that of the indices
+    micro-benchmark                                               True: prints times and volumes
+    sort, hash_table, dense_tensor                                have no meaning here: nothing is hashed by a table, and
+                                                                  codecs sort what they need sorted
+    options                                                       those of grace_from_params
+
+    The sparsifier is topk or threshold; of ours dgc and randomk go, too. Raises as grace_from_params does.
+
+    >>> import deepreduce.grace
+    >>> grc = deepreduce.grace.deepreduce_from_params({
+    ...     "compressor": "topk", "memory": "residual", "communicator": "allgather", "compress_ratio": 0.01,
+    ...     "deepreduce": "index", "index": "bloom", "policy": "p0"})
+    """
+    mode = params.get("deepreduce")
+    if mode is not None and mode not in WRAPPERS:
+        raise UnknownName(f"deepreduce is {mode!r}; there are: None, {', '.join(WRAPPERS)}")
+    grace = grace_from_params({key: value for key, value in params.items() if key != "deepreduce"}, **options)
+    if mode is not None:
+        grace.compressor = WRAPPERS[mode](grace.compressor, params)
+    return grace

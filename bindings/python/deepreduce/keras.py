@@ -1,0 +1,178 @@
+"""deepreduce.keras: compressed gradients for Keras 3 over TensorFlow. Imported on request.
+
+    with tf.distribute.MirroredStrategy().scope():
+        model.compile(deepreduce.keras.compress(keras.optimizers.SGD(0.1), plan), loss, jit_compile=False)
+
+compress     an optimizer whose replicas exchange frames instead of dense gradients
+Compression  its residuals and figures
+
+The replicas of a tf.distribute strategy gather rows of bytes, which are as long at every step: frames and the room that
+they did not need. The codecs run on the CPU, called by tf.numpy_function, so XLA cannot compile the step.
+"""
+
+from __future__ import annotations
+
+import io
+import threading
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import keras
+import numpy
+import tensorflow as tf
+
+from ._rows import Rows, plan_of_frames
+from .errors import ArgumentError, Unsupported
+from .plan import Plan
+
+__all__ = ["Compression", "Stats", "compress"]
+
+_WORD = 4  # bytes: collectives of TensorFlow take int32, not uint8
+
+
+class Stats(NamedTuple):
+    """Of a replica: steps, and bytes of the last step: gradients, frames, and the row that travelled."""
+
+    steps: int
+    dense: int
+    frame: int
+    row: int
+
+
+class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
+    """What `compress` keeps beside the optimizer: the residuals of the replicas of this process, by their number.
+    tf.train.Checkpoint(optimizer=…) saves and restores them with the optimizer."""
+
+    def __init__(self, plan: Union[str, Plan], bypass: int, flat: bool, seed: int) -> None:
+        """Not for callers: compress makes them."""
+        self._plan, self._options = plan_of_frames(plan), (bypass, flat, seed)
+        self._lock = threading.Lock()
+        self._rows: Optional[Rows] = None
+        self._states: Dict[int, Any] = {}
+        self._steps: Dict[int, int] = {}
+        self._used: Dict[int, int] = {}
+
+    def stats(self, replica: int = 0) -> Stats:
+        """What the steps of a replica of this process took."""
+        rows = self._rows
+        if rows is None or replica not in self._steps:
+            return Stats(0, 0, 0, 0)
+        dense = sum(n * dtype.itemsize for n, (_, dtype) in zip(rows.elements, rows.shapes))
+        return Stats(self._steps[replica], dense, self._used[replica], rows.size)
+
+    def state_dict(self) -> Dict[str, Any]:
+        """Steps and residuals of the replicas of this process: numbers and arrays of bytes, which numpy.savez takes.
+        A training that goes on from them, and from the optimizer and the model, is the same, bit for bit."""
+        return {f"{i}": numpy.array(state) for i, state in self._states.items()} | {
+            f"step{i}": step for i, step in self._steps.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes what state_dict gave. Raises ArgumentError for residuals of other gradients, now or in the next step."""
+        states = {int(name): numpy.array(each) for name, each in state.items() if not name.startswith("step")}
+        if self._rows is not None and any(each.size != self._rows.state_size for each in states.values()):
+            raise ArgumentError(f"the residuals are not of {self._rows.state_size} bytes: they are of other gradients")
+        self._states = states
+        self._steps = {int(name[4:]): int(each) for name, each in state.items() if name.startswith("step")}
+
+    def serialize(self) -> bytes:
+        """state_dict, for tf.train.Checkpoint."""
+        file = io.BytesIO()
+        numpy.savez(file, **self.state_dict())
+        return file.getvalue()
+
+    def deserialize(self, string_value: bytes) -> None:
+        """load_state_dict, for tf.train.Checkpoint."""
+        with numpy.load(io.BytesIO(string_value)) as state:
+            self.load_state_dict(dict(state))
+
+    def sum(self, gradients: Sequence[Any]) -> List[Any]:
+        """The sum over replicas, in a replica context: each gets the same bits."""
+        with self._lock:  # replicas of an eager step are threads
+            if self._rows is None:
+                shapes = [(tuple(each.shape), each.dtype.as_numpy_dtype) for each in gradients]
+                if any(None in shape for shape, _ in shapes):
+                    raise Unsupported("a gradient has no static shape, so its row has no size")
+                self._rows = Rows(shapes, self._plan, *self._options)
+                self._rows.warn_if_dense()
+        context = tf.distribute.get_replica_context()
+        replicas = context.num_replicas_in_sync
+        row, step = tf.numpy_function(
+            self._encode, [context.replica_id_in_sync_group, *gradients], [tf.int32, tf.int64], name="deepreduce_encode"
+        )
+        row.set_shape([self._rows.size // _WORD])
+        row = row[None]
+        rows = context.all_gather(row, axis=0) if replicas > 1 else row
+        sums = tf.numpy_function(self._sum, [step, rows], [tf.float32] * len(gradients), name="deepreduce_sum")
+        sums = [sums] if tf.is_tensor(sums) else sums  # of a list of one
+        for each, gradient in zip(sums, gradients):
+            each.set_shape(gradient.shape)
+        return [tf.cast(each, gradient.dtype) for each, gradient in zip(sums, gradients)]
+
+    def _encode(self, replica: Any, *gradients: Any) -> Tuple[Any, Any]:
+        rows, i = self._rows, int(replica)
+        assert rows is not None
+        with self._lock:
+            states = self._states.setdefault(i, numpy.zeros(rows.state_size, numpy.uint8))
+            step = self._steps.get(i, 0)
+            self._steps[i] = step + 1
+        if states.size != rows.state_size:
+            raise ArgumentError(
+                f"the residuals of replica {i} have {states.size} bytes, these gradients want {rows.state_size}"
+            )
+        row = numpy.empty(rows.size, numpy.uint8)
+        self._used[i] = rows.encode(gradients, row, states, step, i)
+        return row.view(numpy.int32), numpy.int64(step)
+
+    def _sum(self, step: Any, gathered: Any) -> List[Any]:
+        assert self._rows is not None
+        return list(self._rows.sum(list(gathered.view(numpy.uint8)), int(step)))
+
+
+class _Compressed:
+    """Before an optimizer's class: where TensorFlow's backend of Keras sums the gradients of the replicas."""
+
+    compression: Compression
+
+    def _all_reduce_sum_gradients(self, grads_and_vars: Any) -> Any:
+        pairs = list(grads_and_vars)
+        gradients = [tf.convert_to_tensor(gradient) for gradient, _ in pairs if gradient is not None]
+        if not gradients or tf.distribute.get_replica_context() is None:
+            return super()._all_reduce_sum_gradients(pairs)  # type: ignore[misc]
+        sums = iter(self.compression.sum(gradients))
+        return [(gradient if gradient is None else next(sums), variable) for gradient, variable in pairs]
+
+
+def compress(optimizer: Any, plan: Union[str, Plan], *, bypass: int = 1000, flat: bool = True, seed: int = 0) -> Any:
+    """A new optimizer of the same kind and configuration, whose replicas exchange frames. What Keras does with it
+    is as ever: clipping, weight decay, schedules; it is saved as the optimizer that it was made of.
+
+    optimizer  a Keras optimizer that has not been used yet
+    plan       a plan or its text
+    bypass     gradients of fewer elements travel exactly, in the same row
+    flat       the gradients of the plan are one tensor (bucket=flat)
+    seed       of random numbers
+
+    Its `compression` has the residuals, which tf.train.Checkpoint takes along; beside files of Keras's own save them. With
+    one replica, its own gradients are encoded and decoded. A replica that cannot encode (a NaN, say) is an error of
+    TensorFlow on all replicas, with the words of PeerError; they name it.
+
+    Raises Unsupported over another backend than TensorFlow, ArgumentError for what is no fresh optimizer.
+    """
+    if keras.backend.backend() != "tensorflow":
+        raise Unsupported(
+            f"Keras over {keras.backend.backend()} has no gradients of replicas to exchange: over jax use deepreduce.jax in"
+            " a loop of your own, over torch deepreduce.torch.DDPHook"
+        )
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise ArgumentError(f"compress takes a Keras optimizer, not a {type(optimizer).__name__}")
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ArgumentError("compress the inner optimizer: LossScaleOptimizer(compress(optimizer, plan))")
+    kind = type(optimizer)
+    if not hasattr(kind, "_all_reduce_sum_gradients"):
+        raise Unsupported(f"Keras {keras.__version__} does not sum the gradients of replicas where 3.15 does")
+    if optimizer.built:
+        raise ArgumentError("the optimizer has been used already: compress a fresh one")
+    compressed: Any = type(kind.__name__, (_Compressed, kind), {"__module__": kind.__module__, "__doc__": kind.__doc__})
+    made = compressed.from_config(optimizer.get_config())
+    made.compression = Compression(plan, bypass, flat, seed)
+    return made

@@ -1,0 +1,72 @@
+"""deepreduce.lightning: compressed gradients for Lightning's strategy "ddp". Imported on request.
+
+    trainer = lightning.Trainer(strategy="ddp", callbacks=[deepreduce.lightning.Compress(plan)], …)
+
+A callback, since DDPStrategy(ddp_comm_hook=…) is ignored without a GPU, and would not save the residuals.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+import lightning
+import torch
+import torch.distributed as dist
+
+from .errors import ArgumentError, Unsupported
+from .torch import DDPHook, Plans
+
+__all__ = ["Compress"]
+
+_KEY = "deepreduce"  # in a checkpoint
+
+
+class Compress(lightning.Callback):  # type: ignore[misc]
+    """Registers a DDPHook with the model of each fit. A trainer of one process is left as it is.
+
+    plan     as of deepreduce.torch.DDPHook
+    options  its other arguments
+    hook     the DDPHook of the last fit: stats() and the rest; None before the first
+
+    Checkpoints hold the residuals of all ranks (4 bytes an element and rank), so that a resumed training is the same,
+    bit for bit. Raises Unsupported for a strategy without DistributedDataParallel, and what DDPHook raises.
+    """
+
+    def __init__(self, plan: Plans, **options: Any) -> None:
+        self.hook: Optional[DDPHook] = None
+        self._plan, self._options = plan, options
+        self._loaded: Optional[Dict[str, Any]] = None
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Lightning calls it once the model is in DistributedDataParallel."""
+        if trainer.world_size == 1:
+            return
+        ddp = trainer.strategy.model
+        if not isinstance(ddp, torch.nn.parallel.DistributedDataParallel):
+            raise Unsupported(
+                f"{type(trainer.strategy).__name__} has no DistributedDataParallel to hook into: Trainer(strategy='ddp') has"
+            )
+        hook = DDPHook(self._plan, **self._options)
+        state = self._loaded or (None if self.hook is None else self.hook.state_dict())
+        if state is not None:
+            hook.load_state_dict(state)
+        self.hook, self._loaded = hook.register(ddp), None
+
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
+        """Lightning calls it on all ranks, and writes what rank 0 has."""
+        if self.hook is None:
+            return
+        states: List[Any] = [None] * trainer.world_size
+        dist.gather_object(self.hook.state_dict(), states if trainer.global_rank == 0 else None)
+        checkpoint[_KEY] = states
+
+    def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
+        """Takes this rank's state. Of a checkpoint without any, the residuals begin at zero."""
+        states = checkpoint.get(_KEY)
+        if states is None:
+            return
+        if len(states) != trainer.world_size:
+            raise ArgumentError(
+                f"the checkpoint has residuals of {len(states)} ranks, there are {trainer.world_size} here"
+            )
+        self._loaded = states[trainer.global_rank]

@@ -1,0 +1,255 @@
+"""PowerSGD (Vogels et al. 2019): matrices travel as two thin factors, which ranks all-reduce (exchange.h, Transform).
+
+`transform=lowrank(rank=4) feedback=residual` makes no frames, so it is no plan for encode. A Transform computes the
+factors; any all-reduce of float32 adds them up. Imported on request: `import deepreduce.transform`. deepreduce.torch's
+DDPHook takes such a plan as it is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy
+
+from . import _abi, _memory
+from ._abi_exchange import DR_TRANSFORM_KEEP, dr_transform, dr_transform_info, dr_transform_options
+from ._call import Context, check, fail, new, thread_count, unsigned
+from ._tensors import OUT_STRIDE, TENSOR_STRIDE
+from ._transport import load_exchanges
+from .errors import ArgumentError
+from .plan import Plan, as_plan
+
+__all__ = ["Transform", "TransformInfo"]
+
+class TransformInfo(NamedTuple):
+    """What a transform is.
+
+    rank                of the factors
+    busy                whether a round is under way
+    tensors, matrices   all, and those of them that are sent as factors
+    elements            of all tensors
+    first, second       elements of the two factors; second is 0 without matrices: then there is one factor
+    rounds              that gave a result
+    memory, state_size  bytes that it took; bytes of a state
+    """
+
+    rank: int
+    busy: bool
+    tensors: int
+    matrices: int
+    elements: int
+    first: int
+    second: int
+    rounds: int
+    memory: int
+    state_size: int
+
+
+class Transform:
+    """Low-rank means over ranks of tensors of known shapes, round after round. It keeps the residuals and the warm start.
+
+    shapes       of the tensors. The matrix of a shape [n, a, b] is [n, a b], as in the paper; one of one dimension, and
+                 one whose factors would not be smaller, is sent as it is
+    plan         transform=lowrank(rank=r), with feedback=residual or without
+    seed         of the first factors; the same on every rank
+    dense_below  tensors of fewer elements are sent as they are
+    threads      of the computation
+
+    All ranks make the same one, and the same calls. If the all-reduce gives every rank the same bits, so does the
+    result. Raises ArgumentError, Unsupported, OutOfMemory.
+
+    >>> from deepreduce.transform import Transform
+    >>> ranks = [Transform([(40, 30), (30,)], "transform=lowrank(rank=2) feedback=residual") for _ in range(2)]
+    >>> ranks[0].info().first, ranks[0].info().second  # 40 * 2 and the vector; 30 * 2
+    (110, 60)
+    >>> gradients = [[numpy.full((40, 30), rank, numpy.float32), numpy.ones(30, numpy.float32)] for rank in (1, 3)]
+    >>> outs = [each.begin(gradient) for each, gradient in zip(ranks, gradients)]
+    >>> done = False
+    >>> while not done:  # one process has all ranks here; others call an all-reduce of theirs
+    ...     mean = (ranks[0].factor() + ranks[1].factor()) / 2
+    ...     for each in ranks:
+    ...         each.factor()[:] = mean
+    ...         done = each.next()
+    >>> numpy.allclose(outs[1][0], 2), numpy.array_equal(outs[0][0], outs[1][0])
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Sequence[int]],
+        plan: Union[str, Plan],
+        *,
+        seed: int = 0,
+        dense_below: int = 0,
+        threads: Optional[int] = None,
+    ) -> None:
+        library = load_exchanges()
+        self._handle = ctypes.POINTER(dr_transform)()
+        self._context, self._plan = Context(thread_count(threads)), as_plan(plan)
+        self._destroy = library.dr_transform_destroy
+        self.shapes: List[Tuple[int, ...]] = [tuple(shape) for shape in shapes]
+        n = len(self.shapes)
+        self._tensors, self._outs = (_abi.dr_tensor * n)(), (_abi.dr_tensor_out * n)()
+        for i, shape in enumerate(self.shapes):
+            rows, width = _matrix(shape, i)
+            for each, size in ((self._tensors[i], TENSOR_STRIDE), (self._outs[i], OUT_STRIDE)):
+                each.struct_size, each.dtype, each.universe, each.width = size, _abi.DR_F32, rows, width
+        self._borrowed: Any = None  # alive while a round is under way
+        options = new(dr_transform_options)
+        options.seed, options.dense_below = unsigned(seed, "seed"), unsigned(dense_below, "dense_below")
+        self._check(
+            library.dr_transform_create(
+                self._context.handle, self._plan.handle, options, self._tensors, TENSOR_STRIDE, n, self._handle
+            )
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) and self._context.process == os.getpid():
+            self._destroy(self._handle)
+
+    def _check(self, status: int) -> None:
+        if status:
+            fail(status, self._context)
+
+    def begin(self, x: Any, out: Any = None) -> List[Any]:
+        """Begins a round, and cancels one that is under way; returns where its result will be.
+
+        x    float32 arrays of the shapes, contiguous, of numpy or of torch on the CPU; not to be changed until the end
+        out  arrays of the shapes, perhaps x itself; None: new ones of numpy
+
+        Raises ArgumentError, with `tensor` and `where`, also for a value that is not finite: nothing has changed then.
+        """
+        items = _arrays(x, self.shapes, "x")
+        outs = [numpy.empty(shape, numpy.float32) for shape in self.shapes] if out is None else _arrays(out, self.shapes, "out")
+        for i, item in enumerate(items):
+            if not _memory.is_in_place(item):
+                raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read where it lies", tensor=i)
+            self._tensors[i].values = _memory.borrow(item, f"x[{i}]", (_abi.DR_F32,)).address
+            self._outs[i].values = _memory.borrow_output(outs[i], f"out[{i}]").address
+        self._borrowed = None
+        self._check(
+            load_exchanges().dr_transform_begin(
+                self._handle, self._tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, len(items)
+            )
+        )
+        self._borrowed = items, outs
+        return outs
+
+    def factor(self) -> Any:
+        """The factor that is to be all-reduced now: float32 [elements], in the library's memory, until the next call of
+        another method. ArgumentError if no round is under way."""
+        address, count = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
+        self._check(load_exchanges().dr_transform_factor(self._handle, address, count))
+        return self._view(address, count.value)
+
+    def _view(self, address: Any, count: int) -> Any:
+        """The library's memory, which lives as long as the array: a collective that nobody waits for may still write."""
+        if not count:
+            return numpy.empty(0, numpy.float32)
+        memory: Any = (ctypes.c_float * count).from_address(ctypes.addressof(address.contents))
+        memory.owner = self
+        return numpy.frombuffer(memory, numpy.float32)
+
+    def next(self, mean: float = 1.0) -> bool:
+        """Takes the factor, which times `mean` is the mean over ranks. True: the result is there; False: there is
+        another factor.
+
+        ArgumentError if a value of it is not finite, which all ranks see: the round is still under way, cancel it.
+        """
+        status = load_exchanges().dr_transform_next(self._handle, mean)
+        if status == _abi.DR_PENDING:
+            return False
+        self._check(status)
+        self._borrowed = None
+        return True
+
+    def all_reduce(self, x: Any, reduce: Callable[[Any], object], mean: float = 1.0, out: Any = None) -> List[Any]:
+        """A whole round.
+
+        x, out  as of begin
+        reduce  adds up a factor over the ranks, in place: `lambda factor: comm.Allreduce(MPI.IN_PLACE, factor)`, say
+        mean    by which the sum becomes a mean: 1 / ranks; 1 if `reduce` makes the mean itself
+
+        If something raises, the round is cancelled, and the residuals are as before.
+        """
+        outs, done = self.begin(x, out), False
+        try:
+            while not done:
+                reduce(self.factor())
+                done = self.next(mean)
+        finally:
+            if not done:
+                self.cancel()
+        return outs
+
+    def cancel(self, keep: bool = False) -> None:
+        """Ends a round without a result. keep: its gradients go to the residuals, so they must not be passed again;
+        otherwise all is as before it."""
+        self._check(load_exchanges().dr_transform_cancel(self._handle, DR_TRANSFORM_KEEP if keep else 0))
+        self._borrowed = None
+
+    def residual(self, tensor: int = 0) -> Any:
+        """A copy of what feedback keeps of a tensor, float32 of its shape."""
+        return self._residual(tensor).copy()
+
+    def set_residual(self, residual: Any, tensor: int = 0) -> None:
+        """What `residual` gave, or other float32 of the tensor's shape. Between rounds."""
+        kept, given = self._residual(tensor), numpy.asarray(residual)
+        if given.shape != kept.shape or given.dtype != numpy.float32:
+            raise ArgumentError(
+                f"the residual is {given.dtype} {given.shape}, that of the tensor float32 {kept.shape}", tensor=tensor
+            )
+        if not numpy.isfinite(given).all():
+            raise ArgumentError("the residual has values that are not finite", tensor=tensor)
+        kept[...] = given
+
+    def _residual(self, tensor: int) -> Any:
+        position = unsigned(tensor, "tensor", len(self.shapes))
+        address, count = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
+        self._check(load_exchanges().dr_transform_residual(self._handle, position, address, count))
+        return self._view(address, count.value).reshape(self.shapes[position])
+
+    def state(self) -> Any:
+        """Residuals and warm start, for a checkpoint of this rank: uint8 [state_size]."""
+        state = numpy.empty(self.info().state_size, numpy.uint8)
+        self._check(load_exchanges().dr_transform_save(self._handle, state.ctypes.data, state.size))
+        return state
+
+    def load_state(self, state: Any) -> None:
+        """Takes what `state` gave, of the same shapes and rank; then it goes on with the same bits. ArgumentError, and
+        nothing has changed."""
+        state = numpy.ascontiguousarray(state, numpy.uint8).reshape(-1)
+        self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
+
+    def reset(self) -> None:
+        """As if it were new."""
+        self._check(load_exchanges().dr_transform_reset(self._handle))
+        self._borrowed = None
+
+    def info(self) -> TransformInfo:
+        info, error = new(dr_transform_info), new(_abi.dr_error)
+        check(load_exchanges().dr_transform_describe(self._handle, info, error), error)
+        told = [getattr(info, name) for name in TransformInfo._fields]
+        return TransformInfo(*told)._replace(busy=bool(info.busy))
+
+
+def _matrix(shape: Tuple[int, ...], i: int) -> Tuple[int, int]:
+    """Rows and columns of the matrix of a shape."""
+    rows, width = (unsigned(shape[0], f"shapes[{i}]") if shape else 1), 1
+    for each in shape[1:]:
+        width *= unsigned(each, f"shapes[{i}]")
+    if width >= 2**32:
+        raise ArgumentError(f"shapes[{i}] is {shape}: a row of {width} elements, 2^32 - 1 is the most", tensor=i)
+    return (rows, width) if width else (0, 1)
+
+
+def _arrays(given: Any, shapes: Sequence[Tuple[int, ...]], what: str) -> List[Any]:
+    items = list(given) if isinstance(given, (list, tuple)) else [given]
+    if len(items) != len(shapes):
+        raise ArgumentError(f"{what} has {len(items)} arrays, the transform {len(shapes)}")
+    for i, (item, shape) in enumerate(zip(items, shapes)):
+        if tuple(getattr(item, "shape", ())) != shape:
+            raise ArgumentError(f"{what}[{i}] has the shape {tuple(getattr(item, 'shape', ()))}, not {shape}", tensor=i)
+    return items

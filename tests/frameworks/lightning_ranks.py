@@ -1,0 +1,79 @@
+"""What test_lightning.py runs on two ranks: FOLDER is the argument. Writes the parameters after each training there."""
+
+import pathlib
+import sys
+import types
+
+import lightning
+import numpy as np
+import torch
+from lightning.fabric.plugins.environments import TorchElasticEnvironment
+from torch.utils.data import DataLoader, TensorDataset
+
+import deepreduce
+from deepreduce.lightning import Compress
+
+LOSSLESS = "index=all value=raw"
+LOSSY = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
+FOLDER = pathlib.Path(sys.argv[1])
+
+
+class Model(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.model = torch.nn.Sequential(torch.nn.Linear(20, 80), torch.nn.Tanh(), torch.nn.Linear(80, 20))
+
+    def training_step(self, batch, index):
+        return (self.model(batch[0]) - batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters(), lr=0.01)
+
+
+def fit(name, callbacks, epochs=4, checkpoint=None, save=False):
+    x = torch.randn(64, 20, generator=torch.Generator().manual_seed(3))
+    trainer = lightning.Trainer(
+        accelerator="cpu", devices=2, strategy="ddp", max_epochs=epochs, callbacks=callbacks, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        plugins=[TorchElasticEnvironment()],
+    )  # fmt: skip
+    model = Model()
+    trainer.fit(model, DataLoader(TensorDataset(x), batch_size=8), ckpt_path=checkpoint, weights_only=False)
+    if save:
+        trainer.save_checkpoint(FOLDER / "saved.ckpt")
+    parameters = torch.cat([each.detach().reshape(-1) for each in model.parameters()])
+    np.save(FOLDER / f"{name}{trainer.global_rank}.npy", parameters.numpy())
+
+
+compress = Compress(LOSSY, bypass=0)
+fit("plain", [])
+fit("exact", [Compress(LOSSLESS)])
+fit("whole", [compress])
+first = compress.hook
+assert first and first.stats().steps == 16, first
+fit("half", [Compress(LOSSY, bypass=0)], epochs=2, save=True)
+fit("resumed", [Compress(LOSSY, bypass=0)], checkpoint=FOLDER / "saved.ckpt")
+
+# The name of a preset is its plan.
+fit("preset", [Compress("terngrad", bypass=0)], epochs=1)
+fit("preset_plan", [Compress(deepreduce.presets()["terngrad"], bypass=0)], epochs=1)
+
+# A second fit has another DistributedDataParallel, and goes on with the residuals.
+fit("again", [compress], epochs=1)
+again = compress.hook
+assert again and again is not first and again.state_dict()["step"] == 20, again
+
+fsdp = types.SimpleNamespace(world_size=2, strategy=types.SimpleNamespace(model=torch.nn.Linear(2, 2)))
+try:
+    Compress(LOSSY).on_train_start(fsdp, None)
+except deepreduce.Unsupported as error:
+    assert "has no DistributedDataParallel" in str(error)
+else:
+    raise AssertionError("nothing was raised")
+try:
+    Compress(LOSSY).on_load_checkpoint(fsdp, None, {"deepreduce": [{}, {}, {}]})
+except deepreduce.ArgumentError as error:
+    assert "3 ranks, there are 2" in str(error)
+else:
+    raise AssertionError("nothing was raised")

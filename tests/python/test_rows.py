@@ -1,0 +1,54 @@
+"""Rows, which carry the tensors of deepreduce.jax, .keras and .flower: small tensors beside the plan's."""
+
+import numpy as np
+import pytest
+
+import deepreduce
+from deepreduce._rows import Rows
+
+SHAPES = (((40, 50), "float32"), ((7,), "float32"))
+RANKS, STEPS = 3, 4
+
+
+def gradients(step):
+    """[rank][tensor]"""
+    random = np.random.default_rng(step)
+    return [[random.standard_normal(shape).astype(dtype) for shape, dtype in SHAPES] for _ in range(RANKS)]
+
+
+def means(plan, flat=True):
+    """[step][tensor]: what the ranks' rows come to."""
+    rows = Rows(SHAPES, plan, 1000, flat, 0)
+    states, found = np.zeros((RANKS, rows.state_size), np.uint8), []
+    for step in range(STEPS):
+        there = np.empty((RANKS, rows.size), np.uint8)
+        for rank, tensors in enumerate(gradients(step)):
+            rows.encode(tensors, there[rank], states[rank], step, rank)
+        found.append([np.array(each) for each in rows.sum(list(there), step, 1 / RANKS)])
+    return found
+
+
+@pytest.mark.parametrize("flat", [True, False])
+def test_beside_votes_small_tensors_are_votes(flat):
+    for step, found in enumerate(means("signsgd", flat)):
+        for i, each in enumerate(found):
+            votes = sum(np.where(mine[i] >= 0, 1, -1) for mine in gradients(step))
+            assert np.array_equal(each, np.where(votes >= 0, 1, -1)), (step, i)
+
+
+def test_beside_momentum_small_tensors_have_it():
+    plan = "sparsify=topr(ratio=0.01) feedback=dgc(momentum=0.9) index=golomb value=raw"
+    momentum = np.zeros(7)
+    for step, found in enumerate(means(plan)):
+        momentum = 0.9 * momentum + np.mean([mine[1] for mine in gradients(step)], axis=0)
+        assert np.allclose(found[1], momentum, atol=1e-5), step
+
+
+def test_beside_others_small_tensors_travel_exactly():
+    for step, found in enumerate(means("sparsify=topr(ratio=0.01) feedback=residual index=golomb value=log_quant")):
+        assert np.allclose(found[1], np.mean([mine[1] for mine in gradients(step)], axis=0), atol=1e-6), step
+
+
+def test_a_plan_without_frames_is_refused_by_name():
+    with pytest.raises(deepreduce.Unsupported, match="deepreduce.torch and deepreduce.transform"):
+        Rows(SHAPES, "powersgd", 1000, True, 0)

@@ -1,0 +1,181 @@
+"""deepreduce.transform: PowerSGD against plain numpy, and what it refuses."""
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce.exchange import Exchange, Loopback  # noqa: E402
+from deepreduce.transform import Transform  # noqa: E402
+
+PLAN = "transform=lowrank(rank=3) feedback=residual"
+SHAPES = [(24, 6, 3, 3), (40,), (17, 33), (2, 3)]
+
+
+def gradients(rank, step, shapes=SHAPES):
+    random = numpy.random.default_rng([rank, step])
+    return [random.standard_normal(shape).astype(numpy.float32) for shape in shapes]
+
+
+def run(ranks, x, outs=None):
+    """A round of all ranks: the sum of the factors, in rank order, is given to each."""
+    outs = [each.begin(given, out) for each, given, out in zip(ranks, x, outs or [None] * len(ranks))]
+    done = False
+    while not done:
+        total = sum(each.factor().copy() for each in ranks)
+        for each in ranks:
+            each.factor()[:] = total
+            done = each.next(1 / len(ranks))
+    return outs
+
+
+def first_q(transform, columns, r):
+    """[columns, r] of the last matrix, from the end of a state (float32 [r, columns])."""
+    return transform.state()[-4 * columns * r :].view(numpy.float32).reshape(r, columns).T.astype(numpy.float64)
+
+
+class Paper:
+    """Algorithm 1 of Vogels et al. (2019), with feedback, of one matrix, in float64."""
+
+    def __init__(self, q, ranks, shape):
+        self.q, self.e = q, [numpy.zeros(shape) for _ in range(ranks)]
+
+    def step(self, x):
+        m = [given + e for given, e in zip(x, self.e)]
+        p, _ = numpy.linalg.qr(sum(each @ self.q for each in m) / len(m))
+        self.q = sum(each.T @ p for each in m) / len(m)
+        out = p @ self.q.T
+        self.e = [each - out for each in m]
+        return out
+
+
+def test_rounds_are_the_papers():
+    ranks = [Transform(SHAPES, PLAN) for _ in range(3)]
+    paper = Paper(first_q(ranks[0], 33, 3), 3, (17, 33))
+    for step in range(8):
+        x = [gradients(rank, step) for rank in range(3)]
+        outs = run(ranks, x)
+        expected = paper.step([given[2].astype(numpy.float64) for given in x])
+        assert numpy.abs(outs[0][2] - expected).max() < 1e-5 * numpy.abs(expected).max()
+        for rank, each in enumerate(ranks):
+            assert [out.tobytes() for out in outs[rank]] == [out.tobytes() for out in outs[0]]
+            assert numpy.abs(each.residual(2) - paper.e[rank]).max() < 1e-5 * numpy.abs(paper.e[rank]).max()
+            assert not each.residual(1).any()
+        numpy.testing.assert_allclose(outs[0][1], sum(given[1] for given in x) / 3, atol=1e-6)
+
+
+def test_a_convolution_is_a_matrix_of_its_first_dimension():
+    a, b = Transform([(24, 6, 3, 3)], PLAN), Transform([(24, 54)], PLAN)
+    x = gradients(0, 0, [(24, 6, 3, 3)])
+    (left,), (right,) = run([a], [x]), run([b], [[x[0].reshape(24, 54)]])
+    assert left[0].tobytes() == right[0].tobytes()
+    assert a.info().matrices == 1 and a.info().first == 24 * 3 and a.info().second == 54 * 3
+
+
+def test_outputs_may_be_the_inputs():
+    x, same = gradients(0, 0), gradients(0, 0)
+    a, b = Transform(SHAPES, PLAN), Transform(SHAPES, PLAN)
+    (outs,) = run([a], [x])
+    run([b], [same], [same])
+    assert [out.tobytes() for out in outs] == [out.tobytes() for out in same]
+
+
+def test_a_state_goes_on_with_the_same_bits():
+    a, b = Transform(SHAPES, PLAN), Transform(SHAPES, PLAN)
+    run([a], [gradients(0, 0)])
+    b.load_state(a.state())
+    left, right = run([a], [gradients(0, 1)]), run([b], [gradients(0, 1)])
+    assert [out.tobytes() for out in left[0]] == [out.tobytes() for out in right[0]]
+    assert a.info().rounds == b.info().rounds == 2
+    with pytest.raises(deepreduce.ArgumentError, match="of other shapes|bytes"):
+        Transform(SHAPES[1:], PLAN).load_state(a.state())
+    a.reset()
+    assert a.state().tobytes() == Transform(SHAPES, PLAN).state().tobytes()
+
+
+def test_a_round_that_fails_loses_nothing():
+    each = Transform(SHAPES, PLAN)
+    run([each], [gradients(0, 0)])
+    before = each.state().tobytes()
+
+    def broken(factor):
+        raise OSError("the link is down")
+
+    with pytest.raises(OSError):
+        each.all_reduce(gradients(0, 1), broken)
+    assert each.state().tobytes() == before and not each.info().busy
+    x = gradients(0, 1)
+    e = each.residual(2)
+    each.begin(x)
+    each.cancel(keep=True)
+    numpy.testing.assert_array_equal(each.residual(2), x[2] + e)
+
+
+@pytest.mark.parametrize("bad", [numpy.nan, numpy.inf])
+def test_what_is_not_finite_is_named(bad):
+    each = Transform(SHAPES, PLAN)
+    before, x = each.state().tobytes(), gradients(0, 0)
+    x[2].reshape(-1)[100] = bad
+    with pytest.raises(deepreduce.ArgumentError, match="tensor 2: element 100 of the gradient") as caught:
+        each.begin(x)
+    assert caught.value.tensor == 2 and caught.value.where == 100
+    assert each.state().tobytes() == before
+
+
+def test_bad_input_is_refused_in_words():
+    with pytest.raises(deepreduce.ArgumentError, match="has no transform="):
+        Transform(SHAPES, "index=golomb")
+    with pytest.raises(deepreduce.ArgumentError, match="needs rank="):
+        Transform(SHAPES, "transform=lowrank")
+    with pytest.raises(deepreduce.Unsupported, match="leave out index="):
+        Transform(SHAPES, "transform=lowrank(rank=2) index=golomb")
+    with pytest.raises(deepreduce.Unsupported, match="makes factors, not frames"):
+        deepreduce.encode(numpy.ones(40, numpy.float32), PLAN)
+    each = Transform(SHAPES, PLAN)
+    with pytest.raises(deepreduce.ArgumentError, match="no round"):
+        each.factor()
+    with pytest.raises(deepreduce.ArgumentError, match=r"x\[1\] has the shape"):
+        each.begin([gradients(0, 0)[i] for i in (0, 2, 1, 3)])
+    with pytest.raises(deepreduce.ArgumentError, match="3 arrays"):
+        each.begin(gradients(0, 0)[:3])
+    half = gradients(0, 0)
+    half[0] = half[0].astype(numpy.float16)
+    with pytest.raises(deepreduce.ArgumentError):
+        each.begin(half)
+    turned = gradients(0, 0)
+    turned[2] = numpy.asfortranarray(turned[2])
+    with pytest.raises(deepreduce.ArgumentError, match="not contiguous"):
+        each.begin(turned)
+    assert not each.info().busy
+
+
+def test_a_plan_says_that_it_transforms():
+    info = deepreduce.Plan(PLAN).info
+    assert info.transforms and info.feedback and info.dtypes == ("float32",)
+    assert not deepreduce.Plan("index=golomb").info.transforms
+
+
+def test_tiny_and_empty_tensors_are_exact():
+    shapes = [(1, 50), (50, 1), (0, 4), (3, 0), (), (2, 2)]
+    x = gradients(0, 0, shapes)
+    each = Transform(shapes, "transform=lowrank(rank=4)")
+    for out, given in zip(run([each], [x])[0], x):
+        numpy.testing.assert_array_equal(out, given)
+
+
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_an_exchange_does_what_the_transform_does(n):
+    loopback, x = Loopback(n), [gradients(rank, 0) for rank in range(n)]
+    ranks = [Exchange(x[rank], PLAN, loopback.transport(rank)) for rank in range(n)]
+    by_hand = [Transform(SHAPES, PLAN) for _ in range(n)]
+    for step in range(3):
+        for rank in range(n):
+            for array, drawn in zip(x[rank], gradients(rank, step)):
+                array[...] = drawn
+            ranks[rank].start()
+        assert loopback.run(ranks) == [None] * n
+        outs = run(by_hand, x)
+        for rank in range(n):
+            assert [out.tobytes() for out in ranks[rank].out] == [out.tobytes() for out in outs[0]]
+            assert ranks[rank].residual(2).tobytes() == by_hand[rank].residual(2).tobytes()
+    assert (ranks[0].info().sent_max > 0) == (n > 1)

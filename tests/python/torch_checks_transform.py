@@ -1,0 +1,188 @@
+"""What DDPHook and AllReduce promise of transform=lowrank."""
+
+import copy
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch_ranks import (
+    check,
+    make_model,
+    parameters_of,
+    raises,
+    same,
+    same_on_all_ranks,
+    steps_of,
+    train,
+    wrapped,
+)
+
+import deepreduce
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter
+
+LOWRANK = "transform=lowrank(rank=2) feedback=residual"
+SHAPES = [(30, 20), (30,), (8, 3, 5, 5), (2, 2)]
+
+
+def drawn(step, rank):
+    random = np.random.default_rng([step, rank])
+    return [torch.from_numpy(random.standard_normal(shape).astype(np.float32)) for shape in SHAPES]
+
+
+@check("two")
+def lowrank_means_are_the_papers():
+    n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, bypass=0)
+    reduce([torch.zeros(shape) for shape in SHAPES])  # (makes it)
+    transform = reduce._units[0].transform
+    reduce.reset()
+    q = transform.state()[-4 * 75 * 2 :].view(np.float32).reshape(2, 75).T.astype(np.float64)
+    residuals = [np.zeros((8, 75)) for _ in range(n)]
+    for step in range(5):
+        x = drawn(step, rank)
+        reduce(x)
+        assert same_on_all_ranks(torch.cat([each.reshape(-1) for each in x]))
+        m = [drawn(step, other)[2].numpy().reshape(8, 75) + e for other, e in enumerate(residuals)]
+        p, _ = np.linalg.qr(sum(each @ q for each in m) / n)
+        q = sum(each.T @ p for each in m) / n
+        expected = p @ q.T
+        residuals = [each - expected for each in m]
+        assert np.abs(x[2].numpy().reshape(8, 75) - expected).max() < 1e-5 * np.abs(expected).max()
+        assert np.abs(transform.residual(2) - residuals[rank]).max() < 1e-5 * np.abs(residuals[rank]).max()
+        for i in (1, 3):  # a vector, and a matrix that is smaller than its factors
+            assert torch.allclose(x[i], sum(drawn(step, other)[i] for other in range(n)) / n, atol=1e-6)
+
+
+@check("two")
+def means_of_half_types_are_those_of_f32_rounded_once():
+    for dtype in (torch.float16, torch.bfloat16):
+        halves, whole = AllReduce(LOWRANK, bypass=0), AllReduce(LOWRANK, bypass=0)
+        for step in range(3):
+            x = [each.to(dtype) for each in drawn(step, dist.get_rank())]
+            expected = [each.float() for each in x]
+            halves(x), whole(expected)
+            assert all(each.dtype == dtype for each in x)
+            assert all(torch.equal(each, mean.to(dtype)) for each, mean in zip(x, expected))
+
+
+@check("two")
+def ddp_trains_by_lowrank_and_all_ranks_have_the_same_bits():
+    for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 25}):
+        hook = DDPHook(LOWRANK, start=2)
+        assert same_on_all_ranks(train(hook, kind="SGD", **options))
+        stats = hook.stats()
+        assert stats.steps == 8 and 0 < stats.last.frame < stats.last.dense
+
+
+@check("two")
+def a_rank_of_factors_that_gains_nothing_trains_as_plain_ddp_does():
+    expected = train(None, kind="SGD")
+    got = train(DDPHook("transform=lowrank(rank=64) feedback=residual"), kind="SGD")
+    assert torch.allclose(got, expected, rtol=1e-5, atol=1e-7)
+
+
+@check("two")
+def plans_by_name_send_frames_beside_factors():
+    hook = DDPHook([("0.*", LOWRANK), ("*", "index=golomb value=raw")], bypass=0)
+    assert same_on_all_ranks(train(hook, kind="SGD"))
+    kinds = [type(unit).__name__ for unit in hook._units]
+    assert "TransformUnit" in kinds and "Unit" in kinds
+
+
+@check("two")
+def a_checkpoint_of_lowrank_goes_on_with_the_same_bits():
+    def run(stop):
+        hook = DDPHook(LOWRANK)
+        ddp = wrapped(make_model(), hook)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+        steps_of(ddp, optimizer, 0, stop or 8)
+        if stop:
+            saved = copy.deepcopy((ddp.module.state_dict(), optimizer.state_dict(), hook.state_dict()))
+            hook = DDPHook(LOWRANK)
+            hook.load_state_dict(saved[2])
+            ddp = wrapped(make_model(), hook)
+            ddp.module.load_state_dict(saved[0])
+            optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01, momentum=0.9)
+            optimizer.load_state_dict(saved[1])
+            steps_of(ddp, optimizer, stop, 8)
+        return parameters_of(ddp), hook
+
+    (expected, hook), (got, _) = run(None), run(5)
+    assert same(got, expected)
+    other = DDPHook("transform=lowrank(rank=3) feedback=residual")
+    wrapped(make_model(), other)
+    with raises(deepreduce.ArgumentError, "the factors of"):
+        other.load_state_dict(hook.state_dict())
+
+
+@check("two")
+def a_nan_of_one_rank_is_named_by_all_and_nothing_is_lost():
+    n, rank, reduce = dist.get_world_size(), dist.get_rank(), AllReduce(LOWRANK, bypass=0)
+    reduce(drawn(0, rank))
+    transform = reduce._units[0].transform
+    kept, x = [transform.residual(i) for i in range(4)], drawn(1, rank)
+    before = [each.clone() for each in x]
+    if rank == 1:
+        x[2][3, 1, 0, 0] = float("nan")
+        with raises(deepreduce.ArgumentError, "tensor 2 (2): element"):
+            reduce(x)
+        assert all(np.array_equal(transform.residual(i), kept[i]) for i in range(4))
+    else:
+        with raises(deepreduce.PeerError, "rank 1"):
+            reduce(x)
+        for i in range(4):
+            gradient = before[i].numpy().reshape(kept[i].shape)
+            assert np.array_equal(transform.residual(i), kept[i] + gradient)
+    # And the next step works, and brings what the failed one had.
+    zeros = [torch.zeros(shape) for shape in SHAPES]
+    reduce(zeros)
+    assert torch.allclose(zeros[1], drawn(1, 0)[1] / n, atol=1e-6)
+
+
+@check("two")
+def the_error_is_that_of_torchs_powersgd():
+    """The same gradient in each step: what of it comes out at once, and in all after some steps."""
+    rank = dist.get_rank()
+    random = np.random.default_rng(5 + rank)
+    # Singular values that fall as those of gradients do.
+    left, right = np.linalg.qr(random.standard_normal((60, 60)))[0], np.linalg.qr(random.standard_normal((80, 60)))[0]
+    gradient = torch.from_numpy((left * 0.8 ** np.arange(60) @ right.T).astype(np.float32))
+    mean = gradient.clone()
+    dist.all_reduce(mean)
+    mean /= dist.get_world_size()
+
+    def errors(register):
+        model = nn.Linear(80, 60, bias=False)
+        ddp = nn.parallel.DistributedDataParallel(model)
+        register(ddp)
+        first, total = 0.0, torch.zeros_like(mean)
+        for step in range(14):
+            model.zero_grad()
+            (ddp.module.weight * gradient).sum()  # (DDP's forward is what its hook counts)
+            x = ddp(torch.eye(80))
+            (x.t() * gradient).sum().backward()
+            if step >= 4:  # torch's first steps are dense, and it builds its buckets anew
+                first = first or ((model.weight.grad - mean).norm() / mean.norm()).item()
+                total += model.weight.grad
+        return first, ((total / 10 - mean).norm() / mean.norm()).item()
+
+    def torchs(ddp):
+        state = powerSGD_hook.PowerSGDState(
+            None, matrix_approximation_rank=2, start_powerSGD_iter=4, min_compression_rate=1
+        )
+        ddp.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+
+    theirs, ours = errors(torchs), errors(lambda ddp: DDPHook(LOWRANK, start=4).register(ddp))
+    for a, b in zip(ours, theirs):
+        assert abs(a / b - 1) < 0.1, (ours, theirs)
+
+
+@check("two")
+def what_takes_no_transform_says_so():
+    with raises(deepreduce.Unsupported, "shards have no matrices"):
+        ReduceScatter(LOWRANK)
+    with raises(deepreduce.Unsupported, "control takes plans that make frames"):
+        AllReduce([None, LOWRANK], control="fit(target_ms=20)")
+    with raises(deepreduce.ArgumentError, "takes float32, float16, bfloat16"):
+        AllReduce(LOWRANK)([torch.zeros(30, 20, dtype=torch.int32)])
