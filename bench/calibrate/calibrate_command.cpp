@@ -23,6 +23,9 @@ namespace {
 using compare::console;
 using nlohmann::ordered_json;
 
+// Beside its costs stands that of adding dense tensors.
+constexpr const char* exact_plan = "index=all value=raw";
+
 std::string date_text() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
@@ -83,7 +86,7 @@ std::vector<uint64_t> sizes_of(const calibrate_options& o) {
   if (sizes.empty())
     for (int power = 10; power <= 22; power += 2) sizes.push_back(uint64_t{1} << power);
   std::ranges::sort(sizes);
-  sizes.erase(std::ranges::unique(sizes).begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());  // clang 14 has no ranges of this kind
   return sizes;
 }
 
@@ -157,7 +160,7 @@ int run_calibrate(const calibrate_options& o) {
   compare::note_signals();
   const gradients data = read_gradients(o.data, console);
   context context(o.threads);
-  const timing_settings settings{o.seconds, o.seed};
+  const timing_settings settings{o.seconds, o.seed, uint64_t{o.evicted_mib} << 20};
   auto costs = ordered_json::array(), frames = ordered_json::array();
   int status = 0;
   const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
@@ -167,16 +170,18 @@ int run_calibrate(const calibrate_options& o) {
   for (size_t i = 0; i < plans.size(); ++i) try {
       const plan p(plans[i]);
       console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
-      std::vector<sample> encode, merge, decode, bytes;
+      std::vector<sample> encode, merge, decode, bytes, add;
       for (const uint64_t n : sizes) {
         console.progress(fmt::format("{} elements: {}", n, plans[i]));
         const costs_at at = measure_at(context, p, data.pool, n, settings);
         encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);
+        if (plans[i] == exact_plan) add.push_back(measure_add(data.pool, n, settings));
       }
       frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
       costs.push_back(cost_json(plans[i], "encode", encode));
       costs.push_back(cost_json(plans[i], "merge", merge));
       costs.push_back(cost_json(plans[i], "decode", decode));
+      if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add));
     } catch (const compare::interrupted& e) {
       console.line("interrupted: no profile");
       return 128 + e.signal;

@@ -20,6 +20,7 @@ struct calibrate_options {
   double seconds = 0.15;        // of rounds, for each plan and size
   uint64_t seed = 0;
   uint32_t threads = 0, ranks = 1;
+  uint32_t evicted_mib = 8;
 };
 
 // Plans that people use: those of bench/train and of the paper, and what travels dense.

@@ -48,6 +48,11 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
       ->check(
           [](const std::string& text) { return text.starts_with('-') ? "'" + text + "' is negative" : std::string(); })
       ->type_name("N");
+  app.add_option(
+         "--evict", o.evicted_mib,
+         "MiB that are gone through before each call; default: 8. Twice the last cache where a step works on more")
+      ->check(CLI::Range(0, 65536))
+      ->type_name("MIB");
   app.add_option("--ranks", o.ranks, "States how many ranks run this at the same time; default: 1")
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");

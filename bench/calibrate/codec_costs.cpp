@@ -14,7 +14,6 @@ namespace dr::calibrate {
 namespace {
 
 constexpr int rounds_least = 5, rounds_most = 200;
-constexpr size_t evicting_bytes = size_t{8} << 20;  // above a core's share of any cache but the last
 
 double now_ns() {
   return std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -83,12 +82,18 @@ void verify(bench& b, const plan& p, const dr_call& call) {
     throw std::runtime_error(fmt::format("{}: the plan is exact, but decode yields another tensor", p.text()));
 }
 
-// Writes over what the caches hold.
-void evict() {
-  static std::vector<unsigned char> memory(evicting_bytes);
+// Pushes out what the caches hold. A last cache full of what was written would have to be written back while a plan is
+// timed: so only the near caches are.
+void evict(uint64_t size) {
+  constexpr uint64_t line = 64, near_caches = uint64_t{8} << 20;
+  static std::vector<unsigned char> memory;
+  if (memory.size() != size) memory.assign(size, 1);
   static unsigned char value = 0;
-  std::memset(memory.data(), ++value, memory.size());
-  asm volatile("" : : "r"(memory.data()) : "memory");
+  const uint64_t written = std::min(size, near_caches);
+  unsigned read = 0;
+  for (uint64_t i = 0; i < size - written; i += line) read += memory[i];
+  std::memset(memory.data() + (size - written), ++value, written);
+  asm volatile("" : : "r"(memory.data()), "r"(read) : "memory");
 }
 
 }  // namespace
@@ -103,13 +108,28 @@ std::vector<float> gradient_pool::cut(uint64_t begin, uint64_t elements) const {
   return part;
 }
 
+sample measure_add(const gradient_pool& data, uint64_t elements, const timing_settings& settings) {
+  const std::vector<float> gradient = data.cut(0, elements);
+  std::vector<float> sum(elements, 1.0F);
+  std::vector<double> times;
+  const double end = now_ns() + 1e9 * settings.seconds / 3;
+  for (int round = 0; round < rounds_least || (round < rounds_most && now_ns() < end); ++round) {
+    evict(settings.evicted_bytes);
+    const double begin = now_ns();
+    for (uint64_t i = 0; i < elements; ++i) sum[i] += gradient[i];
+    asm volatile("" : : "r"(sum.data()) : "memory");
+    times.push_back(now_ns() - begin);
+  }
+  return sample_of(elements, times);
+}
+
 costs_at measure_at(context& c, const plan& p, const gradient_pool& data, uint64_t elements,
                     const timing_settings& settings) {
   bench b(c, p, data.cut(0, elements));
   verify(b, p, call_of(settings.seed, 0));
   std::vector<double> encode, merge, decode, bytes;
-  const auto timed = [](std::vector<double>& into, auto&& work) {
-    evict();
+  const auto timed = [&](std::vector<double>& into, auto&& work) {
+    evict(settings.evicted_bytes);
     const double begin = now_ns();
     work();
     into.push_back(now_ns() - begin);

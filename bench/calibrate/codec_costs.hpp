@@ -22,6 +22,7 @@ struct gradient_pool {
 struct timing_settings {
   double seconds = 0.15;  // of rounds, for each plan and size
   uint64_t seed = 0;
+  uint64_t evicted_bytes = uint64_t{8} << 20;  // above a core's share of any cache but the last
 };
 
 // At one size. A value is the median of rounds: ns, and of the frame bytes.
@@ -29,8 +30,12 @@ struct costs_at {
   sample encode, merge, decode, frame;
 };
 
-// Times rounds of encode, merge and decode by the wall clock, at least 5 and at most 200. Each round first writes over
-// 8 MiB, as a backward pass leaves no gradient in the near caches. Calls are those of a training step: a batch
+// Adding a dense f32 tensor to another, as an exchange adds a gradient to a sum: timed likewise.
+sample measure_add(const gradient_pool& data, uint64_t elements, const timing_settings& settings);
+
+// Times rounds of encode, merge and decode by the wall clock, at least 5 and at most 200. Before each
+// call `evicted_bytes` are gone through, of which the last 8 MiB are written, as a backward pass leaves no gradient in
+// the near caches. Calls are those of a training step: a batch
 // prepared and bound once, with its feedback state, which goes on from round to round.
 //   merge   one frame added to a dense tensor of so many elements; decode: the same into a tensor that is overwritten.
 //           So R frames take decode + (R - 1) merge

@@ -230,7 +230,60 @@ double link_rate() {
   return rate;
 }
 
+// ---- Messages ---------------------------------------------------------------------------------------------
+
+// ns of a hop in a chain of so many, of each `messages` of 64 bytes to the next rank, as mpi.h sends, polls and rests.
+double chain_ns(dr_mpi_transport* transport, int hops, int messages) {
+  const dr_transport t = dr_mpi_transport_of(transport);
+  const uint32_t right = (t.rank + 1) % t.ranks, left = (t.rank + t.ranks - 1) % t.ranks;
+  std::vector<char> sent(64), received(64 * static_cast<size_t>(messages));
+  std::vector<uint64_t> open;
+  meet();
+  const double begin = MPI_Wtime();
+  for (int hop = 0; hop < hops; ++hop) {
+    open.assign(2 * static_cast<size_t>(messages), 0);
+    for (size_t i = 0; i < open.size(); ++i)
+      if (i % 2 ? t.send(t.user, right, 1, sent.data(), sent.size(), &open[i])
+                : t.recv(t.user, left, 1, &received[32 * i], 64, &open[i]))
+        throw std::runtime_error("a hop cannot be sent");
+    for (dr_mpi_pause_ pause{}; !open.empty();) {
+      size_t size = 0;
+      std::erase_if(open, [&](uint64_t request) { return t.test(t.user, request, &size) == DR_OK; });
+      if (!open.empty()) dr_mpi_rest_(transport, &pause);
+    }
+  }
+  return 1e9 * (MPI_Wtime() - begin);
+}
+
+// Prints {"hop_ns", "message_ns"} of the slowest rank; what two chains differ by has nothing of how ranks leave a
+// barrier.
+void measure_hops() {
+  constexpr int rounds = 40, shorter = 8, longer = 40, several = 4;
+  dr_mpi_transport* transport = nullptr;
+  auto error = dr::sized<dr_error>();
+  if (dr_mpi_transport_create(MPI_COMM_WORLD, 0, &transport, &error)) throw dr::error(error);
+  const auto quartile = [&](int hops, int messages) {
+    std::vector<double> times;
+    for (int round = 0; round < rounds; ++round) times.push_back(chain_ns(transport, hops, messages));
+    MPI_Allreduce(MPI_IN_PLACE, times.data(), rounds, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
+    std::sort(times.begin(), times.end());
+    return times[rounds / 4];
+  };
+  const auto hop = [&](int messages) {
+    const double most = quartile(longer, messages), least = quartile(shorter, messages);
+    return most > least ? (most - least) / (longer - shorter) : most / longer;
+  };
+  const double one = hop(1), more = hop(several);
+  if (ranks.rank == 0)
+    std::printf("{\"hop_ns\": %.0f, \"message_ns\": %.0f}\n", one, std::max(0.0, more - one) / (several - 1));
+  dr_mpi_transport_destroy(transport);
+}
+
 int run(const options& asked) {
+  if (asked.hops) {
+    measure_hops();
+    return 0;
+  }
   const double rate = link_rate(), megabits = 8e-6 * rate;
   if (asked.expect_megabits > 0 && (megabits > 1.1 * asked.expect_megabits || megabits < 0.6 * asked.expect_megabits)) {
     if (ranks.rank == 0)

@@ -29,7 +29,7 @@ struct options {
   size_t begin = 1 << 10, end = 64 << 20, factor = 2;  // bytes of the dense gradient
   int rounds = 20, warm_up = 2;
   double timeout = 120, expect_megabits = 0;
-  bool finalize = true;
+  bool finalize = true, hops = false;
   std::string json;
   std::vector<std::string> plans;  // with their exchange
 };
@@ -43,6 +43,7 @@ inline constexpr const char* usage = R"(usage: mpiexec -n N mpi_bench [OPTION…
   --json PATH                  the rows, for scripts
   --expect-megabits RATE       exit 3 unless a message from rank 0 to rank 1 goes at 0.6 to 1.1 times RATE Mbit/s
   --timeout SECONDS            of one exchange (120)
+  --hops                       measures messages instead: ns of one to the next rank, and of each further one
   --no-finalize                leave out MPI_Finalize, which hangs now and then with MPICH 4.0 over TCP
 )";
 
@@ -61,8 +62,8 @@ inline options parse(int argc, char** argv) {
   std::vector<std::string> plans, exchanges;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
-    if (name == "--no-finalize") {
-      o.finalize = false;
+    if (name == "--no-finalize" || name == "--hops") {
+      (name == "--hops" ? o.hops : o.finalize) = name == "--hops";
       continue;
     }
     if (i + 1 == argc || name == "--help")

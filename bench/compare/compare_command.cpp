@@ -1,6 +1,7 @@
 #include "compare_command.hpp"
 
 #include <fmt/core.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -139,7 +140,8 @@ class comparison {
   void read_saved() {
     for (const std::string& path : o_.from) {
       const ordered_json saved = read_document(path);
-      std::ranges::move(rows_of(saved), std::back_inserter(rows_));
+      const bool joined = measures() || o_.from.size() > 1;
+      std::ranges::move(joined ? rows_with_origin(saved) : rows_of(saved), std::back_inserter(rows_));
       for (const char* list : {"subjects", "failures"})
         for (const ordered_json& entry : saved.at(list)) document_[list].push_back(entry);
       // One file shown again has the facts of its own run.
@@ -181,27 +183,60 @@ class comparison {
     }
   }
 
-  json_row wanted_row(std::span<const subject> gradients, std::string_view plan) const {
-    const uint32_t last = std::max(o_.steps, 1u) - 1;
-    const subject& g = gradients[last % gradients.size()];
+  // What --resume knows the rows of a gradient by, but for the plan and the values.
+  static json_row wanted_row(const subject& g, uint32_t step) {
     row r;
     r.input = g[0].input;
     r.tensor = name_of(g);
-    r.step = last + 1;
+    r.step = step;
     r.dtype = types_of(g);
     r.d = elements_of(g);
-    r.plan = plan;
     return to_json(r);
   }
 
+  // CRC-32 of all bytes: whether a file that --resume knows was overwritten.
+  static std::string digest_of(std::span<const subject> gradients) {
+    uLong crc = 0;
+    for (const subject& s : gradients)
+      for (const tensor& t : s) crc = crc32_z(crc, reinterpret_cast<const Bytef*>(t.data.data()), t.data.size());
+    return fmt::format("{:08x}", crc);
+  }
+
+  // Of each sequence the row that --resume knows. Where names and values come again (one input twice), they are numbered.
+  std::vector<json_row> wanted_rows(std::span<const std::vector<subject>> sequences) const {
+    std::vector<json_row> rows;
+    std::map<json_row, unsigned> seen;
+    const uint32_t last = std::max(o_.steps, 1u) - 1;
+    for (const auto& gradients : sequences) {
+      json_row wanted = wanted_row(gradients[last % gradients.size()], last + 1);
+      const std::string digest = digest_of(gradients);
+      wanted["data"] = digest;
+      if (const unsigned times = ++seen[wanted]; times > 1) wanted["data"] = fmt::format("{}-{}", digest, times);
+      rows.push_back(std::move(wanted));
+    }
+    return rows;
+  }
+
+  void forget_overwritten(std::span<const std::vector<subject>> sequences, std::span<const json_row> wanted) {
+    std::vector<json_row> now;
+    for (size_t i = 0; i < sequences.size(); ++i)
+      for (const subject& g : sequences[i]) now.emplace_back(wanted_row(g, 1))["data"] = wanted[i].at("data");
+    if (const size_t gone = kept_->forget_others(now))
+      console_.line(fmt::format(
+          "note: --resume {}: {} rows were measured on other values of these inputs; they are gone", o_.resume, gone));
+  }
+
   // Each text parsed, once, and none that --resume has.
-  std::vector<plan> missing_plans(const std::vector<std::string>& texts, std::span<const subject> gradients) const {
+  std::vector<plan> missing_plans(const std::vector<std::string>& texts, json_row wanted) const {
     std::vector<plan> plans;
     std::set<std::string> known;
     for (const std::string& text : texts) {
       plan p = parse_plan(text);
       if (!known.emplace(p.text()).second) continue;
-      if (kept_ && kept_->has(wanted_row(gradients, p.text()))) continue;
+      if (kept_) {
+        wanted["plan"] = p.text();
+        if (kept_->has(wanted)) continue;
+      }
       plans.push_back(std::move(p));
     }
     return plans;
@@ -216,15 +251,21 @@ class comparison {
     const std::vector<std::vector<subject>> sequences =
         alone ? apart(std::move(subjects)) : in_steps(std::move(subjects));
     const std::map<std::string, const subject*> like = densest(sequences);
+    std::vector<json_row> wanted_of(sequences.size());
+    if (kept_) {
+      wanted_of = wanted_rows(sequences);
+      forget_overwritten(sequences, wanted_of);
+    }
 
     std::vector<std::vector<plan>> plans;
     std::vector<double> work{0};
-    for (const auto& gradients : sequences) {
+    for (size_t i = 0; i < sequences.size(); ++i) {
+      const auto& gradients = sequences[i];
       if (!alone && gradients.size() > o_.steps)
         throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
       const std::vector<std::string> texts =
           o_.book.empty() ? plans_for(plan_texts, *like.at(gradients[0][0].input)) : book_plan(gradients[0][0].name);
-      plans.push_back(missing_plans(texts, gradients));
+      plans.push_back(missing_plans(texts, wanted_of[i]));
       work.push_back(work.back() +
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
@@ -235,7 +276,8 @@ class comparison {
     for (size_t i = 0; i < sequences.size(); ++i) {
       if (plans[i].empty()) continue;
       console_.part(i, sequences.size(), work[i], work.back());
-      take(compare_plans(context, sequences[i], plans[i], settings, console_));
+      take(compare_plans(context, sequences[i], plans[i], settings, console_),
+           kept_ ? text_of(wanted_of[i], "data") : "");
     }
   }
 
@@ -262,12 +304,16 @@ class comparison {
     console_.line(text);
   }
 
-  void take(measured m) {
+  // `data`: with --resume, of which values.
+  void take(measured m, const std::string& data) {
     std::vector<json_row> rows;
     for (const row& r : m.rows) {
       rows.push_back(to_json(r));
       rows.back()["samples"] = samples_json(r);
+      if (kept_) rows.back()["data"] = data;
     }
+    for (ordered_json& facts : m.subjects)
+      if (kept_) facts["data"] = data;
     if (kept_)
       kept_->add(rows, m.subjects);
     else

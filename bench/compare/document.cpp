@@ -7,7 +7,9 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <iterator>
+#include <map>
 #include <set>
 
 #include "inputs.hpp"
@@ -52,12 +54,18 @@ void check_row(const ordered_json& row, const std::string& where) {
       throw input_error(fmt::format("{}: column '{}' is {}, not a count", where, column, row.at(column).dump()));
 }
 
-std::string identity_of(const json_row& row) {
+std::string key_of(const json_row& row, std::initializer_list<const char*> columns) {
   std::string key;
-  for (const char* column : {"input", "tensor", "step", "dtype", "d", "plan"})
-    key += printed(row.value(column, json_row())) + '\0';
+  for (const char* column : columns) key += printed(row.value(column, json_row())) + '\0';
   return key;
 }
+
+std::string identity_of(const json_row& row) {
+  return key_of(row, {"input", "tensor", "step", "dtype", "d", "plan", "data"});
+}
+
+// All steps of a gradient have these.
+std::string values_of(const json_row& row) { return key_of(row, {"tensor", "dtype", "d", "data"}); }
 
 }  // namespace
 
@@ -99,6 +107,18 @@ ordered_json read_document(const std::string& path) {
 
 std::vector<json_row> rows_of(const ordered_json& document) {
   return {document.at("rows").begin(), document.at("rows").end()};
+}
+
+std::vector<json_row> rows_with_origin(const ordered_json& document) {
+  const ordered_json machine = document.value("machine", ordered_json::object());
+  const ordered_json cpu = machine.is_object() ? machine.value("cpu", ordered_json()) : ordered_json();
+  const ordered_json made_by = document.value("commit", ordered_json());
+  std::vector<json_row> rows = rows_of(document);
+  for (json_row& row : rows) {
+    if (!row.contains("machine")) row["machine"] = cpu;
+    if (!row.contains("commit")) row["commit"] = made_by;
+  }
+  return rows;
 }
 
 std::string json_text(const ordered_json& document) {
@@ -148,7 +168,26 @@ resumed_run::resumed_run(std::string path, ordered_json document)
   document_["subjects"] = saved.at("subjects");
 }
 
-bool resumed_run::has(const json_row& wanted) const { return known_.contains(identity_of(wanted)); }
+bool resumed_run::has(const json_row& wanted) const {
+  json_row of_any = wanted;
+  of_any.erase("data");
+  return known_.contains(identity_of(wanted)) || known_.contains(identity_of(of_any));
+}
+
+size_t resumed_run::forget_others(std::span<const json_row> subjects) {
+  std::map<std::string, std::set<std::string>> current;  // of each input
+  for (const json_row& s : subjects) current[text_of(s, "input")].insert(values_of(s));
+  const auto is_gone = [&](const json_row& row) {
+    const auto at = current.find(text_of(row, "input"));
+    return at != current.end() && row.contains("data") && !at->second.contains(values_of(row));
+  };
+  const size_t gone = std::erase_if(rows_, is_gone);
+  ordered_json& facts = document_["subjects"];
+  facts.erase(std::remove_if(facts.begin(), facts.end(), is_gone), facts.end());
+  known_.clear();
+  for (const json_row& row : rows_) known_.insert(identity_of(row));
+  return gone;
+}
 
 void resumed_run::add(std::span<const json_row> rows, const ordered_json& subjects) {
   for (const json_row& row : rows)

@@ -20,6 +20,8 @@ nlohmann::ordered_json empty_document(const nlohmann::ordered_json& settings);
 nlohmann::ordered_json read_document(const std::string& path);
 
 std::vector<json_row> rows_of(const nlohmann::ordered_json& document);
+// With cells `machine` and `commit` of the document, but for rows that have their own.
+std::vector<json_row> rows_with_origin(const nlohmann::ordered_json& document);
 
 // A cell of CSV, quoted where it must be; undefined is empty.
 std::string csv_cell(const nlohmann::ordered_json& value);
@@ -37,7 +39,11 @@ class resumed_run {
   const std::vector<json_row>& rows() const { return rows_; }
   const nlohmann::ordered_json& subjects() const { return document_.at("subjects"); }
   const std::vector<std::string>& notes() const { return notes_; }  // other machine, other commit
-  bool has(const json_row& wanted) const;  // a row of this input, tensor, step, dtype, d and plan
+  // A row of this input, tensor, step, dtype, d, plan and `data`, the digest of the values; rows without one are of any.
+  bool has(const json_row& wanted) const;
+  // Of the inputs of these subjects (rows without a plan) drops the rows of all other tensors and values: a file was
+  // overwritten. Returns how many.
+  size_t forget_others(std::span<const json_row> subjects);
   // Adds to the rows and writes the file, whole or not at all. Rows that are there already are left out (memcpy). Throws output_error.
   void add(std::span<const json_row> rows, const nlohmann::ordered_json& subjects);
 

@@ -199,6 +199,9 @@ class parser {
     std::string name(token_);
     if (name == "null") return leaf("literal", nullptr);
     if (name == "and" || name == "or" || name == "not") refuse(fmt::format("'{}' is not expected here", name));
+    // Headings of tables in the unit of a column.
+    for (const auto& [heading, column] : {std::pair("error", "total_error"), std::pair("coding", "relative_l2_error")})
+      if (name == heading) name = column;
     if (std::find(columns_.begin(), columns_.end(), name) == columns_.end())
       refuse(fmt::format("no column '{}'{}", name, suggestions(name, columns_)));
     return leaf("column", std::move(name));

@@ -13,8 +13,8 @@ std::string html_report(const nlohmann::ordered_json& document);
 // Whether html_report works in this build; a command line can say so before anything is measured.
 bool has_html_report();
 inline constexpr const char* no_html_report =
-    "unsupported: this build has no report, because Chart.js 3 was not there (Debian: install libjs-chart.js, then "
-    "`meson setup --reconfigure`). A build with it shows rows that --output rows.json has saved: compare --from "
-    "rows.json";
+    "unsupported: this build has no report: it was made with -Dreport=disabled, or Chart.js 3 was not there (Debian: "
+    "install libjs-chart.js, then `meson setup --reconfigure`). A build with it shows rows that --output rows.json has "
+    "saved: compare --from rows.json";
 
 }  // namespace dr::compare

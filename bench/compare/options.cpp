@@ -2,6 +2,8 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cmath>
+#include <cstdlib>
 #include <iostream>
 #include <map>
 
@@ -47,6 +49,11 @@ std::string no_sign(const std::string& text) {
   return text.starts_with('-') ? "'" + text + "' is negative" : std::string();
 }
 
+// CLI::Range takes "nan" for a number within.
+std::string no_nan(const std::string& text) {
+  return std::isnan(std::strtod(text.c_str(), nullptr)) ? "'" + text + "' is not a number" : std::string();
+}
+
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
 
 CLI::Option* add_output(CLI::App& app, std::string& path, const char* help) {
@@ -87,6 +94,7 @@ void add_timing(CLI::App& app, compare_options& o) {
   auto* repeat = app.add_option("--repeat", o.repeat, "Timed rounds, instead of --time");
   repeat->check(CLI::Range(1, 1000000))->type_name("N");
   app.add_option("--time", o.seconds, "Seconds of rounds for each plan; default: 0.25. At least 5 rounds, at most 200")
+      ->check(no_nan)
       ->check(CLI::Range(0.0, 86400.0))
       ->type_name("SECONDS")
       ->excludes(repeat);

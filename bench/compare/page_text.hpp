@@ -1,4 +1,5 @@
-// The page of a report, made by embed_page.py from the folder `page` and Chart.js; empty in a build without Chart.js.
+// The page of a report, made by embed_page.py from the folder `page` and Chart.js; empty in a build without
+// Chart.js, or with -Dreport=disabled.
 #pragma once
 
 #include <string_view>

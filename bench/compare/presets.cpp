@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <cstring>
+#include <string_view>
 
 namespace dr::compare {
 namespace {
@@ -41,7 +42,24 @@ constexpr preset list[] = {
     {"grace", "topk", "sparsify=topr(ratio=0.01) index=raw value=raw"},
     {"grace", "randomk", "sparsify=random(ratio=0.01) index=raw value=raw"},
     {"grace", "threshold", "sparsify=threshold(value=0.01) index=raw value=raw"},
-    {"grace", "dgc", "sparsify=dgc(ratio=0.01) index=raw value=raw"},
+    {"grace", "natural", "sparsify=none index=all value=natural"},
+    {"grace", "8bit", "sparsify=none index=all value=dynamic_tree"},
+    {"grace", "inceptionn", "sparsify=none index=all value=inceptionn",
+     "A bound of 2^-10 of the absolute error, which is what GRACE makes of error_bound=2e-10."},
+    {"grace", "adaq", "sparsify=adaq(ratio=0.01) feedback=residual index=golomb value=sign(scale=means)"},
+    {"grace", "graddrop",
+     "sparsify=dgc(ratio=0.01,sample=0.001,corrections=0) feedback=residual index=golomb value=raw"},
+    {"grace", "tbq",
+     "sparsify=threshold(value=0.01) feedback=residual index=golomb value=sign(scale=level,level=0.01)"},
+    {"grace", "signsgd", "sparsify=none index=all value=sign merge=vote"},
+    {"grace", "signum", "sparsify=none feedback=momentum(beta=0.9) index=all value=sign merge=vote"},
+    {"grace", "efsignsgd", "sparsify=none feedback=efsignsgd(lr=0.1) index=all value=sign(scale=mean)"},
+    {"grace", "onebit", "sparsify=none feedback=residual index=all value=sign(scale=means)"},
+    {"grace", "terngrad", "sparsify=none index=all value=ternary"},
+    {"grace", "dgc", "sparsify=dgc(ratio=0.001) feedback=dgc(momentum=0.9) index=golomb value=raw"},
+    {"transforms", "powersgd", "transform=lowrank(rank=4) feedback=residual",
+     "Two factors that ranks all-reduce, and no frame: for exchanges, deepreduce.torch and deepreduce.transform.\n"
+     "There is nothing that compare could encode."},
 };
 
 // The note's lines behind so many spaces.
@@ -58,10 +76,12 @@ std::string indented(const preset& p, size_t spaces) {
 std::span<const preset> presets() { return list; }
 
 std::vector<std::string> preset_plans(const std::string& name, const std::string& sparsify) {
+  const auto is_whole = [](std::string_view plan) {
+    return plan.starts_with("sparsify=") || plan.starts_with("transform=");
+  };
   std::vector<std::string> plans;
   for (const preset& p : list)
-    if (name == p.set || name == p.name)
-      plans.push_back(std::strncmp(p.plan, "sparsify=", 9) == 0 ? p.plan : sparsify + " " + p.plan);
+    if (name == p.set || name == p.name) plans.push_back(is_whole(p.plan) ? p.plan : sparsify + " " + p.plan);
   return plans;
 }
 

@@ -66,7 +66,7 @@ std::string readable(const ordered_json& document, std::span<const row> measured
 std::string render(const ordered_json& document, std::span<const row> measured, const render_request& request) {
   switch (request.form) {
     case format::json: return json_text(document);
-    case format::csv: return csv_text(rows_of(document), row_columns());
+    case format::csv: return csv_text(rows_with_origin(document), row_columns());
     case format::html: return html_report(document);
     case format::table:
     case format::markdown: break;

@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <numeric>
+#include <optional>
+#include <utility>
 
 #include "number.hpp"
 
@@ -28,108 +29,145 @@ stored whole(const sparse_part& p) {
   return kind;
 }
 
-// Whole numbers from 0; `what` names them.
-std::vector<uint64_t> integers(const sparse_part& p, std::string_view what) {
-  const stored kind = whole(p);
-  const std::span<const std::byte> bytes = p.array.bytes;
-  std::vector<uint64_t> values(length(p));
-  for (uint64_t i = 0; i < values.size(); ++i) {
-    int64_t value = 0;
-    switch (kind) {
-      case stored::i32: value = load_le<int32_t>(bytes, 4 * i); break;
-      case stored::u32: value = load_le<uint32_t>(bytes, 4 * i); break;
-      case stored::i64:
-      case stored::u64: value = load_le<int64_t>(bytes, 8 * i); break;
-      default: refuse(p.where, p.array.header_at, fmt::format("{} are {}, not int32 or int64", what, long_name(kind)));
-    }
-    if (value < 0) refuse(p.where, p.array.data_at + i * width_of(kind), fmt::format("{} [{}] is {}", what, i, value));
-    values[i] = static_cast<uint64_t>(value);
-  }
-  return values;
-}
-
 void require(bool holds, const sparse_part& p, std::string_view what) {
   if (!holds) refuse(p.where, p.array.header_at, fmt::format("{}; the file is damaged", what));
 }
 
-// positions[i] = positions[i] * extent + more[i], all below the extent.
-void append(std::vector<uint64_t>& positions, std::span<const uint64_t> more, uint64_t extent, const sparse_part& p) {
-  require(positions.size() == more.size(), p,
-          fmt::format("{} entries, but {} in the arrays beside", more.size(), positions.size()));
-  for (uint64_t i = 0; i < more.size(); ++i) {
-    if (more[i] >= extent) {
-      refuse(p.where, p.array.data_at, fmt::format("index {} of entry {} is not below {}", more[i], i, extent));
+// Whole numbers from 0, read where they lie; `what` names them.
+class whole_numbers {
+ public:
+  whole_numbers(const sparse_part& p, std::string_view what)
+      : part_(&p), kind_(whole(p)), count_(length(p)), what_(what) {
+    const bool known = kind_ == stored::i32 || kind_ == stored::u32 || kind_ == stored::i64 || kind_ == stored::u64;
+    if (count_ > 0 && !known)
+      refuse(p.where, p.array.header_at, fmt::format("{} are {}, not int32 or int64", what, long_name(kind_)));
+  }
+
+  uint64_t size() const { return count_; }
+  const sparse_part& part() const { return *part_; }
+
+  uint64_t operator[](uint64_t i) const {
+    const std::span<const std::byte> bytes = part_->array.bytes;
+    const int64_t value = kind_ == stored::i32   ? load_le<int32_t>(bytes, 4 * i)
+                          : kind_ == stored::u32 ? load_le<uint32_t>(bytes, 4 * i)
+                                                 : load_le<int64_t>(bytes, 8 * i);
+    if (value < 0)
+      refuse(part_->where, part_->array.data_at + i * width_of(kind_), fmt::format("{} [{}] is {}", what_, i, value));
+    return static_cast<uint64_t>(value);
+  }
+
+  std::vector<uint64_t> all() const {
+    std::vector<uint64_t> values(count_);
+    for (uint64_t i = 0; i < count_; ++i) values[i] = (*this)[i];
+    return values;
+  }
+
+ private:
+  const sparse_part* part_;
+  stored kind_;
+  uint64_t count_;
+  std::string_view what_;
+};
+
+// Where entries are in one dimension: numbers[first + entry], below the extent.
+struct axis {
+  whole_numbers numbers;
+  uint64_t first, extent;
+
+  uint64_t operator[](uint64_t entry) const {
+    const uint64_t index = numbers[first + entry];
+    if (index >= extent) {
+      const sparse_part& p = numbers.part();
+      refuse(p.where, p.array.data_at, fmt::format("index {} of entry {} is not below {}", index, entry, extent));
     }
-    positions[i] = positions[i] * extent + more[i];
+    return index;
   }
-}
+};
 
-// The number of the row of each entry, of the first indptr[last] entries.
-std::vector<uint64_t> rows_of(std::span<const uint64_t> indptr, uint64_t rows, uint64_t entries, const sparse_part& p) {
-  require(indptr.size() == rows + 1 && indptr.front() == 0, p,
-          fmt::format("{} offsets should begin at 0 and be {}", indptr.size(), rows + 1));
-  std::vector<uint64_t> result;
-  for (uint64_t row = 0; row < rows; ++row) {
-    require(indptr[row] <= indptr[row + 1] && indptr[row + 1] <= entries, p,
-            fmt::format("offsets {} and {} of row {} do not ascend, or pass {} entries", indptr[row], indptr[row + 1],
-                        row, entries));
-    result.insert(result.end(), indptr[row + 1] - indptr[row], row);
-  }
-  return result;
-}
-
-// A sparse tensor: of entry i the `width` values from i * width on, at element positions[i] * width.
+// A sparse tensor: of entry i the `width` values from i * width on, at element position * width.
 struct coordinates {
   std::vector<uint64_t> shape;
-  std::vector<uint64_t> positions;
-  uint64_t width = 1;
-  bool may_have_more = false;  // values than positions: SciPy lets what is behind the last offset stand
+  std::vector<axis> axes;  // the outermost first; of a CSR or CSC matrix the one that is not compressed
+  uint64_t entries = 0, width = 1;
+  std::optional<whole_numbers> offsets = {};  // of CSR, CSC: the entries of each row, or column
+  bool by_row = false;                        // CSR
+  bool may_have_more = false;                 // values than positions: SciPy lets what is behind the last offset stand
+
+  // f(entry, position) of each, in their order. Nothing is kept: a matrix may have as many entries as elements.
+  template <class F>
+  void each(F&& f) const {
+    if (offsets) {
+      const uint64_t outer_step = by_row ? axes[0].extent : 1, step = by_row ? 1 : offsets->size() - 1;
+      for (uint64_t outer = 0, entry = 0; entry < entries; ++outer)
+        for (const uint64_t end = (*offsets)[outer + 1]; entry < end; ++entry)
+          f(entry, outer * outer_step + axes[0][entry] * step);
+      return;
+    }
+    for (uint64_t entry = 0; entry < entries; ++entry) {
+      uint64_t position = 0;
+      for (const axis& a : axes) position = position * a.extent + a[entry];
+      f(entry, position);
+    }
+  }
 };
+
+void check_offsets(const whole_numbers& offsets, uint64_t rows, uint64_t entries) {
+  const sparse_part& p = offsets.part();
+  require(offsets.size() == rows + 1 && offsets[0] == 0, p,
+          fmt::format("{} offsets should begin at 0 and be {}", offsets.size(), rows + 1));
+  uint64_t begin = 0;
+  for (uint64_t row = 0; row < rows; ++row) {
+    const uint64_t end = offsets[row + 1];
+    if (begin > end || end > entries)
+      require(false, p,
+              fmt::format("offsets {} and {} of row {} do not ascend, or pass {} entries", begin, end, row, entries));
+    begin = end;
+  }
+}
 
 coordinates read_scipy(const sparse_parts& parts) {
   const sparse_part &format = parts.at("format"), &shape_part = parts.at("shape");
   const std::string name(reinterpret_cast<const char*>(format.array.bytes.data()),
                          std::min<size_t>(format.array.bytes.size(), 8));
-  coordinates c{integers(shape_part, "the extents"), {}};
+  coordinates c{whole_numbers(shape_part, "the extents").all(), {}};
   require(c.shape.size() == 1 || c.shape.size() == 2, shape_part, fmt::format("{} dimensions", c.shape.size()));
   const uint64_t rows = c.shape.size() == 2 ? c.shape[0] : 1, columns = c.shape.back();
   count_elements(c.shape, shape_part.where, shape_part.array.data_at);
   if (name == "coo" && parts.contains("row") && parts.contains("col")) {
-    c.positions.resize(length(parts.at("row")));
-    append(c.positions, integers(parts.at("row"), "the rows"), rows, parts.at("row"));
-    append(c.positions, integers(parts.at("col"), "the columns"), columns, parts.at("col"));
+    const whole_numbers row(parts.at("row"), "the rows"), column(parts.at("col"), "the columns");
+    require(row.size() == column.size(), column.part(),
+            fmt::format("{} entries, but {} in the arrays beside", column.size(), row.size()));
+    c.axes = {{row, 0, rows}, {column, 0, columns}};
+    c.entries = row.size();
     return c;
   }
   if ((name != "csr" && name != "csc") || !parts.contains("indices") || !parts.contains("indptr")) {
     refuse(format.where, format.array.data_at,
            fmt::format("a sparse matrix in format '{}' is not read; save x.tocsr()", printable(name)));
   }
-  const sparse_part &indptr = parts.at("indptr"), &indices = parts.at("indices");
-  const bool by_row = name == "csr";
-  std::vector<uint64_t> inner = integers(indices, "the indices");
-  std::vector<uint64_t> outer = rows_of(integers(indptr, "the offsets"), by_row ? rows : columns, inner.size(), indptr);
-  inner.resize(outer.size());
+  c.by_row = name == "csr";
+  const whole_numbers indices(parts.at("indices"), "the indices");
+  c.offsets = whole_numbers(parts.at("indptr"), "the offsets");
+  check_offsets(*c.offsets, c.by_row ? rows : columns, indices.size());
+  c.axes = {{indices, 0, c.by_row ? columns : rows}};
+  c.entries = (*c.offsets)[c.offsets->size() - 1];
   c.may_have_more = true;
-  c.positions.assign(inner.size(), 0);
-  append(c.positions, by_row ? outer : inner, rows, indices);
-  append(c.positions, by_row ? inner : outer, columns, indices);
   return c;
 }
 
 coordinates read_coordinates(const sparse_parts& parts) {
   const sparse_part &indices = parts.at("indices"), &shape_part = parts.at("shape");
   const sparse_part& values = parts.at("values");
-  coordinates c{integers(shape_part, "the extents"), {}};
+  coordinates c{whole_numbers(shape_part, "the extents").all(), {}};
   const std::vector<uint64_t>& shape = indices.array.shape;
   require(shape.size() == 1 || shape.size() == 2, indices, fmt::format("{} dimensions, not [k, r]", shape.size()));
-  const uint64_t sparse = shape.size() == 2 ? shape[0] : 1, entries = shape.back();
+  const uint64_t sparse = shape.size() == 2 ? shape[0] : 1;
+  c.entries = shape.back();
   require(sparse >= 1 && sparse <= c.shape.size(), indices,
           fmt::format("indices of {} dimensions in a tensor of {}", sparse, c.shape.size()));
   count_elements(c.shape, shape_part.where, shape_part.array.data_at);
-  const std::vector<uint64_t> all = integers(indices, "the indices");
-  c.positions.resize(entries);
-  for (uint64_t k = 0; k < sparse; ++k)
-    append(c.positions, std::span(all).subspan(k * entries, entries), c.shape[k], indices);
+  const whole_numbers numbers(indices, "the indices");
+  for (uint64_t k = 0; k < sparse; ++k) c.axes.push_back({numbers, k * c.entries, c.shape[k]});
   const std::span dense = std::span(c.shape).subspan(sparse);
   c.width = count_elements(dense, shape_part.where, shape_part.array.data_at);
   require(
@@ -140,30 +178,74 @@ coordinates read_coordinates(const sparse_parts& parts) {
   return c;
 }
 
-// Adds up the values of equal positions, and leaves one of each, ascending. Returns how many went.
-uint64_t add_up(coordinates& c, stored kind, std::span<const std::byte> bytes, std::vector<double>& sums) {
-  std::vector<uint64_t> order(c.positions.size()), unique;
-  std::iota(order.begin(), order.end(), 0u);
-  std::ranges::stable_sort(order, {}, [&](uint64_t i) { return c.positions[i]; });
-  for (const uint64_t i : order) {
-    if (unique.empty() || unique.back() != c.positions[i]) {
-      unique.push_back(c.positions[i]);
-      sums.resize(sums.size() + c.width);
+// Of positions, a bit each. Those that nobody sets take no memory (tensor_bytes).
+class bit_set {
+ public:
+  explicit bit_set(uint64_t count) : bytes_(count / 8 + 1), bits_(bytes_.writable()) {}
+  bool has(uint64_t i) const { return (bits_[i / 8] & bit(i)) != std::byte{0}; }
+  void set(uint64_t i) { bits_[i / 8] |= bit(i); }
+
+ private:
+  static std::byte bit(uint64_t i) { return std::byte{1} << static_cast<int>(i % 8); }
+
+  tensor_bytes bytes_;
+  std::span<std::byte> bits_;
+};
+
+// Converts the values of entries to the tensor's type and writes them, some at a time.
+class entry_writer {
+ public:
+  entry_writer(tensor& to, uint64_t width, bool converts, conversion& done)
+      : type_(to.type), out_(to.data.writable()), size_(width * size_of(to.type)), converts_(converts), done_(done) {}
+
+  void add(uint64_t position, std::span<const std::byte> values) {
+    if (!converts_) {
+      std::memcpy(out_.data() + position * size_, values.data(), size_);
+      return;
     }
-    for (uint64_t k = 0; k < c.width; ++k) sums[sums.size() - c.width + k] += value_at(kind, bytes, i * c.width + k);
+    positions_.push_back(position);
+    waiting_.insert(waiting_.end(), values.begin(), values.end());
+    if (waiting_.size() >= block) finish();
   }
-  const uint64_t gone = c.positions.size() - unique.size();
-  c.positions = std::move(unique);
-  return gone;
+
+  void finish() {
+    const tensor_bytes converted = convert(waiting_, type_, done_);
+    for (size_t i = 0; i < positions_.size(); ++i)
+      std::memcpy(out_.data() + positions_[i] * size_, converted.data() + i * size_, size_);
+    positions_.clear();
+    waiting_.clear();
+  }
+
+ private:
+  static constexpr size_t block = 1 << 20;  // bytes
+
+  dtype type_;
+  std::span<std::byte> out_;
+  uint64_t size_;  // of an entry's values
+  bool converts_;
+  conversion& done_;
+  std::vector<uint64_t> positions_;
+  std::vector<std::byte> waiting_;
+};
+
+// Writes the sums of the values at equal positions. `entries`: position and number of those that are not alone.
+void write_sums(std::vector<std::pair<uint64_t, uint64_t>> entries, uint64_t width, stored kind,
+                std::span<const std::byte> bytes, tensor& to, conversion& done) {
+  std::ranges::sort(entries);  // (sums depend on the order of their terms: that of the file)
+  done.from = stored::f64;
+  entry_writer writer(to, width, true, done);
+  std::vector<double> sums(width);
+  for (size_t i = 0; i < entries.size(); ++i) {
+    for (uint64_t k = 0; k < width; ++k) sums[k] += value_at(kind, bytes, entries[i].second * width + k);
+    if (i + 1 < entries.size() && entries[i + 1].first == entries[i].first) continue;
+    writer.add(entries[i].first, std::as_bytes(std::span(sums)));
+    std::ranges::fill(sums, 0.0);
+  }
+  writer.finish();
+  done.from = kind;
 }
 
-bool has_duplicates(const std::vector<uint64_t>& positions) {
-  if (std::ranges::adjacent_find(positions, std::greater_equal()) == positions.end()) return false;
-  std::vector<uint64_t> sorted = positions;
-  std::ranges::sort(sorted);
-  return std::ranges::adjacent_find(sorted) != sorted.end();
-}
-
+// Takes the memory of the dense tensor and of two bits an element, and 16 bytes an entry whose position comes again.
 tensor make_dense(coordinates c, const sparse_part& values, const reading& how) {
   const stored kind = whole(values);
   const std::string& where = values.where;
@@ -175,36 +257,39 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
                "most {}",
                fmt::join(c.shape, ", "), elements, elements_max));
   }
-  const uint64_t entries = c.positions.size() * c.width;
-  require(c.may_have_more ? length(values) >= entries : length(values) == entries, values,
-          fmt::format("{} values for {} entries of {}", length(values), c.positions.size(), c.width));
+  require(c.may_have_more ? length(values) >= c.entries * c.width : length(values) == c.entries * c.width, values,
+          fmt::format("{} values for {} entries of {}", length(values), c.entries, c.width));
   const std::optional<dtype> type = how.cast ? how.cast : type_of(kind);
   if (!type) {
     refuse<not_float>(where, values.array.header_at,
                       fmt::format("{} is not a float; --cast f32 converts it", long_name(kind)));
   }
-  std::span<const std::byte> bytes = values.array.bytes.first(entries * width_of(kind));
-  std::vector<double> sums;
+  tensor result{"", "", *type, c.shape, tensor_bytes(elements * size_of(*type)), elements, true};
   conversion done{kind};
-  if (has_duplicates(c.positions)) {
-    const uint64_t gone = add_up(c, kind, bytes, sums);
-    note(how.notes, fmt::format("{}: {} entries at positions that come again, added up", where, gone));
-    bytes = std::as_bytes(std::span(sums));
-    done.from = stored::f64;
-  }
   const bool converts = kind == stored::f64 || type != type_of(kind);
-  tensor_bytes compact;
-  if (converts || done.from != kind) {
-    compact = convert(bytes, *type, done);
-    bytes = compact;
-    done.from = kind;
+  if (c.width > 0) {
+    bit_set seen(elements / c.width), again(elements / c.width);
+    uint64_t gone = 0;
+    c.each([&](uint64_t, uint64_t position) {
+      if (seen.has(position)) again.set(position), ++gone;
+      seen.set(position);
+    });
+    if (gone > 0) note(how.notes, fmt::format("{}: {} entries at positions that come again, added up", where, gone));
+    const uint64_t size = c.width * width_of(kind);
+    entry_writer writer(result, c.width, converts, done);
+    std::vector<std::pair<uint64_t, uint64_t>> together;
+    c.each([&](uint64_t entry, uint64_t position) {
+      if (gone > 0 && again.has(position))
+        together.emplace_back(position, entry);
+      else
+        writer.add(position, values.array.bytes.subspan(entry * size, size));
+    });
+    writer.finish();
+    if (gone > 0) write_sums(std::move(together), c.width, kind, values.array.bytes, result, done);
+  } else {
+    c.each([](uint64_t, uint64_t) {});  // checks them
   }
-  tensor result{"", "", *type, std::move(c.shape), tensor_bytes(elements * size_of(*type)), elements, true};
   if (converts) result.converted = done;
-  const std::span<std::byte> out = result.data.writable();
-  const uint64_t size = c.width * size_of(*type);
-  for (uint64_t i = 0; size > 0 && i < c.positions.size(); ++i)
-    std::memcpy(out.data() + c.positions[i] * size, bytes.data() + i * size, size);
   return result;
 }
 
@@ -226,7 +311,8 @@ std::vector<sparse_group> sparse_groups(std::span<const std::string> members) {
     if (members[i].ends_with(".npy")) numbers[members[i].substr(0, members[i].size() - 4)] = i;
   std::vector<sparse_group> groups;
   if (numbers.contains("format") && numbers.contains("shape") && numbers.contains("data")) {
-    sparse_group& g = groups.emplace_back("", true);
+    groups.push_back({"", true, {}});
+    sparse_group& g = groups.back();
     for (const char* part : {"format", "shape", "data", "indices", "indptr", "row", "col", "offsets", "_is_array"})
       if (const auto found = numbers.find(part); found != numbers.end()) g.parts[part] = found->second;
     return groups;

@@ -35,7 +35,7 @@ struct sparse_part {
 };
 
 // Throws input_error for indices out of range, arrays that disagree, formats other than those above, and a dense tensor of
-// more than 2^32 elements; not_float for integers that `how` does not cast.
+// more than 2^30 elements; not_float for integers that `how` does not cast.
 tensor read_sparse(const sparse_group& group, const std::function<sparse_part(size_t)>& read, std::string_view where,
                    const reading& how);
 

@@ -167,4 +167,5 @@ def main():
         arguments.json.write_text(json.dumps(head, indent=1)[:-2] + f',\n "rows": [\n  {lines}\n ]\n}}\n')
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -26,10 +26,41 @@ constexpr double exact_header = 64;  // of a dense frame: about
 struct cost_model {
   const exchange_work* work;
   uint32_t inner = 1;                  // hierarchy: ranks of a host
+  double message_ns = 0;               // of the sender and of the receiver, half each
   double encode_ns = 0, merge_ns = 0;  // of rank 0
 };
 
+// Ports that let a burst through.
+class port_model {
+ public:
+  port_model(const link& port, uint32_t ranks) : port_(port), buckets_(ranks, {port.burst_bytes, 0}) {}
+
+  // ns of a message that begins to leave `rank` at now_ns.
+  double takes(uint32_t rank, double now_ns, double bytes) {
+    const double rate = port_.bits_per_second / 8e9, fast = port_.burst_bits_per_second / 8e9;  // bytes / ns
+    if (fast <= rate) return bytes / rate;
+    bucket& b = buckets_[rank];
+    const double filled = std::min(port_.burst_bytes, b.bytes + rate * std::max(0.0, now_ns - b.at_ns));
+    // The bucket fills while it empties.
+    const double quick = std::min(bytes, filled * fast / (fast - rate)), first = quick / fast;
+    const double ns = first + (bytes - quick) / rate;
+    b = {bytes > quick ? 0 : std::max(0.0, filled - quick + rate * first), now_ns + ns};
+    return ns;
+  }
+
+ private:
+  struct bucket {
+    double bytes, at_ns;
+  };
+  link port_;
+  std::vector<bucket> buckets_;
+};
+
 uint64_t whole(double x) { return x > 0 ? static_cast<uint64_t>(std::llround(std::min(x, most_ns))) : 0; }
+
+uint64_t takes(void* user, uint32_t rank, uint64_t now_ns, uint64_t bytes) {
+  return whole(static_cast<port_model*>(user)->takes(rank, static_cast<double>(now_ns), static_cast<double>(bytes)));
+}
 
 uint64_t frame_size(void* user, uint64_t elements, uint32_t kind) {
   const exchange_work& w = *static_cast<cost_model*>(user)->work;
@@ -43,6 +74,7 @@ uint64_t cost(void* user, uint32_t rank, uint32_t step, uint64_t elements, uint6
   cost_model& m = *static_cast<cost_model*>(user);
   const exchange_work& w = *m.work;
   const double n = static_cast<double>(elements);
+  if (step == DR_STEP_SEND || step == DR_STEP_WAIT) return whole(m.message_ns / 2);
   if (elements == 0) return 0;
   const bool hosts = m.inner > 1, member = hosts && rank % m.inner != 0;
   double ns = 0;
@@ -105,7 +137,7 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
   // Which elements a sparsifier takes makes no difference to a dry run, so the simplest plan stands for all.
   const plan method("sparsify=topr(ratio=0.01) index=golomb value=raw" + (stage.empty() ? "" : " " + stage));
   const bool hosts = stage.starts_with("exchange=hierarchy");
-  cost_model model{&work, hosts ? inner_of(stage) : 1};
+  cost_model model{&work, hosts ? inner_of(stage) : 1, port.message_ns};
   auto how = sized<dr_exchange_options>();
   how.flags = static_cast<uint32_t>(DR_EXCHANGE_DRY) | (traced ? static_cast<uint32_t>(DR_EXCHANGE_TRACE) : 0u);
   how.timeout_ns = whole(most_ns);
@@ -121,6 +153,8 @@ exchange_time model_exchange(const std::string& stage, double elements, const ex
   const dr_tensor in = dense(DR_F32, &nothing, std::max<uint64_t>(1, whole(elements)));
   const auto run = [&](bool alike) -> std::optional<exchange_time> {
     options.flags = alike ? static_cast<uint32_t>(DR_LOOPBACK_ALIKE) : 0u;
+    port_model ports(port, ranks);
+    if (port.burst_bytes > 0) options.takes = takes, options.takes_user = &ports;
     dr_loopback* made = nullptr;
     auto e = sized<dr_error>();
     if (dr_loopback_create(&options, &made, &e) != DR_OK)

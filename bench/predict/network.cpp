@@ -42,7 +42,14 @@ double network::allgather_ns(double bytes) const {
 
 link network::port(const std::string& stage) const {
   link port = wire;
-  if (!port.has_latency && measured) port.latency_ns = measured->latency_ns;
+  if (measured && measured->hop_ns > 0) {
+    port.message_ns = std::min(measured->message_ns, measured->hop_ns);
+    if (!port.has_latency) port.latency_ns = measured->hop_ns - port.message_ns;
+  } else if (measured && !port.has_latency) {
+    port.latency_ns = measured->latency_ns;
+  }
+  if (measured && !stated)
+    port.burst_bytes = measured->burst_bytes, port.burst_bits_per_second = measured->burst_bits_per_second;
   const double n = ranks, m = std::min<double>(std::max(ranks_per_host, 1u), n);
   const bool one = stage.starts_with("exchange=ring") || stage.starts_with("exchange=hierarchy");
   // As measured, with the hosts as they were.

@@ -47,6 +47,7 @@ plan_work plan_work::exact(const profile& p, note_list& notes) {
     if (known->encode) w.encode_ = *known->encode;
     if (known->merge) w.first_ = w.merge_ = *known->merge;
     if (known->decode) w.first_ = *known->decode;
+    w.add_ = known->add ? *known->add : w.merge_;
   } else {
     notes.insert(
         "tensors that a frame carries exactly cost bytes but no time: the profile has no costs of 'index=all "
@@ -87,7 +88,7 @@ void plan_work::note_growth(double ranks, note_list& notes) const {
 }
 
 exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) const {
-  exchange_work w{encode_, first_, merge_, exact.merge_, frame_, sum_growth(ranks)};
+  exchange_work w{encode_, first_, merge_, exact.add_, frame_, sum_growth(ranks)};
   if (!knows_frame_) {
     // Bounds of two sizes are a line near enough.
     constexpr double small = 1 << 14, large = 1 << 20;
@@ -102,6 +103,7 @@ exchange_work plan_work::as_exchange_work(double ranks, const plan_work& exact) 
 plan_work plan_work::scaled(double time, double size) const {
   plan_work w = *this;
   w.encode_ = encode_.scaled(time), w.first_ = first_.scaled(time), w.merge_ = merge_.scaled(time);
+  w.add_ = add_.scaled(time);
   w.size_factor_ *= size;
   return w;
 }

@@ -44,6 +44,7 @@ class plan_work {
   plan_work() = default;
   std::string text_, stage_;
   curve encode_, first_, merge_, frame_;
+  curve add_;  // of `exact`: a dense tensor to another
   bool knows_frame_ = false, feedback_ = false;
   double size_factor_ = 1;
   std::vector<std::pair<double, double>> growth_;

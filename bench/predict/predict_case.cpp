@@ -92,11 +92,21 @@ predict_case read_case(const case_options& o) try {
     c.notes.insert(
         fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
   m.note_link(c.notes);
-  m.exact = std::make_shared<const plan_work>(plan_work::exact(*c.costs, c.notes));
+  const uint32_t together =
+      known && !o.over && m.net.measured->ranks_per_machine ? m.net.measured->ranks_per_machine : m.net.ranks_per_host;
+  c.shared = sharing(*c.costs, std::min(together, m.net.ranks));
+  if (c.shared > 1)
+    c.notes.insert(fmt::format("{} ranks share {:.0f} cores: computing takes {:.2g} times what the profile says",
+                               std::min(together, m.net.ranks), c.costs->cores, c.shared));
+  m.exact = std::make_shared<const plan_work>(plan_work::exact(*c.costs, c.notes).scaled(c.shared, 1));
   return c;
 } catch (const std::runtime_error& e) {
   if (dynamic_cast<const input_error*>(&e) || dynamic_cast<const usage_error*>(&e)) throw;
   throw input_error(e.what());
+}
+
+std::shared_ptr<const plan_work> read_work(predict_case& c, const std::string& text) {
+  return std::make_shared<const plan_work>(plan_work(*c.costs, text, c.notes).scaled(c.shared, 1));
 }
 
 std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, predict_case& c) {
@@ -125,8 +135,7 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
   }
   std::vector<std::shared_ptr<const plan_work>> works;
   try {
-    for (const std::string& text : compare::expand_plans(crossed, o.limit))
-      works.push_back(std::make_shared<const plan_work>(*c.costs, text, c.notes));
+    for (const std::string& text : compare::expand_plans(crossed, o.limit)) works.push_back(read_work(c, text));
   } catch (const usage_error&) {
     throw;
   } catch (const std::runtime_error& e) {

@@ -179,8 +179,7 @@ candidate book_candidate(const std::string& path, predict_case& c) {
       const std::string& text = plan_in(lines, t.name);
       const auto known = std::ranges::find_if(book.works, [&](const auto& w) { return w->text() == text; });
       book.choice.push_back(text.empty() ? -1 : static_cast<int>(known - book.works.begin()));
-      if (!text.empty() && known == book.works.end())
-        book.works.push_back(std::make_shared<const plan_work>(*c.costs, text, c.notes));
+      if (!text.empty() && known == book.works.end()) book.works.push_back(read_work(c, text));
     }
   } catch (const std::runtime_error& e) {
     throw compare::input_error(e.what());

@@ -52,8 +52,8 @@ curve read_curve(const json& object, const char* base, const char* slope, const 
   c.from = number_at(object, "from", where, 0, 0);
   c.to = number_at(object, "to", where, 0, 0);
   c.samples = read_points(object, "samples", "[size, median]", where);
-  const auto twice = std::ranges::unique(c.samples, {}, &std::pair<double, double>::first);
-  c.samples.erase(twice.begin(), twice.end());
+  const auto same_size = [](const auto& x, const auto& y) { return x.first == y.first; };
+  c.samples.erase(std::unique(c.samples.begin(), c.samples.end(), same_size), c.samples.end());
   // Nothing is cheaper than what is smaller: a size that costs more than a larger one was disturbed.
   for (size_t i = c.samples.size(); i-- > 1;)
     c.samples[i - 1].second = std::min(c.samples[i - 1].second, c.samples[i].second);
@@ -92,8 +92,10 @@ void read_costs(profile& p, const json& text) {
       entry.merge = c;
     else if (operation == "decode")
       entry.decode = c;
+    else if (operation == "add")
+      entry.add = c;
     else
-      refuse(where, fmt::format("operation '{}' is none of encode, merge, decode", operation));
+      refuse(where, fmt::format("operation '{}' is none of encode, merge, decode, add", operation));
   }
   i = 0;
   for (const json& frame : list_at(text, "frames", p.where)) {
@@ -121,6 +123,13 @@ void read_links(profile& p, const json& text) {
     m.latency_ns = number_at(l, "latency_ns", where, 0, 0);
     m.bits_per_second = number_at(l, "bits_per_second", where, 1);
     m.port_bits_per_second = number_at(l, "port_bits_per_second", where, 0, 0);
+    m.ranks_per_machine = static_cast<uint32_t>(number_at(l, "ranks_per_machine", where, 0, 0));
+    m.hop_ns = number_at(l, "hop_ns", where, 0, 0);
+    m.message_ns = number_at(l, "message_ns", where, 0, 0);
+    // Where ranks outnumber cores one that waits sleeps, and a message finds the slowest of them asleep.
+    if (m.hop_ns > 0 && p.cores > 0 && m.ranks_per_machine > p.cores) m.hop_ns += number_at(l, "rest_ns", where, 0, 0);
+    m.burst_bytes = number_at(l, "burst_bytes", where, 0, 0);
+    m.burst_bits_per_second = number_at(l, "burst_bits_per_second", where, 0, 0);
     m.allreduce = read_collective(l, "allreduce", where);
     m.allgather = read_collective(l, "allgather", where);
     p.links.push_back(m);
@@ -202,8 +211,12 @@ profile parse_profile(const json& text, const std::string& where) {
     refuse(where, fmt::format("schema '{}' is not deepreduce-profile-1; `deepreduce calibrate` writes one", schema));
   const json machine = text.value("machine", json::object());
   p.machine = text_at(machine, "cpu", "unknown machine");
-  if (const double cores = number_at(machine, "cores", where + ": machine", 0, 0); cores > 0)
-    p.machine += fmt::format(", {:.0f} cores", cores);
+  p.cores = number_at(machine, "cores", where + ": machine", 0, 0);
+  if (p.cores > 0) p.machine += fmt::format(", {:.0f} cores", p.cores);
+  if (text.contains("conditions")) {
+    p.ranks = std::max(1.0, number_at(text.at("conditions"), "ranks", where + ": conditions", 0, 1));
+    p.threads = std::max(1.0, number_at(text.at("conditions"), "threads", where + ": conditions", 0, 1));
+  }
   p.date = text_at(text, "date"), p.commit = text_at(text, "commit");
   read_costs(p, text);
   read_links(p, text);
@@ -213,6 +226,12 @@ profile parse_profile(const json& text, const std::string& where) {
     p.hook_ns = number_at(text.at("overlap"), "hook_ns", where + ": overlap", 0, 0);
   }
   return p;
+}
+
+double sharing(const profile& p, double ranks) {
+  if (p.cores <= 0) return 1;
+  const auto load = [&](double r) { return std::max(1.0, r * p.threads / p.cores); };
+  return std::max(1.0, load(ranks) / load(p.ranks));
 }
 
 profile read_profile(const std::string& path) { return parse_profile(read_json(path, "profile"), path); }

@@ -30,6 +30,7 @@ struct plan_profile {
   std::optional<curve> merge;                         // of one frame, added to a dense tensor
   std::optional<curve> frame;                         // bytes
   std::vector<std::pair<double, double>> sum_growth;  // (ranks, frame of their sum / frame of one)
+  std::optional<curve> add;                           // of a dense tensor to another: beside `index=all value=raw`
 };
 
 struct measured_link {
@@ -38,17 +39,28 @@ struct measured_link {
   double latency_ns = 0, bits_per_second = 0;
   double port_bits_per_second = 0;            // where each rank sends to all others; 0: not measured
   std::optional<curve> allreduce, allgather;  // ns of so many bytes of a rank
+  // On one machine, in whatever network namespaces; 0: as ranks_per_host.
+  uint32_t ranks_per_machine = 0;
+  // A message, and each further one at the same time, while all ranks send; 0: not measured.
+  double hop_ns = 0, message_ns = 0;
+  double burst_bytes = 0, burst_bits_per_second = 0;  // as of link
 };
 
 struct profile {
   std::string where;    // the file
   std::string machine;  // "Xeon …, 2 cores"
   std::string date, commit;
+  double cores = 0;               // 0: unknown
+  double ranks = 1, threads = 1;  // that measured costs at the same time; of each
   std::vector<plan_profile> plans;
   std::vector<measured_link> links;
   std::optional<double> slowdown;   // of computing while communication runs
   double skew_ns = 0, hook_ns = 0;  // as of hook_settings; 0: not measured
 };
+
+// By how much computing is slower where so many ranks share a machine than where costs were measured: a core is shared
+// fairly. At least 1, for costs that were measured with too few cores are not known without.
+double sharing(const profile& p, double ranks);
 
 // Lines under a result: what a figure rests on that was not measured. Each once.
 using note_list = std::set<std::string>;

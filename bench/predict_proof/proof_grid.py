@@ -1,7 +1,9 @@
 """Which rows the proof has: what is trained or exchanged, by what plan, among how many ranks, over which link."""
 
 from dataclasses import dataclass
-from typing import List, Optional, Sequence
+from typing import Any, List, Optional, Sequence
+
+import numpy
 
 from bench.train.methods import METHODS
 from bench.train.shaped_links import RATES
@@ -19,6 +21,7 @@ ELEMENTS = (262_144, 4_194_304)
 EXCHANGED = ("top1", "top10_log")
 SCHEDULES = ("gather", "owner", "owner(parts=4)", "ring")
 WARM_UP, STEPS = 4, 3  # steps: before the first round, in a round
+EVICTED = 64  # MiB: models' activations, and bench/comm's candidates in turn, leave nothing in the last cache
 SIZES = tuple(1 << power for power in range(10, 23, 2))
 # Messages; over 100 Mbit/s larger ones take seconds and tell nothing new.
 BYTES = {link: tuple(1 << power for power in range(10, 23 if link == "100mbit" else 25, 2)) for link in LINKS}
@@ -62,6 +65,13 @@ def calibrated_plans() -> List[str]:
 
 def exchange_plans() -> List[str]:
     return [f"{local_plan(m)} exchange={schedule}" for m in EXCHANGED for schedule in SCHEDULES]
+
+
+def exchanged_gradient(elements: int, rank: int) -> "numpy.ndarray[Any, Any]":
+    """[elements] f32, distributed as bench/comm's are (mpi_bench.hpp): costs and frames depend on it."""
+    draw = numpy.random.default_rng(1 + rank)
+    sign, width = draw.uniform(-1, 1, elements), draw.uniform(0, 1, elements)
+    return numpy.asarray(1e-3 * sign / (1e-3 + width), numpy.float32)
 
 
 def rounds_of(condition: Condition, quick: bool) -> int:

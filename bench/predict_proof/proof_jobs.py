@@ -4,7 +4,7 @@ from typing import Any, Dict
 
 
 def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
-    """{"profile": …}, on rank 0. job: plans, sizes, time of the costs, or a profile in their place; bytes, link_time."""
+    """{"profile": …}, on rank 0. job: plans, sizes, time of the costs and perhaps data, or a profile in their place; bytes, link_time."""
     from deepreduce import calibrating
     from deepreduce._link_costs import measure_overlap
     from deepreduce._rank_links import GlooRanks
@@ -13,6 +13,8 @@ def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
     profile = job.get("profile")
     if profile is None:
         words = [word for plan in job["plans"] for word in ("--plan", plan)]
+        words += ["--evict", str(job.get("evict", 8))]
+        words += [word for path in job.get("data", []) for word in ("--data", path)]
         profile = calibrating.measure_costs(
             ranks, [*words, "--sizes", ",".join(map(str, job["sizes"])), "--time", str(job["time"])]
         )

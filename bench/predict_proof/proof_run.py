@@ -8,7 +8,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Sequence
+
+import numpy
 
 from bench.predict_proof import proof_grid
 from bench.predict_proof.proof_grid import Condition
@@ -19,6 +21,11 @@ from bench.train.task import ROOT
 
 TIMEOUT = 1500.0  # seconds of a job
 MBIT = {"unshaped": 0, "1gbit": 1000, "100mbit": 100}
+
+
+def together(c: Condition) -> int:
+    """Ranks that measure costs: where a condition's outnumber the cores, predict shares these."""
+    return min(c.ranks, os.cpu_count() or 1)
 
 
 class Proof:
@@ -51,14 +58,33 @@ class Proof:
 
     def measured(self, c: Condition) -> Dict[str, Any]:
         """The rows of a condition: profile, model, then what is predicted of them."""
-        costs = self._kept(f"costs-{c.ranks}", lambda: self._costs(c.ranks))
-        measure = self._steps if c.kind == "steps" else self._exchanges
+        if c.kind == "steps":
+            ranks = together(c)
+            costs = self._kept(f"costs-cold-{ranks}", lambda: self._costs(ranks))
+            measure = self._steps
+        else:
+            costs, measure = self._costs_of_exchanges(c), self._exchanges
         return dict(self._kept(f"{c.kind}-{c.what}-{c.ranks}-{c.link}", lambda: measure(c, costs)))
 
     # ---- Over gloo ----
 
-    def _costs(self, ranks: int) -> Any:
+    def _costs_of_exchanges(self, c: Condition) -> Any:
+        ranks = together(c)
+        return self._kept(f"costs-exchanged-{ranks}", lambda: self._exchanged_costs(ranks))
+
+    def _exchanged_costs(self, ranks: int) -> Any:
+        with tempfile.TemporaryDirectory() as folder:
+            paths = [str(Path(folder, f"rank{rank}.npy")) for rank in range(max(proof_grid.RANKS))]
+            for rank, path in enumerate(paths):
+                numpy.save(path, proof_grid.exchanged_gradient(1 << 20, rank))
+            costs = self._costs(ranks, paths)
+        costs["conditions"]["data"] = "as bench/comm's"
+        return costs
+
+    def _costs(self, ranks: int, data: Sequence[str] = ()) -> Any:
         job = {
+            "data": list(data),
+            "evict": proof_grid.EVICTED,
             "kind": "calibrate",
             "plans": proof_grid.calibrated_plans(),
             "sizes": proof_grid.SIZES,
@@ -95,7 +121,12 @@ class Proof:
 
     # ---- Over MPI ----
 
-    def _exchanges(self, c: Condition, costs: Any) -> Any:
+    def calibrate_again(self, c: Condition) -> None:
+        """Measures the profile of exchanges that were measured, if it is not there."""
+        if c.kind == "exchanges" and not self.profile_path(c).exists():
+            self._exchanges(c, self._costs_of_exchanges(c), profile_only=True)
+
+    def _exchanges(self, c: Condition, costs: Any, profile_only: bool = False) -> Any:
         sys.path.insert(0, str(ROOT / "bench" / "comm"))
         import links as mpi_links
 
@@ -110,7 +141,11 @@ class Proof:
             mpi_links.set_up(c.ranks, MBIT[c.link])
             ranks = [mpiexec, "-launcher", "fork", "-disable-auto-cleanup", "-n", str(c.ranks)]
             ranks += ["sh", "-c", mpi_links.IN_NAMESPACE, "sh"]
-            self._kept(self.profile_path(c).stem, lambda: _calibrated(ranks, self._link_job(c, costs), mpi_links.ENVIRONMENT))
+            job = self._link_job(c, costs)
+            made = lambda: with_hops(_calibrated(ranks, job, mpi_links.ENVIRONMENT), [*ranks, str(bench)], mpi_links.ENVIRONMENT)
+            self._kept(self.profile_path(c).stem, made)
+            if profile_only:
+                return None
             where = train_results.context()
             rounds = proof_grid.rounds_of(c, self.quick)
             told = _exchanged([*ranks, str(bench)], int(c.what), rounds, mpi_links.ENVIRONMENT)
@@ -136,6 +171,12 @@ def _calibrated(ranks: List[str], job: Dict[str, Any], variables: Dict[str, str]
         return json.loads(Path(f"{path}.out").read_text("utf-8"))
 
 
+def with_hops(profile: Dict[str, Any], bench: List[str], variables: Dict[str, str]) -> Dict[str, Any]:
+    """Messages of mpi.h in place of those of mpi4py: the exchanges are made in C, which polls four times as often."""
+    profile["links"][-1].update(json.loads(_run([*bench, "--hops", "--no-finalize"], variables)))
+    return profile
+
+
 def _exchanged(bench: List[str], elements: int, rounds: int, variables: Dict[str, str]) -> List[Dict[str, Any]]:
     """The rows of bench/comm's program, which verifies what it times; MPI's own all-reduce is `dense`."""
     import deepreduce
@@ -159,11 +200,12 @@ def _exchanged(bench: List[str], elements: int, rounds: int, variables: Dict[str
     ]
 
 
-def _run(words: List[str], variables: Dict[str, str]) -> None:
+def _run(words: List[str], variables: Dict[str, str]) -> str:
     environment = {**os.environ, **variables, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=environment, timeout=TIMEOUT, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"mpiexec ended with {done.returncode}: {(done.stderr + done.stdout).strip()[-2000:]}")
+    return done.stdout
 
 
 # ---- Rows ----

@@ -12,6 +12,7 @@ from bench.predict_proof import proof_grid
 from bench.predict_proof.proof_grid import Condition
 from bench.predict_proof.proof_run import Proof
 
+IDEAS = Path(__file__).with_name("ideas.txt")  # what was tried, and left; told of a run by hand
 APART, EVEN = 1.15, 0.10  # orders count beyond a factor, verdicts beyond a share of break-even
 WORDS = {"unshaped": "unshaped", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
 Row = Dict[str, Any]
@@ -160,6 +161,10 @@ def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Seque
         "",
         unpredicted_line(rows, unpredicted),
         *drift(rows),
+        "",
+        *IDEAS.read_text("utf-8").splitlines(),
+        "",
+        "## Rows",
         "",
         "| what | ranks | link | plan | measured, ms | predicted, ms | error |",
         "|---|---:|---|---|---:|---:|---:|",

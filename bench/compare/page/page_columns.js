@@ -37,7 +37,7 @@ const COLUMNS = [
   ["encode_ns", "encode", "time", "Median time of encoding, without the sparsifier."],
   ["decode_ns", "decode", "time", "Median time of decoding."],
   ["merge_ns", "merge", "time", "Median time to decode and add the frames of all ranks."],
-  ["encode_cpu_ns", "encode, CPU", "time", "CPU time of encoding, all threads."],
+  ["encode_cpu_ns", "encode, CPU", "time", "CPU time of the sparsifier and of encoding, all threads."],
   ["decode_cpu_ns", "decode, CPU", "time", "CPU time of decoding, all threads."],
   ["sparsify_ns_spread", "± sparsify", "share", "(75th − 25th percentile) / median of the rounds."],
   ["encode_ns_spread", "± encode", "share", "(75th − 25th percentile) / median of the rounds."],
@@ -53,7 +53,7 @@ const COLUMNS = [
   ["gather_step_ns", "gather step", "time", "The same by an all-gather of frames, whatever exchange the plan names."],
   ["dense_step_ns", "dense step", "time", "The same for a ring all-reduce of dense f32."],
   ["bf16_step_ns", "bf16 step", "time", "The same for a ring all-reduce of bf16."],
-  ["verdict", "verdict", "text", "pays: the modelled step is shorter than dense f32's by more than the spread; slower: longer by more; even: between."],
+  ["verdict", "verdict", "text", "pays: the modelled step is shorter than the dense one, the faster of f32 and bf16, by more than the spread; slower: longer by more; even: between; unknown: not modelled."],
   ["pays_below", "pays below", "rate", "Link rate of a rank below which the modelled step is shorter than dense f32's."],
   ["pays_below_bf16", "pays below, bf16", "rate", "The same against bf16."],
 ].map(([name, title, kind, text]) => ({ name, title, kind, text }));
