@@ -15,9 +15,10 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "bindings" / "python"), str(Path(__file__).parent)]
+sys.path[:0] = [str(ROOT / "bindings" / "python"), str(Path(__file__).parent), str(ROOT)]
 
 import numpy  # noqa: E402
+from bench.train.control_ladder import LADDER  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback  # noqa: E402
 from link_traces import END, LATENCY, TRACES, Link  # noqa: E402
@@ -25,15 +26,6 @@ from link_traces import END, LATENCY, TRACES, Link  # noqa: E402
 RANKS, ELEMENTS, COMPUTE = 2, 100_000, 0.1
 TARGET, BAND = 0.02, 0.2  # seconds; of the controller, and of what counts as met
 MEETS = 0.9  # of the steps
-TOP = "sparsify=topr(ratio={}) feedback=residual index=golomb value=log_quant"
-LADDER = {
-    "dense": None,
-    "half": "feedback=residual index=all value=half",
-    "8 bit": "feedback=residual index=all value=uniform_quant(bits=8)",
-    "4 bit": "feedback=residual index=all value=uniform_quant(bits=4)",
-    "top 10 %": TOP.format(0.1),
-    "top 1 %": TOP.format(0.01),
-}
 OTHER_TARGETS = (0.01, 0.04)  # told, and not judged
 LAWS = ("aimd", "fit")
 SETTLED, STEP_WITHIN, SHARE_WITHIN = 20, 1.15, 0.85  # the reach

@@ -4,6 +4,7 @@
     bench/results/predictions.py --link unshaped --ranks 2 --model resnet20 --kind steps      these only
     bench/results/predictions.py --quick --folder X …   few rounds: whether it works; writes into the folder only
     bench/results/predictions.py --table           predicts what was measured anew, and writes the table
+    bench/results/predictions.py --table --profiles     the same, and measures profiles that were removed from the folder
 
 Profiles, models and times are kept in --folder (.cache/predictions); what is there is not measured again. Exit 1 if
 something failed, 2 for a wrong argument, 77 where links cannot be shaped.
@@ -38,6 +39,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", nargs="+", choices=("steps", "exchanges"), default=["steps", "exchanges"])
     parser.add_argument("--quick", action="store_true", help="few rounds: whether it works")
     parser.add_argument("--table", action="store_true", help="only predict and write, of what was measured")
+    parser.add_argument("--profiles", action="store_true", help="calibrate again: profiles of exchanges that are not in the folder")
     parser.add_argument("--list", action="store_true", help="what there is, what is measured, how long the rest takes")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "predictions")
     given = parser.parse_args()
@@ -90,6 +92,8 @@ def main() -> int:
             failed += 1
             print(f"[{number + 1}/{len(left)}] {c}: {error}", file=sys.stderr, flush=True)
     done = [c for c in wanted if is_there(given.folder, c)]
+    for c in done if given.profiles else []:
+        proof.calibrate_again(c)
     try:
         rows = proof_table.rows_of(tool(), proof, done)
     except proof_table.PredictError as error:

@@ -4,6 +4,8 @@
     python -m bench.train --quality          quality and bytes only
     python -m bench.train --times [--again]  step times over the loopback only; without a word, quality and these
     python -m bench.train --links [--again]  step times over shaped links
+    python -m bench.train --set methods      GRACE's methods on two models, 3 seeds (45 minutes): train_methods.jsonl
+    python -m bench.train --set paper        what DeepReduce's paper trains (10 minutes beside train.jsonl): train_paper.jsonl
     python -m bench.train --list             models and methods
 
 Rows are added to FILE (bench/results/train.jsonl) run by run; a run that is there is skipped. Exit 1 if ranks differ
@@ -18,7 +20,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Sequence
 
 from bench.train import step_times, train_plan, train_results
 from bench.train.methods import METHODS
@@ -26,21 +28,23 @@ from bench.train.rank_pool import RankError, RankPool
 from bench.train.task import CACHE, ROOT, settings
 from bench.train.train_plan import Run
 
+KEPT = ROOT / "bench" / "results" / "train.jsonl"
 GIVE_UP = 3  # runs
 LEAST_TIMEOUT = 180.0  # seconds a run: the first one reads its data
 
 
-def run_quality(runs: List[Run], out: Path) -> int:
-    """Returns how many runs failed."""
-    rows = [row for row in train_results.read(out) if row["kind"] == "quality"]
+def run_quality(runs: List[Run], out: Path, known: Sequence[Path] = ()) -> int:
+    """Returns how many runs failed. known: files whose runs are not run again, beside out."""
+    rows = [row for path in (out, *known) for row in train_results.read(path) if row["kind"] == "quality"]
     done = {Run(**{k: row[k] for k in ("model", "method", "ranks", "seed", "steps")}) for row in rows}
     took: Dict[Any, List[float]] = collections.defaultdict(list)
     for row in rows:
         took[row["model"], row["ranks"]].append(row["seconds"] / row["steps"])
     left = [run for run in runs if run not in done]
     estimate = lambda some: sum(train_plan.seconds_of(run, settings(), took) for run in some) / 60
+    there = " and ".join(str(path) for path in (out, *known))
     print(
-        f"{len(runs)} runs, {len(runs) - len(left)} of them are in {out}; the others take about {estimate(left):.0f} minutes",
+        f"{len(runs)} runs, {len(runs) - len(left)} of them are in {there}; the others take about {estimate(left):.0f} minutes",
         flush=True,
     )
     failed = in_a_row = 0
@@ -130,6 +134,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument(
         "--again", action="store_true", help="take step times again that are there: the last ones count"
     )
+    parser.add_argument("--set", choices=train_plan.SETS, help="the runs of a page; with --quick a few steps of each method")
     parser.add_argument("--model", nargs="+", metavar="NAME")
     parser.add_argument("--method", nargs="+", metavar="NAME")
     parser.add_argument("--ranks", nargs="+", type=int, metavar="N")
@@ -140,6 +145,8 @@ def arguments() -> argparse.Namespace:
     )
     given = parser.parse_args()
     wrong = train_plan.unknown(given.model, settings(), "model") or train_plan.check_methods(given.method)
+    if given.set and (given.ranks or given.quality or given.times or given.links or given.again):
+        wrong = wrong or f"--set {given.set} measures quality on 2 ranks: --ranks, --quality, --times, --links and --again do not go with it"
     wrong = wrong or next((f"--ranks {n}: from 2 to 16" for n in given.ranks or () if not 2 <= n <= 16), None)
     wrong = wrong or (f"--seeds {given.seeds}: at least 1" if given.seeds < 1 else None)
     wrong = wrong or (f"--steps {given.steps}: above 0, at most 10" if not 0 < given.steps <= 10 else None)
@@ -150,6 +157,11 @@ def arguments() -> argparse.Namespace:
 
 def measure(given: argparse.Namespace, out: Path) -> int:
     """What was asked for. Returns an exit status."""
+    if given.set:
+        runs = train_plan.set_runs(given.set, settings(), range(1, given.seeds + 1), given.steps, given.quick)
+        wanted = lambda name, names: not names or name in names
+        runs = [run for run in runs if wanted(run.model, given.model) and wanted(run.method, given.method)]
+        return int(run_quality(runs, out, () if given.quick else (KEPT,)) > 0)
     filters = (given.model, given.method, given.ranks)
     if given.quick:
         return int(run_quality(train_plan.quick_runs(given.model, given.method), out) > 0)
@@ -167,7 +179,6 @@ def main() -> int:
     if given.list:
         print(listing())
         return 0
-    sys.path.insert(0, str(ROOT / "bindings" / "python"))
     import deepreduce
 
     try:
@@ -175,16 +186,15 @@ def main() -> int:
     except deepreduce.LibraryError as error:
         print(f"./dev train: {error}", file=sys.stderr)
         return 1
-    kept = ROOT / "bench" / "results" / "train.jsonl"
-    out = given.out or (CACHE / "quick.jsonl" if given.quick else kept)
+    out = given.out or (CACHE / "quick.jsonl" if given.quick else KEPT.with_name(f"train_{given.set}.jsonl") if given.set else KEPT)
     if given.quick and given.out is None:
         out.unlink(missing_ok=True)
     try:
         status = measure(given, out)
     except KeyboardInterrupt:
         status = 130  # what is done is in the file
-    if out == kept and out.exists():
-        subprocess.run([sys.executable, str(kept.with_name("train.py"))], check=True)
+    if out == KEPT and out.exists():
+        subprocess.run([sys.executable, str(KEPT.with_name("train.py"))], check=True)
     return status
 
 

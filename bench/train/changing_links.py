@@ -11,19 +11,11 @@ from typing import Any, Callable, Dict, List, Tuple
 import torch.distributed as dist
 
 from bench.train import methods
+from bench.train.control_ladder import LADDER
 from bench.train.methods import Method
 from bench.train.one_run import PARTS, Trainee, curve
 
 FAST, SLOW = 1000, 100  # Mbit/s
-TOP = "sparsify=topr(ratio={}) feedback=residual index=golomb value=log_quant"
-LADDER = {
-    "dense": None,
-    "half": "feedback=residual index=all value=half",
-    "8 bit": "feedback=residual index=all value=uniform_quant(bits=8)",
-    "4 bit": "feedback=residual index=all value=uniform_quant(bits=4)",
-    "top 10 %": TOP.format(0.1),
-    "top 1 %": TOP.format(0.01),
-}
 Phases = List[Tuple[int, int]]  # (from this step on, Mbit/s)
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Dict, List
 
 from bench.train import changing_links, train_plan, train_results
+from bench.train.control_ladder import LADDER
 from bench.train.rank_pool import RankError
 from bench.train.shaped_links import ShapedLinks, Unsupported, WrongRate
 from bench.train.task import ROOT, settings
@@ -49,7 +50,7 @@ def local_run(given: argparse.Namespace) -> Dict[str, Any]:
 
 def runs_of(given: argparse.Namespace, target: float) -> List[Dict[str, Any]]:
     options = f"(target_ms={target:g})"
-    names = {**dict.fromkeys(changing_links.LADDER), "aimd": f"aimd{options}", "fit": f"fit{options}"}
+    names = {**dict.fromkeys(LADDER), "aimd": f"aimd{options}", "fit": f"fit{options}"}
     return [
         {
             "kind": "control", "model": given.model, "trace": trace, "name": name, "control": control, "seed": seed,
@@ -64,11 +65,11 @@ def verdicts(rows: List[Dict[str, Any]]) -> List[str]:
     target; if none, the fastest."""
     said = []
     for trace in dict.fromkeys(row["trace"] for row in rows):
-        of = {name: [row for row in rows if row["trace"] == trace and row["name"] == name] for name in (*changing_links.LADDER, "aimd", "fit")}
+        of = {name: [row for row in rows if row["trace"] == trace and row["name"] == name] for name in (*LADDER, "aimd", "fit")}
         if not all(of.values()):
             continue  # a run failed
         mean = lambda name, key, of=of: statistics.fmean(row[key] for row in of[name])
-        fixed = list(changing_links.LADDER)
+        fixed = list(LADDER)
         best = next((name for name in fixed if mean(name, "met") >= 0.9), min(fixed, key=lambda name: mean(name, "step_ms")))
         worst = max(fixed, key=lambda name: mean(name, "step_ms"))
         for law in ("aimd", "fit"):

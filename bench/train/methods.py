@@ -11,6 +11,8 @@ import torch.distributed as dist
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.train.grace_methods import KNOWN
+
 TOP = "sparsify=topr(ratio={ratio}) "
 ONE_BUCKET = 500  # MiB: torch's PowerSGD hook aborts or hangs on gloo if there are two
 BLOOM = "index=bloom(policy={},fpr=0.001) "
@@ -20,8 +22,9 @@ WAIT = 60.0  # seconds that a rank waits for another
 @dataclass(frozen=True)
 class Method:
     """kind: local (no exchange: what a step takes without one), torch (its own), ours, paper (the codecs that
-    DeepReduce's paper measured, in this library). plan: of ours and the paper's. missing: why it cannot run. control: options
-    of a controller, of which `ladder` are the plans."""
+    DeepReduce's paper measured, in this library), grace (GRACE's list: grace_methods.py, which says what scale and
+    own_momentum are). plan: of all but torch's. missing: why it cannot run. control: options of a controller, of which
+    `ladder` are the plans."""
 
     title: str
     kind: str
@@ -30,6 +33,8 @@ class Method:
     bucket_cap_mb: Optional[int] = None
     control: Optional[str] = None
     ladder: Sequence[Optional[str]] = ()
+    scale: float = 1.0
+    own_momentum: bool = False
 
 
 def planned(title: str, kind: str, codecs: str, ratio: str = "0.01", feedback: str = "feedback=residual ") -> Method:
@@ -63,7 +68,7 @@ METHODS = {
     "fit_poly": planned("Top-1 %, Fit-Poly", "paper", "index=raw value=fit_poly"),
     "p0_qsgd": planned("Top-1 %, BF-P0 + QSGD", "paper", BLOOM.format("p0") + "value=qsgd"),
     "top1_momentum": Method(
-        "Top-1 %, momentum-corrected", "ours", missing="the library has no momentum-corrected memory yet"
+        "Top-1 %, momentum-corrected", "ours", missing="it is the method dgc of --set methods"
     ),
 }
 METHODS.update(
@@ -71,6 +76,14 @@ METHODS.update(
         f"{name}_none": Method(f"{m.title}, no residual", m.kind, m.plan.replace("feedback=residual ", ""))
         for name, m in list(METHODS.items())
         if m.plan and "ratio=0.01" in m.plan
+    }
+)
+# What others are called by their names here has the same name there: top1 is GRACE's Top-k, no compression is `dense`.
+METHODS.update(
+    {
+        name: Method(k.title, "grace", k.plan, scale=k.scale, own_momentum=k.own_momentum)
+        for name, k in KNOWN.items()
+        if name not in ("none", "half", "half_bf16", "topk")
     }
 )
 

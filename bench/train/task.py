@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CACHE = ROOT / ".cache" / "train"
 WARM_UP = 20  # steps in which the rate grows to the full one; then it falls on a line to zero
 
-sys.path.insert(0, str(ROOT / "datasets"))
+# All that runs here imports this first, from a checkout too: `python -m bench.train…`.
+sys.path[:0] = [str(ROOT / "datasets"), str(ROOT / "bindings" / "python")]
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Dict, Iterable, List, Optional, Sequence
 
+from bench.train.grace_methods import missing_in_library
 from bench.train.methods import METHODS
 from bench.train.task import Setting
 
@@ -19,6 +20,13 @@ GRID: Dict[str, "tuple[List[str], List[str]]"] = {
     "transformer": (EVERYWHERE, []),
     "resnet20": (SLOW, []),
     "lstm_large": (SLOW, []),
+}
+GRACE = [name for name, m in METHODS.items() if m.kind == "grace"]
+FIG_15 = ["dense", "top1", "p0", "p2", "fit_poly", "p0_qsgd", "skcompress", "three_lc"]
+# --set NAME: its models and methods, 2 ranks; its rows have a file of their own, train_NAME.jsonl.
+SETS: Dict[str, "tuple[List[str], List[str]]"] = {
+    "methods": (["resnet20", "lstm"], [*FIRST[:2], "bf16", *GRACE, "top1_log", "top1_auto", "blocks"]),
+    "paper": (["resnet20", "cnn", "lstm"], FIG_15),
 }
 QUICK = {"lstm": ["dense", "top1", "top1_auto", "powersgd1"], "neumf": ["dense", "top1_log", "p0_qsgd"]}
 TIMED = ["local", "dense", "fp16", "bf16", "powersgd1", "top1", "top1_log", "top1_auto", "p0", "p2", "fit_poly"]
@@ -66,6 +74,25 @@ def quick_runs(models: Optional[Sequence[str]], methods: Optional[Sequence[str]]
         if not models or model in models
         for m in methods or names
     ]
+
+
+def set_runs(
+    name: str, settings: Dict[str, Setting], seeds: Sequence[int], share: float, quick: bool
+) -> List[Run]:
+    """The runs of a set, seed by seed. quick: one model, a few steps. What the library lacks is told and left out."""
+    mine, methods = SETS[name]
+    there = []
+    for method in methods:
+        plan = METHODS[method].plan
+        missing = missing_in_library(plan) if plan else None
+        if missing:
+            print(f"{method}: left out, unsupported by this library: {missing.split(';')[0]}", flush=True)
+        else:
+            there.append(method)
+    if quick:
+        return [Run("lstm", method, 2, 1, 6) for method in there]
+    steps = {model: max(2, round(share * settings[model].steps)) for model in mine}
+    return [Run(m, method, 2, seed, steps[m]) for seed in seeds for m in mine for method in there]
 
 
 def seconds_of(run: Run, settings: Dict[str, Setting], took: Dict["tuple[str, int]", List[float]]) -> float:

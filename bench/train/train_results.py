@@ -42,5 +42,5 @@ def context() -> Dict[str, Any]:
 def commit() -> str:
     """Of the tree that ran; -dirty if what runs was changed since. Results are no part of that."""
     ask = lambda *words: subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    changed = ask("status", "--porcelain", "--", "bench/train", "datasets", "bindings", "capi", "lib", "codecs")
+    changed = ask("status", "--porcelain", "--", "bench/train", "bench/paper", "datasets", "bindings", "capi", "lib", "codecs")
     return (ask("rev-parse", "--short", "HEAD") or "unversioned") + ("-dirty" if changed else "")

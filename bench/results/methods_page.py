@@ -1,0 +1,173 @@
+"""Writes methods.md from methods.json, which `./dev bench methods` measures, and train_methods.jsonl, of `./dev train --set methods`.
+
+    python3 bench/results/methods_page.py
+"""
+
+import json
+import sys
+from pathlib import Path
+
+here = Path(__file__).resolve().parent
+sys.path.insert(0, str(here))
+from train_rows import METHODS, qualities, read, settings  # noqa: E402
+
+from bench.train.grace_methods import KNOWN  # noqa: E402
+
+LEAST = 10
+WANTED = {**dict.fromkeys(("topk", "qsgd", "terngrad", "onebit", "dgc", "natural"), LEAST), "powersgd4": 1}  # x faster than torch
+PACKED = ("onebit", "terngrad", "signsgd", "efsignsgd")  # of which four to eight times fewer bytes are wanted
+MODELS = ("resnet20", "lstm")
+BUSY = 1.0  # load, as in train.py
+WAYS = ("encode_ms", "decode_ms")
+ALIASES = {"none": "dense", "half_bf16": "bf16", "topk": "top1", "half": "fp16"}  # what train.jsonl calls them
+
+INTRO = """# Methods: plain torch beside ours, and a table of methods
+
+Made by `methods_page.py` from `methods.json`{trained}. Repeat: `./dev bench methods` (about {minutes} minutes), `./dev train --set methods` (45 minutes of two cores), then `python3 bench/results/methods_page.py`.
+
+- **torch** is plain torch code written for this comparison from the papers (`bench/methods/torch_codes.py`): what a user writes. Like GRACE's, it packs nothing below a byte: signs and ternaries are 8 bits, an element of a sparse tensor 8 bytes
+  (GRACE's torch code sends 12, with 64-bit indices). Torch runs with one thread.
+- **ours** is a whole call of the Python package on one thread: a frame with header and check. *new*: `encode(x, plan)` and `decode(frame)`, of new memory each time, as torch's code has it. *in place*: a `Bound`'s, of which the memory is there, as a training loop calls it.
+- Before it is timed, each pair is verified: what is deterministic decodes to the same values, what is random is as far from the input. All candidates of a method took turns in each of {rounds} rounds of one run; {clock}; median [first, third quartile].
+  The input: Laplace, float32.
+- {machine}, instructions: {level}; torch {torch}; {date}, commit {commit}; load of the machine before {load}.{busy}
+"""
+
+
+def ms(cell):
+    return f"{cell['median']:.3g} [{cell['low']:.3g}, {cell['high']:.3g}]" if cell else ""
+
+
+def times(a, b, way):
+    return a[way]["median"] / b[way]["median"]
+
+
+def grouped(rows):
+    """{(d, method): {what: row}}"""
+    found = {}
+    for row in rows:
+        found.setdefault((row["d"], row["method"]), {})[row["what"]] = row
+    return found
+
+
+def torch_table(found, d):
+    lines = ["| method | bytes: torch | ours | fewer | encode ms: torch | new | in place | × faster | decode ms: torch | new | in place | × faster |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]
+    for (size, name), rows in found.items():
+        if size != d or "torch" not in rows:
+            continue
+        torch, bound = rows["torch"], rows.get("bound")
+        mine = rows.get("ours", bound)
+        if bound is None:
+            lines.append(f"| {KNOWN[name].title} | {torch['bytes']:,} | missing: {mine['missing'].split(';')[0]} | | {ms(torch['encode_ms'])} | | | | {ms(torch.get('decode_ms'))} | | | |")
+            continue
+        cells = [f"{torch['bytes']:,}", f"{mine['bytes']:,}", f"{torch['bytes'] / mine['bytes']:.2f} ×"]
+        for way in [way for way in WAYS if way in torch]:
+            cells += [ms(torch[way]), ms(mine[way]), ms(bound[way]), f"{times(torch, mine, way):.1f}, {times(torch, bound, way):.1f}"]
+        cells += [""] * (11 - len(cells))
+        lines.append(f"| {KNOWN[name].title}{', a whole round' if 'whole' in torch else ''} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def verdicts(found):
+    """What was asked for: encode and decode together at least ten times as fast; a quarter to an eighth of the bytes."""
+    lines = []
+    for (d, name), rows in found.items():
+        if not (name in WANTED or name in PACKED) or "bound" not in rows:
+            continue
+        torch, bound, least = rows["torch"], rows["bound"], WANTED.get(name)
+        ways = [way for way in WAYS if way in torch]
+        both = sum(torch[w]["median"] for w in ways) / sum(bound[w]["median"] for w in ways)
+        each = [times(torch, bound, w) for w in ways]
+        speed_said = "" if least is None else f" (at least {least}): " + ("met" if min(each) >= least else f"**not met**, together {both:.1f} ×")
+        fewer = torch["bytes"] / bound["bytes"]
+        packed = f"; bytes {fewer:.2f} × fewer: {'met' if fewer >= 4 else '**not met**'}" if name in PACKED else ""
+        told = f"encode {each[0]:.1f} ×, decode {each[1]:.1f} ×" if len(each) == 2 else f"a whole round {each[0]:.1f} ×"
+        lines.append(f"- {KNOWN[name].title}, d = {d:,}: {told}{speed_said}{packed}")
+    return "\n".join(lines) or "Nothing measured yet."
+
+
+def speed(rows, way):
+    row = rows.get("bound", {})
+    return f"{4 * row['d'] / row[way]['median'] / 1e6:.2f}" if way in row else ""
+
+
+def trained():
+    """{model: {method: Quality}}, of 2 ranks"""
+    rows = [row for name in ("train.jsonl", "train_methods.jsonl") for row in read(here / name)]
+    found = qualities(rows)
+    return {model: found.get((model, 2), {}) for model in MODELS}
+
+
+def quality_cell(scores, name):
+    q = scores.get(ALIASES.get(name, name))
+    return "" if q is None else f"{q.score:.3f}" + (f" ± {q.spread:.3f}" if q.spread is not None else "") + f" ({len(q.scores)})"
+
+
+def share(x):
+    return f"{x:.3f}" if x >= 1e-3 else "0" if x == 0 else f"{x:.0e}"
+
+
+def method_table(made, found, scores):
+    sizes = sorted({row["d"] for row in made["rows"]})
+    data = list(dict.fromkeys(row["data"] for row in made["quality"]))
+    judged = {(row["method"], row["data"]): row for row in made["quality"]}
+    lines = ["| method | paper | plan of one call | bits an element: " + " | ".join(data) + " | encode GB/s | decode GB/s | contraction, bias, cosine: " + " | ".join(data) + " | "
+             + " | ".join(f"{settings()[m].title}: {settings()[m].metric}" for m in MODELS) + " |"]
+    lines.append("|" + "---|" * (lines[0].count("|") - 1))
+    for name in dict.fromkeys(row["method"] for row in made["quality"]):
+        each = [judged[name, d] for d in data]
+        known = KNOWN.get(name)
+        head = f"| {known.title if known else METHODS[name].title} | {known.paper if known else 'ours'} | `{each[0]['plan']}` | "
+        if "missing" in each[0]:
+            lines.append(head + f"missing: {each[0]['missing'].split(';')[0]} |" + " |" * (lines[0].count("|") - 5))
+            continue
+        rows = found.get((sizes[-1], name), {})
+        cells = [f"{8 * row['bytes'] / row['d']:.3f}" for row in each] + [speed(rows, "encode_ms"), speed(rows, "decode_ms")]
+        cells += [f"{share(row['contraction'])}, {share(row['bias'])}, {row['cosine']:.3f}" for row in each]
+        lines.append(head + " | ".join(cells + [quality_cell(scores[m], name) for m in MODELS]) + " |")
+    return "\n".join(lines)
+
+
+def unbeaten(scores):
+    """Plans of ours that no method of the literature beats in both bytes a step and score."""
+    lines = []
+    for model in MODELS:
+        methods = scores[model]
+        others = [q for q in methods.values() if q.method.kind in ("grace", "torch", "paper") or q.name in ("top1",)]
+        ours = [q for q in methods.values() if q.method.kind == "ours" and q.residual and q.name != "top1"]
+        stand = [q for q in ours if not any(o.sent <= q.sent and o.score >= q.score for o in others)]
+        told = ", ".join(f"{q.method.title} ({q.score:.3f} at {q.sent:,.0f} bytes a step)" for q in stand)
+        lines.append(f"- {settings()[model].title}: beside {len(others)} methods {told or 'none'}.")
+    return "\n".join(lines)
+
+
+def main():
+    made = json.loads((here / "methods.json").read_text("utf-8"))
+    found, scores = grouped(made["rows"]), trained()
+    has_runs = (here / "train_methods.jsonl").exists()
+    text = INTRO.format(
+        trained=", final quality from `train.jsonl` and `train_methods.jsonl`" if has_runs else ", final quality from `train.jsonl` (the runs of `./dev train --set methods` are not here yet)",
+        busy=" **Taken on a busy machine: to be taken again.**" if made["load"] > BUSY else "", minutes=6, machine=made["machine"]["cpu"], level=made["machine"]["level"], **{k: made[k] for k in ("rounds", "clock", "torch", "date", "commit", "load")})
+    for d in sorted({row["d"] for row in made["rows"]}):
+        text += f"\n## Beside plain torch code, d = {d:,}\n\n{torch_table(found, d)}\n"
+    text += f"\n## What was asked for\n\nEncode and decode at least {LEAST} times as fast as plain torch code, PowerSGD no slower; signs and ternaries in a quarter to an eighth of the bytes. × faster: in place.\n\n{verdicts(found)}\n"
+    text += f"""
+## The table of methods
+
+Bits, contraction and bias: one call without memory on a bundled gradient. **Contraction** ‖x − C(x)‖² / ‖x‖²: below 1 a memory converges (Stich et al. 2018). **Bias** ‖E C(x) − x‖² / ‖x‖², over 32 draws where the plan is random: 0 is unbiased;
+**cosine** of x and C(x), which does not mind the length of a sign. PowerSGD, which starts warm: the tenth round of the same gradient, in the tensors' own shapes. Speed: in place, GB/s of float32, d = {max(row["d"] for row in made["rows"]):,}. **Score**: training with the method's memory on 2 ranks, mean ± standard deviation (seeds); [train.md](train.md) says how.
+GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here.
+
+{method_table(made, found, scores)}
+
+## Ours that nothing here beats in both size and quality
+
+Bytes of a step and mean score on 2 ranks; a plan of ours is left out if some method has no more bytes and no less score.
+
+{unbeaten(scores)}
+"""
+    (here / "methods.md").write_text(text, "utf-8")
+
+
+if __name__ == "__main__":
+    main()
