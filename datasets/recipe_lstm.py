@@ -34,21 +34,31 @@ class WordLSTM(nn.Module):
         return self.out(self.dense(hidden))
 
 
-def documentation():
-    """All strings of several words in the chosen files, in the order of files and lines."""
+def documentation_files():
+    """(file's path in the package, its strings of several words) of the chosen files, in the order of files and lines."""
     root = Path(torch.__file__).parent
     paths = [root / name for name in FILES]
     paths += sorted(path for folder in FOLDERS for path in (root / folder).rglob("*.py"))
     for path in paths:
         strings = [n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-        for node in sorted(strings, key=lambda n: (n.lineno, n.col_offset)):
-            if node.value.count(" ") >= 8:
-                yield node.value
+        ordered = sorted(strings, key=lambda n: (n.lineno, n.col_offset))
+        yield str(path.relative_to(root)), [n.value for n in ordered if n.value.count(" ") >= 8]
+
+
+def documentation():
+    """All of these strings."""
+    for _, strings in documentation_files():
+        yield from strings
+
+
+def words_of(text):
+    """Words and marks, in lower case."""
+    return re.findall(r"[a-z]+|[^a-z\s]", text.lower())
 
 
 def read_words(vocabulary=VOCABULARY):
     """The text as numbers below `vocabulary`, the most frequent word first; 0 is any other word."""
-    words = [word for text in documentation() for word in re.findall(r"[a-z]+|[^a-z\s]", text.lower())]
+    words = [word for text in documentation() for word in words_of(text)]
     counts = sorted(Counter(words).items(), key=lambda item: (-item[1], item[0]))
     number = {word: i for i, (word, _) in enumerate(counts[: vocabulary - 1], start=1)}
     return torch.tensor([number.get(word, 0) for word in words])

@@ -23,13 +23,16 @@ import c_headers  # noqa: E402
 import html_links  # noqa: E402
 
 HEADERS = ("version.h", "codec.h", "deepreduce.h", "exchange.h", "mpi.h")
+MODULES = ("torch", "mpi", "book", "control", "transform", "grace", "jax", "keras", "flower", "lightning", "accelerate")
 LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\])*)\]\(([^)#:\s]+)(#[^)]*)?\)")
 
 
 def tracked(*patterns: str) -> List[Path]:
     words = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
-    listed = subprocess.run(words, cwd=ROOT, check=True, capture_output=True, text=True).stdout.splitlines()
-    return [Path(name) for name in listed if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
+    done = subprocess.run(words, cwd=ROOT, check=False, capture_output=True, text=True)
+    if done.returncode:  # a source archive
+        sys.exit(f"the site is made of the files that git tracks, and git says: {done.stderr.strip()}")
+    return [Path(name) for name in done.stdout.splitlines() if (ROOT / name).is_file() and not (ROOT / name).is_symlink()]
 
 
 def stage_page(page: Path, stage: Path) -> None:
@@ -65,8 +68,9 @@ def stage_reference(folder: Path) -> None:
     for name, text in texts.items():
         (folder / (name.replace(".", "_") + ".rst")).write_text(c_headers.page(name, text, names), encoding="utf-8")
     (folder / "python.rst").write_text(package_page(), encoding="utf-8")
-    for module in ("torch", "mpi", "book", "control"):
-        page = f"deepreduce.{module}\n{'=' * 20}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n"
+    for module in MODULES:
+        title = f"deepreduce.{module}"
+        page = f"{title}\n{'=' * len(title)}\n\n.. automodule:: deepreduce.{module}\n   :members:\n   :imported-members:\n"
         (folder / f"python_{module}.rst").write_text(page, encoding="utf-8")
 
 

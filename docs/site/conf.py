@@ -1,8 +1,11 @@
 """Settings of Sphinx. docs/site/build_site.py gives the folder of sources, with the pages of the tree in their places."""
 
+import builtins
 import re
 import sys
 from pathlib import Path
+
+from sphinx import addnodes
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bindings" / "python"))
@@ -26,7 +29,7 @@ suppress_warnings = ["myst.header", "misc.highlighting_failure"]
 
 autodoc_member_order = "groupwise"
 autodoc_typehints = "signature"
-autodoc_mock_imports = ["mpi4py", "cupy"]
+autodoc_mock_imports = ["mpi4py", "cupy", "jax", "tensorflow", "keras", "flwr", "lightning", "accelerate", "transformers"]
 
 
 def read_docstring(app, what, name, obj, options, lines):
@@ -67,5 +70,13 @@ def escaped(text):
     return re.sub(r"([*|\\])|(?<=\w)(_)(?!\w)", r"\\\1\2", text)
 
 
+def leave_builtins(app, doctree):
+    """`bytes` in a signature is Python's: Sphinx would look for any attribute of that name, and find several."""
+    for node in list(doctree.findall(addnodes.pending_xref)):
+        if node.get("refdomain") == "py" and hasattr(builtins, node["reftarget"]):
+            node.replace_self(node.children)
+
+
 def setup(app):
+    app.connect("doctree-read", leave_builtins)
     app.connect("autodoc-process-docstring", read_docstring)
