@@ -2,6 +2,7 @@
 #include "api/library.hpp"
 #include "capi/handles.hpp"
 #include "core/registry.hpp"
+#include "plan/named_plans.hpp"
 
 namespace dr {
 
@@ -122,6 +123,11 @@ dr_status dr_plan_describe(const dr_plan* plan, dr_plan_info* info, dr_error* er
     dr::write_struct(i, info);
     return DR_OK;
   });
+}
+
+size_t dr_preset_count(void) { return dr::preset_list().size(); }
+const dr_preset* dr_preset_at(size_t position) {
+  return position < dr::preset_list().size() ? &dr::preset_list()[position] : nullptr;
 }
 
 size_t dr_codec_count(void) { return dr::codec_count(); }

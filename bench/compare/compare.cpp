@@ -252,11 +252,11 @@ class measurement {
   // Of the presets that were asked for.
   std::string preset_of(const plan_reading& p) const {
     std::string names;
-    for (const preset& known : presets()) {
-      if (std::ranges::none_of(settings_.presets, [&](const auto& n) { return n == known.set || n == known.name; }))
+    for (const dr_preset* known : presets()) {
+      if (std::ranges::none_of(settings_.presets, [&](const auto& n) { return n == known->set || n == known->name; }))
         continue;
-      const std::string text = preset_plans(known.name, p.sparsify).front();
-      if (plan(text).text() == p.text) names += (names.empty() ? "" : ", ") + std::string(known.name);
+      const std::string text = preset_plans(known->name, p.sparsify).front();
+      if (plan(text).text() == p.text) names += (names.empty() ? "" : ", ") + std::string(known->name);
     }
     return names;
   }

@@ -270,9 +270,11 @@ class comparison {
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
     announce(plans, like.size() == sequences.size() ? "input" : "tensor");
+    std::vector<std::string> asked = o_.presets;  // by name; a plan may begin with one, too
+    for (const std::string& text : o_.plans) asked.push_back(text.substr(0, text.find(' ')));
     const measure_settings settings{
         o_.repeat,    o_.seconds, o_.seed, o_.segment_rows, o_.ranks, o_.over, std::max(o_.steps, 1u),
-        o_.each_step, o_.presets};
+        o_.each_step, asked};
     for (size_t i = 0; i < sequences.size(); ++i) {
       if (plans[i].empty()) continue;
       console_.part(i, sequences.size(), work[i], work.back());

@@ -1,20 +1,10 @@
 // Plans by the names that the literature has for them.
 #pragma once
 
-#include <span>
 #include <string>
 #include <vector>
 
 namespace dr::compare {
-
-struct preset {
-  const char *set, *name;
-  const char* plan;       // without sparsify=…, it is for a sparsifier of the caller's choice
-  const char* note = "";  // how its size stands to its paper's, and what is missing
-};
-
-// The methods and combinations that DeepReduce (Xu et al. 2021) measured, `paper`; the sparsifiers of GRACE, `grace`.
-std::span<const preset> presets();
 
 // The plans of a set, or of one preset, behind `sparsify` ("sparsify=topr(ratio=0.01)"). Nothing: no such name.
 std::vector<std::string> preset_plans(const std::string& name, const std::string& sparsify);

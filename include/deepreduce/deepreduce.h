@@ -99,8 +99,9 @@ DR_API const dr_error *dr_last_error(const dr_context *context);
 
 /* ---- Plans -------------------------------------------------------------------------------------------- */
 
-/* Parses and checks a plan. error may be NULL. ARGUMENT (syntax, unknown codec or parameter, a value out of
- * range, stages that do not fit together), MEMORY. */
+/* Parses and checks a plan: stages, or the name of a preset, behind which stages take the place of its own ("dgc",
+ * "BF-P0 sparsify=topr(ratio=0.1)"). error may be NULL. ARGUMENT (syntax, unknown preset, codec or parameter, a value
+ * out of range, stages that do not fit together), MEMORY. */
 DR_API dr_status dr_plan_parse(const char *text, dr_plan **plan, dr_error *error);
 /* Canonical text: index, value and every other stage that is not the default, in a fixed order; parameters that
  * differ from their default; shortest numbers. Two plans are equivalent if and only if their texts are equal.
@@ -132,6 +133,18 @@ typedef struct dr_plan_info {
   uint32_t dtypes; /* DR_DTYPE_BIT set of supported tensors */
 } dr_plan_info;
 DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_error *error);
+
+/* Presets: plans by the names that the literature has for them. The list only grows. */
+typedef struct dr_preset {
+  size_t struct_size;
+  const char *name; /* "terngrad" */
+  const char *set;  /* where it is from: "paper" (Xu et al. 2021), "grace" (Xu et al. 2021), … */
+  const char
+      *plan; /* without sparsify= and transform= it is for any sparsifier: topr(ratio=0.01) unless one is given */
+  const char *note; /* what differs from the method's paper; "" */
+} dr_preset;
+DR_API size_t dr_preset_count(void);
+DR_API const dr_preset *dr_preset_at(size_t position); /* NULL past the end */
 
 /* ---- Codecs ------------------------------------------------------------------------------------------- */
 

@@ -59,6 +59,12 @@ class plan {
   std::unique_ptr<dr_plan, destroy> handle;
 };
 
+inline std::vector<const dr_preset*> presets() {
+  std::vector<const dr_preset*> list(dr_preset_count());
+  for (size_t i = 0; i < list.size(); ++i) list[i] = dr_preset_at(i);
+  return list;
+}
+
 inline std::vector<const dr_codec*> codecs() {
   std::vector<const dr_codec*> list(dr_codec_count());
   for (size_t i = 0; i < list.size(); ++i) list[i] = dr_codec_at(i);

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "core/registry.hpp"
-#include "plan/syntax.hpp"
+#include "plan/named_plans.hpp"
 
 namespace dr {
 namespace {
@@ -341,7 +341,7 @@ dr_status check_vote(const plan& p, dr_error& error) {
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
   std::vector<plan_stage> stages;
-  if (const dr_status s = parse_plan(text, stages, error)) return s;
+  if (const dr_status s = read_plan(text, stages, error)) return s;
   expand_naive(stages);
   auto p = std::make_shared<plan>();
   for (const plan_stage& stage : stages)

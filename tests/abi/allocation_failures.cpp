@@ -79,6 +79,8 @@ const function functions[] = {
      [](world&, const prepared&) { return dr_status{dr_status_name(DR_E_MEMORY) == nullptr}; }},
     {"dr_codec_count", never, [](world&, const prepared&) { return dr_status{dr_codec_count() == 0}; }},
     {"dr_codec_at", never, [](world&, const prepared&) { return dr_status{dr_codec_at(3) == nullptr}; }},
+    {"dr_preset_count", never, [](world&, const prepared&) { return dr_status{dr_preset_count() == 0}; }},
+    {"dr_preset_at", never, [](world&, const prepared&) { return dr_status{dr_preset_at(3) == nullptr}; }},
     {"dr_last_error", never, [](world& w, const prepared&) { return dr_last_error(w.context)->code; }},
     {"dr_plan_text", never, [](world& w, const prepared&) { return dr_status{*dr_plan_text(w.plan()) == 0}; }},
     {"dr_context_trim", never, [](world& w, const prepared&) { return dr_context_trim(w.context); }},

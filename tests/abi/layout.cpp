@@ -179,6 +179,13 @@ FIELD(dr_plan_info, struct_size, 0, 8);
 FIELD(dr_plan_info, flags, 8, 4);
 FIELD(dr_plan_info, dtypes, 12, 4);
 
+SIZE(dr_preset, 40);
+FIELD(dr_preset, struct_size, 0, 8);
+FIELD(dr_preset, name, 8, 8);
+FIELD(dr_preset, set, 16, 8);
+FIELD(dr_preset, plan, 24, 8);
+FIELD(dr_preset, note, 32, 8);
+
 SIZE(dr_tensor, 88);
 FIELD(dr_tensor, struct_size, 0, 8);
 FIELD(dr_tensor, dtype, 8, 4);

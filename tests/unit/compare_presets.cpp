@@ -12,12 +12,13 @@
 TEST_CASE("every preset is a plan, by a name of its own, alone and in its set") {
   using namespace dr::compare;
   std::set<std::string> names;
-  for (const preset& p : presets()) {
-    CAPTURE(p.name);
-    CHECK(names.insert(p.name).second);
-    const auto alone = preset_plans(p.name, "sparsify=topr(ratio=0.01)");
+  for (const dr_preset* p : dr::presets()) {
+    CAPTURE(p->name);
+    CHECK(names.insert(p->name).second);
+    const auto alone = preset_plans(p->name, "sparsify=topr(ratio=0.01)");
     REQUIRE(alone.size() == 1);
-    const auto set = preset_plans(p.set, "sparsify=topr(ratio=0.01)");
+    CHECK(dr::plan(p->name).text() == dr::plan(alone[0]).text());
+    const auto set = preset_plans(p->set, "sparsify=topr(ratio=0.01)");
     CHECK(std::count(set.begin(), set.end(), alone[0]) == 1);
     dr_error error{sizeof(dr_error)};
     error.struct_size = sizeof error;
@@ -27,7 +28,7 @@ TEST_CASE("every preset is a plan, by a name of its own, alone and in its set") 
     CHECK(status == DR_OK);
     dr_plan_destroy(plan);
   }
-  for (const preset& p : presets()) CHECK(names.count(p.set) == 0);
+  for (const dr_preset* p : dr::presets()) CHECK(names.count(p->set) == 0);
   CHECK(preset_plans("BF-P3", "sparsify=none").empty());
 }
 

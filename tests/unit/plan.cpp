@@ -74,8 +74,28 @@ TEST_CASE("naive is leftmost without re-gathering") {
   CHECK(canonical("index=bloom(policy=naive) regather=on") == "index=bloom value=raw regather=off");
 }
 
+TEST_CASE("a preset's name is a plan, and stages behind it take the place of its own") {
+  CHECK(canonical("terngrad") == "index=all value=ternary");
+  CHECK(canonical(" dgc\n") == canonical("sparsify=dgc(ratio=0.001) feedback=dgc(momentum=0.9) index=golomb"));
+  CHECK(canonical("dgc sparsify=topr(ratio=0.01) exchange=owner") ==
+        canonical("sparsify=topr(ratio=0.01) feedback=dgc(momentum=0.9) index=golomb exchange=owner"));
+  CHECK(canonical("BF-P0") == canonical("sparsify=topr(ratio=0.01) index=bloom(policy=p0,fpr=0.001)"));
+  CHECK(canonical("BF-P0 sparsify=none") == canonical("index=bloom(policy=p0,fpr=0.001)"));
+  CHECK(canonical("powersgd") == "transform=lowrank(rank=4) feedback=residual");
+  CHECK(canonical("powersgd transform=lowrank(rank=1)") == "transform=lowrank(rank=1) feedback=residual");
+  CHECK(refused("terngard", "'terngard' is neither a stage (role=codec) nor a preset; is it 'terngrad'?"));
+  CHECK(refused("TERNGRAD", "is it 'terngrad'?"));
+  CHECK(refused("golomb", "'golomb' is neither a stage (role=codec) nor one of the "));
+  CHECK(refused(std::string(32, 'x'), "neither a stage"));
+  CHECK(refused(std::string(33, 'x'), "'=' expected"));
+  CHECK(refused("terngrad(clip=2)", "column 9"));
+  CHECK(refused("terngrad terngrad", "column 18"));
+  CHECK(refused("index=all terngrad", "'=' expected at the end"));
+  CHECK(refused("dgc index=what", "what"));
+}
+
 TEST_CASE("a plan that says nothing sensible is refused, with the word that is wrong") {
-  CHECK(refused("index", "'='"));
+  CHECK(refused("index", "'index' is neither"));
   CHECK(refused("index=", "a name"));
   CHECK(refused("index=golomb(", "a key"));
   CHECK(refused("index=golomb(12)", "'='"));

@@ -107,6 +107,16 @@ class dr_plan_info(Structure):
     ]
 
 
+class dr_preset(Structure):
+    _fields_ = [
+        ("struct_size", c_size_t),
+        ("name", c_char_p),
+        ("set", c_char_p),
+        ("plan", c_char_p),
+        ("note", c_char_p),
+    ]
+
+
 # ---- Tensors ------------------------------------------------------------------------------------
 
 DR_TENSOR_SUM_DUPLICATES = 1 << 0
@@ -337,6 +347,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_plan_text": (c_char_p, [_PLAN]),
     "dr_plan_destroy": (None, [_PLAN]),
     "dr_plan_describe": (dr_status, [_PLAN, POINTER(dr_plan_info), _ERROR]),
+    "dr_preset_count": (c_size_t, []),
+    "dr_preset_at": (POINTER(dr_preset), [c_size_t]),
     "dr_codec_count": (c_size_t, []),
     "dr_codec_at": (POINTER(dr_codec), [c_size_t]),
     "dr_codec_register": (dr_status, [POINTER(dr_codec), _ERROR]),

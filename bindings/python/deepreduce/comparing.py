@@ -14,7 +14,6 @@ import numpy
 
 from . import _memory, _tool
 from ._npz import write_npz
-from ._presets import spelled_out
 from ._torch_arrays import Arrays, add_tensor
 from .errors import ArgumentError, Error
 from .tensor import Sparse
@@ -44,7 +43,7 @@ def compare(inputs: Any, plans: Union[str, Sequence[str]] = (), **settings: Any)
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
     (['memcpy', 'index=golomb value=raw'], 0.0)
     """
-    texts = [spelled_out(str(plan)) for plan in ([plans] if isinstance(plans, str) else plans)]
+    texts = [str(plan) for plan in ([plans] if isinstance(plans, str) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))
         document = measured(paths, texts, settings, pathlib.Path(folder))

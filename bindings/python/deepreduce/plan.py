@@ -12,7 +12,6 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 from . import _abi, _library
 from ._call import c_string, check, new, read, text
 from ._memory import NAMES
-from ._presets import PRESETS, spelled_out
 from .errors import ArgumentError
 
 
@@ -96,7 +95,7 @@ class Plan:
         self.handle = ctypes.POINTER(_abi.dr_plan)()
         self._destroy = library.dr_plan_destroy
         error = new(_abi.dr_error)
-        status = library.dr_plan_parse(c_string(spelled_out(text), "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
+        status = library.dr_plan_parse(c_string(text, "the plan"), ctypes.byref(self.handle), ctypes.byref(error))
         check(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
         self._draws: Optional[bool] = None
@@ -157,14 +156,17 @@ def as_plan(plan: Union[str, Plan]) -> Plan:
 def presets() -> Dict[str, str]:
     """{name: text of the plan}: methods of the literature. Plan, and all that takes a plan, takes the name in its place.
 
-    Combinations that come without a sparsifier, "BF-P0" say, have sparsify=topr(ratio=0.01) here.
+    Stages behind a name take the place of its own. Combinations without a sparsifier, "BF-P0" say, have topr(ratio=0.01)
+    unless one is given.
 
     >>> deepreduce.presets()["terngrad"]
-    'sparsify=none index=all value=ternary'
-    >>> deepreduce.Plan("terngrad") == deepreduce.Plan("index=all value=ternary")
-    True
+    'index=all value=ternary'
+    >>> deepreduce.Plan("BF-P0 sparsify=topr(ratio=0.1)")
+    Plan('sparsify=topr(ratio=0.1) index=bloom(policy=p0,fpr=0.001) value=raw')
     """
-    return dict(PRESETS)
+    library = _library.load()
+    names = [text(read(library.dr_preset_at(i), _abi.dr_preset).name) for i in range(library.dr_preset_count())]
+    return {name: str(Plan(name)) for name in names}
 
 
 # ---- Codecs -------------------------------------------------------------------------------------

@@ -1,0 +1,137 @@
+#include "plan/named_plans.hpp"
+
+#include <algorithm>
+#include <array>
+#include <string>
+
+namespace dr {
+namespace {
+
+constexpr dr_preset of(const char* set, const char* name, const char* plan, const char* note = "") {
+  return {sizeof(dr_preset), name, set, plan, note};
+}
+
+// The paper's own in its settings: a false-positive rate of 0.001, pieces of degree 5, 127 levels and buckets of 512.
+constexpr dr_preset list[] = {
+    of("paper", "Top-r", "index=raw value=raw"),
+    of("paper", "BF-naive", "index=bloom(policy=naive,fpr=0.001) value=raw"),
+    of("paper", "BF-P0", "index=bloom(policy=p0,fpr=0.001) value=raw"),
+    of("paper", "BF-P1", "index=bloom(policy=p1,fpr=0.001) value=raw"),
+    of("paper", "BF-P2", "index=bloom(policy=p2,fpr=0.001) value=raw"),
+    of("paper", "RLE", "index=rle value=raw"),
+    of("paper", "Huffman", "index=raw+huffman value=raw"),
+    of("paper", "Fit-Poly", "index=raw value=fit_poly"),
+    of("paper", "Fit-DExp", "index=raw value=fit_dexp"),
+    of("paper", "Deflate", "index=raw value=raw+deflate"),
+    of("paper", "QSGD", "index=raw value=qsgd"),
+    of("paper", "BF-P0+Fit-Poly", "index=bloom(policy=p0,fpr=0.001) value=fit_poly"),
+    of("paper", "BF-P1+Fit-Poly", "index=bloom(policy=p1,fpr=0.001) value=fit_poly"),
+    of("paper", "BF-P2+Fit-Poly", "index=bloom(policy=p2,fpr=0.001) value=fit_poly"),
+    of("paper", "BF-P2+Fit-DExp", "index=bloom(policy=p2,fpr=0.001) value=fit_dexp"),
+    of("paper", "BF-P0+QSGD", "index=bloom(policy=p0,fpr=0.001) value=qsgd"),
+    of("paper", "BF-P2+QSGD", "index=bloom(policy=p2,fpr=0.001) value=qsgd"),
+    of("paper", "SKCompress", "index=gap_huffman value=sketch(buckets=2)+huffman",
+       "Fig. 8: streams of 0.34 % of dense in the paper and here, 9.6 + 1.3 bits there, 8.3 + 2.6 here, for our\n"
+       "Huffman table is long. No MinMaxSketch. NCF's 0.2175 is not reproduced: its number of buckets is not known."),
+    of("paper", "SketchML", "sparsify=none index=all value=sketch(buckets=64)+huffman",
+       "Fig. 16: 0.1004 of dense in the paper, about 0.19 here, for there is no MinMaxSketch: its two rows of\n"
+       "d / 5 bytes, the defaults of the published code, are 0.1 and lossy; 64 buckets by themselves are 6 bits."),
+    of("paper", "3LC", "sparsify=none index=all value=three_lc",
+       "Fig. 16: 0.0016 of dense in the paper, 0.0036 here, zero runs included. A byte of 3LC has 14 groups of five\n"
+       "zeros at most, which is 1 / 280 = 0.00357: no tensor gets to 0.0016 by the format that 3LC's paper has."),
+    of("fastpfor", "VByte", "index=delta_varint value=raw"),
+    of("fastpfor", "BP128", "index=delta_bitpack value=raw"),
+    of("fastpfor", "PFor", "index=delta_pfor value=raw"),
+    of("grace", "topk", "sparsify=topr(ratio=0.01) index=raw value=raw"),
+    of("grace", "randomk", "sparsify=random(ratio=0.01) index=raw value=raw"),
+    of("grace", "threshold", "sparsify=threshold(value=0.01) index=raw value=raw"),
+    of("grace", "natural", "sparsify=none index=all value=natural"),
+    of("grace", "8bit", "sparsify=none index=all value=dynamic_tree"),
+    of("grace", "inceptionn", "sparsify=none index=all value=inceptionn",
+       "A bound of 2^-10 of the absolute error, which is what GRACE makes of error_bound=2e-10."),
+    of("grace", "adaq", "sparsify=adaq(ratio=0.01) feedback=residual index=golomb value=sign(scale=means)"),
+    of("grace", "graddrop",
+       "sparsify=dgc(ratio=0.01,sample=0.001,corrections=0) feedback=residual index=golomb value=raw"),
+    of("grace", "tbq",
+       "sparsify=threshold(value=0.01) feedback=residual index=golomb value=sign(scale=level,level=0.01)"),
+    of("grace", "signsgd", "sparsify=none index=all value=sign merge=vote"),
+    of("grace", "signum", "sparsify=none feedback=momentum(beta=0.9) index=all value=sign merge=vote"),
+    of("grace", "efsignsgd", "sparsify=none feedback=efsignsgd(lr=0.1) index=all value=sign(scale=mean)"),
+    of("grace", "onebit", "sparsify=none feedback=residual index=all value=sign(scale=means)"),
+    of("grace", "terngrad", "sparsify=none index=all value=ternary"),
+    of("grace", "dgc", "sparsify=dgc(ratio=0.001) feedback=dgc(momentum=0.9) index=golomb value=raw"),
+    of("transforms", "powersgd", "transform=lowrank(rank=4) feedback=residual",
+       "Two factors that ranks all-reduce, and no frame: for exchanges, deepreduce.torch and deepreduce.transform.\n"
+       "There is nothing that compare could encode."),
+};
+
+constexpr const char* any_sparsifier = "sparsify=topr(ratio=0.01)";  // of a combination for which nobody named one
+
+constexpr size_t name_max = 32;
+
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
+// Letters to insert, delete or replace (Levenshtein 1966), in whatever case.
+size_t distance(std::string_view a, std::string_view b) {
+  std::array<size_t, name_max + 1> row{};
+  for (size_t k = 0; k <= b.size(); ++k) row[k] = k;
+  for (size_t i = 0; i < a.size(); ++i) {
+    size_t corner = row[0]++;
+    for (size_t k = 0; k < b.size(); ++k) {
+      const size_t other = corner + (lower(a[i]) != lower(b[k]));
+      corner = row[k + 1];
+      row[k + 1] = std::min({corner + 1, row[k] + 1, other});
+    }
+  }
+  return row[b.size()];
+}
+
+dr_status unknown(std::string_view name, dr_error& error) {
+  const auto far = [&](const dr_preset& p) { return distance(name, p.name); };
+  const dr_preset& near = *std::ranges::min_element(list, {}, far);
+  const std::string word(name);
+  if (far(near) <= std::max<size_t>(1, name.size() / 3))
+    return fail(error, DR_E_ARGUMENT, "plan: '%s' is neither a stage (role=codec) nor a preset; is it '%s'?",
+                word.c_str(), near.name);
+  return fail(error, DR_E_ARGUMENT,
+              "plan: '%s' is neither a stage (role=codec) nor one of the %zu presets (topk, signsgd, BF-P0, …)",
+              word.c_str(), std::size(list));
+}
+
+// A preset's name as plans may have it: a word without what only stages have.
+bool is_preset_word(std::string_view word) {
+  return !word.empty() && word.size() <= name_max && std::ranges::all_of(word, [](char c) {
+    return (lower(c) >= 'a' && lower(c) <= 'z') || (c >= '0' && c <= '9') || c == '_' || c == '-' || c == '+';
+  });
+}
+
+}  // namespace
+
+std::span<const dr_preset> preset_list() { return list; }
+
+dr_status read_plan(std::string_view text, std::vector<plan_stage>& stages, dr_error& error) {
+  constexpr std::string_view spaces = " \t\n\r";
+  const size_t begin = std::min(text.find_first_not_of(spaces), text.size());
+  const size_t end = std::min(text.find_first_of(spaces, begin), text.size());
+  const std::string_view name = text.substr(begin, end - begin);
+  if (!is_preset_word(name)) return parse_plan(text, stages, error);
+
+  const auto preset = std::ranges::find(list, name, [](const dr_preset& p) { return std::string_view(p.name); });
+  if (preset == std::end(list)) return unknown(name, error);
+  // Blanks where the name was keep the columns of errors.
+  std::string given(text);
+  std::fill_n(given.begin() + static_cast<ptrdiff_t>(begin), name.size(), ' ');
+  if (const dr_status s = parse_plan(given, stages, error)) return s;
+  std::vector<plan_stage> own;
+  if (const dr_status s = parse_plan(preset->plan, own, error)) return s;
+  const auto has = [&](std::string_view role) {
+    return std::ranges::find(stages, role, &plan_stage::role) != stages.end();
+  };
+  for (plan_stage& stage : own)
+    if (!has(stage.role)) stages.push_back(std::move(stage));
+  if (has("sparsify") || has("transform")) return DR_OK;
+  const std::string whole = print_plan(stages) + ' ' + any_sparsifier;
+  return parse_plan(whole, stages = {}, error);
+}
+
+}  // namespace dr
