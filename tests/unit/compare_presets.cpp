@@ -8,6 +8,7 @@
 #include "bench/compare/inputs.hpp"
 #include "bench/compare/presets.hpp"
 #include "client.hpp"
+#include "deepreduce/deepreduce.hpp"
 
 TEST_CASE("every preset is a plan, by a name of its own, alone and in its set") {
   using namespace dr::compare;
