@@ -16,7 +16,10 @@ namespace {
 
 using nlohmann::ordered_json;
 
-constexpr double least_change = 0.05;  // of a time: two runs of one program differ by that, whatever their spreads
+// Of a time: two runs of one program differ by that, whatever their spreads; the more so, the fewer rounds they have.
+constexpr double least_change = 0.05, least_change_of_few = 0.2;
+constexpr double few_rounds = 9;
+constexpr size_t listed_most = 10;  // rows that only one side has
 constexpr const char* exact_columns[] = {"bytes", "total_error", "relative_l2_error"};
 
 struct pair_of_rows {
@@ -81,7 +84,8 @@ std::string verdict_of(const json_row& now, const json_row& old, const std::stri
   if (column.ends_with("_ns")) {
     const auto new_spread = number_in(now, column + "_spread"), old_spread = number_in(old, column + "_spread");
     if (!new_spread || !old_spread) return "same";
-    noise = std::max({*new_spread * a, *old_spread * b, least_change * b});
+    const bool few = std::min(number_in(now, "rounds").value_or(0), number_in(old, "rounds").value_or(0)) < few_rounds;
+    noise = std::max({*new_spread * a, *old_spread * b, (few ? least_change_of_few : least_change) * b});
   }
   return std::abs(a - b) <= noise ? "same" : a < b ? "better" : "worse";
 }
@@ -225,10 +229,13 @@ std::string against_text(const ordered_json& result) {
       rows == 1 ? "" : "s", total.at("better").get<size_t>(), total.at("worse").get<size_t>(),
       total.at("same").get<size_t>(), total.at("mixed").get<size_t>());
   if (rows > 0) text += "Changes are (new - old) / old; those in parentheses are within the spread of their times.\n";
-  for (const char* side : {"only_old", "only_new"})
-    for (const ordered_json& id : result.at(side))
-      text += fmt::format("only {}: {}: {}\n", side == std::string_view("only_old") ? "in " + file : std::string("now"),
-                          label(id), text_of(id, "plan"));
+  for (const char* side : {"only_old", "only_new"}) {
+    const std::string where = side == std::string_view("only_old") ? "in " + file : "now";
+    const ordered_json& list = result.at(side);
+    for (size_t i = 0; i < std::min(list.size(), listed_most); ++i)
+      text += fmt::format("only {}: {}: {}\n", where, label(list[i]), text_of(list[i], "plan"));
+    if (list.size() > listed_most) text += fmt::format("only {}: {} more rows\n", where, list.size() - listed_most);
+  }
   return text;
 }
 

@@ -350,8 +350,13 @@ class comparison {
     if (signal_ == 0 || !rows_.empty()) {
       if (!o_.report.empty()) write_output(o_.report, html_report(document_));
       write_output(o_.output, render(document_, measured_.rows, presentation()));
+      if (!o_.output.empty() && document_.contains("best")) write_output("", best_text(document_.at("best")));
     }
     if (signal_ != 0) return 128 + signal_;
+    if (o_.fail_if_worse && document_.at("against").at("rows").empty())
+      throw usage_error(fmt::format("--fail-if-worse: nothing was compared: no row of {} has the input, tensor, type, "
+                                    "size and plan of a row of now",
+                                    o_.against));
     const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
     return !measured_.failures.empty() || worse ? failed : fine;
   }
