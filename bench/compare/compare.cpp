@@ -174,6 +174,10 @@ class measurement {
     nlohmann::ordered_json facts = subject_facts(seen, way, kept);
     facts["tensor"] = name_of(g());
     facts["step"] = bench_.step + 1;
+    if (facts.at("gradient_energy").is_null() && !told_not_finite_) {
+      console_.line(fmt::format("note: {}: a value is NaN or infinite: errors of lossy plans are undefined", label()));
+      told_not_finite_ = true;
+    }
     result_.subjects.push_back(std::move(facts));
   }
 
@@ -324,6 +328,7 @@ class measurement {
   workbench bench_;
   running_sum sent_;
   std::map<std::string, positions> kept_;
+  bool told_not_finite_ = false;
   std::set<std::string> known_ways_;  // of which `subjects` has the facts of this step
   std::vector<std::unique_ptr<plan_run>> runs_;
   std::vector<double> copy_ns_;

@@ -340,6 +340,9 @@ class comparison {
       if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
       document_["rows"] = questions_.wanted.apply(rows_);
       document_["totals"] = questions_.wanted.apply(std::move(totals.totals));
+      if (const std::string why = questions_.wanted.why_none(rows_);
+          !rows_.empty() && document_["rows"].empty() && !why.empty())
+        console_.line("note: " + why);
       if (!old_.is_null())
         document_["against"] = compare_with(questions_.wanted.filter(rows_), document_,
                                             questions_.wanted.filter(rows_of(old_)), old_, o_.against);
@@ -354,9 +357,10 @@ class comparison {
     }
     if (signal_ != 0) return 128 + signal_;
     if (o_.fail_if_worse && document_.at("against").at("rows").empty())
-      throw usage_error(fmt::format("--fail-if-worse: nothing was compared: no row of {} has the input, tensor, type, "
-                                    "size and plan of a row of now",
-                                    o_.against));
+      throw usage_error(
+          fmt::format("--fail-if-worse: nothing was compared: no row of {} has the input, tensor, type, "
+                      "size and plan of a row of now",
+                      o_.against));
     const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
     return !measured_.failures.empty() || worse ? failed : fine;
   }

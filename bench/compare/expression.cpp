@@ -7,8 +7,9 @@
 #include <cctype>
 #include <charconv>
 #include <cmath>
-#include <numeric>
 #include <utility>
+
+#include "near_name.hpp"
 
 namespace dr::compare {
 
@@ -29,21 +30,6 @@ constexpr int deepest = 64;
 constexpr size_t longest = 4096;  // bounds recursion over a chain of operators
 
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
-
-// Letters to change, add or leave out (Levenshtein 1966).
-size_t distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> line(b.size() + 1);
-  std::iota(line.begin(), line.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t before = std::exchange(line[0], i + 1);
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t changed = before + (a[i] != b[j]);
-      before = line[j + 1];
-      line[j + 1] = std::min({changed, line[j] + 1, before + 1});
-    }
-  }
-  return line.back();
-}
 
 // Names like the unknown one, or with it in them; else all.
 std::string suggestions(const std::string& name, std::span<const std::string> columns) {
@@ -306,6 +292,17 @@ std::optional<double> expression::number(const ordered_json& row) const {
   if (result.is_null()) return std::nullopt;
   if (!result.is_number()) throw expression_error(fmt::format("'{}' is a text, not a number", text_));
   return result.get<double>();
+}
+
+std::vector<std::string> expression::columns() const {
+  std::vector<std::string> names;
+  const auto visit = [&](const auto& self, const expression_node& n) -> void {
+    if (n.kind == "column" && std::ranges::find(names, n.literal.get<std::string>()) == names.end())
+      names.push_back(n.literal);
+    for (const node& operand : n.operands) self(self, *operand);
+  };
+  visit(visit, *root_);
+  return names;
 }
 
 std::optional<expression> expression::bounded_sum() const {

@@ -40,6 +40,8 @@ class expression {
   nlohmann::ordered_json value(const nlohmann::ordered_json& row) const;  // a number, a text or null
   std::optional<double> number(const nlohmann::ordered_json& row) const;  // none: null
 
+  std::vector<std::string> columns() const;  // that it names, each once
+
   // Of a condition `sum <= number` or `sum < number`: its sum, of which less is nearer. Else none.
   std::optional<expression> bounded_sum() const;
 

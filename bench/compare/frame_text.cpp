@@ -21,10 +21,10 @@ std::string fallback_name(uint32_t fallback) {
 std::string header_text(const dr_frame_info& f, size_t size) {
   std::string text = fmt::format("frame of version {}, {} form, {}\nheader {}, {} in {}, {}\n", f.version,
                                  f.flags & DR_FRAME_SHORT ? "short" : "general", plural(f.frame_size, "byte"),
-                                 plural(f.header_size, "byte"), plural(f.tensors, "tensor"), plural(f.rows, "row"),
+                                 plural(f.header_size, "byte"), plural(f.tensors, "tensor"), plural(f.rows, "segment"),
                                  plural(f.plans, "plan"));
   if (f.flags & DR_FRAME_TAG) text += fmt::format("tag {:#018x}\n", f.tag);
-  if (f.flags & DR_FRAME_LIST) text += "a list\n";
+  if (f.flags & DR_FRAME_LIST) text += "decodes to a list of tensors, not to one\n";
   if (f.flags & DR_FRAME_STATUS)
     text += fmt::format("status frame: the sender could not encode, {}: {}\n", dr_status_name(f.status), f.message);
   if (size > f.frame_size) text += fmt::format("{} behind the frame\n", plural(size - f.frame_size, "byte"));

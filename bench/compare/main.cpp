@@ -1,4 +1,6 @@
 // The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -99,6 +101,8 @@ int run(const encode_options& o) {
   call.seed = call.private_seed = o.seed;
   call.segment_rows = o.segment_rows;
   call.flags = tensors.size() == 1 ? 0 : DR_CALL_LIST;
+  if (o.output.empty() && ::isatty(STDOUT_FILENO) != 0)
+    throw usage_error("encode: a frame is bytes, and standard output is a terminal: --output FILE, or > FILE");
   context context(o.threads);
   const std::vector<std::byte> frame = context.encode(method, sources, &call);
   write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});

@@ -10,6 +10,7 @@
 #include "compare_help.hpp"
 #include "deepreduce/deepreduce.h"
 #include "machine.hpp"
+#include "near_name.hpp"
 #include "plan_list.hpp"
 #include "selection.hpp"
 
@@ -21,8 +22,11 @@ constexpr const char* about =
     "A plan is one line, such as 'sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)';\n"
     "`deepreduce codecs` lists what may stand in it.";
 
-const std::map<std::string, format> compare_formats{
-    {"table", format::table}, {"csv", format::csv}, {"json", format::json}, {"md", format::markdown}};
+const std::map<std::string, format> compare_formats{{"table", format::table},
+                                                    {"csv", format::csv},
+                                                    {"json", format::json},
+                                                    {"md", format::markdown},
+                                                    {"html", format::html}};
 const std::map<std::string, format> list_formats{{"table", format::table}, {"json", format::json}};
 
 // `--name TEXT`, as often as one likes, one TEXT each.
@@ -138,7 +142,13 @@ void add_compare_output(CLI::App& app, compare_options& o) {
 
 void add_report(CLI::App& app, std::string& path) {
   app.add_option("--report", path, "Write a page with charts and all rows, too: one file of HTML that loads nothing")
-      ->check(no_empty_path)
+      ->check([](const std::string& file) {
+        const size_t dot = file.rfind('.'), slash = file.rfind('/');
+        const std::string suffix = dot == file.npos || (slash != file.npos && dot < slash) ? "" : file.substr(dot);
+        if (file.empty()) return std::string("the path is empty");
+        return suffix.empty() || suffix == ".html" || suffix == ".htm" ? ""
+                                                                       : "'" + file + "': a report is HTML, X.html";
+      })
       ->type_name("FILE.html");
 }
 
@@ -256,6 +266,28 @@ std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char*
   return list;
 }
 
+// CLI11's sentences name what was not expected, but not what could have been meant.
+std::string parse_error(const CLI::App& app, const CLI::ParseError& e) {
+  const std::vector<CLI::App*> parsed = app.get_subcommands();
+  if (parsed.empty()) {
+    const std::vector<std::string> words = app.remaining();
+    if (words.empty()) return "no command; `deepreduce help` lists them";
+    std::vector<std::string> commands;
+    for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+      commands.push_back(command->get_name());
+    return "no command '" + words.front() + "'" + suggested(words.front(), commands) + "; `deepreduce help` lists them";
+  }
+  const std::string command = parsed.front()->get_name(), help = "; `deepreduce help " + command + "` describes it";
+  const std::vector<std::string> extras = parsed.front()->remaining();
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr || extras.empty()) return command + ": " + e.what() + help;
+  if (!extras.front().starts_with('-')) return command + ": '" + extras.front() + "' is one argument too many" + help;
+  const std::string name = extras.front().substr(0, extras.front().find('='));
+  std::vector<std::string> names;
+  for (const CLI::Option* option : parsed.front()->get_options())
+    for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
+  return command + ": no option '" + name + "'" + suggested(name, names) + help;
+}
+
 }  // namespace
 
 command parse_options(int argc, const char* const* argv) {
@@ -303,9 +335,8 @@ command parse_options(int argc, const char* const* argv) {
   try {
     app.parse(arguments_of(app, argc, argv));
   } catch (const CLI::ParseError& e) {
-    if (app.get_subcommands().empty() && !app.remaining().empty())  // CLI11 would ask for a subcommand only
-      std::cerr << "no command '" << app.remaining().front() << "'\n";
-    return finished{app.exit(e, std::cout, std::cerr) == 0 ? 0 : 2};
+    if (e.get_exit_code() == 0) return finished{app.exit(e, std::cout, std::cerr)};  // --help, --version
+    throw usage_error(parse_error(app, e));
   }
   if (compare_app->parsed()) {
     if (!compare.book.empty() && (compare.subjects.batch || compare.subjects.flat))

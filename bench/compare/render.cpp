@@ -38,6 +38,13 @@ std::string failures_text(const ordered_json& failures) {
   return text;
 }
 
+// "10Gb/s of 8 ranks"; "": none was given.
+std::string link_of(const ordered_json& document) {
+  const ordered_json link = document.value("link", ordered_json());
+  if (!link.is_object() || !document.contains("ranks")) return {};
+  return fmt::format("{} among {} ranks", text_of(link, "text"), document.at("ranks").dump());
+}
+
 // Answers first, then totals, then rows.
 std::string readable(const ordered_json& document, std::span<const row> measured, const render_request& request) {
   const bool markdown = request.form == format::markdown;
@@ -57,7 +64,8 @@ std::string readable(const ordered_json& document, std::span<const row> measured
   if (request.own_rows && totals.empty() && !markdown)
     text += table_report(measured, request.facts);
   else
-    text += rows_table(rows, style) + (markdown ? "\n" : "") + failures_text(document.at("failures")) + table_legend();
+    text += rows_table(rows, style) + (markdown ? "\n" : "") + failures_text(document.at("failures")) +
+            (rows.empty() ? "" : table_legend(rows, !totals.empty(), link_of(document)));
   return text + request.notes;
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <vector>
 
+#include "spread_notes.hpp"
 #include "text_table.hpp"
 #include "totals.hpp"
 
@@ -240,7 +241,16 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
     before = name;
     lines.push_back({&row, {}});
   }
-  return text + as_text(lines, columns);
+  text += as_text(lines, columns);
+  std::vector<named_times> times;
+  for (const json_row& row : rows) {
+    const std::string of = subjects ? " (" + subject_text(row, inputs, steps) + ")" : "";
+    if (!is_memcpy(row) && number_in(row, "rounds") && text_of(row, "timed") != "python")
+      times.push_back(times_of((plans || !subjects ? plan_of(row, shared) : "") + of, row));
+  }
+  for (const std::string& note : spread_notes(times, !subjects))
+    for (const std::string& part : wrapped(note, widest_line)) text += part + '\n';
+  return text;
 }
 
 // A line for each tensor that is the worst of some plan.
@@ -282,12 +292,27 @@ std::string totals_table(std::span<const json_row> totals, const table_request& 
   return table({totals.begin(), totals.end()}, request, {tensors}) + worst_tensors(totals);
 }
 
-const char* table_legend() {
-  return "volume: of dense f32. bits: index + value, a nonzero (r). error: relative L2 of what arrives, against the "
-         "dense gradient;\n"
-         "coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that arrives. Times: "
-         "medians in µs ±\n"
-         "(75th - 25th percentile) / median. of: tensors in the total; the worst has the largest error.\n";
+std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link) {
+  std::string text =
+      "volume: of dense f32. bits: index + value, a nonzero (r). error: relative L2 of what arrives, against the "
+      "dense gradient; coding: against what the sparsifier kept. energy: the share of |g|^2 on the support that "
+      "arrives. Times: medians in µs ± (75th - 25th percentile) / median; merge: a frame of each rank.";
+  const auto any = [&](const char* column) {
+    return std::ranges::any_of(rows, [&](const json_row& row) { return number_in(row, column).has_value(); });
+  };
+  if (totals) text += " of: tensors in the total; the worst has the largest error.";
+  if (any("pays_below"))
+    text +=
+        " pays below: a model: the speed of each rank's link under which the plan's exchange beats a ring "
+        "all-reduce of the dense tensor in its own type.";
+  if (any("step_ns"))
+    text += fmt::format(
+        " step: a model of the exchange{} from these times; verdict: against the faster ring all-reduce, dense or in "
+        "16 bits, whose computing is not counted; even: within the spread.",
+        link.empty() ? "" : " over links of " + link);
+  std::string lines;
+  for (const std::string& line : wrapped(text, widest_line)) lines += line + '\n';
+  return lines;
 }
 
 }  // namespace dr::compare

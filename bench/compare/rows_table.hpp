@@ -21,6 +21,7 @@ std::string rows_table(std::span<const json_row> rows, const table_request& requ
 // The same of totals, with the number of tensors and the worst of them.
 std::string totals_table(std::span<const json_row> totals, const table_request& request);
 
-const char* table_legend();  // what the columns mean
+// What the columns mean that these rows have. link: as it was given; "": not known
+std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link);
 
 }  // namespace dr::compare

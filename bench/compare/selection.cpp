@@ -3,7 +3,9 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -17,19 +19,36 @@ int order_of(const json_row& a, const json_row& b, bool descending) {
   return descending ? -order : order;
 }
 
+// Less is better. Two that differ by no more than the noise of either are equal.
+struct coordinate {
+  double value, noise;
+};
+using point = std::vector<coordinate>;
+
 // Which of the points is beaten by none: no other is as good in all coordinates and better in one. NaN has no place in them.
-std::vector<bool> pareto_front(const std::vector<std::vector<double>>& points) {
+std::vector<bool> pareto_front(const std::vector<point>& points) {
+  const auto below = [](const coordinate& a, const coordinate& b) {
+    return a.value + std::max(a.noise, b.noise) < b.value;
+  };
   std::vector<bool> front(points.size());
   for (size_t i = 0; i < points.size(); ++i)
-    front[i] = std::ranges::none_of(points, [&](const std::vector<double>& other) {
+    front[i] = std::ranges::none_of(points, [&](const point& other) {
       bool better = false;
       for (size_t k = 0; k < other.size(); ++k) {
-        if (other[k] > points[i][k]) return false;
-        better |= other[k] < points[i][k];
+        if (below(points[i][k], other[k])) return false;
+        better |= below(other[k], points[i][k]);
       }
       return better;
     });
   return front;
+}
+
+// The largest spread of the times that it names.
+double relative_noise(const expression& e, const json_row& row) {
+  double most = 0;
+  for (const std::string& column : e.columns())
+    if (column.ends_with("_ns")) most = std::max(most, number_in(row, column + "_spread").value_or(0));
+  return most;
 }
 
 }  // namespace
@@ -87,19 +106,20 @@ selection::selection(std::string_view where, std::string_view sort, std::string_
 
 void selection::leave_front(std::vector<json_row>& rows) const {
   std::map<std::tuple<std::string, std::string, json_row>, std::vector<size_t>> subjects;
-  std::vector<std::vector<double>> points(rows.size());
+  std::vector<point> points(rows.size());
   for (size_t i = 0; i < rows.size(); ++i) {
     if (is_memcpy(rows[i])) continue;
-    std::vector<double> point;
+    point at;
     for (const key& k : front_)
-      if (const auto number = k.value.number(rows[i])) point.push_back(k.descending ? -*number : *number);
-    if (point.size() != front_.size()) continue;
-    points[i] = std::move(point);
+      if (const auto number = k.value.number(rows[i]))
+        at.push_back({k.descending ? -*number : *number, std::abs(*number) * relative_noise(k.value, rows[i])});
+    if (at.size() != front_.size()) continue;
+    points[i] = std::move(at);
     subjects[{text_of(rows[i], "input"), text_of(rows[i], "tensor"), rows[i].value("step", json_row())}].push_back(i);
   }
   std::set<size_t> kept;
   for (const auto& [name, members] : subjects) {
-    std::vector<std::vector<double>> own;
+    std::vector<point> own;
     for (const size_t i : members) own.push_back(points[i]);
     const std::vector<bool> front = pareto_front(own);
     for (size_t k = 0; k < members.size(); ++k)
@@ -108,6 +128,17 @@ void selection::leave_front(std::vector<json_row>& rows) const {
   std::vector<json_row> left;
   for (const size_t i : kept) left.push_back(std::move(rows[i]));
   rows = std::move(left);
+  if (!sort_.empty()) return;
+  // By the first of its columns, tensor by tensor as they stand.
+  std::map<std::string, size_t> place;
+  const auto subject = [](const json_row& row) {
+    return text_of(row, "input") + '\0' + text_of(row, "tensor") + '\0' + printed(row.value("step", json_row()));
+  };
+  for (const json_row& row : rows) place.emplace(subject(row), place.size());
+  std::ranges::stable_sort(rows, [&](const json_row& a, const json_row& b) {
+    if (subject(a) != subject(b)) return place.at(subject(a)) < place.at(subject(b));
+    return order_of(front_[0].value.value(a), front_[0].value.value(b), front_[0].descending) < 0;
+  });
 }
 
 void selection::sort_rows(std::vector<json_row>& rows) const {
@@ -133,6 +164,23 @@ std::vector<json_row> selection::filter(std::vector<json_row> rows) const {
       throw expression_error(fmt::format("--where '{}': {}", condition.text(), e.what()));
     }
   return rows;
+}
+
+std::string selection::why_none(std::span<const json_row> rows) const {
+  if (where_.empty()) return {};
+  const expression& condition = where_[0];
+  std::string text = fmt::format("--where '{}': none of {} rows", condition.text(), rows.size());
+  for (const std::string& column : condition.columns())
+    if (std::ranges::all_of(rows, [&](const json_row& row) { return row.value(column, json_row()).is_null(); }))
+      return text + fmt::format("; no row has '{}'{}", column,
+                                column == "verdict" || column.ends_with("step_ns") ? ", which --link gives" : "");
+  const auto sum = condition.bounded_sum();
+  if (!sum) return text;
+  std::optional<double> least;
+  for (const json_row& row : rows)
+    if (const auto number = is_memcpy(row) ? std::nullopt : sum->number(row))
+      least = std::min(least.value_or(*number), *number);
+  return least ? text + fmt::format("; the least {} is {:.3g}", sum->text(), *least) : text;
 }
 
 std::vector<json_row> selection::apply(std::vector<json_row> rows) const {

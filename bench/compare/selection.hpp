@@ -28,6 +28,8 @@ class selection {
   // rows that are equal in all keys stay as they are, nulls are last.
   std::vector<json_row> apply(std::vector<json_row> rows) const;
   std::vector<json_row> filter(std::vector<json_row> rows) const;  // where alone
+  // Of rows of which none passes --where: how near they come, as a sentence. "": --where was not asked for.
+  std::string why_none(std::span<const json_row> rows) const;
 
  private:
   struct key {

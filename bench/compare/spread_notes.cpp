@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "totals.hpp"
+
 namespace dr::compare {
 namespace {
 
@@ -26,25 +28,23 @@ struct interval {
   const std::string* name;
 };
 
-interval interval_of(const named_row& x) {
-  const row& r = *x.of;
-  const auto half = [](double median, double spread) { return std::isfinite(spread) ? median * spread / 2 : 0; };
-  const double middle = r.encode_ns + r.decode_ns;
-  const double reach = half(r.encode_ns, r.encode_ns_spread) + half(r.decode_ns, r.decode_ns_spread);
+interval interval_of(const named_times& x) {
+  const auto half = [](named_times::time t) { return std::isfinite(t.spread) ? t.median * t.spread / 2 : 0; };
+  const double middle = x.encode.median + x.decode.median, reach = half(x.encode) + half(x.decode);
   return {middle - reach, middle, middle + reach, &x.name};
 }
 
-std::string wide_spreads(std::span<const named_row> rows) {
+std::string wide_spreads(std::span<const named_times> rows) {
   std::vector<std::string> names;
-  for (const auto& [name, r] : rows) {
-    const std::pair<const char*, double> times[] = {{"sparsify", r->sparsify_ns_spread},
-                                                    {"encode", r->encode_ns_spread},
-                                                    {"decode", r->decode_ns_spread},
-                                                    {"merge", r->merge_ns_spread}};
+  for (const named_times& x : rows) {
+    const std::pair<const char*, double> times[] = {{"sparsify", x.sparsify.spread},
+                                                    {"encode", x.encode.spread},
+                                                    {"decode", x.decode.spread},
+                                                    {"merge", x.merge.spread}};
     std::string wide_ones;
     for (const auto& [time, spread] : times)
       if (spread > wide) wide_ones += fmt::format("{}{} {:.0f} %", wide_ones.empty() ? "" : ", ", time, 100 * spread);
-    if (!wide_ones.empty()) names.push_back(name + ": " + wide_ones);
+    if (!wide_ones.empty()) names.push_back(x.name + ": " + wide_ones);
   }
   if (names.empty()) return {};
   return "warning: spread above 25 %: " + list_of(names, "; ") +
@@ -52,9 +52,9 @@ std::string wide_spreads(std::span<const named_row> rows) {
 }
 
 // Neighbours in time that overlap make a group.
-std::string equal_times(std::span<const named_row> rows) {
+std::string equal_times(std::span<const named_times> rows) {
   std::vector<interval> sorted;
-  for (const named_row& x : rows) sorted.push_back(interval_of(x));
+  for (const named_times& x : rows) sorted.push_back(interval_of(x));
   std::ranges::sort(sorted, {}, &interval::middle);
   std::vector<std::string> groups;
   for (size_t i = 0; i < sorted.size();) {
@@ -70,14 +70,33 @@ std::string equal_times(std::span<const named_row> rows) {
 
 }  // namespace
 
-std::vector<std::string> spread_notes(std::span<const named_row> rows) {
+named_times times_of(std::string name, const row& r) {
+  return {std::move(name),
+          r.rounds,
+          {r.sparsify_ns, r.sparsify_ns_spread},
+          {r.encode_ns, r.encode_ns_spread},
+          {r.decode_ns, r.decode_ns_spread},
+          {r.merge_ns, r.merge_ns_spread}};
+}
+
+named_times times_of(std::string name, const nlohmann::ordered_json& row) {
+  const auto number = [&](const std::string& column) { return number_in(row, column).value_or(std::nan("")); };
+  const auto time = [&](const std::string& column) {
+    return named_times::time{number(column), number(column + "_spread")};
+  };
+  return {std::move(name),     static_cast<uint64_t>(number_in(row, "rounds").value_or(0)),
+          time("sparsify_ns"), time("encode_ns"),
+          time("decode_ns"),   time("merge_ns")};
+}
+
+std::vector<std::string> spread_notes(std::span<const named_times> rows, bool one_subject) {
   if (rows.empty()) return {};
-  if (const uint64_t rounds = rows.front().of->rounds; rounds < rounds_for_spread)
+  if (const uint64_t rounds = std::ranges::min(rows, {}, &named_times::rounds).rounds; rounds < rounds_for_spread)
     return {fmt::format("warning: {} timed round{}: too few to know how far these times spread.", rounds,
                         rounds == 1 ? "" : "s")};
-  std::vector<std::string> notes;
-  for (std::string note : {wide_spreads(rows), equal_times(rows)})
-    if (!note.empty()) notes.push_back(std::move(note));
+  std::vector<std::string> notes{wide_spreads(rows)};
+  if (one_subject) notes.push_back(equal_times(rows));
+  std::erase(notes, "");
   return notes;
 }
 

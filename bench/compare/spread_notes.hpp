@@ -9,13 +9,19 @@
 
 namespace dr::compare {
 
-struct named_row {
+struct named_times {
+  struct time {
+    double median, spread;  // NaN: not known
+  };
   std::string name;
-  const row* of;
+  uint64_t rounds;
+  time sparsify, encode, decode, merge;
 };
+named_times times_of(std::string name, const row& r);
+named_times times_of(std::string name, const nlohmann::ordered_json& row);
 
 // Sentences, none if there is nothing to warn of: too few rounds for a spread; spreads above a quarter; plans whose times
-// differ by less than the spread.
-std::vector<std::string> spread_notes(std::span<const named_row> rows);
+// differ by less than the spread, if all rows are of one subject.
+std::vector<std::string> spread_notes(std::span<const named_times> rows, bool one_subject = true);
 
 }  // namespace dr::compare

@@ -177,9 +177,9 @@ std::string block_text(const block& b, bool stepped) {
       text += fmt::format("  model of a step: ring all-reduce of dense {} {}{}\n", r.dtype, duration(r.dense_step_ns),
                           r.bf16_step_ns < r.dense_step_ns ? ", in 16 bits " + duration(r.bf16_step_ns) : "");
     text += table_text(b);
-    std::vector<named_row> named;
+    std::vector<named_times> named;
     for (size_t i = 0; i < b.rows.size(); ++i)
-      if (!b.rows[i]->is_memcpy()) named.push_back({b.names[i], b.rows[i]});
+      if (!b.rows[i]->is_memcpy()) named.push_back(times_of(b.names[i], *b.rows[i]));
     for (const std::string& note : spread_notes(named)) text += lines_of("  ", note);
   } else {
     text += fmt::format("\n  {}\n", b.sparsify);

@@ -83,7 +83,16 @@ bool is_sum(const std::string& column) {
   return names.contains(column) || column.ends_with("bytes") || column.ends_with("_ns");
 }
 
+json_row least(row_list rows, const std::string& column) {
+  json_row least;
+  for (const json_row* row : rows)
+    if (const auto number = number_in(*row, column); number && (least.is_null() || *number < least.get<double>()))
+      least = row->at(column);
+  return least;
+}
+
 json_row total_cell(row_list rows, const std::string& column) {
+  if (column == "rounds") return least(rows, column);
   if (is_sum(column)) return sum(rows, column);
   if (column.ends_with("_ns_spread")) return spread(rows, column);
   if (column == "total_error") return root(mean(rows, column, "gradient_energy", square));

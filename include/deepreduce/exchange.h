@@ -7,15 +7,15 @@
  * of steps in their final order; dr_exchange_advance runs steps until one has to wait. All ranks make the same calls,
  * with the same plan, shapes and options.
  *
- *   gather(parts=K)                each rank sends its frames to all others; merged in rank order. The default
- *   owner(parts=K)                 each range of elements has an owner, a rank that merges the frames of all, encodes
- *   the sum and
- *                                  sends it to all. The part that this second encode drops stays in a residual of the
- *                                  owner
- *   ring(parts=K)                  a range goes from rank to rank; each adds its own and encodes again; the last frame
- *   goes round hierarchy(inner=G,parts=K)     one of G consecutive ranks (of one host) sums their dense gradients;
- *   `gather` among
- *                                  these ranks
+ *   gather(parts=K)              the default: each rank sends its frames to all others, and each merges the frames
+ *                                of all in rank order
+ *   owner(parts=K)               each range of elements has an owner, a rank that merges the frames of all, encodes
+ *                                the sum and sends it to all. What this second encode drops stays in a residual of
+ *                                the owner
+ *   ring(parts=K)                a range goes from rank to rank; each adds its own and encodes again; the last frame
+ *                                goes round
+ *   hierarchy(inner=G,parts=K)   one of G consecutive ranks (of one host) sums their dense gradients, and these ranks
+ *                                exchange by `gather`
  *
  * parts: number of pieces of a rank's elements that are under way at a time, 1 (the default) to 64.
  *
@@ -76,9 +76,9 @@ typedef struct dr_transport {
 enum {
   DR_EXCHANGE_SUM = 1u << 0,   /* the sum over ranks; otherwise their mean */
   DR_EXCHANGE_TRACE = 1u << 1, /* records when each step of the last exchange began and ended (dr_exchange_trace) */
-  DR_EXCHANGE_DRY =
-      1u << 2 /* a model: nothing is encoded, merged or written; messages have sizes but no bytes, for transports
-                                  that are models, too. `frame_size` says how large a frame is */
+  /* A model: nothing is encoded, merged or written. Messages have sizes but no bytes, for transports that are models,
+   * too; `frame_size` says how large a frame is. */
+  DR_EXCHANGE_DRY = 1u << 2
 };
 
 typedef struct dr_exchange_options {

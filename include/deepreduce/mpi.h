@@ -1,10 +1,10 @@
 /* DeepReduce: ranks over MPI. Inline functions, which your mpicc compiles, so that any MPI works. C11 and C++20, MPI
  * 3.1.
  *
- *   dr_mpi *mean = NULL;                                     // once, by all ranks
+ *   dr_mpi *mean = NULL;                 // once, by all ranks
  *   dr_mpi_create(context, plan, MPI_COMM_WORLD, NULL, &gradient, sizeof gradient, &out, sizeof out, 1, &mean, &error);
- *   dr_mpi_allreduce(mean, NULL);                            // each step; or dr_mpi_iallreduce, and dr_mpi_test or
- *   dr_mpi_wait dr_mpi_destroy(mean);                                    // before MPI_Finalize
+ *   dr_mpi_allreduce(mean, NULL);        // each step; or dr_mpi_iallreduce, and dr_mpi_test or dr_mpi_wait
+ *   dr_mpi_destroy(mean);                // before MPI_Finalize
  *
  * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always
  *   the same.

@@ -47,14 +47,17 @@ TEST_CASE("a text that is too long takes several lines and loses nothing") {
 
 TEST_CASE("tables warn of times that do not differ by more than their spread") {
   const row fast = timed(10000, 0.02), slow = timed(12000, 0.02), alike = timed(12100, 0.05), wild = timed(90000, 0.4);
-  const auto notes = [](std::vector<named_row> rows) {
+  const auto notes = [](const std::vector<std::pair<std::string, const row*>>& rows, bool one_subject = true) {
+    std::vector<named_times> times;
+    for (const auto& [name, r] : rows) times.push_back(times_of(name, *r));
     std::string all;
-    for (const std::string& note : spread_notes(rows)) all += note + '\n';
+    for (const std::string& note : spread_notes(times, one_subject)) all += note + '\n';
     return all;
   };
   CHECK(notes({{"a", &fast}, {"b", &slow}}).empty());
   const std::string equal = notes({{"a", &fast}, {"b", &slow}, {"c", &alike}});
   CHECK(equal.find("differ by less than the spread: b, c.") != std::string::npos);
+  CHECK(notes({{"a", &fast}, {"b", &slow}, {"c", &alike}}, false).empty());
   CHECK(notes({{"w", &wild}}).find("spread above 25 %: w: encode 40 %.") != std::string::npos);
   const row once = timed(10000, 0, 1);
   CHECK(notes({{"a", &once}}).find("1 timed round:") != std::string::npos);

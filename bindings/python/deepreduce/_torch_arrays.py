@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import zipfile
 from typing import Any, Dict, Iterator, List, Mapping, Tuple, Union
@@ -51,6 +52,14 @@ def _array(tensor: Any) -> numpy.ndarray[Any, Any]:
     return tensor.numpy()  # type: ignore[no-any-return]
 
 
+def _why_refused(torch_says: str) -> str:
+    """Why torch.load(weights_only=True) would not read a file, without its advice on how to load it unsafely."""
+    found = re.search(r"GLOBAL (\S+)", torch_says)
+    if found:
+        return f"it holds a {found[1]}, not tensors alone, and is not read, for a pickle of one can run any code"
+    return "torch.load(weights_only=True) cannot read it: it is damaged, or was not written by torch.save"
+
+
 def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
     """The tensors of a .pt or .pth file that torch.save wrote, and a sentence for each thing that is no tensor.
 
@@ -66,9 +75,8 @@ def read_file(path: Union[str, os.PathLike[str]]) -> Tuple[Arrays, List[str]]:
     try:
         loaded = torch.load(name, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(name) or None)
     except Exception as error:  # torch raises many kinds
-        why = str(error).strip().split("\n")[0][:200]
         raise ArgumentError(
-            f"{name}: torch.load(weights_only=True) refuses it ({why}); save tensors alone:"
+            f"{name}: {_why_refused(str(error))}; save tensors alone:"
             " torch.save({name: p.grad for name, p in model.named_parameters()}, path)"
         ) from None
     arrays: Arrays = {}

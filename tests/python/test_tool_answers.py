@@ -1,0 +1,115 @@
+"""What the tool says where a question has no answer, or where an answer would mislead."""
+
+import json
+
+import numpy
+import pytest
+
+from tool_runs import EXACT, LOSSY, RAW, SYNTH, TOPR, compare, needs_tool, refusal, rows_of, run
+
+pytestmark = needs_tool
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Writes a document of rows with these bytes, times and rounds; returns its path."""
+    document = compare(SYNTH, plans=(EXACT, LOSSY, RAW))
+
+    def write(name, changes):
+        rows = []
+        for row in document["rows"]:
+            if row["plan"] in changes:
+                rows.append({**row, "rounds": 20, "total_error": 0.5, **changes[row["plan"]]})
+        (tmp_path / name).write_text(json.dumps({**document, "rows": rows}))
+        return tmp_path / name
+
+    return write
+
+
+def times(encode, spread, **further):
+    return {"encode_ns": encode, "encode_ns_spread": spread, "decode_ns": 0, "decode_ns_spread": 0.0, **further}
+
+
+def test_a_time_within_the_spread_keeps_nobody_on_the_front(saved):
+    near = saved("near.json", {EXACT: times(1000, 0.2, bytes=10), LOSSY: times(990, 0.1, bytes=20)})
+    far = saved("far.json", {EXACT: times(1000, 0.2, bytes=20), LOSSY: times(700, 0.1, bytes=30)})
+    fronts = [json.loads(run("compare", "--from", path, "--pareto", "--format", "json").stdout) for path in (near, far)]
+    assert [[row["plan"] for row in rows_of(front)] for front in fronts] == [[EXACT], [EXACT, LOSSY]]
+
+
+def test_the_front_stands_in_the_order_of_its_first_column(saved):
+    path = saved("front.json", {EXACT: times(900, 0.01, bytes=30), LOSSY: times(1000, 0.01, bytes=20), RAW: times(2000, 0.01, bytes=10)})
+    front = json.loads(run("compare", "--from", path, "--pareto", "--format", "json").stdout)
+    assert [row["bytes"] for row in rows_of(front)] == [10, 20, 30]
+
+
+def test_tables_of_rows_warn_of_spreads(saved):
+    path = saved("wide.json", {EXACT: times(1000, 0.9), LOSSY: times(5000, 0.01)})
+    text = run("compare", "--from", path).stdout.decode()
+    assert "spread above 25 %" in text and "encode 90 %" in text
+
+
+def test_nothing_compared_is_no_success(saved):
+    old = saved("old.json", {EXACT: times(1000, 0.01)})
+    new = saved("new.json", {RAW: times(1000, 0.01)})
+    message = refusal("compare", "--from", new, "--against", old, "--fail-if-worse")
+    assert "nothing was compared" in message and "old.json" in message
+
+
+def test_few_rounds_call_nothing_worse_below_a_fifth(saved):
+    old = saved("old.json", {EXACT: times(1000, 0.01, rounds=5)})
+    for encode, rounds, verdict in ((1150, 5, "same"), (1250, 5, "worse"), (1150, 20, "same"), (1250, 20, "worse")):
+        new = saved("new.json", {EXACT: times(encode, 0.01, rounds=rounds)})
+        result = json.loads(run("compare", "--from", new, "--against", old, "--format", "json").stdout)
+        assert result["against"]["rows"][0]["columns"]["encode_ns"]["verdict"] == verdict, (encode, rounds)
+    many = saved("many.json", {EXACT: times(1000, 0.01)}), saved("now.json", {EXACT: times(1150, 0.01)})
+    result = json.loads(run("compare", "--from", many[1], "--against", many[0], "--format", "json").stdout)
+    assert result["against"]["rows"][0]["columns"]["encode_ns"]["verdict"] == "worse"
+
+
+def test_no_row_says_how_near_the_nearest_is(saved):
+    path = saved("rows.json", {EXACT: times(1000, 0.01, total_error=0.25)})
+    done = run("compare", "--from", path, "--where", "error < 0.02")
+    assert "none of 1 rows; the least error is 0.25" in done.stderr.decode()
+    done = run("compare", "--from", path, "--where", "verdict == 'pays'")
+    assert "no row has 'verdict', which --link gives" in done.stderr.decode()
+
+
+def test_an_infinity_makes_errors_undefined_and_is_told(tmp_path):
+    x = numpy.ones(4000, numpy.float32)
+    x[7] = numpy.inf
+    numpy.save(tmp_path / "inf.npy", x)
+    done = run("compare", tmp_path / "inf.npy", "--plan", EXACT, "--plan", TOPR + "index=golomb value=raw", "--repeat", 1,
+               "--format", "json")
+    lossless, lossy = [row for row in json.loads(done.stdout)["rows"] if row["plan"] != "memcpy"]
+    assert lossless["plan"] == EXACT and lossy["total_error"] is None and lossy["contraction"] is None
+    assert "NaN or infinite" in done.stderr.decode()
+
+
+def test_the_answer_of_best_is_told_where_rows_go_to_a_file(tmp_path):
+    text = run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--best", "error<=1", "--output", tmp_path / "b.json").stdout
+    assert b"the plan of least bytes with error<=1" in text.replace(b" <= ", b"<=")
+
+
+def test_a_link_names_the_model_in_every_table():
+    for more in ((), ("--sort", "bytes")):
+        text = run("compare", SYNTH, "--plan", LOSSY, "--repeat", 1, "--ranks", 4, "--link", "1Gb/s", *more).stdout.decode()
+        assert "model" in text and "1Gb/s" in text, more
+
+
+def test_what_is_not_known_names_what_is_near(tmp_path):
+    assert "no command 'comapre'; is it 'compare'?" in refusal("comapre")
+    assert "compare: no option '--paln'; is it '--plan'?" in refusal("compare", SYNTH, "--paln", EXACT)
+    assert "'stray' is one argument too many" in refusal("presets", "grace", "stray")
+    assert "a report is HTML" in refusal("compare", SYNTH, "--report", tmp_path / "r.pdf")
+
+
+def test_output_by_suffix_is_the_format(tmp_path):
+    run("compare", SYNTH, "--plan", EXACT, "--repeat", 1, "--output", tmp_path / "x.html")
+    assert (tmp_path / "x.html").read_text().lstrip().lower().startswith("<!doctype html")
+
+
+def test_a_plan_may_be_a_name():
+    rows = rows_of(compare(SYNTH, plans=("terngrad", "BF-P0 sparsify=topr(ratio=0.05)")))
+    assert [row["preset"] for row in rows] == ["terngrad", "BF-P0"]
+    assert rows[1]["plan"].startswith("sparsify=topr(ratio=0.05) index=bloom(")
