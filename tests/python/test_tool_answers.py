@@ -5,9 +5,11 @@ import json
 import numpy
 import pytest
 
-from tool_runs import EXACT, LOSSY, RAW, SYNTH, TOPR, compare, needs_tool, refusal, rows_of, run
+from tool_runs import EXACT, LOSSY, SYNTH, TOPR, compare, needs_tool, refusal, rows_of, run
 
 pytestmark = needs_tool
+
+RAW = TOPR + "index=raw value=raw"
 
 
 @pytest.fixture
