@@ -89,7 +89,7 @@ TEST_CASE("a preset's name is a plan, and stages behind it take the place of its
   CHECK(refused(std::string(32, 'x'), "neither a stage"));
   CHECK(refused(std::string(33, 'x'), "'=' expected"));
   CHECK(refused("terngrad(clip=2)", "column 9"));
-  CHECK(refused("terngrad terngrad", "column 18"));
+  CHECK(refused("terngrad terngrad", "'=' expected at the end"));
   CHECK(refused("index=all terngrad", "'=' expected at the end"));
   CHECK(refused("dgc index=what", "what"));
 }
