@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "totals.hpp"
-
 namespace dr::compare {
 namespace {
 
@@ -80,11 +78,14 @@ named_times times_of(std::string name, const row& r) {
 }
 
 named_times times_of(std::string name, const nlohmann::ordered_json& row) {
-  const auto number = [&](const std::string& column) { return number_in(row, column).value_or(std::nan("")); };
+  const auto number = [&](const std::string& column) {
+    const auto cell = row.find(column);
+    return cell != row.end() && cell->is_number() ? cell->get<double>() : std::nan("");
+  };
   const auto time = [&](const std::string& column) {
     return named_times::time{number(column), number(column + "_spread")};
   };
-  return {std::move(name),     static_cast<uint64_t>(number_in(row, "rounds").value_or(0)),
+  return {std::move(name),     static_cast<uint64_t>(std::isfinite(number("rounds")) ? number("rounds") : 0),
           time("sparsify_ns"), time("encode_ns"),
           time("decode_ns"),   time("merge_ns")};
 }
