@@ -286,9 +286,9 @@ def test_lines_of_a_book_that_no_tensor_takes_are_told(profile, model, tmp_path)
     empty = write(tmp_path / "empty.txt", "# none\n")
     assert f"{empty}: no line; all tensors are dense" in predict(profile, "--model", model, "--book", empty)["notes"]
     file = write_npz(tmp_path / "g.npz", **{"body.weight": write_npy(tmp_path / "a.npy", [float(i % 13) for i in range(5000)])})
-    said = run("compare", file, "--book", book, "--repeat", 1).stderr.decode()
+    said = run("compare", file, "--book", book, "--repeat", 1, "--format", "json").stderr.decode()
     assert f"note: {told[0]}" in said and "line 4: pattern 'body.bias' matches no tensor" in said and "line 3" not in said
-    assert "pattern" not in run("compare", file, "--book", book, "--repeat", 1, "--tensor", "body.*").stderr.decode()
+    assert "pattern" not in run("compare", file, "--book", book, "--repeat", 1, "--format", "json", "--tensor", "body.*").stderr.decode()
 
 
 def test_an_error_names_its_option_and_a_candidate(profile, model):
