@@ -1,5 +1,7 @@
 #include "affine_fit.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
 #include <limits>
 #include <vector>
@@ -65,6 +67,27 @@ affine fit_affine(std::span<const sample> measured) {
   const double c = best_constant(measured), spread = error_of(measured, {c, c, 0, 0});
   best.r2 = spread > 0 ? 1 - error_of(measured, best) / spread : 1;
   return best;
+}
+
+void disturbance::add(const std::string& name, const affine& fit, std::span<const sample> samples) {
+  constexpr double least_r2 = 0.9, most_spread = 0.3;
+  ++fits_, medians_ += samples.size();
+  poor_ += fit.r2 < least_r2;
+  if (fit.r2 < least_r2_) least_r2_ = fit.r2, poorest_ = name;
+  for (const sample& s : samples) {
+    wide_ += s.spread > most_spread;
+    if (s.spread > most_spread_) most_spread_ = s.spread, widest_ = fmt::format("{}, {} elements", name, s.size);
+  }
+}
+
+std::string disturbance::note() const {
+  std::string text;
+  if (poor_)
+    text += fmt::format("r2 is below 0.9 of {} of {} fits (least {:.2f}: {})", poor_, fits_, least_r2_, poorest_);
+  if (wide_)
+    text += fmt::format("{}quartiles are more than 30 % of the median apart in {} of {} samples (most {:.0f} %: {})",
+                        poor_ ? "; " : "", wide_, medians_, 100 * most_spread_, widest_);
+  return text.empty() ? text : text + ". A machine that does nothing else gives better costs";
 }
 
 }  // namespace dr::calibrate

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
 
 namespace dr::calibrate {
 
@@ -26,6 +27,19 @@ struct affine {
 // squares.)
 //   samples  ascending sizes, values above 0; one gives a constant
 affine fit_affine(std::span<const sample> samples);
+
+// Counts what a machine that does other things, too, leaves behind: fits whose r2 is below 0.9, and medians whose
+// quartiles are more than 30 % of them apart.
+class disturbance {
+ public:
+  void add(const std::string& name, const affine& fit, std::span<const sample> samples);
+  std::string note() const;  // "": none
+
+ private:
+  size_t fits_ = 0, poor_ = 0, medians_ = 0, wide_ = 0;
+  double least_r2_ = 1, most_spread_ = 0;
+  std::string poorest_, widest_;
+};
 
 // Elements of the tensors of 8 ranks, cut from so many, that show how frames of sums grow; no rank has another's. 0: they
 // are too few to tell.

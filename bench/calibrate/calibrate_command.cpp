@@ -101,8 +101,10 @@ ordered_json samples_json(const std::vector<sample>& samples, bool with_spread) 
   return list;
 }
 
-ordered_json cost_json(const std::string& plan, const char* operation, const std::vector<sample>& samples) {
+ordered_json cost_json(const std::string& plan, const char* operation, const std::vector<sample>& samples,
+                       disturbance& busy) {
   const affine fit = fit_affine(samples);
+  busy.add(fmt::format("{} of '{}'", operation, plan), fit, samples);
   return {{"plan", plan},
           {"operation", operation},
           {"floor_ns", fit.floor},
@@ -162,12 +164,18 @@ int run_calibrate(const calibrate_options& o) {
   context context(o.threads);
   const timing_settings settings{o.seconds, o.seed, uint64_t{o.evicted_mib} << 20};
   auto costs = ordered_json::array(), frames = ordered_json::array();
+  disturbance busy;
   int status = 0;
   const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
   if (n == 0)
     console.line(
         fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
   for (size_t i = 0; i < plans.size(); ++i) try {
+      if (plans[i].find("transform=") != plans[i].npos)
+        throw std::runtime_error(
+            "a transform makes no frames to measure; `predict` has a row of PowerSGD in any case, and takes --flops "
+            "for "
+            "its products");
       const plan p(plans[i]);
       console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
       std::vector<sample> encode, merge, decode, bytes, add;
@@ -178,10 +186,10 @@ int run_calibrate(const calibrate_options& o) {
         if (plans[i] == exact_plan) add.push_back(measure_add(data.pool, n, settings));
       }
       frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
-      costs.push_back(cost_json(plans[i], "encode", encode));
-      costs.push_back(cost_json(plans[i], "merge", merge));
-      costs.push_back(cost_json(plans[i], "decode", decode));
-      if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add));
+      costs.push_back(cost_json(plans[i], "encode", encode, busy));
+      costs.push_back(cost_json(plans[i], "merge", merge, busy));
+      costs.push_back(cost_json(plans[i], "decode", decode, busy));
+      if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add, busy));
     } catch (const compare::interrupted& e) {
       console.line("interrupted: no profile");
       return 128 + e.signal;
@@ -190,6 +198,7 @@ int run_calibrate(const calibrate_options& o) {
       status = 1;
     }
   console.clear();
+  if (const std::string note = busy.note(); !note.empty()) console.line("note: " + note);
   const ordered_json profile{
       {"schema", "deepreduce-profile-1"},
       {"date", date_text()},

@@ -1,7 +1,6 @@
 #include "compare_command.hpp"
 
 #include <fmt/core.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -194,14 +193,6 @@ class comparison {
     return to_json(r);
   }
 
-  // CRC-32 of all bytes: whether a file that --resume knows was overwritten.
-  static std::string digest_of(std::span<const subject> gradients) {
-    uLong crc = 0;
-    for (const subject& s : gradients)
-      for (const tensor& t : s) crc = crc32_z(crc, reinterpret_cast<const Bytef*>(t.data.data()), t.data.size());
-    return fmt::format("{:08x}", crc);
-  }
-
   // Of each sequence the row that --resume knows. Where names and values come again (one input twice), they are numbered.
   std::vector<json_row> wanted_rows(std::span<const std::vector<subject>> sequences) const {
     std::vector<json_row> rows;
@@ -257,6 +248,11 @@ class comparison {
       forget_overwritten(sequences, wanted_of);
     }
 
+    if (!o_.book.empty() && o_.subjects.globs == std::vector<std::string>{"*"}) {
+      std::vector<std::string> names;
+      for (const auto& gradients : sequences) names.push_back(gradients[0][0].name);
+      for (const std::string& each : predict::idle_lines(book_, o_.book, names)) console_.line("note: " + each);
+    }
     std::vector<std::vector<plan>> plans;
     std::vector<double> work{0};
     for (size_t i = 0; i < sequences.size(); ++i) {

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 #include <fnmatch.h>
+#include <zlib.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -215,6 +216,13 @@ std::string types_of(const subject& s) {
     if (std::ranges::any_of(s, [&](const tensor& t) { return t.type == type; }))
       text += (text.empty() ? "" : "+") + std::string(name_of(type));
   return text;
+}
+
+std::string digest_of(std::span<const subject> gradients) {
+  uLong crc = 0;
+  for (const subject& s : gradients)
+    for (const tensor& t : s) crc = crc32_z(crc, reinterpret_cast<const Bytef*>(t.data.data()), t.data.size());
+  return fmt::format("{:08x}", crc);
 }
 
 uint64_t elements_of(const subject& s) {

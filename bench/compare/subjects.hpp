@@ -1,6 +1,7 @@
 // Which tensors are compared, and with which plans if none are given.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,8 @@ tensor concatenated(std::vector<tensor> parts);
 std::string name_of(const subject& s);
 std::string types_of(const subject& s);
 uint64_t elements_of(const subject& s);
+// CRC-32 of all bytes: whether a file that --resume knows was overwritten.
+std::string digest_of(std::span<const subject> gradients);
 
 // Each subject by itself, one step of it.
 std::vector<std::vector<subject>> apart(std::vector<subject> subjects);

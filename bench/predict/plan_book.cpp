@@ -142,7 +142,7 @@ plan_book parse_book(std::string_view text, const std::string& where) {
     const std::string_view pattern = trimmed(line.substr(0, colon)), plan_text = trimmed(line.substr(colon + 1));
     if (pattern.empty()) refuse("no pattern before the colon");
     if (plan_text.empty()) refuse("no plan behind the colon; `dense` leaves a tensor as it is");
-    book_line& entry = book.emplace_back(book_line{std::string(pattern), {}});
+    book_line& entry = book.emplace_back(book_line{std::string(pattern), {}, number});
     if (plan_text == "dense") continue;
     try {
       entry.plan = plan(std::string(plan_text)).text();
@@ -167,6 +167,27 @@ const std::string& plan_in(const plan_book& book, std::string_view name) {
   for (const book_line& line : book)
     if (matches(line.pattern, name)) return line.plan;
   return dense;
+}
+
+std::vector<std::string> idle_lines(const plan_book& book, const std::string& where,
+                                    const std::vector<std::string>& tensors) {
+  std::vector<std::string> idle;
+  if (book.empty()) idle.push_back(where + ": no line; all tensors are dense");
+  std::vector<bool> taken(tensors.size(), false);
+  for (const book_line& line : book) {
+    bool matched = false, reached = false;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      if (!matches(line.pattern, tensors[i])) continue;
+      matched = true;
+      reached |= !taken[i];
+      taken[i] = true;
+    }
+    if (!reached && !(matched && line.pattern == "*"))  // (which a book may end with, for names to come)
+      idle.push_back(
+          fmt::format("{} line {}: pattern '{}' {}", where, line.number, line.pattern,
+                      matched ? "is never reached: lines before it match its tensors" : "matches no tensor"));
+  }
+  return idle;
 }
 
 std::string book_text(const plan_book& book, const std::string& comment) {

@@ -17,6 +17,7 @@ namespace dr::predict {
 
 struct book_line {
   std::string pattern, plan;  // plan: canonical; "" is dense
+  size_t number = 0;          // of the line in its file
 };
 using plan_book = std::vector<book_line>;
 
@@ -26,6 +27,10 @@ plan_book read_book(const std::string& path);
 
 // The plan of a tensor; "": dense.
 const std::string& plan_in(const plan_book& book, std::string_view name);
+
+// A sentence for each line that no tensor takes its plan from, and for a book without lines.
+std::vector<std::string> idle_lines(const plan_book& book, const std::string& where,
+                                    const std::vector<std::string>& tensors);
 
 // As Python's fnmatch.fnmatchcase.
 bool matches(std::string_view pattern, std::string_view name);

@@ -37,10 +37,18 @@ class error_table {
       const double e = std::strtod(number.c_str(), &end);
       if (number.empty() || *end != 0 || !std::isfinite(e) || e < 0)
         throw usage_error("--error '" + text + "': not PLAN: E, with E of 0 or more");
-      given_[without_stages(std::string(compare::parse_plan(text.substr(0, colon)).text()), {"exchange", "bucket"})] =
-          e;
+      given_[canonical(text, text.substr(0, colon))] = e;
     }
     if (!o.error_rows.empty()) read_rows(o.error_rows);
+  }
+
+  // An error that was given for what is not among the plans.
+  void check_candidates(const std::vector<std::shared_ptr<const plan_work>>& works) const {
+    for (const auto& [key, e] : given_)
+      if (std::ranges::none_of(works, [&](const auto& w) {
+            return without_stages(w->text(), {"exchange", "bucket"}) == key;
+          }))
+        throw usage_error(fmt::format("--error '{}: {:g}': the plan is no candidate; give it as --plan, too", key, e));
   }
 
   double of(const std::string& plan, const std::string& tensor) const {
@@ -56,6 +64,12 @@ class error_table {
   }
 
  private:
+  static std::string canonical(const std::string& option, const std::string& text) try {
+    return without_stages(std::string(plan(text).text()), {"exchange", "bucket"});
+  } catch (const error& e) {
+    throw usage_error(fmt::format("--error '{}': {}", option, e.detail.message));
+  }
+
   void read_rows(const std::string& path) try {
     const json saved = read_json(path, "rows of compare");
     if (!saved.contains("rows") || !saved.at("rows").is_array())
@@ -70,7 +84,7 @@ class error_table {
                    energy = number_at(row, "gradient_energy", path, 0, unknown);
       of_tensor_[key + '\n' + tensor] = e;
       if (!std::isnan(energy)) energies_[tensor] = energy;
-      sums_[key].add(e, energy, number_at(row, "elements", path, 0, 1));
+      sums_[key].add(e, energy, number_at(row, "d", path, 0, number_at(row, "elements", path, 0, 1)));
     }
   } catch (const std::runtime_error& e) {
     throw input_error(e.what());
@@ -106,6 +120,7 @@ choice_problem problem_of(const plan_options& o, predict_case& c,
   }
   error_table errors;
   errors.read(o);
+  errors.check_candidates(works);
   // (Small tensors travel exactly, whatever their plan.)
   const auto passes = [&](const tensor_spec& t) {
     return c.model.hook == hook_kind::ddp && t.elements < c.model.how.bypass;

@@ -38,6 +38,8 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
   else
     notes.insert(fmt::format("'{}': the profile has no frame sizes; bounds stand for them", known->plan));
   growth_ = known->sum_growth;
+  const std::string sparsify = stage_of(text, "sparsify");
+  keeps_count_ = !sparsify.empty() && sparsify != "sparsify=none" && !sparsify.starts_with("sparsify=threshold");
 }
 
 plan_work plan_work::exact(const profile& p, note_list& notes) {
@@ -70,14 +72,15 @@ double plan_work::frame_bytes(double n) const {
 
 double plan_work::sum_growth(double ranks) const {
   if (growth_.empty() || ranks < 2) return 1;
-  // Between two numbers of ranks in proportion; beyond the last the same share of each further rank.
+  // Between two numbers of ranks in proportion; beyond the last the same share of each further rank. A sum that is
+  // sparsified again, to as many elements, does not grow: what was measured of it is entropy coding's, and stays.
   double before_ranks = 1, before = 1, share = 0;
   for (const auto& [at, factor] : growth_) {
     share = (factor - before) / std::max(at - before_ranks, 1.0);
     if (ranks <= at) return before + share * (ranks - before_ranks);
     before_ranks = at, before = factor;
   }
-  return std::min(ranks, before + std::max(0.0, share) * (ranks - before_ranks));
+  return keeps_count_ ? before : std::min(ranks, before + std::max(0.0, share) * (ranks - before_ranks));
 }
 
 void plan_work::note_growth(double ranks, note_list& notes) const {

@@ -27,7 +27,7 @@ class plan_work {
   double merge_ns(double n, double frames) const { return n > 0 ? first_(n) + (frames - 1) * merge_(n) : 0; }
   double frame_bytes(double n) const;
   double bound_bytes(double n) const;     // of a frame
-  double sum_growth(double ranks) const;  // frame of the ranks' sum / frame of one
+  double sum_growth(double ranks) const;  // frame of the ranks' sum / frame of one; a frame has no more than the tensor
   bool feedback() const { return feedback_; }
 
   // For an exchange among so many ranks; a dense tensor is added at the cost of `exact`.
@@ -46,6 +46,7 @@ class plan_work {
   curve encode_, first_, merge_, frame_;
   curve add_;  // of `exact`: a dense tensor to another
   bool knows_frame_ = false, feedback_ = false;
+  bool keeps_count_ = false;  // sparsified to as many elements, whatever the tensor
   double size_factor_ = 1;
   std::vector<std::pair<double, double>> growth_;
   mutable std::unordered_map<double, double> bounds_;

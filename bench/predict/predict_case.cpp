@@ -5,6 +5,7 @@
 #include "bench/compare/inputs.hpp"
 #include "bench/compare/plan_list.hpp"
 #include "bench/compare/presets.hpp"
+#include "predict_text.hpp"
 
 namespace dr::predict {
 namespace {
@@ -62,7 +63,7 @@ predict_case read_case(const case_options& o) try {
   m.how.first_bucket_bytes = std::min<double>(1 << 20, m.how.bucket_bytes);
   m.how.bypass = o.bypass;
   m.how.slowdown = o.slowdown > 0 ? o.slowdown : c.costs->slowdown.value_or(1);
-  m.how.skew_ns = o.skew.empty() ? c.costs->skew_ns : parse_time(o.skew);
+  m.how.skew_ns = !o.skew.empty() ? parse_time(o.skew) : m.model.skew_ns.value_or(c.costs->skew_ns);
   m.how.hook_ns = o.hook_time.empty() ? c.costs->hook_ns : parse_time(o.hook_time);
   if (o.slowdown <= 0 && !c.costs->slowdown)
     c.notes.insert("the profile does not say how much communication slows computing down: it counts as not at all");
@@ -92,6 +93,12 @@ predict_case read_case(const case_options& o) try {
     c.notes.insert(
         fmt::format("the profile has no link of {}; one of {} stands for it", transport, m.net.measured->transport));
   m.note_link(c.notes);
+  if (o.skew.empty() && m.model.skew_ns && m.model.skew_ranks > 0 && m.model.skew_ranks != m.net.ranks)
+    c.notes.insert(fmt::format("extrapolation: the skew, {}, was recorded among {:g} ranks, not {}",
+                               time_text(m.how.skew_ns), m.model.skew_ranks, m.net.ranks));
+  if (o.ranks_per_host && m.net.ranks % o.ranks_per_host != 0)
+    throw usage_error(
+        fmt::format("--ranks-per-host {}: {} ranks do not fill hosts of so many", o.ranks_per_host, m.net.ranks));
   const uint32_t together =
       known && !o.over && m.net.measured->ranks_per_machine ? m.net.measured->ranks_per_machine : m.net.ranks_per_host;
   c.shared = sharing(*c.costs, std::min(together, m.net.ranks));
@@ -106,6 +113,11 @@ predict_case read_case(const case_options& o) try {
 }
 
 std::shared_ptr<const plan_work> read_work(predict_case& c, const std::string& text) {
+  if (!stage_of(text, "transform").empty())
+    throw input_error(
+        fmt::format("plan '{}': a transform makes no frames, so it has no costs to calibrate. predict has a row of "
+                    "PowerSGD in any case, by formula: --powersgd RANK; its products cost what --flops says",
+                    text));
   return std::make_shared<const plan_work>(plan_work(*c.costs, text, c.notes).scaled(c.shared, 1));
 }
 

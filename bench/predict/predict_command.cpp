@@ -175,6 +175,9 @@ candidate book_candidate(const std::string& path, predict_case& c) {
   book.name = "book " + path;
   try {
     const plan_book lines = read_book(path);
+    std::vector<std::string> names;
+    for (const tensor_spec& t : c.model.model.tensors) names.push_back(t.name);
+    for (std::string& each : idle_lines(lines, path, names)) c.notes.insert(std::move(each));
     for (const tensor_spec& t : c.model.model.tensors) {
       const std::string& text = plan_in(lines, t.name);
       const auto known = std::ranges::find_if(book.works, [&](const auto& w) { return w->text() == text; });

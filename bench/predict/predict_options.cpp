@@ -51,7 +51,7 @@ void add_model(CLI::App& app, case_options& o) {
   add_time(app, "--rest", o.rest, "Likewise: optimizer, data");
   app.add_option("--batch", o.batch, "Samples of a rank's step, in place of the model's")
       ->check(finite)
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(CLI::PositiveNumber & CLI::Range(0.0, 1e9))
       ->type_name("N");
 }
 
@@ -88,8 +88,8 @@ void add_place(CLI::App& app, case_options& o) {
       ->check(CLI::Range(0.5, 100.0))
       ->type_name("X");
   add_time(app, "--skew", o.skew,
-           "By which the slowest rank is behind in a step: every exchange waits for it; default: the profile's "
-           "skew_ns, else 0");
+           "By which the slowest rank is behind in a step: every exchange waits for it; default: the "
+           "model's skew_ns, else the profile's, else 0");
   add_time(app, "--hook-time", o.hook_time,
            "That the hook takes in a step beside encode and merge; default: the profile's hook_ns, else 0");
   app.add_option("--flops", o.flops, "Operations a second of PowerSGD's products, which are not counted otherwise")

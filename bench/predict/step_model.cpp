@@ -179,6 +179,7 @@ step_model step_model::with_ranks(uint32_t ranks) const {
 step_model step_model::with_batch(double factor) const {
   step_model m = *this;
   m.model = model.scaled(factor);
+  m.how.skew_ns *= factor;  // of computing
   return m;
 }
 

@@ -25,6 +25,18 @@ void read_shape(tensor_spec& t, const json& object, const std::string& where) {
   t.rows = object.at("shape").size() > 1 ? first.get<double>() : t.elements;
 }
 
+// Of a tensor that has a shape and no count.
+std::optional<double> elements_of_shape(const json& object, const std::string& where) {
+  if (!object.is_object() || !object.contains("shape") || !object.at("shape").is_array()) return std::nullopt;
+  double elements = 1;
+  for (const json& each : object.at("shape")) {
+    if (!each.is_number() || each.get<double>() < 0)
+      throw std::runtime_error(fmt::format("{}: shape has {}, not a count", where, each.dump()));
+    elements *= each.get<double>();
+  }
+  return elements;
+}
+
 }  // namespace
 
 double training::elements() const {
@@ -36,6 +48,7 @@ double training::elements() const {
 training training::scaled(double factor) const {
   training t = *this;
   t.forward_ns *= factor, t.backward_ns *= factor, t.rest_ns *= factor;
+  if (t.skew_ns) *t.skew_ns *= factor;
   for (tensor_spec& each : t.tensors) each.ready_ns *= factor;
   return t;
 }
@@ -51,6 +64,10 @@ training read_training(const std::string& path) {
   t.forward_ns = number_at(text, "forward_ns", path, 0, 0);
   t.backward_ns = number_at(text, "backward_ns", path, 0, 0);
   t.rest_ns = number_at(text, "rest_ns", path, 0, 0);
+  if (text.contains("skew_ns") && !text.at("skew_ns").is_null()) {
+    t.skew_ns = number_at(text, "skew_ns", path, 0);
+    t.skew_ranks = number_at(text, "ranks", path, 0, 0);
+  }
   t.times_known = text.contains("backward_ns") && !text.at("backward_ns").is_null();
   if (!text.contains("tensors") || !text.at("tensors").is_array() || text.at("tensors").empty())
     throw std::runtime_error(path + ": no list 'tensors', or an empty one");
@@ -62,7 +79,7 @@ training read_training(const std::string& path) {
   for (const json& object : text.at("tensors")) {
     const std::string where = fmt::format("{}: tensors[{}]", path, i++);
     tensor_spec each;
-    each.elements = number_at(object, "elements", where, 0);
+    each.elements = number_at(object, "elements", where, 0, elements_of_shape(object, where));
     if (each.elements > most_elements)
       throw std::runtime_error(fmt::format("{}: {:g} elements; at most {:g}", where, each.elements, most_elements));
     each.name = text_at(object, "name", fmt::format("t{}", i - 1));

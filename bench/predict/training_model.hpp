@@ -21,6 +21,8 @@ struct training {
   std::string name;
   double batch = 0;  // 0: unknown
   double forward_ns = 0, backward_ns = 0, rest_ns = 0;
+  std::optional<double> skew_ns;  // by which the slowest of `skew_ranks` ranks is behind rank 0, whose times these are
+  double skew_ranks = 0;
   bool times_known = false, ready_known = false;
   std::vector<tensor_spec> tensors;  // in the order of the model's parameters
 

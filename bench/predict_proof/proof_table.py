@@ -22,12 +22,13 @@ class PredictError(RuntimeError):
     """`deepreduce predict` failed."""
 
 
-def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
-    """ns, by the names that the rows of a condition have."""
+def predicted(tool: str, proof: Proof, c: Condition, skew: int = 0) -> Dict[str, float]:
+    """ns, by the names that the rows of a condition have. skew: ns; 0: the model's, if it has one"""
     words = [tool, "predict", str(proof.profile_path(c)), "--ranks", str(c.ranks), "--json", "--no-break-even"]
     if c.kind == "steps":
         plans = {m: proof_grid.local_plan(m) for m in proof_grid.HOOKED if m not in ("local", proof_grid.BOOK, *proof_grid.DENSE)}
         words += ["--model", str(proof.model_path(c)), "--book", str(proof.book_path(c))]
+        words += ["--skew", f"{skew}ns"] if skew else []
     else:
         plans = {plan: plan for plan in proof_grid.exchange_plans()}
         words += ["--sizes", c.what, "--hook", "exchange", "--bypass", "0"]
@@ -48,8 +49,9 @@ def predicted(tool: str, proof: Proof, c: Condition) -> Dict[str, float]:
 def rows_of(tool: str, proof: Proof, conditions: Sequence[Condition]) -> List[Row]:
     rows: List[Row] = []
     for c in conditions:
-        told, steps = proof.measured(c), predicted(tool, proof, c)
+        told = proof.measured(c)
         alone = compute_of(proof, c, told) if c.kind == "steps" else {}
+        steps = predicted(tool, proof, c, int(alone.get("skew_ns", 0)))
         for row in told["rows"]:
             if row["plan"] in steps:
                 of = {"kind": c.kind, "what": c.what, "ranks": c.ranks, "link": c.link, **row}
@@ -79,11 +81,28 @@ def unpredicted_line(rows: Sequence[Row], unpredicted: Sequence[Row]) -> str:
 
 
 def compute_of(proof: Proof, c: Condition, told: Dict[str, Any]) -> Dict[str, float]:
-    """A step without an exchange, as the model was recorded and as it was measured beside the others: how much the
-    machine differs between the two is no fault of the prediction, and no part of what it can know."""
+    """Steps without an exchange: the slowest rank's, as measured, rank 0's, as recorded, and the skew of the ranks.
+
+    They are the same steps, so where a model was recorded without skew_ns their difference is that.
+    """
     model = json.loads(proof.model_path(c).read_text("utf-8"))
     local = next(row["measured_ns"] for row in told["rows"] if row["plan"] == "local")
-    return {"local_ns": local, "compute_ns": sum(model[key] for key in ("forward_ns", "backward_ns", "rest_ns"))}
+    compute = sum(model[key] for key in ("forward_ns", "backward_ns", "rest_ns"))
+    return {"local_ns": local, "compute_ns": compute, "skew_ns": model.get("skew_ns", max(0, local - compute))}
+
+
+def with_skew(row: Row) -> Row:
+    """A row that was predicted before models had skew_ns, as `predict --skew` has it.
+
+    The models' gradients are one unit of the hook, whose all-gather nothing overlaps: all of the skew adds to the step.
+    Of dense steps it does, too, but that the wait of the first bucket, in which backward is slowed down, is not counted.
+    """
+    if row["kind"] != "steps" or "skew_ns" in row or "local_ns" not in row:
+        return row
+    skew = max(0, row["local_ns"] - row["compute_ns"])
+    told = row["predicted_ns"] + skew
+    error = round(told / row["measured_ns"] - 1, 4)
+    return {**row, "predicted_ns": told, "error": error, "skew_ns": skew, "skew_added": True}
 
 
 # ---- What it says ----
@@ -160,7 +179,7 @@ def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Seque
         "Steps are the slowest rank's, medians; ranks share the machine's cores.",
         "",
         unpredicted_line(rows, unpredicted),
-        *drift(rows),
+        *skew_lines(rows),
         "",
         *IDEAS.read_text("utf-8").splitlines(),
         "",
@@ -178,17 +197,24 @@ def markdown(rows: Sequence[Row], picture: str, command: str, unpredicted: Seque
     return "\n".join(text) + "\n"
 
 
-def drift(rows: Sequence[Row]) -> List[str]:
-    """Of the machine, in a sentence."""
-    ratios = {(row["what"], row["ranks"], row["link"]): row["compute_ns"] / row["local_ns"] - 1 for row in rows if "local_ns" in row}
-    if not ratios:
+def skew_lines(rows: Sequence[Row]) -> List[str]:
+    """By how much the slowest rank is behind rank 0, and how the predictions count it."""
+    of = {(row["what"], row["ranks"], row["link"]): row["skew_ns"] / row["local_ns"] for row in rows if "skew_ns" in row}
+    if not of:
         return []
-    median, worst = statistics.median(map(abs, ratios.values())), max(ratios.values(), key=abs)
-    return [
+    lines = [
         "",
-        f"A step without an exchange, as recorded against as measured in the turn of the others: median difference {100 * median:.1f} %, the"
-        f" largest {100 * worst:+.1f} %. Predictions rest on the former.",
+        f"A step without an exchange takes the slowest rank longer than rank 0, whose times the model has: median {100 * statistics.median(of.values()):.1f} %"
+        f" of the step, at most {100 * max(of.values()):.1f} %.",
+        "Predictions count that difference as the skew of the ranks (`skew_ns`). It comes from steps without an exchange, which are no rows here.",
     ]
+    if any(row.get("skew_added") for row in rows):
+        lines += [
+            "**Recomputed:** the measurements are the same as before; the predictions of DDP's steps now count the skew, which the recorded",
+            "models did not have. It was added to each stored step: for plans that is what `predict --skew` gives, since a model's gradients are",
+            "one unit, and nothing overlaps its all-gather; for `dense` and `bf16` it is at most (1 − 1 / slowdown) of the skew too short.",
+        ]
+    return lines
 
 
 def picture(rows: Sequence[Row], path: Path) -> None:

@@ -4,7 +4,8 @@
     bench/results/predictions.py --link unshaped --ranks 2 --model resnet20 --kind steps      these only
     bench/results/predictions.py --quick --folder X …   few rounds: whether it works; writes into the folder only
     bench/results/predictions.py --table           predicts what was measured anew, and writes the table
-    bench/results/predictions.py --table --profiles     the same, and measures profiles that were removed from the folder
+    bench/results/predictions.py --stored          adds the ranks' skew to stored predictions without it, and writes the table
+    bench/results/predictions.py --table --profiles     the same as --table, and measures profiles that were removed from the folder
 
 Profiles, models and times are kept in --folder (.cache/predictions); what is there is not measured again. Exit 1 if
 something failed, 2 for a wrong argument, 77 where links cannot be shaped.
@@ -39,6 +40,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--kind", nargs="+", choices=("steps", "exchanges"), default=["steps", "exchanges"])
     parser.add_argument("--quick", action="store_true", help="few rounds: whether it works")
     parser.add_argument("--table", action="store_true", help="only predict and write, of what was measured")
+    parser.add_argument("--stored", action="store_true", help="of the rows of predictions.json: adds the ranks' skew where none is counted")
     parser.add_argument("--profiles", action="store_true", help="calibrate again: profiles of exchanges that are not in the folder")
     parser.add_argument("--list", action="store_true", help="what there is, what is measured, how long the rest takes")
     parser.add_argument("--folder", type=Path, default=ROOT / ".cache" / "predictions")
@@ -65,8 +67,16 @@ def write(rows: List[proof_table.Row], unpredicted: List[proof_table.Row], folde
     print(json.dumps(document["summary"]))
 
 
+def rewrite_stored() -> int:
+    stored = json.loads((HERE / "predictions.json").read_text("utf-8"))
+    write([proof_table.with_skew(row) for row in stored["rows"]], stored["unpredicted"], HERE)
+    return 0
+
+
 def main() -> int:
     given = arguments()
+    if given.stored:
+        return rewrite_stored()
     wanted = proof_grid.conditions(given.model, given.ranks, given.link, given.kind)
     left = [c for c in wanted if not is_there(given.folder, c)]
     seconds = sum(proof_grid.seconds_of(c, given.quick) for c in left)

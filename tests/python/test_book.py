@@ -82,5 +82,16 @@ def test_the_hooks_rules_are_those_of_the_book(tmp_path):
         assert rules.plan_of("a.bias", 200, torch.float32) == rules.plan_of("a.weight", 50, torch.float32) != Plan(TOP)
 
 
+def test_a_pattern_without_tensors_is_told():
+    pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    from deepreduce._torch_exchange import Rules
+
+    names = ["a.weight", "a.bias"]
+    assert Rules(TOP, 100, False).idle(names) == Rules({"*.bias": None, "a.*": TOP, "*": None}, 100, False).idle(names) == []
+    told = Rules(parse("b.*: dense\na.*: dense\n*.bias: dense\n"), 100, False).idle(names)
+    assert len(told) == 2 and "'b.*' matches no tensor" in told[0] and "'*.bias' is never reached" in told[1]
+    assert "all tensors are dense" in Rules(parse("# none"), 100, False).idle(names)[0]
+
+
 def test_it_is_part_of_the_package():
     assert deepreduce.book.parse is parse

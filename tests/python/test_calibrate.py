@@ -155,11 +155,28 @@ def test_ranks_over_mpi_write_one_profile(tmp_path):
     check_ranks(tmp_path / "profile.json", "mpi")
 
 
+def test_a_transform_is_left_out_with_the_way_to_predict_it():
+    done = run("calibrate", "--preset", "powersgd", "--sizes", "1024", "--time", "0", status=1)
+    assert "makes no frames to measure; `predict` has a row of PowerSGD" in done.stderr.decode()
+
+
 def test_without_ranks_it_says_how_to_start_them():
     words = command("--link")
     words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "RANK", "WORLD"))}
     done = subprocess.run(**words, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2 and "mpiexec -n 2 deepreduce calibrate --link" in done.stderr
+
+
+def test_what_a_busy_machine_leaves_behind_is_told():
+    def told(r2, spread, link_r2=1.0):
+        cost = {"plan": "p", "operation": "encode", "r2": r2, "samples": [[1000, 10.0, 3.0], [2000, 20.0, 20 * spread]]}
+        link = {"ranks": 2, "allreduce": {"r2": link_r2, "samples": [[1024, 10.0, 1.0]]}}
+        return calibrating.disturbance({"costs": [cost], "links": [link]})
+
+    assert told(0.95, 0.3) == ""
+    assert told(0.5, 0.1).startswith("r2 is below 0.9 of 1 of 2 fits (least 0.50: encode of 'p'). A machine")
+    assert told(1.0, 0.1, 0.8).startswith("r2 is below 0.9 of 1 of 2 fits (least 0.80: allreduce of the link)")
+    assert told(1.0, 0.5).startswith("quartiles are more than 30 % of the median apart in 1 of 3 samples (most 50 %: encode of 'p', 2000)")
 
 
 def test_costs_of_ranks_are_medians():

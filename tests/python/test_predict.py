@@ -216,6 +216,10 @@ def test_without_energies_tensors_weigh_by_elements(profile, tmp_path):
     sizes = {"large": 900_000, "small": 100_000}
     by_elements = told(sizes, [row("large", 0.4), row("small", 2.0, gradient_energy=1000.0)])
     assert by_elements["error"] == pytest.approx(0.4 * 0.9**0.5) and any("by their elements" in note for note in by_elements["notes"])
+    overall = told(sizes, [row("x", 0.4, d=900), row("y", 2.0, d=100)])  # of other tensors: the plan's, overall
+    assert overall["error"] is not None and overall["book"] == [{"pattern": "*", "plan": "dense"}]
+    overall = told(sizes, [row("x", 0.4, d=990_000), row("y", 2.0, d=1000)])
+    assert overall["error"] == pytest.approx(((0.16 * 990 + 4 * 1) / 991) ** 0.5)
     by_energy = told(sizes, [row("large", 0.4, gradient_energy=1.0), row("small", 2.0, gradient_energy=3.0)])
     assert by_energy["error"] == pytest.approx(0.4 * 0.25**0.5) and not any("by their elements" in note for note in by_energy["notes"])
     # Below the bypass of the DDP hook, but there is none.
@@ -258,6 +262,54 @@ def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
     assert "line 1: 'x' is no `pattern: plan`" in refusal("compare", file, "--book", write(tmp_path / "bad.txt", "x"))
     assert "excludes" in run("compare", file, "--book", book, "--plan", EXACT, status=2).stderr.decode()
     assert "--book" in refusal("compare", file, "--book", book, "--batch")
+
+
+def test_the_skew_comes_from_the_option_the_model_or_the_profile(profile, model, tmp_path):
+    def skew(of_profile=None, of_model=None, *more):
+        saved, trained = json.loads(profile.read_text()), json.loads(model.read_text())
+        saved["overlap"]["skew_ns"], trained["skew_ns"] = of_profile or 0, of_model
+        report = predict(write(tmp_path / "p.json", saved), "--model", write(tmp_path / "m.json", trained), "--plan", EXACT, "--no-break-even", *more)
+        return report["skew_ns"], step_of(report, EXACT), " ".join(report["notes"])
+
+    assert [skew(*of)[0] for of in ((None, None), (3e6, None), (3e6, 4e6), (3e6, 0), (3e6, 4e6, "--skew", "5ms"))] == [0, 3e6, 4e6, 0, 5e6]
+    assert skew(None, 4e6)[1] == pytest.approx(skew()[1] + 4e6, abs=2)
+    assert "recorded among 2 ranks, not 4" in skew(None, 4e6, "--ranks", 4)[2] and "skew" not in skew(None, 4e6)[2]
+    assert "skew" not in skew(None, 4e6, "--ranks", 4, "--skew", "1ms")[2]
+    assert "'skew_ns' is -1" in refusal("predict", profile, "--model", write(tmp_path / "m.json", json.loads(model.read_text()) | {"skew_ns": -1}))
+
+
+def test_lines_of_a_book_that_no_tensor_takes_are_told(profile, model, tmp_path):
+    book = write(tmp_path / "book.txt", f"# mine\nhaed.*: {EXACT}\nbody.*: dense\nbody.bias: dense\n*: dense\n")
+    report = predict(profile, "--model", model, "--book", book)
+    told = [f"{book} line 2: pattern 'haed.*' matches no tensor", f"{book} line 4: pattern 'body.bias' is never reached: lines before it match its tensors"]
+    assert [note for note in report["notes"] if "pattern" in note] == told
+    empty = write(tmp_path / "empty.txt", "# none\n")
+    assert f"{empty}: no line; all tensors are dense" in predict(profile, "--model", model, "--book", empty)["notes"]
+    file = write_npz(tmp_path / "g.npz", **{"body.weight": write_npy(tmp_path / "a.npy", [float(i % 13) for i in range(5000)])})
+    said = run("compare", file, "--book", book, "--repeat", 1, "--format", "json").stderr.decode()
+    assert f"note: {told[0]}" in said and "line 4: pattern 'body.bias' matches no tensor" in said and "line 3" not in said
+    assert "pattern" not in run("compare", file, "--book", book, "--repeat", 1, "--format", "json", "--tensor", "body.*").stderr.decode()
+
+
+def test_an_error_names_its_option_and_a_candidate(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s", "--plan", LOSSY, "--error-budget", 0.5)
+    assert "--error 'foo: 0.9': " in refusal(*arguments, "--error", "foo: 0.9")
+    assert "the plan is no candidate" in refusal(*arguments, "--error", f"{LOSSY}: 0.1", "--error", f"{EXACT}: 0.9")
+
+
+def test_powersgd_is_a_row_of_its_own_and_no_plan(profile, model):
+    for command in ("predict", "plan"):
+        told = refusal(command, profile, "--model", model, "--link", "1Gb/s", "--plan", "transform=lowrank(rank=4) feedback=residual")
+        assert "makes no frames" in told and "--powersgd RANK" in told
+
+
+def test_counts_that_fit_nothing_are_refused(profile, model, tmp_path):
+    arguments = ("predict", profile, "--model", model, "--link", "1Gb/s")
+    assert "--batch" in refusal(*arguments, "--batch", 0)
+    for ranks, of_host in ((8, 16), (8, 3)):
+        assert f"{ranks} ranks do not fill hosts" in refusal(*arguments, "--ranks", ranks, "--ranks-per-host", of_host)
+    shapes = write(tmp_path / "m.json", {"schema": "deepreduce-model-1", "tensors": [{"name": "a", "shape": [30, 20, 10]}, {"name": "b", "shape": []}]})
+    assert predict(profile, "--model", shapes, "--link", "1Gb/s")["model"]["elements"] == 6001
 
 
 def test_bad_input_says_what_and_where(profile, model, tmp_path):

@@ -1,5 +1,6 @@
 """bench/predict_proof: what the table of predictions against measurements says of rows."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -52,10 +53,24 @@ def test_the_table_and_the_picture_have_all_rows(tmp_path):
     assert "7 rows" in (tmp_path / "x.svg").read_text("utf-8")
 
 
-def test_what_the_machine_did_in_between_is_told():
-    rows = [{**ROWS[0], "local_ns": 50, "compute_ns": 60}, {**ROWS[4], "local_ns": 50, "compute_ns": 45}]
-    assert "median difference 15.0 %, the largest +20.0 %" in proof_table.markdown(rows, "x.svg", "x.py")
-    assert "difference" not in proof_table.markdown(ROWS, "x.svg", "x.py")
+def test_the_skew_of_ranks_is_counted_once_and_told():
+    rows = [{**ROWS[0], "local_ns": 50, "compute_ns": 60}, {**ROWS[4], "local_ns": 50, "compute_ns": 45}, ROWS[6]]
+    told = [proof_table.with_skew(row) for row in rows]
+    assert [row["predicted_ns"] for row in told] == [110, 55, 5] and told[2] == ROWS[6]
+    assert [row["error"] for row in told[:2]] == [0.1, 0.1] and [proof_table.with_skew(row) for row in told] == told
+    text = proof_table.markdown(told, "x.svg", "x.py")
+    assert "median 5.0 % of the step, at most 10.0 %" in text and "Recomputed" in text
+    recorded = proof_table.markdown([{**row, "skew_added": False} for row in told], "x.svg", "x.py")
+    assert "at most 10.0 %" in recorded and "Recomputed" not in recorded
+    assert "skew" not in proof_table.markdown(ROWS[6:], "x.svg", "x.py").split("## What")[0]
+
+
+def test_the_stored_page_counts_the_skew_of_every_step():
+    stored = json.loads((ROOT / "bench" / "results" / "predictions.json").read_text("utf-8"))
+    steps = [row for row in stored["rows"] if row["kind"] == "steps"]
+    assert steps and all(row["skew_ns"] == max(0, row["local_ns"] - row["compute_ns"]) for row in steps)
+    assert stored["summary"] == proof_table.summary(stored["rows"])
+    assert all(row["error"] == pytest.approx(row["predicted_ns"] / row["measured_ns"] - 1, abs=1e-4) for row in stored["rows"])
 
 
 def test_what_was_measured_and_is_not_predicted_is_counted():

@@ -13,6 +13,7 @@ from torch import nn
 from torch_ranks import DDP, LOSSY, check, make_model, parameters_of, raises, same, steps_of, train
 
 import deepreduce
+from deepreduce._record_skew import skew_of
 from deepreduce.torch import DDPHook, Recording, record
 
 try:
@@ -106,6 +107,53 @@ def plain_ddp_is_recorded_and_not_changed():
     model = read(path)
     assert model["steps"] == 4 and len(model["tensors"]) == 10
     assert not recorder._handles and not any(each._post_accumulate_grad_hooks for each in ddp.parameters())
+
+
+@check("two")
+def the_slowest_rank_is_told():
+    class Uneven(nn.Module):
+        """Rank 1 computes DELAY longer."""
+
+        def __init__(self):
+            super().__init__()
+            self.all = nn.Linear(20, 5)
+
+        def forward(self, x):
+            return self.all(x) if dist.get_rank() == 0 else Slow.apply(self.all(x))
+
+    path = shared_folder() / "model.json"
+    for model, slow in ((Uneven(), 1), (make_model(), 0)):
+        side_by_side = record(model, Recording(path, steps=3, skip=1))  # without an exchange
+        steps_of(model, torch.optim.SGD(model.parameters(), lr=0.01), 0, 6)
+        told = read(path)
+        assert told["ranks"] == 2 and not side_by_side._handles, told
+        # (A machine that does other things, too, adds what it likes.)
+        assert told["skew_ns"] >= 0.8e9 * DELAY if slow else told["skew_ns"] >= 0, told
+        dist.barrier()
+    ddp = DDP(Uneven())
+    DDPHook(None, record=Recording(path, steps=3, skip=1)).register(ddp)
+    steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 6)
+    assert read(path)["skew_ns"] >= 0.8e9 * DELAY
+
+
+@check("two")
+def a_rank_that_records_alone_waits_for_nobody():
+    path, model = shared_folder() / "model.json", make_model()
+    if dist.get_rank() == 0:
+        record(model, Recording(path, steps=3, skip=1))
+        began = time.perf_counter()
+    steps_of(model, torch.optim.SGD(model.parameters(), lr=0.01), 0, 6)
+    if dist.get_rank() == 0:
+        assert time.perf_counter() - began < 5
+    assert "skew_ns" not in read(path)
+
+
+@check("two")
+def the_skew_is_of_medians_and_never_negative():
+    assert skew_of([[3, 1, 2], [4, 1, 5]]) == 4 - 2
+    assert skew_of([[9, 9, 9], [4, 1, 5]]) == 0
+    assert skew_of([[1, 2, 9], [3]]) == 3 - 1  # the steps that all ranks had
+    assert skew_of([[1], []]) is None
 
 
 @check("two")

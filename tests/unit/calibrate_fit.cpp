@@ -57,6 +57,24 @@ TEST_CASE("a small size that was disturbed does not lift the others") {
   CHECK(fit.r2 < 0.99);
 }
 
+TEST_CASE("what a busy machine leaves behind is told, and nothing else") {
+  dr::calibrate::disturbance busy;
+  std::vector<sample> samples = samples_of([](double n) { return 2000 + 0.25 * n; });
+  busy.add("encode of 'a'", fit_affine(samples), samples);
+  samples[2].spread = 0.3;
+  busy.add("encode of 'a'", fit_affine(samples), samples);
+  CHECK(busy.note().empty());
+  samples[2].spread = 0.5;
+  busy.add("merge of 'a'", fit_affine(samples), samples);
+  CHECK(busy.note() ==
+        "quartiles are more than 30 % of the median apart in 1 of 21 samples (most 50 %: merge of 'a', 16384 elements)."
+        " A machine that does nothing else gives better costs");
+  affine poor = fit_affine(samples);
+  poor.r2 = 0.5;
+  busy.add("decode of 'b'", poor, {});
+  CHECK(busy.note().starts_with("r2 is below 0.9 of 1 of 4 fits (least 0.50: decode of 'b'); quartiles"));
+}
+
 TEST_CASE("no rank of a sum has another's elements") {
   using dr::calibrate::growth_size;
   for (const uint64_t available : {8192u, 10000u, 1u << 20, 1u << 22}) {

@@ -61,6 +61,11 @@ TEST_CASE("the first line that matches counts, and what no line matches is dense
   CHECK(parse_book(book_text(book, "two\nlines"), "again").size() == 3);
   CHECK(parse_book("\xf4\x8f\xbf\xbf\xee\x80\x80ä: dense", "b").size() == 1);
   CHECK(parse_book("a:b: dense", "b").at(0).pattern == "a:b");
+  const plan_book idle = parse_book("# x\na*: dense\nab: dense\nc: dense\n*: dense", "b");
+  CHECK(idle_lines(idle, "b", {"ab", "abc"}) ==
+        std::vector<std::string>{"b line 3: pattern 'ab' is never reached: lines before it match its tensors",
+                                 "b line 4: pattern 'c' matches no tensor"});
+  CHECK(idle_lines({}, "b", {"ab"}) == std::vector<std::string>{"b: no line; all tensors are dense"});
 }
 
 TEST_CASE("a book's fault is told with its line") {

@@ -49,6 +49,18 @@ class Rules:
     def __str__(self) -> str:
         return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
 
+    def idle(self, names: Sequence[str]) -> List[str]:
+        """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
+        told = [] if self._pairs else ["plans by name: there is none, so all tensors are dense"]
+        left = list(names)
+        for pattern, _ in self._pairs:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                told.append(f"plans by name: pattern {pattern!r} matches no tensor")
+            elif pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in left):
+                told.append(f"plans by name: pattern {pattern!r} is never reached: those before it match its tensors")
+            left = [name for name in left if not fnmatch.fnmatchcase(name, pattern)]
+        return told
+
     @property
     def keep(self) -> bool:
         return any(plan.info.feedback for _, plan in self._pairs)
@@ -143,6 +155,9 @@ class Exchange(Saved):
         if chosen and all(map(_sends_all, chosen)) and not all(rules.sends_all for rules in self._rules):
             words = f"fewer elements than bypass={self._bypass}, or a name that no pattern matches"
             warnings.warn(f"nothing is compressed: each of {len(tensors)} tensors has {words}", stacklevel=3)
+        idle = [each for rules in self._rules for each in rules.idle([name for name, _, _ in tensors])]
+        if tensors and idle:
+            warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
         engine = Engine(self._group, self._timeout)
         require_same(self._ladder, self._rules, f"start={self._start}, bypass={self._bypass}", engine, self._timeout)
         self._engine = engine

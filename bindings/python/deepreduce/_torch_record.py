@@ -21,6 +21,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple, Union
 import torch
 import torch.distributed as dist
 
+from ._record_skew import Peers, Skew
 from .errors import ArgumentError, Unsupported
 
 _TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -63,6 +64,11 @@ class _Step:
         self.ready: Dict[str, float] = {}  # since the beginning of backward
         self.hooks = 0.0  # seconds that communication hooks took on backward's thread
 
+    @property
+    def computed(self) -> float:
+        """Seconds of forward and backward."""
+        return self.backward - self.begin + max(self.ready.values())
+
 
 class ModelRecorder:
     """Listens to a model's forward and backward passes; a DDPHook tells it what it takes itself."""
@@ -88,7 +94,9 @@ class ModelRecorder:
         for name, each in wanted:
             self._add(name, each)
         self._handles += [model.register_forward_pre_hook(self._forward), model.register_forward_hook(self._computed)]
-        atexit.register(self.finish)
+        named = f"{type(self._module).__name__}/{len(wanted)}/{settings.steps}+{settings.skip}"
+        self._peers: Optional[Peers] = Peers(named, model.process_group if wrapped else None)
+        atexit.register(self._exit)
 
     def _add(self, name: str, parameter: torch.Tensor) -> None:
         self._shapes[name] = (list(parameter.shape), _TYPES[parameter.dtype])
@@ -140,6 +148,10 @@ class ModelRecorder:
 
     # ---- The file ----
 
+    def _exit(self) -> None:
+        self._peers = None  # ranks end when they like, and their store with rank 0
+        self.finish()
+
     def finish(self) -> None:
         """Takes the hooks away, and writes what there is. Once. A file that cannot be written ends no training: a line says so."""
         if not self._handles:
@@ -147,20 +159,24 @@ class ModelRecorder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        atexit.unregister(self.finish)
-        if not self._writes:
-            return
+        atexit.unregister(self._exit)
         if self._now is not None and self._now.end:  # the last of the program
             self._steps.append(self._now)
         skip = min(self._settings.skip, len(self._steps) // 2)
         steps = [step for step in self._steps[skip:] if step.ready]
+        # (The last step of a program has no rest.)
+        whole = [step.computed + rest for step, rest in zip(self._steps[skip:], self._rests[skip:]) if step.ready]
+        skew = self._peers.skew(whole) if self._peers else None
+        self._peers = None
+        if not self._writes:
+            return
         if not steps:
             self._tell("no step had a forward and a backward pass")
             return
         path = pathlib.Path(self._settings.path)
         partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            partial.write_text(json.dumps(self._document(steps, self._rests[skip:]), indent=1) + "\n", "utf-8")
+            partial.write_text(json.dumps(self._document(steps, self._rests[skip:], skew), indent=1) + "\n", "utf-8")
             partial.replace(path)
         except OSError as error:
             self._tell(error.strerror or str(error))
@@ -171,7 +187,7 @@ class ModelRecorder:
     def _tell(self, reason: str) -> None:
         print(f"deepreduce: record: {os.fspath(self._settings.path)}: not written: {reason}", file=sys.stderr)
 
-    def _document(self, steps: List[_Step], rests: List[float]) -> Dict[str, Any]:
+    def _document(self, steps: List[_Step], rests: List[float], skew: Optional[Skew]) -> Dict[str, Any]:
         times: Dict[str, List[float]] = {}
         for step in steps:
             for name, seconds in step.ready.items():
@@ -182,12 +198,13 @@ class ModelRecorder:
             "name": self._settings.name or type(self._module).__name__,
             "date": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
             "machine": machine_facts(),
-            "ranks": self._ranks,
+            "ranks": skew.ranks if skew else self._ranks,
             "batch": self._settings.batch,
             "steps": len(steps),
             "forward_ns": _ns([step.backward - step.begin for step in steps]),
             "backward_ns": _ns([max(step.ready.values()) for step in steps]),
             "rest_ns": _ns(rests),
+            **({"skew_ns": round(1e9 * skew.seconds)} if skew else {}),
             "tensors": [
                 {"name": name, "elements": math.prod(shape), "shape": shape, "dtype": dtype, "ready_ns": ready[name]}
                 for name, (shape, dtype) in self._shapes.items()
@@ -202,8 +219,8 @@ def record(model: Any, path: Union[str, os.PathLike[str], Recording]) -> ModelRe
     model  a DistributedDataParallel, without a hook of deepreduce (DDPHook has record=), or any module on the CPU
     path   of the file (docs/model.schema.json), or a Recording, which says more
 
-    The hooks that it registers are gone after the last step. Times are those of rank 0. Steps that accumulate
-    gradients are steps of their own. ArgumentError for a path without a folder; Unsupported for what is not f32, f16
+    The hooks that it registers are gone after the last step. Times are those of rank 0; where all ranks
+    record, so is by how much the slowest is behind it (skew_ns). Steps that accumulate gradients are steps of their own. ArgumentError for a path without a folder; Unsupported for what is not f32, f16
     or bf16, and on a GPU.
     """
     return ModelRecorder(model, path if isinstance(path, Recording) else Recording(path))

@@ -53,6 +53,10 @@ def main(arguments: Sequence[str]) -> int:
     if options.overlap:
         profile["overlap"] = measure_overlap(ranks, 10 * options.link_time)
     if ranks.rank == 0:
+        measured = {"costs": [] if options.costs else profile["costs"], "links": profile["links"][-1:] if options.link else []}
+        note = disturbance(measured)
+        if note:
+            print(f"note: {note}", file=sys.stderr)
         write(profile, options.output)
     ranks.close()
     return 0
@@ -134,6 +138,27 @@ def pooled(profiles: Sequence[Dict[str, Any]]) -> Dict[str, Any]:
         fit = fit_affine([(sample[0], sample[1]) for sample in samples])
         entry.update(samples=samples, floor_ns=fit.floor, base_ns=fit.base, per_element_ns=fit.per_unit, r2=fit.r2)
     return profile
+
+
+def disturbance(profile: Dict[str, Any]) -> str:
+    """What a machine that does other things, too, leaves behind, as the native tool tells it; "": nothing."""
+    fits = [(f"{each['operation']} of '{each['plan']}'", each) for each in profile["costs"]]
+    for link in profile["links"]:
+        fits += [(f"{name} of the link", each) for name, each in link.items() if isinstance(each, dict) and "r2" in each]
+    samples = [(s[2] / s[1], f"{name}, {s[0]:.0f}") for name, each in fits for s in each["samples"] if s[1] > 0]
+    poor = [(each["r2"], name) for name, each in fits if each["r2"] < 0.9]
+    wide = [each for each in samples if each[0] > 0.3]
+    words = []
+    if poor:
+        least = min(poor)
+        words.append(f"r2 is below 0.9 of {len(poor)} of {len(fits)} fits (least {least[0]:.2f}: {least[1]})")
+    if wide:
+        most = max(wide)
+        words.append(
+            f"quartiles are more than 30 % of the median apart in {len(wide)} of {len(samples)} samples"
+            f" (most {100 * most[0]:.0f} %: {most[1]})"
+        )
+    return "; ".join(words) + ". A machine that does nothing else gives better costs" if words else ""
 
 
 def _medians(lists: Sequence[List[List[float]]]) -> List[List[float]]:

@@ -1,0 +1,73 @@
+"""deepreduce.torch: by how much a training step's slowest rank is behind rank 0, of a recording on all ranks.
+
+Ranks tell their times through the process group's store, and rank 0 waits for them a while: a collective would hang
+where only one rank records, or where one ends early.
+"""
+
+from __future__ import annotations
+
+import collections
+import datetime
+import json
+import statistics
+from typing import Any, Counter, List, NamedTuple, Optional, Sequence
+
+import torch.distributed as dist
+
+_WAIT = datetime.timedelta(seconds=10)
+_recordings: Counter[str] = collections.Counter()
+
+
+class Skew(NamedTuple):
+    ranks: int
+    seconds: float
+
+
+def skew_of(steps: Sequence[Sequence[float]]) -> Optional[float]:
+    """steps: of each rank the seconds that its steps computed. Median of the slowest rank's, less rank 0's; at least 0."""
+    together = list(zip(*steps))
+    if not together:
+        return None
+    return max(0.0, statistics.median(max(each) for each in together) - statistics.median(each[0] for each in together))
+
+
+class Peers:
+    """The ranks that record the same. name: what they agree on"""
+
+    def __init__(self, name: str, group: Any = None) -> None:
+        self._store: Any = None
+        if not dist.is_initialized():
+            return
+        self._ranks = dist.get_process_group_ranks(group) if group is not None else list(range(dist.get_world_size()))
+        _recordings[name] += 1
+        self._key = f"deepreduce/record/{name}/{_recordings[name]}"
+        try:
+            self._store = dist.distributed_c10d._get_default_store()
+            self._tell("there", "")
+        except (RuntimeError, ValueError):  # a backend without a store, or one that is gone
+            self._store = None
+
+    def skew(self, steps: List[float]) -> Optional[Skew]:
+        """Tells this rank's steps. On rank 0 what all ranks' give; None if they are not all told in time, and elsewhere."""
+        if self._store is None or not dist.is_initialized() or len(self._ranks) < 2:
+            return None
+        try:
+            rank = dist.get_rank()
+            if rank != 0:
+                self._tell("steps", json.dumps(steps))
+                return None
+            others = [each for each in self._ranks if each != 0]
+            if not self._store.check([self._of("there", each) for each in others]):
+                return None
+            keys = [self._of("steps", each) for each in others]
+            self._store.wait(keys, _WAIT)
+            seconds = skew_of([steps, *(json.loads(self._store.get(key)) for key in keys)])
+        except (RuntimeError, ValueError):  # out of time, or the store is gone
+            return None
+        return None if seconds is None else Skew(len(self._ranks), seconds)
+
+    def _of(self, what: str, rank: int) -> str:
+        return f"{self._key}/{what}/{rank}"
+
+    def _tell(self, what: str, text: str) -> None:
+        self._store.set(self._of(what, dist.get_rank()), text)
