@@ -90,10 +90,11 @@ class BookProof(Proof):
         told = {budget: self.planned(c, model, budget) for budget in budgets}
         methods, plans = methods_of(told, self.folder / f"book-{c.what}-{c.link}")
         steps = turns.steps_of(seconds_of_all(told, methods))
-        job = {"kind": "times", "model": c.what, "methods": ["local", "dense", "bf16", *plans], "plans": plans, "seed": 1}
+        timed_ones = ["local", "dense", "bf16", *plans]
+        job = {"kind": "times", "model": c.what, "methods": timed_ones, "plans": plans, "seed": 1}
         job.update(warm_up=proof_grid.WARM_UP, rounds=turns.rounds, steps=steps)
         where, answers = train_results.context(), pool.run(job, TIMEOUT)
-        times = {method: timed([answer[method] for answer in answers]) for method in job["methods"]}
+        times = {method: timed([answer[method] for answer in answers]) for method in timed_ones}
         common = {
             "kind": "book", "model": c.what, "ranks": RANKS, "link": c.link, "rate": round(links.measured), "steps": steps,
             "recorded_ns": recorded_ns(model), "local": times["local"], **where,

@@ -37,7 +37,7 @@ def gradients(job: Dict[str, Any]) -> Dict[str, Any]:
         trainee.train()
     with trainee.module.no_sync():
         trainee.train()
-    arrays = taken(list(trainee.module.module.named_parameters()))
+    arrays: Dict[str, Any] = taken(list(trainee.module.module.named_parameters()))
     if trainee.rank == 0:
         numpy.savez(job["path"], **arrays)
     return {"tensors": len(arrays)}
