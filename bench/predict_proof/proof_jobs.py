@@ -1,4 +1,4 @@
-"""What ranks do for the proof of predictions, over gloo: they calibrate."""
+"""What ranks do for the proof of predictions, over gloo: they calibrate, and give the gradients of a model."""
 
 from typing import Any, Dict
 
@@ -22,3 +22,22 @@ def calibrate(job: Dict[str, Any]) -> Dict[str, Any]:
         calibrating.add_link(profile, ranks, job["bytes"], job["link_time"])
         profile["overlap"] = measure_overlap(ranks, 10 * job["link_time"])
     return {"profile": profile if ranks.rank == 0 else None}
+
+
+def gradients(job: Dict[str, Any]) -> Dict[str, Any]:
+    """{"tensors": their number}, and in the file job["path"] what rank 0 has of its own in step job["steps"] of a training by
+    dense f32: `compare` reads it."""
+    import numpy
+
+    from bench.train.one_run import Trainee
+    from deepreduce.recording import gradients as taken
+
+    trainee = Trainee(job["model"], "dense", job["seed"], job["steps"])
+    for _ in range(job["steps"] - 1):
+        trainee.train()
+    with trainee.module.no_sync():
+        trainee.train()
+    arrays: Dict[str, Any] = taken(list(trainee.module.module.named_parameters()))
+    if trainee.rank == 0:
+        numpy.savez(job["path"], **arrays)
+    return {"tensors": len(arrays)}

@@ -37,7 +37,7 @@ class Proof:
 
     # ---- What is kept ----
 
-    def _kept(self, name: str, make: Callable[[], Any]) -> Any:
+    def kept(self, name: str, make: Callable[[], Any]) -> Any:
         path = self.folder / f"{name}.json"
         if not path.exists():
             made = make()
@@ -60,33 +60,34 @@ class Proof:
         """The rows of a condition: profile, model, then what is predicted of them."""
         if c.kind == "steps":
             ranks = together(c)
-            costs = self._kept(f"costs-cold-{ranks}", lambda: self._costs(ranks))
+            costs = self.kept(f"costs-cold-{ranks}", lambda: self.costs(ranks))
             measure = self._steps
         else:
             costs, measure = self._costs_of_exchanges(c), self._exchanges
-        return dict(self._kept(f"{c.kind}-{c.what}-{c.ranks}-{c.link}", lambda: measure(c, costs)))
+        return dict(self.kept(f"{c.kind}-{c.what}-{c.ranks}-{c.link}", lambda: measure(c, costs)))
 
     # ---- Over gloo ----
 
     def _costs_of_exchanges(self, c: Condition) -> Any:
         ranks = together(c)
-        return self._kept(f"costs-exchanged-{ranks}", lambda: self._exchanged_costs(ranks))
+        return self.kept(f"costs-exchanged-{ranks}", lambda: self._exchanged_costs(ranks))
 
     def _exchanged_costs(self, ranks: int) -> Any:
         with tempfile.TemporaryDirectory() as folder:
             paths = [str(Path(folder, f"rank{rank}.npy")) for rank in range(max(proof_grid.RANKS))]
             for rank, path in enumerate(paths):
                 numpy.save(path, proof_grid.exchanged_gradient(1 << 20, rank))
-            costs = self._costs(ranks, paths)
+            costs = self.costs(ranks, paths)
         costs["conditions"]["data"] = "as bench/comm's"
         return costs
 
-    def _costs(self, ranks: int, data: Sequence[str] = ()) -> Any:
+    def costs(self, ranks: int, data: Sequence[str] = (), plans: Sequence[str] = ()) -> Any:
+        """A profile without links. data: of the bundled gradients, where it is empty; plans: of all rows."""
         job = {
             "data": list(data),
             "evict": proof_grid.EVICTED,
             "kind": "calibrate",
-            "plans": proof_grid.calibrated_plans(),
+            "plans": list(plans) or proof_grid.calibrated_plans(),
             "sizes": proof_grid.SIZES,
             "time": 0.02 if self.quick else 0.3,
         }
@@ -99,23 +100,28 @@ class Proof:
             warm_up=proof_grid.WARM_UP, rounds=proof_grid.rounds_of(c, self.quick), steps=proof_grid.STEPS
         )
         with ShapedLinks(c.ranks, c.link) as links, links.pool() as pool:
-            self._kept(self.profile_path(c).stem, lambda: pool.run(self._link_job(c, costs), TIMEOUT)[0]["profile"])
+            self.kept(self.profile_path(c).stem, lambda: pool.run(self.link_job(c, costs), TIMEOUT)[0]["profile"])
             job["plans"] = {proof_grid.BOOK: f"book:{self._book(c, pool)}"}
             where, answers = train_results.context(), pool.run(job, TIMEOUT)
         self.model_path(c).unlink(missing_ok=True)
-        self._kept(self.model_path(c).stem, lambda: answers[0]["local"]["model"])
+        self.kept(self.model_path(c).stem, lambda: answers[0]["local"]["model"])
         rows = [_row(method, [a[method] for a in answers]) for method in proof_grid.HOOKED]
         return {**c.__dict__, "rows": rows, "rate": round(links.measured), **where}
 
     def _book(self, c: Condition, pool: RankPool) -> Path:
         """Made of a recording of its own: the one that predictions rest on comes with the steps."""
-        job = {"kind": "times", "model": c.what, "methods": ["local"], "seed": 1, "record": "local"}
-        job.update(warm_up=proof_grid.WARM_UP, rounds=2, steps=proof_grid.STEPS)
-        first = self.folder / f"first-{self.model_path(c).name}"
-        first.write_text(json.dumps(pool.run(job, TIMEOUT)[0]["local"]["model"], indent=1) + "\n", "utf-8")
+        first = self.recorded(c, pool)
         return write_book(os.environ["DEEPREDUCE_TOOL"], self.profile_path(c), first, c.ranks, self.book_path(c))
 
-    def _link_job(self, c: Condition, costs: Any) -> Dict[str, Any]:
+    def recorded(self, c: Condition, pool: RankPool, rounds: int = 2) -> Path:
+        """A model, recorded in steps without an exchange."""
+        job = {"kind": "times", "model": c.what, "methods": ["local"], "seed": 1, "record": "local"}
+        job.update(warm_up=proof_grid.WARM_UP, rounds=rounds, steps=proof_grid.STEPS)
+        path = self.folder / f"first-{self.model_path(c).name}"
+        path.write_text(json.dumps(pool.run(job, TIMEOUT)[0]["local"]["model"], indent=1) + "\n", "utf-8")
+        return path
+
+    def link_job(self, c: Condition, costs: Any) -> Dict[str, Any]:
         bytes_ = proof_grid.BYTES[c.link][:: 2 if self.quick else 1]
         return {"kind": "calibrate", "profile": costs, "bytes": bytes_, "link_time": 0.05 if self.quick else 0.5}
 
@@ -141,9 +147,9 @@ class Proof:
             mpi_links.set_up(c.ranks, MBIT[c.link])
             ranks = [mpiexec, "-launcher", "fork", "-disable-auto-cleanup", "-n", str(c.ranks)]
             ranks += ["sh", "-c", mpi_links.IN_NAMESPACE, "sh"]
-            job = self._link_job(c, costs)
+            job = self.link_job(c, costs)
             made = lambda: with_hops(_calibrated(ranks, job, mpi_links.ENVIRONMENT), [*ranks, str(bench)], mpi_links.ENVIRONMENT)
-            self._kept(self.profile_path(c).stem, made)
+            self.kept(self.profile_path(c).stem, made)
             if profile_only:
                 return None
             where = train_results.context()
@@ -154,9 +160,9 @@ class Proof:
             mpi_links.take_down()
 
 
-def write_book(tool: str, profile: Path, model: Path, ranks: int, path: Path) -> Path:
-    """RuntimeError if the tool fails."""
-    words = [tool, "plan", str(profile), "--model", str(model), "--ranks", str(ranks), "-o", str(path.absolute())]
+def write_book(tool: str, profile: Path, model: Path, ranks: int, path: Path, options: Sequence[str] = ()) -> Path:
+    """RuntimeError if the tool fails. options: more of `deepreduce plan`'s."""
+    words = [tool, "plan", str(profile), "--model", str(model), "--ranks", str(ranks), "-o", str(path.absolute()), *options]
     done = subprocess.run(words, capture_output=True, text=True, timeout=TIMEOUT)
     if done.returncode:
         raise RuntimeError(f"deepreduce plan ended with {done.returncode}: {done.stderr.strip()}")
@@ -211,9 +217,14 @@ def _run(words: List[str], variables: Dict[str, str]) -> str:
 # ---- Rows ----
 
 
+def rounds_of(told: List[Dict[str, Any]]) -> List[List[float]]:
+    """Seconds of the steps of each round, of the slowest rank. told: of one method, by each rank."""
+    return [[max(step) for step in zip(*each)] for each in zip(*(t["seconds"] for t in told))]
+
+
 def _row(method: str, told: List[Dict[str, Any]]) -> Dict[str, Any]:
     """A step is over when its slowest rank is done. parts: ns of the hook's encode, wait, merge and own, and of compute, means of the ranks."""
-    slowest = [max(step) for rounds in zip(*(t["seconds"] for t in told)) for step in zip(*rounds)]
+    slowest = [step for each in rounds_of(told) for step in each]
     parts = {key: round(1e9 * statistics.fmean(t["parts"][key] for t in told)) for key in told[0]["parts"]}
     row = {"plan": method, "seconds": slowest, "sent": round(statistics.fmean(t["sent"] for t in told))}
     return {**_timed(row), "parts": parts}

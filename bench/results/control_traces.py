@@ -2,6 +2,7 @@
 """The controller against fixed plans on links whose rate changes, in virtual time: control.json, control.md, control.svg.
 
     control_traces.py [--out FOLDER] [--seconds S] [--trace NAME…]
+    control_traces.py --page        writes control.md anew, of control.json and control_live.jsonl, and runs nothing
 
 Two ranks exchange in one thread over the loopback: frames, residuals and messages are real, the time of a message is that of
 a link that follows a trace (link_traces.py), a step computes for 100 ms, and codecs cost nothing. About three minutes.
@@ -17,6 +18,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "bindings" / "python"), str(Path(__file__).parent), str(ROOT)]
 
+import control_live_page  # noqa: E402
 import numpy  # noqa: E402
 from bench.train.control_ladder import LADDER  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller  # noqa: E402
@@ -29,6 +31,7 @@ MEETS = 0.9  # of the steps
 OTHER_TARGETS = (0.01, 0.04)  # told, and not judged
 LAWS = ("aimd", "fit")
 SETTLED, STEP_WITHIN, SHARE_WITHIN = 20, 1.15, 0.85  # the reach
+LIVE = Path(__file__).with_name("control_live.jsonl")
 RETRY = 50  # decisions, the controller's default
 
 DEFINITION = f"""How it is judged, fixed before the runs. The user's wish is that the transfers of a step take at most D = {1e3 * TARGET:g} ms, and that as little as
@@ -164,7 +167,12 @@ def measure(names, seconds, others=()):
 
 def write(found, folder):
     (folder / "control.json").write_text(json.dumps({"target_ms": 1e3 * TARGET, "ladder": list(LADDER), "plans": LADDER, "laws": [options_of(law, TARGET) for law in LAWS], "compute_ms": 1e3 * COMPUTE, "elements": ELEMENTS, "ranks": RANKS, "traces": found}, indent=1) + "\n", encoding="utf-8")
-    lines = ["# The controller on links whose rate changes", "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time: a model, not a measurement of a network.", "", DEFINITION, "",
+    (folder / "control.md").write_text(page(found, control_live_page.read(LIVE)), encoding="utf-8")
+
+
+def page(found, live):
+    """found: `traces` of control.json. live: rows of control_live.jsonl"""
+    lines = ["# The controller on links whose rate changes", "", "`bench/results/control_traces.py` writes this page; [control.json](control.json) has the numbers. Virtual time, up to the section [Live](#live-over-links-that-tbf-shapes): a model, not a measurement of a network.", "", DEFINITION, "",
              "Ladder: " + ", ".join(f"{name} (`{plan or 'dense'}`)" for name, plan in LADDER.items()) + ". Laws: " + ", ".join(f"`{options_of(law, TARGET)}`" for law in LAWS) + ".", "",
              "![rungs over time](control.svg)", "", "| trace | plan | mean step, ms | transfer, ms | bytes a step | steps that meet D | delivered | step against best, worst | delivered against best | settled at | |", "|---|---|---|---|---|---|---|---|---|---|---|"]
     for name, told in found.items():
@@ -184,7 +192,7 @@ def write(found, folder):
               "| trace | D, ms | law | best fixed | step against best | delivered against best | steps that meet D |", "|---|---|---|---|---|---|---|"]
     for name, row in others:
         lines.append(f"| {name} | {row['target_ms']:g} | {row['name']} | {row['best']} | {row['against_best']['step']:.2f} | {row['against_best']['delivered']:.2f} | {100 * row['met']:.0f} % |")
-    (folder / "control.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return "\n".join([*lines, "", *control_live_page.lines(live)]) + "\n"
 
 
 def draw(found, folder, seconds):
@@ -219,7 +227,12 @@ def main():
     parser.add_argument("--out", type=Path, default=Path(__file__).parent)
     parser.add_argument("--seconds", type=float, default=END)
     parser.add_argument("--trace", nargs="+", choices=list(TRACES), default=list(TRACES), metavar="NAME")
+    parser.add_argument("--page", action="store_true", help="run nothing")
     given = parser.parse_args()
+    if given.page:
+        kept = json.loads(Path(__file__).with_name("control.json").read_text("utf-8"))["traces"]
+        (given.out / "control.md").write_text(page(kept, control_live_page.read(LIVE)), "utf-8")
+        return 0
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     found = measure(given.trace, given.seconds, OTHER_TARGETS)
     given.out.mkdir(parents=True, exist_ok=True)

@@ -46,9 +46,14 @@ def neighbour(steps: int) -> Phases:
     return phases
 
 
-TRACES: Dict[str, Callable[[int], Phases]] = {
+def constant(rate: int) -> Callable[[int], Phases]:
+    return lambda steps: [(0, rate)]
+
+
+CHANGING: Dict[str, Callable[[int], Phases]] = {
     "step": step, "sawtooth": sawtooth, "burst": burst, "neighbour": neighbour,
 }  # fmt: skip
+TRACES = {**CHANGING, **{f"constant {rate}": constant(rate) for rate in (FAST, SLOW)}}  # Mbit/s
 
 
 def shape(rate: int) -> None:

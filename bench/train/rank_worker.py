@@ -21,6 +21,7 @@ KINDS = {
     "quality": one_run.quality,
     "times": one_run.times,
     "calibrate": proof_jobs.calibrate,
+    "gradients": proof_jobs.gradients,
     "control": changing_links.one_run,
 }
 

@@ -11,7 +11,8 @@ sys.path.insert(0, str(ROOT))
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 pytest.importorskip("torch", reason="torch is missing: pip install torch")
 
-from bench.predict_proof import proof_grid, proof_run, proof_table  # noqa: E402
+from bench.predict_proof import book_page, proof_book, proof_grid, proof_run, proof_table  # noqa: E402
+from bench.train import train_results  # noqa: E402
 from test_predict import model, profile  # noqa: E402, F401
 from tool_runs import TOOL, needs_tool  # noqa: E402
 
@@ -109,3 +110,94 @@ def test_there_are_rows_enough_for_the_proof():
     rows = sum(len(proof_grid.HOOKED) - 1 if c.kind == "steps" else len(proof_grid.exchange_plans()) for c in conditions)
     assert rows >= 40 and {(c.ranks, c.link) for c in conditions} == {(n, link) for n in (2, 4) for link in proof_grid.LINKS}
     assert all("feedback=residual" in plan or plan == "index=all value=raw" for plan in proof_grid.calibrated_plans())
+
+
+def candidate(measured, low, high, predicted, sent=1000, identical=True):
+    ms = {"measured_ns": measured, "q1_ns": low, "q3_ns": high, "predicted_ns": predicted}
+    return {**{key: round(1e6 * value) for key, value in ms.items()}, "rounds_ns": [], "sent": sent, "identical": identical}
+
+
+def book_row(**more):
+    times = {"dense": (90, 88, 95, 80), "bf16": (50, 48, 55, 45), "uniform": (30, 28, 33, 26), "book": (24, 22, 27, 20)}
+    row = {
+        "model": "lstm", "link": "100mbit", "rate": 95e6, "budget": 0.05, "error": 0.04, "commit": "abc", "same": False,
+        "uniform_plan": "value=u", "book": [{"pattern": "a", "plan": "dense"}, {"pattern": "*", "plan": "value=b"}],
+        "recorded_ns": 11, "local": {"measured_ns": 10}, "candidates": {name: candidate(*each) for name, each in times.items()},
+    }  # fmt: skip
+    return {**row, **more}
+
+
+def test_a_book_is_faster_where_quartiles_do_not_overlap():
+    row = book_row()
+    assert book_page.verdicts(row) == {"uniform": "faster", "dense": "faster"}  # 27 < 28, and 27 < 48 of bf16
+    row["candidates"]["uniform"] = candidate(26, 25, 28, 26)
+    assert book_page.verdicts(row)["uniform"] == "same"
+    row["candidates"]["bf16"] = candidate(20, 19, 21, 20)
+    assert book_page.verdicts(row)["dense"] == "slower"
+    assert book_page.verdicts({**row, "same": True})["uniform"] == "same plan"
+
+
+def test_the_page_of_books_has_the_last_row_of_each():
+    rows = [book_row(error=0.01), book_row(), book_row(budget=0.1, same=True)]
+    text = book_page.page(rows, "x.jsonl")
+    assert text.count("| lstm | 95 Mbit/s |") == 2 and "| 0.05 | 0.040 |" in text and "0.010" not in text
+    assert "| 30.0 [28.0, 33.0] (26.0) | 24.0 [22.0, 27.0] (20.0) | faster, 0.80 x | faster |" in text
+    assert "of 2 rows, faster in 1, same in 0, slower in 0; in 1 the best uniform plan is the book" in text
+    assert "uniform `value=u`; the book\n\n```\na: dense\n*: value=b\n```\n" in text and "+10 to +10 %" in text
+
+
+def test_the_page_of_books_is_that_of_the_measured_rows():
+    path = ROOT / "bench" / "results" / "predictions_book.jsonl"
+    if not path.exists():
+        pytest.skip(f"{path}: not measured yet")
+    text = path.with_suffix(".md").read_text("utf-8")
+    assert text == book_page.page(train_results.read(path), path.name), "python -m bench.predict_proof.proof_book --page"
+
+
+def test_equal_plans_are_measured_once(tmp_path):
+    import deepreduce
+
+    def told(uniform, *book):
+        return {"uniform": {"plan": uniform, "step_ns": 3e9}, "step_ns": 2e9, "dense_step_ns": 9e9, "bf16_step_ns": 5e9,
+                "book": [{"pattern": p, "plan": plan} for p, plan in book]}  # fmt: skip
+
+    half, eight = proof_book.PLANS[:2]
+    plans = {
+        0.02: told(half, ("a", "dense"), ("*", half)), 0.05: told(eight, ("a", half), ("*", eight)), 0.1: told(eight, ("*", eight)),
+        0: told("dense", ("a", "dense"), ("*", "dense")),
+    }  # fmt: skip
+    methods, measured = proof_book.methods_of(plans, tmp_path / "book")
+    assert methods[0] == {"uniform": "dense", "book": "dense"} and methods[0.02] == {"uniform": "uniform 0.02", "book": "book 0.02"}
+    assert methods[0.05] == {"uniform": "uniform 0.05", "book": "book 0.05"}
+    assert methods[0.1] == {"uniform": "uniform 0.05", "book": "uniform 0.05"}
+    assert set(measured) == {"uniform 0.02", "book 0.02", "uniform 0.05", "book 0.05"} and measured["uniform 0.05"] == eight
+    book = deepreduce.book.as_book(measured["book 0.05"])
+    assert [str(plan) for plan in map(book.plan_of, "ab")] == [str(deepreduce.Plan(plan)) for plan in (half, eight)]
+    # local, dense, bf16, two uniform plans, of which one was last told as a book, two books: 2 + 9 + 5 + 3 + 2 + 2 + 2 seconds
+    assert proof_book.seconds_of_all({b: plans[b] for b in (0.02, 0.05, 0.1)}, methods) == pytest.approx(25)
+    assert proof_book.Turns(36, 5, 60).steps_of(0.1) == 36
+    assert proof_book.Turns(36, 5, 60).steps_of(2) == 5 and proof_book.Turns(36, 5, 60).steps_of(26) == 2
+
+
+def test_a_row_has_what_was_predicted_and_what_was_measured():
+    ranks = [{"seconds": [[1e-3, 3e-3], [2e-3, 2e-3]], "sent": 4, "hash": "x"}, {"seconds": [[2e-3, 1e-3], [5e-3, 1e-3]], "sent": 6, "hash": "x"}]
+    each = proof_book.timed(ranks)  # the slower rank's: 2, 3 and 5, 2 ms
+    assert each == {"measured_ns": 2_500_000, "q1_ns": 2_000_000, "q3_ns": 3_500_000, "rounds_ns": [2_500_000, 3_500_000], "sent": 5, "identical": True}
+    assert not proof_book.timed([ranks[0], {**ranks[1], "hash": "y"}])["identical"]
+    told = {"dense_step_ns": 9, "bf16_step_ns": 8, "step_ns": 6, "uniform": {"plan": "u", "step_ns": 7}, "error": 0.1, "book": [], "exhaustive": True}
+    times = {name: {"measured_ns": i} for i, name in enumerate(("dense", "bf16", "uniform 0.1", "book 0.1"))}
+    row = proof_book.row_of({"model": "m"}, 0.1, told, {"uniform": "uniform 0.1", "book": "book 0.1"}, times)
+    assert [(c["predicted_ns"], c["measured_ns"]) for c in row["candidates"].values()] == [(9, 0), (8, 1), (7, 2), (6, 3)]
+    assert not row["same"] and row["uniform_plan"] == "u"
+
+
+@needs_tool
+def test_a_book_under_a_budget_has_mixed_layers_and_is_never_predicted_slower(profile, model, tmp_path):  # noqa: F811
+    """The profile is made up, and so are the errors: the budget leaves a small error, of one tensor, not of all."""
+    import json
+
+    plans = [cost["plan"] for cost in json.loads(profile.read_text("utf-8"))["costs"]]
+    words = [word for plan in dict.fromkeys(plans) for word in ("--error", f"{plan}: 0.5")]
+    path = proof_run.write_book(TOOL, profile, model, 2, tmp_path / "p.json", ["--error-budget", "0.4", *words, "--format", "json"])
+    told = json.loads(path.read_text("utf-8"))
+    assert told["error"] <= 0.4 and told["step_ns"] <= told["uniform"]["step_ns"] and told["uniform"]["plan"] == "dense"

@@ -88,6 +88,21 @@ def test_wrong_arguments_are_told(arguments, said):
     assert done.returncode == 2 and said in done.stderr
 
 
+def test_a_rank_gives_the_gradients_of_its_own_batch(tmp_path):
+    import numpy
+
+    job = {"kind": "gradients", "model": "neumf", "seed": 1, "steps": 3}
+    with RankPool(2) as two, RankPool(1) as one:
+        told = [pool.run({**job, "path": str(tmp_path / f"{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
+        first = [pool.run({**job, "steps": 1, "path": str(tmp_path / f"first{i}.npz")}, timeout=120) for i, pool in enumerate((two, one))]
+    assert [len(answers) for answers in told + first] == [2, 1, 2, 1]
+    arrays = [dict(numpy.load(tmp_path / f"{name}.npz")) for name in ("0", "first0", "first1")]
+    assert len(arrays[0]) == told[0][0]["tensors"] > 3 and all(name.endswith((".weight", ".bias")) for name in arrays[0])
+    # Rank 0's in the first step, in which all begin alike, whatever the number of ranks: not the mean.
+    assert all(numpy.array_equal(arrays[1][name], arrays[2][name]) for name in arrays[1])
+    assert any(not numpy.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+
+
 def test_a_rank_that_is_killed_is_an_error_and_the_next_run_has_new_ranks():
     job = {"kind": "quality", "model": "neumf", "method": "dense", "seed": 1, "steps": 3}
     with RankPool(2) as pool:

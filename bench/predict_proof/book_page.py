@@ -1,0 +1,100 @@
+"""What the measured rows of plan books say: verdicts, and the page (proof_book.py)."""
+
+from typing import Any, Dict, List, Sequence
+
+from bench.train.shaped_links import RATES
+
+Row = Dict[str, Any]
+NAMES = {"dense": "dense f32", "bf16": "dense bf16", "uniform": "best uniform plan", "book": "plan book"}
+
+
+def verdict(mine: Row, other: Row) -> str:
+    """Beyond the spread: the quartiles of the two do not overlap."""
+    if mine["q3_ns"] < other["q1_ns"]:
+        return "faster"
+    return "slower" if mine["q1_ns"] > other["q3_ns"] else "same"
+
+
+def verdicts(row: Row) -> Dict[str, str]:
+    """Of the book, by what it is set against: {"uniform": …, "dense": …}, the latter the faster of f32 and bf16."""
+    of = row["candidates"]
+    dense = min((of["dense"], of["bf16"]), key=lambda each: each["measured_ns"])
+    return {"uniform": "same plan" if row["same"] else verdict(of["book"], of["uniform"]), "dense": verdict(of["book"], dense)}
+
+
+def latest(rows: Sequence[Row]) -> List[Row]:
+    """The last of each model, link and budget; models first, slow links after fast ones."""
+    last = {(row["model"], row["link"], row["budget"]): row for row in rows}
+    return sorted(last.values(), key=lambda row: (row["model"], -RATES[row["link"]], row["budget"]))
+
+
+def said(row: Row) -> str:
+    """A line for the terminal."""
+    times = ", ".join(
+        f"{NAMES[name]} {1e-6 * each['measured_ns']:.1f} ms (predicted {1e-6 * each['predicted_ns']:.1f})"
+        for name, each in row["candidates"].items()
+    )
+    told = verdicts(row)
+    return f"{row['model']}, {row['link']}, budget {row['budget']:g}: {times}; book: {told['uniform']} against uniform, {told['dense']} against dense"
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """In a sentence: how often the book is faster, the same or slower."""
+    some = latest(rows)
+    told = [verdicts(row) for row in some]
+    count = lambda key, word: sum(each[key] == word for each in told)
+    kinds = [f"{word} in {count('uniform', word)}" for word in ("faster", "same", "slower")]
+    alike = count("uniform", "same plan")
+    beside = f"; in {alike} the best uniform plan is the book" if alike else ""
+    return (
+        f"Against the best uniform plan within the same budget the book is, of {len(some)} rows, {', '.join(kinds)}{beside}. Against the"
+        f" faster of dense f32 and bf16 it is faster in {count('dense', 'faster')} and slower in {count('dense', 'slower')}."
+    )
+
+
+def cell(each: Row) -> str:
+    ms = lambda key: f"{1e-6 * each[key]:.1f}"
+    return f"{ms('measured_ns')} [{ms('q1_ns')}, {ms('q3_ns')}] ({ms('predicted_ns')})"
+
+
+def page(rows: Sequence[Row], name: str) -> str:
+    """name: of the file that has the rows."""
+    some = latest(rows)
+    commits = ", ".join(sorted({row["commit"] for row in some}))
+    text = [
+        "# Plan books under an error budget, measured",
+        "",
+        f"Made by `python -m bench.predict_proof.proof_book`; [{name}]({name}) has the rows. Commits of the measurements: {commits}.",
+        "",
+        "`deepreduce plan --error-budget` chooses a plan for each tensor, so that the predicted step is short and the relative error of the",
+        "whole gradient within the budget. Beside it stands the best *uniform* plan within the same budget, by the same model, and what",
+        "torch has. Two ranks, links that tbf shapes; steps in turn, in rounds. Times are of the slowest rank, in ms: measured median [quartiles]",
+        "(predicted). Errors are of one rank's gradient after some steps, without a residual. *Faster* and *slower*: the quartiles of",
+        "the two do not overlap; else *same*.",
+        "",
+        summary(some),
+        "",
+        "| model | link | budget | error | dense f32 | dense bf16 | best uniform plan | plan book | book against uniform | against dense |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---|---|",
+    ]
+    for row in some:
+        of, told = row["candidates"], verdicts(row)
+        cells = " | ".join(cell(of[key]) for key in NAMES)
+        share = of["book"]["measured_ns"] / of["uniform"]["measured_ns"]
+        beside = told["uniform"] if row["same"] else f"{told['uniform']}, {share:.2f} x"
+        text.append(
+            f"| {row['model']} | {row['rate'] / 1e6:.0f} Mbit/s | {row['budget']:g} | {row['error']:.3f} | {cells} | {beside} | {told['dense']} |"
+        )
+    drift = [row["recorded_ns"] / row["local"]["measured_ns"] - 1 for row in some]
+    text += [
+        "",
+        f"A step without an exchange, as recorded before against as measured in turn with the others: {100 * min(drift):+.0f} to"
+        f" {100 * max(drift):+.0f} %. Predictions rest on the former.",
+        "",
+        "## What was chosen",
+        "",
+    ]
+    for row in some:
+        text += [f"{row['model']}, {row['link']}, budget {row['budget']:g}: uniform `{row['uniform_plan']}`; the book", "", "```"]
+        text += [*(f"{line['pattern']}: {line['plan']}" for line in row["book"]), "```", ""]
+    return "\n".join(text[:-1]) + "\n"

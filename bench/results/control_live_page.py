@@ -1,0 +1,123 @@
+"""The section of control.md about trainings over links that tbf shapes: control_live.jsonl, which bench/train/control_live.py adds to."""
+
+import itertools
+import json
+from pathlib import Path
+
+from bench.train.control_ladder import LADDER
+from bench.train.control_rows import LAWS, MEETS, WITHIN, best_fixed, by_name, compute_ms, mean, runs
+
+SETTLED = 20  # steps
+
+
+def read(path):
+    return [json.loads(line) for line in Path(path).read_text("utf-8").splitlines()]
+
+
+def lines(rows):
+    """The section, without an empty line at its end."""
+    text = [
+        "## Live, over links that tbf shapes",
+        "",
+        "`python -m bench.train.control_live` trains by each plan and law over two namespaces; each rank shapes what it sends, between 1000 and",
+        "100 Mbit/s, at the same steps. [control_live.jsonl](control_live.jsonl) has the rows. *Met*: steps whose wait is at most 1.2 times the",
+        f"target. The best fixed plan is the densest of which {100 * MEETS:g} % of the steps meet it; if none does, the fastest. Ratios are of mean steps.",
+        f"*Changes*: of the rung; on a constant link those after step {SETTLED}, too, of which trials of a denser rung are two each.",
+        "",
+        reach(rows),
+        *noise(rows),
+    ]
+    for run in runs(rows):
+        text += ["", *section(run, compute_of(run, rows))]
+    return text
+
+
+def ratios(run):
+    """{(trace, law): step against the best fixed plan}"""
+    found = {}
+    for trace in dict.fromkeys(row["trace"] for row in run):
+        of = by_name(run, trace)
+        best = best_fixed(of)
+        found.update({(trace, law): mean(of, law, "step_ms") / mean(of, best, "step_ms") for law in LAWS if best and law in of})
+    return found
+
+
+def reach(rows):
+    """In a sentence."""
+    every = [ratio for run in runs(rows) for ratio in ratios(run).values()]
+    missed = sum(ratio > WITHIN for ratio in every)
+    word = "missed live" if missed else "met live"
+    return (
+        f"**The reach, at most {WITHIN:g} times the best fixed plan's step on every trace, is {word}**: in {missed} of {len(every)} runs of a law the"
+        f" step is longer, {max(every):.2f} times at most."
+    )
+
+
+def noise(rows):
+    """Of one plan on one trace, in several runs: how far they are apart, whatever the target."""
+    key = lambda row: (row["model"], row["trace"], row["name"])
+    fixed = sorted((row for row in rows if row["name"] in LADDER and row["name"] != "dense"), key=key)
+    groups = [(where, [row["step_ms"] for row in some]) for where, some in itertools.groupby(fixed, key)]
+    groups = [(where, times) for where, times in groups if len(times) > 1]
+    if not groups:
+        return []
+    (model, trace, name), times = max(groups, key=lambda each: max(each[1]) / min(each[1]))
+    apart = sum(max(times) > WITHIN * min(times) for _, times in groups)
+    return [
+        "",
+        f"A fixed plan does not depend on the target, so two runs of it tell the noise: {name} on *{trace}* ({model}) takes {min(times):.1f} ms in one and"
+        f" {max(times):.1f} ms in another, a factor of {max(times) / min(times):.2f}; {apart} of {len(groups)} such pairs differ by more than {WITHIN:g}. "
+        f"{'The noise is larger than the reach.' if apart else ''}".rstrip(),
+    ]
+
+
+def compute_of(run, rows):
+    """ms. Not measured warm, it rests on all runs of the model, since one may be slow."""
+    return compute_ms(run if run[0].get("warm") else [row for row in rows if row["model"] == run[0]["model"] and not row.get("warm")])
+
+
+def section(run, compute):
+    """Of one model and target."""
+    target, found = run[0]["target_ms"], ratios(run)
+    traces = list(dict.fromkeys(row["trace"] for row in run))
+    meet = [trace for trace in traces if any(mean(of, n, "met") >= MEETS for of in [by_name(run, trace)] for n in of if n not in LAWS)]
+    ranges = [(law, [ratio for (_, each), ratio in found.items() if each == law]) for law in LAWS]
+    told = ", ".join(f"`{law}` {min(some):.2f} to {max(some):.2f}" for law, some in ranges if some)
+    text = [
+        f"### {run[0]['model']}, target {target:g} ms, {100 * target / compute:.0f} % of the compute",
+        "",
+        f"Commit {run[0]['commit']}, {run[0]['date']}, {run[0]['steps']} steps. {computed(run, compute)} Against the best fixed plan: {told}."
+        f" A fixed plan meets the target on {len(meet)} of {len(traces)} traces{': ' + ', '.join(meet) if meet else ''}.",
+        "",
+        "| trace | plan | step, median, ms | mean, ms | wait, ms | bytes a step | met | score | step against best | changes |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---|",
+    ]
+    for trace in traces:
+        of = by_name(run, trace)
+        best = best_fixed(of)
+        for name, some in of.items():
+            told_of = lambda key, of=of, name=name: mean(of, name, key)
+            ratio = "best fixed" if name == best else f"{told_of('step_ms') / mean(of, best, 'step_ms'):.2f}" if best else ""
+            text.append(
+                f"| {trace} | {name} | {told_of('median_ms'):.1f} | {told_of('step_ms'):.1f} | {told_of('wait_ms'):.1f} | {told_of('bytes'):,.0f} | "
+                f"{100 * told_of('met'):.1f} % | {told_of('score'):.4f} | {ratio} | {changes(some) if name in LAWS else ''} |"
+            )
+    return text
+
+
+def changes(some):
+    """Of the first seed."""
+    steps = [step for step, _ in some[0]["changes"][1:]]
+    late = f", {sum(step > SETTLED for step in steps)} after step {SETTLED}" if some[0]["trace"].startswith("constant") else ""
+    return f"{len(steps)}{late}"
+
+
+def computed(run, compute):
+    """What is known of the time of compute."""
+    if any(row.get("warm") for row in run):
+        return f"A step without exchange takes {compute:.1f} ms, measured warm, before each trace."
+    smallest = list(LADDER)[-1]
+    return (
+        f"Compute is about {compute:.0f} ms: a step by {smallest} less its wait, median of its runs, with half a millisecond of encode and merge in it. "
+        f"(`compute_ms` of these rows, {run[0]['compute_ms']:.1f}, is too long: it was the first run of fresh processes.)"
+    )
