@@ -158,7 +158,7 @@ def unbeaten(scores):
     lines = []
     for model in MODELS:
         absent = [title for name, title in every.items() if name not in others[model]]
-        lines.append(f"- {settings()[model].title}: beside {len(others[model])} methods" + (f", all but {', '.join(absent)}, which {'was' if len(absent) == 1 else 'were'} not run on this model" if absent else "") + ".")
+        lines.append(f"- {settings()[model].title}: beside {len(others[model])} methods" + (f"; without {'; '.join(absent)}, which `train.jsonl` and `train_methods.jsonl` do not have for this model" if absent else "") + ".")
         found = 0
         for q in scores[model].values():
             told = standing(q, others[model].values()) if q.method.kind == "ours" and q.residual and q.name != "top1" else None
@@ -169,7 +169,7 @@ def unbeaten(scores):
             lines.append(f"  - {q.method.title}, {q.score:.3f} at {q.sent:,.0f} bytes a step: {verdict}")
         if not found:
             lines.append("  - none")
-    return "Methods: " + ", ".join(every.values()) + ".\n\n" + "\n".join(lines)
+    return "Methods: " + "; ".join(every.values()) + ".\n\n" + "\n".join(lines)
 
 
 def main():
