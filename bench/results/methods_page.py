@@ -4,6 +4,7 @@
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 
@@ -128,17 +129,47 @@ def method_table(made, found, scores):
     return "\n".join(lines)
 
 
+def standard_error(a, b):
+    """Of the difference of two mean scores; infinite where there is one seed, which says nothing of its spread."""
+    if a.spread is None or b.spread is None:
+        return math.inf
+    return math.sqrt(a.spread**2 / len(a.scores) + b.spread**2 / len(b.scores))
+
+
+def is_known(q):
+    """Whether a method is of the literature, and not a plan of ours."""
+    return q.method.kind in ("grace", "torch", "paper") or q.name == "top1"
+
+
+def standing(plan, others):
+    """None if some method has no more bytes and no less mean score. Else (whether its score is above those of all methods of no
+    more bytes by more than the standard error of the difference, the nearest of them or None)."""
+    smaller = [o for o in others if o.sent <= plan.sent]
+    if any(o.score >= plan.score for o in smaller):
+        return None
+    nearest = min(smaller, key=lambda o: (plan.score - o.score) / (standard_error(plan, o) or 1e-12), default=None)
+    return nearest is None or plan.score - nearest.score > standard_error(plan, nearest), nearest
+
+
 def unbeaten(scores):
     """Plans of ours that no method of the literature beats in both bytes a step and score."""
+    others = {model: {q.name: q for q in scores[model].values() if is_known(q)} for model in MODELS}
+    every = {name: q.method.title for methods in others.values() for name, q in methods.items()}
     lines = []
     for model in MODELS:
-        methods = scores[model]
-        others = [q for q in methods.values() if q.method.kind in ("grace", "torch", "paper") or q.name in ("top1",)]
-        ours = [q for q in methods.values() if q.method.kind == "ours" and q.residual and q.name != "top1"]
-        stand = [q for q in ours if not any(o.sent <= q.sent and o.score >= q.score for o in others)]
-        told = ", ".join(f"{q.method.title} ({q.score:.3f} at {q.sent:,.0f} bytes a step)" for q in stand)
-        lines.append(f"- {settings()[model].title}: beside {len(others)} methods {told or 'none'}.")
-    return "\n".join(lines)
+        absent = [title for name, title in every.items() if name not in others[model]]
+        lines.append(f"- {settings()[model].title}: beside {len(others[model])} methods" + (f"; without {'; '.join(absent)}, which `train.jsonl` and `train_methods.jsonl` do not have for this model" if absent else "") + ".")
+        found = 0
+        for q in scores[model].values():
+            told = standing(q, others[model].values()) if q.method.kind == "ours" and q.residual and q.name != "top1" else None
+            if told is None:
+                continue
+            found, (clear, nearest) = found + 1, told
+            verdict = "nothing has so few bytes" if nearest is None else f"{'beyond' if clear else '**within**'} the spread of the seeds: the nearest of no more bytes is {nearest.method.title}, {nearest.score:.3f} at {nearest.sent:,.0f}, standard error of the difference {standard_error(q, nearest):.3f}"
+            lines.append(f"  - {q.method.title}, {q.score:.3f} at {q.sent:,.0f} bytes a step: {verdict}")
+        if not found:
+            lines.append("  - none")
+    return "Methods: " + "; ".join(every.values()) + ".\n\n" + "\n".join(lines)
 
 
 def main():
@@ -162,7 +193,8 @@ GRACE's Random-k, Top-k, DGC, AdaQ and GradDrop keep 1 % here.
 
 ## Ours that nothing here beats in both size and quality
 
-Bytes of a step and mean score on 2 ranks; a plan of ours is left out if some method has no more bytes and no less score.
+Bytes of a step and mean score on 2 ranks. The set: all methods of the literature with scores of 2 ranks here, each in the plan of the table or as torch has it; dense and 16 bits among them. Of ours: the plans with a residual.
+A plan is left out if some method has no more bytes and no less mean score. **Within the spread of the seeds** is no lead: the means differ by less than the standard error of their difference.
 
 {unbeaten(scores)}
 """

@@ -110,6 +110,27 @@ def _mean_loss(rows: List[Dict[str, Any]]) -> float:
     return math.inf if any(row["loss"] is None for row in rows) else statistics.mean(row["loss"] for row in rows)
 
 
+def verdict(ratio: float, best: Dict[Tuple[float, str], List[Dict[str, Any]]]) -> str:
+    """Whether momentum correction has less loss than each plain residual, by more than the standard error of the difference."""
+
+    def told(method: Method) -> Tuple[float, float]:
+        """(mean, squared standard error) of the losses"""
+        losses = [math.inf if row["loss"] is None else row["loss"] for row in best[ratio, method.name]]
+        return statistics.mean(losses), statistics.variance(losses) / len(losses) if len(losses) > 1 else math.inf
+
+    plain, merged, _, corrected = METHODS
+    mine, my_error = told(corrected)
+    words = []
+    for other in (merged, plain):
+        loss, error = told(other)
+        clear = abs(mine - loss) > math.sqrt(my_error + error)
+        words.append(
+            f"{'less' if mine < loss else 'more'} loss than *{other.name}* ({mine:.3f}, {loss:.3f})"
+            + ("" if clear else ", within the spread of the seeds")
+        )
+    return f"- **{100 * ratio:g} % kept**: *{corrected.name}* has {words[0]}, and {words[1]}."
+
+
 def table(rows: List[Dict[str, Any]]) -> str:
     lines = [
         "# Momentum correction against a plain residual",
@@ -133,6 +154,8 @@ def table(rows: List[Dict[str, Any]]) -> str:
             f"| {100 * ratio:g} % | {method} | {rate:g} | {statistics.mean(accuracy):.1f} ± {spread[0]:.1f} "
             f"| {statistics.mean(loss):.3f} ± {spread[1]:.3f} | {statistics.mean(row['bytes'] for row in some):,.0f} |"
         )
+    best = {(ratio, method): min(by_rate.values(), key=_mean_loss) for (ratio, method), by_rate in seen.items()}
+    lines += ["", *(verdict(ratio, best) for ratio in sorted({key[0] for key in best if key[0] < 1}, reverse=True))]
     return "\n".join(lines) + "\n\nRepeat: `python3 -m bench.train.momentum_correction`\n"
 
 

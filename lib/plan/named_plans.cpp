@@ -36,7 +36,7 @@ constexpr dr_preset list[] = {
     of("paper", "SketchML", "sparsify=none index=all value=sketch(buckets=64)+huffman",
        "Fig. 16: 0.1004 of dense in the paper, about 0.19 here, for there is no MinMaxSketch: its two rows of\n"
        "d / 5 bytes, the defaults of the published code, are 0.1 and lossy; 64 buckets by themselves are 6 bits."),
-    of("paper", "3LC", "sparsify=none index=all value=three_lc",
+    of("paper", "3LC", "sparsify=none feedback=residual index=all value=three_lc",
        "Fig. 16: 0.0016 of dense in the paper, 0.0036 here, zero runs included. A byte of 3LC has 14 groups of five\n"
        "zeros at most, which is 1 / 280 = 0.00357: no tensor gets to 0.0016 by the format that 3LC's paper has."),
     of("fastpfor", "VByte", "index=delta_varint value=raw"),
@@ -45,7 +45,12 @@ constexpr dr_preset list[] = {
     of("grace", "topk", "sparsify=topr(ratio=0.01) index=raw value=raw"),
     of("grace", "randomk", "sparsify=random(ratio=0.01) index=raw value=raw"),
     of("grace", "threshold", "sparsify=threshold(value=0.01) index=raw value=raw"),
+    of("grace", "none", "sparsify=none index=all value=raw"),
+    of("grace", "fp16", "sparsify=none index=all value=half"),
+    of("grace", "bf16", "sparsify=none index=all value=half(type=bf16)"),
+    of("grace", "qsgd", "sparsify=none index=all value=qsgd", "Of all elements; QSGD, in capitals, is of Top-1 %."),
     of("grace", "natural", "sparsify=none index=all value=natural"),
+    of("grace", "natural_deterministic", "sparsify=none index=all value=natural(rounding=nearest)"),
     of("grace", "8bit", "sparsify=none index=all value=dynamic_tree"),
     of("grace", "inceptionn", "sparsify=none index=all value=inceptionn",
        "A bound of 2^-10 of the absolute error, which is what GRACE makes of error_bound=2e-10."),

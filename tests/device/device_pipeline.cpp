@@ -326,6 +326,7 @@ TEST_CASE("what has no path on a GPU is refused with its name, or takes the CPU'
   }
   const std::pair<const char*, const char*> streams[] = {
       {"value=raw+deflate", "deflate runs on the CPU only"},
+      {"value=natural", "natural runs on the CPU only"},
       {"value=fit_poly(knots=chord)", "fit_poly with these parameters runs on the CPU only"},
       {"value=fit_poly(sign=order)", "fit_poly with these parameters runs on the CPU only"}};
   for (const auto& [value, reason] : streams) {

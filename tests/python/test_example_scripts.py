@@ -44,16 +44,39 @@ def test_compare_plans(tmp_path):
     assert "error 0.000" not in printed_by(start("compare_plans.py"))  # Student's t: each does
 
 
-def test_train_ddp():
+def on_two_ranks(name):
     pytest.importorskip("torch", reason="torch is missing: ./dev setup")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     # What torchrun says to its ranks, without a third process that loads torch.
     told = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": "1"}
-    ranks = [start("train_ddp.py", RANK=str(rank), **told) for rank in range(2)]
-    said = [printed_by(each) for each in ranks]
+    ranks = [start(name, RANK=str(rank), **told) for rank in range(2)]
+    return [printed_by(each) for each in ranks]
+
+
+def lines_of(name):
+    return [line for line in (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines() if line.strip()]
+
+
+def test_train_ddp():
+    said = on_two_ranks("train_ddp.py")
     assert re.search(r"accuracy (0\.9\d+|1\.000); a rank sends \d+ bytes", said[0]) and said[1] == ""
+
+
+def test_train_grace():
+    """Ten classes: who knows nothing has a loss of 2.3. Equal weights on both ranks."""
+    found = [re.search(r"loss (\S+), weights (\S+); sends (\d+) bytes a step instead of (\d+)", each) for each in on_two_ranks("train_grace.py")]
+    assert all(float(each[1]) < 0.8 and int(each[3]) < 0.02 * int(each[4]) for each in found) and found[0][2] == found[1][2]
+    assert len(lines_of("train_grace.py")) < 30
+
+
+def test_train_deepreduce_keys():
+    found = [re.findall(r"loss (\S+), weights (\S+); (\S+) of dense", each) for each in on_two_ranks("train_deepreduce_keys.py")]
+    for first, last in found:
+        assert float(last[0]) < 0.01 * float(first[0]) and 0.01 < float(last[2]) < 0.05
+    assert [each[1] for each in found[0]] == [each[1] for each in found[1]]
+    assert len(lines_of("train_deepreduce_keys.py")) < 30
 
 
 def test_every_example_is_run_by_a_test():

@@ -10,7 +10,9 @@ import pytest
 torch = pytest.importorskip("torch", reason="torch is missing")
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT), str(ROOT / "bindings" / "python")]
+sys.path[:0] = [str(ROOT), str(ROOT / "bindings" / "python"), str(ROOT / "bench" / "results")]
+import methods_page  # noqa: E402
+import train_rows  # noqa: E402
 from bench.methods import __main__ as methods_main, ours, torch_codes  # noqa: E402
 from bench.methods.torch_codes import CODES  # noqa: E402
 
@@ -94,6 +96,18 @@ def test_quality_is_what_it_says():
     noise = ours.quality_of(X, [(X * (1 + 0.1 * random.choice([-1, 1], D))).astype(np.float32) for _ in range(8)])
     assert noise["contraction"] == pytest.approx(0.01, rel=0.01) and noise["bias"] < 2e-4
     assert ours.quality_of(X, [np.zeros_like(X)])["contraction"] == 1
+
+
+def test_a_lead_within_the_spread_of_the_seeds_is_none():
+    made = lambda name, scores, sent: train_rows.Quality([{"method": name, "score": s, "sent": sent, "loss": [[0, 0]]} for s in scores])
+    ours_now = made("top5_log", (0.90, 0.92, 0.94), 100)
+    near, far, beats, large = (made("top1", scores, sent) for scores, sent in
+                               (((0.88, 0.91, 0.95), 90), ((0.50, 0.51, 0.52), 90), ((0.93, 0.94, 0.95), 100), ((0.99, 0.99, 0.99), 101)))
+    assert methods_page.standing(ours_now, [far, large]) == (True, far)
+    assert methods_page.standing(ours_now, [far, near]) == (False, near)
+    assert methods_page.standing(ours_now, [far, beats]) is None
+    assert methods_page.standing(ours_now, [large]) == (True, None)
+    assert methods_page.standing(ours_now, [made("top1", (0.5,), 90)])[0] is False  # one seed says nothing of its spread
 
 
 def test_what_decodes_to_something_else_is_not_timed():

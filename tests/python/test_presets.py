@@ -34,6 +34,27 @@ def test_a_name_stands_for_its_plan(name):
     assert bytes(frame) == bytes(deepreduce.encode(X, plan, step=1, seed=2, private_seed=3, state=other))
 
 
+# Every method that GRACE and its neighbours have, by its preset's name.
+METHODS = (
+    "none fp16 bf16 8bit onebit terngrad qsgd signsgd signum efsignsgd natural natural_deterministic inceptionn randomk topk"
+    " threshold dgc adaq SketchML 3LC tbq graddrop powersgd"
+)
+
+
+@pytest.mark.parametrize("name", METHODS.split())
+def test_every_method_is_a_preset(name):
+    assert name in deepreduce.presets()
+
+
+def test_names_differ_by_case_and_the_dense_ones_send_all():
+    plans = deepreduce.presets()
+    assert "index=all" in plans["qsgd"] and "topr" not in plans["qsgd"]
+    assert plans["QSGD"].startswith(TOP)  # the paper's combination with Top-1 %
+    assert np.array_equal(deepreduce.decode(deepreduce.encode(X, "none")), X)
+    assert np.array_equal(deepreduce.decode(deepreduce.encode(X, "fp16")), X.astype("f2").astype("f4"))
+    assert "feedback=residual" in plans["3LC"]  # the error accumulation of its paper
+
+
 def test_compare_takes_names():
     try:
         _tool.find()

@@ -10,7 +10,7 @@ import warnings
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch_ranks import (
     LOSSLESS,
     LOSSY,
@@ -123,6 +123,13 @@ def fsdp2_with_a_lossless_plan_trains_as_without():
         assert same_on_all_ranks(results[-1])
     assert same(results[1], results[0]) and not same(results[2], results[0])
     assert all(each.stats().steps == 6 and 0 < each.stats().last.frame < each.stats().last.dense for each in comms)
+
+
+@check("two")
+def fsdp1_is_refused_by_name():
+    sharded = FullyShardedDataParallel(torch.nn.Linear(8, 8), device_id=torch.device("cpu"))
+    with raises(deepreduce.ArgumentError, "not a FullyShardedDataParallel", "FSDP2"):
+        DDPHook(LOSSLESS).register(sharded)
 
 
 @check("two")

@@ -104,7 +104,10 @@ class DDPHook(Exchange):
         if self._engine is not None:
             raise ArgumentError("this hook is registered with a model already; each model takes its own")
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
-            raise ArgumentError(f"register takes a DistributedDataParallel, not a {type(model).__name__}")
+            raise ArgumentError(
+                f"register takes a DistributedDataParallel, not a {type(model).__name__};"
+                " of FSDP, ReduceScatter takes FSDP2 (fully_shard)"
+            )
         self._group = model.process_group if self._group is None else self._group
         ignored = set(model.parameters_to_ignore)
         parameters = [

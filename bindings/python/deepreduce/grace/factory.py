@@ -51,7 +51,7 @@ def named(what: str, name: Any, there_are: Iterable[str]) -> str:
 def compressor_from(params: Mapping[str, Any]) -> Compressor:
     """The compressor of checked parameters."""
     name = named("compressor", params["compressor"], [*METHODS, *SYNONYMS])
-    if name in ("topk", "graddrop"):
+    if name == "topk":
         named("kernel of topk", params["kernel"], TOP_K_KERNELS)
     return METHODS[SYNONYMS.get(name, name)].make(params)
 

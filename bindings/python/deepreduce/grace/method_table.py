@@ -95,11 +95,17 @@ def dgc(ratio: float) -> Callable[[int], str]:
     return lambda elements: f"dgc(ratio={float(ratio)!r})"
 
 
+def gradient_dropping(ratio: float) -> Callable[[int], str]:
+    require_ratio(ratio)
+    return lambda elements: f"dgc(ratio={float(ratio)!r},sample=0.001,corrections=0)"
+
+
 # By the name of a sparsifier, what the stage `sparsify=` is made of.
 SPARSIFIERS: Dict[str, Callable[[Params], Callable[[int], str]]] = {
     "topk": lambda params: top_k(params["compress_ratio"]),
     "threshold": lambda params: Threshold(params["threshold"]),
     "dgc": lambda params: dgc(params["compress_ratio"]),
+    "graddrop": lambda params: gradient_dropping(params["compress_ratio"]),
 }
 
 
@@ -168,6 +174,9 @@ METHODS: Dict[str, Method] = {
         lambda params: {"compress_ratio": params["compress_ratio"], "seed": params["seed"]},
     ),
     "dgc": _sparse("Lin et al. 2018", "dgc", "sparsify=dgc(ratio={compress_ratio}) index=golomb value=raw"),
+    "graddrop": _sparse(
+        "Aji and Heafield 2017", "graddrop", "sparsify=dgc(ratio={compress_ratio},sample=0.001,corrections=0) index=golomb value=raw"
+    ),
     "adaq": _plan("Dryden et al. 2016", "sparsify=adaq(ratio={compress_ratio}) index=golomb value=sign(scale=means)"),
     "qsgd": _plan("Alistarh et al. 2017", _DENSE + "qsgd(levels={quantum_num},bucket={bucket_size})"),
     "terngrad": _plan("Wen et al. 2017", _DENSE + "ternary(clip={clip})"),
@@ -194,7 +203,6 @@ SYNONYMS: Dict[str, str] = {
     "qsgd_cuda": "qsgd",
     "8bit": "u8bit",
     "1bit": "onebit",
-    "graddrop": "topk",
     "SKCompressCPU": "skcompress",
     "SKCompressGPU": "skcompress",
 }
