@@ -20,7 +20,6 @@
 #include "number.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
-#include "plan_sweep.hpp"
 #include "presets.hpp"
 #include "render.hpp"
 #include "selection.hpp"
@@ -51,23 +50,6 @@ questions read_questions(const compare_options& o, std::vector<std::string> colu
   } catch (const expression_error& e) {
     throw usage_error(e.what());
   }
-}
-
-// Sweeps of synth: texts, too; else an input is what it is.
-std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, size_t limit) {
-  std::vector<std::string> all;
-  for (const std::string& input : inputs) {
-    if (!input.starts_with("synth:")) {
-      all.push_back(input);
-      continue;
-    }
-    try {
-      for (std::string& text : expand(input, limit)) all.push_back(std::move(text));
-    } catch (const sweep_error& e) {
-      throw usage_error(fmt::format("{}: {}", input, e.what()));
-    }
-  }
-  return all;
 }
 
 ordered_json link_json(const compare_options& o) {

@@ -16,6 +16,22 @@ plan parse_plan(const std::string& text) {
   }
 }
 
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, size_t limit) {
+  std::vector<std::string> all;
+  for (const std::string& input : inputs) {
+    if (!input.starts_with("synth:")) {
+      all.push_back(input);
+      continue;
+    }
+    try {
+      for (std::string& text : expand(input, limit)) all.push_back(std::move(text));
+    } catch (const sweep_error& e) {
+      throw usage_error(fmt::format("{}: {}", input, e.what()));
+    }
+  }
+  return all;
+}
+
 std::vector<std::string> expand_plans(const std::vector<std::string>& texts, size_t limit) {
   std::vector<std::string> canonical;
   std::set<std::string> known;

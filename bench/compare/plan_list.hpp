@@ -1,4 +1,4 @@
-// The plans of a command line: sweeps expanded, parsed, each once.
+// The plans and inputs of a command line: sweeps expanded; plans parsed, each once.
 #pragma once
 
 #include <stdexcept>
@@ -19,5 +19,8 @@ plan parse_plan(const std::string& text);  // throws usage_error
 // Texts of --plan, sweeps (plan_sweep.hpp) among them, as canonical texts, each once, in their order. Throws usage_error: a sweep that
 // is none, more than `limit` texts before duplicates are dropped, or one that is no plan, shown as it was expanded.
 std::vector<std::string> expand_plans(const std::vector<std::string>& texts, size_t limit);
+
+// Inputs, of which `synth:` texts may be sweeps. Throws usage_error as expand_plans does.
+std::vector<std::string> expand_inputs(const std::vector<std::string>& inputs, size_t limit);
 
 }  // namespace dr::compare
