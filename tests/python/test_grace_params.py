@@ -149,6 +149,9 @@ REFUSED = [
     ({"compressor": "powersgd", "communicator": "allgather"}, "allreduce"),
     ({"compressor": "none", "memory": "dgc"}, "sends all of them"),
     ({"compressor": "qsgd", "memory": "dgc", "communicator": "allgather"}, "sends all of them"),
+    *[({"compressor": each, "memory": "residual", "communicator": "allgather"}, "only grows")
+      for each in ("signsgd", "signum")],
+    ({"compressor": "plan", "plan": "signsgd", "memory": "residual", "communicator": "allgather"}, "only grows"),
     ({"compressor": "topk", "memory": "efsignsgd", "communicator": "allgather"}, "only compressor efsignsgd"),
     ({"compressor": "efsignsgd", "memory": "residual", "communicator": "allgather"}, "memory efsignsgd of the same lr"),
     ({"compressor": "efsignsgd", "communicator": "allgather"}, "memory efsignsgd of the same lr"),

@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch_ranks import check, make_model, parameters_of, raises, same, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
-from deepreduce.torch import AllReduce, DDPHook
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter
 
 TOP = "sparsify=topr(ratio=0.05) index=golomb value=raw "
 
@@ -75,3 +75,59 @@ def votes_are_the_sign_of_the_sum():
     AllReduce("index=all value=raw merge=vote")([x, small])
     expected = torch.where(total < 0, -1.0, 1.0)
     assert torch.equal(x, expected) and torch.equal(small, expected[:10])
+
+
+def norm_after(hook, data=1e3, **options):
+    """The L2 norm of the mean gradient that a hook gives, of equal gradients on all ranks."""
+    ddp = wrapped(make_model(), hook, **options)
+    torch.manual_seed(3)
+    (data * ddp(torch.randn(8, 20))).square().mean().backward()
+    return torch.cat([each.grad.reshape(-1) for each in ddp.parameters()]), hook
+
+
+@check("two")
+def clipping_is_by_the_norm_of_the_whole_gradient_however_it_is_cut():
+    plan = "sparsify=none feedback=dgc(momentum=0.5,clip=0.25) index=golomb value=raw"
+    whole, _ = norm_after(None)
+    assert whole.norm() > 100
+    for options in ({}, {"bypass": 0}, {"flat": False}, {"bypass": 10**6}):
+        for cap in (25, 0.008, 0.0005):
+            found, hook = norm_after(DDPHook(plan, **options), bucket_cap_mb=cap)
+            assert torch.allclose(found, whole * (0.25 / whole.norm()), rtol=1e-4, atol=1e-8), (options, cap)
+        small, _ = norm_after(DDPHook(plan, **options), data=1e-3)
+        assert torch.allclose(small, norm_after(None, data=1e-3)[0], rtol=1e-5)  # below the bound: as it is
+    for frame_bytes in (25 << 20, 64):
+        x = [torch.full((50,), float(i)) for i in range(4)]
+        AllReduce(plan, frame_bytes=frame_bytes, bypass=0)(x)
+        assert abs(float(torch.cat(x).norm()) - 0.25) < 1e-5, frame_bytes
+    with raises(deepreduce.ArgumentError, "'a' has clip=0.25", "'b' has clip=2", "whole gradient"):
+        DDPHook({"a": plan, "b": plan.replace("0.25", "2")})
+    with raises(deepreduce.Unsupported, "clip= is of the whole gradient", "clip_grad_norm_"):
+        ReduceScatter(plan)
+
+
+@check("two")
+def a_gradient_that_cannot_be_clipped_is_named_and_the_next_step_goes_on():
+    bad, plan = 1, "sparsify=topr(ratio=0.5) feedback=dgc(momentum=0.5,clip=0.25) index=golomb value=half"
+    reduce, x = AllReduce(plan, frame_bytes=400, bypass=0), [torch.randn(50, generator=torch.Generator().manual_seed(i)) for i in range(4)]
+    reduce([each.clone() for each in x])
+    nan = [each * (float("nan") if i == 2 and dist.get_rank() == bad else 1) for i, each in enumerate(x)]
+    with raises(deepreduce.PeerError, f"rank {bad}", "NaN"):
+        reduce(nan)
+    found = [each.clone() for each in x]
+    reduce(found)
+    assert same_on_all_ranks(torch.cat(found)) and all(each.isfinite().all() and each.any() for each in found)
+
+
+@check("two")
+def what_states_take_is_told():
+    parameters = sum(each.numel() for each in make_model().parameters())
+    for feedback, arrays in (("residual", 1), ("dgc(momentum=0.9)", 2)):
+        hook = DDPHook(TOP + f"feedback={feedback}", bypass=0)
+        ddp = wrapped(make_model(), hook)
+        steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.05), 0, 1)
+        assert 0 <= hook.stats().memory - 4 * arrays * parameters < 64 * 10, feedback
+    for plan, least in (("index=all value=half", 0), ("transform=lowrank(rank=2) feedback=residual", 4 * parameters)):
+        hook = DDPHook(plan, bypass=0)
+        trained(hook, 0.0, 1)
+        assert least <= hook.stats().memory <= 2 * least, plan

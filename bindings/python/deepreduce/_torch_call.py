@@ -77,11 +77,13 @@ class Step:
 
 @dataclasses.dataclass
 class Stats:
-    """steps: how many have ended; last: the last of them; total: the sum of all."""
+    """steps: how many have ended; last: the last of them; total: the sum of all; memory: bytes that feedback keeps on this
+    rank, of all tensors (of PowerSGD the factors, too)."""
 
     steps: int
     last: Step
     total: Step
+    memory: int = 0
 
 
 class Engine:

@@ -10,6 +10,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 
 from ._plan_beside import dense_beside
+from ._torch_clip import Clip, require_one_clip
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of, require_same
 from ._torch_state import Saved
@@ -45,6 +46,7 @@ class Rules:
         self._pairs = [
             (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
         ]
+        require_one_clip(self._pairs)
 
     def __str__(self) -> str:
         return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
@@ -129,6 +131,8 @@ class Exchange(Saved):
         self._where: Dict[str, Tuple[Unit, int]] = {}
         self._states: Dict[str, State] = {}
         self._pending: List[Unit] = []
+        self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
+        self._clip: Optional[Clip] = None
         self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
@@ -179,6 +183,8 @@ class Exchange(Saved):
         if self._ladder:
             self._ladder.rungs[number] = rung
         self._units, self._where = rung
+        clip = Clip(self._units)
+        self._clip = clip if clip.is_needed else None
         self._forget_places()
 
     def _unit(self, items: Sequence[Item]) -> Any:
@@ -208,6 +214,24 @@ class Exchange(Saved):
                 self._enter()
 
     # ---- A step ----
+
+    def _ready(self, unit: Unit) -> None:
+        """All its tensors are there."""
+        if self._clip is None:
+            self._issue(unit)
+        else:
+            unit.arrived = 0
+            self._held.append(unit)
+
+    def _issue_held(self) -> None:
+        """All tensors of all units are there."""
+        if self._held:
+            begin = time.perf_counter()
+            self._clip.apply()  # type: ignore[union-attr]
+            self._now.encode += time.perf_counter() - begin
+            for unit in self._held:
+                self._issue(unit)
+            self._held.clear()
 
     def _issue(self, unit: Unit) -> None:
         self._pending.append(unit)
@@ -256,6 +280,7 @@ class Exchange(Saved):
         for unit in self._units:
             unit.arrived = 0
         self._pending.clear()
+        self._held.clear()
         self._dense.clear()
 
     def _end_step(self) -> None:
@@ -275,10 +300,13 @@ class Exchange(Saved):
         return any(rules.keep for rules in self._rules)
 
     def stats(self) -> Stats:
-        """What the steps took: the last, and all since the beginning or `reset`."""
+        """What the steps took: the last, and all since the beginning or `reset`; and what the states take now."""
         total = Step()
         total.add(self._total)
-        return Stats(self._ended, self._last, total)
+        kept = sum(state.size for state in self._states.values())
+        units: List[Any] = self._units
+        kept += sum(unit.transform.info().state_size for unit in units if isinstance(unit, TransformUnit))
+        return Stats(self._ended, self._last, total, kept)
 
     def reset(self) -> None:
         """Forgets residuals, steps and figures, as if it were new."""
@@ -349,5 +377,5 @@ class Exchange(Saved):
         return unit.items[position].elements
 
     def _require_idle(self) -> None:
-        if self._pending:
+        if self._pending or self._held:
             raise ArgumentError("a step is under way: its last bucket has not come yet")

@@ -12,6 +12,7 @@ import torch.distributed as dist
 
 from ._plan_beside import dense_beside
 from ._torch_call import Engine, Stats, Step, all_to_all
+from ._torch_clip import clip_of
 from ._torch_exchange import OnePlan, exact_plan
 from ._torch_state import Saved
 from ._torch_unit import ALIGNMENT, rounded
@@ -44,6 +45,11 @@ class ReduceScatter(Saved):
         self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
         if self._plan.info.transforms:
             raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")
+        if clip_of(self._plan):
+            raise Unsupported(
+                f"`{self._plan}`: clip= is of the whole gradient, and a ReduceScatter sees one module's. Leave it out, and clip with"
+                " torch.nn.utils.clip_grad_norm_ between backward and the optimizer's step"
+            )
         self._name = f"reduce-scatter {next(_numbers)}"
         self._batch: Any = None
         self._states: List[Optional[State]] = []  # of the shards
@@ -178,7 +184,7 @@ class ReduceScatter(Saved):
         """What the calls took: the last, and all together. `kept` is not counted."""
         total = Step()
         total.add(self._total)
-        return Stats(self._ended, self._last, total)
+        return Stats(self._ended, self._last, total, sum(each.size for each in self._states if each is not None))
 
     def _residuals(self) -> Dict[str, Any]:
         """By shard."""

@@ -72,6 +72,10 @@ class Part:
             self._copies = [torch.empty(each.elements, dtype=each.dtype) for each in self.items]
         self.release()
 
+    def tensor(self, position: int) -> torch.Tensor:
+        """The one of items[position], where it was placed."""
+        return self._tensors[position]  # type: ignore[no-any-return]
+
     def release(self) -> None:
         """Others may use the states."""
         if self._bound is not None:

@@ -68,6 +68,9 @@ class DDPHook(Exchange):
     record   a path or a Recording: writes when the gradients become ready (docs/model.schema.json), less the hook's
              own time
 
+    feedback=dgc(clip=…) bounds the norm of the whole gradient, as in the paper. Of several frames nothing is sent before the
+    last bucket has come, then: encode and transfer overlap with no backward.
+
     Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
     first step. So `state_dict` and `load_state_dict` give the very same training.
 
@@ -170,7 +173,7 @@ class DDPHook(Exchange):
         for unit, tensors in units:
             unit.arrived += tensors
             if unit.arrived == len(unit.items):
-                self._issue(unit)
+                self._ready(unit)
 
     def _place(self, bucket: Any, buffer: torch.Tensor, parameters: Sequence[Any]) -> List[Tuple[Unit, int]]:
         """Tells the units where the bucket's tensors are now; how many of which it has."""
@@ -197,10 +200,12 @@ class DDPHook(Exchange):
         if self._plain:
             self._finish_dense()
             return
-        absent = next((unit for unit in self._units if unit.arrived or unit not in self._pending), None)
+        came = [*self._pending, *self._held]
+        absent = next((unit for unit in self._units if unit.arrived or unit not in came), None)
         if absent is not None:
             names = f"{absent.items[0].name} … {absent.items[-1].name}"
             raise ArgumentError(f"DDP gave no gradient of some of the {len(absent.items)} parameters {names}")
+        self._issue_held()
         self._finish()
 
 
@@ -252,7 +257,8 @@ class AllReduce(Exchange):
                         unit.place(position, each.detach().view(-1))
                         self._at[name] = each.data_ptr()
                 for unit in self._units:
-                    self._issue(unit)
+                    self._ready(unit)
+                self._issue_held()
                 self._finish()
             self._decide()
             done = True

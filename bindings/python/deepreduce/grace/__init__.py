@@ -18,17 +18,9 @@ shim                                        modules named grace_dl, of its own: 
 docs/GRACE.md says how a program moves from GRACE, and what differs.
 """
 
+from .addable import HalfCompressor, NoneCompressor, RandomKCompressor
 from .collectives import Allgather, Allreduce, AllToAll, Broadcast
-from .compressors import (
-    Context,
-    EFSignCompressor,
-    HalfCompressor,
-    NoneCompressor,
-    PlanCompressor,
-    RandomKCompressor,
-    Sparsifier,
-    VoteCompressor,
-)
+from .compressors import Context, EFSignCompressor, PlanCompressor, Sparsifier, VoteCompressor
 from .contracts import Communicator, Compressor, Memory
 from .factory import UnknownName, grace_from_params
 from .memories import DgcMemory, EFSignSGDMemory, NoneMemory, ResidualMemory

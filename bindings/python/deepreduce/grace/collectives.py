@@ -4,7 +4,7 @@ type, of no dimension too, in one collective beside that of the sizes."""
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -33,6 +33,10 @@ def from_bytes(blob: Tensor, like: Sequence[Tensor], sizes: Sequence[int]) -> Li
         found.append(part.view(each.shape) if elements == each.numel() else part)
         at += size
     return found
+
+
+def types_of(tensors: Sequence[Tensor]) -> str:
+    return ", ".join(str(each.dtype) for each in tensors) or "empty"
 
 
 class Arriving(NamedTuple):
@@ -77,6 +81,8 @@ class Arriving(NamedTuple):
 class Gathering(Communicator):
     """What Allgather and Broadcast share: all ranks get the payloads of all ranks, and each aggregates them."""
 
+    _collective = "an all-gather"
+
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if getattr(compressor, "reduces", False):
             return "it reduces its factors while it compresses: take communicator allreduce"
@@ -99,14 +105,14 @@ class Gathering(Communicator):
         if told:
             numbers = torch.tensor([each.numel() for each in like], dtype=torch.int64, device=place)
             blob = as_bytes([numbers, *like]).to(wire.device)
-            lengths = [row[0] for row in wire.gather_numbers([REFUSED if error else len(blob)])]
+            lengths = wire.gather_sizes(name, len(blob), error, self._form(like))
             if REFUSED in lengths:
                 return Arriving([], [], like, name, error, True, told, None)
         else:
             blob = as_bytes([*like, torch.zeros(1, dtype=torch.uint8, device=place)]).to(wire.device)
             agreed = self._sizes.get(name)
             if agreed is None:
-                wire.agree_on(name, len(blob) - 1, error)
+                wire.agree_on(name, len(blob) - 1, error, self._form(like))
                 agreed = self._sizes[name] = len(blob) - 1
             if error is None and len(blob) - 1 != agreed:
                 error = other_size(name, len(blob) - 1, agreed)
@@ -116,6 +122,11 @@ class Gathering(Communicator):
         buffers, works, kept = self._exchange(wire, blob, lengths)
         timer["comm"] += time.perf_counter() - begin
         return Arriving(works, buffers, like, name, error, False, told, kept)
+
+    def _form(self, like: Sequence[Tensor]) -> str:
+        """What is sent, in words: of other words, one rank would wait for what another does not send."""
+        sizes = "of one size" if self.compressor.tensors_size_are_same else "of sizes that differ"
+        return f"payloads {sizes}, {types_of(like)}, by {self._collective}"
 
     def _exchange(self, wire: Wire, blob: Tensor, lengths: List[int]) -> Tuple[List[Tensor], List[Any], Any]:
         """(a buffer for each rank, works, what they need), started."""
@@ -153,6 +164,8 @@ class Broadcast(Gathering):
 
     rank  this rank, which GRACE asks for; None: as it is
     """
+
+    _collective = "broadcasts"
 
     def __init__(
         self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, rank: Optional[int] = None, *, group: Any = None
@@ -197,7 +210,7 @@ class Allreduce(Communicator):
         kinds, size = [(each.numel(), each.dtype) for each in like], sum(each.numel() * each.element_size() for each in like)
         agreed = self._sizes.get(name)
         if agreed is None:
-            wire.agree_on(name, size, error)
+            wire.agree_on(name, size, error, f"payloads of one size, {types_of(like)}, by an all-reduce")
             agreed = self._sizes[name] = kinds
         if error is None and kinds != agreed:
             error = other_size(name, size, sum(n * dtype.itemsize for n, dtype in agreed))
@@ -274,11 +287,33 @@ class InParts(Compressor):
 
 class AllToAll(Communicator):
     """A compressed reduce-scatter and an all-gather: each rank owns a part of the tensor, merges what the others send of it,
-    compresses the sum, and sends that to all. What the second compression loses is not kept by the memory.
+    compresses the sum, and sends that to all. With a memory that keeps what was not sent, the owner adds to the next sum what
+    the second compression lost (as DoubleSqueeze does: Tang et al. 2019); `sums` has that by name.
 
     For compressors by plan without a feedback of their own. Frames go from rank to rank: gloo has no all-to-all in old
     versions of torch.
     """
+
+    def __init__(
+        self, compressor: Compressor, memory: Memory, world_size: Optional[int] = None, *, group: Any = None
+    ) -> None:
+        super().__init__(compressor, memory, world_size, group=group)
+        self.sums: Dict[str, Tensor] = {}  # of this rank's part, in the units of the memory
+
+    @property
+    def nbytes(self) -> int:
+        return super().nbytes + sum(each.numel() * each.element_size() for each in self.sums.values())
+
+    def reset(self, name: Optional[str] = None) -> None:
+        super().reset(name)
+        self.sums = {} if name is None else {key: each for key, each in self.sums.items() if key != name}
+
+    def state_dict(self) -> Dict[str, Any]:
+        return {**super().state_dict(), "sums": {name: each.clone() for name, each in self.sums.items()}}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.sums = {name: each.clone() for name, each in state.get("sums", {}).items()}
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if not isinstance(compressor, PlanCompressor):
@@ -318,8 +353,14 @@ class AllToAll(Communicator):
         timer["comm"] += time.perf_counter() - begin
         error, part, told = None, torch.empty(0, dtype=torch.uint8), ctx.parts[wire.rank]
         try:
-            total = self.averaged(inner.merge([[each] for each in frames], told), told)
-            (part,), _ = inner.compress(total.to(device), f"{name}[sum]")
+            total, left = self.averaged(inner.merge([[each] for each in frames], told), told), None
+            keeps, lr = getattr(self.memory, "keeps_what_was_not_sent", False), getattr(inner, "lr", 1.0)
+            if keeps and name in self.sums:
+                total += self.sums[name].to(total) / lr
+            (part,), about = inner.compress(total.to(device), f"{name}[sum]")
+            if keeps:
+                left = total.to("cpu", copy=True)
+                inner.decompress_add([part.to("cpu")], about, left, -1)
         except Error as caught:
             error = self._named(caught)  # the others get no bytes, which is no frame
         begin = time.perf_counter()
@@ -338,4 +379,6 @@ class AllToAll(Communicator):
             except Error as caught:
                 caught.frame = root
                 raise
+        if left is not None:
+            self.sums[name] = left * lr
         return torch.cat(found).view(ctx.shape)

@@ -1,9 +1,10 @@
-"""Compressors by plan: a frame is the payload. And those that all-reduce can add up, whose payload is numbers."""
+"""Compressors by plan: a frame is the payload."""
 
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, Union
+import re
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import torch
 from torch import Tensor
@@ -43,6 +44,13 @@ class Steps:
         # 0 would stand for a position in a list.
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "little") or 1
         return step, key
+
+
+def require_keys(kept: Any, state: Mapping[str, Any], *keys: str, optional: Sequence[str] = ()) -> None:
+    """ArgumentError for a state of something else."""
+    if set(state) - set(optional) != set(keys):
+        found = ", ".join(sorted(map(str, state))) or "nothing"
+        raise ArgumentError(f"the state has {found}; {type(kept).__name__} keeps {', '.join(keys)}")
 
 
 def flat_on_host(tensor: Tensor, name: str) -> Tensor:
@@ -95,6 +103,7 @@ class PlanCompressor(Compressor):
         super().__init__(average and not self._votes, self._uniform)
         self._steps = Steps()
         self._states: Dict[str, State] = {}
+        self._about: Dict[str, Tuple[int, torch.dtype]] = {}  # elements and type of the states' tensors
         self._loaded: Dict[str, bytes] = {}
         self._rooms: Dict[Tuple[int, torch.dtype], int] = {}
 
@@ -112,9 +121,9 @@ class PlanCompressor(Compressor):
         plan = self.plan_for(flat.numel())
         options: Dict[str, Any] = {
             "step": step, "seed": self._seed, "private_seed": rank_of(self._group), "key": key, "tag": tag,
-            "state": self._state(name, plan, flat),
         }  # fmt: skip
         try:
+            options["state"] = self._state(name, plan, flat)
             payload = [self._encode(flat, plan, options).to(tensor.device)]
         except Error as error:
             error.args = (f"{name}: {error}",)
@@ -171,7 +180,11 @@ class PlanCompressor(Compressor):
 
     def refuses(self, memory: Memory) -> Optional[str]:
         plan = str(self.plan_for(1024))
-        if self.keeps and "feedback=momentum" not in plan and getattr(memory, "keeps_what_was_not_sent", False):
+        if not getattr(memory, "keeps_what_was_not_sent", False):
+            return None
+        if self._votes:
+            return f"the vote of signs has no scale, so what is left of a tensor without its sign only grows: {plan}. Take memory none"
+        if self.keeps and "feedback=momentum" not in plan:
             return f"the plan has a feedback of its own: {plan}. Take memory none"
         return None
 
@@ -180,23 +193,52 @@ class PlanCompressor(Compressor):
     def _state(self, name: str, plan: Plan, flat: Tensor) -> Optional[State]:
         if not self.keeps:
             return None
+        about, before = (flat.numel(), flat.dtype), self._about.get(name)
+        if before not in (None, about):
+            raise ArgumentError(
+                f"it has {about[0]} elements of {about[1]}, its state is of {before[0]} of {before[1]}:"  # type: ignore[index]
+                f" names are of one size and type; the communicator's reset({name!r}) forgets it"
+            )
         state = self._states.get(name)
         if state is None:
             state = State(plan, flat)
             if name in self._loaded:
-                state = State.from_bytes(self._loaded.pop(name))
-            self._states[name] = state
+                state = State.from_bytes(self._loaded[name])
+                state.check(plan, flat)
+                del self._loaded[name]
+            self._states[name], self._about[name] = state, about
         return state
+
+    @property
+    def kind(self) -> str:
+        """The plan, less its parameters: another ratio may go on."""
+        return re.sub(r"\([^)]*\)", "", str(self.plan_for(1024)))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(each.size for each in self._states.values()) + sum(map(len, self._loaded.values()))
+
+    def reset(self, name: Optional[str] = None) -> None:
+        for kept in (self._states, self._about, self._loaded):
+            if name is None:
+                kept.clear()
+            else:
+                kept.pop(name, None)
 
     def state_dict(self) -> Dict[str, Any]:
         # What was loaded and not used yet is kept as well.
         kept = {**self._loaded, **{name: each.to_bytes() for name, each in self._states.items()}}
         states = {name: torch.frombuffer(bytearray(each), dtype=torch.uint8) for name, each in kept.items()}
-        return {"steps": dict(self._steps.steps), "states": states}
+        about = {name: [elements, str(dtype).removeprefix("torch.")] for name, (elements, dtype) in self._about.items()}
+        return {"steps": dict(self._steps.steps), "states": states, "about": about}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
+        require_keys(self, state, "steps", "states", optional=("about",))
+        if state["states"] and not self.keeps:
+            raise ArgumentError(f"the state has feedback of {', '.join(state['states'])}, the plan keeps none: {self.plan_for(1024)}")
+        self.reset()
         self._steps.steps = dict(state["steps"])
-        self._states.clear()
+        self._about = {name: (elements, getattr(torch, dtype)) for name, (elements, dtype) in state.get("about", {}).items()}
         self._loaded = {name: each.numpy().tobytes() for name, each in state["states"].items()}
 
 
@@ -230,6 +272,7 @@ class VoteCompressor(PlanCompressor):
 
     def __init__(self, plan: str, **options: Any) -> None:
         super().__init__(plan, average=False, **options)
+        self._votes = True
 
     def finish(self, total: Tensor) -> Tensor:
         return torch.where(total >= 0, 1.0, -1.0)
@@ -241,9 +284,18 @@ class EFSignCompressor(PlanCompressor):
 
     def __init__(self, plan: str, lr: float, **options: Any) -> None:
         super().__init__(plan, **options)
+        self.lr = lr
+
+    @property
+    def lr(self) -> float:
+        """It may be set, before a step; `set_lr` of the communicator sets the memory's, too."""
+        return self._lr
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
         if not lr > 0:
             raise ArgumentError(f"lr is {lr!r}, not above 0")
-        self.lr = lr
+        self._lr = lr
 
     def finish(self, total: Tensor) -> Tensor:
         return total.div_(self.lr)
@@ -252,106 +304,6 @@ class EFSignCompressor(PlanCompressor):
         if getattr(memory, "lr", None) != self.lr:
             return f"the result is divided by lr = {self.lr:g}, which memory efsignsgd of the same lr multiplies by first"
         return None
-
-
-# ---- What all-reduce can add up -----------------------------------------------------------------
-
-
-class NoneCompressor(Compressor):
-    """Nothing is done. The payload is the tensor's values, [d], not a copy."""
-
-    linear, sparse = True, False
-
-    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
-        payload = [tensor.detach().reshape(-1)]
-        count(payload, tensor)
-        return payload, Context(tensor.shape, tensor.dtype, None)
-
-    def decompress(self, tensors: Sequence[Tensor], ctx: Context) -> Tensor:
-        return tensors[0].to(ctx.dtype, copy=True).view(ctx.shape)
-
-
-class HalfCompressor(NoneCompressor):
-    """The payload is the values in 16 bits, [d]; what is larger than the type's largest number becomes that.
-
-    dtype  torch.float16 or torch.bfloat16
-    """
-
-    def __init__(self, dtype: torch.dtype = torch.float16) -> None:
-        super().__init__()
-        if dtype not in (torch.float16, torch.bfloat16):
-            raise ArgumentError(f"{dtype} is neither torch.float16 nor torch.bfloat16")
-        self.dtype = dtype
-
-    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], Context]:
-        if not tensor.is_floating_point():
-            raise ArgumentError(f"{name} is {tensor.dtype}: floating-point numbers are sent in 16 bits")
-        flat, most = tensor.detach().reshape(-1), torch.finfo(self.dtype).max
-        if torch.finfo(flat.dtype).max > most:
-            flat = flat.clamp(-most, most)
-        payload = [flat.to(self.dtype)]
-        count(payload, tensor)
-        return payload, Context(tensor.shape, tensor.dtype, None)
-
-
-class RandomContext(NamedTuple):
-    """indices [k] int64: the same on every rank, since name, step and seed decide them."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-    indices: Tensor
-
-
-class RandomKCompressor(Compressor):
-    """Random-k (Stich et al. 2018): the values at positions that all ranks draw alike, without replacement.
-
-    compress_ratio  of k to d, above 0; k is int(d * ratio), at least 1
-    seed            the same on every rank; no random generator of torch's is touched
-
-    The payload is the values alone, [k] of the tensor's type, so all-reduce can add them up.
-    """
-
-    linear, sparse = True, True
-
-    def __init__(self, compress_ratio: float = 0.3, *, seed: int = 0) -> None:
-        super().__init__()
-        self.compress_ratio, self._seed, self._steps = require_ratio(compress_ratio), seed, Steps()
-
-    def sparsify(self, elements: int) -> str:
-        return f"random(count={max(1, count_of(self.compress_ratio, elements))})"
-
-    def compress(self, tensor: Tensor, name: str) -> Tuple[List[Tensor], RandomContext]:
-        step, key = self._steps.next(name)
-        flat = flat_on_host(tensor, name)
-        plan = f"sparsify={self.sparsify(flat.numel())} index=raw value=raw"
-        chosen = decode(encode(flat, plan, step=step, seed=self._seed, key=key), sparse=True, like=flat, tensors=0)
-        payload = [chosen.values.to(tensor.device)]
-        count(payload, tensor)
-        return payload, RandomContext(tensor.shape, tensor.dtype, chosen.indices.to(tensor.device))
-
-    def skip(self, name: str) -> None:
-        self._steps.next(name)
-
-    def decompress(self, tensors: Sequence[Tensor], ctx: RandomContext) -> Tensor:
-        out = torch.zeros(ctx.shape, dtype=ctx.dtype, device=tensors[0].device)
-        self.decompress_add(tensors, ctx, out)
-        return out
-
-    def decompress_add(self, tensors: Sequence[Tensor], ctx: RandomContext, out: Tensor, scale: float = 1.0) -> None:
-        if tensors[0].shape != ctx.indices.shape:
-            raise CorruptFrame(f"{tensors[0].numel()} values for the {len(ctx.indices)} positions that this rank has drawn")
-        out.view(-1).index_add_(0, ctx.indices.to(out.device), tensors[0].to(out.dtype), alpha=scale)
-
-    def merge(self, payloads: Sequence[Sequence[Tensor]], ctx: RandomContext) -> Tensor:
-        if type(self).aggregate is not Compressor.aggregate:
-            return super().merge(payloads, ctx)
-        return self.decompress([Compressor.aggregate(self, [each[0] for each in payloads])], ctx)
-
-    def state_dict(self) -> Dict[str, Any]:
-        return {"steps": dict(self._steps.steps)}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        self._steps.steps = dict(state["steps"])
 
 
 def sparse_of(frame: Any, like: Tensor) -> Sparse:

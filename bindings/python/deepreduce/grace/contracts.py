@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import abc
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 import torch.distributed as dist
@@ -70,6 +70,19 @@ class Compressor(abc.ABC):
         """Why it does not go with a memory; None if it does."""
         return None
 
+    @property
+    def kind(self) -> str:
+        """What a state is of: one of another kind is refused."""
+        return type(self).__name__
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps from step to step, of all names."""
+        return 0
+
+    def reset(self, name: Optional[str] = None) -> None:  # noqa: B027
+        """Forgets what it keeps of a name, or of all of them, and frees that memory. Random numbers go on."""
+
     def state_dict(self) -> Dict[str, Any]:
         """What it keeps from step to step, for torch.save."""
         return {}
@@ -96,6 +109,14 @@ class Memory(abc.ABC):
     def refuses(self, compressor: Compressor) -> Optional[str]:
         """Why it does not go with a compressor; None if it does."""
         return None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps from step to step, of all names."""
+        return 0
+
+    def reset(self, name: Optional[str] = None) -> None:  # noqa: B027
+        """Forgets what it keeps of a name, or of all of them, and frees that memory."""
 
     def state_dict(self) -> Dict[str, Any]:
         """What it keeps from step to step, for torch.save."""
@@ -180,9 +201,10 @@ class Communicator:
         payload: Sequence[Tensor] = []
         ctx, error, reduces = None, None, getattr(codec, "reduces", False)
         try:
+            name = _checked(tensor, name)
             compensated = self.memory.compensate(tensor, name)
         except Exception as caught:  # a user's memory raises anything; the others wait for this rank
-            error = caught
+            error, name = caught, str(name)
             getattr(codec, "skip", lambda _: None)(name)
         try:
             if error is None:
@@ -195,7 +217,12 @@ class Communicator:
                 raise
             error = caught
         timer["en/decoding"] += time.perf_counter() - begin
-        handles = self.async_send(payload, name) if error is None else self.async_refuse(name, error)
+        try:
+            handles = self.async_send(payload, name) if error is None else self.async_refuse(name, error)
+        except Error:
+            if error is None:
+                self._take_back(name, payload, ctx)
+            raise
         return Sent(handles, name, payload, error), ctx
 
     def receive_step(self, handles: Any, ctx: Any) -> Tensor:
@@ -207,11 +234,14 @@ class Communicator:
                 raise handles.error from None
             if not isinstance(error, Error):
                 raise
-            codec = self._codec()
-            self.memory.take_back(handles.name, codec, handles.payload, ctx)
-            getattr(codec, "take_back", lambda *_: None)(handles.name, handles.payload, ctx)
+            self._take_back(handles.name, handles.payload, ctx)
             raise self._named(error) from None
         return received
+
+    def _take_back(self, name: str, payload: Sequence[Tensor], ctx: Any) -> None:
+        codec = self._codec()
+        getattr(self.memory, "take_back", lambda *_: None)(name, codec, payload, ctx)
+        getattr(codec, "take_back", lambda *_: None)(name, payload, ctx)
 
     def async_send(self, tensors: Sequence[Tensor], name: str) -> Any:
         """Begins to send what a compress gave; what comes back goes to `wait_receive`."""
@@ -259,14 +289,64 @@ class Communicator:
             error.args = (f"rank {error.rank}: {str(error).removeprefix(f'frame {error.frame}: ')}",)
         return error
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that memory and compressor keep from step to step, of all names."""
+        return sum(getattr(each, "nbytes", 0) for each in (self.memory, self.compressor))
+
+    def reset(self, name: Optional[str] = None) -> None:
+        """Forgets a name, or all of them: what memory and compressor keep, which is freed, and the sizes that the ranks have
+        agreed on. Its next tensor may have another shape and type. All ranks call it."""
+        for each in (self.memory, self.compressor):
+            getattr(each, "reset", lambda _: None)(name)
+        if name is None:
+            self._sizes.clear()
+        else:
+            self._sizes.pop(name, None)
+
+    def set_lr(self, lr: float) -> None:
+        """The learning rate of the next step, for what goes by it: memory and compressor efsignsgd. All ranks call it."""
+        followers = [each for each in (self.memory, self.compressor) if hasattr(each, "lr")]
+        if not followers:
+            names = " and ".join(type(each).__name__ for each in (self.memory, self.compressor))
+            raise ArgumentError(f"neither {names} goes by a learning rate: efsignsgd does")
+        for each in followers:
+            each.lr = lr
+
     def state_dict(self) -> Dict[str, Any]:
-        """Memory and compressor of this rank. Each rank saves its own."""
-        return {"memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
+        """Memory and compressor of this rank, and what they are. Each rank saves its own."""
+        return {"of": self._kinds(), "memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes what `state_dict` gave on this rank; the steps that follow are the same, bit for bit."""
+        """Takes what `state_dict` gave on this rank; the steps that follow are the same, bit for bit.
+
+        Raises ArgumentError for what is no such state, and for one of another compressor or memory.
+        """
+        found = sorted(map(str, state)) if isinstance(state, Mapping) else [type(state).__name__]
+        if not {"memory", "compressor"} <= set(found):
+            raise ArgumentError(f"a communicator's state has memory and compressor, this one {', '.join(found) or 'nothing'}")
+        for role, here in self._kinds().items():
+            saved = state.get("of", {}).get(role, here)
+            if saved != here:
+                raise ArgumentError(f"the state is of {role} {saved}, this one is {here}: what one keeps is nothing to the other")
         self.memory.load_state_dict(state["memory"])
         self.compressor.load_state_dict(state["compressor"])
+
+    def _kinds(self) -> Dict[str, str]:
+        return {
+            "memory": type(self.memory).__name__,
+            "compressor": getattr(self.compressor, "kind", type(self.compressor).__name__),
+        }
+
+
+def _checked(tensor: Any, name: Any) -> str:
+    """The name. ArgumentError for what is no tensor or no name."""
+    if not isinstance(name, str):
+        raise ArgumentError(f"the name of a tensor is a str, not {name!r}")
+    if not torch.is_tensor(tensor):
+        told = "None: a parameter without a gradient is left out, on all ranks" if tensor is None else type(tensor).__name__
+        raise ArgumentError(f"{name} is no tensor but {told}")
+    return name
 
 
 def global_rank(group: Any, rank: int) -> int:

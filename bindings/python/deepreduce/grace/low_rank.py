@@ -72,7 +72,7 @@ class PowerSGDCompressor(Compressor):
                 error = caught
         if name not in self._sizes:
             try:
-                wire.agree_on(name, factor.numel(), error, "numbers")
+                wire.agree_on(name, factor.numel(), error, "factors of powersgd, by an all-reduce", "numbers")
             except Exception:
                 if transform is not None:
                     transform.cancel()
@@ -110,7 +110,10 @@ class PowerSGDCompressor(Compressor):
                 transform.load_state(self._loaded.pop(name).numpy())
             self._transforms[name] = transform
         if transform.shapes != shapes:
-            raise ArgumentError(f"{name} has shape {tuple(x.shape)} on {ranks} ranks, its factors are of {transform.shapes}")
+            raise ArgumentError(
+                f"{name} has shape {tuple(x.shape)} on {ranks} ranks, its factors are of {transform.shapes}:"
+                f" names are of one shape; the communicator's reset({name!r}) forgets it"
+            )
         return transform
 
     def decompress(self, tensors: Sequence[Tensor], ctx: Reduced) -> Tensor:
@@ -120,6 +123,18 @@ class PowerSGDCompressor(Compressor):
         if getattr(memory, "keeps_what_was_not_sent", False) and not isinstance(memory, PowerSGDMemory):
             return "what it keeps is the mean's error, not this rank's: take memory powersgd or none"
         return None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of factors and of what computes them."""
+        return sum(each.info().memory for each in self._transforms.values()) + sum(map(len, self._loaded.values()))
+
+    def reset(self, name: Optional[str] = None) -> None:
+        for kept in (self._transforms, self._loaded, self._sizes):
+            if name is None:
+                kept.clear()
+            else:
+                kept.pop(name, None)
 
     def state_dict(self) -> Dict[str, Any]:
         # What was loaded and not used yet is kept as well.

@@ -22,7 +22,8 @@ class NoneMemory(Memory):
 class KeptMemory(Memory):
     """Tensors by name, in the dicts that `_slots` names.
 
-    A tensor of another shape or type than the first under its name is an ArgumentError: `reset(name)` forgets the old one.
+    A tensor of another shape or type than the first under its name is an ArgumentError: the communicator's `reset(name)`
+    forgets the old one.
     """
 
     keeps_what_was_not_sent = True
@@ -59,11 +60,26 @@ class KeptMemory(Memory):
     def _kept(self, kept: Dict[str, Tensor], tensor: Tensor, name: str) -> Optional[Tensor]:
         """What is kept under the name, beside this tensor; None if that is the first."""
         found = kept.get(name)
-        if found is not None and found.shape != tensor.shape:
+        if found is None:
+            return None
+        of = self._type_of(name, found, tensor)
+        if found.shape != tensor.shape or of != tensor.dtype:
+            one, other = (tuple(tensor.shape), tuple(found.shape)) if found.shape != tensor.shape else (tensor.dtype, of)
+            what, verb = ("shape", "has shape") if found.shape != tensor.shape else ("type", "is")
             raise ArgumentError(
-                f"{name} has shape {tuple(tensor.shape)}, its residual {tuple(found.shape)}: names are of one shape; reset(name) forgets it"
+                f"{name} {verb} {one}, its residual {other}: names are of one {what}; the communicator's reset({name!r}) forgets it"
             )
-        return None if found is None else found.to(tensor.device)
+        return found.to(tensor.device)
+
+    def _type_of(self, name: str, kept: Tensor, tensor: Tensor) -> torch.dtype:
+        """The type of the tensors of which `kept` is left."""
+        return kept.dtype
+
+
+def require_lr(lr: float) -> float:
+    if not lr > 0:
+        raise ArgumentError(f"lr is {lr!r}, not above 0")
+    return lr
 
 
 class ResidualMemory(KeptMemory):
@@ -75,7 +91,16 @@ class ResidualMemory(KeptMemory):
 
     def __init__(self, beta: float = 1.0, gamma: float = 1.0, *, dtype: Optional[torch.dtype] = None) -> None:
         super().__init__()
-        self.beta, self.gamma, self._dtype = beta, gamma, dtype
+        self.beta, self._gamma, self._dtype = beta, gamma, dtype
+        self._types: Dict[str, torch.dtype] = {}  # of the tensors, where residuals have another
+
+    @property
+    def gamma(self) -> float:
+        return self._gamma
+
+    @gamma.setter
+    def gamma(self, gamma: float) -> None:
+        self._gamma = gamma
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
         kept = self._kept(self.residuals, tensor, name)
@@ -85,6 +110,7 @@ class ResidualMemory(KeptMemory):
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
         self._add(tensor.detach(), name, compressor, tensor_compressed, ctx, -1)
+        self._types[name] = tensor.dtype
 
     def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
         if name in self.residuals:
@@ -96,14 +122,43 @@ class ResidualMemory(KeptMemory):
         compressor.decompress_add(payload, ctx, residual, scale)
         self.residuals[name] = residual if self._dtype is None else residual.to(self._dtype)
 
+    def _type_of(self, name: str, kept: Tensor, tensor: Tensor) -> torch.dtype:
+        return kept.dtype if self._dtype is None else self._types.get(name, tensor.dtype)
+
+    def reset(self, name: Optional[str] = None) -> None:
+        super().reset(name)
+        self._types = {} if name is None else {each: kind for each, kind in self._types.items() if each != name}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self._types.clear()
+
 
 class EFSignSGDMemory(ResidualMemory):
     """residual + lr * tensor, from the first step on (Karimireddy et al. 2019). It goes with compressor efsignsgd, which
-    divides by the same lr."""
+    divides by the same lr.
+
+    lr  may be set, before a step; `set_lr` of the communicator sets both. The residual is of parameters, so it stays as it is
+    """
 
     def __init__(self, lr: float = 0.1) -> None:
-        super().__init__(1.0, lr)
-        self.lr = lr
+        super().__init__(1.0, require_lr(lr))
+
+    @property
+    def lr(self) -> float:
+        return self._gamma
+
+    @lr.setter
+    def lr(self, lr: float) -> None:
+        self._gamma = require_lr(lr)
+
+    gamma = lr  # what scales the tensor
+
+    def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        reason = self.refuses(getattr(compressor, "inner", compressor))
+        if reason:  # one of the two was set
+            raise ArgumentError(f"{name}: {reason}: set_lr of the communicator sets both")
+        super().update(tensor, name, compressor, tensor_compressed, ctx)
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if getattr(compressor, "lr", None) != self.lr:
@@ -112,16 +167,17 @@ class EFSignSGDMemory(ResidualMemory):
 
 
 class DgcMemory(KeptMemory):
-    """DGC's momentum correction (Lin et al. 2018): u = momentum * u + tensor, v = v + u; v is sent, and both become 0
-    where an element was sent (momentum factor masking).
+    """DGC's momentum correction (Lin et al. 2018): u = momentum * u + tensor, v = v + u; v is sent. Where an element was
+    sent, u becomes 0 (momentum factor masking), and v what the receivers do not see of it: 0 of exact values.
 
     momentum            0.9, say
     gradient_clipping   False; True: elements are cut to the root of the mean, over ranks, of the squared norm of the
                         tensor, which takes an all-reduce a tensor, as GRACE has it; a number N: a tensor whose L2 norm is
-                        above N / sqrt(ranks) is scaled down to that, as the paper has it, without an exchange
+                        above N / sqrt(ranks) is scaled down to that, without an exchange. The paper's norm is of a node's
+                        whole gradient: torch.nn.utils.clip_grad_norm_ before the steps clips by that
     world_size, group   ranks that clipping counts; None: torch.distributed's own
 
-    residuals is u, gradients is v, by name. If an exchange fails, what was sent is lost.
+    residuals is u, gradients is v, by name. If an exchange fails, what was sent goes back to v.
     """
 
     _slots = ("residuals", "gradients")
@@ -147,13 +203,22 @@ class DgcMemory(KeptMemory):
         return velocity
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        decoded = compressor.decompress(tensor_compressed, ctx)
         if isinstance(ctx, tuple) and len(ctx) == 3 and torch.is_tensor(ctx[1]) and ctx[1].dtype == torch.bool:
             sent = ctx[1].view(tensor.shape)  # GRACE's ctx: (shape, mask, number of elements)
         else:
-            sent = compressor.decompress(tensor_compressed, ctx) != 0
+            sent = decoded != 0
         momentum, velocity = self._next.pop(name)
         # Out of place: `tensor` is v, which the caller has.
-        self.residuals[name], self.gradients[name] = momentum.masked_fill(sent, 0), velocity.masked_fill(sent, 0)
+        left = velocity - decoded.view(velocity.shape)
+        left.masked_fill_(sent & ~left.isfinite(), 0)  # an infinity that was sent
+        self.residuals[name], self.gradients[name] = momentum.masked_fill(sent, 0), left
+
+    def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
+        if name in self.gradients:
+            velocity = self.gradients[name].clone(memory_format=torch.contiguous_format)
+            compressor.decompress_add(tensor_compressed, ctx, velocity)
+            self.gradients[name] = velocity
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if compressor.sparse is False:

@@ -9,17 +9,8 @@ from typing import Any, Callable, Dict, Mapping, Tuple, Type
 import torch
 
 from ..errors import ArgumentError
-from .compressors import (
-    EFSignCompressor,
-    HalfCompressor,
-    NoneCompressor,
-    PlanCompressor,
-    RandomKCompressor,
-    Sparsifier,
-    VoteCompressor,
-    count_of,
-    require_ratio,
-)
+from .addable import HalfCompressor, NoneCompressor, RandomKCompressor
+from .compressors import EFSignCompressor, PlanCompressor, Sparsifier, VoteCompressor, count_of, require_ratio
 from .contracts import Compressor
 from .low_rank import PowerSGDCompressor
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..encoding import encode
 from ..errors import CorruptFrame
-from .compressors import Steps, count_of, flat_on_host, require_ratio, sparse_of
+from .compressors import Steps, count_of, flat_on_host, require_keys, require_ratio, sparse_of
 from .contracts import Compressor
 from .factory import named
 from .method_table import TOP_K_KERNELS, Threshold, dgc, top_k
@@ -74,6 +74,7 @@ class PairCompressor(Compressor):
         return {"steps": dict(self._steps.steps)}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
+        require_keys(self, state, "steps")
         self._steps.steps = dict(state["steps"])
 
 

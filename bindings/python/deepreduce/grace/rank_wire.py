@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any, List, Optional, Sequence
 
 import torch
@@ -49,14 +50,32 @@ class Wire:
         raised.rank = first
         raise raised
 
-    def agree_on(self, name: str, size: int, error: Optional[Exception], unit: str = "bytes") -> None:
-        """The first step of a name whose payloads have one size: raises, on all ranks, unless that is so."""
-        sizes = [row[0] for row in self.gather_numbers([REFUSED if error else size])]
+    def agree_on(self, name: str, size: int, error: Optional[Exception], form: str, unit: str = "bytes") -> None:
+        """The first step of a name whose payloads have one size: raises, on all ranks, unless that is so.
+
+        form  what this rank sends, in words, as `gather_sizes` has it
+        """
+        sizes = self.gather_sizes(name, size, error, form)
         if REFUSED in sizes:
             self.raise_failure(name, error)
         if len(set(sizes)) > 1:
             told = ", ".join(f"rank {global_rank(self.group, rank)} {each}" for rank, each in enumerate(sizes))
             raise ArgumentError(f"{name}: the ranks' payloads should be of one size, but have {unit}: {told}")
+
+    def gather_sizes(self, name: str, size: int, error: Optional[Exception], form: str) -> List[int]:
+        """The sizes of all ranks' payloads, or REFUSED.
+
+        form  what this rank sends, in words, the same on all ranks: otherwise one would wait for what another does not send.
+              ArgumentError, on all ranks, that tells them
+        """
+        rows = self.gather_numbers([REFUSED if error else size, zlib.crc32(form.encode())])
+        if len({form for size, form in rows if size != REFUSED}) > 1 and all(size != REFUSED for size, _ in rows):
+            own = torch.frombuffer(bytearray(form.encode()[:_WORDS].ljust(_WORDS, b"\0")), dtype=torch.uint8).to(self.device)
+            forms = [bytes(each.tolist()).rstrip(b"\0").decode(errors="ignore") for each in self._gather(own)]
+            other = next(rank for rank, each in enumerate(forms) if each != forms[0])
+            told = ", ".join(f"rank {global_rank(self.group, rank)} sends {forms[rank]}" for rank in (0, other))
+            raise ArgumentError(f"{name}: {told}: compressor and communicator are the same on all ranks")
+        return [size for size, _ in rows]
 
     def _gather(self, own: Tensor) -> List[Tensor]:
         all_of_them = [torch.empty_like(own) for _ in range(self.size)]
@@ -70,4 +89,7 @@ def reason(name: str, error: Exception) -> str:
 
 
 def other_size(name: str, found: int, agreed: int, unit: str = "bytes") -> ArgumentError:
-    return ArgumentError(f"{name}: the payload has {found} {unit}, before it had {agreed}: payloads of a name are of one size")
+    return ArgumentError(
+        f"{name}: the payload has {found} {unit}, before it had {agreed}: payloads of a name are of one size;"
+        f" the communicator's reset({name!r}) forgets it"
+    )

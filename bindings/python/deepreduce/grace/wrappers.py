@@ -4,7 +4,7 @@ indices, values, or both. Its names and keys; the frames are the library's."""
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..header import inspect
 from ..plan import Plan, as_plan
 from ..tensor import Sparse
-from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, sparse_of
+from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, require_keys, sparse_of
 from .contracts import Communicator, Compressor, rank_of
 from .factory import UnknownName, grace_from_params
 from .meters import count
@@ -188,7 +188,20 @@ class SparseWrapper(Compressor):
     def state_dict(self) -> Dict[str, Any]:
         return {"plans": self._plans.state_dict(), "steps": dict(self._steps.steps), "sparsifier": self.sparsifier.state_dict()}
 
+    @property
+    def kind(self) -> str:
+        return f"{type(self).__name__} of {self.sparsifier.kind}: {self._plans.kind}"
+
+    @property
+    def nbytes(self) -> int:
+        return self._plans.nbytes + self.sparsifier.nbytes
+
+    def reset(self, name: Optional[str] = None) -> None:
+        self._plans.reset(name)
+        self.sparsifier.reset(name)
+
     def load_state_dict(self, state: Dict[str, Any]) -> None:
+        require_keys(self, state, "plans", "steps", "sparsifier")
         self._plans.load_state_dict(state["plans"])
         self._steps.steps = dict(state["steps"])
         self.sparsifier.load_state_dict(state["sparsifier"])

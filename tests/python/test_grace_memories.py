@@ -1,0 +1,262 @@
+"""What memories and compressors of deepreduce.grace keep, in one process: of what was sent, how much, and of which state."""
+
+import importlib.util
+
+import pytest
+
+pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+if not importlib.util.find_spec("torch"):
+    pytest.skip("torch is missing: pip install torch", allow_module_level=True)
+
+import torch  # noqa: E402
+from test_grace_methods import make, normal, there_and_back  # noqa: E402
+
+import deepreduce  # noqa: E402
+from deepreduce import grace  # noqa: E402
+from deepreduce.grace import pairs  # noqa: E402
+
+
+def gathered(**params):
+    return grace.grace_from_params({"communicator": "allgather", "plan": "sparsify=topr(ratio=0.1) feedback=residual", **params})
+
+
+def kept_after(grc, x, name="w"):
+    """A step of one rank, less the exchange: (payload, ctx)."""
+    compensated = grc.memory.compensate(x, name)
+    payload, ctx = grc.compressor.compress(compensated, name)
+    grc.memory.update(compensated, name, grc.compressor, payload, ctx)
+    return payload, ctx
+
+
+# ---- Of what was transmitted --------------------------------------------------------------------
+
+
+def test_the_residual_is_of_what_was_transmitted():
+    """Lossy values and false positives, too."""
+    for wrapper in ({"index": "bloom", "policy": "p1", "fpr": 0.05, "value": "qsgd"}, {"index": "rle", "value": "polyfit"}):
+        compressor = grace.DeepReduce(make("topk", compress_ratio=0.1), wrapper)
+        memory, x = grace.ResidualMemory(), normal(5000)
+        payload, ctx = compressor.compress(memory.compensate(x, "w"), "w")
+        memory.update(x, "w", compressor, payload, ctx)
+        assert torch.allclose(memory.residuals["w"], x - compressor.decompress(payload, ctx), atol=1e-6)
+        assert not torch.allclose(memory.residuals["w"], x - there_and_back(make("topk", compress_ratio=0.1), x))
+
+
+LOSSY = {
+    "qsgd": lambda: grace.DeepReduce(make("topk", compress_ratio=0.1), {"index": "rle", "value": "qsgd"}),
+    "polyfit": lambda: grace.DeepReduce(make("topk", compress_ratio=0.1), {"index": "bloom", "fpr": 0.05, "value": "polyfit"}),
+    "tbq": lambda: make("tbq", threshold=0.5), "adaq": lambda: make("adaq"), "skcompress": lambda: make("skcompress"),
+    "topk": lambda: make("topk", compress_ratio=0.1), "dgc": lambda: make("dgc", compress_ratio=0.1),
+    "a pair": lambda: pairs.DgcCompressor(0.1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", LOSSY)
+def test_dgc_keeps_what_lossy_values_leave(kind):
+    """Without momentum what was sent and what is kept are what was given; where something was sent the momentum is 0."""
+    compressor, memory, x = LOSSY[kind](), grace.DgcMemory(0.0), normal(5000)
+    total = torch.zeros(5000)
+    for _ in range(20):
+        velocity = memory.compensate(x, "w")
+        payload, ctx = compressor.compress(velocity, "w")
+        memory.update(velocity, "w", compressor, payload, ctx)
+        sent = compressor.decompress(payload, ctx)
+        total += sent
+        assert not memory.residuals["w"][sent != 0].any() and memory.residuals["w"][sent == 0].any()
+    assert torch.allclose(total + memory.gradients["w"], 20 * x, atol=1e-3)
+    if kind in ("topk", "dgc", "a pair"):  # exact values leave nothing
+        assert not memory.gradients["w"][sent != 0].any()
+    else:
+        assert memory.gradients["w"][sent != 0].any()
+
+
+def test_an_infinity_that_was_sent_is_not_kept():
+    memory, compressor, x = grace.DgcMemory(0.9), make("topk", compress_ratio=0.1), normal(100)
+    x[3] = float("inf")
+    velocity = memory.compensate(x, "w")
+    memory.update(velocity, "w", compressor, *compressor.compress(velocity, "w"))
+    assert memory.gradients["w"].isfinite().all()
+
+
+# ---- Learning rates -----------------------------------------------------------------------------
+
+
+def test_efsignsgd_follows_a_schedule():
+    """Memory and compressor multiply and divide by the same rate, and the residual, of parameters, stays (the paper's)."""
+    grc, kept, x = gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1), torch.zeros(200), normal(200)
+    for step in range(6):
+        lr = (0.1, 0.1, 0.1, 0.01, 0.01, 0.003)[step]
+        if step == 3:
+            grc.memory.lr = grc.compressor.lr = lr  # as a script of GRACE's may do
+        if step == 5:
+            grc.set_lr(lr)
+        assert grc.memory.lr == grc.memory.gamma == grc.compressor.lr == lr
+        payload, ctx = kept_after(grc, x)
+        p = lr * x + kept
+        sent = p.abs().mean() * torch.where(p >= 0, 1.0, -1.0)
+        kept = p - sent
+        assert torch.allclose(grc.memory.residuals["w"], kept, atol=1e-6), step
+        assert torch.allclose(grc.compressor.merge([payload], ctx), sent / lr, rtol=1e-4), step
+
+
+def test_rates_that_differ_are_refused():
+    grc = gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1)
+    grc.memory.lr = 0.01
+    with pytest.raises(deepreduce.ArgumentError, match="w: .*lr = 0.01.*set_lr of the communicator"):
+        kept_after(grc, normal(20))
+    for part in (grc.memory, grc.compressor):
+        with pytest.raises(deepreduce.ArgumentError, match="lr is 0, not above 0"):
+            part.lr = 0
+    with pytest.raises(deepreduce.ArgumentError, match="neither ResidualMemory and Sparsifier goes by a learning rate"):
+        gathered(compressor="topk", memory="residual").set_lr(0.1)
+
+
+# ---- Measured, freed, of one shape and type -----------------------------------------------------
+
+
+def test_memories_are_measured_reset_saved_and_refuse_other_shapes():
+    compressor = make("topk", compress_ratio=0.1)
+    for memory, bytes_each in ((grace.ResidualMemory(), 4), (grace.ResidualMemory(dtype=torch.float16), 2), (grace.DgcMemory(0.9), 8)):
+        for name, size in (("a", 100), ("b", 50)):
+            x = memory.compensate(normal(size), name)
+            memory.update(x, name, compressor, *compressor.compress(x, name))
+        assert memory.nbytes == 150 * bytes_each and set(memory.residuals) == {"a", "b"}
+        with pytest.raises(deepreduce.ArgumentError, match=r"b has shape \(60,\), its residual \(50,\).*reset\('b'\) forgets it"):
+            memory.compensate(normal(60), "b")
+        with pytest.raises(deepreduce.ArgumentError, match="b is torch.bfloat16, its residual torch.float32: names are of one type"):
+            memory.compensate(normal(50).bfloat16(), "b")
+        saved = memory.state_dict()
+        memory.reset("b")
+        assert memory.nbytes == 100 * bytes_each
+        memory.compensate(normal(60), "b")
+        memory.load_state_dict(saved)
+        assert memory.nbytes == 150 * bytes_each
+        memory.reset()
+        assert memory.nbytes == 0
+        with pytest.raises(deepreduce.ArgumentError, match="the state has momenta; "):
+            memory.load_state_dict({"momenta": {}})
+
+
+KEEPERS = {  # bytes of a tensor of 100 elements, at least
+    "residual": ({"compressor": "topk", "memory": "residual"}, 400),
+    "signum": ({"compressor": "signum"}, 400),
+    "plan": ({"compressor": "plan", "memory": "none"}, 400),
+    "signum behind a memory of none": ({"compressor": "signum", "memory": "none", "momentum": 0.5}, 400),
+    "nothing": ({"compressor": "qsgd"}, 0),
+}
+
+
+@pytest.mark.parametrize("kind", KEEPERS)
+def test_communicators_are_measured_and_reset_with_all_that_they_keep(kind):
+    params, least = KEEPERS[kind]
+    grc = gathered(**params)
+    for name in ("a", "b"):
+        kept_after(grc, normal(100), name)
+    both = grc.nbytes
+    assert 2 * least <= both <= 2 * least + 100
+    loaded = gathered(**params)
+    loaded.load_state_dict(grc.state_dict())
+    assert loaded.nbytes == both  # before a step, too
+    if least:
+        for other in (normal(120), normal(100).bfloat16()):
+            for each in (grc, loaded):
+                with pytest.raises(deepreduce.ArgumentError, match=r"^a"):
+                    kept_after(each, other, "a")
+        with pytest.raises(deepreduce.ArgumentError, match=r"communicator's reset\('a'\) forgets it"):
+            kept_after(grc, normal(120), "a")
+    for each in (grc, loaded):
+        each.reset("a")
+        assert each.nbytes == both / 2
+        kept_after(each, normal(120), "a")  # as the error says
+        kept_after(each, normal(100), "b")
+        each.reset()
+        assert each.nbytes == 0
+        kept_after(each, normal(7), "b")
+
+
+def test_wrappers_measure_and_reset_what_they_wrap():
+    class Kept(grace.Compressor):
+        nbytes = 7
+
+        def compress(self, tensor, name):
+            return (tensor.view(-1)[:1], torch.zeros(1, dtype=torch.int32)), tensor.size()
+
+        def decompress(self, tensors, ctx):
+            return torch.zeros(ctx)
+
+        def reset(self, name=None):
+            self.forgot = name
+
+    wrapper = grace.DeepReduce(Kept(), {"index": "rle", "value": "raw"})
+    assert wrapper.nbytes == 7
+    wrapper.reset("w")
+    assert wrapper.sparsifier.forgot == "w"
+
+
+def test_dgc_gives_bf16_for_bf16():
+    memory, compressor = grace.DgcMemory(0.9), make("topk", compress_ratio=0.1)
+    for _ in range(3):
+        velocity = memory.compensate(normal(100).bfloat16(), "w")
+        payload, ctx = compressor.compress(velocity, "w")
+        memory.update(velocity, "w", compressor, payload, ctx)
+        kept = (velocity, compressor.decompress(payload, ctx), memory.residuals["w"], memory.gradients["w"])
+        assert {each.dtype for each in kept} == {torch.bfloat16}
+
+
+def test_residuals_of_16_bits_know_the_type_of_their_tensors():
+    grc = grace.Allgather(make("topk"), grace.ResidualMemory(dtype=torch.float16))
+    kept_after(grc, normal(100))
+    kept_after(grc, normal(100))
+    with pytest.raises(deepreduce.ArgumentError, match="w is torch.bfloat16, its residual torch.float32"):
+        kept_after(grc, normal(100).bfloat16())
+    grc.reset("w")
+    kept_after(grc, normal(100).bfloat16())
+
+
+# ---- States that are of something else ----------------------------------------------------------
+
+
+def state_of(steps=2, **params):
+    grc = gathered(**params)
+    for _ in range(steps):
+        kept_after(grc, normal(50))
+    return grc.state_dict()
+
+
+@pytest.mark.parametrize("state, words", [
+    ({}, "has memory and compressor, this one nothing"),
+    (None, "this one NoneType"),
+    ({"memory": {}}, "this one memory"),
+    ({"memory": {}, "compressor": {}}, "the state has nothing; ResidualMemory keeps residuals"),
+    ({"memory": {"residuals": {}}, "compressor": {}}, "the state has nothing; Sparsifier keeps steps, states"),
+])  # fmt: skip
+def test_what_is_no_state_is_refused(state, words):
+    with pytest.raises(deepreduce.ArgumentError, match=words):
+        gathered(compressor="topk", memory="residual").load_state_dict(state)
+
+
+@pytest.mark.parametrize("saved, here, words", [
+    ({"compressor": "signum"}, {"compressor": "qsgd"}, "compressor feedback=momentum .*sign, this one is .*value=qsgd"),
+    ({"compressor": "topk"}, {"compressor": "randomk"}, "compressor sparsify=topr .*, this one is RandomKCompressor"),
+    ({"compressor": "topk", "memory": "dgc"}, {"compressor": "topk", "memory": "residual"},
+     "memory DgcMemory, this one is ResidualMemory"),
+    ({"compressor": "plan"}, {"compressor": "plan", "plan": "sparsify=topr(ratio=0.1) feedback=dgc"},
+     "feedback=residual .*feedback=dgc"),
+])  # fmt: skip
+def test_a_state_of_another_is_refused_by_name(saved, here, words):
+    grc = gathered(**here)
+    before = grc.state_dict()
+    with pytest.raises(deepreduce.ArgumentError, match=words):
+        grc.load_state_dict(state_of(**saved))
+    assert repr(grc.state_dict()) == repr(before)
+
+
+def test_a_state_of_another_ratio_goes_on():
+    grc = gathered(compressor="topk", memory="residual", compress_ratio=0.5)
+    grc.load_state_dict(state_of(compressor="topk", memory="residual", compress_ratio=0.1))
+    assert grc.memory.residuals["w"].any()
+
+
+def test_a_state_of_feedback_is_refused_by_a_plan_without():
+    with pytest.raises(deepreduce.ArgumentError, match="feedback of w, the plan keeps none"):
+        make("qsgd").load_state_dict(state_of(compressor="signum")["compressor"])
