@@ -51,7 +51,7 @@ void add_model(CLI::App& app, case_options& o) {
   add_time(app, "--rest", o.rest, "Likewise: optimizer, data");
   app.add_option("--batch", o.batch, "Samples of a rank's step, in place of the model's")
       ->check(finite)
-      ->check(CLI::PositiveNumber & CLI::Range(0.0, 1e9))
+      ->check(CLI::Range(1.0, 1e9))
       ->type_name("N");
 }
 
