@@ -175,7 +175,7 @@ class measurement {
     facts["tensor"] = name_of(g());
     facts["step"] = bench_.step + 1;
     if (facts.at("gradient_energy").is_null() && !told_not_finite_) {
-      console_.line(fmt::format("note: {}: a value is NaN or infinite: errors of lossy plans are undefined", label()));
+      console_.line(fmt::format("note: {}: a value is NaN or infinite: errors are undefined", label()));
       told_not_finite_ = true;
     }
     result_.subjects.push_back(std::move(facts));

@@ -91,9 +91,9 @@ double index_bound_bits(uint64_t d, uint64_t r) {
 }
 
 double quotient(double numerator, double denominator) {
-  // Of infinitely much only no error is a share.
-  if (denominator == 0 || !std::isfinite(denominator)) return numerator == 0 ? 0 : undefined;
-  return std::isfinite(numerator / denominator) ? numerator / denominator : undefined;
+  if (denominator == 0) return numerator == 0 ? 0 : undefined;
+  // Of infinitely much nothing is a share.
+  return std::isfinite(denominator) && std::isfinite(numerator / denominator) ? numerator / denominator : undefined;
 }
 
 timing summarize(std::vector<double> samples) {

@@ -170,7 +170,7 @@ def test_segments_are_coded_each_for_itself(tmp_path):
     file = tmp_path / "frame"
     run("encode", SYNTH, "--plan", plan, "--segment-rows", 1000, "--output", file)
     text = run("inspect", file).stdout.decode()
-    assert "1 tensor in 20 rows" in text
+    assert "1 tensor in 20 segments" in text
 
 
 def test_bundled_accumulators_and_gradients_are_the_default():
@@ -284,7 +284,7 @@ def test_table_fits_140_columns():
     (["inspect", "/"], "directory"),
     (["encode", SYNTH], "--plan"),
     (["nonsense"], "'nonsense'"),
-    ([], "subcommand"),
+    ([], "no command"),
 ])
 def test_misuse_exits_2_and_says_what_and_where(arguments, sentence):
     assert sentence in refusal(*arguments)
@@ -302,11 +302,11 @@ def test_inspect_tells_what_is_in_a_frame(bundled, tmp_path):
     file = tmp_path / "frame"
     run("encode", bundled, "--plan", EXACT, "--output", file)
     text = run("inspect", file).stdout.decode()
-    assert "59 tensors" in text and "a list" in text and f"{file.stat().st_size:,} bytes" in text
+    assert "59 tensors" in text and "decodes to a list of tensors" in text and f"{file.stat().st_size:,} bytes" in text
     assert text.count("golomb") == 59
     run("encode", SYNTH, "--plan", EXACT, "--output", file)
     text = run("inspect", file).stdout.decode()
-    assert "short form" in text and "1 tensor in 1 row" in text and "20,000" in text and "bytes of the payload" in text
+    assert "short form" in text and "1 tensor in 1 segment," in text and "20,000" in text and "bytes of the payload" in text
 
 
 def test_inspect_refuses_every_truncation_and_a_flipped_bit(tmp_path):
