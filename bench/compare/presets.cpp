@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <cstring>
 #include <string_view>
 
@@ -40,12 +41,14 @@ std::string preset_notes(const std::string& name) {
 
 std::string preset_table(const std::string& name) {
   std::string text;
+  size_t longest = 0;
+  for (const dr_preset* p : presets()) longest = std::max(longest, std::strlen(p->name));
   const char* set = "";
   for (const dr_preset* p : presets()) {
     if (!name.empty() && name != p->set && name != p->name) continue;
     if (std::strcmp(set, p->set) != 0) text += fmt::format("{}{}\n", text.empty() ? "" : "\n", p->set);
     set = p->set;
-    text += fmt::format("  {:<16} {}\n", p->name, p->plan) + indented(*p, 19);
+    text += fmt::format("  {:<{}} {}\n", p->name, longest, p->plan) + indented(*p, longest + 3);
   }
   return text;
 }
