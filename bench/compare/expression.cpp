@@ -35,7 +35,8 @@ bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c =
 std::string suggestions(const std::string& name, std::span<const std::string> columns) {
   std::string near, all;
   for (const std::string& c : columns) {
-    const bool alike = (name.size() > 2 && c.find(name) != c.npos) || distance(name, c) <= 2;
+    const bool alike =
+        (name.size() > 2 && c.find(name) != c.npos) || distance(name, c) <= std::min<size_t>(2, name.size() / 3);
     if (alike) near += (near.empty() ? "" : ", ") + c;
     all += (all.empty() ? "" : ", ") + c;
   }

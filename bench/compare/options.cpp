@@ -58,6 +58,10 @@ std::string no_nan(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? "'" + text + "' is not a number" : std::string();
 }
 
+std::string no_empty_text(const std::string& text) {
+  return text.find_first_not_of(' ') == text.npos ? "it says nothing" : std::string();
+}
+
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
 
 CLI::Option* add_output(CLI::App& app, std::string& path, const char* help) {
@@ -154,12 +158,14 @@ void add_report(CLI::App& app, std::string& path) {
 
 void add_questions(CLI::App& app, compare_options& o) {
   app.add_option("--where", o.where, "Only rows that meet this, such as 'total_error < 0.02 and bytes < 1e6'")
+      ->check(no_empty_text)
       ->type_name("CONDITION");
   app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; -COLUMN: descending")
       ->type_name("COLUMNS");
   app.add_flag("--pareto{COLUMNS}", o.pareto,
                std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);
   auto* best = app.add_option("--best", o.best, "The smallest plan that meets this, for each input and layer kind")
+                   ->check(no_empty_text)
                    ->type_name("CONDITION");
   app.add_option("--best-by", o.best_by, "What --best makes small instead of bytes, such as encode_ns+decode_ns")
       ->needs(best)
@@ -266,6 +272,10 @@ std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char*
   return list;
 }
 
+std::string with_help(const std::string& sentence, const std::string& help) {
+  return sentence + (sentence.ends_with('?') ? " " : "; ") + help;
+}
+
 // CLI11's sentences name what was not expected, but not what could have been meant.
 std::string parse_error(const CLI::App& app, const CLI::ParseError& e) {
   const std::vector<CLI::App*> parsed = app.get_subcommands();
@@ -275,17 +285,19 @@ std::string parse_error(const CLI::App& app, const CLI::ParseError& e) {
     std::vector<std::string> commands;
     for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
       commands.push_back(command->get_name());
-    return "no command '" + words.front() + "'" + suggested(words.front(), commands) + "; `deepreduce help` lists them";
+    return with_help("no command '" + words.front() + "'" + suggested(words.front(), commands),
+                     "`deepreduce help` lists them");
   }
-  const std::string command = parsed.front()->get_name(), help = "; `deepreduce help " + command + "` describes it";
+  const std::string command = parsed.front()->get_name(), help = "`deepreduce help " + command + "` describes it";
   const std::vector<std::string> extras = parsed.front()->remaining();
-  if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr || extras.empty()) return command + ": " + e.what() + help;
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr || extras.empty())
+    return with_help(command + ": " + e.what(), help);
   if (!extras.front().starts_with('-')) return command + ": '" + extras.front() + "' is one argument too many" + help;
   const std::string name = extras.front().substr(0, extras.front().find('='));
   std::vector<std::string> names;
   for (const CLI::Option* option : parsed.front()->get_options())
     for (const std::string& known : option->get_lnames()) names.push_back("--" + known);
-  return command + ": no option '" + name + "'" + suggested(name, names) + help;
+  return with_help(command + ": no option '" + name + "'" + suggested(name, names), help);
 }
 
 }  // namespace

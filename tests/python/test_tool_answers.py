@@ -103,6 +103,8 @@ def test_what_is_not_known_names_what_is_near(tmp_path):
     assert "no command 'comapre'; is it 'compare'?" in refusal("comapre")
     assert "compare: no option '--paln'; is it '--plan'?" in refusal("compare", SYNTH, "--paln", EXACT)
     assert "'stray' is one argument too many" in refusal("presets", "grace", "stray")
+    for option in ("--where", "--best"):
+        assert f"{option}: it says nothing" in refusal("compare", SYNTH, option, "")
     assert "a report is HTML" in refusal("compare", SYNTH, "--report", tmp_path / "r.pdf")
 
 
