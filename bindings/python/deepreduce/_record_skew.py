@@ -28,7 +28,8 @@ def skew_of(steps: Sequence[Sequence[float]]) -> Optional[float]:
     together = list(zip(*steps))
     if not together:
         return None
-    return max(0.0, statistics.median(max(each) for each in together) - statistics.median(each[0] for each in together))
+    behind: float = statistics.median(max(each) for each in together) - statistics.median(each[0] for each in together)
+    return max(0.0, behind)
 
 
 class Peers:

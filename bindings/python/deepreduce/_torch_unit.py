@@ -74,7 +74,7 @@ class Part:
 
     def tensor(self, position: int) -> torch.Tensor:
         """The one of items[position], where it was placed."""
-        return self._tensors[position]  # type: ignore[no-any-return]
+        return self._tensors[position]
 
     def release(self) -> None:
         """Others may use the states."""

@@ -302,7 +302,8 @@ class AllToAll(Communicator):
 
     @property
     def nbytes(self) -> int:
-        return super().nbytes + sum(each.numel() * each.element_size() for each in self.sums.values())
+        own: int = sum(each.numel() * each.element_size() for each in self.sums.values())
+        return super().nbytes + own
 
     def reset(self, name: Optional[str] = None) -> None:
         super().reset(name)

@@ -194,9 +194,9 @@ class PlanCompressor(Compressor):
         if not self.keeps:
             return None
         about, before = (flat.numel(), flat.dtype), self._about.get(name)
-        if before not in (None, about):
+        if before is not None and before != about:
             raise ArgumentError(
-                f"it has {about[0]} elements of {about[1]}, its state is of {before[0]} of {before[1]}:"  # type: ignore[index]
+                f"it has {about[0]} elements of {about[1]}, its state is of {before[0]} of {before[1]}:"
                 f" names are of one size and type; the communicator's reset({name!r}) forgets it"
             )
         state = self._states.get(name)

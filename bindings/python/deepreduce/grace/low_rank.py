@@ -127,7 +127,8 @@ class PowerSGDCompressor(Compressor):
     @property
     def nbytes(self) -> int:
         """Bytes of factors and of what computes them."""
-        return sum(each.info().memory for each in self._transforms.values()) + sum(map(len, self._loaded.values()))
+        factors: int = sum(each.info().memory for each in self._transforms.values())
+        return factors + sum(map(len, self._loaded.values()))
 
     def reset(self, name: Optional[str] = None) -> None:
         for kept in (self._transforms, self._loaded, self._sizes):
