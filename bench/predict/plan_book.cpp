@@ -58,9 +58,7 @@ std::u32string points_of(std::string_view text) {
   for (size_t at = 0; at < text.size();) {
     const auto first = static_cast<unsigned char>(text[at]);
     size_t more = first >= 0xf0 ? 3 : first >= 0xe0 ? 2 : first >= 0xc0 ? 1 : 0;
-    if (more >= text.size() - at) more = 0;
-    for (size_t i = 1; i <= more; ++i)
-      if ((text[at + i] & 0xc0) != 0x80) more = 0;
+    if (!is_utf8(text.substr(at, 1 + more))) more = 0;  // (0xc1 0x9b is no '[')
     char32_t point = more == 0 ? first : first & (0x3f >> more);
     for (size_t i = 1; i <= more; ++i) point = point << 6 | (text[at + i] & 0x3f);
     points += point;
