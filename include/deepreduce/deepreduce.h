@@ -139,8 +139,7 @@ typedef struct dr_preset {
   size_t struct_size;
   const char *name; /* "terngrad" */
   const char *set;  /* where it is from: "paper" (Xu et al. 2021), "grace" (Xu et al. 2021), … */
-  const char
-      *plan; /* without sparsify= and transform= it is for any sparsifier: topr(ratio=0.01) unless one is given */
+  const char *plan; /* without sparsify= and transform=: for any sparsifier; topr(ratio=0.01) unless one is given */
   const char *note; /* what differs from the method's paper; "" */
 } dr_preset;
 DR_API size_t dr_preset_count(void);
