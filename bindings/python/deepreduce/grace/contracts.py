@@ -20,7 +20,28 @@ from ..errors import ArgumentError, Error
 from .meters import timer
 
 
-class Compressor(abc.ABC):
+class Keeper:
+    """What compressors and memories keep from step to step: nothing, unless they say otherwise."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it keeps from step to step, of all names."""
+        return 0
+
+    def reset(self, name: Optional[str] = None) -> None:
+        """Forgets what it keeps of a name, or of all of them, and frees that memory. Random numbers go on."""
+
+    def state_dict(self) -> Dict[str, Any]:
+        """What it keeps from step to step, for torch.save."""
+        return {}
+
+    def load_state_dict(self, state: Dict[str, Any]) -> None:
+        """Takes what `state_dict` gave."""
+        if state:
+            raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
+
+
+class Compressor(Keeper, abc.ABC):
     """Makes tensors to send of a tensor, and the tensor of those.
 
     average                what is aggregated is divided by the number of ranks
@@ -75,25 +96,8 @@ class Compressor(abc.ABC):
         """What a state is of: one of another kind is refused."""
         return type(self).__name__
 
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it keeps from step to step, of all names."""
-        return 0
 
-    def reset(self, name: Optional[str] = None) -> None:  # noqa: B027
-        """Forgets what it keeps of a name, or of all of them, and frees that memory. Random numbers go on."""
-
-    def state_dict(self) -> Dict[str, Any]:
-        """What it keeps from step to step, for torch.save."""
-        return {}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes what `state_dict` gave."""
-        if state:
-            raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
-
-
-class Memory(abc.ABC):
+class Memory(Keeper, abc.ABC):
     """What was not sent, by the name of the tensor, for the next step."""
 
     @abc.abstractmethod
@@ -109,23 +113,6 @@ class Memory(abc.ABC):
     def refuses(self, compressor: Compressor) -> Optional[str]:
         """Why it does not go with a compressor; None if it does."""
         return None
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it keeps from step to step, of all names."""
-        return 0
-
-    def reset(self, name: Optional[str] = None) -> None:  # noqa: B027
-        """Forgets what it keeps of a name, or of all of them, and frees that memory."""
-
-    def state_dict(self) -> Dict[str, Any]:
-        """What it keeps from step to step, for torch.save."""
-        return {}
-
-    def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Takes what `state_dict` gave."""
-        if state:
-            raise ArgumentError(f"{type(self).__name__} keeps nothing, the state has {', '.join(map(str, state))}")
 
 
 class Sent(NamedTuple):
