@@ -292,7 +292,8 @@ std::string parse_error(const CLI::App& app, const CLI::ParseError& e) {
   const std::vector<std::string> extras = parsed.front()->remaining();
   if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr || extras.empty())
     return with_help(command + ": " + e.what(), help);
-  if (!extras.front().starts_with('-')) return command + ": '" + extras.front() + "' is one argument too many" + help;
+  if (!extras.front().starts_with('-'))
+    return with_help(command + ": '" + extras.front() + "' is one argument too many", help);
   const std::string name = extras.front().substr(0, extras.front().find('='));
   std::vector<std::string> names;
   for (const CLI::Option* option : parsed.front()->get_options())
