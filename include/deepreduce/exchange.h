@@ -211,8 +211,8 @@ DR_API dr_status dr_transform_begin(dr_transform *transform, const dr_tensor *te
 /* The factor to be all-reduced now: f32[count], valid until the next call of another function. ARGUMENT: no round. */
 DR_API dr_status dr_transform_factor(dr_transform *transform, float **factor, uint64_t *count);
 /* Takes the factor, which times `mean` is the mean over ranks. DR_PENDING: there is another one. DR_OK: the outputs
- * are written, and the round has ended. ARGUMENT (no round; `mean` is not finite; a value of the factor is not, which
- * all ranks see): cancel the round. */
+ * are written, and the round has ended. ARGUMENT (no round; `mean` is not finite; a value of the factor is not, or its
+ * mean exceeds 2^90 in the second factor, by which a residual could exceed f32: all ranks see that): cancel the round. */
 DR_API dr_status dr_transform_next(dr_transform *transform, float mean);
 enum {
   DR_TRANSFORM_KEEP = 1u << 0 /* the gradients go to the residual, as in an exchange that failed: pass them no more */

@@ -1,7 +1,7 @@
 #include "transform/lowrank.hpp"
 
 #include <algorithm>
-#include <bit>
+#include <cfloat>
 #include <cinttypes>
 #include <cmath>
 #include <cstring>
@@ -16,11 +16,14 @@ namespace {
 // At least so many elements, or columns, a task; at most so many tasks a tensor.
 constexpr uint64_t task_elements = uint64_t{1} << 16, task_columns = 2048, tasks_most = 1024;
 
-// Whether all of x times `by` are finite.
-bool all_finite(const float* x, uint64_t n, float by = 1) {
-  constexpr uint32_t exponent = 0x7f800000;
+// A product of P's row, which is no longer than 1, with a column of Q below this is below half a unit in the last place
+// of FLT_MAX: neither an output nor a residual leaves f32, whatever a rank sent.
+constexpr float second_most = 0x1p90f;
+
+// Whether no magnitude of x, times `by`, exceeds `most`; NaN does.
+bool all_within(const float* x, uint64_t n, float by = 1, float most = FLT_MAX) {
   bool bad = false;
-  for (uint64_t i = 0; i < n; ++i) bad |= (std::bit_cast<uint32_t>(by * x[i]) & exponent) == exponent;
+  for (uint64_t i = 0; i < n; ++i) bad |= !(std::abs(by * x[i]) <= most);
   return !bad;
 }
 
@@ -171,7 +174,7 @@ dr_status lowrank::begin(std::span<const float* const> gradients, std::span<floa
   // A value that is not finite makes its row's sums not finite: no product of it is.
   for (size_t i = 0; i < items_.size(); ++i) {
     const lowrank_item& item = items_[i];
-    if (!all_finite(first_.data() + item.p, item.dense ? item.elements() : item.rows * how_.rank))
+    if (!all_within(first_.data() + item.p, item.dense ? item.elements() : item.rows * how_.rank))
       return find_fault(i, error);
   }
   phase_ = 1;
@@ -198,25 +201,32 @@ dr_status lowrank::find_fault(size_t item, dr_error& error) const {
   return DR_E_ARGUMENT;
 }
 
-dr_status lowrank::check_factor(std::span<const float> factor, const char* name, float mean, dr_error& error) const {
+dr_status lowrank::check_factor(std::span<const float> factor, const char* name, float mean, float most,
+                                dr_error& error) const {
   // (A mean below 1 would hide nothing: infinities stay.)
-  if (all_finite(factor.data(), factor.size(), mean)) return DR_OK;
-  const auto at = std::find_if(factor.begin(), factor.end(), [=](float x) { return !std::isfinite(mean * x); });
+  if (all_within(factor.data(), factor.size(), mean, most)) return DR_OK;
+  const auto at = std::find_if(factor.begin(), factor.end(), [=](float x) { return !(std::abs(mean * x) <= most); });
   const auto where = static_cast<uint64_t>(at - factor.begin());
-  if (std::isfinite(*at))
-    fail(error, DR_E_ARGUMENT, "%s factor: element %" PRIu64 " is %g, which times the mean's %g exceeds f32", name,
-         where, static_cast<double>(*at), static_cast<double>(mean));
-  else
+  const double found = *at;
+  if (!std::isfinite(found))
     fail(error, DR_E_ARGUMENT,
          "%s factor: element %" PRIu64 " is %g after the all-reduce; a rank sent it, or the sum exceeds f32", name,
-         where, static_cast<double>(*at));
+         where, found);
+  else if (!std::isfinite(mean * *at))
+    fail(error, DR_E_ARGUMENT, "%s factor: element %" PRIu64 " is %g, which times the mean's %g exceeds f32", name,
+         where, found, static_cast<double>(mean));
+  else
+    fail(error, DR_E_ARGUMENT,
+         "%s factor: element %" PRIu64
+         " is %g after the all-reduce; its mean is above %g, and a residual could exceed f32",
+         name, where, found, static_cast<double>(most));
   error.where = where;
   return DR_E_ARGUMENT;
 }
 
 dr_status lowrank::advance(float mean, float scale, pool& workers, dr_error& error) {
   if (phase_ == 2) return finish(mean, scale, workers, error);
-  if (const dr_status s = check_factor(first_, "first", mean, error)) return s;
+  if (const dr_status s = check_factor(first_, "first", mean, FLT_MAX, error)) return s;
   dense_mean_ = mean;
   if (low_.empty()) return finish(mean, scale, workers, error);
   run(workers, low_.size(), [&](size_t i, size_t worker) {
@@ -233,7 +243,7 @@ dr_status lowrank::advance(float mean, float scale, pool& workers, dr_error& err
 }
 
 dr_status lowrank::finish(float mean, float scale, pool& workers, dr_error& error) {
-  if (const dr_status s = check_factor(second_, "second", mean, error)) return s;
+  if (const dr_status s = check_factor(second_, "second", mean, second_most, error)) return s;
   for (float& x : second_) x *= mean;
   run(workers, row_tasks_.size(), [&](size_t i, size_t) {
     const task& t = row_tasks_[i];

@@ -61,7 +61,8 @@ class lowrank {
   // What is to be all-reduced now.
   std::span<float> factor() const { return phase_ == 1 ? first_ : phase_ == 2 ? second_ : std::span<float>(); }
   // Takes the factor, which times `mean` is the mean over ranks. PENDING: there is another; OK: the outputs are written,
-  // times `scale`. ARGUMENT: a value of the factor, or it times `mean`, is not finite; the round is still under way.
+  // times `scale`. ARGUMENT: a value of the factor, or it times `mean`, is not finite, or beyond 2^90 in the second; the
+  // round is still under way.
   dr_status advance(float mean, float scale, pool& workers, dr_error& error);
   // Ends a round. keep: the gradients go to the residual; otherwise all is as before it.
   void cancel(bool keep);
@@ -98,7 +99,8 @@ class lowrank {
   void draw_column(size_t item, uint32_t column);
   void orthonormalise_q(size_t item, double* room);
   dr_status find_fault(size_t item, dr_error& error) const;
-  dr_status check_factor(std::span<const float> factor, const char* name, float mean, dr_error& error) const;
+  dr_status check_factor(std::span<const float> factor, const char* name, float mean, float most,
+                         dr_error& error) const;
   dr_status finish(float mean, float scale, pool& workers, dr_error& error);
 
   lowrank_options how_;

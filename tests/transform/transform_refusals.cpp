@@ -94,6 +94,28 @@ TEST_CASE("a mean that takes a factor out of f32 ends nothing and writes nothing
   }
 }
 
+TEST_CASE("no second factor takes a residual out of f32: beyond 2^90 it is refused, up to there it is applied") {
+  for (const float sent : {3e38f, std::nextafter(0x1p90f, 1e38f), -0x1p90f, 0x1p90f}) {
+    rank r(plan2, of);
+    r.draw(1);
+    const client::bytes before = r.state();
+    REQUIRE(r.begin() == DR_OK);
+    REQUIRE(dr_transform_next(r.handle, 1) == DR_PENDING);
+    const auto [at, n] = r.factor();
+    std::fill_n(at, n, sent);
+    const bool good = std::abs(sent) <= 0x1p90f;
+    CHECK(dr_transform_next(r.handle, 1) == (good ? DR_OK : DR_E_ARGUMENT));
+    if (!good) {
+      INFO(r.context.error());
+      CHECK(r.context.error().find("a residual could exceed f32") != std::string::npos);
+      CHECK(r.out[0] == floats(600, -7.0f));
+      CHECK(dr_transform_cancel(r.handle, 0) == DR_OK);
+      CHECK(r.state() == before);
+    }
+    for (const float x : r.residual(0)) CHECK(std::isfinite(x));
+  }
+}
+
 TEST_CASE("an output in the place of another tensor, which is still read, is refused") {
   rank r("transform=lowrank(rank=2) feedback=residual", {{20, 30}, {20, 30}});
   r.draw(1);
