@@ -9,20 +9,9 @@
 #include "deepreduce/exchange.h"
 
 using dr::fail;
+using dr::reported;
 
 struct dr_control : dr::controller {};
-
-namespace {
-
-template <class F>
-dr_status reported(dr_error* out, F&& f) noexcept {
-  dr_error error = dr::no_error();
-  const dr_status status = dr::guarded(error, [&] { return f(error); });
-  if (status) dr::hand_over(error, out);
-  return status;
-}
-
-}  // namespace
 
 dr_status dr_control_create(const char* options, const uint64_t* bytes, size_t rungs, dr_control** control,
                             dr_error* error) {

@@ -29,15 +29,6 @@ inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_C
                           decode_flags = DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE,
                           place_flags = DR_PLACE_ALLOW_HOST;
 
-// For functions that have no context: the error goes to the caller's dr_error.
-template <class F>
-dr_status reported(dr_error* out, F&& f) noexcept {
-  dr_error error = no_error();
-  const dr_status status = guarded(error, [&] { return f(error); });
-  if (status) hand_over(error, out);
-  return status;
-}
-
 // For functions with one: it remembers.
 template <class Context, class F>
 dr_status in_context(Context* context, F&& f) noexcept {
