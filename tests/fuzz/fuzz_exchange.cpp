@@ -2,7 +2,7 @@
 // them, or puts others in their place, with their checks put right. Every honest rank ends in time, with a status that it documents and a
 // rank to blame; what it held stays sound, its outputs are untouched if it failed, and a next exchange works or fails as cleanly.
 //
-// Input: ranks, schedule, plan, tensors; then for each message of the hostile rank what becomes of it.
+// Input: ranks, plan, schedule, tensors; then for each message of the hostile rank what becomes of it.
 #include <deepreduce/exchange.h>
 
 #include <cmath>
@@ -152,11 +152,19 @@ struct port {
 
 // ---- Ranks ----------------------------------------------------------------------------------------------
 
+// The tensors of all ranks, and what is asked of the exchange.
+struct task {
+  std::vector<uint32_t> rows;  // of each tensor
+  uint32_t width = 1;
+  bool sparse_in = false, sparse_out = false, sums = false, small_dense = false;
+};
+
 struct rank {
   port at;
   dr_context* context = nullptr;
   dr_exchange* exchange = nullptr;
   std::vector<std::vector<float>> in, out;
+  std::vector<std::vector<uint32_t>> keys, out_keys;  // of sparse ones
   std::vector<dr_tensor> tensors;
   std::vector<dr_tensor_out> outs;
   dr_status status = DR_PENDING;
@@ -166,33 +174,41 @@ struct rank {
     dr_context_destroy(context);
   }
 
-  bool create(network& net, uint32_t number, uint32_t ranks, const dr_plan* plan, const std::vector<uint32_t>& sizes) {
+  bool create(network& net, uint32_t number, uint32_t ranks, const dr_plan* plan, const task& what) {
     at = {&net, number};
     if (dr_context_create(nullptr, &context, nullptr)) wrong("no context");
-    for (const uint32_t n : sizes) {
-      std::vector<float>& values = in.emplace_back(n);
-      for (uint32_t i = 0; i < n; ++i) values[i] = static_cast<float>((i * 37 + number * 11) % 64) - 31;
-      out.emplace_back(n, untouched);
+    for (const uint32_t rows : what.rows) {
+      std::vector<uint32_t>& own = keys.emplace_back();  // every third row or so, others on each rank
+      for (uint32_t i = number % 3; i < rows && what.sparse_in; i += 2 + (i + number) % 3) own.push_back(i);
+      std::vector<float>& values = in.emplace_back((what.sparse_in ? own.size() : rows) * what.width);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 37 + number * 11) % 64) - 31;
+      out.emplace_back(size_t{rows} * what.width, untouched);
+      out_keys.emplace_back(what.sparse_out ? rows : 0);
     }
-    for (size_t i = 0; i < sizes.size(); ++i) {
+    for (size_t i = 0; i < what.rows.size(); ++i) {
       dr_tensor t{};
       t.struct_size = sizeof t;
       t.dtype = DR_F32;
-      t.universe = sizes[i];
+      t.universe = what.rows[i];
+      t.width = what.width;
       t.values = in[i].data();
+      if (what.sparse_in) t.index_dtype = DR_U32, t.indices = keys[i].data(), t.count = keys[i].size();
       tensors.push_back(t);
       dr_tensor_out o{};
       o.struct_size = sizeof o;
       o.dtype = DR_F32;
-      o.universe = sizes[i];
+      o.universe = what.rows[i];
+      o.width = what.width;
       o.values = out[i].data();
+      if (what.sparse_out) o.index_dtype = DR_U32, o.indices = out_keys[i].data(), o.capacity = what.rows[i];
       outs.push_back(o);
     }
     const dr_transport t = at.transport(ranks);
     dr_exchange_options options{};
     options.struct_size = sizeof options;
+    options.flags = what.sums ? DR_EXCHANGE_SUM : 0;
     options.timeout_ns = timeout_ns;
-    options.dense_below = 8;
+    options.dense_below = what.small_dense ? 8 : 0;
     const dr_status s = dr_exchange_create(context, plan, &t, &options, tensors.data(), sizeof(dr_tensor), outs.data(),
                                            sizeof(dr_tensor_out), tensors.size(), &exchange);
     if (s && s != DR_E_ARGUMENT && s != DR_E_UNSUPPORTED) wrong(dr_status_name(s), dr_last_error(context)->message);
@@ -223,7 +239,7 @@ struct rank {
     std::vector<float> residual;
     for (size_t i = 0; i < out.size(); ++i) {
       residual.assign(out[i].size(), 0);
-      for (const uint32_t which : {DR_RESIDUAL_OWN, DR_RESIDUAL_SUM}) {
+      for (const uint32_t which : {DR_RESIDUAL_OWN, DR_RESIDUAL_SUM, DR_RESIDUAL_MOMENTUM, DR_RESIDUAL_WARM_START}) {
         if (dr_exchange_read_residual(exchange, which, i, residual.data(), residual.size())) wrong("no residual");
         for (const float x : residual)
           if (!std::isfinite(x)) wrong("a residual that is not finite");
@@ -247,7 +263,11 @@ constexpr const char* methods[] = {
     "sparsify=random(ratio=0.2) feedback=residual index=seeded value=raw",
     "sparsify=blocks(ratio=0.3,block=4) feedback=residual index=rle value=uniform_quant+deflate",
     "value=raw",
-    "sparsify=topr(ratio=0.2) feedback=residual index=elias_fano value=sketch bucket=flat"};
+    "sparsify=topr(ratio=0.2) feedback=residual index=elias_fano value=sketch bucket=flat",
+    "transform=lowrank(rank=2) feedback=residual",
+    "index=all value=sign merge=vote",  // (not by every schedule)
+    "sparsify=dgc(ratio=0.2) feedback=dgc index=golomb value=raw",
+    "index=auto value=auto(error=0.1)"};
 
 }  // namespace
 
@@ -255,17 +275,28 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   script from(data, size);
   const uint32_t ranks = 2 + from.byte() % 3;
   const char* const method = methods[from.up_to(std::size(methods) - 1)];
-  const std::string text = std::string(method) + " exchange=" + schedules[from.up_to(std::size(schedules) - 1)];
-  std::vector<uint32_t> sizes;
-  for (uint8_t n = 1 + from.byte() % 2; n > 0; --n) sizes.push_back(1 + from.byte());
+  const bool transforms = std::string_view(method).starts_with("transform");
+  const char* const schedule = schedules[from.up_to(std::size(schedules) - 1)];
+  const std::string text = method + (transforms ? "" : std::string(" exchange=") + schedule);
+  const uint8_t shape = from.byte();
+  task what;
+  for (uint8_t n = 1 + shape % 2; n > 0; --n) what.rows.push_back(1 + from.byte());
+  what.width = 1 + (shape >> 1) % 8;
+  what.sparse_in = shape & 16;
+  what.sparse_out = shape & 32;
+  what.sums = shape & 64;
+  what.small_dense =
+      !(shape & 128) && !std::string_view(method).ends_with("flat") && !std::string_view(method).ends_with("vote");
   network net{from, static_cast<uint32_t>(from.up_to(ranks - 1)), 0, {}, {}};
   dr_plan* plan = nullptr;
-  if (dr_plan_parse(text.c_str(), &plan, nullptr)) wrong("no plan", text.c_str());
+  if (const dr_status s = dr_plan_parse(text.c_str(), &plan, nullptr)) {
+    if (s != DR_E_UNSUPPORTED) wrong("no plan", text.c_str());
+    return 0;
+  }
   {
     std::vector<std::unique_ptr<rank>> all;
     bool good = true;
-    for (uint32_t i = 0; i < ranks; ++i)
-      good = all.emplace_back(new rank{})->create(net, i, ranks, plan, sizes) && good;
+    for (uint32_t i = 0; i < ranks; ++i) good = all.emplace_back(new rank{})->create(net, i, ranks, plan, what) && good;
     for (int step = 0; step < 2 && good; ++step) {
       for (auto& r : all) {
         if (dr_exchange_start(r->exchange, nullptr))

@@ -199,16 +199,17 @@ struct output {
 
 // ---- Judgement ------------------------------------------------------------------------------------------
 
-bool is_zero(const uint8_t* at, size_t size) {
+// Of elements that are 0 or -0.
+bool is_zero(const uint8_t* row, size_t size, size_t element) {
   for (size_t i = 0; i < size; ++i)
-    if (at[i] & (i + 1 == size ? 0x7f : 0xff)) return false;
+    if (row[i] & ((i + 1) % element ? 0xff : 0x7f)) return false;
   return true;
 }
 
 // What is neither dropped nor rounded comes back bit for bit: each row of a sparse tensor, each row of a dense one that is not zero.
 void check_exact(const gradient& g, const output& sparse, uint64_t support) {
   const auto* const keys = sparse.indices->as<uint64_t>();
-  const size_t row = std::max(1u, g.view.width) * value_size(g.view.dtype);
+  const size_t element = value_size(g.view.dtype), row = std::max(1u, g.view.width) * element;
   const auto has = [&](uint64_t key, const uint8_t* values) {
     const uint64_t* const at = std::lower_bound(keys, keys + support, key);
     return at != keys + support && *at == key && !std::memcmp(sparse.values->data() + (at - keys) * row, values, row);
@@ -216,7 +217,8 @@ void check_exact(const gradient& g, const output& sparse, uint64_t support) {
   for (uint64_t i = 0; i < g.keys.size() && !g.view.flags; ++i)
     if (!has(g.keys[i], g.values->data() + i * row)) wrong("a row of a sparse tensor is lost");
   for (uint64_t i = 0; i < g.view.universe && !g.view.index_dtype; ++i)
-    if (!is_zero(g.values->data() + i * row, row) && !has(i, g.values->data() + i * row)) wrong("a row is lost");
+    if (!is_zero(g.values->data() + i * row, row, element) && !has(i, g.values->data() + i * row))
+      wrong("a row is lost");
 }
 
 std::vector<dr_tensor_info> inspect(const bytes& frame, size_t n) {

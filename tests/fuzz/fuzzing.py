@@ -36,6 +36,8 @@ TARGETS = {
     "fuzz_codec": "each codec alone: decode of any payload, round trip",
     "fuzz_round_trip": "plans and tensors: encode, inspect, decode, prepared",
     "fuzz_exchange": "messages of a hostile rank",
+    "fuzz_transform": "factors of a hostile rank, states of a damaged file",
+    "fuzz_control": "options, measurements and words of a hostile rank",
     "fuzz_plan": "text of plans",
     "fuzz_npy": "`.npy`",
     "fuzz_npz": "`.npz`",

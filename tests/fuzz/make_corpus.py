@@ -138,6 +138,23 @@ EXCHANGES = {
     "verdict_of_nobody": bytes([0, 0, 0, 0, 40, 1, 0, 9, 32, 8, 36, 9]),
 }
 
+# Options of a controller, its ladder, and what ranks measure and tell.
+CONTROLS = [
+    "aimd(target_ms=20)", "aimd(target_ms=0.01,interval=2,window=2,increase=1,decrease=0.9,patience=1,retry=2)", "fit(target_ms=5,samples=3,patience=1,retry=1)",
+    "control=fit(target_ms=1e-3,band=0,start=2,share=0.5,agree=mean)", "fit(target_ms=1e9,agree=max,densest=1,smallest=2)", "aimd(target_ms=3,share=0)",
+]  # fmt: skip
+
+
+def control_seeds():
+    seeds = {}
+    for i, options in enumerate(CONTROLS):
+        known = i % 2
+        ladder = b"".join(bytes([8 * k]) + b"\xff" * (8 if k else 0) for k in (3, 2, 1, 0)) if known else b""
+        said = random.Random(options).randbytes(240)
+        seeds[f"control_{i}"] = options.encode() + b"\0" + bytes([4, known]) + ladder + said
+    return seeds
+
+
 # ---- files of arrays ------------------------------------------------------------------------------------
 
 FLOATS = struct.pack("<6f", 0, 1, -2.5, 1e-3, float("inf"), float("nan"))
@@ -301,6 +318,8 @@ def main():
         "fuzz_codec": codec_seeds(),
         "fuzz_round_trip": script_seeds("round trip", 80, 400) | large_seeds(),
         "fuzz_exchange": script_seeds("exchange", 16, 60) | EXCHANGES,
+        "fuzz_transform": script_seeds("transform", 16, 200),
+        "fuzz_control": control_seeds(),
         "fuzz_plan": plan_seeds(),
         "fuzz_npy": NPY,
         "fuzz_npz": NPZ,
