@@ -118,12 +118,15 @@ void read_links(profile& p, const json& text) {
     const std::string where = fmt::format("{}: links[{}]", p.where, i++);
     measured_link m;
     m.transport = text_at(l, "transport", "?");
-    m.ranks = static_cast<uint32_t>(number_at(l, "ranks", where, 2));
-    m.ranks_per_host = static_cast<uint32_t>(number_at(l, "ranks_per_host", where, 0, 0));
+    const auto ranks_at = [&](const char* key, double least, std::optional<double> otherwise) {
+      return static_cast<uint32_t>(number_at(l, key, where, least, otherwise, 65536));
+    };
+    m.ranks = ranks_at("ranks", 2, {});
+    m.ranks_per_host = ranks_at("ranks_per_host", 0, 0);
     m.latency_ns = number_at(l, "latency_ns", where, 0, 0);
     m.bits_per_second = number_at(l, "bits_per_second", where, 1);
     m.port_bits_per_second = number_at(l, "port_bits_per_second", where, 0, 0);
-    m.ranks_per_machine = static_cast<uint32_t>(number_at(l, "ranks_per_machine", where, 0, 0));
+    m.ranks_per_machine = ranks_at("ranks_per_machine", 0, 0);
     m.hop_ns = number_at(l, "hop_ns", where, 0, 0);
     m.message_ns = number_at(l, "message_ns", where, 0, 0);
     // Where ranks outnumber cores one that waits sleeps, and a message finds the slowest of them asleep.
@@ -162,26 +165,29 @@ curve curve::with_slope(double factor) const {
   return c;
 }
 
-json read_json(const std::string& path, const char* what) {
+json parse_json(std::string_view text, const std::string& where, const char* what) {
   constexpr int deepest = 32;  // copying recurses
-  std::error_code failed;
-  if (std::filesystem::is_directory(path, failed)) refuse(path, fmt::format("is a directory, not a {}", what));
-  std::ifstream file(path, std::ios::binary);
-  if (!file) refuse(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
-  const std::string text{std::istreambuf_iterator<char>(file), {}};
   const auto shallow = [&](int depth, json::parse_event_t, json&) {
-    if (depth > deepest) refuse(path, fmt::format("lists and objects are more than {} deep", deepest));
+    if (depth > deepest) refuse(where, fmt::format("lists and objects are more than {} deep", deepest));
     return true;
   };
   try {
     json parsed = json::parse(text, shallow);
-    if (!parsed.is_object()) refuse(path, fmt::format("no JSON object, so no {}", what));
+    if (!parsed.is_object()) refuse(where, fmt::format("no JSON object, so no {}", what));
     return parsed;
   } catch (const json::parse_error& e) {
-    refuse(path, fmt::format("byte {}: no JSON, so no {}", e.byte, what));
+    refuse(where, fmt::format("byte {}: no JSON, so no {}", e.byte, what));
   } catch (const json::exception& e) {
-    refuse(path, e.what());
+    refuse(where, e.what());
   }
+}
+
+json read_json(const std::string& path, const char* what) {
+  std::error_code failed;
+  if (std::filesystem::is_directory(path, failed)) refuse(path, fmt::format("is a directory, not a {}", what));
+  std::ifstream file(path, std::ios::binary);
+  if (!file) refuse(path, fmt::format("cannot be opened: {}", std::strerror(errno)));
+  return parse_json(std::string{std::istreambuf_iterator<char>(file), {}}, path, what);
 }
 
 double number_at(const json& object, const char* key, const std::string& where, double least,

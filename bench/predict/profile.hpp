@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,8 @@ std::string stage_of(const std::string& text, const char* role);
 
 // ---- For the readers of JSON ---------------------------------------------------------------------------------
 
+// An object; `what` it should be. Throws std::runtime_error.
+nlohmann::json parse_json(std::string_view text, const std::string& where, const char* what);
 nlohmann::json read_json(const std::string& path, const char* what);
 // A finite number from `least` to `most`. Throws std::runtime_error.
 double number_at(const nlohmann::json& object, const char* key, const std::string& where, double least = 0,

@@ -53,8 +53,9 @@ training training::scaled(double factor) const {
   return t;
 }
 
-training read_training(const std::string& path) {
-  const json text = read_json(path, "model");
+training read_training(const std::string& path) { return parse_training(read_json(path, "model"), path); }
+
+training parse_training(const json& text, const std::string& path) {
   if (const std::string schema = text_at(text, "schema"); schema != "deepreduce-model-1")
     throw std::runtime_error(
         fmt::format("{}: schema '{}' is not deepreduce-model-1; `deepreduce capture` writes one", path, schema));
@@ -80,7 +81,7 @@ training read_training(const std::string& path) {
     const std::string where = fmt::format("{}: tensors[{}]", path, i++);
     tensor_spec each;
     each.elements = number_at(object, "elements", where, 0, elements_of_shape(object, where));
-    if (each.elements > most_elements)
+    if (!(each.elements <= most_elements))  // (a shape's product may be NaN)
       throw std::runtime_error(fmt::format("{}: {:g} elements; at most {:g}", where, each.elements, most_elements));
     each.name = text_at(object, "name", fmt::format("t{}", i - 1));
     each.energy = number_at(object, "energy", where, 0, 0);

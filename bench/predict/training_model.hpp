@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,6 +35,7 @@ struct training {
 
 // Throws std::runtime_error that names the file, the place in it and the value.
 training read_training(const std::string& path);
+training parse_training(const nlohmann::json& text, const std::string& path);
 
 // "1000,25600,3x2048x512": elements, or shapes, of tensors t0, t1, … Throws std::invalid_argument.
 training sized_training(const std::string& text);

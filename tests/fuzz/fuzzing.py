@@ -45,9 +45,10 @@ TARGETS = {
     "fuzz_raw": "raw f32 files",
     "fuzz_synth": "`synth:` texts",
     "fuzz_book": "plan books",
+    "fuzz_profile": "profiles and models of `predict`",
 }
 # Bytes that an input is made of at most. Longer ones are slower, and reach nothing more.
-LENGTHS = {"fuzz_decode": 2048, "fuzz_merge": 4096, "fuzz_exchange": 2048, "fuzz_synth": 128, "fuzz_book": 512, "fuzz_raw": 64, "fuzz_plan": 1024}
+LENGTHS = {"fuzz_decode": 2048, "fuzz_merge": 4096, "fuzz_exchange": 2048, "fuzz_synth": 128, "fuzz_book": 512, "fuzz_raw": 64, "fuzz_plan": 1024, "fuzz_profile": 4096}
 PACK_MAX = 200_000
 LEVELS = ("scalar", "avx2", "avx512")  # of instructions: each has decoders of its own
 SANITIZERS = {

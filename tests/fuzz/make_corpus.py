@@ -5,6 +5,7 @@ named crash-* stay, and so does corpus/TARGET.pack, which fuzzing.py makes of wh
     make_corpus.py            writes
     make_corpus.py --check    compares with what is there (a test does)
 """
+import json
 import random
 import struct
 import sys
@@ -263,6 +264,24 @@ BOOKS = ["layer4.0.weight\n# a book\nlayer4.*: sparsify=topr(ratio=0.01) feedbac
          "aaaaaaaaaaaaaaaaaaaaaaaaab\n*a*a*a*a*a*a*a*a*c: dense", "\xef\xbb\xbf\n\xef\xbb\xbf*: dense # all\n"]
 
 
+COST = {"floor_ns": 9, "base_ns": 8000, "per_element_ns": 0.5, "from": 1000, "to": 1e7, "samples": [[1000, 9000, 0.1], [1e6, 5e5, 0.2]]}
+PLAN = "sparsify=topr(ratio=0.01) index=golomb value=raw"
+LINK = {"transport": "gloo", "ranks": 2, "ranks_per_host": 1, "ranks_per_machine": 4, "latency_ns": 3e4, "bits_per_second": 2e10, "port_bits_per_second": 1e9,
+        "hop_ns": 1e4, "message_ns": 500, "rest_ns": 7, "burst_bytes": 1e5, "burst_bits_per_second": 1e10,
+        "allreduce": {"base_ns": 2e5, "per_byte_ns": 0.5}, "allgather": None}  # fmt: skip
+PROFILE = {"schema": "deepreduce-profile-1", "date": "2026-11-22T00:00:00Z", "machine": {"cpu": "toy", "cores": 2}, "conditions": {"ranks": 2, "threads": 1},
+           "costs": [COST | {"plan": PLAN, "operation": operation} for operation in ("encode", "merge", "decode", "add")],
+           "frames": [{"plan": PLAN, "base_bytes": 60, "per_element_bytes": 0.04, "sum_growth": [[2, 1.5], [8, 3]]}], "links": [LINK],
+           "overlap": {"slowdown": 1.5, "skew_ns": 100, "hook_ns": 5}}  # fmt: skip
+MODEL = {"schema": "deepreduce-model-1", "name": "toy", "ranks": 4, "batch": 8, "forward_ns": 1e6, "backward_ns": 2e6, "rest_ns": 1e5, "skew_ns": 7,
+         "tensors": [{"name": "a.weight", "elements": 6, "shape": [3, 2], "dtype": "f32", "ready_ns": 5e5, "energy": 0.1}, {"shape": [7]}]}  # fmt: skip
+
+
+def profile_seeds():
+    return {"profile": b"P" + json.dumps(PROFILE).encode(), "model": b"M" + json.dumps(MODEL).encode(), "half": b"M" + json.dumps(MODEL).replace("f32", "f16").encode(),
+            "nothing": b"P{}", "deep": b"P" + b"[" * 40, "no_product": b"M" + json.dumps(MODEL | {"tensors": [{"shape": [1e308, 1e308, 0]}]}).encode()}  # fmt: skip
+
+
 times_most = 45  # of fuzz_round_trip
 
 
@@ -327,6 +346,7 @@ def main():
         "fuzz_raw": {"six": FLOATS, "odd": FLOATS[:7], "none": b""},
         "fuzz_synth": {f"text_{i}": text.encode() for i, text in enumerate(SYNTH)},
         "fuzz_book": {f"book_{i}": text.encode("latin-1") for i, text in enumerate(BOOKS)},
+        "fuzz_profile": profile_seeds(),
     }
     found = {f"{target}/{name}": data for target, seeds in targets.items() for name, data in seeds.items()}
     corpus = here / "corpus"

@@ -214,6 +214,13 @@ TEST_CASE("a profile's fault is told with its place") {
   wrong = profile_json();
   wrong["links"][0]["ranks"] = 1;
   CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("links[0]: 'ranks' is 1"));
+  wrong["links"][0]["ranks"] = 1e10;
+  CHECK_THROWS_WITH(parse_profile(wrong, "p.json"), doctest::Contains("not a number from 2 to 65536"));
+}
+
+TEST_CASE("a shape whose product is no number is refused, like one that is too large") {
+  const nlohmann::json model = {{"schema", "deepreduce-model-1"}, {"tensors", {{{"shape", {1e308, 1e308, 0}}}}}};
+  CHECK_THROWS_WITH(parse_training(model, "m.json"), doctest::Contains("m.json: tensors[0]: nan elements; at most"));
 }
 
 TEST_CASE("samples are finite and not negative, and none is above that of a larger size") {
