@@ -29,7 +29,10 @@ std::vector<uint64_t> kept_by(context& c, const std::string& sparsify, const ten
   const std::vector<std::byte> frame = c.encode(plan(sparsify + " index=raw value=raw"), source, call);
   std::vector<std::byte> arrived(g.data.size());
   c.decode(frame, dense_out(abi_dtype(g.type), arrived.data(), g.elements));
+  uint64_t count = 0;  // (a vector that grows would take twice its memory)
+  for (uint64_t i = 0; i < g.elements; ++i) count += bits_at(g.type, arrived, i) != 0;
   std::vector<uint64_t> positions;
+  positions.reserve(count);
   for (uint64_t i = 0; i < g.elements; ++i)
     if (bits_at(g.type, arrived, i) != 0) positions.push_back(i);
   return positions;

@@ -1,6 +1,7 @@
 #include "transform/lowrank.hpp"
 
 #include <algorithm>
+#include <bit>
 #include <cfloat>
 #include <cinttypes>
 #include <cmath>
@@ -20,11 +21,13 @@ constexpr uint64_t task_elements = uint64_t{1} << 16, task_columns = 2048, tasks
 // of FLT_MAX: neither an output nor a residual leaves f32, whatever a rank sent.
 constexpr float second_most = 0x1p90f;
 
-// Whether no magnitude of x, times `by`, exceeds `most`; NaN does.
+// Whether no magnitude of x, times `by`, exceeds `most`; NaN does. Bits of magnitudes are in order (and compilers add up
+// differences of integers four or more at a time, but no comparisons of floats).
 bool all_within(const float* x, uint64_t n, float by = 1, float most = FLT_MAX) {
-  bool bad = false;
-  for (uint64_t i = 0; i < n; ++i) bad |= !(std::abs(by * x[i]) <= most);
-  return !bad;
+  const auto limit = std::bit_cast<int32_t>(most);
+  int32_t signs = 0;
+  for (uint64_t i = 0; i < n; ++i) signs |= limit - (std::bit_cast<int32_t>(by * x[i]) & INT32_MAX);
+  return signs >= 0;
 }
 
 }  // namespace
