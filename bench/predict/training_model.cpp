@@ -33,6 +33,7 @@ std::optional<double> elements_of_shape(const json& object, const std::string& w
     if (!each.is_number() || each.get<double>() < 0)
       throw std::runtime_error(fmt::format("{}: shape has {}, not a count", where, each.dump()));
     elements *= each.get<double>();
+    if (elements > most_elements) break;  // (infinity times 0 would be no number)
   }
   return elements;
 }
@@ -81,7 +82,7 @@ training parse_training(const json& text, const std::string& path) {
     const std::string where = fmt::format("{}: tensors[{}]", path, i++);
     tensor_spec each;
     each.elements = number_at(object, "elements", where, 0, elements_of_shape(object, where));
-    if (!(each.elements <= most_elements))  // (a shape's product may be NaN)
+    if (each.elements > most_elements)
       throw std::runtime_error(fmt::format("{}: {:g} elements; at most {:g}", where, each.elements, most_elements));
     each.name = text_at(object, "name", fmt::format("t{}", i - 1));
     each.energy = number_at(object, "energy", where, 0, 0);
