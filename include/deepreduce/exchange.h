@@ -96,16 +96,18 @@ typedef struct dr_exchange_options {
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
  * tensors' own memory. The exchange keeps the states of feedback itself (so tensors have none) and allocates all of its
  * memory here. tensors, outs and the context (which serves only the exchange while one is under way) must stay valid
- * until it is destroyed; transport and options are copied. Sparse tensors: with `gather` and `owner`.
- * Sparse outputs, with `gather`, need capacity for the largest possible union. CPU memory only.
+ * until it is destroyed; transport and options are copied. Sparse tensors: with `gather` and `owner`. Their `count` is
+ * here the most rows that they may have, the same on all ranks (a rank with another is named by the first exchange);
+ * dr_exchange_rebind sets the rows of a step. Sparse outputs, with `gather`, need capacity for the largest possible
+ * union. CPU memory only.
  * ARGUMENT, CAPACITY (of such an output; `needed` is sufficient), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, const dr_transport *transport,
                                     const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,
                                     dr_tensor_out *outs, size_t out_stride, size_t n, dr_exchange **exchange);
 /* NULL is fine. An exchange under way is cancelled. Memory that the transport still uses is never freed. */
 DR_API void dr_exchange_destroy(dr_exchange *exchange);
-/* Sets other memory for tensors and outs of the same shapes (a sparse count may be smaller). Not while an exchange is
- * under way. ARGUMENT. */
+/* Sets other memory for tensors and outs of the same shapes, and the counts of sparse tensors, up to those that the
+ * exchange was created with. Not while an exchange is under way. ARGUMENT. */
 DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                     size_t out_stride, size_t n);
 

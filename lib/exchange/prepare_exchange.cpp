@@ -197,7 +197,8 @@ uint64_t exchange::fingerprint(const exchange_request& request) const {
   uint64_t sum = combine(options_.flags & DR_EXCHANGE_SUM, options_.dense_below);
   for (const char c : request.method->text) sum = combine(sum, static_cast<uint8_t>(c));
   for (const tensor_view& t : tensors_)
-    sum = combine(combine(combine(combine(sum, t.universe), std::max(1u, t.width)), t.dtype), t.index_dtype);
+    sum = combine(combine(combine(combine(combine(sum, t.universe), std::max(1u, t.width)), t.dtype), t.index_dtype),
+                  t.index_dtype ? t.count : 0);
   return sum;
 }
 

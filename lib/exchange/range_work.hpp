@@ -24,6 +24,8 @@ struct range_uses {
   uint32_t summed = 0, merged = 0;               // frames at a time
 
   bool has_sum() const { return encodes[at(frame_kind::sum)]; }
+  // Also those of other ranks.
+  bool has_frames_of_sums() const { return has_sum() || sums[at(frame_kind::sum)] || merges[at(frame_kind::sum)]; }
   bool has(residual_kind which) const {
     const auto& b = backs[at(which)];
     return b[0] || b[1] || b[2];

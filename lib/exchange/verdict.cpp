@@ -52,7 +52,7 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
     }
   for (uint32_t i = 1; i < verdicts.size(); ++i)
     if (verdicts[i].fingerprint != verdicts[0].fingerprint)
-      return blame(i, DR_E_ARGUMENT, "its plan, options or shapes differ from those of rank 0");
+      return blame(i, DR_E_ARGUMENT, "its plan, options, shapes or sparse counts differ from those of rank 0");
   for (uint32_t i = 1; i < verdicts.size(); ++i)
     if (verdicts[i].step != verdicts[0].step) {
       char text[sizeof(verdict::message)];

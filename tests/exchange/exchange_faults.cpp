@@ -311,7 +311,7 @@ TEST_CASE("ranks of different plans, options or shapes see it, and say who") {
       CHECK(statuses[i] == DR_E_ARGUMENT);
       const dr_error& said = i == 2 ? other.context.error : g.ranks[i]->context.error;
       CHECK(said.frame == 2);
-      CHECK(std::string(said.message).find("its plan, options or shapes differ from those of rank 0") !=
+      CHECK(std::string(said.message).find("its plan, options, shapes or sparse counts differ from those of rank 0") !=
             std::string::npos);
     }
   }
