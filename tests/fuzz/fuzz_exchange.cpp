@@ -180,7 +180,8 @@ struct rank {
     for (const uint32_t rows : what.rows) {
       std::vector<uint32_t>& own = keys.emplace_back();  // every third row or so, others on each rank
       for (uint32_t i = number % 3; i < rows && what.sparse_in; i += 2 + (i + number) % 3) own.push_back(i);
-      std::vector<float>& values = in.emplace_back((what.sparse_in ? own.size() : rows) * what.width);
+      own.reserve(rows);
+      std::vector<float>& values = in.emplace_back(size_t{rows} * what.width);
       for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>((i * 37 + number * 11) % 64) - 31;
       out.emplace_back(size_t{rows} * what.width, untouched);
       out_keys.emplace_back(what.sparse_out ? rows : 0);
@@ -192,7 +193,7 @@ struct rank {
       t.universe = what.rows[i];
       t.width = what.width;
       t.values = in[i].data();
-      if (what.sparse_in) t.index_dtype = DR_U32, t.indices = keys[i].data(), t.count = keys[i].size();
+      if (what.sparse_in) t.index_dtype = DR_U32, t.indices = keys[i].data(), t.count = what.rows[i];
       tensors.push_back(t);
       dr_tensor_out o{};
       o.struct_size = sizeof o;
@@ -212,7 +213,12 @@ struct rank {
     const dr_status s = dr_exchange_create(context, plan, &t, &options, tensors.data(), sizeof(dr_tensor), outs.data(),
                                            sizeof(dr_tensor_out), tensors.size(), &exchange);
     if (s && s != DR_E_ARGUMENT && s != DR_E_UNSUPPORTED) wrong(dr_status_name(s), dr_last_error(context)->message);
-    return s == DR_OK;
+    if (s || !what.sparse_in) return s == DR_OK;
+    for (size_t i = 0; i < tensors.size(); ++i) tensors[i].count = keys[i].size();  // fewer than there is room for
+    if (dr_exchange_rebind(exchange, tensors.data(), sizeof(dr_tensor), outs.data(), sizeof(dr_tensor_out),
+                           tensors.size()))
+      wrong("rebind", dr_last_error(context)->message);
+    return true;
   }
 
   void advance() {

@@ -40,9 +40,14 @@ double count_of(const char* text) {
 // Elements are made at once, so of what asks for many the text alone is of interest; a few sizes at the limits are refused by it.
 std::vector<tensor> synth(file_bytes file) {
   const std::string text(reinterpret_cast<const char*>(file.data()), file.size());
-  double d = text.find("d=") == std::string::npos ? 1e6 : 0;
-  for (size_t at = text.find("d="); at != std::string::npos; at = text.find("d=", at + 1))
-    d = std::max(d, count_of(text.data() + at + 2));
+  double d = 0;
+  bool told = false;
+  for (const std::string_view before : {":d=", ",d="})
+    for (size_t at = text.find(before); at != std::string::npos; at = text.find(before, at + 1)) {
+      d = std::max(d, count_of(text.data() + at + before.size()));
+      told = true;
+    }
+  if (!told) d = 1e6;
   return d > 2e4 && d <= 0x1p40 ? std::vector<tensor>{} : std::vector{make_synth(text)};
 }
 
