@@ -224,7 +224,8 @@ std::string table_report(std::span<const row> rows, const run_facts& run) {
            fmt::format(
                "pays below: the speed of each rank's link, in bits a second, under which the plan's exchange (an "
                "all-gather, if it names\nnone) among n = {0} ranks beats a ring all-reduce of {1}: sparsify + "
-               "encode + merge + 8 (n - 1) bytes / speed\n< 16 dense bytes (n - 1) / n / speed of an all-gather. "
+               "encode + merge + 8 (n - 1) (bytes + 256) / speed\n< 16 dense bytes (n - 1) / n / speed of an "
+               "all-gather. "
                "Modelled from these times; no latency; --link models a step.\n",
                run.ranks, dense);
   return text + fmt::format(

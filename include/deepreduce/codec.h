@@ -152,7 +152,7 @@ typedef struct dr_job {
   size_t struct_size;
   uint64_t universe;                /* index: indices are below it (< 2^32); value, order: the same, for scale */
   uint64_t count_max;               /* in host memory: determines grid, scratch and bounds */
-  const uint64_t *count;            /* elements of the stream (rows of `width` for values); NULL: count_max */
+  const uint64_t *count;            /* elements (rows of `width` for values), at least 1; NULL: count_max */
   uint32_t dtype, width;            /* of the values; index and order streams are u32 of width 1 */
   const void *in;                   /* encode: the elements; decode: the payload, perhaps unaligned */
   uint64_t in_max;                  /* bytes */
@@ -161,7 +161,8 @@ typedef struct dr_job {
   uint64_t out_capacity;            /* bytes; encode: at least need.payload. Never write past it */
   uint64_t *out_size;               /* bytes written; for an index decode, 4 * size of the support */
   void *tell;                       /* encode. index: the support that decode will return (u32, ascending), never empty;
-                              value that REORDERS: order[j], u32. NULL if not requested */
+                              value that REORDERS: order[j], u32: where in `in` the value is that decode
+                              returns at position j. NULL if not requested */
   uint64_t tell_capacity;           /* elements. An index codec with a larger support sets the fault DR_E_CAPACITY, and
                               the pipeline sends the keys of this tensor raw */
   uint64_t *tell_count;             /* elements */
@@ -186,11 +187,11 @@ typedef struct dr_size_rule {
  * CPU's, and its own scratch. */
 typedef struct dr_need {
   size_t struct_size;
-  uint64_t payload;        /* bytes that encode may write */
-  uint64_t tell;           /* bound of the support (index codecs that replace it), in elements */
-  uint64_t encode_scratch; /* bytes; a CPU call gets the maximum over its jobs for each worker, */
-  uint64_t
-      decode_scratch; /*        a CUDA call the sum over its jobs, each rounded up to 64, in their order, and all zero */
+  uint64_t payload; /* bytes that encode may write */
+  uint64_t tell;    /* bound of the support (index codecs that replace it), in elements */
+  /* Bytes of one job. A CPU call gets, for each worker, those of its largest job. A CUDA call gets a piece a job, in the
+   * order of the jobs, each rounded up to 64 bytes and filled with zeros by the caller. */
+  uint64_t encode_scratch, decode_scratch;
   dr_size_rule *rule; /* CUDA operations: to be filled by a codec with DR_FIXED_SIZE, unless NULL */
   /* Index codecs that replace the support, 1: for any data the support has at most `tell` elements; so keys are never
    * sent raw, and the bound of a frame leaves them out. */
@@ -241,8 +242,8 @@ typedef struct dr_sort {
   void *temp;
   uint64_t temp_size; /* at least dr_sort_temp(n) */
 } dr_sort;
-/* Radix sort of 64-bit keys in tiles of 2048 or more, 256 counters of 4 bytes each, and histograms; so for any sum of n
- * too. */
+/* Bytes of temp for dr_sort of n pairs: for each tile of at least 2048 keys 256 counters of 4 bytes, so n / 2, and 32768
+ * for histograms. Of several sorts at once: of the sum of their n. */
 static inline uint64_t dr_sort_temp(uint64_t n) { return n / 2 + 32768; }
 
 /* Where an operation runs. `parallel` calls f(arg, item, worker) for each item below n, worker < workers;

@@ -6,11 +6,14 @@
  *   sparsify=topr(ratio=0.01) index=golomb value=qsgd(levels=127)
  *
  * Rules that hold everywhere:
- * - Memory is borrowed for the call, never kept and never freed. Nothing is written past its end.
+ * - Memory is borrowed for the call and never freed. These keep pointers: a binding and an exchange until they are
+ *   destroyed, a transform until its round ends, dr_codec_register as long as the process runs. Nothing is written past
+ *   the end of memory.
  * - A function that can fail returns dr_status; the message is in the context (dr_last_error) or in the
  *   dr_error that was passed. Bytes off the wire may be hostile: they give an error, never a crash.
  * - A struct begins with struct_size, which the caller sets to sizeof, for outputs too; arrays of structs pass
- *   the stride between elements. A size of 0 is refused. Fields that the caller's version lacks are zero. Fields
+ *   the stride between elements. A size of 0 is refused, but for dr_error and for a dr_result on a GPU: those are then
+ *   not written. Fields that the caller's version lacks are zero. Fields
  *   that the library does not know, `reserved` and unknown flags must be zero, or the call is UNSUPPORTED
  *   (VERSIONING.md). Only dr_bytes has no size: it never grows.
  * - A context serves one thread at a time. Plans and batches are immutable and serve any number.
@@ -150,7 +153,8 @@ DR_API const dr_preset *dr_preset_at(size_t position); /* NULL past the end */
 /* Codecs, sparsifiers and feedback in order of registration: built-ins first. The list only grows. */
 DR_API size_t dr_codec_count(void);
 DR_API const dr_codec *dr_codec_at(size_t position); /* NULL past the end */
-/* Adds a codec for the rest of the process. ARGUMENT: malformed, or its name or id is taken. */
+/* Adds a codec; its structs must live as long as the process. ARGUMENT: malformed, or its name or id is taken.
+ * CAPACITY: the registry is full. */
 DR_API dr_status dr_codec_register(const dr_codec *codec, dr_error *error);
 /* Loads a plug-in (a shared object that exports DR_PLUGIN_SYMBOL) and registers its codecs, all or none.
  * UNSUPPORTED: cannot be loaded, or has another version of codec.h. Loading the same codecs twice is allowed. */

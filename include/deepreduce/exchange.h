@@ -24,9 +24,10 @@
  *
  * Rules beside those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
- * - Ranks agree before an output is written: it is untouched unless every rank has all frames. With feedback the
- *   gradient of a failed step is then in the residual: it is not lost, and must not be passed again. (Exception: the
- *   residual of a range that this rank could not encode is unchanged.)
+ * - Before it writes an output, each rank sends all others its verdict: that it has all frames, or which rank is at
+ *   fault. An output is untouched unless every rank has all frames. With feedback the gradient of a failed step is then
+ *   in the residual: it is not lost, and must not be passed again. (Exception: the residual of a range that this rank
+ *   could not encode is unchanged.)
  * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
  *   and its residual has taken back what they applied. The next call fails on all ranks and names it; then copy the
  *   parameters of another rank to it, and set its residual to zero.
@@ -94,12 +95,12 @@ typedef struct dr_exchange_options {
 } dr_exchange_options;
 
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
- * tensors' own memory. The exchange keeps the states of feedback itself (so tensors have none) and allocates all of its
- * memory here. tensors, outs and the context (which serves only the exchange while one is under way) must stay valid
- * until it is destroyed; transport and options are copied. Sparse tensors: with `gather` and `owner`. Their `count` is
- * here the most rows that they may have, the same on all ranks (a rank with another is named by the first exchange);
- * dr_exchange_rebind sets the rows of a step. Sparse outputs, with `gather`, need capacity for the largest possible
- * union. CPU memory only.
+ * tensors' own memory. The exchange allocates all of its memory here, the states of feedback, too: `state` and `plan` of
+ * a tensor must be NULL, and state_size 0. tensors, outs and the context (which serves only the exchange while one is
+ * under way) must stay valid until it is destroyed; transport and options are copied. CPU memory only.
+ * Sparse tensors: with `gather` and `owner`. Their `count` is here the most rows that they may have, the same on all
+ * ranks (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse
+ * outputs, with `gather`, need capacity for the largest possible union.
  * ARGUMENT, CAPACITY (of such an output; `needed` is sufficient), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, const dr_transport *transport,
                                     const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,

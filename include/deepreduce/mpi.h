@@ -12,8 +12,8 @@
  *   MPICH 4.0 asks MPI_COMM_WORLD's handler about requests: give it MPI_ERRORS_RETURN, too, or a message that is too
  *   long aborts.
  * - No call blocks in MPI: it polls, and sleeps in between, until the deadline (dr_exchange_options.timeout_ns).
- * - Messages of more than DR_MPI_ROUND bytes go in rounds of that size, because MPI 3 counts in int; it is the same on
- *   all ranks.
+ * - Messages of more than DR_MPI_ROUND bytes go in rounds of that size, because MPI 3 counts in int. Compile all ranks
+ *   with the same DR_MPI_ROUND.
  * - A failed exchange may leave sends that MPI cannot cancel. Their memory and the communicator are then never freed,
  *   and MPI_Finalize may wait for the lost rank: call MPI_Abort or _exit.
  * - All other ranks name a rank that stops or is late. They name a killed rank if mpiexec leaves them alive and MPI

@@ -27,8 +27,7 @@ torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its
 jax, keras, flower, lightning, accelerate   the same for these frameworks (docs/FRAMEWORKS.md), each of its own
 
 The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, from beside this package, or from
-the system. Each thread may call everything at any time; a State, a Batch and a Bound serve one call at a time, and say
-ConcurrentUse to another.
+the system. Plans and functions serve all threads at once; every other object serves one call at a time (docs/PYTHON.md).
 """
 
 from . import book, codec
