@@ -93,7 +93,7 @@ dr_status dr_exchange_start(dr_exchange* exchange, const dr_call* call) {
   return in_exchange(exchange, [&](dr::context& c) -> dr_status {
     dr_call read;
     if (const dr_status s = read_struct(call, "call", read, c.error)) return s;
-    if (read.flags || read.reserved || read.segment_rows || read.faults)
+    if (read.flags || read.reserved || read.segment_rows || read.faults || read.tag)
       return fail(c.error, DR_E_UNSUPPORTED, "call: an exchange uses step, seeds and trace only; the rest must be 0");
     if (!call) read.step = exchange->info().calls;
     return exchange->start(read);

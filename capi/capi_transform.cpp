@@ -54,12 +54,6 @@ dr_status check_shape(const dr_tensor& t, size_t i, dr_error& error) {
 
 uint64_t width_of(uint32_t width) { return std::max(1u, width); }
 
-// Whether two arrays of so many bytes do.
-bool overlap(const void* x, const void* y, uint64_t bytes) {
-  const auto a = reinterpret_cast<uintptr_t>(x), b = reinterpret_cast<uintptr_t>(y);
-  return a < b ? b - a < bytes : a - b < bytes;
-}
-
 dr_status check_memory(const dr_transform& x, size_t i, dr_error& error) {
   const dr_tensor& t = x.tensors[i];
   const dr_tensor_out& o = x.outs[i];
@@ -73,21 +67,6 @@ dr_status check_memory(const dr_transform& x, size_t i, dr_error& error) {
     return bad_tensor(error, i, DR_E_ARGUMENT, 0, "%s is NULL", t.values ? "its output" : "values");
   if (reinterpret_cast<uintptr_t>(t.values) % sizeof(float) || reinterpret_cast<uintptr_t>(o.values) % sizeof(float))
     return bad_tensor(error, i, DR_E_ARGUMENT, 0, "values or output are not aligned to f32");
-  if (t.values != o.values && overlap(t.values, o.values, sizeof(float) * item.elements()))
-    return bad_tensor(error, i, DR_E_ARGUMENT, 0, "its output overlaps it, but does not begin where it does");
-  return DR_OK;
-}
-
-// ARGUMENT: an output that is written while another tensor is still read. ranges: of the outputs, ascending and apart.
-dr_status check_others(const dr_transform& x, std::span<const dr::out_range> ranges, dr_error& error) {
-  for (size_t i = 0; i < x.tensors.size(); ++i) {
-    const auto begin = reinterpret_cast<uintptr_t>(x.tensors[i].values);
-    const uint64_t end = begin + sizeof(float) * x.state.items()[i].elements();
-    const auto* r = std::partition_point(ranges.data(), ranges.data() + ranges.size(),
-                                         [&](const dr::out_range& o) { return o.end <= begin; });
-    for (; r != ranges.data() + ranges.size() && r->begin < end; ++r)
-      if (r->output != i) return bad_tensor(error, i, DR_E_ARGUMENT, r->output, "output %zu overlaps it", r->output);
-  }
   return DR_OK;
 }
 
@@ -157,7 +136,7 @@ dr_status dr_transform_begin(dr_transform* transform, const dr_tensor* tensors, 
       t.results[i] = static_cast<float*>(t.outs[i].values);
     }
     if (const dr_status s = dr::list_ranges(t.outs, c.ranges, c.error)) return s;
-    if (const dr_status s = check_others(t, c.ranges, c.error)) return s;
+    if (const dr_status s = dr::check_in_place(t.tensors, c.ranges, c.error)) return s;
     return t.state.begin(t.gradients, t.results, *c.workers, c.error);
   });
 }

@@ -26,8 +26,10 @@
  * - Every rank ends with the same bits: all apply the same frames in the same order.
  * - Before it writes an output, each rank sends all others its verdict: that it has all frames, or which rank is at
  *   fault. An output is untouched unless every rank has all frames. With feedback the gradient of a failed step is then
- *   in the residual: it is not lost, and must not be passed again. (Exception: the residual of a range that this rank
- *   could not encode is unchanged.)
+ *   in the residual: it is not lost, and must not be passed again. (Exceptions: the residual of a range that this rank
+ *   could not encode is unchanged; feedback=momentum keeps a momentum, not a residual; with `ring` and `hierarchy` the
+ *   residual is found as a difference, to the precision of f32 beside the sum of other ranks, 0 where that is infinite.)
+ * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again; no residual keeps the rounding.
  * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
  *   and its residual has taken back what they applied. The next call fails on all ranks and names it; then copy the
  *   parameters of another rank to it, and set its residual to zero.
@@ -100,7 +102,7 @@ typedef struct dr_exchange_options {
  * under way) must stay valid until it is destroyed; transport and options are copied. CPU memory only.
  * Sparse tensors: with `gather` and `owner`. Their `count` is here the most rows that they may have, the same on all
  * ranks (a rank with another is named by the first exchange); dr_exchange_rebind sets the rows of a step. Sparse
- * outputs, with `gather`, need capacity for the largest possible union.
+ * outputs, with `gather` of tensors that parts= does not cut, need capacity for the largest possible union.
  * ARGUMENT, CAPACITY (of such an output; `needed` is sufficient), UNSUPPORTED, MEMORY. */
 DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, const dr_transport *transport,
                                     const dr_exchange_options *options, const dr_tensor *tensors, size_t stride,
@@ -108,13 +110,15 @@ DR_API dr_status dr_exchange_create(dr_context *context, const dr_plan *plan, co
 /* NULL is fine. An exchange under way is cancelled. Memory that the transport still uses is never freed. */
 DR_API void dr_exchange_destroy(dr_exchange *exchange);
 /* Sets other memory for tensors and outs of the same shapes, and the counts of sparse tensors, up to those that the
- * exchange was created with. Not while an exchange is under way. ARGUMENT. */
+ * exchange was created with. Not while an exchange is under way. ARGUMENT, CAPACITY, UNSUPPORTED, MEMORY: it is bound as
+ * before. */
 DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                     size_t out_stride, size_t n);
 
 /* Starts an exchange of the contents of the tensors, which must not change until it ends. `call`: only step, seeds and
- * trace are used; NULL: the step is the number of the call. The exchange mixes the rank into private random numbers.
- * ARGUMENT: one is under way, or the transport still uses memory of an earlier one: create a new exchange. */
+ * trace may be set; NULL: the step is the number of the call. The exchange mixes the rank into private random numbers.
+ * ARGUMENT: one is under way, or the transport still uses memory of an earlier one: create a new exchange. UNSUPPORTED:
+ * another field of `call` is set. */
 DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
 /* Runs steps until one has to wait. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the
  * exchange: TIMEOUT (a rank is late or gone), PEER (a rank could not encode), CORRUPT (a frame is damaged), ARGUMENT

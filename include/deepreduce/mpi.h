@@ -254,7 +254,11 @@ static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
 }
 
 /* Continues, as dr_exchange_advance: DR_PENDING, DR_OK, or the error. MPI makes progress only while it is called. */
-static inline dr_status dr_mpi_test(dr_mpi *m) { return m->last = dr_exchange_advance(m->exchange); }
+static inline dr_status dr_mpi_test(dr_mpi *m) {
+  const dr_status status = dr_exchange_advance(m->exchange);
+  if (m->last == DR_PENDING) m->last = status; /* (else none is under way, which spoils nothing) */
+  return status;
+}
 
 /* Continues to the end: DR_OK, or the error. */
 static inline dr_status dr_mpi_wait(dr_mpi *m) {

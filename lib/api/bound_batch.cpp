@@ -15,8 +15,8 @@ bound_batch::~bound_batch() {
 dr_status bound_batch::bind_tensors() {
   encodes = true;
   if (const dr_status s = check_tensors(batch, tensors, where.where, context.error)) return s;
-  std::vector<state_range> states(states_of(batch));
-  if (const dr_status s = check_states_apart(batch, tensors, states.data(), context.error)) return s;
+  states_.resize(states_of(batch));
+  if (const dr_status s = check_states_apart(batch, tensors, states_.data(), context.error)) return s;
   workspace_size_ = std::max<size_t>(workspace_size_, batch.encode_room());
   return DR_OK;
 }

@@ -23,6 +23,8 @@ struct bound_batch {
   // Validate `tensors` or `outs`, and add their workspace.
   dr_status bind_tensors();
   dr_status bind_outputs();
+  // Of outputs that were bound before: allocates nothing.
+  dr_status bind_outputs_again() { return list_ranges(outs, ranges_, context.error); }
   dr_status take_workspace();
   // Or one of the caller's, of at least workspace_size() bytes, aligned as an arena is, on the CPU.
   size_t workspace_size() const { return workspace_size_; }
@@ -32,8 +34,9 @@ struct bound_batch {
   dr_status decode(const decode_request& request, const dr_decode_options& options, dr_result* result);
 
  private:
-  std::vector<out_range> ranges_;  // of outs
-  bool dense_ = true;              // all outputs are
+  std::vector<out_range> ranges_;    // of outs
+  std::vector<state_range> states_;  // of tensors; its room
+  bool dense_ = true;                // all outputs are
   void *workspace_ = nullptr, *lent_ = nullptr;
   size_t workspace_size_ = 0;
 };

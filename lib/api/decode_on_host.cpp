@@ -10,13 +10,13 @@
 namespace dr {
 namespace {
 
-// UNSUPPORTED: an output of a type in which counts of so many votes are rounded: 256 + 1 is 256 in bf16.
+// UNSUPPORTED: an output of a type in which counts of so many votes are rounded.
 dr_status check_votes(const voters& votes, size_t frames, std::span<const tensor_out> outs, dr_error& error) {
   for (size_t i = 0; i < outs.size(); ++i) {
-    const uint32_t type = outs[i].dtype, bits = type == DR_F32 ? 24 : type == DR_F16 ? 11 : 8;
-    if (!votes(i) || frames <= size_t{1} << bits) continue;
-    fail(error, DR_E_UNSUPPORTED, "output %zu: %zu votes exceed the %u that its type counts exactly; vote into f32", i,
-         frames, 1u << bits);
+    const uint64_t most = exact_counts(outs[i].dtype);
+    if (!votes(i) || frames <= most) continue;
+    fail(error, DR_E_UNSUPPORTED,
+         "output %zu: %zu votes exceed the %" PRIu64 " that its type counts exactly; vote into f32", i, frames, most);
     error.tensor = i;
     error.what = frames;
     return DR_E_UNSUPPORTED;

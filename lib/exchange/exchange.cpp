@@ -87,6 +87,24 @@ void exchange::poison(const verdict& why) {
   v.step = call_.step;
 }
 
+void exchange::blame_own(dr_status status) {
+  if (!told_ && own().code == DR_OK) own_status_ = status;
+}
+
+// After the ranks have agreed. All see the same of frames that do not decode; else this rank is behind from now on.
+void exchange::fail_alone(dr_status code, uint32_t culprit, const char* format, ...) {
+  failed_ = true;
+  outcome_ = verdict{};
+  outcome_.code = code;
+  outcome_.culprit = culprit;
+  outcome_.tensor = DR_NO_TENSOR;
+  va_list arguments;
+  va_start(arguments, format);
+  std::vsnprintf(outcome_.message, sizeof outcome_.message, format, arguments);
+  va_end(arguments);
+  give_back_all();
+}
+
 void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...) {
   verdict v;
   v.code = code;
@@ -107,7 +125,10 @@ bool exchange::verdict_came(uint32_t rank) {
   const dr_status s = test(r, size);
   if (s == DR_PENDING) return false;
   const verdict& v = verdicts_[rank];
-  if (s == DR_OK) came_[rank] = size == sizeof v && v.sound(program_.ranks) && v.sequence == sequence_ ? 1 : 2;
+  // (Nobody has completed more exchanges than there were.)
+  if (s == DR_OK)
+    came_[rank] =
+        size == sizeof v && v.sound(program_.ranks) && v.sequence == sequence_ && v.commits <= info_.calls ? 1 : 2;
   return s == DR_OK;
 }
 
@@ -277,8 +298,13 @@ dr_status exchange::run_guarded(const step& s) {
   try {
     return run(s);
   } catch (const std::bad_alloc&) {
-    own_status_ = DR_E_MEMORY;
-    poison(DR_E_PEER, program_.rank, 0, "out of memory");
+    if (s.what == DR_STEP_SUM && !factors_) ranges_[s.range].clear_sum();
+    if (told_) {
+      fail_alone(DR_E_MEMORY, program_.rank, "out of memory");
+    } else {
+      blame_own(DR_E_MEMORY);
+      poison(DR_E_PEER, program_.rank, 0, "out of memory");
+    }
     return DR_OK;
   }
 }

@@ -43,7 +43,7 @@ void exchange::finish_encode(const step& s, dr_status status, const encode_resul
 
 // This rank cannot encode a range: the others get to know why.
 void exchange::fail_encode(const step& s, dr_status status, const dr_error& e) {
-  own_status_ = status;
+  blame_own(status);
   slot_size_[s.slot] = 0;
   verdict v;
   v.code = DR_E_PEER;
@@ -161,7 +161,7 @@ void exchange::judge(const step& s, size_t size) {
   if (dry()) return spend(s, size);
   dr_error& e = c_.error;
   if (factors_) {
-    if (const dr_status bad = factors_->check(s.range, frame_tag(slot), frame_of(s.slot), size, e))
+    if (const dr_status bad = factors_->check(s.range, slot.kind, frame_tag(slot), {frame_of(s.slot), size}, e))
       return poison(bad, s.peer, slot.depth, "range %u: %s", s.range, e.message);
     return spend(s, size);
   }
@@ -173,7 +173,7 @@ void exchange::judge(const step& s, size_t size) {
   if (!status && view_.frame_size != size)
     status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
   if (!status) status = check_tag(view_, tagged, e);
-  if (!status) status = check_frame(ranges_[s.range].batch_of(slot.kind), view_, e);
+  if (!status) status = ranges_[s.range].check_frame(slot.kind, view_, e);
   // (A rank that forwards a frame has validated it before.)
   if (status) return poison(status, s.peer, slot.depth, "range %u: %s", s.range, e.message);
   spend(s, size);
@@ -225,17 +225,10 @@ void exchange::merge(const step& s) {
   for (const dr_bytes& f : frames) bytes += f.size;
   if (!dry())
     if (const dr_status e = r.merge(frames, weights(s, 1))) {
-      // A frame whose check holds does not decode, which all ranks see of the same one; or this rank is at fault, and
-      // behind from now on.
-      outcome_.code = e;
-      outcome_.culprit = c_.error.frame < s.count
-                             ? program_.slots[program_.inputs[s.first + static_cast<uint32_t>(c_.error.frame)]].maker
-                             : program_.rank;
-      outcome_.tensor = DR_NO_TENSOR;
-      std::snprintf(outcome_.message, sizeof outcome_.message, "range %u: %.160s", s.range, c_.error.message);
-      failed_ = true;
-      give_back_all();
-      return;
+      // (Of one frame an error does not say which.)
+      const uint64_t which = s.count == 1 ? 0 : c_.error.frame;
+      const uint32_t culprit = which < s.count ? program_.slots[program_.inputs[s.first + which]].maker : program_.rank;
+      return fail_alone(e, culprit, "range %u: %.160s", s.range, c_.error.message);
     }
   spend(s, bytes);
 }

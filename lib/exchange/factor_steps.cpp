@@ -7,7 +7,13 @@ namespace dr {
 
 void exchange::encode_factor(const step& s) {
   slot_size_[s.slot] = 0;
-  if (const dr_status e = factors_->reach(s.range / program_.ranks, failed(), memory())) fail_encode(s, e, c_.error);
+  const bool begun = factors_->begun();
+  if (const dr_status e = factors_->reach(s.range / program_.ranks, failed(), memory())) {
+    if (begun)  // a sum, which all ranks have: all name the one that added up
+      poison(e, factors_->owner_of(0, c_.error.where), 0, "%.160s", c_.error.message);
+    else
+      fail_encode(s, e, c_.error);
+  }
   if (failed() || skips(s.range)) return;
   factors_->write(s.range, frame_tag(program_.slots[s.slot]), frame_of(s.slot));
   slot_size_[s.slot] = factors_->room(s.range);
@@ -31,12 +37,7 @@ void exchange::merge_factor(const step& s) {
   if (s.range + 1 < program_.ranges) return;
   if (const dr_status e = factors_->finish(options_.flags & DR_EXCHANGE_SUM)) {
     // (Of sums that all ranks have: all come here, and name the one that added up.)
-    outcome_.code = e;
-    outcome_.culprit = factors_->owner_of(c_.error.where);
-    outcome_.tensor = DR_NO_TENSOR;
-    std::snprintf(outcome_.message, sizeof outcome_.message, "%.160s", c_.error.message);
-    failed_ = true;
-    give_back_all();
+    fail_alone(e, factors_->owner_of(factors_->phases() - 1, c_.error.where), "%.160s", c_.error.message);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 
 #include "primitive/check.hpp"
@@ -76,16 +77,22 @@ void factor_work::write(uint32_t range, uint64_t tag, std::byte* message) const 
   seal(message, tag, elements(range));
 }
 
-dr_status factor_work::check(uint32_t range, uint64_t tag, const std::byte* message, uint64_t size,
+dr_status factor_work::check(uint32_t range, frame_kind kind, uint64_t tag, const dr_bytes& message,
                              dr_error& error) const {
-  if (size != room(range))
-    return fail(error, DR_E_CORRUPT, "factor: %" PRIu64 " bytes, %" PRIu64 " expected", size, room(range));
+  if (message.size != room(range))
+    return fail(error, DR_E_CORRUPT, "factor: %zu bytes, %" PRIu64 " expected", message.size, room(range));
+  const auto* const bytes = static_cast<const std::byte*>(message.data);
   factor_head head;
-  std::memcpy(&head, message, sizeof head);
-  if (head.check != sum_of(message, elements(range)))
+  std::memcpy(&head, bytes, sizeof head);
+  if (head.check != sum_of(bytes, elements(range)))
     return fail(error, DR_E_CORRUPT, "factor: the check does not fit its bytes");
   if (head.tag != tag) return fail(error, DR_E_ARGUMENT, "factor: its tag is of another step or exchange");
-  return DR_OK;
+  if (kind != frame_kind::part) return DR_OK;
+  const std::span values(reinterpret_cast<const float*>(bytes + sizeof head), elements(range));
+  const auto bad = std::ranges::find_if_not(values, [](float x) { return std::isfinite(x); });
+  if (bad == values.end()) return DR_OK;
+  return fail(error, DR_E_CORRUPT, "factor: element %" PRIu64 " is %g", first(range) + (bad - values.begin()),
+              static_cast<double>(*bad));
 }
 
 void factor_work::sum(uint32_t range, uint64_t tag, std::span<const dr_bytes> messages, std::byte* to) const {

@@ -39,16 +39,18 @@ class factor_work {
   // the gradients can be kept, and goes no further.
   dr_status reach(uint32_t phase, bool idle, const exchange_memory& at);
   void write(uint32_t range, uint64_t tag, std::byte* message) const;
-  // CORRUPT: a message that is not this chunk, of this exchange.
-  dr_status check(uint32_t range, uint64_t tag, const std::byte* message, uint64_t size, dr_error& error) const;
+  // CORRUPT: a message that is not this chunk, or a rank's part of it with a value that is not finite (sums may exceed
+  // f32); ARGUMENT: of another exchange.
+  dr_status check(uint32_t range, frame_kind kind, uint64_t tag, const dr_bytes& message, dr_error& error) const;
   // The sum of messages, as a message.
   void sum(uint32_t range, uint64_t tag, std::span<const dr_bytes> messages, std::byte* to) const;
   void take(uint32_t range, const std::byte* message);
   // After the last phase's chunks: the outputs. sums: of ranks, otherwise their means.
   dr_status finish(bool sums);
-  // Whose chunk has an element of the last factor.
-  uint32_t owner_of(uint64_t element) const {
-    return static_cast<uint32_t>(element / ((size_of(phases() - 1) + ranks_ - 1) / ranks_));
+  bool begun() const { return begun_; }
+  // Whose chunk has an element of a phase's factor.
+  uint32_t owner_of(uint32_t phase, uint64_t element) const {
+    return static_cast<uint32_t>(element / ((size_of(phase) + ranks_ - 1) / ranks_));
   }
   // The exchange has failed.
   void give_back() { state_.cancel(state_.keeps()); }

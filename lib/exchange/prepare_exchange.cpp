@@ -84,6 +84,8 @@ dr_status exchange::check_request(const exchange_request& request) {
       why = "its output is sparse, which requires exchange=gather";
     if (outs_[i].universe != t.universe || std::max(1u, outs_[i].width) != std::max(1u, t.width))
       why = "its output differs in shape";
+    if (method.votes && !(o.flags & DR_EXCHANGE_DRY) && request.transport.ranks > exact_counts(outs_[i].dtype))
+      why = "its output's type does not count so many votes exactly; vote into f32";
     if (!why) continue;
     fail(c_.error, DR_E_ARGUMENT, "tensor %zu: %s", i, why);
     c_.error.tensor = i;
@@ -175,12 +177,19 @@ dr_status exchange::take_memory() {
   return DR_OK;
 }
 
-// Whether sparse outputs have room for any union, so that none fails when the others have theirs.
+// Whether sparse outputs are of tensors that are not cut, and have room for any union, so that none fails when the others
+// have theirs.
 dr_status exchange::check_room(const std::vector<tensor_out>& outs) {
   for (const range_work& r : ranges_)
     for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
       const uint32_t tensor = r.pieces()[i].tensor;
       const tensor_out& o = outs[tensor];
+      if (o.index_dtype && r.pieces()[i].rows < o.universe) {
+        fail(c_.error, DR_E_UNSUPPORTED,
+             "tensor %u: its output is sparse, and the exchange cuts it; use exchange=gather", tensor);
+        c_.error.tensor = tensor;
+        return DR_E_UNSUPPORTED;
+      }
       const uint64_t rows = o.index_dtype ? r.support_max(i, program_.ranks) : 0;
       if (rows <= o.capacity) continue;
       fail(c_.error, DR_E_CAPACITY,
@@ -215,6 +224,8 @@ dr_status exchange::create(const exchange_request& request, std::vector<tensor_v
   std::vector<out_range> ranges;
   if (!dry())
     if (const dr_status s = list_ranges(outs_, ranges, c_.error)) return s;
+  if (request.method->transforms())
+    if (const dr_status s = check_in_place(tensors_, ranges, c_.error)) return s;
   if (const dr_status s = make_plans(request)) return s;
   if (request.method->transforms())
     if (const dr_status s = prepare_factors()) return s;
@@ -262,31 +273,37 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
   for (size_t i = 0; i < tensors.size(); ++i) {
     const tensor_view &a = tensors[i], &b = tensors_[i];
     const tensor_out &x = outs[i], &y = outs_[i];
-    if (a.dtype == b.dtype && a.index_dtype == b.index_dtype && a.universe == b.universe && a.width == b.width &&
-        x.dtype == y.dtype && x.index_dtype == y.index_dtype && x.universe == y.universe && x.width == y.width &&
-        a.flags == b.flags && a.key == b.key && !a.plan && !a.state && !a.state_size &&
-        (!a.index_dtype || a.count <= counts_[i]))
+    const auto same_width = [](uint32_t v, uint32_t w) { return std::max(1u, v) == std::max(1u, w); };
+    if (a.dtype == b.dtype && a.index_dtype == b.index_dtype && a.universe == b.universe &&
+        same_width(a.width, b.width) && x.dtype == y.dtype && x.index_dtype == y.index_dtype &&
+        x.universe == y.universe && same_width(x.width, y.width) && a.flags == b.flags && a.key == b.key && !a.plan &&
+        !a.state && !a.state_size && (!a.index_dtype || a.count <= counts_[i]))
       continue;
     fail(c_.error, DR_E_ARGUMENT, "tensor %zu: differs from the one that the exchange was created for", i);
     c_.error.tensor = i;
     return DR_E_ARGUMENT;
   }
   std::vector<out_range> ranges;
-  if (const dr_status s = list_ranges(outs, ranges, c_.error)) return s;
+  if (!dry())
+    if (const dr_status s = list_ranges(outs, ranges, c_.error)) return s;
+  if (factors_)
+    if (const dr_status s = check_in_place(tensors, ranges, c_.error)) return s;
   if (const dr_status s = check_room(outs)) return s;
-  const std::vector<tensor_view> old_tensors = std::move(tensors_);
-  const std::vector<tensor_out> old_outs = std::move(outs_);
-  tensors_ = std::move(tensors);
-  outs_ = std::move(outs);
+  tensors_.swap(tensors);
+  outs_.swap(outs);
   dr_status status = DR_OK;
-  for (range_work& r : ranges_)
-    if (!dry() && !r.empty() && !status) status = r.rebind(memory());
+  try {
+    for (range_work& r : ranges_)
+      if (!dry() && !r.empty() && !status) status = r.rebind(memory());
+  } catch (const std::bad_alloc&) {
+    status = fail(c_.error, DR_E_MEMORY, "out of memory");
+  }
   if (!status) return DR_OK;
   const dr_error error = c_.error;
-  tensors_ = old_tensors;
-  outs_ = old_outs;
+  tensors_.swap(tensors);
+  outs_.swap(outs);
   for (range_work& r : ranges_)
-    if (!r.empty()) (void)r.rebind(memory());
+    if (!r.empty()) r.bind_again(memory());
   c_.error = error;
   return status;
 }

@@ -6,6 +6,7 @@
 
 #include "api/state.hpp"
 #include "deepreduce/exchange.h"
+#include "feedback/velocity.hpp"
 #include "primitive/value_rows.hpp"
 
 namespace dr {
@@ -88,10 +89,13 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
   }
   const auto place = [&](frame_kind kind) {
     batches_[at(kind)] = std::make_shared<placed_batch>();
-    return batches_[at(kind)]->place(c_.request_for(plans.method, 0), list, target{}, c_.error);
+    const dr_status s = batches_[at(kind)]->place(c_.request_for(plans.method, 0), list, target{}, c_.error);
+    if (!s) limits_[at(kind)] = limits_of(*batches_[at(kind)]);
+    return s;
   };
   if (const dr_status s = place(frame_kind::part)) return s;
   batches_[at(frame_kind::sum)] = batches_[at(frame_kind::part)];
+  limits_[at(frame_kind::sum)] = limits_[at(frame_kind::part)];
   if (uses_.has_frames_of_sums() && (sparse || sum_plans_ != plans_)) {
     for (tensor_view& v : list.views) v.index_dtype = 0, v.count = 0, v.flags = 0;
     list.plans = sum_plans_;
@@ -100,6 +104,11 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
   if (!uses_.encodes[at(frame_kind::exact)] && !uses_.sums[at(frame_kind::exact)]) return DR_OK;
   std::fill(list.plans.begin(), list.plans.end(), plans.exact);
   return place(frame_kind::exact);
+}
+
+dr_status range_work::check_frame(frame_kind kind, const frame_view& frame, dr_error& error) const {
+  if (const dr_status s = dr::check_frame(batch_of(kind), frame, error)) return s;
+  return check_limits(batch_of(kind), limits_[at(kind)], frame, error);
 }
 
 uint64_t range_work::support_max(size_t piece, uint64_t frames) const {
@@ -160,8 +169,19 @@ dr_status range_work::bind(const exchange_memory& at_memory) {
   return rebind(at_memory);
 }
 
-// Sets where tensors and outputs lie, and checks them.
 dr_status range_work::rebind(const exchange_memory& at_memory) {
+  return set_memory(
+      at_memory, [](bound_batch& b) { return b.bind_tensors(); }, [](bound_batch& b) { return b.bind_outputs(); });
+}
+
+void range_work::bind_again(const exchange_memory& at_memory) {
+  (void)set_memory(
+      at_memory, [](bound_batch&) { return dr_status{DR_OK}; }, [](bound_batch& b) { return b.bind_outputs_again(); });
+}
+
+// Sets where tensors and outputs lie, and binds them.
+template <class Encodes, class Decodes>
+dr_status range_work::set_memory(const exchange_memory& at_memory, Encodes&& bind_encode, Decodes&& bind_decode) {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const piece& p = pieces_[i];
     const tensor_view& given = at_memory.tensors[p.tensor];
@@ -179,7 +199,7 @@ dr_status range_work::rebind(const exchange_memory& at_memory) {
       v.state = state_of(which, i, v.state_size);
       if (!v.state) v.state_size = 0;
     }
-    return b->bind_tensors();
+    return bind_encode(*b);
   };
   const auto decodes = [&](binding& b, auto&& values_of) -> dr_status {
     if (!b) return DR_OK;
@@ -192,7 +212,7 @@ dr_status range_work::rebind(const exchange_memory& at_memory) {
       values_of(i, o);
       o.universe = views_[i].universe;
     }
-    return b->bind_outputs();
+    return bind_decode(*b);
   };
   const auto to_sum = [&](size_t i, tensor_out& o) { o.values = sums_[i]; };
   for (const frame_kind kind : {frame_kind::part, frame_kind::exact, frame_kind::sum}) {
@@ -294,11 +314,7 @@ dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<
   if (!back) return DR_OK;
   if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
   // As after an encode: values that are not finite stay out of later steps.
-  for (const tensor_out& o : back->outs) {
-    auto* const residual = static_cast<float*>(o.values);
-    for (uint64_t i = 0; i < o.universe * o.width; ++i)
-      if (!is_finite<f32_type>(std::bit_cast<uint32_t>(residual[i]))) residual[i] = 0;
-  }
+  for (const tensor_out& o : back->outs) drop_unfinite(static_cast<float*>(o.values), o.universe * o.width);
   return DR_OK;
 }
 

@@ -62,6 +62,9 @@ class range_work {
   uint64_t elements() const { return elements_; }
   uint64_t frame_bound(frame_kind kind) const { return batch_of(kind).layout[1].frame_bound; }
   const placed_batch& batch_of(frame_kind kind) const { return *batches_[at(kind)]; }
+  // ARGUMENT: a frame of other tensors. CORRUPT: one that needs more than the plan's do: so once ranks have agreed, there
+  // is room to merge it.
+  dr_status check_frame(frame_kind kind, const frame_view& frame, dr_error& error) const;
   const placed_batch* batch_if(frame_kind kind) const { return batches_[at(kind)].get(); }  // nullptr: there are none
   // Rows that sparse outputs may get of so many frames.
   uint64_t support_max(size_t piece, uint64_t frames) const;
@@ -70,8 +73,9 @@ class range_work {
   uint64_t place(std::byte* memory);
   // Binds it to memory and to outputs. After place.
   dr_status bind(const exchange_memory& at);
-  // The same batches at other memory.
+  // The same batches at other memory; at that which they were bound to before: that fails never, and allocates nothing.
   dr_status rebind(const exchange_memory& at);
+  void bind_again(const exchange_memory& at);
   uint64_t workspace() const;
   void lend_workspace(void* memory);
 
@@ -100,6 +104,8 @@ class range_work {
  private:
   template <class F>
   void each_bound(F&& f) const;
+  template <class Encodes, class Decodes>
+  dr_status set_memory(const exchange_memory& at_memory, Encodes&& bind_encode, Decodes&& bind_decode);
   // Whether frames can be given back to a residual. (All tensors' plans have the same feedback.)
   bool keeps_residual(residual_kind which) const {
     return which != residual_kind::none && plan_of(which, 0).keeps_residual();
@@ -113,7 +119,8 @@ class range_work {
   uint64_t elements_ = 0;
   std::vector<tensor_view> views_;  // of the pieces
   std::vector<std::shared_ptr<const plan>> plans_, sum_plans_;
-  std::shared_ptr<placed_batch> batches_[frame_kinds];     // of sums: all dense
+  std::shared_ptr<placed_batch> batches_[frame_kinds];  // of sums: all dense
+  frame_limits limits_[frame_kinds];
   std::vector<std::byte*> states_[residual_kinds], sums_;  // of the pieces; a sum is f32 until it is encoded
   // Tensors or the sum to frames; frames to the sum, to the outputs, to residuals.
   binding encode_[frame_kinds], sum_[frame_kinds], merge_, back_[residual_kinds][frame_kinds];

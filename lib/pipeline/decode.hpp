@@ -28,6 +28,14 @@ dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_er
 
 // Whether a frame has the tensors of a batch. ARGUMENT.
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
+
+// Bytes that a frame of a batch takes to decode, at most: its rows, and a worker's scratch.
+struct frame_limits {
+  uint64_t rows = 0, scratch = 0;
+};
+frame_limits limits_of(const batch& b);
+// CORRUPT: a frame (of these tensors: check_frame) that no plan of the batch makes, for it has or takes more.
+dr_status check_limits(const batch& b, const frame_limits& most, const frame_view& frame, dr_error& error);
 // The common part of all frames of a batch, to check outputs before there is a frame.
 frame_view common_frame(const batch& b);
 

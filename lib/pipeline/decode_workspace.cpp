@@ -195,15 +195,47 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
   return DR_OK;
 }
 
+frame_limits limits_of(const batch& b) {
+  arena rows;
+  frame_limits most;
+  for (const batch_row& r : b.rows) rows.take<std::byte>(most_of_row(b, r, most.scratch));
+  most.rows = rows.used();
+  return most;
+}
+
+dr_status check_limits(const batch& b, const frame_limits& most, const frame_view& frame, dr_error& error) {
+  if (frame.rows.size() != b.rows.size())
+    return fail(error, DR_E_CORRUPT, "frame: %zu segments; the plan makes %zu", frame.rows.size(), b.rows.size());
+  if (frame.plans.size() > b.wire.size())
+    return fail(error, DR_E_CORRUPT, "frame: %zu lists of codecs; the plan has %zu", frame.plans.size(), b.wire.size());
+  arena rows;
+  uint64_t scratch = 0;
+  for (size_t i = 0; i < b.rows.size(); ++i) {
+    const wire_row& row = frame.rows[i];
+    const batch_row& r = b.rows[i];
+    if (row.universe != r.universe || (row.mode != mode_dense && row.support > r.support_max))
+      return fail(error, DR_E_CORRUPT,
+                  "frame: segment %zu has a support of %" PRIu64 " in %" PRIu64 " rows; the plan makes at most %" PRIu64
+                  " in %" PRIu64,
+                  i, row.support, row.universe, r.support_max, r.universe);
+    take_row(rows, frame.plans[row.plan], row, frame.data + row.offset, scratch);
+  }
+  if (rows.used() > most.rows || scratch > most.scratch)
+    return fail(error, DR_E_CORRUPT,
+                "frame: %" PRIu64 " bytes and %" PRIu64 " of scratch to decode; the plan takes at most %" PRIu64
+                " and %" PRIu64,
+                rows.used(), scratch, most.rows, most.scratch);
+  return DR_OK;
+}
+
 dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error) {
   const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space"); };
-  arena memory, rows;
-  uint64_t scratch = 0;
-  for (const batch_row& r : b.rows) rows.take<std::byte>(most_of_row(b, r, scratch));
-  if (frames && rows.used() > SIZE_MAX / frames) return too_large();
+  const frame_limits most = limits_of(b);
+  if (frames && most.rows > SIZE_MAX / frames) return too_large();
+  arena memory;
   decode_work w = take_lists(memory, b.rows.size() * frames, b.rows.size());
-  memory.take<std::byte>(rows.used() * frames);
-  take_scratch(memory, scratch, b.workers, w);
+  memory.take<std::byte>(most.rows * frames);
+  take_scratch(memory, most.scratch, b.workers, w);
   take_rooms(memory, frames, b.shapes.size(), b.workers);
   bytes = memory.used();
   return bytes > SIZE_MAX / 4 ? too_large() : DR_OK;

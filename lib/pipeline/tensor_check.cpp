@@ -139,4 +139,20 @@ dr_status check_fit(const batch& b, dr_error& error) {
   return DR_OK;
 }
 
+dr_status check_in_place(std::span<const tensor_view> tensors, std::span<const out_range> ranges, dr_error& error) {
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const tensor_view& t = tensors[i];
+    const auto begin = reinterpret_cast<uintptr_t>(t.values);
+    const uint64_t end = begin + t.universe * std::max(1u, t.width) * value_size(t.dtype);
+    const auto* r = std::partition_point(ranges.data(), ranges.data() + ranges.size(),
+                                         [&](const out_range& o) { return o.end <= begin; });
+    for (; r != ranges.data() + ranges.size() && r->begin < end; ++r) {
+      if (r->output != i) return bad_tensor(error, i, DR_E_ARGUMENT, r->output, "output %zu overlaps it", r->output);
+      if (r->begin != begin)
+        return bad_tensor(error, i, DR_E_ARGUMENT, 0, "its output overlaps it, but does not begin where it does");
+    }
+  }
+  return DR_OK;
+}
+
 }  // namespace dr

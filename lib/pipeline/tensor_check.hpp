@@ -2,6 +2,7 @@
 #pragma once
 
 #include "pipeline/batch.hpp"
+#include "pipeline/decode.hpp"
 
 namespace dr {
 
@@ -11,6 +12,10 @@ namespace dr {
 
 // ARGUMENT, UNSUPPORTED: no tensor has such a shape.
 dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error);
+
+// ARGUMENT: an output of dense tensors that are still read while it is written: it overlaps another one, or its own not in
+// place. ranges: of the outputs (list_ranges).
+dr_status check_in_place(std::span<const tensor_view> tensors, std::span<const out_range> ranges, dr_error& error);
 
 // ARGUMENT: DR_CALL_FIT, but a tensor's plan has no feedback.
 dr_status check_fit(const batch& b, dr_error& error);

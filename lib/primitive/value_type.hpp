@@ -109,6 +109,10 @@ DR_HD decltype(auto) with_value_type(uint32_t dtype, F&& f) {
 }
 
 DR_HD constexpr unsigned value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+// All counts up to it are exact in the type: 256 + 1 is 256 in bf16.
+constexpr uint64_t exact_counts(uint32_t dtype) {
+  return uint64_t{1} << (dtype == DR_F32 ? 24 : dtype == DR_F16 ? 11 : 8);
+}
 constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
 constexpr bool is_index_type(uint32_t dtype) { return dtype >= DR_U32 && dtype <= DR_I64; }
 DR_HD constexpr unsigned index_type_size(uint32_t dtype) { return dtype == DR_U64 || dtype == DR_I64 ? 8 : 4; }
