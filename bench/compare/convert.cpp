@@ -76,6 +76,19 @@ struct target<dtype::bf16> {
   static uint16_t round(double v) { return round_to_16_bits<8, -126>(v); }
 };
 
+// A whole number as one of the two doubles beside it, that with an odd last bit: rounded again, to less, it is rounded
+// once.
+template <class I>
+double odd_double(I v) {
+  __extension__ using wide = __int128;
+  const auto d = static_cast<double>(v);
+  const auto bits = std::bit_cast<uint64_t>(d);
+  const wide back = static_cast<wide>(d);
+  if (back == wide{v} || (bits & 1) != 0) return d;
+  const bool beyond = v < 0 ? back < wide{v} : back > wide{v};
+  return std::bit_cast<double>(beyond ? bits - 1 : bits + 1);
+}
+
 template <stored kind>
 auto load(std::span<const std::byte> bytes, uint64_t i) {
   const auto as = [&]<class T>(T) { return load_le<T>(bytes, i * sizeof(T)); };
@@ -102,7 +115,11 @@ tensor_bytes convert_as(std::span<const std::byte> bytes, conversion& c) {
   const std::span<std::byte> out = result.writable();
   for (uint64_t i = 0; i < n; ++i) {
     const auto x = load<kind>(bytes, i);
-    const bits rounded = target<to>::round(x);
+    bits rounded;
+    if constexpr (to != dtype::f32 && std::is_integral_v<decltype(x)>)
+      rounded = target<to>::round(odd_double(x));
+    else
+      rounded = target<to>::round(x);
     store_le(out, i * sizeof(bits), rounded);
     // 64 bits of significand hold every integer that a file stores, where the machine has them.
     using wide = std::conditional_t<std::is_integral_v<decltype(x)>, long double, double>;

@@ -255,6 +255,9 @@ std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& 
     for (const member& m : members) names.push_back(m.name);
     groups = sparse_groups(names);
   }
+  std::vector<const sparse_group*> group_of(members.size());
+  for (const sparse_group& g : groups)
+    for (const auto& [name, i] : g.parts) group_of[i] = &g;
   const auto part = [&](size_t i) {
     auto [unpacked, owner] = unpack(members[i], how);
     return sparse_part{members[i].where, read_npy(unpacked, members[i].where), owner};
@@ -263,9 +266,9 @@ std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& 
   std::vector<tensor> tensors;
   for (size_t i = 0; i < members.size(); ++i) {
     const member& m = members[i];
-    const auto group = std::ranges::find_if(groups, [&](const sparse_group& g) { return g.has(i); });
+    const sparse_group* const group = group_of[i];
     try {
-      if (group != groups.end()) {
+      if (group) {
         if (group->first() != i) continue;
         tensors.push_back(read_sparse(*group, part, where, how));
       } else if (!m.name.ends_with(".npy")) {

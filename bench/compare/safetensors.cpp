@@ -178,16 +178,19 @@ std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::stri
 }
 
 std::string safetensors_of(std::span<const tensor> tensors) {
-  auto header = nlohmann::ordered_json::object();
+  auto header = nlohmann::ordered_json::object();  // (which looks for a name in all of them)
+  std::set<std::string_view> names;
   uint64_t end = 0;
   for (const tensor& t : tensors) {
-    if (header.contains(t.name)) {
+    if (!names.insert(t.name).second) {
       refuse(
           t.input,
           fmt::format("two tensors are called '{}', which no .safetensors can hold; give one input at a time", t.name));
     }
     const char* const type = t.type == dtype::f32 ? "F32" : t.type == dtype::f16 ? "F16" : "BF16";
-    header[t.name] = {{"dtype", type}, {"shape", t.shape}, {"data_offsets", {end, end + t.data.size()}}};
+    header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
+        t.name,
+        nlohmann::ordered_json{{"dtype", type}, {"shape", t.shape}, {"data_offsets", {end, end + t.data.size()}}});
     end += t.data.size();
   }
   std::string text = header.dump();

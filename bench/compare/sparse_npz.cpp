@@ -295,10 +295,6 @@ tensor make_dense(coordinates c, const sparse_part& values, const reading& how) 
 
 }  // namespace
 
-bool sparse_group::has(size_t member) const {
-  return std::ranges::any_of(parts, [&](const auto& part) { return part.second == member; });
-}
-
 size_t sparse_group::first() const {
   size_t least = parts.begin()->second;
   for (const auto& [name, member] : parts) least = std::min(least, member);

@@ -21,7 +21,6 @@ struct sparse_group {
   bool scipy = false;
   std::map<std::string, size_t> parts;  // "indices": number of the member
 
-  bool has(size_t member) const;
   size_t first() const;  // the least of the numbers
 };
 

@@ -171,7 +171,9 @@ plan_book book_of(const choice_result& r, const predict_case& c,
 void check_names(const predict_case& c) {
   std::map<std::string, size_t> seen;
   for (const tensor_spec& t : c.model.model.tensors) {
-    if (t.name.empty() || t.name.find_first_of("\n\r") != std::string::npos || t.name.find('#') != std::string::npos)
+    constexpr std::string_view blanks = " \t";
+    if (t.name.empty() || t.name.find_first_of("\n\r#") != std::string::npos ||
+        blanks.find(t.name.front()) != blanks.npos || blanks.find(t.name.back()) != blanks.npos)
       throw input_error(fmt::format("{}: tensor '{}': a plan book cannot name it", c.model.model.name, t.name));
     if (++seen[t.name] > 1)
       throw input_error(fmt::format("{}: two tensors are called '{}'; a plan book cannot tell them apart",
@@ -212,7 +214,7 @@ int run_plan(const plan_options& o) {
   if (!std::isfinite(r.step_ns)) throw input_error("unsupported: no choice of plans, not even dense, can be modelled");
   tried.choice = r.choice;
   c.model.note(tried, c.notes);
-  const double dense = c.model.step(dense_candidate(false)).step_ns, half = c.model.step(dense_candidate(true)).step_ns;
+  const double dense = c.model.dense_ns(false), half = c.model.dense_ns(true);
   const std::string uniform = r.best_uniform < 0 ? "dense" : works[static_cast<size_t>(r.best_uniform)]->text();
   size_t planned = 0;
   for (const int each : r.choice) planned += each >= 0;

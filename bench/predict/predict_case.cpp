@@ -46,6 +46,8 @@ training read_model(const case_options& o) {
   }
   if (o.batch > 0) t.batch = o.batch;
   if (t.elements() <= 0) throw input_error(t.name + ": its tensors have no elements");
+  if (t.elements() > 1e18)
+    throw input_error(fmt::format("{}: {:g} elements in all; at most 1e+18", t.name, t.elements()));
   return t;
 }
 

@@ -60,7 +60,10 @@ std::string what_if_text(const ordered_json& what_if) {
 
 }  // namespace
 
-std::string time_text(double ns) { return scaled(ns, 1000, {"ns", "µs", "ms", "s"}); }
+std::string time_text(double ns) {
+  if (std::isinf(ns)) return "over 31 years";
+  return scaled(ns, 1000, {"ns", "µs", "ms", "s"});
+}
 std::string bytes_text(double bytes) { return scaled(bytes, 1000, {"B", "kB", "MB", "GB", "TB"}); }
 std::string rate_text(double rate) {
   if (rate <= 0) return "never";

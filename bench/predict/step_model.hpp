@@ -1,6 +1,7 @@
 // The step of a training, by each way to exchange its gradients.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 
 #include "exchange_model.hpp"
@@ -41,8 +42,10 @@ struct step_model {
   outcome step(const candidate& c, bool traced = false) const;
   // All that the candidate takes is known: of PowerSGD also its products.
   bool is_complete(const candidate& c) const;
-  // The faster of dense f32 and dense bf16.
-  double best_dense_ns() const;
+  // Of a ring of f32, or of bf16; infinity if that is not modelled (over 31 years).
+  double dense_ns(bool half) const;
+  // The faster of the two.
+  double best_dense_ns() const { return std::min(dense_ns(false), dense_ns(true)); }
 
   step_model with_rate(double bits_per_second) const;
   // By the profile's link that is nearest to so many; a link that was not stated is that one.

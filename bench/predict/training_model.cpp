@@ -119,6 +119,7 @@ training sized_training(const std::string& text) {
             fmt::format("'{}' is neither a number of elements nor a shape", text.substr(at, comma - at)));
       if (end < comma && from == at) each.rows = static_cast<double>(count);
       each.elements *= static_cast<double>(count);
+      if (each.elements > most_elements) break;  // (infinity times 0 would be no number)
       from = end + 1;
     }
     if (each.elements > most_elements)

@@ -117,9 +117,9 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
     if (head.has_reserved_count(s)) return reserved_in_frame(error, "a stream of 0, 6 or 7 codecs", head.stages(s));
   if (!is_value_type(out.dtype)) return corrupt_frame(error, "invalid value type in the plan table", head.type);
   if (head.has_width()) {
-    uint64_t width;
+    uint64_t width = 0;
     if (!in.varint(width) || width < 2 || width > universe_max)
-      return corrupt_frame(error, "width is not in 2 … 2^32 - 1", out.width);
+      return corrupt_frame(error, "width is not in 2 … 2^32 - 1", width);
     out.width = static_cast<uint32_t>(width);
   }
   constexpr dr_role role[section_count] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};

@@ -221,6 +221,9 @@ TEST_CASE("a profile's fault is told with its place") {
 TEST_CASE("a shape whose product is no number is refused, like one that is too large") {
   const nlohmann::json model = {{"schema", "deepreduce-model-1"}, {"tensors", {{{"shape", {1e308, 1e308, 0}}}}}};
   CHECK_THROWS_WITH(parse_training(model, "m.json"), doctest::Contains("m.json: tensors[0]: 1e+308 elements; at most"));
+  std::string text = "1000,1000000000000000";
+  for (int i = 0; i < 21; ++i) text += "x1000000000000000";
+  CHECK_THROWS_WITH(sized_training(text + "x0"), doctest::Contains("more than 1e+15 elements"));
 }
 
 TEST_CASE("samples are finite and not negative, and none is above that of a larger size") {
