@@ -3,6 +3,7 @@
     mpiexec -n N python python_ranks.py N [kill]
 """
 
+import copy
 import importlib.util
 import os
 import pathlib
@@ -149,6 +150,32 @@ def faults():
     raised(deepreduce.ArgumentError, AllReduce, x, TOP, MPI.COMM_NULL)
 
 
+def sparse_rows():
+    """Each rank has other rows, and as many as it likes below what all of them told."""
+    indices = numpy.arange(RANK + 1)
+    x = deepreduce.Sparse(indices, numpy.ones(RANK + 1, numpy.float32), (9,))
+    for schedule in ("gather", "owner"):
+        plan = f"index=golomb value=raw exchange={schedule}"
+        total = AllReduce(x, plan, sum=True, rows=RANKS, timeout=30)
+        assert total().tolist() == [max(0, RANKS - i) for i in range(9)]
+        total.close()
+        error = raised(deepreduce.ArgumentError, AllReduce(x, plan, rows=RANKS + (RANK == 1), timeout=30))
+        assert error.rank == 1 and "counts" in str(error), error
+
+
+def closed():
+    mean = AllReduce(numpy.ones(4, numpy.float32), "index=all value=raw", timeout=30)
+    for owner in (mean, mean.transport):
+        for how in (copy.copy, copy.deepcopy):
+            error = raised(TypeError, how, owner)
+            assert "neither copied nor pickled" in str(error), error
+    assert mean().tolist() == [1] * 4 and mean.control is None
+    mean.close()
+    for call in (mean, mean.start, mean.test, mean.wait, mean.close, lambda: mean.out, lambda: mean.control, lambda: mean.exchange):
+        error = raised(deepreduce.ArgumentError, call)
+        assert "the AllReduce is closed" in str(error), error
+
+
 def control():
     """The plan follows what transfers take, the same on all ranks, and nothing is lost on the way."""
     for schedule, options in (("gather", "aimd(target_ms=0.000001)"), ("owner", "fit(target_ms=0.000001)"), ("gather", "aimd(target_ms=10000,start=1)")):
@@ -242,7 +269,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, books, dense_sums, torch_tensors, faults, control, documented):
+    for test in (schedules, books, dense_sums, torch_tensors, faults, sparse_rows, closed, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

@@ -22,6 +22,7 @@ NEED_THE_LIBRARY = (
     "test_example_scripts.py",
     "test_examples.py",
     "test_exchange.py",
+    "test_handles.py",
     "test_grace.py",
     "test_grace_methods.py",
     "test_grace_params.py",

@@ -370,6 +370,21 @@ def test_torch_input_of_every_layout(torch):
         encode(x.double(), RAW)
 
 
+def test_torch_values_that_are_to_be_negated(torch):
+    z = torch.tensor([1 + 2j]).conj()
+    assert z.imag.is_neg() and z.imag.is_contiguous()
+    frame = encode(z.imag, RAW)
+    assert decode(frame).tolist() == [-2]
+    sparse = Sparse(torch.tensor([1]), z.imag, (3,))
+    assert decode(encode(sparse, RAW)).tolist() == sparse.to_dense().tolist() == [0, -2, 0]
+    batch = deepreduce.Batch(z.imag, RAW)
+    for call in (lambda: decode(frame, out=z.imag), lambda: batch.decode(frame, z.imag)):
+        with pytest.raises(deepreduce.ArgumentError, match=r"out has the negated values of its memory; pass out\.resolve_neg"):
+            call()
+    with pytest.raises(deepreduce.ArgumentError, match="read where it lies"):
+        batch.bind(z.imag)
+
+
 def test_torch_output_that_does_not_do(torch):
     frame = encode(f32(1, 2, 3, 4), RAW)
     with pytest.raises(deepreduce.ArgumentError, match="grad"):
@@ -583,6 +598,8 @@ def test_one_array_or_state_for_two_tensors_is_refused():
         decode(frame, out=[room, room])
     with pytest.raises(deepreduce.ArgumentError, match=r"weights\[1\] is 'a', not a number"):
         merge([frame, frame], weights=[1, "a"])
+    with pytest.raises(deepreduce.ArgumentError, match="weights is <generator .*>, not a list of 2 numbers"):
+        merge([frame, frame], weights=(each for each in (1, 2)))
     with pytest.raises(deepreduce.ArgumentError, match=r"out\[1\] is int32"):
         decode(frame, out=[room, room.astype(numpy.int32)])
 
@@ -1246,7 +1263,7 @@ def test_a_state_of_a_residual():
     assert State.from_residual(KEEP_2, x).residual.tolist() == [0] * 4
     with pytest.raises(deepreduce.ArgumentError, match="3 elements"):
         State.from_residual(KEEP_2, x, f32(1, 2, 3))
-    with pytest.raises(deepreduce.ArgumentError, match="float16"):
+    with pytest.raises(deepreduce.ArgumentError, match="residual is float16, not float32$"):
         State.from_residual(KEEP_2, x, numpy.ones(4, numpy.float16))
     with pytest.raises(deepreduce.ArgumentError):
         State.from_residual(RAW, x, x)
@@ -1281,6 +1298,27 @@ def test_states_are_cut_anew(rng):
             again.copy_from(again if (first, at) == (0, 5) else whole, first, at, elements)
     with pytest.raises(deepreduce.ArgumentError):
         State(KEEP_2, numpy.empty(100, F32)).copy_from(whole)  # fresh: made by from_residual it would do
+
+
+def test_a_part_of_a_state_that_is_not_there_is_named():
+    whole, part = State.from_residual(KEEP_2, numpy.empty(100, F32)), State.from_residual(KEEP_2, numpy.empty(30, F32))
+    for first, at, words in (
+        (101, 0, "first = 101 is not in 0 … 100"),
+        (0, 31, "at = 31 is not in 0 … 30"),
+        (-1, 0, "first = -1 is not in 0 … 100"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=words):
+            part.copy_from(whole, first=first, at=at)
+    part.copy_from(whole, first=100)  # nothing, which is there
+
+
+@pytest.mark.parametrize("factor", ["2", None, 1j, 10**400, numpy.ones(2)], ids=lambda factor: type(factor).__name__)
+def test_a_factor_that_is_no_number_is_named(factor):
+    state = State.from_residual(KEEP_2, numpy.empty(4, F32), f32(1, 2, 3, 4))
+    with pytest.raises(deepreduce.ArgumentError, match="factor is .*, not a number"):
+        state.scale(factor)
+    state.scale(F32(2))
+    assert state.residual.tolist() == [2, 4, 6, 8]
 
 
 def test_the_norm_of_a_residual(rng):

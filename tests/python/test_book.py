@@ -46,6 +46,15 @@ def test_a_book_comes_again_from_its_file(tmp_path):
     assert parse("") == Book([]) and parse("").plan_of("x") is None
 
 
+def test_a_book_that_cannot_be_written_leaves_nothing_beside(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    for path in ("folder", ".", "no/such/x.book"):
+        with pytest.raises(OSError):
+            parse(TEXT).write(path)
+    assert [each.name for each in tmp_path.iterdir()] == ["folder"]
+
+
 @pytest.mark.parametrize("text, sentence", [
     ("*: dense\nnonsense\n", "plans: line 2: 'nonsense' is no `pattern: plan`"),
     ("\n: dense", "plans: line 2: no pattern before the colon"),

@@ -257,6 +257,7 @@ def test_errors(rng):
         (lambda: bound.merge([frame] * 3), deepreduce.ArgumentError, "3 frames"),
         (lambda: bound.merge([frame], [1, 2]), deepreduce.ArgumentError, "2 weights for 1"),
         (lambda: bound.merge([frame], ["a"]), deepreduce.ArgumentError, "weights"),
+        (lambda: bound.merge([frame], iter([1])), deepreduce.ArgumentError, "not a list of 1 numbers"),
         (lambda: bound.merge([frame], [float("nan")]), deepreduce.ArgumentError, "weight"),
         (lambda: bound.merge([frame, bytes(bad)]), deepreduce.CorruptFrame, "1"),
         (lambda: batch.bind(), deepreduce.ArgumentError, "neither"),

@@ -10,7 +10,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 
 import deepreduce  # noqa: E402
 from deepreduce.control import AdaptiveExchange, Controller, ladder_of  # noqa: E402
-from deepreduce.exchange import Loopback  # noqa: E402
+from deepreduce.exchange import Exchange, Loopback  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench" / "results"))
 import control_traces as proof  # noqa: E402
@@ -78,6 +78,48 @@ def test_residuals_go_along_from_rung_to_rung(law, schedule):
     rungs, ranks, _ = train(slow_between, 70, law, n, schedule, check)
     assert set(rungs) == {0, 1, 2} and rungs[29] == 2 and rungs[-1] == 0
     assert all(abs(a - b) <= 1 for a, b in zip(rungs, rungs[1:]))
+
+
+@pytest.mark.parametrize("schedule", ["gather", "owner"])
+@pytest.mark.parametrize("feedback", ["dgc(momentum=0.9)", "momentum(beta=0.9)"])
+def test_momentum_goes_along_from_rung_to_rung(feedback, schedule):
+    """A ladder of two rungs that are the same does what an exchange without a ladder does."""
+    plan = f"sparsify=topr(ratio=0.1) feedback={feedback} index=golomb value=raw exchange={schedule}"
+    x, one, two = [gradient(rank, 0) for rank in range(2)], Loopback(2), Loopback(2, latency=1e-3)
+    plain = [Exchange(x[r], plan, one.transport(r)) for r in range(2)]
+    ranks = [AdaptiveExchange(x[r], [plan, plan], "fit(target_ms=1e-3)", two.transport(r)) for r in range(2)]
+    rungs = []
+    for step in range(4):
+        for rank in range(2):
+            x[rank][:] = gradient(rank, step)
+        rungs.append(ranks[0].rung)
+        for each in (*plain, *ranks):
+            each.start()
+        assert one.run(plain) == two.run([each.exchange for each in ranks]) == [None, None]
+        for each in ranks:
+            each.finish()
+        assert numpy.array_equal(plain[0].out, ranks[0].out), step
+        words = [each.report() for each in ranks]
+        for each in ranks:
+            each.decide(words)
+    assert set(rungs) == {0, 1}
+    assert numpy.array_equal(plain[0].residual(0, "momentum"), ranks[0].residual(0, "momentum"))
+
+
+def test_a_ladder_of_factors_moves_its_residual():
+    plans = [f"transform=lowrank(rank={rank}) feedback=residual" for rank in (4, 2)]
+    x, loopback = [gradient(rank, 0, 600).reshape(30, 20) for rank in range(2)], Loopback(2, latency=1e-3)
+    ranks = [AdaptiveExchange(x[r], plans, "fit(target_ms=1e-3)", loopback.transport(r)) for r in range(2)]
+    for _ in range(2):
+        for each in ranks:
+            each.start()
+        assert loopback.run([each.exchange for each in ranks]) == [None, None]
+        for each in ranks:
+            each.finish()
+        assert numpy.array_equal(ranks[0].out, ranks[1].out)
+        before, words = ranks[0].residual(), [each.report() for each in ranks]
+        assert [each.decide(words) for each in ranks] == [1, 1]
+        assert before.any() and numpy.array_equal(ranks[0].residual(), before)
 
 
 def test_the_dense_rung_is_exact_and_empties_the_residual():
@@ -276,6 +318,46 @@ def test_what_is_no_trace_is_refused_and_changes_nothing(trace, words):
         control.replay(trace)
     assert words in str(caught.value)
     assert control.rung == 1 and control.info().decisions == 1
+
+
+def test_who_looks_at_a_controller_changes_nothing():
+    class Watched(Controller):
+        assigned = None
+
+        def __setattr__(self, name, value):
+            if self.assigned is not None:
+                self.assigned.append(name)
+            super().__setattr__(name, value)
+
+    control = Watched("fit(target_ms=1)", 3)
+    for step in range(1, 4):
+        control.assigned = None
+        control.observe(1000 - step, 1.0)
+        control.decide(step, [control.report()])
+        control.assigned = []
+        told = control.info()
+        assert control.assigned == []
+        assert (told.rung, told.next_step) == (control.rung, control.next_step)
+        assert (told.step, told.decisions, told.transfer_ns) == (step, step, 10**9)
+
+
+def test_a_controller_in_use_says_so_and_tells_its_last_decision():
+    control = Controller("fit(target_ms=1)", 3)
+    control.observe(1000, 1.0)
+    words = [control.report()]
+    with control.lock:  # as a call of another thread holds it
+        for call in (
+            lambda: control.observe(1, 1.0),
+            control.report,
+            lambda: control.decide(1, words),
+            control.line,
+            control.restart,
+            lambda: control.replay([]),
+        ):
+            with pytest.raises(deepreduce.ConcurrentUse, match="the controller is in another call"):
+                call()
+        assert control.info().decisions == 0 and control.due(1)
+    assert control.decide(1, words) == 1
 
 
 def test_a_ladder_in_the_wrong_order_stays_where_the_fewest_bytes_are():

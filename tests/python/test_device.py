@@ -584,6 +584,20 @@ def test_states_are_cut_anew_on_a_gpu(gpu):
     assert same_bits(host(part.residual), numpy.concatenate([here.residual[60:90], here.residual[10:20]]))
 
 
+@pytest.mark.parametrize(
+    "residual, words",
+    [
+        (numpy.ones(4, numpy.int32), "residual is int32, not float32$"),
+        (numpy.ones(8, numpy.float16), "residual is float16, not float32$"),
+        (numpy.ones((2, 4), F32)[:, ::2], "residual is not contiguous"),
+        (numpy.ones(5, F32), "residual has 5 elements, the tensor 4"),
+    ],
+)
+def test_a_residual_on_a_gpu_is_contiguous_float32(gpu, residual, words):
+    with pytest.raises(deepreduce.ArgumentError, match=words):
+        State.from_residual(KEEP, Emulated(gradient(4)), Emulated(residual))
+
+
 def test_a_frame_in_the_callers_buffer(gpu):
     x = Emulated(gradient(500))
     batch = Batch(x, PLANS[1])

@@ -1,12 +1,16 @@
 """deepreduce.exchange over its loopback: all ranks in one thread."""
 
+import gc
 import json
+import threading
+import weakref
 
 import pytest
 
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
+from deepreduce.control import AdaptiveExchange  # noqa: E402
 from deepreduce.exchange import Exchange, Loopback, Transport  # noqa: E402
 
 TOP = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw"
@@ -93,6 +97,138 @@ def test_sparse_and_rebind():
     assert ranks[0].out is other and other.tolist() == [0, 0.5, 0, 0.5, 0, 0, 0, 1]
     with pytest.raises(deepreduce.ArgumentError):
         ranks[0].rebind(numpy.zeros(9, numpy.float32), other)
+
+
+ROWS = [[], [1, 6], [0, 1, 3, 5, 7]]  # of three ranks
+
+
+def sparse_of(rank, width=2, indices=numpy.int64):
+    values = 10.0 ** rank * numpy.arange(1, width * len(ROWS[rank]) + 1, dtype=numpy.float32)
+    return deepreduce.Sparse(numpy.array(ROWS[rank], indices), values.reshape(-1, width), (8, width))
+
+
+@pytest.mark.parametrize("schedule", ["gather", "owner", "owner(parts=2)"])
+def test_ranks_have_as_many_rows_of_a_sparse_as_they_like_below_rows(schedule):
+    expected = sum(sparse_of(rank).to_dense() for rank in range(3))
+    plan, loopback = f"index=golomb value=raw exchange={schedule}", Loopback(3)
+    ranks = [Exchange(sparse_of(r), plan, loopback.transport(r), sum=True, rows=5) for r in range(3)]
+    assert run(loopback, ranks) == [None] * 3
+    assert all(numpy.array_equal(each.out, expected) for each in ranks)
+    for rank in range(3):  # each has now what the next one had
+        ranks[rank].rebind(sparse_of((rank + 1) % 3), ranks[rank].out)
+    assert run(loopback, ranks) == [None] * 3
+    assert all(numpy.array_equal(each.out, expected) for each in ranks)
+    x = deepreduce.Sparse(numpy.arange(6), numpy.ones((6, 2), numpy.float32), (8, 2))
+    for call in (lambda: ranks[0].rebind(x), lambda: Exchange(x, plan, loopback.transport(0), rows=5)):
+        with pytest.raises(deepreduce.ArgumentError, match="x has 6 rows, rows = 5 is the most") as caught:
+            call()
+        assert caught.value.tensor == 0
+    with pytest.raises(deepreduce.ArgumentError, match="rows = 5 is for a Sparse, and x has none"):
+        Exchange(gradient(0, 0), plan, loopback.transport(0), rows=5)
+    with pytest.raises(deepreduce.ArgumentError, match=r"rows = -1 is not in"):
+        Exchange(x, plan, loopback.transport(0), rows=-1)
+
+
+def test_an_empty_sparse_of_torch_may_have_rows_later():
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    loopback = Loopback(1)
+    empty = deepreduce.Sparse(torch.empty(0, dtype=torch.int32), torch.empty(0, 2), (8, 2))
+    assert empty.values.data_ptr() == 0
+    exchange = Exchange(empty, "index=golomb value=raw", loopback.transport(0), rows=5)
+    assert run(loopback, [exchange]) == [None] and not exchange.out.any()
+    x = sparse_of(2, indices=numpy.int32)
+    exchange.rebind(deepreduce.Sparse(torch.tensor(x.indices), torch.tensor(x.values), x.shape))
+    assert run(loopback, [exchange]) == [None] and numpy.array_equal(exchange.out, x.to_dense())
+
+
+@pytest.mark.parametrize("schedule", ["gather", "owner"])
+def test_a_rank_with_other_rows_is_named_by_all(schedule):
+    plan, loopback = f"index=golomb value=raw exchange={schedule}", Loopback(3)
+    ranks = [Exchange(sparse_of(r), plan, loopback.transport(r), rows=6 if r == 2 else 5) for r in range(3)]
+    for each in run(loopback, ranks):
+        assert isinstance(each, deepreduce.ArgumentError) and each.rank == 2
+        assert "sparse counts differ from those of rank 0" in str(each)
+
+
+def test_the_rungs_of_a_ladder_share_rows():
+    loopback, ladder = Loopback(3), [None, "index=golomb value=half"]
+    ranks = [AdaptiveExchange(sparse_of(r), ladder, "fit(target_ms=1)", loopback.transport(r), rows=5) for r in range(3)]
+    for each in ranks:
+        each.start()
+    assert loopback.run([each.exchange for each in ranks]) == [None] * 3
+    assert numpy.allclose(ranks[0].out, sum(sparse_of(rank).to_dense() for rank in range(3)) / 3)
+
+
+def test_outputs_live_though_the_callers_list_is_cleared():
+    x = [[numpy.full(3000, rank + 1, numpy.float32)] for rank in range(2)]
+    loopback = Loopback(2)
+    ranks = [Exchange(x[0], "index=all value=raw", loopback.transport(0), out := [numpy.zeros(3000, numpy.float32)])]
+    ranks.append(Exchange(x[1], "index=all value=raw", loopback.transport(1)))
+    kept = [weakref.ref(out[0]), weakref.ref(ranks[1].out[0])]
+    out.clear(), ranks[1].out.clear()
+    gc.collect()
+    assert all(each() is not None for each in kept)
+    assert run(loopback, ranks) == [None, None]
+    assert all((each() == 1.5).all() for each in kept)
+
+
+def test_rebind_lets_go_of_the_arrays_before():
+    loopback = Loopback(1)
+    exchange = Exchange(gradient(0, 0), TOP, loopback.transport(0))
+    for step in range(3):
+        x = gradient(0, step)
+        before = weakref.ref(x), weakref.ref(exchange.out)
+        exchange.rebind(x)
+        assert before[1]() is None
+        del x
+        exchange.rebind(gradient(0, step))
+        assert before[0]() is None
+    assert run(loopback, [exchange]) == [None]
+
+
+def test_an_exchange_of_factors_takes_other_arrays():
+    loopback, x = Loopback(1), numpy.random.default_rng(1).standard_normal((24, 15)).astype(numpy.float32)
+    exchange = Exchange(numpy.zeros_like(x), "transform=lowrank(rank=15)", loopback.transport(0))
+    exchange.rebind(x)
+    assert run(loopback, [exchange]) == [None] and numpy.allclose(exchange.out, x, atol=1e-4)
+
+
+def test_a_loopback_runs_one_exchange_for_each_rank():
+    x = [gradient(rank, 0) for rank in range(3)]
+    loopback, ranks = ranks_of(3, TOP, x)
+    for wrong in ([], ranks[:2], [*ranks, None]):
+        with pytest.raises(deepreduce.ArgumentError, match=f"there are {len(wrong)} exchanges, the loopback has 3 ranks"):
+            loopback.run(wrong)
+    for wrong in (ranks[::-1], ranks_of(3, TOP, x)[1]):
+        with pytest.raises(deepreduce.ArgumentError, match="not of this loopback, or not of the rank at its place"):
+            loopback.run(wrong)
+    assert run(loopback, ranks) == [None] * 3
+
+
+def test_a_residual_is_finite_float32():
+    exchange = Exchange(gradient(0, 0, 4), TOP, Loopback(1).transport(0))
+    good = numpy.array([[1, 2], [3, 4]], numpy.float32)
+    exchange.set_residual(good)
+    infinite = numpy.array([0, 0, numpy.inf, numpy.nan], numpy.float32)
+    for wrong, words in (
+        (numpy.full(4, 1e300), "residual is float64, not float32$"),
+        (numpy.ones(4, numpy.complex64), "residual is complex64, not float32"),
+        (numpy.array(["1"] * 4), "not float32"),
+        ([1.0] * 4, "residual is a list, not an array"),
+        (infinite, "residual: element 2 is inf, not finite"),
+        (good[0], "has 2 elements, the tensor 4"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=words) as caught:
+            exchange.set_residual(wrong)
+        assert caught.value.tensor == 0
+    assert caught.value.where == 0 and exchange.residual().tolist() == [1, 2, 3, 4]
+
+
+def test_a_residual_of_torch_may_require_grad():
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    exchange = Exchange(gradient(0, 0, 4), TOP, Loopback(1).transport(0))
+    exchange.set_residual(torch.arange(4.0, requires_grad=True))
+    assert exchange.residual().tolist() == [0, 1, 2, 3]
 
 
 def test_residual_of_a_checkpoint():
@@ -223,3 +359,31 @@ def test_wrong_arguments(make):
         make(Loopback(2).transport(0))
     with pytest.raises(deepreduce.ArgumentError):
         Loopback(2).transport(2)
+
+
+def test_an_exchange_in_use_says_so_and_tells_how_the_last_one_went():
+    met = []
+
+    def on_another_thread(rank, step, elements, size):
+        each = ranks[rank]
+        calls = [each.start, each.advance, each.cancel, each.residual, each.trace_json, lambda: each.rebind(x[rank]),
+                 lambda: each.set_residual(numpy.zeros(3000, numpy.float32)), lambda: loopback.run(ranks)]  # fmt: skip
+
+        def tried():
+            for call in calls:
+                try:
+                    met.append(call())
+                except deepreduce.Error as error:
+                    met.append(type(error))
+            met.append(each.info().calls)
+
+        thread = threading.Thread(target=tried)
+        thread.start()
+        thread.join()
+        return 0.0
+
+    x = [gradient(rank, 0) for rank in range(2)]
+    loopback, ranks = ranks_of(2, TOP, x, Loopback(2, cost=on_another_thread), trace=True)
+    assert run(loopback, ranks) == [None, None]
+    assert met and set(met) == {deepreduce.ConcurrentUse, 0}
+    assert ranks[0].info().calls == 1

@@ -5,15 +5,16 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
 import deepreduce  # noqa: E402
-from deepreduce import comparing  # noqa: E402
+from deepreduce import _tool, comparing  # noqa: E402
 from deepreduce._npz import write_npz  # noqa: E402
-from tool_runs import EXACT, SYNTH, TOOL, compare, needs_tool, refusal, rows_of, run  # noqa: E402
+from tool_runs import EXACT, NO_SPARSIFIER, SYNTH, TOOL, compare, needs_tool, refusal, rows_of, run  # noqa: E402
 
 pytestmark = needs_tool
 PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
@@ -113,6 +114,13 @@ def test_float64_is_converted_with_a_word_and_integers_by_a_cast(tmp_path):
     assert numpy.array_equal(read(tmp_path / "x.npy", "--cast", "f16", folder=tmp_path)[""], x.astype("f2"))
 
 
+def test_whole_numbers_of_64_bits_are_rounded_once(tmp_path):
+    """Just above the middle of two numbers in bf16; as a double it is the middle itself."""
+    numpy.save(tmp_path / "i.npy", numpy.array([2**62 + 2**54 + 1, -(2**62) - 2**54 - 1, 2**62 + 2**54, 3], "i8"))
+    run("convert", tmp_path / "i.npy", "--cast", "bf16", "--output", tmp_path / "o.safetensors")
+    assert (tmp_path / "o.safetensors").read_bytes()[-8:] == numpy.array([0x5E81, 0xDE81, 0x5E80, 0x4040], "<u2").tobytes()
+
+
 def test_a_directory_skips_an_array_of_integers_and_goes_on(tmp_path):
     numpy.save(tmp_path / "ids.npy", numpy.arange(20))
     numpy.save(tmp_path / "x.npy", numpy.ones(20, "f4"))
@@ -185,6 +193,37 @@ def test_a_pickle_is_never_run(torch, tmp_path):
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.parametrize("innermost", ["tensor", "empty"])
+def test_a_small_pt_file_of_shared_lists_is_refused_at_once(torch, tmp_path, innermost):
+    """40 lists in one another, each of twice the next, are 2^40 tensors, or as many empty lists."""
+    nested = [torch.ones(1)] if innermost == "tensor" else []
+    for _ in range(40):
+        nested = [nested, nested]
+    torch.save(nested, tmp_path / "g.pt")
+    begin = time.monotonic()
+    done = command("compare", tmp_path / "g.pt", "--plan", EXACT, status=2)
+    assert b"g.pt: 0.0." in done.stderr and b"more than 1000000 members" in done.stderr and b"Traceback" not in done.stderr
+    assert time.monotonic() - begin < 60
+
+
+def test_a_small_pt_file_of_a_huge_tensor_is_refused_by_name(torch, tmp_path):
+    huge = torch.zeros(1).expand(10**13)
+    for name, tensors in (("dense", {"small": torch.ones(3), "w": huge}), ("shared", {"w": [torch.zeros(1).expand(10**8)] * 4}),
+                          ("sparse", {"w": torch.sparse_coo_tensor(torch.zeros(1, 1, dtype=torch.int64), torch.zeros(1, 1).expand(1, 10**9), (2, 10**9))})):  # fmt: skip
+        torch.save(tensors, tmp_path / f"{name}.pt")
+        done = command("compare", tmp_path / f"{name}.pt", "--plan", EXACT, status=2)
+        assert f"{name}.pt: w".encode() in done.stderr and b"bytes may hold" in done.stderr and b"Traceback" not in done.stderr
+    torch.save({"w": torch.ones(1).expand(3000), "far": torch.empty(10**13, device="meta")}, tmp_path / "fine.pt")
+    assert [row["d"] for row in deepreduce.compare(tmp_path / "fine.pt", EXACT, repeat=1)] == [3000, 3000]
+
+
+def test_a_pt_file_that_an_option_names_is_no_input(torch, tmp_path):
+    torch.save({"w": torch.ones(3)}, tmp_path / "out.pt")
+    torch.save({"w": torch.arange(5.0)}, tmp_path / "g.pt")
+    command("convert", tmp_path / "g.pt", "--output", tmp_path / "out.pt")
+    assert comparing.read_safetensors(tmp_path / "out.pt")["w"].tolist() == [0, 1, 2, 3, 4]
+
+
 # ---- The command, and the function --------------------------------------------------------------
 
 
@@ -197,6 +236,17 @@ def test_python_m_deepreduce_is_the_tool():
     assert b"--limit SIZE" in command("help", "capture").stdout
     message = command("presets", status=2, DEEPREDUCE_TOOL="/no/such/tool").stderr.decode()
     assert "tried:\n  /no/such/tool" in message
+
+
+def test_the_tool_says_which_options_take_a_value():
+    """By the rule of packaging/cli_help.py."""
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "packaging"))
+    import cli_help
+
+    for command in cli_help.read_program(TOOL):
+        if command.name in ("compare", "encode", "convert"):
+            valued = {name for option in command.options if option.argument for name in option.names}
+            assert _tool.options_with_values(command.name) == valued, command.name
 
 
 def test_compare_takes_arrays_paths_and_sparse_tensors(tmp_path):
@@ -215,3 +265,34 @@ def test_compare_takes_arrays_paths_and_sparse_tensors(tmp_path):
     with pytest.warns(UserWarning, match="qsgd"):
         rows = deepreduce.compare(numpy.full(100, numpy.nan, "f4"), ["index=raw value=qsgd", "index=raw value=raw"], repeat=1)
     assert [row["plan"] for row in rows] == ["memcpy", "index=raw value=raw"]
+
+
+def test_compare_takes_one_plan_and_several_gradients():
+    x = numpy.random.default_rng(0).standard_normal(3000).astype("f4")
+    expected, = rows_of({"rows": deepreduce.compare(x, EXACT, repeat=1)})
+    row, = rows_of({"rows": deepreduce.compare(x, deepreduce.Plan(EXACT), repeat=1)})
+    assert (row["plan"], row["bytes"]) == (EXACT, expected["bytes"])
+    rows = rows_of({"rows": deepreduce.compare([x, None, x[:2000].reshape(40, 50), x], [deepreduce.Plan(EXACT)], repeat=1, tensor="*")})
+    assert [(row["tensor"], row["d"]) for row in rows] == [("0", 3000), ("2", 2000), ("3", 3000)]
+    rows = deepreduce.compare(x, [EXACT, NO_SPARSIFIER], repeat=1, pareto="bytes")
+    assert [row["plan"] for row in rows] == [EXACT]
+
+
+@pytest.mark.parametrize("inputs, settings, sentence", [
+    ([1.0, 2.0], {}, "'0' is a float, not an array"),
+    ({"w": [1.0, 2.0]}, {}, "'w' is a list, not an array"),
+    (["g.npz", numpy.ones(3, "f4")], {}, "'g.npz' is a path, and other inputs of the list are not"),
+    ([], {}, "there is no tensor to compare"),
+    (numpy.ones(3, "f4"), {"output": "rows.json"}, "compare returns rows, and takes no output="),
+    (numpy.ones(3, "f4"), {"format": "csv"}, "compare returns rows, and takes no format="),
+])  # fmt: skip
+def test_what_compare_does_not_take_is_said(inputs, settings, sentence):
+    with pytest.raises(deepreduce.ArgumentError, match=sentence):
+        deepreduce.compare(inputs, EXACT, **settings)
+
+
+def test_compare_takes_sparse_tensors_of_torch(torch):
+    indices = torch.tensor([5, 1])
+    for values, dtype in ((torch.ones(2, dtype=torch.bfloat16), "bf16"), (torch.ones(2, requires_grad=True), "f32")):
+        row = deepreduce.compare(deepreduce.Sparse(indices, values, (2000,)), "index=raw value=raw", repeat=1)[1]
+        assert (row["d"], row["r"], row["dtype"]) == (2000, 2, dtype)

@@ -141,9 +141,10 @@ def test_rows_say_what_the_library_says_of_the_same_codec(x):
     measured = {name for name in native if "_ns" in name}
     for row in rows:
         assert row.keys() >= native.keys()
-        for name in ("input", "tensor", "step", "dtype", "d", "r", "support", "fallback", "value_bytes", "missed", "false_positives"):
+        for name in ("input", "tensor", "kind", "step", "dtype", "d", "r", "support", "fallback", "value_bytes", "missed", "false_positives"):
             assert row[name] == native[name], name
-        for name in ("contraction", "cosine_similarity", "relative_l2_error", "index_recall", "index_bound_bits_per_nonzero"):
+        for name in ("contraction", "cosine_similarity", "relative_l2_error", "index_recall", "index_bound_bits_per_nonzero",
+                     "gradient_energy", "kept_energy"):
             assert row[name] == pytest.approx(native[name], rel=1e-9), name
         assert row["bytes"] == sum(row[f"{part}_bytes"] for part in ("index", "value", "order", "header"))
         assert row["encode_ns"] > 0 and row["decode_ns"] > 0
@@ -195,22 +196,127 @@ def test_what_python_does_not_do_is_said(x, plan, sentence):
 
 
 @needs_tool
+@pytest.mark.parametrize("plan", [
+    "index=py_gaps|golomb value=raw", "index=golomb|py_gaps", "sparsify=topr(ratio=0.01|0.1) index=py_gaps",
+    "index=rice value=log_quant(bits=3..5)|py_zigzag", "index=raw value=(raw|py_zigzag)",
+])  # fmt: skip
+def test_a_sweep_that_names_a_python_codec_is_refused(x, plan):
+    with pytest.raises(deepreduce.ArgumentError, match="is no sweep .*give each plan by itself"):
+        deepreduce.compare(x, plan, repeat=1)
+
+
+@needs_tool
+def test_a_sweep_that_names_none_is_the_tools(x):
+    register("value")
+    plans = [TOPR + "index=rice|golomb value=log_quant(bits=3..4)", TOPR + "index=raw value=mine"]
+    assert len(deepreduce.compare(x, plans, repeat=1)) == 6
+
+
+@needs_tool
+def test_each_file_has_the_rows_of_its_own_data(x, tmp_path):
+    """Though all call the tensor alike, and it has as many elements in each."""
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    paths = []
+    for i, data in enumerate((x, x * numpy.float32(3), x[::-1].copy())):
+        paths.append(str(tmp_path / f"{i}.pt"))
+        torch.save({"w": torch.from_numpy(data)}, paths[-1])
+    plans = [TOPR + "index=golomb value=raw", TOPR + "index=py_gaps value=raw"]
+    (tmp_path / "mine.py").write_text(GUIDE)
+    words = ["compare", *paths, "--python-codec", tmp_path / "mine.py", "--plan", plans[0], "--plan", plans[1], "--repeat", 1, "--format", "json"]
+    for rows in (deepreduce.compare(paths, plans, repeat=1), json.loads(command(*words))["rows"]):
+        energies = {(row["input"], row["plan"]): row["kept_energy"] for row in rows if row["plan"] != "memcpy"}
+        assert len(energies) == 6 and len(set(energies.values())) > 1
+        for path in paths:
+            assert energies[path, plans[1]] == pytest.approx(energies[path, plans[0]], rel=1e-9)
+
+
+@needs_tool
+@pytest.mark.parametrize("folder", [True, False])
+def test_what_is_called_array_beside_it_is_not_read(x, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "array").mkdir() if folder else numpy.ones_like(x).tofile(tmp_path / "array")
+    _, native, python = deepreduce.compare(x, [TOPR + "index=raw", TOPR + "index=py_gaps"], repeat=1)
+    assert python["contraction"] == pytest.approx(native["contraction"], rel=1e-9)
+
+
+@needs_tool
+def test_selections_see_the_rows_of_python_codecs(x):
+    plans = [TOPR + "index=raw value=raw", TOPR + "index=py_gaps value=raw", TOPR + "index=py_gaps value=py_zigzag"]
+    sizes = {row["plan"]: row["bytes"] for row in deepreduce.compare(x, plans, repeat=1)}
+    assert sizes[plans[1]] < sizes[plans[0]]
+
+    def chosen(**settings):
+        return [row["plan"] for row in deepreduce.compare(x, plans, repeat=1, **settings)]
+
+    assert chosen(where=f"bytes < {sizes[plans[0]]}") == [plan for plan in plans if sizes[plan] < sizes[plans[0]]] != []
+    assert chosen(sort="-bytes") == sorted(sizes, key=sizes.__getitem__, reverse=True)
+    assert chosen(pareto="bytes") == [min(sizes, key=sizes.__getitem__)]
+
+
+@needs_tool
+def test_errors_of_python_codecs_are_totalled_and_the_best_may_be_one(x, tmp_path):
+    (tmp_path / "mine.py").write_text(GUIDE)
+    numpy.savez(tmp_path / "g.npz", **{"conv.weight": x.reshape(10, 4, 10, 10), "fc.weight": x[:2000].reshape(40, 50)})
+    plan = TOPR + "index=py_gaps value=raw"
+    document = json.loads(command(
+        "compare", tmp_path / "g.npz", "--per-tensor", "--python-codec", tmp_path / "mine.py", "--repeat", 1, "--format", "json",
+        "--plan", TOPR + "index=raw value=raw", "--plan", plan, "--best", "total_error <= 1"))  # fmt: skip
+    errors = {each["plan"]: each["total_error"] for each in document["totals"]}
+    assert errors[plan] == pytest.approx(errors[TOPR + "index=raw value=raw"], rel=1e-9)
+    assert {each["plan"] for each in document["best"]} == {plan}
+    assert {(row["tensor"], row["kind"]) for row in document["rows"]} == {("conv.weight", "conv"), ("fc.weight", "linear")}
+
+
+@needs_tool
+def test_presets_beside_python_codecs_have_rows(x):
+    rows = deepreduce.compare(x, TOPR + "index=py_gaps", preset="dgc", repeat=1)
+    assert [row["timed"] if "timed" in row else row["preset"] for row in rows] == [None, "dgc", "python"]
+
+
+@needs_tool
+def test_the_guides_call_gives_a_row_for_a_dense_gradient(x):
+    text = (ROOT / "docs/PYTHON_CODEC.md").read_text("utf-8")
+    plan = re.search(r'deepreduce\.compare\("grad\.npz", \["([^"]*)"', text)[1]
+    assert codec.is_of_python(plan) and [row["plan"] for row in deepreduce.compare(x, plan, repeat=1)] == ["memcpy", plan]
+
+
+def command(*words, status=0, folder=None):
+    """What `python -m deepreduce` prints; where it fails, of errors."""
+    done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words)], capture_output=True, text=True, timeout=120,
+                          cwd=folder, env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
+    assert done.returncode == status, done.stderr
+    return done.stdout or done.stderr
+
+
+@needs_tool
+def test_values_of_options_are_no_inputs(x, tmp_path):
+    (tmp_path / "mine.py").write_text(GUIDE)
+    numpy.save(tmp_path / "g.npy", x)
+    (tmp_path / "bytes").write_text("")
+    (tmp_path / "b.book").write_text("*: dense\n")
+    words = ["compare", "g.npy", "--python-codec", "mine.py", "--plan", TOPR + "index=py_gaps", "--repeat", 1, "--format", "json"]
+    rows = json.loads(command(*words, "--sort", "bytes", folder=tmp_path))["rows"]
+    assert [row["input"] for row in rows] == ["g.npy", "g.npy"]
+    assert "--book does not go with it" in command(*words, "--book", "b.book", status=2, folder=tmp_path)
+    assert "no.npy" in command(*words, "no.npy", status=2, folder=tmp_path)
+    for name in ("encode", "convert"):
+        told = command(name, "g.npy", "--python-codec", "mine.py", "--output", "out", status=2, folder=tmp_path)
+        assert "--python-codec goes with compare alone" in told and not (tmp_path / "out").exists()
+    command(*words[:-2], "--output", "rows.csv", folder=tmp_path)
+    assert (tmp_path / "rows.csv").read_text("utf-8").startswith("input,")
+
+
+@needs_tool
 def test_the_command_measures_plans_of_a_file(x, tmp_path):
     (tmp_path / "mine.py").write_text(GUIDE)
     numpy.savez(tmp_path / "g.npz", a=x, b=x[:2000], c=x[:10])
     words = ["compare", tmp_path / "g.npz", "--per-tensor", "--python-codec", tmp_path / "mine.py", "--repeat", 1, "--plan",
              TOPR + "index=py_gaps", "--plan", TOPR + "index=golomb value=raw"]  # fmt: skip
 
-    def command(*more, status=0):
-        done = subprocess.run([sys.executable, "-m", "deepreduce", *map(str, words), *more], capture_output=True, text=True,
-                              timeout=120, env={**os.environ, "PYTHONPATH": str(PACKAGE)})  # fmt: skip
-        assert done.returncode == status, done.stderr
-        return done.stdout or done.stderr
-
-    assert "--steps does not go with it" in command("--steps", "2", status=2)
-    table = command("--sort", "bytes", "--format", "table")
+    assert "--steps does not go with it" in command(*words, "--steps", "2", status=2)
+    table = command(*words, "--sort", "bytes", "--format", "table")
     assert "py_gaps" in table and "in Python" in table
-    rows = json.loads(command("--format", "json"))["rows"]
+    rows = json.loads(command(*words, "--format", "json"))["rows"]
     assert [(row["tensor"], row["plan"].split()[-1]) for row in rows] == [
         (tensor, plan) for tensor in "ab" for plan in ("memcpy", "value=raw", "index=py_gaps")]
     assert [row["r"] for row in rows if row["plan"] != "memcpy"] == [200, 200, 100, 100]

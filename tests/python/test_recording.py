@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch", reason="torch is missing: pip install torch
 import deepreduce  # noqa: E402
 from deepreduce import recording  # noqa: E402
 from deepreduce.recording import Recorder, Settings  # noqa: E402
+from deepreduce.torch import Recording, record  # noqa: E402
 
 PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
 
@@ -106,6 +107,42 @@ def test_names_are_those_of_modules_or_groups(tmp_path):
     named = torch.optim.SGD([("mine", bare)], lr=0.1)
     assert [name for name, _ in recording.names_of(named)] == ["mine"]
     assert outer is not None
+
+
+def test_parameters_that_are_added_later_are_recorded(tmp_path):
+    body, head = torch.nn.Linear(3, 2), torch.nn.Linear(2, 1)
+    optimizer, recorder = optimizer_of(body), Recorder(Settings(str(tmp_path), every=1))
+    recorder.before_step(optimizer)
+    optimizer_of(head)
+    optimizer.add_param_group({"params": [head.weight]})
+    recorder.before_step(optimizer)
+    optimizer.param_groups[1]["params"].append(head.bias)
+    recorder.before_step(optimizer)
+    shapes = [[array.shape for array in numpy.load(tmp_path / f"step00000{step}.npz").values()] for step in (1, 2, 3)]
+    assert shapes == [[(2, 3), (2,)], [(2, 3), (2,), (1, 2)], [(2, 3), (2,), (1, 2), (1,)]]
+
+
+@pytest.mark.parametrize("wrap", ["DataParallel", "compile", "compile of DataParallel", "a compiled part"])
+def test_names_are_those_of_the_model_without_wrappers(tmp_path, wrap):
+    """In the gradients' files, and in the file of when they become ready, which plan joins by these names."""
+    model = plain = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.Linear(2, 1))
+    expected = [name for name, _ in plain.named_parameters()]
+    if "DataParallel" in wrap:
+        model = torch.nn.DataParallel(model)
+    if wrap.startswith("compile"):
+        model = torch.compile(model, backend="eager")
+    if "part" in wrap:
+        model[0] = torch.compile(model[0], backend="eager")
+    assert [name for name, _ in model.named_parameters()] != expected
+    for parameters in (model.parameters(), model.named_parameters()):
+        optimizer = torch.optim.SGD(parameters, lr=0.1)
+        assert [name for name, _ in recording.names_of(optimizer)] == expected
+    recorder = record(model, Recording(tmp_path / "model.json", steps=1, skip=0))
+    for _ in range(2):
+        model(torch.ones(4, 3)).sum().backward()
+    recorder.finish()
+    found = json.loads((tmp_path / "model.json").read_text("utf-8"))
+    assert [each["name"] for each in found["tensors"]] == expected and found["name"] == "Sequential"
 
 
 @pytest.mark.parametrize("words, sentence", [

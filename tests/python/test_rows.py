@@ -36,6 +36,18 @@ def test_beside_votes_small_tensors_are_votes(flat):
             assert np.array_equal(each, np.where(votes >= 0, 1, -1)), (step, i)
 
 
+@pytest.mark.parametrize("ranks", [6, 10, 14, 22])
+def test_a_tie_of_votes_is_one_whatever_the_weight(ranks):
+    """Half of the ranks say 1, in every order that a sum may round in."""
+    rows, random = Rows(SHAPES, "signsgd", 1000, True, 0), np.random.default_rng(ranks)
+    signs = np.array([random.permutation(np.repeat([1, -1], ranks // 2)) for _ in range(2000)], np.float32)
+    there, state = np.empty((ranks, rows.size), np.uint8), np.zeros(rows.state_size, np.uint8)
+    for rank in range(ranks):
+        rows.encode([signs[:, rank].reshape(40, 50), np.ones(7, np.float32)], there[rank], state, 0, rank)
+    found, _ = rows.sum(list(there), 0, 1 / ranks)
+    assert np.array_equal(found, np.ones((40, 50))), int((found < 0).sum())
+
+
 def test_beside_momentum_small_tensors_have_it():
     plan = "sparsify=topr(ratio=0.01) feedback=dgc(momentum=0.9) index=golomb value=raw"
     momentum = np.zeros(7)

@@ -1,5 +1,7 @@
 """deepreduce.transform: PowerSGD against plain numpy, and what it refuses."""
 
+import weakref
+
 import pytest
 
 numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
@@ -147,6 +149,67 @@ def test_bad_input_is_refused_in_words():
     with pytest.raises(deepreduce.ArgumentError, match="not contiguous"):
         each.begin(turned)
     assert not each.info().busy
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_an_output_is_float32(dtype):
+    torch = pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    each, x, narrow = Transform([(40,)], PLAN), numpy.ones(40, numpy.float32), torch.zeros(40, dtype=getattr(torch, dtype))
+    for call in (lambda: each.begin(x, narrow), lambda: each.all_reduce(x, lambda factor: None, out=[narrow])):
+        with pytest.raises(deepreduce.ArgumentError, match=rf"out\[0\] is {dtype}, not float32") as caught:
+            call()
+        assert caught.value.tensor == 0 and not each.info().busy and not narrow.any()
+
+
+def test_outputs_live_until_the_round_ends():
+    each = Transform([(40,)], PLAN)
+    outs = each.begin(numpy.ones(40, numpy.float32))
+    kept = weakref.ref(outs[0])
+    outs.clear()
+    assert kept() is not None
+    while not each.next():
+        pass
+    assert kept() is None
+
+
+def test_a_residual_is_finite_float32_of_the_shape():
+    each = Transform([(2, 3)], PLAN)
+    bad = numpy.zeros((2, 3), numpy.float32)
+    bad[1, 1] = -numpy.inf
+    for wrong, words in (
+        (numpy.zeros((2, 3)), "residual is float64, not float32"),
+        (numpy.zeros((3, 2), numpy.float32), r"residual has the shape \(3, 2\), not \(2, 3\)"),
+        (bad, "residual: element 4 is -inf, not finite"),
+        ([0.0], "residual is a list, not an array"),
+    ):
+        with pytest.raises(deepreduce.ArgumentError, match=words) as caught:
+            each.set_residual(wrong)
+        assert caught.value.tensor == 0
+    each.set_residual(numpy.arange(6, dtype=numpy.float32).reshape(2, 3))
+    assert each.residual().tolist() == [[0, 1, 2], [3, 4, 5]]
+
+
+def test_a_transform_in_use_says_so():
+    each, x = Transform([(4, 4)], PLAN), numpy.ones((4, 4), numpy.float32)
+    state = each.state()
+    with each.lock:  # as a call of another thread holds it
+        for call in (
+            lambda: each.begin(x),
+            each.factor,
+            each.next,
+            lambda: each.all_reduce(x, lambda factor: None),
+            each.cancel,
+            each.residual,
+            lambda: each.set_residual(x),
+            each.state,
+            lambda: each.load_state(state),
+            each.reset,
+        ):
+            with pytest.raises(deepreduce.ConcurrentUse, match="the transform is in another call"):
+                call()
+        assert each.info().rounds == 0
+    each.all_reduce(x, lambda factor: None)
+    assert each.info().rounds == 1
 
 
 def test_a_plan_says_that_it_transforms():

@@ -2,10 +2,14 @@
 
 import os
 import signal
+import tempfile
 import time
+import warnings
 
 import torch
 import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import distribute_tensor
 from torch_ranks import (
     LOSSLESS,
     LOSSY,
@@ -26,7 +30,7 @@ from torch_ranks import (
 import deepreduce
 import deepreduce.torch
 from deepreduce._torch_call import Engine
-from deepreduce.torch import AllReduce, DDPHook, MissingRank
+from deepreduce.torch import AllReduce, DDPHook, MissingRank, ReduceScatter
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 
@@ -79,6 +83,44 @@ def other_tensors_than_the_first_are_refused():
         AllReduce(LOSSY)([torch.empty(10, device="meta")])
     with raises(deepreduce.Unsupported, "sparse"):
         AllReduce(LOSSY)([torch.eye(10).to_sparse()])
+
+
+@check("two")
+def what_is_no_tensor_of_this_rank_is_refused_by_name():
+    with raises(deepreduce.ArgumentError, "tensor 1 is None: a parameter without a gradient"):
+        AllReduce(LOSSY)([torch.ones(10), None])
+    with raises(deepreduce.ArgumentError, "tensor w is of type ndarray, not a torch.Tensor"):
+        AllReduce(LOSSY)({"w": torch.ones(10).numpy()})
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    with raises(deepreduce.Unsupported, "tensor 0 is a DTensor", ".to_local()", "ReduceScatter"):
+        AllReduce(LOSSY)([distribute_tensor(torch.ones(10), mesh)])
+
+
+@check("two")
+def a_book_without_lines_leaves_all_dense():
+    x = gradients(0, dist.get_rank())
+    expected = [each.clone() for each in x]
+    AllReduce(None)(expected)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        with tempfile.NamedTemporaryFile("w", suffix=".book") as file:
+            file.write("# nothing\n")
+            file.flush()
+            AllReduce(f"book:{file.name}")(x)
+    assert all(map(same, x, expected)) and "all tensors are dense" in str(told[0].message)
+
+
+@check("two")
+def a_state_of_another_kind_is_refused_by_what_it_lacks():
+    reduce, other = AllReduce(LOSSY), ReduceScatter(LOSSY).state_dict()
+    for _ in range(2):  # before the tensors are known, and then
+        with raises(deepreduce.ArgumentError, "the state has no residuals, but version, step, rank, states: it is no state of AllReduce"):
+            reduce.load_state_dict(other)
+        with raises(deepreduce.ArgumentError, "the state has no step and no rank and no residuals, but version:"):
+            reduce.load_state_dict({"version": 1})
+        reduce(gradients(0, dist.get_rank()))
+    with raises(deepreduce.ArgumentError, "the state has no states, but"):
+        ReduceScatter(LOSSY).load_state_dict(reduce.state_dict())
 
 
 @check("two")

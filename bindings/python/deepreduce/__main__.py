@@ -5,14 +5,14 @@ It does what needs Python (.pt files, Python codecs, capture, figures) and hands
 
 from __future__ import annotations
 
-import os
 import pathlib
 import sys
 import tempfile
 from typing import List, Optional, Sequence
 
 from . import _tool
-from .errors import Error
+from ._torch_arrays import convert_file, is_pickle
+from .errors import ArgumentError, Error
 
 _READS_INPUTS = ("compare", "encode", "convert")
 _HELP = """
@@ -22,7 +22,6 @@ Of the Python package:
   figure                      Draws saved rows (matplotlib): deepreduce figure rows.json --output x.svg
   compare, encode, convert    also read .pt files; compare --python-codec FILE takes codecs written in Python
 """
-_PICKLES = (".pt", ".pth")
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:
@@ -61,36 +60,27 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
 
 
 def _run_on_inputs(words: List[str]) -> int:
-    if not any(_is_pickle(word) for word in words) and "--python-codec" not in " ".join(words):
+    coded = any(word.split("=")[0] == "--python-codec" for word in words)
+    if coded and words[0] != "compare":
+        raise ArgumentError(f"{words[0]}: --python-codec goes with compare alone: no frame holds a Python codec")
+    if not coded and not any(is_pickle(word) for word in words):
         _tool.replace_process(words)
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         words = _converted(words, pathlib.Path(folder))
-        if any(word.split("=")[0] == "--python-codec" for word in words):
+        if coded:
             from . import _codec_command
 
             return _codec_command.run(words, pathlib.Path(folder))
         return _tool.run(words)
 
 
-def _is_pickle(word: str) -> bool:
-    return word.lower().endswith(_PICKLES) and not word.startswith("-") and os.path.isfile(word)
-
-
 def _converted(words: List[str], folder: pathlib.Path) -> List[str]:
-    """The words, with an .npz in `folder` in place of each .pt file."""
-    from ._npz import write_npz
-    from ._torch_arrays import read_file, warn
-
-    result = []
-    for i, word in enumerate(words):
-        if _is_pickle(word):
-            arrays, notes = read_file(word)
-            warn(notes)
-            target = folder / f"{i}.npz"
-            write_npz(target, arrays, made_of=word)
-            word = str(target)
-        result.append(word)
-    return result
+    """The words, with an .npz in `folder` in place of each .pt file that is an input."""
+    valued = _tool.options_with_values(words[0]) | {"--python-codec"}
+    return [
+        convert_file(word, folder / f"{i}.npz") if is_pickle(word) and words[i - 1] not in valued else word
+        for i, word in enumerate(words)
+    ]
 
 
 if __name__ == "__main__":

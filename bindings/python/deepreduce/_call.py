@@ -18,7 +18,17 @@ _THREADS_MAX = 256  # deepreduce.h
 STREAMS = {_abi.DR_STREAM_INDEX: "index", _abi.DR_STREAM_VALUE: "value", _abi.DR_STREAM_ORDER: "order"}
 
 
-class Context:
+class Uncopied:
+    """What owns memory, a handle of the library or a channel. copy, deepcopy and pickle raise TypeError: two would give it
+    back twice."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(f"{type(self).__name__} is neither copied nor pickled: it owns what a copy would give back, too")
+
+
+class Context(Uncopied):
     """A dr_context. It serves the one thread that made it; a forked child leaves it alone, since the threads of
     its pool are not there."""
 
@@ -216,3 +226,11 @@ def unsigned(value: Any, what: str, end: int = 2**64) -> int:
     if not 0 <= number < end:
         raise ArgumentError(f"{what} = {number} is not in 0 … {end - 1}")
     return number
+
+
+def real(value: Any, what: str) -> float:
+    """value as a float. ArgumentError for a text, and for what else is no number."""
+    try:
+        return ctypes.c_double(value).value
+    except (TypeError, ValueError, OverflowError, RuntimeError):  # the last of torch, of many elements
+        raise ArgumentError(f"{what} is {value!r}, not a number") from None

@@ -12,13 +12,12 @@ from typing import Any, Dict, List, Sequence, Tuple
 from . import _tool, codec, comparing
 from .errors import ArgumentError, Error
 
-# Options that Python has to know, with what follows them; and those that take a file, which is no input.
+# Options that Python has to know, with what follows them.
 _OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
 _FLAGS = ("--flat", "--per-tensor")
-_TAKE_FILES = ("--report", "--against", "--from", "--plugin")
 # What a measurement by the tool takes; the first are nothing for saved rows, which are shown in the end.
-_MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin")
-_NOT_YET = ("--steps", "--each-step", "--batch", "--resume", "--from")
+_MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin", "--limit")
+_NOT_YET = tuple("--" + name.replace("_", "-") for name in comparing.NOT_OF_PYTHON)
 
 
 def run(words: Sequence[str], folder: pathlib.Path) -> int:
@@ -32,9 +31,6 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
     python = [plan for plan in told["--plan"] if codec.is_of_python(plan)]
     if not python:
         raise ArgumentError("--python-codec: no --plan names a codec that the file registers")
-    form = (told["--format"] or ["table"])[-1]
-    if form != "json" and "--from" not in _help():
-        raise ArgumentError("--python-codec: this tool has no --from, which tables need; give --format json")
     settings: Dict[str, Any] = {"tensor": told["--tensor"]}
     settings.update({name[2:]: told[name][-1] for name in ("--repeat", "--seed", "--cast") if told[name]})
     settings.update({flag[2:].replace("-", "_"): True for flag in _FLAGS if flag in others})
@@ -44,12 +40,9 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
     for failure in document.get("failures", []):
         print("deepreduce: {input}: {plan}: {error}".format(**failure), file=sys.stderr)
     failed = 1 if document.get("failures") else 0
-    output = ["--output", told["--output"][-1]] if told["--output"] else []
-    if form == "json" and "--from" not in _help():
-        _write(output[-1] if output else "", rows)
-        return failed
+    printed = [word for name in ("--format", "--output") if told[name] for word in (name, told[name][-1])]
     shows = _without([word for word in others if word not in _FLAGS], "--preset")
-    return _tool.run(["compare", "--from", str(rows), "--format", form, *output, *shows]) or failed
+    return _tool.run(["compare", "--from", str(rows), *printed, *shows]) or failed
 
 
 def load(file: str) -> None:
@@ -69,6 +62,7 @@ def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]
     told: Dict[str, List[str]] = {name: [] for name in _OURS}
     inputs: List[str] = []
     others: List[str] = []
+    valued = _tool.options_with_values("compare")
     at = 0
     while at < len(words):
         word = words[at]
@@ -80,13 +74,11 @@ def _split(words: List[str]) -> Tuple[Dict[str, List[str]], List[str], List[str]
                     raise ArgumentError(f"{name}: a value is missing")
                 value = words[at]
             told[name].append(value)
-        elif word in _TAKE_FILES:
+        elif word in valued:
             others += words[at : at + 2]
             at += 1
-        elif not word.startswith("-") and (word.startswith("synth:") or os.path.exists(word)):
-            inputs.append(word)
         else:
-            others.append(word)
+            (others if word.startswith("-") else inputs).append(word)
         at += 1
     return told, inputs, others
 
@@ -109,21 +101,3 @@ def _without(words: List[str], option: str) -> List[str]:
         for i, word in enumerate(words)
         if word.partition("=")[0] != option and not (i > 0 and words[i - 1] == option)
     ]
-
-
-def _help() -> str:
-    return _tool.run_quietly(["compare", "--help"]).stdout.decode("utf-8", "replace")
-
-
-def _write(path: str, file: pathlib.Path) -> None:
-    if not path:
-        print(file.read_text("utf-8"))
-        return
-    partial = pathlib.Path(path + ".part")
-    try:
-        partial.write_bytes(file.read_bytes())
-        partial.replace(path)
-    except OSError as error:
-        raise ArgumentError(f"--output {path}: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)

@@ -152,7 +152,7 @@ def measure(text: str, g: Array, template: Row, repeat: int, seed: int) -> Row:
     first = run_once(plan, g, kept, numbers)
     rounds = [run_once(plan, g, kept, numbers) for _ in range(repeat)]
     row: Row = dict.fromkeys(template)
-    row.update({name: template[name] for name in ("input", "tensor", "step", "dtype", "d")})
+    row.update({name: template.get(name) for name in ("input", "tensor", "kind", "step", "dtype", "d")})
     row.update(plan=text, timed="python", fallback="none", r=kept.size, support=first.support.size, rounds=repeat)
     row.update(_sizes(first, g.size, kept.size))
     row.update(_distortion(g, kept, first))
@@ -191,6 +191,10 @@ def _quotient(a: float, b: float) -> Optional[float]:
     return a / b if math.isfinite(a / b) else None
 
 
+def _finite(x: float) -> Optional[float]:
+    return x if math.isfinite(x) else None
+
+
 def _distortion(g: Array, kept: Array, once: Once) -> Row:
     """As bench/compare/metrics.cpp has it: s is what the sparsifier kept, h what arrives. Equal bits do not differ."""
     common = numpy.intersect1d(kept, once.support, assume_unique=True).size
@@ -223,6 +227,8 @@ def _distortion(g: Array, kept: Array, once: Once) -> Row:
         "max_relative_error": _quotient(float(numpy.abs(coding).max(initial=0)), largest),
         "cosine_similarity": _quotient(gh, math.sqrt(gg * hh)),
         "contraction": contraction,
+        "gradient_energy": _finite(gg),
+        "kept_energy": _finite(ss),
         "total_error": None if contraction is None else math.sqrt(contraction),
     }
 

@@ -9,6 +9,7 @@ import math
 from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
 from . import _abi
+from ._call import Uncopied
 from .errors import ArgumentError, DeviceError, OutOfMemory
 
 LEGACY_STREAM = 1  # cudaStreamLegacy; DLPack and the array interface count alike
@@ -119,7 +120,7 @@ class Cuda:
 driver: Cuda = Cuda()  # _testing puts another here
 
 
-class _Owned:
+class _Owned(Uncopied):
     """Memory that is given back when nobody holds it any more."""
 
     def __init__(self, device: int, size: int) -> None:

@@ -88,11 +88,14 @@ def torch_tensor(x: object) -> bool:
 
 
 def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional[Place] = None) -> Memory:
-    """The memory of an input of any shape, in row-major order. A copy only if x is on the CPU and not contiguous
-    or not aligned. ArgumentError, which calls x `what`, if x is no array there of one of the types `allowed`."""
+    """The memory of an input of any shape, in row-major order. A copy only if x is on the CPU and not contiguous,
+    not aligned or to be negated (torch's z.conj().imag). ArgumentError, which calls x `what`, if x is no array there of
+    one of the types `allowed`."""
     if place is not None:
         return place.borrow(x, what, allowed)
     if torch_tensor(x):
+        if x.is_neg():
+            x = x.resolve_neg()
         _require_cpu_tensor(x, what)
         if x.requires_grad or not x.is_contiguous():
             x = x.detach().contiguous()
@@ -101,6 +104,22 @@ def borrow(x: Any, what: str, allowed: Tuple[int, ...] = FLOATS, place: Optional
     if not (array.flags.c_contiguous and array.flags.aligned):
         array = numpy.require(array, requirements=["C_CONTIGUOUS", "ALIGNED"])
     return _of_array(array, what, allowed)
+
+
+def borrow_finite(x: Any, what: str, tensor: int) -> numpy.ndarray[Any, Any]:
+    """The memory of float32 of the CPU, as `borrow` has it: an array of numpy of its shape. ArgumentError, with `tensor`, if
+    it is not that, or a value is not finite."""
+    try:
+        array = as_array(borrow(x, what, (_abi.DR_F32,)).owner, what)
+    except ArgumentError as error:
+        error.tensor = tensor
+        raise
+    finite = numpy.isfinite(array)
+    if not finite.all():
+        where = int(finite.argmin())
+        value = array.reshape(-1)[where]
+        raise ArgumentError(f"{what}: element {where} is {value}, not finite", tensor=tensor, where=where)
+    return array
 
 
 def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
@@ -129,7 +148,7 @@ def borrow_output(x: Any, what: str, place: Optional[Place] = None) -> Memory:
 def is_in_place(x: Any) -> bool:
     """Whether `borrow` takes x, on the CPU, without a copy."""
     if torch_tensor(x):
-        return x.is_contiguous() and _aligned(x)
+        return x.is_contiguous() and _aligned(x) and not x.is_neg()
     if not isinstance(x, numpy.ndarray) and hasattr(x, "__array__") and not hasattr(x, "__array_interface__"):
         return hasattr(x, "__dlpack__")  # __array__ alone makes a new array, or may
     flags = _host_array(x, "x").flags
@@ -209,8 +228,8 @@ def as_array(x: Any, what: str) -> numpy.ndarray[Any, Any]:
     """x as a numpy array; bfloat16 of torch widened to float32 if ml_dtypes is not installed."""
     if not torch_tensor(x):
         return _host_array(x, what)
+    x = x.detach().resolve_neg()
     _require_cpu_tensor(x, what)
-    x = x.detach()
     if str(x.dtype) != "torch.bfloat16":
         return x.numpy()  # type: ignore[no-any-return]
     narrow = bfloat16()
@@ -247,7 +266,8 @@ def code_of(name: str, what: str, allowed: Tuple[int, ...]) -> int:
     if code not in allowed:
         names = [NAMES[each] for each in allowed]
         hint = ": convert it to float32" if name == "float64" and allowed == FLOATS else ""
-        raise ArgumentError(f"{what} is {name}, not {', '.join(names[:-1])} or {names[-1]}{hint}")
+        listed = " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+        raise ArgumentError(f"{what} is {name}, not {listed}{hint}")
     return code
 
 
@@ -283,8 +303,11 @@ def _require_cpu_tensor(x: Any, what: str) -> None:
 
 
 def require_strided(x: Any, what: str) -> None:
+    """ArgumentError for a tensor of torch whose memory does not have its values as they are."""
     if str(x.layout) != "torch.strided":
         raise ArgumentError(f"{what} has layout {x.layout}; pass a Sparse of its indices and values")
+    if x.is_neg():
+        raise ArgumentError(f"{what} has the negated values of its memory; pass {what}.resolve_neg(), a copy")
 
 
 def _aligned(x: Any) -> bool:

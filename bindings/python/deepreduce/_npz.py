@@ -12,6 +12,16 @@ import numpy
 _MADE_OF = "deepreduce:input="
 
 
+def made_of(path: str) -> str:
+    """The file that write_npz made the archive of, as it was told; "" of anything else."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            comment = archive.comment.decode("utf-8", "replace")
+    except (OSError, zipfile.BadZipFile):
+        return ""
+    return comment[len(_MADE_OF) :] if comment.startswith(_MADE_OF) else ""
+
+
 def write_npz(
     path: Union[str, os.PathLike[str]],
     arrays: Mapping[str, numpy.ndarray[Any, Any]],

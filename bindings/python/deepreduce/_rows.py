@@ -161,7 +161,7 @@ class Rows:
         self, rows: Sequence[Any], step: int, weight: float = 1.0, out: Optional[Sequence[Array]] = None
     ) -> Sequence[Array]:
         """The sum of the ranks' rows times a weight, as float32 arrays of the shapes (`out`, or new ones); added in
-        this order.
+        this order. Of votes it is what the majority says, whatever the weight.
 
         Raises PeerError (a rank could not encode), CorruptFrame, ArgumentError (a row of another step or of other
         tensors); `rank` is the row's position.
@@ -195,8 +195,10 @@ class Rows:
         with self._batches() as batches:
             for part, batch, each in zip(self.parts, batches, frames):
                 there = [found[i] for i in part.positions]
+                # (Votes are counted as they are: a rounded mean could break a tie.)
+                weights = [1.0 if part.plan.info.votes else weight] * len(each)
                 try:
-                    batch.merge(each, there, [weight] * len(each), add=False, tag=self._tag(step))
+                    batch.merge(each, there, weights, add=False, tag=self._tag(step))
                 except Error as error:
                     raise _named(error, part) from None
         return found

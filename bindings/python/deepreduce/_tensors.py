@@ -164,8 +164,12 @@ def weights_of(weights: Optional[Sequence[float]], frames: int) -> Any:
     """float[frames], or None."""
     if weights is None:
         return None
-    if len(weights) != frames:
-        raise ArgumentError(f"there are {len(weights)} weights for {frames} frames")
+    try:
+        count = len(weights)
+    except TypeError:
+        raise ArgumentError(f"weights is {weights!r}, not a list of {frames} numbers") from None
+    if count != frames:
+        raise ArgumentError(f"there are {count} weights for {frames} frames")
     try:
         return (ctypes.c_float * frames)(*weights)
     except (TypeError, ValueError):
@@ -203,6 +207,12 @@ class Shape(NamedTuple):
     width: int
     dtype: int
     shape: Tuple[int, ...]
+
+
+def shape_of(tensor: _abi.dr_tensor, x: Any) -> Shape:
+    """Of x, of which `tensor` was borrowed."""
+    shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
+    return Shape(tensor.universe, tensor.width, tensor.dtype, shape)
 
 
 # New arrays of a shape and a DR_*, where the others of the call are.

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pathlib
+import re
 import subprocess
-from typing import Dict, List, Sequence
+from typing import Dict, FrozenSet, List, Sequence
 
 from .errors import LibraryError
 
@@ -40,6 +42,14 @@ def environment() -> Dict[str, str]:
     if not variables.get(DATA) and (_PACKAGE / "datasets").is_dir():
         variables[DATA] = str(_PACKAGE / "datasets")
     return variables
+
+
+@functools.cache
+def options_with_values(command: str) -> FrozenSet[str]:
+    """Of the options of a command those that a value follows as a word of its own, as its help says: "--plan", …"""
+    told = run_quietly([command, "--help"]).stdout.decode("utf-8", "replace")
+    found = re.findall(r"^  (-[\w-]+(?:,-[\w-]+)*) (?! |\.\.\.|[A-Z][a-z]+:|REQUIRED)", told, re.MULTILINE)
+    return frozenset(name for names in found for name in names.split(","))
 
 
 def replace_process(arguments: Sequence[str]) -> None:

@@ -71,6 +71,7 @@ class Step:
         return self.encode + self.wait + self.merge
 
     def add(self, other: Step) -> None:
+        """Adds what another step took, figure by figure."""
         for field in dataclasses.fields(self):
             setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
@@ -228,8 +229,19 @@ def _host_of(group: Any) -> Optional[int]:
 HOST = {"cpu"}
 
 
-def require_place(tensor: torch.Tensor, what: str) -> None:
-    """Unsupported for what cannot be exchanged."""
+def require_place(tensor: Any, what: str) -> None:
+    """ArgumentError for what is no tensor, Unsupported for one that cannot be exchanged."""
+    if tensor is None:
+        raise ArgumentError(
+            f"{what} is None: a parameter without a gradient; leave it out, or give zeros, on all ranks alike"
+        )
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"{what} is of type {type(tensor).__name__}, not a torch.Tensor")
+    if hasattr(tensor, "to_local"):
+        raise Unsupported(
+            f"{what} is a {type(tensor).__name__}, of which this rank holds a part: give what its .to_local() returns; for the"
+            " gradients of FSDP2 there is ReduceScatter"
+        )
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
     if tensor.layout != torch.strided:

@@ -34,7 +34,8 @@ class Rules:
 
     def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
         pairs: Sequence[Tuple[str, OnePlan]]
-        plan = as_book(plan) or plan
+        book = as_book(plan)
+        plan = plan if book is None else book  # (one without lines is false)
         if plan is None or isinstance(plan, (str, Plan)):
             pairs = [("*", plan)]
         else:

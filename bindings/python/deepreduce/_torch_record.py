@@ -6,7 +6,6 @@ The file is docs/model.schema.json. Nothing of it runs unless a recording was as
 from __future__ import annotations
 
 import atexit
-import contextlib
 import dataclasses
 import json
 import math
@@ -22,6 +21,8 @@ import torch
 import torch.distributed as dist
 
 from ._record_skew import Peers, Skew
+from ._torch_arrays import named_parameters_of, unwrapped
+from ._whole_file import whole_file
 from .errors import ArgumentError, Unsupported
 
 _TYPES = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -76,7 +77,7 @@ class ModelRecorder:
     def __init__(self, model: Any, settings: Recording) -> None:
         self._settings = settings
         wrapped = isinstance(model, torch.nn.parallel.DistributedDataParallel)
-        self._module = model.module if wrapped else model
+        self._module = unwrapped(model)
         self._ranks = dist.get_world_size(model.process_group) if wrapped else 1
         self._writes = _writes()  # at the end of the program the group is gone
         self._shapes: Dict[str, Tuple[List[int], str]] = {}
@@ -84,9 +85,7 @@ class ModelRecorder:
         self._rests: List[float] = []
         self._now: Optional[_Step] = None
         self._handles: List[Any] = []
-        wanted = [
-            (name.replace("_orig_mod.", ""), each) for name, each in self._module.named_parameters() if each.requires_grad
-        ]
+        wanted = [(name, each) for name, each in named_parameters_of(model) if each.requires_grad]
         if not wanted:
             raise ArgumentError(f"record: {type(self._module).__name__} has no parameter that wants a gradient")
         for name, each in wanted:
@@ -173,16 +172,11 @@ class ModelRecorder:
         if not steps:
             self._tell("no step had a forward and a backward pass")
             return
-        path = pathlib.Path(self._settings.path)
-        partial = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            partial.write_text(json.dumps(self._document(steps, self._rests[skip:], skew), indent=1) + "\n", "utf-8")
-            partial.replace(path)
+            with whole_file(self._settings.path) as partial:
+                partial.write_text(json.dumps(self._document(steps, self._rests[skip:], skew), indent=1) + "\n", "utf-8")
         except OSError as error:
             self._tell(error.strerror or str(error))
-        finally:
-            with contextlib.suppress(OSError):
-                partial.unlink(missing_ok=True)
 
     def _tell(self, reason: str) -> None:
         print(f"deepreduce: record: {os.fspath(self._settings.path)}: not written: {reason}", file=sys.stderr)

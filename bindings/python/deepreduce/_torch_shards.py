@@ -41,6 +41,8 @@ class ReduceScatter(Saved):
     operations are Unsupported.
     """
 
+    _kept_as = "states"
+
     def __init__(self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0) -> None:
         self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
         if self._plan.info.transforms:

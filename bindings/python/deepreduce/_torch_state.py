@@ -16,6 +16,7 @@ class Saved:
     _engine: Optional[Engine] = None
     _loaded: Optional[Mapping[str, Any]] = None  # a state that waits for the tensors
     _number = 0  # of the step
+    _kept_as = "residuals"  # what `_residuals` has in any case
 
     def _residuals(self) -> Dict[str, Any]:
         raise NotImplementedError
@@ -41,12 +42,16 @@ class Saved:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes what `state_dict` gave on this rank; before the tensors are known it waits for them.
 
-        Raises ArgumentError, now or then, for another rank's, and for residuals of tensors that are not here or have
-        another size. Nothing has changed then.
+        Raises ArgumentError, now or then, for what is no such state, for another rank's, and for residuals of tensors that
+        are not here or have another size. Nothing has changed then.
         """
         self._require_idle()
         if state.get("version") != _VERSION:
             raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
+        missing = [name for name in ("step", "rank", self._kept_as) if name not in state]
+        if missing:
+            kind, names = type(self).__name__, ", ".join(map(str, state))
+            raise ArgumentError(f"the state has no {' and no '.join(missing)}, but {names}: it is no state of {kind}")
         if self._engine is None:
             self._loaded, self._number = state, int(state["step"])
         else:

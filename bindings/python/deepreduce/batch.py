@@ -9,14 +9,13 @@ from typing import Any, List, Optional, Sequence
 import numpy
 
 from . import _abi, _device, _library, _memory
-from ._call import Turns, check, context_of_thread, fail, new, unsigned
+from ._call import Turns, Uncopied, check, context_of_thread, fail, new, unsigned
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
     TENSOR_STRIDE,
     Keys,
     Named,
-    Shape,
     TraceFunction,
     dense_outputs,
     frames_of,
@@ -24,6 +23,7 @@ from ._tensors import (
     make_options,
     name_outputs,
     read_inputs,
+    shape_of,
     tracer_of,
     weights_of,
 )
@@ -40,12 +40,12 @@ from .frame import (
     start_result,
 )
 from .plan import as_plan
-from .tensor import Plans, Sparse, States, as_list
+from .tensor import Plans, States, as_list
 
 _ALIGNMENT = 64  # of a workspace
 
 
-class Batch:
+class Batch(Uncopied):
     """Encode, decode and merge for tensors of one set of shapes and types, in one place, with one plan.
 
     x               a tensor or a list of them, as for encode: their values are not read. A Sparse may later have
@@ -95,7 +95,7 @@ class Batch:
         self._place, self._is_list = inputs.place, inputs.is_list
         plans: Any = plan if isinstance(plan, (list, tuple)) else [plan]
         self._votes = any(as_plan(each).info.votes for each in plans)
-        self._shapes = [_shape(each, item) for each, item in zip(inputs.tensors, as_list(x)[0])]
+        self._shapes = [shape_of(each, item) for each, item in zip(inputs.tensors, as_list(x)[0])]
         self.handle = ctypes.POINTER(_abi.dr_batch)()
         self._destroy = library.dr_batch_destroy
         status = library.dr_batch_create(
@@ -384,8 +384,3 @@ class Batch:
             return place.borrow_bytes(self._memory, "the workspace")
         start = self._memory.ctypes.data
         return _memory.Bytes(start + -start % _ALIGNMENT, self._room, self._memory)
-
-
-def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
-    shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
-    return Shape(tensor.universe, tensor.width, tensor.dtype, shape)

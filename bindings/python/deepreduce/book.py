@@ -22,6 +22,7 @@ import pathlib
 import re
 from typing import Any, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple, Union
 
+from ._whole_file import whole_file
 from .errors import ArgumentError, Error
 from .plan import Plan, as_plan
 
@@ -81,13 +82,8 @@ class Book(Sequence[Tuple[str, Optional[Plan]]]):
 
     def write(self, path: Union[str, os.PathLike[str]], comment: str = "") -> None:
         """The file is there whole or not at all. OSError. comment: lines at its beginning"""
-        target = pathlib.Path(path)
-        partial = target.with_name(f".{target.name}.{os.getpid()}")
-        try:
+        with whole_file(path) as partial:
             partial.write_text("".join(f"# {line}\n" for line in comment.splitlines()) + str(self), "utf-8")
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
 
 
 def parse(text: str, where: str = "book") -> Book:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 import numpy
 
 from . import _abi, _device, _library, _memory
-from ._call import Context, Turns, busy, fail, new, thread_count, unsigned
+from ._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
@@ -51,7 +51,7 @@ class _Calls:
         return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_binding_{name}", library))
 
 
-class Bound:
+class Bound(Uncopied):
     """Encode, decode and merge of a Batch, bound to arrays that are read and written where they lie (Batch.bind).
 
     What depends on the arrays is looked at once, so that a call takes a few microseconds of Python, whatever the number

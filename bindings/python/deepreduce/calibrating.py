@@ -24,6 +24,7 @@ from . import _tool
 from ._cost_fit import fit_affine
 from ._link_costs import measure_link, measure_overlap
 from ._rank_links import Ranks, of_environment
+from ._whole_file import whole_file
 from .errors import ArgumentError, Error
 
 SCHEMA = "deepreduce-profile-1"
@@ -87,15 +88,11 @@ def write(profile: Dict[str, Any], output: str) -> None:
     if not output:
         sys.stdout.write(text)
         return
-    path = pathlib.Path(output)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(text, "utf-8")
-        partial.replace(path)
+        with whole_file(output) as partial:
+            partial.write_text(text, "utf-8")
     except OSError as error:
         raise ArgumentError(f"{output}: cannot be written: {error.strerror}") from None
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _refusal(output: str) -> str:

@@ -335,5 +335,13 @@ def stages_of(plan: str) -> List[str]:
 
 
 def is_of_python(plan: str) -> bool:
-    """Whether a plan names a registered codec."""
+    """Whether a plan names a registered codec. ArgumentError for a sweep, which only the tool spreads out, that names one."""
+    if re.search(r"\||\.\.", plan):
+        for stage in stages_of(plan):
+            role, _, text = stage.partition("=")
+            for name in re.findall(r"(?:^|[|(+])(\w+)(?![\w=])", text):
+                if (role, name) in _registered:
+                    raise ArgumentError(
+                        f"plan '{plan}': a plan with a Python codec ({role}={name}) is no sweep ('|', '..'); give each plan by itself"
+                    )
     return any(of_stage(stage)[0] is not None for stage in stages_of(plan))

@@ -13,9 +13,10 @@ from typing import Any, Dict, List, Mapping, Sequence, Tuple, Union
 import numpy
 
 from . import _memory, _tool
-from ._npz import write_npz
-from ._torch_arrays import Arrays, add_tensor
+from ._npz import made_of, write_npz
+from ._torch_arrays import Arrays, add_tensor, array_of, convert_file, is_pickle
 from .errors import ArgumentError, Error
+from .plan import Plan
 from .tensor import Sparse
 
 Row = Dict[str, Any]
@@ -23,17 +24,22 @@ Document = Dict[str, Any]
 
 # Of the tool's options those that say which tensors there are (`deepreduce convert` has them, too).
 _CHOOSES = {"tensor", "flat", "cast"}
+# Those that choose among rows or show them: they wait until the rows of Python codecs are there.
+_SHOWS = {"where", "sort", "pareto", "best", "best_by", "against", "fail_if_worse", "report"}
+NOT_OF_PYTHON = ("steps", "each_step", "batch", "book", "resume", "from")  # what plans with Python codecs do not take
 _CHEAPEST = "index=raw value=raw"  # where a run is for its list of tensors
 
 
-def compare(inputs: Any, plans: Union[str, Sequence[str]] = (), **settings: Any) -> List[Row]:
+def compare(inputs: Any, plans: Union[str, Plan, Sequence[Union[str, Plan]]] = (), **settings: Any) -> List[Row]:
     """Compresses gradients by plans; a row each of bytes, errors and times, as `deepreduce compare --format json` has them.
 
-    inputs    a path, or a `synth:` text, or a list of these; or an array, or a dict name -> array. Arrays are numpy's or
-              torch's, or Sparse; of float32, float16, bfloat16 or float64, which becomes float32. None is left out
-    plans     a plan's text or a preset's name, or a list; none: a set that fits the input. Texts may name codecs of
+    inputs    a path, or a `synth:` text, or a list of these; or an array, a dict name -> array, or a list of arrays, whose
+              names are 0, 1, … Arrays are numpy's or torch's, or Sparse; of float32, float16, bfloat16 or float64, which
+              becomes float32. None is left out
+    plans     a plan, its text or a preset's name, or a list; none: a set that fits the input. Texts may name codecs of
               deepreduce.codec
-    settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"], …
+    settings  options of the tool, with underscores: repeat=5, seed=1, threads=2, per_tensor=True, tensor=["conv*"],
+              where="total_error < 0.1", …; but output and format: rows are returned
 
     The first row of each tensor is that of `memcpy`; `deepreduce compare --help` says what the columns are. Plans that fail
     are a warning each, and have no row. Times are in nanoseconds. Raises ArgumentError for what the tool refuses, Error if it
@@ -43,7 +49,12 @@ def compare(inputs: Any, plans: Union[str, Sequence[str]] = (), **settings: Any)
     >>> [row["plan"] for row in rows], rows[1]["relative_l2_error"]
     (['memcpy', 'index=golomb value=raw'], 0.0)
     """
-    texts = [str(plan) for plan in ([plans] if isinstance(plans, str) else plans)]
+    told = sorted({"output", "format"} & settings.keys())
+    if told:
+        raise ArgumentError(
+            f"compare returns rows, and takes no {told[0]}=: json.dump writes them, `deepreduce compare` any format"
+        )
+    texts = [str(plan) for plan in ([plans] if isinstance(plans, (str, Plan)) else plans)]
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as folder:
         paths = _paths_of(inputs, pathlib.Path(folder))
         document = measured(paths, texts, settings, pathlib.Path(folder))
@@ -60,15 +71,23 @@ def measured(paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, 
     python = [plan for plan in plans if codec.is_of_python(plan)]
     if not python:
         return _measured_by_the_tool(paths, plans, settings, folder)
-    if settings.get("steps") or settings.get("batch"):
-        raise ArgumentError("plans with Python codecs take neither steps nor batch")
+    for name in NOT_OF_PYTHON:
+        if settings.get(name):
+            raise ArgumentError(f"{name}={settings[name]!r} does not go with plans that have Python codecs")
     for plan in python:
         _codec_run.read_plan(plan)  # before anything is measured
-    native = [plan for plan in plans if plan not in python]
-    options = dict(settings) if native else {**settings, "repeat": 1, "time": None}
-    document = _measured_by_the_tool(paths, native or [_CHEAPEST], options, folder)
-    add_python_rows(document, python, paths, settings, folder, native=bool(native))
-    return document
+    texts = [plan for plan in plans if plan not in python]
+    native = bool(texts or settings.get("preset"))
+    options = {name: value for name, value in settings.items() if name not in _SHOWS}
+    if not native:
+        options.update(repeat=1, time=None)
+    document = _measured_by_the_tool(paths, texts if native else [_CHEAPEST], options, folder)
+    add_python_rows(document, python, paths, settings, folder, native)
+    shows = {name: value for name, value in settings.items() if name in _SHOWS}
+    if not shows:
+        return document
+    (folder / "all.json").write_text(json.dumps(document), "utf-8")
+    return _document_of(["--from", str(folder / "all.json"), *_options(shows)], folder)
 
 
 def add_python_rows(
@@ -103,11 +122,15 @@ def add_python_rows(
 def _measured_by_the_tool(
     paths: Sequence[str], plans: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path
 ) -> Document:
-    target = folder / "native.json"
-    words = ["compare", *paths]
-    for plan in plans:
-        words += ["--plan", plan]
-    done = _tool.run_quietly([*words, *_options(settings), "--format", "json", "--output", str(target)])
+    told = [word for plan in plans for word in ("--plan", plan)]
+    return _document_of([*paths, *told, *_options(settings)], folder)
+
+
+def _document_of(words: Sequence[str], folder: pathlib.Path) -> Document:
+    """What `deepreduce compare` gives as json. Raises ArgumentError and Error, as compare does."""
+    target = folder / "document.json"
+    target.unlink(missing_ok=True)
+    done = _tool.run_quietly(["compare", *words, "--format", "json", "--output", str(target)])
     told = done.stderr.decode("utf-8", "replace").strip()
     if done.returncode not in (0, 1) or not target.exists():
         sentence = told.replace("deepreduce: ", "") or f"the tool exited with {done.returncode}"
@@ -126,7 +149,8 @@ def _options(settings: Mapping[str, Any]) -> List[str]:
             words.append(option)
         elif value is not None and value is not False:
             for each in value if isinstance(value, (list, tuple)) else [value]:
-                words += [option, str(each)]
+                # (A word behind --pareto is an input.)
+                words += [f"{option}={each}"] if name == "pareto" else [option, str(each)]
     return words
 
 
@@ -136,10 +160,18 @@ def _options(settings: Mapping[str, Any]) -> List[str]:
 def _paths_of(inputs: Any, folder: pathlib.Path) -> List[str]:
     if isinstance(inputs, (str, os.PathLike)):
         return _paths_of([inputs], folder)
-    if isinstance(inputs, (list, tuple)) and inputs and all(isinstance(each, (str, os.PathLike)) for each in inputs):
-        return [_readable(os.fspath(each), folder, i) for i, each in enumerate(inputs)]
+    named: Any = inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]
+    if isinstance(inputs, (list, tuple)):
+        paths = [os.fspath(each) for each in inputs if isinstance(each, (str, os.PathLike))]
+        if paths and len(paths) == len(inputs):
+            return [
+                convert_file(path, folder / f"{i}.npz") if is_pickle(path) else path for i, path in enumerate(paths)
+            ]
+        if paths:
+            raise ArgumentError(f"'{paths[0]}' is a path, and other inputs of the list are not: give paths or arrays")
+        named = enumerate(inputs)
     arrays: Arrays = {}
-    for name, tensor in inputs.items() if isinstance(inputs, Mapping) else [("", inputs)]:
+    for name, tensor in named:
         if tensor is not None:  # a parameter without a gradient
             _add_array(arrays, str(name), tensor)
     if not arrays:
@@ -148,34 +180,23 @@ def _paths_of(inputs: Any, folder: pathlib.Path) -> List[str]:
     return [str(folder / "arrays.npz")]
 
 
-def _readable(path: str, folder: pathlib.Path, number: int) -> str:
-    """The path; of a .pt file that of an .npz with its tensors."""
-    if not path.lower().endswith((".pt", ".pth")) or not os.path.isfile(path):
-        return path
-    from ._torch_arrays import read_file, warn
-
-    arrays, notes = read_file(path)
-    warn(notes)
-    target = folder / f"input{number}.npz"
-    write_npz(target, arrays, made_of=path)
-    return str(target)
-
-
 def _add_array(arrays: Arrays, name: str, tensor: Any) -> None:
     if _memory.torch_tensor(tensor):
         if not add_tensor(arrays, name, tensor):
             raise ArgumentError(f"'{name}': {tensor.dtype} is not read")
     elif isinstance(tensor, Sparse):
         stem = name + "." if name else ""
-        arrays[stem + "indices"] = numpy.asarray(tensor.indices).astype(numpy.int64)
-        arrays[stem + "values"] = _plain(tensor.values)
+        arrays[stem + "indices"] = _plain(tensor.indices, f"indices of '{name}'").astype(numpy.int64)
+        arrays[stem + "values"] = _plain(tensor.values, f"values of '{name}'")
         arrays[stem + "shape"] = numpy.array(tensor.shape, numpy.int64)
     else:
-        arrays[name] = _plain(tensor)
+        arrays[name] = _plain(tensor, f"'{name}'" if name else "the input")
 
 
-def _plain(array: Any) -> numpy.ndarray[Any, Any]:
-    plain = numpy.asarray(array, order="C")
+def _plain(array: Any, what: str) -> numpy.ndarray[Any, Any]:
+    if _memory.torch_tensor(array):
+        return array_of(array)
+    plain = numpy.asarray(_memory.as_array(array, what), order="C")
     return plain.view("V2") if plain.dtype.name == "bfloat16" else plain
 
 
@@ -183,7 +204,9 @@ class _Arrays:
     """The tensors of a run as the tool read them: it writes them to a .safetensors file."""
 
     def __init__(self, paths: Sequence[str], settings: Mapping[str, Any], folder: pathlib.Path) -> None:
-        self._paths, self._target = list(paths), folder / "tensors.safetensors"
+        # An .npz that was made for this run is named by what it was made of.
+        self._paths = {made_of(path) or path: path for path in paths}
+        self._target = folder / "tensors.safetensors"
         self._options = {name: value for name, value in settings.items() if name in _CHOOSES}
         if not self._options.get("tensor") and not settings.get("per_tensor"):
             self._options["flat"] = True
@@ -194,19 +217,13 @@ class _Arrays:
         if row["dtype"] == "bf16":
             raise ArgumentError("a Python codec takes float32 and float16, not bfloat16; --cast f32 converts it")
         if self._loaded[0] != row["input"]:
-            # An .npz that was made for this run is named by what it was made of.
-            path = row["input"] if os.path.exists(row["input"]) or row["input"].startswith("synth:") else None
-            for candidate in [path] if path and not path.lower().endswith((".pt", ".pth")) else self._paths:
-                self._loaded = (row["input"], self._read(str(candidate)))
-                if self._matches(row):
-                    break
-        if not self._matches(row):
-            raise ArgumentError(f"{row['input']}: tensor '{row['tensor']}' is not found again")
-        return self._loaded[1][row["tensor"]].copy()
-
-    def _matches(self, row: Row) -> bool:
+            # (What a folder or a sweep of synth: has is named by itself.)
+            name: str = row["input"]
+            self._loaded = (name, self._read(self._paths.get(name, name)))
         found = self._loaded[1].get(row["tensor"])
-        return found is not None and found.size == row["d"]
+        if found is None or found.size != row["d"]:
+            raise ArgumentError(f"{row['input']}: tensor '{row['tensor']}' is not found again")
+        return found.copy()
 
     def _read(self, path: str) -> Dict[str, Any]:
         done = _tool.run_quietly(["convert", path, *_options(self._options), "--output", str(self._target)])

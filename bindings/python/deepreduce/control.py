@@ -15,11 +15,12 @@ import hashlib
 import json
 import numbers
 import os
+import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from . import _abi
 from ._abi_exchange import DR_CONTROL_WORDS, dr_control, dr_control_info
-from ._call import check, new, unsigned
+from ._call import Turns, Uncopied, check, new, unsigned
 from ._transport import load_exchanges
 from .errors import ArgumentError
 from .exchange import Exchange, ExchangeInfo
@@ -62,8 +63,9 @@ class ControlInfo(NamedTuple):
     per_byte_ns: float
 
 
-class Controller:
+class Controller(Uncopied):
     """Chooses a rung of a ladder. It has no clock, and all ranks decide from the same words: so they decide alike.
+    One call at a time, but for `info`: another thread's is ConcurrentUse.
 
     options  "aimd(target_ms=20)" or "fit(target_ms=20)" with more of docs/CONTROL.md
     rungs    how many; or of each the bytes that a step sends, 0: not known
@@ -78,12 +80,10 @@ class Controller:
     'too slow: one rung smaller'
     """
 
-    def __init__(
-        self, options: str, rungs: Union[int, Sequence[int]], log: Optional[Callable[[str], None]] = None
-    ) -> None:
+    def __init__(self, options: str, rungs: Union[int, Sequence[int]], log: Optional[Callable[[str], None]] = None) -> None:
         if not isinstance(options, str):
             raise ArgumentError(f"control is {options!r}, not a text such as 'fit(target_ms=20)'")
-        self.options, self.log = options, log
+        self.options, self.log, self.lock = options, log, threading.Lock()
         self._rungs = [0] * unsigned(rungs, "rungs", 2**16) if isinstance(rungs, int) else list(rungs)
         self._handle = ctypes.POINTER(dr_control)()
         self._destroy, self._process = load_exchanges().dr_control_destroy, os.getpid()
@@ -96,11 +96,12 @@ class Controller:
             sizes[i] = unsigned(size, f"bytes of rung {i}")
         made = ctypes.POINTER(dr_control)()
         text = self.options.encode("utf-8", "replace")
-        check(load_exchanges().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
-        self._destroy(self._handle)
-        self._handle = made
-        self._trace = array.array("Q")
-        self._read()
+        with Turns([(self, "the controller")]):
+            check(load_exchanges().dr_control_create(text, sizes, len(sizes), ctypes.byref(made), error), error)
+            self._destroy(self._handle)
+            self._handle = made
+            self._trace = array.array("Q")
+            self._read()
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None) and self._process == os.getpid():
@@ -112,7 +113,8 @@ class Controller:
         if not isinstance(seconds, numbers.Real) or not abs(seconds) < _SECONDS_MAX:
             raise ArgumentError(f"seconds = {seconds!r} is no time below {_SECONDS_MAX:g} s")
         ns = max(0, round(float(seconds) * 1e9))
-        load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), ns)
+        with Turns([(self, "the controller")]):
+            load_exchanges().dr_control_observe(self._handle, unsigned(size, "size"), ns)
 
     def due(self, step: int) -> bool:
         """Whether a decision is due before this step."""
@@ -121,7 +123,8 @@ class Controller:
     def report(self) -> List[int]:
         """DR_CONTROL_WORDS words of this rank, for all ranks."""
         words = (ctypes.c_uint64 * DR_CONTROL_WORDS)()
-        load_exchanges().dr_control_report(self._handle, words)
+        with Turns([(self, "the controller")]):
+            load_exchanges().dr_control_report(self._handle, words)
         return list(words)
 
     def decide(self, step: int, words: Sequence[Sequence[int]]) -> int:
@@ -135,31 +138,34 @@ class Controller:
                 raise ArgumentError(f"rank {i} told {len(each)} words, not {DR_CONTROL_WORDS}")
             flat[i * DR_CONTROL_WORDS : (i + 1) * DR_CONTROL_WORDS] = [unsigned(word, "word") for word in each]
         step = unsigned(step, "step")
-        check(load_exchanges().dr_control_decide(self._handle, step, flat, len(words), error), error)
-        info = self._read()
-        self._trace.extend((step, info.transfer_ns, info.bytes, info.empty_ns))
+        with Turns([(self, "the controller")]):
+            check(load_exchanges().dr_control_decide(self._handle, step, flat, len(words), error), error)
+            info = self._read()
+            self._trace.extend((step, info.transfer_ns, info.bytes, info.empty_ns))
         if self.log is not None:
             self.log(self.line())
         return self.rung
 
     def _read(self) -> ControlInfo:
+        """After a decision, which alone changes what is told."""
         info, error = new(dr_control_info), new(_abi.dr_error)
         check(load_exchanges().dr_control_describe(self._handle, info, error), error)
         values = {name: getattr(info, name) for name, *_ in dr_control_info._fields_ if name != "struct_size"}
         values["before"] = values.pop("from")
         values["reason"] = load_exchanges().dr_control_reason(values["reason"]).decode()
-        told = ControlInfo(**values)
+        self._told = told = ControlInfo(**values)
         self.rung, self.next_step = told.rung, told.next_step
         return told
 
     def info(self) -> ControlInfo:
-        """The last decision, and why."""
-        return self._read()
+        """The last decision, and why. Any thread may ask at any time."""
+        return self._told
 
     def line(self) -> str:
         """The last decision as a line of JSON: its numbers are all that `replay` needs."""
         room, size = ctypes.create_string_buffer(1024), ctypes.c_size_t()
-        load_exchanges().dr_control_log(self._handle, room, len(room), size)
+        with Turns([(self, "the controller")]):
+            load_exchanges().dr_control_log(self._handle, room, len(room), size)
         return room.raw[: size.value].decode()
 
     @property
@@ -269,7 +275,7 @@ def check_terms(told: Sequence[Sequence[int]], named: Callable[[int], int] = int
         raise error
 
 
-class AdaptiveExchange:
+class AdaptiveExchange(Uncopied):
     """An Exchange of which each step goes by a rung of a ladder of plans. Residuals go with it from rung to rung.
 
     x, out, options  as of Exchange. There is an exchange for each rung, and each takes its memory
@@ -298,13 +304,7 @@ class AdaptiveExchange:
     """
 
     def __init__(
-        self,
-        x: Any,
-        ladder: Sequence[Rung],
-        control: Union[str, Controller],
-        transport: Any,
-        out: Any = None,
-        **options: Any,
+        self, x: Any, ladder: Sequence[Rung], control: Union[str, Controller], transport: Any, out: Any = None, **options: Any
     ) -> None:
         self.plans = ladder_of(ladder)
         self.control = Controller(control, len(self.plans)) if isinstance(control, str) else control
@@ -327,10 +327,12 @@ class AdaptiveExchange:
 
     @property
     def rung(self) -> int:
+        """Of the ladder, by which the next step goes."""
         return self._rung
 
     @property
     def out(self) -> Any:
+        """The arrays of the result, the same for all rungs."""
         return self.exchange.out
 
     def start(self, step: Optional[int] = None, seed: int = 0) -> None:
@@ -356,6 +358,7 @@ class AdaptiveExchange:
         return self.control.due(self.steps)
 
     def report(self) -> List[int]:
+        """DR_CONTROL_WORDS words of this rank, for `decide` on all ranks."""
         return self.control.report()
 
     def decide(self, words: Sequence[Sequence[int]]) -> int:
@@ -370,21 +373,25 @@ class AdaptiveExchange:
         if not self.plans[rung].info.feedback:
             return
         for tensor in range(len(before._sizes)):
-            for which in ("own", "sum"):
-                self.exchange.set_residual(before.residual(tensor, which), tensor, which)
+            for which in ("own", "sum", "momentum"):
+                self.exchange._set_residual(before.residual(tensor, which), tensor, which)
 
     def residual(self, tensor: int = 0, which: str = "own") -> Any:
+        """As of Exchange; a rung takes what the one before it had."""
         return self.exchange.residual(tensor, which)
 
     def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
+        """As of Exchange: float32 of a checkpoint, for the rung in use. ArgumentError."""
         self.exchange.set_residual(residual, tensor, which)
 
     def rebind(self, x: Any, out: Any = None) -> None:
+        """Other arrays of the same shapes for all rungs, as of Exchange. ArgumentError."""
         for each in self.exchanges:
             each.rebind(x, out)
             out = self.exchanges[0].out
 
     def cancel(self) -> None:
+        """Gives up the step under way, as of Exchange."""
         self.exchange.cancel()
 
     def info(self) -> ExchangeInfo:

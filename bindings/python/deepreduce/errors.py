@@ -103,8 +103,8 @@ class MissingRank(Error, TimeoutError):
 
 
 class ConcurrentUse(Error, RuntimeError):
-    """A State, Batch or Bound is in a call already, on another thread. Nothing was done: call again later, or give
-    each thread its own."""
+    """A State, Batch, Bound, Exchange, Transform or Controller is in a call already, on another thread. Nothing was done:
+    call again later, or give each thread its own."""
 
     code = _abi.DR_E_ARGUMENT
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
 import numpy
 
-from . import _abi
+from . import _abi, _memory
 from ._abi_exchange import (
     DR_EXCHANGE_SUM,
     DR_EXCHANGE_TRACE,
@@ -28,8 +29,8 @@ from ._abi_exchange import (
     dr_loopback_options,
     dr_transport,
 )
-from ._call import Context, check, fail, new, thread_count, unsigned
-from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs
+from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
+from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs, shape_of
 from ._transport import Callbacks, Transport, load_exchanges
 from .bound import _require_in_place
 from .errors import ArgumentError, Error
@@ -73,7 +74,7 @@ class ExchangeInfo(NamedTuple):
     merge_ns: int
 
 
-class Exchange:
+class Exchange(Uncopied):
     """The mean over all ranks of tensors that are read where they lie, each time that it is run.
 
     x          a tensor or a list of them: contiguous arrays of numpy or of torch on the CPU; a Sparse with gather and owner
@@ -86,8 +87,10 @@ class Exchange:
     dense_below  tensors of fewer elements go as they are
     trace      remember when each step began and ended (`trace_json`)
     threads    of the encoder
+    rows       the most rows of each Sparse, the same on all ranks; None: the rows that x has
 
-    All ranks make the same one, and the same calls. Raises ArgumentError, Unsupported, OutOfMemory.
+    All ranks make the same one, and the same calls. One call at a time, but for `info`: another thread's is ConcurrentUse.
+    Raises ArgumentError, Unsupported, OutOfMemory.
 
     >>> from deepreduce.exchange import Exchange, Loopback
     >>> loopback = Loopback(2)
@@ -113,14 +116,17 @@ class Exchange:
         dense_below: int = 0,
         trace: bool = False,
         threads: Optional[int] = None,
+        rows: Optional[int] = None,
     ) -> None:
         library = load_exchanges()
+        self.lock = threading.Lock()
         self._handle = ctypes.POINTER(dr_exchange)()
         self._callbacks = Callbacks(transport) if isinstance(transport, Transport) else None
         self._transport = transport  # alive
         self._context = Context(thread_count(threads))
         self._destroy = library.dr_exchange_destroy
-        self._inputs, self._outs, self.out = _borrow(x, plan, out)
+        self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
+        self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
         if not 0 < timeout <= 2**63 / 1e9:
             raise ArgumentError(f"timeout = {timeout} s is not above 0")
         options = new(dr_exchange_options)
@@ -128,10 +134,14 @@ class Exchange:
         options.timeout_ns = int(timeout * 1e9) or 1
         options.dense_below = unsigned(dense_below, "dense_below")
         struct = transport if self._callbacks is None else self._callbacks.struct
+        tensors, *others = self._arrays()
+        first = tensors if self._rows is None else _of_rows(tensors, self._rows)
         status = library.dr_exchange_create(
-            self._context.handle, self._inputs.plan, struct, options, *self._arrays(), ctypes.byref(self._handle)
+            self._context.handle, self._inputs.plan, struct, options, first, *others, ctypes.byref(self._handle)
         )
         self._check(status)
+        if self._rows is not None:
+            self._check(library.dr_exchange_rebind(self._handle, tensors, *others))
         self._sizes = [tensor.universe * max(1, tensor.width) for tensor in self._inputs.tensors]
 
     def __del__(self) -> None:
@@ -155,13 +165,13 @@ class Exchange:
             raise error from cause
 
     def rebind(self, x: Any, out: Any = None) -> None:
-        """Other arrays of the same shapes (a Sparse may have fewer rows). Not while it is under way."""
-        inputs, outs, made = _borrow(x, None, out)
-        inputs.plan, old = self._inputs.plan, self._inputs
-        inputs.alive += old.alive
-        status = load_exchanges().dr_exchange_rebind(self._handle, inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n)
-        self._check(status)
-        self._inputs, self._outs, self.out = inputs, outs, made
+        """Other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not while it is under way.
+        Raises ArgumentError."""
+        inputs, outs, made = _borrow(x, self._plan, out, self._rows)
+        arrays = inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n
+        with Turns([(self, "the exchange")]):
+            self._check(load_exchanges().dr_exchange_rebind(self._handle, *arrays))
+            self._inputs, self._outs, self.out = inputs, outs, made
 
     def start(self, step: Optional[int] = None, seed: int = 0) -> None:
         """Begins an exchange of what x holds now; it stays as it is until the end. The step (None: the number of the call) and
@@ -169,9 +179,10 @@ class Exchange:
         call = new(_abi.dr_call)
         call.step = self.info().calls if step is None else unsigned(step, "step")
         call.seed = unsigned(seed, "seed")
-        if self._callbacks is not None:
-            self._callbacks.error = None
-        self._check(load_exchanges().dr_exchange_start(self._handle, call))
+        with Turns([(self, "the exchange")]):
+            if self._callbacks is not None:
+                self._callbacks.error = None
+            self._check(load_exchanges().dr_exchange_start(self._handle, call))
 
     def advance(self) -> bool:
         """Goes on as far as it can without waiting. True: done, and `out` has the result.
@@ -180,36 +191,43 @@ class Exchange:
         PeerError (it could not encode), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
         `out` is untouched then.
         """
-        status = load_exchanges().dr_exchange_advance(self._handle)
-        if status == _abi.DR_PENDING:
-            return False
-        self._check(status)
-        return True
+        with Turns([(self, "the exchange")]):
+            status = load_exchanges().dr_exchange_advance(self._handle)
+            if status == _abi.DR_PENDING:
+                return False
+            self._check(status)
+            return True
 
     def cancel(self) -> None:
         """Gives up an exchange under way: the others see this rank fail. The next advance says how it ended."""
-        self._check(load_exchanges().dr_exchange_cancel(self._handle))
+        with Turns([(self, "the exchange")]):
+            self._check(load_exchanges().dr_exchange_cancel(self._handle))
 
     def residual(self, tensor: int = 0, which: str = "own") -> numpy.ndarray[Any, Any]:
         """A copy of what feedback keeps, float32 [elements of the tensor]; `which`: "own", "sum" of an owner,
         "momentum" (u of feedback=dgc, m of feedback=momentum), or "warm_start" (Q of transform=lowrank, then zeros). All
         four are a checkpoint of this rank."""
         residual = numpy.empty(self._size(tensor), numpy.float32)
-        self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
+        with Turns([(self, "the exchange")]):
+            self._check(load_exchanges().dr_exchange_read_residual(self._handle, *_residual(which, tensor, residual)))
         return residual
 
     def set_residual(self, residual: Any, tensor: int = 0, which: str = "own") -> None:
-        """What `residual` gave, of a checkpoint."""
-        flat = numpy.ascontiguousarray(residual, numpy.float32).reshape(-1)
+        """What `residual` gave, of a checkpoint: finite float32 [elements of the tensor], of any shape, of numpy or of torch
+        on the CPU. ArgumentError, with `tensor`, for anything else."""
+        self._set_residual(_memory.borrow_finite(residual, "residual", tensor).reshape(-1), tensor, which)
+
+    def _set_residual(self, flat: numpy.ndarray[Any, Any], tensor: int, which: str) -> None:
         if flat.size != self._size(tensor):
             raise ArgumentError(f"the residual has {flat.size} elements, the tensor {self._size(tensor)}", tensor=tensor)
-        self._check(load_exchanges().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
+        with Turns([(self, "the exchange")]):
+            self._check(load_exchanges().dr_exchange_write_residual(self._handle, *_residual(which, tensor, flat)))
 
     def _size(self, tensor: int) -> int:
         return int(self._sizes[unsigned(tensor, "tensor", len(self._sizes))])
 
     def info(self) -> ExchangeInfo:
-        """What it is, and how the last exchange went."""
+        """What it is, and how the last exchange went. Any thread may ask at any time."""
         info, error = new(dr_exchange_info), new(_abi.dr_error)
         check(load_exchanges().dr_exchange_describe(self._handle, info, error), error)
         return ExchangeInfo(*(getattr(info, name) for name in ExchangeInfo._fields))
@@ -217,27 +235,31 @@ class Exchange:
     def trace_json(self) -> str:
         """The last exchange as Chrome's trace event JSON. ArgumentError without trace=True."""
         size = ctypes.c_size_t(0)
-        status = load_exchanges().dr_exchange_trace(self._handle, None, 0, size)
-        if status != _abi.DR_E_CAPACITY:
-            self._check(status)
-        room = ctypes.create_string_buffer(size.value)
-        self._check(load_exchanges().dr_exchange_trace(self._handle, room, size.value, size))
+        with Turns([(self, "the exchange")]):
+            status = load_exchanges().dr_exchange_trace(self._handle, None, 0, size)
+            if status != _abi.DR_E_CAPACITY:
+                self._check(status)
+            room = ctypes.create_string_buffer(size.value)
+            self._check(load_exchanges().dr_exchange_trace(self._handle, room, size.value, size))
         return room.raw[: size.value].decode()
 
 
-def _borrow(x: Any, plan: Union[None, str, Plan], out: Any) -> tuple[Inputs, Any, Any]:
-    """dr_tensors of x, dr_tensor_outs, and the arrays that those are."""
+def _borrow(x: Any, plan: Union[str, Plan], out: Any, rows: Optional[int]) -> tuple[Inputs, Any, Any]:
+    """dr_tensors of x, dr_tensor_outs, and the arrays that those are. rows: the most of each Sparse."""
     if isinstance(plan, (list, tuple)):
         raise ArgumentError("an exchange has one plan for all tensors")
     inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
     if inputs.place is not None:
         raise ArgumentError("x is on a GPU; an exchange is of arrays on the CPU")
     _require_in_place(x)
-    shapes = [_shape(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]
+    if rows is not None:
+        _require_rows(inputs, rows)
+    shapes = [shape_of(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]
     if out is None and not any(isinstance(each, Sparse) for each in (x if inputs.is_list else [x])):
         out = arrays_like(x, _abi.DR_F32, None)
     outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
-    if plan is not None and as_plan(plan).info.transforms:
+    inputs.alive += made  # and not the list, which is the caller's to change
+    if as_plan(plan).info.transforms:
         _as_matrices(inputs.tensors, outs, shapes)
     return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
 
@@ -252,9 +274,26 @@ def _as_matrices(tensors: Any, outs: Any, shapes: Sequence[Shape]) -> None:
             tensor.width = out.width = width
 
 
-def _shape(tensor: _abi.dr_tensor, x: Any) -> Shape:
-    shape = x.shape if isinstance(x, Sparse) else tuple(getattr(x, "shape", (tensor.universe,)))
-    return Shape(tensor.universe, max(1, tensor.width), tensor.dtype, shape)
+def _require_rows(inputs: Inputs, rows: int) -> None:
+    """ArgumentError for a Sparse of more rows."""
+    if not any(each.index_dtype for each in inputs.tensors):
+        raise ArgumentError(f"rows = {rows} is for a Sparse, and x has none")
+    for i, each in enumerate(inputs.tensors):
+        if each.index_dtype and each.count > rows:
+            name = f"x[{i}]" if inputs.is_list else "x"
+            raise ArgumentError(f"{name} has {each.count} rows, rows = {rows} is the most", tensor=i)
+
+
+_NO_ROW = (ctypes.c_uint64 * 1)()  # where rows would be that nobody reads
+
+
+def _of_rows(tensors: Any, rows: int) -> Any:
+    """dr_tensors like these, but with so many rows of each Sparse: to make room for."""
+    most = type(tensors).from_buffer_copy(tensors)
+    for each in most:
+        if each.index_dtype:
+            each.count, each.indices, each.values = rows, ctypes.addressof(_NO_ROW), ctypes.addressof(_NO_ROW)
+    return most
 
 
 def _residual(which: str, tensor: int, flat: numpy.ndarray[Any, Any]) -> Sequence[Any]:
@@ -263,7 +302,7 @@ def _residual(which: str, tensor: int, flat: numpy.ndarray[Any, Any]) -> Sequenc
     return _WHICH[which], tensor, flat.ctypes.data_as(ctypes.POINTER(ctypes.c_float)), flat.size
 
 
-class Loopback:
+class Loopback(Uncopied):
     """All ranks in one thread, with a virtual clock: for tests of an integration, and for models of a network.
 
     ranks             how many
@@ -288,7 +327,8 @@ class Loopback:
         self._handle = ctypes.POINTER(dr_loopback)()
         self._destroy, self._process = library.dr_loopback_destroy, os.getpid()
         options = new(dr_loopback_options)
-        options.ranks, options.seed = unsigned(ranks, "ranks", 2**32), unsigned(seed, "seed")
+        self._ranks = options.ranks = unsigned(ranks, "ranks", 2**32)
+        options.seed = unsigned(seed, "seed")
         options.latency_ns, options.bytes_per_second = int(latency * 1e9), bytes_per_second
         self._error: Optional[BaseException] = None  # that a function of the caller raised
         if takes is not None:
@@ -325,25 +365,31 @@ class Loopback:
         return struct
 
     def run(self, exchanges: Sequence[Optional[Exchange]]) -> List[Optional[Error]]:
-        """Takes exchanges that were started to their end, a None being a rank that is not there. For each None, or how it failed."""
+        """Takes exchanges that were started to their end, a None being a rank that is not there. For each None, or how it failed.
+        ArgumentError if there is not one for each rank, in rank order."""
         n = len(exchanges)
+        if n != self._ranks:
+            raise ArgumentError(f"there are {n} exchanges, the loopback has {self._ranks} ranks")
         handles = (ctypes.POINTER(dr_exchange) * n)()
         for i, each in enumerate(exchanges):
             if each is not None:
                 handles[i] = each._handle
         statuses = (_abi.dr_status * n)()
-        load_exchanges().dr_loopback_run(self._handle, handles, statuses)
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error
         errors: List[Optional[Error]] = []
-        for each, status in zip(exchanges, statuses):
-            try:
-                errors.append(None)
-                if each is not None:
-                    each._check(status)
-            except Error as error:
-                errors[-1] = error
+        with Turns([(each, "an exchange") for each in exchanges if each is not None]):
+            status = load_exchanges().dr_loopback_run(self._handle, handles, statuses)
+            if self._error is not None:
+                error, self._error = self._error, None
+                raise error
+            if status == _abi.DR_E_ARGUMENT and not any(statuses):
+                raise ArgumentError("an exchange is not of this loopback, or not of the rank at its place")
+            for each, status in zip(exchanges, statuses):
+                try:
+                    errors.append(None)
+                    if each is not None:
+                        each._check(status)
+                except Error as error:
+                    errors[-1] = error
         return errors
 
     def now(self, rank: int) -> float:

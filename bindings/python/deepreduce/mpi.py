@@ -18,6 +18,7 @@ except ImportError as error:
     raise ImportError(f"deepreduce.mpi needs mpi4py and an MPI, say pip install mpi4py mpich: {error}") from error
 
 from . import _abi
+from ._call import Uncopied
 from ._mpi_named import NamedAllReduce
 from .control import AdaptiveExchange, Controller, Rung, check_terms, ladder_of, terms_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
@@ -53,7 +54,7 @@ class _Telling(NamedTuple):
         return [[int(each) for each in rank] for rank in self.words[:-1]]
 
 
-class MpiTransport(Transport):
+class MpiTransport(Uncopied, Transport):
     """Point to point, on a communicator of its own, made of `comm` (None: COMM_WORLD) by all of its ranks.
 
     timeout  seconds that they may take to come. MissingRank after that.
@@ -214,10 +215,10 @@ def _at(address: int, size: int) -> Any:
     return MPI.memory.fromaddress(address, size)
 
 
-class AllReduce:
+class AllReduce(Uncopied):
     """The mean over all ranks of `comm` of x, which is read where it lies at each call; into `out`.
 
-    x, plan, out, sum, timeout, dense_below, trace, threads  as for deepreduce.exchange.Exchange
+    x, plan, out, sum, timeout, dense_below, trace, threads, rows  as for deepreduce.exchange.Exchange
     comm  of mpi4py; None: COMM_WORLD. It gets a communicator of its own
     control  "fit(target_ms=20)", say: chooses among plans by how long transfers take (docs/CONTROL.md). Then `plan` is a
           ladder, a list of plans from the densest to the smallest, None being dense. After a step the ranks tell one
@@ -247,6 +248,7 @@ class AllReduce:
         trace: bool = False,
         threads: Optional[int] = None,
         control: Optional[str] = None,
+        rows: Optional[int] = None,
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
@@ -264,13 +266,13 @@ class AllReduce:
         self._agree(failed, terms_of(control, plans))
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
-            options.update(trace=trace, threads=threads)
+            options.update(trace=trace, threads=threads, rows=rows)
             if control is None:
-                self.exchange: Union[Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
+                self._exchange: Union[None, Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
                 # A communicator a rung: messages of one are never taken for another's.
                 self._transports += [MpiTransport(comm, timeout) for _ in plans[1:]]
-                self.exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
+                self._exchange = AdaptiveExchange(x, plans, control, self._transports, out, **options)
         except Error as error:
             failed = error
         self._agree(failed, terms_of(control, plans))
@@ -288,7 +290,15 @@ class AllReduce:
         check_terms([each for _, *each in told])
 
     @property
+    def exchange(self) -> Union[Exchange, AdaptiveExchange]:
+        """What it runs, an AdaptiveExchange with `control`. ArgumentError after `close`, as of all that follows."""
+        if self._exchange is None:
+            raise ArgumentError("the AllReduce is closed: it has given its communicator back to MPI")
+        return self._exchange
+
+    @property
     def out(self) -> Any:
+        """The arrays of the mean, in the structure of x."""
         return self.exchange.out
 
     @property
@@ -345,9 +355,9 @@ class AllReduce:
     def close(self) -> None:
         """Gives the communicator back to MPI. All ranks call it, or none: MPI frees it at its end. After an exchange that
         failed the communicator is kept, since a rank may be gone."""
-        del self.exchange
-        if self._telling is not None:
+        if self.exchange and self._telling is not None:
             _LEFT.append(self._telling)
+        self._exchange = self._telling = None
         for each in self._transports:
             each.close(self._sound)
 

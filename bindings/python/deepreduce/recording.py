@@ -23,7 +23,8 @@ import sys
 from typing import Any, Dict, FrozenSet, List, Optional, Sequence, Tuple
 
 from ._npz import write_npz
-from ._torch_arrays import Arrays, add_tensor
+from ._torch_arrays import Arrays, add_tensor, named_parameters_of
+from ._whole_file import whole_file
 from .errors import Error
 
 __all__ = ["Recorder", "Settings", "gradients", "main", "start", "write_npz"]
@@ -50,14 +51,17 @@ class Settings:
     model: Optional[str] = None
 
     def wants(self, step: int) -> bool:
+        """Whether the step of that number is recorded; the first is 1."""
         return step in self.steps if self.steps is not None else step % self.every == 0
 
     def to_json(self) -> str:
+        """The text that `from_json` takes."""
         steps = None if self.steps is None else sorted(self.steps)
         return json.dumps({**dataclasses.asdict(self), "steps": steps})
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
+        """The settings of a text that `to_json` gave. ValueError, KeyError or TypeError for another."""
         told = json.loads(text)
         told["steps"] = None if told["steps"] is None else frozenset(told["steps"])
         return cls(**told)
@@ -99,8 +103,8 @@ class Recorder:
             self._record_model(optimizer)
         if self._over or not self.settings.wants(own[1]):
             return
-        if own[2] is None:
-            own[2] = names_of(optimizer)
+        if own[2] is None or [id(each) for _, each in own[2]] != [id(each) for each in _parameters_of(optimizer)]:
+            own[2] = names_of(optimizer)  # the first time, or add_param_group has added some
         arrays = gradients(own[2])
         if not arrays:
             self._say(f"step {own[1]}: no parameter has a gradient; nothing recorded")
@@ -137,12 +141,8 @@ class Recorder:
         rank = rank_of_process()
         if rank is not None:
             name = f"rank{rank}_{name}"
-        partial = folder / f".{name}.npz.{os.getpid()}"
-        try:
+        with whole_file(folder / f"{name}.npz") as partial:
             write_npz(partial, arrays)
-            partial.replace(folder / f"{name}.npz")
-        finally:
-            partial.unlink(missing_ok=True)
         self.files += 1
         self.bytes += (folder / f"{name}.npz").stat().st_size
 
@@ -175,19 +175,17 @@ def rank_of_process() -> Optional[int]:
 def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
     """(name, parameter) of all groups of an optimizer: as its groups or the modules that hold them call them, else by number.
 
-    A wrapper of torch.nn.parallel is no part of a name.
+    A wrapper of torch.nn.parallel or torch.compile is no part of a name.
     """
-    from torch import nn
-
     named: Dict[int, str] = {}
-    for group in optimizer.param_groups:
-        for name, parameter in zip(group.get("param_names") or (), group["params"]):
-            named[id(parameter)] = str(name)
-    wrappers = (nn.parallel.DistributedDataParallel, nn.DataParallel)
+    bare: Dict[Tuple[int, str], str] = {}  # of a name with wrappers the one without
     for module in _outermost():
-        root = module.module if isinstance(module, wrappers) else module
-        for name, parameter in root.named_parameters():
+        for (whole, _), (name, parameter) in zip(module.named_parameters(), named_parameters_of(module)):
             named.setdefault(id(parameter), name)
+            bare[id(parameter), whole] = name
+    for group in optimizer.param_groups:
+        for whole, parameter in zip(group.get("param_names") or (), group["params"]):
+            named[id(parameter)] = bare.get((id(parameter), str(whole)), str(whole))
     result, taken = [], set()
     for i, group in enumerate(optimizer.param_groups):
         for k, parameter in enumerate(group["params"]):
@@ -197,6 +195,10 @@ def names_of(optimizer: Any) -> List[Tuple[str, Any]]:
             taken.add(name)
             result.append((name, parameter))
     return result
+
+
+def _parameters_of(optimizer: Any) -> List[Any]:
+    return [each for group in optimizer.param_groups for each in group["params"]]
 
 
 def _outermost() -> List[Any]:
@@ -211,7 +213,7 @@ def _outermost() -> List[Any]:
 
 def _model_of(optimizer: Any) -> Any:
     """The module with the most of an optimizer's elements; None if none has any."""
-    own = {id(each): each.numel() for group in optimizer.param_groups for each in group["params"]}
+    own = {id(each): each.numel() for each in _parameters_of(optimizer)}
     counts = [(sum(own.get(id(each), 0) for each in module.parameters()), module) for module in _outermost()]
     most, model = max(counts, key=lambda each: each[0], default=(0, None))
     return model if most else None

@@ -12,7 +12,7 @@ from typing import Any, List, Optional, Sequence, Tuple, Union
 import numpy
 
 from . import _abi, _device, _library, _memory
-from ._call import Turns, check, new, unsigned
+from ._call import Turns, check, new, real, unsigned
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -192,7 +192,9 @@ class State:
         state._allocate(_size_of(plan, tensor), None)
         values = None
         if residual is not None:
-            if _device.find([("residual", residual)]) is not None:
+            there = _device.find([("residual", residual)])
+            if there is not None:
+                there.borrow(residual, "residual", (_abi.DR_F32,))  # its bytes alone come from there
                 residual = numpy.frombuffer(_device.framework_of(residual).to_host(residual), numpy.float32)
             values = _memory.borrow(residual, "residual", (_abi.DR_F32,))
             if values.elements != tensor.universe * tensor.width:
@@ -267,7 +269,7 @@ class State:
         """
         with Turns([(self, "the state")]):
             host, error = self._on_host(), new(_abi.dr_error)
-            check(_library.load().dr_state_scale(host.memory.ctypes.data, host.size, factor, error), error)
+            check(_library.load().dr_state_scale(host.memory.ctypes.data, host.size, real(factor, "factor"), error), error)
             if host is not self:
                 self._put(_memory.borrow_bytes(host.memory, "the state"))
 
@@ -295,21 +297,15 @@ class State:
             to = self._on_host()
             from_ = to if source is self else source._on_host()
             if elements is None:
-                elements = to._elements() - at
+                here = to._elements()
+                elements = here - unsigned(at, "at", here + 1)
                 if from_.memory[:_FRESH].any():
-                    elements = min(elements, from_._elements() - first)
+                    there = from_._elements()
+                    elements = min(elements, there - unsigned(first, "first", there + 1))
+            source_part = from_.memory.ctypes.data, from_.size, unsigned(first, "first")
+            part = to.memory.ctypes.data, to.size, unsigned(at, "at")
             error = new(_abi.dr_error)
-            status = _library.load().dr_state_copy(
-                from_.memory.ctypes.data,
-                from_.size,
-                unsigned(first, "first"),
-                to.memory.ctypes.data,
-                to.size,
-                unsigned(at, "at"),
-                unsigned(elements, "elements"),
-                error,
-            )
-            check(status, error)
+            check(_library.load().dr_state_copy(*source_part, *part, unsigned(elements, "elements"), error), error)
             if to is not self:
                 self._put(_memory.borrow_bytes(to.memory, "the state"))
 

@@ -24,6 +24,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 import torch
 import torch.distributed as dist
 
+from ._torch_arrays import named_parameters_of
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange, OnePlan, Plans
 from ._torch_record import ModelRecorder, Recording, record
@@ -112,11 +113,9 @@ class DDPHook(Exchange):
                 " of FSDP, ReduceScatter takes FSDP2 (fully_shard)"
             )
         self._group = model.process_group if self._group is None else self._group
-        ignored = set(model.parameters_to_ignore)
+        ignored = {id(each) for name, each in model.module.named_parameters() if name in model.parameters_to_ignore}
         parameters = [
-            (name.replace("_orig_mod.", ""), each)  # torch.compile's
-            for name, each in model.module.named_parameters()
-            if each.requires_grad and name not in ignored
+            (name, each) for name, each in named_parameters_of(model) if each.requires_grad and id(each) not in ignored
         ]
         # DDP keeps them alive.
         self._names = {id(each): name for name, each in parameters}
@@ -272,11 +271,11 @@ class AllReduce(Exchange):
         self._at.clear()
 
     def _check(self, named: Mapping[str, torch.Tensor]) -> None:
-        """ArgumentError for other tensors than the first call's."""
+        """ArgumentError for what is no tensor, and for other tensors than the first call's."""
         for name, each in named.items():
-            require_place(each, name)
+            require_place(each, f"tensor {name}")
             if not each.is_contiguous():
-                raise ArgumentError(f"{name} is not contiguous: its mean cannot be written where it lies")
+                raise ArgumentError(f"tensor {name} is not contiguous: its mean cannot be written where it lies")
         # (Only a transform sees more of a shape than its size.)
         transforms = any(rules.transforms for rules in self._rules)
         shapes = {

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy
 
 from . import _abi, _memory
 from ._abi_exchange import DR_TRANSFORM_KEEP, dr_transform, dr_transform_info, dr_transform_options
-from ._call import Context, check, fail, new, thread_count, unsigned
+from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from ._transport import load_exchanges
 from .errors import ArgumentError
@@ -47,7 +48,7 @@ class TransformInfo(NamedTuple):
     state_size: int
 
 
-class Transform:
+class Transform(Uncopied):
     """Low-rank means over ranks of tensors of known shapes, round after round. It keeps the residuals and the warm start.
 
     shapes       of the tensors. The matrix of a shape [n, a, b] is [n, a b], as in the paper; one of one dimension, and
@@ -58,7 +59,8 @@ class Transform:
     threads      of the computation
 
     All ranks make the same one, and the same calls. If the all-reduce gives every rank the same bits, so does the
-    result. Raises ArgumentError, Unsupported, OutOfMemory.
+    result. One call at a time, but for `info`: another thread's is ConcurrentUse. Raises ArgumentError, Unsupported,
+    OutOfMemory.
 
     >>> from deepreduce.transform import Transform
     >>> ranks = [Transform([(40, 30), (30,)], "transform=lowrank(rank=2) feedback=residual") for _ in range(2)]
@@ -86,6 +88,7 @@ class Transform:
         threads: Optional[int] = None,
     ) -> None:
         library = load_exchanges()
+        self.lock = threading.Lock()
         self._handle = ctypes.POINTER(dr_transform)()
         self._context, self._plan = Context(thread_count(threads)), as_plan(plan)
         self._destroy = library.dr_transform_destroy
@@ -119,30 +122,33 @@ class Transform:
         x    float32 arrays of the shapes, contiguous, of numpy or of torch on the CPU; not to be changed until the end
         out  arrays of the shapes, perhaps x itself; None: new ones of numpy
 
-        Raises ArgumentError, with `tensor` and `where`, also for a value that is not finite: nothing has changed then.
+        Raises ArgumentError, with `tensor`, for arrays that are not so, and with `where` for a value that is not finite:
+        nothing has changed then.
         """
         items = _arrays(x, self.shapes, "x")
         outs = [numpy.empty(shape, numpy.float32) for shape in self.shapes] if out is None else _arrays(out, self.shapes, "out")
-        for i, item in enumerate(items):
-            if not _memory.is_in_place(item):
-                raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read where it lies", tensor=i)
-            self._tensors[i].values = _memory.borrow(item, f"x[{i}]", (_abi.DR_F32,)).address
-            self._outs[i].values = _memory.borrow_output(outs[i], f"out[{i}]").address
-        self._borrowed = None
-        self._check(
-            load_exchanges().dr_transform_begin(
-                self._handle, self._tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, len(items)
-            )
-        )
-        self._borrowed = items, outs
+        begin, n = load_exchanges().dr_transform_begin, len(items)
+        with Turns([(self, "the transform")]):
+            for i, item in enumerate(items):
+                if not _memory.is_in_place(item):
+                    raise ArgumentError(f"x[{i}] is not contiguous and aligned; it is read where it lies", tensor=i)
+                given = _memory.borrow(item, f"x[{i}]", (_abi.DR_F32,))
+                room = _memory.borrow_output(outs[i], f"out[{i}]")
+                if room.dtype != _abi.DR_F32:
+                    raise ArgumentError(f"out[{i}] is {_memory.NAMES[room.dtype]}, not float32", tensor=i)
+                self._tensors[i].values, self._outs[i].values = given.address, room.address
+            self._borrowed = None
+            self._check(begin(self._handle, self._tensors, TENSOR_STRIDE, self._outs, OUT_STRIDE, n))
+            self._borrowed = items, list(outs)
         return outs
 
     def factor(self) -> Any:
         """The factor that is to be all-reduced now: float32 [elements], in the library's memory, until the next call of
         another method. ArgumentError if no round is under way."""
         address, count = ctypes.POINTER(ctypes.c_float)(), ctypes.c_uint64()
-        self._check(load_exchanges().dr_transform_factor(self._handle, address, count))
-        return self._view(address, count.value)
+        with Turns([(self, "the transform")]):
+            self._check(load_exchanges().dr_transform_factor(self._handle, address, count))
+            return self._view(address, count.value)
 
     def _view(self, address: Any, count: int) -> Any:
         """The library's memory, which lives as long as the array: a collective that nobody waits for may still write."""
@@ -158,12 +164,13 @@ class Transform:
 
         ArgumentError if a value of it is not finite, which all ranks see: the round is still under way, cancel it.
         """
-        status = load_exchanges().dr_transform_next(self._handle, mean)
-        if status == _abi.DR_PENDING:
-            return False
-        self._check(status)
-        self._borrowed = None
-        return True
+        with Turns([(self, "the transform")]):
+            status = load_exchanges().dr_transform_next(self._handle, mean)
+            if status == _abi.DR_PENDING:
+                return False
+            self._check(status)
+            self._borrowed = None
+            return True
 
     def all_reduce(self, x: Any, reduce: Callable[[Any], object], mean: float = 1.0, out: Any = None) -> List[Any]:
         """A whole round.
@@ -187,23 +194,23 @@ class Transform:
     def cancel(self, keep: bool = False) -> None:
         """Ends a round without a result. keep: its gradients go to the residuals, so they must not be passed again;
         otherwise all is as before it."""
-        self._check(load_exchanges().dr_transform_cancel(self._handle, DR_TRANSFORM_KEEP if keep else 0))
-        self._borrowed = None
+        with Turns([(self, "the transform")]):
+            self._check(load_exchanges().dr_transform_cancel(self._handle, DR_TRANSFORM_KEEP if keep else 0))
+            self._borrowed = None
 
     def residual(self, tensor: int = 0) -> Any:
         """A copy of what feedback keeps of a tensor, float32 of its shape."""
-        return self._residual(tensor).copy()
+        with Turns([(self, "the transform")]):
+            return self._residual(tensor).copy()
 
     def set_residual(self, residual: Any, tensor: int = 0) -> None:
-        """What `residual` gave, or other float32 of the tensor's shape. Between rounds."""
-        kept, given = self._residual(tensor), numpy.asarray(residual)
-        if given.shape != kept.shape or given.dtype != numpy.float32:
-            raise ArgumentError(
-                f"the residual is {given.dtype} {given.shape}, that of the tensor float32 {kept.shape}", tensor=tensor
-            )
-        if not numpy.isfinite(given).all():
-            raise ArgumentError("the residual has values that are not finite", tensor=tensor)
-        kept[...] = given
+        """What `residual` gave, or other finite float32 of the tensor's shape, of numpy or of torch on the CPU. Between
+        rounds. ArgumentError, with `tensor`, for anything else."""
+        with Turns([(self, "the transform")]):
+            kept, given = self._residual(tensor), _memory.borrow_finite(residual, "residual", tensor)
+            if given.shape != kept.shape:
+                raise ArgumentError(f"residual has the shape {given.shape}, not {kept.shape}", tensor=tensor)
+            kept[...] = given
 
     def _residual(self, tensor: int) -> Any:
         position = unsigned(tensor, "tensor", len(self.shapes))
@@ -214,21 +221,25 @@ class Transform:
     def state(self) -> Any:
         """Residuals and warm start, for a checkpoint of this rank: uint8 [state_size]."""
         state = numpy.empty(self.info().state_size, numpy.uint8)
-        self._check(load_exchanges().dr_transform_save(self._handle, state.ctypes.data, state.size))
+        with Turns([(self, "the transform")]):
+            self._check(load_exchanges().dr_transform_save(self._handle, state.ctypes.data, state.size))
         return state
 
     def load_state(self, state: Any) -> None:
         """Takes what `state` gave, of the same shapes and rank; then it goes on with the same bits. ArgumentError, and
         nothing has changed."""
         state = numpy.ascontiguousarray(state, numpy.uint8).reshape(-1)
-        self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
+        with Turns([(self, "the transform")]):
+            self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
 
     def reset(self) -> None:
         """As if it were new."""
-        self._check(load_exchanges().dr_transform_reset(self._handle))
-        self._borrowed = None
+        with Turns([(self, "the transform")]):
+            self._check(load_exchanges().dr_transform_reset(self._handle))
+            self._borrowed = None
 
     def info(self) -> TransformInfo:
+        """What it is, and how many rounds it has done. Any thread may ask at any time."""
         info, error = new(dr_transform_info), new(_abi.dr_error)
         check(load_exchanges().dr_transform_describe(self._handle, info, error), error)
         told = [getattr(info, name) for name in TransformInfo._fields]

@@ -145,6 +145,8 @@ class Communicator:
 
     @property
     def compressor(self) -> Compressor:
+        """What tensors are encoded with. Another forgets the sizes that the ranks have agreed on, so all ranks set it at the
+        same step; ArgumentError, and the old one stays, if it does not go with the memory or the communicator."""
         return self._compressor
 
     @compressor.setter
@@ -155,6 +157,8 @@ class Communicator:
 
     @property
     def memory(self) -> Memory:
+        """What keeps what was not sent. Another begins with what it has kept itself; ArgumentError, and the old one stays, if
+        it does not go with the compressor."""
         return self._memory
 
     @memory.setter

@@ -96,6 +96,7 @@ class ResidualMemory(KeptMemory):
 
     @property
     def gamma(self) -> float:
+        """The factor of the next tensors."""
         return self._gamma
 
     @gamma.setter
@@ -146,6 +147,7 @@ class EFSignSGDMemory(ResidualMemory):
 
     @property
     def lr(self) -> float:
+        """The learning rate of the next step, by which tensors are multiplied. ArgumentError if it is not above 0."""
         return self._gamma
 
     @lr.setter

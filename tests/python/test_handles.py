@@ -1,0 +1,68 @@
+"""What owns a handle of the library: it is not copied, and each of its methods says what it does."""
+
+import ast
+import copy
+import inspect
+import pathlib
+import pickle
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce import _call, _driver  # noqa: E402
+from deepreduce._testing import emulated  # noqa: E402
+from deepreduce.control import AdaptiveExchange, Controller  # noqa: E402
+from deepreduce.exchange import Exchange, Loopback, Transport  # noqa: E402
+from deepreduce.transform import Transform  # noqa: E402
+
+TOP = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw"
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, pickle.dumps], ids=lambda how: how.__name__)
+def test_what_owns_a_handle_is_not_copied(how):
+    x, transport = numpy.arange(300, dtype=numpy.float32), Loopback(1).transport(0)
+    batch = deepreduce.Batch(x, "index=golomb")
+    with emulated():
+        for owner in (
+            batch,
+            batch.bind(x),
+            Exchange(x, TOP, transport),
+            Loopback(2),
+            AdaptiveExchange(x, [None, TOP], "fit(target_ms=1)", transport),
+            Controller("fit(target_ms=1)", 3),
+            Transform([(4, 4)], "transform=lowrank(rank=1)"),
+            _call.Context(1),
+            _driver.DeviceArray(0, 1, (4,), "float32")._owner,
+        ):
+            with pytest.raises(TypeError, match=f"^{type(owner).__name__} is neither copied nor pickled"):
+                how(owner)
+
+
+@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_plans_and_states_are_copied(how):
+    x = numpy.arange(300, dtype=numpy.float32)
+    plan, state = deepreduce.Plan(TOP), deepreduce.State(TOP, x)
+    deepreduce.encode(x, TOP, state=state)
+    again, other = how(plan), how(state)
+    del plan
+    assert str(again) == str(deepreduce.Plan(TOP)) and other.to_bytes() == state.to_bytes()
+    state.scale(2)
+    assert numpy.array_equal(2 * other.residual, state.residual)
+
+
+@pytest.mark.parametrize("name", ["exchange", "control", "transform", "mpi"])
+def test_each_public_method_says_what_it_does(name):
+    """By its source, which does not initialize MPI. A method may have the words of the class that it is derived from."""
+    path = pathlib.Path(deepreduce.__file__).parent / f"{name}.py"
+    inherited = {name for name, each in vars(Transport).items() if inspect.isfunction(each)}
+    silent = [
+        f"{found.name}.{each.name}"
+        for found in ast.parse(path.read_text("utf-8")).body
+        if isinstance(found, ast.ClassDef) and not found.name.startswith("_")
+        for each in found.body
+        if isinstance(each, ast.FunctionDef) and not each.name.startswith("_") and not ast.get_docstring(each)
+        if not (found.name == "MpiTransport" and each.name in inherited)
+    ]
+    assert silent == []
