@@ -6,7 +6,6 @@
 
 #include "api/state.hpp"
 #include "deepreduce/exchange.h"
-#include "feedback/velocity.hpp"
 #include "primitive/value_rows.hpp"
 
 namespace dr {
@@ -314,7 +313,11 @@ dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<
   if (!back) return DR_OK;
   if (const dr_status s = merge_into(*back, frames, weights, true)) return s;
   // As after an encode: values that are not finite stay out of later steps.
-  for (const tensor_out& o : back->outs) drop_unfinite(static_cast<float*>(o.values), o.universe * o.width);
+  for (const tensor_out& o : back->outs) {
+    auto* const residual = static_cast<float*>(o.values);
+    for (uint64_t i = 0; i < o.universe * o.width; ++i)
+      if (!is_finite<f32_type>(std::bit_cast<uint32_t>(residual[i]))) residual[i] = 0;
+  }
   return DR_OK;
 }
 

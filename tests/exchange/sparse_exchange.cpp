@@ -113,7 +113,7 @@ void check_sums(const sparse_case& c) {
     if (!c.sparse_out) dense = r.out[0];
     for (uint64_t k = 0; c.sparse_out && k < r.exchange->count_rows()[0]; ++k)
       std::copy_n(r.out[0].data() + k * c.width, c.width, dense.data() + r.out_keys[k] * size_t{c.width});
-    for (size_t k = 0; k < total.size(); ++k) REQUIRE(static_cast<double>(dense[k]) == total[k]);
+    REQUIRE(std::equal(total.begin(), total.end(), dense.begin(), dense.end()));
   }
 }
 
