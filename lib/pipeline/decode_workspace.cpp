@@ -213,11 +213,12 @@ dr_status check_limits(const batch& b, const frame_limits& most, const frame_vie
   for (size_t i = 0; i < b.rows.size(); ++i) {
     const wire_row& row = frame.rows[i];
     const batch_row& r = b.rows[i];
-    if (row.universe != r.universe || (row.mode != mode_dense && row.support > r.support_max))
+    const uint64_t support_max = std::max(r.support_max, r.count_max);  // (the latter with raw keys)
+    if (row.universe != r.universe || (row.mode != mode_dense && row.support > support_max))
       return fail(error, DR_E_CORRUPT,
                   "frame: segment %zu has a support of %" PRIu64 " in %" PRIu64 " rows; the plan makes at most %" PRIu64
                   " in %" PRIu64,
-                  i, row.support, row.universe, r.support_max, r.universe);
+                  i, row.support, row.universe, support_max, r.universe);
     take_row(rows, frame.plans[row.plan], row, frame.data + row.offset, scratch);
   }
   if (rows.used() > most.rows || scratch > most.scratch)
