@@ -107,7 +107,7 @@ void exchange::fail_alone(dr_status code, uint32_t culprit, const char* format, 
 
 void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...) {
   verdict v;
-  v.code = code;
+  v.code = code == DR_E_INTERNAL || code == DR_E_DEVICE ? DR_E_PEER : code;  // (a verdict has no such status)
   v.culprit = culprit;
   v.depth = depth;
   v.tensor = DR_NO_TENSOR;

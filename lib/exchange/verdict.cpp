@@ -16,6 +16,22 @@ uint64_t verdict::computed_check() const {
   return sum;
 }
 
+bool verdict::sound(uint32_t ranks) const {
+  if (magic != magic_value || check != computed_check() || message[sizeof message - 1] || culprit >= ranks)
+    return false;
+  switch (code) {
+    case DR_OK: return true;
+    case DR_E_ARGUMENT:
+    case DR_E_UNSUPPORTED:
+    case DR_E_CORRUPT:
+    case DR_E_CAPACITY:
+    case DR_E_MEMORY:
+    case DR_E_PEER:
+    case DR_E_TIMEOUT: return message[0];
+    default: return false;  // no exchange ends so
+  }
+}
+
 namespace {
 
 // A rank that timed out is a witness only; one that found an error, or failed itself, knows more.

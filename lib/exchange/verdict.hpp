@@ -29,10 +29,7 @@ struct verdict {
   uint64_t computed_check() const;
   void seal() { check = computed_check(); }
   // Of one that came: its check holds, and it says what a rank of so many may say.
-  bool sound(uint32_t ranks) const {
-    return magic == magic_value && check == computed_check() && !message[sizeof message - 1] && code >= DR_OK &&
-           code <= DR_E_TIMEOUT && culprit < ranks;
-  }
+  bool sound(uint32_t ranks) const;
 };
 static_assert(sizeof(verdict) == 256);
 

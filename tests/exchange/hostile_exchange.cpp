@@ -185,6 +185,23 @@ TEST_CASE("a rank that claims more exchanges than there were is not believed") {
   CHECK(g.ranks[0]->error().find("its verdict is damaged") != std::string::npos);
 }
 
+TEST_CASE("a verdict with a status that no exchange ends with, or with an error and no sentence, counts as damaged") {
+  for (const int32_t code : {int32_t{DR_E_DEVICE}, int32_t{DR_E_INTERNAL}, int32_t{DR_E_PEER}}) {
+    CAPTURE(code);
+    lied_to g(three("index=raw value=raw", {3000}), [code](uint32_t tag, bytes& message) {
+      if (tag || message.size() != sizeof(dr::verdict)) return false;
+      dr::verdict v;
+      std::memcpy(&v, message.data(), sizeof v);
+      v.code = code;
+      v.culprit = 2;
+      v.seal();
+      std::memcpy(message.data(), &v, sizeof v);
+      return true;
+    });
+    CHECK(g.fail()[0] == DR_E_CORRUPT);
+  }
+}
+
 TEST_CASE("what no exchange can deliver is refused when it is made") {
   dr::loopback net;
   dr_loopback_options l{};

@@ -235,6 +235,7 @@ struct rank {
       case DR_E_CORRUPT:
       case DR_E_ARGUMENT:
       case DR_E_CAPACITY:
+      case DR_E_MEMORY:  // (a hostile rank may say so)
       case DR_E_UNSUPPORTED:
         if (!e.message[0]) wrong("an error without a sentence");
         if (e.frame >= ranks) wrong("no such rank to blame", e.message);
