@@ -307,7 +307,7 @@ class comparison {
   int finish() {
     if (kept_) {
       std::ranges::copy(kept_->rows(), std::back_inserter(rows_));
-      document_["subjects"] = kept_->subjects();
+      for (const ordered_json& facts : kept_->subjects()) document_["subjects"].push_back(facts);
     }
     total_list totals = totals_of(rows_);
     if (o_.book.empty())
@@ -329,8 +329,8 @@ class comparison {
     }
     if (signal_ != 0) console_.line(fmt::format("interrupted: {} rows were finished", rows_.size()));
     if (signal_ == 0 || !rows_.empty()) {
-      if (!o_.report.empty()) write_output(o_.report, html_report(document_));
       write_output(o_.output, render(document_, measured_.rows, presentation()));
+      if (!o_.report.empty()) write_output(o_.report, html_report(document_));
       if (!o_.output.empty() && document_.contains("best")) write_output("", best_text(document_.at("best")));
     }
     if (signal_ != 0) return 128 + signal_;
@@ -380,6 +380,7 @@ int run_compare(const compare_options& options) {
   if ((!options.report.empty() || options.form == format::html) && !has_html_report())
     throw usage_error(std::string(options.report.empty() ? "--output " + options.output : "--report") + ": " +
                       no_html_report);
+  check_outputs({{"--resume", options.resume}, {"--output", options.output}, {"--report", options.report}});
   load_plugins(options.plugins);
   note_signals();
   return comparison(options).run();

@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstdlib>
 #include <iostream>
@@ -161,6 +162,7 @@ void add_questions(CLI::App& app, compare_options& o) {
       ->check(no_empty_text)
       ->type_name("CONDITION");
   app.add_option("--sort", o.sort, "Order of rows: 'bytes', '-total_error,encode_ns+decode_ns'; -COLUMN: descending")
+      ->check(no_empty_text)
       ->type_name("COLUMNS");
   app.add_flag("--pareto{COLUMNS}", o.pareto,
                std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);
@@ -193,6 +195,7 @@ void add_compare(CLI::App& app, compare_options& o) {
   app.add_option("INPUT", o.subjects.inputs, "Gradients; see below")->type_name("");
   add_list(app, "--plan", o.plans,
            "A plan, or a sweep of plans (see below); may be repeated. Default: a set that fits the input")
+      ->check(no_empty_text)
       ->type_name("PLAN");
   add_list(app, "--preset", o.presets,
            "Plans by name (paper, fastpfor, grace, BF-P2+QSGD, …; see `deepreduce presets`); may be repeated")
@@ -226,7 +229,8 @@ void add_compare(CLI::App& app, compare_options& o) {
 format chosen_format(const compare_options& o) {
   if (!o.form_name.empty()) return compare_formats.at(o.form_name);
   const size_t dot = o.output.rfind('.');
-  const std::string suffix = dot == o.output.npos ? "" : o.output.substr(dot + 1);
+  std::string suffix = dot == o.output.npos ? "" : o.output.substr(dot + 1);
+  std::ranges::transform(suffix, suffix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   if (const auto known = compare_formats.find(suffix); known != compare_formats.end()) return known->second;
   if (const std::string wrong = known_format(suffix); suffix == "png" || suffix == "svg")
     throw usage_error("--output " + o.output + ": " + wrong);
@@ -250,7 +254,7 @@ void add_encode(CLI::App& app, encode_options& o) {
   app.add_option("INPUT", o.input, "Gradients, as for compare; all tensors go into one frame")
       ->required()
       ->type_name("");
-  app.add_option("--plan", o.plan, "The plan")->required()->type_name("PLAN");
+  app.add_option("--plan", o.plan, "The plan")->required()->check(no_empty_text)->type_name("PLAN");
   add_cast(app, o.cast);
   add_output(app, o.output, "The frame; default: stdout");
   add_run(app, o.threads, o.seed, o.segment_rows);

@@ -81,6 +81,19 @@ void check_output(const std::string& path) {
   if (::access(in_place ? path.c_str() : folder.c_str(), in_place ? W_OK : W_OK | X_OK) != 0) give_up(path);
 }
 
+void check_outputs(std::initializer_list<output_option> options) {
+  for (const output_option* o = options.begin(); o != options.end(); ++o) {
+    check_output(o->path);
+    for (const output_option* other = options.begin(); other != o; ++other) {
+      std::error_code none;
+      const bool written_in_place = fs::exists(o->path, none) && !fs::is_regular_file(o->path, none);
+      if (o->path.empty() || written_in_place) continue;
+      if (!other->path.empty() && fs::weakly_canonical(o->path, none) == fs::weakly_canonical(other->path, none))
+        throw output_error(std::string(o->name) + " " + o->path + ": " + other->name + " writes the same file");
+    }
+  }
+}
+
 void write_output(const std::string& path, std::string_view bytes) {
   if (path.empty()) return write_all(STDOUT_FILENO, bytes, "standard output");
   std::error_code error;

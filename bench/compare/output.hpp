@@ -1,6 +1,7 @@
 // Where results go.
 #pragma once
 
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -17,5 +18,12 @@ void write_output(const std::string& path, std::string_view bytes);
 
 // That it can probably be written, before long work whose result goes there. Throws output_error.
 void check_output(const std::string& path);
+
+struct output_option {
+  const char* name;
+  const std::string& path;
+};
+// Likewise of several, each a file of its own.
+void check_outputs(std::initializer_list<output_option> options);
 
 }  // namespace dr::compare

@@ -107,8 +107,14 @@ std::string plan_of(const json_row& row, const std::vector<std::string>& shared)
 
 std::string bits(const json_row& row) {
   std::string text = decimal(row, "index_bits_per_nonzero", "{:.2f}");
-  if (!text.empty()) text += '+' + decimal(row, "value_bits_per_nonzero", "{:.2f}");
-  return text;
+  if (text.empty()) return text;
+  text += '+' + decimal(row, "value_bits_per_nonzero", "{:.2f}");
+  const auto number = [&](const char* name) {
+    const auto cell = row.find(name);
+    return cell != row.end() && cell->is_number() ? cell->get<double>() : 0;
+  };
+  const double order = number("order_bytes"), r = number("r");
+  return order > 0 && r > 0 ? text + fmt::format("+{:.2f}", 8 * order / r) : text;
 }
 
 std::vector<shown_column> measures() {

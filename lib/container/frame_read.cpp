@@ -308,7 +308,7 @@ dr_status read_frame(const uint8_t* data, size_t size, frame_view& out, dr_error
     const wire_row& row = out.rows[i];
     if (out.checks[i] != check(data + row.offset, padded(row.payload()))) {
       fail(error, DR_E_CORRUPT, "frame: segment %zu: check does not match: damaged", i);
-      error.tensor = i;
+      error.tensor = row.tensor;
       return DR_E_CORRUPT;
     }
   }

@@ -83,9 +83,6 @@ dr_status check(const dr_codec* c, dr_error& error) {
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu wire fields, at most %d", c->name, c->field_count, DR_FIELDS_MAX);
   if (c->field_count && !c->cpu->resolve)
     return fail(error, DR_E_ARGUMENT, "codec %s: has wire fields but no resolve", c->name);
-  if ((c->param_count && !c->params) || (c->field_count && !c->fields))
-    return fail(error, DR_E_ARGUMENT, "codec %s: %s is NULL, but its count is not 0", c->name,
-                c->param_count && !c->params ? "params" : "fields");
   if (c->param_count > 32)
     return fail(error, DR_E_ARGUMENT, "codec %s: %zu parameters, at most 32", c->name, c->param_count);
   for (size_t i = 0; i < c->field_count; ++i) {

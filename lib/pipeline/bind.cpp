@@ -215,7 +215,7 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
     return fail(error, DR_E_ARGUMENT, "plan: value=auto requires error=…, a relative L2 error from 0 to below 1");
   out.value_error = e == 0 ? 0 : e;
   std::vector<std::string> texts;
-  if (e >= 1e-6) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
+  if (e >= 1e-5) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
   // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it
   // are tried.
   for (int bits = 2; bits <= 6; ++bits)

@@ -117,3 +117,35 @@ def test_a_plan_may_be_a_name():
     rows = rows_of(compare(SYNTH, plans=("terngrad", "BF-P0 sparsify=topr(ratio=0.05)")))
     assert [row["preset"] for row in rows] == ["terngrad", "BF-P0"]
     assert rows[1]["plan"].startswith("sparsify=topr(ratio=0.05) index=bloom(")
+
+
+def test_files_that_cannot_be_written_are_refused_before_anything_is_measured(tmp_path):
+    """And two results never go to one file: a selection would take the place of the rows that --resume keeps."""
+    for option, end in (("--output", "csv"), ("--report", "html"), ("--resume", "json")):
+        told = refusal("compare", "synth:d=1k", "--plan", EXACT, option, tmp_path / "nowhere" / f"x.{end}")
+        assert "cannot write" in told and "round" not in told
+    both = ("--resume", tmp_path / "L.json", "--output", tmp_path / "." / "L.json", "--where", "bytes < 1")
+    assert "--resume writes the same file" in refusal("compare", "synth:d=1k", "--plan", EXACT, *both)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_plan_or_order_is_refused_and_an_ending_may_be_in_capitals(tmp_path):
+    for option in ("--plan", "--sort"):
+        assert f"{option}: it says nothing" in refusal("compare", "synth:d=1k", option, "")
+    run("compare", "synth:d=1k", "--plan", EXACT, "--repeat", "1", "--output", tmp_path / "x.CSV")
+    assert (tmp_path / "x.CSV").read_text().startswith("input,")
+
+
+def test_a_total_alone_is_not_worse(saved):
+    """Its spread is that of a sum; the rows are within theirs."""
+    old = saved("old.json", {EXACT: times(1000, 0.15, bytes=10), LOSSY: times(1000, 0.15, bytes=20)})
+    new = saved("new.json", {EXACT: times(1120, 0.15, bytes=10), LOSSY: times(1120, 0.15, bytes=20)})
+    done = run("compare", "--from", new, "--against", old, "--fail-if-worse")
+    assert b"0 worse" in done.stdout and b"0 mixed" in done.stdout
+
+
+def test_bits_of_an_order_stand_in_every_table(tmp_path):
+    words = ("compare", "synth:d=20k", "--plan", TOPR + "index=golomb value=fit_poly", "--seed", "1", "--repeat", "1")
+    shown = [run(*words, *more).stdout.decode() for more in ((), ("--sort", "bytes"))]
+    cells = [next(word for line in text.splitlines() for word in line.split() if word.count("+") == 2) for text in shown]
+    assert cells[0] == cells[1]
