@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
 
 namespace dr::compare {
 namespace {
@@ -82,15 +83,13 @@ void check_output(const std::string& path) {
 }
 
 void check_outputs(std::initializer_list<output_option> options) {
-  for (const output_option* o = options.begin(); o != options.end(); ++o) {
-    check_output(o->path);
-    for (const output_option* other = options.begin(); other != o; ++other) {
-      std::error_code none;
-      const bool written_in_place = fs::exists(o->path, none) && !fs::is_regular_file(o->path, none);
-      if (o->path.empty() || written_in_place) continue;
-      if (!other->path.empty() && fs::weakly_canonical(o->path, none) == fs::weakly_canonical(other->path, none))
-        throw output_error(std::string(o->name) + " " + o->path + ": " + other->name + " writes the same file");
-    }
+  std::map<fs::path, const char*> files;  // by whom they are written
+  for (const auto& [name, path] : options) {
+    check_output(path);
+    std::error_code none;
+    if (path.empty() || (fs::exists(path, none) && !fs::is_regular_file(path, none))) continue;
+    const auto [first, is_new] = files.emplace(fs::weakly_canonical(path, none), name);
+    if (!is_new) throw output_error(std::string(name) + " " + path + ": " + first->second + " writes the same file");
   }
 }
 

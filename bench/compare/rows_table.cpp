@@ -109,11 +109,7 @@ std::string bits(const json_row& row) {
   std::string text = decimal(row, "index_bits_per_nonzero", "{:.2f}");
   if (text.empty()) return text;
   text += '+' + decimal(row, "value_bits_per_nonzero", "{:.2f}");
-  const auto number = [&](const char* name) {
-    const auto cell = row.find(name);
-    return cell != row.end() && cell->is_number() ? cell->get<double>() : 0;
-  };
-  const double order = number("order_bytes"), r = number("r");
+  const double order = number_in(row, "order_bytes").value_or(0), r = number_in(row, "r").value_or(0);
   return order > 0 && r > 0 ? text + fmt::format("+{:.2f}", 8 * order / r) : text;
 }
 

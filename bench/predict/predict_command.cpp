@@ -61,9 +61,8 @@ ordered_json row_of(judged& j, const predict_case& c, bool break_even) {
   const bool known = error.is_null();
   const ordered_json figures = outcome_json(o);
   for (const auto& [key, value] : figures.items()) row[key] = known ? value : ordered_json(nullptr);
-  const double f32_ns = m.dense_ns(false);
-  row["speedup"] =
-      known && std::isfinite(f32_ns) ? ordered_json(std::round(1e4 * f32_ns / o.step_ns) / 1e4) : ordered_json(nullptr);
+  const double speedup = known ? m.dense_ns(false) / o.step_ns : INFINITY;
+  row["speedup"] = std::isfinite(speedup) ? ordered_json(std::round(1e4 * speedup) / 1e4) : ordered_json(nullptr);
   row["pays_below"] = known && rival && break_even ? limit_json(below) : ordered_json(nullptr);
   row["pays_to_batch"] = known && rival && by_batch ? limit_json(batch) : ordered_json(nullptr);
   row["verdict"] = known && rival ? ordered_json(verdict_of(o.step_ns, dense)) : ordered_json(nullptr);

@@ -161,8 +161,8 @@ typedef struct dr_job {
   uint64_t out_capacity;            /* bytes; encode: at least need.payload. Never write past it */
   uint64_t *out_size;               /* bytes written; for an index decode, 4 * size of the support */
   void *tell;                       /* encode. index: the support that decode will return (u32, ascending), never empty;
-                              value that REORDERS: order[j], u32: where in `in` the value is that decode
-                              returns at position j. NULL if not requested */
+                              value that REORDERS: order[j], u32: the position in `in` of the value that
+                              decode returns at position j. NULL if not requested */
   uint64_t tell_capacity;           /* elements. An index codec with a larger support sets the fault DR_E_CAPACITY, and
                               the pipeline sends the keys of this tensor raw */
   uint64_t *tell_count;             /* elements */

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cinttypes>
 #include <cstdarg>
-#include <cstdio>
 #include <new>
 
 #include "api/frame_checks.hpp"
@@ -92,29 +91,19 @@ void exchange::blame_own(dr_status status) {
 }
 
 // After the ranks have agreed. All see the same of frames that do not decode; else this rank is behind from now on.
-void exchange::fail_alone(dr_status code, uint32_t culprit, const char* format, ...) {
+void exchange::fail_alone(const verdict& why) {
   failed_ = true;
-  outcome_ = verdict{};
-  outcome_.code = code;
-  outcome_.culprit = culprit;
-  outcome_.tensor = DR_NO_TENSOR;
-  va_list arguments;
-  va_start(arguments, format);
-  std::vsnprintf(outcome_.message, sizeof outcome_.message, format, arguments);
-  va_end(arguments);
+  outcome_ = why;
   give_back_all();
 }
 
 void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...) {
-  verdict v;
-  v.code = code == DR_E_INTERNAL || code == DR_E_DEVICE ? DR_E_PEER : code;  // (a verdict has no such status)
-  v.culprit = culprit;
-  v.depth = depth;
-  v.tensor = DR_NO_TENSOR;
+  if (code == DR_E_INTERNAL || code == DR_E_DEVICE) code = DR_E_PEER;  // (a verdict has no such status)
   va_list arguments;
   va_start(arguments, format);
-  std::vsnprintf(v.message, sizeof v.message, format, arguments);
+  verdict v = blame_with(culprit, code, format, arguments);
   va_end(arguments);
+  v.depth = depth;
   poison(v);
 }
 
@@ -300,7 +289,7 @@ dr_status exchange::run_guarded(const step& s) {
   } catch (const std::bad_alloc&) {
     if (s.what == DR_STEP_SUM && !factors_) ranges_[s.range].clear_sum();
     if (told_) {
-      fail_alone(DR_E_MEMORY, program_.rank, "out of memory");
+      fail_alone(blame(program_.rank, DR_E_MEMORY, "out of memory"));
     } else {
       blame_own(DR_E_MEMORY);
       poison(DR_E_PEER, program_.rank, 0, "out of memory");

@@ -100,7 +100,7 @@ class exchange {
   [[gnu::format(printf, 5, 6)]] void poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...);
   // The status of this rank's own error, unless another came first.
   void blame_own(dr_status status);
-  [[gnu::format(printf, 4, 5)]] void fail_alone(dr_status code, uint32_t culprit, const char* format, ...);
+  void fail_alone(const verdict& why);
   bool failed() const { return failed_; }
   verdict& own() { return verdicts_[program_.rank]; }
   const verdict& own() const { return verdicts_[program_.rank]; }

@@ -228,7 +228,7 @@ void exchange::merge(const step& s) {
       // (Of one frame an error does not say which.)
       const uint64_t which = s.count == 1 ? 0 : c_.error.frame;
       const uint32_t culprit = which < s.count ? program_.slots[program_.inputs[s.first + which]].maker : program_.rank;
-      return fail_alone(e, culprit, "range %u: %.160s", s.range, c_.error.message);
+      return fail_alone(blame(culprit, e, "range %u: %.160s", s.range, c_.error.message));
     }
   spend(s, bytes);
 }

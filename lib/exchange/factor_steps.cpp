@@ -1,6 +1,4 @@
 // The steps of an exchange of factors: those that compute. An error becomes this rank's verdict.
-#include <cstdio>
-
 #include "exchange/exchange.hpp"
 
 namespace dr {
@@ -37,7 +35,7 @@ void exchange::merge_factor(const step& s) {
   if (s.range + 1 < program_.ranges) return;
   if (const dr_status e = factors_->finish(options_.flags & DR_EXCHANGE_SUM)) {
     // (Of sums that all ranks have: all come here, and name the one that added up.)
-    fail_alone(e, factors_->owner_of(factors_->phases() - 1, c_.error.where), "%.160s", c_.error.message);
+    fail_alone(blame(factors_->owner_of(factors_->phases() - 1, c_.error.where), e, "%.160s", c_.error.message));
   }
 }
 

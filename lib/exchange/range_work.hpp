@@ -73,7 +73,7 @@ class range_work {
   uint64_t place(std::byte* memory);
   // Binds it to memory and to outputs. After place.
   dr_status bind(const exchange_memory& at);
-  // The same batches at other memory; at that which they were bound to before: that fails never, and allocates nothing.
+  // The same batches at other memory. bind_again: at the memory of before; it never fails, and allocates nothing.
   dr_status rebind(const exchange_memory& at);
   void bind_again(const exchange_memory& at);
   uint64_t workspace() const;

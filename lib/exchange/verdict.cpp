@@ -37,16 +37,24 @@ namespace {
 // A rank that timed out is a witness only; one that found an error, or failed itself, knows more.
 int rank_of(const verdict& v) { return v.code == DR_E_TIMEOUT ? 1 : 0; }
 
-verdict blame(uint32_t culprit, dr_status code, const char* message) {
+}  // namespace
+
+verdict blame_with(uint32_t culprit, dr_status code, const char* format, va_list arguments) {
   verdict v;
   v.code = code;
   v.culprit = culprit;
   v.tensor = DR_NO_TENSOR;
-  std::snprintf(v.message, sizeof v.message, "%s", message);
+  std::vsnprintf(v.message, sizeof v.message, format, arguments);
   return v;
 }
 
-}  // namespace
+verdict blame(uint32_t culprit, dr_status code, const char* format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const verdict v = blame_with(culprit, code, format, arguments);
+  va_end(arguments);
+  return v;
+}
 
 verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> came) {
   for (uint32_t i = 0; i < came.size(); ++i)
@@ -56,13 +64,11 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
   uint64_t most = 0;
   for (const verdict& v : verdicts) most = std::max(most, v.commits);
   for (uint32_t i = 0; i < verdicts.size(); ++i)
-    if (const verdict& v = verdicts[i]; v.commits < most) {
-      char text[sizeof v.message];
-      std::snprintf(text, sizeof text,
-                    "it is behind: it completed %" PRIu64 " exchanges, other ranks %" PRIu64
-                    "; its outputs differ from theirs",
-                    v.commits, most);
-      verdict late = blame(i, DR_E_ARGUMENT, text);
+    if (verdicts[i].commits < most) {
+      verdict late = blame(i, DR_E_ARGUMENT,
+                           "it is behind: it completed %" PRIu64 " exchanges, other ranks %" PRIu64
+                           "; its outputs differ from theirs",
+                           verdicts[i].commits, most);
       late.depth = verdict::behind;
       return late;
     }
@@ -70,12 +76,9 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
     if (verdicts[i].fingerprint != verdicts[0].fingerprint)
       return blame(i, DR_E_ARGUMENT, "its plan, options, shapes or sparse counts differ from those of rank 0");
   for (uint32_t i = 1; i < verdicts.size(); ++i)
-    if (verdicts[i].step != verdicts[0].step) {
-      char text[sizeof(verdict::message)];
-      std::snprintf(text, sizeof text, "its step is %" PRIu64 ", that of rank 0 is %" PRIu64, verdicts[i].step,
-                    verdicts[0].step);
-      return blame(i, DR_E_ARGUMENT, text);
-    }
+    if (verdicts[i].step != verdicts[0].step)
+      return blame(i, DR_E_ARGUMENT, "its step is %" PRIu64 ", that of rank 0 is %" PRIu64, verdicts[i].step,
+                   verdicts[0].step);
   const verdict* worst = nullptr;
   const auto before = [](const verdict& a, const verdict& b) {
     if (rank_of(a) != rank_of(b)) return rank_of(a) < rank_of(b);

@@ -1,6 +1,7 @@
 // The verdicts that ranks exchange before any of them writes an output: it has all frames, or which rank is at fault.
 #pragma once
 
+#include <cstdarg>
 #include <cstring>
 #include <span>
 
@@ -32,6 +33,11 @@ struct verdict {
   bool sound(uint32_t ranks) const;
 };
 static_assert(sizeof(verdict) == 256);
+
+// A rank at fault, and why; of no tensor.
+[[gnu::format(printf, 3, 4)]] verdict blame(uint32_t culprit, dr_status code, const char* format, ...);
+[[gnu::format(printf, 3, 0)]] verdict blame_with(uint32_t culprit, dr_status code, const char* format,
+                                                 va_list arguments);
 
 // From the verdicts of all ranks: the rank at fault, and its error. verdicts[i] is rank i's; came[i]: 0 if it did not
 // come in time, 1 if it did, 2 if it is damaged. Every rank that has the same verdicts concludes the same.

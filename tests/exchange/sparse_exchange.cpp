@@ -35,25 +35,24 @@ struct sparse_group {
     REQUIRE(net.create(o, error) == DR_OK);
   }
 
+  // A tensor or an output at these values.
+  template <class T>
+  T tensor(world::floats& values) const {
+    T t{};
+    t.struct_size = sizeof t;
+    t.dtype = DR_F32;
+    t.universe = how.rows;
+    t.width = how.width;
+    t.values = values.data();
+    return t;
+  }
   dr::tensor_view view(sparse_rank& r, uint64_t count) const {
-    dr::tensor_view v{};
-    v.struct_size = sizeof v;
-    v.dtype = DR_F32;
-    v.universe = how.rows;
-    v.width = how.width;
-    v.values = r.in[0].data();
-    v.index_dtype = DR_U32;
-    v.indices = r.keys.data();
-    v.count = count;
+    auto v = tensor<dr::tensor_view>(r.in[0]);
+    v.index_dtype = DR_U32, v.indices = r.keys.data(), v.count = count;
     return v;
   }
   dr::tensor_out out(sparse_rank& r) const {
-    dr::tensor_out o{};
-    o.struct_size = sizeof o;
-    o.dtype = DR_F32;
-    o.universe = how.rows;
-    o.width = how.width;
-    o.values = r.out[0].data();
+    auto o = tensor<dr::tensor_out>(r.out[0]);
     if (how.sparse_out) o.index_dtype = DR_U32, o.indices = r.out_keys.data(), o.capacity = how.rows;
     return o;
   }
