@@ -66,7 +66,7 @@ struct one_sign {
     for (uint64_t done = 0; done < n; ++piece) {
       const select_piece& p = s.from.pieces[piece];
       const uint64_t first = at + done - p.before, some = std::min<uint64_t>(n - done, p.n - first);
-      auto* const to = static_cast<std::byte*>(room) + done * size;
+      auto* const to = room ? static_cast<std::byte*>(room) + done * size : nullptr;  // a hint has none
       if (some == 0) continue;
       const void* const v = p.values ? static_cast<const std::byte*>(p.values) + first * size
                                      : s.from.load(s.from.self, piece, first, static_cast<uint32_t>(some), what, to);
