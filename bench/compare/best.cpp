@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -18,16 +19,35 @@ using nlohmann::ordered_json;
 struct scope {
   std::set<std::string> subjects;  // input and tensor
   std::vector<std::string> plans;
-  std::map<std::string, std::vector<const json_row*>> by_plan;
+  std::map<std::string, std::map<std::string, const json_row*>> by_plan;  // the last of each subject
 
   void add(const json_row& row) {
-    subjects.insert(text_of(row, "input") + '\0' + text_of(row, "tensor") + '\0' +
-                    printed(row.value("step", json_row())));
-    const std::string plan = text_of(row, "plan");
+    const std::string subject = text_of(row, "input") + '\0' + text_of(row, "tensor"), plan = text_of(row, "plan");
+    subjects.insert(subject);
     if (!by_plan.contains(plan)) plans.push_back(plan);
-    add_row(by_plan[plan], row);
+    by_plan[plan][subject] = &row;
   }
 };
+
+// Of each tensor and plan the row of the last step. The steps of a training may be those of an input, or each an input.
+std::vector<const json_row*> last_steps(std::span<const json_row> rows) {
+  std::map<std::string, std::map<double, std::set<std::string>>> inputs;  // of each step
+  const auto steps_of = [&](const json_row& row) -> auto& {
+    return inputs[text_of(row, "tensor") + '\0' + text_of(row, "plan")];
+  };
+  const auto step_of = [](const json_row& row) { return number_in(row, "step").value_or(1); };
+  for (const json_row& row : rows) steps_of(row)[step_of(row)].insert(text_of(row, "input"));
+  std::vector<const json_row*> last;
+  for (const json_row& row : rows) {
+    const auto& steps = steps_of(row);
+    const bool each_an_input = std::ranges::all_of(steps, [](const auto& step) { return step.second.size() == 1; });
+    const bool goes_on = std::any_of(steps.upper_bound(step_of(row)), steps.end(), [&](const auto& later) {
+      return each_an_input || later.second.contains(text_of(row, "input"));
+    });
+    if (!goes_on) last.push_back(&row);
+  }
+  return last;
+}
 
 std::string kind_of(const json_row& row) {
   const std::string kind = text_of(row, "kind");
@@ -40,7 +60,8 @@ std::optional<json_row> least(const scope& s, const expression& by, Passes&& pas
   std::optional<json_row> best;
   double smallest = 0;
   for (const std::string& plan : s.plans) {
-    const auto& rows = s.by_plan.at(plan);
+    std::vector<const json_row*> rows;
+    for (const auto& [subject, row] : s.by_plan.at(plan)) rows.push_back(row);
     if (rows.size() != s.subjects.size()) continue;
     json_row total = combine(rows);
     const auto value = by.number(total);
@@ -104,10 +125,16 @@ ordered_json find_best(std::span<const json_row> rows, const best_question& ques
   };
   std::vector<std::string> inputs;
   std::map<std::string, input_scopes> scopes;
-  scope all;
+  std::map<std::string, cut> cuts;
   for (const json_row& row : rows) {
-    if (is_memcpy(row)) continue;
+    cut& least = cuts.emplace(text_of(row, "input"), cut_of(row)).first->second;
+    least = std::min(least, cut_of(row));
+  }
+  scope all;
+  for (const json_row* last : last_steps(rows)) {
+    const json_row& row = *last;
     const std::string input = text_of(row, "input");
+    if (is_memcpy(row) || cut_of(row) != cuts.at(input)) continue;
     if (!scopes.contains(input)) inputs.push_back(input);
     scopes[input].model.add(row);
     if (const std::string kind = kind_of(row); !kind.empty()) scopes[input].kinds[kind].add(row);

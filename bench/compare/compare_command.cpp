@@ -37,12 +37,11 @@ struct questions {
   std::optional<best_question> best;
 };
 
-questions read_questions(const compare_options& o, std::vector<std::string> columns) {
-  for (const char* of_totals : {"tensors", "worst_tensor", "worst_error"}) columns.emplace_back(of_totals);
+questions read_questions(const compare_options& o, const json_row& columns) {
   try {
     questions q{selection(o.where, o.sort, o.pareto, columns), {}};
     if (!o.best.empty()) {
-      std::vector<expression> by = parse_values("--best-by", o.best_by, columns);
+      std::vector<expression> by = parse_numbers("--best-by", o.best_by, columns);
       if (by.size() != 1) throw expression_error("--best-by '" + o.best_by + "': one value, not a list");
       q.best.emplace(best_question{parse_condition("--best", o.best, columns), std::move(by[0])});
     }
@@ -90,7 +89,8 @@ class comparison {
       }
     read_saved();
     std::vector<json_row> known = rows_;
-    known.push_back(to_json(row{}));
+    known.insert(known.begin(), column_types());
+    known.push_back({{"tensors", 0}, {"worst_tensor", ""}, {"worst_error", 0}});  // of totals
     questions_ = read_questions(o_, columns_of(known));
     if (!o_.against.empty()) old_ = read_document(o_.against);
     if (measures()) {
@@ -114,8 +114,6 @@ class comparison {
       if (texts.empty()) throw usage_error("--preset '" + name + "': no such name; `deepreduce presets` lists them");
       for (const std::string& text : texts) (void)parse_plan(text);
     }
-    if (!measures() && !(o_.plans.empty() && o_.presets.empty() && o_.resume.empty() && o_.book.empty()))
-      throw usage_error("--from without INPUT measures nothing: --plan, --preset, --book and --resume want an INPUT");
   }
 
   void read_saved() {

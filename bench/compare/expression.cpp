@@ -32,9 +32,10 @@ constexpr size_t longest = 4096;  // bounds recursion over a chain of operators
 bool is_word(char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; }
 
 // Names like the unknown one, or with it in them; else all.
-std::string suggestions(const std::string& name, std::span<const std::string> columns) {
+std::string suggestions(const std::string& name, const ordered_json& columns) {
   std::string near, all;
-  for (const std::string& c : columns) {
+  for (const auto& column : columns.items()) {
+    const std::string& c = column.key();
     const bool alike =
         (name.size() > 2 && c.find(name) != c.npos) || distance(name, c) <= std::min<size_t>(2, name.size() / 3);
     if (alike) near += (near.empty() ? "" : ", ") + c;
@@ -45,7 +46,7 @@ std::string suggestions(const std::string& name, std::span<const std::string> co
 
 class parser {
  public:
-  parser(std::string_view text, std::span<const std::string> columns) : text_(text), columns_(columns) {
+  parser(std::string_view text, const ordered_json& columns) : text_(text), columns_(columns) {
     if (text.size() > longest) refuse(fmt::format("an expression has at most {} characters", longest));
     advance();
   }
@@ -189,17 +190,62 @@ class parser {
     // Headings of tables in the unit of a column.
     for (const auto& [heading, column] : {std::pair("error", "total_error"), std::pair("coding", "relative_l2_error")})
       if (name == heading) name = column;
-    if (std::find(columns_.begin(), columns_.end(), name) == columns_.end())
-      refuse(fmt::format("no column '{}'{}", name, suggestions(name, columns_)));
+    if (!columns_.contains(name)) refuse(fmt::format("no column '{}'{}", name, suggestions(name, columns_)));
     return leaf("column", std::move(name));
   }
 
   std::string_view text_;
-  std::span<const std::string> columns_;
+  const ordered_json& columns_;
   std::string_view token_;
   size_t at_ = 0, begin_ = 0;
   int depth_ = 0;
 };
+
+bool is_one_of(std::string_view kind, std::initializer_list<std::string_view> kinds) {
+  return std::ranges::find(kinds, kind) != kinds.end();
+}
+
+value_type type_of(const ordered_json& cell) {
+  return cell.is_number() ? value_type::number : cell.is_string() ? value_type::text : value_type::unknown;
+}
+
+const char* name_of(value_type type) {
+  return type == value_type::number ? "a number" : type == value_type::text ? "a text" : "a condition";
+}
+
+// "bytes is a number"
+std::string told(const expression_node& n, value_type type) {
+  const std::string what = n.kind == "column"     ? n.literal.get<std::string>()
+                           : n.kind == "literal"  ? n.literal.dump()
+                           : n.kind == "negative" ? "what '-' gives"
+                                                  : fmt::format("what '{}' gives", n.kind);
+  return fmt::format("{} is {}", what, name_of(type));
+}
+
+// Throws where an operator has operands of a wrong type.
+value_type type_of(const expression_node& n, const ordered_json& columns) {
+  using enum value_type;
+  if (n.kind == "literal") return type_of(n.literal);
+  if (n.kind == "column") return type_of(columns.value(n.literal.get<std::string>(), ordered_json()));
+  const bool logic = is_one_of(n.kind, {"and", "or", "not"}), globs = is_one_of(n.kind, {"~", "!~"});
+  const bool sums = is_one_of(n.kind, {"+", "-", "*", "/", "negative"});
+  const value_type wanted = logic ? condition : globs ? text : sums ? number : unknown;
+  value_type first = unknown;
+  for (const node& operand : n.operands) {
+    const value_type own = type_of(*operand, columns);
+    if (own == unknown) continue;
+    const char* const sign = n.kind == "negative" ? "-" : n.kind.c_str();
+    if (wanted != unknown && own != wanted)
+      throw expression_error(fmt::format("'{}' wants {}s; {}", sign, name_of(wanted) + 2, told(*operand, own)));
+    if (wanted == unknown && own == condition)
+      throw expression_error(fmt::format("'{}' compares numbers or texts; {}", sign, told(*operand, own)));
+    if (wanted == unknown && first != unknown && own != first)
+      throw expression_error(fmt::format("'{}' compares two numbers or two texts; {}, {}", sign,
+                                         told(*n.operands[0], first), told(*operand, own)));
+    first = own;
+  }
+  return sums ? number : condition;
+}
 
 double as_number(const ordered_json& value, const expression_node& n) {
   if (value.is_number()) return value.get<double>();
@@ -270,15 +316,12 @@ ordered_json evaluate(const expression_node& n, const ordered_json& row) {
 
 }  // namespace
 
-expression::expression(std::string_view text, std::span<const std::string> columns)
+expression::expression(std::string_view text, const ordered_json& columns)
     : text_(text), root_(parser(text_, columns).whole(false)) {}
 
 expression::expression(std::string text, node root) : text_(std::move(text)), root_(std::move(root)) {}
 
-bool expression::is_condition() const {
-  static constexpr std::string_view kinds[] = {"or", "and", "not", "<", "<=", ">", ">=", "==", "!=", "~", "!~"};
-  return std::find(std::begin(kinds), std::end(kinds), root_->kind) != std::end(kinds);
-}
+value_type expression::type(const ordered_json& columns) const { return type_of(*root_, columns); }
 
 bool expression::holds(const ordered_json& row) const { return as_condition(evaluate(*root_, row), "the condition"); }
 
@@ -307,13 +350,13 @@ std::vector<std::string> expression::columns() const {
 }
 
 std::optional<expression> expression::bounded_sum() const {
-  if ((root_->kind != "<" && root_->kind != "<=") || root_->operands[1]->kind != "literal") return std::nullopt;
+  if ((root_->kind != "<" && root_->kind != "<=") || !root_->operands[1]->literal.is_number()) return std::nullopt;
   std::string left = text_.substr(0, text_.find('<'));
   left.erase(left.find_last_not_of(' ') + 1);
   return expression(std::move(left), root_->operands[0]);
 }
 
-std::vector<expression> expression_list(std::string_view text, std::span<const std::string> columns) {
+std::vector<expression> expression_list(std::string_view text, const ordered_json& columns) {
   // A quoted text may hold a comma, so the parser says where each expression ends.
   std::vector<expression> list;
   while (true) {

@@ -12,7 +12,6 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -26,13 +25,18 @@ struct expression_error : std::runtime_error {
 
 struct expression_node;
 
+enum class value_type { unknown, number, text, condition };
+
 class expression {
  public:
-  // Throws expression_error with the position of the first thing that does not fit, or with a name that is not among `columns`.
-  expression(std::string_view text, std::span<const std::string> columns);
+  // `columns`: a row that has each column that may be named, with a cell of its type; null: of any type. Throws expression_error
+  // with the position of the first thing that does not fit, or with a name that is not among them.
+  expression(std::string_view text, const nlohmann::ordered_json& columns);
 
   const std::string& text() const { return text_; }
-  bool is_condition() const;
+
+  // What it gives of such rows. Throws expression_error where an operator has operands of a wrong type.
+  value_type type(const nlohmann::ordered_json& columns) const;
 
   // A row is an object of numbers, texts and nulls. Throws expression_error where a text stands for a number or the
   // other way round.
@@ -52,6 +56,6 @@ class expression {
 };
 
 // The expressions of a list: "bytes,total_error,encode_ns+decode_ns".
-std::vector<expression> expression_list(std::string_view text, std::span<const std::string> columns);
+std::vector<expression> expression_list(std::string_view text, const nlohmann::ordered_json& columns);
 
 }  // namespace dr::compare

@@ -1,5 +1,7 @@
 #include "options.hpp"
 
+#include <fmt/core.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cctype>
@@ -237,6 +239,18 @@ format chosen_format(const compare_options& o) {
   return format::table;
 }
 
+// Rows that are there are shown as they are.
+void check_measures(const CLI::App& app, const compare_options& o) {
+  if (o.from.empty() || !o.subjects.inputs.empty()) return;
+  for (const char* name :
+       {"--plan", "--preset", "--book", "--resume", "--tensor", "--per-tensor", "--flat", "--cast", "--steps",
+        "--batch", "--repeat", "--time", "--ranks", "--link", "--seed", "--segment-rows", "--threads", "--plugin"})
+    if (app.count(name))
+      throw usage_error(
+          fmt::format("--from without INPUT measures nothing: {} wants an INPUT{}", name,
+                      std::string_view(name) == "--tensor" ? "; --where 'tensor ~ \"GLOB\"' selects rows" : ""));
+}
+
 void add_decode(CLI::App& app, decode_options& o) {
   app.add_option("FRAME", o.file, "File with a frame")->required()->type_name("");
   add_output(app, o.output, "X.npy, X.f32: a frame of one tensor; X.npz: tensor_0, tensor_1, …; all dense")->required();
@@ -356,6 +370,7 @@ command parse_options(int argc, const char* const* argv) {
     throw usage_error(parse_error(app, e));
   }
   if (compare_app->parsed()) {
+    check_measures(*compare_app, compare);
     if (!compare.book.empty() && (compare.subjects.batch || compare.subjects.flat))
       throw usage_error("--book: tensors have plans of their own; --batch and --flat join them");
     // Small ones, too.

@@ -81,6 +81,14 @@ ordered_json to_json(const row& r) {
           {"verdict", cell(r.verdict)}};
 }
 
+ordered_json column_types() {
+  ordered_json columns = to_json(row{});
+  for (const char* text : {"kind", "preset", "choice", "fallback", "verdict"}) columns[text] = "";
+  for (ordered_json& cell : columns)
+    if (cell.is_null()) cell = 0;
+  return columns;
+}
+
 ordered_json samples_json(const row& r) {
   return {{"encode_ns", nanoseconds(r.encode_samples)},
           {"decode_ns", nanoseconds(r.decode_samples)},

@@ -60,6 +60,9 @@ struct failure {
 // The columns in order; undefined is null.
 nlohmann::ordered_json to_json(const row& r);
 
+// A row that has in each column a cell of its type.
+nlohmann::ordered_json column_types();
+
 // {"encode_ns": […], "decode_ns": […], "merge_ns": […]}, in the order of the rounds.
 nlohmann::ordered_json samples_json(const row& r);
 

@@ -6,7 +6,9 @@
 #include <filesystem>
 #include <functional>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <vector>
 
@@ -35,10 +37,25 @@ std::string plain(std::string text) {
 }
 std::string shown_text(const json_row& row, const char* column) { return plain(text_of(row, column)); }
 
-std::string file_name(const json_row& row) {
-  const std::string input = shown_text(row, "input");
-  return input.starts_with("synth:") ? input : std::filesystem::path(input).filename().string();
-}
+// What tells the inputs of rows apart: the name of the file, or its path where two folders have one of that name.
+class input_names {
+ public:
+  explicit input_names(std::span<const json_row> rows) {
+    for (const json_row& row : rows) inputs_[file_name(row)].insert(text_of(row, "input"));
+  }
+  std::string operator()(const json_row& row) const {
+    const std::string name = file_name(row);
+    return plain(inputs_.at(name).size() == 1 ? name : text_of(row, "input"));
+  }
+  bool differ() const { return inputs_.size() > 1 || (inputs_.size() == 1 && inputs_.begin()->second.size() > 1); }
+
+ private:
+  static std::string file_name(const json_row& row) {
+    const std::string input = text_of(row, "input");
+    return input.starts_with("synth:") ? input : std::filesystem::path(input).filename().string();
+  }
+  std::map<std::string, std::set<std::string>> inputs_;
+};
 
 std::string count(const json_row& row, const char* column) {
   const auto cell = row.find(column);
@@ -142,9 +159,9 @@ bool differ(std::span<const json_row> rows, F&& f) {
   return std::ranges::any_of(rows, [&](const json_row& row) { return f(row) != f(rows.front()); });
 }
 
-std::string subject_text(const json_row& row, bool inputs, bool steps) {
+std::string subject_text(const json_row& row, const input_names& inputs, bool steps) {
   const std::string tensor = shown_text(row, "tensor"), kind = shown_text(row, "kind");
-  std::string text = inputs || tensor.empty() ? file_name(row) : "";
+  std::string text = inputs.differ() || tensor.empty() ? inputs(row) : "";
   if (!tensor.empty()) text += (text.empty() ? "" : "  ") + tensor;
   if (!kind.empty()) text += ", " + kind;
   if (const std::string d = count(row, "d"); !d.empty()) text += ", d = " + d;
@@ -208,10 +225,10 @@ std::string as_markdown(std::span<const json_row> rows, const std::vector<shown_
 std::string table(std::vector<json_row> rows, const table_request& request, std::vector<shown_column> further) {
   const bool totals = !further.empty();
   const auto several = [&](auto&& f) { return differ(rows, f); };
-  const bool inputs = several(file_name),
-             steps = several([](const json_row&row) { return row.value("step", json_row()); });
+  const input_names inputs(rows);
+  const bool steps = several([](const json_row& row) { return row.value("step", json_row()); });
   const bool tensors = !totals && several([](const json_row& row) { return text_of(row, "tensor"); });
-  const bool subjects = inputs || tensors || steps;
+  const bool subjects = inputs.differ() || tensors || steps;
   // A copy of each of many layers says nothing that the total of them does not.
   if (subjects && !totals) std::erase_if(rows, is_memcpy);
   if (rows.empty()) return "no rows\n";
@@ -262,11 +279,11 @@ std::string worst_tensors(std::span<const json_row> totals) {
     double least, most;
     size_t plans;
   };
+  const input_names inputs(totals);
   std::vector<worst> list;
   for (const json_row& total : totals) {
     const auto error = number_in(total, "worst_error");
-    const std::string name =
-        (differ(totals, file_name) ? file_name(total) + " " : "") + shown_text(total, "worst_tensor");
+    const std::string name = (inputs.differ() ? inputs(total) + " " : "") + shown_text(total, "worst_tensor");
     if (!error) continue;
     const auto known = std::ranges::find(list, name, &worst::name);
     if (known == list.end())

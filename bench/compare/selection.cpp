@@ -53,28 +53,26 @@ double relative_noise(const expression& e, const json_row& row) {
 
 }  // namespace
 
-expression parse_condition(const char* option, std::string_view text, std::span<const std::string> columns) {
+expression parse_condition(const char* option, std::string_view text, const json_row& columns) {
   try {
     expression condition(text, columns);
-    if (!condition.is_condition()) throw expression_error("no condition, such as total_error <= 0.02");
+    if (condition.type(columns) != value_type::condition)
+      throw expression_error("no condition, such as total_error <= 0.02");
     return condition;
   } catch (const expression_error& e) {
     throw expression_error(fmt::format("{} '{}': {}", option, text, e.what()));
   }
 }
 
-std::vector<expression> parse_values(const char* option, std::string_view text, std::span<const std::string> columns) {
-  try {
-    std::vector<expression> values = expression_list(text, columns);
-    for (const expression& e : values)
-      if (e.is_condition()) throw expression_error(fmt::format("'{}' is a condition, not a value", e.text()));
-    return values;
-  } catch (const expression_error& e) {
-    throw expression_error(fmt::format("{} '{}': {}", option, text, e.what()));
-  }
-}
-
 namespace {
+
+void check_value(const expression& e, const json_row& columns, bool texts) {
+  const value_type type = e.type(columns);
+  const char* const wrong = type == value_type::condition        ? "is a condition, not a value"
+                            : type == value_type::text && !texts ? "is a text, not a number"
+                                                                 : nullptr;
+  if (wrong) throw expression_error(fmt::format("'{}' {}", e.text(), wrong));
+}
 
 std::string without_spaces(std::string_view text) {
   std::string out(text);
@@ -84,24 +82,37 @@ std::string without_spaces(std::string_view text) {
 
 }  // namespace
 
-std::vector<selection::key> selection::keys_of(const char* option, std::string_view text,
-                                               std::span<const std::string> columns) {
-  std::vector<key> keys;
-  if (text.empty()) return keys;
-  for (expression& e : parse_values(option, text, columns)) {
-    // "-name": a text cannot be negated, so the sign is taken off. "-a + b" is a number like any other.
-    const std::string all = without_spaces(e.text());
-    const bool descending = all.starts_with('-') && std::ranges::find(columns, all.substr(1)) != columns.end();
-    if (descending) e = expression(all.substr(1), columns);
-    keys.push_back({std::move(e), descending});
+std::vector<expression> parse_numbers(const char* option, std::string_view text, const json_row& columns) {
+  try {
+    std::vector<expression> values = expression_list(text, columns);
+    for (const expression& e : values) check_value(e, columns, false);
+    return values;
+  } catch (const expression_error& e) {
+    throw expression_error(fmt::format("{} '{}': {}", option, text, e.what()));
   }
-  return keys;
 }
 
-selection::selection(std::string_view where, std::string_view sort, std::string_view pareto,
-                     std::span<const std::string> columns)
-    : sort_(keys_of("--sort", sort, columns)), front_(keys_of("--pareto", pareto, columns)) {
+std::vector<selection::key> selection::sort_keys(std::string_view text, const json_row& columns) {
+  try {
+    std::vector<key> keys;
+    for (expression& e : expression_list(text, columns)) {
+      // "-name": a text cannot be negated, so the sign is taken off. "-a + b" is a number like any other.
+      const std::string all = without_spaces(e.text());
+      const bool descending = all.starts_with('-') && columns.contains(all.substr(1));
+      if (descending) e = expression(all.substr(1), columns);
+      check_value(e, columns, true);
+      keys.push_back({std::move(e), descending});
+    }
+    return keys;
+  } catch (const expression_error& e) {
+    throw expression_error(fmt::format("--sort '{}': {}", text, e.what()));
+  }
+}
+
+selection::selection(std::string_view where, std::string_view sort, std::string_view pareto, const json_row& columns) {
   if (!where.empty()) where_.push_back(parse_condition("--where", where, columns));
+  if (!sort.empty()) sort_ = sort_keys(sort, columns);
+  if (!pareto.empty()) front_ = parse_numbers("--pareto", pareto, columns);
 }
 
 void selection::leave_front(std::vector<json_row>& rows) const {
@@ -110,9 +121,9 @@ void selection::leave_front(std::vector<json_row>& rows) const {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (is_memcpy(rows[i])) continue;
     point at;
-    for (const key& k : front_)
-      if (const auto number = k.value.number(rows[i]))
-        at.push_back({k.descending ? -*number : *number, std::abs(*number) * relative_noise(k.value, rows[i])});
+    for (const expression& e : front_)
+      if (const auto number = e.number(rows[i]))
+        at.push_back({*number, std::abs(*number) * relative_noise(e, rows[i])});
     if (at.size() != front_.size()) continue;
     points[i] = std::move(at);
     subjects[{text_of(rows[i], "input"), text_of(rows[i], "tensor"), rows[i].value("step", json_row())}].push_back(i);
@@ -137,7 +148,7 @@ void selection::leave_front(std::vector<json_row>& rows) const {
   for (const json_row& row : rows) place.emplace(subject(row), place.size());
   std::ranges::stable_sort(rows, [&](const json_row& a, const json_row& b) {
     if (subject(a) != subject(b)) return place.at(subject(a)) < place.at(subject(b));
-    return order_of(front_[0].value.value(a), front_[0].value.value(b), front_[0].descending) < 0;
+    return order_of(front_[0].value(a), front_[0].value(b), false) < 0;
   });
 }
 
@@ -194,12 +205,15 @@ std::vector<json_row> selection::apply(std::vector<json_row> rows) const {
   return rows;
 }
 
-std::vector<std::string> columns_of(std::span<const json_row> rows) {
-  std::vector<std::string> columns;
+json_row columns_of(std::span<const json_row> rows) {
+  json_row columns = json_row::object();
   std::set<std::string> known;
   for (const json_row& row : rows)
-    for (const auto& cell : row.items())
-      if (!cell.value().is_structured() && known.insert(cell.key()).second) columns.push_back(cell.key());
+    for (const auto& cell : row.items()) {
+      if (cell.value().is_structured() || known.contains(cell.key())) continue;
+      columns[cell.key()] = cell.value();
+      if (!cell.value().is_null()) known.insert(cell.key());
+    }
   return columns;
 }
 

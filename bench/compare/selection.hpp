@@ -18,9 +18,8 @@ inline constexpr const char* usual_front = "bytes,total_error,encode_ns+decode_n
 class selection {
  public:
   selection() = default;
-  // "" for what is not asked for; columns: the names that may occur.
-  selection(std::string_view where, std::string_view sort, std::string_view pareto,
-            std::span<const std::string> columns);
+  // "" for what is not asked for; columns: as expression takes them.
+  selection(std::string_view where, std::string_view sort, std::string_view pareto, const json_row& columns);
 
   bool asks() const { return !where_.empty() || !sort_.empty() || !front_.empty(); }
 
@@ -36,21 +35,22 @@ class selection {
     expression value;
     bool descending;
   };
-  static std::vector<key> keys_of(const char* option, std::string_view text, std::span<const std::string> columns);
+  static std::vector<key> sort_keys(std::string_view text, const json_row& columns);
   void leave_front(std::vector<json_row>& rows) const;
   void sort_rows(std::vector<json_row>& rows) const;
 
   std::vector<expression> where_;  // none or one
-  std::vector<key> sort_, front_;
+  std::vector<key> sort_;
+  std::vector<expression> front_;
 };
 
 // A condition, or an expression_error that begins with `option`.
-expression parse_condition(const char* option, std::string_view text, std::span<const std::string> columns);
+expression parse_condition(const char* option, std::string_view text, const json_row& columns);
 
-// A list of values, such as "bytes,encode_ns+decode_ns", likewise.
-std::vector<expression> parse_values(const char* option, std::string_view text, std::span<const std::string> columns);
+// A list of numbers, such as "bytes,encode_ns+decode_ns", likewise.
+std::vector<expression> parse_numbers(const char* option, std::string_view text, const json_row& columns);
 
-// The columns of all rows, in their order, without the lists and objects (samples).
-std::vector<std::string> columns_of(std::span<const json_row> rows);
+// The columns of all rows, in their order, each with the first cell that is not null; without the lists and objects (samples).
+json_row columns_of(std::span<const json_row> rows);
 
 }  // namespace dr::compare

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 namespace dr::compare {
 namespace {
@@ -129,17 +130,10 @@ json_row combine(row_list rows) {
   return total;
 }
 
-void add_row(std::vector<const json_row*>& rows, const json_row& row) {
-  const auto same = [&](const json_row* other) {
-    for (const char* column : {"input", "tensor", "step"})
-      if (other->value(column, json_row()) != row.value(column, json_row())) return false;
-    return true;
-  };
-  const auto old = std::ranges::find_if(rows, same);
-  if (old == rows.end())
-    rows.push_back(&row);
-  else
-    *old = &row;
+cut cut_of(const json_row& row) {
+  const std::string tensor = text_of(row, "tensor");
+  if (tensor == "*" || tensor.starts_with("* (")) return cut::joined;
+  return tensor.starts_with('[') && tensor.ends_with(" tensors]") ? cut::batch : cut::tensor;
 }
 
 std::optional<double> number_in(const json_row& row, const std::string& column) {
@@ -151,35 +145,42 @@ std::optional<double> number_in(const json_row& row, const std::string& column) 
 std::string printed(const json_row& cell) { return cell.dump(-1, ' ', false, json_row::error_handler_t::replace); }
 
 total_list totals_of(std::span<const json_row> all) {
+  struct plan_rows {
+    std::map<std::string, size_t> times;             // that a tensor's row came
+    std::vector<std::vector<const json_row*>> runs;  // the n-th of each tensor
+  };
   struct group {
     std::set<std::string> tensors;
     std::vector<std::string> plans;  // in their order
-    std::map<std::string, std::vector<const json_row*>> by_plan;
+    std::map<std::string, plan_rows> by_plan;
   };
-  std::vector<std::pair<std::string, json_row>> order;  // input and step
-  std::map<std::pair<std::string, json_row>, group> groups;
+  using group_key = std::tuple<std::string, json_row, cut>;  // input, step
+  std::vector<group_key> order;
+  std::map<group_key, group> groups;
   for (const json_row& row : all) {
-    const auto key = std::pair(text_of(row, "input"), row.value("step", json_row()));
+    const group_key key(text_of(row, "input"), row.value("step", json_row()), cut_of(row));
     if (!groups.contains(key)) order.push_back(key);
     group& g = groups[key];
-    g.tensors.insert(text_of(row, "tensor"));
-    const std::string plan = text_of(row, "plan");
+    const std::string tensor = text_of(row, "tensor"), plan = text_of(row, "plan");
+    g.tensors.insert(tensor);
     if (!g.by_plan.contains(plan)) g.plans.push_back(plan);
-    add_row(g.by_plan[plan], row);
+    plan_rows& rows = g.by_plan[plan];
+    const size_t run = rows.times[tensor]++;
+    if (run == rows.runs.size()) rows.runs.emplace_back();
+    rows.runs[run].push_back(&row);
   }
   total_list list;
-  for (const auto& key : order) {
+  for (const group_key& key : order) {
     const group& g = groups[key];
-    if (g.tensors.size() < 2) continue;
-    for (const std::string& plan : g.plans) {
-      const auto& of_plan = g.by_plan.at(plan);
-      const size_t rows = of_plan.size(), tensors = g.tensors.size();
-      if (rows == tensors)
-        list.totals.push_back(combine(of_plan));
-      else
-        list.incomplete.push_back(
-            fmt::format("{}: {}: {} row{} of {} tensors", key.first, plan, rows, rows == 1 ? "" : "s", tensors));
-    }
+    const size_t tensors = g.tensors.size();
+    if (tensors < 2) continue;
+    for (const std::string& plan : g.plans)
+      for (const auto& rows : g.by_plan.at(plan).runs)
+        if (rows.size() == tensors)
+          list.totals.push_back(combine(rows));
+        else
+          list.incomplete.push_back(fmt::format("{}: {}: {} row{} of {} tensors", std::get<0>(key), plan, rows.size(),
+                                                rows.size() == 1 ? "" : "s", tensors));
   }
   return list;
 }

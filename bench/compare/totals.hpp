@@ -21,8 +21,10 @@ namespace dr::compare {
 using json_row = nlohmann::ordered_json;
 
 inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "memcpy"; }
-// Adds a row to those of a plan, in the place of one of the same input, tensor and step.
-void add_row(std::vector<const json_row*>& rows, const json_row& row);
+
+// What a row is of: a tensor, all tensors (of a type) joined, all in one frame. Rows of two kinds are the same gradient twice.
+enum class cut { tensor, joined, batch };
+cut cut_of(const json_row& row);
 
 std::optional<double> number_in(const json_row& row, const std::string& column);  // nullopt: none, or no number
 std::string printed(const json_row& cell);                     // as JSON; bytes that are no UTF-8 are replaced
@@ -32,11 +34,12 @@ std::string text_of(const json_row& row, const char* column);  // "" if there is
 json_row combine(std::span<const json_row* const> rows);
 
 struct total_list {
-  std::vector<json_row> totals;         // input by input, plans in their order
+  std::vector<json_row> totals;         // input by input, plans in their order, of each run
   std::vector<std::string> incomplete;  // "INPUT: PLAN: 3 rows of 12 tensors": plans without a total
 };
 
-// One for each plan and input (and step) that has several tensors. A plan without exactly one row for each tensor has none.
+// One for each plan and input (and step) that has several tensors, if the plan has a row of each. Where saved runs have a row of
+// a tensor and a plan more than once, one for each run.
 total_list totals_of(std::span<const json_row> all);
 
 }  // namespace dr::compare

@@ -47,6 +47,22 @@ def test_rows_with_columns_of_their_own_keep_them(tmp_path):
     assert "in Python" in run("compare", "--from", tmp_path / "a.json").stdout.decode()
 
 
+def test_saved_rows_alone_take_no_option_of_a_measurement(tmp_path):
+    saved = save(tmp_path / "a.json", SYNTH)
+    for option in (["--plan", RAW], ["--link", "1Gb/s"], ["--steps", "2"], ["--cast", "f32"], ["--seed", "1"], ["--flat"]):
+        assert f"measures nothing: {option[0]} wants an INPUT" in refusal("compare", "--from", saved, *option)
+    assert "--where 'tensor ~" in refusal("compare", "--from", saved, "--tensor", "x*")
+
+
+def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path):
+    paths = [tmp_path / name for name in ("one/g.npy", "two/g.npy", "two/h.npy")]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        write_npy(path, numpy.arange(1000, dtype="f4"))
+    lines = run("compare", "--from", save(tmp_path / "a.json", *paths)).stdout.decode().splitlines()
+    assert [line for line in lines if line.endswith(", d = 1,000")] == [f"{paths[0]}, d = 1,000", f"{paths[1]}, d = 1,000", "h.npy, d = 1,000"]
+
+
 @pytest.mark.parametrize("text,part", [("", "no JSON"), ("[1]", "no list 'rows'"), ('{"rows": [1]}', "row 0"), ('{"rows": [{"input": 1, "plan": "x"}]}', "'input'"),
                                        ('{"rows": [{"input": "a", "plan": "x", "bytes": -1}]}', "'bytes'"), ('{"schema": "other-9", "rows": []}', '"other-9"'),
                                        pytest.param('{"rows": [], "x": ' + "[" * 200000 + "]" * 200000 + "}", "32 deep", id="deep"), ('{"rows": [{"x": 1e999}]}', "overflow")])

@@ -24,8 +24,9 @@ using texts = std::vector<std::string>;
 
 namespace {
 
-const texts columns{"input",       "tensor",    "step",      "plan", "bytes",
-                    "total_error", "encode_ns", "decode_ns", "d",    "fallback"};
+// A cell of its type in each column.
+const json_row columns{{"input", ""},       {"tensor", ""},   {"step", 0},      {"plan", ""}, {"bytes", 0},
+                       {"total_error", 0.}, {"encode_ns", 0}, {"decode_ns", 0}, {"d", 0},     {"fallback", ""}};
 
 std::string refusal_of_sweep(const std::string& text, size_t limit = 100) {
   try {
@@ -185,9 +186,37 @@ TEST_CASE("a condition that is none is refused with its place, an unknown column
   CHECK(says(refusal_of_condition("bytes ; 1"), "';' is not expected"));
   CHECK(says(refusal_of_condition(std::string(100, '(') + "1"), "more than 64 parentheses"));
   CHECK(says(refusal_of_condition("bytes <" + std::string(5000, '-') + "1"), "at most 4096"));
-  CHECK_THROWS_AS(holds("plan < 3"), expression_error);
-  CHECK_THROWS_AS(holds("bytes ~ '1*'"), expression_error);
-  CHECK_THROWS_AS(holds("bytes and bytes < 1"), expression_error);
+}
+
+TEST_CASE("an operator with operands of a wrong type is refused before there are rows") {
+  CHECK(says(refusal_of_condition("bytes > '9'"),
+             "--where 'bytes > '9'': '>' compares two numbers or two texts; bytes is a number, \"9\" is a text"));
+  CHECK(says(refusal_of_condition("fallback == 3"), "fallback is a text, 3.0 is a number"));
+  CHECK(
+      says(refusal_of_condition("(bytes < 1) == (d < 1)"), "compares numbers or texts; what '<' gives is a condition"));
+  CHECK(says(refusal_of_condition("bytes ~ '1*'"), "'~' wants texts; bytes is a number"));
+  CHECK(says(refusal_of_condition("bytes < 1 and plan"), "'and' wants conditions; plan is a text"));
+  CHECK(says(refusal_of_condition("bytes + plan < 1"), "'+' wants numbers; plan is a text"));
+  CHECK(says(refusal_of_condition("-tensor < 1"), "'-' wants numbers; tensor is a text"));
+  CHECK(says(refusal_of_condition("not bytes"), "'not' wants conditions; bytes is a number"));
+  CHECK(refusal_of_condition("fallback == null or bytes != null") == "");
+  const auto refusal_of = [](const char* sort, const char* pareto) -> std::string {
+    try {
+      (void)selection("", sort, pareto, columns);
+    } catch (const expression_error& e) {
+      return e.what();
+    }
+    return "";
+  };
+  CHECK(refusal_of("plan,-tensor,-bytes", "-bytes,total_error") == "");
+  CHECK(refusal_of("bytes < 1", "") == "--sort 'bytes < 1': 'bytes < 1' is a condition, not a value");
+  CHECK(refusal_of("", "bytes,plan") == "--pareto 'bytes,plan': 'plan' is a text, not a number");
+}
+
+TEST_CASE("of a text there is no least, so that none is told where no row passes") {
+  const std::vector<json_row> rows{a_row()};
+  CHECK(selection("plan < 'a'", "", "", columns).why_none(rows) == "--where 'plan < 'a'': none of 1 rows");
+  CHECK(says(selection("bytes < 1", "", "", columns).why_none(rows), "the least bytes is 1e+03"));
 }
 
 TEST_CASE("rows are sorted by several keys, stably, nulls last in either order") {
@@ -290,6 +319,50 @@ TEST_CASE("best: the smallest plan that meets the condition in total, and for ea
   CHECK(none[0]["plan"].is_null());
   CHECK(none[0]["nearest"] == "large");
   CHECK(says(best_text(none), "no plan has total_error <= 0.01; the nearest is 'large'"));
+}
+
+TEST_CASE("best: of several steps the last counts, whether an input has them all or each is an input") {
+  std::vector<json_row> rows;
+  for (uint64_t step = 1; step <= 3; ++step) {
+    rows.push_back(measured("a", "p", 10 * step, 0.1, 1));
+    rows.back()["step"] = step;
+  }
+  const best_question question{expression("bytes < 1000", columns), expression("bytes", columns)};
+  CHECK(find_best(rows, question)[0]["total"]["bytes"] == 30);
+  CHECK(find_best(rows, question)[0]["total"]["tensors"] == 1);
+  for (json_row& row : rows) row["input"] = "step" + row["step"].dump() + ".npz";
+  const auto answers = find_best(rows, question);
+  REQUIRE(answers.size() == 1);
+  CHECK(answers[0]["input"] == "step3.npz");
+  // Two trainings: each has its own last step.
+  for (json_row& row : rows) row["input"] = "m.npz";
+  rows.push_back(rows[0]);
+  rows.back()["input"] = "n.npz";
+  CHECK(find_best(rows, question).size() == 3);
+}
+
+TEST_CASE("tensors and the same tensors joined are not added up") {
+  std::vector<json_row> rows{measured("a", "p", 10, 0.1, 1), measured("b", "p", 20, 0.1, 1),
+                             measured("*", "p", 29, 0.1, 1), measured("[2 tensors]", "p", 31, 0.1, 1)};
+  const auto totals = totals_of(rows).totals;
+  REQUIRE(totals.size() == 1);
+  CHECK(totals[0]["bytes"] == 30);
+  const best_question question{expression("bytes < 1000", columns), expression("bytes", columns)};
+  CHECK(find_best(rows, question)[0]["total"]["bytes"] == 30);
+  rows = {measured("* (f16)", "p", 10, 0.1, 1), measured("* (f32)", "p", 20, 0.1, 1)};
+  CHECK(totals_of(rows).totals[0]["bytes"] == 30);
+}
+
+TEST_CASE("two saved runs of one input have a total each") {
+  std::vector<json_row> rows;
+  for (const uint64_t ns : {100, 300})
+    for (const char* tensor : {"a", "b"}) rows.push_back(measured(tensor, "p", 10, 0.1, 1, ns));
+  rows.push_back(measured("a", "p", 10, 0.1, 1, 500));  // a third, of one tensor
+  const total_list list = totals_of(rows);
+  REQUIRE(list.totals.size() == 2);
+  CHECK(list.totals[0]["encode_ns"] == 200);
+  CHECK(list.totals[1]["encode_ns"] == 600);
+  CHECK(list.incomplete == texts{"m.npz: p: 1 row of 2 tensors"});
 }
 
 TEST_CASE("the kind of a layer follows from its name and shape") {
