@@ -94,16 +94,18 @@ std::vector<std::string> stages_of(const json_row& row) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// Stages that all plans have, in their order; memcpy has no say.
+// Stages that all plans have, in their order, if there are several plans; memcpy has no say.
 std::vector<std::string> shared_stages(std::span<const json_row> rows) {
   std::optional<std::vector<std::string>> shared;
+  bool several = false;
   for (const json_row& row : rows) {
     if (is_memcpy(row)) continue;
     const std::vector<std::string> own = stages_of(row);
     if (!shared) shared = own;
+    several |= own != *shared;
     std::erase_if(*shared, [&](const std::string& stage) { return std::ranges::find(own, stage) == own.end(); });
   }
-  return shared.value_or(std::vector<std::string>());
+  return several ? *shared : std::vector<std::string>();
 }
 
 std::string joined(const std::vector<std::string>& words) {

@@ -272,25 +272,33 @@ def spans(lines):
 # ---- table ----------------------------------------------------------------------------------------------
 
 
+def clean_seconds(rows):
+    """Of CPU, since the last find."""
+    since = next((i for i, row in enumerate(reversed(rows)) if row["finds"]), len(rows))
+    return sum(row["cpu_seconds"] for row in rows[len(rows) - since:])
+
+
 def table(_):
     rows = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     covered = [row for row in rows if "reached" in row]
     rows = [row for row in rows if "target" in row]
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang 14 under ASan and UBSan;",
-             "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise.", "",
-             "| target | of | runs | executions | CPU minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|"]
+             "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise;",
+             "`clean minutes` of CPU are those since the target's last find.", "",
+             "| target | of | runs | executions | CPU minutes | clean minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|---|"]
+    clean = 0
     for name, what in TARGETS.items():
         mine = [row for row in rows if row["target"] == name]
         if not mine:
-            lines.append(f"| {name} | {what} | 0 | | | | | | |")
+            lines.append(f"| {name} | {what} | 0 | | | | | | | |")
             continue
         last = mine[-1]
+        clean += clean_seconds(mine)
         lines.append(f"| {name} | {what} | {len(mine)} | {sum(row['executions'] for row in mine):,} | {sum(row['cpu_seconds'] for row in mine) / 60:.1f} | "
-                     f"{last['edges']} | {last['corpus']} | {sum(len(row['finds']) for row in mine)} | {last['commit']} |")
+                     f"{clean_seconds(mine) / 60:.1f} | {last['edges']} | {last['corpus']} | {sum(len(row['finds']) for row in mine)} | {last['commit']} |")
     hours = sum(row["cpu_seconds"] for row in rows) / 3600
-    since = next((i for i, row in enumerate(reversed(rows)) if row["finds"]), len(rows))
-    clean = sum(row["cpu_seconds"] for row in rows[len(rows) - since:]) / 3600
-    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU, of which {clean:.2f} since the last find.", ""]
+    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU: {clean / 3600:.2f} since the last find of each target, "
+              f"{clean_seconds(rows) / 3600:.2f} since the last find of any.", ""]
     lines += [f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}" for row in rows if row["finds"]]
     if covered:
         lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, at {covered[-1]['commit']} ({covered[-1]['date']}), by `./dev fuzz --coverage` (clang's source-based coverage, all",
