@@ -117,22 +117,28 @@ std::span<const std::byte> take(std::span<const std::byte> bytes, uint64_t at, u
   return bytes.subspan(at, size);
 }
 
-tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std::byte> bytes, std::string_view where,
-                   uint64_t offset, const reading& how) {
+tensor unfilled_tensor(stored kind, std::vector<uint64_t> shape, uint64_t size, std::string_view where, uint64_t offset,
+                       const reading& how) {
   const uint64_t elements = count_elements(shape, where, offset);
-  if (checked_multiply(elements, width_of(kind)) != bytes.size()) {
+  if (checked_multiply(elements, width_of(kind)) != size) {
     refuse(where, offset,
            fmt::format("{} elements of {} bytes do not make the {} bytes that are here; the file is cut off or "
                        "damaged",
-                       elements, width_of(kind), bytes.size()));
+                       elements, width_of(kind), size));
   }
   const std::optional<dtype> type = how.cast ? how.cast : type_of(kind);
   if (!type)
     refuse<not_float>(where, offset, fmt::format("{} is not a float; --cast f32 converts it", long_name(kind)));
   tensor result{std::string(where), "", *type, std::move(shape), {}, elements};
-  if (kind == stored::f64 || type != type_of(kind)) {
-    result.converted = conversion{kind};
-    result.data = convert(bytes, *type, *result.converted);
+  if (kind == stored::f64 || type != type_of(kind)) result.converted = conversion{kind};
+  return result;
+}
+
+tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std::byte> bytes, std::string_view where,
+                   uint64_t offset, const reading& how) {
+  tensor result = unfilled_tensor(kind, std::move(shape), bytes.size(), where, offset, how);
+  if (result.converted) {
+    result.data = convert(bytes, result.type, *result.converted);
   } else if (how.owner && reinterpret_cast<uintptr_t>(bytes.data()) % width_of(kind) == 0) {
     result.data = tensor_bytes(bytes, how.owner);
   } else {

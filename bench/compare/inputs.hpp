@@ -42,7 +42,7 @@ struct input_error : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// The array may be well-formed, but its elements are no floating-point numbers. An .npz and a directory skip it.
+// The array may be well-formed, but its elements are of no type that is read. An .npz and a directory skip it.
 struct not_float : input_error {
   using input_error::input_error;
 };
@@ -113,8 +113,12 @@ void store_le(std::span<std::byte> bytes, size_t at, T value) {
   std::memcpy(bytes.data() + at, raw.data(), sizeof(T));
 }
 
-// The array whose elements are exactly `bytes`, which begin at `offset`; its `input` is `where`. Throws not_float for
-// integers and booleans that `how` does not cast.
+// A tensor without its data, of an array of `size` bytes that begin at `offset`; `converted` is set if the elements have to be.
+// Its `input` is `where`. Throws not_float for integers and booleans that `how` does not cast.
+tensor unfilled_tensor(stored kind, std::vector<uint64_t> shape, uint64_t size, std::string_view where, uint64_t offset,
+                       const reading& how);
+
+// The array whose elements are exactly `bytes`, likewise.
 tensor make_tensor(stored kind, std::vector<uint64_t> shape, std::span<const std::byte> bytes, std::string_view where,
                    uint64_t offset, const reading& how);
 

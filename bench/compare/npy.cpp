@@ -4,6 +4,8 @@
 #include <iterator>
 #include <utility>
 
+#include "number.hpp"
+
 namespace dr::compare {
 
 namespace {
@@ -149,10 +151,13 @@ constexpr std::pair<std::string_view, stored> descrs[] = {
 
 stored stored_of(const npy_array& array, std::string_view where) {
   const std::string& descr = array.descr;
-  const auto* const found = std::ranges::find(descrs, descr, &std::pair<std::string_view, stored>::first);
+  const bool swapped = descr.starts_with('>') && descr != ">V2";
+  const std::string little = swapped ? '<' + descr.substr(1) : descr;
+  const auto* const found = std::ranges::find(descrs, little, &std::pair<std::string_view, stored>::first);
   if (found != std::end(descrs)) return found->second;
-  if (descr.size() > 1 && descr[1] == 'f') {  // another byte order, or a long double
-    refuse(where, array.header_at, fmt::format("dtype '{}' is not read; save x.astype('<f4')", printable(descr)));
+  if (descr.size() > 1 && descr[1] == 'f') {  // a long double
+    refuse<not_float>(where, array.header_at,
+                      fmt::format("dtype '{}' is not read; save x.astype('<f4')", printable(descr)));
   }
   if (descr.ends_with('O')) {
     refuse<not_float>(where, array.header_at, "dtype object is a pickle, which is never opened; save x.astype('<f4')");
@@ -185,6 +190,43 @@ npy_array read_npy(std::span<const std::byte> file, std::string_view where) {
   return {std::move(head.descr), std::move(head.shape), file.subspan(data_at), header_at, data_at, fortran_order};
 }
 
+void in_c_order(const npy_array& array, unsigned width, const std::function<void(std::span<const std::byte>)>& f) {
+  constexpr size_t block_size = 1 << 20;
+  struct dimension {
+    uint64_t extent, step, at;  // bytes from an index to the next, and the index
+  };
+  std::vector<dimension> dimensions;  // the innermost first, without those of one index
+  uint64_t step = width;
+  const auto add = [&](uint64_t extent) {
+    if (extent > 1) dimensions.push_back({extent, step, 0});
+    step *= extent;
+  };
+  if (array.bytes.empty()) return;
+  if (array.fortran_order) {
+    std::ranges::for_each(array.shape, add);
+    std::ranges::reverse(dimensions);
+  } else {
+    for (size_t k = array.shape.size(); k-- > 0;) add(array.shape[k]);
+  }
+  const bool swap = array.descr.starts_with('>');
+  std::vector<std::byte> block(std::min(array.bytes.size(), block_size));
+  const std::byte* const bytes = array.bytes.data();
+  uint64_t from = 0;
+  for (size_t done = 0, filled = 0; done < array.bytes.size(); done += width) {
+    if (swap)
+      std::reverse_copy(bytes + from, bytes + from + width, block.data() + filled);
+    else
+      std::memcpy(block.data() + filled, bytes + from, width);
+    filled += width;
+    if (filled == block.size() || done + width == array.bytes.size()) f({block.data(), std::exchange(filled, 0)});
+    for (dimension& d : dimensions) {
+      from += d.step;
+      if (++d.at < d.extent) break;
+      from -= d.step * std::exchange(d.at, 0);
+    }
+  }
+}
+
 tensor parse_npy(std::span<const std::byte> file, std::string_view where, const reading& how) {
   npy_array array = read_npy(file, where);
   const stored kind = stored_of(array, where);
@@ -193,8 +235,17 @@ tensor parse_npy(std::span<const std::byte> file, std::string_view where, const 
                       fmt::format("dtype '{}' is not a float; save x.astype('<f4'){}, or give --cast f32", array.descr,
                                   kind == stored::u16 ? ", or x.view('V2') if it is bfloat16" : ""));
   }
-  if (array.fortran_order) refuse(where, array.header_at, "is in Fortran order; save numpy.ascontiguousarray(x)");
-  return make_tensor(kind, std::move(array.shape), array.bytes, where, array.data_at, how);
+  if (array.in_order()) return make_tensor(kind, std::move(array.shape), array.bytes, where, array.data_at, how);
+  tensor result = unfilled_tensor(kind, array.shape, array.bytes.size(), where, array.data_at, how);
+  result.data = tensor_bytes(result.elements * size_of(result.type));
+  std::byte* to = result.data.writable().data();
+  in_c_order(array, width_of(kind), [&](std::span<const std::byte> block) {
+    if (result.converted)
+      to = std::ranges::copy(convert(block, result.type, *result.converted), to).out;
+    else
+      to = std::ranges::copy(block, to).out;
+  });
+  return result;
 }
 
 }  // namespace dr::compare

@@ -1,6 +1,8 @@
 // Reads NumPy's .npy, format 1.0, 2.0 and 3.0 (numpy.lib.format).
 #pragma once
 
+#include <functional>
+
 #include "inputs.hpp"
 
 namespace dr::compare {
@@ -12,17 +14,23 @@ struct npy_array {
   std::span<const std::byte> bytes;
   uint64_t header_at, data_at;
   bool fortran_order;  // of more than one dimension
+
+  // Little-endian and in C order: the bytes are those of a tensor.
+  bool in_order() const { return !fortran_order && !descr.starts_with('>'); }
 };
 
 // Refuses a header that is not NumPy's, and throws not_float for records. Does not look at the bytes.
 npy_array read_npy(std::span<const std::byte> file, std::string_view where);
 
-// Of a descr: '<f2', '<f4', '<f8', '<V2' or '|V2' as bfloat16, which is how ml_dtypes saves it, integers and booleans.
-// Throws not_float for text and objects, input_error for another byte order and long doubles.
+// Of a descr: '<f2', '<f4', '<f8', '<V2' or '|V2' as bfloat16, which is how ml_dtypes saves it, integers and booleans; all
+// but bfloat16 with '>', too. Throws not_float for text, objects and long doubles.
 stored stored_of(const npy_array& array, std::string_view where);
 
+// Hands on an array's elements little-endian and in C order, at most 1 MiB at a time. They are as many as the shape says.
+void in_c_order(const npy_array& array, unsigned width, const std::function<void(std::span<const std::byte>)>& f);
+
 // The tensor of a file. Throws not_float for what is no float and not cast, input_error for a file that is longer or
-// shorter than its header says, for Fortran order, and for all that the two above refuse.
+// shorter than its header says, and for all that is refused above.
 tensor parse_npy(std::span<const std::byte> file, std::string_view where, const reading& how = {});
 
 }  // namespace dr::compare

@@ -20,13 +20,26 @@ uint64_t length(const sparse_part& p) { return count_elements(p.array.shape, p.w
 // The array's elements are whole, and where they should be.
 stored whole(const sparse_part& p) {
   const stored kind = stored_of(p.array, p.where);
-  if (p.array.fortran_order) refuse(p.where, p.array.header_at, "is in Fortran order; save numpy.ascontiguousarray(x)");
   if (checked_multiply(length(p), width_of(kind)) != p.array.bytes.size()) {
     refuse(p.where, p.array.data_at,
            fmt::format("{} elements of {} bytes do not make the {} bytes that are here; the file is cut off or damaged",
                        length(p), width_of(kind), p.array.bytes.size()));
   }
   return kind;
+}
+
+// The same array, little-endian and in C order.
+sparse_part in_order(sparse_part p) {
+  if (p.array.in_order()) return p;
+  const unsigned width = width_of(whole(p));
+  tensor_bytes bytes(p.array.bytes.size());
+  std::byte* to = bytes.writable().data();
+  in_c_order(p.array, width, [&](std::span<const std::byte> block) { to = std::ranges::copy(block, to).out; });
+  p.array.bytes = bytes;
+  p.array.descr[0] = '<';
+  p.array.fortran_order = false;
+  p.owner = bytes.owner();
+  return p;
 }
 
 void require(bool holds, const sparse_part& p, std::string_view what) {
@@ -328,7 +341,7 @@ std::vector<sparse_group> sparse_groups(std::span<const std::string> members) {
 tensor read_sparse(const sparse_group& group, const std::function<sparse_part(size_t)>& read, std::string_view where,
                    const reading& how) {
   sparse_parts parts;
-  for (const auto& [name, number] : group.parts) parts.emplace(name, read(number));
+  for (const auto& [name, number] : group.parts) parts.emplace(name, in_order(read(number)));
   tensor result = group.scipy ? make_dense(read_scipy(parts), parts.at("data"), how)
                               : make_dense(read_coordinates(parts), parts.at("values"), how);
   result.input = where;

@@ -121,6 +121,55 @@ def test_whole_numbers_of_64_bits_are_rounded_once(tmp_path):
     assert (tmp_path / "o.safetensors").read_bytes()[-8:] == numpy.array([0x5E81, 0xDE81, 0x5E80, 0x4040], "<u2").tobytes()
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (2, 3), (5, 1, 4), (1, 1), (3, 0, 2), (2, 3, 4, 5), (600, 700)])
+def test_both_orders_of_bytes_and_of_dimensions_are_read_as_numpy_flattens_them(tmp_path, shape):
+    x = numpy.random.default_rng(4).standard_normal(shape)
+    for kind in ("<f2", ">f2", "<f4", ">f4", "<f8", ">f8", ">i4", ">u8", "|i1"):
+        array = (x if kind[1] == "f" else numpy.abs(10 * x)).astype(kind)
+        cast = () if kind[1] == "f" else ("--cast", "f32")
+        numpy.savez(tmp_path / "g.npz", c=numpy.ascontiguousarray(array), f=numpy.asfortranarray(array))
+        numpy.save(tmp_path / "g.npy", numpy.asfortranarray(array))
+        expected = array.astype("f2" if kind[1:] == "f2" else "f4").flatten()
+        if expected.size:
+            assert numpy.array_equal(read(tmp_path / "g.npy", *cast, folder=tmp_path)[""], expected), kind
+            found = read(tmp_path / "g.npz", *cast, folder=tmp_path)
+            assert list(found) == ["c", "f"], kind
+            assert all(numpy.array_equal(each, expected) for each in found.values()), kind
+        else:
+            assert "there is no tensor" in refusal("convert", tmp_path / "g.npy", *cast)
+
+
+def test_indices_and_values_of_a_sparse_tensor_may_have_any_order(tmp_path):
+    indices, values = numpy.array([[2, 0, 1], [0, 3, 1]]), numpy.arange(1, 7, dtype="f8").reshape(3, 2)
+    dense = numpy.zeros((3, 4, 2), "f4")
+    dense[tuple(indices)] = values
+    for order, end in (("C", ">"), ("F", "<"), ("F", ">")):
+        arrays = {"indices": indices.astype(f"{end}i8"), "values": values.astype(f"{end}f8"), "shape": numpy.array(dense.shape, f"{end}i4")}
+        numpy.savez(tmp_path / "g.npz", **{f"emb.{name}": numpy.asarray(each, order=order) for name, each in arrays.items()})
+        assert numpy.array_equal(read(tmp_path / "g.npz", folder=tmp_path)["emb"], dense.ravel()), (order, end)
+
+
+def test_an_array_in_fortran_order_takes_the_memory_of_its_file_and_of_the_tensor(tmp_path):
+    x = numpy.asfortranarray(numpy.random.default_rng(5).standard_normal((2048, 1024)).astype(">f8"))
+    numpy.save(tmp_path / "x.npy", x)
+    # convert: the file's bytes, the tensor, and the file that is written.
+    assert peak_memory("convert", tmp_path / "x.npy", "--output", tmp_path / "read.safetensors") < x.nbytes + 2 * (x.nbytes // 2) + 2**24
+    assert numpy.array_equal(comparing.read_safetensors(tmp_path / "read.safetensors")[""], x.astype("f4").flatten())
+
+
+def test_a_long_double_is_skipped_in_an_archive_and_in_a_directory(tmp_path):
+    arrays = {"w": numpy.ones(20, "f4"), "wide": numpy.ones(20, numpy.longdouble)}
+    numpy.savez(tmp_path / "g.npz", **arrays)
+    (tmp_path / "folder").mkdir()
+    for name, array in arrays.items():
+        numpy.save(tmp_path / "folder" / f"{name}.npy", array)
+    for given in ("g.npz", "folder"):
+        done = run("convert", tmp_path / given, "--output", tmp_path / "read.safetensors")
+        assert b"note: skipped: " in done.stderr and b"wide.npy: byte 10: dtype '<f16' is not read" in done.stderr
+        assert [each.size for each in comparing.read_safetensors(tmp_path / "read.safetensors").values()] == [20]
+    assert "dtype '<f16' is not read" in refusal("convert", tmp_path / "folder" / "wide.npy")
+
+
 def test_a_directory_skips_an_array_of_integers_and_goes_on(tmp_path):
     numpy.save(tmp_path / "ids.npy", numpy.arange(20))
     numpy.save(tmp_path / "x.npy", numpy.ones(20, "f4"))

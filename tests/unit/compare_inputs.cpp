@@ -299,20 +299,37 @@ TEST_CASE("npy reads a scalar, empty arrays, and a header in any order of keys")
 
 TEST_CASE("npy refuses what it does not read, and says what to do") {
   const std::string four = floats({1});
-  check_refused(npy, npy_of(">f4", "(1,)", four), "a.npy: byte 10: dtype '>f4' is not read; save x.astype('<f4')");
-  check_refused(npy, npy_of("<f16", "(1,)", four + four + four + four), "dtype '<f16' is not read");
+  check_refused(npy, npy_of("<f16", "(1,)", four + four + four + four),
+                "a.npy: byte 10: dtype '<f16' is not read; save x.astype('<f4')");
+  check_refused(npy, npy_of(">V2", "(2,)", four), "dtype '>V2' is not a float");
   check_refused(npy, npy_of("<i4", "(1,)", four),
                 "dtype '<i4' is not a float; save x.astype('<f4'), or give --cast f32");
   check_refused(npy, npy_of("<u2", "(2,)", four), "x.view('V2') if it is bfloat16");
   check_refused(npy, npy_of("|O", "(1,)", four), "pickle");
   check_refused(npy, npy_of_header("{'descr': [('x', '<f4')], 'fortran_order': False, 'shape': (1,)}", four),
                 "structured");
-  check_refused(npy, npy_of_header("{'descr': '<f4', 'fortran_order': True, 'shape': (1, 1)}", four),
-                "numpy.ascontiguousarray");
   check_refused(npy, npy_of("<f4", "(1,)", four, 4), "format 4.0");
   check_refused(npy, "not an array", "does not begin with");
   CHECK_THROWS_AS(npy(npy_of("|u1", "(4,)", four)), not_float);
   CHECK_THROWS_AS(npy(npy_of("|O", "(1,)", four)), not_float);
+}
+
+TEST_CASE("npy reads big-endian elements and Fortran order, into memory of their own") {
+  const auto header = [](const std::string& descr, const std::string& shape) {
+    return "{'descr': '" + descr + "', 'fortran_order': True, 'shape': " + shape + "}";
+  };
+  CHECK(values_of(npy(npy_of(">f4", "(2,)", "\x3f\x80\0\0\xc0\0\0\0"s))[0]) == std::vector<float>{1, -2});
+  CHECK(values_of(npy(npy_of_header(header("<f4", "(2, 3)"), floats({1, 4, 2, 5, 3, 6})))[0]) ==
+        std::vector<float>{1, 2, 3, 4, 5, 6});
+  const std::string wide = npy_of_header(header(">f8", "(1, 2)"), "\x3f\xf0\0\0\0\0\0\0\xc0\0\0\0\0\0\0\0"s);
+  const tensor t = npy(wide)[0];
+  CHECK(values_of(t) == std::vector<float>{1, -2});
+  CHECK(t.converted);
+  check_truncations_refused(npy, wide);
+  check_changes_survived(npy, wide);
+  check_refused(npy, npy_of_header(header("<f4", "(3, 0, 2)"), "x"), "do not make the 1 bytes");
+  check_refused(npy, npy_of_header(header("<f4", "(4294967296, 4294967296)"), ""), "overflows");
+  CHECK(npy(npy_of_header(header("<f4", "(4294967296, 0)"), ""))[0].elements == 0);
 }
 
 TEST_CASE("npy refuses a shape that overflows, even where a zero follows") {
