@@ -61,17 +61,19 @@ def bash(program: cli_help.Command, commands: List[cli_help.Command], words: Dic
         cases.append(f"    {command.name}) options='{names}' ;;")
         if command is cli_help.HELP:
             cases[-1] = "    help) words='@COMMANDS@' ;;"
-    arguments = {}
+    arguments: Dict[str, List[str]] = {}  # what is done: "command --option" of those that want it
     for command in commands:
         for option in long_options(command):
-            arguments.setdefault(kind(option), set()).add((option.names[-1], " ".join(option.choices)))
-    values = [f"    {name}) words='{choices}' ;;" for name, choices in sorted(arguments.get("choices", ()))]
-    values += [f"    {name}) _deepreduce_plan; return ;;" for name, _ in sorted(arguments.get("plan", ()))]
-    values += [f"    {name}) words='{' '.join(words['presets'])}' ;;" for name, _ in sorted(arguments.get("preset", ()))]
-    for what in ("file", "text"):
-        names = "|".join(name for name, _ in sorted(arguments.get(what, ())))
-        if names:
-            values.append(f"    {names}) return ;;")
+            done = {
+                "choices": f"words='{' '.join(option.choices)}'",
+                "plan": "_deepreduce_plan; return",
+                "preset": f"words='{' '.join(words['presets'])}'",
+                "file": "return",
+                "text": "return",
+            }.get(kind(option))
+            if done:
+                arguments.setdefault(done, []).append(f"'{command.name} {option.names[-1]}'")
+    values = [f"    {'|'.join(names)}) {done} ;;" for done, names in arguments.items()]
     text = (HERE / "completion.bash.in").read_text(encoding="utf-8")
     return fill(
         text,

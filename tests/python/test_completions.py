@@ -92,6 +92,23 @@ def test_bash_offers_commands_and_options(folder):
     assert bash_offers(folder, "compare", "--output", "x") == [""]  # files, by the shell
 
 
+def choices_of_commands():
+    """(command, option, its choices) of each option that has some; `--format` has others in each command."""
+    return [
+        (command.name, option.names[-1], option.choices)
+        for command in cli_help.read_program(TOOL)[1:]
+        for option in command.options
+        if option.choices
+    ]
+
+
+def test_bash_offers_the_choices_of_the_command_at_hand(folder):
+    formats = {command: choices for command, option, choices in choices_of_commands() if option == "--format"}
+    assert formats["plan"] == ["text", "json"] and "md" in formats["compare"] and "md" not in formats["codecs"]
+    for command, option, choices in choices_of_commands():
+        assert bash_offers(folder, command, option, "") == choices, (command, option)
+
+
 def test_bash_completes_the_last_stage_of_a_plan(folder):
     offered = bash_offers(folder, "compare", "--plan", "'index=golo")
     assert offered == ["index=golomb"]
@@ -117,6 +134,13 @@ def test_zsh_reads_its_script(folder):
     assert done.stdout.strip() == "_deepreduce"
 
 
+def test_zsh_has_the_choices_of_each_command_where_it_is(folder):
+    cases = dict(re.findall(r"^      (\w+)\)\n(.*?)^        ;;$", (folder / "_deepreduce").read_text(encoding="utf-8"), re.M | re.S))
+    for command, option, choices in choices_of_commands():
+        (line,) = (each for each in cases[command].splitlines() if f"{option}[" in each)
+        assert f":value:({' '.join(choices)})" in line, (command, option)
+
+
 def fish_offers(folder, line):
     done = subprocess.run(
         [shell("fish"), "--no-config", "-c", f"source {folder}/deepreduce.fish; complete -C {completions.fish_text(line)}"],
@@ -134,3 +158,9 @@ def test_fish_offers_commands_options_and_plans(folder):
     assert "index=golomb" in fish_offers(folder, "deepreduce compare --plan index=golo")
     plan = fish_offers(folder, "deepreduce encode --plan 'sparsify=topr value=log_")
     assert any(each.endswith("value=log_quant") for each in plan)
+
+
+def test_fish_offers_the_choices_of_the_command_at_hand(folder):
+    for command, option, choices in choices_of_commands():
+        for line in (f"deepreduce {command} {option} ", f"deepreduce {command} plan compare {option} "):  # files of such names
+            assert sorted(fish_offers(folder, line)) == sorted(choices), line
