@@ -27,13 +27,14 @@ namespace dr::compare {
 
 struct tensor {
   std::string input;  // the argument it came from: a file's path or a `synth:` text
-  std::string name;   // of the member, "" where the file holds one array
+  std::string name;   // of the member, as printable() has it; "" where the file holds one array
   dtype type = dtype::f32;
   std::vector<uint64_t> shape;  // () is one element
   tensor_bytes data;            // little-endian, C order
   uint64_t elements = 0;
   bool sparse = false;  // the file holds it as a sparse tensor
   std::optional<conversion> converted = {};
+  std::string raw_name = {};  // of the member, as the file has it
 };
 
 // "FILE: TENSOR: byte OFFSET: what is wrong, with the value; what to do", without OFFSET where it is no byte that is wrong. Offsets

@@ -279,13 +279,14 @@ std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& 
         bytes unpacked;
         std::tie(unpacked, own.owner) = unpack(m, how);
         tensors.push_back(parse_npy(unpacked, m.where, own));
-        tensors.back().name = printable(m.name.substr(0, m.name.size() - 4));
+        tensors.back().raw_name = m.name.substr(0, m.name.size() - 4);
       }
     } catch (const not_float& error) {
       note(how.notes, fmt::format("skipped: {}", error.what()));
       continue;
     }
     tensors.back().input = where;
+    tensors.back().name = printable(tensors.back().raw_name);
   }
   return tensors;
 }

@@ -173,23 +173,39 @@ std::vector<tensor> parse_safetensors(std::span<const std::byte> file, std::stri
     tensors.push_back(make_tensor(*found->kind, std::move(e.shape), bytes, tensor_where, data_at + e.begin, how));
     tensors.back().input = where;
     tensors.back().name = name;
+    tensors.back().raw_name = e.name;
   }
   return tensors;
 }
+
+namespace {
+
+// JSON is UTF-8. A name of an .npz may be any bytes, and is written with escapes where it is no text.
+const std::string& written_name(const tensor& t) {
+  try {
+    (void)json(t.raw_name).dump();
+    return t.raw_name;
+  } catch (const json::type_error&) {
+    return t.name;
+  }
+}
+
+}  // namespace
 
 std::string safetensors_of(std::span<const tensor> tensors) {
   auto header = nlohmann::ordered_json::object();  // (which looks for a name in all of them)
   std::set<std::string_view> names;
   uint64_t end = 0;
   for (const tensor& t : tensors) {
-    if (!names.insert(t.name).second) {
+    const std::string& name = written_name(t);
+    if (!names.insert(name).second) {
       refuse(
           t.input,
           fmt::format("two tensors are called '{}', which no .safetensors can hold; give one input at a time", t.name));
     }
     const char* const type = t.type == dtype::f32 ? "F32" : t.type == dtype::f16 ? "F16" : "BF16";
     header.get_ref<nlohmann::ordered_json::object_t&>().emplace_back(
-        t.name,
+        name,
         nlohmann::ordered_json{{"dtype", type}, {"shape", t.shape}, {"data_offsets", {end, end + t.data.size()}}});
     end += t.data.size();
   }

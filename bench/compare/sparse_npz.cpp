@@ -331,7 +331,7 @@ std::vector<sparse_group> sparse_groups(std::span<const std::string> members) {
     const std::string stem = name.substr(0, name.size() - std::string_view("values").size());
     const auto indices = numbers.find(stem + "indices"), shape = numbers.find(stem + "shape");
     if (indices == numbers.end() || shape == numbers.end()) continue;
-    groups.push_back({printable(stem.substr(0, stem.size() - !stem.empty())),
+    groups.push_back({stem.substr(0, stem.size() - !stem.empty()),
                       false,
                       {{"values", number}, {"indices", indices->second}, {"shape", shape->second}}});
   }
@@ -345,7 +345,7 @@ tensor read_sparse(const sparse_group& group, const std::function<sparse_part(si
   tensor result = group.scipy ? make_dense(read_scipy(parts), parts.at("data"), how)
                               : make_dense(read_coordinates(parts), parts.at("values"), how);
   result.input = where;
-  result.name = group.name;
+  result.raw_name = group.name;
   return result;
 }
 

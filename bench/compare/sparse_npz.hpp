@@ -17,7 +17,7 @@ namespace dr::compare {
 
 // Which members of an archive belong together.
 struct sparse_group {
-  std::string name;  // of the tensor, "" of scipy's
+  std::string name;  // of the tensor as the file has it, "" of scipy's
   bool scipy = false;
   std::map<std::string, size_t> parts;  // "indices": number of the member
 

@@ -86,7 +86,7 @@ void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
     }
     const bool only_type = same.size() == tensors.size();
     tensor all = concatenated(std::move(same));
-    all.name = only_type ? "*" : fmt::format("* ({})", name_of(type));
+    all.name = all.raw_name = only_type ? "*" : fmt::format("* ({})", name_of(type));
     out.push_back(std::move(all));
   }
 }

@@ -202,6 +202,28 @@ def test_convert_writes_what_was_read(tmp_path):
     assert "two tensors are called 'b'" in message and not (tmp_path / "x").exists()
 
 
+def test_convert_keeps_names_as_they_are_and_compare_shows_them_with_escapes(tmp_path):
+    names = ["größe", 'a b"c', "back\\slash", "\\u0041", "line\nend", "層.0/重み"]
+    numpy.savez(tmp_path / "g.npz", **{name: numpy.full(3, i, "f4") for i, name in enumerate(names)})
+    found = read(tmp_path / "g.npz", folder=tmp_path)
+    assert [found[name].tolist() for name in names] == [[i] * 3 for i in range(len(names))] and len(found) == len(names)
+    first = (tmp_path / "read.safetensors").read_bytes()
+    run("convert", tmp_path / "read.safetensors", "--output", tmp_path / "again.safetensors")
+    assert (tmp_path / "again.safetensors").read_bytes() == first
+    assert list(read(tmp_path / "read.safetensors", "--tensor", "grö*", "--tensor", "line*", folder=tmp_path)) == ["größe", "line\nend"]
+    rows = rows_of(compare(tmp_path / "again.safetensors", "--tensor", "*", plans=("index=raw value=raw",), repeat=1))
+    assert [row["tensor"] for row in rows] == [json.dumps(name)[1:-1] for name in names]
+    sparse = {"é.indices": numpy.array([1]), "é.values": numpy.ones(1, "f4"), "é.shape": numpy.array([2])}
+    numpy.savez(tmp_path / "s.npz", **sparse)
+    assert list(read(tmp_path / "s.npz", folder=tmp_path)) == ["é"]
+
+
+def test_a_name_that_is_no_text_is_written_with_escapes(tmp_path):
+    numpy.savez(tmp_path / "g.npz", xy=numpy.ones(3, "f4"))
+    (tmp_path / "g.npz").write_bytes((tmp_path / "g.npz").read_bytes().replace(b"xy.npy", b"x\xff.npy"))
+    assert list(read(tmp_path / "g.npz", folder=tmp_path)) == ["x\\ufffd"]
+
+
 # ---- .pt ----------------------------------------------------------------------------------------
 
 
