@@ -198,11 +198,13 @@ ordered_json compare_with(std::span<const json_row> rows, const ordered_json& do
   return result;
 }
 
-std::string against_text(const ordered_json& result) {
+std::string against_text(const ordered_json& result, bool markdown) {
   using enum text_table::align;
   const std::string file = result.at("old").at("file");
   std::string text;
-  for (const ordered_json& note : result.at("notes")) text += "note: " + note.get<std::string>() + '\n';
+  // In Markdown each is a paragraph: one behind the other would be joined.
+  const auto say = [&](const std::string& line) { text += markdown ? markdown_text(line) + "\n\n" : line + '\n'; };
+  for (const ordered_json& note : result.at("notes")) say("note: " + note.get<std::string>());
   std::vector<std::string> plans, subjects, verdicts;
   std::map<std::string, std::vector<std::string>> changes;
   constexpr std::pair<const char*, const char*> shown[] = {
@@ -224,19 +226,19 @@ std::string against_text(const ordered_json& result) {
   t.column("of", left, std::move(subjects));
   for (const auto& [heading, column] : shown) t.column(heading, right, std::move(changes[heading]));
   t.column("verdict", left, std::move(verdicts));
-  text += t.text("", 140);
-  text += fmt::format(
-      "Against {} (commit {}): of {} row{} {} better, {} worse, {} the same, {} mixed.\n", file,
+  text += !markdown ? t.text("", 140) : rows > 0 ? t.markdown() + '\n' : "";
+  say(fmt::format(
+      "Against {} (commit {}): of {} row{} {} better, {} worse, {} the same, {} mixed.", file,
       result.at("old").at("commit").is_string() ? result.at("old").at("commit").get<std::string>() : "unknown", rows,
       rows == 1 ? "" : "s", total.at("better").get<size_t>(), total.at("worse").get<size_t>(),
-      total.at("same").get<size_t>(), total.at("mixed").get<size_t>());
-  if (rows > 0) text += "Changes are (new - old) / old; those in parentheses are within the spread of their times.\n";
+      total.at("same").get<size_t>(), total.at("mixed").get<size_t>()));
+  if (rows > 0) say("Changes are (new - old) / old; those in parentheses are within the spread of their times.");
   for (const char* side : {"only_old", "only_new"}) {
     const std::string where = side == std::string_view("only_old") ? "in " + file : "now";
     const ordered_json& list = result.at(side);
     for (size_t i = 0; i < std::min(list.size(), listed_most); ++i)
-      text += fmt::format("only {}: {}: {}\n", where, label(list[i]), text_of(list[i], "plan"));
-    if (list.size() > listed_most) text += fmt::format("only {}: {} more rows\n", where, list.size() - listed_most);
+      say(fmt::format("only {}: {}: {}", where, label(list[i]), text_of(list[i], "plan")));
+    if (list.size() > listed_most) say(fmt::format("only {}: {} more rows", where, list.size() - listed_most));
   }
   return text;
 }

@@ -22,7 +22,7 @@ nlohmann::ordered_json compare_with(std::span<const json_row> rows, const nlohma
                                     std::span<const json_row> old_rows, const nlohmann::ordered_json& old_document,
                                     const std::string& file);
 
-std::string against_text(const nlohmann::ordered_json& result);  // a table and sentences
+std::string against_text(const nlohmann::ordered_json& result, bool markdown = false);  // a table and sentences
 
 bool any_worse(const nlohmann::ordered_json& result);  // a row, "mixed" ones too, or the total
 

@@ -56,7 +56,7 @@ std::string readable(const ordered_json& document, std::span<const row> measured
   if (document.contains("best")) {
     text += (markdown ? title("Best plans") : "") + best_text(document.at("best")) + '\n';
   }
-  if (document.contains("against")) return text + against_text(document.at("against"));
+  if (document.contains("against")) return text + against_text(document.at("against"), markdown);
   const std::vector<json_row> rows = rows_of(document);
   const std::vector<json_row> totals(document.at("totals").begin(), document.at("totals").end());
   if (!totals.empty())

@@ -93,6 +93,29 @@ std::string text_table::text(const std::string& indent, size_t widest) const {
   return all;
 }
 
+std::string text_table::markdown() const {
+  if (columns.empty()) return {};
+  std::string head, rule;
+  std::vector<std::string> lines(columns.front().cells.size());
+  for (const entry& c : columns) {
+    head += "| " + c.heading + ' ';
+    rule += c.side == align::left ? "|---" : "|--:";
+    for (size_t i = 0; i < lines.size(); ++i) lines[i] += "| " + markdown_text(c.cells[i]) + ' ';
+  }
+  std::string all = head + "|\n" + rule + "|\n";
+  for (const std::string& line : lines) all += line + "|\n";
+  return all;
+}
+
+std::string markdown_text(const std::string& text) {
+  std::string escaped;
+  for (const char c : text) {
+    if (c == '|' || c == '<' || c == '`') escaped += '\\';
+    escaped += c;
+  }
+  return escaped;
+}
+
 std::string grouped(uint64_t number) {
   std::string text = std::to_string(number);
   for (size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');

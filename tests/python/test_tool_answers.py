@@ -69,6 +69,20 @@ def test_few_rounds_call_nothing_worse_below_a_fifth(saved):
     assert result["against"]["rows"][0]["columns"]["encode_ns"]["verdict"] == "worse"
 
 
+def test_against_in_markdown_is_a_table_and_paragraphs(saved):
+    old = saved("old.json", {EXACT: times(1000, 0.01), RAW: times(10, 0.01)})
+    new = saved("new.json", {EXACT: times(2000, 0.01), LOSSY: times(10, 0.01)})
+    text = run("compare", "--from", new, "--against", old, "--format", "md").stdout.decode()
+    table, *paragraphs = text.rstrip("\n").split("\n\n")
+    head, rule, *rows = table.split("\n")
+    assert head.startswith("| plan | of | bytes |") and head.endswith("| verdict |")
+    assert set(rule) == set("|-:") and len(rows) == 2 and rows[0].startswith(f"| {EXACT} |") and rows[1].startswith("| all | 1 row |")
+    assert {line.count("|") for line in (head, rule, *rows)} == {head.count("|")}
+    assert paragraphs[0].startswith(f"Against {old} (commit ") and "1 worse" in paragraphs[0]
+    assert [each.split(":")[0] for each in paragraphs[2:]] == [f"only in {old}", "only now"]
+    assert not any("\n" in each for each in paragraphs)
+
+
 def test_no_row_says_how_near_the_nearest_is(saved):
     path = saved("rows.json", {EXACT: times(1000, 0.01, total_error=0.25)})
     done = run("compare", "--from", path, "--where", "error < 0.02")
