@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstdlib>
 
+#include "bench/compare/whole_number.hpp"
 #include "calibrate_command.hpp"
 
 namespace dr::calibrate {
@@ -45,8 +46,7 @@ void add_calibrate(CLI::App& app, calibrate_options& o) {
       ->check(CLI::Range(0, 256))
       ->type_name("N");
   app.add_option("--seed", o.seed, "Of codecs that draw random numbers; default: 0")
-      ->check(
-          [](const std::string& text) { return text.starts_with('-') ? "'" + text + "' is negative" : std::string(); })
+      ->check(compare::whole_number)
       ->type_name("N");
   app.add_option(
          "--evict", o.evicted_mib,

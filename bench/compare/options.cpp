@@ -16,6 +16,7 @@
 #include "near_name.hpp"
 #include "plan_list.hpp"
 #include "selection.hpp"
+#include "whole_number.hpp"
 
 namespace dr::compare {
 namespace {
@@ -51,11 +52,6 @@ void add_list_format(CLI::App& app, format& form) {
       ->type_name("table|json");
 }
 
-// CLI11 takes -1 for an unsigned number, as strtoull does.
-std::string no_sign(const std::string& text) {
-  return text.starts_with('-') ? "'" + text + "' is negative" : std::string();
-}
-
 // CLI::Range takes "nan" for a number within.
 std::string no_nan(const std::string& text) {
   return std::isnan(std::strtod(text.c_str(), nullptr)) ? "'" + text + "' is not a number" : std::string();
@@ -75,10 +71,10 @@ void add_run(CLI::App& app, uint32_t& threads, uint64_t& seed, uint64_t& segment
   app.add_option("--threads", threads, "Threads of the library; 0 and 1: none are started")
       ->check(CLI::Range(0, 256))
       ->type_name("N");
-  app.add_option("--seed", seed, "Of codecs that draw random numbers; default: 0")->check(no_sign)->type_name("N");
+  app.add_option("--seed", seed, "Of codecs that draw random numbers; default: 0")->check(whole_number)->type_name("N");
   app.add_option("--segment-rows", segment_rows,
                  "Cut tensors into segments of N rows, each coded for itself (a Bloom filter each); default: none")
-      ->check(no_sign)
+      ->check(whole_number)
       ->type_name("N");
 }
 
@@ -259,7 +255,7 @@ void add_decode(CLI::App& app, decode_options& o) {
       ->type_name("N");
   app.add_option("--max-elements", o.most_elements,
                  "Refuse frames of more elements, which a small file may claim; default: 1000000000")
-      ->check(no_sign)
+      ->check(whole_number)
       ->type_name("N");
   add_plugins(app, o.plugins);
 }

@@ -113,6 +113,18 @@ def test_a_link_names_the_model_in_every_table():
         assert "model" in text and "1Gb/s" in text, more
 
 
+def test_whole_numbers_of_64_bits_are_taken_and_others_refused(tmp_path):
+    plan = ("--plan", "sparsify=random(count=50) index=raw value=raw", "--output", tmp_path / "frame")
+    for option, most in (("--seed", "18446744073709551615"), ("--segment-rows", "0xffffffffffffffff")):
+        run("encode", SYNTH, *plan, option, most)
+        for wrong, sentence in (("18446744073709551616", "is above 18446744073709551615"), ("9" * 40, "is above"), ("", "is not a whole number"),
+                                ("-1", "is negative"), (" -1", "is not a whole number"), ("1e3", "Could not convert")):  # fmt: skip
+            message = refusal("encode", SYNTH, *plan, option, wrong)
+            assert sentence in message and wrong in message and option in message
+    for command in (("compare", SYNTH, "--seed"), ("calibrate", "--seed"), ("decode", tmp_path / "frame", "--output", tmp_path / "x.npy", "--max-elements")):
+        assert "'18446744073709551616' is above 18446744073709551615" in refusal(*command, "18446744073709551616")
+
+
 def test_what_is_not_known_names_what_is_near(tmp_path):
     assert "no command 'comapre'; is it 'compare'?" in refusal("comapre")
     assert "compare: no option '--paln'; is it '--plan'?" in refusal("compare", SYNTH, "--paln", EXACT)
