@@ -198,6 +198,8 @@ std::string safetensors_of(std::span<const tensor> tensors) {
   uint64_t end = 0;
   for (const tensor& t : tensors) {
     const std::string& name = written_name(t);
+    if (name == metadata)
+      refuse(t.input, "a tensor is called '__metadata__', which is no tensor in a .safetensors file; rename it");
     if (!names.insert(name).second) {
       refuse(
           t.input,

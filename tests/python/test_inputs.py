@@ -218,6 +218,13 @@ def test_convert_keeps_names_as_they_are_and_compare_shows_them_with_escapes(tmp
     assert list(read(tmp_path / "s.npz", folder=tmp_path)) == ["é"]
 
 
+def test_convert_refuses_a_tensor_of_the_name_that_the_format_keeps_for_itself(tmp_path):
+    numpy.savez(tmp_path / "g.npz", **{"w": numpy.ones(3, "f4"), "__metadata__": numpy.ones(3, "f4")})
+    message = refusal("convert", tmp_path / "g.npz", "--output", tmp_path / "x")
+    assert "'__metadata__'" in message and "rename it" in message and not (tmp_path / "x").exists()
+    assert list(read(tmp_path / "g.npz", "--flat", folder=tmp_path)) == ["*"]
+
+
 def test_a_name_that_is_no_text_is_written_with_escapes(tmp_path):
     numpy.savez(tmp_path / "g.npz", xy=numpy.ones(3, "f4"))
     (tmp_path / "g.npz").write_bytes((tmp_path / "g.npz").read_bytes().replace(b"xy.npy", b"x\xff.npy"))
