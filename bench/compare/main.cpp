@@ -1,4 +1,5 @@
 // The tool `deepreduce`: see --help. Exit status: 0 fine, 1 a codec or a check failed, 2 usage, input or output.
+#include <fmt/core.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -83,6 +84,12 @@ int run(const decode_options& o) {
   return fine;
 }
 
+void refuse_terminal(const char* command, const char* what, const std::string& output) {
+  if (output.empty() && ::isatty(STDOUT_FILENO) != 0)
+    throw usage_error(
+        fmt::format("{}: {} is bytes, and standard output is a terminal: --output FILE, or > FILE", command, what));
+}
+
 int run(const encode_options& o) {
   load_plugins(o.plugins);
   const plan method = parse_plan(o.plan);
@@ -101,8 +108,7 @@ int run(const encode_options& o) {
   call.seed = call.private_seed = o.seed;
   call.segment_rows = o.segment_rows;
   call.flags = tensors.size() == 1 ? 0 : DR_CALL_LIST;
-  if (o.output.empty() && ::isatty(STDOUT_FILENO) != 0)
-    throw usage_error("encode: a frame is bytes, and standard output is a terminal: --output FILE, or > FILE");
+  refuse_terminal("encode", "a frame", o.output);
   context context(o.threads);
   const std::vector<std::byte> frame = context.encode(method, sources, &call);
   write_output(o.output, {reinterpret_cast<const char*>(frame.data()), frame.size()});
@@ -110,6 +116,7 @@ int run(const encode_options& o) {
 }
 
 int run(convert_options o) {
+  refuse_terminal("convert", "a .safetensors file", o.output);
   console console;
   if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // each by itself, small ones, too
   const std::string file = safetensors_of(read_subjects(o.subjects, console));

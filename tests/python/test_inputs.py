@@ -225,6 +225,15 @@ def test_convert_refuses_a_tensor_of_the_name_that_the_format_keeps_for_itself(t
     assert list(read(tmp_path / "g.npz", "--flat", folder=tmp_path)) == ["*"]
 
 
+def test_bytes_are_not_written_to_a_terminal(tmp_path):
+    numpy.save(tmp_path / "x.npy", numpy.ones(3, "f4"))
+    for words in (("convert",), ("encode", "--plan", "index=raw value=raw")):
+        ours, theirs = os.openpty()
+        done = subprocess.run([TOOL, *words, tmp_path / "x.npy"], stdout=theirs, stderr=subprocess.PIPE, timeout=120)
+        os.close(theirs), os.close(ours)
+        assert done.returncode == 2 and words[0].encode() in done.stderr and b"standard output is a terminal" in done.stderr
+
+
 def test_a_name_that_is_no_text_is_written_with_escapes(tmp_path):
     numpy.savez(tmp_path / "g.npz", xy=numpy.ones(3, "f4"))
     (tmp_path / "g.npz").write_bytes((tmp_path / "g.npz").read_bytes().replace(b"xy.npy", b"x\xff.npy"))
