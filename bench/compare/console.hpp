@@ -32,6 +32,13 @@ inline std::string duration_text(double seconds) {
   return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
 }
 
+// Names of files, and in files, are for no terminal to obey.
+inline std::string without_controls(std::string text) {
+  for (char& c : text)
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
+  return text;
+}
+
 class console {
  public:
   console() = default;
@@ -52,14 +59,14 @@ class console {
   void progress(const std::string& text) {
     if (noted_signal != 0) throw interrupted{static_cast<int>(noted_signal)};
     if (!terminal) return;
-    std::string line = place.empty() ? text : "[" + place + left() + "] " + text;
+    const std::string line = without_controls(place.empty() ? text : "[" + place + left() + "] " + text);
     std::fprintf(stderr, "\r\033[K%.100s", line.c_str());
     std::fflush(stderr);
     shown = true;
   }
   void line(const std::string& text) {
     clear();
-    std::fprintf(stderr, "deepreduce: %s\n", text.c_str());
+    std::fprintf(stderr, "deepreduce: %s\n", without_controls(text).c_str());
   }
   void clear() {
     if (shown) std::fputs("\r\033[K", stderr);

@@ -156,6 +156,6 @@ int main(int argc, char** argv) {
   } catch (const std::exception& e) {
     message = e.what();
   }
-  std::fprintf(stderr, "deepreduce: %s\n", message.c_str());
+  std::fprintf(stderr, "deepreduce: %s\n", without_controls(message).c_str());
   return status;
 }

@@ -4,6 +4,7 @@
 
 #include "against.hpp"
 #include "best.hpp"
+#include "console.hpp"
 #include "document.hpp"
 #include "html_report.hpp"
 #include "report.hpp"
@@ -19,13 +20,6 @@ std::vector<std::string> row_columns() {
   const ordered_json none = to_json(row{});
   for (const auto& cell : none.items()) columns.push_back(cell.key());
   return columns;
-}
-
-// Names in a file are for no terminal to obey.
-std::string without_controls(std::string text) {
-  for (char& c : text)
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
-  return text;
 }
 
 std::string failures_text(const ordered_json& failures) {

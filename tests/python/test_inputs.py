@@ -234,6 +234,15 @@ def test_bytes_are_not_written_to_a_terminal(tmp_path):
         assert done.returncode == 2 and words[0].encode() in done.stderr and b"standard output is a terminal" in done.stderr
 
 
+def test_a_files_name_cannot_steer_the_terminal(tmp_path):
+    numpy.save(tmp_path / "\x1b[31mred.npy", numpy.arange(3))
+    numpy.save(tmp_path / "x.npy", numpy.ones(3, "f4"))
+    note = run("convert", tmp_path, "--output", tmp_path / "o").stderr
+    error = refusal("convert", tmp_path / "\x1b[31mred.npy").encode()
+    for text in (note, error):
+        assert b"?[31mred.npy" in text and b"\x1b" not in text
+
+
 def test_a_name_that_is_no_text_is_written_with_escapes(tmp_path):
     numpy.savez(tmp_path / "g.npz", xy=numpy.ones(3, "f4"))
     (tmp_path / "g.npz").write_bytes((tmp_path / "g.npz").read_bytes().replace(b"xy.npy", b"x\xff.npy"))
