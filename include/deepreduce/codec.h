@@ -101,11 +101,11 @@ enum { DR_PARAM_INT = 1, DR_PARAM_REAL = 2, DR_PARAM_CHOICE = 3 };
 
 typedef struct dr_param {
   size_t struct_size;
-  const char *name, *summary;
+  const char *name, *summary; /* each parameter of a codec has another name */
   dr_param_type type;
   uint32_t required;       /* 1: the plan must give it */
   double minimum, maximum; /* inclusive; of the number */
-  double fallback;         /* the default (a choice: its position), unless required */
+  double fallback;         /* the default, in the range (a choice: its position, from 0), unless required */
   const char *choices;     /* of a choice: "p0|leftmost" */
 } dr_param;
 
@@ -278,7 +278,7 @@ typedef struct dr_ops {
 
 typedef struct dr_codec {
   size_t struct_size;
-  const char *name, *summary; /* name: [a-z][a-z0-9_]* */
+  const char *name, *summary; /* name: [a-z][a-z0-9_]*; "auto" is reserved */
   uint32_t id;                /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
   uint32_t traits;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <charconv>
+#include <cmath>
 #include <cstring>
 #include <iterator>
 #include <mutex>
@@ -47,11 +49,53 @@ bool same_name(const dr_codec& a, const dr_codec& b) { return a.role == b.role &
 // How far apart the structs of an array are: the first says it, and an absurd distance is refused there.
 size_t stride_of(const void* first) { return std::min(size_of_struct(first), struct_size_max); }
 
+// Shortest, and never of the locale.
+struct number_text {
+  char text[32] = {};
+  explicit number_text(double number) { std::to_chars(text, text + sizeof text - 1, number); }
+};
+
+size_t choices_of(const char* choices) {
+  return 1 + static_cast<size_t>(std::count(choices, choices + std::strlen(choices), '|'));
+}
+
+dr_status check_param(const dr_codec& c, size_t i, dr_error& error) {
+  const dr_param& p = *dr_param_at(c.params, i);
+  if (const dr_status s = check_struct(&p, sizeof(dr_param), sizeof p, stride_of(c.params), "codec: parameter", error))
+    return s;
+  const bool choice = p.type == DR_PARAM_CHOICE;
+  if (!valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
+      (!choice && !(p.minimum <= p.maximum)))
+    return fail(error, DR_E_ARGUMENT, "codec %s: parameter %zu is malformed (name, type, range or choices)", c.name, i);
+  for (size_t j = 0; j < i; ++j)
+    if (std::strcmp(dr_param_at(c.params, j)->name, p.name) == 0)
+      return fail(error, DR_E_ARGUMENT, "codec %s: parameters %zu and %zu are both called %s", c.name, j, i, p.name);
+  if (p.required) return DR_OK;  // it has no default
+  const number_text number(p.fallback);
+  const bool whole = p.fallback == std::floor(p.fallback);
+  if (choice) {
+    const size_t n = choices_of(p.choices);
+    if (whole && p.fallback >= 0 && p.fallback < static_cast<double>(n)) return DR_OK;
+    return fail(error, DR_E_ARGUMENT, "codec %s: parameter %s: default %s is no position among its %zu choices, %s",
+                c.name, p.name, number.text, n, p.choices);
+  }
+  if (!(p.fallback >= p.minimum && p.fallback <= p.maximum))
+    return fail(error, DR_E_ARGUMENT, "codec %s: parameter %s: default %s is not in %s … %s", c.name, p.name,
+                number.text, number_text(p.minimum).text, number_text(p.maximum).text);
+  if (p.type == DR_PARAM_INT && !whole)
+    return fail(error, DR_E_ARGUMENT, "codec %s: parameter %s: default %s is not an integer", c.name, p.name,
+                number.text);
+  return DR_OK;
+}
+
 dr_status check(const dr_codec* c, dr_error& error) {
   if (!c) return fail(error, DR_E_ARGUMENT, "codec is NULL");
   if (const dr_status s = check_struct(c, sizeof(dr_codec), sizeof *c, struct_size_max, "codec", error)) return s;
   if (!valid_name(c->name))
     return fail(error, DR_E_ARGUMENT, "codec %u: name is not [a-z][a-z0-9_]* of at most 48 characters", c->id);
+  // index=auto and value=auto choose among codecs (pipeline/bind.cpp). In every role, so that the word keeps one meaning.
+  if (std::strcmp(c->name, "auto") == 0)
+    return fail(error, DR_E_ARGUMENT, "codec auto, id 0x%x: the name is reserved: plans choose a codec by it", c->id);
   if (c->role < DR_ROLE_INDEX || c->role > DR_ROLE_BYTES)
     return fail(error, DR_E_UNSUPPORTED, "codec %s: role %u cannot be registered (index, value, order and bytes can)",
                 c->name, c->role);
@@ -93,18 +137,8 @@ dr_status check(const dr_codec* c, dr_error& error) {
     if (!f.name || f.minimum > f.maximum || f.fallback < f.minimum || f.fallback > f.maximum)
       return fail(error, DR_E_ARGUMENT, "codec %s: wire field %zu: default is not in its range", c->name, i);
   }
-  for (size_t i = 0; i < c->param_count; ++i) {
-    const dr_param& p = *dr_param_at(c->params, i);
-    if (const dr_status s =
-            check_struct(&p, sizeof(dr_param), sizeof p, stride_of(c->params), "codec: parameter", error))
-      return s;
-    const bool choice = p.type == DR_PARAM_CHOICE;
-    if (!valid_name(p.name) || p.type < DR_PARAM_INT || p.type > DR_PARAM_CHOICE || (choice && !p.choices) ||
-        (!choice && !(p.minimum <= p.maximum)) ||
-        (!choice && !p.required && !(p.fallback >= p.minimum && p.fallback <= p.maximum)))
-      return fail(error, DR_E_ARGUMENT, "codec %s: parameter %zu is malformed (name, type, range or default)", c->name,
-                  i);
-  }
+  for (size_t i = 0; i < c->param_count; ++i)
+    if (const dr_status s = check_param(*c, i, error)) return s;
   return DR_OK;
 }
 

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
+#include <utility>
 
 #include "client.hpp"
 
@@ -184,4 +185,86 @@ TEST_CASE(
   refused([](k c) { c.codec.known.fields = nullptr; }, DR_E_ARGUMENT, "fields is NULL");
   refused([](k c) { c.codec.known.param_count = 33; }, DR_E_ARGUMENT, "33");
   refused([](k c) { c.codec.known.params = nullptr, c.codec.known.param_count = SIZE_MAX; }, DR_E_ARGUMENT, "params");
+}
+
+TEST_CASE("a codec that is called auto, or whose parameters contradict themselves, is refused by name and value") {
+  const size_t before = dr_codec_count();
+  const auto refused = [&](auto change, const std::vector<std::string>& parts) {
+    candidate k;
+    change(k);
+    dr_error error{};
+    error.struct_size = sizeof error;
+    CHECK(dr_codec_register(&k.codec.known, &error) == DR_E_ARGUMENT);
+    INFO(std::string(error.message));
+    for (const std::string& part : parts) {
+      CAPTURE(part);
+      CHECK(std::string(error.message).find(part) != std::string::npos);
+    }
+    CHECK(dr_codec_count() == before);
+  };
+  using k = candidate&;
+  for (const dr_role role : {DR_ROLE_INDEX, DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_BYTES})
+    refused(
+        [&](k c) {
+          c.codec.known.name = "auto";
+          c.codec.known.role = role;
+          c.codec.known.forms = 1u << DR_FORM_LIST;
+        },
+        {"codec auto", "reserved"});
+  refused([](k c) { c.params[1].known.name = "x"; }, {"codec never_registered", "parameters 0 and 1", "called x"});
+  // Of the first and of the second: they are apart by the struct_size of the first.
+  for (size_t i : {0u, 1u}) {
+    const std::string name = i ? "parameter y" : "parameter x";
+    const auto choice = [&](k c, double position) {
+      c.params[i].known.type = DR_PARAM_CHOICE;
+      c.params[i].known.choices = "p0|leftmost";
+      c.params[i].known.fallback = position;
+    };
+    for (const auto& [position, said] : {std::pair{2.0, "default 2"},
+                                         {-1.0, "default -1"},
+                                         {0.5, "default 0.5"},
+                                         {static_cast<double>(NAN), "nan"},
+                                         {1e300, "1e+300"}})
+      refused([&](k c) { choice(c, position); }, {"codec never_registered", name, said, "p0|leftmost"});
+    for (const auto& [number, said] : {std::pair{2.5, "default 2.5 is not an integer"},
+                                       {4.9999999999999991, "default 4.999999999999999 is not an integer"},
+                                       {6.0, "default 6 is not in 0 … 5"},
+                                       {static_cast<double>(NAN), "nan"}})
+      refused([&](k c) { c.params[i].known.fallback = number; }, {"codec never_registered", name, said});
+  }
+}
+
+TEST_CASE("what is refused of a plug-in's parameters holds of those that the library lists") {
+  load_wider();
+  for (size_t i = 0; i < dr_codec_count(); ++i) {
+    const dr_codec& c = *dr_codec_at(i);
+    INFO(std::string(c.name));
+    CHECK(c.name != std::string("auto"));
+    for (size_t j = 0; j < c.param_count; ++j) {
+      const dr_param& p = *dr_param_at(c.params, j);
+      INFO(std::string(p.name));
+      for (size_t m = 0; m < j; ++m) CHECK(dr_param_at(c.params, m)->name != std::string(p.name));
+      if (p.required) continue;
+      if (p.type != DR_PARAM_REAL) CHECK(p.fallback == std::floor(p.fallback));
+      const std::string choices = p.type == DR_PARAM_CHOICE ? p.choices : "";
+      const auto bars = static_cast<double>(std::count(choices.begin(), choices.end(), '|'));
+      CHECK(p.fallback >= (choices.empty() ? p.minimum : 0));
+      CHECK(p.fallback <= (choices.empty() ? p.maximum : bars));
+    }
+  }
+}
+
+TEST_CASE("a required parameter has no default, so any number stands there") {
+  candidate k;
+  k.params[0].known.required = 1;
+  k.params[0].known.fallback = 2.5;
+  k.params[1].known.required = 1;
+  k.params[1].known.type = DR_PARAM_CHOICE;
+  k.params[1].known.choices = "p0|leftmost";
+  k.params[1].known.fallback = -1;
+  k.codec.known.name = "qsgd";  // refused for this alone, and last
+  dr_error error{};
+  error.struct_size = sizeof error;
+  CHECK(dr_codec_register(&k.codec.known, &error) == DR_E_ARGUMENT);
+  CHECK(std::string(error.message).find("taken") != std::string::npos);
 }
