@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <string_view>
+#include <unordered_map>
 
 #include "pipeline/encode.hpp"
 #include "pipeline/row_bounds.hpp"
@@ -33,6 +35,26 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
   return DR_OK;
 }
 
+// The plans of a batch, each once: those of one text are one, whatever handles they come by.
+class plan_list {
+ public:
+  explicit plan_list(std::vector<std::shared_ptr<const plan>>& kept) : kept_(kept) {}
+
+  // The first of them that is equal. Most often it is that of the tensor before.
+  const plan* add(const std::shared_ptr<const plan>& p) {
+    if (p.get() == given_) return found_;
+    const auto [place, is_new] = by_text_.try_emplace(p->text, p.get());
+    if (is_new) kept_.push_back(p);
+    given_ = p.get();
+    return found_ = place->second;
+  }
+
+ private:
+  std::vector<std::shared_ptr<const plan>>& kept_;
+  std::unordered_map<std::string_view, const plan*> by_text_;
+  const plan *given_ = nullptr, *found_ = nullptr;
+};
+
 }  // namespace
 
 dr_status prepare(const batch_request& request, std::span<const tensor_view> tensors,
@@ -41,17 +63,18 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
   out.workers = request.workers;
   out.segment_rows = request.segment_rows;
   if (tensors.size() > UINT32_MAX / 2) return fail(error, DR_E_ARGUMENT, "%zu tensors in a batch", tensors.size());
+  plan_list methods(out.plans);
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (const dr_status s = read_shape(tensors[i], i, out.shapes.emplace_back(), error)) return s;
-    const auto& p = plans[i] ? plans[i] : request.method;
-    if (!p) return bad_tensor(error, i, DR_E_ARGUMENT, 0, "neither the tensor nor the call has a plan");
+    const auto& own = plans[i] ? plans[i] : request.method;
+    if (!own) return bad_tensor(error, i, DR_E_ARGUMENT, 0, "neither the tensor nor the call has a plan");
+    const plan* const p = methods.add(own);
     if (p->transforms())
       return bad_tensor(error, i, DR_E_UNSUPPORTED, 0,
                         "`%s` makes factors, not frames: dr_transform_create or an exchange takes it", p->text.c_str());
-    if (std::find(out.plans.begin(), out.plans.end(), p) == out.plans.end()) out.plans.push_back(p);
     const tensor_shape& shape = out.shapes.back();
     if (p->votes) out.votes.resize(tensors.size()), out.votes[i] = 1;
-    const bool joins = i > 0 && p->flat && out.units.back().method == p.get();
+    const bool joins = i > 0 && p->flat && out.units.back().method == p;
     if (p->flat && (shape.sparse() || shape.width != 1))
       return bad_tensor(error, i, DR_E_ARGUMENT, shape.width, "bucket=flat requires dense tensors of width 1");
     if (joins) {
@@ -62,7 +85,7 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
       u.universe += shape.universe;
     } else {
       out.units.push_back({static_cast<uint32_t>(i), 1, 0, 0, shape.dtype, shape.width,
-                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p.get(), false});
+                           shape.sparse() && !p->keeps_feedback(), shape.universe, 0, 0, 0, p, false});
     }
   }
   for (unit& u : out.units) {

@@ -61,7 +61,7 @@ struct batch_row {
 };
 
 struct batch {
-  std::vector<std::shared_ptr<const plan>> plans;  // kept alive
+  std::vector<std::shared_ptr<const plan>> plans;  // kept alive; of one text the first alone
   std::vector<tensor_shape> shapes;
   std::vector<unit> units;
   std::vector<batch_row> rows;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdlib>
+#include <memory>
 #include <thread>
 
 #include "abi/segmented.hpp"
@@ -332,4 +333,38 @@ TEST_CASE("a small support that is replaced and a large one that is kept share a
   INFO(c.error());
   REQUIRE(s == DR_OK);
   CHECK(std::count_if(y.begin(), y.end(), [](float v) { return v != 0; }) == 4000);
+}
+
+TEST_CASE("plans of one text are one plan, by whatever handles they come: the same frame, however many there are") {
+  constexpr size_t n = 20000;  // more than a frame has room for
+  client::context c;
+  const floats g = client::laplace(12, 1);
+  std::vector<std::unique_ptr<client::plan>> handles;
+  for (size_t i = 0; i < n; ++i)
+    handles.push_back(std::make_unique<client::plan>(i % 2 ? "index=golomb value=qsgd" : "value=qsgd  index=golomb"));
+  const client::plan other("index=rice value=qsgd");
+  for (const uint64_t segment_rows : {uint64_t{0}, uint64_t{5}})
+    for (const size_t tensors : {size_t{2}, n}) {
+      CAPTURE(segment_rows);
+      CAPTURE(tensors);
+      dr_call call{};
+      call.segment_rows = segment_rows;
+      std::vector<dr_tensor> one(tensors, client::dense(g)), many(one);
+      for (size_t i = 0; i < tensors; ++i) {
+        one[i].plan = handles[0]->handle;
+        many[i].plan = handles[i]->handle;
+      }
+      one[1].plan = many[1].plan = other.handle;  // and between them another one
+      const bytes expected = client::encode(c, "index=raw", one, call);
+      const bytes frame = client::encode(c, "index=raw", many, call);
+      CHECK(frame == expected);
+      dr_frame_info info{};
+      client::inspect(frame, &info);
+      CHECK(info.plans == 2);
+    }
+  std::vector<dr_tensor> flat(2, client::dense(g));
+  const client::plan a("index=golomb bucket=flat"), b("bucket=flat index=golomb");
+  flat[0].plan = a.handle;
+  flat[1].plan = b.handle;
+  CHECK(client::encode(c, "index=raw", flat) == client::encode(c, "index=golomb bucket=flat", {flat[0], flat[0]}));
 }
