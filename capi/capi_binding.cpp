@@ -13,8 +13,13 @@ struct dr_binding : dr::bound_batch {
   dr_tensor_out* told = nullptr;
   size_t told_stride = 0;
 
-  dr_status run(dr::decode_request request, const dr_decode_options* options, dr_result* result) {
-    return dr::with_result(context, where, result, [&]() -> dr_status {
+  dr_status run(dr::decode_request request, const dr_decode_options* options, dr_result* result, const char* verb) {
+    return dr::with_result(context, !where.where, result, [&]() -> dr_status {
+      if (!decodes)
+        return fail(context.error, DR_E_ARGUMENT, "binding: created without outputs, so it cannot %s", verb);
+      if (request.frames.size() > frames)
+        return fail(context.error, DR_E_ARGUMENT, "k: %zu frames; the binding was created for at most %zu",
+                    request.frames.size(), frames);
       dr_decode_options option;
       if (const dr_status s = dr::read_options(options, option, context.error)) return s;
       request.adds = dr::adds(request, option);
@@ -69,13 +74,15 @@ void dr_binding_destroy(dr_binding* binding) { delete binding; }
 dr_status dr_binding_encode(dr_binding* binding, const dr_call* call, void* frame, size_t capacity, dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;
   dr_binding& b = *binding;
-  if (!b.encodes) return fail(b.context.error, DR_E_ARGUMENT, "binding: created without tensors, so it cannot encode");
   const auto find_place = [&](dr::target& t) {
     t = b.where;
     return DR_OK;
   };
-  return dr::run_call(b.context, {call, b.tensors.size(), frame, capacity, result}, find_place,
+  return dr::run_call(b.context, {call, b.batch.shapes.size(), frame, capacity, result}, !b.where.where, find_place,
                       [&](const dr_call& read, dr::encode_request& request, dr::encode_result& made) -> dr_status {
+                        if (!b.encodes)
+                          return fail(b.context.error, DR_E_ARGUMENT,
+                                      "binding: created without tensors, so it cannot encode");
                         if (const dr_status s = dr::check_repeated(b.batch, read, b.tensors, b.context.error)) return s;
                         return b.encode(request, made);
                       });
@@ -84,20 +91,12 @@ dr_status dr_binding_encode(dr_binding* binding, const dr_call* call, void* fram
 dr_status dr_binding_decode(dr_binding* binding, const void* frame, size_t size, const dr_decode_options* options,
                             dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;
-  return in_context(&binding->context, [&](dr::context& c) -> dr_status {
-    if (!binding->decodes) return fail(c.error, DR_E_ARGUMENT, "binding: created without outputs, so it cannot decode");
-    const dr_bytes bytes{frame, size};
-    return binding->run(dr::decode_of(bytes), options, result);
-  });
+  const dr_bytes bytes{frame, size};
+  return binding->run(dr::decode_of(bytes), options, result, "decode");
 }
 
 dr_status dr_binding_merge(dr_binding* binding, const dr_bytes* frames, const float* weights, size_t k,
                            const dr_decode_options* options, dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;
-  return in_context(&binding->context, [&](dr::context& c) -> dr_status {
-    if (!binding->decodes) return fail(c.error, DR_E_ARGUMENT, "binding: created without outputs, so it cannot merge");
-    if (k > binding->frames)
-      return fail(c.error, DR_E_ARGUMENT, "k: %zu frames; the binding was created for at most %zu", k, binding->frames);
-    return binding->run({{frames, k}, weights}, options, result);
-  });
+  return binding->run({{frames, k}, weights}, options, result, "merge");
 }

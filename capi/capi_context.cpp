@@ -1,4 +1,7 @@
 // Versions, contexts, plans, codecs; and the structs that the other files of this folder read.
+#include <algorithm>
+#include <cstring>
+
 #include "api/library.hpp"
 #include "capi/handles.hpp"
 #include "core/registry.hpp"
@@ -16,6 +19,15 @@ dr_status read_place(const dr_place* place, target& out, dr_error& error) {
   out.stream = p.stream;
   out.allows_host = p.flags & DR_PLACE_ALLOW_HOST;
   return find_device(p, out.where, error);
+}
+
+bool is_cpu(const dr_place* place) {
+  if (!place) return true;
+  dr_place p{};
+  const size_t size = size_of_struct(place);
+  if (size < struct_size_min || size > struct_size_max) return false;
+  std::memcpy(&p, place, std::min(size, sizeof p));
+  return p.kind == DR_PLACE_CPU;
 }
 
 dr_status check_place(const dr_batch* batch, const target& t, dr_error& error) {

@@ -27,12 +27,14 @@ dr_status decode_frames(dr_context& c, const dr_place* place, dr::decode_request
 }
 
 // The common part of dr_batch_decode and dr_batch_merge.
-dr_status decode_batch(dr_context& c, const dr_batch* batch, const dr_place* place, dr::decode_request request,
+dr_status decode_batch(dr_context* context, const dr_batch* batch, const dr_place* place, dr::decode_request request,
                        const dr_decode_options* options, dr_tensor_out* outs, size_t stride, size_t n,
                        const dr::prepared_memory& memory, dr_result* result) {
-  dr::target target;
-  if (const dr_status s = dr::read_place(place, target, c.error)) return s;
-  return dr::with_result(c, target, result, [&]() -> dr_status {
+  if (!context) return DR_E_ARGUMENT;
+  dr_context& c = *context;
+  return dr::with_result(c, dr::is_cpu(place), result, [&]() -> dr_status {
+    dr::target target;
+    if (const dr_status s = dr::read_place(place, target, c.error)) return s;
     if (const dr_status s = dr::check_place(batch, target, c.error)) return s;
     if (const dr_status s = dr::read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
     dr_decode_options option;
@@ -57,20 +59,16 @@ dr_status dr_batch_merge_workspace(const dr_batch* batch, size_t k, size_t* byte
 dr_status dr_batch_decode(dr_context* context, const dr_batch* batch, const dr_place* place, const void* frame,
                           size_t size, const dr_decode_options* options, dr_tensor_out* outs, size_t stride, size_t n,
                           void* workspace, size_t workspace_size, dr_result* result) {
-  return in_context(context, [&](dr_context& c) {
-    const dr_bytes bytes{frame, size};
-    return decode_batch(c, batch, place, dr::decode_of(bytes), options, outs, stride, n, {workspace, workspace_size},
-                        result);
-  });
+  const dr_bytes bytes{frame, size};
+  return decode_batch(context, batch, place, dr::decode_of(bytes), options, outs, stride, n,
+                      {workspace, workspace_size}, result);
 }
 
 dr_status dr_batch_merge(dr_context* context, const dr_batch* batch, const dr_place* place, const dr_bytes* frames,
                          const float* weights, size_t k, const dr_decode_options* options, dr_tensor_out* outs,
                          size_t stride, size_t n, void* workspace, size_t workspace_size, dr_result* result) {
-  return in_context(context, [&](dr_context& c) {
-    return decode_batch(c, batch, place, {{frames, k}, weights}, options, outs, stride, n, {workspace, workspace_size},
-                        result);
-  });
+  return decode_batch(context, batch, place, {{frames, k}, weights}, options, outs, stride, n,
+                      {workspace, workspace_size}, result);
 }
 
 dr_status dr_decode(dr_context* context, const dr_place* place, const void* frame, size_t size,

@@ -40,19 +40,18 @@ dr_status place_batch(dr_context& c, const dr_plan* plan, const dr_place* place,
 
 }  // namespace
 
-dr_status dr::read_call(const encode_arguments& a, dr_call& c, encode_request& out, dr_error& error) {
-  const bool on_device = out.where.where;
+dr_status dr::read_call(const encode_arguments& a, bool on_cpu, dr_call& c, encode_request& out, dr_error& error) {
   out.frame = static_cast<uint8_t*>(a.frame);
   out.capacity = a.capacity;
   out.result = a.result;
-  if (dr_result told; !on_device)
-    if (const dr_status s = read_struct(a.result, "result", told, error)) return s;
   if (const dr_status s = read_struct(a.call, "call", c, error)) return s;
   out.call = {c.step, c.seed, c.private_seed, c.tag, c.flags, c.trace, c.trace_user, c.faults, c.fault_stride};
+  if (dr_result told; on_cpu)
+    if (const dr_status s = read_struct(a.result, "result", told, error)) return s;
   if ((c.flags & ~call_flags) || c.reserved)
     return fail(error, DR_E_UNSUPPORTED, "call: unknown flags 0x%x, or reserved is not 0", c.flags);
-  if (!a.frame && (a.capacity || on_device)) return fail(error, DR_E_ARGUMENT, "frame is NULL");
-  if ((c.flags & DR_CALL_FIT) && on_device)
+  if (!a.frame && (a.capacity || !on_cpu)) return fail(error, DR_E_ARGUMENT, "frame is NULL");
+  if ((c.flags & DR_CALL_FIT) && !on_cpu)
     return fail(error, DR_E_UNSUPPORTED, "call: DR_CALL_FIT has no path on a GPU");
   return c.faults ? clear_faults(c, a.tensors, error) : DR_OK;
 }
@@ -70,7 +69,7 @@ void dr::finish_call(const encode_arguments& a, const encode_request& request, d
                      const encode_result& made, const dr_error& error) {
   dr_result result = result_of(status, made, error);
   if (status) result.size = write_failure(request, status, error);
-  if (a.result && size_of_struct(a.result) >= struct_size_min) write_struct(result, a.result);
+  tell(a.result, result);
 }
 
 dr_status dr_bound(dr_context* context, const dr_plan* plan, const dr_call* call, const dr_place* place,
@@ -91,7 +90,8 @@ dr_status dr_encode(dr_context* context, const dr_plan* plan, const dr_call* cal
   if (!context) return DR_E_ARGUMENT;
   dr_context& c = *context;
   return dr::run_call(
-      c, {call, n, frame, capacity, result}, [&](dr::target& t) { return dr::read_place(place, t, c.error); },
+      c, {call, n, frame, capacity, result}, dr::is_cpu(place),
+      [&](dr::target& t) { return dr::read_place(place, t, c.error); },
       [&](const dr_call& read, const dr::encode_request& request, dr::encode_result& made) -> dr_status {
         if (const dr_status s = dr::read_tensors(list, stride, n, c.tensors, c.error)) return s;
         return dr::encode_list(c, c.request_for(method_of(plan), read.segment_rows), request, made);
@@ -129,7 +129,8 @@ dr_status dr_batch_encode(dr_context* context, const dr_batch* batch, const dr_c
   if (!context) return DR_E_ARGUMENT;
   dr_context& c = *context;
   return dr::run_call(
-      c, {call, n, frame, capacity, result}, [&](dr::target& t) { return dr::read_place(place, t, c.error); },
+      c, {call, n, frame, capacity, result}, dr::is_cpu(place),
+      [&](dr::target& t) { return dr::read_place(place, t, c.error); },
       [&](const dr_call& read, const dr::encode_request& request, dr::encode_result& made) -> dr_status {
         if (const dr_status s = dr::check_place(batch, request.where, c.error)) return s;
         if (reinterpret_cast<uintptr_t>(workspace) % dr::arena::alignment)

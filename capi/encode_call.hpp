@@ -15,7 +15,7 @@ struct encode_arguments {
 };
 
 // Reads the call and its result, and clears its faults.
-dr_status read_call(const encode_arguments& a, dr_call& call, encode_request& out, dr_error& error);
+dr_status read_call(const encode_arguments& a, bool on_cpu, dr_call& call, encode_request& out, dr_error& error);
 // ARGUMENT: the call differs from the prepared batch.
 dr_status check_repeated(const placed_batch& batch, const dr_call& call, std::span<const dr_tensor> tensors,
                          dr_error& error);
@@ -23,21 +23,23 @@ dr_status check_repeated(const placed_batch& batch, const dr_call& call, std::sp
 void finish_call(const encode_arguments& a, const encode_request& request, dr_status status, const encode_result& made,
                  const dr_error& error);
 
-// Finds the place, reads the call and runs encode(call, request, made). On a device the kernels fill the result; an
-// error before their launch is in the status alone.
+// Reads the call, finds the place and runs encode(call, request, made). The call comes first: it says whether a failure
+// of the others is to be a status frame. On a device the kernels fill the result; an error before their launch is in
+// the status alone.
 template <class Place, class Encode>
-dr_status run_call(context& c, const encode_arguments& a, Place&& find_place, Encode&& encode) noexcept {
+dr_status run_call(context& c, const encode_arguments& a, bool on_cpu, Place&& find_place, Encode&& encode) noexcept {
   dr_call call{};
   encode_request request;
   encode_result made;
   const dr_status status = guarded(c.error, [&]() -> dr_status {
+    const dr_status read = read_call(a, on_cpu, call, request, c.error);
     if (c.lost()) [[unlikely]]
       return c.fail_lost();
+    if (read) return read;
     if (const dr_status s = find_place(request.where)) return s;
-    if (const dr_status s = read_call(a, call, request, c.error)) return s;
     return encode(call, request, made);
   });
-  if (!request.where.where) finish_call(a, request, status, made, c.error);
+  if (on_cpu) finish_call(a, request, status, made, c.error);
   return status;
 }
 

@@ -70,6 +70,9 @@ void write_array(const std::vector<T>& from, T* to, size_t stride) {
 
 // Where a call runs. DEVICE, UNSUPPORTED.
 dr_status read_place(const dr_place* place, target& out, dr_error& error);
+// Whether a place, though it may be refused, is the CPU: then frame and result are in host memory. Of a struct that
+// cannot be read nobody knows.
+bool is_cpu(const dr_place* place);
 // ARGUMENT: no batch, or one that was prepared for another place.
 dr_status check_place(const dr_batch* batch, const target& t, dr_error& error);
 dr_status read_tensors(const dr_tensor* from, size_t stride, size_t n, tensor_list& out, dr_error& error);
@@ -77,15 +80,23 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
 
 inline std::shared_ptr<const plan> method_of(const dr_plan* plan) { return plan ? plan->bound : nullptr; }
 
-// Runs a decode. On the CPU it sets the caller's result; on a device the kernels fill it, and an error before their
-// launch is in the status alone.
+// On the CPU: sets the caller's result, if it is one.
+inline void tell(dr_result* to, const dr_result& result) {
+  if (to && size_of_struct(to) >= struct_size_min) write_struct(result, to);
+}
+
+// Runs a prepared decode or merge. On the CPU it sets the caller's result, however the call ends; on a device the
+// kernels fill it, and an error before their launch is in the status alone.
 template <class F>
-dr_status with_result(context& c, const target& where, dr_result* result, F&& decode) {
-  if (where.where) return decode();
-  dr_result told;
-  if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
-  const dr_status status = guarded(c.error, decode);
-  if (result) write_struct(result_of(status, {}, c.error), result);
+dr_status with_result(context& c, bool on_cpu, dr_result* result, F&& decode) noexcept {
+  const dr_status status = guarded(c.error, [&]() -> dr_status {
+    if (c.lost()) [[unlikely]]
+      return c.fail_lost();
+    if (dr_result told; on_cpu)
+      if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
+    return decode();
+  });
+  if (on_cpu) tell(result, result_of(status, {}, c.error));
   return status;
 }
 

@@ -221,7 +221,8 @@ typedef struct dr_trace {
  * feedback, or it is ARGUMENT; CAPACITY only if a frame of empty tensors does not fit; UNSUPPORTED on a GPU. */
 enum {
   DR_CALL_TAG = 1u << 0,          /* stores `tag` in the frame */
-  DR_CALL_STATUS_FRAME = 1u << 1, /* if encode fails, writes a frame with the error: decoding it is DR_E_PEER */
+  DR_CALL_STATUS_FRAME = 1u << 1, /* if encode fails, writes a frame with the error: decoding it is DR_E_PEER. On a GPU
+                                     if it fails there, or on the CPU for it (DR_PLACE_ALLOW_HOST) */
   DR_CALL_LIST = 1u << 2,         /* marks the frame as a list, for wrappers that restore structure */
   DR_CALL_FIT = 1u << 3           /* sends less instead of failing with CAPACITY */
 };
@@ -246,8 +247,11 @@ typedef struct dr_call {
   size_t fault_stride;
 } dr_call;
 
-/* Result of an encode, or of a prepared decode or merge, in the same place as the data. On a GPU struct_size is read
- * there, too, so it must be set before the call; if struct_size does not reach `status`, nothing is written. */
+/* Result of an encode, or of a prepared decode or merge, in the same place as the data. On the CPU it is set however the
+ * call ends, unless the context or the binding is NULL. On a GPU an error before the launch is only in the status that
+ * the function returns; struct_size is read there, too, so it must be set before the call; if struct_size does not
+ * reach `status`, nothing is written. A place that is refused counts as the one that it names; if that cannot be read,
+ * nothing is written. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame, or of the status frame; else 0 */

@@ -77,6 +77,14 @@ TEST_CASE("a context with threads says ARGUMENT in a forked child and can be des
   const int said = in_child([&]() -> int {
     if (encode(c, p, t, got) != DR_E_ARGUMENT) return 1;
     if (!std::strstr(dr_last_error(c)->message, "fork")) return 2;
+    dr_call call{};
+    call.struct_size = sizeof call;
+    call.flags = DR_CALL_STATUS_FRAME;
+    dr_result told{.struct_size = sizeof(dr_result)};
+    got.assign(1024, 0);
+    if (dr_encode(c, p.handle, &call, nullptr, &t, sizeof t, 1, got.data(), got.size(), &told) != DR_E_ARGUMENT ||
+        told.status != DR_E_ARGUMENT || !told.size)
+      return 10;
     size_t n = 0;
     if (dr_bound(c, p.handle, nullptr, nullptr, &t, sizeof t, 1, &n) != DR_E_ARGUMENT) return 3;
     floats room(g.size());

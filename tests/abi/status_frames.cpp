@@ -138,3 +138,163 @@ TEST_CASE("every truncation and every flipped bit of a status frame is noticed")
     REQUIRE((s == DR_E_CORRUPT || (bit / 8 == 2 && s == DR_E_UNSUPPORTED)));
   }
 }
+
+namespace {
+
+// A call that asks for a status frame, and a result and a frame to write to.
+struct asking {
+  dr_call call{};
+  dr_result result{.struct_size = sizeof(dr_result)};
+  bytes frame = bytes(1024, 0x33);
+
+  asking() {
+    call.struct_size = sizeof call;
+    call.flags = DR_CALL_STATUS_FRAME;
+  }
+  // Whether the failed call said so in the result and in a frame.
+  void check_told(dr_status status, const client::context& c) const {
+    CAPTURE(c.error());
+    CHECK(status != DR_OK);
+    CHECK(result.status == status);
+    REQUIRE(result.size > 0);
+    REQUIRE(result.size <= frame.size());
+    dr_frame_info info{};
+    client::inspect(bytes(frame.begin(), frame.begin() + static_cast<long>(result.size)), &info);
+    CHECK(info.status == status);
+    CHECK(info.message == c.error());
+  }
+  void check_untouched(dr_status status) const {
+    CHECK(status != DR_OK);
+    CHECK(result.status == DR_OK);
+    CHECK(frame == bytes(1024, 0x33));
+  }
+};
+
+// Places that name the CPU and are refused.
+std::vector<dr_place> refused_on_cpu() {
+  dr_place flags{}, reserved{}, place{};
+  place.struct_size = sizeof place;
+  flags = reserved = place;
+  flags.flags = 0x80;
+  reserved.reserved = 1;
+  return {flags, reserved};
+}
+
+// Places of which nobody knows where their memory is, or where the host cannot reach it.
+std::vector<dr_place> refused_elsewhere() {
+  dr_place unread{}, unknown{}, gpu{};
+  unknown.struct_size = gpu.struct_size = sizeof(dr_place);
+  unknown.kind = 77;
+  gpu.kind = DR_PLACE_CUDA;
+  gpu.device = 1000;
+  gpu.flags = 0x80;
+  return {unread, unknown, gpu};
+}
+
+}  // namespace
+
+TEST_CASE("an encode whose place is refused says so where the place is the CPU, and else in its status alone") {
+  client::context c;
+  const client::plan p("index=golomb value=raw");
+  const floats g = client::laplace(50, 1);
+  const dr_tensor t = client::dense(g);
+  dr_batch* batch = nullptr;
+  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
+  const auto each_encode = [&](const dr_place& place, auto&& check) {
+    asking a, b;
+    check(a,
+          dr_encode(c.handle, p.handle, &a.call, &place, &t, sizeof t, 1, a.frame.data(), a.frame.size(), &a.result));
+    check(b, dr_batch_encode(c.handle, batch, &b.call, &place, &t, sizeof t, 1, nullptr, 0, b.frame.data(),
+                             b.frame.size(), &b.result));
+  };
+  for (const dr_place& place : refused_on_cpu())
+    each_encode(place, [&](const asking& a, dr_status s) { a.check_told(s, c); });
+  for (const dr_place& place : refused_elsewhere())
+    each_encode(place, [&](const asking& a, dr_status s) { a.check_untouched(s); });
+  // The batch is of another place than the call.
+  dr_place emulated{};
+  emulated.struct_size = sizeof emulated;
+  emulated.kind = DR_PLACE_EMULATED;
+  each_encode(emulated, [&, first = true](const asking& a, dr_status s) mutable {
+    if (!first) a.check_untouched(s);
+    first = false;
+  });
+  dr_batch_destroy(batch);
+}
+
+TEST_CASE("a prepared decode or merge whose place is refused sets its result where the place is the CPU") {
+  client::context c;
+  const client::plan p("index=golomb value=raw");
+  floats g = client::laplace(50, 1);
+  const dr_tensor t = client::dense(g);
+  dr_batch* batch = nullptr;
+  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
+  const bytes frame = client::encode(c, "index=golomb value=raw", {t});
+  const dr_bytes frames{frame.data(), frame.size()};
+  floats room(50);
+  dr_tensor_out out = client::dense_out(room);
+  const auto each_decode = [&](const dr_place& place, bool told) {
+    dr_result a{.struct_size = sizeof(dr_result)}, b(a);
+    const dr_status x = dr_batch_decode(c.handle, batch, &place, frame.data(), frame.size(), nullptr, &out, sizeof out,
+                                        1, nullptr, 0, &a);
+    CHECK(x != DR_OK);
+    CHECK(a.status == (told ? x : dr_status{DR_OK}));
+    const dr_status y =
+        dr_batch_merge(c.handle, batch, &place, &frames, nullptr, 1, nullptr, &out, sizeof out, 1, nullptr, 0, &b);
+    CHECK(y != DR_OK);
+    CHECK(b.status == (told ? y : dr_status{DR_OK}));
+  };
+  for (const dr_place& place : refused_on_cpu()) each_decode(place, true);
+  for (const dr_place& place : refused_elsewhere()) each_decode(place, false);
+  dr_batch_destroy(batch);
+}
+
+TEST_CASE("a binding tells of a direction that is not bound, and of too many frames, in result and status frame") {
+  client::context c;
+  const client::plan p("index=golomb value=raw");
+  const floats g = client::laplace(50, 1);
+  const dr_tensor t = client::dense(g);
+  const bytes frame = client::encode(c, "index=golomb value=raw", {t});
+  const std::vector<dr_bytes> frames(3, dr_bytes{frame.data(), frame.size()});
+  floats room(50);
+  dr_tensor_out out = client::dense_out(room);
+  dr_batch* batch = nullptr;
+  REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, &t, sizeof t, 1, 0, &batch) == DR_OK);
+  dr_binding *encodes = nullptr, *decodes = nullptr;
+  REQUIRE(dr_binding_create(c.handle, batch, nullptr, &t, sizeof t, nullptr, 0, 1, 1, &encodes) == DR_OK);
+  REQUIRE(dr_binding_create(c.handle, batch, nullptr, nullptr, 0, &out, sizeof out, 1, 2, &decodes) == DR_OK);
+  asking a;
+  dr_fault fault{.struct_size = sizeof(dr_fault)};
+  a.call.faults = &fault;
+  a.call.fault_stride = sizeof fault;
+  a.check_told(dr_binding_encode(decodes, &a.call, a.frame.data(), a.frame.size(), &a.result), c);
+  CHECK(c.error().find("created without tensors") != std::string::npos);
+  const auto told = [&](auto&& call, const char* part) {
+    dr_result result{.struct_size = sizeof(dr_result)};
+    CHECK(call(&result) == DR_E_ARGUMENT);
+    CHECK(result.status == DR_E_ARGUMENT);
+    CHECK(c.error().find(part) != std::string::npos);
+  };
+  told([&](dr_result* r) { return dr_binding_decode(encodes, frame.data(), frame.size(), nullptr, r); },
+       "created without outputs, so it cannot decode");
+  told([&](dr_result* r) { return dr_binding_merge(encodes, frames.data(), nullptr, 1, nullptr, r); },
+       "created without outputs, so it cannot merge");
+  told([&](dr_result* r) { return dr_binding_merge(decodes, frames.data(), nullptr, 3, nullptr, r); }, "at most 2");
+  dr_binding_destroy(encodes);
+  dr_binding_destroy(decodes);
+  dr_batch_destroy(batch);
+}
+
+TEST_CASE("a result that is refused does not keep the status frame from being written") {
+  client::context c;
+  const client::plan p("index=golomb value=raw");
+  const floats g = client::laplace(50, 1);
+  const dr_tensor t = client::dense(g);
+  asking a;
+  dr_result unset{};
+  CHECK(dr_encode(c.handle, p.handle, &a.call, nullptr, &t, sizeof t, 1, a.frame.data(), a.frame.size(), &unset) ==
+        DR_E_ARGUMENT);
+  dr_frame_info info{};
+  client::inspect(a.frame, &info);
+  CHECK(info.message == c.error());
+}
