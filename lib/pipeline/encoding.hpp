@@ -158,6 +158,8 @@ feedback_weights weights_of(const encoding& e, const unit& u, uint32_t tensor);
 dr_status load_source(encoding& e, size_t i);
 // Cuts a unit to pieces, of each of which values lie together, in one tensor and one segment.
 void cut_to_pieces(encoding& e, size_t i);
+// The pieces of row i, which follow one another.
+std::span<const select_piece> pieces_of(const encoding& e, size_t i);
 // For select_source, of pieces that are summed while they are read.
 struct sums_source {
   const unit* u;

@@ -26,12 +26,30 @@ void name_value(dr_error& error, const dr_fault& fault, uint32_t dtype) {
   std::snprintf(error.message + at + before.size(), sizeof error.message - at - before.size(), "%s", name);
 }
 
-// The tensor of a unit that has an element of it, which becomes one of the tensor.
-uint32_t tensor_at(const encoding& e, const unit& u, uint64_t& where) {
-  uint32_t tensor = u.first_tensor;
-  for (; u.tensors > 1 && where >= e.b.shapes[tensor].elements(); ++tensor) where -= e.b.shapes[tensor].elements();
-  return tensor;
-}
+// Finds the tensors of elements at fault. These ascend, over the rows of a unit too, so it is one walk over its tensors.
+class tensor_walk {
+ public:
+  explicit tensor_walk(const encoding& e) : e_(e) {}
+
+  // The tensor of a unit that has an element of it, which becomes one of the tensor.
+  uint32_t find(const unit& u, uint64_t& where) {
+    if (unit_ != &u || where < before_) {
+      unit_ = &u;
+      tensor_ = u.first_tensor;
+      before_ = 0;
+    }
+    while (tensor_ + 1 < u.first_tensor + u.tensors && where - before_ >= e_.b.shapes[tensor_].elements())
+      before_ += e_.b.shapes[tensor_++].elements();
+    where -= before_;
+    return tensor_;
+  }
+
+ private:
+  const encoding& e_;
+  const unit* unit_ = nullptr;
+  uint32_t tensor_ = 0;
+  uint64_t before_ = 0;  // elements of the unit's tensors before this one
+};
 
 void report(const encoding& e, uint32_t tensor, dr_fault fault) {
   auto* const to = reinterpret_cast<char*>(e.call.faults) + tensor * e.call.fault_stride;
@@ -42,7 +60,7 @@ void report(const encoding& e, uint32_t tensor, dr_fault fault) {
 }
 
 // Each tensor of a bucket that has such values.
-void report_unfinite(const encoding& e, size_t i) {
+void report_unfinite(const encoding& e, size_t i, tensor_walk& tensors) {
   const unit& u = e.unit_of(i);
   with_value_type(e.plan_of(i).dtype, [&](auto type) {
     using T = decltype(type);
@@ -50,7 +68,7 @@ void report_unfinite(const encoding& e, size_t i) {
     for (uint64_t k = 0; k < e.w.rows[i].told; ++k) {
       if (magnitude<T>(v[k]) < T::infinity) continue;
       uint64_t where = e.b.rows[i].first + (e.told(i) ? e.told(i)[k] : k);
-      const uint32_t tensor = tensor_at(e, u, where);
+      const uint32_t tensor = tensors.find(u, where);
       report(e, tensor, unfinite(where, v[k], magnitude<T>(v[k]) == T::infinity));
     }
   });
@@ -64,6 +82,7 @@ dr_fault unfinite(uint64_t where, uint64_t value, bool infinite) {
 
 dr_status first_fault(encoding& e) {
   dr_status first = DR_OK;
+  tensor_walk tensors(e);
   for (size_t i = 0; i < e.b.rows.size(); ++i) {
     dr_fault fault = e.w.rows[i].fault;
     if (!fault.code) continue;
@@ -72,14 +91,14 @@ dr_status first_fault(encoding& e) {
                                                                : section_value;
     const stage_list& list = e.plan_of(i).lists[section];
     const bool of_values = is_unfinite(fault);
-    const uint32_t tensor = of_values ? tensor_at(e, e.unit_of(i), fault.where) : e.unit_of(i).first_tensor;
+    const uint32_t tensor = of_values ? tensors.find(e.unit_of(i), fault.where) : e.unit_of(i).first_tensor;
     if (!first) {
       first = fail(e.error, fault, tensor, list.count ? list.front().codec->name : nullptr);
       if (of_values) name_value(e.error, fault, e.plan_of(i).dtype);
     }
     if (!e.call.faults) return first;
     if (of_values && e.unit_of(i).tensors > 1)
-      report_unfinite(e, i);
+      report_unfinite(e, i, tensors);
     else
       report(e, tensor, fault);
   }

@@ -1,4 +1,5 @@
 // The values that a unit is selected from: the caller's, or sorted, or summed with the residual.
+#include <algorithm>
 #include <cstring>
 
 #include "core/versioned.hpp"
@@ -94,6 +95,15 @@ void cut_to_pieces(encoding& e, size_t i) {
   }
 }
 
+std::span<const select_piece> pieces_of(const encoding& e, size_t i) {
+  const uint32_t unit = e.b.rows[i].unit, range = static_cast<uint32_t>(i) - e.b.units[unit].first_row;
+  const unit_work& o = e.w.units[unit];
+  const select_piece* const end = o.pieces + o.piece_count;
+  const select_piece* const first = std::partition_point(static_cast<const select_piece*>(o.pieces), end,
+                                                         [range](const select_piece& p) { return p.range < range; });
+  return {first, std::partition_point(first, end, [range](const select_piece& p) { return p.range == range; })};
+}
+
 const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_load what, void* room) {
   const auto& [u, o] = *static_cast<const sums_source*>(self);
   const summed& s = o->sums[piece];
@@ -159,25 +169,23 @@ void gather_source(const encoding& e, size_t i, const uint32_t* positions, uint6
     return;
   }
   uint64_t done = 0;
-  for (uint32_t p = 0; p < o.piece_count; ++p) {
-    const select_piece& piece = o.pieces[p];
-    if (piece.range != i - u.first_row) continue;
+  for (const select_piece& piece : pieces_of(e, i)) {
+    const float* const sum = o.sums ? o.sums[&piece - o.pieces].m() : nullptr;
     auto* const to = static_cast<std::byte*>(out);
     if (!positions) {
-      if (o.sums && u.dtype != DR_F32)
-        round_values(u.dtype, o.sums[p].m(), piece.n, to + done * bytes);
+      if (sum && u.dtype != DR_F32)
+        round_values(u.dtype, sum, piece.n, to + done * bytes);
       else if (piece.n)
-        std::memcpy(to + done * bytes, o.sums ? static_cast<const void*>(o.sums[p].m()) : piece.values,
-                    piece.n * bytes);
+        std::memcpy(to + done * bytes, sum ? static_cast<const void*>(sum) : piece.values, piece.n * bytes);
       done += piece.n;
       continue;
     }
     for (; done < n && positions[done] - piece.position < piece.n; ++done) {
       const uint64_t at = positions[done] - piece.position;
-      if (o.sums && u.dtype == DR_F32)
-        std::memcpy(to + done * bytes, o.sums[p].m() + at, bytes);
-      else if (o.sums)
-        round_values(u.dtype, o.sums[p].m() + at, 1, to + done * bytes);
+      if (sum && u.dtype == DR_F32)
+        std::memcpy(to + done * bytes, sum + at, bytes);
+      else if (sum)
+        round_values(u.dtype, sum + at, 1, to + done * bytes);
       else
         std::memcpy(to + done * bytes, static_cast<const std::byte*>(piece.values) + at * bytes, bytes);
     }

@@ -34,15 +34,13 @@ void choose_modes(encoding& e) {
 // The values that selection took from the state.
 void put_back(const encoding& e, size_t i) {
   const row_work& row = e.w.rows[i];
-  const unit& u = e.unit_of(i);
   const unit_work& o = e.w.units[e.b.rows[i].unit];
   const auto* const values = static_cast<const float*>(row.kept);
   uint64_t k = 0;
-  for (uint32_t p = 0; p < o.piece_count; ++p) {
-    const select_piece& piece = o.pieces[p];
-    if (piece.range != i - u.first_row) continue;
+  for (const select_piece& piece : pieces_of(e, i)) {
+    float* const m = o.sums[&piece - o.pieces].m();
     for (; k < row.count && row.support[k] - piece.position < piece.n; ++k)
-      o.sums[p].m()[row.support[k] - piece.position] = values[k];
+      m[row.support[k] - piece.position] = values[k];
   }
 }
 

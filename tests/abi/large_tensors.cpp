@@ -1,5 +1,9 @@
 // Tensors that are worked on in blocks and tiles, by one thread and by several: frames, states and gradients are those of a plain loop.
+// And what many segments cost.
+#include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <ctime>
 #include <limits>
 
 #include "client.hpp"
@@ -254,4 +258,94 @@ TEST_CASE("rows of many values, and segments, reach a dense output whatever tile
       }
     }
   }
+}
+
+// ---- In many segments ----------------------------------------------------------------------------------------
+
+namespace {
+
+dr_call in_segments(uint64_t rows) {
+  dr_call call{};
+  call.struct_size = sizeof call;
+  call.segment_rows = rows;
+  return call;
+}
+
+// Seconds of the process of f(n), the least of some calls.
+template <class F>
+double seconds(size_t n, F&& f) {
+  double least = 1e9;
+  for (int turn = 0; turn < 3; ++turn) {
+    const std::clock_t begin = std::clock();
+    f(n);
+    least = std::min(least, static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC);
+  }
+  return least;
+}
+
+// Eight times as much takes no more than 24 times as long. (What is quadratic takes 64 times.)
+template <class F>
+void check_linear(size_t n, F&& f) {
+  const double few = seconds(n, f), many = seconds(8 * n, f);
+  CAPTURE(few);
+  CAPTURE(many);
+  CHECK(many < 24 * std::max(few, 1e-3));
+}
+
+}  // namespace
+
+TEST_CASE("the time of an encode grows with its segments, not with their square") {
+  client::context c;
+  const floats g = client::laplace(1 << 19, 1);
+  bytes frame(1 << 25);
+  check_linear(1 << 13, [&](size_t segments) {
+    const client::plan p("sparsify=topr(ratio=0.25) index=bloom(fpr=0.1) value=raw");
+    dr_tensor t = client::dense(g);
+    t.universe = 8 * segments;
+    dr_call call = in_segments(8);
+    CHECK(dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), nullptr) == DR_OK);
+  });
+}
+
+TEST_CASE("the time of an encode of which segments are left out grows with them, not with their square") {
+  client::context c;
+  const floats g = client::laplace(1 << 19, 1);
+  const client::plan p("sparsify=topr(ratio=0.25) feedback=residual index=golomb value=raw");
+  std::vector<uint64_t> state(2 + g.size() / 2);
+  check_linear(1 << 13, [&](size_t segments) {
+    dr_tensor t = client::dense(g);
+    t.universe = 8 * segments;
+    t.state = state.data();
+    t.state_size = 16 + 4 * t.universe;
+    std::fill(state.begin(), state.end(), 0);
+    dr_call call = in_segments(8);
+    call.flags = DR_CALL_FIT;
+    bytes frame(16 * segments + 100);
+    dr_result result{.struct_size = sizeof(dr_result)};
+    const dr_status s =
+        dr_encode(c.handle, p.handle, &call, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);
+    INFO(c.error());
+    REQUIRE(s == DR_OK);
+    CHECK(result.kept < t.universe / 8);
+  });
+}
+
+TEST_CASE("the time to report the faults of a bucket grows with its values, not with these times the tensors") {
+  client::context c;
+  const floats g(32, NAN);
+  const client::plan p("sparsify=none index=raw value=qsgd bucket=flat");
+  bytes frame(1 << 20);
+  check_linear(1 << 11, [&](size_t tensors) {
+    const std::vector<dr_tensor> all(tensors, client::dense(g));
+    std::vector<dr_fault> faults(tensors);
+    for (dr_fault& f : faults) f.struct_size = sizeof f;
+    for (const uint64_t segment_rows : {0, 20}) {
+      dr_call call = in_segments(segment_rows);
+      call.faults = faults.data();
+      call.fault_stride = sizeof(dr_fault);
+      CHECK(dr_encode(c.handle, p.handle, &call, nullptr, all.data(), sizeof(dr_tensor), all.size(), frame.data(),
+                      frame.size(), nullptr) == DR_E_ARGUMENT);
+      CHECK(std::all_of(faults.begin(), faults.end(), [](const dr_fault& f) { return f.code && f.where == 0; }));
+    }
+  });
 }
