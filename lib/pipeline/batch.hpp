@@ -55,7 +55,7 @@ struct batch_row {
   list_need need[section_count];
   row_bound bound;
   // With auto: for each size of blocks, from 1 on, each index codec beside each value codec, the latter changing
-  // fastest. Then plan is the first, and support, need and bound are the largest.
+  // fastest. Then plan is the first, and support, need and bound are the largest; need of those that can be chosen.
   std::vector<row_choice> choices;
   uint32_t value_choices = 1, block_choices = 1;
 };

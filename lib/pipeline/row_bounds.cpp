@@ -131,6 +131,14 @@ void grow(list_need& all, const list_need& one) {
   all.decode_scratch = std::max(all.decode_scratch, one.decode_scratch);
 }
 
+// Whether an index list may be the shortest of those that auto chooses from, of which one has `least` bytes at the most.
+// A codec of fixed size has no fewer than those of one index: a bitmap of a large universe needs no memory.
+bool may_be_shortest(const wire_plan& wire, uint64_t universe, uint64_t least) {
+  list_need one;
+  return !wire.index().fixed_size() || list_needs(wire.index(), {universe, 1, wire.dtype, wire.width}, one) ||
+         one.last(wire.index()) <= least;
+}
+
 // The payload of a row for which auto chooses among these. Its index codec costs no more than any other of them, and
 // none costs more than its bound. Its value codec writes no more than any other that meets the error, and what is exact
 // and takes everything always does.
@@ -173,7 +181,7 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
     if (const dr_status s = bound_row(u, wire, one, error)) return s;
     row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
     std::copy_n(one.need, section_count, choice.need);
-    for (uint32_t s = 0; s < section_count; ++s) grow(row.need[s], one.need[s]);
+    for (const section s : {section_value, section_order}) grow(row.need[s], one.need[s]);
     row.support_max = std::max(row.support_max, one.support_max);
     return DR_OK;
   };
@@ -184,7 +192,15 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
     for (const bound_stage* index : indices)
       for (const bound_stage* value : values)
         if (const dr_status s = bound_choice(method.block ? method.block : 1u << k, index, value)) return s;
-    payload = std::max(payload, bound_chosen(std::span(row.choices).subspan(first), out.wire));
+    const auto choices = std::span(row.choices).subspan(first);
+    payload = std::max(payload, bound_chosen(choices, out.wire));
+    uint64_t least = ~uint64_t{0};
+    for (const row_choice& c : choices) least = std::min(least, c.bound.index);
+    for (const row_choice& c : choices) {
+      list_need need = c.need[section_index];
+      if (!may_be_shortest(out.wire[c.plan], row.universe, least)) need.payload = {};
+      grow(row.need[section_index], need);
+    }
   }
   row.plan = row.choices[0].plan;
   row.bound.payload = std::min(dense, payload);

@@ -162,3 +162,43 @@ TEST_CASE("auto says what it does not do") {
   client::plan p("value=auto(error=0.010) index=auto");
   CHECK(std::string(dr_plan_text(p.handle)) == "index=auto value=auto(error=0.01)");
 }
+
+TEST_CASE("index=auto takes memory for what it may choose: not for the bitmap of a universe of 2^32 or 2^40") {
+  client::context c;
+  const client::plan p("index=auto value=raw");
+  for (const uint64_t universe : {(uint64_t{1} << 32) - 1, uint64_t{1} << 40}) {
+    CAPTURE(universe);
+    std::vector<uint64_t> indices;
+    for (uint64_t i = 0; i < 1000; ++i) indices.push_back(i < 500 ? 977 * i : universe - 7 * (1000 - i));
+    const floats values = client::laplace(indices.size(), universe);
+    const std::vector<dr_tensor> tensors{client::sparse(indices, values, universe)};
+    dr_batch* batch = nullptr;
+    REQUIRE(dr_batch_create(c.handle, p.handle, nullptr, tensors.data(), sizeof(dr_tensor), 1, 0, &batch) == DR_OK);
+    dr_batch_info info{};
+    info.struct_size = sizeof info;
+    CHECK(dr_batch_describe(batch, &info, nullptr) == DR_OK);
+    dr_batch_destroy(batch);
+    CHECK(info.workspace < 100000 * uint64_t{info.rows});
+    const bytes frame = client::encode(c, "index=auto value=raw", tensors);
+    const client::pairs got = client::decode_sparse(c, frame);
+    CHECK(got.indices == indices);
+    CHECK(client::same_bits(got.values, values));
+  }
+}
+
+TEST_CASE("index=auto beside a bound that is nearly a bitmap's: the bitmap is chosen where it is the shortest") {
+  client::context c;
+  for (const uint64_t universe : {8, 100, 1000, 4096})
+    for (uint64_t count = 1; count <= universe; count += 1 + count / 5) {
+      CAPTURE(universe);
+      CAPTURE(count);
+      std::vector<uint32_t> indices(count);
+      for (uint64_t i = 0; i < count; ++i) indices[i] = static_cast<uint32_t>(i * universe / count);
+      const floats values = client::laplace(count, universe);
+      const std::vector<dr_tensor> tensors{client::sparse(indices, values, universe)};
+      size_t least = ~size_t{0};
+      for (const char* index : {"golomb", "golomb(adaptive=1)", "bitmap", "rle", "gap_huffman"})
+        least = std::min(least, client::encode(c, std::string("value=raw index=") + index, tensors).size());
+      CHECK(client::encode(c, "index=auto", tensors).size() == least);
+    }
+}
