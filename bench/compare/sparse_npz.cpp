@@ -36,7 +36,7 @@ sparse_part in_order(sparse_part p) {
   std::byte* to = bytes.writable().data();
   in_c_order(p.array, width, [&](std::span<const std::byte> block) { to = std::ranges::copy(block, to).out; });
   p.array.bytes = bytes;
-  p.array.descr[0] = '<';
+  if (p.array.descr.starts_with('>')) p.array.descr[0] = '<';  // ("|i1" has no order)
   p.array.fortran_order = false;
   p.owner = bytes.owner();
   return p;
