@@ -348,10 +348,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   for (const gradient& g : gradients) s.views.push_back(g.view);
   // Codecs that look at every element of a universe. (From 2^20 on bloom's is shared by threads.)
   const std::string canonical = dr_plan_text(method.handle);
-  const bool bloom = canonical.find("bloom") != std::string::npos,
-             seeded = canonical.find("seeded") != std::string::npos;
+  const auto has = [&](const char* codec) { return canonical.find(codec) != std::string::npos; };
+  const uint64_t universe_most = has("seeded")                            ? 1 << 16
+                                 : has("bloom") || has("sparsify=random") ? 9 << 17
+                                                                          : UINT64_MAX;
   for (const dr_tensor& v : s.views)
-    if ((bloom && v.universe > 9 << 17) || (seeded && v.universe > 1 << 16)) return 0;
+    if (v.universe > universe_most) return 0;
   s.call.struct_size = sizeof s.call;
   s.call.seed = flags;
   s.call.flags = flags & (DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_CALL_LIST);

@@ -219,7 +219,7 @@ def test_convert_keeps_names_as_they_are_and_compare_shows_them_with_escapes(tmp
 
 
 def test_convert_refuses_a_tensor_of_the_name_that_the_format_keeps_for_itself(tmp_path):
-    numpy.savez(tmp_path / "g.npz", **{"w": numpy.ones(3, "f4"), "__metadata__": numpy.ones(3, "f4")})
+    numpy.savez(tmp_path / "g.npz", w=numpy.ones(3, "f4"), __metadata__=numpy.ones(3, "f4"))
     message = refusal("convert", tmp_path / "g.npz", "--output", tmp_path / "x")
     assert "'__metadata__'" in message and "rename it" in message and not (tmp_path / "x").exists()
     assert list(read(tmp_path / "g.npz", "--flat", folder=tmp_path)) == ["*"]
