@@ -204,24 +204,13 @@ std::string as_text(const std::vector<line>& lines, const std::vector<shown_colu
 }
 
 std::string as_markdown(std::span<const json_row> rows, const std::vector<shown_column>& columns) {
-  std::string head, rule;
-  std::vector<std::string> body(rows.size());
+  text_table t;
   for (const shown_column& c : columns) {
     std::vector<std::string> cells;
     for (const json_row& row : rows) cells.push_back(c.cell(row));
-    if (std::ranges::all_of(cells, [](const std::string& text) { return text.empty(); })) continue;
-    head += "| " + c.heading + ' ';
-    rule += c.side == left ? "|---" : "|--:";
-    for (size_t i = 0; i < rows.size(); ++i) {
-      std::string text;
-      for (const char letter : cells[i])
-        text += letter == '|' || letter == '<' || letter == '`' ? std::string("\\") + letter : std::string(1, letter);
-      body[i] += "| " + text + ' ';
-    }
+    t.column(c.heading, c.side, std::move(cells));
   }
-  std::string text = head + "|\n" + rule + "|\n";
-  for (const std::string& row : body) text += row + "|\n";
-  return text;
+  return t.markdown();
 }
 
 std::string table(std::vector<json_row> rows, const table_request& request, std::vector<shown_column> further) {
@@ -274,8 +263,9 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   return text;
 }
 
-// A line for each tensor that is the worst of some plan.
-std::string worst_tensors(std::span<const json_row> totals) {
+// A line for each tensor that is the worst of some plan; in Markdown a paragraph, behind the table.
+std::string worst_tensors(std::span<const json_row> totals, table_style style) {
+  const bool markdown = style == table_style::markdown;
   struct worst {
     std::string name;
     double least, most;
@@ -293,11 +283,12 @@ std::string worst_tensors(std::span<const json_row> totals) {
     else
       known->least = std::min(known->least, *error), known->most = std::max(known->most, *error), ++known->plans;
   }
-  std::string text;
+  std::string text = markdown && !list.empty() ? "\n" : "";
   for (const worst& w : list) {
     const std::string least = fmt::format("{:.3g}", w.least), most = fmt::format("{:.3g}", w.most);
-    text += fmt::format("worst tensor of {} plan{}: {}, error {}{}\n", w.plans, w.plans == 1 ? "" : "s", w.name, least,
-                        most == least ? "" : " to " + most);
+    text += fmt::format("worst tensor of {} plan{}: {}, error {}{}{}", w.plans, w.plans == 1 ? "" : "s",
+                        markdown ? markdown_text(w.name) : w.name, least, most == least ? "" : " to " + most,
+                        markdown ? "\n\n" : "\n");
   }
   return text;
 }
@@ -310,7 +301,7 @@ std::string rows_table(std::span<const json_row> rows, const table_request& requ
 
 std::string totals_table(std::span<const json_row> totals, const table_request& request) {
   const shown_column tensors{"of", right, [](const json_row& row) { return count(row, "tensors"); }};
-  return table({totals.begin(), totals.end()}, request, {tensors}) + worst_tensors(totals);
+  return table({totals.begin(), totals.end()}, request, {tensors}) + worst_tensors(totals, request.style);
 }
 
 std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link) {

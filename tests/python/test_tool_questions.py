@@ -174,6 +174,8 @@ def test_markdown_is_a_table(model):
     lines = [line for line in compare(model, "--tensor", "conv1.*", "--tensor", "linear.weight", form="md").splitlines() if line.startswith("|")]
     assert lines[0].startswith("| plan |") or lines[0].startswith("| tensor |")
     assert len({line.count("|") for line in lines[-3:]}) == 1
+    text = compare(model, "--per-tensor", form="md")
+    assert "\n\nworst tensor of 1 plan: " in text  # else the line were a row of the table above
 
 
 def test_nothing_but_errors_on_stderr_where_it_is_no_terminal():
