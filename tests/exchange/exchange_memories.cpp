@@ -41,7 +41,7 @@ floats read(const world::rank& r, uint32_t which, size_t tensor, size_t n) {
 }  // namespace
 
 TEST_CASE("a gradient meets its momentum once, whoever sums") {
-  for (const std::string& schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"}) {
+  for (const std::string schedule : {"gather", "gather(parts=3)", "owner", "owner(parts=2)"}) {
     check_plain_momentum("index=all value=raw feedback=dgc(momentum=0.5,masking=off) exchange=" + schedule, 0.5, 1);
     check_plain_momentum("index=all value=raw feedback=momentum(beta=0.5) exchange=" + schedule, 0.5, 0.5);
     // Masked, what is all sent has no momentum.
@@ -55,7 +55,7 @@ TEST_CASE("tensors that go dense beside others have the same weight of the gradi
 }
 
 TEST_CASE("tensors that go dense beside others have the same momentum, unmasked, for all of them is sent") {
-  for (const std::string& schedule : {"gather", "owner"}) {
+  for (const std::string schedule : {"gather", "owner"}) {
     check_plain_momentum(
         "sparsify=topr(ratio=0.1) feedback=dgc(momentum=0.5) index=golomb value=raw exchange=" + schedule, 0.5, 1, 100);
     check_plain_momentum(
@@ -65,8 +65,8 @@ TEST_CASE("tensors that go dense beside others have the same momentum, unmasked,
 }
 
 TEST_CASE("an exchange with momentum that was saved and loaded goes on bit for bit") {
-  for (const std::string& feedback : {"dgc(momentum=0.7)", "momentum", "efsignsgd(lr=0.2)"})
-    for (const std::string& schedule : {"gather(parts=2)", "owner"}) {
+  for (const std::string feedback : {"dgc(momentum=0.7)", "momentum", "efsignsgd(lr=0.2)"})
+    for (const std::string schedule : {"gather(parts=2)", "owner"}) {
       world::options o;
       o.ranks = 3;
       o.plan =
@@ -94,8 +94,8 @@ TEST_CASE("an exchange with momentum that was saved and loaded goes on bit for b
 }
 
 TEST_CASE("of an exchange that failed v has all of the gradient; u is 0 where it was sent; m is what it would be") {
-  for (const std::string& feedback : {"dgc(momentum=0.5)", "momentum(beta=0.5)"})
-    for (const std::string& schedule : {"gather", "owner"}) {
+  for (const std::string feedback : {"dgc(momentum=0.5)", "momentum(beta=0.5)"})
+    for (const std::string schedule : {"gather", "owner"}) {
       world::options o;
       o.ranks = 2;
       o.present = 1;
@@ -126,7 +126,7 @@ TEST_CASE("of an exchange that failed v has all of the gradient; u is 0 where it
 }
 
 TEST_CASE("vote: every rank has the sign of the sum, +1 in a tie; an owner sends it in one bit an element") {
-  for (const std::string& schedule : {"gather", "gather(parts=2)", "owner", "owner(parts=2)"}) {
+  for (const std::string schedule : {"gather", "gather(parts=2)", "owner", "owner(parts=2)"}) {
     world::options o;
     o.ranks = 4;
     o.plan = "index=all value=raw merge=vote exchange=" + schedule;

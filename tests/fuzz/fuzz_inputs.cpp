@@ -19,16 +19,13 @@ using file_bytes = std::span<const std::byte>;
 
 constexpr std::string_view where = "x";
 
-std::vector<tensor> npy(file_bytes file) { return {parse_npy(file, where)}; }
-std::vector<tensor> npz(file_bytes file) {
-  std::vector<std::string> notes;
-  return parse_npz(file, where, &notes);
+// (Of these and synth one is the target's.)
+[[maybe_unused]] std::vector<tensor> npy(file_bytes file, const reading& how) { return {parse_npy(file, where, how)}; }
+[[maybe_unused]] std::vector<tensor> npz(file_bytes file, const reading& how) { return parse_npz(file, where, how); }
+[[maybe_unused]] std::vector<tensor> safetensors(file_bytes file, const reading& how) {
+  return parse_safetensors(file, where, how);
 }
-std::vector<tensor> safetensors(file_bytes file) {
-  std::vector<std::string> notes;
-  return parse_safetensors(file, where, &notes);
-}
-std::vector<tensor> raw(file_bytes file) { return {parse_raw(file, where)}; }
+[[maybe_unused]] std::vector<tensor> raw(file_bytes file, const reading& how) { return {parse_raw(file, where, how)}; }
 
 // A count as `synth:` writes it, 5161M or 1.5e6; what is none of them counts as 0, and is refused by the reader.
 double count_of(const char* text) {
@@ -38,7 +35,7 @@ double count_of(const char* text) {
 }
 
 // Elements are made at once, so of what asks for many the text alone is of interest; a few sizes at the limits are refused by it.
-std::vector<tensor> synth(file_bytes file) {
+[[maybe_unused]] std::vector<tensor> synth(file_bytes file, const reading&) {
   const std::string text(reinterpret_cast<const char*>(file.data()), file.size());
   double d = 0;
   bool told = false;
@@ -55,17 +52,21 @@ bool printed(std::string_view text) {
   return std::ranges::all_of(text, [](unsigned char c) { return c >= 32 && c < 127; });
 }
 
-void judge(const tensor& t) {
+void judge(const tensor& t, const reading& how) {
   uint64_t elements = 1;
   for (const uint64_t extent : t.shape) elements *= extent;
   if (elements != t.elements || t.data.size() != t.elements * size_of(t.type)) wrong("shape, count and bytes disagree");
   if (!printed(t.name)) wrong("a name that is not printable");
+  if (how.cast && t.type != *how.cast && !t.input.starts_with(synth_prefix)) wrong("another type than the cast's");
 }
 
-void read(const fuzz::bytes& file) {
+void read(const fuzz::bytes& file, std::optional<dtype> cast) {
   const fuzz::block held(file, 1);
+  std::vector<std::string> notes;
+  const reading how(&notes, cast);
   try {
-    for (const tensor& t : DR_READER({reinterpret_cast<const std::byte*>(held.data()), held.size()})) judge(t);
+    for (const tensor& t : DR_READER({reinterpret_cast<const std::byte*>(held.data()), held.size()}, how))
+      judge(t, how);
   } catch (const input_error& error) {
     const std::string_view sentence = error.what();
     if (sentence.size() < 10 || !printed(sentence)) wrong("no sentence for a terminal:", error.what());
@@ -76,9 +77,10 @@ void read(const fuzz::bytes& file) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const fuzz::bytes given(data, data + size);
-  read(given);
   fuzz::bytes fixed(given);
   zip_check::fix(fixed.data(), fixed.size());
-  if (fixed != given) read(fixed);
+  read(given, {});
+  if (fixed != given) read(fixed, {});
+  read(fixed, dtype::bf16);  // integers and booleans, too
   return 0;
 }

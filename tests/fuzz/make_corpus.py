@@ -161,8 +161,8 @@ def control_seeds():
 FLOATS = struct.pack("<6f", 0, 1, -2.5, 1e-3, float("inf"), float("nan"))
 
 
-def npy(descr, shape, data, version=1):
-    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n".encode()
+def npy(descr, shape, data, version=1, fortran=False):
+    header = f"{{'descr': '{descr}', 'fortran_order': {fortran}, 'shape': {shape}, }}\n".encode()
     return b"\x93NUMPY" + bytes([version, 0]) + len(header).to_bytes(2 if version == 1 else 4, "little") + header + data
 
 
@@ -170,6 +170,9 @@ NPY = {
     "f4": npy("<f4", "(2, 3)", FLOATS),
     "f8": npy("<f8", "(3,)", FLOATS),
     "f2": npy("<f2", "(12,)", FLOATS, 2),
+    "big": npy(">f4", "(2, 3)", FLOATS),
+    "fortran": npy("<f4", "(2, 1, 3)", FLOATS, fortran=True),
+    "both": npy(">f8", "(3, 1)", FLOATS, fortran=True),
     "bf16": npy("<V2", "(2, 6, 1)", FLOATS, 3),
     "scalar": npy("<f4", "()", FLOATS[:4]),
     "empty": npy("<f4", "(0, 7)", b""),
@@ -238,6 +241,8 @@ NPZ = {
     "mixed": archive(member("a.npy", NPY["i8"]), member("readme", b"hello"), member("c.npy", NPY["bf16"])),
     "zip64": archive(member("a.npy", NPY["f4"], extra=struct.pack("<HHQQ", 1, 16, 1, 1)), zip64=True),
     "comment": archive(member("a.npy", NPY["empty"]), comment=b"PK\5\6"),
+    "orders": archive(member("g.indices.npy", npy(">i8", "(2, 2)", struct.pack(">4q", 0, 1, 2, 3), fortran=True)),
+                      member("g.values.npy", npy(">f8", "(2, 1)", struct.pack(">2d", 1, 2), fortran=True)), member("g.shape.npy", npy("|i1", "(3,)", b"\3\4\1"))),
     "none": archive(),
 }
 
