@@ -75,6 +75,19 @@ bool masks(const unit& u) {
   return u.method->kept() == feedback_kind::dgc && u.method->feedback.value(dgc_masking) != 0;
 }
 
+// Subtracts values that do not ascend by position from the states of a row's pieces.
+void subtract_unordered(const unit& u, const unit_work& o, std::span<const select_piece> pieces, const sent_values& s) {
+  const auto* const values = static_cast<const std::byte*>(s.values);
+  for (uint64_t i = 0; i < s.count; ++i) {
+    const select_piece& piece =
+        *std::prev(std::upper_bound(pieces.begin(), pieces.end(), s.support[i],
+                                    [](uint32_t at, const select_piece& p) { return at < p.position; }));
+    const summed& sum = o.sums[&piece - o.pieces];
+    const taken_from_state state{u.dtype, 1, sum.m(), masks(u) ? sum.to.u : nullptr};
+    state.at(s.support[i] - piece.position).take(nullptr, values + i * value_size(u.dtype), 1, 0);
+  }
+}
+
 // Subtracts the sent values of a piece from its state.
 void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
   const select_piece& piece = o.pieces[p];
@@ -84,9 +97,8 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
   const auto* const values = static_cast<const std::byte*>(s.values);
   const uint64_t size = value_size(u.dtype);
   if (!s.ascending) {
-    for (uint64_t i = 0; i < s.count; ++i)
-      if (const uint64_t at = uint64_t{s.support[i]} - piece.position; at < piece.n)
-        state.at(at).take(nullptr, values + i * size, 1, 0);
+    const std::span<const select_piece> pieces = pieces_of(e, u.first_row + piece.range);
+    if (&piece == pieces.data()) subtract_unordered(u, o, pieces, s);  // of the row's other pieces, too
     return;
   }
   // The part of what was sent that is of the piece.

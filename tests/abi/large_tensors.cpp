@@ -349,3 +349,23 @@ TEST_CASE("the time to report the faults of a bucket grows with its values, not 
     }
   });
 }
+
+TEST_CASE("the time to keep the residuals of a bucket grows with it, also where values are not sent in their order") {
+  client::context c;
+  const floats g = client::laplace(1 << 18, 1);
+  const client::plan p("sparsify=topr(ratio=0.2) feedback=residual index=golomb value=fit_poly bucket=flat");
+  bytes frame(1 << 21);
+  check_linear(1 << 9, [&](size_t tensors) {
+    std::vector<std::vector<uint64_t>> states(tensors, std::vector<uint64_t>(2 + 64 / 2));
+    std::vector<dr_tensor> all;
+    for (size_t i = 0; i < tensors; ++i) {
+      dr_tensor& t = all.emplace_back(client::dense(g));
+      t.values = g.data() + 64 * i;
+      t.universe = 64;
+      t.state = states[i].data();
+      t.state_size = 8 * states[i].size();
+    }
+    CHECK(dr_encode(c.handle, p.handle, nullptr, nullptr, all.data(), sizeof(dr_tensor), all.size(), frame.data(),
+                    frame.size(), nullptr) == DR_OK);
+  });
+}
