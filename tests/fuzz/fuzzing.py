@@ -273,8 +273,8 @@ def spans(lines):
 
 
 def clean_seconds(rows):
-    """Of CPU, since the last find."""
-    since = next((i for i, row in enumerate(reversed(rows)) if row["finds"]), len(rows))
+    """Of CPU, since the last find. (`why` is added to a line by hand where a find is no fault of the library.)"""
+    since = next((i for i, row in enumerate(reversed(rows)) if row["finds"] and "why" not in row), len(rows))
     return sum(row["cpu_seconds"] for row in rows[len(rows) - since:])
 
 
@@ -284,7 +284,7 @@ def table(_):
     rows = [row for row in rows if "target" in row]
     lines = ["# Fuzzing", "", "Made by `./dev fuzz --table` of `fuzz.jsonl`, to which every `./dev fuzz` adds a line a target. libFuzzer of clang 14 under ASan and UBSan;",
              "`edges` of the instrumented code that the last run reached, `corpus` its inputs then, `commit` that of the library. A find is an input that crashed, hung, leaked or broke a promise;",
-             "`clean minutes` of CPU are those since the target's last find.", "",
+             "`clean minutes` of CPU are those since the target's last find that was a fault of the library.", "",
              "| target | of | runs | executions | CPU minutes | clean minutes | edges | corpus | finds | commit |", "|---|---|---|---|---|---|---|---|---|---|"]
     clean = 0
     for name, what in TARGETS.items():
@@ -297,9 +297,12 @@ def table(_):
         lines.append(f"| {name} | {what} | {len(mine)} | {sum(row['executions'] for row in mine):,} | {sum(row['cpu_seconds'] for row in mine) / 60:.1f} | "
                      f"{clean_seconds(mine) / 60:.1f} | {last['edges']} | {last['corpus']} | {sum(len(row['finds']) for row in mine)} | {last['commit']} |")
     hours = sum(row["cpu_seconds"] for row in rows) / 3600
-    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU: {clean / 3600:.2f} since the last find of each target, "
-              f"{clean_seconds(rows) / 3600:.2f} since the last find of any.", ""]
-    lines += [f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}" for row in rows if row["finds"]]
+    lines += ["", f"In all {sum(row['executions'] for row in rows):,} executions in {hours:.2f} hours of CPU: {clean / 3600:.2f} since the last fault that each target found, "
+              f"{clean_seconds(rows) / 3600:.2f} since the last of any.", ""]
+    for row in rows:
+        if row["finds"]:
+            why = f" (no fault of the library: {row['why']})" if "why" in row else ""
+            lines.append(f"- {row['date']}, {row['target']} at {row['commit']}: {', '.join(row['finds'])}{why}")
     if covered:
         lines += ["", "## Coverage", "", f"Lines that the corpora of the tree reach, at {covered[-1]['commit']} ({covered[-1]['date']}), by `./dev fuzz --coverage` (clang's source-based coverage, all",
                   "targets at three levels of instructions). What a compiler evaluates (tables) and what only another thread could cause are among the lines that are not reached.", ""]
