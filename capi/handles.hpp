@@ -70,8 +70,8 @@ void write_array(const std::vector<T>& from, T* to, size_t stride) {
 
 // Where a call runs. DEVICE, UNSUPPORTED.
 dr_status read_place(const dr_place* place, target& out, dr_error& error);
-// Whether a place, though it may be refused, is the CPU: then frame and result are in host memory. Of a struct that
-// cannot be read nobody knows.
+// Whether a place, though it may be refused, is the CPU: then frame and result are in host memory. False if the
+// struct cannot be read: then its memory may be anywhere.
 bool is_cpu(const dr_place* place);
 // ARGUMENT: no batch, or one that was prepared for another place.
 dr_status check_place(const dr_batch* batch, const target& t, dr_error& error);

@@ -101,7 +101,7 @@ enum { DR_PARAM_INT = 1, DR_PARAM_REAL = 2, DR_PARAM_CHOICE = 3 };
 
 typedef struct dr_param {
   size_t struct_size;
-  const char *name, *summary; /* each parameter of a codec has another name */
+  const char *name, *summary; /* no two parameters of a codec have the same name */
   dr_param_type type;
   uint32_t required;       /* 1: the plan must give it */
   double minimum, maximum; /* inclusive; of the number */

@@ -248,10 +248,10 @@ typedef struct dr_call {
 } dr_call;
 
 /* Result of an encode, or of a prepared decode or merge, in the same place as the data. On the CPU it is set however the
- * call ends, unless the context or the binding is NULL. On a GPU an error before the launch is only in the status that
- * the function returns; struct_size is read there, too, so it must be set before the call; if struct_size does not
- * reach `status`, nothing is written. A place that is refused counts as the one that it names; if that cannot be read,
- * nothing is written. */
+ * call ends, as far as its struct_size reaches, unless the context or the binding is NULL. On a GPU an error before the
+ * launch is only in the status that the function returns; struct_size is read there, too, so it must be set before the
+ * call; if it does not reach `status`, nothing is written. A place that is refused counts as the one that it names; if
+ * that cannot be read, nothing is written. */
 typedef struct dr_result {
   size_t struct_size;
   uint64_t size; /* bytes of the frame, or of the status frame; else 0 */

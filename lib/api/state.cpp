@@ -14,7 +14,8 @@ namespace {
 
 dr_status elements_of(const plan& method, const tensor_view& t, uint64_t& elements, dr_error& error) {
   if (method.transforms())
-    return fail(error, DR_E_UNSUPPORTED, "plan: `%s` keeps its state itself (dr_transform_save)", method.text.c_str());
+    return fail(error, DR_E_UNSUPPORTED,
+                "plan: `%s` makes factors, not frames: its state is that of dr_transform_create", method.text.c_str());
   const uint64_t width = t.width ? t.width : 1;
   if (t.universe > (UINT64_MAX >> 8) / width) {
     fail(error, DR_E_ARGUMENT, "tensor: %" PRIu64 " rows of %" PRIu64 " values", t.universe, width);

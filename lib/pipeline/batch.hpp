@@ -45,6 +45,7 @@ struct row_choice {
   uint32_t plan;
   list_need need[section_count];
   row_bound bound;
+  bool may_be_shortest;  // its index list; else there may be no room for that
 };
 
 // A segment of a unit.

@@ -15,8 +15,7 @@ dr_status choose_index(encoding& e, size_t i, std::span<const row_choice> choice
   uint64_t least = ~uint64_t{0};
   for (uint32_t k = 0; k < choices.size() / r.value_choices; ++k) {
     const row_choice& choice = choices[k * r.value_choices];
-    // One that is larger than its room is never the shortest (row_bounds.cpp).
-    if (choice.need[section_index].largest() > r.need[section_index].largest()) continue;
+    if (!choice.may_be_shortest) continue;
     const stage_list& list = e.b.wire[choice.plan].index();
     const stage& s = list.front();
     const dr_job job = e.index_job(i, list);

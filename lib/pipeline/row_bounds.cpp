@@ -179,7 +179,7 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
     if (const dr_status s = resolve(wire, typical, u.first_tensor, error)) return s;
     one.plan = find_or_add(out.wire, wire);
     if (const dr_status s = bound_row(u, wire, one, error)) return s;
-    row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound});
+    row_choice& choice = row.choices.emplace_back(row_choice{one.plan, {}, one.bound, true});
     std::copy_n(one.need, section_count, choice.need);
     for (const section s : {section_value, section_order}) grow(row.need[s], one.need[s]);
     row.support_max = std::max(row.support_max, one.support_max);
@@ -196,9 +196,10 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
     payload = std::max(payload, bound_chosen(choices, out.wire));
     uint64_t least = ~uint64_t{0};
     for (const row_choice& c : choices) least = std::min(least, c.bound.index);
-    for (const row_choice& c : choices) {
+    for (row_choice& c : choices) {
       list_need need = c.need[section_index];
-      if (!may_be_shortest(out.wire[c.plan], row.universe, least)) need.payload = {};
+      c.may_be_shortest = may_be_shortest(out.wire[c.plan], row.universe, least);
+      if (!c.may_be_shortest) need.payload = {};
       grow(row.need[section_index], need);
     }
   }

@@ -22,7 +22,7 @@ constexpr uint64_t elements_most = 3000;
 // More than a block of any codec, more than a stream, and more than one worker takes alone (make_corpus.py knows it, too).
 constexpr uint64_t times_most = 45;
 
-// Filling what `index=auto` takes for a wide universe was two thirds of the time.
+// Filling the workspace of a bitmap of a wide universe takes most of the time.
 constexpr uint64_t workspace_most = 1 << 24;
 
 bool threaded = false;  // of this input
