@@ -55,6 +55,8 @@ affine fit_affine(std::span<const sample> measured) {
   if (measured.empty()) return {};
   std::vector<sample> samples(measured.begin(), measured.end());
   for (size_t i = samples.size() - 1; i-- > 0;) samples[i].value = std::min(samples[i].value, samples[i + 1].value);
+  if (const sample& only = samples[0]; samples.back().size == only.size && only.size > 0)
+    return {only.value, 0, only.value / static_cast<double>(only.size), 1};
   affine best;
   double least = std::numeric_limits<double>::infinity();
   // A line through fewer than three would say nothing of the others.
