@@ -314,6 +314,8 @@ def test_the_command_measures_plans_of_a_file(x, tmp_path):
              TOPR + "index=py_gaps", "--plan", TOPR + "index=golomb value=raw"]  # fmt: skip
 
     assert "--steps does not go with it" in command(*words, "--steps", "2", status=2)
+    for option in (["--threads", 2], ["--ranks", 4], ["--segment-rows=500"], ["--link", "1Gb/s"], ["--limit", 9]):
+        assert "py_gaps" in command(*words, *option, "--format", "csv"), option
     table = command(*words, "--sort", "bytes", "--format", "table")
     assert "py_gaps" in table and "in Python" in table
     rows = json.loads(command(*words, "--format", "json"))["rows"]

@@ -15,7 +15,7 @@ from .errors import ArgumentError, Error
 # Options that Python has to know, with what follows them.
 _OURS = ("--python-codec", "--plan", "--format", "--output", "--repeat", "--seed", "--tensor", "--cast")
 _FLAGS = ("--flat", "--per-tensor")
-# What a measurement by the tool takes; the first are nothing for saved rows, which are shown in the end.
+# What a measurement by the tool takes, and the showing of its saved rows in the end does not.
 _MEASURING = ("--preset", "--time", "--threads", "--segment-rows", "--ranks", "--link", "--plugin", "--limit")
 _NOT_YET = tuple("--" + name.replace("_", "-") for name in comparing.NOT_OF_PYTHON)
 
@@ -41,7 +41,7 @@ def run(words: Sequence[str], folder: pathlib.Path) -> int:
         print("deepreduce: {input}: {plan}: {error}".format(**failure), file=sys.stderr)
     failed = 1 if document.get("failures") else 0
     printed = [word for name in ("--format", "--output") if told[name] for word in (name, told[name][-1])]
-    shows = _without([word for word in others if word not in _FLAGS], "--preset")
+    shows = _without([word for word in others if word not in _FLAGS], *_MEASURING)
     return _tool.run(["compare", "--from", str(rows), *printed, *shows]) or failed
 
 
@@ -94,10 +94,10 @@ def _measuring(words: List[str]) -> Dict[str, Any]:
     return settings
 
 
-def _without(words: List[str], option: str) -> List[str]:
-    """The words but for an option, and its value where that is a word of its own."""
+def _without(words: List[str], *options: str) -> List[str]:
+    """The words but for some options, and their values where these are words of their own."""
     return [
         word
         for i, word in enumerate(words)
-        if word.partition("=")[0] != option and not (i > 0 and words[i - 1] == option)
+        if word.partition("=")[0] not in options and not (i > 0 and words[i - 1] in options)
     ]
