@@ -29,24 +29,18 @@ struct scope {
   }
 };
 
-// Of each tensor and plan the row of the last step. The steps of a training may be those of an input, or each an input.
+// Those of the last step of each run: all its inputs are steps of one training, or each is by itself.
 std::vector<const json_row*> last_steps(std::span<const json_row> rows) {
-  std::map<std::string, std::map<double, std::set<std::string>>> inputs;  // of each step
-  const auto steps_of = [&](const json_row& row) -> auto& {
-    return inputs[text_of(row, "tensor") + '\0' + text_of(row, "plan")];
-  };
   const auto step_of = [](const json_row& row) { return number_in(row, "step").value_or(1); };
-  for (const json_row& row : rows) steps_of(row)[step_of(row)].insert(text_of(row, "input"));
-  std::vector<const json_row*> last;
+  std::map<std::string, double> last;  // of each run
   for (const json_row& row : rows) {
-    const auto& steps = steps_of(row);
-    const bool each_an_input = std::ranges::all_of(steps, [](const auto& step) { return step.second.size() == 1; });
-    const bool goes_on = std::any_of(steps.upper_bound(step_of(row)), steps.end(), [&](const auto& later) {
-      return each_an_input || later.second.contains(text_of(row, "input"));
-    });
-    if (!goes_on) last.push_back(&row);
+    double& step = last[run_of(row)];
+    step = std::max(step, step_of(row));
   }
-  return last;
+  std::vector<const json_row*> kept;
+  for (const json_row& row : rows)
+    if (step_of(row) == last.at(run_of(row))) kept.push_back(&row);
+  return kept;
 }
 
 std::string kind_of(const json_row& row) {

@@ -23,7 +23,7 @@ struct best_question {
 //   nearest     the plan that comes nearest then, of a condition `column <= number`; else null
 //   total       the total (totals.hpp) of `plan`, or of `nearest`; null
 // Input by input: the model, then its kinds, if there are several, by name; then all inputs, if there are several. Of several
-// steps the last counts, of a model's tensors and the same tensors joined the tensors.
+// steps only the last counts. Where a model has rows tensor by tensor and joined, only the former count.
 nlohmann::ordered_json find_best(std::span<const json_row> rows, const best_question& question);
 
 // A sentence for each answer, a line each.

@@ -8,6 +8,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <sstream>
 
 #include "against.hpp"
 #include "bench/predict/plan_book.hpp"
@@ -120,7 +121,10 @@ class comparison {
     for (const std::string& path : o_.from) {
       const ordered_json saved = read_document(path);
       const bool joined = measures() || o_.from.size() > 1;
-      std::ranges::move(joined ? rows_with_origin(saved) : rows_of(saved), std::back_inserter(rows_));
+      for (json_row& row : joined ? rows_with_origin(saved) : rows_of(saved)) {
+        if (joined && !row.contains("from")) row["from"] = path;
+        rows_.push_back(std::move(row));
+      }
       for (const char* list : {"subjects", "failures"})
         for (const ordered_json& entry : saved.at(list)) document_[list].push_back(entry);
       // One file shown again has the facts of its own run.
@@ -150,12 +154,20 @@ class comparison {
     return {text.empty() ? predict::exact_text : text};
   }
 
-  // Of each input (and step) one row for all tensors, each by its plan.
+  // Of each input (and step) of this run one row for all tensors, each by its plan.
   void add_book_totals(std::vector<json_row>& totals) const {
-    std::map<std::pair<std::string, json_row>, std::vector<const json_row*>> inputs;
-    for (const json_row& row : rows_)
-      if (!is_memcpy(row)) inputs[{text_of(row, "input"), row.value("step", json_row())}].push_back(&row);
-    for (const auto& [key, rows] : inputs) {
+    std::map<std::pair<std::string, json_row>, std::map<std::string, const json_row*>> inputs;
+    std::map<std::string, std::string> canonical;
+    for (const json_row& row : rows_) {
+      const std::string tensor = text_of(row, "tensor"), plan_text = book_plan(tensor)[0];
+      std::string& expected = canonical[plan_text];
+      if (expected.empty()) expected = parse_plan(plan_text).text();
+      if (run_of(row).empty() && text_of(row, "plan") == expected)
+        inputs[{text_of(row, "input"), row.value("step", json_row())}][tensor] = &row;
+    }
+    for (const auto& [key, tensors] : inputs) {
+      std::vector<const json_row*> rows;
+      for (const auto& [tensor, row] : tensors) rows.push_back(row);
       json_row total = combine(rows);
       total["plan"] = "book " + o_.book;
       totals.push_back(std::move(total));
@@ -329,7 +341,7 @@ class comparison {
     if (signal_ == 0 || !rows_.empty()) {
       write_output(o_.output, render(document_, measured_.rows, presentation()));
       if (!o_.report.empty()) write_output(o_.report, html_report(document_));
-      if (!o_.output.empty() && document_.contains("best")) write_output("", best_text(document_.at("best")));
+      tell_answers();
     }
     if (signal_ != 0) return 128 + signal_;
     if (o_.fail_if_worse && document_.at("against").at("rows").empty())
@@ -339,6 +351,17 @@ class comparison {
                       o_.against));
     const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
     return !measured_.failures.empty() || worse ? failed : fine;
+  }
+
+  // What stands beside the result: the best plans beside a file, and what CSV has no place for.
+  void tell_answers() {
+    const bool csv = o_.form == format::csv;
+    std::string text;
+    if (document_.contains("best") && (csv || !o_.output.empty())) text += best_text(document_.at("best"));
+    if (document_.contains("against") && csv) text += against_text(document_.at("against"), false);
+    if (!o_.output.empty()) return text.empty() ? void() : write_output("", without_controls(text, true));
+    std::istringstream lines(text);
+    for (std::string line; std::getline(lines, line);) console_.line(line);
   }
 
   render_request presentation() const {

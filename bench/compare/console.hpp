@@ -32,11 +32,17 @@ inline std::string duration_text(double seconds) {
   return std::to_string(s / 3600) + " h " + std::to_string(s / 60 % 60) + " min";
 }
 
-// Names of files, and in files, are for no terminal to obey.
-inline std::string without_controls(std::string text) {
-  for (char& c : text)
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
-  return text;
+// Names of files, and in files, are for no terminal to obey: controls become '?', those of U+0080 to U+009F, too. `lines`: but for
+// the ends of lines.
+inline std::string without_controls(const std::string& text, bool lines = false) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool wide = byte(i) == 0xc2 && byte(i + 1) >= 0x80 && byte(i + 1) < 0xa0;
+    out += wide || byte(i) == 0x7f || (byte(i) < 0x20 && !(lines && text[i] == '\n')) ? '?' : text[i];
+    i += wide;
+  }
+  return out;
 }
 
 class console {

@@ -88,6 +88,8 @@ std::vector<tensor> read_path(const std::string& argument, const reading& how) {
 
 }  // namespace
 
+bool is_read(const std::string& extension) { return format_of("x" + extension) != nullptr; }
+
 std::string printable(std::string_view text) {
   // JSON's escapes are what both readers of the result need; the quotes around are not.
   const std::string quoted = nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);

@@ -57,6 +57,9 @@ struct reading {
   std::shared_ptr<const void> owner;  // of the file's bytes: elements may stay there. Null: they are copied
 };
 
+// Whether files whose names end so (".npz") are read.
+bool is_read(const std::string& extension);
+
 // Reads one argument of the command line:
 //   X.npy  X.npz  X.safetensors        float16, bfloat16, float32, float64; with a cast integers and booleans
 //   X.npz of scipy.sparse.save_npz     a CSR, CSC or COO matrix; and sparse tensors in coordinates (sparse_npz.hpp)

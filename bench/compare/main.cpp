@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <new>
@@ -15,6 +16,7 @@
 #include "compare_command.hpp"
 #include "decoded_file.hpp"
 #include "frame_text.hpp"
+#include "inputs.hpp"
 #include "options.hpp"
 #include "output.hpp"
 #include "plan_list.hpp"
@@ -117,6 +119,8 @@ int run(const encode_options& o) {
 
 int run(convert_options o) {
   refuse_terminal("convert", "a .safetensors file", o.output);
+  if (const std::string end = std::filesystem::path(o.output).extension(); is_read(end) && end != ".safetensors")
+    throw usage_error("convert: --output " + o.output + ": the name ends in .safetensors, for that is what is written");
   console console;
   if (o.subjects.globs.empty() && !o.subjects.flat) o.subjects.globs = {"*"};  // each by itself, small ones, too
   const std::string file = safetensors_of(read_subjects(o.subjects, console));

@@ -166,7 +166,8 @@ void add_questions(CLI::App& app, compare_options& o) {
                std::string("Only rows that no other row of the tensor beats; default columns: ") + usual_front);
   auto* best = app.add_option("--best", o.best, "The smallest plan that meets this, for each input and layer kind")
                    ->check(no_empty_text)
-                   ->type_name("CONDITION");
+                   ->type_name("CONDITION")
+                   ->excludes("--book");
   app.add_option("--best-by", o.best_by, "What --best makes small instead of bytes, such as encode_ns+decode_ns")
       ->needs(best)
       ->type_name("COLUMN");

@@ -73,7 +73,7 @@ std::string render(const ordered_json& document, std::span<const row> measured, 
     case format::table:
     case format::markdown: break;
   }
-  return without_controls(readable(document, measured, request));
+  return without_controls(readable(document, measured, request), true);
 }
 
 }  // namespace dr::compare

@@ -12,6 +12,7 @@
 #include <sstream>
 #include <vector>
 
+#include "console.hpp"
 #include "spread_notes.hpp"
 #include "text_table.hpp"
 #include "totals.hpp"
@@ -29,32 +30,40 @@ struct shown_column {
   std::function<std::string(const json_row&)> cell;
 };
 
-// Text of a file is for no terminal to obey.
-std::string plain(std::string text) {
-  for (char& c : text)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = '?';
-  return text;
-}
-std::string shown_text(const json_row& row, const char* column) { return plain(text_of(row, column)); }
+std::string shown_text(const json_row& row, const char* column) { return without_controls(text_of(row, column)); }
 
 // What tells the inputs of rows apart: the name of the file, or its path where two folders have one of that name.
 class input_names {
  public:
-  explicit input_names(std::span<const json_row> rows) {
-    for (const json_row& row : rows) inputs_[file_name(row)].insert(text_of(row, "input"));
+  // column: "input", or "from" for the saved files of runs
+  explicit input_names(std::span<const json_row> rows, const char* column = "input") : column_(column) {
+    for (const json_row& row : rows) inputs_[file_name(row)].insert(text_of(row, column));
   }
   std::string operator()(const json_row& row) const {
     const std::string name = file_name(row);
-    return plain(inputs_.at(name).size() == 1 ? name : text_of(row, "input"));
+    return without_controls(inputs_.at(name).size() == 1 ? name : text_of(row, column_));
   }
   bool differ() const { return inputs_.size() > 1 || (inputs_.size() == 1 && inputs_.begin()->second.size() > 1); }
 
  private:
-  static std::string file_name(const json_row& row) {
-    const std::string input = text_of(row, "input");
+  std::string file_name(const json_row& row) const {
+    const std::string input = text_of(row, column_);
     return input.starts_with("synth:") ? input : std::filesystem::path(input).filename().string();
   }
+  const char* column_;
   std::map<std::string, std::set<std::string>> inputs_;
+};
+
+// What is told of the subjects of rows.
+struct subject_names {
+  input_names inputs, runs;
+  bool steps;
+
+  explicit subject_names(std::span<const json_row> rows)
+      : inputs(rows), runs(rows, "from"), steps(std::ranges::any_of(rows, [&](const json_row& row) {
+          return row.value("step", json_row()) != rows.front().value("step", json_row());
+        })) {}
+  bool differ() const { return inputs.differ() || runs.differ() || steps; }
 };
 
 std::string count(const json_row& row, const char* column) {
@@ -161,13 +170,14 @@ bool differ(std::span<const json_row> rows, F&& f) {
   return std::ranges::any_of(rows, [&](const json_row& row) { return f(row) != f(rows.front()); });
 }
 
-std::string subject_text(const json_row& row, const input_names& inputs, bool steps) {
+std::string subject_text(const json_row& row, const subject_names& names) {
   const std::string tensor = shown_text(row, "tensor"), kind = shown_text(row, "kind");
-  std::string text = inputs.differ() || tensor.empty() ? inputs(row) : "";
+  std::string text = names.inputs.differ() || tensor.empty() ? names.inputs(row) : "";
   if (!tensor.empty()) text += (text.empty() ? "" : "  ") + tensor;
   if (!kind.empty()) text += ", " + kind;
   if (const std::string d = count(row, "d"); !d.empty()) text += ", d = " + d;
-  if (steps) text += ", step " + count(row, "step");
+  if (names.steps) text += ", step " + count(row, "step");
+  if (names.runs.differ()) text += ", of " + (run_of(row).empty() ? "this run" : names.runs(row));
   return text;
 }
 
@@ -216,10 +226,9 @@ std::string as_markdown(std::span<const json_row> rows, const std::vector<shown_
 std::string table(std::vector<json_row> rows, const table_request& request, std::vector<shown_column> further) {
   const bool totals = !further.empty();
   const auto several = [&](auto&& f) { return differ(rows, f); };
-  const input_names inputs(rows);
-  const bool steps = several([](const json_row& row) { return row.value("step", json_row()); });
+  const subject_names names(rows);
   const bool tensors = !totals && several([](const json_row& row) { return text_of(row, "tensor"); });
-  const bool subjects = inputs.differ() || tensors || steps;
+  const bool subjects = names.differ() || tensors;
   // A copy of each of many layers says nothing that the total of them does not.
   if (subjects && !totals) std::erase_if(rows, is_memcpy);
   if (rows.empty()) return "no rows\n";
@@ -229,7 +238,7 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   const std::vector<std::string> shared = shared_stages(rows);
   std::vector<shown_column> columns;
   const shown_column plan{"plan", left, [&](const json_row& row) { return plan_of(row, shared); }};
-  const shown_column subject{"tensor", left, [&](const json_row& row) { return subject_text(row, inputs, steps); }};
+  const shown_column subject{"tensor", left, [&](const json_row& row) { return subject_text(row, names); }};
   std::string text;
   if (!plans && subjects) {
     text = shown_text(rows.front(), "plan") + '\n';
@@ -246,7 +255,7 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   std::vector<line> lines;
   std::string before;
   for (const json_row& row : rows) {
-    const std::string name = subject_text(row, inputs, steps);
+    const std::string name = subject_text(row, names);
     if (sections && name != before) lines.push_back({nullptr, name});
     before = name;
     lines.push_back({&row, {}});
@@ -254,7 +263,7 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   text += as_text(lines, columns);
   std::vector<named_times> times;
   for (const json_row& row : rows) {
-    const std::string of = subjects ? " (" + subject_text(row, inputs, steps) + ")" : "";
+    const std::string of = subjects ? " (" + subject_text(row, names) + ")" : "";
     if (!is_memcpy(row) && number_in(row, "rounds") && text_of(row, "timed") != "python")
       times.push_back(times_of((plans || !subjects ? plan_of(row, shared) : "") + of, row));
   }
@@ -269,7 +278,7 @@ std::string worst_tensors(std::span<const json_row> totals, table_style style) {
   struct worst {
     std::string name;
     double least, most;
-    size_t plans;
+    std::set<std::string> plans;
   };
   const input_names inputs(totals);
   std::vector<worst> list;
@@ -278,15 +287,15 @@ std::string worst_tensors(std::span<const json_row> totals, table_style style) {
     const std::string name = (inputs.differ() ? inputs(total) + " " : "") + shown_text(total, "worst_tensor");
     if (!error) continue;
     const auto known = std::ranges::find(list, name, &worst::name);
-    if (known == list.end())
-      list.push_back({name, *error, *error, 1});
-    else
-      known->least = std::min(known->least, *error), known->most = std::max(known->most, *error), ++known->plans;
+    worst& w = known == list.end() ? list.emplace_back(worst{name, *error, *error, {}}) : *known;
+    w.least = std::min(w.least, *error);
+    w.most = std::max(w.most, *error);
+    w.plans.insert(text_of(total, "plan"));
   }
   std::string text = markdown && !list.empty() ? "\n" : "";
   for (const worst& w : list) {
     const std::string least = fmt::format("{:.3g}", w.least), most = fmt::format("{:.3g}", w.most);
-    text += fmt::format("worst tensor of {} plan{}: {}, error {}{}{}", w.plans, w.plans == 1 ? "" : "s",
+    text += fmt::format("worst tensor of {} plan{}: {}, error {}{}{}", w.plans.size(), w.plans.size() == 1 ? "" : "s",
                         markdown ? markdown_text(w.name) : w.name, least, most == least ? "" : " to " + most,
                         markdown ? "\n\n" : "\n");
   }

@@ -74,16 +74,14 @@ tensor concatenated(std::vector<tensor> parts) {
 
 namespace {
 
-// Tensors of one input and type, one behind the other; a single one stays as it is.
+// Tensors of one input and type, one behind the other; that of an input with one tensor stays as it is.
 void join(std::vector<tensor> tensors, std::vector<tensor>& out) {
   for (const dtype type : {dtype::f32, dtype::f16, dtype::bf16}) {
     std::vector<tensor> same;
     std::copy_if(std::move_iterator(tensors.begin()), std::move_iterator(tensors.end()), std::back_inserter(same),
                  [&](const tensor& t) { return t.type == type; });
-    if (same.size() <= 1) {
-      std::move(same.begin(), same.end(), std::back_inserter(out));
-      continue;
-    }
+    if (same.empty()) continue;
+    if (tensors.size() == 1) return out.push_back(std::move(same[0]));
     const bool only_type = same.size() == tensors.size();
     tensor all = concatenated(std::move(same));
     all.name = all.raw_name = only_type ? "*" : fmt::format("* ({})", name_of(type));

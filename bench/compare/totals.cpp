@@ -145,42 +145,37 @@ std::optional<double> number_in(const json_row& row, const std::string& column) 
 std::string printed(const json_row& cell) { return cell.dump(-1, ' ', false, json_row::error_handler_t::replace); }
 
 total_list totals_of(std::span<const json_row> all) {
-  struct plan_rows {
-    std::map<std::string, size_t> times;             // that a tensor's row came
-    std::vector<std::vector<const json_row*>> runs;  // the n-th of each tensor
-  };
   struct group {
     std::set<std::string> tensors;
-    std::vector<std::string> plans;  // in their order
-    std::map<std::string, plan_rows> by_plan;
+    std::vector<std::string> plans;                                         // in their order
+    std::map<std::string, std::map<std::string, const json_row*>> by_plan;  // of each tensor
   };
-  using group_key = std::tuple<std::string, json_row, cut>;  // input, step
+  using group_key = std::tuple<std::string, json_row, cut, std::string>;  // input, step, cut, run
   std::vector<group_key> order;
   std::map<group_key, group> groups;
   for (const json_row& row : all) {
-    const group_key key(text_of(row, "input"), row.value("step", json_row()), cut_of(row));
+    const group_key key(text_of(row, "input"), row.value("step", json_row()), cut_of(row), run_of(row));
     if (!groups.contains(key)) order.push_back(key);
     group& g = groups[key];
     const std::string tensor = text_of(row, "tensor"), plan = text_of(row, "plan");
     g.tensors.insert(tensor);
     if (!g.by_plan.contains(plan)) g.plans.push_back(plan);
-    plan_rows& rows = g.by_plan[plan];
-    const size_t run = rows.times[tensor]++;
-    if (run == rows.runs.size()) rows.runs.emplace_back();
-    rows.runs[run].push_back(&row);
+    g.by_plan[plan][tensor] = &row;
   }
   total_list list;
   for (const group_key& key : order) {
     const group& g = groups[key];
     const size_t tensors = g.tensors.size();
     if (tensors < 2) continue;
-    for (const std::string& plan : g.plans)
-      for (const auto& rows : g.by_plan.at(plan).runs)
-        if (rows.size() == tensors)
-          list.totals.push_back(combine(rows));
-        else
-          list.incomplete.push_back(fmt::format("{}: {}: {} row{} of {} tensors", std::get<0>(key), plan, rows.size(),
-                                                rows.size() == 1 ? "" : "s", tensors));
+    for (const std::string& plan : g.plans) {
+      std::vector<const json_row*> rows;
+      for (const auto& [tensor, row] : g.by_plan.at(plan)) rows.push_back(row);
+      if (rows.size() == tensors)
+        list.totals.push_back(combine(rows));
+      else
+        list.incomplete.push_back(fmt::format("{}: {}: {} row{} of {} tensors", std::get<0>(key), plan, rows.size(),
+                                              rows.size() == 1 ? "" : "s", tensors));
+    }
   }
   return list;
 }

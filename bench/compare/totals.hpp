@@ -25,6 +25,11 @@ inline bool is_memcpy(const json_row& row) { return row.value("plan", "") == "me
 // What a row is of: a tensor, all tensors (of a type) joined, all in one frame. Rows of two kinds are the same gradient twice.
 enum class cut { tensor, joined, batch };
 cut cut_of(const json_row& row);
+// Which run of several it is of: the saved file; "": of one run alone, or measured now.
+inline std::string run_of(const json_row& row) {
+  const auto file = row.find("from");
+  return file != row.end() && file->is_string() ? file->get<std::string>() : std::string();
+}
 
 std::optional<double> number_in(const json_row& row, const std::string& column);  // nullopt: none, or no number
 std::string printed(const json_row& cell);                     // as JSON; bytes that are no UTF-8 are replaced
@@ -34,12 +39,11 @@ std::string text_of(const json_row& row, const char* column);  // "" if there is
 json_row combine(std::span<const json_row* const> rows);
 
 struct total_list {
-  std::vector<json_row> totals;         // input by input, plans in their order, of each run
+  std::vector<json_row> totals;         // input by input, plans in their order
   std::vector<std::string> incomplete;  // "INPUT: PLAN: 3 rows of 12 tensors": plans without a total
 };
 
-// One for each plan and input (and step) that has several tensors, if the plan has a row of each. Where saved runs have a row of
-// a tensor and a plan more than once, one for each run.
+// One for each plan and input (and step, and run) that has several tensors, if the plan has a row of each: the last of each.
 total_list totals_of(std::span<const json_row> all);
 
 }  // namespace dr::compare

@@ -236,11 +236,19 @@ def test_bytes_are_not_written_to_a_terminal(tmp_path):
 
 def test_a_files_name_cannot_steer_the_terminal(tmp_path):
     numpy.save(tmp_path / "\x1b[31mred.npy", numpy.arange(3))
+    numpy.save(tmp_path / "two\nlines\x9b31m.npy", numpy.arange(3))
     numpy.save(tmp_path / "x.npy", numpy.ones(3, "f4"))
     note = run("convert", tmp_path, "--output", tmp_path / "o").stderr
     error = refusal("convert", tmp_path / "\x1b[31mred.npy").encode()
     for text in (note, error):
         assert b"?[31mred.npy" in text and b"\x1b" not in text
+    assert b"two?lines?31m.npy" in note
+
+
+def test_convert_writes_no_file_that_is_called_like_another_format(tmp_path):
+    numpy.save(tmp_path / "x.npy", numpy.ones(3, "f4"))
+    assert "the name ends in .safetensors" in refusal("convert", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
+    assert not (tmp_path / "y.npz").exists()
 
 
 def test_a_name_that_is_no_text_is_written_with_escapes(tmp_path):

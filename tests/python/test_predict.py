@@ -258,6 +258,11 @@ def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
     assert plans["a.weight"] == EXACT and "index=all value=raw" in plans["a.bias"]
     total = report["totals"][-1]
     assert total["plan"] == f"book {book}" and total["tensors"] == 2
+    # Rows of another book, or of another run, are in no total of this one.
+    write(tmp_path / "saved.json", json.dumps(report))
+    more = json.loads(run("compare", file, "--from", tmp_path / "saved.json", "--book", book, "--repeat", 1, "--format", "json").stdout)
+    assert [each["bytes"] for each in more["totals"] if each["plan"] == f"book {book}"] == [total["bytes"]]
+    assert "--book" in refusal("compare", file, "--book", book, "--best", "bytes < 1")
     assert total["bytes"] == sum(row["bytes"] for row in report["rows"] if row["plan"] != "memcpy")
     assert "line 1: 'x' is no `pattern: plan`" in refusal("compare", file, "--book", write(tmp_path / "bad.txt", "x"))
     assert "excludes" in run("compare", file, "--book", book, "--plan", EXACT, status=2).stderr.decode()

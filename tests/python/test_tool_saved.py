@@ -54,6 +54,35 @@ def test_saved_rows_alone_take_no_option_of_a_measurement(tmp_path):
     assert "--where 'tensor ~" in refusal("compare", "--from", saved, "--tensor", "x*")
 
 
+def test_rows_and_totals_of_several_files_say_which_run_they_are_of(tmp_path):
+    for name in ("w", "b"):
+        write_npy(tmp_path / f"{name}.npy", numpy.arange(1, 1001, dtype="f4"))
+    numpy.savez(tmp_path / "g.npz", w=numpy.arange(1, 1001, dtype="f4"), b=numpy.arange(1, 2001, dtype="f4"))
+    a, b = (save(tmp_path / name, tmp_path / "g.npz", "--per-tensor", plans=(EXACT,)) for name in ("a.json", "b.json"))
+    joined = json.loads(run("compare", "--from", a, "--from", b, "--format", "json").stdout)
+    assert [row["from"] for row in joined["totals"] if row["plan"] == EXACT] == [str(a), str(b)]
+    table = run("compare", "--from", a, "--from", b).stdout.decode()
+    assert ", d = 3,000, of a.json" in table and ", d = 3,000, of b.json" in table and "worst tensor of 1 plan:" in table
+    assert "from" not in json.loads(run("compare", "--from", a, "--format", "json").stdout)["rows"][0]
+
+
+def test_a_lone_tensor_of_its_type_is_part_of_the_models_total(tmp_path):
+    numpy.savez(tmp_path / "mix.npz", a=numpy.ones(4000, "f4"), b=numpy.ones(4000, "f4"), h=numpy.ones(2000, "f2"))
+    done = compare(tmp_path / "mix.npz", "--best", "bytes < 1e6")
+    sizes = {row["tensor"]: row["bytes"] for row in rows_of(done)}
+    assert list(sizes) == ["* (f32)", "* (f16)"]
+    assert done["best"][0]["total"]["bytes"] == sum(sizes.values()) == rows_of({"rows": done["totals"]})[0]["bytes"]
+
+
+def test_answers_that_csv_has_no_place_for_are_told_beside_it(tmp_path):
+    saved = save(tmp_path / "a.json", SYNTH, plans=(EXACT,))
+    words = ("compare", SYNTH, "--plan", EXACT, "--repeat", 2, "--best", "bytes < 1e6", "--against", saved, "--format", "csv")
+    done = run(*words)
+    assert b"the plan of least bytes" in done.stderr and b"the same" in done.stderr and b"least" not in done.stdout
+    done = run(*words, "--output", tmp_path / "a.csv")
+    assert b"the plan of least bytes" in done.stdout and b"the same" in done.stdout
+
+
 def test_files_of_one_name_in_two_folders_are_told_apart(tmp_path):
     paths = [tmp_path / name for name in ("one/g.npy", "two/g.npy", "two/h.npy")]
     for path in paths:

@@ -321,23 +321,25 @@ TEST_CASE("best: the smallest plan that meets the condition in total, and for ea
   CHECK(says(best_text(none), "no plan has total_error <= 0.01; the nearest is 'large'"));
 }
 
-TEST_CASE("best: of several steps the last counts, whether an input has them all or each is an input") {
+TEST_CASE("best: of a run's several steps the last counts, whether an input has them all or each is an input") {
   std::vector<json_row> rows;
-  for (uint64_t step = 1; step <= 3; ++step) {
-    rows.push_back(measured("a", "p", 10 * step, 0.1, 1));
-    rows.back()["step"] = step;
-  }
+  for (uint64_t step = 1; step <= 3; ++step)
+    for (const char* plan : {"p", "q"}) {
+      if (step == 3 && plan[0] == 'q') continue;  // which failed there
+      rows.push_back(measured("a", plan, 10 * step + (plan[0] == 'p'), 0.1, 1));
+      rows.back()["step"] = step;
+    }
   const best_question question{expression("bytes < 1000", columns), expression("bytes", columns)};
-  CHECK(find_best(rows, question)[0]["total"]["bytes"] == 30);
+  CHECK(find_best(rows, question)[0]["total"]["bytes"] == 31);
   CHECK(find_best(rows, question)[0]["total"]["tensors"] == 1);
   for (json_row& row : rows) row["input"] = "step" + row["step"].dump() + ".npz";
   const auto answers = find_best(rows, question);
   REQUIRE(answers.size() == 1);
   CHECK(answers[0]["input"] == "step3.npz");
-  // Two trainings: each has its own last step.
-  for (json_row& row : rows) row["input"] = "m.npz";
-  rows.push_back(rows[0]);
-  rows.back()["input"] = "n.npz";
+  // Another run has its own last step, also with an input of another name and the same tensors.
+  for (json_row& row : rows) row["from"] = "steps.json";
+  rows.push_back(measured("a", "p", 7, 0.1, 1));
+  rows.back()["from"] = "alone.json";
   CHECK(find_best(rows, question).size() == 3);
 }
 
@@ -353,16 +355,22 @@ TEST_CASE("tensors and the same tensors joined are not added up") {
   CHECK(totals_of(rows).totals[0]["bytes"] == 30);
 }
 
-TEST_CASE("two saved runs of one input have a total each") {
+TEST_CASE("each saved run of an input that has all tensors has a total of its own rows") {
   std::vector<json_row> rows;
-  for (const uint64_t ns : {100, 300})
-    for (const char* tensor : {"a", "b"}) rows.push_back(measured(tensor, "p", 10, 0.1, 1, ns));
-  rows.push_back(measured("a", "p", 10, 0.1, 1, 500));  // a third, of one tensor
+  const auto add = [&](const char* file, const char* tensor, uint64_t ns) {
+    rows.push_back(measured(tensor, "p", 10, 0.1, 1, ns));
+    rows.back()["from"] = file;
+  };
+  add("part.json", "b", 500);
+  add("one.json", "a", 100), add("one.json", "b", 100);
+  add("two.json", "a", 300), add("two.json", "b", 300);
+  add("part.json", "c", 500);
   const total_list list = totals_of(rows);
-  REQUIRE(list.totals.size() == 2);
-  CHECK(list.totals[0]["encode_ns"] == 200);
-  CHECK(list.totals[1]["encode_ns"] == 600);
-  CHECK(list.incomplete == texts{"m.npz: p: 1 row of 2 tensors"});
+  REQUIRE(list.totals.size() == 3);
+  CHECK(list.totals[0]["encode_ns"] == 1000);
+  CHECK(list.totals[1]["encode_ns"] == 200);
+  CHECK(list.totals[2]["encode_ns"] == 600);
+  CHECK(list.totals[2]["from"] == "two.json");
 }
 
 TEST_CASE("the kind of a layer follows from its name and shape") {
