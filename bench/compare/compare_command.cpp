@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -154,24 +155,9 @@ class comparison {
     return {text.empty() ? predict::exact_text : text};
   }
 
-  // Of each input (and step) of this run one row for all tensors, each by its plan.
-  void add_book_totals(std::vector<json_row>& totals) const {
-    std::map<std::pair<std::string, json_row>, std::map<std::string, const json_row*>> inputs;
-    std::map<std::string, std::string> canonical;
-    for (const json_row& row : rows_) {
-      const std::string tensor = text_of(row, "tensor"), plan_text = book_plan(tensor)[0];
-      std::string& expected = canonical[plan_text];
-      if (expected.empty()) expected = parse_plan(plan_text).text();
-      if (run_of(row).empty() && text_of(row, "plan") == expected)
-        inputs[{text_of(row, "input"), row.value("step", json_row())}][tensor] = &row;
-    }
-    for (const auto& [key, tensors] : inputs) {
-      std::vector<const json_row*> rows;
-      for (const auto& [tensor, row] : tensors) rows.push_back(row);
-      json_row total = combine(rows);
-      total["plan"] = "book " + o_.book;
-      totals.push_back(std::move(total));
-    }
+  // The plan of the book's for a tensor, as rows have it.
+  std::function<std::string(const std::string&)> canonical_of_book() const {
+    return [this](const std::string& tensor) { return std::string(parse_plan(book_plan(tensor)[0]).text()); };
   }
 
   // What --resume knows the rows of a gradient by, but for the plan and the values.
@@ -323,7 +309,7 @@ class comparison {
     if (o_.book.empty())
       for (const std::string& text : totals.incomplete) console_.line("note: no total of " + text);
     else
-      add_book_totals(totals.totals);
+      std::ranges::move(book_totals(rows_, "book " + o_.book, canonical_of_book()), std::back_inserter(totals.totals));
     try {
       if (questions_.best) document_["best"] = find_best(rows_, *questions_.best);
       document_["rows"] = questions_.wanted.apply(rows_);

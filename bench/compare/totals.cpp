@@ -180,4 +180,25 @@ total_list totals_of(std::span<const json_row> all) {
   return list;
 }
 
+std::vector<json_row> book_totals(std::span<const json_row> all, const std::string& plan,
+                                  const std::function<std::string(const std::string&)>& plan_of) {
+  std::map<std::pair<std::string, json_row>, std::map<std::string, const json_row*>> inputs;
+  std::map<std::string, std::string> plans;  // of tensors
+  for (const json_row& row : all) {
+    const std::string tensor = text_of(row, "tensor");
+    const auto [known, is_new] = plans.try_emplace(tensor);
+    if (is_new) known->second = plan_of(tensor);
+    if (run_of(row).empty() && text_of(row, "plan") == known->second)
+      inputs[{text_of(row, "input"), row.value("step", json_row())}][tensor] = &row;
+  }
+  std::vector<json_row> totals;
+  for (const auto& [key, tensors] : inputs) {
+    std::vector<const json_row*> rows;
+    for (const auto& [tensor, row] : tensors) rows.push_back(row);
+    totals.push_back(combine(rows));
+    totals.back()["plan"] = plan;
+  }
+  return totals;
+}
+
 }  // namespace dr::compare

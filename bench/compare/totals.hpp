@@ -10,6 +10,7 @@
 // and further: tensors (their number), worst_tensor and worst_error (the largest total_error).
 #pragma once
 
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -45,5 +46,9 @@ struct total_list {
 
 // One for each plan and input (and step, and run) that has several tensors, if the plan has a row of each: the last of each.
 total_list totals_of(std::span<const json_row> all);
+
+// Of a plan book, each input (and step): the rows of this run that have their tensor's plan, as one row of that plan.
+std::vector<json_row> book_totals(std::span<const json_row> all, const std::string& plan,
+                                  const std::function<std::string(const std::string& tensor)>& plan_of);
 
 }  // namespace dr::compare

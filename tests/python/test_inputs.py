@@ -245,12 +245,6 @@ def test_a_files_name_cannot_steer_the_terminal(tmp_path):
     assert b"two?lines?31m.npy" in note
 
 
-def test_convert_writes_no_file_that_is_called_like_another_format(tmp_path):
-    numpy.save(tmp_path / "x.npy", numpy.ones(3, "f4"))
-    assert "the name ends in .safetensors" in refusal("convert", tmp_path / "x.npy", "--output", tmp_path / "y.npz")
-    assert not (tmp_path / "y.npz").exists()
-
-
 def test_a_name_that_is_no_text_is_written_with_escapes(tmp_path):
     numpy.savez(tmp_path / "g.npz", xy=numpy.ones(3, "f4"))
     (tmp_path / "g.npz").write_bytes((tmp_path / "g.npz").read_bytes().replace(b"xy.npy", b"x\xff.npy"))

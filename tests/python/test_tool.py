@@ -351,3 +351,9 @@ def test_presets_are_plans_by_name():
     sparse = rows_of(json.loads(run("compare", SYNTH + ",density=0.01", "--preset", "QSGD", "--repeat", 1, "--format", "json").stdout))
     assert [row["plan"] for row in sparse] == ["index=raw value=qsgd"]
     assert "deepreduce presets" in refusal("compare", SYNTH, "--preset", "BF-P3")
+
+
+def test_convert_writes_no_file_that_is_called_like_another_format(tmp_path):
+    file = write_npy(tmp_path / "x.npy", [1.0, 2.0])
+    assert "the name ends in .safetensors" in refusal("convert", file, "--output", tmp_path / "y.npz")
+    assert not (tmp_path / "y.npz").exists()
