@@ -333,7 +333,7 @@ class comparison {
     if (o_.fail_if_worse && document_.at("against").at("rows").empty())
       throw usage_error(
           fmt::format("--fail-if-worse: nothing was compared: no row of {} has the input, tensor, type, "
-                      "size and plan of a row of now",
+                      "size and plan of a row that was measured now",
                       o_.against));
     const bool worse = o_.fail_if_worse && any_worse(document_.at("against"));
     return !measured_.failures.empty() || worse ? failed : fine;
