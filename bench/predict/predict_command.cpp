@@ -26,7 +26,14 @@ ordered_json rounded(double x) {
 }
 
 // JSON has no infinity.
-ordered_json limit_json(double x) { return std::isinf(x) ? ordered_json("always") : ordered_json(x); }
+// "always" is from the least on; what pays above a limit alone has no other.
+ordered_json upper_json(const paying_range& r, double unit = 1) {
+  if (!std::isinf(r.below)) return r.below * unit;
+  return r.above > 0 ? ordered_json(nullptr) : ordered_json("always");
+}
+ordered_json lower_json(const paying_range& r, double unit = 1) {
+  return r.above > 0 ? ordered_json(r.above * unit) : ordered_json(nullptr);
+}
 
 // How a candidate's step is known.
 const char* source_of(const candidate& c, hook_kind hook) {
@@ -47,13 +54,14 @@ ordered_json row_of(judged& j, const predict_case& c, bool break_even) {
   ordered_json row{{"candidate", j.what.name}, {"by", source_of(j.what, m.hook)}};
   outcome o;
   ordered_json error;
-  double dense = 0, below = 0, batch = 0;
+  double dense = 0;
+  paying_range rates, batches;
   const bool rival = j.rival, by_batch = break_even && m.model.batch > 0 && m.model.compute_ns() > 0;
   try {
     o = m.step(j.what);
     dense = m.best_dense_ns();
-    if (rival && break_even) below = break_even_rate(m, j.what);
-    if (rival && by_batch) batch = break_even_batch(m, j.what) * m.model.batch;
+    if (rival && break_even) rates = break_even_rate(m, j.what);
+    if (rival && by_batch) batches = break_even_batch(m, j.what);
     j.step_ns = o.step_ns;
   } catch (const unsupported_model& e) {
     error = e.what();
@@ -63,8 +71,11 @@ ordered_json row_of(judged& j, const predict_case& c, bool break_even) {
   for (const auto& [key, value] : figures.items()) row[key] = known ? value : ordered_json(nullptr);
   const double speedup = known ? m.dense_ns(false) / o.step_ns : INFINITY;
   row["speedup"] = std::isfinite(speedup) ? ordered_json(std::round(1e4 * speedup) / 1e4) : ordered_json(nullptr);
-  row["pays_below"] = known && rival && break_even ? limit_json(below) : ordered_json(nullptr);
-  row["pays_to_batch"] = known && rival && by_batch ? limit_json(batch) : ordered_json(nullptr);
+  const bool of_rates = known && rival && break_even, of_batches = known && rival && by_batch;
+  row["pays_below"] = of_rates ? upper_json(rates) : ordered_json(nullptr);
+  row["pays_above"] = of_rates ? lower_json(rates) : ordered_json(nullptr);
+  row["pays_to_batch"] = of_batches ? upper_json(batches, m.model.batch) : ordered_json(nullptr);
+  row["pays_from_batch"] = of_batches ? lower_json(batches, m.model.batch) : ordered_json(nullptr);
   row["verdict"] = known && rival ? ordered_json(verdict_of(o.step_ns, dense)) : ordered_json(nullptr);
   row["error"] = error;
   return row;

@@ -6,6 +6,7 @@
 #include <functional>
 #include <vector>
 
+#include "bench/compare/console.hpp"
 #include "bench/compare/document.hpp"
 #include "bench/compare/text_table.hpp"
 
@@ -25,13 +26,6 @@ std::string scaled(double x, double base, std::initializer_list<const char*> uni
   return {};
 }
 
-// Names in a file are for no terminal to obey.
-std::string without_controls(std::string text) {
-  for (char& c : text)
-    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
-  return text;
-}
-
 using shown = std::function<std::string(double)>;
 
 void number_column(text_table& t, const ordered_json& rows, const char* heading, const char* key, const shown& show) {
@@ -39,6 +33,20 @@ void number_column(text_table& t, const ordered_json& rows, const char* heading,
   for (const ordered_json& row : rows) {
     const ordered_json& value = row.at(key);
     cells.push_back(value.is_number() ? show(value.get<double>()) : value.is_string() ? value.get<std::string>() : "");
+  }
+  t.column(heading, text_table::align::right, std::move(cells));
+}
+
+// "3 Gb/s"; "above 1 Gb/s" and "1 Gb/s to 3 Gb/s" of what is slower below.
+void limit_column(text_table& t, const ordered_json& rows, const char* heading, const char* upper, const char* lower,
+                  const shown& show) {
+  std::vector<std::string> cells;
+  for (const ordered_json& row : rows) {
+    const ordered_json &to = row.at(upper), &from = row.at(lower);
+    std::string text = to.is_number() ? show(to.get<double>()) : to.is_string() ? to.get<std::string>() : "";
+    if (from.is_number())
+      text = text.empty() ? "above " + show(from.get<double>()) : show(from.get<double>()) + " to " + text;
+    cells.push_back(std::move(text));
   }
   t.column(heading, text_table::align::right, std::move(cells));
 }
@@ -101,9 +109,9 @@ std::string prediction_table(const ordered_json& d) {
   number_column(t, rows, "sent", "bytes", bytes_text);
   number_column(t, rows, "no overlap", "no_overlap_ns", time_text);
   number_column(t, rows, "perfect", "perfect_ns", time_text);
-  number_column(t, rows, "pays below", "pays_below", rate_text);
-  number_column(t, rows, "to batch", "pays_to_batch",
-                [](double x) { return x == 0 ? "never" : fmt::format("{:.3g}", x); });
+  limit_column(t, rows, "pays below", "pays_below", "pays_above", rate_text);
+  limit_column(t, rows, "to batch", "pays_to_batch", "pays_from_batch",
+               [](double x) { return x == 0 ? "never" : fmt::format("{:.3g}", x); });
   t.column("verdict", text_table::align::left, std::move(verdicts));
   text += t.text("  ", 170) + "\n" + d.at("verdict").get<std::string>() + "\n";
   for (const ordered_json& what_if : d.at("what_if")) text += what_if_text(what_if);
@@ -111,7 +119,7 @@ std::string prediction_table(const ordered_json& d) {
     if (row.at("error").is_string())
       text += fmt::format("{}: {}\n", row.at("candidate").get<std::string>(), row.at("error").get<std::string>());
   for (const ordered_json& note : d.at("notes")) text += "note: " + note.get<std::string>() + "\n";
-  return without_controls(text);
+  return compare::without_controls(text, true);
 }
 
 std::string prediction_csv(const ordered_json& d) {

@@ -15,20 +15,24 @@ namespace {
 
 constexpr double even = 0.03;
 
-// The largest x of a geometric grid at which `pays`, made exact by bisection.
-double last_that_pays(double least, double most, int points, const std::function<bool(double)>& pays) {
-  const double step = std::pow(most / least, 1.0 / (points - 1));
-  double good = 0;
-  for (int i = points - 1; i >= 0 && good == 0; --i)
-    if (const double x = least * std::pow(step, i); pays(x))
-      good = i == points - 1 ? std::numeric_limits<double>::infinity() : x;
-  if (good == 0 || std::isinf(good)) return good;
-  double low = good, high = good * step;
+// Where `pays` changes between `yes`, where it holds, and `no`.
+double edge(double yes, double no, const std::function<bool(double)>& pays) {
   for (int i = 0; i < 20; ++i) {
-    const double middle = std::sqrt(low * high);
-    (pays(middle) ? low : high) = middle;
+    const double middle = std::sqrt(yes * no);
+    (pays(middle) ? yes : no) = middle;
   }
-  return low;
+  return yes;
+}
+
+// Up to the largest x of a geometric grid at which `pays`, made exact by bisection; from the least, or from where it begins to.
+paying_range where_it_pays(double least, double most, int points, const std::function<bool(double)>& pays) {
+  const double step = std::pow(most / least, 1.0 / (points - 1));
+  int last = points - 1;
+  while (last >= 0 && !pays(least * std::pow(step, last))) --last;
+  if (last < 0) return {};
+  const double x = least * std::pow(step, last);
+  return {last == 0 || pays(least) ? 0 : edge(x, least, pays),
+          last == points - 1 ? std::numeric_limits<double>::infinity() : edge(x, x * step, pays)};
 }
 
 // Infinity: not modelled, or over 31 years.
@@ -243,12 +247,12 @@ void step_model::note_link(note_list& notes) const {
                            net.ranks));
 }
 
-double break_even_rate(const step_model& m, const candidate& c) {
-  return last_that_pays(1e5, 1e13, 33, [&](double rate) { return is_faster(m.with_rate(rate), c); });
+paying_range break_even_rate(const step_model& m, const candidate& c) {
+  return where_it_pays(1e5, 1e13, 33, [&](double rate) { return is_faster(m.with_rate(rate), c); });
 }
 
-double break_even_batch(const step_model& m, const candidate& c) {
-  return last_that_pays(1.0 / 64, 64, 13, [&](double factor) { return is_faster(m.with_batch(factor), c); });
+paying_range break_even_batch(const step_model& m, const candidate& c) {
+  return where_it_pays(1.0 / 64, 64, 13, [&](double factor) { return is_faster(m.with_batch(factor), c); });
 }
 
 const char* verdict_of(double step_ns, double dense_ns) {

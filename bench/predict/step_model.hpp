@@ -65,10 +65,14 @@ struct step_model {
   outcome powersgd_step(uint32_t rank, bool traced) const;
 };
 
-// Of the rates (or factors of the batch) at which the candidate is faster than the faster dense ring the highest (or
-// the largest factor). 0: it never is; infinity: it is at all that are looked at, 100 kbit/s to 10 Tbit/s, 1/64 to 64.
-double break_even_rate(const step_model& m, const candidate& c);
-double break_even_batch(const step_model& m, const candidate& c);
+// The rates, or factors of the batch, at which the candidate is faster than the faster dense ring: of those that are
+// looked at, 100 kbit/s to 10 Tbit/s and 1/64 to 64.
+struct paying_range {
+  double above = 0;  // 0: from the least on
+  double below = 0;  // 0: it never is; infinity: to the largest
+};
+paying_range break_even_rate(const step_model& m, const candidate& c);
+paying_range break_even_batch(const step_model& m, const candidate& c);
 
 // "pays", "even" or "slower": within 3 % it is even, less than two runs of one training differ.
 const char* verdict_of(double step_ns, double dense_ns);

@@ -128,6 +128,7 @@ def test_a_measured_link_gives_one_answer(profile, model):
         assert by_rate["step_ns"][bandwidth["x"].index(2e10)] == row["step_ns"] == by_ranks["step_ns"][ranks["x"].index(2)]
         if row["verdict"] == "pays":
             assert row["pays_below"] == "always" or row["pays_below"] > 2e10
+            assert row["pays_above"] is None
     assert report["ranks_per_host"] == 2 and any("--what-if ranks" in note for note in report["notes"])
     assert predict(profile, "--model", model, "--link", "1Gb/s,1us")["ranks_per_host"] == 1
     # Of another number of ranks the profile's base counts, and it says so.

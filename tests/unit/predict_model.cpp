@@ -159,7 +159,8 @@ TEST_CASE("a faster link is never slower, and dense steps gain most from it") {
 TEST_CASE("at the break-even rate both take the same time") {
   toy t(training_of({1e5, 7e6, 7e6, 7e6}, 20 * ms), 1e9, 8);
   const candidate c = t.uniform(sparse_plan);
-  const double rate = break_even_rate(t.model, c);
+  const auto [above, rate] = break_even_rate(t.model, c);
+  CHECK(above == 0);
   REQUIRE(rate > 0);
   REQUIRE(std::isfinite(rate));
   const step_model there = t.model.with_rate(rate);
@@ -168,9 +169,23 @@ TEST_CASE("at the break-even rate both take the same time") {
   CHECK(t.model.with_rate(2 * rate).step(c).step_ns > t.model.with_rate(2 * rate).best_dense_ns());
   // Larger batches hide what dense gradients take.
   const step_model fast = t.model.with_rate(0.7 * rate);
-  const double batch = break_even_batch(fast, c);
+  const double batch = break_even_batch(fast, c).below;
   REQUIRE(std::isfinite(batch));
   CHECK(batch > 1);
+}
+
+TEST_CASE("frames of all ranks with half the messages of a ring pay on fast links alone, and no limit says always") {
+  toy t(training_of({1e5}, 1 * ms), 1e9, 64, 1 * ms);
+  const candidate c = t.uniform(lossy_plan);
+  const auto [above, below] = break_even_rate(t.model, c);
+  CHECK(std::isinf(below));
+  REQUIRE(above > 0);
+  const auto is_faster = [&](double rate) {
+    const step_model m = t.model.with_rate(rate);
+    return m.step(c).step_ns < m.best_dense_ns();
+  };
+  CHECK_FALSE(is_faster(0.99 * above));
+  CHECK(is_faster(1.01 * above));
 }
 
 TEST_CASE("a step that takes over 31 years is unsupported, and no break-even trips over it") {
@@ -179,7 +194,7 @@ TEST_CASE("a step that takes over 31 years is unsupported, and no break-even tri
   CHECK_THROWS_AS(t.model.step(t.uniform(sparse_plan)), unsupported_model);
   toy huge(training_of({1e14}, 0), 1e12, 4);  // at 100 kbit/s its dense ring takes 200 years
   CHECK(huge.model.step(dense_candidate(false)).step_ns > 0);
-  CHECK(break_even_rate(huge.model, huge.uniform(sparse_plan)) > 0);
+  CHECK(break_even_rate(huge.model, huge.uniform(sparse_plan)).below > 0);
 }
 
 TEST_CASE("every exchange of a book goes on where the one before ended, with the ranks level") {
