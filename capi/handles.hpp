@@ -89,9 +89,7 @@ inline void tell(dr_result* to, const dr_result& result) {
 // kernels fill it, and an error before their launch is in the status alone.
 template <class F>
 dr_status with_result(context& c, bool on_cpu, dr_result* result, F&& decode) noexcept {
-  const dr_status status = guarded(c.error, [&]() -> dr_status {
-    if (c.lost()) [[unlikely]]
-      return c.fail_lost();
+  const dr_status status = in_context(&c, [&](context&) -> dr_status {
     if (dr_result told; on_cpu)
       if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
     return decode();

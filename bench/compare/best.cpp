@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "layer_kind.hpp"
 #include "text_table.hpp"
@@ -14,20 +13,6 @@ namespace dr::compare {
 namespace {
 
 using nlohmann::ordered_json;
-
-// Rows of one scope, plan by plan.
-struct scope {
-  std::set<std::string> subjects;  // input and tensor
-  std::vector<std::string> plans;
-  std::map<std::string, std::map<std::string, const json_row*>> by_plan;  // the last of each subject
-
-  void add(const json_row& row) {
-    const std::string subject = text_of(row, "input") + '\0' + text_of(row, "tensor"), plan = text_of(row, "plan");
-    subjects.insert(subject);
-    if (!by_plan.contains(plan)) plans.push_back(plan);
-    by_plan[plan][subject] = &row;
-  }
-};
 
 // Those of the last step of each run: all its inputs are steps of one training, or each is by itself.
 std::vector<const json_row*> last_steps(std::span<const json_row> rows) {
@@ -50,12 +35,11 @@ std::string kind_of(const json_row& row) {
 
 // The total of least `by` among those that pass.
 template <class Passes>
-std::optional<json_row> least(const scope& s, const expression& by, Passes&& passes) {
+std::optional<json_row> least(const rows_by_plan& s, const expression& by, Passes&& passes) {
   std::optional<json_row> best;
   double smallest = 0;
   for (const std::string& plan : s.plans) {
-    std::vector<const json_row*> rows;
-    for (const auto& [subject, row] : s.by_plan.at(plan)) rows.push_back(row);
+    const std::vector<const json_row*> rows = s.of(plan);
     if (rows.size() != s.subjects.size()) continue;
     json_row total = combine(rows);
     const auto value = by.number(total);
@@ -68,7 +52,7 @@ std::optional<json_row> least(const scope& s, const expression& by, Passes&& pas
 
 ordered_json or_null(const std::string& text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); }
 
-ordered_json answer(const char* name, const std::string& input, const std::string& kind, const scope& s,
+ordered_json answer(const char* name, const std::string& input, const std::string& kind, const rows_by_plan& s,
                     const best_question& q) {
   ordered_json a{
       {"scope", name},     {"input", or_null(input)}, {"kind", or_null(kind)}, {"condition", q.condition.text()},
@@ -114,8 +98,8 @@ std::string subject_of(const ordered_json& a) {
 
 ordered_json find_best(std::span<const json_row> rows, const best_question& question) {
   struct input_scopes {
-    scope model;
-    std::map<std::string, scope> kinds;
+    rows_by_plan model;
+    std::map<std::string, rows_by_plan> kinds;
   };
   std::vector<std::string> inputs;
   std::map<std::string, input_scopes> scopes;
@@ -124,7 +108,7 @@ ordered_json find_best(std::span<const json_row> rows, const best_question& ques
     cut& least = cuts.emplace(text_of(row, "input"), cut_of(row)).first->second;
     least = std::min(least, cut_of(row));
   }
-  scope all;
+  rows_by_plan all;
   for (const json_row* last : last_steps(rows)) {
     const json_row& row = *last;
     const std::string input = text_of(row, "input");

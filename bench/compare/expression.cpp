@@ -213,12 +213,13 @@ const char* name_of(value_type type) {
   return type == value_type::number ? "a number" : type == value_type::text ? "a text" : "a condition";
 }
 
+const char* sign_of(const expression_node& n) { return n.kind == "negative" ? "-" : n.kind.c_str(); }
+
 // "bytes is a number"
 std::string told(const expression_node& n, value_type type) {
-  const std::string what = n.kind == "column"     ? n.literal.get<std::string>()
-                           : n.kind == "literal"  ? n.literal.dump()
-                           : n.kind == "negative" ? "what '-' gives"
-                                                  : fmt::format("what '{}' gives", n.kind);
+  const std::string what = n.kind == "column"    ? n.literal.get<std::string>()
+                           : n.kind == "literal" ? n.literal.dump()
+                                                 : fmt::format("what '{}' gives", sign_of(n));
   return fmt::format("{} is {}", what, name_of(type));
 }
 
@@ -234,7 +235,7 @@ value_type type_of(const expression_node& n, const ordered_json& columns) {
   for (const node& operand : n.operands) {
     const value_type own = type_of(*operand, columns);
     if (own == unknown) continue;
-    const char* const sign = n.kind == "negative" ? "-" : n.kind.c_str();
+    const char* const sign = sign_of(n);
     if (wanted != unknown && own != wanted)
       throw expression_error(fmt::format("'{}' wants {}s; {}", sign, name_of(wanted) + 2, told(*operand, own)));
     if (wanted == unknown && own == condition)

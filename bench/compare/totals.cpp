@@ -144,32 +144,35 @@ std::optional<double> number_in(const json_row& row, const std::string& column) 
 
 std::string printed(const json_row& cell) { return cell.dump(-1, ' ', false, json_row::error_handler_t::replace); }
 
+void rows_by_plan::add(const json_row& row) {
+  const std::string subject = text_of(row, "input") + '\0' + text_of(row, "tensor"), plan = text_of(row, "plan");
+  subjects.insert(subject);
+  if (!rows_.contains(plan)) plans.push_back(plan);
+  rows_[plan][subject] = &row;
+}
+
+std::vector<const json_row*> rows_by_plan::of(const std::string& plan) const {
+  std::vector<const json_row*> rows;
+  for (const auto& [subject, row] : rows_.at(plan)) rows.push_back(row);
+  return rows;
+}
+
 total_list totals_of(std::span<const json_row> all) {
-  struct group {
-    std::set<std::string> tensors;
-    std::vector<std::string> plans;                                         // in their order
-    std::map<std::string, std::map<std::string, const json_row*>> by_plan;  // of each tensor
-  };
   using group_key = std::tuple<std::string, json_row, cut, std::string>;  // input, step, cut, run
   std::vector<group_key> order;
-  std::map<group_key, group> groups;
+  std::map<group_key, rows_by_plan> groups;
   for (const json_row& row : all) {
     const group_key key(text_of(row, "input"), row.value("step", json_row()), cut_of(row), run_of(row));
     if (!groups.contains(key)) order.push_back(key);
-    group& g = groups[key];
-    const std::string tensor = text_of(row, "tensor"), plan = text_of(row, "plan");
-    g.tensors.insert(tensor);
-    if (!g.by_plan.contains(plan)) g.plans.push_back(plan);
-    g.by_plan[plan][tensor] = &row;
+    groups[key].add(row);
   }
   total_list list;
   for (const group_key& key : order) {
-    const group& g = groups[key];
-    const size_t tensors = g.tensors.size();
+    const rows_by_plan& group = groups[key];
+    const size_t tensors = group.subjects.size();
     if (tensors < 2) continue;
-    for (const std::string& plan : g.plans) {
-      std::vector<const json_row*> rows;
-      for (const auto& [tensor, row] : g.by_plan.at(plan)) rows.push_back(row);
+    for (const std::string& plan : group.plans) {
+      const std::vector<const json_row*> rows = group.of(plan);
       if (rows.size() == tensors)
         list.totals.push_back(combine(rows));
       else

@@ -11,8 +11,10 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -38,6 +40,18 @@ std::string text_of(const json_row& row, const char* column);  // "" if there is
 
 // At least one row, of one plan.
 json_row combine(std::span<const json_row* const> rows);
+
+// Rows of tensors, plan by plan; of a tensor and a plan the last.
+struct rows_by_plan {
+  std::set<std::string> subjects;  // input and tensor
+  std::vector<std::string> plans;  // in their order
+
+  void add(const json_row& row);
+  std::vector<const json_row*> of(const std::string& plan) const;  // subject by subject
+
+ private:
+  std::map<std::string, std::map<std::string, const json_row*>> rows_;
+};
 
 struct total_list {
   std::vector<json_row> totals;         // input by input, plans in their order
