@@ -25,7 +25,7 @@ struct affine {
 // dearer than a larger one: what disturbs a measurement makes it longer. r2 is of the samples as they are. (HiPress
 // has cost curves of this form, from which its SeCoPa plans: Bai et al., SOSP 2021; its README fits them by least
 // squares.)
-//   samples  ascending sizes, values above 0; of one size it costs that for less, and for more in proportion
+//   samples  ascending sizes, values above 0; those of one size give their cost to smaller sizes, and to larger ones in proportion
 affine fit_affine(std::span<const sample> samples);
 
 // Counts what a machine that does other things, too, leaves behind: fits whose r2 is below 0.9, and medians whose

@@ -54,7 +54,7 @@ class input_names {
   std::map<std::string, std::set<std::string>> inputs_;
 };
 
-// What is told of the subjects of rows.
+// How a table names the subjects of its rows.
 struct subject_names {
   input_names inputs, runs;
   bool steps;
