@@ -103,3 +103,18 @@ def test_the_package_does_not_need_torch():
     code = "import deepreduce, sys; assert 'torch' not in sys.modules; assert not hasattr(deepreduce, 'torch')"
     path = str(HERE.parents[1] / "bindings" / "python")
     subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})
+
+
+@pytest.mark.parametrize("module", ["deepreduce.torch", "deepreduce.grace"])
+def test_a_destroyed_group_ends_its_threads(module):
+    """Torch alone keeps them, once an optimizer has stepped: at the end of the interpreter they may abort the process."""
+    code = f"""
+import weakref, torch, torch.distributed as dist, {module}
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+group = weakref.ref(dist.group.WORLD)
+torch.optim.SGD([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+dist.destroy_process_group()
+assert group() is None
+"""
+    path = str(HERE.parents[1] / "bindings" / "python")
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path})

@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import AllgatherOptions, AllreduceOptions, AllToAllOptions
 
-from . import _abi, errors
+from . import _abi, _torch_groups, errors  # noqa: F401
 from .errors import ArgumentError, Error, Unsupported
 
 # Seconds within which a survivor answers a roll call, beside the time of a step; and those that its store may take on top.

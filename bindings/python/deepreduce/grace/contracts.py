@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from .. import _torch_groups  # noqa: F401
 from ..errors import ArgumentError, Error
 from .meters import timer
 
