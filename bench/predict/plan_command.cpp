@@ -45,8 +45,9 @@ class error_table {
   // An error that was given for what is not among the plans.
   void check_candidates(const std::vector<std::shared_ptr<const plan_work>>& works) const {
     for (const auto& [key, e] : given_)
-      if (std::ranges::none_of(works, [&](const auto& w) {
-            return without_stages(w->text(), {"exchange", "bucket"}) == key;
+      // clang 14 and 15 capture no structured binding, but by a name of its own.
+      if (std::ranges::none_of(works, [&wanted = key](const auto& w) {
+            return without_stages(w->text(), {"exchange", "bucket"}) == wanted;
           }))
         throw usage_error(fmt::format("--error '{}: {:g}': the plan is no candidate; give it as --plan, too", key, e));
   }
