@@ -1,8 +1,9 @@
 #include "best.hpp"
 
-#include <fmt/core.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <optional>
 
@@ -50,6 +51,24 @@ std::optional<json_row> least(const rows_by_plan& s, const expression& by, Passe
   return best;
 }
 
+// Columns that the question names and no total has.
+std::vector<std::string> unknown_columns(const rows_by_plan& s, const best_question& q) {
+  std::vector<std::string> unknown = q.condition.columns();
+  std::ranges::copy(q.by.columns(), std::back_inserter(unknown));
+  bool measured = false;
+  for (const std::string& plan : s.plans) {
+    const std::vector<const json_row*> rows = s.of(plan);
+    if (rows.size() != s.subjects.size()) continue;
+    measured = true;
+    const json_row total = combine(rows);
+    std::erase_if(unknown, [&](const std::string& c) { return !total.value(c, ordered_json()).is_null(); });
+  }
+  if (!measured) return {};
+  std::ranges::sort(unknown);
+  unknown.erase(std::ranges::unique(unknown).begin(), unknown.end());
+  return unknown;
+}
+
 ordered_json or_null(const std::string& text) { return text.empty() ? ordered_json(nullptr) : ordered_json(text); }
 
 ordered_json answer(const char* name, const std::string& input, const std::string& kind, const rows_by_plan& s,
@@ -58,6 +77,11 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
       {"scope", name},     {"input", or_null(input)}, {"kind", or_null(kind)}, {"condition", q.condition.text()},
       {"by", q.by.text()}, {"plan", nullptr},         {"nearest", nullptr},    {"total", nullptr}};
   std::optional<json_row> found = least(s, q.by, [&](const json_row& total) { return q.condition.holds(total); });
+  if (!found)
+    if (const auto unknown = unknown_columns(s, q); !unknown.empty()) {
+      a["unknown"] = unknown;
+      return a;
+    }
   const char* member = "plan";
   if (const auto sum = q.condition.bounded_sum(); !found && sum) {
     found = least(s, *sum, [](const json_row&) { return true; });
@@ -142,6 +166,9 @@ std::string best_text(const ordered_json& answers) {
     else if (!a.at("nearest").is_null())
       text += fmt::format("{}: no plan has {}; the nearest is '{}': {}.\n", what, condition,
                           a.at("nearest").get<std::string>(), numbers(total));
+    else if (a.contains("unknown"))
+      text += fmt::format("{}: whether a plan has {} is not known: no row has {}.\n", what, condition,
+                          fmt::join(a.at("unknown").get<std::vector<std::string>>(), " or "));
     else
       text += fmt::format("{}: no plan has {}.\n", what, condition);
   }

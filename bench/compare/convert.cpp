@@ -188,10 +188,12 @@ std::optional<dtype> type_called(std::string_view name) {
 
 std::string describe(const conversion& c, dtype to) {
   std::string text = fmt::format("{}, converted to {}: ", long_name(c.from), long_name(to));
-  text +=
-      c.largest_change == 0 ? "no relative change" : fmt::format("largest relative change {:.1g}", c.largest_change);
-  if (c.infinite > 0) text += fmt::format("; {} too large: became infinite", c.infinite);
-  if (c.vanished > 0) text += fmt::format("; {} too small: became 0", c.vanished);
+  const auto values = [](uint64_t n) { return fmt::format("{} value{}", n, n == 1 ? "" : "s"); };
+  if (c.infinite > 0) text += values(c.infinite) + " too large: became infinite; ";
+  if (c.vanished > 0) text += values(c.vanished) + " too small: became 0; ";
+  const char* const others = c.infinite > 0 || c.vanished > 0 ? " of the others" : "";
+  text += c.largest_change == 0 ? fmt::format("no relative change{}", others)
+                                : fmt::format("largest relative change{} {:.1g}", others, c.largest_change);
   return text;
 }
 

@@ -238,6 +238,15 @@ std::pair<bytes, std::shared_ptr<const void>> unpack(const member& m, const read
   return {unpacked, m.method == deflate_method ? inflated.owner() : how.owner};
 }
 
+// What a file with NAME.values and `m`, NAME.indices, lacks to be read as the sparse tensor that it may be.
+std::string missing_shape(const std::vector<member>& members, const member& m) {
+  constexpr std::string_view indices = "indices.npy";
+  if (m.name != indices && !m.name.ends_with(fmt::format(".{}", indices))) return "";
+  const std::string stem = m.name.substr(0, m.name.size() - indices.size());
+  if (std::ranges::find(members, stem + "values.npy", &member::name) == members.end()) return "";
+  return printable(fmt::format("; a sparse tensor has {0}shape, too: here {0}values is a tensor by itself", stem));
+}
+
 }  // namespace
 
 std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& how) {
@@ -282,7 +291,7 @@ std::vector<tensor> parse_npz(bytes file, std::string_view path, const reading& 
         tensors.back().raw_name = m.name.substr(0, m.name.size() - 4);
       }
     } catch (const not_float& error) {
-      note(how.notes, fmt::format("skipped: {}", error.what()));
+      note(how.notes, fmt::format("skipped: {}{}", error.what(), missing_shape(members, m)));
       continue;
     }
     tensors.back().input = where;

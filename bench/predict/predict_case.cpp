@@ -29,7 +29,11 @@ training read_model(const case_options& o) {
       tensor_spec spec;
       spec.name = each.name;
       spec.elements = static_cast<double>(each.elements);
-      if (each.shape.size() > 1) spec.rows = static_cast<double>(each.shape[0]);
+      // An array alone may be a flattened matrix; a vector among a model's tensors is one.
+      if (each.shape.size() > 1)
+        spec.rows = static_cast<double>(each.shape[0]);
+      else if (!each.name.empty())
+        spec.rows = spec.elements;
       t.tensors.push_back(std::move(spec));
     }
   } else {

@@ -107,6 +107,9 @@ def test_float64_is_converted_with_a_word_and_integers_by_a_cast(tmp_path):
     assert "--cast f32" in refusal("compare", tmp_path / "i.npy", "--plan", EXACT)
     done = run("compare", tmp_path / "i.npy", "--plan", EXACT, "--cast", "f16", *QUICK)
     assert b"int64, converted to float16: no relative change" in done.stderr
+    numpy.save(tmp_path / "big.npy", numpy.full(2000, 10**6))
+    done = run("compare", tmp_path / "big.npy", "--plan", EXACT, "--cast", "f16", *QUICK)
+    assert b"float16: 2000 values too large: became infinite; no relative change of the others" in done.stderr
     assert [row["dtype"] for row in json.loads(done.stdout)["rows"]] == ["f16", "f16"]
     assert "'f8' is not one of f32, f16, bf16" in refusal("compare", tmp_path / "i.npy", "--cast", "f8")
     x = numpy.linspace(-3, 3, 1001).astype("f4")
@@ -216,6 +219,12 @@ def test_convert_keeps_names_as_they_are_and_compare_shows_them_with_escapes(tmp
     sparse = {"é.indices": numpy.array([1]), "é.values": numpy.ones(1, "f4"), "é.shape": numpy.array([2])}
     numpy.savez(tmp_path / "s.npz", **sparse)
     assert list(read(tmp_path / "s.npz", folder=tmp_path)) == ["é"]
+
+
+def test_a_sparse_tensor_without_its_shape_is_told(tmp_path):
+    numpy.savez(tmp_path / "s.npz", **{"e.indices": numpy.arange(9), "e.values": numpy.ones(9, "f4"), "i.indices": numpy.arange(3)})
+    told = run("convert", tmp_path / "s.npz", "--output", tmp_path / "s.safetensors").stderr.decode()
+    assert told.count("a sparse tensor has e.shape, too: here e.values is a tensor by itself") == told.count("a sparse tensor") == 1
 
 
 def test_convert_refuses_a_tensor_of_the_name_that_the_format_keeps_for_itself(tmp_path):

@@ -113,6 +113,11 @@ def test_what_is_unknown_is_told(profile, tmp_path):
     assert timed["model"]["backward_ns"] == 100e6 and any("ready times are unknown" in note for note in timed["notes"])
     file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [1.0] * 5000), b=write_npy(tmp_path / "b.npy", [1.0] * 10))
     assert predict(profile, "--input", file, "--link", "1Gb/s")["model"]["tensors"] == 2
+    guessed = [
+        any("shapes are unknown" in note for note in predict(profile, "--input", each, "--powersgd", 1, "--link", "1Gb/s")["notes"])
+        for each in (file, tmp_path / "a.npy")  # a vector of a model, and an array alone, which may be a flattened matrix
+    ]
+    assert guessed == [False, True]
 
 
 def test_the_profiles_own_link_is_taken_without_link(profile, model):

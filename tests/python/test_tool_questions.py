@@ -153,6 +153,15 @@ def test_best_says_the_nearest_where_no_plan_meets_the_condition():
     assert fastest["plan"].startswith("sparsify=topr(ratio=0.1)")
 
 
+def test_best_says_what_is_not_known_instead_of_no_plan():
+    plans = ("sparsify=topr(ratio=0.01|0.1) index=golomb value=raw",)
+    for question in (("--best", "step_ns < 1e9"), ("--best", "bytes < 1e9", "--best-by", "step_ns")):
+        answer, = compare(SYNTH, *question, plans=plans)["best"]
+        assert answer["plan"] is None and answer["nearest"] is None and answer["unknown"] == ["step_ns"]
+    text = compare(SYNTH, "--best", "step_ns < 1e9", plans=plans, form="table")
+    assert "whether a plan has step_ns < 1e9 is not known: no row has step_ns" in text
+
+
 def test_several_inputs_have_an_answer_each_and_one_together():
     answers = compare("synth:d=2000|4000", "--best", "relative_l2_error == 0")["best"]
     assert [a["scope"] for a in answers] == ["model", "model", "all"]

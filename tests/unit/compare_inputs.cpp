@@ -653,8 +653,8 @@ TEST_CASE("a cast takes integers and booleans and says what it changed; without 
   CHECK(wide.converted->vanished == 1);
   CHECK(wide.converted->largest_change == doctest::Approx(std::fabs(0.1 - double(0.1f)) / 0.1));
   CHECK(describe(*wide.converted, wide.type) ==
-        "float64, converted to float32: largest relative change 1e-08; 1 too large: became infinite; 1 too small: "
-        "became 0");
+        "float64, converted to float32: 1 value too large: became infinite; 1 value too small: became 0; largest "
+        "relative change of the others 1e-08");
   CHECK(!cast(one_two, {}).converted);
   CHECK(values_of(cast(npy_of("<i2", "(2,)", u16(0xffff) + u16(7)), dtype::f32)) == std::vector<float>{-1, 7});
   CHECK(values_of(cast(npy_of("|b1", "(2,)", "\1\0"s), dtype::f32)) == std::vector<float>{1, 0});
