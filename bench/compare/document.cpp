@@ -158,9 +158,17 @@ resumed_run::resumed_run(std::string path, ordered_json document)
     if (name == "schema" || name == "build" || now.is_array()) continue;
     const ordered_json before = saved.value(name, ordered_json());
     if (before == now) continue;
-    if (name != "machine" && name != "commit")
-      throw input_error(fmt::format("--resume {}: its rows were measured with {} = {}, now it is {}", path_, name,
-                                    before.dump(), now.dump()));
+    if (name != "machine" && name != "commit") {
+      const auto refuse = [&](const std::string& what, const ordered_json& was, const ordered_json& is) {
+        throw input_error(fmt::format("--resume {}: its rows were measured with {} = {}, now it is {}", path_, what,
+                                      was.dump(), is.dump()));
+      };
+      if (now.is_object() && before.is_object())
+        for (const auto& part : now.items())
+          if (const ordered_json was = before.value(part.key(), ordered_json()); was != part.value())
+            refuse(name + "." + part.key(), was, part.value());
+      refuse(name, before, now);
+    }
     notes_.push_back(fmt::format("{}: its rows were measured on another {}", path_, name));
   }
   rows_ = rows_of(saved);

@@ -139,6 +139,13 @@ def test_resume_measures_only_what_is_not_there(tmp_path):
     assert json.loads(again.stdout)["rows"] == rows == json.loads(store.read_text())["rows"]
 
 
+def test_resume_names_the_setting_that_differs(tmp_path):
+    store = tmp_path / "saved.json"
+    run("compare", SYNTH, "--plan", RAW, "--repeat", 1, "--resume", store)
+    for words, named in ((("--repeat", 2), "repeat = 1, now it is 2"), (("--repeat", 1, "--flat"), "selection.flat = false, now it is true")):
+        assert named in refusal("compare", SYNTH, "--plan", RAW, *words, "--resume", store)
+
+
 def test_resume_measures_anew_what_was_overwritten(tmp_path):
     store, file = tmp_path / "run.json", tmp_path / "a.npz"
     command = ("compare", file, "--plan", EXACT, "--repeat", 1, "--resume", store)
