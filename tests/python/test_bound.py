@@ -233,7 +233,7 @@ def test_frames_of_every_kind(rng, torch):
 
 def test_errors(rng):
     x = gradients(rng, 50, 40)
-    batch = Batch(x, "value=qsgd")
+    batch, kept = Batch(x, "value=qsgd"), Batch(x, "sparsify=topr(count=2) feedback=residual")
     out = [numpy.empty_like(each) for each in x]
     bound = batch.bind(x, out, frames=2)
     frame = bound.encode()
@@ -254,6 +254,8 @@ def test_errors(rng):
         (lambda: bound.merge(5), deepreduce.ArgumentError, "not a int"),
         (lambda: batch.merge(5), deepreduce.ArgumentError, "not a int"),
         (lambda: batch.bind(x, frames=2**20 + 1), deepreduce.ArgumentError, "frames"),
+        (lambda: kept.bind(x), deepreduce.ArgumentError, "give state=State"),
+        (lambda: kept.encode(x), deepreduce.ArgumentError, "give state=State"),
         (lambda: bound.merge([frame] * 3), deepreduce.ArgumentError, "3 frames"),
         (lambda: bound.merge([frame], [1, 2]), deepreduce.ArgumentError, "2 weights for 1"),
         (lambda: bound.merge([frame], ["a"]), deepreduce.ArgumentError, "weights"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import operator
 import os
+import re
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple, TypeVar
 
@@ -90,8 +91,9 @@ def check(status: int, error: _abi.dr_error) -> None:
 
 
 def _raise(status: int, error: _abi.dr_error) -> NoReturn:
+    message = text(error.message) or _library.load().dr_status_name(status).decode()
     raise BY_CODE.get(status, InternalError)(
-        text(error.message) or _library.load().dr_status_name(status).decode(),
+        re.sub(r"state: NULL; (.*) \(dr_state_size\)", r"state: None; \1: give state=State(plan, x), or of a list State.for_(plan, x)", message),
         code=status,
         tensor=None if error.tensor == _abi.DR_NO_TENSOR else error.tensor,
         where=error.where,
