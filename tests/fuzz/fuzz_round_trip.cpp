@@ -263,6 +263,23 @@ struct step {
     return s == DR_OK;
   }
 
+  // What a frame needs beyond the limits for any frame (dr_decode_options), it gets.
+  void decode_to(const bytes& frame, std::vector<dr_tensor_out>& outs) {
+    dr_decode_options limits{};
+    limits.struct_size = sizeof limits;
+    const auto call = [&] {
+      return dr_decode(context(), nullptr, frame.data(), frame.size(), &limits, outs.data(), sizeof(dr_tensor_out),
+                       outs.size());
+    };
+    dr_status s = call();
+    if (s == DR_E_CAPACITY) {
+      limits.max_elements = UINT64_MAX;
+      limits.max_workspace = dr_last_error(context())->needed;
+      s = call();
+    }
+    if (s) wrong(dr_plan_text(method.handle), dr_last_error(context())->message);
+  }
+
   void decode(const bytes& frame, bool fitted) {
     const std::vector<dr_tensor_info> infos = inspect(frame, views.size());
     std::vector<output> sparse, dense;
@@ -270,9 +287,7 @@ struct step {
     uint64_t written = 0;
     for (const dr_tensor_info& t : infos) written += t.universe * t.width;
     for (const dr_tensor_info& t : infos) outs.push_back(sparse.emplace_back(t, true).out);
-    if (dr_decode(context(), nullptr, frame.data(), frame.size(), nullptr, outs.data(), sizeof(dr_tensor_out),
-                  outs.size()))
-      wrong(dr_plan_text(method.handle), dr_last_error(context())->message);
+    decode_to(frame, outs);
     const bool exact = !fitted && !method.keeps(DR_PLAN_SPARSIFIES | DR_PLAN_LOSSY_VALUES | DR_PLAN_LOSSY_SUPPORT);
     for (size_t i = 0; i < infos.size() && exact && infos.size() == gradients.size() && !method.keeps(DR_PLAN_FEEDBACK);
          ++i)
@@ -280,9 +295,7 @@ struct step {
     if (written > 64 * elements_most) return;
     outs.clear();
     for (const dr_tensor_info& t : infos) outs.push_back(dense.emplace_back(t, false).out);
-    if (dr_decode(context(), nullptr, frame.data(), frame.size(), nullptr, outs.data(), sizeof(dr_tensor_out),
-                  outs.size()))
-      wrong(dr_plan_text(method.handle), dr_last_error(context())->message);
+    decode_to(frame, outs);
     for (size_t i = 0; i < infos.size(); ++i) {
       const size_t row = infos[i].width * value_size(infos[i].dtype);
       bytes scattered(dense[i].values->size());
