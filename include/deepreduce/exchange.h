@@ -29,10 +29,12 @@
  *   in the residual: it is not lost, and must not be passed again. (Exceptions: the residual of a range that this rank
  *   could not encode is unchanged; feedback=momentum keeps a momentum, not a residual; with `ring` and `hierarchy` the
  *   residual is found as a difference, to the precision of f32 beside the sum of other ranks, 0 where that is infinite.)
- * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again; no residual keeps the rounding.
+ * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again, to infinity beyond its range;
+ *   no residual keeps the rounding.
  * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
- *   and its residual has taken back what they applied. The next call fails on all ranks and names it; then copy the
- *   parameters of another rank to it, and set its residual to zero.
+ *   and its residual has taken back what they applied. The next call fails on all ranks, names it, and in dr_error.what
+ *   a rank that is not behind: copy that rank's parameters to it, and set its residual to zero. Of several ranks that
+ *   are behind, each call names one.
  * - A transport serves one exchange object: late messages of another one could be taken for its own.
  * - No call waits longer than `timeout_ns`. An error names the rank that caused it (dr_error.frame), the same on every
  *   rank.
@@ -125,8 +127,8 @@ DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
  * (this rank's data, or ranks that are out of step), …; dr_last_error has the rank in `frame`, and that rank's tensor
  * in `tensor`. */
 DR_API dr_status dr_exchange_advance(dr_exchange *exchange);
-/* Cancels an exchange under way: the other ranks see this one fail. The next dr_exchange_advance returns the outcome.
- * */
+/* Cancels an exchange under way. Advance it until it ends: the outcome is PEER and names this rank, on all ranks, unless
+ * they had agreed already. */
 DR_API dr_status dr_exchange_cancel(dr_exchange *exchange);
 
 /* Residuals, in the order of the tensors' elements, for any number of ranks and parts: for a checkpoint. SUM: the

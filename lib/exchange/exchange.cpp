@@ -143,8 +143,12 @@ void exchange::send_verdict() {
 // ---- Agreement --------------------------------------------------------------------------------------------
 
 dr_status exchange::agree() {
-  if (!told_) send_verdict();
   const bool last = now() >= gives_up_at();
+  if (!told_) {
+    // The others have given it up, though their frames and verdicts may be here.
+    if (last && program_.ranks > 1) poison(DR_E_TIMEOUT, program_.rank, 0, "it came too late to agree");
+    send_verdict();
+  }
   for (; cursor_ < program_.ranks; ++cursor_) {
     const uint32_t i = static_cast<uint32_t>(cursor_);
     if (i == program_.rank || came_[i]) continue;
@@ -161,7 +165,8 @@ void exchange::conclude_all() {
   outcome_ = conclude(verdicts_, came_);
   if (outcome_.code == DR_OK) return;
   failed_ = true;
-  if (outcome_.depth == verdict::behind)  // said once
+  // Said once of each rank that is.
+  if (outcome_.depth == verdict::behind && outcome_.culprit == program_.rank)
     for (const verdict& v : verdicts_) commits_ = std::max(commits_, v.commits);
   give_back_all();
 }
@@ -259,6 +264,7 @@ dr_status exchange::start(const dr_call& call) {
       poison(DR_E_TIMEOUT, peer, 0, "receiving from it failed");
   }
   pc_ = cursor_ = 0;
+  if (!times_.empty()) times_[0].begin_ns = last_ns_;
   return DR_OK;
 }
 
@@ -302,7 +308,6 @@ dr_status exchange::advance() {
   if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
   while (busy()) {
     const step& s = program_.steps[pc_];
-    if (!times_.empty() && !times_[pc_].begin_ns) times_[pc_].begin_ns = now();
     if (run_guarded(s) == DR_PENDING) return DR_PENDING;
     const uint64_t time = now(), took = time - last_ns_;
     last_ns_ = time;
@@ -320,6 +325,7 @@ dr_status exchange::advance() {
     }
     ++pc_;
     cursor_ = 0;
+    if (busy() && !times_.empty()) times_[pc_].begin_ns = time;
   }
   return finish();
 }

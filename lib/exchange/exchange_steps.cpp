@@ -169,7 +169,10 @@ void exchange::judge(const step& s, size_t size) {
   dr_decode_options tagged{};
   tagged.flags = DR_DECODE_TAG;
   tagged.tag = frame_tag(slot);
-  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e);
+  const placed_batch& b = ranges_[s.range].batch_of(slot.kind);
+  const uint64_t header_most = frame_view::memory_of(b.wire.size(), b.rows.size(), b.layout[1].table.size());
+  dr_status status = read_sound_frame({frame_of(s.slot), size}, view_, e, header_most);
+  if (status == DR_E_CAPACITY) status = DR_E_CORRUPT;  // a header that is not of these tensors
   if (!status && view_.frame_size != size)
     status = fail(e, DR_E_CORRUPT, "frame: %" PRIu64 " bytes in a message of %zu", view_.frame_size, size);
   if (!status) status = check_tag(view_, tagged, e);

@@ -294,12 +294,19 @@ void range_work::add_gradient() {
   }
 }
 
+// A sum beyond the type's range is infinite, as the type's own addition has it, and no gradient of its largest value.
+template <class T>
+static void round_to(float* sum, uint64_t n) {
+  for (uint64_t i = 0; i < n; ++i)
+    if (std::abs(sum[i]) > T::largest) sum[i] = T::to_f32(T::from_f32(sum[i]));
+  round_values_at<T>.best()(sum, n, sum);
+}
+
 void range_work::round_sum() {
   for (size_t i = 0; i < views_.size(); ++i) {
     const tensor_view& v = views_[i];
     auto* const sum = reinterpret_cast<float*>(sums_[i]);
-    if (v.dtype != DR_F32)
-      with_type(v.dtype, [&](auto type) { round_values_at<decltype(type)>.best()(sum, elements_of(v), sum); });
+    if (v.dtype != DR_F32) with_type(v.dtype, [&](auto type) { round_to<decltype(type)>(sum, elements_of(v)); });
   }
 }
 

@@ -61,15 +61,16 @@ verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> cam
     if (came[i] == 0) return blame(i, DR_E_TIMEOUT, "it did not answer in time");
   for (uint32_t i = 0; i < came.size(); ++i)
     if (came[i] == 2) return blame(i, DR_E_CORRUPT, "its verdict is damaged, or belongs to another exchange");
-  uint64_t most = 0;
-  for (const verdict& v : verdicts) most = std::max(most, v.commits);
+  const auto first = std::ranges::max_element(verdicts, {}, &verdict::commits);
   for (uint32_t i = 0; i < verdicts.size(); ++i)
-    if (verdicts[i].commits < most) {
+    if (verdicts[i].commits < first->commits) {
+      const auto source = static_cast<uint32_t>(first - verdicts.begin());
       verdict late = blame(i, DR_E_ARGUMENT,
-                           "it is behind: it completed %" PRIu64 " exchanges, other ranks %" PRIu64
-                           "; its outputs differ from theirs",
-                           verdicts[i].commits, most);
+                           "it is behind: it completed %" PRIu64 " exchanges, rank %u %" PRIu64
+                           "; its outputs differ from that rank's",
+                           verdicts[i].commits, source, first->commits);
       late.depth = verdict::behind;
+      late.what = source;
       return late;
     }
   for (uint32_t i = 1; i < verdicts.size(); ++i)

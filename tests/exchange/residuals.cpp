@@ -122,7 +122,8 @@ TEST_CASE("bf16 and f16 gradients: ranks alike, and within rounding of the mean,
       std::vector<std::unique_ptr<world::rank>> ranks;
       std::vector<dr::exchange*> list;
       for (uint32_t i = 0; i < count; ++i) {
-        const world::floats x = world::integers(n, i);
+        world::floats x = world::integers(n, i);
+        x[0] = 30000;  // the sum is beyond f16
         for (size_t k = 0; k < n; ++k) {
           in[i][k] =
               dtype == DR_F16 ? dr::f64_to_f16(static_cast<double>(x[k])) : dr::f64_to_bf16(static_cast<double>(x[k]));
@@ -150,7 +151,11 @@ TEST_CASE("bf16 and f16 gradients: ranks alike, and within rounding of the mean,
         const double mean = total[k] / count;
         const double got =
             static_cast<double>(dtype == DR_F16 ? dr::f16_to_f32(out[0][k]) : dr::bf16_to_f32(out[0][k]));
-        REQUIRE(std::abs(got - mean) <= 4 * step * 2048);
+        if (k > 0 || dtype == DR_BF16) REQUIRE(std::abs(got - mean) <= 4 * step * std::max(2048.0, mean));
+        if (k == 0 && dtype == DR_F16) {
+          const bool encodes_sums = schedule.starts_with("ring") || schedule.starts_with("hierarchy(inner=3");
+          CHECK(got == (encodes_sums ? INFINITY : 30000));  // and no gradient that nobody had
+        }
       }
     }
 }
