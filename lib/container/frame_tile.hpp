@@ -54,7 +54,7 @@ static_assert(sizeof(pack_row) == 80);
 
 // Σ over blocks, for one frame; zero when a call begins.
 struct pack_state {
-  uint32_t done, failed;
+  uint32_t done, failed, unfinite;  // unfinite: of what is left of a sent value
 };
 
 // A row that goes dense because there is too much of it has asked no codec.

@@ -38,8 +38,9 @@ struct open_states_common {
   uint32_t magic, kind;
 };
 
-// acc[support[i]] -= sent value i; 0 where the rest is not finite. Without a frame nothing was sent: what was
-// accumulated stays, but for values that are not finite, which would stay for ever.
+// acc[support[i]] -= sent value i; 0 where the rest is not finite, which `unfinite` tells. Without a frame nothing was
+// sent: what was accumulated stays. Launched again, where either is told: values that are not finite, which would stay
+// for ever, become 0.
 struct subtract_job {
   float* acc;
   const uint32_t* told;  // the support, in the order of the values that the receiver will see
@@ -57,7 +58,8 @@ struct subtract_rows {
   static constexpr unsigned lanes = 256, grid_phases = 1;
   struct args {
     const uint32_t* failed;
-    uint32_t jobs, tiles, dtype, reserved;
+    uint32_t* unfinite;
+    uint32_t jobs, tiles, dtype, again;
     subtract_job job[N];
   };
   struct shared {};
@@ -65,7 +67,8 @@ struct subtract_rows {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const subtract_job& j = job_of_tile(a, b.index());
-    if (*a.failed) return tidy(b, j);
+    if (a.again) return *a.failed || *a.unfinite ? tidy(b, j) : void();
+    if (*a.failed) return;
     const bool dense = j.row->mode == mode_dense;
     const uint64_t wanted = dense ? j.row->count : j.row->told, n = wanted < j.told_max ? wanted : j.told_max;
     const uint64_t begin = uint64_t{b.index() - j.first_tile} * row_tile;
@@ -74,7 +77,10 @@ struct subtract_rows {
         const uint64_t i = begin + k * lanes + lane;
         if (i >= n) continue;
         const uint32_t at = (dense ? j.support : j.told)[i];
-        if (at < j.universe) j.acc[at] = remaining(j.acc[at], value_at(a.dtype, dense ? j.kept : j.values, i));
+        if (at >= j.universe) continue;
+        const float rest = j.acc[at] - value_at(a.dtype, dense ? j.kept : j.values, i);
+        j.acc[at] = is_finite_residual(rest) ? rest : 0;
+        if (!is_finite_residual(rest)) atomic_or(a.unfinite, 1u);
       }
     });
   }

@@ -100,26 +100,30 @@ void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out
   with_value_type(dtype, [&](auto type) { round_values_at<decltype(type)>.best()(acc, elements, out); });
 }
 
-void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+bool subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
                    float* acc, uint32_t first) {
-  with_value_type(dtype, [&](auto type) {
+  return with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
     const auto* v = static_cast<const typename T::bits*>(values);
     constexpr uint64_t ahead = 24;
+    bool unfinite = false;
     for (uint64_t i = 0; i < count; ++i) {
       if (support && i + ahead < count) __builtin_prefetch(acc + (support[i + ahead] - first) * uint64_t{width}, 1);
       for (uint32_t w = 0; w < width; ++w) {
         float& a = acc[(support ? support[i] - first : i) * width + w];
-        a = remaining(a, T::to_f32(v[i * width + w]));
+        const float rest = a - T::to_f32(v[i * width + w]);
+        a = is_finite_residual(rest) ? rest : 0;
+        unfinite |= !is_finite_residual(rest);
       }
     }
+    return unfinite;
   });
 }
 
-void clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
+bool clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
                 uint32_t first) {
   constexpr uint64_t block = 256;
-  uint32_t left[block];
+  uint32_t left[block], most = 0;
   for (uint64_t i = 0; i < count;) {
     uint32_t n = 0;
     for (const uint64_t end = std::min(count, i + block); i < end;
@@ -127,10 +131,12 @@ void clear_sent(const uint32_t* support, const void* values, uint64_t count, uin
       uint32_t bits;
       std::memcpy(&bits, static_cast<const std::byte*>(values) + 4 * i, sizeof bits);
       left[n] = support[i] - first;
+      most = std::max(most, magnitude<f32_type>(bits));
       n += magnitude<f32_type>(bits) < taken_from;
     }
     for (uint32_t k = 0; k < n; ++k) acc[left[k]] = 0;
   }
+  return most >= f32_type::infinity;
 }
 
 }  // namespace dr

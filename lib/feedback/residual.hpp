@@ -21,14 +21,14 @@ void accumulate(uint32_t dtype, const void* g, const uint64_t* indices, uint64_t
 // acc in the tensor's type; finite values stay finite.
 void round_values(uint32_t dtype, const float* acc, uint64_t elements, void* out);
 
-// acc[support[i] - first] -= sent value i; support nullptr: i. 0 where either is not finite, so that nothing poisons
-// later steps.
-void subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
+// acc[support[i] - first] -= sent value i; support nullptr: i. 0 where the rest is not finite, so that nothing poisons
+// later steps; returns whether it was somewhere.
+bool subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, uint64_t count, uint32_t width,
                    float* acc, uint32_t first = 0);
 
 // As subtract_sent of f32 that arrive as they are, from all of which nothing remains; magnitudes from `taken_from` on
 // have left before.
-void clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
+bool clear_sent(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, float* acc,
                 uint32_t first);
 
 }  // namespace dr

@@ -311,14 +311,16 @@ class device_encoder {
         if (const dr_status s = run_codec(p, section_value, true)) return s;
       }
       const uint32_t dtype = b_.wire[p].dtype;
-      if (const dr_status s = launched(launch_own<subtract_rows>(
-              queue_, subtract_, [](const subtract_job& j) { return ceil_div(std::max(1u, j.told_max), row_tile); },
-              [&](auto& args) {
-                args.failed = &w_.state->failed;
-                args.dtype = dtype;
-                args.reserved = 0;
-              })))
-        return s;
+      for (const uint32_t again : {0u, 1u})
+        if (const dr_status s = launched(launch_own<subtract_rows>(
+                queue_, subtract_, [](const subtract_job& j) { return ceil_div(std::max(1u, j.told_max), row_tile); },
+                [&](auto& args) {
+                  args.failed = &w_.state->failed;
+                  args.unfinite = &w_.state->unfinite;
+                  args.dtype = dtype;
+                  args.again = again;
+                })))
+          return s;
     }
     return DR_OK;
   }

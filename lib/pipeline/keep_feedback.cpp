@@ -1,6 +1,7 @@
 // Feedback: decodes the payload itself, and subtracts the result from the residual. A failure before that takes the
 // gradient out of the residuals again, and nothing after can fail.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "feedback/entry.hpp"
@@ -55,13 +56,20 @@ sent_values sent_of(const encoding& e, size_t i) {
 // What sending takes from a state: the sent values from m, and of u (feedback=dgc) all that was sent is of.
 struct taken_from_state {
   uint32_t dtype, width;
-  float *m, *u;  // u: nullptr, or to be masked
+  float *m, *u;                 // u: nullptr, or to be masked
+  std::atomic<bool>& unfinite;  // set where the rest of some sent value is not finite
 
-  taken_from_state at(uint64_t row) const { return {dtype, width, m + row * width, u ? u + row * width : nullptr}; }
+  taken_from_state at(uint64_t row) const {
+    return {dtype, width, m + row * width, u ? u + row * width : nullptr, unfinite};
+  }
   // support nullptr: the first `count` rows
   void take(const uint32_t* support, const void* values, uint64_t count, uint32_t first) const {
-    subtract_sent(dtype, support, values, count, width, m, first);
+    if (subtract_sent(dtype, support, values, count, width, m, first)) unfinite = true;
     if (u) mask_sent(support, count, width, u, first);
+  }
+  // Of f32 that arrive as they are.
+  void clear(const uint32_t* support, const void* values, uint64_t count, uint32_t taken_from, uint32_t first) const {
+    if (clear_sent(support, values, count, taken_from, m, first)) unfinite = true;
   }
   // Of values without a list, those that a dense row of a frame has: zeros are not sent.
   void take_kept(const void* values, uint64_t rows) const {
@@ -76,29 +84,30 @@ bool masks(const unit& u) {
 }
 
 // Subtracts values that do not ascend by position from the states of a row's pieces.
-void subtract_unordered(const unit& u, const unit_work& o, std::span<const select_piece> pieces, const sent_values& s) {
+void subtract_unordered(const unit& u, const unit_work& o, std::span<const select_piece> pieces, const sent_values& s,
+                        std::atomic<bool>& unfinite) {
   const auto* const values = static_cast<const std::byte*>(s.values);
   for (uint64_t i = 0; i < s.count; ++i) {
     const select_piece& piece =
         *std::prev(std::upper_bound(pieces.begin(), pieces.end(), s.support[i],
                                     [](uint32_t at, const select_piece& p) { return at < p.position; }));
     const summed& sum = o.sums[&piece - o.pieces];
-    const taken_from_state state{u.dtype, 1, sum.m(), masks(u) ? sum.to.u : nullptr};
+    const taken_from_state state{u.dtype, 1, sum.m(), masks(u) ? sum.to.u : nullptr, unfinite};
     state.at(s.support[i] - piece.position).take(nullptr, values + i * value_size(u.dtype), 1, 0);
   }
 }
 
 // Subtracts the sent values of a piece from its state.
-void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
+void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::atomic<bool>& unfinite) {
   const select_piece& piece = o.pieces[p];
   float* const m = o.sums[p].m();
-  const taken_from_state state{u.dtype, 1, m, masks(u) ? o.sums[p].to.u : nullptr};
+  const taken_from_state state{u.dtype, 1, m, masks(u) ? o.sums[p].to.u : nullptr, unfinite};
   const sent_values s = sent_of(e, u.first_row + piece.range);
   const auto* const values = static_cast<const std::byte*>(s.values);
   const uint64_t size = value_size(u.dtype);
   if (!s.ascending) {
     const std::span<const select_piece> pieces = pieces_of(e, u.first_row + piece.range);
-    if (&piece == pieces.data()) subtract_unordered(u, o, pieces, s);  // of the row's other pieces, too
+    if (&piece == pieces.data()) subtract_unordered(u, o, pieces, s, unfinite);  // of the row's other pieces, too
     return;
   }
   // The part of what was sent that is of the piece.
@@ -123,11 +132,17 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p) {
     if (!j.support)
       j.state->at(first).take(nullptr, j.values + first * value_size(j.state->dtype), n, 0);
     else if (j.taken_from)
-      clear_sent(j.support + first, j.values + 4 * first, n, j.taken_from, j.state->m, j.position);
+      j.state->clear(j.support + first, j.values + 4 * first, n, j.taken_from, j.position);
     else
       j.state->take(j.support + first, j.values + first * value_size(j.state->dtype), n, j.position);
   };
   e.workers.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
+}
+
+// Whether it selects by magnitude, so some of the values that are not finite, if there are any.
+bool selects_unfinite(const unit& u) {
+  const sparsifier& how = u.method->sparsifier().how;
+  return !how.blind && !how.block;
 }
 
 // Returns the bytes of the states.
@@ -144,14 +159,14 @@ uint64_t store_states(encoding& e, size_t i) {
     if (kind == feedback_kind::efsignsgd) set_learning_rate(state, elements, u.method->feedback.value(efsignsgd_lr));
     bytes += kept_size(kind, elements);
   }
-  const bool keeps_velocity = kind == feedback_kind::dgc && !masks(u);
+  const bool keeps_velocity = kind == feedback_kind::dgc;
+  std::atomic<bool> unfinite = !keeps_residual(kind) || !selects_unfinite(u);
+  const bool whole_velocity = !masks(u);
   if (!o.acc) {
+    for (uint32_t p = 0; p < o.piece_count && keeps_residual(kind); ++p) subtract(e, u, o, p, unfinite);
     for (uint32_t p = 0; p < o.piece_count; ++p) {
-      if (keeps_residual(kind))
-        subtract(e, u, o, p);
-      else
-        drop_unfinite(o.sums[p].m(), o.pieces[p].n);
-      if (keeps_velocity) drop_unfinite(o.sums[p].to.u, o.pieces[p].n);
+      if (unfinite) drop_unfinite(o.sums[p].m(), o.pieces[p].n);
+      if (keeps_velocity && (unfinite || whole_velocity)) drop_unfinite(o.sums[p].to.u, o.pieces[p].n);
     }
     return bytes;
   }
@@ -160,14 +175,14 @@ uint64_t store_states(encoding& e, size_t i) {
   for (uint32_t k = u.first_row; keeps_residual(kind) && k < u.first_row + u.rows; ++k) {
     const sent_values s = sent_of(e, k);
     const uint64_t first = e.b.rows[k].first * u.width;
-    const taken_from_state state{u.dtype, u.width, o.acc + first, masks(u) ? o.acc_u + first : nullptr};
+    const taken_from_state state{u.dtype, u.width, o.acc + first, masks(u) ? o.acc_u + first : nullptr, unfinite};
     if (!s.support && e.w.wire[k].mode == mode_dense)
       state.take_kept(s.values, s.count);
     else
       state.take(s.support, s.values, s.count, 0);
   }
-  if (!keeps_residual(kind)) drop_unfinite(o.acc, elements);
-  if (keeps_velocity) drop_unfinite(o.acc_u, elements);
+  if (unfinite) drop_unfinite(o.acc, elements);
+  if (keeps_velocity && (unfinite || whole_velocity)) drop_unfinite(o.acc_u, elements);
   std::memcpy(residual_of(state), o.acc, 4 * elements);
   if (o.acc_u) std::memcpy(velocity_of(state, elements), o.acc_u, 4 * elements);
   return bytes;

@@ -1,4 +1,7 @@
 // The state of feedback is the caller's memory: what it holds, what it survives, what is refused.
+#include <algorithm>
+#include <cmath>
+
 #include "abi/segmented.hpp"
 #include "client.hpp"
 
@@ -218,17 +221,29 @@ TEST_CASE("an encode that fails leaves the state's bytes as they were, whoever f
   CHECK(s.memory == before);
 }
 
-TEST_CASE("after a step with infinities the residual is finite again") {
-  floats g = client::laplace(100, 1);
-  g[3] = INFINITY;
-  g[4] = -INFINITY;
+TEST_CASE("after a step with infinities what is kept is finite again, also of those that were not sent") {
+  floats g = client::laplace(20000, 1);
+  for (const size_t i : {3u, 4u, 77u, 9000u, 19999u}) g[i] = i % 2 ? INFINITY : -INFINITY;
   g[5] = NAN;
-  client::context c;
-  state s(g.size());
-  dr_tensor t = client::dense(g);
-  s.give_to(t);
-  client::encode(c, "sparsify=topr(count=10) feedback=residual index=raw value=raw", {t});
-  for (const float r : s.residual()) REQUIRE(std::isfinite(r));
+  for (const char* plan : {"sparsify=topr(count=2) feedback=residual index=raw value=raw",
+                           "sparsify=topr(count=2) feedback=dgc index=raw value=raw",
+                           "sparsify=topr(count=2) feedback=dgc(masking=off) index=raw value=raw",
+                           "sparsify=random(count=5) feedback=residual index=raw value=raw",
+                           "sparsify=threshold(value=3) feedback=residual index=bitmap value=raw",
+                           "sparsify=blocks(ratio=0.01,block=16) feedback=residual index=raw value=raw",
+                           "sparsify=adaq(ratio=0.001) feedback=residual index=raw value=raw",
+                           "sparsify=dgc(ratio=0.001) feedback=residual index=raw value=raw"}) {
+    CAPTURE(std::string(plan));
+    client::context c;
+    const client::plan p(plan);
+    dr_tensor t = client::dense(g);
+    REQUIRE(dr_state_size(p.handle, &t, &t.state_size, nullptr) == DR_OK);
+    std::vector<float> memory(t.state_size / sizeof(float));  // a head of 16 bytes, then what is kept
+    t.state = memory.data();
+    client::encode(c, plan, {t});
+    CHECK(std::any_of(memory.begin() + 4, memory.end(), [](float x) { return x != 0; }));
+    CHECK(std::all_of(memory.begin() + 4, memory.end(), [](float x) { return std::isfinite(x); }));
+  }
 }
 
 TEST_CASE("a frame that never arrived is taken back by merging it into the residual") {
