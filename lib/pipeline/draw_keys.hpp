@@ -7,13 +7,16 @@
 namespace dr {
 
 struct draw_keys {
+  // No id of a sparsifier and no number of a segment: private keys are none of theirs, whatever the private seed.
+  static constexpr uint64_t private_base = uint64_t{1} << 32;
+
   uint64_t shared, own;  // own: with the private seed
 
   // position: of the tensor in the batch; segment: of it.
   static draw_keys of(const encode_call& call, const tensor_view& t, uint64_t position, uint64_t segment) {
     uint64_t shared = combine(combine(combine(0, call.seed), call.step), t.key ? t.key : position);
     if (segment) shared = combine(shared, segment);
-    return {shared, combine(shared, call.private_seed)};
+    return {shared, combine(combine(shared, private_base), call.private_seed)};
   }
 };
 

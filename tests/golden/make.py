@@ -549,7 +549,7 @@ def row_keys(call, tensor_key, segment):
     shared = combine(combine(combine(0, call.get("seed", 0)), call.get("step", 0)), tensor_key)
     if segment:
         shared = combine(shared, segment)
-    return shared, combine(shared, call.get("private_seed", 0))
+    return shared, combine(combine(shared, 1 << 32), call.get("private_seed", 0))
 
 
 def input_text(kind, dtype, universe, row, width, order=None, key=0):
