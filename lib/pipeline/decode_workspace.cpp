@@ -118,10 +118,13 @@ struct extent {
         return;
       }
       const uint64_t pair = row + index_type_size(o.index_dtype);
+      uint64_t room = o.capacity;  // a union has no room for more of a frame, whatever that says
       for (size_t i = begin; i < end; ++i) {
         const wire_row& r = frame.rows[i];
         const wire_plan& plan = frame.plans[r.plan];
-        bytes = saturated_sum(bytes, saturated_product(r.support, pair));
+        const uint64_t written = std::min(r.support, room);
+        room -= written;
+        bytes = saturated_sum(bytes, saturated_product(written, pair));
         if (coded(r) && r.mode == mode_plan && plan.replaces_support() && !whole(plan, r))
           asked = saturated_sum(asked, r.universe);
       }

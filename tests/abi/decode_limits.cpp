@@ -66,6 +66,28 @@ TEST_CASE("max_workspace bounds what decode allocates: the limit that suffices i
   CHECK(c.error().find(std::to_string(high)) != std::string::npos);
 }
 
+TEST_CASE("a union has no room for what a frame says beyond its output's capacity: nothing is allocated for it") {
+  client::context c;
+  const std::vector<uint16_t> ones(1 << 22, 0x3c00);
+  dr_tensor t{};
+  t.struct_size = sizeof t;
+  t.dtype = DR_F16;
+  t.universe = ones.size();
+  t.values = ones.data();
+  const bytes frame = client::encode(c, "index=all value=sign+zstd", {t});
+  REQUIRE(frame.size() < 1000);
+  std::vector<uint32_t> indices(1000);
+  floats values(1000);
+  dr_tensor_out out = client::dense_out(values);
+  out.universe = ones.size();
+  out.index_dtype = DR_U32;
+  out.indices = indices.data();
+  out.capacity = indices.size();
+  const dr_bytes frames[] = {{frame.data(), frame.size()}};
+  CHECK(dr_merge(c.handle, nullptr, frames, nullptr, 1, nullptr, &out, sizeof out, 1) == DR_E_CAPACITY);
+  CHECK(c.error().find("exceeds the limit of") != std::string::npos);
+}
+
 TEST_CASE("a frame decodes at any address, and whatever lies behind it is ignored") {
   client::context c;
   const floats g = client::laplace(300, 1);
