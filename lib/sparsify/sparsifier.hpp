@@ -42,6 +42,8 @@ struct sparsifier {
   uint64_t (*scratch)(const dr_params&, uint64_t universe, uint64_t present) = nullptr;
   // ARGUMENT: parameters that do not go together.
   dr_status (*check)(const dr_codec& entry, const dr_params&, dr_error&) = nullptr;
+  // The most values of a tensor: one that numbers all of them has 32 bits.
+  uint64_t elements_max = UINT64_MAX;
   // Whether it keeps everything that is not zero. nullptr: it does not.
   bool (*keeps_all)(const dr_params&) = nullptr;
   // The kind of selection on a GPU, and its numbers. nullptr: it runs on the CPU only (DR_HOST_ONLY).

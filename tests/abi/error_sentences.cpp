@@ -266,3 +266,20 @@ TEST_CASE("a codec that is malformed is not registered, and the sentence says wh
       DR_E_ARGUMENT, "wire field 0");
   refused([](dr_codec& c, dr_ops&) { c.name = "qsgd"; }, DR_E_ARGUMENT, "taken");
 }
+
+TEST_CASE("adaq numbers the values of a tensor in 32 bits, and refuses one of more") {
+  client::context c;
+  const client::plan p("sparsify=adaq(ratio=0.001)");
+  const float none = 0;
+  dr_tensor t{};
+  t.struct_size = sizeof t;
+  t.dtype = DR_F32;
+  t.values = &none;  // not read
+  size_t bound = 0;
+  for (const uint64_t universe : {uint64_t{UINT32_MAX}, uint64_t{UINT32_MAX} + 1}) {
+    t.universe = universe;
+    CHECK(dr_bound(c.handle, p.handle, nullptr, nullptr, &t, sizeof t, 1, &bound) ==
+          (universe > UINT32_MAX ? DR_E_UNSUPPORTED : DR_OK));
+  }
+  CHECK(c.error() == "tensor 0: adaq takes at most 4294967295 values of a tensor, not 4294967296");
+}

@@ -1393,3 +1393,20 @@ def test_torch_and_ml_dtypes_are_not_imported_without_need():
     )
     ran = run_python(code)
     assert ran.stdout.strip() == "[]", ran.stderr
+
+
+@pytest.mark.parametrize("policy", ["leftmost", "middle", "p0", "p1", "p2"])
+def test_a_bloom_filter_of_few_elements_fits_the_bound_of_many(policy):
+    """Where positives are more than the support has room for, the keys go raw, however few they are."""
+    x = numpy.zeros(300000, dtype=F32)
+    x[numpy.random.default_rng(4).choice(x.size, 871, replace=False)] = 2
+    plan = f"sparsify=threshold(value=1) index=bloom(fpr=0.1,policy={policy}) value=raw"
+    batch = deepreduce.Batch(x, plan)
+    found = batch.decode(batch.encode(x, bytearray(batch.bound)))
+    assert numpy.count_nonzero(found) >= (871 if policy == "p0" else 1) and set(numpy.unique(found)) <= {0, 2}
+
+
+def test_plans_of_one_text_are_equal():
+    x = numpy.linspace(-1, 1, 500, dtype=F32)
+    for long, short in (("value=fit_poly(segments=4)", "value=fit_poly"), ("index=seeded(ratio=0.01,count=0)", "index=seeded")):
+        assert str(Plan(long)) == str(Plan(short)) and encode(x, long) == encode(x, short)

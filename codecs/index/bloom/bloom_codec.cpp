@@ -177,11 +177,12 @@ bool need(const dr_params& p, const dr_job& job, dr_need& need) {
   const room places(policy, job.universe, job.count_max, bits);
   need.encode_scratch = need.decode_scratch = places.end;
   // p0 reports all positives, policies that need all of them first have room for as many; the others take the first or
-  // last of them, and none of the support is missing among them.
+  // last of them, and none of the support is missing among them. (Of fewer elements than count_max there is less room.)
   // A filter that is larger than it may be has keys instead.
-  need.tell_suffices = stated == bits && (policy == bloom_p0       ? need.tell >= job.universe
-                                          : sees_all_first(policy) ? places.positives_max >= job.universe
-                                                                   : true);
+  need.tell_suffices =
+      stated == bits && (policy == bloom_p0       ? need.tell >= job.universe
+                         : sees_all_first(policy) ? bloom_positives_max(job.universe, 1) >= job.universe
+                                                  : true);
   return true;
 }
 

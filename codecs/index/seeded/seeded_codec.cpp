@@ -9,17 +9,19 @@ namespace dr {
 namespace {
 
 enum param : size_t { param_ratio, param_count };
+constexpr double usual_ratio = 0.01;
 constexpr dr_param params[] = {
-    param_real("ratio", "share of the universe to draw", 0, 1, 0.01),
+    param_real("ratio", "share of the universe to draw", 0, 1, usual_ratio),
     param_int("count", "elements to draw in each segment; 0: by ratio", 0, 4294967295.0, 0),
 };
 constexpr uint64_t payload_size = 8;
 
 dr_status resolve(const dr_params* p, const dr_job*, uint64_t*, dr_fault* fault) {
   const dr_value &ratio = param_value(*p, param_ratio), &count = param_value(*p, param_count);
-  const char* wrong = ratio.given && count.given ? "seeded takes either ratio or count"
-                      : ratio.number <= 0        ? "seeded(ratio) must be above 0"
-                                                 : nullptr;
+  // (What a plan's text leaves out is as good as not given: two plans of one text are equal.)
+  const char* wrong = ratio.number != usual_ratio && count.number > 0 ? "seeded takes either ratio or count"
+                      : ratio.number <= 0                             ? "seeded(ratio) must be above 0"
+                                                                      : nullptr;
   if (!wrong) return DR_OK;
   fault->stream = DR_STREAM_INDEX;
   fault->message = wrong;

@@ -178,6 +178,7 @@ constinit const sparsifier adaq_sparsifier = {
     .target = target,
     .scratch = scratch,
     .check = check,
+    .elements_max = UINT32_MAX,
     .keeps_all = keeps_all};
 
 }  // namespace dr

@@ -9,6 +9,7 @@ namespace dr {
 namespace {
 
 enum { degree_, knots_, sign_, segments_ };
+constexpr double usual_segments = 4;
 constexpr dr_param params[] = {
     param_int("degree", "of the polynomial pieces", 0, fit_poly_degree_max, 5),
     param_choice(
@@ -18,7 +19,7 @@ constexpr dr_param params[] = {
         "auto|fractions|chord|jump", 0),
     param_choice("sign", "split: a curve for each sign; order: one of magnitudes, and a bit a value", "split|order", 0),
     param_int("segments", "pieces of a curve with knots=chord; 0: as many as the paper's rule gives", 0,
-              fit_poly_pieces_max, 4)};
+              fit_poly_pieces_max, usual_segments)};
 constexpr dr_field fields[] = {wire_field("degree", 0, fit_poly_degree_max, 5), wire_field("knots", 0, 2, 0),
                                wire_field("sign", 0, 1, 0)};
 
@@ -33,7 +34,8 @@ dr_status resolve(const dr_params* p, const dr_job*, uint64_t* fields, dr_fault*
   fields[degree_] = static_cast<uint64_t>(param_value(*p, degree_).number);
   fields[knots_] = choice ? choice - 1 : uint64_t{strangers ? fit_poly_jump : fit_poly_fractions};
   fields[sign_] = static_cast<uint64_t>(param_value(*p, sign_).number);
-  if (!param_value(*p, segments_).given || fields[knots_] == fit_poly_chord) return DR_OK;
+  // (Given as the default, a plan's text leaves it out: two plans of one text are equal.)
+  if (param_value(*p, segments_).number == usual_segments || fields[knots_] == fit_poly_chord) return DR_OK;
   f->message = "fit_poly: segments requires knots=chord";
   return f->code = DR_E_ARGUMENT;
 }
