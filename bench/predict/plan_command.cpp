@@ -52,12 +52,15 @@ class error_table {
         throw usage_error(fmt::format("--error '{}: {:g}': the plan is no candidate; give it as --plan, too", key, e));
   }
 
-  double of(const std::string& plan, const std::string& tensor) const {
-    const std::string key = without_stages(plan, {"exchange", "bucket"});
-    if (const auto known = of_tensor_.find(key + '\n' + tensor); known != of_tensor_.end()) return known->second;
-    if (const auto known = given_.find(key); known != given_.end()) return known->second;
-    const auto known = sums_.find(key);
-    return known == sums_.end() ? unknown : known->second.error();
+  // Without one of a plan with feedback that of the plan without: it is the first step's.
+  double of(const std::string& plan, const std::string& tensor, note_list& notes) const {
+    const std::string key = without_stages(plan, {"exchange", "bucket"}), bare = without_stages(key, {"feedback"});
+    const double e = known_of(key, tensor);
+    if (!std::isnan(e) || bare == key) return e;
+    const double first = known_of(bare, tensor);
+    if (!std::isnan(first))
+      notes.insert(fmt::format("the error of '{}' is that of '{}', which has no feedback", key, bare));
+    return first;
   }
   double energy(const std::string& tensor) const {
     const auto known = energies_.find(tensor);
@@ -65,6 +68,13 @@ class error_table {
   }
 
  private:
+  double known_of(const std::string& key, const std::string& tensor) const {
+    if (const auto known = of_tensor_.find(key + '\n' + tensor); known != of_tensor_.end()) return known->second;
+    if (const auto known = given_.find(key); known != given_.end()) return known->second;
+    const auto known = sums_.find(key);
+    return known == sums_.end() ? unknown : known->second.error();
+  }
+
   static std::string canonical(const std::string& option, const std::string& text) try {
     return without_stages(std::string(plan(text).text()), {"exchange", "bucket"});
   } catch (const error& e) {
@@ -108,8 +118,9 @@ class error_table {
   std::map<std::string, error_sum> sums_;
 };
 
+// Leaves the profile's plans out whose errors are not known, if others' are.
 choice_problem problem_of(const plan_options& o, predict_case& c,
-                          const std::vector<std::shared_ptr<const plan_work>>& works) {
+                          std::vector<std::shared_ptr<const plan_work>>& works) {
   choice_problem p;
   const std::vector<tensor_spec>& tensors = c.model.model.tensors;
   p.tensors = tensors.size(), p.options = works.size();
@@ -137,16 +148,24 @@ choice_problem problem_of(const plan_options& o, predict_case& c,
     weights = p.sizes;
     c.notes.insert("the error weighs tensors by their elements: not all energies are known");
   }
-  for (size_t i = 0; i < tensors.size(); ++i) {
+  std::vector<std::shared_ptr<const plan_work>> known, unknown;
+  for (const auto& w : works) {
+    const auto misses = [&](const tensor_spec& t) { return std::isnan(errors.of(w->text(), t.name, c.notes)); };
+    (std::ranges::any_of(tensors, misses) ? unknown : known).push_back(w);
+  }
+  if (!unknown.empty() && (known.empty() || !o.what.plans.empty() || !o.what.presets.empty()))
+    throw usage_error(
+        fmt::format("--error-budget: the error of '{}' is not known{}; give --error 'PLAN: E', or --errors "
+                    "rows.json of `compare --per-tensor --plan 'PLAN'`",
+                    unknown.front()->text(), o.error_rows.empty() ? "" : ": --errors has no row of it"));
+  for (const auto& w : unknown) c.notes.insert(fmt::format("'{}' is no candidate: its error is not known", w->text()));
+  works = known;
+  p.options = works.size();
+  for (const tensor_spec& t : tensors) {
     std::vector<double>& row = p.error.emplace_back();
     for (const auto& w : works) {
-      const double e = errors.of(w->text(), tensors[i].name);
-      if (std::isnan(e))
-        throw usage_error(
-            fmt::format("--error-budget: the error of '{}' is not known; give --error 'PLAN: E', or --errors rows.json "
-                        "of `compare --per-tensor`",
-                        w->text()));
-      row.push_back(passes(tensors[i]) ? 0 : e * e * weights[i] / sum);
+      const double e = errors.of(w->text(), t.name, c.notes);
+      row.push_back(passes(t) ? 0 : e * e * weights[p.error.size() - 1] / sum);
     }
   }
   p.budget = *o.error_budget * *o.error_budget;
@@ -198,11 +217,11 @@ int run_plan(const plan_options& o) {
   compare::load_plugins(o.what.plugins);
   predict_case c = read_case(o.what);
   check_names(c);
-  const std::vector<std::shared_ptr<const plan_work>> works = read_works(o.what, c);
+  std::vector<std::shared_ptr<const plan_work>> works = read_works(o.what, c);
   if (works.empty()) throw usage_error("no plans to choose from: the profile has none; give --plan");
+  choice_problem p = problem_of(o, c, works);
   candidate tried;
   tried.works = works;
-  choice_problem p = problem_of(o, c, works);
   p.step_ns = [&](const std::vector<int>& choice) {
     tried.choice = choice;
     try {

@@ -197,6 +197,16 @@ def test_an_error_budget_is_kept(profile, model):
     assert [each["error"] <= limit for each, limit in zip(told, (0.01, 0.5, 1))] == [True] * 3
     assert told[0]["step_ns"] >= told[1]["step_ns"] >= told[2]["step_ns"] and told[0]["step_ns"] == told[0]["dense_step_ns"]
     assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
+    told = json.loads(run(*arguments, "--error-budget", 0.5, "--error", f"{LOSSY}: 0.3").stdout)
+    assert any(note.startswith(f"'{EXACT}' is no candidate") for note in told["notes"])
+    assert {line["plan"] for line in told["book"]} <= {"dense", LOSSY}
+
+
+def test_a_plan_with_feedback_has_the_error_of_its_first_step(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--format", "json", "--error-budget", 0.5)
+    kept = LOSSY.replace(" index", " feedback=residual index")
+    told = json.loads(run(*arguments, "--plan", LOSSY, "--plan", kept, "--error", f"{LOSSY}: 0.3").stdout)
+    assert any(note.startswith(f"the error of '{kept}' is that of '{LOSSY}'") for note in told["notes"])
 
 
 def test_a_budget_of_0_leaves_what_is_exact(profile, model):
