@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <functional>
 #include <map>
@@ -92,7 +93,41 @@ json_row least(row_list rows, const std::string& column) {
   return least;
 }
 
+constexpr std::array measured_times{"sparsify_ns", "encode_ns", "merge_ns"};  // of a step
+
+// The verdict of a step that exchanges tensor after tensor, from the sums and their spread (compare.cpp has a row's).
+json_row verdict(row_list rows) {
+  const json_row step = sum(rows, "step_ns"), dense = sum(rows, "dense_step_ns"), half = sum(rows, "bf16_step_ns");
+  if (!step.is_number() || !dense.is_number() || !half.is_number()) return in_common(rows, "verdict");
+  double side = 0;
+  for (const std::string time : measured_times) {
+    const json_row all = sum(rows, time), relative = spread(rows, time + "_spread");
+    if (!all.is_number() || !relative.is_number()) return in_common(rows, "verdict");
+    side += all.get<double>() * relative.get<double>() / 2;
+  }
+  const double mine = step.get<double>(), best = std::min(dense.get<double>(), half.get<double>());
+  return mine + side < best ? "pays" : mine - side > best ? "slower" : "even";
+}
+
+// Of a gather, whose break-even rate is (bytes saved) / (computing): the mean, weighted by the computing. Of another
+// exchange only what all rows have.
+json_row break_even(row_list rows, const std::string& column) {
+  double above = 0, below = 0;
+  for (const json_row* row : rows) {
+    const auto rate = number_in(*row, column);
+    if (!rate || *rate <= 0 || text_of(*row, "plan").find("exchange=") != std::string::npos)
+      return in_common(rows, column);
+    double computing = 0;
+    for (const char* const time : measured_times) computing += number_in(*row, time).value_or(0);
+    above += *rate * computing;
+    below += computing;
+  }
+  return ratio(above, below);
+}
+
 json_row total_cell(row_list rows, const std::string& column) {
+  if (column == "verdict") return verdict(rows);
+  if (column.starts_with("pays_below")) return break_even(rows, column);
   if (column == "rounds") return least(rows, column);
   if (is_sum(column)) return sum(rows, column);
   if (column.ends_with("_ns_spread")) return spread(rows, column);
