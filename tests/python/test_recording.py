@@ -149,6 +149,7 @@ def test_names_are_those_of_the_model_without_wrappers(tmp_path, wrap):
     ([], "no program"),
     (["--", "/no/such/program"], "'/no/such/program': there is no such program"),
     (["--", sys.executable, "-c", "pass"], "nothing recorded"),
+    (["--model", "none/model.json", "--", sys.executable, "-c", "pass"], "--model none/model.json: there is no folder"),
 ])
 def test_misuse_says_what_to_do(words, sentence, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -161,6 +162,13 @@ def test_wrong_numbers_are_named(words, capsys):
     with pytest.raises(SystemExit) as caught:
         recording.main([*words, "--", "true"])
     assert caught.value.code == 2 and words[0] in capsys.readouterr().err
+
+
+def test_a_model_alone_is_something_recorded(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    writes = "open('model.json', 'w').close()"  # as `record` does, where --every is more than the program's steps
+    assert recording.main(["--model", "model.json", "--", sys.executable, "-c", writes]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_the_status_is_the_programs(tmp_path, monkeypatch):

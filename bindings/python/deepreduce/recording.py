@@ -247,13 +247,16 @@ def main(arguments: Sequence[str]) -> int:
         print(f"deepreduce: capture: '{command[0]}': there is no such program", file=sys.stderr)
         return 2
     output = pathlib.Path(options.output).absolute()
-    before = _files(output)
     model = os.path.abspath(options.model) if options.model else None
+    if model and not os.path.isdir(os.path.dirname(model)):
+        print(f"deepreduce: capture: --model {options.model}: there is no folder {os.path.dirname(model)}", file=sys.stderr)
+        return 2
+    before, model_before = _files(output), _time_of(model)
     settings = Settings(str(output), options.steps, options.every, options.limit, model)
     status = subprocess.call(command, env=_environment(settings))
     if status:
         print(f"deepreduce: capture: the program exited with {status}", file=sys.stderr)
-    elif _files(output) == before:
+    elif _files(output) == before and _time_of(model) == model_before:
         print(
             "deepreduce: capture: nothing recorded; either no optimizer of torch.optim made a step that --steps or --every"
             " names, or the program is no Python with PYTHONPATH (python -E, -I or -S)",
@@ -265,6 +268,10 @@ def main(arguments: Sequence[str]) -> int:
 
 def _files(folder: pathlib.Path) -> Dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.glob("*.npz")}
+
+
+def _time_of(file: Optional[str]) -> Optional[int]:
+    return os.stat(file).st_mtime_ns if file and os.path.exists(file) else None
 
 
 def _environment(settings: Settings) -> Dict[str, str]:
