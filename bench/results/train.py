@@ -32,7 +32,7 @@ PyTorch's own documentation and functions; nothing else is downloaded.
 
 **What was cut** for two hours of two cores: steps (150 to 1,000 a run, the rate falls to zero over them), so models are not trained to the end. That is hard on sparsification: at 1 % an element travels every 100 steps on average,
 at 0.1 % every 1,000. Then 4 ranks, for two models and five methods only; plans without residual, other than `golomb` for the LSTM only; six of the methods, not for ResNet-20 and the large LSTM.
-Momentum-corrected memory has its place in the table of methods (`./dev train --list`), and runs when the library has one.
+Momentum-corrected memory (`feedback=dgc`) is among the methods of the other table, [methods.md](methods.md).
 """
 
 
