@@ -41,6 +41,9 @@ struct unit_work {
   // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
   uint32_t taken_from;
   bool advanced;  // the states, so failing takes them back
+  // Behind a sparsifier that does not go by magnitude: whether some sum is not finite. (Else some such are sent.)
+  bool watched;
+  mutable uint32_t unfinite;
   uint32_t piece_count;
   select_memory kept;
   uint32_t* support;  // of a sparse source: in the segment

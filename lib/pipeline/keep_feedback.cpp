@@ -139,12 +139,6 @@ void subtract(encoding& e, const unit& u, const unit_work& o, uint32_t p, std::a
   e.workers.run(static_cast<size_t>(ceil_div(job.count, block)), one, &job);
 }
 
-// Whether it selects by magnitude, so some of the values that are not finite, if there are any.
-bool selects_unfinite(const unit& u) {
-  const sparsifier& how = u.method->sparsifier().how;
-  return !how.blind && !how.block;
-}
-
 // Returns the bytes of the states.
 uint64_t store_states(encoding& e, size_t i) {
   const unit& u = e.b.units[i];
@@ -160,7 +154,7 @@ uint64_t store_states(encoding& e, size_t i) {
     bytes += kept_size(kind, elements);
   }
   const bool keeps_velocity = kind == feedback_kind::dgc;
-  std::atomic<bool> unfinite = !keeps_residual(kind) || !selects_unfinite(u);
+  std::atomic<bool> unfinite = !keeps_residual(kind) || o.unfinite;
   const bool whole_velocity = !masks(u);
   if (!o.acc) {
     for (uint32_t p = 0; p < o.piece_count && keeps_residual(kind); ++p) subtract(e, u, o, p, unfinite);

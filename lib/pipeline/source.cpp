@@ -1,5 +1,6 @@
 // The values that a unit is selected from: the caller's, or sorted, or summed with the residual.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "core/versioned.hpp"
@@ -23,6 +24,12 @@ summed sum_of(const encoding& e, const unit& u, const unit_work& o, uint32_t ten
   }
   const auto [beta, gamma] = weights_of(e, u, tensor);
   return {values, to, beta, gamma};
+}
+
+bool all_finite(const float* sums, uint64_t n) {
+  uint32_t largest = 0;
+  (void)select_at(cpu(), DR_F32).survey(sums, n, largest);
+  return largest < f32_type::infinity;
 }
 
 }  // namespace
@@ -57,6 +64,7 @@ dr_status load_source(encoding& e, size_t i) {
   } else {
     accumulate(u.dtype, g, indices, o.rows, u.width, beta, gamma, residual_of(t.state), elements, o.acc);
   }
+  if (o.watched) o.unfinite = !all_finite(o.acc, elements);
   if (o.rounded) round_values(u.dtype, o.acc, elements, o.rounded);
   o.source = o.rounded ? o.rounded : o.acc;
   o.rows = u.universe;
@@ -132,6 +140,7 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
     correct_at(cpu(), u->dtype)(g, {m, momentum, undo, undo ? s.to.undo_u + at : nullptr}, n, s.beta, s.gamma, streams);
   else if (what == select_load::first)
     advance_at(cpu(), u->dtype)(g, m, n, s.beta, s.gamma, undo, streams);
+  if (what == select_load::first && o->watched && !all_finite(m, n)) std::atomic_ref(o->unfinite) = 1;
   if (u->dtype == DR_F32 && m != few) return m;
   if (u->dtype == DR_F32)
     std::memcpy(room, few, n * sizeof(float));

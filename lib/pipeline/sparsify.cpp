@@ -130,8 +130,10 @@ void sparsify_unit(encoding& e, size_t i, const select_crew& crew) {
   unit_work& o = e.w.units[i];
   o.error = dr_error{};
   o.dense_fallback = o.advanced = false;
-  if (load_source(e, i)) return;
   const unit& u = e.b.units[i];
+  o.watched = !u.method->sparsifier().goes_by_magnitude();
+  o.unfinite = 0;
+  if (load_source(e, i)) return;
   if (u.whole) return survey_unit(e, i, crew);
   const bound_sparsifier sparsifier = u.method->sparsifier();
   if (u.width != 1 || (u.sparse && sparsifier.how.passes_on)) {

@@ -76,6 +76,7 @@ struct bound_sparsifier {
   uint64_t scratch(uint64_t universe, uint64_t present) const {
     return how.scratch ? how.scratch(params, universe, present) : 0;
   }
+  bool goes_by_magnitude() const { return !how.blind && !how.block; }
   bool keeps_all() const { return how.keeps_all && how.keeps_all(params); }
 };
 
