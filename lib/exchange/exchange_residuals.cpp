@@ -40,15 +40,18 @@ dr_status exchange::each_residual(uint32_t which, size_t tensor, const void* mem
     return fail(c_.error, DR_E_ARGUMENT, "residual: %" PRIu64 " elements; the tensor has %" PRIu64, elements,
                 t.universe * width);
   if (!memory && elements) return fail(c_.error, DR_E_ARGUMENT, "residual is NULL");
-  for (range_work& r : ranges_)
-    for (size_t i = 0; i < r.pieces().size() && !dry(); ++i) {
-      const piece& p = r.pieces()[i];
-      if (p.tensor != tensor) continue;
+  for (range_work& r : ranges_) {
+    const auto before = [&](const piece& p) { return p.tensor < tensor; };
+    const auto first = std::ranges::partition_point(r.pieces(), before);
+    for (auto at = first; at != r.pieces().end() && at->tensor == tensor && !dry(); ++at) {
+      const piece& p = *at;
+      const auto i = static_cast<size_t>(at - r.pieces().begin());
       uint64_t size = 0;
       std::byte* state = r.state_of(kind_of(which), i, size);
       if (state && !has(r.plan_of(kind_of(which), i), which)) state = nullptr;
       if (const dr_status s = f(r, i, state, size, p.first * width, p.rows * width)) return s;
     }
+  }
   return DR_OK;
 }
 

@@ -113,8 +113,12 @@ dr_status range_work::check_frame(frame_kind kind, const frame_view& frame, dr_e
 uint64_t range_work::support_max(size_t piece, uint64_t frames) const {
   const placed_batch& b = batch_of(frame_kind::part);
   uint64_t rows = 0;
-  for (const batch_row& r : b.rows)
-    if (piece - b.units[r.unit].first_tensor < b.units[r.unit].tensors) rows += r.support_max;
+  const auto before = [&](const batch_row& r) {
+    return b.units[r.unit].first_tensor + b.units[r.unit].tensors <= piece;
+  };
+  for (auto r = std::ranges::partition_point(b.rows, before);
+       r != b.rows.end() && b.units[r->unit].first_tensor <= piece; ++r)
+    rows += r->support_max;
   return std::min<uint64_t>(views_[piece].universe, rows > UINT64_MAX / frames ? UINT64_MAX : rows * frames);
 }
 

@@ -1410,3 +1410,16 @@ def test_plans_of_one_text_are_equal():
     x = numpy.linspace(-1, 1, 500, dtype=F32)
     for long, short in (("value=fit_poly(segments=4)", "value=fit_poly"), ("index=seeded(ratio=0.01,count=0)", "index=seeded")):
         assert str(Plan(long)) == str(Plan(short)) and encode(x, long) == encode(x, short)
+
+
+def test_rank_fit_is_as_near_at_any_scale():
+    """Zeros count as magnitudes 24 octaves below the largest, also where f32 has fewer left."""
+    x = numpy.random.default_rng(1).laplace(size=5000)
+    x[numpy.random.default_rng(2).random(5000) < 0.9] = 0
+
+    def error(scale):
+        kept = (scale * x).astype(F32)
+        difference = decode(encode(kept, "index=all value=rank_fit(bits=6)")).astype("f8") - kept
+        return numpy.linalg.norm(difference / scale)
+
+    assert error(1e-33) < 1.05 * error(1)

@@ -70,10 +70,18 @@ struct rank_fit_curve {
 
 inline double rank_fit_number(uint32_t key) { return static_cast<double>(std::bit_cast<float>(key)); }
 
+// A magnitude 24 octaves below another, 1 at least where that is not 0. (In integers: f32 arithmetic may flush it to 0.)
+constexpr uint32_t rank_fit_floor(uint32_t highest) {
+  const uint32_t exponent = highest >> 23;
+  if (exponent > rank_fit_octaves) return highest - (rank_fit_octaves << 23);
+  const uint32_t below = exponent ? ((highest & 0x7fffff) | 0x800000) >> (rank_fit_octaves + 1 - exponent) : 0;
+  return std::min(highest, std::max(below, 1u));
+}
+
 // key(i): the magnitude of value i of n > 0, as bits of an f32; `lowest` and `highest` of them are known.
 template <class F>
 void rank_fit_count(uint64_t n, uint32_t lowest, uint32_t highest, F&& key, rank_fit_bin* bins, rank_fit_curve& curve) {
-  const uint32_t floor = std::max(lowest, highest > rank_fit_octaves << 23 ? highest - (rank_fit_octaves << 23) : 0);
+  const uint32_t floor = std::max(lowest, rank_fit_floor(highest));
   unsigned shift = 0;
   while ((highest >> shift) - (floor >> shift) >= rank_fit_bins) ++shift;
   const uint32_t first = floor >> shift, used = (highest >> shift) - first + 1;
