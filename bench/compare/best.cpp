@@ -93,10 +93,6 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
   return a;
 }
 
-std::string duration(double ns) {
-  return ns < 1e6 ? fmt::format("{:.3g} µs", ns / 1e3) : fmt::format("{:.3g} ms", ns / 1e6);
-}
-
 std::string numbers(const ordered_json& total) {
   std::string text;
   if (const auto& bytes = total.value("bytes", ordered_json()); bytes.is_number()) {

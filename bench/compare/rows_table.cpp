@@ -272,6 +272,24 @@ std::string table(std::vector<json_row> rows, const table_request& request, std:
   return text;
 }
 
+// What the steps of totals are compared with: a line for each input; in Markdown a paragraph.
+std::string dense_steps(std::span<const json_row> totals, table_style style) {
+  const subject_names names(totals);
+  std::vector<std::string> lines;
+  for (const json_row& total : totals) {
+    const auto dense = number_in(total, "dense_step_ns"), half = number_in(total, "bf16_step_ns");
+    if (!dense || !half || !number_in(total, "step_ns")) continue;
+    const std::string of = names.differ() ? subject_text(total, names) + ": " : "";
+    const std::string line = fmt::format("{}dense steps of all tensors: {}{}", of, duration(*dense),
+                                         *half < *dense ? ", in 16 bits " + duration(*half) : "");
+    if (std::ranges::find(lines, line) == lines.end()) lines.push_back(line);
+  }
+  const bool markdown = style == table_style::markdown;
+  std::string text = markdown && !lines.empty() ? "\n" : "";
+  for (const std::string& line : lines) text += markdown ? markdown_text(line) + "\n\n" : line + '\n';
+  return text;
+}
+
 // A line for each tensor that is the worst of some plan; in Markdown a paragraph, behind the table.
 std::string worst_tensors(std::span<const json_row> totals, table_style style) {
   const bool markdown = style == table_style::markdown;
@@ -310,7 +328,8 @@ std::string rows_table(std::span<const json_row> rows, const table_request& requ
 
 std::string totals_table(std::span<const json_row> totals, const table_request& request) {
   const shown_column tensors{"of", right, [](const json_row& row) { return count(row, "tensors"); }};
-  return table({totals.begin(), totals.end()}, request, {tensors}) + worst_tensors(totals, request.style);
+  return table({totals.begin(), totals.end()}, request, {tensors}) + dense_steps(totals, request.style) +
+         worst_tensors(totals, request.style);
 }
 
 std::string table_legend(std::span<const json_row> rows, bool totals, const std::string& link) {
@@ -321,7 +340,8 @@ std::string table_legend(std::span<const json_row> rows, bool totals, const std:
   const auto any = [&](const char* column) {
     return std::ranges::any_of(rows, [&](const json_row& row) { return number_in(row, column).has_value(); });
   };
-  if (totals) text += " of: tensors in the total; the worst has the largest error.";
+  if (totals)
+    text += " of: tensors in the total, which are exchanged one after the other; the worst has the largest error.";
   if (any("pays_below"))
     text +=
         " pays below: a model: the speed of each rank's link under which the plan's exchange beats a ring "

@@ -25,14 +25,6 @@ std::string time_text(double time) {
                        : fmt::format("{:.0f}", time);
 }
 
-std::string duration(double ns) {
-  if (!std::isfinite(ns)) return "?";
-  const char* const units[] = {"ns", "µs", "ms", "s"};
-  size_t unit = 0;
-  while (unit < 3 && ns >= 999.5) ns /= 1000, ++unit;
-  return fmt::format("{:.3g} {}", ns, units[unit]);
-}
-
 std::string speed(double bits_per_second) {
   if (!std::isfinite(bits_per_second)) return "?";
   if (bits_per_second <= 0) return "never";

@@ -1,6 +1,9 @@
 #include "text_table.hpp"
 
+#include <fmt/core.h>
+
 #include <algorithm>
+#include <cmath>
 
 namespace dr::compare {
 namespace {
@@ -120,6 +123,14 @@ std::string grouped(uint64_t number) {
   std::string text = std::to_string(number);
   for (size_t at = text.size(); at > 3;) text.insert(at -= 3, 1, ',');
   return text;
+}
+
+std::string duration(double ns) {
+  if (!std::isfinite(ns)) return "?";
+  const char* const units[] = {"ns", "µs", "ms", "s"};
+  size_t unit = 0;
+  while (unit < 3 && ns >= 999.5) ns /= 1000, ++unit;
+  return fmt::format("{:.3g} {}", ns, units[unit]);
 }
 
 }  // namespace dr::compare

@@ -36,5 +36,6 @@ std::vector<std::string> wrapped(const std::string& text, size_t width);
 std::string markdown_text(const std::string& text);
 
 std::string grouped(uint64_t number);  // 269,722
+std::string duration(double ns);       // 12.3 ms; ?: not finite
 
 }  // namespace dr::compare

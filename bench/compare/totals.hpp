@@ -6,6 +6,8 @@
 //               relative_l2_error with kept_energy; index_recall by r. null where an energy is null
 //   ratios      from the sums: relative_volume, bits per nonzero
 //   X_ns_spread of the sum, if tensors' times vary independently: √Σ(spread · time)² / Σ time
+//   verdict     of the summed steps, dense steps and spreads
+//   pays_below  of gathers one after the other: Σ bits saved / Σ computing
 //   others      the value that all rows have in common, else null
 // and further: tensors (their number), worst_tensor and worst_error (the largest total_error).
 #pragma once

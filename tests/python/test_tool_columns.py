@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from tool_runs import EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOPR, compare, needs_tool, plan_column, rows_of, run, write_npy
+from tool_runs import EXACT, LOSSY, NO_SPARSIFIER, SYNTH, TOPR, compare, needs_tool, plan_column, rows_of, run, write_npy, write_npz
 
 pytestmark = needs_tool
 
@@ -127,6 +127,65 @@ def test_a_link_gives_a_modelled_step_and_a_verdict():
     assert "pays" in table and "slower" in table and "a model" in table and max(map(len, table.splitlines())) <= 140
     none, = rows_of(compare(source))
     assert none["step_ns"] is none["verdict"] is None and none["pays_below"] > none["pays_below_bf16"] > 0
+
+
+def three_tensors(folder):
+    return write_npz(folder / "g.npz", **{name: write_npy(folder / f"{name}.npy", [math.sin(i * i) ** 3 for i in range(d)])
+                                          for name, d in (("a", 300000), ("b", 20000), ("c", 2000))})
+
+
+def verdict_of(rows):
+    """Of tensors that are exchanged one after the other, from their rows."""
+    def total(column):
+        return sum(row[column] for row in rows)
+
+    spread = sum(math.sqrt(sum((row[f"{time}_spread"] * row[time]) ** 2 for row in rows)) / 2 for time in ("sparsify_ns", "encode_ns", "merge_ns"))
+    best = min(total("dense_step_ns"), total("bf16_step_ns"))
+    return "pays" if total("step_ns") + spread < best else "slower" if total("step_ns") - spread > best else "even"
+
+
+def test_a_total_has_the_verdict_of_its_sums(tmp_path):
+    file = three_tensors(tmp_path)
+    plans = (EXACT, EXACT + " exchange=owner", NO_SPARSIFIER)
+    found = set()
+    for rate in ("20Mb/s", "1Gb/s", "5Gb/s", "100Tb/s"):
+        report = compare(file, "--per-tensor", "--link", rate, plans=plans, repeat=5)
+        totals = {total["plan"]: total for total in report["totals"] if total["plan"] != "memcpy"}
+        assert len(totals) == 3
+        for plan, total in totals.items():
+            rows = [row for row in report["rows"] if row["plan"] == plan]
+            assert total["tensors"] == len(rows) == 3 and total["verdict"] == verdict_of(rows)
+            found.add(total["verdict"])
+    assert found >= {"pays", "slower"}
+    table = compare(file, "--per-tensor", "--link", "1Gb/s", plans=plans, form="table")
+    totals = table.partition("Tensor by tensor")[0]
+    # 2 (n - 1) / n of 322,000 f32 at 1 Gbit/s
+    assert totals.count("dense steps of all tensors: 18 ms, in 16 bits 9.02 ms\n") == 1
+
+
+def test_the_total_of_a_book_has_a_verdict_too(tmp_path):
+    file = three_tensors(tmp_path)
+    book = tmp_path / "x.book"
+    book.write_text(f"a: {EXACT}\n*: dense\n", "utf-8")
+    report = json.loads(run("compare", file, "--book", book, "--link", "100Mb/s", "--format", "json", "--repeat", 5).stdout)
+    total, = [each for each in report["totals"] if each["plan"].startswith("book ")]
+    rows = rows_of(report)
+    assert len(rows) == 3 and total["verdict"] == verdict_of(rows) == "pays"
+
+
+def test_the_break_even_of_a_total_is_that_of_gathers_one_after_the_other(tmp_path):
+    """At that rate the bytes that are saved take as long as the computing."""
+    file = three_tensors(tmp_path)
+    report = compare(file, "--per-tensor", plans=(EXACT, EXACT + " exchange=owner"), repeat=5)
+    total, = [each for each in report["totals"] if each["plan"] == EXACT]
+    rows = [row for row in report["rows"] if row["plan"] == EXACT]
+    saved = sum(2 * 7 / 8 * 4 * row["d"] - 7 * (row["bytes"] + 256) for row in rows)
+    computing = sum(row[time] for row in rows for time in ("sparsify_ns", "encode_ns", "merge_ns"))
+    assert all(row["pays_below"] > 0 for row in rows)
+    assert total["pays_below"] == pytest.approx(1e9 * 8 * saved / computing, rel=1e-3)
+    assert 0 < total["pays_below_bf16"] < total["pays_below"]
+    owner, = [each for each in report["totals"] if each["plan"].endswith("exchange=owner")]
+    assert owner["pays_below"] is None  # of no one rate: each tensor's owners have another
 
 
 def test_half_floats_are_compared_with_a_dense_tensor_of_16_bits(tmp_path):

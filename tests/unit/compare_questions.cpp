@@ -215,6 +215,29 @@ TEST_CASE("a total sums bytes and times, and weighs errors by energy") {
   CHECK(total["worst_error"] == 0.6);
 }
 
+TEST_CASE("a total's verdict is that of the sums: even within their spread, of all rows alike where a sum is unknown") {
+  const auto verdict_of = [](double step_a, double step_b, double spread, const char* missing = "") {
+    std::vector<json_row> rows{measured("a", "p", 1, 0, 1, 1000), measured("b", "p", 1, 0, 1, 1000)};
+    for (size_t i = 0; i < 2; ++i) {
+      json_row& row = rows[i];
+      for (const char* time : {"sparsify_ns", "merge_ns"}) row[time] = 0, row[std::string(time) + "_spread"] = 0.0;
+      row["encode_ns_spread"] = spread;
+      row["step_ns"] = i == 0 ? step_a : step_b;
+      row["dense_step_ns"] = 9000, row["bf16_step_ns"] = 5000;
+      row["verdict"] = i == 0 ? "slower" : "pays";
+      if (*missing) row[missing] = nullptr;
+    }
+    return combine(std::vector<const json_row*>{&rows[0], &rows[1]})["verdict"];
+  };
+  // The spread of the sum is √2 · 1000 · spread, half of it to a side.
+  CHECK(verdict_of(9000, 900, 0.1) == "pays");
+  CHECK(verdict_of(9000, 900, 0.2) == "even");
+  CHECK(verdict_of(9000, 1100, 0.2) == "even");
+  CHECK(verdict_of(9000, 1100, 0.1) == "slower");
+  CHECK(verdict_of(9000, 900, 0.1, "step_ns").is_null());
+  CHECK(verdict_of(9000, 900, 0.1, "merge_ns").is_null());
+}
+
 TEST_CASE("a tensor of zeros has no error and no weight; an unknown energy leaves the total's error unknown") {
   std::vector<json_row> rows{measured("a", "p", 1, 0.5, 4), measured("zero", "p", 1, 0, 0)};
   CHECK(combine(std::vector<const json_row*>{&rows[0], &rows[1]})["total_error"].get<double>() == doctest::Approx(0.5));
