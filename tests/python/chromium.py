@@ -5,6 +5,7 @@ import json
 import os
 import select
 import shutil
+import struct
 import subprocess
 import tempfile
 import time
@@ -133,3 +134,31 @@ class Browser:
     def picture(self, path):
         """A PNG of the window."""
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
+
+
+def contrast(a, b):
+    """WCAG 2 of two colours, #rrggbb."""
+
+    def luminance(text):
+        parts = [x / 255 for x in struct.unpack("3B", bytes.fromhex(text[1:]))]
+        return sum(w * (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4) for w, x in zip((0.2126, 0.7152, 0.0722), parts))
+
+    high, low = sorted((luminance(a), luminance(b)), reverse=True)
+    return (high + 0.05) / (low + 0.05)
+
+
+# The smallest contrast of visible text with what is behind it.
+CONTRAST = """(() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
+  const luminance = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => { const x = c[i] / 255; return sum + w * (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4); }, 0);
+  let worst = { ratio: 99, count: 0 };
+  for (const element of document.querySelectorAll("body *")) {
+    if (!element.checkVisibility() || ![...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) || ["SCRIPT", "OPTION"].includes(element.tagName)) continue;
+    let behind = element;
+    while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
+    const pair = [luminance(parse(getComputedStyle(element).color)), luminance(parse(getComputedStyle(behind ?? document.body).backgroundColor))].sort((a, b) => b - a);
+    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05), count = worst.count + 1;
+    worst = ratio < worst.ratio ? { ratio, count, text: element.textContent.slice(0, 60) } : { ...worst, count };
+  }
+  return worst;
+})()"""

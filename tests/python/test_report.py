@@ -4,7 +4,6 @@ import json
 import math
 import random
 import re
-import struct
 
 import pytest
 
@@ -99,6 +98,10 @@ def choose(browser, select, value):
     browser.settle()
 
 
+def payment(browser):
+    return browser.run("document.getElementById('pays').textContent")
+
+
 # ---- The tests ------------------------------------------------------------------------------------------
 
 def test_the_page_asks_for_nothing_and_has_no_errors(opened, report):
@@ -176,10 +179,10 @@ def test_light_and_dark_differ_and_all_text_can_be_read(browser, report):
     for dark in (False, True):
         browser.open(report[0], dark=dark)
         grounds[dark] = browser.run("getComputedStyle(document.body).backgroundColor")
-        worst = browser.run(CONTRAST)
+        worst = browser.run(chromium.CONTRAST)
         assert worst["count"] > 100 and worst["ratio"] >= 4.5, worst
         for text in ("ink", "soft"):
-            assert contrast(*(browser.run(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()") for name in (text, "ground"))) >= 4.5
+            assert chromium.contrast(*(browser.run(f"getComputedStyle(document.documentElement).getPropertyValue('--{name}').trim()") for name in (text, "ground"))) >= 4.5
         browser.run("document.getElementById('theme').click()")
         assert browser.run("getComputedStyle(document.body).backgroundColor") != grounds[dark]
         browser.run("document.getElementById('theme').click(); localStorage.clear()")
@@ -254,8 +257,77 @@ def test_the_verdict_says_whether_the_plan_pays_at_the_link(browser, report, tmp
             row.update(step_ns=row["bytes"], dense_step_ns=10**6, bf16_step_ns=5 * 10**5, verdict="pays")
 
     browser.open(changed(report, tmp_path, link))
-    assert "It pays on 3 of 3 tensors. At 1 Gbit/s, 50 µs and 8 ranks" in browser.run("document.getElementById('pays').textContent")
+    assert "It pays. By itself it pays on 3 of 3 tensors. At 1 Gbit/s, 50 µs and 8 ranks" in payment(browser)
     assert browser.errors == []
+
+
+def test_the_verdict_on_several_tensors_is_that_of_the_terminals_total(browser, report, tmp_path):
+    words = {"pays": "It pays. ", "slower": "It does not pay. ", "even": "The difference is within the spread"}
+    archive = write_npz(tmp_path / "g.npz", **{f"t{i}": write_npy(tmp_path / f"{i}.npy", [math.sin(j * j) ** 3 for j in range(2000 * 5**i)]) for i in range(3)})
+    for rate in ("20Mb/s", "1Gb/s", "100Tb/s"):
+        page = tmp_path / "page.html"
+        document = compare(archive, "--per-tensor", "--link", rate, "--report", page, plans=PLANS[:1], repeat=5)
+        total, = [each for each in document["totals"] if each["plan"] != "memcpy"]
+        browser.open(page)
+        assert payment(browser).startswith(words[total["verdict"]])
+    document = compare(archive, "--per-tensor", "--report", page, plans=PLANS[:1], repeat=5)
+    total, = [each for each in document["totals"] if each["plan"] != "memcpy"]
+    browser.open(page)
+    assert float(re.search(r"links of less than ([\d.]+) Gbit/s", payment(browser))[1]) == pytest.approx(total["pays_below"] / 1e9, rel=1e-2)
+    assert browser.errors == []
+
+
+def test_what_a_plan_is_compared_with_has_the_type_of_the_input(browser, report, tmp_path):
+    def short(document):
+        document.update(ranks=8, link={"bits_per_second": 1e9, "latency_ns": 0})
+        for row in document["rows"]:
+            row.update(dtype="f16", step_ns=row["bytes"], dense_step_ns=10**6, bf16_step_ns=10**6, verdict="pays")
+
+    def mixed(document):
+        short(document)
+        for row in plan_rows(document):
+            row.update(dtype="f32" if row["tensor"] == TENSORS[0] else "f16", plan=row["plan"] + " exchange=owner(parts=2)")
+
+    browser.open(changed(report, tmp_path, short))
+    assert "that of dense f16 3 ms (a model: nothing overlaps)" in payment(browser)
+    browser.open(changed(report, tmp_path, mixed))
+    assert "that of the dense tensor in its own type 3 ms (a model: only its parts overlap)" in payment(browser)
+    assert "f32's" not in browser.run("document.getElementById('glossary').textContent")
+    assert browser.errors == []
+
+
+def test_steps_of_one_training_are_not_added_up(browser, tmp_path):
+    files = [write_npy(tmp_path / f"step{i}.npy", [math.sin(j + i) ** 3 for j in range(3000)]) for i in range(3)]
+    page = tmp_path / "page.html"
+    document = compare(*files, "--steps", 3, "--each-step", "--report", page, plans=[PLANS[0] + " feedback=residual"])
+    rows = plan_rows(document)
+    assert [row["step"] for row in rows] == [1, 2, 3] and len({row["input"] for row in rows}) == 3
+    points = "Chart.getChart(document.querySelector('#error-chart canvas')).data.datasets[0].data.map((p) => [p.x, p.y])"
+    browser.open(page)
+    assert browser.run(points) == [pytest.approx([rows[2]["bytes"], rows[2]["total_error"]])]
+    choose(browser, "scope", json.dumps([rows[0]["input"]], separators=(",", ":")))
+    assert browser.run(points) == [pytest.approx([rows[0]["bytes"], rows[0]["total_error"]])]
+    choose(browser, "scope", "")
+    choose(browser, "step", "2")
+    assert browser.run(points) == [pytest.approx([rows[1]["bytes"], rows[1]["total_error"]])]
+    assert browser.errors == []
+
+
+def test_why_an_error_is_not_known_is_told(browser, report, tmp_path):
+    def unknown(document):
+        for row in document["rows"]:
+            row.update(total_error=None, contraction=None)
+
+    def one_is_known(document):
+        unknown(document)
+        for row in document["rows"]:
+            row["total_error"] = 0.5 if row["tensor"] == TENSORS[0] else None
+
+    for change, sentence in ((unknown, "not known: a value is NaN or infinite"), (one_is_known, "select one tensor")):
+        browser.open(changed(report, tmp_path, change))
+        assert sentence in browser.run("document.getElementById('best').textContent")
+        assert sentence in browser.run("document.querySelector('#error-chart .empty').textContent")
+        assert browser.errors == []
 
 
 def test_without_a_link_the_verdict_says_below_which_rate_it_pays(browser, report, tmp_path):
@@ -264,7 +336,7 @@ def test_without_a_link_the_verdict_says_below_which_rate_it_pays(browser, repor
             row["pays_below"] = 1e9 * (1 + i)
 
     browser.open(changed(report, tmp_path, rates))
-    assert "It pays against dense f32 on links of less than " in browser.run("document.getElementById('pays').textContent")
+    assert "It pays against dense f32 on links of less than " in payment(browser)
 
 
 def test_documents_without_rows_subjects_or_new_columns_open(browser, report, tmp_path):
@@ -312,31 +384,3 @@ def test_the_licence_of_the_library_is_in_the_file(report):
 def test_pictures_are_refused_with_the_command_that_draws_them():
     for form in ("png", "svg"):
         assert f"python -m deepreduce figure rows.json --output x.{form}" in refusal("compare", "--format", form)
-
-
-def contrast(a, b):
-    """WCAG 2 of two colours, #rrggbb."""
-
-    def luminance(text):
-        parts = [x / 255 for x in struct.unpack("3B", bytes.fromhex(text[1:]))]
-        return sum(w * (x / 12.92 if x <= 0.04045 else ((x + 0.055) / 1.055) ** 2.4) for w, x in zip((0.2126, 0.7152, 0.0722), parts))
-
-    high, low = sorted((luminance(a), luminance(b)), reverse=True)
-    return (high + 0.05) / (low + 0.05)
-
-
-# The smallest contrast of visible text with what is behind it.
-CONTRAST = """(() => {
-  const parse = (text) => (text.match(/[\\d.]+/g) ?? [0, 0, 0, 0]).map(Number);
-  const luminance = (c) => [0.2126, 0.7152, 0.0722].reduce((sum, w, i) => { const x = c[i] / 255; return sum + w * (x <= 0.04045 ? x / 12.92 : ((x + 0.055) / 1.055) ** 2.4); }, 0);
-  let worst = { ratio: 99, count: 0 };
-  for (const element of document.querySelectorAll("body *")) {
-    if (!element.checkVisibility() || ![...element.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim()) || ["SCRIPT", "OPTION"].includes(element.tagName)) continue;
-    let behind = element;
-    while (behind && (parse(getComputedStyle(behind).backgroundColor)[3] ?? 1) === 0) behind = behind.parentElement;
-    const pair = [luminance(parse(getComputedStyle(element).color)), luminance(parse(getComputedStyle(behind ?? document.body).backgroundColor))].sort((a, b) => b - a);
-    const ratio = (pair[0] + 0.05) / (pair[1] + 0.05), count = worst.count + 1;
-    worst = ratio < worst.ratio ? { ratio, count, text: element.textContent.slice(0, 60) } : { ...worst, count };
-  }
-  return worst;
-})()"""

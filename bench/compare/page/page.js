@@ -3,8 +3,7 @@ const MOST_BARS = 40;
 // plan: the one asked for, else the best under the limit.
 const state = { scope: "", step: "", sparsify: "", asked: null, plan: null, limit: null };
 const TENSORS = unique(rows.map((row) => JSON.stringify([row.input, row.tensor]))).map((text) => JSON.parse(text));
-const lastSteps = new Map();
-for (const row of rows) lastSteps.set(row.input, Math.max(lastSteps.get(row.input) ?? 0, row.step ?? 1));
+const run = (row) => row.from ?? "";  // the saved file of it, where there are several
 
 // ---- Selection ------------------------------------------------------------------------------------------
 
@@ -13,9 +12,14 @@ function inScope(row) {
   const [input, tensor] = state.scope ? JSON.parse(state.scope) : [];
   return (input === undefined || row.input === input) && (tensor === undefined || row.tensor === tensor);
 }
-const inStep = (row) => (row.step ?? 1) === (state.step ? Number(state.step) : lastSteps.get(row.input));
+// The step asked for, else the last of each run in the scope: its inputs are steps of one training, or each is by itself.
+function stepFilter() {
+  const last = new Map();
+  for (const row of rows.filter(inScope)) last.set(run(row), Math.max(last.get(run(row)) ?? 0, row.step ?? 1));
+  return (row) => (row.step ?? 1) === (state.step ? Number(state.step) : last.get(run(row)));
+}
 function inSelection(row, copies = false) {
-  if (!inScope(row) || (state.step && !inStep(row))) return false;
+  if (!inScope(row) || (state.step && (row.step ?? 1) !== Number(state.step))) return false;
   if (row.plan === "memcpy") return copies && !state.sparsify && !$("text").value.trim();
   const words = $("text").value.split(/\s+/).filter(Boolean);
   return (!state.sparsify || row.sparsify === state.sparsify) && words.every((word) => row.plan.includes(word) || row.preset?.includes(word));
@@ -35,14 +39,15 @@ function fill(select, options, value) {
 }
 
 function fillScopes() {
-  const options = inputs.length > 1 ? [["", `all ${inputs.length} inputs`]] : [];
+  const stepped = rows.some((row) => row.step > 1);
+  const options = inputs.length > 1 ? [["", `all ${inputs.length} inputs${stepped ? ": the last step" : ""}`]] : [];
   for (const input of inputs) {
     const tensors = TENSORS.filter(([each]) => each === input).map(([, tensor]) => tensor);
     options.push([JSON.stringify([input]), tensors.length > 1 ? `${inputName(input)}: all ${tensors.length} tensors` : inputName(input)]);
     if (tensors.length > 1) for (const tensor of tensors) options.push([JSON.stringify([input, tensor]), `${inputName(input)}: ${tensor}`]);
   }
   // All inputs at once only where most plans were tried on all of them.
-  const { plans, partial } = totals(rows.filter(inStep));
+  const { plans, partial } = totals(rows.filter(stepFilter()));
   state.scope = fill($("scope"), options, plans.length >= partial ? "" : options[1]?.[0]);
 }
 
@@ -52,29 +57,45 @@ function planText(row) {
   return element("span", { class: "plan" }, row.preset ? `${row.preset}: ${row.plan}` : row.plan);
 }
 
+// Of totals none of which has the error.
+function whyNoError(list, name, title) {
+  return list.some(({ parts }) => parts.length > 1 && parts.some((row) => isNumber(row[name])))
+    ? `The ${title} of the tensors together is not known; select one tensor.`
+    : `The ${title} of these rows is not known: a value is NaN or infinite, or the rows came without errors.`;
+}
+
+// What a plan is compared with, of all parts of a total.
+function denseText(row) {
+  const types = unique(row.parts.map(({ dtype }) => dtype));
+  return types.length === 1 && types[0] && !types[0].includes("+") ? `dense ${types[0]}` : "the dense tensor in its own type";
+}
+
 function drawResult(list, tensors) {
   const found = best(list, state.limit), least = list.filter((row) => isNumber(row.total_error)).sort((a, b) => a.total_error - b.total_error || a.bytes - b.bytes)[0];
   const facts = (row) => `: ${write("bytes", row.bytes)} (${write("share", row.relative_volume)} of dense f32), total error ${write("error", row.total_error)}, encode ${write("time", row.encode_ns)}, decode ${write("time", row.decode_ns)}.`;
   if (found) $("best").replaceChildren("the plan of fewest bytes is ", planText(found), facts(found));
   else if (least) $("best").replaceChildren("no plan here. The least is ", planText(least), facts(least));
-  else $("best").textContent = list.length ? "unknown. These rows have no total error for the tensors together; select one tensor." : "no rows are selected.";
+  else $("best").textContent = list.length ? `unknown. ${whyNoError(list, "total_error", "total error")}` : "no rows are selected.";
   $("pays").textContent = found ? payment(found, tensors) : "";
 }
 
 // Whether the plan pays at the given link, or below which rate.
 function payment(row, tensors) {
-  const ranks = measured.ranks ? `${measured.ranks} ranks` : "the ranks";
+  const ranks = measured.ranks ? `${measured.ranks} ranks` : "the ranks", dense = denseText(row);
   if (isNumber(row.step_ns) && isNumber(row.dense_step_ns)) {
-    const bf16 = isNumber(row.bf16_step_ns) ? `, that of bf16 ${write("time", row.bf16_step_ns)}` : "";
-    const pays = row.parts.filter((part) => part.verdict === "pays").length;
-    const verdict = tensors === 1 ? { pays: "It pays.", slower: "It does not pay.", even: "The difference is within the spread of the measurement." }[row.verdict] ?? "" : `It pays on ${pays} of ${tensors} tensors.`;
-    return `${verdict} At ${linkText()} and ${ranks}, its modelled exchange takes ${write("time", row.step_ns)}, that of dense f32 ${write("time", row.dense_step_ns)}${bf16} (a model: nothing overlaps).`;
+    const short = row.bf16_step_ns < row.dense_step_ns ? `, in 16 bits ${write("time", row.bf16_step_ns)}` : "";
+    const pays = row.parts.filter((part) => part.verdict === "pays").length, single = tensors > 1 ? ` By itself it pays on ${pays} of ${tensors} tensors.` : "";
+    const verdict = { pays: "It pays.", slower: "It does not pay.", even: "The difference is within the spread of the measurement." }[row.verdict] ?? "";
+    const overlap = row.stages.get("exchange")?.includes("parts=") ? "only its parts overlap" : "nothing overlaps";
+    return `${verdict}${single} At ${linkText()} and ${ranks}, its modelled exchange takes ${write("time", row.step_ns)}, that of ${dense} ${write("time", row.dense_step_ns)}${short} (a model: ${overlap}).`.trim();
   }
   const rates = row.parts.map((part) => part.pays_below), low = Math.min(...rates), high = Math.max(...rates);
   if (!rates.every(isNumber)) return "";
-  if (high <= 0) return `It pays against dense f32 on no link with ${ranks} (a model).`;
-  const range = tensors === 1 ? "" : low > 0 ? ` on every tensor, and on some below ${write("rate", high)}` : " on some of the tensors";
-  return `It pays against dense f32 on links of less than ${write("rate", low > 0 ? low : high)} for each of ${ranks}${range} (a model; --link RATE tells of yours).`;
+  if (high <= 0) return `It pays against ${dense} on no link with ${ranks} (a model).`;
+  const below = (rate, range = "") => `It pays against ${dense} on links of less than ${write("rate", rate)} for each of ${ranks}${range} (a model; --link RATE tells of yours).`;
+  if (tensors === 1) return below(high);
+  if (low > 0 && isNumber(row.pays_below)) return below(row.pays_below, `, by itself on tensors below ${write("rate", low)} to ${write("rate", high)}`);
+  return below(low > 0 ? low : high, low > 0 ? ` on every tensor, and on some below ${write("rate", high)}` : " on some of the tensors");
 }
 
 function linkText() {
@@ -94,7 +115,7 @@ function drawPlans(list) {
   const bytes = { kind: "bytes", title: "bytes" };
   const error = COLUMNS.find((c) => c.name === $("error").value);
   scatter("error-chart", points((row) => row[error.name]), bytes, { kind: "error", title: error.title },
-    { note: `Relative L2 distance from the ${error.name === "total_error" ? "dense gradient" : "kept values"}.`, empty: `No ${error.title} for these rows. Select one tensor.` });
+    { note: `Relative L2 distance from the ${error.name === "total_error" ? "dense gradient" : "kept values"}.`, empty: list.length ? whyNoError(list, error.name, error.title) : "No rows." });
   scatter("time-chart", points(callTime), bytes, { kind: "time", title: "encode + decode" }, { note: "Medians, without the sparsifier." , empty: "No times." });
 
   const shortest = [...list].sort((a, b) => a.bytes - b.bytes), some = shortest.slice(0, MOST_BARS);
@@ -153,7 +174,7 @@ function drawLegend(list) {
 }
 
 function update() {
-  const { plans: list, tensors, partial } = totals(rows.filter((row) => inSelection(row) && inStep(row)));
+  const { plans: list, tensors, partial } = totals(rows.filter(stepFilter()).filter((row) => inSelection(row)));
   const names = [...list].sort((a, b) => a.bytes - b.bytes).map((row) => row.plan);
   if (state.limit === null) $("limit").value = state.limit = usualLimit(list);
   state.plan = fill($("plan"), names.map((plan) => [plan, plan]), state.asked ?? best(list, state.limit)?.plan);

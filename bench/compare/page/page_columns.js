@@ -51,11 +51,11 @@ const COLUMNS = [
   ["rounds", "rounds", "count", "Timed rounds, after one that warms up."],
   ["step_ns", "step", "time", "Modelled time of one exchange by this plan over the given link: its program run dry."],
   ["gather_step_ns", "gather step", "time", "The same by an all-gather of frames, whatever exchange the plan names."],
-  ["dense_step_ns", "dense step", "time", "The same for a ring all-reduce of dense f32."],
-  ["bf16_step_ns", "bf16 step", "time", "The same for a ring all-reduce of bf16."],
-  ["verdict", "verdict", "text", "pays: the modelled step is shorter than the dense one, the faster of f32 and bf16, by more than the spread; slower: longer by more; even: between; unknown: not modelled."],
-  ["pays_below", "pays below", "rate", "Link rate of a rank below which the modelled step is shorter than dense f32's."],
-  ["pays_below_bf16", "pays below, bf16", "rate", "The same against bf16."],
+  ["dense_step_ns", "dense step", "time", "The same for a ring all-reduce of the dense tensor in its own type."],
+  ["bf16_step_ns", "bf16 step", "time", "The same for a ring all-reduce of the dense tensor in 16 bits."],
+  ["verdict", "verdict", "text", "pays: the modelled step is shorter than the dense one, the faster of its own type and 16 bits, by more than the spread; slower: longer by more; even: between; unknown: not modelled."],
+  ["pays_below", "pays below", "rate", "Link rate of a rank below which the modelled step is shorter than a ring all-reduce of the dense tensor in its own type."],
+  ["pays_below_bf16", "pays below, bf16", "rate", "The same against the dense tensor in 16 bits."],
 ].map(([name, title, kind, text]) => ({ name, title, kind, text }));
 const FIRST_COLUMNS = ["input", "tensor", "step", "plan", "bytes", "relative_volume", "total_error", "relative_l2_error",
   "energy_recall", "sparsify_ns", "encode_ns", "decode_ns", "merge_ns", "verdict", "pays_below"];

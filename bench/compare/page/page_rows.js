@@ -82,6 +82,26 @@ function mean(list, name, weight, power) {
   return weights > 0 ? (sum(list, (row) => weight(row) * row[name] ** power) / weights) ** (1 / power) : 0;
 }
 
+const COMPUTING = ["sparsify_ns", "encode_ns", "merge_ns"];
+const inCommon = (list, name) => list.every((row) => row[name] === list[0][name]) ? list[0][name] : null;
+
+// Of tensors that are exchanged one after the other, as totals.cpp has it; `all` has the sums.
+function verdictOfSums(all, list) {
+  const known = (row, time) => isNumber(row[time]) && (isNumber(row[`${time}_spread`]) || row[time] === 0);
+  if (![all.step_ns, all.dense_step_ns, all.bf16_step_ns].every(isNumber) || !COMPUTING.every((time) => list.every((row) => known(row, time))))
+    return inCommon(list, "verdict");
+  const side = sum(COMPUTING, (time) => Math.hypot(...list.map((row) => (row[`${time}_spread`] ?? 0) * row[time])) / 2);
+  const dense = Math.min(all.dense_step_ns, all.bf16_step_ns);
+  return all.step_ns + side < dense ? "pays" : all.step_ns - side > dense ? "slower" : "even";
+}
+
+// Of gathers: the bits that all save by the computing of all. Of another exchange only what all rows have.
+function paysBelow(list) {
+  if (list[0].stages.has("exchange") || !list.every((row) => row.pays_below > 0)) return inCommon(list, "pays_below");
+  const computing = (row) => sum(COMPUTING, (time) => row[time] ?? 0), all = sum(list, computing);
+  return all > 0 ? sum(list, (row) => row.pays_below * computing(row)) / all : null;
+}
+
 // A plan over several tensors: bytes and times add up, errors as energies do.
 function total(list) {
   if (list.length === 1) return { ...list[0], parts: list };
@@ -94,6 +114,8 @@ function total(list) {
   all.relative_l2_error = mean(list, "relative_l2_error", energyOf("kept_energy"), 2);
   all.energy_recall = mean(list, "energy_recall", energyOf("gradient_energy"), 1);
   all.index_recall = mean(list, "index_recall", (row) => row.r, 1);
+  all.verdict = verdictOfSums(all, list);
+  all.pays_below = paysBelow(list);
   return all;
 }
 

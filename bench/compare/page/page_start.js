@@ -91,7 +91,7 @@ function startTheme() {
 function start() {
   startTheme(), setTheme(), startTable(), fillScopes();
   const steps = unique(rows.map((row) => row.step ?? 1)).sort((a, b) => a - b), sparsifiers = unique(rows.map((row) => row.sparsify));
-  fill($("step"), [["", "the last of each input"], ...steps.map((step) => [String(step), String(step)])]);
+  fill($("step"), [["", "the last"], ...steps.map((step) => [String(step), String(step)])]);
   $("step-field").hidden = steps.length < 2;
   fill($("sparsify"), [["", sparsifiers.length > 1 ? `all ${sparsifiers.length}` : sparsifiers[0] ?? "none"], ...(sparsifiers.length > 1 ? sparsifiers.map((s) => [s, s]) : [])]);
   fill($("model"), trained.models.map((model, i) => [String(i), `${model.title}, ${model.ranks} ranks`]));
