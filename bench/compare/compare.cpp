@@ -16,6 +16,7 @@
 #include "plan_run.hpp"
 #include "plan_text.hpp"
 #include "presets.hpp"
+#include "totals.hpp"
 #include "verify.hpp"
 
 namespace dr::compare {
@@ -31,6 +32,21 @@ std::string choice_of(const std::vector<dr_tensor_info>& infos) {
   const auto most = std::ranges::max_element(counts, [](const auto& a, const auto& b) { return a.second < b.second; });
   if (counts.size() <= 1) return most == counts.end() ? "" : most->first;
   return fmt::format("{} ({} of {} tensors)", most->first, most->second, infos.size());
+}
+
+// Where NaN and infinite values are: "2 values are NaN or infinite, the first at position 7".
+std::string not_finite_text(const subject& s) {
+  uint64_t count = 0;
+  std::string first;
+  for (const tensor& t : s)
+    for (uint64_t i = 0; i < t.elements; ++i) {
+      if (std::isfinite(value_of(t.type, bits_at(t.type, t.data, i))) || ++count > 1) continue;
+      first = fmt::format("the first at position {}{}", i, s.size() > 1 ? " of " + t.name : "");
+    }
+  const std::string values =
+      count == 1 ? "a value is NaN or infinite, " : fmt::format("{} values are NaN or infinite, ", count);
+  const bool joined = cut_of({{"tensor", name_of(s)}}) == cut::joined;
+  return values + first + (joined ? " of all tensors joined; --tensor '*' tells of which" : "");
 }
 
 class measurement {
@@ -175,7 +191,7 @@ class measurement {
     facts["tensor"] = name_of(g());
     facts["step"] = bench_.step + 1;
     if (facts.at("gradient_energy").is_null() && !told_not_finite_) {
-      console_.line(fmt::format("note: {}: a value is NaN or infinite: errors are undefined", label()));
+      console_.line(fmt::format("note: {}: {}: errors are undefined", label(), not_finite_text(seen)));
       told_not_finite_ = true;
     }
     result_.subjects.push_back(std::move(facts));

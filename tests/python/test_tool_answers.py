@@ -99,7 +99,24 @@ def test_an_infinity_makes_errors_undefined_and_is_told(tmp_path):
     lossless, lossy = [row for row in json.loads(done.stdout)["rows"] if row["plan"] != "memcpy"]
     for row in (lossless, lossy):
         assert row["total_error"] is None and row["contraction"] is None and row["relative_l2_error"] is None
-    assert "NaN or infinite" in done.stderr.decode()
+    assert f"note: {tmp_path / 'inf.npy'}: a value is NaN or infinite, the first at position 7: errors are undefined\n" in done.stderr.decode()
+
+
+def test_the_note_of_a_nan_says_of_which_tensor_where_and_how_many(tmp_path):
+    a, b = numpy.ones(4000, numpy.float32), numpy.ones(2000, numpy.float16)
+    b[[5, 17]] = numpy.nan, -numpy.inf
+    file = tmp_path / "x.npz"
+    numpy.savez(file, a=a, b=b)
+
+    def notes(*arguments):
+        done = run("compare", file, "--plan", EXACT, "--repeat", 1, *arguments)
+        return [line for line in done.stderr.decode().splitlines() if "NaN" in line]
+
+    said = "2 values are NaN or infinite, the first at position 5"
+    assert notes("--per-tensor") == [f"deepreduce: note: {file} b: {said}: errors are undefined"]
+    assert notes("--batch") == [f"deepreduce: note: {file} [2 tensors]: {said} of b: errors are undefined"]
+    numpy.savez(file, a=a, b=b.astype(numpy.float32))
+    assert notes() == [f"deepreduce: note: {file} *: 2 values are NaN or infinite, the first at position 4005 of all tensors joined; --tensor '*' tells of which: errors are undefined"]
 
 
 def test_the_answer_of_best_is_told_where_rows_go_to_a_file(tmp_path):
