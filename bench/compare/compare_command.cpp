@@ -195,20 +195,19 @@ class comparison {
           "note: --resume {}: {} rows were measured on other values of these inputs; they are gone", o_.resume, gone));
   }
 
-  // Each text parsed, once, and none that --resume has.
-  std::vector<plan> missing_plans(const std::vector<std::string>& texts, json_row wanted) const {
+  // Each text parsed, once.
+  static std::vector<plan> distinct_plans(const std::vector<std::string>& texts) {
     std::vector<plan> plans;
     std::set<std::string> known;
-    for (const std::string& text : texts) {
-      plan p = parse_plan(text);
-      if (!known.emplace(p.text()).second) continue;
-      if (kept_) {
-        wanted["plan"] = p.text();
-        if (kept_->has(wanted)) continue;
-      }
-      plans.push_back(std::move(p));
-    }
+    for (const std::string& text : texts)
+      if (plan p = parse_plan(text); known.emplace(p.text()).second) plans.push_back(std::move(p));
     return plans;
+  }
+
+  // Whether --resume has the row of the plan.
+  bool is_kept(const plan& p, json_row wanted) const {
+    wanted["plan"] = p.text();
+    return kept_ && kept_->has(wanted);
   }
 
   void measure(const std::vector<std::string>& plan_texts) {
@@ -233,17 +232,20 @@ class comparison {
     }
     std::vector<std::vector<plan>> plans;
     std::vector<double> work{0};
+    size_t most = 0, there = 0;  // plans of an input; rows that --resume has
     for (size_t i = 0; i < sequences.size(); ++i) {
       const auto& gradients = sequences[i];
       if (!alone && gradients.size() > o_.steps)
         throw usage_error(fmt::format("--steps {}: there are {} inputs", o_.steps, gradients.size()));
       const std::vector<std::string> texts =
           o_.book.empty() ? plans_for(plan_texts, *like.at(gradients[0][0].input)) : book_plan(gradients[0][0].name);
-      plans.push_back(missing_plans(texts, wanted_of[i]));
+      plans.push_back(distinct_plans(texts));
+      most = std::max(most, plans.back().size());
+      there += std::erase_if(plans.back(), [&](const plan& p) { return is_kept(p, wanted_of[i]); });
       work.push_back(work.back() +
                      static_cast<double>(elements_of(gradients[0])) * static_cast<double>(plans.back().size() + 1));
     }
-    announce(plans, like.size() == sequences.size() ? "input" : "tensor");
+    announce(most, plans, there, like.size() == sequences.size() ? "input" : "tensor");
     std::vector<std::string> asked = o_.presets;  // by name; a plan may begin with one, too
     for (const std::string& text : o_.plans) asked.push_back(text.substr(0, text.find(' ')));
     const measure_settings settings{
@@ -268,15 +270,16 @@ class comparison {
     return of_input;
   }
 
-  void announce(const std::vector<std::vector<plan>>& plans, const char* unit) {
-    size_t most = 0, runs = 0;
-    for (const auto& list : plans) most = std::max(most, list.size()), runs += list.size();
+  // plans: those to be measured, of each input or tensor.
+  void announce(size_t most, const std::vector<std::vector<plan>>& plans, size_t there, const char* unit) {
+    size_t runs = 0;
+    for (const auto& list : plans) runs += list.size();
     const bool swept = std::ranges::any_of(
         o_.plans, [](const std::string& text) { return text.find('|') != text.npos || text.find("..") != text.npos; });
     if (!swept && !kept_ && !console_.is_terminal()) return;
     std::string text = fmt::format("{} plan{} × {} {}{}", most, most == 1 ? "" : "s", plans.size(), unit,
                                    plans.size() == 1 ? "" : "s");
-    if (kept_) text += fmt::format(", {} of them to be measured, {} rows are there", runs, kept_->rows().size());
+    if (kept_) text += fmt::format(", {} of them to be measured, {} of them there", runs, there);
     console_.line(text);
   }
 
