@@ -75,14 +75,24 @@ ordered_json param_json(const dr_param& p) {
   return j;
 }
 
+// What sparsifies and feeds back has no kernels of its own to show: it says where it does not run.
+bool runs_on_cuda(const dr_codec& c) {
+  return c.role <= DR_ROLE_BYTES ? c.cuda != nullptr : !(c.traits & DR_HOST_ONLY);
+}
+
+std::string summary_of(const dr_codec& c) {
+  const bool added = c.role == DR_ROLE_INDEX && std::string_view(c.name) == "block";
+  return std::string(c.summary) + (added ? "; no plan names it, sparsify=blocks adds it" : "");
+}
+
 ordered_json codec_entry(const dr_codec& c) {
   ordered_json j{{"role", role_name(c.role)},
                  {"name", c.name},
                  {"id", c.id},
-                 {"summary", c.summary},
+                 {"summary", summary_of(c)},
                  {"traits", names_of(c.traits, traits)},
                  {"dtypes", names_of(c.dtypes, dtypes)},
-                 {"cuda", c.cuda != nullptr},
+                 {"cuda", runs_on_cuda(c)},
                  {"parameters", ordered_json::array()}};
   for (size_t i = 0; i < c.param_count; ++i) j["parameters"].push_back(param_json(*dr_param_at(c.params, i)));
   return j;
@@ -99,14 +109,46 @@ std::string fallback_text(const dr_param& p) {
   return "default " + (p.type == DR_PARAM_CHOICE ? choice_at(p.choices, p.fallback) : fmt::format("{}", p.fallback));
 }
 
+bool is_named(const std::string& asked, const std::string& role, const std::string& name) {
+  return asked.empty() || asked == name || asked == role || asked == role + '=' + name;
+}
+
 std::vector<const dr_codec*> named(const std::string& name) {
   std::vector<const dr_codec*> list = codecs();
-  std::erase_if(list, [&](const dr_codec* c) {
-    const std::string role = role_name(c->role);
-    return !name.empty() && name != c->name && name != role && name != role + '=' + c->name;
-  });
+  std::erase_if(list, [&](const dr_codec* c) { return !is_named(name, role_name(c->role), c->name); });
   return list;
 }
+
+// What a plan takes beside codecs: lib/pipeline/bind.cpp reads it.
+struct plan_word {
+  const char *role, *name, *summary, *parameters = "";
+};
+#define DR_PARTS "    parts      integer 1…64, default 1: pieces of a rank's elements that are under way at a time\n"
+constexpr plan_word plan_words[] = {
+    {"index", "auto",
+     "for each tensor the codec of fewest bytes among golomb, golomb(adaptive=1), bitmap, rle and gap_huffman; runs on "
+     "the CPU"},
+    {"value", "auto",
+     "for each tensor the smallest within the error among uniform_quant, log_quant, half and raw; runs on the CPU",
+     "    error      real from 0 to below 1, required: relative L2 error\n"},
+    {"regather", "on",
+     "the default: where an index codec replaces the support, the gradient's values at the new support are sent"},
+    {"regather", "off", "the values that were kept are sent all the same"},
+    {"bucket", "none", "the default: each tensor of a batch by itself"},
+    {"bucket", "flat", "the tensors of a batch become one tensor"},
+    {"merge", "mean", "the default: a merge adds up what the ranks send, as a sum or a mean"},
+    {"merge", "vote", "a merge is the sign of the sum, +1 where that is 0; wants index=all"},
+    {"exchange", "gather", "the default: each rank sends its frames to all others", DR_PARTS},
+    {"exchange", "owner",
+     "each range of elements has an owner, which merges the frames of all and sends the sum's frame", DR_PARTS},
+    {"exchange", "ring", "a range goes from rank to rank; each adds its own and encodes again", DR_PARTS},
+    {"exchange", "hierarchy", "one rank of each host sums the host's dense gradients; these ranks exchange by gather",
+     "    inner      integer 1…65536, required: ranks of a host\n" DR_PARTS},
+    {"transform", "lowrank",
+     "PowerSGD: two factors that ranks all-reduce, in place of frames; beside it only feedback=residual",
+     "    rank       integer 1…4096, required: of the factors\n"},
+};
+#undef DR_PARTS
 
 }  // namespace
 
@@ -116,14 +158,16 @@ std::string codec_table(const std::string& name) {
     std::string promises;
     for (const auto& trait : names_of(c->traits, traits))
       promises += (promises.empty() ? "  [" : " ") + trait.get<std::string>();
-    const bool codec = c->role <= DR_ROLE_BYTES;
     text += fmt::format("{}={}{}{}\n    {}\n", role_name(c->role), c->name, promises.empty() ? "" : promises + "]",
-                        codec && !c->cuda ? "  (no CUDA: runs on the CPU)" : "", c->summary);
+                        runs_on_cuda(*c) ? "" : "  (no CUDA: runs on the CPU)", summary_of(*c));
     for (size_t i = 0; i < c->param_count; ++i) {
       const dr_param& p = *dr_param_at(c->params, i);
       text += fmt::format("    {:<10} {}, {}: {}\n", p.name, range_text(p), fallback_text(p), p.summary);
     }
   }
+  for (const plan_word& w : plan_words)
+    if (is_named(name, w.role, w.name))
+      text += fmt::format("{}={}\n    {}\n{}", w.role, w.name, w.summary, w.parameters);
   return text;
 }
 

@@ -1,4 +1,4 @@
-// The codecs there are, with what they promise and take.
+// What may stand in a plan: the codecs there are, with what they promise and take, and the words that are no codecs.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@ namespace dr::compare {
 
 // `name`: a codec, a role, or role=name; "" is all of them. "" where there is none.
 std::string codec_table(const std::string& name = "");
+// Codecs only.
 std::string codec_json(const std::string& name = "");
 
 }  // namespace dr::compare

@@ -42,7 +42,9 @@ int run(const compare_options& o) { return run_compare(o); }
 int run(const codecs_options& o) {
   load_plugins(o.plugins);
   const std::string text = o.form == format::json ? codec_json(o.name) : codec_table(o.name);
-  if (text.empty()) throw usage_error("codecs " + o.name + ": no such codec or role; `deepreduce codecs` lists them");
+  if (text.empty() && !codec_table(o.name).empty())
+    throw usage_error("codecs " + o.name + ": it is no codec, and --format json lists codecs only");
+  if (text.empty()) throw usage_error("codecs " + o.name + ": no such codec or stage; `deepreduce codecs` lists them");
   write_output("", text);
   return fine;
 }

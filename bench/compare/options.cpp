@@ -334,7 +334,8 @@ command parse_options(int argc, const char* const* argv) {
   app.footer("`deepreduce help COMMAND` describes a command.");
   app.set_version_flag("--version", version_text());
   auto* compare_app = app.add_subcommand("compare", "Compares plans on gradients: bytes, errors, times");
-  auto* codecs_app = app.add_subcommand("codecs", "Lists the codecs with what they promise and take");
+  auto* codecs_app = app.add_subcommand(
+      "codecs", "Lists what may stand in a plan: the codecs with what they promise and take, and the rest");
   auto* presets_app = app.add_subcommand("presets", "Lists the plans that have a name in the literature");
   auto* encode_app = app.add_subcommand("encode", "Writes the frame of one input");
   auto* convert_app = app.add_subcommand("convert", "Writes what it reads of its inputs to a .safetensors file");
@@ -346,7 +347,9 @@ command parse_options(int argc, const char* const* argv) {
   auto* plan_app = app.add_subcommand("plan", "Chooses a plan for each tensor and writes a plan book");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
-  codecs_app->add_option("NAME", codecs.name, "Only these: a codec, a role (index, value, …), or role=name")
+  codecs_app
+      ->add_option("NAME", codecs.name,
+                   "Only these: a codec, a stage (index, exchange, …), or stage=name; --format json: codecs only")
       ->type_name("");
   add_list_format(*codecs_app, codecs.form);
   add_plugins(*codecs_app, codecs.plugins);

@@ -333,6 +333,31 @@ def test_codecs_are_listed_with_what_they_take():
     assert (levels["type"], levels["minimum"], levels["maximum"], levels["default"]) == ("integer", 1, 32767, 127)
 
 
+def test_codecs_lists_all_that_a_plan_may_name():
+    text = run("codecs").stdout.decode()
+    for words in ("index=auto value=auto(error=0.05)", "regather=on bucket=none merge=mean exchange=gather", "index=bloom(fpr=0.01) regather=off",
+                  "bucket=flat", "index=all value=sign merge=vote", "exchange=owner(parts=64)", "exchange=ring", "exchange=hierarchy(inner=65536,parts=2)"):
+        for stage in words.split():
+            assert f"\n{stage.partition('(')[0]}" in text, stage
+        run("compare", "synth:d=100", "--plan", words, "--repeat", 1)  # the parser takes it
+    assert "\ntransform=lowrank\n" in text
+    for name, first in (("auto", "index=auto"), ("exchange", "exchange=gather"), ("owner", "exchange=owner"), ("merge=vote", "merge=vote"), ("transform", "transform=lowrank"),
+                        ("bucket", "bucket=none"), ("regather", "regather=on")):
+        assert run("codecs", name).stdout.decode().startswith(first + "\n"), name
+    assert "index=auto" in run("codecs", "index").stdout.decode()
+    assert "no plan names it, sparsify=blocks adds it" in run("codecs", "block").stdout.decode()
+    assert "codecs only" in refusal("codecs", "exchange", "--format", "json")
+
+
+def test_codecs_says_which_sparsifiers_and_feedback_run_on_a_gpu():
+    """docs/GPU.md has the same table."""
+    found = {"sparsify": set(), "feedback": set()}
+    for codec in json.loads(run("codecs", "--format", "json").stdout):
+        if codec["role"] in found and codec["cuda"]:
+            found[codec["role"]].add(codec["name"])
+    assert found == {"sparsify": {"none", "topr", "threshold"}, "feedback": {"residual"}}
+
+
 def test_help_is_printed_for_every_command():
     assert b"compare" in run("--help").stdout
     for command in ("compare", "codecs", "inspect", "encode"):
