@@ -7,11 +7,11 @@
 #include <cctype>
 #include <cmath>
 #include <cstdlib>
-#include <iostream>
 #include <map>
 
 #include "compare_help.hpp"
 #include "deepreduce/deepreduce.h"
+#include "help_text.hpp"
 #include "machine.hpp"
 #include "near_name.hpp"
 #include "plan_list.hpp"
@@ -366,7 +366,7 @@ command parse_options(int argc, const char* const* argv) {
   try {
     app.parse(arguments_of(app, argc, argv));
   } catch (const CLI::ParseError& e) {
-    if (e.get_exit_code() == 0) return finished{app.exit(e, std::cout, std::cerr)};  // --help, --version
+    if (e.get_exit_code() == 0) return finished{print_answer(app, e)};  // --help, --version
     throw usage_error(parse_error(app, e));
   }
   if (compare_app->parsed()) {

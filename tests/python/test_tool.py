@@ -293,9 +293,10 @@ def test_misuse_exits_2_and_says_what_and_where(arguments, sentence):
 def test_full_disk_is_an_error():
     if not os.path.exists("/dev/full"):
         pytest.skip("no /dev/full")
-    with open("/dev/full", "wb") as full:
-        done = subprocess.run([TOOL, "codecs"], stdout=full, stderr=subprocess.PIPE)
-    assert done.returncode == 2 and b"standard output" in done.stderr
+    for words in (["codecs"], ["--help"], ["--version"], ["help", "compare"], ["compare", "--help"]):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE)
+        assert done.returncode == 2 and b"cannot write standard output" in done.stderr, words
 
 
 def test_inspect_tells_what_is_in_a_frame(bundled, tmp_path):
