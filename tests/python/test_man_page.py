@@ -95,6 +95,11 @@ def test_every_environment_variable_of_the_sources_is_in_the_page(text):
         assert f"\n{name}\n" in text.replace(".B ", ""), name
 
 
+def test_every_exit_status_is_in_the_page(text):
+    part = text.partition(".SH EXIT STATUS\n")[2].partition("\n.SH ")[0]
+    assert re.findall(r"^\.B (\d+)$", part, flags=re.M) == ["0", "1", "2", "77", "130"]
+
+
 def test_groff_finds_no_fault_in_the_page(source, tmp_path):
     if shutil.which("groff") is None:
         pytest.skip("no groff: apt-get install groff-base")
