@@ -11,9 +11,9 @@ from typing import Dict, List
 
 COLUMN = 30  # where CLI11 puts the descriptions
 
-# NAMES{USUAL VALUE} ARGUMENT:TYPE in [LOW - HIGH] ... REQUIRED (Env:X) Excludes: --x --y Needs: --z
+# NAMES[=VALUE] ARGUMENT:TYPE in [LOW - HIGH] ... REQUIRED (Env:X) Excludes: --x --y Needs: --z
 LEFT = re.compile(
-    r"(?P<names>-{0,2}[A-Za-z][\w-]*(?:,-{1,2}[\w-]+)*)(?:\{(?P<usual>[^}]*)\})?"
+    r"(?P<names>-{0,2}[A-Za-z][\w-]*(?:,-{1,2}[\w-]+)*)(?:\[=(?P<value>[^]]*)\])?"
     r"(?: (?!\.\.\.|REQUIRED|Excludes:|Needs:|\(Env:)(?P<argument>\S+?)(?::(?P<check>\S+(?: in \[[^]]*\])?))?)?"
     r"(?: x \d+)?(?P<repeats> \.\.\.)?(?P<required> REQUIRED)?(?: \(Env:(?P<variable>\w+)\))?"
     r"(?: Excludes: (?P<excludes>--[\w-]+(?: --[\w-]+)*))?(?: Needs: (?P<needs>--[\w-]+(?: --[\w-]+)*))?"
@@ -26,7 +26,7 @@ class Option:
 
     names: List[str]
     argument: str  # "PLAN"; "" of a flag
-    may_have_value: bool  # a flag that may be --name=VALUE
+    value: str  # "COLUMNS" of a flag that may be --name=COLUMNS
     help: str
     repeats: bool
     required: bool
@@ -140,7 +140,7 @@ def parse_option(left: str, words: str) -> Option:
     return Option(
         names=found["names"].split(","),
         argument=found["argument"] or "",
-        may_have_value=found["usual"] is not None,
+        value=found["value"] or "",
         help=words,
         repeats=bool(found["repeats"]),
         required=bool(found["required"]),

@@ -28,8 +28,8 @@ def option_lines(option: cli_help.Option) -> Iterator[str]:
         words = rf"\fI{escaped(option.names[0])}\fR"
     elif option.argument:
         words += rf" \fI{escaped(option.argument)}\fR"
-    elif option.may_have_value:
-        words += r"[=\fIVALUE\fR]"
+    elif option.value:
+        words += rf"[=\fI{escaped(option.value)}\fR]"
     yield words
     text = option.help.rstrip(".") + "."
     if option.repeats and "may be repeated" not in text and option.names[0][0] == "-":

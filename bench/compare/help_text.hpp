@@ -1,4 +1,4 @@
-// Where --help goes.
+// How --help writes the names of options, and where it goes.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -8,6 +8,18 @@
 #include "output.hpp"
 
 namespace dr::compare {
+
+// CLI11 prints what a flag sets where nothing is given: --pareto{COLUMNS}, --no-break-even{false}.
+class help_text : public CLI::Formatter {
+ public:
+  std::string make_option_name(const CLI::Option* option, bool is_positional) const override {
+    std::string name = CLI::Formatter::make_option_name(option, is_positional);
+    const size_t brace = name.find('{');
+    if (brace == name.npos) return name;
+    const std::string value = name.substr(brace + 1, name.size() - brace - 2);
+    return name.substr(0, brace) + (value == "false" ? "" : "[=" + value + "]");
+  }
+};
 
 // What --help and --version ask for, to standard output. Returns the exit status; throws output_error.
 inline int print_answer(const CLI::App& app, const CLI::ParseError& e) {

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <map>
+#include <memory>
 
 #include "compare_help.hpp"
 #include "deepreduce/deepreduce.h"
@@ -330,6 +331,7 @@ command parse_options(int argc, const char* const* argv) {
   predict::predict_options predict;
   predict::plan_options plan;
   CLI::App app(about, "deepreduce");
+  app.formatter(std::make_shared<help_text>());
   app.require_subcommand(1);
   app.footer("`deepreduce help COMMAND` describes a command.");
   app.set_version_flag("--version", version_text());

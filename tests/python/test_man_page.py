@@ -95,6 +95,14 @@ def test_every_environment_variable_of_the_sources_is_in_the_page(text):
         assert f"\n{name}\n" in text.replace(".B ", ""), name
 
 
+def test_flags_have_the_value_that_they_take_and_no_other(source):
+    for page in (help_text("compare"), source.replace(r"\fB", "").replace(r"\fI", "").replace(r"\fR", "").replace(r"\-", "-")):
+        assert "--pareto[=COLUMNS]" in page
+    assert re.search(r"^  --no-break-even +Leaves", help_text("predict"), flags=re.M)
+    assert r"\fB\-\-no\-break\-even\fR" + "\n" in source
+    assert not re.search(r"^  -[\w,-]*\{", "".join(help_text(command) for command in ("compare", "predict", "plan", "calibrate", "encode")), flags=re.M)
+
+
 def test_every_exit_status_is_in_the_page(text):
     part = text.partition(".SH EXIT STATUS\n")[2].partition("\n.SH ")[0]
     assert re.findall(r"^\.B (\d+)$", part, flags=re.M) == ["0", "1", "2", "77", "130"]
@@ -116,21 +124,21 @@ def test_groff_finds_no_fault_in_the_page(source, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "line, names, argument, may_have_value, said",
+    "line, names, argument, value, said",
     [
-        ("  -h,--help                   Print this", ["-h", "--help"], "", False, "Print this"),
-        ("  --plan PLAN ...             A plan", ["--plan"], "PLAN", False, "A plan"),
-        ("  --pareto{usual}             Only rows", ["--pareto"], "", True, "Only rows"),
-        ("  --link RATE[,LATENCY]       Models", ["--link"], "RATE[,LATENCY]", False, "Models"),
-        ("  --time S:FLOAT in [0 - 9] Excludes: --repeat\n" + 30 * " " + "Seconds", ["--time"], "S", False, "Seconds"),
-        ("  INPUT REQUIRED              Gradients", ["INPUT"], "", False, "Gradients"),
+        ("  -h,--help                   Print this", ["-h", "--help"], "", "", "Print this"),
+        ("  --plan PLAN ...             A plan", ["--plan"], "PLAN", "", "A plan"),
+        ("  --pareto[=COLUMNS]          Only rows", ["--pareto"], "", "COLUMNS", "Only rows"),
+        ("  --link RATE[,LATENCY]       Models", ["--link"], "RATE[,LATENCY]", "", "Models"),
+        ("  --time S:FLOAT in [0 - 9] Excludes: --repeat\n" + 30 * " " + "Seconds", ["--time"], "S", "", "Seconds"),
+        ("  INPUT REQUIRED              Gradients", ["INPUT"], "", "", "Gradients"),
     ],
 )
-def test_a_line_of_help_is_read(line, names, argument, may_have_value, said):
+def test_a_line_of_help_is_read(line, names, argument, value, said):
     section = "Options" if line.startswith("  -") else "Positionals"
     command = cli_help.parse("", f"About\nUsage: deepreduce [OPTIONS]\n\n{section}:\n{line}\n\nMore words: here\n  --no option\n")
     (option,) = command.options + command.positionals
-    assert [option.names, option.argument, option.may_have_value, option.help] == [names, argument, may_have_value, said]
+    assert [option.names, option.argument, option.value, option.help] == [names, argument, value, said]
     assert command.footer == "More words: here\n  --no option"
 
 
