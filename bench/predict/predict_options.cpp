@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdlib>
+#include <filesystem>
 #include <stdexcept>
 
 #include "predict_help.hpp"
@@ -10,6 +11,11 @@ namespace dr::predict {
 namespace {
 
 std::string no_empty_path(const std::string& path) { return path.empty() ? "the path is empty" : std::string(); }
+
+std::string svg_path(const std::string& path) {
+  const std::string end = std::filesystem::path(path).extension();
+  return end.empty() || end == ".svg" ? no_empty_path(path) : "'" + path + "': a drawing is SVG, X.svg";
+}
 
 // (CLI::Range takes "nan" for a number within.)
 std::string finite(const std::string& text) {
@@ -125,11 +131,9 @@ void add_predict(CLI::App& app, predict_options& o) {
       ->check(CLI::IsMember({"bandwidth", "compute", "ranks", "ratio"}))
       ->type_name("bandwidth|compute|ranks|ratio");
   app.add_option("--curves", o.curves, "Draws the curves of --what-if: X.svg; of several X-bandwidth.svg, …")
-      ->check(no_empty_path)
+      ->check(svg_path)
       ->type_name("FILE.svg");
-  app.add_option("--timeline", o.timeline, "Draws the step of one candidate")
-      ->check(no_empty_path)
-      ->type_name("FILE.svg");
+  app.add_option("--timeline", o.timeline, "Draws the step of one candidate")->check(svg_path)->type_name("FILE.svg");
   app.add_option("--trace", o.trace, "Writes it as Chrome's trace event JSON")
       ->check(no_empty_path)
       ->type_name("FILE.json");

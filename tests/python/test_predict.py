@@ -349,6 +349,9 @@ def test_bad_input_says_what_and_where(profile, model, tmp_path):
     assert "--exchange" in refusal("predict", profile, "--model", model, *link, "--exchange", "ring")
     assert "--show" in refusal("predict", profile, "--model", model, *link, "--trace", tmp_path / "t.json", "--show", "none")
     assert "--curves" in refusal("predict", profile, "--model", model, *link, "--curves", tmp_path / "t.svg")
+    for option in ("--curves", "--timeline"):
+        assert "a drawing is SVG, X.svg" in refusal("predict", profile, "--model", model, *link, "--what-if", "bandwidth", option, tmp_path / "t.png")
+    assert not (tmp_path / "t.png").exists()
     assert "unsupported" in refusal("predict", profile, "--model", write(tmp_path / "h.json", json.loads(model.read_text()) | {
         "tensors": [{"name": "a", "elements": 5, "dtype": "f16"}]}), *link)
     for word, words in (("10", "wants a unit"), ("1e308Gb/s", "above 1e18 bit/s"), ("1Gb/s,1e308s", "above 1e18 ns")):
