@@ -333,6 +333,20 @@ def test_counts_that_fit_nothing_are_refused(profile, model, tmp_path):
     assert predict(profile, "--model", shapes, "--link", "1Gb/s")["model"]["elements"] == 6001
 
 
+def test_calibrate_compare_and_plan_go_together_with_their_defaults(tmp_path):
+    archive = write_npz(tmp_path / "g.npz", **{name: write_npy(tmp_path / f"{name}.npy", [(i * 7919 % 1000 - 500) ** 3 * 1e-9 for i in range(n)])
+                                               for name, n in (("a", 40000), ("b", 9000))})
+    profile, rows = tmp_path / "p.json", tmp_path / "rows.json"
+    run("calibrate", "--data", archive, "--time", 0, "--sizes", "1024,16384", "--output", profile)
+    run("compare", archive, "--per-tensor", "--repeat", 1, "--output", rows)
+    sizes = {"schema": "deepreduce-model-1", "name": "g", "date": "…", "ranks": 2, "forward_ns": 1e6, "backward_ns": 1e6, "rest_ns": 0,
+             "tensors": [{"name": name, "elements": n, "dtype": "f32", "ready_ns": 1e6} for name, n in (("a", 40000), ("b", 9000))]}
+    book = json.loads(run("plan", profile, "--model", write(tmp_path / "m.json", sizes), "--link", "10Mb/s", "--ranks", 8, "--error-budget", 1, "--errors", rows,
+                          "--format", "json").stdout)
+    assert 0 < book["error"] < 1 and all("feedback=residual" in line["plan"] for line in book["book"])
+    assert any("which has no feedback" in note for note in book["notes"]) and any("is no candidate" in note for note in book["notes"])
+
+
 def test_bad_input_says_what_and_where(profile, model, tmp_path):
     link = ("--link", "1Gb/s")
     wrong = json.loads(model.read_text())
