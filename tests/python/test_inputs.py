@@ -221,12 +221,6 @@ def test_convert_keeps_names_as_they_are_and_compare_shows_them_with_escapes(tmp
     assert list(read(tmp_path / "s.npz", folder=tmp_path)) == ["é"]
 
 
-def test_a_sparse_tensor_without_its_shape_is_told(tmp_path):
-    numpy.savez(tmp_path / "s.npz", **{"e.indices": numpy.arange(9), "e.values": numpy.ones(9, "f4"), "i.indices": numpy.arange(3)})
-    told = run("convert", tmp_path / "s.npz", "--output", tmp_path / "s.safetensors").stderr.decode()
-    assert told.count("a sparse tensor has e.shape, too: here e.values is a tensor by itself") == told.count("a sparse tensor") == 1
-
-
 def test_convert_refuses_a_tensor_of_the_name_that_the_format_keeps_for_itself(tmp_path):
     numpy.savez(tmp_path / "g.npz", w=numpy.ones(3, "f4"), __metadata__=numpy.ones(3, "f4"))
     message = refusal("convert", tmp_path / "g.npz", "--output", tmp_path / "x")

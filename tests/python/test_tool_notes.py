@@ -1,7 +1,10 @@
 """The tool `deepreduce`: what stands below a table, and what it is computed from."""
 
 import pytest
-from test_tool import SYNTH, TOOL, TOPR, compare, run
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+from test_tool import SYNTH, TOOL, TOPR, compare, run  # noqa: E402
 
 pytestmark = pytest.mark.skipif(not TOOL, reason="DEEPREDUCE_TOOL does not name the tool")
 
@@ -37,3 +40,9 @@ def test_what_a_preset_lacks_is_said_where_it_is_listed_and_below_the_table():
     assert "SketchML: index=all value=sketch(buckets=64)+huffman" in table and note in table
     assert note not in run("compare", SYNTH, "--preset", "QSGD", "--repeat", 1).stdout.decode()
     assert max(map(len, table.splitlines())) <= 140
+
+
+def test_a_sparse_tensor_without_its_shape_is_told(tmp_path):
+    numpy.savez(tmp_path / "s.npz", **{"e.indices": numpy.arange(9), "e.values": numpy.ones(9, "f4"), "i.indices": numpy.arange(3)})
+    told = run("convert", tmp_path / "s.npz", "--output", tmp_path / "s.safetensors").stderr.decode()
+    assert told.count("a sparse tensor has e.shape, too: here e.values is a tensor by itself") == told.count("a sparse tensor") == 1
