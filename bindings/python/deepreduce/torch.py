@@ -194,6 +194,16 @@ class DDPHook(Exchange):
     def _forget_places(self) -> None:
         self._buckets.clear()
 
+    def _require_idle(self) -> None:
+        """ArgumentError within backward. A step that an exception has left half done is given up: it goes back to the residuals."""
+        if not self._futures:
+            return
+        if torch._C._current_graph_task_id() != -1:
+            raise ArgumentError("a step is under way: its last bucket has not come yet")
+        self._futures.clear()
+        self._abort()
+        self._end_step()
+
     def _complete(self) -> None:
         """The last bucket has come."""
         if self._plain:
