@@ -70,12 +70,27 @@ def test_dgc_keeps_what_lossy_values_leave(kind):
         assert memory.gradients["w"][sent != 0].any()
 
 
-def test_an_infinity_that_was_sent_is_not_kept():
-    memory, compressor, x = grace.DgcMemory(0.9), make("topk", compress_ratio=0.1), normal(100)
-    x[3] = float("inf")
-    velocity = memory.compensate(x, "w")
-    memory.update(velocity, "w", compressor, *compressor.compress(velocity, "w"))
-    assert memory.gradients["w"].isfinite().all()
+@pytest.mark.parametrize("method", ["topk", "threshold", "none", "randomk"])
+@pytest.mark.parametrize("kind", [grace.ResidualMemory, grace.DgcMemory])
+def test_an_infinity_is_not_kept_whether_it_was_sent_or_not(method, kind):
+    compressor, memory = make(method, compress_ratio=0.1), kind()
+    for bad in (float("inf"), float("nan"), 1.0):
+        x = normal(100)
+        x[::3] *= bad  # more than topk sends
+        compensated = memory.compensate(x, "w")
+        payload, ctx = compressor.compress(compensated, "w")
+        for keep in (lambda given: memory.update(given, "w", compressor, payload, ctx),
+                     lambda _: memory.take_back("w", compressor, payload, ctx)):  # fmt: skip
+            keep(compensated)
+            assert all(getattr(memory, slot)["w"].isfinite().all() for slot in memory._slots)
+    assert compensated.isfinite().all()  # the step behind an overflow
+
+
+def test_a_residual_that_16_bits_cannot_hold_is_not_kept():
+    memory, compressor = grace.ResidualMemory(dtype=torch.float16), make("topk", compress_ratio=0.1)
+    x = torch.cat([torch.full((10,), 2e6), torch.full((90,), 1e6)])
+    memory.update(x, "w", compressor, *compressor.compress(x, "w"))
+    assert memory.residuals["w"].isfinite().all()
 
 
 # ---- Learning rates -----------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..errors import ArgumentError, CorruptFrame, Error, Unsupported
 from .compressors import Context, PlanCompressor
 from .contracts import Communicator, Compressor, Memory, global_rank, listed
+from .memories import without_infinities
 from .meters import timer
 from .rank_wire import REFUSED, Wire, other_size
 
@@ -381,5 +382,5 @@ class AllToAll(Communicator):
                 caught.frame = root
                 raise
         if left is not None:
-            self.sums[name] = left * lr
+            self.sums[name] = without_infinities(left) * lr
         return torch.cat(found).view(ctx.shape)

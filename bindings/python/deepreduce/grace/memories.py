@@ -76,6 +76,11 @@ class KeptMemory(Memory):
         return kept.dtype
 
 
+def without_infinities(kept: Tensor) -> Tensor:
+    """The tensor, with 0 in the place of what is not finite: that would stay for good, and make all later steps NaN."""
+    return kept.masked_fill_(~kept.isfinite(), 0)
+
+
 def require_lr(lr: float) -> float:
     if not lr > 0:
         raise ArgumentError(f"lr is {lr!r}, not above 0")
@@ -84,7 +89,7 @@ def require_lr(lr: float) -> float:
 
 class ResidualMemory(KeptMemory):
     """Error feedback (Seide et al. 2014; Stich et al. 2018): beta * residual + gamma * tensor, residual = that less what was
-    sent, as the receivers decode it. The first residual is 0.
+    sent, as the receivers decode it. The first residual is 0, as is one that would not be finite.
 
     dtype  of the residuals; None: that of the tensors. torch.float16 halves the memory, and rounds
     """
@@ -121,7 +126,7 @@ class ResidualMemory(KeptMemory):
         # A copy even where it is the caller's alone: memory and gradient must not be one.
         residual = base.clone(memory_format=torch.contiguous_format)
         compressor.decompress_add(payload, ctx, residual, scale)
-        self.residuals[name] = residual if self._dtype is None else residual.to(self._dtype)
+        self.residuals[name] = without_infinities(residual if self._dtype is None else residual.to(self._dtype))
 
     def _type_of(self, name: str, kept: Tensor, tensor: Tensor) -> torch.dtype:
         return kept.dtype if self._dtype is None else self._types.get(name, tensor.dtype)
@@ -212,15 +217,14 @@ class DgcMemory(KeptMemory):
             sent = decoded != 0
         momentum, velocity = self._next.pop(name)
         # Out of place: `tensor` is v, which the caller has.
-        left = velocity - decoded.view(velocity.shape)
-        left.masked_fill_(sent & ~left.isfinite(), 0)  # an infinity that was sent
-        self.residuals[name], self.gradients[name] = momentum.masked_fill(sent, 0), left
+        self.gradients[name] = without_infinities(velocity - decoded.view(velocity.shape))
+        self.residuals[name] = without_infinities(momentum.masked_fill(sent, 0))
 
     def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
         if name in self.gradients:
             velocity = self.gradients[name].clone(memory_format=torch.contiguous_format)
             compressor.decompress_add(tensor_compressed, ctx, velocity)
-            self.gradients[name] = velocity
+            self.gradients[name] = without_infinities(velocity)
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         if compressor.sparse is False:
