@@ -1,106 +1,23 @@
-"""deepreduce.torch: what DDPHook and AllReduce share: plans by name, units, residuals, steps."""
+"""deepreduce.torch: what DDPHook and AllReduce share: units, residuals, steps."""
 
 from __future__ import annotations
 
-import fnmatch
 import time
 import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ._plan_beside import dense_beside
-from ._torch_clip import Clip, require_one_clip
+from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of, require_same
+from ._torch_rules import Plans, Rules, sends_all
 from ._torch_state import Saved
 from ._torch_transform import TransformUnit, load_states, states_of
 from ._torch_unit import Item, Unit
-from .book import as_book
 from .control import Controller
 from .errors import ArgumentError, Error, Unsupported
-from .plan import Plan, as_plan
 from .tensor import State
-
-OnePlan = Union[None, str, Plan]
-Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
-
-# All of a tensor, exactly. Those of a unit are one row of its frame.
-exact_plan = "bucket=flat index=all value=raw"
-
-
-class Rules:
-    """Which plan a parameter has: the first whose pattern (of fnmatch) its name matches, unless it is small."""
-
-    def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
-        pairs: Sequence[Tuple[str, OnePlan]]
-        book = as_book(plan)
-        plan = plan if book is None else book  # (one without lines is false)
-        if plan is None or isinstance(plan, (str, Plan)):
-            pairs = [("*", plan)]
-        else:
-            pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
-        for pair in pairs:
-            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
-                raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
-        self.dense, self._bypass = as_plan(exact_plan), bypass
-        self._pairs = [
-            (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
-        ]
-        require_one_clip(self._pairs)
-
-    def __str__(self) -> str:
-        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
-
-    def idle(self, names: Sequence[str]) -> List[str]:
-        """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
-        told = [] if self._pairs else ["plans by name: there is none, so all tensors are dense"]
-        left = list(names)
-        for pattern, _ in self._pairs:
-            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-                told.append(f"plans by name: pattern {pattern!r} matches no tensor")
-            elif pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in left):
-                told.append(f"plans by name: pattern {pattern!r} is never reached: those before it match its tensors")
-            left = [name for name in left if not fnmatch.fnmatchcase(name, pattern)]
-        return told
-
-    @property
-    def keep(self) -> bool:
-        return any(plan.info.feedback for _, plan in self._pairs)
-
-    @property
-    def all_dense(self) -> bool:
-        return all(plan == self.dense for _, plan in self._pairs)
-
-    @property
-    def sends_all(self) -> bool:
-        return all(_sends_all(plan) for _, plan in self._pairs)
-
-    @property
-    def transforms(self) -> bool:
-        return any(plan.info.transforms for _, plan in self._pairs)
-
-    def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
-        found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
-        # (Factors have room for small tensors; a mean beside signs is of another scale.)
-        if elements < self._bypass and not found.info.transforms and not found.info.votes:
-            found = dense_beside(found, self.dense)
-        kind = str(dtype).rpartition(".")[2]
-        # (A transform's unit computes with copies in float32.)
-        takes = self.dense.info.dtypes if found.info.transforms else found.info.dtypes
-        if kind not in takes:
-            raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(takes)}")
-        return found
-
-
-def _sends_all(plan: Plan) -> bool:
-    info = plan.info
-    return not (info.sparsifies or info.lossy_values or info.transforms)
-
-
-def _flat(plan: Plan, flat: bool) -> Plan:
-    makes = flat and not plan.info.flat and not plan.info.transforms
-    return as_plan(str(as_plan(f"{plan} bucket=flat"))) if makes else as_plan(str(plan))
 
 
 class Exchange(Saved):
@@ -157,7 +74,7 @@ class Exchange(Saved):
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
         chosen = {item.plan for each in cuts.values() for items in each for rungs in items for item in rungs}
-        if chosen and all(map(_sends_all, chosen)) and not all(rules.sends_all for rules in self._rules):
+        if chosen and all(map(sends_all, chosen)) and not all(rules.sends_all for rules in self._rules):
             words = f"fewer elements than bypass={self._bypass}, or a name that no pattern matches"
             warnings.warn(f"nothing is compressed: each of {len(tensors)} tensors has {words}", stacklevel=3)
         idle = [each for rules in self._rules for each in rules.idle([name for name, _, _ in tensors])]

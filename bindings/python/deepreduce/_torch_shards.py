@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ._plan_beside import dense_beside
 from ._torch_call import Engine, Stats, Step, all_to_all
 from ._torch_clip import clip_of
-from ._torch_exchange import OnePlan, exact_plan
+from ._torch_rules import OnePlan, exact_plan
 from ._torch_state import Saved
 from ._torch_unit import ALIGNMENT, rounded
 from .batch import Batch

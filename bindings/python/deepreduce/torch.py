@@ -26,8 +26,9 @@ import torch.distributed as dist
 
 from ._torch_arrays import named_parameters_of
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
-from ._torch_exchange import Exchange, OnePlan, Plans
+from ._torch_exchange import Exchange
 from ._torch_record import ModelRecorder, Recording, record
+from ._torch_rules import OnePlan, Plans
 from ._torch_shards import ReduceScatter
 from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported

@@ -1,0 +1,94 @@
+"""deepreduce.torch: which plan a tensor has, by its name."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import List, Mapping, Sequence, Tuple, Union
+
+import torch
+
+from ._plan_beside import dense_beside
+from ._torch_clip import require_one_clip
+from .book import as_book
+from .errors import ArgumentError
+from .plan import Plan, as_plan
+
+OnePlan = Union[None, str, Plan]
+Plans = Union[OnePlan, Mapping[str, OnePlan], Sequence[Tuple[str, OnePlan]]]
+
+# All of a tensor, exactly. Those of a unit are one row of its frame.
+exact_plan = "bucket=flat index=all value=raw"
+
+
+class Rules:
+    """Which plan a parameter has: the first whose pattern (of fnmatch) its name matches, unless it is small."""
+
+    def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
+        pairs: Sequence[Tuple[str, OnePlan]]
+        book = as_book(plan)
+        plan = plan if book is None else book  # (one without lines is false)
+        if plan is None or isinstance(plan, (str, Plan)):
+            pairs = [("*", plan)]
+        else:
+            pairs = list(plan.items()) if isinstance(plan, Mapping) else list(plan)
+        for pair in pairs:
+            if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
+                raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
+        self.dense, self._bypass = as_plan(exact_plan), bypass
+        self._pairs = [
+            (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
+        ]
+        require_one_clip(self._pairs)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
+
+    def idle(self, names: Sequence[str]) -> List[str]:
+        """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
+        told = [] if self._pairs else ["plans by name: there is none, so all tensors are dense"]
+        left = list(names)
+        for pattern, _ in self._pairs:
+            if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
+                told.append(f"plans by name: pattern {pattern!r} matches no tensor")
+            elif pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in left):
+                told.append(f"plans by name: pattern {pattern!r} is never reached: those before it match its tensors")
+            left = [name for name in left if not fnmatch.fnmatchcase(name, pattern)]
+        return told
+
+    @property
+    def keep(self) -> bool:
+        return any(plan.info.feedback for _, plan in self._pairs)
+
+    @property
+    def all_dense(self) -> bool:
+        return all(plan == self.dense for _, plan in self._pairs)
+
+    @property
+    def sends_all(self) -> bool:
+        return all(sends_all(plan) for _, plan in self._pairs)
+
+    @property
+    def transforms(self) -> bool:
+        return any(plan.info.transforms for _, plan in self._pairs)
+
+    def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
+        found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+        # (Factors have room for small tensors; a mean beside signs is of another scale.)
+        if elements < self._bypass and not found.info.transforms and not found.info.votes:
+            found = dense_beside(found, self.dense)
+        kind = str(dtype).rpartition(".")[2]
+        # (A transform's unit computes with copies in float32.)
+        takes = self.dense.info.dtypes if found.info.transforms else found.info.dtypes
+        if kind not in takes:
+            raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(takes)}")
+        return found
+
+
+def sends_all(plan: Plan) -> bool:
+    info = plan.info
+    return not (info.sparsifies or info.lossy_values or info.transforms)
+
+
+def _flat(plan: Plan, flat: bool) -> Plan:
+    makes = flat and not plan.info.flat and not plan.info.transforms
+    return as_plan(str(as_plan(f"{plan} bucket=flat"))) if makes else as_plan(str(plan))
