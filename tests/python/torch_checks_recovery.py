@@ -2,11 +2,13 @@
 
 import copy
 
+import numpy as np
 import torch
-from torch_ranks import check, make_model, parameters_of, raises, same_on_all_ranks, steps_of, wrapped
+import torch.distributed as dist
+from torch_ranks import LOSSLESS, check, gradients, make_model, parameters_of, raises, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
-from deepreduce.torch import DDPHook
+from deepreduce.torch import AllReduce, DDPHook
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 
@@ -15,8 +17,12 @@ def sgd(model):
     return torch.optim.SGD(model.parameters(), lr=0.01)
 
 
+def residuals_of_named(hook, name):
+    return torch.from_numpy(hook._states[name].residual.copy())
+
+
 def residuals_of(hook):
-    return {name: torch.from_numpy(state.residual.copy()) for name, state in hook._states.items()}
+    return {name: residuals_of_named(hook, name) for name in hook._states}
 
 
 @check("two")
@@ -51,3 +57,55 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
         ddp = wrapped(make_model(), again)
         steps_of(ddp, sgd(ddp), 3, 5)
         assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(ddp))
+
+
+# ---- Residuals that are scaled ------------------------------------------------------------------
+
+
+@check("two")
+def residuals_of_factors_are_scaled_too():
+    reduce = AllReduce("transform=lowrank(rank=1) feedback=residual", bypass=0)
+    reduce([torch.randn(30, 20), torch.randn(7)])
+    transform = reduce._units[0].transform
+    before = [transform.residual(i) for i in range(2)]
+    reduce.scale_residuals(0.3)
+    assert before[0].any() and all(np.allclose(transform.residual(i), 0.3 * before[i]) for i in range(2))
+    reduce([torch.zeros(30, 20), torch.zeros(7)])
+
+
+@check("two")
+def a_state_that_waits_for_its_tensors_is_scaled_too():
+    for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
+        x = [each.view(-1, 10) for each in gradients(0, dist.get_rank())]
+        saver = AllReduce(plan, bypass=0)
+        saver(x)
+        found = []
+        for order in ("scale first", "scale then", "through another"):
+            reduce, state = AllReduce(plan, bypass=0), saver.state_dict()
+            if order == "scale then":
+                reduce([torch.zeros_like(each) for each in x])
+            reduce.load_state_dict(state)
+            reduce.scale_residuals(2.0)
+            reduce.scale_residuals(0.15)
+            if order == "through another":
+                state, reduce = reduce.state_dict(), AllReduce(plan, bypass=0)
+                reduce.load_state_dict(state)
+            zeros = [torch.zeros_like(each) for each in x]
+            reduce(zeros)
+            found.append(torch.cat([each.view(-1) for each in zeros]))
+        assert found[0].any() and all(torch.allclose(each, found[0], atol=1e-6) for each in found)
+
+
+@check("two")
+def a_plan_without_residuals_has_none_to_scale():
+    for plan in (LOSSLESS, "sparsify=topr(ratio=0.1)", "feedback=momentum value=sign(scale=one)"):
+        reduce = AllReduce(plan)
+        for _ in range(2):
+            with raises(deepreduce.ArgumentError, "keeps no residual"):
+                reduce.scale_residuals(0.5)
+            reduce(gradients(0, dist.get_rank()))
+    mixed = AllReduce([("0", "feedback=momentum index=all value=raw"), ("*", EXACT_TOP)], bypass=0, flat=False)
+    mixed(gradients(0, dist.get_rank()))
+    before = residuals_of_named(mixed, "1")
+    mixed.scale_residuals(0.5)
+    assert torch.equal(residuals_of_named(mixed, "1"), 0.5 * before)

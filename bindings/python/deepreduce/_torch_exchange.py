@@ -8,6 +8,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
+from ._call import real
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of, require_same
@@ -244,11 +245,24 @@ class Exchange(Saved):
 
     def scale_residuals(self, factor: float) -> None:
         """Multiplies all residuals: by the learning rate before over the one of the next step, where a schedule changes
-        it (efsignsgd, Zheng et al. 2019). Raises ArgumentError for a plan that keeps none (feedback=momentum).
+        it (efsignsgd, Zheng et al. 2019). Raises ArgumentError for plans that keep none (feedback=momentum).
         """
         self._require_idle()
-        for state in self._states.values():
-            state.scale(factor)
+        factor = real(factor, "factor")
+        if not any(rules.keep_residuals for rules in self._rules):
+            raise ArgumentError(f"the plan keeps no residual to scale: {self._rules[0]}")
+        if self._loaded is not None:  # no tensor is known yet
+            self._loaded = {**self._loaded, "scale": factor * self._loaded.get("scale", 1.0)}
+        self._scale(factor)
+
+    def _scale(self, factor: float) -> None:
+        for name, state in self._states.items():
+            unit, position = self._where[name]
+            if unit.items[position].plan.info.residual:
+                state.scale(factor)
+        for unit in self._units:
+            if isinstance(unit, TransformUnit):
+                unit.scale(factor)
 
     def _residuals(self) -> Dict[str, Any]:
         """By name; with control, its decisions."""
@@ -287,6 +301,8 @@ class Exchange(Saved):
         for name, state in self._states.items():
             residual = loaded["residuals"].get(name)
             state.memory[:] = 0 if residual is None else residual["state"].numpy()
+        if "scale" in loaded:
+            self._scale(loaded["scale"])
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

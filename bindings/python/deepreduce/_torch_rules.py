@@ -60,6 +60,10 @@ class Rules:
         return any(plan.info.feedback for _, plan in self._pairs)
 
     @property
+    def keep_residuals(self) -> bool:
+        return any(plan.info.residual for _, plan in self._pairs)
+
+    @property
     def all_dense(self) -> bool:
         return all(plan == self.dense for _, plan in self._pairs)
 

@@ -136,6 +136,12 @@ class TransformUnit:
         self.transform.cancel(keep=self._keeps)
         self._done = False
 
+    def scale(self, factor: float) -> None:
+        """Multiplies the residuals."""
+        if self._keeps:
+            for i in range(len(self.items)):
+                self.transform.set_residual(numpy.float32(factor) * self.transform.residual(i), i)
+
     def _named(self, error: Error) -> Error:
         """The error with the tensor's name beside its position."""
         error.args = (re.sub(r"\btensor (\d+)", self._with_name, str(error)),)
