@@ -137,6 +137,8 @@ class DDPHook(Exchange):
         spent, last, done = step.spent, bucket.is_last(), False
         try:
             buffer = bucket.buffer()
+            if buffer.layout != torch.strided:
+                require_place(buffer, "the gradient")  # which raises, in the first step
             future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
             self._futures.append((future, buffer))
             if self._plain:
