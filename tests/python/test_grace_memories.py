@@ -114,6 +114,18 @@ def test_efsignsgd_follows_a_schedule():
         assert torch.allclose(grc.compressor.merge([payload], ctx), sent / lr, rtol=1e-4), step
 
 
+def test_a_state_has_the_learning_rate():
+    grc, other = (gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1) for _ in range(2))
+    kept_after(grc, normal(200))
+    grc.set_lr(0.01)
+    other.load_state_dict(grc.state_dict())
+    assert other.memory.lr == other.compressor.lr == 0.01
+    (one,), (two,) = (kept_after(each, normal(200))[0] for each in (grc, other))
+    assert torch.equal(one, two) and torch.equal(grc.memory.residuals["w"], other.memory.residuals["w"])
+    older = {key: each for key, each in grc.state_dict().items() if key != "lr"}  # of before there was one in it
+    gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1).load_state_dict(older)
+
+
 def test_rates_that_differ_are_refused():
     grc = gathered(compressor="efsignsgd", memory="efsignsgd", lr=0.1)
     grc.memory.lr = 0.01

@@ -298,16 +298,22 @@ class Communicator:
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next step, for what goes by it: memory and compressor efsignsgd. All ranks call it."""
-        followers = [each for each in (self.memory, self.compressor) if hasattr(each, "lr")]
+        followers = self._followers()
         if not followers:
             names = " and ".join(type(each).__name__ for each in (self.memory, self.compressor))
             raise ArgumentError(f"neither {names} goes by a learning rate: efsignsgd does")
         for each in followers:
             each.lr = lr
 
+    def _followers(self) -> List[Any]:
+        """What goes by a learning rate."""
+        return [each for each in (self.memory, self.compressor) if hasattr(each, "lr")]
+
     def state_dict(self) -> Dict[str, Any]:
-        """Memory and compressor of this rank, and what they are. Each rank saves its own."""
-        return {"of": self._kinds(), "memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
+        """Memory and compressor of this rank, what they are, and the learning rate that they go by. Each rank saves its own."""
+        followers = self._followers()
+        rate = {"lr": followers[0].lr} if followers else {}
+        return {"of": self._kinds(), **rate, "memory": self.memory.state_dict(), "compressor": self.compressor.state_dict()}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Takes what `state_dict` gave on this rank; the steps that follow are the same, bit for bit.
@@ -323,6 +329,8 @@ class Communicator:
                 raise ArgumentError(f"the state is of {role} {saved}, this one is {here}: what one keeps is nothing to the other")
         self.memory.load_state_dict(state["memory"])
         self.compressor.load_state_dict(state["compressor"])
+        if "lr" in state:
+            self.set_lr(state["lr"])
 
     def _kinds(self) -> Dict[str, str]:
         return {
