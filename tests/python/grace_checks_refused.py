@@ -86,6 +86,7 @@ def a_norm_of_all_ranks_does_not_wait_for_one_that_refuses():
     grc = grace_of("topk", "allgather", "dgc", gradient_clipping=True)
     grc.step(good(0), NAME)
     refused(grc, torch.ones(7, 7), "(7, 7)", "(300, 10)")
+    refused(grc, None, "is no tensor but None")
     assert same_on_all_ranks(grc.step(good(2), NAME))
 
 

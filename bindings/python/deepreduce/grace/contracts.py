@@ -108,6 +108,9 @@ class Memory(Keeper, abc.ABC):
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
         """`tensor` is the compensated one, of which `tensor_compressed` is sent."""
 
+    def skip(self, name: str) -> None:  # noqa: B027
+        """A step of this name that comes to nothing before `compensate`: the other ranks make one."""
+
     def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
         """What `update` was told of was not received: the exchange failed."""
 
@@ -192,11 +195,14 @@ class Communicator:
         begin, codec = time.perf_counter(), self._codec()
         payload: Sequence[Tensor] = []
         ctx, error, reduces = None, None, getattr(codec, "reduces", False)
+        sound = False
         try:
-            name = _checked(tensor, name)
+            name, sound = _checked(tensor, name), True
             compensated = self.memory.compensate(tensor, name)
         except Exception as caught:  # a user's memory raises anything; the others wait for this rank
             error, name = caught, str(name)
+            if not sound:
+                getattr(self.memory, "skip", lambda _: None)(name)
             getattr(codec, "skip", lambda _: None)(name)
         try:
             if error is None:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from ..errors import ArgumentError
 from .contracts import Compressor, Memory
+from .rank_wire import Wire
 
 
 class NoneMemory(Memory):
@@ -209,6 +210,11 @@ class DgcMemory(KeptMemory):
         self._next[name] = momentum, velocity
         return velocity
 
+    def skip(self, name: str) -> None:
+        """Takes part in the other ranks' norm."""
+        if self.gradient_clipping is True:
+            self._clipped(torch.zeros(1, device=Wire(self.group).device if self._grouped else None))
+
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
         decoded = compressor.decompress(tensor_compressed, ctx)
         if isinstance(ctx, tuple) and len(ctx) == 3 and torch.is_tensor(ctx[1]) and ctx[1].dtype == torch.bool:
@@ -231,17 +237,20 @@ class DgcMemory(KeptMemory):
             return "it forgets the elements that were sent, and this compressor sends all of them, roughly"
         return None
 
+    @property
+    def _grouped(self) -> bool:
+        return bool(dist.is_available() and dist.is_initialized())
+
     def _clipped(self, tensor: Tensor) -> Tensor:
         clip = self.gradient_clipping
         if clip is False or clip == 0:
             return tensor
-        grouped = dist.is_available() and dist.is_initialized()
-        ranks = self.world_size or (dist.get_world_size(self.group) if grouped else 1)
+        ranks = self.world_size or (dist.get_world_size(self.group) if self._grouped else 1)
         if clip is not True:
             norm = torch.linalg.vector_norm(tensor.float())
             return tensor * torch.clamp(clip / (ranks**0.5 * norm), max=1).to(tensor.dtype)
         squares = tensor.float().square().sum()
-        if grouped:
+        if self._grouped:
             dist.all_reduce(squares, group=self.group)
         bound = (squares / ranks).sqrt().to(tensor.dtype)
         return torch.minimum(torch.maximum(tensor, -bound), bound)
