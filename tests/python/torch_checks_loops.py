@@ -97,6 +97,17 @@ def what_is_no_tensor_of_this_rank_is_refused_by_name():
 
 
 @check("two")
+def memory_that_is_given_twice_is_refused_by_both_names():
+    x, flat = torch.randn(3000), torch.randn(4000)
+    for plan, start in ((None, 0), (LOSSY, 1), (LOSSY, 0), ("transform=lowrank(rank=2)", 0)):
+        with raises(deepreduce.ArgumentError, "tensors emb and head have memory in common", "tied weights"):
+            AllReduce(plan, start=start)({"emb": x, "h": torch.ones(7), "head": x})
+        with raises(deepreduce.ArgumentError, "tensors 0 and 1 have memory in common"):
+            AllReduce(plan, start=start)([flat[:3000], flat[2999:]])
+        AllReduce(plan, start=start)([flat[:3000], flat[3000:3000], flat[3000:]])
+
+
+@check("two")
 def a_book_without_lines_leaves_all_dense():
     x = gradients(0, dist.get_rank())
     expected = [each.clone() for each in x]

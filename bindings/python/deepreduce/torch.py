@@ -252,7 +252,7 @@ class AllReduce(Exchange):
     def __call__(self, tensors: Tensors) -> None:
         """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.
 
-        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous
+        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous, no two of the same memory
         """
         named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
         self._check(named)
@@ -284,11 +284,15 @@ class AllReduce(Exchange):
         self._at.clear()
 
     def _check(self, named: Mapping[str, torch.Tensor]) -> None:
-        """ArgumentError for what is no tensor, and for other tensors than the first call's."""
+        """ArgumentError for what is no tensor, for memory that is given twice, and for other tensors than the first call's."""
         for name, each in named.items():
             require_place(each, f"tensor {name}")
             if not each.is_contiguous():
                 raise ArgumentError(f"tensor {name} is not contiguous: its mean cannot be written where it lies")
+        spans = sorted((each.data_ptr(), each.nbytes, str(name)) for name, each in named.items() if each.numel())
+        for (at, size, name), (then, _, other) in zip(spans, spans[1:]):
+            if at + size > then:
+                raise ArgumentError(f"tensors {name} and {other} have memory in common: give it once (tied weights have one gradient)")
         # (Only a transform sees more of a shape than its size.)
         transforms = any(rules.transforms for rules in self._rules)
         shapes = {
