@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch_ranks import LOSSLESS, check, gradients, make_model, parameters_of, raises, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
-from deepreduce.torch import AllReduce, DDPHook
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 
@@ -109,3 +109,28 @@ def a_plan_without_residuals_has_none_to_scale():
     before = residuals_of_named(mixed, "1")
     mixed.scale_residuals(0.5)
     assert torch.equal(residuals_of_named(mixed, "1"), 0.5 * before)
+
+
+# ---- States of something else, or from elsewhere ------------------------------------------------
+
+
+def reduce_scatter(comm):
+    n = dist.get_world_size()
+    out = torch.empty(2000)
+    comm(out, torch.cat(gradients(0, dist.get_rank(), (2000,) * n)), dist.group.WORLD, dist.ReduceOp.AVG)
+    return out
+
+
+@check("two")
+def a_reduce_scatter_refuses_a_state_of_another_feedback_when_it_is_loaded():
+    # (Their states have the same size.)
+    saver, other = ReduceScatter(EXACT_TOP, bypass=0), ReduceScatter("feedback=momentum index=all value=raw", bypass=0)
+    reduce_scatter(saver)
+    reduce_scatter(other)
+    with raises(deepreduce.ArgumentError, "feedback=residual", "feedback=momentum"):
+        other.load_state_dict(saver.state_dict())
+    reduce_scatter(other)
+    waiting = ReduceScatter("feedback=momentum index=all value=raw", bypass=0)
+    waiting.load_state_dict(saver.state_dict())
+    with raises(deepreduce.ArgumentError, "feedback=residual", "feedback=momentum"):
+        reduce_scatter(waiting)

@@ -98,7 +98,7 @@ class ReduceScatter(Saved):
                 plan = dense_beside(plan, exact)
             self._takes_back, self._votes = plan.info.residual, plan.info.votes
             like = torch.empty(output.numel(), dtype=output.dtype)
-            self._batch = Batch(like, plan, frames=self._engine.size)
+            self._chosen, self._batch = plan, Batch(like, plan, frames=self._engine.size)
             self._states = [State(plan, like) if plan.info.feedback else None for _ in range(self._engine.size)]
             # Of each rank a frame; and the sum, which is rounded once.
             self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
@@ -198,6 +198,9 @@ class ReduceScatter(Saved):
         wanted = [None if each is None else each.size for each in self._states]
         if loaded["states"] and sizes != wanted:
             raise ArgumentError(f"the residuals have {sizes} bytes, {wanted} are wanted here")
+        for saved in states:
+            if saved is not None:
+                State.from_bytes(saved.numpy()).check(self._chosen, torch.empty(self._shape[0], dtype=self._shape[1]))
         for state, saved in zip(self._states, states):
             if state is not None:
                 state.memory[:] = 0 if saved is None else saved.numpy()
