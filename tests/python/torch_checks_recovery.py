@@ -8,6 +8,7 @@ import torch.distributed as dist
 from torch_ranks import LOSSLESS, check, gradients, make_model, parameters_of, raises, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
+import deepreduce.grace
 from deepreduce.torch import AllReduce, DDPHook, ReduceScatter
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -112,6 +113,48 @@ def a_plan_without_residuals_has_none_to_scale():
 
 
 # ---- States of something else, or from elsewhere ------------------------------------------------
+
+
+class Far(torch.Tensor):
+    """One that numpy cannot see, as on a GPU."""
+
+    def numpy(self):
+        raise TypeError("can't convert a tensor that is elsewhere to numpy")
+
+    def cpu(self):
+        return self.as_subclass(torch.Tensor)
+
+
+def far(state):
+    """A state as torch.load(map_location="cuda") gives it."""
+    if isinstance(state, torch.Tensor):
+        return state.as_subclass(Far)
+    if isinstance(state, dict):
+        return {key: far(each) for key, each in state.items()}
+    return [far(each) for each in state] if isinstance(state, list) else state
+
+
+@check("two")
+def a_state_may_be_loaded_to_another_device():
+    x = gradients(0, dist.get_rank())
+    for plan in (EXACT_TOP, "transform=lowrank(rank=1) feedback=residual"):
+        saver = AllReduce(plan, bypass=0)
+        saver([each.view(-1, 10) for each in x])
+        other = AllReduce(plan, bypass=0)
+        other.load_state_dict(far(saver.state_dict()))
+        found = [[torch.zeros(each.numel() // 10, 10) for each in x] for _ in range(2)]
+        saver(found[0]), other(found[1])
+        assert all(map(torch.equal, *found))
+    saver, other = (ReduceScatter(EXACT_TOP, bypass=0) for _ in range(2))
+    reduce_scatter(saver)
+    other.load_state_dict(far(saver.state_dict()))
+    assert torch.equal(reduce_scatter(saver), reduce_scatter(other))
+    for keys in ({"compressor": "plan", "plan": EXACT_TOP}, {"compressor": "powersgd", "memory": "powersgd", "communicator": "allreduce"}):
+        saver, other = (deepreduce.grace.grace_from_params({"communicator": "allgather", **keys}) for _ in range(2))
+        saver.step(x[0].view(-1, 10), "w")
+        state = saver.state_dict()
+        other.load_state_dict({**state, "compressor": far(state["compressor"])})
+        assert torch.equal(saver.step(x[0].view(-1, 10), "w"), other.step(x[0].view(-1, 10), "w"))
 
 
 def reduce_scatter(comm):

@@ -288,7 +288,7 @@ class Exchange(Saved):
             if size:
                 unit, position = self._where[name]
                 item = unit.items[position]
-                saved = State.from_bytes(residual["state"].numpy())
+                saved = State.from_bytes(residual["state"].cpu().numpy())
                 try:
                     saved.check(item.plan, torch.empty(item.elements, dtype=item.dtype))
                 except ArgumentError as error:
@@ -300,7 +300,7 @@ class Exchange(Saved):
             self._enter()
         for name, state in self._states.items():
             residual = loaded["residuals"].get(name)
-            state.memory[:] = 0 if residual is None else residual["state"].numpy()
+            state.memory[:] = 0 if residual is None else residual["state"].cpu().numpy()
         if "scale" in loaded:
             self._scale(loaded["scale"])
 

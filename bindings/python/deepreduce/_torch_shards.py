@@ -200,7 +200,7 @@ class ReduceScatter(Saved):
             raise ArgumentError(f"the residuals have {sizes} bytes, {wanted} are wanted here")
         for saved in states:
             if saved is not None:
-                State.from_bytes(saved.numpy()).check(self._chosen, torch.empty(self._shape[0], dtype=self._shape[1]))
+                State.from_bytes(saved.cpu().numpy()).check(self._chosen, torch.empty(self._shape[0], dtype=self._shape[1]))
         for state, saved in zip(self._states, states):
             if state is not None:
-                state.memory[:] = 0 if saved is None else saved.numpy()
+                state.memory[:] = 0 if saved is None else saved.cpu().numpy()

@@ -168,7 +168,7 @@ def load_states(units: Sequence[Any], loaded: Mapping[str, Any]) -> None:
     before = {key: transform.state() for key, transform in here.items()}
     try:
         for key, state in states.items():
-            here[key].load_state(state.numpy())
+            here[key].load_state(state.cpu().numpy())
     except ArgumentError as error:
         for key, state in before.items():
             here[key].load_state(state)

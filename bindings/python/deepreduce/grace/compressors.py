@@ -239,7 +239,7 @@ class PlanCompressor(Compressor):
         self.reset()
         self._steps.steps = dict(state["steps"])
         self._about = {name: (elements, getattr(torch, dtype)) for name, (elements, dtype) in state.get("about", {}).items()}
-        self._loaded = {name: each.numpy().tobytes() for name, each in state["states"].items()}
+        self._loaded = {name: each.cpu().numpy().tobytes() for name, each in state["states"].items()}
 
 
 class Sparsifier(PlanCompressor):

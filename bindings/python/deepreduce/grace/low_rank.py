@@ -107,7 +107,7 @@ class PowerSGDCompressor(Compressor):
         if transform is None:
             transform = self._kind(shapes, self._plan, seed=self._seed)
             if name in self._loaded:
-                transform.load_state(self._loaded.pop(name).numpy())
+                transform.load_state(self._loaded.pop(name).cpu().numpy())
             self._transforms[name] = transform
         if transform.shapes != shapes:
             raise ArgumentError(
