@@ -254,6 +254,18 @@ def test_nan_and_infinity_are_sent_or_refused(method):
                 assert torch.equal(y[7].nan_to_num(5, 6), x[7].nan_to_num(5, 6))
 
 
+@pytest.mark.parametrize("params", [
+    {"compressor": "randomk", "deepreduce": "value", "value": "gzip"},
+    {"compressor": "topk", "deepreduce": "value", "value": "qsgd", "quantum_num": 2},
+])  # fmt: skip
+def test_a_wrapper_draws_by_the_seed(params):
+    x = normal(5000)
+    one, same, other = (
+        there_and_back(grace.deepreduce_from_params({"communicator": "allgather", "seed": seed, **params}).compressor, x) for seed in (0, 0, 7)
+    )
+    assert torch.equal(one, same) and not torch.equal(one, other)
+
+
 @pytest.mark.parametrize("method", BY_ITSELF)
 def test_no_random_generator_of_torch_is_touched(method):
     torch.manual_seed(5)

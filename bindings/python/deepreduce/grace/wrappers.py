@@ -100,7 +100,8 @@ class SparseWrapper(Compressor):
             self.sparsify: Callable[[int], str] = inner.sparsify
         self._fpr = "0"  # of the selected share, as the library has it
         self._steps, self._told = Steps(), bool(params.get("micro-benchmark"))
-        self._plans: PlanCompressor = PlanCompressor(self._plan, inner.average)
+        self._draws: Dict[str, Any] = {key: getattr(inner, f"_{key}", params.get(key, of)) for key, of in (("seed", 0), ("group", None))}
+        self._plans: PlanCompressor = PlanCompressor(self._plan, inner.average, **self._draws)
 
     def _plan(self, elements: int) -> str:
         sparsify = self.sparsify(elements) if hasattr(self, "sparsify") else "none"
@@ -138,7 +139,8 @@ class SparseWrapper(Compressor):
         sparse = Sparse(indices.detach().to("cpu"), flat_on_host(values, name), (elements,))
         self._set_fpr(indices.numel(), elements)
         plan: Plan = as_plan(self._plan(elements))
-        frame = encode(sparse, plan, step=step, private_seed=rank_of(), key=key, tag=key ^ step)
+        draws = {"seed": self._draws["seed"], "private_seed": rank_of(self._draws["group"])}
+        frame = encode(sparse, plan, step=step, key=key, tag=key ^ step, **draws)
         payload = [torch.frombuffer(bytearray(frame), dtype=torch.uint8).to(tensor.device)]
         count(payload, tensor)
         return payload, (Context(tensor.shape, tensor.dtype, key ^ step), inner)
