@@ -288,6 +288,18 @@ def ranks_that_are_out_of_step_are_told():
         deepreduce.torch.all_reduce(gradients(1, 0), plan, bypass=0)
 
 
+@check("two")
+def a_rank_that_is_not_in_the_group_is_told_so():
+    group, x = dist.new_group([0]), torch.ones(3000)
+    if dist.get_rank() == 0:
+        AllReduce(LOSSLESS, group=group)([x])
+        return
+    with raises(deepreduce.ArgumentError, "rank 1 is not in the group"):
+        AllReduce(LOSSLESS, group=group)([x])
+    with raises(deepreduce.ArgumentError, "rank 1 is not in the group"):
+        ReduceScatter(LOSSLESS)(x, torch.ones(6000), group, dist.ReduceOp.SUM)
+
+
 # ---- Ranks that are gone ------------------------------------------------------------------------
 
 

@@ -94,6 +94,8 @@ class Engine:
         self.group = dist.group.WORLD if group is None else group
         self.timeout = timeout
         self.size, self.rank = dist.get_world_size(self.group), dist.get_rank(self.group)
+        if self.rank < 0:
+            raise ArgumentError(f"rank {dist.get_rank()} is not in the group: only its ranks call this")
         self._beat, self._pace = time.monotonic(), 0.0
 
     def end_step(self) -> None:
