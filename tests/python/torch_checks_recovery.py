@@ -1,6 +1,10 @@
 """What a training gets back after an exception, an overflow or a checkpoint from elsewhere."""
 
+import contextlib
 import copy
+import pathlib
+import sys
+import tempfile
 
 import numpy as np
 import torch
@@ -9,6 +13,7 @@ from torch_ranks import LOSSLESS, check, gradients, make_model, parameters_of, r
 
 import deepreduce
 import deepreduce.grace
+from deepreduce import accelerate
 from deepreduce.torch import AllReduce, DDPHook, ReduceScatter
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -155,6 +160,33 @@ def a_state_may_be_loaded_to_another_device():
         state = saver.state_dict()
         other.load_state_dict({**state, "compressor": far(state["compressor"])})
         assert torch.equal(saver.step(x[0].view(-1, 10), "w"), other.step(x[0].view(-1, 10), "w"))
+
+
+@check("two")
+def a_training_goes_on_with_more_ranks_than_before():
+    # Alone, and then with a second rank, which has no file. (PowerSGD's state is of one number of ranks.)
+    for plan, ranks in ((EXACT_TOP, [0]), ("transform=lowrank(rank=1) feedback=residual", [0, 1])):
+        group, folder = dist.new_group(ranks), pathlib.Path(sys.argv[4]).parent
+        with tempfile.TemporaryDirectory(dir=folder) if dist.get_rank() == 0 else contextlib.nullcontext() as own:
+            shared = [own]
+            dist.broadcast_object_list(shared)
+            if dist.get_rank() in ranks:
+                hook = DDPHook(plan, bypass=0)
+                before = wrapped(make_model(), hook, process_group=group)
+                steps_of(before, sgd(before), 0, 3)
+            if dist.get_rank() == 0:
+                accelerate._save(hook, own, 0)
+            dist.barrier()
+            again = DDPHook(plan, bypass=0)
+            ddp = wrapped(make_model(), again)
+            accelerate._load(again, shared[0], dist.get_rank())
+            dist.barrier()
+        kept = [state.memory for state in again._states.values()]
+        if not kept:
+            kept = [unit.transform.residual(i) for unit in again._units for i in range(len(unit.items))]
+        assert any(each.any() for each in kept) == (dist.get_rank() == 0)
+        steps_of(ddp, sgd(ddp), 3, 5)
+        assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(ddp))
 
 
 def reduce_scatter(comm):

@@ -10,6 +10,13 @@ from .errors import ArgumentError
 _VERSION = 1  # of state_dict
 
 
+def state_for_new_rank(state: Mapping[str, Any]) -> Dict[str, Any]:
+    """What a rank without a state loads where a training goes on with more ranks, of the state of any DDPHook or AllReduce
+    that was saved at the same step: step, PowerSGD's factors, decisions of `control`. Its residuals begin at zero.
+    """
+    return {**state, "rank": None, "residuals": {}, "scale": 0.0}  # (of factors, whose residuals are beside them)
+
+
 class Saved:
     """Step and residuals of one rank. What is loaded before the tensors are known waits for them."""
 

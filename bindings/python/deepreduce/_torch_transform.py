@@ -172,4 +172,4 @@ def load_states(units: Sequence[Any], loaded: Mapping[str, Any]) -> None:
     except ArgumentError as error:
         for key, state in before.items():
             here[key].load_state(state)
-        raise ArgumentError(f"the factors of {key}: {error}") from None
+        raise ArgumentError(f"the factors of {key}: {error}; a state is of one number of ranks") from None

@@ -24,7 +24,7 @@ from typing import Any, MutableMapping, Optional
 import torch
 
 from .errors import Unsupported
-from .torch import DDPHook, Plans
+from .torch import DDPHook, Plans, state_for_new_rank
 
 __all__ = ["compress", "compress_trainer"]
 
@@ -35,7 +35,7 @@ def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optio
     plan, options  as of deepreduce.torch.DDPHook
 
     accelerator.save_state writes the residuals of each rank to a file of its own, and load_state reads them: the
-    training goes on bit for bit. Several models are told apart by the order in which they are compressed. Raises
+    training goes on bit for bit. With more ranks than before the new ones begin without residuals. Several models are told apart by the order in which they are compressed. Raises
     Unsupported for a model without DistributedDataParallel, and what DDPHook raises.
     """
     if accelerator.num_processes == 1:
@@ -124,6 +124,9 @@ def _save(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
 
 
 def _load(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
-    path = _path(folder, rank, number)
-    if path.exists():  # a checkpoint from before has none: residuals begin at zero
-        hook.load_state_dict(torch.load(path, weights_only=True))
+    own, first = (_path(folder, each, number) for each in (rank, 0))
+    if own.exists():
+        hook.load_state_dict(torch.load(own, weights_only=True))
+    elif first.exists():  # there are more ranks than there were
+        hook.load_state_dict(state_for_new_rank(torch.load(first, weights_only=True)))
+    # (A checkpoint from before has no file: residuals and steps begin at zero, on all ranks.)

@@ -6,6 +6,7 @@
 DDPHook        gradients of DistributedDataParallel
 ReduceScatter  gradients of FSDP2 (fully_shard)
 AllReduce      tensors of a loop without either; all_reduce does it once
+state_for_new_rank  what a rank without a state loads, where a training goes on with more ranks
 record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; Recording says more
 MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
                the rank, too
@@ -30,6 +31,7 @@ from ._torch_exchange import Exchange
 from ._torch_record import ModelRecorder, Recording, record
 from ._torch_rules import OnePlan, Plans
 from ._torch_shards import ReduceScatter
+from ._torch_state import state_for_new_rank
 from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported
 
@@ -48,6 +50,7 @@ __all__ = [
     "Step",
     "all_reduce",
     "record",
+    "state_for_new_rank",
 ]
 
 
