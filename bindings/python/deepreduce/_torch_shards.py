@@ -35,6 +35,9 @@ class ReduceScatter(Saved):
     timeout  seconds that it waits for the other ranks
     seed     of random numbers; the same on every rank
 
+    With feedback, all parameters of the module must get a gradient in each step. FSDP2 leaves out those that have none, and
+    tells nobody: the others move up, and one gets the residual of another. Shard such parameters as modules of their own.
+
     Each rank encodes a frame for each shard and keeps its residual; one all-to-all of slots brings them to the shards'
     owners, who merge them in rank order. It waits where it is called, so nothing of it overlaps with backward.
     Raises what DDPHook raises, in backward. gloo, CPU. The gradient is averaged or summed, as FSDP asks; other
@@ -107,7 +110,8 @@ class ReduceScatter(Saved):
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
                 f"a ReduceScatter serves one module: its shards have {self._shape[0]} elements of {self._shape[1]}, "
-                f"not {shape[0]} of {shape[1]}"
+                f"not {shape[0]} of {shape[1]}; parameters of the module had no gradient in some step, or were frozen or"
+                " unfrozen: shard them as modules of their own, or set a new ReduceScatter"
             )
 
     def _exchange(self, output: torch.Tensor, whole: torch.Tensor, weight: float, step: Step) -> None:
