@@ -283,9 +283,28 @@ def ranks_that_are_out_of_step_are_told():
         reduce._number += 1
     with raises(deepreduce.ArgumentError, "steps, parameters or plans of the ranks differ"):
         reduce(gradients(1, 0))
-    plan = LOSSLESS if dist.get_rank() else "index=rice value=raw"
-    with raises(deepreduce.ArgumentError, "steps, parameters or plans of the ranks differ"):
-        deepreduce.torch.all_reduce(gradients(1, 0), plan, bypass=0)
+
+
+@check("two", "four")
+def a_rank_with_other_tensors_is_named_by_all_in_the_first_call():
+    odd = dist.get_rank() == 1
+    x = {"a": torch.ones(30000), "b": torch.ones(20000)}
+    for control in (None, "fit(target_ms=20)"):
+        for given, plan, options, words in (
+            ({"a": x["a"]}, LOSSY, {}, "has 1 tensors, others 2"),
+            (dict(reversed(x.items())), LOSSY, {}, "has other tensors or plans than others"),
+            ({"a": x["a"], "b": x["b"][1:]}, LOSSY, {}, "has other tensors or plans than others"),
+            (x, LOSSY, {"start": 1}, "has other options (start, bypass"),
+            (x, LOSSY, {"frame_bytes": 1000}, "has other options (start, bypass"),
+            (x, LOSSLESS, {}, "other plans" if control else "has other tensors or plans than others"),
+        ):  # fmt: skip
+            plan, options = (plan, options) if odd else (LOSSY, {})
+            reduce = AllReduce(plan if control is None else [plan], control=control, **options)
+            with raises(deepreduce.ArgumentError, "rank 1 ", words) as caught:
+                reduce(given if odd else x)
+            assert caught[0].rank == 1
+    reduce = AllReduce(LOSSY)
+    reduce(x)
 
 
 @check("two")

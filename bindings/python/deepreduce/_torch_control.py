@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
@@ -10,7 +11,7 @@ import torch
 from ._abi_exchange import DR_CONTROL_WORDS
 from ._torch_call import Engine, Step, all_gather
 from ._torch_unit import Unit
-from .control import Controller, _stage, check_order, check_terms, terms_of
+from .control import Controller, _digest, _stage, check_order, check_terms, terms_of
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -84,14 +85,30 @@ class Ladder:
         return not self._measures
 
 
-def require_same(used: Optional[Ladder], rungs: Sequence[Any], beside: str, engine: Engine, timeout: float) -> None:
-    """ArgumentError, the same on all ranks, if one has another `control` or ladder, or alone has none. Collective.
+def require_same(
+    used: Optional[Ladder], rungs: Sequence[Any], beside: str, tensors: Sequence[str], engine: Engine, timeout: float
+) -> None:
+    """ArgumentError, the same on all ranks, if one has another `control` or ladder, or other tensors, with which collectives
+    of other sizes would meet: gloo may end the process then. Collective.
 
-    rungs   of each rung what has a text
-    beside  options that steps go by, too
+    rungs    of each rung what has a text
+    beside   options that steps go by, too
+    tensors  a text of each, with its plans
     """
-    own = terms_of(f"{used.control.options} {beside}" if used else None, rungs)
-    check_terms(_gathered("control", own, engine, timeout), engine.global_rank)
+    own = terms_of(used.control.options if used else None, rungs)
+    told = _gathered("control", [*own, _digest(beside), _digest("\n".join(tensors)), len(tensors)], engine, timeout)
+    check_terms([words[:3] for words in told], engine.global_rank)
+    terms = [tuple(words[3:]) for words in told]
+    usual = collections.Counter(terms).most_common(1)[0][0]  # of as many the first rank's
+    rank = next((i for i, each in enumerate(terms) if each != usual), None)
+    if rank is not None:
+        words = f"{terms[rank][2]} tensors, others {usual[2]}"
+        if terms[rank][2] == usual[2]:
+            words = "other tensors or plans than others" if terms[rank][1] != usual[1] else "other options (start, bypass, bytes of a frame)"
+        number = engine.global_rank(rank)
+        error = ArgumentError(f"rank {number} has {words}; options, tensors, their order and their plans are the same on all ranks")
+        error.rank = number
+        raise error
 
 
 def _gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:

@@ -60,6 +60,7 @@ class Exchange(Saved):
         cuts: Dict[Any, List[List[Tuple[Item, ...]]]] = {}
         room: Dict[Any, int] = {}
         shared: Dict[str, State] = {}
+        told: List[str] = []
         for name, shape, dtype in tensors:
             elements = shape.numel()
             found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
@@ -71,6 +72,7 @@ class Exchange(Saved):
             room[kind] -= size
             rows = shape[0] if len(shape) > 1 else 1
             cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))
+            told.append(f"{name} {rows} {elements} {dtype} {', '.join(map(str, plans))}")
             keeper = next((plan for plan in plans if plan.info.feedback), None)
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
@@ -82,7 +84,8 @@ class Exchange(Saved):
         if tensors and idle:
             warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
         engine = Engine(self._group, self._timeout)
-        require_same(self._ladder, self._rules, f"start={self._start}, bypass={self._bypass}", engine, self._timeout)
+        beside = f"start={self._start}, bypass={self._bypass}, most={most}"
+        require_same(self._ladder, self._rules, beside, told, engine, self._timeout)
         self._engine = engine
         self._states.update(shared)
         self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
