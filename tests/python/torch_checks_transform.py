@@ -83,6 +83,25 @@ def a_rank_of_factors_that_gains_nothing_trains_as_plain_ddp_does():
 
 
 @check("two")
+def a_matrix_is_that_of_a_parameter_in_any_memory_layout():
+    """A gradient of rank 1 comes out as it is."""
+    u, v, kernel = torch.randn(30, 1, generator=torch.Generator().manual_seed(1)), torch.arange(1.0, 61), torch.arange(1.0, 10).view(3, 3)
+    product = u @ v[None]
+    for parameter, gradient in (
+        (torch.zeros(30, 60), product), (torch.zeros(60, 30).t(), product), (torch.zeros(30, 120)[:, ::2], product),
+        (torch.zeros(1, 60, 30).permute(2, 0, 1), product[:, None]),
+        (torch.zeros(30, 60, 3, 3).to(memory_format=torch.channels_last), product[:, :, None, None] * kernel),
+    ):  # fmt: skip
+        model = nn.Module()
+        model.w, model.forward = nn.Parameter(parameter), lambda x, model=model, gradient=gradient: (model.w * gradient).sum() * x
+        ddp = wrapped(model, DDPHook("transform=lowrank(rank=1)", bypass=0))
+        for _ in range(2):
+            ddp.zero_grad()
+            ddp(torch.ones(())).backward()
+        assert torch.allclose(model.w.grad, gradient, rtol=1e-3, atol=1e-4), (parameter.shape, parameter.stride())
+
+
+@check("two")
 def plans_by_name_send_frames_beside_factors():
     hook = DDPHook([("0.*", LOWRANK), ("*", "index=golomb value=raw")], bypass=0)
     assert same_on_all_ranks(train(hook, kind="SGD"))

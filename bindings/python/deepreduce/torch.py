@@ -18,6 +18,7 @@ where frames are made, and back; over NCCL the frames travel between the devices
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -124,7 +125,7 @@ class DDPHook(Exchange):
         # DDP keeps them alive.
         self._names = {id(each): name for name, each in parameters}
         self._set_tensors(
-            [(name, each.shape, each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
+            [(name, _laid_out(each), each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
         )
         model.register_comm_hook(self, _hook)
         if self._record is not None:
@@ -320,6 +321,15 @@ def all_reduce(tensors: Tensors, plan: Plans, group: Any = None, **options: Any)
     if once.keeps:
         raise ArgumentError("the plan has feedback, which AllReduce keeps from call to call; all_reduce does not")
     once(tensors)
+
+
+def _laid_out(parameter: torch.Tensor) -> torch.Size:
+    """Its shape in the order of its memory, in which a bucket has its gradient: of a transposed matrix that of the other.
+    DDP gives the gradient of a parameter with gaps in its memory row by row."""
+    by_stride = sorted((each for each in zip(parameter.stride(), parameter.shape) if each[1] > 1), reverse=True)
+    sizes = [size for _, size in by_stride]
+    dense = [stride for stride, _ in by_stride] == [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    return torch.Size(sizes) if dense and not parameter.is_contiguous() else parameter.shape
 
 
 def _hook(state: DDPHook, bucket):  # type: ignore[no-untyped-def]  # DDP looks at the names and the annotations
