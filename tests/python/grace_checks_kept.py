@@ -72,6 +72,26 @@ def what_dgc_sent_in_vain_goes_back():
 
 
 @check("grace")
+def what_powersgd_did_not_send_is_kept():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for shape in ((300, 10), (3000,)):  # of factors, and exact
+        def given(step, rank=rank, shape=shape):
+            return gradients(step, rank)[0].view(shape)
+
+        grc = grace_of("powersgd", "allreduce", "powersgd")
+        total = grc.step(given(0), NAME) + 0
+        nan = given(1) * float("nan")
+        with raises(deepreduce.ArgumentError if rank == 1 else deepreduce.PeerError, NAME, "finite values"):
+            grc.step(nan if rank == 1 else given(1), NAME)
+        for step in (2, 3):
+            total += grc.step(given(step), NAME)
+        kept = grc.memory.residuals.get(NAME, torch.zeros(shape)) / ranks
+        dist.all_reduce(kept)
+        everything = sum(given(step, other) for step in range(4) for other in range(ranks) if (step, other) != (1, 1)) / ranks
+        assert torch.allclose(total + kept, everything, atol=1e-4), shape
+
+
+@check("grace")
 def all_to_all_loses_nothing_of_the_sums_for_good():
     ranks, rank = dist.get_world_size(), dist.get_rank()
     for compressor, memory in (("topk", "residual"), ("qsgd", "residual"), ("onebit", "residual"), ("efsignsgd", "efsignsgd")):

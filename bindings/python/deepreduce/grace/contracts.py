@@ -17,7 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import _torch_groups  # noqa: F401
-from ..errors import ArgumentError, Error
+from ..errors import ArgumentError, Error, PeerError
 from .meters import timer
 
 
@@ -110,6 +110,9 @@ class Memory(Keeper, abc.ABC):
 
     def skip(self, name: str) -> None:  # noqa: B027
         """A step of this name that comes to nothing before `compensate`: the other ranks make one."""
+
+    def keep(self, tensor: Tensor, name: str) -> None:  # noqa: B027
+        """Nothing of the compensated `tensor` was sent: another rank refused its own."""
 
     def take_back(self, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:  # noqa: B027
         """What `update` was told of was not received: the exchange failed."""
@@ -212,6 +215,8 @@ class Communicator:
                 codec.refuse(name, error)  # type: ignore[attr-defined]
         except Exception as caught:
             if reduces:  # it has told the others
+                if isinstance(caught, PeerError):
+                    getattr(self.memory, "keep", lambda *_: None)(compensated, name)
                 raise
             error = caught
         timer["en/decoding"] += time.perf_counter() - begin

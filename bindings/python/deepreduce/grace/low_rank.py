@@ -13,7 +13,7 @@ from ..errors import ArgumentError, Error, Unsupported
 from ..plan import as_plan
 from .compressors import flat_on_host
 from .contracts import Compressor, Memory
-from .memories import ResidualMemory
+from .memories import ResidualMemory, without_infinities
 from .meters import count
 from .rank_wire import Wire
 
@@ -157,8 +157,13 @@ class PowerSGDMemory(ResidualMemory):
         super().__init__()
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
-        if not ctx.exact:
+        if ctx.exact:
+            self.residuals.pop(name, None)
+        else:
             super().update(tensor, name, compressor, tensor_compressed, ctx)
+
+    def keep(self, tensor: Tensor, name: str) -> None:
+        self.residuals[name] = without_infinities(tensor.detach().clone(memory_format=torch.contiguous_format))
 
     def refuses(self, compressor: Compressor) -> Optional[str]:
         return None if isinstance(compressor, PowerSGDCompressor) else "it is for compressor powersgd"
