@@ -103,6 +103,27 @@ def books():
     assert error.rank == (0 if RANK else None)
 
 
+def named_tensors_go_on_after_a_step_that_failed():
+    x = {name: numpy.ones(3000, numpy.float32) for name in ("quantised", "exact", "top")}
+    plans = {"quantised": "value=qsgd(levels=127)", "exact": "index=all value=raw", "top": f"{TOP} exchange=ring"}
+    mean = NamedAllReduce(x, plans, timeout=30)
+    for _ in range(2):
+        x["quantised"][7] = numpy.nan if RANK == 1 else 1
+        assert raised(deepreduce.ArgumentError if RANK == 1 else deepreduce.PeerError, mean).rank == 1
+        x["quantised"][7] = 1
+        mean()
+        assert (mean.out["exact"] == 1).all() and same_everywhere(mean.out["quantised"])
+    # One that cannot start takes those back that have.
+    last = mean._means[-1][1]
+    last.exchange.start(50)
+    assert "under way" in str(raised(deepreduce.ArgumentError, mean.start))
+    last.wait()
+    mean.start(100)
+    raised(deepreduce.ArgumentError, mean.start)  # under way: it goes on
+    assert (mean.wait()["exact"] == 1).all()
+    mean.close()
+
+
 def dense_sums():
     x = [numpy.full((3, 5), RANK, numpy.float32), numpy.arange(7, dtype=numpy.float32)]
     plain = "index=all value=raw exchange=owner"
@@ -269,7 +290,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, books, dense_sums, torch_tensors, faults, sparse_rows, closed, control, documented):
+    for test in (schedules, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, sparse_rows, closed, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

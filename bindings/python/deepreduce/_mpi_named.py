@@ -28,6 +28,8 @@ class NamedAllReduce:
     Errors are those of AllReduce; the outputs of other exchanges may be written then.
     """
 
+    _failed: Optional[Error] = None  # what the first exchange of the step to fail raised
+
     def __init__(self, x: Mapping[str, Any], plan: Any, comm: Any = None, **options: Any) -> None:
         from .mpi import AllReduce, MpiTransport, _Pause
 
@@ -67,14 +69,35 @@ class NamedAllReduce:
 
     def start(self, step: Optional[int] = None, seed: int = 0) -> None:
         """Begins all exchanges. The step (None: the number of the call) and the seed are those of all ranks."""
+        if self._under_way:
+            raise ArgumentError("a step is under way: go on with test() or wait()")
         for _, mean in self._means:
-            mean.start(step, seed)
-        self._under_way = [mean for _, mean in self._means]
+            try:
+                mean.start(step, seed)
+            except Error as error:  # none may stay under way, or no step could begin any more
+                self._failed = error
+                for each in self._under_way:
+                    each.exchange.cancel()
+                self.wait()  # which raises it
+            self._under_way.append(mean)
 
     def test(self) -> bool:
-        """Goes on. True: all are done. MPI makes way only while it is called."""
-        self._under_way = [mean for mean in self._under_way if not mean.test()]
-        return not self._under_way
+        """Goes on. True: all are done. MPI makes way only while it is called. What an exchange raises comes when the others
+        have ended, too: then the next step can begin."""
+        left = []
+        for mean in self._under_way:
+            try:
+                if not mean.test():
+                    left.append(mean)
+            except Error as error:
+                self._failed = self._failed or error
+        self._under_way = left
+        if left or self._failed is None:
+            return not left
+        try:
+            raise self._failed
+        finally:
+            self._failed = None
 
     def wait(self) -> Dict[str, Any]:
         """Goes on to the end, and returns `out`."""
