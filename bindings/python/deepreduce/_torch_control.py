@@ -9,9 +9,10 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from ._abi_exchange import DR_CONTROL_WORDS
+from ._control_terms import check_terms, digest, terms_of
 from ._torch_call import Engine, Step, all_gather
 from ._torch_unit import Unit
-from .control import Controller, _digest, _stage, check_order, check_terms, terms_of
+from .control import Controller, _stage, check_order
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
@@ -96,7 +97,7 @@ def require_same(
     tensors  a text of each, with its plans
     """
     own = terms_of(used.control.options if used else None, rungs)
-    told = _gathered("control", [*own, _digest(beside), _digest("\n".join(tensors)), len(tensors)], engine, timeout)
+    told = _gathered("control", [*own, digest(beside), digest("\n".join(tensors)), len(tensors)], engine, timeout)
     check_terms([words[:3] for words in told], engine.global_rank)
     terms = [tuple(words[3:]) for words in told]
     usual = collections.Counter(terms).most_common(1)[0][0]  # of as many the first rank's

@@ -9,9 +9,7 @@ Canini, INFOCOM 2021), whose law could not be read: both laws here are ours. Imp
 from __future__ import annotations
 
 import array
-import collections
 import ctypes
-import hashlib
 import json
 import numbers
 import os
@@ -236,43 +234,6 @@ def ladder_of(plans: Sequence[Rung]) -> List[Plan]:
                 )
     dense = as_plan(" ".join(filter(None, (stages["feedback"], _EXACT, stages["exchange"]))))
     return [dense if each is None else each for each in named]
-
-
-def terms_of(options: Optional[str], ladder: Sequence[Any]) -> List[int]:
-    """Three words that ranks which go together have the same: of the options, the rungs, what the rungs are.
-
-    options  None: no control, all words are 0
-    ladder   of each rung what has a text: a plan, or plans by name
-    """
-    if options is None:
-        return [0, 0, 0]
-    return [_digest(str(options)), len(ladder), _digest("\n".join(map(str, ladder)))]
-
-
-def _digest(text: str) -> int:
-    return int.from_bytes(hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=7).digest(), "little")
-
-
-def check_terms(told: Sequence[Sequence[int]], named: Callable[[int], int] = int) -> None:
-    """ArgumentError, the same on all ranks, if a rank's `terms_of` are not those of most: its `rank` is the first such.
-
-    told   of all ranks, in rank order
-    named  a rank's number in the message
-    """
-    terms = [tuple(each) for each in told]
-    usual = collections.Counter(terms).most_common(1)[0][0]  # of as many the first rank's
-    for i, each in enumerate(terms):
-        if each == usual:
-            continue
-        if 0 in (each[1], usual[1]):
-            words = "no control, and others have" if usual[1] else "control, and others have none"
-        elif each[1] != usual[1]:
-            words = f"a ladder of {each[1]} rungs, others one of {usual[1]}"
-        else:
-            words = "other options" if each[0] != usual[0] else "other plans in its ladder"
-        error = ArgumentError(f"control: rank {named(i)} has {words}; ranks have the same control and the same ladder")
-        error.rank = named(i)
-        raise error
 
 
 class AdaptiveExchange(Uncopied):

@@ -19,8 +19,9 @@ except ImportError as error:
 
 from . import _abi
 from ._call import Uncopied
+from ._control_terms import check_terms, terms_of
 from ._mpi_named import NamedAllReduce
-from .control import AdaptiveExchange, Controller, Rung, check_terms, ladder_of, terms_of
+from .control import AdaptiveExchange, Controller, Rung, ladder_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
