@@ -80,6 +80,31 @@ def test_residuals_go_along_from_rung_to_rung(law, schedule):
     assert all(abs(a - b) <= 1 for a, b in zip(rungs, rungs[1:]))
 
 
+@pytest.mark.parametrize("sums", [False, True])
+def test_residuals_go_along_where_rungs_have_other_owners(sums):
+    """A plan that keeps more cuts a tensor into more ranges."""
+    n, d, end = 2, 8192, " feedback=residual index=golomb value=raw exchange=owner"
+    loopback, x = Loopback(n), [gradient(rank, 0, d) for rank in range(n)]
+    ladder = [f"sparsify=topr({each}){end}" for each in ("ratio=0.1", "count=50")]
+    ranks = [AdaptiveExchange(x[r], ladder, "fit(target_ms=1)", loopback.transport(r), sum=sums) for r in range(n)]
+    given, came, refused = 0, 0, 0
+    for step in range(6):
+        for rank in range(n):
+            x[rank][:] = gradient(rank, step, d)
+        for each in ranks:
+            each.start()
+        assert loopback.run([each.exchange for each in ranks]) == [None] * n
+        given = given + sum(each.astype(float) for each in x)
+        came = came + (1 if sums else n) * ranks[0].out.astype(float)
+        for each in ranks:
+            before = each.residual(0, "sum").any()
+            each._move(1 - each.rung)
+            refused += before and not each.residual(0, "sum").any()
+        left = sum(each.residual().astype(float) + (1 if sums else n) * each.residual(0, "sum") for each in ranks)
+        assert numpy.allclose(given - came, left, atol=0.01), step
+    assert refused
+
+
 @pytest.mark.parametrize("schedule", ["gather", "owner"])
 @pytest.mark.parametrize("feedback", ["dgc(momentum=0.9)", "momentum(beta=0.9)"])
 def test_momentum_goes_along_from_rung_to_rung(feedback, schedule):

@@ -16,6 +16,8 @@ import os
 import threading
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Union
 
+import numpy
+
 from . import _abi
 from ._abi_exchange import DR_CONTROL_WORDS, dr_control, dr_control_info
 from ._call import Turns, Uncopied, check, new, unsigned
@@ -278,7 +280,7 @@ class AdaptiveExchange(Uncopied):
         for plan, each in zip(self.plans, transports):
             self.exchanges.append(Exchange(x, plan, each, out, **options))
             out = self.exchanges[0].out
-        self.steps = 0
+        self.steps, self._sums = 0, bool(options.get("sum"))
         self._rung = self.control.rung
 
     @property
@@ -334,8 +336,15 @@ class AdaptiveExchange(Uncopied):
         if not self.plans[rung].info.feedback:
             return
         for tensor in range(len(before._sizes)):
-            for which in ("own", "sum", "momentum"):
-                self.exchange._set_residual(before.residual(tensor, which), tensor, which)
+            own, total = before.residual(tensor), before.residual(tensor, "sum")
+            try:
+                self.exchange._set_residual(total, tensor, "sum")
+            except ArgumentError:
+                # This rung has other owners: what the result lacks becomes what this rank has not sent.
+                self.exchange._set_residual(numpy.zeros_like(total), tensor, "sum")
+                own += total * numpy.float32(1 if self._sums else before.info().ranks)
+            self.exchange._set_residual(own, tensor, "own")
+            self.exchange._set_residual(before.residual(tensor, "momentum"), tensor, "momentum")
 
     def residual(self, tensor: int = 0, which: str = "own") -> Any:
         """As of Exchange; a rung takes what the one before it had."""
