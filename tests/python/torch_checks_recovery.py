@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import io
 import pathlib
 import sys
 import tempfile
@@ -63,6 +64,34 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
         ddp = wrapped(make_model(), again)
         steps_of(ddp, sgd(ddp), 3, 5)
         assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(ddp))
+
+
+@check("two")
+def a_model_with_a_hook_is_copied_and_saved():
+    for plan in (EXACT_TOP, {"0.*": None, "*": deepreduce.Plan(EXACT_TOP)}, "transform=lowrank(rank=2) feedback=residual"):
+        hook = DDPHook(plan, bypass=0)
+        ddp = wrapped(make_model(), hook)
+        steps_of(ddp, sgd(ddp), 0, 2)
+        file = io.BytesIO()
+        torch.save(ddp, file)
+        file.seek(0)
+        averaged = torch.optim.swa_utils.AveragedModel(ddp).module
+        results = []
+        for copied in (copy.deepcopy(ddp), averaged, torch.load(file, weights_only=False), ddp):
+            model, again = make_model(), copied._comm_hooks[0][1] if copied is not ddp else hook
+            model.load_state_dict(copied.module.state_dict())
+            if copied is not ddp:  # a hook that is not registered, with the state
+                assert type(again) is DDPHook and again.state_dict()["step"] == 2
+                copied = wrapped(model, again)
+            steps_of(copied, sgd(copied), 2, 4)
+            results.append(parameters_of(copied))
+        assert all(torch.equal(each, results[-1]) for each in results), plan
+    reduce, x = AllReduce(EXACT_TOP, bypass=0, frame_bytes=4000), gradients(0, dist.get_rank())
+    reduce([each.clone() for each in x])
+    other = copy.deepcopy(reduce)
+    found = [[each.clone() for each in x] for _ in range(2)]
+    reduce(found[0]), other(found[1])
+    assert all(map(torch.equal, *found))
 
 
 # ---- Residuals that are scaled ------------------------------------------------------------------

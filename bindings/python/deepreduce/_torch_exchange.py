@@ -35,6 +35,9 @@ class Exchange(Saved):
         group: Any,
         control: Optional[str] = None,
     ) -> None:
+        self._arguments: Dict[str, Any] = {  # of a copy
+            "plan": plan, "bypass": bypass, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
+        }  # fmt: skip
         self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
@@ -54,6 +57,15 @@ class Exchange(Saved):
         self._clip: Optional[Clip] = None
         self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
+
+    def __getstate__(self) -> Dict[str, Any]:
+        """A copy, or what a pickle gives back, has the arguments but for group and record, and waits for a model or tensors
+        with what `state_dict` gives."""
+        return {"arguments": self._arguments, "state": self.state_dict()}
+
+    def __setstate__(self, state: Dict[str, Any]) -> None:
+        self.__init__(**state["arguments"])  # type: ignore[misc]
+        self.load_state_dict(state["state"])
 
     def _set_tensors(self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: int) -> None:
         """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform."""

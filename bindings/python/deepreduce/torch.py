@@ -249,7 +249,7 @@ class AllReduce(Exchange):
         control: Optional[str] = None,
     ) -> None:
         super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
-        self._frame_bytes = frame_bytes
+        self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
 
