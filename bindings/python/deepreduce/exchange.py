@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 import threading
 from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Union
 
@@ -145,7 +146,8 @@ class Exchange(Uncopied):
         self._sizes = [tensor.universe * max(1, tensor.width) for tensor in self._inputs.tensors]
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) and self._context.process == os.getpid():
+        # (At the interpreter's end a transport may be no more: MPI is finalized before a garbage cycle is collected.)
+        if getattr(self, "_handle", None) and self._context.process == os.getpid() and not sys.is_finalizing():
             self._destroy(self._handle)
 
     def _arrays(self) -> Sequence[Any]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
@@ -107,11 +108,13 @@ class DDPHook(Exchange):
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
+        self._thread = threading.get_ident()  # that knows whether a backward is running
 
     def register(self, model: Any) -> DDPHook:
         """Registers the hook with a DistributedDataParallel, and returns it. Once, and for one model."""
         if self._engine is not None:
             raise ArgumentError("this hook is registered with a model already; each model takes its own")
+        self._thread = threading.get_ident()
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
             raise ArgumentError(
                 f"register takes a DistributedDataParallel, not a {type(model).__name__};"
@@ -202,10 +205,10 @@ class DDPHook(Exchange):
         self._buckets.clear()
 
     def _require_idle(self) -> None:
-        """ArgumentError within backward. A step that an exception has left half done is given up: it goes back to the residuals."""
+        """ArgumentError within backward, and in another thread. A step that an exception has left half done is given up: it goes back to the residuals."""
         if not self._futures:
             return
-        if torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1 or threading.get_ident() != self._thread:
             raise ArgumentError("a step is under way: its last bucket has not come yet")
         self._futures.clear()
         self._abort()
