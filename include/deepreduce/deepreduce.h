@@ -334,8 +334,8 @@ enum {
 /* How to decode or merge. NULL means all zero.
  *
  * Bounds of decode and merge. Let B be the bytes of the frames plus, once for each frame, the bytes that are written to
- * the outputs: universe * width values of a dense one, the pairs of the support of a sparse one. For any frame, if no
- * limit is set,
+ * the outputs: universe * width values of a dense one, the pairs of the support of a sparse one, at most its capacity.
+ * For any frame, if no limit is set,
  * - memory is at most 256 * B + 1 MiB for each thread of the context (headers and workspace, without the context's
  *   own),
  * - time is bounded by memory and, with an index codec that scans the whole universe (bloom, seeded), by 512 hashes for

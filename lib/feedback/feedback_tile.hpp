@@ -52,6 +52,9 @@ struct subtract_job {
 };
 static_assert(sizeof(subtract_job) == 64);
 
+// `again`, where other values may be sent than those that were selected.
+inline constexpr uint32_t tidies_always = 2;
+
 template <size_t N>
 struct subtract_rows {
   static constexpr const char* name = "subtract_rows";
@@ -67,7 +70,7 @@ struct subtract_rows {
   template <class Block>
   DR_HD static void run(Block& b, shared&, const args& a, unsigned) {
     const subtract_job& j = job_of_tile(a, b.index());
-    if (a.again) return *a.failed || *a.unfinite ? tidy(b, j) : void();
+    if (a.again) return a.again == tidies_always || *a.failed || *a.unfinite ? tidy(b, j) : void();
     if (*a.failed) return;
     const bool dense = j.row->mode == mode_dense;
     const uint64_t wanted = dense ? j.row->count : j.row->told, n = wanted < j.told_max ? wanted : j.told_max;

@@ -132,6 +132,39 @@ struct extent {
   }
 };
 
+// Calls f(tensor, its support in the frame, its universe) for each that has an output of its own.
+template <class F>
+void each_support(const frame_view& frame, size_t outs, F&& f) {
+  if (is_cut(frame, outs)) return;
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t universe) {
+    uint64_t support = 0;
+    for (size_t i = begin; i < end; ++i) support += frame.rows[i].support;
+    f(next++, support, universe);
+  });
+}
+
+// A union is no smaller than the support of a frame: none of that size is made to find that it does not fit.
+dr_status check_unions(std::span<const frame_view> frames, std::span<const tensor_out> outs, dr_error& error) {
+  size_t tensor = outs.size();
+  for (const frame_view& frame : frames)
+    each_support(frame, outs.size(), [&](size_t i, uint64_t support, uint64_t) {
+      if (outs[i].index_dtype && support > outs[i].capacity) tensor = std::min(tensor, i);
+    });
+  if (tensor == outs.size()) return DR_OK;
+  uint64_t rows = 0, most = 0;
+  for (const frame_view& frame : frames)
+    each_support(frame, outs.size(), [&](size_t i, uint64_t support, uint64_t universe) {
+      if (i == tensor) rows = saturated_sum(rows, support), most = universe;
+    });
+  fail(error, DR_E_CAPACITY,
+       "output %zu: capacity is smaller than the union of the supports (output %" PRIu64 ", at most %" PRIu64 ")",
+       tensor, outs[tensor].capacity, std::min(rows, most));
+  error.tensor = tensor;
+  error.needed = std::min(rows, most);
+  return DR_E_CAPACITY;
+}
+
 dr_status check_elements(const frame_view& frame, const dr_decode_options& limits, dr_error& error) {
   if (!limits.max_elements) return DR_OK;
   uint64_t elements = 0;
@@ -190,6 +223,7 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
           ? limits.max_workspace
           : saturated_product(workers, saturated_sum(saturated_product(workspace_factor, all.bytes), workspace_least));
   if (bytes + headers > most) {
+    if (const dr_status s = check_unions(frames, outs, error)) return s;
     fail(error, DR_E_CAPACITY, "decode: workspace of %" PRIu64 " bytes exceeds the limit of %" PRIu64, bytes + headers,
          most);
     error.needed = bytes + headers;

@@ -311,6 +311,7 @@ class device_encoder {
         if (const dr_status s = run_codec(p, section_value, true)) return s;
       }
       const uint32_t dtype = b_.wire[p].dtype;
+      const bool replaces = b_.wire[p].replaces_support() && !b_.wire[p].index().whole();
       for (const uint32_t again : {0u, 1u})
         if (const dr_status s = launched(launch_own<subtract_rows>(
                 queue_, subtract_, [](const subtract_job& j) { return ceil_div(std::max(1u, j.told_max), row_tile); },
@@ -318,7 +319,7 @@ class device_encoder {
                   args.failed = &w_.state->failed;
                   args.unfinite = &w_.state->unfinite;
                   args.dtype = dtype;
-                  args.again = again;
+                  args.again = again && replaces ? tidies_always : again;
                 })))
           return s;
     }

@@ -41,7 +41,8 @@ struct unit_work {
   // Lossless codecs: residuals of at least this magnitude were cleared during selection; 0: none were.
   uint32_t taken_from;
   bool advanced;  // the states, so failing takes them back
-  // Behind a sparsifier that does not go by magnitude: whether some sum is not finite. (Else some such are sent.)
+  // Where the selection does not go by magnitude, or is replaced: whether some sum is not finite. (Else some such are
+  // sent.)
   bool watched;
   mutable uint32_t unfinite;
   uint32_t piece_count;

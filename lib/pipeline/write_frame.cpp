@@ -47,8 +47,9 @@ void put_back(const encoding& e, size_t i) {
 // As if nothing of it had been selected: then all of its gradient stays in the state.
 void empty_row(encoding& e, size_t i) {
   row_work& row = e.w.rows[i];
-  const unit_work& o = e.w.units[e.b.rows[i].unit];
+  unit_work& o = e.w.units[e.b.rows[i].unit];
   if (o.taken_from) put_back(e, i);
+  o.unfinite = 1;  // perhaps: nothing is sent that would tell
   row.count = row.told = 0;
   wire_row& wire = e.w.wire[i];
   wire.mode = mode_plan;

@@ -228,6 +228,8 @@ TEST_CASE("after a step with infinities what is kept is finite again, also of th
   for (const char* plan : {"sparsify=topr(count=2) feedback=residual index=raw value=raw",
                            "sparsify=topr(count=2) feedback=dgc index=raw value=raw",
                            "sparsify=topr(count=2) feedback=dgc(masking=off) index=raw value=raw",
+                           "sparsify=topr(count=9) feedback=residual index=seeded(ratio=0.001) value=raw",
+                           "sparsify=topr(count=9) feedback=residual index=bloom(fpr=0.01,policy=middle) value=raw",
                            "sparsify=random(count=5) feedback=residual index=raw value=raw",
                            "sparsify=threshold(value=3) feedback=residual index=bitmap value=raw",
                            "sparsify=blocks(ratio=0.01,block=16) feedback=residual index=raw value=raw",
