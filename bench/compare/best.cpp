@@ -3,9 +3,9 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "layer_kind.hpp"
 #include "text_table.hpp"
@@ -51,21 +51,22 @@ std::optional<json_row> least(const rows_by_plan& s, const expression& by, Passe
   return best;
 }
 
-// Columns that the question names and no total has.
-std::vector<std::string> unknown_columns(const rows_by_plan& s, const best_question& q) {
-  std::vector<std::string> unknown = q.condition.columns();
-  std::ranges::copy(q.by.columns(), std::back_inserter(unknown));
-  bool measured = false;
-  for (const std::string& plan : s.plans) {
-    const std::vector<const json_row*> rows = s.of(plan);
-    if (rows.size() != s.subjects.size()) continue;
-    measured = true;
-    const json_row total = combine(rows);
-    std::erase_if(unknown, [&](const std::string& c) { return !total.value(c, ordered_json()).is_null(); });
+// The totals of plans with a row for each tensor.
+std::vector<json_row> totals_in(const rows_by_plan& s) {
+  std::vector<json_row> totals;
+  for (const std::string& plan : s.plans)
+    if (const auto rows = s.of(plan); rows.size() == s.subjects.size()) totals.push_back(combine(rows));
+  return totals;
+}
+
+// Columns of an expression without a number in any total: not measured, or of no sums of tensors.
+std::vector<std::string> unknown_columns(std::span<const json_row> totals, const expression& e) {
+  static const std::set<std::string> texts{"kind", "preset", "choice", "fallback"};  // which none need have
+  std::vector<std::string> unknown;
+  for (const std::string& c : e.columns()) {
+    const auto is_null = [&](const json_row& total) { return total.value(c, ordered_json()).is_null(); };
+    if (!texts.contains(c) && !totals.empty() && std::ranges::all_of(totals, is_null)) unknown.push_back(c);
   }
-  if (!measured) return {};
-  std::ranges::sort(unknown);
-  unknown.erase(std::ranges::unique(unknown).begin(), unknown.end());
   return unknown;
 }
 
@@ -77,11 +78,16 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
       {"scope", name},     {"input", or_null(input)}, {"kind", or_null(kind)}, {"condition", q.condition.text()},
       {"by", q.by.text()}, {"plan", nullptr},         {"nearest", nullptr},    {"total", nullptr}};
   std::optional<json_row> found = least(s, q.by, [&](const json_row& total) { return q.condition.holds(total); });
-  if (!found)
-    if (const auto unknown = unknown_columns(s, q); !unknown.empty()) {
+  if (!found) {
+    const std::vector<json_row> totals = totals_in(s);
+    std::vector<std::string> unknown = unknown_columns(totals, q.condition);
+    if (unknown.empty() && std::ranges::any_of(totals, [&](const json_row& t) { return q.condition.holds(t); }))
+      unknown = unknown_columns(totals, q.by);
+    if (!unknown.empty()) {
       a["unknown"] = unknown;
       return a;
     }
+  }
   const char* member = "plan";
   if (const auto sum = q.condition.bounded_sum(); !found && sum) {
     found = least(s, *sum, [](const json_row&) { return true; });
@@ -163,8 +169,8 @@ std::string best_text(const ordered_json& answers) {
       text += fmt::format("{}: no plan has {}; the nearest is '{}': {}.\n", what, condition,
                           a.at("nearest").get<std::string>(), numbers(total));
     else if (a.contains("unknown"))
-      text += fmt::format("{}: whether a plan has {} is not known: no row has {}.\n", what, condition,
-                          fmt::join(a.at("unknown").get<std::vector<std::string>>(), " or "));
+      text += fmt::format("{}: the plan of least {} with {} is not known, for {} is not.\n", what, by, condition,
+                          fmt::join(a.at("unknown").get<std::vector<std::string>>(), " and "));
     else
       text += fmt::format("{}: no plan has {}.\n", what, condition);
   }

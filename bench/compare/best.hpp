@@ -21,7 +21,7 @@ struct best_question {
 //   condition by    as they were asked
 //   plan        null: no plan with a row for each tensor of the scope meets the condition
 //   nearest     the plan that comes nearest then, of a condition `column <= number`; else null
-//   unknown     instead of a plan, and there only: columns of the question that no row has (step_ns without a link)
+//   unknown     instead of a plan, and there only: columns of the question that are not known (step_ns without a link)
 //   total       the total (totals.hpp) of `plan`, or of `nearest`; null
 // Input by input: the model, then its kinds, if there are several, by name; then all inputs, if there are several. Of several
 // steps only the last counts. Where a model has rows tensor by tensor and joined, only the former count.

@@ -47,7 +47,8 @@ class error_table {
     for (const auto& [key, e] : given_)
       // clang 14 and 15 capture no structured binding, but by a name of its own.
       if (std::ranges::none_of(works, [&wanted = key](const auto& w) {
-            return without_stages(w->text(), {"exchange", "bucket"}) == wanted;
+            const std::string own = without_stages(w->text(), {"exchange", "bucket"});
+            return own == wanted || without_stages(own, {"feedback"}) == wanted;
           }))
         throw usage_error(fmt::format("--error '{}: {:g}': the plan is no candidate; give it as --plan, too", key, e));
   }
