@@ -66,6 +66,50 @@ def a_step_that_an_exception_of_the_users_ended_goes_back_to_the_residuals():
         assert again.state_dict()["step"] == 5 and same_on_all_ranks(parameters_of(ddp))
 
 
+class TwoHeads(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = torch.nn.Linear(50, 60), torch.nn.Linear(50, 60)
+
+    def forward(self, x):
+        return self.a(x).sum(), self.b(x).sum()
+
+
+@check("two")
+def a_step_of_two_backwards_is_not_given_up_between_them():
+    for start in (0, 5):
+        hook = DDPHook(EXACT_TOP, bypass=0, start=start)
+        ddp = wrapped(TwoHeads(), hook)
+        half_done = 0
+        for _ in range(3):
+            first, second = ddp(torch.ones(3, 50))
+            second.backward()
+            if hook._futures:  # DDP has begun to send
+                half_done += 1
+                with raises(deepreduce.ArgumentError, "a step is under way"):
+                    hook.state_dict()
+            first.backward()
+        assert half_done and hook.state_dict()["step"] == 3
+
+
+@check("two")
+def what_a_copy_has_is_the_plan_in_force():
+    with tempfile.TemporaryDirectory() as folder:
+        book = pathlib.Path(folder, "book.txt")
+        book.write_text("*.bias: dense\n*: " + EXACT_TOP + "\n", encoding="utf-8")
+        hook = DDPHook(f"book:{book}")
+    assert str(copy.deepcopy(hook)._rules[0]) == str(hook._rules[0])
+
+    class Mine(DDPHook):
+        def __init__(self, name):
+            super().__init__(EXACT_TOP)
+            self.name = name
+
+    assert copy.deepcopy(Mine("x")).name == "x"
+    with raises(deepreduce.ArgumentError, "with a group is not copied"):
+        copy.deepcopy(AllReduce(EXACT_TOP, group=dist.group.WORLD))
+
+
 @check("two")
 def a_model_with_a_hook_is_copied_and_saved():
     for plan in (EXACT_TOP, {"0.*": None, "*": deepreduce.Plan(EXACT_TOP)}, "transform=lowrank(rank=2) feedback=residual"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -36,7 +37,7 @@ class Exchange(Saved):
         control: Optional[str] = None,
     ) -> None:
         self._arguments: Dict[str, Any] = {  # of a copy
-            "plan": plan, "bypass": bypass, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
+            "bypass": bypass, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
         }  # fmt: skip
         self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
@@ -61,10 +62,14 @@ class Exchange(Saved):
     def __getstate__(self) -> Dict[str, Any]:
         """A copy, or what a pickle gives back, has the arguments but for group and record, and waits for a model or tensors
         with what `state_dict` gives."""
-        return {"arguments": self._arguments, "state": self.state_dict()}
+        plans = [rules.pairs for rules in self._rules]  # (a book may be another by now)
+        own = {name: value for name, value in vars(self).items() if not name.startswith("_")}  # of a subclass
+        return {"arguments": {**self._arguments, "plan": plans if self._ladder else plans[0]}, "state": self.state_dict(), "own": own}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        self.__init__(**state["arguments"])  # type: ignore[misc]
+        library: Any = next(each for each in type(self).__mro__ if each.__module__ == "deepreduce.torch")
+        library.__init__(self, **state["arguments"])
+        vars(self).update(state["own"])
         self.load_state_dict(state["state"])
 
     def _set_tensors(self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: int) -> None:
@@ -96,7 +101,9 @@ class Exchange(Saved):
         if tensors and idle:
             warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
         engine = Engine(self._group, self._timeout)
-        beside = f"start={self._start}, bypass={self._bypass}, most={most}"
+        beside = f"start={self._start}, units of {[[len(items) for items in each] for each in cuts.values()]}"
+        if any(rules.transforms for rules in self._rules):
+            beside += f", bypass={self._bypass}"  # which tensors have factors
         require_same(self._ladder, self._rules, beside, told, engine, self._timeout)
         self._engine = engine
         self._states.update(shared)
@@ -264,6 +271,8 @@ class Exchange(Saved):
         """
         self._require_idle()
         factor = real(factor, "factor")
+        if not math.isfinite(factor):
+            raise ArgumentError(f"factor is {factor}, not finite")
         if not any(rules.keep_residuals for rules in self._rules):
             raise ArgumentError(f"the plan keeps no residual to scale: {self._rules[0]}")
         if self._loaded is not None:  # no tensor is known yet

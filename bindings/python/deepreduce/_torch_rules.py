@@ -35,19 +35,19 @@ class Rules:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
         self.dense, self._bypass = as_plan(exact_plan), bypass
-        self._pairs = [
+        self.pairs = [
             (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
         ]
-        require_one_clip(self._pairs)
+        require_one_clip(self.pairs)
 
     def __str__(self) -> str:
-        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self._pairs)
+        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self.pairs)
 
     def idle(self, names: Sequence[str]) -> List[str]:
         """Sentences about patterns that no name has its plan from, and about plans by name that are none."""
-        told = [] if self._pairs else ["plans by name: there is none, so all tensors are dense"]
+        told = [] if self.pairs else ["plans by name: there is none, so all tensors are dense"]
         left = list(names)
-        for pattern, _ in self._pairs:
+        for pattern, _ in self.pairs:
             if not any(fnmatch.fnmatchcase(name, pattern) for name in names):
                 told.append(f"plans by name: pattern {pattern!r} matches no tensor")
             elif pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in left):
@@ -57,26 +57,26 @@ class Rules:
 
     @property
     def keep(self) -> bool:
-        return any(plan.info.feedback for _, plan in self._pairs)
+        return any(plan.info.feedback for _, plan in self.pairs)
 
     @property
     def keep_residuals(self) -> bool:
-        return any(plan.info.residual for _, plan in self._pairs)
+        return any(plan.info.residual for _, plan in self.pairs)
 
     @property
     def all_dense(self) -> bool:
-        return all(plan == self.dense for _, plan in self._pairs)
+        return all(plan == self.dense for _, plan in self.pairs)
 
     @property
     def sends_all(self) -> bool:
-        return all(sends_all(plan) for _, plan in self._pairs)
+        return all(sends_all(plan) for _, plan in self.pairs)
 
     @property
     def transforms(self) -> bool:
-        return any(plan.info.transforms for _, plan in self._pairs)
+        return any(plan.info.transforms for _, plan in self.pairs)
 
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
-        found = next((plan for pattern, plan in self._pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+        found = next((plan for pattern, plan in self.pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
         # (Factors have room for small tensors; a mean beside signs is of another scale.)
         if elements < self._bypass and not found.info.transforms and not found.info.votes:
             found = dense_beside(found, self.dense)

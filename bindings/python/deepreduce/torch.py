@@ -108,13 +108,13 @@ class DDPHook(Exchange):
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
-        self._thread = threading.get_ident()  # that knows whether a backward is running
+        self._thread = threading.get_ident()  # that runs backward, or waits for it
+        self._task, self._ended_well = -1, True  # the backward that came last
 
     def register(self, model: Any) -> DDPHook:
         """Registers the hook with a DistributedDataParallel, and returns it. Once, and for one model."""
         if self._engine is not None:
             raise ArgumentError("this hook is registered with a model already; each model takes its own")
-        self._thread = threading.get_ident()
         if not isinstance(model, torch.nn.parallel.DistributedDataParallel):
             raise ArgumentError(
                 f"register takes a DistributedDataParallel, not a {type(model).__name__};"
@@ -144,6 +144,7 @@ class DDPHook(Exchange):
         spent, last, done = step.spent, bucket.is_last(), False
         try:
             buffer = bucket.buffer()
+            self._watch(buffer.device.type == "cpu")
             if buffer.layout != torch.strided:
                 require_place(buffer, "the gradient")  # which raises, in the first step
             future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
@@ -170,6 +171,20 @@ class DDPHook(Exchange):
                 self._recorder.took(took)
             if last or not done:
                 self._end_step()
+
+    def _watch(self, on_cpu: bool) -> None:
+        """Learns of each backward in which thread it runs, and whether it ends well."""
+        if on_cpu:  # (on a GPU the hook is called in a thread of autograd, and the caller waits)
+            self._thread = threading.get_ident()
+        task = torch._C._current_graph_task_id()
+        if task in (-1, self._task):
+            return
+        self._task, self._ended_well = task, False
+
+        def ended() -> None:
+            self._ended_well = True
+
+        torch.autograd.Variable._execution_engine.queue_callback(ended)
 
     def _arrive(self, bucket: Any, buffer: torch.Tensor) -> None:
         """Issues the units of which this bucket has the last tensors."""
@@ -205,10 +220,11 @@ class DDPHook(Exchange):
         self._buckets.clear()
 
     def _require_idle(self) -> None:
-        """ArgumentError within backward, and in another thread. A step that an exception has left half done is given up: it goes back to the residuals."""
+        """ArgumentError within a step, of which a backward may be only a part, and in another thread than its backward's. A
+        step whose backward an exception has ended is given up: it goes back to the residuals."""
         if not self._futures:
             return
-        if torch._C._current_graph_task_id() != -1 or threading.get_ident() != self._thread:
+        if self._ended_well or torch._C._current_graph_task_id() != -1 or threading.get_ident() != self._thread:
             raise ArgumentError("a step is under way: its last bucket has not come yet")
         self._futures.clear()
         self._abort()
@@ -255,6 +271,11 @@ class AllReduce(Exchange):
         self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
+
+    def __getstate__(self) -> Dict[str, Any]:
+        if self._group is not None:
+            raise ArgumentError("an AllReduce with a group is not copied: make one for the copy's group, which loads state_dict()")
+        return super().__getstate__()
 
     def __call__(self, tensors: Tensors) -> None:
         """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.

@@ -127,7 +127,12 @@ class ResidualMemory(KeptMemory):
         # A copy even where it is the caller's alone: memory and gradient must not be one.
         residual = base.clone(memory_format=torch.contiguous_format)
         compressor.decompress_add(payload, ctx, residual, scale)
-        self.residuals[name] = without_infinities(residual if self._dtype is None else residual.to(self._dtype))
+        if self._dtype is None:
+            self.residuals[name] = without_infinities(residual)
+            return
+        kept = residual.to(self._dtype)  # (which may be a type that does not know isfinite)
+        lost = ~kept.to(residual.dtype).isfinite()
+        self.residuals[name] = residual.masked_fill_(lost, 0).to(self._dtype) if lost.any() else kept
 
     def _type_of(self, name: str, kept: Tensor, tensor: Tensor) -> torch.dtype:
         return kept.dtype if self._dtype is None else self._types.get(name, tensor.dtype)
