@@ -34,29 +34,26 @@ std::string kind_of(const json_row& row) {
   return kind.empty() ? layer_kind(text_of(row, "tensor"), {}) : kind;
 }
 
-// The total of least `by` among those that pass.
-template <class Passes>
-std::optional<json_row> least(const rows_by_plan& s, const expression& by, Passes&& passes) {
-  std::optional<json_row> best;
-  double smallest = 0;
-  for (const std::string& plan : s.plans) {
-    const std::vector<const json_row*> rows = s.of(plan);
-    if (rows.size() != s.subjects.size()) continue;
-    json_row total = combine(rows);
-    const auto value = by.number(total);
-    if (!value || (best && *value >= smallest) || !passes(total)) continue;
-    smallest = *value;
-    best = std::move(total);
-  }
-  return best;
-}
-
 // The totals of plans with a row for each tensor.
 std::vector<json_row> totals_in(const rows_by_plan& s) {
   std::vector<json_row> totals;
   for (const std::string& plan : s.plans)
     if (const auto rows = s.of(plan); rows.size() == s.subjects.size()) totals.push_back(combine(rows));
   return totals;
+}
+
+// That of least `by` among those that pass.
+template <class Passes>
+std::optional<json_row> least(std::span<const json_row> totals, const expression& by, Passes&& passes) {
+  const json_row* best = nullptr;
+  double smallest = 0;
+  for (const json_row& total : totals) {
+    const auto value = by.number(total);
+    if (!value || (best && *value >= smallest) || !passes(total)) continue;
+    smallest = *value;
+    best = &total;
+  }
+  return best ? std::optional(*best) : std::nullopt;
 }
 
 // Columns of an expression without a number in any total: not measured, or of no sums of tensors.
@@ -77,12 +74,12 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
   ordered_json a{
       {"scope", name},     {"input", or_null(input)}, {"kind", or_null(kind)}, {"condition", q.condition.text()},
       {"by", q.by.text()}, {"plan", nullptr},         {"nearest", nullptr},    {"total", nullptr}};
-  std::optional<json_row> found = least(s, q.by, [&](const json_row& total) { return q.condition.holds(total); });
+  const std::vector<json_row> totals = totals_in(s);
+  const auto passes = [&](const json_row& total) { return q.condition.holds(total); };
+  std::optional<json_row> found = least(totals, q.by, passes);
   if (!found) {
-    const std::vector<json_row> totals = totals_in(s);
     std::vector<std::string> unknown = unknown_columns(totals, q.condition);
-    if (unknown.empty() && std::ranges::any_of(totals, [&](const json_row& t) { return q.condition.holds(t); }))
-      unknown = unknown_columns(totals, q.by);
+    if (unknown.empty() && std::ranges::any_of(totals, passes)) unknown = unknown_columns(totals, q.by);
     if (!unknown.empty()) {
       a["unknown"] = unknown;
       return a;
@@ -90,7 +87,7 @@ ordered_json answer(const char* name, const std::string& input, const std::strin
   }
   const char* member = "plan";
   if (const auto sum = q.condition.bounded_sum(); !found && sum) {
-    found = least(s, *sum, [](const json_row&) { return true; });
+    found = least(totals, *sum, [](const json_row&) { return true; });
     member = "nearest";
   }
   if (!found) return a;

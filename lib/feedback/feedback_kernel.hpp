@@ -38,4 +38,12 @@ DR_HD inline float accumulated(float gamma, float g, float beta, float m) {
 
 DR_HD inline bool is_finite_residual(float x) { return is_finite<f32_type>(std::bit_cast<uint32_t>(x)); }
 
+// The residual after `sent` was sent; 0 and `unfinite` where that is not finite, so that it does not poison later steps.
+DR_HD inline float remaining(float acc, float sent, bool& unfinite) {
+  const float rest = acc - sent;
+  const bool finite = is_finite_residual(rest);
+  unfinite |= !finite;
+  return finite ? rest : 0;
+}
+
 }  // namespace dr

@@ -81,9 +81,9 @@ struct subtract_rows {
         if (i >= n) continue;
         const uint32_t at = (dense ? j.support : j.told)[i];
         if (at >= j.universe) continue;
-        const float rest = j.acc[at] - value_at(a.dtype, dense ? j.kept : j.values, i);
-        j.acc[at] = is_finite_residual(rest) ? rest : 0;
-        if (!is_finite_residual(rest)) atomic_or(a.unfinite, 1u);
+        bool unfinite = false;
+        j.acc[at] = remaining(j.acc[at], value_at(a.dtype, dense ? j.kept : j.values, i), unfinite);
+        if (unfinite) atomic_or(a.unfinite, 1u);
       }
     });
   }

@@ -111,9 +111,7 @@ bool subtract_sent(uint32_t dtype, const uint32_t* support, const void* values, 
       if (support && i + ahead < count) __builtin_prefetch(acc + (support[i + ahead] - first) * uint64_t{width}, 1);
       for (uint32_t w = 0; w < width; ++w) {
         float& a = acc[(support ? support[i] - first : i) * width + w];
-        const float rest = a - T::to_f32(v[i * width + w]);
-        a = is_finite_residual(rest) ? rest : 0;
-        unfinite |= !is_finite_residual(rest);
+        a = remaining(a, T::to_f32(v[i * width + w]), unfinite);
       }
     }
     return unfinite;

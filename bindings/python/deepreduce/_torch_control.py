@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 
 from ._abi_exchange import DR_CONTROL_WORDS
-from ._control_terms import check_terms, digest, terms_of
+from ._control_terms import check_terms, digest, first_other, terms_of
 from ._torch_call import Engine, Step, all_gather
 from ._torch_unit import Unit
 from .control import Controller, _stage, check_order
@@ -99,13 +98,11 @@ def require_same(
     own = terms_of(used.control.options if used else None, rungs)
     told = _gathered("control", [*own, digest(beside), digest("\n".join(tensors)), len(tensors)], engine, timeout)
     check_terms([words[:3] for words in told], engine.global_rank)
-    terms = [tuple(words[3:]) for words in told]
-    usual = collections.Counter(terms).most_common(1)[0][0]  # of as many the first rank's
-    rank = next((i for i, each in enumerate(terms) if each != usual), None)
+    rank, its, usual = first_other([words[3:] for words in told])
     if rank is not None:
-        words = f"{terms[rank][2]} tensors, others {usual[2]}"
-        if terms[rank][2] == usual[2]:
-            words = "other tensors or plans than others" if terms[rank][1] != usual[1] else "other options (start, bypass, bytes of a frame)"
+        words = f"{its[2]} tensors, others {usual[2]}"
+        if its[2] == usual[2]:
+            words = "other tensors or plans than others" if its[1] != usual[1] else "other options (start, bypass, bytes of a frame)"
         number = engine.global_rank(rank)
         error = ArgumentError(f"rank {number} has {words}; options, tensors, their order and their plans are the same on all ranks")
         error.rank = number
