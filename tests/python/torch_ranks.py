@@ -131,6 +131,7 @@ def residual_sum(reduce):
 
 def load_checks():
     """The order of a suite's checks is that of the files, and in them; those after which a rank is gone come last."""
+    import torch_checks_auto  # noqa: F401
     import torch_checks_control  # noqa: F401
     import torch_checks_ddp  # noqa: F401
     import torch_checks_loops  # noqa: F401

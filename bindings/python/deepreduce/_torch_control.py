@@ -71,7 +71,7 @@ class Ladder:
         if not self.control.due(number + 1):
             return False
         before, begin = self.control.rung, time.perf_counter()
-        words = _gathered(f"step {number}, control", self.control.report(), engine, timeout)
+        words = gathered(f"step {number}, control", self.control.report(), engine, timeout)
         took = time.perf_counter() - begin
         self.control.observe(0, took)
         step.wait += took
@@ -96,7 +96,7 @@ def require_same(
     tensors  a text of each, with its plans
     """
     own = terms_of(used.control.options if used else None, rungs)
-    told = _gathered("control", [*own, digest(beside), digest("\n".join(tensors)), len(tensors)], engine, timeout)
+    told = gathered("control", [*own, digest(beside), digest("\n".join(tensors)), len(tensors)], engine, timeout)
     check_terms([words[:3] for words in told], engine.global_rank)
     rank, its, usual = first_other([words[3:] for words in told])
     if rank is not None:
@@ -109,7 +109,7 @@ def require_same(
         raise error
 
 
-def _gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:
+def gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:
     """Each rank's words, as many of each."""
     place, n = "cpu" if engine.has_backend("cpu") else "cuda", len(own)
     sent = torch.tensor([_signed(each) for each in own], device=place)

@@ -24,6 +24,8 @@ class Rules:
     """Which plan a parameter has: the first whose pattern (of fnmatch) its name matches, unless it is small."""
 
     def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
+        if isinstance(plan, str) and plan == "auto":
+            raise ArgumentError("'auto' measures and chooses in training: DDPHook takes it, as its whole plan")
         pairs: Sequence[Tuple[str, OnePlan]]
         book = as_book(plan)
         plan = plan if book is None else book  # (one without lines is false)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import threading
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
@@ -28,10 +29,11 @@ import torch
 import torch.distributed as dist
 
 from ._torch_arrays import named_parameters_of
+from ._torch_auto import STEPS, Auto, Choice
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange
 from ._torch_record import ModelRecorder, Recording, record
-from ._torch_rules import OnePlan, Plans
+from ._torch_rules import OnePlan, Plans, Rules
 from ._torch_shards import ReduceScatter
 from ._torch_state import state_for_new_rank
 from ._torch_unit import Unit
@@ -61,7 +63,11 @@ class DDPHook(Exchange):
 
     plan     a plan or its text; or {pattern of parameter names: plan}, or a list of such pairs, of which the first that
              matches counts (fnmatch); or a Book of deepreduce.book, or "book:PATH". None, or no match: dense, exactly.
-             Frames are gathered, whatever a plan's `exchange=` says
+             Frames are gathered, whatever a plan's `exchange=` says.
+             "auto": ten dense steps, after which dense, bf16, 8 bits, 4 bits and lowrank are measured on the gradients
+             and the link, and one is chosen: the most accurate whose step is within 10 % of the fastest (`choice`, and a
+             line of the logger "deepreduce.torch"). That step takes some 20 exchanges, and memory for two copies of the
+             gradients
     bypass   parameters of fewer elements travel dense, exactly, in the same frame
     start    so many first steps are dense, by all-reduce
     flat     the parameters of one plan are one tensor (bucket=flat), of up to DDP's bucket size: of ResNet-20 that
@@ -101,7 +107,14 @@ class DDPHook(Exchange):
         control: Optional[str] = None,
         record: Union[None, str, os.PathLike[str], Recording] = None,
     ) -> None:
-        super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
+        auto = isinstance(plan, str) and plan == "auto"
+        if auto and control is not None:
+            raise ArgumentError('"auto" chooses one plan; with control the plan is a ladder')
+        super().__init__(None if auto else plan, bypass, start, flat, timeout, seed, group, control)
+        self._auto = Auto() if auto else None
+        self._start = max(start, STEPS) if auto else start
+        self._named: List[Tuple[str, torch.Size, torch.dtype]] = []
+        self._gradients: Dict[str, torch.Tensor] = {}  # of the step after which "auto" chooses
         self._record = Recording(record) if isinstance(record, (str, os.PathLike)) else record
         self._recorder: Optional[ModelRecorder] = None
         self._names: Dict[int, str] = {}
@@ -127,9 +140,9 @@ class DDPHook(Exchange):
         ]
         # DDP keeps them alive.
         self._names = {id(each): name for name, each in parameters}
-        self._set_tensors(
-            [(name, _laid_out(each), each.dtype) for name, each in reversed(parameters)], model.bucket_bytes_cap
-        )
+        self._named = [(name, _laid_out(each), each.dtype) for name, each in reversed(parameters)]
+        self._unit_bytes = model.bucket_bytes_cap
+        self._set_tensors(self._named, self._unit_bytes)
         model.register_comm_hook(self, _hook)
         if self._record is not None:
             self._recorder = record(model, self._record)
@@ -153,9 +166,12 @@ class DDPHook(Exchange):
                 self._all_reduce(buffer)
             else:
                 self._arrive(bucket, buffer)
+            if self._auto is not None and self._number + 1 == self._start:
+                self._gradients.update(zip((self._names[id(each)] for each in bucket.parameters()), bucket.gradients()))
             if last:
                 self._complete()
                 self._decide()
+                self._choose()
                 for each, result in self._futures:
                     each.set_result(result)
             done = True
@@ -171,6 +187,45 @@ class DDPHook(Exchange):
                 self._recorder.took(took)
             if last or not done:
                 self._end_step()
+
+    @property
+    def choice(self) -> Optional[Choice]:
+        """What DDPHook("auto") has measured and chosen; None before that, and with another plan."""
+        return self._auto.choice if self._auto else None
+
+    def _choose(self) -> None:
+        """With "auto", at the end of a dense step: notes its times, and after the last one measures and chooses."""
+        assert self._engine is not None
+        if self._auto is None or self._auto.choice is not None:
+            return
+        self._auto.saw(self._now)
+        if self._number + 1 == self._start:
+            options = {name: self._arguments[name] for name in ("bypass", "flat", "timeout", "seed")}
+            options["frame_bytes"] = self._unit_bytes
+            choice = self._auto.decide(self._gradients, self._engine, options)
+            self._gradients.clear()
+            if choice is None:
+                self._start += 1
+            else:
+                self._adopt(choice)
+
+    def _adopt(self, choice: Choice) -> None:
+        """Goes on with the plan chosen."""
+        assert self._auto is not None
+        self._auto.choice = choice
+        self._start = sys.maxsize if choice.plan is None else 0
+        self._rules = [Rules(choice.plan, self._bypass, self._arguments["flat"])]
+        if self._engine is not None:
+            self._set_tensors(self._named, self._unit_bytes)
+
+    def _residuals(self) -> Dict[str, Any]:
+        chosen = {"auto": self.choice._asdict()} if self.choice else {}
+        return {**super()._residuals(), **chosen}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self._auto is not None and "auto" in state:
+            self._adopt(Choice(**state["auto"]))
+        super().load_state_dict(state)
 
     def _watch(self, on_cpu: bool) -> None:
         """Learns of each backward in which thread it runs, and whether it ends well."""

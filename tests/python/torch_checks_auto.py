@@ -1,0 +1,123 @@
+"""What DDPHook("auto") promises."""
+
+import copy
+import logging
+import math
+
+import torch
+import torch.distributed as dist
+from torch_ranks import check, make_model, parameters_of, raises, same, same_on_all_ranks, steps_of, wrapped
+
+from deepreduce import ArgumentError, _torch_auto
+from deepreduce.torch import AllReduce, DDPHook
+
+# Seconds of an exchange of a transformer of 3.3 M parameters on two ranks, measured on shaped links.
+MEASURED = {
+    "unshaped": ({"dense": 0.000, "bf16": 0.010, "8 bits": 0.008, "4 bits": 0.008, "lowrank": 0.000}, "dense"),
+    "1 Gbit/s": ({"dense": 0.107, "bf16": 0.050, "8 bits": 0.017, "4 bits": 0.015, "lowrank": 0.008}, "8 bits"),
+    "100 Mbit/s": ({"dense": 1.128, "bf16": 0.521, "8 bits": 0.118, "4 bits": 0.110, "lowrank": 0.027}, "lowrank"),
+}
+
+
+class Only:
+    """Leaves one candidate, whatever the machine's times are."""
+
+    def __init__(self, name):
+        self._name = name
+
+    def __enter__(self):
+        self._all = _torch_auto.CANDIDATES
+        _torch_auto.CANDIDATES = [each for each in self._all if each[0] == self._name]
+
+    def __exit__(self, *_):
+        _torch_auto.CANDIDATES = self._all
+
+
+def trained(hook, last, first=0, ddp=None, optimizer=None):
+    if ddp is None:
+        ddp = wrapped(make_model(), hook)
+        optimizer = torch.optim.Adam(ddp.parameters(), lr=0.01)
+    steps_of(ddp, optimizer, first, last)
+    return ddp, optimizer
+
+
+@check("two")
+def auto_takes_the_most_accurate_plan_within_a_tenth_of_the_fastest_step():
+    for link, (costs, expected) in MEASURED.items():
+        assert _torch_auto.choose(0.125, costs) == expected, link
+
+
+@check("two")
+def auto_trains_as_the_plan_that_it_chose_does_after_dense_steps():
+    for name, plan in _torch_auto.CANDIDATES:
+        with Only(name):
+            hook = DDPHook("auto")
+            ddp, _ = trained(hook, 14)
+        assert hook.choice.name == name and hook.choice.plan == plan
+        assert list(hook.choice.costs) == [name] and hook.choice.costs[name] > 0
+        expected, _ = trained(DDPHook(plan, start=10 if plan else 100), 14)
+        assert same(parameters_of(ddp), parameters_of(expected)), name
+        assert same_on_all_ranks(parameters_of(ddp)), name
+
+
+@check("two")
+def auto_says_what_it_measured_and_chose():
+    lines = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    _torch_auto.log.addHandler(handler)
+    _torch_auto.log.setLevel(logging.INFO)
+    hook = DDPHook("auto")
+    ddp, _ = trained(hook, 9)
+    assert hook.choice is None and not lines
+    trained(hook, 10, 9, ddp, torch.optim.SGD(ddp.parameters(), lr=0.01))
+    _torch_auto.log.removeHandler(handler)
+    _torch_auto.log.setLevel(logging.NOTSET)
+    assert len(lines) == (1 if dist.get_rank() == 0 else 0)
+    assert list(hook.choice.costs) == [name for name, _ in _torch_auto.CANDIDATES]
+    assert all(word in str(hook.choice) for word in ("auto: ", hook.choice.name, "ms of compute", "lowrank", "kB"))
+
+
+@check("two")
+def auto_resumes_with_the_plan_that_it_chose():
+    with Only("8 bits"):
+        hook = DDPHook("auto")
+        ddp, optimizer = trained(hook, 12)
+        saved = copy.deepcopy((ddp.module.state_dict(), optimizer.state_dict(), hook.state_dict()))
+        trained(hook, 16, 12, ddp, optimizer)
+    for before in (True, False):  # loaded before the model is known, and after
+        again, model = DDPHook("auto"), make_model()
+        model.load_state_dict(saved[0])
+        if before:
+            again.load_state_dict(saved[2])
+        other = wrapped(model, again)
+        if not before:
+            again.load_state_dict(saved[2])
+        second = torch.optim.Adam(other.parameters(), lr=0.01)
+        second.load_state_dict(copy.deepcopy(saved[1]))
+        assert again.choice.name == "8 bits"
+        trained(again, 16, 12, other, second)
+        assert same(parameters_of(ddp), parameters_of(other)), before
+
+
+@check("two")
+def auto_measures_a_step_later_where_a_gradient_is_not_finite():
+    hook = DDPHook("auto", start=11)
+    with Only("8 bits"):
+        ddp, optimizer = trained(hook, 10)
+        ddp.module[0].weight.register_hook(lambda gradient: gradient * math.nan)  # of step 10 alone
+        handle = list(ddp.module[0].weight._backward_hooks)[-1]
+        ddp(torch.ones(2, 20)).sum().backward()
+        assert hook.choice is None
+        del ddp.module[0].weight._backward_hooks[handle]
+        optimizer.zero_grad()
+        trained(hook, 12, 11, ddp, optimizer)
+    assert hook.choice.name == "8 bits"
+
+
+@check("two")
+def auto_is_of_the_hook_alone_and_without_control():
+    with raises(ArgumentError, '"auto"', "control"):
+        DDPHook("auto", control="fit(target_ms=20)")
+    with raises(ArgumentError, "'auto'", "DDPHook"):
+        AllReduce("auto")
