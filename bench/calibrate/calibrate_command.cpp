@@ -6,6 +6,7 @@
 #include <cstring>
 #include <ctime>
 #include <filesystem>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "bench/compare/compare_command.hpp"
@@ -54,9 +55,18 @@ gradients read_gradients(const std::vector<std::string>& inputs, console& consol
   wanted.cast = compare::dtype::f32;
   gradients g;
   g.pool.name = inputs.empty() ? "bundled" : fmt::format("{}", fmt::join(inputs, " "));
-  for (const compare::tensor& t : compare::read_subjects(wanted, console)) {
-    // Of what is bundled, feedback makes accumulators itself.
-    if (inputs.empty() && std::filesystem::path(t.input).parent_path().filename() != "gradients") continue;
+  std::vector<compare::tensor> tensors = compare::read_subjects(wanted, console);
+  if (inputs.empty()) {
+    // Feedback makes accumulators of gradients itself. A Python package has accumulators alone.
+    const auto is_gradient = [](const compare::tensor& t) {
+      return std::filesystem::path(t.input).parent_path().filename() == "gradients";
+    };
+    if (std::ranges::any_of(tensors, is_gradient))
+      std::erase_if(tensors, std::not_fn(is_gradient));
+    else
+      g.pool.name = "bundled accumulators";
+  }
+  for (const compare::tensor& t : tensors) {
     std::vector<float>& values = g.each.emplace_back(t.elements);
     if (t.elements) std::memcpy(values.data(), t.data.data(), t.data.size());
     g.pool.values.insert(g.pool.values.end(), values.begin(), values.end());
