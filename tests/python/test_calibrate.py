@@ -54,6 +54,16 @@ def test_a_profile_is_as_described(profile):
     assert profile["conditions"] == {"ranks": 1, "threads": 1, "data": "bundled"}
 
 
+def test_without_gradients_it_takes_the_accumulators_that_a_package_bundles(tmp_path, monkeypatch):
+    """A wheel has datasets/accumulators alone."""
+    (tmp_path / "accumulators").mkdir()
+    shutil.copy(ROOT / "datasets/accumulators/resnet20_digits_residual_top1_step0225.npz", tmp_path / "accumulators")
+    monkeypatch.setenv("DEEPREDUCE_DATASETS", str(tmp_path))
+    told = valid(json.loads(run("calibrate", "--plan", "index=all value=raw", "--sizes", "1024,4096", "--time", "0").stdout))
+    assert told["conditions"]["data"] == "bundled accumulators"
+    assert told["frames"][0]["per_element_bytes"] == pytest.approx(4, rel=0.01)
+
+
 def test_both_languages_fit_alike(profile):
     for each in profile["costs"]:
         fit = fit_affine([(n, ns) for n, ns, _ in each["samples"]])
@@ -118,6 +128,26 @@ def test_too_few_data_for_8_ranks_give_no_growth_of_sums(tmp_path):
     assert json.loads(few.stdout)["frames"][0]["sum_growth"] == [] and "8000 elements are too few" in few.stderr.decode()
     many = run("calibrate", *words, "--data", write_npy(tmp_path / "many.npy", [math.sin(i * i) for i in range(16000)]))
     assert [ranks for ranks, _ in json.loads(many.stdout)["frames"][0]["sum_growth"]] == [2, 4, 8]
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is missing: pip install torch")
+def test_after_an_error_no_thread_of_gloo_is_left_to_abort_the_process():
+    """One that frees a tensor while the interpreter ends wants its lock: "terminate called without an active exception"."""
+    code = """
+import os, torch.distributed as dist
+from deepreduce import ArgumentError, calibrating
+threads = lambda: len(os.listdir("/proc/self/task"))
+before = threads()
+try:
+    calibrating.main(["--link"])
+except ArgumentError as error:
+    assert "at least 2 ranks" in str(error)
+    print(before == threads(), dist.is_initialized())
+"""
+    words = command(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), GLOO_SOCKET_IFNAME="lo")
+    words["env"] = {k: v for k, v in words["env"].items() if not k.startswith(("PMI", "OMPI", "MPI"))}
+    done = subprocess.run([sys.executable, "-c", code], env=words["env"], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "False"], done.stderr
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is missing: pip install torch")

@@ -52,8 +52,8 @@ class Ranks:
     def barrier(self) -> None:
         self.gather(None)
 
-    def close(self) -> None:
-        """Nothing is under way on any rank."""
+    def close(self, sound: bool = True) -> None:
+        """sound: nothing is under way on any rank. Otherwise this rank leaves alone, after an error."""
 
     def per_machine(self) -> int:
         """Ranks that share this rank's machine, the most of all machines."""
@@ -81,6 +81,8 @@ class GlooRanks(Ranks):
         try:
             import torch
             import torch.distributed as dist
+
+            from . import _torch_groups  # noqa: F401  before a group is there: close ends its threads
         except ImportError as error:
             raise Unsupported(f"calibrate --link: RANK and WORLD_SIZE are set, but there is no torch: {error}") from None
         import datetime
@@ -119,7 +121,7 @@ class GlooRanks(Ranks):
     def barrier(self) -> None:
         self._dist.barrier()
 
-    def close(self) -> None:
+    def close(self, sound: bool = True) -> None:
         if self._own:
             self._dist.destroy_process_group()
 
@@ -163,8 +165,8 @@ class MpiRanks(Ranks):
     def barrier(self) -> None:
         self.wait(self._comm.Ibarrier())
 
-    def close(self) -> None:
-        self._transport.close()
+    def close(self, sound: bool = True) -> None:
+        self._transport.close(sound)
 
 
 def of_environment(variables: Mapping[str, str]) -> Callable[[], Ranks]:

@@ -18,7 +18,7 @@ import pathlib
 import statistics
 import sys
 import tempfile
-from typing import Any, Dict, List, Sequence
+from typing import Any, Dict, List, Optional, Sequence
 
 from . import _tool
 from ._cost_fit import fit_affine
@@ -43,6 +43,16 @@ def main(arguments: Sequence[str]) -> int:
         raise ArgumentError(f"calibrate: --costs measures no costs, so {native[0]} means nothing")
     saved = read_profile(options.costs) if options.costs else None
     ranks = of_environment(os.environ)()
+    sound = False
+    try:
+        _measure(ranks, options, native, saved)
+        sound = True
+    finally:  # after an error, too: a thread of gloo's that outlives the interpreter aborts the process
+        ranks.close(sound)
+    return 0
+
+
+def _measure(ranks: Ranks, options: argparse.Namespace, native: Sequence[str], saved: Optional[Dict[str, Any]]) -> None:
     if ranks.ranks < 2:
         raise ArgumentError("calibrate: --link and --overlap need at least 2 ranks, here is 1")
     refused = ranks.gather(_refusal(options.output) if ranks.rank == 0 else "")[0]
@@ -59,8 +69,6 @@ def main(arguments: Sequence[str]) -> int:
         if note:
             print(f"note: {note}", file=sys.stderr)
         write(profile, options.output)
-    ranks.close()
-    return 0
 
 
 def add_link(profile: Dict[str, Any], ranks: Ranks, sizes: Sequence[int] = SIZES, seconds: float = 0.5) -> None:
