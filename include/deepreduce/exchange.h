@@ -37,7 +37,8 @@
  *   are behind, each call names one.
  * - A transport serves one exchange object: late messages of another one could be taken for its own.
  * - No call waits longer than `timeout_ns`. An error names the rank that caused it (dr_error.frame), the same on every
- *   rank.
+ *   rank. Of several faults at once all ranks name the same one, unless a verdict is lost, or two ranks lose one
+ *   another while both go on.
  */
 #ifndef DEEPREDUCE_EXCHANGE_H
 #define DEEPREDUCE_EXCHANGE_H
@@ -65,7 +66,8 @@ typedef struct dr_transport {
   /* Starts to receive at most `capacity` bytes from another rank. */
   dr_status (*recv)(void *user, uint32_t peer, uint32_t tag, void *bytes, size_t capacity, uint64_t *request);
   /* DR_OK: done; after a receive `size` is the size of the message (larger than the capacity: CAPACITY). DR_PENDING:
-   * not yet. Any other: it will never be done; the rank counts as lost. */
+   * not yet. Any other, as from `send` and `recv`: it will never be done. The exchange then fails at once: TIMEOUT
+   * becomes TIMEOUT, MEMORY this rank's error, and the rest PEER: the connection to that rank is lost. */
   dr_status (*test)(void *user, uint64_t request, size_t *size);
   /* Ends a request. DR_OK: its memory is free. DR_PENDING: the transport still uses its memory. */
   dr_status (*cancel)(void *user, uint64_t request);
@@ -123,9 +125,9 @@ DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tens
  * another field of `call` is set. */
 DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
 /* Runs steps until one has to wait. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the
- * exchange: TIMEOUT (a rank is late or gone), PEER (a rank could not encode), CORRUPT (a frame is damaged), ARGUMENT
- * (this rank's data, or ranks that are out of step), …; dr_last_error has the rank in `frame`, and that rank's tensor
- * in `tensor`. */
+ * exchange: PEER (a rank is gone, as a transport says, or could not encode), TIMEOUT (a rank is late, or gone and no
+ * transport says so), CORRUPT (a frame is damaged), ARGUMENT (this rank's data, or ranks that are out of step), …;
+ * dr_last_error has the rank in `frame`, and that rank's tensor in `tensor`. */
 DR_API dr_status dr_exchange_advance(dr_exchange *exchange);
 /* Cancels an exchange under way. Advance it until it ends: the outcome is PEER and names this rank, on all ranks, unless
  * they had agreed already. */

@@ -107,18 +107,31 @@ void exchange::poison(dr_status code, uint32_t culprit, uint32_t depth, const ch
   poison(v);
 }
 
+void exchange::lose(dr_status said, uint32_t peer, uint32_t depth, const char* what) {
+  if (said == DR_E_MEMORY) {  // of the transport, here
+    blame_own(said);
+    return poison(DR_E_PEER, program_.rank, 0, "its transport is out of memory");
+  }
+  poison(said == DR_E_TIMEOUT ? said : DR_E_PEER, peer, depth, "the transport %s (%s)", what, status_name(said));
+}
+
 bool exchange::verdict_came(uint32_t rank) {
   request& r = requests_[verdict_message(rank, true)];
-  if (!r.open) return came_[rank];
+  if (!r.open) return came_[rank] != arrival::missing;
   size_t size = 0;
   const dr_status s = test(r, size);
   if (s == DR_PENDING) return false;
   const verdict& v = verdicts_[rank];
   // (Nobody has completed more exchanges than there were.)
-  if (s == DR_OK)
-    came_[rank] =
-        size == sizeof v && v.sound(program_.ranks) && v.sequence == sequence_ && v.commits <= info_.calls ? 1 : 2;
-  return s == DR_OK;
+  const bool sound =
+      s == DR_OK && size == sizeof v && v.sound(program_.ranks) && v.sequence == sequence_ && v.commits <= info_.calls;
+  if (sound)
+    came_[rank] = arrival::sound;
+  else if (s == DR_OK || s == DR_E_CAPACITY)
+    came_[rank] = arrival::damaged;
+  else if (s != DR_E_TIMEOUT)
+    came_[rank] = arrival::lost;
+  return came_[rank] != arrival::missing;
 }
 
 // Who waits listens, too: one verdict each time that it is asked.
@@ -126,8 +139,9 @@ void exchange::look_for_bad_news() {
   if (program_.ranks == 1) return;
   looked_at_ = (looked_at_ + 1) % program_.ranks;
   if (looked_at_ == program_.rank) return;
-  if (verdict_came(looked_at_) && came_[looked_at_] == 1 && verdicts_[looked_at_].code != DR_OK)
-    poison(verdicts_[looked_at_]);
+  if (!verdict_came(looked_at_)) return;
+  if (came_[looked_at_] == arrival::lost) return lose(DR_E_PEER, looked_at_, 0, "lost it");
+  if (came_[looked_at_] == arrival::sound && verdicts_[looked_at_].code != DR_OK) poison(verdicts_[looked_at_]);
 }
 
 void exchange::send_verdict() {
@@ -145,13 +159,16 @@ void exchange::send_verdict() {
 dr_status exchange::agree() {
   const bool last = now() >= gives_up_at();
   if (!told_) {
-    // The others have given it up, though their frames and verdicts may be here.
-    if (last && program_.ranks > 1) poison(DR_E_TIMEOUT, program_.rank, 0, "it came too late to agree");
+    // The others have given it up, though their frames and verdicts may be here. What it found in them nobody hears.
+    if (last && program_.ranks > 1) {
+      if (own().culprit != program_.rank) own().code = DR_OK;
+      poison(DR_E_TIMEOUT, program_.rank, 0, "it came too late to agree");
+    }
     send_verdict();
   }
   for (; cursor_ < program_.ranks; ++cursor_) {
     const uint32_t i = static_cast<uint32_t>(cursor_);
-    if (i == program_.rank || came_[i]) continue;
+    if (i == program_.rank || came_[i] != arrival::missing) continue;
     if (!verdict_came(i) && requests_[verdict_message(i, true)].open && !last) return DR_PENDING;
   }
   // (Not where they are taken, which is by chance: one that waits for frames takes them, too.)
@@ -161,7 +178,7 @@ dr_status exchange::agree() {
 }
 
 void exchange::conclude_all() {
-  came_[program_.rank] = 1;
+  came_[program_.rank] = arrival::sound;
   outcome_ = conclude(verdicts_, came_);
   if (outcome_.code == DR_OK) return;
   failed_ = true;
@@ -195,7 +212,7 @@ dr_status exchange::drain() {
     request& r = requests_[cursor_];
     size_t size = 0;
     if (!r.open || test(r, size) != DR_PENDING) continue;
-    const bool hopeless = r.receives && came_[r.peer] == 0;
+    const bool hopeless = r.receives && (came_[r.peer] == arrival::missing || came_[r.peer] == arrival::lost);
     if (!last && !hopeless) return DR_PENDING;
     broken_ |= transport_.cancel(transport_.user, r.number) != DR_OK;
     r.open = false;
@@ -246,7 +263,7 @@ dr_status exchange::start(const dr_call& call) {
   call_ = call;
   begin_ns_ = last_ns_ = now();
   std::fill(done_.begin(), done_.end(), 0);
-  std::fill(came_.begin(), came_.end(), 0);
+  std::fill(came_.begin(), came_.end(), arrival::missing);
   std::fill(times_.begin(), times_.end(), step_time{});
   failed_ = told_ = false;
   own_status_ = DR_OK;
@@ -260,8 +277,11 @@ dr_status exchange::start(const dr_call& call) {
   info_.total_ns = info_.encode_ns = info_.wait_ns = info_.merge_ns = 0;
   for (uint32_t i = 1; i < program_.ranks; ++i) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
-    if (start_request(verdict_message(peer, true), true, peer, 0, &verdicts_[peer], sizeof(verdict)))
-      poison(DR_E_TIMEOUT, peer, 0, "receiving from it failed");
+    if (const dr_status s =
+            start_request(verdict_message(peer, true), true, peer, 0, &verdicts_[peer], sizeof(verdict))) {
+      if (s != DR_E_TIMEOUT && s != DR_E_MEMORY) came_[peer] = arrival::lost;
+      lose(s, peer, 0, "cannot receive from it");
+    }
   }
   pc_ = cursor_ = 0;
   if (!times_.empty()) times_[0].begin_ns = last_ns_;

@@ -98,6 +98,8 @@ class exchange {
   // This rank has failed, or saw another fail: later sends are empty, waits and sums are left out.
   void poison(const verdict& why);
   [[gnu::format(printf, 5, 6)]] void poison(dr_status code, uint32_t culprit, uint32_t depth, const char* format, ...);
+  // What the transport says of a message to or from `peer`: neither done nor pending.
+  void lose(dr_status said, uint32_t peer, uint32_t depth, const char* what);
   // The status of this rank's own error, unless another came first.
   void blame_own(dr_status status);
   void fail_alone(const verdict& why);
@@ -155,7 +157,7 @@ class exchange {
   std::vector<uint64_t> slot_size_;
   std::vector<uint8_t> done_;    // steps whose encode took from a residual
   std::span<verdict> verdicts_;  // of all ranks, in the block
-  std::vector<uint8_t> came_;
+  std::vector<arrival> came_;
   std::vector<uint8_t> summed_;  // ranges
   uint32_t looked_at_ = 0;
   dr_status own_status_ = DR_OK;  // of an encode that failed here

@@ -9,12 +9,6 @@
 #include "primitive/rng.hpp"
 
 namespace dr {
-namespace {
-
-// A rank that only saw another give up knows nothing of the reason: it counts after all that do.
-constexpr uint32_t hearsay = 1u << 31;
-
-}  // namespace
 
 encode_request exchange::request_for(const step& s) {
   encode_request r;
@@ -119,7 +113,7 @@ void exchange::send(const step& s) {
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   spend(s, size);
   if (const dr_status e = start_request(s.message, false, s.peer, program_.slots[s.slot].tag, bytes, size))
-    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "sending to it failed (%s)", status_name(e));
+    lose(e, s.peer, program_.slots[s.slot].depth, "cannot send to it");
 }
 
 void exchange::recv(const step& s) {
@@ -128,7 +122,7 @@ void exchange::recv(const step& s) {
   void* const bytes = dry() ? nullptr : frame_of(s.slot);
   const size_t room = slot_room_[s.slot];
   if (const dr_status e = start_request(s.message, true, s.peer, program_.slots[s.slot].tag, bytes, room))
-    poison(DR_E_TIMEOUT, s.peer, program_.slots[s.slot].depth, "receiving from it failed (%s)", status_name(e));
+    lose(e, s.peer, program_.slots[s.slot].depth, "cannot receive from it");
 }
 
 dr_status exchange::wait(const step& s) {
@@ -141,9 +135,12 @@ dr_status exchange::wait(const step& s) {
     judge(s, size);
     return DR_OK;
   }
+  if (status == DR_E_CAPACITY) {
+    poison(DR_E_CORRUPT, s.peer, slot.depth, "its frame exceeds the bound of the plan");
+    return DR_OK;
+  }
   if (status != DR_PENDING) {
-    poison(status == DR_E_CAPACITY ? DR_E_CORRUPT : DR_E_TIMEOUT, s.peer, slot.depth, "%s",
-           status == DR_E_CAPACITY ? "its frame exceeds the bound of the plan" : "the transport lost its frame");
+    lose(status, s.peer, slot.depth, "lost its frame");
     return DR_OK;
   }
   look_for_bad_news();
@@ -156,7 +153,7 @@ dr_status exchange::wait(const step& s) {
 // A frame that came: whole, sound, of this exchange and of these tensors.
 void exchange::judge(const step& s, size_t size) {
   const frame_slot& slot = program_.slots[s.slot];
-  if (!size) return poison(DR_E_TIMEOUT, s.peer, hearsay + slot.depth, "it gave up");
+  if (!size) return poison(DR_E_TIMEOUT, s.peer, verdict::hearsay + slot.depth, "it gave up");
   slot_size_[s.slot] = size;
   if (dry()) return spend(s, size);
   dr_error& e = c_.error;

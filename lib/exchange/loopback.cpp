@@ -296,10 +296,18 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
     port& p = ranks_[t.rank];
     if (t.time != p.wake_at || p.ended != DR_PENDING) continue;
     p.wake_at = UINT64_MAX;
-    p.clock = std::max(p.clock, t.time);
+    if (t.time < p.clock) {  // it is busy, or sleeps: until then messages come
+      wake(t.rank, p.clock);
+      continue;
+    }
+    p.clock = t.time;
     if (faults && !faults->lives(t.rank, p.clock)) {
       p.ended = DR_E_PEER;
       --left;
+      continue;
+    }
+    if (p.clock > t.time) {
+      wake(t.rank, p.clock);
       continue;
     }
     p.next = UINT64_MAX;

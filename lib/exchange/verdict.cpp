@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cinttypes>
 #include <cstdio>
+#include <tuple>
 
 namespace dr {
 
@@ -32,13 +33,6 @@ bool verdict::sound(uint32_t ranks) const {
   }
 }
 
-namespace {
-
-// A rank that timed out is a witness only; one that found an error, or failed itself, knows more.
-int rank_of(const verdict& v) { return v.code == DR_E_TIMEOUT ? 1 : 0; }
-
-}  // namespace
-
 verdict blame_with(uint32_t culprit, dr_status code, const char* format, va_list arguments) {
   verdict v;
   v.code = code;
@@ -56,39 +50,99 @@ verdict blame(uint32_t culprit, dr_status code, const char* format, ...) {
   return v;
 }
 
-verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> came) {
-  for (uint32_t i = 0; i < came.size(); ++i)
-    if (came[i] == 0) return blame(i, DR_E_TIMEOUT, "it did not answer in time");
-  for (uint32_t i = 0; i < came.size(); ++i)
-    if (came[i] == 2) return blame(i, DR_E_CORRUPT, "its verdict is damaged, or belongs to another exchange");
-  const auto first = std::ranges::max_element(verdicts, {}, &verdict::commits);
-  for (uint32_t i = 0; i < verdicts.size(); ++i)
-    if (verdicts[i].commits < first->commits) {
-      const auto source = static_cast<uint32_t>(first - verdicts.begin());
-      verdict late = blame(i, DR_E_ARGUMENT,
-                           "it is behind: it completed %" PRIu64 " exchanges, rank %u %" PRIu64
-                           "; its outputs differ from that rank's",
-                           verdicts[i].commits, source, first->commits);
-      late.depth = verdict::behind;
-      late.what = source;
-      return late;
-    }
-  for (uint32_t i = 1; i < verdicts.size(); ++i)
-    if (verdicts[i].fingerprint != verdicts[0].fingerprint)
-      return blame(i, DR_E_ARGUMENT, "its plan, options, shapes or sparse counts differ from those of rank 0");
-  for (uint32_t i = 1; i < verdicts.size(); ++i)
-    if (verdicts[i].step != verdicts[0].step)
-      return blame(i, DR_E_ARGUMENT, "its step is %" PRIu64 ", that of rank 0 is %" PRIu64, verdicts[i].step,
-                   verdicts[0].step);
-  const verdict* worst = nullptr;
-  const auto before = [](const verdict& a, const verdict& b) {
-    if (rank_of(a) != rank_of(b)) return rank_of(a) < rank_of(b);
-    if (a.depth != b.depth) return a.depth < b.depth;
-    return a.culprit < b.culprit;
-  };
-  for (const verdict& v : verdicts)
-    if (v.code != DR_OK && (!worst || before(v, *worst))) worst = &v;
-  return worst ? *worst : verdict{};
+namespace {
+
+// The verdicts that there are, and who takes part.
+struct council {
+  std::span<const verdict> verdicts;
+  std::span<const arrival> came;
+
+  uint32_t ranks() const { return static_cast<uint32_t>(verdicts.size()); }
+  bool has(uint32_t i) const { return came[i] == arrival::sound || came[i] == arrival::late; }
+  // No verdict came, or (as those who have one must conclude like those who have none) it says that it was late.
+  bool is_absent(uint32_t i) const {
+    if (came[i] == arrival::damaged) return false;
+    return !has(i) || (verdicts[i].code == DR_E_TIMEOUT && verdicts[i].culprit == i);
+  }
+  bool takes_part(uint32_t i) const { return came[i] == arrival::sound; }
+
+  // What a rank knows, best first: that it failed, or found an error; that the transport lost another (which may have
+  // left for what the first say); that another was late.
+  uint32_t weight_of(uint32_t i) const {
+    if (verdicts[i].code == DR_E_TIMEOUT) return 2;
+    return verdicts[i].code == DR_E_PEER && verdicts[i].culprit != i ? 1 : 0;
+  }
+  // The verdict that explains all others: first by what its rank knows, then by how early that was.
+  const verdict* worst(uint32_t weight_max) const {
+    const verdict* found = nullptr;
+    const auto order = [&](const verdict& v) {
+      return std::tuple(weight_of(static_cast<uint32_t>(&v - verdicts.data())), v.depth, v.culprit);
+    };
+    for (uint32_t i = 0; i < ranks(); ++i)
+      if (has(i) && verdicts[i].code != DR_OK && weight_of(i) <= weight_max &&
+          (!found || order(verdicts[i]) < order(*found)))
+        found = &verdicts[i];
+    return found;
+  }
+
+  // Of ranks that are of different steps, say: the first that differs from the first of all.
+  verdict mismatch() const;
+  verdict absence_of(uint32_t rank) const;
+};
+
+verdict council::mismatch() const {
+  uint32_t first = 0, source = 0;
+  while (first < ranks() && !takes_part(first)) ++first;
+  for (uint32_t i = source = first; i < ranks(); ++i)
+    if (takes_part(i) && verdicts[i].commits > verdicts[source].commits) source = i;
+  for (uint32_t i = first; i < ranks(); ++i) {
+    if (!takes_part(i) || verdicts[i].commits == verdicts[source].commits) continue;
+    verdict late = blame(i, DR_E_ARGUMENT,
+                         "it is behind: it completed %" PRIu64 " exchanges, rank %u %" PRIu64
+                         "; its outputs differ from that rank's",
+                         verdicts[i].commits, source, verdicts[source].commits);
+    late.depth = verdict::behind;
+    late.what = source;
+    return late;
+  }
+  for (uint32_t i = first; i < ranks(); ++i)
+    if (takes_part(i) && verdicts[i].fingerprint != verdicts[first].fingerprint)
+      return blame(i, DR_E_ARGUMENT, "its plan, options, shapes or sparse counts differ from those of rank %u", first);
+  for (uint32_t i = first; i < ranks(); ++i)
+    if (takes_part(i) && verdicts[i].step != verdicts[first].step)
+      return blame(i, DR_E_ARGUMENT, "its step is %" PRIu64 ", that of rank %u is %" PRIu64, verdicts[i].step, first,
+                   verdicts[first].step);
+  return verdict{};
+}
+
+// Another may know more than that it is not there: that it is gone.
+verdict council::absence_of(uint32_t rank) const {
+  for (uint32_t i = 0; i < ranks(); ++i)
+    if (has(i) && verdicts[i].code == DR_E_PEER && verdicts[i].culprit == rank) return verdicts[i];
+  if (came[rank] == arrival::lost) return blame(rank, DR_E_PEER, "the transport lost it before it answered");
+  return has(rank) ? verdicts[rank] : blame(rank, DR_E_TIMEOUT, "it did not answer in time");
+}
+
+}  // namespace
+
+// A rank that is late sees the verdicts of all others, who may have given up on it: so what any of them found comes
+// before who is missing, which the late one cannot know.
+verdict conclude(std::span<const verdict> verdicts, std::span<arrival> came) {
+  const council c{verdicts, came};
+  for (uint32_t i = 0; i < c.ranks(); ++i) {
+    const verdict& v = verdicts[i];
+    if (c.has(i) && v.code == DR_E_TIMEOUT && v.depth < verdict::hearsay && came[v.culprit] == arrival::sound)
+      came[v.culprit] = arrival::late;
+  }
+  for (uint32_t i = 0; i < c.ranks(); ++i)
+    if (came[i] == arrival::damaged)
+      return blame(i, DR_E_CORRUPT, "its verdict is damaged, or belongs to another exchange");
+  if (const verdict v = c.mismatch(); v.code != DR_OK) return v;
+  if (const verdict* const v = c.worst(0)) return *v;
+  for (uint32_t i = 0; i < c.ranks(); ++i)
+    if (c.is_absent(i)) return c.absence_of(i);
+  const verdict* const v = c.worst(2);
+  return v ? *v : verdict{};
 }
 
 }  // namespace dr

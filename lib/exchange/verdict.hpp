@@ -26,6 +26,8 @@ struct verdict {
   char message[176] = {};  // a sentence, ends with 0
 
   static constexpr uint32_t behind = UINT32_MAX;  // depth, of the outcome that names a rank which is
+  // Added to a depth: a rank that only saw another give up knows nothing of the reason. It counts after all that do.
+  static constexpr uint32_t hearsay = 1u << 31;
 
   uint64_t computed_check() const;
   void seal() { check = computed_check(); }
@@ -39,8 +41,12 @@ static_assert(sizeof(verdict) == 256);
 [[gnu::format(printf, 3, 0)]] verdict blame_with(uint32_t culprit, dr_status code, const char* format,
                                                  va_list arguments);
 
-// From the verdicts of all ranks: the rank at fault, and its error. verdicts[i] is rank i's; came[i]: 0 if it did not
-// come in time, 1 if it did, 2 if it is damaged. Every rank that has the same verdicts concludes the same.
-verdict conclude(std::span<const verdict> verdicts, std::span<const uint8_t> came);
+// How the wait for a rank's verdict went. lost: the transport says that it will never come. late: it is sound, but a
+// verdict says that the rank was late.
+enum class arrival : uint8_t { missing, sound, damaged, lost, late };
+
+// From the verdicts of all ranks: the rank at fault, and its error. verdicts[i] is rank i's. Every rank that has the
+// same verdicts concludes the same. Marks those that are late.
+verdict conclude(std::span<const verdict> verdicts, std::span<arrival> came);
 
 }  // namespace dr

@@ -30,7 +30,8 @@ struct script : dr::message_faults {
     bool met = false, of_verdict = false;
   };
   std::vector<hit> hits;
-  uint32_t victim = UINT32_MAX, last_turn = 0;
+  uint32_t victim = UINT32_MAX, sleeper = UINT32_MAX, last_turn = 0;
+  dr::loopback* net = nullptr;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> sent;
   uint32_t turns = 0;
   bool died = false;
@@ -55,6 +56,7 @@ struct script : dr::message_faults {
   }
   bool lives(uint32_t rank, uint64_t) override {
     if (rank == victim && turns++ >= last_turn) died = true;
+    if (rank == sleeper && turns++ == last_turn) net->pass(rank, 3 * timeout_ns);
     return !(died && rank == victim);
   }
 
@@ -66,6 +68,7 @@ struct script : dr::message_faults {
   std::set<uint64_t> guilty() const {
     std::set<uint64_t> out;
     if (died) out.insert(victim);
+    if (sleeper != UINT32_MAX) out.insert(sleeper);
     for (const hit& h : hits)
       if (h.met && h.what != later && h.what != twice) out.insert(h.from);
     return out;
@@ -76,6 +79,8 @@ struct script : dr::message_faults {
       out += std::string(fault_names[h.what]) + " of message " + std::to_string(h.number) + " from " +
              std::to_string(h.from) + " to " + std::to_string(h.to) + (h.met ? "; " : " (not met); ");
     if (victim != UINT32_MAX) out += "rank " + std::to_string(victim) + " dies at turn " + std::to_string(last_turn);
+    if (sleeper != UINT32_MAX)
+      out += "rank " + std::to_string(sleeper) + " sleeps at turn " + std::to_string(last_turn);
     return out;
   }
 };
@@ -108,7 +113,11 @@ struct trial {
                      to = static_cast<uint32_t>((from + 1 + draw() % (n - 1)) % n);
       s.hits.push_back({from, to, static_cast<uint32_t>(draw() % 6), static_cast<fault>(draw() % fault_count), draw()});
     }
-    if (draw() % 16 == 0) s.victim = static_cast<uint32_t>(draw() % n), s.last_turn = static_cast<uint32_t>(draw() % 8);
+    if (draw() % 16 == 0)
+      s.victim = static_cast<uint32_t>(draw() % n), s.last_turn = static_cast<uint32_t>(draw() % 8);
+    else if (draw() % 16 == 0)
+      s.sleeper = static_cast<uint32_t>(draw() % n), s.last_turn = static_cast<uint32_t>(draw() % 8);
+    s.net = &g->net;
     g->net.faults = &s;
     g->draw(++step);
     for (const auto& r : g->ranks) std::fill(r->out[0].begin(), r->out[0].end(), -7.0f);
@@ -126,14 +135,16 @@ struct trial {
       if (!(s.died && i == s.victim)) (statuses[i] == DR_OK ? good : bad).push_back(i);
     for (uint32_t i = 0; i < n; ++i) {
       REQUIRE(statuses[i] != DR_PENDING);
-      REQUIRE(g->net.now(i) <= began + timeout_ns);
+      if (i != s.sleeper) REQUIRE(g->net.now(i) <= began + timeout_ns);
     }
     for (const uint32_t i : good)
       REQUIRE(!std::memcmp(g->ranks[i]->out[0].data(), g->ranks[good[0]]->out[0].data(), 4 * total.size()));
     for (const uint32_t i : bad) {
       REQUIRE(std::all_of(g->ranks[i]->out[0].begin(), g->ranks[i]->out[0].end(), [](float x) { return x == -7; }));
       const uint64_t blamed = g->ranks[i]->context.error.frame;
-      INFO(g->ranks[i]->error());
+      std::string all;
+      for (uint32_t k = 0; k < n; ++k) all += "\n    rank " + std::to_string(k) + " says " + g->ranks[k]->error();
+      INFO(all);
       if (!s.verdict_hit()) {
         REQUIRE(blamed == g->ranks[bad[0]]->context.error.frame);
         REQUIRE(s.guilty().count(blamed));

@@ -326,20 +326,27 @@ class Broken(Transport):
     def recv(self, peer, tag, address, capacity):
         return 2
 
+    def __init__(self, error):
+        self.error = error
+
     def test(self, request):
-        raise ConnectionResetError("the cable is gone")
+        raise self.error
 
     def cancel(self, request):
         return True
 
 
-def test_an_exception_of_a_transport_is_the_cause():
-    exchange = Exchange(gradient(0, 0), TOP, Broken(), timeout=5)
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [(ConnectionResetError("the cable is gone"), deepreduce.PeerError), (TimeoutError("no answer"), deepreduce.MissingRank)],
+)
+def test_an_exception_of_a_transport_is_the_cause(error, kind):
+    exchange = Exchange(gradient(0, 0), TOP, Broken(error), timeout=5)
     exchange.start()
     with pytest.raises(deepreduce.Error, match="rank 1") as raised:
         while not exchange.advance():
             pass
-    assert isinstance(raised.value.__cause__, ConnectionResetError) and raised.value.rank == 1
+    assert type(raised.value) is kind and raised.value.__cause__ is error and raised.value.rank == 1
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ class Transport:
 
     ranks, rank  how many there are, and which this is
 
-    An exception that a method raises is taken for the loss of the peer, and is the `__cause__` of what the exchange raises.
+    An exception that a method raises is taken for the loss of the peer (TimeoutError: for its delay), and is the `__cause__` of
+    the PeerError (MissingRank) that the exchange raises.
     Messages from a rank to another with equal tags arrive in the order in which they were sent.
     """
 
@@ -96,4 +97,6 @@ class Callbacks:
 
     def _lost(self, error: BaseException) -> int:
         self.error = self.error or error
-        return error.code if isinstance(error, Error) else _abi.DR_E_PEER
+        if isinstance(error, Error):
+            return error.code
+        return _abi.DR_E_TIMEOUT if isinstance(error, TimeoutError) else _abi.DR_E_PEER

@@ -91,7 +91,7 @@ class InternalError(Error):
 
 
 class PeerError(Error):
-    """The frame is another rank's statement that it could not encode."""
+    """A rank is gone, or says that it could not encode: `rank`, or the message, names it."""
 
     code = _abi.DR_E_PEER
 

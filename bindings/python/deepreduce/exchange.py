@@ -189,8 +189,8 @@ class Exchange(Uncopied):
     def advance(self) -> bool:
         """Goes on as far as it can without waiting. True: done, and `out` has the result.
 
-        What it raises ends the exchange; `rank` of the error is to blame, if one is: MissingRank (late or gone),
-        PeerError (it could not encode), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
+        What it raises ends the exchange; `rank` of the error is to blame, if one is: PeerError (it is gone, as a transport
+        says, or could not encode), MissingRank (late, or gone and no transport says so), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
         `out` is untouched then.
         """
         with Turns([(self, "the exchange")]):
