@@ -1,19 +1,23 @@
 """Builds libdeepreduce and the tool `deepreduce` with Meson and puts them into the wheel, beside the package.
 
-The tool is left out, with a line, where its headers are missing (CLI11, nlohmann-json, fmt; DEEPREDUCE_BENCH=enabled fails
-instead). With it goes an accumulator of each bundled model, for `deepreduce compare` without an input. DEEPREDUCE_BUILD
-names a build folder whose library and tool are taken as they are, instead of building.
-A wheel holds the libraries that a machine may lack (zlib, Zstandard) and is tagged for the oldest glibc that it runs
-with: manylinux_2_N, N read from the symbols. The sources are two levels up in a checkout, and in `source` in an sdist.
+What the build lacks is said before it starts. The tool is left out, with a line, where its headers are missing (CLI11,
+nlohmann-json, fmt; DEEPREDUCE_BENCH=enabled fails instead). With it goes an accumulator of each bundled model, for
+`deepreduce compare` without an input. DEEPREDUCE_BUILD names a Meson build folder whose library and tool are taken as
+they are, instead of building.
+zlib and Zstandard are linked statically, and hidden: a process may have others of their names. Where only shared ones
+are there, the wheel needs the machine's. Otherwise it is tagged for the oldest glibc that it runs with: manylinux_2_N, N
+read from the symbols. The sources are two levels up in a checkout, and in `source` in an sdist.
 """
 
 import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import subprocess
 import tempfile
+import typing
 
 from setuptools import Distribution, setup
 from setuptools.command.bdist_wheel import bdist_wheel
@@ -30,8 +34,9 @@ OPTIONS = ["--buildtype=release", "--default-library=shared"] + [
 ]
 OPTIONS.append(f"-Dbench={os.environ.get('DEEPREDUCE_BENCH', 'auto')}")
 OPTIONS.append(f"-Dcuda={os.environ.get('DEEPREDUCE_CUDA', 'disabled')}")
-# The C++ runtime goes into the library (what is not used of it goes again, and with it a newer glibc's functions);
-# others are looked for beside it.
+OPTIONS.append("-Dprefer_static=true")
+# The C++ runtime goes into the library, too (what is not used of it goes again, and with it a newer glibc's functions).
+# The tool looks for the library beside it.
 OPTIONS.append("-Dcpp_link_args=['-static-libstdc++', '-static-libgcc', '-Wl,--gc-sections', '-Wl,-rpath,$ORIGIN']")
 
 # What every manylinux machine has (PEP 600): glibc's own.
@@ -81,6 +86,55 @@ SOURCE_FILES = (
 )
 
 
+# ---- What the build needs -----------------------------------------------------------------------
+
+# (name in pkg-config, what is included to find it without, name in words, Debian's package)
+LIBRARIES = [
+    ("zlib", "zlib.h", "zlib", "zlib1g-dev"),
+    ("libzstd", "zstd.h", "Zstandard", "libzstd-dev"),
+    ("eigen3", "Eigen/Core", "Eigen", "libeigen3-dev"),
+]
+LIBRARIES_OF_THE_TOOL = [
+    ("CLI11", "CLI/CLI.hpp", "CLI11", "libcli11-dev"),
+    ("nlohmann_json", "nlohmann/json.hpp", "nlohmann-json", "nlohmann-json3-dev"),
+    ("fmt", "fmt/core.h", "fmt", "libfmt-dev"),
+]
+Lacking = typing.List[typing.Tuple[str, str]]  # in words, and Debian's package
+
+
+def lacking(ready: bool) -> Lacking:
+    """What is missing here to build, or with `ready` to take what was built."""
+    missing = [each for each in (("meson", "meson"), ("objdump", "binutils")) if not shutil.which(each[0])]
+    if ready:
+        return missing
+    if not any(shutil.which(name) for name in ("ninja", "ninja-build", "samu")):
+        missing.append(("ninja", "ninja-build"))
+    if not shutil.which("pkg-config") and not shutil.which("cmake"):
+        missing.append(("pkg-config", "pkg-config"))
+    # As Meson looks for it.
+    compiler = shlex.split(os.environ.get("CXX", "")) or [next(filter(shutil.which, ("c++", "g++", "clang++")), "")]
+    if not compiles(compiler, "#include <concepts>\n#include <span>\ntemplate <std::integral T> void f(std::span<T>);"):
+        return [*missing, ("a compiler of C++20 (GCC 11 or newer)", "g++")]
+    wanted = LIBRARIES + (LIBRARIES_OF_THE_TOOL if os.environ.get("DEEPREDUCE_BENCH") == "enabled" else [])
+    for name, header, words, package in wanted:
+        known = shutil.which("pkg-config") and not subprocess.run(["pkg-config", "--exists", name], check=False).returncode
+        if not known and not compiles(compiler, f"#include <{header}>", "-I/usr/include/eigen3"):
+            missing.append((words, package))
+    return missing
+
+
+def compiles(compiler: "list[str]", source: str, *options: str) -> bool:
+    command = [*compiler, "-std=c++20", "-x", "c++", "-fsyntax-only", *options, "-"]
+    return bool(shutil.which(compiler[0])) and not subprocess.run(
+        command, input=source, text=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+    ).returncode
+
+
+def refusal(missing: Lacking) -> str:
+    words, packages = ", ".join(words for words, _ in missing), " ".join(package for _, package in missing)
+    return f"deepreduce: the library cannot be built here, for want of {words}. On Debian: apt-get install {packages}"
+
+
 # ---- The library --------------------------------------------------------------------------------
 
 
@@ -92,9 +146,15 @@ def build_library(folder: pathlib.Path) -> None:
             " checkout of the whole project, `pip install ./bindings/python`, or from its sdist."
         )
     ready = os.environ.get("DEEPREDUCE_BUILD")
+    if ready and not pathlib.Path(ready, "meson-private").is_dir():
+        raise SystemExit(f"deepreduce: DEEPREDUCE_BUILD is {ready}, which is no build folder of Meson")
+    missing = lacking(bool(ready))
+    if missing:
+        raise SystemExit(refusal(missing))
     if ready:
         take(os.path.abspath(ready), folder)
         return
+    print("deepreduce: compiles the library, about ten minutes of one core's time", flush=True)
     with tempfile.TemporaryDirectory(prefix="deepreduce-") as build:
         run("meson", "setup", build, str(ROOT), *OPTIONS)
         wanted = [target for target in (library_of(build), tool_of(build)) if target]
@@ -103,26 +163,21 @@ def build_library(folder: pathlib.Path) -> None:
 
 
 def take(build: str, folder: pathlib.Path) -> None:
-    """Copies what was built in `build`, with what it loads and the data."""
+    """Copies what was built in `build`, and with the tool the data."""
     library, tool = library_of(build), tool_of(build)
     if library is None:
-        raise SystemExit("deepreduce: the Meson project has no shared library `deepreduce`")
+        raise SystemExit(f"deepreduce: {build} has no shared library `deepreduce`: build it first")
     folder.mkdir(parents=True, exist_ok=True)
     # Under the name that the tool asks for.
     shutil.copyfile(library, folder / soname(library))
-    needs = foreign(library)
     if tool is None:
         print("deepreduce: no CLI11, nlohmann-json or fmt here: the wheel has no command `deepreduce compare`")
-    else:
-        shutil.copy(tool, folder / "deepreduce")
-        needs.update(foreign(tool))
-        for path in DATA:
-            target = folder / path
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(ROOT / path, target)
-    needs.pop(soname(library), None)
-    for name, path in needs.items():
-        shutil.copyfile(path, folder / name)
+        return
+    shutil.copy(tool, folder / "deepreduce")
+    for path in DATA:
+        target = folder / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(ROOT / path, target)
 
 
 def target_file(build: str, kind: str) -> "str | None":
@@ -164,16 +219,6 @@ def needed(library: "str | os.PathLike[str]") -> "set[str]":
     return set(re.findall(r"^\s+NEEDED\s+(\S+)", headers(library), flags=re.M))
 
 
-def foreign(library: str) -> "dict[str, str]":
-    """name: path of the libraries that this one loads, directly or not, and that are not glibc's."""
-    found = {}
-    loads = subprocess.check_output(["ldd", library], text=True)
-    for name, path in re.findall(r"^\s+(\S+) => (/\S+)", loads, flags=re.M):
-        if name not in GLIBC:
-            found[name] = path
-    return found
-
-
 def oldest_glibc(libraries: "list[pathlib.Path]") -> "tuple[int, int]":
     """The newest version of glibc that any symbol of theirs asks for."""
     asked = [
@@ -187,8 +232,8 @@ def oldest_glibc(libraries: "list[pathlib.Path]") -> "tuple[int, int]":
 def platform_tag(folder: pathlib.Path, otherwise: str) -> str:
     """manylinux_2_N_ARCH for the libraries in `folder`, if there is all that they need; else `otherwise`."""
     libraries = sorted(folder.glob("*.so*")) + [path for path in [folder / "deepreduce"] if path.is_file()]
-    lacking = {name for each in libraries for name in needed(each)} - GLIBC - {each.name for each in libraries}
-    if not otherwise.startswith("linux_") or not libraries or lacking:
+    others = {name for each in libraries for name in needed(each)} - GLIBC - {each.name for each in libraries}
+    if not otherwise.startswith("linux_") or not libraries or others:
         return otherwise
     return "manylinux_{}_{}_".format(*oldest_glibc(libraries)) + otherwise[len("linux_") :]
 

@@ -32,7 +32,10 @@ def find() -> str:
     for path in tried:
         if os.access(path, os.X_OK) and path.is_file():
             return str(path)
-    hint = "" if os.environ.get(ENVIRONMENT) else f"\nSet {ENVIRONMENT} to its path."
+    hint = "" if os.environ.get(ENVIRONMENT) else (
+        f"\nSet {ENVIRONMENT} to its path. A package has it if CLI11, nlohmann-json and fmt are there when it is built"
+        " (Debian: libcli11-dev nlohmann-json3-dev libfmt-dev)."
+    )  # fmt: skip
     raise LibraryError("no native tool `deepreduce`; tried:" + "".join(f"\n  {path}" for path in tried) + hint)
 
 
