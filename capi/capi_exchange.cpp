@@ -96,7 +96,9 @@ dr_status dr_exchange_start(dr_exchange* exchange, const dr_call* call) {
     if (read.flags || read.reserved || read.segment_rows || read.faults || read.tag)
       return fail(c.error, DR_E_UNSUPPORTED, "call: an exchange uses step, seeds and trace only; the rest must be 0");
     if (!call) read.step = exchange->info().calls;
-    return exchange->start(read);
+    if (const dr_status s = exchange->start(read)) return s;
+    exchange->begin();
+    return DR_OK;
   });
 }
 

@@ -98,6 +98,10 @@ typedef struct dr_exchange_options {
    * host's ranks send theirs to the one that sums them (hierarchy). */
   uint64_t (*frame_size)(void *user, uint64_t elements, uint32_t sum);
   void *frame_size_user;
+  /* dr_exchange_advance returns after the step that ends so many ns, or more, after it began (by the transport's clock);
+   * 0: it runs all that need not wait. A step encodes or merges one range, so parts= makes it smaller; only the gradient
+   * of a failed exchange goes back to the residual in one step. */
+  uint64_t advance_ns;
 } dr_exchange_options;
 
 /* Prepares the exchange of n tensors. `outs` receive the result: dense, of the tensors' shapes; they may be the
@@ -119,12 +123,14 @@ DR_API void dr_exchange_destroy(dr_exchange *exchange);
 DR_API dr_status dr_exchange_rebind(dr_exchange *exchange, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
                                     size_t out_stride, size_t n);
 
-/* Starts an exchange of the contents of the tensors, which must not change until it ends. `call`: only step, seeds and
- * trace may be set; NULL: the step is the number of the call. The exchange mixes the rank into private random numbers.
+/* Starts an exchange of the contents of the tensors, which must not change until it ends, and runs it as
+ * dr_exchange_advance does: on return the first frames are on their way. (DRY: not before dr_exchange_advance.) Its
+ * outcome, even of that, is what dr_exchange_advance returns. `call`: only step, seeds and trace may be set; NULL: the
+ * step is the number of the call. The exchange mixes the rank into private random numbers. An error: nothing is started.
  * ARGUMENT: one is under way, or the transport still uses memory of an earlier one: create a new exchange. UNSUPPORTED:
  * another field of `call` is set. */
 DR_API dr_status dr_exchange_start(dr_exchange *exchange, const dr_call *call);
-/* Runs steps until one has to wait. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the
+/* Runs steps until one has to wait, or for `advance_ns`. DR_PENDING: call again. DR_OK: the outputs hold the result. An error ends the
  * exchange: PEER (a rank is gone, as a transport says, or could not encode), TIMEOUT (a rank is late, or gone and no
  * transport says so), CORRUPT (a frame is damaged), ARGUMENT (this rank's data, or ranks that are out of step), …;
  * dr_last_error has the rank in `frame`, and that rank's tensor in `tensor`. */
@@ -156,6 +162,10 @@ typedef struct dr_exchange_info {
   uint64_t sent, received, messages; /* bytes of frames and verdicts; messages that were sent */
   uint64_t kept;                     /* rows of this rank's frames */
   uint64_t total_ns, encode_ns, wait_ns, merge_ns;
+  /* Of a dr_exchange_advance that returned DR_PENDING. 1: it has to wait for messages. 0: its advance_ns were over, and
+   * there is something to do. */
+  uint32_t waits;
+  uint32_t reserved; /* 0 */
 } dr_exchange_info;
 DR_API dr_status dr_exchange_describe(const dr_exchange *exchange, dr_exchange_info *info, dr_error *error);
 

@@ -244,7 +244,7 @@ static inline dr_status dr_mpi_create(dr_context *context, const dr_plan *plan, 
   return status;
 }
 
-/* Starts, as dr_exchange_start. */
+/* Starts, as dr_exchange_start: encodes, and sends the first frames. */
 static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
   dr_status status;
   m->transport->error.code = DR_OK;
@@ -253,7 +253,8 @@ static inline dr_status dr_mpi_iallreduce(dr_mpi *m, const dr_call *call) {
   return status;
 }
 
-/* Continues, as dr_exchange_advance: DR_PENDING, DR_OK, or the error. MPI makes progress only while it is called. */
+/* Continues, as dr_exchange_advance: DR_PENDING, DR_OK, or the error. MPI makes progress only while it is called: about
+ * each ms, between the caller's own work, or by a thread. */
 static inline dr_status dr_mpi_test(dr_mpi *m) {
   const dr_status status = dr_exchange_advance(m->exchange);
   if (m->last == DR_PENDING) m->last = status; /* (else none is under way, which spoils nothing) */

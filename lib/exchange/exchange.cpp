@@ -274,6 +274,7 @@ dr_status exchange::start(const dr_call& call) {
   own().step = call_.step;
   own().fingerprint = fingerprint_;
   info_.sent = info_.received = info_.messages = info_.kept = 0;
+  info_.waits = 0;
   info_.total_ns = info_.encode_ns = info_.wait_ns = info_.merge_ns = 0;
   for (uint32_t i = 1; i < program_.ranks; ++i) {
     const uint32_t peer = (program_.rank + i) % program_.ranks;
@@ -284,6 +285,7 @@ dr_status exchange::start(const dr_call& call) {
     }
   }
   pc_ = cursor_ = 0;
+  busy_ = true;
   if (!times_.empty()) times_[0].begin_ns = last_ns_;
   return DR_OK;
 }
@@ -326,9 +328,24 @@ dr_status exchange::run_guarded(const step& s) {
 
 dr_status exchange::advance() {
   if (!busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: none is under way");
-  while (busy()) {
+  return run_steps() == DR_PENDING ? dr_status{DR_PENDING} : finish();
+}
+
+// Until one has to wait, or the time of one call is over.
+dr_status exchange::run_steps() {
+  const uint64_t most = options_.advance_ns;
+  const uint64_t begin = most ? now() : 0;
+  if (!info_.waits && pc_ > 0 && most) {  // (what the caller did meanwhile is no step's time)
+    last_ns_ = begin;
+    if (!times_.empty() && pc_ < times_.size()) times_[pc_].begin_ns = begin;
+  }
+  info_.waits = 0;
+  while (pc_ < program_.steps.size()) {
     const step& s = program_.steps[pc_];
-    if (run_guarded(s) == DR_PENDING) return DR_PENDING;
+    if (run_guarded(s) == DR_PENDING) {
+      info_.waits = 1;
+      return DR_PENDING;
+    }
     const uint64_t time = now(), took = time - last_ns_;
     last_ns_ = time;
     switch (s.what) {
@@ -345,15 +362,18 @@ dr_status exchange::advance() {
     }
     ++pc_;
     cursor_ = 0;
-    if (busy() && !times_.empty()) times_[pc_].begin_ns = time;
+    if (pc_ == program_.steps.size()) break;
+    if (!times_.empty()) times_[pc_].begin_ns = time;
+    if (most && time - begin >= most) return DR_PENDING;
   }
-  return finish();
+  return DR_OK;
 }
 
 dr_status exchange::finish() {
+  busy_ = false;
   ++sequence_;
   ++info_.calls;
-  info_.total_ns = now() - begin_ns_;
+  info_.total_ns = last_ns_ - begin_ns_;
   if (outcome_.code == DR_OK) {
     ++commits_;
     return DR_OK;

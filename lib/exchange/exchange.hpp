@@ -33,6 +33,10 @@ class exchange {
   dr_status rebind(std::vector<tensor_view> tensors, std::vector<tensor_out> outs);
 
   dr_status start(const dr_call& call);
+  // The first steps, right after start; `advance` tells how they went. (The time of a model passes in its loopback.)
+  void begin() {
+    if (!dry()) (void)run_steps();
+  }
   // DR_PENDING, or how it ended.
   dr_status advance();
   dr_status cancel();
@@ -41,7 +45,8 @@ class exchange {
   dr_status read_residual(uint32_t which, size_t tensor, float* residual, uint64_t elements);
   dr_status write_residual(uint32_t which, size_t tensor, const float* residual, uint64_t elements);
 
-  bool busy() const { return pc_ < program_.steps.size(); }
+  bool busy() const { return busy_; }
+  bool waits() const { return info_.waits; }  // rather than that its time was over
   const dr_exchange_info& info() const { return info_; }
   // Rows of the result, of each tensor, by the last merge.
   std::span<const uint64_t> count_rows();
@@ -78,6 +83,7 @@ class exchange {
   dr_status each_residual(uint32_t which, size_t tensor, const void* memory, uint64_t elements, F&& f);
 
   // Steps: DR_OK to continue, DR_PENDING to call again. An error becomes the verdict of this rank.
+  dr_status run_steps();
   dr_status run(const step& s);
   dr_status run_guarded(const step& s);
   void encode(const step& s);
@@ -150,6 +156,7 @@ class exchange {
 
   // Of the exchange under way.
   size_t pc_ = SIZE_MAX, cursor_ = 0;  // cursor_: position of AGREE and DRAIN
+  bool busy_ = false;                  // until `advance` has told how it ended
   uint32_t sequence_ = 0;
   uint64_t begin_ns_ = 0, last_ns_ = 0, commits_ = 0;
   dr_call call_{};

@@ -311,11 +311,12 @@ void loopback::run(std::span<exchange* const> exchanges, std::span<dr_status> st
       continue;
     }
     p.next = UINT64_MAX;
-    p.ended = exchanges[t.rank]->advance();
+    exchange& x = *exchanges[t.rank];
+    p.ended = x.advance();
     if (p.ended != DR_PENDING)
       --left;
     else
-      wake(t.rank, std::min(p.next, exchanges[t.rank]->gives_up_at()));
+      wake(t.rank, x.waits() ? std::min(p.next, x.gives_up_at()) : p.clock);
   }
   for (uint32_t i = 0; i < exchanges.size(); ++i) statuses[i] = std::exchange(ranks_[i].ended, DR_OK);
 }

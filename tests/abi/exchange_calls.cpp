@@ -96,6 +96,47 @@ TEST_CASE("ranks exchange, and the outputs say how many rows were added") {
   CHECK(json.substr(json.size() - 2) == "]}");
 }
 
+TEST_CASE("a start encodes and sends; what goes wrong then is what the first advance returns") {
+  const net n(2);
+  rank two[2];
+  for (uint32_t i = 0; i < 2; ++i) {
+    two[i].in = {1, 2, 3, 4};
+    two[i].out.resize(4);
+    REQUIRE(two[i].create(n, i, "sparsify=topr(ratio=0.5) index=raw value=qsgd") == DR_OK);
+  }
+  dr_exchange_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(dr_exchange_start(two[0].handle, nullptr) == DR_OK);
+  REQUIRE(dr_exchange_describe(two[0].handle, &info, nullptr) == DR_OK);
+  CHECK(info.messages == 1);
+  CHECK(info.kept == 2);
+  CHECK(info.waits == 1);
+  two[1].in[2] = std::numeric_limits<float>::quiet_NaN();
+  REQUIRE(dr_exchange_start(two[1].handle, nullptr) == DR_OK);
+  dr_exchange* const list[2] = {two[0].handle, two[1].handle};
+  dr_status statuses[2];
+  CHECK(dr_loopback_run(n.handle, list, statuses) == DR_E_PEER);
+  CHECK(statuses[1] == DR_E_ARGUMENT);
+
+  const net one(1);
+  rank alone;
+  alone.in = {1, 2, 3, 4};
+  alone.out.resize(4);
+  REQUIRE(alone.create(one, 0, "index=all value=qsgd") == DR_OK);
+  alone.in[0] = std::numeric_limits<float>::infinity();
+  float kept[4];
+  REQUIRE(dr_exchange_start(alone.handle, nullptr) == DR_OK);
+  CHECK(dr_exchange_start(alone.handle, nullptr) == DR_E_ARGUMENT);
+  CHECK(dr_exchange_read_residual(alone.handle, DR_RESIDUAL_OWN, 0, kept, 4) == DR_E_ARGUMENT);  // under way
+  CHECK(dr_exchange_advance(alone.handle) == DR_E_ARGUMENT);
+  CHECK(alone.context.error().find("infinite") != std::string::npos);
+  alone.in[0] = 1;
+  REQUIRE(dr_exchange_start(alone.handle, nullptr) == DR_OK);
+  CHECK(dr_exchange_advance(alone.handle) == DR_OK);
+  CHECK(alone.told.count == 4);
+  CHECK(dr_exchange_advance(alone.handle) == DR_E_ARGUMENT);
+}
+
 TEST_CASE("sparse tensors and sparse outputs go by gather") {
   const net n(2);
   client::context contexts[2];

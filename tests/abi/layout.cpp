@@ -422,7 +422,7 @@ FIELD(dr_transport, cancel, 48, 8);
 FIELD(dr_transport, now, 56, 8);
 FIELD(dr_transport, spend, 64, 8);
 
-SIZE(dr_exchange_options, 48);
+SIZE(dr_exchange_options, 56);
 FIELD(dr_exchange_options, struct_size, 0, 8);
 FIELD(dr_exchange_options, flags, 8, 4);
 FIELD(dr_exchange_options, reserved, 12, 4);
@@ -430,8 +430,9 @@ FIELD(dr_exchange_options, timeout_ns, 16, 8);
 FIELD(dr_exchange_options, dense_below, 24, 8);
 FIELD(dr_exchange_options, frame_size, 32, 8);
 FIELD(dr_exchange_options, frame_size_user, 40, 8);
+FIELD(dr_exchange_options, advance_ns, 48, 8);
 
-SIZE(dr_exchange_info, 120);
+SIZE(dr_exchange_info, 128);
 FIELD(dr_exchange_info, struct_size, 0, 8);
 FIELD(dr_exchange_info, ranks, 8, 4);
 FIELD(dr_exchange_info, rank, 12, 4);
@@ -449,6 +450,8 @@ FIELD(dr_exchange_info, total_ns, 88, 8);
 FIELD(dr_exchange_info, encode_ns, 96, 8);
 FIELD(dr_exchange_info, wait_ns, 104, 8);
 FIELD(dr_exchange_info, merge_ns, 112, 8);
+FIELD(dr_exchange_info, waits, 120, 4);
+FIELD(dr_exchange_info, reserved, 124, 4);
 
 SIZE(dr_transform_options, 32);
 FIELD(dr_transform_options, struct_size, 0, 8);

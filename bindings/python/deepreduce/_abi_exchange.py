@@ -55,6 +55,7 @@ class dr_exchange_options(Structure):
         ("dense_below", c_uint64),
         ("frame_size", CFUNCTYPE(c_uint64, c_void_p, c_uint64, c_uint32)),
         ("frame_size_user", c_void_p),
+        ("advance_ns", c_uint64),
     ]
 
 
@@ -83,6 +84,8 @@ class dr_exchange_info(Structure):
         ("encode_ns", c_uint64),
         ("wait_ns", c_uint64),
         ("merge_ns", c_uint64),
+        ("waits", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 

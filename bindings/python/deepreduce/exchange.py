@@ -8,6 +8,7 @@ the bytes: deepreduce.mpi has one over MPI, Loopback one for many ranks in a thr
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import sys
 import threading
@@ -31,12 +32,11 @@ from ._abi_exchange import (
     dr_transport,
 )
 from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
-from ._tensors import OUT_STRIDE, TENSOR_STRIDE, Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs, shape_of
+from ._exchange_arrays import borrow, of_rows
+from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from ._transport import Callbacks, Transport, load_exchanges
-from .bound import _require_in_place
 from .errors import ArgumentError, Error
-from .plan import Plan, as_plan
-from .tensor import Sparse
+from .plan import Plan
 
 __all__ = ["Exchange", "ExchangeInfo", "Loopback", "Transport"]
 
@@ -55,6 +55,7 @@ class ExchangeInfo(NamedTuple):
     memory, sent_max that it took; that it sends at most
     calls, failures  exchanges that ended, and of those with an error
     sent, received, messages, kept, total_ns, encode_ns, wait_ns, merge_ns   of the last exchange
+    waits            of one under way: 1, it has to wait for messages; 0, the `budget` of `advance` was over
     """
 
     ranks: int
@@ -73,6 +74,7 @@ class ExchangeInfo(NamedTuple):
     encode_ns: int
     wait_ns: int
     merge_ns: int
+    waits: int
 
 
 class Exchange(Uncopied):
@@ -89,6 +91,8 @@ class Exchange(Uncopied):
     trace      remember when each step began and ended (`trace_json`)
     threads    of the encoder
     rows       the most rows of each Sparse, the same on all ranks; None: the rows that x has
+    budget     seconds after which `advance` returns with the step that it is in, for event loops; 0: it goes on as far as it
+               can. A step encodes or merges one range: parts= of the plan makes steps smaller
 
     All ranks make the same one, and the same calls. One call at a time, but for `info`: another thread's is ConcurrentUse.
     Raises ArgumentError, Unsupported, OutOfMemory.
@@ -118,6 +122,7 @@ class Exchange(Uncopied):
         trace: bool = False,
         threads: Optional[int] = None,
         rows: Optional[int] = None,
+        budget: float = 0.0,
     ) -> None:
         library = load_exchanges()
         self.lock = threading.Lock()
@@ -127,16 +132,19 @@ class Exchange(Uncopied):
         self._context = Context(thread_count(threads))
         self._destroy = library.dr_exchange_destroy
         self._plan, self._rows = plan, None if rows is None else unsigned(rows, "rows")
-        self._inputs, self._outs, self.out = _borrow(x, plan, out, self._rows)
+        self._inputs, self._outs, self.out = borrow(x, plan, out, self._rows)
         if not 0 < timeout <= 2**63 / 1e9:
             raise ArgumentError(f"timeout = {timeout} s is not above 0")
         options = new(dr_exchange_options)
         options.flags = (DR_EXCHANGE_SUM if sum else 0) | (DR_EXCHANGE_TRACE if trace else 0)
         options.timeout_ns = int(timeout * 1e9) or 1
         options.dense_below = unsigned(dense_below, "dense_below")
+        if not 0 <= budget <= 2**63 / 1e9:
+            raise ArgumentError(f"budget = {budget} s is below 0")
+        options.advance_ns = math.ceil(budget * 1e9)
         struct = transport if self._callbacks is None else self._callbacks.struct
         tensors, *others = self._arrays()
-        first = tensors if self._rows is None else _of_rows(tensors, self._rows)
+        first = tensors if self._rows is None else of_rows(tensors, self._rows)
         status = library.dr_exchange_create(
             self._context.handle, self._inputs.plan, struct, options, first, *others, ctypes.byref(self._handle)
         )
@@ -169,15 +177,16 @@ class Exchange(Uncopied):
     def rebind(self, x: Any, out: Any = None) -> None:
         """Other arrays of the same shapes; a Sparse may have fewer rows, or up to `rows`. Not while it is under way.
         Raises ArgumentError."""
-        inputs, outs, made = _borrow(x, self._plan, out, self._rows)
+        inputs, outs, made = borrow(x, self._plan, out, self._rows)
         arrays = inputs.tensors, TENSOR_STRIDE, outs, OUT_STRIDE, inputs.n
         with Turns([(self, "the exchange")]):
             self._check(load_exchanges().dr_exchange_rebind(self._handle, *arrays))
             self._inputs, self._outs, self.out = inputs, outs, made
 
     def start(self, step: Optional[int] = None, seed: int = 0) -> None:
-        """Begins an exchange of what x holds now; it stays as it is until the end. The step (None: the number of the call) and
-        the seed are those of all ranks."""
+        """Begins an exchange of what x holds now; it stays as it is until the end. On return the first frames are on their way.
+        What goes wrong then is what `advance` raises. The step (None: the number of the call) and the seed are those of all ranks.
+        """
         call = new(_abi.dr_call)
         call.step = self.info().calls if step is None else unsigned(step, "step")
         call.seed = unsigned(seed, "seed")
@@ -187,7 +196,7 @@ class Exchange(Uncopied):
             self._check(load_exchanges().dr_exchange_start(self._handle, call))
 
     def advance(self) -> bool:
-        """Goes on as far as it can without waiting. True: done, and `out` has the result.
+        """Goes on as far as it can without waiting, or for `budget` seconds. True: done, and `out` has the result.
 
         What it raises ends the exchange; `rank` of the error is to blame, if one is: PeerError (it is gone, as a transport
         says, or could not encode), MissingRank (late, or gone and no transport says so), CorruptFrame, ArgumentError (this rank's data, or ranks that are out of step).
@@ -244,58 +253,6 @@ class Exchange(Uncopied):
             room = ctypes.create_string_buffer(size.value)
             self._check(load_exchanges().dr_exchange_trace(self._handle, room, size.value, size))
         return room.raw[: size.value].decode()
-
-
-def _borrow(x: Any, plan: Union[str, Plan], out: Any, rows: Optional[int]) -> tuple[Inputs, Any, Any]:
-    """dr_tensors of x, dr_tensor_outs, and the arrays that those are. rows: the most of each Sparse."""
-    if isinstance(plan, (list, tuple)):
-        raise ArgumentError("an exchange has one plan for all tensors")
-    inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
-    if inputs.place is not None:
-        raise ArgumentError("x is on a GPU; an exchange is of arrays on the CPU")
-    _require_in_place(x)
-    if rows is not None:
-        _require_rows(inputs, rows)
-    shapes = [shape_of(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]
-    if out is None and not any(isinstance(each, Sparse) for each in (x if inputs.is_list else [x])):
-        out = arrays_like(x, _abi.DR_F32, None)
-    outs, made = dense_outputs(shapes, out, inputs.is_list, _abi.DR_F32, None)
-    inputs.alive += made  # and not the list, which is the caller's to change
-    if as_plan(plan).info.transforms:
-        _as_matrices(inputs.tensors, outs, shapes)
-    return inputs, outs, out if out is not None else made if inputs.is_list else made[0]
-
-
-def _as_matrices(tensors: Any, outs: Any, shapes: Sequence[Shape]) -> None:
-    """A transform sees the first dimension by all others."""
-    for tensor, out, each in zip(tensors, outs, shapes):
-        rows = each.shape[0] if len(each.shape) > 1 and each.shape[0] else 1
-        width = each.universe * each.width // rows
-        if len(each.shape) > 1 and 0 < width < 2**32:
-            tensor.universe = out.universe = rows
-            tensor.width = out.width = width
-
-
-def _require_rows(inputs: Inputs, rows: int) -> None:
-    """ArgumentError for a Sparse of more rows."""
-    if not any(each.index_dtype for each in inputs.tensors):
-        raise ArgumentError(f"rows = {rows} is for a Sparse, and x has none")
-    for i, each in enumerate(inputs.tensors):
-        if each.index_dtype and each.count > rows:
-            name = f"x[{i}]" if inputs.is_list else "x"
-            raise ArgumentError(f"{name} has {each.count} rows, rows = {rows} is the most", tensor=i)
-
-
-_NO_ROW = (ctypes.c_uint64 * 1)()  # where rows would be that nobody reads
-
-
-def _of_rows(tensors: Any, rows: int) -> Any:
-    """dr_tensors like these, but with so many rows of each Sparse: to make room for."""
-    most = type(tensors).from_buffer_copy(tensors)
-    for each in most:
-        if each.index_dtype:
-            each.count, each.indices, each.values = rows, ctypes.addressof(_NO_ROW), ctypes.addressof(_NO_ROW)
-    return most
 
 
 def _residual(which: str, tensor: int, flat: numpy.ndarray[Any, Any]) -> Sequence[Any]:

@@ -219,7 +219,7 @@ def _at(address: int, size: int) -> Any:
 class AllReduce(Uncopied):
     """The mean over all ranks of `comm` of x, which is read where it lies at each call; into `out`.
 
-    x, plan, out, sum, timeout, dense_below, trace, threads, rows  as for deepreduce.exchange.Exchange
+    x, plan, out, sum, timeout, dense_below, trace, threads, rows, budget  as for deepreduce.exchange.Exchange
     comm  of mpi4py; None: COMM_WORLD. It gets a communicator of its own
     control  "fit(target_ms=20)", say: chooses among plans by how long transfers take (docs/CONTROL.md). Then `plan` is a
           ladder, a list of plans from the densest to the smallest, None being dense. After a step the ranks tell one
@@ -250,6 +250,7 @@ class AllReduce(Uncopied):
         threads: Optional[int] = None,
         control: Optional[str] = None,
         rows: Optional[int] = None,
+        budget: float = 0.0,
     ) -> None:
         self.transport = MpiTransport(comm, timeout)
         self._sound = True  # the last exchange did not fail
@@ -267,7 +268,7 @@ class AllReduce(Uncopied):
         self._agree(failed, terms_of(control, plans))
         try:
             options: Dict[str, Any] = {"sum": sum, "timeout": timeout, "dense_below": dense_below}
-            options.update(trace=trace, threads=threads, rows=rows)
+            options.update(trace=trace, threads=threads, rows=rows, budget=budget)
             if control is None:
                 self._exchange: Union[None, Exchange, AdaptiveExchange] = Exchange(x, plan, self.transport, out, **options)  # type: ignore[arg-type]
             else:
@@ -329,7 +330,7 @@ class AllReduce(Uncopied):
         return self.wait()
 
     def start(self, step: Optional[int] = None, seed: int = 0) -> None:
-        """Begins; x stays as it is until the end. The step (None: the number of the call) and the seed are those of all ranks."""
+        """Begins, and sends the first frames; x stays as it is until the end. The step (None: the number of the call) and the seed are those of all ranks."""
         if self._telling is not None:
             raise ArgumentError("a step is under way: its ranks agree on the next plan; go on with test() or wait()")
         self.exchange.start(step, seed)
