@@ -75,8 +75,11 @@ dr_status check_idle(const dr_transform& t, dr_error& error) {
 }
 
 dr::lowrank_options options_of(const dr::plan& p, const dr_transform_options& given) {
-  dr::lowrank_options o{
-      .rank = p.transform.rank, .keeps = p.keeps_feedback(), .seed = given.seed, .dense_below = given.dense_below};
+  dr::lowrank_options o{.rank = p.transform.rank,
+                        .keeps = p.keeps_feedback(),
+                        .seed = given.seed,
+                        .dense_below = given.dense_below,
+                        .marks = (given.flags & DR_TRANSFORM_MARKS) != 0};
   if (!o.keeps) return o;
   o.beta = static_cast<float>(p.feedback.value(0));
   o.gamma = static_cast<float>(p.feedback.value(1));
@@ -95,11 +98,13 @@ dr_status dr_transform_create(dr_context* context, const dr_plan* plan, const dr
       return fail(c.error, DR_E_ARGUMENT, "plan: `%s` has no transform=", plan->bound->text.c_str());
     dr_transform_options given;
     if (const dr_status s = read_struct(options, "options", given, c.error)) return s;
-    if (given.flags || given.reserved)
+    if (given.flags & ~uint32_t{DR_TRANSFORM_MARKS} || given.reserved)
       return fail(c.error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x, or reserved is not 0", given.flags);
     auto t = std::make_unique<dr_transform>(c);
     t->method = plan->bound;
     if (const dr_status s = read_array(tensors, stride, n, "tensors", t->tensors, c.error)) return s;
+    if (given.flags && !n)
+      return fail(c.error, DR_E_ARGUMENT, "options: flag MARKS is of the last tensor; there is none");
     std::vector<dr::lowrank_shape> shapes;
     for (size_t i = 0; i < n; ++i) {
       if (const dr_status s = check_shape(t->tensors[i], i, c.error)) return s;

@@ -212,9 +212,14 @@ typedef struct dr_transform_options {
   size_t struct_size;
   uint64_t seed;        /* of the first Q; the same on every rank */
   uint64_t dense_below; /* tensors of fewer elements are sent as they are; 0: none but for the above */
-  uint32_t flags;       /* 0 */
+  uint32_t flags;       /* of dr_transform_flags */
   uint32_t reserved;
 } dr_transform_options;
+enum dr_transform_flags {
+  /* The last tensor is the caller's own, an element for each rank, say: it is sent as it is, has no residual, and is no
+   * part of a state, which so fits any number of ranks. */
+  DR_TRANSFORM_MARKS = 1u << 0
+};
 
 /* The matrix of a tensor is universe rows of width values, so a tensor of shape [n, a, b] is n rows of width a b. Dense
  * f32 tensors in CPU memory; their values are not read here. options: NULL for the defaults. All memory is allocated
@@ -246,7 +251,8 @@ DR_API dr_status dr_transform_cancel(dr_transform *transform, uint32_t flags);
  * way). */
 DR_API dr_status dr_transform_residual(dr_transform *transform, size_t tensor, float **residual, uint64_t *elements);
 /* Writes, or reads, the state between rounds: residuals of this rank, and Q. `size` is state_size of
- * dr_transform_describe. The bytes may be loaded on any machine, by a transform of the same shapes and rank. ARGUMENT (a
+ * dr_transform_describe. The bytes may be loaded on any machine, by a transform of the same shapes and rank; one with
+ * MARKS takes states that have marks, too, of any number of ranks if they have residuals. ARGUMENT (a
  * round is under way, another size, other shapes, a value that is not finite): nothing has changed. */
 DR_API dr_status dr_transform_save(dr_transform *transform, void *state, size_t size);
 DR_API dr_status dr_transform_load(dr_transform *transform, const void *state, size_t size);

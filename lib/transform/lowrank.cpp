@@ -48,7 +48,9 @@ dr_status lowrank::create(const lowrank_options& how, std::span<const lowrank_sh
     elements_ += elements;
     const uint64_t longer = std::max(s.rows, s.columns), shorter = std::min(s.rows, s.columns);
     // (With the rank below both, its products are below the number of elements.)
-    item.dense = elements < how.dense_below || shorter <= how.rank || how.rank * (longer + shorter) >= elements;
+    const bool is_marks = how.marks && items_.size() + 1 == shapes.size();
+    item.dense =
+        is_marks || elements < how.dense_below || shorter <= how.rank || how.rank * (longer + shorter) >= elements;
     first_size_ += item.dense ? elements : s.rows * how.rank;
     second_size_ += item.dense ? 0 : s.columns * how.rank;
     if (!item.dense) room_ = std::max(room_, orthonormal_room(longer, how.rank));
@@ -270,7 +272,7 @@ dr_status lowrank::finish(float mean, float scale, pool& workers, dr_error& erro
 
 void lowrank::cancel(bool keep) {
   if (keep && phase_ && how_.keeps)
-    for (size_t i = 0; i < items_.size(); ++i) take(i, residual_ + items_[i].first);
+    for (size_t i = 0; i < saved_items(); ++i) take(i, residual_ + items_[i].first);
   phase_ = 0;
 }
 
@@ -286,32 +288,42 @@ struct state_head {
 
 }  // namespace
 
-uint64_t lowrank::fingerprint() const {
-  uint64_t sum = combine(combine(how_.rank, how_.keeps), items_.size());
-  for (const lowrank_item& i : items_) sum = combine(combine(combine(sum, i.rows), i.columns), i.dense);
+// marks: elements of a last tensor that a state has beside the saved items; 0: it has none.
+uint64_t lowrank::fingerprint(uint64_t marks) const {
+  uint64_t sum = combine(combine(how_.rank, how_.keeps), saved_items() + (marks != 0));
+  const auto add = [&](uint64_t rows, uint64_t columns, bool dense) {
+    sum = combine(combine(combine(sum, rows), columns), dense);
+  };
+  for (size_t i = 0; i < saved_items(); ++i) add(items_[i].rows, items_[i].columns, items_[i].dense);
+  if (marks) add(marks, 1, true);
   return sum;
 }
 
 uint64_t lowrank::state_size() const {
-  return sizeof(state_head) + sizeof(float) * ((how_.keeps ? elements_ : 0) + second_size_);
+  return sizeof(state_head) + sizeof(float) * ((how_.keeps ? saved_elements() : 0) + second_size_);
 }
 
 void lowrank::save(std::byte* state) const {
-  const state_head head{state_magic, fingerprint(), rounds_, 0};
+  const state_head head{state_magic, fingerprint(0), rounds_, 0};
   std::memcpy(state, &head, sizeof head);
   state += sizeof head;
-  const uint64_t kept = sizeof(float) * (how_.keeps ? elements_ : 0);
+  const uint64_t kept = sizeof(float) * (how_.keeps ? saved_elements() : 0);
   if (kept) std::memcpy(state, residual_, kept);
   if (second_size_) std::memcpy(state + kept, q_, sizeof(float) * second_size_);
 }
 
 dr_status lowrank::load(const std::byte* state, uint64_t size, dr_error& error) {
   state_head head;
-  if (size != state_size())
+  // Of a state with marks in it their number follows from its size; without residuals it is this transform's.
+  const uint64_t own = state_size(), more = how_.marks && how_.keeps && size > own ? size - own : 0;
+  uint64_t marks = more / sizeof(float);
+  if (how_.marks && !how_.keeps) marks = items_.back().elements();
+  if (size < sizeof head || size - more != own || more % sizeof(float))
     return fail(error, DR_E_ARGUMENT, "state: %" PRIu64 " bytes, %" PRIu64 " expected", size, state_size());
   std::memcpy(&head, state, sizeof head);
   if (head.magic != state_magic || head.reserved) return fail(error, DR_E_ARGUMENT, "state: not one of a transform");
-  if (head.fingerprint != fingerprint())
+  const bool without = !more && head.fingerprint == fingerprint(0);
+  if (!without && !(marks && head.fingerprint == fingerprint(marks)))
     return fail(error, DR_E_ARGUMENT, "state: of other shapes, another rank of the factors or another feedback");
   state += sizeof head;
   const uint64_t values = (size - sizeof head) / sizeof(float);
@@ -323,9 +335,9 @@ dr_status lowrank::load(const std::byte* state, uint64_t size, dr_error& error) 
     error.where = i;
     return DR_E_ARGUMENT;
   }
-  const uint64_t kept = sizeof(float) * (how_.keeps ? elements_ : 0);
+  const uint64_t kept = sizeof(float) * (how_.keeps ? saved_elements() : 0);
   if (kept) std::memcpy(residual_, state, kept);
-  if (second_size_) std::memcpy(q_, state + kept, sizeof(float) * second_size_);
+  if (second_size_) std::memcpy(q_, state + kept + more, sizeof(float) * second_size_);
   rounds_ = head.rounds;
   phase_ = 0;
   return DR_OK;

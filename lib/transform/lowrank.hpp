@@ -24,6 +24,7 @@ struct lowrank_options {
   float beta = 1, gamma = 1;
   uint64_t seed = 0;         // of the first Q, the same on every rank
   uint64_t dense_below = 0;  // tensors of fewer elements travel dense
+  bool marks = false;        // the last tensor travels dense, keeps no residual and is no part of a state
 };
 
 // A tensor as a matrix of `rows` by `columns`. It is dense, and in the first factor as it is, if two factors would have
@@ -77,8 +78,9 @@ class lowrank {
   uint64_t second_size() const { return second_size_; }
   uint64_t rounds() const { return rounds_; }
 
-  // State: residuals, Q, and what they belong to. ARGUMENT: not of these shapes and this rank, or a value that is not
-  // finite; then nothing has changed.
+  // State: residuals, Q, and what they belong to, but for the marks: as of a transform without them. One that has them as
+  // an ordinary last tensor, of any number of elements, is taken, too. ARGUMENT: not of these shapes and this rank, or a
+  // value that is not finite; then nothing has changed.
   uint64_t state_size() const;
   void save(std::byte* state) const;
   dr_status load(const std::byte* state, uint64_t size, dr_error& error);
@@ -92,7 +94,10 @@ class lowrank {
   static void run(pool& workers, size_t n, F&& f);
   uint64_t lay_out(arena& memory);
   void list_tasks(uint32_t workers);
-  uint64_t fingerprint() const;
+  // Tensors and elements of a state.
+  size_t saved_items() const { return items_.size() - how_.marks; }
+  uint64_t saved_elements() const { return elements_ - (how_.marks ? items_.back().elements() : 0); }
+  uint64_t fingerprint(uint64_t marks) const;
   lowrank_matrix matrix(size_t item) const;
   void take(size_t item, float* to) const;
   float value(size_t item, uint64_t element) const;

@@ -166,7 +166,7 @@ TEST_CASE("a transform is not made of what it does not take") {
   CHECK(create(c, plan2.c_str(), {huge}) == DR_E_MEMORY);
   dr_transform_options options{};
   options.struct_size = sizeof options;
-  options.flags = 1;
+  options.flags = 2;
   CHECK(create(c, plan2.c_str(), {good}, &options) == DR_E_UNSUPPORTED);
 }
 

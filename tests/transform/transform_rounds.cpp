@@ -229,3 +229,55 @@ TEST_CASE("a state that is saved and loaded goes on with the same bits; reset is
   REQUIRE(dr_transform_reset(a.handle) == DR_OK);
   CHECK(a.state() == fresh.state());
 }
+
+TEST_CASE("a state of a transform with marks is of any number of ranks, as are older ones that have the marks in it") {
+  const auto shapes_of = [](uint64_t marks) { return shapes{{30, 40}, {6, 1}, {marks, 1}}; };
+  const auto marked = [&](uint64_t n) {
+    return std::make_unique<rank>(plan4, shapes_of(n), 1, 0, 0, DR_TRANSFORM_MARKS);
+  };
+  const auto round = [](rank& r, uint64_t step) {
+    r.draw(step);
+    r.in.back().assign(r.in.back().size(), 0.0f);
+    REQUIRE(r.begin() == DR_OK);
+    REQUIRE(dr_transform_next(r.handle, 1) == DR_PENDING);
+    REQUIRE(dr_transform_next(r.handle, 1) == DR_OK);
+  };
+  rank old(plan4, shapes_of(4));  // its last tensor is one as others
+  const auto four = marked(4), two = marked(2), three = marked(3);
+  for (const uint64_t step : {1, 2}) round(old, step), round(*four, step);
+  CHECK(client::same_bits(old.out[0], four->out[0]));
+  const client::bytes state = four->state(), older = old.state();
+  CHECK(older.size() == state.size() + 4 * sizeof(float));
+  REQUIRE(dr_transform_load(two->handle, state.data(), state.size()) == DR_OK);
+  REQUIRE(dr_transform_load(three->handle, older.data(), older.size()) == DR_OK);
+  CHECK(two->state() == state);
+  CHECK(three->state() == state);
+  CHECK(two->info().rounds == 2);
+  for (rank* r : {four.get(), two.get(), three.get()}) round(*r, 3);
+  CHECK(client::same_bits(two->out[0], four->out[0]));
+  CHECK(client::same_bits(three->out[0], four->out[0]));
+  // Without residuals nothing of the marks is in a state but their number.
+  const std::string bare = "transform=lowrank(rank=4)";
+  rank from(bare, shapes_of(4)), to(bare, shapes_of(4), 1, 0, 0, DR_TRANSFORM_MARKS),
+      other(bare, shapes_of(3), 1, 0, 0, DR_TRANSFORM_MARKS);
+  const client::bytes saved = from.state(), fitting = to.state();
+  CHECK(dr_transform_load(to.handle, saved.data(), saved.size()) == DR_OK);
+  CHECK(dr_transform_load(other.handle, saved.data(), saved.size()) == DR_E_ARGUMENT);
+  CHECK(dr_transform_load(other.handle, fitting.data(), fitting.size()) == DR_OK);
+}
+
+TEST_CASE("marks keep no residual, and a state of other shapes is not taken for one with marks") {
+  const shapes of = {{30, 40}, {6, 1}, {3, 1}};
+  rank r(plan4, of, 1, 0, 0, DR_TRANSFORM_MARKS), longer(plan4, shapes{{30, 40}, {9, 1}});
+  r.draw(1);
+  REQUIRE(r.begin() == DR_OK);
+  REQUIRE(dr_transform_cancel(r.handle, DR_TRANSFORM_KEEP) == DR_OK);
+  CHECK(r.residual(1) == r.in[1]);
+  CHECK(r.residual(2) == floats(3, 0.0f));
+  const client::bytes before = r.state(), state = longer.state();
+  CHECK(state.size() > before.size());
+  CHECK(dr_transform_load(r.handle, state.data(), state.size()) == DR_E_ARGUMENT);
+  CHECK(dr_transform_load(r.handle, before.data(), before.size() - 4) == DR_E_ARGUMENT);
+  CHECK(dr_transform_load(r.handle, before.data(), 8) == DR_E_ARGUMENT);
+  CHECK(r.state() == before);
+}

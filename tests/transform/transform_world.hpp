@@ -32,7 +32,8 @@ struct rank {
   std::vector<dr_tensor> tensors;
   std::vector<dr_tensor_out> outs;
 
-  rank(const std::string& plan, const shapes& of, uint32_t threads = 1, uint64_t seed = 0, uint64_t dense_below = 0)
+  rank(const std::string& plan, const shapes& of, uint32_t threads = 1, uint64_t seed = 0, uint64_t dense_below = 0,
+       uint32_t flags = 0)
       : context(threads) {
     for (const shape& s : of) {
       in.emplace_back(s.rows * s.columns);
@@ -48,6 +49,7 @@ struct rank {
     options.struct_size = sizeof options;
     options.seed = seed;
     options.dense_below = dense_below;
+    options.flags = flags;
     const client::plan p(plan);
     const dr_status s = dr_transform_create(context.handle, p.handle, &options, tensors.data(), sizeof(dr_tensor),
                                             tensors.size(), &handle);

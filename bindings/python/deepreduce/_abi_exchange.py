@@ -108,6 +108,7 @@ class dr_transform(Structure):
 
 
 DR_TRANSFORM_KEEP = 1 << 0
+DR_TRANSFORM_MARKS = 1 << 0
 
 
 class dr_transform_options(Structure):

@@ -15,7 +15,7 @@ from typing import Any, Callable, List, NamedTuple, Optional, Sequence, Tuple, U
 import numpy
 
 from . import _abi, _memory
-from ._abi_exchange import DR_TRANSFORM_KEEP, dr_transform, dr_transform_info, dr_transform_options
+from ._abi_exchange import DR_TRANSFORM_KEEP, DR_TRANSFORM_MARKS, dr_transform, dr_transform_info, dr_transform_options
 from ._call import Context, Turns, Uncopied, check, fail, new, thread_count, unsigned
 from ._tensors import OUT_STRIDE, TENSOR_STRIDE
 from ._transport import load_exchanges
@@ -56,6 +56,8 @@ class Transform(Uncopied):
     plan         transform=lowrank(rank=r), with feedback=residual or without
     seed         of the first factors; the same on every rank
     dense_below  tensors of fewer elements are sent as they are
+    marks        the last tensor is the caller's own, an element for each rank, say: sent as it is, without a residual, and
+                 no part of `state`, which then fits any number of ranks
     threads      of the computation
 
     All ranks make the same one, and the same calls. If the all-reduce gives every rank the same bits, so does the
@@ -85,6 +87,7 @@ class Transform(Uncopied):
         *,
         seed: int = 0,
         dense_below: int = 0,
+        marks: bool = False,
         threads: Optional[int] = None,
     ) -> None:
         library = load_exchanges()
@@ -92,6 +95,7 @@ class Transform(Uncopied):
         self._handle = ctypes.POINTER(dr_transform)()
         self._context, self._plan = Context(thread_count(threads)), as_plan(plan)
         self._destroy = library.dr_transform_destroy
+        self.keeps: bool = self._plan.info.feedback  # residuals
         self.shapes: List[Tuple[int, ...]] = [tuple(shape) for shape in shapes]
         n = len(self.shapes)
         self._tensors, self._outs = (_abi.dr_tensor * n)(), (_abi.dr_tensor_out * n)()
@@ -102,6 +106,7 @@ class Transform(Uncopied):
         self._borrowed: Any = None  # alive while a round is under way
         options = new(dr_transform_options)
         options.seed, options.dense_below = unsigned(seed, "seed"), unsigned(dense_below, "dense_below")
+        options.flags = DR_TRANSFORM_MARKS if marks else 0
         self._check(
             library.dr_transform_create(
                 self._context.handle, self._plan.handle, options, self._tensors, TENSOR_STRIDE, n, self._handle
@@ -226,8 +231,8 @@ class Transform(Uncopied):
         return state
 
     def load_state(self, state: Any) -> None:
-        """Takes what `state` gave, of the same shapes and rank; then it goes on with the same bits. ArgumentError, and
-        nothing has changed."""
+        """Takes what `state` gave, of the same shapes and rank; then it goes on with the same bits. With marks it takes a
+        state that has them, too, as one without this option gave it. ArgumentError, and nothing has changed."""
         state = numpy.ascontiguousarray(state, numpy.uint8).reshape(-1)
         with Turns([(self, "the transform")]):
             self._check(load_exchanges().dr_transform_load(self._handle, state.ctypes.data, state.size))
