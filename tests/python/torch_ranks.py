@@ -114,6 +114,11 @@ def raises(kind, *words):
     raise AssertionError(f"no {kind.__name__} was raised")
 
 
+def part_of(state):
+    """What a state_dict has of this rank."""
+    return state[f"rank{dist.get_rank()}"]
+
+
 def gradients(step, rank, sizes=(3000, 40, 500)):
     rng = np.random.default_rng([step, rank])
     return [torch.from_numpy(rng.laplace(size=size).astype(np.float32)) for size in sizes]
@@ -132,6 +137,7 @@ def residual_sum(reduce):
 def load_checks():
     """The order of a suite's checks is that of the files, and in them; those after which a rank is gone come last."""
     import torch_checks_auto  # noqa: F401
+    import torch_checks_checkpoint  # noqa: F401
     import torch_checks_control  # noqa: F401
     import torch_checks_ddp  # noqa: F401
     import torch_checks_loops  # noqa: F401

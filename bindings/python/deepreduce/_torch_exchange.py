@@ -300,8 +300,36 @@ class Exchange(Saved):
             }
         }
 
-    def _set_residuals(self, loaded: Mapping[str, Any]) -> None:
-        for name, residual in loaded["residuals"].items():
+    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+        for part in (loaded, *more):
+            self._check_residuals(part["residuals"])
+        load_states(self._units, loaded, more)
+        if self._ladder:
+            trace = loaded.get("control")
+            self._ladder.restart(False, None if trace is None else self._ladder.replayed(trace))
+            self._enter()
+        for name, state in self._states.items():
+            saved = loaded["residuals"].get(name)
+            state.memory[:] = 0 if saved is None else saved["state"].cpu().numpy()
+            for part in more:
+                if name in part["residuals"]:
+                    self._add_residual(name, State.from_bytes(part["residuals"][name]["state"].cpu().numpy()))
+        if scale != 1:
+            self._scale(scale)
+
+    def _add_residual(self, name: str, other: State) -> None:
+        unit, position = self._where[name]
+        item, state = unit.items[position], self._states[name]
+        if not item.plan.info.residual or not other.memory.any():  # (a fresh one has none)
+            return
+        if state.memory.any():
+            state.residual[:] += other.residual
+        else:
+            like = torch.empty(item.elements, dtype=item.dtype)
+            state.memory[:] = State.from_residual(item.plan, like, other.residual).memory
+
+    def _check_residuals(self, residuals: Mapping[str, Any]) -> None:
+        for name, residual in residuals.items():
             elements, here = residual["elements"], self._elements(name)
             if here != elements:
                 told = "no such tensor is here" if here is None else f"it has {here} elements here"
@@ -317,16 +345,6 @@ class Exchange(Saved):
                     saved.check(item.plan, torch.empty(item.elements, dtype=item.dtype))
                 except ArgumentError as error:
                     raise ArgumentError(f"{name}: {error}") from None
-        load_states(self._units, loaded)
-        if self._ladder:
-            trace = loaded.get("control")
-            self._ladder.restart(False, None if trace is None else self._ladder.replayed(trace))
-            self._enter()
-        for name, state in self._states.items():
-            residual = loaded["residuals"].get(name)
-            state.memory[:] = 0 if residual is None else residual["state"].cpu().numpy()
-        if "scale" in loaded:
-            self._scale(loaded["scale"])
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
 import torch
@@ -196,7 +196,8 @@ class ReduceScatter(Saved):
         """By shard."""
         return {"states": [None if each is None else torch.from_numpy(each.memory.copy()) for each in self._states]}
 
-    def _set_residuals(self, loaded: Mapping[str, Any]) -> None:
+    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+        # (Of another number of ranks the shards have other sizes: they are refused.)
         states = loaded["states"] or [None] * len(self._states)
         sizes = [None if each is None else each.numel() for each in states]
         wanted = [None if each is None else each.size for each in self._states]

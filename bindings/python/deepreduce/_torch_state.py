@@ -2,19 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, Mapping, Optional
+import logging
+import re
+from typing import Any, Dict, Mapping, Optional, Sequence
 
 from ._torch_call import Engine
 from .errors import ArgumentError
 
-_VERSION = 1  # of state_dict
+# Of state_dict: {"version", "step", "ranks", "rank3": the part of rank 3}. Keys by rank, so that the ranks' states go
+# together into one checkpoint of torch.distributed.checkpoint. A part for "any" rank has no residuals. Version 1 was of
+# one rank, its part beside the other keys.
+_VERSION = 2
+_PART = re.compile(r"rank(\d+)|any")
+_log = logging.getLogger("deepreduce.torch")
 
 
 def state_for_new_rank(state: Mapping[str, Any]) -> Dict[str, Any]:
     """What a rank without a state loads where a training goes on with more ranks, of the state of any DDPHook or AllReduce
     that was saved at the same step: step, PowerSGD's factors, decisions of `control`. Its residuals begin at zero.
     """
-    return {**state, "rank": None, "residuals": {}, "scale": 0.0}  # (of factors, whose residuals are beside them)
+    now = _as_now(state)
+    parts = [part for key, part in now.items() if _PART.fullmatch(key)]
+    # (Of factors the residuals are beside them.)
+    new = {"any": {**parts[0], "residuals": {}, "scale": 0.0}} if parts else {}
+    new.get("any", {}).pop("holds", None)
+    return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"], **new}
+
+
+def _as_now(state: Mapping[str, Any]) -> Dict[str, Any]:
+    """The state in this version; how many ranks one of version 1 was saved by is not known: 0."""
+    if state.get("version") != 1:
+        return dict(state)
+    part = {key: value for key, value in state.items() if key not in ("version", "step", "rank")}
+    rank = state.get("rank")
+    step = {"step": state["step"]} if "step" in state else {}
+    return {"version": _VERSION, **step, "ranks": 0, "any" if rank is None else f"rank{rank}": part}
+
+
+def _holds(part: Mapping[str, Any]) -> str:
+    """What a part has, in words: a checkpoint may give less than was saved."""
+    return ", ".join(f"{key} {len(part[key])}" for key in sorted(part) if hasattr(part[key], "__len__") and key != "holds")
 
 
 class Saved:
@@ -28,54 +55,86 @@ class Saved:
     def _residuals(self) -> Dict[str, Any]:
         raise NotImplementedError
 
-    def _set_residuals(self, loaded: Mapping[str, Any]) -> None:
-        """All of them, or an ArgumentError and none."""
+    def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
+        """Those of this rank's part, plus those of ranks that are gone, all times `scale`; or an ArgumentError and none."""
         raise NotImplementedError
 
     def _require_idle(self) -> None:
         """ArgumentError while a step is under way."""
 
     def state_dict(self) -> Dict[str, Any]:
-        """Step and residuals of this rank: numbers, and tensors of bytes, which torch.save takes. Each rank saves its
-        own. A training that goes on from it is the same, bit for bit, as one that was not interrupted. With control it
-        goes on at the same rung, with all that the ranks knew; what they measure then is the machine's.
+        """Step and residuals of this rank: numbers, and tensors of bytes, which torch.save takes: copies. Each rank saves
+        its own, to a file of its own or to one checkpoint of torch.distributed.checkpoint. A training that goes on from it
+        is the same, bit for bit, as one that was not interrupted. With control it goes on at the same rung, with all that
+        the ranks knew; what they measure then is the machine's.
         """
         self._require_idle()
         if self._loaded is not None:
             return dict(self._loaded)
-        rank = None if self._engine is None else self._engine.rank
-        return {"version": _VERSION, "step": self._number, "rank": rank, **self._residuals()}
+        state: Dict[str, Any] = {"version": _VERSION, "step": self._number, "ranks": 0}
+        if self._engine is not None:
+            part = self._residuals()
+            state.update({"ranks": self._engine.size, f"rank{self._engine.rank}": {**part, "holds": _holds(part)}})
+        return state
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes what `state_dict` gave on this rank; before the tensors are known it waits for them.
+
+        With another number of ranks residuals are multiplied by ranks now / ranks then, so that they add as much to the
+        mean as they would have. Those of ranks that are gone are lost, with a warning of the logger "deepreduce.torch",
+        unless the state has them, too: rank r of m takes those of ranks r + m, r + 2 m, … of a state {**first, **second}.
 
         Raises ArgumentError, now or then, for what is no such state, for another rank's, and for residuals of tensors that
         are not here or have another size. Nothing has changed then.
         """
         self._require_idle()
-        if state.get("version") != _VERSION:
+        if state.get("version") not in (1, _VERSION):
             raise ArgumentError(f"version {state.get('version')} of the state is not known here, {_VERSION} is")
-        missing = [name for name in ("step", "rank", self._kept_as) if name not in state]
-        if missing:
-            kind, names = type(self).__name__, ", ".join(map(str, state))
-            raise ArgumentError(f"the state has no {' and no '.join(missing)}, but {names}: it is no state of {kind}")
+        given, kind = state, type(self).__name__
+        state = _as_now(state)
+        parts = {key: part for key, part in state.items() if _PART.fullmatch(key)}
+        if "step" not in state or "ranks" not in state or any(self._kept_as not in part for part in parts.values()):
+            names = ", ".join([*given, *(f"{key}.{name}" for key, part in parts.items() if key in given for name in part)])
+            raise ArgumentError(f"the state has no step, ranks or {self._kept_as}, but {names}: it is no state of {kind}")
+        if not parts and state["ranks"]:
+            raise ArgumentError(
+                f"the state of {state['ranks']} ranks has no rank's part: torch.distributed.checkpoint fills only what is"
+                f" known here, and this {kind} does not know its tensors yet; deepreduce.torch.load_checkpoint loads all"
+            )
+        for key, part in parts.items():
+            if "holds" in part and part["holds"] != _holds({**part}):
+                raise ArgumentError(
+                    f"{key} of the state holds `{_holds(part)}`, and `{part['holds']}` was saved: other tensors or another"
+                    f" plan are here, or a choice was made since; deepreduce.torch.load_checkpoint loads all"
+                )
         if self._engine is None:
             self._loaded, self._number = state, int(state["step"])
         else:
-            self._accept(state, self._engine.rank)
+            self._accept(state, self._engine)
 
     def _take_loaded(self) -> None:
         """Once the engine and the tensors are there."""
         assert self._engine is not None
         try:
             if self._loaded is not None:
-                self._accept(self._loaded, self._engine.rank)
+                self._accept(self._loaded, self._engine)
         except ArgumentError:
             self._engine = None
             raise
 
-    def _accept(self, loaded: Mapping[str, Any], rank: int) -> None:
-        if loaded["rank"] not in (None, rank):
-            raise ArgumentError(f"the state is of rank {loaded['rank']}, this is rank {rank}: each has its own")
-        self._set_residuals(loaded)
+    def _accept(self, loaded: Mapping[str, Any], engine: Engine) -> None:
+        """A residual e of n ranks adds e / n to a later mean; so that it adds as much to one of m, it becomes m / n e."""
+        rank, size, ranks = engine.rank, engine.size, int(loaded["ranks"]) or engine.size
+        there = sorted(int(key[4:]) for key in loaded if _PART.fullmatch(key) and key != "any")
+        own: Any = loaded.get(f"rank{rank}", loaded.get("any"))
+        if own is None and there:
+            raise ArgumentError(f"the state is of rank {there[0]}, this is rank {rank}: each has its own")
+        gone = range(rank + size, ranks, size)
+        lost = [each for each in gone if each not in there]
+        if lost and own is not None:
+            _log.warning("residuals of rank %s of %d are lost: the state has none", ", ".join(map(str, lost)), ranks)
+        if own is None:  # saved before the first step
+            own = {self._kept_as: {}}
+        scale = loaded.get("scale", 1.0) * own.get("scale", 1.0) * size / ranks
+        self._set_residuals(own, [loaded[f"rank{each}"] for each in gone if each not in lost], scale)
         self._loaded, self._number = None, int(loaded["step"])

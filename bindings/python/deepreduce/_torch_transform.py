@@ -33,7 +33,7 @@ class TransformUnit:
         shapes = [item.matrix for item in self.items]
         self._marks = torch.zeros(engine.size)
         try:
-            self.transform = Transform([*shapes, (engine.size,)], items[0].plan, seed=seed, dense_below=dense_below)
+            self.transform = Transform([*shapes, (engine.size,)], items[0].plan, seed=seed, dense_below=dense_below, marks=True)
         except Error as error:
             raise self._named(error) from None
         told = "\n".join(f"{each.name} {each.matrix} {each.plan}" for each in self.items)
@@ -158,18 +158,31 @@ def states_of(units: Sequence[Any]) -> Dict[str, Any]:
     return {"transforms": found} if found else {}
 
 
-def load_states(units: Sequence[Any], loaded: Mapping[str, Any]) -> None:
-    """Takes what `states_of` gave. ArgumentError, and nothing has changed."""
-    states: Mapping[str, Any] = loaded.get("transforms", {})
+def load_states(units: Sequence[Any], loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]]) -> None:
+    """Takes what `states_of` gave, and adds the residuals of what it gave on other ranks. ArgumentError, and nothing has
+    changed."""
     here = {each.key: each.transform for each in units if isinstance(each, TransformUnit)}
-    if set(states) != set(here):
-        names = ", ".join(sorted(set(states) ^ set(here)))
-        raise ArgumentError(f"the factors of {names}: the state has other tensors than there are here")
+    for part in (loaded, *more):
+        if set(part.get("transforms", {})) != set(here):
+            names = ", ".join(sorted(set(part.get("transforms", {})) ^ set(here)))
+            raise ArgumentError(f"the factors of {names}: the state has other tensors than there are here")
     before = {key: transform.state() for key, transform in here.items()}
     try:
-        for key, state in states.items():
-            here[key].load_state(state.cpu().numpy())
+        for key, transform in here.items():
+            _load_sum(transform, [part["transforms"][key].cpu().numpy() for part in (*more, loaded)])
     except ArgumentError as error:
-        for key, state in before.items():
-            here[key].load_state(state)
-        raise ArgumentError(f"the factors of {key}: {error}; a state is of one number of ranks") from None
+        for key_here, state in before.items():
+            here[key_here].load_state(state)
+        raise ArgumentError(f"the factors of {key}: {error}") from None
+
+
+def _load_sum(transform: Transform, states: Sequence[Any]) -> None:
+    """The last of the states, with the residuals of all."""
+    total: List[Any] = []
+    for state in states:
+        transform.load_state(state)
+        if len(states) > 1 and transform.keeps:
+            found = [transform.residual(i) for i in range(len(transform.shapes) - 1)]  # (of the marks there is none)
+            total = [a + b for a, b in zip(total, found)] if total else found
+    for i, residual in enumerate(total):
+        transform.set_residual(residual, i)

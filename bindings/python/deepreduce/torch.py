@@ -6,6 +6,7 @@
 DDPHook        gradients of DistributedDataParallel
 ReduceScatter  gradients of FSDP2 (fully_shard)
 AllReduce      tensors of a loop without either; all_reduce does it once
+load_checkpoint  residuals from a checkpoint of torch.distributed.checkpoint, by any number of ranks
 state_for_new_rank  what a rank without a state loads, where a training goes on with more ranks
 record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; Recording says more
 MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
@@ -30,6 +31,7 @@ import torch.distributed as dist
 
 from ._torch_arrays import named_parameters_of
 from ._torch_auto import STEPS, Auto, Choice
+from ._torch_checkpoint import load_checkpoint
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange
 from ._torch_record import ModelRecorder, Recording, record
@@ -53,6 +55,7 @@ __all__ = [
     "Stats",
     "Step",
     "all_reduce",
+    "load_checkpoint",
     "record",
     "state_for_new_rank",
 ]
@@ -223,8 +226,9 @@ class DDPHook(Exchange):
         return {**super()._residuals(), **chosen}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        if self._auto is not None and "auto" in state:
-            self._adopt(Choice(**state["auto"]))
+        chosen = next((part["auto"] for part in (state, *state.values()) if isinstance(part, Mapping) and "auto" in part), None)
+        if self._auto is not None and chosen:
+            self._adopt(Choice(**chosen))
         super().load_state_dict(state)
 
     def _watch(self, on_cpu: bool) -> None:

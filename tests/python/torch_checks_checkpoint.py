@@ -1,0 +1,225 @@
+"""What a checkpoint of torch.distributed.checkpoint holds, what another number of ranks takes from it, and states of old."""
+
+import contextlib
+import logging
+import pathlib
+import sys
+import warnings
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch_ranks import check, gradients, make_model, parameters_of, part_of, raises, same, steps_of, wrapped
+
+import deepreduce
+from deepreduce.torch import AllReduce, DDPHook, ReduceScatter, load_checkpoint
+
+EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
+LOWRANK = "transform=lowrank(rank=2) feedback=residual"
+DGC = "sparsify=topr(ratio=0.05) feedback=dgc index=golomb value=raw"
+FILES = pathlib.Path(__file__).parent / "torch_states"
+
+
+def folder(name):
+    """The same on all ranks, and removed with the suite's."""
+    return str(pathlib.Path(sys.argv[4]).parent / name)
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def matrices(step, rank):
+    return [each.view(-1, 10) for each in gradients(step, rank)]
+
+
+def residuals_of(exchange):
+    """[d] what this rank keeps, f64."""
+    found = [
+        torch.from_numpy(state.residual.copy()) if state.memory.any() else torch.zeros(exchange._elements(name))
+        for name, state in exchange._states.items()
+    ]
+    for unit in exchange._units:
+        if hasattr(unit, "transform"):
+            found += [torch.from_numpy(unit.transform.residual(i)).reshape(-1) for i in range(len(unit.items))]
+    return torch.cat(found).double()
+
+
+def summed(x, group=None):
+    x = x.clone()
+    dist.all_reduce(x, group=group)
+    return x
+
+
+def new_groups(size):
+    """That of the first ranks, and whether this rank is in it."""
+    return dist.new_group(list(range(size))), dist.get_rank() < size
+
+
+@contextlib.contextmanager
+def logged():
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    logger = logging.getLogger("deepreduce.torch")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
+
+
+@check("two")
+def one_checkpoint_of_all_ranks_has_the_residuals_of_each_and_goes_on_with_the_same_bits():
+    for number, plan in enumerate((EXACT_TOP, LOWRANK, DGC)):
+        hook = DDPHook(plan, bypass=0)
+        ddp = wrapped(make_model(), hook)
+        optimizer = sgd(ddp)
+        steps_of(ddp, optimizer, 0, 3)
+        path = folder(f"same{number}")
+        saved = {"model": ddp.module.state_dict(), "optimizer": optimizer.state_dict(), "hook": hook.state_dict() if number else hook}
+        dcp.save(saved, checkpoint_id=path)
+        steps_of(ddp, optimizer, 3, 6)
+        for way in ("filled by dcp", "before the tensors are known", "when they are"):
+            again, model = DDPHook(plan, bypass=0), make_model()
+            if way == "before the tensors are known":
+                load_checkpoint(again, path)
+            other = wrapped(model, again)
+            restored = sgd(other)
+            steps_of(other, restored, 0, 1)  # (so that the optimizer has a state to fill)
+            if way != "before the tensors are known":
+                again.reset()
+            else:
+                load_checkpoint(again, path)
+            taken = {"model": model.state_dict(), "optimizer": restored.state_dict(), **({"hook": again} if way == "filled by dcp" else {})}
+            dcp.load(taken, checkpoint_id=path)
+            if way == "when they are":
+                load_checkpoint(again, path)
+            model.load_state_dict(taken["model"])
+            restored.load_state_dict(taken["optimizer"])
+            steps_of(other, restored, 3, 6)
+            assert same(parameters_of(other), parameters_of(ddp)), (plan, way)
+            assert torch.equal(residuals_of(again), residuals_of(hook)), (plan, way)
+
+
+@check("two")
+def a_loop_and_a_reduce_scatter_are_loaded_before_they_know_their_tensors():
+    rank = dist.get_rank()
+    reduce, scatter = AllReduce(EXACT_TOP, bypass=0), ReduceScatter(EXACT_TOP, bypass=0)
+
+    def scattered(comm, step):
+        out = torch.empty(2000)
+        comm(out, torch.cat(gradients(step, rank, (2000, 2000))), dist.group.WORLD, dist.ReduceOp.AVG)
+        return out
+
+    for step in range(2):
+        reduce(matrices(step, rank)), scattered(scatter, step)
+    path = folder("loop")
+    dcp.save({"a": reduce, "b": scatter}, checkpoint_id=path)
+    again, others = AllReduce(EXACT_TOP, bypass=0), ReduceScatter(EXACT_TOP, bypass=0)
+    with raises(deepreduce.ArgumentError, "2 ranks", "load_checkpoint loads all"):
+        dcp.load({"a": again}, checkpoint_id=path)
+    with raises(deepreduce.ArgumentError, "the checkpoint has no hook, but a, b"):
+        load_checkpoint(again, path)
+    load_checkpoint(again, path, "a")
+    load_checkpoint(others, dcp.FileSystemReader(path), "b")
+    found = [matrices(2, rank) for _ in range(2)]
+    reduce(found[0]), again(found[1])
+    assert all(map(torch.equal, *found))
+    assert torch.equal(scattered(scatter, 2), scattered(others, 2))
+
+
+@check("two")
+def what_dcp_did_not_fill_is_no_state():
+    reduce, rank = AllReduce(EXACT_TOP, bypass=0), dist.get_rank()
+    reduce(matrices(0, rank))
+    path = folder("less")
+    dcp.save({"hook": reduce}, checkpoint_id=path)
+    fewer = AllReduce(EXACT_TOP, bypass=0)
+    fewer(matrices(0, rank)[:2])
+    with raises(deepreduce.ArgumentError, f"rank{rank} of the state holds `residuals 2`, and `residuals 3` was saved"):
+        dcp.load({"hook": fewer}, checkpoint_id=path)
+
+
+@check("two")
+def a_state_is_a_copy_that_a_later_step_does_not_change():
+    for plan in (EXACT_TOP, LOWRANK):
+        reduce = AllReduce(plan, bypass=0)
+        reduce(matrices(0, dist.get_rank()))
+        part = part_of(reduce.state_dict())
+        tensors = [each["state"] for each in part["residuals"].values()] + [*part.get("transforms", {}).values()]
+        before = [each.clone() for each in tensors]
+        reduce(matrices(1, dist.get_rank()))
+        assert tensors and all(map(torch.equal, tensors, before))
+
+
+@check("four")
+def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_added():
+    """The mean over n ranks of residuals is what is still to be sent; m ranks that load them have the same mean."""
+    rank = dist.get_rank()
+    for number, plan in enumerate((EXACT_TOP, LOWRANK)):
+        for before, after in ((4, 2), (2, 4), (4, 3), (3, 1)):
+            (old, was), (new, is_here) = new_groups(before), new_groups(after)
+            path, mean = folder(f"ranks{number}{before}{after}"), torch.zeros(3540, dtype=torch.float64)
+            if was:
+                saver = AllReduce(plan, bypass=0, group=old)
+                for step in range(3):
+                    saver(matrices(step, rank))
+                mean = summed(residuals_of(saver), old) / before
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    dcp.save({"hook": saver}, checkpoint_id=path, process_group=old)
+            dist.broadcast(mean, 0)
+            dist.barrier()
+            if is_here:
+                loaded = AllReduce(plan, bypass=0, group=new)
+                with logged() as lines:
+                    load_checkpoint(loaded, path)
+                    loaded([torch.zeros_like(each) for each in matrices(0, rank)])  # (it learns of its tensors)
+                    load_checkpoint(loaded, path)
+                assert not lines and loaded.state_dict()["step"] == 3
+                own = residuals_of(loaded)
+                assert torch.allclose(summed(own, new) / after, mean, rtol=1e-5, atol=1e-7), (plan, before, after)
+                assert own.any() == (rank < before)
+                x = matrices(3, rank)
+                loaded(x)
+                first = x[0].clone()
+                dist.broadcast(first, 0, group=new)
+                assert same(first, x[0])
+            dist.barrier()
+
+
+@check("four")
+def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_is_given():
+    rank, files = dist.get_rank(), folder("plain")
+    saver = AllReduce(EXACT_TOP, bypass=0)
+    for step in range(2):
+        saver(matrices(step, rank))
+    torch.save(saver.state_dict(), f"{files}{rank}.pt")
+    mean = summed(residuals_of(saver)) / 4
+    group, is_here = new_groups(2)
+    dist.barrier()
+    if is_here:
+        own, gone = (torch.load(f"{files}{each}.pt", weights_only=True) for each in (rank, rank + 2))
+        for state, told in ((own, [f"residuals of rank {rank + 2} of 4 are lost: the state has none"]), ({**gone, **own}, [])):
+            reduce = AllReduce(EXACT_TOP, bypass=0, group=group)
+            reduce(matrices(0, rank))
+            with logged() as lines:
+                reduce.load_state_dict(state)
+            assert lines == told, lines
+        assert torch.allclose(summed(residuals_of(reduce), group) / 2, mean, rtol=1e-5, atol=1e-7)
+    dist.barrier()
+
+
+@check("two")
+def states_of_version_1_are_loaded():
+    """Of files that an AllReduce of 2 ranks wrote before states had keys by rank, with what its next step gave."""
+    rank = dist.get_rank()
+    for each in torch.load(FILES / f"torch_state_v1_rank{rank}.pt", weights_only=True).values():
+        assert each["state"]["version"] == 1
+        x = [[g.view(-1, 10) for g in gradients(3, rank, (300, 40))] for _ in range(2)]
+        known, waiting = AllReduce(each["plan"], bypass=0), AllReduce(each["plan"], bypass=0)
+        known([torch.zeros_like(g) for g in x[0]])
+        for reduce, tensors in zip((known, waiting), x):
+            reduce.load_state_dict(each["state"])
+            reduce(tensors)
+            assert all(map(same, tensors, each["then"])), each["plan"]
