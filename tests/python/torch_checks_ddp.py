@@ -339,11 +339,3 @@ def wrong_uses_are_refused():
         steps_of(frozen, torch.optim.SGD(frozen.parameters(), lr=0.01), 0, 1)
     with raises(deepreduce.ArgumentError, "6.bias is float64", "float32"):
         wrapped(make_model(torch.float64), DDPHook(LOSSY))
-
-
-@check("two")
-def sparse_gradients_are_refused_in_the_first_step():
-    for plan, start in ((LOSSY, 0), (LOSSY, 2), ("transform=lowrank(rank=2)", 0)):
-        ddp = wrapped(nn.Embedding(60, 40, sparse=True), DDPHook(plan, start=start))
-        with raises(deepreduce.Unsupported, "the gradient is a sparse tensor", "dense ones are exchanged"):
-            ddp(torch.arange(5)).sum().backward()

@@ -145,6 +145,7 @@ def load_checks():
     import torch_checks_others  # noqa: F401
     import torch_checks_record  # noqa: F401
     import torch_checks_recovery  # noqa: F401
+    import torch_checks_sparse  # noqa: F401
     import torch_checks_transform  # noqa: F401
 
     for name in GONE:

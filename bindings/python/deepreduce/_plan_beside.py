@@ -17,6 +17,16 @@ def dense_beside(plan: Plan, exact: Plan) -> Plan:
     return _one(f"{exact} feedback=dgc({','.join([*kept, 'masking=off'])})")  # all is sent: masked, u would stay 0
 
 
+def rows_beside(plan: Plan) -> Plan:
+    """The plan of rows that are selected already, where others have `plan`: its index and value codecs. An index codec
+    that sends all rows, or others than were selected, gives way to golomb. Nothing of the rows is kept: no feedback."""
+    stages = {} if plan.info.transforms else {each.partition("=")[0]: each for each in str(plan).split()}
+    index = stages.get("index", "index=raw" if stages else "index=golomb")
+    if plan.info.lossy_support or index.startswith(("index=all", "index=seeded")):
+        index = "index=golomb"
+    return _one(" ".join([index, *(stages[role] for role in ("value", "order") if role in stages)]))
+
+
 def _one(text: str) -> Plan:
     """The plan of all equal texts: tensors of a flat batch have the same object."""
     return as_plan(str(as_plan(text)))

@@ -231,8 +231,8 @@ def _host_of(group: Any) -> Optional[int]:
 HOST = {"cpu"}
 
 
-def require_place(tensor: Any, what: str) -> None:
-    """ArgumentError for what is no tensor, Unsupported for one that cannot be exchanged."""
+def require_place(tensor: Any, what: str, rows: bool = False) -> None:
+    """ArgumentError for what is no tensor, Unsupported for one that cannot be exchanged. rows: sparse ones can."""
     if tensor is None:
         raise ArgumentError(
             f"{what} is None: a parameter without a gradient; leave it out, or give zeros, on all ranks alike"
@@ -246,5 +246,9 @@ def require_place(tensor: Any, what: str) -> None:
         )
     if tensor.device.type not in ("cpu", "cuda"):
         raise Unsupported(f"{what} is on {tensor.device}; tensors on the CPU and on CUDA devices are exchanged")
-    if tensor.layout != torch.strided:
-        raise Unsupported(f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged")
+    if tensor.layout == torch.strided or (rows and tensor.layout == torch.sparse_coo and tensor.sparse_dim() == 1):
+        return
+    raise Unsupported(
+        f"{what} is a sparse tensor ({tensor.layout}); dense ones are exchanged, and those of torch.sparse_coo with one sparse"
+        " dimension, as Embedding(sparse=True) gives: pass its .to_dense()"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -13,6 +13,7 @@ from ._call import real
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of, require_same
+from ._torch_rows import RowsUnit, bytes_of
 from ._torch_rules import Plans, Rules, sends_all
 from ._torch_state import Saved
 from ._torch_transform import TransformUnit, load_states, states_of
@@ -72,14 +73,22 @@ class Exchange(Saved):
         vars(self).update(state["own"])
         self.load_state_dict(state["state"])
 
-    def _set_tensors(self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: int) -> None:
-        """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform."""
+    def _set_tensors(
+        self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: int, sparse: Container[str] = ()
+    ) -> None:
+        """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform. Those that
+        are sparse, by name, are each a unit."""
         cuts: Dict[Any, List[List[Tuple[Item, ...]]]] = {}
         room: Dict[Any, int] = {}
         shared: Dict[str, State] = {}
         told: List[str] = []
         for name, shape, dtype in tensors:
             elements = shape.numel()
+            if name in sparse:
+                plans = [rules.plan_of_rows(name, dtype) for rules in self._rules]
+                cuts["rows", name] = [[tuple(Item(name, elements, dtype, plan, shape=shape) for plan in plans)]]
+                told.append(f"{name} rows of {shape} {dtype} {', '.join(map(str, plans))}")
+                continue
             found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
             plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
             size, kind = elements * dtype.itemsize, (dtype, plans[0] if plans[0].info.transforms else None)
@@ -93,10 +102,11 @@ class Exchange(Saved):
             keeper = next((plan for plan in plans if plan.info.feedback), None)
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
-        chosen = {item.plan for each in cuts.values() for items in each for rungs in items for item in rungs}
-        if chosen and all(map(sends_all, chosen)) and not all(rules.sends_all for rules in self._rules):
+        every = [rungs for each in cuts.values() for items in each for rungs in items]
+        dense = [rungs for rungs in every if rungs[0].shape is None]
+        if dense and all(sends_all(item.plan) for rungs in every for item in rungs) and not all(rules.sends_all for rules in self._rules):
             words = f"fewer elements than bypass={self._bypass}, or a name that no pattern matches"
-            warnings.warn(f"nothing is compressed: each of {len(tensors)} tensors has {words}", stacklevel=3)
+            warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=3)
         idle = [each for rules in self._rules for each in rules.idle([name for name, _, _ in tensors])]
         if tensors and idle:
             warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
@@ -130,6 +140,8 @@ class Exchange(Saved):
 
     def _unit(self, items: Sequence[Item]) -> Any:
         assert self._engine is not None
+        if items[0].shape is not None:
+            return RowsUnit(items, self._engine, self._seed)
         if items[0].plan.info.transforms:
             return TransformUnit(items, self._engine, self._seed, self._bypass)
         return Unit(items, self._engine, self._states, self._seed)
@@ -200,7 +212,7 @@ class Exchange(Saved):
         engine, step, begin = self._engine, self._now, time.perf_counter()
         what = f"step {self._number}, dense tensor {len(self._dense)}"
         self._dense.append((what, engine.issue(what, all_reduce, tensor.div_(engine.size))))
-        size = tensor.numel() * tensor.element_size()
+        size = tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else bytes_of(tensor)
         step.dense += size
         step.sent += 2 * (engine.size - 1) * size // engine.size
         step.received += 2 * (engine.size - 1) * size // engine.size

@@ -7,10 +7,10 @@ from typing import List, Mapping, Sequence, Tuple, Union
 
 import torch
 
-from ._plan_beside import dense_beside
+from ._plan_beside import dense_beside, rows_beside
 from ._torch_clip import require_one_clip
 from .book import as_book
-from .errors import ArgumentError
+from .errors import ArgumentError, Unsupported
 from .plan import Plan, as_plan
 
 OnePlan = Union[None, str, Plan]
@@ -78,16 +78,35 @@ class Rules:
         return any(plan.info.transforms for _, plan in self.pairs)
 
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
-        found = next((plan for pattern, plan in self.pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+        found = self._found(name)
         # (Factors have room for small tensors; a mean beside signs is of another scale.)
         if elements < self._bypass and not found.info.transforms and not found.info.votes:
             found = dense_beside(found, self.dense)
-        kind = str(dtype).rpartition(".")[2]
         # (A transform's unit computes with copies in float32.)
-        takes = self.dense.info.dtypes if found.info.transforms else found.info.dtypes
-        if kind not in takes:
-            raise ArgumentError(f"{name} is {kind}; the plan `{found}` takes {', '.join(takes)}")
+        _require_type(name, dtype, found, self.dense if found.info.transforms else found)
         return found
+
+    def plan_of_rows(self, name: str, dtype: torch.dtype) -> Plan:
+        """Of a tensor that is sparse: its rows are selected already, however few elements they have."""
+        found = self._found(name)
+        if found.info.votes or (found.info.feedback and not found.info.residual) or "feedback=dgc" in str(found):
+            why = "votes" if found.info.votes else "momentum"
+            raise Unsupported(
+                f"{name}: its gradient is sparse, and `{found}` has {why} of all elements, not of the rows of a step; give it"
+                f" a plan without: {{{name!r}: None, '*': …}} sends its rows exactly"
+            )
+        rows = rows_beside(found)
+        _require_type(name, dtype, found, rows)
+        return rows
+
+    def _found(self, name: str) -> Plan:
+        return next((plan for pattern, plan in self.pairs if fnmatch.fnmatchcase(name, pattern)), self.dense)
+
+
+def _require_type(name: str, dtype: torch.dtype, plan: Plan, used: Plan) -> None:
+    kind = str(dtype).rpartition(".")[2]
+    if kind not in used.info.dtypes:
+        raise ArgumentError(f"{name} is {kind}; the plan `{plan}` takes {', '.join(used.info.dtypes)}")
 
 
 def sends_all(plan: Plan) -> bool:

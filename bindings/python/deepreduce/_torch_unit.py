@@ -29,6 +29,7 @@ class Item(NamedTuple):
     dtype: torch.dtype
     plan: Plan
     rows: int = 1  # of its matrix, of a transform
+    shape: Optional[torch.Size] = None  # of a tensor that is sparse
 
     @property
     def matrix(self) -> Tuple[int, int]:

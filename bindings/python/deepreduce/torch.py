@@ -24,7 +24,7 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, Union
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Set, Tuple, Union
 
 import torch
 import torch.distributed as dist
@@ -35,6 +35,7 @@ from ._torch_checkpoint import load_checkpoint
 from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
 from ._torch_exchange import Exchange
 from ._torch_record import ModelRecorder, Recording, record
+from ._torch_rows import sparse_parameters
 from ._torch_rules import OnePlan, Plans, Rules
 from ._torch_shards import ReduceScatter
 from ._torch_state import state_for_new_rank
@@ -92,7 +93,9 @@ class DDPHook(Exchange):
 
     All ranks get the same gradients, bit for bit, or all raise, in backward: PeerError (a rank could not encode: a NaN,
     say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. Unsupported:
-    sparse gradients, and compiled autograd.
+    compiled autograd.
+    A sparse gradient (Embedding(sparse=True)) is sent as the rows that it has, by its plan's index and value codecs,
+    whatever their number: its rows are selected already, and nothing of them is kept for later. The result is sparse, too.
     A parameter that no rank used keeps its gradient as it was (find_unused_parameters), and what its residual sent in that
     step is lost.
     """
@@ -117,6 +120,7 @@ class DDPHook(Exchange):
         self._auto = Auto() if auto else None
         self._start = max(start, STEPS) if auto else start
         self._named: List[Tuple[str, torch.Size, torch.dtype]] = []
+        self._sparse: Set[str] = set()  # those of them whose gradients are sparse
         self._gradients: Dict[str, torch.Tensor] = {}  # of the step after which "auto" chooses
         self._record = Recording(record) if isinstance(record, (str, os.PathLike)) else record
         self._recorder: Optional[ModelRecorder] = None
@@ -124,6 +128,7 @@ class DDPHook(Exchange):
         # Of each bucket what identified it last, and how many tensors of which units it has.
         self._buckets: Dict[int, Tuple[Tuple[int, ...], List[Tuple[Unit, int]]]] = {}
         self._futures: List[Tuple[Any, torch.Tensor]] = []
+        self._came = 0  # parameters of this step's buckets
         self._thread = threading.get_ident()  # that runs backward, or waits for it
         self._task, self._ended_well = -1, True  # the backward that came last
 
@@ -143,9 +148,11 @@ class DDPHook(Exchange):
         ]
         # DDP keeps them alive.
         self._names = {id(each): name for name, each in parameters}
+        sparse = sparse_parameters(model.module)
+        self._sparse = {name for name, each in parameters if id(each) in sparse}
         self._named = [(name, _laid_out(each), each.dtype) for name, each in reversed(parameters)]
         self._unit_bytes = model.bucket_bytes_cap
-        self._set_tensors(self._named, self._unit_bytes)
+        self._set_tensors(self._named, self._unit_bytes, self._sparse)
         model.register_comm_hook(self, _hook)
         if self._record is not None:
             self._recorder = record(model, self._record)
@@ -157,12 +164,12 @@ class DDPHook(Exchange):
             raise Unsupported(
                 "the hook got no GradBucket: compiled autograd has none (optimize_ddp='python_reducer'); 'ddp_optimizer' has"
             )
-        spent, last, done = step.spent, bucket.is_last(), False
+        # (In the first step of a static graph with sparse gradients, torch numbers all buckets 0: none is the last.)
+        self._came += len(bucket.parameters())
+        spent, last, done = step.spent, bucket.is_last() or self._came == len(self._named), False
         try:
             buffer = bucket.buffer()
             self._watch(buffer.device.type == "cpu")
-            if buffer.layout != torch.strided:
-                require_place(buffer, "the gradient")  # which raises, in the first step
             future = torch.futures.Future(devices=[] if buffer.device.type == "cpu" else [buffer.device])
             self._futures.append((future, buffer))
             if self._plain:
@@ -182,6 +189,7 @@ class DDPHook(Exchange):
         finally:
             if last or not done:
                 self._futures.clear()
+                self._came = 0
             if not done:
                 self._abort()
             took = time.perf_counter() - begin
@@ -219,7 +227,7 @@ class DDPHook(Exchange):
         self._start = sys.maxsize if choice.plan is None else 0
         self._rules = [Rules(choice.plan, self._bypass, self._arguments["flat"])]
         if self._engine is not None:
-            self._set_tensors(self._named, self._unit_bytes)
+            self._set_tensors(self._named, self._unit_bytes, self._sparse)
 
     def _residuals(self) -> Dict[str, Any]:
         chosen = {"auto": self.choice._asdict()} if self.choice else {}
@@ -248,9 +256,11 @@ class DDPHook(Exchange):
     def _arrive(self, bucket: Any, buffer: torch.Tensor) -> None:
         """Issues the units of which this bucket has the last tensors."""
         index, parameters = bucket.index(), bucket.parameters()
-        mark = (buffer.data_ptr(), *map(id, parameters))
+        # (A sparse gradient is another tensor in each step.)
+        is_sparse = buffer.layout != torch.strided
+        mark = (0, *map(id, parameters)) if is_sparse else (buffer.data_ptr(), *map(id, parameters))
         known, units = self._buckets.get(index, ((), []))
-        if mark != known:
+        if is_sparse or mark != known:
             units = self._place(bucket, buffer, parameters)
             self._buckets[index] = (mark, units)
         for unit, tensors in units:
@@ -260,6 +270,10 @@ class DDPHook(Exchange):
 
     def _place(self, bucket: Any, buffer: torch.Tensor, parameters: Sequence[Any]) -> List[Tuple[Unit, int]]:
         """Tells the units where the bucket's tensors are now; how many of which it has."""
+        if buffer.layout != torch.strided:
+            unit, position = self._where[self._names[id(parameters[0])]]
+            unit.place(position, buffer)
+            return [(unit, 1)]
         require_place(buffer, "the gradient")
         counts: Dict[int, int] = {}
         for parameter, gradient in zip(parameters, bucket.gradients()):
@@ -286,6 +300,7 @@ class DDPHook(Exchange):
         if self._ended_well or torch._C._current_graph_task_id() != -1 or threading.get_ident() != self._thread:
             raise ArgumentError("a step is under way: its last bucket has not come yet")
         self._futures.clear()
+        self._came = 0
         self._abort()
         self._end_step()
 
@@ -330,6 +345,7 @@ class AllReduce(Exchange):
         self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
+        self._sparse: Set[str] = set()
 
     def __getstate__(self) -> Dict[str, Any]:
         if self._group is not None:
@@ -339,19 +355,24 @@ class AllReduce(Exchange):
     def __call__(self, tensors: Tensors) -> None:
         """Makes each tensor the mean over the ranks, in place. All ranks call it, with the same shapes, each time.
 
-        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous, no two of the same memory
+        tensors  a list of them, or {name: tensor}: f32, f16 or bf16, contiguous, no two of the same memory. One of
+                 torch.sparse_coo with one sparse dimension becomes the mean's rows, coalesced: those of all ranks
         """
         named = tensors if isinstance(tensors, Mapping) else {str(i): each for i, each in enumerate(tensors)}
         self._check(named)
         begin, step, done = time.perf_counter(), self._now, False
         try:
             if self._plain:
-                for each in named.values():
-                    self._all_reduce(each.detach())
+                with torch.no_grad():
+                    for each in named.values():
+                        self._all_reduce(each.detach() if each.layout == torch.strided else each)
                 self._finish_dense()
             else:
                 for name, each in named.items():
-                    if each.data_ptr() != self._at.get(name):
+                    if each.layout != torch.strided:
+                        unit, position = self._where[name]
+                        unit.place(position, each)
+                    elif each.data_ptr() != self._at.get(name):
                         unit, position = self._where[name]
                         unit.place(position, each.detach().view(-1))
                         self._at[name] = each.data_ptr()
@@ -373,21 +394,27 @@ class AllReduce(Exchange):
     def _check(self, named: Mapping[str, torch.Tensor]) -> None:
         """ArgumentError for what is no tensor, for memory that is given twice, and for other tensors than the first call's."""
         for name, each in named.items():
-            require_place(each, f"tensor {name}")
-            if not each.is_contiguous():
+            require_place(each, f"tensor {name}", rows=True)
+            if each.layout == torch.strided and not each.is_contiguous():
                 raise ArgumentError(f"tensor {name} is not contiguous: its mean cannot be written where it lies")
-        spans = sorted((each.data_ptr(), each.nbytes, str(name)) for name, each in named.items() if each.numel())
+        sparse = {name for name, each in named.items() if each.layout != torch.strided}
+        memory = [(str(name), each._values() if name in sparse else each) for name, each in named.items()]
+        spans = sorted((each.data_ptr(), each.nbytes, name) for name, each in memory if each.numel())
         for (at, size, name), (then, _, other) in zip(spans, spans[1:]):
             if at + size > then:
                 raise ArgumentError(f"tensors {name} and {other} have memory in common: give it once (tied weights have one gradient)")
         # (Only a transform sees more of a shape than its size.)
         transforms = any(rules.transforms for rules in self._rules)
         shapes = {
-            name: (each.shape if transforms else torch.Size([each.numel()]), each.dtype) for name, each in named.items()
+            name: (each.shape if transforms or name in sparse else torch.Size([each.numel()]), each.dtype)
+            for name, each in named.items()
         }
         if self._engine is None:
-            self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes)
-            self._shapes = shapes
+            self._set_tensors([(name, *shape) for name, shape in shapes.items()], self._frame_bytes, sparse)
+            self._shapes, self._sparse = shapes, sparse
+        elif sparse != self._sparse:
+            names = sorted(map(str, sparse ^ self._sparse))
+            raise ArgumentError(f"{', '.join(names)}: sparse in one call and dense in another; give one kind in all calls, on all ranks")
         elif shapes != self._shapes:
             names = sorted({name for name, _ in shapes.items() ^ self._shapes.items()})
             raise ArgumentError(f"{', '.join(names)}: not the tensors of the first call, in number, size or type")

@@ -1,0 +1,166 @@
+"""deepreduce.torch: gradients that arrive sparse, some rows of a matrix (Embedding(sparse=True))."""
+
+from __future__ import annotations
+
+import time
+import zlib
+from typing import Any, List, Optional, Sequence, Set, Tuple
+
+import numpy
+import torch
+
+from ._torch_call import Engine, Step, all_gather
+from ._torch_unit import Item, rounded
+from .encoding import encode
+from .errors import CorruptFrame, Error, Unsupported
+from .merging import merge
+from .tensor import Sparse
+
+_SIZE = 8  # bytes of a slot that tell the size of its frame
+_HEADER = 4096  # bytes of a frame beside the rows, at most
+
+
+def sparse_parameters(module: Any) -> Set[int]:
+    """Ids of the parameters whose gradients DistributedDataParallel expects to be sparse."""
+    kinds = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+    found = [each for each in module.modules() if isinstance(each, kinds) and each.sparse]
+    return {id(parameter) for each in found for parameter in each.parameters(recurse=False)}
+
+
+class RowsUnit:
+    """A tensor of torch.sparse_coo that travels by itself: its rows in a frame, by one all-gather of slots of one size. The
+    result is the union of all ranks' rows, in the tensor itself.
+
+    How many rows there are differs between ranks and steps: a slot has room for the largest frame of the last step and 1/8
+    more. The size arrives at all ranks in a slot that is too small, too, and all repeat the exchange with a larger one.
+    """
+
+    parts: Sequence[Any] = ()  # of dense frames
+
+    def __init__(self, items: Sequence[Item], engine: Engine, seed: int) -> None:
+        (self._item,) = self.items = list(items)
+        assert self._item.shape is not None
+        self.arrived = 0
+        self._engine, self._seed = engine, seed
+        self._shape: Tuple[int, ...] = tuple(self._item.shape)
+        width = self._item.elements // max(1, self._shape[0])
+        self._rows = (self._shape[0], width) if len(self._shape) > 1 else (self._shape[0],)
+        self._most = _HEADER + self._shape[0] * 8 + self._item.elements * 4
+        self._digest = zlib.crc32(f"rows {self._item.name} {self._shape} {self._item.dtype} {self._item.plan}".encode())
+        self._tensor: Any = None
+        self._frame = b""
+        self._failed: Optional[Error] = None  # why this rank could not encode
+        self._slot = self._least = rounded(_SIZE)
+        self._received, self._far, self._device = torch.empty(0, dtype=torch.uint8), None, None  # type: Any, Any, Any
+        self._what, self._tag, self._work = "", 0, None
+        try:
+            encode(self._sparse(torch.zeros(1, dtype=torch.int64), torch.zeros(1, width, dtype=self._item.dtype)), self._item.plan, step=0)
+        except Error as error:
+            raise Unsupported(
+                f"{self._item.name}: rows of its sparse gradient do not go with `{self._item.plan}`: {error}; give it a plan"
+                f" of its own: {{{self._item.name!r}: None, '*': …}} sends them exactly"
+            ) from None
+
+    def _sparse(self, indices: torch.Tensor, values: torch.Tensor) -> Sparse:
+        return Sparse(indices, values.reshape(-1, *self._rows[1:]), self._rows)
+
+    def place(self, position: int, tensor: torch.Tensor) -> None:
+        """The tensor of this step, of which the result takes the place."""
+        self._tensor = tensor
+        self._device = self._engine.slot_device(tensor.device)
+
+    def start(self, number: int, step: Step) -> None:
+        """Encodes the rows and issues the collective. number: of the step."""
+        begin = time.perf_counter()
+        self._what = f"step {number}, rows {self._digest:08x}"
+        self._tag, self._failed = self._digest << 32 | number & 0xFFFFFFFF, None
+        given = self._tensor.detach().coalesce()
+        rows = self._sparse(given.indices()[0].cpu(), given.values().cpu().contiguous())
+        options: Any = {
+            "step": number, "seed": self._seed, "private_seed": self._engine.rank, "tag": self._tag,
+            "key": zlib.crc32(self._item.name.encode()) + 1,
+        }  # fmt: skip
+        try:
+            self._frame = encode(rows, self._item.plan, **options)
+        except Error as error:
+            self._failed = self._named(error)
+            self._frame = encode(rows, self._item.plan, status_frame=True, **options)
+        step.encode += time.perf_counter() - begin
+        step.frame += len(self._frame)
+        step.dense += bytes_of(given)
+        step.kept += given.values().numel()
+        self._issue(step)
+
+    def _issue(self, step: Step) -> None:
+        begin, n, slot = time.perf_counter(), self._engine.size, self._slot
+        sent = torch.zeros(slot, dtype=torch.uint8)
+        memory, frame = sent.numpy(), numpy.frombuffer(self._frame, numpy.uint8)
+        memory[:_SIZE].view(numpy.uint64)[:] = frame.size
+        memory[_SIZE : _SIZE + frame.size] = frame[: slot - _SIZE]
+        self._received = self._far = torch.empty(n * slot, dtype=torch.uint8, device=self._device or "cpu")
+        self._work = self._engine.issue(self._what, all_gather, self._far, sent.to(self._far.device))
+        step.sent += (n - 1) * slot
+        step.received += (n - 1) * slot
+        step.wait += time.perf_counter() - begin
+
+    def _read(self, deadline: float, step: Step) -> List[Tuple[int, Any]]:
+        """Of each rank the size of its frame, and what has arrived of it."""
+        begin = time.perf_counter()
+        self._engine.wait(self._what, self._work, deadline)
+        self._received = self._far.cpu()
+        step.wait += time.perf_counter() - begin
+        slots = self._received.numpy().reshape(self._engine.size, self._slot)
+        found = []
+        for rank, slot in enumerate(slots):
+            size = int(slot[:_SIZE].view(numpy.uint64)[0])
+            if size > self._most:
+                raise self._named(CorruptFrame(f"a frame of {size} bytes, more than the {self._most} of any", frame=rank))
+            found.append((size, slot[_SIZE : _SIZE + size]))
+        return found
+
+    def finish(self, deadline: float, step: Step) -> None:
+        """Waits, and makes the tensor the mean of all ranks. It is untouched if something is raised."""
+        frames = self._read(deadline, step)
+        largest = _SIZE + max(size for size, _ in frames)
+        if largest > self._slot:
+            step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
+            self._slot = rounded(largest)
+            self._issue(step)
+            frames = self._read(deadline, step)
+            for rank, (size, arrived) in enumerate(frames):
+                if size > arrived.size:
+                    words = f"a frame of {size} bytes, more than the {arrived.size} that were told before"
+                    raise self._named(CorruptFrame(words, frame=rank))
+        self._slot = rounded(min(largest + largest // 8, _SIZE + self._most))
+        if self._failed is not None:
+            raise self._failed
+        begin, n = time.perf_counter(), self._engine.size
+        try:
+            options: Any = {"tag": self._tag, "max_elements": max(1, self._item.elements)}
+            mean = merge([frame for _, frame in frames], weights=[1 / n] * n, sparse=True, **options)
+        except Error as error:
+            raise self._named(error) from None
+        self._put(mean)
+        step.merge += time.perf_counter() - begin
+
+    def _put(self, mean: Any) -> None:
+        values = torch.from_numpy(mean.values).reshape(-1, *self._shape[1:]).to(self._item.dtype)
+        indices = torch.from_numpy(numpy.ascontiguousarray(mean.indices, numpy.int64))[None]
+        made = torch.sparse_coo_tensor(indices, values, self._shape, is_coalesced=True, check_invariants=False)
+        with torch.no_grad():
+            self._tensor.copy_(made.to(self._tensor.device))
+
+    def take_back(self) -> None:
+        """The step has failed. All rows are sent in each step, and nothing is kept of them."""
+        self._tensor = None
+
+    def _named(self, error: Error) -> Error:
+        self._engine.named(error)
+        error.args = (f"{self._item.name}: {error}",)
+        return error
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    """Of a sparse tensor's indices and values."""
+    indices, values = tensor._indices(), tensor._values()
+    return int(indices.numel() * indices.element_size() + values.numel() * values.element_size())
