@@ -12,6 +12,7 @@ import torch.distributed.checkpoint as dcp
 from torch_ranks import check, gradients, make_model, parameters_of, part_of, raises, same, steps_of, wrapped
 
 import deepreduce
+from deepreduce import accelerate
 from deepreduce.torch import AllReduce, DDPHook, ReduceScatter, load_checkpoint
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -207,6 +208,31 @@ def ranks_of_plain_files_that_are_gone_are_named_in_the_log_unless_their_state_i
                 reduce.load_state_dict(state)
             assert lines == told, lines
         assert torch.allclose(summed(residuals_of(reduce), group) / 2, mean, rtol=1e-5, atol=1e-7)
+    dist.barrier()
+
+
+@check("four")
+def accelerates_files_lose_no_residuals_where_ranks_are_gone():
+    rank, path = dist.get_rank(), pathlib.Path(folder("accelerate"))
+    saver = AllReduce(EXACT_TOP, bypass=0)
+    for step in range(2):
+        saver(matrices(step, rank))
+    path.mkdir(exist_ok=True)
+    accelerate._save(saver, path, rank)
+    dist.barrier()
+    mean = summed(residuals_of(saver)) / 4
+    group, is_here = new_groups(3)
+    reduce = AllReduce(EXACT_TOP, bypass=0, group=group)
+    if is_here:
+        reduce(matrices(0, rank))
+    world, torch.distributed.get_world_size = torch.distributed.get_world_size, lambda *_: 3  # of a job of 3 ranks
+    try:
+        if is_here:
+            accelerate._load(reduce, path, rank)
+    finally:
+        torch.distributed.get_world_size = world
+    if is_here:
+        assert torch.allclose(summed(residuals_of(reduce), group) / 3, mean, rtol=1e-5, atol=1e-7)
     dist.barrier()
 
 

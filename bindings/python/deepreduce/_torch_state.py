@@ -29,6 +29,16 @@ def state_for_new_rank(state: Mapping[str, Any]) -> Dict[str, Any]:
     return {"version": _VERSION, "step": now["step"], "ranks": now["ranks"], **new}
 
 
+def state_of_rank(states: Mapping[int, Mapping[str, Any]], rank: int, size: int) -> Dict[str, Any]:
+    """What one of `size` ranks loads of the states that ranks saved, {rank: state}: its own, with those of ranks that are
+    gone and whose residuals it takes; or that of a new rank."""
+    if rank not in states:
+        return state_for_new_rank(states[min(states)])
+    now = {each: _as_now(states[each]) for each in sorted(states, reverse=True) if each % size == rank}
+    merged = {key: value for state in now.values() for key, value in state.items()}
+    return {**merged, "ranks": merged["ranks"] or max(states) + 1}
+
+
 def _as_now(state: Mapping[str, Any]) -> Dict[str, Any]:
     """The state in this version; how many ranks one of version 1 was saved by is not known: 0."""
     if state.get("version") != 1:

@@ -19,12 +19,13 @@ import functools
 import os
 import pathlib
 import weakref
-from typing import Any, MutableMapping, Optional
+from typing import Any, Dict, MutableMapping, Optional
 
 import torch
 
+from ._torch_state import state_of_rank
 from .errors import Unsupported
-from .torch import DDPHook, Plans, state_for_new_rank
+from .torch import DDPHook, Plans
 
 __all__ = ["compress", "compress_trainer"]
 
@@ -35,7 +36,8 @@ def compress(accelerator: Any, model: Any, plan: Plans, **options: Any) -> Optio
     plan, options  as of deepreduce.torch.DDPHook
 
     accelerator.save_state writes the residuals of each rank to a file of its own, and load_state reads them: the
-    training goes on bit for bit. With more ranks than before the new ones begin without residuals. Several models are told apart by the order in which they are compressed. Raises
+    training goes on bit for bit. With more ranks than before the new ones begin without residuals; with fewer, those that
+    are left take the residuals of those that are gone. Several models are told apart by the order in which they are compressed. Raises
     Unsupported for a model without DistributedDataParallel, and what DDPHook raises.
     """
     if accelerator.num_processes == 1:
@@ -119,14 +121,19 @@ def _path(folder: Any, rank: int, number: int) -> pathlib.Path:
     return pathlib.Path(folder) / (f"deepreduce_{rank}.pt" if number == 0 else f"deepreduce_{rank}_model{number}.pt")
 
 
+def _read(folder: Any, rank: int, number: int) -> Dict[str, Any]:
+    return torch.load(_path(folder, rank, number), weights_only=True)  # type: ignore[no-any-return]
+
+
 def _save(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
     torch.save(hook.state_dict(), _path(folder, rank, number))
 
 
 def _load(hook: DDPHook, folder: Any, rank: int, number: int = 0) -> None:
-    own, first = (_path(folder, each, number) for each in (rank, 0))
-    if own.exists():
-        hook.load_state_dict(torch.load(own, weights_only=True))
-    elif first.exists():  # there are more ranks than there were
-        hook.load_state_dict(state_for_new_rank(torch.load(first, weights_only=True)))
+    own = rank if _path(folder, rank, number).exists() else 0  # there are more ranks than there were
+    if _path(folder, own, number).exists():
+        size, states = torch.distributed.get_world_size(), {own: _read(folder, own, number)}
+        for gone in range(rank + size, states[own].get("ranks", 0), size):
+            states[gone] = _read(folder, gone, number)
+        hook.load_state_dict(state_of_rank(states, rank, size))
     # (A checkpoint from before has no file: residuals and steps begin at zero, on all ranks.)

@@ -13,7 +13,8 @@ import lightning
 import torch
 import torch.distributed as dist
 
-from .errors import ArgumentError, Unsupported
+from ._torch_state import state_of_rank
+from .errors import Unsupported
 from .torch import DDPHook, Plans
 
 __all__ = ["Compress"]
@@ -61,12 +62,9 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         checkpoint[_KEY] = states
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
-        """Takes this rank's state. Of a checkpoint without any, the residuals begin at zero."""
+        """Takes this rank's state, and with fewer ranks than before those of ranks that are gone. Of a checkpoint without
+        any, the residuals begin at zero, and so do those of a rank that is new."""
         states = checkpoint.get(_KEY)
         if states is None:
             return
-        if len(states) != trainer.world_size:
-            raise ArgumentError(
-                f"the checkpoint has residuals of {len(states)} ranks, there are {trainer.world_size} here"
-            )
-        self._loaded = states[trainer.global_rank]
+        self._loaded = state_of_rank(dict(enumerate(states)), trainer.global_rank, trainer.world_size)
