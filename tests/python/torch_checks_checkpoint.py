@@ -153,6 +153,22 @@ def a_state_is_a_copy_that_a_later_step_does_not_change():
         assert tensors and all(map(torch.equal, tensors, before))
 
 
+@check("two")
+def a_checkpoint_that_is_written_beside_later_steps_is_of_the_step_that_it_was_asked_at():
+    rank, path = dist.get_rank(), folder("beside")
+    reduce, again = AllReduce(EXACT_TOP, bypass=0), AllReduce(EXACT_TOP, bypass=0)
+    reduce(matrices(0, rank))
+    kept = residuals_of(reduce)
+    writing = dcp.async_save({"hook": reduce}, checkpoint_id=path, process_group=dist.new_group(backend="gloo"))
+    for step in range(1, 4):
+        reduce(matrices(step, rank))
+    writing.result()
+    dist.barrier()
+    again(matrices(0, rank))
+    load_checkpoint(again, path)
+    assert again.state_dict()["step"] == 1 and torch.equal(residuals_of(again), kept)
+
+
 @check("four")
 def residuals_add_to_the_mean_of_another_number_of_ranks_what_they_would_have_added():
     """The mean over n ranks of residuals is what is still to be sent; m ranks that load them have the same mean."""
