@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import time
 import warnings
@@ -21,6 +22,8 @@ from ._torch_unit import Item, Unit
 from .control import Controller
 from .errors import ArgumentError, Error, Unsupported
 from .tensor import State
+
+_log = logging.getLogger("deepreduce.torch")
 
 
 class Exchange(Saved):
@@ -227,9 +230,14 @@ class Exchange(Saved):
         self._now.wait += time.perf_counter() - begin
 
     def _abort(self) -> None:
-        """The step has failed: what was sent goes back to the residuals."""
+        """The step has failed: what was sent goes back to the residuals, of each unit as far as it can. Raises nothing: the
+        error of the step is on its way, and the step is to be numbered."""
         for unit in self._pending:
-            unit.take_back()
+            try:
+                unit.take_back()
+            except Exception as error:
+                told = "step %d: what %s … %s sent is lost, it cannot go back to the residuals: %s"
+                _log.warning(told, self._number, unit.items[0].name, unit.items[-1].name, error)
         for unit in self._units:
             unit.arrived = 0
         self._pending.clear()

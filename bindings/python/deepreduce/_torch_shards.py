@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
@@ -24,6 +25,7 @@ from .tensor import State
 
 _PREFIX = 16  # bytes of a slot before its frame: the size of the largest frame that its sender sends, and of this one
 _numbers = itertools.count()
+_log = logging.getLogger("deepreduce.torch")
 
 
 class ReduceScatter(Saved):
@@ -134,10 +136,19 @@ class ReduceScatter(Saved):
                 output.copy_(self._sum)
             step.merge += time.perf_counter() - begin
         except BaseException:
-            for frame, state in zip(frames, self._states):
-                if sound and state is not None and self._takes_back:
-                    merge([frame], out=state.residual)
+            if sound:
+                self._give_back(frames)
             raise
+
+    def _give_back(self, frames: Sequence[Any]) -> None:
+        """What the shards' frames hold goes back to the residuals, as far as it can: the error of the step is on its way."""
+        for i, (frame, state) in enumerate(zip(frames, self._states)):
+            if state is not None and self._takes_back:
+                try:
+                    merge([frame], out=state.residual)
+                except Error as error:
+                    told = "%s, step %d: what was sent of shard %d is lost, it cannot go back to the residual: %s"
+                    _log.warning(told, self._name, self._number, i, error)
 
     def _encode(self, shards: torch.Tensor) -> Tuple[List[Any], bool]:
         """A frame for each rank; if one of them cannot be encoded, for all the one that says so, and False."""
@@ -150,9 +161,7 @@ class ReduceScatter(Saved):
                 frames.append(self._batch.encode(shard, self._made[i], state=self._states[i], **options))
             except Error:
                 told = self._batch.encode(shard, self._made[i], state=self._states[i], status_frame=True, **options)
-                for frame, state in zip(frames, self._states):
-                    if state is not None and self._takes_back:
-                        merge([frame], out=state.residual)
+                self._give_back(frames)
                 return [told] * len(shards), False
         return frames, True
 

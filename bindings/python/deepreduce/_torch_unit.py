@@ -119,10 +119,9 @@ class Part:
 
     def take_back(self, slot: Any) -> None:
         """The frame in the slot never arrived: what it holds goes back to the residuals."""
-        start, end = self.sent
+        (start, end), self.sent = self.sent, (0, 0)
         if start < end and any(item.plan.info.residual for item in self.items):
             self._batch.merge([slot[start:end]], [self._residual(item) for item in self.items], add=True)
-        self.sent = (0, 0)
 
     def _residual(self, item: Item) -> Any:
         return (
@@ -254,9 +253,15 @@ class Unit:
         return slots, self._prefix + max(map(sum, slots))
 
     def take_back(self) -> None:
-        """The step has failed: what was sent goes back to the residuals."""
+        """The step has failed: what was sent goes back to the residuals. Raises the first error, after all parts."""
+        failed: Optional[Error] = None
         for part in self.parts:
-            part.take_back(self._memory)
+            try:
+                part.take_back(self._memory)
+            except Error as error:
+                failed = failed or error
+        if failed is not None:
+            raise failed
 
 
 def rounded(size: int) -> int:
