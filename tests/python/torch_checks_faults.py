@@ -4,11 +4,11 @@ import contextlib
 
 import torch
 import torch.distributed as dist
-from torch_ranks import check, gradients, raises, same
+from torch_ranks import check, gradients, make_model, parameters_of, raises, residual_sum, same, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
 from deepreduce import _torch_unit
-from deepreduce.torch import AllReduce
+from deepreduce.torch import AllReduce, DDPHook, OutOfStep, ReduceScatter, state_for_new_rank
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 
@@ -54,3 +54,154 @@ def a_rank_whose_own_slot_is_damaged_numbers_the_step_as_all_do():
     other = x[0].clone()
     dist.broadcast(other, 0)
     assert same(other, x[0]) and reduce.state_dict()["step"] == 3
+
+
+@contextlib.contextmanager
+def receiving(rank, change):
+    """On that rank `change` gets what has arrived of each exchange, before it is looked at: uint8 [ranks, slot]."""
+    from deepreduce._torch_call import Engine
+
+    issue, wait, arrived = Engine.issue, Engine.wait, []
+
+    def noting(self, what, collective, *tensors):
+        arrived.append((self.size, tensors[0]))
+        return issue(self, what, collective, *tensors)
+
+    def changed(self, *arguments):
+        wait(self, *arguments)
+        ranks, received = arrived.pop(0)
+        if received.dtype == torch.uint8:
+            change(received.view(ranks, -1))
+
+    if dist.get_rank() == rank:
+        Engine.issue, Engine.wait = noting, changed
+    try:
+        yield
+    finally:
+        Engine.issue, Engine.wait = issue, wait
+
+
+def flip_a_frame(slots):
+    """One bit of rank 1's frame, behind head and sizes."""
+    if slots.shape[1] > 128:
+        slots[1, 100] ^= 4
+
+
+@check("two")
+def a_step_that_one_rank_alone_lost_is_named_by_all_in_the_next():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for plan in (EXACT_TOP, EXACT_TOP.replace("residual", "residual(beta=0.5)"), EXACT_TOP + " bucket=flat", "index=all value=uniform_quant(bits=8) feedback=residual"):
+        for options in ({}, {"frame_bytes": 4000}):
+            reduce, twin = AllReduce(plan, bypass=0, **options), AllReduce(plan, bypass=0, **options)
+            applied = torch.zeros(3540)
+
+            def step(number, reduce=reduce):
+                x = gradients(number, rank)
+                reduce(x)
+                return torch.cat(x)
+
+            for number in range(3):
+                applied += step(number)
+            with receiving(0, flip_a_frame), raises(deepreduce.CorruptFrame, "rank 1") if rank == 0 else contextlib.nullcontext():
+                applied += step(3)
+            x = gradients(4, rank)
+            with raises(OutOfStep, "rank 0 is behind", "did not complete step 3, which rank 1 completed", "copy") as caught:
+                reduce(x)
+            error = caught[0]
+            assert (error.rank, error.ranks, error.source, error.step) == (0, (0,), 1, 3)
+            assert all(map(same, x, gradients(4, rank)))  # nothing was applied
+            # Rank 0 copies what the other has, and all go on: no gradient is lost, none is there twice.
+            dist.broadcast(applied, 1)
+            for number in (5, 6):
+                applied += step(number)
+            assert same_on_all_ranks(applied) and reduce.state_dict()["step"] == 7
+            # As one that nothing happened to, and that sent nothing in step 4.
+            expected = torch.zeros(3540)
+            for number in (0, 1, 2, 3, 5, 6):
+                if number == 5:  # what step 4 encoded went back whole
+                    for state, given in zip(twin._states.values(), gradients(4, rank)):
+                        beta = 0.5 if "beta" in plan else 1
+                        state.residual[:] = beta * state.residual + given.numpy()
+                    twin._number += 1
+                expected += step(number, twin)
+            assert torch.allclose(applied, expected, atol=1e-3), (plan, (applied - expected).abs().max())
+            assert torch.allclose(residual_sum(reduce), residual_sum(twin), atol=1e-3)
+    assert n == 2
+
+
+@check("two")
+def a_lost_step_is_named_whatever_travels():
+    """Rows, a dense frame, a reduce-scatter, and factors beside a frame."""
+    rank = dist.get_rank()
+
+    def rows():
+        return torch.sparse_coo_tensor([[1, 2, 3]], torch.randn(3, 50), (20, 50))
+
+    reduces = {
+        "rows": (AllReduce(EXACT_TOP), lambda each: each({"0": rows()})),
+        "dense": (AllReduce(None), lambda each: each([torch.randn(400)])),
+        "factors": (
+            AllReduce({"0": "transform=lowrank(rank=2) feedback=residual", "*": EXACT_TOP}, bypass=0),
+            lambda each: each([torch.randn(30, 20), torch.randn(900)]),
+        ),
+        "shards": (
+            ReduceScatter(EXACT_TOP, bypass=0),
+            lambda each: each(torch.empty(2000), torch.randn(4000), dist.group.WORLD, dist.ReduceOp.AVG),
+        ),
+    }
+    for name, (reduce, call) in reduces.items():
+        for _ in range(3):
+            call(reduce)
+        with receiving(0, flip_a_frame), raises(deepreduce.CorruptFrame, "rank 1") if rank == 0 else contextlib.nullcontext():
+            call(reduce)
+        with raises(OutOfStep, "rank 0 is behind", "step 3"):
+            call(reduce)
+        call(reduce)
+        assert reduce.state_dict()["step"] == 6, name
+
+
+@check("two")
+def a_state_says_that_its_rank_is_behind():
+    """So does a hook that goes on from it; a state from the rank that is not behind is one that is not."""
+    rank, hook = dist.get_rank(), DDPHook(EXACT_TOP, bypass=0)
+    ddp = wrapped(make_model(), hook, bucket_cap_mb=25)
+    optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+    steps_of(ddp, optimizer, 0, 3)
+    with receiving(0, flip_a_frame), raises(deepreduce.CorruptFrame, "rank 1") if rank == 0 else contextlib.nullcontext():
+        steps_of(ddp, optimizer, 3, 4)
+    states = [None, None]
+    dist.all_gather_object(states, hook.state_dict())
+    for recovered in (False, True):
+        again = DDPHook(EXACT_TOP, bypass=0)
+        again.load_state_dict(state_for_new_rank(states[1]) if recovered and rank == 0 else states[rank])
+        ddp = wrapped(make_model(), again, bucket_cap_mb=25)
+        optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
+        with contextlib.nullcontext() if recovered else raises(OutOfStep, "rank 0 is behind", "step 3"):
+            steps_of(ddp, optimizer, 4, 6)
+    assert same_on_all_ranks(parameters_of(ddp)) and again.state_dict()["step"] == 6
+
+
+@check("two")
+def a_damaged_head_names_its_rank():
+    rank, reduce = dist.get_rank(), AllReduce(EXACT_TOP, bypass=0)
+    for _ in range(2):
+        reduce(gradients(0, rank))
+    for byte in range(20):
+
+        def flip(slot, byte=byte):
+            slot[byte] ^= 64
+
+        with sending(1, flip), raises(deepreduce.CorruptFrame, "rank 1", "first bytes"):
+            reduce(gradients(1, rank))
+    reduce(gradients(2, rank))
+
+
+@check("two")
+def ranks_that_call_exchanges_in_another_order_are_named():
+    rank, reduces = dist.get_rank(), [AllReduce(EXACT_TOP, bypass=0) for _ in range(2)]
+    sizes = (3000, 3001)
+    for reduce, size in zip(reduces, sizes):
+        for step in range(2):
+            reduce(gradients(step, 0, (size,)))
+    with raises(deepreduce.ArgumentError, "rank 1: it sends other tensors", "another order"):
+        reduces[rank](gradients(2, 0, (sizes[rank],)))

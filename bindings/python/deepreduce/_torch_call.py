@@ -41,6 +41,21 @@ class MissingRank(ExchangeError, errors.MissingRank):
     code = _abi.DR_E_TIMEOUT
 
 
+class OutOfStep(ArgumentError):
+    """Ranks are at different steps, or some did not complete a step that others did: all ranks raise it, and nothing of the
+    step is applied. The group is as good as before.
+
+    rank    the first of `ranks`
+    ranks   of the default group, that are behind
+    source  one that is not: the others copy parameters and the optimizer's state from it
+    step    that they did not complete; None where they are at other steps
+    """
+
+    def __init__(self, message: str, ranks: Sequence[int], source: int, step: Optional[int] = None) -> None:
+        super().__init__(message)
+        self.rank, self.ranks, self.source, self.step = ranks[0], tuple(ranks), source, step
+
+
 @dataclasses.dataclass
 class Step:
     """What a step took on this rank.
@@ -97,9 +112,12 @@ class Engine:
         if self.rank < 0:
             raise ArgumentError(f"rank {dist.get_rank()} is not in the group: only its ranks call this")
         self._beat, self._pace = time.monotonic(), 0.0
+        self.failures, self.failed = 0, 0  # steps that this rank did not complete, and the last of them
 
-    def end_step(self) -> None:
-        """So that it knows how long a step takes."""
+    def end_step(self, number: int, done: bool) -> None:
+        """So that it knows how long a step takes, and which this rank did not complete."""
+        if not done:
+            self.failures, self.failed = self.failures + 1, number
         now = time.monotonic()
         self._beat, self._pace = now, now - self._beat
 
@@ -112,8 +130,8 @@ class Engine:
         if error.frame is not None:
             error.rank = rank = self.global_rank(error.frame)
             words = f"rank {rank}: " + re.sub(r"^frame \d+: ", "", words)
-        if isinstance(error, ArgumentError) and " tag" in words:
-            words += "; steps, parameters or plans of the ranks differ"
+        # (Heads of slots are compared before: its slot has another head than frame.)
+        words = re.sub(r"\btag \d+; expected \d+", "it is of another step, or of other tensors", words)
         error.args = (words,)
         return error
 

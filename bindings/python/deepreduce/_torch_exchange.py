@@ -9,10 +9,11 @@ import warnings
 from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
+import torch.distributed as dist
 
 from ._call import real
 from ._torch_clip import Clip
-from ._torch_call import Engine, ExchangeError, Stats, Step, all_reduce
+from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of, require_same
 from ._torch_rows import RowsUnit, bytes_of
 from ._torch_rules import Plans, Rules, sends_all
@@ -60,6 +61,7 @@ class Exchange(Saved):
         self._pending: List[Unit] = []
         self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
         self._clip: Optional[Clip] = None
+        self._is_behind = False  # others have applied what this rank took back last
         self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
@@ -118,6 +120,8 @@ class Exchange(Saved):
         if any(rules.transforms for rules in self._rules):
             beside += f", bypass={self._bypass}"  # which tensors have factors
         require_same(self._ladder, self._rules, beside, told, engine, self._timeout)
+        if self._engine is not None:
+            engine.failures, engine.failed = self._engine.failures, self._engine.failed
         self._engine = engine
         self._states.update(shared)
         self._tensors = [tuple(map(list, zip(*items))) for each in cuts.values() for items in each]
@@ -205,6 +209,7 @@ class Exchange(Saved):
                 raise
             except Error as error:
                 failed = failed or error
+        self._is_behind = isinstance(failed, OutOfStep) and failed.step is not None and dist.get_rank() in failed.ranks
         if failed is not None:
             raise failed
         self._pending.clear()
@@ -240,18 +245,21 @@ class Exchange(Saved):
                 _log.warning(told, self._number, unit.items[0].name, unit.items[-1].name, error)
         for unit in self._units:
             unit.arrived = 0
+            if self._is_behind:
+                unit.withdraw()
+        self._is_behind = False
         self._pending.clear()
         self._held.clear()
         self._dense.clear()
 
-    def _end_step(self) -> None:
+    def _end_step(self, done: bool) -> None:
         """Not before all its times are known."""
         self._number += 1
         self._ended += 1
         self._total.add(self._now)
         self._last, self._now = self._now, Step()
         if self._engine is not None:
-            self._engine.end_step()
+            self._engine.end_step(self._number - 1, done)
 
     # ---- Beside the steps ----
 
@@ -283,6 +291,8 @@ class Exchange(Saved):
                 self._enter()
         self._loaded = None
         self._number, self._ended = 0, 0
+        if self._engine is not None:
+            self._engine.failures = self._engine.failed = 0
         self._now, self._last, self._total = Step(), Step(), Step()
 
     def scale_residuals(self, factor: float) -> None:

@@ -10,13 +10,14 @@ import numpy
 import torch
 
 from ._torch_call import Engine, Step, all_gather
+from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_unit import Item, rounded
 from .encoding import encode
 from .errors import CorruptFrame, Error, Unsupported
 from .merging import merge
 from .tensor import Sparse
 
-_SIZE = 8  # bytes of a slot that tell the size of its frame
+_PREFIX = HEAD + 8  # bytes of a slot before its frame: a head, and the size of the frame
 _HEADER = 4096  # bytes of a frame beside the rows, at most
 
 
@@ -50,7 +51,7 @@ class RowsUnit:
         self._tensor: Any = None
         self._frame = b""
         self._failed: Optional[Error] = None  # why this rank could not encode
-        self._slot = self._least = rounded(_SIZE)
+        self._slot = self._least = rounded(_PREFIX)
         self._received, self._far, self._device = torch.empty(0, dtype=torch.uint8), None, None  # type: Any, Any, Any
         self._what, self._tag, self._work = "", 0, None
         try:
@@ -95,8 +96,9 @@ class RowsUnit:
         begin, n, slot = time.perf_counter(), self._engine.size, self._slot
         sent = torch.zeros(slot, dtype=torch.uint8)
         memory, frame = sent.numpy(), numpy.frombuffer(self._frame, numpy.uint8)
-        memory[:_SIZE].view(numpy.uint64)[:] = frame.size
-        memory[_SIZE : _SIZE + frame.size] = frame[: slot - _SIZE]
+        memory[HEAD:_PREFIX].view(numpy.uint64)[:] = frame.size
+        write_head(memory[:_PREFIX], self._engine, self._tag)
+        memory[_PREFIX : _PREFIX + frame.size] = frame[: slot - _PREFIX]
         self._received = self._far = torch.empty(n * slot, dtype=torch.uint8, device=self._device or "cpu")
         self._work = self._engine.issue(self._what, all_gather, self._far, sent.to(self._far.device))
         step.sent += (n - 1) * slot
@@ -110,18 +112,19 @@ class RowsUnit:
         self._received = self._far.cpu()
         step.wait += time.perf_counter() - begin
         slots = self._received.numpy().reshape(self._engine.size, self._slot)
+        read_heads(slots[:, :_PREFIX].copy(), self._engine)
         found = []
         for rank, slot in enumerate(slots):
-            size = int(slot[:_SIZE].view(numpy.uint64)[0])
+            size = int(slot[HEAD:_PREFIX].view(numpy.uint64)[0])
             if size > self._most:
                 raise self._named(CorruptFrame(f"a frame of {size} bytes, more than the {self._most} of any", frame=rank))
-            found.append((size, slot[_SIZE : _SIZE + size]))
+            found.append((size, slot[_PREFIX : _PREFIX + size]))
         return found
 
     def finish(self, deadline: float, step: Step) -> None:
         """Waits, and makes the tensor the mean of all ranks. It is untouched if something is raised."""
         frames = self._read(deadline, step)
-        largest = _SIZE + max(size for size, _ in frames)
+        largest = _PREFIX + max(size for size, _ in frames)
         if largest > self._slot:
             step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
             self._slot = rounded(largest)
@@ -131,7 +134,7 @@ class RowsUnit:
                 if size > arrived.size:
                     words = f"a frame of {size} bytes, more than the {arrived.size} that were told before"
                     raise self._named(CorruptFrame(words, frame=rank))
-        self._slot = rounded(min(largest + largest // 8, _SIZE + self._most))
+        self._slot = rounded(min(largest + largest // 8, _PREFIX + self._most))
         if self._failed is not None:
             raise self._failed
         begin, n = time.perf_counter(), self._engine.size
@@ -153,6 +156,9 @@ class RowsUnit:
     def take_back(self) -> None:
         """The step has failed. All rows are sent in each step, and nothing is kept of them."""
         self._tensor = None
+
+    def withdraw(self) -> None:
+        """Nothing was taken back."""
 
     def _named(self, error: Error) -> Error:
         self._engine.named(error)

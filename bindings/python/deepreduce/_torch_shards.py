@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import time
+import zlib
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy
@@ -12,18 +13,20 @@ import torch
 import torch.distributed as dist
 
 from ._plan_beside import dense_beside
-from ._torch_call import Engine, Stats, Step, all_to_all
+from ._torch_call import Engine, OutOfStep, Stats, Step, all_to_all
 from ._torch_clip import clip_of
+from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_rules import OnePlan, exact_plan
 from ._torch_state import Saved
-from ._torch_unit import ALIGNMENT, rounded
+from ._torch_unit import ALIGNMENT, decay_of, rounded
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, Unsupported
 from .merging import merge
 from .plan import as_plan
 from .tensor import State
 
-_PREFIX = 16  # bytes of a slot before its frame: the size of the largest frame that its sender sends, and of this one
+# Bytes of a slot before its frame: a head, the size of the largest frame that its sender sends, and that of this one.
+_PREFIX = HEAD + 16
 _numbers = itertools.count()
 _log = logging.getLogger("deepreduce.torch")
 
@@ -58,6 +61,8 @@ class ReduceScatter(Saved):
                 " torch.nn.utils.clip_grad_norm_ between backward and the optimizer's step"
             )
         self._name = f"reduce-scatter {next(_numbers)}"
+        self._digest = 0  # of what it sends
+        self._returned: Optional[List[bytes]] = None  # frames that went back, of a step that others may have completed
         self._batch: Any = None
         self._states: List[Optional[State]] = []  # of the shards
         self._made: List[bytearray] = []
@@ -81,16 +86,17 @@ class ReduceScatter(Saved):
         if weight is None:
             raise Unsupported(f"ReduceScatter takes the operations SUM and AVG, not {op}")
         self._prepare(output_tensor, input_tensor, group)
-        begin, step = time.perf_counter(), Step()
+        begin, step, done = time.perf_counter(), Step(), False
         try:
             self._exchange(output_tensor.view(-1), input_tensor.view(-1), weight, step)
+            done = True
         finally:
             step.own = time.perf_counter() - begin - step.spent
             self._last = step
             self._total.add(step)
             self._number += 1
             self._ended += 1
-            self._engine.end_step()  # type: ignore[union-attr]
+            self._engine.end_step(self._number - 1, done)  # type: ignore[union-attr]
 
     def _prepare(self, output: torch.Tensor, whole: torch.Tensor, group: Any) -> None:
         shape = (output.numel(), output.dtype)
@@ -108,6 +114,7 @@ class ReduceScatter(Saved):
             # Of each rank a frame; and the sum, which is rounded once.
             self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
             self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
+            self._digest = zlib.crc32(f"{self._shape} {plan}".encode())
             self._take_loaded()
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
@@ -125,6 +132,7 @@ class ReduceScatter(Saved):
         step.dense += whole.numel() * whole.element_size()
         try:
             received = self._swap(engine, frames, step)
+            self._returned = None  # ranks agree on all steps before
             begin = time.perf_counter()
             halves = self._sum.numel() > 0
             try:
@@ -135,10 +143,21 @@ class ReduceScatter(Saved):
             if halves:
                 output.copy_(self._sum)
             step.merge += time.perf_counter() - begin
-        except BaseException:
+        except BaseException as error:
             if sound:
                 self._give_back(frames)
+            if isinstance(error, OutOfStep) and error.step is not None and dist.get_rank() in error.ranks:
+                self._withdraw()
+            elif sound and self._returned is None:
+                self._returned = [bytes(each) for each in frames]
             raise
+
+    def _withdraw(self) -> None:
+        """Others have completed the step whose frames went back: the residuals are as if this rank had, too."""
+        for frame, state in zip(self._returned or [], self._states):
+            if state is not None and self._takes_back:
+                merge([frame], weights=[-decay_of(self._chosen)], out=state.residual)
+        self._returned = None
 
     def _give_back(self, frames: Sequence[Any]) -> None:
         """What the shards' frames hold goes back to the residuals, as far as it can: the error of the step is on its way."""
@@ -173,7 +192,8 @@ class ReduceScatter(Saved):
             slot = self._slot
             send, receive = (torch.zeros(n * slot, dtype=torch.uint8) for _ in range(2))
             for row, frame in zip(send.numpy().reshape(n, slot), frames):
-                row[:_PREFIX].view(numpy.uint64)[:] = most, len(frame)
+                row[HEAD:_PREFIX].view(numpy.uint64)[:] = most, len(frame)
+                write_head(row[:_PREFIX], engine, self._digest << 32 | self._number & 0xFFFFFFFF)
                 part = numpy.frombuffer(frame, numpy.uint8)[: slot - _PREFIX]
                 row[_PREFIX : _PREFIX + part.size] = part
             work = engine.issue(what, all_to_all, receive, send)
@@ -181,7 +201,8 @@ class ReduceScatter(Saved):
             step.sent += (n - 1) * slot
             step.received += (n - 1) * slot
             rows = receive.numpy().reshape(n, slot)
-            told = rows[:, :_PREFIX].copy().view(numpy.uint64).tolist()
+            read_heads(rows[:, :_PREFIX].copy(), engine)
+            told = rows[:, HEAD:_PREFIX].copy().view(numpy.uint64).tolist()
             for rank, (largest, size) in enumerate(told):
                 if not size <= largest <= self._batch.bound:
                     words = f"a frame of {size} bytes, more than the {self._batch.bound} of any"

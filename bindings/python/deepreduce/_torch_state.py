@@ -83,7 +83,7 @@ class Saved:
             return dict(self._loaded)
         state: Dict[str, Any] = {"version": _VERSION, "step": self._number, "ranks": 0}
         if self._engine is not None:
-            part = self._residuals()
+            part = {**self._residuals(), "failures": self._engine.failures, "failed": self._engine.failed}
             state.update({"ranks": self._engine.size, f"rank{self._engine.rank}": {**part, "holds": _holds(part)}})
         return state
 
@@ -147,4 +147,5 @@ class Saved:
             own = {self._kept_as: {}}
         scale = loaded.get("scale", 1.0) * own.get("scale", 1.0) * size / ranks
         self._set_residuals(own, [loaded[f"rank{each}"] for each in gone if each not in lost], scale)
+        engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import zlib
@@ -11,17 +12,21 @@ import numpy
 import torch
 
 from ._torch_call import HOST, Engine, Step, all_reduce
+from ._torch_heads import Head, compare
 from ._torch_unit import Item
 from .errors import ArgumentError, Error, PeerError
 from .transform import Transform
+
+_MARKS = 1 << 22  # marks are less: a float32 has them exactly
 
 
 class TransformUnit:
     """Tensors of one transform, which travel together: a round is an all-reduce for each of its two factors. The second
     is issued when the first has come, at the end of the step.
 
-    The last tensor of the transform is of the unit's own: an element for each rank. One that cannot begin its round, for
-    a NaN, sends zeros and there a one; all ranks see it, and raise together.
+    The last tensor of the transform is of the unit's own, three elements for each rank, in which its sum has what the rank
+    put there: one more than its step, negative if it cannot begin its round, for a NaN, and sends zeros; and the other
+    words of a Head. All ranks see them, and raise together.
     """
 
     parts: Sequence[Any] = ()  # of frames
@@ -31,9 +36,9 @@ class TransformUnit:
         self.arrived = 0  # tensors of this step that are where they were placed
         self._engine = engine
         shapes = [item.matrix for item in self.items]
-        self._marks = torch.zeros(engine.size)
+        self._marks = torch.zeros(3, engine.size)
         try:
-            self.transform = Transform([*shapes, (engine.size,)], items[0].plan, seed=seed, dense_below=dense_below, marks=True)
+            self.transform = Transform([*shapes, (3 * engine.size,)], items[0].plan, seed=seed, dense_below=dense_below, marks=True)
         except Error as error:
             raise self._named(error) from None
         told = "\n".join(f"{each.name} {each.matrix} {each.plan}" for each in self.items)
@@ -46,6 +51,7 @@ class TransformUnit:
         self._what, self._work, self._factor, self._far = "", None, torch.empty(0), None
         self._failed: Optional[Error] = None  # why this rank's round did not begin
         self._done = False  # the tensors have this step's result
+        self._returned: Optional[List[Any]] = None  # results that went back to the residuals, of a step that others may have completed
 
     @property
     def key(self) -> str:
@@ -65,17 +71,25 @@ class TransformUnit:
         self._what, self._failed, self._done = f"step {number}, factors {self._digest:08x}", None, False
         if self._copies:
             torch._foreach_copy_(self._copies, self._tensors)
-        x = [*(self._copies or self._tensors), self._marks]
+        self._mark(number)
+        x = [*(self._copies or self._tensors), self._marks.view(-1)]
         try:
             self.transform.begin(x, x)
             self._factor = torch.from_numpy(self.transform.factor())
         except ArgumentError as error:
             self._failed = self._named(error)
             self._factor = torch.zeros(self.transform.info().first)
-            self._factor[self._engine.rank - self._engine.size] = 1
+            self._marks[0] *= -1
+            self._factor[-self._marks.numel() :] = self._marks.view(-1)
         step.encode += time.perf_counter() - begin
         step.dense += self._bytes
         self._issue(step)
+
+    def _mark(self, number: int) -> None:
+        words = number, self._engine.failures, self._engine.failed
+        self._marks.zero_()
+        self._marks[:, self._engine.rank] = torch.tensor([word % _MARKS for word in words])
+        self._marks[0, self._engine.rank] += 1
 
     def _issue(self, step: Step) -> None:
         begin, size = time.perf_counter(), self._factor.numel() * 4
@@ -118,11 +132,16 @@ class TransformUnit:
 
     def _raise_failure(self) -> None:
         """The same error on all ranks, if one of them did not begin."""
+        steps, failures, failed = self._factor[-self._marks.numel() :].view(3, -1).tolist()
+        if all(map(math.isfinite, (*steps, *failures, *failed))):  # else `next` says so
+            heads = [Head(int(abs(each)) - 1, int(n), int(last)) for each, n, last in zip(steps, failures, failed)]
+            compare(heads, self._engine)
+            self._returned = None
         if self._failed is not None:
             raise self._failed
-        marks = self._factor[-self._engine.size :].numpy()
-        if marks.any() and not numpy.isnan(marks).any():
-            rank = self._engine.global_rank(int(marks.argmax()))
+        rank = next((i for i, each in enumerate(steps) if each < 0), None)
+        if rank is not None:
+            rank = self._engine.global_rank(rank)
             error = PeerError(f"rank {rank}: it could not begin the round of {self.key}")
             error.rank = rank
             raise error
@@ -131,10 +150,19 @@ class TransformUnit:
         """The step has failed: the gradients go to the residual, if the plan keeps one. Of a round that gave its result
         that goes back: over all ranks it is what they gave."""
         if self._done and self._keeps:
-            for i, each in enumerate(self._copies or self._tensors):
-                self.transform.set_residual(self.transform.residual(i) + each.numpy(), i)
+            results = [each.numpy() for each in self._copies or self._tensors]
+            for i, each in enumerate(results):
+                self.transform.set_residual(self.transform.residual(i) + each, i)
+            if self._returned is None:
+                self._returned = [each.copy() for each in results]
         self.transform.cancel(keep=self._keeps)
         self._done = False
+
+    def withdraw(self) -> None:
+        """Others have completed the step that was taken back: the residuals are as if this rank had, too."""
+        for i, each in enumerate(self._returned or []):
+            self.transform.set_residual(self.transform.residual(i) - each, i)
+        self._returned = None
 
     def scale(self, factor: float) -> None:
         """Multiplies the residuals."""

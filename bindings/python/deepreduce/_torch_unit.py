@@ -11,8 +11,10 @@ import numpy
 import torch
 
 from ._torch_call import HOST, Engine, Step, all_gather
+from ._torch_heads import HEAD, read_heads, write_head
 from .batch import Batch
 from .bound import Bound
+from .control import _stage
 from .errors import CorruptFrame, Error
 from .plan import Plan
 from .tensor import State
@@ -65,6 +67,7 @@ class Part:
         if items[0].dtype != torch.float32:
             self._sums = [torch.empty(each.elements) for each in items]
         self._bound: Optional[Bound] = None
+        self.returned: Any = None  # what the residuals took back of a step that others may have completed
         self.sent = (0, 0)  # where in the slot this step's frame is; of no bytes: there is none, or it only says why
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
@@ -121,7 +124,21 @@ class Part:
         """The frame in the slot never arrived: what it holds goes back to the residuals."""
         (start, end), self.sent = self.sent, (0, 0)
         if start < end and any(item.plan.info.residual for item in self.items):
-            self._batch.merge([slot[start:end]], [self._residual(item) for item in self.items], add=True)
+            frame = slot[start:end]
+            self._batch.merge([frame], [self._residual(item) for item in self.items], add=True)
+            if self.returned is None:
+                self.returned = frame.copy()
+
+    def withdraw(self) -> None:
+        """Others have completed the step whose frame was taken back: the residuals are as if this rank had, too. Since then
+        a step has been encoded, and has failed on all ranks."""
+        if self.returned is not None:
+            sent = [numpy.zeros(item.elements, numpy.float32) for item in self.items]
+            self._batch.merge([self.returned], sent, add=True)
+            for item, values in zip(self.items, sent):
+                if item.plan.info.residual:
+                    self._residual(item)[:] -= numpy.float32(decay_of(item.plan)) * values
+            self.returned = None
 
     def _residual(self, item: Item) -> Any:
         return (
@@ -143,7 +160,7 @@ class Part:
 class Unit:
     """Tensors that travel together: encode, one all-gather of slots of one size, merge in rank order.
 
-    A slot is the sizes of its frames (uint64), and the frames. It has room for the largest of the last step and 1/8
+    A slot is a head, the sizes of its frames (uint64), and the frames. It has room for the largest of the last step and 1/8
     more. All ranks have seen all slots, so they agree without asking. In a slot that is too small the sizes still
     arrive, at all ranks in the same step, and all repeat the exchange with a larger one. The first has room for the
     sizes only.
@@ -164,11 +181,11 @@ class Unit:
         self._engine, self._seed = engine, seed
         told = "\n".join(f"{each.name} {each.elements} {each.dtype} {each.plan}" for each in self.items)
         self._digest = zlib.crc32(told.encode())
-        self._prefix = _SIZE * len(self.parts)
+        self._prefix = HEAD + _SIZE * len(self.parts)
         # Slots that are sent and received.
         self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
         self._memory, self._at = self._send.numpy(), self._send.data_ptr()
-        self._sizes = self._memory[: self._prefix].view(numpy.uint64)
+        self._sizes = self._memory[HEAD : self._prefix].view(numpy.uint64)
         self._receive = torch.empty(0, dtype=torch.uint8)
         self._least = self._slot = rounded(self._prefix)
         self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
@@ -192,6 +209,7 @@ class Unit:
             size = part.encode(self._at, end, self._memory.size, number, self._seed, self._tag, step)
             self._sizes[i] = size
             end += size
+        write_head(self._memory[: self._prefix], self._engine, self._tag)
         self._issue(step)
         step.dense += self._bytes
 
@@ -216,9 +234,12 @@ class Unit:
         step.wait += time.perf_counter() - begin
 
     def finish(self, deadline: float, step: Step) -> None:
-        """Waits, and merges the mean of all ranks into the tensors. Those of an unsound frame are untouched."""
+        """Waits, and merges the mean of all ranks into the tensors. Those of an unsound frame are untouched, and all if the
+        ranks are out of step."""
         self._wait(deadline, step)
         slots, largest = self._read()
+        for part in self.parts:
+            part.returned = None  # ranks agree on all steps before
         if largest > self._slot:
             step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
             self._slot = rounded(largest)
@@ -241,10 +262,12 @@ class Unit:
             part.merge(places[i :: len(self.parts)], self._tag, step)
 
     def _read(self) -> Tuple[List[List[int]], int]:
-        """The sizes of the frames of each slot, and the bytes of the longest slot."""
+        """The sizes of the frames of each slot, and the bytes of the longest slot. Raises OutOfStep, CorruptFrame."""
         n, slot = self._engine.size, self._slot
         received = self._receive[: n * slot].numpy().reshape(n, slot)
-        slots: List[List[int]] = received[:, : self._prefix].copy().view(numpy.uint64).tolist()
+        prefixes = received[:, : self._prefix].copy()
+        read_heads(prefixes, self._engine)
+        slots: List[List[int]] = prefixes[:, HEAD:].copy().view(numpy.uint64).tolist()
         for rank, sizes in enumerate(slots):
             for part, size in zip(self.parts, sizes):
                 if size > part.bound_size:
@@ -262,6 +285,17 @@ class Unit:
                 failed = failed or error
         if failed is not None:
             raise failed
+
+    def withdraw(self) -> None:
+        """Others have completed the step that was taken back last."""
+        for part in self.parts:
+            part.withdraw()
+
+
+def decay_of(plan: Plan) -> float:
+    """By what feedback multiplies a residual before it adds the next gradient."""
+    found = re.search(r"\bresidual\(.*?\bbeta=([^,)]+)", _stage(plan, "feedback"))
+    return float(found[1]) if found else 1.0
 
 
 def rounded(size: int) -> int:

@@ -11,6 +11,7 @@ state_for_new_rank  what a rank without a state loads, where a training goes on 
 record         writes when a model's gradients become ready, for `deepreduce predict` and `plan`; Recording says more
 MissingRank, ExchangeError  what a broken exchange raises on all ranks that are left; PeerError and CorruptFrame name
                the rank, too
+OutOfStep      what all ranks raise where one is at another step, or did not complete a step that others did
 
 Everything is on the caller's thread: encode, one asynchronous collective, and at the end of backward a wait with a
 deadline and a merge in rank order. It is tested over gloo, on the CPU. Tensors on a CUDA device are copied to the CPU,
@@ -32,7 +33,7 @@ import torch.distributed as dist
 from ._torch_arrays import named_parameters_of
 from ._torch_auto import STEPS, Auto, Choice
 from ._torch_checkpoint import load_checkpoint
-from ._torch_call import ExchangeError, MissingRank, Stats, Step, require_place
+from ._torch_call import ExchangeError, MissingRank, OutOfStep, Stats, Step, require_place
 from ._torch_exchange import Exchange
 from ._torch_record import ModelRecorder, Recording, record
 from ._torch_rows import sparse_parameters
@@ -50,6 +51,7 @@ __all__ = [
     "ExchangeError",
     "MissingRank",
     "OnePlan",
+    "OutOfStep",
     "Plans",
     "Recording",
     "ReduceScatter",
@@ -92,8 +94,8 @@ class DDPHook(Exchange):
     first step. So `state_dict` and `load_state_dict` give the very same training.
 
     All ranks get the same gradients, bit for bit, or all raise, in backward: PeerError (a rank could not encode: a NaN,
-    say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. Unsupported:
-    compiled autograd.
+    say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. A rank that alone
+    received damage raises CorruptFrame alone: the next step raises OutOfStep on all. Unsupported: compiled autograd.
     A sparse gradient (Embedding(sparse=True)) is sent as the rows that it has, by its plan's index and value codecs,
     whatever their number: its rows are selected already, and nothing of them is kept for later. The result is sparse, too.
     A parameter that no rank used keeps its gradient as it was (find_unused_parameters), and what its residual sent in that
@@ -197,7 +199,7 @@ class DDPHook(Exchange):
             if self._recorder is not None:
                 self._recorder.took(took)
             if last or not done:
-                self._end_step()
+                self._end_step(done)
 
     @property
     def choice(self) -> Optional[Choice]:
@@ -302,7 +304,7 @@ class DDPHook(Exchange):
         self._futures.clear()
         self._came = 0
         self._abort()
-        self._end_step()
+        self._end_step(False)
 
     def _complete(self) -> None:
         """The last bucket has come."""
@@ -386,7 +388,7 @@ class AllReduce(Exchange):
             if not done:
                 self._abort()
             step.own += time.perf_counter() - begin - step.spent
-            self._end_step()
+            self._end_step(done)
 
     def _forget_places(self) -> None:
         self._at.clear()
