@@ -64,3 +64,12 @@ def test_beside_others_small_tensors_travel_exactly():
 def test_a_plan_without_frames_is_refused_by_name():
     with pytest.raises(deepreduce.Unsupported, match="deepreduce.torch and deepreduce.transform"):
         Rows(SHAPES, "powersgd", 1000, True, 0)
+
+
+def test_the_plan_says_whether_tensors_are_one():
+    """And whether small ones are sent as the others are: unless flat and bypass are given."""
+    top, bits = "sparsify=topr(ratio=0.5) index=golomb value=raw", "index=all value=uniform_quant(bits=4)"
+    parts = lambda plan, *options: [(str(part.plan), part.positions) for part in Rows(SHAPES, plan, *options, 0).parts]
+    for plan, bypass, flat in ((top, 0, True), ("index=all value=half", 0, True), (bits, 1000, False), ("onebit", 1000, False)):
+        assert parts(plan, None, None) == parts(plan, bypass, flat) and len(parts(plan, None, None)) == (1 if flat else 2), plan
+    assert parts(bits, None, True) == parts(bits, 0, True) and parts(top, None, False) == parts(top, 1000, False)

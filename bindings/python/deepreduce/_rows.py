@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy
 
-from ._plan_beside import dense_beside
+from ._plan_beside import bypass_of, dense_beside, flat_or_not
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, PeerError, Unsupported
 from .header import frame_size
@@ -54,15 +54,22 @@ class Rows:
 
     tensors  [(shape, dtype)] in order; float32, float16 or bfloat16
     plan     a plan or its text, the same for all of them
-    bypass   tensors of fewer elements travel exactly, with the plan's momentum if it has one; not beside votes
-    flat     the tensors of the plan are one tensor (bucket=flat)
+    bypass   tensors of fewer elements travel exactly, with the plan's momentum if it has one; not beside votes. None: of
+             a plan that is flat none, of others those below 1000
+    flat     the tensors of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
+             itself; one that quantises all elements has levels for each tensor
     seed     of random numbers; the same on every rank
 
     size, state_size  bytes of a row, and of the states
     """
 
     def __init__(
-        self, tensors: Sequence[Tuple[Tuple[int, ...], Any]], plan: Union[str, Plan], bypass: int, flat: bool, seed: int
+        self,
+        tensors: Sequence[Tuple[Tuple[int, ...], Any]],
+        plan: Union[str, Plan],
+        bypass: Optional[int],
+        flat: Optional[bool],
+        seed: int,
     ) -> None:
         if not tensors:
             raise ArgumentError("there are no tensors to send")
@@ -72,9 +79,11 @@ class Rows:
         self._idle: List[List[Batch]] = []
         by_plan: Dict[Tuple[str, str], List[int]] = {}
         # (A mean beside signs is of another scale.)
-        small = self._plan if self._plan.info.votes else dense_beside(self._plan, as_plan(_EXACT))
+        coded = flat_or_not(self._plan, flat)
+        small = coded if coded.info.votes else flat_or_not(dense_beside(coded, as_plan(_EXACT)), True)
+        limit = bypass_of(coded, bypass)
         for i, ((_, dtype), elements) in enumerate(zip(self.shapes, self.elements)):
-            kind = str(self._plan if elements >= bypass else small)
+            kind = str(coded if elements >= limit else small)
             by_plan.setdefault((kind, dtype.name), []).append(i)
         self.size = self.state_size = 0
         self.parts: List[Part] = []
@@ -85,8 +94,6 @@ class Rows:
                 raise ArgumentError(
                     f"tensor {positions[0]} is {dtype_name}; the plan `{chosen}` takes {', '.join(chosen.info.dtypes)}"
                 )
-            if (flat or (chosen == small and not chosen.info.votes)) and not chosen.info.flat:
-                chosen = as_plan(f"{chosen} bucket=flat")
             batches.append(self._batch(chosen, positions))
             states = [self._place_state(chosen, i) for i in positions]
             begin, self.size = self.size, _aligned(self.size + batches[-1].bound)

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ._call import real
+from ._plan_beside import bypass_of
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce
 from ._torch_control import Ladder, Rung, plans_of, require_same
@@ -33,9 +34,9 @@ class Exchange(Saved):
     def __init__(
         self,
         plan: Union[Plans, Sequence[Plans]],
-        bypass: int,
+        bypass: Optional[int],
         start: int,
-        flat: bool,
+        flat: Optional[bool],
         timeout: float,
         seed: int,
         group: Any,
@@ -110,7 +111,8 @@ class Exchange(Saved):
         every = [rungs for each in cuts.values() for items in each for rungs in items]
         dense = [rungs for rungs in every if rungs[0].shape is None]
         if dense and all(sends_all(item.plan) for rungs in every for item in rungs) and not all(rules.sends_all for rules in self._rules):
-            words = f"fewer elements than bypass={self._bypass}, or a name that no pattern matches"
+            limit = "`bypass`" if self._bypass is None else f"bypass={self._bypass}"
+            words = f"fewer elements than {limit}, or a name that no pattern matches"
             warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=3)
         idle = [each for rules in self._rules for each in rules.idle([name for name, _, _ in tensors])]
         if tensors and idle:
@@ -150,7 +152,7 @@ class Exchange(Saved):
         if items[0].shape is not None:
             return RowsUnit(items, self._engine, self._seed)
         if items[0].plan.info.transforms:
-            return TransformUnit(items, self._engine, self._seed, self._bypass)
+            return TransformUnit(items, self._engine, self._seed, bypass_of(items[0].plan, self._bypass))
         return Unit(items, self._engine, self._states, self._seed)
 
     def _forget_places(self) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import List, Mapping, Sequence, Tuple, Union
+from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ._plan_beside import dense_beside, rows_beside
+from ._plan_beside import bypass_of, dense_beside, flat_or_not, rows_beside
 from ._torch_clip import require_one_clip
 from .book import as_book
 from .errors import ArgumentError, Unsupported
@@ -23,7 +23,7 @@ exact_plan = "bucket=flat index=all value=raw"
 class Rules:
     """Which plan a parameter has: the first whose pattern (of fnmatch) its name matches, unless it is small."""
 
-    def __init__(self, plan: Plans, bypass: int, flat: bool) -> None:
+    def __init__(self, plan: Plans, bypass: Optional[int], flat: Optional[bool]) -> None:
         if isinstance(plan, str) and plan == "auto":
             raise ArgumentError("'auto' measures and chooses in training: DDPHook takes it, as its whole plan")
         pairs: Sequence[Tuple[str, OnePlan]]
@@ -38,7 +38,7 @@ class Rules:
                 raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
         self.dense, self._bypass = as_plan(exact_plan), bypass
         self.pairs = [
-            (pattern, self.dense if each is None else _flat(as_plan(each), flat)) for pattern, each in pairs
+            (pattern, self.dense if each is None else flat_or_not(as_plan(each), flat)) for pattern, each in pairs
         ]
         require_one_clip(self.pairs)
 
@@ -80,7 +80,7 @@ class Rules:
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
         found = self._found(name)
         # (Factors have room for small tensors; a mean beside signs is of another scale.)
-        if elements < self._bypass and not found.info.transforms and not found.info.votes:
+        if elements < bypass_of(found, self._bypass) and not found.info.transforms and not found.info.votes:
             found = dense_beside(found, self.dense)
         # (A transform's unit computes with copies in float32.)
         _require_type(name, dtype, found, self.dense if found.info.transforms else found)
@@ -112,8 +112,3 @@ def _require_type(name: str, dtype: torch.dtype, plan: Plan, used: Plan) -> None
 def sends_all(plan: Plan) -> bool:
     info = plan.info
     return not (info.sparsifies or info.lossy_values or info.transforms)
-
-
-def _flat(plan: Plan, flat: bool) -> Plan:
-    makes = flat and not plan.info.flat and not plan.info.transforms
-    return as_plan(str(as_plan(f"{plan} bucket=flat"))) if makes else as_plan(str(plan))

@@ -77,7 +77,7 @@ def _rows_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[Ro
     """The arrays that are coded, and how. Differences are float32."""
     names = [name for name, array in model.items() if array.dtype.name in _CODED]
     shapes = tuple((model[name].shape, "float32") for name in names)
-    return names, _rows(shapes, plan, meta["bypass"], meta["flat"], meta["seed"]) if names else None
+    return names, _rows(shapes, plan, meta.get("bypass"), meta.get("flat"), meta["seed"]) if names else None
 
 
 def _difference(new: Model, old: Model, names: Iterable[str]) -> List[Any]:
@@ -185,8 +185,9 @@ class Compressed(Strategy):  # type: ignore[misc]
     strategy  averages models: FedAvg, FedAdam, …. It sees models as ever
     up        plan of what a client's training changed; feedback=residual belongs to it if it drops anything
     down      plan of what the server changed, without feedback: what it drops is in the next difference
-    bypass    arrays of fewer elements travel exactly
-    flat      the arrays of a plan are one tensor (bucket=flat)
+    bypass    arrays of fewer elements travel exactly. None: of a plan that is flat none, of others those below 1000
+    flat      the arrays of a plan are one tensor (bucket=flat). None: of one that sparsifies, or keeps each value by itself
+              (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
     seed      of random numbers
 
     A reply that cannot be decoded (hostile bytes, another round's, values that are not finite) counts as that client's
@@ -202,8 +203,8 @@ class Compressed(Strategy):  # type: ignore[misc]
         up: Union[str, Plan],
         down: Union[str, Plan] = "index=all value=raw",
         *,
-        bypass: int = 1000,
-        flat: bool = True,
+        bypass: Optional[int] = None,
+        flat: Optional[bool] = None,
         seed: int = 0,
     ) -> None:
         up, down = map(plan_of_frames, (up, down))
@@ -213,7 +214,9 @@ class Compressed(Strategy):  # type: ignore[misc]
         if down.info.feedback:
             raise ArgumentError("down: the plan has feedback, but what a frame leaves out is in the next difference already")
         self._strategy = strategy
-        self._meta = {"up": str(up), "down": str(down), "bypass": bypass, "flat": flat, "seed": seed}
+        # (A record has no None: what is not given is not there.)
+        given = {name: value for name, value in (("bypass", bypass), ("flat", flat)) if value is not None}
+        self._meta = {"up": str(up), "down": str(down), **given, "seed": seed}
         self._version = -1  # of the model that the clients have, or are about to
         self._model: Model = {}
         self._own: Model = {}  # the server's, which has what `down` left out

@@ -34,8 +34,10 @@ class Codec:
 
     plan    a plan or its text
     like    a pytree of arrays, or of what has a shape and a dtype: float32, float16 or bfloat16
-    bypass  arrays of fewer elements travel exactly, in the same row
-    flat    the arrays of the plan are one tensor (bucket=flat)
+    bypass  arrays of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others those
+            below 1000
+    flat    the arrays of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
+            itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
     seed    of random numbers; the same on every rank. Step and rank are told to the library anyhow
 
     row_size, state_size  bytes of a row, and of a rank's state
@@ -44,7 +46,13 @@ class Codec:
     """
 
     def __init__(
-        self, plan: Union[str, Plan], like: Any, *, bypass: int = 1000, flat: bool = True, seed: int = 0
+        self,
+        plan: Union[str, Plan],
+        like: Any,
+        *,
+        bypass: Optional[int] = None,
+        flat: Optional[bool] = None,
+        seed: int = 0,
     ) -> None:
         leaves, self._tree = jax.tree.flatten(like)
         self._like = [(tuple(each.shape), each.dtype) for each in leaves]
@@ -103,7 +111,7 @@ Called = Tuple[Rows, Tuple[int, int]]  # rows, and the numbers of their encode a
 _known: Dict[Any, Called] = {}  # what XLA's programs may call
 
 
-def _rows_of(like: Sequence[Shape], plan: Plan, bypass: int, flat: bool, seed: int) -> Called:
+def _rows_of(like: Sequence[Shape], plan: Plan, bypass: Optional[int], flat: Optional[bool], seed: int) -> Called:
     """Of equal codecs the same."""
     key = tuple(like), str(plan), bypass, flat, seed
     if key not in _known:
@@ -144,8 +152,8 @@ def compress(
     axis_name: Optional[str] = None,
     *,
     ranks: Optional[int] = None,
-    bypass: int = 1000,
-    flat: bool = True,
+    bypass: Optional[int] = None,
+    flat: Optional[bool] = None,
     seed: int = 0,
 ) -> Transformation:
     """An optax transformation: each rank's gradients become the mean of all ranks', compressed. First in optax.chain.

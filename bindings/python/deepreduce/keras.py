@@ -42,7 +42,7 @@ class Compression(tf.train.experimental.PythonState):  # type: ignore[misc]
     """What `compress` keeps beside the optimizer: the residuals of the replicas of this process, by their number.
     tf.train.Checkpoint(optimizer=…) saves and restores them with the optimizer."""
 
-    def __init__(self, plan: Union[str, Plan], bypass: int, flat: bool, seed: int) -> None:
+    def __init__(self, plan: Union[str, Plan], bypass: Optional[int], flat: Optional[bool], seed: int) -> None:
         """Not for callers: compress makes them."""
         self._plan, self._options = plan_of_frames(plan), (bypass, flat, seed)
         self._lock = threading.Lock()
@@ -142,14 +142,23 @@ class _Compressed:
         return [(gradient if gradient is None else next(sums), variable) for gradient, variable in pairs]
 
 
-def compress(optimizer: Any, plan: Union[str, Plan], *, bypass: int = 1000, flat: bool = True, seed: int = 0) -> Any:
+def compress(
+    optimizer: Any,
+    plan: Union[str, Plan],
+    *,
+    bypass: Optional[int] = None,
+    flat: Optional[bool] = None,
+    seed: int = 0,
+) -> Any:
     """A new optimizer of the same kind and configuration, whose replicas exchange frames. What Keras does with it
     is as ever: clipping, weight decay, schedules; it is saved as the optimizer that it was made of.
 
     optimizer  a Keras optimizer that has not been used yet
     plan       a plan or its text
-    bypass     gradients of fewer elements travel exactly, in the same row
-    flat       the gradients of the plan are one tensor (bucket=flat)
+    bypass     gradients of fewer elements travel exactly, in the same row. None: of a plan that is flat none, of others
+               those below 1000
+    flat       the gradients of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each
+               value by itself (raw, half); one that quantises all elements (8bit, onebit) has levels for each gradient
     seed       of random numbers
 
     Its `compression` has the residuals, which tf.train.Checkpoint takes along; beside files of Keras's own save them. With

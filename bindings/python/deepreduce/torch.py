@@ -74,10 +74,13 @@ class DDPHook(Exchange):
              and the link, and one is chosen: the most accurate whose step is within 10 % of the fastest (`choice`, and a
              line of the logger "deepreduce.torch"). That step takes some 20 exchanges, and memory for two copies of the
              gradients
-    bypass   parameters of fewer elements travel dense, exactly, in the same frame
+    bypass   parameters of fewer elements travel dense, exactly, in the same unit. None: of plans that are flat none, of
+             others those below 1000
     start    so many first steps are dense, by all-reduce
-    flat     the parameters of one plan are one tensor (bucket=flat), of up to DDP's bucket size: of ResNet-20 that
-             takes half the bytes. Residuals still belong to parameters
+    flat     the parameters of one plan are one tensor (bucket=flat). Residuals still belong to parameters. None: those
+             of a plan that sparsifies, which chooses among all of them then, or that keeps each value by itself (raw,
+             half). A plan that quantises all elements (8bit, onebit, qsgd) has levels for each parameter: a large one
+             would spoil those of the others
     timeout  seconds that the end of a step waits for the other ranks. A process that is left without one of them may
              take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
@@ -106,9 +109,9 @@ class DDPHook(Exchange):
         self,
         plan: Union[Plans, Sequence[Plans]],
         *,
-        bypass: int = 1000,
+        bypass: Optional[int] = None,
         start: int = 0,
-        flat: bool = True,
+        flat: Optional[bool] = None,
         timeout: float = 60.0,
         seed: int = 0,
         group: Any = None,
@@ -334,9 +337,9 @@ class AllReduce(Exchange):
         self,
         plan: Union[Plans, Sequence[Plans]],
         *,
-        bypass: int = 1000,
+        bypass: Optional[int] = None,
         start: int = 0,
-        flat: bool = True,
+        flat: Optional[bool] = None,
         timeout: float = 60.0,
         seed: int = 0,
         group: Any = None,

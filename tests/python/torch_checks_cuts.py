@@ -1,0 +1,92 @@
+"""What deepreduce.torch promises however tensors are cut into units and slots, and by the kind of plan."""
+
+import torch
+import torch.distributed as dist
+from torch_ranks import check, make_model, same, steps_of
+
+from deepreduce.torch import AllReduce, DDPHook
+
+EIGHT_BIT = "index=all value=uniform_quant(bits=8) feedback=residual"
+# Of one tensor with levels of its own: the same plans without `flat` and `bypass`.
+LEVELS = (
+    EIGHT_BIT,
+    "index=all value=uniform_quant(bits=4)",
+    "index=all value=log_quant(bits=4) feedback=residual",
+    "onebit",
+    "terngrad",
+    "8bit",
+    "qsgd",
+)
+TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=log_quant"
+
+
+def several(step, rank):
+    """A dict of tensors of other scales: large and small, matrices and a bias."""
+    random = torch.Generator().manual_seed(100 * step + rank)
+    shapes = {"head": (40, 100), "body": (50, 60), "layer": (30, 50), "bias": (50,)}
+    scales = {"head": 100.0, "body": 1.0, "layer": 0.01, "bias": 0.1}
+    return {name: scales[name] * torch.randn(shape, generator=random) for name, shape in shapes.items()}
+
+
+def exchanged(plan, steps=3, **options):
+    reduce, found = AllReduce(plan, **options), []
+    for step in range(steps):
+        x = several(step, dist.get_rank())
+        reduce(x)
+        found.append(torch.cat([each.reshape(-1) for each in x.values()]))
+    return torch.cat(found), reduce
+
+
+@check("two")
+def levels_do_not_depend_on_how_tensors_are_cut():
+    for plan in LEVELS:
+        expected, _ = exchanged(plan)
+        for frame_bytes in (1, 16000, 30000):
+            assert same(exchanged(plan, frame_bytes=frame_bytes)[0], expected), (plan, frame_bytes)
+
+
+@check("two")
+def levels_do_not_depend_on_bucket_sizes():
+    for plan in (EIGHT_BIT, "onebit"):
+        found = []
+        for cap in (25, 0.008, 0.002):
+            hook = DDPHook(plan, bypass=0)
+            ddp = torch.nn.parallel.DistributedDataParallel(make_model(), bucket_cap_mb=cap)
+            hook.register(ddp)
+            steps_of(ddp, torch.optim.SGD(ddp.parameters(), lr=0.01), 0, 3)
+            found.append(torch.cat([each.grad.reshape(-1) for each in ddp.parameters()]))
+        assert all(same(found[0], each) for each in found[1:]), plan
+
+
+@check("two")
+def a_large_tensor_does_not_spoil_the_levels_of_others():
+    n = dist.get_world_size()
+    mean = sum(several(0, rank)["layer"] for rank in range(n)) / n
+    for flat in (None, True):
+        x = several(0, dist.get_rank())
+        AllReduce("index=all value=uniform_quant(bits=4)", flat=flat)(x)
+        error = float((x["layer"] - mean).norm() / mean.norm())
+        assert error > 0.5 if flat else error < 0.1, (flat, error)
+
+
+@check("two")
+def a_plan_decides_whether_its_tensors_are_one():
+    for plan, flat in (
+        (TOP, True), ("sparsify=threshold(value=0.5) index=golomb value=uniform_quant", True), ("index=golomb value=raw", True),
+        ("index=all value=half", True), *((each, False) for each in LEVELS),
+    ):  # fmt: skip
+        expected, by_plan = exchanged(plan, flat=flat)
+        found, reduce = exchanged(plan)
+        assert same(found, expected) and reduce.stats().total.sent == by_plan.stats().total.sent, plan
+    assert not same(exchanged(TOP, flat=False)[0], exchanged(TOP)[0])
+    assert not same(exchanged(EIGHT_BIT, flat=True)[0], exchanged(EIGHT_BIT)[0])
+
+
+@check("two")
+def small_tensors_travel_exactly_beside_levels_of_their_own_only():
+    n = dist.get_world_size()
+    mean = sum(several(0, rank)["bias"] / n for rank in range(n))
+    for plan, bypass, exact in ((TOP, None, False), (TOP, 1000, True), (EIGHT_BIT, None, True), (EIGHT_BIT, 0, False)):
+        x = several(0, dist.get_rank())
+        AllReduce(plan, bypass=bypass)(x)
+        assert torch.allclose(x["bias"], mean, rtol=1e-6, atol=1e-8) is exact, (plan, bypass)
