@@ -80,6 +80,6 @@ def count_right(
 
 
 def settings() -> "dict[str, Setting]":
-    from bench.train import recommender_task, text_tasks, vision_tasks
+    from bench.train import byte_gpt, recommender_task, text_tasks, vision_tasks
 
-    return {**vision_tasks.SETTINGS, **recommender_task.SETTINGS, **text_tasks.SETTINGS}
+    return {**vision_tasks.SETTINGS, **recommender_task.SETTINGS, **text_tasks.SETTINGS, **byte_gpt.SETTINGS}

@@ -1,0 +1,55 @@
+"""The next byte of Python's own help texts (pydoc_data.topics, which every interpreter has): a small GPT."""
+
+from pydoc_data.topics import topics
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from bench.train.task import Setting, Task, count_right
+
+BATCH, LENGTH = 4, 64  # sequences a rank, bytes
+HELD_OUT = 20  # of the text the last one of so many parts
+
+
+class ByteGPT(nn.Module):
+    """Radford et al. 2019 in small: bytes [n, LENGTH] to logits [n, LENGTH, 256]; 3,307,008 parameters in 53 tensors."""
+
+    def __init__(self, width=256, layers=4, heads=4):
+        super().__init__()
+        self.token = nn.Embedding(256, width)
+        self.place = nn.Parameter(torch.zeros(LENGTH, width))
+        layer = nn.TransformerEncoderLayer(width, heads, 4 * width, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, layers, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.head = nn.Linear(width, 256, bias=False)
+        self.register_buffer("mask", nn.Transformer.generate_square_subsequent_mask(LENGTH), persistent=False)
+
+    def forward(self, text):
+        return self.head(self.layers(self.token(text) + self.place, mask=self.mask, is_causal=True))
+
+
+def byte_gpt(seed):
+    text = torch.frombuffer(bytearray("\n".join(topics.values()).encode()), dtype=torch.uint8).long()
+    cut = len(text) - len(text) // HELD_OUT
+    held_out = text[cut:][: (len(text) - cut) // (LENGTH + 1) * (LENGTH + 1)].view(-1, LENGTH + 1)
+
+    def batches(generator):
+        while True:
+            begin = torch.randint(cut - LENGTH - 1, (BATCH, 1), generator=generator)
+            rows = text[begin + torch.arange(LENGTH + 1)]
+            yield rows[:, :-1], rows[:, 1:]
+
+    return Task(
+        model=ByteGPT,
+        optimizer=lambda module: torch.optim.AdamW(module.parameters(), lr=1e-3),
+        batches=batches,
+        loss=lambda module, batch: F.cross_entropy(module(batch[0]).flatten(0, 1), batch[1].flatten()),
+        score=lambda module, rank, ranks: count_right(module, held_out[:, :-1], held_out[:, 1:], rank, ranks),
+    )
+
+
+SETTINGS = {
+    "byte_gpt": Setting(
+        byte_gpt, "GPT of 3.3 M, bytes", 3_307_008, "next byte", f"{BATCH} × {LENGTH} bytes", "AdamW 1e-3", 300, 0.125
+    ),
+}
