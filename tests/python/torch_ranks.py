@@ -144,6 +144,7 @@ def load_checks():
     import torch_checks_faults  # noqa: F401
     import torch_checks_loops  # noqa: F401
     import torch_checks_memories  # noqa: F401
+    import torch_checks_nonfinite  # noqa: F401
     import torch_checks_others  # noqa: F401
     import torch_checks_record  # noqa: F401
     import torch_checks_recovery  # noqa: F401

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import os
 import re
 import threading
@@ -67,6 +68,7 @@ class Step:
     dense                bytes of the gradient
     kept                 elements that went into the frames
     repeats              exchanges that were done again since a frame outgrew its slot
+    skipped              steps of a gradient that was not finite, with nonfinite="skip"
     """
 
     encode: float = 0.0
@@ -79,6 +81,7 @@ class Step:
     dense: int = 0
     kept: int = 0
     repeats: int = 0
+    skipped: int = 0
 
     @property
     def spent(self) -> float:
@@ -112,6 +115,7 @@ class Engine:
         if self.rank < 0:
             raise ArgumentError(f"rank {dist.get_rank()} is not in the group: only its ranks call this")
         self._beat, self._pace = time.monotonic(), 0.0
+        self.skips = False  # steps of a gradient that is not finite
         self.failures, self.failed = 0, 0  # steps that this rank did not complete, and the last of them
 
     def end_step(self, number: int, done: bool) -> None:
@@ -247,6 +251,11 @@ def _host_of(group: Any) -> Optional[int]:
 # Kinds of devices whose memory the library reads and gloo sends. Tensors elsewhere are copied to the CPU and back, and
 # slots go where the group's backend wants them (NCCL): tests/python/torch_gpu.py; without a GPU, tested with this set empty.
 HOST = {"cpu"}
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Of a dense tensor. (aminmax gives a NaN on, and reads once.)"""
+    return tensor.numel() == 0 or all(map(math.isfinite, torch.stack(torch.aminmax(tensor)).tolist()))
 
 
 def require_place(tensor: Any, what: str, rows: bool = False) -> None:

@@ -67,7 +67,8 @@ class Ladder:
         if (self._measures or plain) and not step.repeats:
             self.control.observe(step.sent, step.wait)
         self._measures = True
-        self.clean = self._dense[self.control.rung]
+        if not step.skipped:
+            self.clean = self._dense[self.control.rung]
         if not self.control.due(number + 1):
             return False
         before, begin = self.control.rung, time.perf_counter()

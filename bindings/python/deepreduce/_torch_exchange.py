@@ -14,7 +14,7 @@ import torch.distributed as dist
 from ._call import real
 from ._plan_beside import bypass_of
 from ._torch_clip import Clip
-from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce
+from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
 from ._torch_control import Ladder, Rung, plans_of, require_same
 from ._torch_rows import RowsUnit, bytes_of
 from ._torch_rules import Plans, Rules, sends_all
@@ -41,10 +41,14 @@ class Exchange(Saved):
         seed: int,
         group: Any,
         control: Optional[str] = None,
+        nonfinite: str = "error",
     ) -> None:
         self._arguments: Dict[str, Any] = {  # of a copy
             "bypass": bypass, "start": start, "flat": flat, "timeout": timeout, "seed": seed, "control": control,
+            "nonfinite": nonfinite,
         }  # fmt: skip
+        if nonfinite not in ("error", "skip"):
+            raise ArgumentError(f"nonfinite is {nonfinite!r}, not 'error' or 'skip'")
         self._start, self._bypass, self._timeout, self._seed, self._group = start, bypass, timeout, seed, group
         if control is not None and (not isinstance(plan, (list, tuple)) or not plan):
             raise ArgumentError("with control the plan is a ladder: a list of plans from the densest to the smallest")
@@ -63,7 +67,7 @@ class Exchange(Saved):
         self._held: List[Unit] = []  # their tensors are there, but not yet the norm to clip by
         self._clip: Optional[Clip] = None
         self._is_behind = False  # others have applied what this rank took back last
-        self._dense: List[Tuple[str, Any]] = []  # collectives that are under way
+        self._dense: List[Tuple[str, Any, torch.Tensor]] = []  # collectives that are under way
         self._now, self._last, self._total, self._ended = Step(), Step(), Step(), 0
 
     def __getstate__(self) -> Dict[str, Any]:
@@ -118,7 +122,8 @@ class Exchange(Saved):
         if tensors and idle:
             warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
         engine = Engine(self._group, self._timeout)
-        beside = f"start={self._start}, units of {[[len(items) for items in each] for each in cuts.values()]}"
+        engine.skips = self._arguments["nonfinite"] == "skip"
+        beside = f"start={self._start}, skips={engine.skips}, units of {[[len(items) for items in each] for each in cuts.values()]}"
         if any(rules.transforms for rules in self._rules):
             beside += f", bypass={self._bypass}"  # which tensors have factors
         require_same(self._ladder, self._rules, beside, told, engine, self._timeout)
@@ -206,7 +211,7 @@ class Exchange(Saved):
         failed: Optional[Error] = None
         for unit in self._pending:
             try:
-                unit.finish(deadline, self._now)
+                self._now.skipped |= unit.finish(deadline, self._now)
             except ExchangeError:
                 raise
             except Error as error:
@@ -214,6 +219,9 @@ class Exchange(Saved):
         self._is_behind = isinstance(failed, OutOfStep) and failed.step is not None and dist.get_rank() in failed.ranks
         if failed is not None:
             raise failed
+        if self._now.skipped:
+            for unit in self._pending:
+                unit.skip()
         self._pending.clear()
 
     def _all_reduce(self, tensor: torch.Tensor) -> None:
@@ -221,7 +229,7 @@ class Exchange(Saved):
         assert self._engine is not None
         engine, step, begin = self._engine, self._now, time.perf_counter()
         what = f"step {self._number}, dense tensor {len(self._dense)}"
-        self._dense.append((what, engine.issue(what, all_reduce, tensor.div_(engine.size))))
+        self._dense.append((what, engine.issue(what, all_reduce, tensor.div_(engine.size)), tensor))
         size = tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else bytes_of(tensor)
         step.dense += size
         step.sent += 2 * (engine.size - 1) * size // engine.size
@@ -231,8 +239,10 @@ class Exchange(Saved):
     def _finish_dense(self) -> None:
         assert self._engine is not None
         begin, deadline = time.perf_counter(), time.monotonic() + self._timeout
-        for what, work in self._dense:
+        for what, work, tensor in self._dense:
             self._engine.wait(what, work, deadline)
+            if self._engine.skips and not is_finite(tensor if tensor.layout == torch.strided else tensor.coalesce().values()):
+                self._now.skipped = 1  # (the optimizer's scaler sees it: it is so on all ranks)
         self._dense.clear()
         self._now.wait += time.perf_counter() - begin
 

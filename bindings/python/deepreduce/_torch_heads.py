@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any, List, NamedTuple, Optional, Sequence
+from typing import Any, List, NamedTuple, Sequence
 
 from ._torch_call import Engine, OutOfStep
 from .errors import ArgumentError, CorruptFrame, Error
 
 HEAD = 24  # bytes; sizes of frames follow
+NOT_FINITE = 1  # of a rank that asks all to skip the step, and sends no frame
 _WORDS, _CHECK = struct.Struct("=QIII"), struct.Struct("=I")
 
 
@@ -20,7 +21,7 @@ class Head(NamedTuple):
     tag       of its frames: a digest of its tensors, times 2^32, plus the step
     failures  steps that the rank did not complete, as far as it knows: others may have
     failed    the last of them
-    flags     none yet
+    flags     NOT_FINITE
     """
 
     tag: int
@@ -39,15 +40,20 @@ def _check_of(prefix: Any) -> int:
     return zlib.crc32(prefix[HEAD:], zlib.crc32(prefix[: _WORDS.size]))
 
 
-def read_heads(prefixes: Any, engine: Engine) -> None:
-    """prefixes: [ranks, HEAD + sizes] uint8, contiguous, of all ranks. Raises what `compare` raises, and CorruptFrame."""
+def read_heads(prefixes: Any, engine: Engine) -> bool:
+    """Whether a rank asks all to skip the step. Raises what `compare` raises, and CorruptFrame.
+
+    prefixes  [ranks, HEAD + sizes] uint8, contiguous, of all ranks
+    """
     first = prefixes[0, : _WORDS.size]
-    if (prefixes[:, : _WORDS.size] == first).all():
-        return
+    if not first[-4:].any() and (prefixes[:, : _WORDS.size] == first).all():
+        return False
     for rank, prefix in enumerate(prefixes):
         if _CHECK.unpack_from(prefix, _WORDS.size)[0] != _check_of(prefix):
             raise engine.named(CorruptFrame("the first bytes of its slot are damaged", frame=rank))
-    compare([Head(*_WORDS.unpack_from(each)) for each in prefixes], engine)
+    heads = [Head(*_WORDS.unpack_from(each)) for each in prefixes]
+    compare(heads, engine)
+    return engine.skips and any(each.flags & NOT_FINITE for each in heads)
 
 
 def compare(heads: Sequence[Head], engine: Engine) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import zlib
 from typing import Any, List, Optional, Sequence, Set, Tuple
@@ -9,8 +10,8 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 import numpy
 import torch
 
-from ._torch_call import Engine, Step, all_gather
-from ._torch_heads import HEAD, read_heads, write_head
+from ._torch_call import Engine, Step, all_gather, is_finite
+from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
 from ._torch_unit import Item, rounded
 from .encoding import encode
 from .errors import CorruptFrame, Error, Unsupported
@@ -51,6 +52,7 @@ class RowsUnit:
         self._tensor: Any = None
         self._frame = b""
         self._failed: Optional[Error] = None  # why this rank could not encode
+        self._flags = 0
         self._slot = self._least = rounded(_PREFIX)
         self._received, self._far, self._device = torch.empty(0, dtype=torch.uint8), None, None  # type: Any, Any, Any
         self._what, self._tag, self._work = "", 0, None
@@ -81,11 +83,13 @@ class RowsUnit:
             "step": number, "seed": self._seed, "private_seed": self._engine.rank, "tag": self._tag,
             "key": zlib.crc32(self._item.name.encode()) + 1,
         }  # fmt: skip
+        skips = self._engine.skips and not is_finite(given.values())
         try:
-            self._frame = encode(rows, self._item.plan, **options)
+            self._frame = b"" if skips else encode(rows, self._item.plan, **options)
         except Error as error:
-            self._failed = self._named(error)
+            self._failed, skips = self._named(error), self._engine.skips
             self._frame = encode(rows, self._item.plan, status_frame=True, **options)
+        self._flags = NOT_FINITE if skips else 0
         step.encode += time.perf_counter() - begin
         step.frame += len(self._frame)
         step.dense += bytes_of(given)
@@ -97,7 +101,7 @@ class RowsUnit:
         sent = torch.zeros(slot, dtype=torch.uint8)
         memory, frame = sent.numpy(), numpy.frombuffer(self._frame, numpy.uint8)
         memory[HEAD:_PREFIX].view(numpy.uint64)[:] = frame.size
-        write_head(memory[:_PREFIX], self._engine, self._tag)
+        write_head(memory[:_PREFIX], self._engine, self._tag, self._flags)
         memory[_PREFIX : _PREFIX + frame.size] = frame[: slot - _PREFIX]
         self._received = self._far = torch.empty(n * slot, dtype=torch.uint8, device=self._device or "cpu")
         self._work = self._engine.issue(self._what, all_gather, self._far, sent.to(self._far.device))
@@ -105,31 +109,34 @@ class RowsUnit:
         step.received += (n - 1) * slot
         step.wait += time.perf_counter() - begin
 
-    def _read(self, deadline: float, step: Step) -> List[Tuple[int, Any]]:
-        """Of each rank the size of its frame, and what has arrived of it."""
+    def _read(self, deadline: float, step: Step) -> Tuple[List[Tuple[int, Any]], bool]:
+        """Of each rank the size of its frame, and what has arrived of it; and whether a rank asks to skip the step."""
         begin = time.perf_counter()
         self._engine.wait(self._what, self._work, deadline)
         self._received = self._far.cpu()
         step.wait += time.perf_counter() - begin
         slots = self._received.numpy().reshape(self._engine.size, self._slot)
-        read_heads(slots[:, :_PREFIX].copy(), self._engine)
+        skips = read_heads(slots[:, :_PREFIX].copy(), self._engine)
         found = []
         for rank, slot in enumerate(slots):
             size = int(slot[HEAD:_PREFIX].view(numpy.uint64)[0])
             if size > self._most:
                 raise self._named(CorruptFrame(f"a frame of {size} bytes, more than the {self._most} of any", frame=rank))
             found.append((size, slot[_PREFIX : _PREFIX + size]))
-        return found
+        return found, skips
 
-    def finish(self, deadline: float, step: Step) -> None:
-        """Waits, and makes the tensor the mean of all ranks. It is untouched if something is raised."""
-        frames = self._read(deadline, step)
+    def finish(self, deadline: float, step: Step) -> bool:
+        """Waits, and makes the tensor the mean of all ranks. It is untouched if something is raised. True: a rank asks to
+        skip the step, and it is untouched."""
+        frames, skips = self._read(deadline, step)
+        if skips:
+            return True
         largest = _PREFIX + max(size for size, _ in frames)
         if largest > self._slot:
             step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
             self._slot = rounded(largest)
             self._issue(step)
-            frames = self._read(deadline, step)
+            frames, _ = self._read(deadline, step)
             for rank, (size, arrived) in enumerate(frames):
                 if size > arrived.size:
                     words = f"a frame of {size} bytes, more than the {arrived.size} that were told before"
@@ -143,12 +150,17 @@ class RowsUnit:
             mean = merge([frame for _, frame in frames], weights=[1 / n] * n, sparse=True, **options)
         except Error as error:
             raise self._named(error) from None
-        self._put(mean)
-        step.merge += time.perf_counter() - begin
-
-    def _put(self, mean: Any) -> None:
         values = torch.from_numpy(mean.values).reshape(-1, *self._shape[1:]).to(self._item.dtype)
-        indices = torch.from_numpy(numpy.ascontiguousarray(mean.indices, numpy.int64))[None]
+        self._put(numpy.ascontiguousarray(mean.indices, numpy.int64), values)
+        step.merge += time.perf_counter() - begin
+        return False
+
+    def skip(self) -> None:
+        """The step is skipped: the tensor has a row of NaN."""
+        self._put(numpy.zeros(1, numpy.int64), torch.full((1, *self._shape[1:]), math.nan, dtype=self._item.dtype))
+
+    def _put(self, rows: Any, values: torch.Tensor) -> None:
+        indices = torch.from_numpy(rows)[None]
         made = torch.sparse_coo_tensor(indices, values, self._shape, is_coalesced=True, check_invariants=False)
         with torch.no_grad():
             self._tensor.copy_(made.to(self._tensor.device))

@@ -39,6 +39,7 @@ class ReduceScatter(Saved):
     bypass   shards of fewer elements travel exactly
     timeout  seconds that it waits for the other ranks
     seed     of random numbers; the same on every rank
+    nonfinite  "error"; the "skip" of DDPHook is of a whole gradient, and Unsupported here
 
     With feedback, all parameters of the module must get a gradient in each step. FSDP2 leaves out those that have none, and
     tells nobody: the others move up, and one gets the residual of another. Shard such parameters as modules of their own.
@@ -51,7 +52,15 @@ class ReduceScatter(Saved):
 
     _kept_as = "states"
 
-    def __init__(self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0) -> None:
+    def __init__(
+        self, plan: OnePlan, *, bypass: int = 1000, timeout: float = 60.0, seed: int = 0, nonfinite: str = "error"
+    ) -> None:
+        if nonfinite != "error":
+            raise Unsupported(
+                f"nonfinite={nonfinite!r}: a ReduceScatter sees one module's gradients; those of others have been exchanged, and"
+                " their residuals changed, when one of them overflows. Train in bf16, or with a plan that sends what is not"
+                " finite (value=raw)"
+            )
         self._plan, self._bypass, self._timeout, self._seed = as_plan(plan or exact_plan), bypass, timeout, seed
         if self._plan.info.transforms:
             raise Unsupported(f"`{self._plan}`: ReduceScatter sends frames; shards have no matrices for transform=")

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Sequence
 import numpy
 import torch
 
-from ._torch_call import HOST, Engine, Step, all_reduce
+from ._torch_call import HOST, Engine, OutOfStep, Step, all_reduce
 from ._torch_heads import Head, compare
 from ._torch_unit import Item
 from .errors import ArgumentError, Error, PeerError
@@ -51,6 +51,7 @@ class TransformUnit:
         self._what, self._work, self._factor, self._far = "", None, torch.empty(0), None
         self._failed: Optional[Error] = None  # why this rank's round did not begin
         self._done = False  # the tensors have this step's result
+        self._kept: Any = None  # its state before this step, where it may be skipped
         self._returned: Optional[List[Any]] = None  # results that went back to the residuals, of a step that others may have completed
 
     @property
@@ -72,6 +73,8 @@ class TransformUnit:
         if self._copies:
             torch._foreach_copy_(self._copies, self._tensors)
         self._mark(number)
+        if self._engine.skips:
+            self._kept = self.transform.state()
         x = [*(self._copies or self._tensors), self._marks.view(-1)]
         try:
             self.transform.begin(x, x)
@@ -109,10 +112,22 @@ class TransformUnit:
             self._factor.copy_(self._far)
         step.wait += time.perf_counter() - begin
 
-    def finish(self, deadline: float, step: Step) -> None:
-        """Waits for both factors; the tensors become the mean over ranks. They are untouched if something is raised."""
+    def finish(self, deadline: float, step: Step) -> bool:
+        """Waits for both factors; the tensors become the mean over ranks. They are untouched if something is raised. True:
+        the step is to be skipped, as all ranks see, and they are untouched."""
         self._wait(deadline, step)
-        self._raise_failure()
+        try:
+            self._raise_failure()
+            self._complete(deadline, step)
+        except OutOfStep:
+            raise
+        except (ArgumentError, PeerError):  # a value that is not finite, or a mean that is too large
+            if not self._engine.skips:
+                raise
+            return True
+        return False
+
+    def _complete(self, deadline: float, step: Step) -> None:
         while not self._next(step):
             self._factor = torch.from_numpy(self.transform.factor())
             self._issue(step)
@@ -145,6 +160,14 @@ class TransformUnit:
             error = PeerError(f"rank {rank}: it could not begin the round of {self.key}")
             error.rank = rank
             raise error
+
+    def skip(self) -> None:
+        """The step is skipped: residuals and warm start are as before, tensors NaN."""
+        self.transform.cancel()
+        self.transform.load_state(self._kept)
+        for tensor in self._tensors:
+            tensor.fill_(math.nan)
+        self._done = False
 
     def take_back(self) -> None:
         """The step has failed: the gradients go to the residual, if the plan keeps one. Of a round that gave its result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
 import zlib
@@ -10,8 +11,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy
 import torch
 
-from ._torch_call import HOST, Engine, Step, all_gather
-from ._torch_heads import HEAD, read_heads, write_head
+from ._torch_call import HOST, Engine, Step, all_gather, is_finite
+from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
 from .batch import Batch
 from .bound import Bound
 from .control import _stage
@@ -68,6 +69,7 @@ class Part:
             self._sums = [torch.empty(each.elements) for each in items]
         self._bound: Optional[Bound] = None
         self.returned: Any = None  # what the residuals took back of a step that others may have completed
+        self._kept: Dict[str, Any] = {}  # states before this step, where it may be skipped
         self.sent = (0, 0)  # where in the slot this step's frame is; of no bytes: there is none, or it only says why
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
@@ -119,6 +121,32 @@ class Part:
         sums = self._sums or self._copies
         if sums:
             torch._foreach_copy_(self._tensors, sums)
+
+    @property
+    def is_finite(self) -> bool:
+        return all(map(is_finite, self._tensors))
+
+    @property
+    def failed(self) -> bool:
+        """Whether the last encode could not be done."""
+        return self._bound is not None and self._bound.failed
+
+    def remember(self) -> None:
+        """The states, for `skip`."""
+        for item in self.items:
+            if item.plan.info.feedback:
+                memory = self._states[item.name].memory
+                if item.name not in self._kept:
+                    self._kept[item.name] = numpy.empty_like(memory)
+                self._kept[item.name][:] = memory
+
+    def skip(self) -> None:
+        """States are as before the step, and tensors are NaN."""
+        for name, memory in self._kept.items():
+            self._states[name].memory[:] = memory
+        for tensor in self._tensors:
+            tensor.fill_(math.nan)
+        self.sent = (0, 0)
 
     def take_back(self, slot: Any) -> None:
         """The frame in the slot never arrived: what it holds goes back to the residuals."""
@@ -202,16 +230,29 @@ class Unit:
         """Encodes the tensors and issues the collective. number: of the step."""
         self._what = f"step {number}, slot {self._digest:08x}"
         self._tag = self._digest << 32 | number & 0xFFFFFFFF
+        skips = self._engine.skips and not self._prepare_skip(step)
         end = self._prefix
         for part in self.parts:
             part.sent = (0, 0)
         for i, part in enumerate(self.parts):
-            size = part.encode(self._at, end, self._memory.size, number, self._seed, self._tag, step)
+            size = 0 if skips else part.encode(self._at, end, self._memory.size, number, self._seed, self._tag, step)
+            skips = skips or (self._engine.skips and part.failed)
             self._sizes[i] = size
             end += size
-        write_head(self._memory[: self._prefix], self._engine, self._tag)
+        if skips:
+            self._sizes[:] = 0
+        write_head(self._memory[: self._prefix], self._engine, self._tag, NOT_FINITE if skips else 0)
         self._issue(step)
         step.dense += self._bytes
+
+    def _prepare_skip(self, step: Step) -> bool:
+        """Whether the tensors are finite; if so, the states are remembered: another rank's, or another unit, may not be."""
+        begin = time.perf_counter()
+        for part in self.parts:
+            part.remember()
+        finite = all(part.is_finite for part in self.parts)
+        step.encode += time.perf_counter() - begin
+        return finite
 
     def _issue(self, step: Step) -> None:
         begin, n, slot = time.perf_counter(), self._engine.size, self._slot
@@ -233,19 +274,21 @@ class Unit:
             self._receive[: self._far.numel()].copy_(self._far)
         step.wait += time.perf_counter() - begin
 
-    def finish(self, deadline: float, step: Step) -> None:
+    def finish(self, deadline: float, step: Step) -> bool:
         """Waits, and merges the mean of all ranks into the tensors. Those of an unsound frame are untouched, and all if the
-        ranks are out of step."""
+        ranks are out of step. True: a rank asks to skip the step, and they are untouched."""
         self._wait(deadline, step)
-        slots, largest = self._read()
+        slots, largest, skips = self._read()
         for part in self.parts:
             part.returned = None  # ranks agree on all steps before
+        if skips:
+            return True
         if largest > self._slot:
             step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
             self._slot = rounded(largest)
             self._issue(step)
             self._wait(deadline, step)
-            slots, again = self._read()
+            slots, again, _ = self._read()
             if again > self._slot:
                 rank = max(range(len(slots)), key=lambda each: sum(slots[each]))
                 words = f"frames of {sum(slots[rank])} bytes, more than the {self._slot - self._prefix} that were told before"
@@ -260,20 +303,27 @@ class Unit:
         self._slot = min(rounded(largest + largest // 8), self._send.numel())
         for i, part in enumerate(self.parts):
             part.merge(places[i :: len(self.parts)], self._tag, step)
+        return False
 
-    def _read(self) -> Tuple[List[List[int]], int]:
-        """The sizes of the frames of each slot, and the bytes of the longest slot. Raises OutOfStep, CorruptFrame."""
+    def _read(self) -> Tuple[List[List[int]], int, bool]:
+        """The sizes of the frames of each slot, the bytes of the longest slot, and whether a rank asks to skip the step.
+        Raises OutOfStep, CorruptFrame."""
         n, slot = self._engine.size, self._slot
         received = self._receive[: n * slot].numpy().reshape(n, slot)
         prefixes = received[:, : self._prefix].copy()
-        read_heads(prefixes, self._engine)
+        skips = read_heads(prefixes, self._engine)
         slots: List[List[int]] = prefixes[:, HEAD:].copy().view(numpy.uint64).tolist()
         for rank, sizes in enumerate(slots):
             for part, size in zip(self.parts, sizes):
                 if size > part.bound_size:
                     words = f"a frame of {size} bytes, more than the {part.bound_size} of any"
                     raise part.named(CorruptFrame(words, frame=rank))
-        return slots, self._prefix + max(map(sum, slots))
+        return slots, self._prefix + max(map(sum, slots)), skips
+
+    def skip(self) -> None:
+        """The step is skipped: residuals are as before, tensors NaN."""
+        for part in self.parts:
+            part.skip()
 
     def take_back(self) -> None:
         """The step has failed: what was sent goes back to the residuals. Raises the first error, after all parts."""

@@ -87,6 +87,10 @@ class DDPHook(Exchange):
     group    a process group; None: the model's
     control  "fit(target_ms=20)", say: chooses among plans by how long the ranks wait for transfers (docs/CONTROL.md).
              Then `plan` is a ladder, a list of such plans from the densest to the smallest
+    nonfinite  what becomes of a step in which some rank's gradient is infinite or NaN. "error": PeerError on all ranks, if
+             the plan's codecs cannot send it. "skip": the gradients of all ranks become NaN, residuals are what they were
+             before the step, and nothing is raised: a GradScaler skips its step on all ranks, and lowers its scale;
+             `stats().total.skipped` counts. It takes a look at each gradient, and a copy of the residuals in each step
     record   a path or a Recording: writes when the gradients become ready (docs/model.schema.json), less the hook's
              own time
 
@@ -116,12 +120,13 @@ class DDPHook(Exchange):
         seed: int = 0,
         group: Any = None,
         control: Optional[str] = None,
+        nonfinite: str = "error",
         record: Union[None, str, os.PathLike[str], Recording] = None,
     ) -> None:
         auto = isinstance(plan, str) and plan == "auto"
         if auto and control is not None:
             raise ArgumentError('"auto" chooses one plan; with control the plan is a ladder')
-        super().__init__(None if auto else plan, bypass, start, flat, timeout, seed, group, control)
+        super().__init__(None if auto else plan, bypass, start, flat, timeout, seed, group, control, nonfinite)
         self._auto = Auto() if auto else None
         self._start = max(start, STEPS) if auto else start
         self._named: List[Tuple[str, torch.Size, torch.dtype]] = []
@@ -327,7 +332,7 @@ class AllReduce(Exchange):
     """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
     residuals, so there is one for each list.
 
-    plan, bypass, start, flat, timeout, seed, group, control  as of DDPHook
+    plan, bypass, start, flat, timeout, seed, group, control, nonfinite  as of DDPHook
     frame_bytes  of tensors that travel in one frame, at most
 
     Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
@@ -345,8 +350,9 @@ class AllReduce(Exchange):
         group: Any = None,
         frame_bytes: int = 25 << 20,
         control: Optional[str] = None,
+        nonfinite: str = "error",
     ) -> None:
-        super().__init__(plan, bypass, start, flat, timeout, seed, group, control)
+        super().__init__(plan, bypass, start, flat, timeout, seed, group, control, nonfinite)
         self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._shapes: Dict[str, Tuple[torch.Size, torch.dtype]] = {}
         self._at: Dict[str, int] = {}
