@@ -24,9 +24,9 @@ class Tap:
 
     @contextlib.contextmanager
     def open(self) -> Iterator["Tap"]:
-        from deepreduce import _torch_unit  # which goes to the group itself
+        from deepreduce import _torch_slots  # which goes to the group itself
 
-        all_reduce, all_gather = dist.all_reduce, _torch_unit.all_gather
+        all_reduce, all_gather = dist.all_reduce, _torch_slots.all_gather
 
         def reduce(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             self.sent += 2 * (self.ranks - 1) / self.ranks * tensor.nbytes
@@ -38,7 +38,7 @@ class Tap:
                 self.slot = slot.numpy().tobytes()
             return all_gather(group, timeout, received, slot)
 
-        with mock.patch.object(dist, "all_reduce", reduce), mock.patch.object(_torch_unit, "all_gather", gather):
+        with mock.patch.object(dist, "all_reduce", reduce), mock.patch.object(_torch_slots, "all_gather", gather):
             yield self
 
     def bits(self) -> Optional[Dict[str, float]]:

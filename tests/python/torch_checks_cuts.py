@@ -2,8 +2,10 @@
 
 import torch
 import torch.distributed as dist
-from torch_ranks import check, make_model, same, steps_of
+from torch_ranks import check, make_model, same, same_on_all_ranks, steps_of
 
+from deepreduce import _torch_slots
+from deepreduce._torch_slots import PIECE, Room
 from deepreduce.torch import AllReduce, DDPHook
 
 EIGHT_BIT = "index=all value=uniform_quant(bits=8) feedback=residual"
@@ -90,3 +92,77 @@ def small_tensors_travel_exactly_beside_levels_of_their_own_only():
         x = several(0, dist.get_rank())
         AllReduce(plan, bypass=bypass)(x)
         assert torch.allclose(x["bias"], mean, rtol=1e-6, atol=1e-8) is exact, (plan, bypass)
+
+
+# ---- Slots --------------------------------------------------------------------------------------
+
+
+class Seen:
+    """The bytes of each all-gather of slots, while it is open."""
+
+    def __enter__(self):
+        self.sizes, self._gather = [], _torch_slots.all_gather
+
+        def seen(group, timeout, received, sent):
+            self.sizes.append(len(sent))
+            return self._gather(group, timeout, received, sent)
+
+        _torch_slots.all_gather = seen
+        return self
+
+    def __exit__(self, *_):
+        _torch_slots.all_gather = self._gather
+
+
+@check("two", "four")
+def large_slots_travel_in_pieces_of_at_most_2_mb():
+    n, rank, elements = dist.get_world_size(), dist.get_rank(), 1_400_000
+    x = lambda other: torch.randn(elements, generator=torch.Generator().manual_seed(other))
+    expected = sum(torch.tensor(1 / n) * x(other) for other in range(n))
+    with Seen() as seen:
+        reduce = AllReduce("index=golomb value=raw")  # of no fixed size: a first slot, and its rest
+        for _ in range(2):
+            own = x(rank)
+            reduce([own])
+            assert torch.allclose(own, expected, atol=1e-6) and same_on_all_ranks(own)
+    assert seen.sizes[0] < 100 and max(seen.sizes) <= PIECE and len(seen.sizes) == 1 + 3 + 3, seen.sizes
+    assert 4 * elements < sum(seen.sizes[4:]) < 4.2 * elements
+
+
+@check("two")
+def frames_of_one_size_need_no_room_and_no_second_collective():
+    for plan in ("index=all value=half(type=bf16) feedback=residual", "onebit", "8bit"):
+        with Seen() as seen:
+            reduce = AllReduce(plan, bypass=0, flat=True, start=0)
+            for step in range(4):
+                reduce([several(step, dist.get_rank())["head"]])
+        stats = reduce.stats()
+        assert stats.total.repeats == 0 and len(seen.sizes) <= 4, (plan, seen.sizes)
+        assert stats.total.sent < 1.02 * (dist.get_world_size() - 1) * stats.total.frame + 4 * 128, (plan, stats)
+
+
+@check("two")
+def only_the_rest_of_a_frame_that_outgrew_its_slot_is_sent():
+    rank, reduce = dist.get_rank(), AllReduce("sparsify=threshold(value=0.5) index=golomb value=raw", bypass=0)
+    for kept, second in ((100, True), (100, False), (5000, True), (5000, False)):
+        x = torch.zeros(20000)
+        x[:kept] = torch.arange(1, kept + 1) * (1 if rank else 3)
+        with Seen() as seen:
+            reduce([x])
+        assert same(x[:kept], torch.arange(1, kept + 1) * 2.0), kept
+        assert len(seen.sizes) == 1 + second and reduce.stats().last.sent == sum(seen.sizes) * (dist.get_world_size() - 1)
+        assert not second or sum(seen.sizes) < reduce.stats().last.frame + 200, seen.sizes
+
+
+@check("two")
+def room_is_little_for_frames_that_change_little():
+    """Sizes as a training has them: they fall or grow slowly, and each step differs a little."""
+    for drift, noise in ((0.0, 0.01), (0.002, 0.003), (-0.002, 0.01), (0.0, 0.05)):
+        random, room, size, sent, needed, second = torch.Generator().manual_seed(1), Room(10**9, 32), 100_000.0, 0, 0, 0
+        for _ in range(400):
+            size *= 1 + drift
+            longest = int(size * (1 + noise * float(torch.randn((), generator=random))))
+            second += longest > room.size
+            sent, needed = sent + max(room.size, longest), needed + longest
+            room.took(longest)
+        assert sent < (1.02 + 2.5 * noise) * needed and second <= 20, (drift, noise, sent / needed, second)

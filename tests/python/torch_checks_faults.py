@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch_ranks import check, gradients, make_model, parameters_of, raises, residual_sum, same, same_on_all_ranks, steps_of, wrapped
 
 import deepreduce
-from deepreduce import _torch_unit
+from deepreduce import _torch_slots
 from deepreduce.torch import AllReduce, DDPHook, OutOfStep, ReduceScatter, state_for_new_rank
 
 EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
@@ -16,18 +16,18 @@ EXACT_TOP = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=raw"
 @contextlib.contextmanager
 def sending(rank, change):
     """On that rank `change` gets each slot before it is sent."""
-    gather = _torch_unit.all_gather
+    gather = _torch_slots.all_gather
 
     def changed(group, timeout, receive, send):
         change(send)
         return gather(group, timeout, receive, send)
 
     if dist.get_rank() == rank:
-        _torch_unit.all_gather = changed
+        _torch_slots.all_gather = changed
     try:
         yield
     finally:
-        _torch_unit.all_gather = gather
+        _torch_slots.all_gather = gather
 
 
 @check("two")
@@ -37,7 +37,7 @@ def a_rank_whose_own_slot_is_damaged_numbers_the_step_as_all_do():
     before = [state.residual.copy() for state in reduce._states.values()]
 
     def flip(slot):  # the last unit's, in the memory that is taken back, too
-        if len(slot) == len(reduce._units[-1]._send[: reduce._units[-1]._slot]) and slot.data_ptr() == reduce._units[-1]._at:
+        if slot.data_ptr() == reduce._units[-1]._at:
             slot[60] ^= 4
 
     with sending(1, flip), raises(deepreduce.CorruptFrame, "rank 1") as caught:

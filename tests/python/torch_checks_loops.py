@@ -235,9 +235,9 @@ def what_a_failed_step_sent_goes_back_to_the_residuals():
 
 @check("two")
 def a_damaged_frame_is_named_by_all():
-    from deepreduce import _torch_unit
+    from deepreduce import _torch_slots
 
-    gather, reduce = _torch_unit.all_gather, AllReduce(LOSSY, bypass=0)
+    gather, reduce = _torch_slots.all_gather, AllReduce(LOSSY, bypass=0)
     reduce(gradients(0, 0))
 
     def flipping(group, timeout, receive, send):
@@ -247,7 +247,7 @@ def a_damaged_frame_is_named_by_all():
 
     try:
         if dist.get_rank() == 1:
-            _torch_unit.all_gather = flipping
+            _torch_slots.all_gather = flipping
         with raises(deepreduce.CorruptFrame, "rank 1") as caught:
             reduce(gradients(1, 0))
         assert caught[0].rank == 1
@@ -259,10 +259,10 @@ def a_damaged_frame_is_named_by_all():
                 send[24 + 5] = 1
                 return gather(group, timeout, receive, send)
 
-            _torch_unit.all_gather = lying
+            _torch_slots.all_gather = lying
         with raises(deepreduce.CorruptFrame, "rank 1", "bytes"):
             reduce(gradients(2, 0))
-        # Sizes that outgrow each slot: nobody may read behind it.
+        # A size that outgrows the slot, of a frame that does not: nobody may read behind it.
         if dist.get_rank() == 1:
 
             def growing(group, timeout, receive, send):
@@ -270,11 +270,11 @@ def a_damaged_frame_is_named_by_all():
                 send[24:32] = torch.tensor([len(send) - 31]).view(torch.uint8)
                 return gather(group, timeout, receive, send)
 
-            _torch_unit.all_gather = growing
-        with raises(deepreduce.CorruptFrame, "rank 1", "told before"):
+            _torch_slots.all_gather = growing
+        with raises(deepreduce.CorruptFrame, "rank 1"):
             AllReduce(LOSSY, bypass=0)(gradients(3, 0))
     finally:
-        _torch_unit.all_gather = gather
+        _torch_slots.all_gather = gather
     reduce(gradients(4, 0))
 
 

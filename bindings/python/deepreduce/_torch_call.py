@@ -67,7 +67,7 @@ class Step:
     sent, received       bytes that the collectives moved: slots, to and from each of the others
     dense                bytes of the gradient
     kept                 elements that went into the frames
-    repeats              exchanges that were done again since a frame outgrew its slot
+    repeats              collectives for the rest of frames that outgrew their slots
     skipped              steps of a gradient that was not finite, with nonfinite="skip"
     """
 

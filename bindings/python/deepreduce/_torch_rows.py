@@ -12,7 +12,8 @@ import torch
 
 from ._torch_call import Engine, Step, all_gather, is_finite
 from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
-from ._torch_unit import Item, rounded
+from ._torch_slots import rounded
+from ._torch_unit import Item
 from .encoding import encode
 from .errors import CorruptFrame, Error, Unsupported
 from .merging import merge

@@ -18,7 +18,8 @@ from ._torch_clip import clip_of
 from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_rules import OnePlan, exact_plan
 from ._torch_state import Saved
-from ._torch_unit import ALIGNMENT, decay_of, rounded
+from ._torch_slots import ALIGNMENT, rounded
+from ._torch_unit import decay_of
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, Unsupported
 from .merging import merge

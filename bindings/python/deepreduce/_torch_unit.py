@@ -11,8 +11,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import numpy
 import torch
 
-from ._torch_call import HOST, Engine, Step, all_gather, is_finite
+from ._torch_call import HOST, Engine, Step, is_finite
 from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
+from ._torch_slots import Room, Slots, rounded
 from .batch import Batch
 from .bound import Bound
 from .control import _stage
@@ -21,7 +22,6 @@ from .plan import Plan
 from .tensor import State
 
 _SIZE = 8  # bytes that tell the size of a frame
-ALIGNMENT = 64  # of slots
 
 
 class Item(NamedTuple):
@@ -188,10 +188,9 @@ class Part:
 class Unit:
     """Tensors that travel together: encode, one all-gather of slots of one size, merge in rank order.
 
-    A slot is a head, the sizes of its frames (uint64), and the frames. It has room for the largest of the last step and 1/8
-    more. All ranks have seen all slots, so they agree without asking. In a slot that is too small the sizes still
-    arrive, at all ranks in the same step, and all repeat the exchange with a larger one. The first has room for the
-    sizes only.
+    A slot is a head, the sizes of its frames (uint64), and the frames. All ranks have seen all slots, so they agree without
+    asking how large the next are. In one that is too small the sizes still arrive, at all ranks in the same step, and all
+    send the rest. The first has room for the sizes only, unless all frames are of one size.
     """
 
     def __init__(self, items: Sequence[Item], engine: Engine, states: Dict[str, State], seed: int) -> None:
@@ -214,11 +213,10 @@ class Unit:
         self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
         self._memory, self._at = self._send.numpy(), self._send.data_ptr()
         self._sizes = self._memory[HEAD : self._prefix].view(numpy.uint64)
-        self._receive = torch.empty(0, dtype=torch.uint8)
-        self._least = self._slot = rounded(self._prefix)
+        fixed = all(item.plan.info.fixed_size for item in self.items)
+        self._slots = Slots(engine, Room(self._send.numel(), None if fixed else self._prefix))
         self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
-        self._far: Any = None  # received there
-        self._what, self._tag, self._work = "", 0, None
+        self._tag = 0
 
     def place(self, position: int, tensor: torch.Tensor) -> None:
         """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
@@ -228,7 +226,6 @@ class Unit:
 
     def start(self, number: int, step: Step) -> None:
         """Encodes the tensors and issues the collective. number: of the step."""
-        self._what = f"step {number}, slot {self._digest:08x}"
         self._tag = self._digest << 32 | number & 0xFFFFFFFF
         skips = self._engine.skips and not self._prepare_skip(step)
         end = self._prefix
@@ -242,7 +239,7 @@ class Unit:
         if skips:
             self._sizes[:] = 0
         write_head(self._memory[: self._prefix], self._engine, self._tag, NOT_FINITE if skips else 0)
-        self._issue(step)
+        self._slots.issue(f"step {number}, slot {self._digest:08x}", self._send, self._device, step)
         step.dense += self._bytes
 
     def _prepare_skip(self, step: Step) -> bool:
@@ -254,62 +251,32 @@ class Unit:
         step.encode += time.perf_counter() - begin
         return finite
 
-    def _issue(self, step: Step) -> None:
-        begin, n, slot = time.perf_counter(), self._engine.size, self._slot
-        if self._receive.numel() < n * slot:
-            self._receive = torch.empty(n * slot, dtype=torch.uint8)
-        received, sent = self._receive[: n * slot], self._send[:slot]
-        if self._device is not None:
-            self._far = received = torch.empty(n * slot, dtype=torch.uint8, device=self._device)
-            sent = sent.to(self._device)
-        self._work = self._engine.issue(self._what, all_gather, received, sent)
-        step.sent += (n - 1) * slot
-        step.received += (n - 1) * slot
-        step.wait += time.perf_counter() - begin
-
-    def _wait(self, deadline: float, step: Step) -> None:
-        begin = time.perf_counter()
-        self._engine.wait(self._what, self._work, deadline)
-        if self._far is not None:
-            self._receive[: self._far.numel()].copy_(self._far)
-        step.wait += time.perf_counter() - begin
-
     def finish(self, deadline: float, step: Step) -> bool:
         """Waits, and merges the mean of all ranks into the tensors. Those of an unsound frame are untouched, and all if the
         ranks are out of step. True: a rank asks to skip the step, and they are untouched."""
-        self._wait(deadline, step)
-        slots, largest, skips = self._read()
+        received = self._slots.wait(deadline, step)
+        slots, longest, skips = self._read(received)
         for part in self.parts:
             part.returned = None  # ranks agree on all steps before
         if skips:
             return True
-        if largest > self._slot:
-            step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
-            self._slot = rounded(largest)
-            self._issue(step)
-            self._wait(deadline, step)
-            slots, again, _ = self._read()
-            if again > self._slot:
-                rank = max(range(len(slots)), key=lambda each: sum(slots[each]))
-                words = f"frames of {sum(slots[rank])} bytes, more than the {self._slot - self._prefix} that were told before"
-                raise self.parts[0].named(CorruptFrame(words, frame=rank))
-        at, places = self._receive.data_ptr() + self._prefix, []
+        if longest > received.shape[1]:
+            received = self._slots.rest(longest, deadline, step)
+        self._slots.took(longest)
+        at, places = received.ctypes.data + self._prefix, []
         for sizes in slots:
             start = at
             for size in sizes:
                 places.append((start, size))
                 start += size
-            at += self._slot
-        self._slot = min(rounded(largest + largest // 8), self._send.numel())
+            at += received.shape[1]
         for i, part in enumerate(self.parts):
             part.merge(places[i :: len(self.parts)], self._tag, step)
         return False
 
-    def _read(self) -> Tuple[List[List[int]], int, bool]:
+    def _read(self, received: Any) -> Tuple[List[List[int]], int, bool]:
         """The sizes of the frames of each slot, the bytes of the longest slot, and whether a rank asks to skip the step.
         Raises OutOfStep, CorruptFrame."""
-        n, slot = self._engine.size, self._slot
-        received = self._receive[: n * slot].numpy().reshape(n, slot)
         prefixes = received[:, : self._prefix].copy()
         skips = read_heads(prefixes, self._engine)
         slots: List[List[int]] = prefixes[:, HEAD:].copy().view(numpy.uint64).tolist()
@@ -346,7 +313,3 @@ def decay_of(plan: Plan) -> float:
     """By what feedback multiplies a residual before it adds the next gradient."""
     found = re.search(r"\bresidual\(.*?\bbeta=([^,)]+)", _stage(plan, "feedback"))
     return float(found[1]) if found else 1.0
-
-
-def rounded(size: int) -> int:
-    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
