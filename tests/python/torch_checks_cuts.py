@@ -2,11 +2,12 @@
 
 import torch
 import torch.distributed as dist
-from torch_ranks import check, make_model, same, same_on_all_ranks, steps_of
+from torch_ranks import check, make_model, raises, residual_sum, same, same_on_all_ranks, steps_of
 
 from deepreduce import _torch_slots
 from deepreduce._torch_slots import PIECE, Room
-from deepreduce.torch import AllReduce, DDPHook
+from deepreduce.errors import PeerError
+from deepreduce.torch import AllReduce, DDPHook, OutOfStep
 
 EIGHT_BIT = "index=all value=uniform_quant(bits=8) feedback=residual"
 # Of one tensor with levels of its own: the same plans without `flat` and `bypass`.
@@ -166,3 +167,115 @@ def room_is_little_for_frames_that_change_little():
             sent, needed = sent + max(room.size, longest), needed + longest
             room.took(longest)
         assert sent < (1.02 + 2.5 * noise) * needed and second <= 20, (drift, noise, sent / needed, second)
+
+
+# ---- Halves -------------------------------------------------------------------------------------
+
+BF16, F16 = "index=all value=half(type=bf16)", "index=all value=half"
+
+
+@check("two", "four")
+def halves_travel_by_an_all_reduce():
+    """In half of the bytes that frames take among four ranks, and all ranks get the same bits."""
+    n, rank = dist.get_world_size(), dist.get_rank()
+    for plan, dtype in ((BF16, torch.bfloat16), (F16, torch.float16), (f"{BF16} feedback=residual", torch.bfloat16)):
+        x, reduce = several(0, rank), AllReduce(plan)
+        shares = [{name: (each / n).to(dtype) for name, each in several(0, other).items()} for other in range(n)]
+        with Seen() as seen:
+            reduce(x)
+        elements = sum(each.numel() for each in x.values())
+        assert not seen.sizes and 0 <= reduce.stats().last.sent - 2 * (n - 1) * 2 * elements // n < 400, plan
+        for name, each in x.items():
+            expected = sum(share[name].float() for share in shares)
+            sums = 2.0**-8 * sum(share[name].float().abs() for share in shares)  # each addition is rounded
+            assert same_on_all_ranks(each) and bool(((each - expected).abs() <= n * sums + 1e-7).all()), name
+            assert same(each, each.to(dtype).float()) and (n > 2 or same(each, expected.to(dtype).float())), name
+
+
+@check("two")
+def what_rounding_lost_stays_in_the_residual():
+    """Of equal gradients a sum of two shares is exact: so what the ranks gave is what arrived and the residuals."""
+    flat = lambda x: torch.cat([each.reshape(-1) for each in x.values()]).double()
+    n, given, sent = dist.get_world_size(), 0, 0
+    reduce, plain = AllReduce(f"{BF16} feedback=residual"), AllReduce(BF16)
+    for step in range(6):
+        x, y = several(step, 0), several(step, 0)
+        given = given + n * flat(x)
+        reduce(x)
+        plain(y)
+        sent = sent + n * flat(x)
+    left = residual_sum(reduce)
+    assert left.any() and torch.allclose(sent + left, given, rtol=1e-5, atol=1e-3)
+    again = AllReduce(f"{BF16} feedback=residual")
+    again.load_state_dict(reduce.state_dict())
+    x, y = several(6, 0), several(6, 0)
+    reduce(x)
+    again(y)
+    assert same(flat(x).float(), flat(y).float())
+
+
+@check("two")
+def a_half_that_is_not_finite_is_named_by_all_and_the_step_goes_back():
+    rank, reduce = dist.get_rank(), AllReduce(f"{BF16} feedback=residual")
+    reduce(several(0, rank))
+    before = {name: torch.from_numpy(state.residual.copy()) for name, state in reduce._states.items()}
+    x = several(1, rank)
+    if rank == 1:
+        x["layer"][3, 5] = float("nan")
+    with raises(PeerError, "rank 1: layer", "not finite") as caught:
+        reduce(x)
+    assert caught[0].rank == 1 and reduce.state_dict()["step"] == 2
+    for name, state in reduce._states.items():  # of rank 1 the gradient of the step is lost
+        gradient = several(1, rank)[name].reshape(-1) * (rank == 0)
+        assert torch.equal(torch.from_numpy(state.residual), before[name] + gradient), name
+    x = several(2, rank)
+    reduce(x)
+    assert all(same_on_all_ranks(each) for each in x.values())
+
+
+@check("two")
+def halves_that_ranks_reduce_out_of_step_are_told():
+    reduce = AllReduce(BF16)
+    reduce(several(0, 0))
+    if dist.get_rank() == 1:
+        reduce._number += 1
+    with raises(OutOfStep, "rank 0 is at step 1, rank 1 at step 2"):
+        reduce(several(1, 0))
+
+
+@check("two")
+def values_too_large_for_a_half_are_its_largest():
+    x = torch.full((2000,), 1e6)
+    AllReduce(F16)([x])
+    assert (x == 65504).all()
+    half = torch.full((2000,), 3.0, dtype=torch.bfloat16)
+    AllReduce(F16)([half])
+    assert half.dtype == torch.bfloat16 and (half == 3).all()
+
+
+@check("two")
+def halves_that_are_a_rung_have_the_residual_of_the_others():
+    rank, ladder = dist.get_rank(), [None, f"{BF16} feedback=residual", TOP]
+    reduce = AllReduce(ladder, control="fit(target_ms=0.000001)")
+    for step in range(40):
+        x = several(step, rank)
+        reduce(x)
+        assert same_on_all_ranks(torch.cat([each.reshape(-1) for each in x.values()]))
+    assert reduce.control.rung == 2
+
+
+@check("two")
+def a_step_of_halves_that_overflowed_is_skipped():
+    rank, plans = dist.get_rank(), {"layer": TOP, "*": f"{BF16} feedback=residual"}
+    reduce, bad = AllReduce(plans, nonfinite="skip", frame_bytes=16000), {1: "head", 2: "layer", 3: "bias"}
+    for step in range(5):
+        before = {name: state.memory.copy() for name, state in reduce._states.items()}
+        x = several(step, rank)
+        if step in bad and rank == step % 2:
+            x[bad[step]].view(-1)[7] = float("inf")
+        reduce(x)
+        whole = torch.cat([each.reshape(-1) for each in x.values()])
+        assert same_on_all_ranks(whole) and whole.isnan().all() == (step in bad), step
+        if step in bad:
+            assert all((before[name] == state.memory).all() for name, state in reduce._states.items()), step
+    assert reduce.stats().total.skipped == len(bad)

@@ -16,6 +16,7 @@ from ._plan_beside import bypass_of
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
 from ._torch_control import Ladder, Rung, plans_of, require_same
+from ._torch_reduced import ReducedUnit, half_of
 from ._torch_rows import RowsUnit, bytes_of
 from ._torch_rules import Plans, Rules, sends_all
 from ._torch_state import Saved
@@ -101,7 +102,8 @@ class Exchange(Saved):
                 continue
             found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
             plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
-            size, kind = elements * dtype.itemsize, (dtype, plans[0] if plans[0].info.transforms else None)
+            apart = not self._ladder and (plans[0].info.transforms or half_of(plans[0]))
+            size, kind = elements * dtype.itemsize, (dtype, plans[0] if apart else None)
             if size > room.get(kind, -1):
                 cuts.setdefault(kind, []).append([])
                 room[kind] = max(most, size)
@@ -158,6 +160,8 @@ class Exchange(Saved):
             return RowsUnit(items, self._engine, self._seed)
         if items[0].plan.info.transforms:
             return TransformUnit(items, self._engine, self._seed, bypass_of(items[0].plan, self._bypass))
+        if half_of(items[0].plan) and all(item.plan == items[0].plan for item in items):
+            return ReducedUnit(items, self._engine, self._states)
         return Unit(items, self._engine, self._states, self._seed)
 
     def _forget_places(self) -> None:

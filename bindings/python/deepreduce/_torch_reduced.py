@@ -1,0 +1,184 @@
+"""deepreduce.torch: tensors that travel as numbers of 16 bits, by an all-reduce."""
+
+from __future__ import annotations
+
+import math
+import struct
+import time
+import zlib
+from typing import Any, Dict, List, Optional, Sequence
+
+import torch
+
+from ._torch_call import Engine, Step, all_reduce
+from ._torch_heads import Head, compare
+from ._torch_unit import Item
+from .errors import PeerError
+from .plan import Plan
+from .tensor import State
+
+_HALVES = {"value=half": torch.float16, "value=half(type=bf16)": torch.bfloat16}
+_BESIDE = {"index=all", "feedback=residual", "bucket=flat"}
+_WORDS = struct.Struct("=IIII")  # of each rank, behind the tensors: the words of its Head, and which tensor is not finite
+
+
+def half_of(plan: Plan) -> Optional[torch.dtype]:
+    """The type of a plan that sends all values in one, with or without a residual; None of another plan: its frames are
+    gathered, which among n ranks sends n / 2 times as much."""
+    stages = str(plan).split()
+    found = [_HALVES[each] for each in stages if each in _HALVES]
+    return found[0] if found and all(each in _HALVES or each in _BESIDE for each in stages) else None
+
+
+class ReducedUnit:
+    """Tensors that travel together, as the type of their plan. Each rank sends its share of the mean, x / n, rounded once;
+    with a residual, what the rounding lost is added to the next step's. The engine sums in that type, and gives all ranks
+    the same bits.
+
+    Behind the tensors are bytes as numbers, which a sum with zeros leaves as they are: each rank's Head, and the number of a
+    tensor that is not finite, for which it sends zeros. All ranks see them, and raise together.
+    """
+
+    parts: Sequence[Any] = ()  # of frames
+
+    def __init__(self, items: Sequence[Item], engine: Engine, states: Dict[str, State]) -> None:
+        self.items = list(items)
+        self.arrived = 0  # tensors of this step that are where they were placed
+        self._engine, self._states = engine, states
+        half = half_of(items[0].plan)
+        assert half is not None
+        self._half, self._keeps = half, items[0].plan.info.residual
+        for item in items:
+            if self._keeps and item.name not in states:
+                states[item.name] = State(item.plan, torch.empty(item.elements, dtype=item.dtype))
+        told = "\n".join(f"{each.name} {each.elements} {each.dtype} {each.plan}" for each in self.items)
+        self._digest = zlib.crc32(told.encode())
+        self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)
+        self._elements = [item.elements for item in self.items]
+        self._marks = _WORDS.size * engine.size
+        self._tensors: List[Any] = [None] * len(self.items)
+        self._totals: Any = None  # f32: the gradients and the residuals
+        self._sent: Any = None  # of the half type: shares, and marks; then their sum
+        self._device: Optional[torch.device] = None  # where the engine wants it, if it is not the CPU
+        self._far: Any = None
+        self._what, self._work, self._begun = "", None, False
+        self._kept: Any = None  # residuals before this step, where it may be skipped
+        self._returned: Any = None  # shares that went back to the residuals, of a step that others may have completed
+
+    def place(self, position: int, tensor: torch.Tensor) -> None:
+        """Of this step's tensors the one of items[position]: flat, contiguous, read and overwritten where it lies."""
+        self._tensors[position] = tensor
+        self._device = self._engine.slot_device(tensor.device)
+        # (Residuals are on the CPU.)
+        home = torch.device("cpu") if self._keeps or self._device is None else self._device
+        if self._totals is None or self._totals.device != home:
+            self._totals = torch.empty(sum(self._elements), device=home)
+            self._sent = torch.empty(sum(self._elements) + self._marks, dtype=self._half, device=home)
+
+    def start(self, number: int, step: Step) -> None:
+        """Rounds the tensors and issues the all-reduce. number: of the step."""
+        begin = time.perf_counter()
+        self._what, self._number = f"step {number}, halves {self._digest:08x}", number
+        totals = self._totals.split(self._elements)
+        torch._foreach_copy_(totals, self._tensors)
+        if self._keeps:
+            residuals = self._residuals()
+            self._kept = [each.clone() for each in residuals] if self._engine.skips else None
+            torch._foreach_add_(totals, residuals)
+        bad = self._not_finite(totals)
+        self._begun = bad is None
+        shares = self._sent[: self._totals.numel()]
+        if bad is None:
+            shares.copy_(self._shares())
+        else:
+            shares.zero_()
+        words = number, self._engine.failures, self._engine.failed, 0 if bad is None else 1 + bad
+        own = _WORDS.pack(*(word & 0xFFFFFFFF for word in words))
+        marks = self._sent[self._totals.numel() :].view(self._engine.size, -1)
+        marks.zero_()
+        marks[self._engine.rank] = torch.tensor(list(own), dtype=self._half)
+        step.encode += time.perf_counter() - begin
+        step.dense += self._bytes
+        step.kept += self._totals.numel() if self._begun else 0
+        self._issue(step)
+
+    def _shares(self) -> torch.Tensor:
+        """Of the mean. What is too large for the type is its largest number, as in a frame."""
+        largest = torch.finfo(self._half).max
+        return (self._totals.clamp(-largest, largest) / self._engine.size).to(self._half)
+
+    def _not_finite(self, totals: Sequence[torch.Tensor]) -> Optional[int]:
+        """The first tensor that is not finite."""
+        if math.isfinite(float(self._totals.sum())):  # (a sum of 1e38 and the like is looked at again)
+            return None
+        return next((i for i, each in enumerate(totals) if not bool(each.isfinite().all())), None)
+
+    def _residuals(self) -> List[torch.Tensor]:
+        for item in self.items:
+            state = self._states[item.name]
+            if not state.memory[:8].any():  # a fresh one has none
+                state.memory[:] = State.from_residual(item.plan, torch.empty(item.elements, dtype=item.dtype)).memory
+        return [torch.from_numpy(self._states[item.name].residual) for item in self.items]
+
+    def _issue(self, step: Step) -> None:
+        begin, size, n = time.perf_counter(), self._sent.nbytes, self._engine.size
+        self._far = None if self._device in (None, self._sent.device) else self._sent.to(self._device)
+        self._work = self._engine.issue(self._what, all_reduce, self._sent if self._far is None else self._far)
+        step.frame += size
+        step.sent += 2 * (n - 1) * size // n
+        step.received += 2 * (n - 1) * size // n
+        step.wait += time.perf_counter() - begin
+
+    def finish(self, deadline: float, step: Step) -> bool:
+        """Waits; the tensors become the mean over ranks. They are untouched if something is raised. True: a rank asks to
+        skip the step, and they are untouched."""
+        begin = time.perf_counter()
+        self._engine.wait(self._what, self._work, deadline)
+        if self._far is not None:
+            self._sent.copy_(self._far)
+        step.wait += time.perf_counter() - begin
+        if self._skips():
+            return True
+        begin = time.perf_counter()
+        if self._keeps:
+            left = (self._totals - self._engine.size * self._shares().float()).split(self._elements)
+            torch._foreach_copy_(self._residuals(), left)
+        torch._foreach_copy_(self._tensors, self._sent[: self._totals.numel()].split(self._elements))
+        step.merge += time.perf_counter() - begin
+        return False
+
+    def _skips(self) -> bool:
+        """Whether a rank asks to skip the step. Raises OutOfStep, and PeerError, the same on all ranks."""
+        marks = self._sent[self._totals.numel() :].view(self._engine.size, -1)
+        words = [_WORDS.unpack(bytes(int(each) for each in row)) for row in marks.tolist()]
+        compare([Head(self._digest << 32 | number, failures, failed) for number, failures, failed, _ in words], self._engine)
+        self._returned = None
+        for rank, (*_, bad) in enumerate(words):
+            if bad and self._engine.skips:
+                return True
+            if bad:
+                name = self.items[bad - 1].name
+                raise self._engine.named(PeerError(f"{name}: the gradient, with its residual, is not finite", frame=rank))
+        return False
+
+    def skip(self) -> None:
+        """The step is skipped: residuals are as before, tensors NaN."""
+        if self._kept is not None:
+            torch._foreach_copy_(self._residuals(), self._kept)
+        for tensor in self._tensors:
+            tensor.fill_(math.nan)
+        self._begun = False
+
+    def take_back(self) -> None:
+        """The step has failed: what was sent goes back to the residuals."""
+        if self._begun and self._keeps:
+            torch._foreach_copy_(self._residuals(), self._totals.split(self._elements))
+            if self._returned is None:
+                self._returned = self._engine.size * self._shares().float()
+        self._begun = False
+
+    def withdraw(self) -> None:
+        """Others have completed the step that was taken back: the residuals are as if this rank had, too."""
+        if self._returned is not None:
+            torch._foreach_sub_(self._residuals(), self._returned.split(self._elements))
+        self._returned = None
