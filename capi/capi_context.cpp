@@ -59,6 +59,20 @@ using dr::in_context;
 using dr::read_struct;
 using dr::reported;
 
+namespace {
+
+// The plan that `bind(shared_ptr<const dr::plan>&)` makes; *out is NULL if that fails.
+template <typename Bind>
+dr_status new_plan(dr_plan** out, Bind bind) {
+  *out = nullptr;
+  auto p = std::make_unique<dr_plan>();
+  if (const dr_status s = bind(p->bound)) return s;
+  *out = p.release();
+  return DR_OK;
+}
+
+}  // namespace
+
 // ---- Versions, context ------------------------------------------------------------------------------------
 
 const char* dr_version(void) { return DR_VERSION_STRING; }
@@ -114,11 +128,21 @@ const dr_error* dr_last_error(const dr_context* context) {
 dr_status dr_plan_parse(const char* text, dr_plan** plan, dr_error* error) {
   return reported(error, [&](dr_error& e) -> dr_status {
     if (!text || !plan) return fail(e, DR_E_ARGUMENT, "%s is NULL", text ? "plan" : "text");
-    *plan = nullptr;
-    auto p = std::make_unique<dr_plan>();
-    if (const dr_status s = dr::bind_plan(text, p->bound, e)) return s;
-    *plan = p.release();
-    return DR_OK;
+    return new_plan(plan, [&](auto& bound) { return dr::bind_plan(text, bound, e); });
+  });
+}
+
+dr_status dr_plan_exact(const dr_plan* plan, dr_plan** exact, dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    if (!plan || !exact) return fail(e, DR_E_ARGUMENT, "%s is NULL", plan ? "exact" : "plan");
+    return new_plan(exact, [&](auto& bound) { return dr::bind_exact(plan->bound, bound, e); });
+  });
+}
+
+dr_status dr_plan_rows(const dr_plan* plan, dr_plan** rows, dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    if (!plan || !rows) return fail(e, DR_E_ARGUMENT, "%s is NULL", plan ? "rows" : "plan");
+    return new_plan(rows, [&](auto& bound) { return dr::bind_rows(*plan->bound, bound, e); });
   });
 }
 

@@ -137,6 +137,17 @@ typedef struct dr_plan_info {
 } dr_plan_info;
 DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_error *error);
 
+/* Plans of tensors that travel beside others of `plan`; to be destroyed like any plan. ARGUMENT, MEMORY.
+ * dr_plan_exact: of a tensor that is too small to be worth `plan`, as `dense_below` has it (exchange.h): all of it,
+ *   exactly. It keeps the feedback, so that the gradient has the same weight (gamma) and the same momentum, which is not
+ *   masked, for all is sent; and so that its residual can take back what never arrived. With merge=vote or
+ *   transform= it is `plan` itself: a mean beside signs would be of another scale.
+ * dr_plan_rows: of a sparse tensor whose rows are selected already: the index, value and order codecs of `plan`, without
+ *   sparsifier and feedback. An index codec that sends other rows than it is given becomes golomb. Of transform=:
+ *   `index=golomb value=raw`. UNSUPPORTED: merge=vote, or a momentum, which are of all elements. */
+DR_API dr_status dr_plan_exact(const dr_plan *plan, dr_plan **exact, dr_error *error);
+DR_API dr_status dr_plan_rows(const dr_plan *plan, dr_plan **rows, dr_error *error);
+
 /* Presets: plans by the names that the literature has for them. The list only grows. */
 typedef struct dr_preset {
   size_t struct_size;

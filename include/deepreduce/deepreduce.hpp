@@ -51,11 +51,23 @@ class plan {
   // Canonical; lives as long as the plan.
   std::string_view text() const { return dr_plan_text(handle.get()); }
   const dr_plan* get() const { return handle.get(); }
+  // Of tensors that travel beside those of this plan: small ones, and rows that are selected already.
+  plan exact() const { return beside(dr_plan_exact); }
+  plan rows() const { return beside(dr_plan_rows); }
 
  private:
   struct destroy {
     void operator()(dr_plan* p) const { dr_plan_destroy(p); }
   };
+  plan() = default;
+  plan beside(decltype(dr_plan_exact)* derive) const {
+    auto e = sized<dr_error>();
+    dr_plan* derived = nullptr;
+    if (derive(get(), &derived, &e) != DR_OK) throw error(e);
+    plan p;
+    p.handle.reset(derived);
+    return p;
+  }
   std::unique_ptr<dr_plan, destroy> handle;
 };
 

@@ -98,7 +98,7 @@ dr_status exchange::check_request(const exchange_request& request) {
 dr_status exchange::make_plans(const exchange_request& request) {
   plans_.method = request.method;
   plans_.dense_below = options_.dense_below;
-  if (const dr_status s = bind_exact(*plans_.method, plans_.exact, c_.error)) return s;
+  if (const dr_status s = bind_exact(plans_.method, plans_.exact, c_.error)) return s;
   plans_.sum = plans_.method;
   plans_.exact_sum = plans_.exact;
   if (plans_.method->exchange.kind != exchange_kind::owner) return DR_OK;

@@ -64,9 +64,14 @@ struct plan {
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
 
-// The plans that an exchange needs beside a tensor's own (derive_plan.cpp). All of a tensor, exactly; with feedback=dgc u
-// is not masked, so such tensors have plain momentum.
-dr_status bind_exact(const plan& method, std::shared_ptr<const plan>& out, dr_error& error);
+// The plans that senders need beside a tensor's own (derive_plan.cpp).
+// All of a tensor, exactly, with the same weight of the gradient and the same momentum; with feedback=dgc u is not masked,
+// for all is sent. With merge=vote or transform= the plan itself: a mean beside signs is of another scale, and a transform
+// sends small tensors as they are anyhow.
+dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<const plan>& out, dr_error& error);
+// Of rows that are selected already: the codecs. An index codec that replaces the support gives way to golomb. Nothing is
+// kept of rows; UNSUPPORTED: votes, and feedback with a momentum, which are of all elements.
+dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_error& error);
 // Of a sum that an owner encodes again: its residual is a plain one, for momentum is in the sum already; with merge=vote
 // the sum is signs, one bit each, exactly.
 dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error);

@@ -17,7 +17,10 @@ dr_status read_feedback(const plan& method, std::vector<plan_stage>& stages, pla
 
 }  // namespace
 
-dr_status bind_exact(const plan& method, std::shared_ptr<const plan>& out, dr_error& error) {
+dr_status bind_exact(const std::shared_ptr<const plan>& of, std::shared_ptr<const plan>& out, dr_error& error) {
+  const plan& method = *of;
+  out = of;
+  if (method.votes || method.transforms()) return DR_OK;
   std::vector<plan_stage> stages, exact;
   plan_stage* feedback = nullptr;
   if (const dr_status s = parse_plan("index=all value=raw", exact, error)) return s;
@@ -34,6 +37,26 @@ dr_status bind_exact(const plan& method, std::shared_ptr<const plan>& out, dr_er
     exact.push_back(*feedback);
   }
   return bind_plan(print_plan(exact), out, error);
+}
+
+dr_status bind_rows(const plan& method, std::shared_ptr<const plan>& out, dr_error& error) {
+  const feedback_kind kind = method.keeps_feedback() ? method.kept() : feedback_kind::residual;
+  if (method.votes)
+    return fail(error, DR_E_UNSUPPORTED, "plan: merge=vote has votes of all elements, not of the rows of a step");
+  if (kind == feedback_kind::dgc || kind == feedback_kind::momentum)
+    return fail(error, DR_E_UNSUPPORTED,
+                "plan: feedback=%s keeps a momentum of all elements, not of the rows of a step", feedback_name(kind));
+  std::vector<plan_stage> stages;
+  if (const dr_status s = parse_plan(method.text, stages, error)) return s;
+  std::erase_if(stages,
+                [](const plan_stage& s) { return s.role != "index" && s.role != "value" && s.role != "order"; });
+  if (method.transforms()) stages.clear();
+  const auto index = std::find_if(stages.begin(), stages.end(), [](const plan_stage& s) { return s.role == "index"; });
+  if (index == stages.end())
+    stages.push_back({"index", {{"golomb", {}}}});
+  else if (method.index[0].codec->traits & DR_REPLACES_SUPPORT)
+    index->calls = {{"golomb", {}}};
+  return bind_plan(print_plan(stages), out, error);
 }
 
 dr_status bind_sum(const std::shared_ptr<const plan>& method, std::shared_ptr<const plan>& out, dr_error& error) {

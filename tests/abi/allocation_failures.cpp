@@ -89,6 +89,16 @@ const function functions[] = {
        dr_plan_destroy(std::exchange(w.parsed, nullptr));
        return dr_plan_parse(w.how.plan, &w.parsed, &w.error);
      }},
+    {"dr_plan_exact", may_fail,
+     [](world& w, const prepared&) {
+       dr_plan_destroy(std::exchange(w.parsed, nullptr));
+       return dr_plan_exact(w.plan(), &w.parsed, &w.error);
+     }},
+    {"dr_plan_rows", may_fail,
+     [](world& w, const prepared&) {
+       dr_plan_destroy(std::exchange(w.parsed, nullptr));
+       return dr_plan_rows(w.plan(), &w.parsed, &w.error);
+     }},
     {"dr_plan_destroy", never,
      [](world& w, const prepared&) -> dr_status { return dr_plan_destroy(std::exchange(w.parsed, nullptr)), DR_OK; }},
     {"dr_plan_describe", may_fail,

@@ -5,6 +5,7 @@ import pytest
 
 import deepreduce
 from deepreduce._rows import Rows
+from deepreduce.exchange import Exchange, Loopback
 
 SHAPES = (((40, 50), "float32"), ((7,), "float32"))
 RANKS, STEPS = 3, 4
@@ -54,6 +55,23 @@ def test_beside_momentum_small_tensors_have_it():
     for step, found in enumerate(means(plan)):
         momentum = 0.9 * momentum + np.mean([mine[1] for mine in gradients(step)], axis=0)
         assert np.allclose(found[1], momentum, atol=1e-5), step
+
+
+WEIGHTED = "sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.5)"
+
+
+def test_beside_others_small_tensors_have_the_weight_of_the_gradient():
+    """In rows as in an exchange. Those of deepreduce.torch: torch_checks_memories.py."""
+    rows = Rows([((10,), "float32")], WEIGHTED, 1000, True, 0)
+    there, state = np.empty((1, rows.size), np.uint8), np.zeros(rows.state_size, np.uint8)
+    loopback = Loopback(1)
+    exchange = Exchange(np.ones(10, np.float32), WEIGHTED, loopback.transport(0), dense_below=1000)
+    for step in range(3):
+        rows.encode([np.ones(10, np.float32)], there[0], state, step, 0)
+        exchange.start(step)
+        assert loopback.run([exchange]) == [None]
+        for found in (rows.sum(list(there), step)[0], exchange.out):
+            assert np.array_equal(found, np.full(10, 0.5)), step
 
 
 def test_beside_others_small_tensors_travel_exactly():

@@ -35,6 +35,23 @@ def momentum_in_the_memory_is_momentum_in_the_optimizer():
 
 
 @check("two")
+def beside_others_small_tensors_have_the_weight_of_the_gradient():
+    """In each sender, as in deepreduce.exchange; and in later steps nothing else is added to it."""
+    plan = "sparsify=topr(ratio=0.1) feedback=residual(beta=0.5,gamma=0.5)"
+    reduce, scatter, half = AllReduce(plan, bypass=1000), ReduceScatter(plan, bypass=1000), torch.full((10,), 0.5)
+    for flat in (None, False):
+        ddp = wrapped(torch.nn.Linear(10, 1, bias=False), DDPHook(plan, bypass=1000, flat=flat))
+        for _ in range(3):
+            x, out = torch.ones(10), torch.empty(10)
+            reduce(x)
+            scatter(out, torch.ones(10 * dist.get_world_size()), dist.group.WORLD, dist.ReduceOp.AVG)
+            ddp.zero_grad()
+            ddp(torch.ones(1, 10)).sum().backward()
+            for found in (x, out, ddp.module.weight.grad.view(-1)):
+                assert torch.equal(found, half), (flat, found)
+
+
+@check("two")
 def a_training_with_any_memory_resumes_bit_for_bit():
     for feedback in ("dgc(momentum=0.9)", "momentum", "efsignsgd(lr=0.05)"):
         hook, whole = DDPHook(TOP + f"feedback={feedback}"), wrapped(make_model(), None)

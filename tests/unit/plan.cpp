@@ -25,7 +25,59 @@ bool refused(const std::string& text, const std::string& word) {
   return message.starts_with("error: plan: ") && message.find(word) != std::string::npos;
 }
 
+std::string exact_of(const std::string& text) {
+  std::shared_ptr<const dr::plan> p, exact;
+  dr_error error{sizeof(dr_error)};
+  REQUIRE(dr::bind_plan(text, p, error) == DR_OK);
+  REQUIRE(dr::bind_exact(p, exact, error) == DR_OK);
+  return exact->text;
+}
+
+std::string rows_of(const std::string& text) {
+  std::shared_ptr<const dr::plan> p, rows;
+  dr_error error{sizeof(dr_error)};
+  REQUIRE(dr::bind_plan(text, p, error) == DR_OK);
+  return dr::bind_rows(*p, rows, error) == DR_E_UNSUPPORTED ? std::string("refused: ") + error.message : rows->text;
+}
+
 }  // namespace
+
+TEST_CASE("small tensors beside others: all of them, with the weight and the momentum of those") {
+  const std::string exact = "index=all value=raw",
+                    top = "sparsify=topr(ratio=0.1) index=golomb value=qsgd bucket=flat ";
+  CHECK(exact_of(top) == exact);
+  CHECK(exact_of(top + "exchange=owner(parts=2)") == exact);
+  CHECK(exact_of(top + "feedback=residual") == "feedback=residual " + exact);
+  CHECK(exact_of(top + "feedback=residual(beta=0.5,gamma=0.5)") == "feedback=residual(gamma=0.5) " + exact);
+  CHECK(exact_of(top + "feedback=efsignsgd(lr=0.2)") == "feedback=efsignsgd(lr=0.2) " + exact);
+  CHECK(exact_of(top + "feedback=momentum(beta=0.5)") == "feedback=momentum(beta=0.5) " + exact);
+  CHECK(exact_of(top + "feedback=dgc(momentum=0.5,clip=2)") ==
+        "feedback=dgc(momentum=0.5,clip=2,masking=off) " + exact);
+  CHECK(exact_of(top + "feedback=dgc(masking=off)") == "feedback=dgc(masking=off) " + exact);
+  // A mean beside signs would be of another scale; a transform sends small tensors as they are.
+  for (const std::string text :
+       {"index=all value=sign(scale=mean) merge=vote", "transform=lowrank(rank=4) feedback=residual"})
+    CHECK(exact_of(text) == text);
+}
+
+TEST_CASE("rows that are selected already: the plan's codecs, and nothing that is of all elements") {
+  CHECK(rows_of("sparsify=topr(ratio=0.1) feedback=residual(gamma=0.5) index=rice+deflate value=half bucket=flat "
+                "exchange=owner") == "index=rice+deflate value=half");
+  CHECK(rows_of("index=golomb value=fit_poly order=bitpack+deflate") ==
+        "index=golomb value=fit_poly order=bitpack+deflate");
+  CHECK(rows_of("index=auto value=auto(error=0.01)") == "index=auto value=auto(error=0.01)");
+  CHECK(rows_of("feedback=efsignsgd index=raw value=raw") == "index=raw value=raw");
+  for (const std::string index : {"all", "bloom(fpr=0.01)", "bloom(policy=naive)"})
+    CHECK(rows_of("index=" + index + " value=half") == "index=golomb value=half");
+  CHECK(rows_of("sparsify=random(ratio=0.1) index=seeded value=half") == "index=golomb value=half");
+  CHECK(rows_of("transform=lowrank(rank=4) feedback=residual") == "index=golomb value=raw");
+  CHECK(rows_of("feedback=momentum") ==
+        "refused: plan: feedback=momentum keeps a momentum of all elements, not of the rows of a step");
+  CHECK(rows_of("feedback=dgc") ==
+        "refused: plan: feedback=dgc keeps a momentum of all elements, not of the rows of a step");
+  CHECK(rows_of("index=all value=sign merge=vote") ==
+        "refused: plan: merge=vote has votes of all elements, not of the rows of a step");
+}
 
 TEST_CASE("canonical text: fixed order, no defaults, shortest numbers") {
   CHECK(canonical("") == "index=raw value=raw");

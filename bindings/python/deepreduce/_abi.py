@@ -347,6 +347,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_plan_text": (c_char_p, [_PLAN]),
     "dr_plan_destroy": (None, [_PLAN]),
     "dr_plan_describe": (dr_status, [_PLAN, POINTER(dr_plan_info), _ERROR]),
+    "dr_plan_exact": (dr_status, [_PLAN, POINTER(_PLAN), _ERROR]),
+    "dr_plan_rows": (dr_status, [_PLAN, POINTER(_PLAN), _ERROR]),
     "dr_preset_count": (c_size_t, []),
     "dr_preset_at": (POINTER(dr_preset), [c_size_t]),
     "dr_codec_count": (c_size_t, []),

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Sequence, Tu
 
 import numpy
 
-from ._plan_beside import bypass_of, dense_beside, flat_or_not
+from ._plan_beside import bypass_of, exact_beside, flat_or_not
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, PeerError, Unsupported
 from .header import frame_size
@@ -23,8 +23,6 @@ from .tensor import State
 
 Array = numpy.ndarray[Any, Any]
 
-# All of a tensor, exactly.
-_EXACT = "index=all value=raw"
 _ALIGNMENT = 8  # of states, and of frames in a row
 
 
@@ -54,8 +52,8 @@ class Rows:
 
     tensors  [(shape, dtype)] in order; float32, float16 or bfloat16
     plan     a plan or its text, the same for all of them
-    bypass   tensors of fewer elements travel exactly, with the plan's momentum if it has one; not beside votes. None: of
-             a plan that is flat none, of others those below 1000
+    bypass   tensors of fewer elements travel exactly (Plan.exact). None: of a plan that is flat none, of others those below
+             1000
     flat     the tensors of the plan are one tensor (bucket=flat). None: of a plan that sparsifies, or keeps each value by
              itself; one that quantises all elements has levels for each tensor
     seed     of random numbers; the same on every rank
@@ -78,9 +76,8 @@ class Rows:
         self._plan, self._seed, self._lock = plan_of_frames(plan), seed, threading.Lock()
         self._idle: List[List[Batch]] = []
         by_plan: Dict[Tuple[str, str], List[int]] = {}
-        # (A mean beside signs is of another scale.)
         coded = flat_or_not(self._plan, flat)
-        small = coded if coded.info.votes else flat_or_not(dense_beside(coded, as_plan(_EXACT)), True)
+        small = exact_beside(coded)
         limit = bypass_of(coded, bypass)
         for i, ((_, dtype), elements) in enumerate(zip(self.shapes, self.elements)):
             kind = str(coded if elements >= limit else small)

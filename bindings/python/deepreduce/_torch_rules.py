@@ -7,7 +7,7 @@ from typing import List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
-from ._plan_beside import bypass_of, dense_beside, flat_or_not, rows_beside
+from ._plan_beside import bypass_of, exact_beside, flat_or_not
 from ._torch_clip import require_one_clip
 from .book import as_book
 from .errors import ArgumentError, Unsupported
@@ -79,9 +79,8 @@ class Rules:
 
     def plan_of(self, name: str, elements: int, dtype: torch.dtype) -> Plan:
         found = self._found(name)
-        # (Factors have room for small tensors; a mean beside signs is of another scale.)
-        if elements < bypass_of(found, self._bypass) and not found.info.transforms and not found.info.votes:
-            found = dense_beside(found, self.dense)
+        if elements < bypass_of(found, self._bypass):
+            found = exact_beside(found)
         # (A transform's unit computes with copies in float32.)
         _require_type(name, dtype, found, self.dense if found.info.transforms else found)
         return found
@@ -89,13 +88,12 @@ class Rules:
     def plan_of_rows(self, name: str, dtype: torch.dtype) -> Plan:
         """Of a tensor that is sparse: its rows are selected already, however few elements they have."""
         found = self._found(name)
-        if found.info.votes or (found.info.feedback and not found.info.residual) or "feedback=dgc" in str(found):
-            why = "votes" if found.info.votes else "momentum"
+        try:
+            rows = found.rows
+        except Unsupported as error:
             raise Unsupported(
-                f"{name}: its gradient is sparse, and `{found}` has {why} of all elements, not of the rows of a step; give it"
-                f" a plan without: {{{name!r}: None, '*': …}} sends its rows exactly"
-            )
-        rows = rows_beside(found)
+                f"{name}: its gradient is sparse; {error}; give it a plan without: {{{name!r}: None, '*': …}} sends its rows exactly"
+            ) from None
         _require_type(name, dtype, found, rows)
         return rows
 

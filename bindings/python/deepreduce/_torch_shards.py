@@ -12,7 +12,7 @@ import numpy
 import torch
 import torch.distributed as dist
 
-from ._plan_beside import dense_beside
+from ._plan_beside import exact_beside
 from ._torch_call import Engine, OutOfStep, Stats, Step, all_to_all
 from ._torch_clip import clip_of
 from ._torch_heads import HEAD, read_heads, write_head
@@ -114,9 +114,7 @@ class ReduceScatter(Saved):
             if output.device.type != "cpu":
                 raise Unsupported(f"the gradient is on {output.device}; ReduceScatter takes gradients on the CPU")
             self._engine, self._shape = Engine(group, self._timeout), shape
-            plan, exact = self._plan, as_plan(exact_plan)
-            if output.numel() < self._bypass and not plan.info.votes:
-                plan = dense_beside(plan, exact)
+            plan = exact_beside(self._plan) if output.numel() < self._bypass else self._plan
             self._takes_back, self._votes = plan.info.residual, plan.info.votes
             like = torch.empty(output.numel(), dtype=output.dtype)
             self._chosen, self._batch = plan, Batch(like, plan, frames=self._engine.size)

@@ -124,6 +124,27 @@ class Plan:
             dtypes=tuple(name for code, name in NAMES.items() if told.dtypes >> code & 1),
         )
 
+    @property
+    def exact(self) -> Plan:
+        """Of a tensor that is too small to be worth this plan, beside others that have it (`bypass`, `dense_below`): all of
+        it, exactly, with the same weight of the gradient and the same momentum. With merge=vote or transform= it is this
+        plan.
+
+        >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual(gamma=0.5) index=golomb value=qsgd").exact
+        Plan('feedback=residual(gamma=0.5) index=all value=raw')
+        """
+        return _beside("dr_plan_exact", self)
+
+    @property
+    def rows(self) -> Plan:
+        """Of a sparse tensor whose rows are selected already: the index, value and order codecs. An index codec that sends
+        other rows than it is given becomes golomb, and nothing is kept of the rows. Unsupported: merge=vote, or a momentum.
+
+        >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=all value=half").rows
+        Plan('index=golomb value=half')
+        """
+        return _beside("dr_plan_rows", self)
+
     def __str__(self) -> str:
         return self._text
 
@@ -142,6 +163,17 @@ class Plan:
     def __del__(self) -> None:
         if getattr(self, "handle", None):
             self._destroy(self.handle)
+
+
+@functools.lru_cache(maxsize=256)
+def _beside(derive: str, plan: Plan) -> Plan:
+    """What that function of the library makes of a plan; of equal texts the same object."""
+    library, made, error = _library.load(), ctypes.POINTER(_abi.dr_plan)(), new(_abi.dr_error)
+    check(getattr(library, derive)(plan.handle, ctypes.byref(made), ctypes.byref(error)), error)
+    try:
+        return _parsed(library.dr_plan_text(made).decode())
+    finally:
+        library.dr_plan_destroy(made)
 
 
 @functools.lru_cache(maxsize=256)

@@ -74,8 +74,8 @@ class DDPHook(Exchange):
              and the link, and one is chosen: the most accurate whose step is within 10 % of the fastest (`choice`, and a
              line of the logger "deepreduce.torch"). That step takes some 20 exchanges, and memory for two copies of the
              gradients
-    bypass   parameters of fewer elements travel dense, exactly, in the same unit. None: of plans that are flat none, of
-             others those below 1000
+    bypass   parameters of fewer elements travel dense, exactly, in the same unit (Plan.exact). None: of plans that are
+             flat none, of others those below 1000
     start    so many first steps are dense, by all-reduce
     flat     the parameters of one plan are one tensor (bucket=flat). Residuals still belong to parameters. None: those
              of a plan that sparsifies, which chooses among all of them then, or that keeps each value by itself (raw,
