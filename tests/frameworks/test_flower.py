@@ -296,34 +296,41 @@ def test_a_client_without_the_mod_goes_along():
     assert same(federation.seen[2][2], federation.seen[1][2])
 
 
-def dense(kind):
-    """What node 2 sends in place of frames, from the second round on; `unmarked`: as a client without the mod."""
+W = np.zeros(SHAPES["w"], np.float32)
+BAD_MODELS = {  # what takes the place of arrays
+    "nan": {"w": W + np.nan}, "shape": {"w": W[:5, :5]}, "missing": {"v": None}, "words": {"w": W.astype(str)},
+    # Not finite in the model's type, whatever the type that came.
+    "1e300": {"w": np.full(W.shape, 1e300)}, "2^62": {"half": np.full(2000, 2**62)}, "1e30": {"count": np.array([7, 1e30])},
+}  # fmt: skip
+BAD_RECORDS = ("second", "empty", "renamed", "none")
+
+
+def dense(kind, marked):
+    """What node 2 sends in place of frames, from the second round on; not marked: as a client without the mod."""
 
     def change(reply):
         content = reply.content
         if reply.metadata.src_node_id != 2 or content["deepreduce"]["version"] < 1:
             return reply
-        model = model_of()
-        if "nan" in kind:
-            model["w"][3, 3] = np.nan
-        elif "shape" in kind:
-            model["w"] = np.zeros((5, 5), np.float32)
-        elif "missing" in kind:
-            del model["v"]
-        elif "words" in kind:
-            model["w"] = np.full(SHAPES["w"], "one")
-        content["arrays"] = record_of(model)
-        if "unmarked" in kind:
-            del content["deepreduce"]
-        else:
+        model = {**model_of(), **BAD_MODELS.get(kind, {})}
+        content["arrays"] = record_of({name: array for name, array in model.items() if array is not None})
+        if kind in ("second", "empty"):
+            content["more"] = record_of(model if kind == "second" else {})
+        elif kind in ("renamed", "none"):
+            record = content.pop("arrays")
+            content.update({"more": record} if kind == "renamed" else {})
+        if marked:
             content["deepreduce"]["key"] = ""  # "nothing is coded"
+        else:
+            del content["deepreduce"]
         return reply
 
     return change
 
 
-@pytest.mark.parametrize("kind", [a + b for a in ("nan", "shape", "missing", "words") for b in ("", " unmarked")])
-def test_hostile_dense_replies_are_that_clients_failure(kind):
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("kind", [*BAD_MODELS, *BAD_RECORDS])
+def test_hostile_dense_replies_are_that_clients_failure(kind, marked):
     received = []
 
     class Server(FedAvg):
@@ -331,10 +338,25 @@ def test_hostile_dense_replies_are_that_clients_failure(kind):
             received.append(replies)
             return super().aggregate_train(server_round, replies)
 
-    end = Federation(Compressed(Server(fraction_evaluate=0), TOP, DOWN), on_the_way=dense(kind)).start(2)
+    end = Federation(Compressed(Server(fraction_evaluate=0), TOP, DOWN), on_the_way=dense(kind, marked)).start(2)
     assert [[reply.has_error() for reply in replies] for replies in received] == [[False] * 3, [False, True, False]]
     assert "node 2: its reply cannot be decoded" in received[1][1].error.reason
     assert all(np.isfinite(array).all() for array in end.values())
+
+
+@pytest.mark.parametrize("down", ["index=all value=dynamic_tree", LOSSLESS])
+def test_a_change_that_is_not_finite_is_sent_as_the_model(down):
+    """From -3e38 to 3e38 is infinite in float32; and a model that is NaN is the strategy's to give."""
+    given = [-3e38, 3e38, np.nan, 1.0]
+
+    class Server(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            return record_of({name: np.full(shape, given[server_round - 1], "f4") for name, shape in SHAPES.items()}), None
+
+    federation = Federation(Compressed(Server(fraction_evaluate=0), LOSSLESS, down))
+    federation.start(4, {name: array for name, array in model_of().items() if name in SHAPES})
+    for seen in federation.seen.values():
+        assert [each["w"][0, 0] for each in seen[1:]] == pytest.approx(given[:3], rel=0.01, nan_ok=True)
 
 
 def test_arrays_without_a_dimension_go_along():

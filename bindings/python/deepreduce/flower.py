@@ -17,15 +17,16 @@ client without the mod gets and sends models as ever.
 from __future__ import annotations
 
 import functools
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Set, Tuple, Union
 
 import numpy
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import Strategy
 
+from ._flower_models import Model, copy, difference, finite, fits, holds, moved, of_type, read, same_kind, write
 from ._local_grid import LocalGrid
 from ._rows import Rows, plan_of_frames
-from .errors import ArgumentError, CorruptFrame
+from .errors import ArgumentError, CorruptFrame, PeerError
 from .plan import Plan
 
 __all__ = ["Compressed", "LocalGrid", "Traffic", "mod"]
@@ -36,8 +37,6 @@ _STATES = "deepreduce.states"  # stype of an Array: what feedback keeps
 _MODEL = "deepreduce.model"  # ArrayRecord in a client's state: the model that it has
 _CODED = ("float32", "float16")  # other arrays travel as they are
 
-Model = Dict[str, "numpy.ndarray[Any, Any]"]
-
 
 class Traffic(NamedTuple):
     """Bytes of arrays that were sent to clients and received from them, and what dense models would have been."""
@@ -46,19 +45,6 @@ class Traffic(NamedTuple):
     up: int = 0
     dense_down: int = 0
     dense_up: int = 0
-
-
-def _read(record: Any) -> Model:
-    return {name: array.numpy() for name, array in record.items()}
-
-
-def _write(model: Model) -> Any:
-    return ArrayRecord({name: Array(array) for name, array in model.items()})
-
-
-def _copy(record: Any) -> Any:
-    """Another record of the same arrays: an app may take the arrays out of the one that it is given."""
-    return ArrayRecord(dict(record))
 
 
 def _size(record: Any) -> int:
@@ -78,35 +64,6 @@ def _rows_of(model: Model, plan: Any, meta: Any) -> Tuple[List[str], Optional[Ro
     names = [name for name, array in model.items() if array.dtype.name in _CODED]
     shapes = tuple((model[name].shape, "float32") for name in names)
     return names, _rows(shapes, plan, meta.get("bypass"), meta.get("flat"), meta["seed"]) if names else None
-
-
-def _difference(new: Model, old: Model, names: Iterable[str]) -> List[Any]:
-    # What numpy makes of arrays without a dimension is no array.
-    return [numpy.asarray(numpy.subtract(new[name], old[name], dtype=numpy.float32)) for name in names]
-
-
-def _moved(model: Model, names: Iterable[str], by: Iterable[Any]) -> Model:
-    """The model with differences added: the same bits on both sides."""
-    found = {name: numpy.asarray(model[name] + each, model[name].dtype) for name, each in zip(names, by)}
-    return {name: found.get(name, array) for name, array in model.items()}
-
-
-def _of_type(array: Any, dtype: Any) -> Any:
-    """An average of integers has become floats, and FedAdam's models are float64."""
-    return numpy.asarray(numpy.rint(array) if array.dtype.kind == "f" and dtype.kind in "iu" else array, dtype)
-
-
-def _same_kind(one: Model, other: Model) -> bool:
-    return one.keys() == other.keys() and all(
-        one[name].shape == other[name].shape and one[name].dtype == other[name].dtype for name in one
-    )
-
-
-def _fits(one: Model, other: Model) -> bool:
-    """Whether it can be averaged with the other: an app of its own may train in another type."""
-    return one.keys() == other.keys() and all(
-        each.shape == other[name].shape and each.dtype.kind in "fiu" + other[name].dtype.kind for name, each in one.items()
-    )
 
 
 # ---- Client -------------------------------------------------------------------------------------
@@ -139,18 +96,18 @@ def _receive(content: Any, meta: Any, context: Any) -> Model:
             raise ArgumentError(
                 f"the server sent what follows model {base}, which is not here: it has to send all of it"
             )
-        model = _read(context.state[_MODEL])
+        model = read(context.state[_MODEL])
         names, rows = _rows_of(model, meta["down"], meta)
         for step in range(base + 1, version + 1):
             if rows is not None:
-                model = _moved(model, names, rows.unpack(record[f"{_FRAMES}/{step}"].data, step))
+                model = moved(model, names, rows.unpack(record[f"{_FRAMES}/{step}"].data, step))
         model.update({name: array.numpy() for name, array in record.items() if array.stype != _FRAMES})
-        record = _write(model)
+        record = write(model)
         content[key] = record
     else:
-        model = _read(record)
+        model = read(record)
     context.state[_RECORD] = ConfigRecord({"version": version})
-    context.state[_MODEL] = _copy(record)
+    context.state[_MODEL] = copy(record)
     del content[_RECORD]
     return model
 
@@ -159,15 +116,15 @@ def _answer(content: Any, meta: Any, model: Model, context: Any) -> None:
     """Replaces the trained model by the difference that the training made."""
     told = ConfigRecord({"version": meta["version"], "key": ""})
     for key, record in list(content.array_records.items()):
-        trained = _read(record)
+        trained = read(record)
         names, rows = _rows_of(model, meta["up"], meta)
-        if rows is None or told["key"] or not _same_kind(trained, model):
+        if rows is None or told["key"] or not same_kind(trained, model):
             continue
         kept = context.state.array_records.get(_STATES, {}).get(meta["up"])
         states = numpy.zeros(rows.state_size, numpy.uint8)
         if kept is not None and len(kept.data) == states.size:  # otherwise the plan or the model is another one
             states[:] = numpy.frombuffer(kept.data, numpy.uint8)
-        frames = rows.pack(_difference(trained, model, names), states, meta["version"], context.node_id % 2**64)
+        frames = rows.pack(difference(trained, model, names), states, meta["version"], context.node_id % 2**64)
         plain = {name: array for name, array in record.items() if name not in names}
         content[key] = ArrayRecord({_FRAMES: _blob(frames, _FRAMES), **plain})
         if states.size:
@@ -190,9 +147,11 @@ class Compressed(Strategy):  # type: ignore[misc]
               (raw, half); one that quantises all elements (8bit, onebit) has levels for each array
     seed      of random numbers
 
-    A reply that cannot be decoded (hostile bytes, another round's, values that are not finite) counts as that client's
-    failure, with the reason in its Error; the others are averaged. float32 and float16 are coded, other arrays travel
-    as they are. Clients get arrays of the types that the model began with, whatever an average makes of them.
+    A reply that cannot be decoded (hostile bytes, another round's, values that are not finite in the model's types, array
+    records under other names than those that were sent) counts as that client's failure, with the reason in its Error; the
+    others are averaged. float32 and float16 are coded, other arrays travel as they are. Clients get arrays of the types
+    that the model began with, whatever an average makes of them. Where `down` cannot say what changed (a value that is not
+    finite, or a change that is not), clients get the model itself.
 
     Raises ArgumentError for plans that do not go together with this.
     """
@@ -227,6 +186,7 @@ class Compressed(Strategy):  # type: ignore[misc]
         self._history: Dict[int, Any] = {}  # version: frames that lead to it
         self._known: Dict[int, int] = {}  # node: the version that it has
         self._sent: Dict[int, Any] = {}  # node: this round's message
+        self._asked: Dict[int, Tuple[str, Set[str]]] = {}  # node: the model's record in that message, and all its records
         self.traffic = Traffic()
 
     def summary(self) -> None:
@@ -258,24 +218,35 @@ class Compressed(Strategy):  # type: ignore[misc]
         """Makes the frames that bring the clients' model nearer to these arrays."""
         if arrays is self._given:
             return
-        new = {name: _of_type(array, self._model.get(name, array).dtype) for name, array in _read(arrays).items()}
-        if not _same_kind(new, self._model):
+        new = {name: of_type(array, self._model.get(name, array).dtype) for name, array in read(arrays).items()}
+        self._version += 1
+        nearer = self._nearer(new) if same_kind(new, self._model) else None
+        if nearer is None:
             self._model, self._history = new, {}
             self._names, self._down = _rows_of(new, self._meta["down"], self._meta)
             self._up = _rows_of(new, self._meta["up"], self._meta)[1]
             self._known.clear()
-            self._version += 1
         else:
-            self._version += 1
-            self._model.update({name: array for name, array in new.items() if name not in self._names})
+            self._model, frames = nearer
             if self._down is not None:
-                no_states = numpy.zeros(0, numpy.uint8)
-                frames = self._down.pack(_difference(new, self._model, self._names), no_states, self._version, 0)
-                self._model = _moved(self._model, self._names, self._down.unpack(frames, self._version))
                 self._history[self._version] = _blob(frames, _FRAMES)
         self._given, self._own = arrays, new
         while self._history and sum(len(each.data) for each in self._history.values()) >= self._dense:
             del self._history[next(iter(self._history))]
+
+    def _nearer(self, new: Model) -> Optional[Tuple[Model, bytes]]:
+        """The clients' model, brought nearer to a new one by frames; None if the plan has none for what is not finite."""
+        model = {name: self._model[name] if name in self._names else array for name, array in new.items()}
+        if self._down is None:
+            return model, b""
+        with numpy.errstate(over="ignore", invalid="ignore"):
+            by = difference(new, model, self._names)
+            frames = self._down.pack(by, numpy.zeros(0, numpy.uint8), self._version, 0)
+            try:
+                model = moved(model, self._names, self._down.unpack(frames, self._version))
+            except PeerError:
+                return None
+        return (model, frames) if finite(model, self._names) else None
 
     @property
     def _dense(self) -> int:
@@ -284,7 +255,7 @@ class Compressed(Strategy):  # type: ignore[misc]
 
     def _pack(self, messages: Iterable[Any], arrays: Any) -> List[Any]:
         listed = list(messages)
-        self._sent = {message.metadata.dst_node_id: message for message in listed}
+        self._sent, self._asked = {message.metadata.dst_node_id: message for message in listed}, {}
         if not listed:
             return listed
         self._advance(arrays)
@@ -293,22 +264,23 @@ class Compressed(Strategy):  # type: ignore[misc]
             key = next((key for key, record in message.content.array_records.items() if record is arrays), None)
             if key is None:
                 continue  # the strategy sends something else
+            self._asked[message.metadata.dst_node_id] = key, set(message.content.array_records)
             base = self._known.get(message.metadata.dst_node_id, -1)
             if not all(step in self._history for step in range(base + 1, self._version + 1)):
                 base = -1
             if base not in records:
                 records[base] = self._record(base)
             meta = ConfigRecord({**self._meta, "key": key, "base": base, "version": self._version})
-            message.content = RecordDict({**message.content, key: _copy(records[base]), _RECORD: meta})
+            message.content = RecordDict({**message.content, key: copy(records[base]), _RECORD: meta})
             self._count(down=_size(records[base]), dense_down=_size(arrays))
         return listed
 
     def _record(self, base: int) -> Any:
         """What leads from a version to this one; -1: the model."""
         if base < 0:
-            return _write(self._model)
+            return write(self._model)
         frames = {f"{_FRAMES}/{step}": self._history[step] for step in range(base + 1, self._version + 1)}
-        plain = _write({name: array for name, array in self._model.items() if name not in self._names})
+        plain = write({name: array for name, array in self._model.items() if name not in self._names})
         return ArrayRecord({**frames, **plain})
 
     def _unpack(self, replies: Iterable[Any], trained: bool = False) -> List[Any]:
@@ -323,7 +295,7 @@ class Compressed(Strategy):  # type: ignore[misc]
                         self._known[node] = self._version
                     else:
                         self._move(reply.content)
-                    self._require_models(reply.content, trained)
+                    self._require_models(reply.content, self._asked.get(node) if trained else None)
                 except Exception as error:  # whatever a stranger's bytes may cause
                     reason = f"node {node}: its reply cannot be decoded: {type(error).__name__}: {error}"
                     reply = Message(Error(0, reason), reply_to=self._sent[node])
@@ -333,19 +305,27 @@ class Compressed(Strategy):  # type: ignore[misc]
     def _move(self, content: Any) -> None:
         """The models of a client without the mod, which began at the clients' model, as if they had begun at the own."""
         for key, record in list(content.array_records.items()):
-            trained = _read(record)
-            if _fits(trained, self._model):
-                by = _difference(self._own, self._model, self._names)
-                content[key] = _write(_moved(trained, self._names, by))
+            trained = read(record)
+            if fits(trained, self._model):
+                by = difference(self._own, self._model, self._names)
+                content[key] = write(moved(trained, self._names, by))
 
-    def _require_models(self, content: Any, trained: bool) -> None:
-        """Dense arrays are as hostile as frames: one NaN would be in the average, another shape would end the server."""
-        models = {key: _read(record) for key, record in content.array_records.items()}
-        arrays = (array for model in models.values() for array in model.values())
-        if any(array.dtype.kind in "fc" and not numpy.isfinite(array).all() for array in arrays):
-            raise CorruptFrame("a value is NaN or infinite")
-        if trained and models and not any(_fits(model, self._model) for model in models.values()):
-            raise CorruptFrame(f"{', '.join(models)}: other arrays than the model's, or of other shapes or types")
+    def _require_models(self, content: Any, asked: Optional[Tuple[str, Set[str]]]) -> None:
+        """Dense arrays are as hostile as frames: one NaN would be in the average, as would a number that the model's type
+        does not hold; another shape or record would end the server. asked: of a training, what was sent."""
+        models = {key: read(record) for key, record in content.array_records.items()}
+        for key, model in models.items():
+            for name, array in model.items():
+                dtype = self._model[name].dtype if asked and name in self._model else array.dtype
+                if array.dtype.kind in "fciu" and not (holds(array.dtype, array) and holds(dtype, array)):
+                    raise CorruptFrame(f"{key}: {name}: a value is NaN or infinite, or too large for {dtype}")
+        if asked is None:
+            return
+        key, names = asked
+        if models.keys() != names:
+            raise CorruptFrame(f"its array records are {sorted(models)}; {sorted(names)} were sent")
+        if not fits(models[key], self._model):
+            raise CorruptFrame(f"{key}: other arrays than the model's, or of other shapes or types")
 
     def _decode(self, content: Any) -> None:
         """Puts a trained model in place of the frames: the own one, and what the training changed. So what `down` left
@@ -359,15 +339,15 @@ class Compressed(Strategy):  # type: ignore[misc]
             if self._up is None or _FRAMES not in record:
                 raise CorruptFrame(f"{key} has no frames")
             size = _size(record)
-            moved = self._up.unpack(record[_FRAMES].data, self._version)
-            if not all(numpy.isfinite(each).all() for each in moved):
+            by = self._up.unpack(record[_FRAMES].data, self._version)
+            if not all(numpy.isfinite(each).all() for each in by):
                 raise CorruptFrame("a value is NaN or infinite")
-            model = _moved(self._own, self._names, moved)
+            model = moved(self._own, self._names, by)
             model.update({name: array.numpy() for name, array in record.items() if name != _FRAMES})
-            if not _same_kind(model, self._model):
+            if not same_kind(model, self._model):
                 raise CorruptFrame(f"{key} has other arrays than the model, or of other shapes or types")
             model = {name: model[name] for name in self._model}
-            content[key] = _write(model)
+            content[key] = write(model)
             self._count(up=size, dense_up=_size(content[key]))
         del content[_RECORD]
 

@@ -1,0 +1,65 @@
+"""deepreduce.flower: models, which are arrays by name, in Flower's records; and what may be averaged with what."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List
+
+import numpy
+from flwr.app import Array, ArrayRecord
+
+Model = Dict[str, "numpy.ndarray[Any, Any]"]
+
+
+def read(record: Any) -> Model:
+    return {name: array.numpy() for name, array in record.items()}
+
+
+def write(model: Model) -> Any:
+    return ArrayRecord({name: Array(array) for name, array in model.items()})
+
+
+def copy(record: Any) -> Any:
+    """Another record of the same arrays: an app may take the arrays out of the one that it is given."""
+    return ArrayRecord(dict(record))
+
+
+def difference(new: Model, old: Model, names: Iterable[str]) -> List[Any]:
+    # What numpy makes of arrays without a dimension is no array.
+    return [numpy.asarray(numpy.subtract(new[name], old[name], dtype=numpy.float32)) for name in names]
+
+
+def moved(model: Model, names: Iterable[str], by: Iterable[Any]) -> Model:
+    """The model with differences added: the same bits on both sides."""
+    found = {name: numpy.asarray(model[name] + each, model[name].dtype) for name, each in zip(names, by)}
+    return {name: found.get(name, array) for name, array in model.items()}
+
+
+def of_type(array: Any, dtype: Any) -> Any:
+    """An average of integers has become floats, and FedAdam's models are float64."""
+    return numpy.asarray(numpy.rint(array) if array.dtype.kind == "f" and dtype.kind in "iu" else array, dtype)
+
+
+def holds(dtype: Any, array: Any) -> bool:
+    """Whether numbers are finite in a type: 1e300 is infinite in float32, 2^62 in float16."""
+    if dtype.kind in "iu":  # of an array of floats, too, which may be NaN
+        limits = numpy.iinfo(dtype)
+        return bool(((array >= limits.min) & (array < limits.max + 1)).all())
+    with numpy.errstate(over="ignore", invalid="ignore"):
+        return dtype.kind not in "fc" or bool(numpy.isfinite(array.astype(dtype)).all())
+
+
+def finite(model: Model, names: Iterable[str]) -> bool:
+    return all(holds(model[name].dtype, model[name]) for name in names)
+
+
+def same_kind(one: Model, other: Model) -> bool:
+    return one.keys() == other.keys() and all(
+        one[name].shape == other[name].shape and one[name].dtype == other[name].dtype for name in one
+    )
+
+
+def fits(one: Model, other: Model) -> bool:
+    """Whether it can be averaged with the other: an app of its own may train in another type."""
+    return one.keys() == other.keys() and all(
+        each.shape == other[name].shape and each.dtype.kind in "fiu" + other[name].dtype.kind for name, each in one.items()
+    )
