@@ -12,9 +12,6 @@ namespace {
 
 constexpr std::string_view magic = "\x93NUMPY";
 
-// NumPy writes 118 bytes for an array of floats and itself reads at most 10 000.
-constexpr uint64_t header_size_max = 65536;
-
 // NumPy's own limit: 32, and 64 since 2.0.
 constexpr size_t dimensions_max = 64;
 
@@ -178,9 +175,9 @@ npy_array read_npy(std::span<const std::byte> file, std::string_view where) {
   const uint64_t size_at = start.size(), size_width = major == 1 ? 2 : 4, header_at = size_at + size_width;
   const auto size_field = take(file, size_at, size_width, where, "the size of the header");
   const uint64_t header_size = major == 1 ? load_le<uint16_t>(size_field, 0) : load_le<uint32_t>(size_field, 0);
-  if (header_size > header_size_max) {
+  if (header_size > npy_header_max) {
     refuse(where, size_at,
-           fmt::format("a header of {} bytes, above {}; the file is damaged", header_size, header_size_max));
+           fmt::format("a header of {} bytes, above {}; the file is damaged", header_size, npy_header_max));
   }
   const auto text = take(file, header_at, header_size, where, "the header");
   header head = literal({reinterpret_cast<const char*>(text.data()), text.size()}, header_at, where).read();

@@ -7,6 +7,10 @@
 
 namespace dr::compare {
 
+// A header's text: NumPy writes 118 bytes for an array of floats and itself reads at most 10 000. In front of it are at
+// most 12 bytes, so the values of every file that is read begin within npy_head_max.
+inline constexpr uint64_t npy_header_max = 65536, npy_head_max = npy_header_max + 12;
+
 // An array as it lies in the file, of whatever type. `bytes` begin at `data_at` and go to the end of the file.
 struct npy_array {
   std::string descr;

@@ -4,8 +4,10 @@
 #include <zlib.h>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <set>
 #include <tuple>
+#include <vector>
 
 #include "npy.hpp"
 #include "sparse_npz.hpp"
@@ -189,53 +191,118 @@ void refuse_overlap(std::span<const member> members, bytes file, uint64_t direct
   }
 }
 
-tensor_bytes inflate_member(const member& m) {
-  if (m.size / deflate_ratio_max > m.packed.size()) {
-    refuse(m.where, m.header_offset, fmt::format("{} bytes cannot unpack to {}; {}", m.packed.size(), m.size, damaged));
+void check_crc(const member& m, uint32_t crc) {
+  if (crc != m.crc)
+    refuse(m.where, m.header_offset, fmt::format("CRC-32 is {:#010x}, declared {:#010x}; {}", crc, m.crc, damaged));
+}
+
+// Unpacks a member piece by piece.
+class inflater {
+ public:
+  explicit inflater(const member& m) : m_(m) {
+    if (m.size / deflate_ratio_max > m.packed.size()) {
+      refuse(m.where, m.header_offset,
+             fmt::format("{} bytes cannot unpack to {}; {}", m.packed.size(), m.size, damaged));
+    }
+    if (inflateInit2(&stream_, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
   }
-  tensor_bytes inflated(m.size);
-  const std::span<std::byte> out = inflated.writable();
-  z_stream stream{};
-  if (inflateInit2(&stream, -MAX_WBITS) != Z_OK) throw std::bad_alloc();
-  const std::unique_ptr<z_stream, decltype(&inflateEnd)> owner(&stream, inflateEnd);
-  constexpr uint64_t step = 1u << 30;  // zlib counts in 32 bits
-  uint64_t read = 0, written = 0;
-  int status = Z_OK;
-  while (status == Z_OK) {  // which means progress; without any it is Z_BUF_ERROR
-    const auto in_size = static_cast<uInt>(std::min(m.packed.size() - read, step));
-    const auto out_size = static_cast<uInt>(std::min(m.size - written, step));
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(m.packed.data() + read));
-    stream.next_out = reinterpret_cast<Bytef*>(out.data() + written);
-    stream.avail_in = in_size;
-    stream.avail_out = out_size;
-    status = inflate(&stream, Z_NO_FLUSH);
-    read += in_size - stream.avail_in;
-    written += out_size - stream.avail_out;
+  ~inflater() { inflateEnd(&stream_); }
+  inflater(const inflater&) = delete;
+  inflater& operator=(const inflater&) = delete;
+
+  // The next bytes; refuses a member that has fewer.
+  void read(std::span<std::byte> out) {
+    const uint64_t begin = written_;
+    while (written_ < begin + out.size() && status_ == Z_OK) step(out.subspan(written_ - begin));
+    if (written_ < begin + out.size()) refuse_sizes();
+    crc_ = static_cast<uint32_t>(crc32_z(crc_, reinterpret_cast<const Bytef*>(out.data()), out.size()));
   }
-  if (status != Z_STREAM_END || read != m.packed.size() || written != m.size) {
+  // After all m.size bytes: refuses what goes on, or is not what was packed.
+  void finish() {
+    std::byte nothing;
+    while (status_ == Z_OK) step({&nothing, 0});
+    if (status_ != Z_STREAM_END || read_ != m_.packed.size()) refuse_sizes();
+    check_crc(m_, crc_);
+  }
+
+ private:
+  void step(std::span<std::byte> out) {
+    constexpr uint64_t most = 1u << 30;  // zlib counts in 32 bits
+    const auto in_size = static_cast<uInt>(std::min(m_.packed.size() - read_, most));
+    const auto out_size = static_cast<uInt>(std::min<uint64_t>(out.size(), most));
+    stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(m_.packed.data() + read_));
+    stream_.next_out = reinterpret_cast<Bytef*>(out.data());
+    stream_.avail_in = in_size;
+    stream_.avail_out = out_size;
+    status_ = inflate(&stream_, Z_NO_FLUSH);  // Z_OK means progress; without any it is Z_BUF_ERROR
+    read_ += in_size - stream_.avail_in;
+    written_ += out_size - stream_.avail_out;
+  }
+  [[noreturn]] void refuse_sizes() const {
+    refuse(m_.where, m_.header_offset,
+           fmt::format("{} bytes unpack to {} where {} to {} are declared ({}); {}", read_, written_, m_.packed.size(),
+                       m_.size, stream_.msg != nullptr ? stream_.msg : "sizes", damaged));
+  }
+
+  const member& m_;
+  z_stream stream_{};
+  int status_ = Z_OK;
+  uint64_t read_ = 0, written_ = 0;
+  uint32_t crc_ = 0;
+};
+
+// Whether the array of a member that begins with `head` is of a type with a size. Refuses one whose header describes
+// other than m.size bytes: a megabyte unpacks to a gigabyte that nobody has asked for.
+bool is_described(const member& m, bytes head) {
+  const npy_array array = read_npy(head, m.where);
+  std::optional<uint64_t> size;
+  try {
+    size = width_of(stored_of(array, m.where));
+  } catch (const not_float&) {
+    return false;
+  }
+  for (const uint64_t extent : array.shape)
+    if (size) size = checked_multiply(*size, extent);
+  if (size != m.size - array.data_at) {
     refuse(m.where, m.header_offset,
-           fmt::format("{} bytes unpack to {} where {} to {} are declared ({}); {}", read, written, m.packed.size(),
-                       m.size, stream.msg != nullptr ? stream.msg : "sizes", damaged));
+           fmt::format("unpacks to {} bytes of values, but its header describes {}; {}", m.size - array.data_at,
+                       size ? fmt::to_string(*size) : "more than 2^64", damaged));
   }
+  return true;
+}
+
+// Of an array that its header alone refuses, only the beginning: the rest is checked, and kept nowhere.
+tensor_bytes inflate_member(const member& m) {
+  inflater in(m);
+  tensor_bytes inflated(std::min(m.size, npy_head_max));
+  in.read(inflated.writable());
+  const uint64_t begun = inflated.size();
+  if (begun < m.size && is_described(m, inflated)) {
+    tensor_bytes all(m.size);
+    std::ranges::copy(inflated, all.writable().begin());
+    in.read(all.writable().subspan(begun));
+    inflated = all;
+  } else {
+    std::vector<std::byte> rest(begun);
+    for (uint64_t at = begun; at < m.size; at += rest.size())
+      in.read(std::span(rest).first(std::min<uint64_t>(rest.size(), m.size - at)));
+  }
+  in.finish();
   return inflated;
 }
 
 // The unpacked bytes and who keeps them, null if nobody does.
 std::pair<bytes, std::shared_ptr<const void>> unpack(const member& m, const reading& how) {
-  tensor_bytes inflated;
-  bytes unpacked = m.packed;
   if (m.method == deflate_method) {
-    inflated = inflate_member(m);
-    unpacked = inflated;
-  } else if (m.packed.size() != m.size) {
+    const tensor_bytes inflated = inflate_member(m);
+    return {inflated, inflated.owner()};
+  }
+  if (m.packed.size() != m.size) {
     refuse(m.where, m.header_offset,
            fmt::format("is stored in {} bytes, declared as {}; {}", m.packed.size(), m.size, damaged));
   }
-  const auto crc = static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(unpacked.data()), unpacked.size()));
-  if (crc != m.crc) {
-    refuse(m.where, m.header_offset, fmt::format("CRC-32 is {:#010x}, declared {:#010x}; {}", crc, m.crc, damaged));
-  }
-  return {unpacked, m.method == deflate_method ? inflated.owner() : how.owner};
+  check_crc(m, static_cast<uint32_t>(crc32_z(0, reinterpret_cast<const Bytef*>(m.packed.data()), m.packed.size())));
+  return {m.packed, how.owner};
 }
 
 // What a file with NAME.values and `m`, NAME.indices, lacks to be read as the sparse tensor that it may be.

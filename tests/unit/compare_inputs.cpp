@@ -438,6 +438,42 @@ TEST_CASE("npz refuses sizes that are not what was declared") {
   check_refused(npz, zip_with(stored, 24, u32(size - 4), false), "disagrees with the directory");
 }
 
+TEST_CASE("npz unpacks no more of a member than its header describes") {
+  const std::string zeros(4 << 20, '\0');
+  const auto zip_of = [](const std::string& npy) { return zip_file().add({"w.npy", npy, true}).end(); };
+  const std::string sound = zip_of(npy_of("<f4", "(1048576,)", zeros));
+  CHECK(refusal(npz, sound) == "");
+  // Whoever unpacks all of it sees that its check is wrong.
+  const auto damage = [](const std::string& zip) { return zip_with(zip, 16, u32(1), true); };
+  check_refused(npz, damage(sound), "CRC-32 is");
+  for (const char* shape : {"(10,)", "()", "(0, 5)", "(1048577,)", "(4611686018427387904, 4)"})
+    for (const char* descr : {"<f4", ">f4", "<i8", "|b1"}) {
+      INFO(shape << " of " << descr);
+      const std::string zip = zip_of(npy_of(descr, shape, zeros));
+      check_refused(npz, zip, "unpacks to 4194304 bytes of values, but its header describes");
+      check_refused(npz, damage(zip), "unpacks to 4194304 bytes of values, but its header describes");
+    }
+  // An array of a type that is not read has no size here: it is checked to its end, and skipped.
+  std::vector<std::string> notes;
+  const std::string text = zip_of(npy_of("<U9", "(10,)", zeros));
+  CHECK(parse_npz(bytes_of(text), "a.npz", &notes).empty());
+  CHECK(notes.size() == 1);
+  check_refused(npz, damage(text), "CRC-32 is");
+}
+
+TEST_CASE("npz unpacks members about as long as the longest header, and longer ones") {
+  const size_t head = npy_of("<f2", "(12345,)", "").size();
+  for (const size_t size : {npy_head_max - 2, npy_head_max, npy_head_max + 2, npy_head_max + 2 * npy_head_max}) {
+    std::string data;
+    while (head + data.size() < size) data += u16(data.size() % 20000);
+    const std::string shape = "(" + std::to_string(data.size() / 2) + ",)";
+    const std::string file = zip_file().add({"w.npy", npy_of("<f2", shape, data), true}).end();
+    const std::vector<tensor> tensors = parse_npz(bytes_of(file), "a.npz");
+    REQUIRE(tensors.size() == 1);
+    CHECK(text_of(tensors[0].data) == data);
+  }
+}
+
 TEST_CASE("npz refuses encrypted, foreign, repeated and overlapping members") {
   const std::string file = zip_file().add({"w.npy", one_two}).end();
   check_refused(npz, zip_with(file, 8, u16(1), true), "encrypted");
