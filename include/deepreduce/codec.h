@@ -146,7 +146,9 @@ typedef struct dr_params {
  * are never NULL where they have a meaning. Encode: `in` is aligned to its elements, `out` to 16, with room for
  * need.payload rounded up to 16. Decode: `in` and `out` are aligned to 16; the payload is followed by zeros up to a
  * multiple of 16 and by 16 more. An index codec that replaces the support finds in tell_count, on decode, the size of
- * the support in the frame. A fault has no message there, and its struct_size is 0: fields of version 2 are written.
+ * the support in the frame. If the count there is 0 the row does not ask the codec: it sets out_size to 0, whatever
+ * payload there is (of raw keys, say). A fault has no message there, and its struct_size is 0: fields of version 2 are
+ * written.
  * Bytes, tells and statuses equal those of the CPU operations. */
 typedef struct dr_job {
   size_t struct_size;

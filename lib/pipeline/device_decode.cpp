@@ -111,7 +111,7 @@ class device_decoder {
       }
     }
     host_.rules.clear();
-    for (size_t p = 0; p < s_.wire.size(); ++p) host_.rules.push_back(rule_of(s_.wire[p], s_.header.entry_at[p]));
+    for (uint32_t p = 0; p < s_.wire.size(); ++p) host_.rules.push_back(rule_of(p));
     host_.outs.clear();
     out_tiles_ = 0;
     for (size_t i = 0; i < n; ++i) {
@@ -133,26 +133,36 @@ class device_decoder {
     return launched(begin_on_device(queue_.exec(), w_.zero, w_.zero_size, w_.blob, host_.blob));
   }
 
-  plan_rule rule_of(const wire_plan& plan, uint32_t entry_at) const {
+  plan_rule rule_of(uint32_t p) const {
+    const wire_plan& plan = s_.wire[p];
     plan_rule rule{};
-    rule.entry_at = entry_at;
+    rule.entry_at = s_.header.entry_at[p];
     rule.flags = row_flags(plan);
     rule.value_bytes = uint64_t{plan.width} * value_size(plan.dtype);
     for (uint32_t s = 0; s < section_count; ++s) {
       rule.size[s].struct_size = sizeof(dr_size_rule);
-      need_of(plan.lists[s], {1, 1, plan.dtype, plan.width}, &rule.size[s]);
+      rule.size[s].granule = 8;
+      // The rule is the same for all rows, but fields fit those only that have been validated with them.
+      for (size_t i = 0; i < s_.rows.size(); ++i) {
+        const stream_shape shape = stream_of(s_, i, s);
+        if (s_.rows[i].plan != p || shape.count_max == 0) continue;
+        need_of(plan.lists[s], shape, &rule.size[s]);
+        break;
+      }
     }
     return rule;
   }
 
-  // Jobs for the rows of a plan, frame by frame.
+  // Jobs for the rows of a plan that have elements in a stream, frame by frame. The others call no codec, whose fields
+  // they need not fit.
   template <class Fill>
   void jobs_of(uint32_t p, uint32_t s, Fill&& fill) {
     jobs_.clear();
     for (size_t i = 0; i < work_.size(); ++i) {
       const size_t row = i % s_.rows.size();
-      if (s_.rows[row].plan != p) continue;
-      dr_job job = shape_job(stream_of(s_, row, s));
+      const stream_shape shape = stream_of(s_, row, s);
+      if (s_.rows[row].plan != p || shape.count_max == 0) continue;
+      dr_job job = shape_job(shape);
       job.in = work_[i].slot[s];
       job.in_max = work_[i].capacity[s];
       job.in_size = &w_.rows[i].size[s];

@@ -9,6 +9,12 @@ namespace {
 
 constexpr uint64_t slack = 32;
 
+// Of a row without elements in a stream nothing: its codec is not called, and its fields need not fit.
+dr_need row_need(const decode_shape& shape, size_t row, uint32_t s) {
+  const stream_shape stream = stream_of(shape, row, s);
+  return stream.count_max ? need_of(shape.wire[shape.rows[row].plan].lists[s], stream) : dr_need{};
+}
+
 template <class Bytes>
 device_decode_row take_slots(const decode_shape& shape, size_t row, Bytes&& bytes) {
   const auto& r = shape.rows[row];
@@ -16,7 +22,7 @@ device_decode_row take_slots(const decode_shape& shape, size_t row, Bytes&& byte
   const uint64_t dense = r.universe * plan.width * value_size(plan.dtype);
   device_decode_row o{};
   for (uint32_t s = 0; s < section_count; ++s) {
-    uint64_t size = std::max(need_of(plan.lists[s], stream_of(shape, row, s)).payload, r.size[s]);
+    uint64_t size = std::max(row_need(shape, row, s).payload, r.size[s]);
     // A dense row comes in the place of values, if its bound lets it come at all.
     if (s == section_value && dense <= r.payload) size = std::max(size, dense);
     o.capacity[s] = size;
@@ -81,8 +87,7 @@ device_decode_work device_decode_work::take(const decode_shape& shape, size_t fr
     for (uint32_t s = 0; s < section_count; ++s) {
       uint64_t size = 0;
       for (size_t i = 0; i < n; ++i)
-        if (shape.rows[i].plan == p)
-          size += round_up(need_of(shape.wire[p].lists[s], stream_of(shape, i, s)).decode_scratch, 64);
+        if (shape.rows[i].plan == p) size += round_up(row_need(shape, i, s).decode_scratch, 64);
       host.scratch[p * section_count + s] = {bytes(size * frames), size * frames};
     }
   host.seen.assign(shape.wire.size(), nullptr);

@@ -85,7 +85,8 @@ inline bytes frame_of(const std::vector<entry>& entries, const std::vector<row>&
   const auto sizes = [&](const bytes row::*section, const list entry::*of) {
     for (const row& r : rows) {
       const list& l = entries[r.entry].*of;
-      put_number(out, l.empty() || fixed_size(l) || r.mode == 2 ? 0 : (r.*section).size(), 8);
+      const bool keys = r.mode == 1 && section == &row::index;
+      put_number(out, l.empty() || fixed_size(l) || keys || r.mode == 2 ? 0 : (r.*section).size(), 8);
     }
   };
   sizes(&row::value, &entry::value);

@@ -85,7 +85,7 @@ struct golomb_decode_tile {
     const auto* const groups = reinterpret_cast<const uint32_t*>(a.common.scratch + uint64_t{64} * job.extra);
     source from{};
     if (place.blocks == 0)
-      from.sound = head.in_size == 0;
+      from.sound = true;  // not asked: the payload, if there is one, is of raw keys
     else if (place.blocks == 1)
       read_lone(job, head.in_size, place, from);
     else
