@@ -295,10 +295,11 @@ DR_API dr_status dr_encode(dr_context *context, const dr_plan *plan, const dr_ca
 
 typedef struct dr_batch_info {
   size_t struct_size;
-  uint64_t bound;         /* bytes of frame */
-  uint64_t workspace;     /* bytes, 64-byte aligned */
-  uint32_t tensors, rows; /* rows: segments of all tensors */
-  uint32_t launches;      /* of an encode on a GPU, at most: kernels, clears, and the copies of a sort; 0 on the CPU */
+  uint64_t bound;     /* bytes of frame */
+  uint64_t workspace; /* bytes, 64-byte aligned */
+  uint32_t tensors;
+  uint32_t segments; /* of all tensors */
+  uint32_t launches; /* of an encode on a GPU, at most: kernels, clears, and the copies of a sort; 0 on the CPU */
   uint32_t reserved;
 } dr_batch_info;
 
@@ -469,9 +470,11 @@ enum { DR_FRAME_SHORT = 1u << 0, DR_FRAME_TAG = 1u << 1, DR_FRAME_LIST = 1u << 2
 
 typedef struct dr_frame_info {
   size_t struct_size;
-  uint32_t version, flags;       /* DR_FRAME_* */
-  dr_status status;              /* of a status frame: the error of the sender */
-  uint32_t tensors, rows, plans; /* rows: segments of all tensors; plans: entries of the plan table */
+  uint32_t version, flags; /* DR_FRAME_* */
+  dr_status status;        /* of a status frame: the error of the sender */
+  uint32_t tensors;
+  uint32_t segments; /* of all tensors */
+  uint32_t plans;    /* entries of the plan table */
   uint64_t frame_size, header_size, tag;
   char message[256]; /* of a status frame */
 } dr_frame_info;

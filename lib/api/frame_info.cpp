@@ -13,7 +13,7 @@ dr_frame_info info_of(const frame_view& f) {
   i.flags = f.flags;
   i.status = f.status;
   i.tensors = f.tensors;
-  i.rows = static_cast<uint32_t>(f.rows.size());
+  i.segments = static_cast<uint32_t>(f.rows.size());
   i.plans = f.entries;
   i.frame_size = f.frame_size;
   i.header_size = f.header_size;

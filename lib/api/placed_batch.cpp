@@ -28,7 +28,7 @@ dr_batch_info placed_batch::info() const {
   i.workspace = encode_room();
   i.launches = launches;
   i.tensors = static_cast<uint32_t>(shapes.size());
-  i.rows = static_cast<uint32_t>(rows.size());
+  i.segments = static_cast<uint32_t>(rows.size());
   return i;
 }
 

@@ -178,7 +178,7 @@ TEST_CASE("index=auto takes memory for what it may choose: not for the bitmap of
     info.struct_size = sizeof info;
     CHECK(dr_batch_describe(batch, &info, nullptr) == DR_OK);
     dr_batch_destroy(batch);
-    CHECK(info.workspace < 100000 * uint64_t{info.rows});
+    CHECK(info.workspace < 100000 * uint64_t{info.segments});
     const bytes frame = client::encode(c, "index=auto value=raw", tensors);
     const client::pairs got = client::decode_sparse(c, frame);
     CHECK(got.indices == indices);

@@ -247,7 +247,7 @@ FIELD(dr_batch_info, struct_size, 0, 8);
 FIELD(dr_batch_info, bound, 8, 8);
 FIELD(dr_batch_info, workspace, 16, 8);
 FIELD(dr_batch_info, tensors, 24, 4);
-FIELD(dr_batch_info, rows, 28, 4);
+FIELD(dr_batch_info, segments, 28, 4);
 FIELD(dr_batch_info, launches, 32, 4);
 FIELD(dr_batch_info, reserved, 36, 4);
 
@@ -285,7 +285,7 @@ FIELD(dr_frame_info, version, 8, 4);
 FIELD(dr_frame_info, flags, 12, 4);
 FIELD(dr_frame_info, status, 16, 4);
 FIELD(dr_frame_info, tensors, 20, 4);
-FIELD(dr_frame_info, rows, 24, 4);
+FIELD(dr_frame_info, segments, 24, 4);
 FIELD(dr_frame_info, plans, 28, 4);
 FIELD(dr_frame_info, frame_size, 32, 8);
 FIELD(dr_frame_info, header_size, 40, 8);

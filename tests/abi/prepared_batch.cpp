@@ -58,7 +58,7 @@ TEST_CASE("a prepared batch gives the bytes of dr_encode, again and again, in se
                             &b.handle) == DR_OK);
     const dr_batch_info info = describe(b);
     CHECK(info.tensors == 3);
-    CHECK(info.rows == (segment_rows ? 5 + 1 + 2 : 3));
+    CHECK(info.segments == (segment_rows ? 5 + 1 + 2 : 3));
     CHECK(info.launches == 0);
     aligned_bytes workspace(info.workspace);
     for (uint64_t step = 0; step < 3; ++step) {

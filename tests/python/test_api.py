@@ -737,6 +737,7 @@ def test_a_tag_comes_back(tag):
 def test_inspect_tells_lists_and_rows():
     info = inspect(encode([f32(1), Sparse(numpy.array([1]), f32(1, 2).reshape(1, 2), (4, 2))], RAW))
     assert info.is_list and [(t.universe, t.width) for t in info.tensors] == [(1, 1), (4, 2)]
+    assert info.segments == 2 and inspect(encode(f32(1, 2, 3), RAW, segment_rows=1)).segments == 3
 
 
 def test_the_size_of_a_frame_is_in_its_header():

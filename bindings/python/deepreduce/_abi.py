@@ -217,7 +217,7 @@ class dr_batch_info(Structure):
         ("bound", c_uint64),
         ("workspace", c_uint64),
         ("tensors", c_uint32),
-        ("rows", c_uint32),
+        ("segments", c_uint32),
         ("launches", c_uint32),
         ("reserved", c_uint32),
     ]
@@ -290,7 +290,7 @@ class dr_frame_info(Structure):
         ("flags", c_uint32),
         ("status", dr_status),
         ("tensors", c_uint32),
-        ("rows", c_uint32),
+        ("segments", c_uint32),
         ("plans", c_uint32),
         ("frame_size", c_uint64),
         ("header_size", c_uint64),

@@ -46,6 +46,7 @@ class FrameTensor:
 class Frame:
     """The header of a frame. Sizes are in bytes; tag is None if the frame has none.
 
+    plans counts the entries of the plan table, segments those of all tensors.
     In a status frame, status is the reason ("ARGUMENT", …) and message the sentence; otherwise status is None.
     """
 
@@ -58,7 +59,7 @@ class Frame:
     status: Optional[str]
     message: str
     plans: int
-    rows: int
+    segments: int
     tensors: List[FrameTensor]
 
 
@@ -95,7 +96,7 @@ def inspect(frame: Any) -> Frame:
         status=_library.load().dr_status_name(info.status).decode() if header.is_status else None,
         message=text(info.message),
         plans=info.plans,
-        rows=info.rows,
+        segments=info.segments,
         tensors=[
             FrameTensor(
                 universe=tensor.universe,
