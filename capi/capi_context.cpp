@@ -25,7 +25,7 @@ bool is_cpu(const dr_place* place) {
   if (!place) return true;
   dr_place p{};
   const size_t size = size_of_struct(place);
-  if (size < struct_size_min || size > struct_size_max) return false;
+  if (size < first_of<dr_place>.size || size > struct_size_max) return false;
   std::memcpy(&p, place, std::min(size, sizeof p));
   return p.kind == DR_PLACE_CPU;
 }

@@ -12,13 +12,15 @@ namespace {
 
 // Clears the faults: an encode sets only those that it finds.
 dr_status clear_faults(const dr_call& call, size_t n, dr_error& error) {
-  if (call.fault_stride < dr::struct_size_min)
-    return fail(error, DR_E_ARGUMENT, "call: fault_stride %zu is smaller than a dr_fault", call.fault_stride);
+  constexpr size_t least = dr::first_of<dr_fault>.size;
+  if (call.fault_stride < least)
+    return fail(error, DR_E_ARGUMENT, "call: fault_stride %zu is smaller than the %zu bytes of a dr_fault",
+                call.fault_stride, least);
   for (size_t i = 0; i < n; ++i) {
     auto* const at = reinterpret_cast<char*>(call.faults) + i * call.fault_stride;
-    if (const size_t size = dr::size_of_struct(at); size < dr::struct_size_min || size > call.fault_stride) {
-      fail(error, DR_E_ARGUMENT, "call: fault %zu: struct_size is %zu, which is not set or above the stride of %zu", i,
-           size, call.fault_stride);
+    if (const size_t size = dr::size_of_struct(at); size < least || size > call.fault_stride) {
+      fail(error, DR_E_ARGUMENT, "call: fault %zu: struct_size is %zu, not in %zu … %zu (set it to sizeof(dr_fault))",
+           i, size, least, call.fault_stride);
       error.tensor = i;
       error.what = size;
       return DR_E_ARGUMENT;

@@ -169,7 +169,7 @@ void dr_loopback_destroy(dr_loopback* loopback) { delete loopback; }
 
 dr_status dr_loopback_transport(dr_loopback* loopback, uint32_t rank, dr_transport* transport) {
   if (!loopback || !transport || rank >= loopback->ranks()) return DR_E_ARGUMENT;
-  if (dr::size_of_struct(transport) < dr::struct_size_min) return DR_E_ARGUMENT;
+  if (dr::size_of_struct(transport) < dr::first_of<dr_transport>.size) return DR_E_ARGUMENT;
   write_struct(loopback->transport(rank), transport);
   return DR_OK;
 }

@@ -16,8 +16,9 @@ dr_status describe_frame(const void* frame, dr_frame_info* info, dr_tensor_info*
   if (!frame || !info) return fail(e, DR_E_ARGUMENT, "%s is NULL", frame ? "info" : "frame");
   dr_frame_info i;
   if (const dr_status s = read_struct(info, "info", i, e)) return s;
-  if (infos && capacity && stride < dr::struct_size_min)
-    return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than struct_size", stride);
+  if (infos && capacity && stride < dr::first_of<dr_tensor_info>.size)
+    return fail(e, DR_E_ARGUMENT, "infos: stride %zu is smaller than the %zu bytes of a dr_tensor_info", stride,
+                dr::first_of<dr_tensor_info>.size);
   dr::frame_view f;
   if (const dr_status s = read(static_cast<const uint8_t*>(frame), f)) return s;
   const size_t wanted = infos ? std::min<size_t>(capacity, f.tensors) : 0;

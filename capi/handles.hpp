@@ -47,8 +47,9 @@ dr_status read_array(const void* from, size_t stride, size_t n, const char* what
   out.clear();
   if (n == 0) return DR_OK;
   if (!from) return fail(error, DR_E_ARGUMENT, "%s is NULL", what);
-  if (stride < struct_size_min)
-    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than struct_size", what, stride);
+  if (stride < first_of<T>.size)
+    return fail(error, DR_E_ARGUMENT, "%s: stride %zu is smaller than the %zu bytes of a %s", what, stride,
+                first_of<T>.size, first_of<T>.name);
   out.resize(n);
   for (size_t i = 0; i < n; ++i)
     if (const void* const at = static_cast<const char*>(from) + i * stride;

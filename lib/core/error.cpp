@@ -52,11 +52,12 @@ dr_status prefix(dr_error& error, const char* format, ...) {
   return error.code;
 }
 
-dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error) {
+dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error,
+                       const char* type) {
   const size_t size = size_of_struct(from);
   if (size < least || size > room)
-    return fail(error, DR_E_ARGUMENT, "%s: struct_size is %zu, not in %zu … %zu (set it to sizeof)", what, size, least,
-                room);
+    return fail(error, DR_E_ARGUMENT, "%s: struct_size is %zu, not in %zu … %zu (set it to sizeof%s%s%s)", what, size,
+                least, room, type ? "(" : "", type ? type : "", type ? ")" : "");
   for (size_t i = known; i < size; ++i)
     if (static_cast<const char*>(from)[i])
       return fail(error, DR_E_UNSUPPORTED, "%s: byte %zu is not zero; this library supports %zu bytes of the struct",

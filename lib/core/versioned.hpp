@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "core/error.hpp"
+#include "core/first_sizes.hpp"
 
 namespace dr {
 
@@ -18,19 +19,21 @@ inline size_t size_of_struct(const void* what) {
 // No struct comes near it: a larger size is uninitialised memory.
 inline constexpr size_t struct_size_max = 4096;
 
-// The least valid size. Fields that the caller's version lacks count as zero, so no more is required.
+// The least size with anything behind it. What is written as far as it reaches needs no more.
 inline constexpr size_t struct_size_min = sizeof(size_t) + 1;
 
 // Whether a struct has a size from `least` to `room` (an array's stride), and zeros behind the bytes that are known
-// here.
-dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error);
+// here. type: its name, for the error.
+dr_status check_struct(const void* from, size_t least, size_t known, size_t room, const char* what, dr_error& error,
+                       const char* type = nullptr);
 
 // A caller's struct, in this library's version: missing fields are zero. NULL: all zero.
 template <class T>
 dr_status read_struct(const void* from, const char* what, T& out, dr_error& error, size_t room = struct_size_max) {
   out = T{};
   if (!from) return DR_OK;
-  if (const dr_status s = check_struct(from, struct_size_min, sizeof(T), room, what, error)) return s;
+  if (const dr_status s = check_struct(from, first_of<T>.size, sizeof(T), room, what, error, first_of<T>.name))
+    return s;
   const size_t size = size_of_struct(from);
   std::memcpy(&out, from, size < sizeof out ? size : sizeof out);
   return DR_OK;

@@ -410,12 +410,13 @@ TEST_CASE("the result of a prepared decode tells what its context tells") {
   CHECK(dr_batch_decode(t.c.handle, t.prepared.handle, nullptr, nullptr, 5, nullptr, t.outs.list.data(),
                         sizeof(dr_tensor_out), 2, t.workspace->data, t.room, &t.result) == DR_E_ARGUMENT);
   same(DR_E_ARGUMENT);
-  // A result of an older version gets what it has room for; one without a size is refused.
-  t.result.struct_size = offsetof(dr_result, stream);
+  // A result of a size that no version had gets what it has room for, but it is refused; one without a size is, too.
+  t.result.struct_size = offsetof(dr_result, tensor);
   t.result.tensor = 12345;
   CHECK(dr_batch_decode(t.c.handle, t.prepared.handle, nullptr, t.frame.data(), t.frame.size(), nullptr,
-                        t.outs.list.data(), sizeof(dr_tensor_out), 2, t.workspace->data, t.room, &t.result) == DR_OK);
-  CHECK(t.result.status == DR_OK);
+                        t.outs.list.data(), sizeof(dr_tensor_out), 2, t.workspace->data, t.room,
+                        &t.result) == DR_E_ARGUMENT);
+  CHECK(t.result.status == DR_E_ARGUMENT);
   CHECK(t.result.tensor == 12345);
   t.result.struct_size = 0;
   CHECK(dr_batch_decode(t.c.handle, t.prepared.handle, nullptr, t.frame.data(), t.frame.size(), nullptr,
