@@ -12,6 +12,9 @@ struct dr_binding : dr::bound_batch {
   // The caller's outputs, which get the counts.
   dr_tensor_out* told = nullptr;
   size_t told_stride = 0;
+  // Room to read others into.
+  std::vector<dr::tensor_view> next_tensors;
+  std::vector<dr::tensor_out> next_outs;
 
   dr_status run(dr::decode_request request, const dr_decode_options* options, dr_result* result, const char* verb) {
     return dr::with_result(context, !where.where, result, [&]() -> dr_status {
@@ -70,6 +73,28 @@ dr_status dr_binding_create(dr_context* context, const dr_batch* batch, const dr
 }
 
 void dr_binding_destroy(dr_binding* binding) { delete binding; }
+dr_status dr_binding_rebind(dr_binding* binding, const dr_tensor* tensors, size_t stride, dr_tensor_out* outs,
+                            size_t out_stride, size_t n) {
+  if (!binding) return DR_E_ARGUMENT;
+  dr_binding& b = *binding;
+  return in_context(&b.context, [&](dr::context& c) -> dr_status {
+    if (n != b.batch.shapes.size())
+      return fail(c.error, DR_E_ARGUMENT, "n is %zu; the batch was prepared for %zu tensors", n, b.batch.shapes.size());
+    if ((tensors && !b.encodes) || (outs && !b.decodes))
+      return fail(c.error, DR_E_ARGUMENT, "binding: created without %s, so there are none to replace",
+                  tensors && !b.encodes ? "tensors" : "outputs");
+    if (tensors)
+      if (const dr_status s = dr::read_array(tensors, stride, n, "tensors", b.next_tensors, c.error)) return s;
+    if (outs)
+      if (const dr_status s = dr::read_array(outs, out_stride, n, "outputs", b.next_outs, c.error)) return s;
+    if (const dr_status s = b.rebind(tensors ? &b.next_tensors : nullptr, outs ? &b.next_outs : nullptr)) return s;
+    if (!outs) return DR_OK;
+    b.told = outs;
+    b.told_stride = out_stride;
+    return DR_OK;
+  });
+}
+
 
 dr_status dr_binding_encode(dr_binding* binding, const dr_call* call, void* frame, size_t capacity, dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;

@@ -402,7 +402,7 @@ DR_API dr_status dr_batch_merge_workspace(const dr_batch *batch, size_t k, size_
 
 /* Tensors, outputs and workspace of a batch, read and checked once; later calls do not read the structs again. The
  * fields of `tensors` are copied (a sparse count, too). The memory that they point to, `outs`, the context and the
- * batch must stay valid until the binding is destroyed; on a GPU, until its calls have ended. Errors are in the
+ * batch must stay valid until the binding is destroyed or rebound; on a GPU, until its calls have ended. Errors are in the
  * context; its allocator gives the workspace. tensors may be NULL if the binding only decodes, outs if it only encodes.
  * `frames`: the most that a merge takes (1 for decode). ARGUMENT, UNSUPPORTED, MEMORY. */
 typedef struct dr_binding dr_binding;
@@ -410,7 +410,13 @@ DR_API dr_status dr_binding_create(dr_context *context, const dr_batch *batch, c
                                    const dr_tensor *tensors, size_t stride, dr_tensor_out *outs, size_t out_stride,
                                    size_t n, size_t frames, dr_binding **binding);
 DR_API void dr_binding_destroy(dr_binding *binding); /* NULL is fine */
-/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The counts are set in the `outs` of dr_binding_create.
+/* Other memory for a binding: tensors and outputs of the batch, as in dr_binding_create; a sparse count may be any up to
+ * the batch's, an output dense or sparse. tensors or outs NULL: these stay. Allocates nothing from the second time on.
+ * If it fails, the binding is as it was. ARGUMENT (also tensors or outs that the binding was created without),
+ * UNSUPPORTED, MEMORY. */
+DR_API dr_status dr_binding_rebind(dr_binding *binding, const dr_tensor *tensors, size_t stride, dr_tensor_out *outs,
+                                   size_t out_stride, size_t n);
+/* As dr_batch_encode, dr_batch_decode and dr_batch_merge. The counts are set in the `outs` that are bound.
  * A state may be zeroed or refilled between calls. ARGUMENT also for more frames than bound, or a direction that is not
  * bound. */
 DR_API dr_status dr_binding_encode(dr_binding *binding, const dr_call *call, void *frame, size_t capacity,

@@ -252,6 +252,15 @@ class binding {
   }
   dr_binding* get() const { return handle.get(); }
 
+  // Other memory of the same shapes; empty: what is bound stays.
+  void rebind(std::span<const dr_tensor> tensors, std::span<dr_tensor_out> outs = {}) {
+    if (!tensors.empty() && !outs.empty() && outs.size() != tensors.size())
+      throw std::invalid_argument("rebind: " + std::to_string(outs.size()) + " outputs for " +
+                                  std::to_string(tensors.size()) + " tensors");
+    check(dr_binding_rebind(get(), tensors.empty() ? nullptr : tensors.data(), sizeof(dr_tensor),
+                            outs.empty() ? nullptr : outs.data(), sizeof(dr_tensor_out),
+                            tensors.empty() ? outs.size() : tensors.size()));
+  }
   // Bytes that suffice for any frame.
   size_t bound() const {
     auto info = sized<dr_batch_info>();

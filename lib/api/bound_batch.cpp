@@ -12,23 +12,53 @@ bound_batch::~bound_batch() {
     context.release(workspace_, workspace_size_);
 }
 
+namespace {
+
+bool all_dense(std::span<const tensor_out> outs) {
+  return std::none_of(outs.begin(), outs.end(), [](const tensor_out& o) { return o.index_dtype != 0; });
+}
+
+}  // namespace
+
+dr_status bound_batch::check(std::span<const tensor_view> in) {
+  if (const dr_status s = check_tensors(batch, in, where.where, context.error)) return s;
+  return check_states_apart(batch, in, states_.data(), context.error);
+}
+
+dr_status bound_batch::check(std::span<const tensor_out> out, std::vector<out_range>& ranges) {
+  if (const dr_status s = batch.check_outputs(out, context.error, &common_)) return s;
+  return list_ranges(out, ranges, context.error);
+}
+
 dr_status bound_batch::bind_tensors() {
   encodes = true;
-  if (const dr_status s = check_tensors(batch, tensors, where.where, context.error)) return s;
   states_.resize(states_of(batch));
-  if (const dr_status s = check_states_apart(batch, tensors, states_.data(), context.error)) return s;
+  if (const dr_status s = check(tensors)) return s;
   workspace_size_ = std::max<size_t>(workspace_size_, batch.encode_room());
   return DR_OK;
 }
 
 dr_status bound_batch::bind_outputs() {
   decodes = true;
+  common_ = common_frame(batch);
   size_t room = 0;
   if (const dr_status s = batch.decode_room(frames, room, context.error)) return s;
-  if (const dr_status s = batch.check_outputs(outs, context.error)) return s;
-  if (const dr_status s = list_ranges(outs, ranges_, context.error)) return s;
-  dense_ = std::none_of(outs.begin(), outs.end(), [](const tensor_out& o) { return o.index_dtype != 0; });
+  if (const dr_status s = check(outs, ranges_)) return s;
+  dense_ = all_dense(outs);
   workspace_size_ = std::max(workspace_size_, room);
+  return DR_OK;
+}
+
+dr_status bound_batch::rebind(std::vector<tensor_view>* in, std::vector<tensor_out>* out) {
+  if (in)
+    if (const dr_status s = check(*in)) return s;
+  if (out)
+    if (const dr_status s = check(*out, spare_)) return s;
+  if (in) tensors.swap(*in);
+  if (!out) return DR_OK;
+  outs.swap(*out);
+  ranges_.swap(spare_);
+  dense_ = all_dense(outs);
   return DR_OK;
 }
 

@@ -25,6 +25,8 @@ struct bound_batch {
   dr_status bind_outputs();
   // Of outputs that were bound before: allocates nothing.
   dr_status bind_outputs_again() { return list_ranges(outs, ranges_, context.error); }
+  // Others for what was bound before (nullptr: they stay), swapped with these. If it fails, all is as it was.
+  dr_status rebind(std::vector<tensor_view>* in, std::vector<tensor_out>* out);
   dr_status take_workspace();
   // Or one of the caller's, of at least workspace_size() bytes, aligned as an arena is, on the CPU.
   size_t workspace_size() const { return workspace_size_; }
@@ -34,7 +36,12 @@ struct bound_batch {
   dr_status decode(const decode_request& request, const dr_decode_options& options, dr_result* result);
 
  private:
+  dr_status check(std::span<const tensor_view> in);
+  dr_status check(std::span<const tensor_out> out, std::vector<out_range>& ranges);
+
   std::vector<out_range> ranges_;    // of outs
+  std::vector<out_range> spare_;     // room for others'
+  frame_view common_;                // of the batch, for the check of others
   std::vector<state_range> states_;  // of tensors; its room
   bool dense_ = true;                // all outputs are
   void *workspace_ = nullptr, *lent_ = nullptr;

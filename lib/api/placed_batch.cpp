@@ -76,9 +76,11 @@ dr_status placed_batch::check_plan(size_t tensor, const plan& own, dr_error& err
   return DR_E_ARGUMENT;
 }
 
-dr_status placed_batch::check_outputs(std::span<const tensor_out> outs, dr_error& error) const {
+dr_status placed_batch::check_outputs(std::span<const tensor_out> outs, dr_error& error,
+                                      const frame_view* common) const {
   if (outs.size() != shapes.size())
     return fail(error, DR_E_ARGUMENT, "%zu outputs; the batch has %zu tensors", outs.size(), shapes.size());
+  if (!where && common) return dr::check_outputs(*common, outs, sparse_outputs::unions, error);
   if (!where) return dr::check_outputs(common_frame(*this), outs, sparse_outputs::unions, error);
   for (size_t i = 0; i < outs.size(); ++i) {
     const tensor_out& o = outs[i];

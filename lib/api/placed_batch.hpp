@@ -42,8 +42,9 @@ struct placed_batch : batch {
   // A call may repeat the settings of the batch, and must not change them. ARGUMENT.
   dr_status check_segment_rows(uint64_t asked, dr_error& error) const;
   dr_status check_plan(size_t tensor, const plan& own, dr_error& error) const;
-  // Whether the batch decodes such outputs, all of them dense if it runs on a device.
-  dr_status check_outputs(std::span<const tensor_out> outs, dr_error& error) const;
+  // Whether the batch decodes such outputs, all of them dense if it runs on a device. common: its common_frame, if the
+  // caller has it already.
+  dr_status check_outputs(std::span<const tensor_out> outs, dr_error& error, const frame_view* common = nullptr) const;
 };
 
 }  // namespace dr

@@ -216,9 +216,10 @@ const function functions[] = {
 };
 
 // Those that want a state, a binding or an exchange to begin with; tried below.
-const char* const tried_apart[] = {"dr_binding_encode", "dr_binding_decode", "dr_binding_merge",  "dr_state_fill",
-                                   "dr_state_residual", "dr_state_copy",     "dr_state_norm",     "dr_codec_register",
-                                   "dr_plugin_load",    "dr_state_check",    "dr_state_momentum", "dr_state_scale"};
+const char* const tried_apart[] = {"dr_binding_encode", "dr_binding_decode", "dr_binding_merge", "dr_binding_rebind",
+                                   "dr_state_fill",     "dr_state_residual", "dr_state_copy",    "dr_state_norm",
+                                   "dr_codec_register", "dr_plugin_load",    "dr_state_check",   "dr_state_momentum",
+                                   "dr_state_scale"};
 
 // Of what the CPU does for a device there is neither a prepared decode nor a binding that decodes.
 bool refuses_detours(const std::string& name) {
@@ -306,6 +307,20 @@ TEST_CASE("a binding, a state, and codecs: the same, of what wants one to begin 
           return s ? s : w.result.status;
         },
         j.encodes);
+    const auto rebind = [](world& w) {
+      return dr_binding_rebind(w.binding, w.tensors.data(), sizeof(dr_tensor), w.outs.data(), sizeof(dr_tensor_out),
+                               w.n);
+    };
+    tried(rebind, DR_OK);
+    {  // Twice, since there are two of each list: then there is room for good.
+      world w(j, counted(j.threads));
+      REQUIRE(bind(w, p) == DR_OK);
+      bool met = false;
+      REQUIRE((rebind(w) == DR_OK && rebind(w) == DR_OK));
+      CHECK(run(
+                0, [&] { return rebind(w); }, &met) == DR_OK);
+      CHECK(!met);
+    }
     if (!j.kind) {
       tried([&](world& w) { return dr_binding_decode(w.binding, p.frame.data(), p.frame.size(), nullptr, &w.result); },
             DR_OK);

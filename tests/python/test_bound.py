@@ -112,6 +112,36 @@ def test_the_arrays_live_as_long_as_the_bound(rng):
     assert same_bits(bound.decode(expected), x)
 
 
+def test_a_bound_batch_goes_on_with_other_arrays(rng):
+    sizes = (700, 50, 1)
+    x, y = gradients(rng, *sizes), gradients(rng, *sizes)
+    batch, plain = Batch(x, KEEP, frames=2), Batch(x, KEEP)
+    states, same = State.for_(KEEP, x), State.for_(KEEP, x)
+    first, second = ([numpy.full_like(each, 9) for each in x] for _ in range(2))
+    bound = batch.bind(x, first, state=states, frames=2)
+    for step, (now, out) in enumerate([(x, first), (y, second), (x, second), (y, first)]):
+        bound.rebind(now, out)
+        frame = bound.encode(step=step, private_seed=3)
+        assert frame == plain.encode(now, step=step, private_seed=3, state=same)  # the states went on
+        assert bound.decode(frame) is out and all(map(same_bits, out, decode(frame)))
+    bound.rebind(out=second)
+    assert bound.merge([frame, frame], add=False) is second
+    bound.rebind(x=[each.copy() for each in x])  # nobody else holds them
+    gc.collect()
+    assert bound.encode(step=9) == plain.encode(x, step=9, state=same)
+    # What is refused changes nothing.
+    for wrong in ({"x": x[:2]}, {"x": gradients(rng, 701, 50, 1)}, {"x": x[0]}, {"out": [second[0]] * 3}, {"out": first[:1]}):
+        with pytest.raises(deepreduce.ArgumentError):
+            bound.rebind(**wrong)
+        assert bound.encode(step=1) == plain.encode(x, step=1, state=same)
+        assert bound.decode(frame) is second
+    with pytest.raises(deepreduce.ArgumentError):
+        batch.bind(x).rebind(out=first)  # bound to encode alone
+    bound.close()
+    with pytest.raises(deepreduce.ArgumentError):
+        bound.rebind(x)
+
+
 def test_a_closed_bound_lets_go_of_its_states(rng):
     x = gradients(rng, 300)[0]
     batch, state = Batch(x, KEEP), State(KEEP, x)

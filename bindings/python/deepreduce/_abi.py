@@ -366,6 +366,7 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_batch_merge_workspace": (dr_status, [_BATCH, c_size_t, POINTER(c_size_t), _ERROR]),
     "dr_binding_create": (dr_status, [_CONTEXT, _BATCH, _PLACE, *_TENSORS[:2], *_OUTS, c_size_t, POINTER(_BINDING)]),
     "dr_binding_destroy": (None, [_BINDING]),
+    "dr_binding_rebind": (dr_status, [_BINDING, *_TENSORS[:2], *_OUTS]),
     "dr_binding_encode": (dr_status, [_BINDING, _CALL, *_MEMORY, _RESULT]),
     "dr_binding_decode": (dr_status, [_BINDING, *_MEMORY, _OPTIONS, _RESULT]),
     "dr_binding_merge": (dr_status, [_BINDING, *_FRAMES, _OPTIONS, _RESULT]),

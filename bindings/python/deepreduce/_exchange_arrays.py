@@ -6,8 +6,8 @@ import ctypes
 from typing import Any, Optional, Sequence, Union
 
 from . import _abi
+from ._bound_calls import require_in_place
 from ._tensors import Inputs, Shape, arrays_like, dense_outputs, name_outputs, read_inputs, shape_of
-from .bound import _require_in_place
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 from .tensor import Sparse
@@ -20,7 +20,7 @@ def borrow(x: Any, plan: Union[str, Plan], out: Any, rows: Optional[int]) -> tup
     inputs = read_inputs(x, plan, None, None, False, name_outputs(out))
     if inputs.place is not None:
         raise ArgumentError("x is on a GPU; an exchange is of arrays on the CPU")
-    _require_in_place(x)
+    require_in_place(x)
     if rows is not None:
         _require_rows(inputs, rows)
     shapes = [shape_of(tensor, each) for tensor, each in zip(inputs.tensors, x if inputs.is_list else [x])]

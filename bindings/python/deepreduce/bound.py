@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any, List, Optional, Sequence, Tuple
 import numpy
 
 from . import _abi, _device, _library, _memory
+from ._bound_calls import Calls, Slot, address_of, require_in_place
 from ._call import Context, Turns, Uncopied, busy, fail, new, thread_count, unsigned
 from ._tensors import (
     FRAMES_MOST,
     OUT_STRIDE,
     TENSOR_STRIDE,
+    Inputs,
     Keys,
     call_flags,
     dense_outputs,
@@ -25,30 +27,10 @@ from ._tensors import (
 )
 from .errors import ArgumentError
 from .frame import RESULT_SIZE, DeviceFrame, array_of, borrow_target, raise_result, read_result, start_result
-from .tensor import Sparse, State, States
+from .tensor import State, States
 
 if TYPE_CHECKING:
     from .batch import Batch
-
-
-class _Slot(ctypes.Structure):
-    """dr_bytes, whose `data` takes bytes as they are."""
-
-    _fields_ = [("data", ctypes.c_char_p), ("size", ctypes.c_size_t)]
-
-
-class _Calls:
-    """The functions that a Bound calls, with arguments that take the least of ctypes' time: addresses are numbers."""
-
-    def __init__(self, library: ctypes.CDLL) -> None:
-        address, size = ctypes.c_void_p, ctypes.c_size_t
-        self.encode = self._function(library, "encode", address, address, size, address)
-        self.decode = self._function(library, "decode", address, size, address, address)
-        self.merge = self._function(library, "merge", address, address, size, address, address)
-
-    @staticmethod
-    def _function(library: ctypes.CDLL, name: str, *arguments: Any) -> Any:
-        return ctypes.CFUNCTYPE(_abi.dr_status, ctypes.c_void_p, *arguments)((f"dr_binding_{name}", library))
 
 
 class Bound(Uncopied):
@@ -68,27 +50,13 @@ class Bound(Uncopied):
         if (x if x is not None else out) is None:
             raise ArgumentError("there is neither x to encode nor out to decode to")
         most = max(1, unsigned(frames, "frames", FRAMES_MOST + 1))
-        beside = [("the batch", batch._memory), *name_outputs(out)]
-        tensors, outs, n = None, None, len(batch._shapes)
-        if x is not None:
-            inputs = read_inputs(x, None, state, key, batch._sum_duplicates, beside)
-            if inputs.is_list != self._is_list:
-                raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
-            if inputs.n != n:
-                raise ArgumentError(f"there are {inputs.n} tensors, the batch has {n}")
-            if inputs.place is None:
-                _require_in_place(x)
-            place, tensors, self._inputs = inputs.place, inputs.tensors, inputs
-        else:
-            place = _device.find(beside)
-        if out is not None:
-            outs, self._arrays = dense_outputs(batch._shapes, out, self._is_list, None, place)
-        self._place, self._outs = place, outs
+        self._state, self._key = state, key
+        self._inputs, self._outs, self._arrays, self._place = self._borrow(x, out)
         self._context = Context(thread_count(batch._threads))
         self._handle = ctypes.POINTER(_abi.dr_binding)()
         self._destroy = library.dr_binding_destroy
         self._states: List[State] = []
-        states = [] if x is None else inputs.states
+        states = [] if self._inputs is None else self._inputs.states
         with Turns(states):
             for each, _ in states:
                 if each.bound is not None and each.bound() is not None:
@@ -96,12 +64,12 @@ class Bound(Uncopied):
             status = library.dr_binding_create(
                 self._context.handle,
                 batch.handle,
-                batch._where(place),
-                tensors,
+                batch._where(self._place),
+                None if self._inputs is None else self._inputs.tensors,
                 TENSOR_STRIDE,
-                outs,
+                self._outs,
                 OUT_STRIDE,
-                n,
+                len(batch._shapes),
                 most,
                 ctypes.byref(self._handle),
             )
@@ -113,15 +81,31 @@ class Bound(Uncopied):
                 each.bind(self)
                 self._states.append(each)
 
+    def _borrow(self, x: Any, out: Any) -> Tuple[Optional[Inputs], Any, Any, Optional[_device.Place]]:
+        """x and out as the library sees them: dr_tensors, dr_tensor_outs and their arrays, and where they are."""
+        batch = self._batch
+        beside = [("the batch", batch._memory), *name_outputs(out)]
+        inputs = None if x is None else read_inputs(x, None, self._state, self._key, batch._sum_duplicates, beside)
+        place = _device.find(beside) if inputs is None else inputs.place
+        if inputs is not None:
+            if inputs.is_list != self._is_list:
+                raise ArgumentError(f"the batch is for {'a list of tensors' if self._is_list else 'one tensor'}")
+            if inputs.n != len(batch._shapes):
+                raise ArgumentError(f"there are {inputs.n} tensors, the batch has {len(batch._shapes)}")
+            if place is None:
+                require_in_place(x)
+        outs, arrays = (None, None) if out is None else dense_outputs(batch._shapes, out, self._is_list, None, place)
+        return inputs, outs, arrays, place
+
     def _prepare(self, library: ctypes.CDLL, most: int) -> None:
         """What calls would make anew."""
-        calls = _Calls(library)
+        calls = Calls(library)
         self._encode, self._decode, self._merge = calls.encode, calls.decode, calls.merge
         self._binding: Optional[int] = ctypes.addressof(self._handle.contents)
         self._call, self._result, self._options = new(_abi.dr_call), new(_abi.dr_result), new(_abi.dr_decode_options)
         self._call_at, self._options_at = ctypes.addressof(self._call), ctypes.addressof(self._options)
         self._result_at = ctypes.addressof(self._result)
-        self._slots = (_Slot * most)()
+        self._slots = (Slot * most)()
         self._each_slot = list(self._slots)
         self._each_bytes = list((_abi.dr_bytes * most).from_buffer(self._slots))
         self._weights = (ctypes.c_float * most)()
@@ -152,6 +136,31 @@ class Bound(Uncopied):
         for each in self._states:
             each.unbind()
         self._states = []
+
+    def rebind(self, x: Any = None, out: Any = None) -> None:
+        """Other arrays of the same shapes and types, where gradients or weights have moved; None: those that are bound
+        stay. States and keys stay. A Sparse may have any number of rows up to the batch's. If it raises, nothing has
+        changed."""
+        if not self.lock.acquire(False):
+            raise busy("the bound batch")
+        try:
+            inputs, outs, arrays, _ = self._borrow(x, out)
+            status = _library.load().dr_binding_rebind(
+                None if self._binding is None else self._handle,
+                None if inputs is None else inputs.tensors,
+                TENSOR_STRIDE,
+                outs,
+                OUT_STRIDE,
+                len(self._batch._shapes),
+            )
+            if status:
+                fail(status, self._context)
+            if inputs is not None:
+                self._x, self._inputs = x, inputs
+            if outs is not None:
+                self._out, self._outs, self._arrays = out, outs, arrays
+        finally:
+            self.lock.release()
 
     # ---- Calls ----
 
@@ -364,21 +373,3 @@ class Bound(Uncopied):
 _END = 2**64
 _STATUS_ONE = call_flags(False, 0, True, False)
 _STATUS_LIST = call_flags(True, 0, True, False)
-
-
-def address_of(flat: Any) -> int:
-    """Where the bytes of a flat array or tensor are now: a framework may have moved them."""
-    if isinstance(flat, numpy.ndarray):
-        return flat.__array_interface__["data"][0]  # type: ignore[no-any-return]
-    return flat.data_ptr()  # type: ignore[no-any-return]
-
-
-def _require_in_place(x: Any) -> None:
-    """ArgumentError for what encode would copy first: the copy would not change with it."""
-    for i, item in enumerate(x if isinstance(x, (list, tuple)) else [x]):
-        for each in (item.indices, item.values) if isinstance(item, Sparse) else (item,):
-            if not _memory.is_in_place(each):
-                what = f"x[{i}]" if isinstance(x, (list, tuple)) else "x"
-                raise ArgumentError(
-                    f"{what} is not contiguous and aligned; a bound tensor is read where it lies", tensor=i
-                )
