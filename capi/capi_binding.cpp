@@ -25,8 +25,7 @@ struct dr_binding : dr::bound_batch {
                     request.frames.size(), frames);
       dr_decode_options option;
       if (const dr_status s = dr::read_options(options, option, context.error)) return s;
-      request.adds = dr::adds(request, option);
-      request.votes = dr::votes(request, option);
+      if (const dr_status s = dr::read_flags(option, request, context.error)) return s;
       if (const dr_status s = decode(request, option, result)) return s;
       if (!where.where) write_counts();
       return DR_OK;
@@ -73,6 +72,7 @@ dr_status dr_binding_create(dr_context* context, const dr_batch* batch, const dr
 }
 
 void dr_binding_destroy(dr_binding* binding) { delete binding; }
+
 dr_status dr_binding_rebind(dr_binding* binding, const dr_tensor* tensors, size_t stride, dr_tensor_out* outs,
                             size_t out_stride, size_t n) {
   if (!binding) return DR_E_ARGUMENT;
@@ -94,7 +94,6 @@ dr_status dr_binding_rebind(dr_binding* binding, const dr_tensor* tensors, size_
     return DR_OK;
   });
 }
-
 
 dr_status dr_binding_encode(dr_binding* binding, const dr_call* call, void* frame, size_t capacity, dr_result* result) {
   if (!binding) return DR_E_ARGUMENT;

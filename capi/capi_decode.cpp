@@ -18,9 +18,8 @@ dr_status decode_frames(dr_context& c, const dr_place* place, dr::decode_request
   if (const dr_status s = dr::check_weights(request.weights, request.frames.size(), c.error)) return s;
   dr_decode_options option;
   if (const dr_status s = dr::read_options(options, option, c.error)) return s;
+  if (const dr_status s = dr::read_flags(option, request, c.error)) return s;
   if (const dr_status s = dr::read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
-  request.adds = dr::adds(request, option);
-  request.votes = dr::votes(request, option);
   if (const dr_status s = dr::decode_any(c, target, request, option, c.outs)) return s;
   dr::write_array(c.outs, outs, stride);
   return DR_OK;
@@ -39,8 +38,7 @@ dr_status decode_batch(dr_context* context, const dr_batch* batch, const dr_plac
     if (const dr_status s = dr::read_array(outs, stride, n, "outputs", c.outs, c.error)) return s;
     dr_decode_options option;
     if (const dr_status s = dr::read_options(options, option, c.error)) return s;
-    request.adds = dr::adds(request, option);
-    request.votes = dr::votes(request, option);
+    if (const dr_status s = dr::read_flags(option, request, c.error)) return s;
     if (const dr_status s = dr::decode_placed(c, *batch, target, request, option, c.outs, memory, result)) return s;
     if (!target.where) dr::write_array(c.outs, outs, stride);
     return DR_OK;

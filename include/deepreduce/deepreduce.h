@@ -335,7 +335,9 @@ typedef struct dr_tensor_out {
 } dr_tensor_out;
 
 enum {
-  DR_DECODE_ADD = 1u << 0, /* merge, dense: adds to the contents of the outputs; otherwise they start from zero */
+  DR_DECODE_ADD = 1u << 0, /* dense outputs (a sparse one: ARGUMENT): adds to their contents; otherwise a merge starts
+                              from zero, and a decode overwrites. A decode that adds is a merge of its one frame, with
+                              weight 1: rounded as there, and outputs are untouched unless the frame is sound */
   DR_DECODE_TAG = 1u << 1, /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
   DR_DECODE_VOTE = 1u << 2 /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
                               NaN stays. A prepared batch whose plan has merge=vote does it without the flag, unless it
@@ -520,7 +522,8 @@ DR_API dr_status dr_frame_header(const void *frame, size_t available, size_t siz
 
 /* ---- Decode and merge --------------------------------------------------------------------------------- */
 
-/* Decodes a frame of n tensors. If it fails, the contents of the outputs are unspecified (unlike dr_merge).
+/* Decodes a frame of n tensors. If it fails, the contents of the outputs are unspecified (unlike dr_merge, and unlike a
+ * decode with DR_DECODE_ADD).
  * ARGUMENT (an output does not fit the frame), CAPACITY, CORRUPT, UNSUPPORTED, MEMORY, PEER. */
 DR_API dr_status dr_decode(dr_context *context, const dr_place *place, const void *frame, size_t size,
                            const dr_decode_options *options, dr_tensor_out *outs, size_t stride, size_t n);

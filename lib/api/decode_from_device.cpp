@@ -160,7 +160,10 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
   if (const dr_status s = call.list_shapes(by_host)) return s;
   if (by_host) return call.detour();
   if (const dr_status s = call.run_all()) return s;
-  for (size_t i = 0; request.copies && i < outs.size(); ++i) outs[i].count = call.views[0].rows[i].support;
+  for (size_t i = 0; i < outs.size(); ++i) {
+    outs[i].count = 0;
+    for (const frame_view& f : call.views) outs[i].count += f.rows[i].support;
+  }
   return DR_OK;
 }
 

@@ -40,11 +40,14 @@ inline decode_request decode_of(const dr_bytes& frame) {
   r.copies = true;
   return r;
 }
-// Whether a merge adds to the contents of the outputs.
-inline bool adds(const decode_request& r, const dr_decode_options& o) { return !r.copies && (o.flags & DR_DECODE_ADD); }
-
-inline bool votes(const decode_request& r, const dr_decode_options& o) {
-  return !r.copies && (o.flags & DR_DECODE_VOTE);
+// What the flags of a call ask for. A decode that adds is a merge of its one frame. ARGUMENT: a decode has no votes.
+inline dr_status read_flags(const dr_decode_options& o, decode_request& r, dr_error& error) {
+  r.adds = o.flags & DR_DECODE_ADD;
+  r.votes = o.flags & DR_DECODE_VOTE;
+  if (r.copies && r.votes)
+    return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_VOTE is for merges; one frame is decoded as it is");
+  r.copies = r.copies && !r.adds;
+  return DR_OK;
 }
 
 }  // namespace dr

@@ -142,6 +142,32 @@ def test_a_bound_batch_goes_on_with_other_arrays(rng):
         bound.rebind(x)
 
 
+@pytest.mark.parametrize("kind", ["f4", "f2"])
+def test_decode_adds_where_it_is_asked_to(kind, rng):
+    x = gradients(rng, 300, 40)
+    frame = encode(x, TOPR + "index=golomb value=qsgd")
+    sent = decode(frame)
+    batch = Batch(x, TOPR + "index=golomb value=qsgd")
+    start = [rng.laplace(size=each.size).astype(kind) for each in x]
+    expected = [(a.astype(F32) + b).astype(kind) for a, b in zip(start, sent)]
+    for function in (decode, batch.decode, None):
+        out = [each.copy() for each in start]
+        bound = batch.bind(None, out)
+        if function is None:
+            assert bound.decode(frame, add=True) is out
+        else:
+            assert function(frame, out=out, add=True) is out
+        assert all(map(same_bits, out, expected))
+        damaged = bytearray(frame)
+        damaged[-1] ^= 1
+        with pytest.raises(deepreduce.CorruptFrame):
+            bound.decode(damaged, add=True) if function is None else function(damaged, out=out, add=True)
+        assert all(map(same_bits, out, expected))
+    for function in (decode, batch.decode):
+        with pytest.raises(deepreduce.ArgumentError, match="nothing to add to"):
+            function(frame, add=True)
+
+
 def test_a_closed_bound_lets_go_of_its_states(rng):
     x = gradients(rng, 300)[0]
     batch, state = Batch(x, KEEP), State(KEEP, x)

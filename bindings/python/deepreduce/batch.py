@@ -245,6 +245,7 @@ class Batch(Uncopied):
         frame: Any,
         out: Any = None,
         *,
+        add: bool = False,
         max_elements: Optional[int] = None,
         max_workspace: Optional[int] = None,
         tag: Optional[int] = None,
@@ -257,13 +258,15 @@ class Batch(Uncopied):
 
         frame  a DeviceFrame, or an array of bytes on the batch's GPU, aligned to 16 and perhaps longer than the
                frame is; on the CPU bytes
-        out    as for the function decode
+        out, add  as for the function decode
         max_elements, max_workspace, tag, trace  as for the function decode; on the CPU
 
         On a GPU it does not wait: if the frame was not sound, the arrays of `out` are as they were, and `check` says
         so. On the CPU it raises as decode does.
         """
-        options = make_options(max_elements, max_workspace, tag)
+        if add and out is None:
+            raise ArgumentError("add is for out: there is nothing to add to")
+        options = make_options(max_elements, max_workspace, tag, add=add)
         return self._run([frame], ["frame"], None, out, False, options, trace)
 
     def merge(

@@ -208,7 +208,7 @@ class Bound(Uncopied):
         finally:
             self.lock.release()
 
-    def decode(self, frame: Any, *, tag: Optional[int] = None) -> Any:
+    def decode(self, frame: Any, *, add: bool = False, tag: Optional[int] = None) -> Any:
         """As Batch.decode, to the arrays that are bound, which it returns."""
         if not self.lock.acquire(False):
             raise busy("the bound batch")
@@ -222,7 +222,7 @@ class Bound(Uncopied):
             else:
                 data, size, _owner = _memory.borrow_bytes(frame)
             self._last = 1
-            options = None if tag is None else self._options_of(tag, False)
+            options = self._options_of(tag, add) if add or tag is not None else None
             status = self._decode(self._binding, data, size, options, self._told_at)
             if status:
                 fail(status, self._context)

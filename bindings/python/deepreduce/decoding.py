@@ -60,6 +60,7 @@ def decode(
     frame: Any,
     *,
     out: Out,
+    add: bool = False,
     like: None = None,
     sparse: Literal[False] = False,
     dtype: None = None,
@@ -125,6 +126,7 @@ def decode(
     frame: Any,
     *,
     out: Any = None,
+    add: bool = False,
     like: Any = None,
     sparse: bool = False,
     dtype: Any = None,
@@ -137,6 +139,7 @@ def decode(
     frame: Any,
     *,
     out: Any = None,
+    add: bool = False,
     like: Any = None,
     sparse: bool = False,
     dtype: Any = None,
@@ -154,6 +157,8 @@ def decode(
                    array of bytes on a GPU (aligned to 16), what comes out is on that GPU too
     out            arrays to overwrite and return, one or a list as was encoded: numpy or torch, contiguous, of any
                    shape with the right number of elements, of float32, float16 or bfloat16; where the frame is
+    add            add to what `out` holds instead of overwriting it, as a merge of the one frame does; then `out` is
+                   untouched if the frame is unsound
     like           arrays, one or a list as was encoded, of whose kind (torch, numpy), shape and type new ones are
                    returned; their values are not read
     sparse         give Sparse instead of dense arrays (of `like` only the kind counts); not with `out`
@@ -173,7 +178,7 @@ def decode(
 
     Frames carry no shapes: an array is [universe], or [universe, width] if width > 1. bfloat16 comes as that from
     a GPU to torch, and to numpy if ml_dtypes is installed; else as float32. If it fails, what `out` holds is
-    unspecified. On a GPU it works on the caller's current stream and waits for it: Batch.decode does not.
+    unspecified, unless it adds. On a GPU it works on the caller's current stream and waits for it: Batch.decode does not.
     Raises CorruptFrame, PeerError (a status frame), ArgumentError (`out` does not fit), CapacityError,
     Unsupported (a codec that is not loaded), OutOfMemory, DeviceError.
 
@@ -184,9 +189,14 @@ def decode(
     [[0.0, 2.0], [0.0, 0.0]]
     >>> deepreduce.decode(frame, sparse=True).indices.tolist()
     [1]
+    >>> weights = numpy.ones(4, dtype=numpy.float32)
+    >>> deepreduce.decode(frame, out=weights, add=True).tolist()
+    [1.0, 3.0, 1.0, 1.0]
     """
     if out is not None and (sparse or like is not None or dtype is not None):
         raise ArgumentError("sparse, like and dtype say what is made; out is there already")
+    if add and out is None:
+        raise ArgumentError("add is for out: there is nothing to add to")
     code = dtype_code(dtype)
     context = context_of_thread(threads)
     place = _device.find([("frame", array_of(frame)), *name_outputs(out), *name_outputs(like, "like")])
@@ -199,7 +209,7 @@ def decode(
     except Error:
         read_header(frame, data, place, verify=True)  # if it is damaged, that is what is wrong
         raise
-    options = make_options(max_elements, max_workspace, tag, room.asked)
+    options = make_options(max_elements, max_workspace, tag, room.asked, add=add)
     tracer = tracer_of(trace, options)
     status = _library.load().dr_decode(
         context.handle,
