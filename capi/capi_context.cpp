@@ -21,6 +21,26 @@ dr_status read_place(const dr_place* place, target& out, dr_error& error) {
   return find_device(p, out.where, error);
 }
 
+namespace {
+
+struct refusal {
+  uint64_t context;  // its number; 0: there is none
+  dr_error error;
+};
+constinit thread_local refusal refused{};
+
+}  // namespace
+
+dr_error& turn::error() const { return taken_ ? c_.error : refused.error; }
+const dr_error* turn::refusal_of(const context& c) { return refused.context == c.number ? &refused.error : nullptr; }
+void turn::forget_refusal() const {
+  if (refused.context == c_.number) refused.context = 0;
+}
+dr_status turn::refuse() const {
+  refused = {c_.number, no_error()};
+  return fail(refused.error, DR_E_ARGUMENT, "context: in use by another call; it serves one at a time");
+}
+
 bool is_cpu(const dr_place* place) {
   if (!place) return true;
   dr_place p{};
@@ -120,7 +140,9 @@ dr_status dr_context_trim(dr_context* context) {
 const dr_error* dr_last_error(const dr_context* context) {
   static constexpr dr_error none{sizeof(dr_error), DR_E_ARGUMENT, 0, DR_NO_TENSOR, 0, 0, DR_NO_FRAME, 0,
                                  "context is NULL"};
-  return context ? &context->error : &none;
+  if (!context) return &none;
+  const dr_error* const refusal = dr::turn::refusal_of(*context);
+  return refusal ? refusal : &context->error;
 }
 
 // ---- Plans, codecs ----------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 // Ranks: exchanges, and the loopback.
 #include <algorithm>
+#include <deque>
 
 #include "capi/handles.hpp"
 #include "deepreduce/exchange.h"
@@ -179,6 +180,15 @@ dr_status dr_loopback_run(dr_loopback* loopback, dr_exchange* const* exchanges, 
   dr_error error = dr::no_error();
   return dr::guarded(error, [&]() -> dr_status {
     const uint32_t n = loopback->ranks();
+    // Ranks may share a context.
+    std::vector<dr::context*> contexts;
+    for (uint32_t i = 0; i < n; ++i)
+      if (exchanges[i]) contexts.push_back(&exchanges[i]->of());
+    std::sort(contexts.begin(), contexts.end());
+    contexts.erase(std::unique(contexts.begin(), contexts.end()), contexts.end());
+    std::deque<dr::turn> turns;
+    for (dr::context* const c : contexts)
+      if (const dr_status s = turns.emplace_back(*c).check()) return s;
     if (loopback->alike() && exchanges[0] && !exchanges[0]->stands_for_all())
       return fail(error, DR_E_ARGUMENT,
                   "exchanges: DR_LOOPBACK_ALIKE requires a DRY gather, owner or ring, none of whose ranges is empty");

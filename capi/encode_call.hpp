@@ -31,15 +31,15 @@ dr_status run_call(context& c, const encode_arguments& a, bool on_cpu, Place&& f
   dr_call call{};
   encode_request request;
   encode_result made;
-  const dr_status status = guarded(c.error, [&]() -> dr_status {
-    const dr_status read = read_call(a, on_cpu, call, request, c.error);
-    if (c.lost()) [[unlikely]]
-      return c.fail_lost();
+  const turn mine(c);
+  const dr_status status = mine.end(guarded(mine.error(), [&]() -> dr_status {
+    const dr_status read = read_call(a, on_cpu, call, request, mine.error());
+    if (const dr_status s = mine.check()) return s;
     if (read) return read;
     if (const dr_status s = find_place(request.where)) return s;
     return encode(call, request, made);
-  });
-  if (on_cpu) finish_call(a, request, status, made, c.error);
+  }));
+  if (on_cpu) finish_call(a, request, status, made, mine.error());
   return status;
 }
 

@@ -29,13 +29,56 @@ inline constexpr uint32_t call_flags = DR_CALL_TAG | DR_CALL_STATUS_FRAME | DR_C
                           decode_flags = DR_DECODE_ADD | DR_DECODE_TAG | DR_DECODE_VOTE,
                           place_flags = DR_PLACE_ALLOW_HOST;
 
+// A call's turn on its context, which serves one at a time. A call that is refused leaves all of the context alone: its
+// error belongs to the call under way, so the refusal is kept for the thread (dr_last_error).
+class turn {
+ public:
+  // (In a forked child nobody has it any more, whatever it says.)
+  explicit turn(context& c) : c_(c), taken_(c.lost() || !c.in_use.exchange(true, std::memory_order_acquire)) {}
+  ~turn() {
+    if (taken_) c_.in_use.store(false, std::memory_order_release);
+  }
+  turn(const turn&) = delete;
+  turn& operator=(const turn&) = delete;
+
+  bool taken() const { return taken_; }
+  // Where the error of this call is.
+  dr_error& error() const;
+  // ARGUMENT: another call has the context, or it was left behind by fork().
+  dr_status check() const {
+    if (!taken_) [[unlikely]]
+      return refuse();
+    return c_.lost() ? c_.fail_lost() : dr_status{DR_OK};
+  }
+  // Runs f() if it may. A failure takes the place of an earlier refusal.
+  template <class F>
+  dr_status run(F&& f) const noexcept {
+    if (const dr_status s = check()) [[unlikely]]
+      return s;
+    return end(guarded(c_.error, f));
+  }
+  dr_status end(dr_status status) const {
+    if (status && taken_) [[unlikely]]
+      forget_refusal();
+    return status;
+  }
+  // Of this thread's last call that failed on a context; nullptr: that was not refused.
+  static const dr_error* refusal_of(const context& c);
+
+ private:
+  dr_status refuse() const;
+  void forget_refusal() const;
+
+  context& c_;
+  const bool taken_;
+};
+
 // For functions with one: it remembers.
 template <class Context, class F>
 dr_status in_context(Context* context, F&& f) noexcept {
   if (!context) return DR_E_ARGUMENT;
-  if (context->lost()) [[unlikely]]
-    return context->fail_lost();
-  return guarded(context->error, [&] { return f(*context); });
+  const turn mine(*context);
+  return mine.run([&] { return f(*context); });
 }
 
 // ---- Structs ------------------------------------------------------------------------------------------
@@ -90,12 +133,13 @@ inline void tell(dr_result* to, const dr_result& result) {
 // kernels fill it, and an error before their launch is in the status alone.
 template <class F>
 dr_status with_result(context& c, bool on_cpu, dr_result* result, F&& decode) noexcept {
-  const dr_status status = in_context(&c, [&](context&) -> dr_status {
+  const turn mine(c);
+  const dr_status status = mine.run([&]() -> dr_status {
     if (dr_result told; on_cpu)
       if (const dr_status s = read_struct(result, "result", told, c.error)) return s;
     return decode();
   });
-  if (on_cpu) tell(result, result_of(status, {}, c.error));
+  if (on_cpu) tell(result, result_of(status, {}, mine.error()));
   return status;
 }
 

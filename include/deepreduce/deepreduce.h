@@ -12,11 +12,13 @@
  * - A function that can fail returns dr_status; the message is in the context (dr_last_error) or in the
  *   dr_error that was passed. Bytes off the wire may be hostile: they give an error, never a crash.
  * - A struct begins with struct_size, which the caller sets to sizeof, for outputs too; arrays of structs pass
- *   the stride between elements. A size of 0 is refused, but for dr_error and for a dr_result on a GPU: those are then
- *   not written. Fields that the caller's version lacks are zero. Fields
- *   that the library does not know, `reserved` and unknown flags must be zero, or the call is UNSUPPORTED
- *   (VERSIONING.md). Only dr_bytes has no size: it never grows.
- * - A context serves one thread at a time. Plans and batches are immutable and serve any number.
+ *   the stride between elements. A size below that of the first header of version 1 is ARGUMENT: no client has such a
+ *   struct. (A dr_error and a dr_result on a GPU are written as far as they reach.) Fields that the caller's version
+ *   lacks are zero. Fields that the library does not know, `reserved` and unknown flags must be zero, or the call is
+ *   UNSUPPORTED (VERSIONING.md). Only dr_bytes has no size: it never grows.
+ * - A context serves one call at a time, and so do its bindings, transforms and exchanges together. Another thread's
+ *   call, or one of a callback, is ARGUMENT ("in use by another call") and changes nothing; the caller sees to it that
+ *   nothing is destroyed under a call. Plans and batches are immutable and serve any number.
  * - The same input, plan, seeds and step give the same frame, on every machine and for any thread count
  *   (except with Deflate and Zstandard, whose bytes depend on the versions of zlib and libzstd).
  * - After fork() a context with threads is unusable in the child: calls return ARGUMENT; destroying it is allowed.
@@ -97,7 +99,8 @@ DR_API dr_status dr_context_create(const dr_context_options *options, dr_context
 DR_API void dr_context_destroy(dr_context *context); /* NULL is fine */
 /* Frees the memory that a context caches between calls: workspace, prepared batches, device memory. */
 DR_API dr_status dr_context_trim(dr_context *context);
-/* The error of the last call that failed on this context; code DR_OK if none failed. Never NULL. */
+/* The error of the last call that failed on this context; code DR_OK if none failed. To a thread whose call was refused
+ * because the context was in use, that error, until a call of this thread fails. Never NULL. */
 DR_API const dr_error *dr_last_error(const dr_context *context);
 
 /* ---- Plans -------------------------------------------------------------------------------------------- */

@@ -25,6 +25,12 @@ void default_release(void*, void* memory, size_t) { std::free(memory); }
 
 }  // namespace
 
+context::context()
+    : number([] {
+        static std::atomic<uint64_t> latest = 0;
+        return ++latest;
+      }()) {}
+
 context::~context() {
   drop_workspace();
   if (lost()) (void)workers.release();  // its threads are not here; waiting for them would never end

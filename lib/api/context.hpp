@@ -1,6 +1,7 @@
 // The state that the calls of a context share: threads, memory, the last error.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
@@ -17,6 +18,8 @@ struct context {
   std::unique_ptr<pool> workers;
   pool serial{1};
   dr_error error = no_error();
+  std::atomic<bool> in_use = false;  // by a call
+  const uint64_t number;             // another for each context of the process, from 1
   device_memory on_device;
   // Of the call under way. They keep their room, so that steady state allocates nothing.
   tensor_list tensors;
@@ -27,7 +30,7 @@ struct context {
   std::vector<out_range> ranges;
   batch_cache batches;
 
-  context() = default;
+  context();
   ~context();
   context(const context&) = delete;
   context& operator=(const context&) = delete;
