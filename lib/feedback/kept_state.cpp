@@ -1,5 +1,7 @@
 #include "feedback/kept_state.hpp"
 
+#include <sys/mman.h>
+
 #include <cinttypes>
 #include <cmath>
 #include <cstdarg>
@@ -91,6 +93,19 @@ double learning_rate_of(const void* state, uint64_t elements) {
 
 void set_learning_rate(void* state, uint64_t elements, double rate) {
   std::memcpy(residual_of(state) + elements, &rate, sizeof rate);
+}
+
+void ready_fresh([[maybe_unused]] void* state, [[maybe_unused]] uint64_t size) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr uintptr_t page = 65536;  // or a part of it
+  const uintptr_t begin = (reinterpret_cast<uintptr_t>(state) + page - 1) / page * page;
+  const uintptr_t end = (reinterpret_cast<uintptr_t>(state) + size) / page * page;
+  if (begin + 16 * page > end) return;
+  residual_state head;
+  std::memcpy(&head, state, sizeof head);
+  // (An old kernel cannot; then they fault.)
+  if (head.is_fresh()) (void)madvise(reinterpret_cast<void*>(begin), end - begin, MADV_POPULATE_WRITE);
+#endif
 }
 
 }  // namespace dr

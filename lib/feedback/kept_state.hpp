@@ -31,6 +31,10 @@ dr_status check_state(const void* state, uint64_t state_size, feedback_kind kind
 // short for what it states.
 dr_status read_state(const void* state, uint64_t state_size, residual_state& head, dr_error& error);
 
+// Gives a large fresh state its pages at once; no byte changes. Where nobody has touched it (calloc), each page would
+// fault twice otherwise, when it is read and when it is written.
+void ready_fresh(void* state, uint64_t size);
+
 // The residual; of `momentum`, m.
 inline float* residual_of(void* state) {
   return reinterpret_cast<float*>(static_cast<char*>(state) + sizeof(residual_state));

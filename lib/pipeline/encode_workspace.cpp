@@ -68,7 +68,7 @@ encode_work encode_work::take(arena& memory, const batch& b) {
     o.pieces = memory.take<select_piece>(u.tensors + u.rows);
     if (sums_on_the_way(b, u)) {
       o.sums = memory.take<summed>(u.tensors + u.rows);
-      o.undo = memory.take<float>(u.universe);
+      o.undo = memory.take<float>(u.universe);  // (Never touched by a call that cannot fail: may_fail.)
       if (u.method->kept() == feedback_kind::dgc) o.undo_u = memory.take<float>(u.universe);
     }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
