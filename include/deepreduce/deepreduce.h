@@ -86,7 +86,9 @@ typedef struct dr_error {
 
 typedef struct dr_context_options {
   size_t struct_size;
-  /* Host memory: set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
+  /* Host memory for workspaces, which grow with the tensors: of calls (kept until dr_context_trim), bindings,
+   * transforms and exchanges. Handles, and lists that grow with the number of tensors, come from operator new; so do the
+   * copies of DR_PLACE_ALLOW_HOST. Set both or neither. alignment is a power of two up to 64. allocate may return NULL. */
   void *(*allocate)(void *user, size_t size, size_t alignment);
   void (*release)(void *user, void *memory, size_t size);
   void *user;
@@ -182,7 +184,9 @@ enum {
 };
 
 /* A gradient, borrowed. Dense: values[universe * width], indices NULL, index_dtype 0. Sparse: `count`
- * indices in any order, each below universe, and values[count * width]. Row-major. Aligned to its dtype. */
+ * indices in any order, each below universe, and values[count * width]. Row-major. Aligned to its dtype.
+ * A dense tensor's zeros are not sent, whatever their sign: -0.0 may come back as +0.0. Bits that are no numbers (an XOR
+ * of weights, say) go as a sparse tensor, with value=raw and no sparsifier: of it every value is sent. */
 typedef struct dr_tensor {
   size_t struct_size;
   dr_dtype dtype;       /* DR_F32, DR_F16, DR_BF16 */
@@ -344,8 +348,8 @@ enum {
   DR_DECODE_TAG = 1u << 1, /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
   DR_DECODE_VOTE = 1u << 2 /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
                               NaN stays. A prepared batch whose plan has merge=vote does it without the flag, unless it
-                              adds. Not with ADD (ARGUMENT); on the CPU. UNSUPPORTED: more than 256 frames into bf16,
-                              2048 into f16, whose sums would be rounded */
+                              adds. ARGUMENT with ADD, and for a decode; on the CPU. UNSUPPORTED: more than 256 frames
+                              into bf16, 2048 into f16, whose sums would be rounded */
 };
 
 /* How to decode or merge. NULL means all zero.
