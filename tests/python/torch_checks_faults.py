@@ -61,17 +61,18 @@ def receiving(rank, change):
     """On that rank `change` gets what has arrived of each exchange, before it is looked at: uint8 [ranks, slot]."""
     from deepreduce._torch_call import Engine
 
-    issue, wait, arrived = Engine.issue, Engine.wait, []
+    issue, wait, pending = Engine.issue, Engine.wait, {}
 
     def noting(self, what, collective, *tensors):
-        arrived.append((self.size, tensors[0]))
-        return issue(self, what, collective, *tensors)
+        work = issue(self, what, collective, *tensors)
+        pending[id(work)] = tensors[0].view(self.size, -1) if tensors[0].dtype == torch.uint8 else None
+        return work
 
-    def changed(self, *arguments):
-        wait(self, *arguments)
-        ranks, received = arrived.pop(0)
-        if received.dtype == torch.uint8:
-            change(received.view(ranks, -1))
+    def changed(self, what, work, deadline):
+        wait(self, what, work, deadline)
+        received = pending.pop(id(work))
+        if received is not None:
+            change(received)
 
     if dist.get_rank() == rank:
         Engine.issue, Engine.wait = noting, changed
