@@ -140,18 +140,18 @@ def control_as_documented_runs():
 def control_names_a_rank_with_other_terms_before_the_first_step():
     rank, same = dist.get_rank(), "fit(target_ms=20)"
     for ladder, options, word in (
-        (LADDER, "fit(target_ms=20,interval=2)", "other options"),
-        (LADDER[:3], same, "a ladder of 3 rungs, others one of 4"),
-        ([None, TEN, LADDER[1], ONE], same, "other plans in its ladder"),
-        (ONE, None, "no control, and others have"),
+        (LADDER, "fit(target_ms=20,interval=2)", "rank 1 has control fit(target_ms=20,interval=2), others fit(target_ms=20);"),
+        (LADDER[:3], same, "control: rank 1 has a ladder of 3 rungs, others one of 4"),
+        ([None, TEN, LADDER[1], ONE], same, "rank 1 has plan '*': "),
+        (ONE, None, "control: rank 1 has no control, and others have"),
     ):
-        with raises(deepreduce.ArgumentError, f"control: rank 1 has {word}") as caught:
+        with raises(deepreduce.ArgumentError, word) as caught:
             hook = DDPHook(ladder, control=options) if rank else DDPHook(LADDER, control=same)
             wrapped(make_model(), hook)
         assert caught[0].rank == 1
     reduce = AllReduce(LADDER, control=same, bypass=100, start=rank, timeout=5)
     for _ in range(2):  # no step was made, and no state
-        with raises(deepreduce.ArgumentError, "rank 1 has other options"):
+        with raises(deepreduce.ArgumentError, "rank 1 has start 1, others 0;"):
             reduce(gradients(0, rank))
 
 

@@ -300,12 +300,18 @@ def a_rank_with_other_tensors_is_named_by_all_in_the_first_call():
     x = {"a": torch.ones(30000), "b": torch.ones(20000)}
     for control in (None, "fit(target_ms=20)"):
         for given, plan, options, words in (
-            ({"a": x["a"]}, LOSSY, {}, "has 1 tensors, others 2"),
-            (dict(reversed(x.items())), LOSSY, {}, "has other tensors or plans than others"),
-            ({"a": x["a"], "b": x["b"][1:]}, LOSSY, {}, "has other tensors or plans than others"),
-            (x, LOSSY, {"start": 1}, "has other options (start, bypass"),
-            (x, LOSSY, {"frame_bytes": 1000}, "has other options (start, bypass"),
-            (x, LOSSLESS, {}, "other plans" if control else "has other tensors or plans than others"),
+            ({"a": x["a"]}, LOSSY, {}, "has no tensor b, which others have (1 tensors, others 2)"),
+            (dict(reversed(x.items())), LOSSY, {}, "has tensor b at place 0, others a"),
+            ({"a": x["a"], "c": x["b"]}, LOSSY, {}, "has no tensor b, which others have and a tensor c, which others have not"),
+            ({"a": x["a"], "b": x["b"][1:]}, LOSSY, {}, "has the tensor b 1 x 19999 torch.float32, "),
+            ({"a": x["a"], "b": x["b"].half()}, LOSSY, {}, "torch.float16, "),
+            (x, LOSSY, {"start": 1}, "has start 1, others 0;"),
+            (x, LOSSY, {"seed": 5}, "has seed 5, others 0;"),
+            (x, LOSSY, {"bypass": 30000}, "has bypass 30000, others "),
+            (x, LOSSY, {"nonfinite": "skip"}, "has nonfinite skip, others error;"),
+            (x, LOSSY, {"frame_bytes": 1000}, "has frame_bytes 1000, others 26214400;"),
+            (x, LOSSLESS, {}, "has plan '*': "),
+            (x, [("b", LOSSLESS), ("*", LOSSY)] if control is None else LOSSLESS, {}, "has plan '"),
         ):  # fmt: skip
             plan, options = (plan, options) if odd else (LOSSY, {})
             reduce = AllReduce(plan if control is None else [plan], control=control, **options)

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 import torch
 
 from ._torch_call import Engine, Step
-from ._torch_control import gathered
+from ._torch_terms import gathered
 
 # Candidates, from the most accurate to the least: the order in which trainings reached a loss (bench/results/train.md).
 # Top-r is not among them: it reached a loss later than these at every rate.

@@ -8,8 +8,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 import torch
 
 from ._abi_exchange import DR_CONTROL_WORDS
-from ._control_terms import check_terms, digest, first_other, terms_of
-from ._torch_call import Engine, Step, all_gather
+from ._torch_call import Engine, Step
+from ._torch_terms import gathered, signed
 from ._torch_unit import Unit
 from .control import Controller, _stage, check_order
 from .errors import ArgumentError
@@ -56,7 +56,7 @@ class Ladder:
         return control
 
     def trace(self) -> Any:
-        return torch.tensor([_signed(each) for each in self.control.trace], dtype=torch.int64)
+        return torch.tensor([signed(each) for each in self.control.trace], dtype=torch.int64)
 
     def end_step(self, number: int, step: Step, engine: Engine, timeout: float) -> bool:
         """A step has ended well: measures it and, if it is time, lets the ranks decide. True: the rung has changed.
@@ -84,44 +84,6 @@ class Ladder:
             raise engine.named(error) from None
         self._measures = self.control.rung == before
         return not self._measures
-
-
-def require_same(
-    used: Optional[Ladder], rungs: Sequence[Any], beside: str, tensors: Sequence[str], engine: Engine, timeout: float
-) -> None:
-    """ArgumentError, the same on all ranks, if one has another `control` or ladder, or other tensors, with which collectives
-    of other sizes would meet: gloo may end the process then. Collective.
-
-    rungs    of each rung what has a text
-    beside   options that steps go by, too
-    tensors  a text of each, with its plans
-    """
-    own = terms_of(used.control.options if used else None, rungs)
-    told = gathered("control", [*own, digest(beside), digest("\n".join(tensors)), len(tensors)], engine, timeout)
-    check_terms([words[:3] for words in told], engine.global_rank)
-    rank, its, usual = first_other([words[3:] for words in told])
-    if rank is not None:
-        words = f"{its[2]} tensors, others {usual[2]}"
-        if its[2] == usual[2]:
-            words = "other tensors or plans than others" if its[1] != usual[1] else "other options (start, bypass, bytes of a frame)"
-        number = engine.global_rank(rank)
-        error = ArgumentError(f"rank {number} has {words}; options, tensors, their order and their plans are the same on all ranks")
-        error.rank = number
-        raise error
-
-
-def gathered(what: str, own: Sequence[int], engine: Engine, timeout: float) -> List[List[int]]:
-    """Each rank's words, as many of each."""
-    place, n = "cpu" if engine.has_backend("cpu") else "cuda", len(own)
-    sent = torch.tensor([_signed(each) for each in own], device=place)
-    received = torch.empty(engine.size * n, dtype=torch.int64, device=place)
-    engine.wait(what, engine.issue(what, all_gather, received, sent), time.monotonic() + timeout)
-    words = [each % 2**64 for each in received.tolist()]
-    return [words[i : i + n] for i in range(0, len(words), n)]
-
-
-def _signed(word: int) -> int:
-    return word - 2**64 if word >= 2**63 else word
 
 
 def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:

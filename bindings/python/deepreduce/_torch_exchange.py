@@ -15,11 +15,12 @@ from ._call import real
 from ._plan_beside import bypass_of
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
-from ._torch_control import Ladder, Rung, plans_of, require_same
+from ._torch_control import Ladder, Rung, plans_of
 from ._torch_reduced import ReducedUnit, half_of
 from ._torch_rows import RowsUnit, bytes_of
 from ._torch_rules import Plans, Rules, sends_all
-from ._torch_state import Saved
+from ._torch_state import Saved, check_residuals
+from ._torch_terms import require_same
 from ._torch_transform import TransformUnit, load_states, states_of
 from ._torch_unit import Item, Unit
 from .control import Controller
@@ -92,13 +93,13 @@ class Exchange(Saved):
         cuts: Dict[Any, List[List[Tuple[Item, ...]]]] = {}
         room: Dict[Any, int] = {}
         shared: Dict[str, State] = {}
-        told: List[str] = []
+        told: Dict[str, str] = {}
         for name, shape, dtype in tensors:
             elements = shape.numel()
             if name in sparse:
                 plans = [rules.plan_of_rows(name, dtype) for rules in self._rules]
                 cuts["rows", name] = [[tuple(Item(name, elements, dtype, plan, shape=shape) for plan in plans)]]
-                told.append(f"{name} rows of {shape} {dtype} {', '.join(map(str, plans))}")
+                told[name] = f"rows of {tuple(shape)} {dtype}, {', '.join(map(str, plans))}"
                 continue
             found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
             plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
@@ -110,7 +111,7 @@ class Exchange(Saved):
             room[kind] -= size
             rows = shape[0] if len(shape) > 1 else 1
             cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))
-            told.append(f"{name} {rows} {elements} {dtype} {', '.join(map(str, plans))}")
+            told[name] = f"{rows} x {elements // max(1, rows)} {dtype}, {', '.join(map(str, plans))}"
             keeper = next((plan for plan in plans if plan.info.feedback), None)
             if self._ladder and keeper:
                 shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
@@ -125,10 +126,13 @@ class Exchange(Saved):
             warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
         engine = Engine(self._group, self._timeout)
         engine.skips = self._arguments["nonfinite"] == "skip"
-        beside = f"start={self._start}, skips={engine.skips}, units of {[[len(items) for items in each] for each in cuts.values()]}"
+        beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {[[len(items) for items in each] for each in cuts.values()]}"
         if any(rules.transforms for rules in self._rules):
             beside += f", bypass={self._bypass}"  # which tensors have factors
-        require_same(self._ladder, self._rules, beside, told, engine, self._timeout)
+        options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
+        options.update(start=self._start, frame_bytes=most)
+        plans = [rules.lines for rules in self._rules]
+        require_same(self._arguments["control"], plans, options, beside, told, engine, self._timeout)
         if self._engine is not None:
             engine.failures, engine.failed = self._engine.failures, self._engine.failed
         self._engine = engine
@@ -348,7 +352,7 @@ class Exchange(Saved):
 
     def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
         for part in (loaded, *more):
-            self._check_residuals(part["residuals"])
+            check_residuals(part["residuals"], self._states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
         load_states(self._units, loaded, more)
         if self._ladder:
             trace = loaded.get("control")
@@ -373,24 +377,6 @@ class Exchange(Saved):
         else:
             like = torch.empty(item.elements, dtype=item.dtype)
             state.memory[:] = State.from_residual(item.plan, like, other.residual).memory
-
-    def _check_residuals(self, residuals: Mapping[str, Any]) -> None:
-        for name, residual in residuals.items():
-            elements, here = residual["elements"], self._elements(name)
-            if here != elements:
-                told = "no such tensor is here" if here is None else f"it has {here} elements here"
-                raise ArgumentError(f"the residual of {name} is of {elements} elements, but {told}")
-            size = self._states[name].size if name in self._states else 0
-            if residual["state"].numel() != size:
-                raise ArgumentError(f"the state of {name} has {residual['state'].numel()} bytes, its plan wants {size}")
-            if size:
-                unit, position = self._where[name]
-                item = unit.items[position]
-                saved = State.from_bytes(residual["state"].cpu().numpy())
-                try:
-                    saved.check(item.plan, torch.empty(item.elements, dtype=item.dtype))
-                except ArgumentError as error:
-                    raise ArgumentError(f"{name}: {error}") from None
 
     def _elements(self, name: str) -> Optional[int]:
         if name not in self._where:

@@ -42,8 +42,12 @@ class Rules:
         ]
         require_one_clip(self.pairs)
 
+    @property
+    def lines(self) -> List[str]:
+        return [f"{pattern!r}: {plan}" for pattern, plan in self.pairs]
+
     def __str__(self) -> str:
-        return ", ".join(f"{pattern!r}: {plan}" for pattern, plan in self.pairs)
+        return ", ".join(self.lines)
 
     def idle(self, names: Sequence[str]) -> List[str]:
         """Sentences about patterns that no name has its plan from, and about plans by name that are none."""

@@ -6,8 +6,11 @@ import logging
 import re
 from typing import Any, Dict, Mapping, Optional, Sequence
 
+import torch
+
 from ._torch_call import Engine
 from .errors import ArgumentError
+from .tensor import State
 
 # Of state_dict: {"version", "step", "ranks", "rank3": the part of rank 3}. Keys by rank, so that the ranks' states go
 # together into one checkpoint of torch.distributed.checkpoint. A part for "any" rank has no residuals. Version 1 was of
@@ -149,3 +152,25 @@ class Saved:
         self._set_residuals(own, [loaded[f"rank{each}"] for each in gone if each not in lost], scale)
         engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])
+
+
+def check_residuals(residuals: Mapping[str, Any], states: Mapping[str, State], items: Mapping[str, Any]) -> None:
+    """ArgumentError for residuals of tensors that are not here, or of another size or feedback.
+
+    residuals  {name: what a state_dict has of a tensor}
+    items      {name: the tensor that is here}
+    """
+    for name, residual in residuals.items():
+        elements, here = residual["elements"], items[name].elements if name in items else None
+        if here != elements:
+            told = "no such tensor is here" if here is None else f"it has {here} elements here"
+            raise ArgumentError(f"the residual of {name} is of {elements} elements, but {told}")
+        size = states[name].size if name in states else 0
+        if residual["state"].numel() != size:
+            raise ArgumentError(f"the state of {name} has {residual['state'].numel()} bytes, its plan wants {size}")
+        if size:
+            saved = State.from_bytes(residual["state"].cpu().numpy())
+            try:
+                saved.check(items[name].plan, torch.empty(items[name].elements, dtype=items[name].dtype))
+            except ArgumentError as error:
+                raise ArgumentError(f"{name}: {error}") from None
