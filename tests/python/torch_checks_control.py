@@ -75,6 +75,79 @@ def control_goes_down_and_up_and_nothing_is_lost():
             assert reduce.control.info().reason.startswith("stays: time to spare at the densest")
 
 
+LOWRANK = "transform=lowrank(rank=2) feedback=residual"
+MIXED = [None, "feedback=residual index=all value=uniform_quant(bits=8)", LOWRANK, LOWRANK.replace("2", "1"), ONE]
+
+
+def matrices(step, rank):
+    return [each.reshape(shape) for each, shape in zip(gradients(step, rank, (3000, 40, 600)), ((60, 50), (40,), (20, 30)))]
+
+
+def kept_by(reduce):
+    """[d] over ranks, f64: the residuals of frames and of transforms, in the order of the tensors."""
+    own = []
+    for i, size in enumerate((3000, 40, 600)):
+        state = reduce._states[str(i)]
+        kept = torch.from_numpy(state.residual.copy()).double() if state.memory.any() else torch.zeros(size).double()
+        unit, position = reduce._where[str(i)]
+        if hasattr(unit, "transform"):
+            assert not kept.any()  # a residual is in one place
+            kept = torch.from_numpy(unit.transform.residual(position)).double().reshape(-1)
+        own.append(kept)
+    total = torch.cat(own)
+    dist.all_reduce(total)
+    return total
+
+
+@check("control")
+def control_carries_residuals_to_factors_and_back():
+    slow = [True]
+    with link(lambda: 1e-4 if slow[0] else 1e-9):
+        reduce = AllReduce(MIXED, control="aimd(target_ms=5)", bypass=100)
+        rungs, given, came = [], 0, 0
+        for step in range(60):
+            slow[0] = step < 25
+            rungs.append(reduce.control.rung)
+            x = matrices(step, dist.get_rank())
+            reduce(x)
+            got = torch.cat([each.reshape(-1) for each in x])
+            ranks = [torch.cat([each.reshape(-1) for each in matrices(step, r)]).double() for r in range(dist.get_world_size())]
+            given, came = given + sum(ranks) / len(ranks), came + got.double()
+            assert same_on_all_ranks(got)
+            left = (given - came) * dist.get_world_size()
+            assert torch.allclose(left, kept_by(reduce), atol=2e-3), (step, rungs)
+        assert set(rungs) == set(range(5)) and rungs[-1] == 0, rungs
+        assert kept_by(reduce).abs().max() == 0
+        reduce.reset()
+        assert not kept_by(reduce).any() and reduce.control.rung == 0
+
+
+@check("control")
+def control_with_factors_goes_on_from_a_saved_state():
+    with link(lambda: 1e-4):
+        for stop in (2, 3, 4, 8):
+            first, second = (AllReduce(MIXED, control="aimd(target_ms=5,smallest=3)", bypass=100) for _ in range(2))
+            for step in range(stop):
+                first(matrices(step, dist.get_rank()))
+            second(matrices(0, dist.get_rank()))  # (it has tensors, and a rung of its own)
+            saved = first.state_dict()
+            second.load_state_dict(saved)
+            assert second.control.rung == first.control.rung
+            assert torch.equal(kept_by(first), kept_by(second))
+            x, y = matrices(stop, dist.get_rank()), matrices(stop, dist.get_rank())
+            first(x)
+            second(y)
+            assert all(torch.allclose(a, b, atol=1e-5) for a, b in zip(x, y)), stop
+            assert torch.allclose(kept_by(first), kept_by(second), atol=1e-4)
+
+
+@check("control")
+def control_with_factors_trains_in_ddp():
+    with link(lambda: 1e-5):
+        hook = DDPHook(MIXED, control="aimd(target_ms=5)", bypass=100)
+        assert same_on_all_ranks(train(hook, steps=14)) and hook.control.rung >= 3
+
+
 @check("control")
 def control_of_a_ddp_training_is_the_same_on_all_ranks():
     with link(lambda: 1e-5):

@@ -22,6 +22,10 @@ class Rung(NamedTuple):
     units: List[Unit]
     where: Dict[str, Tuple[Unit, int]]
 
+    @classmethod
+    def of(cls, units: List[Unit]) -> Rung:
+        return cls(units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
+
 
 class Ladder:
     """The rungs of an exchange, and the controller that chooses among them.
@@ -43,16 +47,18 @@ class Ladder:
         return self._dense[self.control.rung] and self.clean
 
     def restart(self, clean: bool, control: Optional[Controller] = None) -> None:
-        """As if it were new, or from the decisions of `control` on."""
+        """As if it were new, or from the decisions of `control` on. Rungs are made anew: of the factors of others than that
+        which is in use a new rank has none."""
         log = self.control.log
+        self.rungs = [None] * len(self.rungs)
         self.control = control or Controller(self.control.options, len(self.rungs))
         self.control.log = log
         self.clean, self._measures = clean, False
 
     def replayed(self, trace: Any) -> Controller:
-        """A controller that has decided what a `trace` says. ArgumentError."""
+        """A controller that has decided what a `trace` says; None: nothing yet. ArgumentError."""
         control = Controller(self.control.options, len(self.rungs))
-        control.replay([each % 2**64 for each in trace.tolist()])
+        control.replay([] if trace is None else [each % 2**64 for each in trace.tolist()])
         return control
 
     def trace(self) -> Any:
@@ -84,6 +90,12 @@ class Ladder:
             raise engine.named(error) from None
         self._measures = self.control.rung == before
         return not self._measures
+
+
+def keeper_of(plans: Sequence[Plan]) -> Plan:
+    """A plan that makes frames, with the feedback of the first of these that has some: by it the residual is kept."""
+    plan = next((each for each in plans if each.info.feedback), plans[0])
+    return as_plan(f"{_stage(plan, 'feedback')} index=all value=raw") if plan.info.transforms else plan
 
 
 def plans_of(name: str, found: Sequence[Plan], exact: Plan) -> List[Plan]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import time
-import warnings
 from typing import Any, Container, Dict, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
@@ -15,16 +14,16 @@ from ._call import real
 from ._plan_beside import bypass_of
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
-from ._torch_control import Ladder, Rung, plans_of
+from ._torch_control import Ladder, Rung, keeper_of, plans_of
 from ._torch_reduced import ReducedUnit, half_of
 from ._torch_rows import RowsUnit, bytes_of
-from ._torch_rules import Plans, Rules, sends_all
+from ._torch_rules import Plans, Rules, warn_of_plans
 from ._torch_state import Saved, check_residuals
 from ._torch_terms import require_same
-from ._torch_transform import TransformUnit, load_states, states_of
+from ._torch_transform import TransformUnit, carry_residuals, load_states, states_of
 from ._torch_unit import Item, Unit
 from .control import Controller
-from .errors import ArgumentError, Error, Unsupported
+from .errors import ArgumentError, Error
 from .tensor import State
 
 _log = logging.getLogger("deepreduce.torch")
@@ -58,8 +57,6 @@ class Exchange(Saved):
         if control is not None and any(isinstance(each, tuple) for each in ladder):
             raise ArgumentError("with control the plan is a ladder, not pairs of a pattern and a plan: each rung has its own")
         self._rules = [Rules(each, bypass, flat) for each in ladder]
-        if control is not None and any(each.transforms for each in self._rules):
-            raise Unsupported("control takes plans that make frames: a rung with transform= keeps another residual")
         self._ladder = None if control is None else Ladder(control, [each.all_dense for each in self._rules])
         self._tensors: List[Tuple[List[Item], ...]] = []  # of each unit the items of each rung
         self._units: List[Unit] = []
@@ -103,8 +100,8 @@ class Exchange(Saved):
                 continue
             found = [rules.plan_of(name, elements, dtype) for rules in self._rules]
             plans = plans_of(name, found, self._rules[0].dense) if self._ladder else found
-            apart = not self._ladder and (plans[0].info.transforms or half_of(plans[0]))
-            size, kind = elements * dtype.itemsize, (dtype, plans[0] if apart else None)
+            apart = [plan if plan.info.transforms or (half_of(plan) and not self._ladder) else None for plan in plans]
+            size, kind = elements * dtype.itemsize, (dtype, *apart)
             if size > room.get(kind, -1):
                 cuts.setdefault(kind, []).append([])
                 room[kind] = max(most, size)
@@ -112,18 +109,10 @@ class Exchange(Saved):
             rows = shape[0] if len(shape) > 1 else 1
             cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))
             told[name] = f"{rows} x {elements // max(1, rows)} {dtype}, {', '.join(map(str, plans))}"
-            keeper = next((plan for plan in plans if plan.info.feedback), None)
-            if self._ladder and keeper:
-                shared[name] = State(keeper, torch.empty(elements, dtype=dtype))
+            if self._ladder and any(plan.info.feedback for plan in plans):
+                shared[name] = State(keeper_of(plans), torch.empty(elements, dtype=dtype))
         every = [rungs for each in cuts.values() for items in each for rungs in items]
-        dense = [rungs for rungs in every if rungs[0].shape is None]
-        if dense and all(sends_all(item.plan) for rungs in every for item in rungs) and not all(rules.sends_all for rules in self._rules):
-            limit = "`bypass`" if self._bypass is None else f"bypass={self._bypass}"
-            words = f"fewer elements than {limit}, or a name that no pattern matches"
-            warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=3)
-        idle = [each for rules in self._rules for each in rules.idle([name for name, _, _ in tensors])]
-        if tensors and idle:
-            warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=3)
+        warn_of_plans(self._rules, [name for name, _, _ in tensors], every, self._bypass)
         engine = Engine(self._group, self._timeout)
         engine.skips = self._arguments["nonfinite"] == "skip"
         beside = f"start={self._start}, seed={self._seed}, skips={engine.skips}, units of {[[len(items) for items in each] for each in cuts.values()]}"
@@ -141,18 +130,18 @@ class Exchange(Saved):
         self._enter()
         self._take_loaded()
 
-    def _enter(self) -> None:
-        """Goes on with the units of the rung that is in use."""
-        assert self._engine is not None
+    def _rung(self, number: int) -> Rung:
+        return Rung.of([self._unit(items[number]) for items in self._tensors])
+
+    def _enter(self, carry: bool = True) -> None:
+        """Goes on with the units of the rung that is in use. carry: and with the residuals of the one before."""
         for part in (part for unit in self._units for part in unit.parts):
             part.release()
         number = self._ladder.control.rung if self._ladder else 0
-        rung = self._ladder.rungs[number] if self._ladder else None
-        if rung is None:
-            units = [self._unit(items[number]) for items in self._tensors]
-            rung = Rung(units, {item.name: (unit, i) for unit in units for i, item in enumerate(unit.items)})
+        rung = (self._ladder.rungs[number] if self._ladder else None) or self._rung(number)
         if self._ladder:
             self._ladder.rungs[number] = rung
+            carry_residuals(self._units if carry else [], rung.units if carry else [], self._states)
         self._units, self._where = rung
         clip = Clip(self._units)
         self._clip = clip if clip.is_needed else None
@@ -308,7 +297,7 @@ class Exchange(Saved):
         if self._ladder:
             self._ladder.restart(clean=True)
             if self._engine is not None:
-                self._enter()
+                self._enter(carry=False)
         self._loaded = None
         self._number, self._ended = 0, 0
         if self._engine is not None:
@@ -353,11 +342,15 @@ class Exchange(Saved):
     def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
         for part in (loaded, *more):
             check_residuals(part["residuals"], self._states, {name: unit.items[i] for name, (unit, i) in self._where.items()})
-        load_states(self._units, loaded, more)
         if self._ladder:
-            trace = loaded.get("control")
-            self._ladder.restart(False, None if trace is None else self._ladder.replayed(trace))
-            self._enter()
+            control = self._ladder.replayed(loaded.get("control"))
+            rung = self._rung(control.rung)
+            load_states(rung.units, loaded, more)
+            self._ladder.restart(False, control)
+            self._ladder.rungs[control.rung] = rung
+            self._enter(carry=False)
+        else:
+            load_states(self._units, loaded, more)
         for name, state in self._states.items():
             saved = loaded["residuals"].get(name)
             state.memory[:] = 0 if saved is None else saved["state"].cpu().numpy()

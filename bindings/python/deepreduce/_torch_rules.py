@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from typing import List, Mapping, Optional, Sequence, Tuple, Union
+import warnings
+from typing import Any, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
 
@@ -114,3 +115,16 @@ def _require_type(name: str, dtype: torch.dtype, plan: Plan, used: Plan) -> None
 def sends_all(plan: Plan) -> bool:
     info = plan.info
     return not (info.sparsifies or info.lossy_values or info.transforms)
+
+
+def warn_of_plans(rules: Sequence[Rules], names: Sequence[str], every: Sequence[Sequence[Any]], bypass: Optional[int]) -> None:
+    """Warnings of the user's line: nothing is compressed, or plans by name that no tensor has. every: of each tensor its items,
+    of each rung."""
+    dense = [rungs for rungs in every if rungs[0].shape is None]
+    if dense and all(sends_all(item.plan) for rungs in every for item in rungs) and not all(each.sends_all for each in rules):
+        limit = "`bypass`" if bypass is None else f"bypass={bypass}"
+        words = f"fewer elements than {limit}, or a name that no pattern matches"
+        warnings.warn(f"nothing is compressed: each of {len(dense)} tensors has {words}", stacklevel=4)
+    idle = [sentence for each in rules for sentence in each.idle(names)]
+    if names and idle:
+        warnings.warn("; ".join(dict.fromkeys(idle)), stacklevel=4)

@@ -9,6 +9,7 @@ from typing import Any, Dict, Mapping, Optional, Sequence
 import torch
 
 from ._torch_call import Engine
+from ._torch_control import keeper_of
 from .errors import ArgumentError
 from .tensor import State
 
@@ -171,6 +172,6 @@ def check_residuals(residuals: Mapping[str, Any], states: Mapping[str, State], i
         if size:
             saved = State.from_bytes(residual["state"].cpu().numpy())
             try:
-                saved.check(items[name].plan, torch.empty(items[name].elements, dtype=items[name].dtype))
+                saved.check(keeper_of([items[name].plan]), torch.empty(items[name].elements, dtype=items[name].dtype))
             except ArgumentError as error:
                 raise ArgumentError(f"{name}: {error}") from None

@@ -12,9 +12,11 @@ import numpy
 import torch
 
 from ._torch_call import HOST, Engine, OutOfStep, Step, all_reduce
+from ._torch_control import keeper_of
 from ._torch_heads import Head, compare
 from ._torch_unit import Item
 from .errors import ArgumentError, Error, PeerError
+from .tensor import State
 from .transform import Transform
 
 _MARKS = 1 << 22  # marks are less: a float32 has them exactly
@@ -201,6 +203,23 @@ class TransformUnit:
     def _with_name(self, match: re.Match[str]) -> str:
         position = int(match[1])
         return f"{match[0]} ({self.items[position].name})" if position < len(self.items) else match[0]
+
+
+def carry_residuals(before: Sequence[Any], after: Sequence[Any], states: Mapping[str, State]) -> None:
+    """From rung to rung of a ladder: what transforms of the one before keep goes to `states`, which frames keep, and from
+    there to transforms of the one after. A residual is in one place."""
+    for unit in before:
+        for i, item in enumerate(unit.items if isinstance(unit, TransformUnit) and unit.transform.keeps else ()):
+            residual = unit.transform.residual(i)
+            like = torch.empty(item.elements, dtype=item.dtype)
+            states[item.name].memory[:] = State.from_residual(keeper_of([item.plan]), like, residual).memory
+            unit.transform.set_residual(numpy.zeros_like(residual), i)
+    for unit in after:
+        for i, item in enumerate(unit.items if isinstance(unit, TransformUnit) and unit.transform.keeps else ()):
+            state = states[item.name]
+            if state.memory.any():  # (a fresh one has no residual)
+                unit.transform.set_residual(state.residual.reshape(item.matrix), i)
+                state.memory[:] = 0
 
 
 def states_of(units: Sequence[Any]) -> Dict[str, Any]:
