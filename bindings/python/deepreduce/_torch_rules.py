@@ -37,6 +37,11 @@ class Rules:
         for pair in pairs:
             if not isinstance(pair, (list, tuple)) or len(pair) != 2 or not isinstance(pair[0], str):
                 raise ArgumentError(f"plans by name are pairs of a pattern and a plan, and {pair!r} is none")
+            if isinstance(pair[1], str) and not pair[1].strip():
+                raise ArgumentError(
+                    "the plan is an empty text: name its stages, or a preset such as 'recommended' (deepreduce.presets());"
+                    " None is dense"
+                )
         self.dense, self._bypass = as_plan(exact_plan), bypass
         self.pairs = [
             (pattern, self.dense if each is None else flat_or_not(as_plan(each), flat)) for pattern, each in pairs
@@ -69,6 +74,11 @@ class Rules:
     @property
     def keep_residuals(self) -> bool:
         return any(plan.info.residual for _, plan in self.pairs)
+
+    @property
+    def loses(self) -> List[Plan]:
+        """Those that drop values for good: they sparsify, and no feedback sends the rest later."""
+        return [plan for _, plan in self.pairs if plan.info.sparsifies and not plan.info.feedback]
 
     @property
     def all_dense(self) -> bool:

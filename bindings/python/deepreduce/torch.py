@@ -20,6 +20,7 @@ where frames are made, and back; over NCCL the frames travel between the devices
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import sys
@@ -43,6 +44,7 @@ from ._torch_state import state_for_new_rank
 from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported
 
+_log = logging.getLogger("deepreduce.torch")
 Tensors = Union[Sequence[torch.Tensor], Mapping[str, torch.Tensor]]
 
 __all__ = [
@@ -163,10 +165,21 @@ class DDPHook(Exchange):
         self._named = [(name, _laid_out(each), each.dtype) for name, each in reversed(parameters)]
         self._unit_bytes = model.bucket_bytes_cap
         self._set_tensors(self._named, self._unit_bytes, self._sparse)
+        self._tell_losses()
         model.register_comm_hook(self, _hook)
         if self._record is not None:
             self._recorder = record(model, self._record)
         return self
+
+    def _tell_losses(self) -> None:
+        """A line of rank 0's log, once, if a plan drops values for good."""
+        lost = [plan for rules in self._rules for plan in rules.loses]
+        if lost and self._engine is not None and self._engine.rank == 0:
+            _log.warning(
+                "`%s` drops what it does not send, for it has no feedback: most trainings want feedback=residual, which sends"
+                " it later",
+                lost[0],
+            )
 
     def _take(self, bucket: Any) -> Any:
         begin, step = time.perf_counter(), self._now
