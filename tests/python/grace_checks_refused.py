@@ -8,6 +8,7 @@ from torch_ranks import check, gradients, raises, same_on_all_ranks
 
 import deepreduce
 from deepreduce import grace
+from deepreduce.grace.rank_wire import Wire
 
 BAD, NAME = 1, "conv.weight"
 SECONDS = 20  # far less than the process group's timeout
@@ -79,6 +80,49 @@ def a_plan_with_feedback_gets_back_what_was_not_received():
     refused(grc, torch.arange(3000).view(-1, 10), "int64")
     expected = before if dist.get_rank() == BAD else before + good(1).view(-1)
     assert torch.allclose(torch.tensor(state.residual).view(-1), expected, atol=1e-5)
+
+
+@check("grace")
+def a_size_that_no_payload_has_is_that_ranks_error_and_nothing_is_lost():
+    """Before anybody makes room for it: 2^45 bytes are of no tensor of 3000 elements, nor are -7."""
+    gather = Wire.gather_numbers
+    for compressor, communicator in (("topk", "allgather"), ("threshold", "broadcast"), ("topk", "alltoall")):
+        for size in (2**45, 2**62, 20000, -7):
+            grc, other = (grace_of(compressor, communicator, "residual") for _ in range(2))
+            grc.step(good(0), NAME)
+            if dist.get_rank() == BAD:
+                Wire.gather_numbers = lambda self, numbers, size=size: gather(self, [size, *list(numbers)[1:]])
+            try:
+                with raises(deepreduce.CorruptFrame, f"rank {BAD}: ", NAME, f"{size} bytes") as caught:
+                    grc.step(good(1), NAME)
+            finally:
+                Wire.gather_numbers = gather
+            assert caught[0].rank == BAD
+            other.step(good(0), NAME)
+            found, expected = grc.step(good(2), NAME), other.step(good(1) + good(2), NAME)
+            assert same_on_all_ranks(found) and torch.allclose(found, expected, atol=1e-5), (compressor, communicator, size)
+
+
+@check("grace")
+def what_a_users_compressor_raises_where_it_decodes_takes_nothing_from_a_memory():
+    class Moody(grace.NoneCompressor):
+        moody = False
+
+        def decompress(self, tensors, ctx):
+            if self.moody:
+                raise RuntimeError("not today")
+            return 0.5 * super().decompress(tensors, ctx)
+
+        def decompress_add(self, tensors, ctx, out, scale=1.0):
+            out.add_(0.5 * tensors[0].view_as(out), alpha=scale)
+
+    grc = grace.Allgather(Moody(), grace.ResidualMemory())
+    grc.step(good(0), NAME)
+    expected = grc.memory.residuals[NAME] + good(1)
+    grc.compressor.moody = True
+    with raises(RuntimeError, "not today"):
+        grc.step(good(1), NAME)
+    assert torch.allclose(grc.memory.residuals[NAME], expected, atol=1e-5)
 
 
 @check("grace")

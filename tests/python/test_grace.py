@@ -22,6 +22,7 @@ import grace_checks_kept  # noqa: E402, F401
 import grace_checks_more  # noqa: E402, F401
 import grace_checks_refused  # noqa: E402, F401
 import torch_ranks  # noqa: E402
+from test_torch import free_port  # noqa: E402
 
 HERE = pathlib.Path(__file__).parent
 PACKAGE = HERE.parents[1] / "bindings" / "python"
@@ -71,6 +72,64 @@ def test_on_every_rank(check, folder):
         assert "failed" not in report[check], f"rank {rank}\n{report[check]['failed']}\n{printed}"
     if reports[0][check]["told"]:
         pytest.skip(reports[0][check]["told"])
+
+
+# Each pair has a group of its own, in which rank 1 is gone from the second step on.
+GONE = '''
+import datetime, json, os, sys, time
+import torch
+import torch.distributed as dist
+import deepreduce
+from deepreduce import grace
+from deepreduce.torch import MissingRank
+
+PLAN = "sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw"
+PAIRS = [("topk", "residual", "allgather"), ("topk", "residual", "broadcast"), ("topk", "residual", "alltoall"),
+         ("randomk", "residual", "allreduce"), ("powersgd", "powersgd", "allreduce"), ("plan", "none", "allgather")]
+rank = int(sys.argv[1])
+dist.init_process_group("gloo", sys.argv[2], rank=rank, world_size=3, timeout=datetime.timedelta(seconds=20))
+groups = [dist.new_group(timeout=datetime.timedelta(seconds=20)) for _ in PAIRS]
+
+
+def kept(grc):
+    """What feedback has of the tensor; it has all of a tensor that nobody received."""
+    state = getattr(grc.compressor, "_states", {}).get("w")
+    return (grc.memory.residuals["w"] if state is None else torch.tensor(state.residual)).clone().view(40, 50)
+
+
+torch.manual_seed(rank)
+first, second = torch.randn(40, 50), torch.randn(40, 50)
+made = []
+for (compressor, memory, communicator), group in zip(PAIRS, groups):
+    params = {"compressor": compressor, "memory": memory, "communicator": communicator, "compress_ratio": 0.1, "plan": PLAN, "group": group}
+    made.append(grace.grace_from_params(params))
+    made[-1].step(first, "w")
+dist.barrier()
+if rank == 1:
+    os._exit(0)
+for pair, grc in zip(PAIRS, made):
+    before, begin = kept(grc), time.monotonic()
+    try:
+        grc.step(second, "w")
+    except MissingRank as error:
+        off = float((kept(grc) - before - second).abs().max())
+        print(json.dumps([pair, list(error.ranks), "w: rank 1 does not answer" in str(error), time.monotonic() - begin < 15, off]), flush=True)
+time.sleep(3 if rank == 0 else 0)  # it serves the store
+os._exit(0)
+'''
+
+
+def test_ranks_that_are_gone_are_named_and_residuals_keep_what_was_not_received(tmp_path):
+    script = tmp_path / "gone.py"
+    script.write_text(GONE)
+    store = f"tcp://127.0.0.1:{free_port()}"
+    told, well = on_ranks([[sys.executable, str(script), str(rank), store] for rank in range(3)])
+    assert well, told
+    for rank in (0, 2):
+        found = [json.loads(line) for line in told[rank].splitlines() if line.startswith("[[")]
+        assert len(found) == 6, told[rank]
+        for pair, ranks, named, soon, off in found:
+            assert ranks == [1] and named and soon and off < 1e-5, (rank, pair, ranks, named, soon, off)
 
 
 # Written from the interfaces that GRACE and DeepReduce document: what a script of theirs imports and calls. It trains once

@@ -161,7 +161,7 @@ class Engine:
         try:
             return collective(self.group, datetime.timedelta(seconds=2 * (self.timeout + self._pace)), *tensors)
         except RuntimeError as error:
-            raise self._explained(what, error) from error
+            raise self.explained(what, error) from error
 
     def wait(self, what: str, work: Any, deadline: float) -> None:
         """Waits until `deadline` of time.monotonic. Raises MissingRank or ExchangeError."""
@@ -169,9 +169,10 @@ class Engine:
         try:
             work.wait(datetime.timedelta(seconds=left))
         except RuntimeError as error:
-            raise self._explained(what, error) from error
+            raise self.explained(what, error) from error
 
-    def _explained(self, what: str, error: RuntimeError) -> ExchangeError:
+    def explained(self, what: str, error: RuntimeError) -> ExchangeError:
+        """An error of a collective, with the ranks that do not answer."""
         # Of gloo's, which begin with a path and end with advice: "Connection closed by peer [127.0.0.1]:39562".
         reason = re.sub(r"^\[.*?\] ", "", (str(error) or type(error).__name__).splitlines()[0]).partition(". ")[0]
         missing, silent = self._roll_call()

@@ -61,12 +61,11 @@ class Arriving(NamedTuple):
     def payloads(self, wire: Wire) -> List[List[Tensor]]:
         """Waits for them. Raises on all ranks if one has refused."""
         begin = time.perf_counter()
-        for work in self.works:
-            work.wait()
+        wire.wait(self.works)
         refused = self.failed or (not self.told and any(int(each[-1]) for each in self.buffers))
         timer["comm"] += time.perf_counter() - begin
         if refused:
-            wire.raise_failure(self.name, self.error)
+            wire.raise_failure(self.error)
         own = [each.numel() for each in self.like]
         return [from_bytes(each, self.like, own) if not self.told else self._told(rank, each) for rank, each in enumerate(self.buffers)]
 
@@ -101,26 +100,29 @@ class Gathering(Communicator):
 
     def _send(self, like: List[Tensor], name: str, error: Optional[Exception]) -> Arriving:
         self.ranks()
-        begin, wire, told = time.perf_counter(), Wire(self.group), not self.compressor.tensors_size_are_same
+        begin, wire, told = time.perf_counter(), Wire(self.group, name), not self.compressor.tensors_size_are_same
         place = like[0].device if like else wire.device
         if told:
             numbers = torch.tensor([each.numel() for each in like], dtype=torch.int64, device=place)
             blob = as_bytes([numbers, *like]).to(wire.device)
-            lengths = wire.gather_sizes(name, len(blob), error, self._form(like))
+            lengths = wire.gather_sizes(len(blob), error, self._form(like))
             if REFUSED in lengths:
                 return Arriving([], [], like, name, error, True, told, None)
+            most = self._most.get(name)
+            wire.require_sizes(lengths, [None if most is None else max(len(blob), _NUMBER * len(like) + most)] * wire.size)
         else:
             blob = as_bytes([*like, torch.zeros(1, dtype=torch.uint8, device=place)]).to(wire.device)
             agreed = self._sizes.get(name)
             if agreed is None:
-                wire.agree_on(name, len(blob) - 1, error, self._form(like))
+                wire.agree_on(len(blob) - 1, error, self._form(like))
                 agreed = self._sizes[name] = len(blob) - 1
             if error is None and len(blob) - 1 != agreed:
                 error = other_size(name, len(blob) - 1, agreed)
             if error is not None:
                 blob = blob.new_ones(agreed + 1)
             lengths = [agreed + 1] * wire.size
-        buffers, works, kept = self._exchange(wire, blob, lengths)
+        with wire.explained():
+            buffers, works, kept = self._exchange(wire, blob, lengths)
         timer["comm"] += time.perf_counter() - begin
         return Arriving(works, buffers, like, name, error, False, told, kept)
 
@@ -134,7 +136,7 @@ class Gathering(Communicator):
         raise NotImplementedError
 
     def wait_receive(self, handles: Arriving, ctx: Any) -> Tensor:
-        payloads = handles.payloads(Wire(self.group))
+        payloads = handles.payloads(Wire(self.group, handles.name))
         begin = time.perf_counter()
         merge: Callable[..., Tensor] = getattr(self.compressor, "merge", None) or self._merge
         total = self.averaged(merge(payloads, ctx), ctx)
@@ -205,13 +207,13 @@ class Allreduce(Communicator):
         return self._send([], name, error)
 
     def _send(self, like: List[Tensor], name: str, error: Optional[Exception]) -> Any:
-        ranks, begin, wire = self.ranks(), time.perf_counter(), Wire(self.group)
+        ranks, begin, wire = self.ranks(), time.perf_counter(), Wire(self.group, name)
         if not like and error is None:  # the compressor has reduced already
             return [], [], [], name, None
         kinds, size = [(each.numel(), each.dtype) for each in like], sum(each.numel() * each.element_size() for each in like)
         agreed = self._sizes.get(name)
         if agreed is None:
-            wire.agree_on(name, size, error, f"payloads of one size, {types_of(like)}, by an all-reduce")
+            wire.agree_on(size, error, f"payloads of one size, {types_of(like)}, by an all-reduce")
             agreed = self._sizes[name] = kinds
         if error is None and kinds != agreed:
             error = other_size(name, size, sum(n * dtype.itemsize for n, dtype in agreed))
@@ -226,20 +228,20 @@ class Allreduce(Communicator):
             summed = [torch.zeros(n, dtype=dtype) for n, dtype in agreed]
         moved = [each.to(wire.device, copy=True) for each in summed[:-1]]
         moved.append(torch.cat([summed[-1].to(wire.device), marks.to(wire.device, summed[-1].dtype)]))
-        works = [dist.all_reduce(each, group=self.group, async_op=True) for each in moved]
+        with wire.explained():
+            works = [dist.all_reduce(each, group=self.group, async_op=True) for each in moved]
         timer["comm"] += time.perf_counter() - begin
         return moved, works, like, name, error
 
     def wait_receive(self, handles: Any, ctx: Any) -> Tensor:
         moved, works, like, name, error = handles
-        begin = time.perf_counter()
-        for work in works:
-            work.wait()
+        begin, wire = time.perf_counter(), Wire(self.group, name)
+        wire.wait(works)
         timer["comm"] += time.perf_counter() - begin
         ranks = self.ranks()
         if moved:
             if bool(moved[-1][-ranks:].any()):
-                Wire(self.group).raise_failure(name, error)
+                wire.raise_failure(error)
             moved[-1] = moved[-1][:-ranks]
         if self.compressor.average:
             moved = [each if each.element_size() < 4 else each.div_(ranks) for each in moved]
@@ -281,6 +283,9 @@ class InParts(Compressor):
     def skip(self, name: str) -> None:
         for i in range(self.ranks):
             self.inner.skip(f"{name}[part {i}]")
+
+    def bound(self, elements: int) -> Optional[int]:
+        return self.inner.bound(elements)
 
     def decompress(self, tensors: Sequence[Tensor], ctx: Parts) -> Tensor:
         return torch.cat([self.inner.decompress([a], b) for a, b in zip(tensors, ctx.parts)]).view(ctx.shape)
@@ -334,26 +339,30 @@ class AllToAll(Communicator):
         return error, name
 
     def send_receive(self, tensors: Any, name: str, ctx: Parts) -> Tensor:
-        begin, wire = time.perf_counter(), Wire(self.group)
+        begin, wire = time.perf_counter(), Wire(self.group, name)
         refused = tensors if isinstance(tensors, Exception) else None
         own = [] if refused else listed(tensors)
         sizes = wire.gather_numbers([REFUSED] * wire.size if refused else [each.numel() for each in own])
         if any(REFUSED in row for row in sizes):
-            wire.raise_failure(name, refused)
+            wire.raise_failure(refused)
         inner, device = self.compressor, own[0].device
         assert isinstance(inner, PlanCompressor)
+        mosts = [inner.bound(each.shape.numel()) for each in ctx.parts]
+        for to, most in enumerate(mosts):
+            wire.require_sizes([row[to] for row in sizes], [most] * wire.size)
         frames = [torch.empty(row[wire.rank], dtype=torch.uint8, device=wire.device) for row in sizes]
         frames[wire.rank] = own[wire.rank].to(wire.device)
         sent = [each.to(wire.device) for each in own]
         works = []
-        for distance in range(1, wire.size):  # each rank begins with another one
-            to, source = (wire.rank + distance) % wire.size, (wire.rank - distance) % wire.size
-            works.append(dist.isend(sent[to], global_rank(self.group, to), group=self.group))
-            works.append(dist.irecv(frames[source], global_rank(self.group, source), group=self.group))
-        for work in works:
-            work.wait()
+        with wire.explained():
+            for distance in range(1, wire.size):  # each rank begins with another one
+                to, source = (wire.rank + distance) % wire.size, (wire.rank - distance) % wire.size
+                works.append(dist.isend(sent[to], global_rank(self.group, to), group=self.group))
+                works.append(dist.irecv(frames[source], global_rank(self.group, source), group=self.group))
+        wire.wait(works)
         timer["comm"] += time.perf_counter() - begin
-        error, part, told = None, torch.empty(0, dtype=torch.uint8), ctx.parts[wire.rank]
+        part, told = torch.empty(0, dtype=torch.uint8), ctx.parts[wire.rank]
+        error: Optional[Exception] = None
         try:
             total, left = self.averaged(inner.merge([[each] for each in frames], told), told), None
             keeps, lr = getattr(self.memory, "keeps_what_was_not_sent", False), getattr(inner, "lr", 1.0)
@@ -363,14 +372,16 @@ class AllToAll(Communicator):
             if keeps:
                 left = total.to("cpu", copy=True)
                 inner.decompress_add([part.to("cpu")], about, left, -1)
-        except Error as caught:
-            error = self._named(caught)  # the others get no bytes, which is no frame
+        except Exception as caught:
+            self._name(caught)
+            error = caught  # the others get no bytes, which is no frame
         begin = time.perf_counter()
         lengths = [row[0] for row in wire.gather_numbers([part.numel()])]
+        wire.require_sizes(lengths, mosts)
         gather = Allgather(inner, self.memory, group=self.group)
-        buffers, works, _kept = gather._exchange(wire, part.to(wire.device), lengths)
-        for work in works:
-            work.wait()
+        with wire.explained():
+            buffers, works, _kept = gather._exchange(wire, part.to(wire.device), lengths)
+        wire.wait(works)
         timer["comm"] += time.perf_counter() - begin
         if error is not None:
             raise error

@@ -20,6 +20,12 @@ from .contracts import Compressor, Memory, rank_of
 from .meters import count
 
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+_HEADER = 4096  # bytes of a frame beside its values, at most; found are up to 300
+
+
+def frame_bound(elements: int) -> int:
+    """Bytes of a frame: whatever the plan, what is larger than the dense tensor is sent dense."""
+    return _HEADER + 4 * elements
 
 
 class Context(NamedTuple):
@@ -130,6 +136,9 @@ class PlanCompressor(Compressor):
             raise
         count(payload, tensor)
         return payload, ctx
+
+    def bound(self, elements: int) -> int:
+        return frame_bound(elements)
 
     def skip(self, name: str) -> None:
         self._steps.next(name)

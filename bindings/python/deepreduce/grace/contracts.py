@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .. import _torch_groups  # noqa: F401
+from .._torch_call import ExchangeError
 from ..errors import ArgumentError, Error, PeerError
 from .meters import timer
 
@@ -81,6 +82,11 @@ class Compressor(Keeper, abc.ABC):
     def decompress_add(self, tensors: Sequence[Tensor], ctx: Any, out: Tensor, scale: float = 1.0) -> None:
         """Adds `scale` times the decompressed tensor to `out`, which is contiguous."""
         out.add_(self.decompress(tensors, ctx), alpha=scale)
+
+    def bound(self, elements: int) -> Optional[int]:
+        """Bytes that the payload of a tensor of so many elements has at most, whatever is in it. None: it is not known, and
+        room is made for what another rank says that it has."""
+        return None
 
     def skip(self, name: str) -> None:  # noqa: B027
         """A step of this name that comes to nothing before `compress`: the other ranks have made one."""
@@ -148,6 +154,7 @@ class Communicator:
             raise TypeError(f"{kind.__name__} has neither send_receive nor async_send and wait_receive")
         self._compressor, self._memory, self.world_size, self.group = compressor, memory, world_size, group
         self._sizes: Dict[str, Any] = {}  # of payloads whose size all ranks know, by name
+        self._most: Dict[str, Optional[int]] = {}  # bytes of a payload, by name
         self._require_fit(compressor, memory)
 
     @property
@@ -189,7 +196,8 @@ class Communicator:
         """What the ranks' tensors of this name come to: their mean, or what the compressor makes of them. A new tensor.
 
         All ranks call it with the same names in the same order. If it fails on a rank, it fails on all: PeerError and
-        CorruptFrame name the rank, and what was sent goes back to the memory. The rank itself raises its own error.
+        CorruptFrame name the rank, and what was sent goes back to the memory. The rank itself raises its own error. Where
+        ranks are gone, that is deepreduce.torch's MissingRank, after which the group is of no use.
         """
         return self.receive_step(*self.send_step(tensor, name))
 
@@ -209,37 +217,37 @@ class Communicator:
             getattr(codec, "skip", lambda _: None)(name)
         try:
             if error is None:
+                self._most[name] = getattr(codec, "bound", lambda _: None)(compensated.numel())
                 payload, ctx = codec.compress(compensated, name)
                 self.memory.update(compensated, name, codec, payload, ctx)
             elif reduces:
                 codec.refuse(name, error)  # type: ignore[attr-defined]
         except Exception as caught:
             if reduces:  # it has told the others
-                if isinstance(caught, PeerError):
+                if error is None and isinstance(caught, (PeerError, ExchangeError)):
                     getattr(self.memory, "keep", lambda *_: None)(compensated, name)
                 raise
             error = caught
         timer["en/decoding"] += time.perf_counter() - begin
         try:
             handles = self.async_send(payload, name) if error is None else self.async_refuse(name, error)
-        except Error:
+        except Exception as caught:
             if error is None:
                 self._take_back(name, payload, ctx)
+            self._name(caught)
             raise
         return Sent(handles, name, payload, error), ctx
 
     def receive_step(self, handles: Any, ctx: Any) -> Tensor:
         """The second half of `step`. Steps are received in the order in which they were sent."""
         try:
-            received = self.wait_receive(handles.handles, ctx)
-        except Exception as error:
+            return self.wait_receive(handles.handles, ctx)
+        except Exception as error:  # ours, torch's, or of a user's compressor: nothing was received
             if handles.error is not None:
                 raise handles.error from None
-            if not isinstance(error, Error):
-                raise
             self._take_back(handles.name, handles.payload, ctx)
-            raise self._named(error) from None
-        return received
+            self._name(error)
+            raise
 
     def _take_back(self, name: str, payload: Sequence[Tensor], ctx: Any) -> None:
         codec = self._codec()
@@ -285,12 +293,11 @@ class Communicator:
             total = total.div_(self.ranks())
         return total.to(getattr(ctx, "dtype", total.dtype))
 
-    def _named(self, error: Error) -> Error:
-        """An error of frames, with the rank in words and as `rank`."""
-        if error.frame is not None and error.rank is None:
+    def _name(self, error: Exception) -> None:
+        """Gives an error of frames the rank, in words and as `rank`."""
+        if isinstance(error, Error) and error.frame is not None and error.rank is None:
             error.rank = global_rank(self.group, error.frame)
             error.args = (f"rank {error.rank}: {str(error).removeprefix(f'frame {error.frame}: ')}",)
-        return error
 
     @property
     def nbytes(self) -> int:
@@ -302,10 +309,11 @@ class Communicator:
         agreed on. Its next tensor may have another shape and type. All ranks call it."""
         for each in (self.memory, self.compressor):
             getattr(each, "reset", lambda _: None)(name)
-        if name is None:
-            self._sizes.clear()
-        else:
-            self._sizes.pop(name, None)
+        for kept in (self._sizes, self._most):
+            if name is None:
+                kept.clear()
+            else:
+                kept.pop(name, None)
 
     def set_lr(self, lr: float) -> None:
         """The learning rate of the next step, for what goes by it: memory and compressor efsignsgd. All ranks call it."""

@@ -6,7 +6,6 @@ import importlib
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from ..errors import ArgumentError, Error, Unsupported
@@ -57,7 +56,7 @@ class PowerSGDCompressor(Compressor):
         self._run(torch.empty(0), name, error)
 
     def _run(self, tensor: Tensor, name: str, error: Optional[Exception]) -> Tuple[List[Tensor], Reduced]:
-        wire, transform, factor = Wire(self._group), None, torch.empty(0)
+        wire, transform, factor = Wire(self._group, name), None, torch.empty(0)
         # An element for each rank is reduced beside the tensor: 1 where the rank cannot begin, so that nobody waits.
         marks, mean = torch.zeros(wire.size), torch.empty(0)
         if error is None:
@@ -70,25 +69,23 @@ class PowerSGDCompressor(Compressor):
                 if isinstance(caught, Error) and not str(caught).startswith(f"{name} "):
                     caught.args = (f"{name}: {caught}",)
                 error = caught
-        if name not in self._sizes:
-            try:
-                wire.agree_on(name, factor.numel(), error, "factors of powersgd, by an all-reduce", "numbers")
-            except Exception:
-                if transform is not None:
-                    transform.cancel()
-                raise
-            self._sizes[name] = factor.numel()
-        if error is not None:
-            factor = torch.zeros(self._sizes[name])
-            factor[wire.rank - wire.size] = 1
-        sent = [self._reduce(factor, wire)]
-        if factor[-wire.size :].any():
+        try:
+            if name not in self._sizes:
+                wire.agree_on(factor.numel(), error, "factors of powersgd, by an all-reduce", "numbers")
+                self._sizes[name] = factor.numel()
+            if error is not None:
+                factor = torch.zeros(self._sizes[name])
+                factor[wire.rank - wire.size] = 1
+            sent = [self._reduce(factor, wire)]
+            if factor[-wire.size :].any():
+                wire.raise_failure(error)
+            assert transform is not None
+            while not transform.next(1 / wire.size):
+                sent.append(self._reduce(torch.from_numpy(transform.factor()), wire))
+        except BaseException:
             if transform is not None:
                 transform.cancel()
-            wire.raise_failure(name, error)
-        assert transform is not None
-        while not transform.next(1 / wire.size):
-            sent.append(self._reduce(torch.from_numpy(transform.factor()), wire))
+            raise
         count(sent, tensor)
         exact = transform.info().matrices == 0
         return [], Reduced(tensor.shape, tensor.dtype, mean.to(tensor.device), exact)
@@ -96,7 +93,7 @@ class PowerSGDCompressor(Compressor):
     def _reduce(self, factor: Tensor, wire: Wire) -> Tensor:
         """The sum over ranks, in place."""
         there = factor.to(wire.device)
-        dist.all_reduce(there, group=wire.group)
+        wire.all_reduce(there)
         if there is not factor:
             factor.copy_(there)
         return factor

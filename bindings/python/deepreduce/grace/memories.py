@@ -206,7 +206,7 @@ class DgcMemory(KeptMemory):
         self._next: Dict[str, Tuple[Tensor, Tensor]] = {}  # u and v of a step that is not sent yet
 
     def compensate(self, tensor: Tensor, name: str) -> Tensor:
-        clipped = self._clipped(tensor.detach())  # first: the other ranks reduce a norm, whatever this one refuses
+        clipped = self._clipped(tensor.detach(), name)  # first: the other ranks reduce a norm, whatever this one refuses
         before = self._kept(self.residuals, tensor, name)
         tensor = clipped
         momentum = tensor.clone() if before is None else self.momentum * before + tensor
@@ -218,7 +218,7 @@ class DgcMemory(KeptMemory):
     def skip(self, name: str) -> None:
         """Takes part in the other ranks' norm."""
         if self.gradient_clipping is True:
-            self._clipped(torch.zeros(1, device=Wire(self.group).device if self._grouped else None))
+            self._clipped(torch.zeros(1, device=Wire(self.group, name).device if self._grouped else None), name)
 
     def update(self, tensor: Tensor, name: str, compressor: Compressor, tensor_compressed: Any, ctx: Any) -> None:
         decoded = compressor.decompress(tensor_compressed, ctx)
@@ -246,7 +246,7 @@ class DgcMemory(KeptMemory):
     def _grouped(self) -> bool:
         return bool(dist.is_available() and dist.is_initialized())
 
-    def _clipped(self, tensor: Tensor) -> Tensor:
+    def _clipped(self, tensor: Tensor, name: str) -> Tensor:
         clip = self.gradient_clipping
         if clip is False or clip == 0:
             return tensor
@@ -256,6 +256,6 @@ class DgcMemory(KeptMemory):
             return tensor * torch.clamp(clip / (ranks**0.5 * norm), max=1).to(tensor.dtype)
         squares = tensor.float().square().sum()
         if self._grouped:
-            dist.all_reduce(squares, group=self.group)
+            Wire(self.group, name).all_reduce(squares)
         bound = (squares / ranks).sqrt().to(tensor.dtype)
         return torch.minimum(torch.maximum(tensor, -bound), bound)

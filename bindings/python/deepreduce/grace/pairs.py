@@ -16,6 +16,9 @@ from .method_table import TOP_K_KERNELS, Threshold, dgc, top_k
 from .meters import count
 
 
+_VALUE, _INDEX = 4, 4  # bytes, at most
+
+
 class PairCompressor(Compressor):
     """compress gives ((values [k] of the tensor's type, indices [k] int32), the tensor's size); it selects by the library.
 
@@ -39,6 +42,9 @@ class PairCompressor(Compressor):
         plan = f"sparsify={self.sparsify(flat.numel())} index=raw value=raw"
         found = sparse_of(encode(flat, plan, step=step, key=key), flat)
         return found.values.to(tensor.device), found.indices.to(tensor.device, torch.int32)
+
+    def bound(self, elements: int) -> int:
+        return (_VALUE + _INDEX) * elements
 
     def skip(self, name: str) -> None:
         self._steps.next(name)

@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..header import inspect
 from ..plan import Plan, as_plan
 from ..tensor import Sparse
-from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, require_keys, sparse_of
+from .compressors import Context, PlanCompressor, Steps, bytes_of, flat_on_host, frame_bound, require_keys, sparse_of
 from .contracts import Communicator, Compressor, rank_of
 from .factory import UnknownName, grace_from_params
 from .meters import count
@@ -124,6 +124,9 @@ class SparseWrapper(Compressor):
         if self._told:
             self._print(tensor, payload, begin)
         return payload, ctx
+
+    def bound(self, elements: int) -> int:
+        return frame_bound(elements)
 
     def skip(self, name: str) -> None:
         if hasattr(self, "sparsify"):
