@@ -265,3 +265,38 @@ def states_of_version_1_are_loaded():
             reduce.load_state_dict(each["state"])
             reduce(tensors)
             assert all(map(same, tensors, each["then"])), each["plan"]
+
+
+@check("two")
+def a_state_that_no_state_dict_gave_is_an_argument_error_and_changes_nothing():
+    """Numbers beyond sense would be waited for, or scale residuals to something else; wrong types are no KeyError."""
+    rank = dist.get_rank()
+    reduce = AllReduce(EXACT_TOP, bypass=0)
+    reduce(matrices(0, rank))
+    good, own = reduce.state_dict(), f"rank{rank}"
+    part = good[own]
+    name, saved = next(iter(part["residuals"].items()))
+
+    def residual(**changed):
+        return {own: {**part, "residuals": {**part["residuals"], name: {**saved, **changed}}}}
+
+    for said, changed in [
+        *[(f"{key} of the state is", {key: value}) for key in ("step", "ranks") for value in (-1, "1", None, 0.5, 10**30, 10**5000)],
+        ("ranks of the state is 10000000, no number from 0 to 65536", {"ranks": 10**7}),
+        *[("scale of the state is", {"scale": value}) for value in (float("nan"), "x", 10**5000)],
+        (f"scale of {own} is inf", {own: {**part, "scale": float("inf")}}),
+        ("scale of the state is inf", {"scale": 1e200, own: {**part, "scale": 1e200}}),
+        (f"failures of {own} is", {own: {**part, "failures": float("nan")}}),
+        (f"{own} of the state is of type", {own: None}),
+        (f"{own} of the state is of type", {own: [1]}),
+        *[(f"the state of {name} is no tensor of bytes", residual(state=value)) for value in (None, "x", saved["state"].float())],
+        (f"the state of {name} is no tensor of bytes", residual(state=saved["state"].reshape(2, -1))),
+        (f"the residual of {name} is of None elements", residual(elements=None)),
+    ]:
+        with raises(deepreduce.ArgumentError, said):
+            reduce.load_state_dict({**good, **changed})
+        now = reduce.state_dict()
+        assert now["step"] == good["step"] and same(now[own]["residuals"][name]["state"], saved["state"]), said
+    with logged() as lines:
+        reduce.load_state_dict({**good, "ranks": 65536})
+    assert len(lines) == 1 and len(lines[0]) < 300 and "and 32751 more of 65536" in lines[0], lines

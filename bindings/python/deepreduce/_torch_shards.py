@@ -17,7 +17,7 @@ from ._torch_call import Engine, OutOfStep, Stats, Step, all_to_all
 from ._torch_clip import clip_of
 from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_rules import OnePlan, exact_plan
-from ._torch_state import Saved
+from ._torch_state import Saved, require_bytes
 from ._torch_slots import ALIGNMENT, rounded
 from ._torch_unit import decay_of
 from .batch import Batch
@@ -237,6 +237,9 @@ class ReduceScatter(Saved):
     def _set_residuals(self, loaded: Mapping[str, Any], more: Sequence[Mapping[str, Any]], scale: float) -> None:
         # (Of another number of ranks the shards have other sizes: they are refused.)
         states = loaded["states"] or [None] * len(self._states)
+        for i, each in enumerate(states):
+            if each is not None:
+                require_bytes(f"shard {i}", each)
         sizes = [None if each is None else each.numel() for each in states]
         wanted = [None if each is None else each.size for each in self._states]
         if loaded["states"] and sizes != wanted:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 from typing import Any, Dict, Mapping, Optional, Sequence
 
 import torch
@@ -17,7 +18,9 @@ from .tensor import State
 # together into one checkpoint of torch.distributed.checkpoint. A part for "any" rank has no residuals. Version 1 was of
 # one rank, its part beside the other keys.
 _VERSION = 2
-_PART = re.compile(r"rank(\d+)|any")
+_PART = re.compile(r"rank(0|[1-9]\d{0,5})|any")
+_RANKS_MOST = 65536  # of an exchange
+_NUMBERS = {"step": 2**63 - 1, "ranks": _RANKS_MOST, "failures": 2**63 - 1, "failed": 2**63 - 1}  # the most of each
 _log = logging.getLogger("deepreduce.torch")
 
 
@@ -56,6 +59,27 @@ def _as_now(state: Mapping[str, Any]) -> Dict[str, Any]:
 def _holds(part: Mapping[str, Any]) -> str:
     """What a part has, in words: a checkpoint may give less than was saved."""
     return ", ".join(f"{key} {len(part[key])}" for key in sorted(part) if hasattr(part[key], "__len__") and key != "holds")
+
+
+def require_numbers(where: str, given: Mapping[str, Any]) -> None:
+    """ArgumentError for numbers in a state that no state_dict gives: files come from other people."""
+    for key, most in _NUMBERS.items():
+        number = given.get(key, 0)
+        if not isinstance(number, int) or not 0 <= number <= most:
+            raise ArgumentError(f"{key} of {where} is {_short(number)}, no number from 0 to {most}")
+    scale = given.get("scale", 1.0)
+    if not isinstance(scale, (int, float)) or not abs(scale) <= sys.float_info.max:
+        raise ArgumentError(f"scale of {where} is {_short(scale)}, no finite number")
+
+
+def _short(value: Any) -> str:
+    return "beyond 128 bits" if isinstance(value, int) and value.bit_length() > 128 else str(value)[:40]
+
+
+def require_bytes(name: str, saved: Any) -> None:
+    """ArgumentError for what is no state of a tensor, as `state_dict` gives it."""
+    if not isinstance(saved, torch.Tensor) or saved.dtype != torch.uint8 or saved.dim() != 1:
+        raise ArgumentError(f"the state of {name} is no tensor of bytes")
 
 
 class Saved:
@@ -107,6 +131,9 @@ class Saved:
         given, kind = state, type(self).__name__
         state = _as_now(state)
         parts = {key: part for key, part in state.items() if _PART.fullmatch(key)}
+        wrong = next((key for key, part in parts.items() if not isinstance(part, Mapping)), None)
+        if wrong is not None:
+            raise ArgumentError(f"{wrong} of the state is of type {type(parts[wrong]).__name__}: it is no state of {kind}")
         if "step" not in state or "ranks" not in state or any(self._kept_as not in part for part in parts.values()):
             names = ", ".join([*given, *(f"{key}.{name}" for key, part in parts.items() if key in given for name in part)])
             raise ArgumentError(f"the state has no step, ranks or {self._kept_as}, but {names}: it is no state of {kind}")
@@ -115,7 +142,9 @@ class Saved:
                 f"the state of {state['ranks']} ranks has no rank's part: torch.distributed.checkpoint fills only what is"
                 f" known here, and this {kind} does not know its tensors yet; deepreduce.torch.load_checkpoint loads all"
             )
+        require_numbers("the state", state)
         for key, part in parts.items():
+            require_numbers(key, part)
             if "holds" in part and part["holds"] != _holds({**part}):
                 raise ArgumentError(
                     f"{key} of the state holds `{_holds(part)}`, and `{part['holds']}` was saved: other tensors or another"
@@ -139,18 +168,20 @@ class Saved:
     def _accept(self, loaded: Mapping[str, Any], engine: Engine) -> None:
         """A residual e of n ranks adds e / n to a later mean; so that it adds as much to one of m, it becomes m / n e."""
         rank, size, ranks = engine.rank, engine.size, int(loaded["ranks"]) or engine.size
-        there = sorted(int(key[4:]) for key in loaded if _PART.fullmatch(key) and key != "any")
+        there = {int(key[4:]) for key in loaded if _PART.fullmatch(key) and key != "any"}
         own: Any = loaded.get(f"rank{rank}", loaded.get("any"))
         if own is None and there:
-            raise ArgumentError(f"the state is of rank {there[0]}, this is rank {rank}: each has its own")
+            raise ArgumentError(f"the state is of rank {min(there)}, this is rank {rank}: each has its own")
         gone = range(rank + size, ranks, size)
         lost = [each for each in gone if each not in there]
         if lost and own is not None:
-            _log.warning("residuals of rank %s of %d are lost: the state has none", ", ".join(map(str, lost)), ranks)
+            named = ", ".join(map(str, lost[:16])) + (f" and {len(lost) - 16} more" if len(lost) > 16 else "")
+            _log.warning("residuals of rank %s of %d are lost: the state has none", named, ranks)
         if own is None:  # saved before the first step
             own = {self._kept_as: {}}
         scale = loaded.get("scale", 1.0) * own.get("scale", 1.0) * size / ranks
-        self._set_residuals(own, [loaded[f"rank{each}"] for each in gone if each not in lost], scale)
+        require_numbers("the state", {"scale": scale})
+        self._set_residuals(own, [loaded[f"rank{each}"] for each in gone if each in there], scale)
         engine.failures, engine.failed = int(own.get("failures", 0)), int(own.get("failed", 0))
         self._loaded, self._number = None, int(loaded["step"])
 
@@ -162,7 +193,8 @@ def check_residuals(residuals: Mapping[str, Any], states: Mapping[str, State], i
     items      {name: the tensor that is here}
     """
     for name, residual in residuals.items():
-        elements, here = residual["elements"], items[name].elements if name in items else None
+        require_bytes(name, residual.get("state") if isinstance(residual, Mapping) else None)
+        elements, here = residual.get("elements"), items[name].elements if name in items else None
         if here != elements:
             told = "no such tensor is here" if here is None else f"it has {here} elements here"
             raise ArgumentError(f"the residual of {name} is of {elements} elements, but {told}")
