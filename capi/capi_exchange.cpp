@@ -4,7 +4,7 @@
 
 #include "capi/handles.hpp"
 #include "deepreduce/exchange.h"
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 #include "exchange/loopback.hpp"
 #include "exchange/trace_json.hpp"
 

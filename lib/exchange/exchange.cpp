@@ -1,4 +1,4 @@
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 
 #include <algorithm>
 #include <chrono>

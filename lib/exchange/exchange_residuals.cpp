@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "api/state.hpp"
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 
 namespace dr {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstring>
 
 #include "api/frame_checks.hpp"
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr {

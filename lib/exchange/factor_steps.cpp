@@ -1,5 +1,5 @@
 // The steps of an exchange of factors: those that compute. An error becomes this rank's verdict.
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 
 namespace dr {
 

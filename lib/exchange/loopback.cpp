@@ -5,7 +5,7 @@
 #include <functional>
 #include <utility>
 
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 #include "primitive/rng.hpp"
 
 namespace dr {

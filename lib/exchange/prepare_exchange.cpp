@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string_view>
 
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 #include "pipeline/tensor_check.hpp"
 #include "primitive/rng.hpp"
 

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 
 namespace dr {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "exchange/exchange.hpp"
+#include "exchange/rank_exchange.hpp"
 #include "exchange/loopback.hpp"
 
 namespace world {

@@ -351,7 +351,7 @@ PLANTS = [
     ("lib/pipeline/encode.cpp", '#include "capi/guard.hpp"', "pipeline does not see capi"),
     ("lib/pipeline/encode.cpp", '#include "api/context.hpp"', "pipeline does not see api"),
     ("lib/api/context.cpp", '#include "capi/handles.hpp"', "api does not see capi"),
-    ("lib/api/context.cpp", '#include "exchange/exchange.hpp"', "api does not see exchange"),
+    ("lib/api/context.cpp", '#include "exchange/rank_exchange.hpp"', "api does not see exchange"),
     ("lib/exchange/exchange.cpp", '#include "container/frame.hpp"', "exchange does not see container"),
     ("lib/exchange/exchange.cpp", '#include "capi/handles.hpp"', "exchange does not see capi"),
     ("lib/pipeline/bind.cpp", '#include "exchange/program.hpp"', "pipeline does not see exchange"),
