@@ -265,7 +265,7 @@ void merging(report& r) {
 
   std::vector<frame_view> views(k);
   std::vector<decoded_row> rows(k);
-  std::vector<deliver_room> rooms(1);
+  std::span<const decoded_frame> decoded;
   std::vector<std::byte> block;
   pool serial(1);
   const auto decode = [&] {
@@ -275,7 +275,7 @@ void merging(report& r) {
     ok(decode_workspace(views, {&o, 1}, {}, 1, room, error));
     if (block.size() < room + 64) block.resize(room + 64);
     arena a(block.data() + (64 - reinterpret_cast<uintptr_t>(block.data()) % 64) % 64, room);
-    ok(decode_rows(views, {&o, 1}, false, serial, a, rows.data(), rooms.data(), error));
+    ok(decode_rows(views, {&o, 1}, false, serial, a, rows.data(), decoded, error));
   };
   decode();
   const auto t = r.compare(

@@ -24,11 +24,12 @@
  *
  * Rules beside those of deepreduce.h:
  * - Every rank ends with the same bits: all apply the same frames in the same order.
- * - Before it writes an output, each rank sends all others its verdict: that it has all frames, or which rank is at
- *   fault. An output is untouched unless every rank has all frames. With feedback the gradient of a failed step is then
- *   in the residual: it is not lost, and must not be passed again. (Exceptions: the residual of a range that this rank
- *   could not encode is unchanged; feedback=momentum keeps a momentum, not a residual; with `ring` and `hierarchy` the
- *   residual is found as a difference, to the precision of f32 beside the sum of other ranks, 0 where that is infinite.)
+ * - Before it writes an output, each rank sends all others its verdict: that it has decoded all frames, or which rank is
+ *   at fault. An output is untouched unless every rank has decoded all frames. With feedback the gradient of a failed step
+ *   is then in the residual: it is not lost, and must not be passed again. (Exceptions: the residual of a range that this
+ *   rank could not encode is unchanged; feedback=momentum keeps a momentum, not a residual; with `ring` and `hierarchy`
+ *   the residual is found as a difference, to the precision of f32 beside the sum of other ranks, 0 where that is
+ *   infinite.)
  * - Sums of f16 and bf16 tensors are rounded to that type before they are encoded again, to infinity beyond its range;
  *   no residual keeps the rounding.
  * - If a verdict is lost on its way to one rank, that rank fails alone: its outputs differ from those of the others,
@@ -54,8 +55,13 @@ typedef struct dr_exchange dr_exchange;
 /* ---- Transport: carries bytes --------------------------------------------------------------------------- */
 
 /* Functions that never block. Messages from a rank to another with equal tags arrive in the order in which they were
- * sent. A request is a number that the transport chooses; it ends when `test` returns other than DR_PENDING, or
- * `cancel` DR_OK. */
+ * sent. A request is a number that the transport chooses, and may use again when it has ended; it ends when `test` returns
+ * other than DR_PENDING, or `cancel` DR_OK.
+ *
+ * A message may come before its receive is posted, by whole steps: a transport keeps it until then, or leaves it with its
+ * sender. One buffer may be sent to several ranks at once. At most info.steps + 2 * ranks requests (dr_exchange_describe)
+ * are open at a time. Between two calls nothing runs: progress is made in these functions, or by the transport's own
+ * threads. examples/unix_transport.h has one over sockets, in C. */
 typedef struct dr_transport {
   size_t struct_size;
   void *user;
@@ -65,9 +71,9 @@ typedef struct dr_transport {
   dr_status (*send)(void *user, uint32_t peer, uint32_t tag, const void *bytes, size_t size, uint64_t *request);
   /* Starts to receive at most `capacity` bytes from another rank. */
   dr_status (*recv)(void *user, uint32_t peer, uint32_t tag, void *bytes, size_t capacity, uint64_t *request);
-  /* DR_OK: done; after a receive `size` is the size of the message (larger than the capacity: CAPACITY). DR_PENDING:
-   * not yet. Any other, as from `send` and `recv`: it will never be done. The exchange then fails at once: TIMEOUT
-   * becomes TIMEOUT, MEMORY this rank's error, and the rest PEER: the connection to that rank is lost. */
+  /* DR_OK: done; after a receive `size` is the size of the message (larger than the capacity: CAPACITY), of a send nobody
+   * reads it. DR_PENDING: not yet. Any other, as from `send` and `recv`: it will never be done. The exchange then fails
+   * at once: TIMEOUT becomes TIMEOUT, MEMORY this rank's error, and the rest PEER: the connection to that rank is lost. */
   dr_status (*test)(void *user, uint64_t request, size_t *size);
   /* Ends a request. DR_OK: its memory is free. DR_PENDING: the transport still uses its memory. */
   dr_status (*cancel)(void *user, uint64_t request);
@@ -178,9 +184,10 @@ enum {
   DR_STEP_SUM = 5,  /* merges frames of a range, in rank order, beside the outputs */
   DR_STEP_ADD = 6,  /* adds the gradient to that sum */
   DR_STEP_ENCODE_SUM = 7,
-  DR_STEP_AGREE = 8, /* all ranks exchange verdicts */
-  DR_STEP_MERGE = 9, /* merges frames of a range, in rank order, into the outputs */
-  DR_STEP_DRAIN = 10 /* until everything is sent */
+  DR_STEP_AGREE = 8,  /* all ranks exchange verdicts */
+  DR_STEP_MERGE = 9,  /* adds up the frames of a range, in rank order, into the outputs */
+  DR_STEP_DRAIN = 10, /* until everything is sent */
+  DR_STEP_DECODE = 11 /* decodes the frames of a range before the ranks agree; MERGE spends for both */
 };
 DR_API const char *dr_step_name(uint32_t step); /* "encode"; "?" for an unknown one */
 

@@ -79,4 +79,21 @@ dr_status bound_batch::decode(const decode_request& request, const dr_decode_opt
   return decode_placed(context, batch, where, request, options, outs, memory, result);
 }
 
+dr_status bound_batch::measure_ahead(decode_memory& most) const {
+  if (const dr_status s = decode_workspace(batch, frames, most, context.error)) return s;
+  most.kept += rows_ahead(batch.rows.size() * frames);
+  return DR_OK;
+}
+
+dr_status bound_batch::decode_ahead(std::span<const dr_bytes> of, arena& memory,
+                                    std::span<const decoded_frame>& decoded) {
+  decode_request request{of};
+  request.verified = true;
+  return dr::decode_ahead(context, request, on_host(), outs, memory, decoded);
+}
+
+dr_status bound_batch::merge_decoded(std::span<const decoded_frame> decoded, const float* weights, arena& memory) {
+  return dr::merge_decoded(context, {{}, weights}, on_host(), outs, memory, decoded);
+}
+
 }  // namespace dr

@@ -35,9 +35,19 @@ struct bound_batch {
   dr_status encode(encode_request& request, encode_result& made);
   dr_status decode(const decode_request& request, const dr_decode_options& options, dr_result* result);
 
+  // A merge on the CPU, of frames whose checks were verified, in two calls: run_decode.hpp. `most`: of memory, for any
+  // `frames` frames.
+  dr_status measure_ahead(decode_memory& most) const;
+  dr_status decode_ahead(std::span<const dr_bytes> of, arena& memory, std::span<const decoded_frame>& decoded);
+  dr_status merge_decoded(std::span<const decoded_frame> decoded, const float* weights, arena& memory);
+
  private:
   dr_status check(std::span<const tensor_view> in);
   dr_status check(std::span<const tensor_out> out, std::vector<out_range>& ranges);
+  host_decode on_host() const {
+    static constexpr dr_decode_options defaults{};
+    return {defaults, &batch, {nullptr, 0, dense_, &ranges_}};
+  }
 
   std::vector<out_range> ranges_;    // of outs
   std::vector<out_range> spare_;     // room for others'

@@ -50,7 +50,7 @@ dr_status too_small(dr_error& error, size_t size, uint64_t needed) {
   return DR_E_CAPACITY;
 }
 
-// The stages of a call. The frames, as they were read, are the context's, and so are the decoded rows.
+// The stages of a call. The frames, as they were read, are the context's.
 struct host_call {
   context& c;
   const decode_request& request;
@@ -69,16 +69,23 @@ struct host_call {
     return how.memory.checked ? DR_OK : check_outputs(f, outs, sparse(), c.error);
   }
 
-  dr_status read_headers(std::span<frame_view> frames) const {
+  // Into c.frames.
+  dr_status read_headers(std::span<const frame_view>& read) const {
     trace_span header = span("header");
+    c.frames.resize(std::max(request.frames.size(), c.frames.size()));
+    const std::span<frame_view> frames(c.frames.data(), request.frames.size());
     uint64_t room = header_room(how.options);
     for (size_t i = 0; i < frames.size(); ++i) {
-      dr_status s = read_sound_frame(request.frames[i], frames[i], c.error, room);
+      const auto* const bytes = static_cast<const uint8_t*>(request.frames[i].data);
+      const size_t size = request.frames[i].size;
+      dr_status s = request.verified ? read_header(bytes, size, size, frames[i], c.error, room)
+                                     : read_sound_frame(request.frames[i], frames[i], c.error, room);
       room -= std::min(room, frames[i].memory());
       if (!s) s = check_frame(frames[i]);
       if (s) return request.copies ? s : blame_frame(c.error, i);
       header.bytes += frames[i].frame_size;
     }
+    read = frames;
     return DR_OK;
   }
 
@@ -94,45 +101,59 @@ struct host_call {
     return s;
   }
 
-  // Into c.rows, and c.rooms to deliver them from.
-  dr_status decode_frames(std::span<const frame_view> frames) const {
-    trace_span decode = span("decode");
-    uint64_t bytes = 0;
+  // Within the limits, and apart from the outputs; the workspace that it takes.
+  dr_status measure(std::span<const frame_view> frames, uint64_t& bytes) const {
     if (const dr_status s = decode_workspace(frames, outs, how.options, workers.workers(), bytes, c.error)) return s;
     const auto frame_at = [&](size_t i) { return dr_bytes{frames[i].data, frames[i].frame_size}; };
-    if (const dr_status s = check_apart(c, frames.size(), frame_at, outs, how.memory.ranges, frames.size() != 1))
-      return s;
-    void* workspace = nullptr;
-    if (const dr_status s = find_workspace(bytes, workspace)) return s;
-    arena memory(workspace, bytes);
-    size_t rows = 0;
-    for (const frame_view& f : frames) rows += f.rows.size();
-    c.rows.resize(rows);
-    c.rooms.resize(workers.workers());
-    if (const dr_status s =
-            decode_rows(frames, outs, request.copies, workers, memory, c.rows.data(), c.rooms.data(), c.error))
+    return check_apart(c, frames.size(), frame_at, outs, how.memory.ranges, frames.size() != 1);
+  }
+
+  // `memory` has then taken what `decoded` refers to, but for rows [rows_of(frames)].
+  dr_status decode_frames(std::span<const frame_view> frames, arena& memory, decoded_row* rows,
+                          std::span<const decoded_frame>& decoded) const {
+    trace_span decode = span("decode");
+    if (const dr_status s = decode_rows(frames, outs, request.copies, workers, memory, rows, decoded, c.error))
       return s;
     if (decode.listened()) decode.bytes = bytes_of(frames);
     return DR_OK;
   }
 
-  void deliver_frame(const frame_view& frame) const {
-    trace_span deliver = span("deliver");
-    dr::deliver(frame, c.rows.data(), c.rooms.data(), workers, outs);
-    deliver.bytes = bytes_of(outs);
+  // Into c.rooms.
+  const deliver_room* take_rooms(arena& memory, size_t frames) const {
+    c.rooms.resize(workers.workers());
+    dr::take_rooms(memory, frames, outs.size(), workers.workers(), c.rooms.data());
+    return memory.fits() ? c.rooms.data() : nullptr;
   }
-  dr_status merge_frames(std::span<const frame_view> frames) const {
+  dr_status fail_room() const { return fail(c.error, DR_E_INTERNAL, "decode: the workspace is too small"); }
+
+  dr_status deliver_frame(const frame_view& frame, decoded_frame decoded, arena& memory) const {
+    trace_span deliver = span("deliver");
+    const deliver_room* const rooms = take_rooms(memory, 1);
+    if (!rooms) return fail_room();
+    dr::deliver(frame, decoded, rooms, workers, outs);
+    deliver.bytes = bytes_of(outs);
+    return DR_OK;
+  }
+  dr_status merge_frames(std::span<const decoded_frame> frames, arena& memory) const {
     trace_span merge = span("merge");
+    const deliver_room* const rooms = take_rooms(memory, frames.size());
+    if (!rooms) return fail_room();
     const bool by_plan = how.batch && !how.batch->votes.empty() && !request.adds;
     const voters votes{request.votes, by_plan ? how.batch->votes.data() : nullptr};
     if (const dr_status s = check_votes(votes, frames.size(), outs, c.error)) return s;
-    if (const dr_status s = count_unions(frames, c.rows.data(), c.rooms.data(), workers, outs, c.error)) return s;
+    if (const dr_status s = count_unions(frames, rooms, workers, outs, c.error)) return s;
     // Every frame is sound, and there is room: from here on nothing fails.
-    dr::merge(frames, c.rows.data(), request.weights, request.adds, votes, c.rooms.data(), workers, outs);
+    dr::merge(frames, request.weights, request.adds, votes, rooms, workers, outs);
     merge.bytes = bytes_of(outs);
     return DR_OK;
   }
 };
+
+size_t rows_of(std::span<const frame_view> frames) {
+  size_t rows = 0;
+  for (const frame_view& f : frames) rows += f.rows.size();
+  return rows;
+}
 
 // ARGUMENT: a sparse output, to which nothing can be added.
 dr_status check_all_dense(std::span<const tensor_out> outs, dr_error& error) {
@@ -150,19 +171,44 @@ dr_status check_all_dense(std::span<const tensor_out> outs, dr_error& error) {
 dr_status decode_on_host(context& c, const decode_request& request, const host_decode& how,
                          std::span<tensor_out> outs) {
   const host_call call{c, request, how, outs};
-  const size_t k = request.frames.size();
-  c.frames.resize(std::max(k, c.frames.size()));
-  const std::span<frame_view> frames(c.frames.data(), k);
+  std::span<const frame_view> frames;
   if (request.adds)
     if (const dr_status s = check_all_dense(outs, c.error)) return s;
   if (const dr_status s = call.read_headers(frames)) return s;
-  uint64_t rows = 0;
+  uint64_t rows = 0, bytes = 0;
   if (frames.empty())
     if (const dr_status s = check_outputs(outs, sparse_outputs::unions, rows, c.error)) return s;
-  if (const dr_status s = call.decode_frames(frames)) return s;
-  if (!request.copies) return call.merge_frames(frames);
-  call.deliver_frame(frames[0]);
-  return DR_OK;
+  if (const dr_status s = call.measure(frames, bytes)) return s;
+  void* workspace = nullptr;
+  if (const dr_status s = call.find_workspace(bytes, workspace)) return s;
+  arena memory(workspace, bytes);
+  c.rows.resize(rows_of(frames));
+  std::span<const decoded_frame> decoded;
+  if (const dr_status s = call.decode_frames(frames, memory, c.rows.data(), decoded)) return s;
+  return request.copies ? call.deliver_frame(frames[0], decoded[0], memory) : call.merge_frames(decoded, memory);
+}
+
+dr_status decode_ahead(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs,
+                       arena& memory, std::span<const decoded_frame>& decoded) {
+  const host_call call{c, request, how, outs};
+  std::span<const frame_view> frames;
+  if (const dr_status s = call.read_headers(frames)) return s;
+  uint64_t bytes = 0;  // (fits if the frames are the batch's)
+  if (const dr_status s = call.measure(frames, bytes)) return s;
+  auto* const rows = memory.take<decoded_row>(rows_of(frames));
+  if (!memory.fits()) return call.fail_room();
+  return call.decode_frames(frames, memory, rows, decoded);
+}
+
+uint64_t rows_ahead(size_t rows) {
+  arena memory;
+  memory.take<decoded_row>(rows);
+  return memory.used();
+}
+
+dr_status merge_decoded(context& c, const decode_request& request, const host_decode& how, std::span<tensor_out> outs,
+                        arena& memory, std::span<const decoded_frame> decoded) {
+  return host_call{c, request, how, outs}.merge_frames(decoded, memory);
 }
 
 }  // namespace dr

@@ -13,12 +13,12 @@ dr_status placed_batch::decode_room(size_t k, size_t& bytes, dr_error& error) co
   if (by_host)
     return fail(error, DR_E_UNSUPPORTED,
                 "batch: its plan runs on the CPU (DR_PLACE_ALLOW_HOST); use dr_decode or dr_merge");
-  uint64_t size = 0;
+  decode_memory room;
   if (where)
-    size = device_decode_workspace(frames, k);
-  else if (const dr_status s = decode_workspace(*this, k, size, error))
+    room.passing = device_decode_workspace(frames, k);
+  else if (const dr_status s = decode_workspace(*this, k, room, error))
     return s;
-  bytes = static_cast<size_t>(size);
+  bytes = static_cast<size_t>(room.kept + room.passing);
   return DR_OK;
 }
 

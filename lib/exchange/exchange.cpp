@@ -90,7 +90,7 @@ void exchange::blame_own(dr_status status) {
   if (!told_ && own().code == DR_OK) own_status_ = status;
 }
 
-// After the ranks have agreed. All see the same of frames that do not decode; else this rank is behind from now on.
+// After the ranks have agreed: of factors that do not fit, which all see; else this rank is behind from now on.
 void exchange::fail_alone(const verdict& why) {
   failed_ = true;
   outcome_ = why;
@@ -228,30 +228,6 @@ bool exchange::stands_for_all() const {
 
 // ---- Calls ------------------------------------------------------------------------------------------------
 
-// What decoding and merging keep in the context grows here, so that no rank runs out of memory once all have agreed.
-void exchange::make_room() {
-  const size_t k = std::max<size_t>(1, merged_.size());
-  if (c_.frames.size() < k) c_.frames.resize(k);
-  size_t rows = 0, plans = 0, table = 0;
-  for (const range_work& r : ranges_)
-    for (const frame_kind kind : {frame_kind::part, frame_kind::exact, frame_kind::sum})
-      if (const placed_batch* const b = r.empty() ? nullptr : r.batch_if(kind)) {
-        rows = std::max(rows, b->rows.size());
-        plans = std::max(plans, b->wire.size());
-        table = std::max(table, b->layout[1].table.size());
-      }
-  const auto prepare = [&](frame_view& f) {
-    f.plans.reserve(plans);
-    f.rows.reserve(rows);
-    f.checks.reserve(rows);
-    f.layout.table.reserve(table);
-  };
-  for (size_t i = 0; i < k; ++i) prepare(c_.frames[i]);
-  prepare(view_);
-  c_.rows.reserve(k * rows);
-  c_.rooms.reserve(c_.workers->workers());
-}
-
 dr_status exchange::start(const dr_call& call) {
   if (busy()) return fail(c_.error, DR_E_ARGUMENT, "exchange: already under way");
   if (broken_)
@@ -284,7 +260,7 @@ dr_status exchange::start(const dr_call& call) {
       lose(s, peer, 0, "cannot receive from it");
     }
   }
-  pc_ = cursor_ = 0;
+  pc_ = cursor_ = decoded_size_ = 0;
   busy_ = true;
   if (!times_.empty()) times_[0].begin_ns = last_ns_;
   return DR_OK;
@@ -304,6 +280,7 @@ dr_status exchange::run(const step& s) {
       spend(s, 0);
       break;
     case DR_STEP_AGREE: return agree();
+    case DR_STEP_DECODE: decode(s); break;
     case DR_STEP_MERGE: merge(s); break;
     default: return drain();
   }
@@ -353,6 +330,7 @@ dr_status exchange::run_steps() {
       case DR_STEP_ENCODE_SUM: info_.encode_ns += took; break;
       case DR_STEP_SUM:
       case DR_STEP_ADD:
+      case DR_STEP_DECODE:
       case DR_STEP_MERGE: info_.merge_ns += took; break;
       default: info_.wait_ns += took; break;
     }

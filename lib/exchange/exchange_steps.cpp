@@ -194,6 +194,17 @@ const float* exchange::weights(const step& s, float factor) {
   return weights_.data();
 }
 
+// A frame of a sum or merge does not decode, which is the fault of the rank that made it.
+void exchange::blame_maker(const step& s, dr_status status) {
+  const uint64_t which = s.count == 1 ? 0 : c_.error.frame;  // (of one frame an error does not say which)
+  if (which >= s.count) {
+    blame_own(status);
+    return poison(DR_E_PEER, program_.rank, 0, "range %u: %s", s.range, c_.error.message);
+  }
+  const frame_slot& slot = program_.slots[program_.inputs[s.first + which]];
+  poison(status, slot.maker, slot.depth, "range %u: %s", s.range, c_.error.message);
+}
+
 void exchange::sum(const step& s) {
   if (factors_) return sum_factor(s);
   range_work& r = ranges_[s.range];
@@ -206,14 +217,22 @@ void exchange::sum(const step& s) {
   if (!failed()) {
     const frame_kind kind = program_.slots[program_.inputs[s.first]].kind;
     if (const dr_status e = r.sum(kind, frames, weights(s, 1))) {
-      const uint64_t which = c_.error.frame < s.count ? c_.error.frame : 0;
-      poison(e, program_.slots[program_.inputs[s.first + which]].maker, 0, "range %u: %s", s.range, c_.error.message);
+      blame_maker(s, e);
     } else {
       summed_[s.range] = 1;
       return spend(s, bytes);
     }
   }
   r.clear_sum();
+}
+
+// What can fail of a merge, before the ranks agree.
+void exchange::decode(const step& s) {
+  range_work& r = ranges_[s.range];
+  if (r.empty() || failed() || dry()) return;
+  arena memory = spare_workspace();
+  if (const dr_status e = r.decode(gather_frames(s), memory)) return blame_maker(s, e);
+  decoded_size_ += memory.used();
 }
 
 void exchange::merge(const step& s) {
@@ -223,13 +242,11 @@ void exchange::merge(const step& s) {
   const std::span<const dr_bytes> frames = gather_frames(s);
   uint64_t bytes = 0;
   for (const dr_bytes& f : frames) bytes += f.size;
-  if (!dry())
-    if (const dr_status e = r.merge(frames, weights(s, 1))) {
-      // (Of one frame an error does not say which.)
-      const uint64_t which = s.count == 1 ? 0 : c_.error.frame;
-      const uint32_t culprit = which < s.count ? program_.slots[program_.inputs[s.first + which]].maker : program_.rank;
-      return fail_alone(blame(culprit, e, "range %u: %.160s", s.range, c_.error.message));
-    }
+  if (!dry()) {
+    arena memory = spare_workspace();
+    if (const dr_status e = r.merge(frames, weights(s, 1), memory))
+      return fail_alone(blame(program_.rank, e, "range %u: %.160s", s.range, c_.error.message));
+  }
   spend(s, bytes);
 }
 

@@ -126,7 +126,7 @@ dr_status exchange::prepare_ranges() {
     key += lists[j].size();
     ranges_.emplace_back(c_, std::move(lists[j]), uses[j]);
     if (!dry() && !ranges_[j].empty())
-      if (const dr_status s = ranges_[j].prepare(plans_, memory(), first_key)) return s;
+      if (const dr_status s = ranges_[j].prepare(plans_, memory(), first_key, lists.size() == 1)) return s;
     if (dry()) ranges_[j].count_elements(tensors_);
   }
   return DR_OK;
@@ -163,12 +163,18 @@ dr_status exchange::take_memory() {
   verdicts_ = {reinterpret_cast<verdict*>(block_), program_.ranks};
   info_.memory = block_size_ + (factors_ ? factors_->memory_size() : 0);
   if (dry()) return DR_OK;
+  decode_memory decoded;  // of all ranges
   for (size_t j = 0; j < ranges_.size(); ++j) {
     if (ranges_[j].empty()) continue;
     ranges_[j].place(block_ + range_at[j]);
     if (const dr_status s = ranges_[j].bind(memory())) return s;
     workspace = std::max(workspace, ranges_[j].workspace());
+    decode_memory most;
+    if (const dr_status s = ranges_[j].decode_room(most)) return s;
+    decoded.kept += most.kept;
+    decoded.passing = std::max(decoded.passing, most.passing);
   }
+  workspace = std::max(workspace, decoded.kept + decoded.passing);
   workspace_size_ = workspace;
   if (workspace && !(workspace_ = c_.allocate(workspace_size_)))
     return fail(c_.error, DR_E_MEMORY, "exchange: cannot allocate %zu bytes of workspace", workspace_size_);
@@ -306,6 +312,30 @@ dr_status exchange::rebind(std::vector<tensor_view> tensors, std::vector<tensor_
     if (!r.empty()) r.bind_again(memory());
   c_.error = error;
   return status;
+}
+
+// What decoding and merging keep in the context grows here, so that no rank runs out of memory once all have agreed.
+void exchange::make_room() {
+  const size_t k = std::max<size_t>(1, merged_.size());
+  if (c_.frames.size() < k) c_.frames.resize(k);
+  size_t rows = 0, plans = 0, table = 0;
+  for (const range_work& r : ranges_)
+    for (const frame_kind kind : {frame_kind::part, frame_kind::exact, frame_kind::sum})
+      if (const placed_batch* const b = r.empty() ? nullptr : r.batch_if(kind)) {
+        rows = std::max(rows, b->rows.size());
+        plans = std::max(plans, b->wire.size());
+        table = std::max(table, b->layout[1].table.size());
+      }
+  const auto prepare = [&](frame_view& f) {
+    f.plans.reserve(plans);
+    f.rows.reserve(rows);
+    f.checks.reserve(rows);
+    f.layout.table.reserve(table);
+  };
+  for (size_t i = 0; i < k; ++i) prepare(c_.frames[i]);
+  prepare(view_);
+  c_.rows.reserve(k * rows);
+  c_.rooms.reserve(c_.workers->workers());
 }
 
 std::span<const uint64_t> exchange::count_rows() {

@@ -82,7 +82,21 @@ class builder {
     merge(DR_STEP_SUM, p_.slots[slot].range, slots, weighting::one);
     p_.steps.back().slot = slot;
   }
+  // The frames of a range that go to the outputs. Every encode and sum comes before.
+  void decode(uint32_t range, const std::vector<uint32_t>& slots, weighting weight) {
+    merge(DR_STEP_DECODE, range, slots, weight);
+  }
   void agree() { add(DR_STEP_AGREE, 0, no_slot); }
+  // Once all are decoded, the ranks agree, and then each is merged.
+  void agree_and_merge() {
+    agree();
+    for (size_t i = 0, n = p_.steps.size(); i < n; ++i)
+      if (p_.steps[i].what == DR_STEP_DECODE) {
+        step s = p_.steps[i];
+        s.what = DR_STEP_MERGE;
+        p_.steps.push_back(s);
+      }
+  }
   program finish() {
     add(DR_STEP_DRAIN, 0, no_slot);
     return std::move(p_);
@@ -107,10 +121,11 @@ program compile_gather(uint32_t n, uint32_t me, uint32_t parts) {
     b.encode(from[k][me]);
     for (uint32_t i = 1; i < n; ++i) b.send(from[k][me], b.behind(i));
   }
-  for (uint32_t k = 0; k < parts; ++k)
+  for (uint32_t k = 0; k < parts; ++k) {
     for (uint32_t i = 1; i < n; ++i) b.wait(from[k][b.before(i)]);
-  b.agree();
-  for (uint32_t k = 0; k < parts; ++k) b.merge(DR_STEP_MERGE, k, from[k], weighting::mean);
+    b.decode(k, from[k], weighting::mean);
+  }
+  b.agree_and_merge();
   return b.finish();
 }
 
@@ -148,9 +163,12 @@ program compile_owner(uint32_t n, uint32_t me, uint32_t parts) {
   }
   sum_up(parts - 1);
   for (uint32_t k = 0; k < parts; ++k)
-    for (uint32_t i = 1; i < n; ++i) b.wait(sums[k * n + b.before(i)]);
-  b.agree();
-  for (uint32_t j = 0; j < ranges; ++j) b.merge(DR_STEP_MERGE, j, {sums[j]}, weighting::one);
+    for (uint32_t i = 1; i <= n; ++i) {
+      const uint32_t j = k * n + b.before(i);
+      if (i < n) b.wait(sums[j]);
+      b.decode(j, {sums[j]}, weighting::one);
+    }
+  b.agree_and_merge();
   return b.finish();
 }
 
@@ -191,8 +209,8 @@ program compile_ring(uint32_t n, uint32_t me, uint32_t parts) {
       b.wait(whole[j]);
       if (far + 1 < n) b.send(whole[j], next);
     }
-  b.agree();
-  for (uint32_t j = 0; j < ranges; ++j) b.merge(DR_STEP_MERGE, j, {whole[j]}, weighting::mean);
+  for (uint32_t j = 0; j < ranges; ++j) b.decode(j, {whole[j]}, weighting::mean);
+  b.agree_and_merge();
   return b.finish();
 }
 
@@ -238,14 +256,15 @@ program compile_hierarchy(uint32_t n, uint32_t me, uint32_t inner, uint32_t part
     for (uint32_t i = 1; i < heads; ++i) b.send(own, (head / inner + i) % heads * inner);
     to_members(own);
   }
-  for (uint32_t k = 0; k < parts; ++k)
+  for (uint32_t k = 0; k < parts; ++k) {
     for (uint32_t i = me == head; i < heads; ++i) {
       const uint32_t slot = from[k][(head / inner + heads - i) % heads];
       b.wait(slot);
       if (me == head) to_members(slot);
     }
-  b.agree();
-  for (uint32_t k = 0; k < parts; ++k) b.merge(DR_STEP_MERGE, k, from[k], weighting::mean);
+    b.decode(k, from[k], weighting::mean);
+  }
+  b.agree_and_merge();
   return b.finish();
 }
 

@@ -69,7 +69,8 @@ std::vector<range_uses> uses_of(const program& p) {
   return out;
 }
 
-dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory& at_memory, uint64_t first_key) {
+dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory& at_memory, uint64_t first_key,
+                              bool alone) {
   tensor_list list;
   bool sparse = false;
   for (const piece& p : pieces_) {
@@ -100,9 +101,27 @@ dr_status range_work::prepare(const exchange_plans& plans, const exchange_memory
     list.plans = sum_plans_;
     if (const dr_status s = place(frame_kind::sum)) return s;
   }
-  if (!uses_.encodes[at(frame_kind::exact)] && !uses_.sums[at(frame_kind::exact)]) return DR_OK;
-  std::fill(list.plans.begin(), list.plans.end(), plans.exact);
-  return place(frame_kind::exact);
+  if (uses_.encodes[at(frame_kind::exact)] || uses_.sums[at(frame_kind::exact)]) {
+    std::fill(list.plans.begin(), list.plans.end(), plans.exact);
+    if (const dr_status s = place(frame_kind::exact)) return s;
+  }
+  return choose_twice(at_memory, alone);
+}
+
+// Decoded frames that wait take memory, and the time to write and read it. Of sparse ones that is little. Where it is as
+// much as the outputs, it is faster to decode them twice, range by range, in the caches (unless there is one range only).
+dr_status range_work::choose_twice(const exchange_memory& at_memory, bool alone) {
+  uint64_t bytes = 0, kept = 0;
+  for (size_t i = 0; i < pieces_.size(); ++i)
+    bytes += elements_of(views_[i]) * value_size(at_memory.outs[pieces_[i].tensor].dtype);
+  for (const frame_kind kind : {frame_kind::part, frame_kind::sum}) {
+    decode_memory most;
+    if (!uses_.merges[at(kind)]) continue;
+    if (const dr_status s = decode_workspace(batch_of(kind), std::max(1u, uses_.merged), most, c_.error)) return s;
+    kept = std::max(kept, most.kept);
+  }
+  twice_ = !alone && kept >= bytes;
+  return DR_OK;
 }
 
 dr_status range_work::check_frame(frame_kind kind, const frame_view& frame, dr_error& error) const {
@@ -262,6 +281,7 @@ namespace {
 dr_status merge_into(bound_batch& b, std::span<const dr_bytes> frames, const float* weights, bool adds) {
   decode_request request{frames, weights};
   request.adds = adds;
+  request.verified = true;  // when they came, or they are this rank's own
   return b.decode(request, dr_decode_options{}, nullptr);
 }
 
@@ -314,8 +334,23 @@ void range_work::round_sum() {
   }
 }
 
-dr_status range_work::merge(std::span<const dr_bytes> frames, const float* weights) {
-  return merge_into(*merge_, frames, weights, false);
+dr_status range_work::decode_room(decode_memory& most) const {
+  if (const dr_status s = merge_->measure_ahead(most)) return s;
+  if (twice_) most = {0, most.kept + most.passing};
+  return DR_OK;
+}
+
+dr_status range_work::decode(std::span<const dr_bytes> frames, arena& memory) {
+  arena taken = memory;
+  if (const dr_status s = merge_->decode_ahead(frames, taken, decoded_)) return s;
+  if (!twice_) memory = taken;
+  return DR_OK;
+}
+
+dr_status range_work::merge(std::span<const dr_bytes> frames, const float* weights, arena& memory) {
+  if (twice_)
+    if (const dr_status s = merge_->decode_ahead(frames, memory, decoded_)) return s;
+  return merge_->merge_decoded(decoded_, weights, memory);
 }
 
 dr_status range_work::give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames,

@@ -54,8 +54,8 @@ class range_work {
  public:
   range_work(context& c, piece_list pieces, const range_uses& uses) : c_(c), pieces_(std::move(pieces)), uses_(uses) {}
 
-  // Prepares the batches. first_key: of the draws of its first piece.
-  dr_status prepare(const exchange_plans& plans, const exchange_memory& at, uint64_t first_key);
+  // Prepares the batches. first_key: of the draws of its first piece. alone: the exchange has no other range.
+  dr_status prepare(const exchange_plans& plans, const exchange_memory& at, uint64_t first_key, bool alone);
   // Instead, for a model: nothing will be computed.
   void count_elements(std::span<const tensor_view> tensors);
   bool empty() const { return pieces_.empty(); }
@@ -86,7 +86,11 @@ class range_work {
   dr_status sum(frame_kind kind, std::span<const dr_bytes> frames, const float* weights);
   void clear_sum();
   void add_gradient();
-  dr_status merge(std::span<const dr_bytes> frames, const float* weights);
+  // Decodes the frames that go to the outputs, so that the merge does not fail, and keeps in `memory` what that needs.
+  // decode_room: what they take of memory, at most.
+  dr_status decode_room(decode_memory& most) const;
+  dr_status decode(std::span<const dr_bytes> frames, arena& memory);
+  dr_status merge(std::span<const dr_bytes> frames, const float* weights, arena& memory);
   // residual += Σ weights[i] · frame i; frames of one kind.
   dr_status give_back(residual_kind which, frame_kind kind, std::span<const dr_bytes> frames, const float* weights);
 
@@ -104,6 +108,7 @@ class range_work {
  private:
   template <class F>
   void each_bound(F&& f) const;
+  dr_status choose_twice(const exchange_memory& at_memory, bool alone);
   template <class Encodes, class Decodes>
   dr_status set_memory(const exchange_memory& at_memory, Encodes&& bind_encode, Decodes&& bind_decode);
   // Whether frames can be given back to a residual. (All tensors' plans have the same feedback.)
@@ -123,6 +128,8 @@ class range_work {
   frame_limits limits_[frame_kinds];
   std::vector<std::byte*> states_[residual_kinds], sums_;  // of the pieces; a sum is f32 until it is encoded
   // Tensors or the sum to frames; frames to the sum, to the outputs, to residuals.
+  std::span<const decoded_frame> decoded_;  // by the last decode
+  bool twice_ = false;                      // and again by the merge
   binding encode_[frame_kinds], sum_[frame_kinds], merge_, back_[residual_kinds][frame_kinds];
 };
 

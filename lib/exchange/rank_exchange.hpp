@@ -96,8 +96,10 @@ class exchange {
   void recv(const step& s);
   dr_status wait(const step& s);
   void judge(const step& s, size_t size);
+  void blame_maker(const step& s, dr_status status);
   void sum(const step& s);
   dr_status agree();
+  void decode(const step& s);
   void merge(const step& s);
   dr_status drain();
 
@@ -133,6 +135,10 @@ class exchange {
   uint32_t verdict_message(uint32_t rank, bool receives) const { return program_.messages + 2 * rank + receives; }
   std::byte* frame_of(uint32_t slot) const { return frames_ + slot_at_[slot]; }
   std::span<const dr_bytes> gather_frames(const step& s);
+  // Of the workspace, what decoded frames do not lie in.
+  arena spare_workspace() const {
+    return {static_cast<std::byte*>(workspace_) + decoded_size_, workspace_size_ - decoded_size_};
+  }
   const float* weights(const step& s, float factor);
   encode_request request_for(const step& s);
   void finish_encode(const step& s, dr_status status, const encode_result& made);
@@ -149,6 +155,8 @@ class exchange {
   std::byte *block_ = nullptr, *frames_ = nullptr;
   void* workspace_ = nullptr;
   size_t block_size_ = 0, workspace_size_ = 0;
+  size_t decoded_size_ =
+      0;  // of the workspace: frames that wait until the ranks agree. No encode or sum comes after them
   std::vector<uint64_t> counts_;  // of sparse tensors, as prepared for
   std::vector<uint64_t> rows_;    // of the result
   uint64_t fingerprint_ = 0;

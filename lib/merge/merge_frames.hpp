@@ -52,18 +52,13 @@ struct deliver_room {
 
   cursor* cursors = nullptr;  // [frames]
   std::byte* tile = nullptr;
-  waiting* heap = nullptr;          // [frames]: of a sparse output
-  size_t* busy = nullptr;           // [frames]: of a tile
-  uint64_t* counts = nullptr;       // [outputs · parts]: rows of unions
-  decoded_frame* frames = nullptr;  // [frames]
+  waiting* heap = nullptr;     // [frames]: of a sparse output
+  size_t* busy = nullptr;      // [frames]: of a tile
+  uint64_t* counts = nullptr;  // [outputs · parts]: rows of unions
 
   static deliver_room take(arena& memory, size_t frames, size_t outs) {
-    return {memory.take<cursor>(frames),
-            memory.take<std::byte>(tile_bytes),
-            memory.take<waiting>(frames),
-            memory.take<size_t>(frames),
-            memory.take<uint64_t>(parts * uint64_t{outs}),
-            memory.take<decoded_frame>(frames)};
+    return {memory.take<cursor>(frames), memory.take<std::byte>(tile_bytes), memory.take<waiting>(frames),
+            memory.take<size_t>(frames), memory.take<uint64_t>(parts * uint64_t{outs})};
   }
 };
 

@@ -152,13 +152,6 @@ bool each_place(const frame_view& frame, std::span<const tensor_out> outs, F&& f
   return goes_on;
 }
 
-// The rows of frames, as merging takes them.
-std::span<const decoded_frame> decoded(std::span<const frame_view> frames, const decoded_row* rows,
-                                       const deliver_room& room) {
-  for (size_t k = 0; k < frames.size(); rows += frames[k++].rows.size()) room.frames[k] = {rows, frames[k].rows.size()};
-  return {room.frames, frames.size()};
-}
-
 }  // namespace
 
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs) {
@@ -171,9 +164,9 @@ bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs)
 }
 
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
-                      arena& memory, decoded_row* rows, deliver_room* rooms, dr_error& error) {
-  const decode_work w = decode_work::take(memory, frames, workers.workers());
-  for (uint32_t k = 0; k < workers.workers(); ++k) rooms[k] = deliver_room::take(memory, frames.size(), outs.size());
+                      arena& memory, decoded_row* rows, std::span<const decoded_frame>& decoded, dr_error& error) {
+  arena kept;
+  const decode_work w = decode_work::take(memory, frames, workers.workers(), kept);
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
   if (copies && decodes_in_place(frames[0], outs))
     each_place(frames[0], outs, [&](size_t i, const tensor_out&, std::byte* to) {
@@ -190,25 +183,28 @@ dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor
       }
       return s;
     }
+    w.frames[k] = {rows + first, frames[k].rows.size()};
     first += frames[k].rows.size();
   }
+  decoded = {w.frames, frames.size()};
+  memory = kept;
   return DR_OK;
 }
 
-void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
+void deliver(const frame_view& frame, decoded_frame decoded, const deliver_room* rooms, pool& workers,
              std::span<tensor_out> outs) {
   if (decodes_in_place(frame, outs)) {
     for (tensor_out& o : outs) o.count = o.universe;
     return;
   }
   for (tensor_out& o : outs) o.count = 0;
-  merge_dense(decoded({&frame, 1}, rows, *rooms), nullptr, merge_mode::copy, {}, rooms, workers, outs);
-  if (!is_cut(frame, outs.size())) write_sparse({rows, frame.rows.size()}, outs);
+  merge_dense({&decoded, 1}, nullptr, merge_mode::copy, {}, rooms, workers, outs);
+  if (!is_cut(frame, outs.size())) write_sparse(decoded, outs);
 }
 
-dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
-                       pool& workers, std::span<const tensor_out> outs, dr_error& error) {
-  count_union_rows(decoded(frames, rows, *rooms), rooms, workers, outs);
+dr_status count_unions(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
+                       std::span<const tensor_out> outs, dr_error& error) {
+  count_union_rows(frames, rooms, workers, outs);
   for (size_t i = 0; i < outs.size(); ++i) {
     if (!outs[i].index_dtype) continue;
     const uint64_t n = union_rows(rooms, workers, i);
@@ -222,12 +218,11 @@ dr_status count_unions(std::span<const frame_view> frames, const decoded_row* ro
   return DR_OK;
 }
 
-void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
-           const voters& votes, const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
+void merge(std::span<const decoded_frame> frames, const float* weights, bool adds, const voters& votes,
+           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs) {
   for (tensor_out& o : outs) o.count = 0;
-  const auto all = decoded(frames, rows, *rooms);
-  merge_dense(all, weights, adds ? merge_mode::add : merge_mode::sum, votes, rooms, workers, outs);
-  merge_unions(all, weights, rooms, workers, outs);
+  merge_dense(frames, weights, adds ? merge_mode::add : merge_mode::sum, votes, rooms, workers, outs);
+  merge_unions(frames, weights, rooms, workers, outs);
   for (size_t i = 0; i < outs.size(); ++i)
     if (outs[i].index_dtype && votes(i)) take_signs(outs[i].dtype, outs[i].values, outs[i].count * width_of(outs[i]));
 }

@@ -24,7 +24,11 @@ enum class sparse_outputs {
 dr_status decode_workspace(std::span<const frame_view> frames, std::span<const tensor_out> outs,
                            const dr_decode_options& limits, uint32_t workers, uint64_t& bytes, dr_error& error);
 // Workspace that suffices for any `frames` frames of a batch. MEMORY: it exceeds the address space.
-dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error);
+struct decode_memory {
+  uint64_t kept = 0;     // by decoded rows, until they are merged
+  uint64_t passing = 0;  // beside them, of one call
+};
+dr_status decode_workspace(const batch& b, size_t frames, decode_memory& room, dr_error& error);
 
 // Whether a frame has the tensors of a batch. ARGUMENT.
 dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error);
@@ -68,21 +72,23 @@ inline constexpr size_t merged_max = size_t{1} << 20;
 // output's type, and its place is aligned as codecs take it.
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs);
 
-// Decodes every row of every frame; rows [Σ rows of the frames], rooms [workers]. copies: the one frame is to be
-// delivered, so that its outputs may be written before it is known to be sound.
+// Decodes every row of every frame; rows [Σ rows of the frames]. copies: the one frame is to be delivered, so that its
+// outputs may be written before it is known to be sound. `memory` has then taken all that `decoded` refers to.
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
-                      arena& memory, decoded_row* rows, deliver_room* rooms, dr_error& error);
+                      arena& memory, decoded_row* rows, std::span<const decoded_frame>& decoded, dr_error& error);
+// The memory of workers that deliver or merge frames; rooms [workers], or nullptr to measure.
+void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers, deliver_room* rooms);
 
 // Hands a frame's rows over, as far as they are not there.
-void deliver(const frame_view& frame, const decoded_row* rows, const deliver_room* rooms, pool& workers,
+void deliver(const frame_view& frame, decoded_frame decoded, const deliver_room* rooms, pool& workers,
              std::span<tensor_out> outs);
 // How many rows sparse outputs of a merge get, which stays in rooms. CAPACITY: there is too little room.
-dr_status count_unions(std::span<const frame_view> frames, const decoded_row* rows, const deliver_room* rooms,
-                       pool& workers, std::span<const tensor_out> outs, dr_error& error);
+dr_status count_unions(std::span<const decoded_frame> frames, const deliver_room* rooms, pool& workers,
+                       std::span<const tensor_out> outs, dr_error& error);
 // Σ weight · frame: into dense outputs, from zero or added to their contents; frame after frame for every element. Into
 // sparse ones, whose unions were counted, from zero.
 // Of those of the outputs that vote, the signs.
-void merge(std::span<const frame_view> frames, const decoded_row* rows, const float* weights, bool adds,
-           const voters& votes, const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
+void merge(std::span<const decoded_frame> frames, const float* weights, bool adds, const voters& votes,
+           const deliver_room* rooms, pool& workers, std::span<tensor_out> outs);
 
 }  // namespace dr

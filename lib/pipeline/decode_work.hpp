@@ -5,6 +5,7 @@
 
 #include "container/frame.hpp"
 #include "core/arena.hpp"
+#include "merge/merge_frames.hpp"
 #include "primitive/value_type.hpp"
 #include "stage/chain.hpp"
 
@@ -24,14 +25,15 @@ struct decode_row {
 };
 
 struct decode_work {
-  decode_row* rows;  // of all frames
+  decode_row* rows;       // of all frames
+  decoded_frame* frames;  // once they are decoded
   job_list jobs;
   uint32_t *selected, *by_plan;
   std::byte* scratch;
   uint64_t scratch_stride;  // a worker's
 
-  // With a measuring arena, nothing but its size.
-  static decode_work take(arena& memory, std::span<const frame_view> frames, uint32_t workers);
+  // With a measuring arena, nothing but its size. `kept`: the arena without the scratch, which nothing decoded lies in.
+  static decode_work take(arena& memory, std::span<const frame_view> frames, uint32_t workers, arena& kept);
 };
 
 inline uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }

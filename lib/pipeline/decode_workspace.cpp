@@ -39,10 +39,11 @@ decode_row take_row(arena& memory, const wire_plan& plan, const wire_row& row, c
   return o;
 }
 
-// Of n rows, at most `most` of them in one frame.
-decode_work take_lists(arena& memory, size_t n, size_t most) {
+// Of n rows of some frames, at most `most` of them in one.
+decode_work take_lists(arena& memory, size_t n, size_t frames, size_t most) {
   decode_work w{};
   w.rows = memory.take<decode_row>(n);
+  w.frames = memory.take<decoded_frame>(frames);
   w.jobs = job_list::take(memory, most);
   w.selected = memory.take<uint32_t>(most);
   w.by_plan = memory.take<uint32_t>(most);
@@ -51,10 +52,6 @@ decode_work take_lists(arena& memory, size_t n, size_t most) {
 void take_scratch(arena& memory, uint64_t scratch, uint32_t workers, decode_work& w) {
   w.scratch_stride = round_up(scratch, arena::alignment);
   w.scratch = memory.take<std::byte>(w.scratch_stride * workers);
-}
-
-void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers) {
-  for (uint32_t k = 0; k < workers; ++k) deliver_room::take(memory, frames, outs);
 }
 
 // A plan as a reader knows it, without the stages of the encoder.
@@ -179,13 +176,20 @@ dr_status check_elements(const frame_view& frame, const dr_decode_options& limit
 
 }  // namespace
 
-decode_work decode_work::take(arena& memory, std::span<const frame_view> frames, uint32_t workers) {
+void take_rooms(arena& memory, size_t frames, size_t outs, uint32_t workers, deliver_room* rooms) {
+  for (uint32_t k = 0; k < workers; ++k) {
+    const deliver_room room = deliver_room::take(memory, frames, outs);
+    if (rooms) rooms[k] = room;
+  }
+}
+
+decode_work decode_work::take(arena& memory, std::span<const frame_view> frames, uint32_t workers, arena& kept) {
   size_t n = 0, most = 0;
   for (const frame_view& f : frames) {
     n += f.rows.size();
     most = std::max(most, f.rows.size());
   }
-  decode_work w = take_lists(memory, n, most);
+  decode_work w = take_lists(memory, n, frames.size(), most);
   uint64_t scratch = 0;
   size_t i = 0;
   for (const frame_view& f : frames)
@@ -194,6 +198,7 @@ decode_work decode_work::take(arena& memory, std::span<const frame_view> frames,
       if (!memory.measures() && memory.fits()) w.rows[i] = o;
       ++i;
     }
+  kept = memory;
   take_scratch(memory, scratch, workers, w);
   return w;
 }
@@ -213,9 +218,9 @@ dr_status decode_workspace(std::span<const frame_view> frames, std::span<const t
                 "frame: its index codec scans %" PRIu64
                 " elements for a sparse output; without max_elements at most %" PRIu64 " are allowed",
                 all.asked, most);
-  arena memory;
-  decode_work::take(memory, frames, workers);
-  take_rooms(memory, frames.size(), outs.size(), workers);
+  arena memory, kept;
+  decode_work::take(memory, frames, workers, kept);
+  take_rooms(memory, frames.size(), outs.size(), workers, nullptr);
   bytes = memory.used();
   if (bytes > SIZE_MAX / 4) return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space");
   const uint64_t most =
@@ -266,17 +271,18 @@ dr_status check_limits(const batch& b, const frame_limits& most, const frame_vie
   return DR_OK;
 }
 
-dr_status decode_workspace(const batch& b, size_t frames, uint64_t& bytes, dr_error& error) {
+dr_status decode_workspace(const batch& b, size_t frames, decode_memory& room, dr_error& error) {
   const auto too_large = [&] { return fail(error, DR_E_MEMORY, "decode: the workspace exceeds the address space"); };
   const frame_limits most = limits_of(b);
   if (frames && most.rows > SIZE_MAX / frames) return too_large();
   arena memory;
-  decode_work w = take_lists(memory, b.rows.size() * frames, b.rows.size());
+  decode_work w = take_lists(memory, b.rows.size() * frames, frames, b.rows.size());
   memory.take<std::byte>(most.rows * frames);
+  room.kept = memory.used();
   take_scratch(memory, most.scratch, b.workers, w);
-  take_rooms(memory, frames, b.shapes.size(), b.workers);
-  bytes = memory.used();
-  return bytes > SIZE_MAX / 4 ? too_large() : DR_OK;
+  take_rooms(memory, frames, b.shapes.size(), b.workers, nullptr);
+  room.passing = memory.used() - room.kept;
+  return memory.used() > SIZE_MAX / 4 ? too_large() : DR_OK;
 }
 
 }  // namespace dr

@@ -72,6 +72,7 @@ struct decode_request {
   bool copies = false;               // one frame, bit for bit
   bool votes = false;                // the signs of the sums (on the CPU)
   bool delivers = true;              // otherwise they are validated only
+  bool verified = false;             // the checks of the frames were, since they came; in host memory
 };
 
 // Leaves one shape, with the larger of each bound, if all frames have the same headers except for the numbers that

@@ -1,5 +1,6 @@
 // A rank that sends what its plan does not make, with every check right: all ranks see it before an output is written, and name that rank.
 #include <functional>
+#include <set>
 
 #include "core/registry.hpp"
 #include "fuzz/fix_check.hpp"
@@ -48,13 +49,13 @@ struct liar {
   }
 };
 
-// Three ranks, of which rank 1 lies in each exchange.
+// Ranks of which one, mostly 1 of three, lies in each exchange.
 struct lied_to : world::group {
   liar one;
 
-  explicit lied_to(const world::options& o, std::function<bool(uint32_t, bytes&)> change)
-      : group(o), one{net.transport(1), std::move(change), {}} {
-    world::rank& r = *ranks[1];
+  explicit lied_to(const world::options& o, std::function<bool(uint32_t, bytes&)> change, uint32_t which = 1)
+      : group(o), one{net.transport(which), std::move(change), {}} {
+    world::rank& r = *ranks[which];
     r.exchange = std::make_unique<dr::exchange>(r.context);
     REQUIRE(r.exchange->create({world::plan_of(o.plan), one.transport(), o.exchange}, views(o, r), outs(o, r)) ==
             DR_OK);
@@ -168,6 +169,53 @@ TEST_CASE("a sum that does not decode is its owner's fault, on every rank") {
     CHECK(statuses[i] == DR_E_CORRUPT);
     CHECK(g.ranks[i]->context.error.frame == 1);
   }
+}
+
+TEST_CASE("a payload that does not decode leaves all outputs as they were, in whichever range it is") {
+  for (const std::string& schedule : world::schedules)
+    for (const uint32_t who : {0u, 3u})  // (the first of their hosts, where there are any: others send values only)
+      for (const bool to_all : {true, false}) {
+        world::options o =
+            three("sparsify=topr(ratio=0.2) feedback=residual index=raw value=raw exchange=" + schedule, {12'000, 300});
+        o.ranks = schedule == "hierarchy(inner=2)" ? 6 : 4;
+        const uint32_t liar = o.ranks == 6 && who ? 4 : who;
+        std::set<uint32_t> tags = {0};  // of the frames that it sends
+        for (uint32_t forged = 0; forged <= *tags.rbegin(); ++forged) {
+          bool done = false;
+          lied_to g(
+              o,
+              [&](uint32_t tag, bytes& message) {
+                tags.insert(tag);
+                if (tag == 0 || tag != forged || (done && !to_all)) return false;
+                for (size_t i = message.size() - 4; i < message.size(); ++i) message[i] = 0xff;  // the last index
+                frame_check::fix(message.data(), message.size());
+                return done = true;
+              },
+              liar);
+          g.draw(0);
+          const std::vector<dr_status> statuses = g.run(0);
+          if (!done) continue;
+          INFO(schedule << ": rank " << liar << " forges its frame of tag " << forged
+                        << std::string(to_all ? "" : " to one rank"));
+          const uint64_t culprit = g.ranks[liar ? 0 : 1]->context.error.frame;
+          for (uint32_t i = 0; i < o.ranks; ++i) {
+            if (i == liar) continue;
+            world::rank& r = *g.ranks[i];
+            INFO("rank " << i << ": " << r.error());
+            CHECK(statuses[i] == DR_E_CORRUPT);
+            CHECK(r.context.error.frame == culprit);
+            for (size_t t = 0; t < o.sizes.size(); ++t) {
+              CHECK(r.out[t] == world::floats(o.sizes[t], -1.0f));
+              world::floats kept(o.sizes[t]);
+              REQUIRE(r.exchange->read_residual(DR_RESIDUAL_OWN, t, kept.data(), kept.size()) == DR_OK);
+              CHECK(kept == r.in[t]);
+              REQUIRE(r.exchange->read_residual(DR_RESIDUAL_SUM, t, kept.data(), kept.size()) == DR_OK);
+              CHECK(kept == world::floats(o.sizes[t]));
+            }
+          }
+        }
+        CHECK(tags.size() > 1);
+      }
 }
 
 TEST_CASE("a rank that claims more exchanges than there were is not believed") {

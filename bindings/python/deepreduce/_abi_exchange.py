@@ -99,6 +99,7 @@ DR_STEP_ENCODE_SUM = 7
 DR_STEP_AGREE = 8
 DR_STEP_MERGE = 9
 DR_STEP_DRAIN = 10
+DR_STEP_DECODE = 11
 
 # ---- Transform ----------------------------------------------------------------------------------
 
