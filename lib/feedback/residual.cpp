@@ -62,7 +62,7 @@ DR_ISA_END
 namespace dr {
 #endif
 
-advance_fn advance_at(cpu_level level, uint32_t dtype) {
+advance_fn advance_at([[maybe_unused]] cpu_level level, uint32_t dtype) {
   return with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
 #if DR_X86

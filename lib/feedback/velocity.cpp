@@ -78,7 +78,7 @@ DR_ISA_END
 namespace dr {
 #endif
 
-correct_fn correct_at(cpu_level level, uint32_t dtype) {
+correct_fn correct_at([[maybe_unused]] cpu_level level, uint32_t dtype) {
   return with_value_type(dtype, [&](auto type) {
     using T = decltype(type);
 #if DR_X86

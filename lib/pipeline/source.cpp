@@ -124,7 +124,8 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
     return nullptr;
   }
   float few[64], few_u[64];
-  if (what == select_load::peek) {
+  const bool peeks = what == select_load::peek;
+  if (peeks) {
     if (momentum) {
       std::memcpy(few, m, n * sizeof(float));
       std::memcpy(few_u, momentum, n * sizeof(float));
@@ -132,7 +133,6 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
     } else {
       accumulate(u->dtype, g, nullptr, 0, 1, s.beta, s.gamma, m, n, few);
     }
-    m = few;
   }
   float* const undo = s.to.undo_v ? s.to.undo_v + at : nullptr;
   const bool streams = u->universe >= undo_streams;
@@ -141,11 +141,11 @@ const void* load_sums(void* self, size_t piece, uint64_t at, uint32_t n, select_
   else if (what == select_load::first)
     advance_at(cpu(), u->dtype)(g, m, n, s.beta, s.gamma, undo, streams);
   if (what == select_load::first && o->watched && !all_finite(m, n)) std::atomic_ref(o->unfinite) = 1;
-  if (u->dtype == DR_F32 && m != few) return m;
+  if (u->dtype == DR_F32 && !peeks) return m;
   if (u->dtype == DR_F32)
     std::memcpy(room, few, n * sizeof(float));
   else
-    round_values(u->dtype, m, n, room);
+    round_values(u->dtype, peeks ? few : m, n, room);
   return room;
 }
 float* place_of_sums(void* self, size_t piece) { return static_cast<const sums_source*>(self)->o->sums[piece].m(); }
