@@ -249,7 +249,7 @@ double chain_ns(dr_mpi_transport* transport, int hops, int messages) {
     for (dr_mpi_pause_ pause{}; !open.empty();) {
       size_t size = 0;
       std::erase_if(open, [&](uint64_t request) { return t.test(t.user, request, &size) == DR_OK; });
-      if (!open.empty()) dr_mpi_rest_(transport, &pause);
+      if (!open.empty()) dr_mpi_rest_(transport->crowded, transport->ended, &pause);
     }
   }
   return 1e9 * (MPI_Wtime() - begin);

@@ -141,16 +141,12 @@ inline bool same_everywhere(uint64_t word) {
 
 // As dr_mpi_wait waits, so that the dense rows have the same chance.
 inline void wait_for(MPI_Request& request) {
-  static const dr_mpi_transport here = [] {
-    dr_mpi_transport t{};
-    t.crowded = ranks.count > sysconf(_SC_NPROCESSORS_ONLN);
-    return t;
-  }();
+  static const bool crowded = ranks.count > sysconf(_SC_NPROCESSORS_ONLN);
   dr_mpi_pause_ pause{};
   for (int done = 0;;) {
     MPI_Test(&request, &done, MPI_STATUS_IGNORE);
     if (done) return;
-    dr_mpi_rest_(&here, &pause);
+    dr_mpi_rest_(crowded, 0, &pause);
   }
 }
 

@@ -3,7 +3,7 @@
  *
  *   dr_mpi *mean = NULL;                 // once, by all ranks
  *   dr_mpi_create(context, plan, MPI_COMM_WORLD, NULL, &gradient, sizeof gradient, &out, sizeof out, 1, &mean, &error);
- *   dr_mpi_allreduce(mean, NULL);        // each step; or dr_mpi_iallreduce, and dr_mpi_test or dr_mpi_wait
+ *   dr_mpi_allreduce(mean, NULL);        // each step; or dr_mpi_iallreduce, and dr_mpi_test, _wait, _waitany or _waitall
  *   dr_mpi_destroy(mean);                // before MPI_Finalize
  *
  * - The caller owns MPI_Init and MPI_Finalize. One thread at a time calls; MPI_THREAD_SERIALIZED if it is not always
@@ -43,12 +43,13 @@ typedef struct dr_mpi_pause_ {
   double since;
 } dr_mpi_pause_;
 
-static inline void dr_mpi_rest_(const dr_mpi_transport *t, dr_mpi_pause_ *pause) {
-  if (pause->ended != t->ended) pause->polls = 0; /* there was something to do */
-  pause->ended = t->ended;
+/* ended: requests so far, of all transports that are waited for. */
+static inline void dr_mpi_rest_(int crowded, uint64_t ended, dr_mpi_pause_ *pause) {
+  if (pause->ended != ended) pause->polls = 0; /* there was something to do */
+  pause->ended = ended;
   if (++pause->polls <= 64) return;
   if (pause->polls == 65) pause->since = MPI_Wtime();
-  if (!t->crowded && MPI_Wtime() - pause->since < 1e-3) {
+  if (!crowded && MPI_Wtime() - pause->since < 1e-3) {
     sched_yield();
   } else {
     struct timeval rest;
@@ -70,7 +71,7 @@ static inline dr_status dr_mpi_until_(const dr_mpi_transport *t, MPI_Request *re
       snprintf(late, sizeof late, "%s did not end in time: not all ranks take part", what);
       return dr_mpi_say_(error, DR_E_TIMEOUT, DR_NO_FRAME, late, MPI_SUCCESS);
     }
-    dr_mpi_rest_(t, &pause);
+    dr_mpi_rest_(t->crowded, t->ended, &pause);
   }
 }
 
@@ -267,8 +268,48 @@ static inline dr_status dr_mpi_wait(dr_mpi *m) {
   for (;;) {
     const dr_status status = dr_mpi_test(m);
     if (status != DR_PENDING) return status;
-    dr_mpi_rest_(m->transport, &pause);
+    dr_mpi_rest_(m->transport->crowded, m->transport->ended, &pause);
   }
+}
+
+/* Exchanges side by side, of buckets, say: each object has a context of its own. Both continue all that are under way,
+ * and pass over a NULL, and over one that is not under way. */
+
+/* Until one has ended: its position in `list` goes to `which`, its status is returned. If none is under way: `which` is
+ * n, and DR_OK. */
+static inline dr_status dr_mpi_waitany(dr_mpi *const *list, size_t n, size_t *which) {
+  dr_mpi_pause_ pause = {0, 0, 0};
+  for (;;) {
+    uint64_t ended = 0;
+    int crowded = 0, waits = 0;
+    for (size_t i = 0; i < n; ++i) {
+      dr_mpi *m = list[i];
+      if (!m || m->last != DR_PENDING) continue;
+      *which = i;
+      if (dr_mpi_test(m) != DR_PENDING) return m->last;
+      waits = 1;
+      crowded |= m->transport->crowded;
+      ended += m->transport->ended;
+    }
+    *which = n;
+    if (!waits) return DR_OK;
+    dr_mpi_rest_(crowded, ended, &pause);
+  }
+}
+
+/* Until all have ended. statuses [n], or NULL: of the last exchange of each, DR_OK for a NULL. Returns the first in the
+ * list that is not DR_OK; dr_mpi_last_error of that object says why. */
+static inline dr_status dr_mpi_waitall(dr_mpi *const *list, size_t n, dr_status *statuses) {
+  dr_status first = DR_OK;
+  size_t which;
+  do dr_mpi_waitany(list, n, &which);
+  while (which < n);
+  for (size_t i = 0; i < n; ++i) {
+    const dr_status last = list[i] ? list[i]->last : DR_OK;
+    if (statuses) statuses[i] = last;
+    if (first == DR_OK) first = last;
+  }
+  return first;
 }
 
 /* The sum or mean of all ranks' tensors into every rank's outs. All ranks call it. */

@@ -1,5 +1,9 @@
-// Every schedule with several plans over MPI: the same bits on all ranks; `gather` against frames of all ranks merged here.
+// Every schedule with several plans over MPI, one exchange at a time and several side by side: the same bits on all ranks; `gather` against frames of all ranks merged here.
 //   mpiexec -n N allreduce_ranks
+#include <sched.h>
+
+#include <memory>
+
 #include "ranks.hpp"
 
 namespace {
@@ -111,6 +115,85 @@ void one_rank_cannot_encode(const std::string& schedule) {
   expect(dr_mpi_allreduce(r.mpi, nullptr) == DR_OK, text + ", after a NaN: " + r.said());
 }
 
+// Buckets in flight, each with a plan of its own: as many results as by one after the other, in a time that is far from
+// the timeout, also where all ranks share one core.
+struct buckets {
+  std::vector<std::unique_ptr<reduction>> list;
+  std::vector<dr_mpi*> all;
+
+  explicit buckets(uint64_t timeout_ns) {
+    auto options = dr::sized<dr_exchange_options>();
+    options.timeout_ns = timeout_ns;
+    for (const char* plan :
+         {"sparsify=topr(ratio=0.1) feedback=residual index=golomb value=raw exchange=owner(parts=2)",
+          "index=all value=raw exchange=ring", "sparsify=topr(ratio=0.05) value=log_quant"}) {
+      list.push_back(std::make_unique<reduction>(plan, sizes, options));
+      expect(list.back()->status == DR_OK, plan + (": " + list.back()->said()));
+      all.push_back(list.back()->mpi);
+    }
+  }
+  std::vector<dr_status> begin(uint64_t step) {
+    std::vector<dr_status> statuses;
+    for (const auto& r : list) {
+      r->fill(step);
+      const dr_call call = r->call(step);
+      statuses.push_back(dr_mpi_iallreduce(r->mpi, &call));
+    }
+    return statuses;
+  }
+};
+
+void several_at_once() {
+  buckets one_by_one(0), all_wait(0), any_waits(0);
+  cpu_set_t before, one;
+  sched_getaffinity(0, sizeof before, &before);
+  CPU_ZERO(&one);
+  for (int core = 0; core < CPU_SETSIZE && !CPU_COUNT(&one); ++core)
+    if (CPU_ISSET(core, &before)) CPU_SET(core, &one);
+  sched_setaffinity(0, sizeof one, &one);
+  for (uint64_t step = 0; step < steps; ++step) {
+    const std::string where = "several, step " + std::to_string(step);
+    one_by_one.begin(step);
+    for (dr_mpi* const m : one_by_one.all) expect(dr_mpi_wait(m) == DR_OK, where);
+
+    all_wait.begin(step);
+    std::vector<dr_mpi*> list = all_wait.all;
+    list.insert(list.begin() + 1, nullptr);
+    std::vector<dr_status> statuses(list.size(), DR_E_INTERNAL);
+    expect(dr_mpi_waitall(list.data(), list.size(), statuses.data()) == DR_OK, where + ": dr_mpi_waitall");
+    expect(statuses == std::vector<dr_status>(list.size(), DR_OK), where + ": statuses of dr_mpi_waitall");
+
+    any_waits.begin(step);
+    size_t which = 0;
+    std::vector<int> times(any_waits.all.size());
+    while (expect(dr_mpi_waitany(any_waits.all.data(), any_waits.all.size(), &which) == DR_OK, where),
+           which < any_waits.all.size())
+      ++times[which];
+    expect(times == std::vector<int>(times.size(), 1), where + ": dr_mpi_waitany ends each once");
+    for (size_t i = 0; i < list.size() - 1; ++i)
+      for (const buckets* const b : {&all_wait, &any_waits})
+        expect(b->list[i]->results == one_by_one.list[i]->results, where + ": another result");
+  }
+  sched_setaffinity(0, sizeof before, &before);
+}
+
+// One of the buckets fails on all ranks; the others go on to their ends.
+void one_of_several_fails() {
+  buckets b(0);
+  const int guilty = ranks::count - 1;
+  b.begin(0);
+  expect(dr_mpi_waitall(b.all.data(), b.all.size(), nullptr) == DR_OK, "several, before a NaN");
+  for (const auto& r : b.list) r->fill(1);
+  if (ranks::rank == guilty) b.list[2]->gradients[3][5] = NAN;
+  for (dr_mpi* const m : b.all) expect(dr_mpi_iallreduce(m, nullptr) == DR_OK, "several, start with a NaN");
+  dr_status statuses[3];
+  const dr_status first = dr_mpi_waitall(b.all.data(), 3, statuses);
+  expect(first == (ranks::rank == guilty ? DR_E_ARGUMENT : DR_E_PEER) && statuses[2] == first,
+         std::string("several, one with a NaN: ") + dr_status_name(first));
+  expect(statuses[0] == DR_OK && statuses[1] == DR_OK, "several, those without a NaN");
+  expect(dr_mpi_last_error(b.all[2])->frame == static_cast<uint64_t>(guilty), "several: " + b.list[2]->said());
+}
+
 // Outputs of a wrong shape on one rank: no rank waits for it.
 void one_rank_cannot_prepare() {
   reduction r("index=golomb value=raw", {100});
@@ -142,6 +225,8 @@ int main(int argc, char** argv) {
         true);
     one_rank_cannot_encode(schedule);
   }
+  several_at_once();
+  one_of_several_fails();
   if (ranks::count > 1) one_rank_cannot_prepare();
   MPI_Finalize();
   return ranks::verdict();

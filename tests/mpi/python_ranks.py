@@ -24,7 +24,7 @@ import numpy  # noqa: E402
 
 import deepreduce  # noqa: E402
 import deepreduce.mpi  # noqa: E402
-from deepreduce.mpi import MPI, AllReduce, NamedAllReduce, all_reduce  # noqa: E402
+from deepreduce.mpi import MPI, AllReduce, NamedAllReduce, all_reduce, wait_all  # noqa: E402
 
 COMM = MPI.COMM_WORLD
 RANK, RANKS = COMM.Get_rank(), COMM.Get_size()
@@ -122,6 +122,29 @@ def named_tensors_go_on_after_a_step_that_failed():
     raised(deepreduce.ArgumentError, mean.start)  # under way: it goes on
     assert (mean.wait()["exact"] == 1).all()
     mean.close()
+
+
+def several_at_once():
+    plans = [f"{TOP} exchange=owner", "index=all value=raw exchange=ring", "sparsify=topr(ratio=0.05) index=golomb value=log_quant"]
+    x = [numpy.empty(3000, numpy.float32) for _ in plans]
+    alone, together = ([AllReduce(each, plan, timeout=60) for each, plan in zip(x, plans)] for _ in range(2))
+    for step in range(4):
+        for i, each in enumerate(x):
+            each[:] = gradient(RANK, 10 * step + i, 3000)
+        if step == 2 and RANK == RANKS - 1:
+            x[2][7] = numpy.nan
+        for mean in together:
+            mean.start(step)
+        try:
+            outs = wait_all(together)
+            assert step != 2 and [id(out) for out in outs] == [id(mean.out) for mean in together]
+        except deepreduce.Error as error:
+            assert step == 2 and error.rank == RANKS - 1, error
+        for i, mean in enumerate(alone):
+            if step != 2 or i != 2:
+                assert numpy.array_equal(mean(step), together[i].out), (step, i)
+    for mean in [*alone, *together]:
+        mean.close()
 
 
 def dense_sums():
@@ -290,7 +313,7 @@ def main():
         print(f"rank {RANK}: good", flush=True)
         time.sleep(10)
         os._exit(0)  # MPI_Finalize would wait for rank 1
-    for test in (schedules, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, sparse_rows, closed, control, documented):
+    for test in (schedules, several_at_once, books, named_tensors_go_on_after_a_step_that_failed, dense_sums, torch_tensors, faults, sparse_rows, closed, control, documented):
         test()
     print(f"rank {RANK}: good", flush=True)
 

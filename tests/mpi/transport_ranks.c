@@ -21,7 +21,8 @@ static dr_status wait_for(uint64_t request, size_t *size) {
   const double deadline = MPI_Wtime() + 20;
   dr_mpi_pause_ pause = {0, 0, 0};
   dr_status status;
-  while ((status = t.test(t.user, request, size)) == DR_PENDING && MPI_Wtime() < deadline) dr_mpi_rest_(mpi, &pause);
+  while ((status = t.test(t.user, request, size)) == DR_PENDING && MPI_Wtime() < deadline)
+    dr_mpi_rest_(mpi->crowded, mpi->ended, &pause);
   return status;
 }
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import TYPE_CHECKING, Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .book import Book, as_book
 from .errors import ArgumentError, Error, PeerError
 from .plan import Plan, as_plan
+
+if TYPE_CHECKING:
+    from .mpi import AllReduce, _Pause
 
 # What is sent of a tensor without a plan: all of it, exactly, each element twice at most.
 _DENSE = "index=all value=raw exchange=owner"
@@ -31,11 +34,10 @@ class NamedAllReduce:
     _failed: Optional[Error] = None  # what the first exchange of the step to fail raised
 
     def __init__(self, x: Mapping[str, Any], plan: Any, comm: Any = None, **options: Any) -> None:
-        from .mpi import AllReduce, MpiTransport, _Pause
+        from .mpi import AllReduce, MpiTransport
 
         if not isinstance(x, Mapping) or not x:
             raise ArgumentError("x has no names: it is {name: array}, with one at least")
-        self._pause = _Pause
         self.plans: Dict[str, Plan] = {}
         self._means: List[Tuple[List[str], AllReduce]] = []
         self._under_way: List[AllReduce] = []
@@ -84,16 +86,10 @@ class NamedAllReduce:
     def test(self) -> bool:
         """Goes on. True: all are done. MPI makes way only while it is called. What an exchange raises comes when the others
         have ended, too: then the next step can begin."""
-        left = []
-        for mean in self._under_way:
-            try:
-                if not mean.test():
-                    left.append(mean)
-            except Error as error:
-                self._failed = self._failed or error
-        self._under_way = left
-        if left or self._failed is None:
-            return not left
+        self._under_way, failed = _advance(self._under_way)
+        self._failed = self._failed or failed
+        if self._under_way or self._failed is None:
+            return not self._under_way
         try:
             raise self._failed
         finally:
@@ -101,7 +97,7 @@ class NamedAllReduce:
 
     def wait(self) -> Dict[str, Any]:
         """Goes on to the end, and returns `out`."""
-        pause = self._pause(self._transport)
+        pause = _pause_of([mean for _, mean in self._means])
         while not self.test():
             pause.rest()
         return self.out
@@ -111,6 +107,38 @@ class NamedAllReduce:
         for _, mean in self._means:
             mean.close()
         self._transport.close()
+
+
+def wait_all(means: Sequence[AllReduce]) -> List[Any]:
+    """Goes on with all that were started, side by side, to the end of each; their `out`. An error of one, the first in time,
+    comes when the others have ended, too: they can start their next step."""
+    left, failed, pause = list(means), None, _pause_of(means)
+    while left:
+        left, error = _advance(left)
+        failed = failed or error
+        if left:
+            pause.rest()
+    if failed is not None:
+        raise failed
+    return [mean.out for mean in means]
+
+
+def _advance(means: Sequence[AllReduce]) -> Tuple[List[AllReduce], Optional[Error]]:
+    """Those that are not done, and the first error of one that is."""
+    left, failed = [], None
+    for mean in means:
+        try:
+            if not mean.test():
+                left.append(mean)
+        except Error as error:
+            failed = failed or error
+    return left, failed
+
+
+def _pause_of(means: Sequence[AllReduce]) -> _Pause:
+    from .mpi import _Pause
+
+    return _Pause(*(each for mean in means for each in mean._transports))
 
 
 def _book_of(plan: Any) -> Book:

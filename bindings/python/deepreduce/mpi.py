@@ -20,13 +20,13 @@ except ImportError as error:
 from . import _abi
 from ._call import Uncopied
 from ._control_terms import check_terms, terms_of
-from ._mpi_named import NamedAllReduce
+from ._mpi_named import NamedAllReduce, wait_all
 from .control import AdaptiveExchange, Controller, Rung, ladder_of
 from .errors import ArgumentError, Error, MissingRank, PeerError, Unsupported
 from .exchange import Exchange, Transport
 from .plan import Plan, as_plan
 
-__all__ = ["AllReduce", "MpiTransport", "NamedAllReduce", "all_reduce"]
+__all__ = ["AllReduce", "MpiTransport", "NamedAllReduce", "all_reduce", "wait_all"]
 
 _ROUND = 2**30  # DR_MPI_ROUND of mpi_transport.h: a message goes in rounds of so many bytes, of which the last is not full
 
@@ -198,18 +198,20 @@ _LEFT: List[object] = []
 class _Pause:
     """Between two polls: nothing at first, then the core goes to others for 1 ms, then sleep; at once where cores are short."""
 
-    def __init__(self, transport: MpiTransport) -> None:
-        self._transport, self._ended = transport, transport.ended
+    def __init__(self, *transports: MpiTransport) -> None:
+        self._transports, self._ended = transports, 0
+        self._crowded = any(each.crowded for each in transports)
         self._polls, self._since = 0, 0.0
 
     def rest(self) -> None:
-        if self._ended != self._transport.ended:  # there was something to do
-            self._ended, self._polls = self._transport.ended, 0
+        ended = sum(each.ended for each in self._transports)
+        if self._ended != ended:  # there was something to do
+            self._ended, self._polls = ended, 0
         self._polls += 1
         if self._polls == 16:
             self._since = time.monotonic()
         if self._polls > 16:
-            time.sleep(50e-6 if self._transport.crowded or time.monotonic() - self._since > 1e-3 else 0)
+            time.sleep(50e-6 if self._crowded or time.monotonic() - self._since > 1e-3 else 0)
 
 
 def _at(address: int, size: int) -> Any:
@@ -230,7 +232,7 @@ class AllReduce(Uncopied):
     mean = deepreduce.mpi.AllReduce(gradient, "sparsify=topr(ratio=0.01) feedback=residual exchange=owner")
     for step in range(steps):
         ...                       # fills gradient
-        update = mean()           # or start(), work on something else and test(), wait()
+        update = mean()           # or start(), work on something else and test(), wait(); several: wait_all
 
     Errors are those of Exchange.advance: their `rank` is to blame. After one, sends may be left that MPI does not take back, and
     MPI_Finalize may wait for the lost rank: end with comm.Abort().
@@ -344,8 +346,7 @@ class AllReduce(Uncopied):
 
     def wait(self) -> Any:
         """Goes on to the end, and returns `out`."""
-        rung = self.exchange.rung if isinstance(self.exchange, AdaptiveExchange) else 0
-        pause = _Pause(self._transports[rung])
+        pause = _Pause(*self._transports)
         self._waits = True
         try:
             while not self.test():
