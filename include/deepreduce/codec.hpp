@@ -2,6 +2,10 @@
 #ifndef DEEPREDUCE_CODEC_HPP
 #define DEEPREDUCE_CODEC_HPP
 
+#if !defined(__cplusplus) || __cplusplus < 201709L
+#error "codec.hpp needs C++20 (-std=c++20); codec.h serves older C++ and C"
+#else
+
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -195,4 +199,5 @@ inline constexpr uint32_t list_form = 1u << DR_FORM_LIST, all_form = 1u << DR_FO
 inline constexpr uint32_t all_value_dtypes = DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
 
 }  // namespace dr
+#endif
 #endif

@@ -1,5 +1,6 @@
 // DeepReduce for C++20: deepreduce.h with destructors, spans and exceptions. Header only, and no more than that:
-// that header documents each function and its errors.
+// that header documents each function and its errors. exchange.hpp is the same of exchange.h. All of it is for the CPU: for
+// a dr_place call the functions of C with the handles that `get` returns.
 //
 //   dr::plan plan("sparsify=topr(ratio=0.01) index=golomb value=raw");
 //   dr::context context;
@@ -7,6 +8,10 @@
 //   context.decode(frame, dr::dense_out(received));                                received: std::span<float>
 #ifndef DEEPREDUCE_HPP
 #define DEEPREDUCE_HPP
+
+#if !defined(__cplusplus) || __cplusplus < 201709L
+#error "deepreduce.hpp needs C++20 (-std=c++20); deepreduce.h serves older C++ and C"
+#else
 
 #include <cstddef>
 #include <cstdint>
@@ -38,18 +43,46 @@ T sized() {
   return t;
 }
 
+namespace detail {
+// Of a function that tells its error in a struct.
+template <class F>
+void require(F&& call) {
+  auto e = sized<dr_error>();
+  if (call(&e) != DR_OK) throw error(e);
+}
+inline void check(const dr_context* c, dr_status status) {
+  if (status != DR_OK) throw error(*dr_last_error(c));
+}
+inline const float* weights_of(std::span<const dr_bytes> frames, std::span<const float> weights) {
+  if (weights.empty()) return nullptr;
+  if (weights.size() == frames.size()) return weights.data();
+  throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
+                              std::to_string(frames.size()) + " frames");
+}
+}  // namespace detail
+
+// ---- Versions, of the library that was loaded -----------------------------------------------------------
+
+inline std::string_view version() { return dr_version(); }
+inline uint32_t abi_version() { return dr_abi_version(); }
+inline uint64_t feature(uint32_t which) { return dr_feature(which); }  // DR_FEATURE_*
+
 // ---- Plans and codecs ---------------------------------------------------------------------------------
 
 class plan {
  public:
   explicit plan(const std::string& text) {
-    auto e = sized<dr_error>();
     dr_plan* parsed = nullptr;
-    if (dr_plan_parse(text.c_str(), &parsed, &e) != DR_OK) throw error(e);
+    detail::require([&](dr_error* e) { return dr_plan_parse(text.c_str(), &parsed, e); });
     handle.reset(parsed);
   }
   // Canonical; lives as long as the plan.
   std::string_view text() const { return dr_plan_text(handle.get()); }
+  dr_plan_info info() const {
+    auto found = sized<dr_plan_info>();
+    detail::require([&](dr_error* e) { return dr_plan_describe(get(), &found, e); });
+    return found;
+  }
   const dr_plan* get() const { return handle.get(); }
   // Of tensors that travel beside those of this plan: small ones, and rows that are selected already.
   plan exact() const { return beside(dr_plan_exact); }
@@ -61,9 +94,8 @@ class plan {
   };
   plan() = default;
   plan beside(decltype(dr_plan_exact)* derive) const {
-    auto e = sized<dr_error>();
     dr_plan* derived = nullptr;
-    if (derive(get(), &derived, &e) != DR_OK) throw error(e);
+    detail::require([&](dr_error* e) { return derive(get(), &derived, e); });
     plan p;
     p.handle.reset(derived);
     return p;
@@ -84,8 +116,11 @@ inline std::vector<const dr_codec*> codecs() {
 }
 
 inline void load_plugin(const std::string& path) {
-  auto e = sized<dr_error>();
-  if (dr_plugin_load(path.c_str(), &e) != DR_OK) throw error(e);
+  detail::require([&](dr_error* e) { return dr_plugin_load(path.c_str(), e); });
+}
+// The codec's structs must live as long as the process.
+inline void register_codec(const dr_codec& codec) {
+  detail::require([&](dr_error* e) { return dr_codec_register(&codec, e); });
 }
 
 // ---- Tensors: borrowed memory -------------------------------------------------------------------------
@@ -130,12 +165,53 @@ inline dr_tensor_out sparse_out(dr_dtype dtype, void* values, dr_dtype index_dty
   return t;
 }
 
-// Bytes of feedback state that `p` needs for such a tensor; zeroed memory, aligned to 8 bytes, is a fresh state.
+// ---- State of feedback: bytes of the caller, aligned to 8; zeroed memory is a fresh state ---------------
+
+// Bytes that `p` needs for such a tensor.
 inline size_t state_size(const plan& p, const dr_tensor& tensor) {
-  auto e = sized<dr_error>();
   size_t bytes = 0;
-  if (dr_state_size(p.get(), &tensor, &bytes, &e) != DR_OK) throw error(e);
+  detail::require([&](dr_error* e) { return dr_state_size(p.get(), &tensor, &bytes, e); });
   return bytes;
+}
+// Throws unless an encode of such a tensor takes it.
+inline void check_state(const plan& p, const dr_tensor& tensor, std::span<const std::byte> state) {
+  detail::require([&](dr_error* e) { return dr_state_check(p.get(), &tensor, state.data(), state.size(), e); });
+}
+inline std::span<float> residual_of(std::span<std::byte> state) {
+  float* values = nullptr;
+  uint64_t n = 0;
+  detail::require([&](dr_error* e) { return dr_state_residual(state.data(), state.size(), &values, &n, e); });
+  return {values, static_cast<size_t>(n)};
+}
+inline std::span<float> momentum_of(std::span<std::byte> state) {
+  float* values = nullptr;
+  uint64_t n = 0;
+  detail::require([&](dr_error* e) { return dr_state_momentum(state.data(), state.size(), &values, &n, e); });
+  return {values, static_cast<size_t>(n)};
+}
+// residual: of each element of the tensor, or empty: zeros.
+inline void fill_state(const plan& p, const dr_tensor& tensor, std::span<const float> residual,
+                       std::span<std::byte> state) {
+  const uint64_t elements = tensor.universe * (tensor.width ? tensor.width : 1);
+  if (!residual.empty() && residual.size() != elements)
+    throw std::invalid_argument("fill_state: a residual of " + std::to_string(residual.size()) +
+                                " values; the tensor has " + std::to_string(elements));
+  const float* const from = residual.empty() ? nullptr : residual.data();
+  detail::require([&](dr_error* e) { return dr_state_fill(p.get(), &tensor, from, state.data(), state.size(), e); });
+}
+inline void copy_state(std::span<const std::byte> from, uint64_t first, std::span<std::byte> to, uint64_t at,
+                       uint64_t elements) {
+  detail::require([&](dr_error* e) {
+    return dr_state_copy(from.data(), from.size(), first, to.data(), to.size(), at, elements, e);
+  });
+}
+inline void scale_state(std::span<std::byte> state, double factor) {
+  detail::require([&](dr_error* e) { return dr_state_scale(state.data(), state.size(), factor, e); });
+}
+inline double norm_of_state(std::span<const std::byte> state) {
+  double norm = 0;
+  detail::require([&](dr_error* e) { return dr_state_norm(state.data(), state.size(), &norm, e); });
+  return norm;
 }
 
 // ---- Frames -------------------------------------------------------------------------------------------
@@ -145,16 +221,36 @@ struct frame {
   std::vector<dr_tensor_info> tensors;
 };
 
-inline frame inspect(std::span<const std::byte> bytes) {
-  auto e = sized<dr_error>();
+namespace detail {
+// read(info, tensors, capacity, error), once for their number and once for them.
+template <class F>
+frame read_frame(F&& read) {
   frame f{sized<dr_frame_info>(), {}};
-  if (dr_inspect(bytes.data(), bytes.size(), &f.info, nullptr, 0, 0, &e) != DR_OK) throw error(e);
+  require([&](dr_error* e) { return read(&f.info, nullptr, size_t{0}, e); });
   if (f.info.tensors == 0) return f;
   f.tensors.assign(f.info.tensors, sized<dr_tensor_info>());
-  if (dr_inspect(bytes.data(), bytes.size(), &f.info, f.tensors.data(), sizeof(dr_tensor_info), f.tensors.size(), &e) !=
-      DR_OK)
-    throw error(e);
+  require([&](dr_error* e) { return read(&f.info, f.tensors.data(), f.tensors.size(), e); });
   return f;
+}
+}  // namespace detail
+
+inline frame inspect(std::span<const std::byte> bytes) {
+  return detail::read_frame([&](dr_frame_info* info, dr_tensor_info* tensors, size_t capacity, dr_error* e) {
+    return dr_inspect(bytes.data(), bytes.size(), info, tensors, sizeof(dr_tensor_info), capacity, e);
+  });
+}
+// The header only, of a frame of at most `size` bytes whose first are `available`; no check is verified.
+inline frame read_header(std::span<const std::byte> available, size_t size) {
+  return detail::read_frame([&](dr_frame_info* info, dr_tensor_info* tensors, size_t capacity, dr_error* e) {
+    return dr_frame_header(available.data(), available.size(), size, info, tensors, sizeof(dr_tensor_info), capacity,
+                           e);
+  });
+}
+// Of the frame that `bytes` begin with.
+inline size_t frame_size(std::span<const std::byte> bytes) {
+  size_t size = 0;
+  detail::require([&](dr_error* e) { return dr_frame_size(bytes.data(), bytes.size(), &size, e); });
+  return size;
 }
 
 // One thread at a time, like a dr_context. Every method throws dr::error.
@@ -162,12 +258,12 @@ class context {
  public:
   explicit context(uint32_t threads = 0) : context(with_threads(threads)) {}
   explicit context(const dr_context_options& options) {
-    auto e = sized<dr_error>();
     dr_context* made = nullptr;
-    if (dr_context_create(&options, &made, &e) != DR_OK) throw error(e);
+    detail::require([&](dr_error* e) { return dr_context_create(&options, &made, e); });
     handle.reset(made);
   }
   dr_context* get() const { return handle.get(); }
+  void trim() { check(dr_context_trim(get())); }
 
   size_t bound(const plan& p, std::span<const dr_tensor> tensors, const dr_call* call = nullptr) {
     size_t bytes = 0;
@@ -206,10 +302,7 @@ class context {
   // weights: one for each frame, or empty: all 1.
   void merge(std::span<const dr_bytes> frames, std::span<const float> weights, std::span<dr_tensor_out> outs,
              const dr_decode_options* options = nullptr) {
-    if (!weights.empty() && weights.size() != frames.size())
-      throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
-                                  std::to_string(frames.size()) + " frames");
-    check(dr_merge(get(), nullptr, frames.data(), weights.empty() ? nullptr : weights.data(), frames.size(), options,
+    check(dr_merge(get(), nullptr, frames.data(), detail::weights_of(frames, weights), frames.size(), options,
                    outs.data(), sizeof(dr_tensor_out), outs.size()));
   }
 
@@ -219,9 +312,7 @@ class context {
     options.threads = threads;
     return options;
   }
-  void check(dr_status status) const {
-    if (status != DR_OK) throw error(*dr_last_error(get()));
-  }
+  void check(dr_status status) const { detail::check(get(), status); }
   struct destroy {
     void operator()(dr_context* c) const { dr_context_destroy(c); }
   };
@@ -230,22 +321,72 @@ class context {
 
 inline dr_bytes bytes_of(std::span<const std::byte> bytes) { return {bytes.data(), bytes.size()}; }
 
+// Bounds, layout and workspace, worked out once. It serves any number of threads, each with a context and workspace of its
+// own: at least info().workspace bytes to encode, merge_workspace(k) to merge k frames, aligned to 64 bytes.
+class batch {
+ public:
+  batch(context& c, const plan& p, std::span<const dr_tensor> tensors, uint64_t segment_rows = 0) {
+    dr_batch* made = nullptr;
+    detail::check(c.get(), dr_batch_create(c.get(), p.get(), nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                                           segment_rows, &made));
+    handle.reset(made);
+  }
+  const dr_batch* get() const { return handle.get(); }
+
+  dr_batch_info info() const {
+    auto found = sized<dr_batch_info>();
+    detail::require([&](dr_error* e) { return dr_batch_describe(get(), &found, e); });
+    return found;
+  }
+  size_t merge_workspace(size_t frames) const {
+    size_t bytes = 0;
+    detail::require([&](dr_error* e) { return dr_batch_merge_workspace(get(), frames, &bytes, e); });
+    return bytes;
+  }
+
+  // Returns the frame's size.
+  size_t encode_into(std::span<std::byte> room, context& c, std::span<const dr_tensor> tensors,
+                     std::span<std::byte> workspace, const dr_call* call = nullptr) const {
+    auto result = sized<dr_result>();
+    detail::check(c.get(),
+                  dr_batch_encode(c.get(), get(), call, nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(),
+                                  workspace.data(), workspace.size(), room.data(), room.size(), &result));
+    return result.size;
+  }
+  void decode(context& c, std::span<const std::byte> bytes, std::span<dr_tensor_out> outs,
+              std::span<std::byte> workspace, const dr_decode_options* options = nullptr) const {
+    detail::check(c.get(),
+                  dr_batch_decode(c.get(), get(), nullptr, bytes.data(), bytes.size(), options, outs.data(),
+                                  sizeof(dr_tensor_out), outs.size(), workspace.data(), workspace.size(), nullptr));
+  }
+  // weights: one for each frame, or empty: all 1.
+  void merge(context& c, std::span<const dr_bytes> frames, std::span<const float> weights,
+             std::span<dr_tensor_out> outs, std::span<std::byte> workspace,
+             const dr_decode_options* options = nullptr) const {
+    detail::check(c.get(), dr_batch_merge(c.get(), get(), nullptr, frames.data(), detail::weights_of(frames, weights),
+                                          frames.size(), options, outs.data(), sizeof(dr_tensor_out), outs.size(),
+                                          workspace.data(), workspace.size(), nullptr));
+  }
+
+ private:
+  struct destroy {
+    void operator()(dr_batch* b) const { dr_batch_destroy(b); }
+  };
+  std::unique_ptr<dr_batch, destroy> handle;
+};
+
 // Tensors and outputs, in a batch prepared for them and bound to it: the calls of a training step, on the CPU. What they
 // point to, the outputs themselves and the context must outlive it. No outputs: it only encodes. merges: frames of one merge, at most.
 class binding {
  public:
   binding(context& c, const plan& p, std::span<const dr_tensor> tensors, std::span<dr_tensor_out> outs = {},
           size_t merges = 1, uint64_t segment_rows = 0)
-      : context_(c.get()) {
-    dr_batch* prepared = nullptr;
-    check(dr_batch_create(context_, p.get(), nullptr, tensors.data(), sizeof(dr_tensor), tensors.size(), segment_rows,
-                          &prepared));
-    batch_.reset(prepared);
+      : context_(c.get()), batch_(c, p, tensors, segment_rows) {
     if (!outs.empty() && outs.size() != tensors.size())
       throw std::invalid_argument("binding: " + std::to_string(outs.size()) + " outputs for " +
                                   std::to_string(tensors.size()) + " tensors");
     dr_binding* made = nullptr;
-    check(dr_binding_create(context_, prepared, nullptr, tensors.data(), sizeof(dr_tensor),
+    check(dr_binding_create(context_, batch_.get(), nullptr, tensors.data(), sizeof(dr_tensor),
                             outs.empty() ? nullptr : outs.data(), sizeof(dr_tensor_out), tensors.size(), merges,
                             &made));
     handle.reset(made);
@@ -262,12 +403,7 @@ class binding {
                             tensors.empty() ? outs.size() : tensors.size()));
   }
   // Bytes that suffice for any frame.
-  size_t bound() const {
-    auto info = sized<dr_batch_info>();
-    auto e = sized<dr_error>();
-    if (dr_batch_describe(batch_.get(), &info, &e) != DR_OK) throw error(e);
-    return info.bound;
-  }
+  size_t bound() const { return batch_.info().bound; }
   // Returns the frame's size.
   size_t encode_into(std::span<std::byte> room, const dr_call* call = nullptr) {
     auto result = sized<dr_result>();
@@ -280,26 +416,20 @@ class binding {
   // weights: one for each frame, or empty: all 1.
   void merge(std::span<const dr_bytes> frames, std::span<const float> weights = {},
              const dr_decode_options* options = nullptr) {
-    if (!weights.empty() && weights.size() != frames.size())
-      throw std::invalid_argument("merge: " + std::to_string(weights.size()) + " weights for " +
-                                  std::to_string(frames.size()) + " frames");
-    check(dr_binding_merge(get(), frames.data(), weights.empty() ? nullptr : weights.data(), frames.size(), options,
-                           nullptr));
+    check(dr_binding_merge(get(), frames.data(), detail::weights_of(frames, weights), frames.size(), options, nullptr));
   }
 
  private:
-  void check(dr_status status) const {
-    if (status != DR_OK) throw error(*dr_last_error(context_));
-  }
+  void check(dr_status status) const { detail::check(context_, status); }
   struct destroy {
-    void operator()(dr_batch* b) const { dr_batch_destroy(b); }
     void operator()(dr_binding* b) const { dr_binding_destroy(b); }
   };
   dr_context* context_;
-  std::unique_ptr<dr_batch, destroy> batch_;
+  batch batch_;
   std::unique_ptr<dr_binding, destroy> handle;  // goes before its batch
 };
 
 }  // namespace v1
 }  // namespace dr
+#endif
 #endif
