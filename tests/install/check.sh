@@ -59,8 +59,8 @@ LD_LIBRARY_PATH=$libdir "$stage/example" || fail "example.c exits with $?"
 
 # The examples in C and C++ (those for MPI: tests/mpi), compiled in the same way.
 read -ra compiler_of_cpp <<<"${CXX:=c++}"
-for example in feedback.c model_batch.cpp; do
-  language=("${compiler[@]}" -std=c11)
+for example in feedback.c model_batch.cpp unix_mean.c elastic_ranks.c loopback_ranks.cpp; do
+  language=("${compiler[@]}" -std=gnu11)
   if [[ $example == *.cpp ]]; then language=("${compiler_of_cpp[@]}" -std=c++20); fi
   "${language[@]}" -O1 -Wall -Wextra -Werror "$source/examples/$example" "${flags[@]}" -lm -o "$stage/program" ||
     fail "examples/$example does not compile with: ${flags[*]}"
@@ -69,19 +69,30 @@ for example in feedback.c model_batch.cpp; do
   ((status == 0)) || { cat "$stage/said"; fail "examples/$example exits with $status"; }
 done
 
-# What a static program links beside the archive is in the .pc, and not in what a dynamic one links.
-private=$(pkg-config --static --libs deepreduce)
+# The .pc asks for no other package, for a program that links the shared library; and for zlib and Zstandard beside the archive,
+# which are in what a static program links and not in what a dynamic one does.
+needed=()
+if [[ -e $libdir/libdeepreduce.a ]]; then needed=(zlib libzstd); fi
+mkdir "$stage/pc"
+cp "$pc" "$stage/pc/"
+for each in "${needed[@]}"; do cp "$(pkg-config --variable=pcfiledir "$each")/$each.pc" "$stage/pc/"; done
+read -ra found <<<"$(unset PKG_CONFIG_PATH && PKG_CONFIG_LIBDIR=$stage/pc pkg-config --cflags --libs deepreduce 2>&1)"
+[[ ${found[*]} == "${flags[*]}" ]] || fail "pkg-config with ${needed[*]:-no other package} says: ${found[*]}"
+[[ ${flags[*]} != *eigen* ]] || fail "pkg-config names Eigen: ${flags[*]}"
 for each in -lz -lzstd -lstdc++; do
-  [[ " $private " == *" $each "* ]] || fail "pkg-config --static does not name $each: $private"
   [[ " ${flags[*]} " != *" $each "* ]] || fail "pkg-config names $each for a dynamic program: ${flags[*]}"
+  [[ ! ${needed[*]} || " $(pkg-config --static --libs deepreduce) " == *" $each "* ]] || fail "pkg-config --static does not name $each"
 done
-if [[ -e $libdir/libdeepreduce.a ]]; then
-  read -ra includes <<<"$(pkg-config --cflags deepreduce)"
-  read -ra archive <<<"${private/-ldeepreduce/$libdir/libdeepreduce.a}"
-  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${includes[@]}" "${archive[@]}" -o "$stage/static" ||
-    fail 'a static program does not link'
+if [[ ${needed[*]} ]]; then
+  # As docs/INSTALL.md has it: beside a shared library -ldeepreduce would be that.
+  read -ra archive <<<"$(pkg-config --cflags --static --libs deepreduce | sed 's/-ldeepreduce/-l:libdeepreduce.a/')"
+  "${compiler[@]}" -std=c11 "$source/tests/install/example.c" "${archive[@]}" -o "$stage/static" || fail 'a static program does not link'
   "$stage/static" || fail "a static program exits with $?"
+  if readelf -d "$stage/static" | grep -q libdeepreduce; then fail 'a static program loads libdeepreduce'; fi
 fi
+# A tree that was moved.
+moved=$(unset PKG_CONFIG_SYSROOT_DIR && pkg-config --define-variable=prefix=/elsewhere --cflags --libs deepreduce)
+[[ $moved == *-I/elsewhere/include* && $moved == *-L/elsewhere/lib* ]] || fail "pkg-config of a tree moved to /elsewhere: $moved"
 
 # What docs/INSTALL.md shows is what is built here; packages have the library's version.
 block() { awk -v "fence=\`\`\`$1" '$0 == fence { inside = 1; next } inside && /^```$/ { exit } inside' "$source/docs/INSTALL.md"; }
@@ -102,6 +113,11 @@ if command -v cmake >/dev/null; then
   if "${configure[@]}" >"$stage/cmake.log" 2>&1; then fail "CMake takes $version for 99.0"; fi
   grep -q 'requested version "99.0"' "$stage/cmake.log" || { cat "$stage/cmake.log"; fail 'CMake does not name the version'; }
 fi
+
+# The pages that the headers point to, and the licence.
+for page in VERSIONING.md GLOSSARY.md CONTROL.md LICENSE; do
+  [[ -s $(find "$stage" -path "*/share/doc/deepreduce/$page") ]] || fail "share/doc/deepreduce/$page was not installed"
+done
 
 # The man page and the completions, where shells and man look for them.
 if [[ -e $build/packaging/deepreduce.1 ]]; then
