@@ -49,7 +49,7 @@ typedef struct dr_batch dr_batch;
 
 /* ---- Versions and errors ------------------------------------------------------------------------------ */
 
-DR_API const char *dr_version(void);          /* "0.2.0" */
+DR_API const char *dr_version(void);          /* "0.3.0" */
 DR_API uint32_t dr_abi_version(void);         /* DR_ABI_VERSION of the library that was loaded */
 DR_API const char *dr_status_name(dr_status); /* "CORRUPT"; "?" for an unknown code */
 

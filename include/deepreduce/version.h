@@ -3,9 +3,9 @@
 #define DEEPREDUCE_VERSION_H
 
 #define DR_VERSION_MAJOR 0
-#define DR_VERSION_MINOR 2
+#define DR_VERSION_MINOR 3
 #define DR_VERSION_PATCH 0
-#define DR_VERSION_STRING "0.2.0"
+#define DR_VERSION_STRING "0.3.0"
 
 /* Grows when a program built against an older header could no longer run. It is the soname. */
 #define DR_ABI_VERSION 1

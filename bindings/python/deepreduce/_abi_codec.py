@@ -8,9 +8,9 @@ from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_size_t, c_
 # ==== version.h ==================================================================================
 
 DR_VERSION_MAJOR = 0
-DR_VERSION_MINOR = 2
+DR_VERSION_MINOR = 3
 DR_VERSION_PATCH = 0
-DR_VERSION_STRING = "0.2.0"
+DR_VERSION_STRING = "0.3.0"
 DR_ABI_VERSION = 1
 DR_CODEC_ABI_VERSION = 2
 DR_FORMAT_VERSION = 1
