@@ -64,12 +64,13 @@ dr_status guarded(dr_error& error, F&& f) noexcept {
   }
 }
 
-// For functions that have no context: the error goes to the caller's dr_error.
+// For functions that have no context: the error goes to the caller's dr_error, and so does a note of what went well.
 template <class F>
 dr_status reported(dr_error* out, F&& f) noexcept {
   dr_error error = no_error();
   const dr_status status = guarded(error, [&] { return f(error); });
-  if (status) hand_over(error, out);
+  const bool note = error.code == DR_OK && *error.message;
+  if (status || note) hand_over(error, out);
   return status;
 }
 

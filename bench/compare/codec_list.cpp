@@ -87,7 +87,7 @@ std::string summary_of(const dr_codec& c) {
 
 ordered_json codec_entry(const dr_codec& c) {
   ordered_json j{{"role", role_name(c.role)},
-                 {"name", c.name},
+                 {"name", plan_name(c)},
                  {"id", c.id},
                  {"summary", summary_of(c)},
                  {"traits", names_of(c.traits, traits)},
@@ -115,7 +115,9 @@ bool is_named(const std::string& asked, const std::string& role, const std::stri
 
 std::vector<const dr_codec*> named(const std::string& name) {
   std::vector<const dr_codec*> list = codecs();
-  std::erase_if(list, [&](const dr_codec* c) { return !is_named(name, role_name(c->role), c->name); });
+  std::erase_if(list, [&](const dr_codec* c) {
+    return !is_named(name, role_name(c->role), c->name) && !is_named(name, role_name(c->role), plan_name(*c));
+  });
   return list;
 }
 
@@ -158,8 +160,9 @@ std::string codec_table(const std::string& name) {
     std::string promises;
     for (const auto& trait : names_of(c->traits, traits))
       promises += (promises.empty() ? "  [" : " ") + trait.get<std::string>();
-    text += fmt::format("{}={}{}{}\n    {}\n", role_name(c->role), c->name, promises.empty() ? "" : promises + "]",
-                        runs_on_cuda(*c) ? "" : "  (no CUDA: runs on the CPU)", summary_of(*c));
+    text +=
+        fmt::format("{}={}{}{}\n    {}\n", role_name(c->role), plan_name(*c), promises.empty() ? "" : promises + "]",
+                    runs_on_cuda(*c) ? "" : "  (no CUDA: runs on the CPU)", summary_of(*c));
     for (size_t i = 0; i < c->param_count; ++i) {
       const dr_param& p = *dr_param_at(c->params, i);
       text += fmt::format("    {:<10} {}, {}: {}\n", p.name, range_text(p), fallback_text(p), p.summary);

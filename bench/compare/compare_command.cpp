@@ -377,12 +377,13 @@ class comparison {
 }  // namespace
 
 // A name without a slash would be looked for where the system's libraries are, and there alone.
-void load_plugins(const std::vector<std::string>& paths) {
+void load_plugins(const std::vector<std::string>& paths, const std::string& what) {
   for (const std::string& path : paths) try {
       const bool here = path.find('/') == std::string::npos && std::filesystem::exists(path);
-      load_plugin(here ? "./" + path : path);
+      const std::string note = load_plugin(here ? "./" + path : path);
+      if (!note.empty()) console().line("note: " + what + "'" + path + "': " + note);
     } catch (const error& e) {
-      throw usage_error("--plugin '" + path + "': " + e.detail.message);
+      throw usage_error(what + "'" + path + "': " + e.detail.message);
     }
 }
 

@@ -5,7 +5,8 @@
 
 namespace dr::compare {
 
-void load_plugins(const std::vector<std::string>& paths);  // throws usage_error
+// Throws usage_error, which begins with `what`.
+void load_plugins(const std::vector<std::string>& paths, const std::string& what = "--plugin ");
 
 // Returns the exit status: 0; 1: a plan failed, or with --fail-if-worse a row got worse; 130: Ctrl-C, with what was finished written.
 int run_compare(const compare_options& options);

@@ -81,8 +81,15 @@ const char* role_name(dr_role role) {
 
 const dr_codec* find_codec(dr_role role, std::string_view name) {
   for (const dr_codec* codec : codecs())
-    if (codec->role == role && codec->name == name) return codec;
+    if (codec->role == role && plan_name(*codec) == name) return codec;
   return nullptr;
+}
+
+std::string plan_name(const dr_codec& codec) {
+  for (const dr_codec* first : codecs())  // built-ins come first
+    if (first->role == codec.role && std::string_view(first->name) == codec.name)
+      return (first == &codec ? "" : "plugin.") + std::string(codec.name);
+  return codec.name;
 }
 
 }  // namespace dr::compare

@@ -23,6 +23,7 @@ struct plan_reading {
 plan_reading read_plan(std::string_view text);
 
 const char* role_name(dr_role role);                              // "index"; "?" for one it does not know
-const dr_codec* find_codec(dr_role role, std::string_view name);  // NULL: there is none
+const dr_codec* find_codec(dr_role role, std::string_view name);  // as plans name it; NULL: there is none
+std::string plan_name(const dr_codec& codec);                     // "zigzag"; "plugin.rice" where a built-in is rice
 
 }  // namespace dr::compare

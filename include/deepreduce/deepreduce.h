@@ -169,11 +169,15 @@ DR_API const dr_preset *dr_preset_at(size_t position); /* NULL past the end */
 /* Codecs, sparsifiers and feedback in order of registration: built-ins first. The list only grows. */
 DR_API size_t dr_codec_count(void);
 DR_API const dr_codec *dr_codec_at(size_t position); /* NULL past the end */
-/* Adds a codec; its structs must live as long as the process. ARGUMENT: malformed, or its name or id is taken.
- * CAPACITY: the registry is full. */
+/* Adds a codec; its structs must live as long as the process. ARGUMENT: malformed, or its id is taken, or its name by
+ * another that was added. CAPACITY: the registry is full.
+ * A built-in codec of the same role may have its name: in plans `value=fp8` is the built-in then, and `value=plugin.fp8`
+ * this one; with DR_OK error->message says so (else nothing is written there). "plugin." may stand before the name of any
+ * codec that was added, so a plan that has it means the same in later releases, whatever they build in. */
 DR_API dr_status dr_codec_register(const dr_codec *codec, dr_error *error);
-/* Loads a plug-in (a shared object that exports DR_PLUGIN_SYMBOL) and registers its codecs, all or none.
- * UNSUPPORTED: cannot be loaded, or has another version of codec.h. Loading the same codecs twice is allowed. */
+/* Loads a plug-in (a shared object that exports DR_PLUGIN_SYMBOL) and registers its codecs, all or none, with the errors
+ * and names of dr_codec_register. UNSUPPORTED: cannot be loaded, or has another version of codec.h. Loading the same codecs
+ * twice is allowed. */
 DR_API dr_status dr_plugin_load(const char *path, dr_error *error);
 
 /* ---- Tensors ------------------------------------------------------------------------------------------ */

@@ -115,8 +115,11 @@ inline std::vector<const dr_codec*> codecs() {
   return list;
 }
 
-inline void load_plugin(const std::string& path) {
-  detail::require([&](dr_error* e) { return dr_plugin_load(path.c_str(), e); });
+// Returns "", or a note on names that a built-in has, too.
+inline std::string load_plugin(const std::string& path) {
+  auto e = sized<dr_error>();
+  if (dr_plugin_load(path.c_str(), &e) != DR_OK) throw error(e);
+  return e.message;
 }
 // The codec's structs must live as long as the process.
 inline void register_codec(const dr_codec& codec) {

@@ -152,7 +152,7 @@ std::string describe_list(const stage_list& list) {
   std::string text;
   const auto describe = [&](const stage& s) {
     if (!text.empty()) text += '+';
-    text += s.codec->name;
+    text += plan_name(*s.codec);
     for (size_t f = 0; f < s.codec->field_count; ++f) {
       text += f ? ',' : '(';
       text += dr_field_at(s.codec->fields, f)->name;

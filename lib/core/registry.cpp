@@ -148,9 +148,16 @@ size_t codec_count() { return all().count.load(std::memory_order_acquire); }
 const dr_codec* codec_at(size_t position) { return position < codec_count() ? all().entries[position] : nullptr; }
 
 const dr_codec* find_codec(dr_role role, std::string_view name) {
-  for (size_t i = 0, n = codec_count(); i < n; ++i)
+  constexpr std::string_view of_plugins = "plugin.";
+  const bool qualified = name.starts_with(of_plugins);
+  if (qualified) name.remove_prefix(of_plugins.size());
+  for (size_t i = qualified ? builtin_codecs().size() : 0, n = codec_count(); i < n; ++i)
     if (const dr_codec* c = codec_at(i); c->role == role && name == c->name) return c;
   return nullptr;
+}
+
+std::string plan_name(const dr_codec& codec) {
+  return (find_codec(codec.role, codec.name) == &codec ? "" : "plugin.") + std::string(codec.name);
 }
 
 const dr_codec* find_codec(dr_role role, uint32_t id) {
@@ -164,26 +171,38 @@ const dr_codec* find_codec(dr_role role, uint32_t id) {
 dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& error) {
   registry& r = all();
   std::lock_guard lock(r.mutex);
-  const size_t before = codec_count();
+  const size_t before = codec_count(), built_in = builtin_codecs().size();
   size_t added = before;
+  std::string shared;  // names that a built-in has, too
   for (size_t i = 0; i < n; ++i) {
     if (const dr_status s = check(codecs[i], error)) return s;
+    const dr_codec& c = *codecs[i];
     bool known = false;
     for (size_t j = 0; j < added && !known; ++j) {
       const dr_codec& other = *r.entries[j];
-      if (&other == codecs[i]) {
-        known = true;
-      } else if (same_name(other, *codecs[i]) || (other.role == codecs[i]->role && other.id == codecs[i]->id)) {
-        return fail(error, DR_E_ARGUMENT, "codec %s, id 0x%x: name or id is taken by %s, id 0x%x", codecs[i]->name,
-                    codecs[i]->id, other.name, other.id);
-      }
+      known = &other == &c;
+      if (known || other.role != c.role) continue;
+      if (other.id == c.id)
+        return fail(error, DR_E_ARGUMENT,
+                    "%s codec %s: its id 0x%x is taken by %s: another reverse-DNS name gives another",
+                    role_name(c.role), c.name, c.id, other.name);
+      if (!same_name(other, c)) continue;
+      if (j >= built_in)
+        return fail(error, DR_E_ARGUMENT,
+                    "%s codec %s, id 0x%x: the name is taken by a codec of another plug-in, id 0x%x; plans could not "
+                    "tell them apart",
+                    role_name(c.role), c.name, c.id, other.id);
+      shared += (shared.empty() ? "" : ", ") + std::string(role_name(c.role)) + "=plugin." + c.name;
     }
     if (known) continue;
     if (added == r.entries.size())
-      return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", codecs[i]->name, added);
-    r.entries[added++] = codecs[i];  // past the published count: invisible until all are sound
+      return fail(error, DR_E_CAPACITY, "codec %s: the registry is full (%zu)", c.name, added);
+    r.entries[added++] = &c;  // past the published count: invisible until all are sound
   }
   r.count.store(added, std::memory_order_release);
+  if (!shared.empty())
+    (void)fail(error, DR_OK, "built-in codecs have names of this plug-in; its own are named so in plans: %s",
+               shared.c_str());
   return DR_OK;
 }
 

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/error.hpp"
@@ -11,10 +12,15 @@ namespace dr {
 
 size_t codec_count();
 const dr_codec* codec_at(size_t position);  // nullptr past the end
+// As plans name it: "fp8" is the built-in codec of that name, or else the registered one; "plugin.fp8" is the registered
+// one whatever is built in.
 const dr_codec* find_codec(dr_role role, std::string_view name);
 const dr_codec* find_codec(dr_role role, uint32_t id);
+// The name by which plans find this codec: its own, or with "plugin." before it where a built-in has that.
+std::string plan_name(const dr_codec& codec);
 
-// ARGUMENT: malformed, or its name or id is taken by another. All of them or none.
+// ARGUMENT: malformed, or its id is taken, or its name by another registered one. All of them or none. With OK the message
+// of `error` says which names are a built-in's, too; otherwise nothing is written there.
 dr_status register_codecs(const dr_codec* const* codecs, size_t n, dr_error& error);
 
 // The list of built-in codecs: codecs/builtin.cpp.

@@ -29,7 +29,7 @@ std::string names_of(dr_role role) {
   for (size_t i = 0; i < codec_count(); ++i)
     if (codec_at(i)->role == role && !(codec_at(i)->traits & DR_PREFIX)) {
       if (!text.empty()) text += ", ";
-      text += codec_at(i)->name;
+      text += plan_name(*codec_at(i));
     }
   return text;
 }
@@ -103,7 +103,7 @@ dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_sta
 }
 
 plan_call canonical_call(const bound_stage& stage) {
-  plan_call call{stage.codec->name, {}};
+  plan_call call{plan_name(*stage.codec), {}};
   for (size_t p = 0; p < stage.codec->param_count; ++p) {
     const dr_param& param = *dr_param_at(stage.codec->params, p);
     const double number = stage.values[p].number;

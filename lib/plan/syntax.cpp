@@ -41,6 +41,11 @@ struct parser {
 
   dr_status call(plan_call& out) {
     out.name = word(is_name);
+    if (out.name == "plugin" && skip('.')) {
+      const std::string_view name = word(is_name);
+      if (name.empty()) return expected("a plug-in's codec");
+      (out.name += '.') += name;
+    }
     if (out.name.empty()) return expected("a name");
     if (!skip('(')) return DR_OK;
     skip_spaces();

@@ -1,6 +1,6 @@
 // The text of a plan as a tree, and back. Knows no codec.
 //   plan = stage (space stage)*      stage = role "=" call ("+" call)*
-//   call = name [ "(" [ key "=" value ("," key "=" value)* ] ")" ]
+//   call = ["plugin."] name [ "(" [ key "=" value ("," key "=" value)* ] ")" ]
 #pragma once
 
 #include <string>

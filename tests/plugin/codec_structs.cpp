@@ -255,6 +255,7 @@ TEST_CASE("what is refused of a plug-in's parameters holds of those that the lib
 }
 
 TEST_CASE("a required parameter has no default, so any number stands there") {
+  load_wider();
   candidate k;
   k.params[0].known.required = 1;
   k.params[0].known.fallback = 2.5;
@@ -262,7 +263,7 @@ TEST_CASE("a required parameter has no default, so any number stands there") {
   k.params[1].known.type = DR_PARAM_CHOICE;
   k.params[1].known.choices = "p0|leftmost";
   k.params[1].known.fallback = -1;
-  k.codec.known.name = "qsgd";  // refused for this alone, and last
+  k.codec.known.id = dr_private_id("org.example.wider");  // refused for this alone, and last
   dr_error error{};
   error.struct_size = sizeof error;
   CHECK(dr_codec_register(&k.codec.known, &error) == DR_E_ARGUMENT);

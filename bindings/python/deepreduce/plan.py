@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import math
 import os
+import warnings
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from . import _abi, _library
@@ -225,7 +226,7 @@ class Parameter:
 class Codec:
     """A codec, or a sparsifier or feedback, which are listed like codecs but never travel.
 
-    role is "index", "value", "order", "bytes", "sparsify" or "feedback"; traits are the words of DR_EXACT and so
+    name is that of plans: "plugin.rice" of a plug-in's codec where a built-in is rice. role is "index", "value", "order", "bytes", "sparsify" or "feedback"; traits are the words of DR_EXACT and so
     on in codec.h, in lower case; dtypes the types of values it takes, if that has a meaning.
     """
 
@@ -273,12 +274,14 @@ def codecs() -> List[Codec]:
     """
     library = _library.load()
     found = []
+    taken = set()
     for position in range(library.dr_codec_count()):
         codec = read(library.dr_codec_at(position), _abi.dr_codec)
+        role, name = _ROLES.get(codec.role, "?"), text(codec.name)
         found.append(
             Codec(
-                name=text(codec.name),
-                role=_ROLES.get(codec.role, "?"),
+                name=f"plugin.{name}" if (role, name) in taken else name,
+                role=role,
                 id=codec.id,
                 summary=text(codec.summary),
                 traits=tuple(name for bit, name in _TRAITS.items() if codec.traits & bit),
@@ -286,13 +289,16 @@ def codecs() -> List[Codec]:
                 parameters=_parameters(codec),
             )
         )
+        taken.add((role, name))
     return found
 
 
 def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
     """Loads a shared object with codecs and registers them for the rest of the process. Twice is fine.
 
-    Raises Unsupported if it cannot be loaded or speaks another version, ArgumentError if a name or an id is taken.
+    Raises Unsupported if it cannot be loaded or speaks another version, ArgumentError if an id is taken, or a name by
+    another plug-in. Warns where a built-in codec has the name: plans call the plug-in's "plugin.NAME" then. They always
+    may, and a plan that does means the same in later releases, whatever they build in.
 
     >>> deepreduce.load_plugin("/nonexistent/libcodec.so")
     Traceback (most recent call last):
@@ -300,6 +306,8 @@ def load_plugin(path: Union[str, os.PathLike[str]]) -> None:
     """
     error = new(_abi.dr_error)
     check(_library.load().dr_plugin_load(c_string(os.fspath(path), "path"), ctypes.byref(error)), error)
+    if note := text(error.message):
+        warnings.warn(f"{os.fspath(path)!r}: {note}", stacklevel=2)
 
 
 def _parameters(codec: _abi.dr_codec) -> List[Parameter]:

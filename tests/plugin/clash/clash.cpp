@@ -7,7 +7,7 @@
 EXPORTED const int another_symbol = 0;
 #else
 
-enum { clash_name = 1, clash_id = 2, clash_version = 3, clash_builtin_id = 4 };
+enum { clash_name = 1, clash_id = 2, clash_version = 3, clash_builtin_id = 4, clash_namesake = 6 };
 
 namespace {
 
@@ -42,9 +42,10 @@ dr_codec codec(const char* name, uint32_t id) {
 
 EXPORTED const dr_codec* const* dr_plugin_v2(const dr_host*, size_t* count) {
   static const dr_codec sound = codec("sound_but_unlucky", dr_private_id("org.example.sound"));
-  static const dr_codec other = CLASH == clash_name ? codec("zigzag", dr_private_id("org.example.another"))
-                                : CLASH == clash_id ? codec("zagzig", dr_private_id("org.example.zigzag"))
-                                                    : codec("intruder", 17);
+  static const dr_codec other = CLASH == clash_name       ? codec("zigzag", dr_private_id("org.example.another"))
+                                : CLASH == clash_id       ? codec("zagzig", dr_private_id("org.example.zigzag"))
+                                : CLASH == clash_namesake ? codec("qsgd", dr_private_id("org.example.second_qsgd"))
+                                                          : codec("intruder", 17);
   static const dr_codec* const all[] = {&sound, &other};
   *count = 2;
   return CLASH == clash_version ? nullptr : all;
