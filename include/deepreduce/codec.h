@@ -6,8 +6,8 @@
  *   order   a permutation of 0..count-1                                in: u32 list
  *   bytes   any bytes, behind another codec (written `+name`)          in: bytes
  * Every operation takes an array of jobs: the streams of all tensors of a batch that share codec, data
- * type and wire header. A CPU codec may loop over them; a CUDA codec covers them in at most `launches`
- * launches. No operation allocates, synchronises, prints, throws or aborts; an error in the data
+ * type and wire header. A CPU codec may loop over them; a CUDA codec covers up to 400 of them in at most
+ * `launches` launches. No operation allocates, synchronises, prints, throws or aborts; an error in the data
  * becomes the fault of its job, and the other jobs continue.
  *
  * Version 2. Structs grow at their end only, and each begins with its size, as compiled by its owner. So:
@@ -84,13 +84,13 @@ enum {
 /* Streams of a tensor, in faults, traces and statistics. */
 enum { DR_STREAM_NONE = 0, DR_STREAM_INDEX = 1, DR_STREAM_VALUE = 2, DR_STREAM_ORDER = 3 };
 
-/* The first fault of a job. `message` is a static string or NULL. */
+/* The first fault of a job; dr_job_fault and, in C++, dr::fault record it. `message` is a static string or NULL. */
 typedef struct dr_fault {
   size_t struct_size;
   dr_status code;
-  uint32_t stream;
-  uint64_t where; /* an element or, for bytes off the wire, a byte offset in the payload */
-  uint64_t what;  /* the value at fault */
+  uint32_t stream; /* set by the library before a CPU operation, which leaves it; DR_STREAM_* set by a CUDA kernel */
+  uint64_t where;  /* an element or, for bytes off the wire, a byte offset in the payload */
+  uint64_t what;   /* the value at fault */
   const char *message;
 } dr_fault;
 
@@ -127,11 +127,12 @@ typedef struct dr_field {
   uint64_t fallback;         /* the default; trailing fields that equal it are left out of the frame */
 } dr_field;
 
-/* The arguments of an operation besides its jobs. Encode has both arrays; decode has fields only (values is NULL). */
+/* The arguments of an operation besides its jobs. `resolve`, `cost` and `encode` have values; decode has fields only, and
+ * since `need` is called before a decode, too, it reads fields only: what either needs of a parameter is a wire field. */
 typedef struct dr_params {
   size_t struct_size;
-  const dr_value *values; /* one for each declared param */
-  const uint64_t *fields; /* one for each declared field */
+  const dr_value *values; /* one for each declared param; NULL in decode and in the `need` before it */
+  const uint64_t *fields; /* one for each declared field; in `resolve` not yet set */
   uint32_t beside; /* resolve of a value codec: traits of the index codec, of which DR_REPLACES_SUPPORT says that values
                              come which were not selected; else 0 */
   uint32_t reserved;
@@ -217,9 +218,24 @@ static inline const dr_field *dr_field_at(const dr_field *fields, size_t i) {
   return (const dr_field *)((const char *)fields + i * fields->struct_size);
 }
 
+/* Elements of a job, and bytes of its `in`. On the CPU only: in CUDA operations the numbers are in device memory. */
+static inline uint64_t dr_job_count(const dr_job *job) { return job->count ? *job->count : job->count_max; }
+static inline uint64_t dr_job_in_size(const dr_job *job) { return job->in_size ? *job->in_size : job->in_max; }
+
+/* Records the fault of a job, unless it has one: the first stays. `message`: a static string. */
+static inline void dr_job_fault(const dr_job *job, dr_status code, uint64_t where, uint64_t what, const char *message) {
+  if (job->fault->code != DR_OK) return;
+  job->fault->code = code;
+  job->fault->where = where;
+  job->fault->what = what;
+  job->fault->message = message;
+}
+
 /* ---- Kernels: the way of a codec's `cuda` operations to the GPU ----------------------------------------- */
 
-/* A kernel takes one argument by value. `device` returns its __global__ function; `host` runs block `block` of a grid
+/* A kernel takes one argument by value, which carries the jobs to the device: the host copies what a kernel needs of each
+ * (pointers, bounds, the number of its first block) into the argument, so many as fit, 400 in 80 bytes each, and each block
+ * looks for its job by its number. More jobs are more launches, of 400 jobs each. `device` returns its __global__ function; `host` runs block `block` of a grid
  * on the CPU, so that machines without a GPU can test whole pipelines (the library's own kernels are templates over
  * both, lib/primitive/block.hpp). */
 typedef struct dr_kernel {
@@ -266,7 +282,8 @@ typedef struct dr_exec {
 
 typedef struct dr_ops {
   size_t struct_size;
-  /* Computes wire fields from parameters, on the host, from the bounds of a job alone. NULL: no fields. */
+  /* Computes wire fields from parameters, on the host, from the bounds of a job alone. NULL: no fields. A status that is
+   * not DR_OK refuses the plan for this job; the fault may say why. */
   dr_status (*resolve)(const dr_params *, const dr_job *, uint64_t *fields, dr_fault *);
   /* Bounds of each job; DR_E_CORRUPT if the wire fields do not fit a job. The `need` of CUDA operations is first called
    * with n = 0: DR_E_UNSUPPORTED means that these fields have no CUDA path. */
@@ -274,14 +291,19 @@ typedef struct dr_ops {
   /* Optional: exact payload bytes of each job, without writing them. CPU. */
   dr_status (*cost)(const dr_exec *, const dr_params *, const dr_job *, size_t n, uint64_t *bytes);
   dr_status (*encode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
+  /* The payload is hostile and may end anywhere. One that ends early or goes on is DR_E_CORRUPT (a bytes codec, which
+   * knows no count, may decode it to other bytes); what else encode would not write is that, too, or decodes to elements
+   * in range. params->values is NULL. */
   dr_status (*decode)(const dr_exec *, const dr_params *, const dr_job *, size_t n);
-  uint16_t launches[2]; /* encode, decode: at most, whatever n is; a sort is one */
+  uint16_t launches[2]; /* encode, decode: at most, for each 400 jobs; a sort is one */
 } dr_ops;
 
 typedef struct dr_codec {
   size_t struct_size;
-  const char *name, *summary; /* name: [a-z][a-z0-9_]*; "auto" is reserved */
-  uint32_t id;                /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
+  /* name: [a-z][a-z0-9_]*; "auto" is reserved. Plans may write "plugin.name" for a codec that is not built in, and must
+   * where a built-in of this role has the name, too: a later release may bring one */
+  const char *name, *summary;
+  uint32_t id; /* built in: below 0x8000; private: dr_private_id of a reverse-DNS name */
   dr_role role;
   uint32_t traits;
   uint32_t dtypes; /* DR_DTYPE_BIT set of the values it takes; 0 where that has no meaning */
@@ -329,7 +351,9 @@ typedef const dr_codec *const *(*dr_plugin_fn)(const dr_host *, size_t *count);
 #define DR_PLUGIN_SYMBOL "dr_plugin_v2"
 
 /* The id of a private codec: FNV-1a of its reverse-DNS name ("org.example.zigzag"), folded to 15 bits,
- * with the top bit set. Two loaded codecs with one id are an error. */
+ * with the top bit set. It stands in frames, and no built-in ever has it. Of two loaded plug-ins two codecs of a role with
+ * one id, or with one name, are an error.
+ * No constant of C: the codec's struct is a static variable whose id the entry point sets, before it returns it. */
 static inline uint32_t dr_private_id(const char *name) {
   uint32_t hash = 2166136261u;
   while (*name) hash = (hash ^ (uint8_t)*name++) * 16777619u;

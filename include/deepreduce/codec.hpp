@@ -15,11 +15,11 @@
 
 namespace dr {
 
-// What a plan gave for declared parameter i.
+// What a plan gave for declared parameter i. Not in decode, nor in `need`: those have wire fields only.
 inline const dr_value& param_value(const dr_params& params, size_t i) { return *dr_value_at(params.values, i); }
 
-inline uint64_t job_count(const dr_job& job) { return job.count ? *job.count : job.count_max; }
-inline uint64_t job_in_size(const dr_job& job) { return job.in_size ? *job.in_size : job.in_max; }
+inline uint64_t job_count(const dr_job& job) { return dr_job_count(&job); }
+inline uint64_t job_in_size(const dr_job& job) { return dr_job_in_size(&job); }
 
 template <class T>
 const T* job_in(const dr_job& job) {
@@ -33,12 +33,7 @@ inline uint32_t* job_tell(const dr_job& job) { return static_cast<uint32_t*>(job
 
 // Records the first fault of a job; `message` is a static string. Returns false, for `return fault(…)`.
 inline bool fault(const dr_job& job, dr_status code, uint64_t where, uint64_t what, const char* message) {
-  if (job.fault->code == DR_OK) {
-    job.fault->code = code;
-    job.fault->where = where;
-    job.fault->what = what;
-    job.fault->message = message;
-  }
+  dr_job_fault(&job, code, where, what, message);
   return false;
 }
 

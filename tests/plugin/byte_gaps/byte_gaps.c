@@ -6,21 +6,8 @@
 #include <deepreduce/codec.h>
 #include <deepreduce/version.h>
 
-/* dr_private_id("org.example.byte_gaps"), which C cannot work out before the program runs; the entry point compares. */
-#define BYTE_GAPS_ID 0xad7du
-
 /* 5 = ceil(32 / 7): a gap is below the universe, so below 2^32. */
 enum { bytes_per_gap_max = 5 };
-
-static uint64_t count_of(const dr_job *job) { return job->count ? *job->count : job->count_max; }
-
-static dr_status corrupt(const dr_job *job, uint64_t where, uint64_t what, const char *message) {
-  job->fault->code = DR_E_CORRUPT;
-  job->fault->where = where;
-  job->fault->what = what;
-  job->fault->message = message;
-  return DR_E_CORRUPT;
-}
 
 static dr_status need(const dr_params *params, const dr_job *jobs, size_t n, dr_need *needs) {
   (void)params;
@@ -38,7 +25,7 @@ static void encode_one(void *arg, size_t item, size_t worker) {
   if (job->fault->code != DR_OK) return;
   const uint32_t *const x = job->in;
   uint8_t *out = job->out;
-  const uint64_t n = count_of(job);
+  const uint64_t n = dr_job_count(job);
   for (uint64_t i = 0; i < n; ++i) {
     uint32_t gap = i ? x[i] - x[i - 1] - 1 : x[0];
     for (; gap >= 0x80; gap >>= 7) *out++ = (uint8_t)(gap | 0x80);
@@ -56,7 +43,7 @@ static void decode_one(void *arg, size_t item, size_t worker) {
   if (job->fault->code != DR_OK) return;
   const uint8_t *const in = job->in;
   uint32_t *const x = job->out;
-  const uint64_t n = count_of(job), size = job->in_size ? *job->in_size : job->in_max;
+  const uint64_t n = dr_job_count(job), size = dr_job_in_size(job);
   uint64_t at = 0, next = 0; /* next: the smallest index that may come */
   for (uint64_t i = 0; i < n; ++i) {
     uint64_t gap = 0;
@@ -64,25 +51,25 @@ static void decode_one(void *arg, size_t item, size_t worker) {
     uint8_t byte;
     do {
       if (at == size || group == bytes_per_gap_max) {
-        corrupt(job, at, i, "byte_gaps: a gap breaks off or is too long");
+        dr_job_fault(job, DR_E_CORRUPT, at, i, "byte_gaps: a gap breaks off or is too long");
         return;
       }
       byte = in[at++];
       gap |= (uint64_t)(byte & 0x7f) << (7 * group++);
     } while (byte & 0x80);
     if (byte == 0 && group > 1) {
-      corrupt(job, at - 1, i, "byte_gaps: a superfluous zero group");
+      dr_job_fault(job, DR_E_CORRUPT, at - 1, i, "byte_gaps: a superfluous zero group");
       return;
     }
     next += gap; /* < 2^32 + 2^35 */
     if (next >= job->universe) {
-      corrupt(job, at, next, "byte_gaps: an index is not below the universe");
+      dr_job_fault(job, DR_E_CORRUPT, at, next, "byte_gaps: an index is not below the universe");
       return;
     }
     x[i] = (uint32_t)next++;
   }
   if (at != size) {
-    corrupt(job, at, size - at, "byte_gaps: bytes behind the last gap");
+    dr_job_fault(job, DR_E_CORRUPT, at, size - at, "byte_gaps: bytes behind the last gap");
     return;
   }
   *job->out_size = 4 * n;
@@ -101,18 +88,18 @@ static dr_status decode(const dr_exec *exec, const dr_params *params, const dr_j
 }
 
 static const dr_ops cpu = {.struct_size = sizeof(dr_ops), .need = need, .encode = encode, .decode = decode};
-static const dr_codec byte_gaps = {.struct_size = sizeof(dr_codec),
-                                   .name = "byte_gaps",
-                                   .summary = "gaps as varints",
-                                   .id = BYTE_GAPS_ID,
-                                   .role = DR_ROLE_INDEX,
-                                   .traits = DR_EXACT,
-                                   .forms = 1u << DR_FORM_LIST,
-                                   .cpu = &cpu};
+static dr_codec byte_gaps = {.struct_size = sizeof(dr_codec),
+                             .name = "byte_gaps",
+                             .summary = "gaps as varints",
+                             .role = DR_ROLE_INDEX,
+                             .traits = DR_EXACT,
+                             .forms = 1u << DR_FORM_LIST,
+                             .cpu = &cpu};
 static const dr_codec *const all[] = {&byte_gaps};
 
 __attribute__((visibility("default"))) const dr_codec *const *dr_plugin_v2(const dr_host *host, size_t *count) {
-  if (host->codec_abi != DR_CODEC_ABI_VERSION || dr_private_id("org.example.byte_gaps") != BYTE_GAPS_ID) return NULL;
+  if (host->codec_abi != DR_CODEC_ABI_VERSION) return NULL;
+  byte_gaps.id = dr_private_id("org.example.byte_gaps"); /* no constant of C */
   *count = sizeof all / sizeof *all;
   return all;
 }
