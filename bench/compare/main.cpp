@@ -137,6 +137,8 @@ int run(const predict::predict_options& o) { return predict::run_predict(o); }
 
 int run(const predict::plan_options& o) { return predict::run_plan(o); }
 
+int run(const plugin_test::test_plugin_options& o) { return plugin_test::run_test_plugin(o); }
+
 int run(const finished& f) { return f.status; }
 
 }  // namespace

@@ -330,6 +330,7 @@ command parse_options(int argc, const char* const* argv) {
   calibrate::calibrate_options calibrate;
   predict::predict_options predict;
   predict::plan_options plan;
+  plugin_test::test_plugin_options test_plugin;
   CLI::App app(about, "deepreduce");
   app.formatter(std::make_shared<help_text>());
   app.require_subcommand(1);
@@ -347,6 +348,7 @@ command parse_options(int argc, const char* const* argv) {
   auto* predict_app =
       app.add_subcommand("predict", "Predicts the step of a training by each plan, and what pays on a link");
   auto* plan_app = app.add_subcommand("plan", "Chooses a plan for each tensor and writes a plan book");
+  auto* test_plugin_app = app.add_subcommand("test-plugin", "Tests what is promised of codecs on those of a plug-in");
   auto* help_app = app.add_subcommand("help", "Describes a command");
   add_compare(*compare_app, compare);
   codecs_app
@@ -364,6 +366,7 @@ command parse_options(int argc, const char* const* argv) {
   calibrate::add_calibrate(*calibrate_app, calibrate);
   predict::add_predict(*predict_app, predict);
   predict::add_plan(*plan_app, plan);
+  plugin_test::add_test_plugin(*test_plugin_app, test_plugin);
   help_app->add_option("COMMAND", "Which one")->type_name("");
   try {
     app.parse(arguments_of(app, argc, argv));
@@ -389,6 +392,7 @@ command parse_options(int argc, const char* const* argv) {
   if (calibrate_app->parsed()) return calibrate;
   if (predict_app->parsed()) return predict;
   if (plan_app->parsed()) return plan;
+  if (test_plugin_app->parsed()) return test_plugin;
   return encode;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "bench/calibrate/calibrate_command.hpp"
+#include "bench/plugin_test/test_plugin_options.hpp"
 #include "bench/predict/predict_options.hpp"
 #include "compare.hpp"
 #include "subjects.hpp"
@@ -76,7 +77,7 @@ struct finished {
 
 using command = std::variant<finished, compare_options, codecs_options, presets_options, inspect_options,
                              encode_options, decode_options, convert_options, calibrate::calibrate_options,
-                             predict::predict_options, predict::plan_options>;
+                             predict::predict_options, predict::plan_options, plugin_test::test_plugin_options>;
 
 // Throws usage_error for a combination of options that has no meaning.
 command parse_options(int argc, const char* const* argv);

@@ -2,7 +2,8 @@
 #include <cmath>
 #include <map>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 
 namespace dr::cases {
 namespace {

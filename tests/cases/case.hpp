@@ -8,17 +8,10 @@
 #include <string_view>
 #include <vector>
 
+#include "bench/plugin_test/samples.hpp"
 #include "deepreduce/codec.h"
 
 namespace dr::cases {
-
-// One stream of one tensor, as an encoder is handed it.
-struct input {
-  std::string name;
-  uint64_t universe = 0, count = 0;  // of a bytes stage: both 0
-  uint32_t dtype = 0, width = 1;     // of values
-  std::vector<uint8_t> elements;     // u32 indices or positions, values, or bytes
-};
 
 // What came of it.
 struct observation {
@@ -40,8 +33,5 @@ struct codec_case {
 
 // One for each built-in codec: a written list, in all.cpp.
 std::span<const codec_case> all();
-
-// Of all random inputs: DEEPREDUCE_TEST_SEED, or a fixed one. Printed when it is first asked for.
-uint64_t seed();
 
 }  // namespace dr::cases

@@ -1,6 +1,7 @@
 #include <algorithm>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 
 namespace dr::cases {
 namespace {

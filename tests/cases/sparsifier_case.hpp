@@ -7,7 +7,7 @@
 #include <span>
 #include <vector>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
 
 namespace dr::cases {
 

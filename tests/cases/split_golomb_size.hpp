@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
 
 namespace dr::cases {
 

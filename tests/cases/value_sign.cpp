@@ -1,4 +1,5 @@
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 
 namespace dr::cases {
 namespace {

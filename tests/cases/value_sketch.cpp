@@ -1,7 +1,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 
 namespace dr::cases {
 namespace {

@@ -97,7 +97,7 @@ def layer(path):
     if parts[0] == "codecs":
         return f"codec {parts[1]}/{parts[2]}" if len(parts) > 3 else "builtin"
     if parts[0] == "bench":
-        return "bench/compare" if parts[1] in {"compare", "calibrate", "predict"} else "bench"  # the tool
+        return "bench/compare" if parts[1] in {"compare", "calibrate", "plugin_test", "predict"} else "bench"  # the tool
     return parts[0]
 
 

@@ -5,7 +5,8 @@
 #include <map>
 #include <set>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 #include "client.hpp"
 
 namespace dr::properties {

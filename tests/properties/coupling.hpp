@@ -5,9 +5,10 @@
 #include <deque>
 #include <numeric>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/guarded_bytes.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 #include "client.hpp"
-#include "properties/guarded_bytes.hpp"
 #include "sweep.hpp"
 
 namespace dr::properties {

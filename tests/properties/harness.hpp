@@ -8,11 +8,12 @@
 #include <string>
 #include <vector>
 
-#include "cases/samples.hpp"
+#include "bench/plugin_test/guarded_bytes.hpp"
+#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 #include "core/pool.hpp"
 #include "deepreduce/codec.hpp"
 #include "pipeline/bind.hpp"
-#include "properties/guarded_bytes.hpp"
 
 namespace dr::properties {
 

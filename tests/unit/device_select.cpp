@@ -8,12 +8,12 @@
 #include <string>
 #include <vector>
 
+#include "bench/plugin_test/guarded_bytes.hpp"
 #include "cuda/device.hpp"
 #include "feedback/residual.hpp"
 #include "primitive/bits.hpp"
 #include "primitive/rng.hpp"
 #include "primitive/value_type.hpp"
-#include "properties/guarded_bytes.hpp"
 #include "sparsify/select.hpp"
 #include "sparsify/select_device.hpp"
 #include "sparsify/select_tile.hpp"

@@ -1,14 +1,23 @@
-#include "cases/samples.hpp"
+#include "samples.hpp"
 
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <numeric>
+#include <optional>
 
 namespace dr::cases {
+namespace {
+
+std::optional<uint64_t> given_seed;
+
+}  // namespace
+
+void set_seed(uint64_t seed) { given_seed = seed; }
 
 uint64_t seed() {
+  if (given_seed) return *given_seed;
   static const uint64_t chosen = [] {
     const char* const given = std::getenv("DEEPREDUCE_TEST_SEED");
     const uint64_t s = given ? std::strtoull(given, nullptr, 0) : 20211;

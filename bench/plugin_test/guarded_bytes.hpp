@@ -1,4 +1,5 @@
-// Memory that faults on the first byte outside of it, and a way to live through the fault.
+// Memory that faults on the first byte outside of it, and a way to live through the fault. Of the property tests and of
+// `deepreduce test-plugin`.
 #pragma once
 
 #include <setjmp.h>

@@ -1,15 +1,34 @@
-// Inputs that several cases share, and the plain arithmetic to write and judge them.
+// Inputs that may hurt a codec, and the plain arithmetic to write and judge them: of the cases of our own codecs
+// (tests/cases) and of `deepreduce test-plugin`. Needs codec.h and the standard library only.
 #pragma once
 
 #include <cmath>
+#include <cstdint>
 #include <functional>
 #include <initializer_list>
 #include <random>
 #include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
 
-#include "cases/case.hpp"
+#include "deepreduce/codec.h"
 
 namespace dr::cases {
+
+// One stream of one tensor, as an encoder is handed it.
+struct input {
+  std::string name;
+  uint64_t universe = 0, count = 0;  // of a bytes stage: both 0
+  uint32_t dtype = 0, width = 1;     // of values
+  std::vector<uint8_t> elements;     // u32 indices or positions, values, or bytes
+};
+
+// Of all random inputs: what set_seed was given last; else DEEPREDUCE_TEST_SEED or a fixed one, printed when it is first
+// asked for.
+uint64_t seed();
+void set_seed(uint64_t seed);
 
 // Same seed, same numbers, on every machine (the distributions of <random> differ between libraries).
 class random_source {
