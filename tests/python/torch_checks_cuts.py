@@ -1,5 +1,8 @@
 """What deepreduce.torch promises however tensors are cut into units and slots, and by the kind of plan."""
 
+import copy
+import logging
+
 import torch
 import torch.distributed as dist
 from torch_ranks import check, make_model, raises, residual_sum, same, same_on_all_ranks, steps_of
@@ -279,3 +282,51 @@ def a_step_of_halves_that_overflowed_is_skipped():
         if step in bad:
             assert all((before[name] == state.memory).all() for name, state in reduce._states.items()), step
     assert reduce.stats().total.skipped == len(bad)
+
+
+# ---- Units --------------------------------------------------------------------------------------
+
+
+def wide_model():
+    torch.manual_seed(1)
+    return torch.nn.Sequential(*(torch.nn.Linear(600, 600) for _ in range(4)))  # 5.8 MB
+
+
+@check("two")
+def units_are_the_same_whatever_buckets_are():
+    """So a plan means the same: that of one large bucket, and of many."""
+    found, units = [], []
+    for cap in (25, 2, 0.5):
+        hook = DDPHook(TOP)
+        ddp = torch.nn.parallel.DistributedDataParallel(wide_model(), bucket_cap_mb=cap)
+        hook.register(ddp)
+        for step in range(3):
+            torch.manual_seed(10 * step + dist.get_rank())
+            ddp.zero_grad()
+            ddp(torch.randn(4, 600)).square().mean().backward()
+        found.append(torch.cat([each.grad.reshape(-1) for each in ddp.parameters()]))
+        units.append([[item.name for item in unit.items] for unit in hook._units])
+    assert all(same(found[0], each) for each in found[1:])
+    assert units[0] == units[1] == units[2] and [len(each) for each in units[0]] == [5, 3], units[0]
+    hook = DDPHook(TOP, frame_bytes=1 << 20)
+    hook.register(torch.nn.parallel.DistributedDataParallel(wide_model()))
+    again = copy.deepcopy(hook)
+    again.register(torch.nn.parallel.DistributedDataParallel(wide_model()))
+    assert [len(unit.items) for unit in again._units] == [len(unit.items) for unit in hook._units] and len(hook._units) == 8
+
+
+@check("two")
+def a_bucket_that_has_the_whole_gradient_is_told_once():
+    lines, handler = [], logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())
+    log = logging.getLogger("deepreduce.torch")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        for cap, model in ((25, wide_model()), (4, wide_model()), (25, make_model())):
+            DDPHook(TOP).register(torch.nn.parallel.DistributedDataParallel(model, bucket_cap_mb=cap))
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(logging.NOTSET)
+    assert len(lines) == (dist.get_rank() == 0), lines
+    assert not lines or all(word in lines[0] for word in ("bucket_cap_mb=25", "5.5 MiB", "bucket_cap_mb=4"))

@@ -207,8 +207,8 @@ def random_numbers_follow_rank_and_step():
 def a_resumed_training_is_the_same():
     drawn = "sparsify=topr(ratio=0.05) feedback=residual index=golomb value=qsgd"
     for plan, flat in ((LOSSY, True), (drawn, True), (drawn, False)):
-        hook, whole = DDPHook(plan, flat=flat), wrapped(make_model(), None)
-        hook.register(whole)
+        hook = DDPHook(plan, flat=flat)
+        whole = wrapped(make_model(), hook)
         optimizer, saved = torch.optim.Adam(whole.parameters(), lr=0.01), {}
         for step in range(6):
             saved[step] = copy.deepcopy((whole.module.state_dict(), optimizer.state_dict(), hook.state_dict()))

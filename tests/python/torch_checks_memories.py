@@ -54,8 +54,8 @@ def beside_others_small_tensors_have_the_weight_of_the_gradient():
 @check("two")
 def a_training_with_any_memory_resumes_bit_for_bit():
     for feedback in ("dgc(momentum=0.9)", "momentum", "efsignsgd(lr=0.05)"):
-        hook, whole = DDPHook(TOP + f"feedback={feedback}"), wrapped(make_model(), None)
-        hook.register(whole)
+        hook = DDPHook(TOP + f"feedback={feedback}")
+        whole = wrapped(make_model(), hook)
         optimizer = torch.optim.SGD(whole.parameters(), lr=0.05)
         steps_of(whole, optimizer, 0, 3)
         saved = copy.deepcopy((whole.module.state_dict(), hook.state_dict()))

@@ -63,10 +63,11 @@ def make_model(dtype=None):
 
 
 def wrapped(model, hook, **options):
-    """(DDP, hook). Units are cut where DDP cuts its buckets: several of each."""
+    """(DDP, hook). Units are about as large as DDP's buckets: several of each."""
     options.setdefault("bucket_cap_mb", 0.008)
     ddp = DDP(model, **options)
     if hook is not None:
+        hook._frame_bytes = hook._frame_bytes or int(options["bucket_cap_mb"] * 2**20)
         assert hook.register(ddp) is hook
     return ddp
 

@@ -28,6 +28,11 @@ from .tensor import State
 
 _log = logging.getLogger("deepreduce.torch")
 
+# Of tensors that travel together. On links of 100 Mbit/s units of 2 to 4 MiB, which backward hides, took a quarter off the
+# step of a GPT of 13 MB, which was one unit before; at 1 Gbit/s they made no difference (bench/results/hook_steps.md).
+UNIT_BYTES = 4 << 20
+_FACTOR_BYTES = 25 << 20  # of tensors whose factors travel: a unit's second one is sent behind backward, after the last's
+
 
 class Exchange(Saved):
     """Means over ranks of tensors that have names, step after step."""
@@ -83,7 +88,7 @@ class Exchange(Saved):
         self.load_state_dict(state["state"])
 
     def _set_tensors(
-        self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: int, sparse: Container[str] = ()
+        self, tensors: Sequence[Tuple[str, torch.Size, torch.dtype]], most: Optional[int], sparse: Container[str] = ()
     ) -> None:
         """The tensors, of which each unit has at most `most` bytes of one type, as frames or of one transform. Those that
         are sparse, by name, are each a unit."""
@@ -104,7 +109,8 @@ class Exchange(Saved):
             size, kind = elements * dtype.itemsize, (dtype, *apart)
             if size > room.get(kind, -1):
                 cuts.setdefault(kind, []).append([])
-                room[kind] = max(most, size)
+                usual = _FACTOR_BYTES if plans[0].info.transforms else UNIT_BYTES
+                room[kind] = max(usual if most is None else most, size)
             room[kind] -= size
             rows = shape[0] if len(shape) > 1 else 1
             cuts[kind][-1].append(tuple(Item(name, elements, dtype, plan, rows) for plan in plans))

@@ -35,7 +35,7 @@ from ._torch_arrays import named_parameters_of
 from ._torch_auto import STEPS, Auto, Choice
 from ._torch_checkpoint import load_checkpoint
 from ._torch_call import ExchangeError, MissingRank, OutOfStep, Stats, Step, require_place
-from ._torch_exchange import Exchange
+from ._torch_exchange import UNIT_BYTES, Exchange, _log
 from ._torch_record import ModelRecorder, Recording, record
 from ._torch_rows import sparse_parameters
 from ._torch_rules import OnePlan, Plans, Rules
@@ -83,6 +83,9 @@ class DDPHook(Exchange):
              of a plan that sparsifies, which chooses among all of them then, or that keeps each value by itself (raw,
              half). A plan that quantises all elements (8bit, onebit, qsgd) has levels for each parameter: a large one
              would spoil those of the others
+    frame_bytes  of parameters that travel together, at most, as one unit, from their last to their first; one that is
+             larger travels alone. None: 4 MiB, so that backward hides the transfers of most; of transform=, whose factors
+             are small, 25 MiB
     timeout  seconds that the end of a step waits for the other ranks. A process that is left without one of them may
              take twice the timeout to end, since gloo holds on to a collective for so long
     seed     of random numbers; the same on every rank. Step and rank are told to the library anyhow
@@ -99,8 +102,8 @@ class DDPHook(Exchange):
     feedback=dgc(clip=…) bounds the norm of the whole gradient, as in the paper. Of several frames nothing is sent before the
     last bucket has come, then: encode and transfer overlap with no backward.
 
-    Parameters are cut into frames by their order and DDP's bucket_cap_mb, not by DDP's buckets, which change after the
-    first step. So `state_dict` and `load_state_dict` give the very same training.
+    Parameters are cut into units by their order and `frame_bytes`, not by DDP's buckets, which change after the first step
+    and differ from run to run. So `state_dict` and `load_state_dict` give the very same training.
 
     All ranks get the same gradients, bit for bit, or all raise, in backward: PeerError (a rank could not encode: a NaN,
     say), CorruptFrame, with the rank in words and as `rank`; MissingRank (`ranks`) or ExchangeError. A rank that alone
@@ -121,6 +124,7 @@ class DDPHook(Exchange):
         timeout: float = 60.0,
         seed: int = 0,
         group: Any = None,
+        frame_bytes: Optional[int] = None,
         control: Optional[str] = None,
         nonfinite: str = "error",
         record: Union[None, str, os.PathLike[str], Recording] = None,
@@ -129,6 +133,7 @@ class DDPHook(Exchange):
         if auto and control is not None:
             raise ArgumentError('"auto" chooses one plan; with control the plan is a ladder')
         super().__init__(None if auto else plan, bypass, start, flat, timeout, seed, group, control, nonfinite)
+        self._frame_bytes = self._arguments["frame_bytes"] = frame_bytes
         self._auto = Auto() if auto else None
         self._start = max(start, STEPS) if auto else start
         self._named: List[Tuple[str, torch.Size, torch.dtype]] = []
@@ -163,9 +168,9 @@ class DDPHook(Exchange):
         sparse = sparse_parameters(model.module)
         self._sparse = {name for name, each in parameters if id(each) in sparse}
         self._named = [(name, _laid_out(each), each.dtype) for name, each in reversed(parameters)]
-        self._unit_bytes = model.bucket_bytes_cap
-        self._set_tensors(self._named, self._unit_bytes, self._sparse)
+        self._set_tensors(self._named, self._frame_bytes, self._sparse)
         self._tell_losses()
+        self._advise(model.bucket_bytes_cap, sum(each.nbytes for _, each in parameters))
         model.register_comm_hook(self, _hook)
         if self._record is not None:
             self._recorder = record(model, self._record)
@@ -180,6 +185,13 @@ class DDPHook(Exchange):
                 " it later",
                 lost[0],
             )
+
+    def _advise(self, bucket_bytes: int, size: int) -> None:
+        """A line of the log where DDP hands all gradients over at once, at the end of backward."""
+        if self._engine is not None and self._engine.rank == 0 and UNIT_BYTES < size <= bucket_bytes:
+            words = "one bucket of DDP (bucket_cap_mb=%g) has the whole gradient of %.1f MiB, so that backward hides no transfer; %s"
+            advice = f"DistributedDataParallel(…, bucket_cap_mb={UNIT_BYTES >> 20}) hands it over in parts"
+            _log.info(words, bucket_bytes / (1 << 20), size / (1 << 20), advice)
 
     def _take(self, bucket: Any) -> Any:
         begin, step = time.perf_counter(), self._now
@@ -235,7 +247,7 @@ class DDPHook(Exchange):
         self._auto.saw(self._now)
         if self._number + 1 == self._start:
             options = {name: self._arguments[name] for name in ("bypass", "flat", "timeout", "seed")}
-            options["frame_bytes"] = self._unit_bytes
+            options["frame_bytes"] = self._frame_bytes
             choice = self._auto.decide(self._gradients, self._engine, options)
             self._gradients.clear()
             if choice is None:
@@ -250,7 +262,7 @@ class DDPHook(Exchange):
         self._start = sys.maxsize if choice.plan is None else 0
         self._rules = [Rules(choice.plan, self._bypass, self._arguments["flat"])]
         if self._engine is not None:
-            self._set_tensors(self._named, self._unit_bytes, self._sparse)
+            self._set_tensors(self._named, self._frame_bytes, self._sparse)
 
     def _residuals(self) -> Dict[str, Any]:
         chosen = {"auto": self.choice._asdict()} if self.choice else {}
@@ -345,8 +357,7 @@ class AllReduce(Exchange):
     """The mean over ranks of a list of tensors, compressed, for loops without DistributedDataParallel. It keeps the
     residuals, so there is one for each list.
 
-    plan, bypass, start, flat, timeout, seed, group, control, nonfinite  as of DDPHook
-    frame_bytes  of tensors that travel in one frame, at most
+    plan, bypass, start, flat, frame_bytes, timeout, seed, group, control, nonfinite  as of DDPHook
 
     Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
     """
@@ -361,7 +372,7 @@ class AllReduce(Exchange):
         timeout: float = 60.0,
         seed: int = 0,
         group: Any = None,
-        frame_bytes: int = 25 << 20,
+        frame_bytes: Optional[int] = None,
         control: Optional[str] = None,
         nonfinite: str = "error",
     ) -> None:
