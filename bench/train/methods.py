@@ -23,7 +23,7 @@ WAIT = 60.0  # seconds that a rank waits for another
 class Method:
     """kind: local (no exchange: what a step takes without one), torch (its own), ours, paper (the codecs that
     DeepReduce's paper measured, in this library), grace (GRACE's list: grace_methods.py, which says what scale and
-    own_momentum are). plan: of all but torch's. missing: why it cannot run. control: options of a controller, of which
+    own_momentum are). plan: of all but torch's. rank: of torch's PowerSGD. frame_mb: MiB of a unit of ours. missing: why it cannot run. control: options of a controller, of which
     `ladder` are the plans."""
 
     title: str
@@ -35,6 +35,8 @@ class Method:
     ladder: Sequence[Optional[str]] = ()
     scale: float = 1.0
     own_momentum: bool = False
+    rank: int = 0
+    frame_mb: Optional[float] = None
 
 
 def planned(title: str, kind: str, codecs: str, ratio: str = "0.01", feedback: str = "feedback=residual ") -> Method:
@@ -52,7 +54,7 @@ METHODS = {
     "dense": Method("dense f32", "torch"),
     "fp16": Method("fp16", "torch"),
     "bf16": Method("bf16", "torch"),
-    "powersgd1": Method("PowerSGD rank 1", "torch", bucket_cap_mb=ONE_BUCKET),
+    "powersgd1": Method("PowerSGD rank 1", "torch", bucket_cap_mb=ONE_BUCKET, rank=1),
     "top1": planned("Top-1 %, raw", "ours", "index=golomb value=raw"),
     "top1_log": planned("Top-1 %, log_quant", "ours", "index=golomb value=log_quant"),
     "top1_auto": planned("Top-1 %, auto(error=0.07)", "ours", "index=auto value=auto(error=0.07)"),
@@ -86,6 +88,31 @@ METHODS.update(
         if name not in ("none", "half", "half_bf16", "topk")
     }
 )
+# Of bench/train/hook_steps.py.
+DENSE_BITS = "index=all value=uniform_quant(bits={}) feedback=residual"
+METHODS.update(
+    {
+        "dense_parts": Method("dense f32, buckets of 4 MiB", "torch", bucket_cap_mb=4),
+        "powersgd2": Method("PowerSGD rank 2", "torch", bucket_cap_mb=ONE_BUCKET, rank=2),
+        "powersgd4": Method("PowerSGD rank 4", "torch", bucket_cap_mb=ONE_BUCKET, rank=4),
+        **{
+            f"lowrank{rank}": Method(f"lowrank, rank {rank}", "ours", f"transform=lowrank(rank={rank}) feedback=residual")
+            for rank in (1, 2, 4)
+        },
+        "bits8": Method("8 bits", "ours", DENSE_BITS.format(8)),
+        "bits4": Method("4 bits", "ours", DENSE_BITS.format(4)),
+        "signs": Method("signs, two means (onebit)", "ours", "onebit"),
+        "halves": Method("bf16, ours", "ours", "index=all value=half(type=bf16) feedback=residual"),
+        **{
+            f"{name}_{size}mb": Method(f"{title}, units and buckets of {size} MiB", "ours", plan, bucket_cap_mb=size, frame_mb=size)
+            for name, title, plan in (
+                ("top10", "Top-10 %", TOP.format(ratio="0.1") + "feedback=residual index=golomb value=log_quant"),
+                ("bits8", "8 bits", DENSE_BITS.format(8)),
+            )
+            for size in (25, 8, 4, 2, 1)
+        },
+    }
+)
 
 
 def install(method: Method, module: DistributedDataParallel, seed: int, warm_up: int) -> Any:
@@ -102,9 +129,10 @@ def install(method: Method, module: DistributedDataParallel, seed: int, warm_up:
             ladder = list(method.ladder)
             return deepreduce.torch.DDPHook(ladder, control=method.control, timeout=WAIT, seed=seed).register(module)
 
-        return deepreduce.torch.DDPHook(method.plan, timeout=WAIT, seed=seed).register(module)
-    if method is METHODS["powersgd1"]:
-        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=1, start_powerSGD_iter=max(2, warm_up))
+        unit = None if method.frame_mb is None else int(method.frame_mb * (1 << 20))
+        return deepreduce.torch.DDPHook(method.plan, timeout=WAIT, seed=seed, frame_bytes=unit).register(module)
+    if method.rank:
+        state = powerSGD_hook.PowerSGDState(None, matrix_approximation_rank=method.rank, start_powerSGD_iter=max(2, warm_up))
         module.register_comm_hook(state, one_bucket(powerSGD_hook.powerSGD_hook))
     elif method is METHODS["fp16"]:
         module.register_comm_hook(None, default_hooks.fp16_compress_hook)

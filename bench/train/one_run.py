@@ -63,6 +63,11 @@ class Trainee:
         self.tap.sent += self.unseen
         return loss.item(), time.perf_counter() - begin
 
+    @property
+    def sent(self) -> float:
+        """Bytes so far. (All-reduces of a hook of ours pass the tap by: it counts them itself.)"""
+        return self.tap.sent if self.hook is None else float(self.hook.stats().total.sent)
+
     def hash(self) -> str:
         """Of all parameters, bit by bit."""
         whole = hashlib.sha256()
@@ -118,7 +123,8 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
     job["plans"]: {method: plan} of methods that have no name elsewhere.
     job["record"]: of this method's model when gradients become ready, too, on rank 0: docs/model.schema.json.
 
-    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash}
+    Returns {method: seconds, of each step of each round; sent: bytes a step; parts: seconds of a step, its median; hash; of
+    ours frame: bytes of frames, and repeats, of all these steps}
     """
     warm_up, rounds, steps = job["warm_up"], job["rounds"], job["steps"]
     METHODS.update({name: Method(name, "ours", plan) for name, plan in job.get("plans", {}).items()})
@@ -127,7 +133,8 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
     for trainee in trainees.values():
         for _ in range(warm_up):
             trainee.train()
-    sent = {method: trainee.tap.sent for method, trainee in trainees.items()}
+    sent = {method: trainee.sent for method, trainee in trainees.items()}
+    before = {method: told(trainee.hook) for method, trainee in trainees.items() if trainee.hook is not None}
     seconds: Dict[str, List[List[float]]] = {method: [] for method in trainees}
     parts: Dict[str, List[Dict[str, float]]] = {method: [] for method in trainees}
     names = list(trainees)
@@ -143,12 +150,15 @@ def times(job: Dict[str, Any]) -> Dict[str, Any]:
     answer = {
         method: {
             "seconds": seconds[method],
-            "sent": round((trainee.tap.sent - sent[method]) / (rounds * steps)),
+            "sent": round((trainee.sent - sent[method]) / (rounds * steps)),
             "parts": {k: statistics.median(each[k] for each in parts[method]) for k in parts[method][0]},
             "hash": trainee.hash(),
         }
         for method, trainee in trainees.items()
     }
+    for method, then in before.items():
+        now = told(trainees[method].hook)
+        answer[method].update({name: now[name] - then[name] for name in ("frame", "repeats")})
     if listening is not None:
         answer[job["record"]]["model"] = listening()
     return answer

@@ -55,8 +55,11 @@ def measure(
     return int(failed > 0)
 
 
-def measure_one(model: str, ranks: int, link: str, methods: Sequence[str]) -> List[Dict[str, Any]]:
-    rounds = ROUNDS // 2 if link == "100mbit" else ROUNDS
+def measure_one(
+    model: str, ranks: int, link: str, methods: Sequence[str], rounds: Optional[int] = None, steps: int = STEPS
+) -> List[Dict[str, Any]]:
+    """rounds: of `steps` steps of each method. None: as many as there is time for on the link."""
+    rounds = rounds or (ROUNDS // 2 if link == "100mbit" else ROUNDS)
     job = {
         "kind": "times",
         "model": model,
@@ -64,7 +67,7 @@ def measure_one(model: str, ranks: int, link: str, methods: Sequence[str]) -> Li
         "seed": 1,
         "warm_up": WARM_UP,
         "rounds": rounds,
-        "steps": STEPS,
+        "steps": steps,
     }
     where = train_results.context()
     if link == "loopback":
@@ -115,6 +118,7 @@ def row_of(
         "rounds": [round(statistics.median(each), 3) for each in rounds],
         "sent": round(statistics.fmean(t["sent"] for t in told)),
         "parts": {k: round(1e3 * statistics.fmean(t["parts"][k] for t in told), 3) for k in told[0]["parts"]},
+        **{name: round(statistics.fmean(t[name] for t in told)) for name in ("frame", "repeats") if name in told[0]},
         "identical": method == "local" or len({t["hash"] for t in told}) == 1,
         **where,
     }
