@@ -10,9 +10,9 @@ from typing import Any, List, Optional, Sequence, Set, Tuple
 import numpy
 import torch
 
-from ._torch_call import Engine, Step, all_gather, is_finite
+from ._torch_call import Engine, Step, is_finite
 from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
-from ._torch_slots import rounded
+from ._torch_slots import Room, Slots
 from ._torch_unit import Item
 from .encoding import encode
 from .errors import CorruptFrame, Error, Unsupported
@@ -34,8 +34,7 @@ class RowsUnit:
     """A tensor of torch.sparse_coo that travels by itself: its rows in a frame, by one all-gather of slots of one size. The
     result is the union of all ranks' rows, in the tensor itself.
 
-    How many rows there are differs between ranks and steps: a slot has room for the largest frame of the last step and 1/8
-    more. The size arrives at all ranks in a slot that is too small, too, and all repeat the exchange with a larger one.
+    How many rows there are differs between ranks and steps: of a frame that outgrows its slot all ranks send the rest.
     """
 
     parts: Sequence[Any] = ()  # of dense frames
@@ -51,12 +50,10 @@ class RowsUnit:
         self._most = _HEADER + self._shape[0] * 8 + self._item.elements * 4
         self._digest = zlib.crc32(f"rows {self._item.name} {self._shape} {self._item.dtype} {self._item.plan}".encode())
         self._tensor: Any = None
-        self._frame = b""
         self._failed: Optional[Error] = None  # why this rank could not encode
-        self._flags = 0
-        self._slot = self._least = rounded(_PREFIX)
-        self._received, self._far, self._device = torch.empty(0, dtype=torch.uint8), None, None  # type: Any, Any, Any
-        self._what, self._tag, self._work = "", 0, None
+        self._slots = Slots(engine, Room(_PREFIX + self._most, _PREFIX))
+        self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
+        self._tag = 0
         try:
             encode(self._sparse(torch.zeros(1, dtype=torch.int64), torch.zeros(1, width, dtype=self._item.dtype)), self._item.plan, step=0)
         except Error as error:
@@ -76,7 +73,6 @@ class RowsUnit:
     def start(self, number: int, step: Step) -> None:
         """Encodes the rows and issues the collective. number: of the step."""
         begin = time.perf_counter()
-        self._what = f"step {number}, rows {self._digest:08x}"
         self._tag, self._failed = self._digest << 32 | number & 0xFFFFFFFF, None
         given = self._tensor.detach().coalesce()
         rows = self._sparse(given.indices()[0].cpu(), given.values().cpu().contiguous())
@@ -86,69 +82,47 @@ class RowsUnit:
         }  # fmt: skip
         skips = self._engine.skips and not is_finite(given.values())
         try:
-            self._frame = b"" if skips else encode(rows, self._item.plan, **options)
+            made = b"" if skips else encode(rows, self._item.plan, **options)
         except Error as error:
             self._failed, skips = self._named(error), self._engine.skips
-            self._frame = encode(rows, self._item.plan, status_frame=True, **options)
-        self._flags = NOT_FINITE if skips else 0
+            made = encode(rows, self._item.plan, status_frame=True, **options)
+        frame = numpy.frombuffer(made, numpy.uint8)
+        slot = numpy.empty(_PREFIX + frame.size, numpy.uint8)
+        slot[HEAD:_PREFIX].view(numpy.uint64)[:] = frame.size
+        write_head(slot[:_PREFIX], self._engine, self._tag, NOT_FINITE if skips else 0)
+        slot[_PREFIX:] = frame
         step.encode += time.perf_counter() - begin
-        step.frame += len(self._frame)
+        step.frame += frame.size
         step.dense += bytes_of(given)
         step.kept += given.values().numel()
-        self._issue(step)
+        self._slots.issue(f"step {number}, rows {self._digest:08x}", torch.from_numpy(slot), self._device, step)
 
-    def _issue(self, step: Step) -> None:
-        begin, n, slot = time.perf_counter(), self._engine.size, self._slot
-        sent = torch.zeros(slot, dtype=torch.uint8)
-        memory, frame = sent.numpy(), numpy.frombuffer(self._frame, numpy.uint8)
-        memory[HEAD:_PREFIX].view(numpy.uint64)[:] = frame.size
-        write_head(memory[:_PREFIX], self._engine, self._tag, self._flags)
-        memory[_PREFIX : _PREFIX + frame.size] = frame[: slot - _PREFIX]
-        self._received = self._far = torch.empty(n * slot, dtype=torch.uint8, device=self._device or "cpu")
-        self._work = self._engine.issue(self._what, all_gather, self._far, sent.to(self._far.device))
-        step.sent += (n - 1) * slot
-        step.received += (n - 1) * slot
-        step.wait += time.perf_counter() - begin
-
-    def _read(self, deadline: float, step: Step) -> Tuple[List[Tuple[int, Any]], bool]:
-        """Of each rank the size of its frame, and what has arrived of it; and whether a rank asks to skip the step."""
-        begin = time.perf_counter()
-        self._engine.wait(self._what, self._work, deadline)
-        self._received = self._far.cpu()
-        step.wait += time.perf_counter() - begin
-        slots = self._received.numpy().reshape(self._engine.size, self._slot)
-        skips = read_heads(slots[:, :_PREFIX].copy(), self._engine)
-        found = []
-        for rank, slot in enumerate(slots):
-            size = int(slot[HEAD:_PREFIX].view(numpy.uint64)[0])
+    def _sizes(self, slots: Any) -> List[int]:
+        """Of the frame of each rank."""
+        sizes: List[int] = slots[:, HEAD:_PREFIX].copy().view(numpy.uint64).ravel().tolist()
+        for rank, size in enumerate(sizes):
             if size > self._most:
                 raise self._named(CorruptFrame(f"a frame of {size} bytes, more than the {self._most} of any", frame=rank))
-            found.append((size, slot[_PREFIX : _PREFIX + size]))
-        return found, skips
+        return sizes
 
     def finish(self, deadline: float, step: Step) -> bool:
         """Waits, and makes the tensor the mean of all ranks. It is untouched if something is raised. True: a rank asks to
         skip the step, and it is untouched."""
-        frames, skips = self._read(deadline, step)
-        if skips:
+        slots = self._slots.wait(deadline, step)
+        if read_heads(slots[:, :_PREFIX].copy(), self._engine):
             return True
-        largest = _PREFIX + max(size for size, _ in frames)
-        if largest > self._slot:
-            step.repeats += self._slot > self._least  # the first exchange is of sizes, on purpose
-            self._slot = rounded(largest)
-            self._issue(step)
-            frames, _ = self._read(deadline, step)
-            for rank, (size, arrived) in enumerate(frames):
-                if size > arrived.size:
-                    words = f"a frame of {size} bytes, more than the {arrived.size} that were told before"
-                    raise self._named(CorruptFrame(words, frame=rank))
-        self._slot = rounded(min(largest + largest // 8, _PREFIX + self._most))
+        sizes = self._sizes(slots)
+        longest = _PREFIX + max(sizes)
+        if longest > slots.shape[1]:
+            slots = self._slots.rest(longest, deadline, step)
+        self._slots.took(longest)
+        frames = [slot[_PREFIX : _PREFIX + size] for slot, size in zip(slots, sizes)]
         if self._failed is not None:
             raise self._failed
         begin, n = time.perf_counter(), self._engine.size
         try:
             options: Any = {"tag": self._tag, "max_elements": max(1, self._item.elements)}
-            mean = merge([frame for _, frame in frames], weights=[1 / n] * n, sparse=True, **options)
+            mean = merge(frames, weights=[1 / n] * n, sparse=True, **options)
         except Error as error:
             raise self._named(error) from None
         values = torch.from_numpy(mean.values).reshape(-1, *self._shape[1:]).to(self._item.dtype)

@@ -61,7 +61,7 @@ class Slots:
 
     def issue(self, what: str, sent: torch.Tensor, device: Optional[torch.device], step: Step) -> None:
         """Sends as much of this rank's slot as there is room for. what: its name in errors; device: where the engine wants
-        it, if it is not the CPU."""
+        it, if it is not the CPU; sent: what is behind its end are zeros."""
         self._what, self._sent, self._device = what, sent, device
         if self._pieces:  # of a step that was given up: they may still arrive where they should have
             self._pieces.clear()
@@ -80,6 +80,8 @@ class Slots:
         for at in range(begin, end, piece):
             stop = min(at + piece, end)
             sent = self._sent[at:stop]
+            if sent.numel() < stop - at:  # another rank's slot is longer
+                sent = torch.cat([sent, torch.zeros(stop - at - sent.numel(), dtype=torch.uint8)])
             if self._device is not None:
                 sent = sent.to(self._device)
             whole = at == 0 and stop == end and self._device is None
