@@ -143,6 +143,14 @@ def frames_of_one_size_need_no_room_and_no_second_collective():
         stats = reduce.stats()
         assert stats.total.repeats == 0 and len(seen.sizes) <= 4, (plan, seen.sizes)
         assert stats.total.sent < 1.02 * (dist.get_world_size() - 1) * stats.total.frame + 4 * 128, (plan, stats)
+    for plan in ("threshold", "index=raw value=raw", TOP):  # of one size only if as many elements are found
+        with Seen() as seen:
+            reduce = AllReduce(plan, bypass=0)
+            for _ in range(2):
+                x = torch.zeros(20000)
+                x[:100] = 1.0
+                reduce([x])
+        assert sum(seen.sizes) < 3000, (plan, seen.sizes)
 
 
 @check("two")

@@ -126,8 +126,8 @@ class Exchange(Saved):
             beside += f", bypass={self._bypass}"  # which tensors have factors
         options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
         options.update(start=self._start, frame_bytes=most)
-        plans = [rules.lines for rules in self._rules]
-        require_same(self._arguments["control"], plans, options, beside, told, engine, self._timeout)
+        lines = [rules.lines for rules in self._rules]
+        require_same(self._arguments["control"], lines, options, beside, told, engine, self._timeout)
         if self._engine is not None:
             engine.failures, engine.failed = self._engine.failures, self._engine.failed
         self._engine = engine

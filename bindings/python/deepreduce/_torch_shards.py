@@ -17,8 +17,8 @@ from ._torch_call import Engine, OutOfStep, Stats, Step, all_to_all
 from ._torch_clip import clip_of
 from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_rules import OnePlan, exact_plan
+from ._torch_slots import Room, of_one_size, rounded
 from ._torch_state import Saved, require_bytes
-from ._torch_slots import ALIGNMENT, rounded
 from ._torch_unit import decay_of
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, Unsupported
@@ -78,7 +78,7 @@ class ReduceScatter(Saved):
         self._made: List[bytearray] = []
         self._sum: Any = None
         self._shape: Any = None  # elements of a shard, type
-        self._slot = ALIGNMENT
+        self._room: Any = None  # of the slots to come
         self._ended = 0
         self._last, self._total = Step(), Step()
 
@@ -120,6 +120,7 @@ class ReduceScatter(Saved):
             self._chosen, self._batch = plan, Batch(like, plan, frames=self._engine.size)
             self._states = [State(plan, like) if plan.info.feedback else None for _ in range(self._engine.size)]
             # Of each rank a frame; and the sum, which is rounded once.
+            self._room = Room(_PREFIX + self._batch.bound, None if of_one_size(plan) else _PREFIX)
             self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
             self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
             self._digest = zlib.crc32(f"{self._shape} {plan}".encode())
@@ -196,8 +197,8 @@ class ReduceScatter(Saved):
         """The frames of all ranks for this one. The largest that any rank sends is known to all, as in Unit."""
         what, n, least = f"{self._name}, step {self._number}", engine.size, rounded(_PREFIX)
         most, begin, deadline = max(map(len, frames)), time.perf_counter(), time.monotonic() + self._timeout
+        slot = self._room.size
         while True:
-            slot = self._slot
             send, receive = (torch.zeros(n * slot, dtype=torch.uint8) for _ in range(2))
             for row, frame in zip(send.numpy().reshape(n, slot), frames):
                 row[HEAD:_PREFIX].view(numpy.uint64)[:] = most, len(frame)
@@ -219,8 +220,8 @@ class ReduceScatter(Saved):
             if _PREFIX + most_of_all <= slot:
                 break
             step.repeats += slot > least  # the first exchange is of sizes, on purpose
-            self._slot = rounded(_PREFIX + most_of_all)
-        self._slot = rounded(_PREFIX + most_of_all + most_of_all // 8)
+            slot = rounded(_PREFIX + most_of_all)
+        self._room.took(_PREFIX + most_of_all)
         step.wait += time.perf_counter() - begin
         return [row[_PREFIX : _PREFIX + size] for row, (_, size) in zip(rows, told)]
 

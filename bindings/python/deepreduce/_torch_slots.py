@@ -8,11 +8,19 @@ from typing import Any, List, Optional, Tuple
 import torch
 
 from ._torch_call import Engine, Step, all_gather
+from .plan import Plan
 
 ALIGNMENT = 64  # of slots
 # Bytes of a slot that travel in one collective, at most, where gloo carries them. Its all-gather of one buffer of 8 MB takes
 # 1.45 times its all-reduce, eight of 1 MB in flight 1.05 times (two ranks, 100 Mbit/s); below 2 MB it makes no difference.
 PIECE = 2 << 20
+
+
+def of_one_size(plan: Plan) -> bool:
+    """Whether frames of the same tensors have one size, whatever their values are: `fixed_size` is of equal counts, and
+    how many elements a sparsifier or an index codec finds is the gradient's matter."""
+    info = plan.info
+    return info.fixed_size and info.lossy_support and not info.sparsifies  # index=all and the like
 
 
 class Room:

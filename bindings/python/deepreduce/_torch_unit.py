@@ -13,7 +13,7 @@ import torch
 
 from ._torch_call import HOST, Engine, Step, is_finite
 from ._torch_heads import HEAD, NOT_FINITE, read_heads, write_head
-from ._torch_slots import Room, Slots, rounded
+from ._torch_slots import Room, Slots, of_one_size, rounded
 from .batch import Batch
 from .bound import Bound
 from .control import _stage
@@ -213,7 +213,7 @@ class Unit:
         self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
         self._memory, self._at = self._send.numpy(), self._send.data_ptr()
         self._sizes = self._memory[HEAD : self._prefix].view(numpy.uint64)
-        fixed = all(item.plan.info.fixed_size for item in self.items)
+        fixed = all(of_one_size(item.plan) for item in self.items)
         self._slots = Slots(engine, Room(self._send.numel(), None if fixed else self._prefix))
         self._device: Optional[torch.device] = None  # of the slots that travel, if it is not the CPU
         self._tag = 0
