@@ -43,7 +43,7 @@ class Trainee:
         self.batches = self.task.batches(torch.Generator().manual_seed(1000 * seed + self.rank))
         self.tap = Tap(self.ranks)
         # Bytes a step of what torch sends without a hook: it does not pass the tap.
-        self.unseen = 2 * (self.ranks - 1) / self.ranks * 4 * self.parameters if method == "dense" else 0.0
+        self.unseen = 2 * (self.ranks - 1) / self.ranks * 4 * self.parameters if method in ("dense", "dense_parts") else 0.0
 
     @property
     def parameters(self) -> int:

@@ -309,7 +309,7 @@ def a_rank_with_other_tensors_is_named_by_all_in_the_first_call():
             (x, LOSSY, {"seed": 5}, "has seed 5, others 0;"),
             (x, LOSSY, {"bypass": 30000}, "has bypass 30000, others "),
             (x, LOSSY, {"nonfinite": "skip"}, "has nonfinite skip, others error;"),
-            (x, LOSSY, {"frame_bytes": 1000}, "has frame_bytes 1000, others 26214400;"),
+            (x, LOSSY, {"frame_bytes": 1000}, "has frame_bytes 1000, others 4194304;"),
             (x, LOSSLESS, {}, "has plan '*': "),
             (x, [("b", LOSSLESS), ("*", LOSSY)] if control is None else LOSSLESS, {}, "has plan '"),
         ):  # fmt: skip

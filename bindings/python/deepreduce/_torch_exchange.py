@@ -125,7 +125,7 @@ class Exchange(Saved):
         if any(rules.transforms for rules in self._rules):
             beside += f", bypass={self._bypass}"  # which tensors have factors
         options = {name: value for name, value in self._arguments.items() if name not in ("timeout", "control")}
-        options.update(start=self._start, frame_bytes=most)
+        options.update(start=self._start, frame_bytes=UNIT_BYTES if most is None else most)
         lines = [rules.lines for rules in self._rules]
         require_same(self._arguments["control"], lines, options, beside, told, engine, self._timeout)
         if self._engine is not None:

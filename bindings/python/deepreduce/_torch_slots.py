@@ -26,6 +26,10 @@ def of_one_size(plan: Plan) -> bool:
 class Room:
     """How large the next slot is: for frames as large as the last ones, and as much more as they have been seen to grow.
 
+    In 300 steps of a GPT of 13 MB (bench/train/byte_gpt.py, four units, two ranks) slots had 1.044 times the bytes of the
+    frames with Top-1 %, 1.050 with 8 bits, and 26 and 30 of 1,200 had a rest; with room for 1/8 more it was 1.127 and
+    1.124. A level that falls faster, or a margin that does, saves 1 % and has two to three times as many.
+
     most   bytes of a slot, at most
     least  bytes that say how large the frames are: of the first slot, which has nothing else. None: all slots are `most`
     """

@@ -35,7 +35,7 @@ from ._torch_arrays import named_parameters_of
 from ._torch_auto import STEPS, Auto, Choice
 from ._torch_checkpoint import load_checkpoint
 from ._torch_call import ExchangeError, MissingRank, OutOfStep, Stats, Step, require_place
-from ._torch_exchange import UNIT_BYTES, Exchange, _log
+from ._torch_exchange import UNIT_BYTES, Exchange
 from ._torch_record import ModelRecorder, Recording, record
 from ._torch_rows import sparse_parameters
 from ._torch_rules import OnePlan, Plans, Rules
