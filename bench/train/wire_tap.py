@@ -9,7 +9,7 @@ import deepreduce
 import torch
 import torch.distributed as dist
 
-SIZE = 8  # bytes: a slot of deepreduce.torch begins with the sizes of its frames
+SIZE = 8  # bytes: a slot of deepreduce.torch begins with a head, and the sizes of its frames
 
 
 class Tap:
@@ -54,11 +54,15 @@ class Tap:
 
 
 def frames_of(slot: bytes) -> Iterator[bytes]:
-    """The frames of a slot: as many as the sizes in front of the first."""
-    first = next((n for n in range(1, len(slot) // SIZE) if is_frame(slot[n * SIZE :])), 0)
-    begin = first * SIZE
-    for size in struct.unpack_from(f"<{first}Q", slot):
-        yield slot[begin : begin + size]
+    """The frames of a slot: as many as the sizes in front of the first. Of a piece of one, or one without room for all, those
+    that are whole."""
+    from deepreduce._torch_heads import HEAD
+
+    count = next((n for n in range(1, (len(slot) - HEAD) // SIZE) if is_frame(slot[HEAD + n * SIZE :])), 0)
+    begin = HEAD + count * SIZE
+    for size in struct.unpack_from(f"<{count}Q", slot, HEAD) if count else ():
+        if begin + size <= len(slot):
+            yield slot[begin : begin + size]
         begin += size
 
 
