@@ -4,8 +4,8 @@
 
 #include "capi/handles.hpp"
 #include "deepreduce/exchange.h"
-#include "exchange/rank_exchange.hpp"
 #include "exchange/loopback.hpp"
+#include "exchange/rank_exchange.hpp"
 #include "exchange/trace_json.hpp"
 
 using dr::fail;

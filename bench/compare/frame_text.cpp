@@ -21,8 +21,8 @@ std::string fallback_name(uint32_t fallback) {
 std::string header_text(const dr_frame_info& f, size_t size) {
   std::string text = fmt::format("frame of version {}, {} form, {}\nheader {}, {} in {}, {}\n", f.version,
                                  f.flags & DR_FRAME_SHORT ? "short" : "general", plural(f.frame_size, "byte"),
-                                 plural(f.header_size, "byte"), plural(f.tensors, "tensor"), plural(f.segments, "segment"),
-                                 plural(f.plans, "plan"));
+                                 plural(f.header_size, "byte"), plural(f.tensors, "tensor"),
+                                 plural(f.segments, "segment"), plural(f.plans, "plan"));
   if (f.flags & DR_FRAME_TAG) text += fmt::format("tag {:#018x}\n", f.tag);
   if (f.flags & DR_FRAME_LIST) text += "decodes to a list of tensors, not to one\n";
   if (f.flags & DR_FRAME_STATUS)

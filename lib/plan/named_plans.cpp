@@ -14,10 +14,13 @@ constexpr dr_preset of(const char* set, const char* name, const char* plan, cons
 // The paper's own in its settings: a false-positive rate of 0.001, pieces of degree 5, 127 levels and buckets of 512.
 constexpr dr_preset list[] = {
     of("start", "recommended", "transform=lowrank(rank=4) feedback=residual",
-       "For DDP and other all-reduces, where a step waits for the link. A GPT of 3.3 M parameters (AdamW, 2 ranks) reached a\n"
-       "loss of 2.5 in 11, 11 and 13 s on an unshaped link, at 1 Gbit/s and at 100 Mbit/s; dense f32 in 9, 16 and 88 s, Top-1 %\n"
+       "For DDP and other all-reduces, where a step waits for the link. A GPT of 3.3 M parameters (AdamW, 2 ranks) "
+       "reached a\n"
+       "loss of 2.5 in 11, 11 and 13 s on an unshaped link, at 1 Gbit/s and at 100 Mbit/s; dense f32 in 9, 16 and 88 "
+       "s, Top-1 %\n"
        "in 24, 28 and 29. Where frames are wanted, or no loss may be risked:\n"
-       "index=all value=uniform_quant(bits=8) feedback=residual. Measure yours: DDPHook(\"auto\"), deepreduce predict."),
+       "index=all value=uniform_quant(bits=8) feedback=residual. Measure yours: DDPHook(\"auto\"), deepreduce "
+       "predict."),
     of("paper", "Top-r", "index=raw value=raw"),
     of("paper", "BF-naive", "index=bloom(policy=naive,fpr=0.001) value=raw"),
     of("paper", "BF-P0", "index=bloom(policy=p0,fpr=0.001) value=raw"),

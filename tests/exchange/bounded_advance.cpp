@@ -48,7 +48,7 @@ TEST_CASE("an advance returns after the step that exceeds its time, and the bits
           REQUIRE(b.ranks[i]->exchange->advance() == DR_PENDING);
           CHECK(cut.steps - before <= 1);
           if (turn == 0 && schedule.find("hierarchy") != 0) {  // (there a head waits first)
-            CHECK(cut.steps - before == 1);  // it encoded a range, and has not waited for anything
+            CHECK(cut.steps - before == 1);                    // it encoded a range, and has not waited for anything
             CHECK(!b.ranks[i]->exchange->info().waits);
           }
         }

@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
-#include "exchange/rank_exchange.hpp"
 #include "exchange/loopback.hpp"
+#include "exchange/rank_exchange.hpp"
 
 namespace world {
 
