@@ -116,6 +116,7 @@ static inline dr_status unix_place(unix_transport *t, uint32_t peer) {
   unix_peer *p = &t->peers[peer];
   p->receives = unix_oldest(t, peer, UNIX_RECV, p->head.tag);
   if (p->receives != UINT64_MAX && p->head.size <= t->requests[p->receives].capacity) return DR_OK;
+  p->receives = UINT64_MAX;
   /* (Also one that is longer than its receive, which is then CAPACITY. A size is a peer's word: here peers are friends.) */
   p->coming = (unix_early *)calloc(1, sizeof *p->coming);
   if (p->coming) p->coming->bytes = (char *)malloc(p->head.size + 1);
@@ -124,22 +125,35 @@ static inline dr_status unix_place(unix_transport *t, uint32_t peer) {
   return DR_OK;
 }
 
+/* An early message meets its receive. */
+static inline void unix_hand_over(unix_request *r, unix_early *e) {
+  const int fits = e->head.size <= r->capacity;
+  if (fits) memcpy(r->bytes, e->bytes, e->head.size);
+  r->head.size = e->head.size;
+  unix_end(r, fits ? DR_OK : DR_E_CAPACITY);
+  free(e->bytes);
+  free(e);
+}
+
 /* A message is whole. */
 static inline void unix_deliver(unix_transport *t, uint32_t peer) {
   unix_peer *p = &t->peers[peer];
-  unix_request *r = p->receives == UINT64_MAX ? NULL : &t->requests[p->receives];
-  if (r) {
-    r->head.size = p->head.size;
-    unix_end(r, p->coming ? DR_E_CAPACITY : DR_OK);
-    if (p->coming) free(p->coming->bytes);
-    free(p->coming);
-  } else if (p->coming) {
-    if (p->last) {
-      p->last->next = p->coming;
+  if (!p->coming) {
+    t->requests[p->receives].head.size = p->head.size;
+    unix_end(&t->requests[p->receives], DR_OK);
+  } else {
+    /* Its receive may have been posted while it came. */
+    const uint64_t at = unix_oldest(t, peer, UNIX_RECV, p->head.tag);
+    if (at != UINT64_MAX) {
+      unix_hand_over(&t->requests[at], p->coming);
     } else {
-      p->early = p->coming;
+      if (p->last) {
+        p->last->next = p->coming;
+      } else {
+        p->early = p->coming;
+      }
+      p->last = p->coming;
     }
-    p->last = p->coming;
   }
   p->coming = NULL;
   p->receives = UINT64_MAX;
@@ -223,13 +237,9 @@ static inline dr_status unix_recv(void *user, uint32_t peer, uint32_t tag, void 
   unix_early *before = NULL;
   for (unix_early *e = p->early; e; before = e, e = e->next) {
     if (e->head.tag != tag) continue;
-    r->head.size = e->head.size;
-    if (e->head.size <= capacity) memcpy(bytes, e->bytes, e->head.size);
-    unix_end(r, e->head.size <= capacity ? DR_OK : DR_E_CAPACITY);
     *(before ? &before->next : &p->early) = e->next;
     if (p->last == e) p->last = before;
-    free(e->bytes);
-    free(e);
+    unix_hand_over(r, e);
     return DR_OK;
   }
   if (p->lost) unix_end(r, DR_E_PEER);
