@@ -8,7 +8,7 @@ trained = trainings(pathlib.Path(__file__).resolve().with_name("lightning_ranks.
 
 
 def test_replicas_are_the_same(trained):
-    assert len(trained) == 8
+    assert len(trained) == 9
     assert all(one.tobytes() == two.tobytes() for one, two in trained.values())
 
 
@@ -23,3 +23,7 @@ def test_a_resumed_training_is_that_of_one_go(trained):
 
 def test_the_name_of_a_preset_is_its_plan(trained):
     assert trained["preset"][0].tobytes() == trained["preset_plan"][0].tobytes() != trained["plain"][0].tobytes()
+
+
+def test_logging_metrics_changes_nothing(trained):
+    assert trained["logged"][0].tobytes() == trained["whole"][0].tobytes()

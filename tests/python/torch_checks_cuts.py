@@ -336,5 +336,6 @@ def a_bucket_that_has_the_whole_gradient_is_told_once():
     finally:
         log.removeHandler(handler)
         log.setLevel(logging.NOTSET)
+    lines = [line for line in lines if "bucket_cap_mb" in line]
     assert len(lines) == (dist.get_rank() == 0), lines
     assert not lines or all(word in lines[0] for word in ("bucket_cap_mb=25", "5.5 MiB", "bucket_cap_mb=4"))

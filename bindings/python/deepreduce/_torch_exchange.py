@@ -15,6 +15,7 @@ from ._plan_beside import bypass_of
 from ._torch_clip import Clip
 from ._torch_call import Engine, ExchangeError, OutOfStep, Stats, Step, all_reduce, is_finite
 from ._torch_control import Ladder, Rung, keeper_of, plans_of
+from ._torch_figures import metrics_of, words_of
 from ._torch_reduced import ReducedUnit, half_of
 from ._torch_rows import RowsUnit, bytes_of
 from ._torch_rules import Plans, Rules, warn_of_plans
@@ -291,6 +292,16 @@ class Exchange(Saved):
         units: List[Any] = self._units
         kept += sum(unit.transform.info().state_size for unit in units if isinstance(unit, TransformUnit))
         return Stats(self._ended, self._last, total, kept)
+
+    def metrics(self) -> Dict[str, float]:
+        """A flat dict for a logger: of the last step `bytes_sent`, `encode_ms` and other fields of Step, `bytes_dense` of the
+        gradient, and `ratio`, by which the frames are smaller; now `residual_norm`, of this rank's residuals together, which
+        are read for it, and `residual_bytes`; in all `steps` and `skipped`. Not within a step: ArgumentError."""
+        self._require_idle()
+        return metrics_of(self.stats(), self._states.values(), self._units)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {words_of(self._rules, self._units, self.stats(), self._start)}>"
 
     def reset(self) -> None:
         """Forgets residuals, steps and figures, as if it were new."""

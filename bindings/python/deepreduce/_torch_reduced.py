@@ -56,6 +56,7 @@ class ReducedUnit:
         self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)
         self._elements = [item.elements for item in self.items]
         self._marks = _WORDS.size * engine.size
+        self.most = half.itemsize * (sum(self._elements) + self._marks)
         self._tensors: List[Any] = [None] * len(self.items)
         self._totals: Any = None  # f32: the gradients and the residuals
         self._sent: Any = None  # of the half type: shares, and marks; then their sum

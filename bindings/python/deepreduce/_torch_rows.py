@@ -48,6 +48,7 @@ class RowsUnit:
         width = self._item.elements // max(1, self._shape[0])
         self._rows = (self._shape[0], width) if len(self._shape) > 1 else (self._shape[0],)
         self._most = _HEADER + self._shape[0] * 8 + self._item.elements * 4
+        self.most = self._most
         self._digest = zlib.crc32(f"rows {self._item.name} {self._shape} {self._item.dtype} {self._item.plan}".encode())
         self._tensor: Any = None
         self._failed: Optional[Error] = None  # why this rank could not encode

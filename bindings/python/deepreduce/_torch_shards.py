@@ -15,6 +15,7 @@ import torch.distributed as dist
 from ._plan_beside import exact_beside
 from ._torch_call import Engine, OutOfStep, Stats, Step, all_to_all
 from ._torch_clip import clip_of
+from ._torch_figures import metrics_of
 from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_rules import OnePlan, exact_plan
 from ._torch_slots import Room, of_one_size, rounded
@@ -230,6 +231,16 @@ class ReduceScatter(Saved):
         total = Step()
         total.add(self._total)
         return Stats(self._ended, self._last, total, sum(each.size for each in self._states if each is not None))
+
+    def metrics(self) -> Dict[str, float]:
+        """As DDPHook.metrics, of this module's gradient."""
+        return metrics_of(self.stats(), [each for each in self._states if each is not None])
+
+    def __repr__(self) -> str:
+        words = "no tensors yet"
+        if self._engine is not None:
+            words = f"shards of {self._shape[0]} x {self._shape[1]} for {self._engine.size} ranks, frames of at most {self._batch.bound} bytes"
+        return f"<ReduceScatter {self._plan}; {words}>"
 
     def _residuals(self) -> Dict[str, Any]:
         """By shard."""

@@ -43,6 +43,7 @@ class TransformUnit:
             self.transform = Transform([*shapes, (3 * engine.size,)], items[0].plan, seed=seed, dense_below=dense_below, marks=True)
         except Error as error:
             raise self._named(error) from None
+        self.most = 4 * (self.transform.info().first + self.transform.info().second)  # bytes of the factors
         told = "\n".join(f"{each.name} {each.matrix} {each.plan}" for each in self.items)
         self._digest = zlib.crc32(told.encode())
         self._bytes = sum(item.elements * item.dtype.itemsize for item in self.items)

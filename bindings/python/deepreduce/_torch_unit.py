@@ -211,6 +211,7 @@ class Unit:
         self._prefix = HEAD + _SIZE * len(self.parts)
         # Slots that are sent and received.
         self._send = torch.empty(rounded(self._prefix + sum(p.bound_size for p in self.parts)), dtype=torch.uint8)
+        self.most = self._send.numel()  # bytes that a step sends to each rank
         self._memory, self._at = self._send.numpy(), self._send.data_ptr()
         self._sizes = self._memory[HEAD : self._prefix].view(numpy.uint64)
         fixed = all(of_one_size(item.plan) for item in self.items)

@@ -29,6 +29,8 @@ class Compress(lightning.Callback):  # type: ignore[misc]
     options  its other arguments
     hook     the DDPHook of the last fit: stats() and the rest; None before the first
 
+    The trainer's loggers get the hook's metrics() as "deepreduce/bytes_sent" and so on, of rank 0, each `log_every_n_steps`.
+
     Checkpoints hold the residuals of all ranks (4 bytes an element and rank), so that a resumed training is the same,
     bit for bit. Raises Unsupported for a strategy without DistributedDataParallel, and what DDPHook raises.
     """
@@ -36,6 +38,7 @@ class Compress(lightning.Callback):  # type: ignore[misc]
     def __init__(self, plan: Plans, **options: Any) -> None:
         self.hook: Optional[DDPHook] = None
         self._plan, self._options = plan, options
+        self._logged = 0  # the step whose metrics were logged last
         self._loaded: Optional[Dict[str, Any]] = None
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
@@ -52,6 +55,16 @@ class Compress(lightning.Callback):  # type: ignore[misc]
         if state is not None:
             hook.load_state_dict(state)
         self.hook, self._loaded = hook.register(ddp), None
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int) -> None:
+        """Logs the hook's metrics, as deepreduce/NAME, as often as the trainer logs."""
+        steps = trainer.global_step
+        if self.hook is None or not trainer.loggers or steps == self._logged or steps % max(1, trainer.log_every_n_steps):
+            return
+        self._logged = steps
+        metrics = {f"deepreduce/{name}": value for name, value in self.hook.metrics().items()}
+        for logger in trainer.loggers:
+            logger.log_metrics(metrics, steps)
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Dict[str, Any]) -> None:
         """Lightning calls it on all ranks, and writes what rank 0 has."""

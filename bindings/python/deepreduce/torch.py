@@ -45,6 +45,8 @@ from ._torch_unit import Unit
 from .errors import ArgumentError, Unsupported
 
 _log = logging.getLogger("deepreduce.torch")
+_log = logging.getLogger("deepreduce.torch")
+
 Tensors = Union[Sequence[torch.Tensor], Mapping[str, torch.Tensor]]
 
 __all__ = [
@@ -174,6 +176,8 @@ class DDPHook(Exchange):
         model.register_comm_hook(self, _hook)
         if self._record is not None:
             self._recorder = record(model, self._record)
+        if dist.get_rank(self._group) == 0:
+            _log.info("%s", repr(self)[1:-1])
         return self
 
     def _tell_losses(self) -> None:
