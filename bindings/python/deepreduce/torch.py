@@ -364,6 +364,8 @@ class AllReduce(Exchange):
     plan, bypass, start, flat, frame_bytes, timeout, seed, group, control, nonfinite  as of DDPHook
 
     Errors are DDPHook's; the tensors are undefined then, and what was sent goes back to the residuals.
+    A call that is refused for its tensors (another type, shape or number than the first call's, memory given twice) sends
+    nothing, and is no step: the other ranks wait for this rank's next call, `timeout` at most.
     """
 
     def __init__(
