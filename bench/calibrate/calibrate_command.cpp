@@ -11,6 +11,7 @@
 
 #include "bench/compare/compare_command.hpp"
 #include "bench/compare/console.hpp"
+#include "bench/compare/factors.hpp"
 #include "bench/compare/machine.hpp"
 #include "bench/compare/output.hpp"
 #include "bench/compare/plan_list.hpp"
@@ -47,35 +48,46 @@ ordered_json machine_json() {
 struct gradients {
   gradient_pool pool;
   std::vector<std::vector<float>> each;
+  std::vector<compare::tensor> tensors;  // by which errors are measured
 };
+
+// Of what is bundled. Feedback makes accumulators of gradients itself. A Python package has accumulators alone.
+void keep_gradients(std::vector<compare::tensor>& tensors, std::string& name) {
+  const auto is_gradient = [](const compare::tensor& t) {
+    return std::filesystem::path(t.input).parent_path().filename() == "gradients";
+  };
+  if (std::ranges::any_of(tensors, is_gradient))
+    std::erase_if(tensors, std::not_fn(is_gradient));
+  else
+    name = "bundled accumulators";
+}
 
 gradients read_gradients(const std::vector<std::string>& inputs, console& console) {
   compare::subject_options wanted;
   wanted.inputs = inputs;
+  wanted.globs = {"*"};  // one by one
   wanted.cast = compare::dtype::f32;
   gradients g;
   g.pool.name = inputs.empty() ? "bundled" : fmt::format("{}", fmt::join(inputs, " "));
-  std::vector<compare::tensor> tensors = compare::read_subjects(wanted, console);
-  if (inputs.empty()) {
-    // Feedback makes accumulators of gradients itself. A Python package has accumulators alone.
-    const auto is_gradient = [](const compare::tensor& t) {
-      return std::filesystem::path(t.input).parent_path().filename() == "gradients";
-    };
-    if (std::ranges::any_of(tensors, is_gradient))
-      std::erase_if(tensors, std::not_fn(is_gradient));
-    else
-      g.pool.name = "bundled accumulators";
-  }
-  for (const compare::tensor& t : tensors) {
-    std::vector<float>& values = g.each.emplace_back(t.elements);
-    if (t.elements) std::memcpy(values.data(), t.data.data(), t.data.size());
+  g.tensors = compare::read_subjects(wanted, console);
+  if (inputs.empty()) keep_gradients(g.tensors, g.pool.name);
+  const std::string* input = nullptr;
+  for (const compare::tensor& t : g.tensors) {
+    std::vector<float> values(t.elements);
+    std::memcpy(values.data(), t.data.data(), t.data.size());
     g.pool.values.insert(g.pool.values.end(), values.begin(), values.end());
+    if (!input || *input != t.input) g.each.emplace_back();
+    g.each.back().insert(g.each.back().end(), values.begin(), values.end());
+    input = &t.input;
   }
   if (g.pool.values.empty()) throw compare::input_error(g.pool.name + ": no elements to calibrate with");
   // Files of several ranks at one step have equal sizes; others are no ranks.
   if (inputs.empty() || g.each.size() < 2 ||
       std::ranges::any_of(g.each, [&](const auto& v) { return v.size() != g.each[0].size(); }))
     g.each.clear();
+  // Those that the DDP hook's `bypass` sends exactly count only where there are no others.
+  const auto is_small = [](const compare::tensor& t) { return t.elements < 1000; };
+  if (!std::ranges::all_of(g.tensors, is_small)) std::erase_if(g.tensors, is_small);
   return g;
 }
 
@@ -156,6 +168,9 @@ const std::vector<std::string>& usual_plans() {
     list.emplace_back("sparsify=topr(ratio=0.001) feedback=residual index=golomb value=log_quant");
     list.emplace_back(
         "sparsify=blocks(ratio=0.08,block=16) feedback=residual index=golomb(adaptive=1) value=lloyd(price=0.35)");
+    list.emplace_back("transform=lowrank(rank=4) feedback=residual");
+    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=8)");
+    list.emplace_back("feedback=residual index=all value=uniform_quant(bits=4)");
     list.emplace_back("index=all value=raw");
     list.emplace_back("index=all value=half");
     return list;
@@ -173,7 +188,7 @@ int run_calibrate(const calibrate_options& o) {
   const gradients data = read_gradients(o.data, console);
   context context(o.threads);
   const timing_settings settings{o.seconds, o.seed, uint64_t{o.evicted_mib} << 20};
-  auto costs = ordered_json::array(), frames = ordered_json::array();
+  auto costs = ordered_json::array(), frames = ordered_json::array(), errors = ordered_json::array();
   disturbance busy;
   int status = 0;
   const uint64_t n = data.each.empty() ? growth_size(data.pool.values.size(), sizes.back()) : data.each[0].size();
@@ -181,25 +196,24 @@ int run_calibrate(const calibrate_options& o) {
     console.line(
         fmt::format("{}: {} elements are too few for 8 ranks: no sum_growth", data.pool.name, data.pool.values.size()));
   for (size_t i = 0; i < plans.size(); ++i) try {
-      if (plans[i].find("transform=") != plans[i].npos)
-        throw std::runtime_error(
-            "a transform makes no frames to measure; `predict` has a row of PowerSGD in any case, and takes --flops "
-            "for "
-            "its products");
       const plan p(plans[i]);
       console.part(i, plans.size(), static_cast<double>(i), static_cast<double>(plans.size()));
+      const bool transforms = compare::is_transform(plans[i]);
       std::vector<sample> encode, merge, decode, bytes, add;
       for (const uint64_t n : sizes) {
         console.progress(fmt::format("{} elements: {}", n, plans[i]));
-        const costs_at at = measure_at(context, p, data.pool, n, settings);
+        const costs_at at = transforms ? measure_factors_at(context, p, data.pool, n, settings)
+                                       : measure_at(context, p, data.pool, n, settings);
         encode.push_back(at.encode), merge.push_back(at.merge), decode.push_back(at.decode), bytes.push_back(at.frame);
         if (plans[i] == exact_plan) add.push_back(measure_add(data.pool, n, settings));
       }
-      frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
+      if (!transforms)
+        frames.push_back(frame_json(plans[i], bytes, sum_growth(context, p, data.pool, data.each, n, o.seed)));
       costs.push_back(cost_json(plans[i], "encode", encode, busy));
       costs.push_back(cost_json(plans[i], "merge", merge, busy));
       costs.push_back(cost_json(plans[i], "decode", decode, busy));
       if (!add.empty()) costs.push_back(cost_json(plans[i], "add", add, busy));
+      errors.push_back({{"plan", plans[i]}, {"error", error_of(context, p, data.tensors, o.seed)}});
     } catch (const compare::interrupted& e) {
       console.line("interrupted: no profile");
       return 128 + e.signal;
@@ -216,7 +230,8 @@ int run_calibrate(const calibrate_options& o) {
       {"machine", machine_json()},
       {"conditions", {{"ranks", o.ranks}, {"threads", std::max(o.threads, 1U)}, {"data", data.pool.name}}},
       {"costs", costs},
-      {"frames", frames}};
+      {"frames", frames},
+      {"errors", errors}};
   compare::write_output(o.output, profile.dump(1) + "\n");
   return status;
 }

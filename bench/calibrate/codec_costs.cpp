@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <stdexcept>
 
+#include "bench/compare/factors.hpp"
 #include "bench/compare/metrics.hpp"
 
 namespace dr::calibrate {
@@ -145,6 +147,51 @@ costs_at measure_at(context& c, const plan& p, const gradient_pool& data, uint64
   }
   return {sample_of(elements, encode), sample_of(elements, merge), sample_of(elements, decode),
           sample_of(elements, bytes)};
+}
+
+costs_at measure_factors_at(context& c, const plan& p, const gradient_pool& data, uint64_t elements,
+                            const timing_settings& settings) {
+  const auto rows = static_cast<uint64_t>(std::sqrt(static_cast<double>(elements))), width = elements / rows;
+  compare::tensor t;
+  t.shape = {rows, width}, t.elements = rows * width;
+  const std::vector<float> values = data.cut(0, t.elements);
+  t.data = compare::tensor_bytes(4 * t.elements);
+  std::memcpy(t.data.writable().data(), values.data(), 4 * t.elements);
+  const std::span<const compare::tensor> one(&t, 1);
+  compare::factors factors(c, p, one, settings.seed);
+  std::vector<float> out(t.elements);
+  std::vector<double> begin, rest;
+  const double end = now_ns() + 1e9 * settings.seconds;
+  for (int round = 0; round < rounds_least || (round < rounds_most && now_ns() < end); ++round) {
+    evict(settings.evicted_bytes);
+    const compare::factors::times took = factors.round(one, out);
+    begin.push_back(took.begin_ns), rest.push_back(took.rest_ns);
+  }
+  const sample behind = sample_of(elements, rest);
+  return {sample_of(elements, begin), behind, behind, {}};
+}
+
+double error_of(context& c, const plan& p, std::span<const compare::tensor> tensors, uint64_t seed) {
+  double squares = 0, all = 0;
+  for (const compare::tensor& t : tensors) {
+    std::vector<float> g(t.elements), arrived(t.elements);
+    std::memcpy(g.data(), t.data.data(), 4 * t.elements);
+    if (compare::is_transform(std::string(p.text()))) {
+      compare::factors(c, p, std::span(&t, 1), seed).round(std::span(&t, 1), arrived);
+    } else {
+      bench b(c, p, g);
+      b.decode(b.encode(call_of(seed, 0)));
+      arrived = b.out;
+    }
+    double lost = 0, energy = 0;
+    for (size_t i = 0; i < g.size(); ++i) {
+      lost += std::pow(static_cast<double>(g[i]) - static_cast<double>(arrived[i]), 2);
+      energy += std::pow(static_cast<double>(g[i]), 2);
+    }
+    const auto n = static_cast<double>(t.elements);
+    squares += energy > 0 ? n * lost / energy : 0, all += n;
+  }
+  return all > 0 ? std::sqrt(squares / all) : 0;
 }
 
 std::vector<std::pair<uint32_t, double>> sum_growth(context& c, const plan& p, const gradient_pool& data,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "affine_fit.hpp"
+#include "bench/compare/inputs.hpp"
 #include "deepreduce/deepreduce.hpp"
 
 namespace dr::calibrate {
@@ -50,5 +51,14 @@ costs_at measure_at(context& c, const plan& p, const gradient_pool& data, uint64
 std::vector<std::pair<uint32_t, double>> sum_growth(context& c, const plan& p, const gradient_pool& data,
                                                     std::span<const std::vector<float>> ranks, uint64_t elements,
                                                     uint64_t seed);
+
+// Of a plan that is a transform, on one square matrix of as many elements, or a few less. encode: until the first factor is
+// there; decode: all behind it, whatever the number of ranks. `frame` is none.
+costs_at measure_factors_at(context& c, const plan& p, const gradient_pool& data, uint64_t elements,
+                            const timing_settings& settings);
+
+// |g - c| / |g| of what arrives of one step, without anything kept before: root of the mean of the tensors' squares, weighted
+// by their elements.
+double error_of(context& c, const plan& p, std::span<const compare::tensor> tensors, uint64_t seed);
 
 }  // namespace dr::calibrate

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <set>
 #include <utility>
 
@@ -34,6 +35,8 @@ std::string choice_of(const std::vector<dr_tensor_info>& infos) {
   return fmt::format("{} ({} of {} tensors)", most->first, most->second, infos.size());
 }
 
+bool is_joined(const subject& s) { return cut_of({{"tensor", name_of(s)}}) == cut::joined; }
+
 // Where NaN and infinite values are: "2 values are NaN or infinite, the first at position 7".
 std::string not_finite_text(const subject& s) {
   uint64_t count = 0;
@@ -45,8 +48,7 @@ std::string not_finite_text(const subject& s) {
     }
   const std::string values =
       count == 1 ? "a value is NaN or infinite, " : fmt::format("{} values are NaN or infinite, ", count);
-  const bool joined = cut_of({{"tensor", name_of(s)}}) == cut::joined;
-  return values + first + (joined ? " of all tensors joined; --tensor '*' tells of which" : "");
+  return values + first + (is_joined(s) ? " of all tensors joined; --tensor '*' tells of which" : "");
 }
 
 class measurement {
@@ -60,7 +62,11 @@ class measurement {
 
   measured run(std::span<const plan> plans) {
     for (const plan& p : plans)
-      attempt(read_plan(p.text()), [&] { runs_.push_back(std::make_unique<plan_run>(bench_, p)); });
+      attempt(read_plan(p.text()), [&] {
+        if (is_transform(std::string(p.text())) && is_joined(g()))
+          throw std::runtime_error("all tensors joined are no matrix, of which a transform has factors; --per-tensor");
+        runs_.push_back(std::make_unique<plan_run>(bench_, p));
+      });
     for (bench_.step = 0; bench_.step < settings_.steps; ++bench_.step) {
       bench_.gradient = &gradients_[bench_.step % gradients_.size()];
       add_gradient();
@@ -95,7 +101,7 @@ class measurement {
     copy_ns_.clear();
     for (const auto& x : runs_) {
       x->report_times(x->facts);
-      add_model(x->facts, x->reading);
+      if (!x->transforms) add_model(x->facts, x->reading);  // (of gathers)
       result_.rows.push_back(std::move(x->facts));
     }
   }
@@ -153,6 +159,11 @@ class measurement {
 
   // To the next step. shown: this one has been looked at.
   void advance(plan_run& x, bool shown) {
+    if (x.transforms) {
+      x.transform();
+      if (!shown) x.add_transform_loss();
+      return x.commit_transform();
+    }
     if (shown && !x.has_state()) return;
     const auto frame = x.encode();
     if (!shown) x.add_loss(frame);
@@ -161,7 +172,7 @@ class measurement {
 
   double total_error_of(plan_run& x) {
     if (settings_.steps == 1) return std::sqrt(x.facts.contraction);
-    x.add_loss(x.frame);
+    if (!x.transforms) x.add_loss(x.frame);
     return quotient(x.lost(), std::abs(x.reading.gamma) * sent_.norm());
   }
 
@@ -197,7 +208,28 @@ class measurement {
     result_.subjects.push_back(std::move(facts));
   }
 
+  // All elements are kept.
+  void check_transform(plan_run& x) {
+    const subject seen = x.transform_input();
+    positions all;
+    for (const tensor& t : seen) all.emplace_back(t.elements);
+    for (auto& each : all) std::iota(each.begin(), each.end(), 0);
+    note_subject(x.reading.sparsify + (x.reading.feedback.empty() ? "" : ' ' + x.reading.feedback), seen, all);
+    x.transform();
+    x.facts = subject_row();
+    x.facts.preset = preset_of(x.reading);
+    x.add_transform_sizes();
+    distortion_sum sum;
+    size_t at = 0;
+    for (size_t i = 0; i < seen.size(); at += seen[i++].data.size())
+      sum.add(seen[i], all[i], std::span(bench_.received).subspan(at, seen[i].data.size()), all[i]);
+    add_distortion(x.facts, sum.result());
+    if (settings_.steps > 1) x.add_transform_loss();
+    add_total_error(x);
+  }
+
   void check(plan_run& x) {
+    if (x.transforms) return check_transform(x);
     const auto frame = x.encode();
     x.facts = subject_row();
     x.frame.assign(frame.begin(), frame.end());
@@ -211,6 +243,10 @@ class measurement {
       note_subject(x.reading.sparsify + feedback, seen, kept);
       describe(x, seen, kept);
     }
+    add_total_error(x);
+  }
+
+  void add_total_error(plan_run& x) {
     x.facts.total_error = total_error_of(x);
     if (settings_.steps > 1) x.facts.gradient_energy = std::pow(x.reading.gamma * sent_.norm(), 2);
   }
@@ -226,17 +262,20 @@ class measurement {
       const decoded_tensor decoded = verify(bench_.library, seen[i], x.reading, kept[i], x.frame, infos[i], i);
       sum.add(seen[i], kept[i], decoded.dense, decoded.support);
     }
-    const distortion d = sum.result();
-    x.facts.index_recall = d.index_recall;
-    x.facts.energy_recall = d.energy_recall;
-    x.facts.missed = d.missed;
-    x.facts.false_positives = d.false_positives;
-    x.facts.relative_l2_error = d.relative_l2_error;
-    x.facts.max_relative_error = d.max_relative_error;
-    x.facts.cosine_similarity = d.cosine_similarity;
-    x.facts.contraction = d.contraction;
-    x.facts.gradient_energy = d.gradient_energy;
-    x.facts.kept_energy = d.kept_energy;
+    add_distortion(x.facts, sum.result());
+  }
+
+  static void add_distortion(row& f, const distortion& d) {
+    f.index_recall = d.index_recall;
+    f.energy_recall = d.energy_recall;
+    f.missed = d.missed;
+    f.false_positives = d.false_positives;
+    f.relative_l2_error = d.relative_l2_error;
+    f.max_relative_error = d.max_relative_error;
+    f.cosine_similarity = d.cosine_similarity;
+    f.contraction = d.contraction;
+    f.gradient_energy = d.gradient_energy;
+    f.kept_energy = d.kept_energy;
   }
 
   void describe_sizes(plan_run& x, const std::vector<dr_tensor_info>& infos) const {

@@ -82,6 +82,12 @@ plan_run::plan_run(workbench& bench, const plan& p) : method(&p), reading(read_p
   if (dr_plan_describe(p.get(), &info, &e) != DR_OK) throw error(e);
   flat = info.flags & DR_PLAN_FLAT;
   chooses = info.flags & DR_PLAN_CHOOSES;
+  transforms = info.flags & DR_PLAN_TRANSFORMS;
+  if (transforms) {
+    factors_.emplace(bench.library, p, *bench.gradient, bench.settings.seed);
+    kept_ = factors_->state();
+    return;
+  }
   if (!(info.flags & DR_PLAN_FEEDBACK)) return;
   for (const tensor& t : *bench.gradient)
     left_.emplace_back((state_size(p, dense(abi_dtype(t.type), nullptr, t.elements)) + 7) / 8);
@@ -131,7 +137,43 @@ void plan_run::add_loss(std::span<const std::byte> sent) {
   }
 }
 
+std::span<float> workbench::received_floats() {
+  const std::span<std::byte> room = received.writable();
+  return {reinterpret_cast<float*>(room.data()), room.size() / sizeof(float)};
+}
+
+void plan_run::transform() {
+  factors_->set_state(kept_);
+  factors_->round(*bench_.gradient, bench_.received_floats());
+}
+
+subject plan_run::transform_input() {
+  factors_->set_state(kept_);
+  return factors_->with_residual(*bench_.gradient);
+}
+
+void plan_run::add_transform_sizes() {
+  facts.plan = reading.text;
+  facts.fallback = "none";
+  facts.r = facts.support = facts.d;
+  facts.bytes = factors_->bytes();
+  facts.value_bytes = facts.bytes;
+  facts.index_bytes = facts.order_bytes = facts.header_bytes = 0;
+  facts.relative_volume = static_cast<double>(facts.bytes) / (4 * static_cast<double>(facts.d));
+  facts.index_bits_per_nonzero = facts.index_bound_bits_per_nonzero = 0;
+  facts.value_bits_per_nonzero = 32 * facts.relative_volume;
+}
+
+void plan_run::add_transform_loss() {
+  uint64_t first = 0;
+  for (const tensor& t : *bench_.gradient) {
+    lost_.add(t.type, 1, t.data, {bench_.received.data() + 4 * first, t.data.size()}, first);
+    first += t.elements;
+  }
+}
+
 void plan_run::prepare_merge() {
+  if (transforms) return;
   const uint32_t ranks = std::min(bench_.settings.ranks, merged_most);
   const size_t room = merged_bytes / std::max<size_t>(frame.size(), 1);
   const size_t distinct = std::clamp<size_t>(room, 1, std::min<size_t>(merged_distinct, ranks));
@@ -152,6 +194,7 @@ void plan_run::prepare_merge() {
 
 void plan_run::warm_up() {
   const size_t size = time_round();
+  if (transforms) return rounds_.clear();
   if (!std::ranges::equal(frame, std::span(bench_.room).first(size)))
     throw verify_error("the same input gave another frame the second time");
   rounds_.clear();
@@ -170,6 +213,15 @@ void plan_run::add_stage(void* user, const dr_trace* trace) {
 // the intervals.
 size_t plan_run::time_round() {
   round r{};
+  if (transforms) {
+    factors_->set_state(kept_);
+    const double cpu_begin = cpu_ns();
+    const factors::times took = factors_->round(*bench_.gradient, bench_.received_floats());
+    r.encode = took.begin_ns, r.decode = r.merge = took.rest_ns;
+    r.encode_cpu = r.decode_cpu = (cpu_ns() - cpu_begin) / 2;  // (of both together)
+    rounds_.push_back(r);
+    return 0;
+  }
   dr_call now = bench_.call();
   now.trace = add_stage;
   now.trace_user = &r;
@@ -201,7 +253,7 @@ void plan_run::report_times(row& r) {
   r.encode_samples = samples([](const round& x) { return x.encode; });
   r.decode_samples = samples([](const round& x) { return x.decode; });
   // (Frames are merged one after the other: twice as many take twice as long.)
-  const double scale = bench_.settings.ranks / static_cast<double>(merged_.size());
+  const double scale = transforms ? 1 : bench_.settings.ranks / static_cast<double>(merged_.size());
   r.merge_samples = samples([scale](const round& x) { return scale * x.merge; });
   const timing kept = stage(sparsify), encode = summarize(r.encode_samples), decode = summarize(r.decode_samples),
                merge = summarize(r.merge_samples);

@@ -1,11 +1,13 @@
 // A plan at work on one subject: its feedback through the steps, its frames, its times.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "compare.hpp"
 #include "deepreduce/deepreduce.hpp"
+#include "factors.hpp"
 #include "metrics.hpp"
 #include "plan_text.hpp"
 #include "row.hpp"
@@ -27,6 +29,7 @@ struct workbench {
   dr_call call(uint64_t rank = 0) const;
   // For what arrives. flat: one tensor that has the elements of all.
   std::vector<dr_tensor_out> outs(bool flat);
+  std::span<float> received_floats();
   size_t copy_all();  // memcpy of the gradient; returns its bytes
 };
 
@@ -46,6 +49,13 @@ class plan_run {
   void add_loss(std::span<const std::byte> frame);
   double lost() const { return lost_.norm(); }
 
+  // A round of a plan that is a transform, from what earlier steps left: what arrives is in the bench's `received`.
+  void transform();
+  void commit_transform() { kept_ = factors_->state(); }
+  subject transform_input();   // the gradient with what earlier steps left
+  void add_transform_sizes();  // to the facts: of two factors, which have values only
+  void add_transform_loss();
+
   // Makes the frames of a merge, one for each rank: of the gradient shifted cyclically, with another private seed. At most 8
   // differ, fewer where they are large; they come again in turn. Checks a merge of two.
   void prepare_merge();
@@ -58,7 +68,7 @@ class plan_run {
 
   const plan* method;
   plan_reading reading;
-  bool flat = false, chooses = false;
+  bool flat = false, chooses = false, transforms = false;
   std::vector<std::byte> frame;  // as it was verified
   row facts;
 
@@ -80,6 +90,8 @@ class plan_run {
   std::vector<dr_bytes> merged_;
   std::vector<float> weights_;
   std::vector<round> rounds_;
+  std::optional<factors> factors_;  // of a transform
+  std::vector<std::byte> kept_;     // by it, of the steps before
 };
 
 }  // namespace dr::compare

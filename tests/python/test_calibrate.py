@@ -185,9 +185,34 @@ def test_ranks_over_mpi_write_one_profile(tmp_path):
     check_ranks(tmp_path / "profile.json", "mpi")
 
 
-def test_a_transform_is_left_out_with_the_way_to_predict_it():
-    done = run("calibrate", "--preset", "powersgd", "--sizes", "1024", "--time", "0", status=1)
-    assert "makes no frames to measure; `predict` has a row of PowerSGD" in done.stderr.decode()
+def test_a_transform_has_costs_and_no_frames(tmp_path):
+    lowrank = "transform=lowrank(rank=4) feedback=residual"
+    told = valid(json.loads(run("calibrate", "--plan", lowrank, "--plan", PLAN, "--sizes", "1024,16384", "--time", "0").stdout))
+    assert [each["operation"] for each in told["costs"] if each["plan"] == lowrank] == ["encode", "merge", "decode"]
+    assert [each["plan"] for each in told["frames"]] == [PLAN]
+    errors = {each["plan"]: each["error"] for each in told["errors"]}
+    assert set(errors) == {lowrank, PLAN} and all(0 < e < 1 for e in errors.values())
+
+
+def test_errors_are_of_the_datas_tensors_by_their_elements(tmp_path):
+    random = numpy.random.default_rng(3)
+    large, small = (random.standard_normal((n, 100)).astype("f4") for n in (300, 20))
+    left, right = random.standard_normal((200, 2)), random.standard_normal((2, 150))
+    numpy.savez(tmp_path / "g.npz", large=1000 * large, small=small, low=(left @ right).astype("f4"), tiny=numpy.ones(10, "f4"))
+    plan, exact, low = "sparsify=topr(ratio=0.1) index=golomb value=raw", "index=golomb value=raw", "transform=lowrank(rank=2)"
+    plans = [word for each in (plan, exact, low) for word in ("--plan", each)]
+    told = valid(json.loads(run("calibrate", *plans, "--data", tmp_path / "g.npz", "--sizes", "1024", "--time", "0").stdout))
+    errors = {each["plan"]: each["error"] for each in told["errors"]}
+
+    def of_top(g):
+        squares = numpy.sort(g.reshape(-1).astype("f8") ** 2)
+        return squares[: len(squares) - len(squares) // 10].sum() / squares.sum()
+
+    tensors = (1000 * large, small, (left @ right).astype("f4"))
+    expected = sum(g.size * of_top(g) for g in tensors) / sum(g.size for g in tensors)
+    assert errors[plan] == pytest.approx(expected**0.5, rel=1e-3) and errors[exact] == 0
+    # A matrix of rank 2 arrives whole by factors of rank 2; the others do not.
+    assert (1 - 30_000 / 62_000) ** 0.5 * 0.9 < errors[low] < (32_000 / 62_000) ** 0.5
 
 
 def test_without_ranks_it_says_how_to_start_them():
