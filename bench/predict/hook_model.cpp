@@ -4,7 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
+
+#include "study_model.hpp"
 
 namespace dr::predict {
 namespace {
@@ -45,47 +48,84 @@ bucket_list buckets_of(const training& t, const hook_settings& how) {
 
 struct part {
   const plan_work* plan;
-  double elements;
+  double elements, tensors;
 };
 
-// Tensors that travel together: one frame for each plan, one all-gather.
+// Tensors that travel together: one frame for each plan, one all-gather; or those of one plan that is all-reduced: values of
+// 16 bits, or the factors of a transform, the second of them once the first has come.
 struct unit {
   size_t bucket = 0;  // with which it is complete
   std::vector<part> parts;
   double encode_ns = 0, merge_ns = 0, slot_bytes = 0;
+  const plan_work* reduced = nullptr;  // of `parts`, its only one
+  double first_bytes = 0, second_bytes = 0;
 };
+
+// Of slots whose frames vary by 1 % from step to step.
+constexpr double room_factor = 1.024;
+// Slots above this many bytes travel in pieces, all in flight.
+constexpr double piece_bytes = 2 << 20;
+
+double gather_ns(const network& net, double bytes) {
+  const double whole = net.allgather_ns(bytes), pieces = std::ceil(bytes / piece_bytes);
+  if (pieces <= 1) return whole;
+  const double beside = net.allgather_ns(0);
+  return std::min(whole, beside + pieces * (net.allgather_ns(bytes / pieces) - beside));
+}
 
 double rounded(double bytes) { return std::ceil(bytes / 64) * 64; }
 
 std::vector<unit> units_of(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
                            const bucket_list& buckets, const network& net, const hook_settings& how) {
   std::vector<unit> units;
-  double room = -1;
+  struct open {
+    size_t unit;
+    double room;
+  };
+  std::map<const plan_work*, open> last;  // by plan that is all-reduced; nullptr: of frames
   for (size_t i = t.tensors.size(); i-- > 0;) {
     const tensor_spec& each = t.tensors[i];
     const double size = 4 * each.elements;
-    if (size > room) units.emplace_back(), room = std::max(how.bucket_bytes, size);
-    room -= size;
-    unit& u = units.back();
+    const bool small = choice[i] && each.elements < bypass_of(how, *choice[i]);
+    const bool is_reduced = choice[i] && (choice[i]->factor_rank() || (choice[i]->is_half() && !small));
+    const plan_work* const reduced = is_reduced ? choice[i] : nullptr;
+    const auto [at, fresh] = last.try_emplace(reduced);
+    if (fresh || size > at->second.room) {
+      at->second = {units.size(), std::max(how.bucket_bytes, size)};
+      units.emplace_back().reduced = reduced;
+    }
+    at->second.room -= size;
+    unit& u = units[at->second.unit];
     u.bucket = std::max(u.bucket, buckets.of_tensor[i]);
-    const plan_work* plan = choice[i] && each.elements >= how.bypass ? choice[i] : &exact;
+    if (reduced && reduced->factor_rank()) {
+      const factor_size f = factors_of(each, reduced->factor_rank());
+      u.first_bytes += reduced->factor_bytes(small ? each.elements : f.first);
+      u.second_bytes += small ? 0 : reduced->factor_bytes(f.second);
+    } else if (reduced) {
+      u.first_bytes += reduced->half_bytes(each.elements);
+    }
+    const plan_work* plan = reduced || (choice[i] && !small) ? choice[i] : &exact;
     const auto known = std::ranges::find(u.parts, plan, &part::plan);
     if (known == u.parts.end())
-      u.parts.push_back({plan, each.elements});
+      u.parts.push_back({plan, each.elements, 1});
     else
-      known->elements += each.elements;
+      known->elements += each.elements, ++known->tensors;
   }
-  constexpr double told = 8;  // bytes that say how large a frame is
+  constexpr double told = 8, head = 24;  // bytes that say how large a frame is, and which step it is of
   for (unit& u : units) {
-    double size = told * static_cast<double>(u.parts.size()), bound = size;
+    double size = head + told * static_cast<double>(u.parts.size()), bound = size;
     for (const part& p : u.parts) {
       u.encode_ns += p.plan->encode_ns(p.elements);
-      u.merge_ns += p.plan->merge_ns(p.elements, net.ranks);
-      size += p.plan->frame_bytes(p.elements);
-      bound += p.plan == &exact ? exact.frame_bytes(p.elements) : p.plan->bound_bytes(p.elements);
+      u.merge_ns += p.plan->merge_ns(p.elements, u.reduced ? 1 : net.ranks);
+      if (u.reduced) continue;
+      size += p.plan->batch_bytes(p.elements, p.tensors);
+      bound += p.plan == &exact ? exact.frame_bytes(p.elements)
+                                : std::max(p.plan->bound_bytes(p.elements), p.plan->batch_bytes(p.elements, p.tensors));
     }
-    // Room for the largest of the last step and 1/8 more, but never for more than any frame takes.
-    u.slot_bytes = std::max(rounded(size), std::min(rounded(size + size / 8), rounded(bound)));
+    // That say which step a rank is at, and whether it could begin: three numbers of f32, or 16 of 16 bits.
+    if (u.reduced) u.first_bytes += (u.reduced->factor_rank() ? 12.0 : 32.0) * net.ranks;
+    // Room for what frames grow by from step to step, but never for more than any frame takes.
+    u.slot_bytes = std::max(rounded(size), std::min(rounded(size * room_factor), rounded(bound)));
   }
   std::ranges::stable_sort(units, {}, &unit::bucket);
   return units;
@@ -102,6 +142,10 @@ void backward_to(two_lanes& lanes, const bucket& b, size_t i, double& done) {
 
 }  // namespace
 
+double bypass_of(const hook_settings& how, const plan_work& plan) {
+  return how.bypass.value_or(plan.is_flat() && !plan.factor_rank() ? 0 : 1000);
+}
+
 outcome hook_step(const training& t, std::span<const plan_work* const> choice, const plan_work& exact,
                   const network& net, const hook_settings& how, bool traced) {
   const bucket_list buckets = buckets_of(t, how);
@@ -116,17 +160,28 @@ outcome hook_step(const training& t, std::span<const plan_work* const> choice, c
       const unit& u = units[arrives.size()];
       const std::string name = traced ? numbered("unit", arrives.size()) : std::string();
       lanes.compute(u.encode_ns, "encode", name);
-      arrives.push_back(lanes.send(net.allgather_ns(u.slot_bytes), "allgather", name));
       encode += u.encode_ns;
-      bytes += (net.ranks - 1.0) * u.slot_bytes;
+      if (u.reduced) {
+        arrives.push_back(lanes.send(net.allreduce_ns(u.first_bytes), "allreduce", name));
+        bytes += 2 * (net.ranks - 1.0) / net.ranks * (u.first_bytes + u.second_bytes);
+      } else {
+        arrives.push_back(lanes.send(gather_ns(net, u.slot_bytes), "allgather", name));
+        bytes += (net.ranks - 1.0) * u.slot_bytes;
+      }
     }
   }
   lanes.compute(how.hook_ns, "hook", "hook");
   // Within the hook of the last bucket; what backward computes behind that gradient comes later.
   for (size_t i = 0; i < units.size(); ++i) {
+    const unit& u = units[i];
+    const std::string name = traced ? numbered("unit", i) : std::string();
     lanes.wait(arrives[i]);
-    lanes.compute(units[i].merge_ns, "merge", traced ? numbered("unit", i) : std::string());
-    merge += units[i].merge_ns;
+    if (u.second_bytes > 0) {
+      lanes.compute(u.merge_ns / 2, "merge", name);
+      lanes.wait(lanes.send(net.allreduce_ns(u.second_bytes), "allreduce", name, true));
+    }
+    lanes.compute(u.second_bytes > 0 ? u.merge_ns / 2 : u.merge_ns, "merge", name);
+    merge += u.merge_ns;
   }
   lanes.compute(t.backward_ns - done, "backward", "backward");
   lanes.compute(t.rest_ns, "rest", "rest");

@@ -9,6 +9,10 @@
 namespace dr::predict {
 namespace {
 
+// What changing one tensor has to gain: below it the book stays as it is, with fewer lines, and its small tensors beside
+// others of their plan, where they cost hardly anything.
+constexpr double least_gain = 1e-4;
+
 class search {
  public:
   explicit search(const choice_problem& p) : p_(p) {}
@@ -17,7 +21,7 @@ class search {
     const int options = static_cast<int>(p_.options);
     for (int o = -1; o < options; ++o) consider(std::vector<int>(p_.tensors, o));
     best_.best_uniform = best_.choice.empty() ? -1 : best_.choice[0];
-    best_.uniform_step_ns = best_.step_ns;
+    best_.uniform_step_ns = best_.step_ns, best_.uniform_error = error_of(best_.choice);
     if (std::pow(static_cast<double>(p_.options + 1), static_cast<double>(p_.tensors)) <= most_combinations) {
       best_.exhaustive = true;
       try_all();
@@ -30,31 +34,48 @@ class search {
             if (p_.sizes[i] >= size) choice[i] = o;
           consider(choice);
         }
+      for (int o = 0; o < options && p_.budget; ++o)
+        for (int other = -1; other < options; ++other) consider(within_budget(o, other));
       for (int sweep = 0; sweep < sweeps && improve(); ++sweep) {
       }
     }
-    best_.error = error_of(best_.choice);
     return best_;
   }
 
  private:
   double error_of(const std::vector<int>& choice) const {
-    double sum = 0;
-    for (size_t i = 0; i < choice.size() && !p_.error.empty(); ++i)
-      if (choice[i] >= 0) sum += p_.error[i][static_cast<size_t>(choice[i])];
-    return sum;
+    double squares = 0, elements = 0;
+    for (size_t i = 0; i < choice.size() && !p_.error.empty(); ++i) {
+      elements += p_.sizes[i];
+      if (choice[i] >= 0) squares += p_.sizes[i] * std::pow(error_at(i, choice[i]), 2);
+    }
+    return elements > 0 ? std::sqrt(squares / elements) : 0;
   }
 
-  // Takes it if it is better: shorter, or as short with less error.
-  bool consider(const std::vector<int>& choice) {
-    const double error = error_of(choice);
-    if (!p_.error.empty() && error > p_.budget * (1 + 1e-12)) return false;
+  double error_at(size_t tensor, int option) const { return p_.error[tensor][static_cast<size_t>(option)]; }
+
+  bool fits(size_t tensor, int option) const {
+    return option < 0 || p_.error.empty() || !p_.budget || error_at(tensor, option) <= *p_.budget * (1 + 1e-12);
+  }
+
+  // `option` where it fits, else `other`, else dense.
+  std::vector<int> within_budget(int option, int other) const {
+    std::vector<int> choice;
+    for (size_t i = 0; i < p_.tensors; ++i) choice.push_back(fits(i, option) ? option : fits(i, other) ? other : -1);
+    return choice;
+  }
+
+  // Takes it if it is better: shorter by more than this part of it, or as short with less error.
+  bool consider(const std::vector<int>& choice, double margin = 0) {
+    for (size_t i = 0; i < choice.size(); ++i)
+      if (!fits(i, choice[i])) return false;
     if (left_ == 0) return best_.stopped = true, false;
     --left_, ++best_.evaluations;
-    const double step = p_.step_ns(choice);
+    const double step = p_.step_ns(choice), error = error_of(choice);
+    const double value = p_.budget ? step : whole_ns(step, error);
     const bool first = best_.choice.empty();
-    if (!first && !(step < best_.step_ns || (step == best_.step_ns && error < best_.error))) return false;
-    best_.choice = choice, best_.step_ns = step, best_.error = error;
+    if (!first && !(value < (1 - margin) * value_ || (value == value_ && error < best_.error))) return false;
+    best_.choice = choice, best_.step_ns = step, best_.error = error, value_ = value;
     return true;
   }
 
@@ -89,7 +110,7 @@ class search {
         if (best_.stopped) return false;
         std::vector<int> choice = best_.choice;
         choice[i] = o;
-        better |= consider(choice);
+        better |= consider(choice, least_gain);
       }
     return better;
   }
@@ -97,6 +118,7 @@ class search {
   const choice_problem& p_;
   size_t left_ = std::numeric_limits<size_t>::max();  // evaluations
   choice_result best_;
+  double value_ = 0;  // of the best one: time
 };
 
 }  // namespace

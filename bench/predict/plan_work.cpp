@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <stdexcept>
 
 namespace dr::predict {
@@ -17,12 +18,40 @@ double bound_of(const std::string& text, double elements) {
   return static_cast<double>(context().bound(method, std::span(&t, 1)));
 }
 
+uint32_t flags_of(const std::string& text) {
+  auto info = sized<dr_plan_info>();
+  auto e = sized<dr_error>();
+  if (dr_plan_describe(plan(text).get(), &info, &e) != DR_OK) throw error(e);
+  return info.flags;
+}
+
+// Of "transform=lowrank(rank=4)", as the library prints it.
+uint32_t factor_rank_of(const std::string& text) {
+  const std::string stage = stage_of(text, "transform");
+  const size_t at = stage.find("rank=");
+  return at == stage.npos ? 0 : static_cast<uint32_t>(std::strtoul(stage.c_str() + at + 5, nullptr, 10));
+}
+
 }  // namespace
 
-plan_work::plan_work(const profile& p, const std::string& text, note_list& notes) : text_(text) {
+plan_work::plan_work(const profile& p, const std::string& text, note_list& notes, double flops) : text_(text) {
   stage_ = stage_of(text, "exchange");
   feedback_ = !stage_of(text, "feedback").empty();
+  factor_rank_ = factor_rank_of(text);
+  const uint32_t flags = flags_of(text);
+  const std::string value = stage_of(text, "value");
+  const bool halves = value == "value=half" || value.starts_with("value=half(");
+  flat_ = (flags & (DR_PLAN_FLAT | DR_PLAN_SPARSIFIES)) != 0 || (flags & DR_PLAN_LOSSY_VALUES) == 0 || halves;
+  half_ = halves && value.find('+') == value.npos && stage_of(text, "index") == "index=all" &&
+          (flags & DR_PLAN_SPARSIFIES) == 0 && (!feedback_ || stage_of(text, "feedback") == "feedback=residual");
   const plan_profile* known = find_plan(p, text, &notes);
+  if (factor_rank_ && flops > 0 && (!known || !known->encode)) {
+    // Three products: before each factor, and what restores (Agarwal et al. 2022).
+    encode_.slope = 1e9 * 2 * factor_rank_ / flops;
+    first_.slope = 2 * encode_.slope;
+    notes.insert(fmt::format("'{}': its products cost what --flops says", text));
+    return;
+  }
   if (!known || !known->encode)
     throw std::runtime_error(fmt::format("{}: no cost of encode of plan '{}'; `deepreduce calibrate` measures it",
                                          p.where, without_stages(text, {"exchange", "bucket"})));
@@ -33,6 +62,7 @@ plan_work::plan_work(const profile& p, const std::string& text, note_list& notes
     notes.insert(fmt::format("'{}': the profile has no cost of merge; that of decode stands for it", known->plan));
   merge_ = known->merge ? *known->merge : *known->decode;
   first_ = known->decode ? *known->decode : merge_;
+  if (factor_rank_) return;
   if (known->frame)
     frame_ = *known->frame, knows_frame_ = true;
   else
@@ -68,6 +98,10 @@ double plan_work::bound_bytes(double n) const {
 double plan_work::frame_bytes(double n) const {
   if (n <= 0) return 0;
   return std::max(1.0, size_factor_ * (knows_frame_ ? std::min(frame_(n), bound_bytes(n)) : bound_bytes(n)));
+}
+
+double plan_work::batch_bytes(double n, double tensors) const {
+  return flat_ || tensors <= 1 ? frame_bytes(n) : tensors * frame_bytes(n / tensors);
 }
 
 double plan_work::sum_growth(double ranks) const {

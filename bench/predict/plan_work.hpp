@@ -15,8 +15,9 @@ inline constexpr const char* exact_text = "index=all value=raw";
 
 class plan_work {
  public:
-  // Throws std::runtime_error: the profile has no costs of it. Sizes that it has not come from frames' bounds.
-  plan_work(const profile& p, const std::string& text, note_list& notes);
+  // Throws std::runtime_error: the profile has no costs of it. Sizes that it has not come from frames' bounds. flops: a
+  // second, of the products of a transform that the profile does not have; 0: not known.
+  plan_work(const profile& p, const std::string& text, note_list& notes, double flops = 0);
   // Exact: bytes are known, times are those of the profile, or 0.
   static plan_work exact(const profile& p, note_list& notes);
 
@@ -24,11 +25,25 @@ class plan_work {
   const std::string& stage() const { return stage_; }  // "exchange=…", ""
   double encode_ns(double n) const { return n > 0 ? encode_(n) : 0; }
   // Of so many frames into a tensor that is overwritten.
-  double merge_ns(double n, double frames) const { return n > 0 ? first_(n) + (frames - 1) * merge_(n) : 0; }
+  double merge_ns(double n, double frames) const {
+    if (n <= 0) return 0;
+    return factor_rank_ ? first_(n) : first_(n) + (frames - 1) * merge_(n);
+  }
   double frame_bytes(double n) const;
   double bound_bytes(double n) const;     // of a frame
   double sum_growth(double ranks) const;  // frame of the ranks' sum / frame of one; a frame has no more than the tensor
   bool feedback() const { return feedback_; }
+  // Of transform=lowrank: ranks all-reduce two factors of so many columns, in place of frames. encode: the products before
+  // the first; merge, of however many ranks: those behind each of the two. 0: it makes frames.
+  uint32_t factor_rank() const { return factor_rank_; }
+  double factor_bytes(double elements) const { return 4 * size_factor_ * elements; }
+  // Of values of 16 bits by themselves: the DDP hook all-reduces them, as such.
+  bool is_half() const { return half_; }
+  double half_bytes(double elements) const { return 2 * size_factor_ * elements; }
+  // The DDP hook makes its tensors one: a sparsifier, or a codec of each value by itself. Else each has levels of its own.
+  bool is_flat() const { return flat_; }
+  // Of tensors of one batch that are apart: `tensors` of n elements in all.
+  double batch_bytes(double n, double tensors) const;
 
   // For an exchange among so many ranks; a dense tensor is added at the cost of `exact`.
   exchange_work as_exchange_work(double ranks, const plan_work& exact) const;
@@ -45,7 +60,8 @@ class plan_work {
   std::string text_, stage_;
   curve encode_, first_, merge_, frame_;
   curve add_;  // of `exact`: a dense tensor to another
-  bool knows_frame_ = false, feedback_ = false;
+  bool knows_frame_ = false, feedback_ = false, flat_ = true, half_ = false;
+  uint32_t factor_rank_ = 0;
   bool keeps_count_ = false;  // sparsified to as many elements, whatever the tensor
   double size_factor_ = 1;
   std::vector<std::pair<double, double>> growth_;

@@ -67,7 +67,7 @@ predict_case read_case(const case_options& o) try {
   m.flops = o.flops;
   m.how.bucket_bytes = o.bucket_mb * (1 << 20);
   m.how.first_bucket_bytes = std::min<double>(1 << 20, m.how.bucket_bytes);
-  m.how.bypass = o.bypass;
+  if (o.bypass) m.how.bypass = *o.bypass;
   m.how.slowdown = o.slowdown > 0 ? o.slowdown : c.costs->slowdown.value_or(1);
   m.how.skew_ns = !o.skew.empty() ? parse_time(o.skew) : m.model.skew_ns.value_or(c.costs->skew_ns);
   m.how.hook_ns = o.hook_time.empty() ? c.costs->hook_ns : parse_time(o.hook_time);
@@ -119,12 +119,7 @@ predict_case read_case(const case_options& o) try {
 }
 
 std::shared_ptr<const plan_work> read_work(predict_case& c, const std::string& text) {
-  if (!stage_of(text, "transform").empty())
-    throw input_error(
-        fmt::format("plan '{}': a transform makes no frames, so it has no costs to calibrate. predict has a row of "
-                    "PowerSGD in any case, by formula: --powersgd RANK; its products cost what --flops says",
-                    text));
-  return std::make_shared<const plan_work>(plan_work(*c.costs, text, c.notes).scaled(c.shared, 1));
+  return std::make_shared<const plan_work>(plan_work(*c.costs, text, c.notes, c.model.flops).scaled(c.shared, 1));
 }
 
 std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, predict_case& c) {
@@ -144,7 +139,7 @@ std::vector<std::shared_ptr<const plan_work>> read_works(const case_options& o, 
     throw usage_error("--exchange: the DDP hook gathers; schedules are of --hook exchange");
   std::vector<std::string> crossed;
   for (const std::string& text : texts) {
-    if (o.exchanges.empty() || !stage_of(text, "exchange").empty()) {
+    if (o.exchanges.empty() || !stage_of(text, "exchange").empty() || text.find("transform=") != text.npos) {
       crossed.push_back(text);
       continue;
     }

@@ -86,7 +86,8 @@ void add_place(CLI::App& app, case_options& o) {
       ->check(CLI::Range(0.001, 1e6))
       ->type_name("MIB");
   app.add_option("--bypass", o.bypass,
-                 "Tensors of fewer elements travel exactly, as the hook's `bypass`; default: 1000")
+                 "Tensors of fewer elements travel exactly, as the hook's `bypass`; default: 1000 of plans that "
+                 "quantise all elements, 0 of others")
       ->check(CLI::Range(0, 1000000000))
       ->type_name("N");
   app.add_option("--slowdown", o.slowdown, "Of computing while communication runs, in place of the profile's")
@@ -113,6 +114,14 @@ void add_plans(CLI::App& app, case_options& o) {
   app.add_option("--limit", o.limit, "Most plans that sweeps may give; default: 1000")
       ->check(CLI::Range(1, 1000000))
       ->type_name("N");
+  add_list(app, "--error", o.errors,
+           "The relative error of a plan: 'sparsify=topr(ratio=0.01) index=golomb value=raw: 0.7'; may be repeated")
+      ->type_name("PLAN:E");
+  app.add_option(
+         "--errors", o.error_rows,
+         "Errors by tensor: rows that `compare --per-tensor --output rows.json` saved; default: those of the profile")
+      ->check(no_empty_path)
+      ->type_name("FILE");
   add_list(app, "--plugin", o.plugins, "Shared object with more codecs; may be repeated")->type_name("PATH");
 }
 
@@ -123,7 +132,8 @@ void add_predict(CLI::App& app, predict_options& o) {
   add_place(app, o.what);
   add_plans(app, o.what);
   add_list(app, "--book", o.books, "A plan book as one more candidate; may be repeated")->type_name("FILE");
-  app.add_option("--powersgd", o.powersgd, "Ranks of PowerSGD; default: 4")
+  app.add_option("--powersgd", o.powersgd,
+                 "Ranks of torch's PowerSGD, by formula; default: 4, where no plan is a transform")
       ->allow_extra_args(false)
       ->check(CLI::Range(1, 4096))
       ->type_name("RANK");
@@ -156,17 +166,12 @@ void add_plan(CLI::App& app, plan_options& o) {
   add_place(app, o.what);
   add_plans(app, o.what);
   app.add_option("--error-budget", o.error_budget,
-                 "Most relative error of the whole gradient, |g - c| / |g|; 0: none; default: any")
+                 "Most relative error of each tensor in a step, |g - c| / |g|; 0: none. Default: any, and the book is "
+                 "the one by "
+                 "which a whole gradient arrives soonest")
       ->check(finite)
       ->check(CLI::Range(0.0, 1e6))
       ->type_name("E");
-  add_list(app, "--error", o.errors,
-           "The relative error of a plan: 'sparsify=topr(ratio=0.01) index=golomb value=raw: 0.7'; may be repeated")
-      ->type_name("PLAN:E");
-  app.add_option("--errors", o.error_rows,
-                 "Errors and energies by tensor: rows that `compare --per-tensor --output rows.json` saved")
-      ->check(no_empty_path)
-      ->type_name("FILE");
   app.add_option("--output,-o", o.output, "The plan book; default: stdout")->check(no_empty_path)->type_name("FILE");
   app.add_option("--format", o.form, "text: the book. json: what was weighed against what, too; default: text")
       ->check(CLI::IsMember({"text", "json"}))

@@ -16,9 +16,12 @@ struct case_options {
   std::string profile, model, sizes, input;
   std::string link_text, hook = "ddp", forward, backward, rest, skew, hook_time;
   std::optional<link> over;                                   // none: the profile's
-  uint32_t ranks = 0, ranks_per_host = 0, bypass = 1000;      // 0: of the profile's link
+  uint32_t ranks = 0, ranks_per_host = 0;                     // 0: of the profile's link
+  std::optional<uint32_t> bypass;                             // none: as each plan has it
   double batch = 0, bucket_mb = 25, slowdown = 0, flops = 0;  // 0: of the model and the profile
   std::vector<std::string> plans, presets, exchanges, plugins;
+  std::vector<std::string> errors;  // "PLAN: 0.3"
+  std::string error_rows;           // saved rows of `compare`
   uint64_t limit = 1000;
 };
 
@@ -33,8 +36,6 @@ struct predict_options {
 struct plan_options {
   case_options what;
   std::optional<double> error_budget;
-  std::vector<std::string> errors;  // "PLAN=0.3"
-  std::string error_rows;           // saved rows of `compare`
   std::string output, form = "text";
 };
 

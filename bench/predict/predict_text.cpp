@@ -102,6 +102,8 @@ std::string prediction_table(const ordered_json& d) {
   }
   t.column("candidate", text_table::align::left, std::move(names));
   number_column(t, rows, "step", "step_ns", time_text);
+  number_column(t, rows, "error", "relative_error", [](double x) { return fmt::format("{:.2g}", x); });
+  number_column(t, rows, "whole gradient", "whole_ns", time_text);
   number_column(t, rows, "exposed", "exposed_ns", time_text);
   number_column(t, rows, "encode", "encode_ns", time_text);
   number_column(t, rows, "merge", "merge_ns", time_text);

@@ -105,6 +105,11 @@ void read_costs(profile& p, const json& text) {
     entry.frame->floor = 1;
     entry.sum_growth = read_points(frame, "sum_growth", "[ranks, factor]", where);
   }
+  i = 0;
+  for (const json& error : list_at(text, "errors", p.where)) {
+    const std::string where = fmt::format("{}: errors[{}]", p.where, i++);
+    entry_of(p, error, where).error = number_at(error, "error", where);
+  }
 }
 
 std::optional<curve> read_collective(const json& link, const char* key, const std::string& where) {

@@ -32,6 +32,7 @@ struct plan_profile {
   std::optional<curve> frame;                         // bytes
   std::vector<std::pair<double, double>> sum_growth;  // (ranks, frame of their sum / frame of one)
   std::optional<curve> add;                           // of a dense tensor to another: beside `index=all value=raw`
+  std::optional<double> error;                        // |g - c| / |g| of the data, in one step
 };
 
 struct measured_link {

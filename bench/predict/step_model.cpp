@@ -45,8 +45,8 @@ double bounded(auto&& step_ns) {
 }
 
 // Than the faster dense ring.
-bool is_faster(const step_model& m, const candidate& c) {
-  return bounded([&] { return m.step(c).step_ns; }) < m.best_dense_ns();
+bool is_faster(const step_model& m, const candidate& c, double stretch) {
+  return stretch * bounded([&] { return m.step(c).step_ns; }) < m.best_dense_ns();
 }
 
 }  // namespace
@@ -115,6 +115,18 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
   for (size_t k = 0; k < c.works.size(); ++k) {
     if (elements[k] <= 0) continue;
     const plan_work& w = *c.works[k];
+    if (w.factor_rank()) {
+      const factor_bytes size = factors_of_choice(c, static_cast<int>(k));
+      const double before = w.encode_ns(elements[k]), behind = w.merge_ns(elements[k], net.ranks);
+      lanes.compute(before, "encode", "products");
+      lanes.wait(lanes.send(net.allreduce_ns(size.first), "allreduce", "P", std::exchange(late, 0) == 0));
+      lanes.compute(behind / 2, "merge", "products");
+      if (size.second > 0) lanes.wait(lanes.send(net.allreduce_ns(size.second), "allreduce", "Q", true));
+      lanes.compute(behind / 2, "merge", "products");
+      encode += before, merge += behind;
+      sent += 2 * (net.ranks - 1.0) / net.ranks * (size.first + size.second);
+      continue;
+    }
     const exchange_work work = w.as_exchange_work(net.ranks, *exact);
     const link port = net.port(w.stage());
     const exchange_time t = model_exchange(w.stage(), elements[k], work, net.ranks, port, traced);
@@ -136,11 +148,22 @@ outcome step_model::exchange_step(const candidate& c, bool traced) const {
   return o;
 }
 
+step_model::factor_bytes step_model::factors_of_choice(const candidate& c, int which) const {
+  factor_bytes sum;
+  const plan_work& w = *c.works[static_cast<size_t>(which)];
+  for (size_t i = 0; i < model.tensors.size(); ++i)
+    if (c.choice[i] == which) {
+      const factor_size f = factors_of(model.tensors[i], w.factor_rank());
+      sum.first += w.factor_bytes(f.first), sum.second += w.factor_bytes(f.second);
+    }
+  return sum;
+}
+
 outcome step_model::powersgd_step(uint32_t rank, bool traced) const {
   const powersgd_size size = powersgd_of(model, rank);
   double coding = 0;
-  const plan_profile* known = costs ? find_plan(*costs, fmt::format("powersgd(rank={})", rank)) : nullptr;
-  if (known && known->encode)
+  const plan_profile* const known = powersgd_costs(rank);
+  if (known)
     coding = (*known->encode)(model.elements()) + (known->merge ? (*known->merge)(model.elements()) : 0);
   else if (flops > 0)
     coding = 1e9 * size.flops / flops;
@@ -159,9 +182,17 @@ double step_model::dense_ns(bool half) const {
   return bounded([&] { return step(dense_candidate(half)).step_ns; });
 }
 
+// torch's own, or of the same products here. nullptr: neither.
+const plan_profile* step_model::powersgd_costs(uint32_t rank) const {
+  if (!costs) return nullptr;
+  for (const char* const name : {"powersgd(rank={})", "transform=lowrank(rank={}) feedback=residual"})
+    if (const plan_profile* known = find_plan(*costs, fmt::format(fmt::runtime(name), rank)); known && known->encode)
+      return known;
+  return nullptr;
+}
+
 bool step_model::is_complete(const candidate& c) const {
-  return !c.powersgd_rank || flops > 0 ||
-         (costs && find_plan(*costs, fmt::format("powersgd(rank={})", c.powersgd_rank)));
+  return !c.powersgd_rank || flops > 0 || powersgd_costs(c.powersgd_rank);
 }
 
 step_model step_model::with_rate(double bits_per_second) const {
@@ -214,6 +245,8 @@ void step_model::note(const candidate& c, note_list& notes) const {
           "no verdict");
   }
   for (size_t k = 0; k < c.works.size(); ++k) {
+    if (c.works[k]->factor_rank() && std::ranges::any_of(model.tensors, [](const auto& t) { return t.rows <= 0; }))
+      notes.insert("lowrank: shapes are unknown; tensors count as square matrices, which is the least that it sends");
     if (hook == hook_kind::exchange) {
       c.works[k]->note_growth(net.ranks, notes);
       if (c.works[k]->stage().starts_with("exchange=hierarchy"))
@@ -229,7 +262,7 @@ void step_model::note(const candidate& c, note_list& notes) const {
       // Tensors of a unit are one, up to DDP's bucket size.
       double sum = 0;
       for (size_t i = 0; i < model.tensors.size(); ++i)
-        if (c.choice[i] == static_cast<int>(k) && model.tensors[i].elements >= how.bypass) {
+        if (c.choice[i] == static_cast<int>(k) && model.tensors[i].elements >= bypass_of(how, *c.works[k])) {
           sum += model.tensors[i].elements;
           most = std::max(most, model.tensors[i].elements);
         }
@@ -247,12 +280,12 @@ void step_model::note_link(note_list& notes) const {
                            net.ranks));
 }
 
-paying_range break_even_rate(const step_model& m, const candidate& c) {
-  return where_it_pays(1e5, 1e13, 33, [&](double rate) { return is_faster(m.with_rate(rate), c); });
+paying_range break_even_rate(const step_model& m, const candidate& c, double stretch) {
+  return where_it_pays(1e5, 1e13, 33, [&](double rate) { return is_faster(m.with_rate(rate), c, stretch); });
 }
 
-paying_range break_even_batch(const step_model& m, const candidate& c) {
-  return where_it_pays(1.0 / 64, 64, 13, [&](double factor) { return is_faster(m.with_batch(factor), c); });
+paying_range break_even_batch(const step_model& m, const candidate& c, double stretch) {
+  return where_it_pays(1.0 / 64, 64, 13, [&](double factor) { return is_faster(m.with_batch(factor), c, stretch); });
 }
 
 const char* verdict_of(double step_ns, double dense_ns) {

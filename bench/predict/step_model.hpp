@@ -63,6 +63,12 @@ struct step_model {
   outcome unbounded_step(const candidate& c, bool traced) const;
   outcome exchange_step(const candidate& c, bool traced) const;
   outcome powersgd_step(uint32_t rank, bool traced) const;
+  const plan_profile* powersgd_costs(uint32_t rank) const;
+  struct factor_bytes {
+    double first = 0, second = 0;
+  };
+  // Of the tensors that have the transform `which`.
+  factor_bytes factors_of_choice(const candidate& c, int which) const;
 };
 
 // The rates, or factors of the batch, at which the candidate is faster than the faster dense ring: of those that are
@@ -71,8 +77,9 @@ struct paying_range {
   double above = 0;  // 0: from the least on
   double below = 0;  // 0: it never is; infinity: to the largest
 };
-paying_range break_even_rate(const step_model& m, const candidate& c);
-paying_range break_even_batch(const step_model& m, const candidate& c);
+// `stretch`: so many times its step counts.
+paying_range break_even_rate(const step_model& m, const candidate& c, double stretch = 1);
+paying_range break_even_batch(const step_model& m, const candidate& c, double stretch = 1);
 
 // "pays", "even" or "slower": within 3 % it is even, less than two runs of one training differ.
 const char* verdict_of(double step_ns, double dense_ns);

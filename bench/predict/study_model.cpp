@@ -24,19 +24,21 @@ double study_allgather_ns(double bytes, uint32_t messages, double backward_ns, d
   return backward_ns + coding_ns + ring_allgather_ns(bytes, ranks, l) + latencies;
 }
 
+factor_size factors_of(const tensor_spec& t, uint32_t rank) {
+  const bool guessed = t.rows <= 0;
+  const double rows = guessed ? std::sqrt(t.elements) : t.rows, columns = rows > 0 ? t.elements / rows : 0;
+  if (columns <= 1 || rank * (rows + columns) >= t.elements) return {t.elements, 0, guessed};
+  return {rank * rows, rank * columns, guessed};
+}
+
 powersgd_size powersgd_of(const training& t, uint32_t rank) {
   powersgd_size s;
   const double r = rank;
   for (const tensor_spec& each : t.tensors) {
-    double rows = each.rows;
-    if (rows <= 0) rows = std::sqrt(each.elements), s.guessed = true;
-    const double columns = rows > 0 ? each.elements / rows : 0, factors = r * (rows + columns);
-    if (columns <= 1 || factors >= each.elements) {
-      s.bytes += 4 * each.elements;
-      continue;
-    }
-    s.bytes += 4 * factors;
-    s.flops += 6 * each.elements * r + 2 * rows * r * r;
+    const factor_size f = factors_of(each, rank);
+    s.guessed |= f.guessed;
+    s.bytes += 4 * (f.first + f.second);
+    if (f.second > 0) s.flops += 6 * each.elements * r + 2 * f.first * r;
   }
   return s;
 }

@@ -30,4 +30,11 @@ struct powersgd_size {
 };
 powersgd_size powersgd_of(const training& t, uint32_t rank);
 
+// Of one tensor: elements in the first factor and in the second; second = 0: it is in the first as it is.
+struct factor_size {
+  double first = 0, second = 0;
+  bool guessed = false;
+};
+factor_size factors_of(const tensor_spec& t, uint32_t rank);
+
 }  // namespace dr::predict

@@ -13,8 +13,8 @@ void two_lanes::compute(double ns, const char* kind, const std::string& name) {
   if (traced_) timeline_.push_back({"compute", kind, name, begin, now_});
 }
 
-double two_lanes::send(double ns, const char* kind, const std::string& name) {
-  const double begin = std::max(now_ + skew_, link_free_);
+double two_lanes::send(double ns, const char* kind, const std::string& name, bool level) {
+  const double begin = std::max(now_ + (level ? 0 : skew_), link_free_);
   link_free_ = begin + ns;
   link_busy_ += ns;
   if (traced_ && ns > 0) timeline_.push_back({"link", kind, name, begin, link_free_});

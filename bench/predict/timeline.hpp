@@ -33,8 +33,9 @@ class two_lanes {
   two_lanes(double slowdown, bool traced, double skew_ns = 0) : slowdown_(slowdown), skew_(skew_ns), traced_(traced) {}
 
   void compute(double ns, const char* kind, const std::string& name);
-  // Starts a transfer, which waits for those before it; returns when it ends.
-  double send(double ns, const char* kind, const std::string& name);
+  // Starts a transfer, which waits for those before it; returns when it ends. level: the ranks have just waited for one
+  // another.
+  double send(double ns, const char* kind, const std::string& name, bool level = false);
   void wait(double until);  // idle
   double now() const { return now_; }
 

@@ -7,50 +7,19 @@ import xml.etree.ElementTree
 
 import pytest
 
-from tool_runs import EXACT, TOPR, compare, needs_tool, refusal, run, write_npy, write_npz
+from predict_runs import LOSSY, model_in, predict, profile_in, step_of, write
+from tool_runs import EXACT, TOPR, needs_tool, refusal, run, write_npy, write_npz
 
 pytestmark = needs_tool
 
-LOSSY = "sparsify=topr(ratio=0.1) index=golomb value=log_quant"
-
-
-def cost(plan, operation, base, slope):
-    return {"plan": plan, "operation": operation, "floor_ns": 5000, "base_ns": base, "per_element_ns": slope,
-            "r2": 1.0, "from": 1000, "to": 10_000_000, "samples": []}
-
-
 @pytest.fixture
 def profile(tmp_path):
-    frames = [{"plan": plan, "base_bytes": 60, "per_element_bytes": size, "r2": 1.0, "from": 1000, "to": 10_000_000, "samples": [], "sum_growth": []}
-              for plan, size in ((EXACT, 0.04), (LOSSY, 0.2))]
-    costs = [cost(EXACT, "encode", 8000, 0.5), cost(EXACT, "merge", 3000, 0.05), cost(LOSSY, "encode", 8000, 1.0), cost(LOSSY, "merge", 3000, 0.2),
-             cost("index=all value=raw", "encode", 0, 0.25), cost("index=all value=raw", "merge", 0, 0.25)]
-    link = {"transport": "gloo", "ranks": 2, "ranks_per_host": 2, "latency_ns": 30000, "bits_per_second": 2e10,
-            "allreduce": {"base_ns": 2e5, "per_byte_ns": 0.5}, "allgather": {"base_ns": 1.5e5, "per_byte_ns": 0.6}}
-    return write(tmp_path / "profile.json", {"schema": "deepreduce-profile-1", "date": "2026-11-22T00:00:00Z", "commit": "none", "machine": {"cpu": "toy", "cores": 2},
-                                             "conditions": {"ranks": 2, "threads": 0, "data": "bundled"}, "costs": costs, "frames": frames, "links": [link],
-                                             "overlap": {"slowdown": 1.1, "spread": 0.02}})
+    return profile_in(tmp_path)
 
 
 @pytest.fixture
 def model(tmp_path):
-    tensors = [{"name": name, "elements": n, "dtype": "f32", "ready_ns": ready} for name, n, ready in
-               (("conv.weight", 9408, 120e6), ("body.weight", 2_000_000, 90e6), ("body.bias", 100, 60e6), ("head.weight", 2_000_000, 30e6))]
-    return write(tmp_path / "model.json", {"schema": "deepreduce-model-1", "name": "toy", "date": "…", "ranks": 2, "batch": 64, "forward_ns": 50e6,
-                                           "backward_ns": 122e6, "rest_ns": 5e6, "tensors": tensors})
-
-
-def write(path, document):
-    path.write_text(document if isinstance(document, str) else json.dumps(document))
-    return path
-
-
-def predict(*arguments, **options):
-    return json.loads(run("predict", *arguments, "--json", **options).stdout)
-
-
-def step_of(report, candidate):
-    return next(row["step_ns"] for row in report["rows"] if row["candidate"] == candidate)
+    return model_in(tmp_path)
 
 
 def test_a_prediction_has_all_baselines_and_the_profiles_plans(profile, model):
@@ -190,59 +159,6 @@ def test_a_plan_book_is_written_and_no_worse_than_a_uniform_plan(profile, model,
     assert report["rows"][-1]["step_ns"] <= min(row["step_ns"] for row in report["rows"] if row["candidate"] not in ("dense bf16", "PowerSGD rank 4"))
 
 
-def test_an_error_budget_is_kept(profile, model):
-    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
-    errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0.3")
-    told = [json.loads(run(*arguments, "--error-budget", e, *errors).stdout) for e in (0.01, 0.5, 1)]
-    assert [each["error"] <= limit for each, limit in zip(told, (0.01, 0.5, 1))] == [True] * 3
-    assert told[0]["step_ns"] >= told[1]["step_ns"] >= told[2]["step_ns"] and told[0]["step_ns"] == told[0]["dense_step_ns"]
-    assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
-    told = json.loads(run(*arguments, "--error-budget", 0.5, "--error", f"{LOSSY}: 0.3").stdout)
-    assert any(note.startswith(f"'{EXACT}' is no candidate") for note in told["notes"])
-    assert {line["plan"] for line in told["book"]} <= {"dense", LOSSY}
-
-
-def test_a_plan_with_feedback_has_the_error_of_its_first_step(profile, model):
-    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--format", "json", "--error-budget", 0.5)
-    kept = LOSSY.replace(" index", " feedback=residual index")
-    told = json.loads(run(*arguments, "--plan", LOSSY, "--plan", kept, "--error", f"{LOSSY}: 0.3").stdout)
-    assert any(note.startswith(f"the error of '{kept}' is that of '{LOSSY}'") for note in told["notes"])
-
-
-def test_a_budget_of_0_leaves_what_is_exact(profile, model):
-    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
-    errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0")
-    told = json.loads(run(*arguments, "--error-budget", 0, *errors).stdout)
-    assert told["error"] == 0 and {line["plan"] for line in told["book"]} <= {"dense", LOSSY} and told["step_ns"] < told["dense_step_ns"]
-    assert "'nan' is not a number" in refusal(*arguments, "--error-budget", "nan", *errors)
-    assert "--error-budget" in refusal(*arguments, *errors)
-    assert "--error-budget" in refusal(*arguments, "--errors", "rows.json")
-
-
-def test_without_energies_tensors_weigh_by_elements(profile, tmp_path):
-    def told(sizes, rows, *more):
-        model = write(tmp_path / "m.json", {"schema": "deepreduce-model-1", "tensors": [{"name": name, "elements": n} for name, n in sizes.items()]})
-        file = write(tmp_path / "rows.json", {"rows": rows})
-        return json.loads(run("plan", profile, "--model", model, "--link", "1Mb/s", "--ranks", 8, "--format", "json", "--plan", LOSSY, "--errors", file,
-                              "--error-budget", 0.5, *more).stdout)
-
-    def row(tensor, error, **more):
-        return {"plan": LOSSY, "tensor": tensor, "total_error": error, **more}
-
-    sizes = {"large": 900_000, "small": 100_000}
-    by_elements = told(sizes, [row("large", 0.4), row("small", 2.0, gradient_energy=1000.0)])
-    assert by_elements["error"] == pytest.approx(0.4 * 0.9**0.5) and any("by their elements" in note for note in by_elements["notes"])
-    overall = told(sizes, [row("x", 0.4, d=900), row("y", 2.0, d=100)])  # of other tensors: the plan's, overall
-    assert overall["error"] is not None and overall["book"] == [{"pattern": "*", "plan": "dense"}]
-    overall = told(sizes, [row("x", 0.4, d=990_000), row("y", 2.0, d=1000)])
-    assert overall["error"] == pytest.approx(((0.16 * 990 + 4 * 1) / 991) ** 0.5)
-    by_energy = told(sizes, [row("large", 0.4, gradient_energy=1.0), row("small", 2.0, gradient_energy=3.0)])
-    assert by_energy["error"] == pytest.approx(0.4 * 0.25**0.5) and not any("by their elements" in note for note in by_energy["notes"])
-    # Below the bypass of the DDP hook, but there is none.
-    tiny = told({"a": 900, "b": 100}, [row("a", 0.4), row("b", 2.0)], "--hook", "exchange")
-    assert tiny["error"] is not None and tiny["error"] == pytest.approx(0.4 * 0.9**0.5)
-
-
 def test_a_plan_is_weighed_against_both_dense_rings(profile, model, tmp_path):
     def told(link):
         return json.loads(run("plan", profile, "--model", model, "--link", link, "--ranks", 8, "--format", "json").stdout)
@@ -252,17 +168,6 @@ def test_a_plan_is_weighed_against_both_dense_rings(profile, model, tmp_path):
     assert fast["verdict"] == "even"
     head = run("plan", profile, "--model", model, "--link", "1Tb/s,1us", "--ranks", 8).stdout.decode()
     assert "dense bf16: " in head and "# None of these helps" in head
-
-
-def test_errors_come_from_saved_rows(profile, tmp_path):
-    file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [i % 7 - 3.0 for i in range(9000)]),
-                     b=write_npy(tmp_path / "b.npy", [1e-3 * (i % 5 - 2) for i in range(9000)]))
-    rows = tmp_path / "rows.json"
-    rows.write_text(json.dumps(compare(file, "--per-tensor", plans=(EXACT, LOSSY))))
-    told = json.loads(run("plan", profile, "--input", file, "--link", "10Mb/s,1us", "--ranks", 2, "--error-budget", 0.1, "--errors", rows, "--format", "json").stdout)
-    # Nearly all energy is in a: b may be sent by any plan, a may not. (Among 2 ranks a gather sends no more than a ring.)
-    assert told["error"] <= 0.1 and told["step_ns"] < told["dense_step_ns"]
-    assert [line["plan"] for line in told["book"]][-1] is not None and {"dense"} < {line["plan"] for line in told["book"]}
 
 
 def test_compare_takes_each_tensors_plan_from_a_book(tmp_path):
@@ -310,18 +215,6 @@ def test_lines_of_a_book_that_no_tensor_takes_are_told(profile, model, tmp_path)
     said = run("compare", file, "--book", book, "--repeat", 1, "--format", "json").stderr.decode()
     assert f"note: {told[0]}" in said and "line 4: pattern 'body.bias' matches no tensor" in said and "line 3" not in said
     assert "pattern" not in run("compare", file, "--book", book, "--repeat", 1, "--format", "json", "--tensor", "body.*").stderr.decode()
-
-
-def test_an_error_names_its_option_and_a_candidate(profile, model):
-    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s", "--plan", LOSSY, "--error-budget", 0.5)
-    assert "--error 'foo: 0.9': " in refusal(*arguments, "--error", "foo: 0.9")
-    assert "the plan is no candidate" in refusal(*arguments, "--error", f"{LOSSY}: 0.1", "--error", f"{EXACT}: 0.9")
-
-
-def test_powersgd_is_a_row_of_its_own_and_no_plan(profile, model):
-    for command in ("predict", "plan"):
-        told = refusal(command, profile, "--model", model, "--link", "1Gb/s", "--plan", "transform=lowrank(rank=4) feedback=residual")
-        assert "makes no frames" in told and "--powersgd RANK" in told
 
 
 def test_counts_that_fit_nothing_are_refused(profile, model, tmp_path):

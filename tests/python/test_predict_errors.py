@@ -1,0 +1,202 @@
+"""`predict` and `plan`: what plans lose beside what they take, budgets, and plans that are transforms."""
+
+import json
+import math
+
+import pytest
+from predict_runs import LOSSY, cost, model_in, predict, profile_in, step_of, write
+from tool_runs import EXACT, compare, needs_tool, refusal, run, write_npy, write_npz
+
+pytestmark = needs_tool
+LOWRANK = "transform=lowrank(rank=4) feedback=residual"
+
+
+@pytest.fixture
+def profile(tmp_path):
+    return profile_in(tmp_path)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return model_in(tmp_path)
+
+
+def test_an_error_budget_is_kept(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
+    errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0.3")
+    told = [json.loads(run(*arguments, "--error-budget", e, *errors).stdout) for e in (0.01, 0.5, 1)]
+    assert [each["error"] <= limit for each, limit in zip(told, (0.01, 0.5, 1))] == [True] * 3
+    assert told[0]["step_ns"] >= told[1]["step_ns"] >= told[2]["step_ns"] and told[0]["step_ns"] == told[0]["dense_step_ns"]
+    assert "is not known" in refusal(*arguments, "--error-budget", 0.5)
+    told = json.loads(run(*arguments, "--error-budget", 0.5, "--error", f"{LOSSY}: 0.3").stdout)
+    assert any(note.startswith(f"'{EXACT}' is no candidate") for note in told["notes"])
+    assert {line["plan"] for line in told["book"]} <= {"dense", LOSSY}
+
+
+def test_a_budget_holds_for_each_tensor_whatever_its_share_of_the_norm(profile, tmp_path):
+    """Of a transformer one layer has 98 % of the gradient's square: a budget of the sum would be met by that layer alone."""
+    sizes = {"head.weight": 65_000, "body.weight": 2_000_000, "body.bias": 1024}
+    model = write(tmp_path / "m.json", {"schema": "deepreduce-model-1", "tensors": [{"name": name, "elements": n} for name, n in sizes.items()]})
+
+    def row(plan, tensor, error, energy):
+        return {"plan": plan, "tensor": tensor, "total_error": error, "d": sizes[tensor], "gradient_energy": energy}
+
+    rows = [row(plan, tensor, error * (0.04 if tensor == "head.weight" and plan == LOSSY else 1), 98.3 if tensor == "head.weight" else 0.85)
+            for plan, error in ((EXACT, 0.9), (LOSSY, 0.5)) for tensor in sizes]
+    file = write(tmp_path / "rows.json", {"rows": rows})
+
+    def told(*more):
+        return run("plan", profile, "--model", model, "--link", "1Mb/s", "--ranks", 2, "--errors", file, *more).stdout.decode()
+
+    tight = json.loads(told("--error-budget", 0.1, "--format", "json"))
+    assert {each["tensor"]: each["error"] for each in tight["errors"]} == {"head.weight": pytest.approx(0.02), "body.weight": 0, "body.bias": 0}
+    assert tight["book"] == [{"pattern": "head.weight", "plan": LOSSY}, {"pattern": "*", "plan": "dense"}]
+    wide = json.loads(told("--error-budget", 0.6, "--format", "json"))
+    assert all(each["error"] <= 0.6 for each in wide["errors"]) and {line["plan"] for line in wide["book"]} == {LOSSY}
+    # The head of a book has each tensor's error, and which is the worst.
+    head = told("--error-budget", 0.1)
+    assert "#   0.02  head.weight\n" in head and "#   0  body.weight\n" in head
+    assert "0.02, of 'head.weight', is the largest, of at most 0.1" in head
+    # The whole is weighed by elements, not by energies.
+    squares = sum(n * (0.02 if name == "head.weight" else 0.5) ** 2 for name, n in sizes.items())
+    assert wide["error"] == pytest.approx((squares / sum(sizes.values())) ** 0.5)
+    # Rows of other tensors: the plan's, by elements.
+    file.write_text(json.dumps({"rows": [{"plan": LOSSY, "tensor": "x", "total_error": 0.4, "d": 990_000}, {"plan": LOSSY, "tensor": "y", "total_error": 2.0, "d": 1000}]}))
+    overall = json.loads(told("--error-budget", 0.5, "--plan", LOSSY, "--format", "json"))
+    assert overall["error"] == pytest.approx(((0.16 * 990 + 4 * 1) / 991) ** 0.5)
+
+
+def test_a_plan_with_feedback_has_the_error_of_its_first_step(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--format", "json", "--error-budget", 0.5)
+    kept = LOSSY.replace(" index", " feedback=residual index")
+    told = json.loads(run(*arguments, "--plan", LOSSY, "--plan", kept, "--error", f"{LOSSY}: 0.3").stdout)
+    assert any(note.startswith(f"the error of '{kept}' is that of '{LOSSY}'") for note in told["notes"])
+
+
+def test_a_budget_of_0_leaves_what_is_exact(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 8, "--format", "json")
+    errors = ("--error", f"{EXACT}: 0.9", "--error", f"{LOSSY}: 0")
+    told = json.loads(run(*arguments, "--error-budget", 0, *errors).stdout)
+    assert told["error"] == 0 and {line["plan"] for line in told["book"]} <= {"dense", LOSSY} and told["step_ns"] < told["dense_step_ns"]
+    assert "'nan' is not a number" in refusal(*arguments, "--error-budget", "nan", *errors)
+
+
+def test_errors_come_from_saved_rows(profile, tmp_path):
+    file = write_npz(tmp_path / "g.npz", a=write_npy(tmp_path / "a.npy", [i % 7 - 3.0 for i in range(9000)]),
+                     b=write_npy(tmp_path / "b.npy", [1e-3 * (i % 5 - 2) for i in range(9000)]))
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps(compare(file, "--per-tensor", plans=(EXACT, LOSSY))))
+    saved = {(row["plan"], row["tensor"]): row["total_error"] for row in json.loads(rows.read_text())["rows"] if row["plan"] != "memcpy"}
+    arguments = ("plan", profile, "--input", file, "--link", "10Mb/s,1us", "--ranks", 2, "--errors", rows, "--format", "json", "--error-budget")
+    # Nearly all energy is in a, which is no licence for b.
+    told = json.loads(run(*arguments, 0.1).stdout)
+    assert min(saved.values()) > 0.1 and told["book"] == [{"pattern": "*", "plan": "dense"}]
+    told = json.loads(run(*arguments, 1).stdout)
+    plans = {each["tensor"]: next((line["plan"] for line in told["book"] if line["pattern"] in (each["tensor"], "*")), None) for each in told["errors"]}
+    assert [each["error"] for each in told["errors"]] == [saved[plans[name], name] for name in "ab"] and told["step_ns"] < told["dense_step_ns"]
+
+
+def test_an_error_names_its_option_and_a_candidate(profile, model):
+    arguments = ("plan", profile, "--model", model, "--link", "1Gb/s", "--plan", LOSSY, "--error-budget", 0.5)
+    assert "--error 'foo: 0.9': " in refusal(*arguments, "--error", "foo: 0.9")
+    assert "the plan is no candidate" in refusal(*arguments, "--error", f"{LOSSY}: 0.1", "--error", f"{EXACT}: 0.9")
+
+
+def with_errors(profile, errors):
+    return write(profile.parent / "with_errors.json", {**json.loads(profile.read_text()), "errors": [{"plan": plan, "error": e} for plan, e in errors.items()]})
+
+
+def test_the_error_stands_beside_the_time_and_both_decide(profile, model):
+    """The fastest plan is not what is recommended, if a slower one sends a whole gradient sooner."""
+    profile = with_errors(profile, {EXACT: 0.95, LOSSY: 0.5})
+    arguments = (profile, "--model", model, "--link", "100Mb/s,50us", "--ranks", 2)
+    report = predict(*arguments)
+    rows = {row["candidate"]: row for row in report["rows"]}
+    assert rows["dense f32"]["relative_error"] == 0 and rows[EXACT]["relative_error"] == pytest.approx(0.95, rel=1e-3)
+    for plan in (EXACT, LOSSY):
+        row = rows[plan]
+        assert row["whole_ns"] == pytest.approx(row["step_ns"] / (1 - row["relative_error"] ** 2), rel=1e-6)
+        assert row["worst_error"] in (0.95, 0.5) and row["worst_tensor"]
+    assert rows[EXACT]["step_ns"] < rows[LOSSY]["step_ns"] and rows[EXACT]["whole_ns"] > rows[LOSSY]["whole_ns"]
+    assert report["verdict"].startswith(f"Recommended: {LOSSY}: ") and f"The fastest is {EXACT}: " in report["verdict"]
+    assert rows[EXACT]["verdict"] == "slower" and rows[LOSSY]["verdict"] == "pays"
+    assert any(note.startswith("errors are those of the profile's data") for note in report["notes"])
+    table = run("predict", *arguments).stdout.decode()
+    assert "whole gradient" in table and " 0.95 " in table
+    # Errors of one's own count in their place.
+    own = predict(*arguments, "--error", f"{EXACT}: 0.1", "--error", f"{LOSSY}: 0.1")
+    assert own["verdict"].startswith(f"Recommended: {EXACT}: ") and "It is the fastest, too." in own["verdict"]
+    assert not any("profile's data" in note for note in own["notes"])
+
+
+def test_where_no_error_is_known_none_is_recommended(profile, model):
+    arguments = (profile, "--model", model, "--link", "1Gb/s,50us", "--ranks", 2)
+    told = predict(*arguments)
+    assert told["verdict"].startswith(f"{EXACT} is the fastest: ") and "No error is known, so none is recommended" in told["verdict"]
+    assert all(row["whole_ns"] is None for row in told["rows"][1:])
+    book = json.loads(run("plan", *arguments, "--format", "json").stdout)
+    assert book["error"] is None and book["errors"] == [] and any("no error is known, so this is the fastest book" in note for note in book["notes"])
+
+
+def test_a_plan_without_a_budget_is_the_book_by_which_a_whole_gradient_arrives_soonest(profile, model):
+    arguments = ("--model", model, "--link", "100Mb/s,50us", "--ranks", 2, "--format", "json")
+    fastest = json.loads(run("plan", profile, *arguments).stdout)
+    told = json.loads(run("plan", with_errors(profile, {EXACT: 0.95, LOSSY: 0.5}), *arguments).stdout)
+    assert {line["plan"] for line in fastest["book"]} <= {EXACT, "dense"}
+    assert {line["plan"] for line in told["book"]} <= {LOSSY, "dense"} and told["step_ns"] > fastest["step_ns"]
+    assert told["whole_ns"] == pytest.approx(told["step_ns"] / (1 - told["error"] ** 2), rel=1e-6)
+    hopeless = json.loads(run("plan", with_errors(profile, {EXACT: 0.999, LOSSY: 0.99}), *arguments).stdout)
+    assert hopeless["book"] == [{"pattern": "*", "plan": "dense"}] and hopeless["verdict"] != "pays"
+    words = run("plan", with_errors(profile, {EXACT: 0.95, LOSSY: 0.5}), *arguments[:-2]).stdout.decode()
+    assert "# It pays: the book takes " in words and " for a whole gradient, " in words
+
+
+def with_lowrank(profile):
+    saved = json.loads(profile.read_text())
+    saved["costs"] += [cost(LOWRANK, "encode", 0, 0.5), cost(LOWRANK, "decode", 0, 1.0), cost(LOWRANK, "merge", 0, 1.0)]
+    saved["errors"] = [{"plan": plan, "error": e} for plan, e in ((EXACT, 0.9), (LOSSY, 0.6), (LOWRANK, 0.5))]
+    return write(profile.parent / "lowrank.json", saved)
+
+
+def shaped(tmp_path):
+    tensors = [{"name": name, "shape": shape, "ready_ns": ready} for name, shape, ready in
+               (("tok.weight", [256, 256], 120e6), ("body.weight", [1000, 2000], 90e6), ("body.bias", [1024], 60e6), ("head.weight", [2000, 1000], 30e6))]
+    return write(tmp_path / "shaped.json", {"schema": "deepreduce-model-1", "name": "shaped", "ranks": 2, "batch": 64, "forward_ns": 50e6,
+                                            "backward_ns": 122e6, "rest_ns": 5e6, "tensors": [{"elements": math.prod(each["shape"]), "dtype": "f32", **each} for each in tensors]})
+
+
+def test_a_transform_is_a_candidate_with_a_verdict(profile, tmp_path):
+    model = shaped(tmp_path)
+    report = predict(with_lowrank(profile), "--model", model, "--link", "100Mb/s,50us", "--ranks", 4)
+    rows = {row["candidate"]: row for row in report["rows"]}
+    assert list(rows) == ["dense f32", "dense bf16", EXACT, LOSSY, LOWRANK]  # (and no PowerSGD by formula)
+    row = rows[LOWRANK]
+    factors = 4 * (256 + 256) + 2 * 4 * (1000 + 2000) + 1024 + 3 * 4
+    assert row["bytes"] == pytest.approx(2 * 3 / 4 * 4 * factors, abs=2) and row["verdict"] == "pays" and row["by"] == "events"
+    # The vector is sent as it is: the largest error is a matrix's, the mean has the vector's 0.
+    matrices = 65536 + 2 * 2_000_000
+    assert row["relative_error"] == pytest.approx(0.5 * (matrices / (matrices + 1024)) ** 0.5) and row["worst_error"] == 0.5
+    assert report["verdict"].startswith(f"Recommended: {LOWRANK}: ")
+    behind = predict(with_lowrank(profile), "--model", model, "--link", "100Mb/s,50us", "--ranks", 4, "--hook", "exchange", "--exchange", "gather|owner")
+    assert [row["candidate"] for row in behind["rows"]].count(LOWRANK) == 1
+    assert step_of(behind, LOWRANK) == pytest.approx(step_of(report, LOWRANK) - 2 * 3 / 4 * 48 * 8e9 / 1e8, abs=2)  # (without the marks of the hook)
+
+
+def test_a_book_may_have_transforms(profile, tmp_path):
+    model, costs = shaped(tmp_path), with_lowrank(profile)
+    arguments = ("plan", costs, "--model", model, "--link", "100Mb/s,50us", "--ranks", 4, "--format", "json")
+    told = json.loads(run(*arguments).stdout)
+    assert LOWRANK in {line["plan"] for line in told["book"]}
+    within = json.loads(run(*arguments, "--error-budget", 0.55).stdout)
+    assert {line["plan"] for line in within["book"]} <= {LOWRANK, "dense"} and within["errors"][2] == {"tensor": "body.bias", "error": 0}
+    book = write(tmp_path / "book.txt", f"tok.*: {EXACT}\n*.weight: {LOWRANK}\n*: dense\n")
+    mixed = predict(costs, "--model", model, "--link", "100Mb/s,50us", "--ranks", 4, "--book", book)["rows"][-1]
+    assert mixed["verdict"] == "pays" and mixed["relative_error"] == pytest.approx(((65536 * 0.81 + 4e6 * 0.25) / (4e6 + 65536 + 1024)) ** 0.5)
+
+
+def test_a_transform_without_costs_says_what_is_missing(profile, model):
+    arguments = (profile, "--model", model, "--link", "1Gb/s", "--plan", LOWRANK)
+    for command in ("predict", "plan"):
+        assert "no cost of encode of plan 'transform=lowrank(rank=4) feedback=residual'; `deepreduce calibrate`" in refusal(command, *arguments)
+    told = predict(*arguments, "--flops", "1e10")
+    assert told["rows"][2]["candidate"] == LOWRANK and any("--flops" in note for note in told["notes"]) and any("shapes are unknown" in note for note in told["notes"])
