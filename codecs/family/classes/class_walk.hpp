@@ -1,0 +1,56 @@
+// Walks over a block of words by class of their keys, 64 at a time.
+#pragma once
+
+#include "codecs/family/classes/classes.hpp"
+#include "primitive/cpu.hpp"
+
+namespace dr {
+
+inline constexpr uint32_t class_block = 4096;  // keys at a time; their memory is whole groups of 64
+
+// How many words so far have a key that is not below each threshold; at_least[0] is all of them.
+struct class_counts {
+  std::array<uint64_t, classes_max + 1> at_least{};
+  uint64_t of(uint32_t c) const { return at_least[c] - at_least[c + 1]; }
+};
+
+// The ranks of ascending changed words within their classes. Of block [first, first + n): changed[0, m) are in it.
+// Adds the block to `counts`.
+struct rank_call {
+  uint32_t word_size;
+  const void* base;
+  uint64_t first;
+  uint32_t n;
+  const class_list* classes;
+  const uint8_t* of_key;  // [256] their table
+  const uint32_t* changed;
+  uint32_t m;
+  class_counts* counts;
+  uint8_t* of;     // [m] class
+  uint32_t* rank;  // [m]
+};
+// The inverse: the words of a block whose ranks are the next of their classes. next[c] advances; each list ends with a
+// rank that no word has. Returns how many; at most `room`, else room + 1.
+struct select_call {
+  uint32_t word_size;
+  const void* base;
+  uint64_t first;
+  uint32_t n;
+  const class_list* classes;
+  class_counts* counts;
+  const uint32_t** next;
+  uint64_t room;
+  uint32_t* changed;
+};
+
+void rank_scalar(const rank_call& c);
+void rank_avx2(const rank_call& c);
+void rank_avx512(const rank_call& c);
+uint64_t select_scalar(const select_call& c);
+uint64_t select_avx2(const select_call& c);
+uint64_t select_avx512(const select_call& c);
+inline constexpr cpu_table<decltype(&rank_scalar)> class_ranks{rank_scalar, on_x86(rank_avx2), on_x86(rank_avx512)};
+inline constexpr cpu_table<decltype(&select_scalar)> class_select{select_scalar, on_x86(select_avx2),
+                                                                  on_x86(select_avx512)};
+
+}  // namespace dr

@@ -1,0 +1,145 @@
+// Classes of weights by their magnitude, which the sender and the receiver of a patch both know. Layout: README.md.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+
+#include "primitive/bits.hpp"
+
+namespace dr {
+
+inline constexpr unsigned classes_max = 8;
+
+// A type of words: where those are numbers of sign and magnitude (f64, f32, bf16, f16, fp8), or in two's complement.
+template <class Bits, bool has_sign>
+struct word_type {
+  using bits = Bits;
+  static constexpr Bits top = static_cast<Bits>(Bits{1} << (8 * sizeof(Bits) - 1));
+
+  // In the order of its numbers, as two's complement, so that neighbours differ by 1; it is its own inverse.
+  DR_HD static constexpr Bits ordered(Bits b) {
+    return has_sign && (b & top) ? static_cast<Bits>(b ^ static_cast<Bits>(top - 1)) : b;
+  }
+};
+
+// The byte of a word's magnitude that classes go by: the exponent of f32 and bf16, exponent and three bits of the
+// mantissa of f16, the seven bits of 8, of f64 the exponent of the nearest f32.
+DR_HD constexpr uint8_t word_key(uint8_t b) { return static_cast<uint8_t>(b << 1); }
+DR_HD constexpr uint8_t word_key(uint16_t b) { return static_cast<uint8_t>(b >> 7); }
+DR_HD constexpr uint8_t word_key(uint32_t b) { return static_cast<uint8_t>(b >> 23); }
+DR_HD constexpr uint8_t word_key(uint64_t b) {
+  const uint32_t exponent = static_cast<uint32_t>(b >> 52) & 0x7ff;
+  return static_cast<uint8_t>(exponent <= 896 ? 0 : exponent - 896 > 255 ? 255 : exponent - 896);
+}
+
+// Calls f with a word of so many bytes.
+template <class F>
+constexpr decltype(auto) with_word(uint32_t size, F&& f) {
+  if (size == 8) return f(uint64_t{});
+  if (size == 4) return f(uint32_t{});
+  if (size == 2) return f(uint16_t{});
+  return f(uint8_t{});
+}
+
+// log2(x) · 2^16 of x >= 1, rounded down: the fraction bit by bit, so the same everywhere.
+constexpr uint32_t log2_q16(uint64_t x) {
+  const unsigned e = bit_width(x) - 1;
+  uint64_t m = e >= 31 ? x >> (e - 31) : x << (31 - e);  // [2^31, 2^32)
+  uint32_t bits = e << 16;
+  for (unsigned k = 16; k-- > 0;) {
+    m = m * m >> 31;
+    if (m >> 32) {
+      bits |= 1u << k;
+      m >>= 1;
+    }
+  }
+  return bits;
+}
+
+// Ascending thresholds: a word is of the class whose number is that of thresholds not above its key.
+struct class_list {
+  uint32_t count = 1;
+  std::array<uint8_t, classes_max> threshold{};  // [count - 1]
+
+  uint32_t of(uint8_t key) const {
+    uint32_t c = 0;
+    for (uint32_t k = 0; k + 1 < count; ++k) c += key >= threshold[k];
+    return c;
+  }
+  std::array<uint8_t, 256> table() const {
+    std::array<uint8_t, 256> of_key;
+    for (unsigned key = 0; key < 256; ++key) of_key[key] = static_cast<uint8_t>(of(static_cast<uint8_t>(key)));
+    return of_key;
+  }
+
+  uint8_t* put(uint8_t* out) const {
+    *out++ = static_cast<uint8_t>(count);
+    for (uint32_t k = 0; k + 1 < count; ++k) *out++ = threshold[k];
+    return out;
+  }
+  // Returns the end, or nullptr: it is no list.
+  const uint8_t* get(const uint8_t* in, const uint8_t* end) {
+    if (in == end || *in < 1 || *in > classes_max || end - in < *in) return nullptr;
+    count = *in++;
+    for (uint32_t k = 0; k + 1 < count; ++k)
+      if ((threshold[k] = in[k]) == 0 || (k && threshold[k] <= threshold[k - 1])) return nullptr;
+    return in + count - 1;
+  }
+};
+
+// The thresholds that cost least: cost(i, j) is that of keys in groups [i, j) together, of `groups` groups, of which
+// group g begins at key begin[g] (begin[0] = 0). Each class costs `each` more. By dynamic programming; on a tie fewer
+// classes, and the lower threshold.
+template <class Cost>
+class_list choose_classes(uint32_t groups, const uint8_t* begin, uint64_t each, Cost&& cost) {
+  constexpr uint32_t most = 64;
+  static_assert(classes_max <= 8);
+  uint64_t best[classes_max + 1][most + 1];
+  uint8_t from[classes_max + 1][most + 1] = {};
+  for (auto& row : best) std::fill_n(row, most + 1, UINT64_MAX);
+  best[0][0] = 0;
+  for (uint32_t j = 1; j <= groups; ++j)
+    for (uint32_t i = 0; i < j; ++i) {
+      const uint64_t c = cost(i, j) + each;
+      for (uint32_t k = 1; k <= classes_max; ++k)
+        if (best[k - 1][i] != UINT64_MAX && best[k - 1][i] + c < best[k][j]) {
+          best[k][j] = best[k - 1][i] + c;
+          from[k][j] = static_cast<uint8_t>(i);
+        }
+    }
+  class_list out;
+  for (uint32_t k = 1; k <= classes_max; ++k)
+    if (best[k][groups] < best[out.count][groups]) out.count = k;
+  uint32_t end = groups;
+  for (uint32_t k = out.count; k > 1; --k) {
+    end = from[k][end];
+    out.threshold[k - 2] = begin[end];
+  }
+  return out;
+}
+
+// Groups of neighbouring keys, so that each holds about as much as others: at most 32. weight [256].
+struct key_groups {
+  uint32_t count = 0;
+  std::array<uint8_t, 32> begin{};
+  std::array<uint8_t, 256> of{};
+
+  explicit key_groups(const uint32_t* weight, uint32_t most = 32) {
+    uint64_t left = 0, here = 0;
+    for (unsigned key = 0; key < 256; ++key) left += weight[key];
+    uint32_t more = most;
+    begin[count++] = 0;
+    for (unsigned key = 0; key < 256; ++key) {
+      of[key] = static_cast<uint8_t>(count - 1);
+      here += weight[key];
+      if (key == 255 || !here || count == most || here * more < left) continue;
+      left -= here;
+      here = 0;
+      --more;
+      begin[count++] = static_cast<uint8_t>(key + 1);
+    }
+  }
+};
+
+}  // namespace dr

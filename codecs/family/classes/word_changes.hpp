@@ -1,0 +1,201 @@
+// What became of words of a base, coded class by class of its magnitude. Layout: README.md.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+
+#include "codecs/family/classes/classes.hpp"
+#include "codecs/family/rans/rans.hpp"
+
+namespace dr {
+
+// The number that stands for new beside old, small where little changed: zigzag of the signed distance in the order of
+// the type's numbers, or the bits that differ.
+template <class Word>
+struct ulp_change {
+  using bits = typename Word::bits;
+  DR_HD static uint64_t of(bits old, bits now) {
+    const bits d = static_cast<bits>(Word::ordered(now) - Word::ordered(old));
+    return static_cast<bits>(static_cast<bits>(d << 1) ^ (d & Word::top ? static_cast<bits>(~bits{0}) : bits{0}));
+  }
+  DR_HD static bits apply(bits old, uint64_t z) {
+    const auto d = static_cast<bits>(static_cast<bits>(z) >> 1 ^ (z & 1 ? static_cast<bits>(~bits{0}) : bits{0}));
+    return Word::ordered(static_cast<bits>(Word::ordered(old) + d));
+  }
+};
+template <class Word>
+struct xor_change {
+  using bits = typename Word::bits;
+  DR_HD static uint64_t of(bits old, bits now) { return static_cast<bits>(old ^ now); }
+  DR_HD static bits apply(bits old, uint64_t z) { return static_cast<bits>(old ^ static_cast<bits>(z)); }
+};
+
+// Numbers become symbols: of 8 bits themselves; else the small ones, and the width of the others, whose bits below the
+// highest one follow apart.
+inline constexpr unsigned change_small = 14;
+template <unsigned width>
+struct change_symbols {
+  static constexpr unsigned most = width == 8 ? 256 : change_small + width - 3;
+  static constexpr uint8_t of(uint64_t z) {
+    return static_cast<uint8_t>(width == 8 || z < change_small ? z : change_small - 4 + bit_width(z));
+  }
+  // Bits apart of a symbol.
+  static constexpr unsigned extra(uint8_t symbol) {
+    return width == 8 || symbol < change_small ? 0 : symbol - change_small + 3u;
+  }
+};
+
+inline constexpr uint8_t change_raw = 0;  // in place of a number of classes: the words themselves follow
+
+template <class Bits>
+constexpr uint64_t changes_bound(uint64_t n) {
+  return 1 + n * sizeof(Bits);
+}
+
+// Scratch of an encode or a decode of n words.
+struct change_room {
+  uint8_t *symbol, *of, *coded;  // [n], [n], rans_bound(n)
+  rans_lookup* lookups;          // [classes_max]: of a decode
+
+  static constexpr uint64_t aligned(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+  static constexpr uint64_t size(uint64_t n) {
+    return 2 * aligned(n) + aligned(rans_bound(n)) + sizeof(rans_lookup) * classes_max;
+  }
+  static change_room at(std::byte* scratch, uint64_t n) {
+    auto* const at = reinterpret_cast<uint8_t*>(scratch);
+    return {at, at + aligned(n), at + 2 * aligned(n),
+            reinterpret_cast<rans_lookup*>(at + 2 * aligned(n) + aligned(rans_bound(n)))};
+  }
+};
+
+// Classes of which each has its own table: so many words are worth one.
+inline constexpr uint64_t change_classes_from = 512;
+
+template <unsigned most, class Bits>
+class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
+  if (n < change_classes_from) return {};
+  uint32_t weight[256] = {};
+  for (uint64_t i = 0; i < n; ++i) ++weight[word_key(old[i])];
+  const key_groups groups(weight, n < 65536 ? 16 : 32);
+  // Rare symbols are not what classes differ in: they count together.
+  constexpr unsigned looked_at = most < 24 ? most : 24;
+  uint32_t before[33][looked_at] = {};
+  for (uint64_t i = 0; i < n; ++i)
+    ++before[groups.of[word_key(old[i])] + 1][symbol[i] < looked_at ? symbol[i] : looked_at - 1];
+  for (uint32_t g = 0; g < groups.count; ++g)
+    for (unsigned s = 0; s < looked_at; ++s) before[g + 1][s] += before[g][s];
+  const auto times_log = [](uint64_t x) { return x > 1 ? x * log2_q16(x) : 0; };
+  const auto cost = [&](uint32_t i, uint32_t j) {
+    uint64_t all = 0, parts = 0;
+    for (unsigned s = 0; s < looked_at; ++s) {
+      const uint64_t count = before[j][s] - before[i][s];
+      all += count;
+      parts += times_log(count);
+    }
+    all = times_log(all);
+    return all > parts ? all - parts : 0;
+  };
+  return choose_classes(groups.count, groups.begin.data(), uint64_t{8 * 16} << 16, cost);
+}
+
+// n >= 1 words, into changes_bound bytes. Returns those written.
+template <class Change, class Bits = typename Change::bits>
+uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_room& room, uint8_t* out) {
+  using symbols = change_symbols<8 * sizeof(Bits)>;
+  uint64_t extra = 0;
+  for (uint64_t i = 0; i < n; ++i) {
+    room.symbol[i] = symbols::of(Change::of(old[i], now[i]));
+    extra += symbols::extra(room.symbol[i]);
+  }
+  const class_list classes = change_classes<symbols::most>(old, room.symbol, n);
+  const uint8_t* of = nullptr;
+  uint32_t counts[classes_max][symbols::most] = {};
+  if (classes.count > 1) {
+    const auto of_key = classes.table();
+    for (uint64_t i = 0; i < n; ++i) ++counts[room.of[i] = of_key[word_key(old[i])]][room.symbol[i]];
+    of = room.of;
+  } else {
+    for (uint64_t i = 0; i < n; ++i) ++counts[0][room.symbol[i]];
+  }
+  rans_table tables[classes_max];
+  uint8_t head[2 + classes_max * (1 + rans_table::size_max(symbols::most)) + 16];
+  uint8_t* at = classes.put(head);
+  for (uint32_t c = 0; c < classes.count; ++c) {
+    // (A class of a threshold above which nothing changed has a table, too, of the symbol 0.)
+    if (std::all_of(counts[c], counts[c] + symbols::most, [](uint32_t k) { return k == 0; })) counts[c][0] = 1;
+    tables[c].fit(counts[c], symbols::most);
+    at = tables[c].put(at);
+  }
+  const uint8_t* const begin = rans_put(tables, room.symbol, of, n, room.coded);
+  const auto coded = static_cast<uint64_t>(room.coded + rans_bound(n) - begin);
+  if (extra) at = put_varint(at, coded);  // else it ends where the payload does: as the tables say
+  const auto head_size = static_cast<uint64_t>(at - head);
+  if (head_size + coded + ceil_div(extra, 8) >= changes_bound<Bits>(n)) {
+    *out = change_raw;
+    std::memcpy(out + 1, now, n * sizeof(Bits));
+    return changes_bound<Bits>(n);
+  }
+  std::copy_n(head, head_size, out);
+  std::copy_n(begin, coded, out + head_size);
+  out += head_size + coded;
+  bit_writer bits(out);
+  for (uint64_t i = 0; extra && i < n; ++i)
+    if (const unsigned width = symbols::extra(room.symbol[i])) {
+      const uint64_t rest = Change::of(old[i], now[i]) & low_mask(width);
+      bits.put(rest & 0xffffffff, std::min(width, 32u));
+      if (width > 32) bits.put(rest >> 32, width - 32);
+    }
+  bits.finish();
+  return head_size + coded + ceil_div(extra, 8);
+}
+
+// n >= 1 words from a payload. Returns false if it is corrupt.
+template <class Change, class Bits = typename Change::bits>
+bool changes_decode(const Bits* old, const uint8_t* in, uint64_t size, uint64_t n, const change_room& room, Bits* now) {
+  using symbols = change_symbols<8 * sizeof(Bits)>;
+  const uint8_t* const end = in + size;
+  if (size && *in == change_raw) {
+    if (size != changes_bound<Bits>(n)) return false;
+    std::memcpy(now, in + 1, n * sizeof(Bits));
+    return true;
+  }
+  class_list classes;
+  in = classes.get(in, end);
+  if (!in) return false;
+  bool apart = false;
+  for (uint32_t c = 0; c < classes.count; ++c) {
+    rans_table table;
+    in = table.get(in, end, symbols::most);
+    if (!in) return false;
+    apart = apart || symbols::extra(static_cast<uint8_t>(table.symbols - 1));
+    new (room.lookups + c) rans_lookup(table);
+  }
+  uint64_t coded = static_cast<uint64_t>(end - in);
+  if (apart) {
+    in = get_varint(in, end, coded);
+    if (!in || coded > static_cast<uint64_t>(end - in)) return false;
+  }
+  if (classes.count > 1) {
+    const auto of_key = classes.table();
+    for (uint64_t i = 0; i < n; ++i) room.of[i] = of_key[word_key(old[i])];
+  }
+  if (!rans_get(room.lookups, classes.count > 1 ? room.of : nullptr, n, in, in + coded, room.symbol)) return false;
+  in += coded;
+  uint64_t extra = 0;
+  for (uint64_t i = 0; i < n; ++i) extra += symbols::extra(room.symbol[i]);
+  if (ceil_div(extra, 8) != static_cast<uint64_t>(end - in) || !padding_is_zero(in, extra)) return false;
+  bit_reader bits(in, extra);
+  for (uint64_t i = 0; i < n; ++i) {
+    uint64_t z = room.symbol[i];
+    if (const unsigned width = symbols::extra(room.symbol[i])) {
+      z = bits.get(std::min(width, 32u));
+      if (width > 32) z |= bits.get(width - 32) << 32;
+      z |= uint64_t{1} << width;
+    }
+    now[i] = Change::apply(old[i], z);
+  }
+  return true;
+}
+
+}  // namespace dr
