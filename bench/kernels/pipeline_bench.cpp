@@ -12,7 +12,7 @@
 #include "bench/compare/machine.hpp"
 #include "bench/measure.hpp"
 #include "container/frame.hpp"
-#include "deepreduce/deepreduce.hpp"
+#include "deepreduce/deepreduce.h"
 #include "feedback/residual.hpp"
 #include "merge/merge.hpp"
 #include "pipeline/decode.hpp"
