@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "bench/plugin_test/samples.hpp"
+#include "cases/case.hpp"
 
 namespace dr::cases {
 
