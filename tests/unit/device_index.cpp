@@ -238,6 +238,11 @@ size_t check_decode(const coder& c, const std::vector<wire>& wires, int32_t seed
       CHECK((s.fault.code == DR_E_ARGUMENT && s.size == 77 && s.out.untouched(0)));
       continue;
     }
+    if (w.count == 0) {  // the row does not ask the codec, whatever payload there is (codec.h)
+      CHECK((s.fault.code == DR_OK && s.size == 0));
+      ++sound;
+      continue;
+    }
     dr_fault fault{.struct_size = sizeof(dr_fault)};
     std::vector<uint32_t> x(w.count);
     uint64_t size = 0;
@@ -653,7 +658,7 @@ TEST_CASE("bodies beyond all bounds are refused") {
   CHECK(check_decode(c, wires, 2) == 0);
 }
 
-TEST_CASE("nothing is an empty payload") {
+TEST_CASE("nothing is an empty payload, and what is there in its place is not looked at") {
   for (const char* name : {"golomb", "rice", "raw"}) {
     const coder c = coder::index(name, 12);
     for (const uint64_t more : {0, 1, 9000}) {
@@ -661,5 +666,6 @@ TEST_CASE("nothing is an empty payload") {
       CHECK(check_decode(c, {wire{{}, 0, 10000, more}}, 1) == 1);
     }
   }
-  CHECK(check_decode(coder::index("golomb", 12), {wire{{0}, 0, 10, 5}}, 1) == 0);
+  for (const char* name : {"golomb", "rice"})
+    CHECK(check_decode(coder::index(name, 12), {wire{{0}, 0, 10, 5}}, 1) == 1);
 }
