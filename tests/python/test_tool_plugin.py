@@ -96,6 +96,8 @@ print(*[str(w.message) for w in heard], sep="\\n")
 print(sorted(c.name for c in deepreduce.codecs() if "rice" in c.name or c.name == "zigzag"))
 print(deepreduce.Plan("index=plugin.rice value=plugin.zigzag"))
 """
-    lines = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    package = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "bindings/python")}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=package)
+    lines = done.stdout.splitlines()
     assert "value=plugin.qsgd" in lines[0]
     assert lines[1:] == ["['plugin.rice', 'rice', 'zigzag']", "index=plugin.rice value=zigzag"]
