@@ -51,7 +51,7 @@ GLIBC = {
 }
 
 # What Meson reads of the tree to build the library.
-SOURCES = ("bench/calibrate", "bench/compare", "bench/predict", "capi", "codecs", "include", "lib")
+SOURCES = ("bench/calibrate", "bench/compare", "bench/plugin_test", "bench/predict", "capi", "codecs", "include", "lib")
 SOURCE_SUFFIXES = {
     ".cpp",
     ".cu",
