@@ -41,7 +41,7 @@ def version():
 def copy_of_the_package(to):
     """As in a checkout: what is made beside setup.py must not be made there."""
     for name in ("bindings/python", "capi", "codecs", "include", "lib", "tests/meson.build", "bench/meson.build", "bench/calibrate", "bench/compare",
-                 "bench/predict", "datasets/manifest.json", *DATA, "meson.build", "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
+                 "bench/plugin_test", "bench/predict", "datasets/manifest.json", *DATA, "meson.build", "meson_options.txt", "LICENSE", "README.md"):  # fmt: skip
         (to / name).parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_dir():
             shutil.copytree(
