@@ -69,7 +69,9 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   };
   const auto exchanges = [&](const dr_transport* on, const dr_exchange_options* how) {
     dr_exchange* none = nullptr;
-    return dr_exchange_create(c, p, on, how, &t, sizeof t, &o, sizeof o, 1, &none);
+    const dr_status s = dr_exchange_create(c, p, on, how, &t, sizeof t, &o, sizeof o, 1, &none);
+    dr_exchange_destroy(none);
+    return s;
   };
   struct row {
     const char* name;
