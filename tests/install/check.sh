@@ -47,6 +47,19 @@ strangers=$(grep -vxE "dr_[a-z0-9_]+@@$node|$node(@@$node)?" <<<"$symbols" || tr
 [[ ! $strangers ]] || fail "exported beside dr_*@@$node: ${strangers//$'\n'/ }"
 grep -q "^dr_encode@@$node$" <<<"$symbols" || fail "dr_encode is not exported under $node"
 
+# Hardened: stack protectors, checked calls of the C library (where it is optimized), full RELRO, no executable stack.
+check_hardened() {
+  local file=$1 name=${1##*/} dynamic segments calls
+  dynamic=$(readelf -dW "$file") segments=$(readelf -lW "$file") calls=$(nm -D "$file")
+  grep -qE '\(FLAGS\).*BIND_NOW|\(FLAGS_1\).*NOW' <<<"$dynamic" || fail "$name binds its functions lazily"
+  grep -q GNU_RELRO <<<"$segments" || fail "$name has no RELRO"
+  if grep GNU_STACK <<<"$segments" | grep -q E; then fail "$name has an executable stack"; fi
+  grep -q __stack_chk_fail <<<"$calls" || fail "$name has no stack protector"
+  if [[ $options == *'"name":"optimization","value":"0"'* ]]; then return; fi
+  grep -qE ' __[a-z]+_chk(@|$)' <<<"$calls" || fail "$name makes no checked call: _FORTIFY_SOURCE"
+}
+check_hardened "$library"
+
 # A C program that knows only pkg-config, and the manual's text of it.
 awk '/^```c$/ { inside = 1; next } inside && /^```$/ { exit } inside' "$source/README.md" >"$stage/readme.c"
 diff -u "$source/tests/install/example.c" "$stage/readme.c" || fail "README.md's C example is not tests/install/example.c"
@@ -134,5 +147,6 @@ tool=$(find "$stage" -path '*/bin/deepreduce')
 if [[ $tool ]]; then
   LD_LIBRARY_PATH=$libdir "$tool" codecs >"$stage/codecs" || fail "deepreduce codecs exits with $?"
   grep -q golomb "$stage/codecs" || fail 'deepreduce codecs does not list golomb'
+  check_hardened "$tool"
 fi
 echo "installed, linked and run: $soname, $(grep -c '^dr_' <<<"$symbols") functions under $node"

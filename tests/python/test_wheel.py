@@ -206,6 +206,14 @@ def look_at_a_wheel(wheel, tmp_path):
     # One of the system's SONAME would serve the whole process, or another of that name this package.
     assert [re.sub(r"\d+$", "N", name) for name in names if ".so" in name] == ["deepreduce/libdeepreduce.so.N"]
 
+    if shutil.which("readelf"):
+        with zipfile.ZipFile(wheel) as archive:
+            files = [archive.extract(name, tmp_path / "elf") for name in names if ".so" in name or name == "deepreduce/deepreduce"]
+        assert len(files) == 2
+        for file in files:  # as tests/install/check.sh has it of a build: both parse hostile bytes
+            said = subprocess.run(["readelf", "-dWl", "--dyn-syms", file], check=True, capture_output=True, text=True).stdout
+            assert re.search(r"\(FLAGS(_1)?\).*NOW", said) and "GNU_RELRO" in said and "__stack_chk_fail" in said, f"{file} is not hardened"
+
     # numpy comes from the environment that runs the tests: there is no network.
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", "--system-site-packages", tmp_path / "venv"], check=True)
     python = tmp_path / "venv/bin/python"
