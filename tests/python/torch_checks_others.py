@@ -157,6 +157,20 @@ def fsdp2_goes_on_from_a_state():
 
 
 @check("two")
+def fsdp2_names_the_option_that_differs():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for plan, options, words in [
+        (LOSSLESS, {}, f"has plan {deepreduce.Plan(LOSSLESS)}, others {deepreduce.Plan(LOSSY)}"),
+        (LOSSY, {"seed": 5}, "has seed 5, others 0"),
+        (LOSSY, {"bypass": 3000}, "has bypass 3000, others 0"),
+    ]:
+        comm = ReduceScatter(plan, **{"bypass": 0, **options}) if rank == 1 else ReduceScatter(LOSSY, bypass=0)
+        for _ in range(2):
+            with raises(deepreduce.ArgumentError, "rank 1", words):
+                comm(torch.empty(2000), torch.randn(n * 2000), dist.group.WORLD, dist.ReduceOp.AVG)
+
+
+@check("two")
 def fsdp2_names_a_rank_that_cannot_encode():
     comm, n = ReduceScatter(LOSSY, bypass=0), dist.get_world_size()
     x, out = torch.randn(n * 2000), torch.empty(2000)

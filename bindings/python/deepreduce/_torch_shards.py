@@ -20,6 +20,7 @@ from ._torch_heads import HEAD, read_heads, write_head
 from ._torch_rules import OnePlan, exact_plan
 from ._torch_slots import Room, of_one_size, rounded
 from ._torch_state import Saved, require_bytes
+from ._torch_terms import require_same
 from ._torch_unit import decay_of
 from .batch import Batch
 from .errors import ArgumentError, CorruptFrame, Error, Unsupported
@@ -125,6 +126,7 @@ class ReduceScatter(Saved):
             self._made = [bytearray(self._batch.bound) for _ in range(self._engine.size)]
             self._sum = torch.empty(0 if output.dtype == torch.float32 else output.numel())
             self._digest = zlib.crc32(f"{self._shape} {plan}".encode())
+            self._require_same()
             self._take_loaded()
         if shape != self._shape or whole.numel() != output.numel() * self._engine.size:
             raise ArgumentError(
@@ -132,6 +134,14 @@ class ReduceScatter(Saved):
                 f"not {shape[0]} of {shape[1]}; parameters of the module had no gradient in some step, or were frozen or"
                 " unfrozen: shard them as modules of their own, or set a new ReduceScatter"
             )
+
+    def _require_same(self) -> None:
+        engine, self._engine = self._engine, None  # (The next call asks again, if this raises.)
+        assert engine is not None
+        options, plan = {"bypass": self._bypass, "seed": self._seed}, self._chosen
+        shards = {"shards": f"of {self._shape[0]} elements of {self._shape[1]}, by {plan}"}
+        require_same(None, [[str(self._plan)]], options, f"{plan} {self._seed}", shards, engine, self._timeout)
+        self._engine = engine
 
     def _exchange(self, output: torch.Tensor, whole: torch.Tensor, weight: float, step: Step) -> None:
         engine, begin = self._engine, time.perf_counter()
