@@ -22,9 +22,9 @@ from bench.train.task import ROOT, settings
 
 MODEL = "byte_gpt"
 TORCH = ["dense", "dense_parts", "bf16", "powersgd1", "powersgd2", "powersgd4"]
-OURS = ["lowrank1", "lowrank2", "lowrank4", "halves", "bits8", "bits4", "signs", "top10_log", "top1_log", "blocks"]
+OURS = ["lowrank1", "lowrank2", "lowrank4", "halves_plain", "halves", "bits8", "bits4", "signs", "top10_log", "top1_log", "blocks"]
 UNITS = [f"{name}_{size}mb" for name in ("top10", "bits8") for size in (25, 8, 4, 2, 1)]
-QUICK = ["dense", "bf16", "halves", "lowrank4", "top10_log"]
+QUICK = ["dense", "bf16", "halves_plain", "lowrank4", "top10_log"]
 OUT = ROOT / "bench" / "results" / "hook_steps.json"
 LINKS = ("unshaped", "1gbit", "100mbit")
 TITLES = {"unshaped": "unshaped", "1gbit": "1 Gbit/s", "100mbit": "100 Mbit/s"}
@@ -74,7 +74,7 @@ def table(rows: Sequence[Dict[str, Any]], methods: Sequence[str]) -> str:
                 continue
             frame = row.get("frame", 0) / row["steps"] * (ranks - 1)
             # (What travels by all-reduce has no slots.)
-            slots = "–" if not frame or method in ("halves", "lowrank1", "lowrank2", "lowrank4") else f"{row['sent'] / frame:.2f}"
+            slots = "–" if not frame or method in ("halves_plain", "halves", "lowrank1", "lowrank2", "lowrank4") else f"{row['sent'] / frame:.2f}"
             cells = " | ".join(cell(each, best[link]) for each, link in zip(found, links))
             text += f"| {METHODS[method].title} | {row['sent'] / 1e3:,.0f} | {slots} | {cells} |\n"
     return text

@@ -102,7 +102,8 @@ METHODS.update(
         "bits8": Method("8 bits", "ours", DENSE_BITS.format(8)),
         "bits4": Method("4 bits", "ours", DENSE_BITS.format(4)),
         "signs": Method("signs, two means (onebit)", "ours", "onebit"),
-        "halves": Method("bf16, ours", "ours", "index=all value=half(type=bf16) feedback=residual"),
+        "halves_plain": Method("bf16, ours", "ours", "index=all value=half(type=bf16)"),
+        "halves": Method("bf16, ours, with a residual", "ours", "index=all value=half(type=bf16) feedback=residual"),
         **{
             f"{name}_{size}mb": Method(f"{title}, units and buckets of {size} MiB", "ours", plan, bucket_cap_mb=size, frame_mb=size)
             for name, title, plan in (

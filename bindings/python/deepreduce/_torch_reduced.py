@@ -19,6 +19,7 @@ from .tensor import State
 
 _HALVES = {"value=half": torch.float16, "value=half(type=bf16)": torch.bfloat16}
 _BESIDE = {"index=all", "feedback=residual", "bucket=flat"}
+_AT_ONCE = 1 << 16  # elements
 _WORDS = struct.Struct("=IIII")  # of each rank, behind the tensors: the words of its Head, and which tensor is not finite
 
 
@@ -58,8 +59,9 @@ class ReducedUnit:
         self._marks = _WORDS.size * engine.size
         self.most = half.itemsize * (sum(self._elements) + self._marks)
         self._tensors: List[Any] = [None] * len(self.items)
-        self._totals: Any = None  # f32: the gradients and the residuals
+        self._totals: Any = None  # f32: the gradients and the residuals, if those are kept
         self._sent: Any = None  # of the half type: shares, and marks; then their sum
+        self._scratch: Any = None  # f32, and the half type
         self._device: Optional[torch.device] = None  # where the engine wants it, if it is not the CPU
         self._far: Any = None
         self._what, self._work, self._begun = "", None, False
@@ -72,47 +74,67 @@ class ReducedUnit:
         self._device = self._engine.slot_device(tensor.device)
         # (Residuals are on the CPU.)
         home = torch.device("cpu") if self._keeps or self._device is None else self._device
-        if self._totals is None or self._totals.device != home:
-            self._totals = torch.empty(sum(self._elements), device=home)
-            self._sent = torch.empty(sum(self._elements) + self._marks, dtype=self._half, device=home)
+        if self._sent is None or self._sent.device != home:
+            total = sum(self._elements)
+            self._totals = torch.empty(total if self._keeps else 0, device=home)
+            self._sent = torch.empty(total + self._marks, dtype=self._half, device=home)
+            at_once = min(max(self._elements), _AT_ONCE) if home.type == "cpu" else max(self._elements)
+            self._scratch = [torch.empty(at_once, dtype=kind, device=home) for kind in (torch.float32, self._half)]
 
     def start(self, number: int, step: Step) -> None:
         """Rounds the tensors and issues the all-reduce. number: of the step."""
         begin = time.perf_counter()
         self._what, self._number = f"step {number}, halves {self._digest:08x}", number
-        totals = self._totals.split(self._elements)
-        torch._foreach_copy_(totals, self._tensors)
+        sums: Sequence[Any] = self._tensors
         if self._keeps:
-            residuals = self._residuals()
+            residuals, sums = self._residuals(), self._totals.split(self._elements)
             self._kept = [each.clone() for each in residuals] if self._engine.skips else None
-            torch._foreach_add_(totals, residuals)
-        bad = self._not_finite(totals)
+            for total, tensor, residual in zip(sums, self._tensors, residuals):
+                torch.add(tensor.to(total.device), residual, out=total)
+        shares = self._sent[: -self._marks]
+        bad = None
+        if not math.isfinite(self._round(sums, shares)):  # (a sum of 1e38 and the like is looked at again)
+            bad = next((i for i, each in enumerate(sums) if not bool(each.isfinite().all())), None)
         self._begun = bad is None
-        shares = self._sent[: self._totals.numel()]
-        if bad is None:
-            shares.copy_(self._shares())
-        else:
+        if bad is not None:
             shares.zero_()
         words = number, self._engine.failures, self._engine.failed, 0 if bad is None else 1 + bad
         own = _WORDS.pack(*(word & 0xFFFFFFFF for word in words))
-        marks = self._sent[self._totals.numel() :].view(self._engine.size, -1)
+        marks = self._sent[-self._marks :].view(self._engine.size, -1)
         marks.zero_()
         marks[self._engine.rank] = torch.tensor(list(own), dtype=self._half)
         step.encode += time.perf_counter() - begin
         step.dense += self._bytes
-        step.kept += self._totals.numel() if self._begun else 0
+        step.kept += sum(self._elements) if self._begun else 0
         self._issue(step)
+        if self._keeps and self._begun:  # while it travels
+            begin = time.perf_counter()
+            self._leave_rest(sums, residuals)
+            step.encode += time.perf_counter() - begin
 
-    def _shares(self) -> torch.Tensor:
-        """Of the mean. What is too large for the type is its largest number, as in a frame."""
-        largest = torch.finfo(self._half).max
-        return (self._totals.clamp(-largest, largest) / self._engine.size).to(self._half)
+    def _share(self, part: torch.Tensor) -> torch.Tensor:
+        """Of the mean, in scratch. What is too large for the type is its largest number, as in a frame."""
+        largest, share = torch.finfo(self._half).max, self._scratch[0][: part.numel()]
+        return share.copy_(part).clamp_(-largest, largest).div_(self._engine.size)
 
-    def _not_finite(self, totals: Sequence[torch.Tensor]) -> Optional[int]:
-        """The first tensor that is not finite."""
-        if math.isfinite(float(self._totals.sum())):  # (a sum of 1e38 and the like is looked at again)
-            return None
-        return next((i for i, each in enumerate(totals) if not bool(each.isfinite().all())), None)
+    def _round(self, sums: Sequence[torch.Tensor], shares: torch.Tensor) -> float:
+        """Shares of sums; returns their sum. A part that fits the cache at a time, here and below: memory is read once."""
+        total = torch.zeros((), device=sums[0].device)
+        for each, out in zip(sums, shares.split(self._elements)):
+            for part, rounded in zip(self._parts_of(each), self._parts_of(out)):
+                total += part.sum(dtype=torch.float32)
+                rounded.copy_(self._share(part))
+        return float(total)
+
+    def _leave_rest(self, sums: Sequence[torch.Tensor], residuals: Sequence[torch.Tensor]) -> None:
+        """What rounding loses is the next residual."""
+        for each, residual in zip(sums, residuals):
+            for part, rest in zip(self._parts_of(each), self._parts_of(residual)):
+                share, rounded = self._share(part), self._scratch[1][: part.numel()]
+                torch.sub(part, share.copy_(rounded.copy_(share)), alpha=self._engine.size, out=rest)
+
+    def _parts_of(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+        return tensor.split(self._scratch[0].numel())
 
     def _residuals(self) -> List[torch.Tensor]:
         for item in self.items:
@@ -141,16 +163,13 @@ class ReducedUnit:
         if self._skips():
             return True
         begin = time.perf_counter()
-        if self._keeps:
-            left = (self._totals - self._engine.size * self._shares().float()).split(self._elements)
-            torch._foreach_copy_(self._residuals(), left)
-        torch._foreach_copy_(self._tensors, self._sent[: self._totals.numel()].split(self._elements))
+        torch._foreach_copy_(self._tensors, self._sent[: -self._marks].split(self._elements))
         step.merge += time.perf_counter() - begin
         return False
 
     def _skips(self) -> bool:
         """Whether a rank asks to skip the step. Raises OutOfStep, and PeerError, the same on all ranks."""
-        marks = self._sent[self._totals.numel() :].view(self._engine.size, -1)
+        marks = self._sent[-self._marks :].view(self._engine.size, -1)
         words = [_WORDS.unpack(bytes(int(each) for each in row)) for row in marks.tolist()]
         compare([Head(self._digest << 32 | number, failures, failed) for number, failures, failed, _ in words], self._engine)
         self._returned = None
@@ -173,13 +192,15 @@ class ReducedUnit:
     def take_back(self) -> None:
         """The step has failed: what was sent goes back to the residuals."""
         if self._begun and self._keeps:
-            torch._foreach_copy_(self._residuals(), self._totals.split(self._elements))
+            sums, residuals = self._totals.split(self._elements), self._residuals()
+            self._leave_rest(sums, residuals)
             if self._returned is None:
-                self._returned = self._engine.size * self._shares().float()
+                self._returned = [total - residual for total, residual in zip(sums, residuals)]
+            torch._foreach_copy_(residuals, sums)
         self._begun = False
 
     def withdraw(self) -> None:
         """Others have completed the step that was taken back: the residuals are as if this rank had, too."""
         if self._returned is not None:
-            torch._foreach_sub_(self._residuals(), self._returned.split(self._elements))
+            torch._foreach_sub_(self._residuals(), self._returned)
         self._returned = None
