@@ -98,7 +98,7 @@ class group {
     if (const dr_status s = begin()) return s;
     if (statuses[1] == DR_PENDING) statuses[1] = dr_exchange_advance(all[1].exchange);
     dr_exchange* list[ranks];
-    dr_status told[ranks];
+    dr_status told[ranks] = {};  // (It may fail before it writes them.)
     for (uint32_t i = 0; i < ranks; ++i) list[i] = all[i].exchange;
     if (const dr_status s = dr_loopback_run(loopback, list, told);
         s == DR_E_MEMORY && std::count(told, told + ranks, s) == 0)
