@@ -69,6 +69,8 @@ dr_status read_options(const dr_decode_options* from, dr_decode_options& out, dr
     return fail(error, DR_E_UNSUPPORTED, "options: unknown flags 0x%x, or reserved is not 0", out.flags);
   if ((out.flags & DR_DECODE_ADD) && (out.flags & DR_DECODE_VOTE))
     return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_VOTE does not go with DR_DECODE_ADD");
+  if ((out.flags & DR_DECODE_APPLY) && (out.flags & (DR_DECODE_ADD | DR_DECODE_VOTE)))
+    return fail(error, DR_E_ARGUMENT, "options: DR_DECODE_APPLY assigns; it goes with neither ADD nor VOTE");
   return DR_OK;
 }
 

@@ -2,6 +2,7 @@
 #include "api/frame_checks.hpp"
 #include "api/run_decode.hpp"
 #include "capi/handles.hpp"
+#include "patch/base_check.hpp"
 
 using dr::fail;
 using dr::in_context;
@@ -83,3 +84,14 @@ dr_status dr_merge(dr_context* context, const dr_place* place, const dr_bytes* f
     return decode_frames(c, place, {{frames, k}, weights}, options, outs, stride, n);
   });
 }
+
+dr_status dr_base_sums(const void* values, uint64_t bytes, uint64_t* sums, size_t capacity, dr_error* error) {
+  return dr::reported(error, [&](dr_error& e) -> dr_status {
+    if (bytes && (!values || !sums)) return dr::fail(e, DR_E_ARGUMENT, "%s is NULL", values ? "sums" : "values");
+    if (const uint64_t chunks = dr::base_chunks(bytes); chunks > capacity)
+      return dr::fail(e, DR_E_ARGUMENT, "sums: room for %zu; %" PRIu64 " bytes have %" PRIu64, capacity, bytes, chunks);
+    dr::base_sums(values, bytes, sums);
+    return DR_OK;
+  });
+}
+uint64_t dr_base_check(const uint64_t* sums, size_t n) { return sums ? dr::fold_sums(sums, n) : 0; }

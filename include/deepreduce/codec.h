@@ -44,7 +44,18 @@ enum {
 };
 
 typedef uint32_t dr_dtype;
-enum { DR_F32 = 1, DR_F16 = 2, DR_BF16 = 3, DR_U32 = 4, DR_I32 = 5, DR_U64 = 6, DR_I64 = 7 };
+enum {
+  DR_F32 = 1,
+  DR_F16 = 2,
+  DR_BF16 = 3,
+  DR_U32 = 4, /* of values: raw words of 32 bits, in patches */
+  DR_I32 = 5,
+  DR_U64 = 6,
+  DR_I64 = 7,
+  DR_F64 = 8, /* in patches only, as the next two, raw words */
+  DR_U8 = 9,
+  DR_U16 = 10
+};
 #define DR_DTYPE_BIT(dtype) (1u << (dtype))
 
 typedef uint32_t dr_role;
@@ -78,7 +89,9 @@ enum {
   DR_TOTAL = 1u << 10,           /* encode never fails, for any input: feedback needs no undo copy */
   /* index: precedes another index codec and expands its keys. It has no operations; plans cannot name it, and
    * plug-ins cannot have one */
-  DR_PREFIX = 1u << 11
+  DR_PREFIX = 1u << 11,
+  /* index, value: reads job.base, which decode has, too. In plans with sparsify=changed only */
+  DR_NEEDS_BASE = 1u << 12
 };
 
 /* Streams of a tensor, in faults, traces and statistics. */
@@ -171,6 +184,9 @@ typedef struct dr_job {
   uint64_t *tell_count;             /* elements */
   uint64_t shared_key, private_key; /* randomness: draw i depends on (key, i) only */
   dr_fault *fault;                  /* code != DR_OK on entry: skip the job */
+  /* Of a codec with DR_NEEDS_BASE, aligned to its elements. index: the `universe` rows that the receiver has, of `dtype`
+   * and `width`; value: those at the support, `count` rows. Else NULL. */
+  const void *base;
 } dr_job;
 
 /* The payload size of a codec of fixed size, in closed form, so that a GPU can validate a frame without the host: for

@@ -192,6 +192,9 @@ dr_status fields_are_params(const dr_params* params, const dr_job*, uint64_t* fi
 
 inline constexpr uint32_t list_form = 1u << DR_FORM_LIST, all_form = 1u << DR_FORM_ALL;
 inline constexpr uint32_t all_value_dtypes = DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
+// Those of patches, too.
+inline constexpr uint32_t all_word_dtypes =
+    all_value_dtypes | DR_DTYPE_BIT(DR_F64) | DR_DTYPE_BIT(DR_U8) | DR_DTYPE_BIT(DR_U16) | DR_DTYPE_BIT(DR_U32);
 
 }  // namespace dr
 #endif

@@ -133,7 +133,8 @@ enum {
   DR_PLAN_FLAT = 1u << 10,          /* bucket=flat: the batch is one tensor in the frame */
   DR_PLAN_TRANSFORMS = 1u << 11,    /* makes factors, not frames: for dr_transform_create and exchanges (exchange.h) */
   DR_PLAN_RESIDUAL = 1u << 12,      /* its state has a residual: a frame that never arrived can be taken back */
-  DR_PLAN_VOTE = 1u << 13           /* merge=vote: a merge is the sign of the sum */
+  DR_PLAN_VOTE = 1u << 13,          /* merge=vote: a merge is the sign of the sum */
+  DR_PLAN_PATCH = 1u << 14          /* sparsify=changed: tensors have a base, and decodes DR_DECODE_APPLY */
 };
 typedef struct dr_plan_info {
   size_t struct_size;
@@ -193,7 +194,7 @@ enum {
  * of weights, say) go as a sparse tensor, with value=raw and no sparsifier: of it every value is sent. */
 typedef struct dr_tensor {
   size_t struct_size;
-  dr_dtype dtype;       /* DR_F32, DR_F16, DR_BF16 */
+  dr_dtype dtype;       /* DR_F32, DR_F16, DR_BF16; with sparsify=changed also DR_F64, DR_U8, DR_U16, DR_U32 */
   dr_dtype index_dtype; /* DR_U32, DR_I32, DR_U64, DR_I64; 0: dense */
   uint64_t universe;    /* rows of the dense tensor: with width 1 its length */
   uint32_t width;       /* values of a row; 0 means 1 */
@@ -205,6 +206,11 @@ typedef struct dr_tensor {
   void *state;         /* only with feedback: dr_state_size bytes, aligned to 8 */
   uint64_t state_size; /* 0: no state */
   uint64_t key;        /* seeds the random numbers of this tensor; 0: its position in the batch */
+  /* sparsify=changed: what the receiver has, of the same type and shape. Else NULL */
+  const void *base;
+  /* NULL, or the sums of the base (dr_base_sums), which become those of `values` if the call succeeds: no check is
+   * computed anew */
+  uint64_t *sums;
 } dr_tensor;
 
 /* Where tensors, states, frames, workspaces and results are. NULL means the CPU. */
@@ -341,19 +347,31 @@ typedef struct dr_tensor_out {
   void *values;
   void *indices;
   uint64_t capacity; /* sparse: rows that fit */
-  uint64_t count;    /* output. decode: rows of the support. merge, sparse: rows of the union; merge, dense: rows added,
-                        over all frames */
+  uint64_t count;    /* output. decode: rows of the support, of a patch rows assigned. merge, sparse: rows of the union;
+                        merge, dense: rows added, over all frames */
+  /* Of a sparse output of a patch: what the receiver has. Else NULL: a dense output is its own base */
+  const void *base;
+  uint64_t *sums; /* of a patch: as in dr_tensor, of the base, which is not read for its check then */
 } dr_tensor_out;
 
+/* The sums of `bytes` bytes of weights, one for each 4096 bytes begun: from them follows the check by which a patch knows
+ * its base, and they follow a patch without another reading. ARGUMENT: NULL, or `capacity` is too small. */
+DR_API dr_status dr_base_sums(const void *values, uint64_t bytes, uint64_t *sums, size_t capacity, dr_error *error);
+/* The check of such sums: of weights of less than 2^32 - 4096 rows the number that a patch has, base or result. */
+DR_API uint64_t dr_base_check(const uint64_t *sums, size_t n);
+
 enum {
-  DR_DECODE_ADD = 1u << 0, /* dense outputs (a sparse one: ARGUMENT): adds to their contents; otherwise a merge starts
+  DR_DECODE_ADD = 1u << 0,  /* dense outputs (a sparse one: ARGUMENT): adds to their contents; otherwise a merge starts
                               from zero, and a decode overwrites. A decode that adds is a merge of its one frame, with
                               weight 1: rounded as there, and outputs are untouched unless the frame is sound */
-  DR_DECODE_TAG = 1u << 1, /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
-  DR_DECODE_VOTE = 1u << 2 /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
+  DR_DECODE_TAG = 1u << 1,  /* ARGUMENT unless every frame has the tag `tag`: ranks are out of step */
+  DR_DECODE_VOTE = 1u << 2, /* merge: the sign of the sum, +1 where that is 0 (majority vote, Bernstein et al. 2018). A
                               NaN stays. A prepared batch whose plan has merge=vote does it without the flag, unless it
                               adds. ARGUMENT with ADD, and for a decode; on the CPU. UNSUPPORTED: more than 256 frames
                               into bf16, 2048 into f16, whose sums would be rounded */
+  DR_DECODE_APPLY = 1u << 3 /* decode: the frame is a patch (sparsify=changed), and the outputs hold its base, to which
+                               the changes are assigned: all of them, or on any error none. ARGUMENT: the base is
+                               another one. On the CPU */
 };
 
 /* How to decode or merge. NULL means all zero.

@@ -17,6 +17,7 @@ namespace dr {
 struct wire_plan {
   uint32_t dtype = DR_F32, width = 1;
   bool carries_order = false;  // the keys do
+  bool patch = false;          // of a base that the receiver has
   std::array<stage_list, section_count> lists{};
 
   const stage_list& value() const { return lists[section_value]; }
@@ -32,10 +33,14 @@ struct wire_row {
   uint32_t tensor = 0;     // of the frame, from 0 (set by the reader)
   uint64_t universe = 0, count = 0, support = 0;
   std::array<uint64_t, section_count> size{};
+  uint64_t prefix = 0;  // bytes before the sections: of a patch its checks
   uint64_t offset = 0;  // of the payload in the frame (set by the reader and by the writer)
 
-  uint64_t payload() const { return size[0] + size[1] + size[2]; }
+  uint64_t sections() const { return size[0] + size[1] + size[2]; }
+  uint64_t payload() const { return prefix + sections(); }
 };
+
+inline uint64_t prefix_size(const wire_plan& plan) { return plan.patch ? patch_checks_size : 0; }
 
 // ---- Writing ----------------------------------------------------------------------------------------------
 

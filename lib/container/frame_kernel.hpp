@@ -22,6 +22,7 @@ inline constexpr uint32_t short_small = 1u << 6;      // flag of a short frame: 
 inline constexpr uint32_t status_message_max = 255;   // bytes
 inline constexpr uint64_t universe_max = 0xffffffff;  // of a row
 inline constexpr uint32_t entry_stages_max = 5;       // of a value or an index list
+inline constexpr uint32_t patch_checks_size = 16;     // before the sections of a segment of a patch: base, result
 
 DR_HD constexpr bool has_magic(const uint8_t* frame) { return frame[0] == 'D' && frame[1] == 'R'; }
 DR_HD inline void put_prologue(uint8_t* frame, uint32_t flags) {
@@ -56,8 +57,9 @@ struct entry_head {
   uint32_t counts, type;
 
   DR_HD static constexpr entry_head of(uint32_t values, uint32_t orders, uint32_t indices, uint32_t dtype,
-                                       bool carries_order, uint32_t width) {
-    return {values | indices << 3 | orders << 6, dtype | (carries_order ? 16u : 0u) | (width > 1 ? 32u : 0u)};
+                                       bool carries_order, uint32_t width, bool patch = false) {
+    return {values | indices << 3 | orders << 6,
+            dtype | (carries_order ? 16u : 0u) | (width > 1 ? 32u : 0u) | (patch ? 64u : 0u)};
   }
   DR_HD constexpr uint32_t stages(uint32_t s) const {
     return s == section_value ? counts & 7 : s == section_index ? counts >> 3 & 7 : counts >> 6;
@@ -65,7 +67,12 @@ struct entry_head {
   DR_HD constexpr uint32_t dtype() const { return type & 15; }
   DR_HD constexpr bool carries_order() const { return type & 16; }
   DR_HD constexpr bool has_width() const { return type & 32; }
+  DR_HD constexpr bool is_patch() const { return type & 64; }
+  // (A device has no patches: all of theirs are reserved there.)
   DR_HD constexpr bool has_reserved_type() const { return dtype() > DR_BF16 || type >> 6; }
+  constexpr bool has_unknown_type() const {
+    return is_patch() ? type >> 7 || (dtype() && !is_word_type(dtype())) : has_reserved_type();
+  }
   DR_HD constexpr bool has_reserved_count(uint32_t s) const { return stages(s) == 0 || stages(s) > entry_stages_max; }
 };
 

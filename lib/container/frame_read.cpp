@@ -249,14 +249,18 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
     if (row.continues) {
       if (i == 0) return corrupt_frame(error, "the first segment continues a tensor", 0);
       const wire_plan& before = out.plans[out.rows[i - 1].plan];
-      if (before.dtype != plan.dtype || before.width != plan.width)
+      if (before.dtype != plan.dtype || before.width != plan.width || before.patch != plan.patch)
         return corrupt_frame(error, "a segment differs in type from the one before", i);
     } else {
       ++out.tensors;
     }
     row.tensor = out.tensors - 1;
+    if (plan.patch && row.mode == mode_raw_index) return corrupt_frame(error, "a patch has no raw indices", row.mode);
     if (const dr_status s = read_sizes(plan, rule, row, i, error)) return s;
     row.offset = at;
+    row.prefix = prefix_size(plan);
+    if (row.prefix > size - at) return truncated(error, size, at + row.prefix);
+    at += row.prefix;
     for (const uint64_t part : row.size) {
       if (part > size - at) return truncated(error, size, part > UINT64_MAX - at ? UINT64_MAX : at + part);
       at += part;

@@ -47,7 +47,7 @@ stage block_stage(const stage_list& list) {
 
 void serialise(const wire_plan& plan, std::pmr::vector<uint8_t>& out) {
   const entry_head head = entry_head::of(plan.value().count, plan.order().count, listed(plan.index()), plan.dtype,
-                                         plan.carries_order, plan.width);
+                                         plan.carries_order, plan.width, plan.patch);
   out.push_back(static_cast<uint8_t>(head.counts));
   out.push_back(static_cast<uint8_t>(head.type));
   if (plan.width > 1) append_varint(out, plan.width);
@@ -112,10 +112,11 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
   if (!in.u8(head.counts) || !in.u8(head.type)) return corrupt_frame(error, "truncated plan table", in.left());
   out.dtype = head.dtype();
   out.carries_order = head.carries_order();
-  if (head.has_reserved_type()) return reserved_in_frame(error, "unknown value type", head.type);
+  out.patch = head.is_patch();
+  if (head.has_unknown_type()) return reserved_in_frame(error, "unknown value type", head.type);
   for (const uint32_t s : {section_value, section_index})
     if (head.has_reserved_count(s)) return reserved_in_frame(error, "a stream of 0, 6 or 7 codecs", head.stages(s));
-  if (!is_value_type(out.dtype)) return corrupt_frame(error, "invalid value type in the plan table", head.type);
+  if (!out.dtype) return corrupt_frame(error, "invalid value type in the plan table", head.type);
   if (head.has_width()) {
     uint64_t width = 0;
     if (!in.varint(width) || width < 2 || width > universe_max)
@@ -141,6 +142,11 @@ dr_status read_plan(frame_cursor& in, wire_plan& out, dr_error& error) {
   const bool reorders = out.value().has(DR_REORDERS);
   if ((out.value().front().codec->dtypes & DR_DTYPE_BIT(out.dtype)) == 0 || (reorders && out.width != 1))
     return corrupt_frame(error, "a value codec does not support this type or width", head.type);
+  if (out.patch && (!out.value().has(DR_EXACT) || reorders || out.index().block != 1 ||
+                    (out.replaces_support() && !(out.index().front().codec->forms & 1u << DR_FORM_ALL))))
+    return corrupt_frame(error, "codecs that a patch does not take", head.type);
+  if (!out.patch && (out.value().has(DR_NEEDS_BASE) || out.index().has(DR_NEEDS_BASE)))
+    return corrupt_frame(error, "a codec needs a base, but this is no patch", head.type);
   if (out.carries_order && !(reorders && out.index().has(DR_CARRIES_ORDER) && out.index().block == 1))
     return corrupt_frame(error, "the keys cannot carry an order", head.type);
   if ((out.order().count != 0) != (reorders && !out.carries_order))

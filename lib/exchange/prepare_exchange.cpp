@@ -75,6 +75,8 @@ dr_status exchange::check_request(const exchange_request& request) {
     const tensor_view& t = tensors_[i];
     tensor_shape shape;
     if (const dr_status s = read_shape(t, i, shape, c_.error)) return s;
+    if (!is_value_type(shape.dtype))
+      return bad_tensor(c_.error, i, DR_E_ARGUMENT, t.dtype, "dtype %u is not f32, f16 or bf16", t.dtype);
     const char* why = nullptr;
     if (t.plan) why = "has a plan of its own; an exchange has one for all tensors";
     if (t.state || t.state_size) why = "has a state; the exchange keeps the states itself";

@@ -14,6 +14,10 @@ namespace {
 
 dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, dr_error& error) {
   const plan& p = *u.method;
+  if (!p.patches() && !is_value_type(u.dtype))
+    return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "dtype %u is not f32, f16 or bf16", u.dtype);
+  if (p.patches() && u.sparse)
+    return bad_tensor(error, tensor, DR_E_ARGUMENT, 0, "sparsify=changed takes dense tensors");
   for (const bound_stage& s : p.value) {
     if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "%s does not take %s values", s.codec->name,

@@ -38,6 +38,8 @@ struct unit {
   const plan* method;
   // All of a dense source is sent, zeros too: the value codec reads it where it lies, and nothing is listed or copied.
   bool whole;
+
+  bool patches() const { return method->patches(); }
 };
 
 // One of the plans that auto chooses from.

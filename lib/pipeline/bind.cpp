@@ -337,6 +337,40 @@ dr_status check_vote(const plan& p, dr_error& error) {
   return DR_OK;
 }
 
+// A patch is exact, and its receiver has the base: what neither needs has no place in it. auto chooses among codecs that
+// read the base, too.
+dr_status bind_patch(plan& p, dr_error& error) {
+  const auto takes_no = [&](const char* what) {
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes no %s", what);
+  };
+  if (p.keeps_feedback()) return takes_no("feedback: a patch is exact");
+  if (p.value_error != 0) return takes_no("value=auto with an error above 0: a patch is exact");
+  const dr_codec &value = *p.value[0].codec, &index = *p.index[0].codec;
+  if (!(value.traits & DR_EXACT) || (value.traits & DR_REORDERS))
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes an exact value codec (ulp, xor, raw), not %s",
+                value.name);
+  if (!(index.forms & 1u << DR_FORM_ALL) && (index.traits & DR_REPLACES_SUPPORT))
+    return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes no %s, which replaces the support", index.name);
+  if (p.flat) return takes_no("bucket=flat: each tensor has its own base");
+  if (p.votes) return takes_no("merge=vote: a patch is not merged");
+  if (p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1)
+    return takes_no("exchange=: a patch is not merged");
+  static const std::string indices[] = {"magnitude"}, values[] = {"ulp", "xor"};
+  if (!p.index_choices.empty())
+    if (const dr_status s = bind_choices(DR_ROLE_INDEX, indices, p.index_choices, error)) return s;
+  if (!p.value_choices.empty())
+    if (const dr_status s = bind_choices(DR_ROLE_VALUE, values, p.value_choices, error)) return s;
+  return DR_OK;
+}
+dr_status bind_base(plan& p, dr_error& error) {
+  if (p.patches()) return bind_patch(p, error);
+  for (const auto* list : {&p.index, &p.value})
+    if ((*list)[0].codec->traits & DR_NEEDS_BASE)
+      return fail(error, DR_E_ARGUMENT, "plan: %s codes against a base: it needs sparsify=changed",
+                  (*list)[0].codec->name);
+  return DR_OK;
+}
+
 }  // namespace
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
@@ -359,6 +393,7 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     if (const dr_status s = how.how.check(how.how.entry, how.params, error)) return s;
 
   const uint32_t index = p->index[0].codec->traits, value = p->value[0].codec->traits;
+  if (const dr_status s = bind_base(*p, error)) return s;
   // A codec of the whole universe has no keys that could be blocks.
   if (!(p->index[0].codec->forms & 1u << DR_FORM_ALL)) p->block = p->sparsifier().block();
   if (p->votes)

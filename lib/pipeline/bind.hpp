@@ -53,6 +53,7 @@ struct plan {
   bool has_auto() const { return !index_choices.empty() || !value_choices.empty(); }
   bool chooses() const { return has_auto() || block == 0; }
   bool transforms() const { return transform.rank != 0; }
+  bool patches() const { return sparsify.codec && sparsifier().how.patches; }
   bool keeps_feedback() const { return feedback.codec != nullptr; }
   // With feedback: of which kind.
   feedback_kind kept() const { return static_cast<feedback_kind>(feedback.codec->id - 1); }

@@ -51,7 +51,7 @@ bool meets_error(const encoding& e, size_t i) {
 dr_status choose_value(encoding& e, size_t i, std::span<const row_choice> choices, uint32_t& chosen) {
   const batch_row& r = e.b.rows[i];
   row_work& row = e.w.rows[i];
-  const bool finite = check_finite(e, i);
+  const bool finite = e.unit_of(i).patches() || check_finite(e, i);
   row.fault = no_fault();
   const uint64_t bytes = row.told * e.row_bytes(i);
   for (uint32_t k = 0; k < r.value_choices; ++k) {

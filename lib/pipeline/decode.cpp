@@ -6,6 +6,8 @@
 #include <numeric>
 
 #include "merge/merge.hpp"
+#include "patch/base_check.hpp"
+#include "patch/word_diff.hpp"
 #include "pipeline/decode_work.hpp"
 #include "primitive/ascending.hpp"
 #include "split/blocks.hpp"
@@ -20,6 +22,8 @@ class decoder {
       : f_(frame), w_(w), rows_(rows), error_(error), run_{w.scratch, w.scratch_stride, &workers} {}
 
   dr_status run(decoded_row* out) {
+    for (size_t i = 0; i < f_.rows.size(); ++i)
+      if (const dr_status status = check_base(i)) return status;
     // Rows by plan, once: a hostile frame has as many plans and rows as it has bytes.
     const size_t n = f_.rows.size();
     std::iota(w_.by_plan, w_.by_plan + n, 0u);
@@ -33,6 +37,8 @@ class decoder {
     }
     for (size_t i = 0; i < f_.rows.size(); ++i)
       if (const dr_status status = finish(i, out[i])) return status;
+    for (size_t i = 0; i < f_.rows.size(); ++i)
+      if (const dr_status status = check_result(i, out[i])) return status;
     return DR_OK;
   }
 
@@ -50,7 +56,7 @@ class decoder {
       const wire_row& row = f_.rows[i];
       if (!coded(row) || !has_stream(plan, row, s)) continue;
       decode_row& o = rows_[i];
-      uint64_t at = row.offset;
+      uint64_t at = row.offset + row.prefix;
       for (uint32_t before = 0; before < s; ++before) at += row.size[before];
       o.slots[s].data = f_.data + at;
       o.slots[s].size = row.size[s];
@@ -59,6 +65,13 @@ class decoder {
       dr_job job = shape_job({list.keys(row.universe), list.keys(count), plan.dtype, plan.width});
       if (s == section_order) job.universe = row.support;
       job.fault = &o.fault;
+      if (plan.patch) {
+        job.base = s == section_index || !o.support ? static_cast<const void*>(o.base) : o.based;
+        if (s == section_value && o.support) {
+          if (const dr_status status = check_support(i)) return status;
+          gather_words(row_bytes(plan), o.base, o.support, row.support, o.based);
+        }
+      }
       void* const outs[] = {o.values, o.order, o.support};
       job.out = outs[s];
       job.out_capacity = list.keys(row.support) * (s == section_value ? row_bytes(plan) : 4);
@@ -90,16 +103,16 @@ class decoder {
     out = {o.support, o.values, row.universe, row.support, plan.dtype, plan.width, row.tensor};
     if (row.mode == mode_dense) {
       if (!o.values)
-        out.values = f_.data + row.offset;
-      else if (row.payload())
-        std::memcpy(o.values, f_.data + row.offset, row.payload());
+        out.values = f_.data + row.offset + row.prefix;
+      else if (row.sections())
+        std::memcpy(o.values, f_.data + row.offset + row.prefix, row.sections());
       return DR_OK;
     }
     if (row.mode == mode_raw_index && row.count)
       std::memcpy(o.support, f_.data + row.offset + row.size[section_value] + row.size[section_order], 4 * row.support);
     if (row.support == 0 || row.count == 0) return DR_OK;
     if (plan.carries_order) return finish_keys(i, out);
-    if (o.support) {
+    if (o.support && !plan.patch) {
       stage_list keys;
       if (row.mode == mode_plan) keys.block = plan.index().block;
       const uint64_t n = keys.keys(row.support);
@@ -116,6 +129,51 @@ class decoder {
     permute(row_bytes(plan), o.values, o.order, row.support, o.in_order);
     out.values = o.in_order;
     return DR_OK;
+  }
+
+  dr_status check_support(size_t i) {
+    const wire_row& row = f_.rows[i];
+    const decode_row& o = rows_[i];
+    const uint64_t k = first_descent(o.support, row.support, row.universe);
+    if (k == row.support) return DR_OK;
+    return corrupt(i, DR_STREAM_INDEX, k, o.support[k], "indices do not ascend, or one is not below the universe");
+  }
+
+  // ---- Of a patch: its base is the one that it was made for, and becomes what its sender had ------------------
+
+  dr_status check_base(size_t i) {
+    const wire_row& row = f_.rows[i];
+    const wire_plan& plan = plan_of(i);
+    if (!plan.patch) return DR_OK;
+    const decode_row& o = rows_[i];
+    const uint64_t bytes = row_size(plan, row), chunks = base_chunks(bytes);
+    if (o.known)
+      std::memcpy(o.sums, o.known, chunks * sizeof(uint64_t));
+    else
+      base_sums(o.base, bytes, o.sums);
+    const uint64_t here = fold_sums(o.sums, chunks), wanted = load<uint64_t>(f_.data + row.offset);
+    if (here == wanted) return DR_OK;
+    fail(error_, DR_E_ARGUMENT,
+         "tensor %" PRIu64 ": its check is %016" PRIx64 "; the patch is for a base of check %016" PRIx64, tensor_of(i),
+         here, wanted);
+    error_.tensor = tensor_of(i);
+    error_.what = here;
+    return DR_E_ARGUMENT;
+  }
+
+  dr_status check_result(size_t i, const decoded_row& out) {
+    const wire_row& row = f_.rows[i];
+    const wire_plan& plan = plan_of(i);
+    if (!plan.patch) return DR_OK;
+    const decode_row& o = rows_[i];
+    const uint64_t bytes = row_size(plan, row);
+    if (row.mode == mode_dense || (coded(row) && !o.support))
+      base_sums(out.values, bytes, o.sums);
+    else if (coded(row))
+      move_sums(o.sums, value_size(plan.dtype), plan.width, o.support, row.support, o.based, out.values);
+    const uint64_t here = fold_sums(o.sums, base_chunks(bytes));
+    if (here == load<uint64_t>(f_.data + row.offset + 8)) return DR_OK;
+    return corrupt(i, DR_STREAM_NONE, 0, here, "the base becomes other values than its sender had");
   }
 
   dr_status finish_keys(size_t i, decoded_row& out) {
@@ -152,15 +210,59 @@ bool each_place(const frame_view& frame, std::span<const tensor_out> outs, F&& f
   return goes_on;
 }
 
+// ---- Patches --------------------------------------------------------------------------------------------------
+
+// Where each segment's base is, and the sums of its chunks, if the caller has them.
+void find_bases(const frame_view& frame, std::span<const tensor_out> outs, decode_row* rows) {
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
+    const tensor_out& o = outs[next++];
+    const auto* base = static_cast<const std::byte*>(o.index_dtype ? o.base : o.values);
+    for (uint64_t at = 0; begin < end;
+         at += row_size(frame.plans[frame.rows[begin].plan], frame.rows[begin]), ++begin) {
+      rows[begin].base = base + at;
+      rows[begin].known = o.sums ? o.sums + at / base_chunk : nullptr;
+    }
+  });
+}
+
+// The caller's sums are now those of the result. (What follows cannot fail.)
+void keep_sums(const frame_view& frame, const decode_row* rows) {
+  for (size_t i = 0; i < frame.rows.size(); ++i)
+    if (rows[i].known)
+      std::memcpy(rows[i].known, rows[i].sums,
+                  base_chunks(row_size(frame.plans[frame.rows[i].plan], frame.rows[i])) * sizeof(uint64_t));
+}
+
+// Assigns what changed: to the bases themselves, or to pairs.
+void apply_patch(const frame_view& frame, decoded_frame rows, std::span<tensor_out> outs) {
+  write_sparse(rows, outs);
+  each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
+    const decoded_row& row = rows[i];
+    if (o.index_dtype || !row.count) return true;
+    if (row.support)
+      assign_words(row.row_bytes(), row.values, row.support, row.count, to);
+    else
+      std::memcpy(to, row.values, row.count * row.row_bytes());
+    return true;
+  });
+  size_t next = 0;
+  each_tensor(frame, [&](size_t begin, size_t end, uint64_t) {
+    for (tensor_out& o = outs[next++]; begin < end; ++begin)
+      if (!o.index_dtype) o.count += rows[begin].count;
+  });
+}
+
 }  // namespace
 
 bool decodes_in_place(const frame_view& frame, std::span<const tensor_out> outs) {
-  return !is_cut(frame, outs.size()) && each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
-    const wire_row& row = frame.rows[i];
-    const wire_plan& plan = frame.plans[row.plan];
-    return !o.index_dtype && o.dtype == plan.dtype && coded(row) && whole(plan, row) &&
-           !plan.value().has(DR_REORDERS) && reinterpret_cast<uintptr_t>(to) % 16 == 0;
-  });
+  return !is_cut(frame, outs.size()) && !is_patch(frame) &&
+         each_place(frame, outs, [&](size_t i, const tensor_out& o, std::byte* to) {
+           const wire_row& row = frame.rows[i];
+           const wire_plan& plan = frame.plans[row.plan];
+           return !o.index_dtype && o.dtype == plan.dtype && coded(row) && whole(plan, row) &&
+                  !plan.value().has(DR_REORDERS) && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+         });
 }
 
 dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor_out> outs, bool copies, pool& workers,
@@ -168,6 +270,8 @@ dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor
   arena kept;
   const decode_work w = decode_work::take(memory, frames, workers.workers(), kept);
   if (!memory.fits()) return fail(error, DR_E_INTERNAL, "decode: the workspace is too small");
+  const bool patches = copies && is_patch(frames[0]);
+  if (patches) find_bases(frames[0], outs, w.rows);
   if (copies && decodes_in_place(frames[0], outs))
     each_place(frames[0], outs, [&](size_t i, const tensor_out&, std::byte* to) {
       w.rows[i].values = to;
@@ -186,6 +290,7 @@ dr_status decode_rows(std::span<const frame_view> frames, std::span<const tensor
     w.frames[k] = {rows + first, frames[k].rows.size()};
     first += frames[k].rows.size();
   }
+  if (patches) keep_sums(frames[0], w.rows);
   decoded = {w.frames, frames.size()};
   memory = kept;
   return DR_OK;
@@ -198,6 +303,7 @@ void deliver(const frame_view& frame, decoded_frame decoded, const deliver_room*
     return;
   }
   for (tensor_out& o : outs) o.count = 0;
+  if (is_patch(frame)) return apply_patch(frame, decoded, outs);
   merge_dense({&decoded, 1}, nullptr, merge_mode::copy, {}, rooms, workers, outs);
   if (!is_cut(frame, outs.size())) write_sparse(decoded, outs);
 }

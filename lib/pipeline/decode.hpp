@@ -1,6 +1,7 @@
 // Frames back to gradients, one at a time or summed.
 #pragma once
 
+#include <algorithm>
 #include <span>
 
 #include "container/frame.hpp"
@@ -52,8 +53,11 @@ dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse,
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
                         dr_error& error);
 
+inline bool is_patch(const frame_view& frame) {
+  return std::any_of(frame.plans.begin(), frame.plans.end(), [](const wire_plan& p) { return p.patch; });
+}
 // Whether one frame tensor is cut over several dense outputs (bucket=flat).
-inline bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1; }
+inline bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1 && !is_patch(frame); }
 
 // Where an output lies.
 struct out_range {

@@ -111,7 +111,7 @@ dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse,
   total = 0;
   for (size_t i = 0; i < outs.size(); ++i) {
     const tensor_out& o = outs[i];
-    if (!is_value_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype);
+    if (!is_word_type(o.dtype)) return bad(i, "dtype is not f32, f16 or bf16", o.dtype);
     if (o.index_dtype && !is_index_type(o.index_dtype))
       return bad(i, "index_dtype is not u32, i32, u64, i64 or 0 (dense)", o.index_dtype);
     if (o.flags) return bad_field(error, i, DR_E_UNSUPPORTED, "unknown flags", o.flags);
@@ -145,6 +145,17 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     const tensor_out& o = outs[i];
     const uint32_t width = width_of(o);
     if (width != p.width) return bad(i, DR_E_ARGUMENT, "width differs", width, p.width);
+    if (p.patch && o.dtype != p.dtype)
+      return bad(i, DR_E_ARGUMENT, "dtype differs: a patch is of one type", o.dtype, p.dtype);
+    if (!p.patch && !is_value_type(o.dtype))
+      return bad_field(error, i, DR_E_ARGUMENT, "dtype is not f32, f16 or bf16", o.dtype);
+    if (p.patch && o.index_dtype && !o.base && o.universe)
+      return bad_field(error, i, DR_E_ARGUMENT, "is sparse, and base is NULL: a patch is of a base", 0);
+    if (o.base && !(p.patch && o.index_dtype))
+      return bad_field(error, i, DR_E_ARGUMENT, "has a base, which is for sparse outputs of patches", 1);
+    if (reinterpret_cast<uintptr_t>(o.base) % value_size(o.dtype))
+      return bad_field(error, i, DR_E_ARGUMENT, "base is not aligned to its dtype",
+                       reinterpret_cast<uintptr_t>(o.base));
     return DR_OK;
   };
   dr_status status = DR_OK;

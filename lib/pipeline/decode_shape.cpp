@@ -39,6 +39,10 @@ dr_status shape_of_batch(const batch& b, decode_shape& out, dr_error& error) {
 }
 
 dr_status shape_of_frame(const frame_view& f, decode_shape& out, bool& host_would_do, dr_error& error) {
+  if (is_patch(f)) {
+    host_would_do = false;
+    return fail(error, DR_E_UNSUPPORTED, "frame: is a patch, which has no CUDA path");
+  }
   out = {};
   out.wire = f.plans;
   host_would_do = true;

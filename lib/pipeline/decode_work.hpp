@@ -21,6 +21,11 @@ struct decode_row {
   uint32_t* seen;    // to check a permutation, a bit an element
   uint64_t* sorted;  // of keys that carry the order: key and position
   void* in_order;    // values, once they are in index order
+  // Of a patch: the segment that the receiver has, its words at the support, and the sums of its chunks.
+  const std::byte* base;
+  void* based;
+  uint64_t* sums;
+  uint64_t* known;  // the caller's, or nullptr
   stream_slot slots[section_count];
 };
 
@@ -37,6 +42,7 @@ struct decode_work {
 };
 
 inline uint64_t row_bytes(const wire_plan& p) { return uint64_t{p.width} * value_size(p.dtype); }
+inline uint64_t row_size(const wire_plan& p, const wire_row& r) { return r.universe * row_bytes(p); }  // all of it
 inline bool coded(const wire_row& r) { return r.mode != mode_dense && r.count != 0; }
 
 // A support that is all of the universe, as the index codec of the plan says of every row: nothing is read for it, and

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cinttypes>
 
+#include "patch/base_check.hpp"
 #include "pipeline/batch.hpp"
 #include "pipeline/decode.hpp"
 #include "pipeline/decode_work.hpp"
@@ -14,8 +15,10 @@ bool aligned(const uint8_t* payload) { return reinterpret_cast<uintptr_t>(payloa
 decode_row take_row(arena& memory, const wire_plan& plan, const wire_row& row, const uint8_t* payload,
                     uint64_t& scratch) {
   decode_row o{};
-  if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.payload());
+  if (plan.patch) o.sums = memory.take<uint64_t>(base_chunks(row_size(plan, row)));
+  if (row.mode == mode_dense && !aligned(payload)) o.values = memory.take<std::byte>(row.sections());
   if (!coded(row)) return o;
+  if (plan.patch && !whole(plan, row)) o.based = memory.take<std::byte>(row.support * row_bytes(plan));
   for (uint32_t s = 0; s < section_count; ++s) {
     const stage_list& list = plan.lists[s];
     if (list.count == 0 || !has_stream(plan, row, s)) continue;

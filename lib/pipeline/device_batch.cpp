@@ -16,6 +16,10 @@ dr_status check_device_batch(const batch& b, bool& host_would_do, dr_error& erro
     return DR_E_UNSUPPORTED;
   };
   for (const unit& u : b.units) {
+    if (u.patches()) {
+      host_would_do = false;
+      return lacks(u.first_tensor, "sparsify=changed has no CUDA path", "");
+    }
     if (const sparsifier& s = u.method->sparsifier().how; !s.on_device)
       return lacks(u.first_tensor, host_only, s.entry.name);
     if (u.method->keeps_feedback() && (u.method->feedback.codec->traits & DR_HOST_ONLY))

@@ -69,6 +69,7 @@ dr_status encode(const batch& b, const encode_call& call, std::span<const tensor
     roll_back(e);
     return s;
   }
+  keep_sums(e);
   for (size_t i = 0; i < b.rows.size(); ++i) result.kept += w.rows[i].count;
   return DR_OK;
 }

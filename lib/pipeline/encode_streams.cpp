@@ -19,6 +19,7 @@ dr_job encoding::job_of(size_t i, uint32_t stream, const void* in, uint64_t coun
   job.private_key = row.private_key;
   row.fault.stream = stream;
   job.fault = &row.fault;
+  job.base = stream == DR_STREAM_INDEX ? row.base : row.based;
   return job;
 }
 

@@ -1,4 +1,5 @@
 // The workspace of an encode. The same code lays it out and measures it.
+#include "patch/base_check.hpp"
 #include "pipeline/draw_keys.hpp"
 #include "pipeline/encoding.hpp"
 
@@ -72,7 +73,14 @@ encode_work encode_work::take(arena& memory, const batch& b) {
       if (u.method->kept() == feedback_kind::dgc) o.undo_u = memory.take<float>(u.universe);
     }
     if (u.sparse) o.support = memory.take<uint32_t>(u.source_max);
-    if (u.whole) {
+    if (u.patches()) {
+      o.base_sums = memory.take<uint64_t>(base_chunks(u.universe * row_bytes));
+      if (!u.whole) {
+        o.kept.positions = memory.take<uint32_t>(u.universe);
+        o.kept.kept = memory.take<std::byte>(u.universe * row_bytes);
+        o.based = memory.take<std::byte>(u.universe * row_bytes);
+      }
+    } else if (u.whole) {
       // Nothing is selected.
     } else if (u.width == 1) {
       o.kept = select_memory::take(memory, u.dtype, u.source_max, std::max(target, u.kept_max), u.rows);
@@ -99,7 +107,8 @@ encode_work encode_work::take(arena& memory, const batch& b) {
       o.blocks = memory.take<uint32_t>(ceil_div(r.count_max, block ? block : 2));
     if (wire.replaces_support()) {
       if (!wire.index().whole()) o.tell = memory.take<uint32_t>(r.support_max);
-      if (!u.whole || !lies_together(b, u)) o.sent = memory.take<std::byte>(r.support_max * row_bytes);
+      if (!u.patches() && (!u.whole || !lies_together(b, u)))
+        o.sent = memory.take<std::byte>(r.support_max * row_bytes);
     }
     if (wire.value().has(DR_REORDERS)) {
       o.order = memory.take<uint32_t>(r.support_max);
@@ -139,6 +148,7 @@ encoding::encoding(const batch& batch, const encode_call& of_call, std::span<con
     w.wire[i].plan = r.plan;
     w.wire[i].continues = r.continues;
     w.wire[i].universe = r.universe;
+    w.wire[i].prefix = u.patches() ? patch_checks_size : 0;
     const draw_keys keys = draw_keys::of(call, tensors[u.first_tensor], u.first_tensor, i - u.first_row);
     w.rows[i].plan = r.plan;
     w.rows[i].support_max = r.support_max;

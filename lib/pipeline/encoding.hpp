@@ -50,6 +50,9 @@ struct unit_work {
   uint32_t* support;  // of a sparse source: in the segment
   void* scratch;      // of the sparsifier
   bool dense_fallback;
+  // Of a patch: the words of the base that changed, and the sums of its chunks as they become.
+  std::byte* based;
+  uint64_t* base_sums;
   dr_error error;
 };
 
@@ -64,6 +67,9 @@ struct row_work {
   void* kept;                          // values at the support; of a unit sent whole, all, and there is no list
   uint32_t largest;                    // magnitude of these
   uint32_t* tell;                      // [told]; nullptr: all of the segment
+  const void* base;                    // of a patch: of all of the segment,
+  const void* based;                   // and at the support
+  uint64_t checks[2];                  // of base and result
   void* sent;                          // values at the told support
   uint32_t* order;                     // of a value codec that reorders
   uint32_t* keys;                      // the told support in that order
@@ -148,6 +154,11 @@ struct encoding {
 
 // sparsify.cpp: selects the support of each row, ascending, and its values.
 dr_status sparsify(encoding& e);
+
+// patch.cpp: the rows of unit i that differ from its base, and the checks of both.
+void compare_unit(encoding& e, size_t i);
+// The caller's sums are now those of the result.
+void keep_sums(const encoding& e);
 
 // clip.cpp: measures the gradients whose feedback clips them to a norm.
 void measure_norm(encoding& e);

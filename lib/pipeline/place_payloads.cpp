@@ -32,7 +32,8 @@ void place_payloads(encoding& e, uint8_t* frame, uint64_t capacity) {
   const header_layout& layout = e.b.layout[(e.call.flags & DR_CALL_TAG) != 0];
   if (e.b.chooses() || capacity < layout.frame_bound) return;
   for (size_t i = 0; i < e.tensors.size(); ++i)
-    if (e.b.shapes[i].sparse() || overlaps(e.b.shapes[i], e.tensors[i], frame, layout.frame_bound)) return;
+    if (e.b.shapes[i].sparse() || e.tensors[i].base || overlaps(e.b.shapes[i], e.tensors[i], frame, layout.frame_bound))
+      return;
   for (size_t i = 0; i < e.b.rows.size(); ++i)
     if (e.w.rows[i].fault.code || e.w.units[e.b.rows[i].unit].dense_fallback || (e.w.rows[i].count && !is_sound(e, i)))
       return;

@@ -67,7 +67,8 @@ plan_traits traits_of(const plan& p) {
   set(p.flat || p.votes, DR_PLAN_HOST_ONLY);
   for (const bound_stage& v : values)
     if (v.codec->role == DR_ROLE_VALUE) out.dtypes |= v.codec->dtypes;
-  out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
+  if (!p.patches()) out.dtypes &= DR_DTYPE_BIT(DR_F32) | DR_DTYPE_BIT(DR_F16) | DR_DTYPE_BIT(DR_BF16);
+  set(p.patches(), DR_PLAN_PATCH);
   return out;
 }
 

@@ -5,6 +5,7 @@
 #include <cinttypes>
 #include <cmath>
 
+#include "patch/base_check.hpp"
 #include "pipeline/tensor_check.hpp"
 #include "primitive/value_type.hpp"
 
@@ -14,6 +15,7 @@ namespace {
 wire_plan wire_of(const plan& p, const unit& u) {
   wire_plan out;
   out.dtype = u.dtype;
+  out.patch = u.patches();
   out.width = u.width;
   out.carries_order = p.carries_order();
   out.lists[section_index].block = std::max(1u, p.block);
@@ -28,7 +30,8 @@ wire_plan wire_of(const plan& p, const unit& u) {
 }
 
 bool same_on_wire(const wire_plan& a, const wire_plan& b) {
-  if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order) return false;
+  if (a.dtype != b.dtype || a.width != b.width || a.carries_order != b.carries_order || a.patch != b.patch)
+    return false;
   for (uint32_t s = 0; s < section_count; ++s) {
     if (a.lists[s].count != b.lists[s].count || a.lists[s].block != b.lists[s].block) return false;
     for (uint32_t i = 0; i < a.lists[s].count; ++i) {
@@ -114,7 +117,7 @@ dr_status bound_row(const unit& u, const wire_plan& wire, batch_row& row, dr_err
   }
   // A row that is longer than dense is sent dense.
   const uint64_t dense = row.universe * wire.width * value_size(wire.dtype);
-  b.payload = may_go_dense(u) ? dense : std::min(dense, b.payload);
+  b.payload = prefix_size(wire) + (may_go_dense(u) ? dense : std::min(dense, b.payload));
   return DR_OK;
 }
 
@@ -151,7 +154,7 @@ uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_
     longest = std::max(longest, c.bound.value);
     if (values.exact() && values.total()) value = std::min(value, c.bound.value);
   }
-  return index + std::min(value, longest);
+  return prefix_size(plans[choices[0].plan]) + index + std::min(value, longest);
 }
 
 // All that auto may choose for a row whose own plan is bound.
@@ -204,15 +207,17 @@ dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, b
     }
   }
   row.plan = row.choices[0].plan;
-  row.bound.payload = std::min(dense, payload);
+  row.bound.payload = std::min(prefix_size(out.wire[row.plan]) + dense, payload);
   return DR_OK;
 }
 
 }  // namespace
 
 dr_status add_rows(batch& out, unit& u, dr_error& error) {
-  // Whole blocks, so that they are those of the tensor, however it is cut.
-  const uint64_t block = u.method->block ? u.method->block : block_max,
+  // Whole blocks, so that they are those of the tensor, however it is cut; of a patch, whole chunks of the base's check.
+  const uint64_t block = u.patches()       ? base_chunk
+                         : u.method->block ? u.method->block
+                                           : block_max,
                  asked = std::clamp<uint64_t>(out.segment_rows ? out.segment_rows : universe_max, block, universe_max),
                  segment = asked - asked % block;
   const uint64_t segments = std::max<uint64_t>(1, u.universe / segment + (u.universe % segment != 0));

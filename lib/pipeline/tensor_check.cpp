@@ -24,7 +24,7 @@ dr_status bad_tensor(dr_error& error, uint64_t tensor, dr_status code, uint64_t 
 
 dr_status read_shape(const tensor_view& t, uint64_t i, tensor_shape& out, dr_error& error) {
   const uint32_t width = t.width ? t.width : 1;
-  if (!is_value_type(t.dtype))
+  if (!is_word_type(t.dtype))
     return bad_tensor(error, i, DR_E_ARGUMENT, t.dtype, "dtype %u is not f32, f16 or bf16", t.dtype);
   if (t.index_dtype && !is_index_type(t.index_dtype))
     return bad_tensor(error, i, DR_E_ARGUMENT, t.index_dtype, "index_dtype %u is not u32, i32, u64, i64 or 0 (dense)",
@@ -70,6 +70,11 @@ dr_status check_tensor(const tensor_view& t, uint64_t i, const tensor_shape& was
     return bad_pointer(error, i, DR_STREAM_INDEX, nullptr, "indices is NULL");
   if (reinterpret_cast<uintptr_t>(t.values) % value_size(t.dtype))
     return bad_pointer(error, i, DR_STREAM_VALUE, t.values, "values are not aligned to their dtype");
+  if (method.patches() != (t.base != nullptr) && present)
+    return bad_pointer(error, i, DR_STREAM_VALUE, t.base,
+                       t.base ? "has a base, but its plan has no sparsify=changed" : "base is NULL");
+  if (reinterpret_cast<uintptr_t>(t.base) % value_size(t.dtype))
+    return bad_pointer(error, i, DR_STREAM_VALUE, t.base, "base is not aligned to its dtype");
   const uintptr_t index_size = t.index_dtype == DR_U64 || t.index_dtype == DR_I64 ? 8 : 4;
   if (shape.sparse() && reinterpret_cast<uintptr_t>(t.indices) % index_size)
     return bad_pointer(error, i, DR_STREAM_INDEX, t.indices, "indices are not aligned to their dtype");

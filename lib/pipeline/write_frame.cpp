@@ -21,7 +21,7 @@ void choose_modes(encoding& e) {
     wire.support = row.told;
     for (uint32_t s = 0; s < section_count; ++s) wire.size[s] = e.plan_of(i).lists[s].count ? row.slots[s].size : 0;
     if (wire.mode == mode_raw_index) wire.size[section_index] = 4 * row.count;
-    if (e.w.units[e.b.rows[i].unit].dense_fallback || wire.payload() > dense) {
+    if (e.w.units[e.b.rows[i].unit].dense_fallback || wire.sections() > dense) {
       wire.mode = mode_dense;
       wire.support = e.b.rows[i].universe;
       wire.size = {dense, 0, 0};
@@ -95,9 +95,16 @@ dr_status write_rows(encoding& e, const header_layout& layout, std::span<const w
     const row_work& row = e.w.rows[i];
     uint8_t* at = frame + rows[i].offset;
     uint8_t* const end = at + padded(rows[i].payload());
-    if (rows[i].mode == mode_dense) {
+    const unit& u = e.unit_of(i);
+    if (rows[i].prefix) std::memcpy(at, row.checks, patch_checks_size);
+    at += rows[i].prefix;
+    if (rows[i].mode == mode_dense && u.patches()) {
+      const uint64_t bytes = e.row_bytes(i);
+      std::memcpy(at, static_cast<const std::byte*>(e.tensors[u.first_tensor].values) + e.b.rows[i].first * bytes,
+                  rows[i].sections());
+      at += rows[i].sections();
+    } else if (rows[i].mode == mode_dense) {
       std::memset(at, 0, rows[i].payload());
-      const unit& u = e.unit_of(i);
       const uint64_t bytes = e.row_bytes(i);
       if (u.whole)
         each_kept_run(u.dtype, row.kept, e.b.rows[i].universe, u.width, [&](uint64_t first, uint64_t n) {

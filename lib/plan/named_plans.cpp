@@ -21,6 +21,8 @@ constexpr dr_preset list[] = {
        "in 24, 28 and 29. Where frames are wanted, or no loss may be risked:\n"
        "index=all value=uniform_quant(bits=8) feedback=residual. Measure yours: DDPHook(\"auto\"), deepreduce "
        "predict."),
+    of("start", "patch", "sparsify=changed index=auto value=ulp",
+       "Of weights, against those that the receiver has: exact (docs/PATCH.md)."),
     of("paper", "Top-r", "index=raw value=raw"),
     of("paper", "BF-naive", "index=bloom(policy=naive,fpr=0.001) value=raw"),
     of("paper", "BF-P0", "index=bloom(policy=p0,fpr=0.001) value=raw"),

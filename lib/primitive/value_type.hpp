@@ -38,7 +38,8 @@ struct bf16_type {
 
 // Of a type of values; for messages.
 inline const char* dtype_name(uint32_t dtype) {
-  return dtype == DR_F32 ? "f32" : dtype == DR_F16 ? "f16" : dtype == DR_BF16 ? "bf16" : "?";
+  constexpr const char* names[] = {"?", "f32", "f16", "bf16", "u32", "i32", "u64", "i64", "f64", "u8", "u16"};
+  return dtype < sizeof names / sizeof *names ? names[dtype] : "?";
 }
 
 // Order of magnitude: NaN above infinity, 0 below everything.
@@ -108,12 +109,24 @@ DR_HD decltype(auto) with_value_type(uint32_t dtype, F&& f) {
   return f(bf16_type{});
 }
 
-DR_HD constexpr unsigned value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+// Bytes of a value, or of a word of a patch: a device has no patches.
+DR_HD constexpr unsigned value_size(uint32_t dtype) {
+#if defined(__CUDA_ARCH__)
+  return dtype == DR_F32 ? 4 : 2;
+#else
+  if (dtype == DR_F32 || dtype == DR_U32) return 4;
+  return dtype == DR_F64 ? 8 : dtype == DR_U8 ? 1 : 2;
+#endif
+}
 // All counts up to it are exact in the type: 256 + 1 is 256 in bf16.
 constexpr uint64_t exact_counts(uint32_t dtype) {
   return uint64_t{1} << (dtype == DR_F32 ? 24 : dtype == DR_F16 ? 11 : 8);
 }
-constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
+DR_HD constexpr bool is_value_type(uint32_t dtype) { return dtype >= DR_F32 && dtype <= DR_BF16; }
+// A patch has these, and words whose bits are no number to the library.
+DR_HD constexpr bool is_word_type(uint32_t dtype) {
+  return is_value_type(dtype) || dtype == DR_U32 || (dtype >= DR_F64 && dtype <= DR_U16);
+}
 constexpr bool is_index_type(uint32_t dtype) { return dtype >= DR_U32 && dtype <= DR_I64; }
 DR_HD constexpr unsigned index_type_size(uint32_t dtype) { return dtype == DR_U64 || dtype == DR_I64 ? 8 : 4; }
 

@@ -52,6 +52,8 @@ struct sparsifier {
   bool passes_on = false;
   // Positions follow from the key and the universe alone: every rank keeps the same.
   bool blind = false;
+  // Keeps the rows that differ from a base: a patch (lib/patch). The pipeline does it, and `keep` is nullptr.
+  bool patches = false;
 };
 
 // The sparsifier of an entry of role DR_ROLE_SPARSIFY: only built-ins have that role.

@@ -7,6 +7,7 @@ library. It is slow. Where a document leaves a choice, a comment that begins wit
     frame.tensors[0].indices           ascending; of the tensor, not of the segment
     frame.tensors[0].values            bit patterns (ints), width for each index
     dense(frame.tensors[0])            bit patterns, universe * width
+    decode_frame(patch, [base, ...])   of each tensor that is a patch the receiver's bit patterns; WrongBase: another one is meant
 """
 import ctypes
 import math
@@ -19,14 +20,19 @@ from typing import Callable
 MASK32, MASK64 = 2**32 - 1, 2**64 - 1
 PHI = 0x9e3779b97f4a7c15
 TYPES = {1: "f32", 2: "f16", 3: "bf16"}
+WORDS = TYPES | {4: "u32", 8: "f64", 9: "u8", 10: "u16"}                 # of patches
 EXPONENT_BITS = {"f32": 8, "f16": 5, "bf16": 8}
 MANTISSA_BITS = {"f32": 23, "f16": 10, "bf16": 7}
-VALUE_SIZE = {"f32": 4, "f16": 2, "bf16": 2}
+VALUE_SIZE = {"f32": 4, "f16": 2, "bf16": 2, "u32": 4, "f64": 8, "u8": 1, "u16": 2}
 SHORT, TAG, LIST, STATUS = 1, 2, 4, 8
 
 
 class Corrupt(Exception):
     """The bytes are not a frame of version 1."""
+
+
+class WrongBase(Exception):
+    """The patch is for another base."""
 
 
 class Unsupported(Exception):
@@ -58,6 +64,8 @@ class Codec:
     replaces: bool = False
     carries: bool = False
     width_one: bool = False
+    needs_base: bool = False
+    exact: bool = False                   # and does not reorder: a patch takes it
 
 
 @dataclass
@@ -76,6 +84,7 @@ class Entry:
     order: list
     index: list                           # without `block`
     block: int = 1                        # elements of one: what a key of the index list stands for
+    patch: bool = False
 
 
 @dataclass
@@ -87,6 +96,7 @@ class Shape:
     width: int = 1
     dtype: str = "f32"
     carries: bool = False
+    base: list | None = None              # of a patch: for an index codec all words, for a value codec those at the support
 
 
 @dataclass
@@ -725,8 +735,117 @@ def decode_all(payload, shape, fields):
 
 # ---- value codecs: bit patterns in the order decoded ----
 
+def word_key(word, dtype):
+    if dtype == "f64":
+        return min(255, max(0, (word >> 52 & 0x7ff) - 896))
+    return {4: word >> 23 & 255, 2: word >> 7 & 255, 1: word << 1 & 255}[VALUE_SIZE[dtype]]
+
+
+def read_classes(reader):
+    count = reader.uint(1)
+    refuse(not 1 <= count <= 8, f"{count} classes")
+    thresholds = list(reader.take(count - 1))
+    refuse(thresholds != sorted(set(thresholds)) or 0 in thresholds, "thresholds do not ascend")
+    return lambda word, dtype: sum(word_key(word, dtype) >= t for t in thresholds), count
+
+
+def read_rans_table(reader, most):
+    symbols = reader.uint(1) + 1
+    refuse(symbols > most, f"a table of {symbols} symbols")
+    frequencies = [reader.varint() for _ in range(symbols - 1)]
+    refuse(sum(frequencies) >= 4096, "frequencies of 4096 or more")
+    return frequencies + [4096 - sum(frequencies)]
+
+
+def read_rans(data, tables):
+    """The symbols of a string, of which symbol i is of tables[i]."""
+    reader, lanes = Reader(data), 1 if len(tables) < 2048 else 16
+    states = [reader.uint(4) for _ in range(lanes)]
+    refuse(min(states) < 65536, "a state below 2^16")
+    out = []
+    for i, table in enumerate(tables):
+        x, low = states[i % lanes], 0
+        for symbol, frequency in enumerate(table):
+            if x % 4096 < low + frequency:
+                break
+            low += frequency
+        x = frequency * (x // 4096) + x % 4096 - low
+        states[i % lanes] = x if x >= 65536 else x << 16 | reader.uint(2)
+        out.append(symbol)
+    refuse(any(x != 65536 for x in states) or reader.position != len(data), "coded symbols that do not end where they began")
+    return out
+
+
+def decode_magnitude(payload, shape, fields):
+    refuse(shape.width != 1, "magnitude takes width 1")
+    reader = Reader(payload)
+    class_of, count = read_classes(reader)
+    words, changed, classes = shape.universe, shape.count, []
+    for c in range(count):
+        n, r = (reader.varint(), reader.varint()) if c < count - 1 else (words, changed)
+        refuse(n > words or r > changed or r > n, "classes have more than there is")
+        words, changed = words - n, changed - r
+        classes.append((n, r, reader.varint() if r else None))
+    refuse(words or changed, "classes have less than there is")
+    last = max(c for c in range(count) if classes[c][1])
+    ranks = []
+    for c, (n, r, told) in enumerate(classes):
+        ranks.append([])
+        if not r:
+            continue
+        coder, size = told & 3, told >> 2
+        refuse(coder == 3 or bool(size) == (c == last), "a class of another coder or size")
+        body = reader.take(len(payload) - reader.position if c == last else size)
+        if coder < 2:
+            ranks[c] = decode_split(golomb_parameter, coder == 0)(body, Shape(n, r, r), {"block": 12, "adaptive": coder})
+            continue
+        refuse(n < 32768, "a bitmap of a small class")
+        inner = Reader(body)
+        table = read_rans_table(inner, 256)
+        bits = read_rans(body[inner.position:], [table] * ((n + 7) // 8))
+        ranks[c] = [8 * i + k for i, byte in enumerate(bits) for k in range(8) if byte >> k & 1]
+        refuse(len(ranks[c]) != r or ranks[c][-1] >= n, "a bitmap of another number of ones")
+    refuse(reader.position != len(payload), "bytes behind the last class")
+    places = [[] for _ in range(count)]
+    for i, word in enumerate(shape.base):
+        places[class_of(word, shape.dtype)].append(i)
+    refuse([len(each) for each in places] != [n for n, _, _ in classes], "the classes are those of another base")
+    return sorted(places[c][rank] for c in range(count) for rank in ranks[c])
+
+
+def in_order(word, dtype):
+    bits = 8 * VALUE_SIZE[dtype]
+    return word if dtype in ("u16", "u32") or not word >> bits - 1 else word ^ (1 << bits - 1) - 1
+
+
+def decode_changes(apply):
+    def decode(payload, shape, fields):
+        size, n = VALUE_SIZE[shape.dtype], shape.support * shape.width
+        if payload[:1] == b"\0":
+            refuse(len(payload) != 1 + n * size, "words of another size")
+            return decode_value_raw(payload[1:], shape, fields)
+        reader = Reader(payload)
+        class_of, count = read_classes(reader)
+        tables = [read_rans_table(reader, 256 if size == 1 else 11 + 8 * size) for _ in range(count)]
+        apart = size > 1 and any(len(table) > 14 for table in tables)
+        coded = reader.take(reader.varint() if apart else len(payload) - reader.position)
+        symbols = read_rans(coded, [tables[class_of(word, shape.dtype)] for word in shape.base])
+        bits = Bits(payload[reader.position:])
+        numbers = [s if size == 1 or s < 14 else 1 << s - 11 | bits.take(s - 11) for s in symbols]
+        bits.pad()
+        refuse(bits.position != 8 * len(bits.data), "bytes behind the bits apart")
+        return [apply(word, z, shape.dtype) for word, z in zip(shape.base, numbers)]
+    return decode
+
+
+def apply_ulp(word, z, dtype):
+    d = -(z + 1) // 2 if z & 1 else z // 2
+    return in_order((in_order(word, dtype) + d) % 2**(8 * VALUE_SIZE[dtype]), dtype)
+
+
 def decode_value_raw(payload, shape, fields):
-    return list(struct.unpack(f"<{shape.support * shape.width}{'I' if shape.dtype == 'f32' else 'H'}", payload))
+    letter = {4: "I", 8: "Q", 1: "B", 2: "H"}[VALUE_SIZE[shape.dtype]]
+    return list(struct.unpack(f"<{shape.support * shape.width}{letter}", payload))
 
 
 def qsgd_size(shape, fields):
@@ -1321,7 +1440,7 @@ def unhuffman(data, exact, bound):
 
 BLOCK = (("block", 9, 13, 12),)
 CODECS = {
-    ("value", 1): Codec("value", "raw", decode=decode_value_raw,
+    ("value", 1): Codec("value", "raw", decode=decode_value_raw, exact=True,
                         fixed=lambda shape, _: shape.support * shape.width * VALUE_SIZE[shape.dtype]),
     ("value", 2): Codec("value", "qsgd", (("levels", 1, 32767, 127), ("bucket", 1, 2**20, 512)), decode=decode_qsgd,
                         fixed=qsgd_size),
@@ -1368,6 +1487,12 @@ CODECS = {
     ("bytes", 1): Codec("bytes", "deflate", unpack=inflate, grown=lambda b: 2 * b + 64),
     ("bytes", 2): Codec("bytes", "zstd", unpack=unzstd, grown=lambda b: b + b // 256 + 64),
     ("bytes", 3): Codec("bytes", "huffman", unpack=unhuffman, grown=lambda b: b + ((2 * b + 1).bit_length() + 6) // 7),
+    ("index", 15): Codec("index", "magnitude", decode=decode_magnitude, needs_base=True, width_one=True,
+                         bound=lambda shape, f: 8 + split_bound(shape, {"block": 12})),
+    ("value", 17): Codec("value", "ulp", decode=decode_changes(apply_ulp), needs_base=True, exact=True,
+                         bound=lambda shape, _: 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
+    ("value", 18): Codec("value", "xor", decode=decode_changes(lambda word, z, _: word ^ z), needs_base=True, exact=True,
+                         bound=lambda shape, _: 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
 }
 
 
@@ -1399,14 +1524,15 @@ def read_stage(reader, role):
 def read_entry(reader):
     counts, kind = reader.uint(1), reader.uint(1)
     values, indices, orders = counts & 7, counts >> 3 & 7, counts >> 6
-    unknown((kind & 15) > 3 or kind >> 6, f"type {kind:#x}")
+    types = WORDS if kind & 64 else TYPES
+    unknown((kind & 15) > 3 and (kind & 15) not in types or kind >> 7, f"type {kind:#x}")
     unknown(not 1 <= values <= 5 or not 1 <= indices <= 5, f"{values} value and {indices} index codecs")
-    refuse((kind & 15) not in TYPES, f"type {kind & 15}")
+    refuse((kind & 15) not in types, f"type {kind & 15}")
     width = 1
     if kind & 32:
         width = reader.varint()
         refuse(width < 2, "a written width below 2")
-    entry = Entry(TYPES[kind & 15], width, bool(kind & 16), [], [], [])
+    entry = Entry(types[kind & 15], width, bool(kind & 16), [], [], [], patch=bool(kind & 64))
     for role, n in (("value", values), ("order", orders), ("index", indices)):
         stages = getattr(entry, role)
         for left in reversed(range(n)):
@@ -1415,6 +1541,11 @@ def read_entry(reader):
                 refuse(entry.block > 1 or left == 0, "block before no other index codec")
                 entry.block = 1 << stages.pop().fields["log2_size"]
     first = entry.value[0].codec
+    if entry.patch:
+        key = entry.index[0].codec
+        refuse(not first.exact or entry.block > 1 or key.replaces and key.name != "all", "codecs that a patch does not take")
+    else:
+        refuse(first.needs_base or entry.index[0].codec.needs_base, "a codec that needs a base, but no patch")
     refuse(entry.carries and not (first.reorders and entry.index[0].codec.carries and entry.block == 1), "the keys cannot carry the order")
     refuse(bool(orders) != (first.reorders and not entry.carries), "an order list too many, or none")
     refuse(first.width_one and width != 1, f"{first.name}: width {width}")
@@ -1449,6 +1580,7 @@ def settle_row(row, stored_support, stored):
     """Checks what a header stores of a row against the rules, and sets support and the sizes of its sections."""
     entry = row.entry
     unknown(row.mode == 3, "mode 3")
+    refuse(row.mode == 1 and entry.patch, "a patch with raw indices")
     refuse(row.universe > MASK32, "universe above 2^32 - 1")
     refuse(row.count > row.universe, "count above universe")
     if row.mode == 2:
@@ -1529,16 +1661,37 @@ def read_general_header(reader, flags):
         if row.continues:
             refuse(not rows, "the first row continues")
             before = rows[-1].entry
-            refuse((before.dtype, before.width) != (row.entry.dtype, row.entry.width), "a continuing row of another type or width")
+            refuse((before.dtype, before.width, before.patch) != (row.entry.dtype, row.entry.width, row.entry.patch),
+                   "a continuing row of another type or width")
         rows.append(settle_row(row, stored.get("support"), {role: stored.get(role, 0) for role in ("value", "order", "index")}))
     return 0, tag, "", rows
 
 
 # ---- rows and frames ----
 
-def decode_row(row, payload):
+def check_of_words(words, dtype):
+    data = b"".join(word.to_bytes(VALUE_SIZE[dtype], "little") for word in words)
+    return check(data + bytes(-len(data) % 4))
+
+
+def decode_patch(row, payload, base):
+    entry, reader = row.entry, Reader(payload)
+    wanted, becomes = reader.uint(8), reader.uint(8)
+    here = check_of_words(base, entry.dtype)
+    if here != wanted:
+        raise WrongBase(f"the base has the check {here:#x}, the patch is for {wanted:#x}")
+    indices, values = decode_row(row, payload[16:], base)
+    result, width = list(base), entry.width
+    for j, i in enumerate(indices):
+        result[i * width:(i + 1) * width] = values[j * width:(j + 1) * width]
+    refuse(check_of_words(result, entry.dtype) != becomes, "the patch makes something else than its sender had")
+    return indices, values
+
+
+def decode_row(row, payload, base=None):
     """Returns the indices, ascending, and the bit patterns, width for each."""
     shape, entry, reader = row.shape(), row.entry, Reader(payload)
+    shape.base, width = base, entry.width
     value, order, index = (reader.take(row.sizes[role]) for role in ("value", "order", "index"))
     if row.mode == 2:
         return list(range(row.universe)), decode_value_raw(value, shape, {})
@@ -1547,10 +1700,11 @@ def decode_row(row, payload):
     if row.mode == 1:
         indices = decode_index_raw(index, shape, {})
     else:
-        indices = expand(run_list(entry.index, index, row.key_shape()), entry.block, row.universe)
+        indices = expand(run_list(entry.index, index, replace(row.key_shape(), base=base)), entry.block, row.universe)
         refuse(len(indices) != row.support, "the blocks have another number of elements")
+    if base is not None:
+        shape.base = [word for i in indices for word in base[i * width:(i + 1) * width]]
     values = run_list(entry.value, value, shape)
-    width = entry.width
     if entry.carries:
         position_of = {key: i for i, key in enumerate(sorted(indices))}
         permutation = [position_of[key] for key in indices]
@@ -1564,7 +1718,7 @@ def decode_row(row, payload):
     return sorted(indices), placed
 
 
-def decode_frame(data):
+def decode_frame(data, bases=()):
     data = bytes(data)
     reader = Reader(data)
     refuse(reader.take(2) != b"DR", "does not begin with DR")
@@ -1581,7 +1735,7 @@ def decode_frame(data):
     payloads = []
     for row in rows:
         start = reader.position
-        reader.take(sum(row.sizes.values()))
+        reader.take(sum(row.sizes.values()) + (16 if row.entry.patch else 0))
         reader.zeros_to(4, "payload")
         payloads.append(data[start:reader.position])
     covered = reader.position if len(rows) == 1 else header_size
@@ -1594,7 +1748,13 @@ def decode_frame(data):
         if not row.continues:
             tensors.append(Tensor(0, row.entry.width, row.entry.dtype))
         tensor = tensors[-1]
-        indices, values = decode_row(row, payload)
+        if row.entry.patch:
+            if len(bases) < len(tensors):
+                raise ValueError(f"tensor {len(tensors) - 1} is a patch: its base is needed")
+            begin, end = (k * row.entry.width for k in (tensor.universe, tensor.universe + row.universe))
+            indices, values = decode_patch(row, payload, bases[len(tensors) - 1][begin:end])
+        else:
+            indices, values = decode_row(row, payload)
         tensor.indices += [tensor.universe + i for i in indices]
         tensor.values += values
         tensor.universe += row.universe
