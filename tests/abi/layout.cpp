@@ -49,7 +49,7 @@ FIELD(dr_params, fields, 16, 8);
 FIELD(dr_params, beside, 24, 4);
 FIELD(dr_params, reserved, 28, 4);
 
-SIZE(dr_job, 136);
+SIZE(dr_job, 144);
 FIELD(dr_job, struct_size, 0, 8);
 FIELD(dr_job, universe, 8, 8);
 FIELD(dr_job, count_max, 16, 8);
@@ -68,6 +68,7 @@ FIELD(dr_job, tell_count, 104, 8);
 FIELD(dr_job, shared_key, 112, 8);
 FIELD(dr_job, private_key, 120, 8);
 FIELD(dr_job, fault, 128, 8);
+FIELD(dr_job, base, 136, 8);
 
 SIZE(dr_size_rule, 40);
 FIELD(dr_size_rule, struct_size, 0, 8);
@@ -186,7 +187,7 @@ FIELD(dr_preset, set, 16, 8);
 FIELD(dr_preset, plan, 24, 8);
 FIELD(dr_preset, note, 32, 8);
 
-SIZE(dr_tensor, 88);
+SIZE(dr_tensor, 104);
 FIELD(dr_tensor, struct_size, 0, 8);
 FIELD(dr_tensor, dtype, 8, 4);
 FIELD(dr_tensor, index_dtype, 12, 4);
@@ -200,6 +201,8 @@ FIELD(dr_tensor, plan, 56, 8);
 FIELD(dr_tensor, state, 64, 8);
 FIELD(dr_tensor, state_size, 72, 8);
 FIELD(dr_tensor, key, 80, 8);
+FIELD(dr_tensor, base, 88, 8);
+FIELD(dr_tensor, sums, 96, 8);
 
 SIZE(dr_place, 32);
 FIELD(dr_place, struct_size, 0, 8);
@@ -251,7 +254,7 @@ FIELD(dr_batch_info, segments, 28, 4);
 FIELD(dr_batch_info, launches, 32, 4);
 FIELD(dr_batch_info, reserved, 36, 4);
 
-SIZE(dr_tensor_out, 64);
+SIZE(dr_tensor_out, 80);
 FIELD(dr_tensor_out, struct_size, 0, 8);
 FIELD(dr_tensor_out, dtype, 8, 4);
 FIELD(dr_tensor_out, index_dtype, 12, 4);
@@ -262,6 +265,8 @@ FIELD(dr_tensor_out, values, 32, 8);
 FIELD(dr_tensor_out, indices, 40, 8);
 FIELD(dr_tensor_out, capacity, 48, 8);
 FIELD(dr_tensor_out, count, 56, 8);
+FIELD(dr_tensor_out, base, 64, 8);
+FIELD(dr_tensor_out, sums, 72, 8);
 
 SIZE(dr_decode_options, 72);
 FIELD(dr_decode_options, struct_size, 0, 8);
@@ -327,6 +332,9 @@ VALUE(DR_U32, 4);
 VALUE(DR_I32, 5);
 VALUE(DR_U64, 6);
 VALUE(DR_I64, 7);
+VALUE(DR_F64, 8);
+VALUE(DR_U8, 9);
+VALUE(DR_U16, 10);
 
 VALUE(DR_ROLE_INDEX, 1);
 VALUE(DR_ROLE_VALUE, 2);
@@ -351,6 +359,7 @@ VALUE(DR_PRIVATE_RANDOM, 256);
 VALUE(DR_HOST_ONLY, 512);
 VALUE(DR_TOTAL, 1024);
 VALUE(DR_PREFIX, 2048);
+VALUE(DR_NEEDS_BASE, 4096);
 
 VALUE(DR_STREAM_NONE, 0);
 VALUE(DR_STREAM_INDEX, 1);
@@ -385,6 +394,7 @@ VALUE(DR_FALLBACK_DENSE, 2);
 VALUE(DR_DECODE_ADD, 1);
 VALUE(DR_DECODE_TAG, 2);
 VALUE(DR_DECODE_VOTE, 4);
+VALUE(DR_DECODE_APPLY, 8);
 
 VALUE(DR_PLAN_SPARSIFIES, 1);
 VALUE(DR_PLAN_FEEDBACK, 2);
@@ -400,6 +410,7 @@ VALUE(DR_PLAN_FLAT, 1024);
 VALUE(DR_PLAN_TRANSFORMS, 2048);
 VALUE(DR_PLAN_RESIDUAL, 4096);
 VALUE(DR_PLAN_VOTE, 8192);
+VALUE(DR_PLAN_PATCH, 16384);
 
 VALUE(DR_FEATURE_CUDA, 1);
 VALUE(DR_FEATURE_FORMAT, 2);

@@ -97,6 +97,7 @@ DR_PLAN_FLAT = 1 << 10
 DR_PLAN_TRANSFORMS = 1 << 11
 DR_PLAN_RESIDUAL = 1 << 12
 DR_PLAN_VOTE = 1 << 13
+DR_PLAN_PATCH = 1 << 14
 
 
 class dr_plan_info(Structure):
@@ -137,6 +138,8 @@ class dr_tensor(Structure):
         ("state", c_void_p),
         ("state_size", c_uint64),
         ("key", c_uint64),
+        ("base", c_void_p),
+        ("sums", POINTER(c_uint64)),
     ]
 
 
@@ -238,12 +241,15 @@ class dr_tensor_out(Structure):
         ("indices", c_void_p),
         ("capacity", c_uint64),
         ("count", c_uint64),
+        ("base", c_void_p),
+        ("sums", POINTER(c_uint64)),
     ]
 
 
 DR_DECODE_ADD = 1 << 0
 DR_DECODE_TAG = 1 << 1
 DR_DECODE_VOTE = 1 << 2
+DR_DECODE_APPLY = 1 << 3
 
 
 class dr_decode_options(Structure):
@@ -378,6 +384,8 @@ FUNCTIONS: Dict[str, Tuple[Any, List[Any]]] = {
     "dr_state_copy": (dr_status, [*_MEMORY, c_uint64, *_MEMORY, c_uint64, c_uint64, _ERROR]),
     "dr_state_scale": (dr_status, [*_MEMORY, c_double, _ERROR]),
     "dr_state_norm": (dr_status, [*_MEMORY, POINTER(c_double), _ERROR]),
+    "dr_base_sums": (dr_status, [c_void_p, c_uint64, POINTER(c_uint64), c_size_t, _ERROR]),
+    "dr_base_check": (c_uint64, [POINTER(c_uint64), c_size_t]),
     "dr_frame_size": (dr_status, [*_MEMORY, POINTER(c_size_t), _ERROR]),
     "dr_inspect": (dr_status, [*_MEMORY, *_INFOS, _ERROR]),
     "dr_frame_header": (dr_status, [*_MEMORY, c_size_t, *_INFOS, _ERROR]),

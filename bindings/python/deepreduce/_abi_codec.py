@@ -38,6 +38,9 @@ DR_U32 = 4
 DR_I32 = 5
 DR_U64 = 6
 DR_I64 = 7
+DR_F64 = 8
+DR_U8 = 9
+DR_U16 = 10
 
 dr_role = c_uint32
 DR_ROLE_INDEX = 1
@@ -64,6 +67,7 @@ DR_PRIVATE_RANDOM = 1 << 8
 DR_HOST_ONLY = 1 << 9
 DR_TOTAL = 1 << 10
 DR_PREFIX = 1 << 11
+DR_NEEDS_BASE = 1 << 12
 
 DR_STREAM_NONE = 0
 DR_STREAM_INDEX = 1

@@ -26,6 +26,9 @@ NAMES = {
     _abi.DR_I32: "int32",
     _abi.DR_U64: "uint64",
     _abi.DR_I64: "int64",
+    _abi.DR_F64: "float64",  # this and the next two of patches only
+    _abi.DR_U8: "uint8",
+    _abi.DR_U16: "uint16",
 }
 CODES = {name: code for code, name in NAMES.items()}
 _DTYPES = {code: numpy.dtype(name) for code, name in NAMES.items() if code != _abi.DR_BF16}

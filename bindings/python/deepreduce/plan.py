@@ -34,6 +34,7 @@ class PlanInfo:
     host_only       some stage has no CUDA path at all
     flat            bucket=flat: the batch is one tensor in the frame
     transforms      transform=…: makes factors for an all-reduce, not frames (deepreduce.transform)
+    patch           sparsify=changed: it takes weights with their base (deepreduce.patch)
     dtypes          of the tensors that it takes
     """
 
@@ -51,6 +52,7 @@ class PlanInfo:
     host_only: bool
     flat: bool
     transforms: bool
+    patch: bool
     dtypes: Tuple[str, ...]
 
 
@@ -69,6 +71,7 @@ _PLAN_FLAGS = {
     "host_only": _abi.DR_PLAN_HOST_ONLY,
     "flat": _abi.DR_PLAN_FLAT,
     "transforms": _abi.DR_PLAN_TRANSFORMS,
+    "patch": _abi.DR_PLAN_PATCH,
 }
 
 
@@ -261,6 +264,7 @@ _TRAITS = {
     _abi.DR_HOST_ONLY: "host_only",
     _abi.DR_TOTAL: "total",
     _abi.DR_PREFIX: "prefix",
+    _abi.DR_NEEDS_BASE: "needs_base",
 }
 _PARAM_TYPES = {_abi.DR_PARAM_INT: "int", _abi.DR_PARAM_REAL: "real", _abi.DR_PARAM_CHOICE: "choice"}
 
