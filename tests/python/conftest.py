@@ -31,6 +31,7 @@ NEED_THE_LIBRARY = (
     "test_methods_natural.py",
     "test_methods_sign.py",
     "test_memories.py",
+    "test_patch.py",
     "test_presets.py",
     "test_rows.py",
     "test_python_codec.py",

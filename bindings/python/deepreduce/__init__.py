@@ -21,6 +21,7 @@ State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
 compare                 what plans do to gradients: bytes, errors and times, a row each
 codec                   codecs written in Python, for compare alone
+patch                   weights that changed, exactly: what takes the weights that a receiver has to new ones
 book                    plan books: files that say which tensor has which plan
 Error                   base of the exceptions
 torch                   frames over torch.distributed: DDP, FSDP2, loops. Of its own: import deepreduce.torch
@@ -30,7 +31,7 @@ The library is loaded on first use: from the environment's DEEPREDUCE_LIBRARY, f
 the system. Plans and functions serve all threads at once; every other object serves one call at a time (docs/PYTHON.md).
 """
 
-from . import book, codec
+from . import book, codec, patch
 from ._abi import DR_VERSION_STRING as __version__
 from ._call import Trace, trim
 from .batch import Batch
@@ -51,6 +52,7 @@ from .errors import (
     OutOfMemory,
     PeerError,
     Unsupported,
+    WrongBase,
 )
 from .frame import DeviceFrame
 from .header import Frame, FrameTensor, frame_size, inspect
@@ -83,6 +85,7 @@ __all__ = [
     "State",
     "Trace",
     "Unsupported",
+    "WrongBase",
     "__version__",
     "book",
     "codec",
@@ -94,6 +97,7 @@ __all__ = [
     "inspect",
     "load_plugin",
     "merge",
+    "patch",
     "presets",
     "trim",
 ]

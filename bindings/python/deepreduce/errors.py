@@ -54,6 +54,10 @@ class ArgumentError(Error, ValueError):
     code = _abi.DR_E_ARGUMENT
 
 
+class WrongBase(ArgumentError):
+    """A patch is for other weights than these (deepreduce.patch). Nothing was changed."""
+
+
 class CapacityError(Error):
     """`out` is too small, or a limit (`max_elements`, `max_workspace`) too low for the frame: see `needed`."""
 
@@ -103,8 +107,8 @@ class MissingRank(Error, TimeoutError):
 
 
 class ConcurrentUse(Error, RuntimeError):
-    """A State, Batch, Bound, Exchange, Transform or Controller is in a call already, on another thread. Nothing was done:
-    call again later, or give each thread its own."""
+    """A State, Batch, Bound, Exchange, Transform or Controller is in a call already, on another thread, or another process
+    writes to a patch.Store. Nothing was done: call again later, or give each its own."""
 
     code = _abi.DR_E_ARGUMENT
 

@@ -1,0 +1,97 @@
+"""The header that .safetensors files and patches share: names, types, shapes and places of tensors, in JSON."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Dict, List, Mapping, NamedTuple, NoReturn, Sequence, Tuple, Type
+
+from ._element_types import ELEMENT_TYPES, size_of
+from .errors import Error
+
+METADATA = "__metadata__"  # the one key that names no tensor, but strings
+HEADER_MOST = 100_000_000  # bytes: the limit of the format's own reader
+_DIMENSIONS_MOST = 64
+_NUMBER_END = 2**63
+
+
+class Entry(NamedTuple):
+    """A tensor, and the bytes [begin, end) behind the header that are its."""
+
+    name: str
+    dtype: str  # of ELEMENT_TYPES
+    shape: Tuple[int, ...]
+    begin: int = 0
+    end: int = 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its elements."""
+        return size_of(self.dtype, self.shape) or 0
+
+
+def write_entries(metadata: Mapping[str, str], entries: Sequence[Entry]) -> bytes:
+    document: Dict[str, Any] = {METADATA: dict(metadata)} if metadata else {}
+    for each in entries:
+        document[each.name] = {"dtype": each.dtype, "shape": each.shape, "data_offsets": (each.begin, each.end)}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def read_entries(
+    text: bytes, data: int, where: str, fault: Type[Error], whole: bool
+) -> Tuple[Dict[str, str], List[Entry]]:
+    """Metadata and entries, in the order of their bytes, which are all of the `data` bytes behind the header.
+
+    where, fault  name and exception of what is wrong
+    whole         an entry's bytes are its elements
+    """
+
+    def fail(why: str) -> NoReturn:
+        raise fault(f"{where}: {why}; the header is damaged")
+
+    def object_of(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
+        made = dict(pairs)
+        if len(made) != len(pairs):
+            fail(f"a key stands twice among {sorted(key for key, _ in pairs)[:3]}")
+        return made
+
+    if text[:1] != b"{":
+        fail("no JSON object")
+    try:
+        document = json.loads(text.decode("utf-8"), object_pairs_hook=object_of, parse_constant=fail)
+    except (ValueError, RecursionError) as error:
+        fail(f"no JSON ({str(error)[:100]})")
+    metadata = document.pop(METADATA, {})
+    if not isinstance(metadata, dict) or not all(isinstance(each, str) for each in metadata.values()):
+        fail(f"{METADATA} is no object of strings")
+    entries = [_entry(name, told, fail) for name, told in document.items()]
+    entries.sort(key=lambda each: (each.begin, each.end))
+    at = 0
+    for each in entries:
+        if each.begin != at or not at <= each.end <= data:
+            fail(f"{each.name}: data_offsets [{each.begin}, {each.end}) should begin at {at} and end by {data}")
+        if whole and each.end - each.begin != each.size:
+            fail(f"{each.name}: {each.end - each.begin} bytes for {each.dtype} of shape {list(each.shape)}")
+        at = each.end
+    if at != data:
+        fail(f"{data - at} bytes behind the last tensor")
+    return metadata, entries
+
+
+def _entry(name: str, told: Any, fail: Any) -> Entry:
+    if not isinstance(told, dict) or set(told) != {"dtype", "shape", "data_offsets"}:
+        fail(f"{name}: needs dtype, shape and data_offsets")
+    dtype, shape, offsets = told["dtype"], told["shape"], told["data_offsets"]
+    if not isinstance(dtype, str) or dtype not in ELEMENT_TYPES:
+        fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
+    for what, numbers in (("shape", shape), ("data_offsets", offsets)):
+        if not isinstance(numbers, list) or not all(type(n) is int and 0 <= n < _NUMBER_END for n in numbers):
+            fail(f"{name}: {what} is no list of sizes")
+    if len(shape) > _DIMENSIONS_MOST or len(offsets) != 2:
+        fail(f"{name}: {len(shape)} dimensions and {len(offsets)} data_offsets")
+    if any("\ud800" <= c <= "\udfff" for c in name):
+        fail(f"{name!r}: the name is no text")
+    entry = Entry(name, dtype, tuple(shape), *offsets)
+    size = size_of(dtype, shape)
+    if size is None or size >= _NUMBER_END:
+        fail(f"{name}: {dtype} of shape {shape} does not end at a byte, or has too many")
+    return entry

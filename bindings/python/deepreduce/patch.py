@@ -1,0 +1,164 @@
+"""Patches: the weights that changed, exactly, in few bytes.
+
+A patch takes the weights that a receiver has, the base, to those of the sender, bit for bit. Weights are one array, or a dict
+of them; a patch is bytes (docs/PATCH.md).
+
+>>> old = {"w": numpy.linspace(-1, 1, 10_000, dtype=numpy.float32)}
+>>> new = {"w": numpy.where(numpy.arange(10_000) % 100 == 0, old["w"] * 1.001, old["w"]).astype(numpy.float32)}
+>>> data = deepreduce.patch.encode(old, new)
+>>> len(data) < 1000, deepreduce.patch.apply(old, data)["w"].tobytes() == new["w"].tobytes()
+(True, True)
+
+encode, apply   makes a patch; assigns it to its base, in place
+changes         the indices and values of a patch, for engines that take them
+Sums            8 bytes for each 4 KiB of weights, with which a chain of patches reads no base for its check
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any, Dict, Mapping, Optional, Tuple, Union
+
+import numpy
+
+from ._element_types import Array, like, word_type
+from ._memory import as_array, borrow_bytes
+from ._patch_apply import apply_to, tensors_of, written_of
+from ._patch_call import check_of, chunks_of, new_sums, pairs
+from ._patch_file import Patch, Tensors, require_same, write_patch
+from .errors import ArgumentError
+from .plan import Plan, as_plan
+
+__all__ = ["Sums", "apply", "changes", "encode"]
+
+
+class Sums:
+    """What the checks of weights follow from. With the Sums of its base, `encode` reads the base no more than comparing
+    needs, and `apply` with most plans not at all; they become those of the result. Sender and receiver have each their own.
+
+    weights  an array or a dict of arrays, read once
+
+    >>> w = numpy.ones(4096, dtype=numpy.float32)
+    >>> sums, at = deepreduce.patch.Sums(w), deepreduce.patch.Sums(w)
+    >>> data = deepreduce.patch.encode(w, 2 * w, sums=sums)
+    >>> _ = deepreduce.patch.apply(w, data, sums=at)
+    >>> sums.check() == at.check() == deepreduce.patch.Sums(w).check()
+    True
+    """
+
+    def __init__(self, weights: Any) -> None:
+        self._sums = {name: new_sums(each.words) for name, each in tensors_of(weights, "weights").items()}
+
+    def check(self, name: str = "") -> int:
+        """The number of 64 bits by which a patch knows the tensor."""
+        return check_of(self._sums[name])
+
+    def of(self, tensors: Tensors) -> Dict[str, Array]:
+        """Not for callers: the sums of these tensors. ArgumentError if they are of others."""
+        for name, each in tensors.items():
+            if name not in self._sums or self._sums[name].size != chunks_of(each.words.nbytes):
+                raise ArgumentError(f"sums: of other weights: {name!r} is not among them, or has another size")
+        return self._sums
+
+    def keep(self, sums: Mapping[str, Array]) -> None:
+        """Not for callers: what the sums have become."""
+        for name, each in sums.items():
+            self._sums[name][:] = each
+
+
+def encode(
+    old: Any,
+    new: Any,
+    plan: Union[str, Plan] = "patch",
+    *,
+    base: str = "",
+    result: str = "",
+    sums: Optional[Sums] = None,
+    threads: Optional[int] = None,
+) -> bytes:
+    """The patch that takes `old` to `new`.
+
+    old, new      arrays of one shape and type, or dicts of them with the same names: numpy, torch, JAX and what speaks DLPack,
+                  on the CPU; of bfloat16, float16, float32, float64, or of 8, 16, 32 or 64 bits a value, which are bits then
+    plan          a Plan with sparsify=changed, or its text
+    base, result  names, of two steps say, that the patch bears
+    sums          the Sums of `old`, which become those of `new`
+    threads       to work with; None: one. The patch does not depend on it
+
+    Raises ArgumentError (shapes, types or names differ, no such plan), OutOfMemory.
+
+    >>> deepreduce.patch.encode(numpy.zeros(3, numpy.int8), numpy.ones(3, numpy.int8))[:7]
+    b'DRPATCH'
+    """
+    before, after = tensors_of(old, "old"), tensors_of(new, "new")
+    require_same(before, after, "old", "new")  # before the sums, whose error would tell less
+    moved = None if sums is None else {name: each.copy() for name, each in sums.of(before).items()}
+    file = io.BytesIO()
+    write_patch(file, before, after, as_plan(plan), (base, result), moved, threads)
+    if sums is not None and moved is not None:
+        sums.keep(moved)
+    return file.getvalue()
+
+
+def apply(weights: Any, patch: Any, *, sums: Optional[Sums] = None, threads: Optional[int] = None) -> Any:
+    """Assigns what changed to its base, in place, and returns it.
+
+    weights  the base: an array, or a dict of arrays, writable and contiguous. JAX's arrays are immutable: of these new ones are
+             returned, and none is changed
+    patch    bytes of `encode`
+    sums     the Sums of `weights`, which become those of the result
+    threads  to work with; None: one
+
+    All tensors are patched or none: of more than one each is decoded twice, first to see that all are sound. Beside the
+    weights it takes memory for a piece of a tensor, and for the sums, 0.2 % of the weights.
+
+    Raises WrongBase (the weights are not those that the patch was made for), ArgumentError (other names, shapes or types),
+    CorruptFrame, Unsupported, OutOfMemory; the weights are then as they were.
+
+    >>> w = numpy.zeros(3, dtype=numpy.float16)
+    >>> data = deepreduce.patch.encode(w, numpy.array([0, 1, 2], dtype=numpy.float16))
+    >>> deepreduce.patch.apply(w, data).tolist()
+    [0.0, 1.0, 2.0]
+    >>> deepreduce.patch.apply(w, data)
+    Traceback (most recent call last):
+    deepreduce.errors.WrongBase: its check is ...; the patch is for a base of check ...
+    """
+    held, made = written_of(weights)
+    opened = Patch(_bytes(patch))
+    opened.require(held, "weights")
+    known = None if sums is None else sums.of(held)
+    apply_to(held, opened, known, threads)
+    return made(held)
+
+
+def changes(patch: Any, base: Any) -> Any:
+    """What the patch assigns, for engines that take sparse updates; nothing is written.
+
+    patch  bytes of `encode`
+    base   the weights that it is for
+
+    Returns of an array (indices, values): [r] int64, ascending, into the flattened array, and [r] of its kind and type; of a
+    dict a dict of these. Raises as `apply` does.
+
+    >>> w = numpy.zeros(3, dtype=numpy.float16)
+    >>> data = deepreduce.patch.encode(w, numpy.array([0, 1, 2], dtype=numpy.float16))
+    >>> deepreduce.patch.changes(data, w)
+    (array([1, 2]), array([1., 2.], dtype=float16))
+    """
+    held = tensors_of(base, "base")
+    opened = Patch(_bytes(patch))
+    opened.require(held, "base")
+    found: Dict[str, Tuple[Array, Any]] = {}
+    for name, each in held.items():
+        places, values = [numpy.empty(0, numpy.int64)], [numpy.empty(0, word_type(each.dtype))]
+        for part, piece in opened.parts([name]):
+            words = each.words[part.first : part.first + part.length]
+            indices, assigned = pairs(piece, part.code, words, None)
+            places.append(indices.astype(numpy.int64) + part.first)
+            values.append(assigned)
+        found[name] = numpy.concatenate(places), like(numpy.concatenate(values), each.owner)
+    return found if isinstance(base, Mapping) else found[""]
+
+
+def _bytes(patch: Any) -> memoryview:
+    return as_array(borrow_bytes(patch, "patch").owner, "patch").data.cast("B")
