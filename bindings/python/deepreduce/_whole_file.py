@@ -10,9 +10,11 @@ from typing import Iterator, Union
 
 
 @contextlib.contextmanager
-def whole_file(path: Union[str, os.PathLike[str]]) -> Iterator[pathlib.Path]:
+def whole_file(path: Union[str, os.PathLike[str]], durable: bool = False) -> Iterator[pathlib.Path]:
     """The path of a new file beside `path`, which takes its place when the block ends. If the block raises, or the new file
     cannot take the place, `path` is as it was. Raises OSError.
+
+    durable  also if the machine stops: its bytes are on the disk before it takes the place, and the place when this returns
     """
     target = pathlib.Path(path)
     if not target.name:
@@ -20,7 +22,23 @@ def whole_file(path: Union[str, os.PathLike[str]]) -> Iterator[pathlib.Path]:
     partial = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         yield partial
-        partial.replace(target)
+        if durable:
+            sync(partial)
+        os.replace(partial, target)
+        if durable:
+            sync(target.parent)
     finally:
         with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
+            os.unlink(partial)
+
+
+def sync(path: pathlib.Path) -> None:
+    """Waits until a file, or the names in a folder, are on the disk. Some file systems take no folder: then they do not wait."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)

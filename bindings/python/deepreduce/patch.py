@@ -12,6 +12,7 @@ of them; a patch is bytes (docs/PATCH.md).
 encode, apply   makes a patch; assigns it to its base, in place
 changes         the indices and values of a patch, for engines that take them
 Sums            8 bytes for each 4 KiB of weights, with which a chain of patches reads no base for its check
+Store           a directory of anchors and patches, from which anyone has the weights of any step
 """
 
 from __future__ import annotations
@@ -26,10 +27,11 @@ from ._memory import as_array, borrow_bytes
 from ._patch_apply import apply_to, tensors_of, written_of
 from ._patch_call import check_of, chunks_of, new_sums, pairs
 from ._patch_file import Patch, Tensors, require_same, write_patch
+from ._store import Store
 from .errors import ArgumentError
 from .plan import Plan, as_plan
 
-__all__ = ["Sums", "apply", "changes", "encode"]
+__all__ = ["Store", "Sums", "apply", "changes", "encode"]
 
 
 class Sums:

@@ -1,0 +1,321 @@
+"""Weights in files: .safetensors, alone or in shards, .npz and .pt. Read and written a piece of a tensor at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import sys
+import threading
+from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoReturn, Optional, Sequence, Tuple
+
+import numpy
+
+from ._element_types import Array, word_type, words_of
+from ._patch_call import Piece, assign, in_order, new_sums
+from ._patch_file import Part, Patch, Tensors, Watch, parts_of
+from ._tensor_header import HEADER_MOST, Entry, read_entries, write_entries
+from ._torch_arrays import PICKLES, read_file
+from ._whole_file import sync, whole_file
+from .errors import ArgumentError
+
+_INDEX = ".safetensors.index.json"
+_rooms = threading.local()
+
+
+def room_of(name: str, dtype: numpy.dtype[Any], count: int) -> Array:
+    """Memory of this thread's, which its next call with the name gets again."""
+    rooms: Dict[str, Array] = _rooms.__dict__
+    size = count * dtype.itemsize
+    if name not in rooms or rooms[name].size < size:
+        rooms[name] = numpy.empty(size, numpy.uint8)
+    return rooms[name][:size].view(dtype)
+
+
+class FileTensor(NamedTuple):
+    """A tensor in a file that is open. (Read, not mapped: a file that is cut meanwhile is an error, no signal, and what was
+    read is no part of this process's memory.)"""
+
+    file: int
+    path: str
+    at: int
+    dtype: str
+    shape: Tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return Entry("", self.dtype, self.shape).size // word_type(self.dtype).itemsize
+
+    def part(self, first: int, count: int, room: str) -> Array:
+        words = room_of(room, word_type(self.dtype), count)
+        rest, at = words.view(numpy.uint8).data, self.at + first * words.itemsize
+        while len(rest):
+            done = os.preadv(self.file, [rest], at)
+            if not done:
+                raise ArgumentError(f"{self.path}: cut off: there is no byte {at}")
+            rest, at = rest[done:], at + done
+        return words
+
+
+class Shard(NamedTuple):
+    """A .safetensors file: its header as it is, and its tensors in the order of their bytes."""
+
+    name: str
+    header: bytes
+    entries: Sequence[Entry]
+
+
+class Model(NamedTuple):
+    """Weights that are open.
+
+    tensors  name -> Words or FileTensor
+    shards   of which files they are; of what is no .safetensors one without a name
+    listing  the bytes of the file that lists the shards; b"": there is one file alone
+    """
+
+    path: pathlib.Path
+    tensors: Tensors
+    shards: Sequence[Shard]
+    metadata: Mapping[str, str]
+    listing: bytes = b""
+
+    @property
+    def size(self) -> int:
+        return sum(each.size for shard in self.shards for each in shard.entries)
+
+    @property
+    def is_read_only(self) -> bool:
+        return not self.shards[0].name
+
+
+@contextlib.contextmanager
+def open_model(path: str) -> Iterator[Model]:
+    """path  .safetensors, the .index.json of shards, a folder that holds one of these, .npz or .pt
+
+    Raises ArgumentError.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            model = _open(pathlib.Path(path), stack)
+        except OSError as error:
+            raise ArgumentError(f"{error.filename or path}: cannot be read: {error.strerror}") from None
+        yield model
+
+
+def _open(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
+    if path.is_dir():
+        path = _of_folder(path)
+    if path.name.endswith(_INDEX):
+        return _open_shards(path, stack)
+    if path.name.endswith(".safetensors"):
+        tensors, shard, metadata = _open_one(path, stack)
+        return Model(path, tensors, [shard], metadata)
+    if path.name.endswith(".npz"):
+        return _of_arrays(path, _arrays_of_npz(path))
+    if path.name.endswith(PICKLES):
+        arrays, notes = read_file(path)
+        for note in notes:
+            print(f"deepreduce: note: {note}", file=sys.stderr)
+        return _of_arrays(path, arrays)
+    path.stat()
+    raise ArgumentError(f"{path}: no .safetensors, {_INDEX[1:]}, .npz or .pt, and no folder with one of the first two")
+
+
+def _of_folder(path: pathlib.Path) -> pathlib.Path:
+    names = sorted(each.name for each in path.iterdir())
+    for end in (_INDEX, ".safetensors"):
+        found = [name for name in names if name.endswith(end) and not name.startswith(".")]
+        if len(found) == 1:
+            return path / found[0]
+        if found:
+            raise ArgumentError(f"{path}: holds {len(found)} files {end}: {found[0]}, {found[1]}, …; name one")
+    raise ArgumentError(f"{path}: a folder without .safetensors")
+
+
+def _open_one(path: pathlib.Path, stack: contextlib.ExitStack) -> Tuple[Tensors, Shard, Mapping[str, str]]:
+    file = stack.enter_context(open(path, "rb"))
+    size = os.fstat(file.fileno()).st_size
+    head = file.read(8)
+    length = int.from_bytes(head, "little")
+    if len(head) < 8 or length > min(HEADER_MOST, size - 8):
+        raise ArgumentError(f"{path}: no .safetensors file: a header of {length} bytes in a file of {size}")
+    text = file.read(length)
+    metadata, entries = read_entries(text, size - 8 - length, str(path), ArgumentError, whole=True)
+    at = 8 + length
+    tensors = {e.name: FileTensor(file.fileno(), str(path), at + e.begin, e.dtype, e.shape) for e in entries}
+    return tensors, Shard(path.name, head + text, entries), metadata
+
+
+def _open_shards(path: pathlib.Path, stack: contextlib.ExitStack) -> Model:
+    def fail(why: str) -> NoReturn:
+        raise ArgumentError(f"{path}: {why}")
+
+    index = path.read_bytes()
+    try:
+        places = json.loads(index)["weight_map"]
+        names = sorted(set(places.values()))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        fail("holds no weight_map")
+    tensors: Tensors = {}
+    shards = []
+    for name in names:
+        if not isinstance(name, str) or os.path.basename(name) != name or not name.endswith(".safetensors"):
+            fail(f"weight_map names {str(name)[:100]!r}, which is no .safetensors beside it")
+        found, shard, _ = _open_one(path.parent / name, stack)
+        for each in found:
+            if places.get(each) != name:
+                fail(f"{name} holds {each!r}, which weight_map has elsewhere or not at all")
+        tensors.update(found)
+        shards.append(shard)
+    for each in places:
+        if each not in tensors:
+            fail(f"{places[each]} does not hold {each!r}")
+    return Model(path, tensors, shards, {}, index)
+
+
+def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Any]:
+    try:
+        with numpy.load(path, allow_pickle=False) as members:
+            return {name: members[name] for name in members.files}
+    except (ValueError, EOFError, KeyError) as error:
+        raise ArgumentError(f"{path}: cannot be read: {error}") from None
+
+
+def _of_arrays(path: pathlib.Path, arrays: Mapping[str, Any]) -> Model:
+    tensors = {name: words_of(array, f"{path}: {name}") for name, array in arrays.items()}
+    return Model(path, tensors, [_shard_of(tensors, {})], {})
+
+
+def _shard_of(tensors: Tensors, metadata: Mapping[str, str]) -> Shard:
+    """Of tensors that are in no .safetensors yet."""
+    at, entries = 0, []
+    for name, each in tensors.items():
+        entry = Entry(name, each.dtype, tuple(each.shape))
+        entries.append(entry._replace(begin=at, end=at + entry.size))
+        at += entry.size
+    text = write_entries(metadata, entries)
+    text += b" " * (-len(text) % 8)
+    return Shard("", len(text).to_bytes(8, "little") + text, entries)
+
+
+# ---- Writing -------------------------------------------------------------------------------------
+
+
+def write_tensors(
+    file: BinaryIO, tensors: Tensors, metadata: Mapping[str, str], threads: Optional[int], watch: Watch = None
+) -> None:
+    """Writes a .safetensors file."""
+    write_shard(file, tensors, _shard_of(tensors, metadata), [], threads, watch)
+
+
+def write_shard(
+    file: BinaryIO, tensors: Tensors, shard: Shard, patches: Sequence[Patch], threads: Optional[int], watch: Watch = None
+) -> None:
+    """Writes the tensors of a shard, which the patches have changed one after the other, into an empty file."""
+    handle = file.fileno()
+    _write(handle, numpy.frombuffer(shard.header, numpy.uint8), 0)
+
+    def write(job: Tuple[Entry, Part, Sequence[Piece]]) -> Part:
+        entry, part, pieces = job
+        words = tensors[part.name].part(part.first, part.length, "base")
+        if pieces:
+            if not isinstance(tensors[part.name], FileTensor):
+                room_of("base", words.dtype, words.size)[:] = words
+                words = room_of("base", words.dtype, words.size)
+            assign_all(words, part, pieces)
+        _write(handle, words.view(numpy.uint8), len(shard.header) + entry.begin + part.first * words.itemsize)
+        return part
+
+    def jobs() -> Iterator[Tuple[Entry, Part, Sequence[Piece]]]:
+        for entry in shard.entries:
+            for part, pieces in cut({entry.name: tensors[entry.name]}, patches):
+                yield entry, part, pieces
+
+    for part in in_order(write, jobs(), threads):
+        if watch is not None:
+            watch(part.name, part.size)
+
+
+def cut(tensors: Tensors, patches: Sequence[Patch]) -> Iterator[Tuple[Part, Sequence[Piece]]]:
+    """Parts of tensors, and of each patch the frames that are of this part: one, unless frames were cut in different places."""
+    for name, each in tensors.items():
+        if not patches:
+            for part in parts_of({name: each}):
+                yield part, []
+            continue
+        pieces = [patch.pieces(patch.entries[name]) for patch in patches]
+        common = set.intersection(*({piece.first for piece in found} for found in pieces))
+        begins = sorted(common | {0})
+        for begin, end in zip(begins, [*begins[1:], each.length]):
+            inside = [piece for found in pieces for piece in found if begin <= piece.first < max(end, begin + 1)]
+            yield Part(name, each.dtype, begin, end - begin), inside
+
+
+def assign_all(words: Array, part: Part, pieces: Sequence[Piece]) -> None:
+    """Changes the words of a part by frames, one after the other."""
+    sums = new_sums(words)
+    for piece in pieces:
+        begin = piece.first - part.first
+        chunk = begin * words.itemsize // 4096
+        some = sums[chunk : chunk + -(-piece.length * words.itemsize // 4096)]
+        assign(piece, part.code, words[begin : begin + piece.length], some)
+
+
+def _write(handle: int, data: Array, at: int) -> None:
+    rest = data.data
+    while len(rest):
+        done = os.pwrite(handle, rest, at)
+        rest, at = rest[done:], at + done
+
+
+def write_patched(base: Model, patches: Sequence[Patch], output: str, threads: Optional[int], watch: Watch = None) -> None:
+    """Writes a model that patches have changed: a file if it is one, else a folder with the shards' names. Each is there whole
+    or not at all. output "": in place of the base. Raises ArgumentError, OSError."""
+    for patch in patches[:1]:
+        patch.require(base.tensors, str(base.path))
+    if not base.listing:
+        if base.is_read_only and not output:
+            raise ArgumentError(f"{base.path}: is read, but not written: name a .safetensors file by --output")
+        if output and not output.endswith(".safetensors"):
+            raise ArgumentError(f"{output}: the name ends in .safetensors, for that is what is written")
+        with contextlib.ExitStack() as stack:
+            _write_shards(stack, base, patches, [pathlib.Path(output) if output else base.path], threads, watch)
+        return
+    if not output:
+        with contextlib.ExitStack() as stack:  # which renames them all when the last is written
+            _write_shards(stack, base, patches, [base.path.parent / each.name for each in base.shards], threads, watch)
+        return
+    target = pathlib.Path(output)
+    if target.exists():
+        raise ArgumentError(f"{output}: is there already, and {base.path.name} makes a folder")
+    partial = target.with_name(f".{target.name}.{os.getpid()}")
+    try:
+        partial.mkdir()
+        with contextlib.ExitStack() as stack:
+            _write_shards(stack, base, patches, [partial / each.name for each in base.shards], threads, watch)
+        with whole_file(partial / base.path.name, durable=True) as path:
+            path.write_bytes(base.listing)
+        os.rename(partial, target)
+        sync(target.parent)
+    finally:
+        if partial.is_dir():
+            for each in partial.iterdir():
+                each.unlink()
+            partial.rmdir()
+
+
+def _write_shards(
+    stack: contextlib.ExitStack,
+    base: Model,
+    patches: Sequence[Patch],
+    targets: List[pathlib.Path],
+    threads: Optional[int],
+    watch: Watch,
+) -> None:
+    for shard, target in zip(base.shards, targets):
+        partial = stack.enter_context(whole_file(target, durable=True))
+        with open(partial, "wb") as file:
+            if target.exists():
+                os.fchmod(file.fileno(), target.stat().st_mode & 0o7777)
+            write_shard(file, base.tensors, shard, patches, threads, watch)

@@ -1,0 +1,477 @@
+"""The store of patches: any step can be read, whoever is killed when, and writers notice one another."""
+
+import builtins
+import errno
+import hashlib
+import io
+import json
+import os
+import shutil
+import threading
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce import _store_files, _whole_file  # noqa: E402
+from deepreduce.patch import Store  # noqa: E402
+
+
+def model(seed=0):
+    rng = numpy.random.default_rng(seed)
+    return {
+        "embed": rng.normal(0, 0.02, (400, 64)).astype(numpy.float32),
+        "half": rng.normal(0, 0.02, 5000).astype(numpy.float16),
+        "count": numpy.zeros((), numpy.int64),
+    }
+
+
+def step_on(weights, step, share=0.01):
+    rng = numpy.random.default_rng(step)
+    for name in ("embed", "half"):
+        x = weights[name]
+        where = rng.random(x.shape) < share
+        x[where] = (x[where] * 1.01 + 1e-5).astype(x.dtype)
+    weights["count"] += 1
+
+
+def digest(weights):
+    made = hashlib.sha256()
+    for name in sorted(weights):
+        made.update(weights[name].tobytes())
+    return made.hexdigest()
+
+
+def copied(weights):
+    return {name: x.copy() for name, x in weights.items()}
+
+
+def written(folder, steps, anchor_every=64, begin=0):
+    """The sender's digests of so many steps that were put."""
+    weights, digests = model(), {}
+    with Store(folder, anchor_every=anchor_every) as store:
+        for step in range(begin + steps):
+            if step:
+                step_on(weights, step)
+            if step >= begin:
+                store.put(step, weights)
+                digests[step] = digest(weights)
+    return digests
+
+
+def names(folder):
+    return sorted(each.name for each in folder.iterdir() if each.name != _store_files.LOCK)
+
+
+# ---- Reading -------------------------------------------------------------------------------------
+
+
+def test_a_chain_of_100_patches_with_late_joiners(tmp_path):
+    weights, digests, followers = model(), {}, {}
+    with Store(tmp_path) as store:
+        for step in range(101):
+            if step:
+                step_on(weights, step)
+            store.put(step, weights)
+            digests[step] = digest(weights)
+            if step in (0, 1, 50, 63, 64, 65, 99):  # who joins
+                held = {name: numpy.zeros_like(x) for name, x in weights.items()}
+                followers[step] = (held, Store(tmp_path).follow(held))
+            for held, steps in followers.values():
+                assert next(steps) == step
+                assert digest(held) == digests[step]
+    reader = Store(tmp_path)
+    assert reader.latest() == 100 and reader.steps() == list(range(101))
+    for step in range(101):
+        assert digest(reader.read(step)) == digests[step]
+    manifest = _store_files.read_manifest(tmp_path)
+    assert [each.step for each in manifest.anchors] == [0, 64] and len(manifest.patches) == 100
+    one = manifest.anchors[0].size
+    assert sum(each.size for each in manifest.patches) < 1.5 * one  # 100 steps of which each changed 1 %
+    for each in (*manifest.anchors, *manifest.patches):
+        assert (tmp_path / each.file).stat().st_size == each.size
+
+
+def test_a_follower_that_was_away_takes_the_shorter_way(tmp_path):
+    digests = written(tmp_path, 3)
+    held = {name: numpy.zeros_like(x) for name, x in model().items()}
+    steps = Store(tmp_path).follow(held)
+    assert next(steps) == 2
+    with Store(tmp_path, anchor_every=1) as store:
+        weights = store.read(2)
+        for step in range(3, 20):
+            step_on(weights, step, share=0.9)
+            store.put(step, weights)
+        store.prune(keep=2)
+        assert store.steps() == [18, 19]
+    assert next(steps) == 19 and digest(held) == digest(weights) != digests[2]
+
+
+def test_read_into_arrays_of_the_reader(tmp_path):
+    digests = written(tmp_path, 4)
+    held = {name: numpy.ones_like(x) for name, x in model(1).items()}
+    assert Store(tmp_path).read(3, out=held) is held
+    assert digest(held) == digests[3]
+    held.pop("half")
+    with pytest.raises(deepreduce.ArgumentError, match="has 'half', out does not"):
+        Store(tmp_path).read(3, out=held)
+
+
+def test_torch_weights(tmp_path):
+    torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    weights = {"w": torch.randn(100, 100, dtype=torch.bfloat16), "norm": torch.ones(100)}
+    with Store(tmp_path) as store:
+        store.put(0, weights)
+        weights["w"][::9] *= 1.01
+        store.put(1, weights)
+    held = {name: torch.zeros_like(x) for name, x in weights.items()}
+    Store(tmp_path).read(1, out=held)
+    assert all(torch.equal(held[name], weights[name]) for name in weights)
+    Store(tmp_path).checkout(1, tmp_path / "out.safetensors")
+    if deepreduce._memory.bfloat16() is None:
+        with pytest.raises(deepreduce.ArgumentError, match="w is bfloat16, which numpy has by ml_dtypes"):
+            Store(tmp_path).read(1)
+
+
+def test_one_array_is_a_model_too(tmp_path):
+    with Store(tmp_path) as store:
+        for step in range(3):
+            store.put(step, numpy.full(1000, step, numpy.float32))
+    assert (Store(tmp_path).read(2) == 2).all()
+
+
+def test_new_names_or_shapes_begin_with_an_anchor(tmp_path):
+    weights = model()
+    with Store(tmp_path) as store:
+        store.put(0, weights)
+        weights["adapter"] = numpy.ones(10, numpy.float32)
+        store.put(5, weights)
+        step_on(weights, 5)
+        store.put(6, weights)
+    assert digest(Store(tmp_path).read(6)) == digest(weights)
+    manifest = _store_files.read_manifest(tmp_path)
+    assert [each.step for each in manifest.anchors] == [0, 5] and [(each.base, each.step) for each in manifest.patches] == [(5, 6)]
+
+
+def test_what_is_not_there_is_said(tmp_path):
+    assert Store(tmp_path / "none").latest() is None
+    with pytest.raises(deepreduce.ArgumentError, match="no such folder"):
+        Store(tmp_path / "none").read(0)
+    written(tmp_path, 3)
+    with pytest.raises(deepreduce.ArgumentError, match="step 7: the store has no such step; it has 3 from 0 to 2"):
+        Store(tmp_path).read(7)
+    with Store(tmp_path) as store:
+        with pytest.raises(deepreduce.ArgumentError, match="step 2 is not above the last one, 2"):
+            store.put(2, model())
+
+
+# ---- Writers -------------------------------------------------------------------------------------
+
+
+def test_a_writer_goes_on_where_another_ended(tmp_path):
+    written(tmp_path, 3)
+    weights = Store(tmp_path).read(2)
+    with Store(tmp_path) as store:
+        step_on(weights, 3)
+        store.put(3, weights)
+        assert digest(store.read(3)) == digest(weights)
+    assert len(_store_files.read_manifest(tmp_path).patches) == 3
+
+
+def test_two_writers_notice_each_other(tmp_path):
+    with Store(tmp_path) as one, Store(tmp_path) as two:
+        one.put(0, model())
+        with pytest.raises(deepreduce.ConcurrentUse, match=f"process {os.getpid()} on .* writes to it"):
+            two.put(1, model())
+        one.close()
+        two.put(1, model())
+        with pytest.raises(deepreduce.ConcurrentUse):
+            one.prune(keep=1)
+
+
+def test_two_writers_notice_each_other_where_there_are_no_locks(tmp_path, monkeypatch):
+    monkeypatch.setattr(_store_files.fcntl, "flock", lambda *_: None)
+    with Store(tmp_path) as one, Store(tmp_path) as two:
+        one.put(0, model())
+        two.put(1, model())
+        with pytest.raises(deepreduce.ConcurrentUse, match="another writer has changed it"):
+            one.put(1, model())
+    assert Store(tmp_path).steps() == [0, 1]
+
+
+def test_a_writer_that_was_killed_leaves_no_lock(tmp_path):
+    child = os.fork()
+    if not child:
+        Store(tmp_path).put(0, model())
+        os._exit(0)
+    os.waitpid(child, 0)
+    with Store(tmp_path) as store:
+        store.put(1, model())
+
+
+def test_prune_keeps_what_the_last_steps_need(tmp_path):
+    digests = written(tmp_path, 10, anchor_every=4)
+    with Store(tmp_path) as store:
+        (tmp_path / "0000000003-01234567.drpatch").write_bytes(b"left by a crash")
+        (tmp_path / ".0000000003-01234567.drpatch.77").write_bytes(b"left by a crash")
+        (tmp_path / "notes.txt").write_text("mine")
+        store.prune(keep=4)
+        assert store.steps() == [4, 5, 6, 7, 8, 9]
+        for step in store.steps():
+            assert digest(store.read(step)) == digests[step]
+        manifest = _store_files.read_manifest(tmp_path)
+        assert names(tmp_path) == sorted([*manifest.files, _store_files.MANIFEST, "notes.txt"])
+        weights = store.read(9)
+        step_on(weights, 10)
+        store.put(10, weights)
+    assert digest(Store(tmp_path).read(10)) == digest(weights)
+
+
+def test_a_prune_while_somebody_reads(tmp_path, monkeypatch):
+    """Between the reading of the manifest and that of a file, another process removes the file and adds a step."""
+    digests = written(tmp_path, 6, anchor_every=3)
+    reader = Store(tmp_path)
+    way, done = _store_files.Manifest.way, []
+
+    def slow(manifest, step):
+        found = way(manifest, step)
+        if not done:
+            done.append(True)
+            with Store(tmp_path, anchor_every=1) as store:
+                store.put(9, model())
+                store.prune(keep=2)
+        return found
+
+    monkeypatch.setattr(_store_files.Manifest, "way", slow)
+    assert digest(reader.read(5)) == digests[5] and done
+
+
+# ---- Crashes -------------------------------------------------------------------------------------
+
+CALLS = "open pwrite fsync replace rename unlink close ftruncate mkdir".split()
+
+
+class Counter:
+    """Ends the process before its n-th call into the system, of a write in the middle."""
+
+    def __init__(self, last):
+        self.left = last
+
+    def before(self, half=None):
+        self.left -= 1
+        if not self.left:
+            if half is not None:
+                half()
+            os._exit(9)
+
+    def of_os(self, name):
+        real = getattr(os, name)
+
+        def call(*arguments, **options):
+            data = memoryview(arguments[1]) if name == "pwrite" else b""
+            self.before(lambda: data and real(arguments[0], data[: len(data) // 2], arguments[2]))
+            return real(*arguments, **options)
+
+        return call
+
+    def open(self, path, mode="r", *_, **__):
+        counter = self
+        counter.before()
+
+        class File(io.FileIO):
+            def write(self, data):
+                data = memoryview(data)
+                counter.before(lambda: io.FileIO.write(self, data[: len(data) // 2]))
+                return io.FileIO.write(self, data)
+
+        return File(path, mode.replace("b", ""))
+
+
+def killed_at(number, work):
+    """Runs work in a child that ends at its call number `number`; whether it came so far."""
+    child = os.fork()
+    if child:
+        status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        assert status in (0, 9)
+        return status == 9
+    counter = Counter(number)
+    try:
+        for name in CALLS:
+            setattr(os, name, counter.of_os(name))
+        io.open = builtins.open = counter.open
+        work()
+        os._exit(0)
+    finally:
+        os._exit(1)
+
+
+@pytest.mark.parametrize("what", ["first", "patch", "anchor", "prune"])
+def test_killed_at_any_call_the_store_still_reads(tmp_path, what):
+    begin = tmp_path / "begin"
+    begin.mkdir()
+    digests = written(begin, 6, anchor_every=3) if what != "first" else {}
+    weights = Store(begin).read(5) if digests else model()
+    step_on(weights, 6)
+    digests[6] = digest(weights)
+    seen = set()
+    for number in range(1, 1000):
+        folder = tmp_path / str(number)
+        shutil.copytree(begin, folder)
+
+        def work():
+            with Store(folder, anchor_every=1 if what == "anchor" else 64) as store:  # noqa: B023
+                store.prune(keep=1) if what == "prune" else store.put(6, weights)
+
+        came = killed_at(number, work)
+        store = Store(folder)
+        steps = store.steps()
+        seen.add(tuple(steps))
+        for step in steps:
+            assert digest(store.read(step)) == digests[step]
+        if what != "prune" and 6 not in steps:
+            work()  # what was left is in nobody's way
+            assert digest(store.read(6)) == digests[6]
+        with store:
+            store.prune(keep=1)
+            assert names(folder) == sorted([*_store_files.read_manifest(folder).files, _store_files.MANIFEST])
+        shutil.rmtree(folder)
+        if not came:
+            break
+    before, after = tuple(range(6)), (6,) if what == "first" else (3, 4, 5) if what == "prune" else tuple(range(7))
+    assert seen == {() if what == "first" else before, after}
+    assert number > (15 if what != "prune" else 8)
+
+
+@pytest.mark.parametrize("call", ["fsync", "pwrite", "replace"])
+def test_a_full_disk_is_an_error_that_loses_nothing(tmp_path, monkeypatch, call):
+    digests = written(tmp_path, 3)
+    weights = Store(tmp_path).read(2)
+    real = getattr(os, call)
+    with Store(tmp_path, anchor_every=1) as store:
+        step_on(weights, 3)
+        store.prune(keep=10)
+        before = names(tmp_path)
+        for fails in range(1, 30):
+            left = fails
+
+            def full(*arguments, **options):
+                nonlocal left
+                left -= 1
+                if not left:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                return real(*arguments, **options)
+
+            monkeypatch.setattr(os, call, full)
+            try:
+                store.put(3, weights)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+            finally:
+                monkeypatch.setattr(os, call, real)
+            if store.latest() == 3:
+                break
+            assert names(tmp_path) == before
+            assert {step: digest(Store(tmp_path).read(step)) for step in store.steps()} == digests
+        assert fails > 1
+        step_on(weights, 4)
+        store.put(4, weights)
+    assert digest(Store(tmp_path).read(4)) == digest(weights)
+
+
+def test_files_are_on_the_disk_before_the_manifest_names_them(tmp_path, monkeypatch):
+    said = []
+    replace, fsync = os.replace, os.fsync
+
+    def named(a, b):
+        said.append("manifest" if os.path.basename(b) == _store_files.MANIFEST else "name")
+        replace(a, b)
+
+    def synced(handle):
+        said.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        fsync(handle)
+
+    monkeypatch.setattr(os, "replace", named)
+    monkeypatch.setattr(os, "fsync", synced)
+    written(tmp_path, 2)
+    anchor = patch = ["file", "name", "folder", "file", "manifest", "folder"]
+    assert said == anchor + patch
+
+
+# ---- Damage --------------------------------------------------------------------------------------
+
+
+def test_damaged_files_are_named(tmp_path):
+    written(tmp_path, 3)
+    manifest = _store_files.read_manifest(tmp_path)
+    for each in (*manifest.anchors, *manifest.patches):
+        path = tmp_path / each.file
+        whole = path.read_bytes()
+        for at in (3, len(whole) // 2, len(whole) - 1):
+            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+            with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported), match=each.file):
+                Store(tmp_path).read(2)
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(deepreduce.CorruptFrame, match=each.file):
+            Store(tmp_path).read(2)
+        path.unlink()
+        with pytest.raises(OSError, match=each.file):
+            Store(tmp_path).read(2)
+        path.write_bytes(whole)
+    one, two = (tmp_path / each.file for each in manifest.patches)
+    whole = two.read_bytes()
+    two.write_bytes(one.read_bytes())
+    with pytest.raises(deepreduce.CorruptFrame, match="a patch from '0' to '1', not from 1 to 2"):
+        Store(tmp_path).read(2)
+
+
+@pytest.mark.parametrize(
+    "change, kind, why",
+    [
+        (lambda d: "{", "CorruptFrame", "no JSON"),
+        (lambda d: "[]", "CorruptFrame", "names no format"),
+        (lambda d: {**d, "format": "deepreduce-store-2"}, "Unsupported", "deepreduce-store-2"),
+        (lambda d: {**d, "anchors": 3}, "CorruptFrame", "no list"),
+        (lambda d: {**d, "patches": [3]}, "CorruptFrame", "no list"),
+        (lambda d: {**d, "patches": [{"base": 0}]}, "CorruptFrame", "an entry of patches has"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "file": "../../etc/passwd"}]}, "CorruptFrame", "no name of a file"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "size": "1"}]}, "CorruptFrame", "no number"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "step": -1}]}, "CorruptFrame", "no number"),
+        (lambda d: {**d, "patches": [{**d["patches"][0], "base": 1}]}, "CorruptFrame", "from step 1 to 1"),
+        (lambda d: {**d, "patches": d["patches"][::-1]}, "CorruptFrame", "do not ascend"),
+        (lambda d: {**d, "anchors": [{**d["anchors"][0], "plan": "index=all value=new"}]}, "Unsupported", "has plan"),
+    ],
+)
+def test_a_hostile_manifest_is_refused(tmp_path, change, kind, why):
+    written(tmp_path, 3)
+    path = tmp_path / _store_files.MANIFEST
+    made = change(json.loads(path.read_text()))
+    path.write_text(made if isinstance(made, str) else json.dumps(made))
+    with pytest.raises(getattr(deepreduce, kind), match=why):
+        Store(tmp_path).read(2)
+    with pytest.raises(getattr(deepreduce, kind), match=why):
+        Store(tmp_path).put(3, model())
+
+
+def test_follow_waits_for_a_store_to_begin(tmp_path):
+    weights = model()
+    held = copied(weights)
+
+    def write():
+        with Store(tmp_path / "new") as store:
+            step_on(weights, 1)
+            store.put(1, weights)
+
+    timer = threading.Timer(0.2, write)
+    timer.start()
+    assert next(Store(tmp_path / "new").follow(held, wait=0.01)) == 1
+    timer.join()
+    assert digest(held) == digest(weights)
+
+
+def test_a_failed_replacement_leaves_the_file(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(OSError):
+        with _whole_file.whole_file(tmp_path / "a", durable=True):
+            pass  # nothing was written
+    assert (tmp_path / "a").read_text() == "old" and names(tmp_path) == ["a"]
