@@ -34,4 +34,11 @@ inline std::string suggested(std::string_view name, std::span<const std::string>
   return nearest == names.end() || far(*nearest) > most ? "" : "; is it '" + *nearest + "'?";
 }
 
+// Where a command is that the Python package has and this program has not; of others `otherwise`.
+inline std::string of_python(std::string_view command, const std::string& otherwise) {
+  for (const std::string_view known : {"capture", "figure", "patch"})
+    if (command == known) return "; the Python package has it: `python -m deepreduce " + std::string(command) + "`";
+  return otherwise;
+}
+
 }  // namespace dr::compare

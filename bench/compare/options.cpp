@@ -280,7 +280,8 @@ std::vector<std::string> arguments_of(const CLI::App& app, int argc, const char*
     list[0] = "--help";
     if (list.size() > 1) {
       if (app.get_subcommands([&](const CLI::App* command) { return command->get_name() == list[1]; }).empty())
-        throw usage_error("help " + list[1] + ": no such command; `deepreduce help` lists them");
+        throw usage_error("help " + list[1] + ": no such command" +
+                          of_python(list[1], "; `deepreduce help` lists them"));
       std::swap(list[0], list[1]);
     }
   }
@@ -301,8 +302,8 @@ std::string parse_error(const CLI::App& app, const CLI::ParseError& e) {
     std::vector<std::string> commands;
     for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
       commands.push_back(command->get_name());
-    return with_help("no command '" + words.front() + "'" + suggested(words.front(), commands),
-                     "`deepreduce help` lists them");
+    return "no command '" + words.front() + "'" +
+           of_python(words.front(), with_help(suggested(words.front(), commands), "`deepreduce help` lists them"));
   }
   const std::string command = parsed.front()->get_name(), help = "`deepreduce help " + command + "` describes it";
   const std::vector<std::string> extras = parsed.front()->remaining();

@@ -32,6 +32,7 @@ NEED_THE_LIBRARY = (
     "test_methods_sign.py",
     "test_memories.py",
     "test_patch.py",
+    "test_patch_files.py",
     "test_patch_store.py",
     "test_presets.py",
     "test_rows.py",

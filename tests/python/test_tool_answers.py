@@ -144,6 +144,9 @@ def test_whole_numbers_of_64_bits_are_taken_and_others_refused(tmp_path):
 
 def test_what_is_not_known_names_what_is_near(tmp_path):
     assert "no command 'comapre'; is it 'compare'?" in refusal("comapre")
+    for command in ("capture", "figure", "patch"):
+        here = f"; the Python package has it: `python -m deepreduce {command}`"
+        assert f"no command '{command}'{here}" in refusal(command) and f"no such command{here}" in refusal("help", command)
     assert "compare: no option '--paln'; is it '--plan'?" in refusal("compare", SYNTH, "--paln", EXACT)
     assert "'stray' is one argument too many" in refusal("presets", "grace", "stray")
     for option in ("--where", "--best"):

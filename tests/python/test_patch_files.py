@@ -1,0 +1,280 @@
+"""`deepreduce patch`: model files of all kinds, there whole or not at all, and what it says."""
+
+import hashlib
+import json
+import os
+import pathlib
+import struct
+import subprocess
+import sys
+
+import pytest
+
+numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
+
+import deepreduce  # noqa: E402
+from deepreduce import _model_files, _patch_command, _patch_file  # noqa: E402
+
+PACKAGE = pathlib.Path(deepreduce.__file__).resolve().parents[1]
+TYPES = {"float32": "F32", "uint16": "BF16", "int8": "F8_E4M3", "int64": "I64", "float16": "F16"}
+
+
+def write_safetensors(path, tensors, metadata=None, names=None):
+    """Without the code under test. tensors: name -> array, whose type is that of TYPES, or of `names`."""
+    at, header = 0, {"__metadata__": metadata} if metadata else {}
+    for name, x in tensors.items():
+        dtype = (names or {}).get(name, TYPES[str(x.dtype)])
+        header[name] = {"dtype": dtype, "shape": list(x.shape), "data_offsets": [at, at + x.nbytes]}
+        at += x.nbytes
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(x.tobytes() for x in tensors.values()))
+    return path
+
+
+def model(seed=0):
+    rng = numpy.random.default_rng(seed)
+    return {
+        "embed": rng.integers(0, 2**16, (500, 100)).astype(numpy.uint16),
+        "layer.0.weight": rng.normal(0, 0.02, (90, 90)).astype(numpy.float32),
+        "scale": numpy.array(3, numpy.int64),
+        "none": numpy.zeros((0, 4), numpy.float16),
+        "quantised": rng.integers(-128, 128, 40_000).astype(numpy.int8),
+    }
+
+
+def stepped(tensors, seed=1):
+    rng = numpy.random.default_rng(seed)
+    new = {name: x.copy() for name, x in tensors.items()}
+    for x in new.values():
+        raw = x.reshape(-1).view(numpy.uint8)
+        raw[rng.random(raw.size) < 0.01] ^= 1
+    return new
+
+
+def run(*words, status=0):
+    made = _patch_command.main([str(word) for word in words])
+    assert made == status
+    return made
+
+
+def files(folder):
+    return {each.name: hashlib.sha256(each.read_bytes()).hexdigest() for each in sorted(folder.iterdir()) if each.is_file()}
+
+
+@pytest.fixture(params=[None, 1 << 14])
+def pieces(request, monkeypatch):
+    """Tensors in one piece, and in many."""
+    if request.param:
+        monkeypatch.setattr(_patch_file, "PIECE", request.param)
+
+
+@pytest.fixture
+def pair(tmp_path):
+    old = model()
+    write_safetensors(tmp_path / "old.safetensors", old, {"format": "pt"})
+    write_safetensors(tmp_path / "new.safetensors", stepped(old), {"format": "pt"})
+    return tmp_path
+
+
+def shards(folder, tensors, name="model"):
+    folder.mkdir()
+    names = list(tensors)
+    places = {each: f"{name}-{1 + (i > 1)}.safetensors" for i, each in enumerate(names)}
+    for file in set(places.values()):
+        write_safetensors(folder / file, {each: tensors[each] for each in names if places[each] == file})
+    index = folder / f"{name}.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+    return index
+
+
+# ---- Files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_file_becomes_the_other(pair, pieces, threads):
+    run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p", "--threads", threads)
+    run("apply", pair / "old.safetensors", pair / "p", "-o", pair / "made.safetensors", "--threads", threads)
+    made = files(pair)
+    assert made["made.safetensors"] == made["new.safetensors"] != made["old.safetensors"]
+    assert set(made) == {"old.safetensors", "new.safetensors", "made.safetensors", "p"}
+    assert (pair / "p").stat().st_size < 0.2 * (pair / "old.safetensors").stat().st_size
+
+
+def test_in_place(pair, pieces):
+    os.chmod(pair / "old.safetensors", 0o640)
+    run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p")
+    run("apply", pair / "old.safetensors", pair / "p")
+    assert files(pair)["old.safetensors"] == files(pair)["new.safetensors"]
+    assert (pair / "old.safetensors").stat().st_mode & 0o777 == 0o640
+    before = files(pair)
+    run("apply", pair / "old.safetensors", pair / "p", status=1)
+    assert files(pair) == before
+
+
+def test_a_patch_does_not_depend_on_the_kind_of_file(pair, capsys):
+    """A .safetensors file, shards of it, and their folder."""
+    old = shards(pair / "a", model())
+    shards(pair / "b", stepped(model()))
+    whole = pair / "p"
+    run(pair / "old.safetensors", pair / "new.safetensors", "-o", whole)
+    run(old, pair / "b", "-o", pair / "q")
+    parts = [_patch_file.Patch(memoryview(each.read_bytes())) for each in (whole, pair / "q")]
+    frames = [{name: [bytes(p.frame) for p in each.pieces(entry)] for name, entry in each.entries.items()} for each in parts]
+    assert frames[0] == frames[1]
+    run("apply", old, whole, "-o", pair / "made")
+    assert files(pair / "made") == files(pair / "b")
+    run("apply", pair / "a", whole)
+    assert files(pair / "a") == files(pair / "b")
+    run("apply", pair / "b", whole, "-o", pair / "made", status=2)
+    assert "is there already" in capsys.readouterr().err
+    assert not list(pair.glob(".*"))
+
+
+def test_npz(pair):
+    arrays = {"w": numpy.linspace(0, 1, 9000, dtype=numpy.float32), "b": numpy.zeros((3, 3), "V2")}
+    numpy.savez(pair / "old.npz", **arrays)
+    numpy.savez(pair / "new.npz", **{**arrays, "w": arrays["w"] * 2})
+    run(pair / "old.npz", pair / "new.npz", "-o", pair / "p")
+    run("apply", pair / "old.npz", pair / "p", "-o", pair / "made.safetensors")
+    with _model_files.open_model(str(pair / "made.safetensors")) as made:
+        assert made.tensors["w"].part(0, 9000, "x").view(numpy.float32).tobytes() == (arrays["w"] * 2).tobytes()
+        assert made.tensors["b"].dtype == "BF16" and made.tensors["b"].shape == (3, 3)
+    run("apply", pair / "old.npz", pair / "p", status=2)
+
+
+def test_pt(pair):
+    torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    old = {"w": torch.randn(100, 100, dtype=torch.bfloat16), "b": torch.zeros(3)}
+    torch.save(old, pair / "old.pt")
+    torch.save({**old, "b": old["b"] + 1}, pair / "new.pt")
+    run(pair / "old.pt", pair / "new.pt", "-o", pair / "p")
+    run("apply", pair / "old.pt", pair / "p", "-o", pair / "made.safetensors")
+    with _model_files.open_model(str(pair / "made.safetensors")) as made:
+        assert made.tensors["b"].part(0, 3, "x").view(numpy.float32).tolist() == [1, 1, 1]
+
+
+def test_a_store_on_the_command_line(pair, capsys):
+    numbers = model()
+    with deepreduce.patch.Store(pair / "store") as store:
+        for step in (3, 4, 8):
+            store.put(step, numbers)
+            wanted = {name: x.tobytes() for name, x in numbers.items()}
+            numbers = stepped(numbers, step)
+    run("log", pair / "store")
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[:2] for line in lines[1:]] == [["3", "anchor"], ["4", "patch"], ["8", "patch"]]
+    run("checkout", pair / "store", 8, "-o", pair / "made.safetensors")
+    with _model_files.open_model(str(pair / "made.safetensors")) as made:
+        for name, each in made.tensors.items():
+            assert each.part(0, each.length, "x").tobytes() == wanted[name]
+    run("checkout", pair / "store", 5, "-o", pair / "other.safetensors", status=2)
+    assert "step 5: the store has no such step; it has 3 from 3 to 8" in capsys.readouterr().err
+    run("checkout", pair / "store", "last", "-o", pair / "other.safetensors", status=2)
+    run("log", pair / "none", status=2)
+    assert not (pair / "other.safetensors").exists()
+
+
+# ---- What it says --------------------------------------------------------------------------------
+
+
+def test_show(pair, capsys):
+    run(pair / "old.safetensors", pair / "new.safetensors", "-o", pair / "p")
+    run("show", pair / "p")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "old.safetensors -> new.safetensors"
+    size, changed, words = (pair / "p").stat().st_size, 0, 0
+    new = stepped(model())
+    for name, x in model().items():
+        differ = int((x.reshape(-1) != new[name].reshape(-1)).sum())
+        changed, words = changed + differ, words + x.size
+        (row,) = [line.split() for line in lines if line.startswith(name + " ")]
+        assert row[3] == (f"{100 * differ / x.size:.3g}" if x.size else "0")
+    assert lines[1].startswith(f"{size} bytes: {changed} of {words} words changed") and f"{8 * size / changed:.2f} bits each" in lines[1]
+
+
+def test_status_and_sentence_of_each_failure(pair, capsys):
+    old, new, p = pair / "old.safetensors", pair / "new.safetensors", pair / "p"
+    run(old, new, "-o", p)
+    whole = p.read_bytes()
+    (pair / "cut").write_bytes(whole[:-9])
+    (pair / "empty").write_bytes(b"")
+    (pair / "short.safetensors").write_bytes(old.read_bytes()[:-1])
+    (pair / "text.safetensors").write_text("no weights")
+    write_safetensors(pair / "less.safetensors", {"embed": model()["embed"]})
+    before = files(pair)
+    for words, status, why in (
+        (["apply", new, p, "-o", pair / "x.safetensors"], 1, "embed: its check is"),
+        (["apply", old, pair / "cut", "-o", pair / "x.safetensors"], 1, "damaged"),
+        (["apply", old, pair / "empty", "-o", pair / "x.safetensors"], 1, "the file is empty"),
+        (["apply", old, old, "-o", pair / "x.safetensors"], 1, "no patch"),
+        (["apply", pair / "less.safetensors", p], 2, "'layer.0.weight'"),
+        (["apply", old, pair / "none", "-o", pair / "x.safetensors"], 2, "none: "),
+        (["apply", old, p, "-o", pair / "x.bin"], 2, "ends in .safetensors"),
+        (["apply", old, p, "-o", pair / "no" / "x.safetensors"], 2, "cannot be written"),
+        ([old, pair / "less.safetensors", "-o", pair / "x"], 2, "'layer.0.weight'"),
+        ([old, pair / "short.safetensors", "-o", pair / "x"], 2, "short.safetensors: quantised: data_offsets"),
+        ([old, pair / "text.safetensors", "-o", pair / "x"], 2, "no .safetensors file"),
+        ([old, pair / "none.safetensors", "-o", pair / "x"], 2, "none.safetensors: cannot be read: No such file"),
+        ([old, pair / "p", "-o", pair / "x"], 2, "p: no .safetensors"),
+        ([old, pair, "-o", pair / "x"], 2, "holds 5 files .safetensors"),
+        ([old, new, "-o", pair / "x", "--plan", "index=golomb"], 2, "makes no patches"),
+        ([old, new, "-o", pair / "x", "--plan", "nonsense"], 2, "nonsense"),
+        (["show", old], 1, "no patch"),
+    ):
+        run(*words, status=status)
+        said = capsys.readouterr()
+        assert said.out == "" and said.err.startswith("deepreduce: ") and said.err.count("\n") == 1, said.err
+        assert why in said.err, said.err
+        assert files(pair) == before
+
+
+@pytest.mark.parametrize(
+    "places, why",
+    [
+        ([], "no weight_map"),
+        ({"embed": 3}, "no .safetensors beside it"),
+        ({"embed": "../old.safetensors"}, "no .safetensors beside it"),
+        ({"embed": "old.safetensors"}, "holds 'layer.0.weight', which weight_map has elsewhere or not at all"),
+        ({**dict.fromkeys(model(), "old.safetensors"), "more": "old.safetensors"}, "does not hold 'more'"),
+    ],
+)
+def test_a_hostile_index_is_refused(pair, capsys, places, why):
+    (pair / "m.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    run(pair / "m.safetensors.index.json", pair / "new.safetensors", "-o", pair / "x", status=2)
+    assert why in capsys.readouterr().err
+
+
+def test_a_file_that_shrinks_meanwhile_is_an_error(pair):
+    with _model_files.open_model(str(pair / "old.safetensors")) as opened:
+        os.truncate(pair / "old.safetensors", 2000)
+        with pytest.raises(deepreduce.ArgumentError, match="old.safetensors: cut off: there is no byte"):
+            opened.tensors["quantised"].part(0, 40_000, "x")
+
+
+def test_names_of_files_do_not_steer_a_terminal(pair, capsys):
+    for file, each in (("a", model()), ("b", stepped(model()))):
+        write_safetensors(pair / f"{file}.safetensors", {"\x1b[31mred": each["embed"]})
+    run(pair / "a.safetensors", pair / "b.safetensors", "-o", pair / "p")
+    run("show", pair / "p")
+    run("apply", pair / "b.safetensors", pair / "p", status=1)
+    said = capsys.readouterr()
+    assert "?[31mred" in said.out and "?[31mred" in said.err and "\x1b" not in said.out + said.err
+
+
+def test_the_command(pair):
+    path = os.pathsep.join(filter(None, (str(PACKAGE), os.environ.get("PYTHONPATH"))))
+
+    def called(*words):
+        return subprocess.run(
+            [sys.executable, "-B", "-m", "deepreduce", *words], cwd=pair, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+        )
+
+    assert called("patch", "old.safetensors", "new.safetensors", "-o", "p").returncode == 0
+    assert called("patch", "apply", "old.safetensors", "p").returncode == 0
+    assert files(pair)["old.safetensors"] == files(pair)["new.safetensors"]
+    assert called("patch", "apply", "old.safetensors", "p").returncode == 1
+    done = called("patch", "old.safetensors")
+    assert done.returncode == 2 and "usage: deepreduce patch" in done.stderr
+    for words in (("patch", "--help"), ("help", "patch")):
+        done = called(*words)
+        assert done.returncode == 0 and "patch apply BASE FILE" in done.stdout
