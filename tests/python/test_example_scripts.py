@@ -55,6 +55,15 @@ def on_two_ranks(name):
     return [printed_by(each) for each in ranks]
 
 
+def test_patch_rl():
+    pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    said = printed_by(start("patch_rl.py", OMP_NUM_THREADS="1"))
+    rewards = [float(each) for each in re.findall(r"reward (\S+);", said)]
+    assert rewards[0] < 0.2 and rewards[-1] > 0.6  # who knows nothing has 0.1
+    sent, dense = map(int, re.search(r"equal weights; (\d+) bytes instead of (\d+)", said).groups())
+    assert sent < 0.5 * dense
+
+
 def lines_of(name):
     return [line for line in (ROOT / "examples" / name).read_text(encoding="utf-8").splitlines() if line.strip()]
 

@@ -1,4 +1,4 @@
-"""The examples in the docstrings, in README.md and in docs/PYTHON.md run and print what they say."""
+"""The examples in the docstrings, in README.md, docs/PYTHON.md and docs/PATCH.md run and print what they say."""
 
 import doctest
 import importlib
@@ -47,7 +47,7 @@ def test_everything_public_has_an_example():
 
 
 # tests/python/test_device.py runs docs/GPU.md, tests/mpi docs/MPI.md, tests/python/test_torch.py docs/PYTORCH.md.
-@pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/PYTHON.md", "docs/PATCH.md"])
 def test_page(page, capsys):
     blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(encoding="utf-8"), flags=re.S | re.M)
     assert blocks, f"{page} has no Python example"
