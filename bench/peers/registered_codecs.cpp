@@ -228,7 +228,7 @@ template <class T>
 std::vector<candidate<T>> all(dr_role role, uint64_t d, std::span<const T> in, std::span<const std::string> settings) {
   std::vector<candidate<T>> list;
   for (const dr_codec* codec : codecs())
-    if (codec->role == role) list.push_back(make<T>(role, codec->name, d, in));
+    if (codec->role == role && !(codec->traits & DR_NEEDS_BASE)) list.push_back(make<T>(role, codec->name, d, in));
   for (const std::string& text : settings) list.push_back(make<T>(role, text, d, in));
   return list;
 }

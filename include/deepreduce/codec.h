@@ -90,7 +90,8 @@ enum {
   /* index: precedes another index codec and expands its keys. It has no operations; plans cannot name it, and
    * plug-ins cannot have one */
   DR_PREFIX = 1u << 11,
-  /* index, value: reads job.base, which decode has, too. In plans with sparsify=changed only */
+  /* index, value: reads job.base, which decode has, too. In plans with sparsify=changed only;
+   * plug-ins cannot have one */
   DR_NEEDS_BASE = 1u << 12
 };
 

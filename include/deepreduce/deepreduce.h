@@ -377,7 +377,8 @@ enum {
 /* How to decode or merge. NULL means all zero.
  *
  * Bounds of decode and merge. Let B be the bytes of the frames plus, once for each frame, the bytes that are written to
- * the outputs: universe * width values of a dense one, the pairs of the support of a sparse one, at most its capacity.
+ * the outputs: universe * width values of a dense one, the pairs of the support of a sparse one, at most its capacity,
+ * and of a patch its base.
  * For any frame, if no limit is set,
  * - memory is at most 256 * B + 1 MiB for each thread of the context (headers and workspace, without the context's
  *   own),
@@ -503,7 +504,13 @@ DR_API dr_status dr_state_norm(const void *state, size_t state_size, double *nor
 
 /* ---- Inspect ------------------------------------------------------------------------------------------ */
 
-enum { DR_FRAME_SHORT = 1u << 0, DR_FRAME_TAG = 1u << 1, DR_FRAME_LIST = 1u << 2, DR_FRAME_STATUS = 1u << 3 };
+enum {
+  DR_FRAME_SHORT = 1u << 0,
+  DR_FRAME_TAG = 1u << 1,
+  DR_FRAME_LIST = 1u << 2,
+  DR_FRAME_STATUS = 1u << 3,
+  DR_FRAME_PATCH = 1u << 8 /* its tensors are patches: decode with DR_DECODE_APPLY. (No flag of the frame's) */
+};
 
 typedef struct dr_frame_info {
   size_t struct_size;

@@ -150,6 +150,8 @@ dr_status decode_from_device(context& c, const target& t, const decode_request& 
                              const dr_decode_options& options, std::span<tensor_out> outs) {
   if (options.tensors || options.first_tensor)
     return fail(c.error, DR_E_UNSUPPORTED, "options: a device decodes all tensors of a frame; use the CPU for some");
+  if (options.flags & DR_DECODE_APPLY)
+    return fail(c.error, DR_E_UNSUPPORTED, "options: DR_DECODE_APPLY runs on the CPU only");
   device_call call{c, t, request, options, outs};
   bool by_host = request.votes;
   if (by_host && !t.allows_host)

@@ -4,13 +4,14 @@
 #include <cstring>
 
 #include "container/plan_table.hpp"
+#include "pipeline/decode.hpp"
 
 namespace dr {
 
 dr_frame_info info_of(const frame_view& f) {
   dr_frame_info i{};
   i.version = f.version;
-  i.flags = f.flags;
+  i.flags = f.flags | (is_patch(f) ? uint32_t{DR_FRAME_PATCH} : 0u);
   i.status = f.status;
   i.tensors = f.tensors;
   i.segments = static_cast<uint32_t>(f.rows.size());

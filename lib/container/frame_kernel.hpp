@@ -23,6 +23,7 @@ inline constexpr uint32_t status_message_max = 255;   // bytes
 inline constexpr uint64_t universe_max = 0xffffffff;  // of a row
 inline constexpr uint32_t entry_stages_max = 5;       // of a value or an index list
 inline constexpr uint32_t patch_checks_size = 16;     // before the sections of a segment of a patch: base, result
+inline constexpr uint32_t patch_segment_rows = 4096;  // a segment but the last has a multiple of them
 
 DR_HD constexpr bool has_magic(const uint8_t* frame) { return frame[0] == 'D' && frame[1] == 'R'; }
 DR_HD inline void put_prologue(uint8_t* frame, uint32_t flags) {

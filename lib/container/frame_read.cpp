@@ -251,10 +251,14 @@ dr_status read_rows(const uint8_t* data, size_t available, uint64_t size, frame_
       const wire_plan& before = out.plans[out.rows[i - 1].plan];
       if (before.dtype != plan.dtype || before.width != plan.width || before.patch != plan.patch)
         return corrupt_frame(error, "a segment differs in type from the one before", i);
+      if (plan.patch && out.rows[i - 1].universe % patch_segment_rows)
+        return corrupt_frame(error, "a segment of a patch begins at no multiple of 4096 rows", i);
     } else {
       ++out.tensors;
     }
     row.tensor = out.tensors - 1;
+    if (plan.patch != out.plans[out.rows[0].plan].patch)
+      return corrupt_frame(error, "some tensors are patches, and others are not", i);
     if (plan.patch && row.mode == mode_raw_index) return corrupt_frame(error, "a patch has no raw indices", row.mode);
     if (const dr_status s = read_sizes(plan, rule, row, i, error)) return s;
     row.offset = at;

@@ -104,6 +104,8 @@ dr_status check(const dr_codec* c, dr_error& error) {
   if (c->traits & DR_PREFIX)
     return fail(error, DR_E_UNSUPPORTED, "codec %s: a codec that precedes an index codec cannot be registered",
                 c->name);
+  if (c->traits & DR_NEEDS_BASE)
+    return fail(error, DR_E_UNSUPPORTED, "codec %s: a codec that reads a base cannot be registered", c->name);
   if (c->reserved) return fail(error, DR_E_UNSUPPORTED, "codec %s: reserved is not 0", c->name);
   for (const dr_ops* ops : {c->cpu, c->cuda})
     if (ops)

@@ -54,6 +54,8 @@ dr_status exchange::check_request(const exchange_request& request) {
   if ((o.flags & DR_EXCHANGE_DRY) && !o.frame_size)
     return fail(c_.error, DR_E_ARGUMENT, "options: DR_EXCHANGE_DRY requires frame_size");
   if (!request.method) return fail(c_.error, DR_E_ARGUMENT, "plan is NULL");
+  if (request.method->patches())
+    return fail(c_.error, DR_E_UNSUPPORTED, "plan: sparsify=changed makes patches, and an exchange merges gradients");
   if (o.dense_below && request.method->flat)
     return fail(c_.error, DR_E_UNSUPPORTED,
                 "options: dense_below %" PRIu64 " is not supported with bucket=flat, which joins all tensors",

@@ -17,7 +17,8 @@ dr_status check_unit(const unit& u, const tensor_shape& shape, uint64_t tensor, 
   if (!p.patches() && !is_value_type(u.dtype))
     return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "dtype %u is not f32, f16 or bf16", u.dtype);
   if (p.patches() && u.sparse)
-    return bad_tensor(error, tensor, DR_E_ARGUMENT, 0, "sparsify=changed takes dense tensors");
+    return bad_tensor(error, tensor, DR_E_UNSUPPORTED, 0, "%s requires dense tensors: a base has all rows",
+                      p.sparsify.codec->name);
   for (const bound_stage& s : p.value) {
     if (s.codec->role == DR_ROLE_VALUE && p.value_choices.empty() && !(s.codec->dtypes & DR_DTYPE_BIT(u.dtype)))
       return bad_tensor(error, tensor, DR_E_ARGUMENT, u.dtype, "%s does not take %s values", s.codec->name,
@@ -79,6 +80,10 @@ dr_status prepare(const batch_request& request, std::span<const tensor_view> ten
     if (p->transforms())
       return bad_tensor(error, i, DR_E_UNSUPPORTED, 0,
                         "`%s` makes factors, not frames: dr_transform_create or an exchange takes it", p->text.c_str());
+    if (i && p->patches() != out.units[0].patches())
+      return bad_tensor(error, i, DR_E_ARGUMENT, 0,
+                        "`%s` %s patches, and tensor 0's plan does %s; a frame has one kind", p->text.c_str(),
+                        p->patches() ? "makes" : "makes no", p->patches() ? "not" : "so");
     const tensor_shape& shape = out.shapes.back();
     if (p->votes) out.votes.resize(tensors.size()), out.votes[i] = 1;
     const bool joins = i > 0 && p->flat && out.units.back().method == p;

@@ -351,6 +351,8 @@ dr_status bind_patch(plan& p, dr_error& error) {
                 value.name);
   if (!(index.forms & 1u << DR_FORM_ALL) && (index.traits & DR_REPLACES_SUPPORT))
     return fail(error, DR_E_UNSUPPORTED, "plan: sparsify=changed takes no %s, which replaces the support", index.name);
+  if (!p.regather) return takes_no("regather=off: each value goes to its own row");
+  if ((index.forms & 1u << DR_FORM_ALL) && p.index.size() > 1) return takes_no("bytes codec behind index=all");
   if (p.flat) return takes_no("bucket=flat: each tensor has its own base");
   if (p.votes) return takes_no("merge=vote: a patch is not merged");
   if (p.exchange.kind != exchange_kind::gather || p.exchange.parts != 1)

@@ -39,6 +39,11 @@ dr_status check_frame(const batch& b, const frame_view& frame, dr_error& error) 
                u->first_tensor, universe, p.width, dtype_name(p.dtype), u->universe, u->width, dtype_name(u->dtype));
       error.tensor = u->first_tensor;
     }
+    if (!status && p.patch != u->patches()) {
+      status = fail(error, DR_E_ARGUMENT, "frame: tensor %u is %s patch; the batch was prepared for %s",
+                    u->first_tensor, p.patch ? "a" : "no", p.patch ? "gradients" : "patches");
+      error.tensor = u->first_tensor;
+    }
     ++u;
   });
   return status;
@@ -156,6 +161,8 @@ dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> out
     if (reinterpret_cast<uintptr_t>(o.base) % value_size(o.dtype))
       return bad_field(error, i, DR_E_ARGUMENT, "base is not aligned to its dtype",
                        reinterpret_cast<uintptr_t>(o.base));
+    if (reinterpret_cast<uintptr_t>(o.sums) % sizeof *o.sums)
+      return bad_field(error, i, DR_E_ARGUMENT, "sums are not aligned to 8", reinterpret_cast<uintptr_t>(o.sums));
     return DR_OK;
   };
   dr_status status = DR_OK;

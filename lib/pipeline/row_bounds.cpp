@@ -161,7 +161,9 @@ uint64_t bound_chosen(std::span<const row_choice> choices, std::span<const wire_
 dr_status bound_choices(const unit& u, const typical_row& typical, batch& out, batch_row& row, dr_error& error) {
   const plan& method = *u.method;
   std::vector<const bound_stage*> indices, values;
-  for (const bound_stage& i : method.index_choices) indices.push_back(&i);
+  // (Codecs of a base go by its words: of wider rows there are none.)
+  for (const bound_stage& i : method.index_choices)
+    if (u.width == 1 || !(i.codec->traits & DR_NEEDS_BASE)) indices.push_back(&i);
   if (indices.empty()) indices.push_back(&method.index[0]);
   for (const bound_stage& v : method.value_choices)
     if (v.codec->dtypes & DR_DTYPE_BIT(u.dtype)) values.push_back(&v);

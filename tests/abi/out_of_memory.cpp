@@ -195,6 +195,54 @@ TEST_CASE("every other call: MEMORY wherever operator new fails, and no leak") {
   fails_everywhere([&] { return f.merge(c.handle); });
 }
 
+TEST_CASE(
+    "a patch: MEMORY wherever memory runs out; the base and the sums of both sides stay, and the next try works") {
+  for (const char* text : {"sparsify=changed index=auto value=ulp", "sparsify=changed index=all value=xor"}) {
+    const client::plan plan(text);
+    client::context c;
+    floats base = client::laplace(9000, 5), now = base, got = base;
+    for (size_t i = 0; i < now.size(); i += 50) now[i] *= 1.01f;
+    std::vector<uint64_t> fresh(9);
+    REQUIRE(dr_base_sums(base.data(), 36000, fresh.data(), 9, nullptr) == DR_OK);
+    std::vector<uint64_t> ours = fresh, theirs = fresh;
+    dr_tensor t = client::dense(now);
+    t.base = base.data();
+    t.sums = ours.data();
+    bytes frame(1 << 17);
+    dr_result result{.struct_size = sizeof(dr_result)};
+    for (long i = 0;; ++i) {
+      CAPTURE(i);
+      REQUIRE(i < 10000);
+      dr_context_trim(c.handle);
+      const dr_status s = run(i, [&] {
+        return dr_encode(c.handle, plan.handle, nullptr, nullptr, &t, sizeof t, 1, frame.data(), frame.size(), &result);
+      });
+      if (s == DR_OK) break;
+      REQUIRE(s == DR_E_MEMORY);
+      CHECK(ours == fresh);
+    }
+    CHECK(ours != fresh);
+    dr_tensor_out out = client::dense_out(got);
+    out.sums = theirs.data();
+    dr_decode_options options{};
+    options.struct_size = sizeof options;
+    options.flags = DR_DECODE_APPLY;
+    for (long i = 0;; ++i) {
+      CAPTURE(i);
+      REQUIRE(i < 10000);
+      dr_context_trim(c.handle);
+      const dr_status s = run(
+          i, [&] { return dr_decode(c.handle, nullptr, frame.data(), result.size, &options, &out, sizeof out, 1); });
+      if (s == DR_OK) break;
+      REQUIRE(s == DR_E_MEMORY);
+      REQUIRE(client::same_bits(got, base));
+      CHECK(theirs == fresh);
+    }
+    CHECK(client::same_bits(got, now));
+    CHECK(theirs == ours);
+  }
+}
+
 TEST_CASE("merge leaves its outputs alone when memory runs out") {
   fixture f;
   client::context c;

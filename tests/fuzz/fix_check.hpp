@@ -82,8 +82,13 @@ struct list {
 
 struct entry {
   uint32_t dtype = 0, width = 1;
+  bool patch = false;
   std::array<list, 3> lists;
 
+  uint64_t value_size() const {
+    if (dtype == DR_F32 || dtype == DR_U32) return 4;
+    return dtype == DR_F64 ? 8 : dtype == DR_U8 ? 1 : 2;
+  }
   bool replaces() const { return lists[index].first->traits & DR_REPLACES_SUPPORT; }
 };
 
@@ -96,6 +101,7 @@ inline entry read_entry(reader& in) {
   entry e;
   const uint64_t counts = in.take(1), type = in.take(1);
   e.dtype = type & 15;
+  e.patch = type & 64;
   if (type & 32) e.width = static_cast<uint32_t>(in.varint());
   const uint64_t n[] = {counts & 7, counts >> 6, counts >> 3 & 7};
   constexpr dr_role role[] = {DR_ROLE_VALUE, DR_ROLE_ORDER, DR_ROLE_INDEX};
@@ -128,7 +134,7 @@ inline bool payload_size(const entry& e, const row& r, uint64_t& bytes) {
   const uint64_t mode = r.info & 3;
   bytes = 0;
   if (mode == 2) {
-    bytes = r.universe * e.width * (e.dtype == DR_F32 ? 4 : 2);
+    bytes = r.universe * e.width * e.value_size();
   } else if (r.count) {
     for (unsigned l = 0; l < 3; ++l) {
       if (l == index && mode == 1) {
@@ -157,7 +163,7 @@ inline bool payload_size(const entry& e, const row& r, uint64_t& bytes) {
       if (bytes >> 40) return false;
     }
   }
-  bytes = (bytes + 3) / 4 * 4;
+  bytes = (bytes + (e.patch ? 16 : 0) + 3) / 4 * 4;
   return bytes >> 40 == 0;
 }
 
@@ -169,7 +175,9 @@ inline bool seal(uint8_t* frame, uint64_t covered, uint64_t size) {
 }
 
 // Puts the checks of a frame right. False if it is too far from a frame for that (the header's check is put right as well as can be).
-inline bool fix(uint8_t* frame, uint64_t size) {
+// each(entry, row, payload) is called before, for every row that is all there, and may write to its payload.
+template <class F>
+bool fix(uint8_t* frame, uint64_t size, F&& each) {
   const auto guess = [&] {
     seal(frame, size / 4 * 4, size);
     return false;
@@ -190,7 +198,9 @@ inline bool fix(uint8_t* frame, uint64_t size) {
       if (e.lists[l].count && !e.lists[l].fixed()) r.size[l] = in.take(width);
     uint64_t payload;
     if (!in.good || !payload_size(e, r, payload)) return guess();
-    return seal(frame, (in.at + 3) / 4 * 4 + payload, size) || guess();
+    const uint64_t at = (in.at + 3) / 4 * 4;
+    if (at <= size && payload <= size - at) each(e, r, frame + at);
+    return seal(frame, at + payload, size) || guess();
   }
   const uint64_t rows = in.take(4);
   const bool status = in.take(1) != 0;
@@ -227,10 +237,14 @@ inline bool fix(uint8_t* frame, uint64_t size) {
     if (all[i].info >> 3 >= entries.size() || !payload_size(entries[all[i].info >> 3], all[i], payload) ||
         payload > size - std::min(at, size))
       return guess();
+    each(entries[all[i].info >> 3], all[i], frame + at);
     if (rows != 1) put(checks + 8 * i, check(frame + at, payload));
     at += payload;
   }
   return seal(frame, rows == 1 ? at : header, size) || guess();
+}
+inline bool fix(uint8_t* frame, uint64_t size) {
+  return fix(frame, size, [](const entry&, const row&, uint8_t*) {});
 }
 
 }  // namespace frame_check

@@ -180,6 +180,7 @@ TEST_CASE(
   refused([](k c) { c.params[1].later[0] = 1; }, DR_E_UNSUPPORTED, "not zero");
   refused([](k c) { c.fields[1].later[0] = 1; }, DR_E_UNSUPPORTED, "not zero");
   refused([](k c) { c.codec.known.reserved = 1; }, DR_E_UNSUPPORTED, "reserved");
+  refused([](k c) { c.codec.known.traits |= DR_NEEDS_BASE; }, DR_E_UNSUPPORTED, "base");
   // Counts without arrays.
   refused([](k c) { c.codec.known.params = nullptr; }, DR_E_ARGUMENT, "params is NULL");
   refused([](k c) { c.codec.known.fields = nullptr; }, DR_E_ARGUMENT, "fields is NULL");

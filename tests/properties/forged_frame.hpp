@@ -22,6 +22,7 @@ struct entry {
   uint32_t dtype = DR_F32, width = 1;
   list value, order, index;
   list block;  // before the index list: none, or `block`
+  bool patch = false;
 };
 
 struct row {
@@ -29,6 +30,8 @@ struct row {
   uint32_t mode = 0;
   uint64_t universe = 0, count = 0, support = 0;
   bytes value, order, index;  // the sections
+  bool continues = false;
+  uint64_t checks[2] = {0, 0};  // of a patch: of its base and of what it becomes
 };
 
 inline void put_varint(bytes& out, uint64_t x) {
@@ -55,7 +58,7 @@ inline void put_list(bytes& out, const list& stages) {
 
 inline void put_entry(bytes& out, const entry& e) {
   out.push_back(static_cast<uint8_t>(e.value.size() | (e.block.size() + e.index.size()) << 3 | e.order.size() << 6));
-  out.push_back(static_cast<uint8_t>(e.dtype | (e.width > 1 ? 32 : 0)));
+  out.push_back(static_cast<uint8_t>(e.dtype | (e.width > 1 ? 32 : 0) | (e.patch ? 64 : 0)));
   if (e.width > 1) put_varint(out, e.width);
   for (const list* l : {&e.value, &e.order, &e.block, &e.index}) put_list(out, *l);
 }
@@ -77,7 +80,7 @@ inline bytes frame_of(const std::vector<entry>& entries, const std::vector<row>&
   put_number(out, replaces ? 0x8888882 : 0x8880882, 4);
   out.insert(out.end(), table.begin(), table.end());
   if (rows.size() != 1) out.resize(out.size() + 8 * rows.size());  // checks
-  for (const row& r : rows) put_number(out, r.mode | r.entry << 3, 2);
+  for (const row& r : rows) put_number(out, r.mode | (r.continues ? 4 : 0) | r.entry << 3, 2);
   for (const row& r : rows) put_number(out, r.universe, 8);
   for (const row& r : rows) put_number(out, r.count, 8);
   if (replaces)
@@ -94,6 +97,8 @@ inline bytes frame_of(const std::vector<entry>& entries, const std::vector<row>&
   sizes(&row::index, &entry::index);
   out.resize((out.size() + 3) / 4 * 4);
   for (const row& r : rows) {
+    if (entries[r.entry].patch)
+      for (const uint64_t check : r.checks) put_number(out, check, 8);
     for (const bytes* section : {&r.value, &r.order, &r.index}) out.insert(out.end(), section->begin(), section->end());
     out.resize((out.size() + 3) / 4 * 4);
   }

@@ -287,6 +287,7 @@ DR_FRAME_SHORT = 1 << 0
 DR_FRAME_TAG = 1 << 1
 DR_FRAME_LIST = 1 << 2
 DR_FRAME_STATUS = 1 << 3
+DR_FRAME_PATCH = 1 << 8
 
 
 class dr_frame_info(Structure):
