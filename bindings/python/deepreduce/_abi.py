@@ -1,7 +1,4 @@
-"""version.h, codec.h (_abi_codec.py) and deepreduce.h, line by line; exchange.h is in _abi_exchange.py.
-
-tests/python/test_abi.py compares them.
-"""
+"""version.h, codec.h (_abi_codec.py), deepreduce.h, line by line; exchange.h: _abi_exchange.py. test_abi.py compares them."""
 
 from ctypes import (
     CDLL,
