@@ -727,7 +727,7 @@ TEST_CASE(
         size_t at;
         uint8_t byte;
       } cases[] = {{entry, 8},     {entry, 1},      {entry, 6 | 8},  {entry, 1 | 56},
-                   {entry + 1, 4}, {entry + 1, 15}, {entry + 1, 65}, {entry + 1, 129}};
+                   {entry + 1, 4}, {entry + 1, 15}, {entry + 1, 69}, {entry + 1, 129}};
       for (const auto& each : cases) {
         bytes frame = e.frame;
         frame[each.at] = each.byte;

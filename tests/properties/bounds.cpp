@@ -96,7 +96,7 @@ std::vector<usual> usual_plans() {
   for (const std::string value : {"sign", "ternary"}) {
     all.push_back(
         {topr + "index=golomb value=" + value, "so few bits a value that the bound of the gaps is most of it"});
-    for (const std::string index : {topr + "index=raw", std::string("index=all")})
+    for (const std::string& index : {topr + "index=raw", std::string("index=all")})
       all.push_back({index + " value=" + value});
   }
   for (const char* value : {"three_lc", "uniform_quant", "uniform_quant(bits=6)", "log_quant", "lloyd", "inceptionn",
