@@ -168,6 +168,17 @@ inline dr_tensor_out sparse_out(dr_dtype dtype, void* values, dr_dtype index_dty
   return t;
 }
 
+// ---- Patches of weights ---------------------------------------------------------------------------------
+
+// One number for each 4096 bytes of weights: for `sums` of a dr_tensor or dr_tensor_out of a patch.
+inline std::vector<uint64_t> base_sums(std::span<const std::byte> weights) {
+  std::vector<uint64_t> sums((weights.size() + 4095) / 4096);
+  detail::require(
+      [&](dr_error* e) { return dr_base_sums(weights.data(), weights.size(), sums.data(), sums.size(), e); });
+  return sums;
+}
+inline uint64_t base_check(std::span<const uint64_t> sums) { return dr_base_check(sums.data(), sums.size()); }
+
 // ---- State of feedback: bytes of the caller, aligned to 8; zeroed memory is a fresh state ---------------
 
 // Bytes that `p` needs for such a tensor.

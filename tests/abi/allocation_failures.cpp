@@ -84,6 +84,17 @@ const function functions[] = {
     {"dr_last_error", never, [](world& w, const prepared&) { return dr_last_error(w.context)->code; }},
     {"dr_plan_text", never, [](world& w, const prepared&) { return dr_status{*dr_plan_text(w.plan()) == 0}; }},
     {"dr_context_trim", never, [](world& w, const prepared&) { return dr_context_trim(w.context); }},
+    {"dr_base_sums", never,
+     [](world& w, const prepared&) {
+       uint64_t sums[2];
+       const char weights[5000] = {};
+       return dr_base_sums(weights, sizeof weights, sums, 2, &w.error);
+     }},
+    {"dr_base_check", never,
+     [](world&, const prepared&) {
+       const uint64_t sums[] = {1, 2};
+       return dr_status{dr_base_check(sums, 2) == 0};
+     }},
     {"dr_plan_parse", may_fail,
      [](world& w, const prepared&) {
        dr_plan_destroy(std::exchange(w.parsed, nullptr));

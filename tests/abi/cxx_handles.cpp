@@ -216,3 +216,12 @@ TEST_CASE("C++: a controller on two ranks") {
   CHECK(thrown([] { dr::control("no_such(target_ms=1)", 2); }) == DR_E_ARGUMENT);
   CHECK(thrown([&] { a.decide(0, {}); }) == DR_E_ARGUMENT);
 }
+
+TEST_CASE("C++: sums of weights, and the check that a patch knows its base by") {
+  std::vector<std::byte> weights(5000, std::byte{7});
+  const std::vector<uint64_t> sums = dr::base_sums(weights);
+  CHECK(sums.size() == 2);
+  const uint64_t check = dr::base_check(sums);
+  weights[4999] = std::byte{8};
+  CHECK(dr::base_check(dr::base_sums(weights)) != check);
+}

@@ -23,7 +23,7 @@ SEES = {"core": {"include"}, "primitive": {"include", "core"}, "cuda": {"include
         **{folder: {"include", "core", "primitive"} for folder in MIDDLE}, "pipeline": {"include", "core", "primitive", "cuda"} | MIDDLE,
         "api": {"include", "core", "primitive", "cuda", "pipeline"} | MIDDLE,
         "transform": {"include", "core", "primitive"}, "exchange": {"include", "core", "primitive", "pipeline", "api", "transform"}, "control": {"include", "core", "plan"},
-        "capi": {"include", "core", "plan", "pipeline", "api", "exchange", "control", "transform"}}
+        "capi": {"include", "core", "plan", "patch", "pipeline", "api", "exchange", "control", "transform"}}
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")', re.M)
 CUDA = re.compile(r"^(cuda|cub/|thrust/|cooperative_groups|nvtx|curand|cublas|nccl|device_|sm_\d)")
 STANDARD_C = {"stddef.h", "stdint.h"}
