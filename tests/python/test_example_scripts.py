@@ -1,11 +1,13 @@
 """The scripts of examples/ run and say what they say; each example is run by some test."""
 
+import collections
 import os
 import pathlib
 import re
 import socket
 import subprocess
 import sys
+import types
 
 import pytest
 
@@ -62,6 +64,42 @@ def test_patch_rl():
     assert rewards[0] < 0.2 and rewards[-1] > 0.6  # who knows nothing has 0.1
     sent, dense = map(int, re.search(r"equal weights; (\d+) bytes instead of (\d+)", said).groups())
     assert sent < 0.5 * dense
+
+
+def test_patch_engines(monkeypatch):
+    """Against the published shapes of the packages' classes, not the packages."""
+    torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    fields = {
+        "vllm.distributed.weight_transfer.sparse_nccl_engine": ("SparseWeightPatch", "name indices values full_shape"),
+        "verl.checkpoint_engine.delta_sync.encode": ("DeltaParam", "name dtype shape pos_start pos_end pos_width val_start val_end"),
+    }
+    for module, (kind, names) in fields.items():
+        for i in range(module.count(".") + 1):
+            monkeypatch.setitem(sys.modules, module.rsplit(".", i)[0], types.ModuleType(module))
+        setattr(sys.modules[module], kind, collections.namedtuple(kind, names))
+    import patch_engines
+
+    from deepreduce import patch
+
+    old = {"a": torch.randn(30, 40, dtype=torch.bfloat16), "same": torch.zeros(3, dtype=torch.bfloat16), "b": torch.randn(50).bfloat16()}
+    new = {name: x.clone() for name, x in old.items()}
+    new["a"].view(-1)[::7] *= 2
+    new["b"][4] += 1
+    data, held = patch.encode(old, new), {name: x.clone() for name, x in old.items()}
+    engine = {name: x.clone() for name, x in old.items()}
+    sent = list(patch_engines.for_vllm(data, held))
+    assert [(each.name, each.full_shape, each.indices.dtype) for each in sent] == [("a", (30, 40), torch.int32), ("b", (50,), torch.int32)]
+    for each in sent:
+        engine[each.name].view(-1).index_copy_(0, each.indices.long(), each.values)
+    assert all(torch.equal(engine[name], new[name]) and torch.equal(held[name], new[name]) for name in new)
+    held, engine = ({name: x.clone() for name, x in old.items()} for _ in range(2))
+    positions, values, manifest = patch_engines.for_verl(data, held)
+    for each in manifest:
+        indices = positions[each.pos_start : each.pos_end].view(torch.int32)
+        engine[each.name].view(-1)[indices.long()] = values[each.val_start : each.val_end]
+    assert all(torch.equal(engine[name], new[name]) and torch.equal(held[name], new[name]) for name in new)
+    assert len(lines_of("patch_engines.py")) <= 60
 
 
 def lines_of(name):
