@@ -1,6 +1,7 @@
 """`deepreduce patch`: model files of all kinds, there whole or not at all, and what it says."""
 
 import hashlib
+import io
 import json
 import os
 import pathlib
@@ -259,6 +260,24 @@ def test_names_of_files_do_not_steer_a_terminal(pair, capsys):
     run("apply", pair / "b.safetensors", pair / "p", status=1)
     said = capsys.readouterr()
     assert "?[31mred" in said.out and "?[31mred" in said.err and "\x1b" not in said.out + said.err
+
+
+def test_progress_is_for_terminals(monkeypatch):
+    from deepreduce import _progress
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    now = iter([0.0, 0.05, 1.0, 2.0])
+    monkeypatch.setattr(_progress.time, "monotonic", lambda: next(now))
+    for stream, said in ((Terminal(), "\r\033[K[50 %, 1 s left] layer?\r\033[K[75 %, 1 s left] last\r\033[K"), (io.StringIO(), "")):
+        now = iter([0.0, 0.05, 1.0, 2.0])
+        monkeypatch.setattr(sys, "stderr", stream)
+        with _progress.Progress(1000) as progress:
+            for name, size in (("first", 100), ("layer\x1b", 400), ("last", 250)):
+                progress(name, size)
+        assert stream.getvalue() == said
 
 
 def test_the_command(pair):

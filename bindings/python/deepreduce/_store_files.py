@@ -8,8 +8,6 @@ import json
 import os
 import pathlib
 import re
-import secrets
-import socket
 from typing import Any, Dict, List, NamedTuple, NoReturn, Optional, Sequence, Tuple
 
 from ._whole_file import whole_file
@@ -76,7 +74,7 @@ def _spans(steps: Sequence[int]) -> str:
 
 def file_name(step: int, end: str) -> str:
     """A name that no other writer gives a file."""
-    return f"{step:010d}-{secrets.token_hex(4)}.{end}"
+    return f"{step:010d}-{os.urandom(4).hex()}.{end}"
 
 
 def read_manifest(folder: pathlib.Path) -> Manifest:
@@ -150,7 +148,7 @@ class Writer:
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.ftruncate(self._lock, 0)
-            os.pwrite(self._lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+            os.pwrite(self._lock, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
             self._seen = self._bytes()
             self.manifest = read_manifest(folder)
         except BlockingIOError:
