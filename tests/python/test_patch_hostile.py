@@ -180,9 +180,12 @@ def test_frames_that_do_not_fit_their_tensor_are_refused():
     x = numpy.arange(8, dtype=numpy.float32)
     opened = _patch_file.Patch(memoryview(patch.encode(x, x + 1)))
     frame = bytes(opened.pieces(opened.entries[""])[0].frame)
-    for dtype, shape, frames in (("U32", 8, frame), ("F32", 7, frame), ("F32", 9, frame), ("F32", 16, frame + frame)):
+    gradient = deepreduce.encode(x, "index=raw value=raw")
+    assert deepreduce.inspect(frame).patch and not deepreduce.inspect(gradient).patch
+    wrong = ("U32", 8, frame), ("F32", 7, frame), ("F32", 9, frame), ("F32", 16, frame + frame), ("F32", 8, gradient)
+    for dtype, shape, frames in wrong:
         entry = {"dtype": dtype, "shape": [shape], "data_offsets": [0, len(frames)]}
         held = numpy.zeros(shape, {"U32": numpy.uint32, "F32": numpy.float32}[dtype])
-        with pytest.raises(deepreduce.CorruptFrame, match="frame"):
+        with pytest.raises(deepreduce.CorruptFrame, match="patch|frame"):
             patch.apply(held, with_header({**NAMES, "": entry}, frames))
         assert not held.any()

@@ -46,7 +46,8 @@ class FrameTensor:
 class Frame:
     """The header of a frame. Sizes are in bytes; tag is None if the frame has none.
 
-    plans counts the entries of the plan table, segments those of all tensors.
+    plans counts the entries of the plan table, segments those of all tensors. patch: its tensors are patches of weights, which
+    deepreduce.patch applies.
     In a status frame, status is the reason ("ARGUMENT", …) and message the sentence; otherwise status is None.
     """
 
@@ -55,6 +56,7 @@ class Frame:
     version: int
     short: bool
     is_list: bool
+    patch: bool
     tag: Optional[int]
     status: Optional[str]
     message: str
@@ -92,6 +94,7 @@ def inspect(frame: Any) -> Frame:
         version=info.version,
         short=bool(info.flags & _abi.DR_FRAME_SHORT),
         is_list=bool(info.flags & _abi.DR_FRAME_LIST),
+        patch=bool(info.flags & _abi.DR_FRAME_PATCH),
         tag=info.tag if info.flags & _abi.DR_FRAME_TAG else None,
         status=_library.load().dr_status_name(info.status).decode() if header.is_status else None,
         message=text(info.message),
