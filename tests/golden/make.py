@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Makes the golden frames with the reference encoder, never with the library, and says what they decode to.
 
-    make.py                       writes frames/*.frame, manifest.tsv and encode.tsv
+    make.py                       writes frames/*.frame, manifest.tsv, encode.tsv and patches.tsv
     make.py --check               compares them with what is there (a test does)
     make.py --library FILE        also makes those of the library anew: frames/library_*.frame, library.tsv
 
 manifest.tsv: name, status of decode, who notices ("inspect" or "decode"), tag, what it decodes to, why it is here.
+patches.tsv:  name, status, who notices, what the receiver has, what it assigns, the plan by which the library gives these bytes ("-": its bytes are
+              others), why.
 encode.tsv:   name of the frame that the library must give byte for byte, plan, call, tensors.
 A tensor is `type ROWSxWIDTH index:value,value …`, values as bit patterns; of inputs the first word says dense or sparse.
 Frames with Deflate are made by hand (stored blocks) or frozen here as hex, since zlib's bytes depend on its version.
@@ -31,6 +33,7 @@ from encoder import (EncodedRow, encode, encode_row, entry, entry_bytes, general
 frames: dict = {}
 manifest: list = []
 encodes: list = []
+patches: list = []
 limit = 2048
 
 
@@ -213,7 +216,7 @@ def container():
     bad("plan_6_values", "six codecs in a list", plan("0e 01 02 02 02 02 02 02 02"), status="UNSUPPORTED")
     bad("plan_type_0", "no type", plan("09 00 02 02"))
     bad("plan_type_4", "a type that carries no values", plan("09 04 02 02"), status="UNSUPPORTED")
-    bad("plan_type_reserved", "a reserved bit of the type", plan("09 41 02 02"), status="UNSUPPORTED")
+    bad("plan_type_reserved", "a patch (once a reserved bit) without its checks", plan("09 41 02 02"))
     bad("plan_type_15", "the last of the types that nobody has yet", plan("09 0f 02 02"), status="UNSUPPORTED")
     bad("plan_type_bit_7", "the other reserved bit of the type", plan("09 81 02 02"), status="UNSUPPORTED")
     bad("plan_7_indices", "seven codecs in an index list", plan("39 01" + " 02" * 8), status="UNSUPPORTED")
@@ -741,6 +744,142 @@ def naive():
     add_encoded("encode_bloom_naive", "sparsify=topr(ratio=0.05) index=bloom(policy=naive,fpr=0.3) value=raw", {}, [input_text("dense", "f32", 300, every, 1, list(every))], data)
 
 
+# ---- patches ----------------------------------------------------------------------------------------------
+
+def based_text(dtype, words, width=1):
+    return tensor_text(decoder.Tensor(len(words) // width, width, dtype, list(range(len(words) // width)), list(words)))
+
+
+def weights(n, seed, dtype="bf16"):
+    """Words of magnitudes as weights have them."""
+    r, bits = random.Random(seed), 8 * decoder.VALUE_SIZE[dtype]
+    mantissa, bias = {"f32": (23, 127), "bf16": (7, 127), "f16": (10, 15), "f64": (52, 1023)}.get(dtype, (0, 0))
+    if not bias:
+        return [r.getrandbits(bits) for _ in range(n)]
+    return [r.getrandbits(1) << bits - 1 | (bias - r.randrange(10)) << mantissa | r.getrandbits(mantissa) for _ in range(n)]
+
+
+def step(base, dtype, seed, share=0.1, width=1):
+    """What becomes of some rows: small words change more often, most by a place or two."""
+    r, bits, out = random.Random(seed), 8 * decoder.VALUE_SIZE[dtype], {}
+    for i in range(len(base) // width):
+        row = base[i * width:(i + 1) * width]
+        small = decoder.word_key(row[0], dtype) < 121 if dtype not in ("u8", "u16", "u32") else i % 8 == 0
+        if r.random() < share * (3 if small else 0.5):
+            row[r.randrange(width)] += r.choice((1, 1, 1, -1, 2, 17)) if row[0] > 16 and row[0] < 2**bits - 17 else 1
+            out[i] = [w % 2**bits for w in row]
+    return out
+
+
+def add_patch(name, why, data, bases, status="OK", noticed="-", plan="-", dtypes=("bf16",), width=1):
+    assert name not in frames and len(data) < limit, (name, len(data))
+    frames[name] = data
+    texts = [based_text(dtype, base, width) for dtype, base in zip(dtypes, bases)]
+    becomes = "-"
+    if status == "OK":
+        becomes = " | ".join(map(tensor_text, decode_frame(data, bases).tensors))
+    else:
+        try:
+            decode_frame(data, bases)
+            raise AssertionError(f"{name}: the reference decoder takes it")
+        except {"CORRUPT": Corrupt, "UNSUPPORTED": Unsupported, "ARGUMENT": decoder.WrongBase}[status] as error:
+            assert status == "ARGUMENT" or "check of" not in str(error), f"{name}: refused for its check: {error}"
+            assert "something else" not in str(error) or "result" in name, f"{name}: refused for its result: {error}"
+    patches.append([name, status, noticed, " | ".join(texts) or "-", becomes, plan, why])
+
+
+def patch_frames():
+    def plan(value, index, dtype="bf16", width=1):
+        return entry(dtype, value, index, width=width, patch=True)
+    ulp, magnitude = stage("value", "ulp"), stage("index", "magnitude")
+    by_class = stage("index", "magnitude", choices={"thresholds": (119, 121, 124)})
+    ulp_by_class = stage("value", "ulp", choices={"thresholds": (121,), "raw": False})
+    xor_coded = stage("value", "xor", choices={"raw": False})
+    base = weights(300, 70)
+    row = step(base, "bf16", 71)
+
+    def good(name, why, value, index, library="-", **more):
+        add_patch(f"patch_{name}", why, encode([(300, row)], plan(value, index), bases=[base], **more), [base], plan=library)
+    good("raw", "positions and words", [RAW], [KEYS], "sparsify=changed index=raw value=raw")
+    good("golomb", "gaps and words", [RAW], [GOLOMB], "sparsify=changed index=golomb value=raw")
+    good("general", "the general form", [RAW], [GOLOMB], short=False)
+    good("tagged", "a tag", [RAW], [GOLOMB], tag=7)
+    good("magnitude", "one class of the base's words", [RAW], [magnitude])
+    good("by_class", "four classes, and what became of the words by two", [ulp_by_class], [by_class])
+    good("xor", "coded bits that differ", [xor_coded], [GOLOMB])
+    good("words", "ulp and xor send the words themselves where codes are not shorter", [stage("value", "xor", choices={"raw": True})], [GOLOMB])
+    good("huffman", "bytes codecs behind codecs of patches", [ulp_by_class, stage("bytes", "huffman")], [by_class, stage("bytes", "huffman")])
+    good("all", "every word", [ulp_by_class], [stage("index", "all")])
+    good("all_raw", "every word itself", [RAW], [stage("index", "all")], "sparsify=changed index=all value=raw")
+    good("dense", "mode 2", [RAW], [GOLOMB], mode=2)
+    add_patch("patch_nothing", "nothing changed", encode([(300, {})], plan([RAW], [GOLOMB]), bases=[base]), [base], plan="sparsify=changed index=golomb value=raw")
+    add_patch("patch_empty", "a tensor of no element", encode([(0, {})], plan([RAW], [GOLOMB]), bases=[[]]), [[]], plan="sparsify=changed index=golomb value=raw")
+    for dtype in decoder.WORDS.values():
+        words = weights(120, 80, dtype)
+        for codec in ("ulp", "xor"):
+            e = plan([stage("value", codec, choices={"raw": False})], [magnitude], dtype)
+            add_patch(f"patch_{codec}_{dtype}", f"{codec} of {dtype}", encode([(120, step(words, dtype, 81, 0.2))], e, bases=[words]), [words], dtypes=[dtype])
+        wide = weights(120, 82, dtype)
+        add_patch(f"patch_rows_{dtype}", f"rows of three {dtype}", encode([(40, step(wide, dtype, 83, 0.2, 3))], plan([RAW], [GOLOMB], dtype, 3), bases=[wide]), [wide],
+                  dtypes=[dtype], width=3, plan="sparsify=changed index=golomb value=raw")
+    bits = [0, 0x80000000, 0x7fc00001, 0x7fc00001, 0xff800000, 0x7f800001]
+    add_patch("patch_bits", "-0 is not 0, a NaN is what its bits are", encode([(6, {0: [0x80000000], 1: [0], 3: [0x7fc00002], 4: [0x7f800000], 5: [0x7fc00001]})],
+              plan([stage("value", "ulp", choices={"raw": False})], [KEYS], "f32"), bases=[bits]), [bits], dtypes=["f32"])
+    several = [weights(n, n) for n in (50, 0, 9)]
+    add_patch("patch_of_three", "three tensors, one of them empty", encode([(len(b), step(b, "bf16", 90, 0.3)) for b in several], plan([RAW], [GOLOMB]), bases=several), several,
+              dtypes=["bf16"] * 3)
+    long = weights(8200, 95, "u8")
+    data = encode([(8200, {5: [long[5] ^ 1], 4096: [long[4096] ^ 3], 8199: [long[8199] ^ 7]})], plan([RAW], [GOLOMB], "u8"), segment=4096, bases=[long])
+    add_patch("patch_segments", "segments of 4096 rows", data, [long], dtypes=["u8"])
+
+    def bad(name, why, data, status="CORRUPT", noticed="inspect"):
+        add_patch(f"patch_{name}", why, data, [base], status, noticed)
+    here, there = decoder.check_of_words(base, "bf16"), decoder.check_of_words([w for i in range(300) for w in row.get(i, [base[i]])], "bf16")
+
+    def made(value=(RAW,), index=(GOLOMB,), changes=row, **more):
+        return short_frame(encode_row(plan(list(value), list(index)), 300, changes, base=base, **more))
+    bad("other_base", "a base with another check", made(checks=[here ^ 1, there]), "ARGUMENT", "decode")
+    bad("other_result", "a result with another check", made(checks=[here, there ^ 1]), noticed="decode")
+    bad("raw_index_mode", "mode 1", made(mode=1))
+    bad("lossy", "a lossy value codec", short_frame(encode_row(PLAIN, 300, {}), plan=bytes([9, 0x43]) + entry_bytes(values_index(QSGD, KEYS))[2:]))
+    bad("filter", "a codec that replaces the support", short_frame(replace(encode_row(entry("bf16", [RAW], [stage("index", "bloom")], patch=True), 300, {}, base=base), support=0)))
+    bad("blocks", "blocks", short_frame(encode_row(entry("bf16", [RAW], [KEYS], block=8, patch=True), 300, {}, base=base)))
+    bad("without", "a codec of patches without a base", short_frame(encode_row(entry("bf16", [ulp], [KEYS]), 300, {})))
+    bad("type_5", "a type that no patch has", short_frame(encode_row(PLAIN, 300, {}), plan=bytes([9, 0x45, 2, 2])), "UNSUPPORTED")
+    bad("and_gradient", "one tensor a patch, the other not", general_frame([encode_row(plan([RAW], [KEYS]), 300, {}, base=base), encode_row(entry("bf16", [RAW], [KEYS]), 300, {})]))
+    half = encode([(300, row)], plan([RAW], [GOLOMB]), segment=150, bases=[base])
+    bad("short_segment", "a segment of 150 rows before another", half)
+
+    def classes(payload, count=3, changes=(0, 3, 9)):
+        small = base[:12]
+        e = plan([RAW], [magnitude])
+        return small, short_frame(EncodedRow(e, 0, 12, count, count, index=len(payload), payload=(lambda p: p + bytes(-len(p) % 4))(
+            struct.pack("<QQ", decoder.check_of_words(small, "bf16"), 0) + bytes(2 * count) + payload)))
+    sizes = [sum(decoder.word_key(w, "bf16") < 121 for w in base[:12])]
+    for name, why, payload in (
+            ("no_classes", "no class", bytes([0])), ("nine_classes", "nine classes", bytes([9, *range(1, 9)])), ("thresholds", "thresholds that do not ascend", bytes([3, 5, 5])),
+            ("threshold_0", "a threshold of 0", bytes([2, 0])), ("counts", "more changes than words", bytes([2, 121, 2, 3, 0])), ("words", "more words than there are", bytes([2, 121, 13, 3, 0])),
+            ("coder_3", "a coder that is none", bytes([1, 3])), ("last_size", "a size of the last body", bytes([1, 4 * 2, 2, 0x15])), ("small_bitmap", "a bitmap of a few words", bytes([1, 2, 0, 7])),
+            ("other_classes", "classes of another base", bytes([2, 121, (sizes[0] + 1) % 12, 0, 0, 2, 0x15])), ("cut", "a body that ends too early", bytes([1, 0])),
+            ("behind", "bytes behind the last body", bytes([1, 0, 2, 0x15, 0, 0]))):
+        small, data = classes(payload)
+        add_patch(f"patch_magnitude_{name}", why, data, [small], "CORRUPT", "decode")
+
+    def changes(payload, n=4):
+        small = base[:n]
+        return small, short_frame(EncodedRow(plan([ulp], [stage("index", "all")]), 0, n, n, n, value=len(payload), payload=(lambda p: p + bytes(-len(p) % 4))(
+            struct.pack("<QQ", decoder.check_of_words(small, "bf16"), 0) + payload)))
+    state, one = struct.pack("<I", 65536), bytes([0])  # (a table of one symbol, 0, writes nothing)
+    for name, why, payload in (
+            ("empty", "nothing", b""), ("short_words", "fewer words than there are", bytes(8)), ("nine_classes", "nine classes", bytes([9, *range(1, 9)])),
+            ("symbols", "more symbols than the type has", bytes([1, 27]) + bytes(27) + state), ("frequencies", "frequencies of 4096 before the last", b"\1\1\x80\x20" + state),
+            ("no_state", "a string without its state", b"\1" + one), ("low_state", "a state below 2^16", b"\1" + one + struct.pack("<I", 65535)),
+            ("end_state", "a state that does not end where it began", b"\1" + one + struct.pack("<I", 65537)), ("behind", "bytes behind the string", b"\1" + one + state + b"\0"),
+            ("string_size", "a string longer than the payload", b"\1\x0e" + bytes(14) + b"\x09" + state), ("padding", "padding of the bits apart", b"\1\x0e" + bytes(14) + b"\4" + state + b"\0\x10")):
+        small, data = changes(payload)
+        add_patch(f"patch_ulp_{name}", why, data, [small], "CORRUPT", "decode")
+
+
 # ---- writing, comparing ----------------------------------------------------------------------------------
 
 def make():
@@ -748,7 +887,7 @@ def make():
     index_raw()
     split("golomb", "golomb")
     split("rice", "rice")
-    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, encode_cases):
+    for part in (bloom, value_raw, qsgd, signs, fit_poly, bitpack, deflate, blocks, encode_cases, patch_frames):
         part()
 
 
@@ -760,6 +899,7 @@ def table(rows, comment):
 def files():
     out = {f"frames/{name}.frame": data for name, data in frames.items()}
     out["manifest.tsv"] = table(manifest, "name, status, noticed by, tag, decodes to, why: made by make.py").encode()
+    out["patches.tsv"] = table(patches, "name, status, noticed by, bases, assigns, plan, why: made by make.py").encode()
     out["encode.tsv"] = table(encodes, "frame, plan, call, tensors: made by make.py").encode()
     return out
 
@@ -832,7 +972,7 @@ def main():
     make()
     found = files()
     if arguments.check:
-        there = {str(p.relative_to(here)): p.read_bytes() for p in [*here.glob("frames/*.frame"), here / "manifest.tsv", here / "encode.tsv"] if not p.name.startswith("library_")}
+        there = {str(p.relative_to(here)): p.read_bytes() for p in [*here.glob("frames/*.frame"), here / "manifest.tsv", here / "patches.tsv", here / "encode.tsv"] if not p.name.startswith("library_")}
         wrong = sorted(name for name in found.keys() | there.keys() if found.get(name) != there.get(name))
         if wrong:
             sys.exit(f"not what make.py makes: {', '.join(wrong[:20])}{' …' if len(wrong) > 20 else ''} ({len(wrong)} files)")

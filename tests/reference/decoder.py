@@ -764,12 +764,11 @@ def read_rans(data, tables):
     refuse(min(states) < 65536, "a state below 2^16")
     out = []
     for i, table in enumerate(tables):
-        x, low = states[i % lanes], 0
-        for symbol, frequency in enumerate(table):
-            if x % 4096 < low + frequency:
-                break
-            low += frequency
-        x = frequency * (x // 4096) + x % 4096 - low
+        x, low, symbol = states[i % lanes], 0, 0
+        while low + table[symbol] <= x % 4096:
+            low += table[symbol]
+            symbol += 1
+        x = table[symbol] * (x // 4096) + x % 4096 - low
         states[i % lanes] = x if x >= 65536 else x << 16 | reader.uint(2)
         out.append(symbol)
     refuse(any(x != 65536 for x in states) or reader.position != len(data), "coded symbols that do not end where they began")
@@ -1663,6 +1662,8 @@ def read_general_header(reader, flags):
             before = rows[-1].entry
             refuse((before.dtype, before.width, before.patch) != (row.entry.dtype, row.entry.width, row.entry.patch),
                    "a continuing row of another type or width")
+            refuse(row.entry.patch and rows[-1].universe % 4096, "a segment of a patch at no multiple of 4096 rows")
+        refuse(rows and row.entry.patch != rows[0].entry.patch, "some rows are patches, and others are not")
         rows.append(settle_row(row, stored.get("support"), {role: stored.get(role, 0) for role in ("value", "order", "index")}))
     return 0, tag, "", rows
 

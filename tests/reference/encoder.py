@@ -13,9 +13,9 @@ import struct
 import zlib
 from dataclasses import dataclass, replace
 
-from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, TYPES, VALUE_SIZE, Entry, Shape, Stage,
+from decoder import (CODECS, HALVES, LIST, MASK32, MASK64, PHI, SHORT, STATUS, TAG, VALUE_SIZE, Entry, Shape, Stage,
                      bloom_bits, bloom_places, check, convert, decode_bloom, decode_seeded, dynamic_tree_entry, elias_fano_low, fit_poly_segments, huffman_codes, rle_unit, clustered_parameter, golomb_parameter, gram, gram_b, expand, in_blocks, is_fixed, largest, level_divisor, log2_ceil,
-                     mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
+                     WORDS, check_of_words, in_order, word_key, mix64, replaces, rank_fit_levels, rice_parameter, round_to, to_double, without_check)
 
 IDS = {(codec.role, codec.name): number for (_, number), codec in CODECS.items()}
 
@@ -38,6 +38,87 @@ def varint(n):
 
 def encode_index_raw(indices, shape, fields):
     return struct.pack(f"<{len(indices)}I", *indices)
+
+
+# ---- patches ----
+
+def class_of(word, shape, thresholds):
+    return sum(word_key(word, shape.dtype) >= t for t in thresholds)
+
+
+def rans_table(counts):
+    """Frequencies with the sum 4096, of {symbol: count}."""
+    total, size = sum(counts.values()), max(counts) + 1
+    table = [max(1, counts[s] * 4096 // total) if counts.get(s) else 0 for s in range(size)]
+    while sum(table) != 4096:
+        largest_one = table.index(max(table))
+        table[largest_one] += max(4096 - sum(table), -(table[largest_one] // 2))
+    return table
+
+
+def put_rans_table(table):
+    return bytes([len(table) - 1]) + b"".join(map(varint, table[:-1]))
+
+
+def put_rans(symbols, tables):
+    """The string of symbols, of which symbol i is of tables[i]: backwards, for a decoder reads it forwards."""
+    lanes, words = 1 if len(symbols) < 2048 else 16, []
+    states = [65536] * lanes
+    for i in reversed(range(len(symbols))):
+        x, table, s = states[i % lanes], tables[i], symbols[i]
+        if x >= table[s] << 20:
+            words.append(x & 65535)
+            x >>= 16
+        states[i % lanes] = (x // table[s] << 12) + x % table[s] + sum(table[:s])
+    return struct.pack(f"<{lanes}I", *states) + struct.pack(f"<{len(words)}H", *reversed(words))
+
+
+def encode_magnitude(indices, shape, fields, thresholds=(), bitmaps=False):
+    """Thresholds are the caller's choice; bitmaps: of each class that may have one."""
+    classes, changed = [[] for _ in range(len(thresholds) + 1)], set(indices)
+    for i, word in enumerate(shape.base):
+        classes[class_of(word, shape, thresholds)].append(i)
+    ranks = [[rank for rank, i in enumerate(each) if i in changed] for each in classes]
+    last = max(c for c, each in enumerate(ranks) if each)
+    head, bodies = bytes([len(classes), *thresholds]), b""
+    for c, (each, of_class) in enumerate(zip(classes, ranks)):
+        head += varint(len(each)) + varint(len(of_class)) if c < len(thresholds) else b""
+        if not of_class:
+            continue
+        told, coder = Shape(len(each), len(of_class), len(of_class)), 0
+        body = encode_split(golomb_parameter, True)(of_class, told, {"block": 12})
+        if bitmaps and len(each) >= 32768:
+            bitmap = encode_bitmap(of_class, told, {})
+            table = rans_table({s: bitmap.count(s) for s in set(bitmap)})
+            body, coder = put_rans_table(table) + put_rans(list(bitmap), [table] * len(bitmap)), 2
+        head += varint((0 if c == last else 4 * len(body)) + coder)
+        bodies += body
+    return head + bodies
+
+
+def encode_changes(number):
+    def encode(values, shape, fields, thresholds=(), raw=None):
+        """raw: whether the words themselves are sent; None: if that is not longer."""
+        size, numbers = VALUE_SIZE[shape.dtype], [number(o, w, shape.dtype) for o, w in zip(shape.base, values)]
+        symbols = [z if size == 1 or z < 14 else 10 + z.bit_length() for z in numbers]
+        of = [class_of(word, shape, thresholds) for word in shape.base]
+        tables = []
+        for c in range(len(thresholds) + 1):
+            here = [s for s, k in zip(symbols, of) if k == c] or [0]
+            tables.append(rans_table({s: here.count(s) for s in set(here)}))
+        string = put_rans(symbols, [tables[c] for c in of])
+        apart = [(z - (1 << s - 11), s - 11) for z, s in zip(numbers, symbols) if size > 1 and s >= 14]
+        head = bytes([len(tables), *thresholds]) + b"".join(map(put_rans_table, tables))
+        coded = head + (varint(len(string)) if apart else b"") + string + pack_bits(apart)
+        plain = b"\0" + encode_value_raw(values, shape, {})
+        return plain if raw or raw is None and len(plain) <= len(coded) else coded
+    return encode
+
+
+def ulp_number(old, new, dtype):
+    bits = 8 * VALUE_SIZE[dtype]
+    d = (in_order(new, dtype) - in_order(old, dtype)) % 2**bits
+    return 2 * d if d < 2**(bits - 1) else 2 * (2**bits - d) - 1
 
 
 def encode_split(parameter, may_cluster):
@@ -635,12 +716,14 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("value", "lloyd"): encode_lloyd, ("value", "natural"): encode_natural,
             ("value", "dynamic_tree"): encode_dynamic_tree, ("value", "inceptionn"): encode_inceptionn,
             ("value", "sign"): encode_sign, ("value", "ternary"): encode_ternary,
+            ("index", "magnitude"): encode_magnitude, ("value", "ulp"): encode_changes(ulp_number),
+            ("value", "xor"): encode_changes(lambda old, new, dtype: old ^ new),
             ("order", "bitpack"): encode_bitpack}
 
 
 def run_list(stages, what, shape):
     data = ENCODERS["index" if stages[0].codec.role == "index" else stages[0].codec.role,
-                    stages[0].codec.name](what, shape, stages[0].fields)
+                    stages[0].codec.name](what, shape, stages[0].fields, **stages[0].fields.get("choices", {}))
     for s in stages[1:]:
         data = PACKERS[s.codec.name](data)
     return data
@@ -649,12 +732,13 @@ def run_list(stages, what, shape):
 # ---- plan ----
 
 def stage(role, name, **fields):
+    """fields: those of the wire; `choices`: what an encoder chooses."""
     codec = CODECS[role, IDS[role, name]]
     return Stage(codec, {**{name: default for name, _, _, default in codec.fields}, **fields})
 
 
-def entry(dtype, value, index, order=(), width=1, carries=False, block=1):
-    return Entry(dtype, width, carries, list(value), list(order), list(index), block)
+def entry(dtype, value, index, order=(), width=1, carries=False, block=1, patch=False):
+    return Entry(dtype, width, carries, list(value), list(order), list(index), block, patch)
 
 
 def stage_bytes(s):
@@ -667,8 +751,8 @@ def stage_bytes(s):
 
 
 def entry_bytes(e):
-    kind = {name: number for number, name in TYPES.items()}[e.dtype]
-    kind |= 16 * e.carries | 32 * (e.width != 1)
+    kind = {name: number for number, name in WORDS.items()}[e.dtype]
+    kind |= 16 * e.carries | 32 * (e.width != 1) | 64 * e.patch
     block = [stage("index", "block", log2_size=e.block.bit_length() - 1)] if e.block > 1 else []
     head = bytes([len(e.value) | len(block + e.index) << 3 | len(e.order) << 6, kind])
     return head + (varint(e.width) if e.width != 1 else b"") + b"".join(map(stage_bytes, e.value + e.order + block + e.index))
@@ -691,25 +775,30 @@ class EncodedRow:
     payload: bytes = b""
 
 
-def encode_row(e, universe, row, mode=0, indices=None, continues=False):
-    """indices: those that go in; without it all that row holds, and of blocks all elements of a block that holds any."""
-    width, zeros = e.width, [0] * e.width
+def encode_row(e, universe, row, mode=0, indices=None, continues=False, base=None, checks=None):
+    """indices: those that go in; without it all that row holds, and of blocks all elements of a block that holds any.
+    base: of a patch all words that the receiver has; row: what becomes of some. checks: the two, falsified."""
+    width = e.width
+
+    def at(i):
+        return row.get(i, base[i * width:(i + 1) * width] if e.patch else [0] * width)
     keys = sorted(row if indices is None else indices)
     blocks = sorted({k // e.block for k in keys})
     if indices is None and mode == 0:
         keys = expand(blocks, e.block, universe)
     count = len(keys)
     out = EncodedRow(e, mode, universe, count, 0 if mode == 2 else count, continues=continues)
-    shape = Shape(universe, count, count, width, e.dtype, e.carries)
+    shape = Shape(universe, count, count, width, e.dtype, e.carries, base)
     if mode == 2:
-        out.payload = encode_value_raw([v for i in range(universe) for v in row.get(i, zeros)], shape, {})
+        out.payload = encode_value_raw([v for i in range(universe) for v in at(i)], shape, {})
     elif count:
         index = None
         if mode == 0 and replaces(e):
             index = run_list(e.index, blocks, in_blocks(shape, e.block))
             keys = expand(SUPPORTS[e.index[0].codec.name](blocks, in_blocks(shape, e.block), e.index[0].fields), e.block, universe)
             out.support = shape.support = len(keys)
-        values = [v for i in keys for v in row.get(i, zeros)]
+        values, all_words = [v for i in keys for v in at(i)], shape.base
+        shape.base = base and [word for i in keys for word in base[i * width:(i + 1) * width]]
         order = b""
         if e.value[0].codec.reorders:
             numbers = [to_double(v, e.dtype) for v in values]
@@ -723,12 +812,16 @@ def encode_row(e, universe, row, mode=0, indices=None, continues=False):
             else:
                 order = run_list(e.order, permutation, shape)
         value = run_list(e.value, values, shape)
+        shape.base = all_words
         if index is None:
             index = encode_index_raw(keys, shape, {}) if mode == 1 else run_list(e.index, blocks if e.block > 1 else keys, in_blocks(shape, e.block))
         out.value = 0 if is_fixed(e.value) else len(value)
         out.order = 0 if is_fixed(e.order) else len(order)
         out.index = 0 if is_fixed(e.index) or mode == 1 else len(index)
         out.payload = value + order + index
+    if e.patch:
+        result = [word for i in range(universe) for word in at(i)]
+        out.payload = struct.pack("<QQ", *(checks or (check_of_words(words, e.dtype) for words in (base, result)))) + out.payload
     out.payload += bytes(-len(out.payload) % 4)
     return out
 
@@ -809,14 +902,16 @@ def status_frame(status, message, tag=None, flags=STATUS, **fields):
     return general_frame([], flags, tag=tag, status=status, plan=message, widths=fields.pop("widths", [0] * 8), **fields)
 
 
-def encode(tensors, plan, tag=None, short=None, segment=None, mode=0, is_list=False):
-    """tensors: [(universe, row)]; segment: rows of a segment at most; short: None for where it is allowed."""
+def encode(tensors, plan, tag=None, short=None, segment=None, mode=0, is_list=False, bases=()):
+    """tensors: [(universe, row)]; bases: of patches, words of each; segment: rows of a segment at most; short: None for where it is allowed."""
     rows = []
-    for universe, row in tensors:
+    for k, (universe, row) in enumerate(tensors):
         step = segment or max(1, universe)
         for start in range(0, max(1, universe), step):
             part = {i - start: v for i, v in row.items() if start <= i < start + step}
-            rows.append(encode_row(plan, min(step, universe - start), part, mode, continues=start > 0))
+            n = min(step, universe - start)
+            base = bases[k][start * plan.width:(start + n) * plan.width] if plan.patch else None
+            rows.append(encode_row(plan, n, part, mode, continues=start > 0, base=base))
     flags = LIST if is_list else 0
     if short is None:
         short = len(rows) == 1 and tag is None and rows[0].universe < 2**24 and len(short_header(rows[0])) <= 28

@@ -7,7 +7,7 @@ import math
 
 from decoder import EXPONENT_BITS, MANTISSA_BITS, MASK64, PHI, mix64, round_to, to_double
 
-IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6}
+IDS = {"none": 0, "topr": 1, "threshold": 2, "random": 3, "dgc": 4, "blocks": 5, "adaq": 6, "changed": 7}
 
 
 def magnitudes(values, dtype):
@@ -108,3 +108,8 @@ def dgc(values, dtype, key, ratio, sample=0.01, corrections=10):
         low = round_to(least, dtype)
         low += to_double(low, dtype) < least  # the smallest number that is not below it
     return topr(values, dtype, count=count) if len(reached()) > count + 3 * count // 10 else reached()
+
+
+def changed(values, base, width=1):
+    """Rows of bit patterns that differ from those of a base."""
+    return [i for i in range(len(values) // width) if values[i * width:(i + 1) * width] != base[i * width:(i + 1) * width]]

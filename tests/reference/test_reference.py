@@ -416,8 +416,8 @@ def test_policies(name):
 
 # ---- refusals ----
 
-def short(e=PLAIN, universe=100, row=None, mode=0, **fields):
-    return short_frame(encode_row(e, universe, row if row is not None else sample(universe, 9), mode), **fields)
+def short(e=PLAIN, universe=100, row=None, mode=0, base=None, checks=None, **fields):
+    return short_frame(encode_row(e, universe, row if row is not None else sample(universe, 9), mode, base=base, checks=checks), **fields)
 
 
 def general(e=PLAIN, n=2, **fields):
@@ -503,7 +503,12 @@ REFUSED = {
     # plan entries
     "no value codec": short(plan=bytes([8, 1, 2])), "6 value codecs": short(plan=bytes([8 | 6, 1] + [2] * 7)), "no index codec": short(plan=bytes([1, 1, 2])),
     "7 index codecs": short(plan=bytes([1 | 56, 1] + [2] * 8)), "type 0": short(plan=b"\x09\x00\x02\x02"), "type 4": short(plan=b"\x09\x04\x02\x02"),
-    "type bit 6": short(plan=b"\x09\x41\x02\x02"), "type bit 7": short(plan=b"\x09\x81\x02\x02"), "width 1 written": short(plan=b"\x09\x21\x01\x02\x02"),
+    "type bit 7": short(plan=b"\x09\x81\x02\x02"), "type 5 of a patch": short(plan=b"\x09\x45\x02\x02"), "type bit 7 of a patch": short(plan=b"\x09\xc1\x02\x02"),
+    "type 0 of a patch": short(plan=b"\x09\x40\x02\x02"), "patch without checks": short(plan=b"\x09\x41\x02\x02", row={}),
+    "patch with raw indices": short(entry("f32", [RAW], INDEX["golomb"], patch=True), row={}, mode=1, base=[0] * 100), "patch of half": short(plan=b"\x09\x41\x08\x02", row={}),
+    "patch by a filter": short(entry("f32", [RAW], [BLOOM["leftmost"]], patch=True), row={}, base=[0] * 100), "patch of blocks": short(entry("f32", [RAW], [KEYS], block=8, patch=True), row={}, base=[0] * 100),
+    "ulp without a base": short(entry("f32", [stage("value", "ulp")], [KEYS]), row={}), "magnitude without a base": short(entry("f32", [RAW], [stage("index", "magnitude")]), row={}),
+    "patch whose result has another check": short(entry("f32", [RAW], [KEYS], patch=True), row={3: [5]}, base=[0] * 100, checks=[decoder.check_of_words([0] * 100, "f32"), 5]), "width 1 written": short(plan=b"\x09\x21\x01\x02\x02"),
     "width 0": short(plan=b"\x09\x21\x00\x02\x02"), "varint with a zero group": short(plan=b"\x09\x01\x82\x00\x02"),
     "varint of 11 bytes": short(plan=b"\x09\x21" + b"\x80" * 10 + b"\1\2\2"), "varint of 65 bits": short(plan=b"\x09\x21" + b"\x80" * 9 + b"\2\2\2"),
     "keys carry an order that is not there": short(plan=b"\x09\x11\x02\x02"),
@@ -661,7 +666,7 @@ REFUSED = {
 
 
 # Room for later: said before any check is made.
-LATER = {"short: mode 3", "mode 3", "no value codec", "no index codec", "6 value codecs", "7 index codecs", "type 4", "type bit 6", "type bit 7"}
+LATER = {"short: mode 3", "mode 3", "no value codec", "no index codec", "6 value codecs", "7 index codecs", "type 4", "type bit 7", "type 5 of a patch", "type bit 7 of a patch"}
 
 
 def test_room_for_later_is_among_the_refusals():
@@ -678,7 +683,7 @@ def test_room_for_later_is_said_before_any_check():
 @pytest.mark.parametrize("name", REFUSED)
 def test_refuses(name):
     with pytest.raises(Unsupported if name in LATER else Corrupt) as error:
-        decode_frame(REFUSED[name])
+        decode_frame(REFUSED[name], [[0] * 100])
     assert "check" not in str(error.value), "refused for its check, not for its fault"
 
 
@@ -785,6 +790,113 @@ def test_levels_that_no_encoder_sends():
             read(text, count)
 
 
+# ---- patches ----
+
+def words_of(dtype, n, seed):
+    """Words of magnitudes as weights have them."""
+    rng, bits = random.Random(f"{dtype} {n} {seed}"), 8 * decoder.VALUE_SIZE[dtype]
+    mantissa = {"f32": 23, "bf16": 7, "f16": 10, "f64": 52}.get(dtype)
+    if mantissa is None:
+        return [rng.getrandbits(bits) >> rng.randrange(4) for _ in range(n)]
+    bias = {"f32": 127, "bf16": 127, "f16": 15, "f64": 1023}[dtype]
+    return [rng.getrandbits(1) << bits - 1 | (bias - rng.randrange(10)) << mantissa | rng.getrandbits(mantissa) for _ in range(n)]
+
+
+def stepped(base, dtype, share, width=1, seed=3):
+    """Rows that change, most words by one or two."""
+    rng, top, out = random.Random(f"{dtype} {share} {seed}"), 1 << 8 * decoder.VALUE_SIZE[dtype], {}
+    for i in range(len(base) // width):
+        if rng.random() < share:
+            row = base[i * width:(i + 1) * width]
+            k = rng.randrange(width)
+            row[k] = (row[k] + rng.choice((1, 1, -1, 2, -2, rng.randrange(1, top)))) % top
+            out[i] = row
+    return out
+
+
+def with_changes(base, row, width=1):
+    return [word for i in range(len(base) // width) for word in row.get(i, base[i * width:(i + 1) * width])]
+
+
+MAGNITUDE, ULP, XOR = stage("index", "magnitude"), stage("value", "ulp"), stage("value", "xor")
+PATCH_INDEX = {**{name: INDEX[name] for name in ("raw", "golomb", "bitmap", "all", "delta_varint+huffman")}, "magnitude": [MAGNITUDE], "magnitude+zstd": [MAGNITUDE, ZSTD]}
+PATCH_VALUE = {"raw": [RAW], "ulp": [ULP], "xor": [XOR], "ulp+deflate": [ULP, DEFLATE]}
+
+
+@pytest.mark.parametrize("index, value", list(itertools.product(PATCH_INDEX, PATCH_VALUE)))
+def test_patches(index, value):
+    for dtype, width, share in itertools.product(decoder.WORDS.values(), (1, 3), (0, 0.05, 1)):
+        if width > 1 and index.startswith("magnitude"):
+            continue
+        base = words_of(dtype, 120 * width, 1)
+        row = stepped(base, dtype, share, width)
+        plan = entry(dtype, PATCH_VALUE[value], PATCH_INDEX[index], width=width, patch=True)
+        for short, mode in itertools.product((True, False), (0, 2)):
+            tensor = decode_frame(encode([(120, row)], plan, short=short, mode=mode, bases=[base]), [base]).tensors[0]
+            assert (tensor.dtype, tensor.width, tensor.universe) == (dtype, width, 120)
+            got = dict(zip(tensor.indices, zip(*[iter(tensor.values)] * width)))
+            assert with_changes(base, {i: list(words) for i, words in got.items()}, width) == with_changes(base, row, width)
+            if mode == 0 and index != "all":
+                assert tensor.indices == sorted(row) == sparsifier.changed(with_changes(base, row, width), base, width)
+
+
+def test_patches_in_segments_and_of_several_tensors():
+    plan = entry("bf16", [ULP], [MAGNITUDE], patch=True)
+    bases = [words_of("bf16", n, n) for n in (9000, 0, 5)]
+    rows = [stepped(base, "bf16", 0.05) for base in bases]
+    data = encode(list(zip(map(len, bases), rows)), plan, segment=4096, bases=bases)
+    frame = decode_frame(data, bases)
+    assert [len(t.rows) for t in frame.tensors] == [3, 1, 1]
+    for tensor, row in zip(frame.tensors, rows):
+        assert dict(zip(tensor.indices, tensor.values)) == {i: words[0] for i, words in row.items()}
+    with pytest.raises(decoder.WrongBase):
+        decode_frame(data, [bases[0][:-1] + [bases[0][-1] ^ 1], *bases[1:]])
+    with pytest.raises(Corrupt, match="4096"):
+        decode_frame(encode([(9000, rows[0])], plan, segment=4095, bases=bases), bases)
+    with pytest.raises(Corrupt, match="others are not"):
+        decode_frame(general_frame([encode_row(plan, 5, {}, base=bases[2]), encode_row(entry("bf16", [RAW], [KEYS]), 5, {})]), bases)
+
+
+@pytest.mark.parametrize("thresholds", [(), (120,), (118, 120, 123, 126)])
+def test_changes_by_class(thresholds):
+    for dtype, n in itertools.product(("bf16", "f32", "u8", "f64"), (300, 2047, 2048, 3001)):
+        base = words_of(dtype, n, 7)
+        new = with_changes(base, stepped(base, dtype, 0.9))
+        shape = Shape(n, n, n, 1, dtype, base=base)
+        for name, number in (("ulp", 17), ("xor", 18)):
+            data = encoder.ENCODERS["value", name](new, shape, {}, thresholds, raw=False)
+            assert CODECS["value", number].decode(data, shape, {}) == new
+            for damaged in (data[:-1], data + b"\0"):
+                with pytest.raises(Corrupt):
+                    CODECS["value", number].decode(damaged, shape, {})
+
+
+@pytest.mark.parametrize("thresholds", [(), (121,), (118, 120, 123)])
+def test_changed_words_by_class(thresholds):
+    for n, share, bitmaps in ((300, 0.1, False), (5000, 0.6, False), (70000, 0.4, True)):
+        base = words_of("bf16", n, 8)
+        indices = sorted(stepped(base, "bf16", share))
+        shape = Shape(n, len(indices), len(indices), 1, "bf16", base=base)
+        data = encoder.encode_magnitude(indices, shape, {}, thresholds, bitmaps)
+        assert decoder.decode_magnitude(data, shape, {}) == indices
+        for damaged in (data[:-1], data + b"\0"):
+            with pytest.raises(Corrupt):
+                decoder.decode_magnitude(damaged, shape, {})
+
+
+def test_places_in_order_of_a_types_numbers():
+    for dtype in ("f16", "bf16", "u8", "u16"):
+        bits = 8 * decoder.VALUE_SIZE[dtype]
+        places = [decoder.in_order(w, dtype) for w in range(2**bits)]
+        assert sorted(places) == list(range(2**bits))
+        signed = [p - 2**bits if p >> bits - 1 and dtype != "u16" else p for p in places]
+        if dtype in ("f16", "bf16"):
+            numbers = sorted((to_double(w, dtype), w < 2**(bits - 1), signed[w]) for w in range(2**bits) if to_double(w, dtype) == to_double(w, dtype))
+            assert [p for _, _, p in numbers] == sorted(p for _, _, p in numbers)     # −0 is just below 0
+        for old, new in ((1, 2), (2**bits - 1, 0), (2**(bits - 1), 0), (5, 2**(bits - 1) + 5)):
+            assert decoder.apply_ulp(old, encoder.ulp_number(old, new, dtype), dtype) == new
+
+
 # ---- the documents ----
 
 def examples(path, title):
@@ -819,7 +931,7 @@ def test_example_of_spec(role, name):
             continue
         s = stage(role, name, **case.get("fields", {}))
         count = case.get("count", case.get("support"))
-        shape = Shape(case.get("universe", 2**20), count, case.get("support", count), 1, case.get("dtype", "f32"), case.get("carries", False))
+        shape = Shape(case.get("universe", 2**20), count, case.get("support", count), 1, case.get("dtype", "f32"), case.get("carries", False), case.get("base"))
         if name == "block":
             behind, block = stage(role, case["behind"]), 1 << s.fields["log2_size"]
             blocks = behind.codec.decode(data, decoder.in_blocks(shape, block), behind.fields)
@@ -828,7 +940,7 @@ def test_example_of_spec(role, name):
         if s.codec.fixed:
             assert s.codec.fixed(shape, s.fields) == len(data)
         want = next(case[key] for key in ("indices", "values", "order") if key in case)
-        if role == "value":
+        if role == "value" and shape.base is None:
             want = [pattern(x, shape.dtype) for x in want]
         assert s.codec.decode(data, shape, s.fields) == want
         if s.fields.get("adaptive") or name == "fit_dexp":
