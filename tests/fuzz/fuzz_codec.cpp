@@ -5,6 +5,7 @@
 #include <deepreduce/deepreduce.h>
 
 #include <cmath>
+#include <memory>
 #include <numeric>
 
 #include "fuzz/script.hpp"
@@ -18,7 +19,7 @@ using fuzz::wrong;
 
 constexpr uint64_t count_most = 4095, memory_most = 1 << 22;
 // Codecs whose time follows the universe and not the payload; a frame's reader bounds it by what is written or by a limit.
-constexpr uint64_t small_universe = 4095;
+constexpr uint64_t small_universe = 4095, based_universe = 70000;
 
 std::vector<const dr_codec*> list_codecs() {
   std::vector<const dr_codec*> list;
@@ -32,11 +33,26 @@ struct stream {
   std::vector<dr_value> values;
   std::vector<uint64_t> fields;
   dr_job job{};
+  std::unique_ptr<block> base;
 
   bool is(dr_role role) const { return codec->role == role; }
   bool has(uint32_t trait) const { return codec->traits & trait; }
-  uint64_t element_size() const {
-    return is(DR_ROLE_BYTES) ? 1 : is(DR_ROLE_VALUE) ? job.width * (job.dtype == DR_F32 ? 4u : 2u) : 4;
+  uint64_t word_size() const {
+    if (job.dtype == DR_F32 || job.dtype == DR_U32) return 4;
+    return job.dtype == DR_F64 ? 8 : job.dtype == DR_U8 ? 1 : 2;
+  }
+  uint64_t element_size() const { return is(DR_ROLE_BYTES) ? 1 : is(DR_ROLE_VALUE) ? job.width * word_size() : 4; }
+  // Of a codec that reads one: words of a few magnitudes.
+  void give_base() {
+    if (!has(DR_NEEDS_BASE)) return;
+    const uint64_t size = word_size();
+    base = std::make_unique<block>((is(DR_ROLE_INDEX) ? job.universe : job.count_max * job.width) * size);
+    uint64_t drawn = job.universe;
+    for (uint64_t i = 0; i < base->size(); ++i) {
+      drawn = drawn * 6364136223846793005u + 1442695040888963407u;
+      base->data()[i] = static_cast<uint8_t>(i % size + 1 == size ? 0x38 + (drawn >> 61) : drawn >> 56);
+    }
+    job.base = base->data();
   }
   dr_params params(bool encodes) const {
     dr_params p{};
@@ -256,7 +272,7 @@ void attack(stream& s, script& from, uint64_t count) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::vector<const dr_codec*> codecs = list_codecs();
   script from(data, size);
-  stream s{codecs[from.up_to(codecs.size() - 1)], {}, std::vector<uint64_t>(DR_FIELDS_MAX)};
+  stream s{codecs[from.up_to(codecs.size() - 1)], {}, std::vector<uint64_t>(DR_FIELDS_MAX), {}, {}};
   const uint8_t mode = from.byte();
   dr_job& job = s.job;
   job.struct_size = sizeof job;
@@ -272,11 +288,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else if (s.is(DR_ROLE_INDEX)) {
     const bool small = s.has(DR_REPLACES_SUPPORT) || (mode & 8);
     const uint64_t most = small ? small_universe : UINT32_MAX;
-    job.universe = std::max(count, from.up_to(most));
+    job.universe = std::max(count, from.up_to(s.has(DR_NEEDS_BASE) && !small ? based_universe : most));
   } else if (s.is(DR_ROLE_ORDER)) {
     job.universe = count;
   }
   if (!s.is(DR_ROLE_BYTES)) job.count_max = count;
+  if (s.has(DR_NEEDS_BASE)) {
+    static constexpr dr_dtype types[] = {DR_F32, DR_F16, DR_BF16, DR_F64, DR_U8, DR_U16, DR_U32};
+    job.dtype = types[(mode >> 1) % 7];
+  }
+  s.give_base();
   if (mode & 1)
     encode(s, from, count);
   else

@@ -1,5 +1,6 @@
 // Hostile frames: inspect, decode sparse and dense, to one output and to parts, merge. Whatever the bytes are, every call answers, stays in its
-// memory, and its answers agree. Each input is taken as it is, then with its checks put right.
+// memory, and its answers agree. Each input is taken as it is, then with its checks put right. A patch is applied to a base whose check it is
+// given, and then to what it makes of it.
 #include <deepreduce/deepreduce.h>
 
 #include <cstdio>
@@ -32,7 +33,10 @@ dr_context* context(uint32_t threads) {
   return c;
 }
 
-size_t value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+size_t value_size(uint32_t dtype) {
+  if (dtype == DR_F32 || dtype == DR_U32) return 4;
+  return dtype == DR_F64 ? 8 : dtype == DR_U8 ? 1 : 2;
+}
 
 struct output {
   std::vector<uint8_t> values;
@@ -129,6 +133,112 @@ void decode(dr_context* c, const uint8_t* data, size_t size, const std::vector<d
   if (joined != dense[0].values) wrong("parts and whole differ");
 }
 
+// ---- Patches --------------------------------------------------------------------------------------------------
+
+using buffers = std::vector<std::vector<uint8_t>>;
+
+// What a receiver has, of words of a few magnitudes.
+buffers bases_of(const std::vector<dr_tensor_info>& infos) {
+  buffers all;
+  for (const dr_tensor_info& t : infos) {
+    const size_t size = value_size(t.dtype);
+    std::vector<uint8_t> base(t.universe * t.width * size);
+    for (size_t i = 0; i < base.size(); ++i)
+      base[i] = static_cast<uint8_t>(i % size + 1 == size ? 0x38 + frame_check::mix64(i) % 8 : frame_check::mix64(i));
+    all.push_back(std::move(base));
+  }
+  return all;
+}
+uint64_t check_of(const uint8_t* data, uint64_t size) {
+  std::vector<uint8_t> padded(data, data + size);
+  padded.resize((size + 3) / 4 * 4);
+  return frame_check::check(padded.data(), padded.size());
+}
+
+// Of each tensor in turn the checks that a frame says of its segments: written, or compared.
+struct segment_checks {
+  const buffers& words;
+  unsigned which;  // 0: of the base, 1: of the result
+  bool writes;
+  size_t tensor = 0;
+  uint64_t at = 0;
+  bool right = true;
+
+  void operator()(const frame_check::entry& e, const frame_check::row& r, uint8_t* payload) {
+    if (at && !(r.info & 4)) ++tensor, at = 0;
+    if (!e.patch || tensor >= words.size()) return;
+    const uint64_t size = r.universe * e.width * e.value_size();
+    if (size > words[tensor].size() - at) return;
+    const uint64_t check = check_of(words[tensor].data() + at, size);
+    if (writes)
+      frame_check::put(payload + 8 * which, check);
+    else
+      right = right && frame_check::number(payload + 8 * which, 8) == check;
+    at += size;
+    if (at == words[tensor].size()) ++tensor, at = 0;
+  }
+};
+
+void apply(dr_context* c, const uint8_t* data, size_t size, const std::vector<dr_tensor_info>& infos) {
+  const size_t n = infos.size();
+  if (!small(infos, false)) return;
+  dr_decode_options options{};
+  options.struct_size = sizeof options;
+  options.max_workspace = workspace_max;
+  const buffers bases = bases_of(infos);
+  buffers got = bases;
+  std::vector<dr_tensor_out> outs(n);
+  std::vector<output> rooms(n);
+  for (size_t i = 0; i < n; ++i) {
+    outs[i] = out_for(infos[i], false, infos[i].dtype, rooms[i]);
+    outs[i].values = got[i].data();
+  }
+  const auto decode = [&](const std::vector<uint8_t>& frame) {
+    return dr_decode(c, nullptr, frame.data(), frame.size(), &options, outs.data(), sizeof(dr_tensor_out), n);
+  };
+  std::vector<uint8_t> frame(data, data + size);
+  if (decode(frame) != DR_E_ARGUMENT) wrong("a patch is decoded, and not applied");
+  options.flags = DR_DECODE_APPLY;
+  frame_check::fix(frame.data(), size, segment_checks{bases, 0, true});
+  for (int tries = 0; tries < 2; ++tries) {
+    const dr_status s = decode(frame);
+    if (s == DR_OK) {
+      segment_checks seen{got, 1, false};
+      std::vector<uint8_t> copy(frame);
+      frame_check::fix(copy.data(), size, [&](auto& e, auto& r, uint8_t* payload) { seen(e, r, payload); });
+      if (!seen.right) wrong("a base became something else than the patch says");
+      break;
+    }
+    if (got != bases) wrong("a patch that is refused was applied", dr_last_error(c)->message);
+    if (s == DR_E_ARGUMENT) {  // a check that could not be put right
+      if (!std::strstr(dr_last_error(c)->message, "the patch is for a base"))
+        wrong("argument", dr_last_error(c)->message);
+      return;
+    }
+    if (judge(c, s) || tries || !std::strstr(dr_last_error(c)->message, "other values")) return;
+    // All is sound but what it becomes: that, too, then. (Of one segment: else it is not known which one is meant.)
+    const uint64_t becomes = dr_last_error(c)->what;
+    frame_check::fix(frame.data(), size, [&](const frame_check::entry&, const frame_check::row&, uint8_t* payload) {
+      if (n == 1 && infos[0].segments == 1) frame_check::put(payload + 8, becomes);
+    });
+  }
+  if (got == bases && decode(frame) == DR_OK && got != bases) wrong("a patch of nothing changes something");
+  // Pairs are the same.
+  buffers assigned = bases;
+  if (!small(infos, true)) return;
+  for (size_t i = 0; i < n; ++i) {
+    outs[i] = out_for(infos[i], true, infos[i].dtype, rooms[i]);
+    outs[i].base = bases[i].data();
+  }
+  if (decode(frame) != DR_OK) wrong("a patch gives no pairs", dr_last_error(c)->message);
+  for (size_t i = 0; i < n; ++i) {
+    const size_t row = infos[i].width * value_size(infos[i].dtype);
+    for (uint64_t k = 0; k < outs[i].count; ++k)
+      std::memcpy(assigned[i].data() + rooms[i].indices[k] * row, rooms[i].values.data() + k * row, row);
+  }
+  if (assigned != got) wrong("pairs of a patch are others");
+}
+
 void take(const uint8_t* data, size_t size) {
   static dr_context* const contexts[] = {context(1), context(2)};
   dr_error error{sizeof(dr_error)};
@@ -162,7 +272,7 @@ void take(const uint8_t* data, size_t size) {
       std::memcmp(&of_header, &info, sizeof info) != 0 ||
       (info.tensors && std::memcmp(told.data(), infos.data(), told.size() * sizeof empty) != 0))
     wrong("the header tells something else than the frame");
-  for (dr_context* c : contexts) decode(c, data, size, infos);
+  for (dr_context* c : contexts) (info.flags & DR_FRAME_PATCH ? apply : decode)(c, data, size, infos);
 }
 
 }  // namespace

@@ -20,7 +20,10 @@ using fuzz::wrong;
 constexpr uint64_t elements_most = 1 << 14, filter_most = 1 << 14, tensors_most = 16, frames_most = 4;
 constexpr uint8_t before = 0x5e;  // what outputs hold; as f32 a number
 
-size_t value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+size_t value_size(uint32_t dtype) {
+  if (dtype == DR_F32 || dtype == DR_U32) return 4;
+  return dtype == DR_F64 ? 8 : dtype == DR_U8 ? 1 : 2;  // (of patches, which are refused)
+}
 
 struct outputs {
   std::vector<std::unique_ptr<block>> values, indices;

@@ -110,18 +110,23 @@ struct plan {
 
 // ---- Tensors --------------------------------------------------------------------------------------------
 
-size_t value_size(uint32_t dtype) { return dtype == DR_F32 ? 4 : 2; }
+size_t value_size(uint32_t dtype) {
+  if (dtype == DR_F32 || dtype == DR_U32) return 4;
+  return dtype == DR_F64 ? 8 : dtype == DR_U8 ? 1 : 2;
+}
 
 struct gradient {
   dr_tensor view{};
-  std::unique_ptr<block> values, indices, state;
+  std::unique_ptr<block> values, indices, state, base;
   std::vector<uint64_t> keys;  // of a sparse one, as they came
 
   gradient(script& from, const plan& p) {
     const uint8_t what = from.byte();
     view.struct_size = sizeof view;
     view.dtype = DR_F32 + what % 3;
-    const bool sparse = what & 4;
+    const bool patch = p.keeps(DR_PLAN_PATCH), sparse = what & 4 && !patch;
+    static constexpr dr_dtype words[] = {DR_F32, DR_F16, DR_BF16, DR_F64, DR_U8, DR_U16, DR_U32};
+    if (patch) view.dtype = words[what % 7];
     view.width = what & 8 ? 1 + from.byte() % 5 : 0;
     const uint64_t width = std::max(1u, view.width);
     uint64_t rows = from.up_to(elements_most / width);
@@ -159,7 +164,7 @@ struct gradient {
       for (size_t i = 0; i + element <= raw.size(); i += element) {
         const uint8_t x = next();
         raw[i + element - 1] = static_cast<uint8_t>((x & 0x80) | (x & 0x40 ? 0x3c : 0));
-        raw[i + element - 2] = static_cast<uint8_t>(x << 2);
+        if (element > 1) raw[i + element - 2] = static_cast<uint8_t>(x << 2);
       }
     } else if (drawn) {
       std::generate(raw.begin(), raw.end(), next);
@@ -170,6 +175,13 @@ struct gradient {
     }
     values = std::make_unique<block>(raw);
     view.values = values->data();
+    if (patch) {  // few words change, or many, by a little
+      const uint8_t rarely = from.byte() % 32;
+      for (size_t i = 0; i < raw.size(); i += element)
+        if (const uint8_t change = next(); change % 32 >= rarely) raw[i] = static_cast<uint8_t>(raw[i] + (change >> 5));
+      base = std::make_unique<block>(raw);
+      view.base = base->data();
+    }
     view.key = from.byte() & 1 ? from.number(2) : 0;
     size_t size = 0;
     if (dr_state_size(p.handle, &view, &size, nullptr) == DR_OK && size) {
@@ -306,6 +318,39 @@ struct step {
     }
   }
 
+  // The base becomes the sender's words, in place and by pairs, of any base else nothing.
+  void apply(const bytes& frame) {
+    const std::vector<dr_tensor_info> infos = inspect(frame, views.size());
+    dr_decode_options options{};
+    options.struct_size = sizeof options;
+    options.flags = DR_DECODE_APPLY;
+    for (const bool sparse : {false, true}) {
+      std::vector<output> outs;
+      std::vector<dr_tensor_out> list;
+      for (size_t i = 0; i < infos.size(); ++i) {
+        list.push_back(outs.emplace_back(infos[i], sparse).out);
+        const block& base = *gradients[i].base;
+        if (sparse)
+          list.back().base = base.data();
+        else if (base.size())
+          std::memcpy(outs[i].values->data(), base.data(), base.size());
+      }
+      const auto decode = [&] {
+        return dr_decode(context(), nullptr, frame.data(), frame.size(), &options, list.data(), sizeof(dr_tensor_out),
+                         list.size());
+      };
+      if (decode()) wrong(dr_plan_text(method.handle), dr_last_error(context())->message);
+      for (size_t i = 0; i < infos.size(); ++i) {
+        bytes now = gradients[i].base->copy(gradients[i].base->size());
+        const size_t row = infos[i].width * value_size(infos[i].dtype);
+        for (uint64_t k = 0; sparse && k < list[i].count; ++k)
+          std::memcpy(now.data() + outs[i].indices->as<uint64_t>()[k] * row, outs[i].values->data() + k * row, row);
+        if ((sparse ? now : outs[i].held()) != gradients[i].values->copy(now.size()))
+          wrong("a patch makes something else", dr_plan_text(method.handle));
+      }
+    }
+  }
+
   // What a prepared batch makes of the same is the same, and it decodes it in its own workspace.
   void prepared(const bytes& expected) {
     dr_batch* batch = nullptr;
@@ -328,7 +373,7 @@ struct step {
       wrong("a prepared encode makes another frame", dr_plan_text(method.handle));
     uint64_t written = 0;
     for (const dr_tensor& v : views) written += v.universe * std::max(1u, v.width);
-    if (written <= 64 * elements_most) {
+    if (written <= 64 * elements_most && !method.keeps(DR_PLAN_PATCH)) {
       std::vector<output> outs;
       std::vector<dr_tensor_out> list;
       for (const dr_tensor& v : views) {
@@ -385,12 +430,15 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   bytes frame;
   for (s.call.step = 0; s.call.step < 2; ++s.call.step) {
     if (!s.encode(frame, s.bound)) return 0;
-    s.decode(frame, false);
+    if (method.keeps(DR_PLAN_PATCH))
+      s.apply(frame);
+    else
+      s.decode(frame, false);
   }
   const bool again = !method.keeps(DR_PLAN_FEEDBACK);
   s.call.step = 1;
   if (flags & 32 && again) s.prepared(frame);
   if (flags & 64 && method.keeps(DR_PLAN_FEEDBACK)) s.call.flags |= DR_CALL_FIT;
-  if (flags & 128 && s.encode(frame, frame.size() / 2)) s.decode(frame, true);
+  if (flags & 128 && !method.keeps(DR_PLAN_PATCH) && s.encode(frame, frame.size() / 2)) s.decode(frame, true);
   return 0;
 }

@@ -48,6 +48,9 @@ index=all value=ternary+huffman feedback=efsignsgd(lr=0.1)
 index=all value=natural feedback=dgc(masking=off)
 transform=lowrank(rank=2) merge=vote
 index=all value=inceptionn(error=0.01) bucket=flat
+sparsify=changed index=auto value=ulp
+sparsify=changed index=magnitude+huffman value=auto(error=0)
+index=magnitude value=xor
 """.split("\n")[1:-1]
 
 VALUES = struct.pack("<9f", 1.0, -2.5, 0.0, -0.0, 1e-42, 3e38, 0.125, 0.125, -1e-3)
@@ -56,12 +59,15 @@ VALUES = struct.pack("<9f", 1.0, -2.5, 0.0, -0.0, 1e-42, 3e38, 0.125, 0.125, -1e
 def decode_seeds():
     """One short frame of each kind: of the same codecs, form and outcome the shortest."""
     kinds = {}
-    for table in ("manifest.tsv",):
+    for table in ("manifest.tsv", "patches.tsv"):
         for line in (golden / table).read_text().splitlines():
             name, status, noticed, *_ = line.split("\t") if not line.startswith("#") else ("", "", "")
             if not name or name.startswith("encode_"):
                 continue
             data = (golden / "frames" / f"{name}.frame").read_bytes()
+            if table == "patches.tsv" and len(data) <= 2 * seed_max and status == "OK":
+                kinds[name,] = [(len(data), name, data)]  # each is of its own
+                continue
             if len(data) > seed_max or (noticed == "inspect" and not name.startswith(("plan_", "status_", "width_", "bloom_bomb", "bloom_64_", "bloom_none", "block_"))):
                 continue  # the checks are put right anyway, and most header faults are a mutation away
             kinds.setdefault((data[3], data[16:32] if data[3] & 1 else data[12:48]), []).append((len(data), name, data))
@@ -74,7 +80,7 @@ def plan_seeds():
 
 def merge_seeds():
     """Options, then the frame of a seed twice; and two frames that do not go together."""
-    frames = {name: struct.pack("<H", len(data)) + data for name, data in decode_seeds().items()}
+    frames = {name: struct.pack("<H", len(data)) + data for name, data in decode_seeds().items() if not name.startswith("patch_")}
     names = sorted(frames)[::4]
     seeds = {name: bytes([0x40 | i * 7 % 64, i * 16 % 256]) + 2 * frames[name] for i, name in enumerate(names)}
     return seeds | {"two_kinds": bytes([4, 0]) + frames[names[0]] + frames[names[-1]]}
@@ -86,8 +92,8 @@ def script_seeds(name, count, size):
 
 
 # In the order of their registration.
-CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all
-    value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn
+CODECS = """raw golomb rice bloom bitmap rle elias_fano delta_varint delta_bitpack delta_pfor gap_huffman seeded all magnitude
+    value_raw qsgd fit_poly half sketch three_lc fit_dexp rank_fit uniform_quant log_quant lloyd sign ternary natural dynamic_tree inceptionn ulp xor
     bitpack deflate zstd huffman""".split()
 
 
@@ -311,6 +317,7 @@ def large_seeds():
     plans += [f"sparsify=topr(ratio=0.5) {inverted}{value}" for value in values] + [f"index=all value={value}" for value in values]
     plans += [f"{levels}raw+{each} value=raw+{each}" for each in byte_codecs] + [f"index=all value=uniform_quant(bits=4)+{each}" for each in byte_codecs]
     plans += [f"sparsify={each} feedback=residual index=golomb value=raw" for each in sparsifiers]
+    plans += [f"sparsify=changed index={index} value={value}" for index in ("magnitude", "auto", "golomb", "all") for value in ("ulp", "xor", "raw", "ulp+huffman")]
     seeds = {}
     for i, plan in enumerate(plans):
         for kind in (0, 1 + i % 2):  # f32, f16, bf16: 12, 1 and 4 times 3000 elements, f16 of few kinds; f16 without threads
