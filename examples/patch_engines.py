@@ -1,7 +1,8 @@
 """Patches as the sparse updates that inference engines take: a worker keeps the weights on its CPU, gets a patch, and hands
 on what changed.
 
-Written for the classes that these projects publish (read 2026-11); never run against the real packages.
+Run against the real decoders of vLLM 0.33.0 and verl 0.9.1 (`pip download --no-deps`), on a CPU and a model of two tensors;
+never inside a running engine. Both mark what is unchanged by NaN, so a weight that becomes NaN is refused there or lost.
 """
 
 from typing import Any, Dict, Iterator, List, Tuple
@@ -23,11 +24,12 @@ def changes_of(data: bytes, weights: Dict[str, torch.Tensor]) -> Iterator[Tuple[
 
 
 def for_vllm(data: bytes, weights: Dict[str, torch.Tensor]) -> Iterator[Any]:
-    """vllm-project/vllm, vllm/distributed/weight_transfer/sparse_nccl_engine.py: names and shapes of the checkpoint."""
-    from vllm.distributed.weight_transfer.sparse_nccl_engine import SparseWeightPatch
+    """vllm-project/vllm, vllm/model_executor/model_loader/checkpoint_weight_patch.py, in a worker:
+    load_checkpoint_weight_patches(model, for_vllm(data, weights)). Names and shapes are the checkpoint's."""
+    from vllm.model_executor.model_loader.checkpoint_weight_patch import CheckpointWeightPatch
 
     for name, indices, values in changes_of(data, weights):
-        yield SparseWeightPatch(name=name, indices=indices, values=values, full_shape=tuple(weights[name].shape))
+        yield CheckpointWeightPatch(name, tuple(weights[name].shape), values.dtype, values, indices)
 
 
 def for_verl(data: bytes, weights: Dict[str, torch.Tensor]) -> Tuple[torch.Tensor, torch.Tensor, List[Any]]:

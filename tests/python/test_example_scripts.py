@@ -71,7 +71,7 @@ def test_patch_engines(monkeypatch):
     torch = pytest.importorskip("torch", reason="torch is missing: ./dev setup")
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     fields = {
-        "vllm.distributed.weight_transfer.sparse_nccl_engine": ("SparseWeightPatch", "name indices values full_shape"),
+        "vllm.model_executor.model_loader.checkpoint_weight_patch": ("CheckpointWeightPatch", "name shape dtype values indices"),
         "verl.checkpoint_engine.delta_sync.encode": ("DeltaParam", "name dtype shape pos_start pos_end pos_width val_start val_end"),
     }
     for module, (kind, names) in fields.items():
@@ -89,7 +89,7 @@ def test_patch_engines(monkeypatch):
     data, held = patch.encode(old, new), {name: x.clone() for name, x in old.items()}
     engine = {name: x.clone() for name, x in old.items()}
     sent = list(patch_engines.for_vllm(data, held))
-    assert [(each.name, each.full_shape, each.indices.dtype) for each in sent] == [("a", (30, 40), torch.int32), ("b", (50,), torch.int32)]
+    assert [(each.name, each.shape, each.indices.dtype) for each in sent] == [("a", (30, 40), torch.int32), ("b", (50,), torch.int32)]
     for each in sent:
         engine[each.name].view(-1).index_copy_(0, each.indices.long(), each.values)
     assert all(torch.equal(engine[name], new[name]) and torch.equal(held[name], new[name]) for name in new)
