@@ -55,6 +55,11 @@ number_format format_of(uint32_t dtype) {
   return {7, -126, 2};
 }
 
+unsigned word_size(uint32_t dtype) {
+  if (dtype == DR_F32 || dtype == DR_U32) return 4;
+  return dtype == DR_F64 ? 8 : dtype == DR_U8 ? 1 : 2;
+}
+
 double number_of(uint32_t dtype, uint32_t bits) {
   const number_format f = format_of(dtype);
   const uint32_t magnitude = bits & (f.sign() - 1), one = uint32_t{1} << f.mantissa_bits;
@@ -241,6 +246,38 @@ std::vector<input> all_values(std::string_view purpose, bool finite, std::initia
       if (finite) continue;
       bits("NaNs and infinities", 64,
            [&](uint64_t i) { return signed_by(i) | (f.infinity() + static_cast<uint32_t>(i / 4 * i)) % f.sign(); });
+    }
+  return out;
+}
+
+std::vector<input> all_words(std::string_view purpose, std::initializer_list<uint32_t> widths) {
+  random_source random(purpose);
+  std::vector<input> out;
+  for (const auto& [dtype, type] : {std::pair{DR_F64, "f64"}, {DR_U8, "u8"}, {DR_U16, "u16"}, {DR_U32, "u32"}})
+    for (const uint32_t width : widths) {
+      const unsigned size = word_size(dtype);
+      const auto add = [&](const char* name, uint64_t count, auto&& word) {
+        std::vector<uint8_t> list(count * width * size);
+        for (uint64_t i = 0; i < count * width; ++i) {
+          const uint64_t w = word(i);
+          std::memcpy(list.data() + i * size, &w, size);
+        }
+        out.push_back({name + std::string(", ") + type + " " + std::to_string(count) + " x " + std::to_string(width),
+                       100 * count, count, dtype, width, std::move(list)});
+      };
+      const auto any = [&](uint64_t) { return random.below(UINT64_MAX); };
+      const auto number = [&](uint64_t) {
+        const double x = 0.01 * random.laplace();
+        uint64_t bits;
+        std::memcpy(&bits, &x, 8);
+        return bits >> (64 - 8 * size);
+      };
+      add("one", 1, any);
+      add("zeros", 33, [](uint64_t) { return uint64_t{0}; });
+      add("ones", 33, [](uint64_t) { return ~uint64_t{0}; });
+      add("counting", 300, [](uint64_t i) { return i; });
+      for (const uint64_t count : {2, 64, 511, 2047, 2048, 5000}) add("any", count, any);
+      for (const uint64_t count : {64, 513, 5000}) add("numbers", count, number);
     }
   return out;
 }

@@ -23,6 +23,8 @@ struct input {
   uint64_t universe = 0, count = 0;  // of a bytes stage: both 0
   uint32_t dtype = 0, width = 1;     // of values
   std::vector<uint8_t> elements;     // u32 indices or positions, values, or bytes
+  // Of a codec that reads a base (DR_NEEDS_BASE): `universe` words of `dtype`; of a value codec those at the support.
+  std::vector<uint8_t> base = {};
 };
 
 // Of all random inputs: what set_seed was given last; else DEEPREDUCE_TEST_SEED or a fixed one, printed when it is first
@@ -58,6 +60,8 @@ struct number_format {
   uint32_t sign() const { return uint32_t{1} << (8 * bytes - 1); }
 };
 number_format format_of(uint32_t dtype);
+// Bytes of a value, or of a word of a patch.
+unsigned word_size(uint32_t dtype);
 
 double number_of(uint32_t dtype, uint32_t bits);
 uint32_t bits_of(uint32_t dtype, double finite);  // cut off towards zero; the largest number beyond it
@@ -84,6 +88,9 @@ input values(std::string name, uint32_t dtype, uint32_t width, uint64_t count,
              const std::function<double(uint64_t)>& number);
 // Values of all three types; NaN and infinities too unless only finite ones are taken.
 std::vector<input> all_values(std::string_view purpose, bool finite, std::initializer_list<uint32_t> widths);
+
+// Raw words of the types that only patches have.
+std::vector<input> all_words(std::string_view purpose, std::initializer_list<uint32_t> widths);
 
 std::vector<input> permutations();
 std::vector<input> byte_strings();

@@ -29,6 +29,7 @@ struct sparsifier_plan {
   const char* text;                          // in the plan's words: "topr(ratio=0.01)"
   positions (*keeps)(const kept_input& in);  // ascending positions in `bits`
   uint64_t whole = 1;                        // segments are multiples of so many elements
+  bool of_base = false;                      // makes patches: here of a base of zeros
 };
 
 struct sparsifier_case {

@@ -4,11 +4,11 @@
 namespace dr::cases {
 
 sparsifier_case sparsify_none(), sparsify_topr(), sparsify_threshold(), sparsify_random(), sparsify_dgc(),
-    sparsify_blocks(), sparsify_adaq();
+    sparsify_blocks(), sparsify_adaq(), sparsify_changed();
 
 std::span<const sparsifier_case> sparsifiers() {
   static const sparsifier_case list[] = {sparsify_none(), sparsify_topr(),   sparsify_threshold(), sparsify_random(),
-                                         sparsify_dgc(),  sparsify_blocks(), sparsify_adaq()};
+                                         sparsify_dgc(),  sparsify_blocks(), sparsify_adaq(),      sparsify_changed()};
   return list;
 }
 

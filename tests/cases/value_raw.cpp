@@ -7,7 +7,9 @@ namespace dr::cases {
 
 // The payload is the values, little-endian.
 codec_case value_raw() {
-  return {DR_ROLE_VALUE, "raw", {"raw"}, all_values("raw", false, {1, 3}), [](const observation& o) -> std::string {
+  std::vector<input> inputs = all_values("raw", false, {1, 3});
+  for (input& in : all_words("raw", {1, 3})) inputs.push_back(std::move(in));
+  return {DR_ROLE_VALUE, "raw", {"raw"}, std::move(inputs), [](const observation& o) -> std::string {
             return std::ranges::equal(o.payload, o.in.elements) ? "" : "the payload is not the values";
           }};
 }

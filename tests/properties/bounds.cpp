@@ -204,6 +204,31 @@ TEST_CASE("dr_bound is enough for hostile gradients, in every plan") {
   CHECK(encoded > 10000);
 }
 
+bool of_patches(const cases::codec_case& described) {
+  for (size_t i = 0; i < dr_codec_count(); ++i)
+    if (dr_codec_at(i)->role == described.role && std::string(dr_codec_at(i)->name) == described.name)
+      return dr_codec_at(i)->traits & DR_NEEDS_BASE;
+  return false;
+}
+std::string patch_plan(const cases::codec_case& described, const std::string& plan) {
+  return described.role == DR_ROLE_INDEX ? "sparsify=changed value=ulp index=" + plan
+                                         : "sparsify=changed index=golomb value=" + plan;
+}
+// A tensor that differs from the base of a case's input as that says: at a support, or by its values. `now` is its memory.
+dr_tensor patch_of(const cases::codec_case& described, const cases::input& in, bytes& now) {
+  now = described.role == DR_ROLE_INDEX ? in.base : in.elements;
+  if (described.role == DR_ROLE_INDEX)
+    for (const uint32_t i : cases::words(in.elements)) now[i * cases::word_size(in.dtype)] ^= 1;
+  dr_tensor t{};
+  t.struct_size = sizeof t;
+  t.dtype = in.dtype;
+  t.width = in.width;
+  t.universe = described.role == DR_ROLE_INDEX ? in.universe : in.count;
+  t.values = now.data();
+  t.base = in.base.data();
+  return t;
+}
+
 TEST_CASE("dr_bound is enough for every input of every codec's case, in each of its plans") {
   client::context c;
   size_t encoded = 0;
@@ -217,7 +242,10 @@ TEST_CASE("dr_bound is enough for every input of every codec's case, in each of 
         t.struct_size = sizeof t;
         floats ones;
         std::vector<uint32_t> words;
-        if (described.role == DR_ROLE_INDEX) {
+        bytes now;
+        if (of_patches(described)) {
+          encoded += encode_bounded(c, patch_plan(described, plan), patch_of(described, in, now)).frame > 0;
+        } else if (described.role == DR_ROLE_INDEX) {
           words = cases::words(in.elements);
           ones.assign(words.size(), 1);
           t = client::sparse(words, ones, in.universe);
@@ -240,11 +268,41 @@ TEST_CASE("dr_bound is enough for every input of every codec's case, in each of 
   CHECK(encoded > 2000);
 }
 
+TEST_CASE("dr_bound is enough for any change of any base, in each plan of a patch") {
+  client::context c;
+  size_t encoded = 0;
+  for (const char* text : {"index=magnitude value=ulp", "index=magnitude value=xor", "index=golomb value=raw",
+                           "index=auto value=ulp", "index=all value=ulp", "index=bitmap+deflate value=ulp+huffman"})
+    for (const uint32_t dtype : {DR_F32, DR_BF16, DR_F64, DR_U8})
+      for (const uint64_t d : {uint64_t{1}, uint64_t{300}, uint64_t{70000}})
+        for (const auto& [where, chosen] : hostile_supports(d))
+          for (const bool near : {true, false}) {
+            INFO(where << ", dtype " << dtype << ", " << d);
+            const unsigned size = cases::word_size(dtype);
+            client::rng random{d};
+            bytes base(d * size), now;
+            for (uint8_t& b : base) b = static_cast<uint8_t>(random.next() % 4 ? 0x3c : random.next());
+            now = base;
+            for (uint64_t i = 0; i < d; ++i)
+              for (unsigned k = 0; chosen(i) && k < (near ? 1 : size); ++k)
+                now[i * size + k] ^= static_cast<uint8_t>(near ? 1 : 1 + random.next() % 255);
+            dr_tensor t{};
+            t.struct_size = sizeof t;
+            t.dtype = dtype;
+            t.universe = d;
+            t.values = now.data();
+            t.base = base.data();
+            for (const uint64_t segment_rows : {uint64_t{0}, uint64_t{4096}})
+              encoded += encode_bounded(c, "sparsify=changed " + std::string(text), t, segment_rows).frame > 0;
+          }
+  CHECK(encoded == 6 * 4 * 3 * 14 * 2 * 2);
+}
+
 TEST_CASE("every codec is among the usual plans") {
   std::string plans;
   for (const usual& u : usual_plans()) plans += u.plan + ' ';
   for (const cases::codec_case& described : cases::all()) {
-    if (described.role == DR_ROLE_ORDER) continue;  // it comes by itself
+    if (described.role == DR_ROLE_ORDER || of_patches(described)) continue;  // it comes by itself; patches are above
     INFO(std::string(described.name));
     const std::string lead = described.role == DR_ROLE_INDEX   ? "index="
                              : described.role == DR_ROLE_VALUE ? "value="

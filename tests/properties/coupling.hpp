@@ -99,12 +99,14 @@ inline const dr_codec& codec_of(dr_role role, const std::string& list) {
   return *dr_codec_at(0);
 }
 
-// What the cases of a role put into a plan, each alone and with a bytes stage behind it.
-inline std::vector<std::string> lists(dr_role role) {
+inline bool needs_base(const cases::codec_case& c) { return codec_of(c.role, c.name).traits & DR_NEEDS_BASE; }
+
+// What the cases of a role put into a plan, each alone and with a bytes stage behind it. (Codecs of patches: patch_pairs.cpp.)
+inline std::vector<std::string> lists(dr_role role, bool of_patches = false) {
   std::vector<std::string> out;
   for (const cases::codec_case& c : cases::all())
     for (const char* text : c.plans) {
-      if (c.role != role) continue;
+      if (c.role != role || (needs_base(c) && !of_patches)) continue;
       out.push_back(text);
       out.push_back(out.back() + "+deflate");
     }

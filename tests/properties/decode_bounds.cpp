@@ -165,6 +165,7 @@ struct verdicts {
 // Decodes a frame of one row to dense and to sparse outputs.
 void check_bounds(const bytes& frame, const forged::entry& e, const forged::row& r, verdicts& seen) {
   const uint64_t value_size = e.dtype == DR_F32 ? 4 : 2;
+  const bytes base(e.patch ? r.universe * e.width * value_size : 0);  // (as the outputs are: zeros)
   dr_tensor_out out{};
   out.struct_size = sizeof out;
   out.dtype = e.dtype;
@@ -178,11 +179,13 @@ void check_bounds(const bytes& frame, const forged::entry& e, const forged::row&
     out.index_dtype = sparse ? DR_U64 : 0;
     out.indices = indices.data();
     out.capacity = r.support;
-    const uint64_t both = frame.size() + values.size() + 8 * indices.size();
+    out.base = sparse && e.patch ? base.data() : nullptr;
+    const uint64_t both = frame.size() + values.size() + 8 * indices.size() + (sparse ? base.size() : 0);
     // Dense outputs: the codecs keep it, without anybody's limit. Sparse ones: what decode allows, where nobody says.
     dr_decode_options limits{};
     limits.struct_size = sizeof limits;
     limits.max_workspace = sparse ? 0 : UINT64_MAX;
+    limits.flags = e.patch ? DR_DECODE_APPLY : 0;
     const outcome o = measured(
         [&](dr_context* c) { return dr_decode(c, nullptr, frame.data(), frame.size(), &limits, &out, sizeof out, 1); });
     INFO((sparse ? "sparse" : "dense") << ": " << o.error);
@@ -196,6 +199,13 @@ void check_bounds(const bytes& frame, const forged::entry& e, const forged::row&
     else
       FAIL_CHECK("status " << o.status);
   }
+}
+
+uint64_t check_of_zeros(uint64_t size) {
+  const bytes zeros(size);
+  std::vector<uint64_t> sums((size + 4095) / 4096);
+  CHECK(dr_base_sums(zeros.data(), size, sums.data(), sums.size(), nullptr) == DR_OK);
+  return dr_base_check(sums.data(), sums.size());
 }
 
 struct shape {
@@ -243,6 +253,8 @@ verdicts attack(dr_role role, bool blocks = false) {
         const uint64_t universe = 1 + random.next() % 16384, count = 1 + random.next() % universe;
         const bool replaces = first->traits & DR_REPLACES_SUPPORT;
         const uint64_t log2_size = blocks ? 1 + random.next() % 5 : 0, size = uint64_t{1} << log2_size;
+        e.patch = first->traits & DR_NEEDS_BASE;
+        if (e.patch && blocks) continue;  // a patch has none
         if (blocks) e.block = {{&codec(DR_ROLE_INDEX, "block"), {log2_size}}};
         const auto in_blocks = [&](uint64_t n) { return (n + size - 1) / size; };
         std::vector<shape> shapes{{universe, universe, universe}};
@@ -270,6 +282,7 @@ verdicts attack(dr_role role, bool blocks = false) {
           for (const bytes& stream : streams(list, need.payload, random)) {
             r.value = role == DR_ROLE_VALUE ? stream : role == DR_ROLE_ORDER ? packed({huffman}, 36, 0) : zeros;
             r.index = role == DR_ROLE_INDEX ? stream : bytes();
+            if (e.patch) r.checks[0] = check_of_zeros(2 * r.universe);
             r.order = role == DR_ROLE_ORDER ? stream : reorders ? packed({huffman}, 2 * r.support, 0) : bytes();
             const bytes frame = forged::frame_of({e}, {r});
             INFO(first->name << " of " << list.size() << " stages, universe " << r.universe << ", count " << r.count

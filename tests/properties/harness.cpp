@@ -11,14 +11,18 @@ namespace dr::properties {
 namespace {
 
 unsigned element_size(const subject& s, uint32_t dtype) {
-  return s.is(DR_ROLE_VALUE) ? cases::format_of(dtype).bytes : s.is(DR_ROLE_BYTES) ? 1 : 4;
+  return s.is(DR_ROLE_VALUE) ? cases::word_size(dtype) : s.is(DR_ROLE_BYTES) ? 1 : 4;
 }
 
 subject bind(const cases::codec_case& c, const char* text) {
   // Each role in the plan that puts it to work.
+  const dr_codec* const codec = find_codec(c.role, c.name);
+  REQUIRE(codec);
   const std::string plan_text = c.role == DR_ROLE_ORDER   ? "value=fit_poly order=" + std::string(text)
                                 : c.role == DR_ROLE_BYTES ? "index=raw+" + std::string(text)
-                                                          : std::string(role_name(c.role)) + "=" + text;
+                                : codec->traits & DR_NEEDS_BASE
+                                    ? "sparsify=changed " + std::string(role_name(c.role)) + "=" + text
+                                    : std::string(role_name(c.role)) + "=" + text;
   subject s{&c, text, nullptr, nullptr};
   dr_error error{sizeof(dr_error)};
   INFO(plan_text);
@@ -35,7 +39,7 @@ subject bind(const cases::codec_case& c, const char* text) {
 }
 
 dr_job shape_of(const subject& s, uint64_t universe, uint64_t count_max, uint32_t dtype, uint32_t width) {
-  return shape_job({universe, count_max, s.is(DR_ROLE_VALUE) ? dtype : 0, width});
+  return shape_job({universe, count_max, s.has_type() ? dtype : 0, width});
 }
 
 dr_job job_of(const subject& s, const input& in, bool spare) {
@@ -98,7 +102,7 @@ std::vector<group> groups(const subject& s, bool spare) {
     dr_need need{};
     if (s.has(DR_REPLACES_SUPPORT) && need_of(s, fields, {in.universe, most, most, in.dtype, in.width, 0}, need))
       continue;
-    group& g = by_header[{{s.is(DR_ROLE_VALUE) ? in.dtype : 0, in.width}, fields}];
+    group& g = by_header[{{s.has_type() ? in.dtype : 0, in.width}, fields}];
     g.fields = fields;
     g.inputs.push_back(&in);
   }
@@ -112,7 +116,7 @@ std::vector<group> groups(const subject& s, bool spare) {
 
 std::vector<encoded> encode(const subject& s, const group& g, const encode_options& options) {
   struct stream {
-    guarded_bytes in, out, tell;
+    guarded_bytes in, out, tell, base;
     uint64_t count, in_size, out_size = 0, tell_count = 0;
     dr_fault fault{.struct_size = sizeof(dr_fault)};
   };
@@ -130,8 +134,10 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
     const uint64_t told_max = !s.tells() || !options.ask ? 0 : s.is(DR_ROLE_INDEX) ? needs[i].tell : job.count_max;
     job.tell_capacity = std::min(told_max, i == 0 ? options.tell_capacity : UINT64_MAX);
     stream& o = streams.emplace_back(stream{guarded_bytes(in.elements.size()), guarded_bytes(needs[i].payload, 16),
-                                            guarded_bytes(4 * job.tell_capacity), in.count, in.elements.size()});
+                                            guarded_bytes(4 * job.tell_capacity), guarded_bytes(in.base.size(), 16),
+                                            in.count, in.elements.size()});
     o.in.fill(in.elements);
+    o.base.fill(in.base);
     o.out.fill(options.poison);
     o.tell.fill(options.poison);
     if (i == 0) o.fault.code = options.fault;
@@ -146,6 +152,7 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
     job.shared_key = options.shared_key;
     job.private_key = options.private_key;
     job.fault = &o.fault;
+    if (s.has(DR_NEEDS_BASE)) job.base = o.base.data();
   }
   INFO(s.text << ": encode");
   REQUIRE(run(s.codec().cpu->encode, params, jobs, scratch, options.workers, options.poison));
@@ -153,7 +160,7 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
   for (size_t i = 0; i < jobs.size(); ++i) {
     stream& o = streams[i];
     INFO(g.inputs[i]->name);
-    const bool intact = o.in.intact() && o.out.intact() && o.tell.intact();
+    const bool intact = o.in.intact() && o.out.intact() && o.tell.intact() && o.base.intact();
     REQUIRE(intact);
     REQUIRE(std::ranges::equal(o.in.bytes(), g.inputs[i]->elements));
     REQUIRE(o.out_size <= needs[i].payload);
@@ -169,8 +176,14 @@ uint64_t claim::out_capacity(const subject& s) const {
 }
 
 claim claim_of(const subject& s, const input& in, const encoded& e) {
-  return {in.universe, in.count, s.is(DR_ROLE_INDEX) ? e.told.size() : in.count,
-          in.dtype,    in.width, in.elements.size()};
+  return {in.universe,        in.count, s.is(DR_ROLE_INDEX) ? e.told.size() : in.count, in.dtype, in.width,
+          in.elements.size(), in.base};
+}
+
+// (A claim may be a lie: then what there is comes again and again.)
+uint64_t claim::base_size(const subject& s) const {
+  if (!s.has(DR_NEEDS_BASE)) return 0;
+  return (s.is(DR_ROLE_INDEX) ? universe : count) * width * cases::word_size(dtype);
 }
 
 namespace {
@@ -187,8 +200,10 @@ dr_status need_of(const subject& s, const wire_fields& fields, const claim& c, d
 }
 
 incoming::incoming(const subject& s, const claim& c, std::span<const uint8_t> payload, size_t gap, placement where)
-    : says(c), in(payload.size(), 1, gap, where), out(c.out_capacity(s), 16) {
+    : says(c), in(payload.size(), 1, gap, where), out(c.out_capacity(s), 16), base(c.base_size(s), 16) {
   in.fill(payload);
+  for (size_t i = 0; i < base.size(); i += c.base.size())
+    std::copy_n(c.base.begin(), std::min(c.base.size(), base.size() - i), base.data() + i);
 }
 
 bool decode(const subject& s, const wire_fields& fields, std::span<incoming* const> streams,
@@ -209,10 +224,11 @@ bool decode(const subject& s, const wire_fields& fields, std::span<incoming* con
     job.out_capacity = o->says.out_capacity(s);
     job.out_size = &o->out_size;
     job.fault = &o->fault;
+    if (s.has(DR_NEEDS_BASE)) job.base = o->base.data();
   }
   return run(s.codec().cpu->decode, params, jobs, scratch, options.workers, options.poison) &&
          std::ranges::all_of(streams, [](const incoming* o) {
-           return o->in.intact() && o->out.intact() && o->out_size <= o->out.size();
+           return o->in.intact() && o->out.intact() && o->base.intact() && o->out_size <= o->out.size();
          });
 }
 

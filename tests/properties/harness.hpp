@@ -30,6 +30,7 @@ struct subject {
   const dr_codec& codec() const { return *stage->codec; }
   bool has(uint32_t trait) const { return codec().traits & trait; }
   bool is(dr_role role) const { return codec().role == role; }
+  bool has_type() const { return is(DR_ROLE_VALUE) || has(DR_NEEDS_BASE); }
   // Where truths are asked for, one with a closed form for its size is not asked to find it in the payload too.
   bool tells() const { return is(DR_ROLE_INDEX) || has(DR_REORDERS); }
 };
@@ -68,9 +69,11 @@ std::vector<encoded> encode(const subject& s, const group& g, const encode_optio
 struct claim {
   uint64_t universe, count, support;
   uint32_t dtype, width;
-  uint64_t elements_size;  // of a bytes stage
+  uint64_t elements_size;              // of a bytes stage
+  std::span<const uint8_t> base = {};  // of a codec that reads one; as many bytes of it as claim and codec ask for
 
   uint64_t out_capacity(const subject& s) const;
+  uint64_t base_size(const subject& s) const;
 };
 claim claim_of(const subject& s, const input& in, const encoded& e);
 // Fields that do not fit it are DR_E_CORRUPT.
@@ -79,7 +82,7 @@ dr_status need_of(const subject& s, const wire_fields& fields, const claim& c, d
 // A stream on its way in.
 struct incoming {
   claim says;
-  guarded_bytes in, out;
+  guarded_bytes in, out, base;
   uint64_t out_size = 0;
   dr_fault fault{.struct_size = sizeof(dr_fault)};
 

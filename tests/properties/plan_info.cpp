@@ -82,6 +82,12 @@ seen look_at(const std::string& text, bool selects) {
   return s;
 }
 
+uint32_t traits_of(const cases::codec_case& k) {
+  for (size_t i = 0; i < dr_codec_count(); ++i)
+    if (dr_codec_at(i)->role == k.role && std::string(dr_codec_at(i)->name) == k.name) return dr_codec_at(i)->traits;
+  return 0;
+}
+
 struct described {
   std::string text;
   bool usual;
@@ -91,6 +97,7 @@ std::vector<described> plans() {
   const std::string front = "sparsify=topr(count=" + std::to_string(kept) + ") ";
   for (const cases::codec_case& k : cases::all())
     for (const char* plan : k.plans) {
+      if (traits_of(k) & DR_NEEDS_BASE) continue;  // (below)
       const std::string p = plan;
       const bool usual = plan == k.plans[0];
       const auto add = [&](const std::string& text) { all.push_back({front + text, usual}); };
@@ -208,7 +215,12 @@ TEST_CASE("plan info: sparsifiers, feedback and what may be added up") {
       {"value=auto(error=0)", DR_PLAN_CHOOSES | DR_PLAN_HOST_ONLY | DR_PLAN_FIXED_SIZE, DR_PLAN_LOSSY_VALUES},
       {"value=auto(error=0.1)", DR_PLAN_CHOOSES | DR_PLAN_HOST_ONLY | DR_PLAN_LOSSY_VALUES, DR_PLAN_FIXED_SIZE},
       {"index=auto", DR_PLAN_CHOOSES | DR_PLAN_HOST_ONLY, DR_PLAN_FIXED_SIZE | DR_PLAN_LOSSY_SUPPORT},
-      {"bucket=flat", DR_PLAN_FLAT | DR_PLAN_HOST_ONLY, DR_PLAN_CHOOSES},
+      {"bucket=flat", DR_PLAN_FLAT | DR_PLAN_HOST_ONLY, DR_PLAN_CHOOSES | DR_PLAN_PATCH},
+      {"sparsify=changed index=magnitude value=ulp", DR_PLAN_PATCH | DR_PLAN_HOST_ONLY,
+       DR_PLAN_LOSSY_VALUES | DR_PLAN_LOSSY_SUPPORT | DR_PLAN_FEEDBACK | DR_PLAN_CHOOSES | DR_PLAN_LINEAR |
+           DR_PLAN_FIXED_SIZE},
+      {"sparsify=changed index=auto value=xor", DR_PLAN_PATCH | DR_PLAN_CHOOSES, DR_PLAN_LOSSY_VALUES},
+      {"sparsify=changed index=all value=raw", DR_PLAN_PATCH, DR_PLAN_LOSSY_VALUES},
   };
   for (const auto& each : plans) {
     INFO(std::string(each.text));
@@ -256,6 +268,16 @@ TEST_CASE("plan info: dtypes are those that dr_bound takes") {
       if (info.dtypes & DR_DTYPE_BIT(dtype) && d.usual) CHECK(s == DR_OK);
     }
   }
+}
+
+TEST_CASE("plan info: a patch takes words of seven types") {
+  client::plan p("sparsify=changed index=auto value=ulp");
+  dr_plan_info info{};
+  info.struct_size = sizeof info;
+  REQUIRE(dr_plan_describe(p.handle, &info, nullptr) == DR_OK);
+  uint32_t expected = 0;
+  for (const dr_dtype dtype : {DR_F32, DR_F16, DR_BF16, DR_F64, DR_U8, DR_U16, DR_U32}) expected |= DR_DTYPE_BIT(dtype);
+  CHECK(info.dtypes == expected);
 }
 
 TEST_CASE("plan info: NULL and sizes that are not set are refused; shorter and longer structs are served") {

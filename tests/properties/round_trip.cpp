@@ -46,19 +46,23 @@ TEST_CASE("plain code written from the specification agrees") {
 
 TEST_CASE("cost is the size of the payload; every built-in index codec knows it") {
   pool serial(1);
-  const dr_exec exec = stage_runner{nullptr, 0, &serial}.exec();
   each_stream([&](const subject& s, const wire_fields& fields, const input& in, const encoded& e) {
     if (!s.codec().cpu->cost) {
       CHECK(!s.is(DR_ROLE_INDEX));
       return;
     }
-    dr_job job = shape_job({in.universe, count_max_of(in, true), 0, 1});
+    dr_job job = shape_job({in.universe, count_max_of(in, true), s.has_type() ? in.dtype : 0, 1});
     job.in = in.elements.data();
     job.in_max = in.elements.size();
     job.count = &in.count;
     dr_fault fault{.struct_size = sizeof(dr_fault)};
     job.fault = &fault;
+    if (s.has(DR_NEEDS_BASE)) job.base = in.base.data();
     const dr_params params{sizeof params, s.stage->values.data(), fields.data()};
+    dr_need need{.struct_size = sizeof(dr_need)};
+    REQUIRE(s.codec().cpu->need(&params, &job, 1, &need) == DR_OK);
+    const guarded_bytes scratch(need.encode_scratch, 64);
+    const dr_exec exec = stage_runner{scratch.data(), scratch.size(), &serial}.exec();
     uint64_t bytes = 0;
     CHECK(s.codec().cpu->cost(&exec, &params, &job, 1, &bytes) == DR_OK);
     CHECK(fault.code == DR_OK);

@@ -162,6 +162,7 @@ TEST_CASE("NEEDS_FINITE: a value codec without it is given NaNs and infinities, 
   for (const cases::codec_case& c : cases::all()) {
     if (c.role != DR_ROLE_VALUE) continue;
     const auto finite = [](const input& in) {
+      if (cases::word_size(in.dtype) != cases::format_of(in.dtype).bytes) return true;  // no number of these types
       return std::ranges::all_of(cases::numbers(in.dtype, in.elements), [](double v) { return std::isfinite(v); });
     };
     INFO(std::string(c.name));
