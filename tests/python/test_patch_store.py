@@ -11,7 +11,7 @@ numpy = pytest.importorskip("numpy", reason="numpy is missing: pip install numpy
 from store_steps import copied, digest, model, names, step_on, written  # noqa: E402
 
 import deepreduce  # noqa: E402
-from deepreduce import _store_files, _whole_file  # noqa: E402
+from deepreduce import _patch_file, _store_files, _whole_file  # noqa: E402
 from deepreduce.patch import Store  # noqa: E402
 
 
@@ -80,9 +80,34 @@ def test_torch_weights(tmp_path):
     Store(tmp_path).read(1, out=held)
     assert all(torch.equal(held[name], weights[name]) for name in weights)
     Store(tmp_path).checkout(1, tmp_path / "out.safetensors")
-    if deepreduce._memory.bfloat16() is None:
+    if deepreduce._memory.bfloat16() is not None:
+        assert Store(tmp_path).read(1)["w"].tobytes() == weights["w"].view(torch.uint8).numpy().tobytes()
+    else:
         with pytest.raises(deepreduce.ArgumentError, match="w is bfloat16, which numpy has by ml_dtypes"):
             Store(tmp_path).read(1)
+
+
+def test_tied_weights_are_read_into_one_memory(tmp_path):
+    with Store(tmp_path) as store:
+        for step in range(4):
+            one = numpy.full(5000, step, numpy.float32)
+            store.put(step, {"in": one, "out": one})
+    held = numpy.zeros(5000, numpy.float32)
+    steps = store.follow({"in": held, "out": held}, threads=2)
+    assert next(steps) == 3 and (held == 3).all()
+    with store:
+        store.put(4, {"in": one, "out": one + 1})
+        with pytest.raises(deepreduce.ArgumentError, match="'in' and 'out' are the same memory"):
+            store.read(4, out={"in": held, "out": held})
+
+
+def test_threads_read_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(_patch_file, "PIECE", 1 << 14)
+    digests = written(tmp_path, 5)
+    for threads in (None, 3):
+        assert digest(Store(tmp_path).read(4, threads=threads)) == digests[4]
+        Store(tmp_path).checkout(4, tmp_path / f"{threads}.safetensors", threads=threads)
+    assert (tmp_path / "None.safetensors").read_bytes() == (tmp_path / "3.safetensors").read_bytes()
 
 
 def test_one_array_is_a_model_too(tmp_path):
@@ -209,8 +234,10 @@ def test_damaged_files_are_named(tmp_path):
         whole = path.read_bytes()
         for at in (3, len(whole) // 2, len(whole) - 1):
             path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-            with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported), match=each.file):
-                Store(tmp_path).read(2)
+            for read in (lambda: Store(tmp_path).read(2), lambda: Store(tmp_path).checkout(2, tmp_path / "out.safetensors")):
+                with pytest.raises((deepreduce.CorruptFrame, deepreduce.Unsupported), match=each.file):
+                    read()
+            assert not (tmp_path / "out.safetensors").exists()
         path.write_bytes(whole[: len(whole) // 2])
         with pytest.raises(deepreduce.CorruptFrame, match=each.file):
             Store(tmp_path).read(2)

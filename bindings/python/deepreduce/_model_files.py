@@ -223,7 +223,7 @@ def write_shard(
             if not isinstance(tensors[part.name], FileTensor):
                 room_of("base", words.dtype, words.size)[:] = words
                 words = room_of("base", words.dtype, words.size)
-            assign_all(words, part, pieces)
+            assign_all(words, part, pieces, new_sums(words))
         _write(handle, words.view(numpy.uint8), len(shard.header) + entry.begin + part.first * words.itemsize)
         return part
 
@@ -252,9 +252,8 @@ def cut(tensors: Tensors, patches: Sequence[Patch]) -> Iterator[Tuple[Part, Sequ
             yield Part(name, each.dtype, begin, end - begin), inside
 
 
-def assign_all(words: Array, part: Part, pieces: Sequence[Piece]) -> None:
-    """Changes the words of a part by frames, one after the other."""
-    sums = new_sums(words)
+def assign_all(words: Array, part: Part, pieces: Sequence[Piece], sums: Array) -> None:
+    """Changes the words of a part, and their sums, by frames, one after the other."""
     for piece in pieces:
         begin = piece.first - part.first
         chunk = begin * words.itemsize // 4096

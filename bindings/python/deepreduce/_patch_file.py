@@ -41,8 +41,10 @@ class Part(NamedTuple):
         return self.length * word_type(self.dtype).itemsize
 
     def of_sums(self, sums: Optional[Dict[str, Array]]) -> Optional[Array]:
-        if sums is None:
-            return None
+        return None if sums is None else self.sums_in(sums)
+
+    def sums_in(self, sums: Dict[str, Array]) -> Array:
+        """The sums of these words, among those of all tensors."""
         begin = self.first * word_type(self.dtype).itemsize // CHUNK
         return sums[self.name][begin : begin + -(-self.size // CHUNK)]
 

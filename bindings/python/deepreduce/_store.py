@@ -12,13 +12,13 @@ import numpy
 
 from ._call import unsigned
 from ._element_types import Array, Words, array_of, word_type
-from ._model_files import Model, cut, open_model, write_patched, write_tensors
-from ._patch_apply import apply_to, tensors_of, written_of
-from ._patch_call import check_of, new_sums
-from ._patch_file import Patch, Tensors, open_patch, require_same, write_patch
+from ._model_files import Model, assign_all, cut, open_model, write_patched, write_tensors
+from ._patch_apply import apply_to, memory_of, tensors_of, written_of
+from ._patch_call import Piece, check_of, chunks_of, in_order, new_sums
+from ._patch_file import Part, Patch, Tensors, open_patch, require_same, write_patch
 from ._store_files import PLAIN, AnchorFile, Manifest, PatchFile, Writer, file_name, read_manifest
 from ._whole_file import whole_file
-from .errors import ArgumentError, CorruptFrame
+from .errors import ArgumentError, CorruptFrame, WrongBase
 from .plan import as_plan
 
 Result = TypeVar("Result")
@@ -211,6 +211,11 @@ class Store:
         def write() -> None:
             anchor, patches = read_manifest(self.path).way(unsigned(step, "step"))
             with self._anchor(anchor) as model:
+                found = {name: _no_sums(each) for name, each in model.tensors.items()}
+                for part, _ in cut(model.tensors, []):
+                    words = model.tensors[part.name].part(part.first, part.length, "anchor")
+                    part.sums_in(found)[:] = new_sums(words)
+                _compare(model, found)
                 write_patched(model, self._patches(model, patches), os.fspath(path), threads)
 
         self._retried(write)
@@ -263,19 +268,30 @@ class Store:
         """Weights and their sums, of an anchor and the patches behind it."""
         with self._anchor(anchor) as model:
             opened = self._patches(model, patches)
-            if out is None:
-                out = {name: _empty(each) for name, each in model.tensors.items()}
-            require_same(out, model.tensors, "out", f"the store's step {anchor.step}")
-            for part, _ in cut(model.tensors, []):
-                words = model.tensors[part.name].part(part.first, part.length, "anchor")
-                out[part.name].words[part.first : part.first + part.length] = words
-            checks = model.metadata.get(_CHECKS, "").split()
-        sums = {name: new_sums(out[name].words) for name in model.tensors}
-        if checks != [f"{check_of(each):016x}" for each in sums.values()]:
-            raise CorruptFrame(f"{self.path / anchor.file}: its weights have other checks than were written: it is damaged")
-        for patch in opened:
-            apply_to(out, patch, sums, threads)
-        return out, sums
+            held = {name: _empty(each) for name, each in model.tensors.items()} if out is None else out
+            require_same(held, model.tensors, "out", f"the store's step {anchor.step}")
+            ties = [names for names in memory_of(held).values() if len(names) > 1]
+            before, sums = ({name: _no_sums(each) for name, each in model.tensors.items()} for _ in range(2))
+
+            def load(job: Tuple[Part, Sequence[Piece]]) -> None:
+                part, pieces = job
+                words = held[part.name].words[part.first : part.first + part.length]
+                words[:] = model.tensors[part.name].part(part.first, part.length, "anchor")
+                found = new_sums(words)
+                part.sums_in(before)[:] = found
+                assign_all(words, part, pieces, found)
+                part.sums_in(sums)[:] = found
+
+            try:
+                for _ in in_order(load, cut(model.tensors, opened), None if ties else threads):
+                    pass
+            except WrongBase as error:
+                raise CorruptFrame(f"{model.path}, or what follows it, is damaged: {error}") from None
+            _compare(model, before)
+        for names in ties:
+            if len({check_of(sums[name]) for name in names}) > 1:
+                raise ArgumentError(f"{names[0]!r} and {names[1]!r} are the same memory, and the step has them differ")
+        return held, sums
 
     @contextlib.contextmanager
     def _anchor(self, anchor: AnchorFile) -> Iterator[Model]:
@@ -317,6 +333,16 @@ def _shapes(tensors: Mapping[str, Any]) -> Dict[str, Any]:
 
 def _empty(like: Any) -> Words:
     return Words(like.dtype, like.shape, numpy.empty(like.length, word_type(like.dtype)), None)
+
+
+def _no_sums(like: Any) -> Array:
+    return numpy.empty(chunks_of(like.length * word_type(like.dtype).itemsize), numpy.uint64)
+
+
+def _compare(model: Model, sums: Mapping[str, Array]) -> None:
+    """CorruptFrame unless the weights of an anchor, whose sums these are, are those that were written."""
+    if model.metadata.get(_CHECKS, "").split() != [f"{check_of(sums[name]):016x}" for name in model.tensors]:
+        raise CorruptFrame(f"{model.path}: its weights have other checks than were written: it is damaged")
 
 
 def _bytes(files: Sequence[PatchFile]) -> int:
