@@ -195,6 +195,7 @@ dr_status decode_on_host(context& c, const decode_request& request, const host_d
   if (const dr_status s = call.find_workspace(bytes, workspace)) return s;
   arena memory(workspace, bytes);
   c.rows.resize(rows_of(frames));
+  c.rooms.resize(call.workers.workers());  // before the sums of a patch move: behind that nothing may fail
   std::span<const decoded_frame> decoded;
   if (const dr_status s = call.decode_frames(frames, memory, c.rows.data(), decoded)) return s;
   return request.copies ? call.deliver_frame(frames[0], decoded[0], memory) : call.merge_frames(decoded, memory);
