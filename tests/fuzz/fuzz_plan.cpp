@@ -35,6 +35,12 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
   t.dtype = DR_F32;
   t.universe = values.size();
   t.values = values.data();
+  dr_plan_info info{};
+  info.struct_size = sizeof info;
+  if (dr_plan_describe(plan, &info, nullptr)) wrong("a plan that cannot be described", dr_plan_text(plan));
+  const std::vector<float> zeros(values.size());
+  const bool patch = info.flags & DR_PLAN_PATCH;
+  if (patch) t.base = zeros.data();
   size_t bytes = 0;
   if (const dr_status s = dr_state_size(plan, &t, &bytes, nullptr); s == DR_E_UNSUPPORTED)
     bytes = 0;  // a transform, which keeps its own and makes no frame
@@ -63,8 +69,13 @@ void use(const dr_plan* plan, const std::vector<float>& values) {
     o.dtype = DR_F32;
     o.universe = out.size();
     o.values = out.data();
-    if (dr_decode(context, nullptr, frame.data(), frame.size(), nullptr, &o, sizeof o, 1) != DR_OK)
+    dr_decode_options options{};
+    options.struct_size = sizeof options;
+    options.flags = patch ? DR_DECODE_APPLY : 0;
+    if (dr_decode(context, nullptr, frame.data(), frame.size(), &options, &o, sizeof o, 1) != DR_OK)
       wrong(dr_plan_text(plan), dr_last_error(context)->message);
+    if (patch && !values.empty() && std::memcmp(out.data(), values.data(), 4 * out.size()))
+      wrong("a patch makes something else", dr_plan_text(plan));
   }
 }
 
