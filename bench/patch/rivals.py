@@ -152,7 +152,7 @@ def pairs(arguments: argparse.Namespace) -> Iterator[Pair]:
 def run_all(arguments: argparse.Namespace) -> List[Dict[str, Any]]:
     rows, theirs = [], {} if arguments.ours else others()
     try:
-        from bench.patch.ours import ours
+        from bench.patch.own_patches import ours
     except (ImportError, AttributeError) as error:
         sys.exit(f"the package has no patches: {error}")
     for pair in pairs(arguments):
