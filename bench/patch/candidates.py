@@ -148,12 +148,16 @@ class ZipNN(Candidate):
         kind = {1: "float32", 2: "bfloat16", 4: "float32"}[dtype.itemsize]
         return self.zipnn.ZipNN(bytearray_dtype=kind, delta_compressed_type="byte", threads=1)
 
+    def _padded(self, words: np.ndarray) -> bytearray:
+        """Whole elements: of others version 0.5.4 corrupts its heap."""
+        return bytearray(words.tobytes() + bytes(-words.nbytes % 4))
+
     def make(self, old: np.ndarray, new: np.ndarray) -> bytes:
-        return bytes(self._of(old.dtype).compress(bytearray(new.tobytes()), delta_second_data=bytearray(old.tobytes())))
+        return bytes(self._of(old.dtype).compress(self._padded(new), delta_second_data=self._padded(old)))
 
     def apply(self, weights: np.ndarray, data: bytes) -> None:
-        made = self._of(weights.dtype).decompress(bytearray(data), delta_second_data=bytearray(weights.tobytes()))
-        weights[:] = np.frombuffer(made, weights.dtype)
+        made = self._of(weights.dtype).decompress(bytearray(data), delta_second_data=self._padded(weights))
+        weights[:] = np.frombuffer(made, weights.dtype, weights.size)
 
 
 class OpenZL(Candidate):

@@ -1,7 +1,7 @@
 """bench/patch: the bundled weights are what is recorded of them, views and entropies are their definitions, and every code of
 a patch that is measured gives the result back."""
 
-
+import json
 import math
 import sys
 from pathlib import Path
@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "bindings" / "python"), str(ROOT / "bench" / "results")]
 
 from bench.patch import candidates, entropy, recordings  # noqa: E402
+import patch_page  # noqa: E402
 
 ENTRIES = recordings.entries(recordings.BUNDLED)
 of_each = pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["model"])
@@ -154,7 +155,7 @@ def test_every_code_gives_the_result_back(name, old, new):
 
 @of_each
 def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(entry):
-    from bench.patch.ours import PLANS, ours
+    from bench.patch.own_patches import PLANS, ours
 
     found, theirs = recordings.load(entry, recordings.BUNDLED), candidates.others()
     base = found.words["base"]
@@ -173,3 +174,11 @@ def test_ours_gives_bundled_weights_back_in_fewer_bytes_than_what_engines_send(e
         assert sizes[next(iter(PLANS))] < min(others.values()), (name, sizes, others)
 
 
+
+
+# ---- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_made_of_what_was_measured():
+    made = json.loads((ROOT / "bench/results/patch.json").read_text())
+    assert patch_page.report(made) == (ROOT / "bench/results/patch.md").read_text("utf-8")
