@@ -23,6 +23,7 @@ struct bound_stage {
 
 // The stage exchange: which rank sends to which. Only lib/exchange reads it.
 enum class exchange_kind : uint8_t { gather, owner, ring, hierarchy };
+inline constexpr const char* exchange_names[] = {"gather", "owner", "ring", "hierarchy"};
 struct exchange_stage {
   exchange_kind kind = exchange_kind::gather;
   uint32_t parts = 1;
@@ -62,6 +63,21 @@ struct plan {
     return block == 1 && (value[0].codec->traits & DR_REORDERS) && (index[0].codec->traits & DR_CARRIES_ORDER);
   }
 };
+
+// The choices of a parameter, "p0|leftmost", one by one.
+template <class F>
+void each_choice(const char* choices, F&& f) {
+  const std::string_view all(choices);
+  size_t begin = 0;
+  for (double number = 0; begin <= all.size(); ++number) {
+    const size_t end = std::min(all.find('|', begin), all.size());
+    f(all.substr(begin, end - begin), number);
+    begin = end + 1;
+  }
+}
+
+// Equal for equivalent plans (canonical_text.cpp).
+std::string canonical_text(const plan& p);
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
 

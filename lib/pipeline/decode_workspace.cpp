@@ -118,8 +118,7 @@ struct extent {
         return;
       }
       // The base of a patch is read as an output is written.
-      if (frame.plans[frame.rows[begin].plan].patch)
-        bytes = saturated_sum(bytes, saturated_product(universe, row));
+      if (frame.plans[frame.rows[begin].plan].patch) bytes = saturated_sum(bytes, saturated_product(universe, row));
       const uint64_t pair = row + index_type_size(o.index_dtype);
       uint64_t room = o.capacity;  // a union has no room for more of a frame, whatever that says
       for (size_t i = begin; i < end; ++i) {

@@ -133,8 +133,9 @@ class ReducedUnit:
                 share, rounded = self._share(part), self._scratch[1][: part.numel()]
                 torch.sub(part, share.copy_(rounded.copy_(share)), alpha=self._engine.size, out=rest)
 
-    def _parts_of(self, tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-        return tensor.split(self._scratch[0].numel())
+    def _parts_of(self, tensor: torch.Tensor) -> Sequence[Any]:
+        parts: Sequence[Any] = tensor.split(self._scratch[0].numel())
+        return parts
 
     def _residuals(self) -> List[torch.Tensor]:
         for item in self.items:
