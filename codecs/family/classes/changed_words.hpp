@@ -120,7 +120,9 @@ inline uint64_t changed_put_bitmap(const changed_class& c, const uint32_t* ranks
   uint32_t counts[256] = {};
   for (uint64_t i = 0; i < n; ++i) ++counts[room.bitmap[i]];
   table.fit(counts, 256);
-  begin = rans_put(&table, room.bitmap, nullptr, n, room.coded);
+  rans_code code;
+  code.set(table);
+  begin = rans_put(&code, room.bitmap, nullptr, n, room.coded);
   return static_cast<uint64_t>(room.coded + rans_bound(n) - begin);
 }
 

@@ -118,16 +118,18 @@ uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const chan
   } else {
     for (uint64_t i = 0; i < n; ++i) ++counts[0][room.symbol[i]];
   }
-  rans_table tables[classes_max];
+  rans_code codes[classes_max];
   uint8_t head[2 + classes_max * (1 + rans_table::size_max(symbols::most)) + 16];
   uint8_t* at = classes.put(head);
   for (uint32_t c = 0; c < classes.count; ++c) {
     // (A class of a threshold above which nothing changed has a table, too, of the symbol 0.)
     if (std::all_of(counts[c], counts[c] + symbols::most, [](uint32_t k) { return k == 0; })) counts[c][0] = 1;
-    tables[c].fit(counts[c], symbols::most);
-    at = tables[c].put(at);
+    rans_table table;
+    table.fit(counts[c], symbols::most);
+    codes[c].set(table);
+    at = table.put(at);
   }
-  const uint8_t* const begin = rans_put(tables, room.symbol, of, n, room.coded);
+  const uint8_t* const begin = rans_put(codes, room.symbol, of, n, room.coded);
   const auto coded = static_cast<uint64_t>(room.coded + rans_bound(n) - begin);
   if (extra) at = put_varint(at, coded);  // else it ends where the payload does: as the tables say
   const auto head_size = static_cast<uint64_t>(at - head);
