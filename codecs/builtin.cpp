@@ -20,8 +20,8 @@ std::span<const dr_codec* const> builtin_codecs() {
       // value, order, bytes
       &value_raw_codec, &qsgd_codec, &fit_poly_codec, &half_codec, &sketch_codec, &three_lc_codec, &fit_dexp_codec,
       &rank_fit_codec, &uniform_quant_codec, &log_quant_codec, &lloyd_codec, &sign_codec, &ternary_codec,
-      &natural_codec, &dynamic_tree_codec, &inceptionn_codec, &ulp_codec, &xor_codec, &bitpack_codec, &deflate_codec,
-      &zstd_codec, &huffman_codec};
+      &natural_codec, &dynamic_tree_codec, &inceptionn_codec, &ulp_codec, &xor_codec, &planes_codec, &bitpack_codec,
+      &deflate_codec, &zstd_codec, &huffman_codec};
   return list;
 }
 

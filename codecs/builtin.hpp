@@ -12,7 +12,7 @@ extern const dr_codec value_raw_codec, qsgd_codec, fit_poly_codec, half_codec, s
     fit_dexp_codec, rank_fit_codec;
 extern const dr_codec uniform_quant_codec, log_quant_codec, lloyd_codec;
 extern const dr_codec sign_codec, ternary_codec, natural_codec, dynamic_tree_codec, inceptionn_codec, ulp_codec,
-    xor_codec;
+    xor_codec, planes_codec;
 extern const dr_codec bitpack_codec;
 extern const dr_codec deflate_codec, zstd_codec, huffman_codec;
 

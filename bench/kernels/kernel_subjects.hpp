@@ -14,6 +14,7 @@ void add_golomb(subjects&);
 void add_half(subjects&);
 void add_index(subjects&);
 void add_merge(subjects&);
+void add_planes(subjects&);
 void add_qsgd(subjects&);
 void add_quantisers(subjects&);
 void add_selection(subjects&);
@@ -29,6 +30,7 @@ inline subjects all_subjects() {
   add_half(all);
   add_index(all);
   add_merge(all);
+  add_planes(all);
   add_qsgd(all);
   add_quantisers(all);
   add_selection(all);

@@ -100,7 +100,7 @@ std::vector<usual> usual_plans() {
       all.push_back({index + " value=" + value});
   }
   for (const char* value : {"three_lc", "uniform_quant", "uniform_quant(bits=6)", "log_quant", "lloyd", "inceptionn",
-                            "auto(error=0.01)", "auto(error=0)"}) {
+                            "planes", "auto(error=0.01)", "auto(error=0)"}) {
     const char* const why = value == std::string("auto(error=0)") ? nullptr : by_values;
     all.push_back({topr + "index=golomb value=" + value, why});
     all.push_back({topr + "index=auto value=" + value, why});

@@ -10,6 +10,7 @@ library. It is slow. Where a document leaves a choice, a comment that begins wit
     decode_frame(patch, [base, ...])   of each tensor that is a patch the receiver's bit patterns; WrongBase: another one is meant
 """
 import ctypes
+import itertools
 import math
 import struct
 import zlib
@@ -842,6 +843,45 @@ def apply_ulp(word, z, dtype):
     return in_order((in_order(word, dtype) + d) % 2**(8 * VALUE_SIZE[dtype]), dtype)
 
 
+def decode_planes(payload, shape, fields):
+    reader, size, out = Reader(payload), VALUE_SIZE[shape.dtype], []
+    blocks = [min(2**18, shape.support * shape.width - first) for first in range(0, shape.support * shape.width, 2**18)]
+    sizes = [reader.uint(4) for _ in blocks[1:]]
+    for i, n in enumerate(blocks):
+        inner = Reader(reader.take(sizes[i] if i < len(sizes) else len(payload) - reader.position))
+        modes, planes = inner.take(size), {}
+        for p, mode in enumerate(modes):
+            refuse(mode > 2, f"a plane of mode {mode}")
+            if mode == 2:
+                refuse(n == 1, "a constant plane of one word")
+                planes[p] = bytes(inner.take(1)) * n
+            elif mode == 1:
+                planes[p] = read_coded_plane(inner, n)
+        for p, mode in enumerate(modes):
+            if mode == 0:
+                planes[p] = bytes(inner.take(n))
+        refuse(inner.position != len(inner.data), "bytes behind a block")
+        words = (int.from_bytes(word, "little") for word in zip(*(planes[p] for p in range(size))))
+        numbers = shape.dtype in ("f32", "f16", "bf16", "f64")
+        out += [word >> 1 | (word & 1) << 8 * size - 1 for word in words] if numbers else words
+    return out
+
+
+def planes_bound(n, size):
+    return n * size + (n + 2**18 - 1) // 2**18 * (size + 4)
+
+
+def read_coded_plane(reader, n):
+    table = read_rans_table(reader, 256)
+    names = reader.take(len(table))
+    refuse(0 in table, "a symbol that does not occur")
+    refuse(any(a >= b for a, b in itertools.pairwise(names)), "names of symbols that do not ascend")
+    each = (n + 255) // 256 * 64
+    counts = [n] if n < 2**16 else [each, each, each, n - 3 * each]
+    sizes = [reader.uint(4) for _ in counts]
+    return bytes(names[s] for count, size in zip(counts, sizes) for s in read_rans(reader.take(size), [table] * count))
+
+
 def decode_value_raw(payload, shape, fields):
     letter = {4: "I", 8: "Q", 1: "B", 2: "H"}[VALUE_SIZE[shape.dtype]]
     return list(struct.unpack(f"<{shape.support * shape.width}{letter}", payload))
@@ -1490,6 +1530,8 @@ CODECS = {
                          bound=lambda shape, f: 8 + split_bound(shape, {"block": 12})),
     ("value", 17): Codec("value", "ulp", decode=decode_changes(apply_ulp), needs_base=True, exact=True,
                          bound=lambda shape, _: 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
+    ("value", 19): Codec("value", "planes", decode=decode_planes, exact=True,
+                         bound=lambda shape, _: planes_bound(shape.support * shape.width, VALUE_SIZE[shape.dtype])),
     ("value", 18): Codec("value", "xor", decode=decode_changes(lambda word, z, _: word ^ z), needs_base=True, exact=True,
                          bound=lambda shape, _: 1 + shape.support * shape.width * VALUE_SIZE[shape.dtype]),
 }

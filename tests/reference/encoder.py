@@ -702,6 +702,30 @@ def huffman(data):
     return varint(2 * len(data) + 1) + coded if len(coded) < len(data) else varint(2 * len(data)) + data
 
 
+def encode_planes(words, shape, fields, coded=()):
+    """Codes the planes of `coded`; a constant one is constant, the others are raw."""
+    size, out = VALUE_SIZE[shape.dtype], []
+    top = 8 * size - 1
+    if shape.dtype in ("f32", "f16", "bf16", "f64"):
+        words = [(word << 1 | word >> top) & (2 << top) - 1 for word in words]
+    for first in range(0, len(words), 2**18):
+        block = words[first:first + 2**18]
+        n, planes = len(block), [bytes(word >> 8 * p & 255 for word in block) for p in range(size)]
+        modes = [2 if len(set(plane)) == 1 < n else int(p in coded) for p, plane in enumerate(planes)]
+        heads = [b"" if mode == 0 else plane[:1] if mode == 2 else coded_plane(plane) for mode, plane in zip(modes, planes)]
+        out.append(bytes(modes) + b"".join(heads) + b"".join(plane for mode, plane in zip(modes, planes) if mode == 0))
+    return b"".join(struct.pack("<I", len(block)) for block in out[:-1]) + b"".join(out)
+
+
+def coded_plane(plane):
+    names = sorted(set(plane))
+    table, n = rans_table({s: plane.count(name) for s, name in enumerate(names)}), len(plane)
+    each = (n + 255) // 256 * 64
+    parts = [plane] if n < 2**16 else [plane[:each], plane[each:2 * each], plane[2 * each:3 * each], plane[3 * each:]]
+    strings = [put_rans([names.index(byte) for byte in part], [table] * len(part)) for part in parts]
+    return put_rans_table(table) + bytes(names) + b"".join(struct.pack("<I", len(string)) for string in strings) + b"".join(strings)
+
+
 PACKERS = {"deflate": deflate, "zstd": zstd, "huffman": huffman}
 ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_split(golomb_parameter, True),
             ("index", "rice"): encode_split(rice_parameter, False), ("index", "bloom"): encode_bloom,
@@ -718,7 +742,7 @@ ENCODERS = {("index", "raw"): encode_index_raw, ("index", "golomb"): encode_spli
             ("value", "sign"): encode_sign, ("value", "ternary"): encode_ternary,
             ("index", "magnitude"): encode_magnitude, ("value", "ulp"): encode_changes(ulp_number),
             ("value", "xor"): encode_changes(lambda old, new, dtype: old ^ new),
-            ("order", "bitpack"): encode_bitpack}
+            ("value", "planes"): encode_planes, ("order", "bitpack"): encode_bitpack}
 
 
 def run_list(stages, what, shape):

@@ -25,7 +25,7 @@ VALUE = ["raw", "qsgd", "qsgd(levels=63,bucket=100)", "fit_poly", "fit_poly(degr
          "log_quant(bits=6,range=3)", "lloyd(levels=2)", "lloyd(levels=16)", "lloyd(price=0.35)",
          "raw+zstd(level=19)", "half", "half(type=bf16)", "sketch(buckets=16)+huffman", "three_lc(sparsity=1.75)",
          "natural", "natural(rounding=nearest)", "dynamic_tree", "inceptionn(error=0.0001)",
-         "sign", "sign(scale=means)", "sign(scale=level,level=0.01)", "ternary"]
+         "planes", "sign", "sign(scale=means)", "sign(scale=level,level=0.01)", "ternary"]
 FLAT = list(itertools.product(INDEX, VALUE))
 
 

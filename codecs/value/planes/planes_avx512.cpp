@@ -1,0 +1,154 @@
+// Words to planes of bytes and back, 64 at a time.
+#include "codecs/value/planes/planes_kernel.hpp"
+
+#if DR_X86
+DR_AVX512_BEGIN
+namespace dr {
+namespace {
+
+__m512i load64(const void* from) { return _mm512_loadu_si512(from); }
+
+// Of words of 16 bits: their low bytes, or their high ones.
+uint64_t split16(const uint16_t* words, uint64_t n, bool number, uint8_t* const* planes) {
+  const __m512i low = _mm512_set1_epi16(0xff), order = _mm512_set_epi64(7, 5, 3, 1, 6, 4, 2, 0);
+  uint64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    __m512i a = load64(words + i), b = load64(words + i + 32);
+    if (number) {
+      a = _mm512_shldi_epi16(a, a, 1);
+      b = _mm512_shldi_epi16(b, b, 1);
+    }
+    const __m512i lows = _mm512_packus_epi16(_mm512_and_si512(a, low), _mm512_and_si512(b, low));
+    const __m512i highs = _mm512_packus_epi16(_mm512_srli_epi16(a, 8), _mm512_srli_epi16(b, 8));
+    _mm512_storeu_si512(planes[0] + i, _mm512_permutexvar_epi64(order, lows));
+    _mm512_storeu_si512(planes[1] + i, _mm512_permutexvar_epi64(order, highs));
+  }
+  return i;
+}
+uint64_t join16(const uint8_t* const* planes, uint64_t n, bool number, uint16_t* words) {
+  const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0);
+  uint64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const __m512i lows = _mm512_permutexvar_epi64(order, load64(planes[0] + i)),
+                  highs = _mm512_permutexvar_epi64(order, load64(planes[1] + i));
+    __m512i a = _mm512_unpacklo_epi8(lows, highs), b = _mm512_unpackhi_epi8(lows, highs);
+    if (number) {
+      a = _mm512_shrdi_epi16(a, a, 1);
+      b = _mm512_shrdi_epi16(b, b, 1);
+    }
+    _mm512_storeu_si512(words + i, a);
+    _mm512_storeu_si512(words + i + 32, b);
+  }
+  return i;
+}
+// Byte p of dword j is byte 16 p + j, and back.
+__m512i by_plane(bool back) {
+  alignas(64) uint8_t from[64];
+  for (unsigned p = 0; p < 4; ++p)
+    for (unsigned j = 0; j < 16; ++j) {
+      const unsigned in_words = 4 * j + p, in_planes = 16 * p + j;
+      from[back ? in_words : in_planes] = static_cast<uint8_t>(back ? in_planes : in_words);
+    }
+  return _mm512_load_si512(from);
+}
+uint64_t split32(const uint32_t* words, uint64_t n, bool number, uint8_t* const* planes) {
+  const __m512i order = by_plane(false);
+  const auto store16 = [](uint8_t * to, __m128i x) __attribute__((always_inline)) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), x);
+  };
+  uint64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    __m512i x = load64(words + i);
+    if (number) x = _mm512_rol_epi32(x, 1);
+    x = _mm512_permutexvar_epi8(order, x);
+    store16(planes[0] + i, _mm512_castsi512_si128(x));
+    store16(planes[1] + i, _mm512_extracti32x4_epi32(x, 1));
+    store16(planes[2] + i, _mm512_extracti32x4_epi32(x, 2));
+    store16(planes[3] + i, _mm512_extracti32x4_epi32(x, 3));
+  }
+  return i;
+}
+uint64_t join32(const uint8_t* const* planes, uint64_t n, bool number, uint32_t* words) {
+  const __m512i order = by_plane(true);
+  const auto load16 = [](const uint8_t* from) __attribute__((always_inline)) {
+    return _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  };
+  uint64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    __m512i x = _mm512_castsi128_si512(load16(planes[0] + i));
+    x = _mm512_inserti32x4(x, load16(planes[1] + i), 1);
+    x = _mm512_inserti32x4(x, load16(planes[2] + i), 2);
+    x = _mm512_inserti32x4(x, load16(planes[3] + i), 3);
+    x = _mm512_permutexvar_epi8(order, x);
+    if (number) x = _mm512_ror_epi32(x, 1);
+    _mm512_storeu_si512(words + i, x);
+  }
+  return i;
+}
+
+}  // namespace
+
+template <class Word>
+void planes_split_avx512(const typename Word::bits* words, uint64_t n, uint8_t* const* planes) {
+  constexpr bool number = Word::turned(1) == 2;
+  uint64_t done = 0;
+  if constexpr (Word::size == 2) done = split16(words, n, number, planes);
+  if constexpr (Word::size == 4) done = split32(words, n, number, planes);
+  uint8_t* rest[Word::size];
+  for (unsigned p = 0; p < Word::size; ++p) rest[p] = planes[p] + done;
+  planes_split_with<Word>(words + done, n - done, rest);
+}
+template <class Word>
+void planes_join_avx512(const uint8_t* const* planes, uint64_t n, typename Word::bits* words) {
+  constexpr bool number = Word::turned(1) == 2;
+  uint64_t done = 0;
+  if constexpr (Word::size == 2) done = join16(planes, n, number, words);
+  if constexpr (Word::size == 4) done = join32(planes, n, number, words);
+  const uint8_t* rest[Word::size];
+  for (unsigned p = 0; p < Word::size; ++p) rest[p] = planes[p] + done;
+  planes_join_with<Word>(rest, n - done, words + done);
+}
+
+#define DR_PLANES_AVX512(Bits, number)                                                                  \
+  template void planes_split_avx512<planes_word<Bits, number>>(const Bits*, uint64_t, uint8_t* const*); \
+  template void planes_join_avx512<planes_word<Bits, number>>(const uint8_t* const*, uint64_t, Bits*);
+DR_PLANES_AVX512(uint8_t, false)
+DR_PLANES_AVX512(uint16_t, false)
+DR_PLANES_AVX512(uint32_t, false)
+DR_PLANES_AVX512(uint16_t, true)
+DR_PLANES_AVX512(uint32_t, true)
+DR_PLANES_AVX512(uint64_t, true)
+
+planes_range planes_range_avx512(const uint8_t* bytes, uint64_t n) {
+  const __m512i one = _mm512_set1_epi8(1);
+  __m512i least = _mm512_set1_epi8(-1), less = least, most = _mm512_setzero_si512();
+  uint64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const __m512i x = load64(bytes + i);
+    least = _mm512_min_epu8(least, x);
+    less = _mm512_min_epu8(less, _mm512_sub_epi8(x, one));
+    most = _mm512_max_epu8(most, x);
+  }
+  alignas(64) uint8_t lanes[3][64];
+  _mm512_store_si512(lanes[0], least);
+  _mm512_store_si512(lanes[1], _mm512_adds_epu8(less, one));
+  _mm512_store_si512(lanes[2], most);
+  planes_range r = planes_range_with(bytes + i, n - i);
+  for (unsigned k = 0; k < 64; ++k) {
+    r.least = lanes[0][k] < r.least ? lanes[0][k] : r.least;
+    r.above_zero = lanes[1][k] < r.above_zero ? lanes[1][k] : r.above_zero;
+    r.most = lanes[2][k] > r.most ? lanes[2][k] : r.most;
+  }
+  return r;
+}
+
+void planes_lower_avx512(uint8_t* bytes, uint64_t n, uint8_t by) {
+  const __m512i less = _mm512_set1_epi8(static_cast<char>(by));
+  uint64_t i = 0;
+  for (; i + 64 <= n; i += 64) _mm512_storeu_si512(bytes + i, _mm512_subs_epu8(load64(bytes + i), less));
+  planes_lower_with(bytes + i, n - i, by);
+}
+
+}  // namespace dr
+DR_ISA_END
+#endif
