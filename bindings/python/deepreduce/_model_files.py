@@ -12,7 +12,7 @@ from typing import Any, BinaryIO, Dict, Iterator, List, Mapping, NamedTuple, NoR
 
 import numpy
 
-from ._element_types import Array, word_type, words_of
+from ._element_types import Array, Words, word_type, words_of
 from ._patch_call import Piece, assign, in_order, new_sums
 from ._patch_file import Part, Patch, Tensors, Watch, parts_of
 from ._tensor_header import HEADER_MOST, Entry, read_entries, write_entries
@@ -56,6 +56,20 @@ class FileTensor(NamedTuple):
                 raise ArgumentError(f"{self.path}: cut off: there is no byte {at}")
             rest, at = rest[done:], at + done
         return words
+
+
+class Zeros(NamedTuple):
+    """A tensor of zeros, which takes no memory: of it a patch makes another."""
+
+    dtype: str
+    shape: Tuple[int, ...]
+
+    @property
+    def length(self) -> int:
+        return Entry("", self.dtype, self.shape).size // word_type(self.dtype).itemsize
+
+    def part(self, _first: int, length: int, _room: str) -> Array:
+        return numpy.zeros(length, word_type(self.dtype))
 
 
 class Shard(NamedTuple):
@@ -184,10 +198,16 @@ def _arrays_of_npz(path: pathlib.Path) -> Dict[str, Any]:
 
 def _of_arrays(path: pathlib.Path, arrays: Mapping[str, Any]) -> Model:
     tensors = {name: words_of(array, f"{path}: {name}") for name, array in arrays.items()}
-    return Model(path, tensors, [_shard_of(tensors, {})], {})
+    return Model(path, tensors, [shard_of(tensors, {})], {})
 
 
-def _shard_of(tensors: Tensors, metadata: Mapping[str, str]) -> Shard:
+def zeros_like(path: pathlib.Path, tensors: Tensors) -> Model:
+    """A model of zeros with the names, types and shapes of these tensors. path: for messages"""
+    zeros = {name: Zeros(each.dtype, tuple(each.shape)) for name, each in tensors.items()}
+    return Model(path, zeros, [shard_of(zeros, {})], {})
+
+
+def shard_of(tensors: Tensors, metadata: Mapping[str, str]) -> Shard:
     """Of tensors that are in no .safetensors yet."""
     at, entries = 0, []
     for name, each in tensors.items():
@@ -206,7 +226,7 @@ def write_tensors(
     file: BinaryIO, tensors: Tensors, metadata: Mapping[str, str], threads: Optional[int], watch: Watch = None
 ) -> None:
     """Writes a .safetensors file."""
-    write_shard(file, tensors, _shard_of(tensors, metadata), [], threads, watch)
+    write_shard(file, tensors, shard_of(tensors, metadata), [], threads, watch)
 
 
 def write_shard(
@@ -220,7 +240,7 @@ def write_shard(
         entry, part, pieces = job
         words = tensors[part.name].part(part.first, part.length, "base")
         if pieces:
-            if not isinstance(tensors[part.name], FileTensor):
+            if isinstance(tensors[part.name], Words):  # the caller's
                 room_of("base", words.dtype, words.size)[:] = words
                 words = room_of("base", words.dtype, words.size)
             assign_all(words, part, pieces, new_sums(words))

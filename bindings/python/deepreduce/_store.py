@@ -10,9 +10,10 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Mapping, Optional, S
 
 import numpy
 
+from . import _store_files
 from ._call import unsigned
 from ._element_types import Array, Words, array_of, word_type
-from ._model_files import Model, assign_all, cut, open_model, write_patched, write_tensors
+from ._model_files import Model, Zeros, assign_all, cut, open_model, shard_of, write_patched, write_tensors, zeros_like
 from ._patch_apply import apply_to, memory_of, tensors_of, written_of
 from ._patch_call import Piece, check_of, chunks_of, in_order, new_sums
 from ._patch_file import Part, Patch, Tensors, open_patch, require_same, write_patch
@@ -29,8 +30,8 @@ _TRIES = 5  # of a reading that meets a prune
 
 
 class Store:
-    """A directory from which anyone has the weights of any step: whole ones now and then (anchors, .safetensors files), patches
-    between. One process writes, any number read, on any file system that they share.
+    """A directory from which anyone has the weights of any step: whole ones now and then (anchors, whose exponents are coded: of
+    bf16 two thirds), patches between. One process writes, any number read, on any file system that they share.
 
     path          the directory; the first `put` makes it
     anchor_every  steps after which another anchor is written, or sooner, once the patches behind the last one take its bytes
@@ -85,7 +86,8 @@ class Store:
         if step <= last:
             raise ArgumentError(f"step {step} is not above the last one, {last}")
         made: Dict[str, Any] = {}
-        names = {end: file_name(step, end) for end in ("safetensors", "drpatch")}
+        anchor_end = "safetensors" if _store_files.ANCHOR_PLAN == PLAIN else "drpatch"
+        names = {"patch": file_name(step, "drpatch"), "anchor": file_name(step, anchor_end)}
         try:
             sums = self._write(manifest, last, step, tensors, threads, names, made)
         except BaseException:
@@ -118,7 +120,7 @@ class Store:
         """Writes the files of a step, adds them to `made`, and returns the sums of the weights."""
         if last >= 0 and _shapes(self._last) == _shapes(tensors):
             sums = {name: each.copy() for name, each in self._sums.items()}
-            name = names["drpatch"]
+            name = names["patch"]
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
                 write_patch(file, self._last, tensors, as_plan(_PLAN), (str(last), str(step)), sums, threads)
                 size = file.tell()
@@ -128,12 +130,16 @@ class Store:
         else:
             sums, due = {name: new_sums(each.words) for name, each in tensors.items()}, True
         if due:
-            name = names["safetensors"]
-            metadata = {_CHECKS: " ".join(f"{check_of(sums[each]):016x}" for each in tensors)}
+            name, plan = names["anchor"], _store_files.ANCHOR_PLAN
             with whole_file(self.path / name, durable=True) as partial, open(partial, "wb") as file:
-                write_tensors(file, tensors, metadata, threads)
+                if plan == PLAIN:
+                    metadata = {_CHECKS: " ".join(f"{check_of(sums[each]):016x}" for each in tensors)}
+                    write_tensors(file, tensors, metadata, threads)
+                else:
+                    zeros = zeros_like(self.path, tensors).tensors
+                    write_patch(file, zeros, tensors, as_plan(plan), ("", str(step)), None, threads)
                 size = os.fstat(file.fileno()).st_size
-            made["anchor"] = AnchorFile(step, name, size, PLAIN)
+            made["anchor"] = AnchorFile(step, name, size, plan)
         return sums
 
     def _take_turn(self) -> Writer:
@@ -210,13 +216,9 @@ class Store:
 
         def write() -> None:
             anchor, patches = read_manifest(self.path).way(unsigned(step, "step"))
-            with self._anchor(anchor) as model:
-                found = {name: _no_sums(each) for name, each in model.tensors.items()}
-                for part, _ in cut(model.tensors, []):
-                    words = model.tensors[part.name].part(part.first, part.length, "anchor")
-                    part.sums_in(found)[:] = new_sums(words)
-                _compare(model, found)
-                write_patched(model, self._patches(model, patches), os.fspath(path), threads)
+            with self._opened(anchor, patches) as (model, opened):
+                self._look(anchor, model)
+                write_patched(model, opened, os.fspath(path), threads)
 
         self._retried(write)
 
@@ -266,8 +268,7 @@ class Store:
         self, anchor: AnchorFile, patches: Sequence[PatchFile], threads: Optional[int], out: Optional[Tensors] = None
     ) -> Tuple[Dict[str, Words], Dict[str, Array]]:
         """Weights and their sums, of an anchor and the patches behind it."""
-        with self._anchor(anchor) as model:
-            opened = self._patches(model, patches)
+        with self._opened(anchor, patches) as (model, opened):
             held = {name: _empty(each) for name, each in model.tensors.items()} if out is None else out
             require_same(held, model.tensors, "out", f"the store's step {anchor.step}")
             ties = [names for names in memory_of(held).values() if len(names) > 1]
@@ -287,32 +288,49 @@ class Store:
                     pass
             except WrongBase as error:
                 raise CorruptFrame(f"{model.path}, or what follows it, is damaged: {error}") from None
-            _compare(model, before)
+            if anchor.plan == PLAIN:
+                _compare(model, before)
         for names in ties:
             if len({check_of(sums[name]) for name in names}) > 1:
                 raise ArgumentError(f"{names[0]!r} and {names[1]!r} are the same memory, and the step has them differ")
         return held, sums
 
     @contextlib.contextmanager
-    def _anchor(self, anchor: AnchorFile) -> Iterator[Model]:
+    def _opened(self, anchor: AnchorFile, patches: Sequence[PatchFile]) -> Iterator[Tuple[Model, Sequence[Patch]]]:
+        """The model that patches begin with, and those that make the weights of a step of it."""
         path = self.path / anchor.file
         path.stat()
+        opened = [self._open(each) for each in patches]
+        if anchor.plan != PLAIN:
+            first = self._open(PatchFile(-1, anchor.step, anchor.file, anchor.size))
+            opened.insert(0, first)
+            model = zeros_like(path, {each.name: Zeros(each.dtype, each.shape) for each in first.entries.values()})
+            yield self._required(model, opened)
+            return
         try:
             with open_model(str(path)) as model:
-                yield model
+                yield self._required(model._replace(shards=[shard_of(model.tensors, {})]), opened)
         except ArgumentError as error:
             raise CorruptFrame(str(error)) if str(error).startswith(str(path)) else error from None
 
-    def _patches(self, model: Model, patches: Sequence[PatchFile]) -> Sequence[Patch]:
-        opened = [self._open(each) for each in patches]
+    def _required(self, model: Model, opened: Sequence[Patch]) -> Tuple[Model, Sequence[Patch]]:
         for each in opened:
             each.require(model.tensors, str(model.path))
-        return opened
+        return model, opened
+
+    def _look(self, anchor: AnchorFile, model: Model) -> None:
+        """CorruptFrame if a .safetensors anchor has other weights than were written. (Of a patch its frames tell.)"""
+        if anchor.plan == PLAIN:
+            found = {name: _no_sums(each) for name, each in model.tensors.items()}
+            for part, _ in cut(model.tensors, []):
+                part.sums_in(found)[:] = new_sums(model.tensors[part.name].part(part.first, part.length, "anchor"))
+            _compare(model, found)
 
     def _open(self, file: PatchFile) -> Patch:
         patch = open_patch(self.path / file.file)
-        if (patch.base, patch.result) != (str(file.base), str(file.step)):
-            raise CorruptFrame(f"{patch.where}: a patch from {patch.base!r} to {patch.result!r}, not from {file.base} to {file.step}")
+        names = "" if file.base < 0 else str(file.base), str(file.step)
+        if (patch.base, patch.result) != names:
+            raise CorruptFrame(f"{patch.where}: a patch from {patch.base!r} to {patch.result!r}, not from {names[0]!r} to {names[1]!r}")
         return patch
 
     def _retried(self, read: Callable[[], Result]) -> Result:

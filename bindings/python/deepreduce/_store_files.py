@@ -14,7 +14,9 @@ from ._whole_file import whole_file
 from .errors import ArgumentError, ConcurrentUse, CorruptFrame, Unsupported
 
 MANIFEST, LOCK = "manifest.json", "writer.lock"
-PLAIN = "safetensors"  # how an anchor is written: the one plan of today
+# How an anchor is written: as a .safetensors file, or as the patch that takes zeros to its weights, of a plan.
+PLAIN = "safetensors"
+ANCHOR_PLAN = "sparsify=changed index=all value=planes"
 _FORMAT = "deepreduce-store-1"
 _OURS = re.compile(r"\d{10,20}-[0-9a-f]{8}\.(safetensors|drpatch)|\.(\d{10,20}-[0-9a-f]{8}\.\w+|manifest\.json)\.\d+")
 _NUMBER_END = 2**63
@@ -115,7 +117,7 @@ def _parsed(text: bytes, where: str) -> Manifest:
         if each.base >= each.step:
             fail(f"a patch from step {each.base} to {each.step}")
     for anchor in found["anchors"]:
-        if anchor.plan != PLAIN:
+        if anchor.plan != PLAIN and not anchor.plan.startswith("sparsify=changed "):
             raise Unsupported(f"{where}: the anchor of step {anchor.step} has plan {anchor.plan[:40]!r}")
     return Manifest(found["anchors"], found["patches"])
 
