@@ -12,6 +12,7 @@ import argparse
 import hashlib
 import json
 import os
+import resource
 import shlex
 import shutil
 import struct
@@ -32,6 +33,7 @@ from bench.patch.entropy import KEPT, text_of  # noqa: E402
 
 ROWS, WIDTH = 8192, 4096  # of a tensor: 64 MiB
 STEP = 9.5e-6  # of the weights' deviation: about 1 % change
+DISTINCT = 8  # tensors that differ; they come again, which no code of a tensor can tell
 SPARE = 4e9  # bytes of the disk that are left alone
 PIECE = 16 << 20
 
@@ -48,15 +50,18 @@ def write_pair(old: Path, new: Path, tensors: int) -> float:
     with open(old, "wb") as a, open(new, "wb") as b:
         for file in (a, b):
             file.write(struct.pack("<Q", len(text)) + text)
-        for _ in range(tensors * 8):
+        pieces = []
+        for _ in range(min(tensors, DISTINCT) * 8):
             n = ROWS * WIDTH // 8
             master = random.standard_normal(n, np.float32) * size
             moved = random.standard_exponential(n, np.float32) * np.float32(STEP) * size
             before, after = bf16_of(master), bf16_of(master + np.copysign(moved, master[::-1]))
             changed += int(np.count_nonzero(before != after))
-            a.write(before.data)
-            b.write(after.data)
-    return changed / (tensors * ROWS * WIDTH)
+            pieces.append((before, after))
+        for i in range(tensors * 8):
+            a.write(pieces[i % len(pieces)][0].data)
+            b.write(pieces[i % len(pieces)][1].data)
+    return changed / (len(pieces) * n)
 
 
 def drop(*paths: Path) -> None:
@@ -83,9 +88,9 @@ def copy(source: Path, target: Path) -> None:
         os.fsync(b.fileno())
 
 
-def run(words: List[str]) -> Tuple[float, int]:
-    """Seconds, and the largest RssAnon in bytes."""
-    begin, peak = time.monotonic(), 0
+def run(words: List[str]) -> Tuple[float, float, int]:
+    """Seconds, CPU seconds, and the largest RssAnon in bytes."""
+    begin, peak, before = time.monotonic(), 0, resource.getrusage(resource.RUSAGE_CHILDREN)
     process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         try:
@@ -97,7 +102,9 @@ def run(words: List[str]) -> Tuple[float, int]:
     _, errors = process.communicate()
     if process.returncode:
         raise RuntimeError(f"{shlex.join(words)}: {errors}")
-    return time.monotonic() - begin, peak
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = used.ru_utime + used.ru_stime - before.ru_utime - before.ru_stime
+    return time.monotonic() - begin, cpu, peak
 
 
 def digest(path: Path) -> str:
@@ -118,8 +125,8 @@ def measure(folder: Path, tool: List[str], tensors: int) -> Dict[str, Any]:
     writing = time.monotonic() - begin
     out.unlink()
     drop(old, new)
-    make_s, make_rss = run([*tool, "patch", str(old), str(new), "-o", str(patch)])
-    apply_s, apply_rss = run([*tool, "patch", "apply", str(old), str(patch), "-o", str(out)])
+    make_s, make_cpu_s, make_rss = run([*tool, "patch", str(old), str(new), "-o", str(patch)])
+    apply_s, apply_cpu_s, apply_rss = run([*tool, "patch", "apply", str(old), str(patch), "-o", str(out)])
     if digest(out) != digest(new):
         raise AssertionError("the tool's result is not the new file")
     return {
@@ -130,8 +137,10 @@ def measure(folder: Path, tool: List[str], tensors: int) -> Dict[str, Any]:
         "writing_s": round(writing, 2),
         "reading_and_writing_s": round(reading + writing, 2),
         "make_s": round(make_s, 2),
+        "make_cpu_s": round(make_cpu_s, 2),
         "make_rss": make_rss,
         "apply_s": round(apply_s, 2),
+        "apply_cpu_s": round(apply_cpu_s, 2),
         "apply_rss": apply_rss,
     }
 

@@ -29,7 +29,7 @@ Made by `patch_page.py` from `patch.json`. Repeat: `python -m bench.patch.record
 - *int32 + value* and the gaps are in numpy, as the projects that send them have it; xor is numpy's, zstd is libzstd {zstd} in memory. `zstd --patch-from` and `xdelta3` are the programs on files in shared memory: their own CPU time, start and all. `openzl` gets the exclusive or; it knows no base.
   {missing}
 - CPU time of one thread; all took turns in each of {rounds} rounds on the synthetic tensor, median [first, third quartile]. What takes longer than a fifth of a second was timed once. zstd -19 and xdelta3 did not run on the synthetic tensor.
-- {cpu}, instructions: {level}; {date}, commit {commit}; load of the machine before {load}, after {load_after}.{busy}
+- {cpu}, instructions: {level}; {date}, commit {commit}{speeds}; load of the machine before {load}, after {load_after}.{busy}
 """
 
 
@@ -176,7 +176,8 @@ def report(made: Row) -> str:
     said = "Not measured: " + "; ".join(f"{name} ({why})" for name, why in missing.items()) + "."
     busy = " **The machine was at work: times are longer than on a quiet one.**" if max(made["load"], made["load_after"] - 1) > BUSY else ""
     facts = {key: made[key] for key in ("rounds", "cpu", "level", "date", "commit", "load", "load_after", "zstd")}
-    text = INTRO.format(**facts, minutes=made.get("record_minutes", "a few"), missing=said, busy=busy)
+    newer = f", the synthetic tensor at {made['speed_commit']}" if "speed_commit" in made else ""
+    text = INTRO.format(**facts, speeds=newer, minutes=made.get("record_minutes", "a few"), missing=said, busy=busy)
     text += "\n## Asked for\n\n" + asked(made)
     text += "\n## Bits a changed word\n\nHeader and checks included. *Entropy*: of which words change and by how much, in one class, and by the exponent of the base (`bench/patch/entropy.py`); the smallest of a row is bold.\n\n"
     text += sizes(recorded(made))
@@ -188,11 +189,33 @@ def report(made: Row) -> str:
             pairs = [pair for pair in made["avx2"] if pair["data"].startswith("synthetic")]
             text += "\nOurs at the level of AVX2, make, then apply:\n\n" + speeds(pairs, "make_s") + "\n" + speeds(pairs, "apply_s")
         text += "\nBits a changed word there:\n\n" + sizes(synthetic(made))
+    text += "\n## Where ours is worse\n\n" + worse(made)
     if made.get("contexts"):
         text += CONTEXTS + "\n" + contexts(made["contexts"])
     if made.get("large"):
         text += large_text(made["large"])
     return text
+
+
+def worse(made: Row) -> str:
+    """Who is faster at about 1 %, and where a dict of small tensors takes more bytes than another code of the whole."""
+    lines = []
+    if synthetic(made):
+        pair = min(synthetic(made), key=lambda p: abs(share(p) - 0.01))
+        found = by_name(pair)
+        for key, verb in (("make_s", "makes"), ("apply_s", "applies")):
+            for name in (AUTO, GOLOMB):
+                faster = [f"{other} {found[name][key]['median'] / row[key]['median']:.1f} ×" for other, row in found.items() if other not in OURS and row[key]["median"] < found[name][key]["median"]]
+                lines.append(f"- At {percent(share(pair))} changed, faster than {name}, which {verb} {rate(pair['words'], found[name][key]['median'])} G words/s: {', '.join(faster) or 'none'}.")
+    larger = []
+    for pair in recorded(made):
+        found = by_name(pair)
+        least = min((row["bytes"], name) for name, row in found.items() if name not in OURS)
+        if found[PUBLIC]["bytes"] >= least[0]:
+            larger.append(f"{pair['data']} {pair['kind']}, {percent(share(pair))} ({found[PUBLIC]['bytes']:,} bytes; {least[1]}: {least[0]:,})")
+    if larger:
+        lines.append(f"- A patch of a dict has a header and checks for each tensor, hundreds of bytes: of these small models it is larger than the best other code of the whole in {len(larger)} of {len(recorded(made))} rows: {'; '.join(larger)}.")
+    return "\n".join(lines) + "\n"
 
 
 CONTEXTS = """
@@ -207,13 +230,13 @@ def large_text(large: Row) -> str:
     return f"""
 ## Large files
 
-Two safetensors of {large['file_bytes'] / 1e9:.2f} GB in bf16, {percent(large['changed'])} changed, by `deepreduce patch` (`bench/patch/large.py`, commit {large['commit']}, load before {large['load']}; the files' pages were dropped before reading and before make); the patch has {large['patch_bytes'] / 1e6:.1f} MB. Result: SHA-256 equal.
+Two safetensors of {large['file_bytes'] / 1e9:.2f} GB in bf16, {percent(large['changed'])} changed, by `deepreduce patch` (`bench/patch/large.py`, commit {large['commit']}, load before {large['load']}; the files' pages were dropped before reading and before make); the patch has {large['patch_bytes'] / 1e6:.1f} MB. Result: SHA-256 equal.{large.get('note', '')}
 
-| | seconds | GB/s of a file | memory without mapped files |
-|---|---|---|---|
-| reading both, then copying one to the disk | {large['reading_and_writing_s']:.1f} ({large['reading_s']:.1f} + {large['writing_s']:.1f}) | | |
-| make | {large['make_s']:.1f} | {large['file_bytes'] / large['make_s'] / 1e9:.2f} | {large['make_rss'] / 2**20:.0f} MiB |
-| apply to a new file | {large['apply_s']:.1f} | {large['file_bytes'] / large['apply_s'] / 1e9:.2f} | {large['apply_rss'] / 2**20:.0f} MiB |
+| | seconds | of CPU | GB/s of a file | memory without mapped files |
+|---|---|---|---|---|
+| reading both, then copying one to the disk | {large['reading_and_writing_s']:.1f} ({large['reading_s']:.1f} + {large['writing_s']:.1f}) | | | |
+| make | {large['make_s']:.1f} | {large['make_cpu_s']:.1f} | {large['file_bytes'] / large['make_s'] / 1e9:.2f} | {large['make_rss'] / 2**20:.0f} MiB |
+| apply to a new file | {large['apply_s']:.1f} | {large['apply_cpu_s']:.1f} | {large['file_bytes'] / large['apply_s'] / 1e9:.2f} | {large['apply_rss'] / 2**20:.0f} MiB |
 """
 
 
