@@ -2,13 +2,15 @@
 // bytes or error shows, and `git log` of the table is its history. --update writes the table anew and says what became of it.
 //
 // Rows are data x plan. Plans are those of plans.txt, and of every codec in the library's list one with its defaults and one for each
-// of its choices: a codec that is registered without a row fails. Every round trip is verified as the tool does it.
+// of its choices: a codec that is registered without a row fails. Those of patches have rows of a step of training. Every round trip is
+// verified as the tool does it.
 #include <fmt/core.h>
 #include <zlib.h>
 #if defined(DR_RATIO_ZSTD)
 #include <zstd.h>
 #endif
 
+#include <bit>
 #include <cstring>
 #include <fstream>
 #include <map>
@@ -93,9 +95,10 @@ std::vector<std::string> choices_of(const dr_codec& codec) {
   return all;
 }
 
-// (What stands before an index codec is no plan's to name.)
+// (What stands before an index codec is no plan's to name; codecs of patches have rows of their own.)
 bool travels(const dr_codec& codec) {
-  return codec.role != DR_ROLE_SPARSIFY && codec.role != DR_ROLE_FEEDBACK && !(codec.traits & DR_PREFIX);
+  return codec.role != DR_ROLE_SPARSIFY && codec.role != DR_ROLE_FEEDBACK &&
+         !(codec.traits & (DR_PREFIX | DR_NEEDS_BASE));
 }
 
 // Whether a plan as it is written has the codec.
@@ -191,6 +194,73 @@ row measure(context& c, const datum& from, const tensor& g, std::span<const uint
   return r;
 }
 
+// ---- Patches ----------------------------------------------------------------------------------------------------
+
+// bf16 weights, and what a step of about `rate` makes of them, whatever their size: as Adam's does.
+struct trained {
+  std::vector<uint16_t> base, now;
+  trained(size_t n, float rate) : base(n), now(n) {
+    uint64_t state = 1;
+    const auto draw = [&state] {  // splitmix64; in [0, 1)
+      uint64_t x = state += 0x9e3779b97f4a7c15;
+      x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9;
+      x = (x ^ x >> 27) * 0x94d049bb133111eb;
+      return static_cast<float>((x ^ x >> 31) >> 40) * 0x1p-24f;
+    };
+    const auto rounded = [](float x) {
+      const auto bits = std::bit_cast<uint32_t>(x);
+      return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    };
+    for (size_t i = 0; i < n; ++i) {
+      const float x = 0.035f * (draw() + draw() + draw() + draw() - 2), by = rate * draw();
+      base[i] = rounded(x);
+      now[i] = rounded(std::bit_cast<float>(uint32_t{base[i]} << 16) + (draw() < 0.5f ? by : -by));
+    }
+  }
+};
+
+row measure_patch(context& c, const std::string& name, const trained& w, const std::string& text) {
+  const plan method("sparsify=changed " + text);
+  row r{name, std::string(method.text()), "refused", "", "", "", libraries_of(text)};
+  dr_tensor input = dense(DR_BF16, w.now.data(), w.now.size());
+  input.base = w.base.data();
+  const std::vector<std::byte> frame = c.encode(method, input);
+  std::vector<uint16_t> got = w.base;
+  dr_tensor_out out{};
+  out.struct_size = sizeof out;
+  out.dtype = DR_BF16;
+  out.universe = got.size();
+  out.values = got.data();
+  dr_decode_options options{};
+  options.struct_size = sizeof options;
+  options.flags = DR_DECODE_APPLY;
+  c.decode(frame, out, &options);
+  if (got != w.now) throw std::runtime_error("the patch makes something else");
+  const dr_tensor_info info = inspect(frame).tensors.at(0);
+  r.bytes = std::to_string(frame.size());
+  r.index_bytes = std::to_string(info.index_size);
+  r.value_bytes = std::to_string(info.value_size);
+  r.relative_l2_error = "0";
+  return r;
+}
+
+int patch_rows(context& c, std::vector<row>& rows) {
+  int failures = 0;
+  for (const auto& [rate, name] : {std::pair{4e-7f, "4e-7"}, {1e-5f, "1e-5"}, {2e-4f, "2e-4"}}) {
+    const trained w(400000, rate);
+    for (const char* text : {"index=auto value=ulp", "index=magnitude value=ulp", "index=magnitude value=xor",
+                             "index=golomb value=ulp", "index=golomb value=raw", "index=all value=ulp"}) {
+      try {
+        rows.push_back(measure_patch(c, fmt::format("400000 bf16 weights after a step of {}", name), w, text));
+      } catch (const std::runtime_error& e) {
+        fmt::print("patch at {} | {}: {}\n", name, text, e.what());
+        ++failures;
+      }
+    }
+  }
+  return failures;
+}
+
 std::string to_line(const row& r) {
   return fmt::format("\"{}\",\"{}\",{},{},{},{},{}", r.data, r.plan, r.bytes, r.index_bytes, r.value_bytes,
                      r.relative_l2_error, r.library);
@@ -280,6 +350,7 @@ int run(bool update, const std::string& folder, const std::string& datasets) {
       }
     }
   }
+  failures += patch_rows(c, rows);
   for (const dr_codec* codec : codecs()) {
     if (!travels(*codec)) continue;
     const std::string name = fmt::format("{}={}", role_name(codec->role), codec->name);

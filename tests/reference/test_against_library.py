@@ -156,3 +156,76 @@ def test_sparsifiers_rank_nan_above_infinity_and_never_keep_zeros_of_either_sign
                         ("threshold(value=1)", sparsifier.threshold(bits(g), name, 1))]:
         ours = deepreduce.decode(deepreduce.encode(g, f"sparsify={stage} index=bitmap value=raw"))
         assert numpy.flatnonzero(bits(ours)).tolist() == kept
+
+
+WORDS = {"f32": ("u4", 1), "f16": ("u2", 2), "bf16": ("u2", 3), "u32": ("u4", 4), "f64": ("u8", 8), "u8": ("u1", 9), "u16": ("u2", 10)}
+
+
+def weights(dtype, rows, width=1, seed=1):
+    """Words of small numbers of a type, or any bits."""
+    random = numpy.random.Generator(numpy.random.Philox(seed))
+    x = random.normal(scale=0.02, size=rows * width)
+    if dtype == "bf16":
+        return (x.astype("f4").view("u4") >> 16).astype("u2")
+    if dtype in ("f32", "f16", "f64"):
+        return x.astype({"f32": "f4", "f16": "f2", "f64": "f8"}[dtype]).view(WORDS[dtype][0])
+    return random.integers(0, 2 ** (8 * numpy.dtype(WORDS[dtype][0]).itemsize), rows * width, dtype=WORDS[dtype][0])
+
+
+def stepped(base, dtype, share, seed=2):
+    """Small words change more often, most by a place or two."""
+    random = numpy.random.Generator(numpy.random.Philox(seed))
+    size = base.dtype.itemsize
+    key = base >> {4: 23, 2: 7, 8: 52, 1: 3}[size] & {4: 255, 2: 255, 8: 2047, 1: 15}[size]
+    chance = share * numpy.where(key <= numpy.median(key), 1.8, 0.2)
+    chosen = random.random(base.size) < chance
+    by = random.choice(numpy.array([1, 1, 1, 2, 2 ** (8 * size) - 1, 2 ** (8 * size - 2) + 5], base.dtype), base.size)
+    return numpy.where(chosen, base + by, base).astype(base.dtype)
+
+
+def library_patch(plan, dtype, base, new, width=1, segment_rows=0):
+    """The bare frame: deepreduce.patch puts it into a file of its own."""
+    import ctypes
+
+    from deepreduce import _abi, _library
+
+    library, context, made = _library.load(), ctypes.POINTER(_abi.dr_context)(), ctypes.POINTER(_abi.dr_plan)()
+    assert library.dr_context_create(None, ctypes.byref(context), None) == 0
+    assert library.dr_plan_parse(plan.encode(), ctypes.byref(made), None) == 0
+    t = _abi.dr_tensor(struct_size=ctypes.sizeof(_abi.dr_tensor), dtype=WORDS[dtype][1], universe=new.size // width, width=width, values=new.ctypes.data, base=base.ctypes.data)
+    call = _abi.dr_call(struct_size=ctypes.sizeof(_abi.dr_call), segment_rows=segment_rows)
+    room, result = ctypes.create_string_buffer(2 * new.nbytes + 65536), _abi.dr_result(struct_size=ctypes.sizeof(_abi.dr_result))
+    status = library.dr_encode(context, made, ctypes.byref(call), None, ctypes.byref(t), ctypes.sizeof(t), 1, room, len(room), ctypes.byref(result))
+    library.dr_plan_destroy(made)
+    library.dr_context_destroy(context)
+    assert status == 0
+    return bytes(room[: result.size])
+
+
+@pytest.mark.parametrize("plan", ["index=auto value=ulp", "index=magnitude value=ulp", "index=magnitude value=xor", "index=magnitude+huffman value=ulp+huffman", "index=golomb value=xor", "index=all value=ulp",
+                                  "index=bitmap value=raw", "index=auto value=auto(error=0)"])
+@pytest.mark.parametrize("dtype", WORDS)
+def test_patches_are_read_the_same(plan, dtype):
+    for rows, width, share, segment in [(3000, 1, 0.02, 0), (3000, 1, 0.3, 0), (9000, 1, 0.1, 4096), (40, 1, 0.5, 0), (700, 3, 0.05, 0), (500, 1, 0, 0)]:
+        if width > 1 and "magnitude" in plan:
+            continue
+        base = weights(dtype, rows, width)
+        new = stepped(base, dtype, share)
+        data = library_patch(f"sparsify=changed {plan}", dtype, base, new, width, segment)
+        (tensor,) = decoder.decode_frame(data, [base.tolist()]).tensors
+        assert (tensor.universe, tensor.width, tensor.dtype) == (rows, width, dtype)
+        got = base.reshape(rows, width).copy()
+        got[tensor.indices] = numpy.array(tensor.values, base.dtype).reshape(-1, width)
+        assert (got.ravel() == new).all()
+        if len(tensor.indices) < rows:
+            assert tensor.indices == sparsifier.changed(new.tolist(), base.tolist(), width)
+
+
+def test_classes_of_a_large_patch_are_read_the_same():
+    base = weights("bf16", 70000)
+    for share in (0.02, 0.4):
+        data = library_patch("sparsify=changed index=magnitude value=ulp", "bf16", base, stepped(base, "bf16", share))
+        (tensor,) = decoder.decode_frame(data, [base.tolist()]).tensors
+        got = base.copy()
+        got[tensor.indices] = tensor.values
+        assert (got == stepped(base, "bf16", share)).all()
