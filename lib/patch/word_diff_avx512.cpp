@@ -49,6 +49,8 @@ uint64_t diff(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint3
       differ = _mm512_cmpneq_epu16_mask(p, q);
     else
       differ = _mm512_cmpneq_epu8_mask(p, q);
+    // In a general register: where GCC 12 is short of them it keeps a mask of 8 bits in one byte of memory, and reads 8.
+    asm("" : "+r"(differ));
     if (!differ) continue;
     if (positions) {
       put_positions(differ, step, at + static_cast<uint32_t>(i), positions + found);
