@@ -51,7 +51,7 @@ std::vector<workload> workloads_of_all() {
   }
   cases::random_source random("barriers");
   for (const subject* s : subjects()) {
-    auto groups = properties::groups(*s);
+    auto groups = device_groups(*s);
     // Types, widths and parameters change little of what barriers do.
     groups.resize(std::min<size_t>(groups.size(), s->text == s->described->plans[0] ? 3 : 1));
     for (const group& all : groups) {

@@ -15,7 +15,7 @@ constexpr order few_orders[] = {{1}, {2, 4}};
 template <class F>
 void each_group(bool spare, F&& f) {
   for (const subject* s : subjects())
-    for (const group& g : properties::groups(*s, spare)) f(*s, g);
+    for (const group& g : device_groups(*s, spare)) f(*s, g);
 }
 // REQUIRE would stop at the first codec that is wrong.
 void expect_none(const std::string& wrong) {

@@ -138,6 +138,12 @@ const std::vector<const subject*>& subjects() {
   return list;
 }
 
+std::vector<group> device_groups(const subject& s, bool spare) {
+  auto all = properties::groups(s, spare);
+  std::erase_if(all, [&](const group& g) { return s.has_type() && !is_value_type(g.inputs[0]->dtype); });
+  return all;
+}
+
 // ---- Encode ----------------------------------------------------------------------------------------------
 
 encode_call make_encode_call(const subject& s, const group& g, const properties::encode_options& options) {

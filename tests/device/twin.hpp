@@ -26,6 +26,8 @@ struct order {
 
 // Codecs that have CUDA operations.
 const std::vector<const subject*>& subjects();
+// Groups of inputs that a device may have: words of patches are not among them.
+std::vector<group> device_groups(const subject& s, bool spare = false);
 
 // ---- Encode ----------------------------------------------------------------------------------------------
 
