@@ -288,9 +288,22 @@ def test_transposed_gradient_is_written_in_c_order(np, torch, capture, tmp_path)
         assert arrays["weight"].tolist() == [[0, 3], [1, 4], [2, 5]]
 
 
+def readme_examples():
+    return re.findall(r"```python\n(.*?)```", (DATASETS / "README.md").read_text("utf-8"), re.DOTALL)
+
+
+def test_example_of_weights_in_the_readme_runs(monkeypatch):
+    pytest.importorskip("torch", reason="torch is missing: pip install torch")
+    monkeypatch.syspath_prepend(str(DATASETS.parent))
+    (example,) = [each for each in readme_examples() if "bench.patch" in each]
+    names = {}
+    exec(example, names)
+    assert names["old"].size == names["new"].size == names["fp8"].size > 0
+
+
 def test_example_in_the_readme_runs(torch, capture, model, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (example,) = re.findall(r"```python\n(.*?)```", (DATASETS / "README.md").read_text("utf-8"), re.DOTALL)
+    (example,) = [each for each in readme_examples() if "Capture(" in each]
     names = {
         "model": model,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.01),
