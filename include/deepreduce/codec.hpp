@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
+#include <type_traits>
 
 #include "codec.h"
 
@@ -94,18 +95,23 @@ dr_status each_need(const dr_params* params, const dr_job* jobs, size_t n, dr_ne
   return DR_OK;
 }
 
-// A dr_ops `cost` that asks F(params, job) for the bytes of every job without a fault.
+// A dr_ops `cost` that asks F(params, job) or F(params, job, scratch) for the bytes of every job without a fault.
 template <auto F>
 dr_status each_cost(const dr_exec* exec, const dr_params* params, const dr_job* jobs, size_t n, uint64_t* bytes) {
   struct call {
+    const dr_exec* exec;
     const dr_params* params;
     const dr_job* jobs;
     uint64_t* bytes;
-  } call{params, jobs, bytes};
-  const auto one = [](void* arg, size_t item, size_t) {
+  } call{exec, params, jobs, bytes};
+  const auto one = [](void* arg, size_t item, size_t worker) {
     const auto& c = *static_cast<struct call*>(arg);
     const dr_job& job = *dr_job_at(c.jobs, item);
-    if (job.fault->code == DR_OK) c.bytes[item] = F(*c.params, job);
+    if (job.fault->code != DR_OK) return;
+    if constexpr (std::is_invocable_v<decltype(F), const dr_params&, const dr_job&, std::byte*>)
+      c.bytes[item] = F(*c.params, job, static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size);
+    else
+      c.bytes[item] = F(*c.params, job);
   };
   exec->parallel(exec->pool, n, one, &call);
   return DR_OK;
@@ -129,7 +135,7 @@ constexpr dr_param param_choice(const char* name, const char* summary, const cha
   return {sizeof(dr_param), name, summary, DR_PARAM_CHOICE, 0, 0, 0, fallback, choices};
 }
 
-// Operations on the CPU, from functions of one job. Cost(params, job) is optional.
+// Operations on the CPU, from functions of one job. Cost, as of each_cost, is optional.
 template <auto Need, auto Encode, auto Decode, auto Cost = nullptr>
 constexpr dr_ops cpu_ops(dr_status (*resolve)(const dr_params*, const dr_job*, uint64_t*, dr_fault*) = nullptr) {
   decltype(dr_ops::cost) cost = nullptr;

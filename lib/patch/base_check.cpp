@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "primitive/word.hpp"
+
 namespace dr {
 namespace {
 
@@ -66,10 +68,7 @@ void move(uint64_t* sums, uint32_t width, const uint32_t* positions, uint64_t n,
 
 void move_sums(uint64_t* sums, uint32_t size, uint32_t width, const uint32_t* positions, uint64_t n, const void* old,
                const void* now) {
-  if (size == 8) return move<uint64_t>(sums, width, positions, n, old, now);
-  if (size == 4) return move<uint32_t>(sums, width, positions, n, old, now);
-  if (size == 2) return move<uint16_t>(sums, width, positions, n, old, now);
-  move<uint8_t>(sums, width, positions, n, old, now);
+  with_word(size, [&](auto bits) { move<decltype(bits)>(sums, width, positions, n, old, now); });
 }
 
 }  // namespace dr

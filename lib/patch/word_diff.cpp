@@ -2,6 +2,8 @@
 
 #include <cstring>
 
+#include "primitive/word.hpp"
+
 namespace dr {
 namespace {
 
@@ -34,26 +36,31 @@ uint64_t diff_scalar(const word_diff& d, uint64_t first, uint64_t n, uint32_t at
   return found;
 }
 
-template <class F>
-decltype(auto) with_size(uint64_t size, F&& f) {
-  if (size == 8) return f(uint64_t{});
-  if (size == 4) return f(uint32_t{});
-  if (size == 2) return f(uint16_t{});
-  return f(uint8_t{});
-}
-bool is_word(uint64_t size) { return size == 1 || size == 2 || size == 4 || size == 8; }
-
 }  // namespace
 
 uint64_t diff_words_scalar(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values) {
-  return with_size(d.size,
+  return with_word(d.size,
                    [&](auto bits) { return diff_scalar<decltype(bits)>(d, first, n, at, positions, old, values); });
+}
+
+uint64_t diff_words(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
+                    std::byte* values, cpu_level level) {
+  const uint64_t whole = n - n % diff_step;
+  const uint64_t found = diff_vectors.at(level)(d, first, whole, at, positions, old, values);
+  if (whole == n) return found;
+  if (positions) {
+    positions += found;
+    old += found * d.size;
+    values += found * d.size;
+  }
+  return found +
+         diff_words_scalar(d, first + whole, n - whole, at + static_cast<uint32_t>(whole), positions, old, values);
 }
 
 uint64_t diff_rows(const word_diff& d, uint64_t first, uint64_t n, uint32_t* positions, void* old, void* values) {
   auto *const x = static_cast<std::byte*>(old), *const y = static_cast<std::byte*>(values);
-  if (d.width == 1) return diff_words.best()(d, first, n, 0, positions, x, y);
+  if (d.width == 1) return diff_words(d, first, n, 0, positions, x, y, cpu());
   const uint64_t bytes = uint64_t{d.width} * d.size;
   uint64_t found = 0;
   for (uint64_t i = 0; i < n; ++i) {
@@ -67,28 +74,6 @@ uint64_t diff_rows(const word_diff& d, uint64_t first, uint64_t n, uint32_t* pos
     ++found;
   }
   return found;
-}
-
-void gather_words(uint64_t row_bytes, const void* from, const uint32_t* positions, uint64_t n, void* values) {
-  if (is_word(row_bytes))
-    return with_size(row_bytes, [&](auto bits) {
-      using Bits = decltype(bits);
-      for (uint64_t i = 0; i < n; ++i) static_cast<Bits*>(values)[i] = static_cast<const Bits*>(from)[positions[i]];
-    });
-  for (uint64_t i = 0; i < n; ++i)
-    std::memcpy(static_cast<std::byte*>(values) + i * row_bytes,
-                static_cast<const std::byte*>(from) + positions[i] * row_bytes, row_bytes);
-}
-
-void assign_words(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* to) {
-  if (is_word(row_bytes))
-    return with_size(row_bytes, [&](auto bits) {
-      using Bits = decltype(bits);
-      for (uint64_t i = 0; i < n; ++i) static_cast<Bits*>(to)[positions[i]] = static_cast<const Bits*>(values)[i];
-    });
-  for (uint64_t i = 0; i < n; ++i)
-    std::memcpy(static_cast<std::byte*>(to) + positions[i] * row_bytes,
-                static_cast<const std::byte*>(values) + i * row_bytes, row_bytes);
 }
 
 }  // namespace dr

@@ -18,19 +18,19 @@ struct word_diff {
 //   positions [n], old and values [n · width]: room for all; with nullptr they are only counted
 uint64_t diff_rows(const word_diff& d, uint64_t first, uint64_t n, uint32_t* positions, void* old, void* values);
 
-// Of n words of one value a row, as diff_rows; positions count from `at`. Twins: word_diff_avx2.cpp and …_avx512.cpp.
+// Of n words of one value a row, as diff_rows; positions count from `at`.
+uint64_t diff_words(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
+                    std::byte* values, cpu_level level);
+
+// Of n words, a multiple of diff_step. Twins: word_diff_avx2.cpp and …_avx512.cpp. (The scalar one takes any n.)
+inline constexpr uint64_t diff_step = 64;
 uint64_t diff_words_scalar(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
 uint64_t diff_words_avx2(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                          std::byte* old, std::byte* values);
 uint64_t diff_words_avx512(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
-inline constexpr cpu_table<decltype(&diff_words_scalar)> diff_words{diff_words_scalar, on_x86(diff_words_avx2),
-                                                                    on_x86(diff_words_avx512)};
-
-// values[i] = from[positions[i]], rows of so many bytes.
-void gather_words(uint64_t row_bytes, const void* from, const uint32_t* positions, uint64_t n, void* values);
-// to[positions[i]] = values[i].
-void assign_words(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* to);
+inline constexpr cpu_table<decltype(&diff_words_scalar)> diff_vectors{diff_words_scalar, on_x86(diff_words_avx2),
+                                                                      on_x86(diff_words_avx512)};
 
 }  // namespace dr

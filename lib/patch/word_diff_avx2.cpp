@@ -1,4 +1,5 @@
 #include "patch/word_diff.hpp"
+#include "primitive/word.hpp"
 
 #if DR_X86
 DR_AVX2_BEGIN
@@ -12,8 +13,8 @@ uint64_t diff(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint3
                                                                            reinterpret_cast<const Bits*>(d.now) + first;
   auto *const x = reinterpret_cast<Bits*>(old), *const y = reinterpret_cast<Bits*>(values);
   constexpr uint64_t step = 32 / sizeof(Bits);
-  uint64_t found = 0, i = 0;
-  for (; i + step <= n; i += step) {
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < n; i += step) {
     const __m256i p = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i));
     const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i));
     const __m256i same = sizeof(Bits) == 8   ? _mm256_cmpeq_epi64(p, q)
@@ -37,20 +38,14 @@ uint64_t diff(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint3
       y[found] = b[k];
     }
   }
-  if (i == n) return found;
-  return found + diff_words_scalar(d, first + i, n - i, at + static_cast<uint32_t>(i),
-                                   positions ? positions + found : nullptr, reinterpret_cast<std::byte*>(x + found),
-                                   reinterpret_cast<std::byte*>(y + found));
+  return found;
 }
 
 }  // namespace
 
 uint64_t diff_words_avx2(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                          std::byte* old, std::byte* values) {
-  if (d.size == 8) return diff<uint64_t>(d, first, n, at, positions, old, values);
-  if (d.size == 4) return diff<uint32_t>(d, first, n, at, positions, old, values);
-  if (d.size == 2) return diff<uint16_t>(d, first, n, at, positions, old, values);
-  return diff<uint8_t>(d, first, n, at, positions, old, values);
+  return with_word(d.size, [&](auto bits) { return diff<decltype(bits)>(d, first, n, at, positions, old, values); });
 }
 
 }  // namespace dr

@@ -7,7 +7,6 @@
 
 #include "merge/merge.hpp"
 #include "patch/base_check.hpp"
-#include "patch/word_diff.hpp"
 #include "pipeline/decode_work.hpp"
 #include "primitive/ascending.hpp"
 #include "split/blocks.hpp"
@@ -69,7 +68,7 @@ class decoder {
         job.base = s == section_index || !o.support ? static_cast<const void*>(o.base) : o.based;
         if (s == section_value && o.support) {
           if (const dr_status status = check_support(i)) return status;
-          gather_words(row_bytes(plan), o.base, o.support, row.support, o.based);
+          gather(row_bytes(plan), o.base, o.support, row.support, o.based);
         }
       }
       void* const outs[] = {o.values, o.order, o.support};
@@ -126,7 +125,7 @@ class decoder {
     if (!o.order) return DR_OK;
     if (const uint64_t k = first_misplaced(o.order, row.support, o.seen); k < row.support)
       return corrupt(i, DR_STREAM_ORDER, k, o.order[k], "not a permutation");
-    permute(row_bytes(plan), o.values, o.order, row.support, o.in_order);
+    scatter(row_bytes(plan), o.values, o.order, row.support, o.in_order);
     out.values = o.in_order;
     return DR_OK;
   }
@@ -241,7 +240,7 @@ void apply_patch(const frame_view& frame, decoded_frame rows, std::span<tensor_o
     const decoded_row& row = rows[i];
     if (o.index_dtype || !row.count) return true;
     if (row.support)
-      assign_words(row.row_bytes(), row.values, row.support, row.count, to);
+      scatter(row.row_bytes(), row.values, row.support, row.count, to);
     else
       std::memcpy(to, row.values, row.count * row.row_bytes());
     return true;

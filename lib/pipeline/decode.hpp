@@ -1,7 +1,6 @@
 // Frames back to gradients, one at a time or summed.
 #pragma once
 
-#include <algorithm>
 #include <span>
 
 #include "container/frame.hpp"
@@ -53,9 +52,9 @@ dr_status check_outputs(std::span<const tensor_out> outs, sparse_outputs sparse,
 dr_status check_outputs(const frame_view& frame, std::span<const tensor_out> outs, sparse_outputs sparse,
                         dr_error& error);
 
-inline bool is_patch(const frame_view& frame) {
-  return std::any_of(frame.plans.begin(), frame.plans.end(), [](const wire_plan& p) { return p.patch; });
-}
+// All tensors of a frame are, or none.
+inline bool is_patch(const frame_view& frame) { return !frame.plans.empty() && frame.plans[0].patch; }
+
 // Whether one frame tensor is cut over several dense outputs (bucket=flat).
 inline bool is_cut(const frame_view& frame, size_t outs) { return frame.tensors == 1 && outs > 1 && !is_patch(frame); }
 

@@ -54,10 +54,14 @@ dr_status sort_as(const I* indices, uint64_t n, uint64_t universe, bool sum_dupl
 // Copies n rows, with a width known to the compiler where that is a single value.
 template <class Move>
 void each_row(uint64_t row_bytes, uint64_t n, Move&& move) {
-  if (row_bytes == 4)
+  if (row_bytes == 8)
+    for (uint64_t i = 0; i < n; ++i) move(i, 8);
+  else if (row_bytes == 4)
     for (uint64_t i = 0; i < n; ++i) move(i, 4);
   else if (row_bytes == 2)
     for (uint64_t i = 0; i < n; ++i) move(i, 2);
+  else if (row_bytes == 1)
+    for (uint64_t i = 0; i < n; ++i) move(i, 1);
   else
     for (uint64_t i = 0; i < n; ++i) move(i, row_bytes);
 }
@@ -107,7 +111,7 @@ void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, u
            [&](uint64_t i, uint64_t bytes) { std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes); });
 }
 
-void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
+void scatter(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
   each_row(row_bytes, n,

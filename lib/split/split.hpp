@@ -27,7 +27,7 @@ uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, cons
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
 
 // out[positions[i]] = values[i].
-void permute(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
+void scatter(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out);
 
 // Whether order[n] is a permutation: the first element that is out of range or comes twice, or n. seen: room for n / 32
 // + 1 words.

@@ -6,6 +6,7 @@
 #include "levels.hpp"
 #include "patch/base_check.hpp"
 #include "patch/word_diff.hpp"
+#include "split/split.hpp"
 
 namespace dr {
 namespace {
@@ -69,8 +70,11 @@ TEST_CASE("diff: every level finds the words that differ, of every size, length 
           const found expected = plain(w, first, n, 100);
           CAPTURE(size);
           CAPTURE(n);
-          CHECK(by(diff_words.scalar, w, first, n, 100) == expected);
-          each_fast_level([&](cpu_level level) { CHECK(by(diff_words.at(level), w, first, n, 100) == expected); });
+          const auto at_level = [](cpu_level level) {
+            return [=](auto&&... arguments) { return diff_words(arguments..., level); };
+          };
+          CHECK(by(at_level(cpu_level::scalar), w, first, n, 100) == expected);
+          each_fast_level([&](cpu_level level) { CHECK(by(at_level(level), w, first, n, 100) == expected); });
         }
       }
 }
@@ -126,8 +130,8 @@ TEST_CASE("words are taken from a base, and assigned, where they belong") {
     bytes from(50 * row), to(50 * row), out(3 * row);
     for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<std::byte>(i);
     const uint32_t positions[] = {0, 17, 49};
-    gather_words(row, from.data(), positions, 3, out.data());
-    assign_words(row, out.data(), positions, 3, to.data());
+    gather(row, from.data(), positions, 3, out.data());
+    scatter(row, out.data(), positions, 3, to.data());
     for (uint64_t i = 0; i < 50; ++i)
       for (uint64_t b = 0; b < row; ++b)
         CHECK(to[i * row + b] == (i == 0 || i == 17 || i == 49 ? from[i * row + b] : std::byte{0}));

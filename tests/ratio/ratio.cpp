@@ -226,13 +226,8 @@ row measure_patch(context& c, const std::string& name, const trained& w, const s
   input.base = w.base.data();
   const std::vector<std::byte> frame = c.encode(method, input);
   std::vector<uint16_t> got = w.base;
-  dr_tensor_out out{};
-  out.struct_size = sizeof out;
-  out.dtype = DR_BF16;
-  out.universe = got.size();
-  out.values = got.data();
-  dr_decode_options options{};
-  options.struct_size = sizeof options;
+  dr_tensor_out out = dense_out(DR_BF16, got.data(), got.size());
+  auto options = sized<dr_decode_options>();
   options.flags = DR_DECODE_APPLY;
   c.decode(frame, out, &options);
   if (got != w.now) throw std::runtime_error("the patch makes something else");

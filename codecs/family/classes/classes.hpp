@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "primitive/bits.hpp"
+#include "primitive/word.hpp"
 
 namespace dr {
 
@@ -31,15 +32,6 @@ DR_HD constexpr uint8_t word_key(uint32_t b) { return static_cast<uint8_t>(b >> 
 DR_HD constexpr uint8_t word_key(uint64_t b) {
   const uint32_t exponent = static_cast<uint32_t>(b >> 52) & 0x7ff;
   return static_cast<uint8_t>(exponent <= 896 ? 0 : exponent - 896 > 255 ? 255 : exponent - 896);
-}
-
-// Calls f with a word of so many bytes.
-template <class F>
-constexpr decltype(auto) with_word(uint32_t size, F&& f) {
-  if (size == 8) return f(uint64_t{});
-  if (size == 4) return f(uint32_t{});
-  if (size == 2) return f(uint16_t{});
-  return f(uint8_t{});
 }
 
 // log2(x) · 2^16 of x >= 1, rounded down: the fraction bit by bit, so the same everywhere.

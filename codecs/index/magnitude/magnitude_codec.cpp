@@ -34,25 +34,13 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
 }
 
 // Coded into the scratch: sizes alone would take as long.
-dr_status cost(const dr_exec* exec, const dr_params*, const dr_job* jobs, size_t n, uint64_t* bytes) {
-  struct call {
-    const dr_exec* exec;
-    const dr_job* jobs;
-    uint64_t* bytes;
-  } call{exec, jobs, bytes};
-  const auto one = [](void* arg, size_t item, size_t worker) {
-    const auto& c = *static_cast<struct call*>(arg);
-    const dr_job& job = *dr_job_at(c.jobs, item);
-    auto* const scratch = static_cast<std::byte*>(c.exec->scratch) + worker * c.exec->scratch_size;
-    const auto room = changed_room::at(scratch, job.universe, job.count_max);
-    auto* const out = reinterpret_cast<uint8_t*>(scratch) + changed_room::size(job.universe, job.count_max);
-    c.bytes[item] = changed_encode(base_of(job), job_in<uint32_t>(job), job_count(job), room, out);
-  };
-  exec->parallel(exec->pool, n, one, &call);
-  return DR_OK;
+uint64_t cost(const dr_params&, const dr_job& job, std::byte* scratch) {
+  const auto room = changed_room::at(scratch, job.universe, job.count_max);
+  auto* const out = reinterpret_cast<uint8_t*>(scratch) + changed_room::size(job.universe, job.count_max);
+  return changed_encode(base_of(job), job_in<uint32_t>(job), job_count(job), room, out);
 }
 
-constexpr dr_ops operations{sizeof(dr_ops), nullptr, each_need<need>, cost, each_job<encode>, each_job<decode>, {0, 0}};
+constexpr dr_ops operations = cpu_ops<need, encode, decode, cost>();
 
 }  // namespace
 
