@@ -90,14 +90,14 @@ def pieces_of(data: memoryview, code: int, words: int, what: str) -> Iterator[Pi
         except Error as error:
             raise named(error, what or "patch", first) from None
         size = header.info.frame_size
-        told = header.infos[0] if len(header.infos) == 1 and header.info.flags & _abi.DR_FRAME_PATCH else None
+        info = header.infos[0] if len(header.infos) == 1 and header.info.flags & _abi.DR_FRAME_PATCH else None
         last = at + size == len(data)
-        if told is None or (told.dtype, told.width) != (code, 1) or told.universe > words - first:
+        if info is None or (info.dtype, info.width) != (code, 1) or info.universe > words - first:
             raise CorruptFrame(f"{what or 'patch'}, word {first}: no patch of one tensor, or of another type or shape")
-        if not last and (told.universe % CHUNK or not told.universe):
-            raise CorruptFrame(f"{what or 'patch'}, word {first}: a frame of {told.universe} words, and others behind it")
-        yield Piece(first, told.universe, told.support, data[at : at + size], what)
-        first, at = first + told.universe, at + size
+        if not last and (info.universe % CHUNK or not info.universe):
+            raise CorruptFrame(f"{what or 'patch'}, word {first}: a frame of {info.universe} words, and others behind it")
+        yield Piece(first, info.universe, info.support, data[at : at + size], what)
+        first, at = first + info.universe, at + size
     if first != words:
         raise CorruptFrame(f"{what or 'patch'}: frames of {first} words, of {words}")
 

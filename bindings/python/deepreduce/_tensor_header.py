@@ -63,7 +63,7 @@ def read_entries(
     metadata = document.pop(METADATA, {})
     if not isinstance(metadata, dict) or not all(isinstance(each, str) for each in metadata.values()):
         fail(f"{METADATA} is no object of strings")
-    entries = [_entry(name, told, fail) for name, told in document.items()]
+    entries = [_entry(name, fields, fail) for name, fields in document.items()]
     entries.sort(key=lambda each: (each.begin, each.end))
     at = 0
     for each in entries:
@@ -77,10 +77,10 @@ def read_entries(
     return metadata, entries
 
 
-def _entry(name: str, told: Any, fail: Any) -> Entry:
-    if not isinstance(told, dict) or set(told) != {"dtype", "shape", "data_offsets"}:
+def _entry(name: str, fields: Any, fail: Any) -> Entry:
+    if not isinstance(fields, dict) or set(fields) != {"dtype", "shape", "data_offsets"}:
         fail(f"{name}: needs dtype, shape and data_offsets")
-    dtype, shape, offsets = told["dtype"], told["shape"], told["data_offsets"]
+    dtype, shape, offsets = fields["dtype"], fields["shape"], fields["data_offsets"]
     if not isinstance(dtype, str) or dtype not in ELEMENT_TYPES:
         fail(f"{name}: dtype is {str(dtype)[:20]!r}, not one of {', '.join(ELEMENT_TYPES)}")
     for what, numbers in (("shape", shape), ("data_offsets", offsets)):
