@@ -46,21 +46,38 @@ uint64_t fold_sums(const uint64_t* sums, uint64_t chunks) {
 
 namespace {
 
+// What a word at byte `at` of the tensor adds to the sum of its chunk.
+template <class Bits>
+uint64_t moved(uint64_t at, Bits old, Bits now) {
+  const uint64_t word = at % base_chunk / 4;
+  if constexpr (sizeof(Bits) == 8)
+    return ((now & 0xffffffff) - (old & 0xffffffff)) * check_table[word] +
+           ((now >> 32) - (old >> 32)) * check_table[word + 1];
+  else
+    return (uint64_t{now} - uint64_t{old}) * (uint64_t{check_table[word]} << 8 * (at % 4));
+}
+
 template <class Bits>
 void move(uint64_t* sums, uint32_t width, const uint32_t* positions, uint64_t n, const void* old, const void* now) {
   const auto *const a = static_cast<const Bits*>(old), *const b = static_cast<const Bits*>(now);
+  if (width == 1 && positions && n) {
+    uint64_t chunk = 0, sum = 0;
+    for (uint64_t i = 0; i < n; ++i) {
+      const uint64_t at = positions[i] * sizeof(Bits);
+      if (at / base_chunk != chunk) {
+        sums[chunk] += sum;
+        chunk = at / base_chunk;
+        sum = 0;
+      }
+      sum += moved(at, a[i], b[i]);
+    }
+    sums[chunk] += sum;
+    return;
+  }
   for (uint64_t i = 0; i < n; ++i)
     for (uint64_t w = 0; w < width; ++w) {
-      const uint64_t k = i * width + w;
-      const uint64_t at = ((positions ? positions[i] : i) * width + w) * sizeof(Bits);  // byte
-      uint64_t& sum = sums[at / base_chunk];
-      const uint64_t word = at % base_chunk / 4;
-      if constexpr (sizeof(Bits) == 8) {
-        sum += ((b[k] & 0xffffffff) - (a[k] & 0xffffffff)) * check_table[word];
-        sum += ((b[k] >> 32) - (a[k] >> 32)) * check_table[word + 1];
-      } else {
-        sum += (uint64_t{b[k]} - uint64_t{a[k]}) * (uint64_t{check_table[word]} << 8 * (at % 4));
-      }
+      const uint64_t k = i * width + w, at = ((positions ? positions[i] : i) * width + w) * sizeof(Bits);
+      sums[at / base_chunk] += moved(at, a[k], b[k]);
     }
 }
 

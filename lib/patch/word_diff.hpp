@@ -30,6 +30,17 @@ uint64_t diff_words_avx2(const word_diff& d, uint64_t first, uint64_t n, uint32_
                          std::byte* old, std::byte* values);
 uint64_t diff_words_avx512(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions,
                            std::byte* old, std::byte* values);
+// The twins look for changes in blocks, as offsets that fit in 16 bits, and fetch the words while they are in a cache.
+inline constexpr uint64_t diff_block = 4096;
+template <class Bits>
+DR_EVERYWHERE void fetch_found(const Bits* base, const Bits* now, const uint16_t* offsets, uint64_t n, Bits* old,
+                               Bits* values) {
+  for (uint64_t i = 0; i < n; ++i) {
+    old[i] = base[offsets[i]];
+    values[i] = now[offsets[i]];
+  }
+}
+
 inline constexpr cpu_table<decltype(&diff_words_scalar)> diff_vectors{diff_words_scalar, on_x86(diff_words_avx2),
                                                                       on_x86(diff_words_avx512)};
 

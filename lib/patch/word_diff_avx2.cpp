@@ -1,4 +1,5 @@
 #include "patch/word_diff.hpp"
+#include "primitive/set_bits.hpp"
 #include "primitive/word.hpp"
 
 #if DR_X86
@@ -6,37 +7,54 @@ DR_AVX2_BEGIN
 namespace dr {
 namespace {
 
+__m256i vector(const void* at) { return _mm256_loadu_si256(static_cast<const __m256i*>(at)); }
+
+// A bit for each of 64 words: whether it differs.
+template <class Bits>
+uint64_t differing(const Bits* a, const Bits* b) {
+  uint64_t same = 0;
+  if constexpr (sizeof(Bits) == 8)
+    for (unsigned k = 0; k < 64; k += 4)
+      same |= uint64_t{static_cast<uint32_t>(
+                  _mm256_movemask_pd(_mm256_castsi256_pd(_mm256_cmpeq_epi64(vector(a + k), vector(b + k)))))}
+              << k;
+  else if constexpr (sizeof(Bits) == 4)
+    for (unsigned k = 0; k < 64; k += 8)
+      same |= uint64_t{static_cast<uint32_t>(
+                  _mm256_movemask_ps(_mm256_castsi256_ps(_mm256_cmpeq_epi32(vector(a + k), vector(b + k)))))}
+              << k;
+  else if constexpr (sizeof(Bits) == 2)
+    for (unsigned k = 0; k < 64; k += 32) {
+      const __m256i x = _mm256_cmpeq_epi16(vector(a + k), vector(b + k)),
+                    y = _mm256_cmpeq_epi16(vector(a + k + 16), vector(b + k + 16));
+      const __m256i packed = _mm256_permute4x64_epi64(_mm256_packs_epi16(x, y), 0xd8);
+      same |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(packed))} << k;
+    }
+  else
+    for (unsigned k = 0; k < 64; k += 32)
+      same |= uint64_t{static_cast<uint32_t>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(vector(a + k), vector(b + k))))}
+              << k;
+  return ~same;
+}
+
 template <class Bits>
 uint64_t diff(const word_diff& d, uint64_t first, uint64_t n, uint32_t at, uint32_t* positions, std::byte* old,
               std::byte* values) {
-  const auto *const a = reinterpret_cast<const Bits*>(d.base) + first, *const b =
-                                                                           reinterpret_cast<const Bits*>(d.now) + first;
+  const auto* a = reinterpret_cast<const Bits*>(d.base) + first;
+  const auto* b = reinterpret_cast<const Bits*>(d.now) + first;
   auto *const x = reinterpret_cast<Bits*>(old), *const y = reinterpret_cast<Bits*>(values);
-  constexpr uint64_t step = 32 / sizeof(Bits);
+  uint16_t offsets[diff_block + 2];
   uint64_t found = 0;
-  for (uint64_t i = 0; i < n; i += step) {
-    const __m256i p = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(a + i));
-    const __m256i q = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(b + i));
-    const __m256i same = sizeof(Bits) == 8   ? _mm256_cmpeq_epi64(p, q)
-                         : sizeof(Bits) == 4 ? _mm256_cmpeq_epi32(p, q)
-                         : sizeof(Bits) == 2 ? _mm256_cmpeq_epi16(p, q)
-                                             : _mm256_cmpeq_epi8(p, q);
-    uint32_t differ = ~static_cast<uint32_t>(_mm256_movemask_epi8(same));
-    if (!differ) continue;
-    // One bit a word.
-    if (sizeof(Bits) == 8) differ &= 0x01010101;
-    if (sizeof(Bits) == 4) differ &= 0x11111111;
-    if (sizeof(Bits) == 2) differ &= 0x55555555;
-    if (!positions) {
-      found += static_cast<unsigned>(_mm_popcnt_u32(differ));
-      continue;
+  for (uint64_t end; n; n -= end, a += end, b += end, at += static_cast<uint32_t>(end)) {
+    end = n < diff_block ? n : diff_block;
+    uint64_t here = 0;
+    for (uint64_t i = 0; i < end; i += 64)
+      here += set_bits_avx2::put(differing(a + i, b + i), static_cast<uint32_t>(i), offsets + here);
+    if (positions) {
+      for (uint64_t i = 0; i < here; ++i) positions[found + i] = at + offsets[i];
+      fetch_found(a, b, offsets, here, x + found, y + found);
     }
-    for (; differ; differ &= differ - 1, ++found) {
-      const uint64_t k = i + static_cast<unsigned>(_tzcnt_u32(differ)) / sizeof(Bits);
-      positions[found] = at + static_cast<uint32_t>(k);
-      x[found] = a[k];
-      y[found] = b[k];
-    }
+    found += here;
   }
   return found;
 }

@@ -104,18 +104,25 @@ uint64_t gather_entries(uint32_t dtype, uint32_t width, const void* values, cons
   });
 }
 
+// Rows at positions that are too far apart for the processor to fetch them by itself.
+constexpr uint64_t rows_ahead = 32;
+
 void gather(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
-  each_row(row_bytes, n,
-           [&](uint64_t i, uint64_t bytes) { std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes); });
+  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) {
+    if (i + rows_ahead < n) __builtin_prefetch(from + positions[i + rows_ahead] * bytes);
+    std::memcpy(to + i * bytes, from + positions[i] * bytes, bytes);
+  });
 }
 
 void scatter(uint64_t row_bytes, const void* values, const uint32_t* positions, uint64_t n, void* out) {
   const auto* from = static_cast<const char*>(values);
   auto* to = static_cast<char*>(out);
-  each_row(row_bytes, n,
-           [&](uint64_t i, uint64_t bytes) { std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes); });
+  each_row(row_bytes, n, [&](uint64_t i, uint64_t bytes) {
+    if (i + rows_ahead < n) __builtin_prefetch(to + positions[i + rows_ahead] * bytes, 1);
+    std::memcpy(to + positions[i] * bytes, from + i * bytes, bytes);
+  });
 }
 
 uint64_t first_misplaced(const uint32_t* order, uint64_t n, uint32_t* seen) {
