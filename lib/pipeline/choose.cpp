@@ -8,6 +8,7 @@
 namespace dr {
 namespace {
 
+// Some codecs know the size of a payload without writing it. What others write is theirs if they are chosen.
 dr_status choose_index(encoding& e, size_t i, std::span<const row_choice> choices, uint32_t& chosen) {
   const batch_row& r = e.b.rows[i];
   row_work& row = e.w.rows[i];
@@ -19,13 +20,25 @@ dr_status choose_index(encoding& e, size_t i, std::span<const row_choice> choice
     const stage_list& list = e.b.wire[choice.plan].index();
     const stage& s = list.front();
     const dr_job job = e.index_job(i, list);
-    const dr_params params = s.params();
     uint64_t bytes = 0;
-    if (s.codec->cpu->cost(&exec, &params, &job, 1, &bytes) || row.fault.code)
-      return fail(e.error, DR_E_INTERNAL, "%s: cost returned an error", s.codec->name);
+    const bool writes = !s.codec->cpu->cost;
+    if (writes) {
+      stream_slot& slot = row.slots[section_index];
+      slot.need = choice.need[section_index];
+      e.w.jobs.n = 0;
+      e.w.jobs.add(job, slot);
+      if (const dr_status status = e.encode_jobs(list)) return status;
+      bytes = slot.size;
+    } else {
+      const dr_params params = s.params();
+      if (s.codec->cpu->cost(&exec, &params, &job, 1, &bytes))
+        return fail(e.error, DR_E_INTERNAL, "%s: cost returned an error", s.codec->name);
+    }
+    if (row.fault.code) return fail(e.error, DR_E_INTERNAL, "%s: a fault of its own choice", s.codec->name);
     if (bytes >= least) continue;
     least = bytes;
     chosen = k;
+    row.index_chosen = writes;
   }
   return DR_OK;
 }

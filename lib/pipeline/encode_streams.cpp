@@ -51,6 +51,7 @@ dr_status encode_index(encoding& e, uint32_t p) {
   const wire_plan& plan = e.b.wire[p];
   e.each_coded(p, [&](size_t i) {
     row_work& row = e.w.rows[i];
+    if (row.index_chosen) return;
     if (plan.index().whole()) {
       row.told = e.b.rows[i].universe;
       row.slots[section_index].size = 0;

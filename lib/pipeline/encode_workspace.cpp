@@ -152,7 +152,7 @@ encoding::encoding(const batch& batch, const encode_call& of_call, std::span<con
     const draw_keys keys = draw_keys::of(call, tensors[u.first_tensor], u.first_tensor, i - u.first_row);
     w.rows[i].plan = r.plan;
     w.rows[i].support_max = r.support_max;
-    w.rows[i].value_chosen = false;
+    w.rows[i].index_chosen = w.rows[i].value_chosen = false;
     w.rows[i].shared_key = keys.shared;
     w.rows[i].private_key = keys.own;
   }

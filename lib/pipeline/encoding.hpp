@@ -78,7 +78,8 @@ struct row_work {
   stream_slot slots[section_count], decode_slot;
   uint32_t plan;         // of those that auto chose from, the one taken
   uint64_t support_max;  // of that plan
-  bool value_chosen;     // by coding them: slots[section_value] has them
+  bool index_chosen;     // by coding them: slots[section_index] has them,
+  bool value_chosen;     // and slots[section_value]
   stream_slot trial;     // another choice of value codec,
   void* seen;            // and its decoded values
   uint64_t shared_key, private_key;

@@ -197,48 +197,81 @@ TEST_CASE("an index and a change cost the entropy of their classes by exponent, 
   CHECK(8.0 * static_cast<double>(encode_changes<bf16_change>(w).size()) < 1.06 * of_changes);
 }
 
-TEST_CASE("every instruction set finds the same ranks, and the words of them") {
-  const auto w = trained(50'001, 3e-6f, 9);
-  const dr::class_list classes{5, {110, 117, 119, 121}};
+// What stands in class_walk.hpp, word by word.
+template <class Bits>
+void check_walks(const weights<Bits>& w, const dr::class_list& classes) {
+  std::vector<uint64_t> words(classes.count);
+  std::vector<uint32_t> rank_of(w.at.size());
+  for (size_t i = 0, k = 0; i < w.old.size(); ++i) {
+    const uint32_t c = classes.of(dr::word_key(w.old[i]));
+    if (k < w.at.size() && w.at[k] == i) rank_of[k++] = static_cast<uint32_t>(words[c]);
+    ++words[c];
+  }
   const auto of_key = classes.table();
-  std::vector<std::vector<uint32_t>> ranks, found;
+  const auto each_block = [&](auto&& f) {
+    for (uint64_t first = 0; first < w.old.size(); first += dr::class_block)
+      f(first, static_cast<uint32_t>(std::min<uint64_t>(dr::class_block, w.old.size() - first)));
+  };
   for (const dr::cpu_level level : dr::cpu_levels) {
     if (level > dr::cpu_detected()) continue;
-    dr::class_counts counts, again;
+    CAPTURE(static_cast<uint32_t>(level));
+    dr::class_counts counts{}, again{};
     std::vector<uint8_t> of(w.at.size());
     std::vector<uint32_t> rank(w.at.size()), at(w.at.size());
     std::vector<std::vector<uint32_t>> lists(classes.count);
     size_t i = 0;
-    for (uint64_t first = 0; first < w.old.size(); first += dr::class_block) {
-      const auto n = static_cast<uint32_t>(std::min<uint64_t>(dr::class_block, w.old.size() - first));
+    each_block([&](uint64_t first, uint32_t n) {
       size_t end = i;
       while (end < w.at.size() && w.at[end] < first + n) ++end;
-      dr::class_ranks.at(level)({2, w.old.data(), first, n, &classes, of_key.data(), w.at.data() + i,
+      dr::class_ranks.at(level)({sizeof(Bits), w.old.data(), first, n, &classes, of_key.data(), w.at.data() + i,
                                  static_cast<uint32_t>(end - i), &counts, of.data() + i, rank.data() + i});
       i = end;
-    }
+    });
+    CHECK(rank == rank_of);
     for (size_t k = 0; k < w.at.size(); ++k) lists[of[k]].push_back(rank[k]);
     const uint32_t* next[dr::classes_max];
     for (uint32_t c = 0; c < classes.count; ++c) {
+      CHECK(counts[c] == words[c]);
       lists[c].push_back(UINT32_MAX);
       next[c] = lists[c].data();
     }
     uint64_t got = 0;
-    for (uint64_t first = 0; first < w.old.size(); first += dr::class_block) {
-      const auto n = static_cast<uint32_t>(std::min<uint64_t>(dr::class_block, w.old.size() - first));
+    each_block([&](uint64_t first, uint32_t n) {
       got += dr::class_select.at(level)(
-          {2, w.old.data(), first, n, &classes, &again, next, w.at.size() - got, at.data() + got});
-    }
+          {sizeof(Bits), w.old.data(), first, n, &classes, &again, next, w.at.size() - got, at.data() + got});
+    });
     CHECK(got == w.at.size());
     CHECK(at == w.at);
-    for (uint32_t c = 0; c < classes.count; ++c) {
-      const auto words =
-          std::count_if(w.old.begin(), w.old.end(), [&](uint16_t x) { return classes.of(dr::word_key(x)) == c; });
-      CHECK(counts.of(c) == static_cast<uint64_t>(words));
-    }
-    ranks.push_back(rank);
+    CHECK(again == counts);
   }
-  for (const auto& r : ranks) CHECK(r == ranks[0]);
+}
+
+TEST_CASE("every instruction set finds the ranks of words in their classes, and the words of ranks") {
+  const dr::class_list one, two{2, {118}}, five{5, {110, 117, 119, 121}}, eight{8, {1, 40, 90, 110, 117, 119, 121}};
+  for (const auto& classes : {one, two, five, eight})
+    for (const size_t n : {size_t{1}, size_t{63}, size_t{4096}, size_t{4097}, size_t{50'001}}) {
+      CAPTURE(classes.count);
+      CAPTURE(n);
+      check_walks(trained(n, 3e-6f, 9), classes);
+      check_walks(trained(n, 1e-3f, 9), classes);
+      check_walks(random_words<uint8_t>(n, 0.3, 21), classes);
+      check_walks(random_words<uint32_t>(n, 0.05, 22), classes);
+      check_walks(random_words<uint64_t>(n, 0.9, 23), classes);
+    }
+}
+
+TEST_CASE("words that are selected past the room for them are counted, and not written") {
+  const auto w = trained(4096, 1e-3f, 24);
+  const dr::class_list classes{2, {118}};
+  for (const dr::cpu_level level : dr::cpu_levels) {
+    if (level > dr::cpu_detected()) continue;
+    dr::class_counts counts{};
+    const std::vector<uint32_t> low{0, 1, 2, UINT32_MAX}, high{5, 9, UINT32_MAX};
+    const uint32_t* next[] = {low.data(), high.data()};
+    std::vector<uint32_t> at(4, 7);
+    CHECK(dr::class_select.at(level)({2, w.old.data(), 0, 4096, &classes, &counts, next, 4, at.data()}) == 5);
+    CHECK(at == std::vector<uint32_t>(4, 7));
+  }
 }
 
 TEST_CASE("a patch for another base is refused, or ends in the same number of words") {

@@ -71,17 +71,30 @@ struct changed_room {
 
 // ---- The choice of classes ----------------------------------------------------------------------------------
 
+// All words are too many to look at for a choice: 64 of each `step`. Where many change, which of these do says how many
+// of a key do; else about so many of those that change, evenly.
+inline constexpr uint64_t looked_at_changes = 16384;
+
 inline class_list changed_classes(const base_words& base, const uint32_t* changed, uint64_t count) {
   if (count < 64) return {};
+  const bool many = count > base.n / 8;
   uint32_t of_changed[256] = {}, words[256] = {}, weight[256];
+  uint64_t looked_at = 0;
   with_word(base.word_size, [&](auto word) {
     const auto* const w = static_cast<const decltype(word)*>(base.words);
-    for (uint64_t i = 0; i < count; ++i) ++of_changed[word_key(w[changed[i]])];
-    // All words are too many to look at for a choice: 64 of each `step`.
+    const uint64_t each = std::max<uint64_t>(1, count / looked_at_changes);
+    for (uint64_t i = 0; !many && i < count; i += each, ++looked_at) ++of_changed[word_key(w[changed[i]])];
     const uint64_t step = std::max<uint64_t>(64, base.n / 1024 / 64 * 64);
-    for (uint64_t at = 0; at < base.n; at += step)
-      for (uint64_t i = at; i < std::min(base.n, at + 64); ++i) ++words[word_key(w[i])];
+    for (uint64_t at = 0; at < base.n; at += step) {
+      const uint64_t end = std::min(base.n, at + 64);
+      for (uint64_t i = at; i < end; ++i) ++words[word_key(w[i])];
+      if (many)
+        for (const uint32_t* x = std::lower_bound(changed, changed + count, at); x < changed + count && *x < end;
+             ++x, ++looked_at)
+          ++of_changed[word_key(w[*x])];
+    }
   });
+  for (uint32_t& n : of_changed) n = static_cast<uint32_t>(looked_at ? uint64_t{n} * count / looked_at : 0);
   uint64_t seen = 0;
   for (const uint32_t n : words) seen += n;
   for (unsigned key = 0; key < 256; ++key) {
@@ -102,6 +115,8 @@ inline class_list changed_classes(const base_words& base, const uint32_t* change
   // The entropy of so many of so many: n log n − r log r − (n − r) log (n − r).
   const auto cost = [&](uint32_t i, uint32_t j) {
     const uint64_t r = changed_before[j] - changed_before[i], n = words_before[j] - words_before[i];
+    // (Gaps of few words take a bit for each, the others' bitmaps do not.)
+    if (n < changed_bitmap_words && 2 * r > n) return n << 16;
     const uint64_t parts = times_log(r) + times_log(n - r), all = times_log(n);
     return all > parts ? all - parts : 0;
   };
@@ -162,7 +177,7 @@ inline bool changed_put_class(changed_class& c, const uint32_t* ranks, const cha
 // All classes into `out`, of which `capacity` bytes are there. Returns the bytes written; 0: they may not fit.
 inline uint64_t changed_put(const base_words& base, const uint32_t* changed, uint64_t count, const class_list& classes,
                             const changed_room& room, uint8_t* out, uint64_t capacity) {
-  class_counts counts;
+  class_counts counts{};
   changed_class c[classes_max];
   const uint32_t* ranks[classes_max] = {changed};
   if (classes.count == 1) {
@@ -183,7 +198,7 @@ inline uint64_t changed_put(const base_words& base, const uint32_t* changed, uin
     uint32_t* to[classes_max];
     uint32_t* at = room.ranks;
     for (uint32_t k = 0; k < classes.count; ++k) {
-      c[k].words = counts.of(k);
+      c[k].words = counts[k];
       ranks[k] = to[k] = at;
       at += c[k].changed;
     }
@@ -288,7 +303,7 @@ inline bool changed_decode(const base_words& base, const uint8_t* in, uint64_t s
   }
   if (in != end) return false;
   if (classes.count == 1) return true;
-  class_counts counts;
+  class_counts counts{};
   const auto walk = class_select.best();
   uint64_t found = 0;
   for (uint64_t first = 0; first < base.n; first += class_block) {
@@ -297,7 +312,7 @@ inline bool changed_decode(const base_words& base, const uint8_t* in, uint64_t s
     if (found > count) return false;
   }
   for (uint32_t k = 0; k < classes.count; ++k)
-    if (counts.of(k) != c[k].words) return false;
+    if (counts[k] != c[k].words) return false;
   return found == count;
 }
 

@@ -1,4 +1,4 @@
-// Walks over a block of words by class of their keys, 64 at a time.
+// Walks over a base by class of its words' keys, a block at a time.
 #pragma once
 
 #include "codecs/family/classes/classes.hpp"
@@ -6,13 +6,10 @@
 
 namespace dr {
 
-inline constexpr uint32_t class_block = 4096;  // keys at a time; their memory is whole groups of 64
+inline constexpr uint32_t class_block = 4096;
 
-// How many words so far have a key that is not below each threshold; at_least[0] is all of them.
-struct class_counts {
-  std::array<uint64_t, classes_max + 1> at_least{};
-  uint64_t of(uint32_t c) const { return at_least[c] - at_least[c + 1]; }
-};
+// How many words of each class have been walked over.
+using class_counts = std::array<uint64_t, classes_max>;
 
 // The ranks of ascending changed words within their classes. Of block [first, first + n): changed[0, m) are in it.
 // Adds the block to `counts`.
@@ -29,8 +26,8 @@ struct rank_call {
   uint8_t* of;     // [m] class
   uint32_t* rank;  // [m]
 };
-// The inverse: the words of a block whose ranks are the next of their classes. next[c] advances; each list ends with a
-// rank that no word has. Returns how many; at most `room`, else room + 1.
+// The inverse: the words of a block whose ranks are the next of their classes. next[c] advances; each list ascends, and
+// ends with a rank that no word has. Returns how many; at most `room`, else room + 1.
 struct select_call {
   uint32_t word_size;
   const void* base;
@@ -42,6 +39,18 @@ struct select_call {
   uint64_t room;
   uint32_t* changed;
 };
+
+// For the twins: `take` of class_walk_loops.hpp, a group at a time.
+template <class Masks>
+DR_EVERYWHERE uint32_t take_by_group(uint64_t* mask, const uint64_t* more, uint16_t* before) {
+  uint32_t sum = 0;
+  for (uint32_t g = 0; g < class_block / 64; ++g) {
+    before[g] = static_cast<uint16_t>(sum);
+    if (more) mask[g] &= ~more[g];
+    sum += Masks::ones(mask[g]);
+  }
+  return sum;
+}
 
 void rank_scalar(const rank_call& c);
 void rank_avx2(const rank_call& c);

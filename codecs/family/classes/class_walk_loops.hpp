@@ -2,69 +2,94 @@
 //   at_least(keys, threshold)  a bit for each of 64 keys: whether it is not below the threshold
 //   nth(mask, n)               the bit of a mask before which n are set
 //   ones(mask)                 how many are set
+//   take(mask, more, before)   of 64 groups: takes the words of `more` from `mask` (nullptr: none), and counts those of
+//                              groups before. Returns how many there are
+//   last_group(before, rank)   the last of 64 groups before which there are at most `rank` words of a class
+//   bits                       of primitive/set_bits.hpp
 namespace dr {
 namespace {
 
-// Of n words of `base` from `first` on: their keys, and 0 behind them up to whole groups of 64.
-template <class Bits>
-void put_keys(const void* base, uint64_t first, uint32_t n, uint8_t* keys) {
-  const Bits* const words = static_cast<const Bits*>(base) + first;
-  for (uint32_t i = 0; i < n; ++i) keys[i] = word_key(words[i]);
-  for (uint32_t i = n; i % 64; ++i) keys[i] = 0;
-}
-inline void put_keys(uint32_t word_size, const void* base, uint64_t first, uint32_t n, uint8_t* keys) {
-  if (word_size == 8) return put_keys<uint64_t>(base, first, n, keys);
-  if (word_size == 4) return put_keys<uint32_t>(base, first, n, keys);
-  if (word_size == 2) return put_keys<uint16_t>(base, first, n, keys);
-  put_keys<uint8_t>(base, first, n, keys);
-}
+inline constexpr uint32_t class_groups = class_block / 64;
+
+// Of a block of words: which are of each class, in groups of 64. Neither rank nor select branches on what is in a group.
+struct class_groups_of {
+  alignas(64) uint8_t keys[class_block];
+  alignas(64) uint64_t mask[classes_max][class_groups];
+  // Of a class: words in groups before; above all ranks for groups past the end.
+  alignas(64) uint16_t before[classes_max][class_groups];
+  uint32_t words[classes_max];
+
+  // Of n words; 0 behind them, up to whole groups.
+  template <class Bits>
+  void put_keys(const Bits* from, uint32_t n) {
+    for (uint32_t i = 0; i < n; ++i) keys[i] = word_key(from[i]);
+    for (uint32_t i = n; i % 64; ++i) keys[i] = 0;
+  }
+
+  // Of n words of `base` from `first` on.
+  class_groups_of(uint32_t word_size, const void* base, uint64_t first, uint32_t n, const class_list& classes) {
+    if (word_size == 8)
+      put_keys(static_cast<const uint64_t*>(base) + first, n);
+    else if (word_size == 4)
+      put_keys(static_cast<const uint32_t*>(base) + first, n);
+    else if (word_size == 2)
+      put_keys(static_cast<const uint16_t*>(base) + first, n);
+    else
+      put_keys(static_cast<const uint8_t*>(base) + first, n);
+    const uint32_t groups = (n + 63) / 64;
+    for (uint32_t g = 0; g < groups; ++g) mask[0][g] = ~uint64_t{0};
+    if (n % 64) mask[0][groups - 1] = low_mask(n % 64);
+    // Each pass fetches its part of the next block. (It need not be there.)
+    const auto* const next = static_cast<const char*>(base) + (first + n) * word_size;
+    uint32_t passes = 0;
+    const auto fetch = [&] {
+      const uint32_t lines = class_block * word_size / 64, of = 2 * classes.count - 1;
+      for (uint32_t k = lines * passes / of; k < lines * (passes + 1) / of; ++k) __builtin_prefetch(next + 64 * k);
+      ++passes;
+    };
+    // Words of a class or a later one; key 0, which is behind the end, is of the first.
+    for (uint32_t c = 1; c < classes.count; ++c, fetch())
+      for (uint32_t g = 0; g < groups; ++g) mask[c][g] = masks::at_least(keys + 64 * g, classes.threshold[c - 1]);
+    for (uint32_t c = 0; c < classes.count; ++c)
+      for (uint32_t g = groups; g < class_groups; ++g) mask[c][g] = 0;
+    for (uint32_t c = 0; c < classes.count; ++c, fetch()) {
+      words[c] = masks::take(mask[c], c + 1 < classes.count ? mask[c + 1] : nullptr, before[c]);
+      for (uint32_t g = groups; g < class_groups; ++g) before[c][g] = 2 * class_block;
+    }
+  }
+};
 
 inline void rank_with(const rank_call& c) {
-  alignas(64) uint8_t keys[class_block];
-  put_keys(c.word_size, c.base, c.first, c.n, keys);
-  const uint32_t thresholds = c.classes->count - 1;
-  auto& counts = c.counts->at_least;
-  uint64_t mask_of[classes_max + 1] = {~uint64_t{0}};
-  mask_of[c.classes->count] = 0;
-  uint32_t i = 0;
-  for (uint32_t g = 0; g < c.n; g += 64) {
-    for (uint32_t k = 0; k < thresholds; ++k) mask_of[k + 1] = masks::at_least(keys + g, c.classes->threshold[k]);
-    for (; i < c.m && c.changed[i] - c.first < g + 64; ++i) {
-      const auto at = static_cast<uint32_t>(c.changed[i] - c.first) - g;
-      const uint32_t k = c.of_key[keys[g + at]];
-      const uint64_t below = low_mask(at);
-      c.of[i] = static_cast<uint8_t>(k);
-      c.rank[i] = static_cast<uint32_t>(counts[k] - counts[k + 1] + masks::ones(mask_of[k] & ~mask_of[k + 1] & below));
-    }
-    // (Words past the end have key 0: class 0.)
-    counts[0] += c.n - g < 64 ? c.n - g : 64;
-    for (uint32_t k = 1; k <= thresholds; ++k) counts[k] += masks::ones(mask_of[k]);
+  const class_groups_of block(c.word_size, c.base, c.first, c.n, *c.classes);
+  for (uint32_t i = 0; i < c.m; ++i) {
+    const auto at = static_cast<uint32_t>(c.changed[i] - c.first), g = at / 64;
+    const uint32_t k = c.of_key[block.keys[at]];
+    c.of[i] = static_cast<uint8_t>(k);
+    c.rank[i] =
+        static_cast<uint32_t>((*c.counts)[k] + block.before[k][g] + masks::ones(block.mask[k][g] & low_mask(at % 64)));
   }
+  for (uint32_t k = 0; k < c.classes->count; ++k) (*c.counts)[k] += block.words[k];
 }
 
 inline uint64_t select_with(const select_call& c) {
-  alignas(64) uint8_t keys[class_block];
-  put_keys(c.word_size, c.base, c.first, c.n, keys);
-  const uint32_t thresholds = c.classes->count - 1;
-  auto& counts = c.counts->at_least;
-  uint64_t mask_of[classes_max + 1] = {}, found = 0;
-  for (uint32_t g = 0; g < c.n; g += 64) {
-    mask_of[0] = c.n - g < 64 ? low_mask(c.n - g) : ~uint64_t{0};
-    for (uint32_t k = 0; k < thresholds; ++k)
-      mask_of[k + 1] = masks::at_least(keys + g, c.classes->threshold[k]) & mask_of[0];
-    uint64_t changed = 0;
-    for (uint32_t k = 0; k <= thresholds; ++k) {
-      const uint64_t mask = mask_of[k] & ~mask_of[k + 1], before = counts[k] - counts[k + 1];
-      const uint64_t end = before + masks::ones(mask);
-      while (*c.next[k] < end) changed |= masks::nth(mask, static_cast<unsigned>(*c.next[k]++ - before));
+  const class_groups_of block(c.word_size, c.base, c.first, c.n, *c.classes);
+  uint64_t changed[class_groups] = {};
+  for (uint32_t k = 0; k < c.classes->count; ++k) {
+    const uint64_t first = (*c.counts)[k], end = first + block.words[k];
+    const uint32_t* at = c.next[k];
+    for (; *at < end; ++at) {
+      const auto rank = static_cast<uint32_t>(*at - first);
+      const uint32_t g = masks::last_group(block.before[k], rank);
+      changed[g] |= masks::nth(block.mask[k][g], rank - block.before[k][g]);
     }
-    for (uint32_t k = 0; k <= thresholds; ++k) counts[k] += masks::ones(mask_of[k]);
-    const unsigned more = masks::ones(changed);
-    if (more > c.room - found) return c.room + 1;
-    for (uint32_t* to = c.changed + found; changed; changed &= changed - 1)
-      *to++ = static_cast<uint32_t>(c.first + g + countr_zero(changed));
-    found += more;
+    c.next[k] = at;
+    (*c.counts)[k] = end;
   }
+  uint16_t offsets[class_block + 64];
+  uint64_t found = 0;
+  for (uint32_t g = 0; g < (c.n + 63) / 64; ++g) found += masks::bits::put(changed[g], 64 * g, offsets + found);
+  if (found > c.room) return c.room + 1;
+  for (uint64_t i = 0; i < found; ++i) c.changed[i] = static_cast<uint32_t>(c.first + offsets[i]);
   return found;
 }
 

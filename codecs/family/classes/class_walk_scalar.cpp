@@ -1,4 +1,5 @@
 #include "codecs/family/classes/class_walk.hpp"
+#include "primitive/set_bits.hpp"
 
 namespace dr {
 namespace {
@@ -14,6 +15,13 @@ struct masks {
     return mask & (0 - mask);
   }
   static unsigned ones(uint64_t mask) { return popcount(mask); }
+  static uint32_t take(uint64_t* mask, const uint64_t* more, uint16_t* before) {
+    return take_by_group<masks>(mask, more, before);
+  }
+  static unsigned last_group(const uint16_t* before, uint32_t rank) {
+    return static_cast<unsigned>(std::upper_bound(before, before + 64, rank) - before - 1);
+  }
+  using bits = set_bits_scalar;
 };
 
 }  // namespace

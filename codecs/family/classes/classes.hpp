@@ -20,7 +20,9 @@ struct word_type {
 
   // In the order of its numbers, as two's complement, so that neighbours differ by 1; it is its own inverse.
   DR_HD static constexpr Bits ordered(Bits b) {
-    return has_sign && (b & top) ? static_cast<Bits>(b ^ static_cast<Bits>(top - 1)) : b;
+    // (Without a branch, for vectors.)
+    const auto sign = static_cast<Bits>(Bits{0} - static_cast<Bits>(b >> (8 * sizeof(Bits) - 1)));
+    return has_sign ? static_cast<Bits>(b ^ (sign & static_cast<Bits>(top - 1))) : b;
   }
 };
 

@@ -17,12 +17,15 @@ struct ulp_change {
   using bits = typename Word::bits;
   DR_HD static uint64_t of(bits old, bits now) {
     const bits d = static_cast<bits>(Word::ordered(now) - Word::ordered(old));
-    return static_cast<bits>(static_cast<bits>(d << 1) ^ (d & Word::top ? static_cast<bits>(~bits{0}) : bits{0}));
+    return static_cast<bits>(static_cast<bits>(d << 1) ^ all(static_cast<bits>(d >> (8 * sizeof(bits) - 1))));
   }
   DR_HD static bits apply(bits old, uint64_t z) {
-    const auto d = static_cast<bits>(static_cast<bits>(z) >> 1 ^ (z & 1 ? static_cast<bits>(~bits{0}) : bits{0}));
+    const auto d = static_cast<bits>(static_cast<bits>(z) >> 1 ^ all(z & 1));
     return Word::ordered(static_cast<bits>(Word::ordered(old) + d));
   }
+
+ private:
+  DR_HD static bits all(uint64_t bit) { return static_cast<bits>(bits{0} - static_cast<bits>(bit)); }
 };
 template <class Word>
 struct xor_change {
@@ -71,17 +74,21 @@ struct change_room {
 
 // Classes of which each has its own table: so many words are worth one.
 inline constexpr uint64_t change_classes_from = 512;
+// About so many words are looked at for a choice of classes, evenly.
+inline constexpr uint64_t looked_at_words = 16384;
 
 template <unsigned most, class Bits>
 class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
   if (n < change_classes_from) return {};
+  // Every `each`-th word is looked at: each stands for so many.
+  const uint64_t each = std::max<uint64_t>(1, n / looked_at_words);
   uint32_t weight[256] = {};
-  for (uint64_t i = 0; i < n; ++i) ++weight[word_key(old[i])];
+  for (uint64_t i = 0; i < n; i += each) ++weight[word_key(old[i])];
   const key_groups groups(weight, n < 65536 ? 16 : 32);
   // Rare symbols are not what classes differ in: they count together.
   constexpr unsigned looked_at = most < 24 ? most : 24;
   uint32_t before[33][looked_at] = {};
-  for (uint64_t i = 0; i < n; ++i)
+  for (uint64_t i = 0; i < n; i += each)
     ++before[groups.of[word_key(old[i])] + 1][symbol[i] < looked_at ? symbol[i] : looked_at - 1];
   for (uint32_t g = 0; g < groups.count; ++g)
     for (unsigned s = 0; s < looked_at; ++s) before[g + 1][s] += before[g][s];
@@ -96,28 +103,51 @@ class_list change_classes(const Bits* old, const uint8_t* symbol, uint64_t n) {
     all = times_log(all);
     return all > parts ? all - parts : 0;
   };
-  return choose_classes(groups.count, groups.begin.data(), uint64_t{8 * 16} << 16, cost);
+  return choose_classes(groups.count, groups.begin.data(), (uint64_t{8 * 16} << 16) / each, cost);
+}
+
+// The symbol of each word. Returns the bits apart of all.
+template <class Change, class Bits = typename Change::bits>
+uint64_t change_symbols_of(const Bits* old, const Bits* now, uint64_t n, uint8_t* symbol) {
+  using symbols = change_symbols<8 * sizeof(Bits)>;
+  // Nearly all are small: first a loop for vectors, of blocks; then one of words, in blocks that have a large one.
+  constexpr uint64_t block = 256;
+  uint64_t extra = 0;
+  for (uint64_t at = 0; at < n; at += block) {
+    const uint64_t end = at + block < n ? at + block : n;
+    uint8_t large = 0;
+    for (uint64_t i = at; i < end; ++i) {
+      const auto z = static_cast<Bits>(Change::of(old[i], now[i]));
+      symbol[i] = static_cast<uint8_t>(z);
+      if constexpr (sizeof(Bits) > 1) large |= z >= change_small;
+    }
+    for (uint64_t i = at; large && i < end; ++i) {
+      symbol[i] = symbols::of(Change::of(old[i], now[i]));
+      extra += symbols::extra(symbol[i]);
+    }
+  }
+  return extra;
 }
 
 // n >= 1 words, into changes_bound bytes. Returns those written.
 template <class Change, class Bits = typename Change::bits>
 uint64_t changes_encode(const Bits* old, const Bits* now, uint64_t n, const change_room& room, uint8_t* out) {
   using symbols = change_symbols<8 * sizeof(Bits)>;
-  uint64_t extra = 0;
-  for (uint64_t i = 0; i < n; ++i) {
-    room.symbol[i] = symbols::of(Change::of(old[i], now[i]));
-    extra += symbols::extra(room.symbol[i]);
-  }
+  const uint64_t extra = change_symbols_of<Change>(old, now, n, room.symbol);
   const class_list classes = change_classes<symbols::most>(old, room.symbol, n);
-  const uint8_t* of = nullptr;
-  uint32_t counts[classes_max][symbols::most] = {};
-  if (classes.count > 1) {
+  const uint8_t* const of = classes.count > 1 ? room.of : nullptr;
+  // Four of each, as the same one mostly comes again before it is written.
+  uint32_t counted[4][classes_max][symbols::most] = {};
+  if (of) {
     const auto of_key = classes.table();
-    for (uint64_t i = 0; i < n; ++i) ++counts[room.of[i] = of_key[word_key(old[i])]][room.symbol[i]];
-    of = room.of;
+    for (uint64_t i = 0; i < n; ++i) room.of[i] = of_key[word_key(old[i])];
+    for (uint64_t i = 0; i < n; ++i) ++counted[i % 4][room.of[i]][room.symbol[i]];
   } else {
-    for (uint64_t i = 0; i < n; ++i) ++counts[0][room.symbol[i]];
+    for (uint64_t i = 0; i < n; ++i) ++counted[i % 4][0][room.symbol[i]];
   }
+  auto& counts = counted[0];
+  for (uint32_t c = 0; c < classes.count; ++c)
+    for (unsigned s = 0; s < symbols::most; ++s) counts[c][s] += counted[1][c][s] + counted[2][c][s] + counted[3][c][s];
   rans_code codes[classes_max];
   uint8_t head[2 + classes_max * (1 + rans_table::size_max(symbols::most)) + 16];
   uint8_t* at = classes.put(head);
@@ -184,6 +214,10 @@ bool changes_decode(const Bits* old, const uint8_t* in, uint64_t size, uint64_t 
   }
   if (!rans_get(room.lookups, classes.count > 1 ? room.of : nullptr, n, in, in + coded, room.symbol)) return false;
   in += coded;
+  if (!apart) {
+    for (uint64_t i = 0; i < n; ++i) now[i] = Change::apply(old[i], room.symbol[i]);
+    return in == end;
+  }
   uint64_t extra = 0;
   for (uint64_t i = 0; i < n; ++i) extra += symbols::extra(room.symbol[i]);
   if (ceil_div(extra, 8) != static_cast<uint64_t>(end - in) || !padding_is_zero(in, extra)) return false;

@@ -13,8 +13,7 @@ bool need(const dr_params&, const dr_job& job, dr_need& need) {
   if (job.width != 1) return false;
   need.payload = changed_bound(job.universe, job.count_max);
   need.tell = job.count_max;
-  need.encode_scratch = changed_room::size(job.universe, job.count_max) + need.payload;
-  need.decode_scratch = changed_room::size(job.universe, job.count_max);
+  need.encode_scratch = need.decode_scratch = changed_room::size(job.universe, job.count_max);
   return true;
 }
 
@@ -33,14 +32,8 @@ void decode(const dr_params&, const dr_job& job, std::byte* scratch) {
     fault(job, DR_E_CORRUPT, 0, n, "invalid classes, or the base is another one");
 }
 
-// Coded into the scratch: sizes alone would take as long.
-uint64_t cost(const dr_params&, const dr_job& job, std::byte* scratch) {
-  const auto room = changed_room::at(scratch, job.universe, job.count_max);
-  auto* const out = reinterpret_cast<uint8_t*>(scratch) + changed_room::size(job.universe, job.count_max);
-  return changed_encode(base_of(job), job_in<uint32_t>(job), job_count(job), room, out);
-}
-
-constexpr dr_ops operations = cpu_ops<need, encode, decode, cost>();
+// (No cost: sizes alone would take as long as a payload.)
+constexpr dr_ops operations = cpu_ops<need, encode, decode>();
 
 }  // namespace
 

@@ -43,12 +43,20 @@ struct rle_shape {
 };
 inline rle_shape rle_measure(const uint32_t* x, uint64_t n, uint32_t code) {
   if (code == rle_packed) {
-    uint64_t lengths = 0, all = 0;
-    rle_lengths(x, n, code, [&](uint64_t l) {
-      ++lengths;
-      all |= l;
-    });
-    return {1 + packed_size(lengths, bit_width(all)), bit_width(all)};
+    // Runs of ones, and the bits of all runs. (Mostly each index is one; this loop has no branch.)
+    uint32_t runs = 1, all = x[0];
+    for (uint64_t i = 1; i < n; ++i) {
+      const uint32_t zeros = x[i] - x[i - 1] - 1;
+      runs += zeros != 0;
+      all |= zeros;
+    }
+    uint64_t longest = 1;
+    for (uint64_t i = 1, ones = 1; runs != n && i < n; ++i) {
+      ones = x[i] - x[i - 1] == 1 ? ones + 1 : 1;
+      longest = longest > ones ? longest : ones;
+    }
+    const unsigned bits = bit_width(all | longest);
+    return {1 + packed_size(2 * uint64_t{runs}, bits), bits};
   }
   uint64_t units = 0;
   rle_lengths(x, n, code, [&](uint64_t l) { units += 1 + l / rle_escape(code); });
