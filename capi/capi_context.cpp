@@ -170,6 +170,14 @@ dr_status dr_plan_rows(const dr_plan* plan, dr_plan** rows, dr_error* error) {
   });
 }
 
+dr_status dr_plan_with(const dr_plan* plan, const char* stages, dr_plan** made, dr_error* error) {
+  return reported(error, [&](dr_error& e) -> dr_status {
+    if (!plan || !stages || !made)
+      return fail(e, DR_E_ARGUMENT, "%s is NULL", !plan ? "plan" : stages ? "made" : "stages");
+    return new_plan(made, [&](auto& bound) { return dr::bind_with(*plan->bound, stages, bound, e); });
+  });
+}
+
 const char* dr_plan_text(const dr_plan* plan) { return plan ? plan->bound->text.c_str() : ""; }
 void dr_plan_destroy(dr_plan* plan) { delete plan; }
 dr_status dr_plan_describe(const dr_plan* plan, dr_plan_info* info, dr_error* error) {

@@ -154,6 +154,60 @@ DR_API dr_status dr_plan_describe(const dr_plan *plan, dr_plan_info *info, dr_er
 DR_API dr_status dr_plan_exact(const dr_plan *plan, dr_plan **exact, dr_error *error);
 DR_API dr_status dr_plan_rows(const dr_plan *plan, dr_plan **rows, dr_error *error);
 
+/* A parameter of a stage. `text` is its value as the canonical text has it. */
+typedef struct dr_stage_param {
+  size_t struct_size;
+  const char *name, *text;
+  dr_param_type type;       /* 0: of dr_stages_parse, which looks up no names */
+  uint32_t is_default;      /* 1: the canonical text leaves it out */
+  double number;            /* of the number or, of a choice, its position */
+  const dr_param *declared; /* its range, choices and default; NULL where type is 0 */
+} dr_stage_param;
+/* A name of a stage, with all of its parameters. A stage `index=raw+huffman` is two of these: raw at position 0, and the
+ * bytes codec behind it at position 1. */
+typedef struct dr_stage {
+  size_t struct_size;
+  const char *role; /* "sparsify", "feedback", "index", "value", "order", "regather", "bucket", "merge", "exchange",
+                       "transform" */
+  const char *name; /* as plans have it: "golomb", "plugin.zigzag", "auto", "owner"; "none", "gather", …: the default */
+  const char *text; /* of the whole stage: "index=raw+huffman" */
+  uint32_t position;
+  uint32_t is_default;          /* 1: the canonical text leaves the stage out */
+  const dr_codec *codec;        /* NULL: the name is not a codec's (dr_stage_word) */
+  const dr_stage_param *params; /* param_count of them; their struct_size is the stride */
+  size_t param_count;
+} dr_stage;
+/* The stages of a plan in the order of its canonical text, those that it leaves out at their places; of a plan with
+ * transform=lowrank only that and feedback. order= is there where values are reordered. `stage`: valid as long as the plan.
+ * ARGUMENT: NULL, or past the end. */
+DR_API size_t dr_plan_stage_count(const dr_plan *plan);
+DR_API dr_status dr_plan_stage(const dr_plan *plan, size_t position, dr_stage *stage, dr_error *error);
+static inline const dr_stage_param *dr_stage_param_at(const dr_stage *stage, size_t i) {
+  return (const dr_stage_param *)((const char *)stage->params + i * stage->params->struct_size);
+}
+/* A plan in which stages take the place of those of `plan`, to be destroyed like any plan: "feedback=none",
+ * "bucket=flat exchange=owner(parts=4)". ARGUMENT, UNSUPPORTED (the stages do not go together), MEMORY. */
+DR_API dr_status dr_plan_with(const dr_plan *plan, const char *stages, dr_plan **made, dr_error *error);
+
+/* The stages of a text whose names are not looked up: of plans that other builds know, or another program's codecs. There
+ * are only the stages, names and parameters that the text has. ARGUMENT (syntax, NULL, past the end), MEMORY. */
+typedef struct dr_stages dr_stages;
+DR_API dr_status dr_stages_parse(const char *text, dr_stages **stages, dr_error *error);
+DR_API void dr_stages_destroy(dr_stages *stages); /* NULL is fine */
+DR_API size_t dr_stages_count(const dr_stages *stages);
+DR_API dr_status dr_stages_at(const dr_stages *stages, size_t position, dr_stage *stage, dr_error *error);
+
+/* What plans may name beside codecs: `auto`, and the names that regather=, bucket=, merge=, exchange= and transform= take.
+ * Of each of these roles the first is the default. The list only grows. */
+typedef struct dr_stage_word {
+  size_t struct_size;
+  const char *role, *name, *summary;
+  const dr_param *params;
+  size_t param_count;
+} dr_stage_word;
+DR_API size_t dr_stage_word_count(void);
+DR_API const dr_stage_word *dr_stage_word_at(size_t position); /* NULL past the end */
+
 /* Presets: plans by the names that the literature has for them. The list only grows. */
 typedef struct dr_preset {
   size_t struct_size;
@@ -164,6 +218,45 @@ typedef struct dr_preset {
 } dr_preset;
 DR_API size_t dr_preset_count(void);
 DR_API const dr_preset *dr_preset_at(size_t position); /* NULL past the end */
+
+/* ---- Plan books: which tensor has which plan, by its name ------------------------------------------------ */
+
+/* A text in UTF-8, a line `pattern: plan` or `pattern: dense` (docs/PLAN_BOOK.md). Patterns: * ? [abc] [a-c] [!abc], as
+ * Python's fnmatch.fnmatchcase has them. The first one that matches a name counts. */
+typedef struct dr_book dr_book;
+#define DR_NO_LINE UINT64_MAX
+typedef struct dr_book_line {
+  size_t struct_size;
+  uint64_t position;   /* among the lines, or DR_NO_LINE */
+  uint64_t number;     /* of the line in the text, from 1; 0: dr_book_add made it */
+  const char *pattern; /* valid as long as no line is added; NULL without a line */
+  const dr_plan *plan; /* the book's, valid as long as it; NULL: dense, as the tensor is */
+} dr_book_line;
+
+/* where: what errors call the text, its path for example; NULL: "book". They name the line (also in error->where), the
+ * pattern and what is wrong with its plan: ARGUMENT, UNSUPPORTED. MEMORY. */
+DR_API dr_status dr_book_parse(const char *text, size_t size, const char *where, dr_book **book, dr_error *error);
+DR_API void dr_book_destroy(dr_book *book); /* NULL is fine */
+enum {
+  DR_BOOK_NAME = 1u << 0 /* the pattern is a name: its * ? [ stand for themselves */
+};
+/* Adds a line at the end (a book without lines: dr_book_parse of 0 bytes). plan: NULL is dense; it is not kept,
+ * and may be destroyed. ARGUMENT: a pattern that no line can hold (empty, a line's end, a blank at an end, " #", not
+ * UTF-8). MEMORY. */
+DR_API dr_status dr_book_add(dr_book *book, const char *pattern, uint32_t flags, const dr_plan *plan, dr_error *error);
+DR_API size_t dr_book_line_count(const dr_book *book);
+DR_API dr_status dr_book_line_at(const dr_book *book, size_t position, dr_book_line *line, dr_error *error);
+/* The line of a tensor's name; without one position is DR_NO_LINE, and the tensor is dense. */
+DR_API dr_status dr_book_match(const dr_book *book, const char *name, dr_book_line *line, dr_error *error);
+enum {
+  DR_LINE_USED = 0,
+  DR_LINE_UNMATCHED = 1, /* its pattern matches none of the names */
+  DR_LINE_UNREACHED = 2  /* lines before it match all names that it does */
+};
+/* What n names make of each line: DR_LINE_*, dr_book_line_count of them. */
+DR_API dr_status dr_book_uses(const dr_book *book, const char *const *names, size_t n, uint32_t *uses, dr_error *error);
+/* The lines as dr_book_parse reads them, with canonical plans. Valid as long as no line is added. */
+DR_API const char *dr_book_text(const dr_book *book);
 
 /* ---- Codecs ------------------------------------------------------------------------------------------- */
 

@@ -84,6 +84,18 @@ class plan {
     return found;
   }
   const dr_plan* get() const { return handle.get(); }
+  // Valid as long as the plan.
+  std::vector<dr_stage> stages() const {
+    std::vector<dr_stage> list(dr_plan_stage_count(get()), sized<dr_stage>());
+    for (size_t i = 0; i < list.size(); ++i)
+      detail::require([&](dr_error* e) { return dr_plan_stage(get(), i, &list[i], e); });
+    return list;
+  }
+  // Stages in the place of its own: "feedback=none".
+  plan with(const std::string& stages) const {
+    return beside(
+        [&](const dr_plan* p, dr_plan** made, dr_error* e) { return dr_plan_with(p, stages.c_str(), made, e); });
+  }
   // Of tensors that travel beside those of this plan: small ones, and rows that are selected already.
   plan exact() const { return beside(dr_plan_exact); }
   plan rows() const { return beside(dr_plan_rows); }
@@ -93,7 +105,8 @@ class plan {
     void operator()(dr_plan* p) const { dr_plan_destroy(p); }
   };
   plan() = default;
-  plan beside(decltype(dr_plan_exact)* derive) const {
+  template <class Derive>
+  plan beside(Derive derive) const {
     dr_plan* derived = nullptr;
     detail::require([&](dr_error* e) { return derive(get(), &derived, e); });
     plan p;
@@ -101,6 +114,90 @@ class plan {
     return p;
   }
   std::unique_ptr<dr_plan, destroy> handle;
+};
+
+// The stages of a text whose names are not looked up; valid as long as this.
+class parsed_stages {
+ public:
+  explicit parsed_stages(const std::string& text) {
+    dr_stages* parsed = nullptr;
+    detail::require([&](dr_error* e) { return dr_stages_parse(text.c_str(), &parsed, e); });
+    handle.reset(parsed);
+    list.assign(dr_stages_count(parsed), sized<dr_stage>());
+    for (size_t i = 0; i < list.size(); ++i)
+      detail::require([&](dr_error* e) { return dr_stages_at(parsed, i, &list[i], e); });
+  }
+  std::span<const dr_stage> stages() const { return list; }
+
+ private:
+  struct destroy {
+    void operator()(dr_stages* s) const { dr_stages_destroy(s); }
+  };
+  std::unique_ptr<dr_stages, destroy> handle;
+  std::vector<dr_stage> list;
+};
+
+// The first name of a role; nullptr: the plan has no such stage.
+inline const dr_stage* find_stage(std::span<const dr_stage> stages, std::string_view role) {
+  for (const dr_stage& s : stages)
+    if (role == s.role) return &s;
+  return nullptr;
+}
+// nullptr: the stage has no such parameter.
+inline const dr_stage_param* find_param(const dr_stage& stage, std::string_view name) {
+  for (size_t i = 0; i < stage.param_count; ++i)
+    if (name == dr_stage_param_at(&stage, i)->name) return dr_stage_param_at(&stage, i);
+  return nullptr;
+}
+
+inline std::vector<const dr_stage_word*> stage_words() {
+  std::vector<const dr_stage_word*> list(dr_stage_word_count());
+  for (size_t i = 0; i < list.size(); ++i) list[i] = dr_stage_word_at(i);
+  return list;
+}
+
+// Which tensor has which plan.
+class book {
+ public:
+  // where: what errors call it.
+  explicit book(std::string_view text = {}, const std::string& where = "book") {
+    dr_book* parsed = nullptr;
+    detail::require([&](dr_error* e) { return dr_book_parse(text.data(), text.size(), where.c_str(), &parsed, e); });
+    handle.reset(parsed);
+  }
+  // nullptr: dense. is_name: the pattern matches itself alone.
+  void add(const std::string& pattern, const plan* p, bool is_name = false) {
+    const uint32_t flags = is_name ? static_cast<uint32_t>(DR_BOOK_NAME) : 0;
+    detail::require([&](dr_error* e) { return dr_book_add(get(), pattern.c_str(), flags, p ? p->get() : nullptr, e); });
+  }
+  // Of a name; position DR_NO_LINE: none, so it is dense.
+  dr_book_line match(const std::string& name) const {
+    auto line = sized<dr_book_line>();
+    detail::require([&](dr_error* e) { return dr_book_match(get(), name.c_str(), &line, e); });
+    return line;
+  }
+  size_t size() const { return dr_book_line_count(get()); }
+  dr_book_line operator[](size_t i) const {
+    auto line = sized<dr_book_line>();
+    detail::require([&](dr_error* e) { return dr_book_line_at(get(), i, &line, e); });
+    return line;
+  }
+  // DR_LINE_* of each line.
+  std::vector<uint32_t> uses(std::span<const std::string> names) const {
+    std::vector<const char*> list;
+    for (const std::string& name : names) list.push_back(name.c_str());
+    std::vector<uint32_t> found(size());
+    detail::require([&](dr_error* e) { return dr_book_uses(get(), list.data(), list.size(), found.data(), e); });
+    return found;
+  }
+  std::string text() const { return dr_book_text(get()); }
+  dr_book* get() const { return handle.get(); }
+
+ private:
+  struct destroy {
+    void operator()(dr_book* b) const { dr_book_destroy(b); }
+  };
+  std::unique_ptr<dr_book, destroy> handle;
 };
 
 inline std::vector<const dr_preset*> presets() {

@@ -23,6 +23,8 @@ struct first_version;  // not defined: the struct is missing below
   }
 DR_FIRST_SIZE(dr_context_options, 40);
 DR_FIRST_SIZE(dr_plan_info, 16);
+DR_FIRST_SIZE(dr_stage, 64);
+DR_FIRST_SIZE(dr_book_line, 40);
 DR_FIRST_SIZE(dr_tensor, 88);
 DR_FIRST_SIZE(dr_place, 32);
 DR_FIRST_SIZE(dr_call, 88);

@@ -22,31 +22,6 @@ std::string names_of(dr_role role) {
   return text;
 }
 
-dr_status bind_value(const dr_codec& codec, const dr_param& param, const std::string& text, dr_value& out,
-                     dr_error& error) {
-  out.given = 1;
-  if (param.type == DR_PARAM_CHOICE) {
-    bool found = false;
-    each_choice(param.choices, [&](std::string_view choice, double number) {
-      if (choice != text) return;
-      found = true;
-      out.number = number;
-    });
-    if (found) return DR_OK;
-    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not one of %s", codec.name, param.name, text.c_str(),
-                param.choices);
-  }
-  if (!read_number(text, out.number))
-    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not a number", codec.name, param.name, text.c_str());
-  if (out.number == 0) out.number = 0;  // -0 has no text of its own
-  if (param.type == DR_PARAM_INT && out.number != std::floor(out.number))
-    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not an integer", codec.name, param.name, text.c_str());
-  if (out.number < param.minimum || out.number > param.maximum)
-    return fail(error, DR_E_ARGUMENT, "plan: %s(%s=%s): not in %s … %s", codec.name, param.name, text.c_str(),
-                print_number(param.minimum).c_str(), print_number(param.maximum).c_str());
-  return DR_OK;
-}
-
 dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_error& error) {
   out.codec = find_codec(role, call.name);
   if (!out.codec)
@@ -56,26 +31,20 @@ dr_status bind_call(dr_role role, const plan_call& call, bound_stage& out, dr_er
   const dr_codec& codec = *out.codec;
   if (codec.traits & DR_PREFIX)
     return fail(error, DR_E_ARGUMENT, "plan: %s cannot be named: a sparsifier of blocks adds it", codec.name);
-  for (size_t i = 0; i < codec.param_count; ++i)
-    out.values.push_back({sizeof(dr_value), 0, 0, dr_param_at(codec.params, i)->fallback});
-  for (const plan_argument& a : call.arguments) {
-    size_t p = 0;
-    while (p < codec.param_count && a.key != dr_param_at(codec.params, p)->name) ++p;
-    if (p == codec.param_count) {
-      std::string known;
-      for (size_t i = 0; i < codec.param_count; ++i) {
-        known += i ? ", " : "";
-        known += dr_param_at(codec.params, i)->name;
-      }
-      return fail(error, DR_E_ARGUMENT, "plan: %s has no parameter '%s'; it has: %s", codec.name, a.key.c_str(),
-                  known.empty() ? "none" : known.c_str());
-    }
-    if (const dr_status s = bind_value(codec, *dr_param_at(codec.params, p), a.value, out.values[p], error)) return s;
-  }
-  for (size_t p = 0; p < codec.param_count; ++p)
-    if (dr_param_at(codec.params, p)->required && !out.values[p].given)
-      return fail(error, DR_E_ARGUMENT, "plan: %s needs %s=…", codec.name, dr_param_at(codec.params, p)->name);
-  return DR_OK;
+  return bind_arguments({codec.name, codec.params, codec.param_count}, call.arguments, out.values, error);
+}
+
+// The one name of a stage that is not a codec's; a role without such a name is ARGUMENT.
+dr_status bind_word(const plan_stage& stage, plan& out, const bound_word*& bound, dr_error& error) {
+  if (stage.calls.size() != 1) return fail(error, DR_E_ARGUMENT, "plan: %s= takes one name", stage.role.c_str());
+  const plan_call& call = stage.calls[0];
+  bound_word& w = out.words.emplace_back();
+  w.word = find_word(stage.role, call.name);
+  if (!w.word)
+    return fail(error, DR_E_ARGUMENT, "plan: no %s is called '%s'; there are: %s", stage.role.c_str(),
+                call.name.c_str(), words_of(stage.role).c_str());
+  bound = &w;
+  return bind_arguments({w.word->name, w.word->params, w.word->param_count}, call.arguments, w.values, error);
 }
 
 dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_stage>& out, dr_error& error) {
@@ -90,8 +59,6 @@ dr_status bind_list(dr_role role, const plan_stage& stage, std::vector<bound_sta
   return DR_OK;
 }
 
-constexpr uint32_t parts_max = 64, inner_max = 65536, lowrank_rank_max = 4096;
-
 // bloom(policy=naive) is leftmost that keeps the original values, in the paper's words.
 void expand_naive(std::vector<plan_stage>& stages) {
   bool naive = false;
@@ -105,14 +72,6 @@ void expand_naive(std::vector<plan_stage>& stages) {
   if (!naive) return;
   std::erase_if(stages, [](const plan_stage& s) { return s.role == "regather"; });
   stages.push_back({"regather", {{"off", {}}}});
-}
-
-dr_status bind_switch(const plan_stage& stage, const char* on, const char* off, bool& out, dr_error& error) {
-  const std::string& word = stage.calls[0].name;
-  if (stage.calls.size() != 1 || !stage.calls[0].arguments.empty() || (word != on && word != off))
-    return fail(error, DR_E_ARGUMENT, "plan: %s= takes %s or %s", stage.role.c_str(), on, off);
-  out = word == on;
-  return DR_OK;
 }
 
 dr_status bind_single(dr_role role, const plan_stage& stage, bound_stage& out, dr_error& error) {
@@ -139,12 +98,8 @@ dr_status bind_index_auto(plan& out, dr_error& error) {
   return DR_OK;
 }
 
-dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
-  const std::vector<plan_argument>& a = call.arguments;
-  double e = -1;
-  if (a.size() != 1 || a[0].key != "error" || !read_number(a[0].value, e) || !(e >= 0 && e < 1))
-    return fail(error, DR_E_ARGUMENT, "plan: value=auto requires error=…, a relative L2 error from 0 to below 1");
-  out.value_error = e == 0 ? 0 : e;
+dr_status bind_value_auto(double e, plan& out, dr_error& error) {
+  out.value_error = e;
   std::vector<std::string> texts;
   if (e >= 1e-5) texts.push_back("uniform_quant(error=" + print_number(e) + ')');
   // log_quant(bits) has a relative error of about 0.4 / 2^bits on the tails that sparsifiers keep: the two around it
@@ -159,68 +114,46 @@ dr_status bind_value_auto(const plan_call& call, plan& out, dr_error& error) {
   return DR_OK;
 }
 
-// Whether a stage is `auto`, which has no bytes codec after it: it chooses by the size that a codec writes.
-dr_status is_auto(const plan_stage& stage, bool& yes, dr_error& error) {
-  yes = stage.calls[0].name == "auto";
-  if (!yes || stage.calls.size() == 1) return DR_OK;
-  return fail(error, DR_E_ARGUMENT, "plan: %s=auto takes no bytes codec behind it", stage.role.c_str());
+// auto has no bytes codec behind it: it chooses by the size that a codec writes.
+dr_status bind_auto(const plan_stage& stage, plan& out, dr_error& error) {
+  const bound_word* bound = nullptr;
+  if (stage.calls.size() != 1)
+    return fail(error, DR_E_ARGUMENT, "plan: %s=auto takes no bytes codec behind it", stage.role.c_str());
+  if (const dr_status s = bind_word(stage, out, bound, error)) return s;
+  return stage.role == "index" ? bind_index_auto(out, error) : bind_value_auto(bound->value(0), out, error);
 }
 
-dr_status bind_exchange_number(const plan_call& call, const plan_argument& a, uint32_t most, uint32_t& out,
-                               dr_error& error) {
-  double number;
-  if (!read_number(a.value, number) || number != std::floor(number) || !(number >= 1 && number <= most))
-    return fail(error, DR_E_ARGUMENT, "plan: exchange=%s(%s=%s): not an integer in 1 … %u", call.name.c_str(),
-                a.key.c_str(), a.value.c_str(), most);
-  out = static_cast<uint32_t>(number);
-  return DR_OK;
+uint32_t whole(double number) { return static_cast<uint32_t>(number); }
+
+// Of a role whose names are no codecs': its declared parameters, in their order (plan/stage_words.cpp).
+void take_word(std::string_view role, const bound_word& w, plan& out) {
+  const std::string_view name = w.word->name;
+  if (role == "regather") out.regather = name == "on";
+  if (role == "bucket") out.flat = name == "flat";
+  if (role == "merge") out.votes = name == "vote";
+  if (role == "transform" && name == "lowrank") out.transform.rank = whole(w.value(0));
+  if (role != "exchange") return;
+  out.exchange.kind = name == "gather"  ? exchange_kind::gather
+                      : name == "owner" ? exchange_kind::owner
+                      : name == "ring"  ? exchange_kind::ring
+                                        : exchange_kind::hierarchy;
+  if (out.exchange.kind == exchange_kind::hierarchy) out.exchange.inner = whole(w.value(0));
+  out.exchange.parts = whole(w.values.back().number);
 }
 
-dr_status bind_exchange(const plan_stage& stage, exchange_stage& out, dr_error& error) {
-  const plan_call& call = stage.calls[0];
-  const auto* const name = std::find(std::begin(exchange_names), std::end(exchange_names), call.name);
-  if (stage.calls.size() != 1 || name == std::end(exchange_names))
-    return fail(error, DR_E_ARGUMENT, "plan: exchange= takes one of gather, owner, ring, hierarchy");
-  out.kind = static_cast<exchange_kind>(name - exchange_names);
-  const bool nested = out.kind == exchange_kind::hierarchy;
-  for (const plan_argument& a : call.arguments) {
-    dr_status s = DR_OK;
-    if (a.key == "parts")
-      s = bind_exchange_number(call, a, parts_max, out.parts, error);
-    else if (nested && a.key == "inner")
-      s = bind_exchange_number(call, a, inner_max, out.inner, error);
-    else
-      s = fail(error, DR_E_ARGUMENT, "plan: exchange=%s has no parameter '%s'; it has: %sparts", call.name.c_str(),
-               a.key.c_str(), nested ? "inner, " : "");
-    if (s) return s;
-  }
-  if (nested && !out.inner)
-    return fail(error, DR_E_ARGUMENT, "plan: exchange=hierarchy needs inner=…, the ranks of a host");
-  return DR_OK;
-}
-
-dr_status bind_transform(const plan_stage& stage, transform_stage& out, dr_error& error) {
-  const plan_call& call = stage.calls[0];
-  if (stage.calls.size() == 1 && call.name == "none" && call.arguments.empty()) return DR_OK;
-  if (stage.calls.size() != 1 || call.name != "lowrank")
-    return fail(error, DR_E_ARGUMENT, "plan: transform= takes lowrank(rank=…) or none");
-  double number = 0;
-  for (const plan_argument& a : call.arguments) {
-    if (a.key != "rank")
-      return fail(error, DR_E_ARGUMENT, "plan: lowrank has no parameter '%s'; it has: rank", a.key.c_str());
-    if (!read_number(a.value, number) || number != std::floor(number) || !(number >= 1 && number <= lowrank_rank_max))
-      return fail(error, DR_E_ARGUMENT, "plan: lowrank(rank=%s): not an integer in 1 … %u", a.value.c_str(),
-                  lowrank_rank_max);
-  }
-  if (number == 0) return fail(error, DR_E_ARGUMENT, "plan: lowrank needs rank=…");
-  out.rank = static_cast<uint32_t>(number);
-  return DR_OK;
+// Whether a stage says by a word what is so without it.
+bool says_default(const plan_stage& stage, const plan& p) {
+  const bound_word* const w = p.word_of(stage.role);
+  if (!w || w->word != first_word(stage.role) || stage.role == "index" || stage.role == "value") return false;
+  for (size_t i = 0; i < w->word->param_count; ++i)
+    if (!is_default(w->word->params[i], w->value(i))) return false;
+  return true;
 }
 
 // A transform makes factors, not frames: no other stage would do anything, but for the feedback.
 dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, dr_error& error) {
   for (const plan_stage& stage : stages)
-    if (stage.role != "transform" && stage.role != "feedback")
+    if (stage.role != "transform" && stage.role != "feedback" && !says_default(stage, p))
       return fail(error, DR_E_UNSUPPORTED,
                   "plan: transform=lowrank takes no stage but feedback; leave out %s=", stage.role.c_str());
   if (p.keeps_feedback() && std::string_view(p.feedback.codec->name) != "residual")
@@ -230,41 +163,32 @@ dr_status check_transform(const std::vector<plan_stage>& stages, const plan& p, 
 }
 
 dr_status bind_stage(const plan_stage& stage, plan& out, dr_error& error) {
-  if (stage.role == "index" || stage.role == "value") {
-    bool chosen;
-    if (const dr_status s = is_auto(stage, chosen, error)) return s;
-    if (chosen && stage.role == "value") return bind_value_auto(stage.calls[0], out, error);
-    if (chosen && !stage.calls[0].arguments.empty())
-      return fail(error, DR_E_ARGUMENT, "plan: index=auto takes no parameters");
-    if (chosen) return bind_index_auto(out, error);
-  }
+  const std::string& first = stage.calls[0].name;
+  const bound_word* bound = nullptr;
+  if ((stage.role == "index" || stage.role == "value") && first == "auto") return bind_auto(stage, out, error);
+  if (stage.role == "feedback" && first == "none") return bind_word(stage, out, bound, error);
   if (stage.role == "sparsify") return bind_single(DR_ROLE_SPARSIFY, stage, out.sparsify, error);
-  if (stage.role == "feedback") {
-    if (stage.calls.size() == 1 && stage.calls[0].name == "none" && stage.calls[0].arguments.empty()) return DR_OK;
-    return bind_single(DR_ROLE_FEEDBACK, stage, out.feedback, error);
-  }
+  if (stage.role == "feedback") return bind_single(DR_ROLE_FEEDBACK, stage, out.feedback, error);
   if (stage.role == "index") return bind_list(DR_ROLE_INDEX, stage, out.index, error);
   if (stage.role == "value") return bind_list(DR_ROLE_VALUE, stage, out.value, error);
   if (stage.role == "order") return bind_list(DR_ROLE_ORDER, stage, out.order, error);
-  if (stage.role == "regather") return bind_switch(stage, "on", "off", out.regather, error);
-  if (stage.role == "bucket") return bind_switch(stage, "flat", "none", out.flat, error);
-  if (stage.role == "merge") return bind_switch(stage, "vote", "mean", out.votes, error);
-  if (stage.role == "exchange") return bind_exchange(stage, out.exchange, error);
-  if (stage.role == "transform") return bind_transform(stage, out.transform, error);
-  return fail(error, DR_E_ARGUMENT,
-              "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket, merge, "
-              "exchange, transform",
-              stage.role.c_str());
+  if (!first_word(stage.role))
+    return fail(error, DR_E_ARGUMENT,
+                "plan: '%s' is no stage; there are: sparsify, feedback, index, value, order, regather, bucket, merge, "
+                "exchange, transform",
+                stage.role.c_str());
+  if (const dr_status s = bind_word(stage, out, bound, error)) return s;
+  take_word(stage.role, *bound, out);
+  return DR_OK;
 }
 
 // Votes are counted over all ranks, of all elements.
 dr_status check_vote(const plan& p, dr_error& error) {
-  const char* const exchange = exchange_names[static_cast<size_t>(p.exchange.kind)];
   if (!(p.index[0].codec->forms & 1u << DR_FORM_ALL) || !p.index_choices.empty())
     return fail(error, DR_E_ARGUMENT, "plan: merge=vote requires index=all: an element that no rank sends would be +1");
   if (p.exchange.kind != exchange_kind::gather && p.exchange.kind != exchange_kind::owner)
     return fail(error, DR_E_UNSUPPORTED, "plan: merge=vote with exchange=%s: its sums of some ranks have no vote",
-                exchange);
+                p.word_of("exchange")->word->name);
   return DR_OK;
 }
 
@@ -304,11 +228,7 @@ dr_status bind_base(plan& p, dr_error& error) {
   return DR_OK;
 }
 
-}  // namespace
-
-dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
-  std::vector<plan_stage> stages;
-  if (const dr_status s = read_plan(text, stages, error)) return s;
+dr_status bind_stages(std::vector<plan_stage> stages, std::shared_ptr<const plan>& out, dr_error& error) {
   expand_naive(stages);
   auto p = std::make_shared<plan>();
   for (const plan_stage& stage : stages)
@@ -348,9 +268,27 @@ dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_
     fall_back(DR_ROLE_ORDER, "bitpack", p->order);
   else
     p->order.clear();
-  p->text = canonical_text(*p);
+  list_stages(*p);
+  p->text = p->stages.text();
   out = std::move(p);
   return DR_OK;
+}
+
+}  // namespace
+
+dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
+  std::vector<plan_stage> stages;
+  if (const dr_status s = read_plan(text, stages, error)) return s;
+  return bind_stages(std::move(stages), out, error);
+}
+
+dr_status bind_with(const plan& of, std::string_view text, std::shared_ptr<const plan>& out, dr_error& error) {
+  std::vector<plan_stage> stages, own;
+  if (const dr_status s = parse_plan(text, stages, error)) return s;
+  if (const dr_status s = parse_plan(of.text, own, error)) return s;
+  for (plan_stage& stage : own)
+    if (std::ranges::find(stages, stage.role, &plan_stage::role) == stages.end()) stages.push_back(std::move(stage));
+  return bind_stages(std::move(stages), out, error);
 }
 
 }  // namespace dr

@@ -1,6 +1,7 @@
 // A plan: its text bound to the codecs that it names.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -9,6 +10,8 @@
 #include "core/error.hpp"
 #include "core/stage_list.hpp"
 #include "feedback/kept_state.hpp"
+#include "plan/listed_stages.hpp"
+#include "plan/stage_words.hpp"
 #include "sparsify/sparsifier.hpp"
 
 namespace dr {
@@ -21,9 +24,16 @@ struct bound_stage {
   dr_params params() const { return {sizeof(dr_params), values.data(), nullptr, 0, 0}; }
 };
 
+// A name that is not a codec's.
+struct bound_word {
+  const dr_stage_word* word = nullptr;
+  std::vector<dr_value> values;  // one for each declared parameter
+
+  double value(size_t param) const { return values[param].number; }
+};
+
 // The stage exchange: which rank sends to which. Only lib/exchange reads it.
-enum class exchange_kind : uint8_t { gather, owner, ring, hierarchy };
-inline constexpr const char* exchange_names[] = {"gather", "owner", "ring", "hierarchy"};
+enum class exchange_kind : uint8_t { gather, owner, ring, hierarchy };  // in the order of the words (plan/stage_words)
 struct exchange_stage {
   exchange_kind kind = exchange_kind::gather;
   uint32_t parts = 1;
@@ -48,9 +58,16 @@ struct plan {
   bool votes = false;  // merge=vote: a merge is the sign of the sum
   exchange_stage exchange;
   transform_stage transform;
-  std::string text;  // canonical
+  std::vector<bound_word> words;  // that the text has
+  listed_stages stages;           // for callers
+  std::string text;               // canonical
 
   bound_sparsifier sparsifier() const { return {sparsifier_of(*sparsify.codec), sparsify.params()}; }
+  // nullptr: the role has no word.
+  const bound_word* word_of(std::string_view role) const {
+    const auto found = std::ranges::find_if(words, [&](const bound_word& w) { return role == w.word->role; });
+    return found == words.end() ? nullptr : &*found;
+  }
   bool has_auto() const { return !index_choices.empty() || !value_choices.empty(); }
   bool chooses() const { return has_auto() || block == 0; }
   bool transforms() const { return transform.rank != 0; }
@@ -64,22 +81,12 @@ struct plan {
   }
 };
 
-// The choices of a parameter, "p0|leftmost", one by one.
-template <class F>
-void each_choice(const char* choices, F&& f) {
-  const std::string_view all(choices);
-  size_t begin = 0;
-  for (double number = 0; begin <= all.size(); ++number) {
-    const size_t end = std::min(all.find('|', begin), all.size());
-    f(all.substr(begin, end - begin), number);
-    begin = end + 1;
-  }
-}
-
-// Equal for equivalent plans (canonical_text.cpp).
-std::string canonical_text(const plan& p);
+// Sets `stages` of a plan that is bound (list_stages.cpp).
+void list_stages(plan& p);
 
 dr_status bind_plan(std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
+// A plan in which the stages of a text take the place of its own.
+dr_status bind_with(const plan& of, std::string_view text, std::shared_ptr<const plan>& out, dr_error& error);
 
 // The plans that senders need beside a tensor's own (derive_plan.cpp).
 // All of a tensor, exactly, with the same weight of the gradient and the same momentum; with feedback=dgc u is not masked,

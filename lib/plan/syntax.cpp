@@ -9,6 +9,7 @@ namespace {
 constexpr size_t text_max = 4096;
 
 bool is_name(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
+bool is_key(char c) { return is_name(c) || (c >= 'A' && c <= 'Z'); }  // (a codec of Python has parameters of its own)
 bool is_space(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 
 struct parser {
@@ -53,7 +54,7 @@ struct parser {
     for (;;) {
       plan_argument argument;
       skip_spaces();
-      argument.key = word(is_name);
+      argument.key = word(is_key);
       if (argument.key.empty()) return expected("a key");
       skip_spaces();
       if (!skip('=')) return expected("'=' (arguments are key=value)");

@@ -71,6 +71,17 @@ dr_status bind(world& w, const prepared& p) {
                            sizeof(dr_tensor_out), w.n, 2, &w.binding);
 }
 
+// Of a book with one line, that of the plan.
+template <class Call>
+dr_status with_book(world& w, Call&& call) {
+  dr_book* book = nullptr;
+  dr_status s = dr_book_parse(nullptr, 0, nullptr, &book, &w.error);
+  if (s == DR_OK) s = dr_book_add(book, "a pattern of some length*", 0, w.plan(), &w.error);
+  if (s == DR_OK) s = call(book);
+  dr_book_destroy(book);
+  return s;
+}
+
 const function functions[] = {
     {"dr_version", never, [](world&, const prepared&) { return dr_status{dr_version() == nullptr}; }},
     {"dr_abi_version", never, [](world&, const prepared&) { return dr_status{dr_abi_version() == 0}; }},
@@ -104,6 +115,74 @@ const function functions[] = {
      [](world& w, const prepared&) {
        dr_plan_destroy(std::exchange(w.parsed, nullptr));
        return dr_plan_rows(w.plan(), &w.parsed, &w.error);
+     }},
+    {"dr_plan_stage_count", never,
+     [](world& w, const prepared&) { return dr_status{dr_plan_stage_count(w.plan()) == 0}; }},
+    {"dr_plan_stage", never,
+     [](world& w, const prepared&) {
+       dr_stage stage{.struct_size = sizeof(dr_stage)};
+       return dr_plan_stage(w.plan(), 0, &stage, &w.error);
+     }},
+    {"dr_plan_with", may_fail,
+     [](world& w, const prepared&) {
+       dr_plan_destroy(std::exchange(w.parsed, nullptr));
+       return dr_plan_with(w.plan(), "exchange=gather", &w.parsed, &w.error);
+     }},
+    {"dr_stages_parse", may_fail,
+     [](world& w, const prepared&) {
+       dr_stages* stages = nullptr;
+       const dr_status s = dr_stages_parse(w.how.plan, &stages, &w.error);
+       dr_stages_destroy(stages);
+       return s;
+     }},
+    {"dr_stages_destroy", never,
+     [](world&, const prepared&) -> dr_status { return dr_stages_destroy(nullptr), DR_OK; }},
+    {"dr_stages_count", never, [](world&, const prepared&) { return dr_status{dr_stages_count(nullptr) != 0}; }},
+    {"dr_stages_at", may_fail,
+     [](world& w, const prepared&) {
+       dr_stages* stages = nullptr;
+       dr_stage stage{.struct_size = sizeof(dr_stage)};
+       dr_status s = dr_stages_parse(w.how.plan, &stages, &w.error);
+       if (s == DR_OK) s = dr_stages_at(stages, 0, &stage, &w.error);
+       dr_stages_destroy(stages);
+       return s;
+     }},
+    {"dr_stage_word_count", never, [](world&, const prepared&) { return dr_status{dr_stage_word_count() == 0}; }},
+    {"dr_stage_word_at", never, [](world&, const prepared&) { return dr_status{dr_stage_word_at(3) == nullptr}; }},
+    {"dr_book_parse", may_fail,
+     [](world& w, const prepared&) {
+       char text[512];
+       std::snprintf(text, sizeof text, "a pattern of some length*: %s\n*: dense", w.how.plan);
+       dr_book* book = nullptr;
+       const dr_status s = dr_book_parse(text, std::strlen(text), "where", &book, &w.error);
+       dr_book_destroy(book);
+       return s;
+     }},
+    {"dr_book_destroy", never, [](world&, const prepared&) -> dr_status { return dr_book_destroy(nullptr), DR_OK; }},
+    {"dr_book_line_count", never, [](world&, const prepared&) { return dr_status{dr_book_line_count(nullptr) != 0}; }},
+    {"dr_book_text", never, [](world&, const prepared&) { return dr_status{*dr_book_text(nullptr) != 0}; }},
+    {"dr_book_add", may_fail, [](world& w, const prepared&) { return with_book(w, [](dr_book*) { return DR_OK; }); }},
+    {"dr_book_line_at", may_fail,
+     [](world& w, const prepared&) {
+       return with_book(w, [&](dr_book* book) {
+         dr_book_line line{.struct_size = sizeof(dr_book_line)};
+         return dr_book_line_at(book, 0, &line, &w.error);
+       });
+     }},
+    {"dr_book_match", may_fail,
+     [](world& w, const prepared&) {
+       return with_book(w, [&](dr_book* book) {
+         dr_book_line line{.struct_size = sizeof(dr_book_line)};
+         return dr_book_match(book, "a name of some length", &line, &w.error);
+       });
+     }},
+    {"dr_book_uses", may_fail,
+     [](world& w, const prepared&) {
+       return with_book(w, [&](dr_book* book) {
+         const char* const name = "a name of some length";
+         uint32_t use = 0;
+         return dr_book_uses(book, &name, 1, &use, &w.error);
+       });
      }},
     {"dr_plan_destroy", never,
      [](world& w, const prepared&) -> dr_status { return dr_plan_destroy(std::exchange(w.parsed, nullptr)), DR_OK; }},

@@ -155,7 +155,7 @@ TEST_CASE("auto says what it does not do") {
         std::string::npos);
   CHECK(refused("index=auto value=fit_poly").find("fit_poly, which reorders") != std::string::npos);
   CHECK(refused("index=auto+deflate").find("bytes codec") != std::string::npos);
-  CHECK(refused("index=auto(error=1)").find("no parameters") != std::string::npos);
+  CHECK(refused("index=auto(error=1)").find("it has: none") != std::string::npos);
   CHECK(refused("value=auto").find("error=") != std::string::npos);
   CHECK(refused("value=auto(error=2)").find("error=") != std::string::npos);
   CHECK(refused("index=no_such").find("auto") != std::string::npos);

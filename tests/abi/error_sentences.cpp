@@ -40,7 +40,7 @@ TEST_CASE("a plan that does not parse says which stage, name, value or column, a
       {"index=raw+", {"name", "end"}},
       {"index=raw+golomb", {"bytes", "golomb", "deflate"}},
       {"index=raw\x01", {"column 10", "0x01"}},
-      {"regather=perhaps", {"regather", "on or off"}},
+      {"regather=perhaps", {"regather", "on, off"}},
       {"feedback=residual+residual", {"feedback", "one"}},
       {"index=raw+deflate+deflate+deflate+deflate+deflate", {"index", "6", "5"}},
   };

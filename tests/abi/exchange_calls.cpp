@@ -340,9 +340,9 @@ TEST_CASE("a plan says its exchange, and refuses another") {
     CHECK(dr_plan_parse(plan, &p, &error) == DR_E_ARGUMENT);
     return std::string(error.message);
   };
-  CHECK(said("exchange=tree") == "plan: exchange= takes one of gather, owner, ring, hierarchy");
-  CHECK(said("exchange=owner(parts=65)") == "plan: exchange=owner(parts=65): not an integer in 1 … 64");
-  CHECK(said("exchange=owner(parts=1.5)") == "plan: exchange=owner(parts=1.5): not an integer in 1 … 64");
-  CHECK(said("exchange=ring(inner=2)") == "plan: exchange=ring has no parameter 'inner'; it has: parts");
-  CHECK(said("exchange=hierarchy") == "plan: exchange=hierarchy needs inner=…, the ranks of a host");
+  CHECK(said("exchange=tree") == "plan: no exchange is called 'tree'; there are: gather, owner, ring, hierarchy");
+  CHECK(said("exchange=owner(parts=65)") == "plan: owner(parts=65): not in 1 … 64");
+  CHECK(said("exchange=owner(parts=1.5)") == "plan: owner(parts=1.5): not an integer");
+  CHECK(said("exchange=ring(inner=2)") == "plan: ring has no parameter 'inner'; it has: parts");
+  CHECK(said("exchange=hierarchy") == "plan: hierarchy needs inner=…, ranks of a host");
 }

@@ -44,8 +44,12 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_transform_options transform_options{};
   dr_transform_info transform_info{};
   dr_control_info control_info{};
+  dr_stage stage{};
+  dr_book_line line{};
   dr_error e{sizeof e};
   dr_context* another = nullptr;
+  dr_book* book = nullptr;
+  REQUIRE(dr_book_parse("*: dense", 8, nullptr, &book, &e) == DR_OK);
   dr_batch* batch = nullptr;
   dr_exchange* exchange = nullptr;
   dr_transform* transform = nullptr;
@@ -82,6 +86,8 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   const row rows[] = {
       {"dr_context_options", 40, &made.struct_size, [&] { return dr_context_create(&made, &another, &e); }},
       {"dr_plan_info", 16, &plan_info.struct_size, [&] { return dr_plan_describe(p, &plan_info, &e); }},
+      {"dr_stage", 64, &stage.struct_size, [&] { return dr_plan_stage(p, 0, &stage, &e); }},
+      {"dr_book_line", 40, &line.struct_size, [&] { return dr_book_match(book, "x", &line, &e); }},
       {"dr_tensor", 88, &t.struct_size, [&] { return encode(&t, nullptr, nullptr, nullptr); }},
       {"dr_place", 32, &place.struct_size, [&] { return encode(&t, nullptr, &place, nullptr); }},
       {"dr_call", 88, &call.struct_size, [&] { return encode(&t, &call, nullptr, nullptr); }},
@@ -160,5 +166,6 @@ TEST_CASE("a struct smaller than version 1's is refused by name, size and minimu
   dr_loopback_destroy(net);
   dr_transform_destroy(transform);
   dr_control_destroy(control);
+  dr_book_destroy(book);
   dr_batch_destroy(batch);
 }

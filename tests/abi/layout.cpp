@@ -180,6 +180,41 @@ FIELD(dr_plan_info, struct_size, 0, 8);
 FIELD(dr_plan_info, flags, 8, 4);
 FIELD(dr_plan_info, dtypes, 12, 4);
 
+SIZE(dr_stage_param, 48);
+FIELD(dr_stage_param, struct_size, 0, 8);
+FIELD(dr_stage_param, name, 8, 8);
+FIELD(dr_stage_param, text, 16, 8);
+FIELD(dr_stage_param, type, 24, 4);
+FIELD(dr_stage_param, is_default, 28, 4);
+FIELD(dr_stage_param, number, 32, 8);
+FIELD(dr_stage_param, declared, 40, 8);
+
+SIZE(dr_stage, 64);
+FIELD(dr_stage, struct_size, 0, 8);
+FIELD(dr_stage, role, 8, 8);
+FIELD(dr_stage, name, 16, 8);
+FIELD(dr_stage, text, 24, 8);
+FIELD(dr_stage, position, 32, 4);
+FIELD(dr_stage, is_default, 36, 4);
+FIELD(dr_stage, codec, 40, 8);
+FIELD(dr_stage, params, 48, 8);
+FIELD(dr_stage, param_count, 56, 8);
+
+SIZE(dr_stage_word, 48);
+FIELD(dr_stage_word, struct_size, 0, 8);
+FIELD(dr_stage_word, role, 8, 8);
+FIELD(dr_stage_word, name, 16, 8);
+FIELD(dr_stage_word, summary, 24, 8);
+FIELD(dr_stage_word, params, 32, 8);
+FIELD(dr_stage_word, param_count, 40, 8);
+
+SIZE(dr_book_line, 40);
+FIELD(dr_book_line, struct_size, 0, 8);
+FIELD(dr_book_line, position, 8, 8);
+FIELD(dr_book_line, number, 16, 8);
+FIELD(dr_book_line, pattern, 24, 8);
+FIELD(dr_book_line, plan, 32, 8);
+
 SIZE(dr_preset, 40);
 FIELD(dr_preset, struct_size, 0, 8);
 FIELD(dr_preset, name, 8, 8);
@@ -412,6 +447,10 @@ VALUE(DR_PLAN_TRANSFORMS, 2048);
 VALUE(DR_PLAN_RESIDUAL, 4096);
 VALUE(DR_PLAN_VOTE, 8192);
 VALUE(DR_PLAN_PATCH, 16384);
+VALUE(DR_BOOK_NAME, 1);
+VALUE(DR_LINE_USED, 0);
+VALUE(DR_LINE_UNMATCHED, 1);
+VALUE(DR_LINE_UNREACHED, 2);
 
 VALUE(DR_FEATURE_CUDA, 1);
 VALUE(DR_FEATURE_FORMAT, 2);

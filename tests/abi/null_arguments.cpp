@@ -40,6 +40,15 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
   no_room.values = nullptr;
   no_index_room.index_dtype = DR_I64;
   no_index_room.capacity = 10;
+  dr_stage stage{};
+  stage.struct_size = sizeof stage;
+  dr_stages* stages = nullptr;
+  dr_book *book = nullptr, *lines = nullptr;
+  REQUIRE(dr_book_parse("*: dense", 8, nullptr, &lines, nullptr) == DR_OK);
+  dr_book_line line{};
+  line.struct_size = sizeof line;
+  const char* nobody = nullptr;
+  uint32_t use = 0;
   alignas(64) static unsigned char workspace[1 << 16];
   dr_context_options half{};
   half.struct_size = sizeof half;
@@ -57,6 +66,27 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
       {"dr_plan_exact: exact", [&] { return dr_plan_exact(plan.handle, nullptr, nullptr); }},
       {"dr_plan_rows: plan", [&] { return dr_plan_rows(nullptr, &p, nullptr); }},
       {"dr_plan_rows: rows", [&] { return dr_plan_rows(plan.handle, nullptr, nullptr); }},
+      {"dr_plan_with: plan", [&] { return dr_plan_with(nullptr, "feedback=none", &p, nullptr); }},
+      {"dr_plan_with: stages", [&] { return dr_plan_with(plan.handle, nullptr, &p, nullptr); }},
+      {"dr_plan_with: made", [&] { return dr_plan_with(plan.handle, "feedback=none", nullptr, nullptr); }},
+      {"dr_plan_stage: plan", [&] { return dr_plan_stage(nullptr, 0, &stage, nullptr); }},
+      {"dr_plan_stage: stage", [&] { return dr_plan_stage(plan.handle, 0, nullptr, nullptr); }},
+      {"dr_stages_parse: text", [&] { return dr_stages_parse(nullptr, &stages, nullptr); }},
+      {"dr_stages_parse: stages", [&] { return dr_stages_parse("index=raw", nullptr, nullptr); }},
+      {"dr_stages_at: stages", [&] { return dr_stages_at(nullptr, 0, &stage, nullptr); }},
+      {"dr_book_parse: text", [&] { return dr_book_parse(nullptr, 1, nullptr, &book, nullptr); }},
+      {"dr_book_parse: book", [&] { return dr_book_parse("", 0, nullptr, nullptr, nullptr); }},
+      {"dr_book_add: book", [&] { return dr_book_add(nullptr, "*", 0, nullptr, nullptr); }},
+      {"dr_book_add: pattern", [&] { return dr_book_add(lines, nullptr, 0, nullptr, nullptr); }},
+      {"dr_book_line_at: book", [&] { return dr_book_line_at(nullptr, 0, &line, nullptr); }},
+      {"dr_book_line_at: line", [&] { return dr_book_line_at(lines, 0, nullptr, nullptr); }},
+      {"dr_book_match: book", [&] { return dr_book_match(nullptr, "x", &line, nullptr); }},
+      {"dr_book_match: name", [&] { return dr_book_match(lines, nullptr, &line, nullptr); }},
+      {"dr_book_match: line", [&] { return dr_book_match(lines, "x", nullptr, nullptr); }},
+      {"dr_book_uses: book", [&] { return dr_book_uses(nullptr, nullptr, 0, nullptr, nullptr); }},
+      {"dr_book_uses: names", [&] { return dr_book_uses(lines, nullptr, 1, &use, nullptr); }},
+      {"dr_book_uses: a name", [&] { return dr_book_uses(lines, &nobody, 1, &use, nullptr); }},
+      {"dr_book_uses: uses", [&] { return dr_book_uses(lines, nullptr, 0, nullptr, nullptr); }},
       {"dr_codec_register: codec", [&] { return dr_codec_register(nullptr, nullptr); }},
       {"dr_plugin_load: path", [&] { return dr_plugin_load(nullptr, nullptr); }},
       {"dr_bound: context", [&] { return dr_bound(nullptr, plan.handle, nullptr, nullptr, &t, sizeof t, 1, &bytes); }},
@@ -170,6 +200,7 @@ TEST_CASE("every pointer that may not be NULL gives ARGUMENT where it is") {
   CHECK(batch == nullptr);
   CHECK(client::same_bits(client::decode(context, frame, 10), values));  // and the context is as good as before
   dr_batch_destroy(prepared);
+  dr_book_destroy(lines);
 }
 
 TEST_CASE("what may be NULL may be NULL") {
@@ -177,6 +208,8 @@ TEST_CASE("what may be NULL may be NULL") {
   client::plan plan("index=raw");
   dr_context_destroy(nullptr);
   dr_plan_destroy(nullptr);
+  dr_stages_destroy(nullptr);
+  dr_book_destroy(nullptr);
   dr_batch_destroy(nullptr);
   CHECK(std::string(dr_plan_text(nullptr)) == "");
   REQUIRE(dr_last_error(nullptr) != nullptr);

@@ -114,6 +114,33 @@ TEST_CASE("the library allocates through this program's operator new") {
   CHECK(calls > 3);
 }
 
+TEST_CASE("stages and books: memory that runs out leaves nothing behind, and a book as it was") {
+  dr_plan *p = nullptr, *made = nullptr;
+  REQUIRE(dr_plan_parse(plan_text, &p, nullptr) == DR_OK);
+  fails_everywhere([&] { return dr_plan_with(p, "exchange=owner(parts=2) feedback=residual", &made, nullptr); },
+                   [&] { dr_plan_destroy(made); });
+  dr_stages* stages = nullptr;
+  fails_everywhere(
+      [&] { return dr_stages_parse("index=another_codec_with_a_long_name(parameter=3)", &stages, nullptr); },
+      [&] { dr_stages_destroy(stages); });
+  const std::string text = "a_pattern_of_some_length.*: " + std::string(plan_text) + "\n*: dense\n";
+  dr_book* book = nullptr;
+  const auto parse = [&] { return dr_book_parse(text.data(), text.size(), "where", &book, nullptr); };
+  fails_everywhere(parse, [&] { dr_book_destroy(book); });
+  REQUIRE(parse() == DR_OK);
+  const std::string before = dr_book_text(book);
+  for (long i = 0;; ++i) {
+    const dr_status s = run(i, [&] { return dr_book_add(book, "another pattern of some length [*", 0, p, nullptr); });
+    if (s == DR_OK) break;
+    REQUIRE(s == DR_E_MEMORY);
+    REQUIRE(dr_book_text(book) == before);
+    REQUIRE(dr_book_line_count(book) == 2);
+  }
+  CHECK(dr_book_line_count(book) == 3);
+  dr_book_destroy(book);
+  dr_plan_destroy(p);
+}
+
 TEST_CASE("a plan that is refused for want of memory leaves no plan, and its error says MEMORY") {
   dr_plan* p = nullptr;
   dr_error error{sizeof(dr_error)};

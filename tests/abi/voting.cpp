@@ -155,7 +155,7 @@ TEST_CASE("vote: what makes no sense is refused with a sentence") {
                {"index=auto merge=vote", "requires index=all", DR_E_ARGUMENT},
                {"index=all merge=vote exchange=ring", "exchange=ring", DR_E_UNSUPPORTED},
                {"index=all merge=vote exchange=hierarchy(inner=2)", "exchange=hierarchy", DR_E_UNSUPPORTED},
-               {"index=all merge=most", "merge= takes vote or mean", DR_E_ARGUMENT}};
+               {"index=all merge=most", "no merge is called 'most'; there are: mean, vote", DR_E_ARGUMENT}};
   for (const auto& each : plans) {
     dr_plan* p = nullptr;
     dr_error error{};

@@ -1,4 +1,4 @@
-"""deepreduce._abi and _abi_exchange say what the headers say: constants, structs, functions. Needs no library.
+"""deepreduce._abi, _abi_plan and _abi_exchange say what the headers say: constants, structs, functions. Needs no library.
 
 The headers are read with a few regular expressions, and once more by the C compiler, which tells sizes and
 offsets.
@@ -17,10 +17,15 @@ import pytest
 
 pytest.importorskip("numpy", reason="numpy is missing: pip install numpy")
 
-from deepreduce import _abi, _abi_exchange  # noqa: E402
+from deepreduce import _abi, _abi_exchange, _abi_plan  # noqa: E402
 
 MIRROR = types.SimpleNamespace(
-    **{**vars(_abi), **vars(_abi_exchange), "FUNCTIONS": {**_abi.FUNCTIONS, **_abi_exchange.FUNCTIONS}}
+    **{
+        **vars(_abi),
+        **vars(_abi_plan),
+        **vars(_abi_exchange),
+        "FUNCTIONS": {**_abi.FUNCTIONS, **_abi_plan.FUNCTIONS, **_abi_exchange.FUNCTIONS},
+    }
 )
 
 INCLUDE = pathlib.Path(__file__).resolve().parents[2] / "include"

@@ -265,12 +265,12 @@ TEST_CASE("a plan with a transform: what it may say, and who takes it") {
     dr_status status;
     const char* words;
   } cases[] = {{"transform=lowrank", DR_E_ARGUMENT, "needs rank="},
-               {"transform=lowrank(rank=0)", DR_E_ARGUMENT, "not an integer in 1 … 4096"},
+               {"transform=lowrank(rank=0)", DR_E_ARGUMENT, "lowrank(rank=0): not in 1 … 4096"},
                {"transform=lowrank(rank=1.5)", DR_E_ARGUMENT, "not an integer"},
-               {"transform=lowrank(rank=5000)", DR_E_ARGUMENT, "not an integer"},
+               {"transform=lowrank(rank=5000)", DR_E_ARGUMENT, "not in 1 … 4096"},
                {"transform=lowrank(r=2)", DR_E_ARGUMENT, "no parameter 'r'"},
-               {"transform=wavelet", DR_E_ARGUMENT, "takes lowrank"},
-               {"transform=lowrank(rank=2)+zstd", DR_E_ARGUMENT, "takes lowrank"},
+               {"transform=wavelet", DR_E_ARGUMENT, "no transform is called 'wavelet'; there are: none, lowrank"},
+               {"transform=lowrank(rank=2)+zstd", DR_E_ARGUMENT, "takes one name"},
                {"transform=lowrank(rank=2) index=golomb", DR_E_UNSUPPORTED, "leave out index="},
                {"transform=lowrank(rank=2) exchange=owner", DR_E_UNSUPPORTED, "leave out exchange="}};
   for (const auto& c : cases) {

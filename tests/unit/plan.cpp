@@ -175,7 +175,7 @@ TEST_CASE("a plan that says nothing sensible is refused, with the word that is w
   CHECK(refused("sparsify=dgc(ratio=0.1,count=3)", "it has: ratio, sample"));
   CHECK(refused("sparsify=threshold", "needs value"));
   CHECK(refused("sparsify=topr(ratio=0.1)+deflate", "one name"));
-  CHECK(refused("regather=maybe", "on or off"));
+  CHECK(refused("regather=maybe", "there are: on, off"));
   CHECK(refused("value=raw+deflate+deflate+deflate+deflate+deflate", "at most 5"));
   CHECK(refused("value=fit_poly order=bitpack+huffman+huffman+huffman", "order= has 4 codecs; at most 3"));
   CHECK(refused("index=\x01", "0x01"));

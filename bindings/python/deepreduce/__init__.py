@@ -15,7 +15,7 @@ bytes that any rank can decode. A plan, one line of text, says what is done. Exa
 encode, decode, merge   tensors to frames and back; of arrays on a GPU, to a DeviceFrame there
 Batch                   the same, prepared for tensors of known shapes; Batch.bind binds it to arrays, a Bound
 inspect, frame_size     what a frame holds, and where it ends
-Plan, codecs            what can be done; load_plugin adds to it
+Plan, codecs            what can be done; Plan.stages says it, each a Stage; load_plugin adds to it
 presets                 plans of the literature: their names stand for plans everywhere
 State                   what feedback keeps from step to step
 Sparse                  a sparse tensor
@@ -57,7 +57,7 @@ from .errors import (
 from .frame import DeviceFrame
 from .header import Frame, FrameTensor, frame_size, inspect
 from .merging import merge
-from .plan import Codec, Parameter, Plan, PlanInfo, codecs, load_plugin, presets
+from .plan import Codec, Parameter, Plan, PlanInfo, Stage, codecs, load_plugin, presets
 from .tensor import Sparse, State
 
 __all__ = [
@@ -82,6 +82,7 @@ __all__ = [
     "Plan",
     "PlanInfo",
     "Sparse",
+    "Stage",
     "State",
     "Trace",
     "Unsupported",

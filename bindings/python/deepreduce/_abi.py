@@ -1,4 +1,4 @@
-"""version.h, codec.h (_abi_codec.py), deepreduce.h, line by line; exchange.h: _abi_exchange.py. test_abi.py compares them."""
+"""version.h, codec.h (_abi_codec.py), deepreduce.h (and _abi_plan.py); exchange.h: _abi_exchange.py. test_abi.py compares."""
 
 from ctypes import (
     CDLL,

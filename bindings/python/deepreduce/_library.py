@@ -9,7 +9,7 @@ import pathlib
 import threading
 from typing import List, Optional
 
-from . import _abi
+from . import _abi, _abi_plan
 from .errors import LibraryError
 
 ENVIRONMENT = "DEEPREDUCE_LIBRARY"
@@ -42,6 +42,7 @@ def open_library(path: str) -> ctypes.CDLL:
         if version != _abi.DR_ABI_VERSION:
             raise OSError(f"it speaks ABI {version}, this package {_abi.DR_ABI_VERSION}")
         _abi.declare(library)
+        _abi.declare(library, _abi_plan.FUNCTIONS)
     except AttributeError as error:
         raise OSError(f"not a libdeepreduce of this version ({error})") from None
     return library

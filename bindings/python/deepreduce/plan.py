@@ -13,6 +13,9 @@ from typing import Any, Dict, List, Optional, Tuple, Union
 from . import _abi, _library
 from ._call import c_string, check, new, read, text
 from ._memory import NAMES
+from ._stages import Stage as Stage
+from ._stages import Stages, stages_of
+from ._stages import read_stages as read_stages
 from .errors import ArgumentError
 
 
@@ -90,7 +93,7 @@ class Plan:
     True
     """
 
-    __slots__ = ("handle", "_text", "_destroy", "_draws", "warned")
+    __slots__ = ("handle", "_text", "_destroy", "_draws", "_stages", "warned")
 
     def __init__(self, text: str) -> None:
         if not isinstance(text, str):
@@ -103,6 +106,7 @@ class Plan:
         check(status, error)
         self._text: str = library.dr_plan_text(self.handle).decode()
         self._draws: Optional[bool] = None
+        self._stages: Optional[Stages] = None
         self.warned = False  # that it drew the same numbers twice (encode)
 
     @property
@@ -127,6 +131,26 @@ class Plan:
             **{name: bool(told.flags & bit) for name, bit in _PLAN_FLAGS.items()},
             dtypes=tuple(name for code, name in NAMES.items() if told.dtypes >> code & 1),
         )
+
+    @property
+    def stages(self) -> Stages:
+        """{role: Stage}, also those that the plan's text leaves out; with transform=lowrank only that and feedback.
+
+        >>> stages = deepreduce.Plan("sparsify=topr(ratio=0.01) exchange=owner(parts=4) index=golomb").stages
+        >>> stages["sparsify"].parameters["ratio"], stages["exchange"].name, stages["feedback"].name
+        (0.01, 'owner', 'none')
+        """
+        if self._stages is None:
+            self._stages = stages_of(self.handle)
+        return self._stages
+
+    def with_stages(self, stages: str) -> Plan:
+        """This plan with these in the place of its own. ArgumentError, Unsupported.
+
+        >>> deepreduce.Plan("sparsify=topr(ratio=0.01) feedback=residual index=golomb").with_stages("feedback=none bucket=flat")
+        Plan('sparsify=topr(ratio=0.01) index=golomb value=raw bucket=flat')
+        """
+        return _beside("dr_plan_with", self, c_string(stages, "stages"))
 
     @property
     def exact(self) -> Plan:
@@ -170,10 +194,10 @@ class Plan:
 
 
 @functools.lru_cache(maxsize=256)
-def _beside(derive: str, plan: Plan) -> Plan:
+def _beside(derive: str, plan: Plan, *more: bytes) -> Plan:
     """What that function of the library makes of a plan; of equal texts the same object."""
     library, made, error = _library.load(), ctypes.POINTER(_abi.dr_plan)(), new(_abi.dr_error)
-    check(getattr(library, derive)(plan.handle, ctypes.byref(made), ctypes.byref(error)), error)
+    check(getattr(library, derive)(plan.handle, *more, ctypes.byref(made), ctypes.byref(error)), error)
     try:
         return _parsed(library.dr_plan_text(made).decode())
     finally:

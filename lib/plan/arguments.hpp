@@ -1,0 +1,41 @@
+// The parameters of a name in a plan, as they are declared: of a codec, or of a word that is not a codec (stage_words.hpp).
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "plan/syntax.hpp"
+
+namespace dr {
+
+// What a name of a plan takes.
+struct declared_params {
+  const char* name;  // for errors
+  const dr_param* params;
+  size_t count;
+};
+
+// One value for each declared parameter: its default, or what the plan has. ARGUMENT: an unknown parameter, a value of
+// another type or out of range, or a required one that is not there.
+dr_status bind_arguments(const declared_params& of, const std::vector<plan_argument>& arguments,
+                         std::vector<dr_value>& out, dr_error& error);
+
+// A value as the canonical text has it: "p0", or the shortest number.
+std::string value_text(const dr_param& param, double number);
+inline bool is_default(const dr_param& param, double number) { return !param.required && number == param.fallback; }
+
+// The choices of a parameter, "p0|leftmost", one by one.
+template <class F>
+void each_choice(const char* choices, F&& f) {
+  const std::string_view all(choices);
+  size_t begin = 0;
+  for (double number = 0; begin <= all.size(); ++number) {
+    const size_t end = std::min(all.find('|', begin), all.size());
+    f(all.substr(begin, end - begin), number);
+    begin = end + 1;
+  }
+}
+
+}  // namespace dr

@@ -1,0 +1,19 @@
+// Names of a plan that are not codecs, with their parameters, declared as codecs declare theirs.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "deepreduce/deepreduce.h"
+
+namespace dr {
+
+std::span<const dr_stage_word> stage_words();
+const dr_stage_word* find_word(std::string_view role, std::string_view name);  // nullptr: there is none
+// The default of a role; of index and value, which may be codecs, `auto`. nullptr: the role has no words.
+const dr_stage_word* first_word(std::string_view role);
+// Those of a role, for errors: "gather, owner, ring, hierarchy".
+std::string words_of(std::string_view role);
+
+}  // namespace dr
